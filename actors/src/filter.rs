@@ -1,0 +1,124 @@
+//! What a list or a watch wants, as a predicate over an object.
+
+use std::collections::BTreeSet;
+
+use crate::object::{Key, Object, Pairs};
+
+/// The objects of a type that a reader asks for.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Filter {
+    /// Only this namespace; `None`: all of them.
+    pub namespace: Option<Box<str>>,
+    /// Only this name.
+    pub name: Option<Box<str>>,
+    /// All of these must hold of the labels.
+    pub labels: Vec<LabelRule>,
+    /// All of these must hold of the indexed fields.
+    pub fields: Vec<FieldRule>,
+}
+
+/// One requirement of a label selector.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum LabelRule {
+    /// The label is there and has one of these values.
+    In(Box<str>, BTreeSet<Box<str>>),
+    /// The label is absent or has none of these values.
+    NotIn(Box<str>, BTreeSet<Box<str>>),
+    /// The label is there.
+    Exists(Box<str>),
+    /// The label is absent.
+    Absent(Box<str>),
+    /// The label is an integer above this one.
+    Above(Box<str>, i64),
+    /// The label is an integer below this one.
+    Below(Box<str>, i64),
+}
+
+/// One requirement of a field selector.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum FieldRule {
+    /// The field has this value; a field that is absent has the empty value.
+    Equals(Box<str>, Box<str>),
+    /// The field has another value.
+    Differs(Box<str>, Box<str>),
+}
+
+impl Filter {
+    /// Everything of the type.
+    pub fn everything() -> Filter {
+        Filter::default()
+    }
+
+    /// Whether the reader wants this object.
+    pub fn matches(&self, object: &Object) -> bool {
+        self.wants_key(&object.key)
+            && self.labels.iter().all(|rule| rule.holds(&object.labels))
+            && self.fields.iter().all(|rule| rule.holds(&object.fields))
+    }
+
+    /// Whether an object with this key can match at all.
+    pub fn wants_key(&self, key: &Key) -> bool {
+        self.namespace.as_deref().is_none_or(|namespace| namespace == key.namespace())
+            && self.name.as_deref().is_none_or(|name| name == key.name())
+    }
+}
+
+impl LabelRule {
+    /// Whether these labels satisfy the rule.
+    pub fn holds(&self, labels: &Pairs) -> bool {
+        let number = |key: &str| labels.get(key).and_then(|value| value.parse::<i64>().ok());
+        match self {
+            LabelRule::In(key, values) => labels.get(key).is_some_and(|value| values.contains(value)),
+            LabelRule::NotIn(key, values) => labels.get(key).is_none_or(|value| !values.contains(value)),
+            LabelRule::Exists(key) => labels.get(key).is_some(),
+            LabelRule::Absent(key) => labels.get(key).is_none(),
+            LabelRule::Above(key, bound) => number(key).is_some_and(|value| value > *bound),
+            LabelRule::Below(key, bound) => number(key).is_some_and(|value| value < *bound),
+        }
+    }
+}
+
+impl FieldRule {
+    /// Whether these fields satisfy the rule.
+    pub fn holds(&self, fields: &Pairs) -> bool {
+        match self {
+            FieldRule::Equals(key, wanted) => fields.get(key).unwrap_or_default() == &**wanted,
+            FieldRule::Differs(key, unwanted) => fields.get(key).unwrap_or_default() != &**unwanted,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn label_rules() {
+        let labels = Pairs::from_iter([("app", "web"), ("weight", "7")]);
+        let set =
+            |values: &[&str]| values.iter().map(|value| Box::from(*value)).collect::<BTreeSet<Box<str>>>();
+        let rules = [
+            (LabelRule::In("app".into(), set(&["web", "db"])), true),
+            (LabelRule::In("tier".into(), set(&["web"])), false),
+            (LabelRule::NotIn("app".into(), set(&["db"])), true),
+            (LabelRule::NotIn("tier".into(), set(&["db"])), true),
+            (LabelRule::NotIn("app".into(), set(&["web"])), false),
+            (LabelRule::Exists("app".into()), true),
+            (LabelRule::Absent("app".into()), false),
+            (LabelRule::Above("weight".into(), 6), true),
+            (LabelRule::Above("app".into(), 6), false),
+            (LabelRule::Below("weight".into(), 7), false),
+        ];
+        for (rule, wanted) in rules {
+            assert_eq!(rule.holds(&labels), wanted, "{rule:?}");
+        }
+    }
+
+    #[test]
+    fn an_absent_field_is_empty() {
+        let fields = Pairs::from_iter([("spec.nodeName", "n1")]);
+        assert!(FieldRule::Equals("spec.nodeName".into(), "n1".into()).holds(&fields));
+        assert!(FieldRule::Equals("status.phase".into(), "".into()).holds(&fields));
+        assert!(FieldRule::Differs("status.phase".into(), "Running".into()).holds(&fields));
+    }
+}

@@ -1,0 +1,37 @@
+//! Every bound of this crate, by name, with its reason. `docs/queues.md` says what happens when one is reached.
+
+use std::time::Duration;
+
+/// Commands that may wait for one store. Past it the sender answers 429: a queue that is longer than this only adds
+/// latency, the store itself handles several hundred thousand turns a second.
+pub const STORE_MAILBOX: usize = 1_024;
+/// Writes that may wait for an earlier write of the same key. Writers of one hot key are asked to come back instead.
+pub const WRITES_WAITING_PER_KEY: usize = 128;
+/// Writes that the committer may hold for all stores together.
+pub const COMMITTER_WRITES: usize = 8_192;
+/// Bytes that the committer may hold for all stores together.
+pub const COMMITTER_BYTES: usize = 32 << 20;
+/// Writes in one durable batch: large enough that the sync is shared, small enough that nobody waits long for it.
+pub const BATCH_WRITES: usize = 256;
+/// Bytes in one durable batch.
+pub const BATCH_BYTES: usize = 4 << 20;
+/// Superseded records that one batch may remove besides its writes, so that trimming never makes a write wait.
+pub const TRIM_PER_BATCH: usize = 512;
+/// Superseded records that may wait for removal in memory; more are found again by the scan at the next start.
+pub const TRIM_WAITING: usize = 1 << 20;
+/// How long a superseded version stays readable and watchable.
+pub const HISTORY: Duration = Duration::from_secs(300);
+/// Bytes of history that one type keeps in memory; past it the oldest events go early.
+pub const WINDOW_BYTES: usize = 64 << 20;
+/// Bytes that a watch session holds for a body that nobody reads. Then it stops pulling.
+pub const SESSION_BYTES: usize = 256 << 10;
+/// Events a session handles in one turn, so that one busy session does not hold its thread.
+pub const SESSION_EVENTS_PER_TURN: usize = 256;
+/// Commands that may wait for a broadcaster.
+pub const BROADCASTER_MAILBOX: usize = 1_024;
+/// Commands that may wait for an authenticator or authorizer.
+pub const GUARD_MAILBOX: usize = 1_024;
+/// Commands that may wait for the directory.
+pub const DIRECTORY_MAILBOX: usize = 1_024;
+/// What redb may cache. Its own default is 1 GiB; reads never go to disk here, so the cache only serves commits.
+pub const REDB_CACHE_BYTES: usize = 8 << 20;

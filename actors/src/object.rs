@@ -1,0 +1,328 @@
+//! What is stored: a key, a revision, and the canonical bytes of one version of an object.
+
+use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use bytes::{Bytes, BytesMut};
+
+/// The position of a change in the history of one type. Comparable within that type only.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Revision(pub u64);
+
+impl Revision {
+    /// Before everything. No object ever has it.
+    pub const ZERO: Revision = Revision(0);
+    /// The revision of a type that nothing has been written to: an empty list must not answer 0.
+    pub const FIRST: Revision = Revision(1);
+
+    /// The revision that follows this one.
+    pub fn next(self) -> Revision {
+        Revision(self.0 + 1)
+    }
+}
+
+impl fmt::Display for Revision {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// The name of a resource type, `pods` or `deployments.apps`: what a store is found by.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct TypeName(Arc<str>);
+
+impl TypeName {
+    /// Takes the name as it is.
+    pub fn new(name: &str) -> TypeName {
+        TypeName(name.into())
+    }
+
+    /// The name as text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for TypeName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// The identity of an object within its type: `namespace/name`, or the bare name where the type has no namespaces.
+/// Keys sort by their bytes, which is the order of lists.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Key(Arc<str>);
+
+impl Key {
+    /// The key of an object in a namespace. Neither part may hold a slash; names are validated before they get here.
+    pub fn namespaced(namespace: &str, name: &str) -> Key {
+        let mut path = String::with_capacity(namespace.len() + 1 + name.len());
+        path.push_str(namespace);
+        path.push('/');
+        path.push_str(name);
+        Key(path.into())
+    }
+
+    /// The key of an object that stands in no namespace.
+    pub fn cluster(name: &str) -> Key {
+        Key(name.into())
+    }
+
+    /// The key as it was stored.
+    pub fn from_path(path: &str) -> Key {
+        Key(path.into())
+    }
+
+    /// The whole key.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    /// The namespace, empty for an object that stands in none.
+    pub fn namespace(&self) -> &str {
+        self.0.split_once('/').map_or("", |(namespace, _)| namespace)
+    }
+
+    /// The name within the namespace.
+    pub fn name(&self) -> &str {
+        self.0.split_once('/').map_or(&self.0, |(_, name)| name)
+    }
+}
+
+impl fmt::Debug for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(&self.0, f)
+    }
+}
+
+impl std::borrow::Borrow<str> for Key {
+    fn borrow(&self) -> &str {
+        &self.0
+    }
+}
+
+/// Sorted pairs of text: the labels of an object, or its indexed fields.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Pairs(Box<[(Box<str>, Box<str>)]>);
+
+impl Pairs {
+    /// The value of `key`.
+    pub fn get(&self, key: &str) -> Option<&str> {
+        let at = self.0.binary_search_by(|(k, _)| (**k).cmp(key)).ok()?;
+        self.0.get(at).map(|(_, value)| &**value)
+    }
+
+    /// All pairs, by key.
+    pub fn iter(&self) -> impl ExactSizeIterator<Item = (&str, &str)> {
+        self.0.iter().map(|(key, value)| (&**key, &**value))
+    }
+}
+
+impl<K: Into<Box<str>>, V: Into<Box<str>>> FromIterator<(K, V)> for Pairs {
+    fn from_iter<I: IntoIterator<Item = (K, V)>>(pairs: I) -> Pairs {
+        let mut all: Vec<(Box<str>, Box<str>)> =
+            pairs.into_iter().map(|(key, value)| (key.into(), value.into())).collect();
+        all.sort_by(|a, b| a.0.cmp(&b.0));
+        all.dedup_by(|later, earlier| later.0 == earlier.0);
+        Pairs(all.into_boxed_slice())
+    }
+}
+
+/// An object on its way in: canonical bytes with a gap where the revision will stand.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Draft {
+    /// The identity of the object.
+    pub key: Key,
+    /// Canonical JSON with an empty resourceVersion string.
+    pub bytes: Bytes,
+    /// Where in `bytes` the digits of the revision go.
+    pub revision_at: usize,
+    /// Where in `bytes` the fields after kind and apiVersion begin: lists leave out what stands before.
+    pub item_at: usize,
+    /// The labels that selectors see.
+    pub labels: Pairs,
+    /// The fields that selectors see, beside name and namespace.
+    pub fields: Pairs,
+}
+
+/// Another form of an object's bytes: an encoding, or a served version that is not the stored one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Variant(pub u32);
+
+/// One version of one object. Immutable and shared: readers hold a pointer, nobody copies.
+pub struct Object {
+    /// The identity of the object.
+    pub key: Key,
+    /// The revision of this version, which also stands in `bytes`.
+    pub revision: Revision,
+    /// Canonical JSON of the stored version, kind and apiVersion first.
+    pub bytes: Bytes,
+    /// The labels that selectors see.
+    pub labels: Pairs,
+    /// The fields that selectors see, beside name and namespace.
+    pub fields: Pairs,
+    revision_at: usize,
+    item_at: usize,
+    variants: Mutex<Vec<(Variant, Bytes)>>,
+}
+
+impl Object {
+    /// Closes the gap: the one place where a revision enters the bytes.
+    pub fn new(draft: Draft, revision: Revision) -> Object {
+        let bytes = splice(&draft.bytes, draft.revision_at, 0, revision);
+        Object {
+            key: draft.key,
+            revision,
+            bytes,
+            labels: draft.labels,
+            fields: draft.fields,
+            revision_at: draft.revision_at,
+            item_at: draft.item_at,
+            variants: Mutex::default(),
+        }
+    }
+
+    /// The same state at another revision: what a deletion reports.
+    pub fn at(&self, revision: Revision) -> Object {
+        let digits = itoa::Buffer::new().format(self.revision.0).len();
+        Object {
+            key: self.key.clone(),
+            revision,
+            bytes: splice(&self.bytes, self.revision_at, digits, revision),
+            labels: self.labels.clone(),
+            fields: self.fields.clone(),
+            revision_at: self.revision_at,
+            item_at: self.item_at,
+            variants: Mutex::default(),
+        }
+    }
+
+    /// An object as the engine read it back: its bytes hold the revision already. `None` if they do not, which means
+    /// that the record is damaged.
+    pub fn restored(draft: Draft, revision: Revision) -> Option<Object> {
+        let mut digits = itoa::Buffer::new();
+        let digits = digits.format(revision.0).as_bytes();
+        let end = draft.revision_at.checked_add(digits.len())?;
+        if draft.bytes.get(draft.revision_at..end)? != digits || draft.item_at > draft.bytes.len() {
+            return None;
+        }
+        Some(Object {
+            key: draft.key,
+            revision,
+            bytes: draft.bytes,
+            labels: draft.labels,
+            fields: draft.fields,
+            revision_at: draft.revision_at,
+            item_at: draft.item_at,
+            variants: Mutex::default(),
+        })
+    }
+
+    /// Where the digits of the revision stand in the bytes.
+    pub fn revision_at(&self) -> usize {
+        self.revision_at
+    }
+
+    /// Where the fields after kind and apiVersion begin.
+    pub fn item_at(&self) -> usize {
+        self.item_at
+    }
+
+    /// What stands behind the opening brace when this object is an item of a list of its kind.
+    pub fn item(&self) -> Bytes {
+        self.bytes.slice(self.item_at.min(self.bytes.len())..)
+    }
+
+    /// Another form of the bytes, made by `make` on first use and shared by everyone after that.
+    pub fn variant<E>(
+        &self,
+        variant: Variant,
+        make: impl FnOnce(&Object) -> Result<Bytes, E>,
+    ) -> Result<Bytes, E> {
+        if let Some(made) = self.made(variant) {
+            return Ok(made);
+        }
+        // Made outside the lock: two threads may both make it, which costs time once and blocks nobody.
+        let bytes = make(self)?;
+        let mut variants = self.variants.lock().unwrap_or_else(PoisonError::into_inner);
+        if !variants.iter().any(|(known, _)| *known == variant) {
+            variants.push((variant, bytes.clone()));
+        }
+        Ok(bytes)
+    }
+
+    fn made(&self, variant: Variant) -> Option<Bytes> {
+        let variants = self.variants.lock().unwrap_or_else(PoisonError::into_inner);
+        variants.iter().find(|(known, _)| *known == variant).map(|(_, bytes)| bytes.clone())
+    }
+}
+
+impl fmt::Debug for Object {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}@{}", self.key.as_str(), self.revision)
+    }
+}
+
+fn splice(bytes: &Bytes, at: usize, old_digits: usize, revision: Revision) -> Bytes {
+    let mut digits = itoa::Buffer::new();
+    let digits = digits.format(revision.0).as_bytes();
+    let at = at.min(bytes.len());
+    let rest = (at + old_digits).min(bytes.len());
+    let mut whole = BytesMut::with_capacity(bytes.len() - (rest - at) + digits.len());
+    whole.extend_from_slice(&bytes[..at]);
+    whole.extend_from_slice(digits);
+    whole.extend_from_slice(&bytes[rest..]);
+    whole.freeze()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn draft() -> Draft {
+        let text = r#"{"kind":"K","apiVersion":"v1","metadata":{"name":"a","resourceVersion":""}}"#;
+        Draft {
+            key: Key::namespaced("n", "a"),
+            bytes: Bytes::from_static(text.as_bytes()),
+            revision_at: text.find(r#""}}"#).unwrap(),
+            item_at: text.find(r#""metadata""#).unwrap(),
+            labels: Pairs::from_iter([("b", "2"), ("a", "1")]),
+            fields: Pairs::default(),
+        }
+    }
+
+    #[test]
+    fn the_revision_enters_the_bytes_once() {
+        let object = Object::new(draft(), Revision(42));
+        assert!(object.bytes.ends_with(br#""resourceVersion":"42"}}"#));
+        let gone = object.at(Revision(1_000));
+        assert!(gone.bytes.ends_with(br#""resourceVersion":"1000"}}"#));
+        assert_eq!(gone.item(), Bytes::from_static(br#""metadata":{"name":"a","resourceVersion":"1000"}}"#));
+    }
+
+    #[test]
+    fn a_restored_object_must_hold_its_revision() {
+        let written = Object::new(draft(), Revision(42));
+        let read = Draft { bytes: written.bytes.clone(), ..draft() };
+        assert!(Object::restored(read.clone(), Revision(42)).is_some());
+        assert!(Object::restored(read, Revision(43)).is_none());
+    }
+
+    #[test]
+    fn keys_sort_by_bytes_and_fall_apart_again() {
+        let key = Key::namespaced("kube-system", "a:b");
+        assert_eq!((key.namespace(), key.name()), ("kube-system", "a:b"));
+        assert_eq!((Key::cluster("n").namespace(), Key::cluster("n").name()), ("", "n"));
+        assert!(Key::namespaced("a-b", "x") < Key::namespaced("a", "x"));
+    }
+
+    #[test]
+    fn a_variant_is_made_once() {
+        let object = Object::new(draft(), Revision(2));
+        let make = |_: &Object| Ok::<_, ()>(Bytes::from_static(b"x"));
+        assert_eq!(object.variant(Variant(1), make), Ok(Bytes::from_static(b"x")));
+        assert_eq!(object.variant(Variant(1), |_| Err(())), Ok(Bytes::from_static(b"x")));
+        assert_eq!(object.variant(Variant(2), |_| Err(())), Err(()));
+    }
+}

@@ -1,0 +1,237 @@
+//! The recent history of one type: appended only by its store, read from a cursor by sessions and broadcasters of any
+//! thread without disturbing it.
+//!
+//! Invariant: revisions rise strictly; a reader whose cursor is at or after [`Window::floor`] misses nothing.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+
+use bytes::Bytes;
+
+use crate::clock::Timestamp;
+use crate::object::{Object, Revision, Variant};
+
+/// What happened to an object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Change {
+    /// It was not there before.
+    Created,
+    /// It was there before.
+    Replaced,
+    /// It is gone; the event carries its last state at the revision of the removal.
+    Removed,
+}
+
+/// One change of one object.
+pub struct Event {
+    /// What happened.
+    pub change: Change,
+    /// The object after the change, or its last state for a removal. Its revision is the event's.
+    pub object: Arc<Object>,
+    /// The object before the change: what a selector must see to tell that an object left it.
+    pub previous: Option<Arc<Object>>,
+    /// When the change was accepted.
+    pub at: Timestamp,
+    frames: Mutex<Vec<(Variant, Bytes)>>,
+}
+
+impl Event {
+    /// An event that nobody has encoded yet.
+    pub fn new(change: Change, object: Arc<Object>, previous: Option<Arc<Object>>, at: Timestamp) -> Event {
+        Event { change, object, previous, at, frames: Mutex::default() }
+    }
+
+    /// The revision of the change.
+    pub fn revision(&self) -> Revision {
+        self.object.revision
+    }
+
+    /// The event as a session sends it, encoded by the first session that asks and shared by all others.
+    pub fn frame(&self, variant: Variant, make: impl FnOnce() -> Bytes) -> Bytes {
+        if let Some(made) = self.made(variant) {
+            return made;
+        }
+        let frame = make();
+        let mut frames = self.frames.lock().unwrap_or_else(PoisonError::into_inner);
+        if !frames.iter().any(|(known, _)| *known == variant) {
+            frames.push((variant, frame.clone()));
+        }
+        frame
+    }
+
+    fn made(&self, variant: Variant) -> Option<Bytes> {
+        let frames = self.frames.lock().unwrap_or_else(PoisonError::into_inner);
+        frames.iter().find(|(known, _)| *known == variant).map(|(_, frame)| frame.clone())
+    }
+
+    /// What this event adds to the memory of its window. The previous object is counted by the event that made it.
+    fn weight(&self) -> usize {
+        const OVERHEAD: usize = 256;
+        self.object.bytes.len() + OVERHEAD
+    }
+}
+
+/// What a read from a cursor found.
+pub enum Read {
+    /// The events after the cursor, in order; none when the reader has caught up.
+    Events(Vec<Arc<Event>>),
+    /// The cursor lies before the window: the reader has missed events that nobody holds any more.
+    Expired(Revision),
+}
+
+/// The history itself. See the module text.
+pub struct Window {
+    inner: RwLock<Inner>,
+    max_bytes: usize,
+}
+
+struct Inner {
+    events: VecDeque<Arc<Event>>,
+    bytes: usize,
+    /// A cursor below this has missed something.
+    floor: Revision,
+    /// The newest revision of the type that readers may see.
+    head: Revision,
+}
+
+impl Window {
+    /// An empty window of a type that stands at `head`: nothing before it is known.
+    pub fn new(head: Revision, max_bytes: usize) -> Window {
+        let inner = Inner { events: VecDeque::new(), bytes: 0, floor: head, head };
+        Window { inner: RwLock::new(inner), max_bytes }
+    }
+
+    /// A window read back from disk. `floor` is the oldest cursor from which nothing is missing.
+    pub fn restored(floor: Revision, head: Revision, events: Vec<Event>, max_bytes: usize) -> Window {
+        let window = Window::new(head, max_bytes);
+        window.write().floor = floor;
+        for event in events {
+            window.append(Arc::new(event));
+        }
+        window.write().head = head;
+        window
+    }
+
+    /// Adds the newest event. Only the store of the type calls this. Events that no longer fit go; they are returned,
+    /// because their records are now superseded for good.
+    pub fn append(&self, event: Arc<Event>) -> Vec<Arc<Event>> {
+        let mut inner = self.write();
+        debug_assert!(inner.events.back().is_none_or(|last| last.revision() < event.revision()));
+        inner.bytes += event.weight();
+        inner.head = inner.head.max(event.revision());
+        inner.events.push_back(event);
+        let mut gone = Vec::new();
+        while inner.bytes > self.max_bytes && inner.events.len() > 1 {
+            gone.extend(inner.pop());
+        }
+        gone
+    }
+
+    /// Lets go of at most `most` events from before `horizon` and returns them.
+    pub fn forget_before(&self, horizon: Timestamp, most: usize) -> Vec<Arc<Event>> {
+        let mut inner = self.write();
+        let mut gone = Vec::new();
+        while gone.len() < most && inner.events.front().is_some_and(|oldest| oldest.at < horizon) {
+            gone.extend(inner.pop());
+        }
+        gone
+    }
+
+    /// At most `most` events after `cursor`, in order.
+    pub fn read(&self, cursor: Revision, most: usize) -> Read {
+        let inner = self.read_lock();
+        if cursor < inner.floor {
+            return Read::Expired(inner.floor);
+        }
+        let from = inner.events.partition_point(|event| event.revision() <= cursor);
+        Read::Events(inner.events.range(from..).take(most).cloned().collect())
+    }
+
+    /// The oldest cursor from which nothing is missing.
+    pub fn floor(&self) -> Revision {
+        self.read_lock().floor
+    }
+
+    /// The newest revision that readers may see.
+    pub fn head(&self) -> Revision {
+        self.read_lock().head
+    }
+
+    fn read_lock(&self) -> RwLockReadGuard<'_, Inner> {
+        self.inner.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn write(&self) -> RwLockWriteGuard<'_, Inner> {
+        self.inner.write().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Inner {
+    fn pop(&mut self) -> Option<Arc<Event>> {
+        let oldest = self.events.pop_front()?;
+        self.bytes = self.bytes.saturating_sub(oldest.weight());
+        self.floor = oldest.revision();
+        Some(oldest)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::object::{Draft, Key, Pairs};
+
+    fn event(revision: u64) -> Arc<Event> {
+        let bytes = Bytes::from_static(br#"{"resourceVersion":""}"#);
+        let draft = Draft {
+            key: Key::cluster("a"),
+            bytes,
+            revision_at: 20,
+            item_at: 1,
+            labels: Pairs::default(),
+            fields: Pairs::default(),
+        };
+        let object = Arc::new(Object::new(draft, Revision(revision)));
+        Arc::new(Event::new(Change::Replaced, object, None, Timestamp(revision * 1_000_000)))
+    }
+
+    fn revisions(read: Read) -> Vec<u64> {
+        match read {
+            Read::Events(events) => events.iter().map(|event| event.revision().0).collect(),
+            Read::Expired(floor) => panic!("expired at {floor}"),
+        }
+    }
+
+    #[test]
+    fn a_reader_gets_what_follows_its_cursor() {
+        let window = Window::new(Revision(1), 1 << 20);
+        for revision in 2..=6 {
+            window.append(event(revision));
+        }
+        assert_eq!(revisions(window.read(Revision(1), 10)), [2, 3, 4, 5, 6]);
+        assert_eq!(revisions(window.read(Revision(3), 2)), [4, 5]);
+        assert_eq!(revisions(window.read(Revision(6), 2)), [0; 0]);
+        assert_eq!(window.head(), Revision(6));
+    }
+
+    #[test]
+    fn what_is_forgotten_expires_honestly() {
+        let window = Window::new(Revision(1), 1 << 20);
+        for revision in 2..=6 {
+            window.append(event(revision));
+        }
+        let gone = window.forget_before(Timestamp(0).plus(Duration::from_secs(4)), 10);
+        assert_eq!(gone.iter().map(|event| event.revision().0).collect::<Vec<_>>(), [2, 3]);
+        assert!(matches!(window.read(Revision(2), 9), Read::Expired(Revision(3))));
+        assert_eq!(revisions(window.read(Revision(3), 9)), [4, 5, 6]);
+    }
+
+    #[test]
+    fn bytes_bound_the_window_but_the_newest_event_stays() {
+        let window = Window::new(Revision(1), 300);
+        assert!(window.append(event(2)).is_empty());
+        assert_eq!(window.append(event(3)).len(), 1);
+        assert_eq!(revisions(window.read(Revision(2), 9)), [3]);
+    }
+}

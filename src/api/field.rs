@@ -1,0 +1,226 @@
+//! Where in an object something is wrong, and what: the vocabulary of validation.
+
+use std::fmt::{self, Write as _};
+
+/// The path of a field as messages print it: `spec.containers[0].name`, `data[tls.crt]`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Path(String);
+
+impl Path {
+    /// The path of a top-level field.
+    pub fn new(field: &str) -> Path {
+        Path(field.to_owned())
+    }
+
+    /// The path of the object itself, which prints as nothing.
+    pub fn root() -> Path {
+        Path::default()
+    }
+
+    /// The path of a field below this one.
+    pub fn child(&self, field: &str) -> Path {
+        if self.0.is_empty() { Path::new(field) } else { Path(format!("{}.{field}", self.0)) }
+    }
+
+    /// The path of an item of this list.
+    pub fn index(&self, index: usize) -> Path {
+        Path(format!("{}[{index}]", self.0))
+    }
+
+    /// The path of an entry of this map.
+    pub fn key(&self, key: &str) -> Path {
+        Path(format!("{}[{key}]", self.0))
+    }
+}
+
+impl fmt::Display for Path {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// What kind of wrong.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Problem {
+    /// The field must be there.
+    Required,
+    /// The value breaks a rule.
+    Invalid,
+    /// The value is none of the known ones.
+    NotSupported,
+    /// The value stands twice where it may stand once.
+    Duplicate,
+    /// The field may not be set, or not to this, or not by this request.
+    Forbidden,
+    /// The value is longer than allowed.
+    TooLong,
+    /// The list is longer than allowed.
+    TooMany,
+    /// The value refers to something that is not there.
+    NotFound,
+    /// The value has the wrong type.
+    TypeInvalid,
+    /// The server failed while it looked.
+    Internal,
+}
+
+impl Problem {
+    /// The reason of the Status cause.
+    pub fn reason(self) -> &'static str {
+        match self {
+            Problem::Required => "FieldValueRequired",
+            Problem::Invalid => "FieldValueInvalid",
+            Problem::NotSupported => "FieldValueNotSupported",
+            Problem::Duplicate => "FieldValueDuplicate",
+            Problem::Forbidden => "FieldValueForbidden",
+            Problem::TooLong => "FieldValueTooLong",
+            Problem::TooMany => "FieldValueTooMany",
+            Problem::NotFound => "FieldValueNotFound",
+            Problem::TypeInvalid => "FieldValueTypeInvalid",
+            Problem::Internal => "InternalError",
+        }
+    }
+
+    fn title(self) -> &'static str {
+        match self {
+            Problem::Required => "Required value",
+            Problem::Invalid | Problem::TypeInvalid => "Invalid value",
+            Problem::NotSupported => "Unsupported value",
+            Problem::Duplicate => "Duplicate value",
+            Problem::Forbidden => "Forbidden",
+            Problem::TooLong => "Too long",
+            Problem::TooMany => "Too many",
+            Problem::NotFound => "Not found",
+            Problem::Internal => "Internal error",
+        }
+    }
+}
+
+/// One thing that is wrong with one field.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FieldError {
+    /// Where.
+    pub path: Path,
+    /// What kind of wrong.
+    pub problem: Problem,
+    /// The cause's message, without the path: `Invalid value: "x": must be a number`.
+    pub message: String,
+}
+
+impl FieldError {
+    fn new(path: &Path, problem: Problem, value: Option<&str>, detail: &str) -> FieldError {
+        let mut message = problem.title().to_owned();
+        if let Some(value) = value {
+            let _ = write!(message, ": {value}");
+        }
+        if !detail.is_empty() {
+            let _ = write!(message, ": {detail}");
+        }
+        FieldError { path: path.clone(), problem, message }
+    }
+
+    /// The field is missing.
+    pub fn required(path: &Path, detail: &str) -> FieldError {
+        FieldError::new(path, Problem::Required, None, detail)
+    }
+
+    /// The value breaks a rule. `value` is printed as the API prints it: see [`quoted`].
+    pub fn invalid(path: &Path, value: &str, detail: &str) -> FieldError {
+        FieldError::new(path, Problem::Invalid, Some(value), detail)
+    }
+
+    /// The value is none of `supported`.
+    pub fn not_supported(path: &Path, value: &str, supported: &[&str]) -> FieldError {
+        let mut names: Vec<&str> = supported.to_vec();
+        names.sort_unstable();
+        let names: Vec<String> = names.into_iter().map(quoted).collect();
+        let detail =
+            if names.is_empty() { String::new() } else { format!("supported values: {}", names.join(", ")) };
+        FieldError::new(path, Problem::NotSupported, Some(value), &detail)
+    }
+
+    /// The value stands twice.
+    pub fn duplicate(path: &Path, value: &str) -> FieldError {
+        FieldError::new(path, Problem::Duplicate, Some(value), "")
+    }
+
+    /// The field may not be set like this.
+    pub fn forbidden(path: &Path, detail: &str) -> FieldError {
+        FieldError::new(path, Problem::Forbidden, None, detail)
+    }
+
+    /// The value has more than `most` bytes. The value itself is not repeated.
+    pub fn too_long(path: &Path, most: usize) -> FieldError {
+        FieldError::new(path, Problem::TooLong, None, &format!("may not be more than {most} bytes"))
+    }
+
+    /// The list has `actual` items where `most` may be.
+    pub fn too_many(path: &Path, actual: usize, most: usize) -> FieldError {
+        FieldError::new(
+            path,
+            Problem::TooMany,
+            Some(&actual.to_string()),
+            &format!("must have at most {most} {}", if most == 1 { "item" } else { "items" }),
+        )
+    }
+
+    /// What the value refers to is not there.
+    pub fn not_found(path: &Path, value: &str) -> FieldError {
+        FieldError::new(path, Problem::NotFound, Some(value), "")
+    }
+
+    /// The value has the wrong type.
+    pub fn type_invalid(path: &Path, value: &str, detail: &str) -> FieldError {
+        FieldError::new(path, Problem::TypeInvalid, Some(value), detail)
+    }
+}
+
+impl fmt::Display for FieldError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.path == Path::root() {
+            return f.write_str(&self.message);
+        }
+        write!(f, "{}: {}", self.path, self.message)
+    }
+}
+
+/// Text as messages print it: in double quotes, with the escapes of the API's own language.
+pub fn quoted(text: &str) -> String {
+    let mut out = String::with_capacity(text.len() + 2);
+    out.push('"');
+    for c in text.chars() {
+        match c {
+            '"' => out.push_str("\\\""),
+            '\\' => out.push_str("\\\\"),
+            '\n' => out.push_str("\\n"),
+            '\t' => out.push_str("\\t"),
+            '\r' => out.push_str("\\r"),
+            '\u{7}' => out.push_str("\\a"),
+            '\u{8}' => out.push_str("\\b"),
+            '\u{b}' => out.push_str("\\v"),
+            '\u{c}' => out.push_str("\\f"),
+            c if (c as u32) < 0x20 || c as u32 == 0x7f => {
+                let _ = write!(out, "\\x{:02x}", c as u32);
+            }
+            c => out.push(c),
+        }
+    }
+    out.push('"');
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn messages_read_like_the_api() {
+        let name = Path::new("spec").child("containers").index(0).child("name");
+        assert_eq!(FieldError::required(&name, "").to_string(), "spec.containers[0].name: Required value");
+        let data = Path::new("data").key("tls.crt");
+        assert_eq!(data.to_string(), "data[tls.crt]");
+        let error = FieldError::not_supported(&Path::new("type"), &quoted("X"), &["B", "A"]);
+        assert_eq!(error.message, r#"Unsupported value: "X": supported values: "A", "B""#);
+        assert_eq!(quoted("a\"b\n\u{1}"), r#""a\"b\n\x01""#);
+    }
+}

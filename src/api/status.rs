@@ -1,0 +1,349 @@
+//! The one place where an error becomes a Status: code, reason, message and details as clients know them.
+
+use std::fmt;
+
+use pilothouse_actors::error::StoreError;
+
+use super::field::FieldError;
+use super::value::Value;
+
+/// What an error says of the object it is about.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Details {
+    /// The name of the object.
+    pub name: String,
+    /// The group of the kind.
+    pub group: String,
+    /// The kind, or the resource where the path named one.
+    pub kind: String,
+    /// The uid of the object.
+    pub uid: String,
+    /// One entry for each thing that is wrong.
+    pub causes: Vec<Cause>,
+    /// When the client may come back.
+    pub retry_after_seconds: u32,
+}
+
+/// One thing that is wrong.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Cause {
+    /// A word for machines.
+    pub reason: String,
+    /// A sentence for people.
+    pub message: String,
+    /// The field it is about.
+    pub field: String,
+}
+
+/// An answer that is no object: an error, or the report of a finished deletion.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Status {
+    /// The HTTP status.
+    pub code: u16,
+    /// A word for machines; empty on success.
+    pub reason: &'static str,
+    /// A sentence for people; empty on success.
+    pub message: String,
+    /// `None` leaves the details out, which differs from empty details.
+    pub details: Option<Details>,
+}
+
+/// A group and the plural name of a resource: how errors name what was asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct GroupResource<'a> {
+    /// The group, empty for the core.
+    pub group: &'a str,
+    /// The plural.
+    pub resource: &'a str,
+}
+
+impl fmt::Display for GroupResource<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.resource)?;
+        if !self.group.is_empty() {
+            write!(f, ".{}", self.group)?;
+        }
+        Ok(())
+    }
+}
+
+/// The result of everything that can fail towards a client.
+pub type Result<T> = std::result::Result<T, Box<Status>>;
+
+impl Status {
+    /// An error without details.
+    pub fn bare(code: u16, reason: &'static str, message: impl Into<String>) -> Box<Status> {
+        Box::new(Status { code, reason, message: message.into(), details: None })
+    }
+
+    fn about(
+        code: u16,
+        reason: &'static str,
+        message: String,
+        of: GroupResource<'_>,
+        name: &str,
+    ) -> Box<Status> {
+        let details = Details {
+            name: name.to_owned(),
+            group: of.group.to_owned(),
+            kind: of.resource.to_owned(),
+            ..Details::default()
+        };
+        Box::new(Status { code, reason, message, details: Some(details) })
+    }
+
+    /// 200: done, and nothing is left to show but what it was about.
+    pub fn success(of: GroupResource<'_>, name: &str, uid: &str) -> Status {
+        let details = Details {
+            name: name.to_owned(),
+            group: of.group.to_owned(),
+            kind: of.resource.to_owned(),
+            uid: uid.to_owned(),
+            ..Details::default()
+        };
+        Status { code: 200, reason: "", message: String::new(), details: Some(details) }
+    }
+
+    /// 400: the request makes no sense.
+    pub fn bad_request(message: impl Into<String>) -> Box<Status> {
+        Status::bare(400, "BadRequest", message)
+    }
+
+    /// 401: the credentials are no good.
+    pub fn unauthorized() -> Box<Status> {
+        Status::bare(401, "Unauthorized", "Unauthorized")
+    }
+
+    /// 403: the caller may not do this. `message` says who and what.
+    pub fn forbidden(message: String, of: Option<(GroupResource<'_>, &str)>) -> Box<Status> {
+        let Some((of, name)) = of else {
+            let details = Some(Details::default());
+            return Box::new(Status { code: 403, reason: "Forbidden", message, details });
+        };
+        Status::about(403, "Forbidden", message, of, name)
+    }
+
+    /// 404: no object has this name.
+    pub fn not_found(of: GroupResource<'_>, name: &str) -> Box<Status> {
+        Status::about(404, "NotFound", format!("{of} \"{name}\" not found"), of, name)
+    }
+
+    /// 404: no resource stands at this path.
+    pub fn no_such_resource() -> Box<Status> {
+        let message = "the server could not find the requested resource".to_owned();
+        Box::new(Status { code: 404, reason: "NotFound", message, details: Some(Details::default()) })
+    }
+
+    /// 405: the resource does not know this verb.
+    pub fn method_not_allowed() -> Box<Status> {
+        let message = "the server does not allow this method on the requested resource".to_owned();
+        Box::new(Status { code: 405, reason: "MethodNotAllowed", message, details: Some(Details::default()) })
+    }
+
+    /// 409: an object with this name is there already.
+    pub fn already_exists(of: GroupResource<'_>, name: &str) -> Box<Status> {
+        Status::about(409, "AlreadyExists", format!("{of} \"{name}\" already exists"), of, name)
+    }
+
+    /// 409: the object is not what the caller thinks it is.
+    pub fn conflict(of: GroupResource<'_>, name: &str, why: &str) -> Box<Status> {
+        let message = format!("Operation cannot be fulfilled on {of} \"{name}\": {why}");
+        Status::about(409, "Conflict", message, of, name)
+    }
+
+    /// 409: the object has changed since the caller read it.
+    pub fn stale(of: GroupResource<'_>, name: &str) -> Box<Status> {
+        Status::conflict(
+            of,
+            name,
+            "the object has been modified; please apply your changes to the latest version and try again",
+        )
+    }
+
+    /// 410: the version asked for is no longer kept.
+    pub fn expired(message: impl Into<String>) -> Box<Status> {
+        Status::bare(410, "Expired", message)
+    }
+
+    /// 413: the body is larger than the server takes.
+    pub fn too_large(message: impl Into<String>) -> Box<Status> {
+        Status::bare(413, "RequestEntityTooLarge", message)
+    }
+
+    /// 422: fields are wrong. `kind` and `group` name the kind of the body.
+    pub fn invalid(group: &str, kind: &str, name: &str, errors: &[FieldError]) -> Box<Status> {
+        let causes = errors
+            .iter()
+            .map(|error| Cause {
+                reason: error.problem.reason().to_owned(),
+                message: error.message.clone(),
+                field: error.path.to_string(),
+            })
+            .collect();
+        let of = GroupResource { group, resource: kind };
+        let list: Vec<String> = errors.iter().map(ToString::to_string).collect();
+        let list = match list.as_slice() {
+            [one] => one.clone(),
+            many => format!("[{}]", many.join(", ")),
+        };
+        let mut status =
+            Status::about(422, "Invalid", format!("{of} \"{name}\" is invalid: {list}"), of, name);
+        if let Some(details) = &mut status.details {
+            details.causes = causes;
+        }
+        status
+    }
+
+    /// 429: too much at once.
+    pub fn too_many_requests(message: impl Into<String>, retry_after_seconds: u32) -> Box<Status> {
+        let details = Some(Details { retry_after_seconds, ..Details::default() });
+        Box::new(Status { code: 429, reason: "TooManyRequests", message: message.into(), details })
+    }
+
+    /// 500: the server is at fault.
+    pub fn internal(message: impl Into<String>) -> Box<Status> {
+        let message = message.into();
+        let cause = Cause { reason: String::new(), message: message.clone(), field: String::new() };
+        let details = Some(Details { causes: vec![cause], ..Details::default() });
+        let message = format!("Internal error occurred: {message}");
+        Box::new(Status { code: 500, reason: "InternalError", message, details })
+    }
+
+    /// 503: not now; the outcome of a write that was under way is unknown.
+    pub fn unavailable(message: impl Into<String>) -> Box<Status> {
+        Status::bare(503, "ServiceUnavailable", message)
+    }
+
+    /// 504: the version asked for did not come.
+    pub fn future_version(asked: u64, current: u64) -> Box<Status> {
+        let message = format!("Timeout: Too large resource version: {asked}, current: {current}");
+        let cause = Cause {
+            reason: "ResourceVersionTooLarge".to_owned(),
+            message: "Too large resource version".to_owned(),
+            field: String::new(),
+        };
+        let details = Some(Details { causes: vec![cause], retry_after_seconds: 1, ..Details::default() });
+        Box::new(Status { code: 504, reason: "Timeout", message, details })
+    }
+
+    /// What a store's refusal means to a client.
+    pub fn from_store(error: &StoreError, of: GroupResource<'_>, name: &str) -> Box<Status> {
+        match error {
+            StoreError::NotFound => Status::not_found(of, name),
+            StoreError::Exists => Status::already_exists(of, name),
+            StoreError::Conflict(_) => Status::stale(of, name),
+            StoreError::Expired(_) => {
+                Status::expired("The resourceVersion for the provided list is too old.")
+            }
+            StoreError::Future(current) => Status::future_version(current.0 + 1, current.0),
+            StoreError::TooLarge => Status::too_large("Request entity too large: limit is 3145728"),
+            StoreError::Busy => Status::too_many_requests("too many requests, please try again later", 1),
+            StoreError::Unavailable => Status::unavailable("the store does not take requests"),
+            StoreError::Corrupt(what) => Status::internal(what.clone()),
+        }
+    }
+
+    /// The seconds of a Retry-After header, if the answer should carry one.
+    pub fn retry_after(&self) -> Option<u32> {
+        self.details.as_ref().map(|details| details.retry_after_seconds).filter(|seconds| *seconds > 0)
+    }
+
+    /// The Status as an API object.
+    pub fn to_value(&self) -> Value {
+        let mut value = Value::object();
+        value.set("kind", "Status");
+        value.set("apiVersion", "v1");
+        value.set("metadata", Value::object());
+        value.set("status", if self.code < 400 { "Success" } else { "Failure" });
+        let mut set = |key: &str, text: &str| {
+            if !text.is_empty() {
+                value.set(key, text);
+            }
+        };
+        set("message", &self.message);
+        set("reason", self.reason);
+        if let Some(details) = &self.details {
+            value.set("details", details.to_value());
+        }
+        if self.code >= 400 {
+            value.set("code", i64::from(self.code));
+        }
+        value
+    }
+}
+
+impl Details {
+    fn to_value(&self) -> Value {
+        let mut value = Value::object();
+        for (key, text) in
+            [("name", &self.name), ("group", &self.group), ("kind", &self.kind), ("uid", &self.uid)]
+        {
+            if !text.is_empty() {
+                value.set(key, text.as_str());
+            }
+        }
+        if !self.causes.is_empty() {
+            value.set("causes", self.causes.iter().map(Cause::to_value).collect::<Vec<_>>());
+        }
+        if self.retry_after_seconds > 0 {
+            value.set("retryAfterSeconds", i64::from(self.retry_after_seconds));
+        }
+        value
+    }
+}
+
+impl Cause {
+    fn to_value(&self) -> Value {
+        let mut value = Value::object();
+        for (key, text) in [("reason", &self.reason), ("message", &self.message), ("field", &self.field)] {
+            if !text.is_empty() {
+                value.set(key, text.as_str());
+            }
+        }
+        value
+    }
+}
+
+impl fmt::Display for Status {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}: {}", self.code, self.reason, self.message)
+    }
+}
+
+impl std::error::Error for Status {}
+
+#[cfg(test)]
+mod tests {
+    use pilothouse_actors::object::Revision;
+
+    use super::*;
+    use crate::api::field::Path;
+
+    const DEPLOYMENTS: GroupResource<'_> = GroupResource { group: "apps", resource: "deployments" };
+
+    #[test]
+    fn every_store_error_has_its_status() {
+        let table = [
+            (StoreError::NotFound, 404, "NotFound", None),
+            (StoreError::Exists, 409, "AlreadyExists", None),
+            (StoreError::Expired(Revision(7)), 410, "Expired", None),
+            (StoreError::Future(Revision(7)), 504, "Timeout", Some(1)),
+            (StoreError::TooLarge, 413, "RequestEntityTooLarge", None),
+            (StoreError::Busy, 429, "TooManyRequests", Some(1)),
+            (StoreError::Unavailable, 503, "ServiceUnavailable", None),
+            (StoreError::Corrupt("x".into()), 500, "InternalError", None),
+        ];
+        for (error, code, reason, retry) in table {
+            let status = Status::from_store(&error, DEPLOYMENTS, "d");
+            assert_eq!((status.code, status.reason, status.retry_after()), (code, reason, retry), "{error}");
+        }
+    }
+
+    #[test]
+    fn messages_name_the_resource_with_its_group() {
+        assert_eq!(Status::not_found(DEPLOYMENTS, "d").message, "deployments.apps \"d\" not found");
+        let errors = [FieldError::required(&Path::new("spec").child("selector"), "")];
+        let invalid = Status::invalid("apps", "Deployment", "d", &errors);
+        assert_eq!(invalid.message, "Deployment.apps \"d\" is invalid: spec.selector: Required value");
+    }
+}

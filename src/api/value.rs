@@ -1,0 +1,188 @@
+//! The value tree: any API object between decoding and encoding.
+//!
+//! Keys of an object are kept sorted, so that lookups are logarithmic whatever a client sends and equal objects compare
+//! equal. The order of fields on the wire is the schema's business.
+
+use std::collections::BTreeMap;
+
+/// A JSON value with the number model of the API: 64-bit integers, and doubles for the rest.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub enum Value {
+    /// `null`, and what is absent.
+    #[default]
+    Null,
+    /// `true` or `false`.
+    Bool(bool),
+    /// A number that is a 64-bit integer.
+    Int(i64),
+    /// Any other number.
+    Float(f64),
+    /// Text.
+    String(String),
+    /// A list.
+    Array(Vec<Value>),
+    /// An object.
+    Object(Object),
+}
+
+/// The fields of an object or the entries of a map, by key.
+pub type Object = BTreeMap<String, Value>;
+
+impl Value {
+    /// The empty object.
+    pub fn object() -> Value {
+        Value::Object(Object::new())
+    }
+
+    /// The field `key`; `None` too when this is no object or the field is null.
+    pub fn get(&self, key: &str) -> Option<&Value> {
+        match self {
+            Value::Object(fields) => fields.get(key).filter(|value| !value.is_null()),
+            _ => None,
+        }
+    }
+
+    /// The field at the end of `path`.
+    pub fn at(&self, path: &[&str]) -> Option<&Value> {
+        path.iter().try_fold(self, |value, key| value.get(key))
+    }
+
+    /// The field `key` for writing; `None` when this is no object or has no such field.
+    pub fn get_mut(&mut self, key: &str) -> Option<&mut Value> {
+        match self {
+            Value::Object(fields) => fields.get_mut(key),
+            _ => None,
+        }
+    }
+
+    /// The field `key`, made as null if absent. Anything that is no object becomes one first.
+    pub fn entry(&mut self, key: &str) -> &mut Value {
+        self.fields_mut().entry(key.to_owned()).or_default()
+    }
+
+    /// The fields for writing. Anything that is no object becomes an empty one first.
+    pub fn fields_mut(&mut self) -> &mut Object {
+        if !matches!(self, Value::Object(_)) {
+            *self = Value::object();
+        }
+        match self {
+            Value::Object(fields) => fields,
+            _ => unreachable!("made an object just above"),
+        }
+    }
+
+    /// Sets the field `key`.
+    pub fn set(&mut self, key: &str, value: impl Into<Value>) {
+        *self.entry(key) = value.into();
+    }
+
+    /// Takes the field `key` out.
+    pub fn remove(&mut self, key: &str) -> Option<Value> {
+        match self {
+            Value::Object(fields) => fields.remove(key),
+            _ => None,
+        }
+    }
+
+    /// The text, if this is text.
+    pub fn as_str(&self) -> Option<&str> {
+        match self {
+            Value::String(text) => Some(text),
+            _ => None,
+        }
+    }
+
+    /// The integer, if this is one.
+    pub fn as_int(&self) -> Option<i64> {
+        match self {
+            Value::Int(number) => Some(*number),
+            _ => None,
+        }
+    }
+
+    /// The truth value, if this is one.
+    pub fn as_bool(&self) -> Option<bool> {
+        match self {
+            Value::Bool(truth) => Some(*truth),
+            _ => None,
+        }
+    }
+
+    /// The items; none if this is no list.
+    pub fn items(&self) -> &[Value] {
+        match self {
+            Value::Array(items) => items,
+            _ => &[],
+        }
+    }
+
+    /// The fields, if this is an object.
+    pub fn fields(&self) -> Option<&Object> {
+        match self {
+            Value::Object(fields) => Some(fields),
+            _ => None,
+        }
+    }
+
+    /// The text of field `key`, empty when absent.
+    pub fn str(&self, key: &str) -> &str {
+        self.get(key).and_then(Value::as_str).unwrap_or_default()
+    }
+
+    /// Whether this is `null`.
+    pub fn is_null(&self) -> bool {
+        matches!(self, Value::Null)
+    }
+}
+
+impl From<&str> for Value {
+    fn from(text: &str) -> Value {
+        Value::String(text.to_owned())
+    }
+}
+
+impl From<String> for Value {
+    fn from(text: String) -> Value {
+        Value::String(text)
+    }
+}
+
+impl From<i64> for Value {
+    fn from(number: i64) -> Value {
+        Value::Int(number)
+    }
+}
+
+impl From<bool> for Value {
+    fn from(truth: bool) -> Value {
+        Value::Bool(truth)
+    }
+}
+
+impl From<Object> for Value {
+    fn from(fields: Object) -> Value {
+        Value::Object(fields)
+    }
+}
+
+impl<T: Into<Value>> From<Vec<T>> for Value {
+    fn from(items: Vec<T>) -> Value {
+        Value::Array(items.into_iter().map(Into::into).collect())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn null_fields_count_as_absent() {
+        let mut value = Value::object();
+        value.set("a", Value::Null);
+        value.entry("b").set("c", "d");
+        assert_eq!(value.get("a"), None);
+        assert_eq!(value.at(&["b", "c"]).and_then(Value::as_str), Some("d"));
+        assert_eq!(value.str("missing"), "");
+        assert_eq!(value.remove("a"), Some(Value::Null));
+    }
+}

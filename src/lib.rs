@@ -1,0 +1,3 @@
+//! Pilothouse: a control-plane API server on actix actors.
+
+pub mod api;
