@@ -5,12 +5,17 @@
 //!
 //! - [`object`] what is stored, [`filter`] what a reader wants of it, [`window`] what happened to it;
 //! - [`engine`] where it is kept, [`committer`] how it gets there, [`store`] who owns it, [`directory`] who finds the owner;
-//! - [`broadcaster`] who hears of a change, [`session`] who tells the client;
+//! - [`bell`] how a change is announced, [`broadcaster`] and [`interest`] who hears of it, [`summons`] how a session is
+//!   called, [`session`] and [`telling`] what it says, [`feed`] what the client reads;
 //! - [`authenticator`] and [`authorizer`]: who is asking, and may they.
 
+pub mod answer;
+pub mod authenticator;
+pub mod authorizer;
 pub mod clock;
 pub mod error;
 pub mod filter;
+pub mod identity;
 pub mod limits;
 pub mod object;
 pub mod window;
