@@ -12,10 +12,17 @@
 pub mod answer;
 pub mod authenticator;
 pub mod authorizer;
+pub mod bell;
+pub mod broadcaster;
 pub mod clock;
 pub mod error;
+pub mod feed;
 pub mod filter;
 pub mod identity;
+pub mod interest;
 pub mod limits;
 pub mod object;
+pub mod session;
+pub mod summons;
+pub mod telling;
 pub mod window;

@@ -27,6 +27,16 @@ pub const WINDOW_BYTES: usize = 64 << 20;
 pub const SESSION_BYTES: usize = 256 << 10;
 /// Events a session handles in one turn, so that one busy session does not hold its thread.
 pub const SESSION_EVENTS_PER_TURN: usize = 256;
+/// What may wait for a session: one wake, because all that it is asked to do stands on one note.
+pub const SESSION_MAILBOX: usize = 1;
+/// Small frames leave a session together, up to this many bytes: a chunk each would cost a write to the socket each.
+pub const FEED_CHUNK_BYTES: usize = 64 << 10;
+/// How often a session that wants bookmarks gets one.
+pub const BOOKMARK_EVERY: Duration = Duration::from_secs(60);
+/// Into how many moments the bookmarks of all sessions are spread, so that they do not all wake at once.
+pub const BOOKMARK_SLOTS: u32 = 60;
+/// Events of one type that a broadcaster handles in one turn, so that a burst does not hold its thread.
+pub const BROADCAST_EVENTS_PER_TURN: usize = 1_024;
 /// Commands that may wait for a broadcaster.
 pub const BROADCASTER_MAILBOX: usize = 1_024;
 /// Commands that may wait for an authenticator or authorizer.

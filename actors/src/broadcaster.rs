@@ -1,0 +1,486 @@
+//! Who hears of a change: one broadcaster per HTTP worker thread knows the sessions of that thread and wakes those that
+//! an event may interest.
+//!
+//! It holds no event and sends none. A store rings its [`Bell`]; it reads the window from a cursor of its own, looks the
+//! event up in the [`Index`] and calls the sessions it finds; they read the window themselves. Sessions talk to it
+//! ([`Subscribe`], [`Unsubscribe`]), and whoever stops the server ([`CloseAll`]).
+//!
+//! Invariants: events of one type are looked up in order, none is left out, and a session is called for each that its
+//! place in the index matches, before or after the change. Each message drains the bell first, so a ring that found the
+//! mailbox full is not lost.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use actix::prelude::*;
+
+use crate::bell::{Bell, Bells, Published};
+use crate::interest::{Index, Interest};
+use crate::limits::{BOOKMARK_EVERY, BOOKMARK_SLOTS, BROADCAST_EVENTS_PER_TURN, BROADCASTER_MAILBOX};
+use crate::object::{Revision, TypeName};
+use crate::summons::Summons;
+use crate::telling;
+use crate::window::{Event, Read, Window};
+
+/// Names a subscription. The session picks it, so that it can unsubscribe even when it ends before it was subscribed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct SubscriptionId(u64);
+
+impl SubscriptionId {
+    /// A name that no other subscription of this process has.
+    pub fn fresh() -> SubscriptionId {
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        SubscriptionId(NEXT.fetch_add(1, Ordering::Relaxed))
+    }
+}
+
+/// Call me when something of interest happens. Answers nothing; the session is called at once if the type has moved past
+/// its cursor. On Full the sender uses an address of its own, which has a slot of its own; on Closed the watch ends.
+#[derive(Message)]
+#[rtype(result = "()")]
+pub struct Subscribe {
+    /// The name of the subscription.
+    pub id: SubscriptionId,
+    /// The type to hear of.
+    pub type_name: TypeName,
+    /// Its history.
+    pub window: Arc<Window>,
+    /// The session knows everything up to here.
+    pub cursor: Revision,
+    /// Where the session stands in the index.
+    pub interest: Interest,
+    /// How the session is called.
+    pub summons: Arc<Summons>,
+    /// Whether the session wants bookmarks.
+    pub bookmarks: bool,
+}
+
+/// Call me no more. Answers nothing; unknown names are ignored. On Full as for [`Subscribe`]; on Closed nothing is left
+/// to end.
+#[derive(Message)]
+#[rtype(result = "()")]
+pub struct Unsubscribe {
+    /// The type of the subscription.
+    pub type_name: TypeName,
+    /// Its name.
+    pub id: SubscriptionId,
+}
+
+/// The server stops: end all watches cleanly, and those that still come. Answers when all have been told. On Full the
+/// sender waits; on Closed there is no watch.
+#[derive(Message)]
+#[rtype(result = "()")]
+pub struct CloseAll;
+
+/// Finds and wakes the sessions of one thread. See the module text.
+pub struct Broadcaster {
+    bell: Arc<Bell>,
+    /// Where the bell hangs, to take it down at the end.
+    bells: Bells,
+    audiences: HashMap<TypeName, Audience>,
+    phase: Phase,
+    /// Whose turn it is to get a bookmark.
+    slot: u32,
+}
+
+/// Whether watches may still begin.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Phase {
+    /// They may.
+    Serving,
+    /// The server stops; a watch that begins now is closed at once.
+    Closing,
+}
+
+impl Broadcaster {
+    /// Starts the broadcaster of this thread and hangs up its bell.
+    pub fn begin(bells: &Bells) -> Addr<Broadcaster> {
+        Broadcaster::create(|context| {
+            let bell = Bell::new(context.address().recipient());
+            bells.add(Arc::clone(&bell));
+            Broadcaster::new(bell, bells.clone())
+        })
+    }
+
+    fn new(bell: Arc<Bell>, bells: Bells) -> Broadcaster {
+        Broadcaster { bell, bells, audiences: HashMap::new(), phase: Phase::Serving, slot: 0 }
+    }
+}
+
+impl Actor for Broadcaster {
+    type Context = Context<Self>;
+
+    fn started(&mut self, context: &mut Self::Context) {
+        context.set_mailbox_capacity(BROADCASTER_MAILBOX);
+        context.run_interval(BOOKMARK_EVERY / BOOKMARK_SLOTS, |broadcaster, context| {
+            broadcaster.hear(context);
+            broadcaster.ask_for_bookmarks();
+        });
+    }
+
+    fn stopped(&mut self, _: &mut Self::Context) {
+        self.bells.remove(&self.bell);
+        self.close_all();
+    }
+}
+
+impl Handler<Published> for Broadcaster {
+    type Result = ();
+
+    fn handle(&mut self, _: Published, context: &mut Self::Context) {
+        self.hear(context);
+    }
+}
+
+impl Handler<Subscribe> for Broadcaster {
+    type Result = ();
+
+    fn handle(&mut self, subscribe: Subscribe, context: &mut Self::Context) {
+        self.hear(context);
+        self.subscribe(subscribe);
+    }
+}
+
+impl Handler<Unsubscribe> for Broadcaster {
+    type Result = ();
+
+    fn handle(&mut self, unsubscribe: Unsubscribe, context: &mut Self::Context) {
+        self.hear(context);
+        self.unsubscribe(&unsubscribe);
+    }
+}
+
+impl Handler<CloseAll> for Broadcaster {
+    type Result = ();
+
+    fn handle(&mut self, _: CloseAll, context: &mut Self::Context) {
+        self.hear(context);
+        self.close_all();
+    }
+}
+
+impl Broadcaster {
+    /// Drains the bell. What is more than a turn may do is rung again, after the thread's other tasks had theirs.
+    fn hear(&mut self, context: &mut Context<Self>) {
+        let unfinished = self.wake_interested();
+        if !unfinished.is_empty() {
+            let later = tokio::task::yield_now().into_actor(self).map(move |(), broadcaster, _| {
+                for type_name in &unfinished {
+                    broadcaster.bell.ring(type_name);
+                }
+            });
+            context.spawn(later);
+        }
+    }
+
+    /// Looks up the events of the types that were rung; returns those types that have more of them.
+    fn wake_interested(&mut self) -> Vec<TypeName> {
+        let mut rung = self.bell.drain();
+        rung.retain(|type_name| {
+            self.audiences
+                .get_mut(type_name)
+                .is_some_and(|audience| !audience.advance(BROADCAST_EVENTS_PER_TURN))
+        });
+        rung
+    }
+
+    fn subscribe(&mut self, subscribe: Subscribe) {
+        if self.phase == Phase::Closing {
+            subscribe.summons.close();
+            return;
+        }
+        let Subscribe { id, type_name, window, cursor, interest, summons, bookmarks } = subscribe;
+        let audience = self.audiences.entry(type_name).or_insert_with(|| Audience::new(Arc::clone(&window)));
+        if !Arc::ptr_eq(&audience.window, &window) {
+            // The type went and came again: nothing will ever be appended to the window of those who are here.
+            audience.each(|member| member.summons.close());
+            *audience = Audience::new(window);
+        }
+        if cursor < audience.cursor {
+            // Those events were looked up before this session stood in the index.
+            summons.announce(cursor);
+        }
+        audience.index.insert(id.0, &interest, Arc::clone(&summons));
+        audience.members.insert(id, Member { interest, summons, bookmarks });
+    }
+
+    fn unsubscribe(&mut self, unsubscribe: &Unsubscribe) {
+        let Some(audience) = self.audiences.get_mut(&unsubscribe.type_name) else { return };
+        if let Some(member) = audience.members.remove(&unsubscribe.id) {
+            audience.index.remove(unsubscribe.id.0, &member.interest);
+        }
+        if audience.members.is_empty() {
+            self.audiences.remove(&unsubscribe.type_name);
+        }
+    }
+
+    fn close_all(&mut self) {
+        self.phase = Phase::Closing;
+        for audience in self.audiences.values() {
+            audience.each(|member| member.summons.close());
+        }
+    }
+
+    fn ask_for_bookmarks(&mut self) {
+        self.slot = (self.slot + 1) % BOOKMARK_SLOTS;
+        let slot = u64::from(self.slot);
+        for audience in self.audiences.values() {
+            let due = |id: &SubscriptionId| id.0 % u64::from(BOOKMARK_SLOTS) == slot;
+            for member in audience.members.iter().filter(|(id, m)| m.bookmarks && due(id)).map(|(_, m)| m) {
+                member.summons.ask_for_bookmark(audience.cursor);
+            }
+        }
+    }
+}
+
+/// The sessions that follow one type. It goes when the last of them leaves.
+struct Audience {
+    window: Arc<Window>,
+    /// All events up to here have been looked up.
+    cursor: Revision,
+    index: Index<Arc<Summons>>,
+    members: HashMap<SubscriptionId, Member>,
+}
+
+/// One session.
+struct Member {
+    interest: Interest,
+    summons: Arc<Summons>,
+    bookmarks: bool,
+}
+
+impl Audience {
+    /// Begins at the newest event: a session that joins reads what came before it on its own.
+    fn new(window: Arc<Window>) -> Audience {
+        let cursor = window.head();
+        Audience { window, cursor, index: Index::default(), members: HashMap::new() }
+    }
+
+    fn each(&self, act: impl FnMut(&Member)) {
+        self.members.values().for_each(act);
+    }
+
+    /// Looks up at most `most` events; whether that were all there are.
+    fn advance(&mut self, most: usize) -> bool {
+        // Before the read: every event up to this head is in what the read returns.
+        let head = self.window.head();
+        let Read::Events(events) = self.window.read(self.cursor, most) else {
+            // Nobody can tell any more whom the lost events concerned. Each session reads from where they began and
+            // finds out whether it has missed something.
+            self.each(|member| member.summons.announce(self.cursor));
+            self.cursor = head;
+            return true;
+        };
+        for event in &events {
+            self.announce(event);
+            self.cursor = event.revision();
+        }
+        let all = events.len() < most;
+        if all {
+            self.cursor = self.cursor.max(head);
+        }
+        all
+    }
+
+    fn announce(&self, event: &Event) {
+        let after = Revision(event.revision().0.saturating_sub(1));
+        let (was, is) = (telling::before(event), telling::after(event));
+        let wake = |summons: &Arc<Summons>| summons.announce(after);
+        if let Some(object) = is {
+            self.index.find(object, wake);
+        }
+        // The key stays, so only a changed field can lead to anyone else.
+        if let Some(object) = was.filter(|was| is.is_none_or(|is| is.fields != was.fields)) {
+            self.index.find(object, wake);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+    use std::rc::Rc;
+
+    use bytes::Bytes;
+
+    use super::*;
+    use crate::clock::Timestamp;
+    use crate::object::{Draft, Key, Object, Pairs};
+    use crate::summons::tests::Counter;
+    use crate::window::Change;
+
+    fn object(name: &str, node: &str, revision: u64) -> Arc<Object> {
+        let draft = Draft {
+            key: Key::namespaced("n", name),
+            bytes: Bytes::from_static(b"{}"),
+            revision_at: 1,
+            item_at: 1,
+            labels: Pairs::default(),
+            fields: Pairs::from_iter([("node", node)]),
+        };
+        Arc::new(Object::new(draft, Revision(revision)))
+    }
+
+    fn replaced(from: &str, to: &str, revision: u64) -> Arc<Event> {
+        let previous = Some(object("a", from, revision - 1));
+        Arc::new(Event::new(Change::Replaced, object("a", to, revision), previous, Timestamp(0)))
+    }
+
+    fn summons() -> Arc<Summons> {
+        Summons::new(Counter(Rc::new(Cell::new(0))).start().recipient())
+    }
+
+    fn broadcaster() -> Broadcaster {
+        struct Deaf;
+        impl Actor for Deaf {
+            type Context = Context<Self>;
+        }
+        impl Handler<Published> for Deaf {
+            type Result = ();
+            fn handle(&mut self, _: Published, _: &mut Self::Context) {}
+        }
+        Broadcaster::new(Bell::new(Deaf.start().recipient()), Bells::default())
+    }
+
+    fn pods() -> TypeName {
+        TypeName::new("pods")
+    }
+
+    /// Subscribes someone at revision 1 and returns how it is called.
+    fn join(
+        broadcaster: &mut Broadcaster,
+        window: &Arc<Window>,
+        interest: Interest,
+    ) -> (SubscriptionId, Arc<Summons>) {
+        let (id, summons) = (SubscriptionId::fresh(), summons());
+        broadcaster.subscribe(Subscribe {
+            id,
+            type_name: pods(),
+            window: Arc::clone(window),
+            cursor: Revision(1),
+            interest,
+            summons: Arc::clone(&summons),
+            bookmarks: true,
+        });
+        (id, summons)
+    }
+
+    fn node(value: &str) -> Interest {
+        Interest::Field("node".into(), value.into())
+    }
+
+    #[actix::test]
+    async fn only_who_is_concerned_is_called_also_by_what_the_object_was() {
+        let window = Arc::new(Window::new(Revision(1), 1 << 20));
+        let mut broadcaster = broadcaster();
+        let [(_, one), (_, two), (_, three)] =
+            ["1", "2", "3"].map(|value| join(&mut broadcaster, &window, node(value)));
+        window.append(replaced("3", "3", 2));
+        window.append(replaced("1", "2", 5));
+        broadcaster.bell.ring(&pods());
+        assert!(broadcaster.wake_interested().is_empty());
+        assert_eq!(one.answer().news_after, Some(Revision(4)));
+        assert_eq!(two.answer().news_after, Some(Revision(4)));
+        assert_eq!(three.answer().news_after, Some(Revision(1)));
+        broadcaster.bell.ring(&pods());
+        broadcaster.wake_interested();
+        assert_eq!(one.answer().news_after, None, "an event is announced once");
+    }
+
+    #[actix::test]
+    async fn who_joins_late_is_called_at_once() {
+        let window = Arc::new(Window::new(Revision(1), 1 << 20));
+        let mut broadcaster = broadcaster();
+        window.append(replaced("1", "1", 2));
+        let (_, late) = join(&mut broadcaster, &window, node("1"));
+        assert_eq!(late.answer().news_after, Some(Revision(1)));
+    }
+
+    #[actix::test]
+    async fn a_burst_is_handled_in_turns() {
+        let window = Arc::new(Window::new(Revision(1), 1 << 30));
+        let mut broadcaster = broadcaster();
+        let (_, last) = join(&mut broadcaster, &window, node("last"));
+        for revision in 0..BROADCAST_EVENTS_PER_TURN as u64 {
+            window.append(replaced("1", "1", revision + 2));
+        }
+        let newest = BROADCAST_EVENTS_PER_TURN as u64 + 2;
+        window.append(replaced("1", "last", newest));
+        broadcaster.bell.ring(&pods());
+        let unfinished = broadcaster.wake_interested();
+        assert_eq!(unfinished, [pods()]);
+        assert_eq!(last.answer().news_after, None);
+        broadcaster.bell.ring(&pods());
+        assert!(broadcaster.wake_interested().is_empty());
+        assert_eq!(last.answer().news_after, Some(Revision(newest - 1)));
+    }
+
+    #[actix::test]
+    async fn when_events_are_lost_everyone_is_called() {
+        let window = Arc::new(Window::new(Revision(1), 1));
+        let mut broadcaster = broadcaster();
+        let (_, idle) = join(&mut broadcaster, &window, node("other"));
+        window.append(replaced("1", "1", 2));
+        window.append(replaced("1", "1", 3));
+        broadcaster.bell.ring(&pods());
+        assert!(broadcaster.wake_interested().is_empty());
+        assert_eq!(idle.answer().news_after, Some(Revision(1)));
+        window.append(replaced("1", "1", 4));
+        broadcaster.bell.ring(&pods());
+        broadcaster.wake_interested();
+        assert_eq!(idle.answer().news_after, None, "and only once");
+    }
+
+    #[actix::test]
+    async fn nothing_is_kept_for_a_type_that_nobody_follows() {
+        let window = Arc::new(Window::new(Revision(1), 1 << 20));
+        let mut broadcaster = broadcaster();
+        let (id, gone) = join(&mut broadcaster, &window, Interest::All);
+        broadcaster.unsubscribe(&Unsubscribe { type_name: pods(), id });
+        broadcaster.unsubscribe(&Unsubscribe { type_name: pods(), id });
+        assert!(broadcaster.audiences.is_empty());
+        window.append(replaced("1", "1", 2));
+        broadcaster.bell.ring(&pods());
+        assert!(broadcaster.wake_interested().is_empty());
+        assert_eq!(gone.answer().news_after, None);
+    }
+
+    #[actix::test]
+    async fn bookmarks_come_once_a_round_at_what_was_looked_up() {
+        let window = Arc::new(Window::new(Revision(1), 1 << 20));
+        let mut broadcaster = broadcaster();
+        let (_, reader) = join(&mut broadcaster, &window, node("other"));
+        window.append(replaced("1", "1", 9));
+        broadcaster.bell.ring(&pods());
+        broadcaster.wake_interested();
+        let asked: Vec<Revision> = (0..BOOKMARK_SLOTS)
+            .filter_map(|_| {
+                broadcaster.ask_for_bookmarks();
+                reader.answer().bookmark
+            })
+            .collect();
+        assert_eq!(asked, [Revision(9)]);
+    }
+
+    #[actix::test]
+    async fn closing_ends_those_who_are_here_and_those_who_come() {
+        let window = Arc::new(Window::new(Revision(1), 1 << 20));
+        let mut broadcaster = broadcaster();
+        let (_, here) = join(&mut broadcaster, &window, Interest::All);
+        broadcaster.close_all();
+        let (_, late) = join(&mut broadcaster, &window, Interest::All);
+        assert!(here.answer().close && late.answer().close);
+        assert_eq!(broadcaster.audiences.values().map(|audience| audience.members.len()).sum::<usize>(), 1);
+    }
+
+    #[actix::test]
+    async fn a_type_that_comes_again_closes_the_watches_of_its_former_life() {
+        let former = Arc::new(Window::new(Revision(1), 1 << 20));
+        let mut broadcaster = broadcaster();
+        let (_, old) = join(&mut broadcaster, &former, Interest::All);
+        let (_, new) = join(&mut broadcaster, &Arc::new(Window::new(Revision(1), 1 << 20)), Interest::All);
+        assert!(old.answer().close);
+        assert!(!new.answer().close);
+    }
+}

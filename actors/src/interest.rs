@@ -1,0 +1,264 @@
+//! Who may care about an object, without asking everyone.
+//!
+//! Each reader stands in exactly one place, the most selective part of its filter that can be looked up. Finding the
+//! readers of an object costs a few look-ups, however many readers there are.
+//!
+//! Invariant: a reader whose filter matches an object is found by that object. The reverse need not hold: labels and
+//! further rules are for the reader itself to check.
+
+use std::collections::{BTreeMap, HashMap};
+use std::hash::Hash;
+
+use crate::filter::{FieldRule, Filter};
+use crate::object::{Key, Object};
+
+/// Where a reader stands in the index.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Interest {
+    /// One object.
+    Key(Key),
+    /// The objects of this name, in whatever namespace.
+    Name(Box<str>),
+    /// The objects with this value of an indexed field; an absent field has the empty value.
+    Field(Box<str>, Box<str>),
+    /// The objects of one namespace.
+    Namespace(Box<str>),
+    /// Everything.
+    All,
+}
+
+impl Interest {
+    /// The most selective part of the filter: one object, one name, one field value, one namespace.
+    pub fn of(filter: &Filter) -> Interest {
+        let equality = filter.fields.iter().find_map(|rule| match rule {
+            FieldRule::Equals(field, value) => Some((field, value)),
+            FieldRule::Differs(..) => None,
+        });
+        match (filter.namespace.as_deref(), filter.name.as_deref(), equality) {
+            (Some(""), Some(name), _) => Interest::Key(Key::cluster(name)),
+            (Some(namespace), Some(name), _) => Interest::Key(Key::namespaced(namespace, name)),
+            (None, Some(name), _) => Interest::Name(name.into()),
+            (_, None, Some((field, value))) => Interest::Field(field.clone(), value.clone()),
+            (Some(namespace), None, None) => Interest::Namespace(namespace.into()),
+            (None, None, None) => Interest::All,
+        }
+    }
+}
+
+/// The readers in one place, by their number.
+type Group<T> = BTreeMap<u64, T>;
+
+/// Readers by where they stand. No place is kept that nobody stands in.
+pub struct Index<T> {
+    all: Group<T>,
+    namespaces: HashMap<Box<str>, Group<T>>,
+    names: HashMap<Box<str>, Group<T>>,
+    keys: HashMap<Key, Group<T>>,
+    /// By field, then by value: an object is looked up once per field that anyone has asked for.
+    fields: BTreeMap<Box<str>, HashMap<Box<str>, Group<T>>>,
+}
+
+impl<T> Default for Index<T> {
+    fn default() -> Index<T> {
+        Index {
+            all: Group::new(),
+            namespaces: HashMap::new(),
+            names: HashMap::new(),
+            keys: HashMap::new(),
+            fields: BTreeMap::new(),
+        }
+    }
+}
+
+impl<T> Index<T> {
+    /// Puts a reader in its place.
+    pub fn insert(&mut self, number: u64, interest: &Interest, reader: T) {
+        let group = match interest {
+            Interest::All => &mut self.all,
+            Interest::Namespace(namespace) => self.namespaces.entry(namespace.clone()).or_default(),
+            Interest::Name(name) => self.names.entry(name.clone()).or_default(),
+            Interest::Key(key) => self.keys.entry(key.clone()).or_default(),
+            Interest::Field(field, value) => {
+                self.fields.entry(field.clone()).or_default().entry(value.clone()).or_default()
+            }
+        };
+        group.insert(number, reader);
+    }
+
+    /// Takes a reader out of its place.
+    pub fn remove(&mut self, number: u64, interest: &Interest) {
+        match interest {
+            Interest::All => drop(self.all.remove(&number)),
+            Interest::Namespace(namespace) => leave(&mut self.namespaces, namespace, number),
+            Interest::Name(name) => leave(&mut self.names, name, number),
+            Interest::Key(key) => leave(&mut self.keys, key, number),
+            Interest::Field(field, value) => {
+                if let Some(values) = self.fields.get_mut(field) {
+                    leave(values, value, number);
+                    if values.is_empty() {
+                        self.fields.remove(field);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Calls `found` once for each reader that may care about this object.
+    pub fn find(&self, object: &Object, mut found: impl FnMut(&T)) {
+        let places = [
+            Some(&self.all),
+            self.namespaces.get(object.key.namespace()),
+            self.names.get(object.key.name()),
+            self.keys.get(&object.key),
+        ];
+        let by_field = self
+            .fields
+            .iter()
+            .filter_map(|(field, values)| values.get(object.fields.get(field).unwrap_or_default()));
+        for group in places.into_iter().flatten().chain(by_field) {
+            group.values().for_each(&mut found);
+        }
+    }
+}
+
+fn leave<P, Q, T>(places: &mut HashMap<P, Group<T>>, place: &Q, number: u64)
+where
+    P: Eq + Hash + std::borrow::Borrow<Q>,
+    Q: Eq + Hash + ?Sized,
+{
+    if let Some(group) = places.get_mut(place) {
+        group.remove(&number);
+        if group.is_empty() {
+            places.remove(place);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use bytes::Bytes;
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::filter::LabelRule;
+    use crate::object::{Draft, Pairs, Revision};
+
+    /// What the index must find, by asking everyone.
+    fn stands_where(interest: &Interest, object: &Object) -> bool {
+        match interest {
+            Interest::All => true,
+            Interest::Namespace(namespace) => object.key.namespace() == &**namespace,
+            Interest::Name(name) => object.key.name() == &**name,
+            Interest::Key(key) => object.key == *key,
+            Interest::Field(field, value) => object.fields.get(field).unwrap_or_default() == &**value,
+        }
+    }
+
+    fn text(choices: &'static [&'static str]) -> impl Strategy<Value = Box<str>> {
+        prop::sample::select(choices).prop_map(Box::from)
+    }
+
+    fn rules() -> impl Strategy<Value = Vec<FieldRule>> {
+        let rule = (text(&["node", "phase"]), text(&["", "1", "2"]), any::<bool>()).prop_map(
+            |(field, value, equal)| match equal {
+                true => FieldRule::Equals(field, value),
+                false => FieldRule::Differs(field, value),
+            },
+        );
+        prop::collection::vec(rule, 0..3)
+    }
+
+    fn filters() -> impl Strategy<Value = Filter> {
+        let namespace = prop::option::of(text(&["", "x", "y"]));
+        let name = prop::option::weighted(0.3, text(&["a", "b"]));
+        let labels = prop::option::of(text(&["app"]).prop_map(LabelRule::Exists));
+        (namespace, name, labels, rules()).prop_map(|(namespace, name, labels, fields)| Filter {
+            namespace,
+            name,
+            labels: labels.into_iter().collect(),
+            fields,
+        })
+    }
+
+    fn objects() -> impl Strategy<Value = Object> {
+        let fields = prop::collection::btree_map(text(&["node", "phase"]), text(&["", "1", "2"]), 0..3);
+        let labels = prop::collection::btree_map(text(&["app"]), text(&["v"]), 0..2);
+        (text(&["", "x", "y"]), text(&["a", "b"]), fields, labels).prop_map(
+            |(namespace, name, fields, labels)| {
+                let key = match &*namespace {
+                    "" => Key::cluster(&name),
+                    _ => Key::namespaced(&namespace, &name),
+                };
+                let draft = Draft {
+                    key,
+                    bytes: Bytes::from_static(b"{}"),
+                    revision_at: 1,
+                    item_at: 1,
+                    labels: labels.into_iter().collect(),
+                    fields: fields.into_iter().collect::<Pairs>(),
+                };
+                Object::new(draft, Revision(2))
+            },
+        )
+    }
+
+    proptest! {
+        #[test]
+        fn finds_whom_asking_everyone_would_find(
+            filters in prop::collection::vec((filters(), any::<bool>()), 0..24),
+            object in objects(),
+        ) {
+            let mut index = Index::default();
+            let places: Vec<Interest> = filters.iter().map(|(filter, _)| Interest::of(filter)).collect();
+            for (number, place) in places.iter().enumerate() {
+                index.insert(number as u64, place, number);
+            }
+            for (number, place) in places.iter().enumerate().filter(|(number, _)| filters[*number].1) {
+                index.remove(number as u64, place);
+            }
+            let mut found = Vec::new();
+            index.find(&object, |number| found.push(*number));
+            let once: BTreeSet<usize> = found.iter().copied().collect();
+            prop_assert_eq!(once.len(), found.len(), "each is found once");
+            for (number, (filter, gone)) in filters.iter().enumerate() {
+                let wanted = !gone && stands_where(&places[number], &object);
+                prop_assert_eq!(once.contains(&number), wanted, "{:?}", &places[number]);
+                prop_assert!(*gone || !filter.matches(&object) || once.contains(&number), "{:?}", filter);
+            }
+        }
+
+        #[test]
+        fn nothing_stays_behind(filters in prop::collection::vec(filters(), 0..24)) {
+            let mut index = Index::default();
+            for (number, filter) in filters.iter().enumerate() {
+                index.insert(number as u64, &Interest::of(filter), ());
+            }
+            for (number, filter) in filters.iter().enumerate() {
+                index.remove(number as u64, &Interest::of(filter));
+            }
+            prop_assert!(index.all.is_empty() && index.namespaces.is_empty() && index.names.is_empty());
+            prop_assert!(index.keys.is_empty() && index.fields.is_empty());
+        }
+    }
+
+    #[test]
+    fn a_reader_of_one_node_costs_the_others_nothing() {
+        let mut index = Index::default();
+        for node in 0..10_000_u64 {
+            index.insert(node, &Interest::Field("node".into(), node.to_string().into()), node);
+        }
+        let draft = Draft {
+            key: Key::namespaced("n", "a"),
+            bytes: Bytes::from_static(b"{}"),
+            revision_at: 1,
+            item_at: 1,
+            labels: Pairs::default(),
+            fields: Pairs::from_iter([("node", "77")]),
+        };
+        let mut found = Vec::new();
+        index.find(&Object::new(draft, Revision(2)), |node| found.push(*node));
+        assert_eq!(found, [77]);
+    }
+}

@@ -1,0 +1,342 @@
+//! One watch: a cursor into the history of a type, and a bounded queue towards the client. It pulls, it is never pushed.
+//!
+//! It owns its cursor and its end of the queue, runs on the thread of its connection, and answers only to its
+//! [`Summons`]: the broadcaster calls it when an event may interest it, the body when there is room again. It reads the
+//! window then, in order, and stops when the queue is full. Nobody else notices a client that does not read.
+//!
+//! Invariant: everything up to the cursor that the filter wants is in the queue or has left it, exactly once, in order.
+
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use actix::prelude::*;
+use bytes::Bytes;
+
+use crate::broadcaster::{Broadcaster, Subscribe, SubscriptionId, Unsubscribe};
+use crate::feed::{Feed, Outlet, feed};
+use crate::filter::Filter;
+use crate::interest::Interest;
+use crate::limits::{SESSION_EVENTS_PER_TURN, SESSION_MAILBOX};
+use crate::object::{Object, Revision, TypeName, Variant};
+use crate::summons::{Errands, Summons, Wake};
+use crate::telling::{self, Told};
+use crate::window::{Event, Read, Window};
+
+/// How what happened is written for one client. Whoever has the same variant writes the same bytes.
+pub trait Frames {
+    /// Names this way of writing; an event keeps its frames by it.
+    fn variant(&self) -> Variant;
+    /// One event.
+    fn frame(&self, told: Told, object: &Object) -> Bytes;
+    /// The client knows everything up to this revision; `initial_end`: and has now seen all objects of the start.
+    fn bookmark(&self, at: Revision, initial_end: bool) -> Bytes;
+    /// The history before `floor` is gone and the client must read the present state.
+    fn expired(&self, floor: Revision) -> Bytes;
+}
+
+/// How many sessions live, on all threads together.
+#[derive(Clone, Debug, Default)]
+pub struct LiveSessions(Arc<AtomicUsize>);
+
+impl LiveSessions {
+    /// The number at this moment.
+    pub fn count(&self) -> usize {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// What a client asked to watch.
+pub struct Watch {
+    /// The type.
+    pub type_name: TypeName,
+    /// Its history.
+    pub window: Arc<Window>,
+    /// Objects to tell as added before any event, as they were at `cursor`. Read bit by bit as the client takes them;
+    /// those that the filter does not want are left out.
+    pub initial: Box<dyn Iterator<Item = Arc<Object>>>,
+    /// Events after this revision are told.
+    pub cursor: Revision,
+    /// The objects that the client asked for.
+    pub filter: Filter,
+    /// How it wants them written.
+    pub frames: Rc<dyn Frames>,
+    /// The broadcaster of this thread.
+    pub broadcaster: Addr<Broadcaster>,
+    /// After this time the watch ends.
+    pub deadline: Option<Duration>,
+    /// Whether to tell the client from time to time how far it has come.
+    pub bookmarks: bool,
+    /// Whether to mark the end of the initial objects with a bookmark.
+    pub initial_end_bookmark: bool,
+    /// Counts this session while it lives.
+    pub live: LiveSessions,
+}
+
+/// Where a watch stands.
+enum State {
+    /// It tells the objects that were there at the start. Next: catching up.
+    Initial(Box<dyn Iterator<Item = Arc<Object>>>),
+    /// There may be events after the cursor that it has not read. Next: caught up, or ended if they are gone.
+    CatchingUp,
+    /// It has read everything, and the broadcaster announces what comes. The cursor may fall behind the window here,
+    /// which means nothing: whatever is between was of no interest. Next: catching up, when something is announced.
+    CaughtUp,
+    /// The last frame is in the queue, and the session stops.
+    Ended,
+}
+
+/// What a session does after a turn.
+#[derive(Debug, PartialEq, Eq)]
+enum Next {
+    /// Waits until it is called.
+    Rest,
+    /// Goes on when the other tasks of the thread had their turn.
+    Again,
+    /// Stops.
+    Stop,
+}
+
+/// The actor of one watch. See the module text.
+pub struct Session {
+    id: SubscriptionId,
+    type_name: TypeName,
+    window: Arc<Window>,
+    state: State,
+    cursor: Revision,
+    filter: Filter,
+    frames: Rc<dyn Frames>,
+    outlet: Outlet,
+    summons: Arc<Summons>,
+    broadcaster: Addr<Broadcaster>,
+    deadline: Option<Duration>,
+    bookmarks: bool,
+    initial_end_bookmark: bool,
+    live: LiveSessions,
+}
+
+impl Session {
+    /// Starts the session of a watch on this thread, which must run an actix system, and returns what its body reads.
+    pub fn open(watch: Watch) -> Feed {
+        let context = Context::new();
+        let (session, feed) = Session::new(watch, Summons::new(context.address().recipient()));
+        context.run(session);
+        feed
+    }
+
+    fn new(watch: Watch, summons: Arc<Summons>) -> (Session, Feed) {
+        let (outlet, feed) = feed(Arc::clone(&summons));
+        watch.live.0.fetch_add(1, Ordering::Relaxed);
+        let session = Session {
+            id: SubscriptionId::fresh(),
+            type_name: watch.type_name,
+            window: watch.window,
+            state: State::Initial(watch.initial),
+            cursor: watch.cursor,
+            filter: watch.filter,
+            frames: watch.frames,
+            outlet,
+            summons,
+            broadcaster: watch.broadcaster,
+            deadline: watch.deadline,
+            bookmarks: watch.bookmarks,
+            initial_end_bookmark: watch.initial_end_bookmark,
+            live: watch.live,
+        };
+        (session, feed)
+    }
+}
+
+impl Actor for Session {
+    type Context = Context<Self>;
+
+    fn started(&mut self, context: &mut Self::Context) {
+        context.set_mailbox_capacity(SESSION_MAILBOX);
+        let subscribed = self.subscribe();
+        if let Some(deadline) = self.deadline {
+            context.run_later(deadline, |session, context| {
+                session.finish();
+                context.stop();
+            });
+        }
+        match subscribed {
+            true => self.take_turn(context),
+            false => context.stop(),
+        }
+    }
+}
+
+/// The counterpart of `started`. It is no lifecycle hook, because those are left out when a turn panics, and a session
+/// that stays subscribed would never be forgotten.
+impl Drop for Session {
+    fn drop(&mut self) {
+        self.outlet.end();
+        let unsubscribe = Unsubscribe { type_name: self.type_name.clone(), id: self.id };
+        // A new address has a slot of its own, so this cannot find the mailbox full; and there is one per session.
+        let _ = self.broadcaster.clone().try_send(unsubscribe);
+        self.live.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+impl Handler<Wake> for Session {
+    type Result = ();
+
+    fn handle(&mut self, _: Wake, context: &mut Self::Context) {
+        self.take_turn(context);
+    }
+}
+
+impl Session {
+    fn take_turn(&mut self, context: &mut Context<Self>) {
+        match self.turn() {
+            Next::Rest => {}
+            Next::Again => {
+                let later = tokio::task::yield_now().into_actor(self);
+                context.spawn(later.map(|(), session, _| session.summons.resume()));
+            }
+            Next::Stop => context.stop(),
+        }
+    }
+
+    /// Whether the broadcaster is there to call.
+    fn subscribe(&self) -> bool {
+        let subscribe = Subscribe {
+            id: self.id,
+            type_name: self.type_name.clone(),
+            window: Arc::clone(&self.window),
+            cursor: self.cursor,
+            interest: Interest::of(&self.filter),
+            summons: Arc::clone(&self.summons),
+            bookmarks: self.bookmarks,
+        };
+        // A new address has a slot of its own, so this cannot find the mailbox full; and there is one per session.
+        self.broadcaster.clone().try_send(subscribe).is_ok()
+    }
+
+    /// Does what stands on the note, then pulls.
+    fn turn(&mut self) -> Next {
+        let errands = self.summons.answer();
+        if self.outlet.is_abandoned() {
+            return Next::Stop;
+        }
+        if errands.close {
+            self.finish();
+            return Next::Stop;
+        }
+        self.hear(errands);
+        let next = self.pull();
+        if errands.bookmark.is_some() && self.bookmarks && self.outlet.has_room() {
+            self.bookmark();
+        }
+        next
+    }
+
+    /// Moves over what is of no interest. Only a session that had read everything may: for any other, what was
+    /// announced last says nothing about the events that it has not read yet.
+    fn hear(&mut self, errands: Errands) {
+        if !matches!(self.state, State::CaughtUp) {
+            return;
+        }
+        match (errands.news_after, errands.bookmark) {
+            (Some(after), _) => {
+                self.cursor = self.cursor.max(after);
+                self.state = State::CatchingUp;
+            }
+            (None, Some(announced)) => self.cursor = self.cursor.max(announced),
+            (None, None) => {}
+        }
+    }
+
+    /// Takes in what there is, until the queue is full or the turn is over.
+    fn pull(&mut self) -> Next {
+        let mut left = SESSION_EVENTS_PER_TURN;
+        while left > 0 {
+            match &mut self.state {
+                State::CaughtUp => return Next::Rest,
+                State::Ended => return Next::Stop,
+                State::Initial(_) | State::CatchingUp if !self.outlet.has_room() => return Next::Rest,
+                State::Initial(source) => match source.next() {
+                    Some(object) => {
+                        left -= 1;
+                        self.tell_initial(&object);
+                    }
+                    None => self.end_initial(),
+                },
+                State::CatchingUp => left -= self.catch_up(left),
+            }
+        }
+        Next::Again
+    }
+
+    fn tell_initial(&mut self, object: &Object) {
+        if self.filter.matches(object) {
+            self.outlet.push(self.frames.frame(Told::Added, object));
+        }
+    }
+
+    fn end_initial(&mut self) {
+        if self.initial_end_bookmark {
+            self.outlet.push(self.frames.bookmark(self.cursor, true));
+        }
+        self.state = State::CatchingUp;
+    }
+
+    /// Reads at most `most` events; returns how many it has taken in.
+    fn catch_up(&mut self, most: usize) -> usize {
+        // Before the read: every event up to this head is in what the read returns.
+        let head = self.window.head();
+        let events = match self.window.read(self.cursor, most) {
+            Read::Events(events) => events,
+            Read::Expired(floor) => {
+                self.outlet.push(self.frames.expired(floor));
+                self.end();
+                return 0;
+            }
+        };
+        for (taken, event) in events.iter().enumerate() {
+            if !self.outlet.has_room() {
+                return taken;
+            }
+            self.tell(event);
+            self.cursor = event.revision();
+        }
+        if events.len() < most {
+            self.cursor = self.cursor.max(head);
+            self.state = State::CaughtUp;
+        }
+        events.len()
+    }
+
+    fn tell(&self, event: &Event) {
+        if let Some(told) = telling::told(&self.filter, event) {
+            let frame = event.frame(told.frame_of(self.frames.variant()), || {
+                self.frames.frame(told, &telling::shown(told, event))
+            });
+            self.outlet.push(frame);
+        }
+    }
+
+    /// Tells how far the client has come, unless it still lacks objects of the start.
+    fn bookmark(&self) {
+        if matches!(self.state, State::CatchingUp | State::CaughtUp) {
+            self.outlet.push(self.frames.bookmark(self.cursor, false));
+        }
+    }
+
+    /// Ends the watch where it stands: the client can go on from the last revision it was told.
+    fn finish(&mut self) {
+        if self.bookmarks {
+            self.bookmark();
+        }
+        self.end();
+    }
+
+    fn end(&mut self) {
+        self.state = State::Ended;
+        self.outlet.end();
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,266 @@
+//! A session without its actor: each test calls its turns and reads its feed.
+
+use std::cell::Cell;
+
+use futures::{FutureExt, StreamExt};
+
+use super::*;
+use crate::bell::Bells;
+use crate::clock::Timestamp;
+use crate::limits::SESSION_BYTES;
+use crate::object::{Draft, Key, Pairs};
+use crate::summons::tests::Counter;
+use crate::window::Change;
+
+/// Writes a word per frame, and pads the frames of events.
+struct Words {
+    padding: usize,
+    encoded: Cell<usize>,
+}
+
+impl Frames for Words {
+    fn variant(&self) -> Variant {
+        Variant(1)
+    }
+
+    fn frame(&self, told: Told, object: &Object) -> Bytes {
+        self.encoded.set(self.encoded.get() + 1);
+        Bytes::from(format!(
+            "{told:?}:{}@{}{} ",
+            object.key.name(),
+            object.revision,
+            ".".repeat(self.padding)
+        ))
+    }
+
+    fn bookmark(&self, at: Revision, initial_end: bool) -> Bytes {
+        Bytes::from(format!("{}@{at} ", if initial_end { "InitialEnd" } else { "Bookmark" }))
+    }
+
+    fn expired(&self, floor: Revision) -> Bytes {
+        Bytes::from(format!("Expired@{floor} "))
+    }
+}
+
+fn object(namespace: &str, name: &str, revision: u64) -> Arc<Object> {
+    let draft = Draft {
+        key: Key::namespaced(namespace, name),
+        bytes: Bytes::from_static(b"{}"),
+        revision_at: 1,
+        item_at: 1,
+        labels: Pairs::default(),
+        fields: Pairs::default(),
+    };
+    Arc::new(Object::new(draft, Revision(revision)))
+}
+
+fn append(window: &Window, namespace: &str, revision: u64) {
+    let event = Event::new(Change::Created, object(namespace, "a", revision), None, Timestamp(revision));
+    window.append(Arc::new(event));
+}
+
+fn window() -> Arc<Window> {
+    Arc::new(Window::new(Revision(1), 1 << 30))
+}
+
+fn words(padding: usize) -> Rc<Words> {
+    Rc::new(Words { padding, encoded: Cell::new(0) })
+}
+
+fn watch(window: &Arc<Window>, frames: &Rc<Words>) -> Watch {
+    Watch {
+        type_name: TypeName::new("pods"),
+        window: Arc::clone(window),
+        initial: Box::new(std::iter::empty()),
+        cursor: Revision(1),
+        filter: Filter { namespace: Some("n".into()), ..Filter::default() },
+        frames: Rc::clone(frames) as Rc<dyn Frames>,
+        broadcaster: Broadcaster::begin(&Bells::default()),
+        deadline: None,
+        bookmarks: true,
+        initial_end_bookmark: false,
+        live: LiveSessions::default(),
+    }
+}
+
+fn session(watch: Watch) -> (Session, Feed) {
+    Session::new(watch, Summons::new(Counter(Rc::new(Cell::new(0))).start().recipient()))
+}
+
+/// All that can be read now, without the padding; `END` where the stream has ended.
+fn read(feed: &mut Feed) -> String {
+    let mut text = String::new();
+    loop {
+        match feed.next().now_or_never() {
+            None => return text.replace('.', "").trim_end().to_owned(),
+            Some(None) => return format!("{}END", text.replace('.', "")),
+            Some(Some(chunk)) => text.push_str(std::str::from_utf8(&chunk).unwrap()),
+        }
+    }
+}
+
+#[actix::test]
+async fn a_watch_tells_what_is_there_then_what_happens() {
+    let window = window();
+    append(&window, "n", 2);
+    append(&window, "elsewhere", 3);
+    let initial = [object("n", "x", 1), object("elsewhere", "y", 1)];
+    let (mut session, mut feed) = session(Watch {
+        initial: Box::new(initial.into_iter()),
+        initial_end_bookmark: true,
+        ..watch(&window, &words(0))
+    });
+    assert_eq!(session.turn(), Next::Rest);
+    assert_eq!(read(&mut feed), "Added:x@1 InitialEnd@1 Added:a@2");
+    append(&window, "n", 4);
+    assert_eq!(session.turn(), Next::Rest);
+    assert_eq!(read(&mut feed), "", "nobody announced it");
+    session.summons.announce(Revision(3));
+    assert_eq!(session.turn(), Next::Rest);
+    assert_eq!(read(&mut feed), "Added:a@4");
+}
+
+#[actix::test]
+async fn initial_objects_are_taken_as_the_client_reads() {
+    let window = window();
+    let taken = Rc::new(Cell::new(0));
+    let counter = Rc::clone(&taken);
+    let initial = (0..1_000).map(move |at| {
+        counter.set(at + 1);
+        object("n", "x", 1)
+    });
+    let frames = words(SESSION_BYTES / 8);
+    let (mut session, mut feed) = session(Watch { initial: Box::new(initial), ..watch(&window, &frames) });
+    assert_eq!(session.turn(), Next::Rest);
+    assert_eq!(taken.get(), 8, "no more than the queue holds");
+    assert_eq!(session.turn(), Next::Rest);
+    assert_eq!(taken.get(), 8);
+    let mut told = 0;
+    while taken.get() < 1_000 || told < 1_000 {
+        told += read(&mut feed).matches("Added").count();
+        session.turn();
+    }
+    assert_eq!((told, taken.get()), (1_000, 1_000));
+}
+
+#[actix::test]
+async fn a_turn_is_bounded() {
+    let window = window();
+    let events = SESSION_EVENTS_PER_TURN as u64 * 2;
+    for revision in 2..2 + events {
+        append(&window, "n", revision);
+    }
+    let (mut session, mut feed) = session(watch(&window, &words(0)));
+    assert_eq!(session.turn(), Next::Again);
+    assert_eq!(read(&mut feed).matches("Added").count(), SESSION_EVENTS_PER_TURN);
+    assert_eq!(session.turn(), Next::Again);
+    assert_eq!(session.turn(), Next::Rest);
+    assert_eq!(read(&mut feed).matches("Added").count(), SESSION_EVENTS_PER_TURN);
+}
+
+#[actix::test]
+async fn a_session_that_waits_for_room_skips_nothing() {
+    let window = window();
+    for revision in 2..8 {
+        append(&window, "n", revision);
+    }
+    let (mut session, mut feed) = session(watch(&window, &words(SESSION_BYTES / 2)));
+    assert_eq!(session.turn(), Next::Rest);
+    assert_eq!(session.cursor, Revision(3));
+    session.summons.announce(Revision(6));
+    session.summons.ask_for_bookmark(Revision(7));
+    assert_eq!(session.turn(), Next::Rest);
+    assert_eq!(session.cursor, Revision(3), "no step over unread events, no bookmark into a full queue");
+    let mut text = String::new();
+    for _ in 0..4 {
+        text += &(read(&mut feed) + " ");
+        session.turn();
+    }
+    assert_eq!(text.trim_end(), "Added:a@2 Added:a@3 Added:a@4 Added:a@5 Added:a@6 Added:a@7");
+}
+
+#[actix::test]
+async fn an_idle_session_is_not_expired_by_what_was_of_no_interest() {
+    let window = Arc::new(Window::new(Revision(1), 1));
+    let (mut session, mut feed) = session(watch(&window, &words(0)));
+    session.turn();
+    for revision in 2..10 {
+        append(&window, "elsewhere", revision);
+    }
+    append(&window, "n", 10);
+    session.summons.announce(Revision(9));
+    assert_eq!(session.turn(), Next::Rest);
+    assert_eq!(read(&mut feed), "Added:a@10");
+}
+
+#[actix::test]
+async fn a_cursor_behind_the_window_ends_the_watch_with_one_word() {
+    let window = Arc::new(Window::new(Revision(1), 1));
+    append(&window, "n", 2);
+    append(&window, "n", 3);
+    let (mut session, mut feed) = session(watch(&window, &words(0)));
+    assert_eq!(session.turn(), Next::Stop);
+    drop(session);
+    assert_eq!(read(&mut feed), "Expired@2 END");
+}
+
+#[actix::test]
+async fn a_bookmark_tells_no_more_than_was_told() {
+    let window = window();
+    let (mut session, mut feed) = session(watch(&window, &words(0)));
+    session.turn();
+    append(&window, "elsewhere", 5);
+    append(&window, "n", 6);
+    session.summons.ask_for_bookmark(Revision(5));
+    session.turn();
+    assert_eq!(read(&mut feed), "Bookmark@5", "revision 6 was not looked up yet");
+    session.summons.announce(Revision(5));
+    session.summons.ask_for_bookmark(Revision(6));
+    session.turn();
+    assert_eq!(read(&mut feed), "Added:a@6 Bookmark@6");
+}
+
+#[actix::test]
+async fn no_bookmark_while_initial_objects_are_due() {
+    let window = window();
+    let initial = std::iter::repeat_with(|| object("elsewhere", "x", 1));
+    let (mut session, mut feed) = session(Watch { initial: Box::new(initial), ..watch(&window, &words(0)) });
+    session.summons.ask_for_bookmark(Revision(1));
+    assert_eq!(session.turn(), Next::Again);
+    session.finish();
+    assert_eq!(read(&mut feed), "END");
+}
+
+#[actix::test]
+async fn a_closed_watch_says_how_far_it_came() {
+    let window = window();
+    append(&window, "n", 2);
+    let (mut session, mut feed) = session(watch(&window, &words(0)));
+    session.turn();
+    session.summons.close();
+    assert_eq!(session.turn(), Next::Stop);
+    assert_eq!(read(&mut feed), "Added:a@2 Bookmark@2 END");
+}
+
+#[actix::test]
+async fn a_session_without_a_body_stops() {
+    let (mut session, feed) = session(watch(&window(), &words(0)));
+    let live = session.live.clone();
+    drop(feed);
+    assert_eq!((session.turn(), live.count()), (Next::Stop, 1));
+    drop(session);
+    assert_eq!(live.count(), 0);
+}
+
+#[actix::test]
+async fn an_event_is_encoded_once_for_all_who_are_told_the_same() {
+    let window = window();
+    append(&window, "n", 2);
+    let frames = words(0);
+    let mut readers: Vec<(Session, Feed)> = (0..50).map(|_| session(watch(&window, &frames))).collect();
+    for (session, feed) in &mut readers {
+        session.turn();
+        assert_eq!(read(feed), "Added:a@2");
+    }
+    assert_eq!(frames.encoded.get(), 1);
+}
