@@ -4,6 +4,11 @@ use std::collections::BTreeSet;
 
 use crate::object::{Key, Object, Pairs};
 
+/// The field of a rule that means the name in the key.
+pub const NAME_FIELD: &str = "metadata.name";
+/// The field of a rule that means the namespace in the key.
+pub const NAMESPACE_FIELD: &str = "metadata.namespace";
+
 /// The objects of a type that a reader asks for.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Filter {
@@ -53,7 +58,7 @@ impl Filter {
     pub fn matches(&self, object: &Object) -> bool {
         self.wants_key(&object.key)
             && self.labels.iter().all(|rule| rule.holds(&object.labels))
-            && self.fields.iter().all(|rule| rule.holds(&object.fields))
+            && self.fields.iter().all(|rule| rule.holds_of(object))
     }
 
     /// Whether an object with this key can match at all.
@@ -79,6 +84,17 @@ impl LabelRule {
 }
 
 impl FieldRule {
+    /// Whether the object satisfies the rule. Name and namespace are fields too, though only the key holds them.
+    pub fn holds_of(&self, object: &Object) -> bool {
+        let (FieldRule::Equals(field, value) | FieldRule::Differs(field, value)) = self;
+        let found = match &**field {
+            NAME_FIELD => object.key.name(),
+            NAMESPACE_FIELD => object.key.namespace(),
+            _ => return self.holds(&object.fields),
+        };
+        (found == &**value) == matches!(self, FieldRule::Equals(..))
+    }
+
     /// Whether these fields satisfy the rule.
     pub fn holds(&self, fields: &Pairs) -> bool {
         match self {
@@ -90,7 +106,10 @@ impl FieldRule {
 
 #[cfg(test)]
 mod tests {
+    use bytes::Bytes;
+
     use super::*;
+    use crate::object::{Draft, Revision};
 
     #[test]
     fn label_rules() {
@@ -112,6 +131,25 @@ mod tests {
         for (rule, wanted) in rules {
             assert_eq!(rule.holds(&labels), wanted, "{rule:?}");
         }
+    }
+
+    #[test]
+    fn name_and_namespace_are_fields_of_the_key() {
+        let draft = Draft {
+            key: Key::namespaced("n", "a"),
+            bytes: Bytes::from_static(b"{}"),
+            revision_at: 1,
+            item_at: 1,
+            labels: Pairs::default(),
+            fields: Pairs::default(),
+        };
+        let object = Object::new(draft, Revision(2));
+        let matches =
+            |rule: FieldRule| Filter { fields: vec![rule], ..Filter::everything() }.matches(&object);
+        assert!(matches(FieldRule::Differs(NAME_FIELD.into(), "b".into())));
+        assert!(!matches(FieldRule::Differs(NAME_FIELD.into(), "a".into())));
+        assert!(matches(FieldRule::Equals(NAMESPACE_FIELD.into(), "n".into())));
+        assert!(!matches(FieldRule::Differs(NAMESPACE_FIELD.into(), "n".into())));
     }
 
     #[test]

@@ -1,0 +1,245 @@
+//! From the facts table to the catalog: what is built in, and which part of it this server serves.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use openssl::sha::sha256;
+use pilothouse_actors::object::TypeName;
+
+use super::Catalog;
+use super::resource::{Column, Resource, Stored, Subresource};
+use super::runtime_config::{RuntimeConfig, RuntimeConfigError};
+use crate::api::schema::builtin;
+use crate::api::schema::table::{self, Facts, ResourceFact, SubFact, TableError};
+use crate::api::verb::{Verb, Verbs};
+use crate::api::version::{self, GroupVersion, Level};
+
+/// Beta versions that came before this release are served without being asked for, later ones are not.
+const BETAS_OFF_SINCE: (u32, u32) = (1, 22);
+
+/// Every resource of every version that is built in, served or not.
+#[derive(Clone, Debug)]
+pub struct Builtin {
+    resources: Vec<Arc<Resource>>,
+}
+
+impl Builtin {
+    /// Reads the table that the program carries.
+    pub fn load() -> Result<Builtin, TableError> {
+        let facts: Result<Vec<Facts>, TableError> =
+            builtin::FILES.iter().map(|(_, text)| table::parse(text)).collect();
+        Ok(Builtin::from_facts(&facts?))
+    }
+
+    /// Takes the resources out of facts that are read already.
+    pub fn from_facts(facts: &[Facts]) -> Builtin {
+        let served: Vec<&Facts> = facts.iter().filter(|facts| facts.served).collect();
+        let storage = storage_versions(&served);
+        let resources = served
+            .iter()
+            .flat_map(|facts| facts.resources.iter().map(|fact| Arc::new(resource(facts, fact, &storage))))
+            .collect();
+        Builtin { resources }
+    }
+
+    /// All resources.
+    pub fn resources(&self) -> &[Arc<Resource>] {
+        &self.resources
+    }
+
+    /// The catalog of what is on by default, changed by what the flag says.
+    pub fn serve(&self, config: &RuntimeConfig) -> Result<Catalog, RuntimeConfigError> {
+        let switches = config.resolve(&self.resources)?;
+        let served = self.resources.iter().filter(|resource| {
+            switches.of(resource).unwrap_or_else(|| on_by_default(&resource.gv.version, resource.introduced))
+        });
+        Ok(Catalog::new(served.cloned()))
+    }
+}
+
+fn on_by_default(version: &str, introduced: Option<(u32, u32)>) -> bool {
+    match version::level(version) {
+        Some(Level::Stable) => true,
+        Some(Level::Beta) => introduced.is_some_and(|release| release < BETAS_OFF_SINCE),
+        Some(Level::Alpha) | None => false,
+    }
+}
+
+/// The store of a resource: its plural and the group its objects are stored in. Versions of one kind meet here, and so
+/// do the events of two groups.
+fn store_name(plural: &str, storage_group: &str) -> String {
+    if storage_group.is_empty() { plural.to_owned() } else { format!("{plural}.{storage_group}") }
+}
+
+/// In which version the bytes of each store are.
+///
+/// The version that discovery names wins where it is served by default. Elsewhere it is one that is, because bytes that
+/// are answered as they lie cost nothing; and only the table decides, never a flag, so that a store written under one
+/// configuration can be read under another.
+fn storage_versions(served: &[&Facts]) -> HashMap<String, GroupVersion> {
+    let mut versions: HashMap<String, Vec<(bool, bool, GroupVersion)>> = HashMap::new();
+    for facts in served {
+        for fact in &facts.resources {
+            if let Some((group, version)) = &fact.storage {
+                let named = *group == facts.group && *version == facts.version;
+                let on = on_by_default(&facts.version, fact.introduced);
+                let gv = GroupVersion::new(&facts.group, &facts.version);
+                versions.entry(store_name(&fact.plural, group)).or_default().push((on, named, gv));
+            }
+        }
+    }
+    let best = |mut candidates: Vec<(bool, bool, GroupVersion)>| {
+        candidates.sort_by(|(on_a, named_a, a), (on_b, named_b, b)| {
+            (on_b, named_b)
+                .cmp(&(on_a, named_a))
+                .then_with(|| version::preferred_first(&a.version, &b.version))
+        });
+        candidates.into_iter().next().map(|(_, _, gv)| gv)
+    };
+    versions.into_iter().filter_map(|(store, candidates)| Some((store, best(candidates)?))).collect()
+}
+
+fn resource(facts: &Facts, fact: &ResourceFact, storage: &HashMap<String, GroupVersion>) -> Resource {
+    let gv = GroupVersion::new(&facts.group, &facts.version);
+    let stored = fact.storage.as_ref().and_then(|(group, version)| {
+        let store = store_name(&fact.plural, group);
+        let version_held = storage.get(&store)?.clone();
+        let hash = storage_hash(group, version, &fact.kind).into();
+        Some(Stored { store: TypeName::new(&store), version: version_held, hash })
+    });
+    let mut subresources: Vec<Subresource> = fact.subs.iter().map(subresource).collect();
+    subresources.sort_by(|a, b| a.name.cmp(&b.name));
+    Resource {
+        api_version: gv.to_string().into(),
+        gv,
+        plural: fact.plural.as_str().into(),
+        singular: fact.singular.as_str().into(),
+        kind: fact.kind.as_str().into(),
+        list_kind: format!("{}List", fact.kind).into(),
+        namespaced: fact.namespaced,
+        verbs: verbs(&fact.verbs),
+        short_names: fact.short.iter().map(|name| name.as_str().into()).collect(),
+        categories: fact.categories.iter().map(|name| name.as_str().into()).collect(),
+        subresources,
+        columns: fact
+            .columns
+            .iter()
+            .map(|column| Column {
+                name: column.name.as_str().into(),
+                kind: column.kind.as_str().into(),
+                format: column.format.as_str().into(),
+                priority: column.priority,
+            })
+            .collect(),
+        stored,
+        introduced: fact.introduced,
+        deprecated: fact.deprecated,
+        removed: fact.removed,
+        replacement: fact.replacement.as_deref().map(Into::into),
+    }
+}
+
+fn subresource(fact: &SubFact) -> Subresource {
+    Subresource {
+        name: fact.name.as_str().into(),
+        gv: GroupVersion::new(&fact.group, &fact.version),
+        kind: fact.kind.as_str().into(),
+        verbs: verbs(&fact.verbs),
+    }
+}
+
+fn verbs(names: &[String]) -> Verbs {
+    names.iter().filter_map(|name| Verb::of_resource(name)).collect()
+}
+
+/// What discovery says of a storage version.
+pub fn storage_hash(group: &str, version: &str, kind: &str) -> String {
+    let digest = sha256(format!("{group}/{version}/{kind}").as_bytes());
+    STANDARD.encode(&digest[..8])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn served(config: &str) -> Catalog {
+        Builtin::load().unwrap().serve(&RuntimeConfig::parse(config).unwrap()).unwrap()
+    }
+
+    #[test]
+    fn every_verb_of_the_table_is_known() {
+        for (file, text) in builtin::FILES {
+            for fact in table::parse(text).unwrap().resources {
+                let all = fact.verbs.iter().chain(fact.subs.iter().flat_map(|sub| &sub.verbs));
+                for verb in all {
+                    assert!(Verb::of_resource(verb).is_some(), "{file} {}: {verb}", fact.plural);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn only_stable_versions_are_on_by_default() {
+        let catalog = served("");
+        for resource in catalog.resources() {
+            assert_eq!(version::level(&resource.gv.version), Some(Level::Stable), "{}", resource.api_version);
+        }
+        assert_eq!(catalog.groups().count(), 20);
+        assert!(on_by_default("v1beta1", Some((1, 21))) && !on_by_default("v1beta1", Some((1, 22))));
+        assert!(!on_by_default("v1alpha1", Some((1, 1))));
+    }
+
+    #[test]
+    fn versions_of_one_kind_share_a_store() {
+        let catalog = served("api/all=true");
+        let store = |group: &str, version: &str, plural: &str| {
+            let stored = catalog.find(group, version, plural).unwrap().stored.clone().unwrap();
+            (stored.store.to_string(), stored.version.to_string())
+        };
+        let pair = |store: &str, version: &str| (store.to_owned(), version.to_owned());
+        for (group, version) in [("", "v1"), ("events.k8s.io", "v1")] {
+            assert_eq!(store(group, version, "events"), pair("events", "v1"));
+        }
+        for version in ["v1", "v2"] {
+            assert_eq!(
+                store("autoscaling", version, "horizontalpodautoscalers"),
+                pair("horizontalpodautoscalers.autoscaling", "autoscaling/v2")
+            );
+        }
+        for version in ["v1alpha3", "v1beta1", "v1beta2"] {
+            assert_eq!(
+                store("resource.k8s.io", version, "resourceclaims"),
+                pair("resourceclaims.resource.k8s.io", "resource.k8s.io/v1beta1")
+            );
+        }
+        // Discovery names v1beta1 for both, but that is off here or does not exist: the bytes are those of v1.
+        for version in ["v1", "v1beta1"] {
+            assert_eq!(
+                store("networking.k8s.io", version, "ipaddresses"),
+                pair("ipaddresses.networking.k8s.io", "networking.k8s.io/v1")
+            );
+        }
+        assert_eq!(
+            store("apiextensions.k8s.io", "v1", "customresourcedefinitions"),
+            pair("customresourcedefinitions.apiextensions.k8s.io", "apiextensions.k8s.io/v1")
+        );
+    }
+
+    #[test]
+    fn a_store_keeps_its_version_whatever_is_served() {
+        let all = served("api/all=true");
+        for resource in served("").resources() {
+            let gv = &resource.gv;
+            let same = all.find(&gv.group, &gv.version, &resource.plural).unwrap();
+            assert_eq!(same.stored, resource.stored, "{}", resource.plural);
+        }
+    }
+
+    #[test]
+    fn hashes_are_those_clients_have_cached() {
+        assert_eq!(storage_hash("", "v1", "ConfigMap"), "qFsyl6wFWjQ=");
+        assert_eq!(storage_hash("autoscaling", "v2", "HorizontalPodAutoscaler"), "qwQve8ut294=");
+    }
+}

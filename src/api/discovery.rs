@@ -1,0 +1,429 @@
+//! What clients read to learn what is served. Every document is written once per catalog and shared.
+
+use std::collections::HashMap;
+
+use bytes::Bytes;
+use openssl::sha::sha512;
+use serde::Serialize;
+
+use super::catalog::resource::{Resource, Subresource};
+use super::catalog::{Catalog, Group, Version};
+use super::words::DISCOVERY_GROUP;
+
+/// One document.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Document {
+    /// The kind that the text says it is.
+    pub kind: &'static str,
+    /// The text, in the order of fields that clients have always seen.
+    pub json: Bytes,
+    /// The quoted strong tag, if clients may ask whether the document has changed.
+    pub etag: Option<String>,
+}
+
+/// The documents of one catalog.
+#[derive(Clone, Debug)]
+pub struct Documents {
+    /// `/api`.
+    pub api: Document,
+    /// `/apis`.
+    pub apis: Document,
+    /// `/api` with everything in one.
+    pub aggregated_api: Document,
+    /// `/apis` with everything in one.
+    pub aggregated_apis: Document,
+    /// By path, without the slash at the end: `/api/v1`, `/apis/apps`, `/apis/apps/v1`.
+    by_path: HashMap<String, Document>,
+}
+
+impl Documents {
+    /// Writes the documents of a catalog. `address`: where clients of any network reach the server, as host and port.
+    pub fn new(catalog: &Catalog, address: &str) -> Documents {
+        let mut by_path = HashMap::new();
+        for group in catalog.groups() {
+            let prefix =
+                if group.name.is_empty() { "/api".to_owned() } else { format!("/apis/{}", group.name) };
+            if !group.name.is_empty() {
+                by_path.insert(prefix.clone(), document("APIGroup", &ApiGroup::of(group, true)));
+            }
+            for version in &group.versions {
+                let list = ApiResourceList::of(&group.name, version);
+                by_path.insert(format!("{prefix}/{}", version.name), document("APIResourceList", &list));
+            }
+        }
+        let (core, named): (Vec<&Group>, Vec<&Group>) =
+            catalog.groups().partition(|group| group.name.is_empty());
+        Documents {
+            api: document("APIVersions", &ApiVersions::of(&core, address)),
+            apis: document("APIGroupList", &ApiGroupList::of(&named)),
+            aggregated_api: tagged("APIGroupDiscoveryList", &GroupDiscoveryList::of(&core)),
+            aggregated_apis: tagged("APIGroupDiscoveryList", &GroupDiscoveryList::of(&named)),
+            by_path,
+        }
+    }
+
+    /// The document at a path, which may end in a slash.
+    pub fn at(&self, path: &str) -> Option<&Document> {
+        match path.strip_suffix('/').unwrap_or(path) {
+            "/api" => Some(&self.api),
+            "/apis" => Some(&self.apis),
+            path => self.by_path.get(path),
+        }
+    }
+
+    /// The document at a path that has everything in one, for clients that ask for it.
+    pub fn aggregated_at(&self, path: &str) -> Option<&Document> {
+        match path.strip_suffix('/').unwrap_or(path) {
+            "/api" => Some(&self.aggregated_api),
+            "/apis" => Some(&self.aggregated_apis),
+            _ => None,
+        }
+    }
+}
+
+#[expect(
+    clippy::expect_used,
+    reason = "texts, numbers and lists of them have no form that cannot be written"
+)]
+fn write(value: &impl Serialize) -> Vec<u8> {
+    serde_json::to_vec(value).expect("a document of plain fields")
+}
+
+fn document(kind: &'static str, value: &impl Serialize) -> Document {
+    Document { kind, json: write(value).into(), etag: None }
+}
+
+fn tagged(kind: &'static str, value: &impl Serialize) -> Document {
+    let json = write(value);
+    let digest: String = sha512(&json).iter().map(|byte| format!("{byte:02X}")).collect();
+    Document { kind, json: json.into(), etag: Some(format!("\"{digest}\"")) }
+}
+
+/// The field `groupVersion`.
+fn group_version(group: &str, version: &str) -> String {
+    if group.is_empty() { version.to_owned() } else { format!("{group}/{version}") }
+}
+
+fn names(list: &[std::sync::Arc<str>]) -> Vec<&str> {
+    list.iter().map(|name| &**name).collect()
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct ApiVersions<'a> {
+    kind: &'static str,
+    versions: Vec<&'a str>,
+    #[serde(rename = "serverAddressByClientCIDRs")]
+    server_addresses: [ServerAddress<'a>; 1],
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct ServerAddress<'a> {
+    #[serde(rename = "clientCIDR")]
+    client_cidr: &'static str,
+    server_address: &'a str,
+}
+
+impl<'a> ApiVersions<'a> {
+    fn of(core: &[&'a Group], address: &'a str) -> ApiVersions<'a> {
+        ApiVersions {
+            kind: "APIVersions",
+            versions: core.iter().flat_map(|group| &group.versions).map(|version| &*version.name).collect(),
+            server_addresses: [ServerAddress { client_cidr: "0.0.0.0/0", server_address: address }],
+        }
+    }
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct ApiGroupList<'a> {
+    kind: &'static str,
+    api_version: &'static str,
+    groups: Vec<ApiGroup<'a>>,
+}
+
+impl<'a> ApiGroupList<'a> {
+    fn of(groups: &[&'a Group]) -> ApiGroupList<'a> {
+        let groups = groups.iter().map(|group| ApiGroup::of(group, false)).collect();
+        ApiGroupList { kind: "APIGroupList", api_version: "v1", groups }
+    }
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct ApiGroup<'a> {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    kind: Option<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    api_version: Option<&'static str>,
+    name: &'a str,
+    versions: Vec<NamedVersion<'a>>,
+    preferred_version: Option<NamedVersion<'a>>,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct NamedVersion<'a> {
+    group_version: String,
+    version: &'a str,
+}
+
+impl<'a> ApiGroup<'a> {
+    /// `alone`: whether the group is a document of its own, which says what it is.
+    fn of(group: &'a Group, alone: bool) -> ApiGroup<'a> {
+        let named = |version: &'a Version| NamedVersion {
+            group_version: group_version(&group.name, &version.name),
+            version: &version.name,
+        };
+        ApiGroup {
+            kind: alone.then_some("APIGroup"),
+            api_version: alone.then_some("v1"),
+            name: &group.name,
+            versions: group.versions.iter().map(named).collect(),
+            preferred_version: group.preferred().map(named),
+        }
+    }
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct ApiResourceList<'a> {
+    kind: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    api_version: Option<&'static str>,
+    group_version: String,
+    resources: Vec<ApiResource<'a>>,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct ApiResource<'a> {
+    name: String,
+    singular_name: &'a str,
+    namespaced: bool,
+    #[serde(skip_serializing_if = "str::is_empty")]
+    group: &'a str,
+    #[serde(skip_serializing_if = "str::is_empty")]
+    version: &'a str,
+    kind: &'a str,
+    verbs: Vec<&'static str>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    short_names: Vec<&'a str>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    categories: Vec<&'a str>,
+    #[serde(skip_serializing_if = "str::is_empty")]
+    storage_version_hash: &'a str,
+}
+
+impl<'a> ApiResourceList<'a> {
+    fn of(group: &str, version: &'a Version) -> ApiResourceList<'a> {
+        let mut resources = Vec::new();
+        for resource in &version.resources {
+            resources.push(ApiResource::of(resource));
+            resources.extend(resource.subresources.iter().map(|sub| ApiResource::of_sub(resource, sub)));
+        }
+        ApiResourceList {
+            kind: "APIResourceList",
+            // The oldest document has never said its version, and clients' caches compare it byte by byte.
+            api_version: (!group.is_empty()).then_some("v1"),
+            group_version: group_version(group, &version.name),
+            resources,
+        }
+    }
+}
+
+impl<'a> ApiResource<'a> {
+    fn of(resource: &'a Resource) -> ApiResource<'a> {
+        ApiResource {
+            name: resource.plural.to_string(),
+            singular_name: &resource.singular,
+            namespaced: resource.namespaced,
+            group: "",
+            version: "",
+            kind: &resource.kind,
+            verbs: resource.verbs.iter().map(|verb| verb.as_str()).collect(),
+            short_names: names(&resource.short_names),
+            categories: names(&resource.categories),
+            storage_version_hash: resource.stored.as_ref().map_or("", |stored| &stored.hash),
+        }
+    }
+
+    fn of_sub(resource: &'a Resource, sub: &'a Subresource) -> ApiResource<'a> {
+        // Only a kind of another group or version says which.
+        let (group, version): (&str, &str) =
+            if sub.gv == resource.gv { ("", "") } else { (&sub.gv.group, &sub.gv.version) };
+        ApiResource {
+            name: format!("{}/{}", resource.plural, sub.name),
+            singular_name: "",
+            namespaced: resource.namespaced,
+            group,
+            version,
+            kind: &sub.kind,
+            verbs: sub.verbs.iter().map(|verb| verb.as_str()).collect(),
+            short_names: Vec::new(),
+            categories: Vec::new(),
+            storage_version_hash: "",
+        }
+    }
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct GroupDiscoveryList<'a> {
+    kind: &'static str,
+    api_version: String,
+    metadata: Empty,
+    items: Vec<GroupDiscovery<'a>>,
+}
+
+#[derive(Serialize)]
+struct Empty {}
+
+#[derive(Serialize)]
+struct GroupDiscovery<'a> {
+    metadata: GroupMeta<'a>,
+    versions: Vec<VersionDiscovery<'a>>,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct GroupMeta<'a> {
+    #[serde(skip_serializing_if = "str::is_empty")]
+    name: &'a str,
+    creation_timestamp: Option<()>,
+}
+
+#[derive(Serialize)]
+struct VersionDiscovery<'a> {
+    version: &'a str,
+    resources: Vec<ResourceDiscovery<'a>>,
+    freshness: &'static str,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct ResourceDiscovery<'a> {
+    resource: &'a str,
+    response_kind: ResponseKind<'a>,
+    scope: &'static str,
+    singular_resource: &'a str,
+    verbs: Vec<&'static str>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    short_names: Vec<&'a str>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    categories: Vec<&'a str>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    subresources: Vec<SubresourceDiscovery<'a>>,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct SubresourceDiscovery<'a> {
+    subresource: &'a str,
+    response_kind: ResponseKind<'a>,
+    verbs: Vec<&'static str>,
+}
+
+#[derive(Serialize)]
+struct ResponseKind<'a> {
+    group: &'a str,
+    version: &'a str,
+    kind: &'a str,
+}
+
+impl<'a> GroupDiscoveryList<'a> {
+    fn of(groups: &[&'a Group]) -> GroupDiscoveryList<'a> {
+        let items = groups.iter().map(|group| GroupDiscovery {
+            metadata: GroupMeta { name: &group.name, creation_timestamp: None },
+            versions: group.versions.iter().map(VersionDiscovery::of).collect(),
+        });
+        GroupDiscoveryList {
+            kind: "APIGroupDiscoveryList",
+            api_version: format!("{DISCOVERY_GROUP}/v2"),
+            metadata: Empty {},
+            items: items.collect(),
+        }
+    }
+}
+
+impl<'a> VersionDiscovery<'a> {
+    fn of(version: &'a Version) -> VersionDiscovery<'a> {
+        let resources = version.resources.iter().map(|resource| ResourceDiscovery::of(resource));
+        VersionDiscovery { version: &version.name, resources: resources.collect(), freshness: "Current" }
+    }
+}
+
+impl<'a> ResourceDiscovery<'a> {
+    fn of(resource: &'a Resource) -> ResourceDiscovery<'a> {
+        let listed = ApiResource::of(resource);
+        let subresources = resource.subresources.iter().map(|sub| {
+            let listed = ApiResource::of_sub(resource, sub);
+            let response_kind =
+                ResponseKind { group: listed.group, version: listed.version, kind: listed.kind };
+            SubresourceDiscovery { subresource: &sub.name, response_kind, verbs: listed.verbs }
+        });
+        ResourceDiscovery {
+            resource: &resource.plural,
+            response_kind: ResponseKind { group: "", version: "", kind: listed.kind },
+            scope: if resource.namespaced { "Namespaced" } else { "Cluster" },
+            singular_resource: listed.singular_name,
+            verbs: listed.verbs,
+            short_names: listed.short_names,
+            categories: listed.categories,
+            subresources: subresources.collect(),
+        }
+    }
+}
+
+/// What `/version` says.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct VersionInfo {
+    major: &'static str,
+    minor: &'static str,
+    emulation_major: &'static str,
+    emulation_minor: &'static str,
+    min_compatibility_major: &'static str,
+    min_compatibility_minor: &'static str,
+    git_version: String,
+    git_commit: &'static str,
+    git_tree_state: &'static str,
+    build_date: &'static str,
+    go_version: &'static str,
+    compiler: &'static str,
+    platform: String,
+}
+
+/// The release whose API is served, down to the patch that its behaviour was compared with.
+const RELEASE: &str = "v1.33.12";
+
+/// The document at `/version`, laid out for people.
+pub fn version_document() -> Bytes {
+    let arch = match std::env::consts::ARCH {
+        "x86_64" => "amd64",
+        "aarch64" => "arm64",
+        other => other,
+    };
+    let info = VersionInfo {
+        major: "1",
+        minor: "33",
+        emulation_major: "1",
+        emulation_minor: "33",
+        min_compatibility_major: "1",
+        min_compatibility_minor: "32",
+        git_version: format!("{RELEASE}+pilothouse-{}", env!("CARGO_PKG_VERSION")),
+        git_commit: "",
+        git_tree_state: "clean",
+        build_date: "1970-01-01T00:00:00Z",
+        // Clients print these; there is no Go here, so they say what there is instead.
+        go_version: "none",
+        compiler: "rustc",
+        platform: format!("{}/{arch}", std::env::consts::OS),
+    };
+    #[expect(clippy::expect_used, reason = "a struct of texts has no form that cannot be written")]
+    serde_json::to_vec_pretty(&info).expect("a struct of texts").into()
+}
+
+#[cfg(test)]
+mod tests;

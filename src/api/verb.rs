@@ -1,0 +1,139 @@
+//! What a request wants to do, as authorization and discovery name it.
+
+use std::fmt;
+
+/// The verb of a request. On a resource it is one of the API's own verbs, elsewhere the HTTP method in small letters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum Verb {
+    /// Make an object.
+    Create,
+    /// Remove an object.
+    Delete,
+    /// Remove the objects that match.
+    DeleteCollection,
+    /// Read an object, or any path that is no resource.
+    Get,
+    /// Read the objects that match.
+    List,
+    /// Change an object in part.
+    Patch,
+    /// Replace an object.
+    Update,
+    /// Follow what happens to objects.
+    Watch,
+    /// The old way to reach through to a node, pod or service, by a prefix of the path.
+    Proxy,
+    /// POST to a path that is no resource.
+    Post,
+    /// PUT to a path that is no resource.
+    Put,
+    /// HEAD of a path that is no resource.
+    Head,
+    /// OPTIONS of a path that is no resource.
+    Options,
+    /// TRACE of a path that is no resource.
+    Trace,
+    /// CONNECT to a path that is no resource.
+    Connect,
+    /// A method that means nothing here: no rule grants it and no handler takes it.
+    Unknown,
+}
+
+/// The verbs that a resource can offer, in the order discovery prints them.
+pub const RESOURCE_VERBS: [Verb; 8] = [
+    Verb::Create,
+    Verb::Delete,
+    Verb::DeleteCollection,
+    Verb::Get,
+    Verb::List,
+    Verb::Patch,
+    Verb::Update,
+    Verb::Watch,
+];
+
+impl Verb {
+    /// The verb as rules and logs write it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Verb::Create => "create",
+            Verb::Delete => "delete",
+            Verb::DeleteCollection => "deletecollection",
+            Verb::Get => "get",
+            Verb::List => "list",
+            Verb::Patch => "patch",
+            Verb::Update => "update",
+            Verb::Watch => "watch",
+            Verb::Proxy => "proxy",
+            Verb::Post => "post",
+            Verb::Put => "put",
+            Verb::Head => "head",
+            Verb::Options => "options",
+            Verb::Trace => "trace",
+            Verb::Connect => "connect",
+            Verb::Unknown => "",
+        }
+    }
+
+    /// The verb that a resource offers under this name.
+    pub fn of_resource(name: &str) -> Option<Verb> {
+        RESOURCE_VERBS.into_iter().find(|verb| verb.as_str() == name)
+    }
+}
+
+impl fmt::Display for Verb {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// A set of verbs.
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+pub struct Verbs(u16);
+
+impl Verbs {
+    /// Whether the set holds `verb`.
+    pub fn contains(self, verb: Verb) -> bool {
+        self.0 & Verbs::bit(verb) != 0
+    }
+
+    /// The verbs that a resource can offer and this set holds, by name.
+    pub fn iter(self) -> impl Iterator<Item = Verb> {
+        RESOURCE_VERBS.into_iter().filter(move |verb| self.contains(*verb))
+    }
+
+    fn bit(verb: Verb) -> u16 {
+        1 << verb as u8
+    }
+}
+
+impl FromIterator<Verb> for Verbs {
+    fn from_iter<I: IntoIterator<Item = Verb>>(verbs: I) -> Verbs {
+        Verbs(verbs.into_iter().fold(0, |bits, verb| bits | Verbs::bit(verb)))
+    }
+}
+
+impl fmt::Debug for Verbs {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_set().entries(self.iter()).finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_set_holds_what_was_put_in_and_lists_it_by_name() {
+        let verbs = Verbs::from_iter([Verb::Watch, Verb::Get, Verb::Create]);
+        assert!(verbs.contains(Verb::Get) && !verbs.contains(Verb::List) && !verbs.contains(Verb::Unknown));
+        assert_eq!(verbs.iter().map(Verb::as_str).collect::<Vec<_>>(), ["create", "get", "watch"]);
+    }
+
+    #[test]
+    fn only_resource_verbs_are_found_by_name() {
+        assert_eq!(Verb::of_resource("deletecollection"), Some(Verb::DeleteCollection));
+        assert_eq!(Verb::of_resource("post"), None);
+        assert_eq!(Verb::of_resource(""), None);
+    }
+}
