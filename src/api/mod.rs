@@ -1,9 +1,11 @@
 //! What the API says: pure functions over schemas and values. No actors, no I/O, no clock, nothing of HTTP.
 
 pub mod catalog;
+pub mod codec;
 pub mod convert;
 pub mod discovery;
 pub mod field;
+pub mod limits;
 pub mod names;
 pub mod options;
 pub mod path;

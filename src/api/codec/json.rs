@@ -1,0 +1,329 @@
+//! JSON without a schema: reading any text into a [`Value`], and writing text, numbers and values as the API does.
+
+use std::fmt;
+use std::io::Write as _;
+
+use serde::de::{DeserializeSeed, Deserializer, MapAccess, SeqAccess, Visitor};
+
+use crate::api::value::{Object, Value};
+
+/// Reads a whole text. Keys that stand twice count once, the last time.
+pub fn read(text: &[u8]) -> Result<Value, serde_json::Error> {
+    let mut tokens = serde_json::Deserializer::from_slice(text);
+    let value = Any.deserialize(&mut tokens)?;
+    tokens.end()?;
+    Ok(value)
+}
+
+/// Reads any value, one token after the other.
+pub struct Any;
+
+impl<'de> DeserializeSeed<'de> for Any {
+    type Value = Value;
+
+    fn deserialize<D: Deserializer<'de>>(self, tokens: D) -> Result<Value, D::Error> {
+        tokens.deserialize_any(self)
+    }
+}
+
+impl<'de> Visitor<'de> for Any {
+    type Value = Value;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("any value")
+    }
+
+    fn visit_bool<E>(self, truth: bool) -> Result<Value, E> {
+        Ok(Value::Bool(truth))
+    }
+
+    fn visit_i64<E>(self, number: i64) -> Result<Value, E> {
+        Ok(Value::Int(number))
+    }
+
+    fn visit_u64<E>(self, number: u64) -> Result<Value, E> {
+        Ok(i64::try_from(number).map_or(Value::Float(number as f64), Value::Int))
+    }
+
+    fn visit_f64<E>(self, number: f64) -> Result<Value, E> {
+        // The tokenizer reads -0 as a double; the API reads it as the integer it is.
+        Ok(if number == 0.0 { Value::Int(0) } else { Value::Float(number) })
+    }
+
+    fn visit_str<E>(self, text: &str) -> Result<Value, E> {
+        Ok(Value::String(text.to_owned()))
+    }
+
+    fn visit_string<E>(self, text: String) -> Result<Value, E> {
+        Ok(Value::String(text))
+    }
+
+    fn visit_unit<E>(self) -> Result<Value, E> {
+        Ok(Value::Null)
+    }
+
+    fn visit_none<E>(self) -> Result<Value, E> {
+        Ok(Value::Null)
+    }
+
+    fn visit_some<D: Deserializer<'de>>(self, tokens: D) -> Result<Value, D::Error> {
+        tokens.deserialize_any(self)
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Value, A::Error> {
+        let mut all = Vec::new();
+        while let Some(item) = items.next_element_seed(Any)? {
+            all.push(item);
+        }
+        Ok(Value::Array(all))
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<Value, A::Error> {
+        let mut all = Object::new();
+        while let Some(key) = entries.next_key::<String>()? {
+            let value = entries.next_value_seed(Any)?;
+            all.insert(key, value);
+        }
+        Ok(Value::Object(all))
+    }
+}
+
+/// The JSON of a value, keys sorted.
+pub fn to_json(value: &Value) -> Vec<u8> {
+    let mut out = Vec::with_capacity(256);
+    write_value(&mut out, value);
+    out
+}
+
+/// Appends the JSON of a value, keys sorted.
+pub fn write_value(out: &mut Vec<u8>, value: &Value) {
+    match value {
+        Value::Null => out.extend_from_slice(b"null"),
+        Value::Bool(true) => out.extend_from_slice(b"true"),
+        Value::Bool(false) => out.extend_from_slice(b"false"),
+        Value::Int(number) => out.extend_from_slice(itoa::Buffer::new().format(*number).as_bytes()),
+        Value::Float(number) => write_float(out, *number),
+        Value::String(text) => write_string(out, text),
+        Value::Array(items) => {
+            out.push(b'[');
+            for (index, item) in items.iter().enumerate() {
+                if index > 0 {
+                    out.push(b',');
+                }
+                write_value(out, item);
+            }
+            out.push(b']');
+        }
+        Value::Object(fields) => {
+            out.push(b'{');
+            for (index, (key, value)) in fields.iter().enumerate() {
+                if index > 0 {
+                    out.push(b',');
+                }
+                write_string(out, key);
+                out.push(b':');
+                write_value(out, value);
+            }
+            out.push(b'}');
+        }
+    }
+}
+
+/// Appends a double: plain digits where a person would write them, an exponent for the very small and very large.
+/// What is no number is written as null, because JSON has no word for it.
+pub fn write_float(out: &mut Vec<u8>, number: f64) {
+    if !number.is_finite() {
+        out.extend_from_slice(b"null");
+        return;
+    }
+    let size = number.abs();
+    // Writing to a vector does not fail.
+    let _ = if size != 0.0 && !(1e-6..1e21).contains(&size) {
+        let text = format!("{number:e}");
+        match text.split_once('e') {
+            Some((digits, exponent)) if !exponent.starts_with('-') => write!(out, "{digits}e+{exponent}"),
+            _ => write!(out, "{text}"),
+        }
+    } else {
+        write!(out, "{number}")
+    };
+}
+
+/// Bytes that cannot stand in a JSON string as they are, or not inside a web page; and the first byte of the two line
+/// separators that scripts choke on.
+const fn is_special(byte: u8) -> bool {
+    byte < 0x20 || matches!(byte, b'"' | b'\\' | b'<' | b'>' | b'&' | 0xe2)
+}
+
+const SPECIAL: [bool; 256] = {
+    let mut table = [false; 256];
+    let mut byte = 0;
+    while byte < 256 {
+        table[byte] = is_special(byte as u8);
+        byte += 1;
+    }
+    table
+};
+
+/// Appends text in quotes.
+pub fn write_string(out: &mut Vec<u8>, text: &str) {
+    const HEX: &[u8; 16] = b"0123456789abcdef";
+    out.reserve(text.len() + 2);
+    out.push(b'"');
+    let bytes = text.as_bytes();
+    let mut from = 0;
+    for (at, &byte) in bytes.iter().enumerate() {
+        if !SPECIAL[usize::from(byte)] {
+            continue;
+        }
+        let mut length = 1;
+        let escape: &[u8] = match byte {
+            b'"' => b"\\\"",
+            b'\\' => b"\\\\",
+            b'\n' => b"\\n",
+            b'\r' => b"\\r",
+            b'\t' => b"\\t",
+            0x08 => b"\\b",
+            0x0c => b"\\f",
+            0xe2 => match bytes.get(at + 1..at + 3) {
+                Some([0x80, 0xa8]) => {
+                    length = 3;
+                    b"\\u2028"
+                }
+                Some([0x80, 0xa9]) => {
+                    length = 3;
+                    b"\\u2029"
+                }
+                _ => continue,
+            },
+            _ => &[b'\\', b'u', b'0', b'0', HEX[usize::from(byte >> 4)], HEX[usize::from(byte & 15)]],
+        };
+        out.extend_from_slice(&bytes[from..at]);
+        out.extend_from_slice(escape);
+        from = at + length;
+    }
+    out.extend_from_slice(&bytes[from..]);
+    out.push(b'"');
+}
+
+/// The same JSON over many lines, two spaces for each level.
+pub fn pretty(json: &[u8]) -> Vec<u8> {
+    let mut out = Vec::with_capacity(json.len() * 2);
+    let mut level = 0usize;
+    let mut in_string = false;
+    let mut escaped = false;
+    let mut bytes = json.iter().copied().peekable();
+    let line = |out: &mut Vec<u8>, level: usize| {
+        out.push(b'\n');
+        out.extend(std::iter::repeat_n(b' ', level * 2));
+    };
+    while let Some(byte) = bytes.next() {
+        if in_string {
+            out.push(byte);
+            in_string = escaped || byte != b'"';
+            escaped = byte == b'\\' && !escaped;
+            continue;
+        }
+        match byte {
+            b' ' | b'\t' | b'\r' | b'\n' => {}
+            b'{' | b'[' => {
+                out.push(byte);
+                if let Some(end) = bytes.next_if(|next| matches!(next, b'}' | b']')) {
+                    out.push(end);
+                    continue;
+                }
+                level += 1;
+                line(&mut out, level);
+            }
+            b'}' | b']' => {
+                level = level.saturating_sub(1);
+                line(&mut out, level);
+                out.push(byte);
+            }
+            b',' => {
+                out.push(byte);
+                line(&mut out, level);
+            }
+            b':' => out.extend_from_slice(b": "),
+            _ => {
+                in_string = byte == b'"';
+                out.push(byte);
+            }
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn text(value: &Value) -> String {
+        String::from_utf8(to_json(value)).unwrap()
+    }
+
+    #[test]
+    fn numbers_are_printed_as_the_api_prints_them() {
+        for (given, printed) in [
+            ("1.0", "1"),
+            ("1e2", "100"),
+            ("-0", "0"),
+            ("1.5", "1.5"),
+            ("1e20", "100000000000000000000"),
+            ("1e21", "1e+21"),
+            ("0.0000001", "1e-7"),
+            ("0.000001", "0.000001"),
+            ("9223372036854775807", "9223372036854775807"),
+            ("9223372036854775808", "9223372036854776000"),
+            ("0.1", "0.1"),
+        ] {
+            assert_eq!(text(&read(given.as_bytes()).unwrap()), printed, "{given}");
+        }
+    }
+
+    #[test]
+    fn text_is_safe_inside_a_web_page() {
+        let value = Value::from("<a>&\"\\\u{8}\u{c}\n\u{1}\u{2028}\u{2029}é\u{20ac}");
+        assert_eq!(text(&value), "\"\\u003ca\\u003e\\u0026\\\"\\\\\\b\\f\\n\\u0001\\u2028\\u2029é\u{20ac}\"");
+    }
+
+    #[test]
+    fn pretty_keeps_empty_brackets_together() {
+        let pretty = pretty(br#"{"a":[],"b":{},"c":[1,"x{\"}"]}"#);
+        let expected = "{\n  \"a\": [],\n  \"b\": {},\n  \"c\": [\n    1,\n    \"x{\\\"}\"\n  ]\n}";
+        assert_eq!(String::from_utf8(pretty).unwrap(), expected);
+    }
+
+    /// Any value, a few levels deep.
+    pub(crate) fn any_value() -> impl Strategy<Value = Value> {
+        let leaf = prop_oneof![
+            Just(Value::Null),
+            any::<bool>().prop_map(Value::Bool),
+            any::<i64>().prop_map(Value::Int),
+            "\\PC{0,8}".prop_map(Value::String),
+        ];
+        leaf.prop_recursive(4, 32, 4, |inner| {
+            prop_oneof![
+                proptest::collection::vec(inner.clone(), 0..4).prop_map(Value::Array),
+                proptest::collection::btree_map("\\PC{0,6}", inner, 0..4).prop_map(Value::Object),
+            ]
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_written_reads_back(value in any_value()) {
+            prop_assert_eq!(&read(&to_json(&value)).unwrap(), &value);
+            prop_assert_eq!(&read(&pretty(&to_json(&value))).unwrap(), &value);
+        }
+
+        #[test]
+        fn floats_read_back(number in any::<f64>().prop_filter("finite", |number| number.is_finite())) {
+            let mut out = Vec::new();
+            write_float(&mut out, number);
+            let read: f64 = std::str::from_utf8(&out).unwrap().parse().unwrap();
+            prop_assert_eq!(read, number);
+        }
+    }
+}

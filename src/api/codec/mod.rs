@@ -1,0 +1,202 @@
+//! From bytes to values and back: JSON and YAML.
+
+pub mod json;
+pub mod legacy;
+pub mod syntax;
+
+use std::fmt::Write as _;
+
+use super::schema::decode::{self, Refused};
+use super::schema::{GroupVersionKind, Registry, TypeId};
+use super::value::Value;
+
+pub use super::schema::decode::Decoded;
+pub use super::schema::encode::{Encoded, encode, encode_draft};
+pub use json::{pretty, to_json};
+
+/// How much of a body a message shows.
+const SUMMARY_BYTES: usize = 30;
+
+/// A body that was refused. The message is complete.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{message}")]
+pub struct DecodeError {
+    /// What the client is told.
+    pub message: String,
+}
+
+impl DecodeError {
+    fn new(message: String) -> DecodeError {
+        DecodeError { message }
+    }
+}
+
+/// Reads a body that must hold an object of kind `expected`. What it does not say of its kind and apiVersion is filled
+/// in.
+pub fn decode_object(
+    body: &[u8],
+    expected: &GroupVersionKind,
+    registry: &Registry,
+) -> Result<Decoded, DecodeError> {
+    let body = Body { text: body, shown: body, expected, registry };
+    let ty = registry.lookup(expected).ok_or_else(|| body.unregistered(expected))?;
+    if !syntax::may_be_deep(body.text)
+        && let Ok(mut decoded) = decode::decode(registry, ty, body.text)
+        && named(&mut decoded.value, expected)
+    {
+        return Ok(decoded);
+    }
+    body.examined()
+}
+
+/// Reads a body that the caller has converted to JSON. Messages show the beginning of the body as it came.
+pub fn decode_converted(
+    json: &[u8],
+    shown: &[u8],
+    expected: &GroupVersionKind,
+    registry: &Registry,
+) -> Result<Decoded, DecodeError> {
+    decode_object(json, expected, registry)
+        .or_else(|_| Body { text: json, shown, expected, registry }.examined())
+}
+
+/// Reads the canonical bytes of a stored object. Damage shows as `None`.
+pub fn decode_stored(bytes: &[u8], ty: TypeId, registry: &Registry) -> Option<Value> {
+    decode::decode(registry, ty, bytes).ok().map(|decoded| decoded.value)
+}
+
+/// Fills in kind and apiVersion; false if the body names another kind.
+fn named(value: &mut Value, expected: &GroupVersionKind) -> bool {
+    let api_version = expected.api_version();
+    let agrees = |said: &str, wanted: &str| said.is_empty() || said == wanted;
+    if !agrees(value.str("kind"), &expected.kind) || !agrees(value.str("apiVersion"), &api_version) {
+        return false;
+    }
+    value.set("kind", expected.kind.as_str());
+    value.set("apiVersion", api_version);
+    true
+}
+
+/// A body that could not be read at once: looked at step by step, in the order in which the API finds fault.
+struct Body<'a> {
+    text: &'a [u8],
+    shown: &'a [u8],
+    expected: &'a GroupVersionKind,
+    registry: &'a Registry,
+}
+
+impl Body<'_> {
+    fn examined(&self) -> Result<Decoded, DecodeError> {
+        if let Err(message) = syntax::check(self.text) {
+            return Err(self.unrecognized(&format!("couldn't get version/kind; json parse error: {message}")));
+        }
+        // The text is good JSON, so what the tokenizer does not take of it is repaired for it.
+        let repaired = syntax::repair(self.text);
+        let actual = self.interpreted(&repaired)?;
+        let Some(ty) = self.registry.lookup(&actual) else {
+            return Err(if legacy::is_known(&actual) && actual.kind == self.expected.kind {
+                self.version_differs(&actual)
+            } else {
+                self.unregistered(&actual)
+            });
+        };
+        let mut decoded = decode::decode(self.registry, ty, &repaired).map_err(|refused| {
+            self.not_handled(
+                &actual,
+                &match refused {
+                    Refused::Type(message) => message,
+                    Refused::Tokens => "exceeded max depth".to_owned(),
+                },
+            )
+        })?;
+        if actual == *self.expected {
+            named(&mut decoded.value, self.expected);
+            return Ok(decoded);
+        }
+        if actual.kind == self.expected.kind && legacy::is_same_family(&actual.group, &self.expected.group) {
+            return Err(self.version_differs(&actual));
+        }
+        let from = format!("{}.{}", actual.version, actual.kind);
+        let to = format!("{}.{}", self.registry.family(&self.expected.group), self.expected.kind);
+        Err(self.not_handled(&actual, &format!("converting ({from}) to ({to}): unknown conversion")))
+    }
+
+    /// The kind that the body says it is, completed by what is expected.
+    fn interpreted(&self, text: &[u8]) -> Result<GroupVersionKind, DecodeError> {
+        let found = decode::decode(self.registry, self.registry.type_meta(), text).map_err(|refused| {
+            let message = match refused {
+                Refused::Type(message) => message,
+                Refused::Tokens => "exceeded max depth".to_owned(),
+            };
+            self.unrecognized(&format!("couldn't get version/kind; json parse error: {message}"))
+        })?;
+        let api_version = found.value.str("apiVersion");
+        let (group, version) = match api_version.matches('/').count() {
+            0 => ("", api_version),
+            1 => api_version.split_once('/').unwrap_or_default(),
+            _ => {
+                let message = format!("unexpected GroupVersion string: {api_version}");
+                return Err(self.unrecognized(&message));
+            }
+        };
+        let mut actual = GroupVersionKind::new(group, version, found.value.str("kind"));
+        if actual.kind.is_empty() {
+            actual.kind.clone_from(&self.expected.kind);
+        }
+        if actual.version.is_empty() && (actual.group.is_empty() || actual.group == self.expected.group) {
+            actual.group.clone_from(&self.expected.group);
+            actual.version.clone_from(&self.expected.version);
+        }
+        Ok(actual)
+    }
+
+    fn unregistered(&self, actual: &GroupVersionKind) -> DecodeError {
+        let scheme = legacy::scheme(&self.expected.group);
+        let (kind, api_version) = (&actual.kind, actual.api_version());
+        self.not_handled(
+            actual,
+            &format!("no kind \"{kind}\" is registered for version \"{api_version}\" in scheme \"{scheme}\""),
+        )
+    }
+
+    fn version_differs(&self, actual: &GroupVersionKind) -> DecodeError {
+        let (actual, expected) = (actual.api_version(), self.expected.api_version());
+        DecodeError::new(format!(
+            "the API version in the data ({actual}) does not match the expected API version ({expected})"
+        ))
+    }
+
+    fn not_handled(&self, actual: &GroupVersionKind, why: &str) -> DecodeError {
+        let GroupVersionKind { kind, version, .. } = actual;
+        let wanted = &self.expected.kind;
+        DecodeError::new(format!("{kind} in version \"{version}\" cannot be handled as a {wanted}: {why}"))
+    }
+
+    fn unrecognized(&self, why: &str) -> DecodeError {
+        let wanted = &self.expected.kind;
+        let summary = summary(self.shown);
+        DecodeError::new(format!(
+            "the object provided is unrecognized (must be of type {wanted}): {why} ({summary})"
+        ))
+    }
+}
+
+/// The beginning of a body: as it is if it looks like JSON, else in hexadecimal.
+fn summary(body: &[u8]) -> String {
+    let head = body.get(..SUMMARY_BYTES).unwrap_or(body);
+    let mut summary = match body.first() {
+        None => return "<empty>".to_owned(),
+        Some(b'{') => String::from_utf8_lossy(head).into_owned(),
+        Some(_) => head.iter().fold(String::new(), |mut text, byte| {
+            let _ = write!(text, "{byte:02x}");
+            text
+        }),
+    };
+    if body.len() > SUMMARY_BYTES {
+        summary.push_str(" ...");
+    }
+    summary
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,18 @@
+//! Every bound of this module, by name, with its reason.
+
+/// Bytes of one request body, in any encoding.
+pub const BODY_BYTES: usize = 3 << 20;
+/// Unknown and duplicate fields that are reported of one body; the rest is dropped like they are.
+pub const STRICT_FINDINGS: usize = 100;
+/// Levels of nesting in a JSON text, counted also in fields that are dropped.
+pub const JSON_DEPTH: usize = 10_000;
+/// Levels of nesting in a YAML document: what the JSON decoder takes as well, and its recursion stays within a stack.
+pub const YAML_DEPTH: usize = 100;
+/// Nodes of one YAML document after its aliases are replaced by what they stand for.
+pub const YAML_NODES: usize = 250_000;
+/// Anchors in one YAML document.
+pub const YAML_ANCHORS: usize = 1_000;
+/// Aliases in one YAML document, and what they may add to it.
+pub const YAML_ALIASES: usize = 1_000;
+/// Types that may be inlined in each other. The table nests two; more is a mistake that would not end.
+pub const INLINE_DEPTH: usize = 8;

@@ -1,0 +1,587 @@
+//! The walk that reads JSON against a type: one pass over the tokens, with what is wrong noted on the way.
+//!
+//! The value that comes out is in its smallest form: what is absent and what is zero are the same where the type says
+//! so, quantities, times and bytes are canonical, unknown fields are gone. Two bodies that mean the same are equal.
+//!
+//! Problems are noted without their path; each level adds its own part on the way out, and only when there is
+//! something to add it to. So the path costs nothing in a body without problems.
+
+use std::fmt;
+use std::sync::Arc;
+
+use serde::Deserialize as _;
+use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
+use serde_json::value::RawValue;
+
+use super::quantity::Quantity;
+use super::{Either, Field, Other, Registry, Scalar, Struct, Type, TypeId, base64, time};
+use crate::api::codec::json;
+use crate::api::field::quoted;
+use crate::api::limits;
+use crate::api::value::{Object, Value};
+
+/// What a body holds.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Decoded {
+    /// The value, in its smallest form.
+    pub value: Value,
+    /// One sentence for each unknown or duplicate field, in the order of the body.
+    pub strict: Vec<String>,
+}
+
+/// Why a body cannot be read.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Refused {
+    /// The tokenizer stopped: the text is no JSON, or one of the few that it does not take.
+    Tokens,
+    /// The text is JSON, but holds something that the type does not. The message says what.
+    Type(String),
+}
+
+/// Reads a body of type `ty`.
+pub fn decode(registry: &Registry, ty: TypeId, body: &[u8]) -> Result<Decoded, Refused> {
+    let mut notes = Notes { registry, findings: Vec::new(), saved: None, fatal: None };
+    let mut tokens = serde_json::Deserializer::from_slice(body);
+    let value = Seed { notes: &mut notes, ty }.deserialize(&mut tokens);
+    if let Some(fatal) = notes.fatal {
+        return Err(Refused::Type(fatal.to_string()));
+    }
+    let value = value.and_then(|value| tokens.end().map(|()| value)).map_err(|_| Refused::Tokens)?;
+    if let Some(saved) = notes.saved {
+        return Err(Refused::Type(saved.to_string()));
+    }
+    let value = value.unwrap_or_else(Value::object);
+    let mut strict: Vec<String> = Vec::with_capacity(notes.findings.len());
+    for finding in notes.findings {
+        let sentence = format!("{} {}", finding.what, quoted(&finding.path));
+        if !strict.contains(&sentence) {
+            strict.push(sentence);
+        }
+    }
+    Ok(Decoded { value, strict })
+}
+
+/// What was found on the way.
+struct Notes<'r> {
+    registry: &'r Registry,
+    findings: Vec<Finding>,
+    /// The first mismatch that does not end the walk.
+    saved: Option<Problem>,
+    /// The mismatch that ended it. It wins over one that was saved earlier.
+    fatal: Option<Problem>,
+}
+
+struct Finding {
+    what: &'static str,
+    path: String,
+    /// Whether the path begins with an index, which follows a name without a dot.
+    indexed: bool,
+}
+
+struct Problem {
+    what: What,
+    /// The struct whose field it is.
+    owner: Option<Arc<str>>,
+    /// The fields on the way to it, innermost first.
+    path: Vec<Arc<str>>,
+}
+
+enum What {
+    Mismatch { found: String, wanted: String },
+    Other(String),
+}
+
+impl fmt::Display for Problem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (&self.what, &self.owner) {
+            (What::Other(message), _) => f.write_str(message),
+            (What::Mismatch { found, wanted }, None) => {
+                write!(f, "json: cannot unmarshal {found} into Go value of type {wanted}")
+            }
+            (What::Mismatch { found, wanted }, Some(owner)) => {
+                write!(f, "json: cannot unmarshal {found} into Go struct field {owner}")?;
+                for name in self.path.iter().rev() {
+                    write!(f, ".{name}")?;
+                }
+                write!(f, " of type {wanted}")
+            }
+        }
+    }
+}
+
+/// How much had been noted when a level was entered.
+#[derive(Clone, Copy)]
+struct Mark {
+    findings: usize,
+    saved: bool,
+}
+
+impl Notes<'_> {
+    fn mark(&self) -> Mark {
+        Mark { findings: self.findings.len(), saved: self.saved.is_some() }
+    }
+
+    fn unchanged(&self, mark: Mark) -> bool {
+        self.findings.len() == mark.findings && self.saved.is_some() == mark.saved && self.fatal.is_none()
+    }
+
+    fn find(&mut self, what: &'static str, name: &str) {
+        if self.findings.len() < limits::STRICT_FINDINGS {
+            self.findings.push(Finding { what, path: name.to_owned(), indexed: false });
+        }
+    }
+
+    fn mismatch(&mut self, found: impl Into<String>, ty: TypeId) {
+        if self.saved.is_none() {
+            let what = What::Mismatch { found: found.into(), wanted: self.registry.type_name(ty) };
+            self.saved = Some(Problem { what, owner: None, path: Vec::new() });
+        }
+    }
+
+    fn stop<E: serde::de::Error>(&mut self, what: What) -> E {
+        self.fatal = Some(Problem { what, owner: None, path: Vec::new() });
+        E::custom("stopped")
+    }
+
+    fn left_field(&mut self, mark: Mark, owner: &Struct, field: &Field) {
+        if self.unchanged(mark) {
+            return;
+        }
+        let saved = if mark.saved { None } else { self.saved.as_mut() };
+        for problem in [saved, self.fatal.as_mut()].into_iter().flatten() {
+            problem.owner.get_or_insert_with(|| owner.name.clone());
+            problem.path.push(field.name.clone());
+        }
+        self.prefix(mark, &field.name);
+    }
+
+    fn prefix(&mut self, mark: Mark, name: &str) {
+        for finding in self.findings.iter_mut().skip(mark.findings) {
+            let dot = if finding.indexed { "" } else { "." };
+            finding.path = format!("{name}{dot}{}", finding.path);
+            finding.indexed = false;
+        }
+    }
+
+    fn left_item(&mut self, mark: Mark, index: usize) {
+        if self.unchanged(mark) {
+            return;
+        }
+        self.prefix(mark, &format!("[{index}]"));
+        for finding in self.findings.iter_mut().skip(mark.findings) {
+            finding.indexed = true;
+        }
+    }
+}
+
+/// Reads one value of one type. `None` is null, which means absent, or a mismatch that was noted.
+struct Seed<'n, 'r> {
+    notes: &'n mut Notes<'r>,
+    ty: TypeId,
+}
+
+impl<'de> DeserializeSeed<'de> for Seed<'_, '_> {
+    type Value = Option<Value>;
+
+    fn deserialize<D: Deserializer<'de>>(self, tokens: D) -> Result<Option<Value>, D::Error> {
+        match self.notes.registry.get(self.ty) {
+            Type::Scalar(Scalar::Raw | Scalar::RawJson) => {
+                let value = json::Any.deserialize(tokens)?;
+                Ok(Some(value).filter(|value| !value.is_null()))
+            }
+            Type::Scalar(Scalar::String | Scalar::Bool | Scalar::Bytes) => tokens.deserialize_any(self),
+            // These need the text of the token itself: numbers for messages, quantities because they are no JSON
+            // numbers at all.
+            Type::Scalar(scalar) => {
+                let raw = <&RawValue>::deserialize(tokens)?;
+                self.scalar(*scalar, raw.get())
+            }
+            Type::Struct(_) | Type::List(_) | Type::Map(_) | Type::Either(_) => tokens.deserialize_any(self),
+        }
+    }
+}
+
+impl<'r> Seed<'_, 'r> {
+    fn mismatch<T>(self, found: impl Into<String>) -> Option<T> {
+        self.notes.mismatch(found, self.ty);
+        None
+    }
+
+    fn scalar<E: serde::de::Error>(self, scalar: Scalar, raw: &str) -> Result<Option<Value>, E> {
+        if raw == "null" {
+            return Ok(None);
+        }
+        match scalar {
+            Scalar::Int32 | Scalar::Int64 => Ok(match integer(scalar, raw) {
+                Ok(number) => Some(Value::Int(number)),
+                Err(found) => self.mismatch(found),
+            }),
+            Scalar::Double => Ok(match raw.parse::<f64>() {
+                Ok(number) if number.is_finite() && is_number(raw) => Some(Value::Float(number)),
+                _ => self.mismatch(found(raw, true)),
+            }),
+            Scalar::Quantity => {
+                let text = raw.strip_prefix('"').and_then(|raw| raw.strip_suffix('"')).unwrap_or(raw);
+                match Quantity::canonical(text.trim()) {
+                    Ok(text) => Ok(Some(Value::String(text))),
+                    Err(message) => Err(self.notes.stop(What::Other(message.to_owned()))),
+                }
+            }
+            Scalar::IntOrString => match unquote(raw) {
+                Some(text) => Ok(Some(Value::String(text?))),
+                None => match integer(Scalar::Int32, raw) {
+                    Ok(number) => Ok(Some(Value::Int(number))),
+                    Err(found) => Err(self.notes.stop(What::Mismatch { found, wanted: "int32".to_owned() })),
+                },
+            },
+            Scalar::Time | Scalar::MicroTime => self.instant(scalar, raw),
+            // The caller reads these another way.
+            _ => Ok(None),
+        }
+    }
+
+    fn instant<E: serde::de::Error>(self, scalar: Scalar, raw: &str) -> Result<Option<Value>, E> {
+        let Some(text) = unquote(raw) else {
+            let (found, wanted) = (found(raw, false), "string".to_owned());
+            return Err(self.notes.stop(What::Mismatch { found, wanted }));
+        };
+        let text = text?;
+        let printed = if scalar == Scalar::Time {
+            time::parse_seconds(&text)
+                .map(|seconds| (seconds != time::ZERO_SECONDS).then(|| time::format_seconds(seconds)))
+        } else {
+            time::parse_micros(&text).map(|(seconds, micros)| {
+                ((seconds, micros) != (time::ZERO_SECONDS, 0)).then(|| time::format_micros(seconds, micros))
+            })
+        };
+        match printed {
+            Ok(printed) => Ok(printed.map(Value::String)),
+            Err(message) => Err(self.notes.stop(What::Other(message))),
+        }
+    }
+
+    /// The API reads what may be one of two things in a decoder of its own: what is unknown inside is not reported, and
+    /// what is wrong inside is wrong with the whole.
+    fn enclosed<E: serde::de::Error>(
+        self,
+        ty: TypeId,
+        read: impl FnOnce(Seed<'_, 'r>) -> Result<Option<Value>, E>,
+    ) -> Result<Option<Value>, E> {
+        let Seed { notes, .. } = self;
+        let findings = notes.findings.len();
+        let before = notes.saved.take();
+        let value = read(Seed { notes: &mut *notes, ty });
+        notes.findings.truncate(findings);
+        let problem = notes.fatal.take().or_else(|| notes.saved.take());
+        notes.saved = before;
+        match problem {
+            Some(problem) => Err(notes.stop(problem.what)),
+            None => value,
+        }
+    }
+
+    /// A token that is none of the two things.
+    fn neither<E: serde::de::Error>(self, either: Either) -> Result<Option<Value>, E> {
+        match either.other {
+            Other::Bool => Err(self.notes.stop(What::Other("boolean or JSON schema expected".to_owned()))),
+            Other::List(_) => Ok(None),
+        }
+    }
+
+    fn number<E: serde::de::Error>(self) -> Result<Option<Value>, E> {
+        match self.notes.registry.get(self.ty) {
+            Type::Either(either) => self.neither(*either),
+            _ => Ok(self.mismatch("number")),
+        }
+    }
+
+    fn fields<'de, A: MapAccess<'de>>(
+        self,
+        structure: &'r Struct,
+        mut entries: A,
+    ) -> Result<Option<Value>, A::Error> {
+        let Seed { notes, .. } = self;
+        let mut fields = Object::new();
+        let mut seen = Seen::default();
+        while let Some(key) = entries.next_key_seed(Key(structure))? {
+            let (at, field) = match key {
+                Ok(found) => found,
+                Err(unknown) => {
+                    notes.find("unknown field", &unknown);
+                    entries.next_value::<IgnoredAny>()?;
+                    continue;
+                }
+            };
+            let again = seen.insert(at);
+            if again {
+                notes.find("duplicate field", &field.name);
+            }
+            let mark = notes.mark();
+            let value = entries.next_value_seed(Seed { notes: &mut *notes, ty: field.ty });
+            notes.left_field(mark, structure, field);
+            store(notes.registry, &mut fields, field, value?, again);
+        }
+        Ok(Some(Value::Object(fields)))
+    }
+
+    fn entries<'de, A: MapAccess<'de>>(self, ty: TypeId, mut entries: A) -> Result<Option<Value>, A::Error> {
+        let Seed { notes, .. } = self;
+        let mut all = Object::new();
+        while let Some(key) = entries.next_key::<String>()? {
+            if all.contains_key(&key) {
+                notes.find("duplicate field", &key);
+            }
+            let mark = notes.mark();
+            let value = entries.next_value_seed(Seed { notes: &mut *notes, ty });
+            if !notes.unchanged(mark) {
+                notes.prefix(mark, &key);
+            }
+            all.insert(key, value?.unwrap_or_else(|| zero(notes.registry, ty)));
+        }
+        Ok(Some(Value::Object(all)))
+    }
+}
+
+impl<'de> Visitor<'de> for Seed<'_, '_> {
+    type Value = Option<Value>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("any value")
+    }
+
+    fn visit_unit<E>(self) -> Result<Option<Value>, E> {
+        Ok(None)
+    }
+
+    fn visit_bool<E: serde::de::Error>(self, truth: bool) -> Result<Option<Value>, E> {
+        match self.notes.registry.get(self.ty) {
+            Type::Scalar(Scalar::Bool) | Type::Either(Either { other: Other::Bool, .. }) => {
+                Ok(Some(Value::Bool(truth)))
+            }
+            Type::Either(either) => self.neither(*either),
+            _ => Ok(self.mismatch("bool")),
+        }
+    }
+
+    fn visit_i64<E: serde::de::Error>(self, _: i64) -> Result<Option<Value>, E> {
+        self.number()
+    }
+
+    fn visit_u64<E: serde::de::Error>(self, _: u64) -> Result<Option<Value>, E> {
+        self.number()
+    }
+
+    fn visit_f64<E: serde::de::Error>(self, _: f64) -> Result<Option<Value>, E> {
+        self.number()
+    }
+
+    fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<Option<Value>, E> {
+        match self.notes.registry.get(self.ty) {
+            Type::Scalar(Scalar::String) => Ok(Some(Value::String(text.to_owned()))),
+            Type::Scalar(Scalar::Bytes) => match base64::canonical(text) {
+                Ok(text) => Ok(Some(Value::String(text.into_owned()))),
+                Err(at) => {
+                    let what = What::Other(format!("illegal base64 data at input byte {at}"));
+                    self.notes.saved.get_or_insert(Problem { what, owner: None, path: Vec::new() });
+                    Ok(None)
+                }
+            },
+            Type::Either(either) => self.neither(*either),
+            _ => Ok(self.mismatch("string")),
+        }
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Option<Value>, A::Error> {
+        let list = match self.notes.registry.get(self.ty) {
+            Type::List(list) => list,
+            Type::Either(Either { other: Other::List(list), .. }) => {
+                return self.enclosed(*list, |seed| seed.visit_seq(items));
+            }
+            other => {
+                while items.next_element::<IgnoredAny>()?.is_some() {}
+                return match other {
+                    Type::Either(either) => self.neither(*either),
+                    _ => Ok(self.mismatch("array")),
+                };
+            }
+        };
+        let Seed { notes, .. } = self;
+        let mut all = Vec::new();
+        loop {
+            let mark = notes.mark();
+            let item = items.next_element_seed(Seed { notes: &mut *notes, ty: list.item });
+            notes.left_item(mark, all.len());
+            match item? {
+                Some(item) => all.push(item.unwrap_or_else(|| zero(notes.registry, list.item))),
+                None => return Ok(Some(Value::Array(all))),
+            }
+        }
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<Option<Value>, A::Error> {
+        match self.notes.registry.get(self.ty) {
+            Type::Struct(structure) => self.fields(structure, entries),
+            Type::Map(map) => self.entries(map.value, entries),
+            Type::Either(either) => self.enclosed(either.object, |seed| seed.visit_map(entries)),
+            _ => {
+                while entries.next_entry::<IgnoredAny, IgnoredAny>()?.is_some() {}
+                Ok(self.mismatch("object"))
+            }
+        }
+    }
+}
+
+/// Finds a key among the fields without copying it: the field, or the text of an unknown key.
+struct Key<'r>(&'r Struct);
+
+impl<'de, 'r> DeserializeSeed<'de> for Key<'r> {
+    type Value = Result<(usize, &'r Field), String>;
+
+    fn deserialize<D: Deserializer<'de>>(self, tokens: D) -> Result<Self::Value, D::Error> {
+        tokens.deserialize_str(self)
+    }
+}
+
+impl<'r> Visitor<'_> for Key<'r> {
+    type Value = Result<(usize, &'r Field), String>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a key")
+    }
+
+    fn visit_str<E>(self, key: &str) -> Result<Self::Value, E> {
+        let at = self.0.position(key);
+        Ok(at.and_then(|at| Some((at, self.0.fields.get(at)?))).ok_or_else(|| key.to_owned()))
+    }
+}
+
+/// Which fields have been there already.
+#[derive(Default)]
+struct Seen {
+    first: u64,
+    rest: Vec<usize>,
+}
+
+impl Seen {
+    /// Whether the field had been there before.
+    fn insert(&mut self, at: usize) -> bool {
+        if let Some(bit) = 1u64.checked_shl(u32::try_from(at).unwrap_or(u32::MAX)) {
+            let before = self.first & bit != 0;
+            self.first |= bit;
+            return before;
+        }
+        let before = self.rest.contains(&at);
+        if !before {
+            self.rest.push(at);
+        }
+        before
+    }
+}
+
+fn store(registry: &Registry, fields: &mut Object, field: &Field, value: Option<Value>, again: bool) {
+    if again && let Some(old) = fields.remove(&*field.name) {
+        // A second struct, map or list is read on top of the first; null and scalars replace it.
+        if let Some(value) = value.map(|value| merged(registry, field.ty, old, value)) {
+            store(registry, fields, field, Some(value), false);
+        }
+        return;
+    }
+    if let Some(value) = value
+        && !is_nothing(registry, field, &value)
+    {
+        fields.insert(field.name.to_string(), value);
+    }
+}
+
+/// Whether a value says no more than its absence.
+fn is_nothing(registry: &Registry, field: &Field, value: &Value) -> bool {
+    if field.pointer {
+        return false;
+    }
+    match (registry.get(field.ty), value) {
+        (Type::Struct(_), Value::Object(fields)) => fields.is_empty(),
+        (Type::Map(_), Value::Object(entries)) => entries.is_empty() && !field.emit,
+        (Type::List(_), Value::Array(items)) => items.is_empty() && !field.emit,
+        (Type::Scalar(Scalar::Bytes), Value::String(text)) => text.is_empty() && !field.emit,
+        (Type::Scalar(Scalar::Quantity), Value::String(text)) => text == "0",
+        (Type::Scalar(Scalar::String), Value::String(text)) => text.is_empty(),
+        (Type::Scalar(Scalar::Bool), Value::Bool(truth)) => !truth,
+        (Type::Scalar(Scalar::Int32 | Scalar::Int64 | Scalar::IntOrString), Value::Int(number)) => {
+            *number == 0
+        }
+        (Type::Scalar(Scalar::Double), Value::Float(number)) => *number == 0.0,
+        _ => false,
+    }
+}
+
+fn merged(registry: &Registry, ty: TypeId, old: Value, new: Value) -> Value {
+    match (registry.get(ty), old, new) {
+        (Type::Struct(structure), Value::Object(mut old), Value::Object(new)) => {
+            for (key, value) in new {
+                let value = match (structure.field(&key), old.remove(&key)) {
+                    (Some(field), Some(before)) => merged(registry, field.ty, before, value),
+                    _ => value,
+                };
+                old.insert(key, value);
+            }
+            Value::Object(old)
+        }
+        (Type::Map(_), Value::Object(mut old), Value::Object(new)) => {
+            old.extend(new);
+            Value::Object(old)
+        }
+        (Type::List(list), Value::Array(old), Value::Array(new)) => {
+            let mut old = old.into_iter();
+            let merge = |item| match old.next() {
+                Some(before) => merged(registry, list.item, before, item),
+                None => item,
+            };
+            Value::Array(new.into_iter().map(merge).collect())
+        }
+        (_, _, new) => new,
+    }
+}
+
+/// What null means as an item of a list or an entry of a map.
+fn zero(registry: &Registry, ty: TypeId) -> Value {
+    match registry.get(ty) {
+        Type::Struct(_) => Value::object(),
+        Type::Scalar(Scalar::String) => Value::String(String::new()),
+        Type::Scalar(Scalar::Int32 | Scalar::Int64 | Scalar::IntOrString) => Value::Int(0),
+        Type::Scalar(Scalar::Bool) => Value::Bool(false),
+        Type::Scalar(Scalar::Double) => Value::Float(0.0),
+        Type::Scalar(Scalar::Quantity) => Value::String("0".to_owned()),
+        _ => Value::Null,
+    }
+}
+
+fn is_number(raw: &str) -> bool {
+    raw.starts_with(|c: char| c == '-' || c.is_ascii_digit())
+}
+
+/// What a token is, for a message. The text of a number is shown where a number was wanted.
+fn found(raw: &str, show_number: bool) -> String {
+    match raw.as_bytes().first() {
+        Some(b'"') => "string".to_owned(),
+        Some(b't' | b'f') => "bool".to_owned(),
+        Some(b'[') => "array".to_owned(),
+        Some(b'{') => "object".to_owned(),
+        _ if show_number => format!("number {raw}"),
+        _ => "number".to_owned(),
+    }
+}
+
+fn integer(scalar: Scalar, raw: &str) -> Result<i64, String> {
+    let fits = |number: &i64| scalar != Scalar::Int32 || i32::try_from(*number).is_ok();
+    let number = if is_number(raw) { raw.parse().ok() } else { None };
+    number.filter(fits).ok_or_else(|| found(raw, true))
+}
+
+/// The text of a string token; `None` if it is another token.
+fn unquote<E: serde::de::Error>(raw: &str) -> Option<Result<String, E>> {
+    let inner = raw.strip_prefix('"')?.strip_suffix('"')?;
+    if !inner.contains('\\') {
+        return Some(Ok(inner.to_owned()));
+    }
+    Some(serde_json::from_str(raw).map_err(E::custom))
+}

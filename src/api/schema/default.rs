@@ -1,0 +1,103 @@
+//! The walk that fills in defaults: what the table says of a field that is absent. Defaults that depend on other
+//! values are functions, registered beside their kinds in [`crate::api::defaults`] and called after the walk.
+
+use super::{Registry, Struct, Type, TypeId};
+use crate::api::value::{Object, Value};
+
+/// Fills in the defaults of the type, at every level.
+pub fn apply(registry: &Registry, ty: TypeId, value: &mut Value) {
+    match (registry.get(ty), value) {
+        (Type::Struct(structure), Value::Object(fields)) if structure.has_defaults => {
+            fill(registry, structure, fields);
+        }
+        (Type::List(list), Value::Array(items)) if may_have_defaults(registry, list.item) => {
+            for item in items {
+                apply(registry, list.item, item);
+            }
+        }
+        (Type::Map(map), Value::Object(entries)) if may_have_defaults(registry, map.value) => {
+            for value in entries.values_mut() {
+                apply(registry, map.value, value);
+            }
+        }
+        _ => {}
+    }
+}
+
+fn fill(registry: &Registry, structure: &Struct, fields: &mut Object) {
+    for field in &structure.fields {
+        let set = fields.get(&*field.name).is_some_and(|value| !is_unset(value, field.pointer));
+        if !set && let Some(default) = field.default.as_ref().or(field.fill.as_ref()) {
+            fields.insert(field.name.to_string(), (**default).clone());
+        }
+        if let Some(value) = fields.get_mut(&*field.name).filter(|value| !value.is_null()) {
+            apply(registry, field.ty, value);
+        } else if !field.pointer && registry.structure(field.ty).is_some_and(|inner| inner.has_defaults) {
+            // A struct that is no pointer is always there: its defaults hold also when the body does not mention it.
+            let mut inner = Value::object();
+            apply(registry, field.ty, &mut inner);
+            if inner.fields().is_some_and(|fields| !fields.is_empty()) {
+                fields.insert(field.name.to_string(), inner);
+            }
+        }
+    }
+}
+
+/// Whether a value counts as absent. A pointer that is set is set, also to zero.
+fn is_unset(value: &Value, pointer: bool) -> bool {
+    match value {
+        Value::Null => true,
+        _ if pointer => false,
+        Value::String(text) => text.is_empty(),
+        Value::Int(number) => *number == 0,
+        Value::Array(items) => items.is_empty(),
+        Value::Bool(_) | Value::Float(_) | Value::Object(_) => false,
+    }
+}
+
+fn may_have_defaults(registry: &Registry, ty: TypeId) -> bool {
+    match registry.get(ty) {
+        Type::Struct(structure) => structure.has_defaults,
+        Type::List(_) | Type::Map(_) => true,
+        Type::Either(_) | Type::Scalar(_) => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::api::codec::json;
+
+    fn defaulted(group: &str, kind: &str, body: &str) -> Value {
+        let registry = Registry::builtin().unwrap();
+        let mut value = json::read(body.as_bytes()).unwrap();
+        apply(&registry, registry.kind(group, "v1", kind).unwrap(), &mut value);
+        value
+    }
+
+    #[test]
+    fn what_is_absent_is_filled_also_where_nothing_was_said() {
+        let value = defaulted("apps", "Deployment", r#"{"spec":{"replicas":0}}"#);
+        assert_eq!(value.at(&["spec", "replicas"]), Some(&Value::Int(0)));
+        assert_eq!(value.at(&["spec", "revisionHistoryLimit"]), Some(&Value::Int(10)));
+        assert_eq!(value.at(&["spec", "strategy", "type"]), Some(&Value::from("RollingUpdate")));
+        assert_eq!(value.at(&["spec", "template", "spec", "dnsPolicy"]), Some(&Value::from("ClusterFirst")));
+    }
+
+    #[test]
+    fn what_is_set_stays() {
+        let value = defaulted("", "Pod", r#"{"spec":{"dnsPolicy":"None","containers":[{"ports":[{}]}]}}"#);
+        assert_eq!(value.at(&["spec", "dnsPolicy"]), Some(&Value::from("None")));
+        let container = &value.at(&["spec", "containers"]).unwrap().items()[0];
+        assert_eq!(container.get("ports").unwrap().items()[0].str("protocol"), "TCP");
+        assert_eq!(container.str("terminationMessagePolicy"), "File");
+    }
+
+    #[test]
+    fn an_absent_pointer_stays_absent() {
+        let value = defaulted("", "Pod", r#"{"spec":{"containers":[{"livenessProbe":{}},{}]}}"#);
+        let containers = value.at(&["spec", "containers"]).unwrap().items();
+        assert_eq!(containers[0].at(&["livenessProbe", "periodSeconds"]), Some(&Value::Int(10)));
+        assert_eq!(containers[1].get("livenessProbe"), None);
+    }
+}

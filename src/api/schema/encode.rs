@@ -1,0 +1,186 @@
+//! The walk that writes canonical JSON: fields in the order of the type, maps by key, and each field present or absent
+//! as the type says, whatever form the value has.
+
+use super::{Field, Other, Registry, Scalar, Struct, Type, TypeId};
+use crate::api::codec::json;
+use crate::api::value::{Object, Value};
+
+/// Canonical bytes of an object with a gap for its revision.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Encoded {
+    /// The JSON, with an empty resourceVersion.
+    pub bytes: Vec<u8>,
+    /// Where the digits of the revision go.
+    pub revision_at: usize,
+    /// Where the fields after kind and apiVersion begin.
+    pub item_at: usize,
+}
+
+/// The canonical JSON of a value.
+pub fn encode(registry: &Registry, ty: TypeId, value: &Value) -> Vec<u8> {
+    let mut writer = Writer::new(registry, false);
+    writer.value(ty, value, Place::Root);
+    writer.out
+}
+
+/// The canonical JSON of an object that is to be stored. Its resourceVersion is left empty whatever the value says.
+pub fn encode_draft(registry: &Registry, ty: TypeId, value: &Value) -> Encoded {
+    let mut writer = Writer::new(registry, true);
+    writer.value(ty, value, Place::Root);
+    Encoded { bytes: writer.out, revision_at: writer.revision_at, item_at: writer.item_at }
+}
+
+/// Where in the object the walk is: the gap belongs to the object's own metadata, not to that of a template.
+#[derive(Clone, Copy, PartialEq)]
+enum Place {
+    Root,
+    Metadata,
+    Inside,
+}
+
+struct Writer<'r> {
+    registry: &'r Registry,
+    out: Vec<u8>,
+    draft: bool,
+    revision_at: usize,
+    item_at: usize,
+}
+
+/// What to do with a field.
+enum Print<'v> {
+    Omit,
+    Null,
+    /// Its zero value.
+    Zero,
+    Value(&'v Value),
+}
+
+impl<'r> Writer<'r> {
+    fn new(registry: &'r Registry, draft: bool) -> Writer<'r> {
+        Writer { registry, out: Vec::with_capacity(1024), draft, revision_at: 0, item_at: 0 }
+    }
+
+    fn value(&mut self, ty: TypeId, value: &Value, place: Place) {
+        match (self.registry.get(ty), value) {
+            (Type::Struct(structure), Value::Object(fields)) => self.fields(structure, Some(fields), place),
+            (Type::Struct(structure), Value::Null) => self.fields(structure, None, place),
+            (Type::List(list), Value::Array(items)) => self.items(list.item, items),
+            (Type::Map(map), Value::Object(entries)) => self.entries(map.value, entries),
+            (Type::Either(either), Value::Object(_)) => self.value(either.object, value, place),
+            (Type::Either(either), Value::Array(_)) => match either.other {
+                Other::List(list) => self.value(list, value, place),
+                Other::Bool => json::write_value(&mut self.out, value),
+            },
+            _ => json::write_value(&mut self.out, value),
+        }
+    }
+
+    fn fields(&mut self, structure: &'r Struct, fields: Option<&Object>, place: Place) {
+        self.out.push(b'{');
+        let mut first = true;
+        for (at, field) in structure.fields.iter().enumerate() {
+            let gap = self.draft && place == Place::Metadata && &*field.name == "resourceVersion";
+            let print = if gap { Print::Zero } else { self.print(field, fields) };
+            if matches!(print, Print::Omit) {
+                continue;
+            }
+            if !first {
+                self.out.push(b',');
+            }
+            first = false;
+            // Kind and apiVersion are the first two fields of an object.
+            if place == Place::Root && structure.object && at >= 2 && self.item_at == 0 {
+                self.item_at = self.out.len();
+            }
+            self.out.push(b'"');
+            self.out.extend_from_slice(field.name.as_bytes());
+            self.out.extend_from_slice(b"\":");
+            let inner = if place == Place::Root && &*field.name == "metadata" {
+                Place::Metadata
+            } else {
+                Place::Inside
+            };
+            match print {
+                Print::Value(value) => self.value(field.ty, value, inner),
+                Print::Zero => self.zero(field.ty, inner),
+                Print::Null | Print::Omit => self.out.extend_from_slice(b"null"),
+            }
+            if gap {
+                self.revision_at = self.out.len() - 1;
+            }
+        }
+        self.out.push(b'}');
+    }
+
+    fn print<'v>(&self, field: &Field, fields: Option<&'v Object>) -> Print<'v> {
+        let value = fields.and_then(|fields| fields.get(&*field.name)).filter(|value| !value.is_null());
+        let Some(value) = value else {
+            return match self.registry.get(field.ty) {
+                _ if field.pointer => {
+                    if field.emit {
+                        Print::Null
+                    } else {
+                        Print::Omit
+                    }
+                }
+                Type::Struct(_) => Print::Zero,
+                Type::Scalar(scalar) if scalar.always_printed() || field.emit => Print::Zero,
+                _ if field.emit => Print::Null,
+                _ => Print::Omit,
+            };
+        };
+        let zero = match value {
+            _ if field.pointer || field.emit => false,
+            Value::Array(items) => items.is_empty(),
+            Value::Object(entries) => {
+                entries.is_empty() && matches!(self.registry.get(field.ty), Type::Map(_))
+            }
+            Value::String(text) => text.is_empty() && !self.always_printed(field),
+            Value::Int(number) => *number == 0 && !self.always_printed(field),
+            Value::Float(number) => *number == 0.0,
+            Value::Bool(truth) => !truth && !self.always_printed(field),
+            Value::Null => true,
+        };
+        if zero { Print::Omit } else { Print::Value(value) }
+    }
+
+    fn always_printed(&self, field: &Field) -> bool {
+        matches!(self.registry.get(field.ty), Type::Scalar(scalar) if scalar.always_printed())
+    }
+
+    fn zero(&mut self, ty: TypeId, place: Place) {
+        let text: &[u8] = match self.registry.get(ty) {
+            Type::Struct(structure) => return self.fields(structure, None, place),
+            Type::Scalar(Scalar::String) => b"\"\"",
+            Type::Scalar(Scalar::Quantity) => b"\"0\"",
+            Type::Scalar(Scalar::Bool) => b"false",
+            Type::Scalar(Scalar::Int32 | Scalar::Int64 | Scalar::Double | Scalar::IntOrString) => b"0",
+            _ => b"null",
+        };
+        self.out.extend_from_slice(text);
+    }
+
+    fn items(&mut self, ty: TypeId, items: &[Value]) {
+        self.out.push(b'[');
+        for (index, item) in items.iter().enumerate() {
+            if index > 0 {
+                self.out.push(b',');
+            }
+            self.value(ty, item, Place::Inside);
+        }
+        self.out.push(b']');
+    }
+
+    fn entries(&mut self, ty: TypeId, entries: &Object) {
+        self.out.push(b'{');
+        for (index, (key, value)) in entries.iter().enumerate() {
+            if index > 0 {
+                self.out.push(b',');
+            }
+            json::write_string(&mut self.out, key);
+            self.out.push(b':');
+            self.value(ty, value, Place::Inside);
+        }
+        self.out.push(b'}');
+    }
+}

@@ -1,0 +1,375 @@
+//! Numbers with a unit: `100m`, `1.5Gi`, `12e6`.
+//!
+//! A quantity is kept as decimal digits and a power of ten, so that nothing is lost whatever its size. Text that is
+//! tidy already is printed as it came; the rest is brought to the largest unit that leaves a whole number.
+
+use std::cmp::Ordering;
+use std::fmt;
+
+/// The text does not look like a quantity.
+pub const BAD_FORMAT: &str =
+    "quantities must match the regular expression '^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$'";
+const BAD_NUMBER: &str = "unable to parse numeric part of quantity";
+const BAD_SUFFIX: &str = "unable to parse quantity's suffix";
+
+/// The smallest power of ten that is kept; what is smaller is rounded up.
+const NANO: i64 = -9;
+/// Digits up to which text may be tidy as it stands.
+const TIDY_DIGITS: usize = 18;
+/// The same for binary units, whose factor takes digits too.
+const TIDY_BINARY_DIGITS: i64 = 15;
+/// The largest amount in a binary unit; what is larger is cut.
+const MOST_BINARY: &[u8] = b"9223372036854775807";
+
+const DECIMAL_UNITS: [(&str, i64); 10] =
+    [("n", -9), ("u", -6), ("m", -3), ("", 0), ("k", 3), ("M", 6), ("G", 9), ("T", 12), ("P", 15), ("E", 18)];
+const BINARY_UNITS: [(&str, u32); 6] =
+    [("Ki", 10), ("Mi", 20), ("Gi", 30), ("Ti", 40), ("Pi", 50), ("Ei", 60)];
+
+/// How a quantity wants to be printed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Format {
+    Decimal,
+    Binary,
+    Exponent,
+}
+
+/// A number with a unit.
+#[derive(Clone, Debug)]
+pub struct Quantity {
+    negative: bool,
+    /// Decimal digits without zeros at either end; empty for zero.
+    digits: Vec<u8>,
+    exponent: i64,
+    format: Format,
+    /// The text it came as, where that is tidy.
+    tidy: Option<String>,
+}
+
+/// The parts of the text.
+struct Parts<'a> {
+    negative: bool,
+    whole: &'a str,
+    fraction: &'a str,
+    suffix: &'a str,
+}
+
+impl Quantity {
+    /// Reads a quantity.
+    pub fn parse(text: &str) -> Result<Quantity, &'static str> {
+        let parts = split(text)?;
+        let (format, exponent, shift) = unit(parts.suffix)?;
+        let mut digits: Vec<u8> = parts.whole.bytes().chain(parts.fraction.bytes()).collect();
+        let scale = exponent - i64::try_from(parts.fraction.len()).map_err(|_| BAD_NUMBER)?;
+        let tidy = is_tidy(&parts, format, shift, scale);
+        if shift > 0 {
+            multiply(&mut digits, 1u64 << shift);
+        }
+        let mut quantity = Quantity { negative: parts.negative, digits, exponent: scale, format, tidy: None };
+        quantity.normalise();
+        if tidy && !quantity.digits.is_empty() {
+            quantity.tidy = Some(text.to_owned());
+        }
+        Ok(quantity)
+    }
+
+    /// The canonical text of a quantity.
+    pub fn canonical(text: &str) -> Result<String, &'static str> {
+        Quantity::parse(text).map(|quantity| quantity.to_string())
+    }
+
+    /// Whether it is nothing.
+    pub fn is_zero(&self) -> bool {
+        self.digits.is_empty()
+    }
+
+    /// Whether it is less than nothing.
+    pub fn is_negative(&self) -> bool {
+        self.negative
+    }
+
+    /// Brings the digits to their only form, rounds what is too small, and cuts what is too large.
+    fn normalise(&mut self) {
+        let leading = self.digits.iter().take_while(|digit| **digit == b'0').count();
+        self.digits.drain(..leading);
+        if self.exponent < NANO && !self.digits.is_empty() {
+            self.round_up();
+        }
+        if self.format == Format::Binary && self.beyond_binary() {
+            (self.digits, self.exponent) = (MOST_BINARY.to_vec(), 0);
+        }
+        while self.digits.last() == Some(&b'0') {
+            self.digits.pop();
+            self.exponent += 1;
+        }
+        if self.digits.is_empty() {
+            (self.negative, self.exponent) = (false, 0);
+        }
+        if self.format == Format::Binary && self.magnitude() < 1 {
+            self.format = Format::Decimal;
+        }
+    }
+
+    /// How many digits stand before the decimal point.
+    fn magnitude(&self) -> i64 {
+        if self.digits.is_empty() { 0 } else { self.exponent + self.digits.len() as i64 }
+    }
+
+    fn beyond_binary(&self) -> bool {
+        let most = MOST_BINARY.len() as i64;
+        match self.magnitude().cmp(&most) {
+            Ordering::Less => false,
+            Ordering::Greater => true,
+            Ordering::Equal => self.digits.as_slice() > MOST_BINARY,
+        }
+    }
+
+    fn round_up(&mut self) {
+        let drop = usize::try_from(NANO - self.exponent).unwrap_or(usize::MAX);
+        let kept = self.digits.len().saturating_sub(drop);
+        let lost = self.digits.get(kept..).is_some_and(|lost| lost.iter().any(|digit| *digit != b'0'));
+        self.digits.truncate(kept);
+        self.exponent = NANO;
+        if lost {
+            increment(&mut self.digits);
+        }
+    }
+
+    /// The whole number this is, if it is one and fits.
+    fn integer(&self) -> Option<u64> {
+        let zeros = usize::try_from(self.exponent).ok().filter(|zeros| *zeros < 20)?;
+        let text: Vec<u8> = self.digits.iter().copied().chain(std::iter::repeat_n(b'0', zeros)).collect();
+        std::str::from_utf8(&text).ok()?.parse().ok()
+    }
+}
+
+/// Whether the text is printed as it came.
+fn is_tidy(parts: &Parts<'_>, format: Format, shift: u32, scale: i64) -> bool {
+    let count = parts.whole.len() + parts.fraction.len();
+    if format == Format::Binary {
+        let room = TIDY_BINARY_DIGITS - count as i64 - i64::from(shift) * 3 / 10 - 1;
+        let value: Option<u64> = parts.whole.parse().ok();
+        return parts.fraction.is_empty() && room >= 0 && value.is_some_and(|value| value & 7 != 0);
+    }
+    let ends_in_zeros = match parts.fraction.len() {
+        0 => parts.whole.ends_with("000"),
+        1 => parts.fraction == "0" && parts.whole.ends_with("00"),
+        2 => parts.fraction == "00" && parts.whole.ends_with('0'),
+        _ => parts.fraction.ends_with("000"),
+    };
+    count <= TIDY_DIGITS && scale >= NANO && scale % 3 == 0 && !ends_in_zeros && !parts.whole.starts_with('0')
+}
+
+fn split(text: &str) -> Result<Parts<'_>, &'static str> {
+    if text.is_empty() {
+        return Err(BAD_FORMAT);
+    }
+    let negative = text.starts_with('-');
+    let unsigned = text.strip_prefix(['+', '-']).unwrap_or(text);
+    let significant = unsigned.trim_start_matches('0');
+    let digits = |text: &str| text.bytes().take_while(u8::is_ascii_digit).count();
+    let (whole, rest) = significant.split_at(digits(significant));
+    let (fraction, suffix) = match rest.strip_prefix('.') {
+        Some(rest) => rest.split_at(digits(rest)),
+        None => ("", rest),
+    };
+    let exponent = suffix.trim_start_matches(|c| "eEinumkKMGTP".contains(c));
+    let exponent = exponent.strip_prefix(['+', '-']).unwrap_or(exponent);
+    if digits(exponent) != exponent.len() {
+        return Err(BAD_FORMAT);
+    }
+    let whole = if whole.is_empty() { "0" } else { whole };
+    Ok(Parts { negative, whole, fraction, suffix })
+}
+
+/// The format, the power of ten and the power of two that a suffix stands for.
+fn unit(suffix: &str) -> Result<(Format, i64, u32), &'static str> {
+    if let Some((_, exponent)) = DECIMAL_UNITS.iter().find(|(name, _)| *name == suffix) {
+        return Ok((Format::Decimal, *exponent, 0));
+    }
+    if let Some((_, shift)) = BINARY_UNITS.iter().find(|(name, _)| *name == suffix) {
+        return Ok((Format::Binary, 0, *shift));
+    }
+    let exponent = suffix.strip_prefix(['e', 'E']).ok_or(BAD_SUFFIX)?;
+    let exponent: i32 = exponent.parse().map_err(|_| BAD_SUFFIX)?;
+    Ok((Format::Exponent, i64::from(exponent), 0))
+}
+
+fn multiply(digits: &mut Vec<u8>, factor: u64) {
+    let mut carry = 0u128;
+    for digit in digits.iter_mut().rev() {
+        let product = u128::from(*digit - b'0') * u128::from(factor) + carry;
+        *digit = b'0' + (product % 10) as u8;
+        carry = product / 10;
+    }
+    if carry > 0 {
+        digits.splice(0..0, carry.to_string().bytes());
+    }
+}
+
+fn increment(digits: &mut Vec<u8>) {
+    for digit in digits.iter_mut().rev() {
+        if *digit == b'9' {
+            *digit = b'0';
+        } else {
+            *digit += 1;
+            return;
+        }
+    }
+    digits.insert(0, b'1');
+}
+
+impl fmt::Display for Quantity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(tidy) = &self.tidy {
+            return f.write_str(tidy);
+        }
+        if self.digits.is_empty() {
+            return f.write_str("0");
+        }
+        if self.negative {
+            f.write_str("-")?;
+        }
+        if self.format == Format::Binary
+            && let Some(mut number) = self.integer().filter(|number| *number >= 1024)
+        {
+            let mut unit = 0;
+            while number % 1024 == 0 && unit < BINARY_UNITS.len() {
+                number /= 1024;
+                unit += 1;
+            }
+            let suffix =
+                unit.checked_sub(1).and_then(|unit| BINARY_UNITS.get(unit)).map_or("", |unit| unit.0);
+            return write!(f, "{number}{suffix}");
+        }
+        let mut exponent = self.exponent - self.exponent.rem_euclid(3);
+        if self.format != Format::Exponent {
+            // Past the largest unit more digits stand before it: a number must not shrink on being printed.
+            exponent = exponent.min(18);
+        }
+        f.write_str(std::str::from_utf8(&self.digits).unwrap_or_default())?;
+        for _ in exponent..self.exponent {
+            f.write_str("0")?;
+        }
+        match DECIMAL_UNITS.iter().find(|(_, unit)| *unit == exponent) {
+            Some((suffix, _)) if self.format != Format::Exponent => f.write_str(suffix),
+            _ if exponent == 0 => Ok(()),
+            _ => write!(f, "e{exponent}"),
+        }
+    }
+}
+
+impl PartialEq for Quantity {
+    fn eq(&self, other: &Quantity) -> bool {
+        self.cmp(other) == Ordering::Equal
+    }
+}
+
+impl Eq for Quantity {}
+
+impl PartialOrd for Quantity {
+    fn partial_cmp(&self, other: &Quantity) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Quantity {
+    /// By amount; the unit does not matter.
+    fn cmp(&self, other: &Quantity) -> Ordering {
+        let sign = |quantity: &Quantity| match (quantity.digits.is_empty(), quantity.negative) {
+            (true, _) => 0,
+            (_, false) => 1,
+            (_, true) => -1,
+        };
+        let by_size = || {
+            let size = self.magnitude().cmp(&other.magnitude());
+            let size = size.then_with(|| self.digits.cmp(&other.digits));
+            if self.negative { size.reverse() } else { size }
+        };
+        sign(self).cmp(&sign(other)).then_with(by_size)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn text_is_brought_to_the_largest_whole_unit() {
+        for (given, printed) in [
+            ("0", "0"),
+            ("1500m", "1500m"),
+            ("1.5", "1500m"),
+            ("0.1", "100m"),
+            ("1.500", "1.500"),
+            ("1000m", "1"),
+            ("1000", "1k"),
+            ("1000000", "1M"),
+            ("1e3", "1e3"),
+            ("1E3", "1E3"),
+            ("12e2", "1200"),
+            ("1000e3", "1e6"),
+            ("1Ki", "1Ki"),
+            ("1024Mi", "1Gi"),
+            ("1.5Gi", "1536Mi"),
+            ("0.5Ki", "512"),
+            ("0.5Mi", "512Ki"),
+            ("0.0001Ki", "102400u"),
+            ("8Ki", "8Ki"),
+            ("1000Ki", "1000Ki"),
+            ("100000000000000000000", "100E"),
+            ("1000E", "1000E"),
+            ("9223372036854775808", "9223372036854775808"),
+            ("9223372036854775808Ki", "9223372036854775807"),
+            ("8Ei", "9223372036854775807"),
+            ("0.0000000001", "1n"),
+            ("1.0000000001", "1000000001n"),
+            ("-1.5", "-1500m"),
+            ("+1", "+1"),
+            ("-0", "0"),
+            ("0Mi", "0"),
+            (".", "0"),
+            ("m", "0"),
+            ("00012", "00012"),
+            ("1e-999999999", "1e-9"),
+        ] {
+            assert_eq!(Quantity::canonical(given).as_deref(), Ok(printed), "{given}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_quantity_is_refused() {
+        assert_eq!(Quantity::canonical("abc"), Err(BAD_FORMAT));
+        assert_eq!(Quantity::canonical(""), Err(BAD_FORMAT));
+        assert_eq!(Quantity::canonical("1.2.3"), Err(BAD_FORMAT));
+        assert_eq!(Quantity::canonical("1x"), Err(BAD_FORMAT));
+        assert_eq!(Quantity::canonical("1ki"), Err(BAD_SUFFIX));
+        assert_eq!(Quantity::canonical("1e99999999999"), Err(BAD_SUFFIX));
+    }
+
+    #[test]
+    fn amounts_compare_across_units() {
+        let of = |text| Quantity::parse(text).unwrap();
+        assert_eq!(of("1"), of("1000m"));
+        assert!(of("1Gi") > of("1G") && of("-1") < of("0") && of("-2") < of("-1") && of("1e30") > of("1E"));
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_printed_reads_back(
+            text in "[+-]?[0-9]{1,25}(\\.[0-9]{0,12})?(n|u|m|k|M|G|T|P|E|Ki|Mi|Gi|Ti|Pi|Ei|e-?[0-9]{1,2})?"
+        ) {
+            let quantity = Quantity::parse(&text).unwrap();
+            let printed = quantity.to_string();
+            let again = Quantity::parse(&printed).unwrap();
+            prop_assert_eq!(&again, &quantity);
+            prop_assert_eq!(again.to_string(), printed);
+        }
+
+        #[test]
+        fn no_text_panics(text in "\\PC{0,40}") {
+            let _ = Quantity::parse(&text);
+        }
+    }
+}

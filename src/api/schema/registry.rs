@@ -1,0 +1,479 @@
+//! All types of all group versions, compiled from the facts table.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+
+use super::table::{Facts, FieldFact, FillFact, ListFact, Shape, TableError, TypeFact};
+use super::{
+    Either, Field, GroupVersionKind, List, Map, Other, Scalar, Struct, Type, TypeId, builtin, table,
+};
+use crate::api::codec::json;
+use crate::api::limits;
+use crate::api::value::Value;
+use crate::api::words;
+
+/// The types of every known group version.
+#[derive(Debug, Default)]
+pub struct Registry {
+    types: Vec<Type>,
+    versions: Vec<Version>,
+    type_meta: TypeId,
+}
+
+#[derive(Debug)]
+struct Version {
+    group: Box<str>,
+    version: Box<str>,
+    /// The word for the group in messages about conversions.
+    family: Box<str>,
+    kinds: HashMap<Box<str>, TypeId>,
+}
+
+/// The kinds of the meta group that every group version knows too: bodies of requests and parts of answers.
+const EVERYWHERE: [&str; 7] = [
+    "WatchEvent",
+    "ListOptions",
+    "GetOptions",
+    "DeleteOptions",
+    "CreateOptions",
+    "UpdateOptions",
+    "PatchOptions",
+];
+/// The kinds of the meta group that the core's first version knows too.
+const IN_CORE: [&str; 6] = ["Status", "List", "APIVersions", "APIGroup", "APIGroupList", "APIResourceList"];
+
+impl Registry {
+    /// The registry of the built-in kinds.
+    pub fn builtin() -> Result<Registry, TableError> {
+        let facts =
+            builtin::FILES.iter().map(|(_, text)| table::parse(text)).collect::<Result<Vec<_>, _>>()?;
+        Registry::compile(&facts)
+    }
+
+    /// Compiles what the files say. They may refer to each other in any order.
+    pub fn compile(files: &[Facts]) -> Result<Registry, TableError> {
+        Compiler::new(files)
+            .and_then(|mut compiler| compiler.compile(files))
+            .map_err(|message| TableError { line: 0, message })
+    }
+
+    /// The type with this id.
+    pub fn get(&self, id: TypeId) -> &Type {
+        // Ids are made by this registry only; the fallback is never reached and costs no panic path.
+        const NONE: &Type = &Type::Scalar(Scalar::RawJson);
+        self.types.get(id.0 as usize).unwrap_or(NONE)
+    }
+
+    /// The struct with this id, if it is one.
+    pub fn structure(&self, id: TypeId) -> Option<&Struct> {
+        match self.get(id) {
+            Type::Struct(structure) => Some(structure),
+            _ => None,
+        }
+    }
+
+    /// The type of a kind.
+    pub fn kind(&self, group: &str, version: &str, kind: &str) -> Option<TypeId> {
+        let found = self.version(group, version)?.kinds.get(kind).copied();
+        let shared = || EVERYWHERE.contains(&kind) || (group.is_empty() && IN_CORE.contains(&kind));
+        found.or_else(|| if shared() { self.meta(kind) } else { None })
+    }
+
+    /// The type of a kind.
+    pub fn lookup(&self, kind: &GroupVersionKind) -> Option<TypeId> {
+        self.kind(&kind.group, &kind.version, &kind.kind)
+    }
+
+    /// A type of the meta group, such as `Status` or `ObjectMeta`.
+    pub fn meta(&self, name: &str) -> Option<TypeId> {
+        self.version(words::META_GROUP, "v1")?.kinds.get(name).copied()
+    }
+
+    /// The struct that holds kind and apiVersion alone: what is read of a body before its kind is known.
+    pub fn type_meta(&self) -> TypeId {
+        self.type_meta
+    }
+
+    /// The word for a group in messages about conversions: `core`, `apps`.
+    pub fn family(&self, group: &str) -> &str {
+        self.versions.iter().find(|version| *version.group == *group).map_or("", |version| &version.family)
+    }
+
+    /// The name that type errors print.
+    pub fn type_name(&self, id: TypeId) -> String {
+        match self.get(id) {
+            Type::Struct(structure) => structure.type_name(),
+            Type::List(List { name: Some(name), .. }) => name.to_string(),
+            Type::List(list) => format!("[]{}", self.type_name(list.item)),
+            Type::Map(map) => match self.get(map.value) {
+                Type::Scalar(Scalar::Quantity) => "v1.ResourceList".to_owned(),
+                _ => format!("map[string]{}", self.type_name(map.value)),
+            },
+            Type::Either(either) => self.type_name(either.object),
+            Type::Scalar(scalar) => scalar.type_name().to_owned(),
+        }
+    }
+
+    /// How many types there are.
+    pub fn len(&self) -> usize {
+        self.types.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.types.is_empty()
+    }
+
+    fn version(&self, group: &str, version: &str) -> Option<&Version> {
+        self.versions.iter().find(|known| *known.group == *group && *known.version == *version)
+    }
+}
+
+/// The work of one compilation.
+struct Compiler<'a> {
+    registry: Registry,
+    /// Types by `package/version.Name`, as the files refer to them.
+    named: HashMap<(String, &'a str), TypeId>,
+    scalars: HashMap<Scalar, TypeId>,
+    lists: HashMap<List, TypeId>,
+    maps: HashMap<Map, TypeId>,
+    eithers: HashMap<Either, TypeId>,
+    words: HashSet<Arc<str>>,
+}
+
+impl<'a> Compiler<'a> {
+    fn new(files: &'a [Facts]) -> Result<Compiler<'a>, String> {
+        let mut compiler = Compiler {
+            registry: Registry::default(),
+            named: HashMap::new(),
+            scalars: HashMap::new(),
+            lists: HashMap::new(),
+            maps: HashMap::new(),
+            eithers: HashMap::new(),
+            words: HashSet::new(),
+        };
+        for file in files {
+            let place = place(&file.package)?;
+            let family = place.split_once('/').map_or("", |(family, _)| family);
+            let mut kinds = HashMap::new();
+            for fact in &file.types {
+                let id = compiler.add(Type::Struct(Struct::default()))?;
+                compiler.named.insert((place.clone(), &fact.name), id);
+                // The types of the meta group are looked up by name whether or not they are objects.
+                if fact.object || file.group == words::META_GROUP {
+                    kinds.insert(fact.name.as_str().into(), id);
+                }
+            }
+            compiler.registry.versions.push(Version {
+                group: file.group.as_str().into(),
+                version: file.version.as_str().into(),
+                family: family.into(),
+                kinds,
+            });
+        }
+        Ok(compiler)
+    }
+
+    fn compile(&mut self, files: &'a [Facts]) -> Result<Registry, String> {
+        let facts: HashMap<TypeId, (&'a Facts, &'a TypeFact)> = files
+            .iter()
+            .flat_map(|file| file.types.iter().map(move |fact| (file, fact)))
+            .map(|(file, fact)| Ok((self.find(file, &fact.name)?, (file, fact))))
+            .collect::<Result<_, String>>()?;
+        for (file, fact) in files.iter().flat_map(|file| file.types.iter().map(move |fact| (file, fact))) {
+            let id = self.find(file, &fact.name)?;
+            let made = match &fact.wraps {
+                Some(shape) => self.wrapper(file, fact, shape)?,
+                None => self.structure(&facts, file, fact)?,
+            };
+            if let Some(slot) = self.registry.types.get_mut(id.0 as usize) {
+                *slot = made;
+            }
+        }
+        let nameless = TypeFact { object: true, ..TypeFact::default() };
+        let nowhere = Facts::default();
+        let type_meta = self.structure(&facts, &nowhere, &nameless)?;
+        self.registry.type_meta = self.add(type_meta)?;
+        self.mark_defaults();
+        Ok(std::mem::take(&mut self.registry))
+    }
+
+    fn wrapper(&mut self, file: &Facts, fact: &TypeFact, shape: &Shape) -> Result<Type, String> {
+        let Shape::List(item) = shape else {
+            return Err(format!("{} wraps no list", fact.name));
+        };
+        let item = self.resolve(file, item, &ListFact::Unsaid)?;
+        let name = Some(format!("{}.{}", file.version, fact.name).into());
+        Ok(Type::List(List { item, merge: ListFact::Unsaid, name }))
+    }
+
+    fn structure(
+        &mut self,
+        facts: &HashMap<TypeId, (&Facts, &TypeFact)>,
+        file: &Facts,
+        fact: &TypeFact,
+    ) -> Result<Type, String> {
+        let mut fields = Vec::with_capacity(fact.fields.len() + 2);
+        if fact.object {
+            let ty = self.scalar(Scalar::String)?;
+            for name in ["kind", "apiVersion"] {
+                let name = self.word(name);
+                fields.push(plain_field(name, ty));
+            }
+        }
+        self.flatten(facts, file, fact, false, limits::INLINE_DEPTH, &mut fields)?;
+        let mut inlined = Vec::new();
+        for field in fact.fields.iter().filter(|field| field.name.is_empty()) {
+            inlined.push((field.number, self.resolve(file, &field.shape, &ListFact::Unsaid)?));
+        }
+        let mut by_name: Vec<u16> = (0..u16::try_from(fields.len()).map_err(|e| e.to_string())?).collect();
+        by_name.sort_by(|&a, &b| fields[usize::from(a)].name.cmp(&fields[usize::from(b)].name));
+        Ok(Type::Struct(Struct {
+            name: self.word(&fact.name),
+            package: self.word(&file.package),
+            object: fact.object,
+            atomic: fact.atomic,
+            union: fact.union.as_deref().map(Into::into),
+            fields: fields.into(),
+            inlined: inlined.into(),
+            has_defaults: false,
+            by_name: by_name.into(),
+        }))
+    }
+
+    /// Appends the fields of a type, and where one is inlined the fields of that.
+    fn flatten(
+        &mut self,
+        facts: &HashMap<TypeId, (&Facts, &TypeFact)>,
+        file: &Facts,
+        fact: &TypeFact,
+        inlined: bool,
+        depth: usize,
+        fields: &mut Vec<Field>,
+    ) -> Result<(), String> {
+        let depth = depth.checked_sub(1).ok_or_else(|| format!("{} inlines itself", fact.name))?;
+        for field in &fact.fields {
+            let ty = self.resolve(file, &field.shape, &field.list)?;
+            if field.name.is_empty() {
+                let (file, fact) =
+                    facts.get(&ty).ok_or_else(|| format!("{} inlines no struct", fact.name))?;
+                self.flatten(facts, file, fact, true, depth, fields)?;
+            } else {
+                fields.push(self.field(field, ty, inlined)?);
+            }
+        }
+        Ok(())
+    }
+
+    fn field(&mut self, fact: &FieldFact, ty: TypeId, inlined: bool) -> Result<Field, String> {
+        let fill = match &fact.fill {
+            FillFact::Always(text) => Some(Box::new(literal(text)?)),
+            FillFact::None | FillFact::Sometimes(_) | FillFact::Code => None,
+        };
+        Ok(Field {
+            number: fact.number,
+            pointer: fact.pointer,
+            emit: fact.emit,
+            required: fact.required,
+            deprecated: fact.deprecated,
+            inlined,
+            map_atomic: fact.map_atomic,
+            patch: fact.patch.clone().map(Box::new),
+            default: fact.default.as_deref().map(literal).transpose()?.map(Box::new),
+            fill,
+            values: fact.values.iter().map(|value| self.word(value)).collect(),
+            item_values: fact.item_values.iter().map(|value| self.word(value)).collect(),
+            ..plain_field(self.word(&fact.name), ty)
+        })
+    }
+
+    fn resolve(&mut self, file: &Facts, shape: &Shape, merge: &ListFact) -> Result<TypeId, String> {
+        match shape {
+            Shape::List(item) => {
+                let item = self.resolve(file, item, &ListFact::Unsaid)?;
+                let list = List { item, merge: merge.clone(), name: None };
+                self.interned(|me| &mut me.lists, list, Type::List)
+            }
+            Shape::Map(value) => {
+                let value = self.resolve(file, value, &ListFact::Unsaid)?;
+                self.interned(|me| &mut me.maps, Map { value }, Type::Map)
+            }
+            Shape::Name(name) => match Scalar::named(name) {
+                Some(scalar) => self.scalar(scalar),
+                None => self.either(file, name)?.map_or_else(|| self.find(file, name), Ok),
+            },
+        }
+    }
+
+    /// The three unions of the schema language: a schema, or something simpler in its place.
+    fn either(&mut self, file: &Facts, name: &str) -> Result<Option<TypeId>, String> {
+        let Some(other) = name.strip_prefix("schema_or_") else { return Ok(None) };
+        let object = self.find(file, "JSONSchemaProps")?;
+        let other = match other {
+            "bool" => Other::Bool,
+            "array" | "strings" => {
+                let item = if other == "array" { object } else { self.scalar(Scalar::String)? };
+                let list = List { item, merge: ListFact::Unsaid, name: None };
+                Other::List(self.interned(|me| &mut me.lists, list, Type::List)?)
+            }
+            _ => return Err(format!("unknown type {name:?}")),
+        };
+        self.interned(|me| &mut me.eithers, Either { object, other }, Type::Either).map(Some)
+    }
+
+    fn find(&self, file: &Facts, name: &str) -> Result<TypeId, String> {
+        let missing = || format!("{}: no type {name}", file.package);
+        let (place, name) = match name.rsplit_once('.') {
+            Some((place, name)) => (place.to_owned(), name),
+            None => (place(&file.package)?, name),
+        };
+        self.named.get(&(place, name)).copied().ok_or_else(missing)
+    }
+
+    fn scalar(&mut self, scalar: Scalar) -> Result<TypeId, String> {
+        self.interned(|me| &mut me.scalars, scalar, Type::Scalar)
+    }
+
+    fn interned<K: Clone + Eq + std::hash::Hash>(
+        &mut self,
+        pool: impl Fn(&mut Self) -> &mut HashMap<K, TypeId>,
+        key: K,
+        make: impl FnOnce(K) -> Type,
+    ) -> Result<TypeId, String> {
+        if let Some(id) = pool(self).get(&key) {
+            return Ok(*id);
+        }
+        let id = self.add(make(key.clone()))?;
+        pool(self).insert(key, id);
+        Ok(id)
+    }
+
+    fn add(&mut self, ty: Type) -> Result<TypeId, String> {
+        let id = u32::try_from(self.registry.types.len()).map_err(|error| error.to_string())?;
+        self.registry.types.push(ty);
+        Ok(TypeId(id))
+    }
+
+    fn word(&mut self, word: &str) -> Arc<str> {
+        if let Some(known) = self.words.get(word) {
+            return known.clone();
+        }
+        let new: Arc<str> = word.into();
+        self.words.insert(new.clone());
+        new
+    }
+
+    /// Types refer to each other in circles, so the mark spreads until nothing changes.
+    fn mark_defaults(&mut self) {
+        let mut marked = vec![false; self.registry.types.len()];
+        loop {
+            let mut changed = false;
+            for (at, ty) in self.registry.types.iter().enumerate() {
+                let is = |id: TypeId| marked.get(id.0 as usize).copied().unwrap_or(false);
+                let now = match ty {
+                    Type::Struct(structure) => structure
+                        .fields
+                        .iter()
+                        .any(|field| field.default.is_some() || field.fill.is_some() || is(field.ty)),
+                    Type::List(list) => is(list.item),
+                    Type::Map(map) => is(map.value),
+                    Type::Either(_) | Type::Scalar(_) => false,
+                };
+                if now && !marked[at] {
+                    marked[at] = true;
+                    changed = true;
+                }
+            }
+            if !changed {
+                break;
+            }
+        }
+        for (ty, mark) in self.registry.types.iter_mut().zip(marked) {
+            if let Type::Struct(structure) = ty {
+                structure.has_defaults = mark;
+            }
+        }
+    }
+}
+
+fn plain_field(name: Arc<str>, ty: TypeId) -> Field {
+    Field {
+        name,
+        number: 0,
+        ty,
+        pointer: false,
+        emit: false,
+        required: false,
+        deprecated: false,
+        inlined: false,
+        map_atomic: None,
+        patch: None,
+        default: None,
+        fill: None,
+        values: Box::default(),
+        item_values: Box::default(),
+    }
+}
+
+/// `core/v1` of `k8s.io.api.core.v1`: how the files refer to each other.
+fn place(package: &str) -> Result<String, String> {
+    let mut parts = package.rsplit('.');
+    match (parts.next(), parts.next()) {
+        (Some(version), Some(name)) => Ok(format!("{name}/{version}")),
+        _ => Err(format!("bad package {package:?}")),
+    }
+}
+
+fn literal(text: &str) -> Result<Value, String> {
+    json::read(text.as_bytes()).map_err(|error| format!("bad literal {text:?}: {error}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn kinds_are_found_and_their_fields_stand_in_order() {
+        let registry = Registry::builtin().unwrap();
+        let pod = registry.structure(registry.kind("", "v1", "Pod").unwrap()).unwrap();
+        let names: Vec<&str> = pod.fields.iter().map(|field| &*field.name).collect();
+        assert_eq!(names, ["kind", "apiVersion", "metadata", "spec", "status"]);
+        assert!(pod.has_defaults);
+        assert_eq!(pod.position("spec"), Some(3));
+        assert_eq!(pod.position("Spec"), None);
+        assert!(registry.kind("", "v1", "Nope").is_none());
+        assert!(registry.kind("apps", "v1", "DeleteOptions").is_some());
+        assert!(
+            registry.kind("", "v1", "Status").is_some() && registry.kind("apps", "v1", "Status").is_none()
+        );
+        assert_eq!((registry.family(""), registry.family("rbac.authorization.k8s.io")), ("core", "rbac"));
+    }
+
+    #[test]
+    fn inlined_fields_stand_among_their_parents() {
+        let registry = Registry::builtin().unwrap();
+        let find = |name: &str| {
+            let mut structs = (0..registry.len()).filter_map(|at| registry.structure(TypeId(at as u32)));
+            structs.find(|structure| &*structure.name == name).unwrap()
+        };
+        let volume = find("Volume");
+        assert_eq!(&*volume.fields[0].name, "name");
+        assert!(volume.field("emptyDir").is_some_and(|field| field.inlined));
+        assert_eq!(volume.inlined.len(), 1);
+        let rule = find("NamedRuleWithOperations");
+        assert!(rule.field("resourceNames").is_some() && rule.field("apiGroups").is_some());
+    }
+
+    #[test]
+    fn types_are_named_as_errors_print_them() {
+        let registry = Registry::builtin().unwrap();
+        let of = |kind: &str, field: &str| {
+            let structure = registry.structure(registry.kind("", "v1", kind).unwrap()).unwrap();
+            registry.type_name(structure.field(field).unwrap().ty)
+        };
+        assert_eq!(of("ConfigMap", "data"), "map[string]string");
+        assert_eq!(of("ConfigMap", "binaryData"), "map[string][]uint8");
+        assert_eq!(of("ConfigMap", "metadata"), "v1.ObjectMeta");
+        assert_eq!(of("Endpoints", "subsets"), "[]v1.EndpointSubset");
+    }
+}

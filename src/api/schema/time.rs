@@ -1,0 +1,254 @@
+//! Instants as RFC 3339 text, read as strictly and refused in the same words as the API always did.
+
+use std::fmt::Write as _;
+
+use crate::api::field::quoted;
+
+/// Seconds since 1970 of the zero time, which stands for no time at all.
+pub const ZERO_SECONDS: i64 = -62_135_596_800;
+
+const SECONDS_LAYOUT: &str = "2006-01-02T15:04:05Z07:00";
+const MICROS_LAYOUT: &str = "2006-01-02T15:04:05.000000Z07:00";
+const DAY_SECONDS: i64 = 86_400;
+
+/// Reads an instant to the second. A fraction is accepted and dropped.
+pub fn parse_seconds(text: &str) -> Result<i64, String> {
+    Reader::new(text, SECONDS_LAYOUT).instant(false).map(|(seconds, _)| seconds)
+}
+
+/// Reads an instant to the microsecond, which needs exactly six decimals: seconds and microseconds.
+pub fn parse_micros(text: &str) -> Result<(i64, u32), String> {
+    Reader::new(text, MICROS_LAYOUT).instant(true)
+}
+
+/// Prints an instant to the second.
+pub fn format_seconds(seconds: i64) -> String {
+    let mut out = stem(seconds);
+    out.push('Z');
+    out
+}
+
+/// Prints an instant to the microsecond.
+pub fn format_micros(seconds: i64, micros: u32) -> String {
+    let mut out = stem(seconds);
+    let _ = write!(out, ".{micros:06}Z");
+    out
+}
+
+fn stem(seconds: i64) -> String {
+    let (days, of_day) = (seconds.div_euclid(DAY_SECONDS), seconds.rem_euclid(DAY_SECONDS));
+    let (year, month, day) = date(days);
+    let (hour, minute, second) = (of_day / 3600, of_day / 60 % 60, of_day % 60);
+    let mut out = String::with_capacity(32);
+    let _ = write!(out, "{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}");
+    out
+}
+
+/// The date of a day counted from 1970. Years begin in March here, so that the leap day comes last.
+fn date(days: i64) -> (i64, i64, i64) {
+    let shifted = days + 719_468;
+    let era = shifted.div_euclid(146_097);
+    let of_era = shifted.rem_euclid(146_097);
+    let year_of_era = (of_era - of_era / 1_460 + of_era / 36_524 - of_era / 146_096) / 365;
+    let of_year = of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let from_march = (5 * of_year + 2) / 153;
+    let day = of_year - (153 * from_march + 2) / 5 + 1;
+    let month = if from_march < 10 { from_march + 3 } else { from_march - 9 };
+    (year_of_era + era * 400 + i64::from(month <= 2), month, day)
+}
+
+/// The day, counted from 1970, of a date.
+fn days(year: i64, month: i64, day: i64) -> i64 {
+    let year = year - i64::from(month <= 2);
+    let era = year.div_euclid(400);
+    let year_of_era = year.rem_euclid(400);
+    let of_year = (153 * (if month > 2 { month - 3 } else { month + 9 }) + 2) / 5 + day - 1;
+    era * 146_097 + year_of_era * 365 + year_of_era / 4 - year_of_era / 100 + of_year - 719_468
+}
+
+fn days_in(year: i64, month: i64) -> i64 {
+    match month {
+        2 if year % 4 == 0 && (year % 100 != 0 || year % 400 == 0) => 29,
+        2 => 28,
+        4 | 6 | 9 | 11 => 30,
+        _ => 31,
+    }
+}
+
+struct Reader<'a> {
+    whole: &'a str,
+    layout: &'static str,
+    rest: &'a [u8],
+}
+
+impl<'a> Reader<'a> {
+    fn new(whole: &'a str, layout: &'static str) -> Reader<'a> {
+        Reader { whole, layout, rest: whole.as_bytes() }
+    }
+
+    fn instant(mut self, micros: bool) -> Result<(i64, u32), String> {
+        let year = self.digits(4, "2006")?;
+        self.literal("-")?;
+        let month = self.ranged("01", 1..=12, "month")?;
+        self.literal("-")?;
+        let day = self.digits(2, "02")?;
+        self.literal("T")?;
+        let hour = self.ranged("15", 0..=23, "hour")?;
+        self.literal(":")?;
+        let minute = self.ranged("04", 0..=59, "minute")?;
+        self.literal(":")?;
+        let second = self.ranged("05", 0..=59, "second")?;
+        let fraction = if micros { self.micros()? } else { self.skip_fraction() };
+        let offset = self.zone()?;
+        if !self.rest.is_empty() {
+            let extra = quoted(&String::from_utf8_lossy(self.rest));
+            return Err(format!("parsing time {}: extra text: {extra}", quoted(self.whole)));
+        }
+        if day < 1 || day > days_in(year, month) {
+            return Err(self.out_of_range("day"));
+        }
+        let seconds = days(year, month, day) * DAY_SECONDS + hour * 3600 + minute * 60 + second - offset;
+        Ok((seconds, fraction))
+    }
+
+    fn cannot(&self, rest: &[u8], element: &str) -> String {
+        format!(
+            "parsing time {} as {}: cannot parse {} as {}",
+            quoted(self.whole),
+            quoted(self.layout),
+            quoted(&String::from_utf8_lossy(rest)),
+            quoted(element)
+        )
+    }
+
+    fn out_of_range(&self, what: &str) -> String {
+        format!("parsing time {}: {what} out of range", quoted(self.whole))
+    }
+
+    fn digits(&mut self, count: usize, element: &str) -> Result<i64, String> {
+        match self.rest.split_at_checked(count) {
+            Some((head, rest)) if head.iter().all(u8::is_ascii_digit) => {
+                self.rest = rest;
+                Ok(number(head))
+            }
+            _ => Err(self.cannot(self.rest, element)),
+        }
+    }
+
+    fn ranged(
+        &mut self,
+        element: &str,
+        range: std::ops::RangeInclusive<i64>,
+        what: &str,
+    ) -> Result<i64, String> {
+        let value = self.digits(2, element)?;
+        if range.contains(&value) { Ok(value) } else { Err(self.out_of_range(what)) }
+    }
+
+    fn literal(&mut self, text: &str) -> Result<(), String> {
+        match self.rest.strip_prefix(text.as_bytes()) {
+            Some(rest) => {
+                self.rest = rest;
+                Ok(())
+            }
+            None => Err(self.cannot(self.rest, text)),
+        }
+    }
+
+    fn micros(&mut self) -> Result<u32, String> {
+        match self.rest.split_at_checked(7) {
+            Some(([b'.' | b',', digits @ ..], rest)) if digits.iter().all(u8::is_ascii_digit) => {
+                self.rest = rest;
+                Ok(u32::try_from(number(digits)).unwrap_or_default())
+            }
+            _ => Err(self.cannot(self.rest, ".000000")),
+        }
+    }
+
+    fn skip_fraction(&mut self) -> u32 {
+        if let [b'.' | b',', digits @ ..] = self.rest {
+            let count = digits.iter().take_while(|byte| byte.is_ascii_digit()).count();
+            if count > 0 {
+                self.rest = digits.get(count..).unwrap_or_default();
+            }
+        }
+        0
+    }
+
+    fn zone(&mut self) -> Result<i64, String> {
+        if let [b'Z', rest @ ..] = self.rest {
+            self.rest = rest;
+            return Ok(0);
+        }
+        let Some((&[sign @ (b'+' | b'-'), h1, h2, b':', m1, m2], rest)) =
+            self.rest.split_first_chunk::<6>().map(|(head, rest)| (head, rest))
+        else {
+            return Err(self.cannot(self.rest, "Z07:00"));
+        };
+        if ![h1, h2, m1, m2].iter().all(u8::is_ascii_digit) {
+            return Err(self.cannot(self.rest, "Z07:00"));
+        }
+        let (hours, minutes) = (number(&[h1, h2]), number(&[m1, m2]));
+        if hours > 24 {
+            return Err(self.out_of_range("time zone offset hour"));
+        }
+        if minutes > 60 {
+            return Err(self.out_of_range("time zone offset minute"));
+        }
+        self.rest = rest;
+        let offset = hours * 3600 + minutes * 60;
+        Ok(if sign == b'-' { -offset } else { offset })
+    }
+}
+
+/// The number that at most six decimal digits stand for.
+fn number(digits: &[u8]) -> i64 {
+    digits.iter().fold(0, |sum, digit| sum * 10 + i64::from(digit.wrapping_sub(b'0')))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn instants_are_read_and_printed_in_utc() {
+        assert_eq!(parse_seconds("1970-01-01T00:00:00Z"), Ok(0));
+        assert_eq!(parse_seconds("2024-02-29T23:59:59.123456789+02:00"), Ok(1_709_243_999));
+        assert_eq!(format_seconds(1_709_243_999), "2024-02-29T21:59:59Z");
+        assert_eq!(parse_seconds("0001-01-01T00:00:00Z"), Ok(ZERO_SECONDS));
+        assert_eq!(parse_micros("2024-01-01T00:00:00.000123Z"), Ok((1_704_067_200, 123)));
+        assert_eq!(format_micros(1_704_067_200, 123), "2024-01-01T00:00:00.000123Z");
+    }
+
+    #[test]
+    fn errors_have_the_words_of_the_api() {
+        let of = |text| parse_seconds(text).unwrap_err();
+        assert_eq!(of("x"), r#"parsing time "x" as "2006-01-02T15:04:05Z07:00": cannot parse "x" as "2006""#);
+        assert_eq!(
+            of("2024-01-01"),
+            r#"parsing time "2024-01-01" as "2006-01-02T15:04:05Z07:00": cannot parse "" as "T""#
+        );
+        assert_eq!(of("2024-13-01T00:00:00Z"), r#"parsing time "2024-13-01T00:00:00Z": month out of range"#);
+        assert_eq!(of("2023-02-29T00:00:00Z"), r#"parsing time "2023-02-29T00:00:00Z": day out of range"#);
+        assert_eq!(of("2023-02-20T00:00:00Zx"), r#"parsing time "2023-02-20T00:00:00Zx": extra text: "x""#);
+        assert_eq!(
+            parse_micros("2024-01-01T00:00:00Z").unwrap_err(),
+            r#"parsing time "2024-01-01T00:00:00Z" as "2006-01-02T15:04:05.000000Z07:00": cannot parse "Z" as ".000000""#
+        );
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_printed_reads_back(seconds in -62_135_596_800i64..253_402_300_800, micros in 0u32..1_000_000) {
+            prop_assert_eq!(parse_seconds(&format_seconds(seconds)), Ok(seconds));
+            prop_assert_eq!(parse_micros(&format_micros(seconds, micros)), Ok((seconds, micros)));
+        }
+
+        #[test]
+        fn no_text_panics(text in "\\PC*") {
+            let _ = parse_seconds(&text);
+            let _ = parse_micros(&text);
+        }
+    }
+}
