@@ -1,3 +1,81 @@
-//! The `pilothouse` binary.
+//! The `pilothouse` binary: flags, signals, exit codes. Everything else is [`Server::start`].
 
-fn main() {}
+use std::io::Write as _;
+use std::process::ExitCode;
+
+use pilothouse::config::Config;
+use pilothouse::server::{Exit, Handle, Server};
+use pilothouse::telemetry;
+use tokio::signal::unix::{SignalKind, signal};
+
+// Frees and allocations of different threads meet here all the time (bodies, events), which the system's allocator
+// handles with locks.
+#[cfg(feature = "mimalloc")]
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
+fn main() -> ExitCode {
+    let config = match Config::parse(std::env::args_os()) {
+        Ok(config) => config,
+        Err(error) => {
+            // Nothing is left to do if even this cannot be shown.
+            let _ = error.print();
+            return ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(1));
+        }
+    };
+    match run(config) {
+        Ok(Exit::Stopped) => ExitCode::SUCCESS,
+        Ok(Exit::Failed(why)) => fail(&why),
+        Err(error) => fail(&error.to_string()),
+    }
+}
+
+fn fail(why: &str) -> ExitCode {
+    let _ = writeln!(std::io::stderr(), "pilothouse: {why}");
+    ExitCode::FAILURE
+}
+
+fn run(config: Config) -> Result<Exit, Box<dyn std::error::Error>> {
+    telemetry::init(&config.logging)?;
+    raise_open_files();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    runtime.block_on(async {
+        // Before the start, so that a signal that comes during it is not lost.
+        let (mut term, mut int) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
+        let mut server = Server::start(config)?;
+        greet(&server)?;
+        let stopper = server.stopper();
+        let mut asked = false;
+        loop {
+            tokio::select! {
+                exit = server.exited() => return Ok(exit),
+                _ = term.recv() => {}
+                _ = int.recv() => {}
+            }
+            if asked {
+                return Err("stopped at once by a second signal".into());
+            }
+            asked = true;
+            stopper.stop();
+        }
+    })
+}
+
+/// The one line of stdout: what a person pastes next.
+fn greet(server: &Handle) -> std::io::Result<()> {
+    let Some(path) = server.kubeconfig_path() else { return Ok(()) };
+    let path = std::path::absolute(path)?;
+    let mut stdout = std::io::stdout();
+    writeln!(stdout, "kubectl --kubeconfig {} get namespaces", path.display())?;
+    stdout.flush()
+}
+
+/// Every connection is an open file, and the usual soft limit is far below what this server can serve.
+fn raise_open_files() {
+    use nix::sys::resource::{Resource, getrlimit, setrlimit};
+    let raised = getrlimit(Resource::RLIMIT_NOFILE)
+        .and_then(|(_, hard)| setrlimit(Resource::RLIMIT_NOFILE, hard, hard));
+    if let Err(error) = raised {
+        tracing::warn!(%error, "cannot raise the limit of open files");
+    }
+}

@@ -1,0 +1,192 @@
+//! Flags of the reference server that start scripts pass and that have no effect here. They are taken, so that the
+//! scripts work, and named in the log, so that nobody is deceived. A flag that gains an effect moves to `groups.rs`.
+
+use clap::{Arg, ArgAction, ArgMatches, Command};
+
+/// What follows the flag.
+#[derive(Clone, Copy)]
+enum Takes {
+    /// Nothing, or `=true`, or `=false`.
+    Bool,
+    /// Any text.
+    Text,
+}
+use Takes::{Bool, Text};
+
+const HEADING: &str = "Accepted for compatibility, without effect";
+
+/// Flags that concern etcd.
+const ETCD: &[(&str, Takes)] = &[
+    ("etcd-cafile", Text),
+    ("etcd-certfile", Text),
+    ("etcd-compaction-interval", Text),
+    ("etcd-count-metric-poll-period", Text),
+    ("etcd-db-metric-poll-interval", Text),
+    ("etcd-healthcheck-timeout", Text),
+    ("etcd-keyfile", Text),
+    ("etcd-prefix", Text),
+    ("etcd-readycheck-timeout", Text),
+    ("etcd-servers", Text),
+    ("etcd-servers-overrides", Text),
+    ("lease-reuse-duration-seconds", Text),
+    ("storage-media-type", Text),
+];
+
+const OTHERS: &[(&str, Takes)] = &[
+    ("admission-control", Text),
+    ("admission-control-config-file", Text),
+    ("aggregator-reject-forwarding-redirect", Bool),
+    ("allow-metric-labels", Text),
+    ("allow-metric-labels-manifest", Text),
+    ("apiserver-count", Text),
+    ("audit-log-batch-buffer-size", Text),
+    ("audit-log-batch-max-size", Text),
+    ("audit-log-batch-max-wait", Text),
+    ("audit-log-batch-throttle-burst", Text),
+    ("audit-log-batch-throttle-enable", Bool),
+    ("audit-log-batch-throttle-qps", Text),
+    ("audit-log-compress", Bool),
+    ("audit-log-format", Text),
+    ("audit-log-maxage", Text),
+    ("audit-log-maxbackup", Text),
+    ("audit-log-maxsize", Text),
+    ("audit-log-mode", Text),
+    ("audit-log-path", Text),
+    ("audit-log-truncate-enabled", Bool),
+    ("audit-log-truncate-max-batch-size", Text),
+    ("audit-log-truncate-max-event-size", Text),
+    ("audit-log-version", Text),
+    ("audit-policy-file", Text),
+    ("audit-webhook-batch-buffer-size", Text),
+    ("audit-webhook-batch-initial-backoff", Text),
+    ("audit-webhook-batch-max-size", Text),
+    ("audit-webhook-batch-max-wait", Text),
+    ("audit-webhook-batch-throttle-burst", Text),
+    ("audit-webhook-batch-throttle-enable", Bool),
+    ("audit-webhook-batch-throttle-qps", Text),
+    ("audit-webhook-config-file", Text),
+    ("audit-webhook-initial-backoff", Text),
+    ("audit-webhook-mode", Text),
+    ("audit-webhook-truncate-enabled", Bool),
+    ("audit-webhook-truncate-max-batch-size", Text),
+    ("audit-webhook-truncate-max-event-size", Text),
+    ("audit-webhook-version", Text),
+    ("authentication-config", Text),
+    ("authentication-token-webhook-cache-ttl", Text),
+    ("authentication-token-webhook-config-file", Text),
+    ("authentication-token-webhook-version", Text),
+    ("authorization-config", Text),
+    ("authorization-policy-file", Text),
+    ("authorization-webhook-cache-authorized-ttl", Text),
+    ("authorization-webhook-cache-unauthorized-ttl", Text),
+    ("authorization-webhook-config-file", Text),
+    ("authorization-webhook-version", Text),
+    ("contention-profiling", Bool),
+    ("coordinated-leadership-lease-duration", Text),
+    ("coordinated-leadership-renew-deadline", Text),
+    ("coordinated-leadership-retry-period", Text),
+    ("cors-allowed-origins", Text),
+    ("debug-socket-path", Text),
+    ("default-not-ready-toleration-seconds", Text),
+    ("default-unreachable-toleration-seconds", Text),
+    ("default-watch-cache-size", Text),
+    ("delete-collection-workers", Text),
+    ("disabled-metrics", Text),
+    ("egress-selector-config-file", Text),
+    ("emulated-version", Text),
+    ("emulation-forward-compatible", Bool),
+    ("enable-aggregator-routing", Bool),
+    ("enable-garbage-collector", Bool),
+    ("enable-logs-handler", Bool),
+    ("enable-priority-and-fairness", Bool),
+    ("encryption-provider-config", Text),
+    ("encryption-provider-config-automatic-reload", Bool),
+    ("endpoint-reconciler-type", Text),
+    ("kubelet-certificate-authority", Text),
+    ("kubelet-client-certificate", Text),
+    ("kubelet-client-key", Text),
+    ("kubelet-port", Text),
+    ("kubelet-preferred-address-types", Text),
+    ("kubelet-read-only-port", Text),
+    ("kubelet-timeout", Text),
+    ("kubernetes-service-node-port", Text),
+    ("log-flush-frequency", Text),
+    ("log-json-info-buffer-size", Text),
+    ("log-json-split-stream", Bool),
+    ("log-text-info-buffer-size", Text),
+    ("log-text-split-stream", Bool),
+    ("max-connection-bytes-per-sec", Text),
+    ("oidc-ca-file", Text),
+    ("oidc-client-id", Text),
+    ("oidc-groups-claim", Text),
+    ("oidc-groups-prefix", Text),
+    ("oidc-issuer-url", Text),
+    ("oidc-required-claim", Text),
+    ("oidc-signing-algs", Text),
+    ("oidc-username-claim", Text),
+    ("oidc-username-prefix", Text),
+    ("peer-advertise-ip", Text),
+    ("peer-advertise-port", Text),
+    ("peer-ca-file", Text),
+    ("permit-address-sharing", Bool),
+    ("permit-port-sharing", Bool),
+    ("profiling", Bool),
+    ("proxy-client-cert-file", Text),
+    ("proxy-client-key-file", Text),
+    ("requestheader-allowed-names", Text),
+    ("requestheader-client-ca-file", Text),
+    ("requestheader-extra-headers-prefix", Text),
+    ("requestheader-group-headers", Text),
+    ("requestheader-uid-headers", Text),
+    ("requestheader-username-headers", Text),
+    ("runtime-config-emulation-forward-compatible", Bool),
+    ("service-account-extend-token-expiration", Bool),
+    ("service-account-jwks-uri", Text),
+    ("service-account-max-token-expiration", Text),
+    ("service-account-signing-endpoint", Text),
+    ("show-hidden-metrics-for-version", Text),
+    ("storage-initialization-timeout", Text),
+    ("strict-transport-security-directives", Text),
+    ("tls-sni-cert-key", Text),
+    ("tracing-config-file", Text),
+    ("watch-cache", Bool),
+    ("watch-cache-sizes", Text),
+];
+
+/// Adds the flags to a command.
+pub(super) fn extend(command: Command) -> Command {
+    let flag = |&(name, takes): &(&'static str, Takes), help: &'static str| {
+        let arg = Arg::new(name).long(name).help(help).help_heading(HEADING).hide_short_help(true);
+        match takes {
+            Bool => arg.action(ArgAction::Set).value_parser(clap::value_parser!(bool)),
+            Text => arg.action(ArgAction::Append).allow_hyphen_values(true).value_name("VALUE"),
+        }
+    };
+    command
+        .args(ETCD.iter().map(|one| flag(one, "Accepted for compatibility; this server does not use etcd")))
+        .args(OTHERS.iter().map(|one| flag(one, "Accepted for compatibility")))
+}
+
+/// Says which of the flags were given.
+pub(super) fn given(matches: &ArgMatches) -> Vec<String> {
+    let given = |name: &str| matches.value_source(name) == Some(clap::parser::ValueSource::CommandLine);
+    let etcd = ETCD.iter().filter(|(name, _)| given(name));
+    let others = OTHERS.iter().filter(|(name, _)| given(name));
+    etcd.map(|(name, _)| format!("--{name} is not used: this server keeps its objects without etcd"))
+        .chain(others.map(|(name, _)| format!("--{name} is accepted for compatibility and has no effect")))
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_flag_stands_twice() {
+        let mut names: Vec<_> = ETCD.iter().chain(OTHERS).map(|(name, _)| name).collect();
+        let all = names.len();
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), all);
+    }
+}

@@ -1,0 +1,181 @@
+//! Feature gates: which exist, which are on, and what may be said about them on the command line.
+
+use std::collections::BTreeMap;
+use std::str::FromStr;
+
+use super::gates_table::GATES;
+use super::values::go_bool;
+
+/// How settled a feature is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stage {
+    /// New, off unless asked for.
+    Alpha,
+    /// Tried, usually on.
+    Beta,
+    /// Part of the API for good.
+    Stable,
+    /// On its way out.
+    Deprecated,
+}
+
+/// One feature gate.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Gate {
+    /// What the command line calls it.
+    pub name: &'static str,
+    /// How settled it is in this release.
+    pub stage: Stage,
+    /// Whether it is on when nothing is said.
+    pub default: bool,
+    /// Whether it can no longer be changed.
+    pub locked: bool,
+}
+
+/// What one entry of `--feature-gates` is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Subject {
+    One(&'static Gate),
+    All(Stage),
+}
+
+/// One valid entry of `--feature-gates`, made by parsing `Name=true`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct GateSetting {
+    subject: Subject,
+    enabled: bool,
+}
+
+impl GateSetting {
+    /// What an operator should know about this entry, if anything.
+    pub fn warning(&self) -> Option<String> {
+        let Subject::One(gate) = self.subject else { return None };
+        let what = match gate.stage {
+            Stage::Deprecated => "deprecated",
+            Stage::Stable => "generally available",
+            Stage::Alpha | Stage::Beta => return None,
+        };
+        let Gate { name, .. } = gate;
+        Some(format!("feature gate {name} is {what}: it will be removed in a future release"))
+    }
+}
+
+impl FromStr for GateSetting {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<GateSetting, String> {
+        let (name, value) =
+            text.split_once('=').ok_or_else(|| format!("missing bool value for \"{text}\""))?;
+        let (name, value) = (name.trim(), value.trim());
+        let enabled = go_bool(value).map_err(|why| format!("invalid value of {name}: {why}"))?;
+        let subject = match name {
+            "AllAlpha" => Subject::All(Stage::Alpha),
+            "AllBeta" => Subject::All(Stage::Beta),
+            _ => Subject::One(find(name).ok_or_else(|| format!("unrecognized feature gate: {name}"))?),
+        };
+        if let Subject::One(gate) = subject {
+            let settled = gate.locked || gate.stage == Stage::Stable;
+            if settled && enabled != gate.default {
+                let fixed = gate.default;
+                return Err(format!(
+                    "cannot set feature gate {name} to {enabled}, feature is locked to {fixed}"
+                ));
+            }
+        }
+        Ok(GateSetting { subject, enabled })
+    }
+}
+
+fn find(name: &str) -> Option<&'static Gate> {
+    let at = GATES.binary_search_by(|gate| gate.name.cmp(name)).ok()?;
+    GATES.get(at)
+}
+
+/// The gates as a server runs with them.
+#[derive(Clone, Debug, Default)]
+pub struct FeatureGates(BTreeMap<&'static str, bool>);
+
+impl FeatureGates {
+    /// The defaults with `settings` laid over them. A gate's own entry wins over `AllAlpha` and `AllBeta`, a later
+    /// entry over an earlier one.
+    pub fn new(settings: &[GateSetting]) -> FeatureGates {
+        let mut gates = BTreeMap::new();
+        for setting in settings {
+            if let Subject::All(stage) = setting.subject {
+                let of_stage = GATES.iter().filter(|gate| gate.stage == stage && !gate.locked);
+                gates.extend(of_stage.map(|gate| (gate.name, setting.enabled)));
+            }
+        }
+        for setting in settings {
+            if let Subject::One(gate) = setting.subject {
+                gates.insert(gate.name, setting.enabled);
+            }
+        }
+        FeatureGates(gates)
+    }
+
+    /// Whether the feature is on. A name that no gate has is off.
+    pub fn enabled(&self, name: &str) -> bool {
+        self.0.get(name).copied().unwrap_or_else(|| find(name).is_some_and(|gate| gate.default))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn gates(text: &str) -> FeatureGates {
+        let settings: Vec<GateSetting> = text.split(',').map(|one| one.parse().unwrap()).collect();
+        FeatureGates::new(&settings)
+    }
+
+    #[test]
+    fn the_table_is_sorted_so_that_every_gate_is_found() {
+        assert!(GATES.is_sorted_by(|a, b| a.name < b.name));
+        assert!(GATES.iter().all(|gate| find(gate.name) == Some(gate)));
+    }
+
+    #[test]
+    fn defaults_are_those_of_the_release() {
+        let gates = FeatureGates::default();
+        for (name, on) in [
+            ("CBORServingAndStorage", false),
+            ("AllowUnsafeMalformedObjectDeletion", false),
+            ("WatchList", false),
+            ("APIResponseCompression", true),
+            ("DeclarativeValidation", true),
+            ("DeclarativeValidationTakeover", false),
+            ("StructuredAuthenticationConfiguration", true),
+        ] {
+            assert_eq!(gates.enabled(name), on, "{name}");
+        }
+        assert!(!gates.enabled("NoSuchGate"));
+    }
+
+    #[test]
+    fn an_entry_of_its_own_wins_over_all_of_a_stage() {
+        let gates = gates("CBORServingAndStorage=false,AllAlpha=true,AllBeta=false,WatchList=true");
+        assert!(!gates.enabled("CBORServingAndStorage"));
+        assert!(gates.enabled("AllowUnsafeMalformedObjectDeletion"));
+        assert!(!gates.enabled("APIResponseCompression"));
+        assert!(gates.enabled("WatchList"));
+    }
+
+    #[test]
+    fn what_cannot_be_set_is_refused() {
+        let refused = |text: &str| text.parse::<GateSetting>().unwrap_err();
+        assert_eq!(refused("Nonsense=true"), "unrecognized feature gate: Nonsense");
+        assert_eq!(refused("WatchList"), "missing bool value for \"WatchList\"");
+        assert!(refused("WatchList=perhaps").contains("perhaps"));
+        let stable = GATES.iter().find(|gate| gate.stage == Stage::Stable && gate.default).unwrap();
+        assert!(refused(&format!("{}=false", stable.name)).ends_with("feature is locked to true"));
+    }
+
+    #[test]
+    fn gates_on_their_way_out_warn() {
+        let open = GATES.iter().find(|gate| gate.stage == Stage::Deprecated && !gate.locked).unwrap();
+        let setting: GateSetting = format!("{}=true", open.name).parse().unwrap();
+        assert!(setting.warning().unwrap().contains("deprecated"));
+        assert_eq!("WatchList=true".parse::<GateSetting>().unwrap().warning(), None);
+    }
+}

@@ -1,0 +1,284 @@
+//! The settings that have an effect, by theme. Each field is a flag of the same name, its comment is the flag's help,
+//! and its default stands beside it and nowhere else.
+
+use std::fmt;
+use std::net::IpAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{ArgAction, Args, ValueEnum};
+
+use super::gates::GateSetting;
+use super::values::{IpRange, PortRange, RuntimeSetting, go_duration};
+use crate::limits;
+
+/// Where and how the server listens.
+#[derive(Args, Clone, Debug)]
+#[command(next_help_heading = "Secure serving")]
+pub struct Serving {
+    /// Address to listen on.
+    #[arg(long, default_value = "127.0.0.1", value_name = "IP")]
+    pub bind_address: IpAddr,
+    /// Port to listen on; 0 takes a free one.
+    #[arg(long, default_value_t = 6443, value_name = "PORT")]
+    pub secure_port: u16,
+    /// Address that other members of the cluster reach this server at; by default the one it listens on.
+    #[arg(long, value_name = "IP")]
+    pub advertise_address: Option<IpAddr>,
+    /// Host name under which clients outside the cluster reach this server; the serving certificate covers it.
+    #[arg(long, value_name = "NAME")]
+    pub external_hostname: Option<String>,
+    /// Directory of keys and certificates; what is missing is made there [default: pki in the data directory].
+    #[arg(long, value_name = "DIR")]
+    pub cert_dir: Option<PathBuf>,
+    /// Serving certificate, followed by its intermediates; needs --tls-private-key-file.
+    #[arg(long, value_name = "FILE")]
+    pub tls_cert_file: Option<PathBuf>,
+    /// Private key of --tls-cert-file.
+    #[arg(long, value_name = "FILE")]
+    pub tls_private_key_file: Option<PathBuf>,
+    /// Oldest TLS version that clients may use.
+    #[arg(long, default_value = "VersionTLS12", value_enum, value_name = "VERSION")]
+    pub tls_min_version: TlsVersion,
+    /// Cipher suites by their IANA names [default: a list that is good today].
+    #[arg(long, value_delimiter = ',', value_name = "SUITE,...")]
+    pub tls_cipher_suites: Vec<String>,
+    /// Streams that one HTTP/2 connection may have open; 0 stands for 250.
+    #[arg(long, default_value_t = limits::STREAMS_PER_CONNECTION, value_name = "N")]
+    pub http2_max_streams_per_connection: u32,
+    /// Speak HTTP/1.1 only.
+    #[arg(long, action = ArgAction::Set, default_value_t = false)]
+    pub disable_http2_serving: bool,
+    /// Chance that a request makes the server ask its connection to reconnect elsewhere; at most 0.02.
+    #[arg(long, default_value_t = 0.0, value_name = "CHANCE")]
+    pub goaway_chance: f64,
+    /// Threads that serve connections; 0 takes one per core.
+    #[arg(long, default_value_t = 0, value_name = "N")]
+    pub workers: usize,
+}
+
+/// Where objects are kept.
+#[derive(Args, Clone, Debug)]
+#[command(next_help_heading = "Storage")]
+pub struct Storage {
+    /// Directory of everything this server keeps. An embedder may leave it out with the memory engine: then nothing
+    /// is written at all.
+    #[arg(long, default_value = "./pilothouse-data", value_name = "DIR")]
+    pub data_dir: Option<PathBuf>,
+    /// What keeps the objects: redb is durable, memory forgets.
+    #[arg(long, default_value = "redb", value_enum)]
+    pub engine: Engine,
+    /// The reference server's name of --engine; etcd3 is accepted and means redb.
+    #[arg(long, value_enum)]
+    pub storage_backend: Option<Backend>,
+    /// How long events are kept.
+    #[arg(long, default_value = "1h", value_parser = go_duration, value_name = "DURATION")]
+    pub event_ttl: Duration,
+}
+
+/// What keeps the objects.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Engine {
+    /// One file, durable.
+    Redb,
+    /// Nothing outlives the process.
+    Memory,
+}
+
+impl fmt::Display for Engine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Engine::Redb => "redb",
+            Engine::Memory => "memory",
+        })
+    }
+}
+
+/// A value of `--storage-backend`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Backend {
+    /// As `--engine redb`.
+    Redb,
+    /// As `--engine memory`.
+    Memory,
+    /// What start scripts of the reference server say.
+    Etcd3,
+}
+
+/// The oldest TLS version a client may use, spelled as the reference server spells it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum TlsVersion {
+    /// TLS 1.2.
+    #[value(name = "VersionTLS12")]
+    Tls12,
+    /// TLS 1.3.
+    #[value(name = "VersionTLS13")]
+    Tls13,
+}
+
+/// Who is asking.
+#[derive(Args, Clone, Debug)]
+#[command(next_help_heading = "Authentication")]
+pub struct Authentication {
+    /// Certificate authorities whose client certificates are accepted, besides the server's own.
+    #[arg(long, value_name = "FILE")]
+    pub client_ca_file: Option<PathBuf>,
+    /// CSV file of static tokens: token,user,uid,"group,...".
+    #[arg(long, value_name = "FILE")]
+    pub token_auth_file: Option<PathBuf>,
+    /// Let requests without credentials in, as system:anonymous.
+    #[arg(long, action = ArgAction::Set, default_value_t = true)]
+    pub anonymous_auth: bool,
+    /// Accept the bootstrap tokens that lie as secrets in kube-system.
+    #[arg(long, action = ArgAction::Set, default_value_t = false)]
+    pub enable_bootstrap_token_auth: bool,
+    /// What tokens must be meant for [default: the issuers].
+    #[arg(long, value_delimiter = ',', value_name = "NAME,...")]
+    pub api_audiences: Vec<String>,
+}
+
+/// The tokens of service accounts.
+#[derive(Args, Clone, Debug)]
+#[command(next_help_heading = "Service accounts")]
+pub struct ServiceAccounts {
+    /// Issuer of service account tokens; the first makes new tokens, the others are still accepted.
+    #[arg(long, default_value = "https://kubernetes.default.svc", value_name = "URL")]
+    pub service_account_issuer: Vec<String>,
+    /// Keys that verify service account tokens, besides the signing key.
+    #[arg(long, value_name = "FILE")]
+    pub service_account_key_file: Vec<PathBuf>,
+    /// Key that signs service account tokens [default: sa.key in the certificate directory].
+    #[arg(long, value_name = "FILE")]
+    pub service_account_signing_key_file: Option<PathBuf>,
+    /// Refuse tokens whose service account or secret is gone.
+    #[arg(long, action = ArgAction::Set, default_value_t = true)]
+    pub service_account_lookup: bool,
+}
+
+/// May they.
+#[derive(Args, Clone, Debug)]
+#[command(next_help_heading = "Authorization")]
+pub struct Authorization {
+    /// Who decides, in order.
+    #[arg(long, default_value = "RBAC", value_enum, value_delimiter = ',', value_name = "MODE,...")]
+    pub authorization_mode: Vec<AuthorizationMode>,
+}
+
+/// Who decides whether a request may pass, spelled as the reference server spells it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum AuthorizationMode {
+    /// Everybody may do everything.
+    #[value(name = "AlwaysAllow")]
+    AlwaysAllow,
+    /// Nobody may do anything.
+    #[value(name = "AlwaysDeny")]
+    AlwaysDeny,
+    /// A file of rules.
+    #[value(name = "ABAC")]
+    Abac,
+    /// Another server is asked.
+    #[value(name = "Webhook")]
+    Webhook,
+    /// Roles and bindings.
+    #[value(name = "RBAC")]
+    Rbac,
+    /// Kubelets see what their pods need.
+    #[value(name = "Node")]
+    Node,
+}
+
+/// What is served, and what is checked and changed on the way in.
+#[derive(Args, Clone, Debug)]
+#[command(next_help_heading = "API and admission")]
+pub struct Api {
+    /// API versions to serve or not: batch/v1=false, api/beta=true.
+    #[arg(long, value_delimiter = ',', value_name = "KEY=BOOL,...")]
+    pub runtime_config: Vec<RuntimeSetting>,
+    /// Features to switch: Name=true, AllAlpha=true.
+    #[arg(long, value_delimiter = ',', value_name = "NAME=BOOL,...")]
+    pub feature_gates: Vec<GateSetting>,
+    /// Control loops to run: * for the usual ones, NAME for one, -NAME for all but one, -* for none.
+    #[arg(
+        long,
+        value_delimiter = ',',
+        default_value = "*",
+        allow_hyphen_values = true,
+        value_name = "NAME,..."
+    )]
+    pub controllers: Vec<String>,
+    /// Addresses that services get; one range per address family.
+    #[arg(long, value_delimiter = ',', default_value = "10.0.0.0/24", value_name = "CIDR,...")]
+    pub service_cluster_ip_range: Vec<IpRange>,
+    /// Ports that services of type NodePort get.
+    #[arg(long, default_value = "30000-32767", value_name = "FIRST-LAST")]
+    pub service_node_port_range: PortRange,
+    /// Admission components to add to the usual ones.
+    #[arg(long, value_delimiter = ',', value_name = "NAME,...")]
+    pub enable_admission_plugins: Vec<String>,
+    /// Admission components to leave out.
+    #[arg(long, value_delimiter = ',', value_name = "NAME,...")]
+    pub disable_admission_plugins: Vec<String>,
+    /// Let pods have privileged containers.
+    #[arg(long, action = ArgAction::Set, default_value_t = false)]
+    pub allow_privileged: bool,
+}
+
+/// How much at once, and how long.
+#[derive(Args, Clone, Debug)]
+#[command(next_help_heading = "Limits")]
+pub struct RequestLimits {
+    /// Reading requests in flight; 0 is no limit.
+    #[arg(long, default_value_t = 400, value_name = "N")]
+    pub max_requests_inflight: u32,
+    /// Writing requests in flight; 0 is no limit.
+    #[arg(long, default_value_t = 200, value_name = "N")]
+    pub max_mutating_requests_inflight: u32,
+    /// How long a request may take, watches excepted.
+    #[arg(long, default_value = "1m0s", value_parser = go_duration, value_name = "DURATION")]
+    pub request_timeout: Duration,
+    /// Seconds that a watch without a timeout of its own lasts at least; at most it lasts twice as long.
+    #[arg(long, default_value_t = 1_800, value_name = "SECONDS")]
+    pub min_request_timeout: u32,
+}
+
+/// How the server goes.
+#[derive(Args, Clone, Debug)]
+#[command(next_help_heading = "Start and stop")]
+pub struct Lifecycle {
+    /// How long /readyz fails before the server stops taking connections.
+    #[arg(long, default_value = "0s", value_parser = go_duration, value_name = "DURATION")]
+    pub shutdown_delay_duration: Duration,
+    /// Answer 429 with Retry-After to requests that come while the server is stopping.
+    #[arg(long, action = ArgAction::Set, default_value_t = false)]
+    pub shutdown_send_retry_after: bool,
+    /// How long watches may take to end once the server is stopping.
+    #[arg(long, default_value = "0s", value_parser = go_duration, value_name = "DURATION")]
+    pub shutdown_watch_termination_grace_period: Duration,
+    /// How long /livez is good though the server is still starting.
+    #[arg(long, default_value = "0s", value_parser = go_duration, value_name = "DURATION")]
+    pub livez_grace_period: Duration,
+}
+
+/// What the server tells its operator.
+#[derive(Args, Clone, Debug)]
+#[command(next_help_heading = "Logging")]
+pub struct Logging {
+    /// How much to say: 0 the usual, 4 debugging, 6 everything. The variable RUST_LOG wins over it.
+    #[arg(short = 'v', long = "v", default_value_t = 0, value_name = "LEVEL")]
+    pub verbosity: u32,
+    /// How much single modules say: http=6,pki=4.
+    #[arg(long, value_delimiter = ',', value_name = "MODULE=LEVEL,...")]
+    pub vmodule: Vec<String>,
+    /// How log lines look.
+    #[arg(long, default_value = "text", value_enum)]
+    pub logging_format: LogFormat,
+}
+
+/// How log lines look.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum LogFormat {
+    /// For people.
+    Text,
+    /// For machines.
+    Json,
+}

@@ -1,0 +1,248 @@
+//! What the server is told at start: parsed once from flags, or built by an embedder, then checked as a whole.
+//!
+//! [`groups`] has the settings, [`values`] their types, [`gates`] the feature gates; `compat` has the flags of the
+//! reference server that are taken without effect.
+
+mod compat;
+pub mod gates;
+mod gates_table;
+pub mod groups;
+pub mod values;
+
+use std::collections::BTreeSet;
+use std::ffi::OsString;
+use std::net::IpAddr;
+use std::path::PathBuf;
+
+use clap::builder::ValueParser;
+use clap::{Args, Command, FromArgMatches};
+
+pub use gates::FeatureGates;
+pub use groups::{
+    Api, Authentication, Authorization, AuthorizationMode, Backend, Engine, Lifecycle, LogFormat, Logging,
+    RequestLimits, ServiceAccounts, Serving, Storage, TlsVersion,
+};
+
+use crate::limits;
+
+/// Everything the server is told at start.
+#[derive(Args, Clone, Debug)]
+pub struct Config {
+    /// Where and how the server listens.
+    #[command(flatten)]
+    pub serving: Serving,
+    /// Where objects are kept.
+    #[command(flatten)]
+    pub storage: Storage,
+    /// Who is asking.
+    #[command(flatten)]
+    pub authentication: Authentication,
+    /// The tokens of service accounts.
+    #[command(flatten)]
+    pub service_accounts: ServiceAccounts,
+    /// May they.
+    #[command(flatten)]
+    pub authorization: Authorization,
+    /// What is served.
+    #[command(flatten)]
+    pub api: Api,
+    /// How much at once.
+    #[command(flatten)]
+    pub limits: RequestLimits,
+    /// How the server comes and goes.
+    #[command(flatten)]
+    pub lifecycle: Lifecycle,
+    /// What the server tells its operator.
+    #[command(flatten)]
+    pub logging: Logging,
+    /// What the operator should know about the flags that were given; logged at start.
+    #[arg(skip)]
+    pub remarks: Vec<String>,
+}
+
+/// Settings that do not go together.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct ConfigError(String);
+
+impl Default for Config {
+    /// What no flag at all gives.
+    #[expect(clippy::expect_used, reason = "the defaults are constants, and a test parses them")]
+    fn default() -> Config {
+        Config::parse(["pilothouse"]).expect("the defaults parse")
+    }
+}
+
+impl Config {
+    /// A server for tests and embedders: a free port of the loopback, objects in memory, nothing on disk.
+    pub fn ephemeral() -> Config {
+        let mut config = Config::default();
+        config.serving.secure_port = 0;
+        config.storage.engine = Engine::Memory;
+        config.storage.data_dir = None;
+        config
+    }
+
+    /// Reads a command line, the program's name first. The error knows how it wants to be shown, also for `--help`
+    /// and `--version`.
+    pub fn parse<I, T>(arguments: I) -> Result<Config, clap::Error>
+    where
+        I: IntoIterator<Item = T>,
+        T: Into<OsString>,
+    {
+        let arguments = arguments.into_iter().map(|argument| dashed(argument.into()));
+        let mut command = command();
+        let matches = command.try_get_matches_from_mut(arguments)?;
+        let mut config = Config::from_arg_matches(&matches).map_err(|error| error.format(&mut command))?;
+        config.remarks = compat::given(&matches);
+        match config.storage.storage_backend {
+            Some(Backend::Redb) => config.storage.engine = Engine::Redb,
+            Some(Backend::Memory) => config.storage.engine = Engine::Memory,
+            Some(Backend::Etcd3) => {
+                let engine = config.storage.engine;
+                config.remarks.push(format!("--storage-backend=etcd3 is not used: the engine is {engine}"));
+            }
+            None => {}
+        }
+        config.remarks.extend(config.api.feature_gates.iter().filter_map(|gate| gate.warning()));
+        Ok(config)
+    }
+
+    /// Whether the settings go together.
+    pub fn validate(&self) -> Result<(), ConfigError> {
+        let refuse = |why: &str| Err(ConfigError(why.to_owned()));
+        let serving = &self.serving;
+        match (&serving.tls_cert_file, &serving.tls_private_key_file) {
+            (Some(_), None) => return refuse("--tls-cert-file needs --tls-private-key-file"),
+            (None, Some(_)) => return refuse("--tls-private-key-file needs --tls-cert-file"),
+            _ => {}
+        }
+        if self.storage.engine == Engine::Redb && self.storage.data_dir.is_none() {
+            return refuse("the redb engine needs a data directory");
+        }
+        if serving.advertise_address.is_some_and(|address| address.is_unspecified() || address.is_loopback())
+            && !serving.bind_address.is_loopback()
+        {
+            return refuse("--advertise-address must be an address that others can reach");
+        }
+        if !(0.0..=limits::GOAWAY_CHANCE).contains(&serving.goaway_chance) {
+            return refuse("--goaway-chance can not be less than 0 or greater than 0.02");
+        }
+        if self.limits.request_timeout.is_zero() {
+            return refuse("--request-timeout must be greater than zero");
+        }
+        if serving.workers > limits::WORKERS {
+            return refuse("--workers can not be greater than 512");
+        }
+        if self.service_accounts.service_account_issuer.iter().any(String::is_empty) {
+            return refuse("--service-account-issuer must not be empty");
+        }
+        self.validate_ranges()?;
+        self.validate_modes()
+    }
+
+    fn validate_ranges(&self) -> Result<(), ConfigError> {
+        match self.api.service_cluster_ip_range.as_slice() {
+            [_] => Ok(()),
+            [first, second] if first.network.is_ipv4() != second.network.is_ipv4() => Ok(()),
+            _ => Err(ConfigError(
+                "--service-cluster-ip-range takes one range, or one of each address family".to_owned(),
+            )),
+        }
+    }
+
+    fn validate_modes(&self) -> Result<(), ConfigError> {
+        let mut seen = BTreeSet::new();
+        for mode in &self.authorization.authorization_mode {
+            if !seen.insert(format!("{mode:?}")) {
+                return Err(ConfigError(format!("--authorization-mode names {mode:?} more than once")));
+            }
+        }
+        if seen.is_empty() {
+            return Err(ConfigError("at least one authorization mode must be given".to_owned()));
+        }
+        Ok(())
+    }
+
+    /// The feature gates as the server runs with them.
+    pub fn gates(&self) -> FeatureGates {
+        FeatureGates::new(&self.api.feature_gates)
+    }
+
+    /// Where keys and certificates lie; `None` keeps them in memory.
+    pub fn cert_dir(&self) -> Option<PathBuf> {
+        let of_data = || self.storage.data_dir.as_ref().map(|data| data.join("pki"));
+        self.serving.cert_dir.clone().or_else(of_data)
+    }
+
+    /// The threads that serve connections.
+    pub fn workers(&self) -> usize {
+        match self.serving.workers {
+            0 => std::thread::available_parallelism().map_or(1, usize::from).min(limits::WORKERS),
+            some => some,
+        }
+    }
+
+    /// The streams that one connection may have open.
+    pub fn streams_per_connection(&self) -> u32 {
+        match self.serving.http2_max_streams_per_connection {
+            0 => limits::STREAMS_PER_CONNECTION_ZERO,
+            some => some,
+        }
+    }
+
+    /// The address that others reach this server at.
+    pub fn advertised(&self) -> IpAddr {
+        self.serving.advertise_address.unwrap_or(self.serving.bind_address)
+    }
+
+    /// What tokens must be meant for.
+    pub fn audiences(&self) -> &[String] {
+        if self.authentication.api_audiences.is_empty() {
+            &self.service_accounts.service_account_issuer
+        } else {
+            &self.authentication.api_audiences
+        }
+    }
+}
+
+fn command() -> Command {
+    let command = Command::new("pilothouse")
+        .about("A control-plane API server that speaks the Kubernetes 1.33 API")
+        .version(env!("CARGO_PKG_VERSION"))
+        .disable_version_flag(true)
+        .arg(
+            clap::Arg::new("version")
+                .long("version")
+                .help("Print the version")
+                .action(clap::ArgAction::Version),
+        )
+        // The reference server takes the last of several; so must scripts that append their own flags.
+        .args_override_self(true);
+    compat::extend(Config::augment_args(command)).mut_args(|arg| {
+        let bool_flag = arg.get_value_parser().type_id() == std::any::TypeId::of::<bool>()
+            && matches!(arg.get_action(), clap::ArgAction::Set);
+        if !bool_flag {
+            return arg;
+        }
+        arg.num_args(0..=1)
+            .require_equals(true)
+            .default_missing_value("true")
+            .value_name("BOOL")
+            .value_parser(ValueParser::new(values::go_bool))
+    })
+}
+
+/// The reference server takes `--secure_port` for `--secure-port`.
+fn dashed(argument: OsString) -> OsString {
+    let Some(text) = argument.to_str().filter(|text| text.starts_with("--")) else { return argument };
+    let (name, value) = text.split_once('=').map_or((text, None), |(name, value)| (name, Some(value)));
+    if !name.contains('_') {
+        return argument;
+    }
+    let name = name.replace('_', "-");
+    value.map_or_else(|| name.clone(), |value| format!("{name}={value}")).into()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,254 @@
+//! The value types of flags: each is parsed once, with an error that says what was expected.
+
+use std::fmt;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::str::FromStr;
+use std::time::Duration;
+
+/// Parses a duration as Go writes it: `300ms`, `1m30s`, `1.5h`, `0`.
+pub fn go_duration(text: &str) -> Result<Duration, String> {
+    let wrong = || format!("\"{text}\" is no duration such as 300ms, 90s or 1m30s");
+    if text == "0" {
+        return Ok(Duration::ZERO);
+    }
+    if text.starts_with('-') {
+        return Err(format!("\"{text}\" is negative"));
+    }
+    let mut rest = text.strip_prefix('+').unwrap_or(text);
+    if rest.is_empty() {
+        return Err(wrong());
+    }
+    let mut total = Duration::ZERO;
+    while !rest.is_empty() {
+        let digits = rest.find(|c: char| !c.is_ascii_digit() && c != '.').ok_or_else(wrong)?;
+        let (number, tail) = rest.split_at(digits);
+        let unit_end = tail.find(|c: char| c.is_ascii_digit() || c == '.').unwrap_or(tail.len());
+        let (unit, tail) = tail.split_at(unit_end);
+        let unit_seconds = match unit {
+            "ns" => 1e-9,
+            "us" | "µs" | "μs" => 1e-6,
+            "ms" => 1e-3,
+            "s" => 1.0,
+            "m" => 60.0,
+            "h" => 3_600.0,
+            _ => return Err(wrong()),
+        };
+        let number: f64 = number.parse().map_err(|_| wrong())?;
+        let part = Duration::try_from_secs_f64(number * unit_seconds).map_err(|_| wrong())?;
+        total = total.checked_add(part).ok_or_else(wrong)?;
+        rest = tail;
+    }
+    Ok(total)
+}
+
+/// Parses a boolean as Go does.
+pub fn go_bool(text: &str) -> Result<bool, String> {
+    match text {
+        "1" | "t" | "T" | "true" | "TRUE" | "True" => Ok(true),
+        "0" | "f" | "F" | "false" | "FALSE" | "False" => Ok(false),
+        _ => Err(format!("\"{text}\" is neither true nor false")),
+    }
+}
+
+/// A block of addresses, such as `10.0.0.0/24`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct IpRange {
+    /// The first address of the block.
+    pub network: IpAddr,
+    /// How many leading bits all its addresses share.
+    pub prefix: u8,
+}
+
+impl IpRange {
+    /// The first address that a service may have: the API server's own.
+    pub fn first_service(&self) -> IpAddr {
+        match self.network {
+            IpAddr::V4(network) => Ipv4Addr::from_bits(network.to_bits() | 1).into(),
+            IpAddr::V6(network) => Ipv6Addr::from_bits(network.to_bits() | 1).into(),
+        }
+    }
+
+    /// Whether `address` lies in the block.
+    pub fn contains(&self, address: IpAddr) -> bool {
+        match (self.network, address) {
+            (IpAddr::V4(_), IpAddr::V4(_)) | (IpAddr::V6(_), IpAddr::V6(_)) => {
+                mask(address, self.prefix) == self.network
+            }
+            _ => false,
+        }
+    }
+}
+
+fn mask(address: IpAddr, prefix: u8) -> IpAddr {
+    let prefix = u32::from(prefix);
+    match address {
+        IpAddr::V4(v4) => {
+            let kept = u32::MAX.checked_shl(32 - prefix).unwrap_or(0);
+            Ipv4Addr::from_bits(v4.to_bits() & kept).into()
+        }
+        IpAddr::V6(v6) => {
+            let kept = u128::MAX.checked_shl(128 - prefix).unwrap_or(0);
+            Ipv6Addr::from_bits(v6.to_bits() & kept).into()
+        }
+    }
+}
+
+impl FromStr for IpRange {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<IpRange, String> {
+        let wrong = || format!("\"{text}\" is no address range such as 10.0.0.0/24");
+        let (address, prefix) = text.split_once('/').ok_or_else(wrong)?;
+        let address: IpAddr = address.parse().map_err(|_| wrong())?;
+        let prefix: u8 = prefix.parse().map_err(|_| wrong())?;
+        if prefix > if address.is_ipv4() { 32 } else { 128 } {
+            return Err(wrong());
+        }
+        Ok(IpRange { network: mask(address, prefix), prefix })
+    }
+}
+
+impl fmt::Display for IpRange {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.network, self.prefix)
+    }
+}
+
+/// Ports from `first` to `last`, both included.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PortRange {
+    /// The lowest port.
+    pub first: u16,
+    /// The highest port.
+    pub last: u16,
+}
+
+impl FromStr for PortRange {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<PortRange, String> {
+        let wrong = || format!("\"{text}\" is no port range such as 30000-32767 or 30000+100");
+        let number = |text: &str| text.trim().parse::<u16>().map_err(|_| wrong());
+        let (first, last) = if let Some((first, last)) = text.split_once('-') {
+            (number(first)?, number(last)?)
+        } else if let Some((first, more)) = text.split_once('+') {
+            let first = number(first)?;
+            (first, first.checked_add(number(more)?).ok_or_else(wrong)?)
+        } else {
+            let one = number(text)?;
+            (one, one)
+        };
+        if first > last {
+            return Err(wrong());
+        }
+        Ok(PortRange { first, last })
+    }
+}
+
+impl fmt::Display for PortRange {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}-{}", self.first, self.last)
+    }
+}
+
+/// One entry of `--runtime-config`: an API version, or `api/all` and the like, on or off.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RuntimeSetting {
+    /// A group/version, a group/version/resource, or one of `api/all`, `api/ga`, `api/beta`, `api/alpha`, `api/legacy`.
+    pub key: String,
+    /// Whether it is served.
+    pub enabled: bool,
+}
+
+impl FromStr for RuntimeSetting {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<RuntimeSetting, String> {
+        let (key, value) = text.split_once('=').unwrap_or((text, "true"));
+        let key = key.trim();
+        if key.is_empty() {
+            return Err(format!("\"{text}\" is no entry such as api/beta=true or batch/v1=false"));
+        }
+        let value = value.trim();
+        let enabled = if value.is_empty() { true } else { go_bool(value)? };
+        Ok(RuntimeSetting { key: key.to_owned(), enabled })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn durations_are_read_as_go_writes_them() {
+        let table = [
+            ("0", 0),
+            ("1m30s", 90_000),
+            ("1.5h", 5_400_000),
+            ("300ms", 300),
+            ("+2s", 2_000),
+            ("1h0m0.5s", 3_600_500),
+        ];
+        for (text, millis) in table {
+            assert_eq!(go_duration(text), Ok(Duration::from_millis(millis)), "{text}");
+        }
+        for text in ["", "5", "-3s", "1x", "s", "1..2s", "99999999999999999999h", "+", "1 s"] {
+            assert!(go_duration(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn ranges_know_their_first_service_address() {
+        let range: IpRange = "10.96.7.9/16".parse().unwrap();
+        assert_eq!(range.to_string(), "10.96.0.0/16");
+        assert_eq!(range.first_service().to_string(), "10.96.0.1");
+        assert!(range.contains("10.96.255.1".parse().unwrap()));
+        assert!(!range.contains("10.97.0.1".parse().unwrap()));
+        assert!(!range.contains("::1".parse().unwrap()));
+        let range: IpRange = "fd00::/108".parse().unwrap();
+        assert_eq!(range.first_service().to_string(), "fd00::1");
+        for text in ["10.0.0.0", "10.0.0.0/33", "x/8", "fd00::/129", "/"] {
+            assert!(text.parse::<IpRange>().is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn port_ranges_have_three_spellings() {
+        for (text, first, last) in [("1-5", 1, 5), ("30000+100", 30_000, 30_100), ("80", 80, 80)] {
+            assert_eq!(text.parse(), Ok(PortRange { first, last }), "{text}");
+        }
+        for text in ["5-1", "65000+1000", "70000", "", "a-b"] {
+            assert!(text.parse::<PortRange>().is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_bare_runtime_key_is_on() {
+        for (text, key, enabled) in
+            [("api/all", "api/all", true), ("batch/v1=", "batch/v1", true), ("v1=false", "v1", false)]
+        {
+            assert_eq!(text.parse(), Ok(RuntimeSetting { key: key.into(), enabled }));
+        }
+        assert!("=true".parse::<RuntimeSetting>().is_err());
+        assert!("v1=maybe".parse::<RuntimeSetting>().is_err());
+    }
+
+    proptest! {
+        #[test]
+        fn no_text_breaks_a_parser(text in ".{0,24}") {
+            let _ = go_duration(&text);
+            let _ = text.parse::<IpRange>();
+            let _ = text.parse::<PortRange>();
+            let _ = text.parse::<RuntimeSetting>();
+        }
+
+        #[test]
+        fn a_range_contains_its_own_addresses(bits: u32, prefix in 0u8..=32) {
+            let range: IpRange = format!("{}/{prefix}", Ipv4Addr::from_bits(bits)).parse().unwrap();
+            prop_assert!(range.contains(Ipv4Addr::from_bits(bits).into()));
+            prop_assert!(range.contains(range.network));
+        }
+    }
+}

@@ -1,0 +1,95 @@
+//! Ending connections without cutting requests, and knowing when all have ended.
+
+use std::sync::Arc;
+
+use tokio::sync::watch;
+
+/// A flag that turns once, and wakes everybody who waits for it. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct Drain(Arc<watch::Sender<bool>>);
+
+impl Default for Drain {
+    fn default() -> Drain {
+        Drain(Arc::new(watch::Sender::new(false)))
+    }
+}
+
+impl Drain {
+    /// Asks every connection to finish what is in flight and go.
+    pub fn begin(&self) {
+        self.0.send_replace(true);
+    }
+
+    /// Waits until [`Drain::begin`] was called.
+    pub async fn begun(&self) {
+        // The sender lives in self, so that waiting cannot fail.
+        let _ = self.0.subscribe().wait_for(|begun| *begun).await;
+    }
+}
+
+/// Counts what is alive: open connections, started workers. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct Tally(Arc<watch::Sender<usize>>);
+
+impl Default for Tally {
+    fn default() -> Tally {
+        Tally(Arc::new(watch::Sender::new(0)))
+    }
+}
+
+impl Tally {
+    /// Counts one more, until the guard is dropped.
+    pub fn enter(&self) -> Counted {
+        self.0.send_modify(|count| *count += 1);
+        Counted(self.clone())
+    }
+
+    /// How many there are now.
+    pub fn count(&self) -> usize {
+        *self.0.borrow()
+    }
+
+    /// Waits until the count is as wanted.
+    pub async fn until(&self, wanted: impl Fn(usize) -> bool) {
+        let _ = self.0.subscribe().wait_for(|count| wanted(*count)).await;
+    }
+}
+
+/// One that a [`Tally`] counts.
+#[derive(Debug)]
+pub struct Counted(Tally);
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.0.0.send_modify(|count| *count = count.saturating_sub(1));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures::FutureExt as _;
+
+    use super::*;
+
+    #[actix_rt::test]
+    async fn a_drain_is_seen_by_those_who_wait_and_by_those_who_come_later() {
+        let drain = Drain::default();
+        assert!(drain.begun().now_or_never().is_none());
+        let (waiting, other) = (drain.clone(), drain.clone());
+        let waiting = actix_rt::spawn(async move { waiting.begun().await });
+        other.begin();
+        waiting.await.unwrap();
+        assert!(drain.begun().now_or_never().is_some());
+    }
+
+    #[actix_rt::test]
+    async fn a_tally_knows_who_is_left() {
+        let tally = Tally::default();
+        let (one, two) = (tally.enter(), tally.enter());
+        assert_eq!(tally.count(), 2);
+        drop(one);
+        assert!(tally.until(|count| count == 0).now_or_never().is_none());
+        drop(two);
+        tally.until(|count| count == 0).await;
+    }
+}

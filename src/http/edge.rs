@@ -1,0 +1,227 @@
+//! The edge as a whole: workers that take connections from the listening socket and drive them.
+
+use std::fmt::Debug;
+use std::io;
+use std::net::{SocketAddr, TcpListener};
+use std::rc::Rc;
+use std::time::Duration;
+
+use actix_http::body::{BoxBody, MessageBody};
+use actix_http::{Request, Response};
+use actix_rt::net::TcpStream;
+use actix_service::{IntoServiceFactory, Service, ServiceFactory, fn_factory, fn_service};
+use actix_web::dev::AppConfig;
+use pilothouse_actors::clock::Clock;
+use tokio::sync::oneshot;
+use tokio::time::timeout;
+
+use super::app::App;
+use super::drain::{Counted, Drain, Tally};
+use super::h1::H1;
+use super::h2::H2;
+use super::h2_stream::Dates;
+use super::tls::Tls;
+use crate::config::Config;
+use crate::limits;
+
+/// A bound socket and everything needed to serve it, except the application.
+pub struct Edge {
+    listener: TcpListener,
+    workers: usize,
+    plan: Plan,
+}
+
+/// What every worker is made from.
+#[derive(Clone)]
+struct Plan {
+    tls: Tls,
+    clock: Clock,
+    max_streams: u32,
+    goaway_chance: f64,
+    drain: Drain,
+    connections: Tally,
+    started: Tally,
+}
+
+/// What the connections of one worker share. Cheap to clone.
+#[derive(Clone)]
+struct Worker {
+    tls: Tls,
+    h1: H1,
+    h2: H2,
+    connections: Tally,
+    /// Counts the worker until its last connection and its service are gone.
+    _alive: Rc<Counted>,
+}
+
+impl Edge {
+    /// An edge that serves `listener` as `config` says.
+    pub fn new(listener: TcpListener, tls: Tls, config: &Config, clock: Clock) -> Edge {
+        let plan = Plan {
+            tls,
+            clock,
+            max_streams: config.streams_per_connection(),
+            goaway_chance: config.serving.goaway_chance,
+            drain: Drain::default(),
+            connections: Tally::default(),
+            started: Tally::default(),
+        };
+        Edge { listener, workers: config.workers(), plan }
+    }
+
+    /// The number of workers: `factory` of [`Edge::serve`] runs once on the thread of each, all at the same time.
+    pub fn workers(&self) -> usize {
+        self.workers
+    }
+
+    /// The open connections of all workers.
+    pub fn connections(&self) -> Tally {
+        self.plan.connections.clone()
+    }
+
+    /// Starts the workers, each with an application that `factory` makes on its thread. Must be called inside an
+    /// actix System. The application finds the other end of the connection as [`super::peer::Peer`] in the extensions
+    /// of each request.
+    pub fn serve<F, I, S, B>(self, factory: F) -> io::Result<Serving>
+    where
+        F: Fn() -> I + Send + Clone + 'static,
+        I: IntoServiceFactory<S, Request>,
+        S: ServiceFactory<Request, Config = AppConfig> + 'static,
+        S::Service: 'static,
+        S::Response: Into<Response<B>>,
+        S::Error: Into<Response<BoxBody>>,
+        S::InitError: Debug,
+        <S::Service as Service<Request>>::Future: 'static,
+        B: MessageBody + 'static,
+    {
+        let Edge { listener, workers, plan } = self;
+        let address = listener.local_addr()?;
+        let of_workers = plan.clone();
+        let server = actix_server::Server::build()
+            .workers(workers)
+            .max_concurrent_connections(limits::CONNECTIONS_PER_WORKER)
+            .disable_signals()
+            .listen("api", listener, move || {
+                let (factory, plan) = (factory.clone(), of_workers.clone());
+                fn_factory(move || {
+                    let (application, plan) = (factory().into_factory(), plan.clone());
+                    async move {
+                        let made = application.new_service(AppConfig::default()).await;
+                        let app = App::new(made.map_err(|error| {
+                            tracing::error!(?error, "a worker could not make its application");
+                        })?);
+                        let worker = plan.worker(app).await?;
+                        Ok::<_, ()>(fn_service(move |io: TcpStream| worker.clone().connection(io)))
+                    }
+                })
+            })?
+            .run();
+        let handle = server.handle();
+        let ended = run(server)?;
+        let Plan { drain, connections, started, .. } = plan;
+        Ok(Serving { address, workers, handle, ended: Some(ended), drain, connections, started })
+    }
+}
+
+/// Runs the server on a thread of its own: its first poll blocks until every worker has made its application, and
+/// applications may talk to actors of the System's own thread meanwhile.
+fn run(server: actix_server::Server) -> io::Result<oneshot::Receiver<io::Result<()>>> {
+    let (tell, ended) = oneshot::channel();
+    let spawned = actix_rt::Arbiter::new().spawn(async move {
+        let _ = tell.send(server.await);
+        actix_rt::Arbiter::current().stop();
+    });
+    if spawned { Ok(ended) } else { Err(io::Error::other("the thread of the server has ended")) }
+}
+
+impl Plan {
+    async fn worker(self, app: App) -> Result<Worker, ()> {
+        let Plan { tls, clock, max_streams, goaway_chance, drain, connections, started } = self;
+        let h1 = H1::new(app.clone(), drain.clone()).await?;
+        let h2 = H2 { app, drain, dates: Rc::new(Dates::new(clock)), max_streams, goaway_chance };
+        Ok(Worker { tls, h1, h2, connections, _alive: Rc::new(started.enter()) })
+    }
+}
+
+impl Worker {
+    /// Serves a connection until it ends.
+    async fn connection(self, io: TcpStream) -> Result<(), ()> {
+        let _open = self.connections.enter();
+        self.drive(io).await;
+        Ok(())
+    }
+
+    async fn drive(&self, io: TcpStream) {
+        if let Err(error) = io.set_nodelay(true) {
+            tracing::debug!(%error, "a connection cannot be made prompt");
+        }
+        let stream = match timeout(limits::HANDSHAKE, self.tls.accept(io)).await {
+            Ok(Ok(stream)) => stream,
+            Ok(Err(error)) => return tracing::debug!(%error, "a TLS handshake failed"),
+            Err(_) => return tracing::debug!("a TLS handshake took too long"),
+        };
+        if stream.is_http2() {
+            self.h2.drive(stream).await;
+        } else {
+            self.h1.drive(stream).await;
+        }
+    }
+}
+
+/// An edge that serves.
+pub struct Serving {
+    address: SocketAddr,
+    workers: usize,
+    handle: actix_server::ServerHandle,
+    ended: Option<oneshot::Receiver<io::Result<()>>>,
+    drain: Drain,
+    connections: Tally,
+    started: Tally,
+}
+
+impl Serving {
+    /// Where it listens.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// The open connections of all workers.
+    pub fn connections(&self) -> Tally {
+        self.connections.clone()
+    }
+
+    /// Waits until every worker has its application, or says why that will not be.
+    pub async fn started(&mut self) -> io::Result<()> {
+        let (started, workers) = (self.started.clone(), self.workers);
+        tokio::select! {
+            () = started.until(|count| count >= workers) => Ok(()),
+            ended = self.ended() => Err(ended.err().unwrap_or_else(|| io::Error::other("the server has ended"))),
+        }
+    }
+
+    /// Waits until the server ends, which it does only after [`Serving::stop`] or when it breaks.
+    pub async fn ended(&mut self) -> io::Result<()> {
+        let Some(ended) = &mut self.ended else { return Ok(()) };
+        let result = ended.await.unwrap_or_else(|_| Err(io::Error::other("the server has died")));
+        self.ended = None;
+        result
+    }
+
+    /// Takes no more connections; those that are open go on.
+    pub async fn pause(&self) {
+        self.handle.pause().await;
+    }
+
+    /// Asks every connection to finish and go, and waits for that as long as `patience`. Says how many are left.
+    pub async fn drain(&self, patience: Duration) -> usize {
+        self.drain.begin();
+        let _ = timeout(patience, self.connections.until(|count| count == 0)).await;
+        self.connections.count()
+    }
+
+    /// Cuts what is left and stops the workers.
+    pub async fn stop(self) {
+        self.handle.stop(false).await;
+        let _ = timeout(limits::DISCONNECT, self.started.until(|count| count == 0)).await;
+    }
+}

@@ -1,0 +1,236 @@
+//! HTTP/2 connections: ours and not actix-http's, because a watch may be silent for hours. A stream that its client
+//! resets, or whose connection is gone, ends its handler and its body at once; the number of streams is bounded; a
+//! stopping server says so with GOAWAY and lets what is in flight finish.
+
+use std::cell::Cell;
+use std::future::poll_fn;
+use std::pin::{Pin, pin};
+use std::rc::Rc;
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
+use futures::Future as _;
+use h2::server::{Builder, Connection};
+use h2::{Ping, PingPong};
+use tokio::time::{Instant, Sleep, sleep, timeout};
+
+use super::app::App;
+use super::drain::Drain;
+use super::h2_stream::{self, Dates};
+use super::tls::TlsStream;
+use crate::limits;
+
+/// What the connections of one worker have in common. Cheap to clone.
+#[derive(Clone)]
+pub(super) struct H2 {
+    pub(super) app: App,
+    pub(super) drain: Drain,
+    pub(super) dates: Rc<Dates>,
+    /// Streams that a client may have open at once.
+    pub(super) max_streams: u32,
+    /// Chance that a request makes its connection go, from 0 to 1.
+    pub(super) goaway_chance: f64,
+}
+
+/// How far the end of a connection is.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Phase {
+    /// New streams are welcome.
+    Open,
+    /// GOAWAY was sent: streams in flight finish, then the connection ends.
+    Leaving,
+}
+
+impl H2 {
+    /// Serves a connection until it ends.
+    pub(super) async fn drive(&self, io: TlsStream) {
+        let address = io.peer.address;
+        if let Err(error) = self.serve(io).await {
+            tracing::debug!(%error, ?address, "an HTTP/2 connection ended");
+        }
+    }
+
+    async fn serve(&self, io: TlsStream) -> Result<(), h2::Error> {
+        let peer = io.peer.clone();
+        let Ok(connection) = timeout(limits::HANDSHAKE, self.settings().handshake(io)).await else {
+            return Ok(());
+        };
+        let mut connection: Connection<TlsStream, Bytes> = connection?;
+        let mut pulse = Pulse::new(connection.ping_pong());
+        let mut told_to_go = pin!(self.drain.begun());
+        let mut linger = pin!(sleep(limits::DRAIN_LINGER));
+        let mut phase = Phase::Open;
+        let load = Rc::new(Load::default());
+        loop {
+            let leave = tokio::select! {
+                accepted = connection.accept() => {
+                    let Some(accepted) = accepted else { return Ok(()) };
+                    let (request, respond) = accepted?;
+                    let (app, dates) = (self.app.clone(), Rc::clone(&self.dates));
+                    actix_rt::spawn(h2_stream::serve(app, request, respond, peer.clone(), dates, load.enter()));
+                    self.draws_goaway()
+                }
+                () = &mut told_to_go, if phase == Phase::Open => true,
+                () = &mut linger, if phase == Phase::Leaving => {
+                    // A polite peer closes once its streams are done; this one does not.
+                    if load.is_empty() {
+                        return Ok(());
+                    }
+                    linger.as_mut().reset(Instant::now() + limits::DRAIN_LINGER);
+                    false
+                }
+                beat = pulse.beat() => match beat {
+                    Beat::Lost => return Ok(()),
+                    Beat::Alive => load.idle_too_long(),
+                },
+            };
+            if leave && phase == Phase::Open {
+                phase = Phase::Leaving;
+                connection.graceful_shutdown();
+                linger.as_mut().reset(Instant::now() + limits::DRAIN_LINGER);
+            }
+        }
+    }
+
+    fn settings(&self) -> Builder {
+        let mut builder = Builder::new();
+        builder
+            .max_concurrent_streams(self.max_streams)
+            .max_header_list_size(limits::HEADER_BYTES)
+            .initial_window_size(limits::STREAM_WINDOW_BYTES)
+            .initial_connection_window_size(limits::CONNECTION_WINDOW_BYTES)
+            .max_send_buffer_size(limits::SEND_BUFFER_BYTES)
+            .max_pending_accept_reset_streams(limits::RESETS_BEFORE_ACCEPT)
+            .max_concurrent_reset_streams(limits::RESETS_REMEMBERED)
+            .max_local_error_reset_streams(Some(limits::RESETS_FOR_ERRORS));
+        builder
+    }
+
+    fn draws_goaway(&self) -> bool {
+        if self.goaway_chance <= 0.0 {
+            return false;
+        }
+        let mut drawn = [0; 4];
+        openssl::rand::rand_bytes(&mut drawn).is_ok()
+            && f64::from(u32::from_be_bytes(drawn)) / f64::from(u32::MAX) < self.goaway_chance
+    }
+}
+
+/// The streams of one connection.
+#[derive(Default)]
+pub(super) struct Load {
+    open: Cell<usize>,
+    ever: Cell<u64>,
+    /// `ever` at the last beat.
+    seen: Cell<u64>,
+    /// Beats in a row without any stream.
+    quiet: Cell<u32>,
+}
+
+impl Load {
+    fn enter(self: &Rc<Self>) -> InFlight {
+        self.open.set(self.open.get() + 1);
+        self.ever.set(self.ever.get() + 1);
+        InFlight(Rc::clone(self))
+    }
+
+    fn is_empty(&self) -> bool {
+        self.open.get() == 0
+    }
+
+    /// Asked once per beat.
+    fn idle_too_long(&self) -> bool {
+        let busy = !self.is_empty() || self.ever.get() != self.seen.get();
+        self.seen.set(self.ever.get());
+        self.quiet.set(if busy { 0 } else { self.quiet.get() + 1 });
+        limits::PING_EVERY * self.quiet.get() >= limits::IDLE
+    }
+}
+
+/// A stream that is being served.
+pub(super) struct InFlight(Rc<Load>);
+
+impl Drop for InFlight {
+    fn drop(&mut self) {
+        self.0.open.set(self.0.open.get().saturating_sub(1));
+    }
+}
+
+/// What a ping has shown.
+#[derive(Debug, PartialEq, Eq)]
+enum Beat {
+    /// The peer has answered.
+    Alive,
+    /// The peer has not answered in time, or the connection is gone.
+    Lost,
+}
+
+/// Asks the peer from time to time whether it still lives: a network that drops packets silently would otherwise
+/// leave its watches here for ever.
+struct Pulse {
+    pings: Option<PingPong>,
+    asked: bool,
+    timer: Pin<Box<Sleep>>,
+}
+
+impl Pulse {
+    fn new(pings: Option<PingPong>) -> Pulse {
+        Pulse { pings, asked: false, timer: Box::pin(sleep(limits::PING_EVERY)) }
+    }
+
+    /// Waits for the next answer or its absence. Can be dropped and called again.
+    async fn beat(&mut self) -> Beat {
+        poll_fn(|cx| self.poll(cx)).await
+    }
+
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Beat> {
+        let Some(pings) = &mut self.pings else { return Poll::Pending };
+        loop {
+            if self.asked {
+                match pings.poll_pong(cx) {
+                    Poll::Ready(Ok(_)) => {
+                        self.asked = false;
+                        self.timer.as_mut().reset(Instant::now() + limits::PING_EVERY);
+                        return Poll::Ready(Beat::Alive);
+                    }
+                    Poll::Ready(Err(_)) => return Poll::Ready(Beat::Lost),
+                    Poll::Pending => return self.timer.as_mut().poll(cx).map(|()| Beat::Lost),
+                }
+            }
+            if self.timer.as_mut().poll(cx).is_pending() {
+                return Poll::Pending;
+            }
+            if pings.send_ping(Ping::opaque()).is_err() {
+                return Poll::Ready(Beat::Lost);
+            }
+            self.asked = true;
+            self.timer.as_mut().reset(Instant::now() + limits::PING_ANSWER);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_connection_is_idle_after_enough_beats_without_a_stream() {
+        let load = Rc::new(Load::default());
+        let beats = limits::IDLE.as_secs() / limits::PING_EVERY.as_secs();
+        for _ in 1..beats {
+            assert!(!load.idle_too_long());
+        }
+        // A stream that came and went between two beats counts as life.
+        drop(load.enter());
+        for _ in 0..beats {
+            assert!(!load.idle_too_long());
+        }
+        assert!(load.idle_too_long());
+        let watching = load.enter();
+        for _ in 0..10 * beats {
+            assert!(!load.idle_too_long());
+        }
+        drop(watching);
+        assert!(load.is_empty());
+    }
+}

@@ -1,0 +1,231 @@
+//! One HTTP/2 stream: a request becomes an answer. Whatever is waited for, the client's reset is waited for as well.
+
+use std::cell::RefCell;
+use std::future::{Future as _, poll_fn};
+use std::pin::{Pin, pin};
+use std::rc::Rc;
+use std::task::Poll;
+use std::time::{Duration, UNIX_EPOCH};
+
+use actix_http::body::{BodySize, BoxBody, MessageBody as _};
+use actix_http::header::{self, HeaderValue, HttpDate};
+use actix_http::{Payload, Request, Response, ResponseHead};
+use bytes::Bytes;
+use h2::server::SendResponse;
+use h2::{Reason, RecvStream, SendStream};
+use http::{Method, StatusCode};
+use pilothouse_actors::clock::Clock;
+use tokio::time::timeout;
+
+use super::app::App;
+use super::h2::InFlight;
+use super::peer::Peer;
+use crate::limits;
+
+/// Serves one stream. `_in_flight` says for how long.
+pub(super) async fn serve(
+    app: App,
+    request: http::Request<RecvStream>,
+    mut respond: SendResponse<Bytes>,
+    peer: Peer,
+    dates: Rc<Dates>,
+    _in_flight: InFlight,
+) {
+    let head_only = request.method() == Method::HEAD;
+    let answered = {
+        let mut handling = pin!(app.call(convert(request, &peer), peer));
+        // The handler is dropped at the end of this block: a reset cancels what it was doing.
+        poll_fn(|cx| match respond.poll_reset(cx) {
+            Poll::Ready(_) => Poll::Ready(None),
+            Poll::Pending => handling.as_mut().poll(cx).map(Some),
+        })
+        .await
+    };
+    let Some(response) = answered else { return };
+    let (response, body) = response.into_parts();
+    let size = wire_size(response.status(), body.size());
+    let last = head_only || matches!(size, BodySize::None | BodySize::Sized(0));
+    match respond.send_response(head(&response, size, &dates), last) {
+        Ok(stream) if !last => send(stream, body, size).await,
+        Ok(_) => {}
+        Err(error) => tracing::debug!(%error, "an answer could not be sent"),
+    }
+}
+
+fn convert(request: http::Request<RecvStream>, peer: &Peer) -> Request {
+    let (parts, body) = request.into_parts();
+    let payload = if body.is_end_stream() { Payload::None } else { Payload::from(body) };
+    let mut request = Request::with_payload(payload);
+    let head = request.head_mut();
+    head.uri = parts.uri;
+    head.method = parts.method;
+    head.version = parts.version;
+    head.headers = parts.headers.into();
+    head.peer_addr = peer.address;
+    request
+}
+
+/// What is known of the body once the status has had its say.
+fn wire_size(status: StatusCode, size: BodySize) -> BodySize {
+    match status {
+        StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED => BodySize::None,
+        _ => size,
+    }
+}
+
+/// The head of an answer, without what only HTTP/1.1 knows.
+fn head(response: &Response<()>, size: BodySize, dates: &Dates) -> http::Response<()> {
+    let ResponseHead { status, .. } = response.head();
+    let mut wire = http::Response::new(());
+    *wire.status_mut() = *status;
+    let headers = wire.headers_mut();
+    for (name, value) in response.headers() {
+        let hop_by_hop = [
+            header::CONNECTION,
+            header::TRANSFER_ENCODING,
+            header::UPGRADE,
+            header::HeaderName::from_static("keep-alive"),
+            header::HeaderName::from_static("proxy-connection"),
+        ];
+        if !hop_by_hop.contains(name) {
+            headers.append(name.clone(), value.clone());
+        }
+    }
+    match size {
+        BodySize::Sized(length) => {
+            headers.insert(header::CONTENT_LENGTH, HeaderValue::from(length));
+        }
+        BodySize::None => {
+            headers.remove(header::CONTENT_LENGTH);
+        }
+        BodySize::Stream => {}
+    }
+    if !headers.contains_key(header::DATE)
+        && let Some(date) = dates.now()
+    {
+        headers.insert(header::DATE, date);
+    }
+    wire
+}
+
+/// Why a body stopped being sent.
+enum Gone {
+    /// The client reset the stream, or the connection is gone, or the client reads nothing.
+    Client,
+    /// The body broke, and the client must not take what it got for the whole.
+    Body,
+}
+
+async fn send(mut stream: SendStream<Bytes>, body: BoxBody, size: BodySize) {
+    match send_all(&mut stream, body, size).await {
+        Ok(()) => {}
+        Err(Gone::Client) => stream.send_reset(Reason::CANCEL),
+        Err(Gone::Body) => stream.send_reset(Reason::INTERNAL_ERROR),
+    }
+}
+
+async fn send_all(stream: &mut SendStream<Bytes>, body: BoxBody, size: BodySize) -> Result<(), Gone> {
+    let mut body = pin!(body);
+    let mut left = if let BodySize::Sized(length) = size { Some(length) } else { None };
+    loop {
+        let chunk = poll_fn(|cx| match stream.poll_reset(cx) {
+            Poll::Ready(_) => Poll::Ready(Err(Gone::Client)),
+            Poll::Pending => Pin::new(&mut body).poll_next(cx).map(Ok),
+        })
+        .await?;
+        let chunk = match chunk {
+            None if left.is_some_and(|left| left > 0) => return Err(Gone::Body),
+            None => return stream.send_data(Bytes::new(), true).map_err(|_| Gone::Client),
+            Some(Err(error)) => {
+                tracing::debug!(%error, "the body of an answer broke");
+                return Err(Gone::Body);
+            }
+            Some(Ok(chunk)) if chunk.is_empty() => continue,
+            Some(Ok(chunk)) => chunk,
+        };
+        if let Some(left) = &mut left {
+            *left = left.checked_sub(chunk.len() as u64).ok_or(Gone::Body)?;
+        }
+        // The last frame of a body of known size says that it is the last: one frame less for every small answer.
+        let last = left == Some(0);
+        push(stream, chunk, last).await?;
+        if last {
+            return Ok(());
+        }
+    }
+}
+
+/// Hands a chunk to the connection as fast as the client takes it.
+async fn push(stream: &mut SendStream<Bytes>, mut chunk: Bytes, last: bool) -> Result<(), Gone> {
+    while !chunk.is_empty() {
+        stream.reserve_capacity(chunk.len());
+        let room = poll_fn(|cx| {
+            if stream.poll_reset(cx).is_ready() {
+                return Poll::Ready(None);
+            }
+            stream.poll_capacity(cx).map(|room| room.and_then(Result::ok))
+        });
+        let Ok(Some(room)) = timeout(limits::RESPONSE_STALL, room).await else { return Err(Gone::Client) };
+        let part = chunk.split_to(room.min(chunk.len()));
+        if !part.is_empty() {
+            let end = last && chunk.is_empty();
+            stream.send_data(part, end).map_err(|_| Gone::Client)?;
+        }
+    }
+    Ok(())
+}
+
+/// The Date header of the present second, made once a second and not once an answer.
+pub(super) struct Dates {
+    clock: Clock,
+    made: RefCell<Option<(u64, HeaderValue)>>,
+}
+
+impl Dates {
+    pub(super) fn new(clock: Clock) -> Dates {
+        Dates { clock, made: RefCell::new(None) }
+    }
+
+    fn now(&self) -> Option<HeaderValue> {
+        let second = self.clock.now().seconds();
+        let mut made = self.made.borrow_mut();
+        if made.as_ref().is_none_or(|(at, _)| *at != second) {
+            let date = HttpDate::from(UNIX_EPOCH + Duration::from_secs(second)).to_string();
+            *made = HeaderValue::try_from(date).ok().map(|date| (second, date));
+        }
+        made.as_ref().map(|(_, date)| date.clone())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use pilothouse_actors::clock::Timestamp;
+
+    use super::*;
+
+    #[test]
+    fn dates_follow_the_clock() {
+        let clock = Clock::manual(Timestamp(784_111_777_000_000));
+        let dates = Dates::new(clock.clone());
+        assert_eq!(dates.now().unwrap(), "Sun, 06 Nov 1994 08:49:37 GMT");
+        clock.advance(Duration::from_secs(1));
+        assert_eq!(dates.now().unwrap(), "Sun, 06 Nov 1994 08:49:38 GMT");
+    }
+
+    #[test]
+    fn headers_of_http1_stay_behind_and_the_length_is_right() {
+        let dates = Dates::new(Clock::manual(Timestamp(0)));
+        let mut response = Response::new(StatusCode::OK).drop_body();
+        for (name, value) in
+            [("connection", "close"), ("keep-alive", "x"), ("content-length", "7"), ("etag", "e")]
+        {
+            response.headers_mut().insert(name.parse().unwrap(), HeaderValue::from_static(value));
+        }
+        let wire = head(&response, BodySize::Sized(5), &dates);
+        let names: Vec<_> = wire.headers().keys().map(|name| name.as_str()).collect();
+        assert!(!names.contains(&"connection") && !names.contains(&"keep-alive"), "{names:?}");
+        assert_eq!(wire.headers()["content-length"], "5");
+        assert_eq!(wire.headers()["etag"], "e");
+        assert!(head(&response, BodySize::None, &dates).headers().get("content-length").is_none());
+    }
+}

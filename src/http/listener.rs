@@ -1,0 +1,41 @@
+//! The listening socket, bound before anything else is done: a port in use is the most common mistake at start, and
+//! nothing should have been made or opened by then.
+
+use std::io;
+use std::net::{SocketAddr, TcpListener};
+
+use socket2::{Domain, Protocol, Socket, Type};
+
+use crate::limits;
+
+/// Listens on `address`. A server that is started again at once gets its port back, though connections of the last
+/// one still linger in the kernel.
+pub fn bind(address: SocketAddr) -> io::Result<TcpListener> {
+    let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
+    socket.set_reuse_address(true)?;
+    if address.is_ipv6() && address.ip().is_unspecified() {
+        // All addresses means those of both families, also where the system thinks otherwise.
+        socket.set_only_v6(false)?;
+    }
+    socket.set_nonblocking(true)?;
+    socket.bind(&address.into())?;
+    socket.listen(limits::LISTEN_BACKLOG)?;
+    Ok(socket.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_port_in_use_is_refused_and_a_port_just_left_is_given_again() {
+        let first = bind("127.0.0.1:0".parse().unwrap()).unwrap();
+        let address = first.local_addr().unwrap();
+        assert_eq!(bind(address).unwrap_err().kind(), io::ErrorKind::AddrInUse);
+        let client = std::net::TcpStream::connect(address).unwrap();
+        first.set_nonblocking(false).unwrap();
+        drop(first.accept().unwrap());
+        drop((first, client));
+        assert_eq!(bind(address).unwrap().local_addr().unwrap(), address);
+    }
+}

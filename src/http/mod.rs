@@ -1,0 +1,16 @@
+//! The edge: the only folder that knows actix-web.
+//!
+//! [`listener`] opens the socket, [`tls`] makes connections private, [`edge`] runs the workers and hands each
+//! connection to `h1` or `h2`, and these hand each request to the [`app`]. [`peer`] says who is at the other end,
+//! [`drain`] ends connections without cutting requests.
+
+pub mod app;
+mod body;
+pub mod drain;
+pub mod edge;
+mod h1;
+mod h2;
+mod h2_stream;
+pub mod listener;
+pub mod peer;
+pub mod tls;

@@ -1,0 +1,233 @@
+//! TLS: which versions and ciphers, which certificate, and how a connection becomes private.
+
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use actix_rt::net::TcpStream;
+use arc_swap::ArcSwap;
+use openssl::error::ErrorStack;
+use openssl::pkey::PKey;
+use openssl::ssl::{
+    AlpnError, Ssl, SslAcceptor, SslContext, SslContextBuilder, SslMethod, SslOptions, SslSessionCacheMode,
+    SslVerifyMode, SslVersion, select_next_proto,
+};
+use openssl::stack::Stack;
+use openssl::x509::X509;
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt as _, ReadBuf};
+use tokio_openssl::SslStream;
+
+use super::peer::{Peer, PeerCertificates};
+use crate::config::{Serving, TlsVersion};
+use crate::pki::Pki;
+
+const BOTH: &[u8] = b"\x02h2\x08http/1.1";
+const HTTP1: &[u8] = b"\x08http/1.1";
+/// What the reference server says to a client that speaks plain HTTP.
+const NOT_TLS: &[u8] = b"HTTP/1.0 400 Bad Request\r\n\r\nClient sent an HTTP request to an HTTPS server.\n";
+
+/// The cipher suites of TLS 1.2 by both their names: IANA's and OpenSSL's.
+const SUITES: &[(&str, &str)] = &[
+    ("TLS_ECDHE_ECDSA_WITH_AES_128_CBC_SHA", "ECDHE-ECDSA-AES128-SHA"),
+    ("TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256", "ECDHE-ECDSA-AES128-GCM-SHA256"),
+    ("TLS_ECDHE_ECDSA_WITH_AES_256_CBC_SHA", "ECDHE-ECDSA-AES256-SHA"),
+    ("TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384", "ECDHE-ECDSA-AES256-GCM-SHA384"),
+    ("TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305", "ECDHE-ECDSA-CHACHA20-POLY1305"),
+    ("TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256", "ECDHE-ECDSA-CHACHA20-POLY1305"),
+    ("TLS_ECDHE_RSA_WITH_AES_128_CBC_SHA", "ECDHE-RSA-AES128-SHA"),
+    ("TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256", "ECDHE-RSA-AES128-GCM-SHA256"),
+    ("TLS_ECDHE_RSA_WITH_AES_256_CBC_SHA", "ECDHE-RSA-AES256-SHA"),
+    ("TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384", "ECDHE-RSA-AES256-GCM-SHA384"),
+    ("TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305", "ECDHE-RSA-CHACHA20-POLY1305"),
+    ("TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305_SHA256", "ECDHE-RSA-CHACHA20-POLY1305"),
+    ("TLS_RSA_WITH_AES_128_CBC_SHA", "AES128-SHA"),
+    ("TLS_RSA_WITH_AES_128_GCM_SHA256", "AES128-GCM-SHA256"),
+    ("TLS_RSA_WITH_AES_256_CBC_SHA", "AES256-SHA"),
+    ("TLS_RSA_WITH_AES_256_GCM_SHA384", "AES256-GCM-SHA384"),
+];
+
+/// The cipher suites of TLS 1.3 have one name everywhere.
+const SUITES_13: &[&str] =
+    &["TLS_AES_128_GCM_SHA256", "TLS_AES_256_GCM_SHA384", "TLS_CHACHA20_POLY1305_SHA256"];
+
+/// Settings that make no TLS server.
+#[derive(Debug, thiserror::Error)]
+pub enum TlsError {
+    /// `--tls-cipher-suites` names something else.
+    #[error("--tls-cipher-suites: {0} is no cipher suite that this server knows")]
+    UnknownSuite(String),
+    /// OpenSSL refuses the certificate, its key or the ciphers.
+    #[error("cannot set up TLS: {0}")]
+    OpenSsl(#[from] ErrorStack),
+}
+
+/// How connections become private. The certificate can be replaced while the server runs: new connections use the
+/// new one. Cheap to clone.
+#[derive(Clone)]
+pub struct Tls(Arc<ArcSwap<SslContext>>);
+
+impl Tls {
+    /// TLS with the certificates of `pki`.
+    pub fn new(serving: &Serving, pki: &Pki) -> Result<Tls, TlsError> {
+        Ok(Tls(Arc::new(ArcSwap::from_pointee(context(serving, pki)?))))
+    }
+
+    /// Uses other certificates from the next connection on.
+    pub fn replace(&self, serving: &Serving, pki: &Pki) -> Result<(), TlsError> {
+        self.0.store(Arc::new(context(serving, pki)?));
+        Ok(())
+    }
+
+    /// Does the handshake.
+    pub(super) async fn accept(&self, io: TcpStream) -> io::Result<TlsStream> {
+        let address = io.peer_addr().ok();
+        let ssl = Ssl::new(&self.0.load())?;
+        let mut stream = SslStream::new(ssl, io)?;
+        if let Err(error) = Pin::new(&mut stream).accept().await {
+            let plain = error
+                .ssl_error()
+                .is_some_and(|stack| stack.errors().iter().any(|one| one.reason() == Some("http request")));
+            if plain {
+                // Best effort: the client made a mistake and may be gone already.
+                let _ = stream.get_mut().write_all(NOT_TLS).await;
+            }
+            return Err(io::Error::other(error));
+        }
+        let peer = Peer { address, certificates: PeerCertificates::of(stream.ssl()) };
+        Ok(TlsStream { stream, peer })
+    }
+}
+
+fn context(serving: &Serving, pki: &Pki) -> Result<SslContext, TlsError> {
+    let mut acceptor = SslAcceptor::mozilla_intermediate_v5(SslMethod::tls())?;
+    let context: &mut SslContextBuilder = &mut acceptor;
+    let oldest = match serving.tls_min_version {
+        TlsVersion::Tls12 => SslVersion::TLS1_2,
+        TlsVersion::Tls13 => SslVersion::TLS1_3,
+    };
+    context.set_min_proto_version(Some(oldest))?;
+    set_suites(context, &serving.tls_cipher_suites)?;
+    set_identity(context, pki)?;
+
+    // Ask for a certificate, take any: judging it is the authenticator's work.
+    context.set_verify_callback(SslVerifyMode::PEER, |_, _| true);
+    let mut names = Stack::new()?;
+    for authority in X509::stack_from_pem(&pki.client_ca_pem)? {
+        names.push(authority.subject_name().to_owned()?)?;
+    }
+    context.set_client_ca_list(names);
+
+    // A resumed session remembers the client's certificate but not the intermediates it came with, which would turn a
+    // good client away. Handshakes with ECDSA are cheap and connections live long: no resumption.
+    context.set_session_id_context(b"pilothouse")?;
+    context.set_session_cache_mode(SslSessionCacheMode::OFF);
+    context.set_options(SslOptions::NO_TICKET);
+    context.set_num_tickets(0)?;
+
+    let protocols = if serving.disable_http2_serving { HTTP1 } else { BOTH };
+    context.set_alpn_select_callback(move |_, offered| {
+        select_next_proto(protocols, offered).ok_or(AlpnError::NOACK)
+    });
+    Ok(acceptor.build().into_context())
+}
+
+fn set_identity(context: &mut SslContextBuilder, pki: &Pki) -> Result<(), TlsError> {
+    let mut chain = X509::stack_from_pem(&pki.serving.certificates_pem)?.into_iter();
+    if let Some(own) = chain.next() {
+        context.set_certificate(&own)?;
+    }
+    for intermediate in chain {
+        context.add_extra_chain_cert(intermediate)?;
+    }
+    let key = PKey::private_key_from_pem(&pki.serving.key_pem)?;
+    context.set_private_key(&key)?;
+    context.check_private_key()?;
+    Ok(())
+}
+
+fn set_suites(context: &mut SslContextBuilder, wanted: &[String]) -> Result<(), TlsError> {
+    let (mut older, mut newer) = (Vec::new(), Vec::new());
+    for name in wanted {
+        if let Some((_, openssl)) = SUITES.iter().find(|(iana, _)| iana == name) {
+            older.push(*openssl);
+        } else if SUITES_13.contains(&name.as_str()) {
+            newer.push(name.as_str());
+        } else {
+            return Err(TlsError::UnknownSuite(name.clone()));
+        }
+    }
+    if !older.is_empty() {
+        context.set_cipher_list(&older.join(":"))?;
+    }
+    if !newer.is_empty() {
+        context.set_ciphersuites(&newer.join(":"))?;
+    }
+    Ok(())
+}
+
+/// A private connection with who is at its other end.
+pub(super) struct TlsStream {
+    stream: SslStream<TcpStream>,
+    pub(super) peer: Peer,
+}
+
+impl TlsStream {
+    /// Whether both sides agreed on HTTP/2.
+    pub(super) fn is_http2(&self) -> bool {
+        self.stream.ssl().selected_alpn_protocol() == Some(b"h2")
+    }
+}
+
+impl AsyncRead for TlsStream {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_read(cx, buf)
+    }
+}
+
+impl AsyncWrite for TlsStream {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write(cx, buf)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use pilothouse_actors::clock::Clock;
+
+    use super::*;
+    use crate::config::Config;
+
+    fn tls(config: &Config) -> Result<Tls, TlsError> {
+        let bound = "127.0.0.1:1".parse().unwrap();
+        Tls::new(&config.serving, &crate::pki::prepare(config, bound, &Clock::system()).unwrap())
+    }
+
+    #[test]
+    fn every_suite_that_is_offered_is_known_to_openssl() {
+        for name in SUITES.iter().map(|(iana, _)| iana).chain(SUITES_13) {
+            let mut config = Config::ephemeral();
+            config.serving.tls_cipher_suites = vec![(*name).to_owned()];
+            assert!(tls(&config).is_ok(), "{name}");
+        }
+    }
+
+    #[test]
+    fn an_unknown_suite_is_named() {
+        let mut config = Config::ephemeral();
+        config.serving.tls_cipher_suites = vec!["TLS_NONSENSE".to_owned()];
+        assert!(tls(&config).err().unwrap().to_string().contains("TLS_NONSENSE"));
+    }
+}

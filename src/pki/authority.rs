@@ -1,0 +1,187 @@
+//! The certificate authority of this server. All keys are ECDSA on P-256: made in well under a millisecond, and every
+//! client knows them.
+
+use std::net::IpAddr;
+use std::time::Duration;
+
+use openssl::asn1::Asn1Time;
+use openssl::bn::{BigNum, MsbOption};
+use openssl::ec::{EcGroup, EcKey};
+use openssl::error::ErrorStack;
+use openssl::hash::MessageDigest;
+use openssl::nid::Nid;
+use openssl::pkey::{PKey, Private};
+use openssl::x509::extension::{
+    AuthorityKeyIdentifier, BasicConstraints, ExtendedKeyUsage, KeyUsage, SubjectAlternativeName,
+    SubjectKeyIdentifier,
+};
+use openssl::x509::{X509, X509Builder, X509Name, X509NameRef};
+use pilothouse_actors::clock::Timestamp;
+
+use super::Identity;
+use super::host::Names;
+use crate::limits;
+
+const AUTHORITY_NAME: &str = "pilothouse-ca";
+
+/// What a certificate is for.
+pub(super) enum Purpose<'a> {
+    /// A server of these names.
+    Serving(&'a Names),
+    /// A client of this name, in this group.
+    Client { user: &'a str, group: &'a str },
+}
+
+/// A certificate authority with its key.
+pub(super) struct Authority {
+    certificate: X509,
+    key: PKey<Private>,
+}
+
+impl Authority {
+    pub(super) fn new(certificate: X509, key: PKey<Private>) -> Authority {
+        Authority { certificate, key }
+    }
+
+    /// An authority that did not exist before.
+    pub(super) fn create(now: Timestamp) -> Result<Authority, ErrorStack> {
+        let key = new_key()?;
+        let subject = name(AUTHORITY_NAME, None)?;
+        let mut draft = draft(&subject, &subject, &key, now, limits::AUTHORITY_LIFE)?;
+        draft.append_extension(BasicConstraints::new().critical().ca().build()?)?;
+        let usage = KeyUsage::new().critical().digital_signature().key_cert_sign().crl_sign().build()?;
+        draft.append_extension(usage)?;
+        let own_id = SubjectKeyIdentifier::new().build(&draft.x509v3_context(None, None))?;
+        draft.append_extension(own_id)?;
+        draft.sign(&key, MessageDigest::sha256())?;
+        Ok(Authority { certificate: draft.build(), key })
+    }
+
+    /// The authority's certificate and key.
+    pub(super) fn identity(&self) -> Result<Identity, ErrorStack> {
+        let key_pem = self.key.private_key_to_pem_pkcs8()?;
+        Ok(Identity { certificates_pem: self.certificate_pem()?, key_pem })
+    }
+
+    pub(super) fn certificate_pem(&self) -> Result<Vec<u8>, ErrorStack> {
+        self.certificate.to_pem()
+    }
+
+    /// A new key with a certificate for it.
+    pub(super) fn issue(&self, purpose: &Purpose<'_>, now: Timestamp) -> Result<Identity, ErrorStack> {
+        let key = new_key()?;
+        let subject = match purpose {
+            Purpose::Serving(_) => name("kube-apiserver", None)?,
+            Purpose::Client { user, group } => name(user, Some(group))?,
+        };
+        let issuer = self.certificate.subject_name();
+        let mut draft = draft(&subject, issuer, &key, now, limits::CERTIFICATE_LIFE)?;
+        draft.append_extension(BasicConstraints::new().critical().build()?)?;
+        draft.append_extension(KeyUsage::new().critical().digital_signature().key_encipherment().build()?)?;
+        let mut usage = ExtendedKeyUsage::new();
+        match purpose {
+            Purpose::Serving(_) => usage.server_auth(),
+            Purpose::Client { .. } => usage.client_auth(),
+        };
+        draft.append_extension(usage.build()?)?;
+        let by = AuthorityKeyIdentifier::new()
+            .keyid(true)
+            .build(&draft.x509v3_context(Some(&self.certificate), None))?;
+        draft.append_extension(by)?;
+        if let Purpose::Serving(names) = purpose {
+            let mut alternatives = SubjectAlternativeName::new();
+            for host in &names.hosts {
+                alternatives.dns(host);
+            }
+            for address in &names.addresses {
+                alternatives.ip(&address.to_string());
+            }
+            let alternatives = alternatives.build(&draft.x509v3_context(Some(&self.certificate), None))?;
+            draft.append_extension(alternatives)?;
+        }
+        draft.sign(&self.key, MessageDigest::sha256())?;
+        let certificates_pem = draft.build().to_pem()?;
+        Ok(Identity { certificates_pem, key_pem: key.private_key_to_pem_pkcs8()? })
+    }
+
+    /// Whether the certificate says that this authority, or an earlier one made here, issued it.
+    pub(super) fn claims(&self, certificate: &X509) -> bool {
+        let (issuer, own) = (certificate.issuer_name(), self.certificate.subject_name());
+        issuer.try_cmp(own).is_ok_and(|order| order.is_eq())
+    }
+
+    /// Whether this authority did issue the certificate.
+    pub(super) fn issued(&self, certificate: &X509) -> bool {
+        self.certificate.public_key().and_then(|key| certificate.verify(&key)).unwrap_or(false)
+    }
+}
+
+/// A key as all keys made here are.
+pub(super) fn new_key() -> Result<PKey<Private>, ErrorStack> {
+    let group = EcGroup::from_curve_name(Nid::X9_62_PRIME256V1)?;
+    PKey::from_ec_key(EcKey::generate(&group)?)
+}
+
+fn name(common: &str, organisation: Option<&str>) -> Result<X509Name, ErrorStack> {
+    let mut name = X509Name::builder()?;
+    if let Some(organisation) = organisation {
+        name.append_entry_by_nid(Nid::ORGANIZATIONNAME, organisation)?;
+    }
+    name.append_entry_by_nid(Nid::COMMONNAME, common)?;
+    Ok(name.build())
+}
+
+fn draft(
+    subject: &X509NameRef,
+    issuer: &X509NameRef,
+    key: &PKey<Private>,
+    now: Timestamp,
+    life: Duration,
+) -> Result<X509Builder, ErrorStack> {
+    let mut draft = X509::builder()?;
+    draft.set_version(2)?;
+    let mut serial = BigNum::new()?;
+    serial.rand(127, MsbOption::MAYBE_ZERO, false)?;
+    let serial = serial.to_asn1_integer()?;
+    draft.set_serial_number(&serial)?;
+    draft.set_subject_name(subject)?;
+    draft.set_issuer_name(issuer)?;
+    let (from, until) = (time(now.minus(limits::CERTIFICATE_BACKDATE))?, time(now.plus(life))?);
+    draft.set_not_before(&from)?;
+    draft.set_not_after(&until)?;
+    draft.set_pubkey(key)?;
+    Ok(draft)
+}
+
+fn time(at: Timestamp) -> Result<Asn1Time, ErrorStack> {
+    Asn1Time::from_unix(i64::try_from(at.seconds()).unwrap_or(i64::MAX))
+}
+
+/// Whether the certificate is good now and for a while.
+pub(super) fn lasts(certificate: &X509, now: Timestamp) -> Result<bool, ErrorStack> {
+    let enough = time(now.plus(limits::CERTIFICATE_MARGIN))?;
+    Ok(certificate.not_after() > enough && certificate.not_before() <= time(now)?)
+}
+
+/// Whether a server of these names can go on with the certificate.
+pub(super) fn serves(certificate: &X509, names: &Names, now: Timestamp) -> Result<bool, ErrorStack> {
+    let covered = covered(certificate);
+    let all = names.hosts.is_subset(&covered.hosts) && names.addresses.is_subset(&covered.addresses);
+    Ok(all && lasts(certificate, now)?)
+}
+
+/// The names that a certificate covers.
+fn covered(certificate: &X509) -> Names {
+    let mut names = Names::default();
+    for alternative in certificate.subject_alt_names().iter().flatten() {
+        if let Some(host) = alternative.dnsname() {
+            names.hosts.insert(host.to_owned());
+        }
+        if let Some(bytes) = alternative.ipaddress() {
+            let v4 = <[u8; 4]>::try_from(bytes).map(IpAddr::from);
+            let address = v4.or_else(|_| <[u8; 16]>::try_from(bytes).map(IpAddr::from));
+            names.addresses.extend(address);
+        }
+    }
+    names
+}

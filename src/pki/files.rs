@@ -1,0 +1,170 @@
+//! Files that appear whole or not at all, and private ones that nobody else can read.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{ErrorKind, Read as _, Write as _};
+use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
+use std::path::{Path, PathBuf};
+
+use super::{Identity, PkiError};
+use crate::limits;
+
+/// Who may read a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Secrecy {
+    /// Everybody.
+    Public,
+    /// Its owner.
+    Private,
+}
+
+/// The directory of keys and certificates; without one, everything stays in memory. What is staged is written
+/// together by [`Folder::commit`].
+pub(super) struct Folder {
+    directory: Option<PathBuf>,
+    staged: Vec<(PathBuf, Vec<u8>, Secrecy)>,
+}
+
+impl Folder {
+    pub(super) fn open(directory: Option<PathBuf>) -> Result<Folder, PkiError> {
+        if let Some(path) = &directory {
+            make_directory(path)?;
+        }
+        Ok(Folder { directory, staged: Vec::new() })
+    }
+
+    /// Where a file of this name lies.
+    pub(super) fn path(&self, name: &str) -> PathBuf {
+        self.directory.as_deref().unwrap_or(Path::new("")).join(name)
+    }
+
+    /// The content of a file; `None` if it is not there, or empty as a power cut may leave it.
+    pub(super) fn read(&self, name: &str) -> Result<Option<Vec<u8>>, PkiError> {
+        let Some(directory) = &self.directory else { return Ok(None) };
+        match read(&directory.join(name)) {
+            Ok(content) if content.is_empty() => Ok(None),
+            Ok(content) => Ok(Some(content)),
+            Err(PkiError::File { source, .. }) if source.kind() == ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// A certificate and its key. A key alone is the trace of a crash and counts as nothing.
+    pub(super) fn pair(&self, certificate: &str, key: &str) -> Result<Option<Identity>, PkiError> {
+        match (self.read(certificate)?, self.read(key)?) {
+            (Some(certificates_pem), Some(key_pem)) => Ok(Some(Identity { certificates_pem, key_pem })),
+            (None, _) => Ok(None),
+            (Some(_), None) => Err(PkiError::Content {
+                path: self.path(key).display().to_string(),
+                why: "is missing, though its certificate is there",
+            }),
+        }
+    }
+
+    pub(super) fn stage_pair(&mut self, (certificate, key): (&str, &str), identity: &Identity) {
+        self.stage_private(key, &identity.key_pem);
+        self.stage_public(certificate, &identity.certificates_pem);
+    }
+
+    pub(super) fn stage_private(&mut self, name: &str, content: &[u8]) {
+        self.staged.push((self.path(name), content.to_vec(), Secrecy::Private));
+    }
+
+    pub(super) fn stage_public(&mut self, name: &str, content: &[u8]) {
+        self.staged.push((self.path(name), content.to_vec(), Secrecy::Public));
+    }
+
+    pub(super) fn commit(self) -> Result<(), PkiError> {
+        if self.directory.is_some() { replace(&self.staged) } else { Ok(()) }
+    }
+}
+
+fn failed(doing: &'static str, path: &Path) -> impl FnOnce(std::io::Error) -> PkiError {
+    move |source| PkiError::File { doing, path: path.display().to_string(), source }
+}
+
+/// Makes a directory that only its owner may enter, with its parents.
+pub(super) fn make_directory(path: &Path) -> Result<(), PkiError> {
+    fs::DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(path)
+        .map_err(failed("cannot make the directory", path))
+}
+
+/// Reads a file of bounded size.
+pub(super) fn read(path: &Path) -> Result<Vec<u8>, PkiError> {
+    let mut content = Vec::new();
+    File::open(path)
+        .and_then(|file| file.take(limits::PKI_FILE_BYTES).read_to_end(&mut content))
+        .map_err(failed("cannot read", path))?;
+    Ok(content)
+}
+
+/// Writes files beside their place, makes them durable, then moves each to its place, in order.
+pub(super) fn replace(files: &[(PathBuf, Vec<u8>, Secrecy)]) -> Result<(), PkiError> {
+    for (path, content, secrecy) in files {
+        let draft = draft_of(path);
+        let write = || {
+            // A draft that a crash left may have another mode.
+            match fs::remove_file(&draft) {
+                Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
+                _ => {}
+            }
+            let mode = if *secrecy == Secrecy::Private { 0o600 } else { 0o644 };
+            let mut file = OpenOptions::new().write(true).create_new(true).mode(mode).open(&draft)?;
+            file.write_all(content)?;
+            file.sync_data()
+        };
+        write().map_err(failed("cannot write", path))?;
+    }
+    for (path, ..) in files {
+        fs::rename(draft_of(path), path).map_err(failed("cannot write", path))?;
+    }
+    if let Some(directory) = files.first().and_then(|(path, ..)| path.parent()) {
+        let directory = if directory.as_os_str().is_empty() { Path::new(".") } else { directory };
+        File::open(directory)
+            .and_then(|directory| directory.sync_all())
+            .map_err(failed("cannot write", directory))?;
+    }
+    Ok(())
+}
+
+fn draft_of(path: &Path) -> PathBuf {
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    path.with_file_name(format!(".{name}.draft"))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt as _;
+
+    use super::*;
+
+    #[test]
+    fn private_files_are_private_even_over_an_old_draft() {
+        let home = tempfile::tempdir().unwrap();
+        let path = home.path().join("secret");
+        fs::write(draft_of(&path), "left by a crash, readable by all").unwrap();
+        replace(&[(path.clone(), b"new".to_vec(), Secrecy::Private)]).unwrap();
+        assert_eq!(fs::read(&path).unwrap(), b"new");
+        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+        assert!(!draft_of(&path).exists());
+    }
+
+    #[test]
+    fn a_key_alone_is_nothing_and_a_certificate_alone_is_a_mistake() {
+        let home = tempfile::tempdir().unwrap();
+        let folder = Folder::open(Some(home.path().to_owned())).unwrap();
+        assert!(folder.pair("a.crt", "a.key").unwrap().is_none());
+        fs::write(home.path().join("a.key"), "key").unwrap();
+        assert!(folder.pair("a.crt", "a.key").unwrap().is_none());
+        fs::write(home.path().join("b.crt"), "certificate").unwrap();
+        assert!(folder.pair("b.crt", "b.key").unwrap_err().to_string().contains("b.key: is missing"));
+    }
+
+    #[test]
+    fn errors_name_the_file() {
+        let error = read(Path::new("no/such/file")).unwrap_err().to_string();
+        assert!(error.starts_with("cannot read no/such/file: "), "{error}");
+    }
+}

@@ -1,0 +1,123 @@
+//! The names and addresses under which clients reach this server.
+
+use std::collections::BTreeSet;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+
+use crate::config::Config;
+
+/// What a serving certificate must cover.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Names {
+    /// Host names.
+    pub hosts: BTreeSet<String>,
+    /// Addresses.
+    pub addresses: BTreeSet<IpAddr>,
+}
+
+impl Names {
+    /// The names of this host and of the server inside its cluster.
+    pub(super) fn of(config: &Config, bound: SocketAddr) -> Names {
+        let inside = [
+            "localhost",
+            "kubernetes",
+            "kubernetes.default",
+            "kubernetes.default.svc",
+            "kubernetes.default.svc.cluster.local",
+        ];
+        let mut hosts: BTreeSet<String> = inside.map(str::to_owned).into();
+        let this_host = nix::unistd::gethostname().ok().and_then(|name| name.into_string().ok());
+        let named = this_host.into_iter().chain(config.serving.external_hostname.clone());
+        hosts.extend(named.map(|name| name.to_ascii_lowercase()).filter(|name| is_host_name(name)));
+
+        let mut addresses: BTreeSet<IpAddr> =
+            [Ipv4Addr::LOCALHOST.into(), Ipv6Addr::LOCALHOST.into(), bound.ip(), config.advertised()].into();
+        addresses.extend(config.api.service_cluster_ip_range.iter().map(|range| range.first_service()));
+        addresses.extend(interface_addresses());
+        if let Some(address) = config.serving.external_hostname.as_ref().and_then(|name| name.parse().ok()) {
+            addresses.insert(address);
+        }
+        addresses.retain(|address| !address.is_unspecified());
+        Names { hosts, addresses }
+    }
+}
+
+fn is_host_name(name: &str) -> bool {
+    let label = |label: &str| {
+        !label.is_empty()
+            && label.len() <= 63
+            && label.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-')
+    };
+    name.len() <= 253 && name.split('.').all(label) && name.parse::<IpAddr>().is_err()
+}
+
+/// The addresses of all interfaces that are good beyond their own link.
+fn interface_addresses() -> Vec<IpAddr> {
+    let Ok(interfaces) = nix::ifaddrs::getifaddrs() else { return Vec::new() };
+    interfaces
+        .filter_map(|interface| {
+            let address = interface.address?;
+            let v4 = address.as_sockaddr_in().map(|v4| IpAddr::V4(v4.ip()));
+            let v6 = || {
+                let v6 = address.as_sockaddr_in6()?.ip();
+                (!v6.is_unicast_link_local()).then_some(IpAddr::V6(v6))
+            };
+            v4.or_else(v6)
+        })
+        .collect()
+}
+
+/// The URL under which a client on this host reaches the server.
+pub(crate) fn url(bound: SocketAddr) -> String {
+    let ip = match bound.ip() {
+        IpAddr::V4(ip) if ip.is_unspecified() => Ipv4Addr::LOCALHOST.into(),
+        IpAddr::V6(ip) if ip.is_unspecified() => Ipv6Addr::LOCALHOST.into(),
+        ip => ip,
+    };
+    format!("https://{}", SocketAddr::new(ip, bound.port()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_certificate_covers_the_host_and_the_inside_of_the_cluster() {
+        let mut config = Config::default();
+        config.serving.external_hostname = Some("API.example.org".to_owned());
+        config.serving.advertise_address = Some("192.0.2.7".parse().unwrap());
+        let names = Names::of(&config, "127.0.0.1:6443".parse().unwrap());
+        for host in ["localhost", "kubernetes.default.svc.cluster.local", "api.example.org"] {
+            assert!(names.hosts.contains(host), "{host}");
+        }
+        for address in ["127.0.0.1", "::1", "192.0.2.7", "10.0.0.1"] {
+            assert!(names.addresses.contains(&address.parse().unwrap()), "{address}");
+        }
+    }
+
+    #[test]
+    fn a_server_on_all_addresses_covers_them_but_not_the_wildcard() {
+        let names = Names::of(&Config::default(), "0.0.0.0:6443".parse().unwrap());
+        assert!(!names.addresses.contains(&Ipv4Addr::UNSPECIFIED.into()));
+        assert!(interface_addresses().iter().all(|address| names.addresses.contains(address)));
+        assert!(interface_addresses().contains(&Ipv4Addr::LOCALHOST.into()));
+    }
+
+    #[test]
+    fn the_url_can_be_dialled_from_this_host() {
+        for (bound, url) in [
+            ("0.0.0.0:6443", "https://127.0.0.1:6443"),
+            ("[::]:80", "https://[::1]:80"),
+            ("10.1.1.1:1", "https://10.1.1.1:1"),
+        ] {
+            assert_eq!(super::url(bound.parse().unwrap()), url);
+        }
+    }
+
+    #[test]
+    fn odd_host_names_stay_out_of_the_certificate() {
+        assert!(is_host_name("node-1.example.org"));
+        for name in ["", "a..b", "under_score", "10.0.0.1", &"x".repeat(64)] {
+            assert!(!is_host_name(name), "{name}");
+        }
+    }
+}

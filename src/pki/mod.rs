@@ -1,0 +1,264 @@
+//! Keys and certificates. On the first start everything a server needs is made; later starts use what is there, and
+//! make anew only what no longer fits: a serving certificate that lacks a name of this host or is about to expire.
+//!
+//! | file | what it is |
+//! |---|---|
+//! | `ca.crt`, `ca.key` | the authority of everything made here |
+//! | `apiserver.crt`, `apiserver.key` | the serving certificate; one that another authority issued is used as it is |
+//! | `admin.crt`, `admin.key` | client certificate of an administrator |
+//! | `sa.key`, `sa.pub` | what signs the tokens of service accounts |
+//!
+//! Each file appears whole or not at all, a key before its certificate: so a certificate without a key is an
+//! operator's mistake and not the trace of a crash, and a key alone is simply replaced.
+
+mod authority;
+mod files;
+mod host;
+mod kubeconfig;
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+
+use openssl::pkey::{PKey, Private};
+use openssl::x509::X509;
+use pilothouse_actors::clock::Clock;
+
+use crate::api::words;
+use crate::config::Config;
+use authority::{Authority, Purpose};
+use files::Folder;
+pub use host::Names;
+pub(crate) use host::url;
+
+/// What is wrong with a key, a certificate or its file.
+#[derive(Debug, thiserror::Error)]
+pub enum PkiError {
+    /// A file cannot be read or written.
+    #[error("{doing} {path}: {source}")]
+    File {
+        /// `cannot read` or the like.
+        doing: &'static str,
+        /// The file.
+        path: String,
+        /// What the system says.
+        source: std::io::Error,
+    },
+    /// A file has the wrong content.
+    #[error("{path}: {why}")]
+    Content {
+        /// The file.
+        path: String,
+        /// What was expected.
+        why: &'static str,
+    },
+    /// OpenSSL refuses.
+    #[error("cannot make a certificate: {0}")]
+    Crypto(#[from] openssl::error::ErrorStack),
+}
+
+/// A certificate chain with the key of its first certificate, both PEM.
+#[derive(Clone)]
+pub struct Identity {
+    /// The certificate, followed by its intermediates.
+    pub certificates_pem: Vec<u8>,
+    /// The private key.
+    pub key_pem: Vec<u8>,
+}
+
+impl std::fmt::Debug for Identity {
+    /// Shows no key: identities end up in logs.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Identity").finish_non_exhaustive()
+    }
+}
+
+/// The keys behind service account tokens, PEM.
+#[derive(Clone)]
+pub struct TokenKeys {
+    /// What signs new tokens.
+    pub signing_pem: Vec<u8>,
+    /// What verifies tokens: the public half of the signing key first, then the keys that flags name (public keys,
+    /// private keys or certificates, as they lie in their files).
+    pub verifying_pem: Vec<Vec<u8>>,
+}
+
+impl std::fmt::Debug for TokenKeys {
+    /// Shows no key.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("TokenKeys").field("verifying", &self.verifying_pem.len()).finish_non_exhaustive()
+    }
+}
+
+/// Everything that proves who is who.
+#[derive(Clone, Debug)]
+pub struct Pki {
+    /// What the server shows to clients.
+    pub serving: Identity,
+    /// What clients must trust to believe it, PEM.
+    pub serving_ca_pem: Vec<u8>,
+    /// The authorities whose client certificates are accepted, PEM: the server's own and those a flag names.
+    pub client_ca_pem: Vec<u8>,
+    /// A client certificate that may do everything.
+    pub admin: Identity,
+    /// The keys behind service account tokens.
+    pub tokens: TokenKeys,
+    /// A kubeconfig of the administrator, as text.
+    pub kubeconfig: String,
+    /// Where it lies, if the server writes files.
+    pub kubeconfig_path: Option<PathBuf>,
+}
+
+/// Loads what is there and makes what is missing. `bound` is the address the server really listens on.
+pub fn prepare(config: &Config, bound: SocketAddr, clock: &Clock) -> Result<Pki, PkiError> {
+    let mut folder = Folder::open(config.cert_dir())?;
+    let authority = own_authority(&mut folder, clock)?;
+    let names = Names::of(config, bound);
+    let (serving, serving_ca_pem) = serving(config, &mut folder, &authority, &names, clock)?;
+    let admin = admin(&mut folder, &authority, clock)?;
+    let tokens = token_keys(config, &mut folder)?;
+    let mut client_ca_pem = authority.certificate_pem()?;
+    if let Some(path) = &config.authentication.client_ca_file {
+        let bundle = files::read(path)?;
+        if X509::stack_from_pem(&bundle).map_or(true, |found| found.is_empty()) {
+            return Err(content(path, "has no PEM certificate"));
+        }
+        client_ca_pem.extend_from_slice(&bundle);
+    }
+    folder.commit()?;
+
+    let kubeconfig = kubeconfig::render(&host::url(bound), &serving_ca_pem, &admin);
+    let kubeconfig_path = config.storage.data_dir.as_ref().map(|data| data.join("admin.kubeconfig"));
+    if let Some(path) = &kubeconfig_path
+        && std::fs::read(path).ok().as_deref() != Some(kubeconfig.as_bytes())
+    {
+        path.parent().map_or(Ok(()), files::make_directory)?;
+        files::replace(&[(path.clone(), kubeconfig.clone().into_bytes(), files::Secrecy::Private)])?;
+    }
+    Ok(Pki { serving, serving_ca_pem, client_ca_pem, admin, tokens, kubeconfig, kubeconfig_path })
+}
+
+fn content(path: &Path, why: &'static str) -> PkiError {
+    PkiError::Content { path: path.display().to_string(), why }
+}
+
+fn own_authority(folder: &mut Folder, clock: &Clock) -> Result<Authority, PkiError> {
+    if let Some(found) = folder.pair("ca.crt", "ca.key")? {
+        let (certificate, key) = parse(folder, ("ca.crt", "ca.key"), &found)?;
+        return Ok(Authority::new(certificate, key));
+    }
+    let authority = Authority::create(clock.now())?;
+    folder.stage_pair(("ca.crt", "ca.key"), &authority.identity()?);
+    Ok(authority)
+}
+
+fn serving(
+    config: &Config,
+    folder: &mut Folder,
+    authority: &Authority,
+    names: &Names,
+    clock: &Clock,
+) -> Result<(Identity, Vec<u8>), PkiError> {
+    if let (Some(certificate), Some(key)) =
+        (&config.serving.tls_cert_file, &config.serving.tls_private_key_file)
+    {
+        let found = Identity { certificates_pem: files::read(certificate)?, key_pem: files::read(key)? };
+        check_pair(certificate, key, &found)?;
+        let trusted = last_of_chain(&found)?;
+        return Ok((found, trusted));
+    }
+    let own = authority.certificate_pem()?;
+    let pair = ("apiserver.crt", "apiserver.key");
+    if let Some(found) = folder.pair(pair.0, pair.1)? {
+        let (certificate, _) = parse(folder, pair, &found)?;
+        if !authority.claims(&certificate) {
+            let trusted = last_of_chain(&found)?;
+            return Ok((found, trusted));
+        }
+        if authority.issued(&certificate) && authority::serves(&certificate, names, clock.now())? {
+            return Ok((found, own));
+        }
+    }
+    let made = authority.issue(&Purpose::Serving(names), clock.now())?;
+    folder.stage_pair(pair, &made);
+    Ok((made, own))
+}
+
+/// What a client must trust when another authority issued the certificate: the end of the chain that is shown.
+fn last_of_chain(found: &Identity) -> Result<Vec<u8>, PkiError> {
+    let chain = X509::stack_from_pem(&found.certificates_pem)?;
+    chain.last().map_or_else(|| Ok(Vec::new()), |last| Ok(last.to_pem()?))
+}
+
+fn admin(folder: &mut Folder, authority: &Authority, clock: &Clock) -> Result<Identity, PkiError> {
+    let pair = ("admin.crt", "admin.key");
+    if let Some(found) = folder.pair(pair.0, pair.1)? {
+        let (certificate, _) = parse(folder, pair, &found)?;
+        if authority.issued(&certificate) && authority::lasts(&certificate, clock.now())? {
+            return Ok(found);
+        }
+    }
+    let purpose = Purpose::Client { user: "kubernetes-admin", group: words::MASTERS };
+    let made = authority.issue(&purpose, clock.now())?;
+    folder.stage_pair(pair, &made);
+    Ok(made)
+}
+
+fn token_keys(config: &Config, folder: &mut Folder) -> Result<TokenKeys, PkiError> {
+    let accounts = &config.service_accounts;
+    let signing_pem = match &accounts.service_account_signing_key_file {
+        Some(path) => {
+            let pem = files::read(path)?;
+            PKey::private_key_from_pem(&pem).map_err(|_| content(path, "has no PEM private key"))?;
+            pem
+        }
+        None => match folder.read("sa.key")? {
+            Some(pem) => pem,
+            None => {
+                let pem = authority::new_key()?.private_key_to_pem_pkcs8()?;
+                folder.stage_private("sa.key", &pem);
+                pem
+            }
+        },
+    };
+    let signing = PKey::private_key_from_pem(&signing_pem)
+        .map_err(|_| content(&folder.path("sa.key"), "has no PEM private key"))?;
+    let public = signing.public_key_to_pem()?;
+    if accounts.service_account_signing_key_file.is_none() && folder.read("sa.pub")?.as_ref() != Some(&public)
+    {
+        folder.stage_public("sa.pub", &public);
+    }
+    let mut verifying_pem = vec![public];
+    for path in &accounts.service_account_key_file {
+        let pem = files::read(path)?;
+        let usable = PKey::public_key_from_pem(&pem).is_ok()
+            || PKey::private_key_from_pem(&pem).is_ok()
+            || X509::from_pem(&pem).is_ok();
+        if !usable {
+            return Err(content(path, "has no PEM key or certificate"));
+        }
+        verifying_pem.push(pem);
+    }
+    Ok(TokenKeys { signing_pem, verifying_pem })
+}
+
+fn parse(folder: &Folder, pair: (&str, &str), found: &Identity) -> Result<(X509, PKey<Private>), PkiError> {
+    check_pair(&folder.path(pair.0), &folder.path(pair.1), found)
+}
+
+fn check_pair(
+    certificate_path: &Path,
+    key_path: &Path,
+    found: &Identity,
+) -> Result<(X509, PKey<Private>), PkiError> {
+    let certificate = X509::from_pem(&found.certificates_pem)
+        .map_err(|_| content(certificate_path, "has no PEM certificate"))?;
+    let key = PKey::private_key_from_pem(&found.key_pem)
+        .map_err(|_| content(key_path, "has no PEM private key"))?;
+    if !certificate.public_key()?.public_eq(&key) {
+        return Err(content(key_path, "is not the key of the certificate beside it"));
+    }
+    Ok((certificate, key))
+}
+
+#[cfg(test)]
+mod tests;

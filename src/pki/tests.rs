@@ -1,0 +1,198 @@
+use std::collections::BTreeMap;
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+use std::time::Duration;
+
+use openssl::stack::Stack;
+use openssl::x509::X509StoreContext;
+use openssl::x509::store::X509StoreBuilder;
+use openssl::x509::verify::X509VerifyParam;
+use pilothouse_actors::clock::Timestamp;
+
+use super::*;
+
+const NOW: Timestamp = Timestamp(1_790_000_000_000_000);
+
+fn bound() -> SocketAddr {
+    "127.0.0.1:6443".parse().unwrap()
+}
+
+fn config(home: &Path) -> Config {
+    let mut config = Config::default();
+    config.storage.data_dir = Some(home.to_owned());
+    config
+}
+
+fn contents(home: &Path) -> BTreeMap<String, Vec<u8>> {
+    fs::read_dir(home.join("pki"))
+        .unwrap()
+        .map(|entry| entry.unwrap())
+        .map(|entry| (entry.file_name().into_string().unwrap(), fs::read(entry.path()).unwrap()))
+        .collect()
+}
+
+/// Whether a client that trusts `ca` would believe `identity` at the time of the test.
+fn trusted(ca: &[u8], identity: &Identity) -> bool {
+    let mut store = X509StoreBuilder::new().unwrap();
+    for authority in X509::stack_from_pem(ca).unwrap() {
+        store.add_cert(authority).unwrap();
+    }
+    let mut param = X509VerifyParam::new().unwrap();
+    param.set_time(i64::try_from(NOW.seconds()).unwrap());
+    store.set_param(&param).unwrap();
+    let leaf = X509::from_pem(&identity.certificates_pem).unwrap();
+    let chain = Stack::new().unwrap();
+    X509StoreContext::new()
+        .unwrap()
+        .init(&store.build(), &leaf, &chain, |context| context.verify_cert())
+        .unwrap()
+}
+
+#[test]
+fn the_first_start_makes_everything_and_later_ones_change_nothing() {
+    let home = tempfile::tempdir().unwrap();
+    let clock = Clock::manual(NOW);
+    let first = prepare(&config(home.path()), bound(), &clock).unwrap();
+    let files = contents(home.path());
+    let names: Vec<_> = files.keys().map(String::as_str).collect();
+    let expected =
+        ["admin.crt", "admin.key", "apiserver.crt", "apiserver.key", "ca.crt", "ca.key", "sa.key", "sa.pub"];
+    assert_eq!(names, expected);
+    for name in ["ca.key", "apiserver.key", "admin.key", "sa.key", "../admin.kubeconfig"] {
+        let mode = fs::metadata(home.path().join("pki").join(name)).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o600, "{name}");
+    }
+    assert!(trusted(&first.serving_ca_pem, &first.serving));
+    assert!(trusted(&first.client_ca_pem, &first.admin));
+
+    clock.advance(Duration::from_secs(86_400));
+    let second = prepare(&config(home.path()), bound(), &clock).unwrap();
+    assert_eq!(contents(home.path()), files);
+    assert_eq!(second.kubeconfig, first.kubeconfig);
+    assert_eq!(second.tokens.verifying_pem, first.tokens.verifying_pem);
+}
+
+#[test]
+fn the_admin_certificate_names_the_user_and_the_group() {
+    let pki = prepare(&Config::ephemeral(), bound(), &Clock::manual(NOW)).unwrap();
+    let certificate = X509::from_pem(&pki.admin.certificates_pem).unwrap();
+    let entry = |nid| {
+        let subject = certificate.subject_name();
+        let value = subject.entries_by_nid(nid).next().unwrap().data().to_string().unwrap();
+        value.to_string()
+    };
+    assert_eq!(entry(openssl::nid::Nid::COMMONNAME), "kubernetes-admin");
+    assert_eq!(entry(openssl::nid::Nid::ORGANIZATIONNAME), "system:masters");
+}
+
+#[test]
+fn a_serving_certificate_that_lacks_a_name_or_grows_old_is_made_anew() {
+    let home = tempfile::tempdir().unwrap();
+    let clock = Clock::manual(NOW);
+    let mut config = config(home.path());
+    prepare(&config, bound(), &clock).unwrap();
+    let before = contents(home.path());
+
+    config.serving.external_hostname = Some("api.example.org".to_owned());
+    prepare(&config, bound(), &clock).unwrap();
+    let renamed = contents(home.path());
+    let changed: Vec<_> = before.keys().filter(|name| before[*name] != renamed[*name]).collect();
+    assert_eq!(changed, ["apiserver.crt", "apiserver.key"]);
+
+    clock.advance(Duration::from_secs(300 * 86_400));
+    prepare(&config, bound(), &clock).unwrap();
+    let renewed = contents(home.path());
+    let changed: Vec<_> = before.keys().filter(|name| renamed[*name] != renewed[*name]).collect();
+    assert_eq!(changed, ["admin.crt", "admin.key", "apiserver.crt", "apiserver.key"]);
+}
+
+#[test]
+fn a_crash_between_key_and_certificate_is_healed() {
+    let home = tempfile::tempdir().unwrap();
+    let clock = Clock::manual(NOW);
+    prepare(&config(home.path()), bound(), &clock).unwrap();
+    for name in ["ca.crt", "apiserver.crt"] {
+        fs::remove_file(home.path().join("pki").join(name)).unwrap();
+    }
+    let pki = prepare(&config(home.path()), bound(), &clock).unwrap();
+    assert!(trusted(&pki.serving_ca_pem, &pki.serving));
+    assert!(trusted(&pki.client_ca_pem, &pki.admin));
+}
+
+#[test]
+fn a_serving_certificate_of_another_authority_is_used_as_it_is() {
+    let (home, clock) = (tempfile::tempdir().unwrap(), Clock::manual(NOW));
+    let foreign_key = authority::new_key().unwrap();
+    let foreign = self_signed("other", &foreign_key);
+    let certs = home.path().join("pki");
+    fs::create_dir(&certs).unwrap();
+    fs::write(certs.join("apiserver.crt"), foreign.to_pem().unwrap()).unwrap();
+    fs::write(certs.join("apiserver.key"), foreign_key.private_key_to_pem_pkcs8().unwrap()).unwrap();
+    let pki = prepare(&config(home.path()), bound(), &clock).unwrap();
+    assert_eq!(pki.serving.certificates_pem, foreign.to_pem().unwrap());
+    assert_eq!(pki.serving_ca_pem, foreign.to_pem().unwrap());
+}
+
+fn self_signed(name: &str, key: &PKey<Private>) -> X509 {
+    let mut subject = openssl::x509::X509Name::builder().unwrap();
+    subject.append_entry_by_text("CN", name).unwrap();
+    let subject = subject.build();
+    let mut draft = X509::builder().unwrap();
+    draft.set_subject_name(&subject).unwrap();
+    draft.set_issuer_name(&subject).unwrap();
+    draft.set_not_before(&openssl::asn1::Asn1Time::from_unix(0).unwrap()).unwrap();
+    draft.set_not_after(&openssl::asn1::Asn1Time::from_unix(2_000_000_000).unwrap()).unwrap();
+    draft.set_pubkey(key).unwrap();
+    draft.sign(key, openssl::hash::MessageDigest::sha256()).unwrap();
+    draft.build()
+}
+
+#[test]
+fn bad_files_are_named() {
+    let home = tempfile::tempdir().unwrap();
+    let clock = Clock::manual(NOW);
+    prepare(&config(home.path()), bound(), &clock).unwrap();
+    let pki = home.path().join("pki");
+    let refused = |config: &Config| prepare(config, bound(), &clock).unwrap_err().to_string();
+
+    fs::copy(pki.join("admin.key"), pki.join("apiserver.key")).unwrap();
+    assert!(
+        refused(&config(home.path())).ends_with("apiserver.key: is not the key of the certificate beside it")
+    );
+    fs::write(pki.join("ca.crt"), "nonsense").unwrap();
+    assert!(refused(&config(home.path())).ends_with("ca.crt: has no PEM certificate"));
+
+    let mut named = Config::ephemeral();
+    named.authentication.client_ca_file = Some(home.path().join("absent"));
+    assert!(refused(&named).starts_with("cannot read "));
+    let mut named = Config::ephemeral();
+    named.service_accounts.service_account_key_file = vec![pki.join("ca.crt")];
+    assert!(refused(&named).ends_with("has no PEM key or certificate"));
+}
+
+#[test]
+fn keys_that_flags_name_are_used() {
+    let home = tempfile::tempdir().unwrap();
+    let clock = Clock::manual(NOW);
+    prepare(&config(home.path()), bound(), &clock).unwrap();
+    let pki = home.path().join("pki");
+    let mut other = Config::ephemeral();
+    other.service_accounts.service_account_signing_key_file = Some(pki.join("sa.key"));
+    other.service_accounts.service_account_key_file = vec![pki.join("sa.pub")];
+    other.authentication.client_ca_file = Some(pki.join("ca.crt"));
+    other.serving.tls_cert_file = Some(pki.join("apiserver.crt"));
+    other.serving.tls_private_key_file = Some(pki.join("apiserver.key"));
+    let made = prepare(&other, bound(), &clock).unwrap();
+    assert_eq!(made.tokens.signing_pem, fs::read(pki.join("sa.key")).unwrap());
+    assert_eq!(made.tokens.verifying_pem.len(), 2);
+    assert_eq!(X509::stack_from_pem(&made.client_ca_pem).unwrap().len(), 2);
+    assert_eq!(made.serving.certificates_pem, fs::read(pki.join("apiserver.crt")).unwrap());
+    assert_eq!(made.kubeconfig_path, None);
+}
+
+#[test]
+fn debug_output_shows_no_key() {
+    let pki = prepare(&Config::ephemeral(), bound(), &Clock::manual(NOW)).unwrap();
+    let shown = format!("{:?} {:?} {:?}", pki.serving, pki.admin, pki.tokens);
+    assert!(!shown.contains("45, 45, 45") && !shown.contains("PRIVATE"), "{shown}");
+}

@@ -1,0 +1,158 @@
+//! How the one who started a server speaks to it.
+
+use std::net::SocketAddr;
+use std::path::Path;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+use tokio::sync::watch;
+
+use crate::pki::{Identity, Pki};
+
+/// What a server was told to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Order {
+    /// Serve.
+    Run,
+    /// Finish what is in flight, then stop.
+    Stop,
+    /// Cut what is in flight, then stop.
+    Hurry,
+}
+
+/// How a server ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Exit {
+    /// It was told to, and nothing was lost.
+    Stopped,
+    /// It could not go on.
+    Failed(String),
+}
+
+/// A running server. Dropping it stops the server without waiting for requests in flight; what was acknowledged stays.
+#[derive(Debug)]
+pub struct Handle {
+    address: SocketAddr,
+    pki: Arc<Pki>,
+    stopper: Stopper,
+    exit: watch::Receiver<Option<Exit>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// Stops a server from elsewhere, for example from a signal handler. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct Stopper(Arc<watch::Sender<Order>>);
+
+impl Stopper {
+    /// Asks the server to finish what is in flight and stop.
+    pub fn stop(&self) {
+        self.order(Order::Stop);
+    }
+
+    /// Asks the server to stop at once. What was acknowledged stays.
+    pub fn hurry(&self) {
+        self.order(Order::Hurry);
+    }
+
+    /// An order is never taken back by a milder one.
+    fn order(&self, order: Order) {
+        self.0.send_if_modified(|standing| {
+            let stronger = order > *standing;
+            if stronger {
+                *standing = order;
+            }
+            stronger
+        });
+    }
+}
+
+impl Handle {
+    pub(super) fn new(
+        address: SocketAddr,
+        pki: Arc<Pki>,
+        orders: watch::Sender<Order>,
+        exit: watch::Receiver<Option<Exit>>,
+        thread: JoinHandle<()>,
+    ) -> Handle {
+        Handle { address, pki, stopper: Stopper(Arc::new(orders)), exit, thread: Some(thread) }
+    }
+
+    /// Where the server listens.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// The URL that clients on this host use.
+    pub fn url(&self) -> String {
+        crate::pki::url(self.address)
+    }
+
+    /// What clients must trust, PEM.
+    pub fn ca_pem(&self) -> &[u8] {
+        &self.pki.serving_ca_pem
+    }
+
+    /// A client certificate with its key, PEM, that may do everything.
+    pub fn admin(&self) -> &Identity {
+        &self.pki.admin
+    }
+
+    /// A kubeconfig of the administrator, as text.
+    pub fn kubeconfig(&self) -> &str {
+        &self.pki.kubeconfig
+    }
+
+    /// Where the kubeconfig lies, if the server writes files.
+    pub fn kubeconfig_path(&self) -> Option<&Path> {
+        self.pki.kubeconfig_path.as_deref()
+    }
+
+    /// Something that can stop the server while this handle waits for it.
+    pub fn stopper(&self) -> Stopper {
+        self.stopper.clone()
+    }
+
+    /// Finishes what is in flight and stops; blocks until that is done.
+    pub fn stop(self) -> Exit {
+        self.stopper.stop();
+        self.wait()
+    }
+
+    /// As [`Handle::stop`], without blocking the caller's runtime.
+    pub async fn stop_async(mut self) -> Exit {
+        self.stopper.stop();
+        self.exited().await
+    }
+
+    /// Blocks until the server ends.
+    pub fn wait(mut self) -> Exit {
+        self.join();
+        self.left_word()
+    }
+
+    /// Waits until the server ends.
+    pub async fn exited(&mut self) -> Exit {
+        // An error means that the thread ended without a word: a panic.
+        let _ = self.exit.wait_for(Option::is_some).await;
+        self.left_word()
+    }
+
+    fn left_word(&self) -> Exit {
+        let word = self.exit.borrow().clone();
+        word.unwrap_or_else(|| Exit::Failed("the server's thread panicked".to_owned()))
+    }
+
+    fn join(&mut self) {
+        if let Some(thread) = self.thread.take() {
+            // A panic there is told by the absence of a word.
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        self.stopper.hurry();
+        self.join();
+    }
+}

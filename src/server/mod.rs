@@ -1,0 +1,143 @@
+//! A whole server in one call: [`Server::start`] for the binary, for tests and for embedders alike. Each server owns a
+//! thread with its own actix System, so that several live in one process and any caller can start one, also from
+//! inside another runtime.
+
+mod handle;
+mod life;
+pub mod wiring;
+
+use std::fs::File;
+use std::io;
+use std::net::SocketAddr;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::mpsc;
+
+use pilothouse_actors::clock::Clock;
+use tokio::sync::watch;
+
+pub use handle::{Exit, Handle, Stopper};
+use wiring::{Boot, Wiring};
+
+use crate::config::{Config, ConfigError};
+use crate::http::edge::Edge;
+use crate::http::listener;
+use crate::http::tls::{Tls, TlsError};
+use crate::pki::{self, PkiError};
+
+/// Why a server did not start.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// The settings do not go together.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// The address is in use, or not of this host.
+    #[error("cannot listen on {address}: {}", plainly(source))]
+    Listen {
+        /// What was asked for.
+        address: SocketAddr,
+        /// What the system says.
+        source: io::Error,
+    },
+    /// Another server has the data directory.
+    #[error("the data directory {0} is in use by another server")]
+    Locked(String),
+    /// The data directory cannot be used.
+    #[error("cannot use the data directory {path}: {source}")]
+    DataDirectory {
+        /// The directory.
+        path: String,
+        /// What the system says.
+        source: io::Error,
+    },
+    /// A key or certificate is missing or broken.
+    #[error(transparent)]
+    Pki(#[from] PkiError),
+    /// TLS cannot be set up.
+    #[error(transparent)]
+    Tls(#[from] TlsError),
+    /// What keeps the objects cannot be opened: in use, damaged, or from a newer version.
+    #[error("cannot open the store: {0}")]
+    Store(String),
+    /// Something else of the machine is missing: threads, files.
+    #[error("cannot start: {0}")]
+    System(#[from] io::Error),
+}
+
+fn plainly(error: &io::Error) -> String {
+    match error.kind() {
+        io::ErrorKind::AddrInUse => "the port is in use".to_owned(),
+        io::ErrorKind::AddrNotAvailable => "this host has no such address".to_owned(),
+        io::ErrorKind::PermissionDenied => "that port needs more privileges".to_owned(),
+        _ => error.to_string(),
+    }
+}
+
+/// What [`Server::start`] starts.
+pub struct Server;
+
+impl Server {
+    /// Starts a server and waits until it is ready. Blocks the calling thread for some milliseconds.
+    pub fn start(config: Config) -> Result<Handle, StartError> {
+        Server::start_with(config, Clock::system(), crate::wire::Wires)
+    }
+
+    /// As [`Server::start`], without blocking the caller's runtime.
+    pub async fn start_async(config: Config) -> Result<Handle, StartError> {
+        let starting = tokio::task::spawn_blocking(move || Server::start(config));
+        starting.await.unwrap_or_else(|error| Err(StartError::System(io::Error::other(error))))
+    }
+
+    /// As [`Server::start`], with another clock and another application.
+    pub fn start_with(config: Config, clock: Clock, wiring: impl Wiring) -> Result<Handle, StartError> {
+        config.validate()?;
+        let asked = SocketAddr::new(config.serving.bind_address, config.serving.secure_port);
+        let refused = |source| StartError::Listen { address: asked, source };
+        let listener = listener::bind(asked).map_err(refused)?;
+        let address = listener.local_addr().map_err(refused)?;
+        let lock = config.storage.data_dir.as_deref().map(lock).transpose()?;
+        for remark in &config.remarks {
+            tracing::warn!("{remark}");
+        }
+        let pki = Arc::new(pki::prepare(&config, address, &clock)?);
+        let tls = Tls::new(&config.serving, &pki)?;
+        let edge = Edge::new(listener, tls.clone(), &config, clock.clone());
+        let boot = Boot { config: Arc::new(config), pki: Arc::clone(&pki), tls, clock, address };
+
+        let (orders, to_obey) = watch::channel(handle::Order::Run);
+        let (leave_word, exit) = watch::channel(None);
+        let (tell_started, started) = mpsc::sync_channel(1);
+        let thread = std::thread::Builder::new().name("pilothouse".to_owned()).spawn(move || {
+            let exit = life::run(boot, edge, wiring, to_obey, tell_started);
+            drop(lock);
+            leave_word.send_replace(Some(exit));
+        })?;
+        let handle = Handle::new(address, pki, orders, exit, thread);
+        match started.recv() {
+            Ok(Ok(())) => {
+                tracing::info!(%address, "serving");
+                Ok(handle)
+            }
+            Ok(Err(error)) => Err(error),
+            Err(_) => Err(StartError::System(io::Error::other("the server's thread has ended"))),
+        }
+    }
+}
+
+/// Makes the data directory this server's own, for as long as the file is open.
+fn lock(directory: &Path) -> Result<File, StartError> {
+    let path = directory.display().to_string();
+    let refused = |source| StartError::DataDirectory { path: path.clone(), source };
+    std::fs::create_dir_all(directory).map_err(refused)?;
+    let file = File::options()
+        .create(true)
+        .truncate(false)
+        .write(true)
+        .open(directory.join("lock"))
+        .map_err(refused)?;
+    match file.try_lock() {
+        Ok(()) => Ok(file),
+        Err(std::fs::TryLockError::WouldBlock) => Err(StartError::Locked(path)),
+        Err(std::fs::TryLockError::Error(source)) => Err(refused(source)),
+    }
+}
