@@ -1,0 +1,309 @@
+//! The real server, killed without warning while clients write, again and again on one data directory.
+//!
+//! Each writer has keys of its own and knows what it was told about each of them. After every kill the server starts
+//! again and is compared with what it had acknowledged: nothing is lost, nothing is there that nobody wrote, versions
+//! never go back, and a watch that goes on from the last event it saw tells every change exactly once, in order.
+//!
+//! `PILOTHOUSE_LONG=1` kills more often; `PILOTHOUSE_SEED=n` repeats a choice of writes and moments.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
+#![allow(clippy::print_stdout, reason = "the seed belongs to the report of a failure")]
+
+mod support;
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use support::client::{Failure, JSON};
+use support::compare::{revision, text};
+use support::random::Random;
+use support::wait::{CAP, Deadline};
+use support::{Client, Server};
+
+const MAPS: &str = "/api/v1/namespaces/default/configmaps";
+const WRITERS: u64 = 6;
+const KEYS_PER_WRITER: u64 = 6;
+const KILLS: u64 = 50;
+const KILLS_LONG: u64 = 1_000;
+
+/// What is stored under one key: what only this write said, and its version.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Stored {
+    payload: String,
+    revision: u64,
+}
+
+/// One change of one key, as a watcher must see it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Change {
+    kind: &'static str,
+    payload: String,
+    /// Unknown for a delete, whose answer does not tell.
+    revision: Option<u64>,
+}
+
+/// A write that was sent when the server died.
+#[derive(Clone, Debug)]
+enum Doubt {
+    Create(String),
+    Update(String),
+    Delete,
+}
+
+/// Everything that is known about one key.
+#[derive(Debug, Default)]
+struct Key {
+    stored: Option<Stored>,
+    doubt: Option<Doubt>,
+    changes: Vec<Change>,
+}
+
+impl Key {
+    fn wrote(&mut self, kind: &'static str, stored: Stored) {
+        self.changes.push(Change { kind, payload: stored.payload.clone(), revision: Some(stored.revision) });
+        self.stored = Some(stored);
+    }
+
+    fn deleted(&mut self) {
+        let stored = self.stored.take().expect("only what is stored is deleted");
+        self.changes.push(Change { kind: "DELETED", payload: stored.payload, revision: None });
+    }
+
+    /// Compares with what the server has after a restart, and learns how a doubtful write ended.
+    fn settle(&mut self, name: &str, found: Option<Stored>) {
+        let doubt = self.doubt.take();
+        if found == self.stored {
+            return;
+        }
+        match (doubt, found) {
+            (Some(Doubt::Create(payload)), Some(found))
+                if self.stored.is_none() && found.payload == payload =>
+            {
+                self.wrote("ADDED", found);
+            }
+            (Some(Doubt::Update(payload)), Some(found))
+                if self.stored.is_some() && found.payload == payload =>
+            {
+                self.wrote("MODIFIED", found);
+            }
+            (Some(Doubt::Delete), None) => self.deleted(),
+            (doubt, found) => {
+                panic!("{name}: acknowledged {:?}, in doubt {doubt:?}, but there is {found:?}", self.stored)
+            }
+        }
+    }
+}
+
+/// One client that writes to its own keys.
+struct Writer {
+    keys: BTreeMap<String, Key>,
+    random: Random,
+    number: u64,
+    count: u64,
+}
+
+fn object(name: &str, payload: &str) -> Value {
+    json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name, "labels": {"test": "crash"}},
+        "data": {"payload": payload}})
+}
+
+fn stored(object: &Value) -> Stored {
+    Stored { payload: text(object, "/data/payload").to_owned(), revision: revision(object) }
+}
+
+impl Writer {
+    fn new(number: u64, seed: u64) -> Writer {
+        let name = |key: u64| format!("writer-{number}-key-{key}");
+        let keys = (0..KEYS_PER_WRITER).map(|key| (name(key), Key::default())).collect();
+        Writer { keys, random: Random::new(seed ^ (number << 32)), number, count: 0 }
+    }
+
+    /// Writes until the connection breaks or everything ends.
+    fn run(&mut self, mut client: Client, stop: &AtomicBool) {
+        while !stop.load(Ordering::Relaxed) && self.write(&mut client) {}
+    }
+
+    /// One write; `false` if the server is gone.
+    fn write(&mut self, client: &mut Client) -> bool {
+        self.count += 1;
+        // Of different lengths, so that records and batches are too.
+        let padding = "x".repeat(self.random.below(600) as usize);
+        let payload = format!("{}-{}-{padding}", self.number, self.count);
+        let name = format!("writer-{}-key-{}", self.number, self.random.below(KEYS_PER_WRITER));
+        let choice = self.random.below(10);
+        let key = self.keys.get_mut(&name).expect("a key of this writer");
+        let path = format!("{MAPS}/{name}");
+        let (method, target, body, doubt) = match &key.stored {
+            None => ("POST", MAPS, object(&name, &payload), Doubt::Create(payload)),
+            Some(_) if choice < 2 => ("DELETE", path.as_str(), Value::Null, Doubt::Delete),
+            Some(stored) => {
+                let mut object = object(&name, &payload);
+                if choice < 7 {
+                    object["metadata"]["resourceVersion"] = json!(stored.revision.to_string());
+                }
+                ("PUT", path.as_str(), object, Doubt::Update(payload))
+            }
+        };
+        let body = if body.is_null() { Vec::new() } else { body.to_string().into_bytes() };
+        let answer = match client.attempt(method, target, &JSON, &body) {
+            Ok(answer) => answer,
+            Err(Failure::Unsent(_)) => return false,
+            Err(Failure::Doubt(_)) => {
+                key.doubt = Some(doubt);
+                return false;
+            }
+        };
+        match doubt {
+            Doubt::Delete => {
+                answer.ok();
+                key.deleted();
+            }
+            Doubt::Create(payload) | Doubt::Update(payload) => {
+                let kind = if answer.status == 201 { "ADDED" } else { "MODIFIED" };
+                let stored = stored(&answer.ok());
+                assert_eq!(stored.payload, payload, "{method} {target} answers what was written");
+                assert!(
+                    key.stored.as_ref().is_none_or(|old| old.revision < stored.revision),
+                    "{name}: {stored:?}"
+                );
+                key.wrote(kind, stored);
+            }
+        }
+        true
+    }
+}
+
+/// A client that watches everything, also across the kills.
+struct Watcher {
+    seen: Vec<Value>,
+    last: u64,
+}
+
+impl Watcher {
+    /// Follows until the connection breaks, or until an event about this object.
+    fn run(&mut self, client: &Client, until: Option<&str>) {
+        let mut watch = match client.try_watch(MAPS, &format!("resourceVersion={}", self.last)) {
+            Ok(watch) => watch,
+            Err(error) if until.is_some() => panic!("the watch cannot go on from {}: {error}", self.last),
+            // The kill may come before the answer; an answer that refuses is told by its text.
+            Err(error) => return assert!(!error.to_string().contains("resourceVersion="), "{error}"),
+        };
+        loop {
+            match watch.attempt(Deadline::after(CAP)) {
+                Ok(Some(event)) => {
+                    let at = revision(&event["object"]);
+                    assert!(at > self.last, "versions go up in a watch: {at} after {}", self.last);
+                    self.last = at;
+                    let name = text(&event, "/object/metadata/name").to_owned();
+                    self.seen.push(event);
+                    if until == Some(name.as_str()) {
+                        return;
+                    }
+                }
+                Ok(None) => panic!("the server ended the watch"),
+                Err(error) if error.kind() == std::io::ErrorKind::TimedOut || until.is_some() => {
+                    panic!("the watch is silent: {error}");
+                }
+                Err(_) => return,
+            }
+        }
+    }
+}
+
+/// Lets all of them work for a while, then kills.
+fn burst(server: Server, writers: Vec<Writer>, watcher: Watcher, pause: Duration) -> (Vec<Writer>, Watcher) {
+    let stop = Arc::new(AtomicBool::new(false));
+    let client = server.admin();
+    let watching: JoinHandle<Watcher> = thread::spawn(move || {
+        let mut watcher = watcher;
+        watcher.run(&client, None);
+        watcher
+    });
+    let writing: Vec<JoinHandle<Writer>> = writers
+        .into_iter()
+        .map(|mut writer| {
+            let (client, stop) = (server.admin(), Arc::clone(&stop));
+            thread::spawn(move || {
+                writer.run(client, &stop);
+                writer
+            })
+        })
+        .collect();
+    thread::sleep(pause);
+    server.kill();
+    stop.store(true, Ordering::Relaxed);
+    let writers = writing.into_iter().map(|thread| thread.join().expect("a writer")).collect();
+    (writers, watching.join().expect("the watcher"))
+}
+
+/// Compares the restarted server with everything acknowledged before.
+fn compare(client: &mut Client, writers: &mut [Writer], watcher: &Watcher) {
+    let list = client.get(&format!("{MAPS}?labelSelector=test%3Dcrash")).ok();
+    let items = list["items"].as_array().expect("items");
+    let mut found: HashMap<String, Stored> =
+        items.iter().map(|item| (text(item, "/metadata/name").to_owned(), stored(item))).collect();
+    let highest = writers.iter().flat_map(|writer| writer.keys.values()).filter_map(|key| key.changes.last());
+    let highest = highest.filter_map(|change| change.revision).max().unwrap_or(0).max(watcher.last);
+    assert!(revision(&list) >= highest, "the counter went back: {} after {highest}", revision(&list));
+    for writer in writers {
+        for (name, key) in &mut writer.keys {
+            key.settle(name, found.remove(name));
+        }
+    }
+    assert!(found.is_empty(), "nobody wrote {found:?}");
+}
+
+/// The watcher saw every change of every key, once and in order.
+fn retell(writers: &[Writer], watcher: &Watcher) {
+    let mut told: HashMap<&str, Vec<&Value>> = HashMap::new();
+    for event in &watcher.seen {
+        told.entry(text(event, "/object/metadata/name")).or_default().push(event);
+    }
+    for writer in writers {
+        for (name, key) in &writer.keys {
+            let events = told.get(name.as_str()).map_or(&[][..], Vec::as_slice);
+            for (at, (change, event)) in key.changes.iter().zip(events).enumerate() {
+                let stored = stored(&event["object"]);
+                let same = text(event, "/type") == change.kind
+                    && stored.payload == change.payload
+                    && change.revision.is_none_or(|known| known == stored.revision);
+                assert!(same, "{name}, change {at}: wrote {change:?}, the watch told {event}");
+            }
+            assert_eq!(key.changes.len(), events.len(), "{name}: changes told and made differ in number");
+        }
+    }
+}
+
+#[test]
+fn nothing_acknowledged_is_lost_and_nothing_is_invented() {
+    let seed = Random::seed();
+    let long = std::env::var_os("PILOTHOUSE_LONG").is_some_and(|value| value == "1");
+    let kills = if long { KILLS_LONG } else { KILLS };
+    println!("seed {seed}: repeat with PILOTHOUSE_SEED={seed}");
+    let directory = support::server::directory();
+    let data = directory.path().join("data");
+    let mut random = Random::new(seed);
+    let mut writers: Vec<Writer> = (0..WRITERS).map(|number| Writer::new(number, seed)).collect();
+    let mut server = Server::on(&data, &[]);
+    let start = revision(&server.admin().get(MAPS).ok());
+    let mut watcher = Watcher { seen: Vec::new(), last: start };
+    for _ in 0..kills {
+        let pause = Duration::from_millis(100 + random.below(250));
+        (writers, watcher) = burst(server, writers, watcher, pause);
+        server = Server::on(&data, &[]);
+        compare(&mut server.admin(), &mut writers, &watcher);
+    }
+    let mut client = server.admin();
+    client.post(MAPS, &object("the-end", "")).ok();
+    watcher.run(&client, Some("the-end"));
+    retell(&writers, &watcher);
+    let changes: usize =
+        writers.iter().flat_map(|writer| writer.keys.values()).map(|key| key.changes.len()).sum();
+    println!("{kills} kills, {changes} acknowledged changes");
+    assert!(changes as u64 > kills, "the writers hardly wrote: {changes} changes in {kills} bursts");
+    server.stop();
+}

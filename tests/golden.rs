@@ -1,0 +1,88 @@
+//! Recorded answers of the reference server, replayed against ours.
+//!
+//! The recordings do not belong to this repository: they lie in `../shared/golden` beside the checkout, or where
+//! `PILOTHOUSE_GOLDEN` says. Without them, or without Python, there is nothing to compare and the test says so.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
+
+mod support;
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use serde_json::Value;
+use support::Server;
+
+/// Areas that must be right, and the share of their steps that must be exact.
+const REQUIRED: [&str; 3] = ["discovery", "health", "errors"];
+const REQUIRED_SHARE: f64 = 0.9;
+
+/// Past the test runner, which shows what a test prints only when it fails.
+fn say(line: &str) {
+    let _ = writeln!(std::io::stderr(), "golden: {line}");
+}
+
+fn folder() -> PathBuf {
+    let beside = || Path::new(env!("CARGO_MANIFEST_DIR")).join("../shared/golden");
+    std::env::var_os("PILOTHOUSE_GOLDEN").map_or_else(beside, PathBuf::from)
+}
+
+#[test]
+fn recorded_answers() {
+    let golden = folder();
+    if !golden.join("replay.py").exists() {
+        return say("skipped: there is no ../shared/golden/replay.py beside this checkout");
+    }
+    let python = Command::new("python3").arg("--version").stdout(Stdio::null()).status();
+    if !python.is_ok_and(|status| status.success()) {
+        return say("skipped: there is no python3");
+    }
+    let tokens = golden.join("tokens.csv");
+    let mut server = Server::with(&[
+        "--token-auth-file",
+        tokens.to_str().expect("a path of letters"),
+        "--authorization-mode=RBAC",
+        "--anonymous-auth=true",
+        "--enable-bootstrap-token-auth",
+        "--controllers=-*",
+        "--service-cluster-ip-range=10.96.0.0/16",
+        "--allow-privileged=false",
+        "--service-account-issuer=https://kubernetes.default.svc",
+        "--disable-admission-plugins=ServiceAccount",
+    ]);
+    let output = Command::new("python3")
+        .arg(golden.join("replay.py"))
+        .args(["--server", &format!("https://{}", server.address()), "--token-file"])
+        .arg(&tokens)
+        .args(["--mask", "managedFields", "--poll-scale", "0.2", "--timeout", "10", "--json"])
+        .output()
+        .expect("python3");
+    let report: Value = serde_json::from_slice(&output.stdout)
+        .unwrap_or_else(|error| panic!("no report ({error}): {}", String::from_utf8_lossy(&output.stderr)));
+    let steps = |area: &Value, key: &str| area[key].as_f64().expect("a number of steps");
+    let mut low = Vec::new();
+    let areas = report["areas"].as_object().expect("areas");
+    for (name, area) in areas.iter().chain([(&"total".to_owned(), &report["total"])]) {
+        let (all, exact, code) =
+            (steps(area, "steps"), steps(area, "steps_exact"), steps(area, "steps_code"));
+        say(&format!("{name:<16} {exact:>5} of {all:>5} steps exact, {code:>5} with the right code"));
+        if REQUIRED.contains(&name.as_str()) && exact < all * REQUIRED_SHARE {
+            low.push(format!("{name}: {exact} of {all}"));
+        }
+    }
+    for name in REQUIRED {
+        assert!(areas.contains_key(name), "the recordings have an area {name}");
+    }
+    let scenarios = report["scenarios"].as_array().expect("scenarios");
+    for scenario in scenarios.iter().filter(|scenario| {
+        REQUIRED.iter().any(|area| scenario["name"].as_str().is_some_and(|name| name.starts_with(area)))
+    }) {
+        for step in scenario["detail"].as_array().expect("steps").iter().filter(|step| step["exact"] == false)
+        {
+            say(&format!("{} step {} {}: {}", scenario["name"], step["index"], step["what"], step["diff"]));
+        }
+    }
+    server.unharmed();
+    assert!(low.is_empty(), "below {REQUIRED_SHARE} exact: {low:?}");
+}

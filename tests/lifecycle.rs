@@ -1,0 +1,308 @@
+//! Starting, refusing to start, stopping, starting again; and servers inside another process.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
+
+mod support;
+
+use std::fs;
+use std::net::TcpListener;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::Output;
+
+use pilothouse::config::Config;
+use pilothouse::server::{Exit, Handle, Server as Embedded};
+use serde_json::{Value, json};
+use support::client::JSON;
+use support::compare::text;
+use support::server::{Refusal, command, directory};
+use support::wait::{CAP, Deadline, poll};
+use support::wire::Connection;
+use support::{Client, Server};
+
+const MAPS: &str = "/api/v1/namespaces/default/configmaps";
+
+fn map(name: &str) -> Value {
+    json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name}, "data": {"kept": "yes"}})
+}
+
+fn files(folder: &Path) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(folder).expect("a folder") {
+        let path = entry.expect("an entry").path();
+        if path.is_dir() { found.extend(files(&path)) } else { found.push(path) }
+    }
+    found
+}
+
+/// The one thing that a server which cannot start says.
+fn complaint(refusal: &Refusal) -> String {
+    assert!(!refusal.status.success(), "{refusal:?}");
+    assert!(!refusal.stderr.contains("panicked"), "{refusal:?}");
+    assert_eq!(refusal.stdout, "", "nothing to paste when nothing runs");
+    let said: Vec<&str> = refusal.stderr.lines().filter(|line| line.starts_with("pilothouse: ")).collect();
+    assert_eq!(said.len(), 1, "one clear line: {refusal:?}");
+    said[0].to_owned()
+}
+
+fn refused(data: &Path, arguments: &[&str]) -> String {
+    match Server::try_on(data, arguments) {
+        Ok(_) => panic!("the server started"),
+        Err(refusal) => complaint(&refusal),
+    }
+}
+
+#[test]
+fn the_first_start_makes_what_is_needed() {
+    let server = Server::start();
+    let kubeconfig = server.kubeconfig();
+    let expected = format!("kubectl --kubeconfig {} get namespaces", kubeconfig.display());
+    assert_eq!(server.greeting, expected);
+    assert_eq!(server.output(), expected, "one line and nothing else");
+    let mut keys = 0;
+    for file in files(&server.data) {
+        let bytes = fs::read(&file).expect("a readable file");
+        let holds_key = file == kubeconfig || bytes.windows(11).any(|window| window == b"PRIVATE KEY");
+        if holds_key {
+            keys += 1;
+            let mode = fs::metadata(&file).expect("metadata").permissions().mode() & 0o777;
+            assert_eq!(mode, 0o600, "{} is for its owner alone", file.display());
+        }
+    }
+    assert!(
+        keys >= 4,
+        "authority, server, client and token keys, and the kubeconfig: {:?}",
+        files(&server.data)
+    );
+    let mut client = server.by_certificate();
+    assert_eq!(client.get("/api/v1/namespaces").ok()["items"].as_array().map(Vec::len), Some(4));
+    server.stop();
+}
+
+#[test]
+fn a_restart_keeps_everything() {
+    let directory = directory();
+    let data = directory.path().join("data");
+    let first = Server::on(&data, &[]);
+    let mut before = first.by_certificate();
+    let created = before.post(MAPS, &map("kept")).ok();
+    let spaces = before.get("/api/v1/namespaces").ok();
+    let authority = fs::read(data.join("pki/ca.crt")).expect("the authority");
+    first.stop();
+
+    let second = Server::on(&data, &[]);
+    assert_eq!(fs::read(data.join("pki/ca.crt")).expect("the authority"), authority);
+    // A client that knows the first server's certificates is at home with the second.
+    let mut after = before.again();
+    after.address = second.address();
+    assert_eq!(after.get(&format!("{MAPS}/kept")).ok(), created);
+    assert_eq!(after.get("/api/v1/namespaces").ok()["items"], spaces["items"]);
+    let next = after.post(MAPS, &map("next")).ok();
+    assert!(support::compare::revision(&next) > support::compare::revision(&created));
+    second.stop();
+}
+
+#[test]
+fn the_memory_engine_forgets() {
+    let directory = directory();
+    let data = directory.path().join("data");
+    let first = Server::on(&data, &["--engine=memory"]);
+    first.admin().post(MAPS, &map("forgotten")).ok();
+    first.stop();
+    let second = Server::on(&data, &["--storage-backend=memory"]);
+    second.admin().get(&format!("{MAPS}/forgotten")).refused(404, "NotFound");
+}
+
+#[test]
+fn two_servers_cannot_share_a_data_directory() {
+    let directory = directory();
+    let data = directory.path().join("data");
+    let mut first = Server::on(&data, &[]);
+    let kubeconfig = fs::read(first.kubeconfig()).expect("the kubeconfig");
+    let said = refused(&data, &[]);
+    assert!(said.contains("in use by another server") && said.contains("data"), "{said}");
+    assert_eq!(
+        fs::read(first.kubeconfig()).expect("the kubeconfig"),
+        kubeconfig,
+        "the first one's file is left alone"
+    );
+    first.unharmed();
+    first.stop();
+    Server::on(&data, &[]).stop();
+}
+
+#[test]
+fn a_port_in_use_is_named() {
+    let taken = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let port = taken.local_addr().expect("an address").port().to_string();
+    let directory = directory();
+    let said = refused(&directory.path().join("data"), &["--secure-port", &port]);
+    assert!(said.contains(&port) && said.contains("in use"), "{said}");
+}
+
+#[test]
+fn a_damaged_data_file_is_named() {
+    let directory = directory();
+    let data = directory.path().join("data");
+    let server = Server::on(&data, &[]);
+    server.admin().post(MAPS, &map("kept")).ok();
+    server.stop();
+    let store =
+        files(&data).into_iter().find(|file| fs::read(file).is_ok_and(|bytes| bytes.starts_with(b"redb")));
+    let store = store.expect("a file of the redb engine");
+    let name = store.file_name().and_then(|name| name.to_str()).expect("a name").to_owned();
+    let whole = fs::read(&store).expect("the file");
+
+    let mut scribbled = whole.clone();
+    scribbled[..512].fill(0xa5);
+    for (what, bytes) in
+        [("its head overwritten", scribbled), ("half of it gone", whole[..whole.len() / 2].to_vec())]
+    {
+        fs::write(&store, bytes).expect("the damage");
+        let said = refused(&data, &[]);
+        assert!(said.contains(&name), "{what}: the message names the file {name}: {said}");
+    }
+    fs::write(&store, &whole).expect("the repair");
+    let server = Server::on(&data, &[]);
+    server.admin().get(&format!("{MAPS}/kept")).ok();
+}
+
+fn run(arguments: &[&str]) -> Output {
+    let directory = directory();
+    command(directory.path(), arguments).output().expect("the binary")
+}
+
+#[test]
+fn flags_that_nobody_knows() {
+    for (given, meant) in [("--secur-port=1", "--secure-port"), ("--token-auth-fil=x", "--token-auth-file")] {
+        let output = run(&[given]);
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(!output.status.success(), "{given}");
+        let unknown = given.split('=').next().unwrap_or_default();
+        assert!(said.contains(unknown) && said.contains(meant), "{given}: {said}");
+    }
+    for bad in
+        ["--secure-port=x", "--engine=etcd9", "--bind-address=nowhere", "--feature-gates=NoSuchGate=true"]
+    {
+        let output = run(&[bad]);
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(!output.status.success(), "{bad}");
+        assert!(said.contains(bad.split('=').nth(1).unwrap_or_default()), "{bad}: {said}");
+        assert!(!said.contains("panicked"), "{bad}: {said}");
+    }
+    let output = run(&["--token-auth-file=no-such-file.csv"]);
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(!output.status.success() && said.contains("no-such-file.csv"), "{said}");
+}
+
+#[test]
+fn help_has_groups() {
+    let output = run(&["--help"]);
+    assert!(output.status.success());
+    let help = String::from_utf8_lossy(&output.stdout).into_owned();
+    for heading in ["Secure serving", "Storage", "Authentication", "Authorization", "Logging"] {
+        assert!(help.lines().any(|line| line.trim_end() == format!("{heading}:")), "{heading} in {help}");
+    }
+    for flag in [
+        "--secure-port",
+        "--bind-address",
+        "--cert-dir",
+        "--tls-cert-file",
+        "--tls-private-key-file",
+        "--client-ca-file",
+        "--token-auth-file",
+        "--anonymous-auth",
+        "--authorization-mode",
+        "--feature-gates",
+        "--runtime-config",
+        "--data-dir",
+        "--controllers",
+        "--shutdown-delay-duration",
+        "-v",
+    ] {
+        assert!(help.contains(flag), "{flag} in {help}");
+    }
+    assert!(run(&["--version"]).status.success());
+}
+
+#[test]
+fn stopping_is_graceful() {
+    let directory = directory();
+    let data = directory.path().join("data");
+    let server = Server::on(&data, &["--shutdown-delay-duration=2s"]);
+    let mut client = server.admin();
+    let mut health = server.admin();
+    let from = text(&client.get(MAPS).ok(), "/metadata/resourceVersion").to_owned();
+    let mut watch = client.watch(MAPS, &format!("resourceVersion={from}"));
+    client.post(MAPS, &map("seen")).ok();
+    assert_eq!(text(&watch.next(), "/object/metadata/name"), "seen");
+
+    // A request whose body comes only after the server was told to stop.
+    let body = map("in-flight").to_string();
+    let (first, rest) = body.as_bytes().split_at(20);
+    let mut slow = client.raw();
+    let head = format!("{}Content-Length: {}\r\n\r\n", client.head("POST", MAPS, &JSON), body.len());
+    slow.send(head.as_bytes()).expect("the head");
+    slow.send(first).expect("a part of the body");
+
+    server.terminate();
+    let failing = poll(CAP, || Some(health.get("/readyz")).filter(|answer| answer.status != 200));
+    assert_eq!(failing.expect("/readyz fails while the server is stopping").status, 500);
+    assert_eq!(health.get("/livez").status, 200, "stopping is not being dead");
+    client.post(MAPS, &map("late")).ok();
+    assert_eq!(text(&watch.next(), "/object/metadata/name"), "late", "the watch lives through the delay");
+
+    let end = watch.attempt(Deadline::after(CAP)).expect("the watch ends with its last chunk");
+    assert_eq!(end, None);
+    slow.send(rest).expect("the rest of the body");
+    let deadline = Deadline::after(CAP);
+    let answer = slow.head(deadline).expect("the request in flight is answered");
+    assert_eq!(answer.status, 201);
+    slow.body(Connection::framing(&answer, "POST"), deadline).expect("the whole answer");
+
+    let (status, log) = server.ended();
+    assert_eq!(status.code(), Some(0), "{log}");
+    assert!(!log.contains("panicked"), "{log}");
+    let server = Server::on(&data, &[]);
+    for name in ["seen", "late", "in-flight"] {
+        server.admin().get(&format!("{MAPS}/{name}")).ok();
+    }
+}
+
+fn client_of(handle: &Handle) -> Client {
+    let admin = handle.admin();
+    Client::new(handle.address(), handle.ca_pem(), Some((&admin.certificates_pem, &admin.key_pem)))
+}
+
+fn two_at_once() -> (Handle, Handle) {
+    let start = || Embedded::start(Config::ephemeral()).expect("an embedded server");
+    let (one, other) = (start(), start());
+    assert_ne!(one.address(), other.address());
+    client_of(&one).post(MAPS, &map("mine")).ok();
+    client_of(&one).get(&format!("{MAPS}/mine")).ok();
+    client_of(&other).get(&format!("{MAPS}/mine")).refused(404, "NotFound");
+    (one, other)
+}
+
+#[test]
+fn several_servers_live_in_one_process() {
+    let (one, other) = two_at_once();
+    let gone = one.address();
+    assert_eq!(one.stop(), Exit::Stopped);
+    assert!(std::net::TcpStream::connect(gone).is_err(), "nobody listens any more");
+    client_of(&other).get(MAPS).ok();
+    assert_eq!(other.stop(), Exit::Stopped);
+}
+
+#[tokio::test]
+async fn a_server_starts_inside_another_runtime() {
+    let server = Embedded::start_async(Config::ephemeral()).await.expect("an embedded server");
+    let mut client = client_of(&server);
+    let asked = tokio::task::spawn_blocking(move || client.get("/api/v1/namespaces").ok());
+    assert_eq!(text(&asked.await.expect("an answer"), "/kind"), "NamespaceList");
+    assert_eq!(server.stop_async().await, Exit::Stopped);
+    // The blocking call does its work from here too.
+    let (one, other) = two_at_once();
+    drop(one);
+    assert_eq!(other.stop_async().await, Exit::Stopped);
+}

@@ -1,0 +1,345 @@
+//! What the server does with metadata: names, namespaces, versions, generations, finalizers.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
+
+mod support;
+
+use serde_json::{Value, json};
+use support::compare::{revision, text};
+use support::{Client, Server};
+
+const MAPS: &str = "/api/v1/namespaces/default/configmaps";
+const DEPLOYMENTS: &str = "/apis/apps/v1/namespaces/default/deployments";
+const LEASES: &str = "/apis/coordination.k8s.io/v1/namespaces/default/leases";
+
+fn server() -> (Server, Client) {
+    let server = Server::with(&["--engine=memory"]);
+    let client = server.admin();
+    (server, client)
+}
+
+fn map(name: &str) -> Value {
+    json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name}})
+}
+
+fn deployment(name: &str) -> Value {
+    json!({"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": name}, "spec": {
+        "selector": {"matchLabels": {"app": "a"}},
+        "template": {"metadata": {"labels": {"app": "a"}}, "spec": {"containers": [{"name": "c", "image": "i:1"}]}}}})
+}
+
+fn namespace(name: &str) -> Value {
+    json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
+}
+
+fn invalid(client: &mut Client, path: &str, object: &Value, field: &str) {
+    let status = client.post(path, object).refused(422, "Invalid");
+    let causes = status["details"]["causes"].as_array().expect("causes");
+    let named = causes.iter().any(|cause| text(cause, "/field") == field);
+    assert!(named, "no cause names {field}: {status}");
+}
+
+#[test]
+fn generated_names() {
+    let (_server, mut client) = server();
+    let object = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"generateName": "made-"}});
+    let mut names = std::collections::BTreeSet::new();
+    for _ in 0..20 {
+        let created = client.post(MAPS, &object).ok();
+        let name = text(&created, "/metadata/name").to_owned();
+        let suffix = name.strip_prefix("made-").expect("the prefix");
+        assert_eq!(suffix.len(), 5, "{name}");
+        assert!(suffix.chars().all(|letter| "bcdfghjklmnpqrstvwxz2456789".contains(letter)), "{name}");
+        assert_eq!(text(&created, "/metadata/generateName"), "made-");
+        names.insert(name);
+    }
+    assert_eq!(names.len(), 20, "{names:?}");
+
+    let both = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "given", "generateName": "made-"}});
+    assert_eq!(text(&client.post(MAPS, &both).ok(), "/metadata/name"), "given");
+    client.post(MAPS, &both).refused(409, "AlreadyExists");
+
+    let prefix = "p".repeat(300);
+    let long = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"generateName": prefix}});
+    invalid(&mut client, MAPS, &long, "metadata.generateName");
+}
+
+#[test]
+fn names_follow_the_rule_of_their_kind() {
+    let (_server, mut client) = server();
+    for bad in ["Upper", "under_score", "-dash", "dash-", "dot..dot", "a/b", "ü", " ", &"n".repeat(254)] {
+        invalid(&mut client, MAPS, &map(bad), "metadata.name");
+    }
+    for good in ["a", "a.b-c.9", &"n".repeat(253)] {
+        client.post(MAPS, &map(good)).ok();
+    }
+    for nameless in
+        [json!({}), json!({"metadata": {}}), json!({"metadata": {"name": ""}}), json!({"metadata": null})]
+    {
+        invalid(&mut client, MAPS, &nameless, "metadata.name");
+    }
+    // A DNS label, not a subdomain.
+    invalid(&mut client, "/api/v1/namespaces", &namespace("a.b"), "metadata.name");
+    invalid(&mut client, "/api/v1/namespaces", &namespace(&"n".repeat(64)), "metadata.name");
+    // A DNS label that starts with a letter.
+    let service = |name: &str| json!({"metadata": {"name": name}, "spec": {"ports": [{"port": 80}]}});
+    invalid(&mut client, "/api/v1/namespaces/default/services", &service("1st"), "metadata.name");
+    client.post("/api/v1/namespaces/default/services", &service("first")).ok();
+    // A path segment: nearly anything.
+    let roles = "/apis/rbac.authorization.k8s.io/v1/namespaces/default/roles";
+    let role = |name: &str| json!({"metadata": {"name": name}, "rules": []});
+    client.post(roles, &role("system:Weird_Name")).ok();
+    invalid(&mut client, roles, &role("a%b"), "metadata.name");
+    invalid(&mut client, roles, &role(".."), "metadata.name");
+}
+
+#[test]
+fn labels_and_annotations_are_checked() {
+    let (_server, mut client) = server();
+    let with = |field: &str, value: Value| {
+        let mut object = map("labelled");
+        object["metadata"][field] = value;
+        object
+    };
+    invalid(&mut client, MAPS, &with("labels", json!({"bad key": "x"})), "metadata.labels");
+    invalid(&mut client, MAPS, &with("labels", json!({"key": "bad value"})), "metadata.labels");
+    invalid(&mut client, MAPS, &with("labels", json!({"key": "v".repeat(64)})), "metadata.labels");
+    invalid(&mut client, MAPS, &with("annotations", json!({"a/b/c": "x"})), "metadata.annotations");
+    invalid(
+        &mut client,
+        MAPS,
+        &with("annotations", json!({"big": "x".repeat(256 << 10)})),
+        "metadata.annotations",
+    );
+    invalid(&mut client, MAPS, &with("finalizers", json!(["nodomain"])), "metadata.finalizers[0]");
+    client.post(MAPS, &with("annotations", json!({"big": "x".repeat((256 << 10) - 3)}))).ok();
+}
+
+#[test]
+fn the_server_sets_what_is_its_own() {
+    let (_server, mut client) = server();
+    let mut object = map("mine");
+    object["metadata"]["uid"] = json!("11111111-2222-3333-4444-555555555555");
+    object["metadata"]["creationTimestamp"] = json!("2001-01-01T00:00:00Z");
+    object["metadata"]["deletionTimestamp"] = json!("2001-01-01T00:00:00Z");
+    object["metadata"]["selfLink"] = json!("/nowhere");
+    let created = client.post(MAPS, &object).ok();
+    assert_ne!(created["metadata"]["uid"], object["metadata"]["uid"]);
+    assert_ne!(created["metadata"]["creationTimestamp"], object["metadata"]["creationTimestamp"]);
+    assert!(created["metadata"]["deletionTimestamp"].is_null(), "{created}");
+
+    let mut other = created.clone();
+    other["metadata"]["uid"] = json!("11111111-2222-3333-4444-555555555555");
+    client.put(&format!("{MAPS}/mine"), &other).refused(409, "Conflict");
+    let mut renamed = created;
+    renamed["metadata"]["name"] = json!("yours");
+    client.put(&format!("{MAPS}/mine"), &renamed).refused(400, "BadRequest");
+
+    let mut versioned = map("versioned");
+    versioned["metadata"]["resourceVersion"] = json!("5");
+    let refused = client.post(MAPS, &versioned);
+    assert!((400..500).contains(&refused.status), "{}", refused.text());
+    assert!(refused.text().contains("resourceVersion should not be set"), "{}", refused.text());
+}
+
+#[test]
+fn a_write_that_changes_nothing_is_no_new_version() {
+    let (_server, mut client) = server();
+    let created = client.post(MAPS, &map("calm")).ok();
+    let again = client.put(&format!("{MAPS}/calm"), &created).ok();
+    assert_eq!(again["metadata"]["resourceVersion"], created["metadata"]["resourceVersion"]);
+    // Without a version a PUT is unconditional.
+    let mut unconditional = map("calm");
+    unconditional["data"] = json!({"a": "b"});
+    let updated = client.put(&format!("{MAPS}/calm"), &unconditional).ok();
+    assert!(revision(&updated) > revision(&created));
+}
+
+#[test]
+fn path_and_body_name_one_namespace() {
+    let (_server, mut client) = server();
+    let mut object = map("placed");
+    object["metadata"]["namespace"] = json!("kube-system");
+    let status = client.post(MAPS, &object).refused(400, "BadRequest");
+    assert!(
+        text(&status, "/message").contains("namespace of the provided object does not match"),
+        "{status}"
+    );
+    object["metadata"]["namespace"] = json!("default");
+    client.post(MAPS, &object).ok();
+    object["metadata"]["namespace"] = json!("kube-system");
+    client.put(&format!("{MAPS}/placed"), &object).refused(400, "BadRequest");
+    // A kind without namespaces does not keep one.
+    let node = json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n", "namespace": "default"}});
+    assert!(client.post("/api/v1/nodes", &node).ok()["metadata"]["namespace"].is_null());
+}
+
+#[test]
+fn a_namespace_must_exist_and_stay() {
+    let (_server, mut client) = server();
+    let status = client.post("/api/v1/namespaces/nowhere/configmaps", &map("a")).refused(404, "NotFound");
+    assert_eq!(text(&status, "/message"), "namespaces \"nowhere\" not found");
+    assert_eq!(client.get("/api/v1/namespaces/nowhere/configmaps").ok()["items"], json!([]));
+
+    let created = client.post("/api/v1/namespaces", &namespace("leaving")).ok();
+    assert_eq!(text(&created, "/status/phase"), "Active");
+    assert_eq!(created["spec"]["finalizers"], json!(["kubernetes"]));
+    client.post("/api/v1/namespaces/leaving/configmaps", &map("a")).ok();
+    let deleted = client.delete("/api/v1/namespaces/leaving").ok();
+    assert_eq!(text(&deleted, "/status/phase"), "Terminating", "{deleted}");
+    let status = client.post("/api/v1/namespaces/leaving/configmaps", &map("b")).refused(403, "Forbidden");
+    assert!(text(&status, "/message").contains("because it is being terminated"), "{status}");
+    assert_eq!(text(&status, "/details/causes/0/reason"), "NamespaceTerminating", "{status}");
+    // What is there may still be changed and deleted.
+    client.put("/api/v1/namespaces/leaving/configmaps/a", &map("a")).ok();
+    client.delete("/api/v1/namespaces/leaving/configmaps/a").ok();
+}
+
+#[test]
+fn the_namespaces_of_the_system_exist_from_the_first_start() {
+    let (_server, mut client) = server();
+    let list = client.get("/api/v1/namespaces").ok();
+    let names: Vec<&str> =
+        list["items"].as_array().expect("items").iter().map(|item| text(item, "/metadata/name")).collect();
+    assert_eq!(names, ["default", "kube-node-lease", "kube-public", "kube-system"]);
+    for name in ["default", "kube-system", "kube-public"] {
+        let status = client.delete(&format!("/api/v1/namespaces/{name}")).refused(403, "Forbidden");
+        assert!(text(&status, "/message").contains("this namespace may not be deleted"), "{status}");
+    }
+}
+
+#[test]
+fn status_belongs_to_its_sub_resource() {
+    let (_server, mut client) = server();
+    let mut object = deployment("web");
+    object["status"] = json!({"replicas": 7});
+    let mut created = client.post(DEPLOYMENTS, &object).ok();
+    assert!(created["status"]["replicas"].is_null(), "{created}");
+    created["status"] = json!({"replicas": 7});
+    let updated = client.put(&format!("{DEPLOYMENTS}/web"), &created).ok();
+    assert!(updated["status"]["replicas"].is_null(), "{updated}");
+}
+
+#[test]
+fn generation_moves_with_the_spec_only() {
+    let (_server, mut client) = server();
+    let path = format!("{DEPLOYMENTS}/web");
+    let mut object = client.post(DEPLOYMENTS, &deployment("web")).ok();
+    assert_eq!(object["metadata"]["generation"], 1);
+    object["metadata"]["labels"] = json!({"a": "b"});
+    object["metadata"]["generation"] = json!(99);
+    let mut object = client.put(&path, &object).ok();
+    assert_eq!(object["metadata"]["generation"], 1);
+    object["spec"]["replicas"] = json!(3);
+    let object = client.put(&path, &object).ok();
+    assert_eq!(object["metadata"]["generation"], 2);
+}
+
+#[test]
+fn finalizers_make_deletion_two_phases() {
+    let (_server, mut client) = server();
+    let path = format!("{MAPS}/held");
+    let mut object = map("held");
+    object["metadata"]["finalizers"] = json!(["example.com/first", "example.com/second"]);
+    let created = client.post(MAPS, &object).ok();
+    let from = text(&created, "/metadata/resourceVersion").to_owned();
+    let mut watch = client.watch(MAPS, &format!("resourceVersion={from}"));
+
+    let deleting = client.delete(&path).ok();
+    assert_eq!(text(&deleting, "/kind"), "ConfigMap");
+    let since = text(&deleting, "/metadata/deletionTimestamp").to_owned();
+    assert!(!since.is_empty(), "{deleting}");
+    assert_eq!(watch.next()["type"], "MODIFIED");
+    let again = client.delete(&path).ok();
+    assert_eq!(text(&again, "/metadata/deletionTimestamp"), since, "a second delete moves nothing");
+    client.post(MAPS, &map("held")).refused(409, "AlreadyExists");
+
+    let mut more = client.get(&path).ok();
+    more["metadata"]["finalizers"] = json!(["example.com/first", "example.com/second", "example.com/third"]);
+    client.put(&path, &more).refused(422, "Invalid");
+    let mut revived = client.get(&path).ok();
+    revived["metadata"].as_object_mut().expect("metadata").remove("deletionTimestamp");
+    revived["metadata"]["finalizers"] = json!(["example.com/second"]);
+    let one = client.put(&path, &revived).ok();
+    assert_eq!(text(&one, "/metadata/deletionTimestamp"), since, "a delete cannot be taken back");
+    assert_eq!(watch.next()["type"], "MODIFIED");
+
+    let mut free = one;
+    free["metadata"]["finalizers"] = json!([]);
+    client.put(&path, &free).ok();
+    client.get(&path).refused(404, "NotFound");
+    assert_eq!(watch.next()["type"], "DELETED");
+    let fresh = client.post(MAPS, &map("held")).ok();
+    assert_ne!(fresh["metadata"]["uid"], created["metadata"]["uid"]);
+}
+
+#[test]
+fn preconditions_guard_a_delete() {
+    let (_server, mut client) = server();
+    let created = client.post(MAPS, &map("guarded")).ok();
+    let path = format!("{MAPS}/guarded");
+    let guarded = |client: &mut Client, preconditions: Value| {
+        let options = json!({"apiVersion": "v1", "kind": "DeleteOptions", "preconditions": preconditions});
+        client.request("DELETE", &path, &support::client::JSON, options.to_string().as_bytes())
+    };
+    guarded(&mut client, json!({"uid": "another"})).refused(409, "Conflict");
+    guarded(&mut client, json!({"resourceVersion": "1"})).refused(409, "Conflict");
+    let status = guarded(&mut client, json!({"uid": created["metadata"]["uid"]})).ok();
+    assert_eq!(text(&status, "/status"), "Success");
+    assert_eq!(status["details"]["uid"], created["metadata"]["uid"]);
+    client.delete(&path).refused(404, "NotFound");
+}
+
+#[test]
+fn a_collection_is_deleted_by_its_selector() {
+    let (_server, mut client) = server();
+    for (name, colour) in [("a", "red"), ("b", "green"), ("c", "red")] {
+        let mut object = map(name);
+        object["metadata"]["labels"] = json!({"colour": colour});
+        client.post(MAPS, &object).ok();
+    }
+    client.post("/api/v1/namespaces/kube-public/configmaps", &map("elsewhere")).ok();
+    let deleted = client.delete(&format!("{MAPS}?labelSelector=colour%3Dred")).ok();
+    assert_eq!(text(&deleted, "/kind"), "ConfigMapList");
+    let names = |list: &Value| -> Vec<String> {
+        let items = list["items"].as_array().expect("items");
+        items.iter().map(|item| text(item, "/metadata/name").to_owned()).collect()
+    };
+    assert_eq!(names(&deleted), ["a", "c"]);
+    assert_eq!(names(&client.get(MAPS).ok()), ["b"]);
+    client.delete(MAPS).ok();
+    assert_eq!(names(&client.get(MAPS).ok()), [""; 0]);
+    assert!(names(&client.get("/api/v1/configmaps").ok()).contains(&"elsewhere".to_owned()));
+}
+
+#[test]
+fn put_creates_where_the_reference_lets_it() {
+    let (_server, mut client) = server();
+    let lease = json!({"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": {"name": "l"}});
+    let created = client.put(&format!("{LEASES}/l"), &lease);
+    assert_eq!(created.status, 201, "{}", created.text());
+    assert!(!text(&created.json(), "/metadata/uid").is_empty());
+    assert_eq!(client.put(&format!("{LEASES}/l"), &lease).status, 200);
+    client.put(&format!("{MAPS}/m"), &map("m")).refused(404, "NotFound");
+    client.put(&format!("{DEPLOYMENTS}/d"), &deployment("d")).refused(404, "NotFound");
+}
+
+#[test]
+fn lists_select_and_watches_select() {
+    let (_server, mut client) = server();
+    let from = text(&client.get(MAPS).ok(), "/metadata/resourceVersion").to_owned();
+    for (name, colour) in [("a", "red"), ("b", "green")] {
+        let mut object = map(name);
+        object["metadata"]["labels"] = json!({"colour": colour});
+        client.post(MAPS, &object).ok();
+    }
+    let list = client.get(&format!("{MAPS}?labelSelector=colour%3Dgreen")).ok();
+    assert_eq!(list["items"].as_array().map(Vec::len), Some(1));
+    let list = client.get(&format!("{MAPS}?fieldSelector=metadata.name%3Da")).ok();
+    assert_eq!(list["items"].as_array().map(Vec::len), Some(1));
+    let mut watch = client.watch(MAPS, &format!("resourceVersion={from}&labelSelector=colour%3Dgreen"));
+    assert_eq!(text(&watch.next(), "/object/metadata/name"), "b");
+    let mut watch = client.watch(MAPS, "fieldSelector=metadata.name%3Da");
+    let first = watch.next();
+    assert_eq!((text(&first, "/type"), text(&first, "/object/metadata/name")), ("ADDED", "a"));
+}

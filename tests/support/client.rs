@@ -1,0 +1,247 @@
+//! A small blocking client: one connection, kept alive, JSON in and out.
+
+use std::io;
+use std::net::SocketAddr;
+
+use openssl::pkey::PKey;
+use openssl::ssl::{SslConnector, SslMethod};
+use openssl::x509::X509;
+use serde_json::Value;
+
+use super::compare::text;
+use super::wait::{CAP, Deadline};
+use super::wire::{Connection, Framing, Head};
+
+/// How to reach a server and as whom.
+pub struct Client {
+    pub address: SocketAddr,
+    connector: SslConnector,
+    token: Option<String>,
+    connection: Option<Connection>,
+}
+
+/// What the server said.
+#[derive(Debug)]
+pub struct Answer {
+    pub status: u16,
+    head: Head,
+    pub body: Vec<u8>,
+    what: String,
+}
+
+/// Why there is no answer.
+#[derive(Debug)]
+pub enum Failure {
+    /// Nothing was sent: the server cannot have done it.
+    Unsent(io::Error),
+    /// Sent, and not answered: nobody knows.
+    Doubt(io::Error),
+}
+
+impl Client {
+    /// A client that trusts one authority; a certificate and its key say who it is.
+    pub fn new(address: SocketAddr, authority: &[u8], identity: Option<(&[u8], &[u8])>) -> Client {
+        let mut builder = SslConnector::builder(SslMethod::tls_client()).expect("TLS");
+        let authority = X509::from_pem(authority).expect("the authority's certificate");
+        builder.cert_store_mut().add_cert(authority).expect("a trusted authority");
+        if let Some((certificate, key)) = identity {
+            let certificate = X509::from_pem(certificate).expect("a client certificate");
+            builder.set_certificate(&certificate).expect("a usable certificate");
+            let key = PKey::private_key_from_pem(key).expect("a client key");
+            builder.set_private_key(&key).expect("a usable key");
+        }
+        Client { address, connector: builder.build(), token: None, connection: None }
+    }
+
+    /// The same server, another user.
+    pub fn with_token(&self, token: Option<&str>) -> Client {
+        Client {
+            address: self.address,
+            connector: self.connector.clone(),
+            token: token.map(str::to_owned),
+            connection: None,
+        }
+    }
+
+    /// One more connection of the same user.
+    pub fn again(&self) -> Client {
+        self.with_token(self.token.as_deref())
+    }
+
+    /// A connection to write anything to.
+    pub fn raw(&self) -> Connection {
+        Connection::open(self.address, &self.connector).expect("a connection")
+    }
+
+    /// The lines before a body, as this client sends them.
+    pub fn head(&self, method: &str, path: &str, headers: &[(&str, &str)]) -> String {
+        let mut head = format!("{method} {path} HTTP/1.1\r\nHost: {}\r\n", self.address);
+        if let Some(token) = &self.token {
+            head.push_str(&format!("Authorization: Bearer {token}\r\n"));
+        }
+        for (name, value) in headers {
+            head.push_str(&format!("{name}: {value}\r\n"));
+        }
+        head
+    }
+
+    fn connect(&mut self) -> Result<Connection, Failure> {
+        match self.connection.take() {
+            Some(connection) => Ok(connection),
+            None => Connection::open(self.address, &self.connector).map_err(Failure::Unsent),
+        }
+    }
+
+    /// Sends a request and reads the whole answer.
+    pub fn attempt(
+        &mut self,
+        method: &str,
+        path: &str,
+        headers: &[(&str, &str)],
+        body: &[u8],
+    ) -> Result<Answer, Failure> {
+        let mut connection = self.connect()?;
+        let mut message = self.head(method, path, headers).into_bytes();
+        if !body.is_empty() || matches!(method, "POST" | "PUT" | "PATCH") {
+            message.extend_from_slice(format!("Content-Length: {}\r\n", body.len()).as_bytes());
+        }
+        message.extend_from_slice(b"\r\n");
+        message.extend_from_slice(body);
+        let deadline = Deadline::after(CAP);
+        // A server may answer and close before it has read everything: then the answer counts, not the failed write.
+        let sent = connection.send(&message);
+        let head = connection.head(deadline).map_err(|error| Failure::Doubt(sent.err().unwrap_or(error)))?;
+        let framing = Connection::framing(&head, method);
+        let body = connection.body(framing, deadline).map_err(Failure::Doubt)?;
+        let closes = head.header("connection").is_some_and(|value| value.eq_ignore_ascii_case("close"));
+        if !closes && framing != Framing::Open {
+            self.connection = Some(connection);
+        }
+        Ok(Answer { status: head.status, head, body, what: format!("{method} {path}") })
+    }
+
+    pub fn request(&mut self, method: &str, path: &str, headers: &[(&str, &str)], body: &[u8]) -> Answer {
+        self.attempt(method, path, headers, body)
+            .unwrap_or_else(|failure| panic!("{method} {path} was not answered: {failure:?}"))
+    }
+
+    pub fn get(&mut self, path: &str) -> Answer {
+        self.request("GET", path, &[], b"")
+    }
+
+    pub fn post(&mut self, path: &str, object: &Value) -> Answer {
+        self.request("POST", path, &JSON, object.to_string().as_bytes())
+    }
+
+    pub fn put(&mut self, path: &str, object: &Value) -> Answer {
+        self.request("PUT", path, &JSON, object.to_string().as_bytes())
+    }
+
+    pub fn delete(&mut self, path: &str) -> Answer {
+        self.request("DELETE", path, &[], b"")
+    }
+
+    /// Deletes; what hangs on the object goes in the background, so nothing waits for a control loop.
+    pub fn delete_background(&mut self, path: &str) -> Answer {
+        let options =
+            br#"{"apiVersion":"v1","kind":"DeleteOptions","propagationPolicy":"Background","gracePeriodSeconds":0}"#;
+        self.request("DELETE", path, &JSON, options)
+    }
+
+    /// Opens a watch on a collection.
+    pub fn watch(&self, collection: &str, query: &str) -> Watch {
+        self.try_watch(collection, query).unwrap_or_else(|error| panic!("watch of {collection}: {error}"))
+    }
+
+    pub fn try_watch(&self, collection: &str, query: &str) -> io::Result<Watch> {
+        let mut connection = Connection::open(self.address, &self.connector)?;
+        let path = format!("{collection}?watch=true&{query}");
+        connection.send(format!("{}\r\n", self.head("GET", &path, &[])).as_bytes())?;
+        let deadline = Deadline::after(CAP);
+        let head = connection.head(deadline)?;
+        let framing = Connection::framing(&head, "GET");
+        if head.status != 200 || framing != Framing::Chunked {
+            let body = connection.body(framing, deadline)?;
+            let body = String::from_utf8_lossy(&body).into_owned();
+            return Err(io::Error::other(format!("{path}: {} {body}", head.status)));
+        }
+        Ok(Watch { connection, line: Vec::new() })
+    }
+}
+
+/// Headers of a JSON body.
+pub const JSON: [(&str, &str); 1] = [("Content-Type", "application/json")];
+
+impl Answer {
+    pub fn header(&self, name: &str) -> Option<&str> {
+        self.head.header(name)
+    }
+
+    pub fn text(&self) -> String {
+        String::from_utf8_lossy(&self.body).into_owned()
+    }
+
+    pub fn json(&self) -> Value {
+        serde_json::from_slice(&self.body).unwrap_or_else(|error| {
+            panic!("{}: {} no JSON ({error}): {}", self.what, self.status, self.text())
+        })
+    }
+
+    /// The body of an answer that must be 2xx.
+    pub fn ok(&self) -> Value {
+        assert!((200..300).contains(&self.status), "{}: {} {}", self.what, self.status, self.text());
+        self.json()
+    }
+
+    /// The Status of an answer that must have this code and reason.
+    pub fn refused(&self, code: u16, reason: &str) -> Value {
+        assert_eq!(self.status, code, "{}: {}", self.what, self.text());
+        let status = self.json();
+        assert_eq!(text(&status, "/kind"), "Status", "{}: {status}", self.what);
+        assert_eq!(text(&status, "/apiVersion"), "v1", "{}: {status}", self.what);
+        assert_eq!(text(&status, "/status"), "Failure", "{}: {status}", self.what);
+        assert_eq!(text(&status, "/reason"), reason, "{}: {status}", self.what);
+        assert_eq!(status["code"], code, "{}: {status}", self.what);
+        assert!(!text(&status, "/message").is_empty(), "{}: {status}", self.what);
+        status
+    }
+}
+
+/// A stream of events.
+pub struct Watch {
+    connection: Connection,
+    line: Vec<u8>,
+}
+
+impl Watch {
+    /// The next event; `Ok(None)` when the stream ended as it should, with its last chunk.
+    pub fn attempt(&mut self, deadline: Deadline) -> io::Result<Option<Value>> {
+        loop {
+            if let Some(end) = self.line.iter().position(|byte| *byte == b'\n') {
+                let line: Vec<u8> = self.line.drain(..=end).collect();
+                return serde_json::from_slice(&line).map(Some).map_err(io::Error::other);
+            }
+            match self.connection.chunk(deadline)? {
+                Some(chunk) => self.line.extend_from_slice(&chunk),
+                None if self.line.is_empty() => return Ok(None),
+                None => return Err(io::Error::other("the stream ended inside an event")),
+            }
+        }
+    }
+
+    pub fn next(&mut self) -> Value {
+        let event = self.attempt(Deadline::after(CAP)).expect("an event");
+        event.expect("the watch goes on")
+    }
+
+    /// The next event about an object of this name; others are passed over.
+    pub fn next_of(&mut self, name: &str) -> Value {
+        loop {
+            let event = self.next();
+            assert_ne!(event["type"], "ERROR", "{event}");
+            if text(&event, "/object/metadata/name") == name {
+                return event;
+            }
+        }
+    }
+}

@@ -1,0 +1,250 @@
+//! The real binary as a child process, on a free port, with a data directory of its own.
+
+use std::ffi::OsStr;
+use std::fs;
+use std::io::{BufRead, BufReader, Read};
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::{Arc, Mutex};
+use std::thread;
+
+use tempfile::TempDir;
+
+use super::client::Client;
+use super::wait::{CAP, poll};
+
+/// The token of a user in `system:masters`.
+pub const ADMIN_TOKEN: &str = "token-of-admin";
+/// The token of a user without rights.
+pub const USER_TOKEN: &str = "token-of-alice";
+
+const TOKENS: &str =
+    "token-of-admin,admin,uid-admin,\"system:masters\"\ntoken-of-alice,alice,uid-alice,\"devs,testers\"\n";
+
+/// A running server. Dropped, it is killed.
+pub struct Server {
+    child: Child,
+    lines: Lines,
+    errors: Lines,
+    /// The line for people that the server printed when it was ready.
+    pub greeting: String,
+    pub data: PathBuf,
+    address: SocketAddr,
+    kubeconfig: String,
+    /// Kept so that the directory lives as long as the server; `None` if the directory is the caller's.
+    _directory: Option<TempDir>,
+}
+
+/// How a process that would not start ended.
+#[derive(Debug)]
+pub struct Refusal {
+    pub status: ExitStatus,
+    pub stdout: String,
+    pub stderr: String,
+}
+
+type Lines = Arc<Mutex<Vec<String>>>;
+
+/// A directory on the disk that the build uses, which need not be a file system in memory.
+pub fn directory() -> TempDir {
+    TempDir::new_in(env!("CARGO_TARGET_TMPDIR")).expect("a temporary directory")
+}
+
+fn collect(stream: impl Read + Send + 'static) -> Lines {
+    let lines = Lines::default();
+    let shared = Arc::clone(&lines);
+    thread::spawn(move || {
+        for line in BufReader::new(stream).split(b'\n') {
+            let Ok(line) = line else { break };
+            shared.lock().expect("the lines").push(String::from_utf8_lossy(&line).into_owned());
+        }
+    });
+    lines
+}
+
+/// The command that starts the binary on a data directory, with a free port and the tests' tokens.
+pub fn command<A: AsRef<OsStr>>(data: &Path, arguments: &[A]) -> Command {
+    let tokens = data.join("tokens.csv");
+    fs::create_dir_all(data).expect("the data directory");
+    fs::write(&tokens, TOKENS).expect("the token file");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_pilothouse"));
+    command
+        .arg("--secure-port=0")
+        .arg("--data-dir")
+        .arg(data)
+        .arg("--token-auth-file")
+        .arg(tokens)
+        .arg("--controllers=-*")
+        .args(arguments)
+        .current_dir(data)
+        .env_remove("RUST_LOG")
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
+    command
+}
+
+impl Server {
+    /// A server with a directory of its own.
+    pub fn start() -> Server {
+        Server::with(&[])
+    }
+
+    pub fn with(arguments: &[&str]) -> Server {
+        let directory = directory();
+        let data = directory.path().join("data");
+        let mut server = Server::on(&data, arguments);
+        server._directory = Some(directory);
+        server
+    }
+
+    /// A server on a directory that outlives it.
+    pub fn on(data: &Path, arguments: &[&str]) -> Server {
+        Server::try_on(data, arguments)
+            .unwrap_or_else(|refusal| panic!("the server did not start: {refusal:?}"))
+    }
+
+    /// Starts and waits until it is ready, or has ended.
+    pub fn try_on(data: &Path, arguments: &[&str]) -> Result<Server, Refusal> {
+        let mut child = command(data, arguments).spawn().expect("the binary");
+        let lines = collect(child.stdout.take().expect("stdout"));
+        let errors = collect(child.stderr.take().expect("stderr"));
+        let greeting = poll(CAP, || {
+            let said =
+                lines.lock().expect("the lines").iter().find(|line| line.starts_with("kubectl ")).cloned();
+            match said {
+                Some(line) => Some(Ok(line)),
+                None => child.try_wait().expect("the state of the child").map(Err),
+            }
+        });
+        let greeting = match greeting {
+            Some(Ok(line)) => line,
+            Some(Err(status)) => {
+                return Err(Refusal { status, stdout: settled(&lines), stderr: settled(&errors) });
+            }
+            None => {
+                let _ = child.kill();
+                let _ = child.wait();
+                panic!("the server said nothing for {CAP:?}: {}", settled(&errors));
+            }
+        };
+        let kubeconfig = fs::read_to_string(data.join("admin.kubeconfig")).expect("admin.kubeconfig");
+        let url = kubeconfig_value(&kubeconfig, "server");
+        let address = url.trim_start_matches("https://").parse().expect("an address");
+        let server = Server {
+            child,
+            lines,
+            errors,
+            greeting,
+            data: data.to_owned(),
+            address,
+            kubeconfig,
+            _directory: None,
+        };
+        let mut client = server.by_certificate();
+        poll(CAP, || (client.get("/readyz").status == 200).then_some(())).expect("/readyz is good");
+        Ok(server)
+    }
+
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    pub fn kubeconfig(&self) -> PathBuf {
+        self.data.join("admin.kubeconfig")
+    }
+
+    /// A client that may do everything.
+    pub fn admin(&self) -> Client {
+        self.anonymous().with_token(Some(ADMIN_TOKEN))
+    }
+
+    /// A client that says nothing of itself.
+    pub fn anonymous(&self) -> Client {
+        Client::new(self.address, &self.pem("certificate-authority-data"), None)
+    }
+
+    /// A client with the certificate of the kubeconfig.
+    pub fn by_certificate(&self) -> Client {
+        let (certificate, key) = (self.pem("client-certificate-data"), self.pem("client-key-data"));
+        Client::new(self.address, &self.pem("certificate-authority-data"), Some((&certificate, &key)))
+    }
+
+    fn pem(&self, key: &str) -> Vec<u8> {
+        openssl::base64::decode_block(kubeconfig_value(&self.kubeconfig, key)).expect("base64")
+    }
+
+    /// What the server wrote to its error stream so far.
+    pub fn log(&self) -> String {
+        self.errors.lock().expect("the lines").join("\n")
+    }
+
+    /// What the server wrote to its output so far.
+    pub fn output(&self) -> String {
+        self.lines.lock().expect("the lines").join("\n")
+    }
+
+    pub fn alive(&mut self) -> bool {
+        self.child.try_wait().expect("the state of the child").is_none()
+    }
+
+    /// As `kill -9`: the process has no say.
+    pub fn kill(mut self) {
+        self.child.kill().expect("a signal");
+        self.child.wait().expect("its end");
+    }
+
+    /// Asks it to stop.
+    pub fn terminate(&self) {
+        let status = Command::new("sh").arg("-c").arg(format!("kill -TERM {}", self.pid())).status();
+        assert!(status.expect("sh").success(), "the signal was sent");
+    }
+
+    /// Waits for the end after `terminate`.
+    pub fn ended(mut self) -> (ExitStatus, String) {
+        let status = poll(CAP, || self.child.try_wait().expect("the state of the child"));
+        let status = status.unwrap_or_else(|| panic!("the server did not stop: {}", self.log()));
+        (status, settled(&self.errors))
+    }
+
+    /// Asks it to stop and waits; it must go in peace.
+    pub fn stop(self) {
+        self.terminate();
+        let (status, log) = self.ended();
+        assert!(status.success(), "{status}: {log}");
+    }
+
+    /// Fails if the server died or some thread of it panicked.
+    pub fn unharmed(&mut self) {
+        assert!(self.alive(), "the server died: {}", self.log());
+        assert_eq!(self.by_certificate().get("/readyz").status, 200, "{}", self.log());
+        let log = self.log();
+        assert!(!log.contains("panicked"), "{log}");
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// All lines of a process that has ended: the reader may be a moment behind.
+fn settled(lines: &Lines) -> String {
+    poll(CAP, || (Arc::strong_count(lines) == 1).then_some(()));
+    lines.lock().expect("the lines").join("\n")
+}
+
+/// The scalar after a key, however the file is quoted.
+fn kubeconfig_value<'a>(text: &'a str, key: &str) -> &'a str {
+    let after = text.split_once(&format!("{key}:")).or_else(|| text.split_once(&format!("{key}\":")));
+    let (_, after) = after.unwrap_or_else(|| panic!("{key} in the kubeconfig: {text}"));
+    let start = after.trim_start_matches([':', '"', '\'', ' ', '\n']);
+    start.split(['"', '\'', ',', '\n', '}']).next().unwrap_or_default().trim()
+}
