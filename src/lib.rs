@@ -3,10 +3,16 @@
 //! [`server`] starts one; [`config`] says how; [`http`] is its edge; [`api`] is what the API says, as pure functions.
 
 pub mod api;
+pub mod auth;
 pub mod config;
 pub mod http;
+mod ids;
 pub mod limits;
 pub mod pki;
 pub mod server;
 pub mod telemetry;
+pub mod verbs;
 mod wire;
+
+pub use config::Config;
+pub use server::{Exit, Handle, Server, StartError};

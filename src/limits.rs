@@ -10,6 +10,8 @@ pub const CONNECTIONS_PER_WORKER: usize = 25_000;
 pub const HANDSHAKE: Duration = Duration::from_secs(10);
 /// How long an HTTP/1.1 client may take to send the head of a request; the reference server's value.
 pub const REQUEST_HEAD: Duration = Duration::from_secs(32);
+/// Bytes of a request body; the reference server's value.
+pub const REQUEST_BODY_BYTES: usize = 3 << 20;
 /// How long a client may take to send a whole body. Three mebibytes in a minute is a very slow link.
 pub const REQUEST_BODY: Duration = Duration::from_secs(60);
 /// How long a connection without requests stays open; the reference server's value.
@@ -43,8 +45,9 @@ pub const STREAM_WINDOW_BYTES: u32 = 256 << 10;
 pub const CONNECTION_WINDOW_BYTES: u32 = 2 << 20;
 /// Bytes of one response that may lie between its body and the socket.
 pub const SEND_BUFFER_BYTES: usize = 256 << 10;
-/// Streams that a client may open and reset before they were even looked at; past it the connection ends.
-pub const RESETS_BEFORE_ACCEPT: usize = 20;
+/// Streams that a client may open and reset before they were even looked at; past it the connection ends. As many as a
+/// client may have open, so that one that gives up on everything at once is not punished.
+pub const RESETS_BEFORE_ACCEPT: usize = 100;
 /// Streams that this server reset and still remembers, so that late frames of them are no protocol error.
 pub const RESETS_REMEMBERED: usize = 64;
 /// Streams that this server may have to reset for a client's protocol errors; past it the connection ends.

@@ -97,8 +97,7 @@ impl Broadcaster {
     /// Starts the broadcaster of this thread and hangs up its bell.
     pub fn begin(bells: &Bells) -> Addr<Broadcaster> {
         Broadcaster::create(|context| {
-            let bell = Bell::new(context.address().recipient());
-            bells.add(Arc::clone(&bell));
+            let bell = bells.add(Bell::new(context.address().recipient()));
             Broadcaster::new(bell, bells.clone())
         })
     }

@@ -3,9 +3,14 @@
 pub mod catalog;
 pub mod codec;
 pub mod convert;
+pub mod defaults;
+pub mod deletion;
 pub mod discovery;
 pub mod field;
+pub mod kinds;
 pub mod limits;
+pub mod media;
+pub mod meta;
 pub mod names;
 pub mod options;
 pub mod path;

@@ -3,35 +3,45 @@
 use std::fmt;
 
 use pilothouse_actors::error::StoreError;
+use serde::Serialize;
 
 use super::field::FieldError;
-use super::value::Value;
 
 /// What an error says of the object it is about.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
 pub struct Details {
     /// The name of the object.
+    #[serde(skip_serializing_if = "String::is_empty")]
     pub name: String,
     /// The group of the kind.
+    #[serde(skip_serializing_if = "String::is_empty")]
     pub group: String,
     /// The kind, or the resource where the path named one.
+    #[serde(skip_serializing_if = "String::is_empty")]
     pub kind: String,
     /// The uid of the object.
+    #[serde(skip_serializing_if = "String::is_empty")]
     pub uid: String,
     /// One entry for each thing that is wrong.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
     pub causes: Vec<Cause>,
     /// When the client may come back.
+    #[serde(skip_serializing_if = "is_zero")]
     pub retry_after_seconds: u32,
 }
 
 /// One thing that is wrong.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Cause {
     /// A word for machines.
+    #[serde(skip_serializing_if = "String::is_empty")]
     pub reason: String,
     /// A sentence for people.
+    #[serde(skip_serializing_if = "String::is_empty")]
     pub message: String,
     /// The field it is about.
+    #[serde(skip_serializing_if = "String::is_empty")]
     pub field: String,
 }
 
@@ -115,12 +125,36 @@ impl Status {
     }
 
     /// 403: the caller may not do this. `message` says who and what.
-    pub fn forbidden(message: String, of: Option<(GroupResource<'_>, &str)>) -> Box<Status> {
+    pub fn forbidden(message: &str, of: Option<(GroupResource<'_>, &str)>) -> Box<Status> {
         let Some((of, name)) = of else {
-            let details = Some(Details::default());
-            return Box::new(Status { code: 403, reason: "Forbidden", message, details });
+            let message = format!("forbidden: {message}");
+            return Box::new(Status {
+                code: 403,
+                reason: "Forbidden",
+                message,
+                details: Some(Details::default()),
+            });
+        };
+        let message = match name {
+            "" => format!("{of} is forbidden: {message}"),
+            name => format!("{of} \"{name}\" is forbidden: {message}"),
         };
         Status::about(403, "Forbidden", message, of, name)
+    }
+
+    /// 403: nothing new may come into a namespace that is going.
+    pub fn namespace_terminating(of: GroupResource<'_>, name: &str, namespace: &str) -> Box<Status> {
+        let message =
+            format!("unable to create new content in namespace {namespace} because it is being terminated");
+        let mut status = Status::forbidden(&message, Some((of, name)));
+        if let Some(details) = &mut status.details {
+            details.causes.push(Cause {
+                reason: "NamespaceTerminating".to_owned(),
+                message: format!("namespace {namespace} is being terminated"),
+                field: "metadata.namespace".to_owned(),
+            });
+        }
+        status
     }
 
     /// 404: no object has this name.
@@ -140,9 +174,51 @@ impl Status {
         Box::new(Status { code: 405, reason: "MethodNotAllowed", message, details: Some(Details::default()) })
     }
 
+    /// 406: no media type of the request is known here at all.
+    pub fn no_representation(offered: &str) -> Box<Status> {
+        let message = format!("406: Not Acceptable\n\nAvailable representations: {offered}");
+        Box::new(Status { code: 406, reason: "NotAcceptable", message, details: Some(Details::default()) })
+    }
+
+    /// 406: the media types are known, but not what the request wants of them.
+    pub fn not_acceptable(offered: &str) -> Box<Status> {
+        Status::bare(406, "NotAcceptable", format!("only the following media types are accepted: {offered}"))
+    }
+
+    /// 406: watches are not to be had in the encoding asked for.
+    pub fn no_stream() -> Box<Status> {
+        Status::not_acceptable("application/json, application/vnd.kubernetes.protobuf")
+    }
+
+    /// 415: the body of this write has an encoding that is not known.
+    pub fn unsupported_body(offered: &str) -> Box<Status> {
+        let message = format!(
+            "the body of the request was in an unknown format - accepted media types include: {offered}"
+        );
+        Status::bare(415, "UnsupportedMediaType", message)
+    }
+
+    /// 415: the body is no kind of patch.
+    pub fn unsupported_patch() -> Box<Status> {
+        let message = "415: Unsupported Media Type".to_owned();
+        Box::new(Status {
+            code: 415,
+            reason: "UnsupportedMediaType",
+            message,
+            details: Some(Details::default()),
+        })
+    }
+
     /// 409: an object with this name is there already.
     pub fn already_exists(of: GroupResource<'_>, name: &str) -> Box<Status> {
         Status::about(409, "AlreadyExists", format!("{of} \"{name}\" already exists"), of, name)
+    }
+
+    /// 409: every name that was generated is taken.
+    pub fn generated_name_taken(of: GroupResource<'_>, name: &str) -> Box<Status> {
+        let mut status = Status::already_exists(of, name);
+        status.message.push_str(", the server was not able to generate a unique name for the object");
+        status
     }
 
     /// 409: the object is not what the caller thinks it is.
@@ -163,6 +239,46 @@ impl Status {
     /// 410: the version asked for is no longer kept.
     pub fn expired(message: impl Into<String>) -> Box<Status> {
         Status::bare(410, "Expired", message)
+    }
+
+    /// 410: a chunked list cannot be continued.
+    pub fn continue_expired() -> Box<Status> {
+        Status::expired(
+            "The provided continue parameter is too old to display a consistent list result. You can start a new list \
+             without the continue parameter.",
+        )
+    }
+
+    /// 410: the version of a list is no longer kept.
+    pub fn list_expired(asked: u64) -> Box<Status> {
+        Status::expired(format!("The resourceVersion for the provided list is too old: {asked}"))
+    }
+
+    /// 410: a watch cannot begin that far back.
+    pub fn watch_expired(oldest: u64) -> Box<Status> {
+        Status::expired(format!("too old resource version: the oldest that is kept is {oldest}"))
+    }
+
+    /// 409: the object has the name but is another one.
+    pub fn wrong_uid(of: GroupResource<'_>, name: &str, wanted: &str, found: &str) -> Box<Status> {
+        let why = format!(
+            "StorageError: invalid object, Code: 4, Key: {of}/{name}, ResourceVersion: 0, AdditionalErrorMsg: \
+             Precondition failed: UID in precondition: {wanted}, UID in object meta: {found}"
+        );
+        Status::conflict(of, name, &why)
+    }
+
+    /// 400: unknown or repeated fields where the client wants none.
+    pub fn strict_decoding(kind: &str, version: &str, problems: &[String]) -> Box<Status> {
+        let problems = problems.join(", ");
+        Status::bad_request(format!(
+            "{kind} in version \"{version}\" cannot be handled as a {kind}: strict decoding error: {problems}"
+        ))
+    }
+
+    /// 408: the body did not come.
+    pub fn slow_body() -> Box<Status> {
+        Status::bare(408, "Timeout", "the request body was not sent in time")
     }
 
     /// 413: the body is larger than the server takes.
@@ -248,60 +364,46 @@ impl Status {
         self.details.as_ref().map(|details| details.retry_after_seconds).filter(|seconds| *seconds > 0)
     }
 
-    /// The Status as an API object.
-    pub fn to_value(&self) -> Value {
-        let mut value = Value::object();
-        value.set("kind", "Status");
-        value.set("apiVersion", "v1");
-        value.set("metadata", Value::object());
-        value.set("status", if self.code < 400 { "Success" } else { "Failure" });
-        let mut set = |key: &str, text: &str| {
-            if !text.is_empty() {
-                value.set(key, text);
-            }
+    /// The Status as JSON, fields in the API's order.
+    pub fn to_json(&self) -> Vec<u8> {
+        let json = StatusJson {
+            kind: "Status",
+            api_version: "v1",
+            metadata: Empty {},
+            status: if self.code < 400 { "Success" } else { "Failure" },
+            message: &self.message,
+            reason: self.reason,
+            details: self.details.as_ref(),
+            code: if self.code < 400 { 0 } else { self.code },
         };
-        set("message", &self.message);
-        set("reason", self.reason);
-        if let Some(details) = &self.details {
-            value.set("details", details.to_value());
-        }
-        if self.code >= 400 {
-            value.set("code", i64::from(self.code));
-        }
-        value
+        // Strings and numbers only: there is nothing in it that could fail to be written.
+        serde_json::to_vec(&json).unwrap_or_default()
     }
 }
 
-impl Details {
-    fn to_value(&self) -> Value {
-        let mut value = Value::object();
-        for (key, text) in
-            [("name", &self.name), ("group", &self.group), ("kind", &self.kind), ("uid", &self.uid)]
-        {
-            if !text.is_empty() {
-                value.set(key, text.as_str());
-            }
-        }
-        if !self.causes.is_empty() {
-            value.set("causes", self.causes.iter().map(Cause::to_value).collect::<Vec<_>>());
-        }
-        if self.retry_after_seconds > 0 {
-            value.set("retryAfterSeconds", i64::from(self.retry_after_seconds));
-        }
-        value
-    }
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct StatusJson<'a> {
+    kind: &'static str,
+    api_version: &'static str,
+    metadata: Empty,
+    status: &'static str,
+    #[serde(skip_serializing_if = "str::is_empty")]
+    message: &'a str,
+    #[serde(skip_serializing_if = "str::is_empty")]
+    reason: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    details: Option<&'a Details>,
+    #[serde(skip_serializing_if = "is_zero")]
+    code: u16,
 }
 
-impl Cause {
-    fn to_value(&self) -> Value {
-        let mut value = Value::object();
-        for (key, text) in [("reason", &self.reason), ("message", &self.message), ("field", &self.field)] {
-            if !text.is_empty() {
-                value.set(key, text.as_str());
-            }
-        }
-        value
-    }
+#[derive(Serialize)]
+struct Empty {}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes references")]
+fn is_zero<T: Default + PartialEq>(number: &T) -> bool {
+    *number == T::default()
 }
 
 impl fmt::Display for Status {

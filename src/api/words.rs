@@ -29,3 +29,7 @@ pub const MASTERS: &str = "system:masters";
 
 /// The namespaces that exist from the first start.
 pub const SYSTEM_NAMESPACES: [&str; 4] = ["default", "kube-system", "kube-public", "kube-node-lease"];
+/// The resource of namespaces, and the store they are in.
+pub const NAMESPACES: &str = "namespaces";
+/// The namespaces that cannot be deleted.
+pub const IMMORTAL_NAMESPACES: [&str; 3] = ["default", "kube-system", "kube-public"];

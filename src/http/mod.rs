@@ -11,6 +11,7 @@ pub mod edge;
 mod h1;
 mod h2;
 mod h2_stream;
+pub mod handler;
 pub mod listener;
 pub mod peer;
 pub mod tls;

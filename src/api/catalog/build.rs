@@ -112,6 +112,7 @@ fn resource(facts: &Facts, fact: &ResourceFact, storage: &HashMap<String, GroupV
     let mut subresources: Vec<Subresource> = fact.subs.iter().map(subresource).collect();
     subresources.sort_by(|a, b| a.name.cmp(&b.name));
     Resource {
+        ordinal: 0,
         api_version: gv.to_string().into(),
         gv,
         plural: fact.plural.as_str().into(),

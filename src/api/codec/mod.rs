@@ -3,6 +3,9 @@
 pub mod json;
 pub mod legacy;
 pub mod syntax;
+pub mod yaml;
+mod yaml_plain;
+mod yaml_write;
 
 use std::fmt::Write as _;
 
@@ -58,6 +61,15 @@ pub fn decode_converted(
 ) -> Result<Decoded, DecodeError> {
     decode_object(json, expected, registry)
         .or_else(|_| Body { text: json, shown, expected, registry }.examined())
+}
+
+/// The refusal of a body for what a lenient reader would drop: its unknown and duplicate fields.
+pub fn strict_refusal(expected: &GroupVersionKind, strict: &[String]) -> DecodeError {
+    let GroupVersionKind { kind, version, .. } = expected;
+    let list = strict.join(", ");
+    DecodeError::new(format!(
+        "{kind} in version \"{version}\" cannot be handled as a {kind}: strict decoding error: {list}"
+    ))
 }
 
 /// Reads the canonical bytes of a stored object. Damage shows as `None`.

@@ -173,6 +173,10 @@ fn unknown_and_duplicate_fields_are_reported_in_order() {
         ]
     );
     assert_eq!(decoded.value.at(&["metadata", "name"]).and_then(Value::as_str), Some("b"));
+    assert_eq!(
+        strict_refusal(&kind("Pod"), &decoded.strict[..2]).message,
+        r#"Pod in version "v1" cannot be handled as a Pod: strict decoding error: unknown field "foo", duplicate field "metadata.labels.x""#
+    );
     let many: Vec<String> = (0..500).map(|index| format!("\"k{index}\":0")).collect();
     assert_eq!(read("Pod", &format!("{{{}}}", many.join(","))).unwrap().strict.len(), 100);
 }
@@ -300,6 +304,11 @@ fn the_fixtures_come_out_as_they_went_in() {
             "{}",
             file.display()
         );
+        let text = std::fs::read(file.with_extension("yaml")).unwrap();
+        let from_yaml = yaml::decode_object(&text, &kind, &REGISTRY).unwrap();
+        assert_eq!(from_yaml, decoded, "{}", file.display());
+        let ours = yaml::to_yaml(&json::read(&ours).unwrap());
+        assert_eq!(String::from_utf8(ours).unwrap(), String::from_utf8(text).unwrap(), "{}", file.display());
     }
     println!("{tried} fixtures came out as they went in");
     assert!(tried > 100, "only {tried} fixtures are of known kinds");

@@ -1,13 +1,14 @@
 //! The walk that fills in defaults: what the table says of a field that is absent. Defaults that depend on other
 //! values are functions, registered beside their kinds in [`crate::api::defaults`] and called after the walk.
 
-use super::{Registry, Struct, Type, TypeId};
+use super::quantity::Quantity;
+use super::{Registry, Scalar, Struct, Type, TypeId};
 use crate::api::value::{Object, Value};
 
 /// Fills in the defaults of the type, at every level.
 pub fn apply(registry: &Registry, ty: TypeId, value: &mut Value) {
     match (registry.get(ty), value) {
-        (Type::Struct(structure), Value::Object(fields)) if structure.has_defaults => {
+        (Type::Struct(structure), Value::Object(fields)) if !structure.defaulted.is_empty() => {
             fill(registry, structure, fields);
         }
         (Type::List(list), Value::Array(items)) if may_have_defaults(registry, list.item) => {
@@ -20,19 +21,32 @@ pub fn apply(registry: &Registry, ty: TypeId, value: &mut Value) {
                 apply(registry, map.value, value);
             }
         }
+        // Amounts of resources are kept in thousandths at most.
+        (Type::Scalar(Scalar::Quantity), Value::String(text)) => {
+            // Only these can be smaller than a thousandth.
+            let small = text.bytes().any(|byte| matches!(byte, b'.' | b'n' | b'u' | b'e' | b'E'));
+            if small && let Ok(quantity) = Quantity::parse(text) {
+                *text = quantity.in_thousandths().to_string();
+            }
+        }
         _ => {}
     }
 }
 
 fn fill(registry: &Registry, structure: &Struct, fields: &mut Object) {
-    for field in &structure.fields {
+    for field in structure.defaulted.iter().filter_map(|at| structure.fields.get(usize::from(*at))) {
         let set = fields.get(&*field.name).is_some_and(|value| !is_unset(value, field.pointer));
         if !set && let Some(default) = field.default.as_ref().or(field.fill.as_ref()) {
             fields.insert(field.name.to_string(), (**default).clone());
         }
+        if matches!(registry.get(field.ty), Type::Scalar(_)) {
+            continue;
+        }
         if let Some(value) = fields.get_mut(&*field.name).filter(|value| !value.is_null()) {
             apply(registry, field.ty, value);
-        } else if !field.pointer && registry.structure(field.ty).is_some_and(|inner| inner.has_defaults) {
+        } else if !field.pointer
+            && registry.structure(field.ty).is_some_and(|inner| !inner.defaulted.is_empty())
+        {
             // A struct that is no pointer is always there: its defaults hold also when the body does not mention it.
             let mut inner = Value::object();
             apply(registry, field.ty, &mut inner);
@@ -57,9 +71,11 @@ fn is_unset(value: &Value, pointer: bool) -> bool {
 
 fn may_have_defaults(registry: &Registry, ty: TypeId) -> bool {
     match registry.get(ty) {
-        Type::Struct(structure) => structure.has_defaults,
+        Type::Struct(structure) => !structure.defaulted.is_empty(),
         Type::List(_) | Type::Map(_) => true,
-        Type::Either(_) | Type::Scalar(_) => false,
+        // Quantities in a map are amounts of resources; a quantity alone may be anything.
+        Type::Scalar(scalar) => *scalar == Scalar::Quantity,
+        Type::Either(_) => false,
     }
 }
 

@@ -1,0 +1,171 @@
+//! Speed and memory of the whole server, each figure beside the floor it is compared to.
+//!
+//! `cargo bench --bench server` runs all of it; `-- start`, `-- get`, `-- create`, `-- many` run a part.
+//! docs/numbers.md keeps what it printed.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::print_stdout,
+    clippy::disallowed_methods
+)]
+
+mod support;
+
+use std::time::Duration;
+
+use support::load::{Measured, Until, request, run};
+use support::process::{Process, scratch};
+
+const COLLECTION: &str = "/api/v1/namespaces/default/configmaps";
+
+fn main() {
+    // cargo passes flags of its own (--bench): only bare words are ours.
+    let words: Vec<String> = std::env::args().skip(1).filter(|word| !word.starts_with('-')).collect();
+    if let [first, bytes] = words.as_slice()
+        && first == "serve-floor"
+    {
+        support::floor::serve(bytes.parse().expect("a number of bytes"));
+        return;
+    }
+    let wanted = |part: &str| words.is_empty() || words.iter().any(|word| word == part);
+    if wanted("start") {
+        start();
+    }
+    if wanted("get") {
+        get();
+    }
+    if wanted("create") {
+        create();
+    }
+    if wanted("many") {
+        many();
+    }
+}
+
+fn config_map(number: u64, bytes: usize) -> String {
+    let filling = "x".repeat(bytes);
+    format!(
+        r#"{{"kind":"ConfigMap","apiVersion":"v1","metadata":{{"name":"c-{number}"}},"data":{{"k":"{filling}"}}}}"#
+    )
+}
+
+/// Fills a data directory through the front door.
+fn fill(port: u16, objects: u64) -> Measured {
+    run(port, 64, Until::Count(objects), 201, |number| {
+        request("POST", COLLECTION, &config_map(number, 1_024))
+    })
+}
+
+fn best_of(times: usize, mut once: impl FnMut() -> Duration) -> Duration {
+    (0..times).map(|_| once()).min().unwrap_or_default()
+}
+
+/// Start to ready and idle memory. No floor: the goal is 100 ms and 40 MB.
+fn start() {
+    for engine in ["redb", "memory"] {
+        let first = best_of(5, || {
+            let (server, taken) = Process::server(&scratch("first-start"), engine);
+            server.stop();
+            taken
+        });
+        println!("start, first, {engine}: {:.1} ms (goal 100)", first.as_secs_f64() * 1e3);
+    }
+    let data = scratch("start-1000");
+    let (server, _) = Process::server(&data, "redb");
+    fill(server.port, 1_000);
+    server.stop();
+    let again = best_of(5, || {
+        let (server, taken) = Process::server(&data, "redb");
+        server.stop();
+        taken
+    });
+    println!("start, 1,000 objects, redb: {:.1} ms (goal 100)", again.as_secs_f64() * 1e3);
+    let (server, _) = Process::server(&scratch("idle"), "redb");
+    std::thread::sleep(Duration::from_secs(2));
+    println!("idle resident: {:.1} MB (goal 40)", server.resident_mb());
+}
+
+/// GET of a 1 KiB object against a bare handler that returns as many bytes.
+fn get() {
+    const CONNECTIONS: usize = 32;
+    let time = Until::Time(Duration::from_secs(4));
+    let (server, _) = Process::server(&scratch("get"), "redb");
+    fill(server.port, 1_000);
+    let floor = Process::floor(1_300);
+    let mut ratios = Vec::new();
+    for round in 1..=3 {
+        let mut bare = measure("bare handler", &floor, || {
+            run(floor.port, CONNECTIONS, time, 200, |_| request("GET", "/", ""))
+        });
+        let mut ours = measure("GET 1 KiB", &server, || {
+            run(server.port, CONNECTIONS, time, 200, |number| {
+                request("GET", &format!("{COLLECTION}/c-{}", number % 1_000), "")
+            })
+        });
+        let ratio = ours.rate() / bare.rate();
+        println!(
+            "get, round {round}: {ratio:.2} of the floor (goal 0.6); p99 {:?} against {:?}",
+            ours.percentile(0.99),
+            bare.percentile(0.99)
+        );
+        ratios.push(ratio);
+    }
+    ratios.sort_by(f64::total_cmp);
+    println!(
+        "get, {CONNECTIONS} connections: median {:.2} of the floor (goal 0.6)",
+        ratios[ratios.len() / 2]
+    );
+}
+
+fn measure(what: &str, process: &Process, once: impl FnOnce() -> Measured) -> Measured {
+    let before = process.cpu();
+    let measured = once();
+    let cpu = process.cpu().saturating_sub(before);
+    println!(
+        "  {what}: {:.0}/s, {:.1} µs CPU each",
+        measured.rate(),
+        cpu.as_secs_f64() * 1e6 / measured.answers.max(1) as f64
+    );
+    measured
+}
+
+/// Durable creates: sixty-four writers must share the sync that one writer waits for alone.
+fn create() {
+    let (server, _) = Process::server(&scratch("create"), "redb");
+    let alone = measure("create, 1 connection", &server, || {
+        run(server.port, 1, Until::Count(2_000), 201, |number| {
+            request("POST", COLLECTION, &config_map(number, 1_024))
+        })
+    });
+    let shared = measure("create, 64 connections", &server, || {
+        run(server.port, 64, Until::Count(40_000), 201, |number| {
+            request("POST", COLLECTION, &config_map(10_000 + number, 1_024))
+        })
+    });
+    println!(
+        "create: 64 connections reach {:.1} times 1 connection (goal 5; CPU goal 100 µs)",
+        shared.rate() / alone.rate()
+    );
+}
+
+/// Start with 100,000 objects of 1 KiB.
+fn many() {
+    let data = scratch("many");
+    let (server, _) = Process::server(&data, "redb");
+    let filled = fill(server.port, 100_000);
+    println!("  filled 100,000 objects at {:.0}/s, resident {:.0} MB", filled.rate(), server.resident_mb());
+    server.stop();
+    let taken = best_of(3, || {
+        let (server, taken) = Process::server(&data, "redb");
+        server.stop();
+        taken
+    });
+    println!("start, 100,000 objects, redb: {:.0} ms (goal 1,000)", taken.as_secs_f64() * 1e3);
+    let (server, _) = Process::server(&data, "redb");
+    println!("  resident after it: {:.0} MB", server.resident_mb());
+    drop(server);
+    let (_, taken) = Process::server(&data, "redb");
+    println!("start, 100,000 objects, after kill -9: {:.0} ms", taken.as_secs_f64() * 1e3);
+}

@@ -1,0 +1,142 @@
+//! A closed loop of HTTP/1.1 connections over TLS on one thread: each sends its next request when the answer is there.
+
+use std::pin::Pin;
+use std::time::{Duration, Instant};
+
+use openssl::ssl::{SslConnector, SslMethod, SslVerifyMode};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
+use tokio_openssl::SslStream;
+
+/// What a run measured.
+pub struct Measured {
+    /// Answers with the expected status.
+    pub answers: u64,
+    /// From the first request to the last answer.
+    pub taken: Duration,
+    latencies: Vec<Duration>,
+}
+
+impl Measured {
+    /// Answers per second.
+    pub fn rate(&self) -> f64 {
+        self.answers as f64 / self.taken.as_secs_f64()
+    }
+
+    /// The latency that this share of the answers kept.
+    pub fn percentile(&mut self, share: f64) -> Duration {
+        self.latencies.sort_unstable();
+        let at = ((self.latencies.len() as f64 * share) as usize).min(self.latencies.len().saturating_sub(1));
+        self.latencies.get(at).copied().unwrap_or_default()
+    }
+}
+
+/// When a run ends.
+#[derive(Clone, Copy)]
+pub enum Until {
+    /// After this time.
+    Time(Duration),
+    /// After this many requests.
+    Count(u64),
+}
+
+/// Runs `connections` closed loops. `request` writes the text of the request with this number.
+pub fn run(
+    port: u16,
+    connections: usize,
+    until: Until,
+    status: u16,
+    request: impl Fn(u64) -> Vec<u8> + Clone + 'static,
+) -> Measured {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    tokio::task::LocalSet::new().block_on(&runtime, async move {
+        let mut streams = Vec::new();
+        for _ in 0..connections {
+            streams.push(connect(port).await);
+        }
+        let begun = Instant::now();
+        let next = std::rc::Rc::new(std::cell::Cell::new(0_u64));
+        let loops = streams.into_iter().map(|stream| {
+            let (request, next) = (request.clone(), next.clone());
+            tokio::task::spawn_local(one(stream, begun, until, status, next, request))
+        });
+        let mut latencies = Vec::new();
+        for done in loops.collect::<Vec<_>>() {
+            latencies.extend(done.await.unwrap());
+        }
+        Measured { answers: latencies.len() as u64, taken: begun.elapsed(), latencies }
+    })
+}
+
+async fn connect(port: u16) -> SslStream<TcpStream> {
+    let mut connector = SslConnector::builder(SslMethod::tls()).unwrap();
+    // The floor and the server make certificates of their own: what is measured is the same either way.
+    connector.set_verify(SslVerifyMode::NONE);
+    let ssl = connector.build().configure().unwrap().verify_hostname(false).into_ssl("localhost").unwrap();
+    let tcp = TcpStream::connect(("127.0.0.1", port)).await.unwrap();
+    tcp.set_nodelay(true).unwrap();
+    let mut stream = SslStream::new(ssl, tcp).unwrap();
+    Pin::new(&mut stream).connect().await.unwrap();
+    stream
+}
+
+async fn one(
+    mut stream: SslStream<TcpStream>,
+    begun: Instant,
+    until: Until,
+    status: u16,
+    next: std::rc::Rc<std::cell::Cell<u64>>,
+    request: impl Fn(u64) -> Vec<u8>,
+) -> Vec<Duration> {
+    let expected = format!("HTTP/1.1 {status} ");
+    let mut latencies = Vec::new();
+    let mut buffer = Vec::with_capacity(64 << 10);
+    loop {
+        let number = next.get();
+        let over = match until {
+            Until::Time(time) => begun.elapsed() >= time,
+            Until::Count(count) => number >= count,
+        };
+        if over {
+            return latencies;
+        }
+        next.set(number + 1);
+        let sent = Instant::now();
+        stream.write_all(&request(number)).await.unwrap();
+        let head = read_answer(&mut stream, &mut buffer).await;
+        assert!(head.starts_with(&expected), "unexpected answer: {head}");
+        latencies.push(sent.elapsed());
+    }
+}
+
+/// Reads one answer with a Content-Length and returns its head.
+async fn read_answer(stream: &mut SslStream<TcpStream>, buffer: &mut Vec<u8>) -> String {
+    buffer.clear();
+    loop {
+        let read = stream.read_buf(buffer).await.unwrap();
+        assert!(read > 0, "the server hung up");
+        let Some(end) = buffer.windows(4).position(|four| four == b"\r\n\r\n") else { continue };
+        let head = String::from_utf8_lossy(&buffer[..end]).into_owned();
+        let length: usize = head
+            .lines()
+            .find_map(|line| {
+                line.to_ascii_lowercase().strip_prefix("content-length:").map(|n| n.trim().parse().unwrap())
+            })
+            .expect("an answer with a length");
+        while buffer.len() < end + 4 + length {
+            let read = stream.read_buf(buffer).await.unwrap();
+            assert!(read > 0, "the server hung up");
+        }
+        return head;
+    }
+}
+
+/// The text of a request.
+pub fn request(method: &str, path: &str, body: &str) -> Vec<u8> {
+    let length = if body.is_empty() { String::new() } else { format!("Content-Length: {}\r\n", body.len()) };
+    format!(
+        "{method} {path} HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer bench\r\nAccept: application/json\r\n\
+         Content-Type: application/json\r\nUser-Agent: bench/1.0\r\n{length}\r\n{body}"
+    )
+    .into_bytes()
+}

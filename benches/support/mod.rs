@@ -1,0 +1,13 @@
+//! What the benches share: a server process, a load of HTTP/1.1 connections over TLS, and what a process costs.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::print_stdout,
+    clippy::disallowed_methods
+)]
+
+pub mod floor;
+pub mod load;
+pub mod process;

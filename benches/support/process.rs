@@ -1,0 +1,93 @@
+//! A server as a child process, and what the kernel says of it.
+
+use std::io::{BufRead as _, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// A running child that is ended with this value.
+pub struct Process {
+    child: Child,
+    /// Where it listens.
+    pub port: u16,
+}
+
+impl Process {
+    /// Starts the server on `data` and waits for the line it prints when it is ready. Also returns how long that took.
+    pub fn server(data: &Path, engine: &str) -> (Process, Duration) {
+        let begun = Instant::now();
+        let tokens = data.join("tokens.csv");
+        std::fs::create_dir_all(data).unwrap();
+        std::fs::write(&tokens, "bench,bench,1,system:masters\n").unwrap();
+        let mut child = Command::new(env!("CARGO_BIN_EXE_pilothouse"))
+            .args(["--secure-port=0", "--controllers=-*", "--max-mutating-requests-inflight=1000"])
+            .arg(format!("--engine={engine}"))
+            .arg(format!("--data-dir={}", data.display()))
+            .arg(format!("--token-auth-file={}", tokens.display()))
+            .stdout(Stdio::piped())
+            .stderr(Stdio::inherit())
+            .spawn()
+            .expect("the server starts");
+        let mut line = String::new();
+        BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        let taken = begun.elapsed();
+        assert!(line.starts_with("kubectl"), "the server says: {line}");
+        (Process { child, port: port_of(&data.join("admin.kubeconfig")) }, taken)
+    }
+
+    /// Starts this very binary as the bare floor server.
+    pub fn floor(body: usize) -> Process {
+        let mut child = Command::new(std::env::current_exe().unwrap())
+            .args(["serve-floor", &body.to_string()])
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("the floor starts");
+        let mut line = String::new();
+        BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        Process { child, port: line.trim().parse().expect("the floor prints its port") }
+    }
+
+    /// User and system time used so far.
+    pub fn cpu(&self) -> Duration {
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.child.id())).unwrap();
+        let after_name = stat.rsplit_once(')').unwrap().1;
+        let ticks: u64 =
+            after_name.split_whitespace().skip(11).take(2).map(|field| field.parse::<u64>().unwrap()).sum();
+        Duration::from_millis(ticks * 10)
+    }
+
+    /// Resident memory in MB.
+    pub fn resident_mb(&self) -> f64 {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id())).unwrap();
+        let line = status.lines().find(|line| line.starts_with("VmRSS:")).unwrap();
+        line.split_whitespace().nth(1).unwrap().parse::<f64>().unwrap() / 1024.0
+    }
+
+    /// Asks it to stop and waits.
+    pub fn stop(mut self) {
+        let pid = self.child.id().to_string();
+        let _ = Command::new("kill").args(["-TERM", &pid]).status();
+        let _ = self.child.wait();
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn port_of(kubeconfig: &Path) -> u16 {
+    let text = std::fs::read_to_string(kubeconfig).unwrap();
+    let server = text.lines().find_map(|line| line.trim().strip_prefix("server:")).expect("a server line");
+    server.rsplit_once(':').unwrap().1.trim_matches(['"', '/', ' ']).parse().unwrap()
+}
+
+/// A directory of its own below the build folder, empty.
+pub fn scratch(name: &str) -> PathBuf {
+    let path = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(name);
+    let _ = std::fs::remove_dir_all(&path);
+    std::fs::create_dir_all(&path).unwrap();
+    path
+}

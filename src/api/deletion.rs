@@ -1,0 +1,163 @@
+//! What a deletion means for an object: it goes now, it is marked and goes later, or that is under way already.
+
+use pilothouse_actors::clock::Timestamp;
+
+use super::kinds::{KindRules, grace_period};
+use super::meta::{self, FOREGROUND_FINALIZER, ORPHAN_FINALIZER};
+use super::options::{DeleteOptions, Propagation};
+use super::schema::time;
+use super::status::{GroupResource, Result, Status};
+use super::value::Value;
+
+/// What a deletion does next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Deletion {
+    /// The object goes at once.
+    Now,
+    /// The object has been changed and must be stored: it goes when its finalizers have gone and its grace is over.
+    Mark,
+    /// An earlier deletion is still under way and this one adds nothing.
+    Pending,
+}
+
+/// Refuses the deletion of an object that is not the one the client means.
+pub fn check_preconditions(options: &DeleteOptions, object: &Value, of: GroupResource<'_>) -> Result<()> {
+    let meta = meta::of(object);
+    let name = meta.str("name");
+    if let Some(uid) = options.uid.as_deref().filter(|uid| *uid != meta.str("uid")) {
+        let why = format!(
+            "the UID in the precondition ({uid}) does not match the UID in record ({}). The object might have been \
+             deleted and then recreated",
+            meta.str("uid")
+        );
+        return Err(Status::conflict(of, name, &why));
+    }
+    if let Some(version) = options.resource_version.as_deref().filter(|v| *v != meta.str("resourceVersion")) {
+        let why = format!(
+            "the ResourceVersion in the precondition ({version}) does not match the ResourceVersion in record ({}). The \
+             object might have been modified",
+            meta.str("resourceVersion")
+        );
+        return Err(Status::conflict(of, name, &why));
+    }
+    Ok(())
+}
+
+/// Decides what a deletion does and marks the object where it must wait.
+pub fn begin(rules: &KindRules, object: &mut Value, options: &DeleteOptions, now: Timestamp) -> Deletion {
+    let graceful = match grace(rules, object, options, now) {
+        Grace::Pending => return Deletion::Pending,
+        Grace::Given => true,
+        Grace::None => false,
+    };
+    set_finalizers(rules, object, options);
+    let waits = meta::of(object).get("finalizers").is_some_and(|finalizers| !finalizers.items().is_empty());
+    if waits && !graceful {
+        mark(object, now);
+    }
+    let over = meta::of(object).get("deletionGracePeriodSeconds").and_then(Value::as_int).unwrap_or(0) == 0;
+    if waits || (graceful && !over) { Deletion::Mark } else { Deletion::Now }
+}
+
+fn seconds_of(at: Timestamp) -> i64 {
+    i64::try_from(at.seconds()).unwrap_or(i64::MAX)
+}
+
+enum Grace {
+    /// The kind gives none, or it is used up.
+    None,
+    /// The object has been given some.
+    Given,
+    /// It is running already.
+    Pending,
+}
+
+fn grace(rules: &KindRules, object: &mut Value, options: &DeleteOptions, now: Timestamp) -> Grace {
+    let Some(seconds) = grace_period(rules, object, options.grace_period_seconds) else {
+        return Grace::None;
+    };
+    let generation = meta::generation(object);
+    let terminating = meta::is_terminating(object);
+    let running = meta::of(object).get("deletionGracePeriodSeconds").and_then(Value::as_int).unwrap_or(0);
+    let data = object.entry("metadata");
+    if !terminating {
+        data.set("deletionTimestamp", time::format_seconds(seconds_of(now).saturating_add(seconds)));
+        data.set("deletionGracePeriodSeconds", seconds);
+        if generation > 0 {
+            data.set("generation", generation + 1);
+        }
+        return Grace::Given;
+    }
+    if running == 0 {
+        return Grace::None;
+    }
+    // Once begun, grace can only be shortened.
+    match options.grace_period_seconds.map(|asked| if asked < 0 { 1 } else { asked }) {
+        Some(asked) if asked < running => {
+            let now = seconds_of(now);
+            let end = time::parse_seconds(data.str("deletionTimestamp")).unwrap_or(now) - running + asked;
+            let (end, asked) = if end < now { (now, asked.min(1)) } else { (end, asked) };
+            data.set("deletionTimestamp", time::format_seconds(end));
+            data.set("deletionGracePeriodSeconds", asked);
+            Grace::Given
+        }
+        _ => Grace::Pending,
+    }
+}
+
+/// Marks an object that waits for finalizers only.
+fn mark(object: &mut Value, now: Timestamp) {
+    let generation = meta::generation(object);
+    let terminating = meta::is_terminating(object);
+    let data = object.entry("metadata");
+    if !terminating {
+        if generation > 0 {
+            data.set("generation", generation + 1);
+        }
+        data.set("deletionTimestamp", time::format_seconds(seconds_of(now)));
+    }
+    data.set("deletionGracePeriodSeconds", 0);
+}
+
+/// Adds or takes away the finalizers by which the garbage collector learns what to do with dependents.
+fn set_finalizers(rules: &KindRules, object: &mut Value, options: &DeleteOptions) {
+    let present = |object: &Value, finalizer: &str| {
+        let all = meta::of(object).get("finalizers").map(Value::items).unwrap_or_default();
+        all.iter().any(|one| one.as_str() == Some(finalizer))
+    };
+    let orphan = wants_orphans(rules, options).unwrap_or_else(|| present(object, ORPHAN_FINALIZER));
+    let foreground = match (options.propagation, options.orphan_dependents) {
+        (Some(policy), _) => policy == Propagation::Foreground,
+        (None, Some(_)) => false,
+        (None, None) => present(object, FOREGROUND_FINALIZER),
+    };
+    for (finalizer, wanted) in [(ORPHAN_FINALIZER, orphan), (FOREGROUND_FINALIZER, foreground)] {
+        if present(object, finalizer) == wanted {
+            continue;
+        }
+        let mut all = meta::of(object).get("finalizers").map(Value::items).unwrap_or_default().to_vec();
+        all.retain(|one| one.as_str() != Some(finalizer));
+        if wanted {
+            all.push(finalizer.into());
+        }
+        object.entry("metadata").set("finalizers", all);
+    }
+}
+
+/// What the options or the kind say of dependents; `None`: neither says anything.
+fn wants_orphans(rules: &KindRules, options: &DeleteOptions) -> Option<bool> {
+    match (options.orphan_dependents, options.propagation) {
+        (Some(orphan), _) => Some(orphan),
+        (None, Some(policy)) => Some(policy == Propagation::Orphan),
+        (None, None) if rules.orphans => Some(true),
+        (None, None) => None,
+    }
+}
+
+/// Whether nothing holds an object any more whose deletion has begun.
+pub fn is_over(object: &Value) -> bool {
+    let meta = meta::of(object);
+    let waits = meta.get("finalizers").is_some_and(|finalizers| !finalizers.items().is_empty());
+    let grace = meta.get("deletionGracePeriodSeconds").and_then(Value::as_int).unwrap_or(0);
+    meta::is_terminating(object) && !waits && grace == 0
+}

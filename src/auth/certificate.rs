@@ -1,0 +1,127 @@
+//! Client certificates: the common name is the user, each organisation a group.
+//!
+//! The TLS layer takes any certificate, so that a bad one is a 401 with a Status and not a broken handshake. It is
+//! verified here, once per certificate and not once per request: a signature check costs as much as ten requests.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use openssl::asn1::Asn1Time;
+use openssl::error::ErrorStack;
+use openssl::nid::Nid;
+use openssl::stack::Stack;
+use openssl::x509::store::{X509Store, X509StoreBuilder};
+use openssl::x509::verify::X509VerifyFlags;
+use openssl::x509::{X509, X509PurposeId, X509Ref, X509StoreContext};
+use pilothouse_actors::answer::Answer;
+use pilothouse_actors::authenticator::{Verdict, Verifier};
+use pilothouse_actors::clock::{Clock, Timestamp};
+use pilothouse_actors::identity::{Credentials, Identity};
+
+/// Certificates remembered. When it is full it starts anew: whoever is still there is verified again.
+const REMEMBERED: usize = 1_024;
+
+/// Verifies client certificates against the client CA.
+pub struct CertificateVerifier {
+    authorities: X509Store,
+    clock: Clock,
+    remembered: Mutex<HashMap<Vec<u8>, Remembered>>,
+}
+
+struct Remembered {
+    identity: Arc<Identity>,
+    valid_until: Timestamp,
+}
+
+impl CertificateVerifier {
+    /// A verifier that trusts these authorities (PEM, one or more).
+    pub fn new(authorities_pem: &[u8], clock: Clock) -> Result<CertificateVerifier, ErrorStack> {
+        let mut store = X509StoreBuilder::new()?;
+        store.set_purpose(X509PurposeId::SSL_CLIENT)?;
+        // The time is ours to check: OpenSSL would read the system's clock.
+        store.set_flags(X509VerifyFlags::NO_CHECK_TIME)?;
+        for authority in X509::stack_from_pem(authorities_pem)? {
+            store.add_cert(authority)?;
+        }
+        Ok(CertificateVerifier { authorities: store.build(), clock, remembered: Mutex::default() })
+    }
+
+    fn identify(&self, chain: &[Vec<u8>]) -> Result<Verdict, ErrorStack> {
+        let Some((leaf, rest)) = chain.split_first() else {
+            return Ok(Verdict::NoOpinion);
+        };
+        let now = self.clock.now();
+        if let Some(known) = self.remembered().get(leaf).filter(|known| now < known.valid_until) {
+            return Ok(Verdict::Known(known.identity.clone()));
+        }
+        let certificate = X509::from_der(leaf)?;
+        let mut intermediates = Stack::new()?;
+        for der in rest {
+            intermediates.push(X509::from_der(der)?)?;
+        }
+        let mut context = X509StoreContext::new()?;
+        let verified = context.init(&self.authorities, &certificate, &intermediates, |context| {
+            Ok(context.verify_cert()?.then_some(()).ok_or_else(|| context.error()))
+        })?;
+        if !intermediates.iter().chain([certificate.as_ref()]).all(|one| is_valid_at(one, now)) {
+            return Ok(Verdict::Refused("the client certificate has expired or is not yet valid".to_owned()));
+        }
+        if let Err(error) = verified {
+            return Ok(Verdict::Refused(format!("the client certificate is not valid: {error}")));
+        }
+        let Some(identity) = subject(&certificate) else {
+            return Ok(Verdict::Refused("the client certificate has no common name".to_owned()));
+        };
+        let identity = Arc::new(identity);
+        self.remember(leaf, &identity, seconds_left(&certificate, now)?, now);
+        Ok(Verdict::Known(identity))
+    }
+
+    fn remembered(&self) -> MutexGuard<'_, HashMap<Vec<u8>, Remembered>> {
+        self.remembered.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn remember(&self, leaf: &[u8], identity: &Arc<Identity>, seconds: u64, now: Timestamp) {
+        let mut remembered = self.remembered();
+        if remembered.len() >= REMEMBERED {
+            remembered.clear();
+        }
+        let valid_until = now.plus(std::time::Duration::from_secs(seconds));
+        remembered.insert(leaf.to_vec(), Remembered { identity: identity.clone(), valid_until });
+    }
+}
+
+fn is_valid_at(certificate: &X509Ref, now: Timestamp) -> bool {
+    let Ok(now) = Asn1Time::from_unix(i64::try_from(now.seconds()).unwrap_or(i64::MAX)) else { return false };
+    certificate.not_before() <= now && now <= certificate.not_after()
+}
+
+fn seconds_left(certificate: &X509, now: Timestamp) -> Result<u64, ErrorStack> {
+    let now = Asn1Time::from_unix(i64::try_from(now.seconds()).unwrap_or(i64::MAX))?;
+    let left = now.diff(certificate.not_after())?;
+    let seconds = i64::from(left.days) * 86_400 + i64::from(left.secs);
+    Ok(u64::try_from(seconds).unwrap_or(0))
+}
+
+fn subject(certificate: &X509) -> Option<Identity> {
+    let entries = |nid| {
+        let values = certificate.subject_name().entries_by_nid(nid);
+        values.filter_map(|entry| entry.data().to_string().ok()).collect::<Vec<_>>()
+    };
+    let name = entries(Nid::COMMONNAME).into_iter().next().filter(|name| !name.is_empty())?;
+    Some(Identity {
+        name,
+        uid: String::new(),
+        groups: entries(Nid::ORGANIZATIONNAME),
+        extra: std::collections::BTreeMap::default(),
+    })
+}
+
+impl Verifier for CertificateVerifier {
+    fn verify(&self, credentials: &Credentials) -> Answer<Verdict> {
+        let verdict = self.identify(credentials.certificates.as_deref().unwrap_or_default());
+        Answer::Now(verdict.unwrap_or_else(|error| {
+            Verdict::Refused(format!("the client certificate cannot be read: {error}"))
+        }))
+    }
+}

@@ -1,0 +1,33 @@
+//! The two authorization modes that look at nothing.
+
+use pilothouse_actors::answer::Answer;
+use pilothouse_actors::authorizer::{Action, Decision, Policy};
+use pilothouse_actors::identity::Identity;
+
+/// Allows everything. For test rigs.
+pub struct AlwaysAllow;
+
+impl Policy for AlwaysAllow {
+    fn decide(&self, _: &Identity, _: &Action) -> Answer<Decision> {
+        Answer::Now(Decision::Allowed)
+    }
+}
+
+/// Allows nothing. For tests of the tests.
+pub struct AlwaysDeny;
+
+impl Policy for AlwaysDeny {
+    fn decide(&self, _: &Identity, _: &Action) -> Answer<Decision> {
+        Answer::Now(Decision::NoOpinion("Everything is forbidden.".to_owned()))
+    }
+}
+
+/// Lets one group do everything, before any other policy is asked.
+pub struct Privileged(pub &'static str);
+
+impl Policy for Privileged {
+    fn decide(&self, identity: &Identity, _: &Action) -> Answer<Decision> {
+        let member = identity.groups.iter().any(|group| group == self.0);
+        Answer::Now(if member { Decision::Allowed } else { Decision::NoOpinion(String::new()) })
+    }
+}

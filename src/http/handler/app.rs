@@ -1,0 +1,162 @@
+//! The application behind the listeners: one handler that takes every request through the same chain.
+//!
+//! parse, authenticate, take a place, authorize, route, answer. The order is the reference's, because it decides which of
+//! several errors a client sees.
+
+use std::rc::Rc;
+use std::sync::Arc;
+
+use actix_web::http::Method;
+use actix_web::web::{self, Payload, ServiceConfig};
+use actix_web::{HttpRequest, HttpResponse};
+use pilothouse_actors::identity::Identity;
+use pilothouse_actors::permit::Permit;
+
+use crate::api::catalog::Catalog;
+use crate::api::catalog::resource::Resource;
+use crate::api::media::{self, Agreed};
+use crate::api::path::{Request, ResourcePath, Target};
+use crate::api::query::{self, Query};
+use crate::api::status::{Result, Status};
+use crate::api::verb::Verb;
+use crate::verbs::{self, Answered, Call};
+
+use super::render::{self, Context};
+use super::worker::Worker;
+use super::{body, documents, guards, health};
+
+/// Puts the handler and the state of its worker into an actix-web application.
+pub fn configure(worker: Rc<Worker>) -> impl FnOnce(&mut ServiceConfig) {
+    move |config| {
+        config.app_data(worker).default_service(web::to(handle));
+    }
+}
+
+async fn handle(request: HttpRequest, payload: Payload) -> HttpResponse {
+    let Some(worker) = request.app_data::<Rc<Worker>>().cloned() else {
+        return HttpResponse::InternalServerError().finish();
+    };
+    let context = Context::of(&request);
+    match serve(&worker, &request, payload, &context).await {
+        Ok(response) => context.finish(response),
+        Err(status) => context.finish(render::error(&context, &status)),
+    }
+}
+
+async fn serve(
+    worker: &Rc<Worker>,
+    request: &HttpRequest,
+    payload: Payload,
+    context: &Context,
+) -> Result<HttpResponse> {
+    let identity = guards::authenticate(worker, request).await?;
+    let path = query::decode_path(request.uri().path())?;
+    let query = Query::parse(request.query_string());
+    let parsed = Request::parse(request.method().as_str(), &path, &query)?;
+    let permit = guards::take_place(worker, &parsed)?;
+    guards::authorize(worker, &identity, &parsed).await?;
+    match &parsed.target {
+        Target::NonResource(path) => match health::answer(worker, path, &query).await {
+            Some(response) => Ok(response),
+            None => documents::answer(worker, request, path, context),
+        },
+        Target::Resource(found) => {
+            let resource = find(&worker.served().catalog, found)?;
+            let Some(resource) = resource else { return Ok(render::page_not_found()) };
+            let verb = allowed_verb(&resource, found, parsed.verb, request.method())?;
+            let agreed = agree(context, verb)?;
+            let (encoding, body) = body::read(request, payload, verb).await?;
+            let part = Part { found, query: &query, body, encoding, identity: &identity, permit };
+            let answer = dispatch(worker, verb, &resource, part).await?;
+            render::answer(context, agreed, answer)
+        }
+    }
+}
+
+/// The resource of the path. `None`: not even its group is known, which the reference answers in plain text.
+fn find(catalog: &Catalog, found: &ResourcePath<'_>) -> Result<Option<Arc<Resource>>> {
+    let Some(resource) = catalog.at(found) else {
+        return if catalog.group(found.group).is_some() { Err(Status::no_such_resource()) } else { Ok(None) };
+    };
+    let misplaced = match (resource.namespaced, found.namespace.is_empty()) {
+        // A namespaced object has no address without its namespace; its collection has one.
+        (true, true) => !found.name.is_empty(),
+        // The path of a namespace names itself as its namespace.
+        (false, false) => found.resource != "namespaces",
+        _ => false,
+    };
+    let unknown_sub = !found.subresource.is_empty() && resource.subresource(found.subresource).is_none();
+    let too_deep = !found.rest.is_empty() && found.subresource != "proxy";
+    if misplaced || unknown_sub || too_deep {
+        return Err(Status::no_such_resource());
+    }
+    Ok(Some(resource.clone()))
+}
+
+/// The verb, if the resource or its sub-resource knows it.
+fn allowed_verb(resource: &Resource, found: &ResourcePath<'_>, verb: Verb, method: &Method) -> Result<Verb> {
+    let verbs = resource.subresource(found.subresource).map_or(resource.verbs, |sub| sub.verbs);
+    let named = !found.name.is_empty();
+    let everywhere = resource.namespaced && found.namespace.is_empty();
+    // An object is not a collection: POST to a name and PUT to a collection have no meaning. Neither has a new object in
+    // all namespaces at once.
+    let fits = match verb {
+        Verb::Create => (!named || !found.subresource.is_empty()) && (!everywhere || resource.is_virtual()),
+        Verb::DeleteCollection => !everywhere,
+        Verb::Update | Verb::Patch | Verb::Get | Verb::Delete => named,
+        _ => true,
+    };
+    if !fits || !verbs.contains(verb) || *method == Method::HEAD {
+        return Err(Status::method_not_allowed());
+    }
+    Ok(verb)
+}
+
+fn agree(context: &Context, verb: Verb) -> Result<Agreed<'_>> {
+    let agreed = media::negotiate(&context.accept, |_| false)?;
+    if verb == Verb::Watch && !agreed.encoding.streams() {
+        return Err(Status::no_stream());
+    }
+    Ok(agreed)
+}
+
+/// What a call is made of, before it is known where its objects are.
+struct Part<'a> {
+    found: &'a ResourcePath<'a>,
+    query: &'a Query<'a>,
+    body: bytes::Bytes,
+    encoding: media::Encoding,
+    identity: &'a Identity,
+    permit: Permit,
+}
+
+async fn dispatch(worker: &Rc<Worker>, verb: Verb, resource: &Arc<Resource>, part: Part<'_>) -> Answered {
+    let served = matches!(part.found.subresource, "" | "status" | "finalize");
+    let Some(stored) = resource.stored.as_ref().filter(|_| served) else {
+        // docs/compat.md lists what is not served yet.
+        return Err(Status::no_such_resource());
+    };
+    let call = Call {
+        resource,
+        stored,
+        namespace: if resource.namespaced { part.found.namespace } else { "" },
+        name: part.found.name,
+        subresource: part.found.subresource,
+        query: part.query,
+        body: part.body,
+        encoding: part.encoding,
+        user: part.identity,
+        permit: part.permit,
+    };
+    let backend = &worker.backend;
+    match verb {
+        Verb::Get => verbs::get::get(backend, &call).await,
+        Verb::List => verbs::list::list(backend, &call).await,
+        Verb::Watch => verbs::watch::watch(backend, &call).await,
+        Verb::Create => verbs::create::create(backend, &call).await,
+        Verb::Update => verbs::update::update(backend, &call).await,
+        Verb::Delete => verbs::delete::delete(backend, &call).await,
+        Verb::DeleteCollection => verbs::collection::delete_collection(backend, &call).await,
+        _ => Err(Status::method_not_allowed()),
+    }
+}

@@ -1,0 +1,51 @@
+//! Reading request bodies: bounded in size. The time is bounded by the edge, which ends a body that does not come.
+
+use actix_web::HttpRequest;
+use actix_web::http::header;
+use actix_web::web::Payload;
+use bytes::{Bytes, BytesMut};
+use futures::StreamExt as _;
+
+use crate::api::media::{self, Encoding};
+use crate::api::status::{Result, Status};
+use crate::api::verb::Verb;
+use crate::limits::REQUEST_BODY_BYTES;
+
+use super::render::text;
+
+/// Reads the body of a request with this verb and says how it is encoded.
+pub async fn read(request: &HttpRequest, payload: Payload, verb: Verb) -> Result<(Encoding, Bytes)> {
+    let content_type = text(request.headers(), header::CONTENT_TYPE);
+    match verb {
+        Verb::Create | Verb::Update => Ok((media::of_body(content_type)?, whole(request, payload).await?)),
+        Verb::Delete | Verb::DeleteCollection => {
+            let body = whole(request, payload).await?;
+            // Without a body nobody asks what its encoding would be.
+            let encoding = if body.is_empty() { Encoding::Json } else { media::of_body(content_type)? };
+            Ok((encoding, body))
+        }
+        Verb::Patch => {
+            media::of_patch(content_type)?;
+            Ok((Encoding::Json, whole(request, payload).await?))
+        }
+        _ => Ok((Encoding::Json, Bytes::new())),
+    }
+}
+
+async fn whole(request: &HttpRequest, mut payload: Payload) -> Result<Bytes> {
+    let too_large = || Status::too_large(format!("Request entity too large: limit is {REQUEST_BODY_BYTES}"));
+    let announced: usize = text(request.headers(), header::CONTENT_LENGTH).parse().unwrap_or(0);
+    if announced > REQUEST_BODY_BYTES {
+        return Err(too_large());
+    }
+    let mut body = BytesMut::with_capacity(announced);
+    while let Some(chunk) = payload.next().await {
+        let chunk =
+            chunk.map_err(|error| Status::bad_request(format!("the body cannot be read: {error}")))?;
+        if body.len() + chunk.len() > REQUEST_BODY_BYTES {
+            return Err(too_large());
+        }
+        body.extend_from_slice(&chunk);
+    }
+    Ok(body.freeze())
+}

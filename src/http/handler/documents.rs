@@ -1,0 +1,69 @@
+//! The documents that describe the server: version and discovery, made once per catalog and shared.
+
+use actix_web::http::header::{self, HeaderValue};
+use actix_web::{HttpRequest, HttpResponse};
+
+use crate::api::discovery::{Document, version_document};
+use crate::api::media::{self, Encoding};
+use crate::api::status::{Result, Status};
+use crate::api::words::DISCOVERY_GROUP;
+
+use super::render::{self, Context, text};
+use super::worker::Worker;
+
+/// The media type of the aggregated form; the parameters are part of the answer's name.
+const AGGREGATED: &str = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList";
+
+/// Answers a path that names a document.
+pub fn answer(worker: &Worker, request: &HttpRequest, path: &str, context: &Context) -> Result<HttpResponse> {
+    let served = worker.served();
+    if matches!(path, "/version" | "/version/") {
+        return render::object(
+            context,
+            media::negotiate(&context.accept, |_| false)?,
+            200,
+            &version_document(),
+        );
+    }
+    let Some(document) = served.documents.at(path) else {
+        // Below a known group a missing document is a missing resource; elsewhere it is just no page.
+        let mut parts = path.trim_matches('/').split('/');
+        return match (parts.next(), parts.next()) {
+            (Some("api"), _) => Err(Status::no_such_resource()),
+            (Some("apis"), Some(group)) if served.catalog.group(group).is_some() => {
+                Err(Status::no_such_resource())
+            }
+            _ => Ok(render::page_not_found()),
+        };
+    };
+    let aggregated = served.documents.aggregated_at(path);
+    let agreed = media::negotiate(&context.accept, |asked| {
+        aggregated.is_some()
+            && asked.group == DISCOVERY_GROUP
+            && asked.version == "v2"
+            && asked.kind == "APIGroupDiscoveryList"
+    })?;
+    match aggregated {
+        Some(aggregated) if agreed.transform.is_some() && agreed.encoding == Encoding::Json => {
+            Ok(tagged(request, aggregated, context))
+        }
+        _ => render::object(context, agreed, 200, &document.json),
+    }
+}
+
+/// A document that clients keep and ask for again by its tag.
+fn tagged(request: &HttpRequest, document: &Document, context: &Context) -> HttpResponse {
+    let tag = document.etag.as_deref().unwrap_or_default();
+    let known = !tag.is_empty() && text(request.headers(), header::IF_NONE_MATCH) == tag;
+    let mut response = if known {
+        HttpResponse::NotModified().finish()
+    } else {
+        HttpResponse::Ok().content_type(AGGREGATED).body(render::json_text(context, false, &document.json))
+    };
+    let headers = response.headers_mut();
+    if let Ok(tag) = HeaderValue::try_from(tag) {
+        headers.insert(header::ETAG, tag);
+    }
+    headers.insert(header::VARY, HeaderValue::from_static("Accept"));
+    response
+}

@@ -1,0 +1,173 @@
+//! /healthz, /livez and /readyz: checks that really check.
+
+use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use actix::Addr;
+use actix_web::HttpResponse;
+use pilothouse_actors::committer::{Check as CheckCommitter, Committer};
+use pilothouse_actors::directory::{Directory, Types};
+use pilothouse_actors::fatal::Fatal;
+
+use crate::api::field::quoted;
+use crate::api::query::Query;
+
+use super::render::{page_not_found, plain};
+use super::worker::Worker;
+
+/// What the checks look at.
+pub struct Health {
+    /// Answers only if the thread that syncs is alive and the engine takes writes.
+    pub committer: Addr<Committer>,
+    /// Answers only if stores can be found.
+    pub directory: Addr<Directory>,
+    /// Says whether the server must end.
+    pub fatal: Fatal,
+    /// Set when every worker has its actors and the system namespaces are there.
+    pub started: AtomicBool,
+    /// Set when the server begins to stop.
+    pub stopping: AtomicBool,
+}
+
+/// One named check.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Check {
+    /// The server answers.
+    Ping,
+    /// The log is written.
+    Log,
+    /// The storage behind everything takes writes. The name is the reference's: clients exclude it by that name.
+    Etcd,
+    /// The stores can be found.
+    Directory,
+    /// Resources are served.
+    Catalog,
+    /// Every worker has what it needs.
+    InformerSync,
+    /// The server is not about to stop.
+    Shutdown,
+}
+
+impl Check {
+    fn name(self) -> &'static str {
+        match self {
+            Check::Ping => "ping",
+            Check::Log => "log",
+            Check::Etcd => "etcd",
+            Check::Directory => "poststarthook/start-store-directory",
+            Check::Catalog => "poststarthook/publish-catalog",
+            Check::InformerSync => "informer-sync",
+            Check::Shutdown => "shutdown",
+        }
+    }
+
+    async fn run(self, worker: &Worker) -> Result<(), String> {
+        let health = &worker.shared.health;
+        match self {
+            Check::Ping | Check::Log => Ok(()),
+            Check::Etcd => match (health.fatal.raised(), health.committer.send(CheckCommitter).await) {
+                (Some(reason), _) => Err(reason),
+                (None, Ok(Ok(_))) => Ok(()),
+                (None, Ok(Err(error))) => Err(error.to_string()),
+                (None, Err(error)) => Err(error.to_string()),
+            },
+            Check::Directory => {
+                health.directory.send(Types).await.map(drop).map_err(|error| error.to_string())
+            }
+            Check::Catalog => {
+                let empty = worker.served().catalog.resources().next().is_none();
+                if empty { Err("no resource is served".to_owned()) } else { Ok(()) }
+            }
+            Check::InformerSync => {
+                flag(health.started.load(Ordering::Acquire), "the server is still starting")
+            }
+            Check::Shutdown => flag(!health.stopping.load(Ordering::Acquire), "process is shutting down"),
+        }
+    }
+}
+
+fn flag(good: bool, otherwise: &str) -> Result<(), String> {
+    if good { Ok(()) } else { Err(otherwise.to_owned()) }
+}
+
+const LIVE: [Check; 5] = [Check::Ping, Check::Log, Check::Etcd, Check::Directory, Check::Catalog];
+const READY: [Check; 7] = [
+    Check::Ping,
+    Check::Log,
+    Check::Etcd,
+    Check::InformerSync,
+    Check::Directory,
+    Check::Catalog,
+    Check::Shutdown,
+];
+
+/// Answers a health path; `None` for any other path.
+pub async fn answer(worker: &Worker, path: &str, query: &Query<'_>) -> Option<HttpResponse> {
+    let (endpoint, rest) = split(path)?;
+    let checks: &[Check] = if endpoint == "readyz" { &READY } else { &LIVE };
+    if rest.is_empty() {
+        return Some(all(worker, endpoint, checks, query).await);
+    }
+    let Some(check) = checks.iter().find(|check| check.name() == rest) else {
+        return Some(page_not_found());
+    };
+    Some(match check.run(worker).await {
+        Ok(()) => plain(200, "ok".to_owned()),
+        Err(why) => plain(500, format!("internal server error: {why}\n")),
+    })
+}
+
+fn split(path: &str) -> Option<(&str, &str)> {
+    let path = path.strip_prefix('/')?;
+    let (endpoint, rest) = path.split_once('/').unwrap_or((path, ""));
+    matches!(endpoint, "healthz" | "livez" | "readyz").then_some((endpoint, rest))
+}
+
+async fn all(worker: &Worker, endpoint: &str, checks: &[Check], query: &Query<'_>) -> HttpResponse {
+    let mut excluded: BTreeSet<String> = query.all("exclude").map(str::to_owned).collect();
+    let mut lines = String::new();
+    let mut failed = false;
+    for check in checks {
+        let name = check.name();
+        if excluded.remove(name) {
+            lines.push_str(&format!("[+]{name} excluded: ok\n"));
+            continue;
+        }
+        match check.run(worker).await {
+            Ok(()) => lines.push_str(&format!("[+]{name} ok\n")),
+            Err(why) => {
+                tracing::warn!(check = name, %why, "{endpoint} check failed");
+                // Anybody may read this, so the reason is for the log and for those who may ask for the check itself.
+                lines.push_str(&format!("[-]{name} failed: reason withheld\n"));
+                failed = true;
+            }
+        }
+    }
+    if !excluded.is_empty() {
+        let names: Vec<String> = excluded.iter().map(|name| quoted(name)).collect();
+        lines.push_str(&format!(
+            "warn: some health checks cannot be excluded: no matches for {}\n",
+            names.join(", ")
+        ));
+    }
+    if failed {
+        return plain(500, format!("{lines}{endpoint} check failed\n"));
+    }
+    if query.get("verbose").is_none() {
+        return plain(200, "ok".to_owned());
+    }
+    plain(200, format!("{lines}{endpoint} check passed\n"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_fall_apart_into_endpoint_and_check() {
+        assert_eq!(split("/livez"), Some(("livez", "")));
+        assert_eq!(split("/readyz/poststarthook/x"), Some(("readyz", "poststarthook/x")));
+        assert_eq!(split("/livezz"), None);
+        assert_eq!(split("/api"), None);
+    }
+}

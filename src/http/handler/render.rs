@@ -1,0 +1,214 @@
+//! Answers as HTTP: status line, headers, and bodies in the encoding that was agreed upon.
+
+use std::convert::Infallible;
+use std::pin::Pin;
+use std::task::{Context as TaskContext, Poll};
+
+use actix_web::body::{BodySize, MessageBody};
+use actix_web::http::StatusCode;
+use actix_web::http::header::{self, HeaderMap, HeaderName, HeaderValue};
+use actix_web::{HttpRequest, HttpResponse};
+use bytes::Bytes;
+use futures::StreamExt as _;
+
+use crate::api::codec;
+use crate::api::media::{self, Agreed, Encoding};
+use crate::api::query::Query;
+use crate::api::status::{Result, Status};
+use crate::ids;
+use crate::verbs::list::Listing;
+use crate::verbs::{Answer, Reply};
+
+const AUDIT_ID: HeaderName = HeaderName::from_static("audit-id");
+/// Longer ids of clients are not repeated.
+const LONGEST_AUDIT_ID: usize = 128;
+const PLAIN_TEXT: &str = "text/plain; charset=utf-8";
+
+/// What an answer needs to know of its request.
+pub struct Context {
+    /// The Accept header.
+    pub accept: String,
+    audit_id: HeaderValue,
+    pretty: bool,
+}
+
+impl Context {
+    /// Reads what answers depend on.
+    pub fn of(request: &HttpRequest) -> Context {
+        let headers = request.headers();
+        let given = headers.get(AUDIT_ID).filter(|id| !id.is_empty() && id.len() <= LONGEST_AUDIT_ID);
+        let audit_id = match given {
+            Some(id) => id.clone(),
+            None => HeaderValue::try_from(ids::uuid()).unwrap_or(HeaderValue::from_static("")),
+        };
+        Context { accept: text(headers, header::ACCEPT).to_owned(), audit_id, pretty: wants_pretty(request) }
+    }
+
+    /// Adds the headers that every answer has.
+    pub fn finish(&self, mut response: HttpResponse) -> HttpResponse {
+        let headers = response.headers_mut();
+        headers.insert(AUDIT_ID, self.audit_id.clone());
+        headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache, private"));
+        response
+    }
+}
+
+/// A header as text, empty if absent or not text.
+pub fn text(headers: &HeaderMap, name: HeaderName) -> &str {
+    headers.get(name).and_then(|value| value.to_str().ok()).unwrap_or_default()
+}
+
+/// Whether a person will read the answer: they say so, or come with a tool that people use.
+fn wants_pretty(request: &HttpRequest) -> bool {
+    if request.query_string().contains("pretty")
+        && let Some(pretty) = Query::parse(request.query_string()).pretty()
+    {
+        return pretty;
+    }
+    let agent = text(request.headers(), header::USER_AGENT);
+    ["curl", "Wget", "Mozilla/5.0"].iter().any(|tool| agent.starts_with(tool))
+}
+
+/// The answer of a verb.
+pub fn answer(context: &Context, agreed: Agreed<'_>, answer: Answer) -> Result<HttpResponse> {
+    let mut response = match answer.reply {
+        Reply::Object(code, json) => object(context, agreed, code, &json)?,
+        Reply::Status(status) => object(context, agreed, status.code, &status.to_json())?,
+        Reply::List(listing) => list(context, agreed, listing)?,
+        Reply::Watch(feed) => {
+            let body = feed.map(Ok::<_, Infallible>);
+            HttpResponse::Ok()
+                .insert_header((header::CONTENT_TYPE, agreed.encoding.media_type()))
+                .streaming(body)
+        }
+    };
+    for warning in &answer.warnings {
+        if let Ok(value) = HeaderValue::try_from(warning_header(warning)) {
+            response.headers_mut().append(header::WARNING, value);
+        }
+    }
+    Ok(response)
+}
+
+/// The text of a Warning header: code 299, no agent, the text in quotes and without what a header cannot hold.
+fn warning_header(text: &str) -> String {
+    let mut header = String::with_capacity(text.len() + 8);
+    header.push_str("299 - \"");
+    for c in text.chars() {
+        match c {
+            '"' | '\\' => header.extend(['\\', c]),
+            c if c.is_control() => header.push(' '),
+            c => header.push(c),
+        }
+    }
+    header.push('"');
+    header
+}
+
+/// One object or document that is there as JSON.
+pub fn object(context: &Context, agreed: Agreed<'_>, code: u16, json: &[u8]) -> Result<HttpResponse> {
+    let body = match agreed.encoding {
+        Encoding::Json => json_text(context, agreed.pretty, json),
+        Encoding::Yaml => {
+            let value = codec::json::read(json).map_err(|error| Status::internal(error.to_string()))?;
+            codec::yaml::to_yaml(&value)
+        }
+    };
+    let code = StatusCode::from_u16(code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+    Ok(HttpResponse::build(code)
+        .insert_header((header::CONTENT_TYPE, agreed.encoding.media_type()))
+        .body(body))
+}
+
+/// JSON as it is sent: with a line break at its end, and laid out for people who look at it.
+pub fn json_text(context: &Context, pretty: bool, json: &[u8]) -> Vec<u8> {
+    let mut text = if context.pretty || pretty {
+        codec::pretty(json)
+    } else {
+        let mut text = Vec::with_capacity(json.len() + 1);
+        text.extend_from_slice(json);
+        text
+    };
+    text.push(b'\n');
+    text
+}
+
+fn list(context: &Context, agreed: Agreed<'_>, mut listing: Listing) -> Result<HttpResponse> {
+    if agreed.encoding != Encoding::Json || context.pretty || agreed.pretty {
+        let whole = listing.collect()?;
+        return object(context, agreed, 200, whole.trim_ascii_end());
+    }
+    let mut builder = HttpResponse::Ok();
+    builder.insert_header((header::CONTENT_TYPE, agreed.encoding.media_type()));
+    let first = listing.next_chunk().transpose()?.unwrap_or_default();
+    // Most lists are small: they go out whole, with their length.
+    if listing.is_done() {
+        return Ok(builder.body(first));
+    }
+    Ok(builder.body(ListBody { first: Some(first), listing }))
+}
+
+/// A list that is encoded while the client reads it.
+struct ListBody {
+    first: Option<Bytes>,
+    listing: Listing,
+}
+
+impl MessageBody for ListBody {
+    type Error = Box<dyn std::error::Error>;
+
+    fn size(&self) -> BodySize {
+        BodySize::Stream
+    }
+
+    fn poll_next(
+        mut self: Pin<&mut Self>,
+        _: &mut TaskContext<'_>,
+    ) -> Poll<Option<std::result::Result<Bytes, Self::Error>>> {
+        if let Some(first) = self.first.take() {
+            return Poll::Ready(Some(Ok(first)));
+        }
+        Poll::Ready(self.listing.next_chunk().map(|chunk| chunk.map_err(|status| -> Self::Error { status })))
+    }
+}
+
+/// An error in the encoding that the client reads, or JSON if it reads none of ours.
+pub fn error(context: &Context, status: &Status) -> HttpResponse {
+    let fallback = Agreed { encoding: Encoding::Json, transform: None, pretty: false };
+    let agreed = media::negotiate(&context.accept, |_| false).unwrap_or(fallback);
+    let json = status.to_json();
+    let mut response = object(context, agreed, status.code, &json)
+        .unwrap_or_else(|_| HttpResponse::InternalServerError().body(json.clone()));
+    let headers = response.headers_mut();
+    if let Some(seconds) = status.retry_after() {
+        headers.insert(header::RETRY_AFTER, HeaderValue::from(seconds));
+    }
+    if status.code == 403 {
+        headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+    }
+    response
+}
+
+/// Plain text, as health checks and unknown paths answer.
+pub fn plain(code: u16, body: String) -> HttpResponse {
+    let code = StatusCode::from_u16(code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+    HttpResponse::build(code)
+        .insert_header((header::CONTENT_TYPE, PLAIN_TEXT))
+        .insert_header((header::X_CONTENT_TYPE_OPTIONS, "nosniff"))
+        .body(body)
+}
+
+/// 404 where not even the group of the path is known.
+pub fn page_not_found() -> HttpResponse {
+    plain(404, "404 page not found\n".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_warning_fits_into_a_header() {
+        assert_eq!(warning_header("unknown field \"a\"\n"), r#"299 - "unknown field \"a\" ""#);
+    }
+}

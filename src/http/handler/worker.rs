@@ -1,0 +1,61 @@
+//! What one HTTP worker thread has: its own set of actors, and the state that all workers share.
+
+use std::rc::Rc;
+use std::sync::Arc;
+
+use actix::Addr;
+use arc_swap::{ArcSwap, Guard};
+use pilothouse_actors::authenticator::Authenticator;
+use pilothouse_actors::authorizer::Authorizer;
+use tokio::sync::Semaphore;
+
+use crate::api::catalog::Catalog;
+use crate::api::discovery::Documents;
+use crate::verbs::Backend;
+
+use super::health::Health;
+
+/// The state of one worker thread. Everything in it is reached without crossing a thread.
+pub struct Worker {
+    /// What verbs use.
+    pub backend: Rc<Backend>,
+    /// Says who is asking.
+    pub authenticator: Addr<Authenticator>,
+    /// Says whether they may.
+    pub authorizer: Addr<Authorizer>,
+    /// What all workers share.
+    pub shared: Arc<Shared>,
+}
+
+/// The state that all workers of a server share.
+pub struct Shared {
+    /// What is served. Replaced as a whole when types come and go.
+    pub served: ArcSwap<Served>,
+    /// The places for requests in flight.
+    pub places: Places,
+    /// What the health endpoints look at.
+    pub health: Health,
+}
+
+/// The catalog and the documents that describe it: always of one version.
+pub struct Served {
+    /// Every resource.
+    pub catalog: Catalog,
+    /// The discovery documents.
+    pub documents: Documents,
+}
+
+/// How many requests may be in flight. Watches do not count: they wait for events, not for us.
+pub struct Places {
+    /// For requests that read.
+    pub reading: Arc<Semaphore>,
+    /// For requests that write.
+    pub writing: Arc<Semaphore>,
+}
+
+impl Worker {
+    /// What is served right now.
+    pub fn served(&self) -> Guard<Arc<Served>> {
+        self.shared.served.load()
+    }
+}

@@ -1,0 +1,34 @@
+//! deletecollection: every object that matches, one deletion each.
+
+use std::sync::Arc;
+
+use pilothouse_actors::object::Object;
+
+use crate::api::options::ListOptions;
+use crate::api::status::Status;
+
+use super::delete::delete_object;
+use super::list::{Listing, filter};
+use super::{Answered, Backend, Call, Reply};
+
+/// Deletes what matches and answers the list of what it was.
+pub async fn delete_collection(backend: &std::rc::Rc<Backend>, call: &Call<'_>) -> Answered {
+    let list = ListOptions::parse(call.query)?;
+    list.validate(false)?;
+    let options = backend.delete_options(call)?;
+    let filter = filter(call, &list)?;
+    let snapshot = backend.stores.snapshot(&call.stored.store, &call.permit).await;
+    let snapshot = snapshot.map_err(|error| Status::from_store(&error, call.of(), ""))?;
+    let limit = usize::try_from(list.limit).ok().filter(|limit| *limit > 0).unwrap_or(usize::MAX);
+    let doomed: Vec<Arc<Object>> =
+        snapshot.iter().filter(|object| filter.matches(object)).take(limit).cloned().collect();
+    for object in &doomed {
+        match delete_object(backend, call, object.clone(), &options).await {
+            Ok(_) => {}
+            // Somebody else was faster: what should be gone is gone.
+            Err(status) if status.code == 404 => {}
+            Err(status) => return Err(status),
+        }
+    }
+    Ok(Reply::List(Listing::whole(backend, call.resource, snapshot.revision, doomed)).into())
+}

@@ -1,0 +1,72 @@
+//! create: decode, default, admit, validate, store.
+
+use pilothouse_actors::error::StoreError;
+
+use crate::api::kinds::{self, Occasion};
+use crate::api::meta;
+use crate::api::options::WriteOptions;
+use crate::api::schema::time;
+use crate::api::status::{Result, Status};
+use crate::api::value::Value;
+use crate::ids;
+
+use super::{Answer, Answered, Backend, Call, Reply, namespaces};
+
+/// How often a generated name is drawn anew when it is taken.
+const GENERATED_NAME_ATTEMPTS: usize = 8;
+
+/// Adds the object of the body to the collection of the path.
+pub async fn create(backend: &Backend, call: &Call<'_>) -> Answered {
+    let options = WriteOptions::create(call.query)?;
+    let (mut value, mut warnings) = backend.decode_body(call, options.field_validation)?;
+    meta::agree_on_namespace(&mut value, call.namespace)?;
+    warnings.extend(meta::dedupe_owners(&mut value));
+    namespaces::require_live(backend, call, meta::name(&value)).await?;
+    meta::check_unversioned(&value)?;
+    let reply = store_new(backend, call, &value, options.dry_run).await?;
+    Ok(Answer { reply, warnings })
+}
+
+/// Validates and stores a value that is new. Also the second half of an update that may create.
+pub async fn store_new(backend: &Backend, call: &Call<'_>, value: &Value, dry_run: bool) -> Result<Reply> {
+    let mut attempts = 0;
+    loop {
+        attempts += 1;
+        let (value, generated) = complete(backend, call, value.clone())?;
+        let name = meta::name(&value);
+        if dry_run {
+            return dry(backend, call, value).await;
+        }
+        let draft = backend.draft(call, call.key(name), &value)?;
+        match backend.stores.create(&call.stored.store, draft, &call.permit).await {
+            Ok(object) => return Ok(Reply::Object(201, backend.serve(call.resource, &object)?)),
+            Err(StoreError::Exists) if generated && attempts < GENERATED_NAME_ATTEMPTS => {}
+            Err(StoreError::Exists) if generated => {
+                return Err(Status::generated_name_taken(call.of(), name));
+            }
+            Err(error) => return Err(Status::from_store(&error, call.of(), name)),
+        }
+    }
+}
+
+/// Fills in what the server owns and checks the result. Also says whether the name was made here.
+fn complete(backend: &Backend, call: &Call<'_>, mut value: Value) -> Result<(Value, bool)> {
+    let now = time::format_seconds(i64::try_from(backend.clock.now().seconds()).unwrap_or(i64::MAX));
+    meta::set_system_fields(&mut value, &ids::uuid(), &now);
+    let generated = meta::generate_name(&mut value, &mut ids::below);
+    let occasion = Occasion { now: &now, user: &call.writer() };
+    match kinds::before_create(call.kind(), &mut value, &occasion) {
+        Ok(()) => Ok((value, generated)),
+        Err(errors) => Err(call.invalid(meta::name(&value), &errors)),
+    }
+}
+
+/// What would have been stored. A name that is taken is refused as it would be.
+async fn dry(backend: &Backend, call: &Call<'_>, value: Value) -> Result<Reply> {
+    let name = meta::name(&value).to_owned();
+    match backend.stores.get(&call.stored.store, call.key(&name), &call.permit).await {
+        Err(StoreError::NotFound) => Ok(Reply::Object(201, backend.serve_value(call, value)?)),
+        Ok(_) => Err(Status::already_exists(call.of(), &name)),
+        Err(error) => Err(Status::from_store(&error, call.of(), &name)),
+    }
+}

@@ -1,0 +1,144 @@
+//! One file per verb. A verb gets a parsed request, works on values, sends messages to stores and returns a [`Reply`].
+//! Nothing here knows HTTP.
+
+pub mod bootstrap;
+pub mod collection;
+pub mod create;
+pub mod delete;
+pub mod get;
+pub mod list;
+pub mod namespaces;
+pub mod object;
+pub mod paging;
+pub mod stores;
+pub mod update;
+pub mod watch;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use actix::Addr;
+use bytes::Bytes;
+use pilothouse_actors::broadcaster::Broadcaster;
+use pilothouse_actors::clock::Clock;
+use pilothouse_actors::feed::Feed;
+use pilothouse_actors::identity::Identity;
+use pilothouse_actors::object::Key;
+use pilothouse_actors::permit::Permit;
+use pilothouse_actors::session::LiveSessions;
+
+use crate::api::catalog::resource::{Resource, Stored};
+use crate::api::kinds::{self, Kind, Writer};
+use crate::api::media::Encoding;
+use crate::api::query::Query;
+use crate::api::schema::Registry;
+use crate::api::status::{GroupResource, Result, Status};
+
+use self::list::Listing;
+use self::stores::Stores;
+
+/// What every verb may use. One per HTTP worker.
+pub struct Backend {
+    /// The schemas of all kinds.
+    pub registry: Arc<Registry>,
+    /// The way to the stores.
+    pub stores: Stores,
+    /// Wakes the watches of this worker.
+    pub broadcaster: Addr<Broadcaster>,
+    /// Counts the watches of this server.
+    pub live_sessions: LiveSessions,
+    /// The time.
+    pub clock: Clock,
+    /// How long a watch lasts at least if the client names no end.
+    pub min_request_timeout: Duration,
+}
+
+/// One request for a resource, taken apart.
+pub struct Call<'a> {
+    /// What it is for.
+    pub resource: &'a Arc<Resource>,
+    /// Where its objects are.
+    pub stored: &'a Stored,
+    /// The namespace of the path, empty for none.
+    pub namespace: &'a str,
+    /// The name of the path, empty for a collection.
+    pub name: &'a str,
+    /// The sub-resource, empty for the resource itself.
+    pub subresource: &'a str,
+    /// The parameters.
+    pub query: &'a Query<'a>,
+    /// The body.
+    pub body: Bytes,
+    /// The encoding of the body.
+    pub encoding: Encoding,
+    /// Who asks.
+    pub user: &'a Identity,
+    /// The place among the requests in flight: a copy travels in every message, so that a client that hangs up does
+    /// not free it while a store still works for it.
+    pub permit: Permit,
+}
+
+impl Call<'_> {
+    /// How errors name what was asked for.
+    pub fn of(&self) -> GroupResource<'_> {
+        self.resource.name()
+    }
+
+    /// The key of an object with this name in the scope of the call.
+    pub fn key(&self, name: &str) -> Key {
+        if self.resource.namespaced { Key::namespaced(self.namespace, name) } else { Key::cluster(name) }
+    }
+
+    /// The rules of the stored kind.
+    pub fn kind(&self) -> Kind {
+        Kind {
+            rules: kinds::rules(&self.stored.version.group, &self.resource.kind),
+            namespaced: self.resource.namespaced,
+            has_status: self.resource.subresource("status").is_some(),
+        }
+    }
+
+    /// Who writes, as the rules of kinds see them.
+    pub fn writer(&self) -> Writer {
+        Writer {
+            name: self.user.name.clone(),
+            uid: self.user.uid.clone(),
+            groups: self.user.groups.clone(),
+            extra: self.user.extra.iter().map(|(key, values)| (key.clone(), values.clone())).collect(),
+        }
+    }
+
+    /// 422 for a body whose fields are wrong.
+    pub fn invalid(&self, name: &str, errors: &[crate::api::field::FieldError]) -> Box<Status> {
+        Status::invalid(&self.resource.gv.group, &self.resource.kind, name, errors)
+    }
+}
+
+/// What a verb answers.
+pub enum Reply {
+    /// One object as canonical JSON of the version that was asked for.
+    Object(u16, Bytes),
+    /// A collection, encoded while it is sent.
+    List(Listing),
+    /// A Status that is no error.
+    Status(Status),
+    /// A stream of events.
+    Watch(Feed),
+}
+
+/// A reply, and what the client should know besides.
+pub struct Answer {
+    /// The reply.
+    pub reply: Reply,
+    /// Texts of Warning headers.
+    pub warnings: Vec<String>,
+}
+
+impl From<Reply> for Answer {
+    fn from(reply: Reply) -> Answer {
+        Answer { reply, warnings: Vec::new() }
+    }
+}
+
+/// What every verb returns.
+pub type Answered = Result<Answer>;

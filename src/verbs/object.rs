@@ -1,0 +1,128 @@
+//! Between values and stored objects: decoding what clients send, encoding what stores keep, and the way back.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use pilothouse_actors::object::{Draft, Key, Object, Pairs, Variant};
+
+use crate::api::catalog::resource::Resource;
+use crate::api::codec::{self, Decoded};
+use crate::api::convert::convert;
+use crate::api::kinds;
+use crate::api::media::Encoding;
+use crate::api::options::{DeleteOptions, FieldValidation};
+use crate::api::schema::{GroupVersionKind, TypeId, default};
+use crate::api::select;
+use crate::api::status::{Result, Status};
+use crate::api::value::Value;
+use crate::api::version::GroupVersion;
+use crate::api::words::META_GROUP;
+
+use super::{Backend, Call};
+
+impl Backend {
+    /// Decodes the body as the kind of the resource, fills in defaults and turns it into the stored version. Also returns
+    /// what the client should be warned of.
+    pub fn decode_body(&self, call: &Call<'_>, validation: FieldValidation) -> Result<(Value, Vec<String>)> {
+        let resource = call.resource;
+        let kind = GroupVersionKind::new(&resource.gv.group, &resource.gv.version, &resource.kind);
+        let Decoded { mut value, strict } = self.decode(call, &kind)?;
+        let warnings = match validation {
+            FieldValidation::Ignore => Vec::new(),
+            FieldValidation::Warn => strict,
+            FieldValidation::Strict if strict.is_empty() => strict,
+            FieldValidation::Strict => {
+                return Err(Status::strict_decoding(&kind.kind, &kind.version, &strict));
+            }
+        };
+        default::apply(&self.registry, self.type_of(&resource.gv, &resource.kind)?, &mut value);
+        (kinds::rules(&kind.group, &kind.kind).default)(&mut value);
+        let value = self.convert(value, &resource.gv, &call.stored.version, &resource.kind)?;
+        Ok((value, warnings))
+    }
+
+    fn decode(&self, call: &Call<'_>, kind: &GroupVersionKind) -> Result<Decoded> {
+        let decoded = match call.encoding {
+            Encoding::Json => codec::decode_object(&call.body, kind, &self.registry),
+            Encoding::Yaml => codec::yaml::decode_object(&call.body, kind, &self.registry),
+        };
+        decoded.map_err(|error| Status::bad_request(error.message))
+    }
+
+    /// The options of a deletion: from the body if there is one, else from the query.
+    pub fn delete_options(&self, call: &Call<'_>) -> Result<DeleteOptions> {
+        if call.body.is_empty() {
+            return DeleteOptions::parse(call.query, None);
+        }
+        let options = self.decode(call, &GroupVersionKind::new(META_GROUP, "v1", "DeleteOptions"))?;
+        DeleteOptions::parse(call.query, Some(&options.value))
+    }
+
+    fn type_of(&self, gv: &GroupVersion, kind: &str) -> Result<TypeId> {
+        let found = self.registry.kind(&gv.group, &gv.version, kind);
+        found.ok_or_else(|| Status::internal(format!("no schema for {kind} of {gv}")))
+    }
+
+    fn convert(&self, value: Value, from: &GroupVersion, to: &GroupVersion, kind: &str) -> Result<Value> {
+        convert(value, from, to, kind).map_err(|error| Status::internal(error.to_string()))
+    }
+
+    /// The stored object as a value of the stored version.
+    pub fn load(&self, call: &Call<'_>, object: &Object) -> Result<Value> {
+        self.load_as(self.type_of(&call.stored.version, &call.resource.kind)?, object)
+    }
+
+    fn load_as(&self, ty: TypeId, object: &Object) -> Result<Value> {
+        codec::decode_stored(&object.bytes, ty, &self.registry)
+            .ok_or_else(|| Status::internal(format!("the stored object {:?} cannot be read", object.key)))
+    }
+
+    /// Encodes a value of the stored version for the store.
+    pub fn draft(&self, call: &Call<'_>, key: Key, value: &Value) -> Result<Draft> {
+        let (version, kind) = (&call.stored.version, &call.resource.kind);
+        let encoded = codec::encode_draft(&self.registry, self.type_of(version, kind)?, value);
+        let labels = value.at(&["metadata", "labels"]).and_then(Value::fields);
+        let labels: Pairs = labels
+            .into_iter()
+            .flatten()
+            .filter_map(|(key, value)| Some((key.as_str(), value.as_str()?)))
+            .collect();
+        Ok(Draft {
+            key,
+            bytes: Bytes::from(encoded.bytes),
+            revision_at: encoded.revision_at,
+            item_at: encoded.item_at,
+            labels,
+            fields: select::fields_of(&version.group, kind, value),
+        })
+    }
+
+    /// The bytes of the object in the version that was asked for: the stored ones, or a conversion made once and shared.
+    pub fn serve(&self, resource: &Resource, object: &Object) -> Result<Bytes> {
+        let Some(stored) = resource.stored.as_ref().filter(|_| !resource.is_storage_version()) else {
+            return Ok(object.bytes.clone());
+        };
+        object.variant(Variant(resource.ordinal), |object| {
+            let value = self.load_as(self.type_of(&stored.version, &resource.kind)?, object)?;
+            let value = self.convert(value, &stored.version, &resource.gv, &resource.kind)?;
+            Ok(Bytes::from(codec::encode(
+                &self.registry,
+                self.type_of(&resource.gv, &resource.kind)?,
+                &value,
+            )))
+        })
+    }
+
+    /// The bytes of an object that was never stored: what a dry run shows.
+    pub fn serve_value(&self, call: &Call<'_>, value: Value) -> Result<Bytes> {
+        let resource = call.resource;
+        let value = self.convert(value, &call.stored.version, &resource.gv, &resource.kind)?;
+        Ok(Bytes::from(codec::encode(&self.registry, self.type_of(&resource.gv, &resource.kind)?, &value)))
+    }
+
+    /// Reads the object the call is about.
+    pub async fn read(&self, call: &Call<'_>) -> Result<Arc<Object>> {
+        let found = self.stores.get(&call.stored.store, call.key(call.name), &call.permit).await;
+        found.map_err(|error| Status::from_store(&error, call.of(), call.name))
+    }
+}

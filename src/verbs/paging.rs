@@ -1,0 +1,145 @@
+//! Chunked lists: the continue token, the state at an older version, and one page of it.
+
+use std::sync::Arc;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use pilothouse_actors::filter::Filter;
+use pilothouse_actors::object::{Key, Object, Revision};
+use pilothouse_actors::snapshot::Snapshot;
+use pilothouse_actors::store::Position;
+use pilothouse_actors::window::Read;
+use serde::{Deserialize, Serialize};
+
+use crate::api::status::{Result, Status};
+
+/// What a continue token says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Continue {
+    /// The version of the whole list.
+    pub revision: u64,
+    /// The key of the last object that was sent: the next chunk begins behind it.
+    pub after: String,
+}
+
+#[derive(Serialize, Deserialize)]
+struct Token {
+    v: String,
+    rv: i64,
+    start: String,
+}
+
+const FORM: &str = "meta.k8s.io/v1";
+/// Longer than any key with its wrapping can be: a larger token was not made here.
+const LONGEST: usize = 4 << 10;
+
+impl Continue {
+    /// The token as clients carry it.
+    pub fn encode(&self) -> String {
+        let token = Token {
+            v: FORM.to_owned(),
+            rv: i64::try_from(self.revision).unwrap_or(i64::MAX),
+            start: format!("{}\0", self.after),
+        };
+        URL_SAFE_NO_PAD.encode(serde_json::to_vec(&token).unwrap_or_default())
+    }
+
+    /// Reads a token that a client sent back.
+    pub fn decode(text: &str) -> Result<Continue> {
+        let invalid = |why: &str| Status::bad_request(format!("continue key is not valid: {why}"));
+        if text.len() > LONGEST {
+            return Err(invalid("too long"));
+        }
+        let json = URL_SAFE_NO_PAD
+            .decode(text.trim_end_matches('='))
+            .map_err(|error| invalid(&error.to_string()))?;
+        let token: Token = serde_json::from_slice(&json).map_err(|error| invalid(&error.to_string()))?;
+        if token.v != FORM {
+            return Err(invalid("server does not recognize this encoded version"));
+        }
+        let revision = u64::try_from(token.rv).ok().filter(|revision| *revision > 0);
+        let revision = revision
+            .ok_or_else(|| invalid("incorrect encoded start resourceVersion (version meta.k8s.io/v1)"))?;
+        let after = token.start.strip_suffix('\0').filter(|after| !after.is_empty());
+        let after = after.ok_or_else(|| invalid("encoded start key empty (version meta.k8s.io/v1)"))?;
+        if after.starts_with('/') || after.split('/').any(|part| part == "..") {
+            return Err(invalid(&format!("invalid encoded start key {after}")));
+        }
+        Ok(Continue { revision, after: after.to_owned() })
+    }
+}
+
+/// The state as it was at `revision`: the present one with every later event undone, newest first. `None` if the history
+/// no longer reaches back that far.
+pub fn rewind(position: &Position, revision: Revision) -> Option<Snapshot> {
+    let head = position.snapshot.revision;
+    if revision > head {
+        return None;
+    }
+    let Read::Events(events) = position.window.read(revision, usize::MAX) else { return None };
+    let mut objects = position.snapshot.objects.clone();
+    for event in events.iter().rev().filter(|event| event.revision() <= head) {
+        match &event.previous {
+            Some(previous) => objects.insert(previous.key.clone(), previous.clone()),
+            None => objects.remove(&event.object.key),
+        };
+    }
+    Some(Snapshot { revision, objects })
+}
+
+/// One chunk of a list.
+pub struct Page {
+    /// The objects of this chunk.
+    pub items: Vec<Arc<Object>>,
+    /// Where the next chunk begins, if there is one.
+    pub next: Option<Continue>,
+    /// How many objects of the same scope follow.
+    pub remaining: usize,
+}
+
+/// The matching objects behind `after`, at most `limit`.
+pub fn select_page(snapshot: &Snapshot, filter: &Filter, after: Option<&str>, limit: Option<usize>) -> Page {
+    let scope = filter.namespace.as_deref().map(|namespace| format!("{namespace}/"));
+    let begin = Key::from_path(after.or(scope.as_deref()).unwrap_or_default());
+    let in_scope = |key: &Key| scope.as_deref().is_none_or(|scope| key.as_str().starts_with(scope));
+    let mut rest = snapshot
+        .objects
+        .range(begin..)
+        .skip_while(|(key, _)| after == Some(key.as_str()))
+        .take_while(|(key, _)| in_scope(key));
+    let mut page = Page { items: Vec::new(), next: None, remaining: 0 };
+    while let Some((_, object)) = rest.next() {
+        if !filter.matches(object) {
+            continue;
+        }
+        if limit.is_some_and(|limit| page.items.len() == limit) {
+            let last = page.items.last().map(|last| last.key.as_str().to_owned()).unwrap_or_default();
+            page.next = Some(Continue { revision: snapshot.revision.0, after: last });
+            page.remaining = 1 + rest.count();
+            break;
+        }
+        page.items.push(object.clone());
+    }
+    page
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_token_comes_back_as_it_went() {
+        let token = Continue { revision: 7, after: "default/a".to_owned() };
+        assert_eq!(Continue::decode(&token.encode()).unwrap(), token);
+    }
+
+    #[test]
+    fn a_token_that_was_tampered_with_is_refused() {
+        for bad in
+            ["", "x", "!!", &URL_SAFE_NO_PAD.encode(r#"{"v":"meta.k8s.io/v1","rv":0,"start":"a\u0000"}"#)]
+        {
+            assert_eq!(Continue::decode(bad).unwrap_err().code, 400, "{bad}");
+        }
+        assert!(Continue::decode(&"a".repeat(LONGEST + 1)).is_err());
+    }
+}

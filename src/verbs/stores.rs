@@ -1,0 +1,96 @@
+//! The way from a verb to the store actors: finds them, asks them, and says in API terms what went wrong.
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use actix::Addr;
+use actix::dev::ToEnvelope;
+use actix::{Handler, MailboxError, Message};
+use pilothouse_actors::directory::{Directory, Find};
+use pilothouse_actors::error::StoreError;
+use pilothouse_actors::object::{Draft, Key, Object, Revision, TypeName};
+use pilothouse_actors::permit::Permit;
+use pilothouse_actors::snapshot::Snapshot;
+use pilothouse_actors::store::{Create, Get, OpenWatch, Position, Remove, Replace, Store, TakeSnapshot};
+
+/// What a store answers.
+pub type StoreResult<T> = Result<T, StoreError>;
+
+/// The stores as one worker sees them.
+pub struct Stores {
+    directory: Addr<Directory>,
+    /// Addresses that were found before: a store lives as long as the server, so an address never goes stale.
+    found: RefCell<HashMap<TypeName, Addr<Store>>>,
+}
+
+impl Stores {
+    /// Stores found through this directory.
+    pub fn new(directory: Addr<Directory>) -> Stores {
+        Stores { directory, found: RefCell::default() }
+    }
+
+    /// The object with this key.
+    pub async fn get(&self, of: &TypeName, key: Key, permit: &Permit) -> StoreResult<Arc<Object>> {
+        self.ask(of, Get { key, permit: permit.clone() }).await
+    }
+
+    /// Adds an object.
+    pub async fn create(&self, of: &TypeName, draft: Draft, permit: &Permit) -> StoreResult<Arc<Object>> {
+        self.ask(of, Create { draft, permit: permit.clone() }).await
+    }
+
+    /// Puts an object in the place of the version that was read.
+    pub async fn replace(
+        &self,
+        of: &TypeName,
+        draft: Draft,
+        expected: Revision,
+        permit: &Permit,
+    ) -> StoreResult<Arc<Object>> {
+        self.ask(of, Replace { draft, expected, permit: permit.clone() }).await
+    }
+
+    /// Takes out the version that was read.
+    pub async fn remove(
+        &self,
+        of: &TypeName,
+        key: Key,
+        expected: Revision,
+        permit: &Permit,
+    ) -> StoreResult<Arc<Object>> {
+        self.ask(of, Remove { key, expected, permit: permit.clone() }).await
+    }
+
+    /// All objects as they are now.
+    pub async fn snapshot(&self, of: &TypeName, permit: &Permit) -> StoreResult<Snapshot> {
+        self.ask(of, TakeSnapshot { permit: permit.clone() }).await
+    }
+
+    /// All objects as they are now, and what happens to them from now on.
+    pub async fn open_watch(&self, of: &TypeName, permit: &Permit) -> StoreResult<Position> {
+        self.ask(of, OpenWatch { permit: permit.clone() }).await
+    }
+
+    async fn ask<M, T>(&self, of: &TypeName, command: M) -> StoreResult<T>
+    where
+        M: Message<Result = StoreResult<T>> + Send + 'static,
+        T: Send + 'static,
+        Store: Handler<M>,
+        <Store as actix::Actor>::Context: ToEnvelope<Store, M>,
+    {
+        let store = self.find(of).await?;
+        // A closed mailbox: the store has died or the server is stopping. Either way nobody knows about this command.
+        store.send(command).await.map_err(|_: MailboxError| StoreError::Unavailable)?
+    }
+
+    async fn find(&self, of: &TypeName) -> StoreResult<Addr<Store>> {
+        if let Some(store) = self.found.borrow().get(of) {
+            return Ok(store.clone());
+        }
+        let found = self.directory.send(Find { type_name: of.clone() }).await;
+        let store = found.map_err(|_: MailboxError| StoreError::Unavailable)??;
+        self.found.borrow_mut().insert(of.clone(), store.clone());
+        Ok(store)
+    }
+}

@@ -1,0 +1,141 @@
+//! update: the body takes the place of what is there, if that still is what the client thinks.
+
+use pilothouse_actors::error::StoreError;
+use pilothouse_actors::object::Object;
+
+use crate::api::deletion;
+use crate::api::field::{FieldError, Path};
+use crate::api::kinds::{self, Occasion};
+use crate::api::meta;
+use crate::api::options::{self, WriteOptions};
+use crate::api::schema::time;
+use crate::api::status::{Result, Status};
+use crate::api::value::Value;
+
+use super::create::store_new;
+use super::{Answer, Answered, Backend, Call, Reply, namespaces};
+
+/// How often an update that names no version is tried again when others write the same object.
+const UNCONDITIONAL_ATTEMPTS: usize = 16;
+
+/// Replaces the object that the path names by the body; creates it where the kind allows that.
+pub async fn update(backend: &Backend, call: &Call<'_>) -> Answered {
+    let options = WriteOptions::update(call.query)?;
+    let (mut value, mut warnings) = backend.decode_body(call, options.field_validation)?;
+    meta::agree_on_namespace(&mut value, call.namespace)?;
+    meta::check_name(&value, call.name)?;
+    value.entry("metadata").set("name", call.name);
+    warnings.extend(meta::dedupe_owners(&mut value));
+    let reply = store_update(backend, call, &value, options.dry_run).await?;
+    Ok(Answer { reply, warnings })
+}
+
+/// Stores a new state of the object that the path names.
+async fn store_update(backend: &Backend, call: &Call<'_>, value: &Value, dry_run: bool) -> Result<Reply> {
+    let rules = call.kind().rules;
+    let wanted = options::revision(meta::of(value).str("resourceVersion"))?.filter(|wanted| *wanted > 0);
+    for _ in 0..UNCONDITIONAL_ATTEMPTS {
+        let current = match backend.read(call).await {
+            Ok(current) => current,
+            Err(status) if status.code == 404 && rules.create_on_update && call.subresource.is_empty() => {
+                return create_instead(backend, call, value, dry_run).await;
+            }
+            Err(status) => return Err(status),
+        };
+        let old = backend.load(call, &current)?;
+        check_uid(call, value, &old)?;
+        check_version(call, wanted, current.revision.0)?;
+        let new = complete(backend, call, value.clone(), &old)?;
+        match put(backend, call, &current, &new, &old, dry_run).await? {
+            Some(reply) => return Ok(reply),
+            // Somebody wrote in between. Without a version the client does not care: read again.
+            None if wanted.is_none() => {}
+            None => return Err(Status::stale(call.of(), call.name)),
+        }
+    }
+    Err(Status::stale(call.of(), call.name))
+}
+
+async fn create_instead(backend: &Backend, call: &Call<'_>, value: &Value, dry_run: bool) -> Result<Reply> {
+    let uid = meta::of(value).str("uid");
+    if !uid.is_empty() {
+        return Err(Status::wrong_uid(call.of(), call.name, uid, ""));
+    }
+    namespaces::require_live(backend, call, call.name).await?;
+    let mut value = value.clone();
+    value.entry("metadata").remove("resourceVersion");
+    store_new(backend, call, &value, dry_run).await
+}
+
+/// A body with a uid means one object and no other of the same name.
+fn check_uid(call: &Call<'_>, value: &Value, old: &Value) -> Result<()> {
+    let (wanted, found) = (meta::of(value).str("uid"), meta::of(old).str("uid"));
+    if wanted.is_empty() || wanted == found {
+        return Ok(());
+    }
+    Err(Status::wrong_uid(call.of(), call.name, wanted, found))
+}
+
+fn check_version(call: &Call<'_>, wanted: Option<u64>, current: u64) -> Result<()> {
+    match wanted {
+        Some(wanted) if wanted != current => Err(Status::stale(call.of(), call.name)),
+        None if !call.kind().rules.unconditional_update => {
+            let path = Path::new("metadata").child("resourceVersion");
+            let errors = [FieldError::invalid(&path, "0", "must be specified for an update")];
+            let of = call.of();
+            Err(Status::invalid(of.group, of.resource, call.name, &errors))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Keeps what the client may not change and checks the result.
+fn complete(backend: &Backend, call: &Call<'_>, mut value: Value, old: &Value) -> Result<Value> {
+    let now = time::format_seconds(i64::try_from(backend.clock.now().seconds()).unwrap_or(i64::MAX));
+    let occasion = Occasion { now: &now, user: &call.writer() };
+    let checked = match call.subresource {
+        "" => kinds::before_update(call.kind(), &mut value, old, &occasion),
+        "finalize" => kinds::before_finalize(call.kind(), &mut value, old),
+        _ => kinds::before_status_update(call.kind(), &mut value, old, &occasion),
+    };
+    match checked {
+        Ok(()) => Ok(value),
+        Err(errors) => Err(call.invalid(call.name, &errors)),
+    }
+}
+
+/// Writes the new state. `None` means that somebody else wrote first.
+async fn put(
+    backend: &Backend,
+    call: &Call<'_>,
+    current: &Object,
+    new: &Value,
+    old: &Value,
+    dry_run: bool,
+) -> Result<Option<Reply>> {
+    let draft = backend.draft(call, current.key.clone(), new)?;
+    let shown =
+        |object: &Object| backend.serve(call.resource, object).map(|bytes| Some(Reply::Object(200, bytes)));
+    let unchanged = draft == backend.draft(call, current.key.clone(), old)?;
+    if unchanged {
+        return shown(current);
+    }
+    if dry_run {
+        return shown(&Object::new(draft, current.revision));
+    }
+    let store = &call.stored.store;
+    if deletion::is_over(new) {
+        // The last finalizer has left an object that was only waiting for it.
+        let last = Object::new(draft, current.revision);
+        return match backend.stores.remove(store, current.key.clone(), current.revision, &call.permit).await {
+            Ok(_) | Err(StoreError::NotFound) => shown(&last),
+            Err(StoreError::Conflict(_)) => Ok(None),
+            Err(error) => Err(Status::from_store(&error, call.of(), call.name)),
+        };
+    }
+    match backend.stores.replace(store, draft, current.revision, &call.permit).await {
+        Ok(object) => shown(&object),
+        Err(StoreError::Conflict(_) | StoreError::NotFound) => Ok(None),
+        Err(error) => Err(Status::from_store(&error, call.of(), call.name)),
+    }
+}
