@@ -8,9 +8,21 @@
 //! - [`broadcaster`] who hears of a change, [`session`] who tells the client;
 //! - [`authenticator`] and [`authorizer`]: who is asking, and may they.
 
+pub mod bell;
 pub mod clock;
+pub mod committer;
+pub mod directory;
+pub mod engine;
 pub mod error;
+pub mod fatal;
 pub mod filter;
+pub mod gauge;
 pub mod limits;
 pub mod object;
+pub mod permit;
+pub mod record;
+pub mod recover;
+pub mod snapshot;
+pub mod store;
+pub mod trims;
 pub mod window;

@@ -11,16 +11,28 @@ pub const WRITES_WAITING_PER_KEY: usize = 128;
 pub const COMMITTER_WRITES: usize = 8_192;
 /// Bytes that the committer may hold for all stores together.
 pub const COMMITTER_BYTES: usize = 32 << 20;
+/// Commands that may wait for the committer: above [`COMMITTER_WRITES`], so that a write that got a place always gets in.
+pub const COMMITTER_MAILBOX: usize = 2 * COMMITTER_WRITES;
+/// Bytes of one object. It must fit into one batch; a request body is bounded below it.
+pub const RECORD_BYTES: usize = BATCH_BYTES;
 /// Writes in one durable batch: large enough that the sync is shared, small enough that nobody waits long for it.
 pub const BATCH_WRITES: usize = 256;
 /// Bytes in one durable batch.
 pub const BATCH_BYTES: usize = 4 << 20;
 /// Superseded records that one batch may remove besides its writes, so that trimming never makes a write wait.
 pub const TRIM_PER_BATCH: usize = 512;
+/// Superseded records that a batch may remove for each of its writes. A write frees at most two, so trimming keeps up,
+/// and a lone write does not pay for a backlog.
+pub const TRIM_PER_WRITE: usize = 4;
+/// How often stores let go of what is older than the history, and how often the committer looks whether it is idle; then
+/// it trims and settles.
+pub const HOUSEKEEPING_EVERY: Duration = Duration::from_secs(1);
 /// Superseded records that may wait for removal in memory; more are found again by the scan at the next start.
 pub const TRIM_WAITING: usize = 1 << 20;
 /// How long a superseded version stays readable and watchable.
 pub const HISTORY: Duration = Duration::from_secs(300);
+/// Events that a store lets go of in one turn, so that readers do not wait for it.
+pub const EXPIRE_PER_TURN: usize = 4_096;
 /// Bytes of history that one type keeps in memory; past it the oldest events go early.
 pub const WINDOW_BYTES: usize = 64 << 20;
 /// Bytes that a watch session holds for a body that nobody reads. Then it stops pulling.

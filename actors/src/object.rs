@@ -304,7 +304,7 @@ mod tests {
     #[test]
     fn a_restored_object_must_hold_its_revision() {
         let written = Object::new(draft(), Revision(42));
-        let read = Draft { bytes: written.bytes.clone(), ..draft() };
+        let read = Draft { bytes: written.bytes, ..draft() };
         assert!(Object::restored(read.clone(), Revision(42)).is_some());
         assert!(Object::restored(read, Revision(43)).is_none());
     }

@@ -1,0 +1,157 @@
+//! How stores tell broadcasters that a type has news.
+//!
+//! A store only marks its type and rings; what is new is read from the window. So news coalesces: however many writes
+//! happen before a broadcaster gets its turn, one message waits for it, and nothing is lost.
+
+use std::collections::HashSet;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+
+use actix::{Message, Recipient};
+
+use crate::object::TypeName;
+
+/// Some types have news: the receiver drains its [`Bell`] to learn which.
+#[derive(Clone, Copy, Debug, Message)]
+#[rtype(result = "()")]
+pub struct Published;
+
+/// The bell of one broadcaster.
+pub struct Bell {
+    /// A std mutex: it is held for one insertion or one swap, never across a wait.
+    dirty: Mutex<HashSet<TypeName>>,
+    /// Whether a `Published` is on its way that will still see what is marked now.
+    rung: AtomicBool,
+    broadcaster: Recipient<Published>,
+}
+
+impl Bell {
+    /// A bell that wakes this broadcaster.
+    pub fn new(broadcaster: Recipient<Published>) -> Bell {
+        Bell { dirty: Mutex::default(), rung: AtomicBool::new(false), broadcaster }
+    }
+
+    /// Marks the type and wakes the broadcaster unless a wake is on its way already.
+    pub fn ring(&self, type_name: &TypeName) {
+        let mut dirty = self.dirty.lock().unwrap_or_else(PoisonError::into_inner);
+        if !dirty.contains(type_name) {
+            dirty.insert(type_name.clone());
+        }
+        drop(dirty);
+        if !self.rung.swap(true, Ordering::SeqCst) {
+            // A mailbox counts its bound per handle and a fresh handle always has one free place: so this wake cannot
+            // be refused by a mailbox that clients filled, and `rung` keeps it to one at a time. Only a broadcaster
+            // that is gone refuses it, and it needs no news.
+            let _gone = self.broadcaster.clone().try_send(Published);
+        }
+    }
+
+    /// The types with news since the last call.
+    pub fn drain(&self) -> Vec<TypeName> {
+        // In this order: what is marked after the flag is cleared rings again. The other way round a mark made in
+        // between would wait for the next write.
+        self.rung.store(false, Ordering::SeqCst);
+        let mut dirty = self.dirty.lock().unwrap_or_else(PoisonError::into_inner);
+        std::mem::take(&mut *dirty).into_iter().collect()
+    }
+}
+
+/// The bells of all broadcasters, handed to all stores. Cheap to clone.
+#[derive(Clone, Default)]
+pub struct Bells(Arc<RwLock<Vec<Arc<Bell>>>>);
+
+impl Bells {
+    /// Joins a broadcaster. It keeps the bell to drain it, and to leave.
+    pub fn add(&self, bell: Bell) -> Arc<Bell> {
+        let bell = Arc::new(bell);
+        self.0.write().unwrap_or_else(PoisonError::into_inner).push(Arc::clone(&bell));
+        bell
+    }
+
+    /// Lets a broadcaster go.
+    pub fn remove(&self, bell: &Arc<Bell>) {
+        self.0.write().unwrap_or_else(PoisonError::into_inner).retain(|known| !Arc::ptr_eq(known, bell));
+    }
+
+    /// Tells every broadcaster that the type has news.
+    pub fn ring(&self, type_name: &TypeName) {
+        for bell in self.0.read().unwrap_or_else(PoisonError::into_inner).iter() {
+            bell.ring(type_name);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::AtomicUsize;
+
+    use actix::{Actor, Context, Handler};
+
+    use super::*;
+
+    /// Counts how often it is woken.
+    struct Sleeper(Arc<AtomicUsize>);
+
+    impl Actor for Sleeper {
+        type Context = Context<Sleeper>;
+
+        fn started(&mut self, ctx: &mut Self::Context) {
+            ctx.set_mailbox_capacity(1);
+        }
+    }
+
+    impl Handler<Published> for Sleeper {
+        type Result = ();
+
+        fn handle(&mut self, _: Published, _: &mut Self::Context) {
+            self.0.fetch_add(1, Ordering::SeqCst);
+        }
+    }
+
+    #[actix_rt::test]
+    async fn many_rings_are_one_wake_until_drained() {
+        let woken = Arc::new(AtomicUsize::new(0));
+        let sleeper = Sleeper(Arc::clone(&woken)).start();
+        let bells = Bells::default();
+        let bell = bells.add(Bell::new(sleeper.clone().recipient()));
+        let (pods, nodes) = (TypeName::new("pods"), TypeName::new("nodes"));
+        for _ in 0..10 {
+            bells.ring(&pods);
+            bells.ring(&nodes);
+        }
+        // A round trip: what was rung before it has been handled.
+        sleeper.send(Published).await.unwrap();
+        assert_eq!(woken.load(Ordering::SeqCst), 2);
+        let mut dirty = bell.drain();
+        dirty.sort();
+        assert_eq!(dirty, [nodes, pods.clone()]);
+        assert!(bell.drain().is_empty());
+
+        bells.ring(&pods);
+        sleeper.send(Published).await.unwrap();
+        assert_eq!(woken.load(Ordering::SeqCst), 4);
+
+        bells.remove(&bell);
+        bell.drain();
+        bells.ring(&pods);
+        assert!(bell.drain().is_empty());
+    }
+
+    #[actix_rt::test]
+    async fn a_full_mailbox_does_not_swallow_the_wake() {
+        let woken = Arc::new(AtomicUsize::new(0));
+        let sleeper = Sleeper(Arc::clone(&woken)).start();
+        sleeper.send(Published).await.unwrap();
+        let bell = Bell::new(sleeper.clone().recipient());
+        // Fill the mailbox through another handle; nothing is handled until this test waits.
+        let other = sleeper.clone();
+        while other.try_send(Published).is_ok() {}
+        bell.ring(&TypeName::new("pods"));
+        bell.drain();
+        bell.ring(&TypeName::new("pods"));
+        let before = woken.load(Ordering::SeqCst);
+        sleeper.send(Published).await.unwrap();
+        // One that filled it, the two wakes, and the round trip.
+        assert_eq!(woken.load(Ordering::SeqCst) - before, 4);
+    }
+}

@@ -1,0 +1,286 @@
+//! The actor between the stores and the log: it gathers the writes of all stores into durable batches.
+//!
+//! It owns the engine and a thread of its own, which it blocks while a batch syncs. What arrives meanwhile waits in its
+//! mailbox and becomes the next batch: the slower the disk, the larger the batches, and nobody waits for a timer.
+//!
+//! Stores talk to it; the server asks it for [`Check`], [`Flush`] and [`Stop`]. Writes become durable in the order in
+//! which they arrived, and a store hears of its own in that order.
+//!
+//! After a commit that failed nobody knows what is on disk: those who wait are told, [`Fatal`] is raised, and no further
+//! commit is made. Recovery decides at the next start.
+
+use std::collections::{HashMap, VecDeque};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::time::Duration;
+
+use actix::{Actor, AsyncContext, Context, Handler, Message, Recipient};
+
+use crate::engine::{Batch, Engine, EngineError, Stats, Write};
+use crate::error::StoreError;
+use crate::fatal::Fatal;
+use crate::limits::{BATCH_BYTES, BATCH_WRITES, TRIM_PER_BATCH, TRIM_PER_WRITE};
+use crate::object::{Revision, TypeName};
+use crate::trims::Trims;
+
+/// Asks to make a write durable. The answer comes as [`Committed`].
+/// The sender holds a [`Place`](crate::gauge::Place) for it, so Full does not happen; Closed means that the server ends.
+#[derive(Message)]
+#[rtype(result = "()")]
+pub struct Commit {
+    /// What is to be written.
+    pub write: Write,
+    /// Who hears of it. A handle of its own for each write: see [`Committer::tell`].
+    pub store: Recipient<Committed>,
+}
+
+/// Asks whether writes can be made durable; goes through the mailbox and thread that a write goes through.
+/// Answers what the engine tells of itself, or Unavailable.
+#[derive(Message)]
+#[rtype(result = "Result<Stats, StoreError>")]
+pub struct Check;
+
+/// Asks to make everything durable that was sent before. Answers when it is, or Unavailable.
+#[derive(Message)]
+#[rtype(result = "Result<(), StoreError>")]
+pub struct Flush;
+
+/// Asks for one step of what is done when idle: trim, or settle when there is nothing to trim.
+/// Answers how many records were removed. The committer does this by itself; a test need not wait for it.
+#[derive(Message)]
+#[rtype(result = "Result<usize, StoreError>")]
+pub struct Tidy;
+
+/// Asks to make everything durable that was sent before and to let go of the log. Answers when it is closed; writes that
+/// come later are told Unavailable.
+#[derive(Message)]
+#[rtype(result = "Result<(), StoreError>")]
+pub struct Stop;
+
+/// Tells a store how far its log is durable, or that nobody knows.
+#[derive(Clone, Debug, Message)]
+#[rtype(result = "()")]
+pub struct Committed {
+    /// Every write of the store up to this revision is durable.
+    pub through: Result<Revision, StoreError>,
+}
+
+/// Commits what has gathered. Sent by the committer to itself: it gets its turn after everything in the mailbox.
+#[derive(Message)]
+#[rtype(result = "()")]
+struct Gathered;
+
+/// The actor. See the module text.
+pub struct Committer {
+    /// `None` once the log is closed or its state is unknown.
+    engine: Option<Box<dyn Engine>>,
+    /// What has arrived and is in no batch yet, bounded by the gauge of the stores.
+    waiting: VecDeque<Commit>,
+    /// Whether a [`Gathered`] is on its way.
+    gathering: bool,
+    /// Whether anything was committed since the last look: trimming and settling wait for a quiet moment.
+    busy: bool,
+    housekeeping_every: Duration,
+    trims: Trims,
+    fatal: Fatal,
+}
+
+impl Committer {
+    /// A committer for this log.
+    pub fn new(
+        engine: Box<dyn Engine>,
+        housekeeping_every: Duration,
+        trims: Trims,
+        fatal: Fatal,
+    ) -> Committer {
+        Committer {
+            engine: Some(engine),
+            waiting: VecDeque::new(),
+            gathering: false,
+            busy: false,
+            housekeeping_every,
+            trims,
+            fatal,
+        }
+    }
+
+    /// Takes one batch from what waits, makes it durable, and tells the stores.
+    fn commit_batch(&mut self) {
+        let mut batch = Batch::default();
+        let mut told: HashMap<TypeName, (Recipient<Committed>, Revision)> = HashMap::new();
+        let mut bytes = 0;
+        while let Some(next) = self.waiting.front() {
+            bytes += next.write.record.weight();
+            let full = batch.writes.len() >= BATCH_WRITES || bytes > BATCH_BYTES;
+            if full && !batch.writes.is_empty() {
+                break;
+            }
+            let Some(Commit { write, store }) = self.waiting.pop_front() else { break };
+            told.entry(write.type_name.clone()).or_insert((store, write.revision)).1 = write.revision;
+            batch.writes.push(write);
+        }
+        if batch.writes.is_empty() {
+            return;
+        }
+        batch.trims = self.trims.take(TRIM_PER_BATCH.min(TRIM_PER_WRITE * batch.writes.len()));
+        self.busy = true;
+        let outcome = self.commit(&batch);
+        for (store, revision) in told.into_values() {
+            Committer::tell(&store, outcome.clone().map(|()| revision));
+        }
+        if outcome.is_err() {
+            self.refuse_waiting();
+        }
+    }
+
+    fn commit(&mut self, batch: &Batch) -> Result<(), StoreError> {
+        self.with_engine(|engine| engine.commit(batch))
+    }
+
+    /// Works on the engine. An error, or a panic, is the end of it.
+    fn with_engine<T>(
+        &mut self,
+        work: impl FnOnce(&mut dyn Engine) -> Result<T, EngineError>,
+    ) -> Result<T, StoreError> {
+        let engine = self.engine.as_deref_mut().ok_or(StoreError::Unavailable)?;
+        // A panic of the engine would leave the stores waiting for an answer that never comes.
+        let reason = match catch_unwind(AssertUnwindSafe(|| work(engine))) {
+            Ok(Ok(done)) => return Ok(done),
+            Ok(Err(error)) => error.to_string(),
+            Err(_) => "the engine panicked".to_owned(),
+        };
+        self.fatal.raise(format!("the log cannot be written: {reason}"));
+        self.engine = None;
+        Err(StoreError::Unavailable)
+    }
+
+    fn refuse_waiting(&mut self) {
+        for commit in self.waiting.drain(..) {
+            Committer::tell(&commit.store, Err(StoreError::Unavailable));
+        }
+    }
+
+    /// A mailbox counts its bound per handle, and a fresh handle has one free place. `store` came fresh with its write and
+    /// is used once, so clients that fill the mailbox of a store cannot keep it from hearing this; how many are on their
+    /// way is bounded by the places of the writes. Only a store that died refuses, and then `Fatal` is raised.
+    fn tell(store: &Recipient<Committed>, through: Result<Revision, StoreError>) {
+        let _died = store.try_send(Committed { through });
+    }
+
+    fn flush(&mut self) -> Result<(), StoreError> {
+        while !self.waiting.is_empty() {
+            self.commit_batch();
+        }
+        self.engine.as_ref().map(drop).ok_or(StoreError::Unavailable)
+    }
+
+    /// One bounded step of what can wait.
+    fn tidy(&mut self) -> Result<usize, StoreError> {
+        let trims = self.trims.take(TRIM_PER_BATCH);
+        let removed = trims.len();
+        if removed > 0 {
+            self.commit(&Batch { writes: Vec::new(), trims })?;
+        } else {
+            self.with_engine(|engine| engine.settle())?;
+        }
+        Ok(removed)
+    }
+
+    fn close(&mut self) -> Result<(), StoreError> {
+        let flushed = self.flush();
+        match self.engine.take().map(Engine::close) {
+            Some(Ok(())) => flushed,
+            Some(Err(error)) => {
+                self.fatal.raise(format!("the log cannot be closed: {error}"));
+                Err(StoreError::Unavailable)
+            }
+            None => Err(StoreError::Unavailable),
+        }
+    }
+}
+
+impl Actor for Committer {
+    type Context = Context<Committer>;
+
+    fn started(&mut self, ctx: &mut Self::Context) {
+        ctx.run_interval(self.housekeeping_every, |committer, ctx| {
+            if !std::mem::take(&mut committer.busy) && committer.engine.is_some() {
+                ctx.notify(Tidy);
+            }
+        });
+    }
+}
+
+impl Drop for Committer {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.fatal.raise("the committer panicked".to_owned());
+        }
+    }
+}
+
+impl Handler<Commit> for Committer {
+    type Result = ();
+
+    fn handle(&mut self, commit: Commit, ctx: &mut Self::Context) {
+        if self.engine.is_none() {
+            return Committer::tell(&commit.store, Err(StoreError::Unavailable));
+        }
+        self.waiting.push_back(commit);
+        // The mailbox is emptied before anything else gets a turn, so a stream of writes must not wait for its end.
+        if self.waiting.len() >= BATCH_WRITES {
+            self.commit_batch();
+        } else if !self.gathering {
+            self.gathering = true;
+            ctx.notify(Gathered);
+        }
+    }
+}
+
+impl Handler<Gathered> for Committer {
+    type Result = ();
+
+    fn handle(&mut self, _: Gathered, ctx: &mut Self::Context) {
+        self.commit_batch();
+        self.gathering = !self.waiting.is_empty();
+        if self.gathering {
+            ctx.notify(Gathered);
+        }
+    }
+}
+
+impl Handler<Check> for Committer {
+    type Result = Result<Stats, StoreError>;
+
+    fn handle(&mut self, _: Check, _: &mut Self::Context) -> Self::Result {
+        let engine = self.engine.as_ref().ok_or(StoreError::Unavailable)?;
+        engine.stats().map_err(|_| StoreError::Unavailable)
+    }
+}
+
+impl Handler<Flush> for Committer {
+    type Result = Result<(), StoreError>;
+
+    fn handle(&mut self, _: Flush, _: &mut Self::Context) -> Self::Result {
+        self.flush()
+    }
+}
+
+impl Handler<Tidy> for Committer {
+    type Result = Result<usize, StoreError>;
+
+    fn handle(&mut self, _: Tidy, ctx: &mut Self::Context) -> Self::Result {
+        let removed = self.tidy()?;
+        if removed > 0 && self.waiting.is_empty() {
+            ctx.notify(Tidy);
+        }
+        Ok(removed)
+    }
+}
+
+impl Handler<Stop> for Committer {
+    type Result = Result<(), StoreError>;
+
+    fn handle(&mut self, _: Stop, _: &mut Self::Context) -> Self::Result {
+        self.close()
+    }
+}

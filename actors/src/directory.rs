@@ -1,0 +1,233 @@
+//! The actor that knows who owns which type, and the one function that starts everything that stores.
+//!
+//! Stores start on first use, each on one of the store threads, from the state that the scan of the log found. Types that
+//! nobody asks for cost their objects and nothing else.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::io;
+use std::sync::mpsc;
+use std::time::Duration;
+
+use actix::{Actor, Addr, Arbiter, Context, Handler, Message, MessageResult, ResponseFuture};
+
+use tokio::sync::oneshot;
+
+use crate::bell::Bells;
+use crate::clock::Clock;
+use crate::committer::{self, Committer};
+use crate::engine::{Engine, EngineError};
+use crate::error::StoreError;
+use crate::fatal::Fatal;
+use crate::gauge::Gauge;
+use crate::limits::{COMMITTER_MAILBOX, DIRECTORY_MAILBOX, HISTORY, HOUSEKEEPING_EVERY, WINDOW_BYTES};
+use crate::object::TypeName;
+use crate::recover::{State, recover};
+use crate::store::{self, Store, Surroundings};
+use crate::trims::Trims;
+
+/// Asks for the store of a type, which is started if need be. The asker vouches that such a type exists.
+/// Answers its address, or Unavailable when the server ends. On Full the sender tries again, on Closed the server ends.
+#[derive(Message)]
+#[rtype(result = "Result<Addr<Store>, StoreError>")]
+pub struct Find {
+    /// Which type.
+    pub type_name: TypeName,
+}
+
+/// Asks for every type that was ever written to or asked for.
+#[derive(Message)]
+#[rtype(result = "Vec<TypeName>")]
+pub struct Types;
+
+/// Asks to end: what the committer was given becomes durable, the log is closed, stores and their threads end.
+/// Answers when the log may be opened again, or Unavailable if not everything got there.
+#[derive(Message)]
+#[rtype(result = "Result<(), StoreError>")]
+pub struct Stop;
+
+/// How the set is started.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// The time.
+    pub clock: Clock,
+    /// How long a superseded version stays readable and watchable.
+    pub history: Duration,
+    /// Bytes of history that one type keeps in memory.
+    pub window_bytes: usize,
+    /// Threads that stores share; at least one.
+    pub store_threads: usize,
+    /// How often stores and the committer look for what is old.
+    pub housekeeping_every: Duration,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options {
+            clock: Clock::system(),
+            history: HISTORY,
+            window_bytes: WINDOW_BYTES,
+            store_threads: 1,
+            housekeeping_every: HOUSEKEEPING_EVERY,
+        }
+    }
+}
+
+/// Everything that stores, running.
+#[derive(Clone)]
+pub struct Stores {
+    /// Finds stores and stops everything.
+    pub directory: Addr<Directory>,
+    /// For health checks and flushes.
+    pub committer: Addr<Committer>,
+    /// Where broadcasters join.
+    pub bells: Bells,
+    /// Raised when the server must end.
+    pub fatal: Fatal,
+    /// How much is on its way to disk.
+    pub gauge: Gauge,
+    /// How much waits for removal.
+    pub trims: Trims,
+}
+
+/// Reads the log and starts the set. Must be called inside an actix system; the committer and the stores get threads of
+/// their own.
+pub fn start(mut engine: Box<dyn Engine>, options: Options) -> Result<Stores, EngineError> {
+    let horizon = options.clock.now().minus(options.history);
+    let recovered = recover(&mut *engine, horizon, options.window_bytes)?;
+    let (fatal, bells, gauge, trims) =
+        (Fatal::new(), Bells::default(), Gauge::default(), recovered.trims.clone());
+
+    let committing = Arbiter::try_new()?;
+    let (up, is_up) = mpsc::channel();
+    let committer = Committer::start_in_arbiter(&committing.handle(), {
+        let (trims, fatal) = (trims.clone(), fatal.clone());
+        move |ctx| {
+            ctx.set_mailbox_capacity(COMMITTER_MAILBOX);
+            let _starter = up.send(());
+            Committer::new(engine, options.housekeeping_every, trims, fatal)
+        }
+    });
+    // Until the actor is made its mailbox has the capacity of any mailbox, 16, and would refuse the first burst of writes.
+    is_up.recv().map_err(|_| io::Error::other("the thread of the committer ended"))?;
+    let around = Surroundings {
+        committer: committer.clone(),
+        gauge: gauge.clone(),
+        trims: trims.clone(),
+        bells: bells.clone(),
+        fatal: fatal.clone(),
+        clock: options.clock,
+        history: options.history,
+        housekeeping_every: options.housekeeping_every,
+    };
+    let threads =
+        (0..options.store_threads.max(1)).map(|_| Arbiter::try_new()).collect::<Result<Vec<Arbiter>, _>>()?;
+    let directory = Directory {
+        asleep: recovered.types,
+        awake: HashMap::new(),
+        threads,
+        committing: Some(committing),
+        window_bytes: options.window_bytes,
+        around,
+    };
+    Ok(Stores { directory: directory.start(), committer, bells, fatal, gauge, trims })
+}
+
+/// The actor. See the module text.
+pub struct Directory {
+    /// Types that nobody has asked for since the start.
+    asleep: BTreeMap<TypeName, State>,
+    awake: HashMap<TypeName, Addr<Store>>,
+    /// The threads that stores share; none once the server ends.
+    threads: Vec<Arbiter>,
+    /// The thread of the committer; none once the server ends.
+    committing: Option<Arbiter>,
+    window_bytes: usize,
+    around: Surroundings,
+}
+
+impl Directory {
+    fn find(&mut self, type_name: &TypeName) -> Result<Addr<Store>, StoreError> {
+        if let Some(store) = self.awake.get(type_name) {
+            return if store.connected() { Ok(store.clone()) } else { Err(StoreError::Unavailable) };
+        }
+        // Round robin: types are started in the order of their first use, which mixes busy and quiet ones.
+        let turn = self.awake.len().checked_rem(self.threads.len()).ok_or(StoreError::Unavailable)?;
+        let thread = self.threads.get(turn).ok_or(StoreError::Unavailable)?;
+        let state = self.asleep.remove(type_name).unwrap_or_else(|| State::empty(self.window_bytes));
+        let (name, around) = (type_name.clone(), self.around.clone());
+        let store =
+            Store::start_in_arbiter(&thread.handle(), move |ctx| Store::new(name, state, around, ctx));
+        self.awake.insert(type_name.clone(), store.clone());
+        Ok(store)
+    }
+
+    fn types(&self) -> Vec<TypeName> {
+        let types: BTreeSet<&TypeName> = self.asleep.keys().chain(self.awake.keys()).collect();
+        types.into_iter().cloned().collect()
+    }
+}
+
+/// Ends a thread after everything on it that is ready to run, so that a writer whose answer is there still hears it.
+async fn finish(thread: &Arbiter) {
+    let (done, finished) = oneshot::channel();
+    thread.spawn(async move {
+        let _nobody = done.send(());
+    });
+    let _ended = finished.await;
+    thread.stop();
+}
+
+impl Actor for Directory {
+    type Context = Context<Directory>;
+
+    fn started(&mut self, ctx: &mut Self::Context) {
+        ctx.set_mailbox_capacity(DIRECTORY_MAILBOX);
+    }
+}
+
+impl Drop for Directory {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.around.fatal.raise("the directory panicked".to_owned());
+        }
+    }
+}
+
+impl Handler<Find> for Directory {
+    type Result = Result<Addr<Store>, StoreError>;
+
+    fn handle(&mut self, command: Find, _: &mut Self::Context) -> Self::Result {
+        self.find(&command.type_name)
+    }
+}
+
+impl Handler<Types> for Directory {
+    type Result = MessageResult<Types>;
+
+    fn handle(&mut self, _: Types, _: &mut Self::Context) -> Self::Result {
+        MessageResult(self.types())
+    }
+}
+
+impl Handler<Stop> for Directory {
+    type Result = ResponseFuture<Result<(), StoreError>>;
+
+    fn handle(&mut self, _: Stop, _: &mut Self::Context) -> Self::Result {
+        let committer = self.around.committer.clone();
+        let stores: Vec<Addr<Store>> = self.awake.drain().map(|(_, store)| store).collect();
+        let threads = std::mem::take(&mut self.threads);
+        let committing = self.committing.take();
+        self.asleep.clear();
+        Box::pin(async move {
+            let closed = committer.send(committer::Stop).await.unwrap_or(Err(StoreError::Unavailable));
+            // The committer has told the stores of their last writes before it answered; a store hears this after it.
+            for store in stores {
+                let _died = store.send(store::Stop).await;
+            }
+            for thread in threads.iter().chain(&committing) {
+                finish(thread).await;
+            }
+            closed
+        })
+    }
+}

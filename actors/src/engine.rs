@@ -1,0 +1,168 @@
+//! Where versions are kept: a log with one record per version, in which every batch is there as a whole or not at all.
+//!
+//! The log is the store. Live objects are the records that nobody superseded; memory is rebuilt from one scan at start.
+//! `docs/durability.md` says what is promised and what is assumed of the disk.
+
+use std::collections::HashMap;
+use std::io;
+use std::path::PathBuf;
+
+use crate::object::{Revision, TypeName};
+use crate::record::Record;
+
+#[cfg(feature = "testing")]
+pub mod faulty;
+pub mod memory;
+pub mod redb;
+
+/// One record and its place in the log.
+#[derive(Clone, Debug)]
+pub struct Write {
+    /// The type it belongs to. A type comes into being with its first write.
+    pub type_name: TypeName,
+    /// Its revision, one above the last of its type: the counter moves with the record.
+    pub revision: Revision,
+    /// What was written.
+    pub record: Record,
+}
+
+/// What becomes durable together.
+#[derive(Debug, Default)]
+pub struct Batch {
+    /// New records, in the order of their revisions within each type.
+    pub writes: Vec<Write>,
+    /// Records to remove, which may be gone already.
+    pub trims: Vec<(TypeName, Revision)>,
+}
+
+/// What an engine tells of itself.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Stats {
+    /// Records in the log.
+    pub records: u64,
+    /// Bytes of the file, zero where there is none.
+    pub file_bytes: u64,
+}
+
+/// Receives what [`Engine::load`] reads: each type once, followed by its records.
+pub trait Visitor {
+    /// A type and its counter.
+    fn begin_type(&mut self, type_name: TypeName, last: Revision) -> Result<(), EngineError>;
+    /// The next record of that type; revisions rise.
+    fn record(&mut self, revision: Revision, record: Record) -> Result<(), EngineError>;
+}
+
+/// A log. It belongs to one thread at a time.
+pub trait Engine: Send {
+    /// Reads everything, once and in order.
+    fn load(&mut self, visitor: &mut dyn Visitor) -> Result<(), EngineError>;
+
+    /// Makes the batch durable in one transaction with one sync. After an error nobody knows whether it is: the caller
+    /// must not commit anything more.
+    fn commit(&mut self, batch: &Batch) -> Result<(), EngineError>;
+
+    /// Called when there has been nothing to commit for a while: prepares the log for a quick start after a crash.
+    fn settle(&mut self) -> Result<(), EngineError>;
+
+    /// How large the log is.
+    fn stats(&self) -> Result<Stats, EngineError>;
+
+    /// Lets go of the log, so that it may be opened again.
+    fn close(self: Box<Self>) -> Result<(), EngineError>;
+}
+
+/// Why an engine did not open, load or commit. None of these goes away by trying again.
+#[derive(Debug, thiserror::Error)]
+pub enum EngineError {
+    /// Another process has the file.
+    #[error("{} is in use by another process", .0.display())]
+    Locked(PathBuf),
+    /// What was read is not what was written.
+    #[error("the store is damaged: {0}")]
+    Damaged(String),
+    /// Written by another version of this program.
+    #[error(
+        "the store is in format {found}, this server reads format {known}: it was written by another version"
+    )]
+    Format {
+        /// The format of the file.
+        found: u64,
+        /// The format that this code reads.
+        known: u64,
+    },
+    /// The system refused.
+    #[error("the store cannot be used: {0}")]
+    Io(#[from] io::Error),
+    /// A write that does not follow the last of its type. Writing it would break the order of the log, so nothing of
+    /// its batch was written.
+    #[error("revision {found} of {type_name} does not follow {last}")]
+    Order {
+        /// The type.
+        type_name: TypeName,
+        /// The last revision of the type.
+        last: Revision,
+        /// The revision that was to be written.
+        found: Revision,
+    },
+}
+
+/// The counters as the log has them: the check that an engine makes before it writes.
+#[derive(Debug, Default)]
+struct Counters(HashMap<TypeName, Revision>);
+
+impl Counters {
+    /// The last revision of each type that the batch moves, or the write that breaks the order.
+    fn after(&self, batch: &Batch) -> Result<HashMap<TypeName, Revision>, EngineError> {
+        let mut moved: HashMap<TypeName, Revision> = HashMap::new();
+        for write in &batch.writes {
+            let known = moved.get(&write.type_name).or_else(|| self.0.get(&write.type_name));
+            let last = known.copied().unwrap_or(Revision::FIRST);
+            if write.revision != last.next() {
+                let type_name = write.type_name.clone();
+                return Err(EngineError::Order { type_name, last, found: write.revision });
+            }
+            match moved.get_mut(&write.type_name) {
+                Some(last) => *last = write.revision,
+                None => {
+                    moved.insert(write.type_name.clone(), write.revision);
+                }
+            }
+        }
+        Ok(moved)
+    }
+
+    fn advance(&mut self, moved: HashMap<TypeName, Revision>) {
+        self.0.extend(moved);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::clock::Timestamp;
+    use crate::object::Key;
+    use crate::record::Operation;
+
+    fn write(type_name: &str, revision: u64) -> Write {
+        let operation = Operation::Remove(Key::cluster("a"), Revision(1));
+        let record = Record { operation, at: Timestamp(0) };
+        Write { type_name: TypeName::new(type_name), revision: Revision(revision), record }
+    }
+
+    #[test]
+    fn a_counter_moves_by_one_and_never_back() {
+        let mut counters = Counters::default();
+        let mut commit = |writes: &[(&str, u64)]| {
+            let writes = writes.iter().map(|(name, revision)| write(name, *revision)).collect();
+            let moved = counters.after(&Batch { writes, trims: Vec::new() })?;
+            counters.advance(moved);
+            Ok::<_, EngineError>(())
+        };
+        assert!(commit(&[("pods", 2), ("nodes", 2), ("pods", 3)]).is_ok());
+        assert!(commit(&[("pods", 3)]).is_err());
+        assert!(commit(&[("pods", 4), ("pods", 6)]).is_err());
+        assert!(commit(&[("pods", 4), ("nodes", 3)]).is_ok());
+        let error = commit(&[("new", 1)]).unwrap_err();
+        assert_eq!(error.to_string(), "revision 1 of new does not follow 1");
+    }
+}

@@ -1,0 +1,134 @@
+//! An engine that fails on demand: what a broken disk, a full disk and a slow disk look like to the committer.
+
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+
+use super::{Batch, Engine, EngineError, Stats, Visitor};
+
+/// How a commit goes wrong.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// The batch is not written.
+    Refused,
+    /// The batch is written, but the sync reports an error: the caller cannot know.
+    Unknown,
+    /// The engine panics.
+    Panic,
+}
+
+/// The remote control of a [`Faulty`] engine. Cheap to clone.
+#[derive(Clone, Debug, Default)]
+pub struct Faults(Arc<Shared>);
+
+#[derive(Debug, Default)]
+struct Shared {
+    plan: Mutex<Plan>,
+    changed: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct Plan {
+    fault: Option<(usize, Fault)>,
+    held: bool,
+    /// Writes of every commit that was asked for.
+    commits: Vec<usize>,
+    /// The most removals that one commit was asked for.
+    most_trims: usize,
+}
+
+impl Faults {
+    /// Lets the commit after `sound` further ones go wrong.
+    pub fn fail_after(&self, sound: usize, fault: Fault) {
+        let mut plan = self.lock();
+        plan.fault = Some((plan.commits.len() + sound, fault));
+    }
+
+    /// Commits that are asked for from now on do not end before [`Faults::release`].
+    pub fn hold(&self) {
+        self.lock().held = true;
+    }
+
+    /// Lets held commits go on.
+    pub fn release(&self) {
+        self.lock().held = false;
+        self.0.changed.notify_all();
+    }
+
+    /// Waits, blocking this thread, until this many commits were asked for.
+    pub fn wait_for_commits(&self, count: usize) {
+        let mut plan = self.lock();
+        while plan.commits.len() < count {
+            plan = self.0.changed.wait(plan).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    /// The number of writes in each commit so far.
+    pub fn commits(&self) -> Vec<usize> {
+        self.lock().commits.clone()
+    }
+
+    /// The most removals that one commit was asked for.
+    pub fn most_trims(&self) -> usize {
+        self.lock().most_trims
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Plan> {
+        self.0.plan.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn next(&self, batch: &Batch) -> Option<Fault> {
+        let mut plan = self.lock();
+        let number = plan.commits.len();
+        plan.commits.push(batch.writes.len());
+        plan.most_trims = plan.most_trims.max(batch.trims.len());
+        self.0.changed.notify_all();
+        while plan.held {
+            plan = self.0.changed.wait(plan).unwrap_or_else(PoisonError::into_inner);
+        }
+        plan.fault.filter(|(at, _)| *at == number).map(|(_, fault)| fault)
+    }
+}
+
+/// The engine that goes wrong.
+pub struct Faulty {
+    inner: Box<dyn Engine>,
+    faults: Faults,
+}
+
+impl Faulty {
+    /// Puts a remote control on an engine.
+    pub fn new(inner: Box<dyn Engine>, faults: Faults) -> Faulty {
+        Faulty { inner, faults }
+    }
+}
+
+impl Engine for Faulty {
+    fn load(&mut self, visitor: &mut dyn Visitor) -> Result<(), EngineError> {
+        self.inner.load(visitor)
+    }
+
+    #[expect(clippy::panic, reason = "a test asked for it")]
+    fn commit(&mut self, batch: &Batch) -> Result<(), EngineError> {
+        let broken = || EngineError::Io(std::io::Error::other("the disk is broken"));
+        match self.faults.next(batch) {
+            None => self.inner.commit(batch),
+            Some(Fault::Refused) => Err(broken()),
+            Some(Fault::Unknown) => {
+                self.inner.commit(batch)?;
+                Err(broken())
+            }
+            Some(Fault::Panic) => panic!("the engine panics"),
+        }
+    }
+
+    fn settle(&mut self) -> Result<(), EngineError> {
+        self.inner.settle()
+    }
+
+    fn stats(&self) -> Result<Stats, EngineError> {
+        self.inner.stats()
+    }
+
+    fn close(self: Box<Self>) -> Result<(), EngineError> {
+        self.inner.close()
+    }
+}

@@ -1,0 +1,73 @@
+//! A log that lives as long as the process: for tests, and for servers that need not remember.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use super::{Batch, Counters, Engine, EngineError, Stats, Visitor};
+use crate::object::{Revision, TypeName};
+use crate::record::Record;
+
+/// A clone is the same log: what a test "reopens".
+#[derive(Clone, Debug, Default)]
+pub struct Memory(Arc<Mutex<Log>>);
+
+#[derive(Debug, Default)]
+struct Log {
+    counters: Counters,
+    /// Records share their objects with the stores, so that nothing is held twice.
+    records: BTreeMap<TypeName, BTreeMap<Revision, Record>>,
+}
+
+impl Memory {
+    /// An empty log.
+    pub fn new() -> Memory {
+        Memory::default()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Log> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Engine for Memory {
+    fn load(&mut self, visitor: &mut dyn Visitor) -> Result<(), EngineError> {
+        let log = self.lock();
+        for (type_name, records) in &log.records {
+            let last = log.counters.0.get(type_name).copied().unwrap_or(Revision::FIRST);
+            visitor.begin_type(type_name.clone(), last)?;
+            for (revision, record) in records {
+                visitor.record(*revision, record.clone())?;
+            }
+        }
+        Ok(())
+    }
+
+    fn commit(&mut self, batch: &Batch) -> Result<(), EngineError> {
+        let mut log = self.lock();
+        let moved = log.counters.after(batch)?;
+        log.counters.advance(moved);
+        for write in &batch.writes {
+            let records = log.records.entry(write.type_name.clone()).or_default();
+            records.insert(write.revision, write.record.clone());
+        }
+        for (type_name, revision) in &batch.trims {
+            if let Some(records) = log.records.get_mut(type_name) {
+                records.remove(revision);
+            }
+        }
+        Ok(())
+    }
+
+    fn settle(&mut self) -> Result<(), EngineError> {
+        Ok(())
+    }
+
+    fn stats(&self) -> Result<Stats, EngineError> {
+        let records = self.lock().records.values().map(|records| records.len() as u64).sum();
+        Ok(Stats { records, file_bytes: 0 })
+    }
+
+    fn close(self: Box<Self>) -> Result<(), EngineError> {
+        Ok(())
+    }
+}

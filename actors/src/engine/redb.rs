@@ -1,0 +1,290 @@
+//! The log in a redb file.
+//!
+//! | table | key | value |
+//! |---|---|---|
+//! | `meta` | `format` | the format of this file |
+//! | `types` | name of a type | its id |
+//! | `counters` | id | last revision of the type |
+//! | `log` | (id, revision) | the record |
+//!
+//! Everything that a batch changes is one redb transaction with one sync.
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use redb::{Database, ReadableDatabase, ReadableTable, ReadableTableMetadata, TableDefinition, TableHandle};
+
+use super::{Batch, Counters, Engine, EngineError, Stats, Visitor};
+use crate::limits::REDB_CACHE_BYTES;
+use crate::object::{Revision, TypeName};
+use crate::record::Record;
+
+const META: TableDefinition<&str, u64> = TableDefinition::new("meta");
+const TYPES: TableDefinition<&str, u32> = TableDefinition::new("types");
+const COUNTERS: TableDefinition<u32, u64> = TableDefinition::new("counters");
+const LOG: TableDefinition<(u32, u64), &[u8]> = TableDefinition::new("log");
+
+/// The key under which `meta` keeps the format.
+const FORMAT_KEY: &str = "format";
+/// The layout of tables that this code writes. It reads this one only.
+const FORMAT: u64 = 1;
+
+/// The open file.
+pub struct Redb {
+    path: PathBuf,
+    database: Database,
+    /// The id of every type that the file knows.
+    ids: HashMap<TypeName, u32>,
+    counters: Counters,
+    records: u64,
+    /// Whether the last transaction left the file such that opening it after a crash means a walk over all of it.
+    unsettled: bool,
+    repaired: bool,
+    /// Where records are encoded, kept so that a commit allocates nothing per record.
+    scratch: Vec<u8>,
+}
+
+impl Redb {
+    /// Opens the file, or makes it.
+    pub fn open(path: &Path) -> Result<Redb, EngineError> {
+        let is_new = !path.exists();
+        let repaired = Arc::new(AtomicBool::new(false));
+        let database = guarded(|| {
+            let seen = Arc::clone(&repaired);
+            let mut builder = Database::builder();
+            builder.set_cache_size(REDB_CACHE_BYTES);
+            builder.set_repair_callback(move |_| seen.store(true, Ordering::SeqCst));
+            builder.create(path).map_err(|error| fault(path, error))
+        })?;
+        if is_new {
+            sync_folder(path)?;
+        }
+        let repaired = repaired.load(Ordering::SeqCst);
+        if repaired {
+            tracing::info!(path = %path.display(), "the store was not closed properly; it has been walked and is sound");
+        }
+        let mut engine = Redb {
+            path: path.to_owned(),
+            database,
+            ids: HashMap::new(),
+            counters: Counters::default(),
+            records: 0,
+            unsettled: repaired,
+            repaired,
+            scratch: Vec::new(),
+        };
+        guarded(|| engine.check_format())?;
+        guarded(|| engine.read_counters())?;
+        Ok(engine)
+    }
+
+    /// Whether opening had to walk the whole file, because the last process neither closed nor settled it.
+    pub fn repaired(&self) -> bool {
+        self.repaired
+    }
+
+    fn check_format(&mut self) -> Result<(), EngineError> {
+        let reading = self.database.begin_read().map_err(|error| self.fault(error))?;
+        let tables: Vec<String> = reading
+            .list_tables()
+            .map_err(|error| self.fault(error))?
+            .map(|table| table.name().to_owned())
+            .collect();
+        if tables.is_empty() {
+            return self.create_tables();
+        }
+        let meta = reading.open_table(META).map_err(|error| self.fault(error))?;
+        match meta.get(FORMAT_KEY).map_err(|error| self.fault(error))?.map(|found| found.value()) {
+            Some(FORMAT) => Ok(()),
+            Some(found) => Err(EngineError::Format { found, known: FORMAT }),
+            None => Err(EngineError::Damaged(format!("{} does not name its format", self.path.display()))),
+        }
+    }
+
+    fn create_tables(&mut self) -> Result<(), EngineError> {
+        let writing = self.database.begin_write().map_err(|error| self.fault(error))?;
+        {
+            let mut meta = writing.open_table(META).map_err(|error| self.fault(error))?;
+            meta.insert(FORMAT_KEY, FORMAT).map_err(|error| self.fault(error))?;
+            writing.open_table(TYPES).map_err(|error| self.fault(error))?;
+            writing.open_table(COUNTERS).map_err(|error| self.fault(error))?;
+            writing.open_table(LOG).map_err(|error| self.fault(error))?;
+        }
+        self.unsettled = true;
+        writing.commit().map_err(|error| self.fault(error))
+    }
+
+    fn read_counters(&mut self) -> Result<(), EngineError> {
+        let path = &self.path;
+        let reading = self.database.begin_read().map_err(|error| fault(path, error))?;
+        let types = reading.open_table(TYPES).map_err(|error| fault(path, error))?;
+        let counters = reading.open_table(COUNTERS).map_err(|error| fault(path, error))?;
+        for entry in types.iter().map_err(|error| fault(path, error))? {
+            let (name, id) = entry.map_err(|error| fault(path, error))?;
+            let (name, id) = (TypeName::new(name.value()), id.value());
+            let Some(last) = counters.get(id).map_err(|error| fault(path, error))? else {
+                return Err(EngineError::Damaged(format!("{} has no counter for {name}", path.display())));
+            };
+            self.counters.0.insert(name.clone(), Revision(last.value()));
+            self.ids.insert(name, id);
+        }
+        let log = reading.open_table(LOG).map_err(|error| fault(path, error))?;
+        self.records = log.len().map_err(|error| fault(path, error))?;
+        Ok(())
+    }
+
+    fn scan(&self, visitor: &mut dyn Visitor) -> Result<(), EngineError> {
+        let mut types: Vec<(u32, &TypeName)> = self.ids.iter().map(|(name, id)| (*id, name)).collect();
+        types.sort_unstable();
+        let mut types = types.into_iter().peekable();
+        let mut current = None;
+        let mut records = 0;
+        let reading = self.database.begin_read().map_err(|error| self.fault(error))?;
+        let log = reading.open_table(LOG).map_err(|error| self.fault(error))?;
+        for entry in log.iter().map_err(|error| self.fault(error))? {
+            let (place, bytes) = entry.map_err(|error| self.fault(error))?;
+            let (id, revision) = place.value();
+            while let Some((next, name)) = types.next_if(|(next, _)| *next <= id) {
+                current = Some(next);
+                visitor.begin_type(name.clone(), self.last(name))?;
+            }
+            if current != Some(id) {
+                return Err(EngineError::Damaged(format!("the log has a record of the unknown type {id}")));
+            }
+            let revision = Revision(revision);
+            visitor.record(revision, Record::decode(id, revision, bytes.value())?)?;
+            records += 1;
+        }
+        for (_, name) in types {
+            visitor.begin_type(name.clone(), self.last(name))?;
+        }
+        // A damaged inner page can hide whole leaves without any of the records that are left looking wrong.
+        if records != self.records {
+            let wanted = self.records;
+            return Err(EngineError::Damaged(format!(
+                "the log has {records} records and should have {wanted}"
+            )));
+        }
+        Ok(())
+    }
+
+    fn write(&mut self, batch: &Batch) -> Result<(), EngineError> {
+        let moved = self.counters.after(batch)?;
+        let path = &self.path;
+        let fresh: Vec<&TypeName> = moved.keys().filter(|name| !self.ids.contains_key(name)).collect();
+        let first_free = self.ids.values().max().map_or(1, |id| id + 1);
+        let fresh: HashMap<TypeName, u32> = fresh.into_iter().cloned().zip(first_free..).collect();
+        let id_of = |name: &TypeName| self.ids.get(name).or_else(|| fresh.get(name)).copied();
+
+        let writing = self.database.begin_write().map_err(|error| fault(path, error))?;
+        let mut records = self.records;
+        {
+            let mut types = writing.open_table(TYPES).map_err(|error| fault(path, error))?;
+            for (name, id) in &fresh {
+                types.insert(name.as_str(), id).map_err(|error| fault(path, error))?;
+            }
+            let mut counters = writing.open_table(COUNTERS).map_err(|error| fault(path, error))?;
+            for (name, last) in &moved {
+                if let Some(id) = id_of(name) {
+                    counters.insert(id, last.0).map_err(|error| fault(path, error))?;
+                }
+            }
+            let mut log = writing.open_table(LOG).map_err(|error| fault(path, error))?;
+            for write in &batch.writes {
+                if let Some(id) = id_of(&write.type_name) {
+                    write.record.encode(id, write.revision, &mut self.scratch);
+                    log.insert((id, write.revision.0), self.scratch.as_slice())
+                        .map_err(|error| fault(path, error))?;
+                    records += 1;
+                }
+            }
+            for (name, revision) in &batch.trims {
+                if let Some(id) = id_of(name) {
+                    let gone = log.remove((id, revision.0)).map_err(|error| fault(path, error))?;
+                    records -= u64::from(gone.is_some());
+                }
+            }
+        }
+        writing.commit().map_err(|error| fault(path, error))?;
+        // Only what is durable is remembered.
+        self.unsettled = true;
+        self.records = records;
+        self.counters.advance(moved);
+        self.ids.extend(fresh);
+        Ok(())
+    }
+
+    fn last(&self, name: &TypeName) -> Revision {
+        self.counters.0.get(name).copied().unwrap_or(Revision::FIRST)
+    }
+
+    fn fault(&self, error: impl Into<redb::Error>) -> EngineError {
+        fault(&self.path, error)
+    }
+}
+
+impl Engine for Redb {
+    fn load(&mut self, visitor: &mut dyn Visitor) -> Result<(), EngineError> {
+        guarded(|| self.scan(visitor))
+    }
+
+    fn commit(&mut self, batch: &Batch) -> Result<(), EngineError> {
+        self.write(batch)
+    }
+
+    fn settle(&mut self) -> Result<(), EngineError> {
+        if !self.unsettled {
+            return Ok(());
+        }
+        // A plain commit is half the price, but drops redb's note of which pages are free; after a crash it must then
+        // be found out by a walk over the file. So the note is written when nobody waits for it.
+        let mut writing = self.database.begin_write().map_err(|error| self.fault(error))?;
+        writing.set_quick_repair(true);
+        writing.commit().map_err(|error| self.fault(error))?;
+        self.unsettled = false;
+        Ok(())
+    }
+
+    fn stats(&self) -> Result<Stats, EngineError> {
+        let file_bytes = std::fs::metadata(&self.path)?.len();
+        Ok(Stats { records: self.records, file_bytes })
+    }
+
+    fn close(mut self: Box<Self>) -> Result<(), EngineError> {
+        // Dropping the database writes the same note but tells nobody when that fails.
+        self.settle()
+    }
+}
+
+/// redb trusts its pages where it did not have to repair them and may panic on damaged ones: at start that is a message,
+/// not a crash.
+fn guarded<T>(work: impl FnOnce() -> Result<T, EngineError>) -> Result<T, EngineError> {
+    catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|panic| {
+        let text = panic.downcast_ref::<String>().map(String::as_str);
+        let text = text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("its pages do not fit");
+        Err(EngineError::Damaged(text.to_owned()))
+    })
+}
+
+fn fault(path: &Path, error: impl Into<redb::Error>) -> EngineError {
+    match error.into() {
+        redb::Error::DatabaseAlreadyOpen => EngineError::Locked(path.to_owned()),
+        redb::Error::UpgradeRequired(found) => EngineError::Format { found: found.into(), known: FORMAT },
+        redb::Error::Io(error) if error.kind() != io::ErrorKind::InvalidData => EngineError::Io(error),
+        error @ (redb::Error::PreviousIo | redb::Error::DatabaseClosed) => {
+            EngineError::Io(io::Error::other(error.to_string()))
+        }
+        error => EngineError::Damaged(format!("{}: {error}", path.display())),
+    }
+}
+
+/// A new file is only as durable as the entry of the folder that names it.
+fn sync_folder(path: &Path) -> Result<(), EngineError> {
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    Ok(File::open(folder)?.sync_all()?)
+}

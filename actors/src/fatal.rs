@@ -1,0 +1,77 @@
+//! The switch that says "this server must end".
+//!
+//! A server that lost a store or does not know what is on its disk must not go on half alive: whoever notices raises
+//! this switch, stores refuse writes from then on, and the server, which waits for it, exits. Recovery decides the rest.
+
+use std::sync::Arc;
+
+use tokio::sync::watch;
+
+/// Shared by everything that may find a reason to end. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct Fatal(Arc<watch::Sender<Option<String>>>);
+
+impl Fatal {
+    /// A switch that nobody has raised.
+    pub fn new() -> Fatal {
+        Fatal(Arc::new(watch::Sender::new(None)))
+    }
+
+    /// Ends the server. The first reason is the one that is told: those that follow are its consequences.
+    pub fn raise(&self, reason: String) {
+        self.0.send_if_modified(|raised| {
+            if raised.is_some() {
+                return false;
+            }
+            tracing::error!(reason, "this server must end");
+            *raised = Some(reason);
+            true
+        });
+    }
+
+    /// Why the server must end, if it must.
+    pub fn raised(&self) -> Option<String> {
+        self.0.borrow().clone()
+    }
+
+    /// Whether the server must end.
+    pub fn is_raised(&self) -> bool {
+        self.0.borrow().is_some()
+    }
+
+    /// Waits until the server must end and answers why.
+    pub async fn wait(&self) -> String {
+        let mut changes = self.0.subscribe();
+        match changes.wait_for(Option::is_some).await {
+            Ok(reason) => reason.clone().unwrap_or_default(),
+            // The sender is `self.0`, which outlives this call.
+            Err(_) => std::future::pending().await,
+        }
+    }
+}
+
+impl Default for Fatal {
+    fn default() -> Fatal {
+        Fatal::new()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[actix_rt::test]
+    async fn the_first_reason_wins_and_wakes_everyone() {
+        let fatal = Fatal::new();
+        assert_eq!(fatal.raised(), None);
+        let waiting = actix_rt::spawn({
+            let fatal = fatal.clone();
+            async move { fatal.wait().await }
+        });
+        fatal.raise("disk".into());
+        fatal.raise("consequence".into());
+        assert_eq!(waiting.await.unwrap(), "disk");
+        assert_eq!(fatal.wait().await, "disk");
+        assert_eq!(fatal.raised().as_deref(), Some("disk"));
+    }
+}

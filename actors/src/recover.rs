@@ -1,0 +1,328 @@
+//! From the log back to memory: one scan at start rebuilds the objects, the window and the counter of every type.
+//!
+//! The log may have lost records to trimming: superseded versions and tombstones whose events had left the window. So an
+//! event is whole only if every revision after it is there and the version it superseded is too; the window begins after
+//! the last event that is not.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use imbl::OrdMap;
+
+use crate::clock::Timestamp;
+use crate::engine::{Engine, EngineError, Visitor};
+use crate::object::{Key, Object, Revision, TypeName};
+use crate::record::{Operation, Record};
+use crate::snapshot::Snapshot;
+use crate::trims::{Trims, freed_by};
+use crate::window::{Change, Event, Window};
+
+/// What a store starts from.
+pub struct State {
+    /// The objects and the counter.
+    pub snapshot: Snapshot,
+    /// The events that are still within the history.
+    pub window: Arc<Window>,
+}
+
+impl State {
+    /// The state of a type that nothing was ever written to.
+    pub fn empty(window_bytes: usize) -> State {
+        let snapshot = Snapshot::empty();
+        let window = Arc::new(Window::new(snapshot.revision, window_bytes));
+        State { snapshot, window }
+    }
+}
+
+/// Everything that a log holds.
+pub struct Recovered {
+    /// The state of every type that was ever written to.
+    pub types: BTreeMap<TypeName, State>,
+    /// Records that nothing needs any more.
+    pub trims: Trims,
+}
+
+/// Reads the log once. Events from before `horizon` are not kept, nor more than `window_bytes` of them for each type.
+pub fn recover(
+    engine: &mut dyn Engine,
+    horizon: Timestamp,
+    window_bytes: usize,
+) -> Result<Recovered, EngineError> {
+    let recovered = Recovered { types: BTreeMap::new(), trims: Trims::default() };
+    let mut recovery = Recovery { recovered, rebuilding: None, horizon, window_bytes };
+    engine.load(&mut recovery)?;
+    recovery.finish_type();
+    Ok(recovery.recovered)
+}
+
+struct Recovery {
+    recovered: Recovered,
+    rebuilding: Option<Rebuilding>,
+    horizon: Timestamp,
+    window_bytes: usize,
+}
+
+/// The type whose records are being read.
+struct Rebuilding {
+    type_name: TypeName,
+    counter: Revision,
+    /// The revision read last.
+    seen: Revision,
+    objects: OrdMap<Key, Arc<Object>>,
+    /// The newest event that is not whole or not kept.
+    floor: Revision,
+    /// The events after `floor`; none yet if there is no window.
+    window: Option<Window>,
+    trims: Vec<Revision>,
+}
+
+impl Visitor for Recovery {
+    fn begin_type(&mut self, type_name: TypeName, last: Revision) -> Result<(), EngineError> {
+        self.finish_type();
+        self.rebuilding = Some(Rebuilding {
+            type_name,
+            counter: last,
+            seen: Revision::FIRST,
+            objects: OrdMap::new(),
+            floor: Revision::FIRST,
+            window: None,
+            trims: Vec::new(),
+        });
+        Ok(())
+    }
+
+    fn record(&mut self, revision: Revision, record: Record) -> Result<(), EngineError> {
+        let Some(rebuilding) = &mut self.rebuilding else {
+            return Err(EngineError::Damaged(format!("the record at revision {revision} has no type")));
+        };
+        rebuilding.add(revision, record, self.horizon, self.window_bytes)
+    }
+}
+
+impl Recovery {
+    fn finish_type(&mut self) {
+        if let Some(rebuilding) = self.rebuilding.take() {
+            let (type_name, state, trims) = rebuilding.finish(self.window_bytes);
+            self.recovered.trims.push(&type_name, trims);
+            self.recovered.types.insert(type_name, state);
+        }
+    }
+}
+
+impl Rebuilding {
+    fn add(
+        &mut self,
+        revision: Revision,
+        record: Record,
+        horizon: Timestamp,
+        window_bytes: usize,
+    ) -> Result<(), EngineError> {
+        if revision <= self.seen || revision > self.counter {
+            return Err(self.damaged(revision, "lies outside the order of the log"));
+        }
+        if revision != self.seen.next() {
+            self.cut(Revision(revision.0 - 1));
+        }
+        self.seen = revision;
+        let at = record.at;
+        let previous = self.apply(revision, &record)?;
+        let change = match record.operation {
+            Operation::Create(_) => Change::Created,
+            Operation::Replace(..) => Change::Replaced,
+            Operation::Remove(..) => Change::Removed,
+        };
+        let is_whole = change == Change::Created || previous.is_some();
+        let too_old = self.window.is_none() && at < horizon;
+        if !is_whole || too_old {
+            self.cut(revision);
+            self.trims.extend(previous.map(|previous| previous.revision));
+            self.trims.extend((change == Change::Removed).then_some(revision));
+            return Ok(());
+        }
+        let object = match (record.operation, &previous) {
+            (Operation::Create(object) | Operation::Replace(object, _), _) => object,
+            (Operation::Remove(..), Some(last)) => Arc::new(last.at(revision)),
+            (Operation::Remove(..), None) => return Ok(()),
+        };
+        let (floor, counter) = (self.floor, self.counter);
+        let window =
+            self.window.get_or_insert_with(|| Window::restored(floor, counter, Vec::new(), window_bytes));
+        for gone in window.append(Arc::new(Event::new(change, object, previous, at))) {
+            self.trims.extend(freed_by(&gone));
+        }
+        Ok(())
+    }
+
+    /// Moves the objects on by one record and answers the version it superseded, if the log still has it.
+    fn apply(&mut self, revision: Revision, record: &Record) -> Result<Option<Arc<Object>>, EngineError> {
+        let (previous, superseded) = match &record.operation {
+            Operation::Create(object) => (self.objects.insert(object.key.clone(), Arc::clone(object)), None),
+            Operation::Replace(object, superseded) => {
+                (self.objects.insert(object.key.clone(), Arc::clone(object)), Some(*superseded))
+            }
+            Operation::Remove(key, superseded) => (self.objects.remove(key), Some(*superseded)),
+        };
+        // A superseded version may have been trimmed; another one in its place means that the log lies.
+        match &previous {
+            Some(previous) if Some(previous.revision) != superseded => {
+                Err(self.damaged(revision, "does not follow from the version before it"))
+            }
+            _ => Ok(previous),
+        }
+    }
+
+    /// Lets go of every event up to this revision.
+    fn cut(&mut self, floor: Revision) {
+        if let Some(window) = self.window.take() {
+            for gone in window.forget_before(Timestamp(u64::MAX), usize::MAX) {
+                self.trims.extend(freed_by(&gone));
+            }
+        }
+        self.floor = floor;
+    }
+
+    fn finish(mut self, window_bytes: usize) -> (TypeName, State, Vec<Revision>) {
+        if self.seen != self.counter {
+            self.cut(self.counter);
+        }
+        let window = match self.window {
+            Some(window) => window,
+            None => Window::restored(self.floor, self.counter, Vec::new(), window_bytes),
+        };
+        let snapshot = Snapshot { revision: self.counter, objects: self.objects };
+        (self.type_name, State { snapshot, window: Arc::new(window) }, self.trims)
+    }
+
+    fn damaged(&self, revision: Revision, what: &str) -> EngineError {
+        let type_name = &self.type_name;
+        EngineError::Damaged(format!("the record at revision {revision} of {type_name} {what}"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+
+    use super::*;
+    use crate::engine::memory::Memory;
+    use crate::engine::{Batch, Write};
+    use crate::object::{Draft, Pairs};
+    use crate::window::Read;
+
+    fn object(name: &str, revision: u64) -> Arc<Object> {
+        let draft = Draft {
+            key: Key::cluster(name),
+            bytes: Bytes::from_static(br#"{"resourceVersion":""}"#),
+            revision_at: 20,
+            item_at: 1,
+            labels: Pairs::default(),
+            fields: Pairs::default(),
+        };
+        Arc::new(Object::new(draft, Revision(revision)))
+    }
+
+    fn create(name: &str, revision: u64) -> Operation {
+        Operation::Create(object(name, revision))
+    }
+
+    fn replace(name: &str, revision: u64, superseded: u64) -> Operation {
+        Operation::Replace(object(name, revision), Revision(superseded))
+    }
+
+    fn remove(name: &str, superseded: u64) -> Operation {
+        Operation::Remove(Key::cluster(name), Revision(superseded))
+    }
+
+    /// A log whose record at revision n was accepted at second n, without what was trimmed.
+    fn log(operations: Vec<Operation>, trimmed: &[u64]) -> Memory {
+        let pods = TypeName::new("pods");
+        let mut engine = Memory::new();
+        let writes = operations.into_iter().zip(2..).map(|(operation, revision)| {
+            let record = Record { operation, at: Timestamp(revision * 1_000_000) };
+            Write { type_name: pods.clone(), revision: Revision(revision), record }
+        });
+        engine.commit(&Batch { writes: writes.collect(), trims: Vec::new() }).unwrap();
+        let trims = trimmed.iter().map(|revision| (pods.clone(), Revision(*revision))).collect();
+        engine.commit(&Batch { writes: Vec::new(), trims }).unwrap();
+        engine
+    }
+
+    /// Live objects, floor, events after the floor, records to trim.
+    type Seen = (Vec<(String, u64)>, u64, Vec<u64>, Vec<u64>);
+
+    fn recovered(mut engine: Memory, horizon_seconds: u64) -> Result<Seen, EngineError> {
+        let mut found = recover(&mut engine, Timestamp(horizon_seconds * 1_000_000), 1 << 20)?;
+        let state = found.types.remove(&TypeName::new("pods")).unwrap();
+        let live = state.snapshot.iter().map(|object| (object.key.as_str().to_owned(), object.revision.0));
+        let Read::Events(events) = state.window.read(state.window.floor(), usize::MAX) else { panic!() };
+        let events = events.iter().map(|event| event.revision().0).collect();
+        let trims = found.trims.take(usize::MAX).into_iter().map(|(_, revision)| revision.0).collect();
+        assert_eq!(state.window.head(), state.snapshot.revision);
+        Ok((live.collect(), state.window.floor().0, events, trims))
+    }
+
+    fn names(live: &[(&str, u64)]) -> Vec<(String, u64)> {
+        live.iter().map(|(name, revision)| ((*name).to_owned(), *revision)).collect()
+    }
+
+    #[test]
+    fn everything_young_comes_back() {
+        let log = log(vec![create("a", 2), create("b", 3), replace("a", 4, 2), remove("b", 3)], &[]);
+        let (live, floor, events, trims) = recovered(log, 0).unwrap();
+        assert_eq!((live, floor), (names(&[("a", 4)]), 1));
+        assert_eq!((events, trims), (vec![2, 3, 4, 5], vec![]));
+    }
+
+    #[test]
+    fn what_is_old_is_not_watched_but_trimmed_in_order() {
+        let log = log(vec![create("a", 2), replace("a", 3, 2), remove("a", 3), create("b", 5)], &[]);
+        let (live, floor, events, trims) = recovered(log, 5).unwrap();
+        assert_eq!((live, floor), (names(&[("b", 5)]), 4));
+        assert_eq!((events, trims), (vec![5], vec![2, 3, 4]));
+    }
+
+    #[test]
+    fn the_window_begins_after_the_last_hole() {
+        let operations = || vec![create("a", 2), create("b", 3), replace("a", 4, 2), create("c", 5)];
+        // 2 was superseded by 4, whose event had left the window before 2 could be trimmed.
+        let (live, floor, events, trims) = recovered(log(operations(), &[2]), 0).unwrap();
+        assert_eq!((live, floor), (names(&[("a", 4), ("b", 3), ("c", 5)]), 4));
+        assert_eq!((events, trims), (vec![5], vec![]));
+    }
+
+    #[test]
+    fn a_tombstone_without_its_last_version_goes() {
+        let log = log(vec![create("a", 2), remove("a", 2)], &[2]);
+        let (live, floor, events, trims) = recovered(log, 0).unwrap();
+        assert_eq!((live, floor), (vec![], 3));
+        assert_eq!((events, trims), (vec![], vec![3]));
+    }
+
+    #[test]
+    fn the_counter_outlives_every_record() {
+        let log = log(vec![create("a", 2), remove("a", 2)], &[2, 3]);
+        let (live, floor, events, trims) = recovered(log, 0).unwrap();
+        assert_eq!((live, floor), (vec![], 3));
+        assert_eq!((events, trims), (vec![], vec![]));
+    }
+
+    #[test]
+    fn a_log_that_contradicts_itself_is_refused() {
+        for operations in [
+            vec![create("a", 2), create("a", 3)],
+            vec![create("a", 2), replace("a", 3, 2), replace("a", 4, 2)],
+            vec![create("a", 2), replace("a", 3, 2), remove("a", 2)],
+        ] {
+            let error = recovered(log(operations, &[]), 0).unwrap_err();
+            assert!(matches!(error, EngineError::Damaged(_)), "{error}");
+        }
+    }
+
+    #[test]
+    fn the_bytes_of_a_window_bound_what_comes_back() {
+        let mut engine = log(vec![create("a", 2), replace("a", 3, 2), replace("a", 4, 3)], &[]);
+        let found = recover(&mut engine, Timestamp(0), 300).unwrap();
+        assert_eq!(found.types[&TypeName::new("pods")].window.floor(), Revision(3));
+        assert_eq!(found.trims.take(9), [(TypeName::new("pods"), Revision(2))]);
+    }
+}

@@ -1,0 +1,480 @@
+//! The actor that owns one resource type: its objects, its history, its counter.
+//!
+//! Verbs talk to it, and the committer tells it what is durable. A write takes the next revision when it is passed to the
+//! committer. At most one write per key is under way, so a check against the committed state is a check against the
+//! state; writes of different keys follow each other without waiting.
+//!
+//! Order: when a write is durable, the snapshot has it, then the window, then broadcasters hear of it, then the writer
+//! is answered; and writes appear in the order of their revisions. Readers see nothing that is not durable.
+//!
+//! A store that panics takes its type with it, so it raises [`Fatal`] on its way down: the server ends and starts again
+//! from the log.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+use std::time::Duration;
+
+use actix::dev::SendError;
+use actix::{Actor, ActorContext, Addr, AsyncContext, Context, Handler, Message, Recipient, ResponseFuture};
+use tokio::sync::oneshot;
+
+use crate::bell::Bells;
+use crate::clock::{Clock, Timestamp};
+use crate::committer::{Commit, Committed, Committer};
+use crate::engine::Write;
+use crate::error::StoreError;
+use crate::fatal::Fatal;
+use crate::gauge::{Gauge, Place};
+use crate::limits::{EXPIRE_PER_TURN, RECORD_BYTES, STORE_MAILBOX, WRITES_WAITING_PER_KEY};
+use crate::object::{Draft, Key, Object, Revision, TypeName};
+use crate::permit::Permit;
+use crate::record::{Operation, Record};
+use crate::recover::State;
+use crate::snapshot::Snapshot;
+use crate::trims::{Trims, freed_by};
+use crate::window::{Change, Event, Window};
+
+/// What a write answers: the object as it is now, or for a removal its last state at the revision of the removal.
+pub type Answer = Result<Arc<Object>, StoreError>;
+
+/// Asks to store an object that must not be there yet.
+/// Answers it, Exists, TooLarge, Busy or Unavailable. On Full the sender answers as for Busy, on Closed as for Unavailable.
+#[derive(Message)]
+#[rtype(result = "Answer")]
+pub struct Create {
+    /// The object.
+    pub draft: Draft,
+    /// The place of the request.
+    pub permit: Permit,
+}
+
+/// Asks to store an object in place of the version at a revision.
+/// Answers it, NotFound, Conflict, TooLarge, Busy or Unavailable. Full and Closed as for [`Create`].
+#[derive(Message)]
+#[rtype(result = "Answer")]
+pub struct Replace {
+    /// The object.
+    pub draft: Draft,
+    /// The version it was made from.
+    pub expected: Revision,
+    /// The place of the request.
+    pub permit: Permit,
+}
+
+/// Asks to remove the object if it is at a revision.
+/// Answers its last state at the revision of the removal, NotFound, Conflict, Busy or Unavailable. Full and Closed as for
+/// [`Create`].
+#[derive(Message)]
+#[rtype(result = "Answer")]
+pub struct Remove {
+    /// Which object.
+    pub key: Key,
+    /// The version that the removal was decided on.
+    pub expected: Revision,
+    /// The place of the request.
+    pub permit: Permit,
+}
+
+/// Asks for one object. Answers it or NotFound. Full and Closed as for [`Create`].
+#[derive(Message)]
+#[rtype(result = "Answer")]
+pub struct Get {
+    /// Which object.
+    pub key: Key,
+    /// The place of the request.
+    pub permit: Permit,
+}
+
+/// Asks for the whole present state, which costs a pointer. Full and Closed as for [`Create`].
+#[derive(Message)]
+#[rtype(result = "Result<Snapshot, StoreError>")]
+pub struct TakeSnapshot {
+    /// The place of the request.
+    pub permit: Permit,
+}
+
+/// Asks for what a watch begins with. Full and Closed as for [`Create`].
+#[derive(Message)]
+#[rtype(result = "Result<Position, StoreError>")]
+pub struct OpenWatch {
+    /// The place of the request.
+    pub permit: Permit,
+}
+
+/// What a watch begins with: the window holds every change after the snapshot.
+#[derive(Clone)]
+pub struct Position {
+    /// The history to read from.
+    pub window: Arc<Window>,
+    /// The state now.
+    pub snapshot: Snapshot,
+}
+
+/// Asks to let go of what is older than the history. Answers how many events went. The store does this by itself; a test
+/// need not wait for it.
+#[derive(Message)]
+#[rtype(result = "usize")]
+pub struct Expire;
+
+/// Asks the store to end. Writes that are not durable yet are answered Unavailable.
+#[derive(Message)]
+#[rtype(result = "()")]
+pub struct Stop;
+
+/// What every store shares with the rest. Cheap to clone.
+#[derive(Clone)]
+pub struct Surroundings {
+    /// Who makes writes durable.
+    pub committer: Addr<Committer>,
+    /// How much it may hold.
+    pub gauge: Gauge,
+    /// Where records go that nothing needs.
+    pub trims: Trims,
+    /// Who hears of news.
+    pub bells: Bells,
+    /// Raised when a store dies.
+    pub fatal: Fatal,
+    /// The time.
+    pub clock: Clock,
+    /// How long a superseded version stays.
+    pub history: Duration,
+    /// How often a store looks for what is older.
+    pub housekeeping_every: Duration,
+}
+
+/// What a writer wants.
+enum Demand {
+    Create(Draft),
+    Replace(Draft, Revision),
+    Remove(Key, Revision),
+}
+
+impl Demand {
+    fn key(&self) -> &Key {
+        match self {
+            Demand::Create(draft) | Demand::Replace(draft, _) => &draft.key,
+            Demand::Remove(key, _) => key,
+        }
+    }
+
+    fn bytes(&self) -> usize {
+        match self {
+            Demand::Create(draft) | Demand::Replace(draft, _) => draft.bytes.len(),
+            Demand::Remove(..) => 0,
+        }
+    }
+}
+
+/// A writer and the places it holds, given back when it is answered.
+struct Writer {
+    reply: oneshot::Sender<Answer>,
+    _permit: Permit,
+    _place: Place,
+}
+
+impl Writer {
+    fn answer(self, answer: Answer) {
+        // A writer that no longer listens needs no answer.
+        let _gone = self.reply.send(answer);
+    }
+}
+
+/// A write that was passed to the committer.
+struct Pending {
+    event: Event,
+    writer: Writer,
+}
+
+/// The actor. See the module text.
+pub struct Store {
+    type_name: TypeName,
+    /// What is durable.
+    snapshot: Snapshot,
+    window: Arc<Window>,
+    /// The last revision that was given to a write; at least that of the snapshot.
+    last: Revision,
+    /// Writes under way, by revision.
+    pending: VecDeque<Pending>,
+    /// Every key with a write under way, and the writes of that key that wait for it.
+    under_way: HashMap<Key, VecDeque<(Demand, Writer)>>,
+    /// This store, for the committer.
+    me: Recipient<Committed>,
+    around: Surroundings,
+}
+
+impl Store {
+    /// The store of a type that starts from `state`.
+    pub fn new(type_name: TypeName, state: State, around: Surroundings, ctx: &Context<Store>) -> Store {
+        Store {
+            type_name,
+            last: state.snapshot.revision,
+            snapshot: state.snapshot,
+            window: state.window,
+            pending: VecDeque::new(),
+            under_way: HashMap::new(),
+            me: ctx.address().recipient(),
+            around,
+        }
+    }
+
+    /// Takes a write in, or answers at once why not.
+    fn submit(&mut self, demand: Demand, permit: Permit) -> oneshot::Receiver<Answer> {
+        let (reply, answer) = oneshot::channel();
+        let refused = if self.around.fatal.is_raised() {
+            StoreError::Unavailable
+        } else if demand.bytes() > RECORD_BYTES {
+            StoreError::TooLarge
+        } else if let Some(place) = self.around.gauge.take(demand.bytes()) {
+            self.enter(demand, Writer { reply, _permit: permit, _place: place });
+            return answer;
+        } else {
+            StoreError::Busy
+        };
+        let _listening = reply.send(Err(refused));
+        answer
+    }
+
+    fn enter(&mut self, demand: Demand, writer: Writer) {
+        match self.under_way.get_mut(demand.key()) {
+            Some(waiting) if waiting.len() >= WRITES_WAITING_PER_KEY => writer.answer(Err(StoreError::Busy)),
+            Some(waiting) => waiting.push_back((demand, writer)),
+            None => {
+                self.begin(demand, writer);
+            }
+        }
+    }
+
+    /// Checks a write whose key has none under way and passes it on. Answers whether it is under way now.
+    fn begin(&mut self, demand: Demand, writer: Writer) -> bool {
+        let key = demand.key().clone();
+        match self.plan(demand).and_then(|(operation, event)| self.pass_on(operation, &event).map(|()| event))
+        {
+            Err(refused) => {
+                writer.answer(Err(refused));
+                false
+            }
+            Ok(event) => {
+                self.last = event.revision();
+                self.pending.push_back(Pending { event, writer });
+                self.under_way.insert(key, VecDeque::new());
+                true
+            }
+        }
+    }
+
+    /// What the write will do to the present state at the next revision, or why it may not.
+    fn plan(&self, demand: Demand) -> Result<(Operation, Event), StoreError> {
+        let current = self.snapshot.get(demand.key().as_str());
+        let revision = self.last.next();
+        let at = self.around.clock.now();
+        let version = |expected: Revision| match current {
+            None => Err(StoreError::NotFound),
+            Some(current) if current.revision != expected => Err(StoreError::Conflict(Arc::clone(current))),
+            Some(current) => Ok(Arc::clone(current)),
+        };
+        match demand {
+            Demand::Create(_) if current.is_some() => Err(StoreError::Exists),
+            Demand::Create(draft) => {
+                let object = Arc::new(Object::new(draft, revision));
+                let event = Event::new(Change::Created, Arc::clone(&object), None, at);
+                Ok((Operation::Create(object), event))
+            }
+            Demand::Replace(draft, expected) => {
+                let previous = version(expected)?;
+                let object = Arc::new(Object::new(draft, revision));
+                let event = Event::new(Change::Replaced, Arc::clone(&object), Some(previous), at);
+                Ok((Operation::Replace(object, expected), event))
+            }
+            Demand::Remove(key, expected) => {
+                let previous = version(expected)?;
+                let object = Arc::new(previous.at(revision));
+                let event = Event::new(Change::Removed, object, Some(previous), at);
+                Ok((Operation::Remove(key, expected), event))
+            }
+        }
+    }
+
+    fn pass_on(&self, operation: Operation, event: &Event) -> Result<(), StoreError> {
+        let write = Write {
+            type_name: self.type_name.clone(),
+            revision: event.revision(),
+            record: Record { operation, at: event.at },
+        };
+        let commit = Commit { write, store: self.me.clone() };
+        self.around.committer.try_send(commit).map_err(|error| match error {
+            SendError::Full(_) => StoreError::Busy,
+            SendError::Closed(_) => StoreError::Unavailable,
+        })
+    }
+
+    /// Makes visible what is durable, in the order that the module text promises.
+    fn reveal(&mut self, through: Revision) {
+        let mut done = Vec::new();
+        while self.pending.front().is_some_and(|pending| pending.event.revision() <= through) {
+            let Some(Pending { event, writer }) = self.pending.pop_front() else { break };
+            let object = Arc::clone(&event.object);
+            match event.change {
+                Change::Removed => self.snapshot.objects.remove(&object.key),
+                Change::Created | Change::Replaced => {
+                    self.snapshot.objects.insert(object.key.clone(), Arc::clone(&object))
+                }
+            };
+            self.snapshot.revision = object.revision;
+            let gone = self.window.append(Arc::new(event));
+            self.trim(&gone);
+            done.push((object, writer));
+        }
+        if done.is_empty() {
+            return;
+        }
+        self.around.bells.ring(&self.type_name);
+        let mut keys = Vec::with_capacity(done.len());
+        for (object, writer) in done {
+            keys.push(object.key.clone());
+            writer.answer(Ok(object));
+        }
+        for key in keys {
+            self.go_on_with(&key);
+        }
+    }
+
+    /// The key is free again: the writes that waited for it are checked against what there is now.
+    fn go_on_with(&mut self, key: &Key) {
+        let mut waiting = self.under_way.remove(key).unwrap_or_default();
+        while let Some((demand, writer)) = waiting.pop_front() {
+            if self.begin(demand, writer) {
+                self.under_way.insert(key.clone(), waiting);
+                return;
+            }
+        }
+    }
+
+    /// Nobody knows what is on disk, or nobody will write any more.
+    fn give_up(&mut self) {
+        let waiting = self.under_way.drain().flat_map(|(_, waiting)| waiting).map(|(_, writer)| writer);
+        let pending = self.pending.drain(..).map(|pending| pending.writer);
+        for writer in pending.chain(waiting) {
+            writer.answer(Err(StoreError::Unavailable));
+        }
+    }
+
+    /// Lets go of a bounded number of events that are older than the history, and of the records only they needed.
+    fn expire(&mut self, now: Timestamp) -> usize {
+        // An event frees at most two records. Without room for them it stays: see `Trims`.
+        let most = EXPIRE_PER_TURN.min(self.around.trims.room() / 2);
+        let gone = self.window.forget_before(now.minus(self.around.history), most);
+        self.trim(&gone);
+        gone.len()
+    }
+
+    fn trim(&self, gone: &[Arc<Event>]) {
+        if !gone.is_empty() {
+            self.around.trims.push(&self.type_name, gone.iter().flat_map(|event| freed_by(event)));
+        }
+    }
+}
+
+impl Actor for Store {
+    type Context = Context<Store>;
+
+    fn started(&mut self, ctx: &mut Self::Context) {
+        ctx.set_mailbox_capacity(STORE_MAILBOX);
+        ctx.run_interval(self.around.housekeeping_every, |store, _| {
+            store.expire(store.around.clock.now());
+        });
+    }
+
+    fn stopped(&mut self, _: &mut Self::Context) {
+        self.give_up();
+    }
+}
+
+impl Drop for Store {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.around.fatal.raise(format!("the store of {} panicked", self.type_name));
+        }
+    }
+}
+
+/// The handler is done when the write is under way; this waits for its answer.
+fn answered(answer: oneshot::Receiver<Answer>) -> ResponseFuture<Answer> {
+    Box::pin(async move { answer.await.unwrap_or(Err(StoreError::Unavailable)) })
+}
+
+impl Handler<Create> for Store {
+    type Result = ResponseFuture<Answer>;
+
+    fn handle(&mut self, Create { draft, permit }: Create, _: &mut Self::Context) -> Self::Result {
+        answered(self.submit(Demand::Create(draft), permit))
+    }
+}
+
+impl Handler<Replace> for Store {
+    type Result = ResponseFuture<Answer>;
+
+    fn handle(&mut self, command: Replace, _: &mut Self::Context) -> Self::Result {
+        let Replace { draft, expected, permit } = command;
+        answered(self.submit(Demand::Replace(draft, expected), permit))
+    }
+}
+
+impl Handler<Remove> for Store {
+    type Result = ResponseFuture<Answer>;
+
+    fn handle(&mut self, command: Remove, _: &mut Self::Context) -> Self::Result {
+        let Remove { key, expected, permit } = command;
+        answered(self.submit(Demand::Remove(key, expected), permit))
+    }
+}
+
+impl Handler<Get> for Store {
+    type Result = Answer;
+
+    fn handle(&mut self, command: Get, _: &mut Self::Context) -> Self::Result {
+        self.snapshot.get(command.key.as_str()).cloned().ok_or(StoreError::NotFound)
+    }
+}
+
+impl Handler<TakeSnapshot> for Store {
+    type Result = Result<Snapshot, StoreError>;
+
+    fn handle(&mut self, _: TakeSnapshot, _: &mut Self::Context) -> Self::Result {
+        Ok(self.snapshot.clone())
+    }
+}
+
+impl Handler<OpenWatch> for Store {
+    type Result = Result<Position, StoreError>;
+
+    fn handle(&mut self, _: OpenWatch, _: &mut Self::Context) -> Self::Result {
+        Ok(Position { window: Arc::clone(&self.window), snapshot: self.snapshot.clone() })
+    }
+}
+
+impl Handler<Committed> for Store {
+    type Result = ();
+
+    fn handle(&mut self, event: Committed, _: &mut Self::Context) {
+        match event.through {
+            Ok(revision) => self.reveal(revision),
+            Err(_) => self.give_up(),
+        }
+    }
+}
+
+impl Handler<Expire> for Store {
+    type Result = usize;
+
+    fn handle(&mut self, _: Expire, _: &mut Self::Context) -> Self::Result {
+        self.expire(self.around.clock.now())
+    }
+}
+
+impl Handler<Stop> for Store {
+    type Result = ();
+
+    fn handle(&mut self, _: Stop, ctx: &mut Self::Context) {
+        ctx.stop();
+    }
+}

@@ -1,0 +1,108 @@
+//! Records that nothing needs any more, on their way out of the log.
+//!
+//! Order is what makes trimming safe. Live objects are the records that nobody superseded; if a tombstone left the log
+//! before the version it removed, the next start would find that version alive. Stores push in the order of their
+//! history, the committer takes in the order of pushing, and a type that once found no room is left alone until the next
+//! start: skipping one record and trimming a later one of the same key could bring the skipped one back to life.
+
+use std::collections::{HashSet, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use crate::limits::TRIM_WAITING;
+use crate::object::{Revision, TypeName};
+use crate::window::{Change, Event};
+
+/// The queue between stores and the committer. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct Trims(Arc<Mutex<Waiting>>);
+
+#[derive(Debug)]
+struct Waiting {
+    records: VecDeque<(TypeName, Revision)>,
+    /// Types that found no room: see the module text.
+    halted: HashSet<TypeName>,
+    most: usize,
+}
+
+impl Trims {
+    /// A queue that holds at most `most` records.
+    pub fn new(most: usize) -> Trims {
+        let waiting = Waiting { records: VecDeque::new(), halted: HashSet::new(), most };
+        Trims(Arc::new(Mutex::new(waiting)))
+    }
+
+    /// Hands over records of one type that may go, in the order of its history.
+    pub fn push(&self, type_name: &TypeName, records: impl IntoIterator<Item = Revision>) {
+        let mut waiting = self.lock();
+        for revision in records {
+            if waiting.halted.contains(type_name) {
+                return;
+            }
+            if waiting.records.len() >= waiting.most {
+                tracing::warn!(%type_name, "too many records wait for removal: the next start goes on with this type");
+                waiting.halted.insert(type_name.clone());
+                return;
+            }
+            waiting.records.push_back((type_name.clone(), revision));
+        }
+    }
+
+    /// At most `most` of the records that have waited longest.
+    pub fn take(&self, most: usize) -> Vec<(TypeName, Revision)> {
+        let mut waiting = self.lock();
+        let most = most.min(waiting.records.len());
+        waiting.records.drain(..most).collect()
+    }
+
+    /// How many more records fit.
+    pub fn room(&self) -> usize {
+        let waiting = self.lock();
+        waiting.most.saturating_sub(waiting.records.len())
+    }
+
+    /// How many records wait.
+    pub fn len(&self) -> usize {
+        self.lock().records.len()
+    }
+
+    /// Whether nothing waits.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Waiting> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Default for Trims {
+    fn default() -> Trims {
+        Trims::new(TRIM_WAITING)
+    }
+}
+
+/// The records that nothing needs once this event has left its window: the version it superseded, and then, for a
+/// removal, the tombstone itself. In this order, see the module text.
+pub fn freed_by(event: &Event) -> impl Iterator<Item = Revision> + use<> {
+    let superseded = event.previous.as_ref().map(|previous| previous.revision);
+    let tombstone = (event.change == Change::Removed).then(|| event.revision());
+    superseded.into_iter().chain(tombstone)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_type_that_found_no_room_is_left_alone() {
+        let trims = Trims::new(2);
+        let (pods, nodes) = (TypeName::new("pods"), TypeName::new("nodes"));
+        trims.push(&pods, [Revision(2), Revision(3), Revision(4)]);
+        assert_eq!(trims.room(), 0);
+        assert_eq!(trims.take(9), [(pods.clone(), Revision(2)), (pods.clone(), Revision(3))]);
+        trims.push(&pods, [Revision(5)]);
+        assert!(trims.is_empty(), "4 was skipped, so 5 must stay");
+        trims.push(&nodes, [Revision(7)]);
+        assert_eq!(trims.take(9), [(nodes, Revision(7))]);
+    }
+}

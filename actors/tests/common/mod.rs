@@ -1,0 +1,74 @@
+//! What the tests of this folder share.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use actix::Addr;
+use bytes::Bytes;
+use pilothouse_actors::directory::{Find, Options, Stores, start};
+use pilothouse_actors::engine::Engine;
+use pilothouse_actors::object::{Draft, Key, Object, Pairs, Revision, TypeName};
+use pilothouse_actors::permit::Permit;
+use pilothouse_actors::store::{Answer, Create, OpenWatch, Position, Remove, Replace, Store};
+use pilothouse_actors::window::{Event, Read};
+
+/// An object whose bytes hold a body that tests recognise.
+pub fn draft(key: &str, body: &str) -> Draft {
+    let text = format!(r#"{{"kind":"K","metadata":{{"resourceVersion":""}},"body":"{body}"}}"#);
+    Draft {
+        key: Key::from_path(key),
+        revision_at: text.find(r#""},"body"#).unwrap(),
+        item_at: text.find(r#""metadata"#).unwrap(),
+        bytes: Bytes::from(text),
+        labels: Pairs::from_iter([("body", body)]),
+        fields: Pairs::from_iter([("key", key)]),
+    }
+}
+
+/// The bytes that [`draft`] has at a revision.
+pub fn text(body: &str, revision: u64) -> String {
+    format!(r#"{{"kind":"K","metadata":{{"resourceVersion":"{revision}"}},"body":"{body}"}}"#)
+}
+
+/// The bytes of an object.
+pub fn text_of(object: &Object) -> String {
+    String::from_utf8(object.bytes.to_vec()).unwrap()
+}
+
+/// Options of a set that does nothing by itself: the test says when it is time.
+pub fn quiet() -> Options {
+    Options { housekeeping_every: Duration::from_secs(1 << 20), ..Options::default() }
+}
+
+/// Starts everything that stores, over this log.
+pub fn run(engine: Box<dyn Engine>, options: &Options) -> Stores {
+    start(engine, options.clone()).unwrap()
+}
+
+pub async fn find(stores: &Stores, type_name: &str) -> Addr<Store> {
+    stores.directory.send(Find { type_name: TypeName::new(type_name) }).await.unwrap().unwrap()
+}
+
+pub async fn create(store: &Addr<Store>, key: &str, body: &str) -> Answer {
+    store.send(Create { draft: draft(key, body), permit: Permit::none() }).await.unwrap()
+}
+
+pub async fn replace(store: &Addr<Store>, key: &str, body: &str, expected: Revision) -> Answer {
+    store.send(Replace { draft: draft(key, body), expected, permit: Permit::none() }).await.unwrap()
+}
+
+pub async fn remove(store: &Addr<Store>, key: &str, expected: Revision) -> Answer {
+    store.send(Remove { key: Key::from_path(key), expected, permit: Permit::none() }).await.unwrap()
+}
+
+pub async fn position(store: &Addr<Store>) -> Position {
+    store.send(OpenWatch { permit: Permit::none() }).await.unwrap().unwrap()
+}
+
+/// Everything that a window holds.
+pub fn events(position: &Position) -> Vec<Arc<Event>> {
+    match position.window.read(position.window.floor(), usize::MAX) {
+        Read::Events(events) => events,
+        Read::Expired(floor) => panic!("a window expired at its own floor {floor}"),
+    }
+}

@@ -1,0 +1,307 @@
+//! Random histories against a plain map, the same over every engine: what is answered, what is read, what a window
+//! holds, what is left on disk, before and after restarts.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "in a test they are how it fails")]
+
+mod common;
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use common::*;
+use pilothouse_actors::clock::{Clock, Timestamp};
+use pilothouse_actors::committer::{Check, Tidy};
+use pilothouse_actors::directory::{Options, Stop, Stores, Types};
+use pilothouse_actors::engine::Engine;
+use pilothouse_actors::engine::memory::Memory;
+use pilothouse_actors::engine::redb::Redb;
+use pilothouse_actors::error::StoreError;
+use pilothouse_actors::object::{Key, Revision};
+use pilothouse_actors::permit::Permit;
+use pilothouse_actors::store::{Answer, Expire, Get, Position};
+use pilothouse_actors::window::Change;
+use proptest::prelude::*;
+
+const HISTORY: Duration = Duration::from_secs(100);
+const TYPES: [&str; 3] = ["nodes", "pods", "deployments.apps"];
+const KEYS: [&str; 4] = ["a/x", "a/y", "b/x", "solo"];
+
+/// Which revision a writer expects.
+#[derive(Clone, Copy, Debug)]
+enum Expect {
+    Current,
+    Stale,
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Create(usize, usize, String),
+    Replace(usize, usize, String, Expect),
+    Remove(usize, usize, Expect),
+    Pass(u64),
+    Tidy,
+    Restart,
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let expect = prop_oneof![4 => Just(Expect::Current), 1 => Just(Expect::Stale)];
+    let (types, keys, body) = (0..TYPES.len(), 0..KEYS.len(), "[a-z]{0,12}");
+    let step = prop_oneof![
+        6 => (types.clone(), keys.clone(), body).prop_map(|(t, k, b)| Step::Create(t, k, b)),
+        8 => (types.clone(), keys.clone(), body, expect.clone()).prop_map(|(t, k, b, e)| Step::Replace(t, k, b, e)),
+        5 => (types, keys, expect).prop_map(|(t, k, e)| Step::Remove(t, k, e)),
+        2 => (1u64..80).prop_map(Step::Pass),
+        2 => Just(Step::Tidy),
+        2 => Just(Step::Restart),
+    ];
+    prop::collection::vec(step, 1..60)
+}
+
+/// One event as the model remembers it: what it did, to which key, the text it carries, what was there before.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Happened {
+    revision: u64,
+    change: Change,
+    key: &'static str,
+    text: String,
+    previous: Option<u64>,
+    at: Timestamp,
+}
+
+#[derive(Default)]
+struct TypeModel {
+    /// Zero until the first write, which gets 2.
+    writes: u64,
+    live: BTreeMap<&'static str, (u64, String)>,
+    history: VecDeque<Happened>,
+    floor: Option<u64>,
+}
+
+impl TypeModel {
+    fn counter(&self) -> u64 {
+        self.writes + 1
+    }
+
+    fn happen(&mut self, change: Change, key: &'static str, body: &str, at: Timestamp) -> u64 {
+        self.writes += 1;
+        let revision = self.counter();
+        let previous = match change {
+            Change::Removed => self.live.remove(key),
+            _ => self.live.insert(key, (revision, body.to_owned())),
+        };
+        let previous = previous.map(|(revision, _)| revision);
+        self.history.push_back(Happened { revision, change, key, text: text(body, revision), previous, at });
+        revision
+    }
+
+    fn forget(&mut self, horizon: Timestamp) {
+        while self.history.front().is_some_and(|oldest| oldest.at < horizon) {
+            self.floor = self.history.pop_front().map(|oldest| oldest.revision);
+        }
+    }
+
+    /// The records that something still needs.
+    fn needed(&self) -> usize {
+        let mut needed: BTreeSet<u64> = self.live.values().map(|(revision, _)| *revision).collect();
+        for event in &self.history {
+            needed.extend(event.previous);
+            needed.insert(event.revision);
+        }
+        needed.len()
+    }
+}
+
+struct World {
+    open: Box<dyn Fn() -> Box<dyn Engine>>,
+    options: Options,
+    stores: Stores,
+    model: BTreeMap<&'static str, TypeModel>,
+}
+
+impl World {
+    fn new(open: Box<dyn Fn() -> Box<dyn Engine>>) -> World {
+        let clock = Clock::manual(Timestamp(1_000_000_000));
+        let options = Options { clock, history: HISTORY, store_threads: 2, ..quiet() };
+        let stores = run(open(), &options);
+        World { open, options, stores, model: BTreeMap::new() }
+    }
+
+    async fn step(&mut self, step: Step) {
+        let now = self.options.clock.now();
+        match step {
+            Step::Create(at, key, body) => {
+                let (name, key) = (TYPES[at], KEYS[key]);
+                let answer = create(&find(&self.stores, name).await, key, &body).await;
+                let model = self.model.entry(name).or_default();
+                if model.live.contains_key(key) {
+                    assert!(matches!(answer, Err(StoreError::Exists)), "{answer:?}");
+                } else {
+                    let revision = model.happen(Change::Created, key, &body, now);
+                    written(answer, revision, &body);
+                }
+            }
+            Step::Replace(at, key, body, expect) => {
+                let (name, key) = (TYPES[at], KEYS[key]);
+                let expected = self.expected(name, key, expect);
+                let answer = replace(&find(&self.stores, name).await, key, &body, expected).await;
+                let model = self.model.entry(name).or_default();
+                if may(model, key, expected, &answer) {
+                    let revision = model.happen(Change::Replaced, key, &body, now);
+                    written(answer, revision, &body);
+                }
+            }
+            Step::Remove(at, key, expect) => {
+                let (name, key) = (TYPES[at], KEYS[key]);
+                let expected = self.expected(name, key, expect);
+                let answer = remove(&find(&self.stores, name).await, key, expected).await;
+                let model = self.model.entry(name).or_default();
+                if may(model, key, expected, &answer) {
+                    let body = model.live[key].1.clone();
+                    let revision = model.happen(Change::Removed, key, &body, now);
+                    written(answer, revision, &body);
+                }
+            }
+            Step::Pass(seconds) => self.options.clock.advance(Duration::from_secs(seconds)),
+            Step::Tidy => self.tidy().await,
+            Step::Restart => {
+                self.stores.directory.send(Stop).await.unwrap().unwrap();
+                self.stores = run((self.open)(), &self.options);
+                let horizon = now.minus(HISTORY);
+                self.model.values_mut().for_each(|model| model.forget(horizon));
+                self.compare().await;
+            }
+        }
+    }
+
+    fn expected(&self, name: &str, key: &str, expect: Expect) -> Revision {
+        let current = self.model.get(name).and_then(|model| model.live.get(key)).map_or(7, |live| live.0);
+        match expect {
+            Expect::Current => Revision(current),
+            Expect::Stale => Revision(current + 1),
+        }
+    }
+
+    /// Expires and trims until nothing more goes; then the log holds what is needed and nothing else.
+    async fn tidy(&mut self) {
+        let horizon = self.options.clock.now().minus(HISTORY);
+        for (name, model) in &mut self.model {
+            find(&self.stores, name).await.send(Expire).await.unwrap();
+            model.forget(horizon);
+        }
+        while self.stores.committer.send(Tidy).await.unwrap().unwrap() > 0 {}
+        let stats = self.stores.committer.send(Check).await.unwrap().unwrap();
+        assert_eq!(stats.records, self.model.values().map(|model| model.needed() as u64).sum::<u64>());
+        self.compare().await;
+    }
+
+    async fn compare(&self) {
+        let types = self.stores.directory.send(Types).await.unwrap();
+        for name in self.model.keys() {
+            let model = &self.model[name];
+            if model.writes > 0 {
+                assert!(types.iter().any(|known| known.as_str() == *name));
+            }
+            let store = find(&self.stores, name).await;
+            let position = position(&store).await;
+            assert_eq!(position.snapshot.revision, Revision(model.counter()));
+            let live = position.snapshot.iter().map(|object| (object.key.as_str(), text_of(object)));
+            let wanted = model.live.iter().map(|(key, (revision, body))| (*key, text(body, *revision)));
+            assert_eq!(live.collect::<Vec<_>>(), wanted.collect::<Vec<_>>());
+            self.compare_window(model, &position);
+            for key in KEYS {
+                let got = store.send(Get { key: Key::from_path(key), permit: Permit::none() }).await.unwrap();
+                assert_eq!(got.ok().map(|object| object.revision.0), model.live.get(key).map(|live| live.0));
+            }
+        }
+    }
+
+    fn compare_window(&self, model: &TypeModel, position: &Position) {
+        assert_eq!(position.window.head(), Revision(model.counter()));
+        assert_eq!(position.window.floor(), Revision(model.floor.unwrap_or(1)));
+        let found: Vec<Happened> = events(position)
+            .iter()
+            .map(|event| Happened {
+                revision: event.revision().0,
+                change: event.change,
+                key: KEYS.iter().find(|key| **key == event.object.key.as_str()).unwrap(),
+                text: text_of(&event.object),
+                previous: event.previous.as_ref().map(|previous| previous.revision.0),
+                at: event.at,
+            })
+            .collect();
+        assert_eq!(found, Vec::from_iter(model.history.iter().cloned()));
+    }
+}
+
+/// Whether the model lets a Replace or Remove happen; if not, the answer must say why.
+fn may(model: &TypeModel, key: &str, expected: Revision, answer: &Answer) -> bool {
+    match model.live.get(key) {
+        None => assert!(matches!(answer, Err(StoreError::NotFound)), "{answer:?}"),
+        Some((revision, _)) if Revision(*revision) != expected => match answer {
+            Err(StoreError::Conflict(current)) => assert_eq!(current.revision.0, *revision),
+            other => panic!("{other:?}"),
+        },
+        Some(_) => return true,
+    }
+    false
+}
+
+fn written(answer: Answer, revision: u64, body: &str) {
+    let object = answer.unwrap();
+    assert_eq!((object.revision.0, text_of(&object)), (revision, text(body, revision)));
+    assert_eq!(object.labels.get("body"), Some(body));
+}
+
+fn play(open: Box<dyn Fn() -> Box<dyn Engine>>, steps: Vec<Step>) {
+    actix_rt::System::new().block_on(async move {
+        let mut world = World::new(open);
+        for step in steps {
+            world.step(step).await;
+        }
+        world.compare().await;
+        // At last everything goes, and the counters must not go back for it.
+        for (at, name) in TYPES.iter().enumerate() {
+            for (key, path) in KEYS.iter().enumerate() {
+                if world.model.get(name).is_some_and(|model| model.live.contains_key(path)) {
+                    world.step(Step::Remove(at, key, Expect::Current)).await;
+                }
+            }
+        }
+        world.step(Step::Pass(HISTORY.as_secs() + 1)).await;
+        world.step(Step::Tidy).await;
+        assert_eq!(world.stores.committer.send(Check).await.unwrap().unwrap().records, 0);
+        world.step(Step::Restart).await;
+        world.step(Step::Create(0, 0, "again".into())).await;
+        world.compare().await;
+        world.stores.directory.send(Stop).await.unwrap().unwrap();
+    });
+}
+
+fn memory() -> Box<dyn Fn() -> Box<dyn Engine>> {
+    let log = Memory::new();
+    Box::new(move || Box::new(log.clone()))
+}
+
+fn redb(path: PathBuf) -> Box<dyn Fn() -> Box<dyn Engine>> {
+    Box::new(move || Box::new(Redb::open(&path).unwrap()))
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 96, ..ProptestConfig::default() })]
+
+    #[test]
+    fn memory_behaves_like_a_map(steps in steps()) {
+        play(memory(), steps);
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 32, ..ProptestConfig::default() })]
+
+    #[test]
+    fn redb_behaves_like_a_map(steps in steps()) {
+        let folder = tempfile::tempdir().unwrap();
+        play(redb(folder.path().join("log.redb")), steps);
+    }
+}
