@@ -202,6 +202,7 @@ impl Rebuilding {
 #[cfg(test)]
 mod tests {
     use bytes::Bytes;
+    use proptest::prelude::*;
 
     use super::*;
     use crate::engine::memory::Memory;
@@ -324,5 +325,40 @@ mod tests {
         let found = recover(&mut engine, Timestamp(0), 300).unwrap();
         assert_eq!(found.types[&TypeName::new("pods")].window.floor(), Revision(3));
         assert_eq!(found.trims.take(9), [(TypeName::new("pods"), Revision(2))]);
+    }
+
+    /// Writes that follow from each other: each toggles or replaces one of three objects.
+    fn history(choices: &[(usize, bool)]) -> Vec<Operation> {
+        let mut live: [Option<u64>; 3] = [None; 3];
+        let mut operations = Vec::new();
+        for ((which, removes), revision) in choices.iter().zip(2..) {
+            let name = ["a", "b", "c"][*which];
+            let (operation, now) = match live[*which] {
+                None => (create(name, revision), Some(revision)),
+                Some(last) if *removes => (remove(name, last), None),
+                Some(last) => (replace(name, revision, last), Some(revision)),
+            };
+            live[*which] = now;
+            operations.push(operation);
+        }
+        operations
+    }
+
+    proptest! {
+        /// A crash may come between any two steps of trimming: whatever is gone by then, the same objects live.
+        #[test]
+        fn no_prefix_of_the_trims_changes_what_lives(
+            choices in prop::collection::vec((0usize..3, any::<bool>()), 1..30),
+            horizon in 0u64..40,
+        ) {
+            let (live, _, _, trims) = recovered(log(history(&choices), &[]), horizon).unwrap();
+            for done in 0..=trims.len() {
+                let (after, floor, events, rest) =
+                    recovered(log(history(&choices), &trims[..done]), horizon).unwrap();
+                prop_assert_eq!(&after, &live);
+                prop_assert_eq!(&rest[..], &trims[done..], "and the next start goes on where this one ended");
+                prop_assert_eq!(floor as usize + events.len(), choices.len() + 1);
+            }
+        }
     }
 }

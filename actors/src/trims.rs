@@ -91,7 +91,33 @@ pub fn freed_by(event: &Event) -> impl Iterator<Item = Revision> + use<> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
+    use bytes::Bytes;
+
     use super::*;
+    use crate::clock::Timestamp;
+    use crate::object::{Draft, Key, Object, Pairs};
+
+    #[test]
+    fn a_version_goes_before_the_tombstone_that_hides_it() {
+        let draft = Draft {
+            key: Key::cluster("a"),
+            bytes: Bytes::from_static(b"{}"),
+            revision_at: 1,
+            item_at: 1,
+            labels: Pairs::default(),
+            fields: Pairs::default(),
+        };
+        let last = Arc::new(Object::new(draft, Revision(4)));
+        let freed = |change, previous| {
+            let event = Event::new(change, Arc::new(last.at(Revision(9))), previous, Timestamp(0));
+            freed_by(&event).map(|revision| revision.0).collect::<Vec<_>>()
+        };
+        assert_eq!(freed(Change::Created, None), [0; 0]);
+        assert_eq!(freed(Change::Replaced, Some(Arc::clone(&last))), [4]);
+        assert_eq!(freed(Change::Removed, Some(Arc::clone(&last))), [4, 9]);
+    }
 
     #[test]
     fn a_type_that_found_no_room_is_left_alone() {

@@ -6,6 +6,7 @@ mod common;
 
 use std::io::{Seek, SeekFrom, Write as _};
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 use actix::{Addr, Handler, Message};
@@ -25,7 +26,8 @@ use pilothouse_actors::limits::{
 use pilothouse_actors::object::{Key, Revision, TypeName};
 use pilothouse_actors::permit::Permit;
 use pilothouse_actors::recover::recover;
-use pilothouse_actors::store::{Expire, Get, Store};
+use pilothouse_actors::store::{Create, Expire, Get, Store};
+use tokio::sync::Semaphore;
 
 fn faulty(log: &Memory) -> (Stores, Faults) {
     let faults = Faults::default();
@@ -435,4 +437,21 @@ async fn a_mailbox_full_of_readers_does_not_hide_a_commit() {
     };
     let (answer, ()) = futures::join!(create(&pods, "a", ""), flood);
     assert_eq!(answer.unwrap().revision, Revision(2));
+}
+
+#[actix_rt::test]
+async fn a_client_that_hangs_up_does_not_free_its_place() {
+    let (stores, faults) = faulty(&Memory::new());
+    let pods = find(&stores, "pods").await;
+    let places = Arc::new(Semaphore::new(1));
+    let permit = Permit::from(Arc::clone(&places).try_acquire_owned().unwrap());
+    faults.hold();
+    let sending = pods.send(Create { draft: draft("a", ""), permit });
+    held(&stores, 1).await;
+    drop(sending);
+    assert_eq!(places.available_permits(), 0);
+    faults.release();
+    // The write that nobody waits for is durable all the same, and then its place is free.
+    let _place = places.acquire().await.unwrap();
+    assert_eq!(position(&pods).await.snapshot.len(), 1);
 }

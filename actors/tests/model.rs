@@ -9,7 +9,9 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::path::PathBuf;
 use std::time::Duration;
 
+use actix::{Actor, Context, Handler};
 use common::*;
+use pilothouse_actors::bell::{Bell, Published};
 use pilothouse_actors::clock::{Clock, Timestamp};
 use pilothouse_actors::committer::{Check, Tidy};
 use pilothouse_actors::directory::{Options, Stop, Stores, Types};
@@ -17,7 +19,7 @@ use pilothouse_actors::engine::Engine;
 use pilothouse_actors::engine::memory::Memory;
 use pilothouse_actors::engine::redb::Redb;
 use pilothouse_actors::error::StoreError;
-use pilothouse_actors::object::{Key, Revision};
+use pilothouse_actors::object::{Key, Revision, TypeName};
 use pilothouse_actors::permit::Permit;
 use pilothouse_actors::store::{Answer, Expire, Get, Position};
 use pilothouse_actors::window::Change;
@@ -304,4 +306,33 @@ proptest! {
         let folder = tempfile::tempdir().unwrap();
         play(redb(folder.path().join("log.redb")), steps);
     }
+}
+
+/// Hears of news and does nothing about it.
+struct Listener;
+
+impl Actor for Listener {
+    type Context = Context<Listener>;
+}
+
+impl Handler<Published> for Listener {
+    type Result = ();
+
+    fn handle(&mut self, _: Published, _: &mut Self::Context) {}
+}
+
+#[actix_rt::test]
+async fn an_answered_write_is_readable_and_announced() {
+    let stores = run(Box::new(Memory::new()), &quiet());
+    let bell = stores.bells.add(Bell::new(Listener.start().recipient()));
+    let pods = find(&stores, "pods").await;
+    let before = position(&pods).await;
+    let made = create(&pods, "a", "1").await.unwrap();
+    // The window is shared: whoever watches needs no further message to read what was answered.
+    assert_eq!(events(&before).last().unwrap().revision(), made.revision);
+    assert_eq!(bell.drain(), [TypeName::new("pods")]);
+    assert!(before.snapshot.is_empty());
+    assert_eq!(position(&pods).await.snapshot.revision, made.revision);
+    assert!(create(&pods, "a", "2").await.is_err());
+    assert!(bell.drain().is_empty(), "a refused write is no news");
 }

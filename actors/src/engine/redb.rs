@@ -33,6 +33,8 @@ const LOG: TableDefinition<(u32, u64), &[u8]> = TableDefinition::new("log");
 const FORMAT_KEY: &str = "format";
 /// The layout of tables that this code writes. It reads this one only.
 const FORMAT: u64 = 1;
+/// The file format of redb itself, which only it can tell from ours.
+const REDB_FORMAT: u64 = 3;
 
 /// The open file.
 pub struct Redb {
@@ -274,7 +276,9 @@ fn guarded<T>(work: impl FnOnce() -> Result<T, EngineError>) -> Result<T, Engine
 fn fault(path: &Path, error: impl Into<redb::Error>) -> EngineError {
     match error.into() {
         redb::Error::DatabaseAlreadyOpen => EngineError::Locked(path.to_owned()),
-        redb::Error::UpgradeRequired(found) => EngineError::Format { found: found.into(), known: FORMAT },
+        redb::Error::UpgradeRequired(found) => {
+            EngineError::Format { found: found.into(), known: REDB_FORMAT }
+        }
         redb::Error::Io(error) if error.kind() != io::ErrorKind::InvalidData => EngineError::Io(error),
         error @ (redb::Error::PreviousIo | redb::Error::DatabaseClosed) => {
             EngineError::Io(io::Error::other(error.to_string()))
