@@ -3,6 +3,8 @@
 pub mod json;
 pub mod legacy;
 pub mod syntax;
+pub mod yaml;
+mod yaml_write;
 
 use std::fmt::Write as _;
 

@@ -300,6 +300,11 @@ fn the_fixtures_come_out_as_they_went_in() {
             "{}",
             file.display()
         );
+        let text = std::fs::read(file.with_extension("yaml")).unwrap();
+        let from_yaml = yaml::decode_object(&text, &kind, &REGISTRY).unwrap();
+        assert_eq!(from_yaml, decoded, "{}", file.display());
+        let ours = yaml::to_yaml(&json::read(&ours).unwrap());
+        assert_eq!(String::from_utf8(ours).unwrap(), String::from_utf8(text).unwrap(), "{}", file.display());
     }
     println!("{tried} fixtures came out as they went in");
     assert!(tried > 100, "only {tried} fixtures are of known kinds");

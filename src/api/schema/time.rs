@@ -180,8 +180,7 @@ impl<'a> Reader<'a> {
             self.rest = rest;
             return Ok(0);
         }
-        let Some((&[sign @ (b'+' | b'-'), h1, h2, b':', m1, m2], rest)) =
-            self.rest.split_first_chunk::<6>().map(|(head, rest)| (head, rest))
+        let Some((&[sign @ (b'+' | b'-'), h1, h2, b':', m1, m2], rest)) = self.rest.split_first_chunk::<6>()
         else {
             return Err(self.cannot(self.rest, "Z07:00"));
         };
