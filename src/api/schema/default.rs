@@ -1,7 +1,8 @@
 //! The walk that fills in defaults: what the table says of a field that is absent. Defaults that depend on other
 //! values are functions, registered beside their kinds in [`crate::api::defaults`] and called after the walk.
 
-use super::{Registry, Struct, Type, TypeId};
+use super::quantity::Quantity;
+use super::{Registry, Scalar, Struct, Type, TypeId};
 use crate::api::value::{Object, Value};
 
 /// Fills in the defaults of the type, at every level.
@@ -20,6 +21,12 @@ pub fn apply(registry: &Registry, ty: TypeId, value: &mut Value) {
                 apply(registry, map.value, value);
             }
         }
+        // Amounts of resources are kept in thousandths at most.
+        (Type::Scalar(Scalar::Quantity), Value::String(text)) => {
+            if let Ok(quantity) = Quantity::parse(text) {
+                *text = quantity.in_thousandths().to_string();
+            }
+        }
         _ => {}
     }
 }
@@ -29,6 +36,9 @@ fn fill(registry: &Registry, structure: &Struct, fields: &mut Object) {
         let set = fields.get(&*field.name).is_some_and(|value| !is_unset(value, field.pointer));
         if !set && let Some(default) = field.default.as_ref().or(field.fill.as_ref()) {
             fields.insert(field.name.to_string(), (**default).clone());
+        }
+        if matches!(registry.get(field.ty), Type::Scalar(_)) {
+            continue;
         }
         if let Some(value) = fields.get_mut(&*field.name).filter(|value| !value.is_null()) {
             apply(registry, field.ty, value);
@@ -59,7 +69,9 @@ fn may_have_defaults(registry: &Registry, ty: TypeId) -> bool {
     match registry.get(ty) {
         Type::Struct(structure) => structure.has_defaults,
         Type::List(_) | Type::Map(_) => true,
-        Type::Either(_) | Type::Scalar(_) => false,
+        // Quantities in a map are amounts of resources; a quantity alone may be anything.
+        Type::Scalar(scalar) => *scalar == Scalar::Quantity,
+        Type::Either(_) => false,
     }
 }
 

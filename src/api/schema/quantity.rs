@@ -14,6 +14,8 @@ const BAD_SUFFIX: &str = "unable to parse quantity's suffix";
 
 /// The smallest power of ten that is kept; what is smaller is rounded up.
 const NANO: i64 = -9;
+/// The smallest power of ten of an amount of a resource.
+const MILLI: i64 = -3;
 /// Digits up to which text may be tidy as it stands.
 const TIDY_DIGITS: usize = 18;
 /// The same for binary units, whose factor takes digits too.
@@ -88,12 +90,22 @@ impl Quantity {
         self.negative
     }
 
+    /// The same, rounded up to thousandths if it has smaller parts.
+    pub fn in_thousandths(mut self) -> Quantity {
+        if self.exponent < MILLI && !self.digits.is_empty() {
+            self.tidy = None;
+            self.round_up(MILLI);
+            self.normalise();
+        }
+        self
+    }
+
     /// Brings the digits to their only form, rounds what is too small, and cuts what is too large.
     fn normalise(&mut self) {
         let leading = self.digits.iter().take_while(|digit| **digit == b'0').count();
         self.digits.drain(..leading);
         if self.exponent < NANO && !self.digits.is_empty() {
-            self.round_up();
+            self.round_up(NANO);
         }
         if self.format == Format::Binary && self.beyond_binary() {
             (self.digits, self.exponent) = (MOST_BINARY.to_vec(), 0);
@@ -124,12 +136,13 @@ impl Quantity {
         }
     }
 
-    fn round_up(&mut self) {
-        let drop = usize::try_from(NANO - self.exponent).unwrap_or(usize::MAX);
+    /// Drops what is smaller than a power of ten, away from zero.
+    fn round_up(&mut self, least: i64) {
+        let drop = usize::try_from(least - self.exponent).unwrap_or(usize::MAX);
         let kept = self.digits.len().saturating_sub(drop);
         let lost = self.digits.get(kept..).is_some_and(|lost| lost.iter().any(|digit| *digit != b'0'));
         self.digits.truncate(kept);
-        self.exponent = NANO;
+        self.exponent = least;
         if lost {
             increment(&mut self.digits);
         }
@@ -346,6 +359,16 @@ mod tests {
         assert_eq!(Quantity::canonical("1x"), Err(BAD_FORMAT));
         assert_eq!(Quantity::canonical("1ki"), Err(BAD_SUFFIX));
         assert_eq!(Quantity::canonical("1e99999999999"), Err(BAD_SUFFIX));
+    }
+
+    #[test]
+    fn amounts_of_resources_are_whole_thousandths() {
+        let of = |text| Quantity::parse(text).unwrap().in_thousandths().to_string();
+        assert_eq!(of("1.0001"), "1001m");
+        assert_eq!(of("100u"), "1m");
+        assert_eq!(of("-100u"), "-1m");
+        assert_eq!(of("1500m"), "1500m");
+        assert_eq!(of("1Gi"), "1Gi");
     }
 
     #[test]

@@ -376,7 +376,10 @@ impl<'a> Compiler<'a> {
                         .iter()
                         .any(|field| field.default.is_some() || field.fill.is_some() || is(field.ty)),
                     Type::List(list) => is(list.item),
-                    Type::Map(map) => is(map.value),
+                    Type::Map(map) => {
+                        is(map.value)
+                            || matches!(self.registry.get(map.value), Type::Scalar(Scalar::Quantity))
+                    }
                     Type::Either(_) | Type::Scalar(_) => false,
                 };
                 if now && !marked[at] {
