@@ -4,6 +4,7 @@ pub mod json;
 pub mod legacy;
 pub mod syntax;
 pub mod yaml;
+mod yaml_plain;
 mod yaml_write;
 
 use std::fmt::Write as _;

@@ -2,22 +2,17 @@
 //!
 //! The value that comes out is in its smallest form: what is absent and what is zero are the same where the type says
 //! so, quantities, times and bytes are canonical, unknown fields are gone. Two bodies that mean the same are equal.
-//!
-//! Problems are noted without their path; each level adds its own part on the way out, and only when there is
-//! something to add it to. So the path costs nothing in a body without problems.
 
 use std::fmt;
-use std::sync::Arc;
 
 use serde::Deserialize as _;
 use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde_json::value::RawValue;
 
+use super::notes::{Notes, What};
 use super::quantity::Quantity;
 use super::{Either, Field, Other, Registry, Scalar, Struct, Type, TypeId, base64, time};
 use crate::api::codec::json;
-use crate::api::field::quoted;
-use crate::api::limits;
 use crate::api::value::{Object, Value};
 
 /// What a body holds.
@@ -40,7 +35,7 @@ pub enum Refused {
 
 /// Reads a body of type `ty`.
 pub fn decode(registry: &Registry, ty: TypeId, body: &[u8]) -> Result<Decoded, Refused> {
-    let mut notes = Notes { registry, findings: Vec::new(), saved: None, fatal: None };
+    let mut notes = Notes::new(registry);
     let mut tokens = serde_json::Deserializer::from_slice(body);
     let value = Seed { notes: &mut notes, ty }.deserialize(&mut tokens);
     if let Some(fatal) = notes.fatal {
@@ -53,125 +48,12 @@ pub fn decode(registry: &Registry, ty: TypeId, body: &[u8]) -> Result<Decoded, R
     let value = value.unwrap_or_else(Value::object);
     let mut strict: Vec<String> = Vec::with_capacity(notes.findings.len());
     for finding in notes.findings {
-        let sentence = format!("{} {}", finding.what, quoted(&finding.path));
+        let sentence = finding.to_string();
         if !strict.contains(&sentence) {
             strict.push(sentence);
         }
     }
     Ok(Decoded { value, strict })
-}
-
-/// What was found on the way.
-struct Notes<'r> {
-    registry: &'r Registry,
-    findings: Vec<Finding>,
-    /// The first mismatch that does not end the walk.
-    saved: Option<Problem>,
-    /// The mismatch that ended it. It wins over one that was saved earlier.
-    fatal: Option<Problem>,
-}
-
-struct Finding {
-    what: &'static str,
-    path: String,
-    /// Whether the path begins with an index, which follows a name without a dot.
-    indexed: bool,
-}
-
-struct Problem {
-    what: What,
-    /// The struct whose field it is.
-    owner: Option<Arc<str>>,
-    /// The fields on the way to it, innermost first.
-    path: Vec<Arc<str>>,
-}
-
-enum What {
-    Mismatch { found: String, wanted: String },
-    Other(String),
-}
-
-impl fmt::Display for Problem {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match (&self.what, &self.owner) {
-            (What::Other(message), _) => f.write_str(message),
-            (What::Mismatch { found, wanted }, None) => {
-                write!(f, "json: cannot unmarshal {found} into Go value of type {wanted}")
-            }
-            (What::Mismatch { found, wanted }, Some(owner)) => {
-                write!(f, "json: cannot unmarshal {found} into Go struct field {owner}")?;
-                for name in self.path.iter().rev() {
-                    write!(f, ".{name}")?;
-                }
-                write!(f, " of type {wanted}")
-            }
-        }
-    }
-}
-
-/// How much had been noted when a level was entered.
-#[derive(Clone, Copy)]
-struct Mark {
-    findings: usize,
-    saved: bool,
-}
-
-impl Notes<'_> {
-    fn mark(&self) -> Mark {
-        Mark { findings: self.findings.len(), saved: self.saved.is_some() }
-    }
-
-    fn unchanged(&self, mark: Mark) -> bool {
-        self.findings.len() == mark.findings && self.saved.is_some() == mark.saved && self.fatal.is_none()
-    }
-
-    fn find(&mut self, what: &'static str, name: &str) {
-        if self.findings.len() < limits::STRICT_FINDINGS {
-            self.findings.push(Finding { what, path: name.to_owned(), indexed: false });
-        }
-    }
-
-    fn mismatch(&mut self, found: impl Into<String>, ty: TypeId) {
-        if self.saved.is_none() {
-            let what = What::Mismatch { found: found.into(), wanted: self.registry.type_name(ty) };
-            self.saved = Some(Problem { what, owner: None, path: Vec::new() });
-        }
-    }
-
-    fn stop<E: serde::de::Error>(&mut self, what: What) -> E {
-        self.fatal = Some(Problem { what, owner: None, path: Vec::new() });
-        E::custom("stopped")
-    }
-
-    fn left_field(&mut self, mark: Mark, owner: &Struct, field: &Field) {
-        if self.unchanged(mark) {
-            return;
-        }
-        let saved = if mark.saved { None } else { self.saved.as_mut() };
-        for problem in [saved, self.fatal.as_mut()].into_iter().flatten() {
-            problem.owner.get_or_insert_with(|| owner.name.clone());
-            problem.path.push(field.name.clone());
-        }
-        self.prefix(mark, &field.name);
-    }
-
-    fn prefix(&mut self, mark: Mark, name: &str) {
-        for finding in self.findings.iter_mut().skip(mark.findings) {
-            let dot = if finding.indexed { "" } else { "." };
-            finding.path = format!("{name}{dot}{}", finding.path);
-            finding.indexed = false;
-        }
-    }
-
-    fn left_item(&mut self, mark: Mark, index: usize) {
-        if self.unchanged(mark) {
-            return;
-        }
-        self.prefix(mark, &format!("[{index}]"));
-        for finding in self.findings.iter_mut().skip(mark.findings) {
-            finding.indexed = true;
-        }
-    }
 }
 
 /// Reads one value of one type. `None` is null, which means absent, or a mismatch that was noted.
@@ -381,8 +263,7 @@ impl<'de> Visitor<'de> for Seed<'_, '_> {
             Type::Scalar(Scalar::Bytes) => match base64::canonical(text) {
                 Ok(text) => Ok(Some(Value::String(text.into_owned()))),
                 Err(at) => {
-                    let what = What::Other(format!("illegal base64 data at input byte {at}"));
-                    self.notes.saved.get_or_insert(Problem { what, owner: None, path: Vec::new() });
+                    self.notes.save(What::Other(format!("illegal base64 data at input byte {at}")));
                     Ok(None)
                 }
             },

@@ -8,7 +8,7 @@ use crate::api::value::{Object, Value};
 /// Fills in the defaults of the type, at every level.
 pub fn apply(registry: &Registry, ty: TypeId, value: &mut Value) {
     match (registry.get(ty), value) {
-        (Type::Struct(structure), Value::Object(fields)) if structure.has_defaults => {
+        (Type::Struct(structure), Value::Object(fields)) if !structure.defaulted.is_empty() => {
             fill(registry, structure, fields);
         }
         (Type::List(list), Value::Array(items)) if may_have_defaults(registry, list.item) => {
@@ -23,7 +23,9 @@ pub fn apply(registry: &Registry, ty: TypeId, value: &mut Value) {
         }
         // Amounts of resources are kept in thousandths at most.
         (Type::Scalar(Scalar::Quantity), Value::String(text)) => {
-            if let Ok(quantity) = Quantity::parse(text) {
+            // Only these can be smaller than a thousandth.
+            let small = text.bytes().any(|byte| matches!(byte, b'.' | b'n' | b'u' | b'e' | b'E'));
+            if small && let Ok(quantity) = Quantity::parse(text) {
                 *text = quantity.in_thousandths().to_string();
             }
         }
@@ -32,7 +34,7 @@ pub fn apply(registry: &Registry, ty: TypeId, value: &mut Value) {
 }
 
 fn fill(registry: &Registry, structure: &Struct, fields: &mut Object) {
-    for field in &structure.fields {
+    for field in structure.defaulted.iter().filter_map(|at| structure.fields.get(usize::from(*at))) {
         let set = fields.get(&*field.name).is_some_and(|value| !is_unset(value, field.pointer));
         if !set && let Some(default) = field.default.as_ref().or(field.fill.as_ref()) {
             fields.insert(field.name.to_string(), (**default).clone());
@@ -42,7 +44,9 @@ fn fill(registry: &Registry, structure: &Struct, fields: &mut Object) {
         }
         if let Some(value) = fields.get_mut(&*field.name).filter(|value| !value.is_null()) {
             apply(registry, field.ty, value);
-        } else if !field.pointer && registry.structure(field.ty).is_some_and(|inner| inner.has_defaults) {
+        } else if !field.pointer
+            && registry.structure(field.ty).is_some_and(|inner| !inner.defaulted.is_empty())
+        {
             // A struct that is no pointer is always there: its defaults hold also when the body does not mention it.
             let mut inner = Value::object();
             apply(registry, field.ty, &mut inner);
@@ -67,7 +71,7 @@ fn is_unset(value: &Value, pointer: bool) -> bool {
 
 fn may_have_defaults(registry: &Registry, ty: TypeId) -> bool {
     match registry.get(ty) {
-        Type::Struct(structure) => structure.has_defaults,
+        Type::Struct(structure) => !structure.defaulted.is_empty(),
         Type::List(_) | Type::Map(_) => true,
         // Quantities in a map are amounts of resources; a quantity alone may be anything.
         Type::Scalar(scalar) => *scalar == Scalar::Quantity,

@@ -9,6 +9,7 @@ pub mod builtin;
 pub mod decode;
 pub mod default;
 pub mod encode;
+mod notes;
 pub mod quantity;
 pub mod registry;
 pub mod table;
@@ -85,18 +86,19 @@ pub struct Struct {
     pub fields: Box<[Field]>,
     /// The inlined types: JSON does not show them, Protobuf nests them under these numbers.
     pub inlined: Box<[(u32, TypeId)]>,
-    /// Whether it or something below it has a default, so that the walk knows where it need not go.
-    pub has_defaults: bool,
-    by_name: Box<[u16]>,
+    /// The positions of the fields that have a default, or something below them has: where the walk must go.
+    pub defaulted: Box<[u16]>,
+    by_name: Box<[(u64, u16)]>,
 }
 
 impl Struct {
     /// The position of the field with this name.
     pub fn position(&self, name: &str) -> Option<usize> {
-        let found = self.by_name.binary_search_by(|&at| {
-            self.fields.get(usize::from(at)).map_or("", |field| &field.name).cmp(name)
-        });
-        found.ok().and_then(|at| self.by_name.get(at)).map(|&at| usize::from(at))
+        let digest = digest(name);
+        let from = self.by_name.partition_point(|(known, _)| *known < digest);
+        let alike = self.by_name.iter().skip(from).take_while(|(known, _)| *known == digest);
+        let mut alike = alike.map(|(_, at)| usize::from(*at));
+        alike.find(|at| self.fields.get(*at).is_some_and(|field| *field.name == *name))
     }
 
     /// The field with this name.
@@ -112,6 +114,17 @@ impl Struct {
         let version = self.package.rsplit('.').next().unwrap_or_default();
         format!("{version}.{}", self.name)
     }
+}
+
+/// A number that nearly tells names apart, so that finding a field compares numbers, not text: the length and the first
+/// seven bytes.
+fn digest(name: &str) -> u64 {
+    let mut bytes = [0; 8];
+    for (to, from) in bytes.iter_mut().skip(1).zip(name.bytes()) {
+        *to = from;
+    }
+    bytes[0] = name.len() as u8;
+    u64::from_be_bytes(bytes)
 }
 
 /// A field of a struct.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::table::{Facts, FieldFact, FillFact, ListFact, Shape, TableError, TypeFact};
 use super::{
-    Either, Field, GroupVersionKind, List, Map, Other, Scalar, Struct, Type, TypeId, builtin, table,
+    Either, Field, GroupVersionKind, List, Map, Other, Scalar, Struct, Type, TypeId, builtin, digest, table,
 };
 use crate::api::codec::json;
 use crate::api::limits;
@@ -226,8 +226,10 @@ impl<'a> Compiler<'a> {
         for field in fact.fields.iter().filter(|field| field.name.is_empty()) {
             inlined.push((field.number, self.resolve(file, &field.shape, &ListFact::Unsaid)?));
         }
-        let mut by_name: Vec<u16> = (0..u16::try_from(fields.len()).map_err(|e| e.to_string())?).collect();
-        by_name.sort_by(|&a, &b| fields[usize::from(a)].name.cmp(&fields[usize::from(b)].name));
+        let count = u16::try_from(fields.len()).map_err(|error| error.to_string())?;
+        let mut by_name: Vec<(u64, u16)> =
+            fields.iter().map(|field| digest(&field.name)).zip(0..count).collect();
+        by_name.sort_unstable();
         Ok(Type::Struct(Struct {
             name: self.word(&fact.name),
             package: self.word(&file.package),
@@ -236,7 +238,7 @@ impl<'a> Compiler<'a> {
             union: fact.union.as_deref().map(Into::into),
             fields: fields.into(),
             inlined: inlined.into(),
-            has_defaults: false,
+            defaulted: Box::default(),
             by_name: by_name.into(),
         }))
     }
@@ -391,10 +393,16 @@ impl<'a> Compiler<'a> {
                 break;
             }
         }
-        for (ty, mark) in self.registry.types.iter_mut().zip(marked) {
-            if let Type::Struct(structure) = ty {
-                structure.has_defaults = mark;
-            }
+        for ty in &mut self.registry.types {
+            let Type::Struct(structure) = ty else { continue };
+            structure.defaulted = (0u16..)
+                .zip(&structure.fields)
+                .filter(|(_, field)| {
+                    let below = marked.get(field.ty.0 as usize).copied().unwrap_or(false);
+                    field.default.is_some() || field.fill.is_some() || below
+                })
+                .map(|(at, _)| at)
+                .collect();
         }
     }
 }
@@ -441,7 +449,7 @@ mod tests {
         let pod = registry.structure(registry.kind("", "v1", "Pod").unwrap()).unwrap();
         let names: Vec<&str> = pod.fields.iter().map(|field| &*field.name).collect();
         assert_eq!(names, ["kind", "apiVersion", "metadata", "spec", "status"]);
-        assert!(pod.has_defaults);
+        assert!(!pod.defaulted.is_empty());
         assert_eq!(pod.position("spec"), Some(3));
         assert_eq!(pod.position("Spec"), None);
         assert!(registry.kind("", "v1", "Nope").is_none());

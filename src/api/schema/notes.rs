@@ -1,0 +1,149 @@
+//! What the decoding walk finds wrong, and where.
+//!
+//! Problems are noted without their path; each level adds its own part on the way out, and only when there is
+//! something to add it to. So the path costs nothing in a body without problems.
+
+use std::fmt;
+use std::sync::Arc;
+
+use super::{Field, Registry, Struct, TypeId};
+use crate::api::field::quoted;
+use crate::api::limits;
+
+/// What was found on the way.
+pub(super) struct Notes<'r> {
+    pub(super) registry: &'r Registry,
+    pub(super) findings: Vec<Finding>,
+    /// The first mismatch that does not end the walk.
+    pub(super) saved: Option<Problem>,
+    /// The mismatch that ended it. It wins over one that was saved earlier.
+    pub(super) fatal: Option<Problem>,
+}
+
+/// An unknown or duplicate field.
+pub(super) struct Finding {
+    what: &'static str,
+    path: String,
+    /// Whether the path begins with an index, which follows a name without a dot.
+    indexed: bool,
+}
+
+/// A value that the type does not have.
+pub(super) struct Problem {
+    pub(super) what: What,
+    /// The struct whose field it is.
+    owner: Option<Arc<str>>,
+    /// The fields on the way to it, innermost first.
+    path: Vec<Arc<str>>,
+}
+
+/// What is wrong.
+pub(super) enum What {
+    /// A token of another type.
+    Mismatch { found: String, wanted: String },
+    /// Text that makes no sense, with the whole message.
+    Other(String),
+}
+
+impl Problem {
+    fn new(what: What) -> Problem {
+        Problem { what, owner: None, path: Vec::new() }
+    }
+}
+
+impl fmt::Display for Finding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}", self.what, quoted(&self.path))
+    }
+}
+
+impl fmt::Display for Problem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (&self.what, &self.owner) {
+            (What::Other(message), _) => f.write_str(message),
+            (What::Mismatch { found, wanted }, None) => {
+                write!(f, "json: cannot unmarshal {found} into Go value of type {wanted}")
+            }
+            (What::Mismatch { found, wanted }, Some(owner)) => {
+                write!(f, "json: cannot unmarshal {found} into Go struct field {owner}")?;
+                for name in self.path.iter().rev() {
+                    write!(f, ".{name}")?;
+                }
+                write!(f, " of type {wanted}")
+            }
+        }
+    }
+}
+
+/// How much had been noted when a level was entered.
+#[derive(Clone, Copy)]
+pub(super) struct Mark {
+    findings: usize,
+    saved: bool,
+}
+
+impl<'r> Notes<'r> {
+    pub(super) fn new(registry: &'r Registry) -> Notes<'r> {
+        Notes { registry, findings: Vec::new(), saved: None, fatal: None }
+    }
+
+    /// Notes a problem that does not end the walk, unless there is one already.
+    pub(super) fn save(&mut self, what: What) {
+        self.saved.get_or_insert_with(|| Problem::new(what));
+    }
+
+    pub(super) fn mark(&self) -> Mark {
+        Mark { findings: self.findings.len(), saved: self.saved.is_some() }
+    }
+
+    pub(super) fn unchanged(&self, mark: Mark) -> bool {
+        self.findings.len() == mark.findings && self.saved.is_some() == mark.saved && self.fatal.is_none()
+    }
+
+    pub(super) fn find(&mut self, what: &'static str, name: &str) {
+        if self.findings.len() < limits::STRICT_FINDINGS {
+            self.findings.push(Finding { what, path: name.to_owned(), indexed: false });
+        }
+    }
+
+    pub(super) fn mismatch(&mut self, found: impl Into<String>, ty: TypeId) {
+        if self.saved.is_none() {
+            self.save(What::Mismatch { found: found.into(), wanted: self.registry.type_name(ty) });
+        }
+    }
+
+    pub(super) fn stop<E: serde::de::Error>(&mut self, what: What) -> E {
+        self.fatal = Some(Problem::new(what));
+        E::custom("stopped")
+    }
+
+    pub(super) fn left_field(&mut self, mark: Mark, owner: &Struct, field: &Field) {
+        if self.unchanged(mark) {
+            return;
+        }
+        let saved = if mark.saved { None } else { self.saved.as_mut() };
+        for problem in [saved, self.fatal.as_mut()].into_iter().flatten() {
+            problem.owner.get_or_insert_with(|| owner.name.clone());
+            problem.path.push(field.name.clone());
+        }
+        self.prefix(mark, &field.name);
+    }
+
+    pub(super) fn prefix(&mut self, mark: Mark, name: &str) {
+        for finding in self.findings.iter_mut().skip(mark.findings) {
+            let dot = if finding.indexed { "" } else { "." };
+            finding.path = format!("{name}{dot}{}", finding.path);
+            finding.indexed = false;
+        }
+    }
+
+    pub(super) fn left_item(&mut self, mark: Mark, index: usize) {
+        if self.unchanged(mark) {
+            return;
+        }
+        self.prefix(mark, &format!("[{index}]"));
+        for finding in self.findings.iter_mut().skip(mark.findings) {
+            finding.indexed = true;
+        }
+    }
+}
