@@ -63,6 +63,15 @@ pub fn decode_converted(
         .or_else(|_| Body { text: json, shown, expected, registry }.examined())
 }
 
+/// The refusal of a body for what a lenient reader would drop: its unknown and duplicate fields.
+pub fn strict_refusal(expected: &GroupVersionKind, strict: &[String]) -> DecodeError {
+    let GroupVersionKind { kind, version, .. } = expected;
+    let list = strict.join(", ");
+    DecodeError::new(format!(
+        "{kind} in version \"{version}\" cannot be handled as a {kind}: strict decoding error: {list}"
+    ))
+}
+
 /// Reads the canonical bytes of a stored object. Damage shows as `None`.
 pub fn decode_stored(bytes: &[u8], ty: TypeId, registry: &Registry) -> Option<Value> {
     decode::decode(registry, ty, bytes).ok().map(|decoded| decoded.value)

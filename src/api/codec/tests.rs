@@ -173,6 +173,10 @@ fn unknown_and_duplicate_fields_are_reported_in_order() {
         ]
     );
     assert_eq!(decoded.value.at(&["metadata", "name"]).and_then(Value::as_str), Some("b"));
+    assert_eq!(
+        strict_refusal(&kind("Pod"), &decoded.strict[..2]).message,
+        r#"Pod in version "v1" cannot be handled as a Pod: strict decoding error: unknown field "foo", duplicate field "metadata.labels.x""#
+    );
     let many: Vec<String> = (0..500).map(|index| format!("\"k{index}\":0")).collect();
     assert_eq!(read("Pod", &format!("{{{}}}", many.join(","))).unwrap().strict.len(), 100);
 }

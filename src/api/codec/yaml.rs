@@ -22,7 +22,7 @@ pub fn decode_object(
     let (value, twice) = parse(body).map_err(|why| {
         let (wanted, summary) = (&expected.kind, summary(body));
         DecodeError::new(format!(
-            "the object provided is unrecognized (must be of type {wanted}): error converting YAML to JSON: yaml: {why} ({summary})"
+            "the object provided is unrecognized (must be of type {wanted}): yaml: {why} ({summary})"
         ))
     })?;
     let mut decoded = decode_converted(&json::to_json(&value), body, expected, registry)?;
@@ -46,8 +46,11 @@ fn parse(body: &[u8]) -> Result<(Value, Option<String>), String> {
     if text.len() > limits::BODY_BYTES {
         return Err(format!("document is larger than {} bytes", limits::BODY_BYTES));
     }
-    if is_blank(text) {
+    let Some(first) = text.lines().find(|line| !is_blank(line)) else {
         return Ok((Value::Null, None));
+    };
+    if first.starts_with('\t') {
+        return Err("found character that cannot start any token".to_owned());
     }
     let mut twice = None;
     let seed = Any { twice: &mut twice };
@@ -55,7 +58,7 @@ fn parse(body: &[u8]) -> Result<(Value, Option<String>), String> {
     let value = serde_saphyr::with_deserializer_from_str_with_options(text, options, |document| {
         seed.deserialize(document)
     });
-    let value = value.map_err(|error| first_line(&error.to_string()))?;
+    let value = value.map_err(|error| message(&error))?;
     Ok((value, twice))
 }
 
@@ -97,17 +100,21 @@ fn options(duplicate_keys: DuplicateKeyPolicy) -> Options {
     }
 }
 
-/// Whether a document holds nothing but comments and its own marks, which reads as null.
-fn is_blank(text: &str) -> bool {
-    text.lines().all(|line| {
-        let line = line.trim();
-        line.is_empty() || line.starts_with('#') || line == "---"
-    })
+/// Whether a line says nothing: a document of such lines reads as null.
+fn is_blank(line: &str) -> bool {
+    let line = line.trim();
+    line.is_empty() || line.starts_with('#') || line == "---"
 }
 
-/// The parser's reports run over several lines; a message is one.
-fn first_line(report: &str) -> String {
-    report.lines().next().unwrap_or_default().to_owned()
+/// The parser's report on one line, with the place before what is wrong there.
+fn message(error: &serde_saphyr::Error) -> String {
+    let report = error.to_string();
+    let report = report.lines().next().unwrap_or_default();
+    let what = report.rsplit_once(" at line ").map_or(report, |(what, _)| what);
+    match error.location().map(|location| location.line()) {
+        Some(line) if line > 1 => format!("line {line}: {what}"),
+        _ => what.to_owned(),
+    }
 }
 
 /// Reads any value, and remembers the first key that stands twice.
@@ -250,7 +257,14 @@ mod tests {
                 .ends_with("cannot unmarshal number into Go struct field ConfigMap.data of type string")
         );
         let error = decode_object(b"a: [", &kind, &registry).unwrap_err();
-        assert!(error.message.starts_with("the object provided is unrecognized (must be of type ConfigMap): error converting YAML to JSON: yaml: "));
+        assert!(
+            error
+                .message
+                .starts_with("the object provided is unrecognized (must be of type ConfigMap): yaml: ")
+        );
+        let error = decode_object(b"\tbad", &kind, &registry).unwrap_err();
+        assert!(error.message.ends_with("yaml: found character that cannot start any token (09626164)"));
+        assert_eq!(read(b"a: 1\n- b").unwrap_err().split(':').next(), Some("line 2"), "the line comes first");
         assert!(decode_object(b"a: 1\n---\nb: 2\n", &kind, &registry).is_err());
     }
 
