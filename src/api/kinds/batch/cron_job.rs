@@ -1,0 +1,136 @@
+//! CronJobs.
+
+use super::{cron, job};
+use crate::api::field::{FieldError, Path, quoted};
+use crate::api::kinds::Errors;
+use crate::api::kinds::check::{Node, same};
+use crate::api::kinds::core::pod_default;
+use crate::api::meta;
+use crate::api::names;
+use crate::api::value::Value;
+
+/// A Job made of it has a name that is eleven characters longer.
+const LONGEST_NAME: usize = 52;
+
+/// The defaults of a CronJob: those of the pods that it will make.
+pub fn default(object: &mut Value) {
+    if object.at(&["spec", "jobTemplate", "spec", "template"]).is_some() {
+        pod_default::template(object.entry("spec").entry("jobTemplate").entry("spec"), "template");
+    }
+}
+
+fn validate_spec(spec: &Node<'_>, was: Option<&Node<'_>>, errors: &mut Errors) {
+    let (schedule, zone) = (spec.child("schedule"), spec.child("timeZone"));
+    if schedule.need(errors) {
+        let had_zone = was.is_some_and(|was| was.child("schedule").text().contains("TZ"));
+        validate_schedule(&schedule, &zone, had_zone, errors);
+    }
+    spec.child("startingDeadlineSeconds").not_negative(errors);
+    if was.is_none_or(|was| !same(Some(was.child("timeZone").value), Some(zone.value))) && zone.is_set() {
+        validate_zone(&zone, errors);
+    }
+    spec.child("concurrencyPolicy").one_of_if_set(errors, &["Allow", "Forbid", "Replace"]);
+    let template = spec.child("jobTemplate").child("spec");
+    if template.child("manualSelector").is_true() {
+        template.child("manualSelector").one_of(errors, &["nil", "false"]);
+    }
+    job::validate_spec(&template, false, errors);
+    spec.child("successfulJobsHistoryLimit").not_negative(errors);
+    spec.child("failedJobsHistoryLimit").not_negative(errors);
+}
+
+fn validate_schedule(schedule: &Node<'_>, zone: &Node<'_>, had_zone: bool, errors: &mut Errors) {
+    if let Err(wrong) = cron::parse(schedule.text()) {
+        schedule.invalid(errors, &wrong);
+    }
+    if schedule.text().contains("TZ") {
+        if zone.is_set() {
+            schedule.invalid(errors, "cannot use both timeZone field and TZ or CRON_TZ in schedule");
+        } else if !had_zone {
+            schedule.invalid(errors, "cannot use TZ or CRON_TZ in schedule, use timeZone field instead");
+        }
+    }
+}
+
+/// Checks the shape of a time zone's name. Which zones exist only the machine knows that runs the jobs.
+fn validate_zone(zone: &Node<'_>, errors: &mut Errors) {
+    let name = zone.text();
+    if name.is_empty() {
+        zone.invalid_text(errors, "timeZone must be nil or non-empty string");
+    } else if name.eq_ignore_ascii_case("Local") {
+        zone.invalid(
+            errors,
+            "timeZone must be an explicit time zone as defined in https://www.iana.org/time-zones",
+        );
+    } else if !cron::is_zone(name) {
+        zone.invalid(errors, &format!("unknown time zone {name}"));
+    }
+}
+
+/// Checks a CronJob.
+pub fn validate(object: &Value, errors: &mut Errors) {
+    validate_spec(&Node::of(object, "spec"), None, errors);
+    if meta::name(object).len() > LONGEST_NAME {
+        let path = Path::new("metadata").child("name");
+        errors.push(FieldError::invalid(&path, &quoted(meta::name(object)), &names::too_long(LONGEST_NAME)));
+    }
+}
+
+/// Checks a changed CronJob.
+pub fn validate_update(new: &Value, old: &Value, errors: &mut Errors) {
+    validate_spec(&Node::of(new, "spec"), Some(&Node::of(old, "spec")), errors);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::super::testing::{each_change_refused, each_refused, object};
+    use super::*;
+
+    #[test]
+    fn each_rule_of_a_cron_job_refuses() {
+        let mut base = object(
+            r#"{"metadata":{"name":"c"},"spec":{"schedule":"*/5 * * * *","timeZone":"Etc/UTC","jobTemplate":{"spec":{"template":{"spec":{
+                "restartPolicy":"Never","containers":[{"name":"c","image":"i"}]}}}}}}"#,
+        );
+        default(&mut base);
+        let long = format!("\"{}\"", "c".repeat(53));
+        each_refused(
+            &base,
+            validate,
+            &[
+                ("metadata.name", &long, "must be no more than 52 characters"),
+                ("spec.schedule", "null", "spec.schedule: Required value"),
+                (
+                    "spec.schedule",
+                    r#""bad""#,
+                    "spec.schedule: Invalid value: \"bad\": expected exactly 5 fields, found 1: [bad]",
+                ),
+                (
+                    "spec.schedule",
+                    r#""TZ=UTC * * * * *""#,
+                    "cannot use both timeZone field and TZ or CRON_TZ in schedule",
+                ),
+                ("spec.timeZone", r#""""#, "timeZone must be nil or non-empty string"),
+                ("spec.timeZone", r#""local""#, "must be an explicit time zone"),
+                (
+                    "spec.timeZone",
+                    r#""Nope/Zone""#,
+                    "spec.timeZone: Invalid value: \"Nope/Zone\": unknown time zone Nope/Zone",
+                ),
+                ("spec.startingDeadlineSeconds", "-1", "spec.startingDeadlineSeconds: Invalid value: -1"),
+                ("spec.concurrencyPolicy", r#""X""#, "supported values: \"Allow\", \"Forbid\", \"Replace\""),
+                (
+                    "spec.jobTemplate.spec.parallelism",
+                    "-1",
+                    "spec.jobTemplate.spec.parallelism: Invalid value: -1",
+                ),
+                ("spec.successfulJobsHistoryLimit", "-1", "spec.successfulJobsHistoryLimit"),
+            ],
+        );
+        each_change_refused(
+            &base,
+            validate_update,
+            &[("spec.timeZone", r#""Nope/Zone""#, "unknown time zone Nope/Zone")],
+        );
+    }
+}

@@ -1,0 +1,355 @@
+//! Jobs.
+
+use crate::api::field::{FieldError, Path, quoted};
+use crate::api::kinds::check::{Node, fill, fill_text, items_mut, present_mut, same};
+use crate::api::kinds::core::{pod_default, template};
+use crate::api::kinds::{Errors, Occasion, selector};
+use crate::api::value::Value;
+use crate::api::{meta, names};
+
+const NAME_LABELS: [&str; 2] = ["job-name", "batch.kubernetes.io/job-name"];
+const UID_LABELS: [&str; 2] = ["controller-uid", "batch.kubernetes.io/controller-uid"];
+const INDEXED: &str = "Indexed";
+const NEEDS_INDEX: &str = "requires indexed completion mode";
+const MOST_INDEXED_PODS: i64 = 100_000;
+const LONGEST_MANAGER: usize = 63;
+
+/// The defaults of a Job.
+pub fn default(job: &mut Value) {
+    let spec = job.entry("spec");
+    pod_default::template(spec, "template");
+    if spec.get("completions").is_none() && spec.get("parallelism").is_none() {
+        spec.set("completions", 1);
+    }
+    fill(spec, "parallelism", 1);
+    let retries = if spec.get("backoffLimitPerIndex").is_some() { i64::from(i32::MAX) } else { 6 };
+    fill(spec, "backoffLimit", retries);
+    fill(spec, "completionMode", "NonIndexed");
+    fill(spec, "suspend", false);
+    fill(spec, "manualSelector", false);
+    let replacement = if spec.get("podFailurePolicy").is_some() { "Failed" } else { "TerminatingOrFailed" };
+    fill(spec, "podReplacementPolicy", replacement);
+    if let Some(policy) = present_mut(spec, "podFailurePolicy") {
+        for rule in items_mut(policy, "rules") {
+            for pattern in items_mut(rule, "onPodConditions") {
+                fill_text(pattern, "status", "True");
+            }
+        }
+    }
+    let labels = job.at(&["spec", "template", "metadata", "labels"]).cloned();
+    let bare = meta::of(job).get("labels").and_then(Value::fields).is_none_or(|fields| fields.is_empty());
+    if let Some(labels) = labels.filter(|_| bare) {
+        job.entry("metadata").set("labels", labels);
+    }
+}
+
+/// A Job that does not choose its pods itself gets labels that no other has.
+pub fn prepare_create(job: &mut Value, _: &Occasion<'_>) {
+    if job.at(&["spec", "manualSelector"]).and_then(Value::as_bool) == Some(true) {
+        return;
+    }
+    let (name, uid) = (meta::name(job).to_owned(), meta::of(job).str("uid").to_owned());
+    let bare = meta::of(job).get("labels").and_then(Value::fields).is_none_or(|fields| fields.is_empty());
+    let spec = job.entry("spec");
+    let labels = spec.entry("template").entry("metadata").entry("labels");
+    for label in NAME_LABELS {
+        fill(labels, label, name.as_str());
+    }
+    for label in UID_LABELS {
+        fill(labels, label, uid.as_str());
+    }
+    let labels = labels.clone();
+    fill(spec.entry("selector").entry("matchLabels"), UID_LABELS[1], uid);
+    if bare {
+        job.entry("metadata").set("labels", labels);
+    }
+}
+
+/// Checks a Job.
+pub fn validate(job: &Value, errors: &mut Errors) {
+    let spec = Node::of(job, "spec");
+    generated_selector(job, &spec, errors);
+    validate_spec(&spec, true, errors);
+    let completions = spec.child("completions").number();
+    if spec.child("completionMode").text() == INDEXED && completions > 0 {
+        let hostname = format!("{}-{}", meta::name(job), completions - 1);
+        if !names::dns_label(&hostname).is_empty() {
+            let wrong = format!("will not able to create pod with invalid DNS label: {hostname}");
+            let path = Path::new("metadata").child("name");
+            errors.push(FieldError::invalid(&path, &quoted(meta::name(job)), &wrong));
+        }
+    }
+}
+
+fn generated_selector(job: &Value, spec: &Node<'_>, errors: &mut Errors) {
+    let chosen = spec.child("selector");
+    if spec.child("manualSelector").is_true() || !chosen.is_set() {
+        return;
+    }
+    let (name, uid) = (meta::name(job), meta::of(job).str("uid"));
+    let labels = spec.child("template").child("metadata").child("labels");
+    let mut expected = Value::object();
+    for (label, wanted) in
+        [(UID_LABELS[0], uid), (NAME_LABELS[0], name), (UID_LABELS[1], uid), (NAME_LABELS[1], name)]
+    {
+        expected.set(label, wanted);
+        match labels.value.get(label).and_then(Value::as_str) {
+            None => {
+                errors.push(FieldError::required(&labels.path.key(label), &format!("must be '{wanted}'")))
+            }
+            Some(found) if found != wanted => {
+                let shown = crate::api::kinds::check::shown_map(Some(labels.value));
+                let wrong = format!("must be '{wanted}'");
+                errors.push(FieldError::invalid(&labels.path.key(label), &shown, &wrong));
+            }
+            Some(_) => {}
+        }
+    }
+    if !selector::matches(Some(chosen.value), Some(&expected)) {
+        errors.push(FieldError::invalid(&chosen.path, "v1.LabelSelector{}", "`selector` not auto-generated"));
+    }
+}
+
+/// Checks the spec of a Job. That of a Job inside of a CronJob has no selector yet.
+pub fn validate_spec(spec: &Node<'_>, with_selector: bool, errors: &mut Errors) {
+    for field in [
+        "parallelism",
+        "completions",
+        "activeDeadlineSeconds",
+        "backoffLimit",
+        "ttlSecondsAfterFinished",
+        "backoffLimitPerIndex",
+        "maxFailedIndexes",
+    ] {
+        spec.child(field).not_negative(errors);
+    }
+    let (per_index, failed) = (spec.child("backoffLimitPerIndex"), spec.child("maxFailedIndexes"));
+    if failed.is_set() && !per_index.is_set() {
+        per_index.required(errors, "when maxFailedIndexes is specified");
+    }
+    managed_by(&spec.child("managedBy"), errors);
+    completion_mode(spec, errors);
+    if spec.child("successPolicy").is_set() && spec.child("completionMode").text() != INDEXED {
+        let path = spec.child("successPolicy").path;
+        errors.push(FieldError::invalid(&path, "batch.SuccessPolicy{}", NEEDS_INDEX));
+    }
+    let replacement = spec.child("podReplacementPolicy");
+    if spec.child("podFailurePolicy").is_set() {
+        replacement.one_of_if_set(errors, &["Failed"]);
+    } else {
+        replacement.one_of_if_set(errors, &["Failed", "TerminatingOrFailed"]);
+    }
+    let pods = spec.child("template");
+    template::validate(&pods, errors);
+    restart_policy(spec, &pods.child("spec").child("restartPolicy"), errors);
+    if !with_selector {
+        return;
+    }
+    let chosen = spec.child("selector");
+    if chosen.is_set() {
+        selector::validate(&chosen, errors);
+    } else {
+        chosen.required(errors, "");
+    }
+    if !selector::matches(Some(chosen.value), Some(pods.child("metadata").child("labels").value)) {
+        template::mismatch(&pods, errors);
+    }
+}
+
+fn managed_by(manager: &Node<'_>, errors: &mut Errors) {
+    if !manager.is_set() || !manager.need(errors) {
+        return;
+    }
+    for (wrong, part) in names::domain_prefixed_path(manager.text()) {
+        errors.push(FieldError::invalid(&manager.path, &quoted(&part), &wrong));
+    }
+    if manager.text().len() > LONGEST_MANAGER {
+        errors.push(FieldError::too_long(&manager.path, LONGEST_MANAGER));
+    }
+}
+
+fn completion_mode(spec: &Node<'_>, errors: &mut Errors) {
+    let (mode, completions, parallelism, failed) = (
+        spec.child("completionMode"),
+        spec.child("completions"),
+        spec.child("parallelism"),
+        spec.child("maxFailedIndexes"),
+    );
+    mode.one_of_if_set(errors, &[INDEXED, "NonIndexed"]);
+    if mode.text() == INDEXED {
+        if !completions.is_set() {
+            completions.required(errors, "when completion mode is Indexed");
+        }
+        if parallelism.number() > MOST_INDEXED_PODS {
+            let wrong =
+                format!("must be less than or equal to {MOST_INDEXED_PODS} when completion mode is Indexed");
+            parallelism.invalid(errors, &wrong);
+        }
+        if completions.is_set() && failed.number() > completions.number() {
+            failed.invalid(errors, "must be less than or equal to completions");
+        }
+        if failed.number() > MOST_INDEXED_PODS {
+            failed.invalid(errors, &format!("must be less than or equal to {MOST_INDEXED_PODS}"));
+        }
+    } else if matches!(mode.text(), "" | "NonIndexed") {
+        for field in ["backoffLimitPerIndex", "maxFailedIndexes"] {
+            if spec.child(field).is_set() {
+                spec.child(field).invalid(errors, NEEDS_INDEX);
+            }
+        }
+    }
+}
+
+fn restart_policy(spec: &Node<'_>, policy: &Node<'_>, errors: &mut Errors) {
+    match policy.text() {
+        "" | "Always" => policy.required(errors, "valid values: \"OnFailure\", \"Never\""),
+        "OnFailure" if spec.child("podFailurePolicy").is_set() => {
+            policy.invalid(errors, "only \"Never\" is supported when podFailurePolicy is specified");
+        }
+        "OnFailure" | "Never" => {}
+        _ => policy.one_of(errors, &["Never", "OnFailure"]),
+    }
+}
+
+/// Checks a changed Job: hardly anything but its pace may change, and where its pods run while it is suspended.
+pub fn validate_update(new: &Value, old: &Value, errors: &mut Errors) {
+    validate(new, errors);
+    let (spec, was) = (Node::of(new, "spec"), Node::of(old, "spec"));
+    let (completions, before) = (spec.child("completions"), was.child("completions"));
+    let elastic = spec.child("completionMode").text() == INDEXED
+        && completions.is_set()
+        && before.is_set()
+        && same(Some(completions.value), spec.value.get("parallelism"));
+    if !elastic {
+        completions.unchanged(&before, errors);
+    }
+    spec.child("selector").unchanged(&was.child("selector"), errors);
+    template_change(&spec, &was, old, errors);
+    for field in ["completionMode", "podFailurePolicy", "backoffLimitPerIndex", "managedBy", "successPolicy"]
+    {
+        spec.child(field).unchanged(&was.child(field), errors);
+    }
+}
+
+fn template_change(spec: &Node<'_>, was: &Node<'_>, old: &Value, errors: &mut Errors) {
+    let template = spec.child("template");
+    let mut before = was.child("template").value.clone();
+    let started = Node::of(old, "status").child("startTime").is_set();
+    if was.child("suspend").is_true() && !started {
+        let pods = template.child("spec");
+        for field in ["nodeSelector", "tolerations", "schedulingGates", "affinity"] {
+            meta::copy(before.entry("spec"), pods.value, field);
+        }
+        for field in ["annotations", "labels"] {
+            meta::copy(before.entry("metadata"), template.child("metadata").value, field);
+        }
+    }
+    if !same(Some(template.value), Some(&before)) {
+        errors.push(FieldError::invalid(&template.path, "core.PodTemplateSpec{}", meta::IMMUTABLE));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::super::testing::{NOBODY, each_change_refused, each_refused, object, said};
+    use super::*;
+
+    fn base() -> Value {
+        let mut job = object(
+            r#"{"metadata":{"name":"j","uid":"u"},"spec":{"template":{"spec":{"restartPolicy":"Never",
+                "containers":[{"name":"c","image":"i"}]}}}}"#,
+        );
+        default(&mut job);
+        prepare_create(&mut job, &Occasion { now: "", user: &NOBODY });
+        job
+    }
+
+    #[test]
+    fn a_job_gets_its_own_labels_and_defaults() {
+        let job = base();
+        let labels = object(
+            r#"{"batch.kubernetes.io/controller-uid":"u","batch.kubernetes.io/job-name":"j","controller-uid":"u","job-name":"j"}"#,
+        );
+        assert_eq!(job.at(&["metadata", "labels"]), Some(&labels));
+        assert_eq!(job.at(&["spec", "template", "metadata", "labels"]), Some(&labels));
+        assert_eq!(
+            job.at(&["spec", "selector"]),
+            Some(&object(r#"{"matchLabels":{"batch.kubernetes.io/controller-uid":"u"}}"#))
+        );
+        for (field, wanted) in [("completions", 1), ("parallelism", 1), ("backoffLimit", 6)] {
+            assert_eq!(job.at(&["spec", field]), Some(&Value::Int(wanted)), "{field}");
+        }
+    }
+
+    #[test]
+    fn each_rule_of_a_job_refuses() {
+        each_refused(
+            &base(),
+            validate,
+            &[
+                (
+                    "spec.parallelism",
+                    "-1",
+                    "spec.parallelism: Invalid value: -1: must be greater than or equal to 0",
+                ),
+                ("spec.backoffLimit", "-1", "spec.backoffLimit"),
+                ("spec.completionMode", r#""X""#, "supported values: \"Indexed\", \"NonIndexed\""),
+                ("spec.backoffLimitPerIndex", "1", "requires indexed completion mode"),
+                ("spec.managedBy", r#""x""#, "must be a domain-prefixed path (such as \"acme.io/foo\")"),
+                ("spec.successPolicy", r#"{"rules":[]}"#, NEEDS_INDEX),
+                (
+                    "spec.podReplacementPolicy",
+                    r#""X""#,
+                    "supported values: \"Failed\", \"TerminatingOrFailed\"",
+                ),
+                (
+                    "spec.template.spec.restartPolicy",
+                    r#""Always""#,
+                    "spec.template.spec.restartPolicy: Required value: valid values: \"OnFailure\", \"Never\"",
+                ),
+                ("spec.template.metadata.labels.job-name", r#""x""#, "must be 'j'"),
+            ],
+        );
+        each_change_refused(
+            &base(),
+            validate_update,
+            &[
+                (
+                    "spec.template.spec.hostname",
+                    r#""h""#,
+                    "spec.template: Invalid value: core.PodTemplateSpec{}: field is immutable",
+                ),
+                ("spec.completions", "2", "spec.completions: Invalid value: 2: field is immutable"),
+                (
+                    "spec.managedBy",
+                    r#""a.b/c""#,
+                    "spec.managedBy: Invalid value: \"a.b/c\": field is immutable",
+                ),
+            ],
+        );
+    }
+
+    #[test]
+    fn a_selector_of_its_own_must_be_announced() {
+        let mut job = base();
+        job.entry("spec")
+            .set("selector", object(r#"{"matchLabels":{"x":"y","batch.kubernetes.io/controller-uid":"u"}}"#));
+        let mut errors = Errors::new();
+        validate(&job, &mut errors);
+        let errors = said(&errors);
+        assert_eq!(errors.len(), 2);
+        assert!(errors[0].ends_with("`selector` not auto-generated"));
+        assert!(errors[1].starts_with("spec.template.metadata.labels: Invalid value: map[string]string{"));
+    }
+
+    #[test]
+    fn a_suspended_job_may_move() {
+        let mut old = base();
+        old.entry("spec").set("suspend", true);
+        let mut new = old.clone();
+        new.entry("spec").entry("template").entry("spec").entry("nodeSelector").set("a", "b");
+        let mut errors = Errors::new();
+        validate_update(&new, &old, &mut errors);
+        assert_eq!(errors, []);
+    }
+}

@@ -1,0 +1,356 @@
+//! What the rules of all kinds are written with: a place in an object that knows its path.
+
+use super::Errors;
+use super::quantity::Amount;
+use crate::api::field::{FieldError, Path, quoted};
+use crate::api::meta::{self, IMMUTABLE};
+use crate::api::names;
+use crate::api::value::Value;
+
+/// A value, or its absence, and where it stands.
+#[derive(Clone, Debug)]
+pub struct Node<'a> {
+    /// The value, null when absent.
+    pub value: &'a Value,
+    /// Its path.
+    pub path: Path,
+}
+
+static ABSENT: Value = Value::Null;
+
+impl<'a> Node<'a> {
+    /// A top-level field of an object.
+    pub fn of(object: &'a Value, field: &str) -> Node<'a> {
+        Node { value: object.get(field).unwrap_or(&ABSENT), path: Path::new(field) }
+    }
+
+    /// A field of this object.
+    pub fn child(&self, field: &str) -> Node<'a> {
+        Node { value: self.value.get(field).unwrap_or(&ABSENT), path: self.path.child(field) }
+    }
+
+    /// The items of this list.
+    pub fn items(&self) -> impl Iterator<Item = Node<'a>> {
+        let path = self.path.clone();
+        let items = self.value.items().iter().enumerate();
+        items.map(move |(index, value)| Node { value, path: path.index(index) })
+    }
+
+    /// The entries of this map.
+    pub fn entries(&self) -> impl Iterator<Item = (&'a str, Node<'a>)> {
+        let path = self.path.clone();
+        let entries = self.value.fields().into_iter().flatten();
+        entries.map(move |(key, value)| (key.as_str(), Node { value, path: path.key(key) }))
+    }
+
+    /// The number of items or entries.
+    pub fn len(&self) -> usize {
+        self.value.fields().map_or(self.value.items().len(), |fields| fields.len())
+    }
+
+    /// Whether there is a value.
+    pub fn is_set(&self) -> bool {
+        !self.value.is_null()
+    }
+
+    /// Whether there is no value, or one without content.
+    pub fn is_empty(&self) -> bool {
+        match self.value {
+            Value::String(text) => text.is_empty(),
+            Value::Int(number) => *number == 0,
+            Value::Bool(truth) => !truth,
+            Value::Null => true,
+            _ => self.len() == 0,
+        }
+    }
+
+    /// The text, empty when absent.
+    pub fn text(&self) -> &'a str {
+        self.value.as_str().unwrap_or_default()
+    }
+
+    /// The integer, if there is one.
+    pub fn int(&self) -> Option<i64> {
+        self.value.as_int()
+    }
+
+    /// The integer, 0 when absent.
+    pub fn number(&self) -> i64 {
+        self.value.as_int().unwrap_or_default()
+    }
+
+    /// The truth value, false when absent.
+    pub fn is_true(&self) -> bool {
+        self.value.as_bool().unwrap_or_default()
+    }
+
+    /// The amount, if there is a good one.
+    pub fn amount(&self) -> Option<Amount> {
+        match self.value {
+            Value::Int(number) => Amount::parse(&number.to_string()),
+            _ => self.value.as_str().and_then(Amount::parse),
+        }
+    }
+
+    /// The value as messages print it.
+    pub fn shown(&self) -> String {
+        shown(self.value)
+    }
+
+    /// Says that the value breaks a rule.
+    pub fn invalid(&self, errors: &mut Errors, why: &str) {
+        errors.push(FieldError::invalid(&self.path, &self.shown(), why));
+    }
+
+    /// Says that a text breaks a rule; an absent one is printed as empty.
+    pub fn invalid_text(&self, errors: &mut Errors, why: &str) {
+        errors.push(FieldError::invalid(&self.path, &quoted(self.text()), why));
+    }
+
+    /// Says that the value is missing.
+    pub fn required(&self, errors: &mut Errors, why: &str) {
+        errors.push(FieldError::required(&self.path, why));
+    }
+
+    /// Says that the value may not be there.
+    pub fn forbidden(&self, errors: &mut Errors, why: &str) {
+        errors.push(FieldError::forbidden(&self.path, why));
+    }
+
+    /// Says that the value stands twice.
+    pub fn duplicate(&self, errors: &mut Errors) {
+        errors.push(FieldError::duplicate(&self.path, &self.shown()));
+    }
+
+    /// Says what must be there and is not. Answers whether it is there.
+    pub fn need(&self, errors: &mut Errors) -> bool {
+        if self.is_empty() {
+            self.required(errors, "");
+            return false;
+        }
+        true
+    }
+
+    /// Checks the syntax of the text.
+    pub fn syntax(&self, errors: &mut Errors, check: fn(&str) -> Vec<String>) {
+        meta::texts(errors, &self.path, self.text(), check(self.text()));
+    }
+
+    /// Checks the syntax of the text if there is one.
+    pub fn syntax_if_set(&self, errors: &mut Errors, check: fn(&str) -> Vec<String>) {
+        if !self.text().is_empty() {
+            self.syntax(errors, check);
+        }
+    }
+
+    /// Checks that the text is there and has the syntax.
+    pub fn need_syntax(&self, errors: &mut Errors, check: fn(&str) -> Vec<String>) {
+        if self.need(errors) {
+            self.syntax(errors, check);
+        }
+    }
+
+    /// Checks that the text is one of some.
+    pub fn one_of(&self, errors: &mut Errors, words: &[&str]) {
+        if !words.contains(&self.text()) {
+            errors.push(FieldError::not_supported(&self.path, &quoted(self.text()), words));
+        }
+    }
+
+    /// Checks that the text is there and one of some.
+    pub fn need_one_of(&self, errors: &mut Errors, words: &[&str]) {
+        if self.need(errors) {
+            self.one_of(errors, words);
+        }
+    }
+
+    /// Checks that the text, if there is one, is one of some.
+    pub fn one_of_if_set(&self, errors: &mut Errors, words: &[&str]) {
+        if self.is_set() {
+            self.one_of(errors, words);
+        }
+    }
+
+    /// Checks that the number is not below 0.
+    pub fn not_negative(&self, errors: &mut Errors) {
+        if self.number() < 0 {
+            self.invalid(errors, "must be greater than or equal to 0");
+        }
+    }
+
+    /// Checks that the number is above 0.
+    pub fn positive(&self, errors: &mut Errors) {
+        if self.number() <= 0 {
+            errors.push(FieldError::invalid(
+                &self.path,
+                &self.number().to_string(),
+                "must be greater than 0",
+            ));
+        }
+    }
+
+    /// Checks the bounds of the number.
+    pub fn in_range(&self, errors: &mut Errors, lowest: i64, highest: i64) {
+        for wrong in names::in_range(self.number(), lowest, highest) {
+            errors.push(FieldError::invalid(&self.path, &self.number().to_string(), &wrong));
+        }
+    }
+
+    /// Checks the number of a port.
+    pub fn port(&self, errors: &mut Errors) {
+        self.in_range(errors, 1, 65_535);
+    }
+
+    /// Checks the number or the name of a port.
+    pub fn port_or_name(&self, errors: &mut Errors) {
+        if self.value.as_str().is_some() {
+            self.syntax(errors, names::port_name);
+        } else {
+            self.port(errors);
+        }
+    }
+
+    /// Checks that a value is what it was.
+    pub fn unchanged(&self, old: &Node<'_>, errors: &mut Errors) {
+        if !same(Some(self.value), Some(old.value)) {
+            self.invalid(errors, IMMUTABLE);
+        }
+    }
+}
+
+/// A value as messages print it: text in quotes, numbers bare, the rest in a short form of the API's own language.
+pub fn shown(value: &Value) -> String {
+    match value {
+        Value::Null => "null".to_owned(),
+        Value::Bool(truth) => truth.to_string(),
+        Value::Int(number) => number.to_string(),
+        Value::Float(number) => number.to_string(),
+        Value::String(text) => quoted(text),
+        Value::Array(items) if items.iter().all(|item| item.as_str().is_some()) => {
+            let items: Vec<String> = items.iter().map(shown).collect();
+            format!("[]string{{{}}}", items.join(", "))
+        }
+        Value::Array(items) => format!("[]{{{}}}", items.iter().map(shown).collect::<Vec<_>>().join(", ")),
+        Value::Object(fields) => {
+            let fields: Vec<String> =
+                fields.iter().map(|(key, value)| format!("{key}:{}", shown(value))).collect();
+            format!("{{{}}}", fields.join(", "))
+        }
+    }
+}
+
+/// A map of texts as messages print it.
+pub fn shown_map(map: Option<&Value>) -> String {
+    let Some(fields) = map.and_then(Value::fields).filter(|fields| !fields.is_empty()) else {
+        return "map[string]string(nil)".to_owned();
+    };
+    let fields: Vec<String> =
+        fields.iter().map(|(key, value)| format!("{}:{}", quoted(key), shown(value))).collect();
+    format!("map[string]string{{{}}}", fields.join(", "))
+}
+
+/// Whether two values mean the same: what is absent equals what has no content, and amounts are compared as such
+/// already because they are in canonical form.
+pub fn same(one: Option<&Value>, other: Option<&Value>) -> bool {
+    match (one.unwrap_or(&ABSENT), other.unwrap_or(&ABSENT)) {
+        (Value::Object(one), Value::Object(other)) => {
+            one.iter().all(|(key, value)| same(Some(value), other.get(key)))
+                && other.iter().all(|(key, value)| one.contains_key(key) || is_void(value))
+        }
+        (Value::Array(one), Value::Array(other)) => {
+            one.len() == other.len() && one.iter().zip(other).all(|(one, other)| same(Some(one), Some(other)))
+        }
+        (one, other) => one == other || (is_void(one) && is_void(other)),
+    }
+}
+
+fn is_void(value: &Value) -> bool {
+    match value {
+        Value::Null => true,
+        Value::Array(items) => items.is_empty(),
+        Value::Object(fields) => fields.values().all(is_void),
+        _ => false,
+    }
+}
+
+/// Sets a field that is absent.
+pub fn fill(object: &mut Value, field: &str, value: impl Into<Value>) {
+    if object.get(field).is_none() {
+        object.set(field, value);
+    }
+}
+
+/// Sets a text that is absent or empty.
+pub fn fill_text(object: &mut Value, field: &str, text: &str) {
+    if object.str(field).is_empty() {
+        object.set(field, text);
+    }
+}
+
+/// The items of a list for writing.
+pub fn items_mut<'a>(object: &'a mut Value, field: &str) -> &'a mut [Value] {
+    match object.get_mut(field) {
+        Some(Value::Array(items)) => items,
+        _ => &mut [],
+    }
+}
+
+/// The field for writing, if there is one that is no null.
+pub fn present_mut<'a>(object: &'a mut Value, field: &str) -> Option<&'a mut Value> {
+    object.get_mut(field).filter(|value| !value.is_null())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing::{object, said};
+    use super::*;
+
+    #[test]
+    fn what_has_no_content_equals_what_is_absent() {
+        let table = [
+            (r#"{"a":[]}"#, "{}", true),
+            (r#"{"a":{"b":{}}}"#, "{}", true),
+            (r#"{"a":null}"#, "{}", true),
+            (r#"{"a":0}"#, "{}", false),
+            (r#"{"a":[1]}"#, r#"{"a":[1,2]}"#, false),
+            (r#"{"a":{"b":1}}"#, r#"{"a":{"b":1,"c":2}}"#, false),
+        ];
+        for (one, other, wanted) in table {
+            let (one, other) = (object(one), object(other));
+            assert_eq!(same(Some(&one), Some(&other)), wanted, "{one:?} {other:?}");
+            assert_eq!(same(Some(&other), Some(&one)), wanted, "{other:?} {one:?}");
+        }
+    }
+
+    #[test]
+    fn nodes_know_where_they_are() {
+        let value = object(r#"{"spec":{"a":[{"b":"X"}],"m":{"k":"v"},"n":-1}}"#);
+        let mut errors = Errors::new();
+        for item in Node::of(&value, "spec").child("a").items() {
+            item.child("b").one_of(&mut errors, &["A"]);
+            item.child("c").need(&mut errors);
+        }
+        for (_, entry) in Node::of(&value, "spec").child("m").entries() {
+            entry.invalid(&mut errors, "bad");
+        }
+        Node::of(&value, "spec").child("n").not_negative(&mut errors);
+        assert_eq!(
+            said(&errors),
+            [
+                "spec.a[0].b: Unsupported value: \"X\": supported values: \"A\"",
+                "spec.a[0].c: Required value",
+                "spec.m[k]: Invalid value: \"v\": bad",
+                "spec.n: Invalid value: -1: must be greater than or equal to 0",
+            ]
+        );
+    }
+
+    #[test]
+    fn maps_are_printed_with_their_type() {
+        assert_eq!(shown_map(None), "map[string]string(nil)");
+        assert_eq!(
+            shown_map(Some(&object(r#"{"b":"2","a":"1"}"#))),
+            r#"map[string]string{"a":"1", "b":"2"}"#
+        );
+    }
+}

@@ -1,0 +1,204 @@
+//! Where pods want to run: affinities and how they spread.
+
+use crate::api::field::{FieldError, quoted};
+use crate::api::kinds::Errors;
+use crate::api::kinds::check::Node;
+use crate::api::kinds::selector;
+use crate::api::names;
+
+const REQUIRED: &str = "requiredDuringSchedulingIgnoredDuringExecution";
+const PREFERRED: &str = "preferredDuringSchedulingIgnoredDuringExecution";
+
+/// Checks the affinity of a pod to nodes and other pods.
+pub fn validate(affinity: &Node<'_>, errors: &mut Errors) {
+    let nodes = affinity.child("nodeAffinity");
+    if nodes.child(REQUIRED).is_set() {
+        node_selector(&nodes.child(REQUIRED), errors);
+    }
+    for term in nodes.child(PREFERRED).items() {
+        weight(&term, errors);
+        node_term(&term.child("preference"), errors);
+    }
+    for kind in ["podAffinity", "podAntiAffinity"] {
+        let pods = affinity.child(kind);
+        for term in pods.child(REQUIRED).items() {
+            pod_term(&term, errors);
+        }
+        for term in pods.child(PREFERRED).items() {
+            weight(&term, errors);
+            pod_term(&term.child("podAffinityTerm"), errors);
+        }
+    }
+}
+
+fn weight(term: &Node<'_>, errors: &mut Errors) {
+    let weight = term.child("weight").number();
+    if !(1..=100).contains(&weight) {
+        let path = term.child("weight").path;
+        errors.push(FieldError::invalid(&path, &weight.to_string(), "must be in the range 1-100"));
+    }
+}
+
+/// Checks a selector of nodes.
+pub fn node_selector(selector: &Node<'_>, errors: &mut Errors) {
+    let terms = selector.child("nodeSelectorTerms");
+    if terms.is_empty() {
+        terms.required(errors, "must have at least one node selector term");
+    }
+    for term in terms.items() {
+        node_term(&term, errors);
+    }
+}
+
+fn node_term(term: &Node<'_>, errors: &mut Errors) {
+    for requirement in term.child("matchExpressions").items() {
+        let values = requirement.child("values");
+        match requirement.child("operator").text() {
+            "In" | "NotIn" if values.is_empty() => {
+                values.required(errors, "must be specified when `operator` is 'In' or 'NotIn'");
+            }
+            "Exists" | "DoesNotExist" if !values.is_empty() => {
+                values
+                    .forbidden(errors, "may not be specified when `operator` is 'Exists' or 'DoesNotExist'");
+            }
+            "Gt" | "Lt" if values.len() != 1 => {
+                values.required(errors, "must be specified single value when `operator` is 'Lt' or 'Gt'");
+            }
+            "In" | "NotIn" | "Exists" | "DoesNotExist" | "Gt" | "Lt" => {}
+            _ => requirement.child("operator").invalid_text(errors, "not a valid selector operator"),
+        }
+        requirement.child("key").syntax(errors, names::qualified_name);
+    }
+    for requirement in term.child("matchFields").items() {
+        let values = requirement.child("values");
+        match requirement.child("operator").text() {
+            "In" | "NotIn" if values.len() == 1 => {}
+            "In" | "NotIn" => {
+                let wrong =
+                    "must be only one value when `operator` is 'In' or 'NotIn' for node field selector";
+                values.required(errors, wrong);
+            }
+            _ => requirement.child("operator").invalid_text(errors, "not a valid selector operator"),
+        }
+        if requirement.child("key").text() == "metadata.name" {
+            for value in values.items() {
+                value.syntax(errors, names::dns_subdomain);
+            }
+        } else {
+            requirement.child("key").invalid_text(errors, "not a valid field selector key");
+        }
+    }
+}
+
+fn pod_term(term: &Node<'_>, errors: &mut Errors) {
+    selector::validate(&term.child("labelSelector"), errors);
+    selector::validate(&term.child("namespaceSelector"), errors);
+    for namespace in term.child("namespaces").items() {
+        Node { value: namespace.value, path: term.child("namespace").path }.syntax(errors, names::dns_label);
+    }
+    let key = term.child("topologyKey");
+    if key.is_empty() {
+        key.required(errors, "can not be empty");
+    }
+    key.syntax(errors, names::qualified_name);
+}
+
+/// Checks how pods are spread.
+pub fn spread(list: &Node<'_>, errors: &mut Errors) {
+    let all: Vec<Node<'_>> = list.items().collect();
+    for (index, constraint) in all.iter().enumerate() {
+        constraint.child("maxSkew").positive(errors);
+        let (key, action) = (constraint.child("topologyKey"), constraint.child("whenUnsatisfiable"));
+        if key.is_empty() {
+            key.required(errors, "can not be empty");
+        }
+        action.one_of(errors, &["DoNotSchedule", "ScheduleAnyway"]);
+        let again = all.iter().skip(index + 1).any(|other| {
+            other.child("topologyKey").text() == key.text()
+                && other.child("whenUnsatisfiable").text() == action.text()
+        });
+        if again {
+            let path = constraint.child("{topologyKey, whenUnsatisfiable}").path;
+            let pair = quoted(&format!("{{{}, {}}}", key.text(), action.text()));
+            errors.push(FieldError::duplicate(&path, &pair));
+        }
+        let domains = constraint.child("minDomains");
+        if domains.is_set() {
+            domains.positive(errors);
+            if action.text() != "DoNotSchedule" {
+                let wrong = "can only use minDomains if whenUnsatisfiable=DoNotSchedule, not ";
+                domains.invalid(errors, &format!("{wrong}{}", action.text()));
+            }
+        }
+        for policy in ["nodeAffinityPolicy", "nodeTaintsPolicy"] {
+            constraint.child(policy).one_of_if_set(errors, &["Honor", "Ignore"]);
+        }
+        selector::validate(&constraint.child("labelSelector"), errors);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::super::testing::{each_refused, object};
+    use super::*;
+
+    #[test]
+    fn each_rule_of_affinity_refuses() {
+        let base = object(&format!(
+            r#"{{"a":{{"nodeAffinity":{{"{REQUIRED}":{{"nodeSelectorTerms":[{{"matchExpressions":[
+                    {{"key":"k","operator":"In","values":["v"]}}],
+                    "matchFields":[{{"key":"metadata.name","operator":"In","values":["n"]}}]}}]}},
+                "{PREFERRED}":[{{"weight":1,"preference":{{}}}}]}},
+              "podAffinity":{{"{REQUIRED}":[{{"topologyKey":"z"}}]}}}}}}"#
+        ));
+        let at = |rest: &str| format!("a.nodeAffinity.{REQUIRED}.{rest}");
+        let expression = |field: &str| at(&format!("nodeSelectorTerms.0.matchExpressions.0.{field}"));
+        let fields = |field: &str| at(&format!("nodeSelectorTerms.0.matchFields.0.{field}"));
+        let (terms, values, operator, key) =
+            (at("nodeSelectorTerms"), expression("values"), expression("operator"), expression("key"));
+        let (field_values, field_key) = (fields("values"), fields("key"));
+        let weight = format!("a.nodeAffinity.{PREFERRED}.0.weight");
+        let topology = format!("a.podAffinity.{REQUIRED}.0.topologyKey");
+        each_refused(
+            &base,
+            |object, errors| validate(&Node::of(object, "a"), errors),
+            &[
+                (&terms, "[]", "Required value: must have at least one node selector term"),
+                (&values, "[]", "must be specified when `operator` is 'In' or 'NotIn'"),
+                (&operator, r#""Exists""#, "may not be specified when `operator` is 'Exists'"),
+                (&operator, r#""X""#, "not a valid selector operator"),
+                (&key, r#""-""#, "name part must consist of"),
+                (&field_values, "[]", "must be only one value"),
+                (&field_key, r#""x""#, "not a valid field selector key"),
+                (&weight, "0", "must be in the range 1-100"),
+                (&topology, r#""-""#, "topologyKey: Invalid value"),
+            ],
+        );
+    }
+
+    #[test]
+    fn each_rule_of_spreading_refuses() {
+        let base = object(
+            r#"{"s":[{"maxSkew":1,"topologyKey":"z","whenUnsatisfiable":"DoNotSchedule","minDomains":1}]}"#,
+        );
+        each_refused(
+            &base,
+            |object, errors| spread(&Node::of(object, "s"), errors),
+            &[
+                ("s.0.maxSkew", "0", "s[0].maxSkew: Invalid value: 0: must be greater than 0"),
+                ("s.0.topologyKey", "null", "s[0].topologyKey: Required value: can not be empty"),
+                ("s.0.minDomains", "0", "must be greater than 0"),
+                ("s.0.whenUnsatisfiable", r#""ScheduleAnyway""#, "can only use minDomains if"),
+                ("s.0.nodeTaintsPolicy", r#""X""#, "supported values: \"Honor\", \"Ignore\""),
+            ],
+        );
+        let one = r#"{"maxSkew":1,"topologyKey":"z","whenUnsatisfiable":"DoNotSchedule"}"#;
+        let twice = object(&format!(r#"{{"s":[{one},{one}]}}"#));
+        let mut errors = Errors::new();
+        spread(&Node::of(&twice, "s"), &mut errors);
+        assert_eq!(
+            errors[0].to_string(),
+            "s[0].{topologyKey, whenUnsatisfiable}: Duplicate value: \"{z, DoNotSchedule}\""
+        );
+    }
+}

@@ -1,0 +1,252 @@
+//! ConfigMaps and Secrets.
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+
+use crate::api::field::{FieldError, Path};
+use crate::api::kinds::check::{Node, fill_text, same};
+use crate::api::kinds::{Errors, Occasion};
+use crate::api::meta::{self, IMMUTABLE};
+use crate::api::names;
+use crate::api::value::Value;
+
+/// What the values of one object may weigh together.
+const MOST_BYTES: usize = 1 << 20;
+const SEALED: &str = "field is immutable when `immutable` is set";
+const ACCOUNT_ANNOTATION: &str = "kubernetes.io/service-account.name";
+
+/// The bytes that a text in base64 stands for, without decoding it.
+fn decoded_length(text: &str) -> usize {
+    let padding = text.bytes().rev().take_while(|byte| *byte == b'=').count();
+    (text.len() / 4 * 3).saturating_sub(padding)
+}
+
+/// Checks a ConfigMap.
+pub fn validate_config_map(object: &Value, errors: &mut Errors) {
+    let (data, binary) = (Node::of(object, "data"), Node::of(object, "binaryData"));
+    let mut bytes = 0;
+    for (key, entry) in data.entries() {
+        meta::texts(errors, &entry.path, key, names::config_key(key));
+        if binary.value.get(key).is_some() {
+            meta::texts(errors, &entry.path, key, vec!["duplicate of key present in binaryData".to_owned()]);
+        }
+        bytes += entry.text().len();
+    }
+    for (key, entry) in binary.entries() {
+        meta::texts(errors, &entry.path, key, names::config_key(key));
+        bytes += decoded_length(entry.text());
+    }
+    if bytes > MOST_BYTES {
+        errors.push(FieldError::too_long(&Path::root(), MOST_BYTES));
+    }
+}
+
+/// Checks a changed ConfigMap.
+pub fn validate_config_map_update(new: &Value, old: &Value, errors: &mut Errors) {
+    sealed(new, old, &["data", "binaryData"], errors);
+    validate_config_map(new, errors);
+}
+
+/// What was sealed once stays as it is.
+fn sealed(new: &Value, old: &Value, fields: &[&str], errors: &mut Errors) {
+    let is_sealed = |object| Node::of(object, "immutable").is_true();
+    if !is_sealed(old) {
+        return;
+    }
+    if !is_sealed(new) {
+        errors.push(FieldError::forbidden(&Path::new("immutable"), SEALED));
+    }
+    for field in fields {
+        if !same(new.get(field), old.get(field)) {
+            errors.push(FieldError::forbidden(&Path::new(field), SEALED));
+        }
+    }
+}
+
+/// Text that a client wrote plainly becomes data, and a secret without a type is opaque.
+pub fn default_secret(secret: &mut Value) {
+    fill_text(secret, "type", "Opaque");
+    let Some(plain) = secret.remove("stringData") else { return };
+    for (key, text) in plain.fields().into_iter().flatten() {
+        let encoded = STANDARD.encode(text.as_str().unwrap_or_default());
+        secret.entry("data").set(key, encoded);
+    }
+}
+
+/// A secret that does not say its type keeps it.
+pub fn prepare_secret_update(new: &mut Value, old: &Value, _: &Occasion<'_>) {
+    if new.str("type").is_empty() {
+        meta::copy(new, old, "type");
+    }
+}
+
+/// Checks a Secret.
+pub fn validate_secret(secret: &Value, errors: &mut Errors) {
+    let data = Node::of(secret, "data");
+    let mut bytes = 0;
+    for (key, entry) in data.entries() {
+        meta::texts(errors, &entry.path, key, names::config_key(key));
+        bytes += decoded_length(entry.text());
+    }
+    if bytes > MOST_BYTES {
+        errors.push(FieldError::too_long(&data.path, MOST_BYTES));
+    }
+    let has = |key: &str| data.value.fields().is_some_and(|fields| fields.contains_key(key));
+    let mut missing = |key: &str| errors.push(FieldError::required(&data.path.key(key), ""));
+    match secret.str("type") {
+        "kubernetes.io/service-account-token" => {
+            let account = meta::of(secret).get("annotations").map_or("", |all| all.str(ACCOUNT_ANNOTATION));
+            if account.is_empty() {
+                let path = Path::new("metadata").child("annotations").key(ACCOUNT_ANNOTATION);
+                errors.push(FieldError::required(&path, ""));
+            }
+        }
+        "kubernetes.io/dockercfg" => docker_config(&data, ".dockercfg", errors),
+        "kubernetes.io/dockerconfigjson" => docker_config(&data, ".dockerconfigjson", errors),
+        "kubernetes.io/basic-auth" if !has("username") && !has("password") => {
+            missing("username");
+            missing("password");
+        }
+        "kubernetes.io/ssh-auth" if data.child("ssh-privatekey").is_empty() => missing("ssh-privatekey"),
+        "kubernetes.io/tls" => {
+            for key in ["tls.crt", "tls.key"].into_iter().filter(|key| !has(key)) {
+                missing(key);
+            }
+        }
+        _ => {}
+    }
+}
+
+fn docker_config(data: &Node<'_>, key: &str, errors: &mut Errors) {
+    let path = data.path.key(key);
+    let Some(text) = data.value.get(key).and_then(Value::as_str) else {
+        errors.push(FieldError::required(&path, ""));
+        return;
+    };
+    let bytes = STANDARD.decode(text).unwrap_or_default();
+    let parsed: Result<std::collections::BTreeMap<String, serde_json::Value>, _> =
+        serde_json::from_slice(&bytes);
+    if parsed.is_err() {
+        errors.push(FieldError::invalid(&path, "\"<secret contents redacted>\"", &json_error(&bytes)));
+    }
+}
+
+/// Why bytes are no JSON object, in the words that clients know for the common cases.
+fn json_error(bytes: &[u8]) -> String {
+    let text = bytes.trim_ascii_start();
+    let Some(first) = text.first() else { return "unexpected end of JSON input".to_owned() };
+    for word in ["null", "true", "false"].into_iter().filter(|word| word.as_bytes().first() == Some(first)) {
+        for (index, wanted) in word.bytes().enumerate() {
+            match text.get(index) {
+                None => return "unexpected end of JSON input".to_owned(),
+                Some(found) if *found != wanted => {
+                    let (found, wanted) = (char::from(*found), char::from(wanted));
+                    return format!("invalid character '{found}' in literal {word} (expecting '{wanted}')");
+                }
+                Some(_) => {}
+            }
+        }
+    }
+    if !b"{[\"tfn-0123456789".contains(first) {
+        return format!("invalid character '{}' looking for beginning of value", char::from(*first));
+    }
+    "json: cannot unmarshal value into Go value of type map[string]interface {}".to_owned()
+}
+
+/// Checks a changed Secret.
+pub fn validate_secret_update(new: &Value, old: &Value, errors: &mut Errors) {
+    if new.str("type") != old.str("type") {
+        Node::of(new, "type").invalid_text(errors, IMMUTABLE);
+    }
+    sealed(new, old, &["data"], errors);
+    validate_secret(new, errors);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::super::testing::{each_change_refused, each_refused, object, said};
+    use super::*;
+
+    #[test]
+    fn each_rule_of_a_config_map_refuses() {
+        let base = object(r#"{"data":{"a":"1"},"binaryData":{"b":"AA=="},"immutable":true}"#);
+        each_refused(
+            &base,
+            validate_config_map,
+            &[
+                ("data.b", r#""x""#, "data[b]: Invalid value: \"b\": duplicate of key present in binaryData"),
+                (
+                    "data",
+                    r#"{"bad key":"1"}"#,
+                    "data[bad key]: Invalid value: \"bad key\": a valid config key",
+                ),
+                ("binaryData", r#"{"..":"AA=="}"#, "binaryData[..]: Invalid value: \"..\": must not be '..'"),
+            ],
+        );
+        each_change_refused(
+            &base,
+            validate_config_map_update,
+            &[
+                ("data.a", r#""2""#, "data: Forbidden: field is immutable when `immutable` is set"),
+                ("binaryData", "null", "binaryData: Forbidden"),
+                ("immutable", "false", "immutable: Forbidden"),
+            ],
+        );
+        let mut large = Value::object();
+        large.entry("data").set("a", "x".repeat(MOST_BYTES + 1));
+        let mut errors = Errors::new();
+        validate_config_map(&large, &mut errors);
+        assert_eq!(said(&errors), ["Too long: may not be more than 1048576 bytes"]);
+    }
+
+    #[test]
+    fn each_type_of_secret_has_its_keys() {
+        let table: [(&str, &[&str]); 7] = [
+            (r#"{"type":"Opaque"}"#, &[]),
+            (
+                r#"{"type":"kubernetes.io/tls"}"#,
+                &["data[tls.crt]: Required value", "data[tls.key]: Required value"],
+            ),
+            (r#"{"type":"kubernetes.io/ssh-auth"}"#, &["data[ssh-privatekey]: Required value"]),
+            (
+                r#"{"type":"kubernetes.io/basic-auth"}"#,
+                &["data[username]: Required value", "data[password]: Required value"],
+            ),
+            (r#"{"type":"kubernetes.io/dockercfg"}"#, &["data[.dockercfg]: Required value"]),
+            (
+                r#"{"type":"kubernetes.io/service-account-token"}"#,
+                &["metadata.annotations[kubernetes.io/service-account.name]: Required value"],
+            ),
+            (r#"{"type":"kubernetes.io/dockerconfigjson","data":{".dockerconfigjson":"e30="}}"#, &[]),
+        ];
+        for (secret, wanted) in table {
+            let mut errors = Errors::new();
+            validate_secret(&object(secret), &mut errors);
+            assert_eq!(said(&errors), wanted, "{secret}");
+        }
+        each_refused(
+            &object(r#"{"type":"kubernetes.io/dockercfg","data":{".dockercfg":"e30="}}"#),
+            validate_secret,
+            &[
+                ("data", r#"{".dockercfg":"eA=="}"#, "<secret contents redacted>\": invalid character 'x'"),
+                ("data", r#"{".dockercfg":"bm8="}"#, "invalid character 'o' in literal null (expecting 'u')"),
+                ("data.k k", r#""""#, "data[k k]: Invalid value: \"k k\""),
+            ],
+        );
+        each_change_refused(
+            &object(r#"{"type":"a/b","immutable":true}"#),
+            validate_secret_update,
+            &[
+                ("type", r#""x/y""#, "type: Invalid value: \"x/y\": field is immutable"),
+                ("data", r#"{"a":"AA=="}"#, "data: Forbidden: field is immutable when `immutable` is set"),
+            ],
+        );
+    }
+
+    #[test]
+    fn plain_text_becomes_data() {
+        let mut secret = object(r#"{"stringData":{"a":"x","b":"y"},"data":{"a":"AA=="}}"#);
+        default_secret(&mut secret);
+        assert_eq!(secret, object(r#"{"type":"Opaque","data":{"a":"eA==","b":"eQ=="}}"#));
+    }
+}

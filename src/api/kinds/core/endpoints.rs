@@ -1,0 +1,130 @@
+//! Endpoints, and the addresses that may be one.
+
+use std::net::IpAddr;
+
+use crate::api::kinds::Errors;
+use crate::api::kinds::check::{Node, fill_text, items_mut, same};
+use crate::api::names;
+use crate::api::value::Value;
+
+/// The defaults of endpoints.
+pub fn default(endpoints: &mut Value) {
+    for subset in items_mut(endpoints, "subsets") {
+        for port in items_mut(subset, "ports") {
+            fill_text(port, "protocol", "TCP");
+        }
+    }
+}
+
+/// Checks that an address can be reached from elsewhere.
+pub fn endpoint_ip(address: &Node<'_>, errors: &mut Errors) {
+    let Some(ip) = names::parse_ip(address.text()) else {
+        address.invalid_text(errors, "must be a valid IP address");
+        return;
+    };
+    let (link_local, link_local_multicast) = match ip {
+        IpAddr::V4(ip) => (ip.is_link_local(), ip.octets().starts_with(&[224, 0, 0])),
+        IpAddr::V6(ip) => {
+            (ip.is_unicast_link_local(), matches!(ip.segments(), [first, ..] if first & 0xff0f == 0xff02))
+        }
+    };
+    if ip.is_unspecified() {
+        address.invalid(errors, &format!("may not be unspecified ({})", address.text()));
+    }
+    if ip.is_loopback() {
+        address.invalid(errors, "may not be in the loopback range (127.0.0.0/8, ::1/128)");
+    }
+    if link_local {
+        address.invalid(errors, "may not be in the link-local range (169.254.0.0/16, fe80::/10)");
+    }
+    if link_local_multicast {
+        address.invalid(errors, "may not be in the link-local multicast range (224.0.0.0/24, ff02::/10)");
+    }
+}
+
+/// Checks endpoints.
+pub fn validate(endpoints: &Value, errors: &mut Errors) {
+    for subset in Node::of(endpoints, "subsets").items() {
+        let lists = [subset.child("addresses"), subset.child("notReadyAddresses")];
+        if lists.iter().all(Node::is_empty) {
+            subset.required(errors, "must specify `addresses` or `notReadyAddresses`");
+        }
+        for address in lists.iter().flat_map(Node::items) {
+            address.child("ip").syntax(errors, names::ip_address);
+            address.child("hostname").syntax_if_set(errors, names::dns_label);
+            if address.child("nodeName").is_set() {
+                address.child("nodeName").syntax(errors, names::dns_subdomain);
+            }
+            endpoint_ip(&address.child("ip"), errors);
+        }
+        let ports = subset.child("ports");
+        for port in ports.items() {
+            let name = port.child("name");
+            if ports.len() > 1 && name.is_empty() {
+                name.required(errors, "");
+            }
+            name.syntax_if_set(errors, names::dns_label);
+            port.child("port").port(errors);
+            port.child("protocol").need_one_of(errors, &["SCTP", "TCP", "UDP"]);
+            if port.child("appProtocol").is_set() {
+                port.child("appProtocol").syntax(errors, names::qualified_name);
+            }
+        }
+    }
+}
+
+/// Checks changed endpoints. What was there already is not complained about.
+pub fn validate_update(new: &Value, old: &Value, errors: &mut Errors) {
+    if !same(new.get("subsets"), old.get("subsets")) {
+        validate(new, errors);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::super::testing::{each_refused, object, said};
+    use super::*;
+
+    #[test]
+    fn each_rule_of_endpoints_refuses() {
+        let base = object(
+            r#"{"subsets":[{"addresses":[{"ip":"10.0.0.1","hostname":"h"}],"ports":[{"port":80,"protocol":"TCP"}]}]}"#,
+        );
+        each_refused(
+            &base,
+            validate,
+            &[
+                ("subsets.0.addresses", "[]", "subsets[0]: Required value: must specify `addresses` or"),
+                ("subsets.0.addresses.0.ip", r#""127.0.0.1""#, "may not be in the loopback range"),
+                ("subsets.0.addresses.0.ip", r#""169.254.1.1""#, "may not be in the link-local range"),
+                (
+                    "subsets.0.addresses.0.ip",
+                    r#""224.0.0.1""#,
+                    "may not be in the link-local multicast range",
+                ),
+                ("subsets.0.addresses.0.ip", r#""0.0.0.0""#, "may not be unspecified (0.0.0.0)"),
+                ("subsets.0.addresses.0.hostname", r#""a.b""#, "must not contain dots"),
+                ("subsets.0.ports.0.port", "0", "subsets[0].ports[0].port: Invalid value: 0"),
+                ("subsets.0.ports.0.protocol", r#""X""#, "subsets[0].ports[0].protocol: Unsupported value"),
+                (
+                    "subsets.0.ports",
+                    r#"[{"name":"a","port":1,"protocol":"TCP"},{"port":2,"protocol":"TCP"}]"#,
+                    "ports[1].name: Required value",
+                ),
+            ],
+        );
+        let mut errors = Errors::new();
+        let nope = object(r#"{"subsets":[{"addresses":[{"ip":"nope"}]}]}"#);
+        validate(&nope, &mut errors);
+        assert_eq!(
+            said(&errors),
+            [
+                "subsets[0].addresses[0].ip: Invalid value: \"nope\": must be a valid IP address, (e.g. 10.9.8.7 or 2001:db8::ffff)",
+                "subsets[0].addresses[0].ip: Invalid value: \"nope\": must be a valid IP address",
+            ]
+        );
+        errors.clear();
+        validate_update(&nope, &nope, &mut errors);
+        assert_eq!(errors, []);
+    }
+}

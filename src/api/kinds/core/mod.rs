@@ -1,0 +1,21 @@
+//! The kinds of the core group.
+
+pub mod affinity;
+pub mod config;
+pub mod container;
+pub mod endpoints;
+pub mod event;
+pub mod limits;
+pub mod namespace;
+pub mod node;
+pub mod pod;
+pub mod pod_default;
+pub mod pod_spec;
+pub mod probe;
+pub mod replication;
+pub mod resources;
+pub mod service;
+pub mod service_account;
+pub mod template;
+pub mod volume;
+pub mod volume_claim;

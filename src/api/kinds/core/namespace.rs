@@ -1,0 +1,114 @@
+//! Namespaces.
+
+use crate::api::field::{FieldError, Path, quoted};
+use crate::api::kinds::check::Node;
+use crate::api::kinds::{Errors, Occasion};
+use crate::api::value::Value;
+use crate::api::words::{NAMESPACE_FINALIZER, NAMESPACE_NAME_LABEL};
+use crate::api::{meta, names};
+
+/// A namespace bears its name as a label, so that selectors can name it.
+pub fn default(namespace: &mut Value) {
+    let name = meta::name(namespace).to_owned();
+    if !name.is_empty() {
+        namespace.entry("metadata").entry("labels").set(NAMESPACE_NAME_LABEL, name);
+    }
+    crate::api::kinds::check::fill_text(namespace.entry("status"), "phase", "Active");
+}
+
+/// A new namespace is active, and is not gone before its contents are.
+pub fn prepare_create(namespace: &mut Value, _: &Occasion<'_>) {
+    default(namespace);
+    let mut status = Value::object();
+    status.set("phase", "Active");
+    namespace.set("status", status);
+    let finalizers = namespace.entry("spec").entry("finalizers");
+    let mut all = finalizers.items().to_vec();
+    if !all.contains(&Value::from(NAMESPACE_FINALIZER)) {
+        all.push(Value::from(NAMESPACE_FINALIZER));
+    }
+    *finalizers = Value::Array(all);
+}
+
+/// The finalizers of the spec change through their own sub-resource alone.
+pub fn prepare_update(new: &mut Value, old: &Value, _: &Occasion<'_>) {
+    meta::copy(new.entry("spec"), old.get("spec").unwrap_or(&Value::Null), "finalizers");
+}
+
+/// Checks a namespace.
+pub fn validate(namespace: &Value, errors: &mut Errors) {
+    let finalizers = Node::of(namespace, "spec").child("finalizers");
+    for finalizer in finalizers.items() {
+        finalizer_name(finalizer.text(), &finalizers.path, errors);
+    }
+}
+
+fn finalizer_name(name: &str, path: &Path, errors: &mut Errors) {
+    meta::texts(errors, path, name, names::qualified_name(name));
+    let known = [NAMESPACE_FINALIZER, meta::ORPHAN_FINALIZER, meta::FOREGROUND_FINALIZER];
+    if !name.contains('/') && !known.contains(&name) {
+        let wrong = "name is neither a standard finalizer name nor is it fully qualified";
+        errors.push(FieldError::invalid(path, &quoted(name), wrong));
+    }
+}
+
+/// Checks a changed namespace.
+pub fn validate_update(new: &Value, _old: &Value, errors: &mut Errors) {
+    validate(new, errors);
+}
+
+/// Checks what the sub-resource `finalize` leaves.
+pub fn validate_finalize(new: &Value, errors: &mut Errors) {
+    for finalizer in Node::of(new, "spec").child("finalizers").items() {
+        finalizer_name(finalizer.text(), &finalizer.path, errors);
+    }
+}
+
+/// The phase says whether the deletion has begun.
+pub fn validate_status(new: &Value, _old: &Value, errors: &mut Errors) {
+    let phase = Node::of(new, "status").child("phase").text();
+    let (wanted, when) =
+        if meta::is_terminating(new) { ("Terminating", "is not empty") } else { ("Active", "is empty") };
+    if phase != wanted {
+        let wrong = format!("may only be '{wanted}' if `deletionTimestamp` {when}");
+        errors.push(FieldError::invalid(&Path::new("status").child("Phase"), &quoted(phase), &wrong));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::super::testing::{NOBODY, each_change_refused, each_refused, object};
+    use super::*;
+
+    #[test]
+    fn a_new_namespace_is_active_labelled_and_finalized() {
+        let mut namespace = object(r#"{"metadata":{"name":"a"},"spec":{"finalizers":["x/y"]}}"#);
+        prepare_create(&mut namespace, &Occasion { now: "", user: &NOBODY });
+        let wanted = object(
+            r#"{"metadata":{"name":"a","labels":{"kubernetes.io/metadata.name":"a"}},
+                "spec":{"finalizers":["x/y","kubernetes"]},"status":{"phase":"Active"}}"#,
+        );
+        assert_eq!(namespace, wanted);
+        each_refused(
+            &namespace,
+            validate,
+            &[(
+                "spec.finalizers",
+                r#"["plain"]"#,
+                "spec.finalizers: Invalid value: \"plain\": name is neither",
+            )],
+        );
+        each_change_refused(
+            &namespace,
+            validate_status,
+            &[(
+                "status.phase",
+                r#""Terminating""#,
+                "status.Phase: Invalid value: \"Terminating\": may only be 'Active' if `deletionTimestamp` is empty",
+            )],
+        );
+        let mut errors = Errors::new();
+        validate_finalize(&object(r#"{"spec":{"finalizers":["a b"]}}"#), &mut errors);
+        assert_eq!(errors[0].path.to_string(), "spec.finalizers[0]");
+    }
+}

@@ -1,0 +1,186 @@
+//! What pods and pod templates get when they do not say it.
+
+use crate::api::kinds::check::{fill, fill_text, items_mut, present_mut};
+use crate::api::value::Value;
+
+const CONTAINER_LISTS: [&str; 3] = ["initContainers", "containers", "ephemeralContainers"];
+
+/// The defaults of a pod.
+pub fn pod(object: &mut Value) {
+    let spec = object.entry("spec");
+    pod_spec(spec);
+    fill(spec, "enableServiceLinks", true);
+    let host_network = spec.get("hostNetwork").and_then(Value::as_bool).unwrap_or_default();
+    for list in ["containers", "initContainers"] {
+        for container in items_mut(spec, list) {
+            request_limits(container);
+            if host_network {
+                open_host_ports(container);
+            }
+        }
+    }
+}
+
+/// The defaults of what a pod and a template share.
+pub fn pod_spec(spec: &mut Value) {
+    fill(spec, "securityContext", Value::object());
+    mirror_service_account(spec);
+    for list in CONTAINER_LISTS {
+        for container in items_mut(spec, list) {
+            if container.str("imagePullPolicy").is_empty() {
+                let policy = pull_policy(container.str("image"));
+                container.set("imagePullPolicy", policy);
+            }
+        }
+    }
+    for volume in items_mut(spec, "volumes") {
+        volume_source(volume);
+    }
+}
+
+/// The defaults of a template that stands in `object`.
+pub fn template(object: &mut Value, field: &str) {
+    if let Some(template) = present_mut(object, field) {
+        pod_spec(template.entry("spec"));
+    }
+}
+
+/// The account has two names for historical reasons; both are always printed.
+fn mirror_service_account(spec: &mut Value) {
+    let account = match (spec.str("serviceAccountName"), spec.str("serviceAccount")) {
+        ("", "") => return,
+        ("", old) => old.to_owned(),
+        (account, _) => account.to_owned(),
+    };
+    spec.set("serviceAccountName", account.clone());
+    spec.set("serviceAccount", account);
+}
+
+/// A volume without a source is an empty directory.
+fn volume_source(volume: &mut Value) {
+    let bare = volume
+        .fields()
+        .is_none_or(|fields| fields.iter().all(|(key, value)| key == "name" || value.is_null()));
+    if bare {
+        volume.set("emptyDir", Value::object());
+    }
+    if let Some(path) = present_mut(volume, "hostPath") {
+        fill(path, "type", "");
+    }
+    if let Some(image) = present_mut(volume, "image") {
+        let policy = pull_policy(image.str("reference"));
+        fill_text(image, "pullPolicy", policy);
+    }
+}
+
+/// What has a limit requests as much, unless it says otherwise.
+fn request_limits(container: &mut Value) {
+    let Some(resources) = present_mut(container, "resources") else { return };
+    let Some(limits) = resources.get("limits").cloned() else { return };
+    let requests = resources.entry("requests");
+    for (name, amount) in limits.fields().into_iter().flatten() {
+        fill(requests, name, amount.clone());
+    }
+}
+
+/// On the host's network a port of the container is a port of the host.
+fn open_host_ports(container: &mut Value) {
+    for port in items_mut(container, "ports") {
+        let number = port.get("containerPort").and_then(Value::as_int).unwrap_or_default();
+        if port.get("hostPort").and_then(Value::as_int).unwrap_or_default() == 0 && number != 0 {
+            port.set("hostPort", number);
+        }
+    }
+}
+
+/// An image that may change under its name is always pulled.
+fn pull_policy(image: &str) -> &'static str {
+    if is_latest(image) { "Always" } else { "IfNotPresent" }
+}
+
+/// Whether the image is the latest of its repository. What cannot be read counts as fixed.
+fn is_latest(image: &str) -> bool {
+    let (named, digest) = match image.split_once('@') {
+        Some((named, digest)) => (named, Some(digest)),
+        None => (image, None),
+    };
+    let start = named.rfind('/').map_or(0, |slash| slash + 1);
+    let (repository, tag) = match named.get(start..).and_then(|last| last.split_once(':')) {
+        Some((last, tag)) => (named.get(..start + last.len()).unwrap_or_default(), Some(tag)),
+        None => (named, None),
+    };
+    let path = match repository.split_once('/') {
+        Some((host, path)) if host.contains(['.', ':']) || host == "localhost" => path,
+        _ => repository,
+    };
+    let readable = |text: &str| {
+        !text.is_empty()
+            && text
+                .bytes()
+                .all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"._-/".contains(&byte))
+    };
+    if !readable(path) {
+        return false;
+    }
+    match (tag, digest) {
+        (Some(tag), _) => tag == "latest",
+        (None, digest) => digest.is_none(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::super::testing::object;
+    use super::*;
+
+    #[test]
+    fn only_what_may_change_is_always_pulled() {
+        let table = [
+            ("img", "Always"),
+            ("img:latest", "Always"),
+            ("reg.example:5000/a/img", "Always"),
+            ("img:1", "IfNotPresent"),
+            ("reg.example:5000/a/img:1", "IfNotPresent"),
+            ("img@sha256:aa", "IfNotPresent"),
+            ("img:latest@sha256:aa", "Always"),
+            ("", "IfNotPresent"),
+            ("UPPER", "IfNotPresent"),
+        ];
+        for (image, wanted) in table {
+            assert_eq!(pull_policy(image), wanted, "{image}");
+        }
+    }
+
+    #[test]
+    fn a_pod_reads_back_with_its_defaults() {
+        let mut found = object(
+            r#"{"spec":{"hostNetwork":true,"serviceAccount":"a","volumes":[{"name":"v"},{"name":"h","hostPath":{"path":"/x"}}],
+                "containers":[{"name":"c","image":"i:1","ports":[{"containerPort":80}],
+                    "resources":{"limits":{"cpu":"1","memory":"1Gi"},"requests":{"cpu":"500m"}}}]}}"#,
+        );
+        pod(&mut found);
+        let wanted = object(
+            r#"{"spec":{"hostNetwork":true,"serviceAccount":"a","serviceAccountName":"a","enableServiceLinks":true,
+                "securityContext":{},
+                "volumes":[{"name":"v","emptyDir":{}},{"name":"h","hostPath":{"path":"/x","type":""}}],
+                "containers":[{"name":"c","image":"i:1","imagePullPolicy":"IfNotPresent",
+                    "ports":[{"containerPort":80,"hostPort":80}],
+                    "resources":{"limits":{"cpu":"1","memory":"1Gi"},"requests":{"cpu":"500m","memory":"1Gi"}}}]}}"#,
+        );
+        assert_eq!(found, wanted);
+        pod(&mut found);
+        assert_eq!(found, wanted, "twice is once");
+    }
+
+    #[test]
+    fn a_template_gets_less_than_a_pod() {
+        let mut found = object(
+            r#"{"template":{"spec":{"containers":[{"name":"c","image":"i","resources":{"limits":{"cpu":"1"}}}]}}}"#,
+        );
+        template(&mut found, "template");
+        let spec = found.at(&["template", "spec"]).unwrap();
+        assert_eq!(spec.get("enableServiceLinks"), None);
+        assert_eq!(spec.get("securityContext"), Some(&Value::object()));
+        assert_eq!(spec.get("containers").unwrap().items()[0].at(&["resources", "requests"]), None);
+    }
+}

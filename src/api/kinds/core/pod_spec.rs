@@ -1,0 +1,401 @@
+//! What pods and pod templates share: the spec as a whole.
+
+use std::collections::BTreeSet;
+
+use super::container::{self, Surroundings};
+use super::volume::Volumes;
+use super::{affinity, resources};
+use crate::api::field::FieldError;
+use crate::api::kinds::Errors;
+use crate::api::kinds::check::Node;
+use crate::api::{meta, names};
+
+const MOST_NAMESERVERS: usize = 3;
+const MOST_SEARCHES: usize = 32;
+const LONGEST_SEARCH_LIST: usize = 2048;
+
+/// Checks the spec of a pod or a template. Pods on the host's network must publish each port under its own number.
+pub fn validate(spec: &Node<'_>, is_pod: bool, errors: &mut Errors) {
+    let volumes = Volumes::validate(&spec.child("volumes"), errors);
+    let restart_policy = spec.child("restartPolicy");
+    let around = Surroundings {
+        volumes: &volumes,
+        grace: spec.child("terminationGracePeriodSeconds").int(),
+        restart_policy: restart_policy.text(),
+    };
+    let (main, init) = (spec.child("containers"), spec.child("initContainers"));
+    container::main(&main, &around, errors);
+    container::init(&init, &main, &around, errors);
+    container::ephemeral(&spec.child("ephemeralContainers"), &main, &init, &around, errors);
+    if spec.child("hostNetwork").is_true() {
+        host_network(&main, is_pod, errors);
+    }
+    restart_policy.one_of_if_set(errors, &["Always", "Never", "OnFailure"]);
+    spec.child("dnsPolicy")
+        .one_of_if_set(errors, &["ClusterFirst", "ClusterFirstWithHostNet", "Default", "None"]);
+    let nodes = spec.child("nodeSelector");
+    meta::validate_labels(Some(nodes.value), &nodes.path, errors);
+    security(spec, errors);
+    affinity::validate(&spec.child("affinity"), errors);
+    dns(spec, errors);
+    for gate in spec.child("readinessGates").items() {
+        gate.child("conditionType").syntax(errors, names::qualified_name);
+    }
+    scheduling_gates(&spec.child("schedulingGates"), errors);
+    affinity::spread(&spec.child("topologySpreadConstraints"), errors);
+    plain_fields(spec, errors);
+}
+
+fn plain_fields(spec: &Node<'_>, errors: &mut Errors) {
+    spec.child("serviceAccountName").syntax_if_set(errors, names::dns_subdomain);
+    spec.child("nodeName").syntax_if_set(errors, names::dns_subdomain);
+    if spec.child("activeDeadlineSeconds").is_set() {
+        spec.child("activeDeadlineSeconds").in_range(errors, 1, i64::from(i32::MAX));
+    }
+    spec.child("hostname").syntax_if_set(errors, names::dns_label);
+    spec.child("subdomain").syntax_if_set(errors, names::dns_label);
+    tolerations(&spec.child("tolerations"), errors);
+    for alias in spec.child("hostAliases").items() {
+        alias.child("ip").syntax(errors, names::ip_address);
+        for name in alias.child("hostnames").items() {
+            name.syntax(errors, names::dns_subdomain);
+        }
+    }
+    spec.child("priorityClassName").syntax_if_set(errors, names::dns_subdomain);
+    if spec.child("runtimeClassName").is_set() {
+        spec.child("runtimeClassName").syntax(errors, names::dns_subdomain);
+    }
+    spec.child("preemptionPolicy").one_of_if_set(errors, &["Never", "PreemptLowerPriority"]);
+    for (resource, entry) in spec.child("overhead").entries() {
+        resources::container_resource(resource, &entry, errors);
+        resources::amount(resource, &entry, errors);
+    }
+    let os = spec.child("os");
+    if os.is_set() {
+        os.child("name").need_one_of(errors, &["linux", "windows"]);
+    }
+}
+
+fn host_network(containers: &Node<'_>, is_pod: bool, errors: &mut Errors) {
+    for container in containers.items() {
+        for port in container.child("ports").items() {
+            let (host, own) = (port.child("hostPort").number(), port.child("containerPort").number());
+            if (is_pod || host != 0) && host != own {
+                let wrong = "must match `containerPort` when `hostNetwork` is true";
+                errors.push(FieldError::invalid(&port.child("hostPort").path, &host.to_string(), wrong));
+            }
+        }
+    }
+}
+
+fn security(spec: &Node<'_>, errors: &mut Errors) {
+    let context = spec.child("securityContext");
+    for field in ["fsGroup", "runAsUser", "runAsGroup"] {
+        if context.child(field).is_set() {
+            context.child(field).in_range(errors, 0, i64::from(i32::MAX));
+        }
+    }
+    for group in context.child("supplementalGroups").items() {
+        group.in_range(errors, 0, i64::from(i32::MAX));
+    }
+    if spec.child("shareProcessNamespace").is_true() && spec.child("hostPID").is_true() {
+        let path = context.child("shareProcessNamespace").path;
+        let wrong = "ShareProcessNamespace and HostPID cannot both be enabled";
+        errors.push(FieldError::invalid(&path, "true", wrong));
+    }
+    context.child("fsGroupChangePolicy").one_of_if_set(errors, &["Always", "OnRootMismatch"]);
+    container::seccomp(&context.child("seccompProfile"), errors);
+    let mut seen = BTreeSet::new();
+    for sysctl in context.child("sysctls").items() {
+        let name = sysctl.child("name");
+        if name.need(errors) && !seen.insert(name.text()) {
+            name.duplicate(errors);
+        }
+    }
+}
+
+fn dns(spec: &Node<'_>, errors: &mut Errors) {
+    let config = spec.child("dnsConfig");
+    let servers = config.child("nameservers");
+    if spec.child("dnsPolicy").text() == "None" {
+        if !config.is_set() {
+            config.required(errors, "must provide `dnsConfig` when `dnsPolicy` is None");
+            return;
+        }
+        if servers.is_empty() {
+            servers.required(errors, "must provide at least one DNS nameserver when `dnsPolicy` is None");
+            return;
+        }
+    }
+    if servers.len() > MOST_NAMESERVERS {
+        servers.invalid(errors, &format!("must not have more than {MOST_NAMESERVERS} nameservers"));
+    }
+    for server in servers.items() {
+        server.syntax(errors, names::ip_address);
+    }
+    let searches = config.child("searches");
+    if searches.len() > MOST_SEARCHES {
+        searches.invalid(errors, &format!("must not have more than {MOST_SEARCHES} search paths"));
+    }
+    let length: usize = searches.items().map(|search| search.text().len() + 1).sum();
+    if length > LONGEST_SEARCH_LIST + 1 {
+        let wrong = format!(
+            "must not have more than {LONGEST_SEARCH_LIST} characters (including spaces) in the search list"
+        );
+        searches.invalid(errors, &wrong);
+    }
+    for option in config.child("options").items() {
+        if option.child("name").is_empty() {
+            option.required(errors, "must not be empty");
+        }
+    }
+}
+
+fn scheduling_gates(list: &Node<'_>, errors: &mut Errors) {
+    let mut seen = BTreeSet::new();
+    for gate in list.items() {
+        let name = gate.child("name").text();
+        meta::texts(errors, &gate.path, name, names::qualified_name(name));
+        if !seen.insert(name) {
+            errors.push(FieldError::duplicate(&gate.path, &crate::api::field::quoted(name)));
+        }
+    }
+}
+
+/// Checks tolerations.
+pub fn tolerations(list: &Node<'_>, errors: &mut Errors) {
+    for toleration in list.items() {
+        let (key, operator, value, effect) = (
+            toleration.child("key"),
+            toleration.child("operator"),
+            toleration.child("value"),
+            toleration.child("effect"),
+        );
+        key.syntax_if_set(errors, names::qualified_name);
+        if key.is_empty() && operator.text() != "Exists" {
+            let wrong =
+                "operator must be Exists when `key` is empty, which means \"match all values and all keys\"";
+            operator.invalid_text(errors, wrong);
+        }
+        if toleration.child("tolerationSeconds").is_set() && effect.text() != "NoExecute" {
+            effect.invalid_text(errors, "effect must be 'NoExecute' when `tolerationSeconds` is set");
+        }
+        let at_operator = crate::api::kinds::check::Node { value: value.value, path: operator.path.clone() };
+        match operator.text() {
+            "" | "Equal" => {
+                let wrong = names::label_value(value.text());
+                if !wrong.is_empty() {
+                    at_operator.invalid_text(errors, &wrong.join(";"));
+                }
+            }
+            "Exists" if !value.is_empty() => {
+                at_operator.invalid_text(errors, "value must be empty when `operator` is 'Exists'");
+            }
+            "Exists" => {}
+            _ => operator.one_of(errors, &["Equal", "Exists"]),
+        }
+        if !effect.is_empty() {
+            effect.one_of(errors, &["NoExecute", "NoSchedule", "PreferNoSchedule"]);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::super::testing::{each_refused, object};
+    use super::*;
+
+    fn base() -> crate::api::value::Value {
+        object(
+            r#"{"spec":{"containers":[{"name":"c","image":"i:1","ports":[{"containerPort":80,"protocol":"TCP"}],
+                "env":[{"name":"E","valueFrom":{"fieldRef":{"apiVersion":"v1","fieldPath":"metadata.name"}}}],
+                "envFrom":[{"secretRef":{"name":"s"}}],
+                "volumeMounts":[{"name":"v","mountPath":"/v"}],"volumeDevices":[{"name":"p","devicePath":"/d"}]}],
+              "initContainers":[{"name":"i","image":"i:1"}],
+              "volumes":[{"name":"v","emptyDir":{}},{"name":"p","persistentVolumeClaim":{"claimName":"c"}}],
+              "restartPolicy":"Always","dnsPolicy":"ClusterFirst","securityContext":{},"terminationGracePeriodSeconds":30,
+              "tolerations":[{"key":"k","operator":"Exists","effect":"NoExecute","tolerationSeconds":1}]}}"#,
+        )
+    }
+
+    fn check(object: &crate::api::value::Value, errors: &mut Errors) {
+        validate(&Node::of(object, "spec"), true, errors);
+    }
+
+    #[test]
+    fn each_rule_of_containers_refuses() {
+        each_refused(
+            &base(),
+            check,
+            &[
+                ("spec.containers", "[]", "spec.containers: Required value"),
+                ("spec.containers.0.name", "null", "spec.containers[0].name: Required value"),
+                ("spec.containers.0.name", r#""A""#, "spec.containers[0].name: Invalid value: \"A\""),
+                ("spec.containers.0.image", "null", "spec.containers[0].image: Required value"),
+                (
+                    "spec.containers.0.terminationMessagePolicy",
+                    r#""X""#,
+                    "\"FallbackToLogsOnError\", \"File\"",
+                ),
+                ("spec.containers.0.imagePullPolicy", r#""X""#, "\"Always\", \"IfNotPresent\", \"Never\""),
+                ("spec.containers.0.restartPolicy", r#""Always""#, "may not be set for non-init containers"),
+                ("spec.containers.0.ports.0.containerPort", "0", "containerPort: Required value"),
+                (
+                    "spec.containers.0.ports.0.containerPort",
+                    "70000",
+                    "must be between 1 and 65535, inclusive",
+                ),
+                ("spec.containers.0.ports.0.hostPort", "70000", "hostPort: Invalid value: 70000"),
+                ("spec.containers.0.ports.0.protocol", r#""X""#, "\"SCTP\", \"TCP\", \"UDP\""),
+                ("spec.containers.0.ports.0.name", r#""-a""#, "must not begin or end with a hyphen"),
+                ("spec.containers.0.env.0.name", "null", "env[0].name: Required value"),
+                ("spec.containers.0.env.0.name", r#""a=b""#, "env[0].name: Invalid value: \"a=b\""),
+                ("spec.containers.0.env.0.value", r#""x""#, "may not be specified when `value` is not empty"),
+                ("spec.containers.0.env.0.valueFrom", r#"{"x":1}"#, "must specify one of: `fieldRef`"),
+                (
+                    "spec.containers.0.env.0.valueFrom.secretKeyRef",
+                    r#"{"name":"s","key":"k"}"#,
+                    "more than one field",
+                ),
+                (
+                    "spec.containers.0.env.0.valueFrom.fieldRef.fieldPath",
+                    r#""x""#,
+                    "field label not supported: x",
+                ),
+                (
+                    "spec.containers.0.env.0.valueFrom.fieldRef.fieldPath",
+                    r#""metadata.labels""#,
+                    "supported values: \"metadata.name\"",
+                ),
+                (
+                    "spec.containers.0.envFrom.0.secretRef",
+                    "null",
+                    "must specify one of: `configMapRef` or `secretRef`",
+                ),
+                ("spec.containers.0.envFrom.0.secretRef.name", "null", "secretRef.name: Required value"),
+                ("spec.containers.0.volumeMounts.0.name", r#""x""#, "volumeMounts[0].name: Not found: \"x\""),
+                ("spec.containers.0.volumeMounts.0.mountPath", "null", "mountPath: Required value"),
+                (
+                    "spec.containers.0.volumeMounts.0.subPath",
+                    r#""/x""#,
+                    "volumeMounts.subPath: Invalid value: \"/x\": must be a relative path",
+                ),
+                (
+                    "spec.containers.0.volumeMounts.0.mountPropagation",
+                    r#""Bidirectional""#,
+                    "available only to privileged",
+                ),
+                (
+                    "spec.containers.0.volumeDevices.0.name",
+                    r#""v""#,
+                    "can only use volume source type of PersistentVolumeClaim",
+                ),
+                ("spec.containers.0.volumeDevices.0.devicePath", r#""/a/..""#, "can not contain backsteps"),
+                (
+                    "spec.containers.0.resizePolicy",
+                    r#"[{"resourceName":"x","restartPolicy":"NotRequired"}]"#,
+                    "supported values: \"cpu\", \"memory\"",
+                ),
+                (
+                    "spec.containers.0.securityContext.runAsUser",
+                    "-1",
+                    "must be between 0 and 2147483647, inclusive",
+                ),
+                (
+                    "spec.containers.0.securityContext",
+                    r#"{"allowPrivilegeEscalation":false,"privileged":true}"#,
+                    "cannot set `allowPrivilegeEscalation`",
+                ),
+                (
+                    "spec.containers.0.securityContext.seccompProfile",
+                    r#"{"type":"Localhost"}"#,
+                    "must be set when seccomp type is Localhost",
+                ),
+                (
+                    "spec.initContainers.0.name",
+                    r#""c""#,
+                    "spec.initContainers[0].name: Duplicate value: \"c\"",
+                ),
+                (
+                    "spec.initContainers.0.livenessProbe",
+                    r#"{"exec":{"command":["x"]}}"#,
+                    "without restartPolicy=Always",
+                ),
+                ("spec.initContainers.0.restartPolicy", r#""Never""#, "supported values: \"Always\""),
+                (
+                    "spec.ephemeralContainers",
+                    r#"[{"name":"e","image":"i","targetContainerName":"x"}]"#,
+                    "targetContainerName: Not found: \"x\"",
+                ),
+                (
+                    "spec.ephemeralContainers",
+                    r#"[{"name":"e","image":"i","ports":[{"containerPort":1}]}]"#,
+                    "cannot be set for an Ephemeral Container",
+                ),
+            ],
+        );
+    }
+
+    #[test]
+    fn each_rule_of_the_spec_refuses() {
+        each_refused(
+            &base(),
+            check,
+            &[
+                ("spec.restartPolicy", r#""X""#, "spec.restartPolicy: Unsupported value: \"X\""),
+                ("spec.dnsPolicy", r#""X""#, "spec.dnsPolicy: Unsupported value"),
+                ("spec.dnsPolicy", r#""None""#, "spec.dnsConfig: Required value: must provide `dnsConfig`"),
+                (
+                    "spec.dnsConfig",
+                    r#"{"nameservers":["x"]}"#,
+                    "spec.dnsConfig.nameservers[0]: Invalid value: \"x\"",
+                ),
+                (
+                    "spec.dnsConfig",
+                    r#"{"nameservers":["1.1.1.1","1.1.1.2","1.1.1.3","1.1.1.4"]}"#,
+                    "more than 3 nameservers",
+                ),
+                (
+                    "spec.dnsConfig",
+                    r#"{"options":[{}]}"#,
+                    "spec.dnsConfig.options[0]: Required value: must not be empty",
+                ),
+                ("spec.hostNetwork", "true", "must match `containerPort` when `hostNetwork` is true"),
+                ("spec.nodeSelector", r#"{"a":"-"}"#, "spec.nodeSelector: Invalid value: \"-\""),
+                ("spec.securityContext.runAsUser", "-1", "spec.securityContext.runAsUser"),
+                (
+                    "spec.securityContext.supplementalGroups",
+                    "[-1]",
+                    "supplementalGroups[0]: Invalid value: -1",
+                ),
+                ("spec.securityContext.fsGroupChangePolicy", r#""X""#, "\"Always\", \"OnRootMismatch\""),
+                ("spec.securityContext.sysctls", "[{}]", "sysctls[0].name: Required value"),
+                ("spec.serviceAccountName", r#""A""#, "spec.serviceAccountName: Invalid value: \"A\""),
+                ("spec.nodeName", r#""A""#, "spec.nodeName: Invalid value"),
+                ("spec.activeDeadlineSeconds", "0", "must be between 1 and 2147483647, inclusive"),
+                ("spec.hostname", r#""a.b""#, "spec.hostname: Invalid value: \"a.b\": must not contain dots"),
+                ("spec.hostAliases", r#"[{"ip":"x"}]"#, "spec.hostAliases[0].ip: Invalid value"),
+                ("spec.priorityClassName", r#""A""#, "spec.priorityClassName: Invalid value"),
+                ("spec.preemptionPolicy", r#""X""#, "\"Never\", \"PreemptLowerPriority\""),
+                (
+                    "spec.os",
+                    r#"{"name":"x"}"#,
+                    "spec.os.name: Unsupported value: \"x\": supported values: \"linux\", \"windows\"",
+                ),
+                ("spec.readinessGates", r#"[{"conditionType":"-"}]"#, "spec.readinessGates[0].conditionType"),
+                (
+                    "spec.schedulingGates",
+                    r#"[{"name":"a"},{"name":"a"}]"#,
+                    "spec.schedulingGates[1]: Duplicate value: \"a\"",
+                ),
+                ("spec.tolerations.0.value", r#""x""#, "value must be empty when `operator` is 'Exists'"),
+                ("spec.tolerations.0.operator", r#""X""#, "supported values: \"Equal\", \"Exists\""),
+                (
+                    "spec.tolerations.0.effect",
+                    r#""NoSchedule""#,
+                    "effect must be 'NoExecute' when `tolerationSeconds` is set",
+                ),
+            ],
+        );
+    }
+}

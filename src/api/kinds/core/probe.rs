@@ -1,0 +1,157 @@
+//! Probes and life cycle hooks: what runs, and how often.
+
+use crate::api::field::FieldError;
+use crate::api::field::quoted;
+use crate::api::kinds::Errors;
+use crate::api::kinds::check::Node;
+use crate::api::names;
+
+/// Checks a probe that says whether a container lives or has started: one success must be enough.
+pub fn liveness(probe: &Node<'_>, grace: Option<i64>, errors: &mut Errors) {
+    if !probe.is_set() {
+        return;
+    }
+    validate(probe, grace, errors);
+    if !matches!(probe.child("successThreshold").int(), None | Some(1)) {
+        probe.child("successThreshold").invalid(errors, "must be 1");
+    }
+}
+
+/// Checks a probe that says whether a container is ready.
+pub fn readiness(probe: &Node<'_>, grace: Option<i64>, errors: &mut Errors) {
+    if !probe.is_set() {
+        return;
+    }
+    validate(probe, grace, errors);
+    let period = probe.child("terminationGracePeriodSeconds");
+    if period.is_set() {
+        period.invalid(errors, "must not be set for readinessProbes");
+    }
+}
+
+fn validate(probe: &Node<'_>, grace: Option<i64>, errors: &mut Errors) {
+    handler(probe, grace, errors);
+    for field in
+        ["initialDelaySeconds", "timeoutSeconds", "periodSeconds", "successThreshold", "failureThreshold"]
+    {
+        probe.child(field).not_negative(errors);
+    }
+    let period = probe.child("terminationGracePeriodSeconds");
+    if period.int().is_some_and(|seconds| seconds <= 0) {
+        period.invalid(errors, "must be greater than 0");
+    }
+}
+
+/// Checks the hooks of a container.
+pub fn lifecycle(hooks: &Node<'_>, grace: Option<i64>, errors: &mut Errors) {
+    for hook in ["postStart", "preStop"] {
+        let hook = hooks.child(hook);
+        if hook.is_set() {
+            handler(&hook, grace, errors);
+        }
+    }
+}
+
+/// Checks that exactly one thing runs, and that it is well described.
+fn handler(node: &Node<'_>, grace: Option<i64>, errors: &mut Errors) {
+    let mut found = false;
+    for kind in ["exec", "httpGet", "tcpSocket", "grpc", "sleep"] {
+        let action = node.child(kind);
+        if !action.is_set() {
+            continue;
+        }
+        if found {
+            action.forbidden(errors, "may not specify more than 1 handler type");
+            continue;
+        }
+        found = true;
+        match kind {
+            "exec" => {
+                action.child("command").need(errors);
+            }
+            "httpGet" => http_get(&action, errors),
+            "tcpSocket" => action.child("port").port_or_name(errors),
+            "grpc" => action.child("port").port(errors),
+            _ => sleep(&action, grace, errors),
+        }
+    }
+    if !found {
+        node.required(errors, "must specify a handler type");
+    }
+}
+
+fn http_get(action: &Node<'_>, errors: &mut Errors) {
+    action.child("path").need(errors);
+    action.child("port").port_or_name(errors);
+    action.child("scheme").one_of(errors, &["HTTP", "HTTPS"]);
+    let headers = action.child("httpHeaders");
+    for header in headers.items() {
+        let name = header.child("name").text();
+        for wrong in names::header_name(name) {
+            errors.push(FieldError::invalid(&headers.path, &quoted(name), &wrong));
+        }
+    }
+}
+
+fn sleep(action: &Node<'_>, grace: Option<i64>, errors: &mut Errors) {
+    let seconds = action.child("seconds").number();
+    if let Some(grace) = grace.filter(|grace| seconds < 0 || seconds > *grace) {
+        let wrong = format!("must be non-negative and less than terminationGracePeriodSeconds ({grace})");
+        errors.push(FieldError::invalid(&action.path, &seconds.to_string(), &wrong));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::super::testing::{each_refused, object};
+    use super::*;
+
+    #[test]
+    fn each_rule_of_a_probe_refuses() {
+        let base = object(r#"{"p":{"httpGet":{"path":"/","port":80,"scheme":"HTTP"},"successThreshold":1}}"#);
+        each_refused(
+            &base,
+            |object, errors| liveness(&Node::of(object, "p"), Some(30), errors),
+            &[
+                ("p.httpGet", "null", "p: Required value: must specify a handler type"),
+                (
+                    "p.exec",
+                    r#"{"command":["x"]}"#,
+                    "p.httpGet: Forbidden: may not specify more than 1 handler type",
+                ),
+                ("p.httpGet.path", "null", "p.httpGet.path: Required value"),
+                (
+                    "p.httpGet.port",
+                    "0",
+                    "p.httpGet.port: Invalid value: 0: must be between 1 and 65535, inclusive",
+                ),
+                ("p.httpGet.scheme", r#""FTP""#, "supported values: \"HTTP\", \"HTTPS\""),
+                (
+                    "p.httpGet.httpHeaders",
+                    r#"[{"name":"a b"}]"#,
+                    "p.httpGet.httpHeaders: Invalid value: \"a b\"",
+                ),
+                ("p.periodSeconds", "-1", "p.periodSeconds: Invalid value: -1"),
+                ("p.successThreshold", "2", "p.successThreshold: Invalid value: 2: must be 1"),
+                ("p.terminationGracePeriodSeconds", "0", "must be greater than 0"),
+            ],
+        );
+        let base = object(r#"{"p":{"exec":{"command":["x"]}},"l":{"preStop":{"sleep":{"seconds":5}}}}"#);
+        each_refused(
+            &base,
+            |object, errors| readiness(&Node::of(object, "p"), None, errors),
+            &[
+                ("p.exec.command", "[]", "p.exec.command: Required value"),
+                ("p.terminationGracePeriodSeconds", "1", "must not be set for readinessProbes"),
+            ],
+        );
+        each_refused(
+            &base,
+            |object, errors| lifecycle(&Node::of(object, "l"), Some(30), errors),
+            &[
+                ("l.preStop.sleep.seconds", "31", "less than terminationGracePeriodSeconds (30)"),
+                ("l.postStart", r#"{"x":1}"#, "l.postStart: Required value: must specify a handler type"),
+            ],
+        );
+    }
+}

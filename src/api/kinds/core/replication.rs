@@ -1,0 +1,77 @@
+//! ReplicationControllers.
+
+use super::{pod_default, template};
+use crate::api::kinds::Errors;
+use crate::api::kinds::check::Node;
+use crate::api::kinds::selector;
+use crate::api::meta;
+use crate::api::value::Value;
+
+/// The labels of the template are the selector and the labels of the controller, unless it says otherwise.
+pub fn default(controller: &mut Value) {
+    pod_default::template(controller.entry("spec"), "template");
+    let Some(labels) = controller.at(&["spec", "template", "metadata", "labels"]).cloned() else { return };
+    let unset = |value: Option<&Value>| value.and_then(Value::fields).is_none_or(|fields| fields.is_empty());
+    if unset(controller.at(&["spec", "selector"])) {
+        controller.entry("spec").set("selector", labels.clone());
+    }
+    if unset(meta::of(controller).get("labels")) {
+        controller.entry("metadata").set("labels", labels);
+    }
+}
+
+/// Checks a controller.
+pub fn validate(controller: &Value, errors: &mut Errors) {
+    let spec = Node::of(controller, "spec");
+    spec.child("minReadySeconds").not_negative(errors);
+    spec.child("selector").need(errors);
+    spec.child("replicas").not_negative(errors);
+    let pods = spec.child("template");
+    if !pods.is_set() {
+        pods.required(errors, "");
+        return;
+    }
+    let labels = pods.child("metadata").child("labels");
+    if !selector::contains(Some(labels.value), Some(spec.child("selector").value)) {
+        template::mismatch(&pods, errors);
+    }
+    template::validate(&pods, errors);
+    template::always_restarts(&pods, "ReplicationController", errors);
+}
+
+/// Checks a changed controller.
+pub fn validate_update(new: &Value, _old: &Value, errors: &mut Errors) {
+    validate(new, errors);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::super::testing::{each_refused, object};
+    use super::*;
+
+    #[test]
+    fn each_rule_of_a_controller_refuses() {
+        let mut base = object(
+            r#"{"spec":{"replicas":1,"template":{"metadata":{"labels":{"a":"b"}},
+                "spec":{"containers":[{"name":"c","image":"i"}]}}}}"#,
+        );
+        default(&mut base);
+        assert_eq!(base.at(&["spec", "selector", "a"]), Some(&Value::from("b")));
+        assert_eq!(base.at(&["metadata", "labels", "a"]), Some(&Value::from("b")));
+        each_refused(
+            &base,
+            validate,
+            &[
+                (
+                    "spec.replicas",
+                    "-1",
+                    "spec.replicas: Invalid value: -1: must be greater than or equal to 0",
+                ),
+                ("spec.minReadySeconds", "-1", "spec.minReadySeconds: Invalid value: -1"),
+                ("spec.selector", "{}", "spec.selector: Required value"),
+                ("spec.selector.a", r#""c""#, "`selector` does not match template `labels`"),
+                ("spec.template", "null", "spec.template: Required value"),
+            ],
+        );
+    }
+}

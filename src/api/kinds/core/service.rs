@@ -1,0 +1,445 @@
+//! Services. Cluster addresses and node ports are allocated elsewhere: here only what a client wrote is looked at.
+
+use std::collections::BTreeSet;
+
+use super::endpoints::endpoint_ip;
+use crate::api::field::{FieldError, Path, quoted};
+use crate::api::kinds::check::{Node, fill, fill_text, items_mut, same};
+use crate::api::kinds::{Errors, Occasion};
+use crate::api::value::Value;
+use crate::api::{meta, names};
+
+const AFFINITY_SECONDS: i64 = 10_800;
+const LONGEST_AFFINITY: i64 = 86_400;
+const HEADLESS: &str = "None";
+
+fn is_headless(spec: &Node<'_>) -> bool {
+    spec.child("clusterIP").text() == HEADLESS
+        || spec.child("clusterIPs").value.items().first().and_then(Value::as_str) == Some(HEADLESS)
+}
+
+fn is_external(spec: &Value) -> bool {
+    matches!(spec.str("type"), "LoadBalancer" | "NodePort")
+        || spec.get("externalIPs").is_some_and(|addresses| !addresses.items().is_empty())
+            && matches!(spec.str("type"), "" | "ClusterIP")
+}
+
+/// The defaults of a service.
+pub fn default(service: &mut Value) {
+    let spec = service.entry("spec");
+    fill_text(spec, "type", "ClusterIP");
+    fill_text(spec, "sessionAffinity", "None");
+    match spec.str("sessionAffinity") {
+        "None" => {
+            spec.remove("sessionAffinityConfig");
+        }
+        "ClientIP" if spec.at(&["sessionAffinityConfig", "clientIP", "timeoutSeconds"]).is_none() => {
+            spec.entry("sessionAffinityConfig").entry("clientIP").set("timeoutSeconds", AFFINITY_SECONDS);
+        }
+        _ => {}
+    }
+    for port in items_mut(spec, "ports") {
+        fill_text(port, "protocol", "TCP");
+        let unset = matches!(port.get("targetPort"), None | Some(Value::Int(0)))
+            || port.get("targetPort").and_then(Value::as_str) == Some("");
+        if unset {
+            let number = port.get("port").cloned().unwrap_or(Value::Int(0));
+            port.set("targetPort", number);
+        }
+    }
+    if is_external(spec) {
+        fill_text(spec, "externalTrafficPolicy", "Cluster");
+    }
+    if matches!(spec.str("type"), "NodePort" | "LoadBalancer" | "ClusterIP") {
+        fill(spec, "internalTrafficPolicy", "Cluster");
+    }
+    if spec.str("type") == "LoadBalancer" {
+        fill(spec, "allocateLoadBalancerNodePorts", true);
+    }
+    mirror_cluster_ip(spec);
+}
+
+/// The first of the cluster addresses has a field of its own. A client that knows only that one still says all.
+fn mirror_cluster_ip(spec: &mut Value) {
+    let address = spec.str("clusterIP").to_owned();
+    if !address.is_empty() && spec.get("clusterIPs").is_none_or(|list| list.items().is_empty()) {
+        spec.set("clusterIPs", vec![address]);
+    }
+}
+
+/// A client that changes or leaves out one of the two address fields means both.
+pub fn prepare_update(new: &mut Value, old: &Value, _: &Occasion<'_>) {
+    let was = old.get("spec").cloned().unwrap_or_default();
+    let spec = new.entry("spec");
+    if spec.str("type") == "ExternalName" || was.str("type") == "ExternalName" {
+        if spec.str("type") == "ExternalName" && was.str("type") != "ExternalName" {
+            for field in ["clusterIP", "clusterIPs", "ipFamilies", "ipFamilyPolicy"] {
+                if same(spec.get(field), was.get(field)) {
+                    spec.remove(field);
+                }
+            }
+        }
+        return;
+    }
+    let had = was.str("clusterIP").to_owned();
+    if spec.str("clusterIP").is_empty() && spec.get("clusterIPs").is_none_or(|list| list.items().is_empty()) {
+        for field in ["clusterIP", "clusterIPs"] {
+            meta::copy(spec, &was, field);
+        }
+    } else if spec.str("clusterIP") != had && same(spec.get("clusterIPs"), was.get("clusterIPs")) {
+        let address = spec.str("clusterIP").to_owned();
+        if address.is_empty() {
+            spec.remove("clusterIPs");
+        } else {
+            spec.set("clusterIPs", vec![address]);
+        }
+    }
+    for field in ["ipFamilies", "ipFamilyPolicy"] {
+        if spec.get(field).is_none() {
+            meta::copy(spec, &was, field);
+        }
+    }
+}
+
+/// Checks a service.
+pub fn validate(service: &Value, errors: &mut Errors) {
+    let spec = Node::of(service, "spec");
+    let kind = spec.child("type");
+    let ports = spec.child("ports");
+    if ports.is_empty() && !is_headless(&spec) && kind.text() != "ExternalName" {
+        ports.required(errors, "");
+    }
+    by_type(&spec, errors);
+    let mut names_used = BTreeSet::new();
+    for port in ports.items() {
+        validate_port(&port, ports.len() > 1, &mut names_used, errors);
+    }
+    let selector = spec.child("selector");
+    meta::validate_labels(Some(selector.value), &selector.path, errors);
+    session_affinity(&spec, errors);
+    if kind.text() != "ExternalName" {
+        cluster_addresses(&spec, errors);
+    }
+    for address in spec.child("externalIPs").items() {
+        let before = errors.len();
+        address.syntax(errors, names::ip_address);
+        if errors.len() == before {
+            endpoint_ip(&address, errors);
+        }
+    }
+    kind.need_one_of(errors, &["ClusterIP", "ExternalName", "LoadBalancer", "NodePort"]);
+    unique_ports(&spec, errors);
+    balancer(&spec, errors);
+    traffic(&spec, errors);
+}
+
+fn by_type(spec: &Node<'_>, errors: &mut Errors) {
+    let first = spec.path.child("clusterIPs").index(0);
+    match spec.child("type").text() {
+        kind @ ("LoadBalancer" | "NodePort") if is_headless(spec) => {
+            let wrong = format!("may not be set to 'None' for {kind} services");
+            errors.push(FieldError::invalid(&first, &quoted(HEADLESS), &wrong));
+        }
+        "ExternalName" => {
+            for field in ["clusterIPs", "ipFamilies", "ipFamilyPolicy"] {
+                if !spec.child(field).is_empty() {
+                    spec.child(field).forbidden(errors, "may not be set for ExternalName services");
+                }
+            }
+            let name = spec.child("externalName");
+            if name.text().trim_end_matches('.').is_empty() {
+                name.required(errors, "");
+            } else {
+                name.syntax(errors, |name| names::dns_subdomain(name.strip_suffix('.').unwrap_or(name)));
+            }
+        }
+        _ => {}
+    }
+}
+
+fn validate_port<'a>(port: &Node<'a>, needs_name: bool, used: &mut BTreeSet<&'a str>, errors: &mut Errors) {
+    let name = port.child("name");
+    if needs_name && name.is_empty() {
+        name.required(errors, "");
+    } else if !name.is_empty() {
+        name.syntax(errors, names::dns_label);
+        if !used.insert(name.text()) {
+            name.duplicate(errors);
+        }
+    }
+    port.child("port").port(errors);
+    port.child("protocol").need_one_of(errors, &["SCTP", "TCP", "UDP"]);
+    port.child("targetPort").port_or_name(errors);
+    if port.child("appProtocol").is_set() {
+        port.child("appProtocol").syntax(errors, names::qualified_name);
+    }
+}
+
+fn session_affinity(spec: &Node<'_>, errors: &mut Errors) {
+    let (affinity, config) = (spec.child("sessionAffinity"), spec.child("sessionAffinityConfig"));
+    affinity.need_one_of(errors, &["ClientIP", "None"]);
+    if affinity.text() == "None" && config.is_set() {
+        config.forbidden(errors, "must not be set when session affinity is None");
+    }
+    let seconds = config.child("clientIP").child("timeoutSeconds");
+    if affinity.text() == "ClientIP" && !(1..=LONGEST_AFFINITY).contains(&seconds.number()) {
+        seconds.invalid(errors, &format!("must be greater than 0 and less than {LONGEST_AFFINITY}"));
+    }
+}
+
+fn cluster_addresses(spec: &Node<'_>, errors: &mut Errors) {
+    let (one, all) = (spec.child("clusterIP"), spec.child("clusterIPs"));
+    let first = all.value.items().first().and_then(Value::as_str);
+    match (one.text(), first) {
+        ("", Some(_)) => all.invalid(errors, "must be empty when `clusterIP` is not specified"),
+        ("", None) => {}
+        (_, None) => all.required(errors, ""),
+        (one, Some(first)) if one != first => all.invalid(errors, "first value must match `clusterIP`"),
+        _ => {}
+    }
+    let mut seen = BTreeSet::new();
+    for family in spec.child("ipFamilies").items() {
+        family.one_of(errors, &["IPv4", "IPv6"]);
+        if !seen.insert(family.text()) {
+            family.duplicate(errors);
+        }
+    }
+    let policies = ["PreferDualStack", "RequireDualStack", "SingleStack"];
+    spec.child("ipFamilyPolicy").one_of_if_set(errors, &policies);
+    for (index, address) in all.items().enumerate() {
+        if index == 0 && address.text() == HEADLESS {
+            if all.len() > 1 {
+                all.invalid(errors, "'None' must be the first and only value");
+            }
+            continue;
+        }
+        address.syntax(errors, names::ip_address);
+    }
+    if all.len() > 2 {
+        all.invalid(errors, "may only hold up to 2 values");
+    }
+}
+
+fn unique_ports(spec: &Node<'_>, errors: &mut Errors) {
+    let ports = spec.child("ports");
+    if spec.child("type").text() == "ClusterIP" {
+        for port in ports.items().filter(|port| port.child("nodePort").number() != 0) {
+            port.child("nodePort").forbidden(errors, "may not be used when `type` is 'ClusterIP'");
+        }
+    }
+    let (mut node_ports, mut own_ports) = (BTreeSet::new(), BTreeSet::new());
+    for port in ports.items() {
+        let number = port.child("nodePort").number();
+        if number != 0 && !node_ports.insert((port.child("protocol").text(), number)) {
+            port.child("nodePort").duplicate(errors);
+        }
+    }
+    for port in ports.items() {
+        let (protocol, number) = (port.child("protocol").text(), port.child("port").number());
+        if !own_ports.insert((protocol, number)) {
+            let shown = format!(
+                "core.ServicePort{{Name:\"\", Protocol:{}, AppProtocol:(*string)(nil), Port:{number}, \
+                 TargetPort:intstr.IntOrString{{Type:0, IntVal:0, StrVal:\"\"}}, NodePort:0}}",
+                quoted(protocol)
+            );
+            errors.push(FieldError::duplicate(&port.path, &shown));
+        }
+    }
+}
+
+fn balancer(spec: &Node<'_>, errors: &mut Errors) {
+    let is_balancer = spec.child("type").text() == "LoadBalancer";
+    let only = "may only be used when `type` is 'LoadBalancer'";
+    let source = spec.child("loadBalancerSourceRanges");
+    let ranges = Node { value: source.value, path: spec.path.child("LoadBalancerSourceRanges") };
+    if !ranges.is_empty() && !is_balancer {
+        ranges.forbidden(errors, only);
+    }
+    for range in ranges.items() {
+        range.syntax(errors, |range| names::cidr(range.trim()));
+    }
+    let allocate = spec.child("allocateLoadBalancerNodePorts");
+    if allocate.is_set() && !is_balancer {
+        allocate.forbidden(errors, only);
+    }
+    let class = spec.child("loadBalancerClass");
+    if class.is_set() {
+        if is_balancer {
+            class.syntax(errors, names::qualified_name);
+        } else {
+            class.forbidden(errors, only);
+        }
+    }
+}
+
+fn traffic(spec: &Node<'_>, errors: &mut Errors) {
+    let external = spec.child("externalTrafficPolicy");
+    if is_external(spec.value) {
+        external.need_one_of(errors, &["Cluster", "Local"]);
+    } else if !external.is_empty() {
+        external.invalid(errors, "may only be set for externally-accessible services");
+    }
+    let needs_check = spec.child("type").text() == "LoadBalancer" && external.text() == "Local";
+    let check = spec.child("healthCheckNodePort");
+    if !needs_check && check.number() != 0 {
+        let wrong = "may only be set when `type` is 'LoadBalancer' and `externalTrafficPolicy` is 'Local'";
+        check.invalid(errors, wrong);
+    }
+    spec.child("internalTrafficPolicy").one_of_if_set(errors, &["Cluster", "Local"]);
+    let distribution = ["PreferClose", "PreferSameNode", "PreferSameZone"];
+    spec.child("trafficDistribution").one_of_if_set(errors, &distribution);
+}
+
+/// Checks a changed service: what it was reached at stays.
+pub fn validate_update(new: &Value, old: &Value, errors: &mut Errors) {
+    let (spec, was) = (Node::of(new, "spec"), Node::of(old, "spec"));
+    if spec.child("type").text() != "ExternalName" && was.child("type").text() != "ExternalName" {
+        address_changes(&spec, &was, errors);
+    }
+    let balancers = [&spec, &was].iter().all(|spec| spec.child("type").text() == "LoadBalancer");
+    let class = spec.child("loadBalancerClass");
+    if balancers && !same(Some(class.value), was.value.get("loadBalancerClass")) {
+        class.invalid(errors, "may not change once set");
+    }
+    validate(new, errors);
+}
+
+fn address_changes(spec: &Node<'_>, was: &Node<'_>, errors: &mut Errors) {
+    if is_headless(spec) && is_headless(was) {
+        return;
+    }
+    let (new, old) = (spec.child("clusterIPs"), was.child("clusterIPs"));
+    let path = |index: usize| Path::new("spec").child("clusterIPs").index(index);
+    let mut changed =
+        |index: usize, why: &str| errors.push(FieldError::invalid(&path(index), &new.shown(), why));
+    if old.len() > new.len() && new.len() == 0 {
+        changed(0, "primary clusterIP can not be unset");
+        return;
+    }
+    let compared = if old.len() == new.len() { old.len() } else { old.len().min(1) };
+    for (index, (now, before)) in new.items().zip(old.items()).take(compared).enumerate() {
+        if now.text() != before.text() {
+            changed(index, "may not change once set");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::super::testing::{each_change_refused, each_refused, object};
+    use super::*;
+
+    fn base() -> Value {
+        let mut service = object(r#"{"spec":{"clusterIP":"10.0.0.1","ports":[{"port":80}]}}"#);
+        default(&mut service);
+        service
+    }
+
+    #[test]
+    fn a_service_reads_back_with_its_defaults() {
+        let wanted = object(
+            r#"{"spec":{"clusterIP":"10.0.0.1","clusterIPs":["10.0.0.1"],"type":"ClusterIP","sessionAffinity":"None",
+                "internalTrafficPolicy":"Cluster","ports":[{"port":80,"targetPort":80,"protocol":"TCP"}]}}"#,
+        );
+        assert_eq!(base(), wanted);
+        let mut balancer = object(r#"{"spec":{"type":"LoadBalancer","sessionAffinity":"ClientIP"}}"#);
+        default(&mut balancer);
+        let wanted = object(
+            r#"{"spec":{"type":"LoadBalancer","sessionAffinity":"ClientIP","externalTrafficPolicy":"Cluster",
+                "internalTrafficPolicy":"Cluster","allocateLoadBalancerNodePorts":true,
+                "sessionAffinityConfig":{"clientIP":{"timeoutSeconds":10800}}}}"#,
+        );
+        assert_eq!(balancer, wanted);
+    }
+
+    #[test]
+    fn each_rule_of_a_service_refuses() {
+        each_refused(
+            &base(),
+            validate,
+            &[
+                ("spec.ports", "[]", "spec.ports: Required value"),
+                (
+                    "spec.ports.0.port",
+                    "0",
+                    "spec.ports[0].port: Invalid value: 0: must be between 1 and 65535",
+                ),
+                ("spec.ports.0.protocol", r#""X""#, "spec.ports[0].protocol: Unsupported value: \"X\""),
+                ("spec.ports.0.targetPort", "0", "spec.ports[0].targetPort: Invalid value: 0"),
+                ("spec.ports.0.name", r#""A""#, "spec.ports[0].name: Invalid value: \"A\""),
+                ("spec.ports.0.nodePort", "30000", "may not be used when `type` is 'ClusterIP'"),
+                ("spec.ports.0.appProtocol", r#""-""#, "appProtocol: Invalid value"),
+                ("spec.selector", r#"{"a":"-"}"#, "spec.selector: Invalid value: \"-\""),
+                ("spec.sessionAffinity", r#""X""#, "supported values: \"ClientIP\", \"None\""),
+                (
+                    "spec.sessionAffinityConfig",
+                    r#"{"clientIP":{}}"#,
+                    "must not be set when session affinity is None",
+                ),
+                ("spec.clusterIPs", r#"["10.0.0.2"]"#, "first value must match `clusterIP`"),
+                ("spec.clusterIPs", r#"["10.0.0.1","x"]"#, "spec.clusterIPs[1]: Invalid value: \"x\""),
+                ("spec.ipFamilies", r#"["X"]"#, "spec.ipFamilies[0]: Unsupported value: \"X\""),
+                (
+                    "spec.ipFamilyPolicy",
+                    r#""X""#,
+                    "\"PreferDualStack\", \"RequireDualStack\", \"SingleStack\"",
+                ),
+                (
+                    "spec.loadBalancerSourceRanges",
+                    r#"["10.0.0.0/8"]"#,
+                    "spec.LoadBalancerSourceRanges: Forbidden",
+                ),
+                ("spec.loadBalancerClass", r#""a/b""#, "may only be used when `type` is 'LoadBalancer'"),
+                (
+                    "spec.allocateLoadBalancerNodePorts",
+                    "true",
+                    "spec.allocateLoadBalancerNodePorts: Forbidden",
+                ),
+                (
+                    "spec.externalTrafficPolicy",
+                    r#""Local""#,
+                    "may only be set for externally-accessible services",
+                ),
+                ("spec.healthCheckNodePort", "30000", "may only be set when `type` is 'LoadBalancer' and"),
+                ("spec.internalTrafficPolicy", r#""X""#, "supported values: \"Cluster\", \"Local\""),
+                ("spec.trafficDistribution", r#""X""#, "spec.trafficDistribution: Unsupported value"),
+            ],
+        );
+        let twice = object(
+            r#"{"spec":{"type":"ClusterIP","sessionAffinity":"None","ports":[
+                {"name":"a","port":80,"targetPort":80,"protocol":"TCP"},{"name":"b","port":80,"targetPort":80,"protocol":"TCP"}]}}"#,
+        );
+        let mut errors = Errors::new();
+        validate(&twice, &mut errors);
+        assert!(errors[0].to_string().starts_with("spec.ports[1]: Duplicate value: core.ServicePort{"));
+        let external =
+            object(r#"{"spec":{"type":"ExternalName","externalName":"a.b","sessionAffinity":"None"}}"#);
+        each_refused(
+            &external,
+            validate,
+            &[
+                ("spec.externalName", "null", "spec.externalName: Required value"),
+                ("spec.externalName", r#""A""#, "spec.externalName: Invalid value: \"A\""),
+                ("spec.clusterIPs", r#"["10.0.0.1"]"#, "may not be set for ExternalName services"),
+            ],
+        );
+    }
+
+    #[test]
+    fn addresses_stay() {
+        each_change_refused(&base(), validate_update, &[]);
+        let mut new = base();
+        new.entry("spec").set("clusterIP", HEADLESS);
+        let nobody = super::super::super::testing::NOBODY;
+        prepare_update(&mut new, &base(), &Occasion { now: "", user: &nobody });
+        let mut errors = Errors::new();
+        validate_update(&new, &base(), &mut errors);
+        assert_eq!(errors.len(), 1);
+        assert!(errors[0].to_string().ends_with("may not change once set"), "{}", errors[0]);
+        let mut silent = base();
+        silent.entry("spec").remove("clusterIP");
+        silent.entry("spec").remove("clusterIPs");
+        prepare_update(&mut silent, &base(), &Occasion { now: "", user: &nobody });
+        assert_eq!(silent, base());
+    }
+}

@@ -1,0 +1,131 @@
+//! Pod templates inside of other kinds, and the kind PodTemplate.
+
+use super::{pod, pod_default, pod_spec};
+use crate::api::field::FieldError;
+use crate::api::kinds::Errors;
+use crate::api::kinds::check::{Node, shown_map};
+use crate::api::kinds::selector;
+use crate::api::meta;
+use crate::api::value::Value;
+
+/// Checks a template.
+pub fn validate(template: &Node<'_>, errors: &mut Errors) {
+    validate_meta(template, errors);
+    pod_spec::validate(&template.child("spec"), false, errors);
+    let ephemeral = template.child("spec").child("ephemeralContainers");
+    if !ephemeral.is_empty() {
+        ephemeral.forbidden(errors, "ephemeral containers not allowed in pod template");
+    }
+}
+
+/// Checks the metadata of a template.
+pub fn validate_meta(template: &Node<'_>, errors: &mut Errors) {
+    let metadata = template.child("metadata");
+    meta::validate_labels(Some(metadata.child("labels").value), &template.child("labels").path, errors);
+    let annotations = metadata.child("annotations");
+    let path = template.child("annotations").path;
+    meta::validate_annotations(Some(annotations.value), &path, errors);
+    pod::validate_annotations(annotations.value, &template.child("spec"), &path, errors);
+}
+
+/// Says that the labels of a template are not what the selector selects.
+pub fn mismatch(template: &Node<'_>, errors: &mut Errors) {
+    let labels = template.child("metadata").child("labels");
+    let wrong = "`selector` does not match template `labels`";
+    errors.push(FieldError::invalid(&labels.path, &shown_map(Some(labels.value)), wrong));
+}
+
+/// Checks a template whose pods must always start again, as those of controllers must.
+pub fn validate_for_controller(spec: &Node<'_>, controller: &str, errors: &mut Errors) {
+    let (chosen, template) = (spec.child("selector"), spec.child("template"));
+    let labels = template.child("metadata").child("labels");
+    let everything = chosen.is_set() && selector::is_empty(chosen.value);
+    if !everything && !selector::matches(Some(chosen.value), Some(labels.value)) {
+        mismatch(&template, errors);
+    }
+    validate(&template, errors);
+    always_restarts(&template, controller, errors);
+}
+
+/// Checks that the pods of a template start again for ever.
+pub fn always_restarts(template: &Node<'_>, controller: &str, errors: &mut Errors) {
+    let spec = template.child("spec");
+    if !matches!(spec.child("restartPolicy").text(), "" | "Always") {
+        spec.child("restartPolicy").one_of(errors, &["Always"]);
+    }
+    let deadline = spec.child("activeDeadlineSeconds");
+    if deadline.is_set() {
+        deadline.forbidden(errors, &format!("activeDeadlineSeconds in {controller} is not Supported"));
+    }
+}
+
+/// The defaults of the kind PodTemplate.
+pub fn default(object: &mut Value) {
+    pod_default::template(object, "template");
+}
+
+/// Checks a PodTemplate.
+pub fn validate_object(object: &Value, errors: &mut Errors) {
+    validate(&Node::of(object, "template"), errors);
+}
+
+/// Checks a changed PodTemplate.
+pub fn validate_object_update(new: &Value, _old: &Value, errors: &mut Errors) {
+    validate_object(new, errors);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::super::testing::{each_refused, object};
+    use super::*;
+
+    #[test]
+    fn each_rule_of_a_template_refuses() {
+        let base = object(
+            r#"{"selector":{"matchLabels":{"a":"b"}},"template":{"metadata":{"labels":{"a":"b"}},
+                "spec":{"containers":[{"name":"c","image":"i"}]}}}"#,
+        );
+        each_refused(
+            &base,
+            |object, errors| {
+                let spec = object.clone();
+                let holder = object_with(&spec);
+                validate_for_controller(&Node::of(&holder, "spec"), "ReplicaSet", errors);
+            },
+            &[
+                (
+                    "template.metadata.labels.a",
+                    r#""c""#,
+                    "spec.template.metadata.labels: Invalid value: map[string]string{\"a\":\"c\"}: `selector`",
+                ),
+                ("template.metadata.labels.x", r#""-""#, "spec.template.labels: Invalid value: \"-\""),
+                (
+                    "template.metadata.annotations",
+                    r#"{"a b":""}"#,
+                    "spec.template.annotations: Invalid value: \"a b\"",
+                ),
+                (
+                    "template.spec.ephemeralContainers",
+                    r#"[{"name":"e","image":"i"}]"#,
+                    "ephemeral containers not allowed in pod template",
+                ),
+                (
+                    "template.spec.restartPolicy",
+                    r#""Never""#,
+                    "spec.template.spec.restartPolicy: Unsupported value: \"Never\": supported values: \"Always\"",
+                ),
+                (
+                    "template.spec.activeDeadlineSeconds",
+                    "5",
+                    "activeDeadlineSeconds in ReplicaSet is not Supported",
+                ),
+            ],
+        );
+    }
+
+    fn object_with(spec: &Value) -> Value {
+        let mut object = Value::object();
+        object.set("spec", spec.clone());
+        object
+    }
+}

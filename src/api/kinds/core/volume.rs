@@ -1,0 +1,340 @@
+//! The volumes of pods and templates.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::container::{field_ref, resource_field_ref};
+use super::volume_claim;
+use crate::api::field::FieldError;
+use crate::api::field::quoted;
+use crate::api::kinds::Errors;
+use crate::api::kinds::check::Node;
+use crate::api::names;
+
+const FILE_FIELDS: [&str; 5] =
+    ["metadata.name", "metadata.namespace", "metadata.labels", "metadata.annotations", "metadata.uid"];
+const FILE_MODE: &str = "must be a number between 0 and 0777 (octal), both inclusive";
+const LARGEST_MODE: i64 = 0o777;
+
+/// The sources in the order in which they are looked at.
+const SOURCES: [&str; 30] = [
+    "emptyDir",
+    "hostPath",
+    "gitRepo",
+    "gcePersistentDisk",
+    "awsElasticBlockStore",
+    "secret",
+    "nfs",
+    "iscsi",
+    "glusterfs",
+    "flocker",
+    "persistentVolumeClaim",
+    "rbd",
+    "cinder",
+    "cephfs",
+    "quobyte",
+    "downwardAPI",
+    "fc",
+    "flexVolume",
+    "configMap",
+    "azureFile",
+    "vsphereVolume",
+    "photonPersistentDisk",
+    "portworxVolume",
+    "azureDisk",
+    "storageos",
+    "projected",
+    "scaleIO",
+    "csi",
+    "ephemeral",
+    "image",
+];
+
+/// The good volumes of a pod: name to kind of source.
+#[derive(Default)]
+pub struct Volumes<'a>(BTreeMap<&'a str, &'static str>);
+
+impl Volumes<'_> {
+    /// Whether there is a volume of that name.
+    pub fn contains(&self, name: &str) -> bool {
+        self.0.contains_key(name)
+    }
+
+    /// The kind of source of a volume.
+    pub fn source(&self, name: &str) -> Option<&'static str> {
+        self.0.get(name).copied()
+    }
+}
+
+impl<'a> Volumes<'a> {
+    /// Checks volumes and answers the good ones.
+    pub fn validate(list: &Node<'a>, errors: &mut Errors) -> Volumes<'a> {
+        let mut good = Volumes::default();
+        for volume in list.items() {
+            let mut wrong = Errors::new();
+            let source = source(&volume, &mut wrong);
+            let name = volume.child("name");
+            name.need_syntax(&mut wrong, names::dns_label);
+            if good.contains(name.text()) {
+                name.duplicate(&mut wrong);
+            }
+            if wrong.is_empty() {
+                good.0.insert(name.text(), source);
+            }
+            errors.append(&mut wrong);
+        }
+        good
+    }
+}
+
+/// Checks the one source of a volume and answers its kind.
+fn source(volume: &Node<'_>, errors: &mut Errors) -> &'static str {
+    let mut found = "";
+    for kind in SOURCES {
+        let source = volume.child(kind);
+        if !source.is_set() {
+            continue;
+        }
+        if !found.is_empty() {
+            source.forbidden(errors, "may not specify more than 1 volume type");
+            continue;
+        }
+        found = kind;
+        match kind {
+            "emptyDir" => {
+                if source.child("sizeLimit").amount().is_some_and(|amount| amount.is_negative()) {
+                    source
+                        .child("sizeLimit")
+                        .forbidden(errors, "SizeLimit field must be a valid resource quantity");
+                }
+            }
+            "hostPath" => host_path(&source, errors),
+            "secret" => keyed(&source, "secretName", errors),
+            "configMap" => keyed(&source, "name", errors),
+            "nfs" => nfs(&source, errors),
+            "persistentVolumeClaim" => {
+                source.child("claimName").need(errors);
+            }
+            "downwardAPI" => {
+                mode(&source.child("defaultMode"), errors);
+                for file in source.child("items").items() {
+                    shown_file(&Node { value: file.value, path: source.path.clone() }, errors);
+                }
+            }
+            "projected" => projected(&source, errors),
+            "csi" => {
+                source.child("driver").need(errors);
+            }
+            "ephemeral" => ephemeral(&source, errors),
+            _ => {}
+        }
+    }
+    if found.is_empty() {
+        volume.required(errors, "must specify a volume type");
+    }
+    found
+}
+
+fn mode(node: &Node<'_>, errors: &mut Errors) {
+    if !(0..=LARGEST_MODE).contains(&node.number()) {
+        node.invalid(errors, FILE_MODE);
+    }
+}
+
+fn host_path(source: &Node<'_>, errors: &mut Errors) {
+    if !source.child("path").need(errors) {
+        return;
+    }
+    no_backsteps(&source.child("path"), errors);
+    let kinds =
+        ["", "BlockDevice", "CharDevice", "Directory", "DirectoryOrCreate", "File", "FileOrCreate", "Socket"];
+    source.child("type").one_of_if_set(errors, &kinds);
+}
+
+fn nfs(source: &Node<'_>, errors: &mut Errors) {
+    source.child("server").need(errors);
+    if source.child("path").need(errors) && !source.child("path").text().starts_with('/') {
+        source.child("path").invalid(errors, "must be an absolute path");
+    }
+}
+
+fn ephemeral(source: &Node<'_>, errors: &mut Errors) {
+    let template = source.child("volumeClaimTemplate");
+    if !template.is_set() {
+        template.required(errors, "");
+        return;
+    }
+    volume_claim::validate_spec(&template.child("spec"), errors);
+}
+
+/// A secret or config map of which some keys become files.
+fn keyed(source: &Node<'_>, name: &str, errors: &mut Errors) {
+    source.child(name).need(errors);
+    mode(&source.child("defaultMode"), errors);
+    for item in source.child("items").items() {
+        key_to_path(&item, errors);
+    }
+}
+
+fn key_to_path(item: &Node<'_>, errors: &mut Errors) {
+    item.child("key").need(errors);
+    item.child("path").need(errors);
+    local_file(&item.child("path"), errors);
+    mode(&item.child("mode"), errors);
+}
+
+fn shown_file(file: &Node<'_>, errors: &mut Errors) {
+    file.child("path").need(errors);
+    local_file(&file.child("path"), errors);
+    let (field, resource) = (file.child("fieldRef"), file.child("resourceFieldRef"));
+    if field.is_set() {
+        field_ref(&field, &FILE_FIELDS, errors);
+        if resource.is_set() {
+            let wrong = "fieldRef and resourceFieldRef can not be specified simultaneously";
+            errors.push(FieldError::invalid(&file.path, "\"resource\"", wrong));
+        }
+    } else if resource.is_set() {
+        resource_field_ref(&resource, true, errors);
+    } else {
+        file.required(errors, "one of fieldRef and resourceFieldRef is required");
+    }
+    mode(&file.child("mode"), errors);
+}
+
+fn projected(source: &Node<'_>, errors: &mut Errors) {
+    mode(&source.child("defaultMode"), errors);
+    let mut paths = BTreeSet::new();
+    let mut claim = |path: &str, by: &str, errors: &mut Errors| {
+        if !path.is_empty() && !paths.insert(path.to_owned()) {
+            errors.push(FieldError::invalid(&source.path, &quoted(by), "conflicting duplicate paths"));
+        }
+    };
+    for part in source.child("sources").items() {
+        let mut kinds = 0;
+        for kind in ["secret", "configMap"] {
+            let keys = part.child(kind);
+            if keys.is_set() {
+                kinds += 1;
+                keys.child("name").need(errors);
+                for item in keys.child("items").items() {
+                    key_to_path(&item, errors);
+                    claim(item.child("path").text(), keys.child("name").text(), errors);
+                }
+            }
+        }
+        let shown = part.child("downwardAPI");
+        if shown.is_set() {
+            kinds += 1;
+            for file in shown.child("items").items() {
+                shown_file(&Node { value: file.value, path: shown.path.clone() }, errors);
+                claim(file.child("path").text(), file.child("path").text(), errors);
+            }
+        }
+        let token = part.child("serviceAccountToken");
+        if token.is_set() {
+            kinds += 1;
+            projected_token(source, &token, errors);
+        }
+        kinds += usize::from(part.child("clusterTrustBundle").is_set());
+        if kinds > 1 {
+            part.forbidden(errors, "may not specify more than 1 volume type per source");
+        }
+    }
+}
+
+fn projected_token(volume: &Node<'_>, token: &Node<'_>, errors: &mut Errors) {
+    const SHORTEST: i64 = 600;
+    const LONGEST: i64 = 1 << 32;
+    let seconds = token.child("expirationSeconds");
+    if seconds.int().is_some_and(|seconds| seconds < SHORTEST) {
+        seconds.invalid(errors, "may not specify a duration less than 10 minutes");
+    }
+    if seconds.number() > LONGEST {
+        seconds.invalid(errors, "may not specify a duration larger than 2^32 seconds");
+    }
+    let path = Node { value: token.child("path").value, path: volume.path.child("path") };
+    if path.need(errors) {
+        local_file(&path, errors);
+    }
+}
+
+fn no_backsteps(path: &Node<'_>, errors: &mut Errors) {
+    if path.text().split('/').any(|part| part == "..") {
+        path.invalid_text(errors, "must not contain '..'");
+    }
+}
+
+/// Checks a path that must stay below where it begins.
+pub fn local_path(path: &Node<'_>, errors: &mut Errors) {
+    if path.text().starts_with('/') {
+        path.invalid_text(errors, "must be a relative path");
+    }
+    no_backsteps(path, errors);
+}
+
+/// Checks the path of a file that a volume writes: names with two dots in front are its own.
+fn local_file(path: &Node<'_>, errors: &mut Errors) {
+    local_path(path, errors);
+    if path.text().starts_with("..") && !path.text().starts_with("../") {
+        path.invalid_text(errors, "must not start with '..'");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::super::testing::{each_refused, object};
+    use super::*;
+
+    #[test]
+    fn each_rule_of_a_volume_refuses() {
+        let base = object(
+            r#"{"v":[{"name":"a","emptyDir":{}},{"name":"b","secret":{"secretName":"s","items":[{"key":"k","path":"p"}]}},
+                {"name":"c","hostPath":{"path":"/x","type":""}},{"name":"d","persistentVolumeClaim":{"claimName":"c"}},
+                {"name":"e","projected":{"sources":[{"serviceAccountToken":{"path":"t","expirationSeconds":600}},
+                    {"downwardAPI":{"items":[{"path":"l","fieldRef":{"apiVersion":"v1","fieldPath":"metadata.labels"}}]}}]}},
+                {"name":"f","nfs":{"server":"s","path":"/"}}]}"#,
+        );
+        each_refused(
+            &base,
+            |object, errors| {
+                Volumes::validate(&Node::of(object, "v"), errors);
+            },
+            &[
+                ("v.0.name", "null", "v[0].name: Required value"),
+                ("v.0.name", r#""A""#, "v[0].name: Invalid value: \"A\": a lowercase RFC 1123 label"),
+                ("v.1.name", r#""a""#, "v[1].name: Duplicate value: \"a\""),
+                ("v.0.emptyDir", "null", "v[0]: Required value: must specify a volume type"),
+                (
+                    "v.0.secret",
+                    r#"{"secretName":"x"}"#,
+                    "v[0].secret: Forbidden: may not specify more than 1 volume type",
+                ),
+                ("v.0.emptyDir.sizeLimit", r#""-1""#, "SizeLimit field must be a valid resource quantity"),
+                ("v.1.secret.secretName", "null", "v[1].secret.secretName: Required value"),
+                ("v.1.secret.defaultMode", "512", "between 0 and 0777 (octal), both inclusive"),
+                ("v.1.secret.items.0.key", "null", "v[1].secret.items[0].key: Required value"),
+                ("v.1.secret.items.0.path", r#""/a""#, "must be a relative path"),
+                ("v.1.secret.items.0.path", r#""..a""#, "must not start with '..'"),
+                ("v.2.hostPath.path", "null", "v[2].hostPath.path: Required value"),
+                ("v.2.hostPath.path", r#""/a/..""#, "must not contain '..'"),
+                ("v.2.hostPath.type", r#""X""#, "v[2].hostPath.type: Unsupported value: \"X\""),
+                ("v.3.persistentVolumeClaim.claimName", "null", "claimName: Required value"),
+                (
+                    "v.4.projected.sources.0.serviceAccountToken.expirationSeconds",
+                    "5",
+                    "less than 10 minutes",
+                ),
+                (
+                    "v.4.projected.sources.0.secret",
+                    r#"{"name":"s"}"#,
+                    "may not specify more than 1 volume type per source",
+                ),
+                (
+                    "v.4.projected.sources.1.downwardAPI.items.0.fieldRef",
+                    "null",
+                    "one of fieldRef and resourceFieldRef is required",
+                ),
+                ("v.5.nfs.path", r#""x""#, "v[5].nfs.path: Invalid value: \"x\": must be an absolute path"),
+            ],
+        );
+    }
+}

@@ -1,0 +1,269 @@
+//! How the rules of a kind are applied: the same steps in the same order for every kind.
+
+use super::check::same;
+use super::core::namespace;
+use super::{DESCRIPTIONS, Errors, Generation, KindRules, MetaAgain, Occasion, StatusMeta};
+use crate::api::meta::{self, MetaRules};
+use crate::api::names;
+use crate::api::value::Value;
+
+/// The grace period of a pod that says nothing.
+const POD_GRACE_SECONDS: i64 = 30;
+
+/// A kind as the catalog knows it, with its rules.
+#[derive(Clone, Copy)]
+pub struct Kind {
+    /// The rules.
+    pub rules: &'static KindRules,
+    /// Whether objects live in namespaces.
+    pub namespaced: bool,
+    /// Whether the status is written through a sub-resource of its own.
+    pub has_status: bool,
+}
+
+impl Kind {
+    fn meta_rules(&self) -> MetaRules {
+        MetaRules {
+            name: self.rules.name,
+            namespaced: self.namespaced,
+            known_finalizers: self.rules.known_finalizers,
+        }
+    }
+}
+
+/// Prepares and checks a new object. Its name, namespace and system fields are set already.
+pub fn before_create(kind: Kind, object: &mut Value, occasion: &Occasion<'_>) -> Result<(), Errors> {
+    if kind.has_status && !kind.rules.status_on_create {
+        object.remove("status");
+    }
+    if kind.rules.generation.starts {
+        object.entry("metadata").set("generation", 1);
+    }
+    (kind.rules.prepare_create)(object, occasion);
+    let mut errors = Errors::new();
+    meta::validate(object, kind.meta_rules(), &mut errors);
+    (kind.rules.validate)(object, &mut errors);
+    if errors.is_empty() { Ok(()) } else { Err(errors) }
+}
+
+/// Prepares and checks what an object shall become.
+pub fn before_update(
+    kind: Kind,
+    new: &mut Value,
+    old: &Value,
+    occasion: &Occasion<'_>,
+) -> Result<(), Errors> {
+    meta::copy(new.entry("metadata"), meta::of(old), "generation");
+    if kind.has_status {
+        meta::copy(new, old, "status");
+    }
+    (kind.rules.prepare_update)(new, old, occasion);
+    if moved(kind.rules.generation, new, old) {
+        new.entry("metadata").set("generation", meta::generation(old) + 1);
+    }
+    meta::keep_system_fields(new, old);
+    let mut errors = common_errors(kind, new, old);
+    (kind.rules.validate_update)(new, old, &mut errors);
+    if errors.is_empty() { Ok(()) } else { Err(errors) }
+}
+
+/// Prepares and checks a write of the status: all but the status and part of the metadata stays as it was.
+pub fn before_status_update(
+    kind: Kind,
+    new: &mut Value,
+    old: &Value,
+    occasion: &Occasion<'_>,
+) -> Result<(), Errors> {
+    let kept = ["kind", "apiVersion", "metadata", "status"];
+    new.fields_mut().retain(|field, _| kept.contains(&field.as_str()));
+    for (field, value) in old.fields().into_iter().flatten() {
+        if !kept.contains(&field.as_str()) {
+            new.set(field, value.clone());
+        }
+    }
+    keep_status_meta(kind.rules.status_meta, new, old);
+    meta::copy(new.entry("metadata"), meta::of(old), "generation");
+    (kind.rules.prepare_status)(new, old, occasion);
+    meta::keep_system_fields(new, old);
+    let mut errors = common_errors(kind, new, old);
+    (kind.rules.validate_status)(new, old, &mut errors);
+    if errors.is_empty() { Ok(()) } else { Err(errors) }
+}
+
+/// Prepares and checks a write of a namespace's sub-resource `finalize`: it alone changes the finalizers of the spec.
+pub fn before_finalize(kind: Kind, new: &mut Value, old: &Value) -> Result<(), Errors> {
+    meta::copy(new, old, "status");
+    meta::copy(new.entry("metadata"), meta::of(old), "generation");
+    meta::keep_system_fields(new, old);
+    let mut errors = common_errors(kind, new, old);
+    namespace::validate_finalize(new, &mut errors);
+    if errors.is_empty() { Ok(()) } else { Err(errors) }
+}
+
+fn keep_status_meta(rule: StatusMeta, new: &mut Value, old: &Value) {
+    let meta = new.entry("metadata");
+    match rule {
+        StatusMeta::Free => {}
+        StatusMeta::Without(fields) => {
+            for field in fields {
+                meta::copy(meta, meta::of(old), field);
+            }
+        }
+        StatusMeta::Fixed => {
+            for field in DESCRIPTIONS {
+                meta::copy(meta, meta::of(old), field);
+            }
+        }
+    }
+}
+
+/// Whether a field that the generation follows has changed.
+fn moved(generation: Generation, new: &Value, old: &Value) -> bool {
+    generation.moves_with.iter().any(|path| !same(new.at(path), old.at(path)))
+}
+
+/// What every update checks, and what the kind makes it check again.
+fn common_errors(kind: Kind, new: &Value, old: &Value) -> Errors {
+    let mut errors = Errors::new();
+    let plain = MetaRules { name: names::path_segment, known_finalizers: false, ..kind.meta_rules() };
+    meta::validate(new, plain, &mut errors);
+    meta::validate_update(new, old, false, &mut errors);
+    let again = kind.rules.meta_again;
+    if matches!(again, MetaAgain::Whole | MetaAgain::WholeAndChange) {
+        meta::validate(new, kind.meta_rules(), &mut errors);
+    }
+    if matches!(again, MetaAgain::Change | MetaAgain::WholeAndChange) {
+        meta::validate_update(new, old, kind.rules.known_finalizers, &mut errors);
+    }
+    errors
+}
+
+/// How many seconds an object gets to end; `None` if its kind does not end gracefully.
+pub fn grace_period(rules: &KindRules, object: &Value, asked: Option<i64>) -> Option<i64> {
+    if !rules.graceful {
+        return None;
+    }
+    let spec = object.get("spec").unwrap_or(&Value::Null);
+    let own = spec.get("terminationGracePeriodSeconds").and_then(Value::as_int).unwrap_or(POD_GRACE_SECONDS);
+    let ended =
+        matches!(object.at(&["status", "phase"]).and_then(Value::as_str), Some("Failed" | "Succeeded"));
+    if spec.str("nodeName").is_empty() || ended {
+        return Some(0);
+    }
+    let seconds = asked.unwrap_or(own);
+    Some(if seconds < 0 { 1 } else { seconds })
+}
+
+/// Whether a deletion that says nothing of dependents leaves them.
+pub fn orphans_by_default(rules: &KindRules) -> bool {
+    rules.orphans
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing::{NOBODY, object, said};
+    use super::super::{BASE, Generation, rules};
+    use super::*;
+
+    const NOW: Occasion<'_> = Occasion { now: "2024-01-01T00:00:00Z", user: &NOBODY };
+
+    static PLAIN: KindRules = KindRules { generation: Generation::SPEC, ..BASE };
+    const KIND: Kind = Kind { rules: &PLAIN, namespaced: true, has_status: true };
+
+    fn stored() -> Value {
+        object(
+            r#"{"metadata":{"name":"a","namespace":"n","uid":"u","resourceVersion":"7","generation":3,
+                "labels":{"l":"old"},"creationTimestamp":"2001-01-01T00:00:00Z"},
+                "spec":{"x":1},"status":{"s":1}}"#,
+        )
+    }
+
+    #[test]
+    fn a_new_object_has_no_status_and_the_first_generation() {
+        let mut new = stored();
+        assert!(before_create(KIND, &mut new, &NOW).is_ok());
+        assert_eq!(new.get("status"), None);
+        assert_eq!(meta::generation(&new), 1);
+    }
+
+    #[test]
+    fn an_update_keeps_the_status_and_counts_changes_of_the_spec() {
+        let mut new = stored();
+        new.set("status", Value::Null);
+        new.entry("metadata").set("generation", 99);
+        assert!(before_update(KIND, &mut new, &stored(), &NOW).is_ok());
+        assert_eq!(new, stored());
+        new.entry("spec").set("x", 2);
+        new.entry("metadata").set("creationTimestamp", "2024-01-01T00:00:00Z");
+        assert!(before_update(KIND, &mut new, &stored(), &NOW).is_ok());
+        assert_eq!(meta::generation(&new), 4);
+        assert_eq!(meta::of(&new).str("creationTimestamp"), "2001-01-01T00:00:00Z");
+    }
+
+    #[test]
+    fn a_status_write_keeps_the_spec() {
+        let mut new = object(
+            r#"{"metadata":{"name":"a","namespace":"n","resourceVersion":"7","labels":{"l":"new"}},
+                "spec":{"x":2},"other":1,"status":{"s":2}}"#,
+        );
+        let fixed: &'static KindRules =
+            Box::leak(Box::new(KindRules { status_meta: StatusMeta::Fixed, ..BASE }));
+        let mut strict = new.clone();
+        assert!(before_status_update(KIND, &mut new, &stored(), &NOW).is_ok());
+        assert_eq!(new.at(&["spec", "x"]), Some(&Value::Int(1)));
+        assert_eq!(new.get("other"), None);
+        assert_eq!(new.at(&["status", "s"]), Some(&Value::Int(2)));
+        assert_eq!(new.at(&["metadata", "labels", "l"]), Some(&Value::from("new")));
+        assert_eq!(meta::generation(&new), 3);
+        assert!(before_status_update(Kind { rules: fixed, ..KIND }, &mut strict, &stored(), &NOW).is_ok());
+        assert_eq!(strict.at(&["metadata", "labels", "l"]), Some(&Value::from("old")));
+    }
+
+    #[test]
+    fn an_update_names_a_fixed_field_once_for_itself_and_once_for_the_kind() {
+        let mut new = stored();
+        new.entry("metadata").set("uid", "v");
+        let errors = before_update(KIND, &mut new, &stored(), &NOW).unwrap_err();
+        let wanted = "metadata.uid: Invalid value: \"v\": field is immutable";
+        assert_eq!(said(&errors), [wanted, wanted]);
+    }
+
+    #[test]
+    fn finalizing_changes_finalizers_alone() {
+        let kind = Kind { rules: rules("", "Namespace"), namespaced: false, has_status: true };
+        let old = object(
+            r#"{"metadata":{"name":"a","uid":"u","resourceVersion":"1"},"spec":{"finalizers":["kubernetes"]},
+                "status":{"phase":"Terminating"}}"#,
+        );
+        let mut new = old.clone();
+        new.entry("spec").set("finalizers", Value::Array(Vec::new()));
+        new.set("status", Value::Null);
+        assert!(before_finalize(kind, &mut new, &old).is_ok());
+        assert_eq!(new.get("status"), old.get("status"));
+        new.entry("spec").set("finalizers", vec!["plain"]);
+        assert!(before_finalize(kind, &mut new, &old).is_err());
+    }
+
+    #[test]
+    fn only_pods_on_a_node_get_time_to_end() {
+        let pod = rules("", "Pod");
+        let running = object(r#"{"spec":{"nodeName":"n","terminationGracePeriodSeconds":9}}"#);
+        let table = [
+            (grace_period(rules("", "ConfigMap"), &running, Some(5)), None),
+            (grace_period(pod, &running, None), Some(9)),
+            (grace_period(pod, &running, Some(5)), Some(5)),
+            (grace_period(pod, &running, Some(-5)), Some(1)),
+            (grace_period(pod, &object(r#"{"spec":{}}"#), Some(5)), Some(0)),
+            (
+                grace_period(pod, &object(r#"{"spec":{"nodeName":"n"},"status":{"phase":"Failed"}}"#), None),
+                Some(0),
+            ),
+        ];
+        for (index, (found, wanted)) in table.into_iter().enumerate() {
+            assert_eq!(found, wanted, "row {index}");
+        }
+        assert!(
+            orphans_by_default(rules("batch", "Job")) && !orphans_by_default(rules("apps", "Deployment"))
+        );
+    }
+}

@@ -1,0 +1,173 @@
+//! The rules of each kind, beside their kind: what a write fills in, what it may say, what it may change.
+//!
+//! The rules see objects that were decoded and type-checked, in canonical form: unknown fields are gone, absent fields
+//! are missing, and a field that Go would leave out when it is zero is absent rather than zero. All of it is pure: the
+//! time and the user come with the [`Occasion`].
+
+mod admission;
+mod apps;
+mod autoscaling;
+mod batch;
+mod certificates;
+mod check;
+mod core;
+mod discovery;
+mod flowcontrol;
+mod lifecycle;
+mod networking;
+mod policy;
+mod quantity;
+mod rbac;
+mod registration;
+mod selector;
+mod small;
+mod storage;
+mod table;
+#[cfg(test)]
+pub(in crate::api) mod testing;
+
+pub use check::same;
+pub use lifecycle::{
+    Kind, before_create, before_finalize, before_status_update, before_update, grace_period,
+    orphans_by_default,
+};
+
+use super::field::FieldError;
+use super::names::{self, NameRule};
+use super::value::Value;
+
+/// What is wrong with an object, in the order in which it was found.
+pub type Errors = Vec<FieldError>;
+
+/// What a rule may know besides the objects.
+#[derive(Clone, Copy, Debug)]
+pub struct Occasion<'a> {
+    /// The time of the request, as objects print it.
+    pub now: &'a str,
+    /// Who writes.
+    pub user: &'a Writer,
+}
+
+/// Who writes, for the kinds that record it.
+#[derive(Clone, Debug, Default)]
+pub struct Writer {
+    /// The name of the user.
+    pub name: String,
+    /// The uid of the user.
+    pub uid: String,
+    /// The groups of the user.
+    pub groups: Vec<String>,
+    /// What else is known of the user.
+    pub extra: Vec<(String, Vec<String>)>,
+}
+
+/// How `metadata.generation` moves.
+#[derive(Clone, Copy, Debug)]
+pub struct Generation {
+    /// Whether a new object has generation 1, whatever it says.
+    pub starts: bool,
+    /// The fields whose change raises it.
+    pub moves_with: &'static [&'static [&'static str]],
+}
+
+impl Generation {
+    /// The server leaves it alone.
+    pub const NONE: Generation = Generation { starts: false, moves_with: &[] };
+    /// It starts at 1 and moves with the spec.
+    pub const SPEC: Generation = Generation { starts: true, moves_with: &[&["spec"]] };
+}
+
+/// What a write of the status may change in the metadata.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StatusMeta {
+    /// All that a write of the object may change.
+    Free,
+    /// All of that but these fields.
+    Without(&'static [&'static str]),
+    /// Nothing but the managed fields.
+    Fixed,
+}
+
+/// The fields that say what an object is for, which a strict status write keeps.
+const DESCRIPTIONS: &[&str] =
+    &["labels", "annotations", "finalizers", "ownerReferences", "deletionTimestamp", "selfLink"];
+
+/// Which checks of the metadata an update repeats on behalf of the kind. Each repeated finding is one more cause in
+/// the answer, so the numbers are visible to clients.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MetaAgain {
+    /// None.
+    No,
+    /// How the metadata changed.
+    Change,
+    /// All of the metadata, with the name's own syntax.
+    Whole,
+    /// Both.
+    WholeAndChange,
+}
+
+/// Everything that sets one kind apart from the others.
+pub struct KindRules {
+    /// The syntax of names.
+    pub name: NameRule,
+    /// Whether a finalizer without a domain must be one of the known ones.
+    pub known_finalizers: bool,
+    /// Whether a PUT may create.
+    pub create_on_update: bool,
+    /// Whether a PUT without a resourceVersion overwrites what is there.
+    pub unconditional_update: bool,
+    /// How the generation moves.
+    pub generation: Generation,
+    /// Whether a new object keeps the status that the client sent.
+    pub status_on_create: bool,
+    /// What a status write may change besides the status.
+    pub status_meta: StatusMeta,
+    /// Which metadata checks an update repeats.
+    pub meta_again: MetaAgain,
+    /// Whether a deletion that does not say otherwise leaves the dependents.
+    pub orphans: bool,
+    /// Whether a deletion gives the object time to end.
+    pub graceful: bool,
+    /// Fills in what depends on other values. May run before or after the table's plain defaults, and twice.
+    pub default: fn(&mut Value),
+    /// Sets what a new object must have, after the system fields were set.
+    pub prepare_create: fn(&mut Value, &Occasion<'_>),
+    /// Carries over what an update may not change silently.
+    pub prepare_update: fn(&mut Value, &Value, &Occasion<'_>),
+    /// The same for a write of the status.
+    pub prepare_status: fn(&mut Value, &Value, &Occasion<'_>),
+    /// Checks a new object, its metadata apart.
+    pub validate: fn(&Value, &mut Errors),
+    /// Checks a changed object against the old one, its metadata apart.
+    pub validate_update: fn(&Value, &Value, &mut Errors),
+    /// Checks a changed status against the old one.
+    pub validate_status: fn(&Value, &Value, &mut Errors),
+}
+
+/// The rules of a kind that says nothing special; custom resources have these too.
+pub static GENERIC: KindRules = KindRules { unconditional_update: false, ..BASE };
+
+const BASE: KindRules = KindRules {
+    name: names::subdomain_name,
+    known_finalizers: true,
+    create_on_update: false,
+    unconditional_update: true,
+    generation: Generation::NONE,
+    status_on_create: false,
+    status_meta: StatusMeta::Free,
+    meta_again: MetaAgain::Change,
+    orphans: false,
+    graceful: false,
+    default: |_| {},
+    prepare_create: |_, _| {},
+    prepare_update: |_, _, _| {},
+    prepare_status: |_, _, _| {},
+    validate: |_, _| {},
+    validate_update: |_, _, _| {},
+    validate_status: |_, _, _| {},
+};
+
+/// The rules of a kind.
+pub fn rules(group: &str, kind: &str) -> &'static KindRules {
+    table::TABLE.iter().find(|row| row.0 == group && row.1 == kind).map_or(&GENERIC, |row| &row.2)
+}

@@ -1,0 +1,74 @@
+//! PodDisruptionBudgets.
+
+use super::apps::{at_most_all, count_or_percent};
+use super::check::Node;
+use super::{Errors, selector};
+use crate::api::field::FieldError;
+use crate::api::value::Value;
+
+/// Checks a budget.
+pub fn validate(budget: &Value, errors: &mut Errors) {
+    let spec = Node::of(budget, "spec");
+    let (least, most) = (spec.child("minAvailable"), spec.child("maxUnavailable"));
+    if least.is_set() && most.is_set() {
+        let wrong = "minAvailable and maxUnavailable cannot be both set";
+        errors.push(FieldError::invalid(&spec.path, "policy.PodDisruptionBudgetSpec{}", wrong));
+    }
+    for node in [least, most] {
+        if node.is_set() {
+            count_or_percent(&node, errors);
+            at_most_all(&node, errors);
+        }
+    }
+    selector::validate(&spec.child("selector"), errors);
+    spec.child("unhealthyPodEvictionPolicy").one_of_if_set(errors, &["AlwaysAllow", "IfHealthyBudget"]);
+}
+
+/// Checks a changed budget.
+pub fn validate_update(new: &Value, _old: &Value, errors: &mut Errors) {
+    validate(new, errors);
+}
+
+/// Checks a changed status.
+pub fn validate_status(new: &Value, _old: &Value, errors: &mut Errors) {
+    let status = Node::of(new, "status");
+    for field in ["disruptionsAllowed", "currentHealthy", "desiredHealthy", "expectedPods"] {
+        status.child(field).not_negative(errors);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing::{each_change_refused, each_refused, object};
+    use super::*;
+
+    #[test]
+    fn each_rule_of_a_budget_refuses() {
+        let base = object(r#"{"spec":{"minAvailable":1,"selector":{"matchLabels":{"a":"b"}}}}"#);
+        each_refused(
+            &base,
+            validate,
+            &[
+                (
+                    "spec.maxUnavailable",
+                    "1",
+                    "spec: Invalid value: policy.PodDisruptionBudgetSpec{}: minAvailable and",
+                ),
+                ("spec.minAvailable", r#""abc""#, "a valid percent string must be a numeric string"),
+                (
+                    "spec.minAvailable",
+                    "-1",
+                    "spec.minAvailable: Invalid value: -1: must be greater than or equal to 0",
+                ),
+                ("spec.minAvailable", r#""101%""#, "must not be greater than 100%"),
+                ("spec.selector.matchLabels.a", r#""-""#, "spec.selector.matchLabels: Invalid value"),
+                ("spec.unhealthyPodEvictionPolicy", r#""X""#, "\"AlwaysAllow\", \"IfHealthyBudget\""),
+            ],
+        );
+        each_change_refused(
+            &base,
+            validate_status,
+            &[("status.expectedPods", "-1", "status.expectedPods: Invalid value: -1")],
+        );
+    }
+}

@@ -1,0 +1,98 @@
+//! The amounts of resources: `500m`, `1Gi`, `1e3`. Only what the rules need: comparing and adding them.
+
+use std::fmt::Write as _;
+
+/// An amount in billionths, the finest that the API keeps.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Amount(i128);
+
+const UNIT: i128 = 1_000_000_000;
+
+impl Amount {
+    /// The amount that a text is. A digit below a billionth counts as one more billionth.
+    pub fn parse(text: &str) -> Option<Amount> {
+        let (negative, digits) = match text.as_bytes().first()? {
+            b'-' => (true, text.get(1..)?),
+            b'+' => (false, text.get(1..)?),
+            _ => (false, text),
+        };
+        let end = digits.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(digits.len());
+        let (number, suffix) = digits.split_at(end);
+        let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
+        if (whole.is_empty() && fraction.is_empty()) || fraction.contains('.') {
+            return None;
+        }
+        let (factor, divisor) = scale(suffix)?;
+        let mut all = String::with_capacity(whole.len() + fraction.len());
+        let _ = write!(all, "{whole}{fraction}");
+        let mantissa: i128 = all.parse().ok()?;
+        let below = 10i128.checked_pow(u32::try_from(fraction.len()).ok()?)?.checked_mul(divisor)?;
+        let raised = mantissa.checked_mul(factor)?.checked_mul(UNIT)?;
+        let amount = raised / below + i128::from(raised % below != 0);
+        Some(Amount(if negative { -amount } else { amount }))
+    }
+
+    /// Whether it is below nothing.
+    pub fn is_negative(self) -> bool {
+        self.0 < 0
+    }
+
+    /// Whether it is nothing.
+    pub fn is_zero(self) -> bool {
+        self.0 == 0
+    }
+
+    /// Whether it is a whole number.
+    pub fn is_whole(self) -> bool {
+        self.0 % UNIT == 0
+    }
+}
+
+/// What a suffix multiplies with and divides by.
+fn scale(suffix: &str) -> Option<(i128, i128)> {
+    let binary = |power: u32| (1i128 << (10 * power), 1);
+    Some(match suffix {
+        "" => (1, 1),
+        "n" => (1, UNIT),
+        "u" => (1, 1_000_000),
+        "m" => (1, 1_000),
+        "k" => (1_000, 1),
+        "M" => (1_000_000, 1),
+        "G" => (UNIT, 1),
+        "T" => (1_000 * UNIT, 1),
+        "P" => (1_000_000 * UNIT, 1),
+        "E" => (UNIT * UNIT, 1),
+        "Ki" => binary(1),
+        "Mi" => binary(2),
+        "Gi" => binary(3),
+        "Ti" => binary(4),
+        "Pi" => binary(5),
+        "Ei" => binary(6),
+        _ => {
+            let power: i32 = suffix.strip_prefix(['e', 'E'])?.parse().ok()?;
+            let size = 10i128.checked_pow(power.unsigned_abs()).filter(|size| *size <= UNIT * UNIT)?;
+            if power < 0 { (1, size) } else { (size, 1) }
+        }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn equal_amounts_compare_equal_however_they_are_written() {
+        for (one, other) in
+            [("1", "1000m"), ("1Ki", "1024"), ("0.5", "500m"), ("1e3", "1k"), ("-1", "-1000m")]
+        {
+            assert_eq!(Amount::parse(one), Amount::parse(other), "{one} {other}");
+        }
+        assert!(Amount::parse("1Gi") > Amount::parse("1G"));
+        assert!(Amount::parse("-1").is_some_and(Amount::is_negative));
+        assert!(Amount::parse("0.0").is_some_and(Amount::is_zero));
+        assert!(!Amount::parse("1m").is_some_and(Amount::is_whole));
+        for bad in ["", "x", "1.2.3", "1KiB", "e3", "1e99", "."] {
+            assert_eq!(Amount::parse(bad), None, "{bad}");
+        }
+    }
+}

@@ -1,0 +1,219 @@
+//! Roles and who has them.
+
+use super::check::{Node, fill_text, items_mut, same};
+use super::{Errors, selector};
+use crate::api::field::FieldError;
+use crate::api::names;
+use crate::api::value::Value;
+
+const GROUP: &str = "rbac.authorization.k8s.io";
+
+/// Names of roles only have to fit in a path.
+pub fn name(name: &str, _prefix: bool) -> Vec<String> {
+    names::path_segment(name, false)
+}
+
+/// The defaults of a binding: users and groups are those of this API group.
+pub fn default_binding(binding: &mut Value) {
+    if let Some(role) = super::check::present_mut(binding, "roleRef") {
+        fill_text(role, "apiGroup", GROUP);
+    }
+    for subject in items_mut(binding, "subjects") {
+        if matches!(subject.str("kind"), "User" | "Group") {
+            fill_text(subject, "apiGroup", GROUP);
+        }
+    }
+}
+
+fn rules(role: &Value, namespaced: bool, errors: &mut Errors) {
+    for rule in Node::of(role, "rules").items() {
+        let list = |field: &str| rule.child(field);
+        if list("verbs").is_empty() {
+            list("verbs").required(errors, "verbs must contain at least one value");
+        }
+        let urls = list("nonResourceURLs");
+        if !urls.is_empty() {
+            if namespaced {
+                urls.invalid(errors, "namespaced rules cannot apply to non-resource URLs");
+            }
+            if ["apiGroups", "resources", "resourceNames"].iter().any(|field| !list(field).is_empty()) {
+                urls.invalid(errors, "rules cannot apply to both regular resources and non-resource URLs");
+            }
+            continue;
+        }
+        if list("apiGroups").is_empty() {
+            list("apiGroups").required(errors, "resource rules must supply at least one api group");
+        }
+        if list("resources").is_empty() {
+            list("resources").required(errors, "resource rules must supply at least one resource");
+        }
+    }
+}
+
+/// Checks a Role.
+pub fn validate_role(role: &Value, errors: &mut Errors) {
+    rules(role, true, errors);
+}
+
+/// Checks a changed Role.
+pub fn validate_role_update(new: &Value, _old: &Value, errors: &mut Errors) {
+    validate_role(new, errors);
+}
+
+/// Checks a ClusterRole.
+pub fn validate_cluster_role(role: &Value, errors: &mut Errors) {
+    rules(role, false, errors);
+    let aggregation = Node::of(role, "aggregationRule");
+    if !aggregation.is_set() {
+        return;
+    }
+    let selectors = aggregation.child("clusterRoleSelectors");
+    if selectors.is_empty() {
+        selectors.required(errors, "at least one clusterRoleSelector required if aggregationRule is non-nil");
+    }
+    for one in selectors.items() {
+        selector::validate(&one, errors);
+    }
+}
+
+/// Checks a changed ClusterRole.
+pub fn validate_cluster_role_update(new: &Value, _old: &Value, errors: &mut Errors) {
+    validate_cluster_role(new, errors);
+}
+
+fn binding(binding: &Value, namespaced: bool, errors: &mut Errors) {
+    let role = Node::of(binding, "roleRef");
+    role.child("apiGroup").one_of(errors, &[GROUP]);
+    let kinds: &[&str] = if namespaced { &["ClusterRole", "Role"] } else { &["ClusterRole"] };
+    role.child("kind").one_of(errors, kinds);
+    role.child("name").need_syntax(errors, |text| name(text, false));
+    for subject in Node::of(binding, "subjects").items() {
+        let (who, group) = (subject.child("name"), subject.child("apiGroup"));
+        who.need(errors);
+        match subject.child("kind").text() {
+            "ServiceAccount" => {
+                who.syntax_if_set(errors, names::dns_subdomain);
+                if !group.is_empty() {
+                    group.one_of(errors, &[""]);
+                }
+                if !namespaced && subject.child("namespace").is_empty() {
+                    subject.child("namespace").required(errors, "");
+                }
+            }
+            "User" | "Group" => group.one_of(errors, &[GROUP]),
+            _ => subject.child("kind").one_of(errors, &["Group", "ServiceAccount", "User"]),
+        }
+    }
+}
+
+fn same_role(new: &Value, old: &Value, errors: &mut Errors) {
+    if !same(new.get("roleRef"), old.get("roleRef")) {
+        let path = Node::of(new, "roleRef").path;
+        errors.push(FieldError::invalid(&path, "rbac.RoleRef{}", "cannot change roleRef"));
+    }
+}
+
+/// Checks a RoleBinding.
+pub fn validate_binding(object: &Value, errors: &mut Errors) {
+    binding(object, true, errors);
+}
+
+/// Checks a changed RoleBinding.
+pub fn validate_binding_update(new: &Value, old: &Value, errors: &mut Errors) {
+    binding(new, true, errors);
+    same_role(new, old, errors);
+}
+
+/// Checks a ClusterRoleBinding.
+pub fn validate_cluster_binding(object: &Value, errors: &mut Errors) {
+    binding(object, false, errors);
+}
+
+/// Checks a changed ClusterRoleBinding.
+pub fn validate_cluster_binding_update(new: &Value, old: &Value, errors: &mut Errors) {
+    binding(new, false, errors);
+    same_role(new, old, errors);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing::{each_change_refused, each_refused, object};
+    use super::*;
+
+    #[test]
+    fn each_rule_of_a_role_refuses() {
+        let base = object(r#"{"rules":[{"verbs":["get"],"apiGroups":[""],"resources":["pods"]}]}"#);
+        each_refused(
+            &base,
+            validate_role,
+            &[
+                (
+                    "rules.0.verbs",
+                    "[]",
+                    "rules[0].verbs: Required value: verbs must contain at least one value",
+                ),
+                ("rules.0.apiGroups", "[]", "resource rules must supply at least one api group"),
+                ("rules.0.resources", "[]", "resource rules must supply at least one resource"),
+                (
+                    "rules.0",
+                    r#"{"verbs":["get"],"nonResourceURLs":["/x"]}"#,
+                    "namespaced rules cannot apply to non-resource URLs",
+                ),
+            ],
+        );
+        each_refused(
+            &base,
+            validate_cluster_role,
+            &[
+                (
+                    "rules.0.nonResourceURLs",
+                    r#"["/x"]"#,
+                    "rules cannot apply to both regular resources and non-resource URLs",
+                ),
+                ("aggregationRule", "{}", "at least one clusterRoleSelector required"),
+            ],
+        );
+    }
+
+    #[test]
+    fn each_rule_of_a_binding_refuses() {
+        let mut base = object(
+            r#"{"roleRef":{"kind":"ClusterRole","name":"r"},"subjects":[{"kind":"User","name":"u"},
+                {"kind":"ServiceAccount","name":"s","namespace":"n"}]}"#,
+        );
+        default_binding(&mut base);
+        let table = [
+            (
+                "roleRef.apiGroup",
+                r#""x""#,
+                "roleRef.apiGroup: Unsupported value: \"x\": supported values: \"rbac.authorization.k8s.io\"",
+            ),
+            ("roleRef.kind", r#""X""#, "roleRef.kind: Unsupported value: \"X\""),
+            ("roleRef.name", "null", "roleRef.name: Required value"),
+            ("subjects.0.name", "null", "subjects[0].name: Required value"),
+            ("subjects.0.kind", r#""X""#, "subjects[0].kind: Unsupported value: \"X\""),
+            ("subjects.0.apiGroup", r#""x""#, "subjects[0].apiGroup: Unsupported value"),
+            (
+                "subjects.1.apiGroup",
+                r#""x""#,
+                "subjects[1].apiGroup: Unsupported value: \"x\": supported values: \"\"",
+            ),
+            ("subjects.1.name", r#""A""#, "subjects[1].name: Invalid value: \"A\""),
+        ];
+        each_refused(&base, validate_binding, &table);
+        each_refused(&base, validate_cluster_binding, &table);
+        each_refused(
+            &base,
+            validate_cluster_binding,
+            &[
+                ("subjects.1.namespace", "null", "subjects[1].namespace: Required value"),
+                ("roleRef.kind", r#""Role""#, "supported values: \"ClusterRole\""),
+            ],
+        );
+        each_change_refused(
+            &base,
+            validate_binding_update,
+            &[("roleRef.name", r#""s""#, "roleRef: Invalid value: rbac.RoleRef{}: cannot change roleRef")],
+        );
+    }
+}

@@ -1,0 +1,628 @@
+//! Every built-in kind that differs from the generic one, and how.
+
+use super::core::{
+    config, endpoints, event, limits, namespace, node, pod, pod_default, replication, service,
+    service_account, template, volume_claim,
+};
+use super::{
+    BASE, Generation, KindRules, MetaAgain, StatusMeta, admission, apps, autoscaling, batch, certificates,
+    discovery, flowcontrol, networking, policy, rbac, registration, small, storage,
+};
+use crate::api::names;
+
+const BOTH: MetaAgain = MetaAgain::WholeAndChange;
+/// A kind whose spec moves the generation.
+const COUNTED: KindRules = KindRules { generation: Generation::SPEC, meta_again: BOTH, ..BASE };
+/// A kind without a generation.
+const PLAIN: KindRules = KindRules { meta_again: BOTH, ..BASE };
+/// A kind that must be read before it is written.
+const GUARDED: KindRules = KindRules { unconditional_update: false, ..PLAIN };
+/// A kind of the admission group.
+const ADMISSION: KindRules = KindRules {
+    unconditional_update: false,
+    known_finalizers: false,
+    generation: Generation::SPEC,
+    default: admission::default_policy,
+    meta_again: MetaAgain::Whole,
+    ..BASE
+};
+/// Webhooks are counted as a whole.
+const WEBHOOKS: KindRules = KindRules {
+    generation: Generation { starts: true, moves_with: &[&["webhooks"]] },
+    default: admission::default_webhooks,
+    validate: admission::validate_webhooks,
+    validate_update: admission::validate_webhooks_update,
+    ..ADMISSION
+};
+/// Roles and bindings.
+const RBAC: KindRules = KindRules { name: rbac::name, create_on_update: true, ..PLAIN };
+const EVENT: KindRules = KindRules {
+    create_on_update: true,
+    meta_again: BOTH,
+    validate: event::validate,
+    validate_update: event::validate_update,
+    ..BASE
+};
+
+/// Group, kind, rules.
+pub static TABLE: &[(&str, &str, KindRules)] = &[
+    (
+        "",
+        "Pod",
+        KindRules {
+            graceful: true,
+            status_meta: StatusMeta::Without(&["ownerReferences"]),
+            default: pod_default::pod,
+            prepare_create: pod::prepare_create,
+            prepare_status: pod::prepare_status,
+            validate: pod::validate,
+            validate_update: pod::validate_update,
+            ..COUNTED
+        },
+    ),
+    (
+        "",
+        "PodTemplate",
+        KindRules {
+            generation: Generation { starts: true, moves_with: &[&["template"]] },
+            default: template::default,
+            validate: template::validate_object,
+            validate_update: template::validate_object_update,
+            meta_again: MetaAgain::Change,
+            ..BASE
+        },
+    ),
+    (
+        "",
+        "ConfigMap",
+        KindRules {
+            validate: config::validate_config_map,
+            validate_update: config::validate_config_map_update,
+            ..PLAIN
+        },
+    ),
+    (
+        "",
+        "Secret",
+        KindRules {
+            default: config::default_secret,
+            prepare_update: config::prepare_secret_update,
+            validate: config::validate_secret,
+            validate_update: config::validate_secret_update,
+            ..PLAIN
+        },
+    ),
+    (
+        "",
+        "Service",
+        KindRules {
+            name: names::dns_1035_name,
+            create_on_update: true,
+            default: service::default,
+            prepare_update: service::prepare_update,
+            validate: service::validate,
+            validate_update: service::validate_update,
+            ..PLAIN
+        },
+    ),
+    (
+        "",
+        "ServiceAccount",
+        KindRules {
+            prepare_create: service_account::prepare_create,
+            prepare_update: service_account::prepare_update,
+            ..PLAIN
+        },
+    ),
+    (
+        "",
+        "Namespace",
+        KindRules {
+            name: names::label_name,
+            default: namespace::default,
+            prepare_create: namespace::prepare_create,
+            prepare_update: namespace::prepare_update,
+            validate: namespace::validate,
+            validate_update: namespace::validate_update,
+            validate_status: namespace::validate_status,
+            ..PLAIN
+        },
+    ),
+    (
+        "",
+        "Node",
+        KindRules {
+            status_on_create: true,
+            default: node::default,
+            validate: node::validate,
+            validate_update: node::validate_update,
+            ..PLAIN
+        },
+    ),
+    (
+        "",
+        "PersistentVolume",
+        KindRules {
+            default: volume_claim::default_volume,
+            prepare_create: volume_claim::prepare_volume,
+            prepare_status: volume_claim::prepare_volume_status,
+            validate: volume_claim::validate_volume,
+            validate_update: volume_claim::validate_volume_update,
+            meta_again: MetaAgain::Whole,
+            ..BASE
+        },
+    ),
+    (
+        "",
+        "PersistentVolumeClaim",
+        KindRules {
+            default: volume_claim::default_claim,
+            prepare_create: volume_claim::prepare_claim,
+            prepare_update: volume_claim::prepare_claim_update,
+            validate: volume_claim::validate_claim,
+            validate_update: volume_claim::validate_claim_update,
+            ..PLAIN
+        },
+    ),
+    (
+        "",
+        "Endpoints",
+        KindRules {
+            create_on_update: true,
+            default: endpoints::default,
+            validate: endpoints::validate,
+            validate_update: endpoints::validate_update,
+            ..PLAIN
+        },
+    ),
+    ("", "Event", EVENT),
+    ("events.k8s.io", "Event", EVENT),
+    (
+        "",
+        "LimitRange",
+        KindRules {
+            create_on_update: true,
+            default: limits::default_range,
+            validate: limits::validate_range,
+            validate_update: limits::validate_range_update,
+            meta_again: MetaAgain::Whole,
+            ..BASE
+        },
+    ),
+    (
+        "",
+        "ResourceQuota",
+        KindRules {
+            validate: limits::validate_quota,
+            validate_update: limits::validate_quota_update,
+            ..PLAIN
+        },
+    ),
+    (
+        "",
+        "ReplicationController",
+        KindRules {
+            orphans: true,
+            default: replication::default,
+            validate: replication::validate,
+            validate_update: replication::validate_update,
+            ..COUNTED
+        },
+    ),
+    (
+        "apps",
+        "Deployment",
+        KindRules {
+            generation: Generation { starts: true, moves_with: &[&["spec"], &["metadata", "annotations"]] },
+            status_meta: StatusMeta::Without(&["labels"]),
+            default: apps::default_deployment,
+            validate: apps::validate_deployment,
+            validate_update: apps::validate_deployment_update,
+            meta_again: MetaAgain::Change,
+            ..BASE
+        },
+    ),
+    (
+        "apps",
+        "ReplicaSet",
+        KindRules {
+            default: apps::default_replica_set,
+            validate: apps::validate_replica_set,
+            validate_update: apps::validate_replica_set_update,
+            ..COUNTED
+        },
+    ),
+    (
+        "apps",
+        "StatefulSet",
+        KindRules {
+            name: names::label_name,
+            default: apps::default_stateful_set,
+            validate: apps::validate_stateful_set,
+            validate_update: apps::validate_stateful_set_update,
+            meta_again: MetaAgain::Change,
+            ..COUNTED
+        },
+    ),
+    (
+        "apps",
+        "DaemonSet",
+        KindRules {
+            default: apps::default_daemon_set,
+            prepare_create: apps::prepare_daemon_set,
+            prepare_update: apps::prepare_daemon_set_update,
+            validate: apps::validate_daemon_set,
+            validate_update: apps::validate_daemon_set_update,
+            ..COUNTED
+        },
+    ),
+    (
+        "apps",
+        "ControllerRevision",
+        KindRules {
+            validate: apps::validate_revision,
+            validate_update: apps::validate_revision_update,
+            ..PLAIN
+        },
+    ),
+    (
+        "batch",
+        "Job",
+        KindRules {
+            orphans: true,
+            default: batch::job::default,
+            prepare_create: batch::job::prepare_create,
+            validate: batch::job::validate,
+            validate_update: batch::job::validate_update,
+            ..COUNTED
+        },
+    ),
+    (
+        "batch",
+        "CronJob",
+        KindRules {
+            default: batch::cron_job::default,
+            validate: batch::cron_job::validate,
+            validate_update: batch::cron_job::validate_update,
+            meta_again: MetaAgain::Change,
+            ..COUNTED
+        },
+    ),
+    (
+        "autoscaling",
+        "HorizontalPodAutoscaler",
+        KindRules {
+            default: autoscaling::default,
+            validate: autoscaling::validate,
+            validate_update: autoscaling::validate_update,
+            meta_again: MetaAgain::Change,
+            ..BASE
+        },
+    ),
+    (
+        "policy",
+        "PodDisruptionBudget",
+        KindRules {
+            name: names::path_segment,
+            known_finalizers: false,
+            unconditional_update: false,
+            validate: policy::validate,
+            validate_update: policy::validate_update,
+            validate_status: policy::validate_status,
+            meta_again: MetaAgain::No,
+            ..COUNTED
+        },
+    ),
+    (
+        "networking.k8s.io",
+        "Ingress",
+        KindRules {
+            validate: networking::validate_ingress,
+            validate_update: networking::validate_ingress_update,
+            ..COUNTED
+        },
+    ),
+    (
+        "networking.k8s.io",
+        "IngressClass",
+        KindRules {
+            default: networking::default_ingress_class,
+            validate: networking::validate_ingress_class,
+            validate_update: networking::validate_ingress_class_update,
+            ..COUNTED
+        },
+    ),
+    (
+        "networking.k8s.io",
+        "NetworkPolicy",
+        KindRules {
+            default: networking::default_policy,
+            validate: networking::validate_policy,
+            validate_update: networking::validate_policy_update,
+            ..COUNTED
+        },
+    ),
+    (
+        "networking.k8s.io",
+        "IPAddress",
+        KindRules {
+            name: names::ip_name,
+            validate: networking::validate_address,
+            validate_update: networking::validate_address_update,
+            ..PLAIN
+        },
+    ),
+    (
+        "networking.k8s.io",
+        "ServiceCIDR",
+        KindRules {
+            status_meta: StatusMeta::Fixed,
+            validate: networking::validate_service_cidr,
+            validate_update: networking::validate_service_cidr_update,
+            meta_again: MetaAgain::Change,
+            ..BASE
+        },
+    ),
+    (
+        "discovery.k8s.io",
+        "EndpointSlice",
+        KindRules {
+            generation: Generation {
+                starts: true,
+                moves_with: &[&["addressType"], &["endpoints"], &["ports"], &["metadata", "labels"]],
+            },
+            default: discovery::default,
+            validate: discovery::validate,
+            validate_update: discovery::validate_update,
+            meta_again: MetaAgain::Whole,
+            ..BASE
+        },
+    ),
+    (
+        "rbac.authorization.k8s.io",
+        "Role",
+        KindRules { validate: rbac::validate_role, validate_update: rbac::validate_role_update, ..RBAC },
+    ),
+    (
+        "rbac.authorization.k8s.io",
+        "ClusterRole",
+        KindRules {
+            validate: rbac::validate_cluster_role,
+            validate_update: rbac::validate_cluster_role_update,
+            ..RBAC
+        },
+    ),
+    (
+        "rbac.authorization.k8s.io",
+        "RoleBinding",
+        KindRules {
+            default: rbac::default_binding,
+            validate: rbac::validate_binding,
+            validate_update: rbac::validate_binding_update,
+            ..RBAC
+        },
+    ),
+    (
+        "rbac.authorization.k8s.io",
+        "ClusterRoleBinding",
+        KindRules {
+            default: rbac::default_binding,
+            validate: rbac::validate_cluster_binding,
+            validate_update: rbac::validate_cluster_binding_update,
+            ..RBAC
+        },
+    ),
+    (
+        "coordination.k8s.io",
+        "Lease",
+        KindRules {
+            create_on_update: true,
+            known_finalizers: false,
+            validate: small::validate_lease,
+            validate_update: small::validate_lease_update,
+            meta_again: MetaAgain::Change,
+            ..GUARDED
+        },
+    ),
+    (
+        "coordination.k8s.io",
+        "LeaseCandidate",
+        KindRules {
+            create_on_update: true,
+            known_finalizers: false,
+            meta_again: MetaAgain::Change,
+            ..GUARDED
+        },
+    ),
+    (
+        "scheduling.k8s.io",
+        "PriorityClass",
+        KindRules {
+            generation: Generation { starts: true, moves_with: &[] },
+            default: small::default_priority,
+            validate: small::validate_priority,
+            validate_update: small::validate_priority_update,
+            meta_again: MetaAgain::Change,
+            ..BASE
+        },
+    ),
+    (
+        "node.k8s.io",
+        "RuntimeClass",
+        KindRules {
+            create_on_update: true,
+            known_finalizers: false,
+            validate: small::validate_runtime,
+            validate_update: small::validate_runtime_update,
+            ..GUARDED
+        },
+    ),
+    (
+        "storage.k8s.io",
+        "StorageClass",
+        KindRules {
+            default: storage::default_class,
+            validate: storage::validate_class,
+            validate_update: storage::validate_class_update,
+            ..PLAIN
+        },
+    ),
+    (
+        "storage.k8s.io",
+        "CSIDriver",
+        KindRules {
+            generation: Generation { starts: false, moves_with: &[&["spec"]] },
+            validate: storage::validate_driver,
+            validate_update: storage::validate_driver_update,
+            meta_again: MetaAgain::Change,
+            ..GUARDED
+        },
+    ),
+    (
+        "storage.k8s.io",
+        "CSINode",
+        KindRules {
+            validate: storage::validate_csi_node,
+            validate_update: storage::validate_csi_node_update,
+            meta_again: MetaAgain::Whole,
+            ..GUARDED
+        },
+    ),
+    ("storage.k8s.io", "CSIStorageCapacity", GUARDED),
+    (
+        "storage.k8s.io",
+        "VolumeAttachment",
+        KindRules {
+            status_meta: StatusMeta::Fixed,
+            validate: storage::validate_attachment,
+            validate_update: storage::validate_attachment_update,
+            meta_again: MetaAgain::Whole,
+            ..GUARDED
+        },
+    ),
+    ("storage.k8s.io", "VolumeAttributesClass", PLAIN),
+    (
+        "storagemigration.k8s.io",
+        "StorageVersionMigration",
+        KindRules { status_meta: StatusMeta::Fixed, ..GUARDED },
+    ),
+    (
+        "internal.apiserver.k8s.io",
+        "StorageVersion",
+        KindRules {
+            name: names::group_resource_name,
+            status_meta: StatusMeta::Fixed,
+            meta_again: MetaAgain::No,
+            ..GUARDED
+        },
+    ),
+    (
+        "flowcontrol.apiserver.k8s.io",
+        "FlowSchema",
+        KindRules {
+            status_meta: StatusMeta::Fixed,
+            validate: flowcontrol::validate_schema,
+            validate_update: flowcontrol::validate_schema_update,
+            meta_again: MetaAgain::Whole,
+            ..COUNTED
+        },
+    ),
+    (
+        "flowcontrol.apiserver.k8s.io",
+        "PriorityLevelConfiguration",
+        KindRules {
+            status_meta: StatusMeta::Fixed,
+            validate: flowcontrol::validate_level,
+            validate_update: flowcontrol::validate_level_update,
+            meta_again: MetaAgain::Whole,
+            ..COUNTED
+        },
+    ),
+    (
+        "certificates.k8s.io",
+        "CertificateSigningRequest",
+        KindRules {
+            name: names::path_segment,
+            prepare_create: certificates::prepare_create,
+            prepare_update: certificates::prepare_update,
+            validate: certificates::validate,
+            ..PLAIN
+        },
+    ),
+    ("certificates.k8s.io", "ClusterTrustBundle", KindRules { name: names::path_segment, ..GUARDED }),
+    ("admissionregistration.k8s.io", "MutatingWebhookConfiguration", WEBHOOKS),
+    ("admissionregistration.k8s.io", "ValidatingWebhookConfiguration", WEBHOOKS),
+    (
+        "admissionregistration.k8s.io",
+        "ValidatingAdmissionPolicy",
+        KindRules { status_meta: StatusMeta::Fixed, ..ADMISSION },
+    ),
+    ("admissionregistration.k8s.io", "ValidatingAdmissionPolicyBinding", ADMISSION),
+    ("admissionregistration.k8s.io", "MutatingAdmissionPolicy", ADMISSION),
+    ("admissionregistration.k8s.io", "MutatingAdmissionPolicyBinding", ADMISSION),
+    (
+        "apiextensions.k8s.io",
+        "CustomResourceDefinition",
+        KindRules {
+            unconditional_update: false,
+            default: registration::default_definition,
+            prepare_create: registration::prepare_definition,
+            prepare_update: registration::prepare_definition_update,
+            ..COUNTED
+        },
+    ),
+    (
+        "apiregistration.k8s.io",
+        "APIService",
+        KindRules {
+            name: names::path_segment,
+            unconditional_update: false,
+            status_meta: StatusMeta::Without(&["labels", "annotations", "finalizers", "ownerReferences"]),
+            default: registration::default_service,
+            prepare_create: registration::prepare_service,
+            validate: registration::validate_service,
+            validate_update: registration::validate_service_update,
+            ..PLAIN
+        },
+    ),
+    ("resource.k8s.io", "ResourceClaim", KindRules { status_meta: StatusMeta::Fixed, ..PLAIN }),
+    ("resource.k8s.io", "ResourceClaimTemplate", PLAIN),
+    ("resource.k8s.io", "ResourceSlice", COUNTED),
+    ("resource.k8s.io", "DeviceClass", COUNTED),
+    ("resource.k8s.io", "DeviceTaintRule", COUNTED),
+];
+
+#[cfg(test)]
+mod tests {
+    use super::super::rules;
+    use super::TABLE;
+
+    #[test]
+    fn each_kind_stands_once() {
+        for (index, row) in TABLE.iter().enumerate() {
+            let again = TABLE.iter().skip(index + 1).any(|other| (row.0, row.1) == (other.0, other.1));
+            assert!(!again, "{}/{} stands twice", row.0, row.1);
+        }
+    }
+
+    #[test]
+    fn a_put_creates_and_overwrites_only_where_it_may() {
+        let table = [
+            ("", "ConfigMap", false, true),
+            ("", "Service", true, true),
+            ("", "Endpoints", true, true),
+            ("", "Event", true, true),
+            ("", "LimitRange", true, true),
+            ("coordination.k8s.io", "Lease", true, false),
+            ("rbac.authorization.k8s.io", "Role", true, true),
+            ("node.k8s.io", "RuntimeClass", true, false),
+            ("policy", "PodDisruptionBudget", false, false),
+            ("apiextensions.k8s.io", "CustomResourceDefinition", false, false),
+            ("unknown.example", "Kite", false, false),
+        ];
+        for (group, kind, creates, overwrites) in table {
+            let rules = rules(group, kind);
+            assert_eq!((rules.create_on_update, rules.unconditional_update), (creates, overwrites), "{kind}");
+        }
+    }
+}

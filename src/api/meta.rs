@@ -1,0 +1,590 @@
+//! The rules of `metadata`: what a write may say, what the server sets, what never changes.
+
+use std::collections::BTreeSet;
+
+use super::field::{FieldError, Path, quoted};
+use super::names::{self, NameRule};
+use super::status::Status;
+use super::value::Value;
+
+/// What the annotations of one object may weigh together, keys and values.
+pub const ANNOTATION_BYTES: usize = 256 << 10;
+/// What a generated name may be long, so that it still is a DNS label.
+const NAME_LENGTH: usize = 63;
+/// The length of a generated suffix.
+const SUFFIX_LENGTH: usize = 5;
+/// The characters of a generated suffix: no vowels and nothing that looks like them, so that no words come out.
+const SUFFIX_ALPHABET: &[u8; 27] = b"bcdfghjklmnpqrstvwxz2456789";
+/// What the name of a field manager may be long.
+const MANAGER_LENGTH: usize = 128;
+/// What the name of a sub-resource may be long.
+const SUBRESOURCE_LENGTH: usize = 256;
+
+/// The finalizer that leaves dependents alone.
+pub const ORPHAN_FINALIZER: &str = "orphan";
+/// The finalizer that waits for dependents.
+pub const FOREGROUND_FINALIZER: &str = "foregroundDeletion";
+/// What a field says that may not change.
+pub const IMMUTABLE: &str = "field is immutable";
+
+/// The metadata, null when there is none.
+pub fn of(object: &Value) -> &Value {
+    object.get("metadata").unwrap_or(&Value::Null)
+}
+
+/// The name of an object, empty when it has none.
+pub fn name(object: &Value) -> &str {
+    of(object).str("name")
+}
+
+/// Whether the deletion of an object has begun.
+pub fn is_terminating(object: &Value) -> bool {
+    of(object).get("deletionTimestamp").is_some()
+}
+
+/// The generation, 0 when the kind has none.
+pub fn generation(object: &Value) -> i64 {
+    of(object).get("generation").and_then(Value::as_int).unwrap_or_default()
+}
+
+/// Gives an object without a name one that begins with its `generateName`. `random` is asked for numbers below its
+/// argument. Answers whether a name was made: then a collision is worth another try.
+pub fn generate_name(object: &mut Value, random: &mut dyn FnMut(usize) -> usize) -> bool {
+    let meta = of(object);
+    if !meta.str("name").is_empty() || meta.str("generateName").is_empty() {
+        return false;
+    }
+    let base = meta.str("generateName");
+    let mut end = base.len().min(NAME_LENGTH - SUFFIX_LENGTH);
+    while !base.is_char_boundary(end) {
+        end -= 1;
+    }
+    let mut name = base.get(..end).unwrap_or_default().to_owned();
+    for _ in 0..SUFFIX_LENGTH {
+        let index = random(SUFFIX_ALPHABET.len());
+        name.push(SUFFIX_ALPHABET.get(index).copied().map_or('x', char::from));
+    }
+    object.entry("metadata").set("name", name);
+    true
+}
+
+/// Checks that a new object carries no version, which only the store gives.
+pub fn check_unversioned(object: &Value) -> Result<(), Box<Status>> {
+    if of(object).str("resourceVersion").is_empty() {
+        return Ok(());
+    }
+    Err(Status::bad_request("resourceVersion should not be set on objects to be created"))
+}
+
+/// Makes the namespace in the object that of the path, which is empty for kinds without namespaces.
+pub fn agree_on_namespace(object: &mut Value, namespace: &str) -> Result<(), Box<Status>> {
+    let own = of(object).str("namespace");
+    if own == namespace {
+        return Ok(());
+    }
+    if namespace.is_empty() {
+        object.entry("metadata").remove("namespace");
+        return Ok(());
+    }
+    if own.is_empty() {
+        object.entry("metadata").set("namespace", namespace);
+        return Ok(());
+    }
+    Err(Status::bad_request(
+        "the namespace of the provided object does not match the namespace sent on the request",
+    ))
+}
+
+/// Checks that the name in the object is that of the path.
+pub fn check_name(object: &Value, name: &str) -> Result<(), Box<Status>> {
+    match of(object).str("name") {
+        "" => Err(Status::bad_request(format!(
+            "the name of the object ({name} based on URL) was undeterminable: name must be provided"
+        ))),
+        own if own == name => Ok(()),
+        own => Err(Status::bad_request(format!(
+            "the name of the object ({own}) does not match the name on the URL ({name})"
+        ))),
+    }
+}
+
+/// Replaces what only the server may say about a new object.
+pub fn set_system_fields(object: &mut Value, uid: &str, now: &str) {
+    let meta = object.entry("metadata");
+    for field in ["deletionTimestamp", "deletionGracePeriodSeconds", "selfLink"] {
+        meta.remove(field);
+    }
+    meta.set("uid", uid);
+    meta.set("creationTimestamp", now);
+}
+
+/// Takes owners out that stand twice with all their fields equal. Answers the warning that the client gets for it.
+pub fn dedupe_owners(object: &mut Value) -> Option<String> {
+    let mut twice = Vec::new();
+    let owners = object.get_mut("metadata").and_then(|meta| meta.get_mut("ownerReferences"));
+    if let Some(Value::Array(owners)) = owners {
+        let mut kept: Vec<Value> = Vec::with_capacity(owners.len());
+        for owner in owners.drain(..) {
+            if kept.contains(&owner) {
+                twice.push(owner.str("uid").to_owned());
+            } else {
+                kept.push(owner);
+            }
+        }
+        *owners = kept;
+    }
+    (!twice.is_empty()).then(|| {
+        format!(
+            ".metadata.ownerReferences contains duplicate entries; API server dedups owner references in 1.20+, and \
+             may reject such requests as early as 1.24; please fix your requests; duplicate UID(s) observed: {}",
+            twice.join(", ")
+        )
+    })
+}
+
+/// Carries over what an update cannot change, whatever it says.
+pub fn keep_system_fields(new: &mut Value, old: &Value) {
+    let old = of(old);
+    let meta = new.entry("metadata");
+    if meta.str("uid").is_empty() {
+        copy(meta, old, "uid");
+    }
+    if old.get("creationTimestamp").is_some() {
+        copy(meta, old, "creationTimestamp");
+    }
+    if old.get("deletionTimestamp").is_some() {
+        copy(meta, old, "deletionTimestamp");
+    }
+    if meta.get("deletionGracePeriodSeconds").is_none() {
+        copy(meta, old, "deletionGracePeriodSeconds");
+    }
+    meta.remove("selfLink");
+}
+
+/// Makes a field what it is in `from`, absent too.
+pub fn copy(to: &mut Value, from: &Value, field: &str) {
+    match from.get(field) {
+        Some(value) => to.set(field, value.clone()),
+        None => {
+            to.remove(field);
+        }
+    }
+}
+
+/// What decides how the metadata of a kind is checked.
+#[derive(Clone, Copy)]
+pub struct MetaRules {
+    /// The syntax of the name.
+    pub name: NameRule,
+    /// Whether objects live in namespaces.
+    pub namespaced: bool,
+    /// Whether a finalizer without a domain must be one of the known ones.
+    pub known_finalizers: bool,
+}
+
+/// Checks the metadata of one object.
+pub fn validate(object: &Value, rules: MetaRules, errors: &mut Vec<FieldError>) {
+    let path = Path::new("metadata");
+    let meta = of(object);
+    let (base, name, namespace) = (meta.str("generateName"), meta.str("name"), meta.str("namespace"));
+    if !base.is_empty() {
+        texts(errors, &path.child("generateName"), base, (rules.name)(base, true));
+    }
+    if name.is_empty() {
+        errors.push(FieldError::required(&path.child("name"), "name or generateName is required"));
+    } else {
+        texts(errors, &path.child("name"), name, (rules.name)(name, false));
+    }
+    if rules.namespaced {
+        if namespace.is_empty() {
+            errors.push(FieldError::required(&path.child("namespace"), ""));
+        } else {
+            texts(errors, &path.child("namespace"), namespace, names::dns_label(namespace));
+        }
+    } else if !namespace.is_empty() {
+        errors.push(FieldError::forbidden(&path.child("namespace"), "not allowed on this type"));
+    }
+    let generation = generation(object);
+    if generation < 0 {
+        errors.push(FieldError::invalid(
+            &path.child("generation"),
+            &generation.to_string(),
+            "must be greater than or equal to 0",
+        ));
+    }
+    validate_descriptions(meta, &path, errors);
+    validate_finalizers(meta, &path.child("finalizers"), errors);
+    if rules.known_finalizers {
+        validate_known_finalizers(meta, &path.child("finalizers"), errors);
+    }
+}
+
+/// Checks how the metadata of an object may change.
+pub fn validate_update(new: &Value, old: &Value, known_finalizers: bool, errors: &mut Vec<FieldError>) {
+    let path = Path::new("metadata");
+    let terminating = is_terminating(old);
+    let (new, old) = (of(new), of(old));
+    if terminating {
+        validate_no_new_finalizers(new, old, &path.child("finalizers"), errors);
+    }
+    if new.str("resourceVersion").is_empty() {
+        let wrong = "must be specified for an update";
+        errors.push(FieldError::invalid(&path.child("resourceVersion"), "\"\"", wrong));
+    }
+    let number = |meta: &Value| meta.get("generation").and_then(Value::as_int).unwrap_or_default();
+    if number(new) < number(old) {
+        let wrong = "must not be decremented";
+        errors.push(FieldError::invalid(&path.child("generation"), &number(new).to_string(), wrong));
+    }
+    for field in ["name", "namespace", "uid"] {
+        if new.str(field) != old.str(field) {
+            errors.push(FieldError::invalid(&path.child(field), &quoted(new.str(field)), IMMUTABLE));
+        }
+    }
+    for field in ["creationTimestamp", "deletionTimestamp"] {
+        if new.get(field) != old.get(field) {
+            errors.push(FieldError::invalid(&path.child(field), &printed_time(new.str(field)), IMMUTABLE));
+        }
+    }
+    let grace = "deletionGracePeriodSeconds";
+    if new.get(grace) != old.get(grace) {
+        let value =
+            new.get(grace).and_then(Value::as_int).map_or("null".to_owned(), |value| value.to_string());
+        errors.push(FieldError::invalid(&path.child(grace), &value, IMMUTABLE));
+    }
+    validate_descriptions(new, &path, errors);
+    if known_finalizers {
+        validate_known_finalizers(new, &path.child("finalizers"), errors);
+    }
+}
+
+/// A time as messages print it.
+fn printed_time(text: &str) -> String {
+    match text.strip_suffix('Z') {
+        Some(time) => format!("{} +0000 UTC", time.replacen('T', " ", 1)),
+        None if text.is_empty() => "null".to_owned(),
+        None => text.to_owned(),
+    }
+}
+
+/// Labels, annotations, owners and managers: checked on create and again on update.
+fn validate_descriptions(meta: &Value, path: &Path, errors: &mut Vec<FieldError>) {
+    validate_labels(meta.get("labels"), &path.child("labels"), errors);
+    validate_annotations(meta.get("annotations"), &path.child("annotations"), errors);
+    validate_owners(meta.get("ownerReferences"), &path.child("ownerReferences"), errors);
+    validate_managers(meta.get("managedFields"), &path.child("managedFields"), errors);
+}
+
+/// Adds one error for each thing that is wrong with a text.
+pub fn texts(errors: &mut Vec<FieldError>, path: &Path, value: &str, wrong: Vec<String>) {
+    for wrong in wrong {
+        errors.push(FieldError::invalid(path, &quoted(value), &wrong));
+    }
+}
+
+/// Checks keys and values of labels.
+pub fn validate_labels(labels: Option<&Value>, path: &Path, errors: &mut Vec<FieldError>) {
+    for (key, value) in labels.and_then(Value::fields).into_iter().flatten() {
+        texts(errors, path, key, names::qualified_name(key));
+        let value = value.as_str().unwrap_or_default();
+        texts(errors, path, value, names::label_value(value));
+    }
+}
+
+/// Checks keys and the total size of annotations.
+pub fn validate_annotations(annotations: Option<&Value>, path: &Path, errors: &mut Vec<FieldError>) {
+    let mut size = 0;
+    for (key, value) in annotations.and_then(Value::fields).into_iter().flatten() {
+        texts(errors, path, key, names::qualified_name(&key.to_lowercase()));
+        size += key.len() + value.as_str().map_or(0, str::len);
+    }
+    if size > ANNOTATION_BYTES {
+        errors.push(FieldError::too_long(path, ANNOTATION_BYTES));
+    }
+}
+
+/// Group and version of an `apiVersion`; both empty if it has too many parts.
+fn group_version(api_version: &str) -> (&str, &str) {
+    match api_version.split_once('/') {
+        None => ("", api_version),
+        Some((_, version)) if version.contains('/') => ("", ""),
+        Some(parts) => parts,
+    }
+}
+
+fn validate_owners(owners: Option<&Value>, path: &Path, errors: &mut Vec<FieldError>) {
+    let mut controller: Option<String> = None;
+    for owner in owners.map(Value::items).unwrap_or_default() {
+        let (group, version) = group_version(owner.str("apiVersion"));
+        let checks = [
+            ("apiVersion", version, "version"),
+            ("kind", owner.str("kind"), "kind"),
+            ("name", owner.str("name"), "name"),
+        ];
+        for (field, part, word) in checks.into_iter().chain([("uid", owner.str("uid"), "uid")]) {
+            if part.is_empty() {
+                let wrong = format!("{word} must not be empty");
+                errors.push(FieldError::invalid(&path.child(field), &quoted(owner.str(field)), &wrong));
+            }
+        }
+        if (group, version, owner.str("kind")) == ("", "v1", "Event") {
+            let wrong = "/v1, Kind=Event is disallowed from being an owner";
+            errors.push(FieldError::invalid(path, "v1.OwnerReference{}", wrong));
+        }
+        if owner.get("controller").and_then(Value::as_bool) == Some(true) {
+            let this = format!("{}/{}", owner.str("kind"), owner.str("name"));
+            if let Some(first) = &controller {
+                let wrong = format!(
+                    "Only one reference can have Controller set to true. Found \"true\" in references for {first} \
+                     and {this}"
+                );
+                errors.push(FieldError::invalid(path, "[]v1.OwnerReference{}", &wrong));
+            } else {
+                controller = Some(this);
+            }
+        }
+    }
+}
+
+fn finalizers(meta: &Value) -> impl Iterator<Item = &str> {
+    meta.get("finalizers").map(Value::items).unwrap_or_default().iter().filter_map(Value::as_str)
+}
+
+fn validate_finalizers(meta: &Value, path: &Path, errors: &mut Vec<FieldError>) {
+    for finalizer in finalizers(meta) {
+        texts(errors, path, finalizer, names::qualified_name(finalizer));
+    }
+    if finalizers(meta).any(|name| name == ORPHAN_FINALIZER)
+        && finalizers(meta).any(|name| name == FOREGROUND_FINALIZER)
+    {
+        let all: Vec<String> = finalizers(meta).map(quoted).collect();
+        let wrong = format!("finalizer {ORPHAN_FINALIZER} and {FOREGROUND_FINALIZER} cannot be both set");
+        errors.push(FieldError::invalid(path, &format!("[]string{{{}}}", all.join(", ")), &wrong));
+    }
+}
+
+fn validate_known_finalizers(meta: &Value, path: &Path, errors: &mut Vec<FieldError>) {
+    let known = [super::words::NAMESPACE_FINALIZER, ORPHAN_FINALIZER, FOREGROUND_FINALIZER];
+    for (index, finalizer) in finalizers(meta).enumerate() {
+        if !finalizer.contains('/') && !known.contains(&finalizer) {
+            let wrong = "name is neither a standard finalizer name nor is it fully qualified";
+            errors.push(FieldError::invalid(&path.index(index), &quoted(finalizer), wrong));
+        }
+    }
+}
+
+fn validate_no_new_finalizers(new: &Value, old: &Value, path: &Path, errors: &mut Vec<FieldError>) {
+    let known: BTreeSet<&str> = finalizers(old).collect();
+    let added: BTreeSet<&str> = finalizers(new).filter(|name| !known.contains(name)).collect();
+    if added.is_empty() {
+        return;
+    }
+    let added: Vec<String> = added.into_iter().map(quoted).collect();
+    let wrong = format!(
+        "no new finalizers can be added if the object is being deleted, found new finalizers []string{{{}}}",
+        added.join(", ")
+    );
+    errors.push(FieldError::forbidden(path, &wrong));
+}
+
+fn validate_managers(entries: Option<&Value>, path: &Path, errors: &mut Vec<FieldError>) {
+    for (index, entry) in entries.map(Value::items).unwrap_or_default().iter().enumerate() {
+        let path = path.index(index);
+        if !matches!(entry.str("operation"), "Apply" | "Update") {
+            let value = quoted(entry.str("operation"));
+            errors.push(FieldError::invalid(&path.child("operation"), &value, "must be `Apply` or `Update`"));
+        }
+        if !matches!(entry.str("fieldsType"), "" | "FieldsV1") {
+            let value = quoted(entry.str("fieldsType"));
+            errors.push(FieldError::invalid(&path.child("fieldsType"), &value, "must be `FieldsV1`"));
+        }
+        if entry.str("manager").len() > MANAGER_LENGTH {
+            errors.push(FieldError::too_long(&path.child("manager"), MANAGER_LENGTH));
+        }
+        if entry.str("subresource").len() > SUBRESOURCE_LENGTH {
+            errors.push(FieldError::too_long(&path.child("subresource"), SUBRESOURCE_LENGTH));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::api::kinds::testing::{object, said};
+
+    const RULES: MetaRules =
+        MetaRules { name: names::subdomain_name, namespaced: true, known_finalizers: true };
+
+    fn create_errors(meta: &str) -> Vec<String> {
+        let mut errors = Vec::new();
+        validate(&object(&format!(r#"{{"metadata":{meta}}}"#)), RULES, &mut errors);
+        said(&errors)
+    }
+
+    #[test]
+    fn plain_metadata_is_accepted() {
+        let meta = r#"{"name":"a","namespace":"n","labels":{"a/b":"c"},"annotations":{"UPPER":"x"},
+            "finalizers":["orphan","example.com/f"],
+            "ownerReferences":[{"apiVersion":"apps/v1","kind":"K","name":"o","uid":"u","controller":true}]}"#;
+        assert_eq!(create_errors(meta), Vec::<String>::new());
+    }
+
+    #[test]
+    fn each_rule_of_metadata_refuses() {
+        let table = [
+            (r#"{"namespace":"n"}"#, "metadata.name: Required value: name or generateName is required"),
+            (
+                r#"{"name":"A","namespace":"n"}"#,
+                "metadata.name: Invalid value: \"A\": a lowercase RFC 1123 subdomain",
+            ),
+            (r#"{"name":"a"}"#, "metadata.namespace: Required value"),
+            (
+                r#"{"name":"a","namespace":"n.m"}"#,
+                "metadata.namespace: Invalid value: \"n.m\": must not contain dots",
+            ),
+            (
+                r#"{"name":"a","namespace":"n","generation":-1}"#,
+                "metadata.generation: Invalid value: -1: must be greater than or equal to 0",
+            ),
+            (
+                r#"{"name":"a","namespace":"n","labels":{"a":"-"}}"#,
+                "metadata.labels: Invalid value: \"-\": a valid label",
+            ),
+            (
+                r#"{"name":"a","namespace":"n","annotations":{"A B":""}}"#,
+                "metadata.annotations: Invalid value: \"A B\"",
+            ),
+            (
+                r#"{"name":"a","namespace":"n","finalizers":["plain"]}"#,
+                "metadata.finalizers[0]: Invalid value: \"plain\": name is neither a standard finalizer name",
+            ),
+            (
+                r#"{"name":"a","namespace":"n","finalizers":["orphan","foregroundDeletion"]}"#,
+                "metadata.finalizers: Invalid value: []string{\"orphan\", \"foregroundDeletion\"}: finalizer orphan",
+            ),
+            (
+                r#"{"name":"a","namespace":"n","ownerReferences":[{"apiVersion":"a/b/c","kind":"K","name":"o","uid":"u"}]}"#,
+                "metadata.ownerReferences.apiVersion: Invalid value: \"a/b/c\": version must not be empty",
+            ),
+            (
+                r#"{"name":"a","namespace":"n","ownerReferences":[{"apiVersion":"v1","kind":"Event","name":"o","uid":"u"}]}"#,
+                "/v1, Kind=Event is disallowed from being an owner",
+            ),
+            (
+                r#"{"name":"a","namespace":"n","ownerReferences":[
+                    {"apiVersion":"v1","kind":"K","name":"o","uid":"u","controller":true},
+                    {"apiVersion":"v1","kind":"K","name":"p","uid":"v","controller":true}]}"#,
+                "Found \"true\" in references for K/o and K/p",
+            ),
+            (
+                r#"{"name":"a","namespace":"n","managedFields":[{"operation":"X"}]}"#,
+                "metadata.managedFields[0].operation: Invalid value: \"X\": must be `Apply` or `Update`",
+            ),
+        ];
+        for (meta, wanted) in table {
+            let errors = create_errors(meta);
+            assert!(errors.len() == 1 && errors[0].contains(wanted), "{meta}: {errors:?}");
+        }
+    }
+
+    #[test]
+    fn annotations_have_a_total_size() {
+        let mut meta = object(r#"{"metadata":{"name":"a","namespace":"n"}}"#);
+        let text = "x".repeat(ANNOTATION_BYTES - 1);
+        meta.entry("metadata").entry("annotations").set("a", text.clone());
+        let mut errors = Vec::new();
+        validate(&meta, RULES, &mut errors);
+        assert!(errors.is_empty());
+        meta.entry("metadata").entry("annotations").set("a", text + "y");
+        validate(&meta, RULES, &mut errors);
+        assert_eq!(said(&errors), ["metadata.annotations: Too long: may not be more than 262144 bytes"]);
+    }
+
+    #[test]
+    fn what_never_changes_is_refused() {
+        let old = object(
+            r#"{"metadata":{"name":"a","namespace":"n","uid":"u","resourceVersion":"1","generation":2,
+                "deletionTimestamp":"2001-01-01T00:00:00Z","finalizers":["a/b"]}}"#,
+        );
+        let table = [
+            ("name", Value::from("b"), "metadata.name: Invalid value: \"b\": field is immutable"),
+            ("namespace", Value::from("m"), "metadata.namespace: Invalid value: \"m\": field is immutable"),
+            ("uid", Value::from("v"), "metadata.uid: Invalid value: \"v\": field is immutable"),
+            ("generation", Value::Int(1), "metadata.generation: Invalid value: 1: must not be decremented"),
+            (
+                "resourceVersion",
+                Value::Null,
+                "metadata.resourceVersion: Invalid value: \"\": must be specified",
+            ),
+            (
+                "deletionTimestamp",
+                Value::from("2002-01-01T00:00:00Z"),
+                "metadata.deletionTimestamp: Invalid value: 2002-01-01 00:00:00 +0000 UTC: field is immutable",
+            ),
+            ("deletionGracePeriodSeconds", Value::Int(3), "Invalid value: 3: field is immutable"),
+            (
+                "finalizers",
+                Value::from(vec!["a/b", "a/c"]),
+                "metadata.finalizers: Forbidden: no new finalizers can be added if the object is being deleted, found \
+                 new finalizers []string{\"a/c\"}",
+            ),
+        ];
+        for (field, value, wanted) in table {
+            let mut new = old.clone();
+            new.entry("metadata").set(field, value);
+            let mut errors = Vec::new();
+            validate_update(&new, &old, true, &mut errors);
+            let errors = said(&errors);
+            assert!(errors.len() == 1 && errors[0].contains(wanted), "{field}: {errors:?}");
+        }
+        let mut errors = Vec::new();
+        validate_update(&old, &old, true, &mut errors);
+        assert!(errors.is_empty());
+    }
+
+    #[test]
+    fn generated_names_keep_their_base_and_fit_a_label() {
+        let mut object = object(r#"{"metadata":{"generateName":"web-"}}"#);
+        let mut next = 0;
+        assert!(generate_name(&mut object, &mut |below| {
+            next += 1;
+            next % below
+        }));
+        assert_eq!(name(&object), "web-cdfgh");
+        assert!(!generate_name(&mut object, &mut |_| 0));
+        let mut long = Value::object();
+        long.entry("metadata").set("generateName", "ä".repeat(50));
+        generate_name(&mut long, &mut |_| 0);
+        assert_eq!(name(&long), "ä".repeat(29) + "bbbbb");
+    }
+
+    #[test]
+    fn path_and_body_must_agree() {
+        let mut body = object(r#"{"metadata":{"namespace":"a","name":"x"}}"#);
+        assert!(agree_on_namespace(&mut body, "a").is_ok());
+        assert_eq!(agree_on_namespace(&mut body, "b").unwrap_err().code, 400);
+        assert!(agree_on_namespace(&mut body, "").is_ok());
+        assert_eq!(of(&body).str("namespace"), "");
+        assert!(agree_on_namespace(&mut body, "b").is_ok());
+        assert_eq!(of(&body).str("namespace"), "b");
+        assert_eq!(
+            check_name(&body, "y").unwrap_err().message,
+            "the name of the object (x) does not match the name on the URL (y)"
+        );
+        assert!(check_name(&body, "x").is_ok());
+        assert!(check_name(&Value::object(), "x").unwrap_err().message.ends_with("name must be provided"));
+        let mut versioned = object(r#"{"metadata":{"resourceVersion":"5"}}"#);
+        assert!(check_unversioned(&versioned).is_err());
+        set_system_fields(&mut versioned, "u", "t");
+        assert_eq!(of(&versioned).str("uid"), "u");
+    }
+
+    #[test]
+    fn equal_owners_count_once() {
+        let owner = r#"{"apiVersion":"v1","kind":"K","name":"o","uid":"u"}"#;
+        let mut twice = object(&format!(r#"{{"metadata":{{"ownerReferences":[{owner},{owner}]}}}}"#));
+        assert!(dedupe_owners(&mut twice).is_some_and(|warning| warning.ends_with("observed: u")));
+        assert_eq!(of(&twice).get("ownerReferences").map(|owners| owners.items().len()), Some(1));
+        assert_eq!(dedupe_owners(&mut twice), None);
+    }
+}

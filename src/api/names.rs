@@ -1,0 +1,477 @@
+//! The syntax of names, keys and small texts. Each check answers what is wrong, in the words clients know; an empty
+//! answer means the text is fine.
+
+use std::net::IpAddr;
+
+/// What a name check looks like. `prefix` says that the text is a `generateName`, to which a suffix will be appended.
+pub type NameRule = fn(name: &str, prefix: bool) -> Vec<String>;
+
+const LABEL_LENGTH: usize = 63;
+const SUBDOMAIN_LENGTH: usize = 253;
+const PORT_NAME_LENGTH: usize = 15;
+
+const QUALIFIED_FORMAT: &str = "([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]";
+const LABEL_FORMAT: &str = "[a-z0-9]([-a-z0-9]*[a-z0-9])?";
+const SUBDOMAIN_FORMAT: &str = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*";
+
+/// The words for a text that breaks a pattern.
+fn pattern(what: &str, format: &str, examples: &[&str]) -> String {
+    if examples.is_empty() {
+        return format!("{what} (regex used for validation is '{format}')");
+    }
+    let examples: Vec<String> = examples.iter().map(|example| format!("'{example}', ")).collect();
+    format!("{what} (e.g. {}regex used for validation is '{format}')", examples.join(" or "))
+}
+
+/// The words for a text that is too long.
+pub fn too_long(most: usize) -> String {
+    format!("must be no more than {most} characters")
+}
+
+/// The words for a number outside of a range.
+pub fn outside(lowest: i64, highest: i64) -> String {
+    format!("must be between {lowest} and {highest}, inclusive")
+}
+
+fn is_lower(byte: u8) -> bool {
+    byte.is_ascii_lowercase() || byte.is_ascii_digit()
+}
+
+/// Whether the first and last byte please `edge` and those between please `inner`.
+fn shaped(text: &str, edge: fn(u8) -> bool, inner: fn(u8) -> bool) -> bool {
+    match text.as_bytes() {
+        [] => false,
+        [only] => edge(*only),
+        [first, middle @ .., last] => edge(*first) && edge(*last) && middle.iter().all(|byte| inner(*byte)),
+    }
+}
+
+fn label_shaped(text: &str) -> bool {
+    shaped(text, is_lower, |byte| is_lower(byte) || byte == b'-')
+}
+
+fn subdomain_shaped(text: &str) -> bool {
+    text.split('.').all(label_shaped)
+}
+
+fn qualified_shaped(text: &str) -> bool {
+    shaped(
+        text,
+        |byte| byte.is_ascii_alphanumeric(),
+        |byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.'),
+    )
+}
+
+/// A DNS label as RFC 1123 has it.
+pub fn dns_label(text: &str) -> Vec<String> {
+    let mut wrong = Vec::new();
+    if text.len() > LABEL_LENGTH {
+        wrong.push(too_long(LABEL_LENGTH));
+    }
+    if !label_shaped(text) {
+        wrong.push(if subdomain_shaped(text) {
+            "must not contain dots".to_owned()
+        } else {
+            pattern(
+                "a lowercase RFC 1123 label must consist of lower case alphanumeric characters or '-', and must \
+                 start and end with an alphanumeric character",
+                LABEL_FORMAT,
+                &["my-name", "123-abc"],
+            )
+        });
+    }
+    wrong
+}
+
+/// DNS labels with dots between them.
+pub fn dns_subdomain(text: &str) -> Vec<String> {
+    let mut wrong = Vec::new();
+    if text.len() > SUBDOMAIN_LENGTH {
+        wrong.push(too_long(SUBDOMAIN_LENGTH));
+    }
+    if !subdomain_shaped(text) {
+        wrong.push(pattern(
+            "a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '-' or '.', and must \
+             start and end with an alphanumeric character",
+            SUBDOMAIN_FORMAT,
+            &["example.com"],
+        ));
+    }
+    wrong
+}
+
+/// A DNS label that begins with a letter.
+pub fn dns_1035_label(text: &str) -> Vec<String> {
+    let mut wrong = Vec::new();
+    if text.len() > LABEL_LENGTH {
+        wrong.push(too_long(LABEL_LENGTH));
+    }
+    if !label_shaped(text) || !text.starts_with(|c: char| c.is_ascii_lowercase()) {
+        wrong.push(pattern(
+            "a DNS-1035 label must consist of lower case alphanumeric characters or '-', start with an alphabetic \
+             character, and end with an alphanumeric character",
+            "[a-z]([-a-z0-9]*[a-z0-9])?",
+            &["my-name", "abc-123"],
+        ));
+    }
+    wrong
+}
+
+/// A subdomain below a star.
+pub fn wildcard_subdomain(text: &str) -> Vec<String> {
+    let mut wrong = Vec::new();
+    if text.len() > SUBDOMAIN_LENGTH {
+        wrong.push(too_long(SUBDOMAIN_LENGTH));
+    }
+    if !text.strip_prefix("*.").is_some_and(subdomain_shaped) {
+        wrong.push(pattern(
+            "a wildcard DNS-1123 subdomain must start with '*.', followed by a valid DNS subdomain, which must \
+             consist of lower case alphanumeric characters, '-' or '.' and end with an alphanumeric character",
+            &format!(r"\*\.{SUBDOMAIN_FORMAT}"),
+            &["*.example.com"],
+        ));
+    }
+    wrong
+}
+
+/// What can stand between two slashes of a path.
+pub fn path_segment(text: &str, prefix: bool) -> Vec<String> {
+    if !prefix && matches!(text, "." | "..") {
+        return vec![format!("may not be '{text}'")];
+    }
+    ["/", "%"]
+        .into_iter()
+        .filter(|part| text.contains(part))
+        .map(|part| format!("may not contain '{part}'"))
+        .collect()
+}
+
+/// The part of a `generateName` that must be well-formed by itself. A suffix follows, so the final dash does not count.
+fn masked(text: &str, prefix: bool) -> String {
+    match text.strip_suffix('-') {
+        Some(rest) if prefix && !rest.is_empty() => {
+            let kept: String = rest.chars().take(rest.chars().count() - 1).collect();
+            kept + "a"
+        }
+        _ => text.to_owned(),
+    }
+}
+
+/// Names that are DNS subdomains: most kinds.
+pub fn subdomain_name(name: &str, prefix: bool) -> Vec<String> {
+    dns_subdomain(&masked(name, prefix))
+}
+
+/// Names that are DNS labels.
+pub fn label_name(name: &str, prefix: bool) -> Vec<String> {
+    dns_label(&masked(name, prefix))
+}
+
+/// Names that are DNS labels and begin with a letter.
+pub fn dns_1035_name(name: &str, prefix: bool) -> Vec<String> {
+    dns_1035_label(&masked(name, prefix))
+}
+
+/// Names that are addresses.
+pub fn ip_name(name: &str, _prefix: bool) -> Vec<String> {
+    ip_address(name)
+}
+
+/// Names of the form `<group>.<resource>`.
+pub fn group_resource_name(name: &str, _prefix: bool) -> Vec<String> {
+    let Some((group, resource)) = name.rsplit_once('.') else {
+        return vec!["name must be in the form of <group>.<resource>".to_owned()];
+    };
+    let group = dns_subdomain(group).into_iter().map(|wrong| format!("the group segment {wrong}"));
+    let resource = dns_1035_label(resource).into_iter().map(|wrong| format!("the resource segment {wrong}"));
+    group.chain(resource).collect()
+}
+
+/// The key of a label: a name with an optional DNS subdomain before it.
+pub fn qualified_name(text: &str) -> Vec<String> {
+    let what = "must consist of alphanumeric characters, '-', '_' or '.', and must start and end with an \
+                alphanumeric character";
+    let examples = ["MyName", "my.name", "123-abc"];
+    let mut wrong = Vec::new();
+    let parts: Vec<&str> = text.split('/').collect();
+    let name = match parts.as_slice() {
+        [name] => *name,
+        [prefix, name] => {
+            if prefix.is_empty() {
+                wrong.push("prefix part must be non-empty".to_owned());
+            } else {
+                wrong.extend(dns_subdomain(prefix).into_iter().map(|wrong| format!("prefix part {wrong}")));
+            }
+            *name
+        }
+        _ => {
+            return vec![format!(
+                "a qualified name {} with an optional DNS subdomain prefix and '/' (e.g. 'example.com/MyName')",
+                pattern(what, QUALIFIED_FORMAT, &examples)
+            )];
+        }
+    };
+    if name.is_empty() {
+        wrong.push("name part must be non-empty".to_owned());
+    } else if name.len() > LABEL_LENGTH {
+        wrong.push(format!("name part {}", too_long(LABEL_LENGTH)));
+    }
+    if !qualified_shaped(name) {
+        wrong.push(format!("name part {}", pattern(what, QUALIFIED_FORMAT, &examples)));
+    }
+    wrong
+}
+
+/// The value of a label.
+pub fn label_value(text: &str) -> Vec<String> {
+    let mut wrong = Vec::new();
+    if text.len() > LABEL_LENGTH {
+        wrong.push(too_long(LABEL_LENGTH));
+    }
+    if !text.is_empty() && !qualified_shaped(text) {
+        wrong.push(pattern(
+            "a valid label must be an empty string or consist of alphanumeric characters, '-', '_' or '.', and must \
+             start and end with an alphanumeric character",
+            &format!("({QUALIFIED_FORMAT})?"),
+            &["MyValue", "my_value", "12345"],
+        ));
+    }
+    wrong
+}
+
+/// The address that a text is. Leading zeros are accepted in the parts of version 4, as the API always has.
+pub fn parse_ip(text: &str) -> Option<IpAddr> {
+    if let Ok(address) = text.parse() {
+        return Some(address);
+    }
+    let mut octets = [0u8; 4];
+    let mut parts = text.split('.');
+    for octet in &mut octets {
+        let part = parts.next()?;
+        if part.is_empty() || part.len() > 3 || !part.bytes().all(|byte| byte.is_ascii_digit()) {
+            return None;
+        }
+        *octet = part.parse().ok()?;
+    }
+    parts.next().is_none().then(|| IpAddr::from(octets))
+}
+
+/// An address in the form that is always accepted.
+pub fn ip_address(text: &str) -> Vec<String> {
+    if parse_ip(text).is_none() {
+        return vec!["must be a valid IP address, (e.g. 10.9.8.7 or 2001:db8::ffff)".to_owned()];
+    }
+    Vec::new()
+}
+
+/// The network that a text in CIDR notation is: address and prefix length.
+pub fn parse_cidr(text: &str) -> Option<(IpAddr, u8)> {
+    let (address, length) = text.split_once('/')?;
+    let address = parse_ip(address)?;
+    if length.is_empty() || length.len() > 3 || !length.bytes().all(|byte| byte.is_ascii_digit()) {
+        return None;
+    }
+    let length: u8 = length.parse().ok()?;
+    (length <= if address.is_ipv4() { 32 } else { 128 }).then_some((address, length))
+}
+
+/// A network in CIDR notation.
+pub fn cidr(text: &str) -> Vec<String> {
+    if parse_cidr(text).is_none() {
+        return vec!["must be a valid CIDR value, (e.g. 10.9.8.0/24 or 2001:db8::/64)".to_owned()];
+    }
+    Vec::new()
+}
+
+/// The number of a port.
+pub fn port_number(number: i64) -> Vec<String> {
+    in_range(number, 1, 65_535)
+}
+
+/// A number with bounds.
+pub fn in_range(number: i64, lowest: i64, highest: i64) -> Vec<String> {
+    if (lowest..=highest).contains(&number) { Vec::new() } else { vec![outside(lowest, highest)] }
+}
+
+/// The name of a port.
+pub fn port_name(text: &str) -> Vec<String> {
+    let mut wrong = Vec::new();
+    if text.len() > PORT_NAME_LENGTH {
+        wrong.push(too_long(PORT_NAME_LENGTH));
+    }
+    if text.is_empty() || !text.bytes().all(|byte| is_lower(byte) || byte == b'-') {
+        wrong.push("must contain only alpha-numeric characters (a-z, 0-9), and hyphens (-)".to_owned());
+    }
+    if !text.bytes().any(|byte| byte.is_ascii_lowercase()) {
+        wrong.push("must contain at least one letter (a-z)".to_owned());
+    }
+    if text.contains("--") {
+        wrong.push("must not contain consecutive hyphens".to_owned());
+    }
+    if text.starts_with('-') || text.ends_with('-') {
+        wrong.push("must not begin or end with a hyphen".to_owned());
+    }
+    wrong
+}
+
+/// A whole number of percent.
+pub fn percent(text: &str) -> Vec<String> {
+    let digits = text.strip_suffix('%').unwrap_or_default();
+    if digits.is_empty() || !digits.bytes().all(|byte| byte.is_ascii_digit()) {
+        return vec![pattern(
+            "a valid percent string must be a numeric string followed by an ending '%'",
+            "[0-9]+%",
+            &["1%", "93%"],
+        )];
+    }
+    Vec::new()
+}
+
+/// The name of an HTTP header.
+pub fn header_name(text: &str) -> Vec<String> {
+    if text.is_empty() || !text.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-') {
+        return vec![pattern(
+            "a valid HTTP header must consist of alphanumeric characters or '-'",
+            "[-A-Za-z0-9]+",
+            &["X-Header-Name"],
+        )];
+    }
+    Vec::new()
+}
+
+/// The name of an environment variable: anything printable but the equals sign.
+pub fn env_name(text: &str) -> Vec<String> {
+    let mut wrong = Vec::new();
+    if text.is_empty() {
+        wrong.push("environment variable name must be non-empty".to_owned());
+    }
+    if !text.bytes().all(|byte| (b' '..=b'~').contains(&byte) && byte != b'=') {
+        wrong.push(
+            "a valid environment variable name must consist only of printable ASCII characters other than '='"
+                .to_owned(),
+        );
+    }
+    wrong
+}
+
+/// The name of a function or variable in C.
+pub fn c_identifier(text: &str) -> Vec<String> {
+    let fits = !text.starts_with(|c: char| c.is_ascii_digit())
+        && !text.is_empty()
+        && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_');
+    if fits {
+        return Vec::new();
+    }
+    vec![pattern(
+        "a valid C identifier must start with alphabetic character or '_', followed by a string of alphanumeric \
+         characters or '_'",
+        "[A-Za-z_][A-Za-z0-9_]*",
+        &["my_name", "MY_NAME", "MyName"],
+    )]
+}
+
+/// A key of a ConfigMap or Secret: it becomes the name of a file.
+pub fn config_key(text: &str) -> Vec<String> {
+    let mut wrong = Vec::new();
+    if text.len() > SUBDOMAIN_LENGTH {
+        wrong.push(too_long(SUBDOMAIN_LENGTH));
+    }
+    let fits = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_');
+    if text.is_empty() || !text.bytes().all(fits) {
+        wrong.push(pattern(
+            "a valid config key must consist of alphanumeric characters, '-', '_' or '.'",
+            "[-._a-zA-Z0-9]+",
+            &["key.name", "KEY_NAME", "key-name"],
+        ));
+    }
+    match text {
+        "." | ".." => wrong.push(format!("must not be '{text}'")),
+        _ if text.starts_with("..") => wrong.push("must not start with '..'".to_owned()),
+        _ => {}
+    }
+    wrong
+}
+
+/// A path behind a domain, as names of node-level handlers and conditions have it: `(message, the part it is about)`.
+pub fn domain_prefixed_path(text: &str) -> Vec<(String, String)> {
+    let Some((host, path)) = text.split_once('/').filter(|(host, path)| !host.is_empty() && !path.is_empty())
+    else {
+        let wrong = "must be a domain-prefixed path (such as \"acme.io/foo\")";
+        return vec![(wrong.to_owned(), text.to_owned())];
+    };
+    let mut wrong: Vec<(String, String)> =
+        dns_subdomain(host).into_iter().map(|wrong| (wrong, host.to_owned())).collect();
+    let fits = |byte: u8| byte.is_ascii_alphanumeric() || b"/-._~%!$&'()*+,;=:".contains(&byte);
+    if !path.bytes().all(fits) {
+        wrong.push((pattern("Invalid path", r"[A-Za-z0-9/\-._~%!$&'()*+,;=:]+", &[]), path.to_owned()));
+    }
+    wrong
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn good_texts_please_every_check() {
+        let table: [(fn(&str) -> Vec<String>, &[&str]); 12] = [
+            (dns_label, &["a", "a-b", "0a"]),
+            (dns_subdomain, &["a", "a.b-c.d", "1.2"]),
+            (dns_1035_label, &["a", "a1-b"]),
+            (wildcard_subdomain, &["*.a", "*.a.b"]),
+            (qualified_name, &["a", "A_b.c", "example.com/Name"]),
+            (label_value, &["", "A", "a_b.c-d"]),
+            (ip_address, &["10.0.0.1", "010.0.0.1", "::1", "2001:db8::ffff"]),
+            (cidr, &["10.0.0.0/8", "2001:db8::/64"]),
+            (port_name, &["http", "a-1"]),
+            (config_key, &["tls.crt", "A_b-c", ".a"]),
+            (env_name, &["A", "1 b", "a.b"]),
+            (percent, &["0%", "100%"]),
+        ];
+        for (check, texts) in table {
+            for text in texts {
+                assert_eq!(check(text), Vec::<String>::new(), "{text}");
+            }
+        }
+    }
+
+    #[test]
+    fn bad_texts_are_named_in_the_words_of_the_api() {
+        let long = "a".repeat(254);
+        let table: [(fn(&str) -> Vec<String>, &str, &str); 17] = [
+            (dns_label, "a.b", "must not contain dots"),
+            (dns_label, "-a", "a lowercase RFC 1123 label must consist of"),
+            (dns_subdomain, "a..b", "(e.g. 'example.com', regex used for validation is '[a-z0-9]([-a-z0-9]*"),
+            (dns_subdomain, &long, "must be no more than 253 characters"),
+            (dns_1035_label, "1a", "start with an alphabetic character"),
+            (wildcard_subdomain, "*a", "a wildcard DNS-1123 subdomain must start with '*.'"),
+            (qualified_name, "/a", "prefix part must be non-empty"),
+            (qualified_name, "a/", "name part must be non-empty"),
+            (qualified_name, "a/b/c", "with an optional DNS subdomain prefix and '/'"),
+            (qualified_name, "A B", "(e.g. 'MyName',  or 'my.name',  or '123-abc', regex"),
+            (label_value, "-", "a valid label must be an empty string or"),
+            (ip_address, "256.1.1.1", "must be a valid IP address"),
+            (cidr, "10.0.0.0/33", "must be a valid CIDR value"),
+            (port_name, "12", "must contain at least one letter (a-z)"),
+            (config_key, "..a", "must not start with '..'"),
+            (env_name, "a=b", "printable ASCII characters other than '='"),
+            (header_name, "a b", "a valid HTTP header must consist of"),
+        ];
+        for (check, text, wanted) in table {
+            let wrong = check(text);
+            assert!(wrong.iter().any(|wrong| wrong.contains(wanted)), "{text}: {wrong:?}");
+        }
+    }
+
+    #[test]
+    fn a_generated_name_may_end_in_a_dash() {
+        assert!(subdomain_name("web-", true).is_empty());
+        assert!(!subdomain_name("web-", false).is_empty());
+        assert!(!subdomain_name("-", true).is_empty());
+        assert_eq!(path_segment("..", false), ["may not be '..'"]);
+        assert!(path_segment("..", true).is_empty());
+        assert_eq!(path_segment("a/%", false), ["may not contain '/'", "may not contain '%'"]);
+        assert_eq!(group_resource_name("pods", false), ["name must be in the form of <group>.<resource>"]);
+        assert!(group_resource_name("apps.deployments", false).is_empty());
+    }
+}
