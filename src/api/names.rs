@@ -6,6 +6,9 @@ use std::net::IpAddr;
 /// What a name check looks like. `prefix` says that the text is a `generateName`, to which a suffix will be appended.
 pub type NameRule = fn(name: &str, prefix: bool) -> Vec<String>;
 
+/// What the check of any other text looks like.
+pub type Check = fn(text: &str) -> Vec<String>;
+
 const LABEL_LENGTH: usize = 63;
 const SUBDOMAIN_LENGTH: usize = 253;
 const PORT_NAME_LENGTH: usize = 15;
@@ -172,9 +175,20 @@ pub fn dns_1035_name(name: &str, prefix: bool) -> Vec<String> {
     dns_1035_label(&masked(name, prefix))
 }
 
-/// Names that are addresses.
+/// Names that are addresses: only the one canonical form, or an address could be taken twice.
 pub fn ip_name(name: &str, _prefix: bool) -> Vec<String> {
-    ip_address(name)
+    let Some(address) = parse_ip(name) else { return ip_address(name) };
+    let mut wrong = Vec::new();
+    if name.parse::<IpAddr>().is_err() {
+        wrong.push("must not have leading 0s".to_owned());
+    }
+    if matches!(address, IpAddr::V6(address) if address.to_ipv4_mapped().is_some()) {
+        wrong.push("must not be an IPv4-mapped IPv6 address".to_owned());
+    }
+    if wrong.is_empty() && address.to_string() != name {
+        wrong.push(format!("must be in canonical form ({})", super::field::quoted(&address.to_string())));
+    }
+    wrong
 }
 
 /// Names of the form `<group>.<resource>`.
@@ -414,7 +428,7 @@ mod tests {
 
     #[test]
     fn good_texts_please_every_check() {
-        let table: [(fn(&str) -> Vec<String>, &[&str]); 12] = [
+        let table: [(Check, &[&str]); 12] = [
             (dns_label, &["a", "a-b", "0a"]),
             (dns_subdomain, &["a", "a.b-c.d", "1.2"]),
             (dns_1035_label, &["a", "a1-b"]),
@@ -438,7 +452,7 @@ mod tests {
     #[test]
     fn bad_texts_are_named_in_the_words_of_the_api() {
         let long = "a".repeat(254);
-        let table: [(fn(&str) -> Vec<String>, &str, &str); 17] = [
+        let table: [(Check, &str, &str); 17] = [
             (dns_label, "a.b", "must not contain dots"),
             (dns_label, "-a", "a lowercase RFC 1123 label must consist of"),
             (dns_subdomain, "a..b", "(e.g. 'example.com', regex used for validation is '[a-z0-9]([-a-z0-9]*"),
@@ -473,5 +487,9 @@ mod tests {
         assert_eq!(path_segment("a/%", false), ["may not contain '/'", "may not contain '%'"]);
         assert_eq!(group_resource_name("pods", false), ["name must be in the form of <group>.<resource>"]);
         assert!(group_resource_name("apps.deployments", false).is_empty());
+        assert!(ip_name("2001:db8::1", false).is_empty());
+        assert_eq!(ip_name("010.0.0.1", false), ["must not have leading 0s"]);
+        assert_eq!(ip_name("::ffff:1.2.3.4", false), ["must not be an IPv4-mapped IPv6 address"]);
+        assert_eq!(ip_name("2001:DB8::1", false), ["must be in canonical form (\"2001:db8::1\")"]);
     }
 }

@@ -153,7 +153,7 @@ fn deployment_strategy(strategy: &Node<'_>, errors: &mut Errors) {
             at_most_all(&unavailable, errors);
         }
         _ => {
-            errors.push(FieldError::not_supported(&strategy.path, &strategy.shown(), &["Recreate", ROLLING]))
+            errors.push(FieldError::not_supported(&strategy.path, &strategy.shown(), &["Recreate", ROLLING]));
         }
     }
 }
@@ -188,7 +188,7 @@ fn stateful_set_spec(spec: &Node<'_>, errors: &mut Errors) {
     let rolling = strategy.child("rollingUpdate");
     match strategy.child("type").text() {
         "OnDelete" if rolling.is_set() => {
-            rolling.invalid(errors, "only allowed for updateStrategy 'RollingUpdate'")
+            rolling.invalid(errors, "only allowed for updateStrategy 'RollingUpdate'");
         }
         "OnDelete" | "" => {}
         ROLLING => rolling.child("partition").not_negative(errors),
@@ -312,7 +312,7 @@ fn daemon_strategy(strategy: &Node<'_>, errors: &mut Errors) {
             }
         }
         _ => {
-            errors.push(FieldError::not_supported(&strategy.path, &strategy.shown(), &["OnDelete", ROLLING]))
+            errors.push(FieldError::not_supported(&strategy.path, &strategy.shown(), &["OnDelete", ROLLING]));
         }
     }
 }

@@ -1,5 +1,8 @@
 //! CertificateSigningRequests: who asks, and for what.
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+
 use super::check::Node;
 use super::{Errors, Occasion};
 use crate::api::field::FieldError;
@@ -36,6 +39,10 @@ pub fn prepare_update(new: &mut Value, old: &Value, _: &Occasion<'_>) {
 /// Checks a request.
 pub fn validate(request: &Value, errors: &mut Errors) {
     let spec = Node::of(request, "spec");
+    if !is_pem_request(spec.child("request").text()) {
+        let wrong = "PEM block type must be CERTIFICATE REQUEST";
+        errors.push(FieldError::invalid(&spec.child("request").path, "[]byte{}", wrong));
+    }
     let usages = spec.child("usages");
     if usages.is_empty() {
         usages.required(errors, "");
@@ -48,6 +55,15 @@ pub fn validate(request: &Value, errors: &mut Errors) {
     if seconds.int().is_some_and(|seconds| seconds < SHORTEST_VALIDITY) {
         seconds.invalid(errors, "may not specify a duration less than 600 seconds (10 minutes)");
     }
+}
+
+/// Whether the bytes, which objects carry in base64, hold a request between its markers.
+fn is_pem_request(encoded: &str) -> bool {
+    let bytes = STANDARD.decode(encoded).unwrap_or_default();
+    let text = String::from_utf8_lossy(&bytes);
+    let begin = text.find("-----BEGIN ");
+    let wanted = text.find("-----BEGIN CERTIFICATE REQUEST-----");
+    wanted.is_some() && begin == wanted && text.contains("-----END CERTIFICATE REQUEST-----")
 }
 
 fn signer_name(signer: &Node<'_>, errors: &mut Errors) {
@@ -79,6 +95,8 @@ mod tests {
         let user = Writer { name: "u".into(), groups: vec!["g".into()], ..Writer::default() };
         let mut request =
             object(r#"{"spec":{"username":"root","uid":"0","usages":["client auth"],"signerName":"a.b/c"}}"#);
+        let pem = "-----BEGIN CERTIFICATE REQUEST-----\nAA==\n-----END CERTIFICATE REQUEST-----\n";
+        request.entry("spec").set("request", STANDARD.encode(pem));
         prepare_create(&mut request, &Occasion { now: "", user: &user });
         assert_eq!(request.at(&["spec", "username"]), Some(&Value::from("u")));
         assert_eq!(request.at(&["spec", "uid"]), None);
@@ -87,6 +105,7 @@ mod tests {
             &request,
             validate,
             &[
+                ("spec.request", r#""LS0t""#, "PEM block type must be CERTIFICATE REQUEST"),
                 ("spec.usages", "[]", "spec.usages: Required value"),
                 ("spec.signerName", "null", "spec.signerName: Required value"),
                 ("spec.signerName", r#""x""#, "must be a fully qualified domain and path"),

@@ -5,7 +5,7 @@ use super::quantity::Amount;
 use crate::api::field::{FieldError, Path, quoted};
 use crate::api::meta::{self, IMMUTABLE};
 use crate::api::names;
-use crate::api::value::Value;
+use crate::api::value::{Object, Value};
 
 /// A value, or its absence, and where it stands.
 #[derive(Clone, Debug)]
@@ -132,19 +132,19 @@ impl<'a> Node<'a> {
     }
 
     /// Checks the syntax of the text.
-    pub fn syntax(&self, errors: &mut Errors, check: fn(&str) -> Vec<String>) {
+    pub fn syntax(&self, errors: &mut Errors, check: names::Check) {
         meta::texts(errors, &self.path, self.text(), check(self.text()));
     }
 
     /// Checks the syntax of the text if there is one.
-    pub fn syntax_if_set(&self, errors: &mut Errors, check: fn(&str) -> Vec<String>) {
+    pub fn syntax_if_set(&self, errors: &mut Errors, check: names::Check) {
         if !self.text().is_empty() {
             self.syntax(errors, check);
         }
     }
 
     /// Checks that the text is there and has the syntax.
-    pub fn need_syntax(&self, errors: &mut Errors, check: fn(&str) -> Vec<String>) {
+    pub fn need_syntax(&self, errors: &mut Errors, check: names::Check) {
         if self.need(errors) {
             self.syntax(errors, check);
         }
@@ -287,6 +287,28 @@ pub fn fill_text(object: &mut Value, field: &str, text: &str) {
     }
 }
 
+/// Keeps a field that names the first of a list true to that list. Older clients know only the one field, so where
+/// both are there and differ the one wins. `item` is the field inside of an item that holds the text.
+pub fn mirror_first(object: &mut Value, one: &str, all: &str, item: Option<&str>) {
+    let list = object.get(all).map(Value::items).unwrap_or_default();
+    let first = list.first().map(|first| match item {
+        Some(field) => first.str(field).to_owned(),
+        None => first.as_str().unwrap_or_default().to_owned(),
+    });
+    let text = object.str(one).to_owned();
+    match first {
+        Some(first) if text.is_empty() => object.set(one, first),
+        first if !text.is_empty() && first.as_deref() != Some(text.as_str()) => {
+            let entry = match item {
+                Some(field) => Value::from(Object::from([(field.to_owned(), Value::from(text))])),
+                None => Value::from(text),
+            };
+            object.set(all, vec![entry]);
+        }
+        _ => {}
+    }
+}
+
 /// The items of a list for writing.
 pub fn items_mut<'a>(object: &'a mut Value, field: &str) -> &'a mut [Value] {
     match object.get_mut(field) {
@@ -343,6 +365,24 @@ mod tests {
                 "spec.n: Invalid value: -1: must be greater than or equal to 0",
             ]
         );
+    }
+
+    #[test]
+    fn a_field_and_the_head_of_its_list_are_one() {
+        let table = [
+            (r#"{"one":"a"}"#, r#"{"one":"a","all":["a"]}"#),
+            (r#"{"all":["b","c"]}"#, r#"{"one":"b","all":["b","c"]}"#),
+            (r#"{"one":"a","all":["b"]}"#, r#"{"one":"a","all":["a"]}"#),
+            ("{}", "{}"),
+        ];
+        for (before, after) in table {
+            let mut value = object(before);
+            mirror_first(&mut value, "one", "all", None);
+            assert_eq!(value, object(after), "{before}");
+        }
+        let mut value = object(r#"{"one":"a"}"#);
+        mirror_first(&mut value, "one", "all", Some("ip"));
+        assert_eq!(value, object(r#"{"one":"a","all":[{"ip":"a"}]}"#));
     }
 
     #[test]

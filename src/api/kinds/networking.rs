@@ -306,7 +306,7 @@ pub fn validate_address(address: &Value, errors: &mut Errors) {
         return;
     }
     for (field, check) in [
-        ("group", names::dns_subdomain as fn(&str) -> Vec<String>),
+        ("group", names::dns_subdomain as names::Check),
         ("resource", |text| names::path_segment(text, false)),
         ("name", |text| names::path_segment(text, false)),
         ("namespace", |text| names::path_segment(text, false)),

@@ -95,7 +95,7 @@ fn generated_selector(job: &Value, spec: &Node<'_>, errors: &mut Errors) {
         expected.set(label, wanted);
         match labels.value.get(label).and_then(Value::as_str) {
             None => {
-                errors.push(FieldError::required(&labels.path.key(label), &format!("must be '{wanted}'")))
+                errors.push(FieldError::required(&labels.path.key(label), &format!("must be '{wanted}'")));
             }
             Some(found) if found != wanted => {
                 let shown = crate::api::kinds::check::shown_map(Some(labels.value));

@@ -34,13 +34,13 @@ pub fn validate_range(range: &Value, errors: &mut Errors) {
         ];
         for (kind, word, over, over_word) in ordered {
             for (name, entry) in item.child(kind).entries() {
-                if let (Some(low), Some(high)) = (entry.amount(), amount(over, name)) {
-                    if low > high {
-                        let most = item.child(over).child(name).text();
-                        let wrong =
-                            format!("{word} value {} is greater than {over_word} value {most}", entry.text());
-                        entry.invalid(errors, &wrong);
-                    }
+                if let (Some(low), Some(high)) = (entry.amount(), amount(over, name))
+                    && low > high
+                {
+                    let most = item.child(over).child(name).text();
+                    let wrong =
+                        format!("{word} value {} is greater than {over_word} value {most}", entry.text());
+                    entry.invalid(errors, &wrong);
                 }
             }
         }

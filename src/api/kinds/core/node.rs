@@ -4,13 +4,16 @@ use std::collections::BTreeSet;
 
 use crate::api::field::{FieldError, Path};
 use crate::api::kinds::Errors;
-use crate::api::kinds::check::{Node, same};
+use crate::api::kinds::check::{Node, mirror_first, present_mut, same};
 use crate::api::names;
 use crate::api::value::Value;
 
 /// What a node has it can give away, unless it says otherwise.
 pub fn default(node: &mut Value) {
-    let Some(status) = crate::api::kinds::check::present_mut(node, "status") else { return };
+    if let Some(spec) = present_mut(node, "spec") {
+        mirror_first(spec, "podCIDR", "podCIDRs", None);
+    }
+    let Some(status) = present_mut(node, "status") else { return };
     if let (None, Some(capacity)) = (status.get("allocatable"), status.get("capacity").cloned()) {
         status.set("allocatable", capacity);
     }

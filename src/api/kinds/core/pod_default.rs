@@ -1,12 +1,15 @@
 //! What pods and pod templates get when they do not say it.
 
-use crate::api::kinds::check::{fill, fill_text, items_mut, present_mut};
+use crate::api::kinds::check::{fill, fill_text, items_mut, mirror_first, present_mut};
 use crate::api::value::Value;
 
 const CONTAINER_LISTS: [&str; 3] = ["initContainers", "containers", "ephemeralContainers"];
 
 /// The defaults of a pod.
 pub fn pod(object: &mut Value) {
+    if let Some(status) = present_mut(object, "status") {
+        mirror_first(status, "podIP", "podIPs", Some("ip"));
+    }
     let spec = object.entry("spec");
     pod_spec(spec);
     fill(spec, "enableServiceLinks", true);

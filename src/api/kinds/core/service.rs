@@ -312,7 +312,7 @@ fn address_changes(spec: &Node<'_>, was: &Node<'_>, errors: &mut Errors) {
     let path = |index: usize| Path::new("spec").child("clusterIPs").index(index);
     let mut changed =
         |index: usize, why: &str| errors.push(FieldError::invalid(&path(index), &new.shown(), why));
-    if old.len() > new.len() && new.len() == 0 {
+    if old.len() > new.len() && new.is_empty() {
         changed(0, "primary clusterIP can not be unset");
         return;
     }

@@ -100,12 +100,10 @@ fn source(volume: &Node<'_>, errors: &mut Errors) -> &'static str {
         }
         found = kind;
         match kind {
-            "emptyDir" => {
-                if source.child("sizeLimit").amount().is_some_and(|amount| amount.is_negative()) {
-                    source
-                        .child("sizeLimit")
-                        .forbidden(errors, "SizeLimit field must be a valid resource quantity");
-                }
+            "emptyDir" if source.child("sizeLimit").amount().is_some_and(|amount| amount.is_negative()) => {
+                source
+                    .child("sizeLimit")
+                    .forbidden(errors, "SizeLimit field must be a valid resource quantity");
             }
             "hostPath" => host_path(&source, errors),
             "secret" => keyed(&source, "secretName", errors),

@@ -76,7 +76,7 @@ pub fn validate_spec(spec: &Node<'_>, errors: &mut Errors) {
     match size.amount() {
         None => size.required(errors, ""),
         Some(amount) if amount.is_negative() || amount.is_zero() => {
-            size.invalid(errors, "must be greater than zero")
+            size.invalid(errors, "must be greater than zero");
         }
         Some(_) => {}
     }
@@ -147,11 +147,12 @@ pub fn validate_claim_update(new: &Value, old: &Value, errors: &mut Errors) {
     }
     let size = |spec: &Node<'_>| spec.child("resources").child("requests").child("storage").amount();
     let capacity = Node::of(old, "status").child("capacity").child("storage").amount().unwrap_or_default();
-    if let (Some(new), Some(old)) = (size(&spec), size(&was)) {
-        if new < old && new <= capacity {
-            let path = spec.child("resources").child("requests").child("storage").path;
-            errors.push(FieldError::forbidden(&path, "field can not be less than status.capacity"));
-        }
+    if let (Some(new), Some(old)) = (size(&spec), size(&was))
+        && new < old
+        && new <= capacity
+    {
+        let path = spec.child("resources").child("requests").child("storage").path;
+        errors.push(FieldError::forbidden(&path, "field can not be less than status.capacity"));
     }
     let mode = Node { value: spec.child("volumeMode").value, path: Path::new("volumeMode") };
     mode.unchanged(&was.child("volumeMode"), errors);
@@ -241,7 +242,7 @@ fn volume_source(spec: &Node<'_>, errors: &mut Errors) {
         found = true;
         match kind {
             "hostPath" | "local" if source.child("path").is_empty() => {
-                source.child("path").required(errors, "")
+                source.child("path").required(errors, "");
             }
             "nfs" => {
                 source.child("server").need(errors);
