@@ -43,8 +43,9 @@ pub const STREAM_WINDOW_BYTES: u32 = 256 << 10;
 pub const CONNECTION_WINDOW_BYTES: u32 = 2 << 20;
 /// Bytes of one response that may lie between its body and the socket.
 pub const SEND_BUFFER_BYTES: usize = 256 << 10;
-/// Streams that a client may open and reset before they were even looked at; past it the connection ends.
-pub const RESETS_BEFORE_ACCEPT: usize = 20;
+/// Streams that a client may open and reset before they were even looked at; past it the connection ends. As many as a
+/// client may have open, so that one that gives up on everything at once is not punished.
+pub const RESETS_BEFORE_ACCEPT: usize = 100;
 /// Streams that this server reset and still remembers, so that late frames of them are no protocol error.
 pub const RESETS_REMEMBERED: usize = 64;
 /// Streams that this server may have to reset for a client's protocol errors; past it the connection ends.

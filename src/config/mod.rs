@@ -208,7 +208,6 @@ impl Config {
 
 fn command() -> Command {
     let command = Command::new("pilothouse")
-        .about("A control-plane API server that speaks the Kubernetes 1.33 API")
         .version(env!("CARGO_PKG_VERSION"))
         .disable_version_flag(true)
         .arg(
@@ -219,7 +218,9 @@ fn command() -> Command {
         )
         // The reference server takes the last of several; so must scripts that append their own flags.
         .args_override_self(true);
-    compat::extend(Config::augment_args(command)).mut_args(|arg| {
+    let command =
+        Config::augment_args(command).about("A control-plane API server that speaks the Kubernetes 1.33 API");
+    compat::extend(command).mut_args(|arg| {
         let bool_flag = arg.get_value_parser().type_id() == std::any::TypeId::of::<bool>()
             && matches!(arg.get_action(), clap::ArgAction::Set);
         if !bool_flag {

@@ -11,6 +11,7 @@ use futures::future::LocalBoxFuture;
 
 use super::body::timely;
 use super::peer::Peer;
+use crate::limits;
 
 /// The reference server's words.
 const PANICKED: &str = "This request caused apiserver to panic. Look in the logs for details.";
@@ -45,7 +46,7 @@ impl App {
     /// requests on it away, nor the worker.
     pub(super) async fn call(&self, request: Request, peer: Peer) -> Response<BoxBody> {
         request.extensions_mut().insert(peer);
-        let request = timely(request);
+        let request = timely(request, limits::REQUEST_BODY);
         let handling = AssertUnwindSafe(async { (self.0)(request).await });
         handling.catch_unwind().await.unwrap_or_else(|_| {
             tracing::error!("a request handler panicked");

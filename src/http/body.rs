@@ -5,14 +5,13 @@ use std::future::Future as _;
 use std::io;
 use std::pin::Pin;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use actix_http::error::PayloadError;
 use actix_http::{BoxedPayloadStream, Payload, Request};
 use bytes::Bytes;
 use futures::Stream;
 use tokio::time::Sleep;
-
-use crate::limits;
 
 /// A body that must be complete in time.
 struct Timely {
@@ -37,7 +36,7 @@ impl Stream for Timely {
 
 /// Gives the body of a request its deadline. A request that asks for another protocol has no body but a conversation,
 /// which may last.
-pub(super) fn timely(request: Request) -> Request {
+pub(super) fn timely(request: Request, within: Duration) -> Request {
     if request.upgrade() {
         return request;
     }
@@ -45,7 +44,7 @@ pub(super) fn timely(request: Request) -> Request {
     if matches!(body, Payload::None) {
         return request;
     }
-    let deadline = Box::pin(tokio::time::sleep(limits::REQUEST_BODY));
+    let deadline = Box::pin(tokio::time::sleep(within));
     let payload: BoxedPayloadStream = Box::pin(Timely { body, deadline });
     let (request, _) = request.replace_payload(Payload::Stream { payload });
     request
@@ -53,9 +52,12 @@ pub(super) fn timely(request: Request) -> Request {
 
 #[cfg(test)]
 mod tests {
+    use actix_http::ConnectionType;
     use futures::StreamExt as _;
 
     use super::*;
+
+    const PLENTY: Duration = Duration::from_secs(60);
 
     fn request(body: impl Stream<Item = Result<Bytes, PayloadError>> + 'static) -> Request {
         Request::with_payload(Payload::Stream { payload: Box::pin(body) })
@@ -63,25 +65,39 @@ mod tests {
 
     #[actix_rt::test]
     async fn a_body_that_never_ends_ends_with_an_error() {
-        tokio::time::pause();
+        let start = futures::stream::once(async { Ok(Bytes::from_static(b"start")) });
+        let body = start.chain(futures::stream::pending());
+        let mut chunks = timely(request(body), Duration::from_millis(1)).take_payload();
+        assert_eq!(chunks.next().await.unwrap().unwrap(), "start");
+        let late = chunks.next().await.unwrap().unwrap_err();
+        assert!(matches!(late, PayloadError::Io(error) if error.kind() == io::ErrorKind::TimedOut));
+    }
+
+    #[actix_rt::test]
+    async fn a_body_that_keeps_dripping_ends_as_well() {
         let drip = futures::stream::unfold((), |()| async {
-            tokio::time::sleep(limits::REQUEST_BODY / 4).await;
+            tokio::time::sleep(Duration::from_millis(1)).await;
             Some((Ok(Bytes::from_static(b"x")), ()))
         });
-        let chunks: Vec<_> = timely(request(drip.take(1_000))).take_payload().take(50).collect().await;
-        let good = chunks.iter().take_while(|chunk| chunk.is_ok()).count();
-        assert!((2..=4).contains(&good), "{good}");
-        assert!(
-            matches!(&chunks[good], Err(PayloadError::Io(error)) if error.kind() == io::ErrorKind::TimedOut)
-        );
+        let chunks = timely(request(drip), Duration::from_millis(30)).take_payload();
+        assert!(chunks.take_while(|chunk| std::future::ready(chunk.is_ok())).count().await < 60);
+    }
+
+    #[actix_rt::test]
+    async fn a_conversation_has_no_deadline() {
+        let mut asks = request(futures::stream::pending());
+        asks.head_mut().set_connection_type(ConnectionType::Upgrade);
+        let mut asks = timely(asks, Duration::ZERO);
+        assert!(futures::poll!(asks.payload().next()).is_pending());
     }
 
     #[actix_rt::test]
     async fn a_body_in_time_passes_unchanged() {
         let parts = ["one", "two"].map(|part| Ok(Bytes::from_static(part.as_bytes())));
-        let chunks: Vec<_> = timely(request(futures::stream::iter(parts))).take_payload().collect().await;
+        let chunks: Vec<_> =
+            timely(request(futures::stream::iter(parts)), PLENTY).take_payload().collect().await;
         let text: Vec<_> = chunks.into_iter().map(Result::unwrap).collect();
         assert_eq!(text, ["one", "two"]);
-        assert!(matches!(timely(Request::new()).take_payload(), Payload::None));
+        assert!(matches!(timely(Request::new(), PLENTY).take_payload(), Payload::None));
     }
 }

@@ -7,6 +7,7 @@ use std::future::poll_fn;
 use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use bytes::Bytes;
 use futures::Future as _;
@@ -56,7 +57,7 @@ impl H2 {
             return Ok(());
         };
         let mut connection: Connection<TlsStream, Bytes> = connection?;
-        let mut pulse = Pulse::new(connection.ping_pong());
+        let mut pulse = Pulse::new(connection.ping_pong(), limits::PING_EVERY, limits::PING_ANSWER);
         let mut told_to_go = pin!(self.drain.begun());
         let mut linger = pin!(sleep(limits::DRAIN_LINGER));
         let mut phase = Phase::Open;
@@ -169,13 +170,15 @@ enum Beat {
 /// leave its watches here for ever.
 struct Pulse {
     pings: Option<PingPong>,
+    every: Duration,
+    answer: Duration,
     asked: bool,
     timer: Pin<Box<Sleep>>,
 }
 
 impl Pulse {
-    fn new(pings: Option<PingPong>) -> Pulse {
-        Pulse { pings, asked: false, timer: Box::pin(sleep(limits::PING_EVERY)) }
+    fn new(pings: Option<PingPong>, every: Duration, answer: Duration) -> Pulse {
+        Pulse { pings, every, answer, asked: false, timer: Box::pin(sleep(every)) }
     }
 
     /// Waits for the next answer or its absence. Can be dropped and called again.
@@ -190,7 +193,7 @@ impl Pulse {
                 match pings.poll_pong(cx) {
                     Poll::Ready(Ok(_)) => {
                         self.asked = false;
-                        self.timer.as_mut().reset(Instant::now() + limits::PING_EVERY);
+                        self.timer.as_mut().reset(Instant::now() + self.every);
                         return Poll::Ready(Beat::Alive);
                     }
                     Poll::Ready(Err(_)) => return Poll::Ready(Beat::Lost),
@@ -204,7 +207,7 @@ impl Pulse {
                 return Poll::Ready(Beat::Lost);
             }
             self.asked = true;
-            self.timer.as_mut().reset(Instant::now() + limits::PING_ANSWER);
+            self.timer.as_mut().reset(Instant::now() + self.answer);
         }
     }
 }
@@ -232,5 +235,29 @@ mod tests {
         }
         drop(watching);
         assert!(load.is_empty());
+    }
+
+    #[actix_rt::test]
+    async fn a_peer_that_answers_is_alive_and_one_that_does_not_is_lost() {
+        const SHORT: Duration = Duration::from_millis(5);
+        let (near, far) = tokio::io::duplex(1 << 16);
+        let (ours, theirs) = tokio::join!(h2::server::handshake(near), h2::client::handshake::<_>(far));
+        let (mut ours, (_requests, theirs)) = (ours.unwrap(), theirs.unwrap());
+        let mut pulse = Pulse::new(ours.ping_pong(), SHORT, Duration::from_secs(60));
+        let near = actix_rt::spawn(async move { ours.accept().await.is_some() });
+        let far = actix_rt::spawn(async move { theirs.await.is_ok() });
+        assert_eq!(pulse.beat().await, Beat::Alive);
+        assert_eq!(pulse.beat().await, Beat::Alive);
+        // The peer's end stays open, but nobody is there any more.
+        let (near_2, silent) = tokio::io::duplex(1 << 16);
+        let (ours, theirs) = tokio::join!(h2::server::handshake(near_2), h2::client::handshake::<_>(silent));
+        let mut ours = ours.unwrap();
+        let mut pulse = Pulse::new(ours.ping_pong(), SHORT, SHORT);
+        let near_2 = actix_rt::spawn(async move { ours.accept().await.is_some() });
+        assert_eq!(pulse.beat().await, Beat::Lost);
+        for task in [near, far, near_2] {
+            task.abort();
+        }
+        drop(theirs);
     }
 }

@@ -78,8 +78,8 @@ fn the_admin_certificate_names_the_user_and_the_group() {
     let certificate = X509::from_pem(&pki.admin.certificates_pem).unwrap();
     let entry = |nid| {
         let subject = certificate.subject_name();
-        let value = subject.entries_by_nid(nid).next().unwrap().data().to_string().unwrap();
-        value.to_string()
+        let value = subject.entries_by_nid(nid).next().unwrap().data().as_slice().to_vec();
+        String::from_utf8(value).unwrap()
     };
     assert_eq!(entry(openssl::nid::Nid::COMMONNAME), "kubernetes-admin");
     assert_eq!(entry(openssl::nid::Nid::ORGANIZATIONNAME), "system:masters");

@@ -1,0 +1,399 @@
+//! A small application behind the edge, and clients that speak to it.
+
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use actix_web::{App, HttpMessage as _, HttpRequest, HttpResponse, web};
+use bytes::Bytes;
+use futures::future::LocalBoxFuture;
+use futures::{FutureExt as _, StreamExt as _, stream};
+use h2::client::{ResponseFuture, SendRequest};
+use h2::{RecvStream, SendStream};
+use openssl::pkey::PKey;
+use openssl::ssl::{SslConnector, SslMethod, SslVerifyMode};
+use openssl::x509::X509;
+use pilothouse::config::Config;
+use pilothouse::http::drain::Drain;
+use pilothouse::http::edge::Edge;
+use pilothouse::http::peer::Peer;
+use pilothouse::pki::Identity;
+use pilothouse::server::wiring::{Application, Boot, Wired, Wiring};
+use pilothouse::server::{Handle, Server, StartError};
+use pilothouse_actors::clock::Clock;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
+use tokio_openssl::SslStream;
+
+/// More than any step takes on a machine under load.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// What the application does at the moment, seen from the test.
+#[derive(Clone, Default)]
+pub struct Live(Arc<State>);
+
+#[derive(Default)]
+struct State {
+    guards: AtomicUsize,
+    flushes: AtomicUsize,
+    stopping: Drain,
+    watches: Drain,
+    gate: Drain,
+    failure: Mutex<String>,
+    failed: Drain,
+}
+
+impl Live {
+    /// Handlers and bodies that are alive.
+    pub fn count(&self) -> usize {
+        self.0.guards.load(Ordering::SeqCst)
+    }
+
+    pub fn flushes(&self) -> usize {
+        self.0.flushes.load(Ordering::SeqCst)
+    }
+
+    /// Whether readiness was refused.
+    pub fn stopping(&self) -> bool {
+        self.0.stopping.begun().now_or_never().is_some()
+    }
+
+    /// Lets /gated answer.
+    pub fn open_gate(&self) {
+        self.0.gate.begin();
+    }
+
+    pub fn fail(&self, why: &str) {
+        *self.0.failure.lock().unwrap() = why.to_owned();
+        self.0.failed.begin();
+    }
+
+    fn guard(&self) -> Guard {
+        self.0.guards.fetch_add(1, Ordering::SeqCst);
+        Guard(self.clone())
+    }
+}
+
+struct Guard(Live);
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        self.0.0.guards.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+/// The wiring of the small application.
+pub struct Toy {
+    pub live: Live,
+    pub refuse: bool,
+}
+
+impl Wiring for Toy {
+    async fn start(self, _boot: Boot, edge: Edge) -> Result<Wired, StartError> {
+        if self.refuse {
+            return Err(StartError::Store("refused".to_owned()));
+        }
+        let live = self.live.clone();
+        let serving = edge.serve(move || {
+            App::new()
+                .app_data(web::Data::new(live.clone()))
+                .app_data(web::PayloadConfig::new(3 << 20))
+                .route("/hello", web::get().to(|| async { "hello" }))
+                .route("/watch", web::get().to(watch))
+                .route("/never", web::get().to(never))
+                .route("/gated", web::get().to(gated))
+                .route("/large", web::to(|| async { vec![b'x'; 4 << 20] }))
+                .route("/length", web::post().to(|body: Bytes| async move { body.len().to_string() }))
+                .route("/broken", web::get().to(broken))
+                .route("/panic", web::get().to(panics))
+                .route("/peer", web::get().to(peer))
+        })?;
+        Ok(Wired { serving, application: Rc::new(self.live) })
+    }
+}
+
+impl Application for Live {
+    fn ready(&self) -> LocalBoxFuture<'_, Result<(), StartError>> {
+        async { Ok(()) }.boxed_local()
+    }
+
+    fn refuse_readiness(&self) {
+        self.0.stopping.begin();
+    }
+
+    fn end_watches(&self) -> LocalBoxFuture<'_, ()> {
+        self.0.watches.begin();
+        async {}.boxed_local()
+    }
+
+    fn flush(&self) -> LocalBoxFuture<'_, Result<(), String>> {
+        self.0.flushes.fetch_add(1, Ordering::SeqCst);
+        async { Ok(()) }.boxed_local()
+    }
+
+    fn failed(&self) -> LocalBoxFuture<'_, String> {
+        async {
+            self.0.failed.begun().await;
+            self.0.failure.lock().unwrap().clone()
+        }
+        .boxed_local()
+    }
+}
+
+/// One line, then silence until the server stops.
+async fn watch(live: web::Data<Live>) -> HttpResponse {
+    let live = live.as_ref().clone();
+    let guard = live.guard();
+    let silence = stream::once(async move {
+        live.0.watches.begun().await;
+        drop(guard);
+    })
+    .filter_map(|()| async { None });
+    let line = stream::once(async { Ok::<_, actix_web::Error>(Bytes::from_static(b"{}\n")) });
+    // An empty chunk says nothing and must not end or stall anything.
+    let nothing = stream::once(async { Ok(Bytes::new()) });
+    HttpResponse::Ok().streaming(line.chain(nothing).chain(silence))
+}
+
+async fn never(live: web::Data<Live>) -> HttpResponse {
+    let _guard = live.guard();
+    std::future::pending().await
+}
+
+async fn gated(live: web::Data<Live>) -> &'static str {
+    let _guard = live.guard();
+    live.0.gate.begun().await;
+    "gated"
+}
+
+async fn broken() -> HttpResponse {
+    let start = stream::once(async { Ok(Bytes::from_static(b"start")) });
+    let end = stream::once(async { Err(actix_web::error::ErrorInternalServerError("broken")) });
+    HttpResponse::Ok().streaming(start.chain(end))
+}
+
+async fn panics() -> HttpResponse {
+    panic!("on purpose")
+}
+
+async fn peer(request: HttpRequest) -> String {
+    let peer = request.extensions().get::<Peer>().cloned().unwrap();
+    let subject = peer.certificates.0.first().map_or_else(
+        || "none".to_owned(),
+        |der| {
+            let certificate = X509::from_der(der).unwrap();
+            let name = certificate.subject_name().entries_by_nid(openssl::nid::Nid::COMMONNAME).next();
+            String::from_utf8_lossy(name.unwrap().data().as_slice()).into_owned()
+        },
+    );
+    assert_eq!(request.peer_addr(), peer.address);
+    format!("{} {subject}", peer.address.unwrap().ip())
+}
+
+pub fn start(config: Config) -> (Handle, Live) {
+    let live = Live::default();
+    let toy = Toy { live: live.clone(), refuse: false };
+    (Server::start_with(config, Clock::system(), toy).unwrap(), live)
+}
+
+/// Waits until something holds that must hold sooner or later.
+pub async fn until(condition: impl Fn() -> bool) {
+    let waiting = async {
+        while !condition() {
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, waiting).await.expect("it never came true");
+}
+
+/// An identity that no authority of the server issued.
+pub fn identity_of_nobody() -> Identity {
+    let group = openssl::ec::EcGroup::from_curve_name(openssl::nid::Nid::X9_62_PRIME256V1).unwrap();
+    let key = PKey::from_ec_key(openssl::ec::EcKey::generate(&group).unwrap()).unwrap();
+    let mut name = openssl::x509::X509Name::builder().unwrap();
+    name.append_entry_by_text("CN", "nobody").unwrap();
+    let name = name.build();
+    let mut draft = X509::builder().unwrap();
+    draft.set_subject_name(&name).unwrap();
+    draft.set_issuer_name(&name).unwrap();
+    draft.set_not_before(&openssl::asn1::Asn1Time::from_unix(0).unwrap()).unwrap();
+    draft.set_not_after(&openssl::asn1::Asn1Time::from_unix(1).unwrap()).unwrap();
+    draft.set_pubkey(&key).unwrap();
+    draft.sign(&key, openssl::hash::MessageDigest::sha256()).unwrap();
+    Identity {
+        certificates_pem: draft.build().to_pem().unwrap(),
+        key_pem: key.private_key_to_pem_pkcs8().unwrap(),
+    }
+}
+
+async fn dial(server: &Handle, identity: Option<&Identity>, protocols: &[u8]) -> SslStream<TcpStream> {
+    let mut connector = SslConnector::builder(SslMethod::tls()).unwrap();
+    connector.set_verify(SslVerifyMode::PEER);
+    for authority in X509::stack_from_pem(server.ca_pem()).unwrap() {
+        connector.cert_store_mut().add_cert(authority).unwrap();
+    }
+    if let Some(identity) = identity {
+        connector.set_certificate(&X509::from_pem(&identity.certificates_pem).unwrap()).unwrap();
+        connector.set_private_key(&PKey::private_key_from_pem(&identity.key_pem).unwrap()).unwrap();
+    }
+    connector.set_alpn_protos(protocols).unwrap();
+    let ssl = connector.build().configure().unwrap().into_ssl("localhost").unwrap();
+    let tcp = TcpStream::connect(server.address()).await.unwrap();
+    tcp.set_nodelay(true).unwrap();
+    let mut stream = SslStream::new(ssl, tcp).unwrap();
+    Pin::new(&mut stream).connect().await.unwrap();
+    stream
+}
+
+/// The protocol that a client that knows both gets.
+pub async fn negotiated(server: &Handle) -> Option<Vec<u8>> {
+    let stream = dial(server, None, b"\x02h2\x08http/1.1").await;
+    stream.ssl().selected_alpn_protocol().map(<[u8]>::to_vec)
+}
+
+/// What a server answers to bytes without TLS.
+pub async fn plain(address: SocketAddr, bytes: &[u8]) -> String {
+    let mut stream = TcpStream::connect(address).await.unwrap();
+    stream.write_all(bytes).await.unwrap();
+    let mut answer = Vec::new();
+    // The server may reset the connection after its answer.
+    let _ = tokio::time::timeout(PATIENCE, stream.read_to_end(&mut answer)).await.expect("it is closed");
+    String::from_utf8_lossy(&answer).into_owned()
+}
+
+pub fn get(path: &str) -> http::Request<()> {
+    http::Request::get(format!("https://localhost{path}")).body(()).unwrap()
+}
+
+/// A whole body as text.
+pub async fn text(mut body: RecvStream) -> String {
+    let mut whole = Vec::new();
+    while let Some(chunk) = body.data().await {
+        let chunk = chunk.unwrap();
+        body.flow_control().release_capacity(chunk.len()).unwrap();
+        whole.extend_from_slice(&chunk);
+    }
+    String::from_utf8(whole).unwrap()
+}
+
+/// An HTTP/2 client with one connection.
+pub struct Client {
+    requests: SendRequest<Bytes>,
+    connection: tokio::task::JoinHandle<Result<(), h2::Error>>,
+    max_streams: Arc<AtomicUsize>,
+}
+
+impl Client {
+    pub async fn connect(server: &Handle, identity: Option<&Identity>) -> Client {
+        let stream = dial(server, identity, b"\x02h2").await;
+        let (requests, mut connection) = h2::client::handshake::<_>(stream).await.unwrap();
+        let max_streams = Arc::new(AtomicUsize::new(0));
+        let seen = Arc::clone(&max_streams);
+        let connection = tokio::spawn(std::future::poll_fn(move |cx| {
+            let ended = connection.poll_unpin(cx);
+            seen.store(connection.max_concurrent_send_streams(), Ordering::SeqCst);
+            ended
+        }));
+        Client { requests, connection, max_streams }
+    }
+
+    pub fn begin(&mut self, request: http::Request<()>) -> ResponseFuture {
+        self.requests.send_request(request, true).unwrap().0
+    }
+
+    pub async fn send(&mut self, request: http::Request<()>) -> http::Response<RecvStream> {
+        self.try_send(request).await.unwrap()
+    }
+
+    pub async fn try_send(
+        &mut self,
+        request: http::Request<()>,
+    ) -> Result<http::Response<RecvStream>, h2::Error> {
+        let mut ready = self.requests.clone().ready().await?;
+        let answer = ready.send_request(request, true)?.0;
+        tokio::time::timeout(PATIENCE, answer).await.expect("it is answered")
+    }
+
+    pub async fn upload(&mut self, request: http::Request<()>, body: Bytes) -> http::Response<RecvStream> {
+        let (answer, mut stream) = self.requests.send_request(request, false).unwrap();
+        push(&mut stream, body).await;
+        answer.await.unwrap()
+    }
+
+    /// Lets what was begun reach the server.
+    pub async fn flush(&mut self) {
+        self.send(get("/hello")).await;
+    }
+
+    pub fn max_streams(&self) -> usize {
+        self.max_streams.load(Ordering::SeqCst)
+    }
+
+    /// Drops the connection without a word.
+    pub async fn cut(self) {
+        self.connection.abort();
+        let _ = self.connection.await;
+    }
+
+    /// Waits until the server has ended the connection.
+    pub async fn ended(self) -> Result<(), h2::Error> {
+        drop(self.requests);
+        tokio::time::timeout(PATIENCE, self.connection).await.expect("the connection ends").unwrap()
+    }
+}
+
+async fn push(stream: &mut SendStream<Bytes>, mut body: Bytes) {
+    while !body.is_empty() {
+        stream.reserve_capacity(body.len());
+        let room = std::future::poll_fn(|cx| stream.poll_capacity(cx)).await.unwrap().unwrap();
+        let part = body.split_to(room.min(body.len()));
+        stream.send_data(part, body.is_empty()).unwrap();
+    }
+}
+
+pub mod h1 {
+    //! An HTTP/1.1 client that says exactly what it is told.
+
+    use super::*;
+
+    pub struct Client(SslStream<TcpStream>);
+
+    impl Client {
+        pub async fn connect(server: &Handle, identity: Option<&Identity>) -> Client {
+            Client(dial(server, identity, b"\x08http/1.1").await)
+        }
+
+        pub async fn write(&mut self, bytes: &[u8]) {
+            // A server that refuses may close before it has read everything.
+            let _ = self.0.write_all(bytes).await;
+        }
+
+        /// Reads until `end` has come.
+        pub async fn read_until(&mut self, end: &str) -> String {
+            let mut all = Vec::new();
+            let reading = async {
+                while !String::from_utf8_lossy(&all).contains(end) {
+                    let byte = self.0.read_u8().await.expect("the connection is open");
+                    all.push(byte);
+                }
+            };
+            tokio::time::timeout(PATIENCE, reading).await.expect("it comes");
+            String::from_utf8_lossy(&all).into_owned()
+        }
+
+        /// Reads until the server closes.
+        pub async fn read_to_end(&mut self) -> String {
+            let mut all = Vec::new();
+            let _ = tokio::time::timeout(PATIENCE, self.0.read_to_end(&mut all)).await.expect("it is closed");
+            String::from_utf8_lossy(&all).into_owned()
+        }
+
+        /// Closes the writing half of the TCP connection.
+        pub async fn close_half(&mut self) {
+            self.0.get_mut().shutdown().await.unwrap();
+        }
+    }
+}
