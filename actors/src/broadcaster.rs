@@ -339,7 +339,7 @@ mod tests {
             type Result = ();
             fn handle(&mut self, _: Published, _: &mut Self::Context) {}
         }
-        Broadcaster::new(Bell::new(Deaf.start().recipient()), Bells::default())
+        Broadcaster::new(Arc::new(Bell::new(Deaf.start().recipient())), Bells::default())
     }
 
     fn pods() -> TypeName {
