@@ -12,6 +12,7 @@ use std::fmt::Write as _;
 use super::schema::decode::{self, Refused};
 use super::schema::{GroupVersionKind, Registry, TypeId};
 use super::value::Value;
+use super::words;
 
 pub use super::schema::decode::Decoded;
 pub use super::schema::encode::{Encoded, encode, encode_draft};
@@ -81,12 +82,19 @@ pub fn decode_stored(bytes: &[u8], ty: TypeId, registry: &Registry) -> Option<Va
 fn named(value: &mut Value, expected: &GroupVersionKind) -> bool {
     let api_version = expected.api_version();
     let agrees = |said: &str, wanted: &str| said.is_empty() || said == wanted;
-    if !agrees(value.str("kind"), &expected.kind) || !agrees(value.str("apiVersion"), &api_version) {
+    let same_version = agrees(value.str("apiVersion"), &api_version) || is_unversioned(expected);
+    if !same_version || !agrees(value.str("kind"), &expected.kind) {
         return false;
     }
     value.set("kind", expected.kind.as_str());
     value.set("apiVersion", api_version);
     true
+}
+
+/// Options of a request are the same in every group version, also in one that this server does not know: clients name
+/// that of the object the request is about.
+fn is_unversioned(expected: &GroupVersionKind) -> bool {
+    expected.group == words::META_GROUP
 }
 
 /// A body that could not be read at once: looked at step by step, in the order in which the API finds fault.
@@ -104,7 +112,10 @@ impl Body<'_> {
         }
         // The text is good JSON, so what the tokenizer does not take of it is repaired for it.
         let repaired = syntax::repair(self.text);
-        let actual = self.interpreted(&repaired)?;
+        let mut actual = self.interpreted(&repaired)?;
+        if is_unversioned(self.expected) && actual.kind == self.expected.kind {
+            actual.clone_from(self.expected);
+        }
         let Some(ty) = self.registry.lookup(&actual) else {
             return Err(if legacy::is_known(&actual) && actual.kind == self.expected.kind {
                 self.version_differs(&actual)

@@ -12,6 +12,7 @@ static REGISTRY: LazyLock<Registry> = LazyLock::new(|| Registry::builtin().unwra
 fn kind(name: &str) -> GroupVersionKind {
     match name {
         "Deployment" => GroupVersionKind::new("apps", "v1", name),
+        "DeleteOptions" => GroupVersionKind::new("meta.k8s.io", "v1", name),
         "CustomResourceDefinition" => GroupVersionKind::new("apiextensions.k8s.io", "v1", name),
         _ => GroupVersionKind::new("", "v1", name),
     }
@@ -106,6 +107,19 @@ fn what_is_no_object_of_the_kind_is_told_so() {
     ] {
         assert_eq!(read("ConfigMap", body).unwrap_err(), format!("{not}{message}"));
     }
+}
+
+#[test]
+fn options_may_name_any_group_version() {
+    for api_version in ["", "v1", "meta.k8s.io/v1", "apps/v1", "widgets.example.com/v1beta1"] {
+        let body =
+            format!(r#"{{"apiVersion":"{api_version}","kind":"DeleteOptions","gracePeriodSeconds":0}}"#);
+        let options = read("DeleteOptions", &body).unwrap().value;
+        assert_eq!(options.str("apiVersion"), "meta.k8s.io/v1");
+        assert_eq!(options.get("gracePeriodSeconds").and_then(Value::as_int), Some(0));
+    }
+    assert!(read("DeleteOptions", r#"{"apiVersion":"v1","kind":"ConfigMap"}"#).is_err());
+    assert!(read("DeleteOptions", r#"{"apiVersion":"apps/v1","gracePeriodSeconds":"x"}"#).is_err());
 }
 
 #[test]
