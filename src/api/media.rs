@@ -122,9 +122,12 @@ pub fn negotiate<'a>(accept: &'a str, allows: impl Fn(Transform<'_>) -> bool) ->
 
 /// The encoding of a request body.
 pub fn of_body(content_type: &str) -> Result<Encoding> {
+    if content_type.is_empty() {
+        return Ok(Encoding::Json);
+    }
     let media = content_type.split(';').next().unwrap_or_default().trim();
-    match media {
-        "" | JSON => Ok(Encoding::Json),
+    match media.to_ascii_lowercase().as_str() {
+        JSON => Ok(Encoding::Json),
         YAML => Ok(Encoding::Yaml),
         _ => Err(Status::unsupported_body(OFFERED)),
     }
@@ -178,7 +181,9 @@ mod tests {
     #[test]
     fn bodies() {
         assert_eq!(of_body("application/json; charset=utf-8").unwrap(), Encoding::Json);
+        assert_eq!(of_body("Application/JSON").unwrap(), Encoding::Json);
         assert_eq!(of_body("").unwrap(), Encoding::Json);
+        assert_eq!(of_body(";charset=utf-8").unwrap_err().code, 415);
         assert_eq!(of_body("text/plain").unwrap_err().code, 415);
     }
 }
