@@ -2,6 +2,7 @@
 
 use std::panic::AssertUnwindSafe;
 use std::rc::Rc;
+use std::time::Duration;
 
 use actix_http::body::{BoxBody, MessageBody};
 use actix_http::{HttpMessage as _, Request, Response, StatusCode};
@@ -9,9 +10,8 @@ use actix_service::Service;
 use futures::FutureExt as _;
 use futures::future::LocalBoxFuture;
 
-use super::body::timely;
+use super::body::{Answering, timely};
 use super::peer::Peer;
-use crate::limits;
 
 /// The reference server's words.
 const PANICKED: &str = "This request caused apiserver to panic. Look in the logs for details.";
@@ -20,10 +20,14 @@ type Handler = dyn Fn(Request) -> LocalBoxFuture<'static, Response<BoxBody>>;
 
 /// One worker's application, shared by all its connections. Cheap to clone.
 #[derive(Clone)]
-pub(super) struct App(Rc<Handler>);
+pub(super) struct App {
+    handler: Rc<Handler>,
+    /// How long a client may take to send a whole body.
+    body_within: Duration,
+}
 
 impl App {
-    pub(super) fn new<S, B>(service: S) -> App
+    pub(super) fn new<S, B>(service: S, body_within: Duration) -> App
     where
         S: Service<Request> + 'static,
         S::Response: Into<Response<B>>,
@@ -31,7 +35,7 @@ impl App {
         S::Future: 'static,
         B: MessageBody + 'static,
     {
-        App(Rc::new(move |request| {
+        let handler = Rc::new(move |request| -> LocalBoxFuture<'static, Response<BoxBody>> {
             let handling = service.call(request);
             Box::pin(async move {
                 match handling.await {
@@ -39,18 +43,23 @@ impl App {
                     Err(error) => error.into(),
                 }
             })
-        }))
+        });
+        App { handler, body_within }
     }
 
     /// Answers a request. A panic on the way is answered with 500: it must neither take the connection and the other
     /// requests on it away, nor the worker.
     pub(super) async fn call(&self, request: Request, peer: Peer) -> Response<BoxBody> {
         request.extensions_mut().insert(peer);
-        let request = timely(request, limits::REQUEST_BODY);
-        let handling = AssertUnwindSafe(async { (self.0)(request).await });
-        handling.catch_unwind().await.unwrap_or_else(|_| {
+        let (request, unread) = timely(request, self.body_within);
+        let handling = AssertUnwindSafe(async { (self.handler)(request).await });
+        let response = handling.catch_unwind().await.unwrap_or_else(|_| {
             tracing::error!("a request handler panicked");
             Response::with_body(StatusCode::INTERNAL_SERVER_ERROR, BoxBody::new(PANICKED))
-        })
+        });
+        match unread {
+            Some(unread) => response.map_body(|_, answer| BoxBody::new(Answering { answer, _to: unread })),
+            None => response,
+        }
     }
 }

@@ -1,12 +1,15 @@
 //! Request bodies that come too slowly end with an error instead of holding their handler for ever. How large a body
 //! may be is for the handler to say, who knows what to answer.
 
+use std::cell::RefCell;
 use std::future::Future as _;
 use std::io;
 use std::pin::Pin;
+use std::rc::Rc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use actix_http::body::{BodySize, BoxBody, MessageBody};
 use actix_http::error::PayloadError;
 use actix_http::{BoxedPayloadStream, Payload, Request};
 use bytes::Bytes;
@@ -15,19 +18,25 @@ use tokio::time::Sleep;
 
 /// A body that must be complete in time.
 struct Timely {
-    body: Payload,
+    body: Rc<RefCell<Payload>>,
     deadline: Pin<Box<Sleep>>,
+}
+
+/// A request body, kept for as long as its answer is being sent. The HTTP/1.1 driver closes the connection after an
+/// answer to a body that nobody has read to its end; but a chunked body that nobody holds any more it reads on and
+/// throws away, without a bound on time or size.
+pub(super) struct Unread {
+    _body: Rc<RefCell<Payload>>,
 }
 
 impl Stream for Timely {
     type Item = Result<Bytes, PayloadError>;
 
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-        let this = &mut *self;
-        if let Poll::Ready(chunk) = Pin::new(&mut this.body).poll_next(cx) {
+        if let Poll::Ready(chunk) = Pin::new(&mut *self.body.borrow_mut()).poll_next(cx) {
             return Poll::Ready(chunk);
         }
-        this.deadline.as_mut().poll(cx).map(|()| {
+        self.deadline.as_mut().poll(cx).map(|()| {
             let late = io::Error::new(io::ErrorKind::TimedOut, "the body did not come in time");
             Some(Err(PayloadError::Io(late)))
         })
@@ -36,18 +45,39 @@ impl Stream for Timely {
 
 /// Gives the body of a request its deadline. A request that asks for another protocol has no body but a conversation,
 /// which may last.
-pub(super) fn timely(request: Request, within: Duration) -> Request {
+pub(super) fn timely(request: Request, within: Duration) -> (Request, Option<Unread>) {
     if request.upgrade() {
-        return request;
+        return (request, None);
     }
     let (request, body) = request.replace_payload(Payload::None);
     if matches!(body, Payload::None) {
-        return request;
+        return (request, None);
     }
+    let by_http1 = matches!(body, Payload::H1 { .. });
+    let body = Rc::new(RefCell::new(body));
+    let unread = by_http1.then(|| Unread { _body: Rc::clone(&body) });
     let deadline = Box::pin(tokio::time::sleep(within));
     let payload: BoxedPayloadStream = Box::pin(Timely { body, deadline });
     let (request, _) = request.replace_payload(Payload::Stream { payload });
-    request
+    (request, unread)
+}
+
+/// An answer that holds the body it answers.
+pub(super) struct Answering {
+    pub(super) answer: BoxBody,
+    pub(super) _to: Unread,
+}
+
+impl MessageBody for Answering {
+    type Error = <BoxBody as MessageBody>::Error;
+
+    fn size(&self) -> BodySize {
+        self.answer.size()
+    }
+
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Bytes, Self::Error>>> {
+        Pin::new(&mut self.answer).poll_next(cx)
+    }
 }
 
 #[cfg(test)]
@@ -67,7 +97,7 @@ mod tests {
     async fn a_body_that_never_ends_ends_with_an_error() {
         let start = futures::stream::once(async { Ok(Bytes::from_static(b"start")) });
         let body = start.chain(futures::stream::pending());
-        let mut chunks = timely(request(body), Duration::from_millis(1)).take_payload();
+        let mut chunks = timely(request(body), Duration::from_millis(1)).0.take_payload();
         assert_eq!(chunks.next().await.unwrap().unwrap(), "start");
         let late = chunks.next().await.unwrap().unwrap_err();
         assert!(matches!(late, PayloadError::Io(error) if error.kind() == io::ErrorKind::TimedOut));
@@ -79,7 +109,7 @@ mod tests {
             tokio::time::sleep(Duration::from_millis(1)).await;
             Some((Ok(Bytes::from_static(b"x")), ()))
         });
-        let chunks = timely(request(drip), Duration::from_millis(30)).take_payload();
+        let chunks = timely(request(drip), Duration::from_millis(30)).0.take_payload();
         assert!(chunks.take_while(|chunk| std::future::ready(chunk.is_ok())).count().await < 60);
     }
 
@@ -87,7 +117,7 @@ mod tests {
     async fn a_conversation_has_no_deadline() {
         let mut asks = request(futures::stream::pending());
         asks.head_mut().set_connection_type(ConnectionType::Upgrade);
-        let mut asks = timely(asks, Duration::ZERO);
+        let (mut asks, _) = timely(asks, Duration::ZERO);
         assert!(futures::poll!(asks.payload().next()).is_pending());
     }
 
@@ -95,9 +125,9 @@ mod tests {
     async fn a_body_in_time_passes_unchanged() {
         let parts = ["one", "two"].map(|part| Ok(Bytes::from_static(part.as_bytes())));
         let chunks: Vec<_> =
-            timely(request(futures::stream::iter(parts)), PLENTY).take_payload().collect().await;
+            timely(request(futures::stream::iter(parts)), PLENTY).0.take_payload().collect().await;
         let text: Vec<_> = chunks.into_iter().map(Result::unwrap).collect();
         assert_eq!(text, ["one", "two"]);
-        assert!(matches!(timely(Request::new(), PLENTY).take_payload(), Payload::None));
+        assert!(matches!(timely(Request::new(), PLENTY).0.take_payload(), Payload::None));
     }
 }

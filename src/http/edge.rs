@@ -38,6 +38,8 @@ struct Plan {
     clock: Clock,
     max_streams: u32,
     goaway_chance: f64,
+    /// A body takes no longer than a request may.
+    body_within: Duration,
     drain: Drain,
     connections: Tally,
     started: Tally,
@@ -62,6 +64,7 @@ impl Edge {
             clock,
             max_streams: config.streams_per_connection(),
             goaway_chance: config.serving.goaway_chance,
+            body_within: config.limits.request_timeout,
             drain: Drain::default(),
             connections: Tally::default(),
             started: Tally::default(),
@@ -107,9 +110,10 @@ impl Edge {
                     let (application, plan) = (factory().into_factory(), plan.clone());
                     async move {
                         let made = application.new_service(AppConfig::default()).await;
-                        let app = App::new(made.map_err(|error| {
+                        let service = made.map_err(|error| {
                             tracing::error!(?error, "a worker could not make its application");
-                        })?);
+                        })?;
+                        let app = App::new(service, plan.body_within);
                         let worker = plan.worker(app).await?;
                         Ok::<_, ()>(fn_service(move |io: TcpStream| worker.clone().connection(io)))
                     }
@@ -136,7 +140,7 @@ fn run(server: actix_server::Server) -> io::Result<oneshot::Receiver<io::Result<
 
 impl Plan {
     async fn worker(self, app: App) -> Result<Worker, ()> {
-        let Plan { tls, clock, max_streams, goaway_chance, drain, connections, started } = self;
+        let Plan { tls, clock, max_streams, goaway_chance, drain, connections, started, .. } = self;
         let h1 = H1::new(app.clone(), drain.clone()).await?;
         let h2 = H2 { app, drain, dates: Rc::new(Dates::new(clock)), max_streams, goaway_chance };
         Ok(Worker { tls, h1, h2, connections, _alive: Rc::new(started.enter()) })
