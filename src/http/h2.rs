@@ -13,7 +13,7 @@ use bytes::Bytes;
 use futures::Future as _;
 use h2::server::{Builder, Connection};
 use h2::{Ping, PingPong};
-use tokio::time::{Instant, Sleep, sleep, timeout};
+use tokio::time::{Sleep, sleep, timeout};
 
 use super::app::App;
 use super::drain::Drain;
@@ -77,7 +77,7 @@ impl H2 {
                     if load.is_empty() {
                         return Ok(());
                     }
-                    linger.as_mut().reset(Instant::now() + limits::DRAIN_LINGER);
+                    linger.set(sleep(limits::DRAIN_LINGER));
                     false
                 }
                 beat = pulse.beat() => match beat {
@@ -88,7 +88,7 @@ impl H2 {
             if leave && phase == Phase::Open {
                 phase = Phase::Leaving;
                 connection.graceful_shutdown();
-                linger.as_mut().reset(Instant::now() + limits::DRAIN_LINGER);
+                linger.set(sleep(limits::DRAIN_LINGER));
             }
         }
     }
@@ -193,7 +193,7 @@ impl Pulse {
                 match pings.poll_pong(cx) {
                     Poll::Ready(Ok(_)) => {
                         self.asked = false;
-                        self.timer.as_mut().reset(Instant::now() + self.every);
+                        self.timer.set(sleep(self.every));
                         return Poll::Ready(Beat::Alive);
                     }
                     Poll::Ready(Err(_)) => return Poll::Ready(Beat::Lost),
@@ -207,7 +207,7 @@ impl Pulse {
                 return Poll::Ready(Beat::Lost);
             }
             self.asked = true;
-            self.timer.as_mut().reset(Instant::now() + self.answer);
+            self.timer.set(sleep(self.answer));
         }
     }
 }
