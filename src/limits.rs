@@ -12,6 +12,8 @@ pub const HANDSHAKE: Duration = Duration::from_secs(10);
 pub const REQUEST_HEAD: Duration = Duration::from_secs(32);
 /// Bytes of a request body; the reference server's value.
 pub const REQUEST_BODY_BYTES: usize = 3 << 20;
+/// Warning headers of one answer.
+pub const WARNINGS: usize = 64;
 /// How long a client may take to send a whole body. Three mebibytes in a minute is a very slow link.
 pub const REQUEST_BODY: Duration = Duration::from_secs(60);
 /// How long a connection without requests stays open; the reference server's value.
