@@ -51,7 +51,10 @@ pub async fn store_new(backend: &Backend, call: &Call<'_>, value: &Value, dry_ru
 /// Why a name cannot be had: an object that is going still has it, which the client may wait for.
 async fn taken(backend: &Backend, call: &Call<'_>, name: &str) -> Box<Status> {
     let present = backend.stores.get(&call.stored.store, call.key(name), &call.permit).await;
-    let going = present.ok().and_then(|object| backend.load(call, &object).ok()).is_some_and(|old| meta::is_terminating(&old));
+    let going = present
+        .ok()
+        .and_then(|object| backend.load(call, &object).ok())
+        .is_some_and(|old| meta::is_terminating(&old));
     if going { Status::still_going(call.of(), name) } else { Status::already_exists(call.of(), name) }
 }
 

@@ -82,7 +82,8 @@ pub async fn delete_object(
 type Tried = std::result::Result<Outcome, StoreError>;
 
 async fn remove(backend: &Backend, call: &Call<'_>, object: &Object) -> Tried {
-    let gone = backend.stores.remove(&call.stored.store, object.key.clone(), object.revision, &call.permit).await;
+    let gone =
+        backend.stores.remove(&call.stored.store, object.key.clone(), object.revision, &call.permit).await;
     gone.map(Outcome::Gone)
 }
 
@@ -116,12 +117,7 @@ async fn mark(
 }
 
 /// Whether a second deletion would write what is there already.
-fn unchanged(
-    backend: &Backend,
-    call: &Call<'_>,
-    object: &Object,
-    draft: &Draft,
-) -> Result<bool> {
+fn unchanged(backend: &Backend, call: &Call<'_>, object: &Object, draft: &Draft) -> Result<bool> {
     let present = backend.load(call, object)?;
     Ok(*draft == backend.draft(call, object.key.clone(), &present)?)
 }

@@ -35,8 +35,9 @@ impl Backend {
                 return Err(Status::bad_request(codec::strict_refusal(&kind, &strict).message));
             }
         }
-        default::apply(&self.registry, self.type_of(&resource.gv, &resource.kind)?, &mut value);
+        // The kind first: it can still see what the client left out.
         (kinds::rules(&kind.group, &kind.kind).default)(&mut value);
+        default::apply(&self.registry, self.type_of(&resource.gv, &resource.kind)?, &mut value);
         self.convert(value, &resource.gv, &call.stored.version, &resource.kind)
     }
 

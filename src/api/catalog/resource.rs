@@ -93,7 +93,8 @@ impl Resource {
     /// What clients of a resource that is on its way out are told.
     pub fn deprecation(&self) -> Option<String> {
         let release = |(major, minor): Release| format!("v{major}.{minor}+");
-        let mut text = format!("{} {} is deprecated in {}", self.api_version, self.kind, release(self.deprecated?));
+        let mut text =
+            format!("{} {} is deprecated in {}", self.api_version, self.kind, release(self.deprecated?));
         if let Some(removed) = self.removed {
             text.push_str(&format!(", unavailable in {}", release(removed)));
         }
