@@ -12,6 +12,8 @@ pub const HANDSHAKE: Duration = Duration::from_secs(10);
 pub const REQUEST_HEAD: Duration = Duration::from_secs(32);
 /// Bytes of a request body; the reference server's value.
 pub const REQUEST_BODY_BYTES: usize = 3 << 20;
+/// Warning headers of one answer.
+pub const WARNINGS: usize = 64;
 /// How long a connection without requests stays open; the reference server's value.
 pub const IDLE: Duration = Duration::from_secs(90);
 /// How often a quiet HTTP/2 connection is asked whether its peer still lives.

@@ -54,6 +54,11 @@ impl Filter {
         Filter::default()
     }
 
+    /// Whether more than the scope decides what the reader gets.
+    pub fn is_selective(&self) -> bool {
+        !self.labels.is_empty() || !self.fields.is_empty() || self.name.is_some()
+    }
+
     /// Whether the reader wants this object.
     pub fn matches(&self, object: &Object) -> bool {
         self.wants_key(&object.key)

@@ -14,6 +14,8 @@ use super::value::Value;
 pub enum Deletion {
     /// The object goes at once.
     Now,
+    /// The object has been changed, as those who watch it shall see, and then goes at once.
+    MarkThenGo,
     /// The object has been changed and must be stored: it goes when its finalizers have gone and its grace is over.
     Mark,
     /// An earlier deletion is still under way and this one adds nothing.
@@ -21,8 +23,10 @@ pub enum Deletion {
 }
 
 /// Refuses the deletion of an object that is not the one the client means.
-pub fn check_preconditions(options: &DeleteOptions, object: &Value, of: GroupResource<'_>) -> Result<()> {
+pub fn check_preconditions(options: &DeleteOptions, object: &Value, group: &str) -> Result<()> {
     let meta = meta::of(object);
+    // Here, and only here, errors name the kind and not the resource.
+    let of = GroupResource { group, resource: object.str("kind") };
     let name = meta.str("name");
     if let Some(uid) = options.uid.as_deref().filter(|uid| *uid != meta.str("uid")) {
         let why = format!(
@@ -51,12 +55,32 @@ pub fn begin(rules: &KindRules, object: &mut Value, options: &DeleteOptions, now
         Grace::None => false,
     };
     set_finalizers(rules, object, options);
-    let waits = meta::of(object).get("finalizers").is_some_and(|finalizers| !finalizers.items().is_empty());
-    if waits && !graceful {
+    let finalized = !has_finalizers(object);
+    if (rules.holds)(object) {
+        hold(rules, object, now);
+        return Deletion::Mark;
+    }
+    if !finalized && !graceful {
         mark(object, now);
     }
     let over = meta::of(object).get("deletionGracePeriodSeconds").and_then(Value::as_int).unwrap_or(0) == 0;
-    if waits || (graceful && !over) { Deletion::Mark } else { Deletion::Now }
+    match (finalized, graceful) {
+        (true, true) if over => Deletion::MarkThenGo,
+        (true, false) => Deletion::Now,
+        _ => Deletion::Mark,
+    }
+}
+
+fn has_finalizers(object: &Value) -> bool {
+    meta::of(object).get("finalizers").is_some_and(|finalizers| !finalizers.items().is_empty())
+}
+
+/// Marks an object that holds itself: the time of the first deletion stays.
+fn hold(rules: &KindRules, object: &mut Value, now: Timestamp) {
+    if !meta::is_terminating(object) {
+        object.entry("metadata").set("deletionTimestamp", time::format_seconds(seconds_of(now)));
+    }
+    (rules.terminate)(object);
 }
 
 fn seconds_of(at: Timestamp) -> i64 {
@@ -155,9 +179,7 @@ fn wants_orphans(rules: &KindRules, options: &DeleteOptions) -> Option<bool> {
 }
 
 /// Whether nothing holds an object any more whose deletion has begun.
-pub fn is_over(object: &Value) -> bool {
-    let meta = meta::of(object);
-    let waits = meta.get("finalizers").is_some_and(|finalizers| !finalizers.items().is_empty());
-    let grace = meta.get("deletionGracePeriodSeconds").and_then(Value::as_int).unwrap_or(0);
-    meta::is_terminating(object) && !waits && grace == 0
+pub fn is_over(rules: &KindRules, object: &Value) -> bool {
+    let grace = meta::of(object).get("deletionGracePeriodSeconds").and_then(Value::as_int).unwrap_or(0);
+    meta::is_terminating(object) && !has_finalizers(object) && !(rules.holds)(object) && grace == 0
 }

@@ -3,7 +3,6 @@
 pub mod catalog;
 pub mod codec;
 pub mod convert;
-pub mod defaults;
 pub mod deletion;
 pub mod discovery;
 pub mod field;

@@ -214,6 +214,13 @@ impl Status {
         Status::about(409, "AlreadyExists", format!("{of} \"{name}\" already exists"), of, name)
     }
 
+    /// 409: an object with this name is still there, but on its way out.
+    pub fn still_going(of: GroupResource<'_>, name: &str) -> Box<Status> {
+        let mut status = Status::already_exists(of, name);
+        status.message.insert_str(0, "object is being deleted: ");
+        status
+    }
+
     /// 409: every name that was generated is taken.
     pub fn generated_name_taken(of: GroupResource<'_>, name: &str) -> Box<Status> {
         let mut status = Status::already_exists(of, name);
@@ -260,20 +267,13 @@ impl Status {
     }
 
     /// 409: the object has the name but is another one.
-    pub fn wrong_uid(of: GroupResource<'_>, name: &str, wanted: &str, found: &str) -> Box<Status> {
+    pub fn wrong_uid(of: GroupResource<'_>, key: &str, wanted: &str, found: &str) -> Box<Status> {
+        let resource = of.resource;
         let why = format!(
-            "StorageError: invalid object, Code: 4, Key: {of}/{name}, ResourceVersion: 0, AdditionalErrorMsg: \
-             Precondition failed: UID in precondition: {wanted}, UID in object meta: {found}"
+            "StorageError: invalid object, Code: 4, Key: /registry/{resource}/{key}, ResourceVersion: 0, \
+             AdditionalErrorMsg: Precondition failed: UID in precondition: {wanted}, UID in object meta: {found}"
         );
-        Status::conflict(of, name, &why)
-    }
-
-    /// 400: unknown or repeated fields where the client wants none.
-    pub fn strict_decoding(kind: &str, version: &str, problems: &[String]) -> Box<Status> {
-        let problems = problems.join(", ");
-        Status::bad_request(format!(
-            "{kind} in version \"{version}\" cannot be handled as a {kind}: strict decoding error: {problems}"
-        ))
+        Status::conflict(of, key.rsplit('/').next().unwrap_or(key), &why)
     }
 
     /// 408: the body did not come.
@@ -297,7 +297,13 @@ impl Status {
             })
             .collect();
         let of = GroupResource { group, resource: kind };
-        let list: Vec<String> = errors.iter().map(ToString::to_string).collect();
+        // A rule that is checked twice is said once, but counted twice: so it has always been.
+        let mut list: Vec<String> = Vec::with_capacity(errors.len());
+        for error in errors.iter().map(ToString::to_string) {
+            if !list.contains(&error) {
+                list.push(error);
+            }
+        }
         let list = match list.as_slice() {
             [one] => one.clone(),
             many => format!("[{}]", many.join(", ")),

@@ -10,7 +10,7 @@ use crate::api::query::Query;
 use crate::api::status::{Result, Status};
 use crate::api::words::{MASTERS, NAMESPACES, SYSTEM_NAMESPACES};
 
-use super::{Backend, Call, create};
+use super::{Backend, Call, Warnings, create};
 
 /// Makes the system namespaces that are not there.
 pub async fn namespaces(backend: &Backend, catalog: &Catalog) -> Result<()> {
@@ -32,6 +32,7 @@ pub async fn namespaces(backend: &Backend, catalog: &Catalog) -> Result<()> {
             query: &Query::parse(""),
             body: Bytes::from(body),
             encoding: Encoding::Json,
+            warnings: &Warnings::default(),
             user: &user,
             permit: Permit::none(),
         };

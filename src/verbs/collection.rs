@@ -1,28 +1,26 @@
 //! deletecollection: every object that matches, one deletion each.
 
-use std::sync::Arc;
-
-use pilothouse_actors::object::Object;
+use std::rc::Rc;
 
 use crate::api::options::ListOptions;
 use crate::api::status::Status;
 
 use super::delete::delete_object;
 use super::list::{Listing, filter};
+use super::paging::select_page;
 use super::{Answered, Backend, Call, Reply};
 
 /// Deletes what matches and answers the list of what it was.
-pub async fn delete_collection(backend: &std::rc::Rc<Backend>, call: &Call<'_>) -> Answered {
+pub async fn delete_collection(backend: &Rc<Backend>, call: &Call<'_>) -> Answered {
     let list = ListOptions::parse(call.query)?;
     list.validate(false)?;
     let options = backend.delete_options(call)?;
     let filter = filter(call, &list)?;
     let snapshot = backend.stores.snapshot(&call.stored.store, &call.permit).await;
     let snapshot = snapshot.map_err(|error| Status::from_store(&error, call.of(), ""))?;
-    let limit = usize::try_from(list.limit).ok().filter(|limit| *limit > 0).unwrap_or(usize::MAX);
-    let doomed: Vec<Arc<Object>> =
-        snapshot.iter().filter(|object| filter.matches(object)).take(limit).cloned().collect();
-    for object in &doomed {
+    let limit = usize::try_from(list.limit).ok().filter(|limit| *limit > 0);
+    let page = select_page(&snapshot, &filter, None, limit);
+    for object in &page.items {
         match delete_object(backend, call, object.clone(), &options).await {
             Ok(_) => {}
             // Somebody else was faster: what should be gone is gone.
@@ -30,5 +28,5 @@ pub async fn delete_collection(backend: &std::rc::Rc<Backend>, call: &Call<'_>) 
             Err(status) => return Err(status),
         }
     }
-    Ok(Reply::List(Listing::whole(backend, call.resource, snapshot.revision, doomed)).into())
+    Ok(Reply::List(Listing::page(backend, call.resource, snapshot.revision, page, filter.is_selective())))
 }

@@ -5,12 +5,11 @@ use pilothouse_actors::error::StoreError;
 use crate::api::kinds::{self, Occasion};
 use crate::api::meta;
 use crate::api::options::WriteOptions;
-use crate::api::schema::time;
 use crate::api::status::{Result, Status};
 use crate::api::value::Value;
 use crate::ids;
 
-use super::{Answer, Answered, Backend, Call, Reply, namespaces};
+use super::{Answered, Backend, Call, Reply, namespaces};
 
 /// How often a generated name is drawn anew when it is taken.
 const GENERATED_NAME_ATTEMPTS: usize = 8;
@@ -18,13 +17,12 @@ const GENERATED_NAME_ATTEMPTS: usize = 8;
 /// Adds the object of the body to the collection of the path.
 pub async fn create(backend: &Backend, call: &Call<'_>) -> Answered {
     let options = WriteOptions::create(call.query)?;
-    let (mut value, mut warnings) = backend.decode_body(call, options.field_validation)?;
+    let mut value = backend.decode_body(call, options.field_validation)?;
     meta::agree_on_namespace(&mut value, call.namespace)?;
-    warnings.extend(meta::dedupe_owners(&mut value));
+    meta::dedupe_owners(&mut value).into_iter().for_each(|warning| call.warnings.add(warning));
     namespaces::require_live(backend, call, meta::name(&value)).await?;
     meta::check_unversioned(&value)?;
-    let reply = store_new(backend, call, &value, options.dry_run).await?;
-    Ok(Answer { reply, warnings })
+    store_new(backend, call, &value, options.dry_run).await
 }
 
 /// Validates and stores a value that is new. Also the second half of an update that may create.
@@ -44,14 +42,25 @@ pub async fn store_new(backend: &Backend, call: &Call<'_>, value: &Value, dry_ru
             Err(StoreError::Exists) if generated => {
                 return Err(Status::generated_name_taken(call.of(), name));
             }
+            Err(StoreError::Exists) => return Err(taken(backend, call, name).await),
             Err(error) => return Err(Status::from_store(&error, call.of(), name)),
         }
     }
 }
 
+/// Why a name cannot be had: an object that is going still has it, which the client may wait for.
+async fn taken(backend: &Backend, call: &Call<'_>, name: &str) -> Box<Status> {
+    let present = backend.stores.get(&call.stored.store, call.key(name), &call.permit).await;
+    let going = present
+        .ok()
+        .and_then(|object| backend.load(call, &object).ok())
+        .is_some_and(|old| meta::is_terminating(&old));
+    if going { Status::still_going(call.of(), name) } else { Status::already_exists(call.of(), name) }
+}
+
 /// Fills in what the server owns and checks the result. Also says whether the name was made here.
 fn complete(backend: &Backend, call: &Call<'_>, mut value: Value) -> Result<(Value, bool)> {
-    let now = time::format_seconds(i64::try_from(backend.clock.now().seconds()).unwrap_or(i64::MAX));
+    let now = backend.now();
     meta::set_system_fields(&mut value, &ids::uuid(), &now);
     let generated = meta::generate_name(&mut value, &mut ids::below);
     let occasion = Occasion { now: &now, user: &call.writer() };

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use pilothouse_actors::error::StoreError;
-use pilothouse_actors::object::Object;
+use pilothouse_actors::object::{Draft, Object};
 
 use crate::api::deletion::{self, Deletion};
 use crate::api::kinds;
@@ -11,7 +11,7 @@ use crate::api::meta;
 use crate::api::options::DeleteOptions;
 use crate::api::status::{Result, Status};
 
-use super::{Answer, Answered, Backend, Call, Reply, namespaces};
+use super::{Answered, Backend, Call, Reply, namespaces};
 
 /// How often a deletion is tried again when others write the same object.
 const ATTEMPTS: usize = 16;
@@ -29,7 +29,7 @@ pub async fn delete(backend: &Backend, call: &Call<'_>) -> Answered {
     let options = backend.delete_options(call)?;
     let object = backend.read(call).await?;
     let outcome = delete_object(backend, call, object, &options).await?;
-    reply(backend, call, outcome, &options).map(Answer::from)
+    reply(backend, call, outcome, &options)
 }
 
 fn reply(backend: &Backend, call: &Call<'_>, outcome: Outcome, options: &DeleteOptions) -> Result<Reply> {
@@ -56,29 +56,18 @@ pub async fn delete_object(
     options: &DeleteOptions,
 ) -> Result<Outcome> {
     namespaces::refuse_immortal(call, object.key.name())?;
-    let store = &call.stored.store;
     for _ in 0..ATTEMPTS {
         let mut value = backend.load(call, &object)?;
-        deletion::check_preconditions(options, &value, call.of())?;
+        deletion::check_preconditions(options, &value, &call.resource.gv.group)?;
         let decision = deletion::begin(call.kind().rules, &mut value, options, backend.clock.now());
-        let draft = match decision {
-            Deletion::Mark => Some(backend.draft(call, object.key.clone(), &value)?),
-            Deletion::Now | Deletion::Pending => None,
-        };
-        let done = match draft {
-            _ if decision == Deletion::Pending => return Ok(Outcome::Marked(object)),
-            Some(draft) if options.dry_run => {
-                return Ok(Outcome::Marked(Arc::new(Object::new(draft, object.revision))));
-            }
-            None if options.dry_run => return Ok(Outcome::Gone(object)),
-            Some(draft) if unchanged(backend, call, &object, &draft)? => return Ok(Outcome::Marked(object)),
-            Some(draft) => {
-                backend.stores.replace(store, draft, object.revision, &call.permit).await.map(Outcome::Marked)
-            }
-            None => {
-                let gone =
-                    backend.stores.remove(store, object.key.clone(), object.revision, &call.permit).await;
-                gone.map(Outcome::Gone)
+        let done = match decision {
+            Deletion::Pending => return Ok(Outcome::Marked(object)),
+            Deletion::Now if options.dry_run => return Ok(Outcome::Gone(object)),
+            Deletion::Now => remove(backend, call, &object).await,
+            Deletion::Mark | Deletion::MarkThenGo => {
+                let goes = decision == Deletion::MarkThenGo;
+                let draft = backend.draft(call, object.key.clone(), &value)?;
+                mark(backend, call, &object, draft, goes, options.dry_run).await?
             }
         };
         match done {
@@ -90,13 +79,45 @@ pub async fn delete_object(
     Err(Status::stale(call.of(), object.key.name()))
 }
 
-/// Whether a second deletion would write what is there already.
-fn unchanged(
+type Tried = std::result::Result<Outcome, StoreError>;
+
+async fn remove(backend: &Backend, call: &Call<'_>, object: &Object) -> Tried {
+    let gone =
+        backend.stores.remove(&call.stored.store, object.key.clone(), object.revision, &call.permit).await;
+    gone.map(Outcome::Gone)
+}
+
+/// Stores the mark of a deletion, and takes the object out if nothing holds it any more.
+async fn mark(
     backend: &Backend,
     call: &Call<'_>,
-    object: &Object,
-    draft: &pilothouse_actors::object::Draft,
-) -> Result<bool> {
+    object: &Arc<Object>,
+    draft: Draft,
+    goes: bool,
+    dry_run: bool,
+) -> Result<Tried> {
+    let marked = if unchanged(backend, call, object, &draft)? {
+        object.clone()
+    } else if dry_run {
+        Arc::new(Object::new(draft, object.revision))
+    } else {
+        match backend.stores.replace(&call.stored.store, draft, object.revision, &call.permit).await {
+            Ok(marked) => marked,
+            Err(error) => return Ok(Err(error)),
+        }
+    };
+    if !goes {
+        return Ok(Ok(Outcome::Marked(marked)));
+    }
+    if !dry_run && let Err(error) = remove(backend, call, &marked).await {
+        return Ok(Err(error));
+    }
+    // The last state that was stored, not the one of the removal: so its version is one that a watch has seen.
+    Ok(Ok(Outcome::Gone(marked)))
+}
+
+/// Whether a second deletion would write what is there already.
+fn unchanged(backend: &Backend, call: &Call<'_>, object: &Object, draft: &Draft) -> Result<bool> {
     let present = backend.load(call, object)?;
     Ok(*draft == backend.draft(call, object.key.clone(), &present)?)
 }

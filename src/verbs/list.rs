@@ -43,17 +43,8 @@ enum State {
 }
 
 impl Listing {
-    /// A list that is not a part of a longer one.
-    pub fn whole(
-        backend: &Rc<Backend>,
-        resource: &Arc<Resource>,
-        at: Revision,
-        items: Vec<Arc<Object>>,
-    ) -> Listing {
-        Listing::page(backend, resource, at, Page { items, next: None, remaining: 0 }, false)
-    }
-
-    fn page(
+    /// The list of one page.
+    pub fn page(
         backend: &Rc<Backend>,
         resource: &Arc<Resource>,
         at: Revision,
@@ -141,10 +132,11 @@ pub async fn list(backend: &Rc<Backend>, call: &Call<'_>) -> Answered {
     let position = backend.stores.open_watch(&call.stored.store, &call.permit).await;
     let position = position.map_err(|error| Status::from_store(&error, call.of(), ""))?;
     let (snapshot, after) = at_version(&options, &position)?;
-    let limit = usize::try_from(options.limit).ok().filter(|limit| *limit > 0);
+    // Any version will do: then the reference answers from memory and all at once, whatever the limit.
+    let any = options.resource_version == "0" && options.continue_token.is_empty();
+    let limit = usize::try_from(options.limit).ok().filter(|limit| *limit > 0 && !any);
     let page = select_page(&snapshot, &filter, after.as_deref(), limit);
-    let selective = !filter.labels.is_empty() || !filter.fields.is_empty() || filter.name.is_some();
-    Ok(Reply::List(Listing::page(backend, call.resource, snapshot.revision, page, selective)).into())
+    Ok(Reply::List(Listing::page(backend, call.resource, snapshot.revision, page, filter.is_selective())))
 }
 
 /// What a list or a watch of this path with these options wants.

@@ -14,6 +14,7 @@ pub mod stores;
 pub mod update;
 pub mod watch;
 
+use std::cell::RefCell;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -31,8 +32,9 @@ use crate::api::catalog::resource::{Resource, Stored};
 use crate::api::kinds::{self, Kind, Writer};
 use crate::api::media::Encoding;
 use crate::api::query::Query;
-use crate::api::schema::Registry;
+use crate::api::schema::{Registry, time};
 use crate::api::status::{GroupResource, Result, Status};
+use crate::limits::WARNINGS;
 
 use self::list::Listing;
 use self::stores::Stores;
@@ -53,6 +55,13 @@ pub struct Backend {
     pub min_request_timeout: Duration,
 }
 
+impl Backend {
+    /// The present moment as objects carry it.
+    fn now(&self) -> String {
+        time::format_seconds(i64::try_from(self.clock.now().seconds()).unwrap_or(i64::MAX))
+    }
+}
+
 /// One request for a resource, taken apart.
 pub struct Call<'a> {
     /// What it is for.
@@ -71,6 +80,8 @@ pub struct Call<'a> {
     pub body: Bytes,
     /// The encoding of the body.
     pub encoding: Encoding,
+    /// Where warnings go.
+    pub warnings: &'a Warnings,
     /// Who asks.
     pub user: &'a Identity,
     /// The place among the requests in flight: a copy travels in every message, so that a client that hangs up does
@@ -114,6 +125,25 @@ impl Call<'_> {
     }
 }
 
+/// What the client should know besides the answer, also when the answer is an error.
+#[derive(Debug, Default)]
+pub struct Warnings(RefCell<Vec<String>>);
+
+impl Warnings {
+    /// Adds one, up to a bound: a body with a thousand unknown fields shall not make a thousand headers.
+    pub fn add(&self, text: impl Into<String>) {
+        let mut all = self.0.borrow_mut();
+        if all.len() < WARNINGS {
+            all.push(text.into());
+        }
+    }
+
+    /// All of them, in order.
+    pub fn take(&self) -> Vec<String> {
+        self.0.take()
+    }
+}
+
 /// What a verb answers.
 pub enum Reply {
     /// One object as canonical JSON of the version that was asked for.
@@ -126,19 +156,5 @@ pub enum Reply {
     Watch(Feed),
 }
 
-/// A reply, and what the client should know besides.
-pub struct Answer {
-    /// The reply.
-    pub reply: Reply,
-    /// Texts of Warning headers.
-    pub warnings: Vec<String>,
-}
-
-impl From<Reply> for Answer {
-    fn from(reply: Reply) -> Answer {
-        Answer { reply, warnings: Vec::new() }
-    }
-}
-
 /// What every verb returns.
-pub type Answered = Result<Answer>;
+pub type Answered = Result<Reply>;

@@ -21,24 +21,24 @@ use crate::api::words::META_GROUP;
 use super::{Backend, Call};
 
 impl Backend {
-    /// Decodes the body as the kind of the resource, fills in defaults and turns it into the stored version. Also returns
-    /// what the client should be warned of.
-    pub fn decode_body(&self, call: &Call<'_>, validation: FieldValidation) -> Result<(Value, Vec<String>)> {
+    /// Decodes the body as the kind of the resource, fills in defaults and turns it into the stored version. What the
+    /// client should know of it becomes a warning.
+    pub fn decode_body(&self, call: &Call<'_>, validation: FieldValidation) -> Result<Value> {
         let resource = call.resource;
         let kind = GroupVersionKind::new(&resource.gv.group, &resource.gv.version, &resource.kind);
         let Decoded { mut value, strict } = self.decode(call, &kind)?;
-        let warnings = match validation {
-            FieldValidation::Ignore => Vec::new(),
-            FieldValidation::Warn => strict,
-            FieldValidation::Strict if strict.is_empty() => strict,
+        match validation {
+            FieldValidation::Ignore => {}
+            FieldValidation::Warn => strict.into_iter().for_each(|warning| call.warnings.add(warning)),
+            FieldValidation::Strict if strict.is_empty() => {}
             FieldValidation::Strict => {
-                return Err(Status::strict_decoding(&kind.kind, &kind.version, &strict));
+                return Err(Status::bad_request(codec::strict_refusal(&kind, &strict).message));
             }
-        };
-        default::apply(&self.registry, self.type_of(&resource.gv, &resource.kind)?, &mut value);
+        }
+        // The kind first: it can still see what the client left out.
         (kinds::rules(&kind.group, &kind.kind).default)(&mut value);
-        let value = self.convert(value, &resource.gv, &call.stored.version, &resource.kind)?;
-        Ok((value, warnings))
+        default::apply(&self.registry, self.type_of(&resource.gv, &resource.kind)?, &mut value);
+        self.convert(value, &resource.gv, &call.stored.version, &resource.kind)
     }
 
     fn decode(&self, call: &Call<'_>, kind: &GroupVersionKind) -> Result<Decoded> {
@@ -54,7 +54,13 @@ impl Backend {
         if call.body.is_empty() {
             return DeleteOptions::parse(call.query, None);
         }
-        let options = self.decode(call, &GroupVersionKind::new(META_GROUP, "v1", "DeleteOptions"))?;
+        // Every group has options of this kind in its own name: the body may say any of them.
+        let kind = GroupVersionKind::new(META_GROUP, "v1", "DeleteOptions");
+        let options = match call.encoding {
+            Encoding::Json => codec::decode_any_version(&call.body, &kind, &self.registry),
+            Encoding::Yaml => codec::yaml::decode_object(&call.body, &kind, &self.registry),
+        };
+        let options = options.map_err(|error| Status::bad_request(error.message))?;
         DeleteOptions::parse(call.query, Some(&options.value))
     }
 

@@ -108,17 +108,16 @@ pub fn select_page(snapshot: &Snapshot, filter: &Filter, after: Option<&str>, li
         .skip_while(|(key, _)| after == Some(key.as_str()))
         .take_while(|(key, _)| in_scope(key));
     let mut page = Page { items: Vec::new(), next: None, remaining: 0 };
-    while let Some((_, object)) = rest.next() {
-        if !filter.matches(object) {
-            continue;
+    while limit.is_none_or(|limit| page.items.len() < limit) {
+        let Some((_, object)) = rest.next() else { return page };
+        if filter.matches(object) {
+            page.items.push(object.clone());
         }
-        if limit.is_some_and(|limit| page.items.len() == limit) {
-            let last = page.items.last().map(|last| last.key.as_str().to_owned()).unwrap_or_default();
-            page.next = Some(Continue { revision: snapshot.revision.0, after: last });
-            page.remaining = 1 + rest.count();
-            break;
-        }
-        page.items.push(object.clone());
+    }
+    // Whether what follows matches is not looked at: the last chunk may be empty.
+    page.remaining = rest.count();
+    if let Some(last) = page.items.last().filter(|_| page.remaining > 0) {
+        page.next = Some(Continue { revision: snapshot.revision.0, after: last.key.as_str().to_owned() });
     }
     page
 }

@@ -8,12 +8,11 @@ use crate::api::field::{FieldError, Path};
 use crate::api::kinds::{self, Occasion};
 use crate::api::meta;
 use crate::api::options::{self, WriteOptions};
-use crate::api::schema::time;
 use crate::api::status::{Result, Status};
 use crate::api::value::Value;
 
 use super::create::store_new;
-use super::{Answer, Answered, Backend, Call, Reply, namespaces};
+use super::{Answered, Backend, Call, Reply, namespaces};
 
 /// How often an update that names no version is tried again when others write the same object.
 const UNCONDITIONAL_ATTEMPTS: usize = 16;
@@ -21,13 +20,12 @@ const UNCONDITIONAL_ATTEMPTS: usize = 16;
 /// Replaces the object that the path names by the body; creates it where the kind allows that.
 pub async fn update(backend: &Backend, call: &Call<'_>) -> Answered {
     let options = WriteOptions::update(call.query)?;
-    let (mut value, mut warnings) = backend.decode_body(call, options.field_validation)?;
+    let mut value = backend.decode_body(call, options.field_validation)?;
     meta::agree_on_namespace(&mut value, call.namespace)?;
     meta::check_name(&value, call.name)?;
     value.entry("metadata").set("name", call.name);
-    warnings.extend(meta::dedupe_owners(&mut value));
-    let reply = store_update(backend, call, &value, options.dry_run).await?;
-    Ok(Answer { reply, warnings })
+    meta::dedupe_owners(&mut value).into_iter().for_each(|warning| call.warnings.add(warning));
+    store_update(backend, call, &value, options.dry_run).await
 }
 
 /// Stores a new state of the object that the path names.
@@ -59,7 +57,7 @@ async fn store_update(backend: &Backend, call: &Call<'_>, value: &Value, dry_run
 async fn create_instead(backend: &Backend, call: &Call<'_>, value: &Value, dry_run: bool) -> Result<Reply> {
     let uid = meta::of(value).str("uid");
     if !uid.is_empty() {
-        return Err(Status::wrong_uid(call.of(), call.name, uid, ""));
+        return Err(Status::wrong_uid(call.of(), call.key(call.name).as_str(), uid, ""));
     }
     namespaces::require_live(backend, call, call.name).await?;
     let mut value = value.clone();
@@ -73,7 +71,7 @@ fn check_uid(call: &Call<'_>, value: &Value, old: &Value) -> Result<()> {
     if wanted.is_empty() || wanted == found {
         return Ok(());
     }
-    Err(Status::wrong_uid(call.of(), call.name, wanted, found))
+    Err(Status::wrong_uid(call.of(), call.key(call.name).as_str(), wanted, found))
 }
 
 fn check_version(call: &Call<'_>, wanted: Option<u64>, current: u64) -> Result<()> {
@@ -91,8 +89,10 @@ fn check_version(call: &Call<'_>, wanted: Option<u64>, current: u64) -> Result<(
 
 /// Keeps what the client may not change and checks the result.
 fn complete(backend: &Backend, call: &Call<'_>, mut value: Value, old: &Value) -> Result<Value> {
-    let now = time::format_seconds(i64::try_from(backend.clock.now().seconds()).unwrap_or(i64::MAX));
+    let now = backend.now();
     let occasion = Occasion { now: &now, user: &call.writer() };
+    // Whoever names no version means the present one; the rules want to see it.
+    meta::copy(value.entry("metadata"), meta::of(old), "resourceVersion");
     let checked = match call.subresource {
         "" => kinds::before_update(call.kind(), &mut value, old, &occasion),
         "finalize" => kinds::before_finalize(call.kind(), &mut value, old),
@@ -124,7 +124,7 @@ async fn put(
         return shown(&Object::new(draft, current.revision));
     }
     let store = &call.stored.store;
-    if deletion::is_over(new) {
+    if deletion::is_over(call.kind().rules, new) {
         // The last finalizer has left an object that was only waiting for it.
         let last = Object::new(draft, current.revision);
         return match backend.stores.remove(store, current.key.clone(), current.revision, &call.permit).await {

@@ -47,7 +47,7 @@ pub async fn watch(backend: &Rc<Backend>, call: &Call<'_>) -> Answered {
         initial_end_bookmark: false,
         live: backend.live_sessions.clone(),
     });
-    Ok(Reply::Watch(feed).into())
+    Ok(Reply::Watch(feed))
 }
 
 /// How long a watch lasts: what the client asks for, else between once and twice the minimum, so that the watches of a

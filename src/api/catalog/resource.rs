@@ -90,6 +90,20 @@ pub struct Column {
 }
 
 impl Resource {
+    /// What clients of a resource that is on its way out are told.
+    pub fn deprecation(&self) -> Option<String> {
+        let release = |(major, minor): Release| format!("v{major}.{minor}+");
+        let mut text =
+            format!("{} {} is deprecated in {}", self.api_version, self.kind, release(self.deprecated?));
+        if let Some(removed) = self.removed {
+            text.push_str(&format!(", unavailable in {}", release(removed)));
+        }
+        if let Some((version, kind)) = self.replacement.as_deref().and_then(|name| name.rsplit_once('.')) {
+            text.push_str(&format!("; use {version} {kind}"));
+        }
+        Some(text)
+    }
+
     /// How errors name it.
     pub fn name(&self) -> GroupResource<'_> {
         GroupResource { group: &self.gv.group, resource: &self.plural }

@@ -53,6 +53,20 @@ pub fn decode_object(
     body.examined()
 }
 
+/// Reads a body of a kind that every group has, such as DeleteOptions: its apiVersion may name any of them.
+pub fn decode_any_version(
+    body: &[u8],
+    expected: &GroupVersionKind,
+    registry: &Registry,
+) -> Result<Decoded, DecodeError> {
+    let own = decode_object(body, expected, registry);
+    let Some(ty) = registry.lookup(expected).filter(|_| own.is_err()) else { return own };
+    match decode::decode(registry, ty, body) {
+        Ok(decoded) if decoded.value.str("kind") == expected.kind => Ok(decoded),
+        _ => own,
+    }
+}
+
 /// Reads a body that the caller has converted to JSON. Messages show the beginning of the body as it came.
 pub fn decode_converted(
     json: &[u8],

@@ -128,6 +128,10 @@ pub struct KindRules {
     pub orphans: bool,
     /// Whether a deletion gives the object time to end.
     pub graceful: bool,
+    /// Whether the object itself says that its deletion is not over, besides its finalizers.
+    pub holds: fn(&Value) -> bool,
+    /// What a deletion that has to wait changes in the object, besides its metadata.
+    pub terminate: fn(&mut Value),
     /// Fills in what depends on other values. May run before or after the table's plain defaults, and twice.
     pub default: fn(&mut Value),
     /// Sets what a new object must have, after the system fields were set.
@@ -158,6 +162,8 @@ const BASE: KindRules = KindRules {
     meta_again: MetaAgain::Change,
     orphans: false,
     graceful: false,
+    holds: |_| false,
+    terminate: |_| {},
     default: |_| {},
     prepare_create: |_, _| {},
     prepare_update: |_, _, _| {},

@@ -119,6 +119,8 @@ pub static TABLE: &[(&str, &str, KindRules)] = &[
         "Namespace",
         KindRules {
             name: names::label_name,
+            holds: namespace::holds,
+            terminate: namespace::terminate,
             default: namespace::default,
             prepare_create: namespace::prepare_create,
             prepare_update: namespace::prepare_update,

@@ -1,5 +1,5 @@
 //! The walk that fills in defaults: what the table says of a field that is absent. Defaults that depend on other
-//! values are functions, registered beside their kinds in [`crate::api::defaults`] and called after the walk.
+//! values are functions beside their kinds in [`crate::api::kinds`], called before the walk.
 
 use super::quantity::Quantity;
 use super::{Registry, Scalar, Struct, Type, TypeId};
@@ -36,7 +36,10 @@ pub fn apply(registry: &Registry, ty: TypeId, value: &mut Value) {
 fn fill(registry: &Registry, structure: &Struct, fields: &mut Object) {
     for field in structure.defaulted.iter().filter_map(|at| structure.fields.get(usize::from(*at))) {
         let set = fields.get(&*field.name).is_some_and(|value| !is_unset(value, field.pointer));
-        if !set && let Some(default) = field.default.as_ref().or(field.fill.as_ref()) {
+        let default = field.default.as_ref().or(field.fill.as_ref());
+        // A zero that is no pointer says the same as nothing, and values are kept in their smallest form: else an object
+        // that was filled in would differ from itself after it was stored.
+        if !set && let Some(default) = default.filter(|default| !is_unset(default, field.pointer)) {
             fields.insert(field.name.to_string(), (**default).clone());
         }
         if matches!(registry.get(field.ty), Type::Scalar(_)) {

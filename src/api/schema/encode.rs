@@ -130,6 +130,8 @@ impl<'r> Writer<'r> {
             };
         };
         let zero = match value {
+            // The reference keeps objects in a form that does not tell an empty list from none, and shows none.
+            Value::Array(items) if field.emit && !field.pointer && items.is_empty() => return Print::Null,
             _ if field.pointer || field.emit => false,
             Value::Array(items) => items.is_empty(),
             Value::Object(entries) => {

@@ -19,7 +19,7 @@ use crate::api::path::{Request, ResourcePath, Target};
 use crate::api::query::{self, Query};
 use crate::api::status::{Result, Status};
 use crate::api::verb::Verb;
-use crate::verbs::{self, Answered, Call};
+use crate::verbs::{self, Answered, Call, Warnings};
 
 use super::render::{self, Context};
 use super::worker::Worker;
@@ -63,10 +63,12 @@ async fn serve(
         Target::Resource(found) => {
             let resource = find(&worker.served().catalog, found)?;
             let Some(resource) = resource else { return Ok(render::page_not_found()) };
+            resource.deprecation().into_iter().for_each(|warning| context.warnings.add(warning));
             let verb = allowed_verb(&resource, found, parsed.verb, request.method())?;
             let agreed = agree(context, verb)?;
             let (encoding, body) = body::read(request, payload, verb).await?;
-            let part = Part { found, query: &query, body, encoding, identity: &identity, permit };
+            let warnings = &context.warnings;
+            let part = Part { found, query: &query, body, encoding, warnings, identity: &identity, permit };
             let answer = dispatch(worker, verb, &resource, part).await?;
             render::answer(context, agreed, answer)
         }
@@ -126,6 +128,7 @@ struct Part<'a> {
     query: &'a Query<'a>,
     body: bytes::Bytes,
     encoding: media::Encoding,
+    warnings: &'a Warnings,
     identity: &'a Identity,
     permit: Permit,
 }
@@ -145,6 +148,7 @@ async fn dispatch(worker: &Rc<Worker>, verb: Verb, resource: &Arc<Resource>, par
         query: part.query,
         body: part.body,
         encoding: part.encoding,
+        warnings: part.warnings,
         user: part.identity,
         permit: part.permit,
     };

@@ -17,7 +17,7 @@ use crate::api::query::Query;
 use crate::api::status::{Result, Status};
 use crate::ids;
 use crate::verbs::list::Listing;
-use crate::verbs::{Answer, Reply};
+use crate::verbs::{Reply, Warnings};
 
 const AUDIT_ID: HeaderName = HeaderName::from_static("audit-id");
 /// Longer ids of clients are not repeated.
@@ -28,6 +28,8 @@ const PLAIN_TEXT: &str = "text/plain; charset=utf-8";
 pub struct Context {
     /// The Accept header.
     pub accept: String,
+    /// What the client should know besides the answer.
+    pub warnings: Warnings,
     audit_id: HeaderValue,
     pretty: bool,
 }
@@ -41,14 +43,26 @@ impl Context {
             Some(id) => id.clone(),
             None => HeaderValue::try_from(ids::uuid()).unwrap_or(HeaderValue::from_static("")),
         };
-        Context { accept: text(headers, header::ACCEPT).to_owned(), audit_id, pretty: wants_pretty(request) }
+        Context {
+            accept: text(headers, header::ACCEPT).to_owned(),
+            warnings: Warnings::default(),
+            audit_id,
+            pretty: wants_pretty(request),
+        }
     }
 
     /// Adds the headers that every answer has.
     pub fn finish(&self, mut response: HttpResponse) -> HttpResponse {
+        // As the reference spells them: over HTTP/1.1 some clients compare names letter by letter.
+        response.head_mut().set_camel_case_headers(true);
         let headers = response.headers_mut();
         headers.insert(AUDIT_ID, self.audit_id.clone());
         headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache, private"));
+        for warning in self.warnings.take() {
+            if let Ok(value) = HeaderValue::try_from(warning_header(&warning)) {
+                headers.append(header::WARNING, value);
+            }
+        }
         response
     }
 }
@@ -70,24 +84,16 @@ fn wants_pretty(request: &HttpRequest) -> bool {
 }
 
 /// The answer of a verb.
-pub fn answer(context: &Context, agreed: Agreed<'_>, answer: Answer) -> Result<HttpResponse> {
-    let mut response = match answer.reply {
-        Reply::Object(code, json) => object(context, agreed, code, &json)?,
-        Reply::Status(status) => object(context, agreed, status.code, &status.to_json())?,
-        Reply::List(listing) => list(context, agreed, listing)?,
+pub fn answer(context: &Context, agreed: Agreed<'_>, reply: Reply) -> Result<HttpResponse> {
+    match reply {
+        Reply::Object(code, json) => object(context, agreed, code, &json),
+        Reply::Status(status) => object(context, agreed, status.code, &status.to_json()),
+        Reply::List(listing) => list(context, agreed, listing),
         Reply::Watch(feed) => {
             let body = feed.map(Ok::<_, Infallible>);
-            HttpResponse::Ok()
-                .insert_header((header::CONTENT_TYPE, agreed.encoding.media_type()))
-                .streaming(body)
-        }
-    };
-    for warning in &answer.warnings {
-        if let Ok(value) = HeaderValue::try_from(warning_header(warning)) {
-            response.headers_mut().append(header::WARNING, value);
+            Ok(HttpResponse::Ok().content_type(agreed.encoding.media_type()).streaming(body))
         }
     }
-    Ok(response)
 }
 
 /// The text of a Warning header: code 299, no agent, the text in quotes and without what a header cannot hold.

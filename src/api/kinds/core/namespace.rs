@@ -35,6 +35,16 @@ pub fn prepare_update(new: &mut Value, old: &Value, _: &Occasion<'_>) {
     meta::copy(new.entry("spec"), old.get("spec").unwrap_or(&Value::Null), "finalizers");
 }
 
+/// A namespace stays until whoever clears it out has taken its mark off.
+pub fn holds(namespace: &Value) -> bool {
+    namespace.at(&["spec", "finalizers"]).is_some_and(|finalizers| !finalizers.items().is_empty())
+}
+
+/// A namespace shows in its phase that it is going.
+pub fn terminate(namespace: &mut Value) {
+    namespace.entry("status").set("phase", "Terminating");
+}
+
 /// Checks a namespace.
 pub fn validate(namespace: &Value, errors: &mut Errors) {
     let finalizers = Node::of(namespace, "spec").child("finalizers");
