@@ -319,7 +319,9 @@ fn put_creates_where_the_reference_lets_it() {
     let created = client.put(&format!("{LEASES}/l"), &lease);
     assert_eq!(created.status, 201, "{}", created.text());
     assert!(!text(&created.json(), "/metadata/uid").is_empty());
-    assert_eq!(client.put(&format!("{LEASES}/l"), &lease).status, 200);
+    assert_eq!(client.put(&format!("{LEASES}/l"), &created.json()).status, 200);
+    let status = client.put(&format!("{LEASES}/l"), &lease).refused(422, "Invalid");
+    assert!(text(&status, "/message").contains("must be specified for an update"), "{status}");
     client.put(&format!("{MAPS}/m"), &map("m")).refused(404, "NotFound");
     client.put(&format!("{DEPLOYMENTS}/d"), &deployment("d")).refused(404, "NotFound");
 }
