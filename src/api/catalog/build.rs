@@ -102,7 +102,12 @@ fn storage_versions(served: &[&Facts]) -> HashMap<String, GroupVersion> {
     versions.into_iter().filter_map(|(store, candidates)| Some((store, best(candidates)?))).collect()
 }
 
-fn resource(ordinal: u32, facts: &Facts, fact: &ResourceFact, storage: &HashMap<String, GroupVersion>) -> Resource {
+fn resource(
+    ordinal: u32,
+    facts: &Facts,
+    fact: &ResourceFact,
+    storage: &HashMap<String, GroupVersion>,
+) -> Resource {
     let gv = GroupVersion::new(&facts.group, &facts.version);
     let stored = fact.storage.as_ref().and_then(|(group, version)| {
         let store = store_name(&fact.plural, group);
