@@ -5,6 +5,7 @@
 pub mod api;
 pub mod auth;
 pub mod config;
+pub mod healthcheck;
 pub mod http;
 mod ids;
 pub mod limits;

@@ -65,3 +65,8 @@ pub const CERTIFICATE_MARGIN: Duration = Duration::from_secs(90 * 86_400);
 pub const CERTIFICATE_BACKDATE: Duration = Duration::from_secs(3_600);
 /// Bytes of a key, certificate or bundle file; more is not read.
 pub const PKI_FILE_BYTES: u64 = 4 << 20;
+
+/// How long a server that is asked for its health may let a connection, a read or a write wait.
+pub const HEALTHCHECK_STEP: Duration = Duration::from_secs(4);
+/// Bytes that are read of its answer. A failing server names its checks in far less.
+pub const HEALTHCHECK_ANSWER_BYTES: u64 = 64 << 10;

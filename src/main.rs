@@ -15,6 +15,9 @@ use tokio::signal::unix::{SignalKind, signal};
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() -> ExitCode {
+    if let Some(code) = pilothouse::healthcheck::run_if_asked(std::env::args_os()) {
+        return code;
+    }
     let config = match Config::parse(std::env::args_os()) {
         Ok(config) => config,
         Err(error) => {

@@ -407,7 +407,6 @@ struct StatusJson<'a> {
 #[derive(Serialize)]
 struct Empty {}
 
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes references")]
 fn is_zero<T: Default + PartialEq>(number: &T) -> bool {
     *number == T::default()
 }

@@ -6,9 +6,10 @@ mod handle;
 mod life;
 pub mod wiring;
 
-use std::fs::File;
+use std::fs::{DirBuilder, File};
 use std::io;
 use std::net::SocketAddr;
+use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::mpsc;
@@ -128,8 +129,10 @@ impl Server {
 fn lock(directory: &Path) -> Result<File, StartError> {
     let path = directory.display().to_string();
     let refused = |source| StartError::DataDirectory { path: path.clone(), source };
-    std::fs::create_dir_all(directory).map_err(refused)?;
+    // Secrets lie in there: nobody else on this host has to look.
+    DirBuilder::new().recursive(true).mode(0o700).create(directory).map_err(refused)?;
     let file = File::options()
+        .mode(0o600)
         .create(true)
         .truncate(false)
         .write(true)

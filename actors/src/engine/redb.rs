@@ -10,8 +10,9 @@
 //! Everything that a batch changes is one redb transaction with one sync.
 
 use std::collections::HashMap;
-use std::fs::File;
+use std::fs::{File, OpenOptions};
 use std::io;
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -55,6 +56,10 @@ impl Redb {
     /// Opens the file, or makes it.
     pub fn open(path: &Path) -> Result<Redb, EngineError> {
         let is_new = !path.exists();
+        if is_new {
+            // Whatever the umask says: secrets are kept in this file.
+            OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?;
+        }
         let repaired = Arc::new(AtomicBool::new(false));
         let database = guarded(|| {
             let seen = Arc::clone(&repaired);

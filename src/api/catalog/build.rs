@@ -37,9 +37,10 @@ impl Builtin {
     pub fn from_facts(facts: &[Facts]) -> Builtin {
         let served: Vec<&Facts> = facts.iter().filter(|facts| facts.served).collect();
         let storage = storage_versions(&served);
-        let resources = served
-            .iter()
-            .flat_map(|facts| facts.resources.iter().map(|fact| Arc::new(resource(facts, fact, &storage))))
+        let facts_of = served.iter().flat_map(|facts| facts.resources.iter().map(move |fact| (*facts, fact)));
+        let resources = (0..)
+            .zip(facts_of)
+            .map(|(ordinal, (facts, fact))| Arc::new(resource(ordinal, facts, fact, &storage)))
             .collect();
         Builtin { resources }
     }
@@ -101,7 +102,12 @@ fn storage_versions(served: &[&Facts]) -> HashMap<String, GroupVersion> {
     versions.into_iter().filter_map(|(store, candidates)| Some((store, best(candidates)?))).collect()
 }
 
-fn resource(facts: &Facts, fact: &ResourceFact, storage: &HashMap<String, GroupVersion>) -> Resource {
+fn resource(
+    ordinal: u32,
+    facts: &Facts,
+    fact: &ResourceFact,
+    storage: &HashMap<String, GroupVersion>,
+) -> Resource {
     let gv = GroupVersion::new(&facts.group, &facts.version);
     let stored = fact.storage.as_ref().and_then(|(group, version)| {
         let store = store_name(&fact.plural, group);
@@ -112,7 +118,7 @@ fn resource(facts: &Facts, fact: &ResourceFact, storage: &HashMap<String, GroupV
     let mut subresources: Vec<Subresource> = fact.subs.iter().map(subresource).collect();
     subresources.sort_by(|a, b| a.name.cmp(&b.name));
     Resource {
-        ordinal: 0,
+        ordinal,
         api_version: gv.to_string().into(),
         gv,
         plural: fact.plural.as_str().into(),
@@ -167,6 +173,14 @@ mod tests {
 
     fn served(config: &str) -> Catalog {
         Builtin::load().unwrap().serve(&RuntimeConfig::parse(config).unwrap()).unwrap()
+    }
+
+    #[test]
+    fn what_is_made_from_one_object_is_told_apart() {
+        let builtin = Builtin::load().unwrap();
+        let ordinals: std::collections::BTreeSet<u32> =
+            builtin.resources().iter().map(|resource| resource.ordinal).collect();
+        assert_eq!(ordinals.len(), builtin.resources().len());
     }
 
     #[test]

@@ -14,7 +14,7 @@ pub type Release = (u32, u32);
 /// One resource in one served version.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Resource {
-    /// A number that no other served version of the same kind has: tells apart what is made from one stored object.
+    /// A number that no other resource has: tells apart what is made from one stored object.
     pub ordinal: u32,
     /// The group and version it is served in.
     pub gv: GroupVersion,

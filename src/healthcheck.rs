@@ -1,0 +1,369 @@
+//! `pilothouse healthcheck`: asks a running server whether it is ready, and answers with its exit code.
+//!
+//! So an image without a shell or an HTTP client can check itself. Only the authority that the server made counts,
+//! not those of the system: a stranger on the same port is not healthy.
+
+use std::ffi::OsString;
+use std::fs;
+use std::io::{self, Read, Write};
+use std::net::{TcpStream, ToSocketAddrs};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::str::FromStr;
+
+use clap::Parser;
+use http::Uri;
+use openssl::error::ErrorStack;
+use openssl::ssl::{SslConnector, SslFiletype, SslMethod};
+use openssl::x509::X509;
+use openssl::x509::store::X509StoreBuilder;
+
+use crate::limits;
+
+/// The first word of the command line that asks for a check instead of a server.
+const WORD: &str = "healthcheck";
+
+/// Ask a running server whether it is ready: exit code 0 if it is, 1 if not.
+#[derive(Debug, Parser)]
+#[command(bin_name = "pilothouse healthcheck", no_binary_name = true)]
+struct Options {
+    /// What to ask; a URL without a path asks /readyz.
+    #[arg(long, default_value = "https://127.0.0.1:6443")]
+    url: Target,
+    /// The server's data directory.
+    #[arg(long, default_value = "./pilothouse-data", value_name = "DIR")]
+    data_dir: PathBuf,
+    /// The authority behind the serving certificate [default: pki/ca.crt in the data directory].
+    #[arg(long, value_name = "FILE")]
+    ca_file: Option<PathBuf>,
+    /// Client certificate, for a server that lets nobody in without one; needs --client-key.
+    #[arg(long, requires = "client_key", value_name = "FILE")]
+    client_certificate: Option<PathBuf>,
+    /// Private key of --client-certificate.
+    #[arg(long, requires = "client_certificate", value_name = "FILE")]
+    client_key: Option<PathBuf>,
+}
+
+/// A URL in the parts that a request needs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Target {
+    host: String,
+    port: u16,
+    /// Host and port as they were given.
+    authority: String,
+    path: String,
+}
+
+impl FromStr for Target {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Target, String> {
+        let uri: Uri = text.parse().map_err(|why| format!("\"{text}\" is no URL: {why}"))?;
+        let (Some("https"), Some(authority)) = (uri.scheme_str(), uri.authority()) else {
+            return Err(format!("\"{text}\" is no URL such as https://127.0.0.1:6443/readyz"));
+        };
+        let path = match uri.path_and_query().map(|path| path.as_str()) {
+            None | Some("/") => "/readyz",
+            Some(path) => path,
+        };
+        Ok(Target {
+            // An IPv6 address stands in brackets in a URL and nowhere else.
+            host: authority.host().trim_matches(['[', ']']).to_owned(),
+            port: authority.port_u16().unwrap_or(443),
+            authority: authority.to_string(),
+            path: path.to_owned(),
+        })
+    }
+}
+
+/// Why a server does not count as healthy.
+#[derive(Debug, thiserror::Error)]
+enum Unhealthy {
+    #[error("cannot read {path}: {source}")]
+    File { path: String, source: io::Error },
+    #[error("cannot use {path}: {source}")]
+    Content { path: String, source: ErrorStack },
+    #[error(transparent)]
+    Crypto(#[from] ErrorStack),
+    #[error("cannot connect to {authority}: {source}")]
+    Connect { authority: String, source: io::Error },
+    #[error("no TLS connection to {authority}: {why}")]
+    Handshake { authority: String, why: String },
+    #[error("the connection broke: {0}")]
+    Broken(#[from] io::Error),
+    #[error("the answer is not HTTP")]
+    NotHttp,
+    #[error("the server answered {code}\n{body}")]
+    Refused { code: u16, body: String },
+}
+
+/// Does the check if the command line asks for one; the exit code then says how it went.
+pub fn run_if_asked(arguments: impl IntoIterator<Item = OsString>) -> Option<ExitCode> {
+    let mut arguments = arguments.into_iter().skip(1);
+    if arguments.next()? != WORD {
+        return None;
+    }
+    let options = match Options::try_parse_from(arguments) {
+        Ok(options) => options,
+        Err(error) => {
+            // Nothing can be done about an error output that is closed. Docker reserves exit code 2, which clap uses.
+            let _ = error.print();
+            return Some(if error.use_stderr() { ExitCode::FAILURE } else { ExitCode::SUCCESS });
+        }
+    };
+    Some(match check(&options) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(why) => {
+            let _ = writeln!(io::stderr(), "{why}");
+            ExitCode::FAILURE
+        }
+    })
+}
+
+fn check(options: &Options) -> Result<(), Unhealthy> {
+    let Target { host, authority, .. } = &options.url;
+    let connector = connector(options)?;
+    let stream =
+        dial(&options.url).map_err(|source| Unhealthy::Connect { authority: authority.clone(), source })?;
+    let mut stream = connector
+        .connect(host, stream)
+        .map_err(|why| Unhealthy::Handshake { authority: authority.clone(), why: why.to_string() })?;
+    ask(&mut stream, &options.url)
+}
+
+fn connector(options: &Options) -> Result<SslConnector, Unhealthy> {
+    let ca_file = options.ca_file.clone().unwrap_or_else(|| options.data_dir.join("pki").join("ca.crt"));
+    let pem = fs::read(&ca_file)
+        .map_err(|source| Unhealthy::File { path: ca_file.display().to_string(), source })?;
+    let mut trusted = X509StoreBuilder::new()?;
+    for certificate in X509::stack_from_pem(&pem).map_err(|source| content(&ca_file, source))? {
+        trusted.add_cert(certificate)?;
+    }
+    let mut builder = SslConnector::builder(SslMethod::tls_client())?;
+    builder.set_cert_store(trusted.build());
+    builder.set_alpn_protos(b"\x08http/1.1")?;
+    if let (Some(certificate), Some(key)) = (&options.client_certificate, &options.client_key) {
+        builder.set_certificate_chain_file(certificate).map_err(|source| content(certificate, source))?;
+        builder.set_private_key_file(key, SslFiletype::PEM).map_err(|source| content(key, source))?;
+    }
+    Ok(builder.build())
+}
+
+fn content(path: &Path, source: ErrorStack) -> Unhealthy {
+    Unhealthy::Content { path: path.display().to_string(), source }
+}
+
+/// Connects to the first address of the host that takes the connection.
+fn dial(target: &Target) -> io::Result<TcpStream> {
+    let mut last = io::Error::from(io::ErrorKind::AddrNotAvailable);
+    for address in (target.host.as_str(), target.port).to_socket_addrs()? {
+        match TcpStream::connect_timeout(&address, limits::HEALTHCHECK_STEP) {
+            Ok(stream) => {
+                stream.set_read_timeout(Some(limits::HEALTHCHECK_STEP))?;
+                stream.set_write_timeout(Some(limits::HEALTHCHECK_STEP))?;
+                return Ok(stream);
+            }
+            Err(error) => last = error,
+        }
+    }
+    Err(last)
+}
+
+fn ask(stream: &mut (impl Read + Write), target: &Target) -> Result<(), Unhealthy> {
+    let Target { authority, path, .. } = target;
+    let request = format!(
+        "GET {path} HTTP/1.1\r\nHost: {authority}\r\nUser-Agent: pilothouse-healthcheck\r\nAccept: */*\r\nConnection: close\r\n\r\n"
+    );
+    stream.write_all(request.as_bytes())?;
+    stream.flush()?;
+    let mut answer = Vec::new();
+    let ended = stream.take(limits::HEALTHCHECK_ANSWER_BYTES).read_to_end(&mut answer);
+    // An answer that came counts, however the connection ended after it.
+    match parse(&answer) {
+        Some((200, _)) => Ok(()),
+        Some((code, body)) => Err(Unhealthy::Refused { code, body }),
+        None => Err(ended.map_or_else(Unhealthy::Broken, |_| Unhealthy::NotHttp)),
+    }
+}
+
+/// The status and what stands below the headers, of an answer whose headers are complete.
+fn parse(answer: &[u8]) -> Option<(u16, String)> {
+    let answer = String::from_utf8_lossy(answer);
+    let (head, body) = answer.split_once("\r\n\r\n")?;
+    let code = head.strip_prefix("HTTP/1.")?.split(' ').nth(1)?.parse().ok()?;
+    Some((code, body.trim().to_owned()))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::{SocketAddr, TcpListener};
+    use std::thread;
+
+    use openssl::asn1::Asn1Time;
+    use openssl::bn::BigNum;
+    use openssl::ec::{EcGroup, EcKey};
+    use openssl::hash::MessageDigest;
+    use openssl::nid::Nid;
+    use openssl::pkey::{PKey, Private};
+    use openssl::ssl::{SslAcceptor, SslVerifyMode};
+    use openssl::x509::X509NameBuilder;
+    use openssl::x509::extension::{BasicConstraints, SubjectAlternativeName};
+    use socket2::{Domain, Socket, Type};
+
+    use super::*;
+
+    const READY: &str = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok";
+    const UNREADY: &str = "HTTP/1.1 500 Internal Server Error\r\n\r\n[-]shutdown failed: reason withheld\n";
+
+    /// A certificate of 127.0.0.1 that is its own authority.
+    fn identity() -> (X509, PKey<Private>) {
+        let group = EcGroup::from_curve_name(Nid::X9_62_PRIME256V1).unwrap();
+        let key = PKey::from_ec_key(EcKey::generate(&group).unwrap()).unwrap();
+        let mut name = X509NameBuilder::new().unwrap();
+        name.append_entry_by_text("CN", "test").unwrap();
+        let name = name.build();
+        let mut builder = X509::builder().unwrap();
+        builder.set_version(2).unwrap();
+        builder.set_serial_number(&BigNum::from_u32(1).unwrap().to_asn1_integer().unwrap()).unwrap();
+        builder.set_subject_name(&name).unwrap();
+        builder.set_issuer_name(&name).unwrap();
+        builder.set_not_before(&Asn1Time::days_from_now(0).unwrap()).unwrap();
+        builder.set_not_after(&Asn1Time::days_from_now(1).unwrap()).unwrap();
+        builder.set_pubkey(&key).unwrap();
+        builder.append_extension(BasicConstraints::new().ca().build().unwrap()).unwrap();
+        let names = SubjectAlternativeName::new().ip("127.0.0.1").build(&builder.x509v3_context(None, None));
+        builder.append_extension(names.unwrap()).unwrap();
+        builder.sign(&key, MessageDigest::sha256()).unwrap();
+        (builder.build(), key)
+    }
+
+    /// A server for one connection, the options that reach it, and the directory behind them. The server sends what
+    /// it was asked, or nothing if the client did not trust it.
+    struct Scene {
+        options: Options,
+        server: thread::JoinHandle<Option<String>>,
+        _data: tempfile::TempDir,
+    }
+
+    fn scene(answer: &'static str, trusted: Option<&X509>, client: bool) -> Scene {
+        let (certificate, key) = identity();
+        let data = tempfile::tempdir().unwrap();
+        let pki = data.path().join("pki");
+        fs::create_dir(&pki).unwrap();
+        fs::write(pki.join("ca.crt"), trusted.unwrap_or(&certificate).to_pem().unwrap()).unwrap();
+        fs::write(pki.join("admin.crt"), certificate.to_pem().unwrap()).unwrap();
+        fs::write(pki.join("admin.key"), key.private_key_to_pem_pkcs8().unwrap()).unwrap();
+
+        let mut acceptor = SslAcceptor::mozilla_intermediate_v5(SslMethod::tls_server()).unwrap();
+        acceptor.set_certificate(&certificate).unwrap();
+        acceptor.set_private_key(&key).unwrap();
+        if client {
+            acceptor
+                .set_verify_callback(SslVerifyMode::PEER | SslVerifyMode::FAIL_IF_NO_PEER_CERT, |_, _| true);
+        }
+        let acceptor = acceptor.build();
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let url = format!("--url=https://{}", listener.local_addr().unwrap());
+        let server = thread::spawn(move || {
+            let mut stream = acceptor.accept(listener.accept().unwrap().0).ok()?;
+            let mut asked = String::new();
+            let mut byte = [0];
+            while !asked.ends_with("\r\n\r\n") {
+                stream.read_exact(&mut byte).ok()?;
+                asked.push(char::from(byte[0]));
+            }
+            stream.write_all(answer.as_bytes()).unwrap();
+            // No close_notify: a server that stops at once must not spoil the answer that it gave.
+            Some(asked)
+        });
+        let data_dir = format!("--data-dir={}", data.path().display());
+        let mut line = vec![url, data_dir];
+        if client {
+            line.push(format!("--client-certificate={}", pki.join("admin.crt").display()));
+            line.push(format!("--client-key={}", pki.join("admin.key").display()));
+        }
+        Scene { options: Options::try_parse_from(line).unwrap(), server, _data: data }
+    }
+
+    #[test]
+    fn a_ready_server_is_healthy() {
+        let scene = scene(READY, None, false);
+        check(&scene.options).unwrap();
+        let asked = scene.server.join().unwrap().unwrap();
+        assert!(asked.starts_with("GET /readyz HTTP/1.1\r\nHost: 127.0.0.1:"), "{asked}");
+    }
+
+    #[test]
+    fn a_server_that_asks_for_a_client_certificate_gets_it() {
+        let scene = scene(READY, None, true);
+        check(&scene.options).unwrap();
+        assert!(scene.server.join().unwrap().is_some());
+    }
+
+    #[test]
+    fn an_unready_server_is_not_healthy_and_its_reason_is_told() {
+        let scene = scene(UNREADY, None, false);
+        let told = check(&scene.options).unwrap_err().to_string();
+        assert_eq!(told, "the server answered 500\n[-]shutdown failed: reason withheld");
+    }
+
+    #[test]
+    fn a_stranger_on_the_port_is_not_healthy() {
+        let scene = scene(READY, Some(&identity().0), false);
+        assert!(matches!(check(&scene.options), Err(Unhealthy::Handshake { .. })));
+        assert_eq!(scene.server.join().unwrap(), None);
+    }
+
+    #[test]
+    fn what_does_not_speak_http_is_not_healthy() {
+        assert!(matches!(check(&scene("220 mail\r\n\r\n", None, false).options), Err(Unhealthy::NotHttp)));
+    }
+
+    #[test]
+    fn nobody_there_is_not_healthy() {
+        let (certificate, _) = identity();
+        let data = tempfile::tempdir().unwrap();
+        let ca_file = data.path().join("some.crt");
+        fs::write(&ca_file, certificate.to_pem().unwrap()).unwrap();
+        // Bound and not listening: nobody else can take the port meanwhile.
+        let taken = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+        taken.bind(&SocketAddr::from(([127, 0, 0, 1], 0)).into()).unwrap();
+        let url = format!("--url=https://{}", taken.local_addr().unwrap().as_socket().unwrap());
+        let mut options = Options::try_parse_from([url, format!("--ca-file={}", ca_file.display())]).unwrap();
+        assert!(matches!(check(&options), Err(Unhealthy::Connect { .. })));
+        options.ca_file = None;
+        options.data_dir = data.path().to_owned();
+        assert!(matches!(check(&options), Err(Unhealthy::File { .. })));
+    }
+
+    #[test]
+    fn urls_are_taken_apart() {
+        for (text, host, port, path) in [
+            ("https://127.0.0.1:6443", "127.0.0.1", 6443, "/readyz"),
+            ("https://localhost/", "localhost", 443, "/readyz"),
+            ("https://[::1]:7/livez?verbose", "::1", 7, "/livez?verbose"),
+        ] {
+            let target: Target = text.parse().unwrap();
+            assert_eq!(
+                (target.host.as_str(), target.port, target.path.as_str()),
+                (host, port, path),
+                "{text}"
+            );
+        }
+        for text in ["", "/readyz", "http://127.0.0.1:80", "https://", "https://a b/"] {
+            assert!(text.parse::<Target>().is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_command_line_for_the_server_is_left_to_it() {
+        let asked =
+            |line: &str| run_if_asked(line.split(' ').map(OsString::from)).map(|code| format!("{code:?}"));
+        assert_eq!(asked("pilothouse"), None);
+        assert_eq!(asked("pilothouse --data-dir healthcheck"), None);
+        let failure = Some(format!("{:?}", ExitCode::FAILURE));
+        assert_eq!(asked("pilothouse healthcheck --no-such-flag"), failure);
+        assert_eq!(asked("pilothouse healthcheck --client-key=alone"), failure);
+        assert_eq!(asked("pilothouse healthcheck --ca-file=no-such-file"), failure);
+    }
+}
