@@ -1,5 +1,7 @@
 //! The direction of imports: an arrow that points up fails here. See docs/ARCHITECTURE.md.
 
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test that meets the unexpected fails")]
+
 use std::fs;
 use std::path::{Path, PathBuf};
 

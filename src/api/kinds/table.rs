@@ -594,6 +594,28 @@ pub static TABLE: &[(&str, &str, KindRules)] = &[
     ("resource.k8s.io", "DeviceTaintRule", COUNTED),
 ];
 
+/// Group and kind of what a finished deletion shows as it last was. Other kinds answer with a Status.
+pub static SHOWN_WHEN_DELETED: &[(&str, &str)] = &[
+    ("", "Namespace"),
+    ("", "PersistentVolume"),
+    ("", "PersistentVolumeClaim"),
+    ("", "Pod"),
+    ("", "PodTemplate"),
+    ("", "ResourceQuota"),
+    ("", "Service"),
+    ("", "ServiceAccount"),
+    ("resource.k8s.io", "DeviceClass"),
+    ("resource.k8s.io", "DeviceTaintRule"),
+    ("resource.k8s.io", "ResourceClaim"),
+    ("resource.k8s.io", "ResourceClaimTemplate"),
+    ("resource.k8s.io", "ResourceSlice"),
+    ("storage.k8s.io", "CSIDriver"),
+    ("storage.k8s.io", "CSINode"),
+    ("storage.k8s.io", "StorageClass"),
+    ("storage.k8s.io", "VolumeAttachment"),
+    ("storage.k8s.io", "VolumeAttributesClass"),
+];
+
 #[cfg(test)]
 mod tests {
     use super::super::rules;
@@ -628,25 +650,3 @@ mod tests {
         }
     }
 }
-
-/// Group and kind of what a finished deletion shows as it last was. Other kinds answer with a Status.
-pub static SHOWN_WHEN_DELETED: &[(&str, &str)] = &[
-    ("", "Namespace"),
-    ("", "PersistentVolume"),
-    ("", "PersistentVolumeClaim"),
-    ("", "Pod"),
-    ("", "PodTemplate"),
-    ("", "ResourceQuota"),
-    ("", "Service"),
-    ("", "ServiceAccount"),
-    ("resource.k8s.io", "DeviceClass"),
-    ("resource.k8s.io", "DeviceTaintRule"),
-    ("resource.k8s.io", "ResourceClaim"),
-    ("resource.k8s.io", "ResourceClaimTemplate"),
-    ("resource.k8s.io", "ResourceSlice"),
-    ("storage.k8s.io", "CSIDriver"),
-    ("storage.k8s.io", "CSINode"),
-    ("storage.k8s.io", "StorageClass"),
-    ("storage.k8s.io", "VolumeAttachment"),
-    ("storage.k8s.io", "VolumeAttributesClass"),
-];
