@@ -121,6 +121,9 @@ impl<'a> Request<'a> {
                 Verb::Delete => Verb::DeleteCollection,
                 other => other,
             };
+        } else if verb == Verb::Get && found.subresource.is_empty() && query.flag("watch") == Some(true) {
+            // The specification lets one object be watched by its own path; the reference would answer the object.
+            verb = Verb::Watch;
         }
         Ok(Request { verb, target: Target::Resource(found) })
     }
@@ -301,7 +304,9 @@ mod tests {
         for query in ["", "watch=0", "watch=FALSE", "watched=1"] {
             assert_eq!(verb(query), Verb::List, "{query}");
         }
-        assert_eq!(parse("GET", "/api/v1/nodes/a", "watch=1").0, Verb::Get);
+        assert_eq!(parse("GET", "/api/v1/nodes/a", "watch=1").0, Verb::Watch, "of one object");
+        assert_eq!(parse("GET", "/api/v1/nodes/a/status", "watch=1").0, Verb::Get);
+        assert_eq!(parse("DELETE", "/api/v1/nodes/a", "watch=1").0, Verb::Delete);
     }
 
     #[test]
