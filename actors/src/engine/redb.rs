@@ -12,6 +12,7 @@
 use std::collections::HashMap;
 use std::fs::{File, OpenOptions};
 use std::io;
+use std::ops::Deref;
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
@@ -40,7 +41,7 @@ const REDB_FORMAT: u64 = 3;
 /// The open file.
 pub struct Redb {
     path: PathBuf,
-    database: Database,
+    database: Closing,
     /// The id of every type that the file knows.
     ids: HashMap<TypeName, u32>,
     counters: Counters,
@@ -50,6 +51,30 @@ pub struct Redb {
     repaired: bool,
     /// Where records are encoded, kept so that a commit allocates nothing per record.
     scratch: Vec<u8>,
+}
+
+/// A database whose end is no crash: closing writes to the file, and may meet damage that nobody has read yet.
+struct Closing(Option<Database>);
+
+impl Deref for Closing {
+    type Target = Database;
+
+    #[expect(clippy::expect_used, reason = "only the end takes it out")]
+    fn deref(&self) -> &Database {
+        self.0.as_ref().expect("an open database")
+    }
+}
+
+impl Drop for Closing {
+    fn drop(&mut self) {
+        let database = self.0.take();
+        if let Err(error) = guarded(|| {
+            drop(database);
+            Ok(())
+        }) {
+            tracing::error!(%error, "the store could not be closed properly");
+        }
+    }
 }
 
 impl Redb {
@@ -68,6 +93,7 @@ impl Redb {
             builder.set_repair_callback(move |_| seen.store(true, Ordering::SeqCst));
             builder.create(path).map_err(|error| fault(path, error))
         })?;
+        let database = Closing(Some(database));
         if is_new {
             sync_folder(path)?;
         }
@@ -264,12 +290,12 @@ impl Engine for Redb {
 
     fn close(mut self: Box<Self>) -> Result<(), EngineError> {
         // Dropping the database writes the same note but tells nobody when that fails.
-        self.settle()
+        guarded(|| self.settle())
     }
 }
 
-/// redb trusts its pages where it did not have to repair them and may panic on damaged ones: at start that is a message,
-/// not a crash.
+/// redb trusts its pages where it did not have to repair them and may panic on damaged ones: at start and at the end that
+/// is a message, not a crash.
 fn guarded<T>(work: impl FnOnce() -> Result<T, EngineError>) -> Result<T, EngineError> {
     catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|panic| {
         let text = panic.downcast_ref::<String>().map(String::as_str);
