@@ -68,9 +68,8 @@ impl Redb {
             builder.set_repair_callback(move |_| seen.store(true, Ordering::SeqCst));
             builder.create(path).map_err(|error| fault(path, error))
         })?;
-        if is_new {
-            sync_folder(path)?;
-        }
+        // Also of a file that was there: whoever made it may have died before this.
+        sync_folder(path)?;
         let repaired = repaired.load(Ordering::SeqCst);
         if repaired {
             tracing::info!(path = %path.display(), "the store was not closed properly; it has been walked and is sound");

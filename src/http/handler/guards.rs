@@ -14,6 +14,7 @@ use crate::api::status::{GroupResource, Result, Status};
 use crate::api::verb::Verb;
 use crate::http::peer::Peer;
 
+use super::health;
 use super::render::text;
 use super::worker::Worker;
 
@@ -43,6 +44,12 @@ fn bearer(header: &str) -> Option<&str> {
 /// A place among the requests in flight, or 429. The permit travels inside the messages of the request.
 pub fn take_place(worker: &Worker, request: &Request<'_>) -> Result<Permit> {
     let places = &worker.shared.places;
+    // A server that is busy is not sick: whoever asks for its health gets an answer.
+    if let Target::NonResource(path) = request.target
+        && health::is_health(path)
+    {
+        return Ok(Permit::none());
+    }
     let room = match request.verb {
         Verb::Watch => return Ok(Permit::none()),
         Verb::Get | Verb::List | Verb::Head | Verb::Options => &places.reading,
