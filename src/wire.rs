@@ -43,9 +43,9 @@ use crate::http::handler::worker::{Places, Served, Shared, Worker};
 use crate::pki::Pki;
 use crate::server::StartError;
 use crate::server::wiring::{Application, Boot, Wired, Wiring};
-use crate::verbs::Backend;
 use crate::verbs::bootstrap;
 use crate::verbs::stores::Stores;
+use crate::verbs::{Backend, Watching};
 
 /// The file that the redb engine keeps, in the data directory.
 const STORE_FILE: &str = "pilothouse.redb";
@@ -147,12 +147,16 @@ fn verifiers(config: &Config, pki: &Pki, clock: &Clock) -> Result<Arc<[Arc<dyn V
     let broken = |what: &str, error: &dyn std::fmt::Display| StartError::Store(format!("{what}: {error}"));
     let certificates = CertificateVerifier::new(&pki.client_ca_pem, clock.clone())
         .map_err(|error| broken("the client certificate authority", &error))?;
-    let mut all: Vec<Arc<dyn Verifier>> = vec![Arc::new(certificates)];
-    if let Some(path) = &config.authentication.token_auth_file {
-        let name = path.display().to_string();
-        let text = std::fs::read_to_string(path).map_err(|error| broken(&name, &error))?;
-        all.push(Arc::new(TokenFile::parse(&text).map_err(|error| broken(&name, &error))?));
-    }
+    // Also without a file: a token that nobody knows is refused and does not become anonymous.
+    let tokens = match &config.authentication.token_auth_file {
+        None => TokenFile::default(),
+        Some(path) => {
+            let name = path.display().to_string();
+            let text = std::fs::read_to_string(path).map_err(|error| broken(&name, &error))?;
+            TokenFile::parse(&text).map_err(|error| broken(&name, &error))?
+        }
+    };
+    let all: [Arc<dyn Verifier>; 2] = [Arc::new(certificates), Arc::new(tokens)];
     Ok(all.into())
 }
 
@@ -187,6 +191,7 @@ fn house(config: &Config) -> House {
 fn worker(parts: &Parts) -> Worker {
     Worker {
         backend: Rc::new(backend(parts)),
+        watching: watching(parts),
         authenticator: Authenticator::new(parts.verifiers.clone(), parts.house.clone()).start(),
         authorizer: Authorizer::new(parts.policies.clone()).start(),
         shared: parts.shared.clone(),
@@ -194,14 +199,19 @@ fn worker(parts: &Parts) -> Worker {
 }
 
 fn backend(parts: &Parts) -> Backend {
-    let broadcaster = Broadcaster::begin(&parts.storage.bells);
-    parts.broadcasters.lock().unwrap_or_else(PoisonError::into_inner).push(broadcaster.clone());
     Backend {
         registry: parts.registry.clone(),
         stores: Stores::new(parts.storage.directory.clone()),
+        clock: parts.clock.clone(),
+    }
+}
+
+fn watching(parts: &Parts) -> Watching {
+    let broadcaster = Broadcaster::begin(&parts.storage.bells);
+    parts.broadcasters.lock().unwrap_or_else(PoisonError::into_inner).push(broadcaster.clone());
+    Watching {
         broadcaster,
         live_sessions: parts.live_sessions.clone(),
-        clock: parts.clock.clone(),
         min_request_timeout: parts.min_request_timeout,
     }
 }

@@ -254,7 +254,11 @@ async fn with_a_chance_of_one_in_fifty_some_connection_is_asked_to_go() {
     for _ in 0..2_000 {
         match client.try_send(get("/hello")).await {
             Ok(answer) => assert_eq!(answer.status(), StatusCode::OK),
-            Err(_) => return client.ended().await.expect("it ends politely"),
+            Err(_) => {
+                // Both ends close now, and who is first decides whether the other hears a goodbye.
+                let _ = client.ended().await;
+                return;
+            }
         }
     }
     panic!("the connection was never asked to go");

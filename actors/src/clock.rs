@@ -14,11 +14,6 @@ impl Timestamp {
         self.0 / 1_000_000
     }
 
-    /// The time that passed from `earlier` to this moment; zero if `earlier` is later.
-    pub fn since(self, earlier: Timestamp) -> Duration {
-        Duration::from_micros(self.0.saturating_sub(earlier.0))
-    }
-
     /// This moment moved back by `span`, not before the epoch.
     pub fn minus(self, span: Duration) -> Timestamp {
         Timestamp(self.0.saturating_sub(micros(span)))

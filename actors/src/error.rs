@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::object::{Object, Revision};
+use crate::object::Object;
 
 /// Why a store did not do what it was asked.
 #[derive(Debug, Clone, thiserror::Error)]
@@ -16,12 +16,6 @@ pub enum StoreError {
     /// The object is not at the revision the caller expected. Reading it again and retrying makes sense.
     #[error("the object has changed")]
     Conflict(Arc<Object>),
-    /// That revision is older than what is kept. The caller must read the present state.
-    #[error("the oldest revision kept is {0}")]
-    Expired(Revision),
-    /// That revision does not exist yet.
-    #[error("the newest revision is {0}")]
-    Future(Revision),
     /// The object is larger than a record may be.
     #[error("the object is too large")]
     TooLarge,
@@ -32,7 +26,4 @@ pub enum StoreError {
     /// is on disk.
     #[error("the store is not available")]
     Unavailable,
-    /// What lies on disk is not what was written.
-    #[error("the stored record is damaged: {0}")]
-    Corrupt(String),
 }

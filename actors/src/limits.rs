@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-/// Commands that may wait for one store. Past it the sender answers 429: a queue that is longer than this only adds
-/// latency, the store itself handles several hundred thousand turns a second.
+/// Commands that may wait for one store through one handle. What bounds them all is the permit that each carries: a store
+/// handles several hundred thousand turns a second, so a longer queue would only add latency.
 pub const STORE_MAILBOX: usize = 1_024;
 /// Writes that may wait for an earlier write of the same key. Writers of one hot key are asked to come back instead.
 pub const WRITES_WAITING_PER_KEY: usize = 128;

@@ -64,10 +64,12 @@ impl Event {
         frames.iter().find(|(known, _)| *known == variant).map(|(_, frame)| frame.clone())
     }
 
-    /// What this event adds to the memory of its window. The previous object is counted by the event that made it.
+    /// What this event may add to the memory of its window: the object, a frame of about its length, and the previous
+    /// object, which this event alone holds once the event that made it has gone.
     fn weight(&self) -> usize {
         const OVERHEAD: usize = 256;
-        self.object.bytes.len() + OVERHEAD
+        let previous = self.previous.as_ref().map_or(0, |previous| previous.bytes.len());
+        2 * self.object.bytes.len() + previous + OVERHEAD
     }
 }
 
@@ -229,7 +231,7 @@ mod tests {
 
     #[test]
     fn bytes_bound_the_window_but_the_newest_event_stays() {
-        let window = Window::new(Revision(1), 300);
+        let window = Window::new(Revision(1), 320);
         assert!(window.append(event(2)).is_empty());
         assert_eq!(window.append(event(3)).len(), 1);
         assert_eq!(revisions(window.read(Revision(2), 9)), [3]);

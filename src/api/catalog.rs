@@ -118,12 +118,6 @@ impl Catalog {
         self.find(path.group, path.version, path.resource)
     }
 
-    /// The resource whose objects are of this kind.
-    pub fn of_kind(&self, group: &str, version: &str, kind: &str) -> Option<&Arc<Resource>> {
-        let mut resources = self.group(group)?.version(version)?.resources.iter();
-        resources.find(|resource| *resource.kind == *kind)
-    }
-
     /// Every resource of every version.
     pub fn resources(&self) -> impl Iterator<Item = &Arc<Resource>> {
         self.groups().flat_map(|group| &group.versions).flat_map(|version| &version.resources)
@@ -242,7 +236,6 @@ mod tests {
         assert_eq!(at("/apis/apps/v1/deployments").as_deref(), Some("Deployment"));
         assert_eq!(at("/apis/apps/v2/deployments"), None);
         assert_eq!(at("/api/v1/deployments"), None);
-        assert_eq!(catalog.of_kind("", "v1", "Node").unwrap().plural.as_ref(), "nodes");
     }
 
     #[test]

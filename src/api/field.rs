@@ -58,8 +58,6 @@ pub enum Problem {
     TooMany,
     /// The value refers to something that is not there.
     NotFound,
-    /// The value has the wrong type.
-    TypeInvalid,
     /// The server failed while it looked.
     Internal,
 }
@@ -76,7 +74,6 @@ impl Problem {
             Problem::TooLong => "FieldValueTooLong",
             Problem::TooMany => "FieldValueTooMany",
             Problem::NotFound => "FieldValueNotFound",
-            Problem::TypeInvalid => "FieldValueTypeInvalid",
             Problem::Internal => "InternalError",
         }
     }
@@ -84,7 +81,7 @@ impl Problem {
     fn title(self) -> &'static str {
         match self {
             Problem::Required => "Required value",
-            Problem::Invalid | Problem::TypeInvalid => "Invalid value",
+            Problem::Invalid => "Invalid value",
             Problem::NotSupported => "Unsupported value",
             Problem::Duplicate => "Duplicate value",
             Problem::Forbidden => "Forbidden",
@@ -167,11 +164,6 @@ impl FieldError {
     /// What the value refers to is not there.
     pub fn not_found(path: &Path, value: &str) -> FieldError {
         FieldError::new(path, Problem::NotFound, Some(value), "")
-    }
-
-    /// The value has the wrong type.
-    pub fn type_invalid(path: &Path, value: &str, detail: &str) -> FieldError {
-        FieldError::new(path, Problem::TypeInvalid, Some(value), detail)
     }
 }
 

@@ -16,3 +16,8 @@ pub const YAML_ANCHORS: usize = 1_000;
 pub const YAML_ALIASES: usize = 1_000;
 /// Types that may be inlined in each other. The table nests two; more is a mistake that would not end.
 pub const INLINE_DEPTH: usize = 8;
+
+/// Wrong fields that one answer names.
+pub const FIELD_ERRORS: usize = 1_000;
+/// Requirements of one selector: each is held against every object that is looked at.
+pub const SELECTOR_RULES: usize = 1_000;

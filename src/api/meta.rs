@@ -2,6 +2,9 @@
 
 use std::collections::BTreeSet;
 
+use std::collections::HashSet;
+
+use super::codec;
 use super::field::{FieldError, Path, quoted};
 use super::names::{self, NameRule};
 use super::status::Status;
@@ -123,15 +126,14 @@ pub fn dedupe_owners(object: &mut Value) -> Option<String> {
     let mut twice = Vec::new();
     let owners = object.get_mut("metadata").and_then(|meta| meta.get_mut("ownerReferences"));
     if let Some(Value::Array(owners)) = owners {
-        let mut kept: Vec<Value> = Vec::with_capacity(owners.len());
-        for owner in owners.drain(..) {
-            if kept.contains(&owner) {
+        let mut seen = HashSet::with_capacity(owners.len());
+        owners.retain(|owner| {
+            let first = seen.insert(codec::to_json(owner));
+            if !first {
                 twice.push(owner.str("uid").to_owned());
-            } else {
-                kept.push(owner);
             }
-        }
-        *owners = kept;
+            first
+        });
     }
     (!twice.is_empty()).then(|| {
         format!(

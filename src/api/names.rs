@@ -297,11 +297,6 @@ pub fn cidr(text: &str) -> Vec<String> {
     Vec::new()
 }
 
-/// The number of a port.
-pub fn port_number(number: i64) -> Vec<String> {
-    in_range(number, 1, 65_535)
-}
-
 /// A number with bounds.
 pub fn in_range(number: i64, lowest: i64, highest: i64) -> Vec<String> {
     if (lowest..=highest).contains(&number) { Vec::new() } else { vec![outside(lowest, highest)] }
@@ -366,22 +361,6 @@ pub fn env_name(text: &str) -> Vec<String> {
         );
     }
     wrong
-}
-
-/// The name of a function or variable in C.
-pub fn c_identifier(text: &str) -> Vec<String> {
-    let fits = !text.starts_with(|c: char| c.is_ascii_digit())
-        && !text.is_empty()
-        && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_');
-    if fits {
-        return Vec::new();
-    }
-    vec![pattern(
-        "a valid C identifier must start with alphabetic character or '_', followed by a string of alphanumeric \
-         characters or '_'",
-        "[A-Za-z_][A-Za-z0-9_]*",
-        &["my_name", "MY_NAME", "MyName"],
-    )]
 }
 
 /// A key of a ConfigMap or Secret: it becomes the name of a file.

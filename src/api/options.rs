@@ -3,6 +3,7 @@
 use pilothouse_actors::filter::LabelRule;
 
 use super::field::{FieldError, Path, Problem, quoted};
+use super::limits::SELECTOR_RULES;
 use super::query::Query;
 use super::select::{self, FieldSelector};
 use super::status::{self, Status};
@@ -59,6 +60,11 @@ impl ListOptions {
         let limit = query.integer("limit")?.unwrap_or(0);
         let labels = select::parse_labels(query.get("labelSelector").unwrap_or_default())?;
         let fields = FieldSelector::parse(query.get("fieldSelector").unwrap_or_default())?;
+        if labels.len() + fields.terms().len() > SELECTOR_RULES {
+            return Err(Status::bad_request(format!(
+                "a selector may have at most {SELECTOR_RULES} requirements"
+            )));
+        }
         let match_text = query.text("resourceVersionMatch");
         Ok(ListOptions {
             labels,

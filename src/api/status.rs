@@ -1,11 +1,13 @@
 //! The one place where an error becomes a Status: code, reason, message and details as clients know them.
 
+use std::collections::HashSet;
 use std::fmt;
 
 use pilothouse_actors::error::StoreError;
 use serde::Serialize;
 
 use super::field::FieldError;
+use super::limits::FIELD_ERRORS;
 
 /// What an error says of the object it is about.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
@@ -288,6 +290,8 @@ impl Status {
 
     /// 422: fields are wrong. `kind` and `group` name the kind of the body.
     pub fn invalid(group: &str, kind: &str, name: &str, errors: &[FieldError]) -> Box<Status> {
+        // A body can be wrong in a hundred thousand places: nobody reads them all, and the answer would outgrow it.
+        let errors = errors.get(..FIELD_ERRORS).unwrap_or(errors);
         let causes = errors
             .iter()
             .map(|error| Cause {
@@ -298,12 +302,9 @@ impl Status {
             .collect();
         let of = GroupResource { group, resource: kind };
         // A rule that is checked twice is said once, but counted twice: so it has always been.
-        let mut list: Vec<String> = Vec::with_capacity(errors.len());
-        for error in errors.iter().map(ToString::to_string) {
-            if !list.contains(&error) {
-                list.push(error);
-            }
-        }
+        let mut said = HashSet::with_capacity(errors.len());
+        let mut list: Vec<String> = errors.iter().map(ToString::to_string).collect();
+        list.retain(|error| said.insert(error.clone()));
         let list = match list.as_slice() {
             [one] => one.clone(),
             many => format!("[{}]", many.join(", ")),
@@ -354,14 +355,9 @@ impl Status {
             StoreError::NotFound => Status::not_found(of, name),
             StoreError::Exists => Status::already_exists(of, name),
             StoreError::Conflict(_) => Status::stale(of, name),
-            StoreError::Expired(_) => {
-                Status::expired("The resourceVersion for the provided list is too old.")
-            }
-            StoreError::Future(current) => Status::future_version(current.0 + 1, current.0),
             StoreError::TooLarge => Status::too_large("Request entity too large: limit is 3145728"),
             StoreError::Busy => Status::too_many_requests("too many requests, please try again later", 1),
             StoreError::Unavailable => Status::unavailable("the store does not take requests"),
-            StoreError::Corrupt(what) => Status::internal(what.clone()),
         }
     }
 
@@ -421,8 +417,6 @@ impl std::error::Error for Status {}
 
 #[cfg(test)]
 mod tests {
-    use pilothouse_actors::object::Revision;
-
     use super::*;
     use crate::api::field::Path;
 
@@ -433,12 +427,9 @@ mod tests {
         let table = [
             (StoreError::NotFound, 404, "NotFound", None),
             (StoreError::Exists, 409, "AlreadyExists", None),
-            (StoreError::Expired(Revision(7)), 410, "Expired", None),
-            (StoreError::Future(Revision(7)), 504, "Timeout", Some(1)),
             (StoreError::TooLarge, 413, "RequestEntityTooLarge", None),
             (StoreError::Busy, 429, "TooManyRequests", Some(1)),
             (StoreError::Unavailable, 503, "ServiceUnavailable", None),
-            (StoreError::Corrupt("x".into()), 500, "InternalError", None),
         ];
         for (error, code, reason, retry) in table {
             let status = Status::from_store(&error, DEPLOYMENTS, "d");

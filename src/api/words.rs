@@ -15,8 +15,6 @@ pub const JSON: &str = "application/json";
 pub const YAML: &str = "application/yaml";
 /// The media type of the Protobuf envelope.
 pub const PROTOBUF: &str = "application/vnd.kubernetes.protobuf";
-/// The media type of CBOR.
-pub const CBOR: &str = "application/cbor";
 
 /// The user that a request without credentials is.
 pub const ANONYMOUS: &str = "system:anonymous";

@@ -39,7 +39,8 @@ impl CertificateVerifier {
         let mut store = X509StoreBuilder::new()?;
         store.set_purpose(X509PurposeId::SSL_CLIENT)?;
         // The time is ours to check: OpenSSL would read the system's clock.
-        store.set_flags(X509VerifyFlags::NO_CHECK_TIME)?;
+        // And an authority need not be a root: what the file names is trusted.
+        store.set_flags(X509VerifyFlags::NO_CHECK_TIME | X509VerifyFlags::PARTIAL_CHAIN)?;
         for authority in X509::stack_from_pem(authorities_pem)? {
             store.add_cert(authority)?;
         }
@@ -61,19 +62,23 @@ impl CertificateVerifier {
         }
         let mut context = X509StoreContext::new()?;
         let verified = context.init(&self.authorities, &certificate, &intermediates, |context| {
-            Ok(context.verify_cert()?.then_some(()).ok_or_else(|| context.error()))
+            if !context.verify_cert()? {
+                return Ok(Err(format!("the client certificate is not valid: {}", context.error())));
+            }
+            // The chain that was found, up to the authority: each link must hold today, and ends with the first to end.
+            let chain = context.chain().into_iter().flatten();
+            let left = chain.map(|link| seconds_left(link, now)).min().flatten();
+            Ok(left.ok_or_else(|| "the client certificate has expired or is not yet valid".to_owned()))
         })?;
-        if !intermediates.iter().chain([certificate.as_ref()]).all(|one| is_valid_at(one, now)) {
-            return Ok(Verdict::Refused("the client certificate has expired or is not yet valid".to_owned()));
-        }
-        if let Err(error) = verified {
-            return Ok(Verdict::Refused(format!("the client certificate is not valid: {error}")));
-        }
+        let seconds = match verified {
+            Ok(seconds) => seconds,
+            Err(why) => return Ok(Verdict::Refused(why)),
+        };
         let Some(identity) = subject(&certificate) else {
-            return Ok(Verdict::Refused("the client certificate has no common name".to_owned()));
+            return Ok(Verdict::NoOpinion);
         };
         let identity = Arc::new(identity);
-        self.remember(leaf, &identity, seconds_left(&certificate, now)?, now);
+        self.remember(leaf, &identity, seconds, now);
         Ok(Verdict::Known(identity))
     }
 
@@ -91,16 +96,12 @@ impl CertificateVerifier {
     }
 }
 
-fn is_valid_at(certificate: &X509Ref, now: Timestamp) -> bool {
-    let Ok(now) = Asn1Time::from_unix(i64::try_from(now.seconds()).unwrap_or(i64::MAX)) else { return false };
-    certificate.not_before() <= now && now <= certificate.not_after()
-}
-
-fn seconds_left(certificate: &X509, now: Timestamp) -> Result<u64, ErrorStack> {
-    let now = Asn1Time::from_unix(i64::try_from(now.seconds()).unwrap_or(i64::MAX))?;
-    let left = now.diff(certificate.not_after())?;
+/// How long a certificate holds from now on; `None` if it does not hold now.
+fn seconds_left(certificate: &X509Ref, now: Timestamp) -> Option<u64> {
+    let now = Asn1Time::from_unix(i64::try_from(now.seconds()).ok()?).ok()?;
+    let left = now.diff(certificate.not_after()).ok()?;
     let seconds = i64::from(left.days) * 86_400 + i64::from(left.secs);
-    Ok(u64::try_from(seconds).unwrap_or(0))
+    u64::try_from(seconds).ok().filter(|_| certificate.not_before() <= now)
 }
 
 fn subject(certificate: &X509) -> Option<Identity> {

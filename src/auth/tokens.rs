@@ -7,7 +7,8 @@ use pilothouse_actors::answer::Answer;
 use pilothouse_actors::authenticator::{Verdict, Verifier};
 use pilothouse_actors::identity::{Credentials, Identity};
 
-/// Knows the tokens of one file.
+/// Knows the tokens of one file; by default none.
+#[derive(Default)]
 pub struct TokenFile {
     known: HashMap<String, Arc<Identity>>,
 }
@@ -93,6 +94,15 @@ mod tests {
         assert_eq!(file.known["t1"].groups, ["devs", "testers"]);
         assert_eq!(file.known["t2"].name, "bob");
         assert!(file.known["t2"].groups.is_empty());
+    }
+
+    #[test]
+    fn an_unknown_token_is_refused_also_where_none_is_known() {
+        let credentials = Credentials { bearer: Some("x".to_owned()), ..Credentials::default() };
+        let verdict = TokenFile::default().verify(&credentials);
+        assert!(matches!(verdict, Answer::Now(Verdict::Refused(_))));
+        let nobody = TokenFile::default().verify(&Credentials::default());
+        assert!(matches!(nobody, Answer::Now(Verdict::NoOpinion)));
     }
 
     #[test]

@@ -43,12 +43,8 @@ impl Stream for Timely {
     }
 }
 
-/// Gives the body of a request its deadline. A request that asks for another protocol has no body but a conversation,
-/// which may last.
+/// Gives the body of a request its deadline, whatever the request calls it: nothing here serves other protocols.
 pub(super) fn timely(request: Request, within: Duration) -> (Request, Option<Unread>) {
-    if request.upgrade() {
-        return (request, None);
-    }
     let (request, body) = request.replace_payload(Payload::None);
     if matches!(body, Payload::None) {
         return (request, None);

@@ -45,12 +45,16 @@ pub struct Backend {
     pub registry: Arc<Registry>,
     /// The way to the stores.
     pub stores: Stores,
+    /// The time.
+    pub clock: Clock,
+}
+
+/// What watches need besides. One per HTTP worker.
+pub struct Watching {
     /// Wakes the watches of this worker.
     pub broadcaster: Addr<Broadcaster>,
     /// Counts the watches of this server.
     pub live_sessions: LiveSessions,
-    /// The time.
-    pub clock: Clock,
     /// How long a watch lasts at least if the client names no end.
     pub min_request_timeout: Duration,
 }

@@ -1,11 +1,12 @@
 //! Chunked lists: the continue token, the state at an older version, and one page of it.
 
+use std::ops::Bound;
 use std::sync::Arc;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use pilothouse_actors::filter::Filter;
-use pilothouse_actors::object::{Key, Object, Revision};
+use pilothouse_actors::object::{Object, Revision};
 use pilothouse_actors::snapshot::Snapshot;
 use pilothouse_actors::store::Position;
 use pilothouse_actors::window::Read;
@@ -99,23 +100,18 @@ pub struct Page {
 
 /// The matching objects behind `after`, at most `limit`.
 pub fn select_page(snapshot: &Snapshot, filter: &Filter, after: Option<&str>, limit: Option<usize>) -> Page {
-    let scope = filter.namespace.as_deref().map(|namespace| format!("{namespace}/"));
-    let begin = Key::from_path(after.or(scope.as_deref()).unwrap_or_default());
-    let in_scope = |key: &Key| scope.as_deref().is_none_or(|scope| key.as_str().starts_with(scope));
-    let mut rest = snapshot
-        .objects
-        .range(begin..)
-        .skip_while(|(key, _)| after == Some(key.as_str()))
-        .take_while(|(key, _)| in_scope(key));
+    let start = after.map_or(Bound::Unbounded, Bound::Excluded);
+    let mut rest = snapshot.scan(filter.namespace.as_deref(), start);
     let mut page = Page { items: Vec::new(), next: None, remaining: 0 };
     while limit.is_none_or(|limit| page.items.len() < limit) {
-        let Some((_, object)) = rest.next() else { return page };
+        let Some(object) = rest.next() else { return page };
         if filter.matches(object) {
             page.items.push(object.clone());
         }
     }
     // Whether what follows matches is not looked at: the last chunk may be empty.
-    page.remaining = rest.count();
+    // With a selector nobody is told how much is left, so it is not counted.
+    page.remaining = if filter.is_selective() { usize::from(rest.next().is_some()) } else { rest.count() };
     if let Some(last) = page.items.last().filter(|_| page.remaining > 0) {
         page.next = Some(Continue { revision: snapshot.revision.0, after: last.key.as_str().to_owned() });
     }

@@ -1,12 +1,15 @@
 //! watch: a session on the connection's own thread that follows the history of a type.
 
+use std::ops::Bound;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::{BufMut, Bytes, BytesMut};
+use pilothouse_actors::filter::Filter;
 use pilothouse_actors::object::{Object, Revision, Variant};
 use pilothouse_actors::session::{Frames, Session, Watch};
+use pilothouse_actors::snapshot::Snapshot;
 use pilothouse_actors::telling::Told;
 
 use crate::api::catalog::resource::Resource;
@@ -15,10 +18,10 @@ use crate::api::status::Status;
 use crate::ids;
 
 use super::list::filter;
-use super::{Answered, Backend, Call, Reply};
+use super::{Answered, Backend, Call, Reply, Watching};
 
 /// Answers a stream of the changes that match.
-pub async fn watch(backend: &Rc<Backend>, call: &Call<'_>) -> Answered {
+pub async fn watch(backend: &Rc<Backend>, watching: &Watching, call: &Call<'_>) -> Answered {
     let mut options = ListOptions::parse(call.query)?;
     // The path may say it too: the old /watch/ prefix, or a name.
     options.watch = true;
@@ -27,12 +30,13 @@ pub async fn watch(backend: &Rc<Backend>, call: &Call<'_>) -> Answered {
     let begin = options::revision(&options.resource_version)?.filter(|revision| *revision > 0);
     let position = backend.stores.open_watch(&call.stored.store, &call.permit).await;
     let position = position.map_err(|error| Status::from_store(&error, call.of(), ""))?;
+    let head = position.snapshot.revision;
     let (initial, cursor): (Box<dyn Iterator<Item = Arc<Object>>>, _) = match begin {
+        // Whoever has seen a version that does not exist has seen another store: to wait for it would be to miss all
+        // that happens until then.
+        Some(revision) if revision > head.0 => return Err(Status::future_version(revision, head.0)),
         Some(revision) => (Box::new(std::iter::empty()), Revision(revision)),
-        None => {
-            let revision = position.snapshot.revision;
-            (Box::new(position.snapshot.objects.into_iter().map(|(_, object)| object)), revision)
-        }
+        None => (initial(position.snapshot, &filter), head),
     };
     let feed = Session::open(Watch {
         type_name: call.stored.store.clone(),
@@ -41,13 +45,25 @@ pub async fn watch(backend: &Rc<Backend>, call: &Call<'_>) -> Answered {
         cursor,
         filter,
         frames: Rc::new(JsonFrames { backend: backend.clone(), resource: call.resource.clone() }),
-        broadcaster: backend.broadcaster.clone(),
-        deadline: Some(lifetime(&options, backend.min_request_timeout)),
+        broadcaster: watching.broadcaster.clone(),
+        deadline: Some(lifetime(&options, watching.min_request_timeout)),
         bookmarks: options.allow_watch_bookmarks,
         initial_end_bookmark: false,
-        live: backend.live_sessions.clone(),
+        live: watching.live_sessions.clone(),
     });
     Ok(Reply::Watch(feed))
+}
+
+/// What is there when a watch begins. Of one namespace only its own objects are looked at, of all they are looked at as
+/// the client reads them.
+fn initial(snapshot: Snapshot, filter: &Filter) -> Box<dyn Iterator<Item = Arc<Object>>> {
+    match filter.namespace.as_deref() {
+        None => Box::new(snapshot.objects.into_iter().map(|(_, object)| object)),
+        namespace => {
+            let objects: Vec<Arc<Object>> = snapshot.scan(namespace, Bound::Unbounded).cloned().collect();
+            Box::new(objects.into_iter())
+        }
+    }
 }
 
 /// How long a watch lasts: what the client asks for, else between once and twice the minimum, so that the watches of a

@@ -94,9 +94,8 @@ impl Redb {
             builder.create(path).map_err(|error| fault(path, error))
         })?;
         let database = Closing(Some(database));
-        if is_new {
-            sync_folder(path)?;
-        }
+        // Also of a file that was there: whoever made it may have died before this.
+        sync_folder(path)?;
         let repaired = repaired.load(Ordering::SeqCst);
         if repaired {
             tracing::info!(path = %path.display(), "the store was not closed properly; it has been walked and is sound");

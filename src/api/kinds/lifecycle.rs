@@ -154,11 +154,6 @@ pub fn grace_period(rules: &KindRules, object: &Value, asked: Option<i64>) -> Op
     Some(if seconds < 0 { 1 } else { seconds })
 }
 
-/// Whether a deletion that says nothing of dependents leaves them.
-pub fn orphans_by_default(rules: &KindRules) -> bool {
-    rules.orphans
-}
-
 #[cfg(test)]
 mod tests {
     use super::super::testing::{NOBODY, object, said};
@@ -262,8 +257,6 @@ mod tests {
         for (index, (found, wanted)) in table.into_iter().enumerate() {
             assert_eq!(found, wanted, "row {index}");
         }
-        assert!(
-            orphans_by_default(rules("batch", "Job")) && !orphans_by_default(rules("apps", "Deployment"))
-        );
+        assert!(rules("batch", "Job").orphans && !rules("apps", "Deployment").orphans);
     }
 }

@@ -29,7 +29,6 @@ pub(in crate::api) mod testing;
 pub use check::same;
 pub use lifecycle::{
     Kind, before_create, before_finalize, before_status_update, before_update, grace_period,
-    orphans_by_default,
 };
 
 use super::field::FieldError;

@@ -83,8 +83,9 @@ fn find(catalog: &Catalog, found: &ResourcePath<'_>) -> Result<Option<Arc<Resour
     let misplaced = match (resource.namespaced, found.namespace.is_empty()) {
         // A namespaced object has no address without its namespace; its collection has one.
         (true, true) => !found.name.is_empty(),
-        // The path of a namespace names itself as its namespace.
-        (false, false) => found.resource != "namespaces",
+        // The path of a namespace names itself as its namespace. Any other would be authorized in the one and served from
+        // the other.
+        (false, false) => found.resource != "namespaces" || found.namespace != found.name,
         _ => false,
     };
     let unknown_sub = !found.subresource.is_empty() && resource.subresource(found.subresource).is_none();
@@ -105,6 +106,8 @@ fn allowed_verb(resource: &Resource, found: &ResourcePath<'_>, verb: Verb, metho
     let fits = match verb {
         Verb::Create => (!named || !found.subresource.is_empty()) && (!everywhere || resource.is_virtual()),
         Verb::DeleteCollection => !everywhere,
+        // The old prefix says it in the path: that alone does not make a write a watch.
+        Verb::Watch => *method == Method::GET,
         Verb::Update | Verb::Patch | Verb::Get | Verb::Delete => named,
         _ => true,
     };
@@ -156,7 +159,7 @@ async fn dispatch(worker: &Rc<Worker>, verb: Verb, resource: &Arc<Resource>, par
     match verb {
         Verb::Get => verbs::get::get(backend, &call).await,
         Verb::List => verbs::list::list(backend, &call).await,
-        Verb::Watch => verbs::watch::watch(backend, &call).await,
+        Verb::Watch => verbs::watch::watch(backend, &worker.watching, &call).await,
         Verb::Create => verbs::create::create(backend, &call).await,
         Verb::Update => verbs::update::update(backend, &call).await,
         Verb::Delete => verbs::delete::delete(backend, &call).await,

@@ -1,6 +1,9 @@
 //! Reading request bodies: bounded in size. The time is bounded by the edge, which ends a body that does not come.
 
+use std::io::ErrorKind;
+
 use actix_web::HttpRequest;
+use actix_web::error::PayloadError;
 use actix_web::http::header;
 use actix_web::web::Payload;
 use bytes::{Bytes, BytesMut};
@@ -40,8 +43,10 @@ async fn whole(request: &HttpRequest, mut payload: Payload) -> Result<Bytes> {
     }
     let mut body = BytesMut::with_capacity(announced);
     while let Some(chunk) = payload.next().await {
-        let chunk =
-            chunk.map_err(|error| Status::bad_request(format!("the body cannot be read: {error}")))?;
+        let chunk = chunk.map_err(|error| match error {
+            PayloadError::Io(error) if error.kind() == ErrorKind::TimedOut => Status::slow_body(),
+            error => Status::bad_request(format!("the body cannot be read: {error}")),
+        })?;
         if body.len() + chunk.len() > REQUEST_BODY_BYTES {
             return Err(too_large());
         }

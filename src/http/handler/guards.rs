@@ -1,6 +1,7 @@
 //! The guards of the chain: who is asking, is there room, may they.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use actix_web::http::header;
 use actix_web::{HttpMessage as _, HttpRequest};
@@ -14,6 +15,7 @@ use crate::api::status::{GroupResource, Result, Status};
 use crate::api::verb::Verb;
 use crate::http::peer::Peer;
 
+use super::health;
 use super::render::text;
 use super::worker::Worker;
 
@@ -29,8 +31,17 @@ pub async fn authenticate(worker: &Worker, request: &HttpRequest) -> Result<Arc<
             tracing::debug!(%refusal, "authentication failed");
             Err(Status::unauthorized())
         }
-        Err(_) => Err(Status::unavailable("the authenticator does not answer")),
+        Err(_) => Err(silent(worker, "authenticator")),
     }
+}
+
+/// A guard that has died would leave a worker that refuses everybody: the server ends instead and starts anew.
+fn silent(worker: &Worker, guard: &str) -> Box<Status> {
+    let health = &worker.shared.health;
+    if !health.stopping.load(Ordering::Acquire) {
+        health.fatal.raise(format!("an {guard} has died"));
+    }
+    Status::unavailable(format!("the {guard} does not answer"))
 }
 
 /// The token of an Authorization header. Any other scheme and an empty token count as no credentials at all.
@@ -43,6 +54,12 @@ fn bearer(header: &str) -> Option<&str> {
 /// A place among the requests in flight, or 429. The permit travels inside the messages of the request.
 pub fn take_place(worker: &Worker, request: &Request<'_>) -> Result<Permit> {
     let places = &worker.shared.places;
+    // A server that is busy is not sick: whoever asks for its health gets an answer.
+    if let Target::NonResource(path) = request.target
+        && health::is_health(path)
+    {
+        return Ok(Permit::none());
+    }
     let room = match request.verb {
         Verb::Watch => return Ok(Permit::none()),
         Verb::Get | Verb::List | Verb::Head | Verb::Options => &places.reading,
@@ -63,7 +80,7 @@ pub async fn authorize(worker: &Worker, identity: &Arc<Identity>, request: &Requ
         Ok(Decision::Denied(reason) | Decision::NoOpinion(reason)) => {
             Err(forbidden(identity, request, &reason))
         }
-        Err(_) => Err(Status::unavailable("the authorizer does not answer")),
+        Err(_) => Err(silent(worker, "authorizer")),
     }
 }
 

@@ -117,6 +117,11 @@ pub async fn answer(worker: &Worker, path: &str, query: &Query<'_>) -> Option<Ht
     })
 }
 
+/// Whether a path asks for the health of the server.
+pub fn is_health(path: &str) -> bool {
+    split(path).is_some()
+}
+
 fn split(path: &str) -> Option<(&str, &str)> {
     let path = path.strip_prefix('/')?;
     let (endpoint, rest) = path.split_once('/').unwrap_or((path, ""));

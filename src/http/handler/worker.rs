@@ -11,7 +11,7 @@ use tokio::sync::Semaphore;
 
 use crate::api::catalog::Catalog;
 use crate::api::discovery::Documents;
-use crate::verbs::Backend;
+use crate::verbs::{Backend, Watching};
 
 use super::health::Health;
 
@@ -19,6 +19,8 @@ use super::health::Health;
 pub struct Worker {
     /// What verbs use.
     pub backend: Rc<Backend>,
+    /// What watches need besides.
+    pub watching: Watching,
     /// Says who is asking.
     pub authenticator: Addr<Authenticator>,
     /// Says whether they may.

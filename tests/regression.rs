@@ -1,0 +1,99 @@
+//! One test per bug that was found. The name says what went wrong.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
+
+mod support;
+
+use serde_json::{Value, json};
+use support::Server;
+
+const MAPS: &str = "/api/v1/namespaces/default/configmaps";
+
+/// A path that was authorized in one namespace and served from another.
+#[test]
+fn a_namespace_does_not_stand_in_another() {
+    let server = Server::with(&["--engine=memory"]);
+    let mut client = server.admin();
+    let object = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "x"}});
+    client.get("/api/v1/namespaces/default/namespaces").refused(404, "NotFound");
+    client.get("/api/v1/namespaces/default/namespaces/kube-system").refused(404, "NotFound");
+    client.delete("/api/v1/namespaces/default/namespaces/kube-node-lease").refused(404, "NotFound");
+    client.post("/api/v1/namespaces/default/namespaces", &object).refused(404, "NotFound");
+    client.get("/api/v1/namespaces/default").ok();
+}
+
+/// A watch from a version that does not exist waited in silence and sent a false bookmark.
+#[test]
+fn a_watch_from_a_version_that_does_not_exist_is_refused() {
+    let server = Server::with(&["--engine=memory"]);
+    let mut client = server.admin();
+    let answer = client.get(&format!("{MAPS}?watch=1&resourceVersion=99999&allowWatchBookmarks=true"));
+    let status = answer.refused(504, "Timeout");
+    assert_eq!(status["details"]["causes"][0]["reason"], "ResourceVersionTooLarge");
+}
+
+/// The old watch prefix turned any method into a watch.
+#[test]
+fn a_watch_is_a_get() {
+    let server = Server::with(&["--engine=memory"]);
+    let mut client = server.admin();
+    for method in ["DELETE", "POST", "PUT"] {
+        client.request(method, "/api/v1/watch/namespaces", &[], b"").refused(405, "MethodNotAllowed");
+    }
+}
+
+/// Comparing every owner with every other held a worker for minutes.
+#[test]
+fn twenty_thousand_owners_are_compared_in_time() {
+    let mut server = Server::with(&["--engine=memory"]);
+    let mut client = server.admin();
+    let owners: Vec<Value> = (0..20_000)
+        .map(|n| json!({"apiVersion": "v1", "kind": "Pod", "name": format!("p{n}"), "uid": format!("u{n}")}))
+        .collect();
+    let object = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "a", "ownerReferences": owners}});
+    let created = client.post(MAPS, &object).ok();
+    assert_eq!(created["metadata"]["ownerReferences"].as_array().map(Vec::len), Some(20_000));
+    server.unharmed();
+}
+
+/// A body that was wrong in many places made an answer a hundred times its size.
+#[test]
+fn an_answer_does_not_name_every_mistake() {
+    let server = Server::with(&["--engine=memory"]);
+    let mut client = server.admin();
+    let finalizers: Vec<String> = (0..20_000).map(|n| format!("bad {n}")).collect();
+    let object =
+        json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "a", "finalizers": finalizers}});
+    let status = client.post(MAPS, &object).refused(422, "Invalid");
+    assert_eq!(status["details"]["causes"].as_array().map(Vec::len), Some(1_000));
+}
+
+/// Versions of one kind shared one memory of what had been encoded, and one was answered with the other.
+#[test]
+fn two_versions_of_one_object_are_told_apart_on_watches() {
+    let server = Server::with(&["--engine=memory"]);
+    let mut client = server.admin();
+    let (core, other) =
+        ("/api/v1/namespaces/default/events", "/apis/events.k8s.io/v1/namespaces/default/events");
+    let mut watch_core = client.watch(core, "");
+    let mut watch_other = client.watch(other, "");
+    let event = json!({"apiVersion": "v1", "kind": "Event", "metadata": {"name": "e"}, "reason": "R", "message": "m",
+        "involvedObject": {"kind": "Pod", "namespace": "default", "name": "p"}, "type": "Normal"});
+    client.post(core, &event).ok();
+    assert_eq!(watch_core.next_of("e")["object"]["apiVersion"], "v1");
+    assert_eq!(watch_other.next_of("e")["object"]["apiVersion"], "events.k8s.io/v1");
+}
+
+/// An update that wrote a zero default counted as a change of the spec.
+#[test]
+fn a_label_does_not_move_the_generation() {
+    let server = Server::with(&["--engine=memory"]);
+    let mut client = server.admin();
+    let path = "/api/v1/namespaces/default/replicationcontrollers";
+    let object = json!({"apiVersion": "v1", "kind": "ReplicationController", "metadata": {"name": "r"}, "spec": {
+        "template": {"metadata": {"labels": {"app": "a"}}, "spec": {"containers": [{"name": "c", "image": "i:1"}]}}}});
+    let mut created = client.post(path, &object).ok();
+    created["metadata"]["labels"]["new"] = json!("yes");
+    let updated = client.put(&format!("{path}/r"), &created).ok();
+    assert_eq!(updated["metadata"]["generation"], 1);
+}
