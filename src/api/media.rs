@@ -86,7 +86,8 @@ fn parameter<'a>(parameters: &'a str, name: &str) -> Option<&'a str> {
 
 /// Agrees on the encoding of an answer. `allows` says which transformations this endpoint knows.
 pub fn negotiate<'a>(accept: &'a str, allows: impl Fn(Transform<'_>) -> bool) -> Result<Agreed<'a>> {
-    if accept.is_empty() {
+    // What nearly everybody says, first.
+    if matches!(accept, "" | JSON) {
         return Ok(Agreed { encoding: Encoding::Json, transform: None, pretty: false });
     }
     let clauses = clauses(accept);
