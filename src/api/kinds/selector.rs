@@ -13,20 +13,29 @@ pub fn validate(selector: &Node<'_>, errors: &mut Errors) {
     for requirement in selector.child("matchExpressions").items() {
         let values = requirement.child("values");
         match requirement.child("operator").text() {
-            "In" | "NotIn" if values.is_empty() => {
-                values.required(errors, "must be specified when `operator` is 'In' or 'NotIn'");
-            }
-            "Exists" | "DoesNotExist" if !values.is_empty() => {
-                values
-                    .forbidden(errors, "may not be specified when `operator` is 'Exists' or 'DoesNotExist'");
-            }
-            "In" | "NotIn" | "Exists" | "DoesNotExist" => {}
+            operator if is_set_based(operator) => check_values(operator, &values, errors),
             _ => requirement.child("operator").invalid_text(errors, "not a valid selector operator"),
         }
         requirement.child("key").syntax(errors, names::qualified_name);
         for value in values.items() {
             value.syntax(errors, names::label_value);
         }
+    }
+}
+
+/// Whether an operator compares with a set of values; selectors of labels and of nodes both know these.
+pub fn is_set_based(operator: &str) -> bool {
+    matches!(operator, "In" | "NotIn" | "Exists" | "DoesNotExist")
+}
+
+/// Checks that such an operator has the values it needs, and none that it cannot use.
+pub fn check_values(operator: &str, values: &Node<'_>, errors: &mut Errors) {
+    let needs_values = matches!(operator, "In" | "NotIn");
+    if needs_values && values.is_empty() {
+        values.required(errors, "must be specified when `operator` is 'In' or 'NotIn'");
+    }
+    if !needs_values && !values.is_empty() {
+        values.forbidden(errors, "may not be specified when `operator` is 'Exists' or 'DoesNotExist'");
     }
 }
 

@@ -54,17 +54,11 @@ fn node_term(term: &Node<'_>, errors: &mut Errors) {
     for requirement in term.child("matchExpressions").items() {
         let values = requirement.child("values");
         match requirement.child("operator").text() {
-            "In" | "NotIn" if values.is_empty() => {
-                values.required(errors, "must be specified when `operator` is 'In' or 'NotIn'");
-            }
-            "Exists" | "DoesNotExist" if !values.is_empty() => {
-                values
-                    .forbidden(errors, "may not be specified when `operator` is 'Exists' or 'DoesNotExist'");
-            }
+            operator if selector::is_set_based(operator) => selector::check_values(operator, &values, errors),
             "Gt" | "Lt" if values.len() != 1 => {
                 values.required(errors, "must be specified single value when `operator` is 'Lt' or 'Gt'");
             }
-            "In" | "NotIn" | "Exists" | "DoesNotExist" | "Gt" | "Lt" => {}
+            "Gt" | "Lt" => {}
             _ => requirement.child("operator").invalid_text(errors, "not a valid selector operator"),
         }
         requirement.child("key").syntax(errors, names::qualified_name);
