@@ -4,6 +4,7 @@ pub mod catalog;
 pub mod codec;
 pub mod convert;
 pub mod deletion;
+pub mod descriptions;
 pub mod discovery;
 pub mod field;
 pub mod kinds;

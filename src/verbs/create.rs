@@ -65,7 +65,10 @@ fn complete(backend: &Backend, call: &Call<'_>, mut value: Value) -> Result<(Val
     let generated = meta::generate_name(&mut value, &mut ids::below);
     let occasion = Occasion { now: &now, user: &call.writer() };
     match kinds::before_create(call.kind(), &mut value, &occasion) {
-        Ok(()) => Ok((value, generated)),
+        Ok(warned) => {
+            call.warn(warned);
+            Ok((value, generated))
+        }
         Err(errors) => Err(call.invalid(meta::name(&value), &errors)),
     }
 }

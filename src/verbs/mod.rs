@@ -123,6 +123,11 @@ impl Call<'_> {
         }
     }
 
+    /// Tells the client what is dubious about its object. An attempt that is repeated says it once.
+    pub fn warn(&self, warned: kinds::Warned) {
+        warned.into_iter().for_each(|warning| self.warnings.add(warning));
+    }
+
     /// 422 for a body whose fields are wrong.
     pub fn invalid(&self, name: &str, errors: &[crate::api::field::FieldError]) -> Box<Status> {
         Status::invalid(&self.resource.gv.group, &self.resource.kind, name, errors)
@@ -137,8 +142,9 @@ impl Warnings {
     /// Adds one, up to a bound: a body with a thousand unknown fields shall not make a thousand headers.
     pub fn add(&self, text: impl Into<String>) {
         let mut all = self.0.borrow_mut();
-        if all.len() < WARNINGS {
-            all.push(text.into());
+        let text = text.into();
+        if all.len() < WARNINGS && !all.contains(&text) {
+            all.push(text);
         }
     }
 

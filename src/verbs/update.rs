@@ -99,7 +99,10 @@ fn complete(backend: &Backend, call: &Call<'_>, mut value: Value, old: &Value) -
         _ => kinds::before_status_update(call.kind(), &mut value, old, &occasion),
     };
     match checked {
-        Ok(()) => Ok(value),
+        Ok(warned) => {
+            call.warn(warned);
+            Ok(value)
+        }
         Err(errors) => Err(call.invalid(call.name, &errors)),
     }
 }

@@ -2,7 +2,7 @@
 
 use super::check::same;
 use super::core::namespace;
-use super::{DESCRIPTIONS, Errors, Generation, KindRules, MetaAgain, Occasion, StatusMeta};
+use super::{DESCRIPTIONS, Errors, Generation, KindRules, MetaAgain, Occasion, StatusMeta, Warned};
 use crate::api::meta::{self, MetaRules};
 use crate::api::names;
 use crate::api::value::Value;
@@ -32,7 +32,7 @@ impl Kind {
 }
 
 /// Prepares and checks a new object. Its name, namespace and system fields are set already.
-pub fn before_create(kind: Kind, object: &mut Value, occasion: &Occasion<'_>) -> Result<(), Errors> {
+pub fn before_create(kind: Kind, object: &mut Value, occasion: &Occasion<'_>) -> Result<Warned, Errors> {
     if kind.has_status && !kind.rules.status_on_create {
         object.remove("status");
     }
@@ -43,7 +43,7 @@ pub fn before_create(kind: Kind, object: &mut Value, occasion: &Occasion<'_>) ->
     let mut errors = Errors::new();
     meta::validate(object, kind.meta_rules(), &mut errors);
     (kind.rules.validate)(object, &mut errors);
-    if errors.is_empty() { Ok(()) } else { Err(errors) }
+    if errors.is_empty() { Ok(warned(kind, object, None)) } else { Err(errors) }
 }
 
 /// Prepares and checks what an object shall become.
@@ -52,7 +52,7 @@ pub fn before_update(
     new: &mut Value,
     old: &Value,
     occasion: &Occasion<'_>,
-) -> Result<(), Errors> {
+) -> Result<Warned, Errors> {
     meta::copy(new.entry("metadata"), meta::of(old), "generation");
     if kind.has_status {
         meta::copy(new, old, "status");
@@ -64,7 +64,14 @@ pub fn before_update(
     meta::keep_system_fields(new, old);
     let mut errors = common_errors(kind, new, old);
     (kind.rules.validate_update)(new, old, &mut errors);
-    if errors.is_empty() { Ok(()) } else { Err(errors) }
+    if errors.is_empty() { Ok(warned(kind, new, Some(old))) } else { Err(errors) }
+}
+
+/// What is dubious about an object that may be stored.
+fn warned(kind: Kind, new: &Value, old: Option<&Value>) -> Warned {
+    let mut warned = Warned::new();
+    (kind.rules.warn)(new, old, &mut warned);
+    warned
 }
 
 /// Prepares and checks a write of the status: all but the status and part of the metadata stays as it was.
@@ -73,7 +80,7 @@ pub fn before_status_update(
     new: &mut Value,
     old: &Value,
     occasion: &Occasion<'_>,
-) -> Result<(), Errors> {
+) -> Result<Warned, Errors> {
     let kept = ["kind", "apiVersion", "metadata", "status"];
     new.fields_mut().retain(|field, _| kept.contains(&field.as_str()));
     for (field, value) in old.fields().into_iter().flatten() {
@@ -87,17 +94,17 @@ pub fn before_status_update(
     meta::keep_system_fields(new, old);
     let mut errors = common_errors(kind, new, old);
     (kind.rules.validate_status)(new, old, &mut errors);
-    if errors.is_empty() { Ok(()) } else { Err(errors) }
+    if errors.is_empty() { Ok(Warned::new()) } else { Err(errors) }
 }
 
 /// Prepares and checks a write of a namespace's sub-resource `finalize`: it alone changes the finalizers of the spec.
-pub fn before_finalize(kind: Kind, new: &mut Value, old: &Value) -> Result<(), Errors> {
+pub fn before_finalize(kind: Kind, new: &mut Value, old: &Value) -> Result<Warned, Errors> {
     meta::copy(new, old, "status");
     meta::copy(new.entry("metadata"), meta::of(old), "generation");
     meta::keep_system_fields(new, old);
     let mut errors = common_errors(kind, new, old);
     namespace::validate_finalize(new, &mut errors);
-    if errors.is_empty() { Ok(()) } else { Err(errors) }
+    if errors.is_empty() { Ok(Warned::new()) } else { Err(errors) }
 }
 
 fn keep_status_meta(rule: StatusMeta, new: &mut Value, old: &Value) {

@@ -38,6 +38,9 @@ use super::value::Value;
 /// What is wrong with an object, in the order in which it was found.
 pub type Errors = Vec<FieldError>;
 
+/// What the writer of an object is told although it was accepted, in the order in which it was found.
+pub type Warned = Vec<String>;
+
 /// What a rule may know besides the objects.
 #[derive(Clone, Copy, Debug)]
 pub struct Occasion<'a> {
@@ -145,6 +148,8 @@ pub struct KindRules {
     pub validate_update: fn(&Value, &Value, &mut Errors),
     /// Checks a changed status against the old one.
     pub validate_status: fn(&Value, &Value, &mut Errors),
+    /// What the writer of a valid object should know: deprecated or dubious fields. The old object comes with an update.
+    pub warn: fn(&Value, Option<&Value>, &mut Warned),
 }
 
 /// The rules of a kind that says nothing special; custom resources have these too.
@@ -170,6 +175,7 @@ const BASE: KindRules = KindRules {
     validate: |_, _| {},
     validate_update: |_, _, _| {},
     validate_status: |_, _, _| {},
+    warn: |_, _, _| {},
 };
 
 /// The rules of a kind.
