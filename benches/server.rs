@@ -1,6 +1,6 @@
 //! Speed and memory of the whole server, each figure beside the floor it is compared to.
 //!
-//! `cargo bench --bench server` runs all of it; `-- start`, `-- get`, `-- create`, `-- many` run a part.
+//! `cargo bench --bench server` runs all of it; `-- start`, `-- get`, `-- create`, `-- list`, `-- many` run a part.
 //! docs/numbers.md keeps what it printed.
 
 #![allow(
@@ -13,9 +13,9 @@
 
 mod support;
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use support::load::{Measured, Until, request, run};
+use support::load::{Measured, Until, drain, request, request_for, run};
 use support::process::{Process, scratch};
 
 const COLLECTION: &str = "/api/v1/namespaces/default/configmaps";
@@ -38,6 +38,9 @@ fn main() {
     }
     if wanted("create") {
         create();
+    }
+    if wanted("list") {
+        list();
     }
     if wanted("many") {
         many();
@@ -148,6 +151,46 @@ fn create() {
         "create: 64 connections reach {:.1} times 1 connection (goal 5; CPU goal 100 µs)",
         shared.rate() / alone.rate()
     );
+}
+
+/// LIST of 20,000 objects of 1 KiB against a bare handler that streams as many bytes, and the memory that ten at once
+/// take.
+fn list() {
+    const TIMES: usize = 10;
+    const PROTOBUF: &str = "application/vnd.kubernetes.protobuf";
+    let (server, _) = Process::server(&scratch("list"), "memory");
+    fill(server.port, 20_000);
+    let json = request("GET", COLLECTION, "");
+    let (bytes, _) = drain(server.port, 1, 1, &json);
+    let floor = Process::floor(usize::try_from(bytes).unwrap());
+    let rate = |port: u16, request: &[u8]| {
+        let (bytes, taken) = drain(port, 1, TIMES, request);
+        bytes as f64 * TIMES as f64 / taken.as_secs_f64() / 1e6
+    };
+    let objects = |port: u16, request: &[u8]| {
+        let (_, taken) = drain(port, 1, TIMES, request);
+        20_000.0 * TIMES as f64 / taken.as_secs_f64()
+    };
+    let mut ratios = Vec::new();
+    for round in 1..=5 {
+        let (bare, ours) = (rate(floor.port, &json), rate(server.port, &json));
+        println!("  list, round {round}: bare {bare:.0} MB/s, JSON {ours:.0} MB/s");
+        ratios.push(ours / bare);
+    }
+    ratios.sort_by(f64::total_cmp);
+    println!("list, 20,000 of 1 KiB, JSON: median {:.2} of the floor (goal 0.5)", ratios[ratios.len() / 2]);
+    let peak = server.peak_mb(|| {
+        drain(server.port, 10, 3, &json);
+    });
+    println!("list, 10 at once: {peak:.1} MB more than before at the most (goal 32)");
+    let protobuf = request_for(PROTOBUF, "GET", COLLECTION, "");
+    let first = Instant::now();
+    drain(server.port, 1, 1, &protobuf);
+    println!("  list, first in Protobuf: {:.0} ms, resident {:.0} MB", first.elapsed().as_secs_f64() * 1e3, server.resident_mb());
+    let mut ratios: Vec<f64> =
+        (0..5).map(|_| objects(server.port, &protobuf) / objects(server.port, &json)).collect();
+    ratios.sort_by(f64::total_cmp);
+    println!("list, Protobuf: median {:.2} of the objects per second of JSON (goal 1)", ratios[ratios.len() / 2]);
 }
 
 /// Start with 100,000 objects of 1 KiB.

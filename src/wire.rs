@@ -39,7 +39,7 @@ use crate::config::{AuthorizationMode, Config, Engine as EngineChoice};
 use crate::http::edge::Edge;
 use crate::http::handler::app;
 use crate::http::handler::health::Health;
-use crate::http::handler::worker::{Places, Served, Shared, Worker};
+use crate::http::handler::worker::{Encodings, Places, Served, Shared, Worker};
 use crate::pki::Pki;
 use crate::server::StartError;
 use crate::server::wiring::{Application, Boot, Wired, Wiring};
@@ -101,6 +101,10 @@ fn parts(boot: &Boot) -> Result<Parts, StartError> {
             fatal: storage.fatal.clone(),
             started: AtomicBool::new(false),
             stopping: AtomicBool::new(false),
+        },
+        encoding: Encodings {
+            cbor: config.gates().enabled("CBORServingAndStorage"),
+            gzip: config.gates().enabled("APIResponseCompression"),
         },
     };
     Ok(Parts {

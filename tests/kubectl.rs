@@ -165,6 +165,132 @@ fn looking_around() {
     server.unharmed();
 }
 
+/// A deployment as people write it.
+const DEPLOYMENT: &str = r"apiVersion: apps/v1
+kind: Deployment
+metadata:
+  name: web
+  labels: {app: web}
+spec:
+  replicas: 2
+  selector:
+    matchLabels: {app: web}
+  template:
+    metadata:
+      labels: {app: web}
+    spec:
+      containers:
+      - name: web
+        image: example.com/web:1
+        ports: [{containerPort: 80}]
+";
+
+fn file(folder: &Path, name: &str, text: &str) -> String {
+    let path = folder.join(name);
+    fs::write(&path, text).expect("a file");
+    path.to_str().expect("a path of letters").to_owned()
+}
+
+/// The columns of the first line and of the line that begins with `name`.
+fn columns(table: &str, name: &str) -> (Vec<String>, Vec<String>) {
+    let split = |line: &str| -> Vec<String> {
+        line.split("  ").map(str::trim).filter(|cell| !cell.is_empty()).map(str::to_owned).collect()
+    };
+    let head = table.lines().next().map(split).unwrap_or_default();
+    let row = table.lines().find(|line| line.starts_with(name)).map(split).unwrap_or_default();
+    (head, row)
+}
+
+#[test]
+fn tables_and_the_other_forms_of_output() {
+    let server = Server::with(&["--engine=memory"]);
+    let kubectl = Kubectl::new(&server);
+    kubectl.run(&["apply", "-f", &file(kubectl.home.path(), "web.yaml", DEPLOYMENT)]);
+    let (head, row) = columns(&kubectl.run(&["get", "deployments"]), "web");
+    assert_eq!(head, ["NAME", "READY", "UP-TO-DATE", "AVAILABLE", "AGE"]);
+    assert_eq!(row[..4], ["web", "0/2", "0", "0"]);
+    let (head, row) = columns(&kubectl.run(&["get", "deployments", "-o", "wide"]), "web");
+    assert_eq!(head[5..], ["CONTAINERS", "IMAGES", "SELECTOR"]);
+    assert_eq!(row[5..], ["web", "example.com/web:1", "app=web"]);
+    let get = |form: &str| kubectl.run(&["get", "deployment", "web", "-o", form]);
+    assert_eq!(get("name").trim(), "deployment.apps/web");
+    assert_eq!(get("jsonpath={.spec.replicas}"), "2");
+    assert_eq!(get("go-template={{.metadata.name}}"), "web");
+    assert!(get("custom-columns=N:.metadata.name,R:.spec.replicas").lines().any(|line| line.trim_end() == "web   2"));
+    assert!(get("yaml").contains("replicas: 2"));
+    assert_eq!(serde_json::from_str::<Value>(&get("json")).expect("JSON")["spec"]["replicas"], 2);
+    let (head, row) = columns(&kubectl.run(&["get", "namespaces"]), "default");
+    assert_eq!((head[1].as_str(), row[1].as_str()), ("STATUS", "Active"));
+    assert!(kubectl.run(&["get", "deployments", "-A"]).starts_with("NAMESPACE"));
+    assert!(kubectl.run(&["get", "deployments", "--no-headers"]).starts_with("web"));
+    kubectl.run(&["describe", "deployment", "web"]);
+}
+
+#[test]
+fn the_generators_of_kubectl_work() {
+    let server = Server::with(&["--engine=memory"]);
+    let kubectl = Kubectl::new(&server);
+    kubectl.run(&["create", "namespace", "made"]);
+    kubectl.run(&["-n", "made", "create", "configmap", "m", "--from-literal=a=b"]);
+    kubectl.run(&["-n", "made", "create", "secret", "generic", "s", "--from-literal=a=b"]);
+    kubectl.run(&["-n", "made", "create", "deployment", "d", "--image=example.com/app:1"]);
+    kubectl.run(&["-n", "made", "create", "service", "clusterip", "c", "--tcp=80:80"]);
+    kubectl.run(&["-n", "made", "create", "job", "j", "--image=example.com/app:1"]);
+    kubectl.run(&["-n", "made", "create", "serviceaccount", "a"]);
+    kubectl.run(&["-n", "made", "create", "role", "r", "--verb=get", "--resource=pods"]);
+    kubectl.run(&["-n", "made", "create", "quota", "q", "--hard=pods=1"]);
+    kubectl.run(&["create", "priorityclass", "p", "--value=7"]);
+    kubectl.run(&["-n", "made", "run", "pod", "--image=example.com/app:1"]);
+    let (_, row) = columns(&kubectl.run(&["-n", "made", "get", "services"]), "c");
+    assert_eq!(row[1], "ClusterIP");
+    assert!(row[2].parse::<std::net::IpAddr>().is_ok(), "{row:?}");
+    let (_, row) = columns(&kubectl.run(&["-n", "made", "get", "pods"]), "pod");
+    assert_eq!(row[1..4], ["0/1", "Pending", "0"]);
+}
+
+#[test]
+fn what_is_wrong_is_refused_before_it_is_stored() {
+    let server = Server::with(&["--engine=memory"]);
+    let kubectl = Kubectl::new(&server);
+    let wrong = file(kubectl.home.path(), "wrong.yaml", &DEPLOYMENT.replace("replicas", "replikas"));
+    // Old releases check by themselves and know no levels.
+    let modern = kubectl.run(&["create", "--help"]).contains("'strict'");
+    let strict = if modern { "--validate=strict" } else { "--validate=true" };
+    let refused = kubectl.try_run(&["create", strict, "-f", &wrong]);
+    let complaint = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(!refused.status.success() && complaint.contains("unknown field"), "{complaint}");
+    let right = file(kubectl.home.path(), "right.yaml", DEPLOYMENT);
+    assert!(kubectl.run(&["create", strict, "-f", &right]).contains("created"));
+    if modern {
+        let warned = kubectl.try_run(&["replace", "--validate=warn", "-f", &wrong]);
+        let complaint = String::from_utf8_lossy(&warned.stderr).into_owned();
+        assert!(warned.status.success(), "{complaint}");
+        assert_eq!(complaint.trim(), "Warning: unknown field \"spec.replikas\"");
+    }
+}
+
+#[test]
+fn applying_from_the_client_is_seen_as_unchanged_the_second_time() {
+    let server = Server::with(&["--engine=memory"]);
+    let kubectl = Kubectl::new(&server);
+    let manifest = file(kubectl.home.path(), "web.yaml", DEPLOYMENT);
+    assert_eq!(kubectl.run(&["apply", "-f", &manifest]).trim(), "deployment.apps/web created");
+    assert_eq!(kubectl.run(&["apply", "-f", &manifest]).trim(), "deployment.apps/web unchanged");
+}
+
+#[test]
+fn explaining() {
+    let server = Server::with(&["--engine=memory"]);
+    let kubectl = Kubectl::new(&server);
+    let explained = kubectl.run(&["explain", "pod.spec.containers"]);
+    for expected in ["List of containers belonging to the pod", "imagePullPolicy", "livenessProbe"] {
+        assert!(explained.contains(expected), "{expected} in {explained}");
+    }
+    let deployment = kubectl.run(&["explain", "deployment", "--recursive"]);
+    assert!(deployment.contains("maxSurge"), "{deployment}");
+    assert!(kubectl.run(&["explain", "hpa", "--api-version=autoscaling/v2"]).contains("autoscaling"));
+}
+
 #[test]
 fn watching() {
     let server = Server::with(&["--engine=memory"]);

@@ -30,6 +30,8 @@ pub trait Frames {
     fn variant(&self) -> Variant;
     /// One event.
     fn frame(&self, told: Told, object: &Object) -> Bytes;
+    /// A frame of an object was queued: what a client needs to be told only once has been told.
+    fn sent(&self) {}
     /// The client knows everything up to this revision; `initial_end`: and has now seen all objects of the start.
     fn bookmark(&self, at: Revision, initial_end: bool) -> Bytes;
     /// The history before `floor` is gone and the client must read the present state.
@@ -272,6 +274,7 @@ impl Session {
     fn tell_initial(&mut self, object: &Object) {
         if self.filter.matches(object) {
             self.outlet.push(self.frames.frame(Told::Added, object));
+            self.frames.sent();
         }
     }
 
@@ -314,6 +317,7 @@ impl Session {
                 self.frames.frame(told, &telling::shown(told, event))
             });
             self.outlet.push(frame);
+            self.frames.sent();
         }
     }
 

@@ -1,5 +1,7 @@
 //! The floor: a bare actix-web handler over the same TLS that returns a constant. Nobody who uses actix-web is faster.
 
+use std::convert::Infallible;
+
 use actix_web::{App, HttpResponse, HttpServer, web};
 use bytes::Bytes;
 use openssl::asn1::Asn1Time;
@@ -11,15 +13,26 @@ use openssl::pkey::PKey;
 use openssl::ssl::{SslAcceptor, SslAcceptorBuilder, SslMethod};
 use openssl::x509::{X509, X509NameBuilder};
 
-/// Serves `body` bytes for every request until the process is ended. Prints its port.
-pub fn serve(body: usize) {
-    let body = Bytes::from(vec![b'x'; body]);
+/// What is larger is streamed in pieces of this size, as a list is.
+const PIECE: usize = 64 << 10;
+
+/// Serves `bytes` bytes for every request until the process is ended. Prints its port.
+pub fn serve(bytes: usize) {
+    let body = Bytes::from(vec![b'x'; bytes.min(PIECE)]);
     actix_web::rt::System::new().block_on(async move {
         let server = HttpServer::new(move || {
             let body = body.clone();
             let answer = move || {
                 let body = body.clone();
-                async move { HttpResponse::Ok().content_type("application/json").body(body) }
+                async move {
+                    let mut answer = HttpResponse::Ok();
+                    answer.content_type("application/json");
+                    if bytes <= PIECE {
+                        return answer.body(body);
+                    }
+                    let pieces = (0..bytes.div_ceil(PIECE)).map(move |_| Ok::<_, Infallible>(body.clone()));
+                    answer.streaming(futures::stream::iter(pieces))
+                }
             };
             App::new().default_service(web::to(answer))
         })

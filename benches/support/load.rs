@@ -109,6 +109,57 @@ async fn one(
     }
 }
 
+/// Reads `times` long answers on each of `connections` connections and keeps none of them. Returns the bytes of one and
+/// the time that all took.
+pub fn drain(port: u16, connections: usize, times: usize, request: &[u8]) -> (u64, Duration) {
+    let request = request.to_vec();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    tokio::task::LocalSet::new().block_on(&runtime, async move {
+        let mut streams = Vec::new();
+        for _ in 0..connections {
+            streams.push(connect(port).await);
+        }
+        let begun = Instant::now();
+        let loops = streams.into_iter().map(|mut stream| {
+            let request = request.clone();
+            tokio::task::spawn_local(async move {
+                let mut bytes = 0;
+                for _ in 0..times {
+                    stream.write_all(&request).await.unwrap();
+                    bytes = swallow(&mut stream).await;
+                }
+                bytes
+            })
+        });
+        let mut bytes = 0;
+        for done in loops.collect::<Vec<_>>() {
+            bytes = done.await.unwrap();
+        }
+        (bytes, begun.elapsed())
+    })
+}
+
+/// Reads one answer in chunks up to its end and returns its length on the wire.
+async fn swallow(stream: &mut SslStream<TcpStream>) -> u64 {
+    const END: &[u8] = b"\r\n0\r\n\r\n";
+    let (mut total, mut tail) = (0, Vec::new());
+    let mut buffer = vec![0; 256 << 10];
+    loop {
+        let read = stream.read(&mut buffer).await.unwrap();
+        assert!(read > 0, "the server hung up");
+        if total == 0 {
+            assert!(buffer.starts_with(b"HTTP/1.1 200 "), "{}", String::from_utf8_lossy(&buffer[..read.min(300)]));
+        }
+        total += read as u64;
+        tail.extend_from_slice(&buffer[read.saturating_sub(END.len())..read]);
+        let keep = tail.len().saturating_sub(END.len());
+        tail.drain(..keep);
+        if tail == END {
+            return total;
+        }
+    }
+}
+
 /// Reads one answer with a Content-Length and returns its head.
 async fn read_answer(stream: &mut SslStream<TcpStream>, buffer: &mut Vec<u8>) -> String {
     buffer.clear();
@@ -133,9 +184,14 @@ async fn read_answer(stream: &mut SslStream<TcpStream>, buffer: &mut Vec<u8>) ->
 
 /// The text of a request.
 pub fn request(method: &str, path: &str, body: &str) -> Vec<u8> {
+    request_for("application/json", method, path, body)
+}
+
+/// The same by a client that reads this media type.
+pub fn request_for(accept: &str, method: &str, path: &str, body: &str) -> Vec<u8> {
     let length = if body.is_empty() { String::new() } else { format!("Content-Length: {}\r\n", body.len()) };
     format!(
-        "{method} {path} HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer bench\r\nAccept: application/json\r\n\
+        "{method} {path} HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer bench\r\nAccept: {accept}\r\n\
          Content-Type: application/json\r\nUser-Agent: bench/1.0\r\n{length}\r\n{body}"
     )
     .into_bytes()

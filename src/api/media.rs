@@ -4,7 +4,7 @@
 //! that knows parameters and transformations. Both are here, in that order.
 
 use super::status::{Result, Status};
-use super::words::{JSON, PROTOBUF, YAML};
+use super::words::{CBOR, CBOR_SEQUENCE, JSON, PROTOBUF, YAML};
 
 /// An encoding of objects on the wire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -13,6 +13,10 @@ pub enum Encoding {
     Json,
     /// `application/yaml`
     Yaml,
+    /// `application/vnd.kubernetes.protobuf`
+    Protobuf,
+    /// `application/cbor`
+    Cbor,
 }
 
 impl Encoding {
@@ -21,17 +25,70 @@ impl Encoding {
         match self {
             Encoding::Json => JSON,
             Encoding::Yaml => YAML,
+            Encoding::Protobuf => PROTOBUF,
+            Encoding::Cbor => CBOR,
         }
     }
 
-    /// Whether watches can be sent in this encoding.
-    pub fn streams(self) -> bool {
-        self == Encoding::Json
+    /// The media type of a watch in this encoding; `None` where watches cannot be sent in it.
+    pub fn stream_type(self) -> Option<&'static str> {
+        match self {
+            Encoding::Json => Some(JSON),
+            Encoding::Yaml => None,
+            Encoding::Protobuf => Some("application/vnd.kubernetes.protobuf;stream=watch"),
+            Encoding::Cbor => Some(CBOR_SEQUENCE),
+        }
+    }
+
+    /// The parameters of a media type that ask for a watch in this encoding, as messages spell them.
+    fn offered_stream(self) -> Option<&'static str> {
+        match self {
+            Encoding::Json => Some("application/json;stream=watch"),
+            other => other.stream_type(),
+        }
     }
 }
 
-/// The encodings that messages offer to clients, in the order of preference.
-const OFFERED: &str = "application/json, application/yaml, application/vnd.kubernetes.protobuf";
+/// The encodings that an endpoint has to offer, in the order of preference.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Offer {
+    encodings: &'static [Encoding],
+    streams: bool,
+}
+
+impl Offer {
+    /// What a document that is no API object is offered in.
+    pub const JSON_ONLY: Offer = Offer { encodings: &[Encoding::Json], streams: false };
+
+    /// What objects are offered in; CBOR only where its gate is open.
+    pub fn objects(cbor: bool) -> Offer {
+        const ALL: [Encoding; 4] = [Encoding::Json, Encoding::Yaml, Encoding::Protobuf, Encoding::Cbor];
+        Offer { encodings: if cbor { &ALL } else { ALL.split_at(3).0 }, streams: false }
+    }
+
+    /// The same at an endpoint that can be watched: its refusals name the streams too.
+    pub fn watchable(self) -> Offer {
+        Offer { streams: true, ..self }
+    }
+
+    fn names(self) -> String {
+        let names: Vec<&str> = self.encodings.iter().map(|encoding| encoding.media_type()).collect();
+        names.join(", ")
+    }
+
+    fn stream_names(self) -> String {
+        let names: Vec<&str> = self.encodings.iter().filter_map(|encoding| encoding.offered_stream()).collect();
+        names.join(", ")
+    }
+
+    fn all_names(self) -> String {
+        if self.streams { format!("{}, {}", self.names(), self.stream_names()) } else { self.names() }
+    }
+
+    fn find(self, media: &str) -> Option<Encoding> {
+        self.encodings.iter().copied().find(|encoding| encoding.media_type() == media)
+    }
+}
 
 /// What a client may ask an answer to be turned into: `as=KIND;g=GROUP;v=VERSION`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -53,6 +110,11 @@ pub struct Agreed<'a> {
     pub transform: Option<Transform<'a>>,
     /// Whether a person will read it.
     pub pretty: bool,
+}
+
+impl Agreed<'_> {
+    /// What a client gets that says nothing, or nothing that is known.
+    pub const DEFAULT: Agreed<'static> = Agreed { encoding: Encoding::Json, transform: None, pretty: false };
 }
 
 /// One item of an Accept header.
@@ -84,54 +146,60 @@ fn parameter<'a>(parameters: &'a str, name: &str) -> Option<&'a str> {
         .map(|(_, value)| value.trim().trim_matches('"'))
 }
 
-/// Agrees on the encoding of an answer. `allows` says which transformations this endpoint knows.
-pub fn negotiate<'a>(accept: &'a str, allows: impl Fn(Transform<'_>) -> bool) -> Result<Agreed<'a>> {
+/// Agrees on the encoding of an answer. `allows` says which transformations this endpoint knows in which encoding.
+pub fn negotiate<'a>(
+    accept: &'a str,
+    offer: Offer,
+    allows: impl Fn(Encoding, Transform<'_>) -> bool,
+) -> Result<Agreed<'a>> {
     // What nearly everybody says, first.
     if matches!(accept, "" | JSON) {
-        return Ok(Agreed { encoding: Encoding::Json, transform: None, pretty: false });
+        return Ok(Agreed::DEFAULT);
     }
     let clauses = clauses(accept);
-    if !clauses.iter().any(|clause| matches!(clause.media, "*/*" | JSON | YAML | PROTOBUF)) {
-        return Err(Status::no_representation(OFFERED));
+    if !clauses.iter().any(|clause| clause.media == "*/*" || offer.find(clause.media).is_some()) {
+        return Err(Status::no_representation(&offer.all_names()));
     }
     for clause in &clauses {
-        let encoding = match clause.media {
-            JSON | "*/*" | "application/*" => Encoding::Json,
-            YAML => Encoding::Yaml,
-            _ => continue,
-        };
-        let stream = parameter(clause.parameters, "stream").unwrap_or_default();
-        if !matches!(stream, "" | "watch") {
-            continue;
-        }
-        let part = |name| parameter(clause.parameters, name);
-        let transform = match (part("as"), part("g"), part("v")) {
-            (None, None, None) => None,
-            (kind, group, version) => Some(Transform {
-                kind: kind.unwrap_or_default(),
-                group: group.unwrap_or_default(),
-                version: version.unwrap_or_default(),
-            }),
-        };
-        if transform.is_none_or(&allows) {
-            let pretty = part("pretty") == Some("1");
-            return Ok(Agreed { encoding, transform, pretty });
+        let wild = matches!(clause.media, "*/*" | "application/*");
+        for encoding in offer.encodings.iter().copied() {
+            if !wild && encoding.media_type() != clause.media {
+                continue;
+            }
+            let part = |name| parameter(clause.parameters, name);
+            let streams = match part("stream") {
+                None | Some("") => true,
+                Some(stream) => stream == "watch" && encoding.stream_type().is_some(),
+            };
+            let transform = match (part("as"), part("g"), part("v")) {
+                (None, None, None) => None,
+                (kind, group, version) => Some(Transform {
+                    kind: kind.unwrap_or_default(),
+                    group: group.unwrap_or_default(),
+                    version: version.unwrap_or_default(),
+                }),
+            };
+            if streams && transform.is_none_or(|transform| allows(encoding, transform)) {
+                return Ok(Agreed { encoding, transform, pretty: part("pretty") == Some("1") });
+            }
         }
     }
-    Err(Status::not_acceptable(OFFERED))
+    Err(Status::not_acceptable(&offer.names()))
+}
+
+/// 406 for a watch in an encoding that cannot be streamed.
+pub fn no_stream(offer: Offer) -> Box<Status> {
+    Status::not_acceptable(&offer.stream_names())
 }
 
 /// The encoding of a request body.
-pub fn of_body(content_type: &str) -> Result<Encoding> {
+pub fn of_body(content_type: &str, offer: Offer) -> Result<Encoding> {
     if content_type.is_empty() {
         return Ok(Encoding::Json);
     }
     let media = content_type.split(';').next().unwrap_or_default().trim();
-    match media.to_ascii_lowercase().as_str() {
-        JSON => Ok(Encoding::Json),
-        YAML => Ok(Encoding::Yaml),
-        _ => Err(Status::unsupported_body(OFFERED)),
-    }
+    let found = offer.find(&media.to_ascii_lowercase());
+    found.ok_or_else(|| Status::unsupported_body(&offer.names()))
 }
 
 /// Whether this is the media type of a patch.
@@ -151,7 +219,23 @@ mod tests {
     use super::*;
 
     fn encoding(accept: &str) -> std::result::Result<Encoding, String> {
-        negotiate(accept, |_| false).map(|agreed| agreed.encoding).map_err(|status| status.message)
+        negotiate(accept, Offer::objects(false), |_, _| false).map(|agreed| agreed.encoding).map_err(|status| status.message)
+    }
+
+    const OFFER: Offer = Offer::JSON_ONLY;
+
+    #[test]
+    fn refusals_name_what_there_is() {
+        let refused = |accept, offer| negotiate(accept, offer, |_, _| false).unwrap_err().message;
+        assert_eq!(
+            refused("text/html", Offer::objects(false).watchable()),
+            "406: Not Acceptable\n\nAvailable representations: application/json, application/yaml, \
+             application/vnd.kubernetes.protobuf, application/json;stream=watch, \
+             application/vnd.kubernetes.protobuf;stream=watch"
+        );
+        assert!(refused(PROTOBUF, Offer::JSON_ONLY).ends_with("representations: application/json"));
+        assert!(refused("application/yaml;stream=watch", Offer::objects(true)).ends_with(", application/cbor"));
+        assert!(no_stream(Offer::objects(true)).message.ends_with("protobuf;stream=watch, application/cbor-seq"));
     }
 
     #[test]
@@ -160,7 +244,10 @@ mod tests {
         assert_eq!(encoding("text/html,application/json"), Ok(Encoding::Json));
         assert_eq!(encoding("text/html, */*;q=0.1"), Ok(Encoding::Json));
         assert_eq!(encoding("application/json;q=0.5,application/yaml"), Ok(Encoding::Yaml));
-        assert_eq!(encoding("application/vnd.kubernetes.protobuf, application/json"), Ok(Encoding::Json));
+        assert_eq!(encoding("application/vnd.kubernetes.protobuf, application/json"), Ok(Encoding::Protobuf));
+        assert_eq!(encoding("application/cbor, application/json"), Ok(Encoding::Json));
+        let gated = negotiate("application/cbor, application/json", Offer::objects(true), |_, _| false);
+        assert_eq!(gated.unwrap().encoding, Encoding::Cbor);
     }
 
     #[test]
@@ -174,17 +261,20 @@ mod tests {
     #[test]
     fn a_transformation_is_named_by_its_parameters() {
         let accept = "application/json;as=Table;v=v1;g=meta.k8s.io, application/json";
-        let agreed = negotiate(accept, |asked| asked.kind == "Table").unwrap();
+        let agreed = negotiate(accept, OFFER, |_, asked| asked.kind == "Table").unwrap();
         assert_eq!(agreed.transform, Some(Transform { kind: "Table", group: "meta.k8s.io", version: "v1" }));
-        assert_eq!(negotiate(accept, |_| false).unwrap().transform, None);
+        assert_eq!(negotiate(accept, OFFER, |_, _| false).unwrap().transform, None);
     }
 
     #[test]
     fn bodies() {
-        assert_eq!(of_body("application/json; charset=utf-8").unwrap(), Encoding::Json);
-        assert_eq!(of_body("Application/JSON").unwrap(), Encoding::Json);
-        assert_eq!(of_body("").unwrap(), Encoding::Json);
-        assert_eq!(of_body(";charset=utf-8").unwrap_err().code, 415);
-        assert_eq!(of_body("text/plain").unwrap_err().code, 415);
+        let of = |content_type| of_body(content_type, Offer::objects(false));
+        assert_eq!(of(PROTOBUF).unwrap(), Encoding::Protobuf);
+        assert_eq!(of(CBOR).unwrap_err().code, 415);
+        assert_eq!(of("application/json; charset=utf-8").unwrap(), Encoding::Json);
+        assert_eq!(of("Application/JSON").unwrap(), Encoding::Json);
+        assert_eq!(of("").unwrap(), Encoding::Json);
+        assert_eq!(of(";charset=utf-8").unwrap_err().code, 415);
+        assert_eq!(of("text/plain").unwrap_err().code, 415);
     }
 }

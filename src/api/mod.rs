@@ -7,6 +7,7 @@ pub mod deletion;
 pub mod descriptions;
 pub mod discovery;
 pub mod field;
+pub mod form;
 pub mod kinds;
 pub mod limits;
 pub mod media;

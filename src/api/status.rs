@@ -187,9 +187,9 @@ impl Status {
         Status::bare(406, "NotAcceptable", format!("only the following media types are accepted: {offered}"))
     }
 
-    /// 406: watches are not to be had in the encoding asked for.
-    pub fn no_stream() -> Box<Status> {
-        Status::not_acceptable("application/json, application/vnd.kubernetes.protobuf")
+    /// 406: what is asked for cannot be turned into what it shall become.
+    pub fn not_to_be_had(message: String) -> Box<Status> {
+        Status::bare(406, "NotAcceptable", message)
     }
 
     /// 415: the body of this write has an encoding that is not known.

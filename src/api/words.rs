@@ -15,6 +15,10 @@ pub const JSON: &str = "application/json";
 pub const YAML: &str = "application/yaml";
 /// The media type of the Protobuf envelope.
 pub const PROTOBUF: &str = "application/vnd.kubernetes.protobuf";
+/// The media type of CBOR.
+pub const CBOR: &str = "application/cbor";
+/// The media type of a sequence of CBOR items: how watches in CBOR are sent.
+pub const CBOR_SEQUENCE: &str = "application/cbor-seq";
 
 /// The user that a request without credentials is.
 pub const ANONYMOUS: &str = "system:anonymous";
@@ -31,3 +35,5 @@ pub const SYSTEM_NAMESPACES: [&str; 4] = ["default", "kube-system", "kube-public
 pub const NAMESPACES: &str = "namespaces";
 /// The namespaces that cannot be deleted.
 pub const IMMORTAL_NAMESPACES: [&str; 3] = ["default", "kube-system", "kube-public"];
+/// The annotation of the bookmark behind the last object that was there when a watch began.
+pub const INITIAL_EVENTS_END: &str = "k8s.io/initial-events-end";

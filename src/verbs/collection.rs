@@ -28,5 +28,6 @@ pub async fn delete_collection(backend: &Rc<Backend>, call: &Call<'_>) -> Answer
             Err(status) => return Err(status),
         }
     }
-    Ok(Reply::List(Listing::page(backend, call.resource, snapshot.revision, page, filter.is_selective())))
+    let listing = Listing::page(backend, call, snapshot.revision, page, filter.is_selective()).await?;
+    Ok(Reply::List(listing))
 }

@@ -37,7 +37,7 @@ pub async fn store_new(backend: &Backend, call: &Call<'_>, value: &Value, dry_ru
         }
         let draft = backend.draft(call, call.key(name), &value)?;
         match backend.stores.create(&call.stored.store, draft, &call.permit).await {
-            Ok(object) => return Ok(Reply::Object(201, backend.serve(call.resource, &object)?)),
+            Ok(object) => return Ok(Reply::Object(201, backend.show(call, &object)?)),
             Err(StoreError::Exists) if generated && attempts < GENERATED_NAME_ATTEMPTS => {}
             Err(StoreError::Exists) if generated => {
                 return Err(Status::generated_name_taken(call.of(), name));
@@ -77,7 +77,7 @@ fn complete(backend: &Backend, call: &Call<'_>, mut value: Value) -> Result<(Val
 async fn dry(backend: &Backend, call: &Call<'_>, value: Value) -> Result<Reply> {
     let name = meta::name(&value).to_owned();
     match backend.stores.get(&call.stored.store, call.key(&name), &call.permit).await {
-        Err(StoreError::NotFound) => Ok(Reply::Object(201, backend.serve_value(call, value)?)),
+        Err(StoreError::NotFound) => Ok(Reply::Object(201, backend.show_value(call, &value)?)),
         Ok(_) => Err(Status::already_exists(call.of(), &name)),
         Err(error) => Err(Status::from_store(&error, call.of(), &name)),
     }

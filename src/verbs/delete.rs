@@ -35,7 +35,7 @@ pub async fn delete(backend: &Backend, call: &Call<'_>) -> Answered {
 fn reply(backend: &Backend, call: &Call<'_>, outcome: Outcome, options: &DeleteOptions) -> Result<Reply> {
     match outcome {
         Outcome::Gone(object) if kinds::shows_deleted(&call.stored.version.group, &call.resource.kind) => {
-            Ok(Reply::Object(200, backend.serve(call.resource, &object)?))
+            Ok(Reply::Object(200, backend.show(call, &object)?))
         }
         Outcome::Gone(object) => {
             let value = backend.load(call, &object)?;
@@ -43,7 +43,7 @@ fn reply(backend: &Backend, call: &Call<'_>, outcome: Outcome, options: &DeleteO
         }
         Outcome::Marked(object) => {
             let code = if options.orphan_dependents == Some(false) { 202 } else { 200 };
-            Ok(Reply::Object(code, backend.serve(call.resource, &object)?))
+            Ok(Reply::Object(code, backend.show(call, &object)?))
         }
     }
 }

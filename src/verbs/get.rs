@@ -16,5 +16,5 @@ pub async fn get(backend: &Backend, call: &Call<'_>) -> Answered {
             return Err(Status::future_version(wanted, head));
         }
     }
-    Ok(Reply::Object(200, backend.serve(call.resource, &object)?))
+    Ok(Reply::Object(200, backend.show(call, &object)?))
 }

@@ -10,7 +10,11 @@ use pilothouse_actors::snapshot::Snapshot;
 use pilothouse_actors::store::Position;
 
 use crate::api::catalog::resource::Resource;
+use crate::api::codec::{self, cbor, protobuf};
+use crate::api::form::{Form, Shape};
+use crate::api::media::Encoding;
 use crate::api::options::{self, ListOptions, VersionMatch};
+use crate::api::print;
 use crate::api::select;
 use crate::api::status::{Result, Status};
 
@@ -20,13 +24,17 @@ use super::{Answered, Backend, Call, Reply};
 /// How much of a list is encoded at a time: large enough to fill the network, small enough that thousands of lists in
 /// flight hold little.
 const CHUNK_BYTES: usize = 64 << 10;
+/// How many objects are encoded before other requests of the worker get their turn.
+const ITEMS_PER_TURN: usize = 64;
 
 /// A list on its way out.
 pub struct Listing {
     backend: Rc<Backend>,
     resource: Arc<Resource>,
+    form: Form,
     head: Bytes,
     items: std::vec::IntoIter<Arc<Object>>,
+    tail: Bytes,
     state: State,
 }
 
@@ -44,21 +52,29 @@ enum State {
 
 impl Listing {
     /// The list of one page.
-    pub fn page(
+    pub async fn page(
         backend: &Rc<Backend>,
-        resource: &Arc<Resource>,
+        call: &Call<'_>,
         at: Revision,
         page: Page,
         selective: bool,
-    ) -> Listing {
-        let head = head(resource, at, &page, selective);
-        Listing {
+    ) -> Result<Listing> {
+        let list_meta = list_meta(at, &page, selective);
+        let (resource, form) = (call.resource, call.form);
+        let (head, tail) = match form.encoding {
+            Encoding::Json | Encoding::Yaml => json_ends(resource, form, &list_meta),
+            Encoding::Protobuf => protobuf_ends(backend, resource, form, &list_meta, &page.items).await?,
+            Encoding::Cbor => cbor_ends(resource, form, &list_meta, page.items.len())?,
+        };
+        Ok(Listing {
             backend: backend.clone(),
             resource: resource.clone(),
+            form,
             head,
             items: page.items.into_iter(),
+            tail,
             state: State::Head,
-        }
+        })
     }
 
     /// The next piece of the encoded list; `None` after the last.
@@ -73,7 +89,7 @@ impl Listing {
         }
         while chunk.len() < CHUNK_BYTES {
             let Some(object) = self.items.next() else {
-                chunk.put_slice(b"]}\n");
+                chunk.put(self.tail.clone());
                 self.state = State::Done;
                 break;
             };
@@ -92,20 +108,25 @@ impl Listing {
     }
 
     fn put_item(&mut self, object: &Object, chunk: &mut BytesMut) -> Result<()> {
-        if self.state == State::Rest {
+        let (backend, resource) = (&self.backend, &self.resource);
+        let text = matches!(self.form.encoding, Encoding::Json | Encoding::Yaml);
+        if text && self.state == State::Rest {
             chunk.put_u8(b',');
         }
         self.state = State::Rest;
-        chunk.put_u8(b'{');
-        if self.resource.is_storage_version() {
-            chunk.put_slice(object.bytes.get(object.item_at()..).unwrap_or_default());
-            return Ok(());
+        match (self.form.encoding, self.form.shape) {
+            (Encoding::Protobuf, _) => {
+                let message = backend.protobuf_message(resource, self.form, object)?;
+                chunk.put_slice(&protobuf::list_item_header(message.len()));
+                chunk.put(message);
+            }
+            (Encoding::Cbor, _) => {
+                let mut json = BytesMut::new();
+                put_json(backend, resource, self.form.shape, object, &mut json)?;
+                chunk.put_slice(&cbor::item_from_json(&json).map_err(Status::internal)?);
+            }
+            (Encoding::Json | Encoding::Yaml, shape) => put_json(backend, resource, shape, object, chunk)?,
         }
-        // Another version of the same kind begins with the same words, but its apiVersion may be longer or shorter.
-        let bytes = self.backend.serve(&self.resource, object)?;
-        let prefix =
-            format!(r#"{{"kind":"{}","apiVersion":"{}","#, self.resource.kind, self.resource.api_version);
-        chunk.put_slice(bytes.strip_prefix(prefix.as_bytes()).or_else(|| bytes.get(1..)).unwrap_or_default());
         Ok(())
     }
 
@@ -124,6 +145,35 @@ impl Listing {
     }
 }
 
+/// One item of a list in JSON. The items of a list of whole objects say nothing of their kind.
+fn put_json(
+    backend: &Backend,
+    resource: &Resource,
+    shape: Shape,
+    object: &Object,
+    chunk: &mut BytesMut,
+) -> Result<()> {
+    let form = Form { encoding: Encoding::Json, shape };
+    match shape {
+        Shape::Whole if resource.is_storage_version() => {
+            chunk.put_u8(b'{');
+            chunk.put_slice(object.bytes.get(object.item_at()..).unwrap_or_default());
+        }
+        Shape::Whole => {
+            let bytes = backend.present(resource, form, object, false)?;
+            let prefix = format!(r#"{{"kind":"{}","apiVersion":"{}","#, resource.kind, resource.api_version);
+            let fields = bytes.strip_prefix(prefix.as_bytes()).or_else(|| bytes.get(1..));
+            chunk.put_u8(b'{');
+            chunk.put_slice(fields.unwrap_or_default());
+        }
+        Shape::Metadata(_) => chunk.put(backend.present(resource, form, object, false)?),
+        Shape::Table(version, include) => {
+            chunk.put_slice(&backend.table_row(resource, version, include, object)?);
+        }
+    }
+    Ok(())
+}
+
 /// Answers the objects that match.
 pub async fn list(backend: &Rc<Backend>, call: &Call<'_>) -> Answered {
     let options = ListOptions::parse(call.query)?;
@@ -136,7 +186,8 @@ pub async fn list(backend: &Rc<Backend>, call: &Call<'_>) -> Answered {
     let any = options.resource_version == "0" && options.continue_token.is_empty();
     let limit = usize::try_from(options.limit).ok().filter(|limit| *limit > 0 && !any);
     let page = select_page(&snapshot, &filter, after.as_deref(), limit);
-    Ok(Reply::List(Listing::page(backend, call.resource, snapshot.revision, page, filter.is_selective())))
+    let listing = Listing::page(backend, call, snapshot.revision, page, filter.is_selective()).await?;
+    Ok(Reply::List(listing))
 }
 
 /// What a list or a watch of this path with these options wants.
@@ -175,21 +226,70 @@ fn at_version(options: &ListOptions, position: &Position) -> Result<(Snapshot, O
     snapshot.map(|snapshot| (snapshot, None)).ok_or_else(|| Status::list_expired(asked))
 }
 
-/// Everything before the first item.
-fn head(resource: &Resource, revision: Revision, page: &Page, selective: bool) -> Bytes {
-    let mut head = format!(
-        r#"{{"kind":"{}","apiVersion":"{}","metadata":{{"resourceVersion":"{revision}""#,
-        resource.list_kind, resource.api_version,
-    );
+/// The metadata of the list.
+fn list_meta(revision: Revision, page: &Page, selective: bool) -> String {
+    let mut meta = format!(r#"{{"resourceVersion":"{revision}""#);
     if let Some(next) = &page.next {
-        head.push_str(r#","continue":""#);
-        head.push_str(&next.encode());
-        head.push('"');
+        meta.push_str(r#","continue":""#);
+        meta.push_str(&next.encode());
+        meta.push('"');
         // With a selector the rest would have to be searched to be counted.
         if !selective {
-            head.push_str(&format!(r#","remainingItemCount":{}"#, page.remaining));
+            meta.push_str(&format!(r#","remainingItemCount":{}"#, page.remaining));
         }
     }
-    head.push_str(r#"},"items":["#);
-    Bytes::from(head)
+    meta.push('}');
+    meta
+}
+
+/// The kind of the list and the apiVersion it says.
+fn list_kind(resource: &Resource, shape: Shape) -> (&str, &str) {
+    match shape {
+        Shape::Metadata(version) => ("PartialObjectMetadataList", version.api_version()),
+        _ => (&resource.list_kind, &resource.api_version),
+    }
+}
+
+/// What stands before the first item and behind the last, in JSON.
+fn json_ends(resource: &Resource, form: Form, list_meta: &str) -> (Bytes, Bytes) {
+    if let Shape::Table(version, _) = form.shape {
+        let columns = print::columns(resource);
+        let head = print::head(Some(&columns), version.api_version(), list_meta.as_bytes());
+        return (Bytes::from(head), Bytes::from([print::TAIL, b"\n"].concat()));
+    }
+    let (kind, api_version) = list_kind(resource, form.shape);
+    let head = format!(r#"{{"kind":"{kind}","apiVersion":"{api_version}","metadata":{list_meta},"items":["#);
+    (Bytes::from(head), Bytes::from_static(b"]}\n"))
+}
+
+/// The same in Protobuf. The length of all items stands before the first, so each is encoded now; it stays with its
+/// object, and sending it costs nothing more. Others get their turn in between.
+async fn protobuf_ends(
+    backend: &Backend,
+    resource: &Resource,
+    form: Form,
+    list_meta: &str,
+    items: &[Arc<Object>],
+) -> Result<(Bytes, Bytes)> {
+    let mut total = 0;
+    for batch in items.chunks(ITEMS_PER_TURN) {
+        for object in batch {
+            let length = backend.protobuf_message(resource, form, object)?.len();
+            total += protobuf::list_item_header(length).len() + length;
+        }
+        if batch.len() == ITEMS_PER_TURN {
+            tokio::task::yield_now().await;
+        }
+    }
+    let meta = codec::json::read(list_meta.as_bytes()).map_err(|error| Status::internal(error.to_string()))?;
+    let (kind, api_version) = list_kind(resource, form.shape);
+    let (head, tail) = protobuf::list_envelope(api_version, kind, &meta, &backend.registry, total);
+    Ok((Bytes::from(head), Bytes::from(tail)))
+}
+
+/// The same in CBOR.
+fn cbor_ends(resource: &Resource, form: Form, list_meta: &str, items: usize) -> Result<(Bytes, Bytes)> {
+    let (kind, api_version) = list_kind(resource, form.shape);
+    let head = cbor::list_head(api_version, kind, list_meta.as_bytes(), items).map_err(Status::internal)?;
+    Ok((Bytes::from(head), Bytes::new()))
 }

@@ -10,6 +10,7 @@ pub mod list;
 pub mod namespaces;
 pub mod object;
 pub mod paging;
+pub mod present;
 pub mod stores;
 pub mod update;
 pub mod watch;
@@ -29,6 +30,7 @@ use pilothouse_actors::permit::Permit;
 use pilothouse_actors::session::LiveSessions;
 
 use crate::api::catalog::resource::{Resource, Stored};
+use crate::api::form::Form;
 use crate::api::kinds::{self, Kind, Writer};
 use crate::api::media::Encoding;
 use crate::api::query::Query;
@@ -84,6 +86,8 @@ pub struct Call<'a> {
     pub body: Bytes,
     /// The encoding of the body.
     pub encoding: Encoding,
+    /// How the answer shows objects.
+    pub form: Form,
     /// Where warnings go.
     pub warnings: &'a Warnings,
     /// Who asks.
@@ -156,13 +160,13 @@ impl Warnings {
 
 /// What a verb answers.
 pub enum Reply {
-    /// One object as canonical JSON of the version that was asked for.
+    /// One object in the form of the call; for YAML in JSON, of which it is made.
     Object(u16, Bytes),
     /// A collection, encoded while it is sent.
     List(Listing),
     /// A Status that is no error.
     Status(Status),
-    /// A stream of events.
+    /// A stream of events in the form of the call.
     Watch(Feed),
 }
 

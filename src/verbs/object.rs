@@ -3,11 +3,9 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use pilothouse_actors::object::{Draft, Key, Object, Pairs, Variant};
+use pilothouse_actors::object::{Draft, Key, Object, Pairs};
 
-use crate::api::catalog::resource::Resource;
 use crate::api::codec::{self, Decoded};
-use crate::api::convert::convert;
 use crate::api::kinds;
 use crate::api::media::Encoding;
 use crate::api::options::{DeleteOptions, FieldValidation};
@@ -45,6 +43,8 @@ impl Backend {
         let decoded = match call.encoding {
             Encoding::Json => codec::decode_object(&call.body, kind, &self.registry),
             Encoding::Yaml => codec::yaml::decode_object(&call.body, kind, &self.registry),
+            Encoding::Protobuf => codec::protobuf::decode_object(&call.body, kind, &self.registry),
+            Encoding::Cbor => codec::cbor::decode_object(&call.body, kind, &self.registry),
         };
         decoded.map_err(|error| Status::bad_request(error.message))
     }
@@ -59,18 +59,16 @@ impl Backend {
         let options = match call.encoding {
             Encoding::Json => codec::decode_any_version(&call.body, &kind, &self.registry),
             Encoding::Yaml => codec::yaml::decode_object(&call.body, &kind, &self.registry),
+            Encoding::Protobuf => codec::protobuf::decode_any_version(&call.body, &kind, &self.registry),
+            Encoding::Cbor => codec::cbor::decode_any_version(&call.body, &kind, &self.registry),
         };
         let options = options.map_err(|error| Status::bad_request(error.message))?;
         DeleteOptions::parse(call.query, Some(&options.value))
     }
 
-    fn type_of(&self, gv: &GroupVersion, kind: &str) -> Result<TypeId> {
+    pub(super) fn type_of(&self, gv: &GroupVersion, kind: &str) -> Result<TypeId> {
         let found = self.registry.kind(&gv.group, &gv.version, kind);
         found.ok_or_else(|| Status::internal(format!("no schema for {kind} of {gv}")))
-    }
-
-    fn convert(&self, value: Value, from: &GroupVersion, to: &GroupVersion, kind: &str) -> Result<Value> {
-        convert(value, from, to, kind).map_err(|error| Status::internal(error.to_string()))
     }
 
     /// The stored object as a value of the stored version.
@@ -101,29 +99,6 @@ impl Backend {
             labels,
             fields: select::fields_of(&version.group, kind, value),
         })
-    }
-
-    /// The bytes of the object in the version that was asked for: the stored ones, or a conversion made once and shared.
-    pub fn serve(&self, resource: &Resource, object: &Object) -> Result<Bytes> {
-        let Some(stored) = resource.stored.as_ref().filter(|_| !resource.is_storage_version()) else {
-            return Ok(object.bytes.clone());
-        };
-        object.variant(Variant(resource.ordinal), |object| {
-            let value = self.load_as(self.type_of(&stored.version, &resource.kind)?, object)?;
-            let value = self.convert(value, &stored.version, &resource.gv, &resource.kind)?;
-            Ok(Bytes::from(codec::encode(
-                &self.registry,
-                self.type_of(&resource.gv, &resource.kind)?,
-                &value,
-            )))
-        })
-    }
-
-    /// The bytes of an object that was never stored: what a dry run shows.
-    pub fn serve_value(&self, call: &Call<'_>, value: Value) -> Result<Bytes> {
-        let resource = call.resource;
-        let value = self.convert(value, &call.stored.version, &resource.gv, &resource.kind)?;
-        Ok(Bytes::from(codec::encode(&self.registry, self.type_of(&resource.gv, &resource.kind)?, &value)))
     }
 
     /// Reads the object the call is about.

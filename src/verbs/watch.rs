@@ -1,5 +1,6 @@
 //! watch: a session on the connection's own thread that follows the history of a type.
 
+use std::cell::Cell;
 use std::ops::Bound;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -13,11 +14,15 @@ use pilothouse_actors::snapshot::Snapshot;
 use pilothouse_actors::telling::Told;
 
 use crate::api::catalog::resource::Resource;
+use crate::api::codec::{cbor, encode_document, protobuf};
+use crate::api::form::{Form, Shape};
+use crate::api::media::Encoding;
 use crate::api::options::{self, ListOptions};
 use crate::api::status::Status;
 use crate::ids;
 
 use super::list::filter;
+use super::present::variant;
 use super::{Answered, Backend, Call, Reply, Watching};
 
 /// Answers a stream of the changes that match.
@@ -44,7 +49,12 @@ pub async fn watch(backend: &Rc<Backend>, watching: &Watching, call: &Call<'_>) 
         initial,
         cursor,
         filter,
-        frames: Rc::new(JsonFrames { backend: backend.clone(), resource: call.resource.clone() }),
+        frames: Rc::new(EventFrames {
+            backend: backend.clone(),
+            resource: call.resource.clone(),
+            form: call.form,
+            columns: Cell::new(true),
+        }),
         broadcaster: watching.broadcaster.clone(),
         deadline: Some(lifetime(&options, watching.min_request_timeout)),
         bookmarks: options.allow_watch_bookmarks,
@@ -82,13 +92,33 @@ fn lifetime(options: &ListOptions, minimum: Duration) -> Duration {
     }
 }
 
-/// Events as JSON documents, one a line.
-struct JsonFrames {
+/// Events in the form that a client asked for.
+struct EventFrames {
     backend: Rc<Backend>,
     resource: Arc<Resource>,
+    form: Form,
+    /// The columns of a table are described once, with its first row.
+    columns: Cell<bool>,
 }
 
-fn wrap(kind: &str, object: &[u8]) -> Bytes {
+impl EventFrames {
+    /// One event around an object that is encoded already.
+    fn wrap(&self, kind: &str, object: &[u8]) -> Bytes {
+        match self.form.encoding {
+            Encoding::Json | Encoding::Yaml => json_line(kind, object),
+            Encoding::Protobuf => Bytes::from(protobuf::watch_frame(kind, object)),
+            Encoding::Cbor => Bytes::from(cbor::watch_event(kind, object)),
+        }
+    }
+
+    fn error(&self, status: &Status) -> Bytes {
+        let object = encode_document(&self.backend.registry, self.form.encoding, &status.to_json());
+        self.wrap("ERROR", &object.unwrap_or_else(|_| status.to_json()))
+    }
+}
+
+/// An event as a JSON document on a line of its own.
+fn json_line(kind: &str, object: &[u8]) -> Bytes {
     let mut frame = BytesMut::with_capacity(object.len() + kind.len() + 24);
     frame.put_slice(br#"{"type":""#);
     frame.put_slice(kind.as_bytes());
@@ -98,9 +128,10 @@ fn wrap(kind: &str, object: &[u8]) -> Bytes {
     frame.freeze()
 }
 
-impl Frames for JsonFrames {
+impl Frames for EventFrames {
     fn variant(&self) -> Variant {
-        Variant(self.resource.ordinal)
+        let described = matches!(self.form.shape, Shape::Table(..)) && self.columns.get();
+        Variant(2 * variant(&self.resource, self.form).0 + u32::from(described))
     }
 
     fn frame(&self, told: Told, object: &Object) -> Bytes {
@@ -109,23 +140,24 @@ impl Frames for JsonFrames {
             Told::Modified => "MODIFIED",
             Told::Deleted => "DELETED",
         };
-        match self.backend.serve(&self.resource, object) {
-            Ok(bytes) => wrap(kind, &bytes),
-            Err(status) => wrap("ERROR", &status.to_json()),
+        match self.backend.present(&self.resource, self.form, object, self.columns.get()) {
+            Ok(bytes) => self.wrap(kind, &bytes),
+            Err(status) => self.error(&status),
         }
     }
 
+    fn sent(&self) {
+        self.columns.set(false);
+    }
+
     fn bookmark(&self, at: Revision, initial_end: bool) -> Bytes {
-        let annotation =
-            if initial_end { r#","annotations":{"k8s.io/initial-events-end":"true"}"# } else { "" };
-        let object = format!(
-            r#"{{"kind":"{}","apiVersion":"{}","metadata":{{"resourceVersion":"{at}","creationTimestamp":null{annotation}}}}}"#,
-            self.resource.kind, self.resource.api_version,
-        );
-        wrap("BOOKMARK", object.as_bytes())
+        match self.backend.bookmark(&self.resource, self.form, at, initial_end, self.columns.get()) {
+            Ok(object) => self.wrap("BOOKMARK", &object),
+            Err(status) => self.error(&status),
+        }
     }
 
     fn expired(&self, floor: Revision) -> Bytes {
-        wrap("ERROR", &Status::watch_expired(floor.0).to_json())
+        self.error(&Status::watch_expired(floor.0))
     }
 }

@@ -9,6 +9,7 @@ mod yaml_write;
 
 use std::fmt::Write as _;
 
+use super::media::Encoding;
 use super::schema::decode::{self, Refused};
 use super::schema::{GroupVersionKind, Registry, TypeId};
 use super::value::Value;
@@ -85,6 +86,28 @@ pub fn strict_refusal(expected: &GroupVersionKind, strict: &[String]) -> DecodeE
     DecodeError::new(format!(
         "{kind} in version \"{version}\" cannot be handled as a {kind}: strict decoding error: {list}"
     ))
+}
+
+/// Writes a document that is there as JSON in another encoding. In Protobuf only kinds of the API can be written.
+pub fn encode_document(registry: &Registry, encoding: Encoding, json: &[u8]) -> Result<Vec<u8>, DecodeError> {
+    let broken = |error: String| DecodeError::new(error);
+    match encoding {
+        Encoding::Json => Ok(json.to_vec()),
+        Encoding::Yaml => {
+            let value = json::read(json).map_err(|error| broken(error.to_string()))?;
+            Ok(yaml::to_yaml(&value))
+        }
+        Encoding::Protobuf => {
+            let found = decode::decode(registry, registry.type_meta(), json);
+            let found = found.map_err(|_| broken("the document has no kind".to_owned()))?.value;
+            let (group, version) = found.str("apiVersion").split_once('/').unwrap_or(("", found.str("apiVersion")));
+            let kind = GroupVersionKind::new(group, version, found.str("kind"));
+            let value = decode_object(json, &kind, registry)?.value;
+            let ty = registry.lookup(&kind).ok_or_else(|| broken(format!("no kind {kind}")))?;
+            Ok(protobuf::encode_object(registry, ty, &value))
+        }
+        Encoding::Cbor => cbor::from_json(json).map_err(broken),
+    }
 }
 
 /// Reads the canonical bytes of a stored object. Damage shows as `None`.

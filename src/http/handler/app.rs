@@ -14,6 +14,7 @@ use pilothouse_actors::permit::Permit;
 
 use crate::api::catalog::Catalog;
 use crate::api::catalog::resource::Resource;
+use crate::api::form::{self, Extent, Form};
 use crate::api::media::{self, Agreed};
 use crate::api::path::{Request, ResourcePath, Target};
 use crate::api::query::{self, Query};
@@ -36,7 +37,7 @@ async fn handle(request: HttpRequest, payload: Payload) -> HttpResponse {
     let Some(worker) = request.app_data::<Rc<Worker>>().cloned() else {
         return HttpResponse::InternalServerError().finish();
     };
-    let context = Context::of(&request);
+    let context = Context::of(&request, &worker);
     match serve(&worker, &request, payload, &context).await {
         Ok(response) => context.finish(response),
         Err(status) => context.finish(render::error(&context, &status)),
@@ -66,11 +67,13 @@ async fn serve(
             resource.deprecation().into_iter().for_each(|warning| context.warnings.add(warning));
             let verb = allowed_verb(&resource, found, parsed.verb, request.method())?;
             let agreed = agree(context, verb)?;
-            let (encoding, body) = body::read(request, payload, verb).await?;
+            let form = form(worker, &agreed, verb, &resource, &query)?;
+            let (encoding, body) = body::read(request, payload, verb, context.offer).await?;
             let warnings = &context.warnings;
-            let part = Part { found, query: &query, body, encoding, warnings, identity: &identity, permit };
+            let part =
+                Part { found, query: &query, body, encoding, form, warnings, identity: &identity, permit };
             let answer = dispatch(worker, verb, &resource, part).await?;
-            render::answer(context, agreed, answer)
+            render::answer(context, agreed, answer).await
         }
     }
 }
@@ -117,12 +120,34 @@ fn allowed_verb(resource: &Resource, found: &ResourcePath<'_>, verb: Verb, metho
     Ok(verb)
 }
 
+/// How the answer is encoded and what it is turned into.
 fn agree(context: &Context, verb: Verb) -> Result<Agreed<'_>> {
-    let agreed = media::negotiate(&context.accept, |_| false)?;
-    if verb == Verb::Watch && !agreed.encoding.streams() {
-        return Err(Status::no_stream());
+    let offer = match verb {
+        Verb::List | Verb::Watch => context.offer.watchable(),
+        _ => context.offer,
+    };
+    let agreed = media::negotiate(&context.accept, offer, Form::allows)?;
+    if verb == Verb::Watch && agreed.encoding.stream_type().is_none() {
+        return Err(media::no_stream(offer));
     }
     Ok(agreed)
+}
+
+/// The form in which the answer shows objects.
+fn form(
+    worker: &Worker,
+    agreed: &Agreed<'_>,
+    verb: Verb,
+    resource: &Resource,
+    query: &Query<'_>,
+) -> Result<Form> {
+    let extent = match verb {
+        Verb::List | Verb::DeleteCollection => Extent::List,
+        Verb::Watch => Extent::Events,
+        _ => Extent::One,
+    };
+    let name = || format!("{}.{}", worker.backend.registry.family(&resource.gv.group), resource.kind);
+    Form::agreed(agreed, extent, query.get(form::INCLUDE_OBJECT).unwrap_or_default(), name)
 }
 
 /// What a call is made of, before it is known where its objects are.
@@ -131,6 +156,7 @@ struct Part<'a> {
     query: &'a Query<'a>,
     body: bytes::Bytes,
     encoding: media::Encoding,
+    form: Form,
     warnings: &'a Warnings,
     identity: &'a Identity,
     permit: Permit,
@@ -151,6 +177,7 @@ async fn dispatch(worker: &Rc<Worker>, verb: Verb, resource: &Arc<Resource>, par
         query: part.query,
         body: part.body,
         encoding: part.encoding,
+        form: part.form,
         warnings: part.warnings,
         user: part.identity,
         permit: part.permit,

@@ -9,7 +9,7 @@ use actix_web::web::Payload;
 use bytes::{Bytes, BytesMut};
 use futures::StreamExt as _;
 
-use crate::api::media::{self, Encoding};
+use crate::api::media::{self, Encoding, Offer};
 use crate::api::status::{Result, Status};
 use crate::api::verb::Verb;
 use crate::limits::REQUEST_BODY_BYTES;
@@ -17,14 +17,19 @@ use crate::limits::REQUEST_BODY_BYTES;
 use super::render::text;
 
 /// Reads the body of a request with this verb and says how it is encoded.
-pub async fn read(request: &HttpRequest, payload: Payload, verb: Verb) -> Result<(Encoding, Bytes)> {
+pub async fn read(
+    request: &HttpRequest,
+    payload: Payload,
+    verb: Verb,
+    offer: Offer,
+) -> Result<(Encoding, Bytes)> {
     let content_type = text(request.headers(), header::CONTENT_TYPE);
     match verb {
-        Verb::Create | Verb::Update => Ok((media::of_body(content_type)?, whole(request, payload).await?)),
+        Verb::Create | Verb::Update => Ok((media::of_body(content_type, offer)?, whole(request, payload).await?)),
         Verb::Delete | Verb::DeleteCollection => {
             let body = whole(request, payload).await?;
             // Without a body nobody asks what its encoding would be.
-            let encoding = if body.is_empty() { Encoding::Json } else { media::of_body(content_type)? };
+            let encoding = if body.is_empty() { Encoding::Json } else { media::of_body(content_type, offer)? };
             Ok((encoding, body))
         }
         Verb::Patch => {

@@ -4,7 +4,7 @@ use actix_web::http::header::{self, HeaderValue};
 use actix_web::{HttpRequest, HttpResponse};
 
 use crate::api::discovery::{Document, version_document};
-use crate::api::media::{self, Encoding};
+use crate::api::media::{self, Encoding, Offer};
 use crate::api::status::{Result, Status};
 use crate::api::words::DISCOVERY_GROUP;
 
@@ -18,12 +18,8 @@ const AGGREGATED: &str = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGrou
 pub fn answer(worker: &Worker, request: &HttpRequest, path: &str, context: &Context) -> Result<HttpResponse> {
     let served = worker.served();
     if matches!(path, "/version" | "/version/") {
-        return render::object(
-            context,
-            media::negotiate(&context.accept, |_| false)?,
-            200,
-            &version_document(),
-        );
+        let agreed = media::negotiate(&context.accept, Offer::JSON_ONLY, |_, _| false)?;
+        return render::document(context, agreed, 200, &version_document());
     }
     let Some(document) = served.documents.at(path) else {
         // Below a known group a missing document is a missing resource; elsewhere it is just no page.
@@ -37,7 +33,7 @@ pub fn answer(worker: &Worker, request: &HttpRequest, path: &str, context: &Cont
         };
     };
     let aggregated = served.documents.aggregated_at(path);
-    let agreed = media::negotiate(&context.accept, |asked| {
+    let agreed = media::negotiate(&context.accept, context.offer, |_, asked| {
         aggregated.is_some()
             && asked.group == DISCOVERY_GROUP
             && asked.version == "v2"
@@ -47,7 +43,7 @@ pub fn answer(worker: &Worker, request: &HttpRequest, path: &str, context: &Cont
         Some(aggregated) if agreed.transform.is_some() && agreed.encoding == Encoding::Json => {
             Ok(tagged(request, aggregated, context))
         }
-        _ => render::object(context, agreed, 200, &document.json),
+        _ => render::document(context, agreed, 200, &document.json),
     }
 }
 
@@ -58,7 +54,7 @@ fn tagged(request: &HttpRequest, document: &Document, context: &Context) -> Http
     let mut response = if known {
         HttpResponse::NotModified().finish()
     } else {
-        HttpResponse::Ok().content_type(AGGREGATED).body(render::json_text(context, false, &document.json))
+        HttpResponse::Ok().content_type(AGGREGATED).body(render::json_text(context.is_pretty(), &document.json))
     };
     let headers = response.headers_mut();
     if let Ok(tag) = HeaderValue::try_from(tag) {

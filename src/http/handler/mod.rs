@@ -4,6 +4,7 @@ pub mod app;
 mod body;
 mod documents;
 mod guards;
+mod gzip;
 pub mod health;
 mod render;
 pub mod worker;

@@ -2,26 +2,33 @@
 
 use std::convert::Infallible;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context as TaskContext, Poll};
 
 use actix_web::body::{BodySize, MessageBody};
 use actix_web::http::StatusCode;
 use actix_web::http::header::{self, HeaderMap, HeaderName, HeaderValue};
-use actix_web::{HttpRequest, HttpResponse};
-use bytes::Bytes;
+use actix_web::{HttpRequest, HttpResponse, web};
+use bytes::{Bytes, BytesMut};
 use futures::StreamExt as _;
 
 use crate::api::codec;
-use crate::api::media::{self, Agreed, Encoding};
+use crate::api::media::{self, Agreed, Encoding, Offer};
 use crate::api::query::Query;
+use crate::api::schema::Registry;
 use crate::api::status::{Result, Status};
 use crate::ids;
 use crate::verbs::list::Listing;
 use crate::verbs::{Reply, Warnings};
 
+use super::gzip::{self, Gzip};
+use super::worker::Worker;
+
 const AUDIT_ID: HeaderName = HeaderName::from_static("audit-id");
 /// Longer ids of clients are not repeated.
 const LONGEST_AUDIT_ID: usize = 128;
+/// What is larger than this is not laid out for people on a thread that serves others too.
+const LAID_OUT_ASIDE: usize = 64 << 10;
 const PLAIN_TEXT: &str = "text/plain; charset=utf-8";
 
 /// What an answer needs to know of its request.
@@ -30,13 +37,17 @@ pub struct Context {
     pub accept: String,
     /// What the client should know besides the answer.
     pub warnings: Warnings,
+    /// What objects can be encoded in.
+    pub offer: Offer,
+    registry: Arc<Registry>,
     audit_id: HeaderValue,
     pretty: bool,
+    gzip: bool,
 }
 
 impl Context {
     /// Reads what answers depend on.
-    pub fn of(request: &HttpRequest) -> Context {
+    pub fn of(request: &HttpRequest, worker: &Worker) -> Context {
         let headers = request.headers();
         let given = headers.get(AUDIT_ID).filter(|id| !id.is_empty() && id.len() <= LONGEST_AUDIT_ID);
         let audit_id = match given {
@@ -46,9 +57,17 @@ impl Context {
         Context {
             accept: text(headers, header::ACCEPT).to_owned(),
             warnings: Warnings::default(),
+            offer: Offer::objects(worker.shared.encoding.cbor),
+            registry: worker.backend.registry.clone(),
             audit_id,
             pretty: wants_pretty(request),
+            gzip: worker.shared.encoding.gzip && gzip::is_accepted(text(headers, header::ACCEPT_ENCODING)),
         }
+    }
+
+    /// Whether a person will read the answer.
+    pub fn is_pretty(&self) -> bool {
+        self.pretty
     }
 
     /// Adds the headers that every answer has.
@@ -84,14 +103,15 @@ fn wants_pretty(request: &HttpRequest) -> bool {
 }
 
 /// The answer of a verb.
-pub fn answer(context: &Context, agreed: Agreed<'_>, reply: Reply) -> Result<HttpResponse> {
+pub async fn answer(context: &Context, agreed: Agreed<'_>, reply: Reply) -> Result<HttpResponse> {
     match reply {
-        Reply::Object(code, json) => object(context, agreed, code, &json),
-        Reply::Status(status) => object(context, agreed, status.code, &status.to_json()),
-        Reply::List(listing) => list(context, agreed, listing),
+        Reply::Object(code, bytes) => shown(context, agreed, code, bytes).await,
+        Reply::Status(status) => document(context, agreed, status.code, &status.to_json()),
+        Reply::List(listing) => list(context, agreed, listing).await,
         Reply::Watch(feed) => {
+            let media = agreed.encoding.stream_type().ok_or_else(|| media::no_stream(context.offer))?;
             let body = feed.map(Ok::<_, Infallible>);
-            Ok(HttpResponse::Ok().content_type(agreed.encoding.media_type()).streaming(body))
+            Ok(HttpResponse::Ok().content_type(media).streaming(body))
         }
     }
 }
@@ -111,24 +131,43 @@ fn warning_header(text: &str) -> String {
     header
 }
 
-/// One object or document that is there as JSON.
-pub fn object(context: &Context, agreed: Agreed<'_>, code: u16, json: &[u8]) -> Result<HttpResponse> {
+/// An object in the form that was agreed upon; for YAML in JSON, of which it is made.
+async fn shown(context: &Context, agreed: Agreed<'_>, code: u16, bytes: Bytes) -> Result<HttpResponse> {
     let body = match agreed.encoding {
-        Encoding::Json => json_text(context, agreed.pretty, json),
-        Encoding::Yaml => {
-            let value = codec::json::read(json).map_err(|error| Status::internal(error.to_string()))?;
-            codec::yaml::to_yaml(&value)
-        }
+        Encoding::Json | Encoding::Yaml => text_of(context, agreed, bytes).await?,
+        Encoding::Protobuf | Encoding::Cbor => bytes,
     };
+    if !context.gzip || body.len() <= gzip::THRESHOLD {
+        return Ok(sized(agreed, code, body));
+    }
+    let packed = web::block(move || gzip::pack(&body)).await;
+    let packed = packed.map_err(|error| Status::internal(error.to_string()))?;
+    let mut builder = HttpResponse::build(StatusCode::from_u16(code).unwrap_or(StatusCode::OK));
+    builder.insert_header((header::CONTENT_TYPE, agreed.encoding.media_type()));
+    gzip::mark(&mut builder);
+    Ok(builder.body(packed))
+}
+
+/// A document that is there as JSON: small, and in any encoding.
+pub fn document(context: &Context, agreed: Agreed<'_>, code: u16, json: &[u8]) -> Result<HttpResponse> {
+    let body = match agreed.encoding {
+        Encoding::Json => json_text(context.pretty || agreed.pretty, json),
+        encoding => codec::encode_document(&context.registry, encoding, json)
+            .map_err(|error| Status::internal(error.to_string()))?,
+    };
+    Ok(sized(agreed, code, Bytes::from(body)))
+}
+
+fn sized(agreed: Agreed<'_>, code: u16, body: Bytes) -> HttpResponse {
     let code = StatusCode::from_u16(code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-    Ok(HttpResponse::build(code)
+    HttpResponse::build(code)
         .insert_header((header::CONTENT_TYPE, agreed.encoding.media_type()))
-        .body(body))
+        .body(body)
 }
 
 /// JSON as it is sent: with a line break at its end, and laid out for people who look at it.
-pub fn json_text(context: &Context, pretty: bool, json: &[u8]) -> Vec<u8> {
-    let mut text = if context.pretty || pretty {
+pub fn json_text(pretty: bool, json: &[u8]) -> Vec<u8> {
+    let mut text = if pretty {
         codec::pretty(json)
     } else {
         let mut text = Vec::with_capacity(json.len() + 1);
@@ -139,25 +178,67 @@ pub fn json_text(context: &Context, pretty: bool, json: &[u8]) -> Vec<u8> {
     text
 }
 
-fn list(context: &Context, agreed: Agreed<'_>, mut listing: Listing) -> Result<HttpResponse> {
-    if agreed.encoding != Encoding::Json || context.pretty || agreed.pretty {
+/// JSON or YAML of an object or list that is there as JSON. What is large is laid out on another thread, so that the
+/// requests of this one go on meanwhile.
+async fn text_of(context: &Context, agreed: Agreed<'_>, json: Bytes) -> Result<Bytes> {
+    let (encoding, pretty) = (agreed.encoding, context.pretty || agreed.pretty);
+    let broken = |error: &dyn std::fmt::Display| Status::internal(error.to_string());
+    if encoding == Encoding::Json && !pretty {
+        return Ok(Bytes::from(json_text(false, &json)));
+    }
+    let (registry, large) = (context.registry.clone(), json.len() > LAID_OUT_ASIDE);
+    let make = move || match encoding {
+        Encoding::Json => Ok(json_text(true, &json)),
+        _ => codec::encode_document(&registry, encoding, &json),
+    };
+    let text = if large { web::block(make).await.map_err(|error| broken(&error))? } else { make() };
+    text.map(Bytes::from).map_err(|error| broken(&error))
+}
+
+async fn list(context: &Context, agreed: Agreed<'_>, mut listing: Listing) -> Result<HttpResponse> {
+    let laid_out = context.pretty || agreed.pretty;
+    if agreed.encoding == Encoding::Yaml || agreed.encoding == Encoding::Json && laid_out {
         let whole = listing.collect()?;
-        return object(context, agreed, 200, whole.trim_ascii_end());
+        return shown(context, agreed, 200, whole.slice(..whole.trim_ascii_end().len())).await;
+    }
+    let mut first = listing.next_chunk().transpose()?.unwrap_or_default();
+    // Whether a list is worth compressing shows only when enough of it is there.
+    if context.gzip {
+        let mut begun = BytesMut::from(first);
+        while begun.len() <= gzip::THRESHOLD
+            && let Some(chunk) = listing.next_chunk()
+        {
+            begun.extend_from_slice(&chunk?);
+        }
+        first = begun.freeze();
+    }
+    let long = context.gzip && first.len() > gzip::THRESHOLD;
+    // Most lists are small: they go out whole, with their length.
+    if listing.is_done() && !long {
+        return Ok(sized(agreed, 200, first));
     }
     let mut builder = HttpResponse::Ok();
     builder.insert_header((header::CONTENT_TYPE, agreed.encoding.media_type()));
-    let first = listing.next_chunk().transpose()?.unwrap_or_default();
-    // Most lists are small: they go out whole, with their length.
-    if listing.is_done() {
-        return Ok(builder.body(first));
+    let body = ListBody { first: Some(first), listing };
+    if !long {
+        return Ok(builder.body(body));
     }
-    Ok(builder.body(ListBody { first: Some(first), listing }))
+    gzip::mark(&mut builder);
+    Ok(builder.body(Gzip::new(body)))
 }
 
 /// A list that is encoded while the client reads it.
 struct ListBody {
     first: Option<Bytes>,
     listing: Listing,
+}
+
+impl Iterator for ListBody {
+    type Item = Result<Bytes>;
+
+    fn next(&mut self) -> Option<Result<Bytes>> {
+        self.first.take().map(Ok).or_else(|| self.listing.next_chunk())
+    }
 }
 
 impl MessageBody for ListBody {
@@ -171,19 +252,15 @@ impl MessageBody for ListBody {
         mut self: Pin<&mut Self>,
         _: &mut TaskContext<'_>,
     ) -> Poll<Option<std::result::Result<Bytes, Self::Error>>> {
-        if let Some(first) = self.first.take() {
-            return Poll::Ready(Some(Ok(first)));
-        }
-        Poll::Ready(self.listing.next_chunk().map(|chunk| chunk.map_err(|status| -> Self::Error { status })))
+        Poll::Ready(self.next().map(|chunk| chunk.map_err(|status| -> Self::Error { status })))
     }
 }
 
 /// An error in the encoding that the client reads, or JSON if it reads none of ours.
 pub fn error(context: &Context, status: &Status) -> HttpResponse {
-    let fallback = Agreed { encoding: Encoding::Json, transform: None, pretty: false };
-    let agreed = media::negotiate(&context.accept, |_| false).unwrap_or(fallback);
+    let agreed = media::negotiate(&context.accept, context.offer, |_, _| false).unwrap_or(Agreed::DEFAULT);
     let json = status.to_json();
-    let mut response = object(context, agreed, status.code, &json)
+    let mut response = document(context, agreed, status.code, &json)
         .unwrap_or_else(|_| HttpResponse::InternalServerError().body(json.clone()));
     let headers = response.headers_mut();
     if let Some(seconds) = status.retry_after() {

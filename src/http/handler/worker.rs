@@ -37,6 +37,17 @@ pub struct Shared {
     pub places: Places,
     /// What the health endpoints look at.
     pub health: Health,
+    /// What the gates say of encodings.
+    pub encoding: Encodings,
+}
+
+/// What the gates say of encodings.
+#[derive(Clone, Copy, Debug)]
+pub struct Encodings {
+    /// Whether CBOR is spoken.
+    pub cbor: bool,
+    /// Whether large answers are compressed.
+    pub gzip: bool,
 }
 
 /// The catalog and the documents that describe it: always of one version.

@@ -1,0 +1,123 @@
+//! What one object costs on its way in and out, without a server around it.
+//!
+//! `cargo bench --bench objects` measures time with criterion. `cargo bench --bench objects -- instructions` counts
+//! instructions with valgrind instead, which a busy machine does not change. docs/numbers.md keeps what it printed.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::print_stdout,
+    clippy::disallowed_methods
+)]
+
+use std::hint::black_box;
+use std::process::Command;
+
+use criterion::Criterion;
+use pilothouse::api::codec::{self, protobuf};
+use pilothouse::api::kinds::{self, Kind, Occasion, Writer};
+use pilothouse::api::schema::{GroupVersionKind, Registry, TypeId, default};
+use pilothouse::api::value::Value;
+
+/// A Pod as a controller writes it: about 2 KiB of JSON.
+const POD: &str = include_str!("support/pod.json");
+
+/// The pod and what its way through the server needs.
+struct Bench {
+    registry: Registry,
+    kind: GroupVersionKind,
+    ty: TypeId,
+    writer: Writer,
+    decoded: Value,
+    stored: Vec<u8>,
+    protobuf: Vec<u8>,
+}
+
+impl Bench {
+    fn new() -> Bench {
+        let registry = Registry::builtin().unwrap();
+        let kind = GroupVersionKind::new("", "v1", "Pod");
+        let ty = registry.lookup(&kind).unwrap();
+        let mut decoded = codec::decode_object(POD.as_bytes(), &kind, &registry).unwrap().value;
+        (kinds::rules("", "Pod").default)(&mut decoded);
+        default::apply(&registry, ty, &mut decoded);
+        let stored = codec::encode(&registry, ty, &decoded);
+        let protobuf = protobuf::encode_object(&registry, ty, &decoded);
+        Bench { registry, kind, ty, writer: Writer::default(), decoded, stored, protobuf }
+    }
+
+    fn decode(&self) -> Value {
+        codec::decode_object(black_box(POD.as_bytes()), &self.kind, &self.registry).unwrap().value
+    }
+
+    /// What a create does with a body before it is stored.
+    fn accept(&self) -> Value {
+        let mut value = self.decode();
+        let rules = kinds::rules("", "Pod");
+        (rules.default)(&mut value);
+        default::apply(&self.registry, self.ty, &mut value);
+        let kind = Kind { rules, namespaced: true, has_status: true };
+        let occasion = Occasion { now: "2024-01-01T00:00:00Z", user: &self.writer };
+        kinds::before_create(kind, &mut value, &occasion).unwrap();
+        value
+    }
+
+    fn once(&self, name: &str) -> usize {
+        match name {
+            "decode" => self.decode().fields().map_or(0, |fields| fields.len()),
+            "decode+default+validate" => self.accept().fields().map_or(0, |fields| fields.len()),
+            "encode" => codec::encode(&self.registry, self.ty, black_box(&self.decoded)).len(),
+            "read stored" => codec::decode_stored(black_box(&self.stored), self.ty, &self.registry)
+                .and_then(|value| value.fields().map(|fields| fields.len()))
+                .unwrap_or(0),
+            "decode protobuf" => {
+                let decoded = protobuf::decode_object(black_box(&self.protobuf), &self.kind, &self.registry);
+                decoded.unwrap().value.fields().map_or(0, |fields| fields.len())
+            }
+            "encode protobuf" => protobuf::message(&self.registry, self.ty, black_box(&self.decoded)).len(),
+            _ => panic!("nothing is called {name}"),
+        }
+    }
+}
+
+const ALL: [&str; 6] =
+    ["decode", "decode+default+validate", "encode", "read stored", "decode protobuf", "encode protobuf"];
+
+fn main() {
+    let words: Vec<String> = std::env::args().skip(1).filter(|word| !word.starts_with('-')).collect();
+    match words.iter().map(String::as_str).collect::<Vec<_>>().as_slice() {
+        ["repeat", name, times] => {
+            let bench = Bench::new();
+            let total: usize = (0..times.parse::<usize>().unwrap()).map(|_| bench.once(name)).sum();
+            black_box(total);
+        }
+        ["instructions"] => instructions(),
+        _ => {
+            let bench = Bench::new();
+            let mut criterion = Criterion::default().configure_from_args();
+            for name in ALL {
+                criterion.bench_function(&format!("pod, {name}"), |runs| runs.iter(|| bench.once(name)));
+            }
+            criterion.final_summary();
+        }
+    }
+}
+
+/// Counts what a thousand more repetitions take, so that the start does not count.
+fn instructions() {
+    for name in ALL {
+        let counted = |times: usize| -> u64 {
+            let output = Command::new("valgrind")
+                .args(["--tool=callgrind", "--callgrind-out-file=/dev/null"])
+                .arg(std::env::current_exe().unwrap())
+                .args(["repeat", name, &times.to_string()])
+                .output()
+                .expect("valgrind is installed");
+            let text = String::from_utf8_lossy(&output.stderr).into_owned();
+            let line = text.lines().find_map(|line| line.split_once("Collected :")).expect("a count");
+            line.1.trim().parse().unwrap()
+        };
+        println!("pod, {name}: {} instructions", (counted(1_100) - counted(100)) / 1_000);
+    }
+}

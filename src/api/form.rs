@@ -1,0 +1,225 @@
+//! How a client sees objects: in which encoding, and turned into what.
+
+use super::field::{FieldError, Path};
+use super::media::{Agreed, Encoding, Transform};
+use super::status::{Result, Status};
+use super::words::META_GROUP;
+
+/// How objects are written for one client.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Form {
+    /// The encoding.
+    pub encoding: Encoding,
+    /// What they are turned into.
+    pub shape: Shape,
+}
+
+/// What a request is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Extent {
+    /// One object.
+    One,
+    /// A collection of them.
+    List,
+    /// What happens to them.
+    Events,
+}
+
+/// What an object is turned into before it is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Shape {
+    /// Nothing: the object itself.
+    Whole,
+    /// Its metadata alone.
+    Metadata(MetaVersion),
+    /// A row of a table.
+    Table(MetaVersion, Include),
+}
+
+/// A version of the group that tables and partial objects belong to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MetaVersion {
+    /// `meta.k8s.io/v1`
+    V1,
+    /// `meta.k8s.io/v1beta1`
+    V1beta1,
+}
+
+impl MetaVersion {
+    fn named(version: &str) -> Option<MetaVersion> {
+        match version {
+            "v1" => Some(MetaVersion::V1),
+            "v1beta1" => Some(MetaVersion::V1beta1),
+            _ => None,
+        }
+    }
+
+    /// The version alone.
+    pub fn version(self) -> &'static str {
+        match self {
+            MetaVersion::V1 => "v1",
+            MetaVersion::V1beta1 => "v1beta1",
+        }
+    }
+
+    /// What stands in the apiVersion field.
+    pub fn api_version(self) -> &'static str {
+        match self {
+            MetaVersion::V1 => "meta.k8s.io/v1",
+            MetaVersion::V1beta1 => "meta.k8s.io/v1beta1",
+        }
+    }
+}
+
+/// What a row of a table carries besides its cells.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Include {
+    /// The metadata of the object.
+    Metadata,
+    /// Nothing.
+    None,
+    /// The whole object.
+    Object,
+}
+
+/// The parameter that says what rows carry.
+pub const INCLUDE_OBJECT: &str = "includeObject";
+
+impl Form {
+    /// Objects as they are, in JSON.
+    pub const PLAIN: Form = Form { encoding: Encoding::Json, shape: Shape::Whole };
+
+    /// Whether objects can be turned into what a client asks for, in this encoding.
+    pub fn allows(encoding: Encoding, asked: Transform<'_>) -> bool {
+        let known = asked.group == META_GROUP && MetaVersion::named(asked.version).is_some();
+        known
+            && match asked.kind {
+                // Tables have no Protobuf message.
+                "Table" => matches!(encoding, Encoding::Json | Encoding::Yaml),
+                "PartialObjectMetadata" | "PartialObjectMetadataList" => true,
+                _ => false,
+            }
+    }
+
+    /// The form that was agreed upon for what the request is about. `include` is the parameter of the query that says
+    /// what rows carry, `name` how refusals name the kind, such as `core.Pod`.
+    pub fn agreed(
+        agreed: &Agreed<'_>,
+        extent: Extent,
+        include: &str,
+        name: impl Fn() -> String,
+    ) -> Result<Form> {
+        let encoding = agreed.encoding;
+        let Some(asked) = agreed.transform else { return Ok(Form { encoding, shape: Shape::Whole }) };
+        let version = MetaVersion::named(asked.version).unwrap_or(MetaVersion::V1);
+        let shape = match (asked.kind, extent) {
+            ("Table", _) => Shape::Table(version, Include::parse(include)?),
+            ("PartialObjectMetadata", Extent::List) => {
+                let name = name();
+                return Err(Status::not_to_be_had(format!(
+                    "you requested PartialObjectMetadata, but the requested object is a list (*{name}List)"
+                )));
+            }
+            ("PartialObjectMetadataList", Extent::One) => {
+                let name = name();
+                return Err(Status::not_to_be_had(format!(
+                    "you requested PartialObjectMetadataList, but the requested object is not a list (*{name})"
+                )));
+            }
+            _ => Shape::Metadata(version),
+        };
+        Ok(Form { encoding, shape })
+    }
+
+    /// A small number that no other form has whose bytes differ. YAML is made from JSON, so both have one.
+    pub fn number(self) -> u32 {
+        let encoding = match self.encoding {
+            Encoding::Json | Encoding::Yaml => 0,
+            Encoding::Protobuf => 1,
+            Encoding::Cbor => 2,
+        };
+        let shape = match self.shape {
+            Shape::Whole => 0,
+            Shape::Metadata(version) => 1 + version as u32,
+            Shape::Table(version, include) => 3 + 2 * (include as u32) + version as u32,
+        };
+        encoding * Form::SHAPES + shape
+    }
+
+    const SHAPES: u32 = 9;
+    /// More than any number of a form.
+    pub const NUMBERS: u32 = 3 * Form::SHAPES;
+}
+
+impl Include {
+    fn parse(text: &str) -> Result<Include> {
+        match text {
+            "" | "Metadata" => Ok(Include::Metadata),
+            "None" => Ok(Include::None),
+            "Object" => Ok(Include::Object),
+            other => {
+                let supported = ["Metadata", "None", "Object"];
+                let error = FieldError::not_supported(&Path::new(INCLUDE_OBJECT), other, &supported);
+                Err(Status::bad_request(format!("Unable to convert to Table as requested: {error}")))
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn agreed(kind: &'static str) -> Agreed<'static> {
+        let transform = Transform { kind, group: META_GROUP, version: "v1" };
+        Agreed { transform: Some(transform), ..Agreed::DEFAULT }
+    }
+
+    #[test]
+    fn a_list_is_no_object_and_an_object_no_list() {
+        let form = |kind, extent| {
+            Form::agreed(&agreed(kind), extent, "", || "core.Pod".to_owned()).map(|form| form.shape)
+        };
+        assert_eq!(form("PartialObjectMetadata", Extent::One).unwrap(), Shape::Metadata(MetaVersion::V1));
+        assert_eq!(form("PartialObjectMetadata", Extent::Events).unwrap(), Shape::Metadata(MetaVersion::V1));
+        assert_eq!(form("PartialObjectMetadataList", Extent::List).unwrap(), Shape::Metadata(MetaVersion::V1));
+        let refused = form("PartialObjectMetadata", Extent::List).unwrap_err();
+        assert!(refused.code == 406 && refused.message.ends_with("is a list (*core.PodList)"));
+        assert_eq!(form("PartialObjectMetadataList", Extent::One).unwrap_err().code, 406);
+        assert_eq!(
+            form("Table", Extent::List).unwrap(),
+            Shape::Table(MetaVersion::V1, Include::Metadata)
+        );
+    }
+
+    #[test]
+    fn rows_carry_what_the_query_says() {
+        let include = |text| {
+            Form::agreed(&agreed("Table"), Extent::List, text, String::new).map(|form| form.shape)
+        };
+        assert_eq!(include("None").unwrap(), Shape::Table(MetaVersion::V1, Include::None));
+        assert_eq!(
+            include("x").unwrap_err().message,
+            "Unable to convert to Table as requested: includeObject: Unsupported value: \"x\": supported values: \
+             \"Metadata\", \"None\", \"Object\""
+        );
+    }
+
+    #[test]
+    fn every_form_has_a_number_of_its_own() {
+        let versions = [MetaVersion::V1, MetaVersion::V1beta1];
+        let includes = [Include::Metadata, Include::None, Include::Object];
+        let mut shapes = vec![Shape::Whole];
+        shapes.extend(versions.map(Shape::Metadata));
+        shapes.extend(versions.iter().flat_map(|version| includes.map(|include| Shape::Table(*version, include))));
+        let encodings = [Encoding::Json, Encoding::Protobuf, Encoding::Cbor];
+        let mut numbers: Vec<u32> = encodings
+            .iter()
+            .flat_map(|encoding| shapes.iter().map(|shape| Form { encoding: *encoding, shape: *shape }.number()))
+            .collect();
+        numbers.sort_unstable();
+        numbers.dedup();
+        assert_eq!(numbers.len(), encodings.len() * shapes.len());
+        assert!(numbers.iter().all(|number| *number < Form::NUMBERS));
+    }
+}

@@ -1,0 +1,139 @@
+//! Compression of large answers, for clients that ask for it. Watches are never compressed.
+
+use std::io::Write as _;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use actix_web::HttpResponseBuilder;
+use actix_web::body::{BodySize, MessageBody};
+use actix_web::http::header;
+use bytes::Bytes;
+use flate2::Compression;
+use flate2::write::GzEncoder;
+
+use crate::api::status::Status;
+
+/// Smaller answers are not worth the work.
+pub const THRESHOLD: usize = 128 << 10;
+
+/// Whether a client takes compressed answers.
+pub fn is_accepted(accept_encoding: &str) -> bool {
+    accept_encoding.split(',').any(|token| token.trim() == "gzip")
+}
+
+/// Says that the body is compressed, and that caches must know who asks.
+pub fn mark(builder: &mut HttpResponseBuilder) {
+    builder.insert_header((header::CONTENT_ENCODING, "gzip"));
+    builder.insert_header((header::VARY, "Accept-Encoding"));
+}
+
+/// The least work: higher levels cost much and gain little on objects of the API.
+fn encoder() -> GzEncoder<Vec<u8>> {
+    GzEncoder::new(Vec::new(), Compression::fast())
+}
+
+/// A whole body, compressed.
+pub fn pack(body: &[u8]) -> Bytes {
+    let mut encoder = encoder();
+    // Writing into memory does not fail.
+    let _ = encoder.write_all(body);
+    Bytes::from(encoder.finish().unwrap_or_default())
+}
+
+/// A body that is compressed while the client reads it.
+pub struct Gzip<I> {
+    chunks: I,
+    encoder: Option<GzEncoder<Vec<u8>>>,
+}
+
+impl<I: Iterator<Item = Result<Bytes, Box<Status>>>> Gzip<I> {
+    /// Compresses these chunks.
+    pub fn new(chunks: I) -> Gzip<I> {
+        Gzip { chunks, encoder: Some(encoder()) }
+    }
+
+    fn next_chunk(&mut self) -> Option<Result<Bytes, Box<dyn std::error::Error>>> {
+        let encoder = self.encoder.as_mut()?;
+        // A chunk that compresses to nothing yet is not sent: an empty chunk would look like the end.
+        loop {
+            match self.chunks.next() {
+                Some(Ok(chunk)) => {
+                    if let Err(error) = encoder.write_all(&chunk) {
+                        return Some(Err(Box::new(error)));
+                    }
+                    if !encoder.get_ref().is_empty() {
+                        return Some(Ok(Bytes::from(std::mem::take(encoder.get_mut()))));
+                    }
+                }
+                Some(Err(status)) => {
+                    self.encoder = None;
+                    return Some(Err(status));
+                }
+                None => {
+                    let rest = self.encoder.take()?.finish();
+                    return Some(rest.map(Bytes::from).map_err(|error| -> Box<dyn std::error::Error> { Box::new(error) }));
+                }
+            }
+        }
+    }
+}
+
+impl<I: Iterator<Item = Result<Bytes, Box<Status>>> + Unpin> MessageBody for Gzip<I> {
+    type Error = Box<dyn std::error::Error>;
+
+    fn size(&self) -> BodySize {
+        BodySize::Stream
+    }
+
+    fn poll_next(
+        mut self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+    ) -> Poll<Option<Result<Bytes, Self::Error>>> {
+        Poll::Ready(self.next_chunk())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Read as _;
+
+    use flate2::read::GzDecoder;
+
+    use super::*;
+
+    fn unpacked(bytes: &[u8]) -> Vec<u8> {
+        let mut whole = Vec::new();
+        GzDecoder::new(bytes).read_to_end(&mut whole).unwrap();
+        whole
+    }
+
+    #[test]
+    fn a_client_says_that_it_takes_gzip() {
+        assert!(is_accepted("gzip") && is_accepted("deflate, gzip") && !is_accepted("") && !is_accepted("br"));
+    }
+
+    #[test]
+    fn what_was_packed_comes_out_again() {
+        let body = vec![b'x'; 300_000];
+        assert_eq!(unpacked(&pack(&body)), body);
+        let chunks = body.chunks(70_000).map(|chunk| Ok(Bytes::copy_from_slice(chunk)));
+        let mut gzip = Gzip::new(chunks);
+        let mut sent = Vec::new();
+        while let Some(chunk) = gzip.next_chunk() {
+            let chunk = chunk.unwrap();
+            assert!(!chunk.is_empty());
+            sent.extend_from_slice(&chunk);
+        }
+        assert_eq!(unpacked(&sent), body);
+    }
+
+    #[test]
+    fn a_list_that_breaks_off_ends_the_body() {
+        let chunks = vec![Ok(Bytes::from_static(b"x")), Err(Status::internal("broken".to_owned()))];
+        let mut gzip = Gzip::new(chunks.into_iter());
+        assert!(gzip.next_chunk().unwrap().is_ok() || gzip.next_chunk().unwrap().is_err());
+        while let Some(chunk) = gzip.next_chunk() {
+            assert!(chunk.is_err());
+        }
+    }
+}

@@ -1,0 +1,255 @@
+//! From stored bytes to what a client reads: its version, its encoding, and what it asked objects to be turned into.
+//!
+//! What is dear to make is made once per object version and shared by everyone who asks for the same: converted versions
+//! and other encodings. Tables are made each time, because they say how old things are.
+
+use bytes::{BufMut, Bytes, BytesMut};
+use pilothouse_actors::object::{Object, Revision, Variant};
+use serde_json::value::RawValue;
+
+use crate::api::catalog::resource::Resource;
+use crate::api::codec::{self, cbor, protobuf};
+use crate::api::convert::convert;
+use crate::api::form::{Form, Include, MetaVersion, Shape};
+use crate::api::media::Encoding;
+use crate::api::print;
+use crate::api::schema::{Registry, TypeId};
+use crate::api::status::{Result, Status};
+use crate::api::value::Value;
+use crate::api::version::GroupVersion;
+use crate::api::words::{INITIAL_EVENTS_END, META_GROUP};
+
+use super::{Backend, Call};
+
+/// An object as its store keeps it: JSON of the stored version, and where its fields begin behind kind and apiVersion.
+#[derive(Clone, Copy)]
+struct Kept<'a> {
+    bytes: &'a Bytes,
+    item_at: usize,
+}
+
+impl<'a> Kept<'a> {
+    fn of(object: &'a Object) -> Kept<'a> {
+        Kept { bytes: &object.bytes, item_at: object.item_at() }
+    }
+
+    /// The metadata as it stands in the bytes: it comes first behind kind and apiVersion.
+    fn metadata(self) -> Result<&'a [u8]> {
+        let broken = || Status::internal("a stored object has no metadata".to_owned());
+        let fields = self.bytes.get(self.item_at..).and_then(|fields| fields.strip_prefix(br#""metadata":"#));
+        let mut stream =
+            serde_json::Deserializer::from_slice(fields.ok_or_else(broken)?).into_iter::<&RawValue>();
+        match stream.next() {
+            Some(Ok(metadata)) => Ok(metadata.get().as_bytes()),
+            _ => Err(broken()),
+        }
+    }
+}
+
+/// Which of the things made from one object this is.
+pub(super) fn variant(resource: &Resource, form: Form) -> Variant {
+    Variant(resource.ordinal * Form::NUMBERS + form.number())
+}
+
+impl Backend {
+    /// An object as the whole answer to the call.
+    pub fn show(&self, call: &Call<'_>, object: &Object) -> Result<Bytes> {
+        self.present(call.resource, call.form, object, true)
+    }
+
+    /// An object that was never stored as the whole answer to the call: what a dry run shows.
+    pub fn show_value(&self, call: &Call<'_>, value: &Value) -> Result<Bytes> {
+        self.presented(call.resource, call.form, value, true)
+    }
+
+    /// A value of the stored version in this form.
+    fn presented(&self, resource: &Resource, form: Form, value: &Value, columns: bool) -> Result<Bytes> {
+        let version = resource.stored.as_ref().map_or(&resource.gv, |stored| &stored.version);
+        let bytes = codec::encode(&self.registry, self.type_of(version, &resource.kind)?, value);
+        let bytes = Bytes::from(bytes);
+        let item_at = memchr::memmem::find(&bytes, br#""metadata":"#).unwrap_or(0);
+        let kept = Kept { bytes: &bytes, item_at };
+        match form.encoding {
+            Encoding::Protobuf => {
+                let message = self.message(resource, form, kept)?;
+                Ok(self.enveloped(resource, form, &message))
+            }
+            _ => self.made(resource, form, kept, columns),
+        }
+    }
+
+    /// What tells a client how far it has come: an object of its kind with nothing but a version.
+    pub fn bookmark(
+        &self,
+        resource: &Resource,
+        form: Form,
+        at: Revision,
+        initial_end: bool,
+        columns: bool,
+    ) -> Result<Bytes> {
+        let version = resource.stored.as_ref().map_or(&resource.gv, |stored| &stored.version);
+        let mut value = Value::object();
+        value.set("kind", &*resource.kind);
+        value.set("apiVersion", version.to_string());
+        value.entry("metadata").set("resourceVersion", at.to_string());
+        if initial_end {
+            value.entry("metadata").entry("annotations").set(INITIAL_EVENTS_END, "true");
+        }
+        self.presented(resource, form, &value, columns)
+    }
+
+    /// An object in this form, complete with its kind. `columns`: a table describes its columns.
+    pub fn present(&self, resource: &Resource, form: Form, object: &Object, columns: bool) -> Result<Bytes> {
+        match (form.encoding, form.shape) {
+            (Encoding::Protobuf, _) => {
+                let message = self.protobuf_message(resource, form, object)?;
+                Ok(self.enveloped(resource, form, &message))
+            }
+            (Encoding::Json | Encoding::Yaml, Shape::Whole) if resource.is_storage_version() => {
+                Ok(object.bytes.clone())
+            }
+            (_, Shape::Table(..)) | (Encoding::Json | Encoding::Yaml, Shape::Metadata(_)) => {
+                self.made(resource, form, Kept::of(object), columns)
+            }
+            _ => object.variant(variant(resource, form), |object| {
+                self.made(resource, form, Kept::of(object), columns)
+            }),
+        }
+    }
+
+    /// The Protobuf message of an object without its envelope: an item of a list. Made once and shared.
+    pub fn protobuf_message(&self, resource: &Resource, form: Form, object: &Object) -> Result<Bytes> {
+        object.variant(variant(resource, form), |object| self.message(resource, form, Kept::of(object)))
+    }
+
+    fn message(&self, resource: &Resource, form: Form, kept: Kept<'_>) -> Result<Bytes> {
+        let (ty, value) = match form.shape {
+            Shape::Metadata(version) => {
+                let ty = partial_type(&self.registry, version)?;
+                (ty, self.value_of(ty, &partial(version, kept)?)?)
+            }
+            _ => (self.type_of(&resource.gv, &resource.kind)?, self.converted(resource, kept)?),
+        };
+        Ok(Bytes::from(protobuf::message(&self.registry, ty, &value)))
+    }
+
+    fn enveloped(&self, resource: &Resource, form: Form, message: &[u8]) -> Bytes {
+        let (api_version, kind) = match form.shape {
+            Shape::Metadata(version) => (version.api_version(), "PartialObjectMetadata"),
+            _ => (&*resource.api_version, &*resource.kind),
+        };
+        Bytes::from(protobuf::envelope(api_version, kind, message))
+    }
+
+    /// Everything but Protobuf, made anew.
+    fn made(&self, resource: &Resource, form: Form, kept: Kept<'_>, columns: bool) -> Result<Bytes> {
+        let json = match form.shape {
+            Shape::Whole => self.json(resource, kept)?,
+            Shape::Metadata(version) => partial(version, kept)?,
+            Shape::Table(version, include) => {
+                let mut table = BytesMut::new();
+                let revision = self.stored_value(resource, kept)?;
+                let revision = revision.at(&["metadata", "resourceVersion"]).and_then(Value::as_str);
+                let list_meta = match revision {
+                    Some(revision) => format!(r#"{{"resourceVersion":"{revision}"}}"#),
+                    None => "{}".to_owned(),
+                };
+                let definitions = columns.then(|| print::columns(resource));
+                table.put_slice(&print::head(definitions.as_deref(), version.api_version(), list_meta.as_bytes()));
+                table.put_slice(&self.row(resource, version, include, kept)?);
+                table.put_slice(print::TAIL);
+                table.freeze()
+            }
+        };
+        match form.encoding {
+            Encoding::Cbor => Ok(Bytes::from(cbor::from_json(&json).map_err(Status::internal)?)),
+            _ => Ok(json),
+        }
+    }
+
+    /// One row of a table.
+    pub fn table_row(
+        &self,
+        resource: &Resource,
+        version: MetaVersion,
+        include: Include,
+        object: &Object,
+    ) -> Result<Vec<u8>> {
+        self.row(resource, version, include, Kept::of(object))
+    }
+
+    fn row(
+        &self,
+        resource: &Resource,
+        version: MetaVersion,
+        include: Include,
+        kept: Kept<'_>,
+    ) -> Result<Vec<u8>> {
+        let value = self.stored_value(resource, kept)?;
+        let group = resource.stored.as_ref().map_or("", |stored| &stored.version.group);
+        let now = i64::try_from(self.clock.now().seconds()).unwrap_or(i64::MAX);
+        let row = print::row(group, &resource.kind, &value, now);
+        let object = match include {
+            Include::None => None,
+            Include::Metadata => Some(partial(version, kept)?),
+            Include::Object => Some(self.json(resource, kept)?),
+        };
+        Ok(print::row_json(&row, object.as_deref()))
+    }
+
+    /// The object in JSON of the version that was asked for.
+    fn json(&self, resource: &Resource, kept: Kept<'_>) -> Result<Bytes> {
+        if resource.is_storage_version() {
+            return Ok(kept.bytes.clone());
+        }
+        let value = self.converted(resource, kept)?;
+        Ok(Bytes::from(codec::encode(&self.registry, self.type_of(&resource.gv, &resource.kind)?, &value)))
+    }
+
+    /// The object as a value of the version that was asked for.
+    fn converted(&self, resource: &Resource, kept: Kept<'_>) -> Result<Value> {
+        let value = self.stored_value(resource, kept)?;
+        match &resource.stored {
+            Some(stored) => self.convert(value, &stored.version, &resource.gv, &resource.kind),
+            None => Ok(value),
+        }
+    }
+
+    fn stored_value(&self, resource: &Resource, kept: Kept<'_>) -> Result<Value> {
+        let version = resource.stored.as_ref().map_or(&resource.gv, |stored| &stored.version);
+        self.value_of(self.type_of(version, &resource.kind)?, kept.bytes)
+    }
+
+    fn value_of(&self, ty: TypeId, bytes: &[u8]) -> Result<Value> {
+        codec::decode_stored(bytes, ty, &self.registry)
+            .ok_or_else(|| Status::internal("a stored object cannot be read".to_owned()))
+    }
+
+    /// Turns a value of one version of a kind into another.
+    pub(super) fn convert(
+        &self,
+        value: Value,
+        from: &GroupVersion,
+        to: &GroupVersion,
+        kind: &str,
+    ) -> Result<Value> {
+        convert(value, from, to, kind).map_err(|error| Status::internal(error.to_string()))
+    }
+}
+
+/// The metadata of an object as an object of its own.
+fn partial(version: MetaVersion, kept: Kept<'_>) -> Result<Bytes> {
+    let metadata = kept.metadata()?;
+    let mut json = BytesMut::with_capacity(metadata.len() + 80);
+    json.put_slice(br#"{"kind":"PartialObjectMetadata","apiVersion":""#);
+    json.put_slice(version.api_version().as_bytes());
+    json.put_slice(br#"","metadata":"#);
+    json.put_slice(metadata);
+    json.put_u8(b'}');
+    Ok(json.freeze())
+}
+
+fn partial_type(registry: &Registry, version: MetaVersion) -> Result<TypeId> {
+    let found = registry.kind(META_GROUP, version.version(), "PartialObjectMetadata");
+    found.ok_or_else(|| Status::internal("no schema for PartialObjectMetadata".to_owned()))
+}

@@ -1,0 +1,222 @@
+//! kube-rs against a server inside this process.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use futures::{StreamExt as _, TryStreamExt as _};
+use k8s_openapi::api::apps::v1::Deployment;
+use k8s_openapi::api::core::v1::{ConfigMap, Namespace, Pod, Secret, Service};
+use kube::api::{
+    Api, DeleteParams, DynamicObject, ListParams, ObjectMeta, PostParams, PropagationPolicy, WatchEvent,
+    WatchParams,
+};
+use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube::discovery::{Discovery, Scope};
+use kube::runtime::{WatchStreamExt as _, watcher};
+use kube::{Client, Config, ResourceExt as _};
+use pilothouse::{Handle, Server};
+use serde_json::json;
+
+/// A server of its own for one test, with a client of its administrator.
+async fn served() -> (Handle, Client) {
+    let server = Server::start(pilothouse::Config::ephemeral()).expect("a server");
+    let kubeconfig = Kubeconfig::from_yaml(server.kubeconfig()).expect("a kubeconfig");
+    let config = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await.unwrap();
+    (server, Client::try_from(config).unwrap())
+}
+
+fn config_map(name: &str, value: &str) -> ConfigMap {
+    ConfigMap {
+        metadata: ObjectMeta { name: Some(name.to_owned()), ..ObjectMeta::default() },
+        data: Some(BTreeMap::from([("key".to_owned(), value.to_owned())])),
+        ..ConfigMap::default()
+    }
+}
+
+fn code(error: kube::Error) -> u16 {
+    match error {
+        kube::Error::Api(status) => status.code,
+        other => panic!("not an answer of the API: {other}"),
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_object_lives_and_dies() {
+    let (_server, client) = served().await;
+    let maps: Api<ConfigMap> = Api::default_namespaced(client);
+    let made = maps.create(&PostParams::default(), &config_map("a", "1")).await.unwrap();
+    assert!(made.uid().is_some() && made.resource_version().is_some());
+    let twice = maps.create(&PostParams::default(), &config_map("a", "1")).await.unwrap_err();
+    assert_eq!(code(twice), 409);
+
+    let mut changed = maps.get("a").await.unwrap();
+    changed.data = Some(BTreeMap::from([("key".to_owned(), "2".to_owned())]));
+    let changed = maps.replace("a", &PostParams::default(), &changed).await.unwrap();
+    assert_ne!(changed.resource_version(), made.resource_version());
+    let stale = maps.replace("a", &PostParams::default(), &made).await.unwrap_err();
+    assert_eq!(code(stale), 409);
+
+    let dry = PostParams { dry_run: true, ..PostParams::default() };
+    maps.create(&dry, &config_map("dry", "1")).await.unwrap();
+    assert!(maps.get_opt("dry").await.unwrap().is_none());
+
+    maps.delete("a", &DeleteParams::default()).await.unwrap();
+    assert_eq!(code(maps.get("a").await.unwrap_err()), 404);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn lists_are_paged_selected_and_reduced_to_metadata() {
+    let (_server, client) = served().await;
+    let maps: Api<ConfigMap> = Api::default_namespaced(client.clone());
+    for number in 0..7 {
+        let mut map = config_map(&format!("m{number}"), "1");
+        map.metadata.labels = Some(BTreeMap::from([("odd".to_owned(), (number % 2 == 1).to_string())]));
+        maps.create(&PostParams::default(), &map).await.unwrap();
+    }
+    let mut page = maps.list(&ListParams::default().limit(3)).await.unwrap();
+    let mut names: Vec<String> = page.items.iter().map(ResourceExt::name_any).collect();
+    while let Some(token) = page.metadata.continue_.clone().filter(|token| !token.is_empty()) {
+        page = maps.list(&ListParams::default().limit(3).continue_token(&token)).await.unwrap();
+        names.extend(page.items.iter().map(ResourceExt::name_any));
+    }
+    assert_eq!(names, ["m0", "m1", "m2", "m3", "m4", "m5", "m6"]);
+    let odd = maps.list(&ListParams::default().labels("odd=true")).await.unwrap();
+    assert_eq!(odd.items.len(), 3);
+
+    let metadata = maps.list_metadata(&ListParams::default().labels("odd=false")).await.unwrap();
+    assert_eq!(metadata.items.len(), 4);
+    assert_eq!(metadata.items[0].metadata.labels.as_ref().unwrap()["odd"], "false");
+    let one = maps.get_metadata("m1").await.unwrap();
+    assert_eq!(one.types.unwrap().kind, "PartialObjectMetadata");
+    assert_eq!(one.metadata.name.as_deref(), Some("m1"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_watch_tells_what_happens() {
+    let (_server, client) = served().await;
+    let maps: Api<ConfigMap> = Api::default_namespaced(client);
+    let from = maps.list(&ListParams::default()).await.unwrap().metadata.resource_version.unwrap();
+    let mut events = maps.watch(&WatchParams::default().timeout(60), &from).await.unwrap().boxed();
+    maps.create(&PostParams::default(), &config_map("w", "1")).await.unwrap();
+    let mut map = maps.get("w").await.unwrap();
+    map.data = None;
+    maps.replace("w", &PostParams::default(), &map).await.unwrap();
+    maps.delete("w", &DeleteParams::default()).await.unwrap();
+    let mut told = Vec::new();
+    while told.len() < 3 {
+        match events.try_next().await.unwrap().expect("the watch goes on") {
+            WatchEvent::Added(map) => told.push(("added", map.name_any())),
+            WatchEvent::Modified(map) => told.push(("modified", map.name_any())),
+            WatchEvent::Deleted(map) => told.push(("deleted", map.name_any())),
+            WatchEvent::Bookmark(_) => {}
+            WatchEvent::Error(error) => panic!("{error:?}"),
+        }
+    }
+    let wanted = ["added", "modified", "deleted"].map(|kind| (kind, "w".to_owned()));
+    assert_eq!(told, wanted);
+
+    let mut metadata = maps.watch_metadata(&WatchParams::default().timeout(60), &from).await.unwrap().boxed();
+    let Some(WatchEvent::Added(first)) = metadata.try_next().await.unwrap() else { panic!("an addition") };
+    assert_eq!((first.name_any().as_str(), first.types.unwrap().kind.as_str()), ("w", "PartialObjectMetadata"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_watcher_sees_each_object_once() {
+    let (_server, client) = served().await;
+    let maps: Api<ConfigMap> = Api::default_namespaced(client);
+    maps.create(&PostParams::default(), &config_map("before", "1")).await.unwrap();
+    let mut seen = watcher(maps.clone(), watcher::Config::default()).applied_objects().boxed();
+    let next = async |seen: &mut futures::stream::BoxStream<'static, watcher::Result<ConfigMap>>| {
+        let next = tokio::time::timeout(Duration::from_secs(60), seen.try_next()).await.expect("in time");
+        next.unwrap().expect("the watcher goes on").name_any()
+    };
+    assert_eq!(next(&mut seen).await, "before");
+    maps.create(&PostParams::default(), &config_map("after", "1")).await.unwrap();
+    assert_eq!(next(&mut seen).await, "after");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn typed_objects_come_back_with_their_defaults() {
+    let (_server, client) = served().await;
+    let pods: Api<Pod> = Api::default_namespaced(client.clone());
+    let pod = serde_json::from_value(json!({
+        "metadata": {"name": "p"},
+        "spec": {"containers": [{"name": "c", "image": "example.com/app:1"}]},
+    }));
+    let pod = pods.create(&PostParams::default(), &pod.unwrap()).await.unwrap();
+    let spec = pod.spec.unwrap();
+    assert_eq!(spec.restart_policy.as_deref(), Some("Always"));
+    assert_eq!(spec.containers[0].image_pull_policy.as_deref(), Some("IfNotPresent"));
+
+    let deployments: Api<Deployment> = Api::default_namespaced(client.clone());
+    let deployment = serde_json::from_value(json!({
+        "metadata": {"name": "d"},
+        "spec": {
+            "selector": {"matchLabels": {"app": "d"}},
+            "template": {
+                "metadata": {"labels": {"app": "d"}},
+                "spec": {"containers": [{"name": "c", "image": "example.com/app:1"}]},
+            },
+        },
+    }));
+    let deployment = deployments.create(&PostParams::default(), &deployment.unwrap()).await.unwrap();
+    assert_eq!(deployment.spec.unwrap().replicas, Some(1));
+    let foreground = DeleteParams::default();
+    let foreground = DeleteParams { propagation_policy: Some(PropagationPolicy::Foreground), ..foreground };
+    let going = deployments.delete("d", &foreground).await.unwrap().left().expect("the object");
+    assert!(going.metadata.deletion_timestamp.is_some());
+
+    let services: Api<Service> = Api::default_namespaced(client.clone());
+    let service = serde_json::from_value(json!({
+        "metadata": {"name": "s"}, "spec": {"selector": {"app": "d"}, "ports": [{"port": 80}]},
+    }));
+    let service = services.create(&PostParams::default(), &service.unwrap()).await.unwrap();
+    assert!(service.spec.unwrap().cluster_ip.is_some_and(|address| !address.is_empty()));
+
+    let secrets: Api<Secret> = Api::default_namespaced(client);
+    let bytes = k8s_openapi::ByteString(vec![0, 255, 7]);
+    let secret = Secret {
+        metadata: ObjectMeta { name: Some("b".to_owned()), ..ObjectMeta::default() },
+        data: Some(BTreeMap::from([("bytes".to_owned(), bytes)])),
+        ..Secret::default()
+    };
+    secrets.create(&PostParams::default(), &secret).await.unwrap();
+    let back = secrets.get("b").await.unwrap();
+    assert_eq!(back.data.unwrap()["bytes"].0, [0, 255, 7]);
+    assert_eq!(back.type_.as_deref(), Some("Opaque"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_wrong_is_said_field_by_field() {
+    let (_server, client) = served().await;
+    let namespaces: Api<Namespace> = Api::all(client);
+    let wrong = Namespace {
+        metadata: ObjectMeta { name: Some("Not A Name".to_owned()), ..ObjectMeta::default() },
+        ..Namespace::default()
+    };
+    let error = namespaces.create(&PostParams::default(), &wrong).await.unwrap_err();
+    let kube::Error::Api(status) = error else { panic!("not an answer of the API") };
+    assert_eq!((status.code, status.reason.as_str()), (422, "Invalid"));
+    assert_eq!(status.details.unwrap().causes[0].field, "metadata.name");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn discovery_finds_every_kind_and_each_can_be_listed() {
+    let (_server, client) = served().await;
+    let discovery = Discovery::new(client.clone()).run().await.unwrap();
+    let mut listed = 0;
+    for group in discovery.groups() {
+        for (resource, capabilities) in group.recommended_resources() {
+            if !capabilities.supports_operation("list") || resource.kind == "ComponentStatus" {
+                continue;
+            }
+            assert!(matches!(capabilities.scope, Scope::Cluster | Scope::Namespaced));
+            let objects: Api<DynamicObject> = Api::all_with(client.clone(), &resource);
+            objects.list(&ListParams::default()).await.unwrap_or_else(|error| panic!("{}: {error}", resource.kind));
+            listed += 1;
+        }
+    }
+    assert!(listed > 40, "only {listed} kinds");
+}

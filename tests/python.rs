@@ -1,0 +1,40 @@
+//! The Python client against the real server: `tests/python/client.py`, in an environment of its own below the build
+//! folder.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
+
+mod support;
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use support::Server;
+
+/// The release of the client that belongs to release 1.33 of the API.
+const CLIENT: &str = "kubernetes==33.1.0";
+
+fn succeed(command: &mut Command) {
+    let output = command.output().expect("python3 runs: tests/run installs it");
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    assert!(output.status.success(), "{command:?}: {} {}", text(&output.stdout), text(&output.stderr));
+}
+
+/// A Python with the client installed. It is made once and kept for the next run.
+fn python() -> PathBuf {
+    let home = Path::new(env!("CARGO_TARGET_TMPDIR")).join("python");
+    let python = home.join("bin/python");
+    let done = home.join(CLIENT);
+    if !done.exists() {
+        succeed(Command::new("python3").args(["-m", "venv", "--clear"]).arg(&home));
+        succeed(Command::new(&python).args(["-m", "pip", "install", "--quiet", CLIENT]));
+        std::fs::write(done, "").expect("a mark");
+    }
+    python
+}
+
+#[test]
+fn the_python_client_works() {
+    let server = Server::start();
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/python/client.py");
+    succeed(Command::new(python()).arg(script).arg(server.kubeconfig()).env_remove("KUBECONFIG"));
+}
