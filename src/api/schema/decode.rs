@@ -375,7 +375,7 @@ fn store(registry: &Registry, fields: &mut Object, field: &Field, value: Option<
 }
 
 /// Whether a value says no more than its absence.
-fn is_nothing(registry: &Registry, field: &Field, value: &Value) -> bool {
+pub(crate) fn is_nothing(registry: &Registry, field: &Field, value: &Value) -> bool {
     if field.pointer {
         return false;
     }
@@ -424,7 +424,7 @@ fn merged(registry: &Registry, ty: TypeId, old: Value, new: Value) -> Value {
 }
 
 /// What null means as an item of a list or an entry of a map.
-fn zero(registry: &Registry, ty: TypeId) -> Value {
+pub(crate) fn zero(registry: &Registry, ty: TypeId) -> Value {
     match registry.get(ty) {
         Type::Struct(_) => Value::object(),
         Type::Scalar(Scalar::String) => Value::String(String::new()),
