@@ -38,7 +38,7 @@ pub fn decode_object(
     let actual = peek(body, registry).map_err(|message| {
         faults.unrecognized(&format!("unable to determine group/version/kind: {message}"))
     })?;
-    faults.accepted(faults.completed(actual), |ty| decode_as(body, ty, registry))
+    faults.judged(faults.completed(actual), |ty| decode_as(body, ty, registry))
 }
 
 /// Reads a body of a kind that every group has, such as DeleteOptions: its apiVersion may name any of them.

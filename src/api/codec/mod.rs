@@ -126,7 +126,7 @@ impl Body<'_> {
         // The text is good JSON, so what the tokenizer does not take of it is repaired for it.
         let repaired = syntax::repair(self.text);
         let actual = self.interpreted(&repaired)?;
-        self.accepted(actual, |ty| {
+        self.judged(actual, |ty| {
             decode::decode(self.registry, ty, &repaired).map_err(|refused| match refused {
                 Refused::Type(message) => message,
                 Refused::Tokens => "exceeded max depth".to_owned(),
@@ -134,8 +134,8 @@ impl Body<'_> {
         })
     }
 
-    /// Reads a body as the kind that it says it is, if that is the one that is expected.
-    fn accepted(
+    /// Reads a body that says it is of kind `actual` and holds that against what is expected.
+    fn judged(
         &self,
         mut actual: GroupVersionKind,
         read: impl FnOnce(TypeId) -> Result<Decoded, String>,

@@ -360,7 +360,7 @@ impl Seen {
 }
 
 /// Puts the value of a field among the others, unless it says no more than its absence.
-pub(in crate::api) fn store(
+pub(crate) fn store(
     registry: &Registry,
     fields: &mut Object,
     field: &Field,
@@ -382,7 +382,7 @@ pub(in crate::api) fn store(
 }
 
 /// Whether a value says no more than its absence.
-fn is_nothing(registry: &Registry, field: &Field, value: &Value) -> bool {
+pub(crate) fn is_nothing(registry: &Registry, field: &Field, value: &Value) -> bool {
     if field.pointer {
         return false;
     }
@@ -431,7 +431,7 @@ fn merged(registry: &Registry, ty: TypeId, old: Value, new: Value) -> Value {
 }
 
 /// What null means as an item of a list or an entry of a map.
-pub(in crate::api) fn zero(registry: &Registry, ty: TypeId) -> Value {
+pub(crate) fn zero(registry: &Registry, ty: TypeId) -> Value {
     match registry.get(ty) {
         Type::Struct(_) => Value::object(),
         Type::Scalar(Scalar::String) => Value::String(String::new()),
