@@ -14,6 +14,12 @@ pub const YAML_NODES: usize = 250_000;
 pub const YAML_ANCHORS: usize = 1_000;
 /// Aliases in one YAML document, and what they may add to it.
 pub const YAML_ALIASES: usize = 1_000;
+/// Levels of nesting in a CBOR body, rows of tags included. Clients are told this number.
+pub const CBOR_DEPTH: usize = 64;
+/// Items of one CBOR array. Clients are told this number.
+pub const CBOR_ITEMS: u64 = 1_024;
+/// Pairs of one CBOR map. Clients are told this number.
+pub const CBOR_PAIRS: u64 = 1_024;
 /// Types that may be inlined in each other. The table nests two; more is a mistake that would not end.
 pub const INLINE_DEPTH: usize = 8;
 

@@ -1,13 +1,12 @@
-//! From bytes to values and back: JSON and YAML.
+//! From bytes to values and back: JSON, YAML and CBOR.
 
+pub mod cbor;
 pub mod json;
 pub mod legacy;
 pub mod syntax;
 pub mod yaml;
 mod yaml_plain;
 mod yaml_write;
-
-use std::fmt::Write as _;
 
 use super::media::Encoding;
 use super::schema::decode::{self, Refused};
@@ -149,7 +148,21 @@ impl Body<'_> {
         }
         // The text is good JSON, so what the tokenizer does not take of it is repaired for it.
         let repaired = syntax::repair(self.text);
-        let mut actual = self.interpreted(&repaired)?;
+        let actual = self.interpreted(&repaired)?;
+        self.judged(actual, |ty| {
+            decode::decode(self.registry, ty, &repaired).map_err(|refused| match refused {
+                Refused::Type(message) => message,
+                Refused::Tokens => "exceeded max depth".to_owned(),
+            })
+        })
+    }
+
+    /// Reads a body that says it is of kind `actual` and holds that against what is expected.
+    fn judged(
+        &self,
+        mut actual: GroupVersionKind,
+        read: impl FnOnce(TypeId) -> Result<Decoded, String>,
+    ) -> Result<Decoded, DecodeError> {
         if is_unversioned(self.expected) && actual.kind == self.expected.kind {
             actual.clone_from(self.expected);
         }
@@ -160,15 +173,7 @@ impl Body<'_> {
                 self.unregistered(&actual)
             });
         };
-        let mut decoded = decode::decode(self.registry, ty, &repaired).map_err(|refused| {
-            self.not_handled(
-                &actual,
-                &match refused {
-                    Refused::Type(message) => message,
-                    Refused::Tokens => "exceeded max depth".to_owned(),
-                },
-            )
-        })?;
+        let mut decoded = read(ty).map_err(|message| self.not_handled(&actual, &message))?;
         if actual == *self.expected {
             named(&mut decoded.value, self.expected);
             return Ok(decoded);
@@ -199,7 +204,11 @@ impl Body<'_> {
                 return Err(self.unrecognized(&message));
             }
         };
-        let mut actual = GroupVersionKind::new(group, version, found.value.str("kind"));
+        Ok(self.completed(GroupVersionKind::new(group, version, found.value.str("kind"))))
+    }
+
+    /// What a body says of its kind, completed by what is expected.
+    fn completed(&self, mut actual: GroupVersionKind) -> GroupVersionKind {
         if actual.kind.is_empty() {
             actual.kind.clone_from(&self.expected.kind);
         }
@@ -207,7 +216,7 @@ impl Body<'_> {
             actual.group.clone_from(&self.expected.group);
             actual.version.clone_from(&self.expected.version);
         }
-        Ok(actual)
+        actual
     }
 
     fn unregistered(&self, actual: &GroupVersionKind) -> DecodeError {
@@ -247,10 +256,7 @@ fn summary(body: &[u8]) -> String {
     let mut summary = match body.first() {
         None => return "<empty>".to_owned(),
         Some(b'{') => String::from_utf8_lossy(head).into_owned(),
-        Some(_) => head.iter().fold(String::new(), |mut text, byte| {
-            let _ = write!(text, "{byte:02x}");
-            text
-        }),
+        Some(_) => cbor::hex(head),
     };
     if body.len() > SUMMARY_BYTES {
         summary.push_str(" ...");

@@ -1,6 +1,9 @@
 //! The files of the facts table, as they stand in `schema/`.
+//!
+//! They are in two sets: what a server knows, and what earlier releases served. A body of the second is of no
+//! registered kind, so a server does not even parse these files; see [`super::Registry::complete`].
 
-/// Name and text of every file.
+/// Name and text of every file that a server parses at start.
 pub const FILES: [(&str, &str); 39] = [
     ("admission_v1", include_str!("../../../schema/admission_v1.api")),
     ("admissionregistration_v1", include_str!("../../../schema/admissionregistration_v1.api")),
@@ -41,4 +44,35 @@ pub const FILES: [(&str, &str); 39] = [
     ("storage_v1alpha1", include_str!("../../../schema/storage_v1alpha1.api")),
     ("storage_v1beta1", include_str!("../../../schema/storage_v1beta1.api")),
     ("storagemigration_v1alpha1", include_str!("../../../schema/storagemigration_v1alpha1.api")),
+];
+
+/// Name and text of the files of group versions that no server of this release knows.
+pub const REMEMBERED: [(&str, &str); 27] = [
+    ("admission_v1beta1", include_str!("../../../schema/admission_v1beta1.api")),
+    ("apidiscovery_v2beta1", include_str!("../../../schema/apidiscovery_v2beta1.api")),
+    ("apiextensions_v1beta1", include_str!("../../../schema/apiextensions_v1beta1.api")),
+    ("apiregistration_v1beta1", include_str!("../../../schema/apiregistration_v1beta1.api")),
+    ("apps_v1beta1", include_str!("../../../schema/apps_v1beta1.api")),
+    ("apps_v1beta2", include_str!("../../../schema/apps_v1beta2.api")),
+    ("authentication_v1alpha1", include_str!("../../../schema/authentication_v1alpha1.api")),
+    ("authentication_v1beta1", include_str!("../../../schema/authentication_v1beta1.api")),
+    ("authorization_v1beta1", include_str!("../../../schema/authorization_v1beta1.api")),
+    ("autoscaling_v2beta1", include_str!("../../../schema/autoscaling_v2beta1.api")),
+    ("autoscaling_v2beta2", include_str!("../../../schema/autoscaling_v2beta2.api")),
+    ("batch_v1beta1", include_str!("../../../schema/batch_v1beta1.api")),
+    ("discovery_v1beta1", include_str!("../../../schema/discovery_v1beta1.api")),
+    ("events_v1beta1", include_str!("../../../schema/events_v1beta1.api")),
+    ("extensions_v1beta1", include_str!("../../../schema/extensions_v1beta1.api")),
+    ("flowcontrol_v1beta1", include_str!("../../../schema/flowcontrol_v1beta1.api")),
+    ("flowcontrol_v1beta2", include_str!("../../../schema/flowcontrol_v1beta2.api")),
+    ("flowcontrol_v1beta3", include_str!("../../../schema/flowcontrol_v1beta3.api")),
+    ("imagepolicy_v1alpha1", include_str!("../../../schema/imagepolicy_v1alpha1.api")),
+    ("networking_v1alpha1", include_str!("../../../schema/networking_v1alpha1.api")),
+    ("node_v1alpha1", include_str!("../../../schema/node_v1alpha1.api")),
+    ("node_v1beta1", include_str!("../../../schema/node_v1beta1.api")),
+    ("policy_v1beta1", include_str!("../../../schema/policy_v1beta1.api")),
+    ("rbac_v1alpha1", include_str!("../../../schema/rbac_v1alpha1.api")),
+    ("rbac_v1beta1", include_str!("../../../schema/rbac_v1beta1.api")),
+    ("scheduling_v1alpha1", include_str!("../../../schema/scheduling_v1alpha1.api")),
+    ("scheduling_v1beta1", include_str!("../../../schema/scheduling_v1beta1.api")),
 ];

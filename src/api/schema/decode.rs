@@ -359,7 +359,14 @@ impl Seen {
     }
 }
 
-fn store(registry: &Registry, fields: &mut Object, field: &Field, value: Option<Value>, again: bool) {
+/// Puts the value of a field among the others, unless it says no more than its absence.
+pub(crate) fn store(
+    registry: &Registry,
+    fields: &mut Object,
+    field: &Field,
+    value: Option<Value>,
+    again: bool,
+) {
     if again && let Some(old) = fields.remove(&*field.name) {
         // A second struct, map or list is read on top of the first; null and scalars replace it.
         if let Some(value) = value.map(|value| merged(registry, field.ty, old, value)) {
@@ -375,7 +382,7 @@ fn store(registry: &Registry, fields: &mut Object, field: &Field, value: Option<
 }
 
 /// Whether a value says no more than its absence.
-fn is_nothing(registry: &Registry, field: &Field, value: &Value) -> bool {
+pub(crate) fn is_nothing(registry: &Registry, field: &Field, value: &Value) -> bool {
     if field.pointer {
         return false;
     }
@@ -424,7 +431,7 @@ fn merged(registry: &Registry, ty: TypeId, old: Value, new: Value) -> Value {
 }
 
 /// What null means as an item of a list or an entry of a map.
-fn zero(registry: &Registry, ty: TypeId) -> Value {
+pub(crate) fn zero(registry: &Registry, ty: TypeId) -> Value {
     match registry.get(ty) {
         Type::Struct(_) => Value::object(),
         Type::Scalar(Scalar::String) => Value::String(String::new()),

@@ -16,9 +16,24 @@ pub struct Encoded {
     pub item_at: usize,
 }
 
+/// Whether an empty list is told from none where a field shows both.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Form {
+    /// No: the reference keeps objects in a form that does not tell them apart, and shows none.
+    Kept,
+    /// Yes: what was decoded is encoded.
+    Exact,
+}
+
 /// The canonical JSON of a value.
 pub fn encode(registry: &Registry, ty: TypeId, value: &Value) -> Vec<u8> {
+    encode_as(registry, ty, value, Form::Kept)
+}
+
+/// The JSON of a value in either form.
+pub fn encode_as(registry: &Registry, ty: TypeId, value: &Value, form: Form) -> Vec<u8> {
     let mut writer = Writer::new(registry, false);
+    writer.form = form;
     writer.value(ty, value, Place::Root);
     writer.out
 }
@@ -41,13 +56,14 @@ enum Place {
 struct Writer<'r> {
     registry: &'r Registry,
     out: Vec<u8>,
+    form: Form,
     draft: bool,
     revision_at: usize,
     item_at: usize,
 }
 
 /// What to do with a field.
-enum Print<'v> {
+pub(in crate::api) enum Print<'v> {
     Omit,
     Null,
     /// Its zero value.
@@ -57,7 +73,14 @@ enum Print<'v> {
 
 impl<'r> Writer<'r> {
     fn new(registry: &'r Registry, draft: bool) -> Writer<'r> {
-        Writer { registry, out: Vec::with_capacity(1024), draft, revision_at: 0, item_at: 0 }
+        Writer {
+            registry,
+            out: Vec::with_capacity(1024),
+            form: Form::Kept,
+            draft,
+            revision_at: 0,
+            item_at: 0,
+        }
     }
 
     fn value(&mut self, ty: TypeId, value: &Value, place: Place) {
@@ -80,7 +103,7 @@ impl<'r> Writer<'r> {
         let mut first = true;
         for (at, field) in structure.fields.iter().enumerate() {
             let gap = self.draft && place == Place::Metadata && &*field.name == "resourceVersion";
-            let print = if gap { Print::Zero } else { self.print(field, fields) };
+            let print = if gap { Print::Zero } else { printed(self.registry, field, fields, self.form) };
             if matches!(print, Print::Omit) {
                 continue;
             }
@@ -110,44 +133,6 @@ impl<'r> Writer<'r> {
             }
         }
         self.out.push(b'}');
-    }
-
-    fn print<'v>(&self, field: &Field, fields: Option<&'v Object>) -> Print<'v> {
-        let value = fields.and_then(|fields| fields.get(&*field.name)).filter(|value| !value.is_null());
-        let Some(value) = value else {
-            return match self.registry.get(field.ty) {
-                _ if field.pointer => {
-                    if field.emit {
-                        Print::Null
-                    } else {
-                        Print::Omit
-                    }
-                }
-                Type::Struct(_) => Print::Zero,
-                Type::Scalar(scalar) if scalar.always_printed() || field.emit => Print::Zero,
-                _ if field.emit => Print::Null,
-                _ => Print::Omit,
-            };
-        };
-        let zero = match value {
-            // The reference keeps objects in a form that does not tell an empty list from none, and shows none.
-            Value::Array(items) if field.emit && !field.pointer && items.is_empty() => return Print::Null,
-            _ if field.pointer || field.emit => false,
-            Value::Array(items) => items.is_empty(),
-            Value::Object(entries) => {
-                entries.is_empty() && matches!(self.registry.get(field.ty), Type::Map(_))
-            }
-            Value::String(text) => text.is_empty() && !self.always_printed(field),
-            Value::Int(number) => *number == 0 && !self.always_printed(field),
-            Value::Float(number) => *number == 0.0,
-            Value::Bool(truth) => !truth && !self.always_printed(field),
-            Value::Null => true,
-        };
-        if zero { Print::Omit } else { Print::Value(value) }
-    }
-
-    fn always_printed(&self, field: &Field) -> bool {
-        matches!(self.registry.get(field.ty), Type::Scalar(scalar) if scalar.always_printed())
     }
 
     fn zero(&mut self, ty: TypeId, place: Place) {
@@ -185,4 +170,44 @@ impl<'r> Writer<'r> {
         }
         self.out.push(b'}');
     }
+}
+
+/// How a field of a struct is written.
+pub(in crate::api) fn printed<'v>(
+    registry: &Registry,
+    field: &Field,
+    fields: Option<&'v Object>,
+    form: Form,
+) -> Print<'v> {
+    let value = fields.and_then(|fields| fields.get(&*field.name)).filter(|value| !value.is_null());
+    let Some(value) = value else {
+        return match registry.get(field.ty) {
+            _ if field.pointer => {
+                if field.emit {
+                    Print::Null
+                } else {
+                    Print::Omit
+                }
+            }
+            Type::Struct(_) => Print::Zero,
+            Type::Scalar(scalar) if scalar.always_printed() || field.emit => Print::Zero,
+            _ if field.emit => Print::Null,
+            _ => Print::Omit,
+        };
+    };
+    let always = || matches!(registry.get(field.ty), Type::Scalar(scalar) if scalar.always_printed());
+    let zero = match value {
+        Value::Array(items) if form == Form::Kept && field.emit && !field.pointer && items.is_empty() => {
+            return Print::Null;
+        }
+        _ if field.pointer || field.emit => false,
+        Value::Array(items) => items.is_empty(),
+        Value::Object(entries) => entries.is_empty() && matches!(registry.get(field.ty), Type::Map(_)),
+        Value::String(text) => text.is_empty() && !always(),
+        Value::Int(number) => *number == 0 && !always(),
+        Value::Float(number) => *number == 0.0,
+        Value::Bool(truth) => !truth && !always(),
+        Value::Null => true,
+    };
+    if zero { Print::Omit } else { Print::Value(value) }
 }

@@ -4,6 +4,8 @@
 //! file of their own: [`decode`], [`encode`], [`default`]. Nothing here knows a kind by name: what differs between
 //! kinds is data, or a function registered beside the kind.
 
+#[cfg(test)]
+pub(crate) mod arbitrary;
 pub mod base64;
 pub mod builtin;
 pub mod decode;
@@ -86,6 +88,8 @@ pub struct Struct {
     pub fields: Box<[Field]>,
     /// The inlined types: JSON does not show them, Protobuf nests them under these numbers.
     pub inlined: Box<[(u32, TypeId)]>,
+    /// What Protobuf has of it, by number.
+    pub wire: Box<[Slot]>,
     /// The positions of the fields that have a default, or something below them has: where the walk must go.
     pub defaulted: Box<[u16]>,
     by_name: Box<[(u64, u16)]>,
@@ -101,6 +105,12 @@ impl Struct {
         alike.find(|at| self.fields.get(*at).is_some_and(|field| *field.name == *name))
     }
 
+    /// What stands under this Protobuf number.
+    pub fn slot(&self, number: u32) -> Option<InSlot> {
+        let at = self.wire.binary_search_by_key(&number, |slot| slot.number).ok()?;
+        self.wire.get(at).map(|slot| slot.what)
+    }
+
     /// The field with this name.
     pub fn field(&self, name: &str) -> Option<&Field> {
         self.position(name).and_then(|at| self.fields.get(at))
@@ -114,6 +124,24 @@ impl Struct {
         let version = self.package.rsplit('.').next().unwrap_or_default();
         format!("{version}.{}", self.name)
     }
+}
+
+/// What stands under a Protobuf number of a struct.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Slot {
+    /// The number.
+    pub number: u32,
+    /// What it is.
+    pub what: InSlot,
+}
+
+/// What a Protobuf number means.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum InSlot {
+    /// The field at this position.
+    Field(u16),
+    /// A message of an inlined type, whose fields stand among those of the struct itself.
+    Inlined(TypeId),
 }
 
 /// A number that nearly tells names apart, so that finding a field compares numbers, not text: the length and the first

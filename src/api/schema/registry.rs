@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use super::table::{Facts, FieldFact, FillFact, ListFact, Shape, TableError, TypeFact};
 use super::{
-    Either, Field, GroupVersionKind, List, Map, Other, Scalar, Struct, Type, TypeId, builtin, digest, table,
+    Either, Field, GroupVersionKind, InSlot, List, Map, Other, Scalar, Slot, Struct, Type, TypeId, builtin,
+    digest, table,
 };
 use crate::api::codec::json;
 use crate::api::limits;
@@ -45,8 +46,19 @@ const IN_CORE: [&str; 6] = ["Status", "List", "APIVersions", "APIGroup", "APIGro
 impl Registry {
     /// The registry of the built-in kinds.
     pub fn builtin() -> Result<Registry, TableError> {
-        let facts =
-            builtin::FILES.iter().map(|(_, text)| table::parse(text)).collect::<Result<Vec<_>, _>>()?;
+        Registry::of_files(builtin::FILES.iter())
+    }
+
+    /// The registry of the built-in kinds and of those that earlier releases served: for tools that convert files. A
+    /// server must not know the latter, because it would take bodies of them.
+    pub fn complete() -> Result<Registry, TableError> {
+        Registry::of_files(builtin::FILES.iter().chain(&builtin::REMEMBERED))
+    }
+
+    fn of_files<'a>(
+        files: impl Iterator<Item = &'a (&'static str, &'static str)>,
+    ) -> Result<Registry, TableError> {
+        let facts = files.map(|(_, text)| table::parse(text)).collect::<Result<Vec<_>, _>>()?;
         Registry::compile(&facts)
     }
 
@@ -82,6 +94,15 @@ impl Registry {
     /// The type of a kind.
     pub fn lookup(&self, kind: &GroupVersionKind) -> Option<TypeId> {
         self.kind(&kind.group, &kind.version, &kind.kind)
+    }
+
+    /// Every kind with its type, in no order.
+    pub fn kinds(&self) -> impl Iterator<Item = (GroupVersionKind, TypeId)> {
+        let named = self.versions.iter().flat_map(|version| {
+            let name = |kind: &str| GroupVersionKind::new(&version.group, &version.version, kind);
+            version.kinds.iter().map(move |(kind, id)| (name(kind), *id))
+        });
+        named.filter(|(_, id)| self.structure(*id).is_some_and(|structure| structure.object))
     }
 
     /// A type of the meta group, such as `Status` or `ObjectMeta`.
@@ -230,6 +251,12 @@ impl<'a> Compiler<'a> {
         let mut by_name: Vec<(u64, u16)> =
             fields.iter().map(|field| digest(&field.name)).zip(0..count).collect();
         by_name.sort_unstable();
+        // The fields of an inlined type have numbers of the message that declares them, not of this one.
+        let own = fields.iter().zip(0..count).filter(|(field, _)| !field.inlined && field.number > 0);
+        let own = own.map(|(field, at)| Slot { number: field.number, what: InSlot::Field(at) });
+        let nested = inlined.iter().map(|(number, ty)| Slot { number: *number, what: InSlot::Inlined(*ty) });
+        let mut wire: Vec<Slot> = own.chain(nested).collect();
+        wire.sort_unstable_by_key(|slot| slot.number);
         Ok(Type::Struct(Struct {
             name: self.word(&fact.name),
             package: self.word(&file.package),
@@ -238,6 +265,7 @@ impl<'a> Compiler<'a> {
             union: fact.union.as_deref().map(Into::into),
             fields: fields.into(),
             inlined: inlined.into(),
+            wire: wire.into(),
             defaulted: Box::default(),
             by_name: by_name.into(),
         }))

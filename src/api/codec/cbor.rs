@@ -1,0 +1,170 @@
+//! CBOR: the same objects as in JSON, as one binary item.
+//!
+//! Text and names are byte strings, bytes carry the tag that asks for base64, and a whole answer carries the tag that
+//! says that it is CBOR. Bodies are bounded before anything is read of them: see [`crate::api::limits`].
+
+mod form;
+mod read;
+mod typed;
+mod write;
+
+use std::fmt::Write as _;
+
+use super::{Body, DecodeError, Decoded, json, named};
+use crate::api::schema::encode::Form;
+use crate::api::schema::{GroupVersionKind, Registry, TypeId};
+use crate::api::value::Value;
+
+use read::Walk;
+use write::Writer;
+
+/// The tag that says that what follows is CBOR: before every answer, and before every object in a watch event.
+pub const PREFIX: [u8; 3] = [0xd9, 0xd9, 0xf7];
+
+/// Reads a body that must hold an object of kind `expected`. What it does not say of its kind and apiVersion is filled
+/// in.
+pub fn decode_object(
+    body: &[u8],
+    expected: &GroupVersionKind,
+    registry: &Registry,
+) -> Result<Decoded, DecodeError> {
+    let faults = Body { text: body, shown: body, expected, registry };
+    let ty = registry.lookup(expected).ok_or_else(|| faults.unregistered(expected))?;
+    if let Ok(mut decoded) = decode_as(body, ty, registry)
+        && named(&mut decoded.value, expected)
+    {
+        return Ok(decoded);
+    }
+    let actual = peek(body, registry).map_err(|message| {
+        faults.unrecognized(&format!("unable to determine group/version/kind: {message}"))
+    })?;
+    faults.judged(faults.completed(actual), |ty| decode_as(body, ty, registry))
+}
+
+/// Reads a body of a kind that every group has, such as DeleteOptions: its apiVersion may name any of them.
+pub fn decode_any_version(
+    body: &[u8],
+    expected: &GroupVersionKind,
+    registry: &Registry,
+) -> Result<Decoded, DecodeError> {
+    let own = decode_object(body, expected, registry);
+    let Some(ty) = registry.lookup(expected).filter(|_| own.is_err()) else { return own };
+    match decode_as(body, ty, registry) {
+        Ok(decoded) if decoded.value.str("kind") == expected.kind => Ok(decoded),
+        _ => own,
+    }
+}
+
+/// Reads a body as a type, whatever kind it says it is. The error is the message.
+pub fn decode_as(body: &[u8], ty: TypeId, registry: &Registry) -> Result<Decoded, String> {
+    form::check(body)?;
+    typed::decode(registry, ty, body).map_err(|fault| fault.to_string())
+}
+
+/// Reads any item without a schema. Bytes that ask for base64 become base64. The error is the message.
+pub fn read(body: &[u8]) -> Result<Value, String> {
+    form::check(body)?;
+    Walk::new(body).any().map_err(|fault| fault.to_string())
+}
+
+/// What a body says of its kind; empty where it says nothing. The error is the message.
+pub fn peek(body: &[u8], registry: &Registry) -> Result<GroupVersionKind, String> {
+    let found = decode_as(body, registry.type_meta(), registry)?;
+    let api_version = found.value.str("apiVersion");
+    let (group, version) = match api_version.matches('/').count() {
+        0 => ("", api_version),
+        1 => api_version.split_once('/').unwrap_or_default(),
+        // An apiVersion that is none counts as none here, unlike in JSON.
+        _ => ("", ""),
+    };
+    Ok(GroupVersionKind::new(group, version, found.value.str("kind")))
+}
+
+/// Any value as an answer, without a schema: for what has no bytes in it, such as a Status.
+pub fn encode(value: &Value) -> Vec<u8> {
+    let mut writer = Writer::new();
+    writer.append(&PREFIX);
+    writer.any(value);
+    writer.into_bytes()
+}
+
+/// The same as [`encode`], from JSON text. The error is that of the text.
+pub fn from_json(text: &[u8]) -> Result<Vec<u8>, serde_json::Error> {
+    Ok(encode(&json::read(text)?))
+}
+
+/// An object of a type as an answer.
+pub fn encode_object(registry: &Registry, ty: TypeId, value: &Value, form: Form) -> Vec<u8> {
+    let mut writer = Writer::new();
+    writer.append(&PREFIX);
+    writer.typed(registry, ty, value, form);
+    writer.into_bytes()
+}
+
+/// An object as an item of a list: without the tag, and without kind and apiVersion.
+pub fn encode_item(registry: &Registry, ty: TypeId, value: &Value) -> Vec<u8> {
+    let mut writer = Writer::new();
+    match registry.structure(ty) {
+        Some(structure) if structure.object => {
+            writer.fields(registry, structure, value.fields(), Form::Kept, 2);
+        }
+        _ => writer.typed(registry, ty, value, Form::Kept),
+    }
+    writer.into_bytes()
+}
+
+/// What stands before and after the items of a list, which themselves follow each other with nothing in between.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ListFrame {
+    /// From the tag to the number of items.
+    pub head: Vec<u8>,
+    /// The rest of the list.
+    pub tail: Vec<u8>,
+}
+
+/// The frame of a list of `count` items.
+pub fn list_frame(kind: &str, api_version: &str, metadata: &Value, count: usize) -> ListFrame {
+    // The keys stand by length: items come before the metadata, though in JSON they come last.
+    let mut head = Writer::new();
+    head.append(&PREFIX);
+    head.map(4);
+    head.text("kind");
+    head.text(kind);
+    head.text("items");
+    head.array(count);
+    let mut tail = Writer::new();
+    tail.text("metadata");
+    match metadata {
+        Value::Null => tail.map(0),
+        metadata => tail.any(metadata),
+    }
+    tail.text("apiVersion");
+    tail.text(api_version);
+    ListFrame { head: head.into_bytes(), tail: tail.into_bytes() }
+}
+
+/// One event of a watch, for a sequence of items: `object` is an encoded object with or without its tag.
+pub fn watch_event(kind: &str, object: &[u8]) -> Vec<u8> {
+    let mut writer = Writer::new();
+    writer.append(&PREFIX);
+    writer.map(2);
+    writer.text("type");
+    writer.text(kind);
+    writer.text("object");
+    if !object.starts_with(&PREFIX) {
+        writer.append(&PREFIX);
+    }
+    writer.append(object);
+    writer.into_bytes()
+}
+
+/// Bytes in hexadecimal.
+pub(super) fn hex(bytes: &[u8]) -> String {
+    bytes.iter().fold(String::with_capacity(bytes.len() * 2), |mut text, byte| {
+        let _ = write!(text, "{byte:02x}");
+        text
+    })
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,187 @@
+//! Random values of any type, for tests of laws: what comes out is what a decoder would make of some body.
+//!
+//! A value is a function of its seed, so a test draws seeds and a failure names one. Values are small: each kind has
+//! hundreds of fields, and a law is broken by a few of them.
+
+use proptest::prelude::*;
+
+use super::decode::is_nothing;
+use super::{Either, Field, GroupVersionKind, Other, Registry, Scalar, Struct, Type, TypeId, time};
+use crate::api::value::{Object, Value};
+
+/// How deep types that hold themselves are followed.
+const DEPTH: usize = 12;
+
+/// A kind of the registry with a value of it. The value says its kind and apiVersion.
+pub(crate) fn object(
+    registry: &'static Registry,
+) -> impl Strategy<Value = (GroupVersionKind, TypeId, Value)> {
+    let mut kinds: Vec<(GroupVersionKind, TypeId)> = registry.kinds().collect();
+    kinds.sort();
+    (proptest::sample::select(kinds), any::<u64>()).prop_map(|((kind, ty), seed)| {
+        let value = of_kind(registry, &kind, ty, seed);
+        (kind, ty, value)
+    })
+}
+
+/// A value of this kind. It says its kind and apiVersion.
+pub(crate) fn of_kind(registry: &Registry, kind: &GroupVersionKind, ty: TypeId, seed: u64) -> Value {
+    let mut value = of_type(registry, ty, seed);
+    value.set("kind", kind.kind.as_str());
+    value.set("apiVersion", kind.api_version());
+    value
+}
+
+/// A value of this type, in its smallest form, without kind and apiVersion of its own or of anything inside.
+pub(crate) fn of_type(registry: &Registry, ty: TypeId, seed: u64) -> Value {
+    let mut source = Source { registry, state: seed };
+    // Some values are full and some are sparse: laws break at both ends.
+    let one_in = 1 + source.below(8);
+    source.value(ty, one_in, DEPTH)
+}
+
+struct Source<'r> {
+    registry: &'r Registry,
+    state: u64,
+}
+
+impl Source<'_> {
+    /// The next random number: a counter, well mixed.
+    fn next(&mut self) -> u64 {
+        self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut mixed = self.state;
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^ (mixed >> 31)
+    }
+
+    fn below(&mut self, bound: u64) -> u64 {
+        self.next() % bound
+    }
+
+    fn pick<T: Copy>(&mut self, choices: &[T]) -> T {
+        choices[self.below(choices.len() as u64) as usize]
+    }
+
+    fn value(&mut self, ty: TypeId, one_in: u64, depth: usize) -> Value {
+        let registry = self.registry;
+        let depth = depth.saturating_sub(1);
+        match registry.get(ty) {
+            Type::Struct(structure) => Value::Object(self.fields(structure, one_in, depth)),
+            Type::List(list) => {
+                let many = 1 + self.below(3);
+                Value::Array((0..many).map(|_| self.value(list.item, one_in, depth)).collect())
+            }
+            Type::Map(map) => {
+                let many = 1 + self.below(3);
+                Value::Object(
+                    (0..many).map(|_| (self.text(), self.value(map.value, one_in, depth))).collect(),
+                )
+            }
+            Type::Either(either) => self.either(*either, one_in, depth),
+            Type::Scalar(scalar) => self.scalar(*scalar, depth),
+        }
+    }
+
+    fn fields(&mut self, structure: &Struct, one_in: u64, depth: usize) -> Object {
+        let mut fields = Object::new();
+        // The first two fields of an object are its kind and apiVersion.
+        let from = if structure.object { 2 } else { 0 };
+        for field in structure.fields.iter().skip(from) {
+            if depth == 0 || self.below(one_in) > 0 {
+                continue;
+            }
+            let value = self.field(field, one_in, depth);
+            if !value.is_null() && !is_nothing(self.registry, field, &value) {
+                fields.insert(field.name.to_string(), value);
+            }
+        }
+        fields
+    }
+
+    fn field(&mut self, field: &Field, one_in: u64, depth: usize) -> Value {
+        // Deep trees grow by their breadth to the power of their depth: what is below is sparser.
+        self.value(field.ty, one_in + 1, depth)
+    }
+
+    fn either(&mut self, either: Either, one_in: u64, depth: usize) -> Value {
+        match either.other {
+            _ if depth > 1 && self.below(2) == 0 => self.value(either.object, one_in, depth),
+            Other::Bool => Value::Bool(self.below(2) == 0),
+            Other::List(list) => self.value(list, one_in, depth),
+        }
+    }
+
+    fn text(&mut self) -> String {
+        let words =
+            ["", "a", "metadata", "line\nbreak", "\"quoted\\\"", "<&>", "grüße", "日本", "\u{2028}", "0"];
+        format!("{}{}", self.pick(&words), self.pick(&words))
+    }
+
+    fn integer(&mut self) -> i64 {
+        let any = self.next() as i64;
+        self.pick(&[0, 1, -1, 127, 128, 300, i64::MAX, i64::MIN, any])
+    }
+
+    fn seconds(&mut self) -> i64 {
+        let ordinary = self.below(2_000_000_000) as i64;
+        self.pick(&[0, -1, 1, time::ZERO_SECONDS + 1, 253_402_300_799, ordinary])
+    }
+
+    fn scalar(&mut self, scalar: Scalar, depth: usize) -> Value {
+        match scalar {
+            Scalar::String => Value::String(self.text()),
+            Scalar::Int32 => Value::Int(i64::from(self.integer() as i32)),
+            Scalar::Int64 => Value::Int(self.integer()),
+            Scalar::Bool => Value::Bool(self.below(2) == 0),
+            Scalar::Double => Value::Float(self.pick(&[0.5, -2.25, 1e300, 3.0, 1e-9])),
+            Scalar::Bytes => Value::from(self.pick(&["AA==", "aGVsbG8=", "/+8=", "////"])),
+            Scalar::Time => Value::String(time::format_seconds(self.seconds())),
+            Scalar::MicroTime => {
+                let micros = self.below(1_000_000) as u32;
+                Value::String(time::format_micros(self.seconds(), micros))
+            }
+            Scalar::Quantity => Value::from(self.pick(&["0", "1", "100m", "1Gi", "-3", "12e6", "500n"])),
+            Scalar::IntOrString if self.below(2) == 0 => Value::Int(i64::from(self.integer() as i32)),
+            Scalar::IntOrString => Value::String(self.text()),
+            Scalar::Raw => Value::Object([(self.text(), self.any(depth.min(3)))].into()),
+            Scalar::RawJson => match self.any(depth.min(3)) {
+                Value::Null => Value::Bool(true),
+                value => value,
+            },
+        }
+    }
+
+    /// A value without a type.
+    fn any(&mut self, depth: usize) -> Value {
+        match self.below(if depth == 0 { 5 } else { 7 }) {
+            0 => Value::Null,
+            1 => Value::Bool(true),
+            2 => Value::Int(self.integer()),
+            3 => Value::Float(1.5),
+            4 => Value::String(self.text()),
+            5 => Value::Array(vec![self.any(depth - 1), self.any(depth - 1)]),
+            _ => Value::Object([(self.text(), self.any(depth - 1))].into()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::LazyLock;
+
+    use super::*;
+    use crate::api::schema::{decode, encode};
+
+    static REGISTRY: LazyLock<Registry> = LazyLock::new(|| Registry::builtin().unwrap());
+
+    proptest! {
+        #[test]
+        fn values_are_as_a_decoder_makes_them((_, ty, value) in object(&REGISTRY)) {
+            let text = encode::encode(&REGISTRY, ty, &value);
+            let decoded = decode::decode(&REGISTRY, ty, &text).unwrap();
+            prop_assert_eq!(decoded.value, value);
+            prop_assert_eq!(decoded.strict, Vec::<String>::new());
+        }
+    }
+}
