@@ -14,6 +14,8 @@ pub const YAML_NODES: usize = 250_000;
 pub const YAML_ANCHORS: usize = 1_000;
 /// Aliases in one YAML document, and what they may add to it.
 pub const YAML_ALIASES: usize = 1_000;
+/// Levels of nesting in an object that came as Protobuf: its JSON must be readable again.
+pub const PROTOBUF_DEPTH: usize = 100;
 /// Types that may be inlined in each other. The table nests two; more is a mistake that would not end.
 pub const INLINE_DEPTH: usize = 8;
 

@@ -1,7 +1,8 @@
-//! From bytes to values and back: JSON and YAML.
+//! From bytes to values and back: JSON, YAML and Protobuf.
 
 pub mod json;
 pub mod legacy;
+pub mod protobuf;
 pub mod syntax;
 pub mod yaml;
 mod yaml_plain;
@@ -126,7 +127,21 @@ impl Body<'_> {
         }
         // The text is good JSON, so what the tokenizer does not take of it is repaired for it.
         let repaired = syntax::repair(self.text);
-        let mut actual = self.interpreted(&repaired)?;
+        let actual = self.interpreted(&repaired)?;
+        self.judged(actual, |ty| {
+            decode::decode(self.registry, ty, &repaired).map_err(|refused| match refused {
+                Refused::Type(message) => message,
+                Refused::Tokens => "exceeded max depth".to_owned(),
+            })
+        })
+    }
+
+    /// Reads a body that says it is of kind `actual` and holds that against what is expected.
+    fn judged(
+        &self,
+        mut actual: GroupVersionKind,
+        read: impl FnOnce(TypeId) -> Result<Decoded, String>,
+    ) -> Result<Decoded, DecodeError> {
         if is_unversioned(self.expected) && actual.kind == self.expected.kind {
             actual.clone_from(self.expected);
         }
@@ -137,15 +152,7 @@ impl Body<'_> {
                 self.unregistered(&actual)
             });
         };
-        let mut decoded = decode::decode(self.registry, ty, &repaired).map_err(|refused| {
-            self.not_handled(
-                &actual,
-                &match refused {
-                    Refused::Type(message) => message,
-                    Refused::Tokens => "exceeded max depth".to_owned(),
-                },
-            )
-        })?;
+        let mut decoded = read(ty).map_err(|message| self.not_handled(&actual, &message))?;
         if actual == *self.expected {
             named(&mut decoded.value, self.expected);
             return Ok(decoded);
