@@ -1,8 +1,9 @@
-//! From bytes to values and back: JSON, YAML and CBOR.
+//! From bytes to values and back: JSON, YAML, Protobuf and CBOR.
 
 pub mod cbor;
 pub mod json;
 pub mod legacy;
+pub mod protobuf;
 pub mod syntax;
 pub mod yaml;
 mod yaml_plain;
