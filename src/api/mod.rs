@@ -15,6 +15,7 @@ pub mod meta;
 pub mod names;
 pub mod options;
 pub mod path;
+pub mod print;
 pub mod query;
 pub mod schema;
 pub mod select;

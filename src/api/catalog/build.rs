@@ -9,12 +9,15 @@ use openssl::sha::sha256;
 use pilothouse_actors::object::TypeName;
 
 use super::Catalog;
-use super::resource::{Column, Resource, Stored, Subresource};
+use super::resource::{About, Column, Resource, Stored, Subresource};
 use super::runtime_config::{RuntimeConfig, RuntimeConfigError};
 use crate::api::schema::builtin;
-use crate::api::schema::table::{self, Facts, ResourceFact, SubFact, TableError};
+use crate::api::schema::table::{self, ColumnFact, Facts, ResourceFact, SubFact, TableError};
 use crate::api::verb::{Verb, Verbs};
 use crate::api::version::{self, GroupVersion, Level};
+
+/// The type of what every object carries.
+const OBJECT_META: &str = "meta/v1.ObjectMeta";
 
 /// Beta versions that came before this release are served without being asked for, later ones are not.
 const BETAS_OFF_SINCE: (u32, u32) = (1, 22);
@@ -130,21 +133,28 @@ fn resource(
         short_names: fact.short.iter().map(|name| name.as_str().into()).collect(),
         categories: fact.categories.iter().map(|name| name.as_str().into()).collect(),
         subresources,
-        columns: fact
-            .columns
-            .iter()
-            .map(|column| Column {
-                name: column.name.as_str().into(),
-                kind: column.kind.as_str().into(),
-                format: column.format.as_str().into(),
-                priority: column.priority,
-            })
-            .collect(),
+        columns: fact.columns.iter().map(column).collect(),
         stored,
         introduced: fact.introduced,
         deprecated: fact.deprecated,
         removed: fact.removed,
         replacement: fact.replacement.as_deref().map(Into::into),
+    }
+}
+
+fn column(fact: &ColumnFact) -> Column {
+    let about = match (&fact.field, fact.name.as_str()) {
+        (Some((of, field)), _) => About::Field(of.as_str().into(), field.as_str().into()),
+        (None, "Name") => About::Field(OBJECT_META.into(), "name".into()),
+        (None, "Age") => About::Field(OBJECT_META.into(), "creationTimestamp".into()),
+        (None, _) => About::Text(fact.text.as_str().into()),
+    };
+    Column {
+        name: fact.name.as_str().into(),
+        kind: fact.kind.as_str().into(),
+        format: fact.format.as_str().into(),
+        priority: fact.priority,
+        about,
     }
 }
 

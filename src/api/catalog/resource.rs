@@ -87,6 +87,17 @@ pub struct Column {
     pub format: Arc<str>,
     /// Zero for what is always shown.
     pub priority: u32,
+    /// Where it is said what the cells mean.
+    pub about: About,
+}
+
+/// Where it is said what the cells of a column mean.
+#[derive(Clone, Debug, PartialEq)]
+pub enum About {
+    /// In the documentation of a field: its type as `package/version.Name`, and its JSON name.
+    Field(Arc<str>, Arc<str>),
+    /// Here.
+    Text(Arc<str>),
 }
 
 impl Resource {

@@ -81,6 +81,10 @@ pub struct ColumnFact {
     pub format: String,
     /// Zero for what is always shown.
     pub priority: u32,
+    /// The field whose documentation says what the cells mean: its type as `package/version.Name`, and its JSON name.
+    pub field: Option<(String, String)>,
+    /// What the cells mean, for a column that shows no single field.
+    pub text: String,
 }
 
 /// One type.
@@ -331,6 +335,7 @@ impl Facts {
 }
 
 fn column_line(line: &str) -> Result<ColumnFact, String> {
+    let (line, text) = line.split_once(" -- ").unwrap_or((line, ""));
     let (name, rest) = match line.strip_prefix('"') {
         Some(quoted) => quoted.split_once('"').ok_or("an open quote")?,
         None => line.split_once(' ').ok_or("a column without a type")?,
@@ -338,12 +343,26 @@ fn column_line(line: &str) -> Result<ColumnFact, String> {
     let mut words = rest.split_ascii_whitespace();
     let kind = words.next().ok_or("a column without a type")?;
     let (kind, format) = kind.split_once('/').unwrap_or((kind, ""));
-    let priority = match words.next().map(|word| word.strip_prefix("priority=")) {
-        None => 0,
-        Some(Some(number)) => number.parse().map_err(|_| format!("bad priority {number:?}"))?,
-        Some(None) => return Err("unknown word after a column".to_owned()),
+    let mut column = ColumnFact {
+        name: name.to_owned(),
+        kind: kind.to_owned(),
+        format: format.to_owned(),
+        text: text.to_owned(),
+        ..ColumnFact::default()
     };
-    Ok(ColumnFact { name: name.to_owned(), kind: kind.to_owned(), format: format.to_owned(), priority })
+    for word in words {
+        match word.split_once('=') {
+            Some(("priority", number)) => {
+                column.priority = number.parse().map_err(|_| format!("bad priority {number:?}"))?;
+            }
+            Some(("doc", place)) => {
+                let (of, field) = place.rsplit_once('.').ok_or("documentation of no field")?;
+                column.field = Some((of.to_owned(), field.to_owned()));
+            }
+            _ => return Err("unknown word after a column".to_owned()),
+        }
+    }
+    Ok(column)
 }
 
 fn type_line<'a>(mut words: impl Iterator<Item = &'a str>) -> Result<TypeFact, String> {
@@ -471,7 +490,8 @@ resource things Thing namespaced singular=thing short=th,tg categories=all verbs
   sub scale autoscaling/v1.Scale get,patch
   sub status Thing all
   col Name string/name
-  col "Last Seen" string priority=1
+  col "Last Seen" string priority=1 doc=core/v1.Event.lastTimestamp
+  col Ready string -- Whether it is ready, and since when.
 
 type Thing object
   1 metadata meta/v1.ObjectMeta
@@ -493,6 +513,8 @@ wrapper Words [string]
         assert_eq!((thing.subs[0].group.as_str(), thing.subs[0].kind.as_str()), ("autoscaling", "Scale"));
         assert_eq!((thing.subs[1].group.as_str(), thing.subs[1].verbs.len()), ("apps", 8));
         assert_eq!((thing.columns[1].name.as_str(), thing.columns[1].priority), ("Last Seen", 1));
+        assert_eq!(thing.columns[1].field, Some(("core/v1.Event".to_owned(), "lastTimestamp".to_owned())));
+        assert_eq!(thing.columns[2].text, "Whether it is ready, and since when.");
         let fields = &facts.types[0].fields;
         assert_eq!(fields[1].list, ListFact::Map(vec!["a".to_owned(), "b".to_owned()]));
         assert_eq!(fields[1].patch.as_ref().and_then(|patch| patch.key.as_deref()), Some("name"));

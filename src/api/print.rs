@@ -1,0 +1,143 @@
+//! Objects as rows of a table: what a person is shown of each kind.
+//!
+//! A row has the cells that the columns of its resource name, in their order. The clock is an argument, because ages
+//! are told from it. An object may lack anything: then its cells say so.
+
+mod admission;
+mod age;
+mod autoscaling;
+mod batch;
+mod cells;
+mod columns;
+mod devices;
+mod flowcontrol;
+mod labels;
+mod misc;
+mod network;
+mod nodes;
+mod pods;
+mod rbac;
+mod storage;
+mod table;
+mod wording;
+mod workloads;
+
+#[cfg(test)]
+mod testing;
+
+pub use columns::{ColumnDefinition, columns, scale_columns};
+pub use pods::Completion;
+pub use table::{MetaVersion, head, metadata_only, row, tail, without_rows};
+
+use crate::api::schema::time;
+use crate::api::value::Value;
+use cells::{Shown, cells};
+
+/// Makes the cells of an object of one kind.
+type Printer = fn(&Shown<'_>) -> Vec<Value>;
+
+/// The cells of an object, in the order of the columns of its resource. `object` is in the version that is stored.
+pub fn cells(group: &str, kind: &str, object: &Value, now_seconds: i64) -> Vec<Value> {
+    let shown = Shown { object, now: now_seconds };
+    printer(group, kind).unwrap_or(any_object)(&shown)
+}
+
+/// How the thing that an object stands for has ended, if it has: such rows may be shown with less weight.
+pub fn completion(group: &str, kind: &str, object: &Value) -> Option<Completion> {
+    if (group, kind) == ("", "Pod") { pods::completion(object) } else { None }
+}
+
+/// The cells of kinds that nobody has thought about: name and creation.
+fn any_object(it: &Shown<'_>) -> Vec<Value> {
+    let created = it.instant("metadata.creationTimestamp").unwrap_or(time::ZERO_SECONDS);
+    cells![it.name(), time::format_seconds(created)]
+}
+
+fn printer(group: &str, kind: &str) -> Option<Printer> {
+    Some(match (group, kind) {
+        ("", _) => return core_printer(kind),
+        ("admissionregistration.k8s.io", _) => return admission::printer(kind),
+        ("apiregistration.k8s.io", "APIService") => misc::api_service,
+        ("apps", _) => return workloads::printer(kind),
+        ("autoscaling", "HorizontalPodAutoscaler") => autoscaling::autoscaler,
+        ("autoscaling", "Scale") => autoscaling::scale,
+        ("batch", "CronJob") => batch::cron_job,
+        ("batch", "Job") => batch::job,
+        ("certificates.k8s.io", "CertificateSigningRequest") => misc::signing_request,
+        ("certificates.k8s.io", "ClusterTrustBundle") => misc::trust_bundle,
+        ("coordination.k8s.io", "Lease") => misc::lease,
+        ("coordination.k8s.io", "LeaseCandidate") => misc::lease_candidate,
+        ("discovery.k8s.io", "EndpointSlice") => network::endpoint_slice,
+        ("events.k8s.io", "Event") => misc::event,
+        ("flowcontrol.apiserver.k8s.io", "FlowSchema") => flowcontrol::flow_schema,
+        ("flowcontrol.apiserver.k8s.io", "PriorityLevelConfiguration") => flowcontrol::priority_level,
+        ("internal.apiserver.k8s.io", "StorageVersion") => misc::storage_version,
+        ("networking.k8s.io", _) => return network::printer(kind),
+        ("node.k8s.io", "RuntimeClass") => nodes::runtime_class,
+        ("policy", "PodDisruptionBudget") => workloads::disruption_budget,
+        ("rbac.authorization.k8s.io", "ClusterRoleBinding" | "RoleBinding") => rbac::binding,
+        ("resource.k8s.io", _) => return devices::printer(kind),
+        ("scheduling.k8s.io", "PriorityClass") => misc::priority_class,
+        ("storage.k8s.io", _) => return storage::printer(kind),
+        ("storagemigration.k8s.io", "StorageVersionMigration") => misc::storage_migration,
+        _ => return None,
+    })
+}
+
+fn core_printer(kind: &str) -> Option<Printer> {
+    Some(match kind {
+        "ComponentStatus" => misc::component_status,
+        "ConfigMap" => misc::config_map,
+        "Endpoints" => network::endpoints,
+        "Event" => misc::event,
+        "Namespace" => misc::namespace,
+        "Node" => nodes::node,
+        "PersistentVolume" => storage::volume,
+        "PersistentVolumeClaim" => storage::claim,
+        "Pod" => pods::pod,
+        "PodTemplate" => workloads::pod_template,
+        "ReplicationController" => workloads::replication_controller,
+        "ResourceQuota" => misc::quota,
+        "Secret" => misc::secret,
+        "Service" => network::service,
+        "ServiceAccount" => misc::service_account,
+        _ => return None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::api::catalog::build::Builtin;
+    use crate::api::catalog::runtime_config::RuntimeConfig;
+    use crate::api::print::testing::shows;
+
+    /// Its rows have always had one cell more than its table has columns, an age; clients leave it out.
+    const ONE_CELL_MORE: &str = "IPAddress";
+
+    #[test]
+    fn every_kind_fills_its_columns_even_when_empty() {
+        let config = RuntimeConfig::parse("api/all=true").unwrap();
+        let catalog = Builtin::load().unwrap().serve(&config).unwrap();
+        let (mut seen, mut special) = (0, 0);
+        for resource in catalog.resources() {
+            for object in [Value::object(), Value::Null] {
+                let cells = cells(&resource.gv.group, &resource.kind, &object, 0);
+                let more = usize::from(&*resource.kind == ONE_CELL_MORE);
+                assert_eq!(cells.len(), columns(resource).len() + more, "{}", resource.name());
+            }
+            let has_printer = printer(&resource.gv.group, &resource.kind).is_some();
+            assert_eq!(has_printer, !resource.columns.is_empty(), "{}", resource.name());
+            seen += 1;
+            special += usize::from(has_printer);
+        }
+        assert!(seen > 80 && special > 60, "{seen} {special}");
+    }
+
+    #[test]
+    fn other_kinds_show_name_and_creation() {
+        let role = r#"{"metadata":{"name":"r","creationTimestamp":"2024-05-01T00:00:00Z"}}"#;
+        shows("rbac.authorization.k8s.io", "Role", role, r#"["r","2024-05-01T00:00:00Z"]"#);
+        shows("example.com", "Widget", "{}", r#"["","0001-01-01T00:00:00Z"]"#);
+    }
+}

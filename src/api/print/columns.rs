@@ -1,0 +1,86 @@
+//! The columns of a table, with what their cells mean.
+
+use std::borrow::Cow;
+use std::sync::Arc;
+
+use super::wording;
+use crate::api::catalog::resource::{About, Column, Resource};
+
+/// The type of what every object carries.
+const OBJECT_META: &str = "meta/v1.ObjectMeta";
+
+/// One column, as a table shows it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ColumnDefinition {
+    /// The heading.
+    pub name: Arc<str>,
+    /// The type of the cells.
+    pub kind: Arc<str>,
+    /// What the cells are used for, such as `name`.
+    pub format: Arc<str>,
+    /// What the cells mean.
+    pub description: Cow<'static, str>,
+    /// Zero for what is always shown.
+    pub priority: u32,
+}
+
+/// The columns of a resource's tables.
+pub fn columns(resource: &Resource) -> Vec<ColumnDefinition> {
+    if resource.columns.is_empty() {
+        return vec![
+            documented("Name", "string", "name", OBJECT_META, "name"),
+            documented("Created At", "date", "", OBJECT_META, "creationTimestamp"),
+        ];
+    }
+    resource.columns.iter().map(definition).collect()
+}
+
+/// The columns of the tables of `Scale`, which is no resource of its own.
+pub fn scale_columns() -> Vec<ColumnDefinition> {
+    vec![
+        documented("Name", "string", "", OBJECT_META, "name"),
+        documented("Desired", "integer", "", "autoscaling/v1.ScaleSpec", "replicas"),
+        documented("Available", "integer", "", "autoscaling/v1.ScaleStatus", "replicas"),
+        documented("Age", "string", "", OBJECT_META, "creationTimestamp"),
+    ]
+}
+
+fn definition(column: &Column) -> ColumnDefinition {
+    let description = match &column.about {
+        About::Field(of, field) => wording::of_field(of, field),
+        About::Text(text) => Cow::Owned(text.to_string()),
+    };
+    ColumnDefinition {
+        name: column.name.clone(),
+        kind: column.kind.clone(),
+        format: column.format.clone(),
+        description,
+        priority: column.priority,
+    }
+}
+
+fn documented(name: &str, kind: &str, format: &str, of: &str, field: &str) -> ColumnDefinition {
+    let about = About::Field(of.into(), field.into());
+    definition(&Column { name: name.into(), kind: kind.into(), format: format.into(), priority: 0, about })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::api::catalog::build::Builtin;
+    use crate::api::catalog::runtime_config::RuntimeConfig;
+
+    #[test]
+    fn columns_are_those_of_the_resource() {
+        let catalog = Builtin::load().unwrap().serve(&RuntimeConfig::default()).unwrap();
+        let pods = columns(catalog.find("", "v1", "pods").unwrap());
+        assert_eq!(pods.len(), 9);
+        assert_eq!((&*pods[0].name, &*pods[0].kind, &*pods[0].format), ("Name", "string", "name"));
+        assert_eq!(pods[2].description, "The aggregate status of the containers in this pod.");
+        assert_eq!((&*pods[8].name, pods[8].priority), ("Readiness Gates", 1));
+        let roles = columns(catalog.find("rbac.authorization.k8s.io", "v1", "roles").unwrap());
+        let heads: Vec<(&str, &str)> = roles.iter().map(|column| (&*column.name, &*column.kind)).collect();
+        assert_eq!(heads, [("Name", "string"), ("Created At", "date")]);
+        assert_eq!(scale_columns().len(), 4);
+    }
+}

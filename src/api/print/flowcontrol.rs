@@ -1,0 +1,73 @@
+//! How requests share the server.
+
+use super::cells::{NONE, Shown, cells, condition};
+use crate::api::value::Value;
+
+/// Cells of a flow schema.
+pub fn flow_schema(it: &Shown<'_>) -> Vec<Value> {
+    let method = it.at("spec.distinguisherMethod").map_or(NONE, |method| method.str("type"));
+    let dangling = condition(it.items("status.conditions"), "Dangling");
+    cells![
+        it.name(),
+        it.text("spec.priorityLevelConfiguration.name"),
+        it.int("spec.matchingPrecedence"),
+        method,
+        it.age(),
+        dangling.map_or("?", |dangling| dangling.str("status"))
+    ]
+}
+
+/// Cells of a priority level.
+pub fn priority_level(it: &Shown<'_>) -> Vec<Value> {
+    let number = |of: &str, field: &str| match it.at(of) {
+        None => Value::from(NONE),
+        Some(of) => Value::from(of.get(field).and_then(Value::as_int).unwrap_or_default()),
+    };
+    const QUEUING: &str = "spec.limited.limitResponse.queuing";
+    cells![
+        it.name(),
+        it.text("spec.type"),
+        number("spec.limited", "nominalConcurrencyShares"),
+        number(QUEUING, "queues"),
+        number(QUEUING, "handSize"),
+        number(QUEUING, "queueLengthLimit"),
+        it.age()
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::api::print::testing::shows;
+
+    const GROUP: &str = "flowcontrol.apiserver.k8s.io";
+
+    #[test]
+    fn flow_schemas_tell_whether_their_level_exists() {
+        shows(
+            GROUP,
+            "FlowSchema",
+            r#"{"metadata":{"name":"f"},"spec":{"priorityLevelConfiguration":{"name":"l"},"matchingPrecedence":10,
+                "distinguisherMethod":{"type":"ByUser"}},"status":{"conditions":[{"type":"Dangling","status":"False"}]}}"#,
+            r#"["f","l",10,"ByUser","<unknown>","False"]"#,
+        );
+        shows(GROUP, "FlowSchema", "{}", r#"["","",0,"<none>","<unknown>","?"]"#);
+    }
+
+    #[test]
+    fn levels_show_numbers_where_they_are_limited() {
+        for (spec, rest) in [
+            (r#"{"type":"Exempt"}"#, r#""Exempt","<none>","<none>","<none>","<none>""#),
+            (
+                r#"{"type":"Limited","limited":{"nominalConcurrencyShares":5,"limitResponse":{"type":"Reject"}}}"#,
+                r#""Limited",5,"<none>","<none>","<none>""#,
+            ),
+            (
+                r#"{"type":"Limited","limited":{"limitResponse":{"queuing":{"queues":64,"handSize":6,"queueLengthLimit":50}}}}"#,
+                r#""Limited",0,64,6,50"#,
+            ),
+        ] {
+            let object = format!(r#"{{"metadata":{{"name":"l"}},"spec":{spec}}}"#);
+            shows(GROUP, "PriorityLevelConfiguration", &object, &format!(r#"["l",{rest},"<unknown>"]"#));
+        }
+    }
+}

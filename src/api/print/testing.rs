@@ -1,0 +1,21 @@
+//! Helpers of the tests of rows.
+
+use super::cells;
+use crate::api::codec::json;
+use crate::api::schema::time;
+use crate::api::value::Value;
+
+/// The instant at which the tests look: ten minutes after noon of a day in May.
+pub const NOW: &str = "2024-05-01T12:10:00Z";
+
+/// The value that a JSON text is.
+pub fn value(json_text: &str) -> Value {
+    json::read(json_text.as_bytes()).unwrap_or_else(|error| panic!("{error}: {json_text}"))
+}
+
+/// Checks the cells of an object.
+#[track_caller]
+pub fn shows(group: &str, kind: &str, object: &str, expected: &str) {
+    let row = cells(group, kind, &value(object), time::parse_seconds(NOW).unwrap());
+    assert_eq!(Value::Array(row), value(expected), "{kind} {object}");
+}
