@@ -1,11 +1,107 @@
-//! What the fields of the built-in kinds mean, in words.
+//! What the types and fields of the built-in kinds are for, in words.
+//!
+//! The words are not ours: the build script takes them out of published packages (see the `texts` crate for the form of
+//! the two files). They are searched where they lie in the program, so a server that nobody asks reads none of them.
+
+/// Every name and description.
+const WORDS: &str = include_str!(concat!(env!("OUT_DIR"), "/descriptions.txt"));
+/// Where they are.
+const INDEX: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/descriptions.idx"));
+/// How many numbers tell of a type, and of a field.
+const TYPE: usize = 6;
+const FIELD: usize = 4;
+/// What begins the list of values at the end of a description.
+const VALUES: &str = "\n\nPossible enum values:";
 
 /// What a type is for. `published` is its published name, such as `io.k8s.api.core.v1.PodSpec`.
-pub fn of_type(_published: &str) -> Option<&'static str> {
-    None
+pub fn of_type(published: &str) -> Option<&'static str> {
+    text(find(published)? + 2)
 }
 
 /// What a field of a type is for, by its JSON name.
-pub fn of_field(_published: &str, _field: &str) -> Option<&'static str> {
+pub fn of_field(published: &str, field: &str) -> Option<&'static str> {
+    let at = find(published)?;
+    let (first, count) = (number(at + 4)?, number(at + 5)?);
+    let place = |field: usize| 1 + number(0).unwrap_or_default() * TYPE + field * FIELD;
+    let mut fields = (first..first + count).map(place);
+    // Some names have lost their capitals on the way here; no two fields of a type differ in them alone.
+    let at = fields.find(|at| words(*at).is_some_and(|name| name.eq_ignore_ascii_case(field)))?;
+    text(at + 2)
+}
+
+/// A description without the list of values that the published form ends with.
+pub fn without_values(description: &str) -> &str {
+    description.split_once(VALUES).map_or(description, |(before, _)| before)
+}
+
+/// Where the numbers of a type begin.
+fn find(published: &str) -> Option<usize> {
+    let (mut from, mut to) = (0, number(0)?);
+    while from < to {
+        let middle = from + (to - from) / 2;
+        let at = 1 + middle * TYPE;
+        match words(at)?.cmp(published) {
+            std::cmp::Ordering::Equal => return Some(at),
+            std::cmp::Ordering::Less => from = middle + 1,
+            std::cmp::Ordering::Greater => to = middle,
+        }
+    }
     None
+}
+
+/// The text whose place the numbers at `at` tell, unless it is empty.
+fn text(at: usize) -> Option<&'static str> {
+    words(at).filter(|text| !text.is_empty())
+}
+
+fn words(at: usize) -> Option<&'static str> {
+    let from = number(at)?;
+    WORDS.get(from..from + number(at + 1)?)
+}
+
+fn number(at: usize) -> Option<usize> {
+    let bytes = INDEX.get(at * 4..at * 4 + 4)?;
+    bytes.try_into().ok().map(|bytes| u32::from_le_bytes(bytes) as usize)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const META: &str = "io.k8s.apimachinery.pkg.apis.meta.v1";
+
+    #[test]
+    fn types_and_fields_are_described() {
+        let pod = of_type("io.k8s.api.core.v1.Pod").expect("the build found the packages with the texts");
+        assert!(pod.starts_with("Pod is a collection of containers"), "{pod}");
+        let name = of_field(&format!("{META}.ObjectMeta"), "name").unwrap();
+        assert!(name.starts_with("Name must be unique within a namespace."), "{name}");
+        let created = of_field(&format!("{META}.ObjectMeta"), "creationTimestamp").unwrap();
+        assert!(created.contains(".\n\nPopulated by the system."), "paragraphs are kept: {created}");
+        assert!(of_field("io.k8s.api.core.v1.ServiceSpec", "clusterIPs").is_some());
+    }
+
+    #[test]
+    fn lists_are_described_by_the_second_package() {
+        assert_eq!(of_type("io.k8s.api.core.v1.PodList"), Some("PodList is a list of Pods."));
+        let kind = |published| of_field(published, "kind").unwrap();
+        assert_eq!(kind("io.k8s.api.core.v1.PodList"), kind("io.k8s.api.core.v1.Pod"));
+        let selector = of_field("io.k8s.api.extensions.v1beta1.NetworkPolicySpec", "podSelector").unwrap();
+        assert!(selector.contains("applies.  The"), "two spaces are kept: {selector}");
+    }
+
+    #[test]
+    fn what_is_unknown_is_silent() {
+        assert_eq!(of_type("io.k8s.api.core.v1.Nope"), None);
+        assert_eq!(of_field("io.k8s.api.core.v1.Pod", "nope"), None);
+        assert_eq!(of_field("io.example.Nope", "name"), None);
+        assert_eq!(of_type(""), None);
+    }
+
+    #[test]
+    fn the_list_of_values_can_be_left_out() {
+        let protocol = of_field("io.k8s.api.core.v1.ContainerPort", "protocol").unwrap();
+        assert!(!without_values(protocol).contains("Possible"));
+        assert_eq!(without_values("a\n\nPossible enum values:\n - `b` c"), "a");
+    }
 }

@@ -27,7 +27,7 @@ mod testing;
 
 pub use columns::{ColumnDefinition, columns, scale_columns};
 pub use pods::Completion;
-pub use table::{MetaVersion, head, metadata_only, row, tail, without_rows};
+pub use table::{head, metadata_only, row, tail, without_rows};
 
 use crate::api::schema::time;
 use crate::api::value::Value;

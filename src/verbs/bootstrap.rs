@@ -5,6 +5,7 @@ use pilothouse_actors::identity::Identity;
 use pilothouse_actors::permit::Permit;
 
 use crate::api::catalog::Catalog;
+use crate::api::form::Form;
 use crate::api::media::Encoding;
 use crate::api::query::Query;
 use crate::api::status::{Result, Status};
@@ -32,6 +33,7 @@ pub async fn namespaces(backend: &Backend, catalog: &Catalog) -> Result<()> {
             query: &Query::parse(""),
             body: Bytes::from(body),
             encoding: Encoding::Json,
+            form: Form::PLAIN,
             warnings: &Warnings::default(),
             user: &user,
             permit: Permit::none(),

@@ -17,6 +17,7 @@ use crate::api::options::{self, ListOptions, VersionMatch};
 use crate::api::print;
 use crate::api::select;
 use crate::api::status::{Result, Status};
+use crate::api::value::Value;
 
 use super::paging::{Continue, Page, rewind, select_page};
 use super::{Answered, Backend, Call, Reply};
@@ -120,11 +121,7 @@ impl Listing {
                 chunk.put_slice(&protobuf::list_item_header(message.len()));
                 chunk.put(message);
             }
-            (Encoding::Cbor, _) => {
-                let mut json = BytesMut::new();
-                put_json(backend, resource, self.form.shape, object, &mut json)?;
-                chunk.put_slice(&cbor::item_from_json(&json).map_err(Status::internal)?);
-            }
+            (Encoding::Cbor, _) => chunk.put(backend.cbor_item(resource, self.form, object)?),
             (Encoding::Json | Encoding::Yaml, shape) => put_json(backend, resource, shape, object, chunk)?,
         }
         Ok(())
@@ -168,7 +165,9 @@ fn put_json(
         }
         Shape::Metadata(_) => chunk.put(backend.present(resource, form, object, false)?),
         Shape::Table(version, include) => {
-            chunk.put_slice(&backend.table_row(resource, version, include, object)?);
+            let mut row = Vec::new();
+            backend.put_table_row(resource, (version, include), object, true, &mut row)?;
+            chunk.put_slice(&row);
         }
     }
     Ok(())
@@ -253,9 +252,11 @@ fn list_kind(resource: &Resource, shape: Shape) -> (&str, &str) {
 /// What stands before the first item and behind the last, in JSON.
 fn json_ends(resource: &Resource, form: Form, list_meta: &str) -> (Bytes, Bytes) {
     if let Shape::Table(version, _) = form.shape {
-        let columns = print::columns(resource);
-        let head = print::head(Some(&columns), version.api_version(), list_meta.as_bytes());
-        return (Bytes::from(head), Bytes::from([print::TAIL, b"\n"].concat()));
+        let (columns, mut head, mut tail) = (print::columns(resource), Vec::new(), Vec::new());
+        print::head(&mut head, Some(&columns), version, list_meta.as_bytes());
+        print::tail(&mut tail);
+        tail.push(b'\n');
+        return (Bytes::from(head), Bytes::from(tail));
     }
     let (kind, api_version) = list_kind(resource, form.shape);
     let head = format!(r#"{{"kind":"{kind}","apiVersion":"{api_version}","metadata":{list_meta},"items":["#);
@@ -281,7 +282,7 @@ async fn protobuf_ends(
             tokio::task::yield_now().await;
         }
     }
-    let meta = codec::json::read(list_meta.as_bytes()).map_err(|error| Status::internal(error.to_string()))?;
+    let meta = read_meta(list_meta)?;
     let (kind, api_version) = list_kind(resource, form.shape);
     let (head, tail) = protobuf::list_envelope(api_version, kind, &meta, &backend.registry, total);
     Ok((Bytes::from(head), Bytes::from(tail)))
@@ -290,6 +291,10 @@ async fn protobuf_ends(
 /// The same in CBOR.
 fn cbor_ends(resource: &Resource, form: Form, list_meta: &str, items: usize) -> Result<(Bytes, Bytes)> {
     let (kind, api_version) = list_kind(resource, form.shape);
-    let head = cbor::list_head(api_version, kind, list_meta.as_bytes(), items).map_err(Status::internal)?;
-    Ok((Bytes::from(head), Bytes::new()))
+    let frame = cbor::list_frame(kind, api_version, &read_meta(list_meta)?, items);
+    Ok((Bytes::from(frame.head), Bytes::from(frame.tail)))
+}
+
+fn read_meta(list_meta: &str) -> Result<Value> {
+    codec::json::read(list_meta.as_bytes()).map_err(|error| Status::internal(error.to_string()))
 }

@@ -13,6 +13,7 @@ use crate::api::convert::convert;
 use crate::api::form::{Form, Include, MetaVersion, Shape};
 use crate::api::media::Encoding;
 use crate::api::print;
+use crate::api::schema::encode::Form as Telling;
 use crate::api::schema::{Registry, TypeId};
 use crate::api::status::{Result, Status};
 use crate::api::value::Value;
@@ -123,13 +124,7 @@ impl Backend {
     }
 
     fn message(&self, resource: &Resource, form: Form, kept: Kept<'_>) -> Result<Bytes> {
-        let (ty, value) = match form.shape {
-            Shape::Metadata(version) => {
-                let ty = partial_type(&self.registry, version)?;
-                (ty, self.value_of(ty, &partial(version, kept)?)?)
-            }
-            _ => (self.type_of(&resource.gv, &resource.kind)?, self.converted(resource, kept)?),
-        };
+        let (ty, value) = self.shaped(resource, form, kept)?;
         Ok(Bytes::from(protobuf::message(&self.registry, ty, &value)))
     }
 
@@ -143,58 +138,95 @@ impl Backend {
 
     /// Everything but Protobuf, made anew.
     fn made(&self, resource: &Resource, form: Form, kept: Kept<'_>, columns: bool) -> Result<Bytes> {
+        if form.encoding == Encoding::Cbor {
+            return self.cbor(resource, form, kept, false);
+        }
         let json = match form.shape {
             Shape::Whole => self.json(resource, kept)?,
             Shape::Metadata(version) => partial(version, kept)?,
             Shape::Table(version, include) => {
-                let mut table = BytesMut::new();
-                let revision = self.stored_value(resource, kept)?;
-                let revision = revision.at(&["metadata", "resourceVersion"]).and_then(Value::as_str);
+                let value = self.stored_value(resource, kept)?;
+                let revision = value.at(&["metadata", "resourceVersion"]).and_then(Value::as_str);
                 let list_meta = match revision {
                     Some(revision) => format!(r#"{{"resourceVersion":"{revision}"}}"#),
                     None => "{}".to_owned(),
                 };
                 let definitions = columns.then(|| print::columns(resource));
-                table.put_slice(&print::head(definitions.as_deref(), version.api_version(), list_meta.as_bytes()));
-                table.put_slice(&self.row(resource, version, include, kept)?);
-                table.put_slice(print::TAIL);
-                table.freeze()
+                let mut table = Vec::new();
+                print::head(&mut table, definitions.as_deref(), version, list_meta.as_bytes());
+                self.put_row(resource, version, include, kept, &value, true, &mut table)?;
+                print::tail(&mut table);
+                Bytes::from(table)
             }
         };
-        match form.encoding {
-            Encoding::Cbor => Ok(Bytes::from(cbor::from_json(&json).map_err(Status::internal)?)),
-            _ => Ok(json),
+        Ok(json)
+    }
+
+    /// The object in CBOR: whole, or as an item of a list, which says nothing of its kind.
+    fn cbor(&self, resource: &Resource, form: Form, kept: Kept<'_>, item: bool) -> Result<Bytes> {
+        let (ty, value) = self.shaped(resource, form, kept)?;
+        let whole = !item || matches!(form.shape, Shape::Metadata(_));
+        Ok(Bytes::from(match whole {
+            true => cbor::encode_object(&self.registry, ty, &value, Telling::Kept),
+            false => cbor::encode_item(&self.registry, ty, &value),
+        }))
+    }
+
+    /// An item of a list in CBOR.
+    pub fn cbor_item(&self, resource: &Resource, form: Form, object: &Object) -> Result<Bytes> {
+        let bytes = self.cbor(resource, form, Kept::of(object), true)?;
+        Ok(match bytes.strip_prefix(&cbor::PREFIX) {
+            Some(item) => bytes.slice_ref(item),
+            None => bytes,
+        })
+    }
+
+    /// The object as a value of what it is turned into, and the type of that.
+    fn shaped(&self, resource: &Resource, form: Form, kept: Kept<'_>) -> Result<(TypeId, Value)> {
+        match form.shape {
+            Shape::Metadata(version) => {
+                let ty = partial_type(&self.registry, version)?;
+                Ok((ty, self.value_of(ty, &partial(version, kept)?)?))
+            }
+            _ => Ok((self.type_of(&resource.gv, &resource.kind)?, self.converted(resource, kept)?)),
         }
     }
 
-    /// One row of a table.
-    pub fn table_row(
+    /// Appends one row to a table.
+    pub fn put_table_row(
         &self,
         resource: &Resource,
-        version: MetaVersion,
-        include: Include,
+        (version, include): (MetaVersion, Include),
         object: &Object,
-    ) -> Result<Vec<u8>> {
-        self.row(resource, version, include, Kept::of(object))
+        is_first: bool,
+        table: &mut Vec<u8>,
+    ) -> Result<()> {
+        let kept = Kept::of(object);
+        let value = self.stored_value(resource, kept)?;
+        self.put_row(resource, version, include, kept, &value, is_first, table)
     }
 
-    fn row(
+    fn put_row(
         &self,
         resource: &Resource,
         version: MetaVersion,
         include: Include,
         kept: Kept<'_>,
-    ) -> Result<Vec<u8>> {
-        let value = self.stored_value(resource, kept)?;
+        value: &Value,
+        is_first: bool,
+        table: &mut Vec<u8>,
+    ) -> Result<()> {
         let group = resource.stored.as_ref().map_or("", |stored| &stored.version.group);
         let now = i64::try_from(self.clock.now().seconds()).unwrap_or(i64::MAX);
-        let row = print::row(group, &resource.kind, &value, now);
+        let cells = print::cells(group, &resource.kind, value, now);
+        let completion = print::completion(group, &resource.kind, value);
         let object = match include {
             Include::None => None,
             Include::Metadata => Some(partial(version, kept)?),
             Include::Object => Some(self.json(resource, kept)?),
         };
-        Ok(print::row_json(&row, object.as_deref()))
+        print::row(table, is_first, &cells, completion, object.as_deref());
+        Ok(())
     }
 
     /// The object in JSON of the version that was asked for.

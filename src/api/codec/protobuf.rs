@@ -62,6 +62,15 @@ pub fn encode_object(registry: &Registry, ty: TypeId, value: &Value) -> Vec<u8> 
     envelope::enveloped(registry, ty, value)
 }
 
+/// A message in the envelope of this kind.
+pub fn envelope(api_version: &str, kind: &str, message: &[u8]) -> Vec<u8> {
+    let mut out = envelope::head(api_version, kind, message.len());
+    out.reserve(message.len() + 4);
+    out.extend_from_slice(message);
+    out.extend_from_slice(&envelope::tail());
+    out
+}
+
 /// The message alone: what an item of a list is.
 pub fn message(registry: &Registry, ty: TypeId, value: &Value) -> Vec<u8> {
     let mut out = encode::writer();

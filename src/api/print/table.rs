@@ -3,26 +3,8 @@
 use super::Completion;
 use super::columns::ColumnDefinition;
 use crate::api::codec::json::{write_string, write_value};
+use crate::api::form::MetaVersion;
 use crate::api::value::Value;
-
-/// The version of the kinds that stand for other kinds.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum MetaVersion {
-    /// `meta.k8s.io/v1`.
-    V1,
-    /// `meta.k8s.io/v1beta1`.
-    V1Beta1,
-}
-
-impl MetaVersion {
-    /// The version as objects say it.
-    pub fn api_version(self) -> &'static str {
-        match self {
-            MetaVersion::V1 => "meta.k8s.io/v1",
-            MetaVersion::V1Beta1 => "meta.k8s.io/v1beta1",
-        }
-    }
-}
 
 /// Appends the beginning of a table, up to the bracket that opens its rows. `list_meta` is the JSON of the metadata.
 /// Without columns they are null, as in all events of a watch but the first.
@@ -172,7 +154,7 @@ mod tests {
     fn no_rows_are_an_empty_list_or_null() {
         for (own, rows) in [(true, "[]"), (false, "null")] {
             let mut out = Vec::new();
-            without_rows(&mut out, None, MetaVersion::V1Beta1, b"{}", own);
+            without_rows(&mut out, None, MetaVersion::V1beta1, b"{}", own);
             let expected = format!(
                 r#"{{"kind":"Table","apiVersion":"meta.k8s.io/v1beta1","metadata":{{}},"columnDefinitions":null,"rows":{rows}}}"#
             );
@@ -182,7 +164,7 @@ mod tests {
 
     #[test]
     fn only_the_metadata_is_left() {
-        let partial = metadata_only(&value(r#"{"metadata":{"name":"a"},"spec":{}}"#), MetaVersion::V1Beta1);
+        let partial = metadata_only(&value(r#"{"metadata":{"name":"a"},"spec":{}}"#), MetaVersion::V1beta1);
         let expected =
             r#"{"kind":"PartialObjectMetadata","apiVersion":"meta.k8s.io/v1beta1","metadata":{"name":"a"}}"#;
         assert_eq!(partial, value(expected));

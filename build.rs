@@ -1,0 +1,34 @@
+//! Puts the descriptions of the API into the build folder, for `src/api/descriptions.rs` to embed.
+//!
+//! A server without them serves everything all the same, so whatever goes wrong here is a warning.
+
+use std::env;
+use std::error::Error;
+use std::path::PathBuf;
+
+use pilothouse_texts::{Bundle, read};
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let variable = |name: &str| env::var_os(name).ok_or_else(|| format!("cargo sets no {name}"));
+    let manifest = PathBuf::from(variable("CARGO_MANIFEST_DIR")?).join("Cargo.toml");
+    let found = read(&manifest, &PathBuf::from(variable("CARGO")?));
+    for problem in &found.problems {
+        say(&format!("warning=no descriptions of the API: {problem}"));
+    }
+    // A package of the registry never changes, so its manifest stands for all of it. Where one was missing this runs
+    // again with every build until it is there.
+    say("rerun-if-changed=build.rs");
+    say("rerun-if-env-changed=CARGO_HOME");
+    for folder in &found.folders {
+        say(&format!("rerun-if-changed={}", folder.join("Cargo.toml").display()));
+    }
+    if !found.problems.is_empty() {
+        say("rerun-if-changed=no-such-file");
+    }
+    Ok(Bundle::of(&found.texts).write(&PathBuf::from(variable("OUT_DIR")?))?)
+}
+
+#[expect(clippy::print_stdout, reason = "this is how a build script talks to cargo")]
+fn say(line: &str) {
+    println!("cargo::{line}");
+}
