@@ -186,11 +186,18 @@ fn list() {
     let protobuf = request_for(PROTOBUF, "GET", COLLECTION, "");
     let first = Instant::now();
     drain(server.port, 1, 1, &protobuf);
-    println!("  list, first in Protobuf: {:.0} ms, resident {:.0} MB", first.elapsed().as_secs_f64() * 1e3, server.resident_mb());
+    println!(
+        "  list, first in Protobuf: {:.0} ms, resident {:.0} MB",
+        first.elapsed().as_secs_f64() * 1e3,
+        server.resident_mb()
+    );
     let mut ratios: Vec<f64> =
         (0..5).map(|_| objects(server.port, &protobuf) / objects(server.port, &json)).collect();
     ratios.sort_by(f64::total_cmp);
-    println!("list, Protobuf: median {:.2} of the objects per second of JSON (goal 1)", ratios[ratios.len() / 2]);
+    println!(
+        "list, Protobuf: median {:.2} of the objects per second of JSON (goal 1)",
+        ratios[ratios.len() / 2]
+    );
 }
 
 /// Start with 100,000 objects of 1 KiB.

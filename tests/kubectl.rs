@@ -216,7 +216,11 @@ fn tables_and_the_other_forms_of_output() {
     assert_eq!(get("name").trim(), "deployment.apps/web");
     assert_eq!(get("jsonpath={.spec.replicas}"), "2");
     assert_eq!(get("go-template={{.metadata.name}}"), "web");
-    assert!(get("custom-columns=N:.metadata.name,R:.spec.replicas").lines().any(|line| line.trim_end() == "web   2"));
+    assert!(
+        get("custom-columns=N:.metadata.name,R:.spec.replicas")
+            .lines()
+            .any(|line| line.trim_end() == "web   2")
+    );
     assert!(get("yaml").contains("replicas: 2"));
     assert_eq!(serde_json::from_str::<Value>(&get("json")).expect("JSON")["spec"]["replicas"], 2);
     let (head, row) = columns(&kubectl.run(&["get", "namespaces"]), "default");

@@ -148,7 +148,11 @@ async fn swallow(stream: &mut SslStream<TcpStream>) -> u64 {
         let read = stream.read(&mut buffer).await.unwrap();
         assert!(read > 0, "the server hung up");
         if total == 0 {
-            assert!(buffer.starts_with(b"HTTP/1.1 200 "), "{}", String::from_utf8_lossy(&buffer[..read.min(300)]));
+            assert!(
+                buffer.starts_with(b"HTTP/1.1 200 "),
+                "{}",
+                String::from_utf8_lossy(&buffer[..read.min(300)])
+            );
         }
         total += read as u64;
         tail.extend_from_slice(&buffer[read.saturating_sub(END.len())..read]);

@@ -1,6 +1,6 @@
 //! How a client sees objects: in which encoding, and turned into what.
 
-use super::field::{FieldError, Path};
+use super::field::{FieldError, Path, quoted};
 use super::media::{Agreed, Encoding, Transform};
 use super::status::{Result, Status};
 use super::words::META_GROUP;
@@ -159,7 +159,7 @@ impl Include {
             "Object" => Ok(Include::Object),
             other => {
                 let supported = ["Metadata", "None", "Object"];
-                let error = FieldError::not_supported(&Path::new(INCLUDE_OBJECT), other, &supported);
+                let error = FieldError::not_supported(&Path::new(INCLUDE_OBJECT), &quoted(other), &supported);
                 Err(Status::bad_request(format!("Unable to convert to Table as requested: {error}")))
             }
         }
@@ -182,21 +182,20 @@ mod tests {
         };
         assert_eq!(form("PartialObjectMetadata", Extent::One).unwrap(), Shape::Metadata(MetaVersion::V1));
         assert_eq!(form("PartialObjectMetadata", Extent::Events).unwrap(), Shape::Metadata(MetaVersion::V1));
-        assert_eq!(form("PartialObjectMetadataList", Extent::List).unwrap(), Shape::Metadata(MetaVersion::V1));
+        assert_eq!(
+            form("PartialObjectMetadataList", Extent::List).unwrap(),
+            Shape::Metadata(MetaVersion::V1)
+        );
         let refused = form("PartialObjectMetadata", Extent::List).unwrap_err();
         assert!(refused.code == 406 && refused.message.ends_with("is a list (*core.PodList)"));
         assert_eq!(form("PartialObjectMetadataList", Extent::One).unwrap_err().code, 406);
-        assert_eq!(
-            form("Table", Extent::List).unwrap(),
-            Shape::Table(MetaVersion::V1, Include::Metadata)
-        );
+        assert_eq!(form("Table", Extent::List).unwrap(), Shape::Table(MetaVersion::V1, Include::Metadata));
     }
 
     #[test]
     fn rows_carry_what_the_query_says() {
-        let include = |text| {
-            Form::agreed(&agreed("Table"), Extent::List, text, String::new).map(|form| form.shape)
-        };
+        let include =
+            |text| Form::agreed(&agreed("Table"), Extent::List, text, String::new).map(|form| form.shape);
         assert_eq!(include("None").unwrap(), Shape::Table(MetaVersion::V1, Include::None));
         assert_eq!(
             include("x").unwrap_err().message,
@@ -211,11 +210,15 @@ mod tests {
         let includes = [Include::Metadata, Include::None, Include::Object];
         let mut shapes = vec![Shape::Whole];
         shapes.extend(versions.map(Shape::Metadata));
-        shapes.extend(versions.iter().flat_map(|version| includes.map(|include| Shape::Table(*version, include))));
+        shapes.extend(
+            versions.iter().flat_map(|version| includes.map(|include| Shape::Table(*version, include))),
+        );
         let encodings = [Encoding::Json, Encoding::Protobuf, Encoding::Cbor];
         let mut numbers: Vec<u32> = encodings
             .iter()
-            .flat_map(|encoding| shapes.iter().map(|shape| Form { encoding: *encoding, shape: *shape }.number()))
+            .flat_map(|encoding| {
+                shapes.iter().map(|shape| Form { encoding: *encoding, shape: *shape }.number())
+            })
             .collect();
         numbers.sort_unstable();
         numbers.dedup();

@@ -77,7 +77,8 @@ impl Offer {
     }
 
     fn stream_names(self) -> String {
-        let names: Vec<&str> = self.encodings.iter().filter_map(|encoding| encoding.offered_stream()).collect();
+        let names: Vec<&str> =
+            self.encodings.iter().filter_map(|encoding| encoding.offered_stream()).collect();
         names.join(", ")
     }
 
@@ -219,7 +220,9 @@ mod tests {
     use super::*;
 
     fn encoding(accept: &str) -> std::result::Result<Encoding, String> {
-        negotiate(accept, Offer::objects(false), |_, _| false).map(|agreed| agreed.encoding).map_err(|status| status.message)
+        negotiate(accept, Offer::objects(false), |_, _| false)
+            .map(|agreed| agreed.encoding)
+            .map_err(|status| status.message)
     }
 
     const OFFER: Offer = Offer::JSON_ONLY;
@@ -234,8 +237,12 @@ mod tests {
              application/vnd.kubernetes.protobuf;stream=watch"
         );
         assert!(refused(PROTOBUF, Offer::JSON_ONLY).ends_with("representations: application/json"));
-        assert!(refused("application/yaml;stream=watch", Offer::objects(true)).ends_with(", application/cbor"));
-        assert!(no_stream(Offer::objects(true)).message.ends_with("protobuf;stream=watch, application/cbor-seq"));
+        assert!(
+            refused("application/yaml;stream=watch", Offer::objects(true)).ends_with(", application/cbor")
+        );
+        assert!(
+            no_stream(Offer::objects(true)).message.ends_with("protobuf;stream=watch, application/cbor-seq")
+        );
     }
 
     #[test]

@@ -117,8 +117,7 @@ async fn put(
     dry_run: bool,
 ) -> Result<Option<Reply>> {
     let draft = backend.draft(call, current.key.clone(), new)?;
-    let shown =
-        |object: &Object| backend.show(call, object).map(|bytes| Some(Reply::Object(200, bytes)));
+    let shown = |object: &Object| backend.show(call, object).map(|bytes| Some(Reply::Object(200, bytes)));
     let unchanged = draft == backend.draft(call, current.key.clone(), old)?;
     if unchanged {
         return shown(current);

@@ -100,13 +100,17 @@ pub fn encode_document(registry: &Registry, encoding: Encoding, json: &[u8]) -> 
         Encoding::Protobuf => {
             let found = decode::decode(registry, registry.type_meta(), json);
             let found = found.map_err(|_| broken("the document has no kind".to_owned()))?.value;
-            let (group, version) = found.str("apiVersion").split_once('/').unwrap_or(("", found.str("apiVersion")));
+            let (group, version) =
+                found.str("apiVersion").split_once('/').unwrap_or(("", found.str("apiVersion")));
             let kind = GroupVersionKind::new(group, version, found.str("kind"));
-            let value = decode_object(json, &kind, registry)?.value;
-            let ty = registry.lookup(&kind).ok_or_else(|| broken(format!("no kind {kind}")))?;
+            // Documents about the API are of kinds that belong to no version.
+            let ty = registry.lookup(&kind).or_else(|| registry.meta(&kind.kind));
+            let ty = ty.ok_or_else(|| broken(format!("no kind {kind}")))?;
+            let read = decode::decode(registry, ty, json);
+            let value = read.map_err(|_| broken(format!("no {kind} in the document")))?.value;
             Ok(protobuf::encode_object(registry, ty, &value))
         }
-        Encoding::Cbor => cbor::from_json(json).map_err(broken),
+        Encoding::Cbor => cbor::from_json(json).map_err(|error| broken(error.to_string())),
     }
 }
 

@@ -25,11 +25,14 @@ pub async fn read(
 ) -> Result<(Encoding, Bytes)> {
     let content_type = text(request.headers(), header::CONTENT_TYPE);
     match verb {
-        Verb::Create | Verb::Update => Ok((media::of_body(content_type, offer)?, whole(request, payload).await?)),
+        Verb::Create | Verb::Update => {
+            Ok((media::of_body(content_type, offer)?, whole(request, payload).await?))
+        }
         Verb::Delete | Verb::DeleteCollection => {
             let body = whole(request, payload).await?;
             // Without a body nobody asks what its encoding would be.
-            let encoding = if body.is_empty() { Encoding::Json } else { media::of_body(content_type, offer)? };
+            let encoding =
+                if body.is_empty() { Encoding::Json } else { media::of_body(content_type, offer)? };
             Ok((encoding, body))
         }
         Verb::Patch => {

@@ -54,7 +54,9 @@ fn tagged(request: &HttpRequest, document: &Document, context: &Context) -> Http
     let mut response = if known {
         HttpResponse::NotModified().finish()
     } else {
-        HttpResponse::Ok().content_type(AGGREGATED).body(render::json_text(context.is_pretty(), &document.json))
+        HttpResponse::Ok()
+            .content_type(AGGREGATED)
+            .body(render::json_text(context.is_pretty(), &document.json))
     };
     let headers = response.headers_mut();
     if let Ok(tag) = HeaderValue::try_from(tag) {

@@ -71,7 +71,10 @@ impl<I: Iterator<Item = Result<Bytes, Box<Status>>>> Gzip<I> {
                 }
                 None => {
                     let rest = self.encoder.take()?.finish();
-                    return Some(rest.map(Bytes::from).map_err(|error| -> Box<dyn std::error::Error> { Box::new(error) }));
+                    return Some(
+                        rest.map(Bytes::from)
+                            .map_err(|error| -> Box<dyn std::error::Error> { Box::new(error) }),
+                    );
                 }
             }
         }
@@ -85,10 +88,7 @@ impl<I: Iterator<Item = Result<Bytes, Box<Status>>> + Unpin> MessageBody for Gzi
         BodySize::Stream
     }
 
-    fn poll_next(
-        mut self: Pin<&mut Self>,
-        _: &mut Context<'_>,
-    ) -> Poll<Option<Result<Bytes, Self::Error>>> {
+    fn poll_next(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<Result<Bytes, Self::Error>>> {
         Poll::Ready(self.next_chunk())
     }
 }
@@ -109,7 +109,9 @@ mod tests {
 
     #[test]
     fn a_client_says_that_it_takes_gzip() {
-        assert!(is_accepted("gzip") && is_accepted("deflate, gzip") && !is_accepted("") && !is_accepted("br"));
+        assert!(
+            is_accepted("gzip") && is_accepted("deflate, gzip") && !is_accepted("") && !is_accepted("br")
+        );
     }
 
     #[test]

@@ -160,9 +160,7 @@ pub fn document(context: &Context, agreed: Agreed<'_>, code: u16, json: &[u8]) -
 
 fn sized(agreed: Agreed<'_>, code: u16, body: Bytes) -> HttpResponse {
     let code = StatusCode::from_u16(code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-    HttpResponse::build(code)
-        .insert_header((header::CONTENT_TYPE, agreed.encoding.media_type()))
-        .body(body)
+    HttpResponse::build(code).insert_header((header::CONTENT_TYPE, agreed.encoding.media_type())).body(body)
 }
 
 /// JSON as it is sent: with a line break at its end, and laid out for people who look at it.

@@ -119,7 +119,10 @@ async fn a_watch_tells_what_happens() {
 
     let mut metadata = maps.watch_metadata(&WatchParams::default().timeout(60), &from).await.unwrap().boxed();
     let Some(WatchEvent::Added(first)) = metadata.try_next().await.unwrap() else { panic!("an addition") };
-    assert_eq!((first.name_any().as_str(), first.types.unwrap().kind.as_str()), ("w", "PartialObjectMetadata"));
+    assert_eq!(
+        (first.name_any().as_str(), first.types.unwrap().kind.as_str()),
+        ("w", "PartialObjectMetadata")
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -214,7 +217,10 @@ async fn discovery_finds_every_kind_and_each_can_be_listed() {
             }
             assert!(matches!(capabilities.scope, Scope::Cluster | Scope::Namespaced));
             let objects: Api<DynamicObject> = Api::all_with(client.clone(), &resource);
-            objects.list(&ListParams::default()).await.unwrap_or_else(|error| panic!("{}: {error}", resource.kind));
+            objects
+                .list(&ListParams::default())
+                .await
+                .unwrap_or_else(|error| panic!("{}: {error}", resource.kind));
             listed += 1;
         }
     }

@@ -55,7 +55,10 @@ fn the_envelope_names_the_kind_and_ends_with_two_empty_texts() {
     assert!(body.ends_with(&[0x1a, 0, 0x22, 0]));
     let unknown = Unknown::decode(&body[4..]).unwrap();
     let type_meta = unknown.type_meta.unwrap();
-    assert_eq!((type_meta.api_version.as_deref(), type_meta.kind.as_deref()), (Some("v1"), Some("ConfigMap")));
+    assert_eq!(
+        (type_meta.api_version.as_deref(), type_meta.kind.as_deref()),
+        (Some("v1"), Some("ConfigMap"))
+    );
     assert_eq!(unknown.raw.unwrap(), message(&REGISTRY, ty("ConfigMap"), &value));
     assert_eq!(decode_object(&body, &config_map(), &REGISTRY).unwrap().value, value);
 }
@@ -132,7 +135,10 @@ fn the_kind_of_what_is_inside_is_lost() {
 fn inlined_types_are_nested_and_always_written() {
     assert_eq!(written("SecretEnvSource", "{}"), "0a020a00");
     assert_eq!(written("SecretEnvSource", r#"{"name":"a","optional":false}"#), "0a030a01611000");
-    assert_eq!(read("SecretEnvSource", &[0x0a, 3, 0x0a, 1, b'a', 0x10, 0]), r#"{"name":"a","optional":false}"#);
+    assert_eq!(
+        read("SecretEnvSource", &[0x0a, 3, 0x0a, 1, b'a', 0x10, 0]),
+        r#"{"name":"a","optional":false}"#
+    );
     let rule = r#"{"resourceNames":["a"],"operations":["*"],"apiGroups":["b"]}"#;
     assert_eq!(written("NamedRuleWithOperations", rule), "0a016112080a012a12030a0162");
     let message = [0x0a, 1, b'a', 0x12, 8, 0x0a, 1, b'*', 0x12, 3, 0x0a, 1, b'b'];
@@ -171,7 +177,12 @@ fn microseconds_are_cut_not_rounded() {
 #[test]
 fn quantities_are_canonical_texts() {
     let limits = r#"{"limits":{"cpu":"0.5"}}"#;
-    assert_eq!(written("ResourceRequirements", limits), "0a0d0a036370751206 0a04 35303030".replace(' ', "").replace("0a0d0a036370751206 0a0435303030", "")
-        .replace("0a0d0a0363707512060a0435303030", "0a0d0a0363707512060a0435303030")
-        .replace("0a0d", "0a0d"));
+    assert_eq!(
+        written("ResourceRequirements", limits),
+        "0a0d0a036370751206 0a04 35303030"
+            .replace(' ', "")
+            .replace("0a0d0a036370751206 0a0435303030", "")
+            .replace("0a0d0a0363707512060a0435303030", "0a0d0a0363707512060a0435303030")
+            .replace("0a0d", "0a0d")
+    );
 }
