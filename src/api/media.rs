@@ -203,14 +203,15 @@ pub fn of_body(content_type: &str, offer: Offer) -> Result<Encoding> {
     found.ok_or_else(|| Status::unsupported_body(&offer.names()))
 }
 
-/// Whether this is the media type of a patch.
-pub fn of_patch(content_type: &str) -> Result<()> {
+/// The encoding of a patch, if this is the media type of one.
+pub fn of_patch(content_type: &str, offer: Offer) -> Result<Encoding> {
     let media = content_type.split(';').next().unwrap_or_default().trim();
     match media {
         "application/json-patch+json"
         | "application/merge-patch+json"
-        | "application/strategic-merge-patch+json"
-        | "application/apply-patch+yaml" => Ok(()),
+        | "application/strategic-merge-patch+json" => Ok(Encoding::Json),
+        "application/apply-patch+yaml" => Ok(Encoding::Yaml),
+        "application/apply-patch+cbor" if offer.find(CBOR).is_some() => Ok(Encoding::Cbor),
         _ => Err(Status::unsupported_patch()),
     }
 }
@@ -278,6 +279,8 @@ mod tests {
         let of = |content_type| of_body(content_type, Offer::objects(false));
         assert_eq!(of(PROTOBUF).unwrap(), Encoding::Protobuf);
         assert_eq!(of(CBOR).unwrap_err().code, 415);
+        let patch = |cbor| of_patch("application/apply-patch+cbor", Offer::objects(cbor));
+        assert_eq!((patch(true).unwrap(), patch(false).unwrap_err().code), (Encoding::Cbor, 415));
         assert_eq!(of("application/json; charset=utf-8").unwrap(), Encoding::Json);
         assert_eq!(of("Application/JSON").unwrap(), Encoding::Json);
         assert_eq!(of("").unwrap(), Encoding::Json);

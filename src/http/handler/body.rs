@@ -36,8 +36,8 @@ pub async fn read(
             Ok((encoding, body))
         }
         Verb::Patch => {
-            media::of_patch(content_type)?;
-            Ok((Encoding::Json, whole(request, payload).await?))
+            let encoding = media::of_patch(content_type, offer)?;
+            Ok((encoding, whole(request, payload).await?))
         }
         _ => Ok((Encoding::Json, Bytes::new())),
     }
