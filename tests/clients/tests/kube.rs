@@ -15,7 +15,7 @@ use kube::api::{
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::discovery::{Discovery, Scope};
 use kube::runtime::{WatchStreamExt as _, watcher};
-use kube::{Client, Config, ResourceExt as _};
+use kube::{Client, Config, ResourceExt};
 use pilothouse::{Handle, Server};
 use serde_json::json;
 
