@@ -4,6 +4,7 @@ pub mod cbor;
 pub mod json;
 pub mod legacy;
 pub mod syntax;
+pub mod transcode;
 pub mod yaml;
 mod yaml_plain;
 mod yaml_write;
