@@ -20,6 +20,8 @@ pub const CBOR_DEPTH: usize = 64;
 pub const CBOR_ITEMS: u64 = 1_024;
 /// Pairs of one CBOR map. Clients are told this number.
 pub const CBOR_PAIRS: u64 = 1_024;
+/// Levels of nesting in an object that came as Protobuf: its JSON must be readable again.
+pub const PROTOBUF_DEPTH: usize = 100;
 /// Types that may be inlined in each other. The table nests two; more is a mistake that would not end.
 pub const INLINE_DEPTH: usize = 8;
 

@@ -1,8 +1,9 @@
-//! From bytes to values and back: JSON, YAML and CBOR.
+//! From bytes to values and back: JSON, YAML, Protobuf and CBOR.
 
 pub mod cbor;
 pub mod json;
 pub mod legacy;
+pub mod protobuf;
 pub mod syntax;
 pub mod transcode;
 pub mod yaml;
@@ -242,5 +243,9 @@ fn summary(body: &[u8]) -> String {
     summary
 }
 
+#[cfg(test)]
+mod hostile;
+#[cfg(test)]
+mod properties;
 #[cfg(test)]
 mod tests;

@@ -1,0 +1,99 @@
+//! Protobuf: built-in kinds as messages, driven by the same types as everything else.
+//!
+//! A message says nothing about itself, so an object stands in an envelope that begins with four fixed bytes and names
+//! its kind. Values that come out of here are what the JSON of the same object gives.
+
+mod decode;
+mod encode;
+mod envelope;
+mod reader;
+mod writer;
+
+use super::{Body, DecodeError, Decoded, decode_stored};
+use crate::api::schema::{GroupVersionKind, Registry, TypeId};
+use crate::api::value::Value;
+
+pub use envelope::{Header, list_envelope, list_item_header, streams, watch_frame};
+
+/// What every body begins with.
+pub const MAGIC: [u8; 4] = [0x6b, 0x38, 0x73, 0x00];
+
+/// Reads a body that must hold an object of kind `expected`. What its envelope does not say of its kind and apiVersion
+/// is filled in. Fields that nobody knows are dropped without a word: on this wire nothing is strict.
+pub fn decode_object(
+    body: &[u8],
+    expected: &GroupVersionKind,
+    registry: &Registry,
+) -> Result<Decoded, DecodeError> {
+    let refusal = Body { text: body, shown: body, expected, registry };
+    let opened = envelope::open(body).map_err(|fault| refusal.unrecognized(&fault.to_string()))?;
+    let mut actual = named(&opened.api_version, &opened.kind);
+    if actual.kind.is_empty() {
+        actual.kind.clone_from(&expected.kind);
+    }
+    if actual.version.is_empty() {
+        actual.group.clone_from(&expected.group);
+        actual.version.clone_from(&expected.version);
+    }
+    refusal.judged(actual, |ty| message_value(opened.raw, ty, registry))
+}
+
+/// Reads a body of a kind that every group has, such as DeleteOptions: its apiVersion may name any of them.
+pub fn decode_any_version(
+    body: &[u8],
+    expected: &GroupVersionKind,
+    registry: &Registry,
+) -> Result<Decoded, DecodeError> {
+    let own = decode_object(body, expected, registry);
+    let Some(ty) = registry.lookup(expected).filter(|_| own.is_err()) else { return own };
+    match envelope::open(body) {
+        Ok(opened) if opened.kind == expected.kind => {
+            let Ok(mut decoded) = message_value(opened.raw, ty, registry) else { return own };
+            decoded.value.set("kind", opened.kind);
+            decoded.value.set("apiVersion", opened.api_version);
+            Ok(decoded)
+        }
+        _ => own,
+    }
+}
+
+/// The kind that an envelope names; empty where it names none. `None` if there is no envelope.
+pub fn peek(body: &[u8]) -> Option<GroupVersionKind> {
+    envelope::open(body).ok().map(|opened| named(&opened.api_version, &opened.kind))
+}
+
+/// The object in its envelope, which names the kind and apiVersion that the value has.
+pub fn encode_object(registry: &Registry, ty: TypeId, value: &Value) -> Vec<u8> {
+    envelope::enveloped(registry, ty, value)
+}
+
+/// The message alone: what an item of a list is.
+pub fn message(registry: &Registry, ty: TypeId, value: &Value) -> Vec<u8> {
+    let mut out = encode::writer();
+    encode::write(&mut out, registry, ty, value);
+    out.finish()
+}
+
+/// The message of an object whose canonical JSON was stored. Damage shows as `None`.
+pub fn transcode(registry: &Registry, ty: TypeId, json: &[u8]) -> Option<Vec<u8>> {
+    decode_stored(json, ty, registry).map(|value| message(registry, ty, &value))
+}
+
+fn message_value(raw: &[u8], ty: TypeId, registry: &Registry) -> Result<Decoded, String> {
+    let value = decode::read(registry, ty, raw).map_err(|fault| fault.to_string())?;
+    Ok(Decoded { value, strict: Vec::new() })
+}
+
+/// The kind that an envelope names. An apiVersion that is none counts as not said.
+fn named(api_version: &str, kind: &str) -> GroupVersionKind {
+    match api_version.split_once('/') {
+        None => GroupVersionKind::new("", api_version, kind),
+        Some((_, version)) if version.contains('/') => GroupVersionKind::new("", "", kind),
+        Some((group, version)) => GroupVersionKind::new(group, version, kind),
+    }
+}
+
+#[cfg(test)]
+mod properties;
+#[cfg(test)]
+mod tests;

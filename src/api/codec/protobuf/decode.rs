@@ -1,0 +1,434 @@
+//! The walk that reads messages against a type. What comes out is what the JSON of the same object would give.
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+
+use super::reader::{Fault, Form, Reader, Tag};
+use crate::api::codec::json;
+use crate::api::limits;
+use crate::api::schema::decode::{is_nothing, zero};
+use crate::api::schema::quantity::Quantity;
+use crate::api::schema::{Either, Field, InSlot, List, Other, Registry, Scalar, Struct, Type, TypeId, time};
+use crate::api::value::{Object, Value};
+
+/// The first second of the year 0 and the last of the year 9999: what can be printed, and read again.
+const PRINTABLE_SECONDS: std::ops::RangeInclusive<i64> = -62_167_219_200..=253_402_300_799;
+const NANOS_PER_MICRO: i32 = 1_000;
+const MICROS_PER_SECOND: i64 = 1_000_000;
+
+/// Words that field names begin with and that the API's own types spell in capitals.
+const CAPITALS: [&str; 17] = [
+    "api", "csi", "dns", "fc", "grpc", "http", "id", "ip", "iscsi", "json", "nfs", "os", "rbd", "tls", "uid",
+    "url", "xml",
+];
+
+/// Reads a message of type `ty`.
+pub fn read(registry: &Registry, ty: TypeId, message: &[u8]) -> Result<Value, Fault> {
+    let mut fields = Object::new();
+    if let Some(structure) = registry.structure(ty) {
+        Walk { registry }.fields(structure, message, &mut fields, limits::PROTOBUF_DEPTH)?;
+    }
+    Ok(Value::Object(fields))
+}
+
+#[derive(Clone, Copy)]
+struct Walk<'r> {
+    registry: &'r Registry,
+}
+
+impl<'r> Walk<'r> {
+    /// The fields of a struct, on top of what is there. Those of an inlined type go to the same object.
+    fn fields(
+        self,
+        structure: &'r Struct,
+        message: &[u8],
+        into: &mut Object,
+        depth: usize,
+    ) -> Result<(), Fault> {
+        let depth = deeper(depth, 1)?;
+        let mut reader = Reader::new(message);
+        while let Some(tag) = reader.tag(&structure.name)? {
+            match structure.slot(tag.number) {
+                None => reader.skip(tag.form)?,
+                Some(InSlot::Inlined(ty)) => {
+                    let Some(inner) = self.registry.structure(ty) else { continue };
+                    let message = bytes(&mut reader, tag, || inner.name.to_string())?;
+                    // Not a level of the object, but one of the walk; types inline each other twice at most.
+                    self.fields(inner, message, into, depth)?;
+                }
+                Some(InSlot::Field(at)) => {
+                    let Some(field) = structure.fields.get(usize::from(at)) else { continue };
+                    self.field(field, tag, &mut reader, into, depth)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn field(
+        self,
+        field: &Field,
+        tag: Tag,
+        reader: &mut Reader<'_>,
+        into: &mut Object,
+        depth: usize,
+    ) -> Result<(), Fault> {
+        let part = Part { walk: self, field };
+        match self.registry.get(field.ty) {
+            Type::List(List { name: None, item, .. }) => {
+                let depth = deeper(depth, 1)?;
+                // An empty piece of packed numbers must not leave an empty list.
+                let mut read = Vec::new();
+                part.items(*item, tag, reader, &mut read, depth)?;
+                if !read.is_empty()
+                    && let Some(Value::Array(items)) = occupied(into, field, || Value::Array(Vec::new()))
+                {
+                    items.append(&mut read);
+                }
+                Ok(())
+            }
+            Type::Map(map) => {
+                let depth = deeper(depth, 1)?;
+                let entry = bytes(reader, tag, || self.called(field))?;
+                let (key, value) = part.entry(map.value, entry, depth)?;
+                if let Some(Value::Object(entries)) = occupied(into, field, Value::object) {
+                    entries.insert(key, value);
+                }
+                Ok(())
+            }
+            _ => {
+                let before = if into.is_empty() { None } else { into.remove(&*field.name) };
+                let value = part.single(field.ty, tag, reader, before, depth)?;
+                if !value.is_null() && !is_nothing(self.registry, field, &value) {
+                    into.insert(field.name.to_string(), value);
+                }
+                Ok(())
+            }
+        }
+    }
+
+    /// The name that the API's own types give to a field: what it says when something is wrong with it.
+    fn called(self, field: &Field) -> String {
+        if let Type::Struct(inner) = self.registry.get(field.ty)
+            && &*field.name == "metadata"
+        {
+            return inner.name.to_string();
+        }
+        let name = &*field.name;
+        let (word, rest) = name.split_at(name.find(char::is_uppercase).unwrap_or(name.len()));
+        if CAPITALS.contains(&word) {
+            return format!("{}{rest}", word.to_uppercase());
+        }
+        let mut letters = name.chars();
+        letters.next().map(|first| first.to_uppercase().chain(letters).collect()).unwrap_or_default()
+    }
+}
+
+/// A field while it is read.
+struct Part<'r, 'f> {
+    walk: Walk<'r>,
+    field: &'f Field,
+}
+
+impl<'r> Part<'r, '_> {
+    fn name(&self) -> String {
+        self.walk.called(self.field)
+    }
+
+    fn items(
+        &self,
+        ty: TypeId,
+        tag: Tag,
+        reader: &mut Reader<'_>,
+        items: &mut Vec<Value>,
+        depth: usize,
+    ) -> Result<(), Fault> {
+        let numbers = matches!(self.registry().get(ty), Type::Scalar(Scalar::Int32 | Scalar::Int64));
+        if numbers && tag.form == Form::BYTES {
+            // Nobody writes lists of numbers in one piece, but everybody must read them.
+            let mut packed = Reader::new(reader.bytes()?);
+            let tag = Tag { form: Form::VARINT, ..tag };
+            while !packed.is_empty() {
+                items.push(self.single(ty, tag, &mut packed, None, depth)?);
+            }
+            return Ok(());
+        }
+        items.push(self.single(ty, tag, reader, None, depth)?);
+        Ok(())
+    }
+
+    fn entry(&self, ty: TypeId, message: &[u8], depth: usize) -> Result<(String, Value), Fault> {
+        let (mut key, mut value) = (String::new(), None);
+        let mut reader = Reader::new(message);
+        while let Some(tag) = reader.tag(&self.field.name)? {
+            match tag.number {
+                1 => key = self.text(&mut reader, tag)?,
+                2 => value = Some(self.single(ty, tag, &mut reader, value, depth)?),
+                _ => reader.skip(tag.form)?,
+            }
+        }
+        let absent = || match self.registry().get(ty) {
+            Type::Scalar(Scalar::Bytes) => Value::String(String::new()),
+            Type::List(_) => Value::Array(Vec::new()),
+            _ => zero(self.registry(), ty),
+        };
+        Ok((key, value.unwrap_or_else(absent)))
+    }
+
+    /// One value. A message that stands twice is read on top of what it said before.
+    fn single(
+        &self,
+        ty: TypeId,
+        tag: Tag,
+        reader: &mut Reader<'_>,
+        before: Option<Value>,
+        depth: usize,
+    ) -> Result<Value, Fault> {
+        match self.registry().get(ty) {
+            Type::Scalar(Scalar::String) => self.text(reader, tag).map(Value::String),
+            Type::Scalar(Scalar::Int32) => Ok(Value::Int(i64::from(self.number(reader, tag)? as i32))),
+            Type::Scalar(Scalar::Int64) => Ok(Value::Int(self.number(reader, tag)? as i64)),
+            Type::Scalar(Scalar::Bool) => Ok(Value::Bool(self.number(reader, tag)? != 0)),
+            Type::Scalar(Scalar::Double) => self.double(reader, tag),
+            Type::Scalar(Scalar::Bytes) => {
+                let bytes = bytes(reader, tag, || self.name())?;
+                Ok(Value::String(STANDARD.encode(bytes)))
+            }
+            _ => {
+                let message = bytes(reader, tag, || self.name())?;
+                self.message(ty, message, before, depth)
+            }
+        }
+    }
+
+    /// A value whose type is a message.
+    fn message(
+        &self,
+        ty: TypeId,
+        message: &[u8],
+        before: Option<Value>,
+        depth: usize,
+    ) -> Result<Value, Fault> {
+        match self.registry().get(ty) {
+            Type::Struct(structure) => {
+                let mut fields = match before {
+                    Some(Value::Object(fields)) => fields,
+                    _ => Object::new(),
+                };
+                self.walk.fields(structure, message, &mut fields, depth)?;
+                Ok(Value::Object(fields))
+            }
+            Type::List(list) => {
+                let mut items = match before {
+                    Some(Value::Array(items)) => items,
+                    _ => Vec::new(),
+                };
+                let depth = deeper(depth, 1)?;
+                let mut reader = Reader::new(message);
+                while let Some(tag) = reader.tag(list.name.as_deref().unwrap_or_default())? {
+                    match tag.number {
+                        1 => self.items(list.item, tag, &mut reader, &mut items, depth)?,
+                        _ => reader.skip(tag.form)?,
+                    }
+                }
+                Ok(Value::Array(items))
+            }
+            Type::Either(either) => self.either(*either, message, before, depth),
+            Type::Scalar(scalar) => self.scalar(*scalar, message, before, depth),
+            Type::Map(_) => Ok(Value::Null),
+        }
+    }
+
+    fn either(
+        &self,
+        either: Either,
+        message: &[u8],
+        before: Option<Value>,
+        depth: usize,
+    ) -> Result<Value, Fault> {
+        let (object_number, other_number) = if either.other == Other::Bool { (2, 1) } else { (1, 2) };
+        let (mut object, mut truth, mut items) = (None, false, Vec::new());
+        match before {
+            Some(Value::Array(before)) => items = before,
+            Some(Value::Bool(before)) => truth = before,
+            before => object = before.filter(|before| !before.is_null()),
+        }
+        let mut reader = Reader::new(message);
+        while let Some(tag) = reader.tag("JSONSchemaProps")? {
+            if tag.number == object_number {
+                object = Some(self.single(either.object, tag, &mut reader, object, depth)?);
+            } else if tag.number != other_number {
+                reader.skip(tag.form)?;
+            } else if let Other::List(list) = either.other
+                && let Type::List(list) = self.registry().get(list)
+            {
+                self.items(list.item, tag, &mut reader, &mut items, deeper(depth, 1)?)?;
+            } else {
+                truth = self.number(&mut reader, tag)? != 0;
+            }
+        }
+        Ok(match (object, either.other) {
+            (_, Other::List(_)) if !items.is_empty() => Value::Array(items),
+            (Some(object), _) => object,
+            (None, Other::Bool) => Value::Bool(truth),
+            (None, Other::List(_)) => Value::Null,
+        })
+    }
+
+    fn scalar(
+        &self,
+        scalar: Scalar,
+        message: &[u8],
+        before: Option<Value>,
+        depth: usize,
+    ) -> Result<Value, Fault> {
+        match scalar {
+            Scalar::Quantity => self.quantity(message),
+            Scalar::Time | Scalar::MicroTime => self.instant(scalar, message),
+            Scalar::IntOrString => self.int_or_string(message, before),
+            _ => self.any(message, before, depth),
+        }
+    }
+
+    fn quantity(&self, message: &[u8]) -> Result<Value, Fault> {
+        let mut quantity = "0".to_owned();
+        let mut reader = Reader::new(message);
+        while let Some(tag) = reader.tag("Quantity")? {
+            match tag.number {
+                1 => {
+                    let text = self.text(&mut reader, tag)?;
+                    quantity =
+                        Quantity::canonical(&text).map_err(|message| Fault::new(message.to_owned()))?;
+                }
+                _ => reader.skip(tag.form)?,
+            }
+        }
+        Ok(Value::String(quantity))
+    }
+
+    /// An instant as text; null for the zero time. Only the type of microseconds looks at the fraction.
+    fn instant(&self, scalar: Scalar, message: &[u8]) -> Result<Value, Fault> {
+        if message.is_empty() {
+            return Ok(Value::Null);
+        }
+        let (mut seconds, mut nanos) = (0, 0);
+        let mut reader = Reader::new(message);
+        while let Some(tag) = reader.tag("Timestamp")? {
+            match tag.number {
+                1 => seconds = self.number(&mut reader, tag)? as i64,
+                2 => nanos = self.number(&mut reader, tag)? as i32,
+                _ => reader.skip(tag.form)?,
+            }
+        }
+        let micros = if scalar == Scalar::MicroTime { i64::from(nanos / NANOS_PER_MICRO) } else { 0 };
+        let seconds = seconds.saturating_add(micros.div_euclid(MICROS_PER_SECOND));
+        let micros = micros.rem_euclid(MICROS_PER_SECOND);
+        if !PRINTABLE_SECONDS.contains(&seconds) {
+            return Err(Fault::new(format!("proto: field {} is no time: year out of range", self.name())));
+        }
+        Ok(match scalar {
+            _ if (seconds, micros) == (time::ZERO_SECONDS, 0) => Value::Null,
+            Scalar::MicroTime => Value::String(time::format_micros(seconds, micros as u32)),
+            _ => Value::String(time::format_seconds(seconds)),
+        })
+    }
+
+    fn int_or_string(&self, message: &[u8], before: Option<Value>) -> Result<Value, Fault> {
+        let (mut kind, mut number, mut text) = match before {
+            Some(Value::Int(number)) => (0, number, String::new()),
+            Some(Value::String(text)) => (1, 0, text),
+            _ => (0, 0, String::new()),
+        };
+        let mut reader = Reader::new(message);
+        while let Some(tag) = reader.tag("IntOrString")? {
+            match tag.number {
+                1 => kind = self.number(&mut reader, tag)?,
+                2 => number = i64::from(self.number(&mut reader, tag)? as i32),
+                3 => text = self.text(&mut reader, tag)?,
+                _ => reader.skip(tag.form)?,
+            }
+        }
+        match kind {
+            0 => Ok(Value::Int(number)),
+            1 => Ok(Value::String(text)),
+            _ => Err(Fault::new("impossible IntOrString.Type".to_owned())),
+        }
+    }
+
+    /// What has no type: JSON within the message.
+    fn any(&self, message: &[u8], before: Option<Value>, depth: usize) -> Result<Value, Fault> {
+        let mut value = before.unwrap_or_default();
+        let mut reader = Reader::new(message);
+        while let Some(tag) = reader.tag("RawExtension")? {
+            match tag.number {
+                1 => {
+                    let text = bytes(&mut reader, tag, || "Raw".to_owned())?;
+                    value = json::read(text).map_err(|error| {
+                        Fault::new(format!("proto: field {} holds no JSON: {error}", self.name()))
+                    })?;
+                    deeper(depth, levels(&value))?;
+                }
+                _ => reader.skip(tag.form)?,
+            }
+        }
+        Ok(value)
+    }
+
+    fn text(&self, reader: &mut Reader<'_>, tag: Tag) -> Result<String, Fault> {
+        let bytes = bytes(reader, tag, || self.name())?;
+        match std::str::from_utf8(bytes) {
+            Ok(text) => Ok(text.to_owned()),
+            Err(_) => Err(Fault::new(format!("proto: field {} contains invalid UTF-8", self.name()))),
+        }
+    }
+
+    fn number(&self, reader: &mut Reader<'_>, tag: Tag) -> Result<u64, Fault> {
+        if tag.form != Form::VARINT {
+            return Err(Fault::wire_type(tag.form, &self.name()));
+        }
+        reader.varint()
+    }
+
+    fn double(&self, reader: &mut Reader<'_>, tag: Tag) -> Result<Value, Fault> {
+        if tag.form != Form::EIGHT {
+            return Err(Fault::wire_type(tag.form, &self.name()));
+        }
+        let number = f64::from_le_bytes(reader.eight()?);
+        if !number.is_finite() {
+            return Err(Fault::new(format!("json: unsupported value: {number}")));
+        }
+        Ok(Value::Float(number))
+    }
+
+    fn registry(&self) -> &'r Registry {
+        self.walk.registry
+    }
+}
+
+fn bytes<'a>(reader: &mut Reader<'a>, tag: Tag, name: impl FnOnce() -> String) -> Result<&'a [u8], Fault> {
+    if tag.form != Form::BYTES {
+        return Err(Fault::wire_type(tag.form, &name()));
+    }
+    reader.bytes()
+}
+
+/// The value of a field that is built up piece by piece.
+fn occupied<'o>(into: &'o mut Object, field: &Field, empty: impl FnOnce() -> Value) -> Option<&'o mut Value> {
+    if !into.contains_key(&*field.name) {
+        into.insert(field.name.to_string(), empty());
+    }
+    into.get_mut(&*field.name)
+}
+
+fn deeper(depth: usize, levels: usize) -> Result<usize, Fault> {
+    depth.checked_sub(levels).ok_or_else(|| Fault::new("exceeded max depth".to_owned()))
+}
+
+/// How deep a value is. JSON was read with a bound, so this ends.
+fn levels(value: &Value) -> usize {
+    match value {
+        Value::Array(items) => 1 + items.iter().map(levels).max().unwrap_or_default(),
+        Value::Object(fields) => 1 + fields.values().map(levels).max().unwrap_or_default(),
+        _ => 0,
+    }
+}

@@ -1,0 +1,244 @@
+//! What stands around a message: the envelope that says its kind, the frame of a watch, the ends of a list.
+//!
+//! A message may be written in parts that follow each other, so the derived types write what is before and after the
+//! bytes they hold, and the bytes themselves are never copied into one of them.
+
+use std::ops::Deref;
+
+use prost::Message as _;
+
+use super::reader::{Fault, Form, Reader, Tag};
+use super::writer::put_varint;
+use super::{MAGIC, encode};
+use crate::api::schema::{InSlot, Registry, TypeId};
+use crate::api::value::Value;
+
+/// The number of the raw bytes in the envelope.
+const RAW: u32 = 2;
+/// The number of the object in a watch event.
+const OBJECT: u32 = 2;
+/// The number of the bytes in what may hold any object.
+const ANY_RAW: u32 = 1;
+/// The number of the items in a list.
+const ITEMS: u32 = 2;
+/// The number of the metadata in a list.
+const LIST_META: u32 = 1;
+
+/// What says the kind of an object.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct TypeMeta {
+    /// Group and version.
+    #[prost(string, optional, tag = "1")]
+    pub api_version: Option<String>,
+    /// The kind.
+    #[prost(string, optional, tag = "2")]
+    pub kind: Option<String>,
+}
+
+/// The envelope.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct Unknown {
+    /// The kind of the object.
+    #[prost(message, optional, tag = "1")]
+    pub type_meta: Option<TypeMeta>,
+    /// Its message.
+    #[prost(bytes = "vec", optional, tag = "2")]
+    pub raw: Option<Vec<u8>>,
+    /// Always written, always empty.
+    #[prost(string, optional, tag = "3")]
+    pub content_encoding: Option<String>,
+    /// Always written, always empty.
+    #[prost(string, optional, tag = "4")]
+    pub content_type: Option<String>,
+}
+
+/// What may hold any object.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct RawExtension {
+    /// The object in its envelope.
+    #[prost(bytes = "vec", optional, tag = "1")]
+    pub raw: Option<Vec<u8>>,
+}
+
+/// An event of a watch.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct WatchEvent {
+    /// What happened.
+    #[prost(string, optional, tag = "1")]
+    pub kind: Option<String>,
+    /// What it happened to.
+    #[prost(message, optional, tag = "2")]
+    pub object: Option<RawExtension>,
+}
+
+/// An envelope that was opened. The API looks at nothing else in it.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Opened<'a> {
+    /// Group and version.
+    pub api_version: String,
+    /// The kind.
+    pub kind: String,
+    /// The message.
+    pub raw: &'a [u8],
+}
+
+/// Opens the envelope of a body. Read by hand, because clients are told what is wrong in the words of the API.
+pub fn open(body: &[u8]) -> Result<Opened<'_>, Fault> {
+    if body.is_empty() {
+        return Err(Fault::new("empty data".to_owned()));
+    }
+    let Some(message) = body.strip_prefix(&MAGIC) else {
+        let [a, b, c, d] = MAGIC;
+        return Err(Fault::new(format!(
+            "provided data does not appear to be a protobuf message, expected prefix [{a} {b} {c} {d}]"
+        )));
+    };
+    if message.is_empty() {
+        return Err(Fault::new("empty body".to_owned()));
+    }
+    let mut opened = Opened::default();
+    let mut reader = Reader::new(message);
+    while let Some(tag) = reader.tag("Unknown")? {
+        match tag.number {
+            1 => type_meta(bytes(&mut reader, tag, "TypeMeta")?, &mut opened)?,
+            2 => opened.raw = bytes(&mut reader, tag, "Raw")?,
+            3 => bytes(&mut reader, tag, "ContentEncoding").map(drop)?,
+            4 => bytes(&mut reader, tag, "ContentType").map(drop)?,
+            _ => reader.skip(tag.form)?,
+        }
+    }
+    Ok(opened)
+}
+
+fn type_meta(message: &[u8], opened: &mut Opened<'_>) -> Result<(), Fault> {
+    let mut reader = Reader::new(message);
+    while let Some(tag) = reader.tag("TypeMeta")? {
+        match tag.number {
+            1 => opened.api_version = text(bytes(&mut reader, tag, "APIVersion")?),
+            2 => opened.kind = text(bytes(&mut reader, tag, "Kind")?),
+            _ => reader.skip(tag.form)?,
+        }
+    }
+    Ok(())
+}
+
+/// Text that no kind has is told apart from kinds by any of its forms.
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+fn bytes<'a>(reader: &mut Reader<'a>, tag: Tag, field: &str) -> Result<&'a [u8], Fault> {
+    if tag.form != Form::BYTES {
+        return Err(Fault::wire_type(tag.form, field));
+    }
+    reader.bytes()
+}
+
+/// What stands before a message of `raw_len` bytes in its envelope.
+pub fn head(api_version: &str, kind: &str, raw_len: usize) -> Vec<u8> {
+    let type_meta = TypeMeta { api_version: Some(api_version.to_owned()), kind: Some(kind.to_owned()) };
+    let head = Unknown { type_meta: Some(type_meta), ..Unknown::default() };
+    let mut out = MAGIC.to_vec();
+    out.extend_from_slice(&head.encode_to_vec());
+    out.extend_from_slice(&Header::new(RAW, raw_len));
+    out
+}
+
+/// What stands after a message in its envelope.
+pub fn tail() -> Vec<u8> {
+    let content_encoding = Some(String::new());
+    Unknown { content_encoding, content_type: Some(String::new()), ..Unknown::default() }.encode_to_vec()
+}
+
+/// What stands before and after the items of a list. `items_total_len` is that of all items together, each with its
+/// [`list_item_header`].
+pub fn list_envelope(
+    api_version: &str,
+    list_kind: &str,
+    list_meta: &Value,
+    registry: &Registry,
+    items_total_len: usize,
+) -> (Vec<u8>, Vec<u8>) {
+    let meta =
+        registry.meta("ListMeta").map(|ty| super::message(registry, ty, list_meta)).unwrap_or_default();
+    let meta_header = Header::new(LIST_META, meta.len());
+    let mut prefix = head(api_version, list_kind, meta_header.len() + meta.len() + items_total_len);
+    prefix.extend_from_slice(&meta_header);
+    prefix.extend_from_slice(&meta);
+    (prefix, tail())
+}
+
+/// Whether a list of this type can be written item by item: its metadata come first, its items second. All do but the
+/// list of partial objects in the first beta of the meta group, whose numbers stand the other way round.
+pub fn streams(registry: &Registry, list: TypeId) -> bool {
+    let is = |number: u32, name: &str| {
+        let structure = registry.structure(list)?;
+        match structure.slot(number)? {
+            InSlot::Field(at) => Some(&*structure.fields.get(usize::from(at))?.name == name),
+            InSlot::Inlined(_) => None,
+        }
+    };
+    is(LIST_META, "metadata") == Some(true) && is(ITEMS, "items") == Some(true)
+}
+
+/// What stands before an item of `len` bytes in a list.
+pub fn list_item_header(len: usize) -> Header {
+    Header::new(ITEMS, len)
+}
+
+/// A frame of a watch: its length, and an event about an object that stands in its envelope.
+pub fn watch_frame(kind: &str, enveloped: &[u8]) -> Vec<u8> {
+    let event = WatchEvent { kind: Some(kind.to_owned()), object: None };
+    let raw = Header::new(ANY_RAW, enveloped.len());
+    let object = Header::new(OBJECT, raw.len() + enveloped.len());
+    let length = event.encoded_len() + object.len() + raw.len() + enveloped.len();
+    let mut out = Vec::with_capacity(4 + length);
+    // Objects are bounded far below what four bytes can say.
+    out.extend_from_slice(&u32::try_from(length).unwrap_or(u32::MAX).to_be_bytes());
+    out.extend_from_slice(&event.encode_to_vec());
+    out.extend_from_slice(&object);
+    out.extend_from_slice(&raw);
+    out.extend_from_slice(enveloped);
+    out
+}
+
+/// The whole envelope of a value.
+pub fn enveloped(registry: &Registry, ty: TypeId, value: &Value) -> Vec<u8> {
+    let mut out = encode::writer();
+    out.raw(&tail());
+    let end = out.len();
+    encode::write(&mut out, registry, ty, value);
+    let head = head(value.str("apiVersion"), value.str("kind"), out.len() - end);
+    out.raw(&head);
+    out.finish()
+}
+
+/// A tag and a length: what stands before bytes.
+#[derive(Clone, Copy, Debug)]
+pub struct Header {
+    bytes: [u8; 20],
+    length: usize,
+}
+
+impl Header {
+    fn new(field: u32, bytes_len: usize) -> Header {
+        let mut bytes = [0; 20];
+        let mut length = put_varint(&mut bytes, u64::from(field) << 3 | 2);
+        length += bytes.get_mut(length..).map_or(0, |rest| put_varint(rest, bytes_len as u64));
+        Header { bytes, length }
+    }
+}
+
+impl Deref for Header {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        self.bytes.get(..self.length).unwrap_or_default()
+    }
+}
+
+impl AsRef<[u8]> for Header {
+    fn as_ref(&self) -> &[u8] {
+        self
+    }
+}

@@ -1,0 +1,139 @@
+//! The wire as it is written: from the end to the beginning, so that the length of a message is known when it is due.
+
+/// A message that grows at its front.
+#[derive(Debug, Default)]
+pub struct Writer {
+    room: Vec<u8>,
+    /// Where the message begins; what is before is free.
+    from: usize,
+}
+
+impl Writer {
+    /// An empty message with room for `bytes`.
+    pub fn with_room(bytes: usize) -> Writer {
+        Writer { room: vec![0; bytes], from: bytes }
+    }
+
+    /// How long the message is.
+    pub fn len(&self) -> usize {
+        self.room.len() - self.from
+    }
+
+    /// Puts bytes before what is there.
+    pub fn raw(&mut self, bytes: &[u8]) {
+        if self.from < bytes.len() {
+            self.grow(bytes.len());
+        }
+        let end = self.from;
+        self.from -= bytes.len();
+        if let Some(place) = self.room.get_mut(self.from..end) {
+            place.copy_from_slice(bytes);
+        }
+    }
+
+    /// Puts a number before what is there.
+    pub fn varint(&mut self, number: u64) {
+        if number < 0x80 {
+            return self.raw(&[number as u8]);
+        }
+        let mut bytes = [0; 10];
+        let length = put_varint(&mut bytes, number);
+        self.raw(bytes.get(..length).unwrap_or_default());
+    }
+
+    /// Puts the tag of a number field and the number before what is there.
+    pub fn number(&mut self, field: u32, number: u64) {
+        self.varint(number);
+        self.varint(u64::from(field) << 3);
+    }
+
+    /// Puts the tag of a field of eight bytes and the bytes before what is there.
+    pub fn eight(&mut self, field: u32, bytes: [u8; 8]) {
+        self.raw(&bytes);
+        self.varint(u64::from(field) << 3 | 1);
+    }
+
+    /// Puts tag, length and bytes before what is there.
+    pub fn bytes(&mut self, field: u32, bytes: &[u8]) {
+        self.raw(bytes);
+        self.header(field, bytes.len());
+    }
+
+    /// Puts tag and length before what is there: the message that was begun when it was `end` bytes long.
+    pub fn close(&mut self, field: u32, end: usize) {
+        self.header(field, self.len() - end);
+    }
+
+    /// The message.
+    pub fn finish(self) -> Vec<u8> {
+        let Writer { mut room, from } = self;
+        room.drain(..from);
+        room
+    }
+
+    fn header(&mut self, field: u32, length: usize) {
+        self.varint(length as u64);
+        self.varint(u64::from(field) << 3 | 2);
+    }
+
+    /// Twice the room, or what is needed, with the message at its end.
+    fn grow(&mut self, needed: usize) {
+        let length = self.len();
+        let mut room = vec![0; (2 * self.room.len()).max(length + needed).max(64)];
+        let from = room.len() - length;
+        if let (Some(to), Some(old)) = (room.get_mut(from..), self.room.get(self.from..)) {
+            to.copy_from_slice(old);
+        }
+        (self.room, self.from) = (room, from);
+    }
+}
+
+/// Writes a number at the beginning of `bytes`; the number of bytes it has.
+pub fn put_varint(bytes: &mut [u8], mut number: u64) -> usize {
+    let mut length = 0;
+    for byte in bytes {
+        length += 1;
+        if number < 0x80 {
+            *byte = number as u8;
+            break;
+        }
+        *byte = number as u8 | 0x80;
+        number >>= 7;
+    }
+    length
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::super::reader::{Form, Reader, Tag};
+    use super::*;
+
+    #[test]
+    fn what_is_written_last_stands_first() {
+        let mut writer = Writer::with_room(0);
+        writer.number(2, 300);
+        let end = writer.len();
+        writer.bytes(1, b"ab");
+        writer.close(3, end);
+        assert_eq!(writer.finish(), [0x1a, 4, 0x0a, 2, b'a', b'b', 0x10, 0xac, 2]);
+    }
+
+    proptest! {
+        #[test]
+        fn numbers_read_back(numbers in proptest::collection::vec(any::<u64>(), 0..40), field in 1u32..1 << 29) {
+            let mut writer = Writer::with_room(3);
+            for number in numbers.iter().rev() {
+                writer.number(field, *number);
+            }
+            let bytes = writer.finish();
+            let mut reader = Reader::new(&bytes);
+            for number in numbers {
+                prop_assert_eq!(reader.tag("x"), Ok(Some(Tag { number: field, form: Form::VARINT })));
+                prop_assert_eq!(reader.varint(), Ok(number));
+            }
+            prop_assert!(reader.is_empty());
+        }
+    }
+}
