@@ -93,7 +93,7 @@ pub fn run_if_asked(arguments: impl IntoIterator<Item = OsString>) -> Option<Exi
 }
 
 fn run(options: &Options, input: impl BufRead, output: impl Write) -> Result<(), String> {
-    let registry = Registry::builtin().map_err(|error| error.to_string())?;
+    let registry = Registry::complete().map_err(|error| error.to_string())?;
     let convert = |bytes: &[u8]| transcode(&registry, options.from.into(), options.to.into(), bytes);
     if options.lines { stream(input, output, convert) } else { single(input, output, convert) }
 }

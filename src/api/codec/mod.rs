@@ -244,8 +244,6 @@ fn summary(body: &[u8]) -> String {
 }
 
 #[cfg(test)]
-mod hostile;
-#[cfg(test)]
 mod properties;
 #[cfg(test)]
 mod tests;

@@ -1,9 +1,8 @@
-//! Laws of all decoders: no bytes panic or take long, and what one encoding says another can say.
+//! Laws of all decoders: no bytes panic, and what one encoding says another can say.
 //!
 //! A few hundred cases run with every test run; `PILOTHOUSE_FUZZ_CASES` asks for as many as there is time for.
 
 use std::sync::LazyLock;
-use std::time::{Duration, Instant};
 
 use proptest::prelude::*;
 use proptest::sample::Index;
@@ -17,9 +16,6 @@ static REGISTRY: LazyLock<Registry> = LazyLock::new(|| Registry::builtin().unwra
 
 const ENCODINGS: [Encoding; 4] = [Encoding::Json, Encoding::Yaml, Encoding::Protobuf, Encoding::Cbor];
 
-/// What no body of the size of these may take, on a machine that is busy with other tests.
-const PATIENCE: Duration = Duration::from_secs(5);
-
 fn config(cases: u32) -> ProptestConfig {
     let asked = std::env::var("PILOTHOUSE_FUZZ_CASES").ok().and_then(|cases| cases.parse().ok());
     ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(asked.unwrap_or(cases)) }
@@ -32,7 +28,6 @@ fn written(encoding: Encoding, ty: TypeId, value: &Value) -> Vec<u8> {
 
 /// Gives a body to every decoder, whatever it was meant for.
 fn swallow(body: &[u8]) {
-    let begun = Instant::now();
     for name in ["Pod", "Secret", "Status", "DeleteOptions"] {
         let expected = GroupVersionKind::new("", "v1", name);
         for decode in [decode_object, yaml::decode_object, protobuf::decode_object, cbor::decode_object] {
@@ -52,7 +47,6 @@ fn swallow(body: &[u8]) {
             let _ = transcode(&REGISTRY, from, to, body);
         }
     }
-    assert!(begun.elapsed() < PATIENCE, "{} bytes took {:?}", body.len(), begun.elapsed());
 }
 
 /// The value without the two characters that end a line of YAML for its writer, as they did in YAML 1.1, and not for

@@ -1,10 +1,14 @@
 //! Bodies made to do harm, and bodies that are wrong in the ways that clients get things wrong: each is refused in
 //! words that say why, soon and without much memory.
 
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
+
 use std::sync::LazyLock;
 use std::time::{Duration, Instant};
 
-use super::*;
+use pilothouse::api::codec::{DecodeError, Decoded, cbor, decode_object, protobuf, yaml};
+use pilothouse::api::schema::{GroupVersionKind, Registry};
+use pilothouse::api::value::Value;
 
 static REGISTRY: LazyLock<Registry> = LazyLock::new(|| Registry::builtin().unwrap());
 
@@ -184,4 +188,18 @@ fn cbor_that_promises_much_is_refused() {
     let endless = b"\xbf\x44data\xbf\x41x\x7f\x61a\x61b\xff\xff\xff";
     let decoded = cbor::decode_object(endless, &kind(), &REGISTRY).unwrap();
     assert_eq!(decoded.value.at(&["data", "x"]), Some(&Value::from("ab")), "lengths need not be said");
+}
+
+#[test]
+fn protobuf_that_promises_much_or_is_deep_is_refused() {
+    let body = |message: &[u8]| [b"k8s\0\x0a\x0f\x0a\x02v1\x12\x09ConfigMap\x12", message].concat();
+    refusal(protobuf::decode_object, b"k8s\0");
+    refusal(protobuf::decode_object, b"{}");
+    // A length of 2^60, then one that is longer than any number.
+    refusal(protobuf::decode_object, &body(b"\x80\x80\x80\x80\x80\x80\x80\x80\x10"));
+    refusal(protobuf::decode_object, &body(&[0xff; 64]));
+    assert!(protobuf::decode_object(&body(b"\x00"), &kind(), &REGISTRY).is_ok());
+    let mut groups = vec![0x80, 0x80, 0x40];
+    groups.extend(std::iter::repeat_n(0x7b, 1 << 20));
+    refusal(protobuf::decode_object, &body(&groups));
 }
