@@ -70,3 +70,9 @@ pub const PKI_FILE_BYTES: u64 = 4 << 20;
 pub const HEALTHCHECK_STEP: Duration = Duration::from_secs(4);
 /// Bytes that are read of its answer. A failing server names its checks in far less.
 pub const HEALTHCHECK_ANSWER_BYTES: u64 = 64 << 10;
+
+/// Bytes of one object, or of one line, that `convert` reads: far more than a request may have, because lists are
+/// converted too.
+pub const CONVERT_BYTES: usize = 32 << 20;
+/// Bytes of answers that `convert --lines` writes at a time.
+pub const CONVERT_CHUNK_BYTES: usize = 64 << 10;

@@ -15,7 +15,9 @@ use tokio::signal::unix::{SignalKind, signal};
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() -> ExitCode {
-    if let Some(code) = pilothouse::healthcheck::run_if_asked(std::env::args_os()) {
+    let asked = pilothouse::healthcheck::run_if_asked(std::env::args_os())
+        .or_else(|| pilothouse::convert_command::run_if_asked(std::env::args_os()));
+    if let Some(code) = asked {
         return code;
     }
     let config = match Config::parse(std::env::args_os()) {

@@ -1,4 +1,5 @@
-//! Objects of every kind as the reference writes them: the same in JSON, YAML and Protobuf.
+//! Objects of every kind as the reference writes them: the same in JSON, YAML and Protobuf, and with CBOR between any
+//! two of them.
 //!
 //! The objects do not belong to this repository: they lie in `../shared/fixtures/roundtrip-1.33` beside the checkout, or
 //! where `PILOTHOUSE_FIXTURES` says. Without them there is nothing to compare and the test says so.
@@ -9,6 +10,7 @@ use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
+use pilothouse::api::codec::transcode::{Encoding, transcode};
 use pilothouse::api::codec::{self, json, protobuf, yaml};
 use pilothouse::api::schema::{GroupVersionKind, Registry};
 
@@ -86,4 +88,53 @@ fn every_kind_in_every_encoding() {
     assert!(stems.len() >= 184, "only {} kinds", stems.len());
     let faults: Vec<String> = stems.iter().flat_map(|stem| faults(&folder, stem, &registry)).collect();
     assert!(faults.is_empty(), "{}", faults.join("\n"));
+}
+
+/// What is wrong with the conversions of one object from each form to each.
+fn wrong_conversions(folder: &Path, stem: &str, registry: &Registry) -> Vec<String> {
+    let read = |ext: &str| fs::read(folder.join(format!("{stem}.{ext}"))).unwrap();
+    let (text, binary, plain) = (read("json"), read("pb"), read("yaml"));
+    let mut wrong = Vec::new();
+    // The file is for people to read, so the line is compared by what it looks like then.
+    let line = transcode(registry, Encoding::Json, Encoding::Json, &text).unwrap_or_default();
+    if codec::pretty(line.trim_ascii_end()) != text.trim_ascii_end() || !line.ends_with(b"\n") {
+        wrong.push(format!("{stem}: JSON to JSON differs"));
+    }
+    let packed = transcode(registry, Encoding::Json, Encoding::Cbor, &text).unwrap_or_default();
+    let forms = [
+        (Encoding::Json, &text, &line),
+        (Encoding::Yaml, &plain, &plain),
+        (Encoding::Protobuf, &binary, &binary),
+        (Encoding::Cbor, &packed, &packed),
+    ];
+    for (from, input, _) in &forms {
+        for (to, _, expected) in &forms {
+            match transcode(registry, *from, *to, input) {
+                Ok(output) if output == **expected => {}
+                Ok(output) => {
+                    let at = differs_at(&output, expected);
+                    wrong.push(format!("{stem}: {from:?} to {to:?} differs from byte {at}"));
+                }
+                Err(why) => wrong.push(format!("{stem}: {from:?} to {to:?}: {why}")),
+            }
+        }
+    }
+    wrong
+}
+
+#[test]
+fn every_form_is_converted_to_every_other() {
+    let folder = folder();
+    let Ok(files) = fs::read_dir(&folder) else {
+        let _ = writeln!(std::io::stderr(), "fixtures: skipped: there is no {}", folder.display());
+        return;
+    };
+    let registry = Registry::complete().unwrap();
+    let names = files.map(|file| file.unwrap().file_name().into_string().unwrap());
+    let mut stems: Vec<String> =
+        names.filter_map(|name| Some(name.strip_suffix(".json")?.to_owned())).collect();
+    stems.sort();
+    let wrong: Vec<String> =
+        stems.iter().flat_map(|stem| wrong_conversions(&folder, stem, &registry)).collect();
+    assert!(wrong.is_empty(), "{} conversions:\n{}", wrong.len(), wrong.join("\n"));
 }

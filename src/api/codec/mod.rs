@@ -5,6 +5,7 @@ pub mod json;
 pub mod legacy;
 pub mod protobuf;
 pub mod syntax;
+pub mod transcode;
 pub mod yaml;
 mod yaml_plain;
 mod yaml_write;
@@ -269,5 +270,7 @@ fn summary(body: &[u8]) -> String {
     summary
 }
 
+#[cfg(test)]
+mod properties;
 #[cfg(test)]
 mod tests;

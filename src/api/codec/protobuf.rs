@@ -59,6 +59,11 @@ pub fn decode_any_version(
     }
 }
 
+/// The kind that an envelope names; empty where it names none. `None` if there is no envelope.
+pub fn peek(body: &[u8]) -> Option<GroupVersionKind> {
+    envelope::open(body).ok().map(|opened| named(&opened.api_version, &opened.kind))
+}
+
 /// The object in its envelope, which names the kind and apiVersion that the value has.
 pub fn encode_object(registry: &Registry, ty: TypeId, value: &Value) -> Vec<u8> {
     envelope::enveloped(registry, ty, value)

@@ -1,0 +1,258 @@
+//! `pilothouse convert`: objects from one encoding to another, without a server.
+
+use std::ffi::OsString;
+use std::io::{self, BufRead, Read, Write};
+use std::process::ExitCode;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use clap::{Parser, ValueEnum};
+use serde::{Deserialize, Serialize};
+
+use crate::api::codec::transcode::{Encoding, transcode};
+use crate::api::schema::Registry;
+use crate::limits;
+
+/// The first word of the command line that asks for a conversion instead of a server.
+const WORD: &str = "convert";
+
+/// Convert an object from stdin to stdout, by its type alone: nothing is defaulted, nothing is validated, and fields
+/// that the type does not have are dropped. The object's own kind and apiVersion say what it is. One of a kind that is
+/// not built in is converted field by field between JSON, YAML and CBOR; Protobuf has only kinds that are built in.
+///
+/// With --lines, each line of stdin is {"data":"<base64>"} and is answered, in order, by a line {"data":"<base64>"} or
+/// {"error":"<why>"}. A line that cannot be converted does not end the stream.
+///
+/// Exit code 0 if the conversion was done, 1 if not.
+#[derive(Debug, Parser)]
+#[command(bin_name = "pilothouse convert", no_binary_name = true)]
+struct Options {
+    /// The encoding of the input.
+    #[arg(long, value_enum)]
+    from: Wire,
+    /// The encoding of the output.
+    #[arg(long, value_enum)]
+    to: Wire,
+    /// Convert one object after the other, each on a line.
+    #[arg(long)]
+    lines: bool,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Wire {
+    Json,
+    Yaml,
+    Protobuf,
+    Cbor,
+}
+
+impl From<Wire> for Encoding {
+    fn from(wire: Wire) -> Encoding {
+        match wire {
+            Wire::Json => Encoding::Json,
+            Wire::Yaml => Encoding::Yaml,
+            Wire::Protobuf => Encoding::Protobuf,
+            Wire::Cbor => Encoding::Cbor,
+        }
+    }
+}
+
+#[derive(Deserialize)]
+struct Question {
+    data: String,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "lowercase")]
+enum Answer {
+    Data(String),
+    Error(String),
+}
+
+/// Converts if the command line asks for it; the exit code then says how it went.
+pub fn run_if_asked(arguments: impl IntoIterator<Item = OsString>) -> Option<ExitCode> {
+    let mut arguments = arguments.into_iter().skip(1);
+    if arguments.next()? != WORD {
+        return None;
+    }
+    let options = match Options::try_parse_from(arguments) {
+        Ok(options) => options,
+        Err(error) => {
+            // Nothing can be done about an error output that is closed.
+            let _ = error.print();
+            return Some(if error.use_stderr() { ExitCode::FAILURE } else { ExitCode::SUCCESS });
+        }
+    };
+    Some(match run(&options, io::stdin().lock(), io::stdout().lock()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(why) => {
+            let _ = writeln!(io::stderr(), "pilothouse convert: {why}");
+            ExitCode::FAILURE
+        }
+    })
+}
+
+fn run(options: &Options, input: impl BufRead, output: impl Write) -> Result<(), String> {
+    let registry = Registry::complete().map_err(|error| error.to_string())?;
+    let convert = |bytes: &[u8]| transcode(&registry, options.from.into(), options.to.into(), bytes);
+    if options.lines { stream(input, output, convert) } else { single(input, output, convert) }
+}
+
+fn single(
+    input: impl BufRead,
+    mut output: impl Write,
+    convert: impl Fn(&[u8]) -> Result<Vec<u8>, String>,
+) -> Result<(), String> {
+    let most = limits::CONVERT_BYTES;
+    let mut bytes = Vec::new();
+    input.take(most as u64 + 1).read_to_end(&mut bytes).map_err(cannot_read)?;
+    if bytes.len() > most {
+        return Err(format!("the input is longer than {most} bytes"));
+    }
+    let converted = convert(&bytes)?;
+    output.write_all(&converted).and_then(|()| output.flush()).map_err(cannot_write)
+}
+
+/// Answers each line, and sends the answer before the next line is waited for: who asks one thing at a time gets it.
+fn stream(
+    mut input: impl BufRead,
+    output: impl Write,
+    convert: impl Fn(&[u8]) -> Result<Vec<u8>, String>,
+) -> Result<(), String> {
+    let mut output = io::BufWriter::with_capacity(limits::CONVERT_CHUNK_BYTES, output);
+    loop {
+        let answer = match next_line(&mut input).map_err(cannot_read)? {
+            Line::End => return output.flush().map_err(cannot_write),
+            Line::TooLong => {
+                Answer::Error(format!("the line is longer than {} bytes", limits::CONVERT_BYTES))
+            }
+            Line::Whole(line) => answered(&line, &convert),
+        };
+        serde_json::to_writer(&mut output, &answer).map_err(io::Error::from).map_err(cannot_write)?;
+        output.write_all(b"\n").map_err(cannot_write)?;
+        output.flush().map_err(cannot_write)?;
+    }
+}
+
+enum Line {
+    Whole(Vec<u8>),
+    TooLong,
+    End,
+}
+
+/// The next line without its end. Of one that is too long nothing is kept.
+fn next_line(input: &mut impl BufRead) -> io::Result<Line> {
+    let mut line = Vec::new();
+    let (mut any, mut too_long) = (false, false);
+    loop {
+        let chunk = input.fill_buf()?;
+        if chunk.is_empty() {
+            break;
+        }
+        any = true;
+        let end = memchr::memchr(b'\n', chunk);
+        let taken = end.unwrap_or(chunk.len());
+        too_long |= line.len() + taken > limits::CONVERT_BYTES;
+        if too_long {
+            line = Vec::new();
+        } else {
+            line.extend_from_slice(chunk.get(..taken).unwrap_or_default());
+        }
+        input.consume(end.map_or(taken, |at| at + 1));
+        if end.is_some() {
+            break;
+        }
+    }
+    Ok(match (any, too_long) {
+        (false, _) => Line::End,
+        (true, true) => Line::TooLong,
+        (true, false) => Line::Whole(line),
+    })
+}
+
+fn answered(line: &[u8], convert: impl Fn(&[u8]) -> Result<Vec<u8>, String>) -> Answer {
+    let question: Question = match serde_json::from_slice(line) {
+        Ok(question) => question,
+        Err(why) => return Answer::Error(format!("the line is no {{\"data\":\"<base64>\"}}: {why}")),
+    };
+    let bytes = match STANDARD.decode(question.data) {
+        Ok(bytes) => bytes,
+        Err(why) => return Answer::Error(format!("data is no base64: {why}")),
+    };
+    match convert(&bytes) {
+        Ok(converted) => Answer::Data(STANDARD.encode(converted)),
+        Err(why) => Answer::Error(why),
+    }
+}
+
+fn cannot_read(why: io::Error) -> String {
+    format!("cannot read stdin: {why}")
+}
+
+fn cannot_write(why: io::Error) -> String {
+    format!("cannot write stdout: {why}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn options(line: &str) -> Options {
+        Options::try_parse_from(line.split(' ')).unwrap()
+    }
+
+    fn converted(line: &str, input: &[u8]) -> Result<String, String> {
+        let mut output = Vec::new();
+        run(&options(line), input, &mut output)?;
+        Ok(String::from_utf8(output).unwrap())
+    }
+
+    #[test]
+    fn one_object_is_converted() {
+        let yaml =
+            converted("--from json --to yaml", br#"{"kind":"ConfigMap","apiVersion":"v1","data":{"b":"1"}}"#);
+        assert_eq!(
+            yaml.unwrap(),
+            "apiVersion: v1\ndata:\n  b: \"1\"\nkind: ConfigMap\nmetadata:\n  creationTimestamp: null\n"
+        );
+        let why = converted("--from yaml --to json", b"kind: Pod\napiVersion: v1\nspec: 5\n").unwrap_err();
+        assert!(
+            why.contains("cannot unmarshal number into Go struct field Pod.spec of type v1.PodSpec"),
+            "{why}"
+        );
+    }
+
+    #[test]
+    fn lines_are_answered_in_order_and_a_bad_one_ends_nothing() {
+        let good = STANDARD.encode(br#"{"kind":"Status","apiVersion":"v1"}"#);
+        let mut input =
+            format!("{{\"data\":\"{good}\"}}\n\nnonsense\n{{\"data\":\"?\"}}\n{{\"data\":\"e30=\"}}\n");
+        input.push_str(&"x".repeat(limits::CONVERT_BYTES + 1));
+        input.push_str(&format!("\n{{\"data\":\"{good}\"}}"));
+        let output = converted("--from json --to json --lines", input.as_bytes()).unwrap();
+        let lines: Vec<&str> = output.lines().collect();
+        let data = STANDARD.encode(b"{\"kind\":\"Status\",\"apiVersion\":\"v1\",\"metadata\":{}}\n");
+        let data = format!("{{\"data\":\"{data}\"}}");
+        assert_eq!((lines.len(), lines[0], lines[6]), (7, data.as_str(), data.as_str()));
+        for (line, error) in [
+            (1, "the line is no"),
+            (2, "the line is no"),
+            (3, "data is no base64"),
+            (4, "Object 'Kind' is missing"),
+            (5, "the line is longer than"),
+        ] {
+            assert!(lines[line].starts_with(&format!("{{\"error\":\"{error}")), "{}", lines[line]);
+        }
+    }
+
+    #[test]
+    fn a_command_line_for_the_server_is_left_to_it() {
+        let asked =
+            |line: &str| run_if_asked(line.split(' ').map(OsString::from)).map(|code| format!("{code:?}"));
+        assert_eq!(asked("pilothouse"), None);
+        assert_eq!(asked("pilothouse --data-dir convert"), None);
+        let failure = Some(format!("{:?}", ExitCode::FAILURE));
+        assert_eq!(asked("pilothouse convert --from json"), failure);
+        assert_eq!(asked("pilothouse convert --from json --to xml"), failure);
+    }
+}
