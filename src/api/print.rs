@@ -19,12 +19,12 @@ mod pods;
 mod rbac;
 mod storage;
 mod table;
-mod wording;
 mod workloads;
 
 #[cfg(test)]
 mod testing;
 
+pub use age::since;
 pub use columns::{ColumnDefinition, columns, scale_columns};
 pub use pods::Completion;
 pub use table::{head, metadata_only, row, tail, without_rows};
@@ -107,20 +107,84 @@ fn core_printer(kind: &str) -> Option<Printer> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::LazyLock;
+
+    use proptest::prelude::*;
+
     use super::*;
+    use crate::api::catalog::Catalog;
     use crate::api::catalog::build::Builtin;
     use crate::api::catalog::runtime_config::RuntimeConfig;
     use crate::api::print::testing::shows;
+
+    static EVERYTHING: LazyLock<Catalog> = LazyLock::new(|| {
+        let config = RuntimeConfig::parse("api/all=true").unwrap();
+        Builtin::load().unwrap().serve(&config).unwrap()
+    });
+
+    /// The keys that lead furthest into the kinds.
+    const KEYS: [&str; 24] = [
+        "metadata",
+        "spec",
+        "status",
+        "name",
+        "conditions",
+        "type",
+        "template",
+        "containers",
+        "state",
+        "terminated",
+        "initContainerStatuses",
+        "containerStatuses",
+        "phase",
+        "selector",
+        "matchExpressions",
+        "values",
+        "ports",
+        "subsets",
+        "addresses",
+        "metrics",
+        "target",
+        "capacity",
+        "hard",
+        "creationTimestamp",
+    ];
+
+    fn any_value() -> impl Strategy<Value = Value> {
+        let leaf = prop_oneof![
+            Just(Value::Null),
+            any::<bool>().prop_map(Value::from),
+            any::<i64>().prop_map(Value::from),
+            "[a-zA-Zé:/0-9-]{0,12}".prop_map(Value::from),
+            Just(Value::from("0001-01-01T00:00:00Z")),
+            Just(Value::from("9999-12-31T23:59:59Z")),
+        ];
+        leaf.prop_recursive(6, 64, 8, |inner| {
+            let key = prop::sample::select(KEYS.to_vec()).prop_map(str::to_owned);
+            prop_oneof![
+                1 => prop::collection::vec(inner.clone(), 0..4).prop_map(Value::Array),
+                3 => prop::collection::btree_map(key, inner, 0..8).prop_map(Value::Object),
+            ]
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn nothing_that_can_be_stored_breaks_a_row(object in any_value(), now in any::<i64>()) {
+            for resource in EVERYTHING.resources() {
+                let cells = cells(&resource.gv.group, &resource.kind, &object, now);
+                prop_assert!(cells.len() >= 2);
+            }
+        }
+    }
 
     /// Its rows have always had one cell more than its table has columns, an age; clients leave it out.
     const ONE_CELL_MORE: &str = "IPAddress";
 
     #[test]
     fn every_kind_fills_its_columns_even_when_empty() {
-        let config = RuntimeConfig::parse("api/all=true").unwrap();
-        let catalog = Builtin::load().unwrap().serve(&config).unwrap();
         let (mut seen, mut special) = (0, 0);
-        for resource in catalog.resources() {
+        for resource in EVERYTHING.resources() {
             for object in [Value::object(), Value::Null] {
                 let cells = cells(&resource.gv.group, &resource.kind, &object, 0);
                 let more = usize::from(&*resource.kind == ONE_CELL_MORE);

@@ -120,7 +120,7 @@ pub fn instant(value: &Value, path: &str) -> Option<i64> {
 }
 
 /// The texts of a list.
-pub fn texts<'a>(items: &'a [Value]) -> impl Iterator<Item = &'a str> {
+pub fn texts(items: &[Value]) -> impl Iterator<Item = &str> {
     items.iter().filter_map(Value::as_str)
 }
 

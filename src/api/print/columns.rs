@@ -3,11 +3,14 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 
-use super::wording;
 use crate::api::catalog::resource::{About, Column, Resource};
+use crate::api::descriptions;
 
 /// The type of what every object carries.
 const OBJECT_META: &str = "meta/v1.ObjectMeta";
+
+/// After these words the documentation lists the values of a field: more than belongs in a heading.
+const LIST_OF_VALUES: &str = "\n\nPossible enum values:";
 
 /// One column, as a table shows it.
 #[derive(Clone, Debug, PartialEq)]
@@ -47,7 +50,7 @@ pub fn scale_columns() -> Vec<ColumnDefinition> {
 
 fn definition(column: &Column) -> ColumnDefinition {
     let description = match &column.about {
-        About::Field(of, field) => wording::of_field(of, field),
+        About::Field(of, field) => Cow::Borrowed(meaning(of, field)),
         About::Text(text) => Cow::Owned(text.to_string()),
     };
     ColumnDefinition {
@@ -62,6 +65,21 @@ fn definition(column: &Column) -> ColumnDefinition {
 fn documented(name: &str, kind: &str, format: &str, of: &str, field: &str) -> ColumnDefinition {
     let about = About::Field(of.into(), field.into());
     definition(&Column { name: name.into(), kind: kind.into(), format: format.into(), priority: 0, about })
+}
+
+/// What a field means: of a type as `package/version.Name`, by its JSON name. Empty if nobody has said.
+fn meaning(of: &str, field: &str) -> &'static str {
+    let text = descriptions::of_field(&published(of), field).unwrap_or_default();
+    text.split_once(LIST_OF_VALUES).map_or(text, |(text, _)| text)
+}
+
+/// The published name of a type that the facts table calls `package/version.Name`.
+fn published(of: &str) -> String {
+    match of.split_once('/') {
+        Some(("meta", rest)) => format!("io.k8s.apimachinery.pkg.apis.meta.{rest}"),
+        Some((package, rest)) => format!("io.k8s.api.{package}.{rest}"),
+        None => of.to_owned(),
+    }
 }
 
 #[cfg(test)]
@@ -82,5 +100,35 @@ mod tests {
         let heads: Vec<(&str, &str)> = roles.iter().map(|column| (&*column.name, &*column.kind)).collect();
         assert_eq!(heads, [("Name", "string"), ("Created At", "date")]);
         assert_eq!(scale_columns().len(), 4);
+    }
+
+    #[test]
+    fn types_are_documented_under_their_published_names() {
+        assert_eq!(published("meta/v1.ObjectMeta"), "io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta");
+        assert_eq!(published("core/v1.PodSpec"), "io.k8s.api.core.v1.PodSpec");
+        assert_eq!(meaning("core/v1.Nothing", "nowhere"), "");
+    }
+
+    /// Columns of which nobody has said what they mean.
+    const UNEXPLAINED: [(&str, &str); 3] = [
+        ("LeaseCandidate", "BinaryVersion"),
+        ("LeaseCandidate", "EmulationVersion"),
+        ("RuntimeClass", "Handler"),
+    ];
+
+    #[test]
+    fn every_column_is_explained() {
+        if meaning(OBJECT_META, "name").is_empty() {
+            println!("skipped: built without the descriptions of the API");
+            return;
+        }
+        let config = RuntimeConfig::parse("api/all=true").unwrap();
+        let catalog = Builtin::load().unwrap().serve(&config).unwrap();
+        for resource in catalog.resources() {
+            for column in columns(resource).into_iter().chain(scale_columns()) {
+                let expected = !UNEXPLAINED.contains(&(&*resource.kind, &*column.name));
+                assert_eq!(!column.description.is_empty(), expected, "{} {}", resource.kind, column.name);
+            }
+        }
     }
 }

@@ -49,7 +49,8 @@ pub fn tail(out: &mut Vec<u8>) {
     out.extend_from_slice(b"]}");
 }
 
-/// Appends a whole table of no rows. A resource without columns of its own has null for them then.
+/// Appends a whole table of no rows. Where a resource has no columns of its own (custom ones always do) the rows are
+/// null then.
 pub fn without_rows(
     out: &mut Vec<u8>,
     columns: Option<&[ColumnDefinition]>,

@@ -530,6 +530,11 @@ wrapper Words [string]
     fn a_word_nobody_knows_is_an_error_with_its_line() {
         let error = parse(&SMALL.replace("emit", "emti")).unwrap_err();
         assert_eq!((error.line, error.message.as_str()), (15, "unknown word \"emti\""));
+        for (word, wrong) in
+            [("priority=1", "priority=high"), ("priority=1", "prio=1"), ("doc=core/v1.Event.", "doc=")]
+        {
+            assert_eq!(parse(&SMALL.replace(word, wrong)).unwrap_err().line, 8, "{wrong}");
+        }
         assert!(parse("group apps version v1").is_err());
     }
 
