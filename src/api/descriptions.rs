@@ -10,8 +10,6 @@ const INDEX: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/descriptions.idx"
 /// How many numbers tell of a type, and of a field.
 const TYPE: usize = 6;
 const FIELD: usize = 4;
-/// What begins the list of values at the end of a description.
-const VALUES: &str = "\n\nPossible enum values:";
 
 /// What a type is for. `published` is its published name, such as `io.k8s.api.core.v1.PodSpec`.
 pub fn of_type(published: &str) -> Option<&'static str> {
@@ -27,11 +25,6 @@ pub fn of_field(published: &str, field: &str) -> Option<&'static str> {
     // Some names have lost their capitals on the way here; no two fields of a type differ in them alone.
     let at = fields.find(|at| words(*at).is_some_and(|name| name.eq_ignore_ascii_case(field)))?;
     text(at + 2)
-}
-
-/// A description without the list of values that the published form ends with.
-pub fn without_values(description: &str) -> &str {
-    description.split_once(VALUES).map_or(description, |(before, _)| before)
 }
 
 /// Where the numbers of a type begin.
@@ -96,12 +89,5 @@ mod tests {
         assert_eq!(of_field("io.k8s.api.core.v1.Pod", "nope"), None);
         assert_eq!(of_field("io.example.Nope", "name"), None);
         assert_eq!(of_type(""), None);
-    }
-
-    #[test]
-    fn the_list_of_values_can_be_left_out() {
-        let protocol = of_field("io.k8s.api.core.v1.ContainerPort", "protocol").unwrap();
-        assert!(!without_values(protocol).contains("Possible"));
-        assert_eq!(without_values("a\n\nPossible enum values:\n - `b` c"), "a");
     }
 }

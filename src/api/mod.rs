@@ -13,6 +13,7 @@ pub mod limits;
 pub mod media;
 pub mod meta;
 pub mod names;
+pub mod openapi;
 pub mod options;
 pub mod path;
 pub mod print;

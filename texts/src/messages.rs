@@ -37,11 +37,10 @@ fn messages(source: &str, package: &str, texts: &mut Texts) {
             texts.insert(message.clone(), Words { about: prose(&comment), ..Words::default() });
             comment.clear();
         } else if let Some((field, _)) = code.strip_prefix("pub ").and_then(|rest| rest.split_once(':')) {
-            let text = prose(&comment);
-            comment.clear();
-            if let Some(words) = texts.get_mut(&message).filter(|_| !text.is_empty()) {
-                words.fields.insert(field.trim_start_matches("r#").replace('_', ""), text);
+            if let Some(words) = texts.get_mut(&message) {
+                words.fields.insert(field.trim_start_matches("r#").replace('_', ""), prose(&comment));
             }
+            comment.clear();
         } else if !code.starts_with('#') {
             comment.clear();
         }
@@ -62,9 +61,9 @@ fn prose(comment: &[&str]) -> String {
         } else if words.starts_with("TODO") || words.starts_with('+') {
             continue;
         } else if line.starts_with([' ', '\t']) {
-            // An example keeps its line.
+            // An example keeps its line. The package indents it by one more than its author did.
             text.pop();
-            text.extend(["\n", line, "\n"]);
+            text.extend(["\n", line.strip_prefix(' ').unwrap_or(line), "\n"]);
         } else {
             text.extend([line, " "]);
         }
@@ -121,7 +120,7 @@ pub struct ThingList {
         let words = &texts["io.example.v1.ThingList"];
         assert_eq!(words.about, "ThingList is a list of things.");
         assert_eq!(words.fields["metadata"], "Standard metadata. More info: https://example.com/a#b");
-        assert_eq!(words.fields["hostips"], "The hosts[0].\n\nExample:\n   a < b");
-        assert!(!words.fields.contains_key("type"));
+        assert_eq!(words.fields["hostips"], "The hosts[0].\n\nExample:\n  a < b");
+        assert_eq!(words.fields["type"], "");
     }
 }

@@ -187,6 +187,8 @@ pub struct Field {
     pub inlined: bool,
     /// Whether apply takes or leaves it as a whole, where the field says so itself.
     pub map_atomic: Option<bool>,
+    /// Whether the published schema calls it an atomic list though it is no list.
+    pub list_atomic: bool,
     /// How a strategic merge patch treats it.
     pub patch: Option<Box<PatchFact>>,
     /// The published default.

@@ -110,6 +110,13 @@ impl Registry {
         self.version(words::META_GROUP, "v1")?.kinds.get(name).copied()
     }
 
+    /// The group and version in which a type is known by its name.
+    pub fn home(&self, id: TypeId) -> Option<(&str, &str)> {
+        let name = &*self.structure(id)?.name;
+        let version = self.versions.iter().find(|version| version.kinds.get(name) == Some(&id))?;
+        Some((&version.group, &version.version))
+    }
+
     /// The struct that holds kind and apiVersion alone: what is read of a body before its kind is known.
     pub fn type_meta(&self) -> TypeId {
         self.type_meta
@@ -309,6 +316,7 @@ impl<'a> Compiler<'a> {
             deprecated: fact.deprecated,
             inlined,
             map_atomic: fact.map_atomic,
+            list_atomic: fact.list == ListFact::Atomic && !matches!(fact.shape, Shape::List(_)),
             patch: fact.patch.clone().map(Box::new),
             default: fact.default.as_deref().map(literal).transpose()?.map(Box::new),
             fill,
@@ -447,6 +455,7 @@ fn plain_field(name: Arc<str>, ty: TypeId) -> Field {
         deprecated: false,
         inlined: false,
         map_atomic: None,
+        list_atomic: false,
         patch: None,
         default: None,
         fill: None,

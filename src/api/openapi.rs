@@ -1,0 +1,65 @@
+//! What the API looks like, as OpenAPI documents: written from the schemas and the catalog when somebody asks.
+//!
+//! The third version has a document for each group version, the second has one for everything. Both are made of the
+//! same parts: `operations` says what can be done at which path, `schemas` what a type looks like, and `document` puts
+//! them on paper in either version. `protobuf` turns a finished document into the binary form that some clients ask for.
+
+mod document;
+mod json;
+mod names;
+mod operations;
+mod parameters;
+mod protobuf;
+mod schemas;
+#[cfg(test)]
+mod tests;
+
+use super::catalog::Catalog;
+use super::schema::{GroupVersionKind, Registry};
+
+pub use protobuf::{v2_protobuf, v3_protobuf};
+
+/// What the documents are written from.
+#[derive(Clone, Copy, Debug)]
+pub struct Sources<'a> {
+    /// The types.
+    pub registry: &'a Registry,
+    /// The resources.
+    pub catalog: &'a Catalog,
+    /// The kinds that are not built in.
+    pub custom: &'a [Custom],
+    /// Whether CBOR is one of the encodings.
+    pub cbor: bool,
+}
+
+/// A kind that is not built in, or the kind of its lists.
+#[derive(Clone, Debug)]
+pub struct Custom {
+    /// The kind.
+    pub kind: GroupVersionKind,
+    /// The name its schema is published under.
+    pub published: String,
+    /// Its schema as JSON. It may refer to the metadata of objects and to nothing else.
+    pub schema: Vec<u8>,
+}
+
+/// A version of OpenAPI.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Dialect {
+    V2,
+    V3,
+}
+
+impl Dialect {
+    fn reference(self, name: &str) -> String {
+        match self {
+            Dialect::V2 => format!("#/definitions/{name}"),
+            Dialect::V3 => format!("#/components/schemas/{name}"),
+        }
+    }
+
+    /// Whether schemas tell defaults. Clients of the second version have never seen any.
+    fn has_defaults(self) -> bool {
+        self == Dialect::V3
+    }
+}

@@ -1,0 +1,524 @@
+//! Whole documents, in either version.
+
+use std::collections::BTreeMap;
+
+use ::base64::Engine as _;
+use ::base64::engine::general_purpose::URL_SAFE;
+
+use super::json::Out;
+use super::operations::{Answer, Body, Media, Operation, Path};
+use super::parameters::Parameter;
+use super::schemas::{Referred, Schema, group_version_kind};
+use super::{Dialect, Sources};
+
+use crate::api::words::{JSON, PROTOBUF, YAML};
+
+const CBOR: &str = "application/cbor";
+const STREAMS: [&str; 2] =
+    ["application/json;stream=watch", "application/vnd.kubernetes.protobuf;stream=watch"];
+const CBOR_STREAM: &str = "application/cbor-seq";
+const PATCHES: [&str; 4] = [
+    "application/json-patch+json",
+    "application/merge-patch+json",
+    "application/strategic-merge-patch+json",
+    "application/apply-patch+yaml",
+];
+const CBOR_PATCH: &str = "application/apply-patch+cbor";
+
+/// The paths of a document by their names.
+type Paths = BTreeMap<String, Vec<Operation>>;
+
+impl Sources<'_> {
+    /// The names of the documents of the third version: what stands behind `/openapi/v3/`.
+    pub fn names(&self) -> Vec<String> {
+        let mut names: Vec<String> =
+            FIXED.iter().map(|fixed| fixed.path.trim_matches('/').to_owned()).collect();
+        for group in self.catalog.groups() {
+            let prefix =
+                if group.name.is_empty() { "api".to_owned() } else { format!("apis/{}", group.name) };
+            names.extend(group.versions.iter().map(|version| format!("{prefix}/{}", version.name)));
+            names.push(prefix);
+        }
+        names.sort();
+        names.dedup();
+        names
+    }
+
+    /// A document of the third version by its name, as JSON.
+    pub fn v3(&self, name: &str) -> Option<Vec<u8>> {
+        let paths = self.paths_of(name)?;
+        let mut out = Out::default();
+        out.object(|out| {
+            out.field("openapi", "3.0.0");
+            info(out);
+            let mut referred = Referred::new();
+            out.key("paths").object(|out| {
+                for (path, operations) in &paths {
+                    out.key(path);
+                    self.path_v3(out, operations, &mut referred);
+                }
+            });
+            out.key("components").object(|out| {
+                if !referred.is_empty() {
+                    out.key("schemas");
+                    self.schemas(out, Dialect::V3, referred);
+                }
+                out.key("securitySchemes").object(security);
+            });
+        });
+        Some(out.0)
+    }
+
+    /// The document of the second version, as JSON.
+    pub fn v2(&self) -> Vec<u8> {
+        let mut paths = Paths::new();
+        for name in self.names() {
+            paths.extend(self.paths_of(&name).unwrap_or_default());
+        }
+        let mut out = Out::default();
+        let mut referred = Referred::new();
+        let mut shared = BTreeMap::new();
+        out.object(|out| {
+            out.field("swagger", "2.0");
+            info(out);
+            out.key("paths").object(|out| {
+                for (path, operations) in &paths {
+                    out.key(path);
+                    self.path_v2(out, operations, &mut referred, &mut shared);
+                }
+            });
+            out.key("definitions");
+            self.schemas(out, Dialect::V2, referred);
+            out.key("parameters").object(|out| {
+                shared.iter().for_each(|(name, json): (&String, &Vec<u8>)| out.key(name).raw(json));
+            });
+            out.key("securityDefinitions").object(security);
+            out.key("security").list(|out| out.object(|out| out.key("BearerToken").list(|_| {})));
+        });
+        out.0
+    }
+
+    /// The paths of a document.
+    fn paths_of(&self, name: &str) -> Option<Paths> {
+        let mut parts = name.splitn(3, '/');
+        let (root, group, version) = match (parts.next()?, parts.next(), parts.next()) {
+            ("api", version, None) => ("/api/".to_owned(), "", version),
+            ("apis", Some(group), version) if !group.is_empty() => {
+                (format!("/apis/{group}/"), group, version)
+            }
+            _ => ("/".to_owned(), "", None),
+        };
+        let mut paths = Paths::new();
+        match (root.as_str(), version) {
+            ("/", _) | ("/api/", None) => {
+                let wanted = FIXED.iter().filter(|fixed| fixed.path.trim_matches('/') == name);
+                wanted.flat_map(|fixed| fixed.paths(self)).for_each(|path| {
+                    paths.insert(path.path, path.operations);
+                });
+            }
+            (_, None) => {
+                self.catalog.group(group)?;
+                paths.insert(root, vec![self.discovery(group, "", "APIGroup", "get information of a group")]);
+            }
+            (_, Some(version)) => {
+                let found = self.catalog.group(group)?.version(version)?;
+                let discovery = self.discovery(group, version, "APIResourceList", "get available resources");
+                paths.insert(format!("{root}{version}/"), vec![discovery]);
+                for path in found.resources.iter().flat_map(|resource| self.paths(resource)) {
+                    paths.insert(path.path, path.operations);
+                }
+            }
+        }
+        (!paths.is_empty()).then_some(paths)
+    }
+
+    /// Reading a document of discovery.
+    fn discovery(&self, group: &str, version: &str, kind: &str, about: &str) -> Operation {
+        let word = |text: &str| super::names::identifier(text, true);
+        let what = if version.is_empty() { kind } else { "APIResources" };
+        Operation {
+            method: "get",
+            id: format!("get{}{}{what}", word(super::names::short_group(group)), word(version)),
+            about: about.to_owned(),
+            tag: super::names::tag(group, version),
+            answer: self.meta_answer(kind),
+            codes: &[("200", "OK")],
+            media: if version.is_empty() { Media::Group } else { Media::Object },
+            ..Operation::default()
+        }
+    }
+
+    fn media(&self, media: Media) -> Vec<&'static str> {
+        let objects = || [JSON, YAML, PROTOBUF].into_iter().chain(self.cbor.then_some(CBOR));
+        match media {
+            Media::Object => objects().collect(),
+            Media::Stream => objects().chain(STREAMS).chain(self.cbor.then_some(CBOR_STREAM)).collect(),
+            Media::Log => std::iter::once("text/plain").chain(objects()).collect(),
+            Media::Any => vec!["*/*"],
+            Media::Group => vec![JSON, YAML, PROTOBUF],
+            Media::Json => vec![JSON],
+            Media::Keys => vec!["application/jwk-set+json"],
+        }
+    }
+
+    fn patches(&self) -> Vec<&'static str> {
+        PATCHES.into_iter().chain(self.cbor.then_some(CBOR_PATCH)).collect()
+    }
+
+    fn path_v3(&self, out: &mut Out, operations: &[Operation], referred: &mut Referred) {
+        let common = common(operations);
+        out.object(|out| {
+            for operation in operations {
+                out.key(operation.method).object(|out| self.operation_v3(out, operation, &common, referred));
+            }
+            if !common.is_empty() {
+                out.key("parameters").list(|out| common.iter().for_each(|parameter| parameter.v3(out)));
+            }
+        });
+    }
+
+    fn operation_v3(
+        &self,
+        out: &mut Out,
+        operation: &Operation,
+        common: &[Parameter],
+        referred: &mut Referred,
+    ) {
+        head(out, operation);
+        let own = own(operation, common);
+        if !own.is_empty() {
+            out.key("parameters").list(|out| own.iter().for_each(|parameter| parameter.v3(out)));
+        }
+        if let Some(body) = &operation.body {
+            referred.insert(body.name.clone(), body.schema);
+            out.key("requestBody").object(|out| {
+                let types = if body.patch { sorted(self.patches()) } else { vec!["*/*"] };
+                content(out, &types, |out| refer(out, Dialect::V3, &body.name));
+                if body.required {
+                    out.key("required").raw(b"true");
+                }
+            });
+        }
+        if let Answer::Type(name, schema) = &operation.answer {
+            referred.insert(name.clone(), *schema);
+        }
+        let types = sorted(self.media(operation.media));
+        out.key("responses").object(|out| {
+            for (code, about) in operation.codes {
+                out.key(code).object(|out| {
+                    out.field("description", about);
+                    content(out, &types, |out| answer(out, Dialect::V3, &operation.answer));
+                });
+            }
+            unauthorized(out);
+        });
+        tail(out, operation);
+    }
+
+    fn path_v2(
+        &self,
+        out: &mut Out,
+        operations: &[Operation],
+        referred: &mut Referred,
+        shared: &mut BTreeMap<String, Vec<u8>>,
+    ) {
+        let common = common(operations);
+        out.object(|out| {
+            for operation in operations {
+                out.key(operation.method).object(|out| {
+                    self.operation_v2(out, operation, &common, referred, shared);
+                });
+            }
+            if !common.is_empty() {
+                out.key("parameters").list(|out| {
+                    common.iter().for_each(|parameter| parameter_v2(out, parameter, shared));
+                });
+            }
+        });
+    }
+
+    fn operation_v2(
+        &self,
+        out: &mut Out,
+        operation: &Operation,
+        common: &[Parameter],
+        referred: &mut Referred,
+        shared: &mut BTreeMap<String, Vec<u8>>,
+    ) {
+        head(out, operation);
+        let discovery = operation.action.is_empty();
+        let patch = operation.body.as_ref().is_some_and(|body| body.patch);
+        if !matches!(operation.answer, Answer::Nothing)
+            && (!discovery || !matches!(operation.answer, Answer::Text))
+        {
+            let consumes = match (patch, discovery) {
+                (true, _) => self.patches(),
+                (false, true) => self.media(operation.media),
+                (false, false) => vec!["*/*"],
+            };
+            out.texts("consumes", consumes);
+        }
+        if !operation.codes.is_empty() {
+            out.texts("produces", self.media(operation.media));
+        }
+        out.texts("schemes", ["https"]);
+        let own = own(operation, common);
+        if !own.is_empty() || operation.body.is_some() {
+            out.key("parameters").list(|out| {
+                if let Some(body) = &operation.body {
+                    referred.insert(body.name.clone(), body.schema);
+                    body_v2(out, body, shared);
+                }
+                own.iter().for_each(|parameter| parameter_v2(out, parameter, shared));
+            });
+        }
+        if let Answer::Type(name, schema) = &operation.answer {
+            referred.insert(name.clone(), *schema);
+        }
+        out.key("responses").object(|out| {
+            for (code, about) in operation.codes {
+                out.key(code).object(|out| {
+                    out.field("description", about);
+                    if !matches!(operation.answer, Answer::Nothing) {
+                        out.key("schema");
+                        answer(out, Dialect::V2, &operation.answer);
+                    }
+                });
+            }
+            unauthorized(out);
+        });
+        tail(out, operation);
+    }
+}
+
+/// A path that is no resource.
+struct Fixed {
+    path: &'static str,
+    id: &'static str,
+    about: &'static str,
+    tag: &'static str,
+    media: Media,
+    answer: FixedAnswer,
+}
+
+enum FixedAnswer {
+    Text,
+    Meta(&'static str),
+    Version,
+    /// Files of a folder: nothing is said of them.
+    Files,
+}
+
+/// The paths that are no resources, by name.
+const FIXED: [Fixed; 6] = [
+    Fixed {
+        path: "/.well-known/openid-configuration/",
+        id: "getServiceAccountIssuerOpenIDConfiguration",
+        about: "get service account issuer OpenID configuration, also known as the 'OIDC discovery doc'",
+        tag: "WellKnown",
+        media: Media::Json,
+        answer: FixedAnswer::Text,
+    },
+    Fixed {
+        path: "/api/",
+        id: "getCoreAPIVersions",
+        about: "get available API versions",
+        tag: "core",
+        media: Media::Group,
+        answer: FixedAnswer::Meta("APIVersions"),
+    },
+    Fixed {
+        path: "/apis/",
+        id: "getAPIVersions",
+        about: "get available API versions",
+        tag: "apis",
+        media: Media::Group,
+        answer: FixedAnswer::Meta("APIGroupList"),
+    },
+    Fixed {
+        path: "/logs/",
+        id: "logFileListHandler",
+        about: "",
+        tag: "logs",
+        media: Media::Object,
+        answer: FixedAnswer::Files,
+    },
+    Fixed {
+        path: "/openid/v1/jwks/",
+        id: "getServiceAccountIssuerOpenIDKeyset",
+        about: "get service account issuer OpenID JSON Web Key Set (contains public token verification keys)",
+        tag: "openid",
+        media: Media::Keys,
+        answer: FixedAnswer::Text,
+    },
+    Fixed {
+        path: "/version/",
+        id: "getCodeVersion",
+        about: "get the version information for this server",
+        tag: "version",
+        media: Media::Json,
+        answer: FixedAnswer::Version,
+    },
+];
+
+impl Fixed {
+    fn paths(&self, sources: &Sources<'_>) -> Vec<Path> {
+        let operation = Operation {
+            method: "get",
+            id: self.id.to_owned(),
+            about: self.about.to_owned(),
+            tag: self.tag.to_owned(),
+            media: self.media,
+            codes: if matches!(self.answer, FixedAnswer::Files) { &[] } else { &[("200", "OK")] },
+            answer: match self.answer {
+                FixedAnswer::Text => Answer::Text,
+                FixedAnswer::Meta(name) => sources.meta_answer(name),
+                FixedAnswer::Version => {
+                    Answer::Type("io.k8s.apimachinery.pkg.version.Info".to_owned(), Schema::Version)
+                }
+                FixedAnswer::Files => Answer::Nothing,
+            },
+            ..Operation::default()
+        };
+        let mut paths = vec![];
+        if matches!(self.answer, FixedAnswer::Files) {
+            let file = Operation {
+                method: "get",
+                id: "logFileHandler".to_owned(),
+                tag: self.tag.to_owned(),
+                parameters: vec![Parameter::log_path()],
+                ..Operation::default()
+            };
+            paths.push(Path { path: format!("{}{{logpath}}", self.path), operations: vec![file] });
+        }
+        paths.push(Path { path: self.path.to_owned(), operations: vec![operation] });
+        paths
+    }
+}
+
+fn info(out: &mut Out) {
+    out.key("info").object(|out| {
+        out.field("title", "Kubernetes");
+        out.field("version", "unversioned");
+    });
+}
+
+fn security(out: &mut Out) {
+    out.key("BearerToken").object(|out| {
+        out.field("type", "apiKey");
+        out.field("description", "Bearer Token authentication");
+        out.field("name", "authorization");
+        out.field("in", "header");
+    });
+}
+
+fn head(out: &mut Out, operation: &Operation) {
+    out.texts("tags", [operation.tag.as_str()]);
+    if !operation.about.is_empty() {
+        out.field("description", &operation.about);
+    }
+    out.field("operationId", &operation.id);
+}
+
+fn tail(out: &mut Out, operation: &Operation) {
+    if !operation.action.is_empty() {
+        out.field("x-kubernetes-action", operation.action);
+    }
+    if let Some((group, version, kind)) = &operation.kind {
+        out.key("x-kubernetes-group-version-kind");
+        group_version_kind(out, group, version, kind);
+    }
+}
+
+fn unauthorized(out: &mut Out) {
+    out.key("401").object(|out| out.field("description", "Unauthorized"));
+}
+
+/// The parameters that all operations of a path share, in the order of documents.
+fn common(operations: &[Operation]) -> Vec<Parameter> {
+    let Some((first, others)) = operations.split_first() else { return Vec::new() };
+    let everywhere = |parameter: &&Parameter| others.iter().all(|other| other.parameters.contains(parameter));
+    let mut common: Vec<Parameter> = first.parameters.iter().filter(everywhere).cloned().collect();
+    common.sort();
+    common
+}
+
+/// The parameters of an operation alone. Two types of options may have the same one.
+fn own(operation: &Operation, common: &[Parameter]) -> Vec<Parameter> {
+    let mut own: Vec<Parameter> =
+        operation.parameters.iter().filter(|parameter| !common.contains(parameter)).cloned().collect();
+    own.sort();
+    own.dedup_by(|a, b| a.name == b.name && a.place == b.place);
+    own
+}
+
+fn sorted(mut types: Vec<&'static str>) -> Vec<&'static str> {
+    types.sort_unstable();
+    types
+}
+
+fn content(out: &mut Out, types: &[&str], schema: impl Fn(&mut Out)) {
+    out.key("content").object(|out| {
+        for media in types {
+            out.key(media).object(|out| {
+                out.key("schema");
+                schema(out);
+            });
+        }
+    });
+}
+
+fn refer(out: &mut Out, dialect: Dialect, name: &str) {
+    out.object(|out| out.field("$ref", &dialect.reference(name)));
+}
+
+fn answer(out: &mut Out, dialect: Dialect, answer: &Answer) {
+    match answer {
+        Answer::Type(name, _) => refer(out, dialect, name),
+        Answer::Text | Answer::Nothing => out.object(|out| out.field("type", "string")),
+    }
+}
+
+/// Writes a parameter, or a reference to it where it is shared.
+fn parameter_v2(out: &mut Out, parameter: &Parameter, shared: &mut BTreeMap<String, Vec<u8>>) {
+    let mut json = Out::default();
+    parameter.v2(&mut json);
+    if parameter.is_own() {
+        out.raw(&json.0);
+    } else {
+        share(out, &parameter.name, json.0, shared);
+    }
+}
+
+fn body_v2(out: &mut Out, body: &Body, shared: &mut BTreeMap<String, Vec<u8>>) {
+    let mut json = Out::default();
+    json.object(|out| {
+        out.field("name", "body");
+        out.field("in", "body");
+        if body.required {
+            out.key("required").raw(b"true");
+        }
+        out.key("schema");
+        refer(out, Dialect::V2, &body.name);
+    });
+    if body.name.starts_with("io.k8s.apimachinery") {
+        share(out, "body", json.0, shared);
+    } else {
+        out.raw(&json.0);
+    }
+}
+
+/// Writes a reference to something shared, and keeps that under a name that its text decides.
+fn share(out: &mut Out, name: &str, json: Vec<u8>, shared: &mut BTreeMap<String, Vec<u8>>) {
+    let name = format!("{name}-{}", digest(&json));
+    out.object(|out| out.field("$ref", &format!("#/parameters/{name}")));
+    shared.entry(name).or_insert(json);
+}
+
+/// Six bytes of the 64-bit FNV-1 hash, in letters that need no escapes.
+fn digest(text: &[u8]) -> String {
+    let hash = text
+        .iter()
+        .fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| hash.wrapping_mul(0x0100_0000_01b3) ^ u64::from(*byte));
+    URL_SAFE.encode(&hash.to_be_bytes()[..6])
+}

@@ -1,0 +1,143 @@
+//! The parameters of operations.
+
+use std::borrow::Cow;
+
+use super::Sources;
+use super::json::Out;
+use super::names::{self, META};
+use crate::api::descriptions;
+use crate::api::schema::{Scalar, Type, TypeId};
+
+const PRETTY: &str = "If 'true', then the output is pretty printed. Defaults to 'false' unless the user-agent \
+                      indicates a browser or command-line HTTP tool (curl and wget).";
+const NAMESPACE: &str = "object name and auth scope, such as for teams and projects";
+
+/// Where a parameter stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Place {
+    /// In the path; it is always required.
+    Path,
+    /// In the query.
+    Query,
+}
+
+/// One parameter. They are ordered as documents list them.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Parameter {
+    pub(super) name: Cow<'static, str>,
+    pub(super) place: Place,
+    pub(super) kind: &'static str,
+    pub(super) about: Cow<'static, str>,
+}
+
+impl Parameter {
+    fn text(name: &'static str, place: Place, about: impl Into<Cow<'static, str>>) -> Parameter {
+        Parameter { name: Cow::Borrowed(name), place, kind: "string", about: about.into() }
+    }
+
+    pub(super) fn pretty() -> Parameter {
+        Parameter::text("pretty", Place::Query, PRETTY)
+    }
+
+    pub(super) fn namespace() -> Parameter {
+        Parameter::text("namespace", Place::Path, NAMESPACE)
+    }
+
+    /// The name of an object, or of what stands below one.
+    pub(super) fn name(kind: &str) -> Parameter {
+        Parameter::text("name", Place::Path, format!("name of the {kind}"))
+    }
+
+    pub(super) fn path() -> Parameter {
+        Parameter::text("path", Place::Path, "path to the resource")
+    }
+
+    pub(super) fn log_path() -> Parameter {
+        Parameter::text("logpath", Place::Path, "path to the log")
+    }
+
+    fn place(&self) -> &'static str {
+        match self.place {
+            Place::Path => "path",
+            Place::Query => "query",
+        }
+    }
+
+    /// Writes it as the third version has it.
+    pub(super) fn v3(&self, out: &mut Out) {
+        out.object(|out| {
+            out.field("name", &self.name);
+            out.field("in", self.place());
+            if !self.about.is_empty() {
+                out.field("description", &self.about);
+            }
+            if self.place == Place::Path {
+                out.key("required").raw(b"true");
+            }
+            out.key("schema").object(|out| {
+                out.field("type", self.kind);
+                out.key("uniqueItems").raw(b"true");
+            });
+        });
+    }
+
+    /// Writes it as the second version has it. The order of the fields decides the name of a shared one.
+    pub(super) fn v2(&self, out: &mut Out) {
+        out.object(|out| {
+            out.key("uniqueItems").raw(b"true");
+            out.field("type", self.kind);
+            if !self.about.is_empty() {
+                out.field("description", &self.about);
+            }
+            out.field("name", &self.name);
+            out.field("in", self.place());
+            if self.place == Place::Path {
+                out.key("required").raw(b"true");
+            }
+        });
+    }
+
+    /// Whether the second version writes it where it is used: what tells of one kind, and what old clients look for
+    /// without following references.
+    pub(super) fn is_own(&self) -> bool {
+        matches!(&*self.name, "name" | "fieldValidation" | "dryRun")
+    }
+}
+
+impl Sources<'_> {
+    /// The fields of a type of the meta group as parameters of the query.
+    pub(super) fn options(&self, name: &str) -> Vec<Parameter> {
+        self.registry.meta(name).map(|id| self.query_of(id, &format!("{META}.{name}"))).unwrap_or_default()
+    }
+
+    /// The fields of a type as parameters of the query, but for those that a query cannot say.
+    pub(super) fn query_of(&self, id: TypeId, published: &str) -> Vec<Parameter> {
+        let Some(structure) = self.registry.structure(id) else { return Vec::new() };
+        let fields = structure.fields.iter().skip(if structure.object { 2 } else { 0 });
+        fields
+            .filter_map(|field| {
+                Some(Parameter {
+                    name: field.name.to_string().into(),
+                    place: Place::Query,
+                    kind: self.simple(field.ty)?,
+                    about: descriptions::of_field(published, &field.name).unwrap_or_default().into(),
+                })
+            })
+            .collect()
+    }
+
+    /// The published name of a struct.
+    pub(super) fn published(&self, id: TypeId) -> String {
+        self.registry.structure(id).map(names::of_struct).unwrap_or_default()
+    }
+
+    fn simple(&self, id: TypeId) -> Option<&'static str> {
+        match self.registry.get(id) {
+            Type::List(list) => self.simple(list.item),
+            Type::Scalar(Scalar::String) => Some("string"),
+            Type::Scalar(Scalar::Bool) => Some("boolean"),
+            Type::Scalar(Scalar::Int32 | Scalar::Int64) => Some("integer"),
+            _ => None,
+        }
+    }
+}
