@@ -17,6 +17,7 @@ pub mod path;
 pub mod query;
 pub mod schema;
 pub mod select;
+pub mod services;
 pub mod status;
 pub mod value;
 pub mod verb;
