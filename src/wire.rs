@@ -22,6 +22,7 @@ use pilothouse_actors::engine::memory::Memory;
 use pilothouse_actors::engine::redb::Redb;
 use pilothouse_actors::engine::{Engine, EngineError};
 use pilothouse_actors::identity::Identity;
+use pilothouse_actors::ports::{Pool, Ports};
 use pilothouse_actors::session::LiveSessions;
 use tokio::sync::Semaphore;
 
@@ -30,6 +31,7 @@ use crate::api::catalog::build::Builtin;
 use crate::api::catalog::runtime_config::RuntimeConfig;
 use crate::api::discovery::Documents;
 use crate::api::schema::Registry;
+use crate::api::services::addresses::AddressRange;
 use crate::api::words::{ANONYMOUS, AUTHENTICATED, MASTERS, UNAUTHENTICATED};
 use crate::auth::certificate::CertificateVerifier;
 use crate::auth::defaults::DefaultRoles;
@@ -40,15 +42,19 @@ use crate::http::edge::Edge;
 use crate::http::handler::app;
 use crate::http::handler::health::Health;
 use crate::http::handler::worker::{Encodings, Places, Served, Shared, Worker};
-use crate::pki::Pki;
+use crate::pki::{Pki, host};
 use crate::server::StartError;
 use crate::server::wiring::{Application, Boot, Wired, Wiring};
-use crate::verbs::bootstrap;
+use crate::verbs::bootstrap::{self, Home};
+use crate::verbs::services::{Services, repair};
 use crate::verbs::stores::Stores;
 use crate::verbs::{Backend, Watching};
 
 /// The file that the redb engine keeps, in the data directory.
 const STORE_FILE: &str = "pilothouse.redb";
+
+/// How often the kubernetes service is looked after; the reference server's value.
+const KUBERNETES_EVERY: Duration = Duration::from_secs(10);
 
 /// The wiring of the product.
 pub struct Wires;
@@ -57,6 +63,13 @@ pub struct Wires;
 struct Parts {
     storage: Storage,
     registry: Arc<Registry>,
+    /// Who knows which port on the nodes belongs to which service.
+    ports: Addr<Ports>,
+    service_ranges: Arc<[AddressRange]>,
+    /// As messages name it.
+    node_port_range: String,
+    /// What the kubernetes service says.
+    home: Home,
     shared: Arc<Shared>,
     verifiers: Arc<[Arc<dyn Verifier>]>,
     policies: Arc<[Arc<dyn Policy>]>,
@@ -70,7 +83,7 @@ struct Parts {
 
 impl Wiring for Wires {
     async fn start(self, boot: Boot, edge: Edge) -> Result<Wired, StartError> {
-        let parts = Arc::new(parts(&boot)?);
+        let parts = Arc::new(parts(&boot).await?);
         let of_workers = parts.clone();
         let serving = edge.serve(move || {
             let worker = Rc::new(worker(&of_workers));
@@ -80,7 +93,7 @@ impl Wiring for Wires {
     }
 }
 
-fn parts(boot: &Boot) -> Result<Parts, StartError> {
+async fn parts(boot: &Boot) -> Result<Parts, StartError> {
     let config = &boot.config;
     let broken = |error: &dyn std::fmt::Display| StartError::Store(error.to_string());
     let registry = Registry::builtin().map_err(|error| broken(&error))?;
@@ -107,9 +120,23 @@ fn parts(boot: &Boot) -> Result<Parts, StartError> {
             gzip: config.gates().enabled("APIResponseCompression"),
         },
     };
-    Ok(Parts {
+    let registry = Arc::new(registry);
+    // Before anybody is served: a service must not get what another one has.
+    let stores = Stores::new(storage.directory.clone());
+    let held = repair::held(&stores, &registry).await.map_err(|error| broken(&error))?;
+    let range = config.api.service_node_port_range;
+    let pool = Pool::new(range.first, range.last, repair::ports(&held));
+    let parts = Parts {
+        ports: Ports::new(pool, storage.fatal.clone()).start(),
+        home: Home {
+            ranges: service_ranges(config)?.to_vec(),
+            address: host::reachable_address(config),
+            port: boot.address.port(),
+        },
+        service_ranges: service_ranges(config)?,
+        node_port_range: range.to_string(),
         storage,
-        registry: Arc::new(registry),
+        registry,
         shared: Arc::new(shared),
         verifiers: verifiers(config, &boot.pki, &boot.clock)?,
         policies: policies(config),
@@ -118,7 +145,18 @@ fn parts(boot: &Boot) -> Result<Parts, StartError> {
         live_sessions: LiveSessions::default(),
         min_request_timeout: Duration::from_secs(u64::from(config.limits.min_request_timeout)),
         broadcasters: Mutex::default(),
-    })
+    };
+    services(&parts).repair(&held).await.map_err(|error| broken(&error))?;
+    Ok(parts)
+}
+
+/// The addresses that services get.
+fn service_ranges(config: &Config) -> Result<Arc<[AddressRange]>, StartError> {
+    let ranges = config.api.service_cluster_ip_range.iter().map(|range| {
+        let wrong = || StartError::Store(format!("--service-cluster-ip-range: {range} is too large"));
+        AddressRange::new(range.network, range.prefix).ok_or_else(wrong)
+    });
+    ranges.collect()
 }
 
 /// Zero means no limit, as in the reference.
@@ -207,7 +245,19 @@ fn backend(parts: &Parts) -> Backend {
         registry: parts.registry.clone(),
         stores: Stores::new(parts.storage.directory.clone()),
         clock: parts.clock.clone(),
+        services: Rc::new(services(parts)),
     }
+}
+
+fn services(parts: &Parts) -> Services {
+    Services::new(
+        Stores::new(parts.storage.directory.clone()),
+        parts.registry.clone(),
+        parts.clock.clone(),
+        parts.ports.clone(),
+        parts.service_ranges.clone(),
+        parts.node_port_range.clone(),
+    )
 }
 
 fn watching(parts: &Parts) -> Watching {
@@ -217,6 +267,23 @@ fn watching(parts: &Parts) -> Watching {
         broadcaster,
         live_sessions: parts.live_sessions.clone(),
         min_request_timeout: parts.min_request_timeout,
+    }
+}
+
+/// Makes anew what clients delete of the service under which they reach this server.
+async fn stay_reachable(parts: Arc<Parts>, backend: Backend) {
+    let mut turns = tokio::time::interval(KUBERNETES_EVERY);
+    turns.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    turns.tick().await;
+    loop {
+        turns.tick().await;
+        if parts.shared.health.stopping.load(Ordering::Acquire) {
+            return;
+        }
+        let served = parts.shared.served.load_full();
+        if let Err(status) = bootstrap::kubernetes(&backend, &served.catalog, &parts.home).await {
+            tracing::warn!(%status, "the kubernetes service is not as it should be");
+        }
     }
 }
 
@@ -230,6 +297,9 @@ impl Application for Running {
             let served = self.0.shared.served.load_full();
             let made = bootstrap::namespaces(&backend, &served.catalog).await;
             made.map_err(|status| StartError::Store(format!("the system namespaces: {status}")))?;
+            let made = bootstrap::kubernetes(&backend, &served.catalog, &self.0.home).await;
+            made.map_err(|status| StartError::Store(format!("the kubernetes service: {status}")))?;
+            actix::spawn(stay_reachable(self.0.clone(), backend));
             self.0.shared.health.started.store(true, Ordering::Release);
             Ok(())
         }

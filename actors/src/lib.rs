@@ -7,7 +7,8 @@
 //! - [`engine`] where it is kept, [`committer`] how it gets there, [`store`] who owns it, [`directory`] who finds the owner;
 //! - [`bell`] how a change is announced, [`broadcaster`] and [`interest`] who hears of it, [`summons`] how a session is
 //!   called, [`session`] and [`telling`] what it says, [`feed`] what the client reads;
-//! - [`authenticator`] and [`authorizer`]: who is asking, and may they.
+//! - [`authenticator`] and [`authorizer`]: who is asking, and may they;
+//! - [`ports`]: which port on the nodes belongs to whom.
 
 pub mod answer;
 pub mod authenticator;
@@ -28,6 +29,7 @@ pub mod interest;
 pub mod limits;
 pub mod object;
 pub mod permit;
+pub mod ports;
 pub mod record;
 pub mod recover;
 pub mod session;

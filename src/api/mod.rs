@@ -20,6 +20,7 @@ pub mod print;
 pub mod query;
 pub mod schema;
 pub mod select;
+pub mod services;
 pub mod status;
 pub mod value;
 pub mod verb;

@@ -66,6 +66,20 @@ fn interface_addresses() -> Vec<IpAddr> {
         .collect()
 }
 
+/// Where others reach this server: what it was told to say, where it listens, or the first address of this host that
+/// is good for others. `None` on a host without a network.
+pub(crate) fn reachable_address(config: &Config) -> Option<IpAddr> {
+    let is_good = |address: &IpAddr| !address.is_unspecified() && !address.is_loopback();
+    let told = Some(config.advertised()).filter(is_good);
+    told.or_else(|| {
+        let mut all: Vec<IpAddr> = interface_addresses().into_iter().filter(is_good).collect();
+        let first = config.api.service_cluster_ip_range.first();
+        // Endpoints of the family of the service, where there is a choice.
+        all.sort_by_key(|address| first.is_some_and(|range| range.network.is_ipv4() != address.is_ipv4()));
+        all.into_iter().next()
+    })
+}
+
 /// The URL under which a client on this host reaches the server.
 pub(crate) fn url(bound: SocketAddr) -> String {
     let ip = match bound.ip() {

@@ -13,7 +13,7 @@
 
 mod authority;
 mod files;
-mod host;
+pub(crate) mod host;
 mod kubeconfig;
 
 use std::net::SocketAddr;

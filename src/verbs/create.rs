@@ -9,7 +9,7 @@ use crate::api::status::{Result, Status};
 use crate::api::value::Value;
 use crate::ids;
 
-use super::{Answered, Backend, Call, Reply, namespaces};
+use super::{Answered, Backend, Call, Reply, namespaces, services};
 
 /// How often a generated name is drawn anew when it is taken.
 const GENERATED_NAME_ATTEMPTS: usize = 8;
@@ -30,21 +30,37 @@ pub async fn store_new(backend: &Backend, call: &Call<'_>, value: &Value, dry_ru
     let mut attempts = 0;
     loop {
         attempts += 1;
-        let (value, generated) = complete(backend, call, value.clone())?;
-        let name = meta::name(&value);
-        if dry_run {
-            return dry(backend, call, value).await;
+        let (mut value, generated) = begin(backend, value.clone());
+        let name = meta::name(&value).to_owned();
+        let claim = services::claim_new(backend, call, &mut value, dry_run).await?;
+        let stored = store_once(backend, call, value, dry_run).await;
+        claim.end(matches!(stored, Ok(Some(_)))).await;
+        match stored? {
+            Some(reply) => return Ok(reply),
+            None if generated && attempts < GENERATED_NAME_ATTEMPTS => {}
+            None if generated => return Err(Status::generated_name_taken(call.of(), &name)),
+            None => return Err(taken(backend, call, &name).await),
         }
-        let draft = backend.draft(call, call.key(name), &value)?;
-        match backend.stores.create(&call.stored.store, draft, &call.permit).await {
-            Ok(object) => return Ok(Reply::Object(201, backend.show(call, &object)?)),
-            Err(StoreError::Exists) if generated && attempts < GENERATED_NAME_ATTEMPTS => {}
-            Err(StoreError::Exists) if generated => {
-                return Err(Status::generated_name_taken(call.of(), name));
-            }
-            Err(StoreError::Exists) => return Err(taken(backend, call, name).await),
-            Err(error) => return Err(Status::from_store(&error, call.of(), name)),
-        }
+    }
+}
+
+/// Checks and stores a value under its name. `None` means that the name is taken.
+async fn store_once(
+    backend: &Backend,
+    call: &Call<'_>,
+    value: Value,
+    dry_run: bool,
+) -> Result<Option<Reply>> {
+    let value = complete(backend, call, value)?;
+    if dry_run {
+        return dry(backend, call, value).await.map(Some);
+    }
+    let name = meta::name(&value);
+    let draft = backend.draft(call, call.key(name), &value)?;
+    match backend.stores.create(&call.stored.store, draft, &call.permit).await {
+        Ok(object) => Ok(Some(Reply::Object(201, backend.show(call, &object)?))),
+        Err(StoreError::Exists) => Ok(None),
+        Err(error) => Err(Status::from_store(&error, call.of(), name)),
     }
 }
 
@@ -58,16 +74,21 @@ async fn taken(backend: &Backend, call: &Call<'_>, name: &str) -> Box<Status> {
     if going { Status::still_going(call.of(), name) } else { Status::already_exists(call.of(), name) }
 }
 
-/// Fills in what the server owns and checks the result. Also says whether the name was made here.
-fn complete(backend: &Backend, call: &Call<'_>, mut value: Value) -> Result<(Value, bool)> {
-    let now = backend.now();
-    meta::set_system_fields(&mut value, &ids::uuid(), &now);
+/// Fills in the metadata that the server owns. Also says whether the name was made here.
+fn begin(backend: &Backend, mut value: Value) -> (Value, bool) {
+    meta::set_system_fields(&mut value, &ids::uuid(), &backend.now());
     let generated = meta::generate_name(&mut value, &mut ids::below);
+    (value, generated)
+}
+
+/// Fills in what else the server owns and checks the result.
+fn complete(backend: &Backend, call: &Call<'_>, mut value: Value) -> Result<Value> {
+    let now = backend.now();
     let occasion = Occasion { now: &now, user: &call.writer() };
     match kinds::before_create(call.kind(), &mut value, &occasion) {
         Ok(warned) => {
             call.warn(warned);
-            Ok((value, generated))
+            Ok(value)
         }
         Err(errors) => Err(call.invalid(meta::name(&value), &errors)),
     }

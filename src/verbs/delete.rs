@@ -11,7 +11,7 @@ use crate::api::meta;
 use crate::api::options::DeleteOptions;
 use crate::api::status::{Result, Status};
 
-use super::{Answered, Backend, Call, Reply, namespaces};
+use super::{Answered, Backend, Call, Reply, namespaces, services};
 
 /// How often a deletion is tried again when others write the same object.
 const ATTEMPTS: usize = 16;
@@ -82,8 +82,10 @@ pub async fn delete_object(
 type Tried = std::result::Result<Outcome, StoreError>;
 
 async fn remove(backend: &Backend, call: &Call<'_>, object: &Object) -> Tried {
+    let claim = services::claim_gone(backend, call, object);
     let gone =
         backend.stores.remove(&call.stored.store, object.key.clone(), object.revision, &call.permit).await;
+    claim.end(gone.is_ok()).await;
     gone.map(Outcome::Gone)
 }
 

@@ -11,11 +11,13 @@ pub mod namespaces;
 pub mod object;
 pub mod paging;
 pub mod present;
+pub mod services;
 pub mod stores;
 pub mod update;
 pub mod watch;
 
 use std::cell::RefCell;
+use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -39,6 +41,7 @@ use crate::api::status::{GroupResource, Result, Status};
 use crate::limits::WARNINGS;
 
 use self::list::Listing;
+use self::services::Services;
 use self::stores::Stores;
 
 /// What every verb may use. One per HTTP worker.
@@ -49,6 +52,8 @@ pub struct Backend {
     pub stores: Stores,
     /// The time.
     pub clock: Clock,
+    /// The addresses and ports that services get.
+    pub services: Rc<Services>,
 }
 
 /// What watches need besides. One per HTTP worker.

@@ -62,6 +62,16 @@ impl Stores {
         self.ask(of, Remove { key, expected, permit: permit.clone() }).await
     }
 
+    /// The object with this key, after every write of it that was sent before this.
+    pub async fn settled(&self, of: &TypeName, key: Key) -> StoreResult<Option<Arc<Object>>> {
+        // Writes of one key are handled in turn, so one that cannot succeed comes back when those before it are durable.
+        match self.remove(of, key, Revision(u64::MAX), &Permit::none()).await {
+            Err(StoreError::Conflict(current)) => Ok(Some(current)),
+            Ok(_) | Err(StoreError::NotFound) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
     /// All objects as they are now.
     pub async fn snapshot(&self, of: &TypeName, permit: &Permit) -> StoreResult<Snapshot> {
         self.ask(of, TakeSnapshot { permit: permit.clone() }).await

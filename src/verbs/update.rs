@@ -12,7 +12,7 @@ use crate::api::status::{Result, Status};
 use crate::api::value::Value;
 
 use super::create::store_new;
-use super::{Answered, Backend, Call, Reply, namespaces};
+use super::{Answered, Backend, Call, Reply, namespaces, services};
 
 /// How often an update that names no version is tried again when others write the same object.
 const UNCONDITIONAL_ATTEMPTS: usize = 16;
@@ -43,8 +43,14 @@ async fn store_update(backend: &Backend, call: &Call<'_>, value: &Value, dry_run
         let old = backend.load(call, &current)?;
         check_uid(call, value, &old)?;
         check_version(call, wanted, current.revision.0)?;
-        let new = complete(backend, call, value.clone(), &old)?;
-        match put(backend, call, &current, &new, &old, dry_run).await? {
+        let mut value = value.clone();
+        let claim = services::claim_changed(backend, call, &mut value, &old, dry_run).await?;
+        let stored = match complete(backend, call, value, &old) {
+            Ok(new) => put(backend, call, &current, &new, &old, dry_run).await,
+            Err(status) => Err(status),
+        };
+        claim.end(matches!(stored, Ok(Some(_)))).await;
+        match stored? {
             Some(reply) => return Ok(reply),
             // Somebody wrote in between. Without a version the client does not care: read again.
             None if wanted.is_none() => {}

@@ -27,6 +27,7 @@ mod table;
 pub(in crate::api) mod testing;
 
 pub use check::same;
+pub(in crate::api) use check::{Node, items_mut};
 pub use lifecycle::{
     Kind, before_create, before_finalize, before_status_update, before_update, grace_period,
 };

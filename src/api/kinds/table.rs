@@ -99,6 +99,7 @@ pub static TABLE: &[(&str, &str, KindRules)] = &[
             name: names::dns_1035_name,
             create_on_update: true,
             default: service::default,
+            prepare_create: service::prepare_create,
             prepare_update: service::prepare_update,
             validate: service::validate,
             validate_update: service::validate_update,

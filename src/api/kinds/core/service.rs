@@ -3,26 +3,15 @@
 use std::collections::BTreeSet;
 
 use super::endpoints::endpoint_ip;
-use crate::api::field::{FieldError, Path, quoted};
+use crate::api::field::{FieldError, quoted};
 use crate::api::kinds::check::{Node, fill, fill_text, items_mut, same};
 use crate::api::kinds::{Errors, Occasion};
+use crate::api::services::{HEADLESS, carry, families, is_headless, needs_health_port};
 use crate::api::value::Value;
 use crate::api::{meta, names};
 
 const AFFINITY_SECONDS: i64 = 10_800;
 const LONGEST_AFFINITY: i64 = 86_400;
-const HEADLESS: &str = "None";
-
-fn is_headless(spec: &Node<'_>) -> bool {
-    spec.child("clusterIP").text() == HEADLESS
-        || spec.child("clusterIPs").value.items().first().and_then(Value::as_str) == Some(HEADLESS)
-}
-
-fn is_external(spec: &Value) -> bool {
-    matches!(spec.str("type"), "LoadBalancer" | "NodePort")
-        || spec.get("externalIPs").is_some_and(|addresses| !addresses.items().is_empty())
-            && matches!(spec.str("type"), "" | "ClusterIP")
-}
 
 /// The defaults of a service.
 pub fn default(service: &mut Value) {
@@ -47,7 +36,7 @@ pub fn default(service: &mut Value) {
             port.set("targetPort", number);
         }
     }
-    if is_external(spec) {
+    if carry::is_reached_from_outside(spec) {
         fill_text(spec, "externalTrafficPolicy", "Cluster");
     }
     if matches!(spec.str("type"), "NodePort" | "LoadBalancer" | "ClusterIP") {
@@ -56,48 +45,25 @@ pub fn default(service: &mut Value) {
     if spec.str("type") == "LoadBalancer" {
         fill(spec, "allocateLoadBalancerNodePorts", true);
     }
-    mirror_cluster_ip(spec);
+    carry::mirror_address(spec);
 }
 
-/// The first of the cluster addresses has a field of its own. A client that knows only that one still says all.
-fn mirror_cluster_ip(spec: &mut Value) {
-    let address = spec.str("clusterIP").to_owned();
-    if !address.is_empty() && spec.get("clusterIPs").is_none_or(|list| list.items().is_empty()) {
-        spec.set("clusterIPs", vec![address]);
-    }
+/// Drops what the type has no use for.
+pub fn prepare_create(new: &mut Value, _: &Occasion<'_>) {
+    drop_inner_policy(new);
 }
 
-/// A client that changes or leaves out one of the two address fields means both.
+/// Drops what the new type has no use for.
 pub fn prepare_update(new: &mut Value, old: &Value, _: &Occasion<'_>) {
-    let was = old.get("spec").cloned().unwrap_or_default();
-    let spec = new.entry("spec");
-    if spec.str("type") == "ExternalName" || was.str("type") == "ExternalName" {
-        if spec.str("type") == "ExternalName" && was.str("type") != "ExternalName" {
-            for field in ["clusterIP", "clusterIPs", "ipFamilies", "ipFamilyPolicy"] {
-                if same(spec.get(field), was.get(field)) {
-                    spec.remove(field);
-                }
-            }
-        }
-        return;
-    }
-    let had = was.str("clusterIP").to_owned();
-    if spec.str("clusterIP").is_empty() && spec.get("clusterIPs").is_none_or(|list| list.items().is_empty()) {
-        for field in ["clusterIP", "clusterIPs"] {
-            meta::copy(spec, &was, field);
-        }
-    } else if spec.str("clusterIP") != had && same(spec.get("clusterIPs"), was.get("clusterIPs")) {
-        let address = spec.str("clusterIP").to_owned();
-        if address.is_empty() {
-            spec.remove("clusterIPs");
-        } else {
-            spec.set("clusterIPs", vec![address]);
-        }
-    }
-    for field in ["ipFamilies", "ipFamilyPolicy"] {
-        if spec.get(field).is_none() {
-            meta::copy(spec, &was, field);
-        }
+    carry::drop_useless(new, old);
+    drop_inner_policy(new);
+}
+
+/// Nothing inside the cluster stands between a name and what it names.
+fn drop_inner_policy(service: &mut Value) {
+    let spec = service.entry("spec");
+    if spec.str("type") == "ExternalName" {
+        spec.remove("internalTrafficPolicy");
     }
 }
 
@@ -106,7 +72,7 @@ pub fn validate(service: &Value, errors: &mut Errors) {
     let spec = Node::of(service, "spec");
     let kind = spec.child("type");
     let ports = spec.child("ports");
-    if ports.is_empty() && !is_headless(&spec) && kind.text() != "ExternalName" {
+    if ports.is_empty() && !is_headless(spec.value) && kind.text() != "ExternalName" {
         ports.required(errors, "");
     }
     by_type(&spec, errors);
@@ -118,7 +84,7 @@ pub fn validate(service: &Value, errors: &mut Errors) {
     meta::validate_labels(Some(selector.value), &selector.path, errors);
     session_affinity(&spec, errors);
     if kind.text() != "ExternalName" {
-        cluster_addresses(&spec, errors);
+        families::validate(&spec, errors);
     }
     for address in spec.child("externalIPs").items() {
         let before = errors.len();
@@ -136,7 +102,7 @@ pub fn validate(service: &Value, errors: &mut Errors) {
 fn by_type(spec: &Node<'_>, errors: &mut Errors) {
     let first = spec.path.child("clusterIPs").index(0);
     match spec.child("type").text() {
-        kind @ ("LoadBalancer" | "NodePort") if is_headless(spec) => {
+        kind @ ("LoadBalancer" | "NodePort") if is_headless(spec.value) => {
             let wrong = format!("may not be set to 'None' for {kind} services");
             errors.push(FieldError::invalid(&first, &quoted(HEADLESS), &wrong));
         }
@@ -184,39 +150,6 @@ fn session_affinity(spec: &Node<'_>, errors: &mut Errors) {
     let seconds = config.child("clientIP").child("timeoutSeconds");
     if affinity.text() == "ClientIP" && !(1..=LONGEST_AFFINITY).contains(&seconds.number()) {
         seconds.invalid(errors, &format!("must be greater than 0 and less than {LONGEST_AFFINITY}"));
-    }
-}
-
-fn cluster_addresses(spec: &Node<'_>, errors: &mut Errors) {
-    let (one, all) = (spec.child("clusterIP"), spec.child("clusterIPs"));
-    let first = all.value.items().first().and_then(Value::as_str);
-    match (one.text(), first) {
-        ("", Some(_)) => all.invalid(errors, "must be empty when `clusterIP` is not specified"),
-        ("", None) => {}
-        (_, None) => all.required(errors, ""),
-        (one, Some(first)) if one != first => all.invalid(errors, "first value must match `clusterIP`"),
-        _ => {}
-    }
-    let mut seen = BTreeSet::new();
-    for family in spec.child("ipFamilies").items() {
-        family.one_of(errors, &["IPv4", "IPv6"]);
-        if !seen.insert(family.text()) {
-            family.duplicate(errors);
-        }
-    }
-    let policies = ["PreferDualStack", "RequireDualStack", "SingleStack"];
-    spec.child("ipFamilyPolicy").one_of_if_set(errors, &policies);
-    for (index, address) in all.items().enumerate() {
-        if index == 0 && address.text() == HEADLESS {
-            if all.len() > 1 {
-                all.invalid(errors, "'None' must be the first and only value");
-            }
-            continue;
-        }
-        address.syntax(errors, names::ip_address);
-    }
-    if all.len() > 2 {
-        all.invalid(errors, "may only hold up to 2 values");
     }
 }
 
@@ -274,16 +207,18 @@ fn balancer(spec: &Node<'_>, errors: &mut Errors) {
 
 fn traffic(spec: &Node<'_>, errors: &mut Errors) {
     let external = spec.child("externalTrafficPolicy");
-    if is_external(spec.value) {
+    if carry::is_reached_from_outside(spec.value) {
         external.need_one_of(errors, &["Cluster", "Local"]);
     } else if !external.is_empty() {
         external.invalid(errors, "may only be set for externally-accessible services");
     }
-    let needs_check = spec.child("type").text() == "LoadBalancer" && external.text() == "Local";
+    let needs_check = needs_health_port(spec.value);
     let check = spec.child("healthCheckNodePort");
     if !needs_check && check.number() != 0 {
         let wrong = "may only be set when `type` is 'LoadBalancer' and `externalTrafficPolicy` is 'Local'";
         check.invalid(errors, wrong);
+    } else if needs_check && check.need(errors) {
+        check.port(errors);
     }
     spec.child("internalTrafficPolicy").one_of_if_set(errors, &["Cluster", "Local"]);
     let distribution = ["PreferClose", "PreferSameNode", "PreferSameZone"];
@@ -293,35 +228,18 @@ fn traffic(spec: &Node<'_>, errors: &mut Errors) {
 /// Checks a changed service: what it was reached at stays.
 pub fn validate_update(new: &Value, old: &Value, errors: &mut Errors) {
     let (spec, was) = (Node::of(new, "spec"), Node::of(old, "spec"));
-    if spec.child("type").text() != "ExternalName" && was.child("type").text() != "ExternalName" {
-        address_changes(&spec, &was, errors);
-    }
+    families::validate_change(&spec, &was, errors);
     let balancers = [&spec, &was].iter().all(|spec| spec.child("type").text() == "LoadBalancer");
     let class = spec.child("loadBalancerClass");
     if balancers && !same(Some(class.value), was.value.get("loadBalancerClass")) {
         class.invalid(errors, "may not change once set");
     }
+    let check = spec.child("healthCheckNodePort");
+    let needed = needs_health_port(spec.value) && needs_health_port(was.value);
+    if needed && check.number() != was.child("healthCheckNodePort").number() {
+        check.forbidden(errors, "field is immutable");
+    }
     validate(new, errors);
-}
-
-fn address_changes(spec: &Node<'_>, was: &Node<'_>, errors: &mut Errors) {
-    if is_headless(spec) && is_headless(was) {
-        return;
-    }
-    let (new, old) = (spec.child("clusterIPs"), was.child("clusterIPs"));
-    let path = |index: usize| Path::new("spec").child("clusterIPs").index(index);
-    let mut changed =
-        |index: usize, why: &str| errors.push(FieldError::invalid(&path(index), &new.shown(), why));
-    if old.len() > new.len() && new.is_empty() {
-        changed(0, "primary clusterIP can not be unset");
-        return;
-    }
-    let compared = if old.len() == new.len() { old.len() } else { old.len().min(1) };
-    for (index, (now, before)) in new.items().zip(old.items()).take(compared).enumerate() {
-        if now.text() != before.text() {
-            changed(index, "may not change once set");
-        }
-    }
 }
 
 #[cfg(test)]
@@ -431,6 +349,7 @@ mod tests {
         let mut new = base();
         new.entry("spec").set("clusterIP", HEADLESS);
         let nobody = super::super::super::testing::NOBODY;
+        carry::keep_given(&mut new, &base());
         prepare_update(&mut new, &base(), &Occasion { now: "", user: &nobody });
         let mut errors = Errors::new();
         validate_update(&new, &base(), &mut errors);
@@ -439,7 +358,7 @@ mod tests {
         let mut silent = base();
         silent.entry("spec").remove("clusterIP");
         silent.entry("spec").remove("clusterIPs");
-        prepare_update(&mut silent, &base(), &Occasion { now: "", user: &nobody });
+        carry::keep_given(&mut silent, &base());
         assert_eq!(silent, base());
     }
 }

@@ -1,0 +1,247 @@
+//! Ranges of addresses: which of their addresses services may have, and in which order free ones are looked for.
+//!
+//! The lower band of a range is for those who choose an address themselves; who leaves the choice to the server gets one
+//! of the upper band, and one of the lower band only when the upper is full. So a fixed address is rarely taken already.
+
+use std::fmt;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use crate::api::names;
+
+/// An address range has no more than this many bits for its addresses: a search must be able to count them.
+const MOST_BITS: u8 = 64;
+/// The lower band is one part in this many of the range.
+const LOWER_PART: u64 = 16;
+/// The lower band of a small range. A range of no more addresses has none.
+const LOWER_LEAST: u64 = 16;
+/// The lower band of a large range.
+const LOWER_MOST: u64 = 256;
+
+/// The two kinds of addresses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Family {
+    /// Version 4.
+    V4,
+    /// Version 6.
+    V6,
+}
+
+impl Family {
+    /// The family of an address.
+    pub fn of(address: IpAddr) -> Family {
+        if address.is_ipv4() { Family::V4 } else { Family::V6 }
+    }
+
+    /// The family that a service names.
+    pub fn parse(text: &str) -> Option<Family> {
+        match text {
+            "IPv4" => Some(Family::V4),
+            "IPv6" => Some(Family::V6),
+            _ => None,
+        }
+    }
+
+    /// As services name it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Family::V4 => "IPv4",
+            Family::V6 => "IPv6",
+        }
+    }
+
+    /// The other one.
+    pub fn other(self) -> Family {
+        match self {
+            Family::V4 => Family::V6,
+            Family::V6 => Family::V4,
+        }
+    }
+}
+
+/// The name of an address: the one way to write it, however it was written.
+pub fn name(written: &str) -> Option<String> {
+    names::parse_ip(written).map(|address| address.to_string())
+}
+
+/// A block of addresses for services.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AddressRange {
+    network: IpAddr,
+    prefix: u8,
+}
+
+impl AddressRange {
+    /// The block with this prefix around an address; `None` if it is larger than a search can count.
+    pub fn new(address: IpAddr, prefix: u8) -> Option<AddressRange> {
+        let width = width(address);
+        let bits = width.checked_sub(prefix)?;
+        if bits > MOST_BITS {
+            return None;
+        }
+        let low = (1u128 << bits) - 1;
+        Some(AddressRange { network: address_at(address, number(address) & !low), prefix })
+    }
+
+    /// The block that a text in CIDR notation is.
+    pub fn parse(text: &str) -> Option<AddressRange> {
+        names::parse_cidr(text).and_then(|(address, prefix)| AddressRange::new(address, prefix))
+    }
+
+    /// Which addresses it holds.
+    pub fn family(&self) -> Family {
+        Family::of(self.network)
+    }
+
+    /// The address of the block itself, which no service gets.
+    pub fn network(&self) -> IpAddr {
+        self.network
+    }
+
+    /// How many addresses services may have: not the block's own, and not the last of version 4, which is for all.
+    pub fn size(&self) -> u64 {
+        let bits = u32::from(width(self.network) - self.prefix);
+        let all = 1u128 << bits;
+        let reserved = if self.network.is_ipv4() { 2 } else { 1 };
+        u64::try_from(all.saturating_sub(reserved)).unwrap_or(u64::MAX)
+    }
+
+    /// The address number `offset`, from 0.
+    pub fn at(&self, offset: u64) -> Option<IpAddr> {
+        (offset < self.size())
+            .then(|| address_at(self.network, number(self.network) + 1 + u128::from(offset)))
+    }
+
+    /// Whether services may have this address.
+    pub fn contains(&self, address: IpAddr) -> bool {
+        if Family::of(address) != self.family() {
+            return false;
+        }
+        let offset = number(address).checked_sub(number(self.network) + 1);
+        offset.is_some_and(|offset| offset < u128::from(self.size()))
+    }
+
+    /// How many addresses the lower band has.
+    pub fn lower_band(&self) -> u64 {
+        let bits = u32::from(width(self.network) - self.prefix);
+        let all = u64::try_from(1u128 << bits).unwrap_or(u64::MAX);
+        lower_band(all, LOWER_PART, LOWER_LEAST, LOWER_MOST).min(self.size())
+    }
+
+    /// All addresses in the order in which a free one is looked for. `random` draws a number below its bound.
+    pub fn candidates(&self, random: &mut dyn FnMut(u64) -> u64) -> impl Iterator<Item = IpAddr> + use<> {
+        let (range, lower, size) = (*self, self.lower_band(), self.size());
+        let turns = [turn(lower, size - lower, random), turn(0, lower, random)];
+        turns.into_iter().flatten().filter_map(move |offset| range.at(offset))
+    }
+}
+
+impl fmt::Display for AddressRange {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.network, self.prefix)
+    }
+}
+
+/// How much of `size` is the lower band.
+fn lower_band(size: u64, part: u64, least: u64, most: u64) -> u64 {
+    if size <= least { 0 } else { (size / part).clamp(least, most) }
+}
+
+/// `count` numbers from `first` on, once around from a random one.
+fn turn(first: u64, count: u64, random: &mut dyn FnMut(u64) -> u64) -> impl Iterator<Item = u64> + use<> {
+    let start = if count == 0 { 0 } else { random(count) % count };
+    (start..count).chain(0..start).map(move |offset| first + offset)
+}
+
+fn width(address: IpAddr) -> u8 {
+    if address.is_ipv4() { 32 } else { 128 }
+}
+
+fn number(address: IpAddr) -> u128 {
+    match address {
+        IpAddr::V4(address) => u128::from(address.to_bits()),
+        IpAddr::V6(address) => address.to_bits(),
+    }
+}
+
+/// The address with this number, of the same family.
+fn address_at(like: IpAddr, number: u128) -> IpAddr {
+    match like {
+        IpAddr::V4(_) => IpAddr::V4(Ipv4Addr::from_bits(u32::try_from(number).unwrap_or(u32::MAX))),
+        IpAddr::V6(_) => IpAddr::V6(Ipv6Addr::from_bits(number)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn range(text: &str) -> AddressRange {
+        AddressRange::parse(text).unwrap()
+    }
+
+    #[test]
+    fn a_range_leaves_out_its_ends() {
+        let table = [
+            ("10.96.0.0/16", "10.96.0.1", 65_534, 256),
+            ("10.0.0.0/24", "10.0.0.1", 254, 16),
+            ("10.0.0.7/28", "10.0.0.1", 14, 0),
+            ("10.0.0.0/27", "10.0.0.1", 30, 16),
+            ("fd00::/108", "fd00::1", (1 << 20) - 1, 256),
+            ("fd00::/64", "fd00::1", u64::MAX, 256),
+        ];
+        for (text, first, size, lower) in table {
+            let range = range(text);
+            assert_eq!(range.at(0).unwrap().to_string(), first, "{text}");
+            assert_eq!((range.size(), range.lower_band()), (size, lower), "{text}");
+            assert!(range.contains(range.at(0).unwrap()) && !range.contains(range.network()), "{text}");
+            assert!(range.contains(range.at(size - 1).unwrap()) && range.at(size).is_none(), "{text}");
+        }
+        assert!(!range("10.0.0.0/24").contains("10.0.0.255".parse().unwrap()));
+        assert!(range("fd00::/120").contains("fd00::ff".parse().unwrap()));
+        assert_eq!(range("10.0.0.1/32").size(), 0);
+        assert_eq!(AddressRange::parse("fd00::/63"), None);
+        assert_eq!(AddressRange::parse("10.0.0.0/33"), None);
+        assert_eq!(range("10.96.3.9/16").to_string(), "10.96.0.0/16");
+    }
+
+    #[test]
+    fn the_upper_band_comes_first() {
+        let range = range("10.0.0.0/24");
+        let order: Vec<IpAddr> = range.candidates(&mut |bound| bound / 2).collect();
+        let lower = |address: &IpAddr| *address < range.at(16).unwrap();
+        assert!(!order[..238].iter().any(lower) && order[238..].iter().all(lower));
+        assert_eq!(range.candidates(&mut |_| 0).next(), range.at(16));
+    }
+
+    #[test]
+    fn one_address_has_one_name() {
+        assert_eq!(name("010.0.0.1").as_deref(), Some("10.0.0.1"));
+        assert_eq!(name("FD00:0::1").as_deref(), Some("fd00::1"));
+        assert_eq!(name("None"), None);
+    }
+
+    proptest! {
+        #[test]
+        fn a_search_meets_every_address_once(start: u32, prefix in 20u8..=32, seed: u64) {
+            let range = AddressRange::new(IpAddr::V4(Ipv4Addr::from_bits(start)), prefix).unwrap();
+            let order: Vec<IpAddr> = range.candidates(&mut |bound| seed % bound.max(1)).collect();
+            let distinct: BTreeSet<&IpAddr> = order.iter().collect();
+            prop_assert_eq!(order.len() as u64, range.size());
+            prop_assert_eq!(distinct.len(), order.len());
+            prop_assert!(order.iter().all(|address| range.contains(*address)));
+        }
+
+        #[test]
+        fn every_offset_lies_in_its_range(start: u128, prefix in 64u8..=128, offset: u64) {
+            let range = AddressRange::new(IpAddr::V6(Ipv6Addr::from_bits(start)), prefix).unwrap();
+            match range.at(offset) {
+                Some(address) => prop_assert!(range.contains(address)),
+                None => prop_assert!(offset >= range.size()),
+            }
+        }
+    }
+}

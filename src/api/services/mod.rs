@@ -1,0 +1,124 @@
+//! What services get of the cluster: addresses out of ranges, and ports on every node. Which of them a service asks for,
+//! keeps and lets go is decided here, as pure functions; who takes them is `verbs/services.rs`.
+
+pub mod addresses;
+pub mod carry;
+pub mod families;
+pub mod ports;
+
+use std::collections::BTreeSet;
+
+use super::value::Value;
+
+/// The address of a service that has none on purpose.
+pub const HEADLESS: &str = "None";
+
+/// The spec of a service.
+pub fn spec(service: &Value) -> &Value {
+    service.get("spec").unwrap_or(&Value::Null)
+}
+
+/// Whether services of this type have an address in the cluster.
+pub fn needs_address(spec: &Value) -> bool {
+    spec.str("type") != "ExternalName"
+}
+
+/// Whether services of this type are reached at ports of nodes. A load balancer may go without.
+pub fn needs_node_ports(spec: &Value) -> bool {
+    match spec.str("type") {
+        "NodePort" => true,
+        "LoadBalancer" => spec.get("allocateLoadBalancerNodePorts").and_then(Value::as_bool).unwrap_or(true),
+        _ => false,
+    }
+}
+
+/// Whether load balancers ask each node if it has an endpoint, at a port of its own.
+pub fn needs_health_port(spec: &Value) -> bool {
+    spec.str("type") == "LoadBalancer" && spec.str("externalTrafficPolicy") == "Local"
+}
+
+/// Whether the service has no address on purpose.
+pub fn is_headless(spec: &Value) -> bool {
+    matches!(list(spec, "clusterIPs").as_slice(), [HEADLESS])
+}
+
+/// The texts of a list.
+pub fn list<'a>(spec: &'a Value, field: &str) -> Vec<&'a str> {
+    let items = spec.get(field).map(Value::items).unwrap_or_default();
+    items.iter().map(|item| item.as_str().unwrap_or_default()).collect()
+}
+
+/// The ports of nodes that stand in the spec, in order.
+pub fn node_ports(spec: &Value) -> impl Iterator<Item = i64> {
+    let ports = spec.get("ports").map(Value::items).unwrap_or_default();
+    ports.iter().filter_map(|port| port.get("nodePort").and_then(Value::as_int)).filter(|port| *port != 0)
+}
+
+/// Everything of the cluster that a stored service holds.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Holdings {
+    /// Its addresses, as their names are written.
+    pub addresses: BTreeSet<String>,
+    /// Its ports on the nodes.
+    pub ports: BTreeSet<u16>,
+}
+
+impl Holdings {
+    /// What this service holds.
+    pub fn of(service: &Value) -> Holdings {
+        let spec = spec(service);
+        let mut held = Holdings::default();
+        if needs_address(spec) && !is_headless(spec) {
+            let written = list(spec, "clusterIPs");
+            held.addresses = written.into_iter().filter_map(addresses::name).collect();
+        }
+        if matches!(spec.str("type"), "NodePort" | "LoadBalancer") {
+            held.ports.extend(node_ports(spec).filter_map(|port| u16::try_from(port).ok()));
+        }
+        if needs_health_port(spec) {
+            let port = spec.get("healthCheckNodePort").and_then(Value::as_int).unwrap_or(0);
+            held.ports.extend(u16::try_from(port).ok().filter(|port| *port > 0));
+        }
+        held
+    }
+
+    /// Whether it holds nothing.
+    pub fn is_empty(&self) -> bool {
+        self.addresses.is_empty() && self.ports.is_empty()
+    }
+
+    /// What is here and not there.
+    pub fn without(&self, other: &Holdings) -> Holdings {
+        Holdings {
+            addresses: self.addresses.difference(&other.addresses).cloned().collect(),
+            ports: self.ports.difference(&other.ports).copied().collect(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::api::kinds::testing::object;
+
+    fn held(json: &str) -> (Vec<String>, Vec<u16>) {
+        let held = Holdings::of(&object(json));
+        (held.addresses.into_iter().collect(), held.ports.into_iter().collect())
+    }
+
+    #[test]
+    fn a_service_holds_what_its_type_means() {
+        let some = |addresses: &[&str], ports: &[u16]| {
+            (addresses.iter().map(|&address| address.to_owned()).collect::<Vec<_>>(), ports.to_vec())
+        };
+        assert_eq!(
+            held(r#"{"spec":{"type":"ClusterIP","clusterIPs":["10.0.0.1","FD00::1"]}}"#),
+            some(&["10.0.0.1", "fd00::1"], &[])
+        );
+        assert_eq!(held(r#"{"spec":{"type":"ClusterIP","clusterIPs":["None"]}}"#), some(&[], &[]));
+        assert_eq!(held(r#"{"spec":{"type":"ExternalName","clusterIPs":["10.0.0.1"]}}"#), some(&[], &[]));
+        let balancer = r#"{"spec":{"type":"LoadBalancer","externalTrafficPolicy":"Local","healthCheckNodePort":30002,
+            "ports":[{"port":1,"nodePort":30001},{"port":2,"nodePort":30001},{"port":3}]}}"#;
+        assert_eq!(held(balancer), some(&[], &[30_001, 30_002]));
+    }
+}

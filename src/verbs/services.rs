@@ -1,0 +1,342 @@
+//! What services hold of the cluster, as writes see it: before a service is stored its addresses and ports are taken,
+//! afterwards what it no longer says is given back.
+//!
+//! An address is taken by creating the IPAddress of its name: that store is the one place where two writers meet, it is
+//! durable, and clients can read it. Ports are taken from the actor that owns them. Whatever becomes of the write, or of
+//! the client that asked for it, the [`Claim`] is settled: it looks at what is stored and lets go of the rest. A crash
+//! between the two writes leaves an address without a service; the next start finds it ([`repair`]).
+
+mod claim;
+pub mod repair;
+mod take;
+
+pub use claim::Claim;
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use actix::Addr;
+use bytes::Bytes;
+use pilothouse_actors::clock::Clock;
+use pilothouse_actors::error::StoreError;
+use pilothouse_actors::object::{Draft, Key, Object, Pairs, TypeName};
+use pilothouse_actors::permit::Permit;
+use pilothouse_actors::ports::{Ports, Return};
+
+use crate::api::codec;
+use crate::api::meta;
+use crate::api::schema::{Registry, TypeId, time};
+use crate::api::select;
+use crate::api::services::addresses::{AddressRange, Family};
+use crate::api::services::families::{self, Families};
+use crate::api::services::ports::Ask;
+use crate::api::services::{Holdings, carry, list, ports, spec};
+use crate::api::status::{GroupResource, Result, Status};
+use crate::api::value::Value;
+use crate::ids;
+
+use self::claim::Open;
+use self::take::{NotGot, Wanted};
+use super::stores::Stores;
+use super::{Backend, Call};
+
+const NETWORKING: &str = "networking.k8s.io";
+const SERVICES: &str = "services";
+const ENDPOINTS: &str = "endpoints";
+const ADDRESSES: &str = "ipaddresses.networking.k8s.io";
+const RANGES: &str = "servicecidrs.networking.k8s.io";
+/// The range that the flags give; it is always used, whatever its object says.
+const DEFAULT_RANGE: &str = "kubernetes";
+const MANAGED_BY: &str = "ipaddress.kubernetes.io/managed-by";
+const FAMILY: &str = "ipaddress.kubernetes.io/ip-family";
+const MANAGER: &str = "ipallocator";
+/// How often the removal of an address is tried again when others change its object.
+const RELEASE_ATTEMPTS: usize = 4;
+
+/// Everything that services get from the cluster. One per worker.
+pub struct Services {
+    /// The way to the stores. Its own, so that a claim can be settled after its request is gone.
+    stores: Stores,
+    registry: Arc<Registry>,
+    clock: Clock,
+    ports: Addr<Ports>,
+    /// The ranges of the flags: one, or one of each family.
+    ranges: Arc<[AddressRange]>,
+    /// The range of ports as messages name it.
+    port_range: String,
+}
+
+impl Services {
+    /// What services get: addresses of these ranges, at least one, and ports of that actor.
+    pub fn new(
+        stores: Stores,
+        registry: Arc<Registry>,
+        clock: Clock,
+        ports: Addr<Ports>,
+        ranges: Arc<[AddressRange]>,
+        port_range: String,
+    ) -> Services {
+        Services { stores, registry, clock, ports, ranges, port_range }
+    }
+
+    fn families(&self) -> Families {
+        let first = self.ranges.first().map_or(Family::V4, AddressRange::family);
+        Families { first, both: self.ranges.iter().any(|range| range.family() != first) }
+    }
+
+    /// The ranges of a family: that of the flags, and those that clients added.
+    async fn ranges(&self, family: Family, permit: &Permit) -> Result<Vec<AddressRange>> {
+        let of = GroupResource { group: NETWORKING, resource: "servicecidrs" };
+        let mut ranges = self.ranges.to_vec();
+        let added = self.stores.snapshot(&TypeName::new(RANGES), permit).await;
+        for object in added.map_err(|error| Status::from_store(&error, of, ""))?.iter() {
+            if object.key.name() == DEFAULT_RANGE {
+                continue;
+            }
+            let Some(range) = self.decode(object, NETWORKING, "ServiceCIDR") else { continue };
+            if is_ready(&range) && !meta::is_terminating(&range) {
+                ranges.extend(list(spec(&range), "cidrs").into_iter().filter_map(AddressRange::parse));
+            }
+        }
+        ranges.retain(|range| range.family() == family);
+        Ok(ranges)
+    }
+
+    fn type_of(&self, group: &str, kind: &str) -> Option<TypeId> {
+        self.registry.kind(group, "v1", kind)
+    }
+
+    fn decode(&self, object: &Object, group: &str, kind: &str) -> Option<Value> {
+        codec::decode_stored(&object.bytes, self.type_of(group, kind)?, &self.registry)
+    }
+
+    /// Takes an address for a service. Answers whether it was free.
+    async fn take_address(&self, address: IpAddr, owner: &Key, permit: &Permit) -> Result<bool> {
+        let of = GroupResource { group: NETWORKING, resource: "ipaddresses" };
+        let ty = self.type_of(NETWORKING, "IPAddress");
+        let ty = ty.ok_or_else(|| Status::internal("no schema for IPAddress"))?;
+        let now = time::format_seconds(i64::try_from(self.clock.now().seconds()).unwrap_or(i64::MAX));
+        let object = address_object(address, owner, &now);
+        let encoded = codec::encode_draft(&self.registry, ty, &object);
+        let draft = Draft {
+            key: Key::cluster(&address.to_string()),
+            bytes: Bytes::from(encoded.bytes),
+            revision_at: encoded.revision_at,
+            item_at: encoded.item_at,
+            labels: Pairs::from_iter([(FAMILY, Family::of(address).as_str()), (MANAGED_BY, MANAGER)]),
+            fields: select::fields_of(NETWORKING, "IPAddress", &object),
+        };
+        match self.stores.create(&TypeName::new(ADDRESSES), draft, permit).await {
+            Ok(_) => Ok(true),
+            Err(StoreError::Exists) => Ok(false),
+            Err(error) => Err(Status::from_store(&error, of, &address.to_string())),
+        }
+    }
+
+    /// Takes any address of a family that is free.
+    async fn take_any(&self, family: Family, owner: &Key, permit: &Permit) -> Result<IpAddr> {
+        let of = GroupResource { group: NETWORKING, resource: "ipaddresses" };
+        let taken = self.stores.snapshot(&TypeName::new(ADDRESSES), permit).await;
+        let taken = taken.map_err(|error| Status::from_store(&error, of, ""))?;
+        let mut random = |bound: u64| ids::below(usize::try_from(bound).unwrap_or(usize::MAX)) as u64;
+        for range in self.ranges(family, permit).await? {
+            for address in range.candidates(&mut random) {
+                // An address that was taken since the snapshot is refused by its store, and the search goes on.
+                if taken.get(&address.to_string()).is_none()
+                    && self.take_address(address, owner, permit).await?
+                {
+                    return Ok(address);
+                }
+            }
+        }
+        Err(Status::internal("failed to allocate a serviceIP: range is full"))
+    }
+
+    /// Gives back an address, if it is this owner's.
+    async fn release_address(&self, name: &str, owner: &Key) -> std::result::Result<(), StoreError> {
+        let store = TypeName::new(ADDRESSES);
+        for _ in 0..RELEASE_ATTEMPTS {
+            let object = match self.stores.get(&store, Key::cluster(name), &Permit::none()).await {
+                Ok(object) => object,
+                Err(StoreError::NotFound) => return Ok(()),
+                Err(error) => return Err(error),
+            };
+            let address = self.decode(&object, NETWORKING, "IPAddress").unwrap_or_default();
+            if parent(&address).as_ref() != Some(owner) {
+                return Ok(());
+            }
+            let key = object.key.clone();
+            match self.stores.remove(&store, key, object.revision, &Permit::none()).await {
+                Ok(_) | Err(StoreError::NotFound) => return Ok(()),
+                Err(StoreError::Conflict(_)) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Err(StoreError::Busy)
+    }
+
+    /// Endpoints of a service that is gone would be found by the next service of that name.
+    async fn remove_endpoints(&self, owner: &Key) -> std::result::Result<(), StoreError> {
+        let store = TypeName::new(ENDPOINTS);
+        let object = self.stores.get(&store, owner.clone(), &Permit::none()).await?;
+        let endpoints = self.decode(&object, "", "Endpoints").unwrap_or_default();
+        if meta::of(&endpoints).get("finalizers").is_none() {
+            self.stores.remove(&store, owner.clone(), object.revision, &Permit::none()).await?;
+        }
+        Ok(())
+    }
+
+    /// What a stored service holds, after every write of it that is under way.
+    async fn held(&self, owner: &Key) -> std::result::Result<Option<Holdings>, StoreError> {
+        let found = self.stores.settled(&TypeName::new(SERVICES), owner.clone()).await?;
+        Ok(found.map(|object| {
+            self.decode(&object, "", "Service")
+                .map_or_else(Holdings::default, |service| Holdings::of(&service))
+        }))
+    }
+
+    async fn let_go(&self, owner: &Key, doubtful: Holdings) -> std::result::Result<(), StoreError> {
+        let held = self.held(owner).await?;
+        let is_gone = held.is_none();
+        let free = doubtful.without(&held.unwrap_or_default());
+        for address in &free.addresses {
+            self.release_address(address, owner).await?;
+        }
+        if !free.ports.is_empty() {
+            let back = Return { owner: owner.clone(), ports: free.ports.into_iter().collect() };
+            self.ports.send(back).await.map_err(|_| StoreError::Unavailable)?;
+        }
+        if is_gone {
+            match self.remove_endpoints(owner).await {
+                // Somebody uses them again.
+                Ok(()) | Err(StoreError::NotFound | StoreError::Conflict(_)) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A range without a condition is good: nobody may be there to say so.
+fn is_ready(range: &Value) -> bool {
+    let conditions = range.at(&["status", "conditions"]).map(Value::items).unwrap_or_default();
+    let ready = conditions.iter().find(|condition| condition.str("type") == "Ready");
+    ready.is_none_or(|ready| ready.str("status") == "True")
+}
+
+/// The service that an IPAddress belongs to.
+fn parent(address: &Value) -> Option<Key> {
+    let parent = address.at(&["spec", "parentRef"])?;
+    let of_service = parent.str("group").is_empty() && parent.str("resource") == SERVICES;
+    of_service.then(|| Key::namespaced(parent.str("namespace"), parent.str("name")))
+}
+
+fn address_object(address: IpAddr, owner: &Key, now: &str) -> Value {
+    let mut object = Value::object();
+    object.set("kind", "IPAddress");
+    object.set("apiVersion", "networking.k8s.io/v1");
+    let metadata = object.entry("metadata");
+    metadata.set("name", address.to_string());
+    metadata.entry("labels").set(FAMILY, Family::of(address).as_str());
+    metadata.entry("labels").set(MANAGED_BY, MANAGER);
+    let parent = object.entry("spec").entry("parentRef");
+    parent.set("resource", SERVICES);
+    parent.set("namespace", owner.namespace());
+    parent.set("name", owner.name());
+    meta::set_system_fields(&mut object, &ids::uuid(), now);
+    object.entry("metadata").set("generation", 1);
+    object
+}
+
+fn is_service(call: &Call<'_>) -> bool {
+    call.stored.store.as_str() == SERVICES
+}
+
+/// Takes what a new service needs and writes it into the service.
+pub async fn claim_new(
+    backend: &Backend,
+    call: &Call<'_>,
+    service: &mut Value,
+    dry_run: bool,
+) -> Result<Claim> {
+    if !is_service(call) {
+        return Ok(Claim::none());
+    }
+    carry::mirror_address(service.entry("spec"));
+    take(backend, call, service, None, dry_run).await
+}
+
+/// Takes what a changed service needs besides what it has, and remembers what it had.
+pub async fn claim_changed(
+    backend: &Backend,
+    call: &Call<'_>,
+    service: &mut Value,
+    old: &Value,
+    dry_run: bool,
+) -> Result<Claim> {
+    if !is_service(call) {
+        return Ok(Claim::none());
+    }
+    if call.subresource.is_empty() {
+        carry::keep_given(service, old);
+        return take(backend, call, service, Some(old), dry_run).await;
+    }
+    // A write of a part takes nothing, but it may be the last thing that an object which is going away waits for.
+    if dry_run || !meta::is_terminating(old) {
+        return Ok(Claim::none());
+    }
+    Ok(leaving(backend, call.key(meta::name(old)), Holdings::of(old)))
+}
+
+/// Remembers what a service holds that is about to be removed.
+pub fn claim_gone(backend: &Backend, call: &Call<'_>, object: &Object) -> Claim {
+    if !is_service(call) {
+        return Claim::none();
+    }
+    let before = backend.load(call, object).map(|service| Holdings::of(&service)).unwrap_or_default();
+    leaving(backend, object.key.clone(), before)
+}
+
+fn leaving(backend: &Backend, owner: Key, before: Holdings) -> Claim {
+    Open { services: backend.services.clone(), owner, taken: Holdings::default(), before }.into()
+}
+
+async fn take(
+    backend: &Backend,
+    call: &Call<'_>,
+    service: &mut Value,
+    old: Option<&Value>,
+    dry_run: bool,
+) -> Result<Claim> {
+    let (services, name) = (&backend.services, meta::name(service).to_owned());
+    // What the families refuse is refused before anything is taken.
+    families::settle(service, old, services.families()).map_err(|errors| call.invalid(&name, &errors))?;
+    let (now, was) = (spec(service), old.map(spec));
+    let addresses =
+        was.map_or_else(|| families::asked_by_new(now), |was| families::asked_by_changed(now, was));
+    let ports = was.map_or_else(|| ports::for_new(now), |was| ports::for_changed(now, was));
+    let refused = |refused: NotGot, service: &Value, asks: &[Ask]| match refused.told(
+        service,
+        asks,
+        &services.port_range,
+    ) {
+        Ok(error) => call.invalid(&name, &[error]),
+        Err(status) => status,
+    };
+    if dry_run {
+        let pretended = services.pretend(service, addresses, &ports, &call.permit).await;
+        return pretended.map(|()| Claim::none()).map_err(|error| refused(error, service, &ports));
+    }
+    let wanted = Wanted {
+        service: service.clone(),
+        addresses,
+        ports: ports.clone(),
+        before: old.map(Holdings::of).unwrap_or_default(),
+        goes: old.is_some_and(meta::is_terminating),
+    };
+    let taking = services.clone().take(call.key(&name), wanted, call.permit.clone());
+    let taken = actix::spawn(taking).await.map_err(|error| Status::internal(error.to_string()))?;
+    let (filled, claim) = taken.map_err(|error| refused(error, service, &ports))?;
+    *service = filled;
+    Ok(claim)
+}

@@ -1,0 +1,211 @@
+//! Taking what a service asks for. It runs on its own: a client that hangs up in the middle must not leave behind what
+//! nobody remembers. Then what was got comes back as a claim that nobody ends, and that ends itself.
+
+use std::net::IpAddr;
+use std::rc::Rc;
+
+use pilothouse_actors::object::Key;
+use pilothouse_actors::permit::Permit;
+use pilothouse_actors::ports::{Look, Reason, Take, Want};
+
+use super::Services;
+use super::claim::{Claim, Open};
+use crate::api::field::{FieldError, Path, quoted};
+use crate::api::names;
+use crate::api::services::addresses::Family;
+use crate::api::services::ports::{self, Ask};
+use crate::api::services::{Holdings, families, list, spec};
+use crate::api::status::{Result, Status};
+use crate::api::value::Value;
+use crate::ids;
+
+const NOT_REACHED: &str = "the ports of the nodes cannot be reached";
+
+/// What a service asks for.
+pub(super) struct Wanted {
+    /// The service, its families settled.
+    pub service: Value,
+    /// The index of each address, and which one if the client says.
+    pub addresses: Vec<(usize, Option<String>)>,
+    /// The ports on the nodes.
+    pub ports: Vec<Ask>,
+    /// Held by what the service replaces.
+    pub before: Holdings,
+    /// Whether all of that may go: the service is going away, perhaps with this write.
+    pub goes: bool,
+}
+
+/// Why it cannot be had.
+pub(super) enum NotGot {
+    /// An address that the client chose, and why not.
+    Address(String, String),
+    /// The port of this ask.
+    Port(usize, Reason),
+    /// Something else.
+    Other(Box<Status>),
+}
+
+impl From<Box<Status>> for NotGot {
+    fn from(status: Box<Status>) -> NotGot {
+        NotGot::Other(status)
+    }
+}
+
+impl NotGot {
+    /// What the client is told: an error of the request, or of fields of the service.
+    pub fn told(
+        self,
+        service: &Value,
+        asks: &[Ask],
+        port_range: &str,
+    ) -> std::result::Result<FieldError, Box<Status>> {
+        match self {
+            NotGot::Other(status) => Err(status),
+            NotGot::Address(written, why) => {
+                let all: Vec<String> = list(spec(service), "clusterIPs").into_iter().map(quoted).collect();
+                let shown = format!("[]string{{{}}}", all.join(", "));
+                let path = Path::new("spec").child("clusterIPs");
+                Ok(FieldError::invalid(&path, &shown, &format!("failed to allocate IP {written}: {why}")))
+            }
+            NotGot::Port(at, reason) => {
+                let ask = asks.get(at).ok_or_else(|| Status::internal("a port that nobody asked for"))?;
+                let why = match reason {
+                    Reason::Full if ask.entries.is_empty() => {
+                        let message = "failed to allocate a HealthCheck NodePort 0: range is full";
+                        return Err(Status::internal(message));
+                    }
+                    Reason::Full => {
+                        return Err(Status::internal("failed to allocate a nodePort: range is full"));
+                    }
+                    Reason::Taken => "provided port is already allocated".to_owned(),
+                    Reason::Outside => format!(
+                        "provided port is not in the valid range. The range of valid ports is {port_range}"
+                    ),
+                };
+                Ok(ask.refused(&why))
+            }
+        }
+    }
+}
+
+impl Services {
+    /// Takes all of it, or nothing, and writes it into the service.
+    pub(super) async fn take(
+        self: Rc<Services>,
+        owner: Key,
+        mut wanted: Wanted,
+        permit: Permit,
+    ) -> std::result::Result<(Value, Claim), NotGot> {
+        let before = std::mem::take(&mut wanted.before);
+        let open = Open { services: self.clone(), owner, taken: Holdings::default(), before };
+        let mut claim = Claim::from(open);
+        match self.fill(&mut wanted, &mut claim, &permit).await {
+            Ok(()) => Ok((wanted.service, claim)),
+            Err(refused) => {
+                claim.end(false).await;
+                Err(refused)
+            }
+        }
+    }
+
+    async fn fill(
+        &self,
+        wanted: &mut Wanted,
+        claim: &mut Claim,
+        permit: &Permit,
+    ) -> std::result::Result<(), NotGot> {
+        let Some(open) = claim.open() else { return Ok(()) };
+        let service = &mut wanted.service;
+        // Most writes give nothing back: then nobody needs to look at what is stored.
+        if !wanted.goes {
+            open.before = open.before.without(&Holdings::of(service));
+        }
+        for (index, written) in std::mem::take(&mut wanted.addresses) {
+            let (written, address) = match written {
+                Some(written) => {
+                    let address = self.take_chosen(&written, &open.owner, permit).await?;
+                    (written, address)
+                }
+                None => {
+                    let family = family(service, index)?;
+                    let address = self.take_any(family, &open.owner, permit).await?;
+                    (address.to_string(), address)
+                }
+            };
+            open.taken.addresses.insert(address.to_string());
+            families::fill(service, index, &written);
+        }
+        if wanted.ports.is_empty() {
+            return Ok(());
+        }
+        let want = |ask: &Ask| match ask.wanted {
+            Some(port) => Want::Exactly(port),
+            None => Want::Any(u32::try_from(ids::below(1 << 30)).unwrap_or(0)),
+        };
+        let wants = wanted.ports.iter().map(want).collect();
+        let take = Take { owner: open.owner.clone(), wants, permit: permit.clone() };
+        let got = self.ports.send(take).await.map_err(|_| Status::unavailable(NOT_REACHED))?;
+        let got = got.map_err(|refused| NotGot::Port(refused.at, refused.reason))?;
+        open.taken.ports.extend(got.iter().copied());
+        let got: Vec<i64> = got.into_iter().map(i64::from).collect();
+        ports::fill(service, &wanted.ports, &got);
+        Ok(())
+    }
+
+    /// Takes the address that the client chose.
+    async fn take_chosen(
+        &self,
+        written: &str,
+        owner: &Key,
+        permit: &Permit,
+    ) -> std::result::Result<IpAddr, NotGot> {
+        let no = |why: &str| Err(NotGot::Address(written.to_owned(), why.to_owned()));
+        let Some(address) = names::parse_ip(written) else { return no("it is no address") };
+        let ranges = self.ranges(Family::of(address), permit).await?;
+        if !ranges.iter().any(|range| range.contains(address)) {
+            return no("the provided network does not match the current range");
+        }
+        if self.take_address(address, owner, permit).await? {
+            return Ok(address);
+        }
+        no("provided IP is already allocated")
+    }
+
+    /// Writes what a dry run shows, and takes nothing.
+    pub(super) async fn pretend(
+        &self,
+        service: &mut Value,
+        addresses: Vec<(usize, Option<String>)>,
+        asks: &[Ask],
+        permit: &Permit,
+    ) -> std::result::Result<(), NotGot> {
+        for (index, wanted) in addresses {
+            let family = family(service, index)?;
+            let Some(range) = self.ranges.iter().find(|range| range.family() == family) else { continue };
+            let Some(written) = wanted else {
+                families::fill(service, index, &range.network().to_string());
+                continue;
+            };
+            if names::parse_ip(&written).is_some_and(|address| !range.contains(address)) {
+                let why = format!(
+                    "the provided IP ({written}) is not in the valid range. The range of valid IPs is {range}"
+                );
+                return Err(NotGot::Address(written, why));
+            }
+            families::fill(service, index, &written);
+        }
+        let chosen: Vec<usize> = (0..asks.len()).filter(|at| asks[*at].wanted.is_some()).collect();
+        let look = Look { ports: asks.iter().filter_map(|ask| ask.wanted).collect(), permit: permit.clone() };
+        let free = self.ports.send(look).await.map_err(|_| Status::unavailable(NOT_REACHED))?;
+        free.map_err(|refused| {
+            NotGot::Port(chosen.get(refused.at).copied().unwrap_or(refused.at), refused.reason)
+        })?;
+        ports::fill(service, asks, &ports::dummies(asks));
+        Ok(())
+    }
+}
+
+fn family(service: &Value, index: usize) -> Result<Family> {
+    let family = list(spec(service), "ipFamilies").get(index).and_then(|name| Family::parse(name));
+    family.ok_or_else(|| Status::internal("a service whose address has no family"))
+}
