@@ -9,7 +9,8 @@ use crate::api::status::{Result, Status};
 use crate::api::value::Value;
 use crate::ids;
 
-use super::{Answered, Backend, Call, Reply, namespaces};
+use super::admission::{Operation, Write};
+use super::{Answered, Backend, Call, Reply};
 
 /// How often a generated name is drawn anew when it is taken.
 const GENERATED_NAME_ATTEMPTS: usize = 8;
@@ -20,17 +21,25 @@ pub async fn create(backend: &Backend, call: &Call<'_>) -> Answered {
     let mut value = backend.decode_body(call, options.field_validation)?;
     meta::agree_on_namespace(&mut value, call.namespace)?;
     meta::dedupe_owners(&mut value).into_iter().for_each(|warning| call.warnings.add(warning));
-    namespaces::require_live(backend, call, meta::name(&value)).await?;
+    admit(backend, call, &mut value).await?;
     meta::check_unversioned(&value)?;
     store_new(backend, call, &value, options.dry_run).await
 }
 
+/// Lets admission change a value that is new.
+pub async fn admit(backend: &Backend, call: &Call<'_>, value: &mut Value) -> Result<()> {
+    let write = Write { backend, call, operation: Operation::Create, old: None };
+    backend.admission.mutate(&write, value).await
+}
+
 /// Validates and stores a value that is new. Also the second half of an update that may create.
 pub async fn store_new(backend: &Backend, call: &Call<'_>, value: &Value, dry_run: bool) -> Result<Reply> {
+    let write = Write { backend, call, operation: Operation::Create, old: None };
     let mut attempts = 0;
     loop {
         attempts += 1;
         let (value, generated) = complete(backend, call, value.clone())?;
+        backend.admission.validate(&write, &value).await?;
         let name = meta::name(&value);
         if dry_run {
             return dry(backend, call, value).await;

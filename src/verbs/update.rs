@@ -11,8 +11,9 @@ use crate::api::options::{self, WriteOptions};
 use crate::api::status::{Result, Status};
 use crate::api::value::Value;
 
-use super::create::store_new;
-use super::{Answered, Backend, Call, Reply, namespaces};
+use super::admission::{Operation, Write};
+use super::create::{admit, store_new};
+use super::{Answered, Backend, Call, Reply};
 
 /// How often an update that names no version is tried again when others write the same object.
 const UNCONDITIONAL_ATTEMPTS: usize = 16;
@@ -42,8 +43,12 @@ async fn store_update(backend: &Backend, call: &Call<'_>, value: &Value, dry_run
         };
         let old = backend.load(call, &current)?;
         check_uid(call, value, &old)?;
+        let write = Write { backend, call, operation: Operation::Update, old: Some(&old) };
+        let mut new = value.clone();
+        backend.admission.mutate(&write, &mut new).await?;
         check_version(call, wanted, current.revision.0)?;
-        let new = complete(backend, call, value.clone(), &old)?;
+        let new = complete(backend, call, new, &old)?;
+        backend.admission.validate(&write, &new).await?;
         match put(backend, call, &current, &new, &old, dry_run).await? {
             Some(reply) => return Ok(reply),
             // Somebody wrote in between. Without a version the client does not care: read again.
@@ -59,8 +64,8 @@ async fn create_instead(backend: &Backend, call: &Call<'_>, value: &Value, dry_r
     if !uid.is_empty() {
         return Err(Status::wrong_uid(call.of(), call.key(call.name).as_str(), uid, ""));
     }
-    namespaces::require_live(backend, call, call.name).await?;
     let mut value = value.clone();
+    admit(backend, call, &mut value).await?;
     value.entry("metadata").remove("resourceVersion");
     store_new(backend, call, &value, dry_run).await
 }
