@@ -45,6 +45,7 @@ use crate::http::handler::worker::{Encodings, Places, Served, Shared, Worker};
 use crate::pki::{Pki, host};
 use crate::server::StartError;
 use crate::server::wiring::{Application, Boot, Wired, Wiring};
+use crate::verbs::admission::{self, Chain};
 use crate::verbs::bootstrap::{self, Home};
 use crate::verbs::services::{Services, repair};
 use crate::verbs::stores::Stores;
@@ -74,6 +75,7 @@ struct Parts {
     verifiers: Arc<[Arc<dyn Verifier>]>,
     policies: Arc<[Arc<dyn Policy>]>,
     house: Arc<House>,
+    admission: admission::Settings,
     clock: Clock,
     live_sessions: LiveSessions,
     min_request_timeout: Duration,
@@ -141,6 +143,11 @@ async fn parts(boot: &Boot) -> Result<Parts, StartError> {
         verifiers: verifiers(config, &boot.pki, &boot.clock)?,
         policies: policies(config),
         house: Arc::new(house(config)),
+        admission: admission::Settings {
+            enabled: config.admission_plugins(),
+            not_ready_seconds: config.api.default_not_ready_toleration_seconds,
+            unreachable_seconds: config.api.default_unreachable_toleration_seconds,
+        },
         clock: boot.clock.clone(),
         live_sessions: LiveSessions::default(),
         min_request_timeout: Duration::from_secs(u64::from(config.limits.min_request_timeout)),
@@ -231,19 +238,21 @@ fn house(config: &Config) -> House {
 
 /// Starts the actors of the calling worker thread.
 fn worker(parts: &Parts) -> Worker {
+    let authorizer = Authorizer::new(parts.policies.clone()).start();
     Worker {
-        backend: Rc::new(backend(parts)),
+        backend: Rc::new(backend(parts, &authorizer)),
         watching: watching(parts),
         authenticator: Authenticator::new(parts.verifiers.clone(), parts.house.clone()).start(),
-        authorizer: Authorizer::new(parts.policies.clone()).start(),
+        authorizer,
         shared: parts.shared.clone(),
     }
 }
 
-fn backend(parts: &Parts) -> Backend {
+fn backend(parts: &Parts, authorizer: &Addr<Authorizer>) -> Backend {
     Backend {
         registry: parts.registry.clone(),
         stores: Stores::new(parts.storage.directory.clone()),
+        admission: Chain::new(&parts.admission, authorizer),
         clock: parts.clock.clone(),
         services: Rc::new(services(parts)),
     }
@@ -293,7 +302,8 @@ struct Running(Arc<Parts>);
 impl Application for Running {
     fn ready(&self) -> LocalBoxFuture<'_, Result<(), StartError>> {
         async {
-            let backend = backend(&self.0);
+            let authorizer = Authorizer::new(self.0.policies.clone()).start();
+            let backend = backend(&self.0, &authorizer);
             let served = self.0.shared.served.load_full();
             let made = bootstrap::namespaces(&backend, &served.catalog).await;
             made.map_err(|status| StartError::Store(format!("the system namespaces: {status}")))?;

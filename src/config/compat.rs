@@ -87,8 +87,6 @@ const OTHERS: &[(&str, Takes)] = &[
     ("coordinated-leadership-retry-period", Text),
     ("cors-allowed-origins", Text),
     ("debug-socket-path", Text),
-    ("default-not-ready-toleration-seconds", Text),
-    ("default-unreachable-toleration-seconds", Text),
     ("default-watch-cache-size", Text),
     ("delete-collection-workers", Text),
     ("disabled-metrics", Text),

@@ -218,6 +218,12 @@ pub struct Api {
     /// Admission components to leave out.
     #[arg(long, value_delimiter = ',', value_name = "NAME,...")]
     pub disable_admission_plugins: Vec<String>,
+    /// How long a pod that does not say otherwise stays on a node that is not ready.
+    #[arg(long, default_value_t = 300, allow_negative_numbers = true, value_name = "SECONDS")]
+    pub default_not_ready_toleration_seconds: i64,
+    /// How long a pod that does not say otherwise stays on a node that cannot be reached.
+    #[arg(long, default_value_t = 300, allow_negative_numbers = true, value_name = "SECONDS")]
+    pub default_unreachable_toleration_seconds: i64,
     /// Let pods have privileged containers.
     #[arg(long, action = ArgAction::Set, default_value_t = false)]
     pub allow_privileged: bool,

@@ -7,6 +7,7 @@ mod compat;
 pub mod gates;
 mod gates_table;
 pub mod groups;
+pub mod plugins;
 pub mod values;
 
 use std::collections::BTreeSet;
@@ -105,6 +106,7 @@ impl Config {
             None => {}
         }
         config.remarks.extend(config.api.feature_gates.iter().filter_map(|gate| gate.warning()));
+        config.remarks.extend(plugins::remarks(&config.api.enable_admission_plugins));
         Ok(config)
     }
 
@@ -137,6 +139,8 @@ impl Config {
         if self.service_accounts.service_account_issuer.iter().any(String::is_empty) {
             return refuse("--service-account-issuer must not be empty");
         }
+        plugins::validate(&self.api.enable_admission_plugins, &self.api.disable_admission_plugins)
+            .map_err(ConfigError)?;
         self.validate_ranges()?;
         self.validate_modes()
     }
@@ -167,6 +171,11 @@ impl Config {
     /// The feature gates as the server runs with them.
     pub fn gates(&self) -> FeatureGates {
         FeatureGates::new(&self.api.feature_gates)
+    }
+
+    /// The admission plug-ins that are on, in the order in which they work.
+    pub fn admission_plugins(&self) -> Vec<&'static str> {
+        plugins::enabled(&self.api.enable_admission_plugins, &self.api.disable_admission_plugins)
     }
 
     /// Where keys and certificates lie; `None` keeps them in memory.

@@ -58,7 +58,7 @@ fn flags_are_spelled_as_in_go() {
 #[test]
 fn lists_may_be_repeated_or_joined_and_the_last_single_value_wins() {
     let config = parse(
-        "--secure-port=1 --secure-port=2 --disable-admission-plugins=A,B --disable-admission-plugins=C \
+        "--secure-port=1 --secure-port=2 --disable-admission-plugins=Priority,RuntimeClass --disable-admission-plugins=LimitRanger \
          --feature-gates=WatchList=true,AllAlpha=false --feature-gates=CBORServingAndStorage=true \
          --runtime-config=api/beta=true,batch/v1 --authorization-mode=Node,RBAC \
          --service-cluster-ip-range=10.96.0.0/16,fd00::/108",
@@ -66,7 +66,7 @@ fn lists_may_be_repeated_or_joined_and_the_last_single_value_wins() {
     .unwrap();
     assert_eq!(config.validate(), Ok(()));
     assert_eq!(config.serving.secure_port, 2);
-    assert_eq!(config.api.disable_admission_plugins, ["A", "B", "C"]);
+    assert_eq!(config.api.disable_admission_plugins, ["Priority", "RuntimeClass", "LimitRanger"]);
     assert!(config.gates().enabled("WatchList") && config.gates().enabled("CBORServingAndStorage"));
     assert_eq!(config.api.runtime_config.len(), 2);
     assert_eq!(config.authorization.authorization_mode, [AuthorizationMode::Node, AuthorizationMode::Rbac]);

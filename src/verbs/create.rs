@@ -9,7 +9,8 @@ use crate::api::status::{Result, Status};
 use crate::api::value::Value;
 use crate::ids;
 
-use super::{Answered, Backend, Call, Reply, namespaces, services};
+use super::admission::{Operation, Write};
+use super::{Answered, Backend, Call, Reply, services};
 
 /// How often a generated name is drawn anew when it is taken.
 const GENERATED_NAME_ATTEMPTS: usize = 8;
@@ -20,20 +21,27 @@ pub async fn create(backend: &Backend, call: &Call<'_>) -> Answered {
     let mut value = backend.decode_body(call, options.field_validation)?;
     meta::agree_on_namespace(&mut value, call.namespace)?;
     meta::dedupe_owners(&mut value).into_iter().for_each(|warning| call.warnings.add(warning));
-    namespaces::require_live(backend, call, meta::name(&value)).await?;
+    admit(backend, call, &mut value).await?;
     meta::check_unversioned(&value)?;
     store_new(backend, call, &value, options.dry_run).await
 }
 
+/// Lets admission change a value that is new.
+pub async fn admit(backend: &Backend, call: &Call<'_>, value: &mut Value) -> Result<()> {
+    let write = Write { backend, call, operation: Operation::Create, old: None };
+    backend.admission.mutate(&write, value).await
+}
+
 /// Validates and stores a value that is new. Also the second half of an update that may create.
 pub async fn store_new(backend: &Backend, call: &Call<'_>, value: &Value, dry_run: bool) -> Result<Reply> {
+    let write = Write { backend, call, operation: Operation::Create, old: None };
     let mut attempts = 0;
     loop {
         attempts += 1;
         let (mut value, generated) = begin(backend, value.clone());
         let name = meta::name(&value).to_owned();
         let claim = services::claim_new(backend, call, &mut value, dry_run).await?;
-        let stored = store_once(backend, call, value, dry_run).await;
+        let stored = store_once(&write, value, dry_run).await;
         claim.end(matches!(stored, Ok(Some(_)))).await;
         match stored? {
             Some(reply) => return Ok(reply),
@@ -45,13 +53,10 @@ pub async fn store_new(backend: &Backend, call: &Call<'_>, value: &Value, dry_ru
 }
 
 /// Checks and stores a value under its name. `None` means that the name is taken.
-async fn store_once(
-    backend: &Backend,
-    call: &Call<'_>,
-    value: Value,
-    dry_run: bool,
-) -> Result<Option<Reply>> {
+async fn store_once(write: &Write<'_>, value: Value, dry_run: bool) -> Result<Option<Reply>> {
+    let Write { backend, call, .. } = *write;
     let value = complete(backend, call, value)?;
+    backend.admission.validate(write, &value).await?;
     if dry_run {
         return dry(backend, call, value).await.map(Some);
     }

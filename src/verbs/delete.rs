@@ -11,7 +11,7 @@ use crate::api::meta;
 use crate::api::options::DeleteOptions;
 use crate::api::status::{Result, Status};
 
-use super::{Answered, Backend, Call, Reply, namespaces, services};
+use super::{Answered, Backend, Call, Reply, services};
 
 /// How often a deletion is tried again when others write the same object.
 const ATTEMPTS: usize = 16;
@@ -55,10 +55,10 @@ pub async fn delete_object(
     mut object: Arc<Object>,
     options: &DeleteOptions,
 ) -> Result<Outcome> {
-    namespaces::refuse_immortal(call, object.key.name())?;
     for _ in 0..ATTEMPTS {
         let mut value = backend.load(call, &object)?;
         deletion::check_preconditions(options, &value, &call.resource.gv.group)?;
+        backend.admission.delete(backend, call, &value).await?;
         let decision = deletion::begin(call.kind().rules, &mut value, options, backend.clock.now());
         let done = match decision {
             Deletion::Pending => return Ok(Outcome::Marked(object)),

@@ -1,13 +1,13 @@
 //! One file per verb. A verb gets a parsed request, works on values, sends messages to stores and returns a [`Reply`].
 //! Nothing here knows HTTP.
 
+pub mod admission;
 pub mod bootstrap;
 pub mod collection;
 pub mod create;
 pub mod delete;
 pub mod get;
 pub mod list;
-pub mod namespaces;
 pub mod object;
 pub mod paging;
 pub mod present;
@@ -40,6 +40,7 @@ use crate::api::schema::{Registry, time};
 use crate::api::status::{GroupResource, Result, Status};
 use crate::limits::WARNINGS;
 
+use self::admission::Chain;
 use self::list::Listing;
 use self::services::Services;
 use self::stores::Stores;
@@ -50,6 +51,8 @@ pub struct Backend {
     pub registry: Arc<Registry>,
     /// The way to the stores.
     pub stores: Stores,
+    /// What the cluster has to say about writes.
+    pub admission: Chain,
     /// The time.
     pub clock: Clock,
     /// The addresses and ports that services get.

@@ -76,6 +76,11 @@ impl Backend {
         self.load_as(self.type_of(&call.stored.version, &call.resource.kind)?, object)
     }
 
+    /// A stored object of another kind than the call is about, in the version that it is stored in.
+    pub fn load_kind(&self, version: &GroupVersion, kind: &str, object: &Object) -> Result<Value> {
+        self.load_as(self.type_of(version, kind)?, object)
+    }
+
     fn load_as(&self, ty: TypeId, object: &Object) -> Result<Value> {
         codec::decode_stored(&object.bytes, ty, &self.registry)
             .ok_or_else(|| Status::internal(format!("the stored object {:?} cannot be read", object.key)))

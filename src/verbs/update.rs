@@ -11,8 +11,9 @@ use crate::api::options::{self, WriteOptions};
 use crate::api::status::{Result, Status};
 use crate::api::value::Value;
 
-use super::create::store_new;
-use super::{Answered, Backend, Call, Reply, namespaces, services};
+use super::admission::{Operation, Write};
+use super::create::{admit, store_new};
+use super::{Answered, Backend, Call, Reply, services};
 
 /// How often an update that names no version is tried again when others write the same object.
 const UNCONDITIONAL_ATTEMPTS: usize = 16;
@@ -42,13 +43,12 @@ async fn store_update(backend: &Backend, call: &Call<'_>, value: &Value, dry_run
         };
         let old = backend.load(call, &current)?;
         check_uid(call, value, &old)?;
+        let write = Write { backend, call, operation: Operation::Update, old: Some(&old) };
+        let mut new = value.clone();
+        backend.admission.mutate(&write, &mut new).await?;
         check_version(call, wanted, current.revision.0)?;
-        let mut value = value.clone();
-        let claim = services::claim_changed(backend, call, &mut value, &old, dry_run).await?;
-        let stored = match complete(backend, call, value, &old) {
-            Ok(new) => put(backend, call, &current, &new, &old, dry_run).await,
-            Err(status) => Err(status),
-        };
+        let claim = services::claim_changed(backend, call, &mut new, &old, dry_run).await?;
+        let stored = change(&write, &current, new, dry_run).await;
         claim.end(matches!(stored, Ok(Some(_)))).await;
         match stored? {
             Some(reply) => return Ok(reply),
@@ -60,13 +60,22 @@ async fn store_update(backend: &Backend, call: &Call<'_>, value: &Value, dry_run
     Err(Status::stale(call.of(), call.name))
 }
 
+/// Checks and stores a new state. `None` means that somebody else wrote first.
+async fn change(write: &Write<'_>, current: &Object, new: Value, dry_run: bool) -> Result<Option<Reply>> {
+    let Write { backend, call, old, .. } = *write;
+    let old = old.unwrap_or(&Value::Null);
+    let new = complete(backend, call, new, old)?;
+    backend.admission.validate(write, &new).await?;
+    put(backend, call, current, &new, old, dry_run).await
+}
+
 async fn create_instead(backend: &Backend, call: &Call<'_>, value: &Value, dry_run: bool) -> Result<Reply> {
     let uid = meta::of(value).str("uid");
     if !uid.is_empty() {
         return Err(Status::wrong_uid(call.of(), call.key(call.name).as_str(), uid, ""));
     }
-    namespaces::require_live(backend, call, call.name).await?;
     let mut value = value.clone();
+    admit(backend, call, &mut value).await?;
     value.entry("metadata").remove("resourceVersion");
     store_new(backend, call, &value, dry_run).await
 }

@@ -100,6 +100,35 @@ impl Quantity {
         self
     }
 
+    /// Both together, printed as this one wants to be; as the other one if this is nothing.
+    pub fn plus(&self, other: &Quantity) -> Quantity {
+        let format = if self.is_zero() { other.format } else { self.format };
+        let sum = self.billionths().saturating_add(other.billionths());
+        let digits = sum.unsigned_abs().to_string().into_bytes();
+        let mut sum = Quantity { negative: sum < 0, digits, exponent: NANO, format, tidy: None };
+        sum.normalise();
+        sum
+    }
+
+    /// The amount as near as a floating-point number comes to it.
+    pub fn as_float(&self) -> f64 {
+        self.billionths() as f64 / 1e9
+    }
+
+    /// The amount in the smallest parts that are kept. What is far beyond all units counts as the most there is.
+    fn billionths(&self) -> i128 {
+        let digits = std::str::from_utf8(&self.digits).unwrap_or_default();
+        let zeros = u32::try_from(self.exponent - NANO).ok().and_then(|zeros| 10i128.checked_pow(zeros));
+        let number = match digits {
+            "" => Some(0),
+            digits => {
+                digits.parse::<i128>().ok().zip(zeros).and_then(|(number, zeros)| number.checked_mul(zeros))
+            }
+        };
+        let number = number.unwrap_or(i128::MAX);
+        if self.negative { -number } else { number }
+    }
+
     /// Brings the digits to their only form, rounds what is too small, and cuts what is too large.
     fn normalise(&mut self) {
         let leading = self.digits.iter().take_while(|digit| **digit == b'0').count();
@@ -307,6 +336,25 @@ impl Ord for Quantity {
 mod tests {
     use super::*;
     use proptest::prelude::*;
+
+    #[test]
+    fn sums_are_printed_in_the_unit_of_the_first() {
+        for (one, other, sum) in [
+            ("800m", "700m", "1500m"),
+            ("500m", "500m", "1"),
+            ("1Gi", "1Gi", "2Gi"),
+            ("1Gi", "1G", "2073741824"),
+            ("0", "1Ki", "1Ki"),
+            ("1", "-3", "-2"),
+            ("1n", "1E", "1000000000000000000000000001n"),
+        ] {
+            let parse = |text: &str| Quantity::parse(text).unwrap();
+            assert_eq!(parse(one).plus(&parse(other)).to_string(), sum, "{one} + {other}");
+        }
+        assert!((Quantity::parse("2500m").unwrap().as_float() - 2.5).abs() < 1e-12);
+        let most = "9".repeat(60);
+        assert!(Quantity::parse(&most).unwrap().as_float() > 1e28);
+    }
 
     #[test]
     fn text_is_brought_to_the_largest_whole_unit() {

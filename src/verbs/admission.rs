@@ -1,0 +1,175 @@
+//! Admission: what the cluster as a whole has to say about a write, after it was decoded and before it is stored.
+//!
+//! A chain of plug-ins in the reference's order. All that change the object come first; then the rules of its kind
+//! check it; then all plug-ins that only check have their say, about what would really be stored.
+
+mod certificates;
+mod claim_resize;
+mod default_class;
+mod external_ips;
+mod limit_checks;
+mod limit_ranger;
+mod lookup;
+mod namespace_lifecycle;
+mod node_taint;
+mod pod_resources;
+mod priority;
+mod pull_images;
+mod runtime_class;
+mod storage_protection;
+mod toleration_seconds;
+mod tolerations;
+
+use actix::Addr;
+use futures::future::{LocalBoxFuture, ready};
+use pilothouse_actors::authorizer::Authorizer;
+
+use crate::api::meta;
+use crate::api::status::{GroupResource, Result, Status};
+use crate::api::value::Value;
+
+use super::{Backend, Call};
+
+/// What a write does to the object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Operation {
+    /// It is new.
+    Create,
+    /// It takes the place of an older state.
+    Update,
+    /// It goes, or its going begins.
+    Delete,
+}
+
+/// One write on its way in.
+pub struct Write<'a> {
+    /// Where other objects can be looked up.
+    pub backend: &'a Backend,
+    /// The request.
+    pub call: &'a Call<'a>,
+    /// What is to be done.
+    pub operation: Operation,
+    /// What is there now; nothing for what is new.
+    pub old: Option<&'a Value>,
+}
+
+impl Write<'_> {
+    /// Whether it is about the objects of a resource themselves and no part of them.
+    pub fn is_of(&self, group: &str, resource: &str) -> bool {
+        self.is_of_part(group, resource, "")
+    }
+
+    /// Whether it is about this part of the objects of a resource.
+    pub fn is_of_part(&self, group: &str, resource: &str, subresource: &str) -> bool {
+        self.call.of() == GroupResource { group, resource } && self.call.subresource == subresource
+    }
+
+    /// 403, in the name of the object. A new object may not have its name yet: then what it will begin with.
+    pub fn forbidden(&self, object: &Value, why: &str) -> Box<Status> {
+        Status::forbidden(why, Some((self.call.of(), self.name(object))))
+    }
+
+    fn name<'b>(&'b self, object: &'b Value) -> &'b str {
+        let meta = meta::of(self.old.filter(|_| object.is_null()).unwrap_or(object));
+        let names = [self.call.name, meta.str("name"), meta.str("generateName")];
+        names.into_iter().find(|name| !name.is_empty()).unwrap_or("Unknown")
+    }
+}
+
+/// What comes of asking a plug-in.
+pub type Outcome<'a> = LocalBoxFuture<'a, Result<()>>;
+
+/// The outcome of a plug-in that had nobody to ask.
+fn done<'a>(result: Result<()>) -> Outcome<'a> {
+    Box::pin(ready(result))
+}
+
+/// One voice in the chain.
+pub trait Plugin {
+    /// Whether it has anything to say about this write. Asked for every write: it must be quick.
+    fn handles(&self, write: &Write<'_>) -> bool;
+
+    /// Changes what is to be stored, or refuses it. A deletion shows it nothing but null.
+    fn mutate<'a>(&'a self, _write: &'a Write<'a>, _object: &'a mut Value) -> Outcome<'a> {
+        done(Ok(()))
+    }
+
+    /// Refuses what may not be stored. A deletion shows it nothing but null.
+    fn validate<'a>(&'a self, _write: &'a Write<'a>, _object: &'a Value) -> Outcome<'a> {
+        done(Ok(()))
+    }
+}
+
+/// What the plug-ins are made from.
+pub struct Settings {
+    /// The names of those that are on, in the order in which they work.
+    pub enabled: Vec<&'static str>,
+    /// How long a pod stays on a node that is not ready.
+    pub not_ready_seconds: i64,
+    /// How long a pod stays on a node that cannot be reached.
+    pub unreachable_seconds: i64,
+}
+
+/// The plug-ins that are on, in order. One chain per worker, so that they may remember things without locks.
+pub struct Chain(Vec<Box<dyn Plugin>>);
+
+impl Chain {
+    /// Makes the plug-ins. `authorizer` is asked where a plug-in wants to know whether the caller may do more than the
+    /// request itself needs.
+    pub fn new(settings: &Settings, authorizer: &Addr<Authorizer>) -> Chain {
+        Chain(settings.enabled.iter().filter_map(|name| make(name, settings, authorizer)).collect())
+    }
+
+    /// Lets the plug-ins change a new object or the new state of one.
+    pub async fn mutate(&self, write: &Write<'_>, object: &mut Value) -> Result<()> {
+        for plugin in self.of(write) {
+            plugin.mutate(write, object).await?;
+        }
+        Ok(())
+    }
+
+    /// Lets the plug-ins check what would be stored.
+    pub async fn validate(&self, write: &Write<'_>, object: &Value) -> Result<()> {
+        for plugin in self.of(write) {
+            plugin.validate(write, object).await?;
+        }
+        Ok(())
+    }
+
+    /// Lets the plug-ins refuse a deletion.
+    pub async fn delete(&self, backend: &Backend, call: &Call<'_>, old: &Value) -> Result<()> {
+        let write = Write { backend, call, operation: Operation::Delete, old: Some(old) };
+        self.mutate(&write, &mut Value::Null).await?;
+        self.validate(&write, &Value::Null).await
+    }
+
+    fn of<'a>(&'a self, write: &'a Write<'a>) -> impl Iterator<Item = &'a dyn Plugin> {
+        self.0.iter().map(AsRef::as_ref).filter(|plugin| plugin.handles(write))
+    }
+}
+
+/// The plug-in of a name; `None` for a name that means nothing here.
+fn make(name: &str, settings: &Settings, authorizer: &Addr<Authorizer>) -> Option<Box<dyn Plugin>> {
+    Some(match name {
+        "NamespaceLifecycle" => Box::new(namespace_lifecycle::NamespaceLifecycle),
+        "NamespaceExists" => Box::new(namespace_lifecycle::NamespaceExists),
+        "LimitRanger" => Box::new(limit_ranger::LimitRanger),
+        "TaintNodesByCondition" => Box::new(node_taint::TaintNodesByCondition),
+        "AlwaysPullImages" => Box::new(pull_images::AlwaysPullImages),
+        "Priority" => Box::new(priority::Priority::default()),
+        "DefaultTolerationSeconds" => Box::new(toleration_seconds::DefaultTolerationSeconds {
+            not_ready: settings.not_ready_seconds,
+            unreachable: settings.unreachable_seconds,
+        }),
+        "DefaultStorageClass" => Box::new(default_class::DefaultStorageClass::default()),
+        "StorageObjectInUseProtection" => Box::new(storage_protection::StorageObjectInUseProtection),
+        "PersistentVolumeClaimResize" => Box::new(claim_resize::PersistentVolumeClaimResize),
+        "RuntimeClass" => Box::new(runtime_class::RuntimeClass),
+        "CertificateApproval" => Box::new(certificates::Approval(authorizer.clone())),
+        "CertificateSigning" => Box::new(certificates::Signing(authorizer.clone())),
+        "CertificateSubjectRestriction" => Box::new(certificates::SubjectRestriction),
+        "DefaultIngressClass" => Box::new(default_class::DefaultIngressClass::default()),
+        "DenyServiceExternalIPs" => Box::new(external_ips::DenyServiceExternalIps),
+        _ => return None,
+    })
+}

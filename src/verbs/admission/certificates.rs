@@ -1,0 +1,148 @@
+//! Who may approve and sign which certificates, and what no signer may certify.
+
+use std::sync::Arc;
+
+use actix::Addr;
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use openssl::nid::Nid;
+use openssl::x509::X509Req;
+use pilothouse_actors::authorizer::{Action, Authorize, Authorizer, Decision, Target};
+
+use crate::api::kinds::same;
+use crate::api::status::{Result, Status};
+use crate::api::value::Value;
+use crate::api::words::MASTERS;
+
+use super::{Operation, Outcome, Plugin, Write, done};
+
+const GROUP: &str = "certificates.k8s.io";
+const REQUESTS: &str = "certificatesigningrequests";
+/// The signer whose certificates this server takes for users.
+const CLIENT_SIGNER: &str = "kubernetes.io/kube-apiserver-client";
+
+/// Refuses approvals by those who may not approve for the signer.
+pub struct Approval(pub Addr<Authorizer>);
+
+impl Plugin for Approval {
+    fn handles(&self, write: &Write<'_>) -> bool {
+        write.operation == Operation::Update && write.is_of_part(GROUP, REQUESTS, "approval")
+    }
+
+    fn validate<'a>(&'a self, write: &'a Write<'a>, request: &'a Value) -> Outcome<'a> {
+        Box::pin(require(&self.0, write, request, "approve"))
+    }
+}
+
+/// Refuses certificates and conditions by those who may not sign for the signer.
+pub struct Signing(pub Addr<Authorizer>);
+
+impl Plugin for Signing {
+    fn handles(&self, write: &Write<'_>) -> bool {
+        write.operation == Operation::Update && write.is_of_part(GROUP, REQUESTS, "status")
+    }
+
+    fn validate<'a>(&'a self, write: &'a Write<'a>, request: &'a Value) -> Outcome<'a> {
+        let changed = |field: &str| {
+            let old = write.old.and_then(|old| old.at(&["status", field]));
+            !same(request.at(&["status", field]), old)
+        };
+        if changed("certificate") || changed("conditions") {
+            return Box::pin(require(&self.0, write, request, "sign"));
+        }
+        done(Ok(()))
+    }
+}
+
+/// Asks about the signer of the stored request: a writer who changes it gains nothing.
+async fn require(
+    authorizer: &Addr<Authorizer>,
+    write: &Write<'_>,
+    request: &Value,
+    verb: &str,
+) -> Result<()> {
+    let stored = write.old.and_then(|old| old.at(&["spec", "signerName"]));
+    let signer = stored.and_then(Value::as_str).unwrap_or_default();
+    let domain = signer.split('/').next().unwrap_or_default();
+    for name in [signer.to_owned(), format!("{domain}/*")] {
+        let target = Target::Resource {
+            group: GROUP.to_owned(),
+            version: "*".to_owned(),
+            resource: "signers".to_owned(),
+            subresource: String::new(),
+            namespace: String::new(),
+            name,
+        };
+        let action = Arc::new(Action { verb: verb.to_owned(), target });
+        let identity = Arc::new(write.call.user.clone());
+        match authorizer.send(Authorize { identity, action }).await {
+            Ok(Decision::Allowed) => return Ok(()),
+            Ok(Decision::Denied(_) | Decision::NoOpinion(_)) => {}
+            Err(_) => return Err(Status::unavailable("the authorizer does not answer")),
+        }
+    }
+    let why = format!("user not permitted to {verb} requests with signerName {signer:?}");
+    Err(write.forbidden(request, &why))
+}
+
+/// Refuses requests for certificates that would make their bearer all-powerful.
+pub struct SubjectRestriction;
+
+impl Plugin for SubjectRestriction {
+    fn handles(&self, write: &Write<'_>) -> bool {
+        write.operation == Operation::Create && write.is_of(GROUP, REQUESTS)
+    }
+
+    fn validate<'a>(&'a self, write: &'a Write<'a>, request: &'a Value) -> Outcome<'a> {
+        done(check_subject(request).map_err(|why| write.forbidden(request, &why)))
+    }
+}
+
+fn check_subject(request: &Value) -> std::result::Result<(), String> {
+    let spec = request.get("spec").unwrap_or(&Value::Null);
+    if spec.str("signerName") != CLIENT_SIGNER {
+        return Ok(());
+    }
+    let broken = |why: &dyn std::fmt::Display| format!("failed to parse CSR: {why}");
+    let pem = STANDARD.decode(spec.str("request")).map_err(|error| broken(&error))?;
+    let parsed = X509Req::from_pem(&pem).map_err(|error| broken(&error))?;
+    let groups = parsed.subject_name().entries_by_nid(Nid::ORGANIZATIONNAME);
+    let mut groups = groups.filter_map(|group| group.data().to_string().ok());
+    if groups.any(|group| group == MASTERS) {
+        return Err(format!("use of {CLIENT_SIGNER} signer with {MASTERS} group is not allowed"));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use openssl::hash::MessageDigest;
+    use openssl::pkey::PKey;
+    use openssl::x509::{X509NameBuilder, X509ReqBuilder};
+
+    fn request(signer: &str, group: &str) -> Value {
+        let key = PKey::generate_ed25519().unwrap();
+        let mut name = X509NameBuilder::new().unwrap();
+        name.append_entry_by_nid(Nid::ORGANIZATIONNAME, "devs").unwrap();
+        name.append_entry_by_nid(Nid::ORGANIZATIONNAME, group).unwrap();
+        let mut builder = X509ReqBuilder::new().unwrap();
+        builder.set_subject_name(&name.build()).unwrap();
+        builder.set_pubkey(&key).unwrap();
+        builder.sign(&key, MessageDigest::null()).unwrap();
+        let mut request = Value::object();
+        request.entry("spec").set("signerName", signer);
+        request.entry("spec").set("request", STANDARD.encode(builder.build().to_pem().unwrap()));
+        request
+    }
+
+    #[test]
+    fn nobody_gets_a_certificate_of_the_all_powerful_group() {
+        assert_eq!(check_subject(&request(CLIENT_SIGNER, "ops")), Ok(()));
+        assert_eq!(check_subject(&request("example.com/s", MASTERS)), Ok(()));
+        assert_eq!(
+            check_subject(&request(CLIENT_SIGNER, MASTERS)).unwrap_err(),
+            "use of kubernetes.io/kube-apiserver-client signer with system:masters group is not allowed"
+        );
+    }
+}

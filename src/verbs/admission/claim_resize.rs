@@ -1,0 +1,77 @@
+//! A claim grows only where its class can make volumes larger.
+
+use crate::api::schema::quantity::Quantity;
+use crate::api::status::Result;
+use crate::api::value::Value;
+
+use super::lookup::STORAGE_CLASSES;
+use super::{Operation, Outcome, Plugin, Write, done};
+
+/// Refuses to enlarge claims that cannot become larger.
+pub struct PersistentVolumeClaimResize;
+
+impl Plugin for PersistentVolumeClaimResize {
+    fn handles(&self, write: &Write<'_>) -> bool {
+        write.operation == Operation::Update && write.is_of("", "persistentvolumeclaims")
+    }
+
+    fn validate<'a>(&'a self, write: &'a Write<'a>, claim: &'a Value) -> Outcome<'a> {
+        match write.old {
+            Some(old) if grows(claim, old) => Box::pin(may_grow(write, claim, old)),
+            _ => done(Ok(())),
+        }
+    }
+}
+
+fn size(claim: &Value) -> Option<Quantity> {
+    let size = claim.at(&["spec", "resources", "requests", "storage"])?;
+    Quantity::parse(size.as_str()?).ok()
+}
+
+fn grows(new: &Value, old: &Value) -> bool {
+    match (size(new), size(old)) {
+        (Some(new), Some(old)) => new > old,
+        (Some(new), None) => !new.is_zero() && !new.is_negative(),
+        _ => false,
+    }
+}
+
+fn class(claim: &Value) -> &str {
+    let old = claim.at(&["metadata", "annotations", "volume.beta.kubernetes.io/storage-class"]);
+    old.or_else(|| claim.at(&["spec", "storageClassName"])).and_then(Value::as_str).unwrap_or_default()
+}
+
+async fn may_grow(write: &Write<'_>, claim: &Value, old: &Value) -> Result<()> {
+    if old.at(&["status", "phase"]).and_then(Value::as_str) != Some("Bound") {
+        return Err(write.forbidden(claim, "Only bound persistent volume claims can be expanded"));
+    }
+    let name = class(claim);
+    let known = match name {
+        "" => None,
+        name if name != class(old) => None,
+        name => STORAGE_CLASSES.get(write, name).await?,
+    };
+    let allowed = known.and_then(|class| class.get("allowVolumeExpansion").and_then(Value::as_bool));
+    if allowed == Some(true) {
+        return Ok(());
+    }
+    let why = "only dynamically provisioned pvc can be resized and the storageclass that provisions the pvc must \
+               support resize";
+    Err(write.forbidden(claim, why))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_more_than_before_is_growth() {
+        let claim = |size: &str| {
+            let mut claim = Value::object();
+            claim.entry("spec").entry("resources").entry("requests").set("storage", size);
+            claim
+        };
+        assert!(grows(&claim("2Gi"), &claim("1Gi")) && !grows(&claim("1Gi"), &claim("1024Mi")));
+        assert!(!grows(&claim("1Gi"), &claim("2Gi")) && !grows(&Value::object(), &claim("1Gi")));
+    }
+}

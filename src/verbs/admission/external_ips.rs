@@ -1,0 +1,46 @@
+//! Services that claim addresses they were not given could take the traffic of others.
+
+use crate::api::value::Value;
+
+use super::{Operation, Outcome, Plugin, Write, done};
+
+/// Refuses services with new external addresses.
+pub struct DenyServiceExternalIps;
+
+impl Plugin for DenyServiceExternalIps {
+    fn handles(&self, write: &Write<'_>) -> bool {
+        write.operation != Operation::Delete && write.is_of("", "services")
+    }
+
+    fn validate<'a>(&'a self, write: &'a Write<'a>, service: &'a Value) -> Outcome<'a> {
+        if adds(service, write.old) {
+            return done(Err(write.forbidden(service, "Use of external IPs is denied by admission control")));
+        }
+        done(Ok(()))
+    }
+}
+
+fn addresses(service: &Value) -> &[Value] {
+    service.at(&["spec", "externalIPs"]).map(Value::items).unwrap_or_default()
+}
+
+fn adds(new: &Value, old: Option<&Value>) -> bool {
+    let old = old.map(addresses).unwrap_or_default();
+    addresses(new).iter().any(|address| !old.contains(address))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_may_go_but_not_come() {
+        let service = |addresses: &[&str]| {
+            let mut service = Value::object();
+            service.entry("spec").set("externalIPs", addresses.to_vec());
+            service
+        };
+        assert!(adds(&service(&["a"]), None) && adds(&service(&["a", "b"]), Some(&service(&["a"]))));
+        assert!(!adds(&service(&["a"]), Some(&service(&["b", "a"]))) && !adds(&Value::object(), None));
+    }
+}

@@ -1,0 +1,245 @@
+//! What the LimitRanges of a namespace allow, in the reference's words.
+
+use crate::api::schema::quantity::Quantity;
+use crate::api::value::Value;
+
+use super::pod_resources::{self, Amounts};
+
+/// Checks a pod against one range.
+pub fn pod(pod: &Value, range: &Value) -> Vec<String> {
+    let mut wrong = Vec::new();
+    for limit in limits(range) {
+        match limit.str("type") {
+            "Container" => {
+                let lists =
+                    ["containers", "initContainers"].iter().filter_map(|list| pod.at(&["spec", list]));
+                for container in lists.flat_map(Value::items) {
+                    let amounts = |field: &str| pod_resources::amounts(container.at(&["resources", field]));
+                    check(limit, &amounts("requests"), &amounts("limits"), &mut wrong);
+                }
+            }
+            "Pod" => {
+                let total = |field: &str| pod_resources::total(pod, field);
+                check(limit, &total("requests"), &total("limits"), &mut wrong);
+            }
+            _ => {}
+        }
+    }
+    wrong
+}
+
+/// Checks a claim against one range. What a claim requests is what it gets: its limits mean nothing.
+pub fn claim(claim: &Value, range: &Value) -> Vec<String> {
+    let requests = pod_resources::amounts(claim.at(&["spec", "resources", "requests"]));
+    let mut wrong = Vec::new();
+    for limit in limits(range).iter().filter(|limit| limit.str("type") == "PersistentVolumeClaim") {
+        let kind = limit.str("type");
+        for (name, least) in pod_resources::amounts(limit.get("min")) {
+            wrong.extend(minimum(kind, &name, &least, requests.get(&name), None));
+        }
+        for (name, most) in pod_resources::amounts(limit.get("max")) {
+            let title = format!("maximum {name} usage per {kind} is {most}");
+            match requests.get(&name) {
+                None => wrong.push(format!("{title}.  No request is specified")),
+                Some(request) if *request > most => wrong.push(format!("{title}, but request is {request}")),
+                Some(_) => {}
+            }
+        }
+    }
+    wrong
+}
+
+fn limits(range: &Value) -> &[Value] {
+    range.at(&["spec", "limits"]).map(Value::items).unwrap_or_default()
+}
+
+fn check(limit: &Value, requests: &Amounts, limits: &Amounts, wrong: &mut Vec<String>) {
+    let kind = limit.str("type");
+    for (name, least) in pod_resources::amounts(limit.get("min")) {
+        wrong.extend(minimum(kind, &name, &least, requests.get(&name), limits.get(&name)));
+    }
+    for (name, most) in pod_resources::amounts(limit.get("max")) {
+        wrong.extend(maximum(kind, &name, &most, requests.get(&name), limits.get(&name)));
+    }
+    for (name, most) in pod_resources::amounts(limit.get("maxLimitRequestRatio")) {
+        wrong.extend(ratio(kind, &name, &most, requests.get(&name), limits.get(&name)));
+    }
+}
+
+fn minimum(
+    kind: &str,
+    name: &str,
+    least: &Quantity,
+    request: Option<&Quantity>,
+    limit: Option<&Quantity>,
+) -> Option<String> {
+    let title = format!("minimum {name} usage per {kind} is {least}");
+    match (request, limit) {
+        (None, _) => Some(format!("{title}.  No request is specified")),
+        (Some(request), _) if request < least => Some(format!("{title}, but request is {request}")),
+        (_, Some(limit)) if limit < least => Some(format!("{title}, but limit is {limit}")),
+        _ => None,
+    }
+}
+
+fn maximum(
+    kind: &str,
+    name: &str,
+    most: &Quantity,
+    request: Option<&Quantity>,
+    limit: Option<&Quantity>,
+) -> Option<String> {
+    let title = format!("maximum {name} usage per {kind} is {most}");
+    match (limit, request) {
+        (None, _) => Some(format!("{title}.  No limit is specified")),
+        (Some(limit), _) if limit > most => Some(format!("{title}, but limit is {limit}")),
+        (_, Some(request)) if request > most => Some(format!("{title}, but request is {request}")),
+        _ => None,
+    }
+}
+
+fn ratio(
+    kind: &str,
+    name: &str,
+    most: &Quantity,
+    request: Option<&Quantity>,
+    limit: Option<&Quantity>,
+) -> Option<String> {
+    let title = format!("{name} max limit to request ratio per {kind} is {most}");
+    let Some(request) = request.map(Quantity::as_float).filter(|request| *request != 0.0) else {
+        return Some(format!("{title}, but no request is specified or request is 0"));
+    };
+    let Some(limit) = limit.map(Quantity::as_float).filter(|limit| *limit != 0.0) else {
+        return Some(format!("{title}, but no limit is specified or limit is 0"));
+    };
+    let found = limit / request;
+    (found > most.as_float()).then(|| format!("{title}, but provided ratio is {found:.6}"))
+}
+
+#[cfg(test)]
+pub mod testing {
+    use crate::api::value::Value;
+
+    /// The value of a JSON text.
+    pub fn object(text: &str) -> Value {
+        fn of(json: serde_json::Value) -> Value {
+            match json {
+                serde_json::Value::Null => Value::Null,
+                serde_json::Value::Bool(truth) => Value::Bool(truth),
+                serde_json::Value::Number(number) => Value::Int(number.as_i64().unwrap()),
+                serde_json::Value::String(text) => Value::String(text),
+                serde_json::Value::Array(items) => Value::Array(items.into_iter().map(of).collect()),
+                serde_json::Value::Object(fields) => {
+                    Value::Object(fields.into_iter().map(|(key, value)| (key, of(value))).collect())
+                }
+            }
+        }
+        of(serde_json::from_str(text).unwrap())
+    }
+
+    /// A LimitRange with one limit.
+    pub fn range(limit: &str) -> Value {
+        object(&format!(r#"{{"spec":{{"limits":[{limit}]}}}}"#))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::testing::{object, range};
+    use super::*;
+
+    fn of_container(resources: &str, limit: &str) -> Vec<String> {
+        let container = format!(r#"{{"spec":{{"containers":[{{"name":"c","resources":{resources}}}]}}}}"#);
+        pod(&object(&container), &range(limit))
+    }
+
+    #[test]
+    fn containers_keep_within_the_range() {
+        let table = [
+            (
+                r#"{}"#,
+                r#""min":{"cpu":"1"}"#,
+                "minimum cpu usage per Container is 1.  No request is specified",
+            ),
+            (
+                r#"{"requests":{"cpu":"500m"}}"#,
+                r#""min":{"cpu":"1"}"#,
+                "minimum cpu usage per Container is 1, but request is 500m",
+            ),
+            (
+                r#"{"requests":{"cpu":"1"},"limits":{"cpu":"500m"}}"#,
+                r#""min":{"cpu":"1"}"#,
+                "minimum cpu usage per Container is 1, but limit is 500m",
+            ),
+            (r#"{}"#, r#""max":{"cpu":"1"}"#, "maximum cpu usage per Container is 1.  No limit is specified"),
+            (
+                r#"{"limits":{"cpu":"2"}}"#,
+                r#""max":{"cpu":"1"}"#,
+                "maximum cpu usage per Container is 1, but limit is 2",
+            ),
+            (
+                r#"{"limits":{"cpu":"1"},"requests":{"cpu":"2"}}"#,
+                r#""max":{"cpu":"1"}"#,
+                "maximum cpu usage per Container is 1, but request is 2",
+            ),
+            (
+                r#"{"limits":{"cpu":"1"}}"#,
+                r#""maxLimitRequestRatio":{"cpu":"2"}"#,
+                "cpu max limit to request ratio per Container is 2, but no request is specified or request is 0",
+            ),
+            (
+                r#"{"requests":{"cpu":"1"}}"#,
+                r#""maxLimitRequestRatio":{"cpu":"2"}"#,
+                "cpu max limit to request ratio per Container is 2, but no limit is specified or limit is 0",
+            ),
+            (
+                r#"{"requests":{"cpu":"400m"},"limits":{"cpu":"1"}}"#,
+                r#""maxLimitRequestRatio":{"cpu":"2"}"#,
+                "cpu max limit to request ratio per Container is 2, but provided ratio is 2.500000",
+            ),
+        ];
+        for (resources, limit, wanted) in table {
+            assert_eq!(of_container(resources, &format!(r#"{{"type":"Container",{limit}}}"#)), [wanted]);
+        }
+        let good = r#"{"requests":{"cpu":"1"},"limits":{"cpu":"2"}}"#;
+        let limit = r#"{"type":"Container","min":{"cpu":"1000m"},"max":{"cpu":"2"},"maxLimitRequestRatio":{"cpu":"2"}}"#;
+        assert_eq!(of_container(good, limit), [""; 0]);
+    }
+
+    #[test]
+    fn the_containers_of_a_pod_count_together() {
+        let containers = r#"{"spec":{"containers":[{"resources":{"limits":{"cpu":"800m"}}},
+            {"resources":{"limits":{"cpu":"700m"}}}]}}"#;
+        let limit = range(r#"{"type":"Pod","max":{"cpu":"1"}}"#);
+        assert_eq!(pod(&object(containers), &limit), ["maximum cpu usage per Pod is 1, but limit is 1500m"]);
+    }
+
+    #[test]
+    fn claims_are_judged_by_what_they_request() {
+        let claim_of =
+            |size: &str| object(&format!(r#"{{"spec":{{"resources":{{"requests":{{{size}}}}}}}}}"#));
+        let limit =
+            range(r#"{"type":"PersistentVolumeClaim","min":{"storage":"1Gi"},"max":{"storage":"2Gi"}}"#);
+        let table = [
+            (
+                r#""storage":"3Gi""#,
+                vec!["maximum storage usage per PersistentVolumeClaim is 2Gi, but request is 3Gi"],
+            ),
+            (
+                r#""storage":"1Mi""#,
+                vec!["minimum storage usage per PersistentVolumeClaim is 1Gi, but request is 1Mi"],
+            ),
+            (r#""storage":"1Gi""#, vec![]),
+            (
+                "",
+                vec![
+                    "minimum storage usage per PersistentVolumeClaim is 1Gi.  No request is specified",
+                    "maximum storage usage per PersistentVolumeClaim is 2Gi.  No request is specified",
+                ],
+            ),
+        ];
+        for (size, wanted) in table {
+            assert_eq!(claim(&claim_of(size), &limit), wanted, "{size}");
+        }
+    }
+}

@@ -1,0 +1,101 @@
+//! Looking at other objects: how plug-ins read the stores.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+
+use pilothouse_actors::error::StoreError;
+use pilothouse_actors::object::{Key, Object, Revision, TypeName};
+use pilothouse_actors::snapshot::Snapshot;
+
+use crate::api::status::{GroupResource, Result, Status};
+use crate::api::value::Value;
+use crate::api::version::GroupVersion;
+
+use super::Write;
+
+/// A type that plug-ins look things up in. All of them are stored in their version 1.
+pub struct Source {
+    group: &'static str,
+    resource: &'static str,
+    kind: &'static str,
+}
+
+/// Limits on what the pods and claims of a namespace may ask for.
+pub const LIMIT_RANGES: Source = Source { group: "", resource: "limitranges", kind: "LimitRange" };
+/// How important pods are.
+pub const PRIORITY_CLASSES: Source =
+    Source { group: "scheduling.k8s.io", resource: "priorityclasses", kind: "PriorityClass" };
+/// Where volumes come from.
+pub const STORAGE_CLASSES: Source =
+    Source { group: "storage.k8s.io", resource: "storageclasses", kind: "StorageClass" };
+/// Who serves ingresses.
+pub const INGRESS_CLASSES: Source =
+    Source { group: "networking.k8s.io", resource: "ingressclasses", kind: "IngressClass" };
+/// What runs containers.
+pub const RUNTIME_CLASSES: Source =
+    Source { group: "node.k8s.io", resource: "runtimeclasses", kind: "RuntimeClass" };
+
+impl Source {
+    fn store(&self) -> TypeName {
+        match self.group {
+            "" => TypeName::new(self.resource),
+            group => TypeName::new(&format!("{}.{group}", self.resource)),
+        }
+    }
+
+    fn failed(&self, error: &StoreError, name: &str) -> Box<Status> {
+        Status::from_store(error, GroupResource { group: self.group, resource: self.resource }, name)
+    }
+
+    /// The object of this name that stands in no namespace.
+    pub async fn get(&self, write: &Write<'_>, name: &str) -> Result<Option<Value>> {
+        let found = write.backend.stores.get(&self.store(), Key::cluster(name), &write.call.permit).await;
+        match found {
+            Ok(object) => self.read(write, &object).map(Some),
+            Err(StoreError::NotFound) => Ok(None),
+            Err(error) => Err(self.failed(&error, name)),
+        }
+    }
+
+    /// All objects as they are now.
+    pub async fn snapshot(&self, write: &Write<'_>) -> Result<Snapshot> {
+        let taken = write.backend.stores.snapshot(&self.store(), &write.call.permit).await;
+        taken.map_err(|error| self.failed(&error, ""))
+    }
+
+    /// The object as a value.
+    pub fn read(&self, write: &Write<'_>, object: &Object) -> Result<Value> {
+        write.backend.load_kind(&GroupVersion::new(self.group, "v1"), self.kind, object)
+    }
+}
+
+/// What was worked out from all objects of a type. It holds until one of them changes, so that a write which needs it does
+/// not read them all again.
+pub struct Memo<T>(RefCell<Option<(Revision, Rc<T>)>>);
+
+impl<T> Default for Memo<T> {
+    fn default() -> Memo<T> {
+        Memo(RefCell::new(None))
+    }
+}
+
+impl<T> Memo<T> {
+    /// What `work` makes of all objects as they are now.
+    pub async fn get(
+        &self,
+        source: &Source,
+        write: &Write<'_>,
+        work: impl FnOnce(Vec<Value>) -> T,
+    ) -> Result<Rc<T>> {
+        let snapshot = source.snapshot(write).await?;
+        if let Some((revision, known)) = &*self.0.borrow()
+            && *revision == snapshot.revision
+        {
+            return Ok(known.clone());
+        }
+        let all = snapshot.iter().map(|object| source.read(write, object)).collect::<Result<_>>()?;
+        let known = Rc::new(work(all));
+        self.0.replace(Some((snapshot.revision, known.clone())));
+        Ok(known)
+    }
+}

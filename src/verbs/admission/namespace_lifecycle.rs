@@ -1,0 +1,81 @@
+//! What a namespace means for the objects in it: it must exist, and while it goes nothing new comes.
+
+use std::sync::Arc;
+
+use pilothouse_actors::error::StoreError;
+use pilothouse_actors::object::{Key, Object, TypeName};
+
+use crate::api::status::{GroupResource, Result, Status};
+use crate::api::value::Value;
+use crate::api::words::{IMMORTAL_NAMESPACES, NAMESPACES};
+
+use super::{Operation, Outcome, Plugin, Write, done};
+
+const OF: GroupResource<'_> = GroupResource { group: "", resource: NAMESPACES };
+
+/// The group and resource of questions about rights in a namespace: whether it exists would say too much.
+const REVIEWS: GroupResource<'_> =
+    GroupResource { group: "authorization.k8s.io", resource: "localsubjectaccessreviews" };
+
+/// Refuses to create in a namespace that is not there or on its way out, and to delete one that the cluster needs.
+pub struct NamespaceLifecycle;
+
+impl Plugin for NamespaceLifecycle {
+    fn handles(&self, write: &Write<'_>) -> bool {
+        match write.operation {
+            Operation::Create => needs_namespace(write),
+            Operation::Delete => write.is_of("", NAMESPACES),
+            Operation::Update => false,
+        }
+    }
+
+    fn mutate<'a>(&'a self, write: &'a Write<'a>, object: &'a mut Value) -> Outcome<'a> {
+        if write.operation == Operation::Delete {
+            return done(refuse_immortal(write));
+        }
+        Box::pin(require_live(write, object))
+    }
+}
+
+/// Refuses to create in a namespace that is not there.
+pub struct NamespaceExists;
+
+impl Plugin for NamespaceExists {
+    fn handles(&self, write: &Write<'_>) -> bool {
+        write.operation == Operation::Create && needs_namespace(write)
+    }
+
+    fn validate<'a>(&'a self, write: &'a Write<'a>, _: &'a Value) -> Outcome<'a> {
+        Box::pin(async { find(write).await.map(drop) })
+    }
+}
+
+fn needs_namespace(write: &Write<'_>) -> bool {
+    write.call.resource.namespaced && write.call.of() != REVIEWS
+}
+
+async fn find(write: &Write<'_>) -> Result<Arc<Object>> {
+    let (store, name) = (TypeName::new(NAMESPACES), write.call.namespace);
+    let found = write.backend.stores.get(&store, Key::cluster(name), &write.call.permit).await;
+    found.map_err(|error| match error {
+        StoreError::NotFound => Status::not_found(OF, name),
+        error => Status::from_store(&error, OF, name),
+    })
+}
+
+async fn require_live(write: &Write<'_>, object: &Value) -> Result<()> {
+    let namespace = find(write).await?;
+    // The phase is an indexed field: no need to parse the namespace for every object that is created in it.
+    if namespace.fields.get("status.phase") == Some("Terminating") {
+        let (of, name) = (write.call.of(), write.name(object));
+        return Err(Status::namespace_terminating(of, name, write.call.namespace));
+    }
+    Ok(())
+}
+
+fn refuse_immortal(write: &Write<'_>) -> Result<()> {
+    if IMMORTAL_NAMESPACES.contains(&write.name(&Value::Null)) {
+        return Err(write.forbidden(&Value::Null, "this namespace may not be deleted"));
+    }
+    Ok(())
+}

@@ -1,0 +1,49 @@
+//! A new node is not ready until somebody says so.
+
+use crate::api::value::Value;
+
+use super::tolerations::NOT_READY;
+use super::{Operation, Outcome, Plugin, Write, done};
+
+/// Gives new nodes the taint that keeps pods away until the node controller finds them ready: without it a pod could be
+/// placed in the moment before.
+pub struct TaintNodesByCondition;
+
+impl Plugin for TaintNodesByCondition {
+    fn handles(&self, write: &Write<'_>) -> bool {
+        write.operation == Operation::Create && write.is_of("", "nodes")
+    }
+
+    fn mutate<'a>(&'a self, _: &'a Write<'a>, node: &'a mut Value) -> Outcome<'a> {
+        taint(node);
+        done(Ok(()))
+    }
+}
+
+fn taint(node: &mut Value) {
+    let spec = node.entry("spec");
+    let mut taints = spec.get("taints").map(Value::items).unwrap_or_default().to_vec();
+    if taints.iter().any(|taint| taint.str("key") == NOT_READY && taint.str("effect") == "NoSchedule") {
+        return;
+    }
+    let mut taint = Value::object();
+    taint.set("key", NOT_READY);
+    taint.set("effect", "NoSchedule");
+    taints.push(taint);
+    spec.set("taints", taints);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_node_is_tainted_once() {
+        let mut node = Value::object();
+        taint(&mut node);
+        let once = node.clone();
+        assert_eq!(once.at(&["spec", "taints"]).map(|taints| taints.items().len()), Some(1));
+        taint(&mut node);
+        assert_eq!(node, once);
+    }
+}

@@ -1,0 +1,102 @@
+//! What a pod asks for as a whole.
+
+use std::collections::BTreeMap;
+
+use crate::api::schema::quantity::Quantity;
+use crate::api::value::Value;
+
+/// Amounts of resources by their names.
+pub type Amounts = BTreeMap<String, Quantity>;
+
+/// Resources that a pod can ask for as a whole, whatever its containers say.
+const OF_PODS: [&str; 2] = ["cpu", "memory"];
+
+/// The amounts in a map of an object.
+pub fn amounts(map: Option<&Value>) -> Amounts {
+    let entries = map.and_then(Value::fields).into_iter().flatten();
+    entries
+        .filter_map(|(name, amount)| {
+            let amount = match amount {
+                Value::Int(number) => Quantity::parse(&number.to_string()),
+                other => Quantity::parse(other.as_str()?),
+            };
+            Some((name.clone(), amount.ok()?))
+        })
+        .collect()
+}
+
+/// The `requests` or `limits` of a pod. Its containers run together; its init containers run before them and one after
+/// the other, except those that always restart, which stay beside all that come later.
+pub fn total(pod: &Value, field: &str) -> Amounts {
+    let spec = pod.get("spec").unwrap_or(&Value::Null);
+    let list = |name: &str| spec.get(name).map(Value::items).unwrap_or_default();
+    let of = |container: &Value| amounts(container.at(&["resources", field]));
+    let mut all = Amounts::new();
+    for container in list("containers") {
+        add(&mut all, &of(container));
+    }
+    let (mut staying, mut peak) = (Amounts::new(), Amounts::new());
+    for container in list("initContainers") {
+        let own = of(container);
+        if container.str("restartPolicy") == "Always" {
+            add(&mut all, &own);
+            add(&mut staying, &own);
+            raise(&mut peak, &staying);
+        } else {
+            let mut together = own;
+            add(&mut together, &staying);
+            raise(&mut peak, &together);
+        }
+    }
+    raise(&mut all, &peak);
+    let whole = amounts(spec.at(&["resources", field]));
+    all.extend(whole.into_iter().filter(|(name, _)| OF_PODS.contains(&name.as_str())));
+    all
+}
+
+fn add(to: &mut Amounts, more: &Amounts) {
+    for (name, amount) in more {
+        let sum = to.get(name).map_or_else(|| amount.clone(), |known| known.plus(amount));
+        to.insert(name.clone(), sum);
+    }
+}
+
+/// Makes each amount at least that of `least`.
+fn raise(to: &mut Amounts, least: &Amounts) {
+    for (name, amount) in least {
+        if to.get(name).is_none_or(|known| amount > known) {
+            to.insert(name.clone(), amount.clone());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::limit_checks::testing::object;
+    use super::*;
+
+    fn printed(pod: &str) -> Vec<String> {
+        total(&object(pod), "requests").iter().map(|(name, amount)| format!("{name}={amount}")).collect()
+    }
+
+    #[test]
+    fn init_containers_need_their_peak() {
+        let container =
+            |cpu: &str, rest: &str| format!(r#"{{"resources":{{"requests":{{"cpu":"{cpu}"}}}}{rest}}}"#);
+        let always = r#","restartPolicy":"Always""#;
+        let pod = |main: &[String], init: &[String], rest: &str| {
+            printed(&format!(
+                r#"{{"spec":{{"containers":[{}],"initContainers":[{}]{rest}}}}}"#,
+                main.join(","),
+                init.join(",")
+            ))
+        };
+        let two = [container("1", ""), container("500m", "")];
+        assert_eq!(pod(&two, &[], ""), ["cpu=1500m"]);
+        assert_eq!(pod(&two, &[container("1", "")], ""), ["cpu=1500m"]);
+        assert_eq!(pod(&two, &[container("2", "")], ""), ["cpu=2"]);
+        assert_eq!(pod(&two, &[container("1", always)], ""), ["cpu=2500m"]);
+        assert_eq!(pod(&two, &[container("1", always), container("2", "")], ""), ["cpu=3"]);
+        assert_eq!(pod(&two, &[], r#","resources":{"requests":{"cpu":"9","x.y/z":"1"}}"#), ["cpu=9"]);
+    }
+}

@@ -1,0 +1,215 @@
+//! How important a pod is: the class it names, or the one for those that name none.
+
+use std::rc::Rc;
+
+use crate::api::meta;
+use crate::api::status::Result;
+use crate::api::value::Value;
+
+use super::lookup::{Memo, PRIORITY_CLASSES};
+use super::{Operation, Outcome, Plugin, Write, done};
+
+const CLASSES: (&str, &str) = ("scheduling.k8s.io", "priorityclasses");
+
+/// Gives pods the priority of their class, and lets only one class be that of pods which name none.
+#[derive(Default)]
+pub struct Priority {
+    default: Memo<Option<Class>>,
+}
+
+/// What a pod gets from its class.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Class {
+    name: String,
+    value: i64,
+    /// Empty: the class does not say.
+    preemption: String,
+}
+
+impl Class {
+    fn of(class: &Value) -> Class {
+        Class {
+            name: meta::name(class).to_owned(),
+            value: class.get("value").and_then(Value::as_int).unwrap_or_default(),
+            preemption: class.str("preemptionPolicy").to_owned(),
+        }
+    }
+
+    /// What a pod gets where no class is the default.
+    fn none() -> Class {
+        Class { preemption: "PreemptLowerPriority".to_owned(), ..Class::default() }
+    }
+}
+
+impl Plugin for Priority {
+    fn handles(&self, write: &Write<'_>) -> bool {
+        write.operation != Operation::Delete && (write.is_of("", "pods") || write.is_of(CLASSES.0, CLASSES.1))
+    }
+
+    fn mutate<'a>(&'a self, write: &'a Write<'a>, object: &'a mut Value) -> Outcome<'a> {
+        match (write.is_of("", "pods"), write.old) {
+            (false, _) => done(Ok(())),
+            (true, Some(old)) => {
+                keep(object, old);
+                done(Ok(()))
+            }
+            (true, None) => Box::pin(self.assign(write, object)),
+        }
+    }
+
+    fn validate<'a>(&'a self, write: &'a Write<'a>, object: &'a Value) -> Outcome<'a> {
+        let claims_default = object.get("globalDefault").and_then(Value::as_bool) == Some(true);
+        if write.is_of("", "pods") || !claims_default {
+            return done(Ok(()));
+        }
+        Box::pin(self.only_default(write, object))
+    }
+}
+
+impl Priority {
+    async fn default_class(&self, write: &Write<'_>) -> Result<Rc<Option<Class>>> {
+        self.default.get(&PRIORITY_CLASSES, write, |classes| default_of(&classes)).await
+    }
+
+    async fn assign(&self, write: &Write<'_>, pod: &mut Value) -> Result<()> {
+        let wanted = pod.at(&["spec", "priorityClassName"]).and_then(Value::as_str).unwrap_or_default();
+        let class = if wanted.is_empty() {
+            (*self.default_class(write).await?).clone().unwrap_or_else(Class::none)
+        } else {
+            let Some(class) = PRIORITY_CLASSES.get(write, wanted).await? else {
+                let why = format!("no PriorityClass with name {wanted} was found");
+                return Err(write.forbidden(pod, &why));
+            };
+            Class::of(&class)
+        };
+        apply(pod, &class).map_err(|why| write.forbidden(pod, &why))
+    }
+
+    async fn only_default(&self, write: &Write<'_>, class: &Value) -> Result<()> {
+        let known = self.default_class(write).await?;
+        match &*known {
+            Some(known) if write.operation == Operation::Create || known.name != meta::name(class) => {
+                let name = &known.name;
+                let why =
+                    format!("PriorityClass {name} is already marked as default. Only one default can exist");
+                Err(write.forbidden(class, &why))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// The class of pods that name none. Should a race have made two, the less important one.
+fn default_of(classes: &[Value]) -> Option<Class> {
+    let defaults =
+        classes.iter().filter(|class| class.get("globalDefault").and_then(Value::as_bool) == Some(true));
+    defaults.map(Class::of).min_by_key(|class| class.value)
+}
+
+/// Gives a new pod what its class says. What the pod says itself must be the same.
+fn apply(pod: &mut Value, class: &Class) -> std::result::Result<(), String> {
+    let Class { name, value, preemption } = class;
+    let spec = pod.entry("spec");
+    if spec.str("priorityClassName").is_empty() && !name.is_empty() {
+        spec.set("priorityClassName", name.as_str());
+    }
+    if let Some(said) = spec.get("priority").and_then(Value::as_int).filter(|said| said != value) {
+        return Err(format!(
+            "the integer value of priority ({said}) must not be provided in pod spec; priority admission controller \
+             computed {value} from the given PriorityClass name"
+        ));
+    }
+    spec.set("priority", *value);
+    if preemption.is_empty() {
+        return Ok(());
+    }
+    let said = spec.str("preemptionPolicy");
+    if !said.is_empty() && said != preemption {
+        return Err(format!(
+            "the string value of PreemptionPolicy ({said}) must not be provided in pod spec; priority admission \
+             controller computed {preemption} from the given PriorityClass name"
+        ));
+    }
+    spec.set("preemptionPolicy", preemption.as_str());
+    Ok(())
+}
+
+/// An update that leaves these out does not mean to change them.
+fn keep(pod: &mut Value, old: &Value) {
+    for field in ["priority", "preemptionPolicy"] {
+        if let Some(value) = old.at(&["spec", field])
+            && pod.at(&["spec", field]).is_none()
+        {
+            pod.entry("spec").set(field, value.clone());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn class(name: &str, value: i64, preemption: &str) -> Class {
+        Class { name: name.to_owned(), value, preemption: preemption.to_owned() }
+    }
+
+    fn pod(fields: &[(&str, Value)]) -> Value {
+        let mut pod = Value::object();
+        for (field, value) in fields {
+            pod.entry("spec").set(field, value.clone());
+        }
+        pod
+    }
+
+    #[test]
+    fn a_pod_gets_what_its_class_says() {
+        let mut plain = pod(&[]);
+        assert_eq!(apply(&mut plain, &Class::none()), Ok(()));
+        let lower = Value::from("PreemptLowerPriority");
+        assert_eq!(plain, pod(&[("priority", Value::Int(0)), ("preemptionPolicy", lower)]));
+        let mut default = pod(&[]);
+        assert_eq!(apply(&mut default, &class("d", 7, "")), Ok(()));
+        assert_eq!(default, pod(&[("priorityClassName", Value::from("d")), ("priority", Value::Int(7))]));
+    }
+
+    #[test]
+    fn a_pod_cannot_contradict_its_class() {
+        let wrong = apply(&mut pod(&[("priority", Value::Int(1))]), &class("d", 7, "")).unwrap_err();
+        assert!(
+            wrong.starts_with("the integer value of priority (1) must not")
+                && wrong.contains("computed 7 from")
+        );
+        assert_eq!(apply(&mut pod(&[("priority", Value::Int(7))]), &class("d", 7, "")), Ok(()));
+        let wrong =
+            apply(&mut pod(&[("preemptionPolicy", Value::from("Never"))]), &Class::none()).unwrap_err();
+        assert!(
+            wrong.contains("PreemptionPolicy (Never)")
+                && wrong.contains("computed PreemptLowerPriority from")
+        );
+    }
+
+    #[test]
+    fn of_two_defaults_the_lower_counts() {
+        let value = |name: &str, number: i64, default: bool| {
+            let mut class = Value::object();
+            class.entry("metadata").set("name", name);
+            class.set("value", number);
+            class.set("globalDefault", default);
+            class
+        };
+        let classes = [value("a", 9, true), value("b", 3, true), value("c", 1, false)];
+        assert_eq!(default_of(&classes), Some(class("b", 3, "")));
+        assert_eq!(default_of(&classes[2..]), None);
+    }
+
+    #[test]
+    fn an_update_that_leaves_the_priority_out_keeps_it() {
+        let old = pod(&[("priority", Value::Int(7)), ("preemptionPolicy", Value::from("Never"))]);
+        let mut new = pod(&[]);
+        keep(&mut new, &old);
+        assert_eq!(new, old);
+        let mut changed = pod(&[("priority", Value::Int(8))]);
+        keep(&mut changed, &old);
+        assert_eq!(changed.at(&["spec", "priority"]), Some(&Value::Int(8)));
+    }
+}

@@ -1,0 +1,54 @@
+//! Volumes and claims stay while they are in use.
+
+use crate::api::meta;
+use crate::api::value::Value;
+
+use super::{Operation, Outcome, Plugin, Write, done};
+
+/// Gives new volumes and claims the finalizer that the volume controllers take away once nothing uses them.
+pub struct StorageObjectInUseProtection;
+
+/// The finalizer of each protected resource.
+const FINALIZERS: [(&str, &str, &str); 2] = [
+    ("", "persistentvolumes", "kubernetes.io/pv-protection"),
+    ("", "persistentvolumeclaims", "kubernetes.io/pvc-protection"),
+];
+
+fn finalizer(write: &Write<'_>) -> Option<&'static str> {
+    FINALIZERS.iter().find(|row| write.is_of(row.0, row.1)).map(|row| row.2)
+}
+
+impl Plugin for StorageObjectInUseProtection {
+    fn handles(&self, write: &Write<'_>) -> bool {
+        write.operation == Operation::Create && finalizer(write).is_some()
+    }
+
+    fn mutate<'a>(&'a self, write: &'a Write<'a>, object: &'a mut Value) -> Outcome<'a> {
+        if let Some(finalizer) = finalizer(write) {
+            protect(object, finalizer);
+        }
+        done(Ok(()))
+    }
+}
+
+fn protect(object: &mut Value, finalizer: &str) {
+    let mut finalizers = meta::of(object).get("finalizers").map(Value::items).unwrap_or_default().to_vec();
+    if !finalizers.iter().any(|known| known.as_str() == Some(finalizer)) {
+        finalizers.push(Value::from(finalizer));
+        object.entry("metadata").set("finalizers", finalizers);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_finalizer_is_added_once_and_last() {
+        let mut object = Value::object();
+        object.entry("metadata").set("finalizers", vec!["a.b/c"]);
+        protect(&mut object, "x.y/z");
+        protect(&mut object, "x.y/z");
+        assert_eq!(meta::of(&object).get("finalizers"), Some(&Value::from(vec!["a.b/c", "x.y/z"])));
+    }
+}

@@ -1,0 +1,93 @@
+//! How long pods stay on a node that has gone.
+
+use crate::api::value::Value;
+
+use super::tolerations::{NO_EXECUTE, NOT_READY, UNREACHABLE};
+use super::{Operation, Outcome, Plugin, Write, done};
+
+/// Gives pods that say nothing of it some minutes on a node that is not ready or cannot be reached, so that a short outage
+/// does not move them.
+pub struct DefaultTolerationSeconds {
+    /// Seconds on a node that is not ready.
+    pub not_ready: i64,
+    /// Seconds on a node that cannot be reached.
+    pub unreachable: i64,
+}
+
+impl Plugin for DefaultTolerationSeconds {
+    fn handles(&self, write: &Write<'_>) -> bool {
+        write.operation != Operation::Delete && write.is_of("", "pods")
+    }
+
+    fn mutate<'a>(&'a self, _: &'a Write<'a>, pod: &'a mut Value) -> Outcome<'a> {
+        tolerate(pod, [(NOT_READY, self.not_ready), (UNREACHABLE, self.unreachable)]);
+        done(Ok(()))
+    }
+}
+
+fn tolerate(pod: &mut Value, defaults: [(&str, i64); 2]) {
+    let spec = pod.entry("spec");
+    let mut tolerations = spec.get("tolerations").map(Value::items).unwrap_or_default().to_vec();
+    let before = tolerations.len();
+    for (key, seconds) in defaults {
+        let known = tolerations.iter().take(before).any(|toleration| {
+            ["", key].contains(&toleration.str("key")) && ["", NO_EXECUTE].contains(&toleration.str("effect"))
+        });
+        if !known {
+            let mut toleration = Value::object();
+            toleration.set("key", key);
+            toleration.set("operator", "Exists");
+            toleration.set("effect", NO_EXECUTE);
+            toleration.set("tolerationSeconds", seconds);
+            tolerations.push(toleration);
+        }
+    }
+    if tolerations.len() > before {
+        spec.set("tolerations", tolerations);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const DEFAULTS: [(&str, i64); 2] = [(NOT_READY, 300), (UNREACHABLE, 60)];
+
+    fn keys(pod: &Value) -> Vec<&str> {
+        let tolerations = pod.at(&["spec", "tolerations"]).map(Value::items).unwrap_or_default();
+        tolerations.iter().map(|toleration| toleration.str("key")).collect()
+    }
+
+    #[test]
+    fn what_a_pod_says_stays() {
+        let mut pod = Value::object();
+        tolerate(&mut pod, DEFAULTS);
+        assert_eq!(keys(&pod), [NOT_READY, UNREACHABLE]);
+        let seconds = |pod: &Value, index: usize| {
+            pod.at(&["spec", "tolerations"])?.items().get(index)?.get("tolerationSeconds")?.as_int()
+        };
+        assert_eq!((seconds(&pod, 0), seconds(&pod, 1)), (Some(300), Some(60)));
+        let before = pod.clone();
+        tolerate(&mut pod, DEFAULTS);
+        assert_eq!(pod, before);
+    }
+
+    #[test]
+    fn a_toleration_of_everything_is_enough_and_one_of_another_effect_is_not() {
+        let with = |effect: &str, key: &str| {
+            let mut toleration = Value::object();
+            toleration.set("operator", "Exists");
+            for (field, text) in [("effect", effect), ("key", key)] {
+                if !text.is_empty() {
+                    toleration.set(field, text);
+                }
+            }
+            let mut pod = Value::object();
+            pod.entry("spec").set("tolerations", vec![toleration]);
+            tolerate(&mut pod, DEFAULTS);
+            keys(&pod).len()
+        };
+        assert_eq!((with("", ""), with(NO_EXECUTE, "")), (1, 1));
+        assert_eq!((with("NoSchedule", ""), with("", NOT_READY), with("NoSchedule", NOT_READY)), (3, 2, 3));
+    }
+}

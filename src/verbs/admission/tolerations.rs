@@ -1,0 +1,87 @@
+//! Tolerations of pods: which cover which.
+
+use crate::api::value::Value;
+
+/// The taint of a node that is not ready.
+pub const NOT_READY: &str = "node.kubernetes.io/not-ready";
+/// The taint of a node that cannot be reached.
+pub const UNREACHABLE: &str = "node.kubernetes.io/unreachable";
+/// The effect that drives pods away.
+pub const NO_EXECUTE: &str = "NoExecute";
+
+/// Both lists as one, without what another toleration covers. Of equal ones the first stays.
+pub fn merge(first: &[Value], second: &[Value]) -> Vec<Value> {
+    let all: Vec<&Value> = first.iter().chain(second).collect();
+    let mut merged: Vec<Value> = Vec::new();
+    for (index, one) in all.iter().enumerate() {
+        let earlier = merged.iter().any(|other| covers(other, one));
+        let later = all.iter().skip(index + 1).any(|other| other != one && covers(other, one));
+        if !earlier && !later {
+            merged.push((*one).clone());
+        }
+    }
+    merged
+}
+
+/// Whether `wide` tolerates all that `narrow` does.
+fn covers(wide: &Value, narrow: &Value) -> bool {
+    if wide == narrow {
+        return true;
+    }
+    let any_key = wide.str("key").is_empty() && wide.str("operator") == "Exists";
+    if wide.str("key") != narrow.str("key") && !any_key {
+        return false;
+    }
+    if !wide.str("effect").is_empty() && wide.str("effect") != narrow.str("effect") {
+        return false;
+    }
+    let seconds = |toleration: &Value| toleration.get("tolerationSeconds").and_then(Value::as_int);
+    if wide.str("effect") == NO_EXECUTE
+        && let Some(most) = seconds(wide)
+        && seconds(narrow).is_none_or(|seconds| seconds > most)
+    {
+        return false;
+    }
+    match wide.str("operator") {
+        "Equal" | "" => narrow.str("operator") == "Equal" && narrow.str("value") == wide.str("value"),
+        "Exists" => true,
+        _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn toleration(key: &str, operator: &str, value: &str, effect: &str) -> Value {
+        let mut toleration = Value::object();
+        for (field, text) in [("key", key), ("operator", operator), ("value", value), ("effect", effect)] {
+            if !text.is_empty() {
+                toleration.set(field, text);
+            }
+        }
+        toleration
+    }
+
+    #[test]
+    fn what_another_covers_is_left_out() {
+        let narrow = toleration("a", "Equal", "1", "NoSchedule");
+        let wide = toleration("a", "Exists", "", "");
+        let all = toleration("", "Exists", "", "");
+        let other = toleration("b", "Equal", "1", "NoSchedule");
+        let one = std::slice::from_ref;
+        assert_eq!(merge(one(&narrow), one(&other)), [narrow.clone(), other.clone()]);
+        assert_eq!(merge(one(&narrow), one(&narrow)), [narrow.clone()]);
+        assert_eq!(merge(one(&narrow), one(&wide)), [wide.clone()]);
+        assert_eq!(merge(one(&wide), one(&narrow)), [wide.clone()]);
+        assert_eq!(merge(&[narrow, other], one(&all)), [all]);
+    }
+
+    #[test]
+    fn a_shorter_stay_covers_no_longer_one() {
+        let mut short = toleration("a", "Exists", "", NO_EXECUTE);
+        let forever = short.clone();
+        short.set("tolerationSeconds", 10);
+        assert!(covers(&forever, &short) && !covers(&short, &forever));
+    }
+}
