@@ -27,6 +27,8 @@ mod table;
 pub(in crate::api) mod testing;
 
 pub use check::same;
+pub use core::pod_change;
+pub use core::security::allow_privileged;
 pub use lifecycle::{
     Kind, before_create, before_finalize, before_status_update, before_update, grace_period,
 };

@@ -1,8 +1,8 @@
 //! Every built-in kind that differs from the generic one, and how.
 
 use super::core::{
-    config, endpoints, event, limits, namespace, node, pod, pod_default, pod_warn, replication, service,
-    service_account, template, volume_claim,
+    config, endpoints, event, limits, namespace, node, pod, pod_default, pod_status, pod_warn, replication,
+    service, service_account, template, volume_claim,
 };
 use super::{
     BASE, Generation, KindRules, MetaAgain, StatusMeta, admission, apps, autoscaling, batch, certificates,
@@ -54,9 +54,10 @@ pub static TABLE: &[(&str, &str, KindRules)] = &[
             status_meta: StatusMeta::Without(&["ownerReferences"]),
             default: pod_default::pod,
             prepare_create: pod::prepare_create,
-            prepare_status: pod::prepare_status,
+            prepare_status: pod_status::prepare,
             validate: pod::validate,
             validate_update: pod::validate_update,
+            validate_status: pod_status::validate,
             warn: pod_warn::pod,
             ..COUNTED
         },
