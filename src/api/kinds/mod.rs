@@ -28,6 +28,8 @@ pub(in crate::api) mod testing;
 
 pub use check::same;
 pub(in crate::api) use check::{Node, items_mut};
+pub use core::pod_change;
+pub use core::security::allow_privileged;
 pub use lifecycle::{
     Kind, before_create, before_finalize, before_status_update, before_update, grace_period,
 };

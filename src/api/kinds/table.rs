@@ -1,8 +1,8 @@
 //! Every built-in kind that differs from the generic one, and how.
 
 use super::core::{
-    config, endpoints, event, limits, namespace, node, pod, pod_default, replication, service,
-    service_account, template, volume_claim,
+    config, endpoints, event, limits, namespace, node, pod, pod_default, pod_status, pod_warn, replication,
+    service, service_account, template, volume_claim,
 };
 use super::{
     BASE, Generation, KindRules, MetaAgain, StatusMeta, admission, apps, autoscaling, batch, certificates,
@@ -54,9 +54,11 @@ pub static TABLE: &[(&str, &str, KindRules)] = &[
             status_meta: StatusMeta::Without(&["ownerReferences"]),
             default: pod_default::pod,
             prepare_create: pod::prepare_create,
-            prepare_status: pod::prepare_status,
+            prepare_status: pod_status::prepare,
             validate: pod::validate,
             validate_update: pod::validate_update,
+            validate_status: pod_status::validate,
+            warn: pod_warn::pod,
             ..COUNTED
         },
     ),
@@ -68,6 +70,7 @@ pub static TABLE: &[(&str, &str, KindRules)] = &[
             default: template::default,
             validate: template::validate_object,
             validate_update: template::validate_object_update,
+            warn: template::warn_object,
             meta_again: MetaAgain::Change,
             ..BASE
         },
@@ -164,6 +167,7 @@ pub static TABLE: &[(&str, &str, KindRules)] = &[
             prepare_update: volume_claim::prepare_claim_update,
             validate: volume_claim::validate_claim,
             validate_update: volume_claim::validate_claim_update,
+            warn: volume_claim::warn_claim,
             ..PLAIN
         },
     ),
@@ -209,6 +213,7 @@ pub static TABLE: &[(&str, &str, KindRules)] = &[
             default: replication::default,
             validate: replication::validate,
             validate_update: replication::validate_update,
+            warn: replication::warn,
             ..COUNTED
         },
     ),

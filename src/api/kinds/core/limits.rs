@@ -119,7 +119,7 @@ mod tests {
                 (
                     "spec.hard.pods",
                     r#""500m""#,
-                    "spec.hard[pods]: Invalid value: \"500m\": must be an integer",
+                    "spec.hard[pods]: Invalid value: resource.Quantity{s:\"500m\"}: must be an integer",
                 ),
                 ("spec.hard.pods", r#""-1""#, "must be greater than or equal to 0"),
                 ("spec.hard.x", r#""1""#, "must be a standard resource type or fully qualified"),

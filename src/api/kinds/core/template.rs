@@ -1,17 +1,19 @@
 //! Pod templates inside of other kinds, and the kind PodTemplate.
 
-use super::{pod, pod_default, pod_spec};
-use crate::api::field::FieldError;
-use crate::api::kinds::Errors;
+use super::{pod_default, pod_meta, pod_spec, pod_warn};
+use crate::api::field::{FieldError, Path};
 use crate::api::kinds::check::{Node, shown_map};
 use crate::api::kinds::selector;
+use crate::api::kinds::{Errors, Warned};
 use crate::api::meta;
 use crate::api::value::Value;
 
 /// Checks a template.
 pub fn validate(template: &Node<'_>, errors: &mut Errors) {
     validate_meta(template, errors);
-    pod_spec::validate(&template.child("spec"), false, errors);
+    let spec = template.child("spec");
+    pod_spec::validate(&spec, None, errors);
+    pod_meta::agree(template.child("metadata").read("annotations"), &spec, errors);
     let ephemeral = template.child("spec").child("ephemeralContainers");
     if !ephemeral.is_empty() {
         ephemeral.forbidden(errors, "ephemeral containers not allowed in pod template");
@@ -25,7 +27,7 @@ pub fn validate_meta(template: &Node<'_>, errors: &mut Errors) {
     let annotations = metadata.child("annotations");
     let path = template.child("annotations").path;
     meta::validate_annotations(Some(annotations.value), &path, errors);
-    pod::validate_annotations(annotations.value, &template.child("spec"), &path, errors);
+    pod_meta::validate(annotations.value, &template.child("spec"), &path, errors);
 }
 
 /// Says that the labels of a template are not what the selector selects.
@@ -57,6 +59,18 @@ pub fn always_restarts(template: &Node<'_>, controller: &str, errors: &mut Error
     if deadline.is_set() {
         deadline.forbidden(errors, &format!("activeDeadlineSeconds in {controller} is not Supported"));
     }
+}
+
+/// Warns about a template that stands at `path`. What the old one had already is named again.
+pub fn warn(path: &Path, template: Option<&Value>, _old: Option<&Value>, warned: &mut Warned) {
+    if let Some(template) = template {
+        pod_warn::spec_and_meta(path, template, true, warned);
+    }
+}
+
+/// Warns about a PodTemplate.
+pub fn warn_object(new: &Value, old: Option<&Value>, warned: &mut Warned) {
+    warn(&Path::new("template"), new.get("template"), old.and_then(|old| old.get("template")), warned);
 }
 
 /// The defaults of the kind PodTemplate.
