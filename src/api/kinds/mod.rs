@@ -19,6 +19,7 @@ mod policy;
 mod quantity;
 mod rbac;
 mod registration;
+mod say;
 mod selector;
 mod small;
 mod storage;

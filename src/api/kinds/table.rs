@@ -220,6 +220,8 @@ pub static TABLE: &[(&str, &str, KindRules)] = &[
             default: apps::default_deployment,
             validate: apps::validate_deployment,
             validate_update: apps::validate_deployment_update,
+            validate_status: apps::validate_deployment_status,
+            warn: apps::warn_named,
             meta_again: MetaAgain::Change,
             ..BASE
         },
@@ -231,6 +233,8 @@ pub static TABLE: &[(&str, &str, KindRules)] = &[
             default: apps::default_replica_set,
             validate: apps::validate_replica_set,
             validate_update: apps::validate_replica_set_update,
+            validate_status: apps::validate_replica_set_status,
+            warn: apps::warn_named,
             ..COUNTED
         },
     ),
@@ -242,6 +246,8 @@ pub static TABLE: &[(&str, &str, KindRules)] = &[
             default: apps::default_stateful_set,
             validate: apps::validate_stateful_set,
             validate_update: apps::validate_stateful_set_update,
+            validate_status: apps::validate_stateful_set_status,
+            warn: apps::warn_stateful_set,
             meta_again: MetaAgain::Change,
             ..COUNTED
         },
@@ -255,6 +261,8 @@ pub static TABLE: &[(&str, &str, KindRules)] = &[
             prepare_update: apps::prepare_daemon_set_update,
             validate: apps::validate_daemon_set,
             validate_update: apps::validate_daemon_set_update,
+            validate_status: apps::validate_daemon_set_status,
+            warn: apps::warn_daemon_set,
             ..COUNTED
         },
     ),
@@ -276,6 +284,8 @@ pub static TABLE: &[(&str, &str, KindRules)] = &[
             prepare_create: batch::job::prepare_create,
             validate: batch::job::validate,
             validate_update: batch::job::validate_update,
+            validate_status: batch::job_status::validate,
+            warn: batch::job::warn,
             ..COUNTED
         },
     ),
@@ -286,6 +296,7 @@ pub static TABLE: &[(&str, &str, KindRules)] = &[
             default: batch::cron_job::default,
             validate: batch::cron_job::validate,
             validate_update: batch::cron_job::validate_update,
+            warn: batch::cron_job::warn,
             meta_again: MetaAgain::Change,
             ..COUNTED
         },
@@ -295,8 +306,11 @@ pub static TABLE: &[(&str, &str, KindRules)] = &[
         "HorizontalPodAutoscaler",
         KindRules {
             default: autoscaling::default,
+            prepare_create: autoscaling::prepare_create,
+            prepare_update: autoscaling::prepare_update,
             validate: autoscaling::validate,
             validate_update: autoscaling::validate_update,
+            validate_status: autoscaling::validate_status,
             meta_again: MetaAgain::Change,
             ..BASE
         },
@@ -321,6 +335,8 @@ pub static TABLE: &[(&str, &str, KindRules)] = &[
         KindRules {
             validate: networking::validate_ingress,
             validate_update: networking::validate_ingress_update,
+            validate_status: networking::validate_ingress_status,
+            warn: networking::warn_ingress,
             ..COUNTED
         },
     ),
@@ -341,6 +357,7 @@ pub static TABLE: &[(&str, &str, KindRules)] = &[
             default: networking::default_policy,
             validate: networking::validate_policy,
             validate_update: networking::validate_policy_update,
+            warn: networking::warn_policy,
             ..COUNTED
         },
     ),
@@ -374,8 +391,11 @@ pub static TABLE: &[(&str, &str, KindRules)] = &[
                 moves_with: &[&["addressType"], &["endpoints"], &["ports"], &["metadata", "labels"]],
             },
             default: discovery::default,
+            prepare_create: discovery::prepare_create,
+            prepare_update: discovery::prepare_update,
             validate: discovery::validate,
             validate_update: discovery::validate_update,
+            warn: discovery::warn,
             meta_again: MetaAgain::Whole,
             ..BASE
         },
