@@ -486,6 +486,7 @@ pub static TABLE: &[(&str, &str, KindRules)] = &[
             default: storage::default_class,
             validate: storage::validate_class,
             validate_update: storage::validate_class_update,
+            warn: storage::warn_class,
             ..PLAIN
         },
     ),
@@ -494,6 +495,8 @@ pub static TABLE: &[(&str, &str, KindRules)] = &[
         "CSIDriver",
         KindRules {
             generation: Generation { starts: false, moves_with: &[&["spec"]] },
+            prepare_create: storage::prepare_driver,
+            prepare_update: storage::prepare_driver_update,
             validate: storage::validate_driver,
             validate_update: storage::validate_driver_update,
             meta_again: MetaAgain::Change,
@@ -510,7 +513,16 @@ pub static TABLE: &[(&str, &str, KindRules)] = &[
             ..GUARDED
         },
     ),
-    ("storage.k8s.io", "CSIStorageCapacity", GUARDED),
+    (
+        "storage.k8s.io",
+        "CSIStorageCapacity",
+        KindRules {
+            validate: storage::validate_capacity,
+            validate_update: storage::validate_capacity_update,
+            warn: storage::warn_capacity,
+            ..GUARDED
+        },
+    ),
     (
         "storage.k8s.io",
         "VolumeAttachment",
@@ -518,11 +530,21 @@ pub static TABLE: &[(&str, &str, KindRules)] = &[
             status_meta: StatusMeta::Fixed,
             validate: storage::validate_attachment,
             validate_update: storage::validate_attachment_update,
+            prepare_status: storage::prepare_attachment_status,
+            validate_status: storage::validate_attachment_update,
             meta_again: MetaAgain::Whole,
             ..GUARDED
         },
     ),
-    ("storage.k8s.io", "VolumeAttributesClass", PLAIN),
+    (
+        "storage.k8s.io",
+        "VolumeAttributesClass",
+        KindRules {
+            validate: storage::validate_attributes_class,
+            validate_update: storage::validate_attributes_class_update,
+            ..PLAIN
+        },
+    ),
     (
         "storagemigration.k8s.io",
         "StorageVersionMigration",
