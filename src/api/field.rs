@@ -19,17 +19,41 @@ impl Path {
 
     /// The path of a field below this one.
     pub fn child(&self, field: &str) -> Path {
-        if self.0.is_empty() { Path::new(field) } else { Path(format!("{}.{field}", self.0)) }
+        // Rules make many more paths than errors: one allocation of the right size, nothing of the formatter.
+        let mut text = String::with_capacity(self.0.len() + field.len() + 1);
+        text.push_str(&self.0);
+        if !self.0.is_empty() {
+            text.push('.');
+        }
+        text.push_str(field);
+        Path(text)
     }
 
     /// The path of an item of this list.
     pub fn index(&self, index: usize) -> Path {
-        Path(format!("{}[{index}]", self.0))
+        match u8::try_from(index) {
+            Ok(digit) if digit < 10 => self.subscript(char::from(b'0' + digit).encode_utf8(&mut [0; 4])),
+            _ => self.subscript(&index.to_string()),
+        }
     }
 
     /// The path of an entry of this map.
     pub fn key(&self, key: &str) -> Path {
-        Path(format!("{}[{key}]", self.0))
+        self.subscript(key)
+    }
+
+    /// The path of what has no name: rules about an object as a whole print it as an empty subscript.
+    pub fn nameless() -> Path {
+        Path("[]".to_owned())
+    }
+
+    fn subscript(&self, inner: &str) -> Path {
+        let mut text = String::with_capacity(self.0.len() + inner.len() + 2);
+        text.push_str(&self.0);
+        text.push('[');
+        text.push_str(inner);
+        text.push(']');
+        Path(text)
     }
 }
 
@@ -126,11 +150,9 @@ impl FieldError {
         FieldError::new(path, Problem::Invalid, Some(value), detail)
     }
 
-    /// The value is none of `supported`.
+    /// The value is none of `supported`, which are named in the order in which they are given.
     pub fn not_supported(path: &Path, value: &str, supported: &[&str]) -> FieldError {
-        let mut names: Vec<&str> = supported.to_vec();
-        names.sort_unstable();
-        let names: Vec<String> = names.into_iter().map(quoted).collect();
+        let names: Vec<String> = supported.iter().map(|name| quoted(name)).collect();
         let detail =
             if names.is_empty() { String::new() } else { format!("supported values: {}", names.join(", ")) };
         FieldError::new(path, Problem::NotSupported, Some(value), &detail)
@@ -164,6 +186,13 @@ impl FieldError {
     /// What the value refers to is not there.
     pub fn not_found(path: &Path, value: &str) -> FieldError {
         FieldError::new(path, Problem::NotFound, Some(value), "")
+    }
+
+    /// The same with a reason behind it.
+    pub fn because(mut self, detail: &str) -> FieldError {
+        self.message.push_str(": ");
+        self.message.push_str(detail);
+        self
     }
 }
 
@@ -212,7 +241,10 @@ mod tests {
         let data = Path::new("data").key("tls.crt");
         assert_eq!(data.to_string(), "data[tls.crt]");
         let error = FieldError::not_supported(&Path::new("type"), &quoted("X"), &["B", "A"]);
-        assert_eq!(error.message, r#"Unsupported value: "X": supported values: "A", "B""#);
+        assert_eq!(error.message, r#"Unsupported value: "X": supported values: "B", "A""#);
+        assert_eq!(FieldError::not_found(&data, "x").because("y").message, "Not found: x: y");
+        assert_eq!(Path::new("a").index(9).index(10).key("k").to_string(), "a[9][10][k]");
+        assert_eq!(FieldError::forbidden(&Path::nameless(), "x").to_string(), "[]: Forbidden: x");
         assert_eq!(quoted("a\"b\n\u{1}"), r#""a\"b\n\x01""#);
     }
 }

@@ -2,7 +2,7 @@
 
 use pilothouse_actors::filter::LabelRule;
 
-use super::field::{FieldError, Path, Problem, quoted};
+use super::field::{FieldError, Path, quoted};
 use super::limits::SELECTOR_RULES;
 use super::query::Query;
 use super::select::{self, FieldSelector};
@@ -107,7 +107,11 @@ impl ListOptions {
                 forbid("resourceVersionMatch \"exact\" is forbidden for resourceVersion \"0\"");
             }
             if self.resource_version_match.is_none() {
-                errors.push(unsupported(&path, &quoted(&self.match_text), &["Exact", "NotOlderThan", ""]));
+                errors.push(FieldError::not_supported(
+                    &path,
+                    &quoted(&self.match_text),
+                    &["Exact", "NotOlderThan", ""],
+                ));
             }
         }
         if self.send_initial_events.is_some() {
@@ -139,7 +143,7 @@ impl ListOptions {
                 errors.push(FieldError::forbidden(&path, detail));
             }
             if !not_older {
-                errors.push(unsupported(&path, &quoted(&self.match_text), &["NotOlderThan"]));
+                errors.push(FieldError::not_supported(&path, &quoted(&self.match_text), &["NotOlderThan"]));
             }
             if !self.continue_token.is_empty() {
                 let detail = "resourceVersionMatch is forbidden when continue is provided";
@@ -238,7 +242,7 @@ impl WriteOptions {
         if !known {
             let value = quoted(&query.text("fieldValidation"));
             let path = Path::new("fieldValidation");
-            errors.push(unsupported(&path, &value, &["", "Ignore", "Strict", "Warn"]));
+            errors.push(FieldError::not_supported(&path, &value, &["", "Ignore", "Strict", "Warn"]));
         }
         refuse(kind, &errors)?;
         Ok(WriteOptions { dry_run: dry_run.contains(&"All"), field_manager, field_validation })
@@ -350,7 +354,7 @@ impl DeleteOptions {
                 "Foreground" => Some(Propagation::Foreground),
                 _ => {
                     let known = ["Foreground", "Background", "Orphan", "nil"];
-                    errors.push(unsupported(&path, &quoted(policy), &known));
+                    errors.push(FieldError::not_supported(&path, &quoted(policy), &known));
                     None
                 }
             };
@@ -367,13 +371,6 @@ fn refuse(kind: &str, errors: &[FieldError]) -> status::Result<()> {
     if errors.is_empty() { Ok(()) } else { Err(Status::invalid(META_GROUP, kind, "", errors)) }
 }
 
-/// The value is none of `supported`, which are named in the order given: option messages do not sort them.
-fn unsupported(path: &Path, value: &str, supported: &[&str]) -> FieldError {
-    let names: Vec<String> = supported.iter().map(|name| quoted(name)).collect();
-    let message = format!("Unsupported value: {value}: supported values: {}", names.join(", "));
-    FieldError { path: path.clone(), problem: Problem::NotSupported, message }
-}
-
 /// `All` is the only dry run there is; an empty value asks for none.
 fn dry_run_errors(values: &[&str]) -> Option<FieldError> {
     if values.iter().all(|value| matches!(*value, "All" | "")) {
@@ -381,7 +378,7 @@ fn dry_run_errors(values: &[&str]) -> Option<FieldError> {
     }
     let list: Vec<String> = values.iter().map(|value| quoted(value)).collect();
     let value = format!("[]string{{{}}}", list.join(", "));
-    Some(unsupported(&Path::new("dryRun"), &value, &["All"]))
+    Some(FieldError::not_supported(&Path::new("dryRun"), &value, &["All"]))
 }
 
 /// What is wrong with the name of a field manager.

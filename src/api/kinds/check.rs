@@ -29,6 +29,31 @@ impl<'a> Node<'a> {
         Node { value: self.value.get(field).unwrap_or(&ABSENT), path: self.path.child(field) }
     }
 
+    /// A field of this object, if it is there. Most optional fields are absent, and then no path is made.
+    pub fn opt(&self, field: &str) -> Option<Node<'a>> {
+        self.value.get(field).map(|value| Node { value, path: self.path.child(field) })
+    }
+
+    /// The value of a field of this object, null when absent, without its path.
+    pub fn read(&self, field: &str) -> &'a Value {
+        self.value.get(field).unwrap_or(&ABSENT)
+    }
+
+    /// The text of a field of this object, empty when absent, without its path.
+    pub fn str(&self, field: &str) -> &'a str {
+        self.read(field).as_str().unwrap_or_default()
+    }
+
+    /// Whether there is such a field.
+    pub fn has(&self, field: &str) -> bool {
+        self.value.get(field).is_some()
+    }
+
+    /// The same value, said to stand elsewhere: some rules name a list or an older place instead of the field.
+    pub fn named(&self, path: Path) -> Node<'a> {
+        Node { value: self.value, path }
+    }
+
     /// The items of this list.
     pub fn items(&self) -> impl Iterator<Item = Node<'a>> {
         let path = self.path.clone();
@@ -221,7 +246,7 @@ impl<'a> Node<'a> {
 /// A value as messages print it: text in quotes, numbers bare, the rest in a short form of the API's own language.
 pub fn shown(value: &Value) -> String {
     match value {
-        Value::Null => "null".to_owned(),
+        Value::Null => "\"null\"".to_owned(),
         Value::Bool(truth) => truth.to_string(),
         Value::Int(number) => number.to_string(),
         Value::Float(number) => number.to_string(),
@@ -237,6 +262,11 @@ pub fn shown(value: &Value) -> String {
             format!("{{{}}}", fields.join(", "))
         }
     }
+}
+
+/// An amount as messages print it where they show all of it.
+pub fn shown_quantity(value: &Value) -> String {
+    format!("resource.Quantity{{s:{}}}", shown(value))
 }
 
 /// A map of texts as messages print it.

@@ -1,7 +1,7 @@
 //! Every built-in kind that differs from the generic one, and how.
 
 use super::core::{
-    config, endpoints, event, limits, namespace, node, pod, pod_default, replication, service,
+    config, endpoints, event, limits, namespace, node, pod, pod_default, pod_warn, replication, service,
     service_account, template, volume_claim,
 };
 use super::{
@@ -57,6 +57,7 @@ pub static TABLE: &[(&str, &str, KindRules)] = &[
             prepare_status: pod::prepare_status,
             validate: pod::validate,
             validate_update: pod::validate_update,
+            warn: pod_warn::pod,
             ..COUNTED
         },
     ),
@@ -68,6 +69,7 @@ pub static TABLE: &[(&str, &str, KindRules)] = &[
             default: template::default,
             validate: template::validate_object,
             validate_update: template::validate_object_update,
+            warn: template::warn_object,
             meta_again: MetaAgain::Change,
             ..BASE
         },
@@ -163,6 +165,7 @@ pub static TABLE: &[(&str, &str, KindRules)] = &[
             prepare_update: volume_claim::prepare_claim_update,
             validate: volume_claim::validate_claim,
             validate_update: volume_claim::validate_claim_update,
+            warn: volume_claim::warn_claim,
             ..PLAIN
         },
     ),
@@ -208,6 +211,7 @@ pub static TABLE: &[(&str, &str, KindRules)] = &[
             default: replication::default,
             validate: replication::validate,
             validate_update: replication::validate_update,
+            warn: replication::warn,
             ..COUNTED
         },
     ),

@@ -37,7 +37,7 @@ pub fn validate_config_map(object: &Value, errors: &mut Errors) {
         bytes += decoded_length(entry.text());
     }
     if bytes > MOST_BYTES {
-        errors.push(FieldError::too_long(&Path::root(), MOST_BYTES));
+        errors.push(FieldError::too_long(&Path::nameless(), MOST_BYTES));
     }
 }
 
@@ -196,7 +196,7 @@ mod tests {
         large.entry("data").set("a", "x".repeat(MOST_BYTES + 1));
         let mut errors = Errors::new();
         validate_config_map(&large, &mut errors);
-        assert_eq!(said(&errors), ["Too long: may not be more than 1048576 bytes"]);
+        assert_eq!(said(&errors), ["[]: Too long: may not be more than 1048576 bytes"]);
     }
 
     #[test]

@@ -1,9 +1,10 @@
 //! ReplicationControllers.
 
 use super::{pod_default, template};
-use crate::api::kinds::Errors;
+use crate::api::field::Path;
 use crate::api::kinds::check::Node;
 use crate::api::kinds::selector;
+use crate::api::kinds::{Errors, Warned};
 use crate::api::meta;
 use crate::api::value::Value;
 
@@ -42,6 +43,12 @@ pub fn validate(controller: &Value, errors: &mut Errors) {
 /// Checks a changed controller.
 pub fn validate_update(new: &Value, _old: &Value, errors: &mut Errors) {
     validate(new, errors);
+}
+
+/// Warns about the pods of a controller.
+pub fn warn(new: &Value, old: Option<&Value>, warned: &mut Warned) {
+    let old = old.and_then(|old| old.at(&["spec", "template"]));
+    template::warn(&Path::new("spec").child("template"), new.at(&["spec", "template"]), old, warned);
 }
 
 #[cfg(test)]

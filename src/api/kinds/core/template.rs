@@ -1,10 +1,10 @@
 //! Pod templates inside of other kinds, and the kind PodTemplate.
 
-use super::{pod, pod_default, pod_spec};
-use crate::api::field::FieldError;
-use crate::api::kinds::Errors;
+use super::{pod, pod_default, pod_spec, pod_warn};
+use crate::api::field::{FieldError, Path};
 use crate::api::kinds::check::{Node, shown_map};
 use crate::api::kinds::selector;
+use crate::api::kinds::{Errors, Warned};
 use crate::api::meta;
 use crate::api::value::Value;
 
@@ -57,6 +57,18 @@ pub fn always_restarts(template: &Node<'_>, controller: &str, errors: &mut Error
     if deadline.is_set() {
         deadline.forbidden(errors, &format!("activeDeadlineSeconds in {controller} is not Supported"));
     }
+}
+
+/// Warns about a template that stands at `path`. What the old one had already is named again.
+pub fn warn(path: &Path, template: Option<&Value>, _old: Option<&Value>, warned: &mut Warned) {
+    if let Some(template) = template {
+        pod_warn::spec_and_meta(path, template, true, warned);
+    }
+}
+
+/// Warns about a PodTemplate.
+pub fn warn_object(new: &Value, old: Option<&Value>, warned: &mut Warned) {
+    warn(&Path::new("template"), new.get("template"), old.and_then(|old| old.get("template")), warned);
 }
 
 /// The defaults of the kind PodTemplate.

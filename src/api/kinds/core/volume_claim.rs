@@ -1,13 +1,15 @@
 //! Persistent volumes and the claims to them.
 
-use super::affinity;
+use super::{affinity, pod_warn};
 use crate::api::field::{FieldError, Path};
 use crate::api::kinds::check::{Node, fill, fill_text, same};
-use crate::api::kinds::{Errors, Occasion, selector};
+use crate::api::kinds::{Errors, Occasion, Warned, selector};
 use crate::api::value::Value;
 use crate::api::{meta, names};
 
 const MODES: [&str; 4] = ["ReadOnlyMany", "ReadWriteMany", "ReadWriteOnce", "ReadWriteOncePod"];
+/// The class of a volume before there was a field for it.
+pub const BETA_CLASS: &str = "volume.beta.kubernetes.io/storage-class";
 const FIXED: &str = "spec is immutable after creation except resources.requests and volumeAttributesClassName for bound claims";
 /// The kinds of volumes in the order in which they are looked at.
 const SOURCES: [&str; 22] = [
@@ -117,6 +119,26 @@ fn data_source(source: &Node<'_>, errors: &mut Errors) {
         ));
     }
     source.child("apiGroup").syntax_if_set(errors, names::dns_subdomain);
+}
+
+/// Warns about a claim.
+pub fn warn_claim(claim: &Value, _old: Option<&Value>, warned: &mut Warned) {
+    if meta::of(claim).at(&["annotations", BETA_CLASS]).is_some() {
+        let path = Path::new("metadata").child("annotations").key(BETA_CLASS);
+        warned.push(format!("{path}: deprecated since v1.8; use \"storageClassName\" attribute instead"));
+    }
+    if let Some(spec) = claim.get("spec") {
+        warn_spec(&Path::new("spec"), spec, warned);
+    }
+}
+
+/// Warns about parts of a byte in what a claim asks for.
+pub fn warn_spec(path: &Path, spec: &Value, warned: &mut Warned) {
+    for part in ["requests", "limits"] {
+        if let Some(amounts) = spec.at(&["resources", part]) {
+            pod_warn::fractions(&path.child("resources").child(part), amounts, &["storage"], warned);
+        }
+    }
 }
 
 /// Checks a claim.

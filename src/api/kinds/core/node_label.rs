@@ -1,0 +1,105 @@
+//! Labels of nodes that have newer names: still accepted wherever nodes are selected, with a warning.
+
+use crate::api::field::Path;
+use crate::api::kinds::Warned;
+use crate::api::names;
+use crate::api::value::Value;
+
+/// Old labels and what is said about them.
+const DEPRECATED: [(&str, &str); 8] = [
+    ("beta.kubernetes.io/arch", "deprecated since v1.14; use \"kubernetes.io/arch\" instead"),
+    ("beta.kubernetes.io/os", "deprecated since v1.14; use \"kubernetes.io/os\" instead"),
+    (
+        "failure-domain.beta.kubernetes.io/region",
+        "deprecated since v1.17; use \"topology.kubernetes.io/region\" instead",
+    ),
+    (
+        "failure-domain.beta.kubernetes.io/zone",
+        "deprecated since v1.17; use \"topology.kubernetes.io/zone\" instead",
+    ),
+    (
+        "beta.kubernetes.io/instance-type",
+        "deprecated since v1.17; use \"node.kubernetes.io/instance-type\" instead",
+    ),
+    ("app.kubernetes.io/created-by", "deprecated since v1.9"),
+    (
+        "scheduler.alpha.kubernetes.io/preferAvoidPods",
+        "deprecated since v1.22; use Taints and Tolerations instead",
+    ),
+    ("node-role.kubernetes.io/master", "use \"node-role.kubernetes.io/control-plane\" instead"),
+];
+
+/// The stable name of a label that was renamed as it became stable.
+pub fn stable_name(label: &str) -> Option<&'static str> {
+    Some(match label {
+        "failure-domain.beta.kubernetes.io/zone" => "topology.kubernetes.io/zone",
+        "failure-domain.beta.kubernetes.io/region" => "topology.kubernetes.io/region",
+        "beta.kubernetes.io/os" => "kubernetes.io/os",
+        "beta.kubernetes.io/arch" => "kubernetes.io/arch",
+        "beta.kubernetes.io/instance-type" => "node.kubernetes.io/instance-type",
+        _ => return None,
+    })
+}
+
+/// What is said about a label, if it is an old one.
+pub fn deprecated(label: &str) -> Option<&'static str> {
+    DEPRECATED.iter().find(|(old, _)| *old == label).map(|(_, words)| *words)
+}
+
+/// Warns about the labels of one term of a node selector. Where a term is only preferred, its values are not
+/// validated, so what could never match is warned about.
+pub fn warn_term(path: &Path, term: &Value, only_preferred: bool, warned: &mut Warned) {
+    let expressions = term.get("matchExpressions").map(Value::items).unwrap_or_default();
+    for (index, expression) in expressions.iter().enumerate() {
+        let at = || path.child("matchExpressions").index(index);
+        let key = expression.str("key");
+        if let Some(words) = deprecated(key) {
+            warned.push(format!("{}: {key} is {words}", at().child("key")));
+        }
+        let values = expression.get("values").map(Value::items).unwrap_or_default();
+        for (position, value) in values.iter().enumerate().filter(|_| only_preferred) {
+            let text = value.as_str().unwrap_or_default();
+            for wrong in names::label_value(text) {
+                warned.push(format!("{}: {text} is invalid, {wrong}", at().child("values").index(position)));
+            }
+        }
+    }
+}
+
+/// Warns about the labels of a selector of nodes that is written as a selector of labels.
+pub fn warn_selector(path: &Path, selector: Option<&Value>, warned: &mut Warned) {
+    let Some(selector) = selector else { return };
+    warn_term(path, selector, false, warned);
+    for (label, _) in selector.get("matchLabels").and_then(Value::fields).into_iter().flatten() {
+        if let Some(words) = deprecated(label) {
+            warned.push(format!("{}: {words}", path.child("matchLabels").child(label)));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::super::testing::object;
+    use super::*;
+
+    #[test]
+    fn old_labels_are_named_where_they_stand() {
+        let term = object(
+            r#"{"matchExpressions":[{"key":"beta.kubernetes.io/os","operator":"In","values":["-"]}],
+                "matchLabels":{"app.kubernetes.io/created-by":"x"}}"#,
+        );
+        let mut warned = Warned::new();
+        warn_term(&Path::new("t"), &term, true, &mut warned);
+        assert_eq!(
+            warned[0],
+            "t.matchExpressions[0].key: beta.kubernetes.io/os is deprecated since v1.14; use \"kubernetes.io/os\" instead"
+        );
+        assert!(
+            warned[1].starts_with("t.matchExpressions[0].values[0]: - is invalid, a valid label must be")
+        );
+        warned.clear();
+        warn_selector(&Path::new("s"), Some(&term), &mut warned);
+        assert_eq!(warned[1], "s.matchLabels.app.kubernetes.io/created-by: deprecated since v1.9");
+        assert_eq!(stable_name("beta.kubernetes.io/arch"), Some("kubernetes.io/arch"));
+    }
+}
