@@ -277,7 +277,7 @@ pub fn warn_stateful_set(object: &Value, old: Option<&Value>, warned: &mut Warne
     let spec = Node::of(object, "spec");
     for claim in spec.child("volumeClaimTemplates").items() {
         let path = if old.is_some() { claim.path.child("Spec") } else { claim.path.clone() };
-        say::claim(&path, &claim.child("spec"), warned);
+        volume_claim::warn_spec(&path, claim.child("spec").value, warned);
     }
     if spec.child("revisionHistoryLimit").number() < 0 {
         warned.push(
@@ -335,7 +335,7 @@ fn stateful_set_spec(spec: &Node<'_>, errors: &mut Errors) {
     for when in ["whenDeleted", "whenScaled"] {
         let policy = spec.child("persistentVolumeClaimRetentionPolicy").child(when);
         if spec.child("persistentVolumeClaimRetentionPolicy").is_set() {
-            policy.one_of(errors, &["Delete", "Retain"]);
+            policy.one_of(errors, &["Retain", "Delete"]);
         }
     }
     spec.child("replicas").not_negative(errors);
@@ -452,7 +452,7 @@ fn daemon_strategy(strategy: &Node<'_>, errors: &mut Errors) {
             }
         }
         _ => {
-            errors.push(FieldError::not_supported(&strategy.path, &strategy.shown(), &["OnDelete", ROLLING]));
+            errors.push(FieldError::not_supported(&strategy.path, &strategy.shown(), &[ROLLING, "OnDelete"]));
         }
     }
 }
@@ -598,7 +598,7 @@ mod tests {
                 (
                     "spec.persistentVolumeClaimRetentionPolicy.whenScaled",
                     r#""X""#,
-                    "supported values: \"Delete\", \"Retain\"",
+                    "supported values: \"Retain\", \"Delete\"",
                 ),
                 ("spec.ordinals", r#"{"start":-1}"#, "spec.ordinals.start: Invalid value: -1"),
                 ("spec.serviceName", r#""A""#, "spec.serviceName: Invalid value: \"A\""),
@@ -634,7 +634,7 @@ mod tests {
                     "null",
                     "spec.updateStrategy.rollingUpdate: Required value",
                 ),
-                ("spec.updateStrategy.type", r#""X""#, "supported values: \"OnDelete\", \"RollingUpdate\""),
+                ("spec.updateStrategy.type", r#""X""#, "supported values: \"RollingUpdate\", \"OnDelete\""),
                 ("spec.selector", "{}", "empty selector is invalid for daemonset"),
                 ("spec.minReadySeconds", "-1", "spec.minReadySeconds"),
             ],

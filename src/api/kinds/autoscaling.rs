@@ -1,6 +1,7 @@
 //! HorizontalPodAutoscalers, in either version.
 
 use super::check::{Node, fill, present_mut};
+use super::core::resources;
 use super::{Errors, Occasion, say};
 use crate::api::field::FieldError;
 use crate::api::names;
@@ -137,7 +138,8 @@ const METRICS: [(&str, &str); 5] = [
 ];
 
 fn validate_metric(metric: &Node<'_>, errors: &mut Errors) {
-    let words = METRICS.map(|(word, _)| word);
+    let mut words = METRICS.map(|(word, _)| word);
+    words.sort_unstable();
     let kind = metric.child("type");
     if kind.is_empty() {
         kind.required(errors, "must specify a metric source type");
@@ -217,7 +219,7 @@ fn resource(of_container: bool, source: &Node<'_>, errors: &mut Errors) {
     if name.is_empty() {
         name.required(errors, "must specify a resource name");
     } else if of_container {
-        container_resource(&name, errors);
+        resources::container_resource(name.text(), &name, errors);
     }
     if !of_container {
         return;
@@ -227,23 +229,6 @@ fn resource(of_container: bool, source: &Node<'_>, errors: &mut Errors) {
         container.required(errors, "must specify a container");
     } else {
         container.syntax(errors, names::dns_label);
-    }
-}
-
-/// Checks the name of a resource that containers can ask for: a known one, or one with a domain.
-fn container_resource(name: &Node<'_>, errors: &mut Errors) {
-    name.syntax(errors, names::qualified_name);
-    let text = name.text();
-    let known = matches!(text, "cpu" | "memory" | "ephemeral-storage") || text.starts_with("hugepages-");
-    match text.split_once('/') {
-        None if !known => name.invalid(errors, "must be a standard resource for containers"),
-        Some((domain, _)) if !domain.ends_with("kubernetes.io") => {
-            let quota = format!("requests.{text}");
-            if text.starts_with("requests.") || !names::qualified_name(&quota).is_empty() {
-                name.invalid(errors, "doesn't follow extended resource name standard");
-            }
-        }
-        _ => {}
     }
 }
 
@@ -421,8 +406,8 @@ mod tests {
                 ),
                 (
                     "spec.metrics.0",
-                    r#"{"type":"ContainerResource","containerResource":{"name":"x","container":"c","target":{"type":"Utilization","averageUtilization":5}}}"#,
-                    "must be a standard resource for containers",
+                    r#"{"type":"ContainerResource","containerResource":{"name":"cpu","container":"-","target":{"type":"Utilization","averageUtilization":5}}}"#,
+                    "containerResource.container: Invalid value: \"-\"",
                 ),
                 ("spec.metrics.0.resource.name", "null", "must specify a resource name"),
                 (

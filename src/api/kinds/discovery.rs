@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use super::check::{Node, fill, items_mut, same};
+use super::core::address;
 use super::core::endpoints::endpoint_ip;
 use super::{Errors, Occasion, Warned, say};
 use crate::api::field::{FieldError, quoted};
@@ -63,7 +64,7 @@ pub fn warn(slice: &Value, old: Option<&Value>, warned: &mut Warned) {
     }
     for endpoint in Node::of(slice, "endpoints").items() {
         for address in endpoint.child("addresses").items() {
-            say::address(&address.path, address.text(), warned);
+            address::warn_ip(&address.path, address.text(), warned);
         }
     }
 }

@@ -15,6 +15,7 @@ mod discovery;
 mod flowcontrol;
 mod lifecycle;
 mod networking;
+mod pem;
 mod policy;
 mod quantity;
 mod rbac;

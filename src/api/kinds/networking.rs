@@ -1,6 +1,7 @@
 //! Ingresses, network policies and their kin.
 
 use super::check::{Node, fill, present_mut, same};
+use super::core::address;
 use super::selector;
 use super::{Errors, Warned, say};
 use crate::api::field::{FieldError, Path};
@@ -276,12 +277,12 @@ pub fn validate_policy(policy: &Value, errors: &mut Errors) {
         return;
     }
     for kind in types.items() {
-        kind.one_of(errors, &["Egress", "Ingress"]);
+        kind.one_of(errors, &["Ingress", "Egress"]);
     }
 }
 
 fn policy_port(node: &Node<'_>, errors: &mut Errors) {
-    node.child("protocol").one_of_if_set(errors, &["SCTP", "TCP", "UDP"]);
+    node.child("protocol").one_of_if_set(errors, &["TCP", "UDP", "SCTP"]);
     let (port, end) = (node.child("port"), node.child("endPort"));
     if let Some(first) = port.int() {
         port.port(errors);
@@ -362,9 +363,9 @@ pub fn warn_policy(policy: &Value, _old: Option<&Value>, warned: &mut Warned) {
         for rule in spec.child(direction).items() {
             for peer in rule.child(peers).items() {
                 let block = peer.child("ipBlock");
-                say::range(&block.child("cidr").path, block.child("cidr").text(), warned);
+                address::warn_cidr(&block.child("cidr").path, block.child("cidr").text(), warned);
                 for except in block.child("except").items() {
-                    say::range(&except.path, except.text(), warned);
+                    address::warn_cidr(&except.path, except.text(), warned);
                 }
             }
         }
@@ -564,7 +565,7 @@ mod tests {
             &base,
             validate_policy,
             &[
-                ("spec.ingress.0.ports.0.protocol", r#""X""#, "\"SCTP\", \"TCP\", \"UDP\""),
+                ("spec.ingress.0.ports.0.protocol", r#""X""#, "\"TCP\", \"UDP\", \"SCTP\""),
                 ("spec.ingress.0.ports.0.port", "0", "ports[0].port: Invalid value: 0"),
                 (
                     "spec.ingress.0.ports.0.endPort",

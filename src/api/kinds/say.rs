@@ -3,6 +3,7 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use super::check::Node;
+use super::core::template;
 use super::{Errors, Warned};
 use crate::api::field::{FieldError, Path, Problem, quoted};
 use crate::api::value::Value;
@@ -22,7 +23,7 @@ pub fn structure(path: &Path, kind: &str, errors: &mut Errors, why: &str) {
 /// Checks that a structure is what it was.
 pub fn same_structure(new: &Node<'_>, old: &Node<'_>, kind: &str, errors: &mut Errors) {
     if !super::check::same(Some(new.value), Some(old.value)) {
-        let shown = if new.is_set() { format!("{kind}{{}}") } else { "null".to_owned() };
+        let shown = if new.is_set() { format!("{kind}{{}}") } else { "\"null\"".to_owned() };
         errors.push(FieldError::invalid(&new.path, &shown, meta::IMMUTABLE));
     }
 }
@@ -127,21 +128,8 @@ pub fn pod_names(object: &Value, warned: &mut Warned) {
 }
 
 /// Warns of what is dubious in the template of a controller's pods.
-pub fn template(_new: &Node<'_>, _old: Option<&Node<'_>>, _warned: &mut Warned) {}
-
-/// Warns of what is dubious in the spec of a claim for a volume.
-pub fn claim(path: &Path, spec: &Node<'_>, warned: &mut Warned) {
-    for part in ["requests", "limits"] {
-        let storage = spec.child("resources").child(part).child("storage");
-        if storage.amount().is_some_and(|amount| !amount.is_whole()) {
-            let at = path.child("resources").child(part).key("storage");
-            let shown = storage.text();
-            warned.push(format!(
-                "{at}: fractional byte value {} is invalid, must be an integer",
-                quoted(shown)
-            ));
-        }
-    }
+pub fn template(new: &Node<'_>, old: Option<&Node<'_>>, warned: &mut Warned) {
+    template::warn(&new.path, Some(new.value), old.map(|old| old.value), warned);
 }
 
 /// Warns of what is dubious in a template, unless an update left the spec as it was.
@@ -153,50 +141,13 @@ pub fn template_of(object: &Value, old: Option<&Value>, warned: &mut Warned) {
     template(&at(object), old.map(at).as_ref(), warned);
 }
 
-/// Why a label of nodes should not be used any more.
-pub fn old_node_label(label: &str) -> Option<&'static str> {
-    Some(match label {
-        "beta.kubernetes.io/arch" => "deprecated since v1.14; use \"kubernetes.io/arch\" instead",
-        "beta.kubernetes.io/os" => "deprecated since v1.14; use \"kubernetes.io/os\" instead",
-        "failure-domain.beta.kubernetes.io/region" => {
-            "deprecated since v1.17; use \"topology.kubernetes.io/region\" instead"
-        }
-        "failure-domain.beta.kubernetes.io/zone" => {
-            "deprecated since v1.17; use \"topology.kubernetes.io/zone\" instead"
-        }
-        "beta.kubernetes.io/instance-type" => {
-            "deprecated since v1.17; use \"node.kubernetes.io/instance-type\" instead"
-        }
-        "app.kubernetes.io/created-by" => "deprecated since v1.9",
-        "scheduler.alpha.kubernetes.io/preferAvoidPods" => {
-            "deprecated since v1.22; use Taints and Tolerations instead"
-        }
-        "node-role.kubernetes.io/master" => "use \"node-role.kubernetes.io/control-plane\" instead",
-        _ => return None,
-    })
-}
-
 /// Whether an address is version 4 written as version 6.
 fn is_mapped(address: IpAddr) -> bool {
     matches!(address, IpAddr::V6(address) if address.to_ipv4_mapped().is_some())
 }
 
-/// Warns of an address that is written in an unusual way. What is no address at all is no matter of warnings.
-pub fn address(path: &Path, text: &str, warned: &mut Warned) {
-    let Some(address) = names::parse_ip(text) else { return };
-    let strict = text.parse::<IpAddr>().ok();
-    let (shown, plain) = (quoted(text), quoted(&address.to_canonical().to_string()));
-    if strict.is_none_or(is_mapped) {
-        warned.push(format!(
-            "{path}: non-standard IP address {shown} will be considered invalid in a future Kubernetes release: use {plain}"
-        ));
-    } else if address.is_ipv6() && address.to_string() != text {
-        warned.push(format!("{path}: IPv6 address {shown} should be in RFC 5952 canonical format ({plain})"));
-    }
-}
-
 /// The first address of a network.
-pub fn network(address: IpAddr, length: u8) -> IpAddr {
+fn network(address: IpAddr, length: u8) -> IpAddr {
     match address {
         IpAddr::V4(address) => {
             let mask = u32::MAX.checked_shl(32 - u32::from(length.min(32))).unwrap_or_default();
@@ -206,34 +157,6 @@ pub fn network(address: IpAddr, length: u8) -> IpAddr {
             let mask = u128::MAX.checked_shl(128 - u32::from(length.min(128))).unwrap_or_default();
             IpAddr::V6(Ipv6Addr::from(u128::from(address) & mask))
         }
-    }
-}
-
-/// Warns of a network that is written in an unusual way.
-pub fn range(path: &Path, text: &str, warned: &mut Warned) {
-    let Some((address, length)) = names::parse_cidr(text) else { return };
-    let (first, width) = (network(address, length), if address.is_ipv4() { 32 } else { 128 });
-    let (shown, plain) = (quoted(text), format!("{}/{length}", first.to_canonical()));
-    let before = warned.len();
-    if first != address {
-        let single = quoted(&format!("{}/{width}", address.to_canonical()));
-        warned.push(format!(
-            "{path}: CIDR value {shown} is ambiguous in this context (should be {} or {single}?)",
-            quoted(&plain)
-        ));
-    }
-    if !is_strict_range(text) || is_mapped(address) {
-        warned.push(format!(
-            "{path}: non-standard CIDR value {shown} will be considered invalid in a future Kubernetes release: use {}",
-            quoted(&plain)
-        ));
-    }
-    let canonical = format!("{address}/{length}");
-    if warned.len() == before && address.is_ipv6() && canonical != text {
-        warned.push(format!(
-            "{path}: IPv6 CIDR value {shown} should be in RFC 5952 canonical format ({})",
-            quoted(&canonical)
-        ));
     }
 }
 
@@ -284,50 +207,6 @@ pub fn strict_address(node: &Node<'_>, errors: &mut Errors) {
 mod tests {
     use super::super::testing::{each_refused, object, said};
     use super::*;
-
-    #[test]
-    fn unusual_addresses_are_warned_of() {
-        let table = [
-            ("10.0.0.1", ""),
-            (
-                "010.0.0.1",
-                "p: non-standard IP address \"010.0.0.1\" will be considered invalid in a future Kubernetes release: use \"10.0.0.1\"",
-            ),
-            (
-                "::ffff:1.2.3.4",
-                "p: non-standard IP address \"::ffff:1.2.3.4\" will be considered invalid in a future Kubernetes release: use \"1.2.3.4\"",
-            ),
-            (
-                "2001:DB8::1",
-                "p: IPv6 address \"2001:DB8::1\" should be in RFC 5952 canonical format (\"2001:db8::1\")",
-            ),
-        ];
-        for (text, wanted) in table {
-            let mut warned = Warned::new();
-            address(&Path::new("p"), text, &mut warned);
-            assert_eq!(warned.join("|"), wanted, "{text}");
-        }
-        let table = [
-            ("10.0.0.0/8", ""),
-            (
-                "10.1.0.0/8",
-                "p: CIDR value \"10.1.0.0/8\" is ambiguous in this context (should be \"10.0.0.0/8\" or \"10.1.0.0/32\"?)",
-            ),
-            (
-                "10.0.0.0/08",
-                "p: non-standard CIDR value \"10.0.0.0/08\" will be considered invalid in a future Kubernetes release: use \"10.0.0.0/8\"",
-            ),
-            (
-                "2001:DB8::/32",
-                "p: IPv6 CIDR value \"2001:DB8::/32\" should be in RFC 5952 canonical format (\"2001:db8::/32\")",
-            ),
-        ];
-        for (text, wanted) in table {
-            let mut warned = Warned::new();
-            range(&Path::new("p"), text, &mut warned);
-            assert_eq!(warned.join("|"), wanted, "{text}");
-        }
-    }
 
     #[test]
     fn strict_forms_are_the_canonical_ones() {

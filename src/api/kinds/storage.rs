@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::check::{Node, fill, same};
+use super::core::node_label;
 use super::quantity::Amount;
 use super::{Errors, Occasion, Warned, say, selector};
 use crate::api::field::{FieldError, Path, quoted};
@@ -105,7 +106,7 @@ pub fn warn_class(class: &Value, _old: Option<&Value>, warned: &mut Warned) {
     for term in Node::of(class, "allowedTopologies").items() {
         for expression in term.child("matchLabelExpressions").items() {
             let key = expression.child("key");
-            if let Some(why) = say::old_node_label(key.text()) {
+            if let Some(why) = node_label::deprecated(key.text()) {
                 warned.push(format!("{}: {why}", key.path));
             }
         }
@@ -158,7 +159,7 @@ pub fn validate_driver(driver: &Value, errors: &mut Errors) {
     token_requests(&spec.child("tokenRequests"), errors);
     let modes = spec.child("volumeLifecycleModes");
     for mode in modes.items().filter(|mode| !matches!(mode.text(), "Persistent" | "Ephemeral")) {
-        errors.push(FieldError::not_supported(&modes.path, &mode.shown(), &["Ephemeral", "Persistent"]));
+        errors.push(FieldError::not_supported(&modes.path, &mode.shown(), &["Persistent", "Ephemeral"]));
     }
     if !spec.child("seLinuxMount").is_set() {
         spec.child("seLinuxMount").required(errors, "");
@@ -277,19 +278,7 @@ pub fn validate_capacity_update(new: &Value, old: &Value, errors: &mut Errors) {
 
 /// Warns of labels of nodes that other labels have replaced.
 pub fn warn_capacity(object: &Value, _old: Option<&Value>, warned: &mut Warned) {
-    let topology = Node::of(object, "nodeTopology");
-    for expression in topology.child("matchExpressions").items() {
-        let key = expression.child("key");
-        if let Some(why) = say::old_node_label(key.text()) {
-            warned.push(format!("{}: {} is {why}", key.path, key.text()));
-        }
-    }
-    let labels = topology.child("matchLabels");
-    for (label, _) in labels.entries() {
-        if let Some(why) = say::old_node_label(label) {
-            warned.push(format!("{}: {why}", labels.path.child(label)));
-        }
-    }
+    node_label::warn_selector(&Path::new("nodeTopology"), object.get("nodeTopology"), warned);
 }
 
 /// Checks a VolumeAttachment.
@@ -408,7 +397,7 @@ mod tests {
             &driver,
             validate_driver,
             &[
-                ("spec.volumeLifecycleModes", r#"["X"]"#, "supported values: \"Ephemeral\", \"Persistent\""),
+                ("spec.volumeLifecycleModes", r#"["X"]"#, "supported values: \"Persistent\", \"Ephemeral\""),
                 ("spec.fsGroupPolicy", r#""X""#, "\"File\", \"None\", \"ReadWriteOnceWithFSType\""),
                 ("spec.attachRequired", "null", "spec.attachedRequired: Required value"),
                 ("spec.storageCapacity", "null", "spec.storageCapacity: Required value"),

@@ -593,11 +593,23 @@ pub static TABLE: &[(&str, &str, KindRules)] = &[
             name: names::path_segment,
             prepare_create: certificates::prepare_create,
             prepare_update: certificates::prepare_update,
+            prepare_status: certificates::prepare_status,
             validate: certificates::validate,
+            validate_update: certificates::validate_update,
+            validate_status: certificates::validate_status,
             ..PLAIN
         },
     ),
-    ("certificates.k8s.io", "ClusterTrustBundle", KindRules { name: names::path_segment, ..GUARDED }),
+    (
+        "certificates.k8s.io",
+        "ClusterTrustBundle",
+        KindRules {
+            name: names::path_segment,
+            validate: certificates::validate_bundle,
+            validate_update: certificates::validate_bundle_update,
+            ..GUARDED
+        },
+    ),
     ("admissionregistration.k8s.io", "MutatingWebhookConfiguration", WEBHOOKS),
     ("admissionregistration.k8s.io", "ValidatingWebhookConfiguration", WEBHOOKS),
     (

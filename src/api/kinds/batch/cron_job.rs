@@ -150,7 +150,7 @@ mod tests {
                 (
                     "spec.jobTemplate.spec.manualSelector",
                     "true",
-                    "spec.jobTemplate.spec.manualSelector: Unsupported value: true: supported values: \"false\", \"nil\"",
+                    "spec.jobTemplate.spec.manualSelector: Unsupported value: true: supported values: \"nil\", \"false\"",
                 ),
                 ("spec.concurrencyPolicy", "null", "spec.concurrencyPolicy: Required value"),
                 (

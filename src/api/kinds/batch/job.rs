@@ -193,7 +193,7 @@ fn completion_mode(spec: &Node<'_>, errors: &mut Errors) {
         spec.child("parallelism"),
         spec.child("maxFailedIndexes"),
     );
-    mode.one_of_if_set(errors, &[INDEXED, "NonIndexed"]);
+    mode.one_of_if_set(errors, &["NonIndexed", INDEXED]);
     if mode.text() == INDEXED {
         if !completions.is_set() {
             completions.required(errors, "when completion mode is Indexed");
@@ -241,7 +241,7 @@ fn restart_policy(spec: &Node<'_>, policy: &Node<'_>, errors: &mut Errors) {
             policy.invalid(errors, "only \"Never\" is supported when podFailurePolicy is specified");
         }
         "OnFailure" | "Never" => {}
-        _ => policy.one_of(errors, &["Never", "OnFailure"]),
+        _ => policy.one_of(errors, &["OnFailure", "Never"]),
     }
 }
 
@@ -367,7 +367,7 @@ mod tests {
                     "spec.parallelism: Invalid value: -1: must be greater than or equal to 0",
                 ),
                 ("spec.backoffLimit", "-1", "spec.backoffLimit"),
-                ("spec.completionMode", r#""X""#, "supported values: \"Indexed\", \"NonIndexed\""),
+                ("spec.completionMode", r#""X""#, "supported values: \"NonIndexed\", \"Indexed\""),
                 ("spec.backoffLimitPerIndex", "1", "requires indexed completion mode"),
                 ("spec.managedBy", r#""x""#, "must be a domain-prefixed path (such as \"acme.io/foo\")"),
                 ("spec.successPolicy", r#"{"rules":[]}"#, NEEDS_INDEX),
