@@ -5,6 +5,7 @@
 //! time and the user come with the [`Occasion`].
 
 mod admission;
+mod admission_policy;
 mod apps;
 mod autoscaling;
 mod batch;
@@ -14,6 +15,7 @@ mod core;
 mod discovery;
 mod flowcontrol;
 mod lifecycle;
+mod migration;
 mod networking;
 mod pem;
 mod policy;
@@ -27,6 +29,7 @@ mod storage;
 mod table;
 #[cfg(test)]
 pub(in crate::api) mod testing;
+mod webhook;
 
 pub use check::same;
 pub use lifecycle::{

@@ -5,8 +5,9 @@ use super::core::{
     service_account, template, volume_claim,
 };
 use super::{
-    BASE, Generation, KindRules, MetaAgain, StatusMeta, admission, apps, autoscaling, batch, certificates,
-    discovery, flowcontrol, networking, policy, rbac, registration, small, storage,
+    BASE, Generation, KindRules, MetaAgain, StatusMeta, admission, admission_policy, apps, autoscaling,
+    batch, certificates, discovery, flowcontrol, migration, networking, policy, rbac, registration, small,
+    storage,
 };
 use crate::api::names;
 
@@ -454,8 +455,11 @@ pub static TABLE: &[(&str, &str, KindRules)] = &[
         "coordination.k8s.io",
         "LeaseCandidate",
         KindRules {
+            name: small::candidate_name,
             create_on_update: true,
             known_finalizers: false,
+            validate: small::validate_candidate,
+            validate_update: small::validate_candidate_update,
             meta_again: MetaAgain::Change,
             ..GUARDED
         },
@@ -480,6 +484,7 @@ pub static TABLE: &[(&str, &str, KindRules)] = &[
             known_finalizers: false,
             validate: small::validate_runtime,
             validate_update: small::validate_runtime_update,
+            warn: small::warn_runtime,
             ..GUARDED
         },
     ),
@@ -552,7 +557,13 @@ pub static TABLE: &[(&str, &str, KindRules)] = &[
     (
         "storagemigration.k8s.io",
         "StorageVersionMigration",
-        KindRules { status_meta: StatusMeta::Fixed, ..GUARDED },
+        KindRules {
+            status_meta: StatusMeta::Fixed,
+            validate: migration::validate,
+            validate_update: migration::validate_update,
+            validate_status: migration::validate_status,
+            ..GUARDED
+        },
     ),
     (
         "internal.apiserver.k8s.io",
@@ -560,6 +571,7 @@ pub static TABLE: &[(&str, &str, KindRules)] = &[
         KindRules {
             name: names::group_resource_name,
             status_meta: StatusMeta::Fixed,
+            validate_status: migration::validate_stored_status,
             meta_again: MetaAgain::No,
             ..GUARDED
         },
@@ -571,6 +583,7 @@ pub static TABLE: &[(&str, &str, KindRules)] = &[
             status_meta: StatusMeta::Fixed,
             validate: flowcontrol::validate_schema,
             validate_update: flowcontrol::validate_schema_update,
+            validate_status: flowcontrol::validate_status,
             meta_again: MetaAgain::Whole,
             ..COUNTED
         },
@@ -582,6 +595,7 @@ pub static TABLE: &[(&str, &str, KindRules)] = &[
             status_meta: StatusMeta::Fixed,
             validate: flowcontrol::validate_level,
             validate_update: flowcontrol::validate_level_update,
+            validate_status: flowcontrol::validate_status,
             meta_again: MetaAgain::Whole,
             ..COUNTED
         },
@@ -615,11 +629,41 @@ pub static TABLE: &[(&str, &str, KindRules)] = &[
     (
         "admissionregistration.k8s.io",
         "ValidatingAdmissionPolicy",
-        KindRules { status_meta: StatusMeta::Fixed, ..ADMISSION },
+        KindRules {
+            status_meta: StatusMeta::Fixed,
+            validate: admission_policy::validate_validating,
+            validate_update: admission_policy::validate_validating_update,
+            validate_status: admission_policy::validate_status,
+            ..ADMISSION
+        },
     ),
-    ("admissionregistration.k8s.io", "ValidatingAdmissionPolicyBinding", ADMISSION),
-    ("admissionregistration.k8s.io", "MutatingAdmissionPolicy", ADMISSION),
-    ("admissionregistration.k8s.io", "MutatingAdmissionPolicyBinding", ADMISSION),
+    (
+        "admissionregistration.k8s.io",
+        "ValidatingAdmissionPolicyBinding",
+        KindRules {
+            validate: admission_policy::validate_validating_binding,
+            validate_update: admission_policy::validate_validating_binding_update,
+            ..ADMISSION
+        },
+    ),
+    (
+        "admissionregistration.k8s.io",
+        "MutatingAdmissionPolicy",
+        KindRules {
+            validate: admission_policy::validate_mutating,
+            validate_update: admission_policy::validate_mutating_update,
+            ..ADMISSION
+        },
+    ),
+    (
+        "admissionregistration.k8s.io",
+        "MutatingAdmissionPolicyBinding",
+        KindRules {
+            validate: admission_policy::validate_mutating_binding,
+            validate_update: admission_policy::validate_mutating_binding_update,
+            ..ADMISSION
+        },
+    ),
     (
         "apiextensions.k8s.io",
         "CustomResourceDefinition",
