@@ -1,10 +1,9 @@
-//! Webhook configurations and admission policies.
+//! Webhook configurations. Policies are checked beside, with the same rules for what they match.
 
 use std::collections::BTreeSet;
 
-use super::Errors;
-use super::check::{Node, fill, items_mut, present_mut};
-use super::selector;
+use super::check::{Node, fill, items_mut, present_mut, same};
+use super::{Errors, say, selector, webhook};
 use crate::api::field::FieldError;
 use crate::api::names;
 use crate::api::value::Value;
@@ -31,16 +30,29 @@ pub fn default_policy(policy: &mut Value) {
     }
 }
 
+/// What a configuration may still say because it said it before.
+#[derive(Clone, Copy, Default)]
+struct Allowed {
+    side_effects: bool,
+    unknown_versions: bool,
+    same_names: bool,
+    match_conditions: bool,
+}
+
 /// Checks the webhooks of a configuration.
 pub fn validate_webhooks(configuration: &Value, errors: &mut Errors) {
+    validate_all(configuration, Allowed::default(), errors);
+}
+
+fn validate_all(configuration: &Value, allowed: Allowed, errors: &mut Errors) {
     let mut seen = BTreeSet::new();
     for hook in Node::of(configuration, "webhooks").items() {
+        validate_webhook(&hook, allowed, errors);
+        review_versions(&hook.child("admissionReviewVersions"), allowed, errors);
         let name = hook.child("name");
-        hook_name(&name, errors);
-        if !name.is_empty() && !seen.insert(name.text()) {
+        if !name.is_empty() && !seen.insert(name.text()) && !allowed.same_names {
             name.duplicate(errors);
         }
-        validate_webhook(&hook, errors);
     }
 }
 
@@ -56,23 +68,23 @@ fn hook_name(name: &Node<'_>, errors: &mut Errors) {
     }
 }
 
-fn validate_webhook(hook: &Node<'_>, errors: &mut Errors) {
+fn validate_webhook(hook: &Node<'_>, allowed: Allowed, errors: &mut Errors) {
+    hook_name(&hook.child("name"), errors);
     for rule in hook.child("rules").items() {
-        for field in ["apiGroups", "apiVersions", "resources", "operations"] {
-            rule.child(field).need(errors);
-        }
-        rule.child("scope").one_of_if_set(errors, &["*", "Cluster", "Namespaced"]);
-        for operation in rule.child("operations").items() {
-            operation.one_of(errors, &["*", "CONNECT", "CREATE", "DELETE", "UPDATE"]);
-        }
+        validate_rule(&rule, errors);
     }
     hook.child("failurePolicy").one_of_if_set(errors, &["Fail", "Ignore"]);
     hook.child("matchPolicy").one_of_if_set(errors, &["Equivalent", "Exact"]);
     let effects = hook.child("sideEffects");
-    if effects.is_set() {
-        effects.one_of(errors, &["None", "NoneOnDryRun"]);
+    let words: &[&str] = if allowed.side_effects {
+        &["None", "NoneOnDryRun", "Some", "Unknown"]
     } else {
-        effects.required(errors, "must specify one of None, NoneOnDryRun");
+        &["None", "NoneOnDryRun"]
+    };
+    if effects.is_set() {
+        effects.one_of(errors, words);
+    } else {
+        effects.required(errors, &format!("must specify one of {}", words.join(", ")));
     }
     let timeout = hook.child("timeoutSeconds");
     if timeout.is_set() && !(1..=LONGEST_TIMEOUT).contains(&timeout.number()) {
@@ -80,39 +92,146 @@ fn validate_webhook(hook: &Node<'_>, errors: &mut Errors) {
     }
     selector::validate(&hook.child("namespaceSelector"), errors);
     selector::validate(&hook.child("objectSelector"), errors);
-    client(&hook.child("clientConfig"), errors);
-    let versions = hook.child("admissionReviewVersions");
-    if versions.is_empty() {
-        versions.required(errors, "must specify one of v1, v1beta1");
-    } else if !versions.items().any(|version| matches!(version.text(), "v1" | "v1beta1")) {
-        versions.invalid(errors, "must include at least one of v1, v1beta1");
-    }
     hook.child("reinvocationPolicy").one_of_if_set(errors, &["IfNeeded", "Never"]);
-}
-
-fn client(config: &Node<'_>, errors: &mut Errors) {
+    let config = hook.child("clientConfig");
     let (url, service) = (config.child("url"), config.child("service"));
     if url.is_set() == service.is_set() {
         config.required(errors, "exactly one of url or service is required");
+    } else if url.is_set() {
+        webhook::url(&url, errors);
+    } else {
+        webhook::service(&service, true, errors);
+    }
+    if !allowed.match_conditions {
+        match_conditions(&hook.child("matchConditions"), errors);
+    }
+}
+
+fn review_versions(versions: &Node<'_>, allowed: Allowed, errors: &mut Errors) {
+    if versions.is_empty() {
+        versions.required(errors, "must specify one of v1, v1beta1");
         return;
     }
-    if url.is_set() && !url.text().starts_with("https://") {
-        let scheme = url.text().split_once("://").map_or("", |(scheme, _)| scheme);
-        let wrong = "'https' is the only allowed URL scheme; desired format: https://host[/path]";
-        errors.push(FieldError::invalid(&url.path, &crate::api::field::quoted(scheme), wrong));
+    let mut seen = BTreeSet::new();
+    for version in versions.items() {
+        if seen.insert(version.text()) {
+            version.syntax(errors, names::dns_1035_label);
+        } else {
+            version.invalid_text(errors, "duplicate version");
+        }
     }
-    if service.is_set() {
-        for field in ["name", "namespace"] {
-            if service.child(field).is_empty() {
-                service.child(field).required(errors, &format!("service {field} is required"));
-            }
+    if !allowed.unknown_versions && !seen.contains("v1") && !seen.contains("v1beta1") {
+        versions.invalid(errors, "must include at least one of v1, v1beta1");
+    }
+}
+
+/// Checks what requests are meant: groups, versions, resources, operations.
+pub fn validate_rule(rule: &Node<'_>, errors: &mut Errors) {
+    let operations = rule.child("operations");
+    operations.need(errors);
+    alone(&operations, "operations", errors);
+    for operation in operations.items() {
+        operation.one_of(errors, &["*", "CONNECT", "CREATE", "DELETE", "UPDATE"]);
+    }
+    let (groups, versions) = (rule.child("apiGroups"), rule.child("apiVersions"));
+    groups.need(errors);
+    alone(&groups, "API groups", errors);
+    versions.need(errors);
+    alone(&versions, "API versions", errors);
+    for version in versions.items() {
+        version.need(errors);
+    }
+    resources(&rule.child("resources"), errors);
+    rule.child("scope").one_of_if_set(errors, &["*", "Cluster", "Namespaced"]);
+}
+
+/// Checks that a list that says "all" says nothing else.
+fn alone(list: &Node<'_>, what: &str, errors: &mut Errors) {
+    if list.len() > 1 && list.items().any(|item| item.text() == "*") {
+        let shown = say::shown_texts(list, "string");
+        let why = format!("if '*' is present, must not specify other {what}");
+        errors.push(FieldError::invalid(&list.path, &shown, &why));
+    }
+}
+
+fn resources(list: &Node<'_>, errors: &mut Errors) {
+    list.need(errors);
+    let (mut all_below, mut all_with) = (BTreeSet::new(), BTreeSet::new());
+    let (mut everything, mut all, mut plain) = (false, false, false);
+    for item in list.items() {
+        if !item.need(errors) {
+            continue;
+        }
+        everything |= item.text() == "*/*";
+        all |= item.text() == "*";
+        let Some((resource, below)) = item.text().split_once('/') else {
+            plain = item.text() != "*";
+            continue;
+        };
+        if all_below.contains(resource) {
+            item.invalid(errors, &format!("if '{resource}/*' is present, must not specify {}", item.text()));
+        }
+        if all_with.contains(below) {
+            item.invalid(errors, &format!("if '*/{below}' is present, must not specify {}", item.text()));
+        }
+        if below == "*" {
+            all_below.insert(resource);
+        }
+        if resource == "*" {
+            all_with.insert(below);
+        }
+    }
+    let shown = say::shown_texts(list, "string");
+    if list.len() > 1 && everything {
+        let why = "if '*/*' is present, must not specify other resources";
+        errors.push(FieldError::invalid(&list.path, &shown, why));
+    }
+    if all && plain {
+        let why = "if '*' is present, must not specify other resources without subresources";
+        errors.push(FieldError::invalid(&list.path, &shown, why));
+    }
+}
+
+/// Checks the conditions of a match; their expressions are only looked at for being there.
+pub fn match_conditions(list: &Node<'_>, errors: &mut Errors) {
+    const MOST: usize = 64;
+    if list.len() > MOST {
+        errors.push(FieldError::too_many(&list.path, list.len(), MOST));
+    }
+    let mut seen = BTreeSet::new();
+    for condition in list.items() {
+        let (name, expression) = (condition.child("name"), condition.child("expression"));
+        if expression.text().trim().is_empty() {
+            expression.required(errors, "");
+        }
+        name.need_syntax(errors, names::qualified_name);
+        if !name.is_empty() && !seen.insert(name.text()) {
+            name.duplicate(errors);
         }
     }
 }
 
-/// Checks the webhooks of a changed configuration.
-pub fn validate_webhooks_update(new: &Value, _old: &Value, errors: &mut Errors) {
-    validate_webhooks(new, errors);
+/// Checks the webhooks of a changed configuration. What it said before it may still say.
+pub fn validate_webhooks_update(new: &Value, old: &Value, errors: &mut Errors) {
+    let (hooks, was) = (Node::of(new, "webhooks"), Node::of(old, "webhooks"));
+    let conditions = |list: &Node<'_>| -> Vec<Value> {
+        list.items().map(|hook| hook.child("matchConditions").value.clone()).collect()
+    };
+    let (now, before) = (Value::Array(conditions(&hooks)), Value::Array(conditions(&was)));
+    let unknown = |hook: &Node<'_>| {
+        let versions = hook.child("admissionReviewVersions");
+        !versions.is_empty() && !versions.items().any(|one| matches!(one.text(), "v1" | "v1beta1"))
+    };
+    let names: BTreeSet<&str> = was.items().map(|hook| hook.child("name").text()).collect();
+    let allowed = Allowed {
+        side_effects: was
+            .items()
+            .any(|hook| !matches!(hook.child("sideEffects").text(), "None" | "NoneOnDryRun")),
+        unknown_versions: was.items().any(|hook| unknown(&hook)),
+        same_names: names.len() < was.len(),
+        match_conditions: same(Some(&now), Some(&before)),
+    };
+    validate_all(new, allowed, errors);
 }
 
 #[cfg(test)]
@@ -158,9 +277,88 @@ mod tests {
                     r#"["X"]"#,
                     "\"*\", \"CONNECT\", \"CREATE\", \"DELETE\", \"UPDATE\"",
                 ),
+                (
+                    "webhooks.0.rules.0.operations",
+                    r#"["*","CREATE"]"#,
+                    "if '*' is present, must not specify other operations",
+                ),
+                (
+                    "webhooks.0.rules.0.apiGroups",
+                    r#"["*","a"]"#,
+                    "if '*' is present, must not specify other API groups",
+                ),
+                (
+                    "webhooks.0.rules.0.apiVersions",
+                    r#"[""]"#,
+                    "webhooks[0].rules[0].apiVersions[0]: Required value",
+                ),
+                (
+                    "webhooks.0.rules.0.resources",
+                    r#"["*","pods"]"#,
+                    "if '*' is present, must not specify other resources without subresources",
+                ),
+                (
+                    "webhooks.0.rules.0.resources",
+                    r#"["pods/*","pods/exec"]"#,
+                    "resources[1]: Invalid value: \"pods/exec\": if 'pods/*' is present, must not specify pods/exec",
+                ),
+                (
+                    "webhooks.0.rules.0.resources",
+                    r#"["*/scale","a/scale"]"#,
+                    "if '*/scale' is present, must not specify a/scale",
+                ),
+                (
+                    "webhooks.0.rules.0.resources",
+                    r#"["*/*","pods"]"#,
+                    "if '*/*' is present, must not specify other resources",
+                ),
+                (
+                    "webhooks.0.admissionReviewVersions",
+                    r#"["v1","v1"]"#,
+                    "admissionReviewVersions[1]: Invalid value: \"v1\": duplicate version",
+                ),
+                (
+                    "webhooks.0.admissionReviewVersions",
+                    r#"["v1","1"]"#,
+                    "admissionReviewVersions[1]: Invalid value: \"1\": a DNS-1035 label",
+                ),
+                (
+                    "webhooks.0.matchConditions",
+                    r#"[{"name":"a"}]"#,
+                    "matchConditions[0].expression: Required value",
+                ),
+                (
+                    "webhooks.0.matchConditions",
+                    r#"[{"expression":"true"}]"#,
+                    "matchConditions[0].name: Required value",
+                ),
+                (
+                    "webhooks.0.matchConditions",
+                    r#"[{"expression":"true","name":"-"}]"#,
+                    "matchConditions[0].name: Invalid value: \"-\"",
+                ),
+                (
+                    "webhooks.0.matchConditions",
+                    r#"[{"expression":"true","name":"a"},{"expression":"true","name":"a"}]"#,
+                    "matchConditions[1].name: Duplicate value: \"a\"",
+                ),
                 ("webhooks.0.rules.0.scope", r#""X""#, "\"*\", \"Cluster\", \"Namespaced\""),
             ],
         );
+    }
+
+    #[test]
+    fn what_was_wrong_before_may_stay() {
+        let odd = object(
+            r#"{"webhooks":[{"name":"a.b.c","sideEffects":"Some","admissionReviewVersions":["v9"],"clientConfig":{"url":"https://x/y"},
+                "matchConditions":[{"name":"a"}]},{"name":"a.b.c","sideEffects":"Some","admissionReviewVersions":["v9"],
+                "clientConfig":{"url":"https://x/y"}}]}"#,
+        );
+        let mut errors = Errors::new();
+        validate_webhooks_update(&odd, &odd, &mut errors);
+        assert_eq!(errors, []);
+        validate_webhooks(&odd, &mut errors);
+        assert_eq!(errors.len(), 6);
     }
 
     #[test]

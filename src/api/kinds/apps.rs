@@ -2,7 +2,7 @@
 
 use super::check::{Node, fill, fill_text, same};
 use super::core::{pod_default, template, volume_claim};
-use super::{Errors, Occasion, selector};
+use super::{Errors, Occasion, Warned, say, selector};
 use crate::api::field::{FieldError, Path, quoted};
 use crate::api::meta;
 use crate::api::names;
@@ -107,8 +107,8 @@ fn need_selector(spec: &Node<'_>, kind: &str, errors: &mut Errors) {
 }
 
 fn same_selector(new: &Value, old: &Value, errors: &mut Errors) {
-    let (new, old) = (Node::of(new, "spec").child("selector"), Node::of(old, "spec").child("selector"));
-    new.unchanged(&old, errors);
+    let at = |object| Node::of(object, "spec").child("selector");
+    say::same_structure(&at(new), &at(old), "v1.LabelSelector", errors);
 }
 
 /// Checks a Deployment.
@@ -164,6 +164,129 @@ pub fn validate_deployment_update(new: &Value, old: &Value, errors: &mut Errors)
     same_selector(new, old, errors);
 }
 
+/// Checks the counters of a status: none below zero, and none above the number that there are.
+fn counters(status: &Node<'_>, all: &[&str], of_all: &[&str], errors: &mut Errors) {
+    for field in all {
+        status.child(field).not_negative(errors);
+    }
+    let total = status.child("replicas").number();
+    for field in of_all {
+        say::no_more(&status.child(field), total, errors, "cannot be greater than status.replicas");
+    }
+}
+
+fn no_fewer_collisions(new: &Value, old: &Value, errors: &mut Errors) {
+    let at = |object| Node::of(object, "status").child("collisionCount");
+    if at(old).is_set() {
+        say::no_less(&at(new), &at(old), errors, "cannot be decremented");
+    }
+}
+
+/// Checks a changed status of a Deployment.
+pub fn validate_deployment_status(new: &Value, old: &Value, errors: &mut Errors) {
+    let status = Node::of(new, "status");
+    let all = [
+        "observedGeneration",
+        "replicas",
+        "updatedReplicas",
+        "readyReplicas",
+        "availableReplicas",
+        "unavailableReplicas",
+        "terminatingReplicas",
+        "collisionCount",
+    ];
+    counters(&status, &all, &["updatedReplicas", "readyReplicas", "availableReplicas"], errors);
+    let ready = status.child("readyReplicas").number();
+    say::no_more(&status.child("availableReplicas"), ready, errors, "cannot be greater than readyReplicas");
+    no_fewer_collisions(new, old, errors);
+}
+
+/// Checks a changed status of a ReplicaSet.
+pub fn validate_replica_set_status(new: &Value, _old: &Value, errors: &mut Errors) {
+    let status = Node::of(new, "status");
+    let of_all = ["fullyLabeledReplicas", "readyReplicas", "availableReplicas"];
+    let all = [
+        "replicas",
+        "fullyLabeledReplicas",
+        "readyReplicas",
+        "availableReplicas",
+        "observedGeneration",
+        "terminatingReplicas",
+    ];
+    counters(&status, &all, &of_all, errors);
+    let ready = status.child("readyReplicas").number();
+    say::no_more(&status.child("availableReplicas"), ready, errors, "cannot be greater than readyReplicas");
+}
+
+/// Checks a changed status of a StatefulSet.
+pub fn validate_stateful_set_status(new: &Value, old: &Value, errors: &mut Errors) {
+    let status = Node::of(new, "status");
+    let of_all = ["readyReplicas", "currentReplicas", "updatedReplicas", "availableReplicas"];
+    let all = [
+        "replicas",
+        "readyReplicas",
+        "currentReplicas",
+        "updatedReplicas",
+        "availableReplicas",
+        "observedGeneration",
+        "collisionCount",
+    ];
+    counters(&status, &all, &of_all, errors);
+    let (available, ready) = (status.child("availableReplicas"), status.child("readyReplicas").number());
+    say::no_more(&available, ready, errors, "cannot be greater than status.readyReplicas");
+    no_fewer_collisions(new, old, errors);
+}
+
+/// Checks a changed status of a DaemonSet.
+pub fn validate_daemon_set_status(new: &Value, old: &Value, errors: &mut Errors) {
+    let all = [
+        "currentNumberScheduled",
+        "numberMisscheduled",
+        "desiredNumberScheduled",
+        "numberReady",
+        "observedGeneration",
+        "updatedNumberScheduled",
+        "numberAvailable",
+        "numberUnavailable",
+        "collisionCount",
+    ];
+    counters(&Node::of(new, "status"), &all, &[], errors);
+    no_fewer_collisions(new, old, errors);
+}
+
+/// Warns of what is dubious in a kind whose name becomes part of the names of pods.
+pub fn warn_named(object: &Value, old: Option<&Value>, warned: &mut Warned) {
+    if old.is_none() {
+        say::pod_names(object, warned);
+    }
+    say::template_of(object, old, warned);
+}
+
+/// Warns of what is dubious in a DaemonSet: only a new template is looked at.
+pub fn warn_daemon_set(object: &Value, old: Option<&Value>, warned: &mut Warned) {
+    let count = |object| meta::of(object).at(&["annotations", TEMPLATE_GENERATION]).cloned();
+    if old.is_none_or(|old| count(old) != count(object)) {
+        let at = |object| Node::of(object, "spec").child("template");
+        say::template(&at(object), old.map(at).as_ref(), warned);
+    }
+}
+
+/// Warns of what is dubious in a StatefulSet.
+pub fn warn_stateful_set(object: &Value, old: Option<&Value>, warned: &mut Warned) {
+    say::template_of(object, old, warned);
+    let spec = Node::of(object, "spec");
+    for claim in spec.child("volumeClaimTemplates").items() {
+        let path = if old.is_some() { claim.path.child("Spec") } else { claim.path.clone() };
+        volume_claim::warn_spec(&path, claim.child("spec").value, warned);
+    }
+    if spec.child("revisionHistoryLimit").number() < 0 {
+        warned.push(
+            "spec.revisionHistoryLimit: a negative value retains all historical revisions; a value >= 0 is recommended"
+                .to_owned(),
+        );
+    }
+}
+
 /// Checks a ReplicaSet.
 pub fn validate_replica_set(object: &Value, errors: &mut Errors) {
     let spec = Node::of(object, "spec");
@@ -181,22 +304,39 @@ pub fn validate_replica_set_update(new: &Value, old: &Value, errors: &mut Errors
 
 fn stateful_set_spec(spec: &Node<'_>, errors: &mut Errors) {
     let policy = spec.child("podManagementPolicy");
-    if !matches!(policy.text(), "" | "OrderedReady" | "Parallel") {
+    if policy.need(errors) && !matches!(policy.text(), "OrderedReady" | "Parallel") {
         policy.invalid(errors, "must be 'OrderedReady' or 'Parallel'");
     }
     let strategy = spec.child("updateStrategy");
     let rolling = strategy.child("rollingUpdate");
     match strategy.child("type").text() {
         "OnDelete" if rolling.is_set() => {
-            rolling.invalid(errors, "only allowed for updateStrategy 'RollingUpdate'");
+            let why = "only allowed for updateStrategy 'RollingUpdate'";
+            say::structure(&rolling.path, "apps.RollingUpdateStatefulSetStrategy", errors, why);
         }
-        "OnDelete" | "" => {}
-        ROLLING => rolling.child("partition").not_negative(errors),
-        _ => strategy.invalid(errors, "must be 'RollingUpdate' or 'OnDelete'"),
+        "OnDelete" => {}
+        "" => strategy.required(errors, ""),
+        ROLLING => {
+            rolling.child("partition").not_negative(errors);
+            let unavailable = rolling.child("maxUnavailable");
+            if unavailable.is_set() {
+                count_or_percent(&unavailable, errors);
+                if count(&unavailable) == 0 {
+                    say::structure(&unavailable.path, "intstr.IntOrString", errors, "cannot be 0");
+                }
+                at_most_all(&unavailable, errors);
+            }
+        }
+        _ => {
+            let why = "must be 'RollingUpdate' or 'OnDelete'";
+            say::structure(&strategy.path, "apps.StatefulSetUpdateStrategy", errors, why);
+        }
     }
     for when in ["whenDeleted", "whenScaled"] {
         let policy = spec.child("persistentVolumeClaimRetentionPolicy").child(when);
-        policy.one_of_if_set(errors, &["Delete", "Retain"]);
+        if spec.child("persistentVolumeClaimRetentionPolicy").is_set() {
+            policy.one_of(errors, &["Retain", "Delete"]);
+        }
     }
     spec.child("replicas").not_negative(errors);
     spec.child("minReadySeconds").not_negative(errors);
@@ -312,7 +452,7 @@ fn daemon_strategy(strategy: &Node<'_>, errors: &mut Errors) {
             }
         }
         _ => {
-            errors.push(FieldError::not_supported(&strategy.path, &strategy.shown(), &["OnDelete", ROLLING]));
+            errors.push(FieldError::not_supported(&strategy.path, &strategy.shown(), &[ROLLING, "OnDelete"]));
         }
     }
 }
@@ -325,16 +465,18 @@ pub fn validate_daemon_set_update(new: &Value, old: &Value, errors: &mut Errors)
 
 /// Checks a ControllerRevision.
 pub fn validate_revision(object: &Value, errors: &mut Errors) {
-    let data = Node::of(object, "data");
-    if !data.is_set() {
-        data.required(errors, "data is mandatory");
-    }
     Node::of(object, "revision").not_negative(errors);
+    let data = Node::of(object, "data");
+    match data.value {
+        Value::Null => data.required(errors, "data is mandatory"),
+        Value::Object(_) => {}
+        _ => data.required(errors, "data must be a valid JSON object"),
+    }
 }
 
 /// Checks a changed ControllerRevision: what it keeps stays.
 pub fn validate_revision_update(new: &Value, old: &Value, errors: &mut Errors) {
-    validate_revision(new, errors);
+    Node::of(new, "revision").not_negative(errors);
     if new.get("data") != old.get("data") {
         errors.push(FieldError::invalid(&Path::new("data"), "runtime.RawExtension{}", meta::IMMUTABLE));
     }
@@ -403,7 +545,7 @@ mod tests {
             &[(
                 "spec.selector.matchExpressions",
                 r#"[{"key":"a","operator":"Exists"}]"#,
-                "spec.selector: Invalid value: {",
+                "spec.selector: Invalid value: v1.LabelSelector{}: field is immutable",
             )],
         );
     }
@@ -428,6 +570,8 @@ mod tests {
     fn each_rule_of_a_stateful_set_refuses() {
         let set = base(default_stateful_set);
         assert_eq!(set.at(&["spec", "updateStrategy", "rollingUpdate", "partition"]), Some(&Value::Int(0)));
+        let mut set = set;
+        set.entry("spec").set("podManagementPolicy", "OrderedReady");
         each_refused(
             &set,
             validate_stateful_set,
@@ -441,9 +585,20 @@ mod tests {
                 ("spec.updateStrategy.type", r#""X""#, "must be 'RollingUpdate' or 'OnDelete'"),
                 ("spec.updateStrategy.rollingUpdate.partition", "-1", "partition: Invalid value: -1"),
                 (
+                    "spec.updateStrategy.rollingUpdate.maxUnavailable",
+                    "0",
+                    "maxUnavailable: Invalid value: intstr.IntOrString{}: cannot be 0",
+                ),
+                (
+                    "spec.updateStrategy.rollingUpdate.maxUnavailable",
+                    r#""101%""#,
+                    "must not be greater than 100%",
+                ),
+                ("spec.podManagementPolicy", "null", "spec.podManagementPolicy: Required value"),
+                (
                     "spec.persistentVolumeClaimRetentionPolicy.whenScaled",
                     r#""X""#,
-                    "supported values: \"Delete\", \"Retain\"",
+                    "supported values: \"Retain\", \"Delete\"",
                 ),
                 ("spec.ordinals", r#"{"start":-1}"#, "spec.ordinals.start: Invalid value: -1"),
                 ("spec.serviceName", r#""A""#, "spec.serviceName: Invalid value: \"A\""),
@@ -479,7 +634,7 @@ mod tests {
                     "null",
                     "spec.updateStrategy.rollingUpdate: Required value",
                 ),
-                ("spec.updateStrategy.type", r#""X""#, "supported values: \"OnDelete\", \"RollingUpdate\""),
+                ("spec.updateStrategy.type", r#""X""#, "supported values: \"RollingUpdate\", \"OnDelete\""),
                 ("spec.selector", "{}", "empty selector is invalid for daemonset"),
                 ("spec.minReadySeconds", "-1", "spec.minReadySeconds"),
             ],
@@ -504,6 +659,62 @@ mod tests {
     }
 
     #[test]
+    fn counters_of_a_status_fit_together() {
+        let deployment = object(r#"{"status":{"replicas":2,"collisionCount":1}}"#);
+        each_change_refused(
+            &deployment,
+            validate_deployment_status,
+            &[
+                ("status.unavailableReplicas", "-1", "status.unavailableReplicas: Invalid value: -1"),
+                (
+                    "status.updatedReplicas",
+                    "3",
+                    "status.updatedReplicas: Invalid value: 3: cannot be greater than status.replicas",
+                ),
+                ("status.availableReplicas", "1", "cannot be greater than readyReplicas"),
+                (
+                    "status.collisionCount",
+                    "0",
+                    "status.collisionCount: Invalid value: 0: cannot be decremented",
+                ),
+                (
+                    "status.collisionCount",
+                    "null",
+                    "status.collisionCount: Invalid value: 0: cannot be decremented",
+                ),
+            ],
+        );
+        let set = object(r#"{"status":{"replicas":2,"readyReplicas":1}}"#);
+        each_change_refused(
+            &set,
+            validate_replica_set_status,
+            &[
+                ("status.fullyLabeledReplicas", "3", "cannot be greater than status.replicas"),
+                ("status.availableReplicas", "2", "cannot be greater than readyReplicas"),
+            ],
+        );
+        each_change_refused(
+            &set,
+            validate_stateful_set_status,
+            &[
+                ("status.currentReplicas", "3", "cannot be greater than status.replicas"),
+                ("status.availableReplicas", "2", "cannot be greater than status.readyReplicas"),
+            ],
+        );
+        each_change_refused(
+            &object("{}"),
+            validate_daemon_set_status,
+            &[("status.numberReady", "-1", "status.numberReady: Invalid value: -1")],
+        );
+        let mut warned = Warned::new();
+        let odd = object(r#"{"metadata":{"name":"a.b"},"spec":{"revisionHistoryLimit":-1}}"#);
+        warn_named(&odd, None, &mut warned);
+        warn_stateful_set(&odd, None, &mut warned);
+        warn_daemon_set(&odd, None, &mut warned);
+        assert_eq!(warned.len(), 2);
+    }
+
+    #[test]
     fn each_rule_of_the_others_refuses() {
         each_refused(
             &base(default_replica_set),
@@ -524,6 +735,7 @@ mod tests {
             validate_revision,
             &[
                 ("data", "null", "data: Required value: data is mandatory"),
+                ("data", "[1]", "data: Required value: data must be a valid JSON object"),
                 ("revision", "-1", "revision: Invalid value: -1"),
             ],
         );

@@ -1,7 +1,8 @@
 //! HorizontalPodAutoscalers, in either version.
 
-use super::Errors;
 use super::check::{Node, fill, present_mut};
+use super::core::resources;
+use super::{Errors, Occasion, say};
 use crate::api::field::FieldError;
 use crate::api::names;
 use crate::api::value::Value;
@@ -48,12 +49,39 @@ fn scaling_rules(rules: &mut Value, window: Option<i64>, policies: &[(&str, i64)
     fill(rules, "policies", policies);
 }
 
+/// A tolerance is kept only where it was used before: the feature is off.
+pub fn prepare_create(object: &mut Value, _: &Occasion<'_>) {
+    drop_tolerance(object);
+}
+
+/// The same for a change.
+pub fn prepare_update(new: &mut Value, old: &Value, _: &Occasion<'_>) {
+    let behavior = Node::of(old, "spec").child("behavior");
+    let used = ["scaleUp", "scaleDown"].iter().any(|way| behavior.child(way).child("tolerance").is_set());
+    if !used {
+        drop_tolerance(new);
+    }
+}
+
+fn drop_tolerance(object: &mut Value) {
+    let Some(behavior) = present_mut(object.entry("spec"), "behavior") else { return };
+    for way in ["scaleUp", "scaleDown"] {
+        if let Some(rules) = present_mut(behavior, way) {
+            rules.remove("tolerance");
+        }
+    }
+}
+
 /// Checks an autoscaler.
 pub fn validate(object: &Value, errors: &mut Errors) {
+    validate_spec(object, 1, errors);
+}
+
+fn validate_spec(object: &Value, fewest: i64, errors: &mut Errors) {
     let spec = Node::of(object, "spec");
     let (least, most) = (spec.child("minReplicas"), spec.child("maxReplicas"));
-    if least.int().is_some_and(|least| least < 1) {
-        least.invalid(errors, "must be greater than or equal to 1");
+    if least.int().is_some_and(|least| least < fewest) {
+        least.invalid(errors, &format!("must be greater than or equal to {fewest}"));
     }
     let mut too_few = |why| errors.push(FieldError::invalid(&most.path, &most.number().to_string(), why));
     if most.number() < 1 {
@@ -62,47 +90,166 @@ pub fn validate(object: &Value, errors: &mut Errors) {
     if least.int().is_some_and(|least| most.number() < least) {
         too_few("must be greater than or equal to `minReplicas`");
     }
-    let target = spec.child("scaleTargetRef");
-    for field in ["kind", "name"] {
-        target.child(field).need_syntax(errors, |name| names::path_segment(name, false));
-    }
-    for metric in spec.child("metrics").items() {
+    reference(&spec.child("scaleTargetRef"), errors);
+    let metrics = spec.child("metrics");
+    for metric in metrics.items() {
         validate_metric(&metric, errors);
+    }
+    let wakes = metrics.items().any(|metric| matches!(metric.child("type").text(), "Object" | "External"));
+    if least.int() == Some(0) && !wakes {
+        let why = "must specify at least one Object or External metric to support scaling to zero replicas";
+        metrics.forbidden(errors, why);
     }
     for direction in ["scaleUp", "scaleDown"] {
         validate_rules(&spec.child("behavior").child(direction), errors);
     }
+    if is_v1(object) {
+        let target = spec.child("targetCPUUtilizationPercentage");
+        if target.int().is_some_and(|percent| percent < 1) {
+            target_utilization(&target, errors);
+        }
+    }
 }
 
+fn is_v1(object: &Value) -> bool {
+    object.str("apiVersion").ends_with("/v1")
+}
+
+/// The one metric of the older version is the first of the newer one, and its mistakes are told as such.
+fn target_utilization(target: &Node<'_>, errors: &mut Errors) {
+    let metric = crate::api::field::Path::new("spec").child("metrics").index(0);
+    let path = metric.child("resource").child("target").child("averageUtilization");
+    errors.push(FieldError::invalid(&path, &target.number().to_string(), "must be greater than 0"));
+}
+
+fn reference(target: &Node<'_>, errors: &mut Errors) {
+    for field in ["kind", "name"] {
+        target.child(field).need_syntax(errors, |name| names::path_segment(name, false));
+    }
+}
+
+/// The types of metrics and the fields they are told in, in the order in which fields are looked at.
+const METRICS: [(&str, &str); 5] = [
+    ("Object", "object"),
+    ("External", "external"),
+    ("Pods", "pods"),
+    ("Resource", "resource"),
+    ("ContainerResource", "containerResource"),
+];
+
 fn validate_metric(metric: &Node<'_>, errors: &mut Errors) {
-    let kinds = [
-        ("ContainerResource", "containerResource"),
-        ("External", "external"),
-        ("Object", "object"),
-        ("Pods", "pods"),
-        ("Resource", "resource"),
-    ];
-    let words: Vec<&str> = kinds.iter().map(|(word, _)| *word).collect();
+    let mut words = METRICS.map(|(word, _)| word);
+    words.sort_unstable();
     let kind = metric.child("type");
     if kind.is_empty() {
         kind.required(errors, "must specify a metric source type");
     }
     kind.one_of(errors, &words);
-    let wanted = kinds.iter().find(|(word, _)| *word == kind.text());
-    if let Some((_, field)) = wanted.filter(|(_, field)| !metric.child(field).is_set()) {
-        metric.child(field).required(errors, "must populate information for the given metric source");
+    let present: Vec<&str> =
+        METRICS.iter().map(|(_, field)| *field).filter(|field| metric.child(field).is_set()).collect();
+    if let Some(field) = present.first() {
+        validate_source(field, &metric.child(field), errors);
     }
-    for (_, field) in kinds.iter().filter(|kind| Some(*kind) != wanted && wanted.is_some()) {
-        if metric.child(field).is_set() {
+    let wanted = METRICS.iter().find(|(word, _)| *word == kind.text()).map(|(_, field)| *field);
+    match wanted {
+        Some(field) if !metric.child(field).is_set() => {
+            let why = "must populate information for the given metric source";
+            metric.child(field).required(errors, why);
+        }
+        Some(_) => {}
+        None => kind.one_of(errors, &words),
+    }
+    if present.len() > 1 {
+        for field in present.into_iter().filter(|field| Some(*field) != wanted) {
             metric.child(field).forbidden(errors, "must populate the given metric source only");
         }
     }
-    let resource = metric.child("resource");
-    if resource.is_set() {
-        let name = resource.child("name");
+}
+
+fn validate_source(field: &str, source: &Node<'_>, errors: &mut Errors) {
+    if field == "object" {
+        reference(&source.child("describedObject"), errors);
+    }
+    if matches!(field, "object" | "external" | "pods") {
+        let name = source.child("metric").child("name");
         if name.is_empty() {
-            name.required(errors, "must specify a resource name");
+            name.required(errors, "must specify a metric name");
+        } else {
+            name.syntax(errors, |name| names::path_segment(name, false));
         }
+    } else {
+        resource(field == "containerResource", source, errors);
+    }
+    let target = source.child("target");
+    validate_target(&target, errors);
+    let (value, average, share) =
+        (target.child("value"), target.child("averageValue"), target.child("averageUtilization"));
+    match field {
+        "pods" if !average.is_set() => {
+            average.required(errors, "must specify a positive target averageValue")
+        }
+        "pods" => {}
+        "object" if !value.is_set() && !average.is_set() => {
+            average.required(errors, "must set either a target value or averageValue");
+        }
+        "object" => {}
+        "external" => match (value.is_set(), average.is_set()) {
+            (false, false) => {
+                average.required(errors, "must set either a target value for metric or a per-pod target");
+            }
+            (true, true) => {
+                value.forbidden(errors, "may not set both a target value for metric and a per-pod target");
+            }
+            _ => {}
+        },
+        _ => match (share.is_set(), average.is_set()) {
+            (false, false) => {
+                share.required(errors, "must set either a target raw value or a target utilization");
+            }
+            (true, true) => {
+                average.forbidden(errors, "may not set both a target raw value and a target utilization");
+            }
+            _ => {}
+        },
+    }
+}
+
+fn resource(of_container: bool, source: &Node<'_>, errors: &mut Errors) {
+    let name = source.child("name");
+    if name.is_empty() {
+        name.required(errors, "must specify a resource name");
+    } else if of_container {
+        resources::container_resource(name.text(), &name, errors);
+    }
+    if !of_container {
+        return;
+    }
+    let container = source.child("container");
+    if container.is_empty() {
+        container.required(errors, "must specify a container");
+    } else {
+        container.syntax(errors, names::dns_label);
+    }
+}
+
+fn validate_target(target: &Node<'_>, errors: &mut Errors) {
+    let kind = target.child("type");
+    if kind.is_empty() {
+        kind.required(errors, "must specify a metric target type");
+    }
+    if !matches!(kind.text(), "Utilization" | "Value" | "AverageValue") {
+        kind.invalid_text(errors, "must be either Utilization, Value, or AverageValue");
+    }
+    for field in ["value", "averageValue"] {
+        let amount = target.child(field);
+        if amount.amount().is_some_and(|amount| amount.is_negative() || amount.is_zero()) {
+            // A structure in the reference's eyes, whose content helps nobody.
+            say::structure(&amount.path, "resource.Quantity", errors, "must be positive");
+        }
+    }
+    let share = target.child("averageUtilization");
+    if share.int().is_some_and(|share| share < 1) {
+        share.invalid(errors, "must be greater than 0");
     }
 }
 
@@ -139,11 +286,27 @@ fn validate_rules(rules: &Node<'_>, errors: &mut Errors) {
             policy.child("periodSeconds").invalid(errors, &wrong);
         }
     }
+    let tolerance = rules.child("tolerance");
+    if tolerance.amount().is_some_and(super::quantity::Amount::is_negative) {
+        errors.push(FieldError::invalid(
+            &tolerance.path,
+            &crate::api::field::quoted(tolerance.text()),
+            "must be greater than or equal to 0",
+        ));
+    }
 }
 
-/// Checks a changed autoscaler.
-pub fn validate_update(new: &Value, _old: &Value, errors: &mut Errors) {
-    validate(new, errors);
+/// Checks a changed autoscaler. One that could sleep before may still do so.
+pub fn validate_update(new: &Value, old: &Value, errors: &mut Errors) {
+    let slept = Node::of(old, "spec").child("minReplicas").int() == Some(0);
+    validate_spec(new, if slept { 0 } else { 1 }, errors);
+}
+
+/// Checks a changed status.
+pub fn validate_status(new: &Value, _old: &Value, errors: &mut Errors) {
+    for field in ["currentReplicas", "desiredReplicas"] {
+        Node::of(new, "status").child(field).not_negative(errors);
+    }
 }
 
 #[cfg(test)]
@@ -169,14 +332,83 @@ mod tests {
             &[
                 (
                     "spec.minReplicas",
-                    "0",
-                    "spec.minReplicas: Invalid value: 0: must be greater than or equal to 1",
+                    "-1",
+                    "spec.minReplicas: Invalid value: -1: must be greater than or equal to 1",
                 ),
                 ("spec.minReplicas", "4", "must be greater than or equal to `minReplicas`"),
                 ("spec.scaleTargetRef.kind", "null", "spec.scaleTargetRef.kind: Required value"),
                 ("spec.scaleTargetRef.name", r#""a/b""#, "may not contain '/'"),
                 ("spec.metrics.0.resource", "null", "must populate information for the given metric source"),
-                ("spec.metrics.0.pods", r#"{"x":1}"#, "must populate the given metric source only"),
+                (
+                    "spec.metrics.0.containerResource",
+                    r#"{"x":1}"#,
+                    "must populate the given metric source only",
+                ),
+                (
+                    "spec.metrics.0.resource.target.averageUtilization",
+                    "null",
+                    "target.averageUtilization: Required value: must set either a target raw value or a target utilization",
+                ),
+                (
+                    "spec.metrics.0.resource.target.averageUtilization",
+                    "0",
+                    "averageUtilization: Invalid value: 0: must be greater than 0",
+                ),
+                (
+                    "spec.metrics.0.resource.target.averageValue",
+                    r#""1""#,
+                    "averageValue: Forbidden: may not set both a target raw value and a target utilization",
+                ),
+                (
+                    "spec.metrics.0.resource.target.type",
+                    r#""X""#,
+                    "must be either Utilization, Value, or AverageValue",
+                ),
+                (
+                    "spec.metrics.0.resource.target.value",
+                    r#""0""#,
+                    "value: Invalid value: resource.Quantity{}: must be positive",
+                ),
+                (
+                    "spec.metrics.0",
+                    r#"{"type":"Pods","pods":{"metric":{"name":"m"},"target":{"type":"AverageValue"}}}"#,
+                    "must specify a positive target averageValue",
+                ),
+                (
+                    "spec.metrics.0",
+                    r#"{"type":"Pods","pods":{"metric":{},"target":{"type":"AverageValue","averageValue":"1"}}}"#,
+                    "metric.name: Required value: must specify a metric name",
+                ),
+                (
+                    "spec.metrics.0",
+                    r#"{"type":"Object","object":{"describedObject":{"kind":"K","name":"n"},"metric":{"name":"m"},"target":{"type":"Value"}}}"#,
+                    "must set either a target value or averageValue",
+                ),
+                (
+                    "spec.metrics.0",
+                    r#"{"type":"Object","object":{"describedObject":{"kind":"K"},"metric":{"name":"m"},"target":{"type":"Value","value":"1"}}}"#,
+                    "describedObject.name: Required value",
+                ),
+                (
+                    "spec.metrics.0",
+                    r#"{"type":"External","external":{"metric":{"name":"m"},"target":{"type":"Value"}}}"#,
+                    "must set either a target value for metric or a per-pod target",
+                ),
+                (
+                    "spec.metrics.0",
+                    r#"{"type":"External","external":{"metric":{"name":"m"},"target":{"type":"Value","value":"1","averageValue":"1"}}}"#,
+                    "may not set both a target value for metric and a per-pod target",
+                ),
+                (
+                    "spec.metrics.0",
+                    r#"{"type":"ContainerResource","containerResource":{"name":"cpu","target":{"type":"Utilization","averageUtilization":5}}}"#,
+                    "container: Required value: must specify a container",
+                ),
+                (
+                    "spec.metrics.0",
+                    r#"{"type":"ContainerResource","containerResource":{"name":"cpu","container":"-","target":{"type":"Utilization","averageUtilization":5}}}"#,
+                    "containerResource.container: Invalid value: \"-\"",
+                ),
                 ("spec.metrics.0.resource.name", "null", "must specify a resource name"),
                 (
                     "spec.behavior.scaleUp.stabilizationWindowSeconds",

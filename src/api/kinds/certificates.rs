@@ -1,14 +1,44 @@
-//! CertificateSigningRequests: who asks, and for what.
+//! CertificateSigningRequests: who asks, and for what; and ClusterTrustBundles: whom to trust.
+
+use std::collections::{BTreeMap, BTreeSet};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 
-use super::check::Node;
-use super::{Errors, Occasion};
-use crate::api::field::FieldError;
+use super::check::{Node, items_mut, same};
+use super::{Errors, Occasion, pem};
+use crate::api::field::{FieldError, Path, quoted};
 use crate::api::value::Value;
 use crate::api::{meta, names};
 
+/// What a certificate may be for, in the order in which messages name it.
+const USAGES: [&str; 23] = [
+    "any",
+    "cert sign",
+    "client auth",
+    "code signing",
+    "content commitment",
+    "crl sign",
+    "data encipherment",
+    "decipher only",
+    "digital signature",
+    "email protection",
+    "encipher only",
+    "ipsec end system",
+    "ipsec tunnel",
+    "ipsec user",
+    "key agreement",
+    "key encipherment",
+    "microsoft sgc",
+    "netscape sgc",
+    "ocsp signing",
+    "s/mime",
+    "server auth",
+    "signing",
+    "timestamping",
+];
+/// The signer of requests that named none, long ago.
+const LEGACY_SIGNER: &str = "kubernetes.io/legacy-unknown";
 const SHORTEST_VALIDITY: i64 = 600;
 
 /// A request says who made it, not who its maker says.
@@ -36,86 +66,533 @@ pub fn prepare_update(new: &mut Value, old: &Value, _: &Occasion<'_>) {
     meta::copy(new, old, "spec");
 }
 
+/// What a status write keeps of approvals, and when conditions began.
+pub fn prepare_status(new: &mut Value, old: &Value, occasion: &Occasion<'_>) {
+    for kind in ["Approved", "Denied"] {
+        let before: Vec<&Value> = conditions(old).filter(|condition| condition.str("type") == kind).collect();
+        let count = conditions(new).filter(|condition| condition.str("type") == kind).count();
+        if before.len() == count {
+            let places = items_mut(new.entry("status"), "conditions").iter_mut();
+            for (place, was) in places.filter(|place| place.str("type") == kind).zip(before) {
+                *place = was.clone();
+            }
+        }
+    }
+    stamp(new, old, occasion);
+}
+
+/// What a write of the sub-resource `approval` may change: the conditions alone.
+pub fn prepare_approval(new: &mut Value, old: &Value, occasion: &Occasion<'_>) {
+    stamp(new, old, occasion);
+    let all = new.at(&["status", "conditions"]).cloned().unwrap_or_default();
+    meta::copy(new, old, "spec");
+    meta::copy(new, old, "status");
+    new.entry("status").set("conditions", all);
+}
+
+fn conditions(request: &Value) -> impl Iterator<Item = &Value> {
+    request.at(&["status", "conditions"]).map(Value::items).unwrap_or_default().iter()
+}
+
+/// Conditions without times get those of the old condition that says the same, or now.
+fn stamp(new: &mut Value, old: &Value, occasion: &Occasion<'_>) {
+    for condition in items_mut(new.entry("status"), "conditions") {
+        super::check::fill(condition, "lastUpdateTime", occasion.now);
+        if condition.get("lastTransitionTime").is_none() {
+            let same = |was: &&Value| ["type", "status"].iter().all(|key| was.str(key) == condition.str(key));
+            let since = conditions(old).find(same).and_then(|was| was.get("lastTransitionTime")).cloned();
+            condition.set("lastTransitionTime", since.unwrap_or_else(|| Value::from(occasion.now)));
+        }
+    }
+}
+
 /// Checks a request.
 pub fn validate(request: &Value, errors: &mut Errors) {
+    validate_whole(request, None, errors);
+}
+
+fn validate_whole(request: &Value, old: Option<&Value>, errors: &mut Errors) {
     let spec = Node::of(request, "spec");
-    if !is_pem_request(spec.child("request").text()) {
-        let wrong = "PEM block type must be CERTIFICATE REQUEST";
-        errors.push(FieldError::invalid(&spec.child("request").path, "[]byte{}", wrong));
+    if let Err(wrong) = parse_request(request) {
+        errors.push(FieldError::invalid(&spec.child("request").path, "[]byte{}", &wrong));
     }
-    let usages = spec.child("usages");
-    if usages.is_empty() {
-        usages.required(errors, "");
-    }
+    usages(&spec.child("usages"), old.map(|old| Node::of(old, "spec").child("usages")).as_ref(), errors);
     let signer = spec.child("signerName");
-    if signer.need(errors) {
+    let was_legacy = old.is_some_and(|old| Node::of(old, "spec").child("signerName").text() == LEGACY_SIGNER);
+    if signer.text() == LEGACY_SIGNER && !was_legacy {
+        signer.invalid(errors, "the legacy signerName is not allowed via this API version");
+    } else {
         signer_name(&signer, errors);
     }
     let seconds = spec.child("expirationSeconds");
     if seconds.int().is_some_and(|seconds| seconds < SHORTEST_VALIDITY) {
         seconds.invalid(errors, "may not specify a duration less than 600 seconds (10 minutes)");
     }
+    validate_conditions(request, old, errors);
+    let certificate = |object: &Value| object.at(&["status", "certificate"]).cloned().unwrap_or_default();
+    let tolerated = old.is_some_and(|old| {
+        certificate(old) == certificate(request) || check_certificate(&certificate(old)).is_err()
+    });
+    if let Some(wrong) = check_certificate(&certificate(request)).err().filter(|_| !tolerated) {
+        let path = Path::new("status").child("certificate");
+        errors.push(FieldError::invalid(&path, &quoted("<certificate data>"), &wrong));
+    }
 }
 
-/// Whether the bytes, which objects carry in base64, hold a request between its markers.
-fn is_pem_request(encoded: &str) -> bool {
-    let bytes = STANDARD.decode(encoded).unwrap_or_default();
-    let text = String::from_utf8_lossy(&bytes);
-    let begin = text.find("-----BEGIN ");
-    let wanted = text.find("-----BEGIN CERTIFICATE REQUEST-----");
-    wanted.is_some() && begin == wanted && text.contains("-----END CERTIFICATE REQUEST-----")
+/// Reads the request that an object carries in base64. The signature that proves the key is not checked here.
+pub fn parse_request(object: &Value) -> Result<pem::Request, String> {
+    const NO_BLOCK: &str = "PEM block type must be CERTIFICATE REQUEST";
+    let text = plain(object.at(&["spec", "request"]).and_then(Value::as_str).unwrap_or_default());
+    let block =
+        pem::decode(&text).map(|(block, _)| block).filter(|block| block.kind == "CERTIFICATE REQUEST");
+    let block = block.ok_or_else(|| NO_BLOCK.to_owned())?;
+    pem::request(&block.bytes).ok_or_else(|| "asn1: structure error: tags don't match".to_owned())
 }
 
+fn plain(encoded: &str) -> String {
+    String::from_utf8_lossy(&STANDARD.decode(encoded).unwrap_or_default()).into_owned()
+}
+
+fn usages(usages: &Node<'_>, old: Option<&Node<'_>>, errors: &mut Errors) {
+    usages.need(errors);
+    let unknown = |usage: &Node<'_>| !USAGES.contains(&usage.text());
+    if !old.is_some_and(|old| old.items().any(|usage| unknown(&usage))) {
+        for usage in usages.items() {
+            usage.one_of(errors, &USAGES);
+        }
+    }
+    let twice =
+        |list: &Node<'_>| list.items().map(|usage| usage.text()).collect::<BTreeSet<_>>().len() < list.len();
+    if old.is_some_and(twice) {
+        return;
+    }
+    let mut seen = BTreeSet::new();
+    for usage in usages.items() {
+        if !seen.insert(usage.text()) {
+            usage.duplicate(errors);
+        }
+    }
+}
+
+/// Checks the name of a signer: a domain and a path.
 fn signer_name(signer: &Node<'_>, errors: &mut Errors) {
+    const LONGEST_DOMAIN: usize = 253;
+    const LONGEST: usize = 571;
+    if !signer.need(errors) {
+        return;
+    }
     let Some((domain, path)) = signer.text().split_once('/').filter(|(_, path)| !path.contains('/')) else {
         let wrong = "must be a fully qualified domain and path of the form 'example.com/signer-name'";
         signer.invalid(errors, wrong);
         return;
     };
-    if domain.split('.').count() < 2 {
-        signer.invalid(errors, "should be a domain with at least two segments separated by dots");
+    if domain.len() > LONGEST_DOMAIN {
+        errors.push(FieldError::too_long(&signer.path, LONGEST_DOMAIN));
     }
-    for wrong in names::dns_subdomain(domain) {
-        let wrong = format!("validating domain {}: {wrong}", crate::api::field::quoted(domain));
-        errors.push(FieldError::invalid(&signer.path, &signer.shown(), &wrong));
+    signer_part(signer, domain, names::dns_label, errors);
+    if !domain.contains('.') {
+        let wrong = "should be a domain with at least two segments separated by dots";
+        errors.push(FieldError::invalid(&signer.path, &quoted(domain), wrong));
     }
-    for wrong in path.split('.').flat_map(names::dns_label) {
-        signer.invalid(errors, &format!("validating label {}: {wrong}", crate::api::field::quoted(path)));
+    signer_part(signer, path, names::dns_subdomain, errors);
+    if signer.text().len() > LONGEST {
+        errors.push(FieldError::too_long(&signer.path, LONGEST));
+    }
+}
+
+/// Tells of the first label of a part that is wrong; the others would only repeat it.
+fn signer_part(signer: &Node<'_>, part: &str, check: names::Check, errors: &mut Errors) {
+    let Some(label) = part.split('.').find(|label| !check(label).is_empty()) else { return };
+    for wrong in check(label) {
+        let why = format!("validating label {}: {wrong}", quoted(label));
+        errors.push(FieldError::invalid(&signer.path, &quoted(part), &why));
+    }
+}
+
+fn validate_conditions(request: &Value, old: Option<&Value>, errors: &mut Errors) {
+    const EXCLUSIVE: &str = "Approved and Denied conditions are mutually exclusive";
+    let kinds = |object: &Value| conditions(object).map(|one| one.str("type").to_owned()).collect::<Vec<_>>();
+    let before = old.map(kinds).unwrap_or_default();
+    let had = |kind: &str| before.iter().any(|known| known == kind);
+    let had_twice = before.iter().collect::<BTreeSet<_>>().len() < before.len();
+    let mut seen = BTreeSet::new();
+    for condition in Node::of(request, "status").child("conditions").items() {
+        let (kind, status) = (condition.child("type"), condition.child("status"));
+        if kind.is_empty() && !had("") {
+            kind.required(errors, "");
+        }
+        let once_true = matches!(kind.text(), "Approved" | "Denied" | "Failed");
+        status.need_one_of(errors, if once_true { &["True"] } else { &["False", "True", "Unknown"] });
+        let other = match kind.text() {
+            "Approved" => "Denied",
+            "Denied" => "Approved",
+            _ => "",
+        };
+        if !other.is_empty() && seen.contains(other) && !(had("Approved") && had("Denied")) {
+            kind.invalid(errors, EXCLUSIVE);
+        }
+        if !seen.insert(kind.text()) && !had_twice {
+            errors.push(FieldError::duplicate(&kind.path, &quoted(kind.text())));
+        }
+    }
+}
+
+/// Checks the certificate that a signer gave.
+fn check_certificate(encoded: &Value) -> Result<(), String> {
+    let encoded = encoded.as_str().unwrap_or_default();
+    if encoded.is_empty() {
+        return Ok(());
+    }
+    let text = plain(encoded);
+    let (mut rest, mut blocks) = (text.as_str(), 0);
+    while let Some((block, after)) = pem::decode(rest) {
+        if block.kind != "CERTIFICATE" {
+            return Err(format!("only CERTIFICATE PEM blocks are allowed, found {}", quoted(&block.kind)));
+        }
+        if block.has_headers {
+            return Err("no PEM block headers are permitted".to_owned());
+        }
+        if block.bytes.is_empty() {
+            return Err("found CERTIFICATE PEM block containing 0 certificates".to_owned());
+        }
+        if pem::certificate(&block.bytes).is_none() {
+            return Err("x509: malformed certificate".to_owned());
+        }
+        blocks += 1;
+        rest = after;
+    }
+    if blocks == 0 { Err("must contain at least one CERTIFICATE PEM block".to_owned()) } else { Ok(()) }
+}
+
+/// Checks a changed request.
+pub fn validate_update(new: &Value, old: &Value, errors: &mut Errors) {
+    validate_change(new, old, Part::Main, errors);
+}
+
+/// Checks a change of the status.
+pub fn validate_status(new: &Value, old: &Value, errors: &mut Errors) {
+    validate_change(new, old, Part::Status, errors);
+}
+
+/// Checks a change of the sub-resource `approval`.
+pub fn validate_approval(new: &Value, old: &Value, errors: &mut Errors) {
+    validate_change(new, old, Part::Approval, errors);
+}
+
+/// Through which of its resources a request changes.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Part {
+    Main,
+    Status,
+    Approval,
+}
+
+fn validate_change(new: &Value, old: &Value, part: Part, errors: &mut Errors) {
+    validate_whole(new, Some(old), errors);
+    let path = Path::new("status").child("conditions");
+    let of = |object: &Value, kind: &str| -> Vec<Value> {
+        conditions(object).filter(|one| one.str("type") == kind).cloned().collect()
+    };
+    for kind in ["Approved", "Denied", "Failed"] {
+        if of(new, kind).len() < of(old, kind).len() {
+            let wrong = format!("updates may not remove a condition of type {}", quoted(kind));
+            errors.push(FieldError::forbidden(&path, &wrong));
+        }
+    }
+    for kind in ["Approved", "Denied"].into_iter().filter(|_| part != Part::Approval) {
+        let (now, was) = (of(new, kind), of(old, kind));
+        if now.len() > was.len() {
+            let wrong = format!("updates may not add a condition of type {}", quoted(kind));
+            errors.push(FieldError::forbidden(&path, &wrong));
+        } else if now.len() == was.len() && !same(Some(&Value::Array(now)), Some(&Value::Array(was))) {
+            let wrong = format!("updates may not modify a condition of type {}", quoted(kind));
+            errors.push(FieldError::forbidden(&path, &wrong));
+        }
+    }
+    let certificate = |object| Node::of(object, "status").child("certificate");
+    if certificate(new).text() != certificate(old).text() {
+        if part != Part::Status {
+            certificate(new).forbidden(errors, "updates may not set certificate content");
+        } else if !certificate(old).is_empty() {
+            certificate(new).forbidden(errors, "updates may not modify existing certificate content");
+        }
+    }
+}
+
+/// Checks a ClusterTrustBundle.
+pub fn validate_bundle(bundle: &Value, errors: &mut Errors) {
+    bundle_frame(bundle, errors);
+    trust_anchors(&Node::of(bundle, "spec").child("trustBundle"), errors);
+}
+
+/// Checks a changed ClusterTrustBundle: its signer stays, and what was not touched is not read again.
+pub fn validate_bundle_update(new: &Value, old: &Value, errors: &mut Errors) {
+    let at = |object, field| Node::of(object, "spec").child(field);
+    bundle_frame(new, errors);
+    if at(new, "trustBundle").text() != at(old, "trustBundle").text() {
+        trust_anchors(&at(new, "trustBundle"), errors);
+    }
+    if at(new, "signerName").text() != at(old, "signerName").text() {
+        at(new, "signerName").invalid_text(errors, meta::IMMUTABLE);
+    }
+}
+
+fn bundle_frame(bundle: &Value, errors: &mut Errors) {
+    let (name, signer) = (meta::name(bundle), Node::of(bundle, "spec").child("signerName"));
+    let prefix = format!("{}:", signer.text().replace('/', ":"));
+    let wrong = if signer.is_empty() {
+        if name.contains(':') {
+            vec!["ClusterTrustBundle without signer name must not have \":\" in its name".to_owned()]
+        } else {
+            names::dns_subdomain(name)
+        }
+    } else {
+        match name.strip_prefix(&prefix) {
+            Some(rest) => names::dns_subdomain(rest),
+            None => vec![format!(
+                "ClusterTrustBundle for signerName {} must be named with prefix {prefix}",
+                signer.text()
+            )],
+        }
+    };
+    meta::texts(errors, &Path::new("metadata").child("name"), name, wrong);
+    if !signer.is_empty() {
+        signer_name(&signer, errors);
+    }
+}
+
+fn trust_anchors(bundle: &Node<'_>, errors: &mut Errors) {
+    const LARGEST: usize = 1 << 20;
+    if bundle.text().len() > LARGEST {
+        errors.push(FieldError::too_long(&bundle.path, LARGEST));
+        return;
+    }
+    let before = errors.len();
+    let mut wrong = |why: String| {
+        errors.push(FieldError::invalid(&bundle.path, &quoted("<value omitted>"), &why));
+    };
+    let (mut rest, mut index) = (bundle.text(), 0usize);
+    let mut places: BTreeMap<Vec<u8>, Vec<String>> = BTreeMap::new();
+    while let Some((block, after)) = pem::decode(rest) {
+        if block.kind != "CERTIFICATE" {
+            wrong(format!("entry {index} has bad block type: {}", block.kind));
+        } else if block.has_headers {
+            wrong(format!("entry {index} has PEM block headers"));
+        } else {
+            match pem::certificate(&block.bytes) {
+                None => wrong(format!("entry {index} does not parse as X.509")),
+                Some(found) if !found.is_authority => {
+                    wrong(format!("entry {index} does not have the CA bit set"));
+                }
+                Some(_) => places.entry(block.bytes).or_default().push(index.to_string()),
+            }
+        }
+        rest = after;
+        index += 1;
+    }
+    if errors.len() > before {
+        return;
+    }
+    let mut wrong = |why: String| {
+        errors.push(FieldError::invalid(&bundle.path, &quoted("<value omitted>"), &why));
+    };
+    if places.is_empty() {
+        wrong("at least one trust anchor must be provided".to_owned());
+    }
+    for indexes in places.values().filter(|indexes| indexes.len() > 1) {
+        wrong(format!("duplicate trust anchor (indices [{}])", indexes.join(" ")));
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::super::Writer;
-    use super::super::testing::{each_refused, object};
+    use super::super::testing::{each_change_refused, each_refused, object};
     use super::*;
+
+    const NOW: &str = "2024-01-01T00:00:00Z";
+
+    fn base() -> Value {
+        let mut request =
+            object(r#"{"spec":{"username":"root","uid":"0","usages":["client auth"],"signerName":"a.b/c"}}"#);
+        request.entry("spec").set("request", STANDARD.encode(pem::samples::REQUEST));
+        request
+    }
 
     #[test]
     fn a_request_says_who_made_it() {
         let user = Writer { name: "u".into(), groups: vec!["g".into()], ..Writer::default() };
-        let mut request =
-            object(r#"{"spec":{"username":"root","uid":"0","usages":["client auth"],"signerName":"a.b/c"}}"#);
-        let pem = "-----BEGIN CERTIFICATE REQUEST-----\nAA==\n-----END CERTIFICATE REQUEST-----\n";
-        request.entry("spec").set("request", STANDARD.encode(pem));
+        let mut request = base();
         prepare_create(&mut request, &Occasion { now: "", user: &user });
         assert_eq!(request.at(&["spec", "username"]), Some(&Value::from("u")));
         assert_eq!(request.at(&["spec", "uid"]), None);
         assert_eq!(request.at(&["spec", "groups"]), Some(&Value::from(vec!["g"])));
+        assert_eq!(parse_request(&request).unwrap().organizations, ["dev"]);
+    }
+
+    #[test]
+    fn each_rule_of_a_request_refuses() {
+        let broken =
+            STANDARD.encode("-----BEGIN CERTIFICATE REQUEST-----\nAA==\n-----END CERTIFICATE REQUEST-----\n");
+        let broken = format!("\"{broken}\"");
         each_refused(
-            &request,
+            &base(),
             validate,
             &[
-                ("spec.request", r#""LS0t""#, "PEM block type must be CERTIFICATE REQUEST"),
+                ("spec.request", r#""AA==""#, "PEM block type must be CERTIFICATE REQUEST"),
+                ("spec.request", &broken, "spec.request: Invalid value: []byte{}: asn1: structure error"),
                 ("spec.usages", "[]", "spec.usages: Required value"),
+                (
+                    "spec.usages",
+                    r#"["x"]"#,
+                    "spec.usages[0]: Unsupported value: \"x\": supported values: \"any\", \"cert sign\"",
+                ),
+                ("spec.usages", r#"["any","any"]"#, "spec.usages[1]: Duplicate value: \"any\""),
                 ("spec.signerName", "null", "spec.signerName: Required value"),
-                ("spec.signerName", r#""x""#, "must be a fully qualified domain and path"),
-                ("spec.signerName", r#""a/b""#, "at least two segments"),
+                ("spec.signerName", r#""x""#, "must be a fully qualified domain and path of the form"),
+                (
+                    "spec.signerName",
+                    r#""a/b""#,
+                    "spec.signerName: Invalid value: \"a\": should be a domain with at least two segments",
+                ),
+                (
+                    "spec.signerName",
+                    r#""a.B/c""#,
+                    "spec.signerName: Invalid value: \"a.B\": validating label \"B\": a lowercase RFC 1123 label",
+                ),
+                (
+                    "spec.signerName",
+                    r#""a.b/C""#,
+                    "spec.signerName: Invalid value: \"C\": validating label \"C\"",
+                ),
+                (
+                    "spec.signerName",
+                    r#""kubernetes.io/legacy-unknown""#,
+                    "the legacy signerName is not allowed via this API version",
+                ),
                 (
                     "spec.expirationSeconds",
                     "5",
                     "may not specify a duration less than 600 seconds (10 minutes)",
                 ),
+                (
+                    "status.conditions",
+                    r#"[{"type":"Approved","status":"False"}]"#,
+                    "status.conditions[0].status: Unsupported value: \"False\": supported values: \"True\"",
+                ),
+                ("status.conditions", r#"[{"status":"True"}]"#, "status.conditions[0].type: Required value"),
+                ("status.conditions", r#"[{"type":"X"}]"#, "status.conditions[0].status: Required value"),
+                (
+                    "status.conditions",
+                    r#"[{"type":"Approved","status":"True"},{"type":"Denied","status":"True"}]"#,
+                    "Approved and Denied conditions are mutually exclusive",
+                ),
+                (
+                    "status.conditions",
+                    r#"[{"type":"X","status":"True"},{"type":"X","status":"True"}]"#,
+                    "status.conditions[1].type: Duplicate value: \"X\"",
+                ),
+                (
+                    "status.certificate",
+                    r#""AA==""#,
+                    "status.certificate: Invalid value: \"<certificate data>\": must contain at least one CERTIFICATE PEM block",
+                ),
             ],
         );
+    }
+
+    #[test]
+    fn each_part_changes_through_its_own_resource() {
+        let approved = r#"[{"type":"Approved","status":"True"}]"#;
+        let certificate = format!("\"{}\"", STANDARD.encode(pem::samples::LEAF));
+        each_change_refused(
+            &base(),
+            validate_status,
+            &[(
+                "status.conditions",
+                approved,
+                "status.conditions: Forbidden: updates may not add a condition of type \"Approved\"",
+            )],
+        );
+        each_change_refused(
+            &base(),
+            validate_approval,
+            &[(
+                "status.certificate",
+                &certificate,
+                "status.certificate: Forbidden: updates may not set certificate content",
+            )],
+        );
+        let mut done = base();
+        done.entry("status").set("conditions", object(approved));
+        done.entry("status").set("certificate", STANDARD.encode(pem::samples::LEAF));
+        let other = format!("\"{}\"", STANDARD.encode(pem::samples::AUTHORITY));
+        each_change_refused(
+            &done,
+            validate_status,
+            &[
+                ("status.certificate", &other, "updates may not modify existing certificate content"),
+                ("status.conditions", "[]", "updates may not remove a condition of type \"Approved\""),
+                (
+                    "status.conditions.0.message",
+                    r#""m""#,
+                    "updates may not modify a condition of type \"Approved\"",
+                ),
+            ],
+        );
+        let user = Writer::default();
+        let mut new = base();
+        new.entry("status").set("conditions", object(approved));
+        prepare_approval(&mut new, &base(), &Occasion { now: NOW, user: &user });
+        let condition = &new.at(&["status", "conditions"]).unwrap().items()[0];
+        assert_eq!((condition.str("lastUpdateTime"), condition.str("lastTransitionTime")), (NOW, NOW));
+        let mut again = new.clone();
+        again
+            .entry("status")
+            .set("conditions", object(r#"[{"type":"Approved","status":"True","message":"m"}]"#));
+        prepare_status(&mut again, &new, &Occasion { now: "later", user: &user });
+        assert_eq!(again.at(&["status", "conditions"]), new.at(&["status", "conditions"]));
+    }
+
+    #[test]
+    fn each_rule_of_a_bundle_refuses() {
+        let mut base = object(r#"{"metadata":{"name":"a.b:c:x"},"spec":{"signerName":"a.b/c"}}"#);
+        base.entry("spec").set("trustBundle", pem::samples::AUTHORITY);
+        let quote = |text: &str| serde_json::to_string(text).unwrap();
+        let (leaf, twice, request) = (
+            quote(pem::samples::LEAF),
+            quote(&format!("{0}{0}", pem::samples::AUTHORITY)),
+            quote(pem::samples::REQUEST),
+        );
+        each_refused(
+            &base,
+            validate_bundle,
+            &[
+                (
+                    "metadata.name",
+                    r#""x""#,
+                    "ClusterTrustBundle for signerName a.b/c must be named with prefix a.b:c:",
+                ),
+                (
+                    "spec.signerName",
+                    "null",
+                    "ClusterTrustBundle without signer name must not have \":\" in its name",
+                ),
+                (
+                    "spec.trustBundle",
+                    "null",
+                    "spec.trustBundle: Invalid value: \"<value omitted>\": at least one trust anchor must be provided",
+                ),
+                ("spec.trustBundle", &leaf, "entry 0 does not have the CA bit set"),
+                ("spec.trustBundle", &request, "entry 0 has bad block type: CERTIFICATE REQUEST"),
+                ("spec.trustBundle", &twice, "duplicate trust anchor (indices [0 1])"),
+            ],
+        );
+        let mut changed = base.clone();
+        changed.entry("spec").set("signerName", "a.b/d");
+        changed.entry("metadata").set("name", "a.b:d:x");
+        let mut errors = Errors::new();
+        validate_bundle_update(&changed, &base, &mut errors);
+        assert_eq!(errors.len(), 1);
     }
 }

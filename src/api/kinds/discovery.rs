@@ -3,9 +3,10 @@
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
-use super::Errors;
 use super::check::{Node, fill, items_mut, same};
+use super::core::address;
 use super::core::endpoints::endpoint_ip;
+use super::{Errors, Occasion, Warned, say};
 use crate::api::field::{FieldError, quoted};
 use crate::api::names;
 use crate::api::value::Value;
@@ -13,12 +14,58 @@ use crate::api::value::Value;
 const MOST_ENDPOINTS: usize = 1_000;
 const MOST_PORTS: usize = 20_000;
 const MOST_ADDRESSES: usize = 100;
+const MOST_HINTS: usize = 8;
+const MOST_TOPOLOGY_LABELS: usize = 16;
 
 /// The defaults of a slice.
 pub fn default(slice: &mut Value) {
     for port in items_mut(slice, "ports") {
         fill(port, "name", "");
         fill(port, "protocol", "TCP");
+    }
+}
+
+/// What is newer than the features that are on is dropped.
+pub fn prepare_create(slice: &mut Value, _: &Occasion<'_>) {
+    prepare(slice, None);
+}
+
+/// The same for a change, unless it was there before.
+pub fn prepare_update(new: &mut Value, old: &Value, _: &Occasion<'_>) {
+    prepare(new, Some(old));
+}
+
+fn prepare(slice: &mut Value, old: Option<&Value>) {
+    let before = old.map(|old| Node::of(old, "endpoints"));
+    let hinted = before
+        .as_ref()
+        .is_some_and(|all| all.items().any(|one| one.child("hints").child("forNodes").is_set()));
+    let same_endpoints = old.is_some_and(|old| same(old.get("endpoints"), slice.get("endpoints")));
+    for endpoint in items_mut(slice, "endpoints") {
+        if let Some(hints) = super::check::present_mut(endpoint, "hints").filter(|_| !hinted) {
+            hints.remove("forNodes");
+        }
+        // The old field is kept only as long as nobody touches the endpoints.
+        if !same_endpoints {
+            endpoint.remove("deprecatedTopology");
+        }
+    }
+}
+
+/// Warns of what is dubious in a slice.
+pub fn warn(slice: &Value, old: Option<&Value>, warned: &mut Warned) {
+    if old.is_none() && slice.str("addressType") == "FQDN" {
+        warned.push("spec.addressType: FQDN endpoints are deprecated".to_owned());
+    }
+    let manager = crate::api::meta::of(slice).at(&["labels", "endpointslice.kubernetes.io/managed-by"]);
+    let controllers = ["endpointslice-controller.k8s.io", "endpointslicemirroring-controller.k8s.io"];
+    if manager.and_then(Value::as_str).is_some_and(|manager| controllers.contains(&manager)) {
+        return;
+    }
+    for endpoint in Node::of(slice, "endpoints").items() {
+        for address in endpoint.child("addresses").items() {
+            address::warn_ip(&address.path, address.text(), warned);
+        }
     }
 }
 
@@ -42,7 +89,7 @@ fn validate_frame(slice: &Value, errors: &mut Errors) {
         if !seen.insert(name.text()) {
             errors.push(FieldError::duplicate(&name.path, &quoted(name.text())));
         }
-        port.child("protocol").one_of_if_set(errors, &["SCTP", "TCP", "UDP"]);
+        port.child("protocol").need_one_of(errors, &["SCTP", "TCP", "UDP"]);
         if port.child("appProtocol").is_set() {
             port.child("appProtocol").syntax(errors, names::qualified_name);
         }
@@ -68,10 +115,36 @@ fn validate_endpoints(slice: &Value, errors: &mut Errors) {
         if endpoint.child("nodeName").is_set() {
             endpoint.child("nodeName").syntax(errors, names::dns_subdomain);
         }
+        let topology = endpoint.child("deprecatedTopology");
+        if topology.len() > MOST_TOPOLOGY_LABELS {
+            errors.push(FieldError::too_many(&topology.path, topology.len(), MOST_TOPOLOGY_LABELS));
+        }
+        crate::api::meta::validate_labels(Some(topology.value), &topology.path, errors);
         if endpoint.child("hostname").is_set() {
             endpoint.child("hostname").syntax(errors, names::dns_label);
         }
+        let hints = endpoint.child("hints");
+        if hint_names(&hints.child("forZones"), names::label_value, errors) {
+            hint_names(&hints.child("forNodes"), names::dns_subdomain, errors);
+        }
     }
+}
+
+/// Checks the names of hints. Answers whether there are not too many.
+fn hint_names(hints: &Node<'_>, check: names::Check, errors: &mut Errors) -> bool {
+    if hints.len() > MOST_HINTS {
+        errors.push(FieldError::too_many(&hints.path, hints.len(), MOST_HINTS));
+        return false;
+    }
+    let mut seen = BTreeSet::new();
+    for hint in hints.items() {
+        let name = hint.child("name");
+        if !seen.insert(name.text()) {
+            errors.push(FieldError::duplicate(&name.path, &quoted(name.text())));
+        }
+        name.syntax(errors, check);
+    }
+    true
 }
 
 fn validate_address(kind: &str, list: &Node<'_>, address: &Node<'_>, errors: &mut Errors) {
@@ -92,11 +165,14 @@ fn validate_address(kind: &str, list: &Node<'_>, address: &Node<'_>, errors: &mu
         }
         _ => return,
     };
-    let Some(ip) = names::parse_ip(address.text()) else {
+    let before = errors.len();
+    if wanted == "IPv6" {
+        say::strict_address(address, errors);
+    } else {
         address.syntax(errors, names::ip_address);
-        return;
-    };
-    if matches!(ip, IpAddr::V4(_)) != (wanted == "IPv4") {
+    }
+    let Some(ip) = names::parse_ip(address.text()).filter(|_| errors.len() == before) else { return };
+    if matches!(ip.to_canonical(), IpAddr::V4(_)) != (wanted == "IPv4") {
         let wrong = format!("must be an {wanted} address");
         errors.push(FieldError::invalid(&list.path, &address.shown(), &wrong));
     }
@@ -116,6 +192,23 @@ pub fn validate_update(new: &Value, old: &Value, errors: &mut Errors) {
 mod tests {
     use super::super::testing::{each_change_refused, each_refused, object};
     use super::*;
+
+    #[test]
+    fn unusual_slices_are_warned_of_and_trimmed() {
+        let mut slice = object(
+            r#"{"addressType":"FQDN","endpoints":[{"addresses":["010.0.0.1"],"deprecatedTopology":{"a":"b"},
+                "hints":{"forZones":[{"name":"z"}],"forNodes":[{"name":"n"}]}}]}"#,
+        );
+        let mut warned = Warned::new();
+        warn(&slice, None, &mut warned);
+        assert_eq!(warned.len(), 2);
+        assert_eq!(warned[0], "spec.addressType: FQDN endpoints are deprecated");
+        prepare(&mut slice, None);
+        assert_eq!(
+            slice.get("endpoints").unwrap(),
+            &object(r#"[{"addresses":["010.0.0.1"],"hints":{"forZones":[{"name":"z"}]}}]"#)
+        );
+    }
 
     #[test]
     fn each_rule_of_a_slice_refuses() {
@@ -155,6 +248,40 @@ mod tests {
                 ("ports.0.protocol", r#""X""#, "ports[0].protocol: Unsupported value"),
                 ("ports.0.appProtocol", r#""-""#, "ports[0].appProtocol: Invalid value"),
             ],
+        );
+        let hints = |zones: &str| format!("{{\"forZones\":[{zones}]}}");
+        let nine = hints(&(0..9).map(|n| format!("{{\"name\":\"z{n}\"}}")).collect::<Vec<_>>().join(","));
+        each_refused(
+            &base,
+            validate,
+            &[
+                (
+                    "endpoints.0.hints",
+                    &nine,
+                    "endpoints[0].hints.forZones: Too many: 9: must have at most 8 items",
+                ),
+                (
+                    "endpoints.0.hints",
+                    &hints(r#"{"name":"z"},{"name":"z"}"#),
+                    "forZones[1].name: Duplicate value: \"z\"",
+                ),
+                (
+                    "endpoints.0.hints",
+                    r#"{"forNodes":[{"name":"A"}]}"#,
+                    "forNodes[0].name: Invalid value: \"A\"",
+                ),
+                (
+                    "endpoints.0.deprecatedTopology",
+                    r#"{"a b":""}"#,
+                    "deprecatedTopology: Invalid value: \"a b\"",
+                ),
+            ],
+        );
+        let six = object(r#"{"addressType":"IPv6","endpoints":[{"addresses":["2001:db8::1"]}]}"#);
+        each_refused(
+            &six,
+            validate,
+            &[("endpoints.0.addresses", r#"["2001:DB8::1"]"#, "must be in canonical form (\"2001:db8::1\")")],
         );
         each_change_refused(
             &base,

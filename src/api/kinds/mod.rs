@@ -5,6 +5,7 @@
 //! time and the user come with the [`Occasion`].
 
 mod admission;
+mod admission_policy;
 mod apps;
 mod autoscaling;
 mod batch;
@@ -14,17 +15,21 @@ mod core;
 mod discovery;
 mod flowcontrol;
 mod lifecycle;
+mod migration;
 mod networking;
+mod pem;
 mod policy;
 mod quantity;
 mod rbac;
 mod registration;
+mod say;
 mod selector;
 mod small;
 mod storage;
 mod table;
 #[cfg(test)]
 pub(in crate::api) mod testing;
+mod webhook;
 
 pub use check::same;
 pub(in crate::api) use check::{Node, items_mut};

@@ -1,8 +1,9 @@
 //! Ingresses, network policies and their kin.
 
-use super::Errors;
 use super::check::{Node, fill, present_mut, same};
+use super::core::address;
 use super::selector;
+use super::{Errors, Warned, say};
 use crate::api::field::{FieldError, Path};
 use crate::api::value::Value;
 use crate::api::{meta, names};
@@ -11,7 +12,7 @@ const CLASS_ANNOTATION: &str = "kubernetes.io/ingress.class";
 
 /// Checks an Ingress.
 pub fn validate_ingress(ingress: &Value, errors: &mut Errors) {
-    validate_ingress_any(ingress, errors);
+    validate_ingress_any(ingress, Allowed::default(), errors);
     let annotation = meta::of(ingress).at(&["annotations", CLASS_ANNOTATION]);
     let class = Node::of(ingress, "spec").child("ingressClassName");
     if let Some(value) = annotation.filter(|value| class.is_set() && *value != class.value) {
@@ -20,7 +21,14 @@ pub fn validate_ingress(ingress: &Value, errors: &mut Errors) {
     }
 }
 
-fn validate_ingress_any(ingress: &Value, errors: &mut Errors) {
+/// What an Ingress may still say because it said it before.
+#[derive(Clone, Copy, Default)]
+struct Allowed {
+    secret_names: bool,
+    wildcard_rules: bool,
+}
+
+fn validate_ingress_any(ingress: &Value, allowed: Allowed, errors: &mut Errors) {
     let spec = Node::of(ingress, "spec");
     let (rules, default) = (spec.child("rules"), spec.child("defaultBackend"));
     if rules.is_empty() && !default.is_set() {
@@ -38,22 +46,30 @@ fn validate_ingress_any(ingress: &Value, errors: &mut Errors) {
             }
             host_name(&host, errors);
         }
-        let http = rule.child("http");
-        if http.is_set() {
-            http.child("paths").need(errors);
-        }
-        for path in http.child("paths").items() {
-            ingress_path(&path, errors);
+        if !allowed.wildcard_rules || !host.text().contains('*') {
+            ingress_rule(&rule, errors);
         }
     }
     for tls in spec.child("tls").items() {
         for host in tls.child("hosts").items() {
             host_name(&host, errors);
         }
-        tls.child("secretName").syntax_if_set(errors, names::dns_subdomain);
+        if !allowed.secret_names {
+            tls.child("secretName").syntax_if_set(errors, names::dns_subdomain);
+        }
     }
     if spec.child("ingressClassName").is_set() {
         spec.child("ingressClassName").syntax(errors, names::dns_subdomain);
+    }
+}
+
+fn ingress_rule(rule: &Node<'_>, errors: &mut Errors) {
+    let http = rule.child("http");
+    if http.is_set() {
+        http.child("paths").need(errors);
+    }
+    for path in http.child("paths").items() {
+        ingress_path(&path, errors);
     }
 }
 
@@ -103,14 +119,7 @@ fn backend(node: &Node<'_>, errors: &mut Errors) {
         (true, true) => wrong("cannot set both resource and service backends"),
         (false, false) => wrong("resource or service backend is required"),
         (true, false) => {
-            resource.child("apiGroup").syntax_if_set(errors, names::dns_subdomain);
-            for field in ["kind", "name"] {
-                let part = resource.child(field);
-                if part.is_empty() {
-                    part.required(errors, &format!("{field} is required"));
-                }
-                part.syntax_if_set(errors, |name| names::path_segment(name, false));
-            }
+            local_reference(&resource, errors);
         }
         (false, true) => {
             service.child("name").need_syntax(errors, names::dns_1035_label);
@@ -128,9 +137,62 @@ fn backend(node: &Node<'_>, errors: &mut Errors) {
     }
 }
 
+/// Checks a reference to an object of any kind in the same place.
+fn local_reference(reference: &Node<'_>, errors: &mut Errors) {
+    if reference.child("apiGroup").is_set() {
+        reference.child("apiGroup").syntax(errors, names::dns_subdomain);
+    }
+    for field in ["kind", "name"] {
+        let part = reference.child(field);
+        if part.is_empty() {
+            part.required(errors, &format!("{field} is required"));
+        }
+        part.syntax_if_set(errors, |name| names::path_segment(name, false));
+    }
+}
+
 /// Checks a changed Ingress.
-pub fn validate_ingress_update(new: &Value, _old: &Value, errors: &mut Errors) {
-    validate_ingress_any(new, errors);
+pub fn validate_ingress_update(new: &Value, old: &Value, errors: &mut Errors) {
+    let was = Node::of(old, "spec");
+    let bad_name = |tls: Node<'_>| {
+        let name = tls.child("secretName");
+        !name.is_empty() && !names::dns_subdomain(name.text()).is_empty()
+    };
+    let bad_rule = |rule: Node<'_>| {
+        let mut found = Errors::new();
+        ingress_rule(&rule, &mut found);
+        rule.child("host").text().contains('*') && !found.is_empty()
+    };
+    let allowed = Allowed {
+        secret_names: was.child("tls").items().any(bad_name),
+        wildcard_rules: was.child("rules").items().any(bad_rule),
+    };
+    validate_ingress_any(new, allowed, errors);
+}
+
+/// Checks a changed status of an Ingress.
+pub fn validate_ingress_status(new: &Value, old: &Value, errors: &mut Errors) {
+    let at = |object| Node::of(object, "status").child("loadBalancer").child("ingress");
+    for entry in at(new).items() {
+        let (ip, host) = (entry.child("ip"), entry.child("hostname"));
+        if !ip.is_empty() && !at(old).items().any(|was| was.child("ip").text() == ip.text()) {
+            ip.syntax(errors, names::ip_address);
+        }
+        host.syntax_if_set(errors, names::dns_subdomain);
+        if names::parse_ip(host.text()).is_some() {
+            host.invalid(errors, "must be a DNS name, not an IP address");
+        }
+    }
+}
+
+/// Warns of the annotation that a field has replaced.
+pub fn warn_ingress(ingress: &Value, old: Option<&Value>, warned: &mut Warned) {
+    let named = meta::of(ingress).at(&["annotations", CLASS_ANNOTATION]).is_some();
+    if old.is_none() && named && !Node::of(ingress, "spec").child("ingressClassName").is_set() {
+        warned.push(format!(
+            "annotation \"{CLASS_ANNOTATION}\" is deprecated, please use 'spec.ingressClassName' instead"
+        ));
+    }
 }
 
 /// The defaults of an IngressClass.
@@ -157,16 +219,11 @@ pub fn validate_ingress_class(class: &Value, errors: &mut Errors) {
     if !parameters.is_set() {
         return;
     }
-    for field in ["kind", "name"] {
-        let part = parameters.child(field);
-        if part.is_empty() {
-            part.required(errors, &format!("{field} is required"));
-        }
-    }
+    local_reference(&parameters, errors);
     let (scope, namespace) = (parameters.child("scope"), parameters.child("namespace"));
     match scope.text() {
         "" if !scope.is_set() => scope.required(errors, ""),
-        "Namespace" if namespace.is_empty() => {
+        "Namespace" if !namespace.is_set() => {
             namespace.required(errors, "`parameters.scope` is set to 'Namespace'");
         }
         "Namespace" => namespace.syntax(errors, names::dns_label),
@@ -181,10 +238,10 @@ pub fn validate_ingress_class(class: &Value, errors: &mut Errors) {
 /// Checks a changed IngressClass.
 pub fn validate_ingress_class_update(new: &Value, old: &Value, errors: &mut Errors) {
     let controller = |object| Node::of(object, "spec").child("controller");
-    controller(new).unchanged(&controller(old), errors);
-    let mut rest = Errors::new();
-    validate_ingress_class(new, &mut rest);
-    errors.extend(rest.into_iter().filter(|error| error.path != Path::new("spec").child("controller")));
+    if controller(new).text() != controller(old).text() {
+        controller(new).invalid_text(errors, meta::IMMUTABLE);
+    }
+    validate_ingress_class(new, errors);
 }
 
 /// A policy that says nothing is about what comes in, and about what goes out if it says something of it.
@@ -215,16 +272,17 @@ pub fn validate_policy(policy: &Value, errors: &mut Errors) {
     }
     let types = spec.child("policyTypes");
     if types.len() > 2 {
-        types.invalid(errors, "may not specify more than two policyTypes");
+        let shown = say::shown_texts(&types, "networking.PolicyType");
+        errors.push(FieldError::invalid(&types.path, &shown, "may not specify more than two policyTypes"));
         return;
     }
     for kind in types.items() {
-        kind.one_of(errors, &["Egress", "Ingress"]);
+        kind.one_of(errors, &["Ingress", "Egress"]);
     }
 }
 
 fn policy_port(node: &Node<'_>, errors: &mut Errors) {
-    node.child("protocol").one_of_if_set(errors, &["SCTP", "TCP", "UDP"]);
+    node.child("protocol").one_of_if_set(errors, &["TCP", "UDP", "SCTP"]);
     let (port, end) = (node.child("port"), node.child("endPort"));
     if let Some(first) = port.int() {
         port.port(errors);
@@ -298,6 +356,22 @@ pub fn validate_policy_update(new: &Value, _old: &Value, errors: &mut Errors) {
     validate_policy(new, errors);
 }
 
+/// Warns of networks that are written in an unusual way.
+pub fn warn_policy(policy: &Value, _old: Option<&Value>, warned: &mut Warned) {
+    let spec = Node::of(policy, "spec");
+    for (direction, peers) in [("ingress", "from"), ("egress", "to")] {
+        for rule in spec.child(direction).items() {
+            for peer in rule.child(peers).items() {
+                let block = peer.child("ipBlock");
+                address::warn_cidr(&block.child("cidr").path, block.child("cidr").text(), warned);
+                for except in block.child("except").items() {
+                    address::warn_cidr(&except.path, except.text(), warned);
+                }
+            }
+        }
+    }
+}
+
 /// Checks an IPAddress.
 pub fn validate_address(address: &Value, errors: &mut Errors) {
     let parent = Node::of(address, "spec").child("parentRef");
@@ -330,25 +404,47 @@ pub fn validate_address_update(new: &Value, old: &Value, errors: &mut Errors) {
 
 /// Checks a ServiceCIDR.
 pub fn validate_service_cidr(object: &Value, errors: &mut Errors) {
-    let ranges = Node::of(object, "spec").child("cidrs");
+    service_ranges(&Node::of(object, "spec").child("cidrs"), errors);
+}
+
+fn service_ranges(ranges: &Node<'_>, errors: &mut Errors) {
     if ranges.is_empty() {
         ranges.required(errors, "at least one CIDR required");
         return;
     }
     if ranges.len() > 2 {
-        ranges.invalid(errors, "may only hold up to 2 values");
+        say::structure(&ranges.path, "networking.ServiceCIDRSpec", errors, "may only hold up to 2 values");
         return;
     }
+    let mut families = Vec::new();
     for range in ranges.items() {
-        range.syntax(errors, names::cidr);
+        say::strict_range(&range, errors);
+        families.extend(names::parse_cidr(range.text()).map(|(address, _)| address.is_ipv4()));
+    }
+    if matches!(families.as_slice(), [one, other] if one == other) {
+        let why = "may specify no more than one IP for each IP family, i.e 192.168.0.0/24 and 2001:db8::/64";
+        ranges.invalid(errors, why);
     }
 }
 
-/// Checks a changed ServiceCIDR: it stays.
+/// Checks a changed ServiceCIDR: its networks stay, but a second one may join.
 pub fn validate_service_cidr_update(new: &Value, old: &Value, errors: &mut Errors) {
-    let ranges = |object| Node::of(object, "spec").child("cidrs");
-    if !same(Some(ranges(new).value), Some(ranges(old).value)) {
-        ranges(new).invalid(errors, meta::IMMUTABLE);
+    let at = |object| Node::of(object, "spec").child("cidrs");
+    let (ranges, before) = (at(new), at(old));
+    let pairs = ranges.items().zip(before.items());
+    match (before.len(), ranges.len()) {
+        (had, has) if had == has || (had, has) == (1, 2) => {
+            for (range, _) in pairs.filter(|(range, was)| range.text() != was.text()) {
+                range.invalid(errors, meta::IMMUTABLE);
+            }
+            if had != has {
+                service_ranges(&ranges, errors);
+            }
+        }
+        _ => {
+            let shown = say::shown_texts(&ranges, "string");
+            errors.push(FieldError::invalid(&ranges.path, &shown, meta::IMMUTABLE));
+        }
     }
 }
 
@@ -410,6 +506,54 @@ mod tests {
     }
 
     #[test]
+    fn the_rest_of_an_ingress_is_checked_too() {
+        each_change_refused(
+            &object(r#"{"status":{"loadBalancer":{"ingress":[{"ip":"10.0.0.1"}]}}}"#),
+            validate_ingress_status,
+            &[
+                (
+                    "status.loadBalancer.ingress.0.ip",
+                    r#""x""#,
+                    "status.loadBalancer.ingress[0].ip: Invalid value: \"x\": must be a valid IP address",
+                ),
+                (
+                    "status.loadBalancer.ingress.0.hostname",
+                    r#""A""#,
+                    "ingress[0].hostname: Invalid value: \"A\"",
+                ),
+                (
+                    "status.loadBalancer.ingress.0.hostname",
+                    r#""1.2.3.4""#,
+                    "must be a DNS name, not an IP address",
+                ),
+            ],
+        );
+        let old = object(
+            r#"{"metadata":{"annotations":{"kubernetes.io/ingress.class":"x"}},"spec":{"tls":[{"secretName":"A"}],"rules":[{"host":"*.a","http":{}}]}}"#,
+        );
+        let mut errors = Errors::new();
+        validate_ingress_update(&old, &old, &mut errors);
+        assert_eq!(errors, [], "what was wrong before may stay");
+        validate_ingress_update(&old, &object("{}"), &mut errors);
+        assert_eq!(errors.len(), 2);
+        let mut warned = Warned::new();
+        warn_ingress(&old, None, &mut warned);
+        assert_eq!(
+            warned,
+            [
+                "annotation \"kubernetes.io/ingress.class\" is deprecated, please use 'spec.ingressClassName' instead"
+            ]
+        );
+        let policy = object(
+            r#"{"spec":{"ingress":[{"from":[{"ipBlock":{"cidr":"10.1.0.0/8","except":["010.1.0.0/16"]}}]}]}}"#,
+        );
+        let mut warned = Warned::new();
+        warn_policy(&policy, None, &mut warned);
+        assert!(warned[0].starts_with("spec.ingress[0].from[0].ipBlock.cidr: CIDR value"));
+        assert!(warned[1].starts_with("spec.ingress[0].from[0].ipBlock.except[0]: non-standard CIDR value"));
+    }
+
+    #[test]
     fn each_rule_of_a_policy_refuses() {
         let mut base = object(
             r#"{"spec":{"podSelector":{},"ingress":[{"ports":[{"port":80,"endPort":90,"protocol":"TCP"}],
@@ -421,7 +565,7 @@ mod tests {
             &base,
             validate_policy,
             &[
-                ("spec.ingress.0.ports.0.protocol", r#""X""#, "\"SCTP\", \"TCP\", \"UDP\""),
+                ("spec.ingress.0.ports.0.protocol", r#""X""#, "\"TCP\", \"UDP\", \"SCTP\""),
                 ("spec.ingress.0.ports.0.port", "0", "ports[0].port: Invalid value: 0"),
                 (
                     "spec.ingress.0.ports.0.endPort",
@@ -499,6 +643,12 @@ mod tests {
             &[
                 ("spec.cidrs", "[]", "spec.cidrs: Required value: at least one CIDR required"),
                 ("spec.cidrs", r#"["x"]"#, "spec.cidrs[0]: Invalid value: \"x\""),
+                ("spec.cidrs", r#"["10.0.0.1/24"]"#, "must not have bits set beyond the prefix length"),
+                (
+                    "spec.cidrs",
+                    r#"["10.0.0.0/24","10.0.1.0/24"]"#,
+                    "may specify no more than one IP for each IP family",
+                ),
                 (
                     "spec.cidrs",
                     r#"["10.0.0.0/24","10.0.1.0/24","10.0.2.0/24"]"#,
@@ -512,7 +662,7 @@ mod tests {
             &[(
                 "spec.cidrs",
                 r#"["10.0.1.0/24"]"#,
-                "spec.cidrs: Invalid value: []string{\"10.0.1.0/24\"}: field is immutable",
+                "spec.cidrs[0]: Invalid value: \"10.0.1.0/24\": field is immutable",
             )],
         );
     }

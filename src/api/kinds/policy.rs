@@ -2,7 +2,7 @@
 
 use super::apps::{at_most_all, count_or_percent};
 use super::check::Node;
-use super::{Errors, selector};
+use super::{Errors, say, selector};
 use crate::api::field::FieldError;
 use crate::api::value::Value;
 
@@ -32,6 +32,7 @@ pub fn validate_update(new: &Value, _old: &Value, errors: &mut Errors) {
 /// Checks a changed status.
 pub fn validate_status(new: &Value, _old: &Value, errors: &mut Errors) {
     let status = Node::of(new, "status");
+    say::conditions(&status.child("conditions"), errors);
     for field in ["disruptionsAllowed", "currentHealthy", "desiredHealthy", "expectedPods"] {
         status.child(field).not_negative(errors);
     }

@@ -84,7 +84,7 @@ pub fn validate_cluster_role_update(new: &Value, _old: &Value, errors: &mut Erro
 fn binding(binding: &Value, namespaced: bool, errors: &mut Errors) {
     let role = Node::of(binding, "roleRef");
     role.child("apiGroup").one_of(errors, &[GROUP]);
-    let kinds: &[&str] = if namespaced { &["ClusterRole", "Role"] } else { &["ClusterRole"] };
+    let kinds: &[&str] = if namespaced { &["Role", "ClusterRole"] } else { &["ClusterRole"] };
     role.child("kind").one_of(errors, kinds);
     role.child("name").need_syntax(errors, |text| name(text, false));
     for subject in Node::of(binding, "subjects").items() {
@@ -101,7 +101,7 @@ fn binding(binding: &Value, namespaced: bool, errors: &mut Errors) {
                 }
             }
             "User" | "Group" => group.one_of(errors, &[GROUP]),
-            _ => subject.child("kind").one_of(errors, &["Group", "ServiceAccount", "User"]),
+            _ => subject.child("kind").one_of(errors, &["ServiceAccount", "User", "Group"]),
         }
     }
 }

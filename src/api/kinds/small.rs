@@ -1,7 +1,9 @@
 //! Kinds with few rules: leases, priorities, runtimes.
 
-use super::Errors;
+use std::collections::BTreeSet;
+
 use super::check::{Node, fill, same};
+use super::{Errors, Warned};
 use crate::api::field::{FieldError, Path};
 use crate::api::value::Value;
 use crate::api::{meta, names};
@@ -19,8 +21,86 @@ pub fn validate_lease(lease: &Value, errors: &mut Errors) {
         spec.child("leaseDurationSeconds").positive(errors);
     }
     spec.child("leaseTransitions").not_negative(errors);
+    let strategy = spec.child("strategy");
+    if strategy.is_set() {
+        lease_strategy(&strategy, errors);
+    }
     if !spec.child("preferredHolder").is_empty() && spec.child("strategy").is_empty() {
         spec.child("preferredHolder").forbidden(errors, "may only be specified if `strategy` is defined");
+    }
+}
+
+/// Checks how a leader is chosen: a known way, or one with a domain. The path names the field twice, as clients know it.
+fn lease_strategy(strategy: &Node<'_>, errors: &mut Errors) {
+    let node = Node { value: strategy.value, path: strategy.path.child("strategy") };
+    if strategy.text().contains('/') {
+        node.syntax(errors, names::qualified_name);
+    } else {
+        node.one_of(errors, &["OldestEmulationVersion"]);
+    }
+}
+
+/// The syntax of the names of candidates: that of keys.
+pub fn candidate_name(name: &str, _prefix: bool) -> Vec<String> {
+    names::config_key(name)
+}
+
+/// The three numbers of a version, and whether something less than a release follows; `None` if it is no version.
+fn version(text: &str) -> Option<(u64, u64, u64, bool)> {
+    let (core, build) = text.split_once('+').unwrap_or((text, "x"));
+    let (core, less) = core.split_once('-').map_or((core, None), |(core, less)| (core, Some(less)));
+    let number = |text: &str| -> Option<u64> {
+        let good = text == "0" || !text.starts_with('0');
+        text.bytes().all(|byte| byte.is_ascii_digit()).then_some(())?;
+        if good { text.parse().ok() } else { None }
+    };
+    let fits = |text: &str| {
+        text.split('.').all(|part| {
+            !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-')
+        })
+    };
+    if !fits(build) || less.is_some_and(|less| !fits(less)) {
+        return None;
+    }
+    let mut parts = core.split('.');
+    let all = (number(parts.next()?)?, number(parts.next()?)?, number(parts.next()?)?);
+    parts.next().is_none().then_some((all.0, all.1, all.2, less.is_none()))
+}
+
+/// Checks a LeaseCandidate.
+pub fn validate_candidate(candidate: &Value, errors: &mut Errors) {
+    const NO_VERSION: &str = "must be a valid semantic version";
+    let spec = Node::of(candidate, "spec");
+    let (emulated, binary, strategy) =
+        (spec.child("emulationVersion"), spec.child("binaryVersion"), spec.child("strategy"));
+    spec.child("leaseName").need(errors);
+    if !emulated.is_empty() && version(emulated.text()).is_none() {
+        emulated.invalid(errors, NO_VERSION);
+    }
+    if binary.need(errors) && version(binary.text()).is_none() {
+        binary.invalid(errors, NO_VERSION);
+    }
+    // What is no version counts as the lowest one.
+    const LOWEST: (u64, u64, u64, bool) = (0, 0, 0, true);
+    let read = |node: &Node<'_>| version(node.text()).unwrap_or(LOWEST);
+    if !emulated.is_empty() && !binary.is_empty() && read(&binary) < read(&emulated) {
+        binary.invalid(errors, "must be greater than or equal to `emulationVersion`");
+    }
+    if !strategy.need(errors) {
+        return;
+    }
+    if strategy.text() == "OldestEmulationVersion" && read(&emulated) == LOWEST {
+        emulated.required(errors, "must be specified when `strategy` is 'OldestEmulationVersion'");
+    }
+    lease_strategy(&strategy, errors);
+}
+
+/// Checks a changed LeaseCandidate: what it is a candidate for stays.
+pub fn validate_candidate_update(new: &Value, old: &Value, errors: &mut Errors) {
+    validate_candidate(new, errors);
+    let at = |object| Node::of(object, "spec").child("leaseName");
+    if at(new).text() != at(old).text() {
+        at(new).invalid_text(errors, meta::IMMUTABLE);
     }
 }
 
@@ -58,7 +138,10 @@ pub fn validate_priority(class: &Value, errors: &mut Errors) {
         let wrong = format!("maximum allowed value of a user defined priority is {LARGEST_PRIORITY}");
         Node::of(class, "value").forbidden(errors, &wrong);
     }
-    Node::of(class, "preemptionPolicy").one_of_if_set(errors, &["Never", "PreemptLowerPriority"]);
+    let policy = Node::of(class, "preemptionPolicy");
+    if policy.is_set() {
+        policy.need_one_of(errors, &["PreemptLowerPriority", "Never"]);
+    }
 }
 
 /// Checks a changed PriorityClass.
@@ -72,10 +155,36 @@ pub fn validate_priority_update(new: &Value, old: &Value, errors: &mut Errors) {
 /// Checks a RuntimeClass.
 pub fn validate_runtime(class: &Value, errors: &mut Errors) {
     Node::of(class, "handler").syntax(errors, names::dns_label);
+    let overhead = Node::of(class, "overhead");
+    if overhead.is_set() {
+        let mut holder = Value::object();
+        holder.set("limits", overhead.child("podFixed").value.clone());
+        super::core::resources::requirements(&Node { value: &holder, path: overhead.path }, errors);
+    }
     let scheduling = Node::of(class, "scheduling");
     let nodes = scheduling.child("nodeSelector");
     meta::validate_labels(Some(nodes.value), &nodes.path, errors);
-    super::core::pod_spec::tolerations(&scheduling.child("tolerations"), errors);
+    let tolerations = scheduling.child("tolerations");
+    // The path names the field twice, as clients know it.
+    let inner = Node { value: tolerations.value, path: tolerations.path.child("tolerations") };
+    super::core::pod_spec::tolerations(&inner, errors);
+    let mut seen = BTreeSet::new();
+    for toleration in tolerations.items() {
+        let key = ["key", "operator", "value", "effect"].map(|field| toleration.child(field).text());
+        if !seen.insert(key) {
+            errors.push(FieldError::duplicate(&toleration.path, "core.Toleration{}"));
+        }
+    }
+}
+
+/// Warns of labels of nodes that other labels have replaced.
+pub fn warn_runtime(class: &Value, _old: Option<&Value>, warned: &mut Warned) {
+    let nodes = Node::of(class, "scheduling").child("nodeSelector");
+    for (label, _) in nodes.entries() {
+        if let Some(why) = super::core::node_label::deprecated(label) {
+            warned.push(format!("{}: {why}", nodes.path));
+        }
+    }
 }
 
 /// Checks a changed RuntimeClass: what it names stays.
@@ -90,6 +199,50 @@ pub fn validate_runtime_update(new: &Value, old: &Value, errors: &mut Errors) {
 mod tests {
     use super::super::testing::{each_change_refused, each_refused, object};
     use super::*;
+
+    #[test]
+    fn each_rule_of_a_candidate_refuses() {
+        let base = object(
+            r#"{"spec":{"leaseName":"l","binaryVersion":"1.33.0","emulationVersion":"1.32.0","strategy":"OldestEmulationVersion"}}"#,
+        );
+        each_refused(
+            &base,
+            validate_candidate,
+            &[
+                ("spec.leaseName", "null", "spec.leaseName: Required value"),
+                ("spec.binaryVersion", r#""1.31.0""#, "must be greater than or equal to `emulationVersion`"),
+                (
+                    "spec.emulationVersion",
+                    "null",
+                    "must be specified when `strategy` is 'OldestEmulationVersion'",
+                ),
+                ("spec.strategy", "null", "spec.strategy: Required value"),
+                ("spec.strategy", r#""X""#, "spec.strategy.strategy: Unsupported value"),
+            ],
+        );
+        each_change_refused(
+            &base,
+            validate_candidate_update,
+            &[("spec.leaseName", r#""m""#, "spec.leaseName: Invalid value: \"m\": field is immutable")],
+        );
+        for good in ["0.1.0", "1.33.0-alpha.1+x.y"] {
+            assert!(version(good).is_some(), "{good}");
+        }
+        for bad in ["", "1.2", "v1.2.3", "01.2.3", "1.2.3-", "1.2.3+"] {
+            assert!(version(bad).is_none(), "{bad}");
+        }
+        assert!(version("1.0.0-a") < version("1.0.0"));
+        let mut warned = Warned::new();
+        warn_runtime(
+            &object(r#"{"scheduling":{"nodeSelector":{"beta.kubernetes.io/os":"x"}}}"#),
+            None,
+            &mut warned,
+        );
+        assert_eq!(
+            warned,
+            ["scheduling.nodeSelector: deprecated since v1.14; use \"kubernetes.io/os\" instead"]
+        );
+    }
 
     #[test]
     fn each_rule_of_small_kinds_refuses() {
@@ -108,6 +261,12 @@ mod tests {
                     "spec.leaseTransitions: Invalid value: -1: must be greater than or equal to 0",
                 ),
                 ("spec.preferredHolder", r#""x""#, "may only be specified if `strategy` is defined"),
+                (
+                    "spec.strategy",
+                    r#""X""#,
+                    "spec.strategy.strategy: Unsupported value: \"X\": supported values: \"OldestEmulationVersion\"",
+                ),
+                ("spec.strategy", r#""a/-""#, "spec.strategy.strategy: Invalid value: \"a/-\""),
             ],
         );
         let mut class = object(r#"{"metadata":{"name":"a"},"value":5}"#);
@@ -122,7 +281,7 @@ mod tests {
                     "metadata.name: Forbidden: priority class names with 'system-' prefix are reserved for system use only. error: system-x is not a known",
                 ),
                 ("value", "1000000001", "maximum allowed value of a user defined priority is 1000000000"),
-                ("preemptionPolicy", r#""X""#, "\"Never\", \"PreemptLowerPriority\""),
+                ("preemptionPolicy", r#""X""#, "\"PreemptLowerPriority\", \"Never\""),
             ],
         );
         each_change_refused(
@@ -144,6 +303,17 @@ mod tests {
             &[
                 ("handler", r#""A""#, "handler: Invalid value: \"A\": a lowercase RFC 1123 label"),
                 ("scheduling.nodeSelector.a", r#""-""#, "scheduling.nodeSelector: Invalid value"),
+                ("overhead", r#"{"podFixed":{"cpu":"-1"}}"#, "overhead.limits[cpu]: Invalid value"),
+                (
+                    "scheduling.tolerations",
+                    r#"[{"key":"-","operator":"Exists"}]"#,
+                    "scheduling.tolerations.tolerations[0].key: Invalid value",
+                ),
+                (
+                    "scheduling.tolerations",
+                    r#"[{"operator":"Exists"},{"operator":"Exists"}]"#,
+                    "scheduling.tolerations[1]: Duplicate value: core.Toleration{}",
+                ),
             ],
         );
         each_change_refused(

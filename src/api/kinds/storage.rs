@@ -1,10 +1,14 @@
 //! The kinds that describe storage.
 
-use super::Errors;
+use std::collections::BTreeSet;
+
 use super::check::{Node, fill, same};
-use crate::api::field::{FieldError, Path};
-use crate::api::names;
+use super::core::node_label;
+use super::quantity::Amount;
+use super::{Errors, Occasion, Warned, say, selector};
+use crate::api::field::{FieldError, Path, quoted};
 use crate::api::value::Value;
+use crate::api::{meta, names};
 
 /// The defaults of a StorageClass.
 pub fn default_class(class: &mut Value) {
@@ -12,47 +16,176 @@ pub fn default_class(class: &mut Value) {
     fill(class, "volumeBindingMode", "Immediate");
 }
 
+fn provisioner(node: &Node<'_>, errors: &mut Errors) {
+    node.need_syntax(errors, |name| names::qualified_name(&name.to_lowercase()));
+}
+
+fn parameters(node: &Node<'_>, errors: &mut Errors) {
+    const MOST: usize = 512;
+    const LARGEST: usize = 256 * 1_024;
+    if node.len() > MOST {
+        errors.push(FieldError::too_long(&node.path, MOST));
+        return;
+    }
+    let mut size = 0;
+    for (key, value) in node.entries() {
+        if key.is_empty() {
+            errors.push(FieldError::invalid(&node.path, "\"\"", "field can not be empty."));
+        }
+        size += key.len() + value.text().len();
+    }
+    if size > LARGEST {
+        errors.push(FieldError::too_long(&node.path, LARGEST));
+    }
+}
+
 /// Checks a StorageClass.
 pub fn validate_class(class: &Value, errors: &mut Errors) {
-    Node::of(class, "provisioner").need_syntax(errors, |name| names::qualified_name(&name.to_lowercase()));
+    provisioner(&Node::of(class, "provisioner"), errors);
+    parameters(&Node::of(class, "parameters"), errors);
     let policy = Node::of(class, "reclaimPolicy");
     if !policy.is_empty() {
         policy.one_of(errors, &["Delete", "Retain"]);
     }
-    Node::of(class, "volumeBindingMode").one_of_if_set(errors, &["Immediate", "WaitForFirstConsumer"]);
+    let mode = Node::of(class, "volumeBindingMode");
+    if mode.is_set() {
+        mode.one_of(errors, &["Immediate", "WaitForFirstConsumer"]);
+    } else {
+        mode.required(errors, "");
+    }
+    topologies(&Node::of(class, "allowedTopologies"), errors);
+}
+
+/// Checks where volumes may be: no two terms may say the same, and no term may say a thing twice.
+fn topologies(list: &Node<'_>, errors: &mut Errors) {
+    let mut terms: Vec<Vec<(&str, BTreeSet<&str>)>> = Vec::new();
+    for term in list.items() {
+        let expressions = term.child("matchLabelExpressions");
+        let mut all: Vec<(&str, BTreeSet<&str>)> = Vec::new();
+        for expression in expressions.items() {
+            let (key, values) = (expression.child("key"), expression.child("values"));
+            values.need(errors);
+            let mut seen = BTreeSet::new();
+            for value in values.items() {
+                if !seen.insert(value.text()) {
+                    value.duplicate(errors);
+                }
+            }
+            key.syntax(errors, names::qualified_name);
+            if all.iter().any(|(known, _)| *known == key.text()) {
+                key.duplicate(errors);
+            }
+            all.push((key.text(), seen));
+        }
+        all.sort();
+        if terms.contains(&all) {
+            errors.push(FieldError::duplicate(&expressions.path, "\"\""));
+        }
+        terms.push(all);
+    }
 }
 
 /// Checks a changed StorageClass: it stays as it is.
 pub fn validate_class_update(new: &Value, old: &Value, errors: &mut Errors) {
     validate_class(new, errors);
-    for field in ["parameters", "provisioner", "reclaimPolicy"] {
+    fixed(new, old, &["parameters", "provisioner", "reclaimPolicy"], errors);
+    Node::of(new, "volumeBindingMode").unchanged(&Node::of(old, "volumeBindingMode"), errors);
+}
+
+fn fixed(new: &Value, old: &Value, fields: &[&str], errors: &mut Errors) {
+    for field in fields {
         if !same(new.get(field), old.get(field)) {
             let wrong = format!("updates to {field} are forbidden.");
             errors.push(FieldError::forbidden(&Path::new(field), &wrong));
         }
     }
-    Node::of(new, "volumeBindingMode").unchanged(&Node::of(old, "volumeBindingMode"), errors);
+}
+
+/// Warns of labels of nodes that other labels have replaced.
+pub fn warn_class(class: &Value, _old: Option<&Value>, warned: &mut Warned) {
+    for term in Node::of(class, "allowedTopologies").items() {
+        for expression in term.child("matchLabelExpressions").items() {
+            let key = expression.child("key");
+            if let Some(why) = node_label::deprecated(key.text()) {
+                warned.push(format!("{}: {why}", key.path));
+            }
+        }
+    }
+}
+
+/// Checks a VolumeAttributesClass.
+pub fn validate_attributes_class(class: &Value, errors: &mut Errors) {
+    provisioner(&Node::of(class, "driverName"), errors);
+    let given = Node::of(class, "parameters");
+    parameters(&given, errors);
+    if given.is_empty() {
+        given.required(errors, "must contain at least one key/value pair");
+    }
+}
+
+/// Checks a changed VolumeAttributesClass: it stays as it is. What is wrong with it is said twice, as by the reference.
+pub fn validate_attributes_class_update(new: &Value, old: &Value, errors: &mut Errors) {
+    validate_attributes_class(new, errors);
+    fixed(new, old, &["driverName", "parameters"], errors);
+    validate_attributes_class(new, errors);
+}
+
+/// A period is kept only where there was one before: the feature is off. So is the mount option for SELinux.
+pub fn prepare_driver(driver: &mut Value, _: &Occasion<'_>) {
+    driver.entry("spec").remove("nodeAllocatableUpdatePeriodSeconds");
+}
+
+/// The same for a change.
+pub fn prepare_driver_update(new: &mut Value, old: &Value, _: &Occasion<'_>) {
+    if old.at(&["spec", "nodeAllocatableUpdatePeriodSeconds"]).is_none() {
+        new.entry("spec").remove("nodeAllocatableUpdatePeriodSeconds");
+    }
 }
 
 /// Checks a CSIDriver.
 pub fn validate_driver(driver: &Value, errors: &mut Errors) {
     let spec = Node::of(driver, "spec");
-    for mode in spec.child("volumeLifecycleModes").items() {
-        if !matches!(mode.text(), "Persistent" | "Ephemeral") {
-            let path = spec.child("volumeLifecycleModes").path;
-            errors.push(FieldError::not_supported(&path, &mode.shown(), &["Ephemeral", "Persistent"]));
+    // The first of these is misspelt in the reference's messages, and clients see it so.
+    for (field, shown) in
+        [("attachRequired", "attachedRequired"), ("podInfoOnMount", ""), ("storageCapacity", "")]
+    {
+        if !spec.child(field).is_set() {
+            let path = spec.path.child(if shown.is_empty() { field } else { shown });
+            errors.push(FieldError::required(&path, ""));
         }
     }
     let policies = ["File", "None", "ReadWriteOnceWithFSType"];
     spec.child("fsGroupPolicy").one_of_if_set(errors, &policies);
-    let mut audiences = std::collections::BTreeSet::new();
-    for request in spec.child("tokenRequests").items() {
-        if !audiences.insert(request.child("audience").text()) {
-            let path = request.child("audience").path;
-            errors.push(FieldError::duplicate(
-                &path,
-                &crate::api::field::quoted(request.child("audience").text()),
-            ));
+    token_requests(&spec.child("tokenRequests"), errors);
+    let modes = spec.child("volumeLifecycleModes");
+    for mode in modes.items().filter(|mode| !matches!(mode.text(), "Persistent" | "Ephemeral")) {
+        errors.push(FieldError::not_supported(&modes.path, &mode.shown(), &["Persistent", "Ephemeral"]));
+    }
+    if !spec.child("seLinuxMount").is_set() {
+        spec.child("seLinuxMount").required(errors, "");
+    }
+    const SHORTEST_PERIOD: i64 = 10;
+    let period = spec.child("nodeAllocatableUpdatePeriodSeconds");
+    if period.int().is_some_and(|seconds| seconds < SHORTEST_PERIOD) {
+        period.invalid(errors, "must be greater than or equal to 10 seconds");
+    }
+}
+
+fn token_requests(requests: &Node<'_>, errors: &mut Errors) {
+    const SHORTEST: i64 = 600;
+    const LONGEST: i64 = 1 << 32;
+    let mut audiences = BTreeSet::new();
+    for request in requests.items() {
+        let (audience, seconds) = (request.child("audience"), request.child("expirationSeconds"));
+        if !audiences.insert(audience.text()) {
+            errors.push(FieldError::duplicate(&audience.path, &quoted(audience.text())));
+            continue;
+        }
+        if seconds.int().is_some_and(|seconds| seconds < SHORTEST) {
+            seconds.invalid(errors, "may not specify a duration less than 10 minutes");
+        }
+        if seconds.int().is_some_and(|seconds| seconds > LONGEST) {
+            seconds.invalid(errors, "may not specify a duration larger than 2^32 seconds");
         }
     }
 }
@@ -61,61 +194,157 @@ pub fn validate_driver(driver: &Value, errors: &mut Errors) {
 pub fn validate_driver_update(new: &Value, old: &Value, errors: &mut Errors) {
     validate_driver(new, errors);
     let (spec, was) = (Node::of(new, "spec"), Node::of(old, "spec"));
-    for field in ["attachRequired", "volumeLifecycleModes"] {
-        let path = if field == "attachRequired" { "attachedRequired" } else { field };
-        let node = Node { value: spec.child(field).value, path: spec.path.child(path) };
-        node.unchanged(&was.child(field), errors);
+    let attach =
+        Node { value: spec.child("attachRequired").value, path: spec.path.child("attachedRequired") };
+    attach.unchanged(&was.child("attachRequired"), errors);
+    let modes = spec.child("volumeLifecycleModes");
+    if !same(Some(modes.value), Some(was.child("volumeLifecycleModes").value)) {
+        let shown = say::shown_texts(&modes, "storage.VolumeLifecycleMode");
+        errors.push(FieldError::invalid(&modes.path, &shown, meta::IMMUTABLE));
+    }
+}
+
+/// Checks the name of a driver.
+fn driver_name(name: &Node<'_>, errors: &mut Errors) {
+    const LONGEST: usize = 63;
+    name.need(errors);
+    if name.text().len() > LONGEST {
+        errors.push(FieldError::too_long(&name.path, LONGEST));
+    }
+    for wrong in names::dns_subdomain(&name.text().to_lowercase()) {
+        name.invalid_text(errors, &wrong);
     }
 }
 
 /// Checks a CSINode.
 pub fn validate_csi_node(node: &Value, errors: &mut Errors) {
     const LONGEST_ID: usize = 256;
-    let mut seen = std::collections::BTreeSet::new();
+    let mut seen = BTreeSet::new();
     for driver in Node::of(node, "spec").child("drivers").items() {
         let (name, id) = (driver.child("name"), driver.child("nodeID"));
-        name.need(errors);
+        driver_name(&name, errors);
         if id.need(errors) && id.text().len() > LONGEST_ID {
             id.invalid(errors, &format!("must be {LONGEST_ID} characters or less"));
         }
-        let count = driver.child("allocatable").child("count");
-        count.not_negative(errors);
-        if !name.is_empty() && !seen.insert(name.text()) {
-            name.duplicate(errors);
+        driver.child("allocatable").child("count").not_negative(errors);
+        if !seen.insert(name.text()) {
+            errors.push(FieldError::duplicate(&name.path, &quoted(name.text())));
+        }
+        let mut keys = BTreeSet::new();
+        for key in driver.child("topologyKeys").items() {
+            let at_driver = Node { value: key.value, path: driver.path.clone() };
+            at_driver.need(errors);
+            if !keys.insert(key.text()) {
+                errors.push(FieldError::duplicate(&driver.path, &quoted(key.text())));
+            }
+            at_driver.syntax(errors, names::qualified_name);
         }
     }
 }
 
-/// Checks a changed CSINode.
-pub fn validate_csi_node_update(new: &Value, _old: &Value, errors: &mut Errors) {
+/// Checks a changed CSINode: what a driver said of itself stays. The whole is looked at twice.
+pub fn validate_csi_node_update(new: &Value, old: &Value, errors: &mut Errors) {
     validate_csi_node(new, errors);
+    validate_csi_node(new, errors);
+    let drivers = |object| Node::of(object, "spec").child("drivers");
+    for was in drivers(old).items() {
+        for driver in drivers(new).items().filter(|one| one.child("name").text() == was.child("name").text())
+        {
+            let driver = Node { value: driver.value, path: drivers(new).path };
+            say::same_structure(&driver, &was, "storage.CSINodeDriver", errors);
+        }
+    }
+}
+
+/// Checks a CSIStorageCapacity.
+pub fn validate_capacity(object: &Value, errors: &mut Errors) {
+    selector::validate(&Node::of(object, "nodeTopology"), errors);
+    Node::of(object, "storageClassName").syntax(errors, names::dns_subdomain);
+    let amount = Node::of(object, "capacity");
+    if amount.amount().is_some_and(Amount::is_negative) {
+        amount.invalid_text(errors, "must be greater than or equal to 0");
+    }
+}
+
+/// Checks a changed CSIStorageCapacity: which storage it is about stays.
+pub fn validate_capacity_update(new: &Value, old: &Value, errors: &mut Errors) {
+    validate_capacity(new, errors);
+    let (topology, was) = (Node::of(new, "nodeTopology"), Node::of(old, "nodeTopology"));
+    say::same_structure(&topology, &was, "v1.LabelSelector", errors);
+    if new.str("storageClassName") != old.str("storageClassName") {
+        Node::of(new, "storageClassName").invalid_text(errors, meta::IMMUTABLE);
+    }
+}
+
+/// Warns of labels of nodes that other labels have replaced.
+pub fn warn_capacity(object: &Value, _old: Option<&Value>, warned: &mut Warned) {
+    node_label::warn_selector(&Path::new("nodeTopology"), object.get("nodeTopology"), warned);
 }
 
 /// Checks a VolumeAttachment.
 pub fn validate_attachment(attachment: &Value, errors: &mut Errors) {
+    attachment_any(attachment, errors);
     let spec = Node::of(attachment, "spec");
-    spec.child("attacher").need_syntax(errors, |name| names::qualified_name(&name.to_lowercase()));
-    let source = spec.child("source");
-    let (inline, named) = (source.child("inlineVolumeSpec"), source.child("persistentVolumeName"));
-    match (inline.is_set(), !named.is_empty()) {
-        (false, false) => {
-            source.required(errors, "must specify exactly one of inlineVolumeSpec and persistentVolumeName");
-        }
-        (true, true) => {
-            source.forbidden(errors, "must specify exactly one of inlineVolumeSpec and persistentVolumeName");
-        }
-        (false, true) => named.syntax(errors, names::dns_subdomain),
-        (true, false) => {}
+    driver_name(&spec.child("attacher"), errors);
+    let named = spec.child("source").child("persistentVolumeName");
+    if named.is_set() {
+        named.syntax(errors, names::dns_subdomain);
     }
-    spec.child("nodeName").need_syntax(errors, names::dns_subdomain);
 }
 
-/// Checks a changed VolumeAttachment: what is attached where stays.
+fn attachment_any(attachment: &Value, errors: &mut Errors) {
+    const EXACTLY_ONE: &str = "must specify exactly one of inlineVolumeSpec and persistentVolumeName";
+    let spec = Node::of(attachment, "spec");
+    spec.child("attacher").need(errors);
+    let source = spec.child("source");
+    let (inline, named) = (source.child("inlineVolumeSpec"), source.child("persistentVolumeName"));
+    match (inline.is_set(), named.is_set()) {
+        (false, false) => source.required(errors, EXACTLY_ONE),
+        (true, true) => source.forbidden(errors, EXACTLY_ONE),
+        (false, true) if named.is_empty() => {
+            named.required(errors, "must specify non empty persistentVolumeName");
+        }
+        _ => {}
+    }
+    spec.child("nodeName").syntax(errors, names::dns_subdomain);
+    attachment_status(&Node::of(attachment, "status"), errors);
+}
+
+fn attachment_status(status: &Node<'_>, errors: &mut Errors) {
+    const LARGEST: usize = 256 * 1_024;
+    const LONGEST_MESSAGE: usize = 1_024;
+    let metadata = status.child("attachmentMetadata");
+    if metadata.entries().map(|(key, value)| key.len() + value.text().len()).sum::<usize>() > LARGEST {
+        errors.push(FieldError::too_long(&metadata.path, LARGEST));
+    }
+    for field in ["attachError", "detachError"] {
+        let message = status.child(field).child("message");
+        if message.text().len() > LONGEST_MESSAGE {
+            errors.push(FieldError::too_long(&message.path, LARGEST));
+        }
+        let code = status.child(field).child("errorCode");
+        if code.number() < 0 {
+            code.invalid(errors, &names::outside(0, i64::from(i32::MAX)));
+        }
+    }
+}
+
+/// An error code is kept only where there was one before: the feature is off.
+pub fn prepare_attachment_status(new: &mut Value, old: &Value, _: &Occasion<'_>) {
+    for field in ["attachError", "detachError"] {
+        let had = old.at(&["status", field, "errorCode"]).is_some();
+        if let Some(error) = super::check::present_mut(new.entry("status"), field).filter(|_| !had) {
+            error.remove("errorCode");
+        }
+    }
+}
+
+/// Checks a changed VolumeAttachment: what is attached where stays. The whole is looked at twice.
 pub fn validate_attachment_update(new: &Value, old: &Value, errors: &mut Errors) {
-    validate_attachment(new, errors);
+    attachment_any(new, errors);
+    attachment_any(new, errors);
     if !same(new.get("spec"), old.get("spec")) {
-        let wrong = crate::api::meta::IMMUTABLE;
-        errors.push(FieldError::invalid(&Path::new("spec"), "storage.VolumeAttachmentSpec{}", wrong));
+        say::structure(&Path::new("spec"), "storage.VolumeAttachmentSpec", errors, meta::IMMUTABLE);
     }
 }
 
@@ -161,14 +390,32 @@ mod tests {
     #[test]
     fn each_rule_of_the_others_refuses() {
         let driver = object(
-            r#"{"spec":{"attachRequired":true,"volumeLifecycleModes":["Persistent"],"fsGroupPolicy":"File","tokenRequests":[{"audience":"a"}]}}"#,
+            r#"{"spec":{"attachRequired":true,"podInfoOnMount":false,"storageCapacity":false,"seLinuxMount":false,
+                "volumeLifecycleModes":["Persistent"],"fsGroupPolicy":"File","tokenRequests":[{"audience":"a"}]}}"#,
         );
         each_refused(
             &driver,
             validate_driver,
             &[
-                ("spec.volumeLifecycleModes", r#"["X"]"#, "supported values: \"Ephemeral\", \"Persistent\""),
+                ("spec.volumeLifecycleModes", r#"["X"]"#, "supported values: \"Persistent\", \"Ephemeral\""),
                 ("spec.fsGroupPolicy", r#""X""#, "\"File\", \"None\", \"ReadWriteOnceWithFSType\""),
+                ("spec.attachRequired", "null", "spec.attachedRequired: Required value"),
+                ("spec.storageCapacity", "null", "spec.storageCapacity: Required value"),
+                (
+                    "spec.tokenRequests.0.expirationSeconds",
+                    "599",
+                    "may not specify a duration less than 10 minutes",
+                ),
+                (
+                    "spec.tokenRequests.0.expirationSeconds",
+                    "4294967297",
+                    "may not specify a duration larger than 2^32 seconds",
+                ),
+                (
+                    "spec.nodeAllocatableUpdatePeriodSeconds",
+                    "9",
+                    "must be greater than or equal to 10 seconds",
+                ),
                 (
                     "spec.tokenRequests",
                     r#"[{"audience":"a"},{"audience":"a"}]"#,
@@ -190,7 +437,9 @@ mod tests {
             &node,
             validate_csi_node,
             &[
-                ("spec.drivers.0.name", "null", "spec.drivers[0].name: Required value"),
+                ("spec.drivers.0.name", r#""a_b""#, "spec.drivers[0].name: Invalid value: \"a_b\""),
+                ("spec.drivers.0.topologyKeys", r#"["k","k"]"#, "spec.drivers[0]: Duplicate value: \"k\""),
+                ("spec.drivers.0.topologyKeys", r#"["-"]"#, "spec.drivers[0]: Invalid value: \"-\""),
                 ("spec.drivers.0.nodeID", "null", "spec.drivers[0].nodeID: Required value"),
                 ("spec.drivers.0.allocatable", r#"{"count":-1}"#, "count: Invalid value: -1"),
                 (
@@ -206,8 +455,13 @@ mod tests {
             &attachment,
             validate_attachment,
             &[
-                ("spec.attacher", "null", "spec.attacher: Required value"),
-                ("spec.nodeName", "null", "spec.nodeName: Required value"),
+                ("spec.attacher", r#""a_b""#, "spec.attacher: Invalid value"),
+                ("spec.nodeName", r#""A""#, "spec.nodeName: Invalid value: \"A\""),
+                (
+                    "status.attachError",
+                    r#"{"errorCode":-1}"#,
+                    "status.attachError.errorCode: Invalid value: -1",
+                ),
                 ("spec.source", "{}", "spec.source: Required value: must specify exactly one"),
                 ("spec.source.inlineVolumeSpec", r#"{"x":1}"#, "spec.source: Forbidden"),
             ],
@@ -220,6 +474,111 @@ mod tests {
                 r#""m""#,
                 "spec: Invalid value: storage.VolumeAttachmentSpec{}: field is immutable",
             )],
+        );
+        each_change_refused(
+            &node,
+            validate_csi_node_update,
+            &[(
+                "spec.drivers.0.nodeID",
+                r#""m""#,
+                "spec.drivers: Invalid value: storage.CSINodeDriver{}: field is immutable",
+            )],
+        );
+        let capacity =
+            object(r#"{"storageClassName":"c","capacity":"1Gi","nodeTopology":{"matchLabels":{"a":"b"}}}"#);
+        each_refused(
+            &capacity,
+            validate_capacity,
+            &[
+                ("storageClassName", "null", "storageClassName: Invalid value: \"\""),
+                (
+                    "capacity",
+                    r#""-1""#,
+                    "capacity: Invalid value: \"-1\": must be greater than or equal to 0",
+                ),
+                ("nodeTopology.matchLabels.a", r#""-""#, "nodeTopology.matchLabels: Invalid value"),
+            ],
+        );
+        each_change_refused(
+            &capacity,
+            validate_capacity_update,
+            &[
+                ("storageClassName", r#""d""#, "storageClassName: Invalid value: \"d\": field is immutable"),
+                (
+                    "nodeTopology.matchLabels.a",
+                    r#""c""#,
+                    "nodeTopology: Invalid value: v1.LabelSelector{}: field is immutable",
+                ),
+            ],
+        );
+        let attributes = object(r#"{"driverName":"a.b","parameters":{"k":"v"}}"#);
+        each_refused(
+            &attributes,
+            validate_attributes_class,
+            &[
+                ("driverName", "null", "driverName: Required value"),
+                (
+                    "parameters",
+                    "null",
+                    "parameters: Required value: must contain at least one key/value pair",
+                ),
+                ("parameters", r#"{"":"v"}"#, "parameters: Invalid value: \"\": field can not be empty."),
+            ],
+        );
+        each_change_refused(
+            &attributes,
+            validate_attributes_class_update,
+            &[("parameters.k", r#""w""#, "parameters: Forbidden: updates to parameters are forbidden.")],
+        );
+    }
+
+    #[test]
+    fn places_of_volumes_are_said_once_and_by_their_new_names() {
+        let mut base = object(
+            r#"{"provisioner":"a","allowedTopologies":[{"matchLabelExpressions":[{"key":"k","values":["v"]}]},
+                {"matchLabelExpressions":[{"key":"beta.kubernetes.io/os","values":["v"]}]}]}"#,
+        );
+        default_class(&mut base);
+        let expression = "allowedTopologies.0.matchLabelExpressions";
+        let (values, key) = (format!("{expression}.0.values"), format!("{expression}.0.key"));
+        each_refused(
+            &base,
+            validate_class,
+            &[
+                (&values, "[]", "matchLabelExpressions[0].values: Required value"),
+                (&values, r#"["v","v"]"#, "values[1]: Duplicate value: \"v\""),
+                (&key, r#""-""#, "matchLabelExpressions[0].key: Invalid value: \"-\""),
+                (
+                    &key,
+                    r#""beta.kubernetes.io/os""#,
+                    "allowedTopologies[1].matchLabelExpressions: Duplicate value: \"\"",
+                ),
+                (
+                    expression,
+                    r#"[{"key":"k","values":["v"]},{"key":"k","values":["w"]}]"#,
+                    "matchLabelExpressions[1].key: Duplicate value: \"k\"",
+                ),
+            ],
+        );
+        let mut warned = Warned::new();
+        warn_class(&base, None, &mut warned);
+        assert_eq!(
+            warned,
+            [
+                "allowedTopologies[1].matchLabelExpressions[0].key: deprecated since v1.14; use \"kubernetes.io/os\" instead"
+            ]
+        );
+        let capacity = object(
+            r#"{"nodeTopology":{"matchLabels":{"beta.kubernetes.io/os":"a"},"matchExpressions":[{"key":"beta.kubernetes.io/arch"}]}}"#,
+        );
+        let mut warned = Warned::new();
+        warn_capacity(&capacity, None, &mut warned);
+        assert_eq!(
+            warned,
+            [
+                "nodeTopology.matchExpressions[0].key: beta.kubernetes.io/arch is deprecated since v1.14; use \"kubernetes.io/arch\" instead",
+                "nodeTopology.matchLabels.beta.kubernetes.io/os: deprecated since v1.14; use \"kubernetes.io/os\" instead",
+            ]
         );
     }
 }

@@ -5,8 +5,9 @@ use super::core::{
     service, service_account, template, volume_claim,
 };
 use super::{
-    BASE, Generation, KindRules, MetaAgain, StatusMeta, admission, apps, autoscaling, batch, certificates,
-    discovery, flowcontrol, networking, policy, rbac, registration, small, storage,
+    BASE, Generation, KindRules, MetaAgain, StatusMeta, admission, admission_policy, apps, autoscaling,
+    batch, certificates, discovery, flowcontrol, migration, networking, policy, rbac, registration, small,
+    storage,
 };
 use crate::api::names;
 
@@ -226,6 +227,8 @@ pub static TABLE: &[(&str, &str, KindRules)] = &[
             default: apps::default_deployment,
             validate: apps::validate_deployment,
             validate_update: apps::validate_deployment_update,
+            validate_status: apps::validate_deployment_status,
+            warn: apps::warn_named,
             meta_again: MetaAgain::Change,
             ..BASE
         },
@@ -237,6 +240,8 @@ pub static TABLE: &[(&str, &str, KindRules)] = &[
             default: apps::default_replica_set,
             validate: apps::validate_replica_set,
             validate_update: apps::validate_replica_set_update,
+            validate_status: apps::validate_replica_set_status,
+            warn: apps::warn_named,
             ..COUNTED
         },
     ),
@@ -248,6 +253,8 @@ pub static TABLE: &[(&str, &str, KindRules)] = &[
             default: apps::default_stateful_set,
             validate: apps::validate_stateful_set,
             validate_update: apps::validate_stateful_set_update,
+            validate_status: apps::validate_stateful_set_status,
+            warn: apps::warn_stateful_set,
             meta_again: MetaAgain::Change,
             ..COUNTED
         },
@@ -261,6 +268,8 @@ pub static TABLE: &[(&str, &str, KindRules)] = &[
             prepare_update: apps::prepare_daemon_set_update,
             validate: apps::validate_daemon_set,
             validate_update: apps::validate_daemon_set_update,
+            validate_status: apps::validate_daemon_set_status,
+            warn: apps::warn_daemon_set,
             ..COUNTED
         },
     ),
@@ -282,6 +291,8 @@ pub static TABLE: &[(&str, &str, KindRules)] = &[
             prepare_create: batch::job::prepare_create,
             validate: batch::job::validate,
             validate_update: batch::job::validate_update,
+            validate_status: batch::job_status::validate,
+            warn: batch::job::warn,
             ..COUNTED
         },
     ),
@@ -292,6 +303,7 @@ pub static TABLE: &[(&str, &str, KindRules)] = &[
             default: batch::cron_job::default,
             validate: batch::cron_job::validate,
             validate_update: batch::cron_job::validate_update,
+            warn: batch::cron_job::warn,
             meta_again: MetaAgain::Change,
             ..COUNTED
         },
@@ -301,8 +313,11 @@ pub static TABLE: &[(&str, &str, KindRules)] = &[
         "HorizontalPodAutoscaler",
         KindRules {
             default: autoscaling::default,
+            prepare_create: autoscaling::prepare_create,
+            prepare_update: autoscaling::prepare_update,
             validate: autoscaling::validate,
             validate_update: autoscaling::validate_update,
+            validate_status: autoscaling::validate_status,
             meta_again: MetaAgain::Change,
             ..BASE
         },
@@ -327,6 +342,8 @@ pub static TABLE: &[(&str, &str, KindRules)] = &[
         KindRules {
             validate: networking::validate_ingress,
             validate_update: networking::validate_ingress_update,
+            validate_status: networking::validate_ingress_status,
+            warn: networking::warn_ingress,
             ..COUNTED
         },
     ),
@@ -347,6 +364,7 @@ pub static TABLE: &[(&str, &str, KindRules)] = &[
             default: networking::default_policy,
             validate: networking::validate_policy,
             validate_update: networking::validate_policy_update,
+            warn: networking::warn_policy,
             ..COUNTED
         },
     ),
@@ -380,8 +398,11 @@ pub static TABLE: &[(&str, &str, KindRules)] = &[
                 moves_with: &[&["addressType"], &["endpoints"], &["ports"], &["metadata", "labels"]],
             },
             default: discovery::default,
+            prepare_create: discovery::prepare_create,
+            prepare_update: discovery::prepare_update,
             validate: discovery::validate,
             validate_update: discovery::validate_update,
+            warn: discovery::warn,
             meta_again: MetaAgain::Whole,
             ..BASE
         },
@@ -436,8 +457,11 @@ pub static TABLE: &[(&str, &str, KindRules)] = &[
         "coordination.k8s.io",
         "LeaseCandidate",
         KindRules {
+            name: small::candidate_name,
             create_on_update: true,
             known_finalizers: false,
+            validate: small::validate_candidate,
+            validate_update: small::validate_candidate_update,
             meta_again: MetaAgain::Change,
             ..GUARDED
         },
@@ -462,6 +486,7 @@ pub static TABLE: &[(&str, &str, KindRules)] = &[
             known_finalizers: false,
             validate: small::validate_runtime,
             validate_update: small::validate_runtime_update,
+            warn: small::warn_runtime,
             ..GUARDED
         },
     ),
@@ -472,6 +497,7 @@ pub static TABLE: &[(&str, &str, KindRules)] = &[
             default: storage::default_class,
             validate: storage::validate_class,
             validate_update: storage::validate_class_update,
+            warn: storage::warn_class,
             ..PLAIN
         },
     ),
@@ -480,6 +506,8 @@ pub static TABLE: &[(&str, &str, KindRules)] = &[
         "CSIDriver",
         KindRules {
             generation: Generation { starts: false, moves_with: &[&["spec"]] },
+            prepare_create: storage::prepare_driver,
+            prepare_update: storage::prepare_driver_update,
             validate: storage::validate_driver,
             validate_update: storage::validate_driver_update,
             meta_again: MetaAgain::Change,
@@ -496,7 +524,16 @@ pub static TABLE: &[(&str, &str, KindRules)] = &[
             ..GUARDED
         },
     ),
-    ("storage.k8s.io", "CSIStorageCapacity", GUARDED),
+    (
+        "storage.k8s.io",
+        "CSIStorageCapacity",
+        KindRules {
+            validate: storage::validate_capacity,
+            validate_update: storage::validate_capacity_update,
+            warn: storage::warn_capacity,
+            ..GUARDED
+        },
+    ),
     (
         "storage.k8s.io",
         "VolumeAttachment",
@@ -504,15 +541,31 @@ pub static TABLE: &[(&str, &str, KindRules)] = &[
             status_meta: StatusMeta::Fixed,
             validate: storage::validate_attachment,
             validate_update: storage::validate_attachment_update,
+            prepare_status: storage::prepare_attachment_status,
+            validate_status: storage::validate_attachment_update,
             meta_again: MetaAgain::Whole,
             ..GUARDED
         },
     ),
-    ("storage.k8s.io", "VolumeAttributesClass", PLAIN),
+    (
+        "storage.k8s.io",
+        "VolumeAttributesClass",
+        KindRules {
+            validate: storage::validate_attributes_class,
+            validate_update: storage::validate_attributes_class_update,
+            ..PLAIN
+        },
+    ),
     (
         "storagemigration.k8s.io",
         "StorageVersionMigration",
-        KindRules { status_meta: StatusMeta::Fixed, ..GUARDED },
+        KindRules {
+            status_meta: StatusMeta::Fixed,
+            validate: migration::validate,
+            validate_update: migration::validate_update,
+            validate_status: migration::validate_status,
+            ..GUARDED
+        },
     ),
     (
         "internal.apiserver.k8s.io",
@@ -520,6 +573,7 @@ pub static TABLE: &[(&str, &str, KindRules)] = &[
         KindRules {
             name: names::group_resource_name,
             status_meta: StatusMeta::Fixed,
+            validate_status: migration::validate_stored_status,
             meta_again: MetaAgain::No,
             ..GUARDED
         },
@@ -531,6 +585,7 @@ pub static TABLE: &[(&str, &str, KindRules)] = &[
             status_meta: StatusMeta::Fixed,
             validate: flowcontrol::validate_schema,
             validate_update: flowcontrol::validate_schema_update,
+            validate_status: flowcontrol::validate_status,
             meta_again: MetaAgain::Whole,
             ..COUNTED
         },
@@ -542,6 +597,7 @@ pub static TABLE: &[(&str, &str, KindRules)] = &[
             status_meta: StatusMeta::Fixed,
             validate: flowcontrol::validate_level,
             validate_update: flowcontrol::validate_level_update,
+            validate_status: flowcontrol::validate_status,
             meta_again: MetaAgain::Whole,
             ..COUNTED
         },
@@ -553,21 +609,63 @@ pub static TABLE: &[(&str, &str, KindRules)] = &[
             name: names::path_segment,
             prepare_create: certificates::prepare_create,
             prepare_update: certificates::prepare_update,
+            prepare_status: certificates::prepare_status,
             validate: certificates::validate,
+            validate_update: certificates::validate_update,
+            validate_status: certificates::validate_status,
             ..PLAIN
         },
     ),
-    ("certificates.k8s.io", "ClusterTrustBundle", KindRules { name: names::path_segment, ..GUARDED }),
+    (
+        "certificates.k8s.io",
+        "ClusterTrustBundle",
+        KindRules {
+            name: names::path_segment,
+            validate: certificates::validate_bundle,
+            validate_update: certificates::validate_bundle_update,
+            ..GUARDED
+        },
+    ),
     ("admissionregistration.k8s.io", "MutatingWebhookConfiguration", WEBHOOKS),
     ("admissionregistration.k8s.io", "ValidatingWebhookConfiguration", WEBHOOKS),
     (
         "admissionregistration.k8s.io",
         "ValidatingAdmissionPolicy",
-        KindRules { status_meta: StatusMeta::Fixed, ..ADMISSION },
+        KindRules {
+            status_meta: StatusMeta::Fixed,
+            validate: admission_policy::validate_validating,
+            validate_update: admission_policy::validate_validating_update,
+            validate_status: admission_policy::validate_status,
+            ..ADMISSION
+        },
     ),
-    ("admissionregistration.k8s.io", "ValidatingAdmissionPolicyBinding", ADMISSION),
-    ("admissionregistration.k8s.io", "MutatingAdmissionPolicy", ADMISSION),
-    ("admissionregistration.k8s.io", "MutatingAdmissionPolicyBinding", ADMISSION),
+    (
+        "admissionregistration.k8s.io",
+        "ValidatingAdmissionPolicyBinding",
+        KindRules {
+            validate: admission_policy::validate_validating_binding,
+            validate_update: admission_policy::validate_validating_binding_update,
+            ..ADMISSION
+        },
+    ),
+    (
+        "admissionregistration.k8s.io",
+        "MutatingAdmissionPolicy",
+        KindRules {
+            validate: admission_policy::validate_mutating,
+            validate_update: admission_policy::validate_mutating_update,
+            ..ADMISSION
+        },
+    ),
+    (
+        "admissionregistration.k8s.io",
+        "MutatingAdmissionPolicyBinding",
+        KindRules {
+            validate: admission_policy::validate_mutating_binding,
+            validate_update: admission_policy::validate_mutating_binding_update,
+            ..ADMISSION
+        },
+    ),
     (
         "apiextensions.k8s.io",
         "CustomResourceDefinition",

@@ -1,82 +1,8 @@
 //! The syntax of schedules: five fields, or a word for a common one.
 
-/// The areas that names of time zones begin with. The full database belongs to the machine that runs the jobs.
-const ZONE_AREAS: [&str; 17] = [
-    "Africa",
-    "America",
-    "Antarctica",
-    "Arctic",
-    "Asia",
-    "Atlantic",
-    "Australia",
-    "Brazil",
-    "Canada",
-    "Chile",
-    "Etc",
-    "Europe",
-    "Indian",
-    "Mexico",
-    "Pacific",
-    "US",
-    "posix",
-];
-/// Zones without an area.
-const ZONES: [&str; 44] = [
-    "CET",
-    "CST6CDT",
-    "Cuba",
-    "EET",
-    "EST",
-    "EST5EDT",
-    "Egypt",
-    "Eire",
-    "Factory",
-    "GB",
-    "GB-Eire",
-    "GMT",
-    "GMT+0",
-    "GMT-0",
-    "GMT0",
-    "Greenwich",
-    "HST",
-    "Hongkong",
-    "Iceland",
-    "Iran",
-    "Israel",
-    "Jamaica",
-    "Japan",
-    "Kwajalein",
-    "Libya",
-    "MET",
-    "MST",
-    "MST7MDT",
-    "NZ",
-    "NZ-CHAT",
-    "Navajo",
-    "PRC",
-    "PST8PDT",
-    "Poland",
-    "Portugal",
-    "ROC",
-    "ROK",
-    "Singapore",
-    "Turkey",
-    "UCT",
-    "UTC",
-    "Universal",
-    "W-SU",
-    "WET",
-];
-
-/// Whether a text can be the name of a time zone.
+/// Whether a text is the name of a time zone.
 pub fn is_zone(name: &str) -> bool {
-    match name.split_once('/') {
-        None => ZONES.contains(&name) || name == "Zulu",
-        Some((area, place)) => {
-            let fits = |byte: u8| byte.is_ascii_alphanumeric() || b"_+-/".contains(&byte);
-            ZONE_AREAS.contains(&area) && !place.is_empty() && place.bytes().all(fits)
-        }
-    }
+    super::zones::is_known(name)
 }
 
 struct Field {

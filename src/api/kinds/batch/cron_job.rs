@@ -2,9 +2,9 @@
 
 use super::{cron, job};
 use crate::api::field::{FieldError, Path, quoted};
-use crate::api::kinds::Errors;
 use crate::api::kinds::check::{Node, same};
 use crate::api::kinds::core::pod_default;
+use crate::api::kinds::{Errors, Warned, say};
 use crate::api::meta;
 use crate::api::names;
 use crate::api::value::Value;
@@ -29,12 +29,17 @@ fn validate_spec(spec: &Node<'_>, was: Option<&Node<'_>>, errors: &mut Errors) {
     if was.is_none_or(|was| !same(Some(was.child("timeZone").value), Some(zone.value))) && zone.is_set() {
         validate_zone(&zone, errors);
     }
-    spec.child("concurrencyPolicy").one_of_if_set(errors, &["Allow", "Forbid", "Replace"]);
+    spec.child("concurrencyPolicy").need_one_of(errors, &["Allow", "Forbid", "Replace"]);
     let template = spec.child("jobTemplate").child("spec");
-    if template.child("manualSelector").is_true() {
-        template.child("manualSelector").one_of(errors, &["nil", "false"]);
-    }
     job::validate_spec(&template, false, errors);
+    let (selector, manual) = (template.child("selector"), template.child("manualSelector"));
+    if selector.is_set() {
+        let why = "`selector` will be auto-generated";
+        say::structure(&selector.path, "v1.LabelSelector", errors, why);
+    }
+    if manual.is_true() {
+        errors.push(FieldError::not_supported(&manual.path, "true", &["nil", "false"]));
+    }
     spec.child("successfulJobsHistoryLimit").not_negative(errors);
     spec.child("failedJobsHistoryLimit").not_negative(errors);
 }
@@ -44,25 +49,35 @@ fn validate_schedule(schedule: &Node<'_>, zone: &Node<'_>, had_zone: bool, error
         schedule.invalid(errors, &wrong);
     }
     if schedule.text().contains("TZ") {
-        if zone.is_set() {
-            schedule.invalid(errors, "cannot use both timeZone field and TZ or CRON_TZ in schedule");
-        } else if !had_zone {
+        if !had_zone {
             schedule.invalid(errors, "cannot use TZ or CRON_TZ in schedule, use timeZone field instead");
+        } else if zone.is_set() {
+            schedule.invalid(errors, "cannot use both timeZone field and TZ or CRON_TZ in schedule");
         }
     }
 }
 
-/// Checks the shape of a time zone's name. Which zones exist only the machine knows that runs the jobs.
+/// Checks the name of a time zone.
 fn validate_zone(zone: &Node<'_>, errors: &mut Errors) {
+    const LONGEST_PART: usize = 14;
     let name = zone.text();
+    let fits = |part: &str| {
+        (1..=LONGEST_PART).contains(&part.len())
+            && !matches!(part, "." | "..")
+            && !part.starts_with('-')
+            && part.bytes().all(|byte| byte.is_ascii_alphanumeric() || b".-_+".contains(&byte))
+    };
     if name.is_empty() {
         zone.invalid_text(errors, "timeZone must be nil or non-empty string");
-    } else if name.eq_ignore_ascii_case("Local") {
+        return;
+    }
+    if name.split('/').all(fits) && name.eq_ignore_ascii_case("Local") {
         zone.invalid(
             errors,
             "timeZone must be an explicit time zone as defined in https://www.iana.org/time-zones",
         );
-    } else if !cron::is_zone(name) {
+    }
+    if !cron::is_zone(name) && name != "Local" {
         zone.invalid(errors, &format!("unknown time zone {name}"));
     }
 }
@@ -81,6 +96,24 @@ pub fn validate_update(new: &Value, old: &Value, errors: &mut Errors) {
     validate_spec(&Node::of(new, "spec"), Some(&Node::of(old, "spec")), errors);
 }
 
+/// Warns of what is dubious in a CronJob.
+pub fn warn(object: &Value, old: Option<&Value>, warned: &mut Warned) {
+    let template = |object| Node::of(object, "spec").child("jobTemplate").child("spec");
+    if old.is_none() {
+        say::pod_names(object, warned);
+    }
+    if old.is_none_or(|old| meta::generation(old) != meta::generation(object)) {
+        job::warn_spec(&template(object), old.map(template), warned);
+    }
+    if old.is_some() && Node::of(object, "spec").child("schedule").text().contains("TZ") {
+        warned.push(
+            "cannot use TZ or CRON_TZ in spec.spec.schedule, use timeZone instead, see \
+             https://kubernetes.io/docs/concepts/workloads/controllers/cron-jobs/ for more details"
+                .to_owned(),
+        );
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::super::super::testing::{each_change_refused, each_refused, object};
@@ -89,7 +122,7 @@ mod tests {
     #[test]
     fn each_rule_of_a_cron_job_refuses() {
         let mut base = object(
-            r#"{"metadata":{"name":"c"},"spec":{"schedule":"*/5 * * * *","timeZone":"Etc/UTC","jobTemplate":{"spec":{"template":{"spec":{
+            r#"{"metadata":{"name":"c"},"spec":{"schedule":"*/5 * * * *","concurrencyPolicy":"Allow","timeZone":"Etc/UTC","jobTemplate":{"spec":{"template":{"spec":{
                 "restartPolicy":"Never","containers":[{"name":"c","image":"i"}]}}}}}}"#,
         );
         default(&mut base);
@@ -108,10 +141,18 @@ mod tests {
                 (
                     "spec.schedule",
                     r#""TZ=UTC * * * * *""#,
-                    "cannot use both timeZone field and TZ or CRON_TZ in schedule",
+                    "cannot use TZ or CRON_TZ in schedule, use timeZone field instead",
                 ),
+                ("spec.timeZone", r#""Etc/../UTC""#, "unknown time zone Etc/../UTC"),
                 ("spec.timeZone", r#""""#, "timeZone must be nil or non-empty string"),
-                ("spec.timeZone", r#""local""#, "must be an explicit time zone"),
+                ("spec.timeZone", r#""Local""#, "must be an explicit time zone"),
+                ("spec.jobTemplate.spec.selector", "{}", "`selector` will be auto-generated"),
+                (
+                    "spec.jobTemplate.spec.manualSelector",
+                    "true",
+                    "spec.jobTemplate.spec.manualSelector: Unsupported value: true: supported values: \"nil\", \"false\"",
+                ),
+                ("spec.concurrencyPolicy", "null", "spec.concurrencyPolicy: Required value"),
                 (
                     "spec.timeZone",
                     r#""Nope/Zone""#,
@@ -132,5 +173,13 @@ mod tests {
             validate_update,
             &[("spec.timeZone", r#""Nope/Zone""#, "unknown time zone Nope/Zone")],
         );
+        let mut old = base.clone();
+        old.entry("spec").set("schedule", "TZ=UTC 0 0 * * *");
+        let mut errors = Errors::new();
+        validate_update(&old, &old, &mut errors);
+        assert_eq!(errors.len(), 1, "both ways to name a zone: {errors:?}");
+        let mut warned = Warned::new();
+        warn(&old, Some(&old), &mut warned);
+        assert!(warned[0].starts_with("cannot use TZ or CRON_TZ in spec.spec.schedule"));
     }
 }

@@ -1,9 +1,10 @@
 //! Jobs.
 
+use super::policy;
 use crate::api::field::{FieldError, Path, quoted};
 use crate::api::kinds::check::{Node, fill, fill_text, items_mut, present_mut, same};
 use crate::api::kinds::core::{pod_default, template};
-use crate::api::kinds::{Errors, Occasion, selector};
+use crate::api::kinds::{Errors, Occasion, Warned, say, selector};
 use crate::api::value::Value;
 use crate::api::{meta, names};
 
@@ -12,7 +13,21 @@ const UID_LABELS: [&str; 2] = ["controller-uid", "batch.kubernetes.io/controller
 const INDEXED: &str = "Indexed";
 const NEEDS_INDEX: &str = "requires indexed completion mode";
 const MOST_INDEXED_PODS: i64 = 100_000;
+/// Above this many completions, a Job that counts failures per index must be bounded otherwise.
+const MANY_COMPLETIONS: i64 = 100_000;
+const MOST_OF_MANY: i64 = 10_000;
 const LONGEST_MANAGER: usize = 63;
+
+/// What may not be below zero.
+const COUNTS: [&str; 7] = [
+    "parallelism",
+    "completions",
+    "activeDeadlineSeconds",
+    "backoffLimit",
+    "ttlSecondsAfterFinished",
+    "backoffLimitPerIndex",
+    "maxFailedIndexes",
+];
 
 /// The defaults of a Job.
 pub fn default(job: &mut Value) {
@@ -67,8 +82,12 @@ pub fn prepare_create(job: &mut Value, _: &Occasion<'_>) {
 
 /// Checks a Job.
 pub fn validate(job: &Value, errors: &mut Errors) {
+    validate_whole(job, true, errors);
+}
+
+fn validate_whole(job: &Value, prefixed_labels: bool, errors: &mut Errors) {
     let spec = Node::of(job, "spec");
-    generated_selector(job, &spec, errors);
+    generated_selector(job, &spec, prefixed_labels, errors);
     validate_spec(&spec, true, errors);
     let completions = spec.child("completions").number();
     if spec.child("completionMode").text() == INDEXED && completions > 0 {
@@ -81,17 +100,20 @@ pub fn validate(job: &Value, errors: &mut Errors) {
     }
 }
 
-fn generated_selector(job: &Value, spec: &Node<'_>, errors: &mut Errors) {
+/// Checks that the labels are those that the server gave. Jobs of old releases lack the prefixed ones.
+fn generated_selector(job: &Value, spec: &Node<'_>, prefixed: bool, errors: &mut Errors) {
     let chosen = spec.child("selector");
     if spec.child("manualSelector").is_true() || !chosen.is_set() {
         return;
     }
     let (name, uid) = (meta::name(job), meta::of(job).str("uid"));
+    if uid.is_empty() {
+        errors.push(FieldError::required(&Path::new("metadata").child("uid"), ""));
+    }
     let labels = spec.child("template").child("metadata").child("labels");
     let mut expected = Value::object();
-    for (label, wanted) in
-        [(UID_LABELS[0], uid), (NAME_LABELS[0], name), (UID_LABELS[1], uid), (NAME_LABELS[1], name)]
-    {
+    let all = [(UID_LABELS[0], uid), (NAME_LABELS[0], name), (UID_LABELS[1], uid), (NAME_LABELS[1], name)];
+    for (label, wanted) in all.into_iter().take(if prefixed { 4 } else { 2 }) {
         expected.set(label, wanted);
         match labels.value.get(label).and_then(Value::as_str) {
             None => {
@@ -112,15 +134,7 @@ fn generated_selector(job: &Value, spec: &Node<'_>, errors: &mut Errors) {
 
 /// Checks the spec of a Job. That of a Job inside of a CronJob has no selector yet.
 pub fn validate_spec(spec: &Node<'_>, with_selector: bool, errors: &mut Errors) {
-    for field in [
-        "parallelism",
-        "completions",
-        "activeDeadlineSeconds",
-        "backoffLimit",
-        "ttlSecondsAfterFinished",
-        "backoffLimitPerIndex",
-        "maxFailedIndexes",
-    ] {
+    for field in COUNTS {
         spec.child(field).not_negative(errors);
     }
     let (per_index, failed) = (spec.child("backoffLimitPerIndex"), spec.child("maxFailedIndexes"));
@@ -129,9 +143,13 @@ pub fn validate_spec(spec: &Node<'_>, with_selector: bool, errors: &mut Errors) 
     }
     managed_by(&spec.child("managedBy"), errors);
     completion_mode(spec, errors);
-    if spec.child("successPolicy").is_set() && spec.child("completionMode").text() != INDEXED {
-        let path = spec.child("successPolicy").path;
-        errors.push(FieldError::invalid(&path, "batch.SuccessPolicy{}", NEEDS_INDEX));
+    policy::failure(spec, errors);
+    if spec.child("successPolicy").is_set() {
+        if spec.child("completionMode").text() == INDEXED {
+            policy::success(spec, errors);
+        } else {
+            say::structure(&spec.child("successPolicy").path, "batch.SuccessPolicy", errors, NEEDS_INDEX);
+        }
     }
     let replacement = spec.child("podReplacementPolicy");
     if spec.child("podFailurePolicy").is_set() {
@@ -175,7 +193,7 @@ fn completion_mode(spec: &Node<'_>, errors: &mut Errors) {
         spec.child("parallelism"),
         spec.child("maxFailedIndexes"),
     );
-    mode.one_of_if_set(errors, &[INDEXED, "NonIndexed"]);
+    mode.one_of_if_set(errors, &["NonIndexed", INDEXED]);
     if mode.text() == INDEXED {
         if !completions.is_set() {
             completions.required(errors, "when completion mode is Indexed");
@@ -191,6 +209,9 @@ fn completion_mode(spec: &Node<'_>, errors: &mut Errors) {
         if failed.number() > MOST_INDEXED_PODS {
             failed.invalid(errors, &format!("must be less than or equal to {MOST_INDEXED_PODS}"));
         }
+        if completions.number() > MANY_COMPLETIONS && spec.child("backoffLimitPerIndex").is_set() {
+            bound_of_many(&parallelism, &failed, errors);
+        }
     } else if matches!(mode.text(), "" | "NonIndexed") {
         for field in ["backoffLimitPerIndex", "maxFailedIndexes"] {
             if spec.child(field).is_set() {
@@ -200,6 +221,19 @@ fn completion_mode(spec: &Node<'_>, errors: &mut Errors) {
     }
 }
 
+fn bound_of_many(parallelism: &Node<'_>, failed: &Node<'_>, errors: &mut Errors) {
+    if !failed.is_set() {
+        let why = format!("must be specified when completions is above {MANY_COMPLETIONS}");
+        failed.required(errors, &why);
+    }
+    let why = format!(
+        "must be less than or equal to {MOST_OF_MANY} when completions are above {MANY_COMPLETIONS} and used \
+         with backoff limit per index"
+    );
+    say::no_more(parallelism, MOST_OF_MANY, errors, &why);
+    say::no_more(failed, MOST_OF_MANY, errors, &why);
+}
+
 fn restart_policy(spec: &Node<'_>, policy: &Node<'_>, errors: &mut Errors) {
     match policy.text() {
         "" | "Always" => policy.required(errors, "valid values: \"OnFailure\", \"Never\""),
@@ -207,27 +241,40 @@ fn restart_policy(spec: &Node<'_>, policy: &Node<'_>, errors: &mut Errors) {
             policy.invalid(errors, "only \"Never\" is supported when podFailurePolicy is specified");
         }
         "OnFailure" | "Never" => {}
-        _ => policy.one_of(errors, &["Never", "OnFailure"]),
+        _ => policy.one_of(errors, &["OnFailure", "Never"]),
     }
 }
 
-/// Checks a changed Job: hardly anything but its pace may change, and where its pods run while it is suspended.
+/// Checks a changed Job: hardly anything but its pace may change, and where its pods run while it is suspended. The
+/// spec is looked at twice, once for itself and once for the change, and so is said twice what is wrong with it.
 pub fn validate_update(new: &Value, old: &Value, errors: &mut Errors) {
-    validate(new, errors);
     let (spec, was) = (Node::of(new, "spec"), Node::of(old, "spec"));
-    let (completions, before) = (spec.child("completions"), was.child("completions"));
-    let elastic = spec.child("completionMode").text() == INDEXED
-        && completions.is_set()
-        && before.is_set()
-        && same(Some(completions.value), spec.value.get("parallelism"));
-    if !elastic {
-        completions.unchanged(&before, errors);
-    }
-    spec.child("selector").unchanged(&was.child("selector"), errors);
+    let old_labels = was.child("template").child("metadata").child("labels");
+    let had_prefixed = [NAME_LABELS[1], UID_LABELS[1]].iter().all(|label| old_labels.child(label).is_set());
+    validate_whole(new, had_prefixed, errors);
+    validate_spec(&spec, true, errors);
+    completions_change(&spec, &was, errors);
+    say::same_structure(&spec.child("selector"), &was.child("selector"), "v1.LabelSelector", errors);
     template_change(&spec, &was, old, errors);
-    for field in ["completionMode", "podFailurePolicy", "backoffLimitPerIndex", "managedBy", "successPolicy"]
-    {
-        spec.child(field).unchanged(&was.child(field), errors);
+    let unchanged = |field: &str, errors: &mut Errors| spec.child(field).unchanged(&was.child(field), errors);
+    unchanged("completionMode", errors);
+    let policies = ["podFailurePolicy", "successPolicy"].map(|field| (spec.child(field), was.child(field)));
+    say::same_structure(&policies[0].0, &policies[0].1, "batch.PodFailurePolicy", errors);
+    unchanged("backoffLimitPerIndex", errors);
+    unchanged("managedBy", errors);
+    say::same_structure(&policies[1].0, &policies[1].1, "batch.SuccessPolicy", errors);
+}
+
+/// The completions of an indexed Job follow its parallelism; those of others stay.
+fn completions_change(spec: &Node<'_>, was: &Node<'_>, errors: &mut Errors) {
+    let (completions, before) = (spec.child("completions"), was.child("completions"));
+    if spec.child("completionMode").text() != INDEXED {
+        completions.unchanged(&before, errors);
+        return;
+    }
+    let changed = !same(Some(completions.value), Some(before.value));
+    if changed && completions.is_set() && completions.number() != spec.child("parallelism").number() {
+        completions.invalid(errors, "can only be modified in tandem with spec.parallelism");
     }
 }
 
@@ -237,16 +284,43 @@ fn template_change(spec: &Node<'_>, was: &Node<'_>, old: &Value, errors: &mut Er
     let started = Node::of(old, "status").child("startTime").is_set();
     if was.child("suspend").is_true() && !started {
         let pods = template.child("spec");
-        for field in ["nodeSelector", "tolerations", "schedulingGates", "affinity"] {
+        for field in ["nodeSelector", "tolerations", "schedulingGates"] {
             meta::copy(before.entry("spec"), pods.value, field);
         }
+        let affinity = before.entry("spec").entry("affinity");
+        meta::copy(affinity, pods.child("affinity").value, "nodeAffinity");
         for field in ["annotations", "labels"] {
             meta::copy(before.entry("metadata"), template.child("metadata").value, field);
         }
     }
     if !same(Some(template.value), Some(&before)) {
-        errors.push(FieldError::invalid(&template.path, "core.PodTemplateSpec{}", meta::IMMUTABLE));
+        say::structure(&template.path, "core.PodTemplateSpec", errors, meta::IMMUTABLE);
     }
+}
+
+/// Warns of what is dubious in a Job.
+pub fn warn(job: &Value, old: Option<&Value>, warned: &mut Warned) {
+    if old.is_none() {
+        say::pod_names(job, warned);
+    } else if old.is_some_and(|old| meta::generation(old) == meta::generation(job)) {
+        return;
+    }
+    warn_spec(&Node::of(job, "spec"), old.map(|old| Node::of(old, "spec")), warned);
+}
+
+/// Warns of what is dubious in the spec of a Job.
+pub fn warn_spec(spec: &Node<'_>, old: Option<Node<'_>>, warned: &mut Warned) {
+    let many = spec.child("completions").number() > MANY_COMPLETIONS
+        && spec.child("parallelism").number() > MOST_OF_MANY;
+    if spec.child("completionMode").text() == INDEXED && many {
+        warned.push(format!(
+            "{}: In Indexed Jobs with a number of completions higher than 10^5 and a parallelism higher than \
+             10^4, Kubernetes might not be able to track completedIndexes when a big number of indexes fail",
+            spec.path
+        ));
+    }
+    let old = old.map(|old| old.child("template"));
+    say::template(&spec.child("template"), old.as_ref(), warned);
 }
 
 #[cfg(test)]
@@ -293,7 +367,7 @@ mod tests {
                     "spec.parallelism: Invalid value: -1: must be greater than or equal to 0",
                 ),
                 ("spec.backoffLimit", "-1", "spec.backoffLimit"),
-                ("spec.completionMode", r#""X""#, "supported values: \"Indexed\", \"NonIndexed\""),
+                ("spec.completionMode", r#""X""#, "supported values: \"NonIndexed\", \"Indexed\""),
                 ("spec.backoffLimitPerIndex", "1", "requires indexed completion mode"),
                 ("spec.managedBy", r#""x""#, "must be a domain-prefixed path (such as \"acme.io/foo\")"),
                 ("spec.successPolicy", r#"{"rules":[]}"#, NEEDS_INDEX),
@@ -340,6 +414,44 @@ mod tests {
         assert_eq!(errors.len(), 2);
         assert!(errors[0].ends_with("`selector` not auto-generated"));
         assert!(errors[1].starts_with("spec.template.metadata.labels: Invalid value: map[string]string{"));
+    }
+
+    #[test]
+    fn an_indexed_job_is_bounded_and_follows_its_parallelism() {
+        let mut job = base();
+        let spec = job.entry("spec");
+        for (field, value) in [("completions", 200_000), ("parallelism", 10), ("backoffLimitPerIndex", 1)] {
+            spec.set(field, value);
+        }
+        spec.set("completionMode", INDEXED);
+        spec.set("maxFailedIndexes", 5);
+        each_refused(
+            &job,
+            validate,
+            &[
+                ("spec.maxFailedIndexes", "null", "must be specified when completions is above 100000"),
+                (
+                    "spec.maxFailedIndexes",
+                    "10001",
+                    "must be less than or equal to 10000 when completions are above 100000 and used with backoff limit per index",
+                ),
+                (
+                    "spec.parallelism",
+                    "10001",
+                    "must be less than or equal to 10000 when completions are above",
+                ),
+                ("spec.successPolicy", r#"{"rules":[]}"#, "at least one rules must be specified"),
+            ],
+        );
+        each_change_refused(
+            &job,
+            validate_update,
+            &[("spec.completions", "5", "can only be modified in tandem with spec.parallelism")],
+        );
+        let mut warned = Warned::new();
+        job.entry("spec").set("parallelism", 20_000);
+        warn(&job, None, &mut warned);
+        assert!(warned[0].starts_with("spec: In Indexed Jobs with a number of completions"));
     }
 
     #[test]

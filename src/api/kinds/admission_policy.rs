@@ -1,0 +1,545 @@
+//! Admission policies and their bindings. Expressions are looked at for being there; what they mean is decided where
+//! they are compiled.
+
+use std::collections::BTreeSet;
+
+use super::admission::{match_conditions, validate_rule};
+use super::check::{Node, same};
+use super::{Errors, say, selector};
+use crate::api::field::{FieldError, quoted};
+use crate::api::value::Value;
+use crate::api::{meta, names};
+
+/// Words that no variable of an expression may be called.
+const RESERVED: [&str; 21] = [
+    "true",
+    "false",
+    "null",
+    "in",
+    "as",
+    "break",
+    "const",
+    "continue",
+    "else",
+    "for",
+    "function",
+    "if",
+    "import",
+    "let",
+    "loop",
+    "package",
+    "namespace",
+    "return",
+    "var",
+    "void",
+    "while",
+];
+
+/// Checks a ValidatingAdmissionPolicy.
+pub fn validate_validating(policy: &Value, errors: &mut Errors) {
+    validating(policy, false, errors);
+}
+
+/// Checks a changed ValidatingAdmissionPolicy.
+pub fn validate_validating_update(new: &Value, old: &Value, errors: &mut Errors) {
+    validating(new, same_conditions(new, old), errors);
+}
+
+/// Checks a MutatingAdmissionPolicy.
+pub fn validate_mutating(policy: &Value, errors: &mut Errors) {
+    mutating(policy, false, errors);
+}
+
+/// Checks a changed MutatingAdmissionPolicy.
+pub fn validate_mutating_update(new: &Value, old: &Value, errors: &mut Errors) {
+    mutating(new, same_conditions(new, old), errors);
+}
+
+/// Whether the conditions are those that were accepted before.
+fn same_conditions(new: &Value, old: &Value) -> bool {
+    ["paramKind", "matchConditions"]
+        .iter()
+        .all(|field| same(new.at(&["spec", field]), old.at(&["spec", field])))
+}
+
+/// Checks what both kinds of policies have. `known` conditions are not looked at again.
+fn common(spec: &Node<'_>, mutates: bool, known: bool, errors: &mut Errors) {
+    let failure = spec.child("failurePolicy");
+    if failure.is_set() {
+        failure.one_of(errors, &["Fail", "Ignore"]);
+    } else {
+        failure.required(errors, "");
+    }
+    if spec.child("paramKind").is_set() {
+        param_kind(&spec.child("paramKind"), errors);
+    }
+    let matched = spec.child("matchConstraints");
+    if matched.is_set() {
+        match_resources(&matched, errors);
+        matched.child("resourceRules").need(errors);
+        if mutates {
+            mutable_operations(&matched, errors);
+        }
+    } else {
+        matched.required(errors, "");
+    }
+    if !known {
+        match_conditions(&spec.child("matchConditions"), errors);
+    }
+    for variable in spec.child("variables").items() {
+        let (name, expression) = (variable.child("name"), variable.child("expression"));
+        if name.text().trim().is_empty() {
+            name.required(errors, "name is not specified");
+        } else if !is_identifier(name.text()) {
+            name.invalid(errors, "name is not a valid CEL identifier");
+        }
+        need_expression(&expression, "expression is not specified", errors);
+    }
+}
+
+fn need_expression(expression: &Node<'_>, why: &str, errors: &mut Errors) {
+    if expression.text().trim().is_empty() {
+        expression.required(errors, why);
+    }
+}
+
+fn is_identifier(name: &str) -> bool {
+    let fits = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_';
+    name.bytes().all(fits)
+        && name.bytes().next().is_some_and(|first| !first.is_ascii_digit())
+        && !RESERVED.contains(&name)
+}
+
+fn validating(policy: &Value, known: bool, errors: &mut Errors) {
+    const NONE: &str = "validations or auditAnnotations must contain at least one item";
+    let spec = Node::of(policy, "spec");
+    common(&spec, false, known, errors);
+    let (validations, annotations) = (spec.child("validations"), spec.child("auditAnnotations"));
+    if validations.is_empty() && annotations.is_empty() {
+        validations.required(errors, NONE);
+        annotations.required(errors, NONE);
+        return;
+    }
+    for validation in validations.items() {
+        validate_one(&validation, errors);
+    }
+    audit_annotations(meta::name(policy), &annotations, errors);
+}
+
+fn validate_one(validation: &Node<'_>, errors: &mut Errors) {
+    need_expression(&validation.child("expression"), "expression is not specified", errors);
+    let (computed, message) = (validation.child("messageExpression"), validation.child("message"));
+    let blank = |node: &Node<'_>| !node.is_empty() && node.text().trim().is_empty();
+    if blank(&computed) {
+        computed.invalid(errors, "must be non-empty if specified");
+    }
+    if blank(&message) {
+        message.invalid(errors, "message must be non-empty if specified");
+    } else if message.text().trim().contains(['\n', '\r']) {
+        message.invalid(errors, "message must not contain line breaks");
+    }
+    validation.child("reason").one_of_if_set(errors, &["Forbidden", "Invalid", "RequestEntityTooLarge"]);
+}
+
+fn audit_annotations(policy: &str, list: &Node<'_>, errors: &mut Errors) {
+    const MOST: usize = 20;
+    const LONGEST: usize = 5 * 1_024;
+    if list.len() > MOST {
+        let why = format!("must not have more than {MOST} auditAnnotations");
+        say::structure(&list.path, "[]admissionregistration.AuditAnnotation", errors, &why);
+    }
+    let mut seen = BTreeSet::new();
+    for annotation in list.items() {
+        let (key, value) = (annotation.child("key"), annotation.child("valueExpression"));
+        if policy.is_empty() {
+            key.invalid_text(errors, "requires metadata.name be non-empty");
+        } else {
+            let whole = format!("{policy}/{}", key.text());
+            meta::texts(errors, &key.path, &whole, names::qualified_name(&whole));
+        }
+        if value.text().trim().len() > LONGEST {
+            value.required(errors, &format!("must not exceed {LONGEST} bytes in length"));
+        }
+        need_expression(&value, "valueExpression is not specified", errors);
+        if !seen.insert(key.text()) {
+            errors.push(FieldError::duplicate(&key.path, &quoted(key.text())));
+        }
+    }
+}
+
+fn mutating(policy: &Value, known: bool, errors: &mut Errors) {
+    let spec = Node::of(policy, "spec");
+    common(&spec, true, known, errors);
+    let mutations = spec.child("mutations");
+    if mutations.is_empty() {
+        mutations.required(errors, "mutations must contain at least one item");
+    }
+    for mutation in mutations.items() {
+        let kinds = [("ApplyConfiguration", "applyConfiguration"), ("JSONPatch", "jsonPatch")];
+        let kind = mutation.child("patchType");
+        if !kind.need(errors) {
+            continue;
+        }
+        kind.one_of(errors, &kinds.map(|(word, _)| word));
+        if kinds.iter().all(|(word, _)| *word != kind.text()) {
+            continue;
+        }
+        // The field that is wanted is told of first.
+        for (word, field) in kinds.iter().filter(|(word, _)| *word == kind.text()) {
+            if mutation.child(field).is_set() {
+                need_expression(&mutation.child(field).child("expression"), "", errors);
+            } else {
+                mutation
+                    .child(field)
+                    .required(errors, &format!("must be specified when patchType is {word}"));
+            }
+        }
+        for (_, field) in kinds.iter().filter(|(word, _)| *word != kind.text()) {
+            if mutation.child(field).is_set() {
+                let why = format!("must not be specified when patchType is {}", kind.text());
+                let shown = quoted(&format!("{{{field}}}"));
+                errors.push(FieldError::invalid(&mutation.child(field).path, &shown, &why));
+            }
+        }
+    }
+    spec.child("reinvocationPolicy").need_one_of(errors, &["IfNeeded", "Never"]);
+}
+
+/// What mutates cannot do so to what is going away.
+fn mutable_operations(matched: &Node<'_>, errors: &mut Errors) {
+    let words = ["*", "CONNECT", "CREATE", "UPDATE"];
+    let path = matched.child("resourceRules").child("operations").path;
+    for rule in matched.child("resourceRules").items() {
+        for operation in rule.child("operations").items().filter(|one| !words.contains(&one.text())) {
+            errors.push(FieldError::not_supported(&path, &quoted(operation.text()), &words));
+        }
+    }
+}
+
+fn param_kind(kind: &Node<'_>, errors: &mut Errors) {
+    let (version, name) = (kind.child("apiVersion"), kind.child("kind"));
+    if version.need(errors) {
+        param_version(&version, errors);
+    }
+    if name.need(errors) {
+        let wrong = names::dns_1035_label(&name.text().to_lowercase());
+        if !wrong.is_empty() {
+            let why = format!("may have mixed case, but should otherwise match: {}", wrong.join(","));
+            name.invalid(errors, &why);
+        }
+    }
+}
+
+fn param_version(node: &Node<'_>, errors: &mut Errors) {
+    let text = node.text();
+    if text.matches('/').count() > 1 {
+        node.invalid(errors, &format!("unexpected GroupVersion string: {text}"));
+        return;
+    }
+    let (group, version) = text.split_once('/').unwrap_or(("", text));
+    let mut part = |value: &str, wrong: Vec<String>| {
+        if !wrong.is_empty() {
+            errors.push(FieldError::invalid(&node.path, &quoted(value), &wrong.join(",")));
+        }
+    };
+    if !group.is_empty() {
+        part(group, names::dns_subdomain(group));
+    }
+    if version.is_empty() {
+        part(text, vec!["version must be specified".to_owned()]);
+    } else {
+        part(version, names::dns_1035_label(version));
+    }
+}
+
+fn match_resources(matched: &Node<'_>, errors: &mut Errors) {
+    let policy = matched.child("matchPolicy");
+    if policy.is_set() {
+        policy.one_of(errors, &["Equivalent", "Exact"]);
+    } else {
+        policy.required(errors, "");
+    }
+    for field in ["namespaceSelector", "objectSelector"] {
+        let chosen = matched.child(field);
+        if chosen.is_set() {
+            selector::validate(&chosen, errors);
+        } else {
+            chosen.required(errors, "");
+        }
+    }
+    for list in ["resourceRules", "excludeResourceRules"] {
+        for rule in matched.child(list).items() {
+            let mut seen = BTreeSet::new();
+            for name in rule.child("resourceNames").items() {
+                name.syntax(errors, |name| names::path_segment(name, false));
+                if !seen.insert(name.text()) {
+                    name.duplicate(errors);
+                }
+            }
+            validate_rule(&rule, errors);
+        }
+    }
+}
+
+fn binding(object: &Value, errors: &mut Errors) {
+    let spec = Node::of(object, "spec");
+    spec.child("policyName").need_syntax(errors, names::dns_subdomain);
+    param_reference(&spec.child("paramRef"), errors);
+    if spec.child("matchResources").is_set() {
+        match_resources(&spec.child("matchResources"), errors);
+    }
+}
+
+fn param_reference(reference: &Node<'_>, errors: &mut Errors) {
+    const EITHER: &str = "name and selector are mutually exclusive";
+    if !reference.is_set() {
+        return;
+    }
+    let (name, chosen) = (reference.child("name"), reference.child("selector"));
+    if !name.is_empty() {
+        name.syntax(errors, |name| names::path_segment(name, false));
+        if chosen.is_set() {
+            name.forbidden(errors, EITHER);
+        }
+    }
+    if chosen.is_set() {
+        selector::validate(&chosen, errors);
+        if !name.is_empty() {
+            chosen.forbidden(errors, EITHER);
+        }
+    } else if name.is_empty() {
+        reference.required(errors, "one of name or selector must be specified");
+    }
+    reference.child("parameterNotFoundAction").need_one_of(errors, &["Deny", "Allow"]);
+}
+
+/// Checks a ValidatingAdmissionPolicyBinding.
+pub fn validate_validating_binding(object: &Value, errors: &mut Errors) {
+    const BOTH: &str = "must not contain both Deny and Warn (repeating the same validation failure information in \
+                        the API response and headers serves no purpose)";
+    binding(object, errors);
+    let actions = Node::of(object, "spec").child("validationActions");
+    let mut seen = BTreeSet::new();
+    for action in actions.items() {
+        action.one_of(errors, &["Audit", "Deny", "Warn"]);
+        if !seen.insert(action.text()) {
+            action.duplicate(errors);
+        }
+    }
+    if seen.contains("Deny") && seen.contains("Warn") {
+        let shown = say::shown_texts(&actions, "admissionregistration.ValidationAction");
+        errors.push(FieldError::invalid(&actions.path, &shown, BOTH));
+    }
+    if seen.is_empty() {
+        actions.required(errors, "at least one validation action is required");
+    }
+}
+
+/// Checks a changed ValidatingAdmissionPolicyBinding.
+pub fn validate_validating_binding_update(new: &Value, _old: &Value, errors: &mut Errors) {
+    validate_validating_binding(new, errors);
+}
+
+/// Checks a MutatingAdmissionPolicyBinding.
+pub fn validate_mutating_binding(object: &Value, errors: &mut Errors) {
+    binding(object, errors);
+    mutable_operations(&Node::of(object, "spec").child("matchResources"), errors);
+}
+
+/// Checks a changed MutatingAdmissionPolicyBinding.
+pub fn validate_mutating_binding_update(new: &Value, _old: &Value, errors: &mut Errors) {
+    validate_mutating_binding(new, errors);
+}
+
+/// Checks a changed status of a ValidatingAdmissionPolicy.
+pub fn validate_status(new: &Value, _old: &Value, errors: &mut Errors) {
+    let status = Node::of(new, "status");
+    for warning in status.child("typeChecking").child("expressionWarnings").items() {
+        warning.child("warning").need(errors);
+        let place = warning.child("fieldRef");
+        if place.text().trim().is_empty() {
+            place.required(errors, "");
+        }
+    }
+    say::conditions(&status.child("conditions"), errors);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::admission::default_policy;
+    use super::super::testing::{each_change_refused, each_refused, object};
+    use super::*;
+
+    const RULES: &str = r#"{"resourceRules":[{"apiGroups":["*"],"apiVersions":["*"],"resources":["*"],"operations":["CREATE"]}]}"#;
+
+    fn with(spec: &str) -> Value {
+        let mut policy = object(&format!(r#"{{"metadata":{{"name":"p"}},"spec":{spec}}}"#));
+        default_policy(&mut policy);
+        policy
+    }
+
+    #[test]
+    fn each_rule_of_a_validating_policy_refuses() {
+        let base = with(&format!(
+            r#"{{"failurePolicy":"Fail","matchConstraints":{RULES},"paramKind":{{"apiVersion":"v1","kind":"ConfigMap"}},
+                "variables":[{{"name":"x","expression":"1"}}],"validations":[{{"expression":"true"}}],
+                "auditAnnotations":[{{"key":"k","valueExpression":"'v'"}}]}}"#
+        ));
+        each_refused(
+            &base,
+            validate_validating,
+            &[
+                ("spec.failurePolicy", "null", "spec.failurePolicy: Required value"),
+                ("spec.failurePolicy", r#""X""#, "\"Fail\", \"Ignore\""),
+                ("spec.matchConstraints", "null", "spec.matchConstraints: Required value"),
+                (
+                    "spec.matchConstraints.resourceRules",
+                    "[]",
+                    "spec.matchConstraints.resourceRules: Required value",
+                ),
+                ("spec.matchConstraints.matchPolicy", r#""X""#, "\"Equivalent\", \"Exact\""),
+                (
+                    "spec.matchConstraints.resourceRules.0.resourceNames",
+                    r#"["a","a"]"#,
+                    "resourceNames[1]: Duplicate value: \"a\"",
+                ),
+                (
+                    "spec.matchConstraints.resourceRules.0.resourceNames",
+                    r#"["a/b"]"#,
+                    "resourceNames[0]: Invalid value: \"a/b\"",
+                ),
+                ("spec.paramKind.apiVersion", r#""a/b/c""#, "unexpected GroupVersion string: a/b/c"),
+                (
+                    "spec.paramKind.apiVersion",
+                    r#""a/""#,
+                    "spec.paramKind.apiVersion: Invalid value: \"a/\": version must be specified",
+                ),
+                ("spec.paramKind.apiVersion", r#""A/v1""#, "spec.paramKind.apiVersion: Invalid value: \"A\""),
+                (
+                    "spec.paramKind.kind",
+                    r#""-""#,
+                    "may have mixed case, but should otherwise match: a DNS-1035 label",
+                ),
+                ("spec.variables.0.name", r#""in""#, "name is not a valid CEL identifier"),
+                ("spec.variables.0.name", "null", "name is not specified"),
+                ("spec.variables.0.expression", r#"" ""#, "expression is not specified"),
+                (
+                    "spec.validations.0.expression",
+                    "null",
+                    "validations[0].expression: Required value: expression is not specified",
+                ),
+                ("spec.validations.0.message", r#""a\nb""#, "message must not contain line breaks"),
+                ("spec.validations.0.message", r#"" ""#, "message must be non-empty if specified"),
+                (
+                    "spec.validations.0.messageExpression",
+                    r#"" ""#,
+                    "messageExpression: Invalid value: \" \": must be non-empty if specified",
+                ),
+                (
+                    "spec.validations.0.reason",
+                    r#""X""#,
+                    "\"Forbidden\", \"Invalid\", \"RequestEntityTooLarge\"",
+                ),
+                ("spec.auditAnnotations.0.key", r#""-""#, "auditAnnotations[0].key: Invalid value: \"p/-\""),
+                ("spec.auditAnnotations.0.valueExpression", "null", "valueExpression is not specified"),
+                (
+                    "spec.matchConditions",
+                    r#"[{"name":"a"}]"#,
+                    "matchConditions[0].expression: Required value",
+                ),
+            ],
+        );
+        let mut none = base.clone();
+        for field in ["validations", "auditAnnotations"] {
+            none.entry("spec").remove(field);
+        }
+        let mut errors = Errors::new();
+        validate_validating(&none, &mut errors);
+        assert_eq!(errors.len(), 2);
+        each_change_refused(
+            &base,
+            validate_status,
+            &[(
+                "status.typeChecking",
+                r#"{"expressionWarnings":[{"fieldRef":"a"}]}"#,
+                "expressionWarnings[0].warning: Required value",
+            )],
+        );
+    }
+
+    #[test]
+    fn each_rule_of_a_mutating_policy_refuses() {
+        let base = with(&format!(
+            r#"{{"failurePolicy":"Fail","matchConstraints":{RULES},"reinvocationPolicy":"Never",
+                "mutations":[{{"patchType":"JSONPatch","jsonPatch":{{"expression":"[]"}}}}]}}"#
+        ));
+        each_refused(
+            &base,
+            validate_mutating,
+            &[
+                (
+                    "spec.mutations",
+                    "[]",
+                    "spec.mutations: Required value: mutations must contain at least one item",
+                ),
+                ("spec.mutations.0.patchType", "null", "patchType: Required value"),
+                ("spec.mutations.0.patchType", r#""X""#, "\"ApplyConfiguration\", \"JSONPatch\""),
+                ("spec.mutations.0.jsonPatch", "null", "must be specified when patchType is JSONPatch"),
+                ("spec.mutations.0.jsonPatch.expression", "null", "jsonPatch.expression: Required value"),
+                (
+                    "spec.mutations.0.applyConfiguration",
+                    r#"{"expression":"x"}"#,
+                    "applyConfiguration: Invalid value: \"{applyConfiguration}\": must not be specified when patchType is JSONPatch",
+                ),
+                ("spec.reinvocationPolicy", "null", "spec.reinvocationPolicy: Required value"),
+                ("spec.reinvocationPolicy", r#""X""#, "\"IfNeeded\", \"Never\""),
+                (
+                    "spec.matchConstraints.resourceRules.0.operations",
+                    r#"["DELETE"]"#,
+                    "spec.matchConstraints.resourceRules.operations: Unsupported value: \"DELETE\": supported values: \"*\", \"CONNECT\", \"CREATE\", \"UPDATE\"",
+                ),
+            ],
+        );
+    }
+
+    #[test]
+    fn each_rule_of_a_binding_refuses() {
+        let base = with(&format!(
+            r#"{{"policyName":"p","validationActions":["Deny"],"matchResources":{RULES},
+                "paramRef":{{"name":"n","parameterNotFoundAction":"Deny"}}}}"#
+        ));
+        each_refused(
+            &base,
+            validate_validating_binding,
+            &[
+                ("spec.policyName", "null", "spec.policyName: Required value"),
+                ("spec.policyName", r#""A""#, "spec.policyName: Invalid value: \"A\""),
+                ("spec.validationActions", "[]", "at least one validation action is required"),
+                ("spec.validationActions", r#"["X"]"#, "\"Audit\", \"Deny\", \"Warn\""),
+                (
+                    "spec.validationActions",
+                    r#"["Deny","Deny"]"#,
+                    "spec.validationActions[1]: Duplicate value: \"Deny\"",
+                ),
+                ("spec.validationActions", r#"["Deny","Warn"]"#, "must not contain both Deny and Warn"),
+                ("spec.paramRef.name", "null", "one of name or selector must be specified"),
+                ("spec.paramRef.parameterNotFoundAction", "null", "parameterNotFoundAction: Required value"),
+                ("spec.paramRef.parameterNotFoundAction", r#""X""#, "supported values: \"Deny\", \"Allow\""),
+            ],
+        );
+        let mut errors = Errors::new();
+        let both =
+            object(r#"{"spec":{"paramRef":{"name":"n","selector":{},"parameterNotFoundAction":"Deny"}}}"#);
+        param_reference(&Node::of(&both, "spec").child("paramRef"), &mut errors);
+        assert_eq!(errors.len(), 2);
+        each_refused(
+            &base,
+            validate_mutating_binding,
+            &[(
+                "spec.matchResources.resourceRules.0.operations",
+                r#"["DELETE"]"#,
+                "spec.matchResources.resourceRules.operations: Unsupported value: \"DELETE\"",
+            )],
+        );
+    }
+}
