@@ -29,6 +29,8 @@ pub use columns::{ColumnDefinition, columns, scale_columns};
 pub use pods::Completion;
 pub use table::{head, metadata_only, row, tail, without_rows};
 
+use std::cmp::Ordering;
+
 use crate::api::schema::time;
 use crate::api::value::Value;
 use cells::{Shown, cells};
@@ -45,6 +47,11 @@ pub fn cells(group: &str, kind: &str, object: &Value, now_seconds: i64) -> Vec<V
 /// How the thing that an object stands for has ended, if it has: such rows may be shown with less weight.
 pub fn completion(group: &str, kind: &str, object: &Value) -> Option<Completion> {
     if (group, kind) == ("", "Pod") { pods::completion(object) } else { None }
+}
+
+/// How the rows of a list are ordered, where that is not the order of the list. Each page of a list is ordered alone.
+pub fn row_order(group: &str, kind: &str) -> Option<fn(&Value, &Value) -> Ordering> {
+    ((group, kind) == ("flowcontrol.apiserver.k8s.io", "FlowSchema")).then_some(flowcontrol::by_precedence)
 }
 
 /// The cells of kinds that nobody has thought about: name and creation.

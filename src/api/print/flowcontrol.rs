@@ -1,6 +1,8 @@
 //! How requests share the server.
 
-use super::cells::{NONE, Shown, cells, condition};
+use std::cmp::Ordering;
+
+use super::cells::{NONE, Shown, cells, condition, int, text};
 use crate::api::value::Value;
 
 /// Cells of a flow schema.
@@ -15,6 +17,12 @@ pub fn flow_schema(it: &Shown<'_>) -> Vec<Value> {
         it.age(),
         dangling.map_or("?", |dangling| dangling.str("status"))
     ]
+}
+
+/// The order in which flow schemas are tried, which is the one they are shown in.
+pub fn by_precedence(one: &Value, other: &Value) -> Ordering {
+    let key = |schema| (int(schema, "spec.matchingPrecedence"), text(schema, "metadata.name"));
+    key(one).cmp(&key(other))
 }
 
 /// Cells of a priority level.
@@ -37,7 +45,8 @@ pub fn priority_level(it: &Shown<'_>) -> Vec<Value> {
 
 #[cfg(test)]
 mod tests {
-    use crate::api::print::testing::shows;
+    use crate::api::print::row_order;
+    use crate::api::print::testing::{shows, value};
 
     const GROUP: &str = "flowcontrol.apiserver.k8s.io";
 
@@ -51,6 +60,19 @@ mod tests {
             r#"["f","l",10,"ByUser","<unknown>","False"]"#,
         );
         shows(GROUP, "FlowSchema", "{}", r#"["","",0,"<none>","<unknown>","?"]"#);
+    }
+
+    #[test]
+    fn flow_schemas_are_shown_in_the_order_they_are_tried() {
+        let schema = |name: &str, precedence: i64| {
+            value(&format!(
+                r#"{{"metadata":{{"name":"{name}"}},"spec":{{"matchingPrecedence":{precedence}}}}}"#
+            ))
+        };
+        let mut all = [schema("a", 100), schema("c", 9), schema("b", 9)];
+        all.sort_by(row_order(GROUP, "FlowSchema").unwrap());
+        assert_eq!(all, [schema("b", 9), schema("c", 9), schema("a", 100)]);
+        assert!(row_order(GROUP, "PriorityLevelConfiguration").is_none());
     }
 
     #[test]
