@@ -62,8 +62,12 @@ impl Listing {
     ) -> Result<Listing> {
         let list_meta = list_meta(at, &page, selective);
         let (resource, form) = (call.resource, call.form);
+        let mut page = page;
+        if matches!(form.shape, Shape::Table(..)) {
+            backend.sort_rows(resource, &mut page.items)?;
+        }
         let (head, tail) = match form.encoding {
-            Encoding::Json | Encoding::Yaml => json_ends(resource, form, &list_meta),
+            Encoding::Json | Encoding::Yaml => json_ends(resource, form, &list_meta, page.items.is_empty()),
             Encoding::Protobuf => protobuf_ends(backend, resource, form, &list_meta, &page.items).await?,
             Encoding::Cbor => cbor_ends(resource, form, &list_meta, page.items.len())?,
         };
@@ -250,9 +254,14 @@ fn list_kind(resource: &Resource, shape: Shape) -> (&str, &str) {
 }
 
 /// What stands before the first item and behind the last, in JSON.
-fn json_ends(resource: &Resource, form: Form, list_meta: &str) -> (Bytes, Bytes) {
+fn json_ends(resource: &Resource, form: Form, list_meta: &str, empty: bool) -> (Bytes, Bytes) {
     if let Shape::Table(version, _) = form.shape {
         let (columns, mut head, mut tail) = (print::columns(resource), Vec::new(), Vec::new());
+        if empty {
+            let own = !resource.columns.is_empty();
+            print::without_rows(&mut head, Some(&columns), version, list_meta.as_bytes(), own);
+            return (Bytes::from(head), Bytes::from_static(b"\n"));
+        }
         print::head(&mut head, Some(&columns), version, list_meta.as_bytes());
         print::tail(&mut tail);
         tail.push(b'\n');

@@ -3,6 +3,8 @@
 //! What is dear to make is made once per object version and shared by everyone who asks for the same: converted versions
 //! and other encodings. Tables are made each time, because they say how old things are.
 
+use std::sync::Arc;
+
 use bytes::{BufMut, Bytes, BytesMut};
 use pilothouse_actors::object::{Object, Revision, Variant};
 use serde_json::value::RawValue;
@@ -190,6 +192,18 @@ impl Backend {
             }
             _ => Ok((self.type_of(&resource.gv, &resource.kind)?, self.converted(resource, kept)?)),
         }
+    }
+
+    /// Puts the objects of a page in the order in which the tables of their kind show them.
+    pub fn sort_rows(&self, resource: &Resource, items: &mut Vec<Arc<Object>>) -> Result<()> {
+        let group = resource.stored.as_ref().map_or("", |stored| &stored.version.group);
+        let Some(order) = print::row_order(group, &resource.kind) else { return Ok(()) };
+        let values = items.iter().map(|object| self.stored_value(resource, Kept::of(object)));
+        let values: Vec<Value> = values.collect::<Result<_>>()?;
+        let mut rows: Vec<(Value, Arc<Object>)> = values.into_iter().zip(items.drain(..)).collect();
+        rows.sort_by(|a, b| order(&a.0, &b.0));
+        items.extend(rows.into_iter().map(|(_, object)| object));
+        Ok(())
     }
 
     /// Appends one row to a table.

@@ -440,9 +440,9 @@ mod tests {
         assert_eq!(
             refused(r#"{"type":"ClusterIP","clusterIPs":["10.0.0.1"],"ipFamilies":["IPv4"]}"#),
             [
-                "spec.ipFamilyPolicy: Invalid value: null: must be set to 'SingleStack' when releasing the secondary \
+                "spec.ipFamilyPolicy: Invalid value: \"null\": must be set to 'SingleStack' when releasing the secondary \
                  clusterIP",
-                "spec.ipFamilyPolicy: Invalid value: null: must be set to 'SingleStack' when releasing the secondary \
+                "spec.ipFamilyPolicy: Invalid value: \"null\": must be set to 'SingleStack' when releasing the secondary \
                  ipFamily",
             ]
         );
