@@ -158,8 +158,8 @@ impl Include {
             "None" => Ok(Include::None),
             "Object" => Ok(Include::Object),
             other => {
-                let supported = ["Metadata", "None", "Object"];
-                let error = FieldError::not_supported(&Path::new(INCLUDE_OBJECT), &quoted(other), &supported);
+                let wanted = "must be 'Metadata', 'Object', 'None', or empty";
+                let error = FieldError::invalid(&Path::new(INCLUDE_OBJECT), &quoted(other), wanted);
                 Err(Status::bad_request(format!("Unable to convert to Table as requested: {error}")))
             }
         }
@@ -199,8 +199,8 @@ mod tests {
         assert_eq!(include("None").unwrap(), Shape::Table(MetaVersion::V1, Include::None));
         assert_eq!(
             include("x").unwrap_err().message,
-            "Unable to convert to Table as requested: includeObject: Unsupported value: \"x\": supported values: \
-             \"Metadata\", \"None\", \"Object\""
+            "Unable to convert to Table as requested: includeObject: Invalid value: \"x\": must be 'Metadata', 'Object', \
+             'None', or empty"
         );
     }
 
