@@ -7,9 +7,11 @@ mod decode;
 mod encode;
 mod envelope;
 mod reader;
+mod source;
+mod tape;
 mod writer;
 
-use super::{Body, DecodeError, Decoded, decode_stored};
+use super::{Body, DecodeError, Decoded};
 use crate::api::schema::{GroupVersionKind, Registry, TypeId};
 use crate::api::value::Value;
 
@@ -74,9 +76,19 @@ pub fn message(registry: &Registry, ty: TypeId, value: &Value) -> Vec<u8> {
     out.finish()
 }
 
-/// The message of an object whose canonical JSON was stored. Damage shows as `None`.
+/// The message of an object whose canonical JSON was stored, several times faster than by way of a value. Damage shows
+/// as `None`.
 pub fn transcode(registry: &Registry, ty: TypeId, json: &[u8]) -> Option<Vec<u8>> {
-    decode_stored(json, ty, registry).map(|value| message(registry, ty, &value))
+    let tape = tape::Tape::read(json)?;
+    let mut out = encode::writer();
+    encode::write(&mut out, registry, ty, tape.root());
+    Some(out.finish())
+}
+
+/// The object in its envelope, from its canonical JSON that was stored. Damage shows as `None`.
+pub fn transcode_object(registry: &Registry, ty: TypeId, json: &[u8]) -> Option<Vec<u8>> {
+    let tape = tape::Tape::read(json)?;
+    Some(envelope::enveloped(registry, ty, tape.root()))
 }
 
 fn message_value(raw: &[u8], ty: TypeId, registry: &Registry) -> Result<Decoded, String> {

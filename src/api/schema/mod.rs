@@ -135,13 +135,24 @@ pub struct Slot {
     pub what: InSlot,
 }
 
+impl Slot {
+    /// The number and type, if what stands there is inlined.
+    fn inlined(&self) -> Option<(u32, TypeId)> {
+        match self.what {
+            InSlot::Inlined(ty, _) => Some((self.number, ty)),
+            InSlot::Field(_) => None,
+        }
+    }
+}
+
 /// What a Protobuf number means.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum InSlot {
     /// The field at this position.
     Field(u16),
-    /// A message of an inlined type, whose fields stand among those of the struct itself.
-    Inlined(TypeId),
+    /// A message of an inlined type, whose fields stand among those of the struct itself, in their order, from this
+    /// position on.
+    Inlined(TypeId, u16),
 }
 
 /// A number that nearly tells names apart, so that finding a field compares numbers, not text: the length and the first

@@ -242,11 +242,8 @@ impl<'a> Compiler<'a> {
                 fields.push(plain_field(name, ty));
             }
         }
-        self.flatten(facts, file, fact, false, limits::INLINE_DEPTH, &mut fields)?;
-        let mut inlined = Vec::new();
-        for field in fact.fields.iter().filter(|field| field.name.is_empty()) {
-            inlined.push((field.number, self.resolve(file, &field.shape, &ListFact::Unsaid)?));
-        }
+        let mut nested = Vec::new();
+        self.flatten(facts, file, fact, limits::INLINE_DEPTH, &mut fields, Some(&mut nested))?;
         let count = u16::try_from(fields.len()).map_err(|error| error.to_string())?;
         let mut by_name: Vec<(u64, u16)> =
             fields.iter().map(|field| digest(&field.name)).zip(0..count).collect();
@@ -254,8 +251,7 @@ impl<'a> Compiler<'a> {
         // The fields of an inlined type have numbers of the message that declares them, not of this one.
         let own = fields.iter().zip(0..count).filter(|(field, _)| !field.inlined && field.number > 0);
         let own = own.map(|(field, at)| Slot { number: field.number, what: InSlot::Field(at) });
-        let nested = inlined.iter().map(|(number, ty)| Slot { number: *number, what: InSlot::Inlined(*ty) });
-        let mut wire: Vec<Slot> = own.chain(nested).collect();
+        let mut wire: Vec<Slot> = own.chain(nested.iter().copied()).collect();
         wire.sort_unstable_by_key(|slot| slot.number);
         Ok(Type::Struct(Struct {
             name: self.word(&fact.name),
@@ -264,22 +260,23 @@ impl<'a> Compiler<'a> {
             atomic: fact.atomic,
             union: fact.union.as_deref().map(Into::into),
             fields: fields.into(),
-            inlined: inlined.into(),
+            inlined: nested.iter().filter_map(Slot::inlined).collect(),
             wire: wire.into(),
             defaulted: Box::default(),
             by_name: by_name.into(),
         }))
     }
 
-    /// Appends the fields of a type, and where one is inlined the fields of that.
+    /// Appends the fields of a type, and where one is inlined the fields of that. The outermost type wants to know
+    /// which it inlines.
     fn flatten(
         &mut self,
         facts: &HashMap<TypeId, (&Facts, &TypeFact)>,
         file: &Facts,
         fact: &TypeFact,
-        inlined: bool,
         depth: usize,
         fields: &mut Vec<Field>,
+        mut outermost: Option<&mut Vec<Slot>>,
     ) -> Result<(), String> {
         let depth = depth.checked_sub(1).ok_or_else(|| format!("{} inlines itself", fact.name))?;
         for field in &fact.fields {
@@ -287,9 +284,13 @@ impl<'a> Compiler<'a> {
             if field.name.is_empty() {
                 let (file, fact) =
                     facts.get(&ty).ok_or_else(|| format!("{} inlines no struct", fact.name))?;
-                self.flatten(facts, file, fact, true, depth, fields)?;
+                if let Some(nested) = &mut outermost {
+                    let from = u16::try_from(fields.len()).map_err(|error| error.to_string())?;
+                    nested.push(Slot { number: field.number, what: InSlot::Inlined(ty, from) });
+                }
+                self.flatten(facts, file, fact, depth, fields, None)?;
             } else {
-                fields.push(self.field(field, ty, inlined)?);
+                fields.push(self.field(field, ty, outermost.is_none())?);
             }
         }
         Ok(())

@@ -50,7 +50,7 @@ impl<'r> Walk<'r> {
         while let Some(tag) = reader.tag(&structure.name)? {
             match structure.slot(tag.number) {
                 None => reader.skip(tag.form)?,
-                Some(InSlot::Inlined(ty)) => {
+                Some(InSlot::Inlined(ty, _)) => {
                     let Some(inner) = self.registry.structure(ty) else { continue };
                     let message = bytes(&mut reader, tag, || inner.name.to_string())?;
                     // Not a level of the object, but one of the walk; types inline each other twice at most.

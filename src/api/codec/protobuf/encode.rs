@@ -1,19 +1,24 @@
 //! The walk that writes messages: fields by number, from the last to the first, each present or absent as its type says.
 
+use std::borrow::Cow;
+use std::marker::PhantomData;
+
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 
+use super::source::Source;
 use super::writer::Writer;
-use crate::api::codec::json;
-use crate::api::schema::{Field, InSlot, List, Other, Registry, Scalar, Struct, Type, TypeId, time};
-use crate::api::value::{Object, Value};
+use crate::api::schema::{Either, Field, InSlot, List, Other, Registry, Scalar, Struct, Type, TypeId, time};
 
 /// The room a message gets at first: most objects fit.
 const ROOM_BYTES: usize = 4096;
+/// Fields that are on the way at once: the structs from the outermost to the innermost.
+const USUAL_FIELDS: usize = 256;
 
 /// Puts the message of a value of type `ty` before what is there.
-pub fn write(out: &mut Writer, registry: &Registry, ty: TypeId, value: &Value) {
-    Walk { registry, out }.contents(ty, Some(value));
+pub fn write<'a>(out: &mut Writer, registry: &Registry, ty: TypeId, value: impl Source<'a>) {
+    let places = Vec::with_capacity(USUAL_FIELDS);
+    Walk { registry, out, places, lifetime: PhantomData }.contents(ty, Some(value));
 }
 
 /// A writer with the room of a usual object.
@@ -21,131 +26,155 @@ pub fn writer() -> Writer {
     Writer::with_room(ROOM_BYTES)
 }
 
-struct Walk<'r, 'w> {
+struct Walk<'r, 'w, 'a, S> {
     registry: &'r Registry,
     out: &'w mut Writer,
+    /// The values of the fields of every struct on the way, by position: the names of an object are looked up once, not
+    /// those of the type, which are many more.
+    places: Vec<Option<S>>,
+    lifetime: PhantomData<&'a ()>,
 }
 
-impl<'r> Walk<'r, '_> {
-    /// The fields of a struct. Those of an inlined type are taken from the same object, which is where JSON has them.
-    fn fields(&mut self, structure: &'r Struct, fields: Option<&Object>) {
-        let fields = fields.filter(|fields| !fields.is_empty());
+impl<'r, 'a, S: Source<'a>> Walk<'r, '_, 'a, S> {
+    fn structure(&mut self, structure: &'r Struct, value: Option<S>) {
+        let from = self.places.len();
+        self.places.resize(from + structure.fields.len(), None);
+        for (name, value) in value.into_iter().flat_map(S::entries_back) {
+            let place = structure.position(&name).and_then(|at| self.places.get_mut(from + at));
+            if let Some(place) = place
+                && !value.is_null()
+            {
+                *place = Some(value);
+            }
+        }
+        self.fields(structure, from);
+        self.places.truncate(from);
+    }
+
+    /// The fields of a struct whose values begin at a place.
+    fn fields(&mut self, structure: &'r Struct, from: usize) {
         for slot in structure.wire.iter().rev() {
             match slot.what {
-                InSlot::Inlined(ty) => {
+                InSlot::Inlined(ty, at) => {
                     let end = self.out.len();
                     if let Some(inner) = self.registry.structure(ty) {
-                        self.fields(inner, fields);
+                        self.fields(inner, from + usize::from(at));
                     }
                     self.out.close(slot.number, end);
                 }
                 InSlot::Field(at) => {
-                    let Some(field) = structure.fields.get(usize::from(at)) else { continue };
-                    let value = fields.and_then(|fields| fields.get(&*field.name));
-                    self.field(slot.number, field, value.filter(|value| !value.is_null()));
+                    let at = usize::from(at);
+                    if let Some(field) = structure.fields.get(at) {
+                        let value = self.places.get(from + at).copied().flatten();
+                        self.field(slot.number, field, value);
+                    }
                 }
             }
         }
     }
 
-    fn field(&mut self, number: u32, field: &Field, value: Option<&Value>) {
+    fn field(&mut self, number: u32, field: &Field, value: Option<S>) {
         match (self.registry.get(field.ty), value) {
-            (Type::List(List { name: None, item, .. }), _) => {
-                for item_value in value.map(Value::items).unwrap_or_default().iter().rev() {
-                    self.single(number, *item, Some(item_value));
+            (_, None) if field.pointer => {}
+            (Type::Map(_) | Type::List(_), None) => {}
+            (Type::List(List { name: None, item, .. }), Some(value)) => {
+                for value in value.items_back() {
+                    self.single(number, *item, Some(value));
                 }
             }
-            (Type::Map(map), Some(Value::Object(entries))) => {
-                for (key, value) in entries.iter().rev() {
+            (Type::Map(map), Some(value)) => {
+                for (key, value) in value.entries_back() {
                     let end = self.out.len();
                     self.single(2, map.value, Some(value));
                     self.out.bytes(1, key.as_bytes());
                     self.out.close(number, end);
                 }
             }
-            (Type::Map(_) | Type::List(_), None) => {}
-            (_, None) if field.pointer => {}
             _ => self.single(number, field.ty, value),
         }
     }
 
     /// One value with its tag: its zero where there is none, because a value that is no pointer is always written.
-    fn single(&mut self, number: u32, ty: TypeId, value: Option<&Value>) {
-        let value = value.unwrap_or(&Value::Null);
-        match (self.registry.get(ty), value) {
-            (Type::Scalar(Scalar::String), _) => {
-                self.out.bytes(number, value.as_str().unwrap_or_default().as_bytes());
+    fn single(&mut self, number: u32, ty: TypeId, value: Option<S>) {
+        match self.registry.get(ty) {
+            Type::Scalar(Scalar::String) => self.out.bytes(number, text(value).as_bytes()),
+            Type::Scalar(Scalar::Int32 | Scalar::Int64) => self.out.number(number, integer(value)),
+            Type::Scalar(Scalar::Bool) => self.out.number(number, truth(value)),
+            Type::Scalar(Scalar::Double) => {
+                let double = value.and_then(S::double).unwrap_or_default();
+                self.out.eight(number, double.to_le_bytes());
             }
-            (Type::Scalar(Scalar::Int32 | Scalar::Int64), _) => {
-                self.out.number(number, value.as_int().unwrap_or_default() as u64);
+            Type::Scalar(Scalar::Bytes) => {
+                // No bytes and an empty row of bytes differ on the wire.
+                if let Some(text) = value.and_then(S::text) {
+                    self.out.bytes(number, &STANDARD.decode(&*text).unwrap_or_default());
+                }
             }
-            (Type::Scalar(Scalar::Bool), _) => {
-                self.out.number(number, u64::from(value.as_bool().unwrap_or_default()));
-            }
-            (Type::Scalar(Scalar::Double), _) => self.out.eight(number, double(value).to_le_bytes()),
-            // No bytes and an empty row of bytes differ on the wire.
-            (Type::Scalar(Scalar::Bytes), Value::String(text)) => {
-                self.out.bytes(number, &STANDARD.decode(text).unwrap_or_default());
-            }
-            (Type::Scalar(Scalar::Bytes), _) => {}
             _ => {
                 let end = self.out.len();
-                self.contents(ty, Some(value));
+                self.contents(ty, value);
                 self.out.close(number, end);
             }
         }
     }
 
     /// What stands in the message of a value whose type is a message.
-    fn contents(&mut self, ty: TypeId, value: Option<&Value>) {
-        let value = value.unwrap_or(&Value::Null);
+    fn contents(&mut self, ty: TypeId, value: Option<S>) {
         match self.registry.get(ty) {
-            Type::Struct(structure) => self.fields(structure, value.fields()),
+            Type::Struct(structure) => self.structure(structure, value),
             Type::Scalar(scalar) => self.scalar(*scalar, value),
-            Type::List(list) => {
-                for item in value.items().iter().rev() {
-                    self.single(1, list.item, Some(item));
-                }
-            }
-            Type::Either(either) => match (either.other, value) {
-                (Other::Bool, Value::Object(_)) => {
-                    self.single(2, either.object, Some(value));
-                    self.out.number(1, 1);
-                }
-                (Other::Bool, _) => self.out.number(1, u64::from(value.as_bool().unwrap_or_default())),
-                (Other::List(_), Value::Object(_)) => self.single(1, either.object, Some(value)),
-                (Other::List(list), _) => {
-                    if let Type::List(list) = self.registry.get(list) {
-                        for item in value.items().iter().rev() {
-                            self.single(2, list.item, Some(item));
-                        }
-                    }
-                }
-            },
+            Type::List(list) => self.items(1, list.item, value),
+            Type::Either(either) => self.either(*either, value),
             // No message is a map.
             Type::Map(_) => {}
         }
     }
 
-    fn scalar(&mut self, scalar: Scalar, value: &Value) {
+    fn items(&mut self, number: u32, item: TypeId, value: Option<S>) {
+        for value in value.into_iter().flat_map(S::items_back) {
+            self.single(number, item, Some(value));
+        }
+    }
+
+    fn either(&mut self, either: Either, value: Option<S>) {
+        let is_object = value.is_some_and(S::is_object);
+        match either.other {
+            Other::Bool if is_object => {
+                self.single(2, either.object, value);
+                self.out.number(1, 1);
+            }
+            Other::Bool => self.out.number(1, truth(value)),
+            Other::List(_) if is_object => self.single(1, either.object, value),
+            Other::List(list) => {
+                if let Type::List(list) = self.registry.get(list) {
+                    self.items(2, list.item, value);
+                }
+            }
+        }
+    }
+
+    fn scalar(&mut self, scalar: Scalar, value: Option<S>) {
         match scalar {
-            Scalar::Quantity => self.out.bytes(1, value.as_str().unwrap_or("0").as_bytes()),
+            Scalar::Quantity => {
+                let quantity = value.and_then(S::text).unwrap_or(Cow::Borrowed("0"));
+                self.out.bytes(1, quantity.as_bytes());
+            }
             Scalar::Time => {
-                let seconds = value.as_str().and_then(|text| time::parse_seconds(text).ok());
+                let seconds = value.and_then(S::text).and_then(|text| time::parse_seconds(&text).ok());
                 self.instant(seconds.map(|seconds| (seconds, 0)));
             }
             Scalar::MicroTime => {
-                self.instant(value.as_str().and_then(|text| time::parse_micros(text).ok()));
+                self.instant(value.and_then(S::text).and_then(|text| time::parse_micros(&text).ok()));
             }
             Scalar::IntOrString => {
-                let text = value.as_str();
-                self.out.bytes(3, text.unwrap_or_default().as_bytes());
-                self.out.number(2, value.as_int().unwrap_or_default() as u64);
+                let text = value.and_then(S::text);
+                self.out.bytes(3, text.as_deref().unwrap_or_default().as_bytes());
+                self.out.number(2, integer(value));
                 self.out.number(1, u64::from(text.is_some()));
             }
             Scalar::Raw | Scalar::RawJson => {
-                if !value.is_null() {
-                    self.out.bytes(1, &json::to_json(value));
+                if let Some(value) = value.filter(|value| !value.is_null()) {
+                    self.out.bytes(1, &value.json());
                 }
             }
             // These are no messages.
@@ -167,10 +196,15 @@ impl<'r> Walk<'r, '_> {
     }
 }
 
-fn double(value: &Value) -> f64 {
-    match value {
-        Value::Float(number) => *number,
-        Value::Int(number) => *number as f64,
-        _ => 0.0,
-    }
+fn text<'a>(value: Option<impl Source<'a>>) -> Cow<'a, str> {
+    value.and_then(Source::text).unwrap_or_default()
+}
+
+/// An integer as it is on the wire: a negative one has all its bits.
+fn integer<'a>(value: Option<impl Source<'a>>) -> u64 {
+    value.and_then(Source::integer).unwrap_or_default() as u64
+}
+
+fn truth<'a>(value: Option<impl Source<'a>>) -> u64 {
+    u64::from(value.and_then(Source::truth).unwrap_or_default())
 }

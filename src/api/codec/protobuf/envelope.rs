@@ -8,6 +8,7 @@ use std::ops::Deref;
 use prost::Message as _;
 
 use super::reader::{Fault, Form, Reader, Tag};
+use super::source::Source;
 use super::writer::put_varint;
 use super::{MAGIC, encode};
 use crate::api::schema::{InSlot, Registry, TypeId};
@@ -175,7 +176,7 @@ pub fn streams(registry: &Registry, list: TypeId) -> bool {
         let structure = registry.structure(list)?;
         match structure.slot(number)? {
             InSlot::Field(at) => Some(&*structure.fields.get(usize::from(at))?.name == name),
-            InSlot::Inlined(_) => None,
+            InSlot::Inlined(..) => None,
         }
     };
     is(LIST_META, "metadata") == Some(true) && is(ITEMS, "items") == Some(true)
@@ -203,12 +204,21 @@ pub fn watch_frame(kind: &str, enveloped: &[u8]) -> Vec<u8> {
 }
 
 /// The whole envelope of a value.
-pub fn enveloped(registry: &Registry, ty: TypeId, value: &Value) -> Vec<u8> {
+pub fn enveloped<'a>(registry: &Registry, ty: TypeId, value: impl Source<'a>) -> Vec<u8> {
     let mut out = encode::writer();
     out.raw(&tail());
     let end = out.len();
     encode::write(&mut out, registry, ty, value);
-    let head = head(value.str("apiVersion"), value.str("kind"), out.len() - end);
+    let (mut api_version, mut kind) = (None, None);
+    for (name, value) in value.entries_back() {
+        match &*name {
+            "apiVersion" => api_version = value.text(),
+            "kind" => kind = value.text(),
+            _ => {}
+        }
+    }
+    let (api_version, kind) = (api_version.unwrap_or_default(), kind.unwrap_or_default());
+    let head = head(&api_version, &kind, out.len() - end);
     out.raw(&head);
     out.finish()
 }

@@ -66,9 +66,8 @@ impl Writer {
 
     /// The message.
     pub fn finish(self) -> Vec<u8> {
-        let Writer { mut room, from } = self;
-        room.drain(..from);
-        room
+        // A copy of the right size: the message may be kept for long, the room is several times as large.
+        self.room.get(self.from..).unwrap_or_default().to_vec()
     }
 
     fn header(&mut self, field: u32, length: usize) {
