@@ -69,6 +69,19 @@ enum Answer {
     Error(String),
 }
 
+/// Why nothing, or not everything, was converted.
+#[derive(Debug, thiserror::Error)]
+enum Failure {
+    #[error("cannot read stdin: {0}")]
+    Read(#[source] io::Error),
+    #[error("cannot write stdout: {0}")]
+    Write(#[source] io::Error),
+    #[error("the input is longer than {} bytes", limits::CONVERT_BYTES)]
+    TooLong,
+    #[error("{0}")]
+    Refused(String),
+}
+
 /// Converts if the command line asks for it; the exit code then says how it went.
 pub fn run_if_asked(arguments: impl IntoIterator<Item = OsString>) -> Option<ExitCode> {
     let mut arguments = arguments.into_iter().skip(1);
@@ -92,8 +105,8 @@ pub fn run_if_asked(arguments: impl IntoIterator<Item = OsString>) -> Option<Exi
     })
 }
 
-fn run(options: &Options, input: impl BufRead, output: impl Write) -> Result<(), String> {
-    let registry = Registry::complete().map_err(|error| error.to_string())?;
+fn run(options: &Options, input: impl BufRead, output: impl Write) -> Result<(), Failure> {
+    let registry = Registry::complete().map_err(|error| Failure::Refused(error.to_string()))?;
     let convert = |bytes: &[u8]| transcode(&registry, options.from.into(), options.to.into(), bytes);
     if options.lines { stream(input, output, convert) } else { single(input, output, convert) }
 }
@@ -102,15 +115,15 @@ fn single(
     input: impl BufRead,
     mut output: impl Write,
     convert: impl Fn(&[u8]) -> Result<Vec<u8>, String>,
-) -> Result<(), String> {
+) -> Result<(), Failure> {
     let most = limits::CONVERT_BYTES;
     let mut bytes = Vec::new();
-    input.take(most as u64 + 1).read_to_end(&mut bytes).map_err(cannot_read)?;
+    input.take(most as u64 + 1).read_to_end(&mut bytes).map_err(Failure::Read)?;
     if bytes.len() > most {
-        return Err(format!("the input is longer than {most} bytes"));
+        return Err(Failure::TooLong);
     }
-    let converted = convert(&bytes)?;
-    output.write_all(&converted).and_then(|()| output.flush()).map_err(cannot_write)
+    let converted = convert(&bytes).map_err(Failure::Refused)?;
+    output.write_all(&converted).and_then(|()| output.flush()).map_err(Failure::Write)
 }
 
 /// Answers each line, and sends the answer before the next line is waited for: who asks one thing at a time gets it.
@@ -118,19 +131,19 @@ fn stream(
     mut input: impl BufRead,
     output: impl Write,
     convert: impl Fn(&[u8]) -> Result<Vec<u8>, String>,
-) -> Result<(), String> {
+) -> Result<(), Failure> {
     let mut output = io::BufWriter::with_capacity(limits::CONVERT_CHUNK_BYTES, output);
     loop {
-        let answer = match next_line(&mut input).map_err(cannot_read)? {
-            Line::End => return output.flush().map_err(cannot_write),
+        let answer = match next_line(&mut input).map_err(Failure::Read)? {
+            Line::End => return output.flush().map_err(Failure::Write),
             Line::TooLong => {
                 Answer::Error(format!("the line is longer than {} bytes", limits::CONVERT_BYTES))
             }
             Line::Whole(line) => answered(&line, &convert),
         };
-        serde_json::to_writer(&mut output, &answer).map_err(io::Error::from).map_err(cannot_write)?;
-        output.write_all(b"\n").map_err(cannot_write)?;
-        output.flush().map_err(cannot_write)?;
+        serde_json::to_writer(&mut output, &answer).map_err(io::Error::from).map_err(Failure::Write)?;
+        output.write_all(b"\n").map_err(Failure::Write)?;
+        output.flush().map_err(Failure::Write)?;
     }
 }
 
@@ -185,14 +198,6 @@ fn answered(line: &[u8], convert: impl Fn(&[u8]) -> Result<Vec<u8>, String>) -> 
     }
 }
 
-fn cannot_read(why: io::Error) -> String {
-    format!("cannot read stdin: {why}")
-}
-
-fn cannot_write(why: io::Error) -> String {
-    format!("cannot write stdout: {why}")
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -203,7 +208,7 @@ mod tests {
 
     fn converted(line: &str, input: &[u8]) -> Result<String, String> {
         let mut output = Vec::new();
-        run(&options(line), input, &mut output)?;
+        run(&options(line), input, &mut output).map_err(|failure| failure.to_string())?;
         Ok(String::from_utf8(output).unwrap())
     }
 

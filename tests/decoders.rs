@@ -2,6 +2,7 @@
 //! words that say why, soon and without much memory.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
+#![allow(clippy::disallowed_methods, reason = "how long a refusal takes is real time")]
 
 use std::sync::LazyLock;
 use std::time::{Duration, Instant};

@@ -7,6 +7,7 @@ mod decode;
 mod encode;
 mod envelope;
 mod reader;
+mod scalars;
 mod source;
 mod tape;
 mod writer;

@@ -59,9 +59,8 @@ fn kind_of(from: Encoding, input: &[u8]) -> Result<GroupVersionKind, String> {
         let kind = protobuf::peek(input).ok_or("the input is no object in a Protobuf envelope")?;
         if kind == GroupVersionKind::default() { watch_event() } else { kind }
     } else {
-        let value = match read(from, input)? {
-            value @ Value::Object(_) => value,
-            _ => return Err("the input is no object".to_owned()),
+        let value @ Value::Object(_) = read(from, input)? else {
+            return Err("the input is no object".to_owned());
         };
         if value.fields().is_some_and(|fields| fields.keys().eq(["object", "type"])) {
             return Ok(watch_event());

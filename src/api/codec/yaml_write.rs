@@ -268,13 +268,16 @@ fn is_printable(c: char) -> bool {
     matches!(c, '\n' | ' '..='~' | '\u{a0}'..='\u{d7ff}' | '\u{e000}'..='\u{fffd}') && c != '\u{feff}'
 }
 
+/// The key that a reader takes for an order to merge a map into this one, unless it stands in quotes.
+const MERGE: &str = "<<";
+
 /// The style that text needs: plain if a reader takes it for text, quoted if not.
 fn style(text: &str, key: bool) -> Style {
     let features = Features::of(text);
     let literal = text.contains('\n') && !key && !features.trailing_space && !features.unusual;
     let wanted = if literal {
         Style::Literal
-    } else if text.contains('\n') || !reads_as_text(text) {
+    } else if text.contains('\n') || !reads_as_text(text) || (key && text == MERGE) {
         Style::Double
     } else if features.plain {
         Style::Plain
@@ -429,6 +432,13 @@ mod tests {
         let lines: Vec<&str> = text.lines().collect();
         assert_eq!(lines.len(), 2);
         assert!(lines[0].len() > 80 && lines[0].len() < 90 && lines[1].starts_with("  word"));
+    }
+
+    #[test]
+    fn a_key_that_looks_like_an_order_to_merge_is_quoted() {
+        let text = yaml(r#"{"<<":"<<"}"#);
+        assert_eq!(text, "\"<<\": <<\n");
+        assert_eq!(to_yaml(&yaml::read(text.as_bytes()).unwrap()), text.as_bytes());
     }
 
     #[test]

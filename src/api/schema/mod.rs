@@ -92,17 +92,24 @@ pub struct Struct {
     pub wire: Box<[Slot]>,
     /// The positions of the fields that have a default, or something below them has: where the walk must go.
     pub defaulted: Box<[u16]>,
-    by_name: Box<[(u64, u16)]>,
+    /// The positions of the fields plus one, each at the first free place from its digest on; zero is free.
+    by_name: Box<[u16]>,
 }
 
 impl Struct {
     /// The position of the field with this name.
     pub fn position(&self, name: &str) -> Option<usize> {
-        let digest = digest(name);
-        let from = self.by_name.partition_point(|(known, _)| *known < digest);
-        let alike = self.by_name.iter().skip(from).take_while(|(known, _)| *known == digest);
-        let mut alike = alike.map(|(_, at)| usize::from(*at));
-        alike.find(|at| self.fields.get(*at).is_some_and(|field| *field.name == *name))
+        // The size is a power of two, and less than half of the places are taken: the search ends soon.
+        let mask = self.by_name.len().wrapping_sub(1);
+        let mut at = digest(name);
+        loop {
+            at &= mask;
+            let position = usize::from(self.by_name.get(at)?.checked_sub(1)?);
+            if self.fields.get(position).is_some_and(|field| *field.name == *name) {
+                return Some(position);
+            }
+            at += 1;
+        }
     }
 
     /// What stands under this Protobuf number.
@@ -155,15 +162,33 @@ pub enum InSlot {
     Inlined(TypeId, u16),
 }
 
-/// A number that nearly tells names apart, so that finding a field compares numbers, not text: the length and the first
-/// seven bytes.
-fn digest(name: &str) -> u64 {
-    let mut bytes = [0; 8];
-    for (to, from) in bytes.iter_mut().skip(1).zip(name.bytes()) {
-        *to = from;
+/// A number that nearly tells names apart: from the length, the first and the last bytes.
+fn digest(name: &str) -> usize {
+    const MIX: u64 = 0x9e37_79b9_7f4a_7c15;
+    let bytes = name.as_bytes();
+    let (head, tail) = match (bytes.first_chunk(), bytes.last_chunk()) {
+        (Some(head), Some(tail)) => (u64::from_le_bytes(*head), u64::from_le_bytes(*tail)),
+        _ => (bytes.iter().fold(0, |sum, byte| sum << 8 | u64::from(*byte)), 0),
+    };
+    let mixed = (head ^ tail.rotate_left(29) ^ bytes.len() as u64).wrapping_mul(MIX);
+    // The upper bits depend on all the others.
+    (mixed >> 40) as usize
+}
+
+/// Where the names of fields are found again; see [`Struct::position`].
+fn by_name(fields: &[Field]) -> Box<[u16]> {
+    let mut places = vec![0u16; (2 * fields.len() + 1).next_power_of_two()];
+    let mask = places.len() - 1;
+    for (field, position) in fields.iter().zip(1u16..) {
+        let mut at = digest(&field.name) & mask;
+        while places.get(at).is_some_and(|place| *place > 0) {
+            at = (at + 1) & mask;
+        }
+        if let Some(place) = places.get_mut(at) {
+            *place = position;
+        }
     }
-    bytes[0] = name.len() as u8;
-    u64::from_be_bytes(bytes)
+    places.into()
 }
 
 /// A field of a struct.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::table::{Facts, FieldFact, FillFact, ListFact, Shape, TableError, TypeFact};
 use super::{
     Either, Field, GroupVersionKind, InSlot, List, Map, Other, Scalar, Slot, Struct, Type, TypeId, builtin,
-    digest, table,
+    by_name, table,
 };
 use crate::api::codec::json;
 use crate::api::limits;
@@ -252,9 +252,6 @@ impl<'a> Compiler<'a> {
         let mut nested = Vec::new();
         self.flatten(facts, file, fact, limits::INLINE_DEPTH, &mut fields, Some(&mut nested))?;
         let count = u16::try_from(fields.len()).map_err(|error| error.to_string())?;
-        let mut by_name: Vec<(u64, u16)> =
-            fields.iter().map(|field| digest(&field.name)).zip(0..count).collect();
-        by_name.sort_unstable();
         // The fields of an inlined type have numbers of the message that declares them, not of this one.
         let own = fields.iter().zip(0..count).filter(|(field, _)| !field.inlined && field.number > 0);
         let own = own.map(|(field, at)| Slot { number: field.number, what: InSlot::Field(at) });
@@ -266,11 +263,11 @@ impl<'a> Compiler<'a> {
             object: fact.object,
             atomic: fact.atomic,
             union: fact.union.as_deref().map(Into::into),
-            fields: fields.into(),
             inlined: nested.iter().filter_map(Slot::inlined).collect(),
             wire: wire.into(),
             defaulted: Box::default(),
-            by_name: by_name.into(),
+            by_name: by_name(&fields),
+            fields: fields.into(),
         }))
     }
 

@@ -4,8 +4,7 @@
 use std::borrow::Cow;
 use std::fmt;
 
-use minicbor::Decoder;
-
+use super::half;
 use crate::api::limits;
 
 /// The eight sorts of items.
@@ -143,7 +142,6 @@ impl<'b> Reader<'b> {
 
     /// The next head.
     pub(super) fn head(&mut self) -> Result<Head, String> {
-        let from = self.at;
         let first = self.take(1)?.first().copied().unwrap_or_default();
         let (major, info) = (Major::of(first), first & 0x1f);
         let invalid = || Err(format!("cbor: invalid additional information {info} for type {major}"));
@@ -160,11 +158,7 @@ impl<'b> Reader<'b> {
             },
             _ => return invalid(),
         };
-        let float = if major == Major::Simple {
-            simple(info, argument, self.bytes.get(from..self.at).unwrap_or_default())?
-        } else {
-            None
-        };
+        let float = if major == Major::Simple { simple(info, argument)? } else { None };
         Ok(Head { major, info, argument, float })
     }
 
@@ -333,12 +327,12 @@ pub(super) fn unacceptable(major: Major, what: &str) -> String {
 }
 
 /// The number of a float; `None` for what is no float.
-fn simple(info: u8, argument: u64, whole: &[u8]) -> Result<Option<f64>, String> {
+fn simple(info: u8, argument: u64) -> Result<Option<f64>, String> {
     let number = match info {
         24 if argument < 32 => {
             return Err(format!("cbor: invalid simple value {argument} for type {}", Major::Simple));
         }
-        25 => f64::from(Decoder::new(whole).f16().map_err(|_| end())?),
+        25 => half::read(argument as u16),
         26 => f64::from(f32::from_bits(argument as u32)),
         27 => f64::from_bits(argument),
         _ => return Ok(None),

@@ -2,9 +2,10 @@
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use minicbor::Encoder;
 use minicbor::data::Tag;
-use minicbor::{Decoder, Encoder};
 
+use super::half;
 use crate::api::schema::encode::{Form, Print, printed};
 use crate::api::schema::{Other, Registry, Scalar, Struct, Type, TypeId};
 use crate::api::value::{Object, Value};
@@ -80,18 +81,13 @@ impl Writer {
             return;
         }
         let single = number as f32;
-        if f64::from(single).to_bits() != number.to_bits() {
+        if let Some(bits) = half::written(number) {
+            let [high, low] = bits.to_be_bytes();
+            self.append(&[0xf9, high, low]);
+        } else if f64::from(single).to_bits() == number.to_bits() {
+            let _ = self.out.f32(single);
+        } else {
             let _ = self.out.f64(number);
-            return;
-        }
-        let mut half = Encoder::new(Vec::with_capacity(3));
-        let _ = half.f16(single);
-        let half = half.into_writer();
-        match Decoder::new(&half).f16() {
-            Ok(read) if read.to_bits() == single.to_bits() => self.append(&half),
-            _ => {
-                let _ = self.out.f32(single);
-            }
         }
     }
 

@@ -149,13 +149,13 @@ impl<'a> Reader<'a> {
 mod tests {
     use super::*;
 
-    fn message(fault: Fault) -> String {
-        fault.to_string()
+    fn said<T>(result: Result<T, Fault>) -> Result<T, String> {
+        result.map_err(|fault| fault.to_string())
     }
 
     #[test]
     fn numbers_have_at_most_ten_bytes() {
-        let read = |bytes: &[u8]| Reader::new(bytes).varint().map_err(message);
+        let read = |bytes: &[u8]| said(Reader::new(bytes).varint());
         assert_eq!(read(&[0xac, 2]), Ok(300));
         assert_eq!(read(&[0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 1]), Ok(u64::MAX));
         assert_eq!(read(&[0xff; 9]), Err("unexpected EOF".to_owned()));
@@ -165,7 +165,7 @@ mod tests {
 
     #[test]
     fn lengths_stay_within_the_message() {
-        let read = |bytes: &'static [u8]| Reader::new(bytes).bytes().map_err(message);
+        let read = |bytes: &'static [u8]| said(Reader::new(bytes).bytes());
         assert_eq!(read(&[2, 7, 8, 9]), Ok(&[7, 8][..]));
         assert_eq!(read(&[3, 7, 8]), Err("unexpected EOF".to_owned()));
         let negative = "proto: negative length found during unmarshaling".to_owned();
@@ -176,7 +176,7 @@ mod tests {
 
     #[test]
     fn tags_are_named_when_they_are_wrong() {
-        let read = |bytes: &[u8]| Reader::new(bytes).tag("Pod").map_err(message);
+        let read = |bytes: &[u8]| said(Reader::new(bytes).tag("Pod"));
         assert_eq!(read(&[]), Ok(None));
         assert_eq!(read(&[0x0a]), Ok(Some(Tag { number: 1, form: Form::BYTES })));
         assert_eq!(read(&[0]), Err("proto: Pod: illegal tag 0 (wire type 0)".to_owned()));
@@ -187,7 +187,7 @@ mod tests {
     fn unknown_values_of_every_form_are_passed_over() {
         let skip = |form: u8, bytes: &[u8]| {
             let mut reader = Reader::new(bytes);
-            reader.skip(Form(form)).map(|()| reader.rest.len()).map_err(message)
+            said(reader.skip(Form(form)).map(|()| reader.rest.len()))
         };
         assert_eq!(skip(0, &[0xff, 1, 9]), Ok(1));
         assert_eq!(skip(1, &[0; 9]), Ok(1));

@@ -1,0 +1,154 @@
+//! What has no parts in JSON and is read into it: texts, numbers, and the messages that stand for instants, quantities
+//! and values without a type.
+
+use super::decode::{Part, bytes, deeper};
+use super::reader::{Fault, Form, Reader, Tag};
+use crate::api::codec::json;
+use crate::api::schema::quantity::Quantity;
+use crate::api::schema::{Scalar, time};
+use crate::api::value::Value;
+
+/// The first second of the year 0 and the last of the year 9999: what can be printed, and read again.
+const PRINTABLE_SECONDS: std::ops::RangeInclusive<i64> = -62_167_219_200..=253_402_300_799;
+const NANOS_PER_MICRO: i32 = 1_000;
+const MICROS_PER_SECOND: i64 = 1_000_000;
+
+impl Part<'_, '_> {
+    /// A message of a type that has no parts in JSON.
+    pub(super) fn scalar(
+        &self,
+        scalar: Scalar,
+        message: &[u8],
+        before: Option<Value>,
+        depth: usize,
+    ) -> Result<Value, Fault> {
+        match scalar {
+            Scalar::Quantity => self.quantity(message),
+            Scalar::Time | Scalar::MicroTime => self.instant(scalar, message),
+            Scalar::IntOrString => self.int_or_string(message, before),
+            _ => self.any(message, before, depth),
+        }
+    }
+
+    fn quantity(&self, message: &[u8]) -> Result<Value, Fault> {
+        let mut quantity = "0".to_owned();
+        let mut reader = Reader::new(message);
+        while let Some(tag) = reader.tag("Quantity")? {
+            match tag.number {
+                1 => {
+                    let text = self.text(&mut reader, tag)?;
+                    quantity =
+                        Quantity::canonical(&text).map_err(|message| Fault::new(message.to_owned()))?;
+                }
+                _ => reader.skip(tag.form)?,
+            }
+        }
+        Ok(Value::String(quantity))
+    }
+
+    /// An instant as text; null for the zero time. Only the type of microseconds looks at the fraction.
+    fn instant(&self, scalar: Scalar, message: &[u8]) -> Result<Value, Fault> {
+        if message.is_empty() {
+            return Ok(Value::Null);
+        }
+        let (mut seconds, mut nanos) = (0, 0);
+        let mut reader = Reader::new(message);
+        while let Some(tag) = reader.tag("Timestamp")? {
+            match tag.number {
+                1 => seconds = self.number(&mut reader, tag)? as i64,
+                2 => nanos = self.number(&mut reader, tag)? as i32,
+                _ => reader.skip(tag.form)?,
+            }
+        }
+        let micros = if scalar == Scalar::MicroTime { i64::from(nanos / NANOS_PER_MICRO) } else { 0 };
+        let seconds = seconds.saturating_add(micros.div_euclid(MICROS_PER_SECOND));
+        let micros = micros.rem_euclid(MICROS_PER_SECOND);
+        if !PRINTABLE_SECONDS.contains(&seconds) {
+            return Err(Fault::new(format!("proto: field {} is no time: year out of range", self.name())));
+        }
+        Ok(match scalar {
+            _ if (seconds, micros) == (time::ZERO_SECONDS, 0) => Value::Null,
+            Scalar::MicroTime => Value::String(time::format_micros(seconds, micros as u32)),
+            _ => Value::String(time::format_seconds(seconds)),
+        })
+    }
+
+    fn int_or_string(&self, message: &[u8], before: Option<Value>) -> Result<Value, Fault> {
+        let (mut kind, mut number, mut text) = match before {
+            Some(Value::Int(number)) => (0, number, String::new()),
+            Some(Value::String(text)) => (1, 0, text),
+            _ => (0, 0, String::new()),
+        };
+        let mut reader = Reader::new(message);
+        while let Some(tag) = reader.tag("IntOrString")? {
+            match tag.number {
+                1 => kind = self.number(&mut reader, tag)?,
+                2 => number = i64::from(self.number(&mut reader, tag)? as i32),
+                3 => text = self.text(&mut reader, tag)?,
+                _ => reader.skip(tag.form)?,
+            }
+        }
+        match kind {
+            0 => Ok(Value::Int(number)),
+            1 => Ok(Value::String(text)),
+            _ => Err(Fault::new("impossible IntOrString.Type".to_owned())),
+        }
+    }
+
+    /// What has no type: JSON within the message.
+    fn any(&self, message: &[u8], before: Option<Value>, depth: usize) -> Result<Value, Fault> {
+        let mut value = before.unwrap_or_default();
+        let mut reader = Reader::new(message);
+        while let Some(tag) = reader.tag("RawExtension")? {
+            match tag.number {
+                1 => {
+                    let text = bytes(&mut reader, tag, || "Raw".to_owned())?;
+                    value = json::read(text).map_err(|error| {
+                        Fault::new(format!("proto: field {} holds no JSON: {error}", self.name()))
+                    })?;
+                    deeper(depth, levels(&value))?;
+                }
+                _ => reader.skip(tag.form)?,
+            }
+        }
+        Ok(value)
+    }
+
+    /// A text.
+    pub(super) fn text(&self, reader: &mut Reader<'_>, tag: Tag) -> Result<String, Fault> {
+        let bytes = bytes(reader, tag, || self.name())?;
+        match std::str::from_utf8(bytes) {
+            Ok(text) => Ok(text.to_owned()),
+            Err(_) => Err(Fault::new(format!("proto: field {} contains invalid UTF-8", self.name()))),
+        }
+    }
+
+    /// A number of any size; who asks takes the bits that count.
+    pub(super) fn number(&self, reader: &mut Reader<'_>, tag: Tag) -> Result<u64, Fault> {
+        if tag.form != Form::VARINT {
+            return Err(Fault::wire_type(tag.form, &self.name()));
+        }
+        reader.varint()
+    }
+
+    /// A double, which must have a JSON.
+    pub(super) fn double(&self, reader: &mut Reader<'_>, tag: Tag) -> Result<Value, Fault> {
+        if tag.form != Form::EIGHT {
+            return Err(Fault::wire_type(tag.form, &self.name()));
+        }
+        let number = f64::from_le_bytes(reader.eight()?);
+        if !number.is_finite() {
+            return Err(Fault::new(format!("json: unsupported value: {number}")));
+        }
+        Ok(Value::Float(number))
+    }
+}
+
+/// How deep a value is. JSON was read with a bound, so this ends.
+fn levels(value: &Value) -> usize {
+    match value {
+        Value::Array(items) => 1 + items.iter().map(levels).max().unwrap_or_default(),
+        Value::Object(fields) => 1 + fields.values().map(levels).max().unwrap_or_default(),
+        _ => 0,
+    }
+}
