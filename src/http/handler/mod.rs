@@ -5,5 +5,6 @@ mod body;
 mod documents;
 mod guards;
 pub mod health;
+pub mod openapi;
 mod render;
 pub mod worker;
