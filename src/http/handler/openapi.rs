@@ -95,15 +95,23 @@ impl OpenApi {
     fn write(&self, served: &Served, registry: &Registry, name: &str, now: u64) -> Option<(Vec<u8>, Known)> {
         let sources = self.sources(served, registry);
         let json = if name == V2 { sources.v2() } else { sources.v3(name)? };
-        let hash: String = sha512(&json).iter().map(|byte| format!("{byte:02X}")).collect();
-        let mut known = lock(&self.known);
-        let noted = known.entry(name.to_owned()).or_insert_with(|| Known { hash: hash.into(), written: now });
-        Some((json, noted.clone()))
+        let known = self.note(name, &sha512(&json), now);
+        Some((json, known))
+    }
+
+    /// Notes the digest of a document that was written.
+    fn note(&self, name: &str, digest: &[u8], now: u64) -> Known {
+        let new = || Known { hash: hexadecimal(digest).into(), written: now };
+        lock(&self.known).entry(name.to_owned()).or_insert_with(new).clone()
     }
 
     fn sources<'a>(&'a self, served: &'a Served, registry: &'a Registry) -> Sources<'a> {
         Sources { registry, catalog: &served.catalog, custom: &self.custom, cbor: false }
     }
+}
+
+fn hexadecimal(digest: &[u8]) -> String {
+    digest.iter().map(|byte| format!("{byte:02X}")).collect()
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -139,10 +147,10 @@ async fn index(worker: &Worker, request: &HttpRequest) -> HttpResponse {
         let openapi = &served.openapi;
         let _writing = lock(&openapi.writing);
         let mut json = String::from("{\"paths\":{");
-        for name in openapi.sources(&served, &registry).names() {
-            let known = openapi
-                .known(&name)
-                .or_else(|| openapi.write(&served, &registry, &name, now).map(|(_, known)| known));
+        let sources = openapi.sources(&served, &registry);
+        for name in sources.names() {
+            let known =
+                openapi.known(&name).or_else(|| Some(openapi.note(&name, &sources.v3_digest(&name)?, now)));
             let Some(Known { hash, .. }) = known else { continue };
             if !json.ends_with('{') {
                 json.push(',');
@@ -150,7 +158,7 @@ async fn index(worker: &Worker, request: &HttpRequest) -> HttpResponse {
             json.push_str(&format!("\"{name}\":{{\"serverRelativeURL\":\"{PREFIX}/{name}?hash={hash}\"}}"));
         }
         json.push_str("}}");
-        let hash: String = sha512(json.as_bytes()).iter().map(|byte| format!("{byte:02X}")).collect();
+        let hash = hexadecimal(&sha512(json.as_bytes()));
         (Bytes::from(json), hash)
     };
     match web::block(write).await {
