@@ -37,8 +37,11 @@ pub(super) enum Form {
     /// A map: entries with a name and a value, in a message of its own, at this number.
     Map(u32, &'static Form),
     /// One of several, by the fields that are there and what they hold.
-    Choice(fn(&dyn Fn(&str) -> bool, &dyn Fn(&str, &str) -> bool) -> &'static Form),
+    Choice(Choose),
 }
+
+/// Chooses a form: the first argument says whether a field is there, the second whether it is this JSON.
+pub(super) type Choose = fn(&dyn Fn(&str) -> bool, &dyn Fn(&str, &str) -> bool) -> &'static Form;
 
 impl std::fmt::Debug for Form {
     /// Messages refer to themselves, so the names of forms are all there is to show.
