@@ -28,7 +28,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(Bundle::of(&found.texts).write(&PathBuf::from(variable("OUT_DIR")?))?)
 }
 
-#[expect(clippy::print_stdout, reason = "this is how a build script talks to cargo")]
+/// How a build script talks to cargo.
 fn say(line: &str) {
     println!("cargo::{line}");
 }

@@ -41,6 +41,7 @@ use crate::config::{AuthorizationMode, Config, Engine as EngineChoice};
 use crate::http::edge::Edge;
 use crate::http::handler::app;
 use crate::http::handler::health::Health;
+use crate::http::handler::openapi::OpenApi;
 use crate::http::handler::worker::{Encodings, Places, Served, Shared, Worker};
 use crate::pki::{Pki, host};
 use crate::server::StartError;
@@ -105,7 +106,7 @@ async fn parts(boot: &Boot) -> Result<Parts, StartError> {
     let storage = directory::start(engine, options).map_err(|error| broken(&error))?;
     let documents = Documents::new(&catalog, &boot.address.to_string());
     let shared = Shared {
-        served: ArcSwap::from_pointee(Served { catalog, documents }),
+        served: ArcSwap::from_pointee(Served { catalog, documents, openapi: OpenApi::default() }),
         places: Places {
             reading: places(config.limits.max_requests_inflight),
             writing: places(config.limits.max_mutating_requests_inflight),

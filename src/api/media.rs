@@ -147,6 +147,19 @@ fn parameter<'a>(parameters: &'a str, name: &str) -> Option<&'a str> {
         .map(|(_, value)| value.trim().trim_matches('"'))
 }
 
+/// The first of the `offered` media types that a client takes, by the client's order; anything if it does not say.
+pub fn choose<'a>(accept: &str, offered: &[&'a str]) -> Option<&'a str> {
+    let accept = if accept.is_empty() { "*/*" } else { accept };
+    clauses(accept).iter().find_map(|clause| {
+        let (kind, subtype) = clause.media.split_once('/')?;
+        let takes = |known: &str| {
+            let (known_kind, known_subtype) = known.split_once('/').unwrap_or((known, ""));
+            (kind == "*" || kind == known_kind) && (subtype == "*" || subtype == known_subtype)
+        };
+        offered.iter().copied().find(|known| takes(known))
+    })
+}
+
 /// Agrees on the encoding of an answer. `allows` says which transformations this endpoint knows in which encoding.
 pub fn negotiate<'a>(
     accept: &'a str,
@@ -272,6 +285,16 @@ mod tests {
         let agreed = negotiate(accept, OFFER, |_, asked| asked.kind == "Table").unwrap();
         assert_eq!(agreed.transform, Some(Transform { kind: "Table", group: "meta.k8s.io", version: "v1" }));
         assert_eq!(negotiate(accept, OFFER, |_, _| false).unwrap().transform, None);
+    }
+
+    #[test]
+    fn the_client_chooses_among_what_is_offered() {
+        let offered = ["application/json", "application/x+protobuf"];
+        assert_eq!(choose("", &offered), Some(offered[0]));
+        assert_eq!(choose("application/x+protobuf", &offered), Some(offered[1]));
+        assert_eq!(choose("application/json;q=0.1, application/x+protobuf", &offered), Some(offered[1]));
+        assert_eq!(choose("text/html, application/*;q=0.5", &offered), Some(offered[0]));
+        assert_eq!(choose("text/html", &offered), None);
     }
 
     #[test]

@@ -6,6 +6,7 @@
 
 mod document;
 mod json;
+mod messages;
 mod names;
 mod operations;
 mod parameters;

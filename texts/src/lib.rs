@@ -30,10 +30,13 @@ pub struct Words {
 /// The descriptions of every type, by its published name.
 pub type Texts = BTreeMap<String, Words>;
 
-/// The published texts: package, version, and where in it they are.
-const SCHEMAS: (&str, &str, &str) = ("k8s-openapi", "0.29.0", "src/v1_33");
+/// A package: its name, its version, and where in it the texts are.
+type Package = (&'static str, &'static str, &'static str);
+
+/// The published texts.
+const SCHEMAS: Package = ("k8s-openapi", "0.29.0", "src/v1_33");
 /// The comments of the messages.
-const MESSAGES: (&str, &str, &str) = ("k8s-pb", "0.8.0", "src");
+const MESSAGES: Package = ("k8s-pb", "0.8.0", "src");
 /// A kind whose `kind` and `apiVersion` are described as those of every kind are.
 const ANY_KIND: &str = "io.k8s.api.core.v1.ConfigMap";
 
@@ -52,8 +55,8 @@ pub struct Found {
 /// builds it.
 pub fn read(manifest: &Path, cargo: &Path) -> Found {
     let mut found = Found::default();
-    let readers: [((&str, &str, &str), fn(&Path) -> std::io::Result<Texts>); 2] =
-        [(SCHEMAS, schemas::read), (MESSAGES, messages::read)];
+    type Reader = fn(&Path) -> std::io::Result<Texts>;
+    let readers: [(Package, Reader); 2] = [(SCHEMAS, schemas::read), (MESSAGES, messages::read)];
     for ((package, version, below), reader) in readers {
         let Some(folder) = find::package(package, version, manifest, cargo) else {
             found.problems.push(format!("the sources of {package} {version} are nowhere"));

@@ -74,9 +74,8 @@ fn prose(comment: &[&str]) -> String {
 /// A line without what was added to please the documentation tool: angle brackets around links, and backslashes.
 fn plain(line: &str) -> String {
     let mut text = String::with_capacity(line.len());
-    let mut chars = line.char_indices().peekable();
     let mut in_link = false;
-    while let Some((at, c)) = chars.next() {
+    for (at, c) in line.char_indices() {
         let rest = line.get(at + c.len_utf8()..).unwrap_or_default();
         match c {
             '<' if rest.starts_with("http://") || rest.starts_with("https://") => in_link = true,

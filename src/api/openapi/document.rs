@@ -46,8 +46,20 @@ impl Sources<'_> {
 
     /// A document of the third version by its name, as JSON.
     pub fn v3(&self, name: &str) -> Option<Vec<u8>> {
-        let paths = self.paths_of(name)?;
         let mut out = Out::default();
+        self.write_v3(&mut out, name)?;
+        Some(out.into_bytes())
+    }
+
+    /// The SHA-512 digest of what [`Sources::v3`] gives, without ever having all of it.
+    pub fn v3_digest(&self, name: &str) -> Option<[u8; 64]> {
+        let mut out = Out::digesting();
+        self.write_v3(&mut out, name)?;
+        Some(out.into_digest())
+    }
+
+    fn write_v3(&self, out: &mut Out, name: &str) -> Option<()> {
+        let paths = self.paths_of(name)?;
         out.object(|out| {
             out.field("openapi", "3.0.0");
             info(out);
@@ -66,7 +78,7 @@ impl Sources<'_> {
                 out.key("securitySchemes").object(security);
             });
         });
-        Some(out.0)
+        Some(())
     }
 
     /// The document of the second version, as JSON.
@@ -95,7 +107,7 @@ impl Sources<'_> {
             out.key("securityDefinitions").object(security);
             out.key("security").list(|out| out.object(|out| out.key("BearerToken").list(|_| {})));
         });
-        out.0
+        out.into_bytes()
     }
 
     /// The paths of a document.
@@ -484,9 +496,9 @@ fn parameter_v2(out: &mut Out, parameter: &Parameter, shared: &mut BTreeMap<Stri
     let mut json = Out::default();
     parameter.v2(&mut json);
     if parameter.is_own() {
-        out.raw(&json.0);
+        out.raw(&json.into_bytes());
     } else {
-        share(out, &parameter.name, json.0, shared);
+        share(out, &parameter.name, json.into_bytes(), shared);
     }
 }
 
@@ -502,9 +514,9 @@ fn body_v2(out: &mut Out, body: &Body, shared: &mut BTreeMap<String, Vec<u8>>) {
         refer(out, Dialect::V2, &body.name);
     });
     if body.name.starts_with("io.k8s.apimachinery") {
-        share(out, "body", json.0, shared);
+        share(out, "body", json.into_bytes(), shared);
     } else {
-        out.raw(&json.0);
+        out.raw(&json.into_bytes());
     }
 }
 

@@ -1,40 +1,67 @@
 //! JSON written straight into a buffer. The documents are megabytes: a tree of values would cost ten times that.
 
+use openssl::sha::Sha512;
+
 use crate::api::codec::json::write_string;
 
+/// How much is gathered before it goes into the digest.
+const GATHERED: usize = 1 << 16;
+
 /// A buffer that puts the commas where they belong.
-#[derive(Debug, Default)]
-pub(super) struct Out(pub(super) Vec<u8>);
+#[derive(Default)]
+pub(super) struct Out {
+    bytes: Vec<u8>,
+    /// Takes the text in place of the buffer, where only its digest is wanted.
+    digest: Option<Sha512>,
+}
 
 impl Out {
+    /// A buffer that forgets its text but for the digest.
+    pub(super) fn digesting() -> Out {
+        Out { bytes: Vec::with_capacity(2 * GATHERED), digest: Some(Sha512::new()) }
+    }
+
+    /// The text, if it was not to be forgotten.
+    pub(super) fn into_bytes(self) -> Vec<u8> {
+        self.bytes
+    }
+
+    /// The digest of the text.
+    pub(super) fn into_digest(self) -> [u8; 64] {
+        let mut digest = self.digest.unwrap_or_default();
+        digest.update(&self.bytes);
+        digest.finish()
+    }
+
     /// An object.
     pub(super) fn object(&mut self, inside: impl FnOnce(&mut Out)) {
         self.comma();
-        self.0.push(b'{');
+        self.bytes.push(b'{');
         inside(self);
-        self.0.push(b'}');
+        self.bytes.push(b'}');
+        self.forget();
     }
 
     /// A list.
     pub(super) fn list(&mut self, inside: impl FnOnce(&mut Out)) {
         self.comma();
-        self.0.push(b'[');
+        self.bytes.push(b'[');
         inside(self);
-        self.0.push(b']');
+        self.bytes.push(b']');
     }
 
     /// The name of a field; its value must follow.
     pub(super) fn key(&mut self, name: &str) -> &mut Out {
         self.comma();
-        write_string(&mut self.0, name);
-        self.0.push(b':');
+        write_string(&mut self.bytes, name);
+        self.bytes.push(b':');
         self
     }
 
     /// A string.
     pub(super) fn text(&mut self, text: &str) {
         self.comma();
-        write_string(&mut self.0, text);
+        write_string(&mut self.bytes, text);
     }
 
     /// A field that holds a string.
@@ -50,12 +77,23 @@ impl Out {
     /// What is JSON already.
     pub(super) fn raw(&mut self, json: &[u8]) {
         self.comma();
-        self.0.extend_from_slice(json);
+        self.bytes.extend_from_slice(json);
+    }
+
+    /// Passes on what was gathered, but for the last byte: it decides about the next comma.
+    fn forget(&mut self) {
+        if let Some(digest) = &mut self.digest
+            && self.bytes.len() > GATHERED
+        {
+            let last = self.bytes.len() - 1;
+            digest.update(self.bytes.get(..last).unwrap_or_default());
+            self.bytes.drain(..last);
+        }
     }
 
     fn comma(&mut self) {
-        if !matches!(self.0.last(), None | Some(b'{' | b'[' | b':')) {
-            self.0.push(b',');
+        if !matches!(self.bytes.last(), None | Some(b'{' | b'[' | b':')) {
+            self.bytes.push(b',');
         }
     }
 }
@@ -63,6 +101,20 @@ impl Out {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_forgotten_text_has_the_same_digest() {
+        let write = |out: &mut Out| {
+            out.list(|out| (0..20_000).for_each(|_| out.object(|out| out.field("a", "b"))));
+        };
+        let (mut kept, mut forgotten) = (Out::default(), Out::digesting());
+        write(&mut kept);
+        write(&mut forgotten);
+        assert!(forgotten.bytes.len() < 2 * GATHERED);
+        let text = kept.into_bytes();
+        assert!(text.len() > 2 * GATHERED);
+        assert_eq!(openssl::sha::sha512(&text), forgotten.into_digest());
+    }
 
     #[test]
     fn commas_stand_between_things() {
@@ -76,7 +128,7 @@ mod tests {
                 out.raw(b"true");
             });
         });
-        let text = String::from_utf8(out.0).unwrap();
+        let text = String::from_utf8(out.into_bytes()).unwrap();
         assert_eq!(text, r#"{"a":"x:","b":["{","["],"c":[{},{"d":1},true]}"#);
     }
 }

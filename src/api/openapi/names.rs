@@ -53,9 +53,9 @@ pub(super) fn identifier(text: &str, capital: bool) -> String {
     for c in text.chars() {
         if c.is_alphabetic() || c == '_' || (!word.is_empty() && c.is_numeric()) {
             if capital {
-                word.extend(c.to_uppercase())
+                word.extend(c.to_uppercase());
             } else {
-                word.push(c)
+                word.push(c);
             }
             capital = false;
         } else {

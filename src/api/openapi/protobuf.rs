@@ -1,11 +1,189 @@
-//! The binary form of documents.
+//! The binary form of documents: the same content as messages of a published description of OpenAPI.
+//!
+//! The messages follow the JSON closely, so they are written from it, by a table of what each field is. Nothing is read
+//! but one level at a time: a tree of a whole document would take many times its size.
 
-/// A document of the second version as Protobuf.
-pub fn v2_protobuf(_json: &[u8]) -> Option<Vec<u8>> {
-    None
+use std::collections::BTreeMap;
+
+use serde_json::value::RawValue;
+
+use super::messages::{self, Form, Message};
+use crate::api::codec::{json, yaml};
+
+/// The fields of one object, not yet read.
+type Fields<'a> = BTreeMap<String, &'a RawValue>;
+
+/// A document of the second version as Protobuf; `None` if it is none.
+pub fn v2_protobuf(json: &[u8]) -> Option<Vec<u8>> {
+    document(json, &messages::V2)
 }
 
-/// A document of the third version as Protobuf.
-pub fn v3_protobuf(_json: &[u8]) -> Option<Vec<u8>> {
-    None
+/// A document of the third version as Protobuf; `None` if it is none.
+pub fn v3_protobuf(json: &[u8]) -> Option<Vec<u8>> {
+    document(json, &messages::V3)
+}
+
+fn document(json: &[u8], message: &'static Message) -> Option<Vec<u8>> {
+    let mut out = Vec::with_capacity(json.len());
+    write_message(&mut out, message, serde_json::from_slice(json).ok()?)?;
+    Some(out)
+}
+
+/// Writes the fields of a message in the order of their numbers.
+fn write_message(out: &mut Vec<u8>, message: &'static Message, json: &RawValue) -> Option<()> {
+    let fields: Fields<'_> = serde_json::from_str(json.get()).ok()?;
+    for (name, number, form) in message.fields {
+        // What has another form than the messages know is left out: a custom schema may say more than they can.
+        if let Some(json) = fields.get(*name) {
+            write_field(out, *number, form, json);
+        }
+    }
+    for (name, json) in fields.iter().filter(|(name, _)| name.starts_with("x-")) {
+        write_named(out, message.extensions, &Form::Any, name, json);
+    }
+    Some(())
+}
+
+/// Writes a field, or nothing if its value has another form.
+fn write_field(out: &mut Vec<u8>, number: u32, form: &Form, json: &RawValue) -> Option<()> {
+    match form {
+        Form::Text => write_bytes(out, number, text(json)?.as_bytes()),
+        Form::Bool => {
+            key(out, number, 0);
+            out.push(u8::from(json.get() == "true"));
+        }
+        Form::Integer => {
+            let value: i64 = json.get().parse().ok()?;
+            key(out, number, 0);
+            varint(out, value.cast_unsigned());
+        }
+        Form::Double => {
+            let value: f64 = json.get().parse().ok()?;
+            key(out, number, 1);
+            out.extend(value.to_le_bytes());
+        }
+        Form::SchemaOrBool(schema) => {
+            let mut inside = Vec::new();
+            let form = if matches!(json.get(), "true" | "false") { (2, &Form::Bool) } else { (1, *schema) };
+            write_field(&mut inside, form.0, form.1, json)?;
+            write_bytes(out, number, &inside);
+        }
+        Form::Default => write_bytes(out, number, &default(json)?),
+        Form::Any => write_bytes(out, number, &any(json)?),
+        Form::Message(message) => {
+            let mut inside = Vec::new();
+            write_message(&mut inside, message, json)?;
+            write_bytes(out, number, &inside);
+        }
+        Form::Each(form) => {
+            let items: Vec<&RawValue> = serde_json::from_str(json.get()).ok()?;
+            items.iter().try_for_each(|item| write_field(out, number, form, item))?;
+        }
+        Form::Inside(inner, form) => {
+            let mut inside = Vec::new();
+            write_field(&mut inside, *inner, form, json)?;
+            write_bytes(out, number, &inside);
+        }
+        Form::Map(inner, form) => {
+            let entries: Fields<'_> = serde_json::from_str(json.get()).ok()?;
+            let mut inside = Vec::new();
+            entries.iter().try_for_each(|(name, json)| write_named(&mut inside, *inner, form, name, json))?;
+            write_bytes(out, number, &inside);
+        }
+        Form::Choice(choose) => {
+            let fields: Fields<'_> = serde_json::from_str(json.get()).ok()?;
+            let is = |name: &str, value: &str| fields.get(name).is_some_and(|json| json.get() == value);
+            write_field(out, number, choose(&|name| fields.contains_key(name), &is), json)?;
+        }
+    }
+    Some(())
+}
+
+/// An entry of a map: a message of a name and a value.
+fn write_named(out: &mut Vec<u8>, number: u32, form: &Form, name: &str, json: &RawValue) -> Option<()> {
+    let mut inside = Vec::new();
+    write_bytes(&mut inside, 1, name.as_bytes());
+    write_field(&mut inside, 2, form, json)?;
+    write_bytes(out, number, &inside);
+    Some(())
+}
+
+/// A value without a type: as YAML, in a field for that.
+fn any(json: &RawValue) -> Option<Vec<u8>> {
+    let value = json::read(json.get().as_bytes()).ok()?;
+    let mut inside = Vec::new();
+    write_bytes(&mut inside, 2, &yaml::to_yaml(&value));
+    Some(inside)
+}
+
+/// A default. Of anything but numbers, truth values and texts nothing can be said.
+fn default(json: &RawValue) -> Option<Vec<u8>> {
+    let mut inside = Vec::new();
+    match json.get() {
+        "true" | "false" => {
+            key(&mut inside, 2, 0);
+            inside.push(u8::from(json.get() == "true"));
+        }
+        other if other.starts_with('"') => write_bytes(&mut inside, 3, text(json)?.as_bytes()),
+        other => {
+            if let Ok(number) = other.parse::<f64>() {
+                key(&mut inside, 1, 1);
+                inside.extend(number.to_le_bytes());
+            }
+        }
+    }
+    Some(inside)
+}
+
+fn text(json: &RawValue) -> Option<String> {
+    serde_json::from_str(json.get()).ok()
+}
+
+fn write_bytes(out: &mut Vec<u8>, number: u32, bytes: &[u8]) {
+    key(out, number, 2);
+    varint(out, bytes.len() as u64);
+    out.extend_from_slice(bytes);
+}
+
+fn key(out: &mut Vec<u8>, number: u32, wire: u32) {
+    varint(out, u64::from(number << 3 | wire));
+}
+
+fn varint(out: &mut Vec<u8>, mut number: u64) {
+    while number >= 0x80 {
+        out.push(number as u8 | 0x80);
+        number >>= 7;
+    }
+    out.push(number as u8);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_small_document_has_the_published_bytes() {
+        let json = br#"{"openapi":"3.0.0","info":{"title":"T","version":"v"}}"#;
+        assert_eq!(v3_protobuf(json).unwrap(), b"\x0a\x053.0.0\x12\x06\x0a\x01T\x32\x01v");
+        let json = br#"{"swagger":"2.0","security":[{"B":[]}]}"#;
+        assert_eq!(v2_protobuf(json).unwrap(), b"\x0a\x032.0\x62\x07\x0a\x05\x0a\x01B\x12\x00");
+        assert_eq!(v2_protobuf(b"[]"), None);
+        assert_eq!(v2_protobuf(b"{"), None);
+    }
+
+    #[test]
+    fn defaults_keep_their_type() {
+        let of = |json: &str| default(serde_json::from_str(json).unwrap()).unwrap();
+        assert_eq!(of("true"), b"\x10\x01");
+        assert_eq!(of("\"a\""), b"\x1a\x01a");
+        assert_eq!(of("1"), b"\x09\x00\x00\x00\x00\x00\x00\xf0\x3f");
+        assert_eq!(of("{}"), b"");
+    }
+
+    #[test]
+    fn long_lengths_take_more_than_one_byte() {
+        let mut out = Vec::new();
+        write_bytes(&mut out, 31, &[7; 300]);
+        assert_eq!(&out[..4], b"\xfa\x01\xac\x02");
+    }
 }

@@ -24,7 +24,7 @@ use crate::verbs::{self, Answered, Call, Warnings};
 
 use super::render::{self, Context};
 use super::worker::Worker;
-use super::{body, documents, guards, health};
+use super::{body, documents, guards, health, openapi};
 
 /// Puts the handler and the state of its worker into an actix-web application.
 pub fn configure(worker: Rc<Worker>) -> impl FnOnce(&mut ServiceConfig) {
@@ -59,7 +59,10 @@ async fn serve(
     match &parsed.target {
         Target::NonResource(path) => match health::answer(worker, path, &query).await {
             Some(response) => Ok(response),
-            None => documents::answer(worker, request, path, context),
+            None => match openapi::answer(worker, request, path, context).await {
+                Some(response) => Ok(response),
+                None => documents::answer(worker, request, path, context),
+            },
         },
         Target::Resource(found) => {
             let resource = find(&worker.served().catalog, found)?;

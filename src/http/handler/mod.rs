@@ -6,5 +6,6 @@ mod documents;
 mod guards;
 mod gzip;
 pub mod health;
+pub mod openapi;
 mod render;
 pub mod worker;

@@ -76,7 +76,9 @@ impl Context {
         response.head_mut().set_camel_case_headers(true);
         let headers = response.headers_mut();
         headers.insert(AUDIT_ID, self.audit_id.clone());
-        headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache, private"));
+        if !headers.contains_key(header::CACHE_CONTROL) {
+            headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache, private"));
+        }
         for warning in self.warnings.take() {
             if let Ok(value) = HeaderValue::try_from(warning_header(&warning)) {
                 headers.append(header::WARNING, value);

@@ -14,6 +14,7 @@ use crate::api::discovery::Documents;
 use crate::verbs::{Backend, Watching};
 
 use super::health::Health;
+use super::openapi::OpenApi;
 
 /// The state of one worker thread. Everything in it is reached without crossing a thread.
 pub struct Worker {
@@ -56,6 +57,8 @@ pub struct Served {
     pub catalog: Catalog,
     /// The discovery documents.
     pub documents: Documents,
+    /// The OpenAPI documents.
+    pub openapi: OpenApi,
 }
 
 /// How many requests may be in flight. Watches do not count: they wait for events, not for us.

@@ -1,0 +1,312 @@
+//! The OpenAPI documents: written when somebody asks, and named by their content so that clients keep them for good.
+//!
+//! A document takes milliseconds to write and megabytes to keep, and clients come back with its tag. So the tags of all
+//! are kept, of the documents themselves only the latest few, and whoever writes one does it off the worker's thread.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, SystemTime};
+
+use actix_web::http::header::{self, HeaderName, HeaderValue, HttpDate};
+use actix_web::{HttpRequest, HttpResponse, web};
+use bytes::Bytes;
+use openssl::sha::sha512;
+
+use crate::api::media;
+use crate::api::openapi::{Custom, Sources, v2_protobuf, v3_protobuf};
+use crate::api::query::Query;
+use crate::api::schema::Registry;
+use crate::api::words::JSON;
+
+use super::render::{Context, text};
+use super::worker::{Served, Worker};
+
+/// The media types that each version offers: JSON, and two spellings of its Protobuf form, of which the first is the
+/// one that answers carry.
+const OFFERED_V2: [&str; 3] = [
+    JSON,
+    "application/com.github.proto-openapi.spec.v2.v1.0+protobuf",
+    "application/com.github.proto-openapi.spec.v2@v1.0+protobuf",
+];
+const OFFERED_V3: [&str; 3] = [
+    JSON,
+    "application/com.github.proto-openapi.spec.v3.v1.0+protobuf",
+    "application/com.github.proto-openapi.spec.v3@v1.0+protobuf",
+];
+const PREFIX: &str = "/openapi/v3";
+/// The name of the one document of the second version among those of the third, none of which is empty.
+const V2: &str = "";
+/// How much of the documents is kept.
+const KEPT_BYTES: usize = 3 << 20;
+/// How long a document may be kept that is named by its content.
+const YEAR: Duration = Duration::from_secs(365 * 24 * 60 * 60);
+
+/// The OpenAPI documents of one catalog.
+#[derive(Default)]
+pub struct OpenApi {
+    /// The kinds that are not built in.
+    custom: Vec<Custom>,
+    /// What is known of the documents written so far, by name.
+    known: Mutex<HashMap<String, Known>>,
+    /// The documents written last, by name and whether it is the Protobuf form.
+    kept: Mutex<VecDeque<(String, bool, Bytes)>>,
+    /// Held while documents are written: others who want the same wait for it instead of writing it too.
+    writing: Mutex<()>,
+}
+
+/// What is known of a document.
+#[derive(Clone)]
+struct Known {
+    /// The digest of its JSON.
+    hash: Arc<str>,
+    /// When it was written first, in seconds.
+    written: u64,
+}
+
+impl OpenApi {
+    /// The documents of a catalog that has kinds which are not built in.
+    pub fn with(custom: Vec<Custom>) -> OpenApi {
+        OpenApi { custom, ..OpenApi::default() }
+    }
+
+    fn known(&self, name: &str) -> Option<Known> {
+        lock(&self.known).get(name).cloned()
+    }
+
+    fn kept(&self, name: &str, binary: bool) -> Option<Bytes> {
+        let kept = lock(&self.kept);
+        let found = kept.iter().find(|(known, form, _)| known == name && *form == binary);
+        found.map(|(_, _, body)| body.clone())
+    }
+
+    fn keep(&self, name: &str, binary: bool, body: &Bytes) {
+        let mut kept = lock(&self.kept);
+        kept.retain(|(known, form, _)| known != name || *form != binary);
+        kept.push_back((name.to_owned(), binary, body.clone()));
+        let mut size: usize = kept.iter().map(|(_, _, body)| body.len()).sum();
+        while size > KEPT_BYTES
+            && let Some((_, _, oldest)) = kept.pop_front()
+        {
+            size -= oldest.len();
+        }
+    }
+
+    /// Writes a document and notes its tag.
+    fn write(&self, served: &Served, registry: &Registry, name: &str, now: u64) -> Option<(Vec<u8>, Known)> {
+        let sources = self.sources(served, registry);
+        let json = if name == V2 { sources.v2() } else { sources.v3(name)? };
+        let known = self.note(name, &sha512(&json), now);
+        Some((json, known))
+    }
+
+    /// Notes the digest of a document that was written.
+    fn note(&self, name: &str, digest: &[u8], now: u64) -> Known {
+        let new = || Known { hash: hexadecimal(digest).into(), written: now };
+        lock(&self.known).entry(name.to_owned()).or_insert_with(new).clone()
+    }
+
+    fn sources<'a>(&'a self, served: &'a Served, registry: &'a Registry) -> Sources<'a> {
+        Sources { registry, catalog: &served.catalog, custom: &self.custom, cbor: false }
+    }
+}
+
+fn hexadecimal(digest: &[u8]) -> String {
+    digest.iter().map(|byte| format!("{byte:02X}")).collect()
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // Nothing in here is left half done by a panic.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Answers a path of an OpenAPI document; `None` for other paths.
+pub async fn answer(
+    worker: &Worker,
+    request: &HttpRequest,
+    path: &str,
+    context: &Context,
+) -> Option<HttpResponse> {
+    let asked = match path.strip_prefix(PREFIX) {
+        Some("") => return Some(index(worker, request).await),
+        Some("/") => return Some(HttpResponse::NotFound().finish()),
+        Some(rest) => rest.strip_prefix('/')?,
+        None if path == "/openapi/v2" => V2,
+        None => return None,
+    };
+    let offered = if path == "/openapi/v2" { OFFERED_V2 } else { OFFERED_V3 };
+    let found = document(worker, asked, media::choose(&context.accept, &offered), request).await;
+    Some(found.unwrap_or_else(|| HttpResponse::NotFound().finish()))
+}
+
+/// The list of the documents of the third version, each with the digest of its content.
+async fn index(worker: &Worker, request: &HttpRequest) -> HttpResponse {
+    let now = worker.backend.clock.now().seconds();
+    let served = worker.shared.served.load_full();
+    let registry = worker.backend.registry.clone();
+    let write = move || {
+        let openapi = &served.openapi;
+        let _writing = lock(&openapi.writing);
+        let mut json = String::from("{\"paths\":{");
+        let sources = openapi.sources(&served, &registry);
+        for name in sources.names() {
+            let known =
+                openapi.known(&name).or_else(|| Some(openapi.note(&name, &sources.v3_digest(&name)?, now)));
+            let Some(Known { hash, .. }) = known else { continue };
+            if !json.ends_with('{') {
+                json.push(',');
+            }
+            json.push_str(&format!("\"{name}\":{{\"serverRelativeURL\":\"{PREFIX}/{name}?hash={hash}\"}}"));
+        }
+        json.push_str("}}");
+        let hash = hexadecimal(&sha512(json.as_bytes()));
+        (Bytes::from(json), hash)
+    };
+    match web::block(write).await {
+        Ok((json, hash)) => {
+            let known = Known { hash: hash.into(), written: now };
+            // The reference leaves the type to be guessed, and this is the guess.
+            respond(request, "text/plain; charset=utf-8", &known, json)
+        }
+        Err(_) => HttpResponse::InternalServerError().finish(),
+    }
+}
+
+/// One document; `None` if there is none of this name.
+async fn document(
+    worker: &Worker,
+    name: &str,
+    media_type: Option<&'static str>,
+    request: &HttpRequest,
+) -> Option<HttpResponse> {
+    let served = worker.shared.served.load_full();
+    let Some(media_type) = media_type else { return Some(HttpResponse::NotAcceptable().finish()) };
+    let binary = media_type != JSON;
+    let media_type = match (binary, name) {
+        (false, _) => JSON,
+        (true, V2) => OFFERED_V2[1],
+        (true, _) => OFFERED_V3[1],
+    };
+    let ready = served.openapi.known(name).zip(served.openapi.kept(name, binary));
+    let (known, body) = match (ready, served.openapi.known(name)) {
+        (Some(ready), _) => ready,
+        // Whoever has it already gets nothing but a yes.
+        (None, Some(known)) if has(request, &known) => (known, Bytes::new()),
+        (None, _) => {
+            let now = worker.backend.clock.now().seconds();
+            let registry = worker.backend.registry.clone();
+            let (name, served) = (name.to_owned(), served.clone());
+            let written = web::block(move || prepare(&served, &registry, &name, binary, now)).await;
+            written.ok().flatten()?
+        }
+    };
+    let hash = Query::parse(request.query_string()).text("hash");
+    if !hash.is_empty() && *hash != *known.hash {
+        let place = format!("{PREFIX}/{name}?hash={}", known.hash);
+        let mut response = HttpResponse::MovedPermanently().content_type(media_type).finish();
+        insert(&mut response, header::LOCATION, &place);
+        insert(&mut response, header::ETAG, &format!("\"{}\"", known.hash));
+        insert(&mut response, header::VARY, "Accept");
+        return Some(response);
+    }
+    let mut response = respond(request, media_type, &known, body);
+    insert(&mut response, header::VARY, "Accept");
+    if !hash.is_empty() {
+        let now = Duration::from_secs(worker.backend.clock.now().seconds());
+        insert(&mut response, header::CACHE_CONTROL, "public, immutable");
+        insert(
+            &mut response,
+            header::EXPIRES,
+            &HttpDate::from(SystemTime::UNIX_EPOCH + now + YEAR).to_string(),
+        );
+    }
+    Some(response)
+}
+
+/// Writes a document in the form that was asked for, unless somebody did just now.
+fn prepare(
+    served: &Served,
+    registry: &Registry,
+    name: &str,
+    binary: bool,
+    now: u64,
+) -> Option<(Known, Bytes)> {
+    let openapi = &served.openapi;
+    let _writing = lock(&openapi.writing);
+    if let Some(ready) = openapi.known(name).zip(openapi.kept(name, binary)) {
+        return Some(ready);
+    }
+    let (json, known) = openapi.write(served, registry, name, now)?;
+    let body = Bytes::from(match (binary, name) {
+        (false, _) => json,
+        (true, V2) => v2_protobuf(&json)?,
+        (true, _) => v3_protobuf(&json)?,
+    });
+    openapi.keep(name, binary, &body);
+    Some((known, body))
+}
+
+/// The answer, or that the client has it already.
+fn respond(request: &HttpRequest, media_type: &str, known: &Known, body: Bytes) -> HttpResponse {
+    let mut response = if has(request, known) {
+        HttpResponse::NotModified().finish()
+    } else {
+        HttpResponse::Ok().insert_header((header::CONTENT_TYPE, media_type)).body(body)
+    };
+    let written = SystemTime::UNIX_EPOCH + Duration::from_secs(known.written);
+    insert(&mut response, header::ETAG, &format!("\"{}\"", known.hash));
+    insert(&mut response, header::LAST_MODIFIED, &HttpDate::from(written).to_string());
+    response
+}
+
+/// Whether the client says that it has the document.
+fn has(request: &HttpRequest, known: &Known) -> bool {
+    let tags = text(request.headers(), header::IF_NONE_MATCH);
+    if tags.is_empty() {
+        let since = text(request.headers(), header::IF_MODIFIED_SINCE).parse::<HttpDate>();
+        let written = SystemTime::UNIX_EPOCH + Duration::from_secs(known.written);
+        return since.is_ok_and(|since| SystemTime::from(since) >= written);
+    }
+    let mut tags = tags.split(',').map(|tag| tag.trim().trim_start_matches("W/").trim_matches('"'));
+    tags.any(|tag| tag == "*" || tag == &*known.hash)
+}
+
+fn insert(response: &mut HttpResponse, name: HeaderName, value: &str) {
+    if let Ok(value) = HeaderValue::try_from(value) {
+        response.headers_mut().insert(name, value);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use actix_web::test::TestRequest;
+
+    #[test]
+    fn only_the_latest_documents_are_kept() {
+        let openapi = OpenApi::default();
+        let third = Bytes::from(vec![b' '; KEPT_BYTES / 3]);
+        for name in ["a", "b", "c", "a", "d"] {
+            openapi.keep(name, false, &third);
+        }
+        assert!(openapi.kept("b", false).is_none(), "the oldest made room");
+        assert!(openapi.kept("a", false).is_some() && openapi.kept("d", false).is_some());
+        assert!(openapi.kept("a", true).is_none());
+        openapi.keep("big", false, &Bytes::from(vec![b' '; KEPT_BYTES + 1]));
+        assert!(openapi.kept("big", false).is_none());
+    }
+
+    #[test]
+    fn clients_say_what_they_have_by_tag_or_date() {
+        let known = Known { hash: "AB".into(), written: 1_000_000_000 };
+        let says = |name: HeaderName, value: &str| {
+            has(&TestRequest::default().insert_header((name, value)).to_http_request(), &known)
+        };
+        assert!(says(header::IF_NONE_MATCH, "\"AB\""));
+        assert!(says(header::IF_NONE_MATCH, "\"x\", W/\"AB\""));
+        assert!(says(header::IF_NONE_MATCH, "*"));
+        assert!(!says(header::IF_NONE_MATCH, "\"x\""));
+        assert!(says(header::IF_MODIFIED_SINCE, "Sun, 09 Sep 2001 01:46:40 GMT"));
+        assert!(!says(header::IF_MODIFIED_SINCE, "Sun, 09 Sep 2001 01:46:39 GMT"));
+        assert!(!says(header::ACCEPT, "*/*"));
+    }
+}
