@@ -30,6 +30,7 @@ use crate::api::catalog::Catalog;
 use crate::api::catalog::build::Builtin;
 use crate::api::catalog::runtime_config::RuntimeConfig;
 use crate::api::discovery::Documents;
+use crate::api::kinds::engines::Authority;
 use crate::api::schema::Registry;
 use crate::api::services::addresses::AddressRange;
 use crate::api::words::{ANONYMOUS, AUTHENTICATED, MASTERS, UNAUTHENTICATED};
@@ -42,10 +43,12 @@ use crate::http::edge::Edge;
 use crate::http::handler::app;
 use crate::http::handler::health::Health;
 use crate::http::handler::worker::{Places, Served, Shared, Worker};
+use crate::metrics::{Meter, Metrics};
 use crate::pki::{Pki, host};
 use crate::server::StartError;
 use crate::server::wiring::{Application, Boot, Wired, Wiring};
 use crate::verbs::bootstrap::{self, Home};
+use crate::verbs::engines::Engines;
 use crate::verbs::services::{Services, repair};
 use crate::verbs::stores::Stores;
 use crate::verbs::{Backend, Watching};
@@ -68,6 +71,7 @@ struct Parts {
     service_ranges: Arc<[AddressRange]>,
     /// As messages name it.
     node_port_range: String,
+    authority: Authority,
     /// What the kubernetes service says.
     home: Home,
     shared: Arc<Shared>,
@@ -105,9 +109,12 @@ async fn parts(boot: &Boot) -> Result<Parts, StartError> {
     let shared = Shared {
         served: ArcSwap::from_pointee(Served { catalog, documents }),
         places: Places {
-            reading: places(config.limits.max_requests_inflight),
-            writing: places(config.limits.max_mutating_requests_inflight),
+            reading: Arc::new(Semaphore::new(most(config.limits.max_requests_inflight))),
+            writing: Arc::new(Semaphore::new(most(config.limits.max_mutating_requests_inflight))),
+            most_reading: most(config.limits.max_requests_inflight),
+            most_writing: most(config.limits.max_mutating_requests_inflight),
         },
+        metrics: Arc::new(Metrics::new(boot.clock.now()).map_err(|error| broken(&error))?),
         health: Health {
             committer: storage.committer.clone(),
             directory: storage.directory.clone(),
@@ -131,6 +138,7 @@ async fn parts(boot: &Boot) -> Result<Parts, StartError> {
         },
         service_ranges: service_ranges(config)?,
         node_port_range: range.to_string(),
+        authority: authority(config),
         storage,
         registry,
         shared: Arc::new(shared),
@@ -156,9 +164,19 @@ fn service_ranges(config: &Config) -> Result<Arc<[AddressRange]>, StartError> {
 }
 
 /// Zero means no limit, as in the reference.
-fn places(asked: u32) -> Arc<Semaphore> {
+fn most(asked: u32) -> usize {
     let most = if asked == 0 { Semaphore::MAX_PERMITS } else { asked as usize };
-    Arc::new(Semaphore::new(most.min(Semaphore::MAX_PERMITS)))
+    most.min(Semaphore::MAX_PERMITS)
+}
+
+/// Which engine of validation decides. Without the first gate the second means nothing.
+fn authority(config: &Config) -> Authority {
+    let gates = config.gates();
+    match (gates.enabled("DeclarativeValidation"), gates.enabled("DeclarativeValidationTakeover")) {
+        (false, _) => Authority::Alone,
+        (true, false) => Authority::Compared,
+        (true, true) => Authority::Rules,
+    }
 }
 
 fn catalog(config: &Config) -> Result<Catalog, StartError> {
@@ -233,6 +251,7 @@ fn worker(parts: &Parts) -> Worker {
         authenticator: Authenticator::new(parts.verifiers.clone(), parts.house.clone()).start(),
         authorizer: Authorizer::new(parts.policies.clone()).start(),
         shared: parts.shared.clone(),
+        meter: Meter::new(parts.shared.metrics.clone()),
     }
 }
 
@@ -242,6 +261,7 @@ fn backend(parts: &Parts) -> Backend {
         stores: Stores::new(parts.storage.directory.clone()),
         clock: parts.clock.clone(),
         services: Rc::new(services(parts)),
+        engines: Engines { authority: parts.authority, metrics: parts.shared.metrics.clone() },
     }
 }
 

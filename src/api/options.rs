@@ -371,7 +371,7 @@ fn refuse(kind: &str, errors: &[FieldError]) -> status::Result<()> {
 fn unsupported(path: &Path, value: &str, supported: &[&str]) -> FieldError {
     let names: Vec<String> = supported.iter().map(|name| quoted(name)).collect();
     let message = format!("Unsupported value: {value}: supported values: {}", names.join(", "));
-    FieldError { path: path.clone(), problem: Problem::NotSupported, message }
+    FieldError::worded(path, Problem::NotSupported, message)
 }
 
 /// `All` is the only dry run there is; an empty value asks for none.

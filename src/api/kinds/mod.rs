@@ -12,6 +12,7 @@ mod certificates;
 mod check;
 mod core;
 mod discovery;
+pub mod engines;
 mod flowcontrol;
 mod lifecycle;
 mod networking;

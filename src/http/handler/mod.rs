@@ -5,5 +5,6 @@ mod body;
 mod documents;
 mod guards;
 pub mod health;
+mod metrics;
 mod render;
 pub mod worker;
