@@ -160,7 +160,7 @@ impl Walk<'_> {
             Some(Value::Int(number)) => self.number(rules, *number, path),
             // A number that is no pointer is there also when nobody wrote it.
             None if !field.pointer && (rules.min.is_some() || rules.max.is_some()) => {
-                self.number(rules, 0, path)
+                self.number(rules, 0, path);
             }
             Some(Value::String(text)) => self.text(rules, text, path),
             Some(Value::Array(items)) => self.items(rules, items.len(), path),
