@@ -10,6 +10,7 @@ pub mod healthcheck;
 pub mod http;
 mod ids;
 pub mod limits;
+pub mod metrics;
 pub mod pki;
 pub mod server;
 pub mod telemetry;

@@ -30,6 +30,7 @@ use crate::api::catalog::Catalog;
 use crate::api::catalog::build::Builtin;
 use crate::api::catalog::runtime_config::RuntimeConfig;
 use crate::api::discovery::Documents;
+use crate::api::kinds::engines::Authority;
 use crate::api::schema::Registry;
 use crate::api::services::addresses::AddressRange;
 use crate::api::words::{ANONYMOUS, AUTHENTICATED, MASTERS, UNAUTHENTICATED};
@@ -43,11 +44,13 @@ use crate::http::handler::app;
 use crate::http::handler::health::Health;
 use crate::http::handler::openapi::OpenApi;
 use crate::http::handler::worker::{Encodings, Places, Served, Shared, Worker};
+use crate::metrics::{Meter, Metrics};
 use crate::pki::{Pki, host};
 use crate::server::StartError;
 use crate::server::wiring::{Application, Boot, Wired, Wiring};
 use crate::verbs::admission::{self, Chain};
 use crate::verbs::bootstrap::{self, Home};
+use crate::verbs::engines::Engines;
 use crate::verbs::services::{Services, repair};
 use crate::verbs::stores::Stores;
 use crate::verbs::{Backend, Watching};
@@ -70,6 +73,7 @@ struct Parts {
     service_ranges: Arc<[AddressRange]>,
     /// As messages name it.
     node_port_range: String,
+    authority: Authority,
     /// What the kubernetes service says.
     home: Home,
     shared: Arc<Shared>,
@@ -108,9 +112,12 @@ async fn parts(boot: &Boot) -> Result<Parts, StartError> {
     let shared = Shared {
         served: ArcSwap::from_pointee(Served { catalog, documents, openapi: OpenApi::default() }),
         places: Places {
-            reading: places(config.limits.max_requests_inflight),
-            writing: places(config.limits.max_mutating_requests_inflight),
+            reading: Arc::new(Semaphore::new(most(config.limits.max_requests_inflight))),
+            writing: Arc::new(Semaphore::new(most(config.limits.max_mutating_requests_inflight))),
+            most_reading: most(config.limits.max_requests_inflight),
+            most_writing: most(config.limits.max_mutating_requests_inflight),
         },
+        metrics: Arc::new(Metrics::new(boot.clock.now()).map_err(|error| broken(&error))?),
         health: Health {
             committer: storage.committer.clone(),
             directory: storage.directory.clone(),
@@ -138,6 +145,7 @@ async fn parts(boot: &Boot) -> Result<Parts, StartError> {
         },
         service_ranges: service_ranges(config)?,
         node_port_range: range.to_string(),
+        authority: authority(config),
         storage,
         registry,
         shared: Arc::new(shared),
@@ -168,9 +176,19 @@ fn service_ranges(config: &Config) -> Result<Arc<[AddressRange]>, StartError> {
 }
 
 /// Zero means no limit, as in the reference.
-fn places(asked: u32) -> Arc<Semaphore> {
+fn most(asked: u32) -> usize {
     let most = if asked == 0 { Semaphore::MAX_PERMITS } else { asked as usize };
-    Arc::new(Semaphore::new(most.min(Semaphore::MAX_PERMITS)))
+    most.min(Semaphore::MAX_PERMITS)
+}
+
+/// Which engine of validation decides. Without the first gate the second means nothing.
+fn authority(config: &Config) -> Authority {
+    let gates = config.gates();
+    match (gates.enabled("DeclarativeValidation"), gates.enabled("DeclarativeValidationTakeover")) {
+        (false, _) => Authority::Alone,
+        (true, false) => Authority::Compared,
+        (true, true) => Authority::Rules,
+    }
 }
 
 fn catalog(config: &Config) -> Result<Catalog, StartError> {
@@ -246,6 +264,7 @@ fn worker(parts: &Parts) -> Worker {
         authenticator: Authenticator::new(parts.verifiers.clone(), parts.house.clone()).start(),
         authorizer,
         shared: parts.shared.clone(),
+        meter: Meter::new(parts.shared.metrics.clone()),
     }
 }
 
@@ -256,6 +275,7 @@ fn backend(parts: &Parts, authorizer: &Addr<Authorizer>) -> Backend {
         admission: Chain::new(&parts.admission, authorizer),
         clock: parts.clock.clone(),
         services: Rc::new(services(parts)),
+        engines: Engines { authority: parts.authority, metrics: parts.shared.metrics.clone() },
     }
 }
 

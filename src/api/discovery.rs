@@ -396,7 +396,7 @@ struct VersionInfo {
 }
 
 /// The release whose API is served, down to the patch that its behaviour was compared with.
-const RELEASE: &str = "v1.33.12";
+pub const RELEASE: &str = "v1.33.12";
 
 /// The document at `/version`, laid out for people.
 pub fn version_document() -> Bytes {

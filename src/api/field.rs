@@ -126,6 +126,10 @@ pub struct FieldError {
     pub problem: Problem,
     /// The cause's message, without the path: `Invalid value: "x": must be a number`.
     pub message: String,
+    /// The rule that it breaks, where two engines check it: both name it alike. Else empty.
+    pub rule: &'static str,
+    /// Whether a rule of the table finds the same.
+    pub covered: bool,
 }
 
 impl FieldError {
@@ -137,7 +141,22 @@ impl FieldError {
         if !detail.is_empty() {
             let _ = write!(message, ": {detail}");
         }
-        FieldError { path: path.clone(), problem, message }
+        FieldError::worded(path, problem, message)
+    }
+
+    /// An error with a message that is complete.
+    pub fn worded(path: &Path, problem: Problem, message: String) -> FieldError {
+        FieldError { path: path.clone(), problem, message, rule: "", covered: false }
+    }
+
+    /// Names the rule that is broken.
+    pub fn by_rule(self, rule: &'static str) -> FieldError {
+        FieldError { rule, ..self }
+    }
+
+    /// Says that a rule of the table finds the same.
+    pub fn covered(self) -> FieldError {
+        FieldError { covered: true, ..self }
     }
 
     /// The field is missing.

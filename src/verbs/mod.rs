@@ -6,6 +6,7 @@ pub mod bootstrap;
 pub mod collection;
 pub mod create;
 pub mod delete;
+pub mod engines;
 pub mod get;
 pub mod list;
 pub mod object;
@@ -41,6 +42,7 @@ use crate::api::status::{GroupResource, Result, Status};
 use crate::limits::WARNINGS;
 
 use self::admission::Chain;
+use self::engines::Engines;
 use self::list::Listing;
 use self::services::Services;
 use self::stores::Stores;
@@ -57,6 +59,8 @@ pub struct Backend {
     pub clock: Clock,
     /// The addresses and ports that services get.
     pub services: Rc<Services>,
+    /// How objects are checked.
+    pub engines: Engines,
 }
 
 /// What watches need besides. One per HTTP worker.

@@ -113,7 +113,7 @@ fn complete(backend: &Backend, call: &Call<'_>, mut value: Value, old: &Value) -
         "finalize" => kinds::before_finalize(call.kind(), &mut value, old),
         _ => kinds::before_status_update(call.kind(), &mut value, old, &occasion),
     };
-    match checked {
+    match backend.check_rules(call, &value, Some(old), checked) {
         Ok(warned) => {
             call.warn(warned);
             Ok(value)

@@ -199,7 +199,8 @@ impl<'a> Node<'a> {
     /// Checks that the number is not below 0.
     pub fn not_negative(&self, errors: &mut Errors) {
         if self.number() < 0 {
-            self.invalid(errors, "must be greater than or equal to 0");
+            let wrong = "must be greater than or equal to 0";
+            errors.push(FieldError::invalid(&self.path, &self.shown(), wrong).by_rule("minimum"));
         }
     }
 
@@ -241,6 +242,13 @@ impl<'a> Node<'a> {
             self.invalid(errors, IMMUTABLE);
         }
     }
+}
+
+/// Says of the errors that a check finds that a rule of the table finds them too.
+pub fn covered(errors: &mut Errors, check: impl FnOnce(&mut Errors)) {
+    let mut found = Errors::new();
+    check(&mut found);
+    errors.extend(found.into_iter().map(FieldError::covered));
 }
 
 /// A value as messages print it: text in quotes, numbers bare, the rest in a short form of the API's own language.

@@ -13,6 +13,7 @@ mod certificates;
 mod check;
 mod core;
 mod discovery;
+pub mod engines;
 mod flowcontrol;
 mod lifecycle;
 mod migration;

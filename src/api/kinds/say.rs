@@ -12,7 +12,7 @@ use crate::api::{meta, names};
 /// Says that something breaks a rule, without repeating the value.
 pub fn omitted(path: &Path, errors: &mut Errors, why: &str) {
     let message = format!("Invalid value: {why}");
-    errors.push(FieldError { path: path.clone(), problem: Problem::Invalid, message });
+    errors.push(FieldError::worded(path, Problem::Invalid, message));
 }
 
 /// Says that a structure breaks a rule; its content is not repeated, only its type.

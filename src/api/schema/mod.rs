@@ -1,7 +1,7 @@
 //! One model of types for every kind, built in or custom.
 //!
 //! A [`Registry`] holds all types of all group versions in one arena. The walks over a type and a value each have a
-//! file of their own: [`decode`], [`encode`], [`default`]. Nothing here knows a kind by name: what differs between
+//! file of their own: [`decode`], [`encode`], [`default`], [`validate`]. Nothing here knows a kind by name: what differs between
 //! kinds is data, or a function registered beside the kind.
 
 #[cfg(test)]
@@ -16,12 +16,14 @@ pub mod quantity;
 pub mod registry;
 pub mod table;
 pub mod time;
+pub mod validate;
 
 use std::fmt;
 use std::sync::Arc;
 
 pub use registry::Registry;
 pub use table::{ListFact, PatchFact};
+pub use validate::Rules;
 
 use super::value::Value;
 
@@ -92,6 +94,8 @@ pub struct Struct {
     pub wire: Box<[Slot]>,
     /// The positions of the fields that have a default, or something below them has: where the walk must go.
     pub defaulted: Box<[u16]>,
+    /// The positions of the fields that have rules, or something below them has.
+    pub ruled: Box<[u16]>,
     /// The positions of the fields plus one, each at the first free place from its digest on; zero is free.
     by_name: Box<[u16]>,
 }
@@ -224,6 +228,8 @@ pub struct Field {
     pub values: Box<[Arc<str>]>,
     /// The values its items may have; empty for any.
     pub item_values: Box<[Arc<str>]>,
+    /// What its values must be like.
+    pub rules: Option<Box<Rules>>,
 }
 
 /// A list.

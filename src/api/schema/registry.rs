@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use super::table::{Facts, FieldFact, FillFact, ListFact, Shape, TableError, TypeFact};
 use super::{
-    Either, Field, GroupVersionKind, InSlot, List, Map, Other, Scalar, Slot, Struct, Type, TypeId, builtin,
-    by_name, table,
+    Either, Field, GroupVersionKind, InSlot, List, Map, Other, Rules, Scalar, Slot, Struct, Type, TypeId,
+    builtin, by_name, table,
 };
 use crate::api::codec::json;
 use crate::api::limits;
@@ -222,7 +222,7 @@ impl<'a> Compiler<'a> {
         let nowhere = Facts::default();
         let type_meta = self.structure(&facts, &nowhere, &nameless)?;
         self.registry.type_meta = self.add(type_meta)?;
-        self.mark_defaults();
+        self.mark();
         Ok(std::mem::take(&mut self.registry))
     }
 
@@ -266,6 +266,7 @@ impl<'a> Compiler<'a> {
             inlined: nested.iter().filter_map(Slot::inlined).collect(),
             wire: wire.into(),
             defaulted: Box::default(),
+            ruled: Box::default(),
             by_name: by_name(&fields),
             fields: fields.into(),
         }))
@@ -319,6 +320,7 @@ impl<'a> Compiler<'a> {
             fill,
             values: fact.values.iter().map(|value| self.word(value)).collect(),
             item_values: fact.item_values.iter().map(|value| self.word(value)).collect(),
+            rules: (fact.rules != Rules::default()).then(|| Box::new(fact.rules.clone())),
             ..plain_field(self.word(&fact.name), ty)
         })
     }
@@ -399,23 +401,33 @@ impl<'a> Compiler<'a> {
         new
     }
 
-    /// Types refer to each other in circles, so the mark spreads until nothing changes.
-    fn mark_defaults(&mut self) {
+    fn mark(&mut self) {
+        let quantity = |ty: &Type| matches!(ty, Type::Scalar(Scalar::Quantity));
+        let defaults = |field: &Field| field.default.is_some() || field.fill.is_some();
+        let defaulted = self.spread(defaults, quantity);
+        let rules = |field: &Field| field.rules.is_some();
+        let ruled = self.spread(rules, |_| false);
+        for ty in &mut self.registry.types {
+            let Type::Struct(structure) = ty else { continue };
+            structure.defaulted = positions(&structure.fields, &defaulted, defaults);
+            structure.ruled = positions(&structure.fields, &ruled, rules);
+        }
+    }
+
+    /// The types that have such a field somewhere below them, or such a value in a map. Types refer to each other in
+    /// circles, so the mark spreads until nothing changes.
+    fn spread(&self, has: impl Fn(&Field) -> bool, in_map: impl Fn(&Type) -> bool) -> Vec<bool> {
         let mut marked = vec![false; self.registry.types.len()];
         loop {
             let mut changed = false;
             for (at, ty) in self.registry.types.iter().enumerate() {
                 let is = |id: TypeId| marked.get(id.0 as usize).copied().unwrap_or(false);
                 let now = match ty {
-                    Type::Struct(structure) => structure
-                        .fields
-                        .iter()
-                        .any(|field| field.default.is_some() || field.fill.is_some() || is(field.ty)),
-                    Type::List(list) => is(list.item),
-                    Type::Map(map) => {
-                        is(map.value)
-                            || matches!(self.registry.get(map.value), Type::Scalar(Scalar::Quantity))
+                    Type::Struct(structure) => {
+                        structure.fields.iter().any(|field| has(field) || is(field.ty))
                     }
+                    Type::List(list) => is(list.item),
+                    Type::Map(map) => is(map.value) || in_map(self.registry.get(map.value)),
                     Type::Either(_) | Type::Scalar(_) => false,
                 };
                 if now && !marked[at] {
@@ -424,21 +436,17 @@ impl<'a> Compiler<'a> {
                 }
             }
             if !changed {
-                break;
+                return marked;
             }
         }
-        for ty in &mut self.registry.types {
-            let Type::Struct(structure) = ty else { continue };
-            structure.defaulted = (0u16..)
-                .zip(&structure.fields)
-                .filter(|(_, field)| {
-                    let below = marked.get(field.ty.0 as usize).copied().unwrap_or(false);
-                    field.default.is_some() || field.fill.is_some() || below
-                })
-                .map(|(at, _)| at)
-                .collect();
-        }
     }
+}
+
+/// Where a walk must go.
+fn positions(fields: &[Field], marked: &[bool], has: impl Fn(&Field) -> bool) -> Box<[u16]> {
+    let below = |field: &Field| marked.get(field.ty.0 as usize).copied().unwrap_or(false);
+    let wanted = (0u16..).zip(fields).filter(|(_, field)| has(field) || below(field));
+    wanted.map(|(at, _)| at).collect()
 }
 
 fn plain_field(name: Arc<str>, ty: TypeId) -> Field {
@@ -458,6 +466,7 @@ fn plain_field(name: Arc<str>, ty: TypeId) -> Field {
         fill: None,
         values: Box::default(),
         item_values: Box::default(),
+        rules: None,
     }
 }
 

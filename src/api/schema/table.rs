@@ -5,6 +5,8 @@
 
 use std::fmt;
 
+use super::validate::{Format, Rules};
+
 /// What one file says.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Facts {
@@ -135,6 +137,8 @@ pub struct FieldFact {
     pub values: Vec<String>,
     /// The values its items may have.
     pub item_values: Vec<String>,
+    /// What its values must be like.
+    pub rules: Rules,
 }
 
 /// What a field holds.
@@ -395,6 +399,10 @@ fn field_line(number: u32, line: &str) -> Result<FieldFact, String> {
     Ok(field)
 }
 
+fn number<N: std::str::FromStr>(text: &str) -> Result<N, String> {
+    text.parse().map_err(|_| format!("{text:?} is no number"))
+}
+
 fn flag(field: &mut FieldFact, word: &str) -> Result<(), String> {
     let (name, value) = word.split_once('=').unwrap_or((word, ""));
     match name {
@@ -410,6 +418,17 @@ fn flag(field: &mut FieldFact, word: &str) -> Result<(), String> {
         "fill?" => field.fill = FillFact::Sometimes(value.to_owned()),
         "enum" => field.values = enum_values(value),
         "itemenum" => field.item_values = enum_values(value),
+        "must" => field.rules.must = true,
+        "min" => field.rules.min = Some(number(value)?),
+        "max" => field.rules.max = Some(number(value)?),
+        "minlen" => field.rules.min_length = Some(number(value)?),
+        "maxlen" => field.rules.max_length = Some(number(value)?),
+        "minitems" => field.rules.min_items = Some(number(value)?),
+        "maxitems" => field.rules.max_items = Some(number(value)?),
+        "format" => {
+            let format = Format::named(value).ok_or_else(|| format!("unknown format {value:?}"))?;
+            field.rules.format = Some(format);
+        }
         _ => return Err(format!("unknown word {word:?}")),
     }
     Ok(())
@@ -534,6 +553,9 @@ wrapper Words [string]
             [("priority=1", "priority=high"), ("priority=1", "prio=1"), ("doc=core/v1.Event.", "doc=")]
         {
             assert_eq!(parse(&SMALL.replace(word, wrong)).unwrap_err().line, 8, "{wrong}");
+        }
+        for wrong in ["min=x", "maxlen=-1", "format=nope", "min"] {
+            assert!(parse(&SMALL.replace("emit", wrong)).is_err(), "{wrong}");
         }
         assert!(parse("group apps version v1").is_err());
     }

@@ -20,11 +20,12 @@ use crate::api::path::{Request, ResourcePath, Target};
 use crate::api::query::{self, Query};
 use crate::api::status::{Result, Status};
 use crate::api::verb::Verb;
+use crate::metrics::Sample;
 use crate::verbs::{self, Answered, Call, Warnings};
 
 use super::render::{self, Context};
 use super::worker::Worker;
-use super::{body, documents, guards, health, openapi};
+use super::{body, documents, guards, health, metrics, openapi};
 
 /// Puts the handler and the state of its worker into an actix-web application.
 pub fn configure(worker: Rc<Worker>) -> impl FnOnce(&mut ServiceConfig) {
@@ -38,10 +39,13 @@ async fn handle(request: HttpRequest, payload: Payload) -> HttpResponse {
         return HttpResponse::InternalServerError().finish();
     };
     let context = Context::of(&request, &worker);
-    match serve(&worker, &request, payload, &context).await {
+    let sample = Sample::begin(worker.backend.clock.now());
+    let response = match serve(&worker, &request, payload, &context, &sample).await {
         Ok(response) => context.finish(response),
         Err(status) => context.finish(render::error(&context, &status)),
-    }
+    };
+    worker.meter.end(sample, worker.backend.clock.now(), response.status().as_u16());
+    response
 }
 
 async fn serve(
@@ -49,14 +53,18 @@ async fn serve(
     request: &HttpRequest,
     payload: Payload,
     context: &Context,
+    sample: &Sample,
 ) -> Result<HttpResponse> {
     let identity = guards::authenticate(worker, request).await?;
     let path = query::decode_path(request.uri().path())?;
     let query = Query::parse(request.query_string());
     let parsed = Request::parse(request.method().as_str(), &path, &query)?;
+    let known = parsed.resource().and_then(|found| worker.served().catalog.at(found).cloned());
+    sample.note(&parsed, known.as_ref(), query.get("dryRun") == Some("All"));
     let permit = guards::take_place(worker, &parsed)?;
     guards::authorize(worker, &identity, &parsed).await?;
     match &parsed.target {
+        Target::NonResource("/metrics") => Ok(metrics::page(worker).await),
         Target::NonResource(path) => match health::answer(worker, path, &query).await {
             Some(response) => Ok(response),
             None => match openapi::answer(worker, request, path, context).await {

@@ -6,6 +6,7 @@ mod documents;
 mod guards;
 mod gzip;
 pub mod health;
+mod metrics;
 pub mod openapi;
 mod render;
 pub mod worker;

@@ -11,6 +11,7 @@ use tokio::sync::Semaphore;
 
 use crate::api::catalog::Catalog;
 use crate::api::discovery::Documents;
+use crate::metrics::{Meter, Metrics};
 use crate::verbs::{Backend, Watching};
 
 use super::health::Health;
@@ -28,6 +29,8 @@ pub struct Worker {
     pub authorizer: Addr<Authorizer>,
     /// What all workers share.
     pub shared: Arc<Shared>,
+    /// Counts the requests of this worker.
+    pub meter: Meter,
 }
 
 /// The state that all workers of a server share.
@@ -40,6 +43,8 @@ pub struct Shared {
     pub health: Health,
     /// What the gates say of encodings.
     pub encoding: Encodings,
+    /// What is counted.
+    pub metrics: Arc<Metrics>,
 }
 
 /// What the gates say of encodings.
@@ -67,6 +72,10 @@ pub struct Places {
     pub reading: Arc<Semaphore>,
     /// For requests that write.
     pub writing: Arc<Semaphore>,
+    /// How many read at most.
+    pub most_reading: usize,
+    /// How many write at most.
+    pub most_writing: usize,
 }
 
 impl Worker {

@@ -2,7 +2,7 @@
 
 use super::{pod_default, template};
 use crate::api::field::Path;
-use crate::api::kinds::check::Node;
+use crate::api::kinds::check::{Node, covered};
 use crate::api::kinds::selector;
 use crate::api::kinds::{Errors, Warned};
 use crate::api::meta;
@@ -24,9 +24,16 @@ pub fn default(controller: &mut Value) {
 /// Checks a controller.
 pub fn validate(controller: &Value, errors: &mut Errors) {
     let spec = Node::of(controller, "spec");
-    spec.child("minReadySeconds").not_negative(errors);
+    covered(errors, |errors| spec.child("minReadySeconds").not_negative(errors));
     spec.child("selector").need(errors);
-    spec.child("replicas").not_negative(errors);
+    covered(errors, |errors| {
+        let replicas = spec.child("replicas");
+        if replicas.is_set() {
+            replicas.not_negative(errors);
+        } else {
+            replicas.required(errors, "");
+        }
+    });
     let pods = spec.child("template");
     if !pods.is_set() {
         pods.required(errors, "");

@@ -1,0 +1,316 @@
+//! The walk that checks the rules that the table states of fields: bounds, lengths, forms. It works for any type, built in
+//! or custom; rules that need more than one field are functions beside their kinds in [`crate::api::kinds`].
+
+use super::{Field, ListFact, Registry, Struct, Type, TypeId};
+use crate::api::field::{FieldError, Path, quoted};
+use crate::api::names;
+use crate::api::value::Value;
+
+/// What the table demands of the values of a field.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Rules {
+    /// Whether there must be a value.
+    pub must: bool,
+    /// The smallest number.
+    pub min: Option<i64>,
+    /// The largest number.
+    pub max: Option<i64>,
+    /// The fewest bytes of a text.
+    pub min_length: Option<usize>,
+    /// The most bytes of a text.
+    pub max_length: Option<usize>,
+    /// The fewest items of a list or entries of a map.
+    pub min_items: Option<usize>,
+    /// The most items of a list or entries of a map.
+    pub max_items: Option<usize>,
+    /// The form of a text.
+    pub format: Option<Format>,
+}
+
+/// The forms that a rule can name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Format {
+    /// One part of a host name.
+    DnsLabel,
+    /// A host name.
+    DnsSubdomain,
+    /// The key of a label.
+    LabelKey,
+    /// The value of a label.
+    LabelValue,
+    /// An address.
+    Ip,
+    /// A block of addresses.
+    Cidr,
+}
+
+impl Format {
+    /// The form that the table calls by this word.
+    pub fn named(word: &str) -> Option<Format> {
+        Some(match word {
+            "dns-label" => Format::DnsLabel,
+            "dns-subdomain" => Format::DnsSubdomain,
+            "label-key" => Format::LabelKey,
+            "label-value" => Format::LabelValue,
+            "ip" => Format::Ip,
+            "cidr" => Format::Cidr,
+            _ => return None,
+        })
+    }
+
+    fn check(self, text: &str) -> (&'static str, Vec<String>) {
+        match self {
+            Format::DnsLabel => ("format=dns-label", names::dns_label(text)),
+            Format::DnsSubdomain => ("format=dns-subdomain", names::dns_subdomain(text)),
+            Format::LabelKey => ("format=label-key", names::qualified_name(text)),
+            Format::LabelValue => ("format=label-value", names::label_value(text)),
+            Format::Ip => ("format=ip", names::ip_address(text)),
+            Format::Cidr => ("format=cidr", names::cidr(text)),
+        }
+    }
+}
+
+/// What becomes of a value that an update leaves as it was.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unchanged {
+    /// It is checked like any other.
+    Checked,
+    /// It passes: rules may become stricter without locking up what is stored.
+    Passes,
+}
+
+/// Checks a value against the rules of its type. The old value comes with an update.
+pub fn validate(
+    registry: &Registry,
+    ty: TypeId,
+    new: &Value,
+    old: Option<&Value>,
+    unchanged: Unchanged,
+) -> Vec<FieldError> {
+    let mut walk = Walk { registry, unchanged, errors: Vec::new() };
+    walk.value(ty, new, old, &Path::root());
+    walk.errors
+}
+
+/// Whether a type has rules anywhere: most have none, and then nobody needs to look.
+pub fn has_rules(registry: &Registry, ty: TypeId) -> bool {
+    match registry.get(ty) {
+        Type::Struct(structure) => !structure.ruled.is_empty(),
+        Type::List(list) => has_rules(registry, list.item),
+        Type::Map(map) => has_rules(registry, map.value),
+        Type::Either(_) | Type::Scalar(_) => false,
+    }
+}
+
+struct Walk<'a> {
+    registry: &'a Registry,
+    unchanged: Unchanged,
+    errors: Vec<FieldError>,
+}
+
+impl Walk<'_> {
+    fn value(&mut self, ty: TypeId, new: &Value, old: Option<&Value>, path: &Path) {
+        let registry = self.registry;
+        match registry.get(ty) {
+            Type::Struct(structure) => self.structure(structure, new, old, path),
+            Type::List(list) if has_rules(registry, list.item) => {
+                for (index, item) in new.items().iter().enumerate() {
+                    let before = old.and_then(|old| counterpart(&list.merge, item, old.items()));
+                    self.value(list.item, item, before, &path.index(index));
+                }
+            }
+            Type::Map(map) if has_rules(registry, map.value) => {
+                for (key, value) in new.fields().into_iter().flatten() {
+                    let before = old.and_then(|old| old.get(key));
+                    self.value(map.value, value, before, &path.key(key));
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn structure(&mut self, structure: &Struct, new: &Value, old: Option<&Value>, path: &Path) {
+        for field in structure.ruled.iter().filter_map(|at| structure.fields.get(usize::from(*at))) {
+            let (value, before) = (new.get(&field.name), old.and_then(|old| old.get(&field.name)));
+            if self.unchanged == Unchanged::Passes && old.is_some() && value == before {
+                continue;
+            }
+            let path = path.child(&field.name);
+            if let Some(rules) = &field.rules {
+                self.field(field, rules, value, &path);
+            }
+            if let Some(value) = value {
+                self.value(field.ty, value, before, &path);
+            }
+        }
+    }
+
+    fn field(&mut self, field: &Field, rules: &Rules, value: Option<&Value>, path: &Path) {
+        let is_void = |value: &Value| match value {
+            Value::String(text) => text.is_empty(),
+            Value::Array(items) => items.is_empty(),
+            Value::Object(entries) => entries.is_empty(),
+            _ => false,
+        };
+        if rules.must && value.is_none_or(|value| !field.pointer && is_void(value)) {
+            self.errors.push(FieldError::required(path, ""));
+            return;
+        }
+        match value {
+            Some(Value::Int(number)) => self.number(rules, *number, path),
+            // A number that is no pointer is there also when nobody wrote it.
+            None if !field.pointer && (rules.min.is_some() || rules.max.is_some()) => {
+                self.number(rules, 0, path);
+            }
+            Some(Value::String(text)) => self.text(rules, text, path),
+            Some(Value::Array(items)) => self.items(rules, items.len(), path),
+            Some(Value::Object(entries)) => self.items(rules, entries.len(), path),
+            _ => {}
+        }
+    }
+
+    fn number(&mut self, rules: &Rules, number: i64, path: &Path) {
+        if let Some(min) = rules.min.filter(|min| number < *min) {
+            let wrong = format!("must be greater than or equal to {min}");
+            self.errors.push(FieldError::invalid(path, &number.to_string(), &wrong).by_rule("minimum"));
+        }
+        if let Some(max) = rules.max.filter(|max| number > *max) {
+            let wrong = format!("must be less than or equal to {max}");
+            self.errors.push(FieldError::invalid(path, &number.to_string(), &wrong).by_rule("maximum"));
+        }
+    }
+
+    fn text(&mut self, rules: &Rules, text: &str, path: &Path) {
+        if let Some(least) = rules.min_length.filter(|least| text.len() < *least) {
+            let wrong = format!("must be at least {least} bytes");
+            self.errors.push(FieldError::invalid(path, &quoted(text), &wrong).by_rule("minLength"));
+        }
+        if let Some(most) = rules.max_length.filter(|most| text.len() > *most) {
+            self.errors.push(FieldError::too_long(path, most).by_rule("maxLength"));
+        }
+        if let Some(format) = rules.format.filter(|_| !text.is_empty()) {
+            let (rule, wrong) = format.check(text);
+            let wrong =
+                wrong.iter().map(|wrong| FieldError::invalid(path, &quoted(text), wrong).by_rule(rule));
+            self.errors.extend(wrong);
+        }
+    }
+
+    fn items(&mut self, rules: &Rules, count: usize, path: &Path) {
+        if let Some(least) = rules.min_items.filter(|least| count < *least) {
+            let wrong = format!("must have at least {least} items");
+            self.errors.push(FieldError::invalid(path, &count.to_string(), &wrong).by_rule("minItems"));
+        }
+        if let Some(most) = rules.max_items.filter(|most| count > *most) {
+            self.errors.push(FieldError::too_many(path, count, most).by_rule("maxItems"));
+        }
+    }
+}
+
+/// The old item that a new one continues, where the list says how to tell.
+fn counterpart<'a>(merge: &ListFact, item: &Value, old: &'a [Value]) -> Option<&'a Value> {
+    match merge {
+        ListFact::Map(keys) => {
+            old.iter().find(|before| keys.iter().all(|key| before.get(key) == item.get(key)))
+        }
+        ListFact::Set => old.iter().find(|before| *before == item),
+        ListFact::Unsaid | ListFact::Atomic => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::api::kinds::testing::{object, said};
+    use crate::api::schema::table::parse;
+
+    const TABLE: &str = r#"package k8s.io.api.test.v1
+group test version v1
+
+resource things Thing namespaced singular=thing verbs=all storage=v1
+
+type Thing object
+  1 spec Spec
+  2 parts [Part] list=map(name)
+
+type Spec
+  1 count int32* must min=0 max=9
+  2 wait int32 min=0
+  3 text string minlen=2 maxlen=4
+  4 host string format=dns-label
+  5 tags [string] minitems=1 maxitems=2
+  6 plain string
+
+type Part
+  1 name string
+  2 size int64 min=1
+"#;
+
+    fn thing(new: &str, old: Option<&str>, unchanged: Unchanged) -> Vec<String> {
+        let registry = Registry::compile(&[parse(TABLE).unwrap()]).unwrap();
+        let ty = registry.kind("test", "v1", "Thing").unwrap();
+        assert!(has_rules(&registry, ty));
+        let old = old.map(object);
+        said(&validate(&registry, ty, &object(new), old.as_ref(), unchanged))
+    }
+
+    #[test]
+    fn each_rule_refuses() {
+        let table = [
+            (r#"{"spec":{"count":3}}"#, vec![]),
+            (r#"{"spec":{}}"#, vec!["spec.count: Required value"]),
+            (
+                r#"{"spec":{"count":-1}}"#,
+                vec!["spec.count: Invalid value: -1: must be greater than or equal to 0"],
+            ),
+            (
+                r#"{"spec":{"count":10}}"#,
+                vec!["spec.count: Invalid value: 10: must be less than or equal to 9"],
+            ),
+            (
+                r#"{"spec":{"count":0,"wait":-2}}"#,
+                vec!["spec.wait: Invalid value: -2: must be greater than or equal to 0"],
+            ),
+            (
+                r#"{"spec":{"count":0,"text":"a"}}"#,
+                vec!["spec.text: Invalid value: \"a\": must be at least 2 bytes"],
+            ),
+            (
+                r#"{"spec":{"count":0,"text":"abcde"}}"#,
+                vec!["spec.text: Too long: may not be more than 4 bytes"],
+            ),
+            (
+                r#"{"spec":{"count":0,"tags":["a","b","c"]}}"#,
+                vec!["spec.tags: Too many: 3: must have at most 2 items"],
+            ),
+            (
+                r#"{"spec":{"count":0},"parts":[{"name":"a","size":1},{"name":"b"}]}"#,
+                vec!["parts[1].size: Invalid value: 0: must be greater than or equal to 1"],
+            ),
+        ];
+        for (json, wanted) in table {
+            assert_eq!(thing(json, None, Unchanged::Checked), wanted, "{json}");
+        }
+        let host = thing(r#"{"spec":{"count":0,"host":"A"}}"#, None, Unchanged::Checked);
+        assert!(host.len() == 1 && host[0].starts_with("spec.host: Invalid value: \"A\""), "{host:?}");
+    }
+
+    #[test]
+    fn what_stays_may_pass() {
+        let old = r#"{"spec":{"count":-1},"parts":[{"name":"a"},{"name":"b"}]}"#;
+        let new = r#"{"spec":{"count":-1,"wait":1},"parts":[{"name":"b"},{"name":"c"}]}"#;
+        let wanted = ["parts[1].size: Invalid value: 0: must be greater than or equal to 1"];
+        assert_eq!(thing(new, Some(old), Unchanged::Passes), wanted);
+        assert_eq!(thing(new, Some(old), Unchanged::Checked).len(), 3);
+    }
+
+    proptest! {
+        #[test]
+        fn bounds_are_kept(count: i32) {
+            let found = thing(&format!(r#"{{"spec":{{"count":{count}}}}}"#), None, Unchanged::Checked);
+            prop_assert_eq!(found.is_empty(), (0..=9).contains(&count));
+        }
+    }
+}

@@ -1,0 +1,366 @@
+//! What the server counts, all in one place. The names and labels are those that dashboards and alerts of the reference
+//! server use. Labels are bounded: they name resources that exist, never what a client wrote.
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::fs;
+use std::sync::Arc;
+
+use pilothouse_actors::clock::Timestamp;
+use prometheus::{
+    Encoder as _, Gauge, Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge,
+    IntGaugeVec, Opts, Registry, TextEncoder,
+};
+
+use crate::api::catalog::resource::Resource;
+use crate::api::discovery::RELEASE;
+use crate::api::path::{Request, ResourcePath, Target};
+use crate::api::verb::Verb;
+
+/// The bounds of the classes of duration, in seconds; the reference server's.
+const SECONDS: [f64; 23] = [
+    0.005, 0.025, 0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 1.0, 1.25, 1.5, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0, 15.0,
+    20.0, 30.0, 45.0, 60.0,
+];
+const COMPONENT: &str = "apiserver";
+/// Paths that are no resources and are counted by name.
+const PATHS: [&str; 8] =
+    ["/healthz", "/livez", "/readyz", "/metrics", "/version", "/api", "/apis", "/openapi"];
+/// The size of a page of memory on the machines this runs on.
+const PAGE_BYTES: i64 = 4_096;
+
+/// Everything that is counted. One per server, shared by all its threads.
+pub struct Metrics {
+    registry: Registry,
+    requests: IntCounterVec,
+    durations: HistogramVec,
+    deprecated: IntGaugeVec,
+    /// Requests in flight, by whether they write.
+    pub inflight: IntGaugeVec,
+    /// Watches that are open.
+    pub watches: IntGauge,
+    /// Objects by type.
+    pub objects: IntGaugeVec,
+    memory: IntGauge,
+    mismatches: [IntCounter; 2],
+}
+
+impl Metrics {
+    /// Declares all of it.
+    pub fn new(started: Timestamp) -> Result<Metrics, prometheus::Error> {
+        let registry = Registry::new();
+        let request =
+            ["verb", "dry_run", "group", "version", "resource", "subresource", "scope", "component"];
+        let with_code = [&request[..], &["code"]].concat();
+        let requests = Opts::new(
+            "apiserver_request_total",
+            "Requests by verb, dry run value, group, version, resource, scope, component and HTTP response code.",
+        );
+        let durations = HistogramOpts::new(
+            "apiserver_request_duration_seconds",
+            "How long requests took until the answer began, by verb, dry run value, group, version, resource, \
+             subresource, scope and component.",
+        );
+        let deprecated = Opts::new(
+            "apiserver_requested_deprecated_apis",
+            "Deprecated APIs that were requested, by group, version, resource, subresource and the release that \
+             no longer has them.",
+        );
+        let deprecated_labels = ["group", "version", "resource", "subresource", "removed_release"];
+        let inflight = Opts::new(
+            "apiserver_current_inflight_requests",
+            "Requests in flight, by kind: they read or they write.",
+        );
+        let objects = Opts::new("apiserver_storage_objects", "Stored objects, by resource.");
+        let watches =
+            Opts::new("apiserver_longrunning_requests", "Requests without an end of their own: watches.")
+                .const_label("verb", "WATCH")
+                .const_label("component", COMPONENT);
+        let memory = Opts::new("process_resident_memory_bytes", "Memory of the process, in bytes.");
+        let mismatch = |name: &str| {
+            IntCounter::new(name, "How often the rules of the table and hand-written validation disagreed.")
+        };
+        let metrics = Metrics {
+            requests: IntCounterVec::new(requests, &with_code)?,
+            durations: HistogramVec::new(durations.buckets(SECONDS.to_vec()), &request)?,
+            deprecated: IntGaugeVec::new(deprecated, &deprecated_labels)?,
+            inflight: IntGaugeVec::new(inflight, &["request_kind"])?,
+            watches: IntGauge::with_opts(watches)?,
+            objects: IntGaugeVec::new(objects, &["resource"])?,
+            memory: IntGauge::with_opts(memory)?,
+            // The short name, and the one with the reference's prefix.
+            mismatches: [
+                mismatch("declarative_validation_mismatch_total")?,
+                mismatch("apiserver_validation_declarative_validation_mismatch_total")?,
+            ],
+            registry,
+        };
+        metrics.register()?;
+        metrics.constants(started)?;
+        Ok(metrics)
+    }
+
+    fn register(&self) -> Result<(), prometheus::Error> {
+        let registry = &self.registry;
+        registry.register(Box::new(self.requests.clone()))?;
+        registry.register(Box::new(self.durations.clone()))?;
+        registry.register(Box::new(self.deprecated.clone()))?;
+        registry.register(Box::new(self.inflight.clone()))?;
+        registry.register(Box::new(self.watches.clone()))?;
+        registry.register(Box::new(self.objects.clone()))?;
+        registry.register(Box::new(self.memory.clone()))?;
+        for counter in &self.mismatches {
+            registry.register(Box::new(counter.clone()))?;
+        }
+        Ok(())
+    }
+
+    /// What never changes: who this is, and since when.
+    fn constants(&self, started: Timestamp) -> Result<(), prometheus::Error> {
+        let release = format!("{}+pilothouse-{}", RELEASE, env!("CARGO_PKG_VERSION"));
+        let build = Opts::new("kubernetes_build_info", "1, with the version of this server as labels.")
+            .const_label("major", "1")
+            .const_label("minor", "33")
+            .const_label("git_version", release)
+            .const_label("git_commit", "")
+            .const_label("git_tree_state", "clean")
+            .const_label("build_date", "1970-01-01T00:00:00Z")
+            .const_label("go_version", "none")
+            .const_label("compiler", "rustc")
+            .const_label("platform", format!("{}/{}", std::env::consts::OS, std::env::consts::ARCH));
+        let build = IntGauge::with_opts(build)?;
+        build.set(1);
+        self.registry.register(Box::new(build))?;
+        let start =
+            Opts::new("process_start_time_seconds", "When the server started, in seconds of Unix time.");
+        let start = Gauge::with_opts(start)?;
+        start.set(started.0 as f64 / 1e6);
+        self.registry.register(Box::new(start))
+    }
+
+    /// Counts disagreements of the two engines of validation.
+    pub fn count_mismatches(&self, mismatches: u64) {
+        self.mismatches.iter().for_each(|counter| counter.inc_by(mismatches));
+    }
+
+    /// Everything in the text form of scrapers.
+    pub fn text(&self) -> Result<Vec<u8>, prometheus::Error> {
+        self.memory.set(resident_bytes().unwrap_or(0));
+        let mut text = Vec::new();
+        TextEncoder::new().encode(&self.registry.gather(), &mut text)?;
+        Ok(text)
+    }
+}
+
+/// What the kernel says that this process holds in memory.
+fn resident_bytes() -> Option<i64> {
+    let text = fs::read_to_string("/proc/self/statm").ok()?;
+    text.split_whitespace().nth(1)?.parse::<i64>().ok().map(|pages| pages * PAGE_BYTES)
+}
+
+/// How a request is counted, but for its outcome.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+struct Class {
+    /// The resource's number; none for a path.
+    resource: Option<u32>,
+    verb: Verb,
+    /// The position of the sub-resource or of the path among those that are known.
+    part: Option<usize>,
+    scope: &'static str,
+    dry_run: bool,
+    code: u16,
+}
+
+/// The counters of one class of requests, found once.
+struct Series {
+    resource: Option<Arc<Resource>>,
+    count: IntCounter,
+    /// Watches have none: they last as long as the client wants.
+    duration: Option<Histogram>,
+}
+
+/// What one worker counts with. It remembers the counters it has used, because finding one by its labels costs more than
+/// counting.
+pub struct Meter {
+    metrics: Arc<Metrics>,
+    series: RefCell<HashMap<Class, Series>>,
+}
+
+/// One request on its way.
+pub struct Sample {
+    began: Timestamp,
+    noted: RefCell<Option<(Class, Option<Arc<Resource>>)>>,
+}
+
+impl Sample {
+    /// A request that begins now.
+    pub fn begin(now: Timestamp) -> Sample {
+        Sample { began: now, noted: RefCell::new(None) }
+    }
+
+    /// Notes what it is about. A resource that nobody knows is none.
+    pub fn note(&self, request: &Request<'_>, resource: Option<&Arc<Resource>>, dry_run: bool) {
+        let mut class = Class { resource: None, verb: request.verb, part: None, scope: "", dry_run, code: 0 };
+        match (&request.target, resource) {
+            (Target::Resource(found), Some(resource)) => {
+                class.resource = Some(resource.ordinal);
+                let mut parts = resource.subresources.iter();
+                class.part = parts.position(|sub| *sub.name == *found.subresource);
+                class.scope = scope(found, request.verb);
+            }
+            (Target::Resource(_), None) => {}
+            (Target::NonResource(path), _) => {
+                let below = |known: &str| {
+                    path.strip_prefix(known).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+                };
+                class.part = PATHS.iter().position(|known| below(known));
+                class.dry_run = false;
+            }
+        }
+        *self.noted.borrow_mut() = Some((class, resource.cloned()));
+    }
+}
+
+fn scope(found: &ResourcePath<'_>, verb: Verb) -> &'static str {
+    if !found.name.is_empty() || verb == Verb::Create {
+        "resource"
+    } else if !found.namespace.is_empty() {
+        "namespace"
+    } else {
+        "cluster"
+    }
+}
+
+/// The verb as the metrics name it.
+fn verb_label(class: &Class) -> String {
+    match (class.verb, class.resource) {
+        (Verb::Create, _) => "POST".to_owned(),
+        (Verb::Update, _) => "PUT".to_owned(),
+        (Verb::Proxy, _) => "CONNECT".to_owned(),
+        (Verb::Unknown, _) => "other".to_owned(),
+        (verb, _) => verb.as_str().to_ascii_uppercase(),
+    }
+}
+
+impl Meter {
+    /// A meter that counts into these.
+    pub fn new(metrics: Arc<Metrics>) -> Meter {
+        Meter { metrics, series: RefCell::default() }
+    }
+
+    /// Counts a request that was answered. One that was refused before anybody looked at it counts as a path.
+    pub fn end(&self, sample: Sample, now: Timestamp, code: u16) {
+        let (mut class, resource) = sample.noted.into_inner().unwrap_or((
+            Class { resource: None, verb: Verb::Unknown, part: None, scope: "", dry_run: false, code },
+            None,
+        ));
+        class.code = code;
+        let mut known = self.series.borrow_mut();
+        let series = known.entry(class).or_insert_with(|| self.find(&class, resource.clone()));
+        // A custom resource may come again with the number of one that went.
+        let same = match (&series.resource, &resource) {
+            (Some(one), Some(other)) => Arc::ptr_eq(one, other),
+            (None, None) => true,
+            _ => false,
+        };
+        if !same {
+            *series = self.find(&class, resource);
+        }
+        series.count.inc();
+        if let Some(duration) = &series.duration {
+            duration.observe(now.0.saturating_sub(sample.began.0) as f64 / 1e6);
+        }
+    }
+
+    fn find(&self, class: &Class, resource: Option<Arc<Resource>>) -> Series {
+        let verb = verb_label(class);
+        let dry_run = if class.dry_run { "All" } else { "" };
+        let (group, version, plural, part) = match &resource {
+            Some(resource) => {
+                let part = class.part.and_then(|at| resource.subresources.get(at)).map(|sub| &*sub.name);
+                (&*resource.gv.group, &*resource.gv.version, &*resource.plural, part.unwrap_or_default())
+            }
+            None => ("", "", "", class.part.and_then(|at| PATHS.get(at)).copied().unwrap_or_default()),
+        };
+        if let Some(removed) = resource.as_ref().filter(|resource| resource.deprecated.is_some()) {
+            let removed =
+                removed.removed.map(|(major, minor)| format!("{major}.{minor}")).unwrap_or_default();
+            self.metrics.deprecated.with_label_values(&[group, version, plural, part, &removed]).set(1);
+        }
+        let labels = [verb.as_str(), dry_run, group, version, plural, part, class.scope, COMPONENT];
+        let code = class.code.to_string();
+        let with_code = [&labels[..], &[code.as_str()]].concat();
+        let count = self.metrics.requests.with_label_values(&with_code);
+        let lasts = class.verb == Verb::Watch;
+        let duration = (!lasts).then(|| self.metrics.durations.with_label_values(&labels));
+        Series { resource, count, duration }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::api::catalog::build::Builtin;
+    use crate::api::catalog::runtime_config::RuntimeConfig;
+    use crate::api::query::Query;
+
+    fn scraped(paths: &[(&str, &str, u16)]) -> String {
+        let metrics = Arc::new(Metrics::new(Timestamp(1_500_000)).unwrap());
+        let meter = Meter::new(metrics.clone());
+        let catalog = Builtin::load().unwrap().serve(&RuntimeConfig::default()).unwrap();
+        for (method, path, code) in paths {
+            let sample = Sample::begin(Timestamp(0));
+            let query = Query::parse("");
+            let request = Request::parse(method, path, &query).unwrap();
+            let resource = match &request.target {
+                Target::Resource(found) => catalog.at(found),
+                Target::NonResource(_) => None,
+            };
+            sample.note(&request, resource, false);
+            meter.end(sample, Timestamp(30_000), *code);
+        }
+        metrics.count_mismatches(2);
+        String::from_utf8(metrics.text().unwrap()).unwrap()
+    }
+
+    #[test]
+    fn requests_are_counted_by_what_they_are_about() {
+        let text = scraped(&[
+            ("GET", "/api/v1/namespaces/n/pods/p", 200),
+            ("GET", "/api/v1/namespaces/n/pods/q", 200),
+            ("GET", "/api/v1/namespaces/n/pods", 403),
+            ("POST", "/api/v1/namespaces/n/pods", 201),
+            ("PUT", "/apis/apps/v1/namespaces/n/deployments/d/status", 200),
+            ("GET", "/api/v1/namespaces/n/endpoints/e", 200),
+            ("GET", "/livez/ping", 200),
+        ]);
+        let wanted = [
+            r#"apiserver_request_total{code="200",component="apiserver",dry_run="",group="",resource="pods",scope="resource",subresource="",verb="GET",version="v1"} 2"#,
+            r#"apiserver_request_total{code="403",component="apiserver",dry_run="",group="",resource="pods",scope="namespace",subresource="",verb="LIST",version="v1"} 1"#,
+            r#"apiserver_request_total{code="201",component="apiserver",dry_run="",group="",resource="pods",scope="resource",subresource="",verb="POST",version="v1"} 1"#,
+            r#"group="apps",resource="deployments",scope="resource",subresource="status",verb="PUT",version="v1"} 1"#,
+            r#"resource="",scope="",subresource="/livez",verb="GET",version=""} 1"#,
+            r#"apiserver_requested_deprecated_apis{group="",removed_release="",resource="endpoints",subresource="",version="v1"} 1"#,
+            r#"verb="GET",version="v1",le="0.05"} 2"#,
+            "declarative_validation_mismatch_total 2",
+            "process_start_time_seconds 1.5",
+            r#"kubernetes_build_info{"#,
+        ];
+        for wanted in wanted {
+            assert!(text.contains(wanted), "{wanted}\n{text}");
+        }
+    }
+
+    #[test]
+    fn what_nobody_knows_makes_no_series() {
+        let text = scraped(&[
+            ("GET", "/apis/made.up/v1/namespaces/n/things/t", 404),
+            ("GET", "/apis/made.up/v1/namespaces/n/others/t", 404),
+            ("GET", "/api/v1/namespaces/n/pods/p/nothing", 404),
+            ("GET", "/some/page", 404),
+        ]);
+        assert!(!text.contains("made.up") && !text.contains("things") && !text.contains("nothing"), "{text}");
+        let lines = text.lines().filter(|line| line.starts_with("apiserver_request_total{"));
+        assert_eq!(lines.count(), 2, "{text}");
+    }
+}

@@ -1,0 +1,52 @@
+//! The second engine of validation: the rules of the table are checked beside the functions of the kind, and what becomes
+//! of a disagreement is configuration.
+
+use std::sync::Arc;
+
+use crate::api::kinds::engines::{Authority, judge};
+use crate::api::kinds::{Errors, Warned};
+use crate::api::schema::validate::{self, Unchanged};
+use crate::api::value::Value;
+use crate::metrics::Metrics;
+
+use super::{Backend, Call};
+
+/// How objects are checked.
+#[derive(Clone)]
+pub struct Engines {
+    /// Whose errors count.
+    pub authority: Authority,
+    /// Where disagreements are counted.
+    pub metrics: Arc<Metrics>,
+}
+
+impl Backend {
+    /// Checks an object by the rules of the table too, once its kind has had its say. Only whole objects: the reference
+    /// has no rules for parts.
+    pub fn check_rules(
+        &self,
+        call: &Call<'_>,
+        new: &Value,
+        old: Option<&Value>,
+        checked: Result<Warned, Errors>,
+    ) -> Result<Warned, Errors> {
+        let authority = self.engines.authority;
+        let version = &call.stored.version;
+        let ty = self.registry.kind(&version.group, &version.version, &call.resource.kind);
+        let ruled = ty.filter(|ty| validate::has_rules(&self.registry, *ty));
+        let (Some(ty), true) = (ruled, call.subresource.is_empty() && authority != Authority::Alone) else {
+            return checked;
+        };
+        let by_rule = validate::validate(&self.registry, ty, new, old, Unchanged::Checked);
+        let (by_function, warned) = match checked {
+            Ok(warned) => (Errors::new(), warned),
+            Err(errors) => (errors, Warned::new()),
+        };
+        let judged = judge(by_function, by_rule, authority);
+        for mismatch in &judged.mismatches {
+            tracing::error!(kind = &*call.resource.kind, mismatch, "the two engines of validation disagree");
+        }
+        self.engines.metrics.count_mismatches(judged.mismatches.len() as u64);
+        if judged.errors.is_empty() { Ok(warned) } else { Err(judged.errors) }
+    }
+}

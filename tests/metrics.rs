@@ -1,0 +1,107 @@
+//! /metrics, and the two engines of validation that it watches over.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
+
+mod support;
+
+use serde_json::{Value, json};
+use support::compare::text;
+use support::{Client, Server, USER_TOKEN};
+
+const CONTROLLERS: &str = "/api/v1/namespaces/default/replicationcontrollers";
+
+fn controller(name: &str, replicas: i64) -> Value {
+    json!({"apiVersion": "v1", "kind": "ReplicationController", "metadata": {"name": name},
+        "spec": {"replicas": replicas, "minReadySeconds": replicas.min(0), "template": {
+            "metadata": {"labels": {"a": "b"}}, "spec": {"containers": [{"name": "c", "image": "i"}]}}}})
+}
+
+fn page(client: &mut Client) -> String {
+    let answer = client.get("/metrics");
+    assert_eq!(answer.status, 200, "{}", answer.text());
+    assert!(answer.header("content-type").unwrap().starts_with("text/plain; version=0.0.4"));
+    answer.text()
+}
+
+/// The value of the only series of this name whose labels contain all of these.
+fn value(page: &str, name: &str, labels: &[&str]) -> f64 {
+    let mut found = page.lines().filter(|line| {
+        let rest = line.strip_prefix(name);
+        rest.is_some_and(|rest| rest.starts_with([' ', '{']))
+            && labels.iter().all(|label| line.contains(label))
+    });
+    let line = found.next().unwrap_or_else(|| panic!("{name} {labels:?} in\n{page}"));
+    assert_eq!(found.next(), None, "{name} {labels:?} is one series");
+    line.rsplit_once(' ').unwrap().1.parse().unwrap()
+}
+
+#[test]
+fn the_page_says_what_happened() {
+    let server = Server::start();
+    let mut client = server.admin();
+    for _ in 0..3 {
+        client.get("/api/v1/namespaces/default").ok();
+    }
+    client.get("/api/v1/namespaces/nobody").refused(404, "NotFound");
+    client.get("/apis/unheard.of/v1/things");
+    client.get("/api/v1/namespaces/default/endpoints").ok();
+    let map = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "m"}});
+    client.post("/api/v1/namespaces/default/configmaps", &map).ok();
+    client.post("/api/v1/namespaces/default/configmaps?dryRun=All", &controller("x", 1));
+    let _watch = client.watch("/api/v1/namespaces/default/configmaps", "");
+    let page = page(&mut client);
+    let total = "apiserver_request_total";
+    let get = [r#"resource="namespaces""#, r#"verb="GET""#, r#"scope="resource""#];
+    assert_eq!(value(&page, total, &[&get[..], &[r#"code="200""#]].concat()), 3.0);
+    assert_eq!(value(&page, total, &[&get[..], &[r#"code="404""#]].concat()), 1.0);
+    let made = [r#"resource="configmaps""#, r#"verb="POST""#];
+    assert_eq!(value(&page, total, &[&made[..], &[r#"code="201""#, r#"dry_run="""#]].concat()), 1.0);
+    assert_eq!(value(&page, total, &[&made[..], &[r#"code="400""#, r#"dry_run="All""#]].concat()), 1.0);
+    assert_eq!(value(&page, "apiserver_request_duration_seconds_count", &get), 4.0);
+    let old = ["resource=\"endpoints\"", "version=\"v1\""];
+    assert_eq!(value(&page, "apiserver_requested_deprecated_apis", &old), 1.0);
+    assert_eq!(value(&page, "apiserver_longrunning_requests", &[r#"verb="WATCH""#]), 1.0);
+    assert_eq!(value(&page, "apiserver_current_inflight_requests", &[r#"request_kind="readOnly""#]), 1.0);
+    assert_eq!(value(&page, "apiserver_storage_objects", &[r#"resource="configmaps""#]), 1.0);
+    assert_eq!(value(&page, "kubernetes_build_info", &[r#"minor="33""#]), 1.0);
+    assert!(value(&page, "process_start_time_seconds", &[]) > 1e9);
+    assert!(value(&page, "process_resident_memory_bytes", &[]) > 1e6);
+    assert!(!page.contains("unheard"), "a client makes no labels: {page}");
+}
+
+#[test]
+fn not_everybody_may_read_it() {
+    let server = Server::start();
+    let denied = server.anonymous().get("/metrics").refused(403, "Forbidden");
+    let wanted = "forbidden: User \"system:anonymous\" cannot get path \"/metrics\"";
+    assert_eq!(text(&denied, "/message"), wanted);
+    server.anonymous().with_token(Some(USER_TOKEN)).get("/metrics").refused(403, "Forbidden");
+}
+
+#[test]
+fn both_engines_say_the_same() {
+    let gates = [
+        vec![],
+        vec!["--feature-gates=DeclarativeValidationTakeover=true"],
+        vec!["--feature-gates=DeclarativeValidation=false"],
+    ];
+    let mut said = Vec::new();
+    for gates in gates {
+        let server = Server::with(&gates);
+        let mut client = server.admin();
+        let made = client.post(CONTROLLERS, &controller("good", 1)).ok();
+        let mut bad = made.clone();
+        bad["spec"]["replicas"] = json!(-2);
+        let on_update = client.put(&format!("{CONTROLLERS}/good"), &bad).refused(422, "Invalid");
+        let on_create = client.post(CONTROLLERS, &controller("bad", -1)).refused(422, "Invalid");
+        let mut causes: Vec<String> = [on_update, on_create]
+            .iter()
+            .flat_map(|status| status["details"]["causes"].as_array().unwrap().iter().map(Value::to_string))
+            .collect();
+        causes.sort();
+        said.push(causes);
+        assert_eq!(value(&page(&mut client), "declarative_validation_mismatch_total", &[]), 0.0, "{gates:?}");
+    }
+    assert_eq!(said[0].len(), 3, "{said:?}");
+    assert!(said.iter().all(|causes| *causes == said[0]), "{said:?}");
+}
