@@ -11,8 +11,8 @@ use std::time::Duration;
 
 use actix::{Actor as _, Addr};
 use arc_swap::ArcSwap;
-use futures::FutureExt as _;
 use futures::future::{LocalBoxFuture, join_all};
+use futures::{FutureExt as _, try_join};
 use pilothouse_actors::authenticator::{Authenticator, House, Verifier};
 use pilothouse_actors::authorizer::{Authorizer, Policy};
 use pilothouse_actors::broadcaster::{Broadcaster, CloseAll};
@@ -234,8 +234,12 @@ impl Application for Running {
             let authorizer = Authorizer::new(self.0.policies.clone()).start();
             let backend = backend(&self.0, &authorizer);
             let served = self.0.shared.served.load_full();
-            let made = bootstrap::namespaces(&backend, &served.catalog).await;
-            made.map_err(|status| StartError::Store(format!("the system namespaces: {status}")))?;
+            let made = try_join!(
+                bootstrap::namespaces(&backend, &served.catalog),
+                bootstrap::priority_classes(&backend, &served.catalog),
+                bootstrap::flow_control(&backend, &served.catalog),
+            );
+            made.map_err(|status| StartError::Store(format!("the first objects: {status}")))?;
             self.0.shared.health.started.store(true, Ordering::Release);
             Ok(())
         }
