@@ -16,7 +16,7 @@ const CLASSES: &str = "/apis/scheduling.k8s.io/v1/priorityclasses";
 const SCHEMAS: &str = "/apis/flowcontrol.apiserver.k8s.io/v1/flowschemas";
 
 /// A pod with further fields of its spec.
-fn pod(name: &str, fields: Value) -> Value {
+fn pod(name: &str, fields: &Value) -> Value {
     let mut spec = json!({"containers": [{"name": "c", "image": "i"}]});
     for (field, value) in fields.as_object().expect("fields") {
         spec[field] = value.clone();
@@ -43,7 +43,7 @@ fn forbidden(client: &mut Client, path: &str, object: &Value, why: &str) {
 fn pods_get_a_priority_and_tolerations() {
     let server = Server::start();
     let mut admin = server.admin();
-    let plain = admin.post(PODS, &pod("plain", json!({}))).ok();
+    let plain = admin.post(PODS, &pod("plain", &json!({}))).ok();
     assert_eq!(plain["spec"]["priority"], 0);
     assert_eq!(plain["spec"]["preemptionPolicy"], "PreemptLowerPriority");
     let tolerations = plain["spec"]["tolerations"].as_array().unwrap();
@@ -54,22 +54,22 @@ fn pods_get_a_priority_and_tolerations() {
     forbidden(
         &mut admin,
         PODS,
-        &pod("a", json!({"priorityClassName": "none"})),
+        &pod("a", &json!({"priorityClassName": "none"})),
         "pods \"a\" is forbidden: no PriorityClass with name none was found",
     );
     forbidden(
         &mut admin,
         PODS,
-        &pod("a", json!({"priority": 5})),
+        &pod("a", &json!({"priority": 5})),
         "the integer value of priority (5) must not be provided in pod spec; priority admission controller computed 0 \
          from the given PriorityClass name",
     );
     let critical =
-        admin.post(PODS, &pod("critical", json!({"priorityClassName": "system-node-critical"}))).ok();
+        admin.post(PODS, &pod("critical", &json!({"priorityClassName": "system-node-critical"}))).ok();
     assert_eq!(critical["spec"]["priority"], 2_000_001_000);
 
     // A pod that does not have its name yet is called by what the name will begin with.
-    let mut unnamed = pod("", json!({"priorityClassName": "none"}));
+    let mut unnamed = pod("", &json!({"priorityClassName": "none"}));
     unnamed["metadata"] = json!({"generateName": "some-"});
     let status = admin.post(PODS, &unnamed).refused(403, "Forbidden");
     assert!(text(&status, "/message").starts_with("pods \"some-\" is forbidden"), "{status}");
@@ -93,7 +93,7 @@ fn one_priority_class_is_the_default() {
     first["globalDefault"] = json!(true);
     first["preemptionPolicy"] = json!("Never");
     let first = admin.post(CLASSES, &first).ok();
-    let made = admin.post(PODS, &pod("a", json!({}))).ok();
+    let made = admin.post(PODS, &pod("a", &json!({}))).ok();
     assert_eq!(made["spec"]["priorityClassName"], "first");
     assert_eq!(made["spec"]["priority"], 7);
     assert_eq!(made["spec"]["preemptionPolicy"], "Never");
@@ -111,7 +111,7 @@ fn one_priority_class_is_the_default() {
     admin.put(&format!("{CLASSES}/first"), &same).ok();
     // And once it is gone, the next pod is plain again.
     admin.delete(&format!("{CLASSES}/first")).ok();
-    assert_eq!(admin.post(PODS, &pod("b", json!({}))).ok()["spec"]["priority"], 0);
+    assert_eq!(admin.post(PODS, &pod("b", &json!({}))).ok()["spec"]["priority"], 0);
     admin.post(CLASSES, &second).ok();
 }
 
@@ -125,7 +125,7 @@ fn limit_ranges_fill_in_and_refuse() {
         {"type": "Pod", "max": {"cpu": "1500m"}},
         {"type": "PersistentVolumeClaim", "max": {"storage": "1Gi"}}]}});
     admin.post(ranges, &range).ok();
-    let made = admin.post(PODS, &pod("a", json!({}))).ok();
+    let made = admin.post(PODS, &pod("a", &json!({}))).ok();
     assert_eq!(
         made["spec"]["containers"][0]["resources"],
         json!({"limits": {"cpu": "500m"}, "requests": {"cpu": "100m"}})
@@ -136,7 +136,7 @@ fn limit_ranges_fill_in_and_refuse() {
     );
     assert_eq!(made["status"]["qosClass"], "Burstable", "what was filled in counts");
     let asks = |amount: &str| json!([{"name": "c", "image": "i", "resources": {"limits": {"cpu": amount}}}]);
-    let greedy = pod("b", json!({"containers": asks("2")}));
+    let greedy = pod("b", &json!({"containers": asks("2")}));
     forbidden(
         &mut admin,
         PODS,
@@ -149,7 +149,7 @@ fn limit_ranges_fill_in_and_refuse() {
     forbidden(
         &mut admin,
         PODS,
-        &pod("b", json!({"containers": two})),
+        &pod("b", &json!({"containers": two})),
         "maximum cpu usage per Pod is 1500m, but limit is 1700m",
     );
     forbidden(
@@ -238,7 +238,7 @@ fn runtime_classes_decide_overhead_and_place() {
         "handler": "vm", "overhead": {"podFixed": {"memory": "10Mi"}},
         "scheduling": {"nodeSelector": {"vm": "yes"}, "tolerations": [{"key": "vm", "operator": "Exists"}]}});
     admin.post("/apis/node.k8s.io/v1/runtimeclasses", &class).ok();
-    let made = admin.post(PODS, &pod("a", json!({"runtimeClassName": "vm"}))).ok();
+    let made = admin.post(PODS, &pod("a", &json!({"runtimeClassName": "vm"}))).ok();
     assert_eq!(made["spec"]["overhead"], json!({"memory": "10Mi"}));
     assert_eq!(made["spec"]["nodeSelector"], json!({"vm": "yes"}));
     assert!(
@@ -259,7 +259,7 @@ fn runtime_classes_decide_overhead_and_place() {
             "conflict: runtimeClass.scheduling.nodeSelector[vm] = yes; pod.spec.nodeSelector[vm] = no",
         ),
     ] {
-        forbidden(&mut admin, PODS, &pod("b", fields), why);
+        forbidden(&mut admin, PODS, &pod("b", &fields), why);
     }
 }
 
@@ -320,7 +320,7 @@ fn plugins_can_be_turned_on_and_off() {
         "--default-not-ready-toleration-seconds=7",
     ]);
     let mut admin = server.admin();
-    let mut made = pod("a", json!({"priorityClassName": "none"}));
+    let mut made = pod("a", &json!({"priorityClassName": "none"}));
     made["spec"]["containers"][0]["imagePullPolicy"] = json!("Never");
     let made = admin.post(PODS, &made).ok();
     assert_eq!(made["spec"].get("priority"), None);
