@@ -11,8 +11,8 @@ use std::time::Duration;
 
 use actix::{Actor as _, Addr};
 use arc_swap::ArcSwap;
-use futures::FutureExt as _;
 use futures::future::{LocalBoxFuture, join_all};
+use futures::{FutureExt as _, try_join};
 use pilothouse_actors::authenticator::{Authenticator, House, Verifier};
 use pilothouse_actors::authorizer::{Authorizer, Policy};
 use pilothouse_actors::broadcaster::{Broadcaster, CloseAll};
@@ -49,7 +49,7 @@ use crate::pki::{Pki, host};
 use crate::server::StartError;
 use crate::server::wiring::{Application, Boot, Wired, Wiring};
 use crate::verbs::admission::{self, Chain};
-use crate::verbs::bootstrap::{self, Home};
+use crate::verbs::bootstrap::{self, home::Home};
 use crate::verbs::engines::Engines;
 use crate::verbs::services::{Services, repair};
 use crate::verbs::stores::Stores;
@@ -311,7 +311,7 @@ async fn stay_reachable(parts: Arc<Parts>, backend: Backend) {
             return;
         }
         let served = parts.shared.served.load_full();
-        if let Err(status) = bootstrap::kubernetes(&backend, &served.catalog, &parts.home).await {
+        if let Err(status) = bootstrap::home::kubernetes(&backend, &served.catalog, &parts.home).await {
             tracing::warn!(%status, "the kubernetes service is not as it should be");
         }
     }
@@ -326,9 +326,14 @@ impl Application for Running {
             let authorizer = Authorizer::new(self.0.policies.clone()).start();
             let backend = backend(&self.0, &authorizer);
             let served = self.0.shared.served.load_full();
-            let made = bootstrap::namespaces(&backend, &served.catalog).await;
-            made.map_err(|status| StartError::Store(format!("the system namespaces: {status}")))?;
-            let made = bootstrap::kubernetes(&backend, &served.catalog, &self.0.home).await;
+            let made = try_join!(
+                bootstrap::namespaces(&backend, &served.catalog),
+                bootstrap::priority_classes(&backend, &served.catalog),
+                bootstrap::flow_control(&backend, &served.catalog),
+                bootstrap::api_services(&backend, &served.catalog),
+            );
+            made.map_err(|status| StartError::Store(format!("the first objects: {status}")))?;
+            let made = bootstrap::home::kubernetes(&backend, &served.catalog, &self.0.home).await;
             made.map_err(|status| StartError::Store(format!("the kubernetes service: {status}")))?;
             actix::spawn(stay_reachable(self.0.clone(), backend));
             self.0.shared.health.started.store(true, Ordering::Release);

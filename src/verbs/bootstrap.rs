@@ -1,36 +1,61 @@
-//! What exists from the first start: the system namespaces, the range of service addresses, and the service under which
-//! the cluster reaches this server.
+//! What exists from the first start. What is there already is left alone: whoever changed it meant it.
 
-use std::net::IpAddr;
+pub mod home;
 
 use bytes::Bytes;
+use futures::future::try_join_all;
 use pilothouse_actors::identity::Identity;
+use pilothouse_actors::object::Key;
 use pilothouse_actors::permit::Permit;
-use serde_json::{Value as Json, json};
+use serde_json::Value as Json;
 
+use crate::api::bootstrap::{Wanted, api_services, flow_control, priority_classes};
 use crate::api::catalog::Catalog;
 use crate::api::form::Form;
 use crate::api::media::Encoding;
 use crate::api::query::Query;
-use crate::api::services::addresses::AddressRange;
 use crate::api::status::{Result, Status};
+use crate::api::value::Value;
 use crate::api::words::{MASTERS, NAMESPACES, SYSTEM_NAMESPACES};
+use crate::api::{codec, meta};
 
-use super::{Backend, Call, Reply, Warnings, create, get, update};
+use super::{Answered, Backend, Call, Reply, Warnings, create, get, update};
 
-const NETWORKING: &str = "networking.k8s.io";
-/// The name of the service of this server and of everything that belongs to it.
-const KUBERNETES: &str = "kubernetes";
+/// Makes the system namespaces that are not there.
+pub async fn namespaces(backend: &Backend, catalog: &Catalog) -> Result<()> {
+    let namespace = |name: &&str| {
+        let mut object = Value::object();
+        object.set("apiVersion", "v1");
+        object.set("kind", "Namespace");
+        object.entry("metadata").set("name", *name);
+        Wanted { group: "", resource: NAMESPACES, object }
+    };
+    let all = SYSTEM_NAMESPACES.iter().map(namespace).collect();
+    Own::new(backend, catalog).make_all(all, "").await.map(drop)
+}
 
-/// Where the cluster finds this server.
-#[derive(Clone, Debug)]
-pub struct Home {
-    /// The addresses that services get.
-    pub ranges: Vec<AddressRange>,
-    /// Where others reach this server, if they can.
-    pub address: Option<IpAddr>,
-    /// The port it serves.
-    pub port: u16,
+/// Makes the classes of the cluster's own pods that are not there.
+pub async fn priority_classes(backend: &Backend, catalog: &Catalog) -> Result<()> {
+    Own::new(backend, catalog).make_all(priority_classes::all(), "").await.map(drop)
+}
+
+/// Makes the objects that say which groups and versions this server serves.
+pub async fn api_services(backend: &Backend, catalog: &Catalog) -> Result<()> {
+    let own = Own::new(backend, catalog);
+    let versions = catalog.resources().map(|resource| &resource.gv);
+    let made = own.make_all(api_services::all(versions), "fieldManager=kube-apiserver").await?;
+    own.tell_all(made, "fieldManager=kube-apiserver", api_services::available).await
+}
+
+/// Makes the configuration of flow control that is not there.
+pub async fn flow_control(backend: &Backend, catalog: &Catalog) -> Result<()> {
+    let own = Own::new(backend, catalog);
+    let mut all = flow_control::levels();
+    all.extend(flow_control::schemas());
+    let mut made = own.make_all(all, "fieldManager=api-priority-and-fairness-config-producer-v1").await?;
+    made.retain(|wanted| wanted.resource == "flowschemas");
+    let reader = "fieldManager=api-priority-and-fairness-config-consumer-v1";
+    own.tell_all(made, reader, flow_control::found).await
 }
 
 /// The server as a client of itself.
@@ -49,6 +74,21 @@ struct Place<'a> {
     name: &'a str,
 }
 
+impl<'a> Place<'a> {
+    fn of(wanted: &'a Wanted) -> Place<'a> {
+        let Wanted { group, resource, object } = wanted;
+        Place { group, resource, namespace: "", name: meta::name(object) }
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Verb {
+    Create,
+    Get,
+    Update,
+    UpdateStatus,
+}
+
 impl<'a> Own<'a> {
     fn new(backend: &'a Backend, catalog: &'a Catalog) -> Own<'a> {
         let user = Identity {
@@ -64,7 +104,11 @@ impl<'a> Own<'a> {
         self.catalog.find(place.group, "v1", place.resource).is_some()
     }
 
-    async fn call(&self, place: Place<'_>, verb: Verb, body: &Json) -> Result<Reply> {
+    async fn call(&self, place: Place<'_>, verb: Verb, body: &Json) -> Answered {
+        self.ask(place, verb, "", body.to_string().into()).await
+    }
+
+    async fn ask(&self, place: Place<'_>, verb: Verb, query: &str, body: Bytes) -> Answered {
         let resource = self.catalog.find(place.group, "v1", place.resource);
         let resource = resource.ok_or_else(Status::no_such_resource)?;
         let call = Call {
@@ -73,8 +117,8 @@ impl<'a> Own<'a> {
             namespace: place.namespace,
             name: if verb == Verb::Create { "" } else { place.name },
             subresource: if verb == Verb::UpdateStatus { "status" } else { "" },
-            query: &Query::parse(""),
-            body: Bytes::from(body.to_string()),
+            query: &Query::parse(query),
+            body,
             encoding: Encoding::Json,
             form: Form::PLAIN,
             warnings: &Warnings::default(),
@@ -100,9 +144,13 @@ impl<'a> Own<'a> {
 
     /// Makes the object unless it is there. Answers whether it was made.
     async fn make(&self, place: Place<'_>, body: &Json) -> Result<bool> {
-        match self.call(place, Verb::Create, body).await {
+        self.make_from(place, "", body.to_string().into()).await
+    }
+
+    async fn make_from(&self, place: Place<'_>, query: &str, body: Bytes) -> Result<bool> {
+        match self.ask(place, Verb::Create, query, body).await {
             Ok(_) => {
-                tracing::info!(resource = place.resource, name = place.name, "made");
+                tracing::debug!(resource = place.resource, name = place.name, "made");
                 Ok(true)
             }
             Err(status) if status.reason == "AlreadyExists" => Ok(false),
@@ -119,113 +167,44 @@ impl<'a> Own<'a> {
         found[field] = body[field].clone();
         self.call(place, Verb::Update, &found).await.map(drop)
     }
-}
 
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Verb {
-    Create,
-    Get,
-    Update,
-    UpdateStatus,
-}
+    /// Makes those objects that are not there, all at once so that they share a sync of the disk. Answers those it made.
+    async fn make_all(&self, all: Vec<Wanted>, query: &str) -> Result<Vec<Wanted>> {
+        let make = |wanted: Wanted| async move {
+            let place = Place::of(&wanted);
+            // Looking first spares every later start the work of preparing what is there already.
+            if !self.serves(place) || self.exists(place).await {
+                return Ok(None);
+            }
+            let made = self.make_from(place, query, codec::to_json(&wanted.object).into()).await?;
+            Ok(made.then_some(wanted))
+        };
+        let made: Result<Vec<Option<Wanted>>> = try_join_all(all.into_iter().map(make)).await;
+        Ok(made?.into_iter().flatten().collect())
+    }
 
-/// Makes the system namespaces that are not there.
-pub async fn namespaces(backend: &Backend, catalog: &Catalog) -> Result<()> {
-    let own = Own::new(backend, catalog);
-    for name in SYSTEM_NAMESPACES {
-        let place = Place { group: "", resource: NAMESPACES, namespace: "", name };
-        own.make(place, &json!({"kind": "Namespace", "apiVersion": "v1", "metadata": {"name": name}}))
-            .await?;
+    async fn exists(&self, place: Place<'_>) -> bool {
+        let resource = self.catalog.find(place.group, "v1", place.resource);
+        let Some(stored) = resource.and_then(|resource| resource.stored.as_ref()) else { return false };
+        self.backend.stores.get(&stored.store, Key::cluster(place.name), &Permit::none()).await.is_ok()
     }
-    Ok(())
-}
 
-/// Makes what the cluster needs to find this server, and puts right what names it wrongly. The first address of the
-/// first range is this server's for good.
-pub async fn kubernetes(backend: &Backend, catalog: &Catalog, home: &Home) -> Result<()> {
-    let own = Own::new(backend, catalog);
-    range(&own, home).await?;
-    let place = Place { group: "", resource: "services", namespace: "default", name: KUBERNETES };
-    if own.serves(place) && own.find(place).await?.is_none() {
-        let address = home.ranges.first().and_then(|range| range.at(0));
-        own.make(place, &service(address, home.port)).await?;
+    /// Gives objects that were just made their status, which is not taken at creation: together, in one more sync.
+    async fn tell_all(
+        &self,
+        made: Vec<Wanted>,
+        query: &str,
+        status: impl Fn(&Value, &str) -> Value,
+    ) -> Result<()> {
+        let now = self.backend.now();
+        let told = made.into_iter().map(|mut wanted| {
+            let status = status(&wanted.object, &now);
+            wanted.object.set("status", status);
+            async move {
+                let body = codec::to_json(&wanted.object).into();
+                self.ask(Place::of(&wanted), Verb::UpdateStatus, query, body).await.map(drop)
+            }
+        });
+        try_join_all(told).await.map(drop)
     }
-    let Some(address) = home.address else { return Ok(()) };
-    let place = Place { resource: "endpoints", ..place };
-    if own.serves(place) {
-        own.keep(place, &endpoints(address, home.port), "subsets").await?;
-    }
-    let place = Place { group: "discovery.k8s.io", resource: "endpointslices", ..place };
-    if own.serves(place) {
-        let slice = slice(address, home.port);
-        own.keep(place, &slice, "endpoints").await?;
-        own.keep(place, &slice, "ports").await?;
-    }
-    Ok(())
-}
-
-async fn range(own: &Own<'_>, home: &Home) -> Result<()> {
-    let place = Place { group: NETWORKING, resource: "servicecidrs", namespace: "", name: KUBERNETES };
-    if !own.serves(place) {
-        return Ok(());
-    }
-    let ranges: Vec<String> = home.ranges.iter().map(ToString::to_string).collect();
-    let object = json!({"kind": "ServiceCIDR", "apiVersion": "networking.k8s.io/v1",
-        "metadata": {"name": KUBERNETES}, "spec": {"cidrs": ranges}});
-    let found = match own.find(place).await? {
-        Some(found) => found,
-        None => {
-            own.make(place, &object).await?;
-            object
-        }
-    };
-    let had = found["spec"]["cidrs"].as_array().cloned().unwrap_or_default();
-    if json!(had) != json!(ranges) {
-        let grows = had.len() == 1 && ranges.len() == 2 && had[0] == ranges[0];
-        if grows {
-            let mut found = found;
-            found["spec"]["cidrs"] = json!(ranges);
-            return own.call(place, Verb::Update, &found).await.map(drop);
-        }
-        tracing::warn!(
-            ?had,
-            ?ranges,
-            "the object of the service addresses names other ranges than the flags"
-        );
-        return Ok(());
-    }
-    let conditions = found["status"]["conditions"].as_array().map(Vec::len);
-    if conditions.unwrap_or(0) > 0 || !found["metadata"]["deletionTimestamp"].is_null() {
-        return Ok(());
-    }
-    let mut ready = found;
-    ready["status"] = json!({"conditions": [{"type": "Ready", "status": "True", "reason": "",
-        "lastTransitionTime": own.backend.now(), "message": "Kubernetes default Service CIDR is ready"}]});
-    own.call(place, Verb::UpdateStatus, &ready).await.map(drop)
-}
-
-fn service(address: Option<IpAddr>, port: u16) -> Json {
-    json!({"kind": "Service", "apiVersion": "v1",
-        "metadata": {"name": KUBERNETES, "namespace": "default",
-            "labels": {"component": "apiserver", "provider": "kubernetes"}},
-        "spec": {"clusterIP": address.map(|address| address.to_string()), "ipFamilyPolicy": "SingleStack",
-            "sessionAffinity": "None", "type": "ClusterIP",
-            "ports": [{"name": "https", "protocol": "TCP", "port": 443, "targetPort": port}]}})
-}
-
-fn endpoints(address: IpAddr, port: u16) -> Json {
-    json!({"kind": "Endpoints", "apiVersion": "v1",
-        "metadata": {"name": KUBERNETES, "namespace": "default",
-            "labels": {"endpointslice.kubernetes.io/skip-mirror": "true"}},
-        "subsets": [{"addresses": [{"ip": address.to_string()}],
-            "ports": [{"name": "https", "port": port, "protocol": "TCP"}]}]})
-}
-
-fn slice(address: IpAddr, port: u16) -> Json {
-    json!({"kind": "EndpointSlice", "apiVersion": "discovery.k8s.io/v1",
-        "metadata": {"name": KUBERNETES, "namespace": "default",
-            "labels": {"kubernetes.io/service-name": KUBERNETES}},
-        "addressType": if address.is_ipv4() { "IPv4" } else { "IPv6" },
-        "endpoints": [{"addresses": [address.to_string()], "conditions": {"ready": true}}],
-        "ports": [{"name": "https", "port": port, "protocol": "TCP"}]})
 }

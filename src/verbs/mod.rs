@@ -4,6 +4,7 @@
 pub mod admission;
 pub mod bootstrap;
 pub mod collection;
+pub mod component_status;
 pub mod create;
 pub mod delete;
 pub mod engines;

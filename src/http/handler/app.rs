@@ -174,6 +174,10 @@ struct Part<'a> {
 }
 
 async fn dispatch(worker: &Rc<Worker>, verb: Verb, resource: &Arc<Resource>, part: Part<'_>) -> Answered {
+    if verbs::component_status::is(resource) {
+        let storage = &worker.shared.health.committer;
+        return verbs::component_status::answer(storage, resource, part.found.name, part.query).await;
+    }
     let served = matches!(part.found.subresource, "" | "status" | "finalize");
     let Some(stored) = resource.stored.as_ref().filter(|_| served) else {
         // docs/compat.md lists what is not served yet.

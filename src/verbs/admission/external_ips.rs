@@ -1,5 +1,7 @@
 //! Services that claim addresses they were not given could take the traffic of others.
 
+use std::collections::BTreeSet;
+
 use crate::api::value::Value;
 
 use super::{Operation, Outcome, Plugin, Write, done};
@@ -20,13 +22,13 @@ impl Plugin for DenyServiceExternalIps {
     }
 }
 
-fn addresses(service: &Value) -> &[Value] {
-    service.at(&["spec", "externalIPs"]).map(Value::items).unwrap_or_default()
+fn addresses(service: &Value) -> BTreeSet<&str> {
+    let list = service.at(&["spec", "externalIPs"]).map(Value::items).unwrap_or_default();
+    list.iter().filter_map(Value::as_str).collect()
 }
 
 fn adds(new: &Value, old: Option<&Value>) -> bool {
-    let old = old.map(addresses).unwrap_or_default();
-    addresses(new).iter().any(|address| !old.contains(address))
+    !addresses(new).is_subset(&old.map(addresses).unwrap_or_default())
 }
 
 #[cfg(test)]

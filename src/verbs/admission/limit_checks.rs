@@ -1,26 +1,51 @@
 //! What the LimitRanges of a namespace allow, in the reference's words.
 
+use crate::api::limits::FIELD_ERRORS;
 use crate::api::schema::quantity::Quantity;
 use crate::api::value::Value;
 
 use super::pod_resources::{self, Amounts};
 
-/// Checks a pod against one range.
+/// One limit of a range, read once for all containers.
+struct Limit<'a> {
+    kind: &'a str,
+    least: Amounts,
+    most: Amounts,
+    ratio: Amounts,
+}
+
+impl<'a> Limit<'a> {
+    fn of(limit: &'a Value) -> Limit<'a> {
+        let amounts = |field: &str| pod_resources::amounts(limit.get(field));
+        Limit {
+            kind: limit.str("type"),
+            least: amounts("min"),
+            most: amounts("max"),
+            ratio: amounts("maxLimitRequestRatio"),
+        }
+    }
+}
+
+/// Checks a pod against one range. Gives up looking when enough is wrong: what is checked and right is named by the pod
+/// itself, so the work stays within what was sent.
 pub fn pod(pod: &Value, range: &Value) -> Vec<String> {
     let mut wrong = Vec::new();
-    for limit in limits(range) {
-        match limit.str("type") {
+    for limit in limits(range).iter().map(Limit::of) {
+        match limit.kind {
             "Container" => {
                 let lists =
                     ["containers", "initContainers"].iter().filter_map(|list| pod.at(&["spec", list]));
                 for container in lists.flat_map(Value::items) {
+                    if wrong.len() >= FIELD_ERRORS {
+                        break;
+                    }
                     let amounts = |field: &str| pod_resources::amounts(container.at(&["resources", field]));
-                    check(limit, &amounts("requests"), &amounts("limits"), &mut wrong);
+                    check(&limit, &amounts("requests"), &amounts("limits"), &mut wrong);
                 }
             }
             "Pod" => {
                 let total = |field: &str| pod_resources::total(pod, field);
-                check(limit, &total("requests"), &total("limits"), &mut wrong);
+                check(&limit, &total("requests"), &total("limits"), &mut wrong);
             }
             _ => {}
         }
@@ -53,16 +78,15 @@ fn limits(range: &Value) -> &[Value] {
     range.at(&["spec", "limits"]).map(Value::items).unwrap_or_default()
 }
 
-fn check(limit: &Value, requests: &Amounts, limits: &Amounts, wrong: &mut Vec<String>) {
-    let kind = limit.str("type");
-    for (name, least) in pod_resources::amounts(limit.get("min")) {
-        wrong.extend(minimum(kind, &name, &least, requests.get(&name), limits.get(&name)));
+fn check(limit: &Limit<'_>, requests: &Amounts, limits: &Amounts, wrong: &mut Vec<String>) {
+    for (name, least) in &limit.least {
+        wrong.extend(minimum(limit.kind, name, least, requests.get(name), limits.get(name)));
     }
-    for (name, most) in pod_resources::amounts(limit.get("max")) {
-        wrong.extend(maximum(kind, &name, &most, requests.get(&name), limits.get(&name)));
+    for (name, most) in &limit.most {
+        wrong.extend(maximum(limit.kind, name, most, requests.get(name), limits.get(name)));
     }
-    for (name, most) in pod_resources::amounts(limit.get("maxLimitRequestRatio")) {
-        wrong.extend(ratio(kind, &name, &most, requests.get(&name), limits.get(&name)));
+    for (name, most) in &limit.ratio {
+        wrong.extend(ratio(limit.kind, name, most, requests.get(name), limits.get(name)));
     }
 }
 

@@ -3,7 +3,7 @@
 use std::ops::Bound;
 
 use crate::api::meta;
-use crate::api::status::Result;
+use crate::api::status::{Result, Status};
 use crate::api::value::{Object, Value};
 
 use super::lookup::LIMIT_RANGES;
@@ -11,6 +11,9 @@ use super::{Operation, Outcome, Plugin, Write, done, limit_checks};
 
 /// Tells on the pod what was filled in.
 const ANNOTATION: &str = "kubernetes.io/limit-ranger";
+
+/// How much one range may fill in. Two bodies that are small enough each could together make one that is far too large.
+const FILLED_IN: usize = 100_000;
 
 /// Applies the LimitRanges of a namespace.
 pub struct LimitRanger;
@@ -34,7 +37,7 @@ impl Plugin for LimitRanger {
         }
         Box::pin(async {
             for range in ranges(write).await? {
-                fill_in(object, &range);
+                fill_in(object, &range)?;
             }
             Ok(())
         })
@@ -75,7 +78,7 @@ fn joined(mut wrong: Vec<String>) -> Option<String> {
 }
 
 /// Fills in the requests and limits that containers leave out.
-fn fill_in(pod: &mut Value, range: &Value) {
+fn fill_in(pod: &mut Value, range: &Value) -> Result<()> {
     let (mut requests, mut limits) = (Object::new(), Object::new());
     for limit in range.at(&["spec", "limits"]).map(Value::items).unwrap_or_default() {
         if limit.str("type") == "Container" {
@@ -84,6 +87,11 @@ fn fill_in(pod: &mut Value, range: &Value) {
                 into.extend(defaults.map(|(name, amount)| (name.clone(), amount.clone())));
             }
         }
+    }
+    let containers = |list: &str| pod.at(&["spec", list]).map_or(0, |list| list.items().len());
+    let all = containers("containers") + containers("initContainers");
+    if all.saturating_mul(requests.len() + limits.len()) > FILLED_IN {
+        return Err(Status::too_large("the pod has too many containers for the defaults of its namespace"));
     }
     let mut notes = Vec::new();
     for (list, title) in [("containers", "container"), ("initContainers", "init container")] {
@@ -103,6 +111,7 @@ fn fill_in(pod: &mut Value, range: &Value) {
         let note = format!("LimitRanger plugin set: {}", notes.join("; "));
         pod.entry("metadata").entry("annotations").set(ANNOTATION, note);
     }
+    Ok(())
 }
 
 /// Sets what is absent and says what that was.
@@ -131,7 +140,7 @@ mod tests {
         let range = range(
             r#"{"type":"Container","default":{"cpu":"2","memory":"1Gi"},"defaultRequest":{"cpu":"1"}}"#,
         );
-        fill_in(&mut pod, &range);
+        fill_in(&mut pod, &range).unwrap();
         assert_eq!(
             pod.at(&["metadata", "annotations", ANNOTATION]).and_then(Value::as_str),
             Some(
@@ -143,7 +152,7 @@ mod tests {
         assert_eq!(containers[0].at(&["resources", "limits", "cpu"]), Some(&Value::from("1")));
         assert_eq!(containers[1].at(&["resources", "limits", "memory"]), Some(&Value::from("1Gi")));
         let before = pod.clone();
-        fill_in(&mut pod, &range);
+        fill_in(&mut pod, &range).unwrap();
         assert_eq!(pod, before);
     }
 
@@ -151,8 +160,22 @@ mod tests {
     fn a_range_without_defaults_leaves_no_trace() {
         let mut pod = object(r#"{"spec":{"containers":[{"name":"a"}]}}"#);
         let before = pod.clone();
-        fill_in(&mut pod, &range(r#"{"type":"Container","max":{"cpu":"2"}}"#));
+        fill_in(&mut pod, &range(r#"{"type":"Container","max":{"cpu":"2"}}"#)).unwrap();
         assert_eq!(pod, before);
+    }
+
+    #[test]
+    fn two_large_bodies_do_not_make_an_enormous_one() {
+        let mut pod = Value::object();
+        pod.entry("spec").set("containers", vec![Value::object(); 1_000]);
+        let mut limit = Value::object();
+        limit.set("type", "Container");
+        for number in 0..101 {
+            limit.entry("default").set(&format!("r{number}"), "1");
+        }
+        let mut range = Value::object();
+        range.entry("spec").set("limits", vec![limit]);
+        assert_eq!(fill_in(&mut pod, &range).map_err(|status| status.code), Err(413));
     }
 
     #[test]

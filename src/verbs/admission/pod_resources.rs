@@ -35,17 +35,21 @@ pub fn total(pod: &Value, field: &str) -> Amounts {
     for container in list("containers") {
         add(&mut all, &of(container));
     }
+    // Only what a container names itself is touched: walking all that stays for each of them would take the square of
+    // what a client can send.
     let (mut staying, mut peak) = (Amounts::new(), Amounts::new());
     for container in list("initContainers") {
         let own = of(container);
-        if container.str("restartPolicy") == "Always" {
+        let stays = container.str("restartPolicy") == "Always";
+        let beside = |(name, amount): (&String, &Quantity)| {
+            let sum = staying.get(name).map_or_else(|| amount.clone(), |known| amount.plus(known));
+            (name.clone(), sum)
+        };
+        let together: Amounts = own.iter().map(beside).collect();
+        raise(&mut peak, &together);
+        if stays {
             add(&mut all, &own);
-            add(&mut staying, &own);
-            raise(&mut peak, &staying);
-        } else {
-            let mut together = own;
-            add(&mut together, &staying);
-            raise(&mut peak, &together);
+            staying.extend(together);
         }
     }
     raise(&mut all, &peak);

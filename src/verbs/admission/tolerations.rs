@@ -9,9 +9,16 @@ pub const UNREACHABLE: &str = "node.kubernetes.io/unreachable";
 /// The effect that drives pods away.
 pub const NO_EXECUTE: &str = "NoExecute";
 
+/// How many tolerations are compared with each other. Longer lists are only joined, which means the same: the work grows
+/// with the square of the length, and the length is the client's.
+const COMPARED: usize = 1_000;
+
 /// Both lists as one, without what another toleration covers. Of equal ones the first stays.
 pub fn merge(first: &[Value], second: &[Value]) -> Vec<Value> {
     let all: Vec<&Value> = first.iter().chain(second).collect();
+    if all.len() > COMPARED {
+        return all.into_iter().cloned().collect();
+    }
     let mut merged: Vec<Value> = Vec::new();
     for (index, one) in all.iter().enumerate() {
         let earlier = merged.iter().any(|other| covers(other, one));
@@ -69,12 +76,21 @@ mod tests {
         let wide = toleration("a", "Exists", "", "");
         let all = toleration("", "Exists", "", "");
         let other = toleration("b", "Equal", "1", "NoSchedule");
-        let one = std::slice::from_ref;
-        assert_eq!(merge(one(&narrow), one(&other)), [narrow.clone(), other.clone()]);
-        assert_eq!(merge(one(&narrow), one(&narrow)), [narrow.clone()]);
-        assert_eq!(merge(one(&narrow), one(&wide)), [wide.clone()]);
-        assert_eq!(merge(one(&wide), one(&narrow)), [wide.clone()]);
-        assert_eq!(merge(&[narrow, other], one(&all)), [all]);
+        let merged = |first: &[&Value], second: &[&Value]| {
+            let own = |list: &[&Value]| list.iter().copied().cloned().collect::<Vec<_>>();
+            merge(&own(first), &own(second))
+        };
+        let table: [(&[&Value], &[&Value], &[&Value]); 5] = [
+            (&[&narrow], &[&other], &[&narrow, &other]),
+            (&[&narrow], &[&narrow], &[&narrow]),
+            (&[&narrow], &[&wide], &[&wide]),
+            (&[&wide], &[&narrow], &[&wide]),
+            (&[&narrow, &other], &[&all], &[&all]),
+        ];
+        for (row, (first, second, wanted)) in table.into_iter().enumerate() {
+            assert_eq!(merged(first, second).iter().collect::<Vec<_>>(), wanted, "row {row}");
+        }
+        assert_eq!(merge(&vec![narrow; COMPARED], &[wide]).len(), COMPARED + 1);
     }
 
     #[test]

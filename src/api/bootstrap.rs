@@ -1,0 +1,27 @@
+//! What the reference server makes at its first start, as values: clients look for these objects by name.
+
+pub mod api_services;
+pub mod flow_control;
+pub mod priority_classes;
+
+use super::value::Value;
+
+/// One object that shall exist.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Wanted {
+    /// The group of its resource.
+    pub group: &'static str,
+    /// The plural of its resource.
+    pub resource: &'static str,
+    /// The object, of version 1 of the group.
+    pub object: Value,
+}
+
+/// An object with a kind and a name.
+fn named(api_version: &str, kind: &str, name: &str) -> Value {
+    let mut object = Value::object();
+    object.set("apiVersion", api_version);
+    object.set("kind", kind);
+    object.entry("metadata").set("name", name);
+    object
+}

@@ -1,0 +1,275 @@
+//! How requests are told apart and how much room each sort gets: the configuration of a fresh cluster.
+//!
+//! Nothing here queues by it; it exists because clients and administrators list and edit it. The annotation says that a
+//! server may bring the spec up to date. The reference does so for as long as the annotation says `true`, and for `exempt`
+//! and `catch-all` whatever it says. Here what is there is left alone: whoever changed it meant it.
+
+use super::{Wanted, named};
+use crate::api::value::Value;
+use crate::api::words::{AUTHENTICATED, MASTERS, UNAUTHENTICATED};
+
+const GROUP: &str = "flowcontrol.apiserver.k8s.io";
+const API_VERSION: &str = "flowcontrol.apiserver.k8s.io/v1";
+const AUTO_UPDATE: &str = "apf.kubernetes.io/autoupdate-spec";
+
+/// A level of limited concurrency: its share, the percentage that others may borrow, and its queues (how many, how many of
+/// them one flow may use, how long each); without queues what is too much is rejected.
+struct Level(&'static str, i64, i64, Option<(i64, i64, i64)>);
+
+const LEVELS: [Level; 7] = [
+    Level("catch-all", 5, 0, None),
+    Level("global-default", 20, 50, Some((128, 6, 50))),
+    Level("leader-election", 10, 0, Some((16, 4, 50))),
+    Level("node-high", 40, 25, Some((64, 6, 50))),
+    Level("system", 30, 33, Some((64, 6, 50))),
+    Level("workload-high", 40, 50, Some((128, 6, 50))),
+    Level("workload-low", 100, 90, Some((128, 6, 50))),
+];
+
+/// Who.
+#[derive(Clone, Copy)]
+enum Subject {
+    User(&'static str),
+    Group(&'static str),
+    /// A service account of kube-system.
+    Account(&'static str),
+}
+use Subject::{Account, Group, User};
+
+/// What: verbs, API group, resources, and whether objects without a namespace count too.
+struct Rule(&'static [&'static str], &'static str, &'static [&'static str], bool);
+
+const EVERY_RESOURCE: Rule = Rule(&["*"], "*", &["*"], true);
+const LEASES: Rule = Rule(&["get", "create", "update"], "coordination.k8s.io", &["leases"], false);
+const EVERY_PATH: &[&str] = &["*"];
+
+/// A sort of requests.
+struct Schema {
+    name: &'static str,
+    level: &'static str,
+    precedence: i64,
+    /// What makes a flow within it; empty: all is one flow.
+    by: &'static str,
+    subjects: &'static [Subject],
+    resources: &'static [Rule],
+    /// The paths and what is done with them; none: the schema is about resources alone.
+    paths: Option<(&'static str, &'static [&'static str])>,
+}
+
+const SCHEMAS: [Schema; 13] = [
+    Schema { by: "", ..everything("exempt", "exempt", 1, &[Group(MASTERS)]) },
+    Schema {
+        by: "",
+        resources: &[],
+        paths: Some(("get", &["/healthz", "/readyz", "/livez"])),
+        ..everything("probes", "exempt", 2, &[Group(UNAUTHENTICATED), Group(AUTHENTICATED)])
+    },
+    Schema {
+        resources: &[LEASES],
+        paths: None,
+        ..everything(
+            "system-leader-election",
+            "leader-election",
+            100,
+            &[User("system:kube-controller-manager"), User("system:kube-scheduler"), Account("*")],
+        )
+    },
+    Schema {
+        resources: &[Rule(&["get", "create", "update"], "", &["endpoints"], false)],
+        paths: None,
+        ..everything(
+            "endpoint-controller",
+            "workload-high",
+            150,
+            &[
+                User("system:kube-controller-manager"),
+                Account("endpoint-controller"),
+                Account("endpointslicemirroring-controller"),
+            ],
+        )
+    },
+    Schema {
+        resources: &[Rule(&["get", "create", "update"], "", &["endpoints", "configmaps"], false), LEASES],
+        paths: None,
+        ..everything("workload-leader-election", "leader-election", 200, &[Account("*")])
+    },
+    Schema {
+        resources: &[
+            Rule(&["*"], "", &["nodes", "nodes/status"], true),
+            Rule(&["*"], "coordination.k8s.io", &["leases"], false),
+        ],
+        paths: None,
+        ..everything("system-node-high", "node-high", 400, &[Group("system:nodes")])
+    },
+    everything("system-nodes", "system", 500, &[Group("system:nodes")]),
+    Schema {
+        by: "ByNamespace",
+        ..everything(
+            "kube-controller-manager",
+            "workload-high",
+            800,
+            &[User("system:kube-controller-manager")],
+        )
+    },
+    Schema {
+        by: "ByNamespace",
+        ..everything("kube-scheduler", "workload-high", 800, &[User("system:kube-scheduler")])
+    },
+    Schema {
+        by: "ByNamespace",
+        ..everything("kube-system-service-accounts", "workload-high", 900, &[Account("*")])
+    },
+    everything("service-accounts", "workload-low", 9_000, &[Group("system:serviceaccounts")]),
+    everything("global-default", "global-default", 9_900, &[Group(UNAUTHENTICATED), Group(AUTHENTICATED)]),
+    everything("catch-all", "catch-all", 10_000, &[Group(UNAUTHENTICATED), Group(AUTHENTICATED)]),
+];
+
+/// A schema of all that these subjects do, one flow for each user.
+const fn everything(
+    name: &'static str,
+    level: &'static str,
+    precedence: i64,
+    subjects: &'static [Subject],
+) -> Schema {
+    let paths = Some(("*", EVERY_PATH));
+    Schema { name, level, precedence, by: "ByUser", subjects, resources: &[EVERY_RESOURCE], paths }
+}
+
+/// The priority levels.
+pub fn levels() -> Vec<Wanted> {
+    let mut exempt = base("PriorityLevelConfiguration", "exempt");
+    let spec = exempt.entry("spec");
+    spec.set("type", "Exempt");
+    spec.entry("exempt").set("nominalConcurrencyShares", 0);
+    spec.entry("exempt").set("lendablePercent", 0);
+    let all = std::iter::once(exempt).chain(LEVELS.iter().map(level));
+    all.map(|object| Wanted { group: GROUP, resource: "prioritylevelconfigurations", object }).collect()
+}
+
+/// The flow schemas.
+pub fn schemas() -> Vec<Wanted> {
+    let schemas = SCHEMAS.iter().map(schema);
+    schemas.map(|object| Wanted { group: GROUP, resource: "flowschemas", object }).collect()
+}
+
+/// The status of a schema whose level is there.
+pub fn found(schema: &Value, now: &str) -> Value {
+    let level = schema.at(&["spec", "priorityLevelConfiguration", "name"]).and_then(Value::as_str);
+    let mut condition = Value::object();
+    condition.set("type", "Dangling");
+    condition.set("status", "False");
+    condition.set("lastTransitionTime", now);
+    condition.set("reason", "Found");
+    let message = format!(
+        "This FlowSchema references the PriorityLevelConfiguration object named {:?} and it exists",
+        level.unwrap_or_default()
+    );
+    condition.set("message", message);
+    let mut status = Value::object();
+    status.set("conditions", vec![condition]);
+    status
+}
+
+fn base(kind: &str, name: &str) -> Value {
+    let mut object = named(API_VERSION, kind, name);
+    object.entry("metadata").entry("annotations").set(AUTO_UPDATE, "true");
+    object
+}
+
+fn level(Level(name, shares, lendable, queues): &Level) -> Value {
+    let mut object = base("PriorityLevelConfiguration", name);
+    let spec = object.entry("spec");
+    spec.set("type", "Limited");
+    let limited = spec.entry("limited");
+    limited.set("nominalConcurrencyShares", *shares);
+    limited.set("lendablePercent", *lendable);
+    let response = limited.entry("limitResponse");
+    response.set("type", if queues.is_some() { "Queue" } else { "Reject" });
+    if let Some((queues, hand, length)) = queues {
+        let queuing = response.entry("queuing");
+        queuing.set("queues", *queues);
+        queuing.set("handSize", *hand);
+        queuing.set("queueLengthLimit", *length);
+    }
+    object
+}
+
+fn schema(schema: &Schema) -> Value {
+    let mut object = base("FlowSchema", schema.name);
+    let spec = object.entry("spec");
+    spec.entry("priorityLevelConfiguration").set("name", schema.level);
+    spec.set("matchingPrecedence", schema.precedence);
+    if !schema.by.is_empty() {
+        spec.entry("distinguisherMethod").set("type", schema.by);
+    }
+    let mut rule = Value::object();
+    rule.set("subjects", schema.subjects.iter().map(subject).collect::<Vec<_>>());
+    if !schema.resources.is_empty() {
+        rule.set("resourceRules", schema.resources.iter().map(resources).collect::<Vec<_>>());
+    }
+    if let Some((verb, paths)) = schema.paths {
+        let mut part = Value::object();
+        part.set("verbs", vec![verb]);
+        part.set("nonResourceURLs", paths.to_vec());
+        rule.set("nonResourceRules", vec![part]);
+    }
+    spec.set("rules", vec![rule]);
+    object
+}
+
+fn subject(subject: &Subject) -> Value {
+    let (kind, field, name) = match subject {
+        User(name) => ("User", "user", name),
+        Group(name) => ("Group", "group", name),
+        Account(name) => ("ServiceAccount", "serviceAccount", name),
+    };
+    let mut object = Value::object();
+    object.set("kind", kind);
+    object.entry(field).set("name", *name);
+    if matches!(subject, Account(_)) {
+        object.entry(field).set("namespace", "kube-system");
+    }
+    object
+}
+
+fn resources(Rule(verbs, group, resources, cluster): &Rule) -> Value {
+    let mut object = Value::object();
+    object.set("verbs", verbs.to_vec());
+    object.set("apiGroups", vec![*group]);
+    object.set("resources", resources.to_vec());
+    object.set("namespaces", vec!["*"]);
+    if *cluster {
+        object.set("clusterScope", true);
+    }
+    object
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::api::meta;
+
+    #[test]
+    fn every_schema_has_its_level_and_they_come_in_order() {
+        let levels = levels();
+        let names: Vec<&str> = levels.iter().map(|level| meta::name(&level.object)).collect();
+        let mut before = 0;
+        for Wanted { object, .. } in schemas() {
+            let level = object.at(&["spec", "priorityLevelConfiguration", "name"]).and_then(Value::as_str);
+            assert!(level.is_some_and(|level| names.contains(&level)), "{object:?}");
+            let precedence = object.at(&["spec", "matchingPrecedence"]).and_then(Value::as_int).unwrap();
+            assert!(precedence >= before, "{object:?}");
+            before = precedence;
+        }
+        assert_eq!((levels.len(), before), (8, 10_000));
+    }
+
+    #[test]
+    fn probes_are_about_paths_alone() {
+        let probes = schemas().swap_remove(1).object;
+        assert_eq!(meta::name(&probes), "probes");
+        let rules = probes.at(&["spec", "rules"]).map(Value::items).unwrap();
+        assert_eq!(rules[0].get("resourceRules"), None);
+        assert_eq!(probes.at(&["spec", "distinguisherMethod"]), None);
+    }
+}

@@ -1,0 +1,28 @@
+//! The classes of pods that the cluster itself needs.
+
+use super::{Wanted, named};
+
+/// Name, value and description of each.
+const CLASSES: [(&str, i64, &str); 2] = [
+    (
+        "system-cluster-critical",
+        2_000_000_000,
+        "Used for system critical pods that must run in the cluster, but can be moved to another node if necessary.",
+    ),
+    (
+        "system-node-critical",
+        2_000_001_000,
+        "Used for system critical pods that must not be moved from their current node.",
+    ),
+];
+
+/// The system classes.
+pub fn all() -> Vec<Wanted> {
+    let class = |(name, value, description): (&str, i64, &str)| {
+        let mut object = named("scheduling.k8s.io/v1", "PriorityClass", name);
+        object.set("value", value);
+        object.set("description", description);
+        Wanted { group: "scheduling.k8s.io", resource: "priorityclasses", object }
+    };
+    CLASSES.into_iter().map(class).collect()
+}

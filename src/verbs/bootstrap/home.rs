@@ -1,0 +1,117 @@
+//! Where the cluster finds this server: the range of service addresses, and the service under which it is reached.
+
+use std::net::IpAddr;
+
+use serde_json::Value as Json;
+use serde_json::json;
+
+use super::{Own, Place, Verb};
+use crate::api::catalog::Catalog;
+use crate::api::services::addresses::AddressRange;
+use crate::api::status::Result;
+use crate::verbs::Backend;
+
+const NETWORKING: &str = "networking.k8s.io";
+/// The name of the service of this server and of everything that belongs to it.
+const KUBERNETES: &str = "kubernetes";
+
+/// Where the cluster finds this server.
+#[derive(Clone, Debug)]
+pub struct Home {
+    /// The addresses that services get.
+    pub ranges: Vec<AddressRange>,
+    /// Where others reach this server, if they can.
+    pub address: Option<IpAddr>,
+    /// The port it serves.
+    pub port: u16,
+}
+
+/// Makes what the cluster needs to find this server, and puts right what names it wrongly. The first address of the
+/// first range is this server's for good.
+pub async fn kubernetes(backend: &Backend, catalog: &Catalog, home: &Home) -> Result<()> {
+    let own = Own::new(backend, catalog);
+    range(&own, home).await?;
+    let place = Place { group: "", resource: "services", namespace: "default", name: KUBERNETES };
+    if own.serves(place) && own.find(place).await?.is_none() {
+        let address = home.ranges.first().and_then(|range| range.at(0));
+        own.make(place, &service(address, home.port)).await?;
+    }
+    let Some(address) = home.address else { return Ok(()) };
+    let place = Place { resource: "endpoints", ..place };
+    if own.serves(place) {
+        own.keep(place, &endpoints(address, home.port), "subsets").await?;
+    }
+    let place = Place { group: "discovery.k8s.io", resource: "endpointslices", ..place };
+    if own.serves(place) {
+        let slice = slice(address, home.port);
+        own.keep(place, &slice, "endpoints").await?;
+        own.keep(place, &slice, "ports").await?;
+    }
+    Ok(())
+}
+
+async fn range(own: &Own<'_>, home: &Home) -> Result<()> {
+    let place = Place { group: NETWORKING, resource: "servicecidrs", namespace: "", name: KUBERNETES };
+    if !own.serves(place) {
+        return Ok(());
+    }
+    let ranges: Vec<String> = home.ranges.iter().map(ToString::to_string).collect();
+    let object = json!({"kind": "ServiceCIDR", "apiVersion": "networking.k8s.io/v1",
+        "metadata": {"name": KUBERNETES}, "spec": {"cidrs": ranges}});
+    let found = match own.find(place).await? {
+        Some(found) => found,
+        None => {
+            own.make(place, &object).await?;
+            object
+        }
+    };
+    let had = found["spec"]["cidrs"].as_array().cloned().unwrap_or_default();
+    if json!(had) != json!(ranges) {
+        let grows = had.len() == 1 && ranges.len() == 2 && had[0] == ranges[0];
+        if grows {
+            let mut found = found;
+            found["spec"]["cidrs"] = json!(ranges);
+            return own.call(place, Verb::Update, &found).await.map(drop);
+        }
+        tracing::warn!(
+            ?had,
+            ?ranges,
+            "the object of the service addresses names other ranges than the flags"
+        );
+        return Ok(());
+    }
+    let conditions = found["status"]["conditions"].as_array().map(Vec::len);
+    if conditions.unwrap_or(0) > 0 || !found["metadata"]["deletionTimestamp"].is_null() {
+        return Ok(());
+    }
+    let mut ready = found;
+    ready["status"] = json!({"conditions": [{"type": "Ready", "status": "True", "reason": "",
+        "lastTransitionTime": own.backend.now(), "message": "Kubernetes default Service CIDR is ready"}]});
+    own.call(place, Verb::UpdateStatus, &ready).await.map(drop)
+}
+
+fn service(address: Option<IpAddr>, port: u16) -> Json {
+    json!({"kind": "Service", "apiVersion": "v1",
+        "metadata": {"name": KUBERNETES, "namespace": "default",
+            "labels": {"component": "apiserver", "provider": "kubernetes"}},
+        "spec": {"clusterIP": address.map(|address| address.to_string()), "ipFamilyPolicy": "SingleStack",
+            "sessionAffinity": "None", "type": "ClusterIP",
+            "ports": [{"name": "https", "protocol": "TCP", "port": 443, "targetPort": port}]}})
+}
+
+fn endpoints(address: IpAddr, port: u16) -> Json {
+    json!({"kind": "Endpoints", "apiVersion": "v1",
+        "metadata": {"name": KUBERNETES, "namespace": "default",
+            "labels": {"endpointslice.kubernetes.io/skip-mirror": "true"}},
+        "subsets": [{"addresses": [{"ip": address.to_string()}],
+            "ports": [{"name": "https", "port": port, "protocol": "TCP"}]}]})
+}
+
+fn slice(address: IpAddr, port: u16) -> Json {
+    json!({"kind": "EndpointSlice", "apiVersion": "discovery.k8s.io/v1",
+        "metadata": {"name": KUBERNETES, "namespace": "default",
+            "labels": {"kubernetes.io/service-name": KUBERNETES}},
+        "addressType": if address.is_ipv4() { "IPv4" } else { "IPv6" },
+        "endpoints": [{"addresses": [address.to_string()], "conditions": {"ready": true}}],
+        "ports": [{"name": "https", "port": port, "protocol": "TCP"}]})
+}
