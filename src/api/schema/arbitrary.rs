@@ -1,16 +1,18 @@
 //! Random values of any type, for tests of laws: what comes out is what a decoder would make of some body.
 //!
-//! A value is a function of its seed, so a test draws seeds and a failure names one. Values are small: each kind has
-//! hundreds of fields, and a law is broken by a few of them.
+//! A value is a function of its seed, so a test draws seeds and a failure names one. A value has some of the fields of its
+//! type only: a kind has up to thousands, and a law is broken by a few of them.
 
 use proptest::prelude::*;
 
 use super::decode::is_nothing;
-use super::{Either, Field, GroupVersionKind, Other, Registry, Scalar, Struct, Type, TypeId, time};
+use super::{Either, GroupVersionKind, Other, Registry, Scalar, Struct, Type, TypeId, time};
 use crate::api::value::{Object, Value};
 
 /// How deep types that hold themselves are followed.
-const DEPTH: usize = 12;
+const DEPTH: usize = 16;
+/// Fields that one value has at most.
+const FIELDS: usize = 250;
 
 /// A kind of the registry with a value of it. The value says its kind and apiVersion.
 pub(crate) fn object(
@@ -34,15 +36,19 @@ pub(crate) fn of_kind(registry: &Registry, kind: &GroupVersionKind, ty: TypeId, 
 
 /// A value of this type, in its smallest form, without kind and apiVersion of its own or of anything inside.
 pub(crate) fn of_type(registry: &Registry, ty: TypeId, seed: u64) -> Value {
-    let mut source = Source { registry, state: seed };
+    let mut source = Source { registry, state: seed, one_in: 1, left: FIELDS };
     // Some values are full and some are sparse: laws break at both ends.
-    let one_in = 1 + source.below(8);
-    source.value(ty, one_in, DEPTH)
+    source.one_in = source.pick(&[1, 1, 2, 2, 3, 5]);
+    source.value(ty, DEPTH)
 }
 
 struct Source<'r> {
     registry: &'r Registry,
     state: u64,
+    /// One field in so many is set.
+    one_in: u64,
+    /// Fields that may still be set.
+    left: usize,
 }
 
 impl Source<'_> {
@@ -63,35 +69,36 @@ impl Source<'_> {
         choices[self.below(choices.len() as u64) as usize]
     }
 
-    fn value(&mut self, ty: TypeId, one_in: u64, depth: usize) -> Value {
+    fn value(&mut self, ty: TypeId, depth: usize) -> Value {
         let registry = self.registry;
         let depth = depth.saturating_sub(1);
         match registry.get(ty) {
-            Type::Struct(structure) => Value::Object(self.fields(structure, one_in, depth)),
+            Type::Struct(structure) => Value::Object(self.fields(structure, depth)),
             Type::List(list) => {
                 let many = 1 + self.below(3);
-                Value::Array((0..many).map(|_| self.value(list.item, one_in, depth)).collect())
+                Value::Array((0..many).map(|_| self.value(list.item, depth)).collect())
             }
             Type::Map(map) => {
                 let many = 1 + self.below(3);
-                Value::Object(
-                    (0..many).map(|_| (self.text(), self.value(map.value, one_in, depth))).collect(),
-                )
+                Value::Object((0..many).map(|_| (self.text(), self.value(map.value, depth))).collect())
             }
-            Type::Either(either) => self.either(*either, one_in, depth),
+            Type::Either(either) => self.either(*either, depth),
             Type::Scalar(scalar) => self.scalar(*scalar, depth),
         }
     }
 
-    fn fields(&mut self, structure: &Struct, one_in: u64, depth: usize) -> Object {
+    fn fields(&mut self, structure: &Struct, depth: usize) -> Object {
         let mut fields = Object::new();
         // The first two fields of an object are its kind and apiVersion.
-        let from = if structure.object { 2 } else { 0 };
-        for field in structure.fields.iter().skip(from) {
-            if depth == 0 || self.below(one_in) > 0 {
+        let own = structure.fields.get(if structure.object { 2 } else { 0 }..).unwrap_or_default();
+        // Begun anywhere, because the fields that come last may find nothing left.
+        let from = self.below(own.len().max(1) as u64) as usize;
+        for field in own.iter().cycle().skip(from).take(own.len()) {
+            if depth == 0 || self.left == 0 || self.below(self.one_in) > 0 {
                 continue;
             }
-            let value = self.field(field, one_in, depth);
+            self.left -= 1;
+            let value = self.value(field.ty, depth);
             if !value.is_null() && !is_nothing(self.registry, field, &value) {
                 fields.insert(field.name.to_string(), value);
             }
@@ -99,16 +106,11 @@ impl Source<'_> {
         fields
     }
 
-    fn field(&mut self, field: &Field, one_in: u64, depth: usize) -> Value {
-        // Deep trees grow by their breadth to the power of their depth: what is below is sparser.
-        self.value(field.ty, one_in + 1, depth)
-    }
-
-    fn either(&mut self, either: Either, one_in: u64, depth: usize) -> Value {
+    fn either(&mut self, either: Either, depth: usize) -> Value {
         match either.other {
-            _ if depth > 1 && self.below(2) == 0 => self.value(either.object, one_in, depth),
+            _ if depth > 1 && self.below(2) == 0 => self.value(either.object, depth),
             Other::Bool => Value::Bool(self.below(2) == 0),
-            Other::List(list) => self.value(list, one_in, depth),
+            Other::List(list) => self.value(list, depth),
         }
     }
 
@@ -174,6 +176,15 @@ mod tests {
     use crate::api::schema::{decode, encode};
 
     static REGISTRY: LazyLock<Registry> = LazyLock::new(|| Registry::builtin().unwrap());
+
+    #[test]
+    fn values_are_neither_empty_nor_huge() {
+        let size =
+            |((kind, ty), seed)| encode::encode(&REGISTRY, ty, &of_kind(&REGISTRY, &kind, ty, seed)).len();
+        let sizes: Vec<usize> = REGISTRY.kinds().zip(0..).map(size).collect();
+        let mean = sizes.iter().sum::<usize>() / sizes.len();
+        assert!((500..10_000).contains(&mean), "{mean}");
+    }
 
     proptest! {
         #[test]
