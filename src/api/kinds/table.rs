@@ -1,8 +1,8 @@
 //! Every built-in kind that differs from the generic one, and how.
 
 use super::core::{
-    config, endpoints, event, limits, namespace, node, pod, pod_default, pod_status, pod_warn, replication,
-    service, service_account, template, volume_claim,
+    config, endpoints, event, limits, namespace, node, persistent_volume, pod, pod_default, pod_status,
+    pod_warn, replication, service, service_account, service_change, template, volume_claim,
 };
 use super::{
     BASE, Generation, KindRules, MetaAgain, StatusMeta, admission, apps, autoscaling, batch, certificates,
@@ -102,9 +102,11 @@ pub static TABLE: &[(&str, &str, KindRules)] = &[
             name: names::dns_1035_name,
             create_on_update: true,
             default: service::default,
-            prepare_update: service::prepare_update,
+            prepare_update: service_change::prepare_update,
             validate: service::validate,
             validate_update: service::validate_update,
+            validate_status: service_change::validate_status,
+            warn: service_change::warn,
             ..PLAIN
         },
     ),
@@ -148,11 +150,12 @@ pub static TABLE: &[(&str, &str, KindRules)] = &[
         "",
         "PersistentVolume",
         KindRules {
-            default: volume_claim::default_volume,
-            prepare_create: volume_claim::prepare_volume,
-            prepare_status: volume_claim::prepare_volume_status,
-            validate: volume_claim::validate_volume,
-            validate_update: volume_claim::validate_volume_update,
+            default: persistent_volume::default,
+            prepare_create: persistent_volume::prepare,
+            prepare_status: persistent_volume::prepare_status,
+            validate: persistent_volume::validate,
+            validate_update: persistent_volume::validate_update,
+            warn: persistent_volume::warn,
             meta_again: MetaAgain::Whole,
             ..BASE
         },
@@ -164,6 +167,8 @@ pub static TABLE: &[(&str, &str, KindRules)] = &[
             default: volume_claim::default_claim,
             prepare_create: volume_claim::prepare_claim,
             prepare_update: volume_claim::prepare_claim_update,
+            prepare_status: volume_claim::prepare_claim_status,
+            validate_status: volume_claim::validate_claim_status,
             validate: volume_claim::validate_claim,
             validate_update: volume_claim::validate_claim_update,
             warn: volume_claim::warn_claim,

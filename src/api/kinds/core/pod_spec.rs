@@ -394,7 +394,11 @@ mod tests {
                     r#"{"searches":["-"]}"#,
                     "spec.dnsConfig.searches[0]: Invalid value: \"-\": a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '_', '-' or '.'",
                 ),
-                ("spec.overhead", r#"{"storage":"1"}"#, "spec.overhead.limits[storage]: Invalid value: storage"),
+                (
+                    "spec.overhead",
+                    r#"{"storage":"1"}"#,
+                    "spec.overhead.limits[storage]: Invalid value: storage",
+                ),
                 ("spec.imagePullSecrets", r#"[{"name":"a","x":"y"}]"#, "only name may be set"),
                 ("spec.hostNetwork", "true", "must match `containerPort` when `hostNetwork` is true"),
                 (
