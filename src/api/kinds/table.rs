@@ -36,11 +36,21 @@ const WEBHOOKS: KindRules = KindRules {
 };
 /// Roles and bindings.
 const RBAC: KindRules = KindRules { name: rbac::name, create_on_update: true, ..PLAIN };
+/// Events of the core have any name, and hardly anything is said about their metadata.
 const EVENT: KindRules = KindRules {
+    name: names::path_segment,
+    known_finalizers: false,
     create_on_update: true,
-    meta_again: BOTH,
+    meta_again: MetaAgain::No,
     validate: event::validate,
     validate_update: event::validate_update,
+    ..BASE
+};
+/// Events of their own group are looked at more closely.
+const NEW_EVENT: KindRules = KindRules {
+    create_on_update: true,
+    validate: event::validate_new,
+    validate_update: event::validate_new_update,
     ..BASE
 };
 
@@ -92,6 +102,7 @@ pub static TABLE: &[(&str, &str, KindRules)] = &[
             prepare_update: config::prepare_secret_update,
             validate: config::validate_secret,
             validate_update: config::validate_secret_update,
+            warn: config::warn_secret,
             ..PLAIN
         },
     ),
@@ -116,6 +127,7 @@ pub static TABLE: &[(&str, &str, KindRules)] = &[
         KindRules {
             prepare_create: service_account::prepare_create,
             prepare_update: service_account::prepare_update,
+            warn: service_account::warn,
             ..PLAIN
         },
     ),
@@ -141,6 +153,11 @@ pub static TABLE: &[(&str, &str, KindRules)] = &[
         KindRules {
             status_on_create: true,
             default: node::default,
+            prepare_create: node::prepare_create,
+            prepare_update: node::prepare_update,
+            prepare_status: node::prepare_status,
+            validate_status: node::validate_change,
+            warn: node::warn,
             validate: node::validate,
             validate_update: node::validate_update,
             ..PLAIN
@@ -183,11 +200,12 @@ pub static TABLE: &[(&str, &str, KindRules)] = &[
             default: endpoints::default,
             validate: endpoints::validate,
             validate_update: endpoints::validate_update,
+            warn: endpoints::warn,
             ..PLAIN
         },
     ),
     ("", "Event", EVENT),
-    ("events.k8s.io", "Event", EVENT),
+    ("events.k8s.io", "Event", NEW_EVENT),
     (
         "",
         "LimitRange",
@@ -206,6 +224,7 @@ pub static TABLE: &[(&str, &str, KindRules)] = &[
         KindRules {
             validate: limits::validate_quota,
             validate_update: limits::validate_quota_update,
+            validate_status: limits::validate_quota_status,
             ..PLAIN
         },
     ),
@@ -217,6 +236,7 @@ pub static TABLE: &[(&str, &str, KindRules)] = &[
             default: replication::default,
             validate: replication::validate,
             validate_update: replication::validate_update,
+            validate_status: replication::validate_status,
             warn: replication::warn,
             ..COUNTED
         },

@@ -7,6 +7,7 @@ pub mod container;
 pub mod endpoints;
 pub mod env;
 pub mod event;
+pub mod key_pair;
 pub mod limits;
 pub mod mount;
 pub mod namespace;
