@@ -3,8 +3,9 @@
 use std::collections::BTreeSet;
 
 use super::endpoints::endpoint_ip;
-use crate::api::field::{FieldError, quoted};
-use crate::api::kinds::check::{Node, fill, fill_text, items_mut, same};
+use super::{address, service_change};
+use crate::api::field::{FieldError, Path, quoted};
+use crate::api::kinds::check::{Node, fill, fill_text, items_mut, present_mut};
 use crate::api::kinds::{Errors, Occasion};
 use crate::api::services::{HEADLESS, carry, families, is_headless, needs_health_port};
 use crate::api::value::Value;
@@ -12,6 +13,8 @@ use crate::api::{meta, names};
 
 const AFFINITY_SECONDS: i64 = 10_800;
 const LONGEST_AFFINITY: i64 = 86_400;
+const ONLY_BALANCERS: &str = "may only be used when `type` is 'LoadBalancer'";
+const SOURCE_RANGES: &str = "service.beta.kubernetes.io/load-balancer-source-ranges";
 
 /// The defaults of a service.
 pub fn default(service: &mut Value) {
@@ -46,6 +49,13 @@ pub fn default(service: &mut Value) {
         fill(spec, "allocateLoadBalancerNodePorts", true);
     }
     carry::mirror_address(spec);
+    let balances = spec.str("type") == "LoadBalancer";
+    let Some(status) = present_mut(service, "status").filter(|_| balances) else { return };
+    if let Some(balancer) = present_mut(status, "loadBalancer") {
+        for ingress in items_mut(balancer, "ingress").iter_mut().filter(|one| !one.str("ip").is_empty()) {
+            fill(ingress, "ipMode", "VIP");
+        }
+    }
 }
 
 /// Drops what the type has no use for.
@@ -67,8 +77,24 @@ fn drop_inner_policy(service: &mut Value) {
     }
 }
 
-/// Checks a service.
+/// Checks a new service.
 pub fn validate(service: &Value, errors: &mut Errors) {
+    validate_any(service, &Value::Null, errors);
+}
+
+/// Checks a changed service: what it was reached at stays.
+pub fn validate_update(new: &Value, old: &Value, errors: &mut Errors) {
+    service_change::validate(&Node::of(new, "spec"), &Node::of(old, "spec"), errors);
+    validate_any(new, old, errors);
+}
+
+/// Checks a service. Addresses that the old one had already are not looked at again.
+fn validate_any(service: &Value, old: &Value, errors: &mut Errors) {
+    let was = Node::of(old, "spec");
+    let annotations = Path::new("metadata").child("annotations");
+    let annotations =
+        Node { value: meta::of(service).get("annotations").unwrap_or(&Value::Null), path: annotations };
+    topology_annotations(&annotations, errors);
     let spec = Node::of(service, "spec");
     let kind = spec.child("type");
     let ports = spec.child("ports");
@@ -80,23 +106,39 @@ pub fn validate(service: &Value, errors: &mut Errors) {
     for port in ports.items() {
         validate_port(&port, ports.len() > 1, &mut names_used, errors);
     }
-    let selector = spec.child("selector");
-    meta::validate_labels(Some(selector.value), &selector.path, errors);
+    if let Some(selector) = spec.opt("selector") {
+        meta::validate_labels(Some(selector.value), &selector.path, errors);
+    }
     session_affinity(&spec, errors);
     if kind.text() != "ExternalName" {
         families::validate(&spec, errors);
     }
-    for address in spec.child("externalIPs").items() {
+    for one in spec.child("externalIPs").items() {
         let before = errors.len();
-        address.syntax(errors, names::ip_address);
+        address::unless_known(&one, was.read("externalIPs"), "", errors);
         if errors.len() == before {
-            endpoint_ip(&address, errors);
+            endpoint_ip(&one, errors);
         }
     }
     kind.need_one_of(errors, &["ClusterIP", "ExternalName", "LoadBalancer", "NodePort"]);
     unique_ports(&spec, errors);
-    balancer(&spec, errors);
+    source_ranges(&spec, &was, &annotations, meta::of(old).at(&["annotations", SOURCE_RANGES]), errors);
+    let allocate = spec.child("allocateLoadBalancerNodePorts");
+    if allocate.is_set() && kind.text() != "LoadBalancer" {
+        allocate.forbidden(errors, ONLY_BALANCERS);
+    }
+    service_change::load_balancer_class(&spec, errors);
     traffic(&spec, errors);
+}
+
+fn topology_annotations(annotations: &Node<'_>, errors: &mut Errors) {
+    let (hints, mode) = ("service.kubernetes.io/topology-aware-hints", "service.kubernetes.io/topology-mode");
+    if let (Some(hints_value), Some(mode_value)) = (annotations.value.get(hints), annotations.value.get(mode))
+        && hints_value != mode_value
+    {
+        let wrong = format!("must match annotations[{hints}] when both are specified");
+        Node { value: mode_value, path: annotations.path.key(mode) }.invalid(errors, &wrong);
+    }
 }
 
 fn by_type(spec: &Node<'_>, errors: &mut Errors) {
@@ -180,28 +222,40 @@ fn unique_ports(spec: &Node<'_>, errors: &mut Errors) {
     }
 }
 
-fn balancer(spec: &Node<'_>, errors: &mut Errors) {
-    let is_balancer = spec.child("type").text() == "LoadBalancer";
-    let only = "may only be used when `type` is 'LoadBalancer'";
-    let source = spec.child("loadBalancerSourceRanges");
-    let ranges = Node { value: source.value, path: spec.path.child("LoadBalancerSourceRanges") };
-    if !ranges.is_empty() && !is_balancer {
-        ranges.forbidden(errors, only);
-    }
-    for range in ranges.items() {
-        range.syntax(errors, |range| names::cidr(range.trim()));
-    }
-    let allocate = spec.child("allocateLoadBalancerNodePorts");
-    if allocate.is_set() && !is_balancer {
-        allocate.forbidden(errors, only);
-    }
-    let class = spec.child("loadBalancerClass");
-    if class.is_set() {
-        if is_balancer {
-            class.syntax(errors, names::qualified_name);
-        } else {
-            class.forbidden(errors, only);
+/// Checks who may reach a load balancer, by the field or by the annotation that was there before.
+fn source_ranges(
+    spec: &Node<'_>,
+    was: &Node<'_>,
+    annotations: &Node<'_>,
+    old_annotation: Option<&Value>,
+    errors: &mut Errors,
+) {
+    let is_balancer = spec.str("type") == "LoadBalancer";
+    let ranges = spec.child("loadBalancerSourceRanges").named(spec.path.child("LoadBalancerSourceRanges"));
+    if !ranges.is_empty() {
+        if !is_balancer {
+            ranges.forbidden(errors, ONLY_BALANCERS);
         }
+        let known = was.read("loadBalancerSourceRanges").items();
+        for range in ranges.items() {
+            let text = range.text().trim();
+            if !known.iter().any(|old| old.as_str().map(str::trim) == Some(text)) {
+                meta::texts(errors, &range.path, text, names::cidr(text));
+            }
+        }
+        return;
+    }
+    let Some(text) = annotations.value.get(SOURCE_RANGES) else { return };
+    let path = annotations.path.key(SOURCE_RANGES);
+    if !is_balancer {
+        errors.push(FieldError::forbidden(&path, ONLY_BALANCERS));
+    }
+    let listed = text.as_str().unwrap_or_default().trim();
+    if old_annotation == Some(text) || listed.is_empty() {
+        return;
+    }
+    for range in listed.split(',').map(str::trim) {
+        meta::texts(errors, &path, range, names::cidr(range));
     }
 }
 
@@ -221,25 +275,7 @@ fn traffic(spec: &Node<'_>, errors: &mut Errors) {
         check.port(errors);
     }
     spec.child("internalTrafficPolicy").one_of_if_set(errors, &["Cluster", "Local"]);
-    let distribution = ["PreferClose", "PreferSameNode", "PreferSameZone"];
-    spec.child("trafficDistribution").one_of_if_set(errors, &distribution);
-}
-
-/// Checks a changed service: what it was reached at stays.
-pub fn validate_update(new: &Value, old: &Value, errors: &mut Errors) {
-    let (spec, was) = (Node::of(new, "spec"), Node::of(old, "spec"));
-    families::validate_change(&spec, &was, errors);
-    let balancers = [&spec, &was].iter().all(|spec| spec.child("type").text() == "LoadBalancer");
-    let class = spec.child("loadBalancerClass");
-    if balancers && !same(Some(class.value), was.value.get("loadBalancerClass")) {
-        class.invalid(errors, "may not change once set");
-    }
-    let check = spec.child("healthCheckNodePort");
-    let needed = needs_health_port(spec.value) && needs_health_port(was.value);
-    if needed && check.number() != was.child("healthCheckNodePort").number() {
-        check.forbidden(errors, "field is immutable");
-    }
-    validate(new, errors);
+    spec.child("trafficDistribution").one_of_if_set(errors, &["PreferClose"]);
 }
 
 #[cfg(test)]
@@ -296,6 +332,26 @@ mod tests {
                 ),
                 ("spec.clusterIPs", r#"["10.0.0.2"]"#, "first value must match `clusterIP`"),
                 ("spec.clusterIPs", r#"["10.0.0.1","x"]"#, "spec.clusterIPs[1]: Invalid value: \"x\""),
+                (
+                    "spec.clusterIPs",
+                    r#"["10.0.0.1","10.0.0.2"]"#,
+                    "may specify no more than one IP for each IP family",
+                ),
+                (
+                    "spec.ipFamilies",
+                    r#"["IPv6"]"#,
+                    "spec.clusterIPs[0]: Invalid value: \"10.0.0.1\": expected an IPv6 value",
+                ),
+                (
+                    "metadata.annotations",
+                    r#"{"service.kubernetes.io/topology-aware-hints":"a","service.kubernetes.io/topology-mode":"b"}"#,
+                    "must match annotations[service.kubernetes.io/topology-aware-hints] when both are specified",
+                ),
+                (
+                    "metadata.annotations",
+                    r#"{"service.beta.kubernetes.io/load-balancer-source-ranges":""}"#,
+                    "may only be used when `type` is 'LoadBalancer'",
+                ),
                 ("spec.ipFamilies", r#"["X"]"#, "spec.ipFamilies[0]: Unsupported value: \"X\""),
                 (
                     "spec.ipFamilyPolicy",
@@ -348,6 +404,7 @@ mod tests {
         each_change_refused(&base(), validate_update, &[]);
         let mut new = base();
         new.entry("spec").set("clusterIP", HEADLESS);
+        use crate::api::kinds::Occasion;
         let nobody = super::super::super::testing::NOBODY;
         carry::keep_given(&mut new, &base());
         prepare_update(&mut new, &base(), &Occasion { now: "", user: &nobody });
