@@ -12,6 +12,7 @@ mod batch;
 mod certificates;
 mod check;
 mod core;
+mod definition;
 mod discovery;
 mod flowcontrol;
 mod lifecycle;

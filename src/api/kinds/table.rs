@@ -6,8 +6,8 @@ use super::core::{
 };
 use super::{
     BASE, Generation, KindRules, MetaAgain, StatusMeta, admission, admission_policy, apps, autoscaling,
-    batch, certificates, discovery, flowcontrol, migration, networking, policy, rbac, registration, small,
-    storage,
+    batch, certificates, definition, discovery, flowcontrol, migration, networking, policy, rbac,
+    registration, small, storage,
 };
 use crate::api::names;
 
@@ -669,9 +669,13 @@ pub static TABLE: &[(&str, &str, KindRules)] = &[
         "CustomResourceDefinition",
         KindRules {
             unconditional_update: false,
-            default: registration::default_definition,
-            prepare_create: registration::prepare_definition,
-            prepare_update: registration::prepare_definition_update,
+            default: definition::default,
+            prepare_create: definition::prepare_create,
+            prepare_update: definition::prepare_update,
+            validate: definition::validate,
+            validate_update: definition::validate_update,
+            validate_status: definition::validate_status,
+            meta_again: MetaAgain::Change,
             ..COUNTED
         },
     ),
@@ -686,6 +690,7 @@ pub static TABLE: &[(&str, &str, KindRules)] = &[
             prepare_create: registration::prepare_service,
             validate: registration::validate_service,
             validate_update: registration::validate_service_update,
+            validate_status: registration::validate_service_status,
             ..PLAIN
         },
     ),
