@@ -103,6 +103,27 @@ pub fn dns_subdomain(text: &str) -> Vec<String> {
     wrong
 }
 
+/// A DNS subdomain whose labels may have underscores, as those of services in the DNS have.
+pub fn underscored_subdomain(text: &str) -> Vec<String> {
+    let fits = |label: &str| {
+        let label = label.strip_prefix('_').unwrap_or(label);
+        shaped(label, is_lower, |byte| is_lower(byte) || matches!(byte, b'-' | b'_'))
+    };
+    let mut wrong = Vec::new();
+    if text.len() > SUBDOMAIN_LENGTH {
+        wrong.push(too_long(SUBDOMAIN_LENGTH));
+    }
+    if !text.split('.').all(fits) {
+        wrong.push(pattern(
+            "a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '_', '-' or '.', and \
+             must start and end with an alphanumeric character",
+            SUBDOMAIN_FORMAT,
+            &["example.com"],
+        ));
+    }
+    wrong
+}
+
 /// A DNS label that begins with a letter.
 pub fn dns_1035_label(text: &str) -> Vec<String> {
     let mut wrong = Vec::new();
@@ -431,13 +452,14 @@ mod tests {
     #[test]
     fn bad_texts_are_named_in_the_words_of_the_api() {
         let long = "a".repeat(254);
-        let table: [(Check, &str, &str); 17] = [
+        let table: [(Check, &str, &str); 18] = [
             (dns_label, "a.b", "must not contain dots"),
             (dns_label, "-a", "a lowercase RFC 1123 label must consist of"),
             (dns_subdomain, "a..b", "(e.g. 'example.com', regex used for validation is '[a-z0-9]([-a-z0-9]*"),
             (dns_subdomain, &long, "must be no more than 253 characters"),
             (dns_1035_label, "1a", "start with an alphabetic character"),
             (wildcard_subdomain, "*a", "a wildcard DNS-1123 subdomain must start with '*.'"),
+            (underscored_subdomain, "a_", "lower case alphanumeric characters, '_', '-' or '.'"),
             (qualified_name, "/a", "prefix part must be non-empty"),
             (qualified_name, "a/", "name part must be non-empty"),
             (qualified_name, "a/b/c", "with an optional DNS subdomain prefix and '/'"),

@@ -104,10 +104,10 @@ impl Call<'_> {
         if self.resource.namespaced { Key::namespaced(self.namespace, name) } else { Key::cluster(name) }
     }
 
-    /// The rules of the stored kind.
+    /// The rules of the kind. A kind that two groups serve is stored once, but each group asks for other things.
     pub fn kind(&self) -> Kind {
         Kind {
-            rules: kinds::rules(&self.stored.version.group, &self.resource.kind),
+            rules: kinds::rules(self.of().group, &self.resource.kind),
             namespaced: self.resource.namespaced,
             has_status: self.resource.subresource("status").is_some(),
         }

@@ -33,6 +33,8 @@ pub(in crate::api) mod testing;
 mod webhook;
 
 pub use check::same;
+pub use core::pod_change;
+pub use core::security::allow_privileged;
 pub use lifecycle::{
     Kind, before_create, before_finalize, before_status_update, before_update, grace_period,
 };

@@ -42,6 +42,19 @@ impl Amount {
         self.0 == 0
     }
 
+    /// The next whole number from here on.
+    pub fn ceiling(self) -> i128 {
+        let below = self.0.div_euclid(UNIT);
+        if self.0.rem_euclid(UNIT) == 0 { below } else { below + 1 }
+    }
+
+    /// The next whole number of thousandths from here on.
+    pub fn thousandths(self) -> i128 {
+        let milli = UNIT / 1_000;
+        let below = self.0.div_euclid(milli);
+        if self.0.rem_euclid(milli) == 0 { below } else { below + 1 }
+    }
+
     /// Whether it is a whole number.
     pub fn is_whole(self) -> bool {
         self.0 % UNIT == 0
@@ -91,6 +104,9 @@ mod tests {
         assert!(Amount::parse("-1").is_some_and(Amount::is_negative));
         assert!(Amount::parse("0.0").is_some_and(Amount::is_zero));
         assert!(!Amount::parse("1m").is_some_and(Amount::is_whole));
+        assert_eq!(Amount::parse("1500m").map(Amount::ceiling), Some(2));
+        assert_eq!(Amount::parse("-1500m").map(Amount::ceiling), Some(-1));
+        assert_eq!(Amount::parse("1500m").map(Amount::thousandths), Some(1500));
         for bad in ["", "x", "1.2.3", "1KiB", "e3", "1e99", "."] {
             assert_eq!(Amount::parse(bad), None, "{bad}");
         }

@@ -1,8 +1,8 @@
 //! Every built-in kind that differs from the generic one, and how.
 
 use super::core::{
-    config, endpoints, event, limits, namespace, node, pod, pod_default, pod_warn, replication, service,
-    service_account, template, volume_claim,
+    config, endpoints, event, limits, namespace, node, persistent_volume, pod, pod_default, pod_status,
+    pod_warn, replication, service, service_account, service_change, template, volume_claim,
 };
 use super::{
     BASE, Generation, KindRules, MetaAgain, StatusMeta, admission, admission_policy, apps, autoscaling,
@@ -37,11 +37,21 @@ const WEBHOOKS: KindRules = KindRules {
 };
 /// Roles and bindings.
 const RBAC: KindRules = KindRules { name: rbac::name, create_on_update: true, ..PLAIN };
+/// Events of the core have any name, and hardly anything is said about their metadata.
 const EVENT: KindRules = KindRules {
+    name: names::path_segment,
+    known_finalizers: false,
     create_on_update: true,
-    meta_again: BOTH,
+    meta_again: MetaAgain::No,
     validate: event::validate,
     validate_update: event::validate_update,
+    ..BASE
+};
+/// Events of their own group are looked at more closely.
+const NEW_EVENT: KindRules = KindRules {
+    create_on_update: true,
+    validate: event::validate_new,
+    validate_update: event::validate_new_update,
     ..BASE
 };
 
@@ -55,9 +65,10 @@ pub static TABLE: &[(&str, &str, KindRules)] = &[
             status_meta: StatusMeta::Without(&["ownerReferences"]),
             default: pod_default::pod,
             prepare_create: pod::prepare_create,
-            prepare_status: pod::prepare_status,
+            prepare_status: pod_status::prepare,
             validate: pod::validate,
             validate_update: pod::validate_update,
+            validate_status: pod_status::validate,
             warn: pod_warn::pod,
             ..COUNTED
         },
@@ -92,6 +103,7 @@ pub static TABLE: &[(&str, &str, KindRules)] = &[
             prepare_update: config::prepare_secret_update,
             validate: config::validate_secret,
             validate_update: config::validate_secret_update,
+            warn: config::warn_secret,
             ..PLAIN
         },
     ),
@@ -102,9 +114,11 @@ pub static TABLE: &[(&str, &str, KindRules)] = &[
             name: names::dns_1035_name,
             create_on_update: true,
             default: service::default,
-            prepare_update: service::prepare_update,
+            prepare_update: service_change::prepare_update,
             validate: service::validate,
             validate_update: service::validate_update,
+            validate_status: service_change::validate_status,
+            warn: service_change::warn,
             ..PLAIN
         },
     ),
@@ -114,6 +128,7 @@ pub static TABLE: &[(&str, &str, KindRules)] = &[
         KindRules {
             prepare_create: service_account::prepare_create,
             prepare_update: service_account::prepare_update,
+            warn: service_account::warn,
             ..PLAIN
         },
     ),
@@ -139,6 +154,11 @@ pub static TABLE: &[(&str, &str, KindRules)] = &[
         KindRules {
             status_on_create: true,
             default: node::default,
+            prepare_create: node::prepare_create,
+            prepare_update: node::prepare_update,
+            prepare_status: node::prepare_status,
+            validate_status: node::validate_change,
+            warn: node::warn,
             validate: node::validate,
             validate_update: node::validate_update,
             ..PLAIN
@@ -148,11 +168,12 @@ pub static TABLE: &[(&str, &str, KindRules)] = &[
         "",
         "PersistentVolume",
         KindRules {
-            default: volume_claim::default_volume,
-            prepare_create: volume_claim::prepare_volume,
-            prepare_status: volume_claim::prepare_volume_status,
-            validate: volume_claim::validate_volume,
-            validate_update: volume_claim::validate_volume_update,
+            default: persistent_volume::default,
+            prepare_create: persistent_volume::prepare,
+            prepare_status: persistent_volume::prepare_status,
+            validate: persistent_volume::validate,
+            validate_update: persistent_volume::validate_update,
+            warn: persistent_volume::warn,
             meta_again: MetaAgain::Whole,
             ..BASE
         },
@@ -164,6 +185,8 @@ pub static TABLE: &[(&str, &str, KindRules)] = &[
             default: volume_claim::default_claim,
             prepare_create: volume_claim::prepare_claim,
             prepare_update: volume_claim::prepare_claim_update,
+            prepare_status: volume_claim::prepare_claim_status,
+            validate_status: volume_claim::validate_claim_status,
             validate: volume_claim::validate_claim,
             validate_update: volume_claim::validate_claim_update,
             warn: volume_claim::warn_claim,
@@ -178,11 +201,12 @@ pub static TABLE: &[(&str, &str, KindRules)] = &[
             default: endpoints::default,
             validate: endpoints::validate,
             validate_update: endpoints::validate_update,
+            warn: endpoints::warn,
             ..PLAIN
         },
     ),
     ("", "Event", EVENT),
-    ("events.k8s.io", "Event", EVENT),
+    ("events.k8s.io", "Event", NEW_EVENT),
     (
         "",
         "LimitRange",
@@ -201,6 +225,7 @@ pub static TABLE: &[(&str, &str, KindRules)] = &[
         KindRules {
             validate: limits::validate_quota,
             validate_update: limits::validate_quota_update,
+            validate_status: limits::validate_quota_status,
             ..PLAIN
         },
     ),
@@ -212,6 +237,7 @@ pub static TABLE: &[(&str, &str, KindRules)] = &[
             default: replication::default,
             validate: replication::validate,
             validate_update: replication::validate_update,
+            validate_status: replication::validate_status,
             warn: replication::warn,
             ..COUNTED
         },

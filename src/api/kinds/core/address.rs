@@ -9,7 +9,7 @@ use crate::api::names;
 use crate::api::value::Value;
 
 /// An address as the API prints it: one of version 4 that wears a prefix of version 6 is printed without it.
-fn plain(ip: IpAddr) -> IpAddr {
+pub fn plain(ip: IpAddr) -> IpAddr {
     match ip {
         IpAddr::V6(six) => six.to_ipv4_mapped().map_or(ip, IpAddr::V4),
         IpAddr::V4(_) => ip,

@@ -5,6 +5,7 @@ use crate::api::kinds::Errors;
 use crate::api::kinds::check::Node;
 use crate::api::kinds::selector;
 use crate::api::names;
+use crate::api::value::Value;
 
 const REQUIRED: &str = "requiredDuringSchedulingIgnoredDuringExecution";
 const PREFERRED: &str = "preferredDuringSchedulingIgnoredDuringExecution";
@@ -17,7 +18,7 @@ pub fn validate(affinity: &Node<'_>, errors: &mut Errors) {
     }
     for term in nodes.child(PREFERRED).items() {
         weight(&term, errors);
-        node_term(&term.child("preference"), errors);
+        node_term(&term.child("preference"), false, errors);
     }
     for kind in ["podAffinity", "podAntiAffinity"] {
         let pods = affinity.child(kind);
@@ -46,11 +47,12 @@ pub fn node_selector(selector: &Node<'_>, errors: &mut Errors) {
         terms.required(errors, "must have at least one node selector term");
     }
     for term in terms.items() {
-        node_term(&term, errors);
+        node_term(&term, true, errors);
     }
 }
 
-fn node_term(term: &Node<'_>, errors: &mut Errors) {
+/// What a term only prefers may be compared with values that no label can have.
+fn node_term(term: &Node<'_>, is_required: bool, errors: &mut Errors) {
     for requirement in term.child("matchExpressions").items() {
         let values = requirement.child("values");
         match requirement.child("operator").text() {
@@ -62,6 +64,9 @@ fn node_term(term: &Node<'_>, errors: &mut Errors) {
             _ => requirement.child("operator").invalid_text(errors, "not a valid selector operator"),
         }
         requirement.child("key").syntax(errors, names::qualified_name);
+        for value in values.items().filter(|_| is_required) {
+            value.syntax(errors, names::label_value);
+        }
     }
     for requirement in term.child("matchFields").items() {
         let values = requirement.child("values");
@@ -90,6 +95,7 @@ fn pod_term(term: &Node<'_>, errors: &mut Errors) {
     for namespace in term.child("namespaces").items() {
         Node { value: namespace.value, path: term.child("namespace").path }.syntax(errors, names::dns_label);
     }
+    label_keys(term, errors);
     let key = term.child("topologyKey");
     if key.is_empty() {
         key.required(errors, "can not be empty");
@@ -97,11 +103,47 @@ fn pod_term(term: &Node<'_>, errors: &mut Errors) {
     key.syntax(errors, names::qualified_name);
 }
 
+/// Checks the keys whose values in the pod's own labels join the selector.
+fn label_keys(term: &Node<'_>, errors: &mut Errors) {
+    for keys in ["matchLabelKeys", "mismatchLabelKeys"].iter().filter_map(|field| term.opt(field)) {
+        if keys.is_empty() {
+            continue;
+        }
+        if !term.has("labelSelector") {
+            keys.forbidden(errors, "must not be specified when labelSelector is not set");
+            continue;
+        }
+        for key in keys.items() {
+            key.syntax(errors, names::qualified_name);
+        }
+    }
+    let matched = term.read("matchLabelKeys").items();
+    if let Some(selector) = term.opt("labelSelector") {
+        let labels = selector.read("matchLabels");
+        let mut seen: Vec<&str> = Vec::new();
+        for expression in selector.read("matchExpressions").items() {
+            let key = expression.str("key");
+            let known = labels.get(key).is_some() || seen.contains(&key);
+            if let Some(index) = matched.iter().rposition(|one| one.as_str() == Some(key)).filter(|_| known) {
+                let wrong = "exists in both matchLabelKeys and labelSelector";
+                errors.push(FieldError::invalid(&term.path.index(index), &quoted(key), wrong));
+            }
+            seen.push(key);
+        }
+    }
+    let mismatched = term.read("mismatchLabelKeys").items();
+    for (index, key) in matched.iter().enumerate().filter(|(_, key)| mismatched.contains(key)) {
+        let path = term.path.child("matchLabelKeys").index(index);
+        let wrong = "exists in both matchLabelKeys and mismatchLabelKeys";
+        errors.push(FieldError::invalid(&path, &quoted(key.as_str().unwrap_or_default()), wrong));
+    }
+}
+
 /// Checks how pods are spread.
 pub fn spread(list: &Node<'_>, errors: &mut Errors) {
     let all: Vec<Node<'_>> = list.items().collect();
     for (index, constraint) in all.iter().enumerate() {
-        constraint.child("maxSkew").positive(errors);
+        above_zero(&constraint.child("maxSkew"), errors);
         let (key, action) = (constraint.child("topologyKey"), constraint.child("whenUnsatisfiable"));
         if key.is_empty() {
             key.required(errors, "can not be empty");
@@ -118,7 +160,7 @@ pub fn spread(list: &Node<'_>, errors: &mut Errors) {
         }
         let domains = constraint.child("minDomains");
         if domains.is_set() {
-            domains.positive(errors);
+            above_zero(&domains, errors);
             if action.text() != "DoNotSchedule" {
                 let wrong = "can only use minDomains if whenUnsatisfiable=DoNotSchedule, not ";
                 domains.invalid(errors, &format!("{wrong}{}", action.text()));
@@ -127,7 +169,32 @@ pub fn spread(list: &Node<'_>, errors: &mut Errors) {
         for policy in ["nodeAffinityPolicy", "nodeTaintsPolicy"] {
             constraint.child(policy).one_of_if_set(errors, &["Honor", "Ignore"]);
         }
+        spread_keys(constraint, errors);
         selector::validate(&constraint.child("labelSelector"), errors);
+    }
+}
+
+fn above_zero(number: &Node<'_>, errors: &mut Errors) {
+    if number.number() <= 0 {
+        let shown = number.number().to_string();
+        errors.push(FieldError::invalid(&number.path, &shown, "must be greater than zero"));
+    }
+}
+
+fn spread_keys(constraint: &Node<'_>, errors: &mut Errors) {
+    let Some(keys) = constraint.opt("matchLabelKeys").filter(|keys| !keys.is_empty()) else { return };
+    let selector = constraint.child("labelSelector");
+    if !selector.is_set() {
+        keys.forbidden(errors, "must not be specified when labelSelector is not set");
+    }
+    for key in keys.items() {
+        key.syntax(errors, names::qualified_name);
+        let named = |expression: &Value| expression.str("key") == key.text();
+        if selector.read("matchLabels").get(key.text()).is_some()
+            || selector.read("matchExpressions").items().iter().any(named)
+        {
+            key.invalid(errors, "exists in both matchLabelKeys and labelSelector");
+        }
     }
 }
 
@@ -153,6 +220,7 @@ mod tests {
         let (field_values, field_key) = (fields("values"), fields("key"));
         let weight = format!("a.nodeAffinity.{PREFERRED}.0.weight");
         let topology = format!("a.podAffinity.{REQUIRED}.0.topologyKey");
+        let keys = format!("a.podAffinity.{REQUIRED}.0.matchLabelKeys");
         each_refused(
             &base,
             |object, errors| validate(&Node::of(object, "a"), errors),
@@ -166,6 +234,12 @@ mod tests {
                 (&field_key, r#""x""#, "not a valid field selector key"),
                 (&weight, "0", "must be in the range 1-100"),
                 (&topology, r#""-""#, "topologyKey: Invalid value"),
+                (&values, r#"["-"]"#, "values[0]: Invalid value: \"-\": a valid label"),
+                (
+                    &keys,
+                    r#"["a"]"#,
+                    "matchLabelKeys: Forbidden: must not be specified when labelSelector is not set",
+                ),
             ],
         );
     }
@@ -173,16 +247,23 @@ mod tests {
     #[test]
     fn each_rule_of_spreading_refuses() {
         let base = object(
-            r#"{"s":[{"maxSkew":1,"topologyKey":"z","whenUnsatisfiable":"DoNotSchedule","minDomains":1}]}"#,
+            r#"{"s":[{"maxSkew":1,"topologyKey":"z","whenUnsatisfiable":"DoNotSchedule","minDomains":1,
+                "labelSelector":{"matchLabels":{"a":"b"}}}]}"#,
         );
         each_refused(
             &base,
             |object, errors| spread(&Node::of(object, "s"), errors),
             &[
-                ("s.0.maxSkew", "0", "s[0].maxSkew: Invalid value: 0: must be greater than 0"),
+                ("s.0.maxSkew", "0", "s[0].maxSkew: Invalid value: 0: must be greater than zero"),
                 ("s.0.topologyKey", "null", "s[0].topologyKey: Required value: can not be empty"),
-                ("s.0.minDomains", "0", "must be greater than 0"),
+                ("s.0.minDomains", "0", "must be greater than zero"),
                 ("s.0.whenUnsatisfiable", r#""ScheduleAnyway""#, "can only use minDomains if"),
+                (
+                    "s.0.matchLabelKeys",
+                    r#"["a"]"#,
+                    "matchLabelKeys[0]: Invalid value: \"a\": exists in both matchLabelKeys and labelSelector",
+                ),
+                ("s.0.matchLabelKeys", r#"["-"]"#, "matchLabelKeys[0]: Invalid value: \"-\": name part"),
                 ("s.0.nodeTaintsPolicy", r#""X""#, "supported values: \"Honor\", \"Ignore\""),
             ],
         );

@@ -3,9 +3,10 @@
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 
+use super::key_pair;
 use crate::api::field::{FieldError, Path};
 use crate::api::kinds::check::{Node, fill_text, same};
-use crate::api::kinds::{Errors, Occasion};
+use crate::api::kinds::{Errors, Occasion, Warned};
 use crate::api::meta::{self, IMMUTABLE};
 use crate::api::names;
 use crate::api::value::Value;
@@ -153,6 +154,18 @@ fn json_error(bytes: &[u8]) -> String {
     "json: cannot unmarshal value into Go value of type map[string]interface {}".to_owned()
 }
 
+/// Warns about a pair of certificate and key that nothing can serve with.
+pub fn warn_secret(secret: &Value, _old: Option<&Value>, warned: &mut Warned) {
+    if secret.str("type") != "kubernetes.io/tls" {
+        return;
+    }
+    let text = |key: &str| {
+        let encoded = secret.at(&["data", key]).and_then(Value::as_str).unwrap_or_default();
+        String::from_utf8_lossy(&STANDARD.decode(encoded).unwrap_or_default()).into_owned()
+    };
+    warned.extend(key_pair::complaint(&text("tls.crt"), &text("tls.key")));
+}
+
 /// Checks a changed Secret.
 pub fn validate_secret_update(new: &Value, old: &Value, errors: &mut Errors) {
     if new.str("type") != old.str("type") {
@@ -241,6 +254,16 @@ mod tests {
                 ("data", r#"{"a":"AA=="}"#, "data: Forbidden: field is immutable when `immutable` is set"),
             ],
         );
+    }
+
+    #[test]
+    fn only_pairs_are_looked_into() {
+        let mut warned = Warned::new();
+        warn_secret(&object(r#"{"type":"Opaque"}"#), None, &mut warned);
+        assert_eq!(warned, Warned::new());
+        let tls = object(r#"{"type":"kubernetes.io/tls","data":{"tls.crt":"eA==","tls.key":"eA=="}}"#);
+        warn_secret(&tls, None, &mut warned);
+        assert_eq!(warned, ["tls: failed to find any PEM data in certificate input"]);
     }
 
     #[test]

@@ -2,53 +2,26 @@
 
 use std::collections::BTreeSet;
 
-use super::volume::{Volumes, local_path};
-use super::{probe, resources};
+use super::volume::Volumes;
+use super::{env, mount, probe, resources, security};
 use crate::api::field::{FieldError, quoted};
 use crate::api::kinds::Errors;
 use crate::api::kinds::check::Node;
 use crate::api::names;
-use crate::api::value::Value;
 
-/// The fields of a pod that a variable may show.
-const ENV_FIELDS: [&str; 9] = [
-    "metadata.name",
-    "metadata.namespace",
-    "metadata.uid",
-    "spec.nodeName",
-    "spec.serviceAccountName",
-    "status.hostIP",
-    "status.hostIPs",
-    "status.podIP",
-    "status.podIPs",
-];
-/// The fields of a container that a variable or a file may show.
-const RESOURCE_FIELDS: [&str; 6] = [
-    "limits.cpu",
-    "limits.memory",
-    "limits.ephemeral-storage",
-    "requests.cpu",
-    "requests.memory",
-    "requests.ephemeral-storage",
-];
-/// The fields of a pod that can be named at all.
-const POD_FIELDS: [&str; 14] = [
-    "metadata.annotations",
-    "metadata.labels",
-    "metadata.name",
-    "metadata.namespace",
-    "metadata.uid",
-    "spec.nodeName",
-    "spec.restartPolicy",
-    "spec.serviceAccountName",
-    "spec.schedulerName",
-    "status.phase",
-    "status.hostIP",
-    "status.hostIPs",
-    "status.podIP",
-    "status.podIPs",
-];
 const NOT_FOR_INIT: &str = "may not be set for init containers without restartPolicy=Always";
+const NOT_EPHEMERAL: &str = "cannot be set for an Ephemeral Container";
+/// What a container that was added for debugging cannot have, in the order of the API.
+const NOT_FOR_EPHEMERAL: [&str; 8] = [
+    "ports",
+    "resources",
+    "resizePolicy",
+    "restartPolicy",
+    "livenessProbe",
+    "readinessProbe",
+    "startupProbe",
+    "lifecycle",
+];
 
 /// What the containers of one pod share.
 pub struct Surroundings<'a> {
@@ -58,6 +31,8 @@ pub struct Surroundings<'a> {
     pub grace: Option<i64>,
     /// When containers start again.
     pub restart_policy: &'a str,
+    /// Whether the users of the containers are those of the host.
+    pub host_users: bool,
 }
 
 /// Checks the main containers.
@@ -72,10 +47,9 @@ pub fn main(list: &Node<'_>, around: &Surroundings<'_>, errors: &mut Errors) {
         if !names.insert(container.child("name").text()) {
             container.child("name").duplicate(errors);
         }
-        probe::lifecycle(&container.child("lifecycle"), around.grace, errors);
         probes(&container, around, errors);
-        if container.child("restartPolicy").is_set() {
-            container.child("restartPolicy").forbidden(errors, "may not be set for non-init containers");
+        if let Some(policy) = container.opt("restartPolicy") {
+            policy.forbidden(errors, "may not be set for non-init containers");
         }
     }
     let mut used = BTreeSet::new();
@@ -97,13 +71,12 @@ pub fn init(list: &Node<'_>, main: &Node<'_>, around: &Surroundings<'_>, errors:
         }
         host_ports(&container, &mut BTreeSet::new(), errors);
         if policy.text() == "Always" {
-            probe::lifecycle(&container.child("lifecycle"), around.grace, errors);
             probes(&container, around, errors);
             continue;
         }
         for field in ["lifecycle", "livenessProbe", "readinessProbe", "startupProbe"] {
-            if container.child(field).is_set() {
-                container.child(field).forbidden(errors, NOT_FOR_INIT);
+            if let Some(field) = container.opt(field) {
+                field.forbidden(errors, NOT_FOR_INIT);
             }
         }
     }
@@ -130,10 +103,16 @@ pub fn ephemeral(
         if !target.is_empty() && !others.contains(target.text()) {
             errors.push(FieldError::not_found(&target.path, &target.shown()));
         }
-        for field in ["ports", "livenessProbe", "readinessProbe", "startupProbe", "lifecycle", "resizePolicy"]
-        {
-            if !container.child(field).is_empty() {
-                container.child(field).forbidden(errors, "cannot be set for an Ephemeral Container");
+        for field in NOT_FOR_EPHEMERAL.iter().filter_map(|field| container.opt(field)) {
+            if !field.is_empty() {
+                field.forbidden(errors, NOT_EPHEMERAL);
+            }
+        }
+        for mount in container.child("volumeMounts").items() {
+            for path in ["subPath", "subPathExpr"].iter().filter_map(|field| mount.opt(field)) {
+                if !path.is_empty() {
+                    path.forbidden(errors, NOT_EPHEMERAL);
+                }
             }
         }
     }
@@ -141,38 +120,63 @@ pub fn ephemeral(
 
 /// An image with a space before or after its name is a slip that only pods refuse.
 pub fn trimmed_image(container: &Node<'_>, errors: &mut Errors) {
-    let image = container.child("image");
-    if image.text().trim() != image.text() {
-        image.invalid(errors, "must not have leading or trailing whitespace");
+    let image = container.str("image");
+    if image.trim() != image {
+        container.child("image").invalid(errors, "must not have leading or trailing whitespace");
     }
 }
 
 fn probes(container: &Node<'_>, around: &Surroundings<'_>, errors: &mut Errors) {
-    probe::liveness(&container.child("livenessProbe"), around.grace, errors);
-    probe::readiness(&container.child("readinessProbe"), around.grace, errors);
-    probe::liveness(&container.child("startupProbe"), around.grace, errors);
+    if let Some(hooks) = container.opt("lifecycle") {
+        probe::lifecycle(&hooks, around.grace, errors);
+    }
+    if let Some(probe) = container.opt("livenessProbe") {
+        probe::liveness(&probe, around.grace, errors);
+    }
+    if let Some(probe) = container.opt("readinessProbe") {
+        probe::readiness(&probe, around.grace, errors);
+    }
+    if let Some(probe) = container.opt("startupProbe") {
+        probe::liveness(&probe, around.grace, errors);
+    }
 }
 
 fn common(container: &Node<'_>, around: &Surroundings<'_>, errors: &mut Errors) {
     container.child("name").need_syntax(errors, names::dns_label);
     container.child("image").need(errors);
-    container.child("terminationMessagePolicy").one_of_if_set(errors, &["FallbackToLogsOnError", "File"]);
-    ports(&container.child("ports"), errors);
-    variables(&container.child("env"), errors);
-    variable_sources(&container.child("envFrom"), errors);
-    mounts(container, around.volumes, errors);
-    devices(container, around.volumes, errors);
-    container.child("imagePullPolicy").one_of_if_set(errors, &["Always", "IfNotPresent", "Never"]);
-    resources::requirements(&container.child("resources"), errors);
-    resize_policy(&container.child("resizePolicy"), around.restart_policy, errors);
-    security(&container.child("securityContext"), errors);
+    if let Some(policy) = container.opt("terminationMessagePolicy") {
+        policy.one_of(errors, &["File", "FallbackToLogsOnError"]);
+    }
+    if let Some(list) = container.opt("ports") {
+        ports(&list, errors);
+    }
+    if let Some(list) = container.opt("env") {
+        env::variables(&list, errors);
+    }
+    if let Some(list) = container.opt("envFrom") {
+        env::variable_sources(&list, errors);
+    }
+    mount::mounts(container, around.volumes, errors);
+    mount::devices(container, around.volumes, errors);
+    if let Some(policy) = container.opt("imagePullPolicy") {
+        policy.one_of(errors, &["Always", "IfNotPresent", "Never"]);
+    }
+    if let Some(wanted) = container.opt("resources") {
+        resources::requirements(&wanted, errors);
+    }
+    if let Some(list) = container.opt("resizePolicy") {
+        resize_policy(&list, around.restart_policy, errors);
+    }
+    if let Some(context) = container.opt("securityContext") {
+        security::container(&context, around.host_users, errors);
+    }
 }
 
 fn ports(list: &Node<'_>, errors: &mut Errors) {
     let mut used = BTreeSet::new();
     for port in list.items() {
-        let name = port.child("name");
-        if !name.is_empty() {
+        if !port.str("name").is_empty() {
+            let name = port.child("name");
             let wrong = names::port_name(name.text());
             if wrong.is_empty() && !used.insert(name.text()) {
                 name.duplicate(errors);
@@ -182,20 +186,25 @@ fn ports(list: &Node<'_>, errors: &mut Errors) {
         if port.child("containerPort").need(errors) {
             port.child("containerPort").port(errors);
         }
-        if port.child("hostPort").number() != 0 {
-            port.child("hostPort").port(errors);
+        if let Some(host) = port.opt("hostPort").filter(|host| host.number() != 0) {
+            host.port(errors);
         }
-        port.child("protocol").one_of_if_set(errors, &["SCTP", "TCP", "UDP"]);
+        if let Some(protocol) = port.opt("protocol") {
+            protocol.one_of(errors, &["SCTP", "TCP", "UDP"]);
+        }
     }
 }
 
 fn host_ports(container: &Node<'_>, used: &mut BTreeSet<String>, errors: &mut Errors) {
+    if container.read("ports").items().iter().all(|port| port.get("hostPort").is_none()) {
+        return;
+    }
     for port in container.child("ports").items() {
         let number = port.child("hostPort").number();
         if number == 0 {
             continue;
         }
-        let place = format!("{}/{}/{number}", port.child("protocol").text(), port.child("hostIP").text());
+        let place = format!("{}/{}/{number}", port.str("protocol"), port.str("hostIP"));
         if used.contains(&place) {
             errors.push(FieldError::duplicate(&port.child("hostPort").path, &quoted(&place)));
         }
@@ -203,226 +212,29 @@ fn host_ports(container: &Node<'_>, used: &mut BTreeSet<String>, errors: &mut Er
     }
 }
 
-fn variables(list: &Node<'_>, errors: &mut Errors) {
-    for variable in list.items() {
-        variable.child("name").need_syntax(errors, names::env_name);
-        let from = variable.child("valueFrom");
-        if !from.is_set() {
-            continue;
-        }
-        let mut sources = 0;
-        for kind in ["fieldRef", "resourceFieldRef", "configMapKeyRef", "secretKeyRef"] {
-            let source = from.child(kind);
-            if !source.is_set() {
-                continue;
-            }
-            sources += 1;
-            match kind {
-                "fieldRef" => field_ref(&source, &ENV_FIELDS, errors),
-                "resourceFieldRef" => resource_field_ref(&source, false, errors),
-                _ => key_ref(&source, errors),
-            }
-        }
-        let mut wrong = |why| errors.push(FieldError::invalid(&from.path, "\"\"", why));
-        if sources == 0 {
-            wrong("must specify one of: `fieldRef`, `resourceFieldRef`, `configMapKeyRef` or `secretKeyRef`");
-        } else if !variable.child("value").is_empty() {
-            wrong("may not be specified when `value` is not empty");
-        } else if sources > 1 {
-            wrong("may not have more than one field specified at a time");
-        }
-    }
-}
-
-/// Checks which field of the pod is shown.
-pub fn field_ref(source: &Node<'_>, allowed: &[&str], errors: &mut Errors) {
-    let field = source.child("fieldPath");
-    if !field.need(errors) {
-        return;
-    }
-    let text = if field.text() == "spec.host" { "spec.nodeName" } else { field.text() };
-    let subscript = text.strip_suffix("']").and_then(|rest| rest.split_once("['"));
-    match subscript {
-        Some(("metadata.annotations", key)) => {
-            crate::api::meta::texts(
-                errors,
-                &source.path,
-                &key.to_lowercase(),
-                names::qualified_name(&key.to_lowercase()),
-            );
-        }
-        Some(("metadata.labels", key)) => {
-            crate::api::meta::texts(errors, &source.path, key, names::qualified_name(key));
-        }
-        Some(_) => {
-            let wrong = format!("error converting fieldPath: field label does not support subscript: {text}");
-            field.invalid(errors, &wrong);
-        }
-        None if !POD_FIELDS.contains(&text) => {
-            field.invalid(errors, &format!("error converting fieldPath: field label not supported: {text}"));
-        }
-        None if !allowed.contains(&text) => {
-            errors.push(FieldError::not_supported(&field.path, &quoted(text), allowed));
-        }
-        None => {}
-    }
-}
-
-/// Checks which resource of a container is shown.
-pub fn resource_field_ref(source: &Node<'_>, in_volume: bool, errors: &mut Errors) {
-    if in_volume && source.child("containerName").is_empty() {
-        source.child("containerName").required(errors, "");
-        return;
-    }
-    let resource = source.child("resource");
-    let huge = ["requests.hugepages-", "limits.hugepages-"];
-    if resource.need(errors) && !huge.iter().any(|prefix| resource.text().starts_with(prefix)) {
-        resource.one_of(errors, &RESOURCE_FIELDS);
-    }
-}
-
-fn key_ref(source: &Node<'_>, errors: &mut Errors) {
-    source.child("name").syntax(errors, names::dns_subdomain);
-    source.child("key").need_syntax(errors, names::config_key);
-}
-
-fn variable_sources(list: &Node<'_>, errors: &mut Errors) {
-    for source in list.items() {
-        source.child("prefix").syntax_if_set(errors, names::env_name);
-        let mut sources = 0;
-        for kind in ["configMapRef", "secretRef"] {
-            if source.child(kind).is_set() {
-                sources += 1;
-                source
-                    .child(kind)
-                    .child("name")
-                    .need_syntax(errors, |name| names::subdomain_name(name, true));
-            }
-        }
-        let mut wrong = |why| errors.push(FieldError::invalid(&list.path, "\"\"", why));
-        if sources == 0 {
-            wrong("must specify one of: `configMapRef` or `secretRef`");
-        } else if sources > 1 {
-            wrong("may not have more than one field specified at a time");
-        }
-    }
-}
-
-fn mounts(container: &Node<'_>, volumes: &Volumes<'_>, errors: &mut Errors) {
-    let list = container.child("volumeMounts");
-    let mut paths = BTreeSet::new();
-    let privileged = container.child("securityContext").child("privileged").is_true();
-    for mount in list.items() {
-        let (name, path) = (mount.child("name"), mount.child("mountPath"));
-        name.need(errors);
-        if !volumes.contains(name.text()) {
-            errors.push(FieldError::not_found(&name.path, &quoted(name.text())));
-        }
-        path.need(errors);
-        if !paths.insert(path.text()) {
-            path.invalid_text(errors, "must be unique");
-        }
-        let (sub, expression) = (mount.child("subPath"), mount.child("subPathExpr"));
-        if !sub.is_empty() {
-            local_path(&Node { value: sub.value, path: list.path.child("subPath") }, errors);
-        }
-        if !expression.is_empty() {
-            if !sub.is_empty() {
-                expression.invalid(errors, "subPathExpr and subPath are mutually exclusive");
-            }
-            local_path(&Node { value: expression.value, path: list.path.child("subPathExpr") }, errors);
-        }
-        let propagation =
-            Node { value: mount.child("mountPropagation").value, path: list.path.child("mountPropagation") };
-        propagation.one_of_if_set(errors, &["Bidirectional", "HostToContainer", "None"]);
-        if propagation.text() == "Bidirectional" && !privileged {
-            let wrong = "Bidirectional mount propagation is available only to privileged containers";
-            propagation.forbidden(errors, wrong);
-        }
-    }
-}
-
-fn devices(container: &Node<'_>, volumes: &Volumes<'_>, errors: &mut Errors) {
-    let (mut names, mut paths) = (BTreeSet::new(), BTreeSet::new());
-    for device in container.child("volumeDevices").items() {
-        let (name, path) = (device.child("name"), device.child("devicePath"));
-        name.need(errors);
-        if !names.insert(name.text()) {
-            name.invalid_text(errors, "must be unique");
-        }
-        match volumes.source(name.text()) {
-            Some("persistentVolumeClaim" | "ephemeral") => {}
-            Some(_) => {
-                let wrong =
-                    "can only use volume source type of PersistentVolumeClaim or Ephemeral for block mode";
-                name.invalid_text(errors, wrong);
-            }
-            None => errors.push(FieldError::not_found(&name.path, &quoted(name.text()))),
-        }
-        path.need(errors);
-        if !paths.insert(path.text()) {
-            path.invalid_text(errors, "must be unique");
-        }
-        if path.text().split('/').any(|part| part == "..") {
-            path.invalid_text(errors, "can not contain backsteps ('..')");
-        }
-    }
-}
-
 fn resize_policy(list: &Node<'_>, restart_policy: &str, errors: &mut Errors) {
     let mut seen = BTreeSet::new();
     for policy in list.items() {
-        let name = policy.child("resourceName");
-        if !seen.insert(name.text()) {
-            errors.push(FieldError::duplicate(&policy.path, &quoted(name.text())));
+        let (name, restart) = (policy.str("resourceName"), policy.str("restartPolicy"));
+        if !seen.insert(name) {
+            errors.push(FieldError::duplicate(&policy.path, name));
         }
-        let restart = policy.child("restartPolicy");
-        for (node, words) in [(&name, ["cpu", "memory"]), (&restart, ["NotRequired", "RestartContainer"])] {
-            Node { value: node.value, path: list.path.clone() }.need_one_of(errors, &words);
+        match name {
+            "cpu" | "memory" => {}
+            "" => list.required(errors, ""),
+            _ => errors.push(FieldError::not_supported(&list.path, name, &["cpu", "memory"])),
         }
-        if restart_policy == "Never" && restart.text() != "NotRequired" {
+        match restart {
+            "NotRequired" | "RestartContainer" => {}
+            "" => list.required(errors, ""),
+            _ => {
+                let known = ["NotRequired", "RestartContainer"];
+                errors.push(FieldError::not_supported(&list.path, &quoted(restart), &known));
+            }
+        }
+        if restart_policy == "Never" && restart != "NotRequired" {
             let wrong = "must be 'NotRequired' when `restartPolicy` is 'Never'";
-            errors.push(FieldError::invalid(&list.path, &quoted(restart.text()), wrong));
+            errors.push(FieldError::invalid(&list.path, &quoted(restart), wrong));
         }
-    }
-}
-
-fn security(context: &Node<'_>, errors: &mut Errors) {
-    for field in ["runAsUser", "runAsGroup"] {
-        if context.child(field).is_set() {
-            context.child(field).in_range(errors, 0, i64::from(i32::MAX));
-        }
-    }
-    context.child("procMount").one_of_if_set(errors, &["Default", "Unmasked"]);
-    seccomp(&context.child("seccompProfile"), errors);
-    if context.child("allowPrivilegeEscalation").value.as_bool() == Some(false) {
-        if context.child("privileged").is_true() {
-            context
-                .invalid(errors, "cannot set `allowPrivilegeEscalation` to false and `privileged` to true");
-        }
-        let added = context.child("capabilities").child("add");
-        if added.value.items().contains(&Value::from("CAP_SYS_ADMIN")) {
-            let wrong = "cannot set `allowPrivilegeEscalation` to false and `capabilities.Add` CAP_SYS_ADMIN";
-            context.invalid(errors, wrong);
-        }
-    }
-}
-
-/// Checks which system calls are filtered.
-pub fn seccomp(profile: &Node<'_>, errors: &mut Errors) {
-    if !profile.is_set() {
-        return;
-    }
-    let (kind, file) = (profile.child("type"), profile.child("localhostProfile"));
-    match kind.text() {
-        "Localhost" if !file.is_set() => {
-            file.required(errors, "must be set when seccomp type is Localhost ");
-        }
-        "Localhost" => local_path(&file, errors),
-        "RuntimeDefault" | "Unconfined" if file.is_set() => {
-            file.invalid(errors, "can only be set when seccomp type is Localhost");
-        }
-        "" => kind.required(errors, "type is required when seccompProfile is set"),
-        _ => kind.one_of(errors, &["Localhost", "RuntimeDefault", "Unconfined"]),
     }
 }

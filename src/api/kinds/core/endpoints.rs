@@ -2,10 +2,12 @@
 
 use std::net::IpAddr;
 
-use crate::api::kinds::Errors;
+use super::address;
+use crate::api::field::Path;
 use crate::api::kinds::check::{Node, fill_text, items_mut, same};
-use crate::api::names;
+use crate::api::kinds::{Errors, Warned};
 use crate::api::value::Value;
+use crate::api::{meta, names};
 
 /// The defaults of endpoints.
 pub fn default(endpoints: &mut Value) {
@@ -17,9 +19,9 @@ pub fn default(endpoints: &mut Value) {
 }
 
 /// Checks that an address can be reached from elsewhere.
-pub fn endpoint_ip(address: &Node<'_>, errors: &mut Errors) {
-    let Some(ip) = names::parse_ip(address.text()) else {
-        address.invalid_text(errors, "must be a valid IP address");
+pub fn endpoint_ip(node: &Node<'_>, errors: &mut Errors) {
+    let Some(ip) = names::parse_ip(node.text()).map(address::plain) else {
+        node.invalid_text(errors, "must be a valid IP address");
         return;
     };
     let (link_local, link_local_multicast) = match ip {
@@ -29,16 +31,16 @@ pub fn endpoint_ip(address: &Node<'_>, errors: &mut Errors) {
         }
     };
     if ip.is_unspecified() {
-        address.invalid(errors, &format!("may not be unspecified ({})", address.text()));
+        node.invalid(errors, &format!("may not be unspecified ({})", node.text()));
     }
     if ip.is_loopback() {
-        address.invalid(errors, "may not be in the loopback range (127.0.0.0/8, ::1/128)");
+        node.invalid(errors, "may not be in the loopback range (127.0.0.0/8, ::1/128)");
     }
     if link_local {
-        address.invalid(errors, "may not be in the link-local range (169.254.0.0/16, fe80::/10)");
+        node.invalid(errors, "may not be in the link-local range (169.254.0.0/16, fe80::/10)");
     }
     if link_local_multicast {
-        address.invalid(errors, "may not be in the link-local multicast range (224.0.0.0/24, ff02::/10)");
+        node.invalid(errors, "may not be in the link-local multicast range (224.0.0.0/24, ff02::/10)");
     }
 }
 
@@ -77,6 +79,23 @@ pub fn validate(endpoints: &Value, errors: &mut Errors) {
 pub fn validate_update(new: &Value, old: &Value, errors: &mut Errors) {
     if !same(new.get("subsets"), old.get("subsets")) {
         validate(new, errors);
+    }
+}
+
+/// Warns about odd spellings of addresses, but not the controller that copies them from pods.
+pub fn warn(endpoints: &Value, _old: Option<&Value>, warned: &mut Warned) {
+    let managed = meta::of(endpoints).at(&["labels", "endpoints.kubernetes.io/managed-by"]);
+    if managed.and_then(Value::as_str) == Some("endpoint-controller") {
+        return;
+    }
+    for (index, subset) in endpoints.get("subsets").map(Value::items).unwrap_or_default().iter().enumerate() {
+        for list in ["addresses", "notReadyAddresses"] {
+            let all = subset.get(list).map(Value::items).unwrap_or_default();
+            for (position, one) in all.iter().enumerate() {
+                let path = Path::new("subsets").index(index).child(list).index(position).child("ip");
+                address::warn_ip(&path, one.str("ip"), warned);
+            }
+        }
     }
 }
 
@@ -123,6 +142,10 @@ mod tests {
                 "subsets[0].addresses[0].ip: Invalid value: \"nope\": must be a valid IP address",
             ]
         );
+        let mut warned = Warned::new();
+        let odd = object(r#"{"subsets":[{"notReadyAddresses":[{"ip":"010.0.0.1"}]}]}"#);
+        warn(&odd, None, &mut warned);
+        assert!(warned[0].starts_with("subsets[0].notReadyAddresses[0].ip: non-standard IP address"));
         errors.clear();
         validate_update(&nope, &nope, &mut errors);
         assert_eq!(errors, []);

@@ -1,36 +1,145 @@
-//! Events. Only what holds for every version of the kind is checked.
+//! Events. Both groups keep them in the form of the core; a request by way of the newer group has to say more.
 
+use crate::api::field::{FieldError, Path, quoted};
 use crate::api::kinds::Errors;
 use crate::api::kinds::check::Node;
-use crate::api::meta;
+use crate::api::meta::{self, IMMUTABLE};
+use crate::api::names;
 use crate::api::value::Value;
 
-/// Checks an event: it lives beside what it is about.
+const LONGEST_WORD: usize = 128;
+const LONGEST_NOTE: usize = 1024;
+const ELSEWHERE: &str = "does not match event.namespace";
+
+/// Checks an event of the core.
 pub fn validate(event: &Value, errors: &mut Errors) {
-    let about = if event.get("regarding").is_some() { "regarding" } else { "involvedObject" };
-    let namespace = Node::of(event, about).child("namespace");
-    let own = meta::of(event).str("namespace");
-    let node = Node {
-        value: namespace.value,
-        path: crate::api::field::Path::new("involvedObject").child("namespace"),
-    };
-    if namespace.is_empty() {
-        if !matches!(own, "default" | "kube-system") {
-            node.invalid_text(errors, "does not match event.namespace");
-        }
-    } else if namespace.text() != own {
-        node.invalid_text(errors, "does not match event.namespace");
-    }
+    common(event, "reportingComponent", errors);
 }
 
-/// Checks a changed event.
+/// Checks a changed event of the core.
 pub fn validate_update(new: &Value, _old: &Value, errors: &mut Errors) {
     validate(new, errors);
 }
 
+/// Checks an event of the newer group.
+pub fn validate_new(event: &Value, errors: &mut Errors) {
+    common(event, "reportingController", errors);
+    series(event, errors);
+    if event.get("eventTime").is_none() {
+        errors.push(FieldError::required(&Path::new("eventTime"), ""));
+    }
+    let mut wrong = |field: &str, why: &str| errors.push(FieldError::invalid(&Path::new(field), "\"\"", why));
+    let kind = event.str("type");
+    if !matches!(kind, "Normal" | "Warning") {
+        wrong("type", &format!("has invalid value: {kind}"));
+    }
+    for field in ["firstTimestamp", "lastTimestamp", "count"] {
+        if event.get(field).is_some_and(|value| *value != Value::Int(0)) {
+            wrong(field, "needs to be unset");
+        }
+    }
+    let source = event.get("source");
+    if source.is_some_and(|source| !source.str("component").is_empty() || !source.str("host").is_empty()) {
+        wrong("source", "needs to be unset");
+    }
+}
+
+/// Checks a changed event of the newer group: only its series goes on.
+pub fn validate_new_update(new: &Value, old: &Value, errors: &mut Errors) {
+    common(new, "reportingController", errors);
+    if new.get("series") != old.get("series") {
+        series(new, errors);
+    }
+    let fixed = [
+        ("involvedObject", "involvedObject"),
+        ("reason", "reason"),
+        ("message", "message"),
+        ("source", "source"),
+        ("firstTimestamp", "firstTimestamp"),
+        ("lastTimestamp", "lastTimestamp"),
+        ("count", "count"),
+        ("reason", "reason"),
+        ("type", "type"),
+        ("eventTime", "eventTime"),
+        ("action", "action"),
+        ("related", "related"),
+        ("reportingComponent", "reportingController"),
+        ("reportingInstance", "reportingInstance"),
+    ];
+    for (field, shown) in fixed {
+        let (now, before) = (Node::of(new, field), Node::of(old, field));
+        if !crate::api::kinds::same(Some(now.value), Some(before.value)) {
+            errors.push(FieldError::invalid(&Path::new(shown), &printed(field, &now), IMMUTABLE));
+        }
+    }
+}
+
+/// A value as the messages about events print it: times in long form, what is missing as empty.
+fn printed(field: &str, node: &Node<'_>) -> String {
+    match field {
+        "firstTimestamp" | "lastTimestamp" | "eventTime" => {
+            let text = if node.is_set() { node.text() } else { "0001-01-01T00:00:00Z" };
+            let (date, time) = text.trim_end_matches('Z').split_once('T').unwrap_or((text, ""));
+            let time =
+                if time.contains('.') { time.trim_end_matches('0').trim_end_matches('.') } else { time };
+            format!("{date} {time} +0000 UTC")
+        }
+        "count" => node.number().to_string(),
+        "involvedObject" | "source" if !node.is_set() => "{}".to_owned(),
+        "related" => node.shown(),
+        _ if node.is_set() => node.shown(),
+        _ => quoted(""),
+    }
+}
+
+fn series(event: &Value, errors: &mut Errors) {
+    let Some(series) = event.get("series") else { return };
+    if series.get("count").and_then(Value::as_int).unwrap_or_default() < 2 {
+        errors.push(FieldError::invalid(&Path::new("series.count"), "\"\"", "should be at least 2"));
+    }
+    if series.get("lastObservedTime").is_none() {
+        errors.push(FieldError::required(&Path::new("series.lastObservedTime"), ""));
+    }
+}
+
+/// Checks what holds for events of both groups. One with a time of its own must say who reports it and why.
+fn common(event: &Value, reporter: &str, errors: &mut Errors) {
+    let own = meta::of(event).str("namespace");
+    let about = Node::of(event, "involvedObject").child("namespace");
+    let is_new = event.get("eventTime").is_some();
+    let beside = match (about.is_empty(), is_new) {
+        (true, true) => matches!(own, "default" | "kube-system"),
+        (true, false) => matches!(own, "" | "default"),
+        (false, true) => true,
+        (false, false) => about.text() == own,
+    };
+    if !beside {
+        about.invalid_text(errors, ELSEWHERE);
+    }
+    if is_new {
+        let component = Node::of(event, "reportingComponent").named(Path::new(reporter));
+        component.need(errors);
+        component.syntax(errors, names::qualified_name);
+        for field in ["reportingInstance", "action", "reason"] {
+            let node = Node::of(event, field);
+            node.need(errors);
+            at_most(&node, LONGEST_WORD, errors);
+        }
+        at_most(&Node::of(event, "message"), LONGEST_NOTE, errors);
+    }
+    meta::texts(errors, &Path::new("namespace"), own, names::dns_subdomain(own));
+}
+
+fn at_most(node: &Node<'_>, most: usize, errors: &mut Errors) {
+    if node.text().len() > most {
+        let wrong = format!("can have at most {most} characters");
+        errors.push(FieldError::invalid(&node.path, "\"\"", &wrong));
+    }
+}
+
 #[cfg(test)]
 mod tests {
-    use super::super::super::testing::{each_refused, object};
+    use super::super::super::testing::{each_change_refused, each_refused, object, with};
     use super::*;
 
     #[test]
@@ -44,9 +153,70 @@ mod tests {
                     r#""b""#,
                     "involvedObject.namespace: Invalid value: \"b\": does not match event.namespace",
                 ),
-                ("involvedObject.namespace", "null", "does not match event.namespace"),
+                ("involvedObject.namespace", "null", "Invalid value: \"\": does not match event.namespace"),
             ],
         );
-        each_refused(&object(r#"{"metadata":{"namespace":"default"},"regarding":{}}"#), validate, &[]);
+        each_refused(&object(r#"{"metadata":{"namespace":"default"},"involvedObject":{}}"#), validate, &[]);
+    }
+
+    fn new() -> Value {
+        object(
+            r#"{"metadata":{"namespace":"kube-system"},"eventTime":"2024-01-01T00:00:00.500000Z","type":"Normal","reason":"r",
+                "action":"a","reportingComponent":"c","reportingInstance":"i","series":{"count":2,"lastObservedTime":"2024-01-01T00:00:00.000000Z"}}"#,
+        )
+    }
+
+    #[test]
+    fn each_rule_of_a_new_event_refuses() {
+        let long = format!("\"{}\"", "x".repeat(129));
+        let note = format!("\"{}\"", "x".repeat(1025));
+        each_refused(
+            &new(),
+            validate_new,
+            &[
+                ("metadata.namespace", r#""a""#, "does not match event.namespace"),
+                ("reportingComponent", r#""-""#, "reportingController: Invalid value: \"-\""),
+                ("reportingInstance", "null", "reportingInstance: Required value"),
+                (
+                    "reportingInstance",
+                    &long,
+                    "reportingInstance: Invalid value: \"\": can have at most 128 characters",
+                ),
+                ("action", "null", "action: Required value"),
+                ("reason", "null", "reason: Required value"),
+                ("message", &note, "message: Invalid value: \"\": can have at most 1024 characters"),
+                ("type", r#""X""#, "type: Invalid value: \"\": has invalid value: X"),
+                ("count", "1", "count: Invalid value: \"\": needs to be unset"),
+                (
+                    "firstTimestamp",
+                    r#""2024-01-01T00:00:00Z""#,
+                    "firstTimestamp: Invalid value: \"\": needs to be unset",
+                ),
+                ("source", r#"{"host":"h"}"#, "source: Invalid value: \"\": needs to be unset"),
+                ("series.count", "1", "series.count: Invalid value: \"\": should be at least 2"),
+                ("series.lastObservedTime", "null", "series.lastObservedTime: Required value"),
+            ],
+        );
+        let mut errors = Errors::new();
+        validate(&with(&new(), "count", "1"), &mut errors);
+        assert_eq!(errors, [], "the core takes what the newer group does not");
+    }
+
+    #[test]
+    fn only_the_series_of_a_new_event_goes_on() {
+        each_change_refused(
+            &new(),
+            validate_new_update,
+            &[
+                ("message", r#""m""#, "message: Invalid value: \"m\": field is immutable"),
+                ("type", r#""Warning""#, "type: Invalid value: \"Warning\": field is immutable"),
+                ("action", r#""b""#, "action: Invalid value: \"b\": field is immutable"),
+                (
+                    "eventTime",
+                    r#""2024-01-01T00:00:01.250000Z""#,
+                    "eventTime: Invalid value: 2024-01-01 00:00:01.25 +0000 UTC: field is immutable",
+                ),
+            ],
+        );
     }
 }

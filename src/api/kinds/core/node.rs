@@ -2,9 +2,10 @@
 
 use std::collections::BTreeSet;
 
-use crate::api::field::{FieldError, Path};
-use crate::api::kinds::Errors;
-use crate::api::kinds::check::{Node, mirror_first, present_mut, same};
+use super::{address, resources};
+use crate::api::field::{FieldError, Path, quoted};
+use crate::api::kinds::check::{Node, mirror_first, present_mut};
+use crate::api::kinds::{Errors, Occasion, Warned};
 use crate::api::names;
 use crate::api::value::Value;
 
@@ -19,46 +20,178 @@ pub fn default(node: &mut Value) {
     }
 }
 
-/// Checks a node.
-pub fn validate(node: &Value, errors: &mut Errors) {
-    let spec = Node::of(node, "spec");
-    let mut seen = BTreeSet::new();
-    let list = Node { value: spec.child("taints").value, path: Path::new("metadata").child("taints") };
-    for taint in list.items() {
-        taint.child("key").syntax(errors, names::qualified_name);
-        let wrong = names::label_value(taint.child("value").text());
-        if !wrong.is_empty() {
-            taint.child("value").invalid_text(errors, &wrong.join(";"));
-        }
-        taint.child("effect").need_one_of(errors, &["NoExecute", "NoSchedule", "PreferNoSchedule"]);
-        if !seen.insert((taint.child("effect").text(), taint.child("key").text())) {
-            let mut error = FieldError::duplicate(&taint.path, &taint.shown());
-            error.message.push_str(": taints must be unique by key and effect pair");
-            errors.push(error);
-        }
+/// A configuration that the server once handed to nodes is no longer taken.
+pub fn prepare_create(node: &mut Value, _: &Occasion<'_>) {
+    if let Some(spec) = present_mut(node, "spec") {
+        spec.remove("configSource");
     }
-    for range in spec.child("podCIDRs").items() {
-        range.syntax(errors, names::cidr);
-    }
-    if spec.child("podCIDRs").len() > 2 {
-        spec.child("podCIDRs").invalid(errors, "may specify no more than one CIDR for each IP family");
+    if let Some(status) = present_mut(node, "status") {
+        status.remove("config");
     }
 }
 
-/// Checks a changed node: addresses of its pods and its machine are given once.
+/// The same in an update, unless it was there before.
+pub fn prepare_update(new: &mut Value, old: &Value, _: &Occasion<'_>) {
+    if old.at(&["spec", "configSource"]).is_none()
+        && let Some(spec) = present_mut(new, "spec")
+    {
+        spec.remove("configSource");
+    }
+}
+
+/// The same in a write of the status.
+pub fn prepare_status(new: &mut Value, old: &Value, _: &Occasion<'_>) {
+    if old.at(&["status", "config"]).is_none()
+        && let Some(status) = present_mut(new, "status")
+    {
+        status.remove("config");
+    }
+}
+
+/// Checks a node.
+pub fn validate(node: &Value, errors: &mut Errors) {
+    let spec = Node::of(node, "spec");
+    taints(&spec, errors);
+    amounts(node, errors);
+    if let Some(swap) = node.at(&["status", "nodeInfo", "swap", "capacity"]).and_then(Value::as_int)
+        && swap <= 0
+    {
+        let path = Path::new("metadata").child("nodeSwapStatus").child("capacity");
+        errors.push(FieldError::invalid(&path, &swap.to_string(), "must be greater than zero"));
+    }
+    let Some(ranges) = spec.opt("podCIDRs") else { return };
+    for range in ranges.items() {
+        range.syntax(errors, names::cidr);
+    }
+    if ranges.len() > 1 {
+        let dual = address::dual_stack(ranges.value.items().iter().filter_map(Value::as_str));
+        if !dual || ranges.len() > 2 {
+            ranges.invalid(errors, "may specify no more than one CIDR for each IP family");
+        }
+    }
+}
+
+fn taints(spec: &Node<'_>, errors: &mut Errors) {
+    let Some(list) = spec.opt("taints") else { return };
+    let mut seen = BTreeSet::new();
+    for taint in list.named(Path::new("metadata").child("taints")).items() {
+        taint.child("key").syntax(errors, names::qualified_name);
+        let wrong = names::label_value(taint.str("value"));
+        if !wrong.is_empty() {
+            taint.child("value").invalid_text(errors, &wrong.join(";"));
+        }
+        taint.child("effect").need_one_of(errors, &["NoSchedule", "PreferNoSchedule", "NoExecute"]);
+        if !seen.insert((taint.str("effect"), taint.str("key"))) {
+            let shown = format!(
+                "core.Taint{{Key:{}, Value:{}, Effect:{}, TimeAdded:<nil>}}",
+                quoted(taint.str("key")),
+                quoted(taint.str("value")),
+                quoted(taint.str("effect"))
+            );
+            let twice = FieldError::duplicate(&taint.path, &shown);
+            errors.push(twice.because("taints must be unique by key and effect pair"));
+        }
+    }
+}
+
+/// Checks what a node has and can give away.
+fn amounts(node: &Value, errors: &mut Errors) {
+    let status = Node::of(node, "status");
+    for part in ["capacity", "allocatable"] {
+        for (name, value) in status.read(part).fields().into_iter().flatten() {
+            let entry = Node { value, path: status.path.child(part).child(name) };
+            resources::amount(name, &entry, errors);
+        }
+    }
+}
+
+/// Checks a changed node.
 pub fn validate_update(new: &Value, old: &Value, errors: &mut Errors) {
     validate(new, errors);
-    let (spec, was) = (Node::of(new, "spec"), Node::of(old, "spec"));
-    let fixed = |field: &str, shown: &str, why: &str, errors: &mut Errors| {
-        let before = was.child(field);
-        if !before.is_empty() && !same(Some(spec.child(field).value), Some(before.value)) {
-            errors.push(FieldError::forbidden(&Path::new("spec").child(shown), why));
+    validate_change(new, old, errors);
+}
+
+/// Checks how a node changed, its status too: addresses of its pods and its machine are given once.
+pub fn validate_change(new: &Value, old: &Value, errors: &mut Errors) {
+    amounts(new, errors);
+    let (spec, was, status) = (Node::of(new, "spec"), Node::of(old, "spec"), Node::of(new, "status"));
+    let mut seen = BTreeSet::new();
+    for one in status.child("addresses").items() {
+        let (kind, address) = (one.str("type"), one.str("address"));
+        if !seen.insert((kind, address)) {
+            let shown = format!("core.NodeAddress{{Type:{}, Address:{}}}", quoted(kind), quoted(address));
+            errors.push(FieldError::duplicate(&one.path, &shown));
         }
+    }
+    let (ranges, before) = (spec.child("podCIDRs"), was.read("podCIDRs").items());
+    let fixed = "node updates may not change podCIDR except from \"\" to valid";
+    if !before.is_empty() && ranges.len() != before.len() {
+        ranges.forbidden(errors, fixed);
+    } else {
+        for _ in ranges.value.items().iter().zip(before).filter(|(new, old)| new != old) {
+            ranges.forbidden(errors, fixed);
+        }
+    }
+    let machine = spec.child("providerID");
+    if !was.str("providerID").is_empty() && machine.text() != was.str("providerID") {
+        machine.forbidden(errors, "node updates may not change providerID except from \"\" to valid");
+    }
+    if let Some(source) = spec.opt("configSource") {
+        config_source(&source, false, errors);
+    }
+    if let Some(config) = status.opt("config") {
+        for source in ["assigned", "active", "lastKnownGood"].iter().filter_map(|field| config.opt(field)) {
+            config_source(&source, true, errors);
+        }
+    }
+    taints(&spec, errors);
+    if spec.str("externalID") != was.str("externalID") {
+        spec.child("externalID").forbidden(errors, "may not be updated");
+    }
+}
+
+/// Checks where a node takes its configuration from, or took it from.
+fn config_source(source: &Node<'_>, in_status: bool, errors: &mut Errors) {
+    let Some(map) = source.opt("configMap") else {
+        source.invalid(errors, "exactly one reference subfield must be non-nil");
+        return;
     };
-    let ranges = "node updates may not change podCIDR except from \"\" to valid";
-    fixed("podCIDRs", "podCIDRs", ranges, errors);
-    let machine = "node updates may not change providerID except from \"\" to valid";
-    fixed("providerID", "providerID", machine, errors);
+    for field in ["uid", "resourceVersion"] {
+        let node = map.child(field);
+        if in_status && node.is_empty() {
+            node.required(errors, &format!("{field} must be set in status"));
+        } else if !in_status && !node.is_empty() {
+            node.forbidden(errors, &format!("{field} must not be set in spec"));
+        }
+    }
+    let fields: [(&str, names::Check); 3] = [
+        ("namespace", names::dns_label),
+        ("name", names::dns_subdomain),
+        ("kubeletConfigKey", names::config_key),
+    ];
+    for (field, check) in fields {
+        let node = map.child(field);
+        if node.is_empty() {
+            node.required(errors, &format!("{field} must be set"));
+        } else {
+            node.syntax(errors, check);
+        }
+    }
+}
+
+/// Warns about a node.
+pub fn warn(node: &Value, _old: Option<&Value>, warned: &mut Warned) {
+    let Some(spec) = node.get("spec") else { return };
+    if spec.get("configSource").is_some() {
+        warned.push("spec.configSource: the feature is removed".to_owned());
+    }
+    if !spec.str("externalID").is_empty() {
+        warned.push("spec.externalID: this field is deprecated, and is unused by Kubernetes".to_owned());
+    }
+    for (index, range) in spec.get("podCIDRs").map(Value::items).unwrap_or_default().iter().enumerate() {
+        let path = Path::new("spec").child("podCIDRs").index(index);
+        address::warn_cidr(&path, range.as_str().unwrap_or_default(), warned);
+    }
 }
 
 #[cfg(test)]
@@ -89,6 +222,21 @@ mod tests {
                     r#"["x"]"#,
                     "spec.podCIDRs[0]: Invalid value: \"x\": must be a valid CIDR value",
                 ),
+                (
+                    "spec.podCIDRs",
+                    r#"["10.0.0.0/24","10.0.1.0/24"]"#,
+                    "no more than one CIDR for each IP family",
+                ),
+                (
+                    "status.capacity",
+                    r#"{"pods":"-1"}"#,
+                    "status.capacity.pods: Invalid value: \"-1\": must be greater",
+                ),
+                (
+                    "status.nodeInfo",
+                    r#"{"swap":{"capacity":0}}"#,
+                    "metadata.nodeSwapStatus.capacity: Invalid value: 0: must be greater than zero",
+                ),
             ],
         );
         each_change_refused(
@@ -101,6 +249,27 @@ mod tests {
                     "spec.providerID: Forbidden: node updates may not change providerID",
                 ),
                 ("spec.podCIDRs", r#"["10.0.1.0/24"]"#, "spec.podCIDRs: Forbidden"),
+                ("spec.externalID", r#""x""#, "spec.externalID: Forbidden: may not be updated"),
+                (
+                    "status.addresses",
+                    r#"[{"type":"a","address":"b"},{"type":"a","address":"b"}]"#,
+                    "status.addresses[1]: Duplicate value: core.NodeAddress{Type:\"a\", Address:\"b\"}",
+                ),
+                (
+                    "spec.configSource",
+                    r#"{"x":1}"#,
+                    "spec.configSource: Invalid value: {x:1}: exactly one reference subfield must be non-nil",
+                ),
+                (
+                    "spec.configSource",
+                    r#"{"configMap":{"namespace":"n","name":"m","kubeletConfigKey":"k","uid":"u"}}"#,
+                    "spec.configSource.configMap.uid: Forbidden: uid must not be set in spec",
+                ),
+                (
+                    "status.config",
+                    r#"{"active":{"configMap":{"namespace":"n","name":"m","kubeletConfigKey":"k","uid":"u"}}}"#,
+                    "status.config.active.configMap.resourceVersion: Required value: resourceVersion must be set in status",
+                ),
             ],
         );
     }
@@ -110,5 +279,18 @@ mod tests {
         let mut node = object(r#"{"status":{"capacity":{"cpu":"1"}}}"#);
         default(&mut node);
         assert_eq!(node.at(&["status", "allocatable", "cpu"]), Some(&Value::from("1")));
+    }
+
+    #[test]
+    fn each_dubious_field_is_named() {
+        let mut warned = Warned::new();
+        let node = object(r#"{"spec":{"externalID":"x","configSource":{},"podCIDRs":["10.0.0.1/24"]}}"#);
+        warn(&node, None, &mut warned);
+        assert_eq!(warned[0], "spec.configSource: the feature is removed");
+        assert_eq!(warned[1], "spec.externalID: this field is deprecated, and is unused by Kubernetes");
+        assert!(warned[2].starts_with("spec.podCIDRs[0]: CIDR value \"10.0.0.1/24\" is ambiguous"));
+        let mut fresh = node;
+        prepare_create(&mut fresh, &Occasion { now: "", user: &super::super::super::testing::NOBODY });
+        assert_eq!(fresh.at(&["spec", "configSource"]), None);
     }
 }

@@ -1,18 +1,14 @@
-//! Pods.
+//! Pods: what a new one is given, and what it must be like.
 
-use super::{container, pod_spec};
-use crate::api::field::{FieldError, Path};
-use crate::api::kinds::check::{Node, fill, items_mut, same};
+use super::{container, pod_change, pod_meta, pod_spec};
+use crate::api::field::Path;
+use crate::api::kinds::check::{Node, items_mut, present_mut, same};
 use crate::api::kinds::quantity::Amount;
 use crate::api::kinds::{Errors, Occasion};
 use crate::api::meta;
 use crate::api::value::Value;
 
-const MIRROR: &str = "kubernetes.io/config.mirror";
-const DELETION_COST: &str = "controller.kubernetes.io/pod-deletion-cost";
-const CHANGEABLE: &str = "pod updates may not change fields other than `spec.containers[*].image`,\
-    `spec.initContainers[*].image`,`spec.activeDeadlineSeconds`,`spec.tolerations` (only additions to existing \
-    tolerations),`spec.terminationGracePeriodSeconds` (allow it to be set to 1 if it was previously negative)";
+const KINDS_OF_CONTAINERS: [&str; 3] = ["initContainers", "containers", "ephemeralContainers"];
 
 /// A new pod is pending, and what it asks for decides who is thrown out first.
 pub fn prepare_create(pod: &mut Value, _: &Occasion<'_>) {
@@ -30,18 +26,93 @@ pub fn prepare_create(pod: &mut Value, _: &Occasion<'_>) {
         status.set("conditions", vec![condition]);
     }
     pod.set("status", status);
+    if pod.at(&["spec", "affinity"]).is_some() {
+        join_label_keys(pod);
+    }
+    name_profiles(pod);
 }
 
-/// The quality of service is decided once.
-pub fn prepare_status(new: &mut Value, old: &Value, _: &Occasion<'_>) {
-    if let Some(class) = old.at(&["status", "qosClass"]) {
-        fill(new.entry("status"), "qosClass", class.clone());
+/// Keys whose values in the pod's own labels join the selector are turned into requirements once, here.
+fn join_label_keys(pod: &mut Value) {
+    let labels = meta::of(pod).get("labels").cloned().unwrap_or_default();
+    let Some(affinity) = pod.get_mut("spec").and_then(|spec| present_mut(spec, "affinity")) else { return };
+    for kind in ["podAffinity", "podAntiAffinity"] {
+        let Some(pods) = present_mut(affinity, kind) else { continue };
+        for term in items_mut(pods, "preferredDuringSchedulingIgnoredDuringExecution") {
+            if let Some(term) = present_mut(term, "podAffinityTerm") {
+                join_term(term, &labels);
+            }
+        }
+        for term in items_mut(pods, "requiredDuringSchedulingIgnoredDuringExecution") {
+            join_term(term, &labels);
+        }
+    }
+}
+
+fn join_term(term: &mut Value, labels: &Value) {
+    let mut added = Vec::new();
+    for (field, operator) in [("matchLabelKeys", "In"), ("mismatchLabelKeys", "NotIn")] {
+        for key in term.get(field).map(Value::items).unwrap_or_default().iter().filter_map(Value::as_str) {
+            let Some(value) = labels.get(key) else { continue };
+            let mut requirement = Value::object();
+            requirement.set("key", key);
+            requirement.set("operator", operator);
+            requirement.set("values", Value::Array(vec![value.clone()]));
+            added.push(requirement);
+        }
+    }
+    let Some(selector) = present_mut(term, "labelSelector").filter(|_| !added.is_empty()) else { return };
+    let expressions = selector.entry("matchExpressions");
+    if !matches!(expressions, Value::Array(_)) {
+        *expressions = Value::Array(Vec::new());
+    }
+    if let Value::Array(all) = expressions {
+        all.append(&mut added);
+    }
+}
+
+/// The profile that confines a container was an annotation before it was a field: nodes of either age must find it.
+fn name_profiles(pod: &mut Value) {
+    let spec = pod.get("spec").unwrap_or(&Value::Null);
+    let annotations = meta::of(pod).get("annotations").unwrap_or(&Value::Null);
+    let noted =
+        annotations.fields().is_some_and(|all| all.keys().any(|key| key.starts_with(pod_meta::APPARMOR)));
+    let in_containers = KINDS_OF_CONTAINERS.iter().any(|kind| {
+        let list = spec.get(kind).map(Value::items).unwrap_or_default();
+        list.iter().any(|one| one.at(&["securityContext", "appArmorProfile"]).is_some())
+    });
+    let of_pod = spec.at(&["securityContext", "appArmorProfile"]).cloned();
+    let on_windows = spec.at(&["os", "name"]).and_then(Value::as_str) == Some("windows");
+    if on_windows || !(noted || in_containers || of_pod.is_some()) {
+        return;
+    }
+    let annotations = annotations.clone();
+    let mut names = Vec::new();
+    for kind in KINDS_OF_CONTAINERS {
+        for one in items_mut(pod.entry("spec"), kind) {
+            let key = format!("{}{}", pod_meta::APPARMOR, one.str("name"));
+            let own = one.at(&["securityContext", "appArmorProfile"]);
+            match annotations.get(&key).and_then(Value::as_str) {
+                None => names
+                    .extend(own.or(of_pod.as_ref()).and_then(pod_meta::profile_name).map(|name| (key, name))),
+                Some(name) if own.is_none() => {
+                    let profile = pod_meta::profile_of(name);
+                    if let Some(profile) = profile.filter(|it| !same(Some(it), of_pod.as_ref())) {
+                        one.entry("securityContext").set("appArmorProfile", profile);
+                    }
+                }
+                Some(_) => {}
+            }
+        }
+    }
+    for (key, name) in names {
+        pod.entry("metadata").entry("annotations").set(&key, name);
     }
 }
 
 /// The quality of service: guaranteed when every container asks for exactly its limits, best effort when nobody asks
 /// for anything.
-fn quality(pod: &Value) -> &'static str {
+pub fn quality(pod: &Value) -> &'static str {
     let spec = Node::of(pod, "spec");
     let (mut asks, mut guaranteed, mut any) = (false, true, false);
     for list in ["containers", "initContainers"] {
@@ -65,33 +136,28 @@ fn quality(pod: &Value) -> &'static str {
     }
 }
 
-/// Checks the annotations that mean something to pods.
-pub fn validate_annotations(annotations: &Value, spec: &Node<'_>, path: &Path, errors: &mut Errors) {
-    if let Some(mirror) = annotations.get(MIRROR).filter(|_| spec.child("nodeName").is_empty()) {
-        let wrong = "must set spec.nodeName if mirror pod annotation is set";
-        Node { value: mirror, path: path.key(MIRROR) }.invalid(errors, wrong);
-    }
-    if let Some(cost) = annotations.get(DELETION_COST) {
-        let text = cost.as_str().unwrap_or_default();
-        let leading =
-            text.starts_with('+') || (text.len() > 1 && text.starts_with('0')) || text.starts_with("-0");
-        if leading || text.parse::<i32>().is_err() {
-            Node { value: cost, path: path.key(DELETION_COST) }.invalid(errors, "must be a 32bit integer");
-        }
-    }
+/// The annotations of an object, null when there are none.
+pub fn annotations(object: &Value) -> &Value {
+    meta::of(object).get("annotations").unwrap_or(&Value::Null)
 }
 
-/// Checks a pod.
-fn validate_any(pod: &Value, errors: &mut Errors) {
+/// Where the annotations of an object stand.
+pub fn annotations_path() -> Path {
+    Path::new("metadata").child("annotations")
+}
+
+/// Checks what new and changed pods have in common.
+pub fn validate_any(pod: &Value, errors: &mut Errors) {
     let spec = Node::of(pod, "spec");
-    let annotations = meta::of(pod).get("annotations").unwrap_or(&Value::Null);
-    validate_annotations(annotations, &spec, &Path::new("metadata").child("annotations"), errors);
-    pod_spec::validate(&spec, true, errors);
-    if spec.child("serviceAccountName").is_empty() {
-        for volume in spec.child("volumes").items() {
+    let own = annotations(pod);
+    if own.fields().is_some() {
+        pod_meta::validate(own, &spec, &annotations_path(), errors);
+    }
+    pod_spec::validate(&spec, Some(meta::name(pod)), errors);
+    if spec.str("serviceAccountName").is_empty() {
+        for volume in spec.child("volumes").items().filter(|volume| volume.has("projected")) {
             for source in volume.child("projected").child("sources").items() {
-                let token = source.child("serviceAccountToken");
-                if token.is_set() {
+                if let Some(token) = source.opt("serviceAccountToken") {
                     token.forbidden(errors, "must not be specified when serviceAccountName is not set");
                 }
             }
@@ -111,112 +177,21 @@ pub fn validate(pod: &Value, errors: &mut Errors) {
     if !spec.child("ephemeralContainers").is_empty() {
         spec.child("ephemeralContainers").forbidden(errors, "cannot be set on create");
     }
-    if !spec.child("nodeName").is_empty() && !spec.child("schedulingGates").is_empty() {
+    if !spec.str("nodeName").is_empty() && !spec.child("schedulingGates").is_empty() {
         let wrong = "cannot be set until all schedulingGates have been cleared";
         spec.child("nodeName").forbidden(errors, wrong);
     }
+    pod_meta::agree(annotations(pod), &spec, errors);
 }
 
-/// Checks a changed pod: images, deadlines and tolerations may change, hardly anything else.
+/// Checks a changed pod.
 pub fn validate_update(new: &Value, old: &Value, errors: &mut Errors) {
-    validate_any(new, errors);
-    validate_annotation_changes(new, old, errors);
-    let (spec, was) = (Node::of(new, "spec"), Node::of(old, "spec"));
-    for list in ["containers", "initContainers"] {
-        if spec.child(list).len() != was.child(list).len() {
-            spec.child(list).forbidden(errors, "pod updates may not add or remove containers");
-            return;
-        }
-    }
-    if !validate_deadline(&spec, &was, errors) {
-        return;
-    }
-    validate_tolerations(&spec, &was, errors);
-    let known: Vec<&str> =
-        was.child("schedulingGates").items().map(|gate| gate.child("name").text()).collect();
-    for gate in spec.child("schedulingGates").items() {
-        let name = gate.child("name");
-        if !known.contains(&name.text()) {
-            let wrong = format!("only deletion is allowed, but found new scheduling gate '{}'", name.text());
-            name.forbidden(errors, &wrong);
-        }
-    }
-    if !same(Some(&with_changeable_of(spec.value, was.value)), Some(was.value)) {
-        errors.push(FieldError::forbidden(&spec.path, CHANGEABLE));
-    }
-}
-
-/// The new spec with all that may change put back.
-fn with_changeable_of(new: &Value, old: &Value) -> Value {
-    let mut spec = new.clone();
-    for list in ["containers", "initContainers"] {
-        let images = old.get(list).map(Value::items).unwrap_or_default();
-        for (container, was) in items_mut(&mut spec, list).iter_mut().zip(images) {
-            meta::copy(container, was, "image");
-        }
-    }
-    for field in ["activeDeadlineSeconds", "schedulingGates", "tolerations"] {
-        meta::copy(&mut spec, old, field);
-    }
-    let grace = "terminationGracePeriodSeconds";
-    let was_negative = old.get(grace).and_then(Value::as_int).is_some_and(|seconds| seconds < 0);
-    if was_negative && spec.get(grace) == Some(&Value::Int(1)) {
-        meta::copy(&mut spec, old, grace);
-    }
-    let gated = old.get("schedulingGates").is_some_and(|gates| !gates.items().is_empty());
-    if gated {
-        meta::copy(&mut spec, old, "nodeSelector");
-        meta::copy(&mut spec, old, "affinity");
-    }
-    spec
-}
-
-fn validate_annotation_changes(new: &Value, old: &Value, errors: &mut Errors) {
-    let annotation = |pod| meta::of(pod).at(&["annotations", MIRROR]).cloned();
-    let (new, old) = (annotation(new), annotation(old));
-    let path = Path::new("metadata").child("annotations").key(MIRROR);
-    match (old, new) {
-        (None, Some(_)) => errors.push(FieldError::forbidden(&path, "may not add mirror pod annotation")),
-        (Some(old), new) if new.as_ref() != Some(&old) => {
-            errors.push(FieldError::forbidden(&path, "may not remove or update mirror pod annotation"));
-        }
-        _ => {}
-    }
-}
-
-/// Deadlines may only come nearer. Answers whether the rest is worth looking at.
-fn validate_deadline(spec: &Node<'_>, was: &Node<'_>, errors: &mut Errors) -> bool {
-    let deadline = spec.child("activeDeadlineSeconds");
-    match (deadline.int(), was.child("activeDeadlineSeconds").int()) {
-        (Some(new), Some(old)) if new > old => {
-            deadline.invalid(errors, "must be less than or equal to previous value");
-            false
-        }
-        (None, Some(_)) => {
-            deadline.invalid(errors, "must not update from a positive integer to nil value");
-            true
-        }
-        _ => true,
-    }
-}
-
-fn validate_tolerations(spec: &Node<'_>, was: &Node<'_>, errors: &mut Errors) {
-    let list = spec.child("tolerations");
-    let without_time = |toleration: &Value| {
-        let mut rest = toleration.clone();
-        rest.remove("tolerationSeconds");
-        rest
-    };
-    let new: Vec<Value> = list.value.items().iter().map(without_time).collect();
-    let kept = was.child("tolerations").value.items().iter().all(|old| new.contains(&without_time(old)));
-    if !kept {
-        list.forbidden(errors, "existing toleration can not be modified except its tolerationSeconds");
-    }
+    pod_change::validate(new, old, errors);
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::super::testing::{NOBODY, each_change_refused, each_refused, object};
+    use super::super::super::testing::{NOBODY, each_refused, object};
     use super::*;
 
     fn base() -> Value {
@@ -254,45 +229,6 @@ mod tests {
     }
 
     #[test]
-    fn each_forbidden_change_is_refused() {
-        each_change_refused(
-            &base(),
-            validate_update,
-            &[
-                (
-                    "spec.restartPolicy",
-                    r#""Never""#,
-                    "spec: Forbidden: pod updates may not change fields other than `spec.containers[*].image`,`spec.init",
-                ),
-                ("spec.nodeName", r#""n""#, CHANGEABLE),
-                (
-                    "spec.containers",
-                    r#"[{"name":"c","image":"i:1"},{"name":"d","image":"i:1"}]"#,
-                    "may not add or remove containers",
-                ),
-                (
-                    "spec.activeDeadlineSeconds",
-                    "10",
-                    "spec.activeDeadlineSeconds: Invalid value: 10: must be less than or equal",
-                ),
-                (
-                    "spec.activeDeadlineSeconds",
-                    "null",
-                    "must not update from a positive integer to nil value",
-                ),
-                ("spec.tolerations", "[]", "existing toleration can not be modified"),
-                ("spec.schedulingGates", r#"[{"name":"a"}]"#, "found new scheduling gate 'a'"),
-            ],
-        );
-        let mut new = base();
-        new.entry("spec").set("containers", object(r#"[{"name":"c","image":"i:2"}]"#));
-        new.entry("spec").set("activeDeadlineSeconds", 8);
-        let mut errors = Errors::new();
-        validate_update(&new, &base(), &mut errors);
-        assert_eq!(errors, []);
-    }
-
-    #[test]
     fn quality_follows_requests_and_limits() {
         let table = [
             ("{}", "BestEffort"),
@@ -312,5 +248,42 @@ mod tests {
             assert_eq!(pod.at(&["status", "qosClass"]), Some(&Value::from(wanted)), "{resources}");
             assert_eq!(pod.at(&["status", "phase"]), Some(&Value::from("Pending")));
         }
+    }
+
+    #[test]
+    fn keys_of_own_labels_join_the_selector() {
+        let mut pod = object(
+            r#"{"metadata":{"labels":{"a":"1","b":"2"}},"spec":{"affinity":{"podAffinity":{
+                "requiredDuringSchedulingIgnoredDuringExecution":[{"topologyKey":"z","labelSelector":{},
+                    "matchLabelKeys":["a","c"],"mismatchLabelKeys":["b"]}]}}}}"#,
+        );
+        prepare_create(&mut pod, &Occasion { now: "", user: &NOBODY });
+        let terms =
+            pod.at(&["spec", "affinity", "podAffinity", "requiredDuringSchedulingIgnoredDuringExecution"]);
+        let selector =
+            terms.and_then(|terms| terms.items().first()).and_then(|term| term.get("labelSelector"));
+        let wanted = object(
+            r#"{"matchExpressions":[{"key":"a","operator":"In","values":["1"]},{"key":"b","operator":"NotIn","values":["2"]}]}"#,
+        );
+        assert_eq!(selector, Some(&wanted));
+    }
+
+    #[test]
+    fn profiles_are_named_in_both_ways() {
+        let key = "container.apparmor.security.beta.kubernetes.io/c";
+        let mut by_field = object(
+            r#"{"spec":{"containers":[{"name":"c","securityContext":{"appArmorProfile":{"type":"Localhost","localhostProfile":"p"}}}]}}"#,
+        );
+        name_profiles(&mut by_field);
+        assert_eq!(by_field.at(&["metadata", "annotations", key]), Some(&Value::from("localhost/p")));
+        let mut by_note = object(&format!(
+            r#"{{"metadata":{{"annotations":{{"{key}":"unconfined"}}}},"spec":{{"containers":[{{"name":"c"}}]}}}}"#
+        ));
+        name_profiles(&mut by_note);
+        let containers = by_note.at(&["spec", "containers"]).unwrap().items();
+        assert_eq!(
+            containers[0].at(&["securityContext", "appArmorProfile", "type"]),
+            Some(&Value::from("Unconfined"))
+        );
     }
 }

@@ -1,6 +1,6 @@
 //! What pods and pod templates get when they do not say it.
 
-use crate::api::kinds::check::{fill, fill_text, items_mut, mirror_first, present_mut};
+use crate::api::kinds::check::{fill, items_mut, mirror_first, present_mut};
 use crate::api::value::Value;
 
 const CONTAINER_LISTS: [&str; 3] = ["initContainers", "containers", "ephemeralContainers"];
@@ -24,8 +24,9 @@ pub fn pod(object: &mut Value) {
     }
 }
 
-/// The defaults of what a pod and a template share.
+/// The defaults of what a pod and a template share, and what they cannot have while a feature is off.
 pub fn pod_spec(spec: &mut Value) {
+    drop_disabled(spec);
     fill(spec, "securityContext", Value::object());
     mirror_service_account(spec);
     for list in CONTAINER_LISTS {
@@ -45,6 +46,60 @@ pub fn pod_spec(spec: &mut Value) {
 pub fn template(object: &mut Value, field: &str) {
     if let Some(template) = present_mut(object, field) {
         pod_spec(template.entry("spec"));
+    }
+}
+
+/// Takes out the fields of features that are off by default, as if nobody had heard of them.
+fn drop_disabled(spec: &mut Value) {
+    spec.remove("resources");
+    spec.remove("resourceClaims");
+    for list in CONTAINER_LISTS {
+        for container in items_mut(spec, list) {
+            if let Some(resources) = present_mut(container, "resources") {
+                resources.remove("claims");
+            }
+            if let Some(hooks) = present_mut(container, "lifecycle")
+                && hooks.remove("stopSignal").is_some()
+                && hooks.fields().is_some_and(|fields| fields.is_empty())
+            {
+                container.remove("lifecycle");
+            }
+        }
+    }
+    for volume in items_mut(spec, "volumes") {
+        if let Some(projected) = present_mut(volume, "projected") {
+            for source in items_mut(projected, "sources") {
+                source.remove("clusterTrustBundle");
+            }
+        }
+    }
+    drop_images(spec);
+}
+
+/// Volumes that are images go with all that mounts them.
+fn drop_images(spec: &mut Value) {
+    let volumes = spec.get("volumes").map(Value::items).unwrap_or_default();
+    let images: Vec<String> = volumes
+        .iter()
+        .filter(|volume| volume.get("image").is_some())
+        .map(|volume| volume.str("name").to_owned())
+        .collect();
+    if images.is_empty() {
+        return;
+    }
+    let keep = |holder: &mut Value, field: &str| {
+        if let Some(Value::Array(items)) = holder.get_mut(field) {
+            items.retain(|item| !images.iter().any(|image| image == item.str("name")));
+            if items.is_empty() {
+                holder.remove(field);
+            }
+        }
+    };
+    keep(spec, "volumes");
+    for list in CONTAINER_LISTS {
+        for container in items_mut(spec, list) {
+            keep(container, "volumeMounts");
+        }
     }
 }
 
@@ -69,10 +124,6 @@ fn volume_source(volume: &mut Value) {
     }
     if let Some(path) = present_mut(volume, "hostPath") {
         fill(path, "type", "");
-    }
-    if let Some(image) = present_mut(volume, "image") {
-        let policy = pull_policy(image.str("reference"));
-        fill_text(image, "pullPolicy", policy);
     }
 }
 
@@ -173,6 +224,22 @@ mod tests {
         assert_eq!(found, wanted);
         pod(&mut found);
         assert_eq!(found, wanted, "twice is once");
+    }
+
+    #[test]
+    fn features_that_are_off_leave_no_trace() {
+        let mut found = object(
+            r#"{"resources":{"limits":{"cpu":"1"}},"resourceClaims":[{"name":"r"}],"securityContext":{},
+                "volumes":[{"name":"i","image":{"reference":"x"}},{"name":"p","projected":{"sources":[{"clusterTrustBundle":{"path":"p"}}]}}],
+                "containers":[{"name":"c","image":"i:1","imagePullPolicy":"Always","lifecycle":{"stopSignal":"SIGTERM"},
+                    "resources":{"claims":[{"name":"r"}]},"volumeMounts":[{"name":"i","mountPath":"/i"}]}]}"#,
+        );
+        pod_spec(&mut found);
+        let wanted = object(
+            r#"{"securityContext":{},"volumes":[{"name":"p","projected":{"sources":[{}]}}],
+                "containers":[{"name":"c","image":"i:1","imagePullPolicy":"Always","resources":{}}]}"#,
+        );
+        assert_eq!(found, wanted);
     }
 
     #[test]

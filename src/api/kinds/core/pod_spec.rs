@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 
 use super::container::{self, Surroundings};
 use super::volume::Volumes;
-use super::{affinity, resources};
-use crate::api::field::FieldError;
+use super::{affinity, pod_os, resources, security};
+use crate::api::field::{FieldError, quoted};
 use crate::api::kinds::Errors;
 use crate::api::kinds::check::Node;
 use crate::api::{meta, names};
@@ -14,65 +14,118 @@ const MOST_NAMESERVERS: usize = 3;
 const MOST_SEARCHES: usize = 32;
 const LONGEST_SEARCH_LIST: usize = 2048;
 
-/// Checks the spec of a pod or a template. Pods on the host's network must publish each port under its own number.
-pub fn validate(spec: &Node<'_>, is_pod: bool, errors: &mut Errors) {
-    let volumes = Volumes::validate(&spec.child("volumes"), errors);
-    let restart_policy = spec.child("restartPolicy");
+/// Checks the spec of a pod of that name, or of a template. Pods on the host's network must publish each port under its
+/// own number.
+pub fn validate(spec: &Node<'_>, pod: Option<&str>, errors: &mut Errors) {
+    let volumes = Volumes::validate(&spec.child("volumes"), pod.unwrap_or_default(), errors);
+    let host_users = spec.read("hostUsers").as_bool() != Some(false);
     let around = Surroundings {
         volumes: &volumes,
-        grace: spec.child("terminationGracePeriodSeconds").int(),
-        restart_policy: restart_policy.text(),
+        grace: spec.read("terminationGracePeriodSeconds").as_int(),
+        restart_policy: spec.str("restartPolicy"),
+        host_users,
     };
     let (main, init) = (spec.child("containers"), spec.child("initContainers"));
     container::main(&main, &around, errors);
     container::init(&init, &main, &around, errors);
-    container::ephemeral(&spec.child("ephemeralContainers"), &main, &init, &around, errors);
-    if spec.child("hostNetwork").is_true() {
-        host_network(&main, is_pod, errors);
+    if let Some(ephemeral) = spec.opt("ephemeralContainers") {
+        container::ephemeral(&ephemeral, &main, &init, &around, errors);
     }
-    restart_policy.one_of_if_set(errors, &["Always", "Never", "OnFailure"]);
-    spec.child("dnsPolicy")
-        .one_of_if_set(errors, &["ClusterFirst", "ClusterFirstWithHostNet", "Default", "None"]);
-    let nodes = spec.child("nodeSelector");
-    meta::validate_labels(Some(nodes.value), &nodes.path, errors);
-    security(spec, errors);
-    affinity::validate(&spec.child("affinity"), errors);
+    if spec.read("hostNetwork").as_bool() == Some(true) {
+        host_network(&main, pod.is_some(), errors);
+    }
+    if let Some(policy) = spec.opt("restartPolicy") {
+        policy.one_of(errors, &["Always", "OnFailure", "Never"]);
+    }
+    if let Some(policy) = spec.opt("dnsPolicy") {
+        policy.one_of(errors, &["ClusterFirstWithHostNet", "ClusterFirst", "Default", "None"]);
+    }
+    if let Some(nodes) = spec.opt("nodeSelector") {
+        meta::validate_labels(Some(nodes.value), &nodes.path, errors);
+    }
+    security::pod(spec, errors);
+    if let Some(secrets) = spec.opt("imagePullSecrets") {
+        only_names(&secrets, errors);
+    }
+    if let Some(affinity) = spec.opt("affinity") {
+        affinity::validate(&affinity, errors);
+    }
     dns(spec, errors);
-    for gate in spec.child("readinessGates").items() {
-        gate.child("conditionType").syntax(errors, names::qualified_name);
+    if let Some(gates) = spec.opt("readinessGates") {
+        for gate in gates.items() {
+            gate.child("conditionType").syntax(errors, names::qualified_name);
+        }
     }
-    scheduling_gates(&spec.child("schedulingGates"), errors);
-    affinity::spread(&spec.child("topologySpreadConstraints"), errors);
+    if let Some(gates) = spec.opt("schedulingGates") {
+        scheduling_gates(&gates, errors);
+    }
+    if let Some(constraints) = spec.opt("topologySpreadConstraints") {
+        affinity::spread(&constraints, errors);
+    }
+    pod_os::host_process(spec, errors);
+    if !host_users {
+        own_users(spec, errors);
+    }
     plain_fields(spec, errors);
+    pod_os::validate(spec, errors);
+}
+
+fn only_names(secrets: &Node<'_>, errors: &mut Errors) {
+    for secret in secrets.items() {
+        if secret.value.fields().is_some_and(|fields| fields.keys().any(|field| field != "name")) {
+            secret.invalid(errors, "only name may be set");
+        }
+    }
+}
+
+/// Users that are not those of the host cannot see what is.
+fn own_users(spec: &Node<'_>, errors: &mut Errors) {
+    for (field, shown) in [("hostNetwork", "hostNetwork"), ("hostPID", "HostPID"), ("hostIPC", "HostIPC")] {
+        if spec.read(field).as_bool() == Some(true) {
+            let path = spec.path.child(shown);
+            errors.push(FieldError::forbidden(&path, "when `pod.Spec.HostUsers` is false"));
+        }
+    }
 }
 
 fn plain_fields(spec: &Node<'_>, errors: &mut Errors) {
-    spec.child("serviceAccountName").syntax_if_set(errors, names::dns_subdomain);
-    spec.child("nodeName").syntax_if_set(errors, names::dns_subdomain);
-    if spec.child("activeDeadlineSeconds").is_set() {
-        spec.child("activeDeadlineSeconds").in_range(errors, 1, i64::from(i32::MAX));
-    }
-    spec.child("hostname").syntax_if_set(errors, names::dns_label);
-    spec.child("subdomain").syntax_if_set(errors, names::dns_label);
-    tolerations(&spec.child("tolerations"), errors);
-    for alias in spec.child("hostAliases").items() {
-        alias.child("ip").syntax(errors, names::ip_address);
-        for name in alias.child("hostnames").items() {
-            name.syntax(errors, names::dns_subdomain);
+    let syntax: [(&str, names::Check); 5] = [
+        ("serviceAccountName", names::dns_subdomain),
+        ("nodeName", names::dns_subdomain),
+        ("activeDeadlineSeconds", names::dns_subdomain),
+        ("hostname", names::dns_label),
+        ("subdomain", names::dns_label),
+    ];
+    for (field, check) in syntax {
+        let Some(node) = spec.opt(field) else { continue };
+        if field == "activeDeadlineSeconds" {
+            node.in_range(errors, 1, i64::from(i32::MAX));
+        } else {
+            node.syntax_if_set(errors, check);
         }
     }
-    spec.child("priorityClassName").syntax_if_set(errors, names::dns_subdomain);
-    if spec.child("runtimeClassName").is_set() {
-        spec.child("runtimeClassName").syntax(errors, names::dns_subdomain);
+    if let Some(list) = spec.opt("tolerations") {
+        tolerations(&list, errors);
     }
-    spec.child("preemptionPolicy").one_of_if_set(errors, &["Never", "PreemptLowerPriority"]);
-    for (resource, entry) in spec.child("overhead").entries() {
-        resources::container_resource(resource, &entry, errors);
-        resources::amount(resource, &entry, errors);
+    if let Some(aliases) = spec.opt("hostAliases") {
+        for alias in aliases.items() {
+            alias.child("ip").syntax(errors, names::ip_address);
+            for name in alias.child("hostnames").items() {
+                name.syntax(errors, names::dns_subdomain);
+            }
+        }
     }
-    let os = spec.child("os");
-    if os.is_set() {
-        os.child("name").need_one_of(errors, &["linux", "windows"]);
+    if let Some(class) = spec.opt("priorityClassName") {
+        class.syntax_if_set(errors, names::dns_subdomain);
+    }
+    if let Some(class) = spec.opt("runtimeClassName") {
+        class.syntax(errors, names::dns_subdomain);
+    }
+    if let Some(policy) = spec.opt("preemptionPolicy") {
+        policy.need_one_of(errors, &["PreemptLowerPriority", "Never"]);
+    }
+    if let Some(overhead) = spec.opt("overhead") {
+        resources::overhead(&overhead, errors);
     }
 }
 
@@ -88,44 +141,18 @@ fn host_network(containers: &Node<'_>, is_pod: bool, errors: &mut Errors) {
     }
 }
 
-fn security(spec: &Node<'_>, errors: &mut Errors) {
-    let context = spec.child("securityContext");
-    for field in ["fsGroup", "runAsUser", "runAsGroup"] {
-        if context.child(field).is_set() {
-            context.child(field).in_range(errors, 0, i64::from(i32::MAX));
-        }
-    }
-    for group in context.child("supplementalGroups").items() {
-        group.in_range(errors, 0, i64::from(i32::MAX));
-    }
-    if spec.child("shareProcessNamespace").is_true() && spec.child("hostPID").is_true() {
-        let path = context.child("shareProcessNamespace").path;
-        let wrong = "ShareProcessNamespace and HostPID cannot both be enabled";
-        errors.push(FieldError::invalid(&path, "true", wrong));
-    }
-    context.child("fsGroupChangePolicy").one_of_if_set(errors, &["Always", "OnRootMismatch"]);
-    container::seccomp(&context.child("seccompProfile"), errors);
-    let mut seen = BTreeSet::new();
-    for sysctl in context.child("sysctls").items() {
-        let name = sysctl.child("name");
-        if name.need(errors) && !seen.insert(name.text()) {
-            name.duplicate(errors);
-        }
-    }
-}
-
 fn dns(spec: &Node<'_>, errors: &mut Errors) {
-    let config = spec.child("dnsConfig");
+    let without = spec.str("dnsPolicy") == "None";
+    let Some(config) = spec.opt("dnsConfig") else {
+        if without {
+            spec.child("dnsConfig").required(errors, "must provide `dnsConfig` when `dnsPolicy` is None");
+        }
+        return;
+    };
     let servers = config.child("nameservers");
-    if spec.child("dnsPolicy").text() == "None" {
-        if !config.is_set() {
-            config.required(errors, "must provide `dnsConfig` when `dnsPolicy` is None");
-            return;
-        }
-        if servers.is_empty() {
-            servers.required(errors, "must provide at least one DNS nameserver when `dnsPolicy` is None");
-            return;
-        }
+    if without && servers.is_empty() {
+        servers.required(errors, "must provide at least one DNS nameserver when `dnsPolicy` is None");
+        return;
     }
     if servers.len() > MOST_NAMESERVERS {
         servers.invalid(errors, &format!("must not have more than {MOST_NAMESERVERS} nameservers"));
@@ -133,21 +160,28 @@ fn dns(spec: &Node<'_>, errors: &mut Errors) {
     for server in servers.items() {
         server.syntax(errors, names::ip_address);
     }
-    let searches = config.child("searches");
-    if searches.len() > MOST_SEARCHES {
-        searches.invalid(errors, &format!("must not have more than {MOST_SEARCHES} search paths"));
-    }
-    let length: usize = searches.items().map(|search| search.text().len() + 1).sum();
-    if length > LONGEST_SEARCH_LIST + 1 {
-        let wrong = format!(
-            "must not have more than {LONGEST_SEARCH_LIST} characters (including spaces) in the search list"
-        );
-        searches.invalid(errors, &wrong);
-    }
+    searches(&config.child("searches"), errors);
     for option in config.child("options").items() {
         if option.child("name").is_empty() {
             option.required(errors, "must not be empty");
         }
+    }
+}
+
+fn searches(list: &Node<'_>, errors: &mut Errors) {
+    if list.len() > MOST_SEARCHES {
+        list.invalid(errors, &format!("must not have more than {MOST_SEARCHES} search paths"));
+    }
+    let length: usize = list.items().map(|search| search.text().len() + 1).sum();
+    if length > LONGEST_SEARCH_LIST + 1 {
+        let wrong = format!(
+            "must not have more than {LONGEST_SEARCH_LIST} characters (including spaces) in the search list"
+        );
+        list.invalid(errors, &wrong);
+    }
+    for search in list.items().filter(|search| search.text() != ".") {
+        let domain = search.text().strip_suffix('.').unwrap_or(search.text());
+        meta::texts(errors, &search.path, domain, names::underscored_subdomain(domain));
     }
 }
 
@@ -157,7 +191,7 @@ fn scheduling_gates(list: &Node<'_>, errors: &mut Errors) {
         let name = gate.child("name").text();
         meta::texts(errors, &gate.path, name, names::qualified_name(name));
         if !seen.insert(name) {
-            errors.push(FieldError::duplicate(&gate.path, &crate::api::field::quoted(name)));
+            errors.push(FieldError::duplicate(&gate.path, &quoted(name)));
         }
     }
 }
@@ -180,7 +214,7 @@ pub fn tolerations(list: &Node<'_>, errors: &mut Errors) {
         if toleration.child("tolerationSeconds").is_set() && effect.text() != "NoExecute" {
             effect.invalid_text(errors, "effect must be 'NoExecute' when `tolerationSeconds` is set");
         }
-        let at_operator = crate::api::kinds::check::Node { value: value.value, path: operator.path.clone() };
+        let at_operator = value.named(operator.path.clone());
         match operator.text() {
             "" | "Equal" => {
                 let wrong = names::label_value(value.text());
@@ -195,7 +229,7 @@ pub fn tolerations(list: &Node<'_>, errors: &mut Errors) {
             _ => operator.one_of(errors, &["Equal", "Exists"]),
         }
         if !effect.is_empty() {
-            effect.one_of(errors, &["NoExecute", "NoSchedule", "PreferNoSchedule"]);
+            effect.one_of(errors, &["NoSchedule", "PreferNoSchedule", "NoExecute"]);
         }
     }
 }
@@ -212,14 +246,14 @@ mod tests {
                 "envFrom":[{"secretRef":{"name":"s"}}],
                 "volumeMounts":[{"name":"v","mountPath":"/v"}],"volumeDevices":[{"name":"p","devicePath":"/d"}]}],
               "initContainers":[{"name":"i","image":"i:1"}],
-              "volumes":[{"name":"v","emptyDir":{}},{"name":"p","persistentVolumeClaim":{"claimName":"c"}}],
+              "volumes":[{"name":"v","emptyDir":{}},{"name":"w","emptyDir":{}},{"name":"p","persistentVolumeClaim":{"claimName":"c"}}],
               "restartPolicy":"Always","dnsPolicy":"ClusterFirst","securityContext":{},"terminationGracePeriodSeconds":30,
               "tolerations":[{"key":"k","operator":"Exists","effect":"NoExecute","tolerationSeconds":1}]}}"#,
         )
     }
 
     fn check(object: &crate::api::value::Value, errors: &mut Errors) {
-        validate(&Node::of(object, "spec"), true, errors);
+        validate(&Node::of(object, "spec"), Some("p"), errors);
     }
 
     #[test]
@@ -235,7 +269,7 @@ mod tests {
                 (
                     "spec.containers.0.terminationMessagePolicy",
                     r#""X""#,
-                    "\"FallbackToLogsOnError\", \"File\"",
+                    "\"File\", \"FallbackToLogsOnError\"",
                 ),
                 ("spec.containers.0.imagePullPolicy", r#""X""#, "\"Always\", \"IfNotPresent\", \"Never\""),
                 ("spec.containers.0.restartPolicy", r#""Always""#, "may not be set for non-init containers"),
@@ -287,7 +321,7 @@ mod tests {
                 ),
                 (
                     "spec.containers.0.volumeDevices.0.name",
-                    r#""v""#,
+                    r#""w""#,
                     "can only use volume source type of PersistentVolumeClaim",
                 ),
                 ("spec.containers.0.volumeDevices.0.devicePath", r#""/a/..""#, "can not contain backsteps"),
@@ -300,11 +334,6 @@ mod tests {
                     "spec.containers.0.securityContext.runAsUser",
                     "-1",
                     "must be between 0 and 2147483647, inclusive",
-                ),
-                (
-                    "spec.containers.0.securityContext",
-                    r#"{"allowPrivilegeEscalation":false,"privileged":true}"#,
-                    "cannot set `allowPrivilegeEscalation`",
                 ),
                 (
                     "spec.containers.0.securityContext.seccompProfile",
@@ -360,7 +389,23 @@ mod tests {
                     r#"{"options":[{}]}"#,
                     "spec.dnsConfig.options[0]: Required value: must not be empty",
                 ),
+                (
+                    "spec.dnsConfig",
+                    r#"{"searches":["-"]}"#,
+                    "spec.dnsConfig.searches[0]: Invalid value: \"-\": a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '_', '-' or '.'",
+                ),
+                (
+                    "spec.overhead",
+                    r#"{"storage":"1"}"#,
+                    "spec.overhead.limits[storage]: Invalid value: storage",
+                ),
+                ("spec.imagePullSecrets", r#"[{"name":"a","x":"y"}]"#, "only name may be set"),
                 ("spec.hostNetwork", "true", "must match `containerPort` when `hostNetwork` is true"),
+                (
+                    "spec",
+                    r#"{"hostUsers":false,"hostPID":true,"containers":[{"name":"c","image":"i"}]}"#,
+                    "spec.HostPID: Forbidden: when `pod.Spec.HostUsers` is false",
+                ),
                 ("spec.nodeSelector", r#"{"a":"-"}"#, "spec.nodeSelector: Invalid value: \"-\""),
                 ("spec.securityContext.runAsUser", "-1", "spec.securityContext.runAsUser"),
                 (
@@ -376,11 +421,11 @@ mod tests {
                 ("spec.hostname", r#""a.b""#, "spec.hostname: Invalid value: \"a.b\": must not contain dots"),
                 ("spec.hostAliases", r#"[{"ip":"x"}]"#, "spec.hostAliases[0].ip: Invalid value"),
                 ("spec.priorityClassName", r#""A""#, "spec.priorityClassName: Invalid value"),
-                ("spec.preemptionPolicy", r#""X""#, "\"Never\", \"PreemptLowerPriority\""),
+                ("spec.preemptionPolicy", r#""X""#, "\"PreemptLowerPriority\", \"Never\""),
                 (
                     "spec.os",
                     r#"{"name":"x"}"#,
-                    "spec.os.name: Unsupported value: \"x\": supported values: \"linux\", \"windows\"",
+                    "spec.os: Unsupported value: \"x\": supported values: \"linux\", \"windows\"",
                 ),
                 ("spec.readinessGates", r#"[{"conditionType":"-"}]"#, "spec.readinessGates[0].conditionType"),
                 (

@@ -12,7 +12,7 @@ pub fn liveness(probe: &Node<'_>, grace: Option<i64>, errors: &mut Errors) {
         return;
     }
     validate(probe, grace, errors);
-    if !matches!(probe.child("successThreshold").int(), None | Some(1)) {
+    if !matches!(probe.read("successThreshold").as_int(), None | Some(1)) {
         probe.child("successThreshold").invalid(errors, "must be 1");
     }
 }
@@ -31,24 +31,20 @@ pub fn readiness(probe: &Node<'_>, grace: Option<i64>, errors: &mut Errors) {
 
 fn validate(probe: &Node<'_>, grace: Option<i64>, errors: &mut Errors) {
     handler(probe, grace, errors);
-    for field in
-        ["initialDelaySeconds", "timeoutSeconds", "periodSeconds", "successThreshold", "failureThreshold"]
-    {
-        probe.child(field).not_negative(errors);
+    let numbers =
+        ["initialDelaySeconds", "timeoutSeconds", "periodSeconds", "successThreshold", "failureThreshold"];
+    for number in numbers.iter().filter_map(|field| probe.opt(field)) {
+        number.not_negative(errors);
     }
-    let period = probe.child("terminationGracePeriodSeconds");
-    if period.int().is_some_and(|seconds| seconds <= 0) {
+    if let Some(period) = probe.opt("terminationGracePeriodSeconds").filter(|period| period.number() <= 0) {
         period.invalid(errors, "must be greater than 0");
     }
 }
 
 /// Checks the hooks of a container.
 pub fn lifecycle(hooks: &Node<'_>, grace: Option<i64>, errors: &mut Errors) {
-    for hook in ["postStart", "preStop"] {
-        let hook = hooks.child(hook);
-        if hook.is_set() {
-            handler(&hook, grace, errors);
-        }
+    for hook in ["postStart", "preStop"].iter().filter_map(|hook| hooks.opt(hook)) {
+        handler(&hook, grace, errors);
     }
 }
 
@@ -56,10 +52,7 @@ pub fn lifecycle(hooks: &Node<'_>, grace: Option<i64>, errors: &mut Errors) {
 fn handler(node: &Node<'_>, grace: Option<i64>, errors: &mut Errors) {
     let mut found = false;
     for kind in ["exec", "httpGet", "tcpSocket", "grpc", "sleep"] {
-        let action = node.child(kind);
-        if !action.is_set() {
-            continue;
-        }
+        let Some(action) = node.opt(kind) else { continue };
         if found {
             action.forbidden(errors, "may not specify more than 1 handler type");
             continue;

@@ -45,6 +45,26 @@ pub fn validate_update(new: &Value, _old: &Value, errors: &mut Errors) {
     validate(new, errors);
 }
 
+/// Checks what a controller counted.
+pub fn validate_status(new: &Value, _old: &Value, errors: &mut Errors) {
+    let status = Node::of(new, "status");
+    let counts =
+        ["replicas", "fullyLabeledReplicas", "readyReplicas", "availableReplicas", "observedGeneration"];
+    for count in counts {
+        status.child(count).not_negative(errors);
+    }
+    let all = status.child("replicas").number();
+    for part in ["fullyLabeledReplicas", "readyReplicas", "availableReplicas"] {
+        if status.child(part).number() > all {
+            status.child(part).invalid(errors, "cannot be greater than status.replicas");
+        }
+    }
+    let available = status.child("availableReplicas");
+    if available.number() > status.child("readyReplicas").number() {
+        available.invalid(errors, "cannot be greater than readyReplicas");
+    }
+}
+
 /// Warns about the pods of a controller.
 pub fn warn(new: &Value, old: Option<&Value>, warned: &mut Warned) {
     let old = old.and_then(|old| old.at(&["spec", "template"]));
@@ -53,7 +73,7 @@ pub fn warn(new: &Value, old: Option<&Value>, warned: &mut Warned) {
 
 #[cfg(test)]
 mod tests {
-    use super::super::super::testing::{each_refused, object};
+    use super::super::super::testing::{each_change_refused, each_refused, object};
     use super::*;
 
     #[test]
@@ -78,6 +98,19 @@ mod tests {
                 ("spec.selector", "{}", "spec.selector: Required value"),
                 ("spec.selector.a", r#""c""#, "`selector` does not match template `labels`"),
                 ("spec.template", "null", "spec.template: Required value"),
+            ],
+        );
+        each_change_refused(
+            &object(r#"{"status":{"replicas":2,"readyReplicas":1}}"#),
+            validate_status,
+            &[
+                (
+                    "status.readyReplicas",
+                    "3",
+                    "status.readyReplicas: Invalid value: 3: cannot be greater than status.replicas",
+                ),
+                ("status.availableReplicas", "2", "cannot be greater than readyReplicas"),
+                ("status.observedGeneration", "-1", "status.observedGeneration: Invalid value: -1"),
             ],
         );
     }

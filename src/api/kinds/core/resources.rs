@@ -1,8 +1,9 @@
 //! Requests and limits: which resources there are, and how much of them may be asked for.
 
-use crate::api::field::{FieldError, quoted};
+use crate::api::field::FieldError;
 use crate::api::kinds::Errors;
-use crate::api::kinds::check::Node;
+use crate::api::kinds::check::{Node, shown_quantity};
+use crate::api::kinds::quantity::Amount;
 use crate::api::names;
 
 const STANDARD: [&str; 20] = [
@@ -39,12 +40,28 @@ const WHOLE: [&str; 9] = [
     "services.loadbalancers",
 ];
 
-fn is_huge_page(name: &str) -> bool {
+/// Whether the resource is memory in large pages.
+pub fn is_huge_page(name: &str) -> bool {
     name.starts_with("hugepages-")
 }
 
-fn is_native(name: &str) -> bool {
+fn is_quota_huge_page(name: &str) -> bool {
+    is_huge_page(name) || name.starts_with("requests.hugepages-")
+}
+
+/// Whether the resource is one of the API's own.
+pub fn is_native(name: &str) -> bool {
     !name.contains('/') || name.contains("kubernetes.io/")
+}
+
+/// Whether more of the resource may be promised than there is.
+pub fn may_overcommit(name: &str) -> bool {
+    is_native(name) && !is_huge_page(name)
+}
+
+/// Whether quotas know the resource by its plain name.
+pub fn is_standard_for_quota(name: &str) -> bool {
+    (STANDARD.contains(&name) && name != "storage") || is_quota_huge_page(name)
 }
 
 /// Whether the resource is one that vendors define.
@@ -59,13 +76,13 @@ pub fn name(name: &str, node: &Node<'_>, errors: &mut Errors) -> bool {
     let wrong = names::qualified_name(name);
     if !wrong.is_empty() {
         for wrong in wrong {
-            errors.push(FieldError::invalid(&node.path, &quoted(name), &wrong));
+            errors.push(FieldError::invalid(&node.path, name, &wrong));
         }
         return false;
     }
-    if !name.contains('/') && !STANDARD.contains(&name) && !is_huge_page(name) {
+    if !name.contains('/') && !STANDARD.contains(&name) && !is_quota_huge_page(name) {
         let wrong = "must be a standard resource type or fully qualified";
-        errors.push(FieldError::invalid(&node.path, &quoted(name), wrong));
+        errors.push(FieldError::invalid(&node.path, name, wrong));
         return false;
     }
     true
@@ -82,7 +99,7 @@ pub fn container_resource(resource: &str, node: &Node<'_>, errors: &mut Errors) 
         (!known).then_some("must be a standard resource for containers")
     };
     if let Some(wrong) = wrong {
-        errors.push(FieldError::invalid(&node.path, &quoted(resource), wrong));
+        errors.push(FieldError::invalid(&node.path, resource, wrong));
     }
 }
 
@@ -93,46 +110,81 @@ pub fn amount(resource: &str, node: &Node<'_>, errors: &mut Errors) {
         node.invalid(errors, "must be greater than or equal to 0");
     }
     if (WHOLE.contains(&resource) || is_extended(resource)) && !amount.is_whole() {
-        node.invalid(errors, "must be an integer");
+        errors.push(FieldError::invalid(&node.path, &shown_quantity(node.value), "must be an integer"));
+    }
+}
+
+/// Checks that an amount of large pages is a whole number of pages.
+fn whole_pages(resource: &str, node: &Node<'_>, errors: &mut Errors) {
+    let size = resource.strip_prefix("hugepages-").and_then(Amount::parse);
+    let size = size.filter(|size| size.is_whole() && !size.is_negative() && !size.is_zero());
+    let whole = match (size, node.amount()) {
+        (Some(size), Some(amount)) => amount.ceiling() % size.ceiling() == 0,
+        _ => false,
+    };
+    if !whole {
+        let wrong = format!("{} is not positive integer multiple of {resource}", node.text());
+        node.invalid(errors, &wrong);
     }
 }
 
 /// Checks what a container requests and where its limits are.
 pub fn requirements(node: &Node<'_>, errors: &mut Errors) {
-    let (limits, requests) = (node.child("limits"), node.child("requests"));
+    both(node, &node.child("limits"), &node.child("requests"), errors);
+}
+
+/// Checks what a pod costs besides its containers: limits without requests.
+pub fn overhead(node: &Node<'_>, errors: &mut Errors) {
+    both(node, &node.named(node.path.child("limits")), &node.child(""), errors);
+}
+
+fn both(node: &Node<'_>, limits: &Node<'_>, requests: &Node<'_>, errors: &mut Errors) {
+    let (mut has_pages, mut has_basics) = (false, false);
+    let mut one = |resource: &str, entry: &Node<'_>, errors: &mut Errors| {
+        container_resource(resource, entry, errors);
+        amount(resource, entry, errors);
+        has_pages |= is_huge_page(resource);
+        has_basics |= matches!(resource, "cpu" | "memory");
+    };
     for (resource, entry) in limits.entries() {
-        container_resource(resource, &entry, errors);
-        amount(resource, &entry, errors);
-    }
-    for (resource, entry) in requests.entries() {
-        container_resource(resource, &entry, errors);
-        amount(resource, &entry, errors);
-        let overcommit = is_native(resource) && !is_huge_page(resource);
-        let limit = limits.value.get(resource).and_then(|value| value.as_str());
-        let limit_node = limits.child(resource);
-        match (limit_node.amount(), entry.amount()) {
-            (Some(most), Some(asked)) if asked != most && !overcommit => {
-                let wrong = format!("must be equal to {resource} limit of {}", limit.unwrap_or_default());
-                errors.push(FieldError::invalid(&requests.path, &entry.shown(), &wrong));
-            }
-            (Some(most), Some(asked)) if asked > most => {
-                let wrong = format!(
-                    "must be less than or equal to {resource} limit of {}",
-                    limit.unwrap_or_default()
-                );
-                errors.push(FieldError::invalid(&requests.path, &entry.shown(), &wrong));
-            }
-            (None, _) if !overcommit => {
-                limits.required(errors, "Limit must be set for non overcommitable resources");
-            }
-            _ => {}
+        one(resource, &entry, errors);
+        if is_huge_page(resource) {
+            whole_pages(resource, &entry, errors);
         }
     }
-    let any =
-        |matching: fn(&str) -> bool| limits.entries().chain(requests.entries()).any(|(key, _)| matching(key));
-    if any(is_huge_page) && !any(|name| matches!(name, "cpu" | "memory")) {
+    for (resource, entry) in requests.entries() {
+        one(resource, &entry, errors);
+        against_limit(resource, &entry, requests, limits, errors);
+        if is_huge_page(resource) {
+            whole_pages(resource, &entry, errors);
+        }
+    }
+    if has_pages && !has_basics {
         node.forbidden(errors, "HugePages require cpu or memory");
     }
+}
+
+/// Checks that a request keeps to its limit.
+fn against_limit(
+    resource: &str,
+    request: &Node<'_>,
+    requests: &Node<'_>,
+    limits: &Node<'_>,
+    errors: &mut Errors,
+) {
+    let limit = limits.child(resource);
+    let overcommit = may_overcommit(resource);
+    let compared = match (limit.amount(), request.amount()) {
+        (Some(most), Some(asked)) if asked != most && !overcommit => "equal to",
+        (Some(most), Some(asked)) if asked > most => "less than or equal to",
+        (None, _) if !overcommit => {
+            limits.required(errors, "Limit must be set for non overcommitable resources");
+            return;
+        }
+        _ => return,
+    };
+    let wrong = format!("must be {compared} {resource} limit of {}", limit.text());
+    errors.push(FieldError::invalid(&requests.path, &request.shown(), &wrong));
 }
 
 #[cfg(test)]
@@ -173,7 +225,12 @@ mod tests {
                 (
                     "resources.limits",
                     r#"{"cpu":"1","example.com/gpu":"1","storage":"1"}"#,
-                    "must be a standard resource for containers",
+                    "resources.limits[storage]: Invalid value: storage: must be a standard resource for containers",
+                ),
+                (
+                    "resources.limits",
+                    r#"{"cpu":"1","example.com/gpu":"1","hugepages-2Mi":"3Mi"}"#,
+                    "Invalid value: \"3Mi\": 3Mi is not positive integer multiple of hugepages-2Mi",
                 ),
             ],
         );

@@ -3,22 +3,31 @@
 use std::collections::BTreeSet;
 
 use super::endpoints::endpoint_ip;
+use super::{address, service_change};
 use crate::api::field::{FieldError, Path, quoted};
-use crate::api::kinds::check::{Node, fill, fill_text, items_mut, same};
-use crate::api::kinds::{Errors, Occasion};
+use crate::api::kinds::Errors;
+use crate::api::kinds::check::{Node, fill, fill_text, items_mut, present_mut};
 use crate::api::value::Value;
 use crate::api::{meta, names};
 
 const AFFINITY_SECONDS: i64 = 10_800;
 const LONGEST_AFFINITY: i64 = 86_400;
 const HEADLESS: &str = "None";
+const ONLY_BALANCERS: &str = "may only be used when `type` is 'LoadBalancer'";
+const SOURCE_RANGES: &str = "service.beta.kubernetes.io/load-balancer-source-ranges";
 
-fn is_headless(spec: &Node<'_>) -> bool {
-    spec.child("clusterIP").text() == HEADLESS
-        || spec.child("clusterIPs").value.items().first().and_then(Value::as_str) == Some(HEADLESS)
+/// Whether the service has no address of its own.
+pub fn is_headless(spec: &Value) -> bool {
+    let list = spec.get("clusterIPs").map(Value::items).unwrap_or_default();
+    match list {
+        [] => spec.str("clusterIP") == HEADLESS,
+        [only] => only.as_str() == Some(HEADLESS),
+        _ => false,
+    }
 }
 
-fn is_external(spec: &Value) -> bool {
+/// Whether a service can be reached from outside of the cluster.
+pub fn is_external(spec: &Value) -> bool {
     matches!(spec.str("type"), "LoadBalancer" | "NodePort")
         || spec.get("externalIPs").is_some_and(|addresses| !addresses.items().is_empty())
             && matches!(spec.str("type"), "" | "ClusterIP")
@@ -57,6 +66,13 @@ pub fn default(service: &mut Value) {
         fill(spec, "allocateLoadBalancerNodePorts", true);
     }
     mirror_cluster_ip(spec);
+    let balances = spec.str("type") == "LoadBalancer";
+    let Some(status) = present_mut(service, "status").filter(|_| balances) else { return };
+    if let Some(balancer) = present_mut(status, "loadBalancer") {
+        for ingress in items_mut(balancer, "ingress").iter_mut().filter(|one| !one.str("ip").is_empty()) {
+            fill(ingress, "ipMode", "VIP");
+        }
+    }
 }
 
 /// The first of the cluster addresses has a field of its own. A client that knows only that one still says all.
@@ -67,46 +83,28 @@ fn mirror_cluster_ip(spec: &mut Value) {
     }
 }
 
-/// A client that changes or leaves out one of the two address fields means both.
-pub fn prepare_update(new: &mut Value, old: &Value, _: &Occasion<'_>) {
-    let was = old.get("spec").cloned().unwrap_or_default();
-    let spec = new.entry("spec");
-    if spec.str("type") == "ExternalName" || was.str("type") == "ExternalName" {
-        if spec.str("type") == "ExternalName" && was.str("type") != "ExternalName" {
-            for field in ["clusterIP", "clusterIPs", "ipFamilies", "ipFamilyPolicy"] {
-                if same(spec.get(field), was.get(field)) {
-                    spec.remove(field);
-                }
-            }
-        }
-        return;
-    }
-    let had = was.str("clusterIP").to_owned();
-    if spec.str("clusterIP").is_empty() && spec.get("clusterIPs").is_none_or(|list| list.items().is_empty()) {
-        for field in ["clusterIP", "clusterIPs"] {
-            meta::copy(spec, &was, field);
-        }
-    } else if spec.str("clusterIP") != had && same(spec.get("clusterIPs"), was.get("clusterIPs")) {
-        let address = spec.str("clusterIP").to_owned();
-        if address.is_empty() {
-            spec.remove("clusterIPs");
-        } else {
-            spec.set("clusterIPs", vec![address]);
-        }
-    }
-    for field in ["ipFamilies", "ipFamilyPolicy"] {
-        if spec.get(field).is_none() {
-            meta::copy(spec, &was, field);
-        }
-    }
+/// Checks a new service.
+pub fn validate(service: &Value, errors: &mut Errors) {
+    validate_any(service, &Value::Null, errors);
 }
 
-/// Checks a service.
-pub fn validate(service: &Value, errors: &mut Errors) {
+/// Checks a changed service: what it was reached at stays.
+pub fn validate_update(new: &Value, old: &Value, errors: &mut Errors) {
+    service_change::validate(&Node::of(new, "spec"), &Node::of(old, "spec"), errors);
+    validate_any(new, old, errors);
+}
+
+/// Checks a service. Addresses that the old one had already are not looked at again.
+fn validate_any(service: &Value, old: &Value, errors: &mut Errors) {
+    let was = Node::of(old, "spec");
+    let annotations = Path::new("metadata").child("annotations");
+    let annotations =
+        Node { value: meta::of(service).get("annotations").unwrap_or(&Value::Null), path: annotations };
+    topology_annotations(&annotations, errors);
     let spec = Node::of(service, "spec");
     let kind = spec.child("type");
     let ports = spec.child("ports");
-    if ports.is_empty() && !is_headless(&spec) && kind.text() != "ExternalName" {
+    if ports.is_empty() && !is_headless(spec.value) && kind.text() != "ExternalName" {
         ports.required(errors, "");
     }
     by_type(&spec, errors);
@@ -114,29 +112,45 @@ pub fn validate(service: &Value, errors: &mut Errors) {
     for port in ports.items() {
         validate_port(&port, ports.len() > 1, &mut names_used, errors);
     }
-    let selector = spec.child("selector");
-    meta::validate_labels(Some(selector.value), &selector.path, errors);
+    if let Some(selector) = spec.opt("selector") {
+        meta::validate_labels(Some(selector.value), &selector.path, errors);
+    }
     session_affinity(&spec, errors);
     if kind.text() != "ExternalName" {
-        cluster_addresses(&spec, errors);
+        cluster_addresses(&spec, was.read("clusterIPs"), errors);
     }
-    for address in spec.child("externalIPs").items() {
+    for one in spec.child("externalIPs").items() {
         let before = errors.len();
-        address.syntax(errors, names::ip_address);
+        address::unless_known(&one, was.read("externalIPs"), "", errors);
         if errors.len() == before {
-            endpoint_ip(&address, errors);
+            endpoint_ip(&one, errors);
         }
     }
     kind.need_one_of(errors, &["ClusterIP", "ExternalName", "LoadBalancer", "NodePort"]);
     unique_ports(&spec, errors);
-    balancer(&spec, errors);
+    source_ranges(&spec, &was, &annotations, meta::of(old).at(&["annotations", SOURCE_RANGES]), errors);
+    let allocate = spec.child("allocateLoadBalancerNodePorts");
+    if allocate.is_set() && kind.text() != "LoadBalancer" {
+        allocate.forbidden(errors, ONLY_BALANCERS);
+    }
+    service_change::load_balancer_class(&spec, errors);
     traffic(&spec, errors);
+}
+
+fn topology_annotations(annotations: &Node<'_>, errors: &mut Errors) {
+    let (hints, mode) = ("service.kubernetes.io/topology-aware-hints", "service.kubernetes.io/topology-mode");
+    if let (Some(hints_value), Some(mode_value)) = (annotations.value.get(hints), annotations.value.get(mode))
+        && hints_value != mode_value
+    {
+        let wrong = format!("must match annotations[{hints}] when both are specified");
+        Node { value: mode_value, path: annotations.path.key(mode) }.invalid(errors, &wrong);
+    }
 }
 
 fn by_type(spec: &Node<'_>, errors: &mut Errors) {
     let first = spec.path.child("clusterIPs").index(0);
     match spec.child("type").text() {
-        kind @ ("LoadBalancer" | "NodePort") if is_headless(spec) => {
+        kind @ ("LoadBalancer" | "NodePort") if is_headless(spec.value) => {
             let wrong = format!("may not be set to 'None' for {kind} services");
             errors.push(FieldError::invalid(&first, &quoted(HEADLESS), &wrong));
         }
@@ -187,7 +201,7 @@ fn session_affinity(spec: &Node<'_>, errors: &mut Errors) {
     }
 }
 
-fn cluster_addresses(spec: &Node<'_>, errors: &mut Errors) {
+fn cluster_addresses(spec: &Node<'_>, known: &Value, errors: &mut Errors) {
     let (one, all) = (spec.child("clusterIP"), spec.child("clusterIPs"));
     let first = all.value.items().first().and_then(Value::as_str);
     match (one.text(), first) {
@@ -197,8 +211,9 @@ fn cluster_addresses(spec: &Node<'_>, errors: &mut Errors) {
         (one, Some(first)) if one != first => all.invalid(errors, "first value must match `clusterIP`"),
         _ => {}
     }
+    let families = spec.child("ipFamilies");
     let mut seen = BTreeSet::new();
-    for family in spec.child("ipFamilies").items() {
+    for family in families.items() {
         family.one_of(errors, &["IPv4", "IPv6"]);
         if !seen.insert(family.text()) {
             family.duplicate(errors);
@@ -206,17 +221,39 @@ fn cluster_addresses(spec: &Node<'_>, errors: &mut Errors) {
     }
     let policies = ["PreferDualStack", "RequireDualStack", "SingleStack"];
     spec.child("ipFamilyPolicy").one_of_if_set(errors, &policies);
-    for (index, address) in all.items().enumerate() {
-        if index == 0 && address.text() == HEADLESS {
+    let before = errors.len();
+    for (index, one) in all.items().enumerate() {
+        if index == 0 && one.text() == HEADLESS {
             if all.len() > 1 {
                 all.invalid(errors, "'None' must be the first and only value");
             }
             continue;
         }
-        address.syntax(errors, names::ip_address);
+        address::unless_known(&one, known, "", errors);
     }
+    let good = errors.len() == before;
     if all.len() > 2 {
         all.invalid(errors, "may only hold up to 2 values");
+    }
+    if good {
+        families_fit(spec, &all, families.value.items(), errors);
+    }
+}
+
+/// Checks that good addresses are of the families that are said to be theirs.
+fn families_fit(spec: &Node<'_>, all: &Node<'_>, families: &[Value], errors: &mut Errors) {
+    if all.len() > 1 && !address::dual_stack(all.value.items().iter().filter_map(Value::as_str)) {
+        all.invalid(errors, "may specify no more than one IP for each IP family");
+    }
+    if is_headless(spec.value) {
+        return;
+    }
+    for (index, (one, family)) in all.items().zip(families).enumerate() {
+        let family = family.as_str().unwrap_or_default();
+        if matches!(family, "IPv4" | "IPv6") && address::is_six(one.text()) != (family == "IPv6") {
+            let wrong = format!("expected an {family} value as indicated by `ipFamilies[{index}]`");
+            one.invalid(errors, &wrong);
+        }
     }
 }
 
@@ -247,28 +284,40 @@ fn unique_ports(spec: &Node<'_>, errors: &mut Errors) {
     }
 }
 
-fn balancer(spec: &Node<'_>, errors: &mut Errors) {
-    let is_balancer = spec.child("type").text() == "LoadBalancer";
-    let only = "may only be used when `type` is 'LoadBalancer'";
-    let source = spec.child("loadBalancerSourceRanges");
-    let ranges = Node { value: source.value, path: spec.path.child("LoadBalancerSourceRanges") };
-    if !ranges.is_empty() && !is_balancer {
-        ranges.forbidden(errors, only);
-    }
-    for range in ranges.items() {
-        range.syntax(errors, |range| names::cidr(range.trim()));
-    }
-    let allocate = spec.child("allocateLoadBalancerNodePorts");
-    if allocate.is_set() && !is_balancer {
-        allocate.forbidden(errors, only);
-    }
-    let class = spec.child("loadBalancerClass");
-    if class.is_set() {
-        if is_balancer {
-            class.syntax(errors, names::qualified_name);
-        } else {
-            class.forbidden(errors, only);
+/// Checks who may reach a load balancer, by the field or by the annotation that was there before.
+fn source_ranges(
+    spec: &Node<'_>,
+    was: &Node<'_>,
+    annotations: &Node<'_>,
+    old_annotation: Option<&Value>,
+    errors: &mut Errors,
+) {
+    let is_balancer = spec.str("type") == "LoadBalancer";
+    let ranges = spec.child("loadBalancerSourceRanges").named(spec.path.child("LoadBalancerSourceRanges"));
+    if !ranges.is_empty() {
+        if !is_balancer {
+            ranges.forbidden(errors, ONLY_BALANCERS);
         }
+        let known = was.read("loadBalancerSourceRanges").items();
+        for range in ranges.items() {
+            let text = range.text().trim();
+            if !known.iter().any(|old| old.as_str().map(str::trim) == Some(text)) {
+                meta::texts(errors, &range.path, text, names::cidr(text));
+            }
+        }
+        return;
+    }
+    let Some(text) = annotations.value.get(SOURCE_RANGES) else { return };
+    let path = annotations.path.key(SOURCE_RANGES);
+    if !is_balancer {
+        errors.push(FieldError::forbidden(&path, ONLY_BALANCERS));
+    }
+    let listed = text.as_str().unwrap_or_default().trim();
+    if old_annotation == Some(text) || listed.is_empty() {
+        return;
+    }
+    for range in listed.split(',').map(str::trim) {
+        meta::texts(errors, &path, range, names::cidr(range));
     }
 }
 
@@ -279,49 +328,18 @@ fn traffic(spec: &Node<'_>, errors: &mut Errors) {
     } else if !external.is_empty() {
         external.invalid(errors, "may only be set for externally-accessible services");
     }
-    let needs_check = spec.child("type").text() == "LoadBalancer" && external.text() == "Local";
     let check = spec.child("healthCheckNodePort");
-    if !needs_check && check.number() != 0 {
-        let wrong = "may only be set when `type` is 'LoadBalancer' and `externalTrafficPolicy` is 'Local'";
-        check.invalid(errors, wrong);
-    }
-    spec.child("internalTrafficPolicy").one_of_if_set(errors, &["Cluster", "Local"]);
-    let distribution = ["PreferClose", "PreferSameNode", "PreferSameZone"];
-    spec.child("trafficDistribution").one_of_if_set(errors, &distribution);
-}
-
-/// Checks a changed service: what it was reached at stays.
-pub fn validate_update(new: &Value, old: &Value, errors: &mut Errors) {
-    let (spec, was) = (Node::of(new, "spec"), Node::of(old, "spec"));
-    if spec.child("type").text() != "ExternalName" && was.child("type").text() != "ExternalName" {
-        address_changes(&spec, &was, errors);
-    }
-    let balancers = [&spec, &was].iter().all(|spec| spec.child("type").text() == "LoadBalancer");
-    let class = spec.child("loadBalancerClass");
-    if balancers && !same(Some(class.value), was.value.get("loadBalancerClass")) {
-        class.invalid(errors, "may not change once set");
-    }
-    validate(new, errors);
-}
-
-fn address_changes(spec: &Node<'_>, was: &Node<'_>, errors: &mut Errors) {
-    if is_headless(spec) && is_headless(was) {
-        return;
-    }
-    let (new, old) = (spec.child("clusterIPs"), was.child("clusterIPs"));
-    let path = |index: usize| Path::new("spec").child("clusterIPs").index(index);
-    let mut changed =
-        |index: usize, why: &str| errors.push(FieldError::invalid(&path(index), &new.shown(), why));
-    if old.len() > new.len() && new.is_empty() {
-        changed(0, "primary clusterIP can not be unset");
-        return;
-    }
-    let compared = if old.len() == new.len() { old.len() } else { old.len().min(1) };
-    for (index, (now, before)) in new.items().zip(old.items()).take(compared).enumerate() {
-        if now.text() != before.text() {
-            changed(index, "may not change once set");
+    if check.number() != 0 {
+        if service_change::needs_check(spec.value) {
+            check.port(errors);
+        } else {
+            let wrong =
+                "may only be set when `type` is 'LoadBalancer' and `externalTrafficPolicy` is 'Local'";
+            check.invalid(errors, wrong);
         }
     }
+    spec.child("internalTrafficPolicy").one_of_if_set(errors, &["Cluster", "Local"]);
+    spec.child("trafficDistribution").one_of_if_set(errors, &["PreferClose"]);
 }
 
 #[cfg(test)]
@@ -378,6 +396,26 @@ mod tests {
                 ),
                 ("spec.clusterIPs", r#"["10.0.0.2"]"#, "first value must match `clusterIP`"),
                 ("spec.clusterIPs", r#"["10.0.0.1","x"]"#, "spec.clusterIPs[1]: Invalid value: \"x\""),
+                (
+                    "spec.clusterIPs",
+                    r#"["10.0.0.1","10.0.0.2"]"#,
+                    "may specify no more than one IP for each IP family",
+                ),
+                (
+                    "spec.ipFamilies",
+                    r#"["IPv6"]"#,
+                    "spec.clusterIPs[0]: Invalid value: \"10.0.0.1\": expected an IPv6 value",
+                ),
+                (
+                    "metadata.annotations",
+                    r#"{"service.kubernetes.io/topology-aware-hints":"a","service.kubernetes.io/topology-mode":"b"}"#,
+                    "must match annotations[service.kubernetes.io/topology-aware-hints] when both are specified",
+                ),
+                (
+                    "metadata.annotations",
+                    r#"{"service.beta.kubernetes.io/load-balancer-source-ranges":""}"#,
+                    "may only be used when `type` is 'LoadBalancer'",
+                ),
                 ("spec.ipFamilies", r#"["X"]"#, "spec.ipFamilies[0]: Unsupported value: \"X\""),
                 (
                     "spec.ipFamilyPolicy",
@@ -430,8 +468,9 @@ mod tests {
         each_change_refused(&base(), validate_update, &[]);
         let mut new = base();
         new.entry("spec").set("clusterIP", HEADLESS);
+        use crate::api::kinds::Occasion;
         let nobody = super::super::super::testing::NOBODY;
-        prepare_update(&mut new, &base(), &Occasion { now: "", user: &nobody });
+        service_change::prepare_update(&mut new, &base(), &Occasion { now: "", user: &nobody });
         let mut errors = Errors::new();
         validate_update(&new, &base(), &mut errors);
         assert_eq!(errors.len(), 1);
@@ -439,7 +478,7 @@ mod tests {
         let mut silent = base();
         silent.entry("spec").remove("clusterIP");
         silent.entry("spec").remove("clusterIPs");
-        prepare_update(&mut silent, &base(), &Occasion { now: "", user: &nobody });
+        service_change::prepare_update(&mut silent, &base(), &Occasion { now: "", user: &nobody });
         assert_eq!(silent, base());
     }
 }

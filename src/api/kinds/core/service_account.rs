@@ -1,8 +1,11 @@
 //! ServiceAccounts.
 
-use crate::api::kinds::Occasion;
 use crate::api::kinds::check::items_mut;
+use crate::api::kinds::{Occasion, Warned};
+use crate::api::meta;
 use crate::api::value::Value;
+
+const MOUNTABLE: &str = "kubernetes.io/enforce-mountable-secrets";
 
 /// Of the secrets of an account only the names count.
 pub fn prepare_create(account: &mut Value, _: &Occasion<'_>) {
@@ -16,6 +19,17 @@ pub fn prepare_update(new: &mut Value, _old: &Value, occasion: &Occasion<'_>) {
     prepare_create(new, occasion);
 }
 
+/// Warns about an annotation that goes away, unless it was there before.
+pub fn warn(account: &Value, old: Option<&Value>, warned: &mut Warned) {
+    let marked = |account: &Value| meta::of(account).at(&["annotations", MOUNTABLE]).is_some();
+    if marked(account) && !old.is_some_and(marked) {
+        warned.push(format!(
+            "metadata.annotations[{MOUNTABLE}]: deprecated in v1.32+; prefer separate namespaces to isolate access to \
+             mounted secrets"
+        ));
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::super::super::testing::{NOBODY, object};
@@ -26,5 +40,12 @@ mod tests {
         let mut account = object(r#"{"secrets":[{"name":"s","namespace":"x","uid":"u"}]}"#);
         prepare_create(&mut account, &Occasion { now: "", user: &NOBODY });
         assert_eq!(account, object(r#"{"secrets":[{"name":"s"}]}"#));
+        let marked =
+            object(r#"{"metadata":{"annotations":{"kubernetes.io/enforce-mountable-secrets":"true"}}}"#);
+        let mut warned = Warned::new();
+        warn(&marked, Some(&marked), &mut warned);
+        assert_eq!(warned, Warned::new());
+        warn(&marked, Some(&account), &mut warned);
+        assert!(warned[0].contains("deprecated in v1.32+; prefer separate namespaces"));
     }
 }

@@ -1,6 +1,6 @@
 //! Pod templates inside of other kinds, and the kind PodTemplate.
 
-use super::{pod, pod_default, pod_spec, pod_warn};
+use super::{pod_default, pod_meta, pod_spec, pod_warn};
 use crate::api::field::{FieldError, Path};
 use crate::api::kinds::check::{Node, shown_map};
 use crate::api::kinds::selector;
@@ -11,7 +11,9 @@ use crate::api::value::Value;
 /// Checks a template.
 pub fn validate(template: &Node<'_>, errors: &mut Errors) {
     validate_meta(template, errors);
-    pod_spec::validate(&template.child("spec"), false, errors);
+    let spec = template.child("spec");
+    pod_spec::validate(&spec, None, errors);
+    pod_meta::agree(template.child("metadata").read("annotations"), &spec, errors);
     let ephemeral = template.child("spec").child("ephemeralContainers");
     if !ephemeral.is_empty() {
         ephemeral.forbidden(errors, "ephemeral containers not allowed in pod template");
@@ -25,7 +27,7 @@ pub fn validate_meta(template: &Node<'_>, errors: &mut Errors) {
     let annotations = metadata.child("annotations");
     let path = template.child("annotations").path;
     meta::validate_annotations(Some(annotations.value), &path, errors);
-    pod::validate_annotations(annotations.value, &template.child("spec"), &path, errors);
+    pod_meta::validate(annotations.value, &template.child("spec"), &path, errors);
 }
 
 /// Says that the labels of a template are not what the selector selects.

@@ -2,16 +2,16 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::container::{field_ref, resource_field_ref};
+use super::env::{field_ref, resource_field_ref};
 use super::volume_claim;
-use crate::api::field::FieldError;
-use crate::api::field::quoted;
+use super::volume_source::{self, Owner, local_path};
+use crate::api::field::{FieldError, Path, quoted};
 use crate::api::kinds::Errors;
 use crate::api::kinds::check::Node;
-use crate::api::names;
+use crate::api::{meta, names};
 
 const FILE_FIELDS: [&str; 5] =
-    ["metadata.name", "metadata.namespace", "metadata.labels", "metadata.annotations", "metadata.uid"];
+    ["metadata.annotations", "metadata.labels", "metadata.name", "metadata.namespace", "metadata.uid"];
 const FILE_MODE: &str = "must be a number between 0 and 0777 (octal), both inclusive";
 const LARGEST_MODE: i64 = 0o777;
 
@@ -66,64 +66,52 @@ impl Volumes<'_> {
 }
 
 impl<'a> Volumes<'a> {
-    /// Checks volumes and answers the good ones.
-    pub fn validate(list: &Node<'a>, errors: &mut Errors) -> Volumes<'a> {
+    /// Checks volumes and answers the good ones. `pod` is the name of the pod they are in, empty in templates: claims
+    /// that are made for its volumes are named after it.
+    pub fn validate(list: &Node<'a>, pod: &str, errors: &mut Errors) -> Volumes<'a> {
         let mut good = Volumes::default();
+        let made: BTreeSet<String> = list
+            .value
+            .items()
+            .iter()
+            .filter(|volume| !pod.is_empty() && volume.get("ephemeral").is_some())
+            .map(|volume| format!("{pod}-{}", volume.str("name")))
+            .collect();
         for volume in list.items() {
-            let mut wrong = Errors::new();
-            let source = source(&volume, &mut wrong);
+            let before = errors.len();
+            let source = source(&volume, pod, errors);
             let name = volume.child("name");
-            name.need_syntax(&mut wrong, names::dns_label);
+            name.need_syntax(errors, names::dns_label);
             if good.contains(name.text()) {
-                name.duplicate(&mut wrong);
+                name.duplicate(errors);
             }
-            if wrong.is_empty() {
+            if errors.len() == before {
                 good.0.insert(name.text(), source);
             }
-            errors.append(&mut wrong);
+            if let Some(claim) = volume.opt("persistentVolumeClaim")
+                && made.contains(claim.str("claimName"))
+            {
+                let wrong = "must not reference a PVC that gets created for an ephemeral volume";
+                claim.child("claimName").invalid_text(errors, wrong);
+            }
         }
         good
     }
 }
 
 /// Checks the one source of a volume and answers its kind.
-fn source(volume: &Node<'_>, errors: &mut Errors) -> &'static str {
+fn source(volume: &Node<'_>, pod: &str, errors: &mut Errors) -> &'static str {
     let mut found = "";
     for kind in SOURCES {
-        let source = volume.child(kind);
-        if !source.is_set() {
-            continue;
-        }
-        if !found.is_empty() {
+        let Some(source) = volume.opt(kind) else { continue };
+        if found.is_empty() {
+            found = kind;
+            own_source(kind, &source, volume, pod, errors);
+        } else {
             source.forbidden(errors, "may not specify more than 1 volume type");
-            continue;
         }
-        found = kind;
-        match kind {
-            "emptyDir" if source.child("sizeLimit").amount().is_some_and(|amount| amount.is_negative()) => {
-                source
-                    .child("sizeLimit")
-                    .forbidden(errors, "SizeLimit field must be a valid resource quantity");
-            }
-            "hostPath" => host_path(&source, errors),
-            "secret" => keyed(&source, "secretName", errors),
-            "configMap" => keyed(&source, "name", errors),
-            "nfs" => nfs(&source, errors),
-            "persistentVolumeClaim" => {
-                source.child("claimName").need(errors);
-            }
-            "downwardAPI" => {
-                mode(&source.child("defaultMode"), errors);
-                for file in source.child("items").items() {
-                    shown_file(&Node { value: file.value, path: source.path.clone() }, errors);
-                }
-            }
-            "projected" => projected(&source, errors),
-            "csi" => {
-                source.child("driver").need(errors);
-            }
-            "ephemeral" => ephemeral(&source, errors),
-            _ => {}
+        if kind == "iscsi" {
+            volume_source::portal_length(volume, &source, errors);
         }
     }
     if found.is_empty() {
@@ -132,42 +120,92 @@ fn source(volume: &Node<'_>, errors: &mut Errors) -> &'static str {
     found
 }
 
-fn mode(node: &Node<'_>, errors: &mut Errors) {
-    if !(0..=LARGEST_MODE).contains(&node.number()) {
+/// Checks a source that only pods have, or one that they share with persistent volumes.
+fn own_source(kind: &str, source: &Node<'_>, volume: &Node<'_>, pod: &str, errors: &mut Errors) {
+    match kind {
+        "emptyDir" => {
+            if let Some(limit) = source.opt("sizeLimit")
+                && limit.amount().is_some_and(|amount| amount.is_negative())
+            {
+                limit.forbidden(errors, "SizeLimit field must be a valid resource quantity");
+            }
+        }
+        "gitRepo" => {
+            source.child("repository").need(errors);
+            local_path(&source.child("directory"), errors);
+        }
+        "secret" => keyed(source, "secretName", errors),
+        "configMap" => keyed(source, "name", errors),
+        "downwardAPI" => {
+            mode(source, "defaultMode", errors);
+            for file in source.child("items").items() {
+                shown_file(&file.named(source.path.clone()), errors);
+            }
+        }
+        "projected" => projected(source, errors),
+        "ephemeral" => {
+            ephemeral(source, errors);
+            let name = volume.str("name");
+            if !pod.is_empty() && !name.is_empty() {
+                let claim = format!("{pod}-{name}");
+                for wrong in names::dns_subdomain(&claim) {
+                    let wrong = format!("PVC name {}: {wrong}", quoted(&claim));
+                    volume.child("name").invalid_text(errors, &wrong);
+                }
+            }
+        }
+        _ => volume_source::validate(kind, source, Owner::Pod, errors),
+    }
+}
+
+fn mode(source: &Node<'_>, field: &str, errors: &mut Errors) {
+    if let Some(node) = source.opt(field)
+        && !(0..=LARGEST_MODE).contains(&node.number())
+    {
         node.invalid(errors, FILE_MODE);
     }
 }
 
-fn host_path(source: &Node<'_>, errors: &mut Errors) {
-    if !source.child("path").need(errors) {
-        return;
-    }
-    no_backsteps(&source.child("path"), errors);
-    let kinds =
-        ["", "BlockDevice", "CharDevice", "Directory", "DirectoryOrCreate", "File", "FileOrCreate", "Socket"];
-    source.child("type").one_of_if_set(errors, &kinds);
-}
-
-fn nfs(source: &Node<'_>, errors: &mut Errors) {
-    source.child("server").need(errors);
-    if source.child("path").need(errors) && !source.child("path").text().starts_with('/') {
-        source.child("path").invalid(errors, "must be an absolute path");
-    }
-}
-
 fn ephemeral(source: &Node<'_>, errors: &mut Errors) {
-    let template = source.child("volumeClaimTemplate");
-    if !template.is_set() {
-        template.required(errors, "");
+    let Some(template) = source.opt("volumeClaimTemplate") else {
+        source.child("volumeClaimTemplate").required(errors, "");
         return;
+    };
+    let metadata = template.child("metadata");
+    let (annotations, labels) = (metadata.child("annotations"), metadata.child("labels"));
+    meta::validate_annotations(Some(annotations.value), &annotations.path, errors);
+    meta::validate_labels(Some(labels.value), &labels.path, errors);
+    for path in other_metadata(&metadata) {
+        errors.push(FieldError::forbidden(&path, "cannot be set"));
     }
     volume_claim::validate_spec(&template.child("spec"), errors);
+}
+
+/// The fields of the metadata of a template that claims made from it cannot have, in the order of the API.
+fn other_metadata(metadata: &Node<'_>) -> Vec<Path> {
+    let order = [
+        ("name", "name"),
+        ("generateName", "generateName"),
+        ("namespace", "namespace"),
+        ("selfLink", "selfLink"),
+        ("uid", "uID"),
+        ("resourceVersion", "resourceVersion"),
+        ("generation", "generation"),
+        ("creationTimestamp", "creationTimestamp"),
+        ("deletionTimestamp", "deletionTimestamp"),
+        ("deletionGracePeriodSeconds", "deletionGracePeriodSeconds"),
+        ("ownerReferences", "ownerReferences"),
+        ("finalizers", "finalizers"),
+        ("managedFields", "managedFields"),
+    ];
+    let set = order.iter().filter(|(field, _)| !metadata.child(field).is_empty());
+    set.map(|(_, shown)| metadata.path.child(shown)).collect()
 }
 
 /// A secret or config map of which some keys become files.
 fn keyed(source: &Node<'_>, name: &str, errors: &mut Errors) {
     source.child(name).need(errors);
-    mode(&source.child("defaultMode"), errors);
+    mode(source, "defaultMode", errors);
     for item in source.child("items").items() {
         key_to_path(&item, errors);
     }
@@ -177,7 +215,7 @@ fn key_to_path(item: &Node<'_>, errors: &mut Errors) {
     item.child("key").need(errors);
     item.child("path").need(errors);
     local_file(&item.child("path"), errors);
-    mode(&item.child("mode"), errors);
+    mode(item, "mode", errors);
 }
 
 fn shown_file(file: &Node<'_>, errors: &mut Errors) {
@@ -195,11 +233,11 @@ fn shown_file(file: &Node<'_>, errors: &mut Errors) {
     } else {
         file.required(errors, "one of fieldRef and resourceFieldRef is required");
     }
-    mode(&file.child("mode"), errors);
+    mode(file, "mode", errors);
 }
 
 fn projected(source: &Node<'_>, errors: &mut Errors) {
-    mode(&source.child("defaultMode"), errors);
+    mode(source, "defaultMode", errors);
     let mut paths = BTreeSet::new();
     let mut claim = |path: &str, by: &str, errors: &mut Errors| {
         if !path.is_empty() && !paths.insert(path.to_owned()) {
@@ -255,20 +293,6 @@ fn projected_token(volume: &Node<'_>, token: &Node<'_>, errors: &mut Errors) {
     }
 }
 
-fn no_backsteps(path: &Node<'_>, errors: &mut Errors) {
-    if path.text().split('/').any(|part| part == "..") {
-        path.invalid_text(errors, "must not contain '..'");
-    }
-}
-
-/// Checks a path that must stay below where it begins.
-pub fn local_path(path: &Node<'_>, errors: &mut Errors) {
-    if path.text().starts_with('/') {
-        path.invalid_text(errors, "must be a relative path");
-    }
-    no_backsteps(path, errors);
-}
-
 /// Checks the path of a file that a volume writes: names with two dots in front are its own.
 fn local_file(path: &Node<'_>, errors: &mut Errors) {
     local_path(path, errors);
@@ -289,12 +313,14 @@ mod tests {
                 {"name":"c","hostPath":{"path":"/x","type":""}},{"name":"d","persistentVolumeClaim":{"claimName":"c"}},
                 {"name":"e","projected":{"sources":[{"serviceAccountToken":{"path":"t","expirationSeconds":600}},
                     {"downwardAPI":{"items":[{"path":"l","fieldRef":{"apiVersion":"v1","fieldPath":"metadata.labels"}}]}}]}},
-                {"name":"f","nfs":{"server":"s","path":"/"}}]}"#,
+                {"name":"f","nfs":{"server":"s","path":"/"}},
+                {"name":"g","ephemeral":{"volumeClaimTemplate":{"spec":{"accessModes":["ReadWriteOnce"],
+                    "resources":{"requests":{"storage":"1Gi"}}}}}}]}"#,
         );
         each_refused(
             &base,
             |object, errors| {
-                Volumes::validate(&Node::of(object, "v"), errors);
+                Volumes::validate(&Node::of(object, "v"), "p", errors);
             },
             &[
                 ("v.0.name", "null", "v[0].name: Required value"),
@@ -331,6 +357,18 @@ mod tests {
                     "null",
                     "one of fieldRef and resourceFieldRef is required",
                 ),
+                (
+                    "v.3.persistentVolumeClaim.claimName",
+                    r#""p-g""#,
+                    "must not reference a PVC that gets created for an ephemeral volume",
+                ),
+                ("v.0", r#"{"name":"a","gitRepo":{}}"#, "v[0].gitRepo.repository: Required value"),
+                (
+                    "v.6.ephemeral.volumeClaimTemplate.metadata",
+                    r#"{"name":"x"}"#,
+                    "volumeClaimTemplate.metadata.name: Forbidden: cannot be set",
+                ),
+                ("v.6.ephemeral.volumeClaimTemplate", "null", "volumeClaimTemplate: Required value"),
                 ("v.5.nfs.path", r#""x""#, "v[5].nfs.path: Invalid value: \"x\": must be an absolute path"),
             ],
         );

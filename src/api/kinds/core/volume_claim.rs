@@ -1,8 +1,8 @@
-//! Persistent volumes and the claims to them.
+//! Claims to persistent volumes.
 
-use super::{affinity, pod_warn};
-use crate::api::field::{FieldError, Path};
-use crate::api::kinds::check::{Node, fill, fill_text, same};
+use super::{pod_warn, resources};
+use crate::api::field::{FieldError, Path, quoted};
+use crate::api::kinds::check::{Node, fill, fill_text, present_mut, same};
 use crate::api::kinds::{Errors, Occasion, Warned, selector};
 use crate::api::value::Value;
 use crate::api::{meta, names};
@@ -11,32 +11,6 @@ const MODES: [&str; 4] = ["ReadOnlyMany", "ReadWriteMany", "ReadWriteOnce", "Rea
 /// The class of a volume before there was a field for it.
 pub const BETA_CLASS: &str = "volume.beta.kubernetes.io/storage-class";
 const FIXED: &str = "spec is immutable after creation except resources.requests and volumeAttributesClassName for bound claims";
-/// The kinds of volumes in the order in which they are looked at.
-const SOURCES: [&str; 22] = [
-    "hostPath",
-    "gcePersistentDisk",
-    "awsElasticBlockStore",
-    "glusterfs",
-    "flocker",
-    "nfs",
-    "rbd",
-    "quobyte",
-    "cephfs",
-    "iscsi",
-    "cinder",
-    "fc",
-    "flexVolume",
-    "azureFile",
-    "vsphereVolume",
-    "photonPersistentDisk",
-    "portworxVolume",
-    "azureDisk",
-    "scaleIO",
-    "local",
-    "storageos",
-    "csi",
-];
-
 /// The defaults of a claim.
 pub fn default_claim(claim: &mut Value) {
     fill_text(claim.entry("status"), "phase", "Pending");
@@ -46,19 +20,60 @@ pub fn default_claim(claim: &mut Value) {
 /// A new claim waits for its volume, and both ways of naming a source say the same.
 pub fn prepare_claim(claim: &mut Value, _: &Occasion<'_>) {
     claim.entry("status").set("phase", "Pending");
-    normalize_sources(claim);
+    let spec = claim.entry("spec");
+    drop_disabled(spec, None);
+    normalize_sources(spec);
 }
 
 /// Both ways of naming a source say the same in an update, too.
-pub fn prepare_claim_update(claim: &mut Value, _: &Value, _: &Occasion<'_>) {
-    normalize_sources(claim);
+pub fn prepare_claim_update(claim: &mut Value, old: &Value, _: &Occasion<'_>) {
+    let spec = claim.entry("spec");
+    drop_disabled(spec, old.get("spec"));
+    normalize_sources(spec);
 }
 
-fn normalize_sources(claim: &mut Value) {
-    let spec = claim.entry("spec");
+/// Takes out what features that are off would read, unless the claim had it already.
+fn drop_disabled(spec: &mut Value, was: Option<&Value>) {
+    let had = |field: &str| was.is_some_and(|was| was.get(field).is_some());
+    if !had("volumeAttributesClassName") {
+        spec.remove("volumeAttributesClassName");
+    }
+    let elsewhere = spec.get("dataSourceRef").is_some_and(|source| !source.str("namespace").is_empty());
+    if elsewhere && !had("dataSourceRef") {
+        spec.remove("dataSourceRef");
+    }
+    if !had("dataSource") && !had("dataSourceRef") && spec.get("dataSourceRef").is_none() {
+        let known = spec.get("dataSource").is_some_and(|source| {
+            matches!(
+                (source.str("kind"), source.str("apiGroup")),
+                ("PersistentVolumeClaim", "") | ("VolumeSnapshot", "snapshot.storage.k8s.io")
+            )
+        });
+        if !known {
+            spec.remove("dataSource");
+        }
+    }
+}
+
+/// Fields of the status that features which are off would write do not come in.
+pub fn prepare_claim_status(new: &mut Value, old: &Value, _: &Occasion<'_>) {
+    let was = old.get("status").unwrap_or(&Value::Null);
+    let Some(status) = present_mut(new, "status") else { return };
+    for field in ["currentVolumeAttributesClassName", "modifyVolumeStatus"] {
+        if was.get(field).is_none() {
+            status.remove(field);
+        }
+    }
+}
+
+fn normalize_sources(spec: &mut Value) {
     match (spec.get("dataSource").cloned(), spec.get("dataSourceRef").cloned()) {
         (Some(source), None) => spec.set("dataSourceRef", source),
-        (None, Some(source)) if source.str("namespace").is_empty() => spec.set("dataSource", source),
+        (None, Some(source)) if source.str("namespace").is_empty() => {
+            let mut local = source;
+            local.remove("namespace");
+            spec.set("dataSource", local);
+        }
         _ => {}
     }
 }
@@ -82,14 +97,34 @@ pub fn validate_spec(spec: &Node<'_>, errors: &mut Errors) {
         }
         Some(_) => {}
     }
-    spec.child("storageClassName").syntax_if_set(errors, names::dns_subdomain);
-    spec.child("volumeMode").one_of_if_set(errors, &["Block", "Filesystem"]);
-    for field in ["dataSource", "dataSourceRef"] {
-        data_source(&spec.child(field), errors);
-    }
+    class_mode_and_sources(spec, errors);
 }
 
-fn access_modes(modes: &Node<'_>, errors: &mut Errors) {
+fn class_mode_and_sources(spec: &Node<'_>, errors: &mut Errors) {
+    spec.child("storageClassName").syntax_if_set(errors, names::dns_subdomain);
+    spec.child("volumeMode").one_of_if_set(errors, &["Block", "Filesystem"]);
+    let (source, other) = (spec.child("dataSource"), spec.child("dataSourceRef"));
+    data_source(&source, errors);
+    data_source(&other, errors);
+    if other.is_set() {
+        other.child("namespace").syntax_if_set(errors, names::dns_label);
+    }
+    if !source.is_set() || !other.is_set() {
+        return;
+    }
+    let path = source.path.to_string();
+    let wrong = if !other.str("namespace").is_empty() {
+        "may not be specified when dataSourceRef.namespace is specified"
+    } else if ["apiGroup", "kind", "name"].iter().any(|field| source.read(field) != other.read(field)) {
+        "must match dataSourceRef"
+    } else {
+        return;
+    };
+    errors.push(FieldError::invalid(&spec.path, &path, wrong));
+}
+
+/// Checks ways of access.
+pub fn access_modes(modes: &Node<'_>, errors: &mut Errors) {
     let (mut alone, mut shared) = (false, false);
     for mode in modes.items() {
         let known = MODES.contains(&mode.text());
@@ -112,11 +147,7 @@ fn data_source(source: &Node<'_>, errors: &mut Errors) {
     source.child("kind").need(errors);
     if source.child("apiGroup").is_empty() && source.child("kind").text() != "PersistentVolumeClaim" {
         let wrong = "must be 'PersistentVolumeClaim' when referencing the default apiGroup";
-        errors.push(FieldError::invalid(
-            &source.path,
-            &crate::api::field::quoted(source.child("kind").text()),
-            wrong,
-        ));
+        errors.push(FieldError::invalid(&source.path, &quoted(source.child("kind").text()), wrong));
     }
     source.child("apiGroup").syntax_if_set(errors, names::dns_subdomain);
 }
@@ -149,20 +180,21 @@ pub fn validate_claim(claim: &Value, errors: &mut Errors) {
 /// Checks a changed claim: once bound it may only grow.
 pub fn validate_claim_update(new: &Value, old: &Value, errors: &mut Errors) {
     validate_claim(new, errors);
+    validate_claim(new, errors);
     let (spec, was) = (Node::of(new, "spec"), Node::of(old, "spec"));
     let mut rest = spec.value.clone();
     let mut base = was.value.clone();
-    normalize_pair(&mut base);
+    normalize_sources(&mut base);
     if was.child("volumeName").is_empty() {
         meta::copy(&mut base, &rest, "volumeName");
     }
-    if !was.child("storageClassName").is_set() && spec.child("storageClassName").is_set() {
-        rest.remove("storageClassName");
-    }
+    class_upgrade(new, old, &mut rest, errors);
     if new.at(&["status", "phase"]).and_then(Value::as_str) == Some("Bound") {
         let size = was.value.at(&["resources", "requests", "storage"]).cloned().unwrap_or_default();
         rest.entry("resources").entry("requests").set("storage", size);
-        meta::copy(&mut rest, &base, "volumeAttributesClassName");
+        if rest.get("volumeAttributesClassName").is_some() {
+            meta::copy(&mut rest, &base, "volumeAttributesClassName");
+        }
     }
     if !same(Some(&rest), Some(&base)) {
         spec.forbidden(errors, FIXED);
@@ -176,139 +208,82 @@ pub fn validate_claim_update(new: &Value, old: &Value, errors: &mut Errors) {
         let path = spec.child("resources").child("requests").child("storage").path;
         errors.push(FieldError::forbidden(&path, "field can not be less than status.capacity"));
     }
-    let mode = Node { value: spec.child("volumeMode").value, path: Path::new("volumeMode") };
-    mode.unchanged(&was.child("volumeMode"), errors);
-}
-
-fn normalize_pair(spec: &mut Value) {
-    let mut holder = Value::object();
-    holder.set("spec", std::mem::take(spec));
-    normalize_sources(&mut holder);
-    *spec = holder.remove("spec").unwrap_or_default();
-}
-
-/// The defaults of a volume.
-pub fn default_volume(volume: &mut Value) {
-    fill_text(volume.entry("status"), "phase", "Pending");
-    let spec = volume.entry("spec");
-    fill_text(spec, "persistentVolumeReclaimPolicy", "Retain");
-    fill(spec, "volumeMode", "Filesystem");
-    if let Some(path) = crate::api::kinds::check::present_mut(spec, "hostPath") {
-        fill(path, "type", "");
+    spec.child("volumeMode").named(Path::new("volumeMode")).unchanged(&was.child("volumeMode"), errors);
+    let attributes = spec.child("volumeAttributesClassName");
+    if !same(Some(attributes.value), was.value.get("volumeAttributesClassName")) {
+        let wrong = "update is forbidden when the VolumeAttributesClass feature gate is disabled";
+        attributes.forbidden(errors, wrong);
     }
 }
 
-/// A new volume waits for its claim.
-pub fn prepare_volume(volume: &mut Value, occasion: &Occasion<'_>) {
-    let status = volume.entry("status");
-    status.set("phase", "Pending");
-    status.set("lastPhaseTransitionTime", occasion.now);
-}
-
-/// A change of the phase is dated.
-pub fn prepare_volume_status(new: &mut Value, old: &Value, occasion: &Occasion<'_>) {
-    let was = old.get("status").cloned().unwrap_or_default();
-    let status = new.entry("status");
-    let time = "lastPhaseTransitionTime";
-    if status.str("phase") == was.str("phase") {
-        if status.get(time).is_none() {
-            meta::copy(status, &was, time);
-        }
-    } else if status.get(time).is_none() || status.get(time) == was.get(time) {
-        status.set(time, occasion.now);
+/// A class that was an annotation may become a field, and one that was not said may be said once.
+fn class_upgrade(new: &Value, old: &Value, rest: &mut Value, errors: &mut Errors) {
+    fn annotation(claim: &Value) -> Option<&Value> {
+        meta::of(claim).at(&["annotations", BETA_CLASS])
+    }
+    let class = |claim: &'_ Value| claim.at(&["spec", "storageClassName"]).cloned();
+    let (was, now) = (annotation(old), annotation(new));
+    let named = class(old).is_none().then(|| class(new)).flatten();
+    let from_annotation = was.is_some() && named.as_ref() == was && (now.is_none() || now == was);
+    if !from_annotation
+        && now.and_then(Value::as_str).unwrap_or_default() != was.and_then(Value::as_str).unwrap_or_default()
+    {
+        let path = Path::new("metadata").child("annotations").child(BETA_CLASS);
+        let text = now.and_then(Value::as_str).unwrap_or_default();
+        errors.push(FieldError::invalid(&path, &quoted(text), meta::IMMUTABLE));
+    }
+    if from_annotation || (named.is_some() && was.is_none_or(|was| Some(was) == named.as_ref())) {
+        rest.remove("storageClassName");
     }
 }
 
-/// Checks a volume.
-pub fn validate_volume(volume: &Value, errors: &mut Errors) {
-    let spec = Node::of(volume, "spec");
-    let modes = spec.child("accessModes");
+/// Checks that an amount is not below nothing, in the words of capacities.
+pub fn not_below_zero(entry: &Node<'_>, errors: &mut Errors) {
+    if let Some(amount) = entry.amount().filter(|amount| amount.ceiling() < 0) {
+        let wrong = "must be a valid resource quantity";
+        errors.push(FieldError::invalid(&entry.path, &amount.ceiling().to_string(), wrong));
+    }
+}
+
+const RESIZE_STATES: [&str; 5] = [
+    "ControllerResizeInProgress",
+    "ControllerResizeInfeasible",
+    "NodeResizeInProgress",
+    "NodeResizeInfeasible",
+    "NodeResizePending",
+];
+
+/// Checks a changed status.
+pub fn validate_claim_status(new: &Value, _old: &Value, errors: &mut Errors) {
+    let modes = Node::of(new, "spec").child("accessModes").named(Path::new("Spec").child("accessModes"));
     modes.need(errors);
-    access_modes(&modes, errors);
-    let capacity = spec.child("capacity");
-    let shown = if capacity.need(errors) { capacity.shown() } else { "core.ResourceList(nil)".to_owned() };
-    if !capacity.child("storage").is_set() || capacity.len() > 1 {
-        errors.push(FieldError::not_supported(&capacity.path, &shown, &["storage"]));
+    let status = Node::of(new, "status");
+    for (_, entry) in status.child("capacity").entries() {
+        not_below_zero(&entry, errors);
     }
-    for (_, amount) in capacity.entries() {
-        if amount.amount().is_some_and(|amount| amount.is_negative() || amount.is_zero()) {
-            amount.invalid(errors, "must be greater than zero");
-        }
-    }
-    let policies = ["Delete", "Recycle", "Retain"];
-    spec.child("persistentVolumeReclaimPolicy").one_of_if_set(errors, &policies);
-    let required = spec.child("nodeAffinity").child("required");
-    if spec.child("nodeAffinity").is_set() {
-        if required.is_set() {
-            affinity::node_selector(&required, errors);
-        } else {
-            required.required(errors, "must specify required node constraints");
+    let path = status.path.child("allocatedResourceStatus");
+    for (key, state) in status.child("allocatedResourceStatuses").entries() {
+        resource_key(key, &path, errors);
+        if !RESIZE_STATES.contains(&state.text()) {
+            errors.push(FieldError::not_supported(&path, key, &RESIZE_STATES));
         }
     }
-    volume_source(&spec, errors);
-    spec.child("storageClassName").syntax_if_set(errors, names::dns_subdomain);
-    spec.child("volumeMode").one_of_if_set(errors, &["Block", "Filesystem"]);
-}
-
-fn volume_source(spec: &Node<'_>, errors: &mut Errors) {
-    let mut found = false;
-    for kind in SOURCES {
-        let source = spec.child(kind);
-        if !source.is_set() {
-            continue;
+    let allocated = status.child("allocatedResources");
+    for (key, entry) in allocated.entries() {
+        let before = errors.len();
+        resource_key(key, &allocated.path, errors);
+        if errors.len() == before {
+            not_below_zero(&entry, errors);
         }
-        if found {
-            source.forbidden(errors, "may not specify more than 1 volume type");
-            continue;
-        }
-        found = true;
-        match kind {
-            "hostPath" | "local" if source.child("path").is_empty() => {
-                source.child("path").required(errors, "");
-            }
-            "nfs" => {
-                source.child("server").need(errors);
-                source.child("path").need(errors);
-            }
-            "csi" => {
-                source.child("driver").need(errors);
-                source.child("volumeHandle").need(errors);
-            }
-            _ => {}
-        }
-        if kind == "local" && !spec.child("nodeAffinity").is_set() {
-            spec.child("nodeAffinity").required(errors, "Local volume requires node affinity");
-        }
-    }
-    if !found {
-        spec.required(errors, "must specify a volume type");
     }
 }
 
-/// Checks a changed volume: what it is made of stays.
-pub fn validate_volume_update(new: &Value, old: &Value, errors: &mut Errors) {
-    validate_volume(new, errors);
-    let (spec, was) = (Node::of(new, "spec"), Node::of(old, "spec"));
-    let changed = SOURCES.iter().any(|kind| {
-        let unsized_csi = |source: Option<&Value>| {
-            let mut source = source.cloned().unwrap_or_default();
-            if *kind == "csi" {
-                source.remove("controllerExpandSecretRef");
-            }
-            source
-        };
-        !same(Some(&unsized_csi(spec.value.get(kind))), Some(&unsized_csi(was.value.get(kind))))
-    });
-    if changed {
-        let path = Path::new("spec").child("persistentvolumesource");
-        errors.push(FieldError::forbidden(&path, "spec.persistentvolumesource is immutable after creation"));
+fn resource_key(key: &str, path: &Path, errors: &mut Errors) {
+    let wrong = names::qualified_name(key);
+    if wrong.is_empty() && resources::is_native(key) && key != "storage" {
+        errors.push(FieldError::not_supported(path, &quoted(key), &["storage"]));
     }
-    let mode = Node { value: spec.child("volumeMode").value, path: Path::new("volumeMode") };
-    mode.unchanged(&was.child("volumeMode"), errors);
-    if was.child("nodeAffinity").is_set() {
-        Node { value: spec.child("nodeAffinity").value, path: Path::new("nodeAffinity") }
-            .unchanged(&was.child("nodeAffinity"), errors);
-    }
+    meta::texts(errors, path, key, wrong);
 }
 
 #[cfg(test)]
@@ -353,6 +328,17 @@ mod tests {
                     r#"{"kind":"X","name":"x"}"#,
                     "must be 'PersistentVolumeClaim' when referencing",
                 ),
+                (
+                    "spec",
+                    r#"{"accessModes":["ReadWriteOnce"],"resources":{"requests":{"storage":"1Gi"}},
+                        "dataSource":{"kind":"X","name":"x","apiGroup":"g"},"dataSourceRef":{"kind":"X","name":"y","apiGroup":"g"}}"#,
+                    "spec: Invalid value: spec.dataSource: must match dataSourceRef",
+                ),
+                (
+                    "spec.dataSourceRef",
+                    r#"{"kind":"X","name":"y","apiGroup":"g","namespace":"A"}"#,
+                    "spec.dataSourceRef.namespace: Invalid value: \"A\"",
+                ),
             ],
         );
         each_change_refused(
@@ -385,32 +371,72 @@ mod tests {
     }
 
     #[test]
-    fn each_rule_of_a_volume_refuses() {
-        let base = object(
-            r#"{"spec":{"accessModes":["ReadWriteOnce"],"capacity":{"storage":"1Gi"},"hostPath":{"path":"/x"},
-                "persistentVolumeReclaimPolicy":"Retain","volumeMode":"Filesystem"}}"#,
-        );
-        each_refused(
-            &base,
-            validate_volume,
-            &[
-                ("spec.accessModes", "[]", "spec.accessModes: Required value"),
-                ("spec.capacity", r#"{"cpu":"1"}"#, "supported values: \"storage\""),
-                ("spec.capacity.storage", r#""-1""#, "must be greater than zero"),
-                ("spec.hostPath", "null", "spec: Required value: must specify a volume type"),
-                ("spec.hostPath.path", "null", "spec.hostPath.path: Required value"),
-                ("spec.nfs", r#"{"server":"s","path":"/"}"#, "may not specify more than 1 volume type"),
-                ("spec.persistentVolumeReclaimPolicy", r#""X""#, "\"Delete\", \"Recycle\", \"Retain\""),
-                ("spec.nodeAffinity", r#"{"x":1}"#, "must specify required node constraints"),
-            ],
+    fn each_rule_of_a_status_refuses() {
+        let mut base = claim();
+        base.set(
+            "status",
+            object(
+                r#"{"capacity":{"storage":"1Gi"},"allocatedResources":{"storage":"1Gi"},
+                "allocatedResourceStatuses":{"storage":"NodeResizePending"}}"#,
+            ),
         );
         each_change_refused(
             &base,
-            validate_volume_update,
+            validate_claim_status,
             &[
-                ("spec.hostPath.path", r#""/y""#, "spec.persistentvolumesource is immutable after creation"),
-                ("spec.volumeMode", r#""Block""#, "volumeMode: Invalid value: \"Block\": field is immutable"),
+                ("spec.accessModes", "[]", "Spec.accessModes: Required value"),
+                (
+                    "status.capacity.storage",
+                    r#""-1""#,
+                    "status.capacity[storage]: Invalid value: -1: must be a valid",
+                ),
+                (
+                    "status.allocatedResources",
+                    r#"{"cpu":"1"}"#,
+                    "status.allocatedResources: Unsupported value: \"cpu\"",
+                ),
+                (
+                    "status.allocatedResourceStatuses.storage",
+                    r#""X""#,
+                    "status.allocatedResourceStatus: Unsupported value: storage",
+                ),
             ],
+        );
+    }
+
+    #[test]
+    fn sources_that_nobody_fills_are_dropped() {
+        let nobody = super::super::super::testing::NOBODY;
+        let at = |json: &str| {
+            let mut claim = object(&format!(r#"{{"spec":{json}}}"#));
+            prepare_claim(&mut claim, &Occasion { now: "", user: &nobody });
+            claim.get("spec").cloned().unwrap_or_default()
+        };
+        assert_eq!(at(r#"{"dataSource":{"kind":"X","name":"x","apiGroup":"g"}}"#), object("{}"));
+        assert_eq!(
+            at(
+                r#"{"dataSourceRef":{"kind":"X","name":"x","namespace":"n"},"volumeAttributesClassName":"c"}"#
+            ),
+            object("{}")
+        );
+        let both = at(r#"{"dataSourceRef":{"kind":"X","name":"x","apiGroup":"g"}}"#);
+        assert_eq!(both.get("dataSource"), both.get("dataSourceRef"));
+    }
+
+    #[test]
+    fn a_class_may_move_from_the_annotation_to_the_field() {
+        let mut old = claim();
+        old.entry("spec").remove("storageClassName");
+        old.entry("metadata").entry("annotations").set(BETA_CLASS, "a");
+        let mut new = claim();
+        let mut errors = Errors::new();
+        validate_claim_update(&new, &old, &mut errors);
+        assert_eq!(errors, []);
+        new.entry("metadata").entry("annotations").set(BETA_CLASS, "b");
+        validate_claim_update(&new, &old, &mut errors);
+        assert_eq!(
+            errors[0].to_string(),
+            format!("metadata.annotations.{BETA_CLASS}: Invalid value: \"b\": field is immutable")
         );
     }
 }

@@ -1,0 +1,202 @@
+//! The variables of containers, and what they and files may show of a pod.
+
+use crate::api::field::{FieldError, quoted};
+use crate::api::kinds::Errors;
+use crate::api::kinds::check::Node;
+use crate::api::{meta, names};
+
+/// The fields of a pod that a variable may show.
+const ENV_FIELDS: [&str; 9] = [
+    "metadata.name",
+    "metadata.namespace",
+    "metadata.uid",
+    "spec.nodeName",
+    "spec.serviceAccountName",
+    "status.hostIP",
+    "status.hostIPs",
+    "status.podIP",
+    "status.podIPs",
+];
+/// The resources of a container that a variable or a file may show.
+const RESOURCE_FIELDS: [&str; 6] = [
+    "limits.cpu",
+    "limits.ephemeral-storage",
+    "limits.memory",
+    "requests.cpu",
+    "requests.ephemeral-storage",
+    "requests.memory",
+];
+/// The fields of a pod that can be named at all.
+const POD_FIELDS: [&str; 14] = [
+    "metadata.annotations",
+    "metadata.labels",
+    "metadata.name",
+    "metadata.namespace",
+    "metadata.uid",
+    "spec.nodeName",
+    "spec.restartPolicy",
+    "spec.serviceAccountName",
+    "spec.schedulerName",
+    "status.phase",
+    "status.hostIP",
+    "status.hostIPs",
+    "status.podIP",
+    "status.podIPs",
+];
+/// By what an amount of bytes may be divided.
+const BYTE_UNITS: [&str; 13] =
+    ["1", "1k", "1M", "1G", "1T", "1P", "1E", "1Ki", "1Mi", "1Gi", "1Ti", "1Pi", "1Ei"];
+
+/// Checks the variables of a container.
+pub fn variables(list: &Node<'_>, errors: &mut Errors) {
+    for variable in list.items() {
+        variable.child("name").need_syntax(errors, names::env_name);
+        let Some(from) = variable.opt("valueFrom") else { continue };
+        let mut sources = 0;
+        for kind in ["fieldRef", "resourceFieldRef", "configMapKeyRef", "secretKeyRef"] {
+            let Some(source) = from.opt(kind) else { continue };
+            sources += 1;
+            match kind {
+                "fieldRef" => field_ref(&source, &ENV_FIELDS, errors),
+                "resourceFieldRef" => resource_field_ref(&source, false, errors),
+                _ => {
+                    source.child("name").syntax(errors, names::dns_subdomain);
+                    source.child("key").need_syntax(errors, names::config_key);
+                }
+            }
+        }
+        let mut wrong = |why| errors.push(FieldError::invalid(&from.path, "\"\"", why));
+        if sources == 0 {
+            wrong("must specify one of: `fieldRef`, `resourceFieldRef`, `configMapKeyRef` or `secretKeyRef`");
+        } else if !variable.str("value").is_empty() {
+            wrong("may not be specified when `value` is not empty");
+        } else if sources > 1 {
+            wrong("may not have more than one field specified at a time");
+        }
+    }
+}
+
+/// Checks which field of the pod is shown.
+pub fn field_ref(source: &Node<'_>, allowed: &[&str], errors: &mut Errors) {
+    let field = source.child("fieldPath");
+    if !source.child("apiVersion").need(errors) || !field.need(errors) {
+        return;
+    }
+    let mut unreadable = |why: String| field.invalid(errors, &format!("error converting fieldPath: {why}"));
+    if source.str("apiVersion") != "v1" {
+        unreadable(format!("unsupported pod version: {}", source.str("apiVersion")));
+        return;
+    }
+    let text = if field.text() == "spec.host" { "spec.nodeName" } else { field.text() };
+    let subscript = text.strip_suffix("']").and_then(|rest| rest.split_once("['"));
+    match subscript.filter(|(path, _)| !path.is_empty()) {
+        Some(("metadata.annotations", key)) => {
+            let key = key.to_lowercase();
+            meta::texts(errors, &source.path, &key, names::qualified_name(&key));
+        }
+        Some(("metadata.labels", key)) => meta::texts(errors, &source.path, key, names::qualified_name(key)),
+        Some(_) => unreadable(format!("field label does not support subscript: {text}")),
+        None if !POD_FIELDS.contains(&text) => unreadable(format!("field label not supported: {text}")),
+        None if !allowed.contains(&text) => {
+            errors.push(FieldError::not_supported(&field.path, &quoted(text), allowed));
+        }
+        None => {}
+    }
+}
+
+/// Checks which resource of a container is shown.
+pub fn resource_field_ref(source: &Node<'_>, in_volume: bool, errors: &mut Errors) {
+    let resource = source.child("resource");
+    let is_huge =
+        ["requests.hugepages-", "limits.hugepages-"].iter().any(|prefix| resource.text().starts_with(prefix));
+    if in_volume && source.str("containerName").is_empty() {
+        source.child("containerName").required(errors, "");
+    } else if resource.need(errors) && !is_huge {
+        resource.one_of(errors, &RESOURCE_FIELDS);
+    }
+    let Some(divisor) =
+        source.opt("divisor").filter(|divisor| divisor.amount().is_some_and(|it| !it.is_zero()))
+    else {
+        return;
+    };
+    let (units, what): (&[&str], &str) = match resource.text() {
+        "limits.cpu" | "requests.cpu" => (&["1m", "1"], "cpu"),
+        "limits.memory" | "requests.memory" => (&BYTE_UNITS, "memory"),
+        "limits.ephemeral-storage" | "requests.ephemeral-storage" => (&BYTE_UNITS, "local ephemeral storage"),
+        _ if is_huge => (&BYTE_UNITS, "hugepages"),
+        _ => return,
+    };
+    let text = divisor.text();
+    if !units.contains(&text) {
+        let named = if what == "cpu" { units.join(" and ") } else { units.join(", ") };
+        let wrong = format!("only divisor's values {named} are supported with the {what} resource");
+        errors.push(FieldError::invalid(&divisor.path, &quoted(resource.text()), &wrong));
+    }
+}
+
+/// Checks the maps and secrets whose every key becomes a variable.
+pub fn variable_sources(list: &Node<'_>, errors: &mut Errors) {
+    for source in list.items() {
+        source.child("prefix").syntax_if_set(errors, names::env_name);
+        let mut sources = 0;
+        for from in ["configMapRef", "secretRef"].iter().filter_map(|kind| source.opt(kind)) {
+            sources += 1;
+            from.child("name").need_syntax(errors, |name| names::subdomain_name(name, true));
+        }
+        let mut wrong = |why| errors.push(FieldError::invalid(&list.path, "\"\"", why));
+        if sources == 0 {
+            wrong("must specify one of: `configMapRef` or `secretRef`");
+        } else if sources > 1 {
+            wrong("may not have more than one field specified at a time");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::super::testing::{each_refused, object};
+    use super::*;
+
+    #[test]
+    fn each_rule_of_what_is_shown_refuses() {
+        let base = object(
+            r#"{"e":[{"name":"A","valueFrom":{"resourceFieldRef":{"resource":"limits.cpu","divisor":"1m"}}},
+                {"name":"B","valueFrom":{"fieldRef":{"apiVersion":"v1","fieldPath":"metadata.labels['a/b']"}}},
+                {"name":"C","valueFrom":{"secretKeyRef":{"name":"s","key":"k"}}}]}"#,
+        );
+        each_refused(
+            &base,
+            |object, errors| variables(&Node::of(object, "e"), errors),
+            &[
+                (
+                    "e.0.valueFrom.resourceFieldRef.divisor",
+                    r#""2""#,
+                    "divisor: Invalid value: \"limits.cpu\": only divisor's values 1m and 1 are supported with the cpu resource",
+                ),
+                (
+                    "e.0.valueFrom.resourceFieldRef",
+                    r#"{"resource":"limits.memory","divisor":"1m"}"#,
+                    "only divisor's values 1, 1k, 1M, 1G, 1T, 1P, 1E, 1Ki, 1Mi, 1Gi, 1Ti, 1Pi, 1Ei are supported with the memory resource",
+                ),
+                (
+                    "e.0.valueFrom.resourceFieldRef.resource",
+                    r#""x""#,
+                    "supported values: \"limits.cpu\", \"limits.ephemeral-storage\", \"limits.memory\", \"requests.cpu\"",
+                ),
+                ("e.1.valueFrom.fieldRef.apiVersion", r#""v2""#, "unsupported pod version: v2"),
+                (
+                    "e.1.valueFrom.fieldRef.fieldPath",
+                    r#""x['y']""#,
+                    "field label does not support subscript: x['y']",
+                ),
+                (
+                    "e.1.valueFrom.fieldRef.fieldPath",
+                    r#""metadata.labels['-']""#,
+                    "e[1].valueFrom.fieldRef: Invalid value: \"-\"",
+                ),
+                ("e.2.valueFrom.secretKeyRef.name", r#""A""#, "secretKeyRef.name: Invalid value: \"A\""),
+                ("e.2.valueFrom.secretKeyRef.key", "null", "secretKeyRef.key: Required value"),
+            ],
+        );
+    }
+}

@@ -1,0 +1,390 @@
+//! What may change in a pod: images, deadlines and tolerations through the pod itself, added containers and amounts
+//! through their own sub-resources, hardly anything else.
+
+use super::container::trimmed_image;
+use super::pod::{annotations, annotations_path, quality, validate_any};
+use super::{pod_meta, pod_spec};
+use crate::api::field::{FieldError, Path, quoted};
+use crate::api::kinds::Errors;
+use crate::api::kinds::check::{Node, items_mut, same, shown_map};
+use crate::api::meta;
+use crate::api::value::Value;
+
+const CHANGEABLE: &str = "pod updates may not change fields other than `spec.containers[*].image`,\
+    `spec.initContainers[*].image`,`spec.activeDeadlineSeconds`,`spec.tolerations` (only additions to existing \
+    tolerations),`spec.terminationGracePeriodSeconds` (allow it to be set to 1 if it was previously negative)";
+const REQUIRED: &str = "requiredDuringSchedulingIgnoredDuringExecution";
+const ONLY_AMOUNTS: &str = "only cpu and memory resources are mutable";
+
+/// Checks a changed pod.
+pub fn validate(new: &Value, old: &Value, errors: &mut Errors) {
+    validate_any(new, errors);
+    annotation_changes(new, old, errors);
+    let (spec, was) = (Node::of(new, "spec"), Node::of(old, "spec"));
+    for list in ["containers", "initContainers"] {
+        let containers = spec.child(list);
+        if containers.len() != was.read(list).items().len() {
+            containers.forbidden(errors, "pod updates may not add or remove containers");
+            return;
+        }
+        for container in containers.items() {
+            container.child("image").need(errors);
+            trimmed_image(&container, errors);
+        }
+    }
+    if !deadline(&spec, &was, errors) {
+        return;
+    }
+    tolerations(&spec, &was, errors);
+    gates(&spec, &was, errors);
+    if same(Some(spec.value), Some(was.value)) {
+        return;
+    }
+    let mut rest = with_changeable_of(spec.value, was.value);
+    if !was.read("schedulingGates").items().is_empty() {
+        gated_placement(&mut rest, &spec, &was, errors);
+    }
+    if !same(Some(&rest), Some(was.value)) {
+        errors.push(FieldError::forbidden(&spec.path, CHANGEABLE));
+    }
+}
+
+/// Checks the annotations and how they changed.
+pub fn annotation_changes(new: &Value, old: &Value, errors: &mut Errors) {
+    pod_meta::validate_change(annotations(new), annotations(old), &annotations_path(), errors);
+    pod_meta::validate(annotations(new), &Node::of(new, "spec"), &annotations_path(), errors);
+}
+
+/// The new spec with all that may change put back.
+fn with_changeable_of(new: &Value, old: &Value) -> Value {
+    let mut spec = new.clone();
+    for list in ["containers", "initContainers"] {
+        let images = old.get(list).map(Value::items).unwrap_or_default();
+        for (container, was) in items_mut(&mut spec, list).iter_mut().zip(images) {
+            meta::copy(container, was, "image");
+        }
+    }
+    for field in ["activeDeadlineSeconds", "schedulingGates", "tolerations"] {
+        meta::copy(&mut spec, old, field);
+    }
+    let grace = "terminationGracePeriodSeconds";
+    let was_negative = old.get(grace).and_then(Value::as_int).is_some_and(|seconds| seconds < 0);
+    if was_negative && spec.get(grace) == Some(&Value::Int(1)) {
+        meta::copy(&mut spec, old, grace);
+    }
+    spec
+}
+
+/// Deadlines may only come nearer. Answers whether the rest is worth looking at.
+fn deadline(spec: &Node<'_>, was: &Node<'_>, errors: &mut Errors) -> bool {
+    let deadline = spec.child("activeDeadlineSeconds");
+    match (deadline.int(), was.read("activeDeadlineSeconds").as_int()) {
+        (Some(new), _) if !(0..=i64::from(i32::MAX)).contains(&new) => {
+            deadline.in_range(errors, 0, i64::from(i32::MAX));
+            false
+        }
+        (Some(new), Some(old)) if new > old => {
+            deadline.invalid(errors, "must be less than or equal to previous value");
+            false
+        }
+        (None, Some(_)) => {
+            deadline.invalid(errors, "must not update from a positive integer to nil value");
+            true
+        }
+        _ => true,
+    }
+}
+
+fn tolerations(spec: &Node<'_>, was: &Node<'_>, errors: &mut Errors) {
+    let list = spec.child("tolerations");
+    let alike = |one: &Value, other: &Value| {
+        ["key", "operator", "value", "effect"].iter().all(|field| one.str(field) == other.str(field))
+    };
+    let new = list.value.items();
+    if was.read("tolerations").items().iter().all(|old| new.iter().any(|one| alike(one, old))) {
+        pod_spec::tolerations(&list, errors);
+    } else {
+        list.forbidden(errors, "existing toleration can not be modified except its tolerationSeconds");
+    }
+}
+
+/// What holds a pod back may only be taken away.
+fn gates(spec: &Node<'_>, was: &Node<'_>, errors: &mut Errors) {
+    let known: Vec<&str> = was.read("schedulingGates").items().iter().map(|gate| gate.str("name")).collect();
+    for gate in spec.child("schedulingGates").items() {
+        let name = gate.child("name");
+        if !known.contains(&name.text()) {
+            let wrong = format!("only deletion is allowed, but found new scheduling gate '{}'", name.text());
+            name.forbidden(errors, &wrong);
+        }
+    }
+}
+
+/// While a pod is held back, where it may run can be narrowed.
+fn gated_placement(rest: &mut Value, spec: &Node<'_>, was: &Node<'_>, errors: &mut Errors) {
+    let (new, old) = (spec.child("nodeSelector"), was.read("nodeSelector"));
+    if !same(Some(new.value), Some(old)) {
+        if old.fields().into_iter().flatten().any(|(key, value)| new.value.get(key) != Some(value)) {
+            let wrong = "only additions to spec.nodeSelector are allowed (no mutations or deletions)";
+            errors.push(FieldError::invalid(&new.path, &shown_map(Some(new.value)), wrong));
+        }
+        meta::copy(rest, was.value, "nodeSelector");
+    }
+    let (nodes, before) =
+        (spec.child("affinity").child("nodeAffinity"), was.value.at(&["affinity", "nodeAffinity"]));
+    if same(Some(nodes.value), before) {
+        return;
+    }
+    narrowed(&nodes, before, errors);
+    match before {
+        Some(before) => rest.entry("affinity").set("nodeAffinity", before.clone()),
+        None => {
+            rest.entry("affinity").remove("nodeAffinity");
+        }
+    }
+}
+
+/// Checks that required terms about nodes only got more requirements.
+fn narrowed(nodes: &Node<'_>, before: Option<&Value>, errors: &mut Errors) {
+    let Some(old) = before.and_then(|before| before.at(&[REQUIRED, "nodeSelectorTerms"])) else { return };
+    let terms = nodes.child(REQUIRED).child("nodeSelectorTerms");
+    let old = old.items();
+    if !old.is_empty() && terms.len() != old.len() {
+        terms.invalid(errors, "no additions/deletions to non-empty NodeSelectorTerms list are allowed");
+        return;
+    }
+    for (term, old) in terms.items().zip(old) {
+        let part = |holder: &Value, field: &str| holder.get(field).cloned().unwrap_or_default();
+        let fields = ["matchExpressions", "matchFields"];
+        let was_empty = fields.iter().all(|field| part(old, field).items().is_empty());
+        let is_empty = fields.iter().all(|field| part(term.value, field).items().is_empty());
+        let kept = fields.iter().all(|field| {
+            let (new, old) = (part(term.value, field), part(old, field));
+            new.items().get(..old.items().len()).is_some_and(|head| head == old.items())
+        });
+        if (was_empty && !is_empty) || !kept {
+            term.invalid(errors, "only additions are allowed (no mutations or deletions)");
+        }
+    }
+}
+
+/// Carries over all that a write of the sub-resource `ephemeralcontainers` does not change.
+pub fn prepare_ephemeral(new: &mut Value, old: &Value) {
+    let added = new.at(&["spec", "ephemeralContainers"]).cloned();
+    keep_all_but_metadata(new, old);
+    match added {
+        Some(added) => new.entry("spec").set("ephemeralContainers", added),
+        None => {
+            new.entry("spec").remove("ephemeralContainers");
+        }
+    }
+}
+
+fn keep_all_but_metadata(new: &mut Value, old: &Value) {
+    meta::copy(new, old, "spec");
+    meta::copy(new, old, "status");
+    for field in crate::api::kinds::DESCRIPTIONS {
+        meta::copy(new.entry("metadata"), meta::of(old), field);
+    }
+}
+
+/// Checks containers that are added for debugging: they stay for ever.
+pub fn validate_ephemeral(new: &Value, old: &Value, errors: &mut Errors) {
+    if annotations(old).get(pod_meta::MIRROR).is_some() {
+        errors.clear();
+        errors.push(FieldError::forbidden(
+            &Path::nameless(),
+            "static pods do not support ephemeral containers",
+        ));
+        return;
+    }
+    validate_any(new, errors);
+    annotation_changes(new, old, errors);
+    let list = Node::of(new, "spec").child("ephemeralContainers");
+    for was in old.at(&["spec", "ephemeralContainers"]).map(Value::items).unwrap_or_default() {
+        let name = quoted(was.str("name"));
+        match list.value.items().iter().rfind(|one| one.str("name") == was.str("name")) {
+            None => {
+                let wrong = format!("existing ephemeral containers {name} may not be removed\n");
+                list.forbidden(errors, &wrong);
+            }
+            Some(one) if !same(Some(one), Some(was)) => {
+                list.forbidden(errors, &format!("existing ephemeral containers {name} may not be changed"));
+            }
+            Some(_) => {}
+        }
+    }
+}
+
+/// Carries over all that a write of the sub-resource `resize` does not change: it is about amounts alone.
+pub fn prepare_resize(new: &mut Value, old: &Value) {
+    let mut lists = Vec::new();
+    for field in ["containers", "initContainers"] {
+        let path = ["spec", field];
+        let (one, other) =
+            (new.at(&path).cloned().unwrap_or_default(), old.at(&path).cloned().unwrap_or_default());
+        if one.items().len() != other.items().len() {
+            return;
+        }
+        lists.push((field, one, other));
+    }
+    keep_all_but_metadata(new, old);
+    for (field, wanted, mut merged) in lists {
+        let names = |list: &Value| -> Vec<String> {
+            list.items().iter().map(|one| one.str("name").to_owned()).collect()
+        };
+        if names(&wanted) != names(&merged) {
+            new.entry("spec").set(field, wanted);
+            continue;
+        }
+        if let Value::Array(all) = &mut merged {
+            for (container, wanted) in all.iter_mut().zip(wanted.items()) {
+                meta::copy(container, wanted, "resources");
+                meta::copy(container, wanted, "resizePolicy");
+            }
+        }
+        if !merged.is_null() {
+            new.entry("spec").set(field, merged);
+        }
+    }
+}
+
+/// Checks new amounts for the containers of a pod.
+pub fn validate_resize(new: &Value, old: &Value, errors: &mut Errors) {
+    let refused = if annotations(old).get(pod_meta::MIRROR).is_some() {
+        Some("static pods cannot be resized")
+    } else if old.at(&["spec", "os", "name"]).and_then(Value::as_str) == Some("windows") {
+        Some("windows pods cannot be resized")
+    } else {
+        None
+    };
+    if let Some(why) = refused {
+        errors.clear();
+        errors.push(FieldError::forbidden(&Path::nameless(), why));
+        return;
+    }
+    validate_any(new, errors);
+    let (spec, was) = (Node::of(new, "spec"), Node::of(old, "spec"));
+    let class = old.at(&["status", "qosClass"]).and_then(Value::as_str).filter(|class| !class.is_empty());
+    if class.unwrap_or_else(|| quality(old)) != quality(new) {
+        let shown = quoted(new.at(&["status", "qosClass"]).and_then(Value::as_str).unwrap_or_default());
+        let wrong = "Pod QOS Class may not change as a result of resizing";
+        errors.push(FieldError::invalid(&spec.path, &shown, wrong));
+    }
+    let running = old.at(&["status", "containerStatuses"]).map(Value::items).unwrap_or_default();
+    let running = running.iter().find(|status| status.at(&["state", "running"]).is_some());
+    if running.is_some_and(|status| status.get("resources").is_none()) {
+        spec.forbidden(errors, "Pod running on node without support for resize");
+    }
+    if !same_containers(&spec, &was, errors) {
+        return;
+    }
+    let before = errors.len();
+    amounts(&spec, &was, errors);
+    if errors.len() == before && before == 0 && !only_amounts_differ(spec.value, was.value) {
+        spec.forbidden(errors, ONLY_AMOUNTS);
+    }
+}
+
+fn same_containers(spec: &Node<'_>, was: &Node<'_>, errors: &mut Errors) -> bool {
+    let before = errors.len();
+    for field in ["containers", "initContainers"] {
+        let (new, old) = (spec.child(field), was.read(field).items());
+        if new.len() != old.len() {
+            new.forbidden(errors, &format!("{field} may not be added or removed on resize"));
+            continue;
+        }
+        for (one, old) in new.items().zip(old) {
+            if one.str("name") != old.str("name") {
+                let wrong = format!("{field} may not be renamed or reordered on resize");
+                one.child("name").forbidden(errors, &wrong);
+            }
+        }
+    }
+    errors.len() == before
+}
+
+fn is_sidecar(container: &Value) -> bool {
+    container.str("restartPolicy") == "Always"
+}
+
+/// A container without what a resize may change.
+fn without_amounts(container: &Value) -> Value {
+    let mut rest = container.clone();
+    for part in ["limits", "requests"] {
+        if let Some(resources) = rest.get_mut("resources").and_then(|resources| resources.get_mut(part)) {
+            resources.remove("cpu");
+            resources.remove("memory");
+        }
+    }
+    rest
+}
+
+fn only_amounts_differ(new: &Value, old: &Value) -> bool {
+    let bare = |spec: &Value| {
+        let mut spec = spec.clone();
+        for list in ["containers", "initContainers"] {
+            for container in items_mut(&mut spec, list) {
+                *container = without_amounts(container);
+            }
+        }
+        spec
+    };
+    same(Some(&bare(new)), Some(&bare(old)))
+}
+
+fn amounts(spec: &Node<'_>, was: &Node<'_>, errors: &mut Errors) {
+    for field in ["initContainers", "containers"] {
+        for (new, old) in spec.child(field).items().zip(was.read(field).items()) {
+            if field == "containers" || is_sidecar(old) {
+                one_resize(&new, old, errors);
+            }
+        }
+    }
+    for (new, old) in spec.child("containers").items().zip(was.read("containers").items()) {
+        if !same(Some(&without_amounts(new.value)), Some(&without_amounts(old))) {
+            spec.forbidden(errors, ONLY_AMOUNTS);
+        }
+    }
+    for (new, old) in spec.child("initContainers").items().zip(was.read("initContainers").items()) {
+        if is_sidecar(new.value) {
+            if !same(Some(&without_amounts(new.value)), Some(&without_amounts(old))) {
+                spec.forbidden(errors, "only cpu and memory resources for sidecar containers are mutable");
+            }
+        } else if !same(Some(new.value), Some(old)) {
+            spec.forbidden(errors, "resources for non-sidecar init containers are immutable");
+        }
+    }
+}
+
+fn one_resize(new: &Node<'_>, old: &Value, errors: &mut Errors) {
+    let resources = new.child("resources");
+    for part in ["requests", "limits"] {
+        let now = resources.child(part);
+        let before = old.at(&["resources", part]).and_then(Value::fields);
+        if before.into_iter().flatten().any(|(name, _)| now.value.get(name).is_none()) {
+            now.forbidden(errors, &format!("resource {part} cannot be removed"));
+        }
+    }
+    let policies = new.read("resizePolicy").items();
+    let restarts = policies
+        .iter()
+        .find(|policy| policy.str("resourceName") == "memory")
+        .is_some_and(|policy| policy.str("restartPolicy") == "RestartContainer");
+    if restarts {
+        return;
+    }
+    let now = resources.child("limits").child("memory");
+    let before = old.at(&["resources", "limits", "memory"]);
+    let before = before.map(|value| Node { value, path: Path::root() }.amount());
+    let done = match (now.amount(), before) {
+        (Some(now), Some(Some(before))) if now < before => "decreased",
+        (Some(_), None) => "added",
+        _ => return,
+    };
+    let wrong = format!("memory limits cannot be {done} unless resizePolicy is RestartContainer");
+    errors.push(FieldError::forbidden(&resources.path.child("limits").key("memory"), &wrong));
+}
+
+#[cfg(test)]
+mod tests;

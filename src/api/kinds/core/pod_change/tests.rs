@@ -1,0 +1,146 @@
+//! Each change that a pod refuses, by way of the pod and of its sub-resources.
+
+use super::super::super::testing::{each_change_refused, object, said, with};
+use super::*;
+
+fn base() -> Value {
+    object(
+        r#"{"metadata":{"name":"p"},"spec":{"containers":[{"name":"c","image":"i:1"}],"restartPolicy":"Always",
+            "activeDeadlineSeconds":9,"tolerations":[{"key":"k","operator":"Exists"}]}}"#,
+    )
+}
+
+#[test]
+fn each_forbidden_change_is_refused() {
+    each_change_refused(
+        &base(),
+        validate,
+        &[
+            (
+                "spec.restartPolicy",
+                r#""Never""#,
+                "spec: Forbidden: pod updates may not change fields other than `spec.containers[*].image`,`spec.init",
+            ),
+            ("spec.nodeName", r#""n""#, CHANGEABLE),
+            (
+                "spec.containers",
+                r#"[{"name":"c","image":"i:1"},{"name":"d","image":"i:1"}]"#,
+                "may not add or remove containers",
+            ),
+            (
+                "spec.activeDeadlineSeconds",
+                "10",
+                "spec.activeDeadlineSeconds: Invalid value: 10: must be less than or equal",
+            ),
+            ("spec.activeDeadlineSeconds", "null", "must not update from a positive integer to nil value"),
+            ("spec.tolerations", "[]", "existing toleration can not be modified"),
+            ("spec.schedulingGates", r#"[{"name":"a"}]"#, "found new scheduling gate 'a'"),
+        ],
+    );
+    let mut new = base();
+    new.entry("spec").set("containers", object(r#"[{"name":"c","image":"i:2"}]"#));
+    new.entry("spec").set("activeDeadlineSeconds", 8);
+    let mut errors = Errors::new();
+    validate(&new, &base(), &mut errors);
+    assert_eq!(errors, []);
+}
+
+#[test]
+fn a_pod_that_is_held_back_may_be_placed_more_narrowly() {
+    let term = |keys: &str| format!(r#"{{"matchExpressions":[{keys}]}}"#);
+    let key = |name: &str| format!(r#"{{"key":"{name}","operator":"Exists"}}"#);
+    let affinity =
+        |terms: &str| format!(r#"{{"nodeAffinity":{{"{REQUIRED}":{{"nodeSelectorTerms":[{terms}]}}}}}}"#);
+    let base = with(&base(), "spec.schedulingGates", r#"[{"name":"g"}]"#);
+    let base = with(&base, "spec.nodeSelector", r#"{"a":"b"}"#);
+    let base = with(&base, "spec.affinity", &affinity(&term(&key("x"))));
+    let two = affinity(&format!("{},{}", term(&key("x")), term(&key("y"))));
+    let other = affinity(&term(&key("y")));
+    let more = affinity(&term(&format!("{},{}", key("x"), key("y"))));
+    each_change_refused(
+        &base,
+        validate,
+        &[
+            ("spec.nodeSelector", r#"{"c":"d"}"#, "only additions to spec.nodeSelector are allowed"),
+            ("spec.affinity", &two, "no additions/deletions to non-empty NodeSelectorTerms list"),
+            ("spec.affinity", &other, "nodeSelectorTerms[0]: Invalid value"),
+        ],
+    );
+    for (path, json) in [("spec.nodeSelector", r#"{"a":"b","c":"d"}"#), ("spec.affinity", more.as_str())] {
+        let mut errors = Errors::new();
+        validate(&with(&base, path, json), &base, &mut errors);
+        assert_eq!(said(&errors), Vec::<String>::new(), "{path}");
+    }
+}
+
+#[test]
+fn debugging_containers_stay() {
+    let old = with(&base(), "spec.ephemeralContainers", r#"[{"name":"e","image":"i"}]"#);
+    each_change_refused(
+        &old,
+        validate_ephemeral,
+        &[
+            ("spec.ephemeralContainers", "[]", "existing ephemeral containers \"e\" may not be removed"),
+            (
+                "spec.ephemeralContainers.0.image",
+                r#""j""#,
+                "existing ephemeral containers \"e\" may not be changed",
+            ),
+        ],
+    );
+    let mut new = with(&old, "spec.containers.0.image", r#""x""#);
+    new = with(&new, "spec.ephemeralContainers", r#"[{"name":"e","image":"i"},{"name":"f","image":"i"}]"#);
+    prepare_ephemeral(&mut new, &old);
+    assert_eq!(new.at(&["spec", "containers"]), old.at(&["spec", "containers"]));
+    assert_eq!(new.at(&["spec", "ephemeralContainers"]).unwrap().items().len(), 2);
+    let mut errors = Errors::new();
+    let mirror = with(&old, "metadata.annotations", r#"{"kubernetes.io/config.mirror":"x"}"#);
+    validate_ephemeral(&mirror, &mirror, &mut errors);
+    assert_eq!(said(&errors), ["[]: Forbidden: static pods do not support ephemeral containers"]);
+}
+
+#[test]
+fn only_amounts_are_resized() {
+    let base = with(
+        &base(),
+        "spec.containers.0.resources",
+        r#"{"requests":{"cpu":"1","memory":"1Gi"},"limits":{"memory":"2Gi"}}"#,
+    );
+    each_change_refused(
+        &base,
+        validate_resize,
+        &[
+            (
+                "spec.containers.0.resources.requests",
+                r#"{"cpu":"1"}"#,
+                "resources.requests: Forbidden: resource requests cannot be removed",
+            ),
+            (
+                "spec.containers.0.resources.limits.memory",
+                r#""1500Mi""#,
+                "spec.containers[0].resources.limits[memory]: Forbidden: memory limits cannot be decreased unless resizePolicy is RestartContainer",
+            ),
+            (
+                "spec.containers.0.name",
+                r#""x""#,
+                "spec.containers[0].name: Forbidden: containers may not be renamed or reordered on resize",
+            ),
+            (
+                "spec.containers.0.image",
+                r#""x""#,
+                "spec: Forbidden: only cpu and memory resources are mutable",
+            ),
+        ],
+    );
+    let larger = with(&base, "spec.containers.0.resources.requests.cpu", r#""2""#);
+    let mut errors = Errors::new();
+    validate_resize(&larger, &base, &mut errors);
+    assert_eq!(said(&errors), Vec::<String>::new());
+    let mut new = with(&larger, "spec.restartPolicy", r#""Never""#);
+    prepare_resize(&mut new, &base);
+    assert_eq!(new, larger);
+    let best = with(&base, "spec.containers.0.resources", "{}");
+    validate_resize(&larger, &best, &mut errors);
+    assert_eq!(errors[0].path.to_string(), "spec");
+    assert!(errors[0].message.contains("Pod QOS Class may not change as a result of resizing"));
+}

@@ -1,0 +1,182 @@
+//! The status of pods: what its writers may say about containers, addresses and conditions.
+
+use super::address;
+use super::pod_change::annotation_changes;
+use crate::api::field::FieldError;
+use crate::api::kinds::check::{Node, fill, items_mut, present_mut};
+use crate::api::kinds::{Errors, Occasion};
+use crate::api::names;
+use crate::api::value::Value;
+
+const STATUSES: [&str; 3] = ["containerStatuses", "initContainerStatuses", "ephemeralContainerStatuses"];
+const LARGEST_ID: i64 = i32::MAX as i64;
+
+/// The quality of service is decided once, and fields whose features are off do not come in.
+pub fn prepare(new: &mut Value, old: &Value, _: &Occasion<'_>) {
+    if let Some(class) = old.at(&["status", "qosClass"]) {
+        fill(new.entry("status"), "qosClass", class.clone());
+    }
+    let Some(status) = present_mut(new, "status") else { return };
+    status.remove("observedGeneration");
+    status.remove("resourceClaimStatuses");
+    for condition in items_mut(status, "conditions") {
+        condition.remove("observedGeneration");
+    }
+    for list in STATUSES {
+        for container in items_mut(status, list) {
+            container.remove("allocatedResourcesStatus");
+        }
+    }
+}
+
+/// Checks a changed status.
+pub fn validate(new: &Value, old: &Value, errors: &mut Errors) {
+    annotation_changes(new, old, errors);
+    let (status, was) = (Node::of(new, "status"), Node::of(old, "status"));
+    for condition in status.child("conditions").items() {
+        let kind = condition.child("type");
+        if !matches!(kind.text(), "PodScheduled" | "Ready" | "Initialized") {
+            kind.named(condition.path.child("Type")).syntax(errors, names::qualified_name);
+        }
+    }
+    let nominated = status.child("nominatedNodeName");
+    if nominated.text() != was.str("nominatedNodeName") {
+        nominated.syntax_if_set(errors, names::dns_subdomain);
+    }
+    status.child("qosClass").unchanged(&was.child("qosClass"), errors);
+    let spec = Node::of(old, "spec");
+    let policy = spec.str("restartPolicy");
+    for (list, policy) in STATUSES.iter().zip([policy, policy, "Never"]) {
+        ended_stay_ended(&status.child(list), was.read(list), policy, &spec, errors);
+    }
+    addresses(&status, &was, "podIPs", errors);
+    if let Some(first) = status.child("hostIPs").items().next()
+        && first.str("ip") != status.str("hostIP")
+    {
+        first.child("ip").invalid_text(errors, "must be equal to `hostIP`");
+    }
+    addresses(&status, &was, "hostIPs", errors);
+    for list in STATUSES {
+        users(&status.child(list), Node::of(new, "spec").child("os").str("name"), errors);
+    }
+}
+
+/// What has ended for good does not run again.
+fn ended_stay_ended(list: &Node<'_>, was: &Value, policy: &str, spec: &Node<'_>, errors: &mut Errors) {
+    if policy == "Always" {
+        return;
+    }
+    for (index, old) in was.items().iter().enumerate() {
+        let Some(end) = old.at(&["state", "terminated"]) else { continue };
+        let failed = end.get("exitCode").and_then(Value::as_int).unwrap_or_default() != 0;
+        let name = old.str("name");
+        let inits = spec.read("initContainers").items();
+        let restarts = inits.iter().find(|one| one.str("name") == name);
+        if (failed && policy == "OnFailure")
+            || restarts.is_some_and(|one| one.str("restartPolicy") == "Always")
+        {
+            continue;
+        }
+        for _ in list
+            .value
+            .items()
+            .iter()
+            .filter(|new| new.str("name") == name && new.at(&["state", "terminated"]).is_none())
+        {
+            let path = list.path.index(index).child("state");
+            errors.push(FieldError::forbidden(&path, "may not be transitioned to non-terminated state"));
+        }
+    }
+}
+
+/// Checks addresses: good ones, and at most one of each family.
+fn addresses(status: &Node<'_>, was: &Node<'_>, field: &str, errors: &mut Errors) {
+    let list = status.child(field);
+    for one in list.items() {
+        address::unless_known(&one, was.read(field), "ip", errors);
+    }
+    if list.len() > 1 {
+        let dual = address::dual_stack(list.value.items().iter().map(|one| one.str("ip")));
+        if !dual || list.len() > 2 {
+            list.invalid(errors, "may specify no more than one IP for each IP family");
+        }
+    }
+}
+
+fn users(list: &Node<'_>, os: &str, errors: &mut Errors) {
+    for linux in list.items().filter_map(|status| status.opt("user").and_then(|user| user.opt("linux"))) {
+        if os == "windows" {
+            linux.forbidden(errors, "cannot be set for a windows pod");
+            continue;
+        }
+        for id in ["uid", "gid"] {
+            linux.child(id).in_range(errors, 0, LARGEST_ID);
+        }
+        for group in linux.child("supplementalGroups").items() {
+            group.in_range(errors, 0, LARGEST_ID);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::super::testing::{NOBODY, each_change_refused, object};
+    use super::*;
+
+    #[test]
+    fn each_rule_of_a_status_refuses() {
+        let base = object(
+            r#"{"spec":{"restartPolicy":"OnFailure","initContainers":[{"name":"s","restartPolicy":"Always"}]},
+                "status":{"qosClass":"BestEffort","hostIP":"10.0.0.9","hostIPs":[{"ip":"10.0.0.9"}],"podIPs":[{"ip":"10.0.0.1"}],
+                "conditions":[{"type":"Ready"}],
+                "containerStatuses":[{"name":"c","state":{"terminated":{}},"user":{"linux":{"uid":1,"gid":1}}}],
+                "initContainerStatuses":[{"name":"s","state":{"terminated":{}}}]}}"#,
+        );
+        each_change_refused(
+            &base,
+            validate,
+            &[
+                ("status.conditions.0.type", r#""-""#, "status.conditions[0].Type: Invalid value: \"-\""),
+                ("status.nominatedNodeName", r#""A""#, "status.nominatedNodeName: Invalid value: \"A\""),
+                (
+                    "status.qosClass",
+                    r#""Burstable""#,
+                    "status.qosClass: Invalid value: \"Burstable\": field is immutable",
+                ),
+                (
+                    "status.containerStatuses.0.state",
+                    r#"{"running":{}}"#,
+                    "status.containerStatuses[0].state: Forbidden: may not be transitioned",
+                ),
+                (
+                    "status.podIPs",
+                    r#"[{"ip":"x"}]"#,
+                    "status.podIPs[0]: Invalid value: \"x\": must be a valid IP address",
+                ),
+                (
+                    "status.podIPs",
+                    r#"[{"ip":"10.0.0.1"},{"ip":"10.0.0.2"}]"#,
+                    "no more than one IP for each IP family",
+                ),
+                (
+                    "status.hostIP",
+                    r#""10.0.0.8""#,
+                    "status.hostIPs[0].ip: Invalid value: \"10.0.0.9\": must be equal to `hostIP`",
+                ),
+                ("status.containerStatuses.0.user.linux.uid", "-1", "user.linux.uid: Invalid value: -1"),
+            ],
+        );
+        let mut sidecar = base.clone();
+        sidecar
+            .entry("status")
+            .set("initContainerStatuses", object(r#"[{"name":"s","state":{"running":{}}}]"#));
+        let mut errors = Errors::new();
+        validate(&sidecar, &base, &mut errors);
+        assert_eq!(errors, []);
+        let mut new = object(
+            r#"{"status":{"observedGeneration":1,"conditions":[{"type":"Ready","observedGeneration":1}]}}"#,
+        );
+        prepare(&mut new, &base, &Occasion { now: "", user: &NOBODY });
+        assert_eq!(new, object(r#"{"status":{"qosClass":"BestEffort","conditions":[{"type":"Ready"}]}}"#));
+    }
+}
