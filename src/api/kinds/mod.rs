@@ -13,6 +13,7 @@ mod certificates;
 mod check;
 mod core;
 mod definition;
+mod devices;
 mod discovery;
 mod flowcontrol;
 mod lifecycle;
@@ -136,6 +137,8 @@ pub struct KindRules {
     pub meta_again: MetaAgain,
     /// Whether a deletion that does not say otherwise leaves the dependents.
     pub orphans: bool,
+    /// What the one who deletes should know who does not say what becomes of the dependents.
+    pub warn_on_delete: Option<&'static str>,
     /// Whether a deletion gives the object time to end.
     pub graceful: bool,
     /// Whether the object itself says that its deletion is not over, besides its finalizers.
@@ -173,6 +176,7 @@ const BASE: KindRules = KindRules {
     status_meta: StatusMeta::Free,
     meta_again: MetaAgain::Change,
     orphans: false,
+    warn_on_delete: None,
     graceful: false,
     holds: |_| false,
     terminate: |_| {},

@@ -350,7 +350,7 @@ fn defaults(schema: &Node<'_>, errors: &mut Errors) {
         let fits = wanted.is_empty() || wanted == found || (wanted == "number" && found == "integer");
         if !fits {
             let why = format!(" in body must be of type {wanted}: {}", quoted(found));
-            errors.push(FieldError::invalid(&value.path, &quoted(found), &why));
+            errors.push(FieldError::type_invalid(&value.path, &quoted(found), &why));
         } else if let Some(words) = texts(&schema.child("enum")) {
             if value.value.as_str().is_some() {
                 value.one_of(errors, &words);
