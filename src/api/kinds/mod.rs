@@ -33,12 +33,15 @@ mod table;
 pub(in crate::api) mod testing;
 mod webhook;
 
+pub use certificates::{before_approval, parse_request as certificate_request};
 pub use check::same;
 pub use core::pod_change;
 pub use core::security::allow_privileged;
 pub use lifecycle::{
     Kind, before_create, before_finalize, before_status_update, before_update, grace_period,
 };
+
+pub use pem::Request as CertificateRequest;
 
 use super::field::FieldError;
 use super::names::{self, NameRule};

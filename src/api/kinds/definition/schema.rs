@@ -351,10 +351,10 @@ fn defaults(schema: &Node<'_>, errors: &mut Errors) {
         if !fits {
             let why = format!(" in body must be of type {wanted}: {}", quoted(found));
             errors.push(FieldError::type_invalid(&value.path, &quoted(found), &why));
-        } else if let Some(words) = texts(&schema.child("enum")) {
-            if value.value.as_str().is_some() {
-                value.one_of(errors, &words);
-            }
+        }
+        let words = texts(&schema.child("enum")).filter(|_| fits && value.value.as_str().is_some());
+        if let Some(words) = words {
+            value.one_of(errors, &words);
         }
     }
     for part in structural::below(schema) {

@@ -137,10 +137,9 @@ fn resource(schema: &Node<'_>, level: Level, errors: &mut Errors) {
     let find =
         |name: &str| properties.value.get(name).map(|value| Node { value, path: properties.path.key(name) });
     for name in ["kind", "apiVersion"] {
-        if let Some(property) = find(name).filter(|_| is_resource) {
-            if property.child("type").text() != "string" {
-                property.child("type").invalid_text(errors, "must be string");
-            }
+        let kind = find(name).filter(|_| is_resource).map(|property| property.child("type"));
+        if let Some(kind) = kind.filter(|kind| kind.text() != "string") {
+            kind.invalid_text(errors, "must be string");
         }
     }
     if let Some(metadata) = find("metadata") {
