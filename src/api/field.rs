@@ -70,6 +70,8 @@ pub enum Problem {
     Required,
     /// The value breaks a rule.
     Invalid,
+    /// The value is of another type than it should be.
+    TypeInvalid,
     /// The value is none of the known ones.
     NotSupported,
     /// The value stands twice where it may stand once.
@@ -92,6 +94,7 @@ impl Problem {
         match self {
             Problem::Required => "FieldValueRequired",
             Problem::Invalid => "FieldValueInvalid",
+            Problem::TypeInvalid => "FieldValueTypeInvalid",
             Problem::NotSupported => "FieldValueNotSupported",
             Problem::Duplicate => "FieldValueDuplicate",
             Problem::Forbidden => "FieldValueForbidden",
@@ -105,7 +108,7 @@ impl Problem {
     fn title(self) -> &'static str {
         match self {
             Problem::Required => "Required value",
-            Problem::Invalid => "Invalid value",
+            Problem::Invalid | Problem::TypeInvalid => "Invalid value",
             Problem::NotSupported => "Unsupported value",
             Problem::Duplicate => "Duplicate value",
             Problem::Forbidden => "Forbidden",
@@ -167,6 +170,11 @@ impl FieldError {
     /// The value breaks a rule. `value` is printed as the API prints it: see [`quoted`].
     pub fn invalid(path: &Path, value: &str, detail: &str) -> FieldError {
         FieldError::new(path, Problem::Invalid, Some(value), detail)
+    }
+
+    /// The value is of another type than it should be.
+    pub fn type_invalid(path: &Path, value: &str, detail: &str) -> FieldError {
+        FieldError::new(path, Problem::TypeInvalid, Some(value), detail)
     }
 
     /// The value is none of `supported`, which are named in the order in which they are given.

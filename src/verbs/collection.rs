@@ -5,7 +5,7 @@ use std::rc::Rc;
 use crate::api::options::ListOptions;
 use crate::api::status::Status;
 
-use super::delete::delete_object;
+use super::delete::{delete_object, warn_of_dependents};
 use super::list::{Listing, filter};
 use super::paging::select_page;
 use super::{Answered, Backend, Call, Reply};
@@ -15,6 +15,7 @@ pub async fn delete_collection(backend: &Rc<Backend>, call: &Call<'_>) -> Answer
     let list = ListOptions::parse(call.query)?;
     list.validate(false)?;
     let options = backend.delete_options(call)?;
+    warn_of_dependents(call, &options);
     let filter = filter(call, &list)?;
     let snapshot = backend.stores.snapshot(&call.stored.store, &call.permit).await;
     let snapshot = snapshot.map_err(|error| Status::from_store(&error, call.of(), ""))?;

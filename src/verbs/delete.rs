@@ -27,9 +27,17 @@ pub enum Outcome {
 /// Deletes the object that the path names.
 pub async fn delete(backend: &Backend, call: &Call<'_>) -> Answered {
     let options = backend.delete_options(call)?;
+    warn_of_dependents(call, &options);
     let object = backend.read(call).await?;
     let outcome = delete_object(backend, call, object, &options).await?;
     reply(backend, call, outcome, &options)
+}
+
+/// Tells the client of dependents that stay although it did not ask for that.
+pub fn warn_of_dependents(call: &Call<'_>, options: &DeleteOptions) {
+    if options.propagation.is_none() && options.orphan_dependents.is_none() {
+        call.warn(call.kind().rules.warn_on_delete.into_iter().map(str::to_owned).collect());
+    }
 }
 
 fn reply(backend: &Backend, call: &Call<'_>, outcome: Outcome, options: &DeleteOptions) -> Result<Reply> {

@@ -186,7 +186,7 @@ fn validate_source(field: &str, source: &Node<'_>, errors: &mut Errors) {
         (target.child("value"), target.child("averageValue"), target.child("averageUtilization"));
     match field {
         "pods" if !average.is_set() => {
-            average.required(errors, "must specify a positive target averageValue")
+            average.required(errors, "must specify a positive target averageValue");
         }
         "pods" => {}
         "object" if !value.is_set() && !average.is_set() => {

@@ -6,8 +6,9 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 
 use super::check::{Node, items_mut, same};
-use super::{Errors, Occasion, pem};
+use super::{Errors, Occasion, Warned, pem};
 use crate::api::field::{FieldError, Path, quoted};
+use crate::api::meta::MetaRules;
 use crate::api::value::Value;
 use crate::api::{meta, names};
 
@@ -81,8 +82,21 @@ pub fn prepare_status(new: &mut Value, old: &Value, occasion: &Occasion<'_>) {
     stamp(new, old, occasion);
 }
 
+/// Prepares and checks a write of the sub-resource `approval`: it alone says yes or no to a request.
+pub fn before_approval(new: &mut Value, old: &Value, occasion: &Occasion<'_>) -> Result<Warned, Errors> {
+    prepare_approval(new, old, occasion);
+    meta::copy(new.entry("metadata"), meta::of(old), "generation");
+    meta::keep_system_fields(new, old);
+    let mut errors = Errors::new();
+    let rules = MetaRules { name: names::path_segment, namespaced: false, known_finalizers: true };
+    meta::validate(new, rules, &mut errors);
+    meta::validate_update(new, old, true, &mut errors);
+    validate_approval(new, old, &mut errors);
+    if errors.is_empty() { Ok(Warned::new()) } else { Err(errors) }
+}
+
 /// What a write of the sub-resource `approval` may change: the conditions alone.
-pub fn prepare_approval(new: &mut Value, old: &Value, occasion: &Occasion<'_>) {
+fn prepare_approval(new: &mut Value, old: &Value, occasion: &Occasion<'_>) {
     stamp(new, old, occasion);
     let all = new.at(&["status", "conditions"]).cloned().unwrap_or_default();
     meta::copy(new, old, "spec");
@@ -275,7 +289,7 @@ pub fn validate_status(new: &Value, old: &Value, errors: &mut Errors) {
 }
 
 /// Checks a change of the sub-resource `approval`.
-pub fn validate_approval(new: &Value, old: &Value, errors: &mut Errors) {
+fn validate_approval(new: &Value, old: &Value, errors: &mut Errors) {
     validate_change(new, old, Part::Approval, errors);
 }
 
@@ -546,6 +560,18 @@ mod tests {
         prepare_approval(&mut new, &base(), &Occasion { now: NOW, user: &user });
         let condition = &new.at(&["status", "conditions"]).unwrap().items()[0];
         assert_eq!((condition.str("lastUpdateTime"), condition.str("lastTransitionTime")), (NOW, NOW));
+        let named = |mut request: Value| {
+            for (field, value) in [("name", "a"), ("uid", "u"), ("resourceVersion", "1")] {
+                request.entry("metadata").set(field, value);
+            }
+            request
+        };
+        let (old, mut yes) = (named(base()), named(new.clone()));
+        let occasion = Occasion { now: NOW, user: &user };
+        assert!(before_approval(&mut yes, &old, &occasion).is_ok());
+        yes.entry("status").set("conditions", Value::Array(Vec::new()));
+        let approved = named(new.clone());
+        assert!(before_approval(&mut yes, &approved, &occasion).is_err(), "an approval cannot be taken back");
         let mut again = new.clone();
         again
             .entry("status")

@@ -12,6 +12,8 @@ mod batch;
 mod certificates;
 mod check;
 mod core;
+mod definition;
+mod devices;
 mod discovery;
 pub mod engines;
 mod flowcontrol;
@@ -32,6 +34,7 @@ mod table;
 pub(in crate::api) mod testing;
 mod webhook;
 
+pub use certificates::{before_approval, parse_request as certificate_request};
 pub use check::same;
 pub(in crate::api) use check::{Node, items_mut};
 pub use core::pod_change;
@@ -39,6 +42,8 @@ pub use core::security::allow_privileged;
 pub use lifecycle::{
     Kind, before_create, before_finalize, before_status_update, before_update, grace_period,
 };
+
+pub use pem::Request as CertificateRequest;
 
 use super::field::FieldError;
 use super::names::{self, NameRule};
@@ -137,6 +142,8 @@ pub struct KindRules {
     pub meta_again: MetaAgain,
     /// Whether a deletion that does not say otherwise leaves the dependents.
     pub orphans: bool,
+    /// What the one who deletes should know who does not say what becomes of the dependents.
+    pub warn_on_delete: Option<&'static str>,
     /// Whether a deletion gives the object time to end.
     pub graceful: bool,
     /// Whether the object itself says that its deletion is not over, besides its finalizers.
@@ -174,6 +181,7 @@ const BASE: KindRules = KindRules {
     status_meta: StatusMeta::Free,
     meta_again: MetaAgain::Change,
     orphans: false,
+    warn_on_delete: None,
     graceful: false,
     holds: |_| false,
     terminate: |_| {},

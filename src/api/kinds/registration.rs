@@ -1,4 +1,4 @@
-//! APIServices and CustomResourceDefinitions: the life-cycle part. The schemas of definitions are checked elsewhere.
+//! APIServices: who serves a version of a group.
 
 use super::check::{Node, fill, present_mut};
 use super::{Errors, Occasion};
@@ -54,13 +54,22 @@ pub fn validate_service(object: &Value, errors: &mut Errors) {
     if service.is_set() {
         service.child("namespace").need(errors);
         service.child("name").need(errors);
+        let port = service.child("port");
+        let wrong = names::in_range(port.number(), 1, 65_535);
+        if !wrong.is_empty() {
+            let why = format!("port is not valid: {}", wrong.join(", "));
+            errors.push(FieldError::invalid(&port.path, &port.number().to_string(), &why));
+        }
         if insecure.is_true() && !bundle.is_empty() {
             insecure.invalid(errors, "may not be true if caBundle is present");
         }
         return;
     }
     if !bundle.is_empty() {
-        bundle.invalid(errors, "local APIServices may not have a caBundle");
+        // The bundle is in base64 here; what counts are the bytes that it stands for.
+        let padding = bundle.text().bytes().rev().take_while(|byte| *byte == b'=').count();
+        let shown = quoted(&format!("{} bytes", (bundle.text().len() / 4 * 3).saturating_sub(padding)));
+        errors.push(FieldError::invalid(&bundle.path, &shown, "local APIServices may not have a caBundle"));
     }
     if insecure.is_true() {
         insecure.invalid(errors, "local APIServices may not have insecureSkipTLSVerify");
@@ -72,38 +81,11 @@ pub fn validate_service_update(new: &Value, _old: &Value, errors: &mut Errors) {
     validate_service(new, errors);
 }
 
-/// The defaults of a definition: names that follow from others.
-pub fn default_definition(definition: &mut Value) {
-    let spec = definition.entry("spec");
-    let kind = spec.at(&["names", "kind"]).and_then(Value::as_str).unwrap_or_default().to_owned();
-    let names = spec.entry("names");
-    super::check::fill_text(names, "singular", &kind.to_lowercase());
-    super::check::fill_text(names, "listKind", &format!("{kind}List"));
-    let conversion = spec.entry("conversion");
-    super::check::fill_text(conversion, "strategy", "None");
-}
-
-/// The version that objects are stored in is written down.
-pub fn prepare_definition(definition: &mut Value, _: &Occasion<'_>) {
-    remember_stored(definition);
-}
-
-/// The same when it changes.
-pub fn prepare_definition_update(new: &mut Value, _old: &Value, _: &Occasion<'_>) {
-    remember_stored(new);
-}
-
-fn remember_stored(definition: &mut Value) {
-    let versions = definition.at(&["spec", "versions"]).map(Value::items).unwrap_or_default();
-    let stored =
-        versions.iter().find(|version| version.get("storage").and_then(Value::as_bool) == Some(true));
-    let Some(name) = stored.map(|version| Value::from(version.str("name"))) else { return };
-    let list = definition.entry("status").entry("storedVersions");
-    let mut all = list.items().to_vec();
-    if !all.contains(&name) {
-        all.push(name);
+/// Checks a changed status of an APIService.
+pub fn validate_service_status(new: &Value, _old: &Value, errors: &mut Errors) {
+    for condition in Node::of(new, "status").child("conditions").items() {
+        condition.child("status").one_of(errors, &["True", "False", "Unknown"]);
     }
-    *list = Value::Array(all);
 }
 
 #[cfg(test)]
@@ -115,7 +97,7 @@ mod tests {
     fn each_rule_of_an_api_service_refuses() {
         let base = object(
             r#"{"metadata":{"name":"v1.g.example"},"spec":{"group":"g.example","version":"v1","groupPriorityMinimum":1,
-                "versionPriority":1,"service":{"namespace":"n","name":"s"},"insecureSkipTLSVerify":true}}"#,
+                "versionPriority":1,"service":{"namespace":"n","name":"s","port":443},"insecureSkipTLSVerify":true}}"#,
         );
         each_refused(
             &base,
@@ -129,6 +111,7 @@ mod tests {
                 ("spec.groupPriorityMinimum", "0", "must be positive and less than 20000"),
                 ("spec.versionPriority", "1001", "must be positive and less than 1000"),
                 ("spec.service.name", "null", "spec.service.name: Required value"),
+                ("spec.service.port", "0", "port is not valid: must be between 1 and 65535, inclusive"),
                 ("spec.caBundle", r#""AA==""#, "may not be true if caBundle is present"),
                 ("spec.service", "null", "local APIServices may not have insecureSkipTLSVerify"),
             ],
@@ -136,20 +119,5 @@ mod tests {
         let mut local = object(r#"{"spec":{}}"#);
         prepare_service(&mut local, &Occasion { now: "t", user: &NOBODY });
         assert_eq!(local.at(&["status", "conditions"]).unwrap().items()[0].str("reason"), "Local");
-    }
-
-    #[test]
-    fn a_definition_remembers_what_it_stored() {
-        let mut definition = object(
-            r#"{"spec":{"names":{"kind":"Kite"},"versions":[{"name":"v1","storage":true}]},"status":{"storedVersions":["v0"]}}"#,
-        );
-        default_definition(&mut definition);
-        prepare_definition(&mut definition, &Occasion { now: "t", user: &NOBODY });
-        assert_eq!(definition.at(&["status", "storedVersions"]), Some(&object(r#"["v0","v1"]"#)));
-        assert_eq!(
-            definition.at(&["spec", "names"]),
-            Some(&object(r#"{"kind":"Kite","singular":"kite","listKind":"KiteList"}"#))
-        );
-        assert_eq!(definition.at(&["spec", "conversion", "strategy"]), Some(&Value::from("None")));
     }
 }

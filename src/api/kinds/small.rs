@@ -46,7 +46,7 @@ pub fn candidate_name(name: &str, _prefix: bool) -> Vec<String> {
 }
 
 /// The three numbers of a version, and whether something less than a release follows; `None` if it is no version.
-fn version(text: &str) -> Option<(u64, u64, u64, bool)> {
+pub fn version(text: &str) -> Option<(u64, u64, u64, bool)> {
     let (core, build) = text.split_once('+').unwrap_or((text, "x"));
     let (core, less) = core.split_once('-').map_or((core, None), |(core, less)| (core, Some(less)));
     let number = |text: &str| -> Option<u64> {

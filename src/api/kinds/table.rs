@@ -6,8 +6,8 @@ use super::core::{
 };
 use super::{
     BASE, Generation, KindRules, MetaAgain, StatusMeta, admission, admission_policy, apps, autoscaling,
-    batch, certificates, discovery, flowcontrol, migration, networking, policy, rbac, registration, small,
-    storage,
+    batch, certificates, definition, devices, discovery, flowcontrol, migration, networking, policy, rbac,
+    registration, small, storage,
 };
 use crate::api::names;
 
@@ -312,6 +312,7 @@ pub static TABLE: &[(&str, &str, KindRules)] = &[
         "Job",
         KindRules {
             orphans: true,
+            warn_on_delete: Some(batch::job::WARN_ON_DELETE),
             default: batch::job::default,
             prepare_create: batch::job::prepare_create,
             validate: batch::job::validate,
@@ -696,9 +697,13 @@ pub static TABLE: &[(&str, &str, KindRules)] = &[
         "CustomResourceDefinition",
         KindRules {
             unconditional_update: false,
-            default: registration::default_definition,
-            prepare_create: registration::prepare_definition,
-            prepare_update: registration::prepare_definition_update,
+            default: definition::default,
+            prepare_create: definition::prepare_create,
+            prepare_update: definition::prepare_update,
+            validate: definition::validate,
+            validate_update: definition::validate_update,
+            validate_status: definition::validate_status,
+            meta_again: MetaAgain::Change,
             ..COUNTED
         },
     ),
@@ -713,14 +718,57 @@ pub static TABLE: &[(&str, &str, KindRules)] = &[
             prepare_create: registration::prepare_service,
             validate: registration::validate_service,
             validate_update: registration::validate_service_update,
+            validate_status: registration::validate_service_status,
             ..PLAIN
         },
     ),
-    ("resource.k8s.io", "ResourceClaim", KindRules { status_meta: StatusMeta::Fixed, ..PLAIN }),
-    ("resource.k8s.io", "ResourceClaimTemplate", PLAIN),
-    ("resource.k8s.io", "ResourceSlice", COUNTED),
-    ("resource.k8s.io", "DeviceClass", COUNTED),
-    ("resource.k8s.io", "DeviceTaintRule", COUNTED),
+    (
+        "resource.k8s.io",
+        "ResourceClaim",
+        KindRules {
+            status_meta: StatusMeta::Fixed,
+            validate: devices::validate_claim,
+            validate_update: devices::validate_claim_update,
+            validate_status: devices::validate_claim_status,
+            ..PLAIN
+        },
+    ),
+    (
+        "resource.k8s.io",
+        "ResourceClaimTemplate",
+        KindRules {
+            validate: devices::validate_template,
+            validate_update: devices::validate_template_update,
+            ..PLAIN
+        },
+    ),
+    (
+        "resource.k8s.io",
+        "ResourceSlice",
+        KindRules {
+            validate: devices::validate_slice,
+            validate_update: devices::validate_slice_update,
+            ..COUNTED
+        },
+    ),
+    (
+        "resource.k8s.io",
+        "DeviceClass",
+        KindRules {
+            validate: devices::validate_class,
+            validate_update: devices::validate_class_update,
+            ..COUNTED
+        },
+    ),
+    (
+        "resource.k8s.io",
+        "DeviceTaintRule",
+        KindRules {
+            validate: devices::validate_taint_rule,
+            validate_update: devices::validate_taint_rule_update,
+            ..COUNTED
+        },
+    ),
 ];
 
 /// Group and kind of what a finished deletion shows as it last was. Other kinds answer with a Status.

@@ -18,6 +18,10 @@ const MANY_COMPLETIONS: i64 = 100_000;
 const MOST_OF_MANY: i64 = 10_000;
 const LONGEST_MANAGER: usize = 63;
 
+/// What the one who deletes a Job should know who does not say what becomes of its pods.
+pub const WARN_ON_DELETE: &str = "child pods are preserved by default when jobs are deleted; set \
+    propagationPolicy=Background to remove them or set propagationPolicy=Orphan to suppress this warning";
+
 /// What may not be below zero.
 const COUNTS: [&str; 7] = [
     "parallelism",

@@ -154,13 +154,11 @@ fn index_sets(spec: &Node<'_>, now: &Seen<'_>, was: &Seen<'_>, errors: &mut Erro
     if failed_changed && failed.is_set() && !per_index.is_set() {
         failed.invalid(errors, "cannot set non-null failedIndexes when backoffLimitPerIndex is null");
     }
-    if let Some(completions) =
-        completions.int().filter(|_| failed.is_set() && (done_changed || failed_changed))
-    {
-        if let Some(index) = indexes::overlap(done.text(), failed.text(), completions) {
-            let why = format!("failedIndexes and completedIndexes overlap at index: {index}");
-            failed.invalid(errors, &why);
-        }
+    let compared = completions.int().filter(|_| failed.is_set() && (done_changed || failed_changed));
+    let both = compared.and_then(|completions| indexes::overlap(done.text(), failed.text(), completions));
+    if let Some(index) = both {
+        let why = format!("failedIndexes and completedIndexes overlap at index: {index}");
+        failed.invalid(errors, &why);
     }
 }
 

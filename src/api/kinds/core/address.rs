@@ -93,11 +93,6 @@ pub fn dual_stack<'a>(texts: impl Iterator<Item = &'a str>) -> bool {
     four && six
 }
 
-/// Whether a text is a good address of version 6.
-pub fn is_six(text: &str) -> bool {
-    names::parse_ip(text).map(plain).is_some_and(|ip| ip.is_ipv6())
-}
-
 /// Checks an address of a status that was not there before; what was accepted once is not complained about.
 pub fn unless_known(node: &Node<'_>, known: &Value, field: &str, errors: &mut Errors) {
     let text = if field.is_empty() { node.text() } else { node.str(field) };

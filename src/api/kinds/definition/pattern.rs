@@ -1,0 +1,127 @@
+//! The syntax of the patterns in schemas, as far as mistakes are common: brackets, groups, repetitions, escapes.
+
+/// What is wrong with a pattern, in the words clients know.
+pub fn check(pattern: &str) -> Result<(), String> {
+    let fail = |why: &str, part: &str| Err(format!("error parsing regexp: {why}: `{part}`"));
+    let (mut groups, mut repeatable) = (0usize, false);
+    let mut rest = pattern;
+    while let Some(c) = rest.chars().next() {
+        let after = rest.get(c.len_utf8()..).unwrap_or_default();
+        let mut next = after;
+        match c {
+            '\\' => match after.chars().next() {
+                None => return fail("trailing backslash at end of expression", ""),
+                Some(escaped) => {
+                    next = after.get(escaped.len_utf8()..).unwrap_or_default();
+                    if escaped.is_ascii_digit() && escaped != '0' {
+                        return fail("invalid escape sequence", &format!("\\{escaped}"));
+                    }
+                    repeatable = true;
+                }
+            },
+            '[' => {
+                let Some(end) = class_end(after) else { return fail("missing closing ]", rest) };
+                next = after.get(end..).unwrap_or_default();
+                repeatable = true;
+            }
+            '(' => {
+                groups += 1;
+                for unsupported in ["?=", "?!", "?<=", "?<!", "?>"] {
+                    if after.starts_with(unsupported) {
+                        let shown = format!("({}", unsupported.get(..2).unwrap_or(unsupported));
+                        return fail("invalid or unsupported Perl syntax", &shown);
+                    }
+                }
+                if after.starts_with('?') {
+                    let end = after.find([':', '>', ')']).map_or(after.len(), |end| end + 1);
+                    let flags_only = after.get(..end).is_some_and(|head| head.ends_with(')'));
+                    groups -= usize::from(flags_only);
+                    next = after.get(end..).unwrap_or_default();
+                }
+                repeatable = false;
+            }
+            ')' => {
+                if groups == 0 {
+                    return fail("unexpected )", pattern);
+                }
+                groups -= 1;
+                repeatable = true;
+            }
+            '*' | '+' | '?' => {
+                if !repeatable {
+                    return fail("missing argument to repetition operator", &c.to_string());
+                }
+                // One question mark behind makes it lazy; anything more would repeat a repetition.
+                next = after.strip_prefix('?').unwrap_or(after);
+                if let Some(more) = next.chars().next().filter(|more| matches!(more, '*' | '+' | '?')) {
+                    return fail("invalid nested repetition operator", &format!("{c}{more}"));
+                }
+            }
+            '|' => repeatable = false,
+            _ => repeatable = true,
+        }
+        rest = next;
+    }
+    if groups > 0 { fail("missing closing )", pattern) } else { Ok(()) }
+}
+
+/// Where a class of characters ends, behind its opening bracket.
+fn class_end(text: &str) -> Option<usize> {
+    let start = text.strip_prefix('^').map_or(0, |_| 1);
+    let (mut escaped, mut inner) = (false, false);
+    for (at, c) in text.char_indices().skip_while(|(at, _)| *at < start) {
+        let first = at == start;
+        match c {
+            _ if escaped => escaped = false,
+            '\\' => escaped = true,
+            '[' if text.get(at..).is_some_and(|rest| rest.starts_with("[:")) => inner = true,
+            ']' if inner => inner = false,
+            ']' if !first => return Some(at + 1),
+            _ => {}
+        }
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn patterns_are_read() {
+        for good in [
+            "",
+            "^a-z$",
+            "[a-z0-9]([-a-z0-9]*[a-z0-9])?",
+            r"\d+\.\d+",
+            "(?i)x",
+            "(?:a|b)+?",
+            "[]a]",
+            "[[:alpha:]]",
+            "(?P<n>x)",
+            "a{2,3}",
+        ] {
+            assert_eq!(check(good), Ok(()), "{good}");
+        }
+        let table = [
+            ("[", "missing closing ]: `[`"),
+            ("a(b", "missing closing ): `a(b`"),
+            ("a)", "unexpected ): `a)`"),
+            ("*a", "missing argument to repetition operator: `*`"),
+            ("a**", "invalid nested repetition operator: `**`"),
+            ("a\\", "trailing backslash at end of expression: ``"),
+            ("(?=a)", "invalid or unsupported Perl syntax: `(?=`"),
+            (r"(a)\1", r"invalid escape sequence: `\1`"),
+        ];
+        for (bad, wanted) in table {
+            assert_eq!(check(bad), Err(format!("error parsing regexp: {wanted}")), "{bad}");
+        }
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn any_text_is_read_without_a_crash(text in "[\\PC]{0,40}") {
+            let _ = check(&text);
+        }
+    }
+}

@@ -1,0 +1,553 @@
+//! The schemas of custom resources: what they may say, beyond being structural. Expressions are only looked at for
+//! being there.
+
+use std::collections::BTreeSet;
+
+use super::structural;
+use crate::api::field::{FieldError, quoted};
+use crate::api::kinds::check::Node;
+use crate::api::kinds::{Errors, say};
+use crate::api::value::Value;
+
+const TYPES: [&str; 6] = ["array", "boolean", "integer", "number", "object", "string"];
+
+/// What may stand at the root of a schema beside a status of its own: the field, and its name in messages.
+const AT_ROOT: [(&str, &str); 22] = [
+    ("description", "Description"),
+    ("type", "Type"),
+    ("format", "Format"),
+    ("title", "Title"),
+    ("maximum", "Maximum"),
+    ("exclusiveMaximum", "ExclusiveMaximum"),
+    ("minimum", "Minimum"),
+    ("exclusiveMinimum", "ExclusiveMinimum"),
+    ("maxLength", "MaxLength"),
+    ("minLength", "MinLength"),
+    ("pattern", "Pattern"),
+    ("maxItems", "MaxItems"),
+    ("minItems", "MinItems"),
+    ("uniqueItems", "UniqueItems"),
+    ("multipleOf", "MultipleOf"),
+    ("required", "Required"),
+    ("items", "Items"),
+    ("properties", "Properties"),
+    ("externalDocs", "ExternalDocs"),
+    ("example", "Example"),
+    ("x-kubernetes-preserve-unknown-fields", "XPreserveUnknownFields"),
+    ("x-kubernetes-validations", "XValidations"),
+];
+
+/// Checks the schema of a version. `holder` is what has the field `openAPIV3Schema`.
+pub fn validate(holder: &Node<'_>, with_status: bool, errors: &mut Errors) {
+    let schema = holder.child("openAPIV3Schema");
+    if !schema.is_set() {
+        return;
+    }
+    let before = errors.len();
+    if with_status {
+        root_beside_status(holder, &schema, errors);
+    }
+    if schema.child("nullable").is_true() {
+        let path = holder.path.child("openAPIV3Schema.nullable");
+        errors.push(FieldError::forbidden(&path, "nullable cannot be true at the root"));
+    }
+    let unsupported = structural::unsupported(&schema);
+    if unsupported.is_none() {
+        let found = errors.len();
+        structural::validate(&schema, errors);
+        if errors.len() == found {
+            defaults(&schema, errors);
+        }
+    }
+    walk(&schema, Place { is_root: true, ..Place::default() }, errors);
+    if let Some(why) = unsupported.filter(|_| errors.len() == before) {
+        errors.push(FieldError::invalid(&schema.path, "\"\"", &why));
+    }
+}
+
+fn root_beside_status(holder: &Node<'_>, schema: &Node<'_>, errors: &mut Errors) {
+    let kind = schema.child("type");
+    if kind.is_set() && kind.text() != "object" {
+        let path = holder.path.child("openAPIV3Schema.type");
+        let why = "only \"object\" is allowed as the type at the root of the schema if the status subresource is enabled";
+        errors.push(FieldError::invalid(&path, &quoted(kind.text()), why));
+        return;
+    }
+    let odd = |field: &String, value: &Value| {
+        let empty = Node { value, path: schema.path.clone() }.is_empty();
+        !empty && !AT_ROOT.iter().any(|(known, _)| known == field)
+    };
+    if schema.value.fields().into_iter().flatten().any(|(field, value)| odd(field, value)) {
+        let names: Vec<&str> = AT_ROOT.iter().map(|(_, name)| *name).collect();
+        let why = format!(
+            "only [{}] fields are allowed at the root of the schema if the status subresource is enabled",
+            names.join(" ")
+        );
+        say::structure(&schema.path, "apiextensions.JSONSchemaProps", errors, &why);
+    }
+}
+
+/// Where a schema stands, as far as rules differ.
+#[derive(Clone, Copy, Default)]
+struct Place<'a> {
+    is_root: bool,
+    in_metadata: bool,
+    /// Why there may be no default here.
+    no_default: Option<&'a str>,
+}
+
+fn walk(schema: &Node<'_>, place: Place<'_>, errors: &mut Errors) {
+    standard(schema, place, errors);
+    if schema.child("uniqueItems").is_true() {
+        let why = "uniqueItems cannot be set to true since the runtime complexity becomes quadratic";
+        schema.child("uniqueItems").forbidden(errors, why);
+    }
+    let inner = Place { is_root: false, ..place };
+    let (more, properties) = (schema.child("additionalProperties"), schema.child("properties"));
+    if more.is_set() && more.value.as_bool() != Some(true) && !properties.is_empty() {
+        more.forbidden(errors, "additionalProperties and properties are mutual exclusive");
+    }
+    if more.value.fields().is_some() {
+        let no_default = match place.in_metadata {
+            true => Some("inside additionalProperties applying to object metadata"),
+            false => place.no_default,
+        };
+        walk(&more, Place { no_default, ..inner }, errors);
+    }
+    for (name, property) in properties.entries() {
+        let is_meta = matches!(name, "metadata" | "kind" | "apiVersion")
+            && (place.is_root || schema.child("x-kubernetes-embedded-resource").is_true());
+        let reason = format!("in top-level {name}");
+        let no_default = if is_meta && place.is_root { Some(reason.as_str()) } else { place.no_default };
+        walk(
+            &property,
+            Place { is_root: false, in_metadata: place.in_metadata || is_meta, no_default },
+            errors,
+        );
+    }
+    if schema.child("not").is_set() {
+        walk(&schema.child("not"), inner, errors);
+    }
+    for list in ["allOf", "oneOf", "anyOf"] {
+        for part in schema.child(list).items() {
+            walk(&part, inner, errors);
+        }
+    }
+    for (_, part) in schema.child("definitions").entries() {
+        walk(&part, inner, errors);
+    }
+    let items = schema.child("items");
+    if items.value.fields().is_some() {
+        walk(&items, inner, errors);
+    }
+    for part in items.items() {
+        walk(&part, inner, errors);
+    }
+    for (_, part) in schema.child("dependencies").entries().filter(|(_, part)| part.value.fields().is_some())
+    {
+        walk(&part, inner, errors);
+    }
+    let preserve = schema.child("x-kubernetes-preserve-unknown-fields");
+    if preserve.value.as_bool() == Some(false) {
+        preserve.invalid(errors, "must be true or undefined");
+    }
+    collections(schema, errors);
+    rules(schema, errors);
+}
+
+fn standard(schema: &Node<'_>, place: Place<'_>, errors: &mut Errors) {
+    let kind = schema.child("type");
+    if !kind.is_empty() {
+        kind.one_of(errors, &TYPES);
+    }
+    if let Some(why) = place.no_default.filter(|_| schema.child("default").is_set()) {
+        schema.child("default").forbidden(errors, &format!("must not be set {why}"));
+    }
+    for field in ["id", "additionalItems", "patternProperties", "definitions", "dependencies", "$ref"] {
+        let node = schema.child(field);
+        let there = if field == "additionalItems" { node.is_set() } else { !node.is_empty() };
+        if there {
+            node.forbidden(errors, &format!("{field} is not supported"));
+        }
+    }
+    if kind.text() == "null" {
+        kind.forbidden(errors, "type cannot be set to null, use nullable as an alternative");
+    }
+    if !schema.child("items").value.items().is_empty() {
+        schema.child("items").forbidden(errors, "items must be a schema object and not an array");
+    }
+    let embedded = schema.child("x-kubernetes-embedded-resource");
+    if place.in_metadata && embedded.is_true() {
+        embedded.forbidden(errors, "must not be used inside of resource meta");
+    }
+}
+
+/// Says that a type must be another one.
+fn must_be(kind: &Node<'_>, wanted: &str, because: &str, errors: &mut Errors) {
+    if kind.text() == wanted {
+        return;
+    }
+    let why = format!("must be {wanted} if {because} is specified");
+    if kind.is_empty() {
+        kind.required(errors, &why);
+    } else {
+        kind.invalid(errors, &why);
+    }
+}
+
+/// Checks how lists and maps are merged.
+fn collections(schema: &Node<'_>, errors: &mut Errors) {
+    let (map_type, list_type, keys) = (
+        schema.child("x-kubernetes-map-type"),
+        schema.child("x-kubernetes-list-type"),
+        schema.child("x-kubernetes-list-map-keys"),
+    );
+    let (kind, items) = (schema.child("type"), schema.child("items"));
+    if map_type.is_set() {
+        must_be(&kind, "object", "x-kubernetes-map-type", errors);
+        map_type.one_of(errors, &["atomic", "granular"]);
+    }
+    if list_type.is_set() {
+        must_be(&kind, "array", "x-kubernetes-list-type", errors);
+    }
+    if list_type.text() == "set" && kind.text() == "array" {
+        const ATOMIC: &str = "must be atomic as item of a list with x-kubernetes-list-type=set";
+        let inner = items.child("x-kubernetes-list-type");
+        match items.child("type").text() {
+            "array" if inner.is_set() && inner.text() != "atomic" => inner.invalid(errors, ATOMIC),
+            "object" if items.child("x-kubernetes-map-type").text() != "atomic" => {
+                let path = items.child("x-kubernetes-map-type").path;
+                let shown = if inner.is_set() { inner.shown() } else { "\"null\"".to_owned() };
+                errors.push(FieldError::invalid(&path, &shown, ATOMIC));
+            }
+            _ => {}
+        }
+    }
+    if list_type.is_set() {
+        list_type.one_of(errors, &["atomic", "set", "map"]);
+    }
+    if !keys.is_empty() && list_type.text() != "map" {
+        let why = "must be map if x-kubernetes-list-map-keys is non-empty";
+        if list_type.is_set() {
+            list_type.invalid(errors, why);
+        } else {
+            list_type.required(errors, why);
+        }
+    }
+    if list_type.text() == "map" {
+        list_map(&keys, &items, errors);
+    }
+    list_items(list_type.text(), &keys, &items, errors);
+}
+
+fn list_map(keys: &Node<'_>, items: &Node<'_>, errors: &mut Errors) {
+    if keys.is_empty() {
+        keys.required(errors, "must not be empty if x-kubernetes-list-type is map");
+    }
+    if !items.is_set() {
+        items.required(errors, "must have a schema if x-kubernetes-list-type is map");
+        return;
+    }
+    if items.value.fields().is_none() {
+        let why = "must only have a single schema if x-kubernetes-list-type is map";
+        say::structure(&items.path, "apiextensions.JSONSchemaPropsOrArray", errors, why);
+        return;
+    }
+    let kind = items.child("type");
+    if kind.text() != "object" {
+        kind.invalid_text(errors, "must be object if parent array's x-kubernetes-list-type is map");
+        return;
+    }
+    let (properties, mut seen) = (items.child("properties"), BTreeSet::new());
+    for key in keys.items() {
+        let path = properties.path.key(key.text()).child("type");
+        match properties.value.get(key.text()).map(|property| property.str("type")) {
+            Some("array" | "object") => {
+                let why = "must be a scalar type if parent array's x-kubernetes-list-type is map";
+                errors.push(FieldError::invalid(&path, &quoted(kind.text()), why));
+            }
+            Some(_) => {}
+            None => keys.invalid(errors, "entries must all be names of item properties"),
+        }
+        if !seen.insert(key.text()) {
+            keys.invalid(errors, "must not contain duplicate entries");
+        }
+    }
+}
+
+/// What tells items of a list apart must be there and may not be nothing.
+fn list_items(list_type: &str, keys: &Node<'_>, items: &Node<'_>, errors: &mut Errors) {
+    if !matches!(list_type, "set" | "map") || items.value.fields().is_none() {
+        return;
+    }
+    if items.child("nullable").is_true() {
+        let why = format!("cannot be nullable when x-kubernetes-list-type is {list_type}");
+        items.child("nullable").forbidden(errors, &why);
+    }
+    let required = items.child("required");
+    for key in keys.items().filter(|_| list_type == "map") {
+        let properties = items.child("properties");
+        let Some(value) = properties.value.get(key.text()) else { continue };
+        let property = Node { value, path: properties.path.key(key.text()) };
+        let needed = required.items().any(|name| name.text() == key.text());
+        if !needed && !property.child("default").is_set() {
+            let why = "this property is in x-kubernetes-list-map-keys, so it must have a default or be a required property";
+            property.child("default").required(errors, why);
+        }
+        if property.child("nullable").is_true() {
+            let why = "this property is in x-kubernetes-list-map-keys, so it cannot be nullable";
+            property.child("nullable").forbidden(errors, why);
+        }
+    }
+}
+
+/// Checks the rules that are written as expressions, but for the expressions.
+fn rules(schema: &Node<'_>, errors: &mut Errors) {
+    for rule in schema.child("x-kubernetes-validations").items() {
+        let (text, message, computed, field) = (
+            rule.child("rule"),
+            rule.child("message"),
+            rule.child("messageExpression"),
+            rule.child("fieldPath"),
+        );
+        let trimmed = |node: &Node<'_>| node.text().trim().to_owned();
+        let lines = |text: &str| text.contains(['\n', '\r']);
+        if trimmed(&text).is_empty() {
+            text.required(errors, "rule is not specified");
+        } else if !message.is_empty() && trimmed(&message).is_empty() {
+            message.invalid(errors, "message must be non-empty if specified");
+        } else if lines(&trimmed(&message)) {
+            message.invalid(errors, "message must not contain line breaks");
+        } else if lines(&trimmed(&text)) && message.is_empty() {
+            message.required(errors, "message must be specified if rule contains line breaks");
+        }
+        if !computed.is_empty() && trimmed(&computed).is_empty() {
+            computed.required(errors, "messageExpression must be non-empty if specified");
+        }
+        let reasons =
+            ["FieldValueDuplicate", "FieldValueForbidden", "FieldValueInvalid", "FieldValueRequired"];
+        rule.child("reason").one_of_if_set(errors, &reasons);
+        if field.is_empty() {
+            continue;
+        }
+        if trimmed(&field).is_empty() {
+            field.invalid(errors, "fieldPath must be non-empty if specified");
+        }
+        if lines(field.text()) {
+            field.invalid(errors, "fieldPath must not contain line breaks");
+        }
+        if find(field.text(), schema, true).is_err() {
+            field.invalid(errors, "fieldPath must be a valid path");
+        }
+    }
+}
+
+/// Checks that defaults have the types of their fields.
+fn defaults(schema: &Node<'_>, errors: &mut Errors) {
+    let value = schema.child("default");
+    if value.is_set() {
+        let (wanted, found) = (schema.child("type").text(), type_of(value.value));
+        let fits = wanted.is_empty() || wanted == found || (wanted == "number" && found == "integer");
+        if !fits {
+            let why = format!(" in body must be of type {wanted}: {}", quoted(found));
+            errors.push(FieldError::type_invalid(&value.path, &quoted(found), &why));
+        }
+        let words = texts(&schema.child("enum")).filter(|_| fits && value.value.as_str().is_some());
+        if let Some(words) = words {
+            value.one_of(errors, &words);
+        }
+    }
+    for part in structural::below(schema) {
+        defaults(&part, errors);
+    }
+}
+
+fn texts<'a>(list: &Node<'a>) -> Option<Vec<&'a str>> {
+    let words: Option<Vec<&str>> = list.value.items().iter().map(Value::as_str).collect();
+    words.filter(|words| !words.is_empty())
+}
+
+fn type_of(value: &Value) -> &'static str {
+    match value {
+        Value::Null => "null",
+        Value::Bool(_) => "boolean",
+        Value::Int(_) => "integer",
+        Value::Float(_) => "number",
+        Value::String(_) => "string",
+        Value::Array(_) => "array",
+        Value::Object(_) => "object",
+    }
+}
+
+/// The schema of the field at the end of a path such as `.spec.size` or `.data['a.b']`.
+pub fn find<'a>(path: &str, schema: &Node<'a>, brackets: bool) -> Result<Node<'a>, String> {
+    const NO_FIELD: &str = "does not refer to a valid field";
+    const CUT: &str = "unexpected end of JSON path";
+    let (mut place, mut rest) = (schema.clone(), path);
+    while !rest.is_empty() {
+        let name;
+        if let Some(after) = rest.strip_prefix('[') {
+            if !brackets {
+                return Err("array notation is not allowed".to_owned());
+            }
+            let inner = after.strip_prefix('\'').ok_or_else(|| {
+                if after.is_empty() {
+                    CUT.to_owned()
+                } else {
+                    format!("expected single quoted string but got {after}")
+                }
+            })?;
+            let (quoted, after) = inner.split_once("']").ok_or_else(|| CUT.to_owned())?;
+            (name, rest) = (quoted, after);
+        } else if let Some(after) = rest.strip_prefix('.') {
+            if after.is_empty() {
+                return Err(CUT.to_owned());
+            }
+            let end = after.find(['.', '[', ']']).unwrap_or(after.len());
+            name = after.get(..end).unwrap_or_default();
+            rest = after.get(end..).unwrap_or_default();
+        } else {
+            let end = rest.find(['.', '[', ']']).unwrap_or(rest.len()).max(1);
+            return Err(format!("expected [ or . but got: {}", rest.get(..end).unwrap_or(rest)));
+        }
+        let properties = place.child("properties");
+        place = if properties.is_set() {
+            let value = properties.value.get(name).ok_or_else(|| NO_FIELD.to_owned())?;
+            Node { value, path: properties.path.key(name) }
+        } else if place.child("additionalProperties").value.fields().is_some() {
+            place.child("additionalProperties")
+        } else {
+            return Err(NO_FIELD.to_owned());
+        };
+    }
+    Ok(place)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::super::testing::{each_refused, object};
+    use super::*;
+
+    #[test]
+    fn each_rule_of_a_schema_refuses() {
+        let base = object(
+            r#"{"v":{"openAPIV3Schema":{"type":"object","properties":{
+                "l":{"type":"array","x-kubernetes-list-type":"map","x-kubernetes-list-map-keys":["k"],
+                    "items":{"type":"object","required":["k"],"properties":{"k":{"type":"string"}}}},
+                "s":{"type":"array","x-kubernetes-list-type":"set","items":{"type":"string"}},
+                "m":{"type":"object","x-kubernetes-map-type":"atomic","additionalProperties":{"type":"string"}},
+                "d":{"type":"integer","default":1},"e":{"type":"string","enum":["a","b"],"default":"a"}}}}}"#,
+        );
+        let at = |rest: &str| format!("v.openAPIV3Schema.{rest}");
+        let l = |rest: &str| at(&format!("properties.l.{rest}"));
+        let table: Vec<(String, &str, &str)> = vec![
+            (
+                at("nullable"),
+                "true",
+                "v.openAPIV3Schema.nullable: Forbidden: nullable cannot be true at the root",
+            ),
+            (
+                at("properties.x"),
+                r#"{"type":"foo"}"#,
+                "v.openAPIV3Schema.properties[x].type: Unsupported value: \"foo\": supported values: \"array\", \"boolean\", \"integer\", \"number\", \"object\", \"string\"",
+            ),
+            (
+                at("properties.x"),
+                r##"{"$ref":"#/x"}"##,
+                "properties[x].$ref: Forbidden: $ref is not supported",
+            ),
+            (
+                at("properties.x"),
+                r#"{"type":"string","$schema":"y"}"#,
+                "v.openAPIV3Schema: Invalid value: \"\": OpenAPIV3Schema 'schema' is not supported",
+            ),
+            (
+                at("properties.x"),
+                r#"{"type":"array","items":{"type":"string"},"uniqueItems":true}"#,
+                "uniqueItems cannot be set to true since",
+            ),
+            (
+                at("properties.kind"),
+                r#"{"type":"string","default":"K"}"#,
+                "properties[kind].default: Forbidden: must not be set in top-level kind",
+            ),
+            (
+                at("properties.m.properties"),
+                r#"{"a":{"type":"string"}}"#,
+                "additionalProperties and properties are mutual exclusive",
+            ),
+            (
+                at("properties.m.x-kubernetes-map-type"),
+                r#""x""#,
+                "supported values: \"atomic\", \"granular\"",
+            ),
+            (at("properties.m.x-kubernetes-preserve-unknown-fields"), "false", "must be true or undefined"),
+            (l("x-kubernetes-list-type"), r#""x""#, "x"),
+            (l("x-kubernetes-list-map-keys"), r#"["z"]"#, "entries must all be names of item properties"),
+            (l("x-kubernetes-list-map-keys"), r#"["k","k"]"#, "must not contain duplicate entries"),
+            (l("items.required"), "[]", "so it must have a default or be a required property"),
+            (l("items.nullable"), "true", "cannot be nullable when x-kubernetes-list-type is map"),
+            (l("items.properties.k.nullable"), "true", "so it cannot be nullable"),
+            (
+                at("properties.s.items"),
+                r#"{"type":"object","x-kubernetes-preserve-unknown-fields":true}"#,
+                "items.x-kubernetes-map-type: Invalid value: \"null\": must be atomic as item of a list",
+            ),
+            (
+                at("properties.d.default"),
+                r#""x""#,
+                "properties[d].default: Invalid value: \"string\":  in body must be of type integer: \"string\"",
+            ),
+            (
+                at("properties.e.default"),
+                r#""c""#,
+                "properties[e].default: Unsupported value: \"c\": supported values: \"a\", \"b\"",
+            ),
+            (
+                at("x-kubernetes-validations"),
+                r#"[{"rule":" "}]"#,
+                "x-kubernetes-validations[0].rule: Required value: rule is not specified",
+            ),
+            (
+                at("x-kubernetes-validations"),
+                r#"[{"rule":"a","message":"x\ny"}]"#,
+                "message must not contain line breaks",
+            ),
+            (
+                at("x-kubernetes-validations"),
+                r#"[{"rule":"a\nb"}]"#,
+                "message must be specified if rule contains line breaks",
+            ),
+            (
+                at("x-kubernetes-validations"),
+                r#"[{"rule":"a","reason":"X"}]"#,
+                "\"FieldValueDuplicate\", \"FieldValueForbidden\"",
+            ),
+            (
+                at("x-kubernetes-validations"),
+                r#"[{"rule":"a","fieldPath":".zz"}]"#,
+                "fieldPath must be a valid path",
+            ),
+        ];
+        for (path, json, wanted) in table.iter().filter(|(_, _, wanted)| *wanted != "x") {
+            each_refused(
+                &base,
+                |object, errors| validate(&Node::of(object, "v"), false, errors),
+                &[(path.as_str(), json, wanted)],
+            );
+        }
+        each_refused(
+            &base,
+            |object, errors| validate(&Node::of(object, "v"), true, errors),
+            &[(
+                "v.openAPIV3Schema.x-kubernetes-map-type",
+                r#""atomic""#,
+                "only [Description Type Format Title",
+            )],
+        );
+        let schema = object(r#"{"s":{"properties":{"a":{"additionalProperties":{"type":"string"}}}}}"#);
+        let schema = Node::of(&schema, "s");
+        assert!(find(".a['x.y']", &schema, true).is_ok() && find(".b", &schema, true).is_err());
+        assert_eq!(find(".a['x']", &schema, false).unwrap_err(), "array notation is not allowed");
+    }
+}
