@@ -11,7 +11,7 @@ use crate::api::value::Value;
 const KINDS_OF_CONTAINERS: [&str; 3] = ["initContainers", "containers", "ephemeralContainers"];
 
 /// A new pod is pending, and what it asks for decides who is thrown out first.
-pub fn prepare_create(pod: &mut Value, _: &Occasion<'_>) {
+pub fn prepare_create(pod: &mut Value, occasion: &Occasion<'_>) {
     let mut status = Value::object();
     status.set("phase", "Pending");
     status.set("qosClass", quality(pod));
@@ -22,7 +22,7 @@ pub fn prepare_create(pod: &mut Value, _: &Occasion<'_>) {
         condition.set("reason", "SchedulingGated");
         condition.set("message", "Scheduling is blocked due to non-empty scheduling gates");
         condition.set("lastProbeTime", Value::Null);
-        condition.set("lastTransitionTime", Value::Null);
+        condition.set("lastTransitionTime", occasion.now);
         status.set("conditions", vec![condition]);
     }
     pod.set("status", status);
@@ -251,6 +251,15 @@ mod tests {
             assert_eq!(pod.at(&["status", "qosClass"]), Some(&Value::from(wanted)), "{resources}");
             assert_eq!(pod.at(&["status", "phase"]), Some(&Value::from("Pending")));
         }
+    }
+
+    #[test]
+    fn a_pod_that_is_held_back_says_since_when() {
+        let mut pod = object(r#"{"spec":{"schedulingGates":[{"name":"g"}]}}"#);
+        prepare_create(&mut pod, &Occasion { now: "2024-01-01T00:00:00Z", user: &NOBODY });
+        let conditions = pod.at(&["status", "conditions"]).unwrap().items();
+        assert_eq!(conditions[0].str("reason"), "SchedulingGated");
+        assert_eq!(conditions[0].str("lastTransitionTime"), "2024-01-01T00:00:00Z");
     }
 
     #[test]

@@ -307,6 +307,17 @@ mod tests {
     }
 
     #[test]
+    fn a_service_that_is_a_name_has_no_traffic_policy() {
+        use crate::api::schema::{GroupVersionKind, Registry, default as plain};
+        let registry = Registry::builtin().unwrap();
+        let ty = registry.lookup(&GroupVersionKind::new("", "v1", "Service")).unwrap();
+        let mut service = object(r#"{"spec":{"type":"ExternalName","externalName":"a.b"}}"#);
+        default(&mut service);
+        plain::apply(&registry, ty, &mut service);
+        assert_eq!(service.at(&["spec", "internalTrafficPolicy"]), None);
+    }
+
+    #[test]
     fn each_rule_of_a_service_refuses() {
         each_refused(
             &base(),
