@@ -175,6 +175,33 @@ impl<'a> Node<'a> {
         }
     }
 
+    /// Checks that a text field is there. The path is only made for an error, as in the other checks of one field.
+    pub fn need_text(&self, field: &str, errors: &mut Errors) {
+        if self.str(field).is_empty() {
+            errors.push(FieldError::required(&self.path.child(field), ""));
+        }
+    }
+
+    /// Checks that a text field is there and has the syntax.
+    pub fn need_text_like(&self, field: &str, errors: &mut Errors, check: names::Check) {
+        let text = self.str(field);
+        if text.is_empty() {
+            errors.push(FieldError::required(&self.path.child(field), ""));
+            return;
+        }
+        let wrong = check(text);
+        if !wrong.is_empty() {
+            meta::texts(errors, &self.path.child(field), text, wrong);
+        }
+    }
+
+    /// Checks that a text field, if it is set, is one of some.
+    pub fn text_among(&self, field: &str, errors: &mut Errors, words: &[&str]) {
+        if self.value.get(field).is_some_and(|value| !words.contains(&value.as_str().unwrap_or_default())) {
+            self.child(field).one_of(errors, words);
+        }
+    }
+
     /// Checks that the text is one of some.
     pub fn one_of(&self, errors: &mut Errors, words: &[&str]) {
         if !words.contains(&self.text()) {

@@ -44,7 +44,7 @@ pub fn main(list: &Node<'_>, around: &Surroundings<'_>, errors: &mut Errors) {
     let mut names = BTreeSet::new();
     for container in list.items() {
         common(&container, around, errors);
-        if !names.insert(container.child("name").text()) {
+        if !names.insert(container.str("name")) {
             container.child("name").duplicate(errors);
         }
         probes(&container, around, errors);
@@ -53,14 +53,15 @@ pub fn main(list: &Node<'_>, around: &Surroundings<'_>, errors: &mut Errors) {
         }
     }
     let mut used = BTreeSet::new();
-    for container in list.items() {
+    for container in list.items().filter(has_host_ports) {
         host_ports(&container, &mut used, errors);
     }
 }
 
 /// Checks the containers that run first, whose names the main ones may not have.
 pub fn init(list: &Node<'_>, main: &Node<'_>, around: &Surroundings<'_>, errors: &mut Errors) {
-    let mut names: BTreeSet<&str> = main.items().map(|container| container.child("name").text()).collect();
+    let mut names: BTreeSet<&str> =
+        main.value.items().iter().map(|container| container.str("name")).collect();
     for container in list.items() {
         common(&container, around, errors);
         let policy = container.child("restartPolicy");
@@ -69,7 +70,9 @@ pub fn init(list: &Node<'_>, main: &Node<'_>, around: &Surroundings<'_>, errors:
         if !names.insert(name.text()) && !name.is_empty() {
             name.duplicate(errors);
         }
-        host_ports(&container, &mut BTreeSet::new(), errors);
+        if has_host_ports(&container) {
+            host_ports(&container, &mut BTreeSet::new(), errors);
+        }
         if policy.text() == "Always" {
             probes(&container, around, errors);
             continue;
@@ -91,7 +94,7 @@ pub fn ephemeral(
     errors: &mut Errors,
 ) {
     let others: BTreeSet<&str> =
-        main.items().chain(init.items()).map(|one| one.child("name").text()).collect();
+        main.value.items().iter().chain(init.value.items()).map(|one| one.str("name")).collect();
     let mut names = others.clone();
     for container in list.items() {
         common(&container, around, errors);
@@ -142,11 +145,9 @@ fn probes(container: &Node<'_>, around: &Surroundings<'_>, errors: &mut Errors) 
 }
 
 fn common(container: &Node<'_>, around: &Surroundings<'_>, errors: &mut Errors) {
-    container.child("name").need_syntax(errors, names::dns_label);
-    container.child("image").need(errors);
-    if let Some(policy) = container.opt("terminationMessagePolicy") {
-        policy.one_of(errors, &["File", "FallbackToLogsOnError"]);
-    }
+    container.need_text_like("name", errors, names::dns_label);
+    container.need_text("image", errors);
+    container.text_among("terminationMessagePolicy", errors, &["File", "FallbackToLogsOnError"]);
     if let Some(list) = container.opt("ports") {
         ports(&list, errors);
     }
@@ -158,9 +159,7 @@ fn common(container: &Node<'_>, around: &Surroundings<'_>, errors: &mut Errors) 
     }
     mount::mounts(container, around.volumes, errors);
     mount::devices(container, around.volumes, errors);
-    if let Some(policy) = container.opt("imagePullPolicy") {
-        policy.one_of(errors, &["Always", "IfNotPresent", "Never"]);
-    }
+    container.text_among("imagePullPolicy", errors, &["Always", "IfNotPresent", "Never"]);
     if let Some(wanted) = container.opt("resources") {
         resources::requirements(&wanted, errors);
     }
@@ -189,16 +188,15 @@ fn ports(list: &Node<'_>, errors: &mut Errors) {
         if let Some(host) = port.opt("hostPort").filter(|host| host.number() != 0) {
             host.port(errors);
         }
-        if let Some(protocol) = port.opt("protocol") {
-            protocol.one_of(errors, &["SCTP", "TCP", "UDP"]);
-        }
+        port.text_among("protocol", errors, &["SCTP", "TCP", "UDP"]);
     }
 }
 
+fn has_host_ports(container: &Node<'_>) -> bool {
+    container.read("ports").items().iter().any(|port| port.get("hostPort").is_some())
+}
+
 fn host_ports(container: &Node<'_>, used: &mut BTreeSet<String>, errors: &mut Errors) {
-    if container.read("ports").items().iter().all(|port| port.get("hostPort").is_none()) {
-        return;
-    }
     for port in container.child("ports").items() {
         let number = port.child("hostPort").number();
         if number == 0 {

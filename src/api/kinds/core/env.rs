@@ -50,7 +50,7 @@ const BYTE_UNITS: [&str; 13] =
 /// Checks the variables of a container.
 pub fn variables(list: &Node<'_>, errors: &mut Errors) {
     for variable in list.items() {
-        variable.child("name").need_syntax(errors, names::env_name);
+        variable.need_text_like("name", errors, names::env_name);
         let Some(from) = variable.opt("valueFrom") else { continue };
         let mut sources = 0;
         for kind in ["fieldRef", "resourceFieldRef", "configMapKeyRef", "secretKeyRef"] {

@@ -212,7 +212,7 @@ fn quota_spec(quota: &Value, errors: &mut Errors) {
             }
         }
         let has = |scope: &&str| scopes.value.items().iter().any(|one| one.as_str() == Some(scope));
-        for _ in CONFLICTING.iter().filter(|pair| pair.iter().all(|scope| has(&scope))) {
+        for _ in CONFLICTING.iter().filter(|pair| pair.iter().all(has)) {
             scopes.invalid(errors, "conflicting scopes");
         }
     }

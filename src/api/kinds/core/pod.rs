@@ -164,8 +164,11 @@ pub fn validate_any(pod: &Value, errors: &mut Errors) {
         }
     }
     for list in ["containers", "initContainers"] {
-        for one in spec.child(list).items() {
-            container::trimmed_image(&one, errors);
+        let padded = |one: &Value| one.str("image").trim() != one.str("image");
+        if spec.read(list).items().iter().any(padded) {
+            for one in spec.child(list).items() {
+                container::trimmed_image(&one, errors);
+            }
         }
     }
 }

@@ -74,9 +74,11 @@ fn handler(node: &Node<'_>, grace: Option<i64>, errors: &mut Errors) {
 }
 
 fn http_get(action: &Node<'_>, errors: &mut Errors) {
-    action.child("path").need(errors);
+    action.need_text("path", errors);
     action.child("port").port_or_name(errors);
-    action.child("scheme").one_of(errors, &["HTTP", "HTTPS"]);
+    if !matches!(action.str("scheme"), "HTTP" | "HTTPS") {
+        action.child("scheme").one_of(errors, &["HTTP", "HTTPS"]);
+    }
     let headers = action.child("httpHeaders");
     for header in headers.items() {
         let name = header.child("name").text();

@@ -157,7 +157,7 @@ fn addresses(spec: &Node<'_>, was: &Node<'_>, errors: &mut Errors) {
         }
         return;
     }
-    if new.len() < old.len() && new.len() == 0 {
+    if new.len() < old.len() && new.is_empty() {
         errors.push(FieldError::invalid(&path(0), &shown(&new), "primary clusterIP can not be unset"));
     }
     if first_differs {
@@ -193,7 +193,7 @@ fn families(spec: &Node<'_>, was: &Node<'_>, errors: &mut Errors) {
         return;
     }
     let addresses = spec.child("clusterIPs");
-    if new.len() < old.len() && addresses.len() == 0 {
+    if new.len() < old.len() && addresses.is_empty() {
         errors.push(FieldError::invalid(&first, &shown(&new), "primary ipFamily can not be unset"));
     }
     if first_differs {
