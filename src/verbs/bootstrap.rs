@@ -197,12 +197,15 @@ impl<'a> Own<'a> {
         status: impl Fn(&Value, &str) -> Value,
     ) -> Result<()> {
         let now = self.backend.now();
-        let told = made.into_iter().map(|mut wanted| {
-            let status = status(&wanted.object, &now);
-            wanted.object.set("status", status);
+        let told = made.iter().map(|wanted| {
+            let status = codec::to_json(&status(&wanted.object, &now));
             async move {
-                let body = codec::to_json(&wanted.object).into();
-                self.ask(Place::of(&wanted), Verb::UpdateStatus, query, body).await.map(drop)
+                let place = Place::of(wanted);
+                // Some kinds take no write that does not name the version it is about.
+                let Some(mut object) = self.find(place).await? else { return Ok(()) };
+                object["status"] = serde_json::from_slice(&status).unwrap_or_default();
+                let body = object.to_string().into();
+                self.ask(place, Verb::UpdateStatus, query, body).await.map(drop)
             }
         });
         try_join_all(told).await.map(drop)

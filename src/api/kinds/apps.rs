@@ -389,6 +389,34 @@ pub fn validate_stateful_set_update(new: &Value, old: &Value, errors: &mut Error
     }
 }
 
+/// The share that may be missing during an update is dropped: the feature is off.
+pub fn prepare_stateful_set(object: &mut Value, _: &Occasion<'_>) {
+    drop_unavailable(object);
+}
+
+/// The same for a change, unless it was there before.
+pub fn prepare_stateful_set_update(new: &mut Value, old: &Value, _: &Occasion<'_>) {
+    if old.at(&["spec", "updateStrategy", "rollingUpdate", "maxUnavailable"]).is_none() {
+        drop_unavailable(new);
+    }
+}
+
+fn drop_unavailable(object: &mut Value) {
+    let strategy = object.entry("spec").entry("updateStrategy");
+    if let Some(rolling) = super::check::present_mut(strategy, "rollingUpdate") {
+        rolling.remove("maxUnavailable");
+    }
+}
+
+/// The count of pods that are going away is dropped from a status that did not have it: the feature is off.
+pub fn prepare_replicas_status(new: &mut Value, old: &Value, _: &Occasion<'_>) {
+    if old.at(&["status", "terminatingReplicas"]).is_none()
+        && let Some(status) = super::check::present_mut(new, "status")
+    {
+        status.remove("terminatingReplicas");
+    }
+}
+
 /// A new template is the first of its line.
 pub fn prepare_daemon_set(object: &mut Value, _: &Occasion<'_>) {
     let annotations = meta::of(object).get("annotations").cloned().unwrap_or_default();
@@ -706,6 +734,16 @@ mod tests {
             validate_daemon_set_status,
             &[("status.numberReady", "-1", "status.numberReady: Invalid value: -1")],
         );
+        let occasion = Occasion { now: "", user: &NOBODY };
+        let mut status = object(r#"{"status":{"replicas":1,"terminatingReplicas":1}}"#);
+        prepare_replicas_status(&mut status, &object("{}"), &occasion);
+        assert_eq!(status, object(r#"{"status":{"replicas":1}}"#));
+        let mut set = object(r#"{"spec":{"updateStrategy":{"rollingUpdate":{"maxUnavailable":1}}}}"#);
+        let old = set.clone();
+        prepare_stateful_set_update(&mut set, &old, &occasion);
+        assert_eq!(set, old);
+        prepare_stateful_set(&mut set, &occasion);
+        assert_eq!(set, object(r#"{"spec":{"updateStrategy":{"rollingUpdate":{}}}}"#));
         let mut warned = Warned::new();
         let odd = object(r#"{"metadata":{"name":"a.b"},"spec":{"revisionHistoryLimit":-1}}"#);
         warn_named(&odd, None, &mut warned);

@@ -250,6 +250,7 @@ pub static TABLE: &[(&str, &str, KindRules)] = &[
             generation: Generation { starts: true, moves_with: &[&["spec"], &["metadata", "annotations"]] },
             status_meta: StatusMeta::Without(&["labels"]),
             default: apps::default_deployment,
+            prepare_status: apps::prepare_replicas_status,
             validate: apps::validate_deployment,
             validate_update: apps::validate_deployment_update,
             validate_status: apps::validate_deployment_status,
@@ -263,6 +264,7 @@ pub static TABLE: &[(&str, &str, KindRules)] = &[
         "ReplicaSet",
         KindRules {
             default: apps::default_replica_set,
+            prepare_status: apps::prepare_replicas_status,
             validate: apps::validate_replica_set,
             validate_update: apps::validate_replica_set_update,
             validate_status: apps::validate_replica_set_status,
@@ -276,6 +278,8 @@ pub static TABLE: &[(&str, &str, KindRules)] = &[
         KindRules {
             name: names::label_name,
             default: apps::default_stateful_set,
+            prepare_create: apps::prepare_stateful_set,
+            prepare_update: apps::prepare_stateful_set_update,
             validate: apps::validate_stateful_set,
             validate_update: apps::validate_stateful_set_update,
             validate_status: apps::validate_stateful_set_status,
