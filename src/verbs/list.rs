@@ -11,7 +11,7 @@ use pilothouse_actors::store::Position;
 
 use crate::api::catalog::resource::Resource;
 use crate::api::codec::{self, cbor, protobuf};
-use crate::api::form::{Form, Shape};
+use crate::api::form::{Form, MetaVersion, Shape};
 use crate::api::media::Encoding;
 use crate::api::options::{self, ListOptions, VersionMatch};
 use crate::api::print;
@@ -68,6 +68,10 @@ impl Listing {
         }
         let (head, tail) = match form.encoding {
             Encoding::Json | Encoding::Yaml => json_ends(resource, form, &list_meta, page.items.is_empty()),
+            Encoding::Protobuf if form.shape == Shape::Metadata(MetaVersion::V1beta1) => {
+                let items = std::mem::take(&mut page.items);
+                (backend.partial_list(MetaVersion::V1beta1, read_meta(&list_meta)?, &items)?, Bytes::new())
+            }
             Encoding::Protobuf => protobuf_ends(backend, resource, form, &list_meta, &page.items).await?,
             Encoding::Cbor => cbor_ends(resource, form, &list_meta, page.items.len())?,
         };

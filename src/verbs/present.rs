@@ -126,8 +126,29 @@ impl Backend {
     }
 
     fn message(&self, resource: &Resource, form: Form, kept: Kept<'_>) -> Result<Bytes> {
+        // What is stored in the version that is asked for goes from text to message without a tree between.
+        if form.shape == Shape::Whole && resource.is_storage_version() {
+            let ty = self.type_of(&resource.gv, &resource.kind)?;
+            let message = protobuf::transcode(&self.registry, ty, kept.bytes);
+            return message.map(Bytes::from).ok_or_else(unreadable);
+        }
         let (ty, value) = self.shaped(resource, form, kept)?;
         Ok(Bytes::from(protobuf::message(&self.registry, ty, &value)))
+    }
+
+    /// A whole list of partial objects at once: the older version of that list has its items before its metadata, so it
+    /// cannot be written item by item.
+    pub fn partial_list(&self, version: MetaVersion, meta: Value, items: &[Arc<Object>]) -> Result<Bytes> {
+        let item_type = partial_type(&self.registry)?;
+        let items = items.iter().map(|object| self.value_of(item_type, &partial(version, Kept::of(object))?));
+        let mut list = Value::object();
+        list.set("kind", "PartialObjectMetadataList");
+        list.set("apiVersion", version.api_version());
+        list.set("metadata", meta);
+        list.set("items", Value::Array(items.collect::<Result<_>>()?));
+        let ty = self.registry.kind(META_GROUP, version.version(), "PartialObjectMetadataList");
+        let ty = ty.ok_or_else(|| Status::internal("no schema for lists of metadata".to_owned()))?;
+        Ok(Bytes::from(protobuf::encode_object(&self.registry, ty, &list)))
     }
 
     fn enveloped(&self, resource: &Resource, form: Form, message: &[u8]) -> Bytes {
@@ -156,7 +177,8 @@ impl Backend {
                 let definitions = columns.then(|| print::columns(resource));
                 let mut table = Vec::new();
                 print::head(&mut table, definitions.as_deref(), version, list_meta.as_bytes());
-                self.put_row(resource, version, include, kept, &value, true, &mut table)?;
+                let object = self.included(resource, version, include, kept)?;
+                self.put_row(resource, &value, object.as_deref(), true, &mut table);
                 print::tail(&mut table);
                 Bytes::from(table)
             }
@@ -187,7 +209,7 @@ impl Backend {
     fn shaped(&self, resource: &Resource, form: Form, kept: Kept<'_>) -> Result<(TypeId, Value)> {
         match form.shape {
             Shape::Metadata(version) => {
-                let ty = partial_type(&self.registry, version)?;
+                let ty = partial_type(&self.registry)?;
                 Ok((ty, self.value_of(ty, &partial(version, kept)?)?))
             }
             _ => Ok((self.type_of(&resource.gv, &resource.kind)?, self.converted(resource, kept)?)),
@@ -217,30 +239,39 @@ impl Backend {
     ) -> Result<()> {
         let kept = Kept::of(object);
         let value = self.stored_value(resource, kept)?;
-        self.put_row(resource, version, include, kept, &value, is_first, table)
+        let object = self.included(resource, version, include, kept)?;
+        self.put_row(resource, &value, object.as_deref(), is_first, table);
+        Ok(())
     }
 
-    fn put_row(
+    /// What a row carries besides its cells.
+    fn included(
         &self,
         resource: &Resource,
         version: MetaVersion,
         include: Include,
         kept: Kept<'_>,
+    ) -> Result<Option<Bytes>> {
+        match include {
+            Include::None => Ok(None),
+            Include::Metadata => partial(version, kept).map(Some),
+            Include::Object => self.json(resource, kept).map(Some),
+        }
+    }
+
+    fn put_row(
+        &self,
+        resource: &Resource,
         value: &Value,
+        object: Option<&[u8]>,
         is_first: bool,
         table: &mut Vec<u8>,
-    ) -> Result<()> {
+    ) {
         let group = resource.stored.as_ref().map_or("", |stored| &stored.version.group);
         let now = i64::try_from(self.clock.now().seconds()).unwrap_or(i64::MAX);
         let cells = print::cells(group, &resource.kind, value, now);
         let completion = print::completion(group, &resource.kind, value);
-        let object = match include {
-            Include::None => None,
-            Include::Metadata => Some(partial(version, kept)?),
-            Include::Object => Some(self.json(resource, kept)?),
-        };
-        print::row(table, is_first, &cells, completion, object.as_deref());
-        Ok(())
+        print::row(table, is_first, &cells, completion, object);
     }
 
     /// The object in JSON of the version that was asked for.
@@ -267,8 +298,7 @@ impl Backend {
     }
 
     fn value_of(&self, ty: TypeId, bytes: &[u8]) -> Result<Value> {
-        codec::decode_stored(bytes, ty, &self.registry)
-            .ok_or_else(|| Status::internal("a stored object cannot be read".to_owned()))
+        codec::decode_stored(bytes, ty, &self.registry).ok_or_else(unreadable)
     }
 
     /// Turns a value of one version of a kind into another.
@@ -283,6 +313,10 @@ impl Backend {
     }
 }
 
+fn unreadable() -> Box<Status> {
+    Status::internal("a stored object cannot be read".to_owned())
+}
+
 /// The metadata of an object as an object of its own.
 fn partial(version: MetaVersion, kept: Kept<'_>) -> Result<Bytes> {
     let metadata = kept.metadata()?;
@@ -295,7 +329,8 @@ fn partial(version: MetaVersion, kept: Kept<'_>) -> Result<Bytes> {
     Ok(json.freeze())
 }
 
-fn partial_type(registry: &Registry, version: MetaVersion) -> Result<TypeId> {
-    let found = registry.kind(META_GROUP, version.version(), "PartialObjectMetadata");
+/// Both versions of a partial object are one type; the object says which it is.
+fn partial_type(registry: &Registry) -> Result<TypeId> {
+    let found = registry.meta("PartialObjectMetadata");
     found.ok_or_else(|| Status::internal("no schema for PartialObjectMetadata".to_owned()))
 }

@@ -6,8 +6,11 @@ use super::{Wanted, named};
 use crate::api::value::Value;
 use crate::api::version::GroupVersion;
 
-/// The group, how early it stands among the groups, and how early each of its versions among the versions.
-const PRIORITIES: &[(&str, i64, &[(&str, i64)])] = &[
+/// A version and how early it stands among the versions of its group.
+type Ranked = (&'static str, i64);
+
+/// The group, how early it stands among the groups, and its versions.
+const PRIORITIES: &[(&str, i64, &[Ranked])] = &[
     ("", 18_000, &[("v1", 1)]),
     ("apps", 17_800, &[("v1", 15)]),
     ("events.k8s.io", 17_750, &[("v1", 15), ("v1beta1", 5)]),
