@@ -110,7 +110,11 @@ async fn parts(boot: &Boot) -> Result<Parts, StartError> {
     let storage = directory::start(engine, options).map_err(|error| broken(&error))?;
     let documents = Documents::new(&catalog, &boot.address.to_string());
     let shared = Shared {
-        served: ArcSwap::from_pointee(Served { catalog, documents, openapi: OpenApi::default() }),
+        served: ArcSwap::from_pointee(Served {
+            catalog,
+            documents,
+            openapi: OpenApi::new(Vec::new(), config.gates().enabled("CBORServingAndStorage")),
+        }),
         places: Places {
             reading: Arc::new(Semaphore::new(most(config.limits.max_requests_inflight))),
             writing: Arc::new(Semaphore::new(most(config.limits.max_mutating_requests_inflight))),

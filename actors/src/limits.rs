@@ -35,6 +35,11 @@ pub const HISTORY: Duration = Duration::from_secs(300);
 pub const EXPIRE_PER_TURN: usize = 4_096;
 /// Bytes of history that one type keeps in memory; past it the oldest events go early.
 pub const WINDOW_BYTES: usize = 64 << 20;
+/// Other forms of one object version that are kept: other encodings, other versions. Whoever wants one more has it made
+/// anew each time.
+pub const VARIANTS_KEPT: usize = 4;
+/// Frames of one event that are kept. Watches in more forms than that make theirs anew.
+pub const FRAMES_KEPT: usize = 4;
 /// Bytes that a watch session holds for a body that nobody reads. Then it stops pulling.
 pub const SESSION_BYTES: usize = 256 << 10;
 /// Events a session handles in one turn, so that one busy session does not hold its thread.

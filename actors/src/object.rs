@@ -5,6 +5,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use bytes::{Bytes, BytesMut};
 
+use crate::limits::VARIANTS_KEPT;
+
 /// The position of a change in the history of one type. Comparable within that type only.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Revision(pub u64);
@@ -234,7 +236,8 @@ impl Object {
         self.bytes.slice(self.item_at.min(self.bytes.len())..)
     }
 
-    /// Another form of the bytes, made by `make` on first use and shared by everyone after that.
+    /// Another form of the bytes, made by `make` on first use and shared by everyone after that. Only so many forms are
+    /// kept: a client that asks for all of them must not multiply what an object takes.
     pub fn variant<E>(
         &self,
         variant: Variant,
@@ -246,7 +249,7 @@ impl Object {
         // Made outside the lock: two threads may both make it, which costs time once and blocks nobody.
         let bytes = make(self)?;
         let mut variants = self.variants.lock().unwrap_or_else(PoisonError::into_inner);
-        if !variants.iter().any(|(known, _)| *known == variant) {
+        if variants.len() < VARIANTS_KEPT && !variants.iter().any(|(known, _)| *known == variant) {
             variants.push((variant, bytes.clone()));
         }
         Ok(bytes)

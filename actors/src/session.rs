@@ -30,7 +30,7 @@ pub trait Frames {
     fn variant(&self) -> Variant;
     /// One event.
     fn frame(&self, told: Told, object: &Object) -> Bytes;
-    /// A frame of an object was queued: what a client needs to be told only once has been told.
+    /// A frame was queued: what a client needs to be told only once has been told.
     fn sent(&self) {}
     /// The client knows everything up to this revision; `initial_end`: and has now seen all objects of the start.
     fn bookmark(&self, at: Revision, initial_end: bool) -> Bytes;
@@ -281,6 +281,7 @@ impl Session {
     fn end_initial(&mut self) {
         if self.initial_end_bookmark {
             self.outlet.push(self.frames.bookmark(self.cursor, true));
+            self.frames.sent();
         }
         self.state = State::CatchingUp;
     }
@@ -325,6 +326,7 @@ impl Session {
     fn bookmark(&self) {
         if matches!(self.state, State::CatchingUp | State::CaughtUp) {
             self.outlet.push(self.frames.bookmark(self.cursor, false));
+            self.frames.sent();
         }
     }
 

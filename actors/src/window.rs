@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGua
 use bytes::Bytes;
 
 use crate::clock::Timestamp;
+use crate::limits::FRAMES_KEPT;
 use crate::object::{Object, Revision, Variant};
 
 /// What happened to an object.
@@ -53,7 +54,7 @@ impl Event {
         }
         let frame = make();
         let mut frames = self.frames.lock().unwrap_or_else(PoisonError::into_inner);
-        if !frames.iter().any(|(known, _)| *known == variant) {
+        if frames.len() < FRAMES_KEPT && !frames.iter().any(|(known, _)| *known == variant) {
             frames.push((variant, frame.clone()));
         }
         frame
@@ -64,12 +65,13 @@ impl Event {
         frames.iter().find(|(known, _)| *known == variant).map(|(_, frame)| frame.clone())
     }
 
-    /// What this event may add to the memory of its window: the object, a frame of about its length, and the previous
-    /// object, which this event alone holds once the event that made it has gone.
+    /// What this event may add to the memory of its window: the object, two frames of about its length, since few types
+    /// are watched in more than two forms, and the previous object, which this event alone holds once the event that
+    /// made it has gone.
     fn weight(&self) -> usize {
         const OVERHEAD: usize = 256;
         let previous = self.previous.as_ref().map_or(0, |previous| previous.bytes.len());
-        2 * self.object.bytes.len() + previous + OVERHEAD
+        3 * self.object.bytes.len() + previous + OVERHEAD
     }
 }
 

@@ -7,13 +7,16 @@ use pilothouse_actors::object::{Draft, Key, Object, Pairs, Revision};
 
 use crate::api::catalog::resource::Resource;
 use crate::api::codec;
+use crate::api::form::{Form, Include, MetaVersion, Shape};
+use crate::api::media::Encoding;
 use crate::api::options::ListOptions;
+use crate::api::print;
 use crate::api::query::Query;
 use crate::api::select;
 use crate::api::status::{GroupResource, Status};
 use crate::api::value::Value;
 
-use super::{Answered, Reply};
+use super::{Answered, Backend, Reply};
 
 /// The parts that clients expect to find. The storage is ours, whatever its name says.
 const PARTS: [&str; 3] = ["controller-manager", "etcd-0", "scheduler"];
@@ -27,22 +30,36 @@ pub fn is(resource: &Resource) -> bool {
     resource.gv.group.is_empty() && &*resource.plural == "componentstatuses"
 }
 
-/// Answers one part, or all that match if no name is given.
-pub async fn answer(storage: &Addr<Committer>, of: &Resource, name: &str, query: &Query<'_>) -> Answered {
-    if name.is_empty() {
-        return list(storage, of, query).await;
-    }
-    if !PARTS.contains(&name) {
-        return Err(Status::not_found(OF, name));
-    }
-    let mut part = look(storage, name).await;
-    part.set("kind", &*of.kind);
-    part.set("apiVersion", &*of.api_version);
-    Ok(Reply::Object(200, Bytes::from(codec::to_json(&part))))
+/// What is asked of the parts.
+pub struct Question<'a> {
+    /// The resource.
+    pub resource: &'a Resource,
+    /// The part; empty for all.
+    pub name: &'a str,
+    /// The parameters.
+    pub query: &'a Query<'a>,
+    /// How the answer shows objects.
+    pub form: Form,
 }
 
-async fn list(storage: &Addr<Committer>, of: &Resource, query: &Query<'_>) -> Answered {
-    let options = ListOptions::parse(query)?;
+/// Answers one part, or all that match if no name is given.
+pub async fn answer(backend: &Backend, storage: &Addr<Committer>, asked: Question<'_>) -> Answered {
+    let of = asked.resource;
+    if asked.name.is_empty() {
+        return list(backend, storage, asked).await;
+    }
+    if !PARTS.contains(&asked.name) {
+        return Err(Status::not_found(OF, asked.name));
+    }
+    let mut part = look(storage, asked.name).await;
+    part.set("kind", &*of.kind);
+    part.set("apiVersion", &*of.api_version);
+    Ok(Reply::Object(200, backend.presented(of, asked.form, &part, true)?))
+}
+
+async fn list(backend: &Backend, storage: &Addr<Committer>, asked: Question<'_>) -> Answered {
+    let of = asked.resource;
+    let options = ListOptions::parse(asked.query)?;
     options.validate(false)?;
     let filter = select::filter(of, &options, "", "")?;
     let mut items = Vec::new();
@@ -59,12 +76,53 @@ async fn list(storage: &Addr<Committer>, of: &Resource, query: &Query<'_>) -> An
             items.push(look(storage, name).await);
         }
     }
+    let json = match asked.form.shape {
+        Shape::Table(version, include) => table(backend, of, version, include, &items)?,
+        Shape::Metadata(version) => {
+            let partial = items.iter().map(|item| print::metadata_only(item, version)).collect();
+            codec::to_json(&collection("PartialObjectMetadataList", version.api_version(), partial))
+        }
+        Shape::Whole => codec::to_json(&collection(&of.list_kind, &of.api_version, items)),
+    };
+    let encoding = match asked.form.encoding {
+        // YAML is made of JSON on the way out.
+        Encoding::Yaml => Encoding::Json,
+        other => other,
+    };
+    let bytes = codec::encode_document(&backend.registry, encoding, &json);
+    let bytes = bytes.map_err(|error| Status::internal(error.to_string()))?;
+    Ok(Reply::Object(200, Bytes::from(bytes)))
+}
+
+fn collection(kind: &str, api_version: &str, items: Vec<Value>) -> Value {
     let mut list = Value::object();
-    list.set("kind", &*of.list_kind);
-    list.set("apiVersion", &*of.api_version);
+    list.set("kind", kind);
+    list.set("apiVersion", api_version);
     list.set("metadata", Value::object());
     list.set("items", items);
-    Ok(Reply::Object(200, Bytes::from(codec::to_json(&list))))
+    list
+}
+
+fn table(
+    backend: &Backend,
+    of: &Resource,
+    version: MetaVersion,
+    include: Include,
+    items: &[Value],
+) -> Result<Vec<u8>, Box<Status>> {
+    let (columns, mut table) = (print::columns(of), Vec::new());
+    print::head(&mut table, Some(&columns), version, b"{}");
+    for (index, item) in items.iter().enumerate() {
+        let object = match include {
+            Include::None => None,
+            Include::Metadata => Some(Bytes::from(codec::to_json(&print::metadata_only(item, version)))),
+            Include::Object => Some(backend.presented(of, Form::PLAIN, item, false)?),
+        };
+        let cells = print::cells(&of.gv.group, &of.kind, item, 0);
+        print::row(&mut table, index == 0, &cells, None, object.as_deref());
+    }
+    print::tail(&mut table);
+    Ok(table)
 }
 
 /// How a part is. Only the storage is here to be asked.

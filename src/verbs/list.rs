@@ -26,7 +26,7 @@ use super::{Answered, Backend, Call, Reply};
 /// flight hold little.
 const CHUNK_BYTES: usize = 64 << 10;
 /// How many objects are encoded before other requests of the worker get their turn.
-const ITEMS_PER_TURN: usize = 64;
+pub(super) const ITEMS_PER_TURN: usize = 64;
 
 /// A list on its way out.
 pub struct Listing {
@@ -70,7 +70,10 @@ impl Listing {
             Encoding::Json | Encoding::Yaml => json_ends(resource, form, &list_meta, page.items.is_empty()),
             Encoding::Protobuf if form.shape == Shape::Metadata(MetaVersion::V1beta1) => {
                 let items = std::mem::take(&mut page.items);
-                (backend.partial_list(MetaVersion::V1beta1, read_meta(&list_meta)?, &items)?, Bytes::new())
+                (
+                    backend.partial_list(MetaVersion::V1beta1, read_meta(&list_meta)?, &items).await?,
+                    Bytes::new(),
+                )
             }
             Encoding::Protobuf => protobuf_ends(backend, resource, form, &list_meta, &page.items).await?,
             Encoding::Cbor => cbor_ends(resource, form, &list_meta, page.items.len())?,
@@ -140,11 +143,12 @@ impl Listing {
         self.state == State::Done
     }
 
-    /// The whole list at once, for encodings that cannot be streamed.
-    pub fn collect(mut self) -> Result<Bytes> {
+    /// The whole list at once, for encodings that cannot be streamed. Other requests of the worker get their turns.
+    pub async fn collect(mut self) -> Result<Bytes> {
         let mut whole = BytesMut::new();
         while let Some(chunk) = self.next_chunk() {
             whole.extend_from_slice(&chunk?);
+            tokio::task::yield_now().await;
         }
         Ok(whole.freeze())
     }

@@ -1,7 +1,8 @@
 //! From stored bytes to what a client reads: its version, its encoding, and what it asked objects to be turned into.
 //!
 //! What is dear to make is made once per object version and shared by everyone who asks for the same: converted versions
-//! and other encodings. Tables are made each time, because they say how old things are.
+//! and other encodings. Answers that are tables are made each time, because they say how old things are; an event of a
+//! watch keeps the table it was told in.
 
 use std::sync::Arc;
 
@@ -22,6 +23,7 @@ use crate::api::value::Value;
 use crate::api::version::GroupVersion;
 use crate::api::words::{INITIAL_EVENTS_END, META_GROUP};
 
+use super::list::ITEMS_PER_TURN;
 use super::{Backend, Call};
 
 /// An object as its store keeps it: JSON of the stored version, and where its fields begin behind kind and apiVersion.
@@ -65,8 +67,14 @@ impl Backend {
         self.presented(call.resource, call.form, value, true)
     }
 
-    /// A value of the stored version in this form.
-    fn presented(&self, resource: &Resource, form: Form, value: &Value, columns: bool) -> Result<Bytes> {
+    /// A value of the stored version in this form; of the version that is asked for, where nothing is stored.
+    pub(super) fn presented(
+        &self,
+        resource: &Resource,
+        form: Form,
+        value: &Value,
+        columns: bool,
+    ) -> Result<Bytes> {
         let version = resource.stored.as_ref().map_or(&resource.gv, |stored| &stored.version);
         let bytes = codec::encode(&self.registry, self.type_of(version, &resource.kind)?, value);
         let bytes = Bytes::from(bytes);
@@ -138,14 +146,25 @@ impl Backend {
 
     /// A whole list of partial objects at once: the older version of that list has its items before its metadata, so it
     /// cannot be written item by item.
-    pub fn partial_list(&self, version: MetaVersion, meta: Value, items: &[Arc<Object>]) -> Result<Bytes> {
+    pub async fn partial_list(
+        &self,
+        version: MetaVersion,
+        meta: Value,
+        objects: &[Arc<Object>],
+    ) -> Result<Bytes> {
         let item_type = partial_type(&self.registry)?;
-        let items = items.iter().map(|object| self.value_of(item_type, &partial(version, Kept::of(object))?));
+        let mut items = Vec::with_capacity(objects.len());
+        for batch in objects.chunks(ITEMS_PER_TURN) {
+            for object in batch {
+                items.push(self.value_of(item_type, &partial(version, Kept::of(object))?)?);
+            }
+            tokio::task::yield_now().await;
+        }
         let mut list = Value::object();
         list.set("kind", "PartialObjectMetadataList");
         list.set("apiVersion", version.api_version());
         list.set("metadata", meta);
-        list.set("items", Value::Array(items.collect::<Result<_>>()?));
+        list.set("items", Value::Array(items));
         let ty = self.registry.kind(META_GROUP, version.version(), "PartialObjectMetadataList");
         let ty = ty.ok_or_else(|| Status::internal("no schema for lists of metadata".to_owned()))?;
         Ok(Bytes::from(protobuf::encode_object(&self.registry, ty, &list)))

@@ -11,7 +11,7 @@ mod write;
 
 use std::fmt::Write as _;
 
-use super::{Body, DecodeError, Decoded, decode_stored, json, named};
+use super::{Body, DecodeError, Decoded, json, named};
 use crate::api::schema::encode::Form;
 use crate::api::schema::{GroupVersionKind, Registry, TypeId};
 use crate::api::value::Value;
@@ -112,16 +112,6 @@ pub fn encode_item(registry: &Registry, ty: TypeId, value: &Value) -> Vec<u8> {
         _ => writer.typed(registry, ty, value, Form::Kept),
     }
     writer.into_bytes()
-}
-
-/// An object whose canonical JSON was stored, as an answer. Damage shows as `None`.
-pub fn transcode(registry: &Registry, ty: TypeId, json: &[u8]) -> Option<Vec<u8>> {
-    decode_stored(json, ty, registry).map(|value| encode_object(registry, ty, &value, Form::Kept))
-}
-
-/// The same as an item of a list.
-pub fn transcode_item(registry: &Registry, ty: TypeId, json: &[u8]) -> Option<Vec<u8>> {
-    decode_stored(json, ty, registry).map(|value| encode_item(registry, ty, &value))
 }
 
 /// What stands before and after the items of a list, which themselves follow each other with nothing in between.

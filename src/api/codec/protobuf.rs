@@ -16,7 +16,7 @@ use super::{Body, DecodeError, Decoded};
 use crate::api::schema::{GroupVersionKind, Registry, TypeId};
 use crate::api::value::Value;
 
-pub use envelope::{Header, list_envelope, list_item_header, streams, watch_frame};
+pub use envelope::{Header, list_envelope, list_item_header, watch_frame};
 
 /// What every body begins with.
 pub const MAGIC: [u8; 4] = [0x6b, 0x38, 0x73, 0x00];
@@ -93,12 +93,6 @@ pub fn transcode(registry: &Registry, ty: TypeId, json: &[u8]) -> Option<Vec<u8>
     let mut out = encode::writer();
     encode::write(&mut out, registry, ty, tape.root());
     Some(out.finish())
-}
-
-/// The object in its envelope, from its canonical JSON that was stored. Damage shows as `None`.
-pub fn transcode_object(registry: &Registry, ty: TypeId, json: &[u8]) -> Option<Vec<u8>> {
-    let tape = tape::Tape::read(json)?;
-    Some(envelope::enveloped(registry, ty, tape.root()))
 }
 
 fn message_value(raw: &[u8], ty: TypeId, registry: &Registry) -> Result<Decoded, String> {

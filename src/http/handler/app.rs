@@ -21,6 +21,7 @@ use crate::api::query::{self, Query};
 use crate::api::status::{Result, Status};
 use crate::api::verb::Verb;
 use crate::metrics::Sample;
+use crate::verbs::component_status::Question;
 use crate::verbs::{self, Answered, Call, Warnings};
 
 use super::render::{self, Context};
@@ -176,7 +177,8 @@ struct Part<'a> {
 async fn dispatch(worker: &Rc<Worker>, verb: Verb, resource: &Arc<Resource>, part: Part<'_>) -> Answered {
     if verbs::component_status::is(resource) {
         let storage = &worker.shared.health.committer;
-        return verbs::component_status::answer(storage, resource, part.found.name, part.query).await;
+        let asked = Question { resource, name: part.found.name, query: part.query, form: part.form };
+        return verbs::component_status::answer(&worker.backend, storage, asked).await;
     }
     let served = matches!(part.found.subresource, "" | "status" | "finalize");
     let Some(stored) = resource.stored.as_ref().filter(|_| served) else {

@@ -37,7 +37,7 @@ const PREFIX: &str = "/openapi/v3";
 /// The name of the one document of the second version among those of the third, none of which is empty.
 const V2: &str = "";
 /// How much of the documents is kept.
-const KEPT_BYTES: usize = 3 << 20;
+const KEPT_BYTES: usize = 4 << 20;
 /// How long a document may be kept that is named by its content.
 const YEAR: Duration = Duration::from_secs(365 * 24 * 60 * 60);
 
@@ -46,12 +46,14 @@ const YEAR: Duration = Duration::from_secs(365 * 24 * 60 * 60);
 pub struct OpenApi {
     /// The kinds that are not built in.
     custom: Vec<Custom>,
+    /// Whether objects are served in CBOR too.
+    cbor: bool,
     /// What is known of the documents written so far, by name.
     known: Mutex<HashMap<String, Known>>,
     /// The documents written last, by name and whether it is the Protobuf form.
     kept: Mutex<VecDeque<(String, bool, Bytes)>>,
-    /// Held while documents are written: others who want the same wait for it instead of writing it too.
-    writing: Mutex<()>,
+    /// Held while documents are written: others who want one wait for it here, and not on the threads for slow work.
+    writing: tokio::sync::Mutex<()>,
 }
 
 /// What is known of a document.
@@ -64,9 +66,9 @@ struct Known {
 }
 
 impl OpenApi {
-    /// The documents of a catalog that has kinds which are not built in.
-    pub fn with(custom: Vec<Custom>) -> OpenApi {
-        OpenApi { custom, ..OpenApi::default() }
+    /// The documents of a catalog that has these kinds besides those which are built in.
+    pub fn new(custom: Vec<Custom>, cbor: bool) -> OpenApi {
+        OpenApi { custom, cbor, ..OpenApi::default() }
     }
 
     fn known(&self, name: &str) -> Option<Known> {
@@ -106,7 +108,7 @@ impl OpenApi {
     }
 
     fn sources<'a>(&'a self, served: &'a Served, registry: &'a Registry) -> Sources<'a> {
-        Sources { registry, catalog: &served.catalog, custom: &self.custom, cbor: false }
+        Sources { registry, catalog: &served.catalog, custom: &self.custom, cbor: self.cbor }
     }
 }
 
@@ -143,9 +145,10 @@ async fn index(worker: &Worker, request: &HttpRequest) -> HttpResponse {
     let now = worker.backend.clock.now().seconds();
     let served = worker.shared.served.load_full();
     let registry = worker.backend.registry.clone();
+    let shared = served.clone();
+    let _writing = shared.openapi.writing.lock().await;
     let write = move || {
         let openapi = &served.openapi;
-        let _writing = lock(&openapi.writing);
         let mut json = String::from("{\"paths\":{");
         let sources = openapi.sources(&served, &registry);
         for name in sources.names() {
@@ -194,12 +197,14 @@ async fn document(
         (None, _) => {
             let now = worker.backend.clock.now().seconds();
             let registry = worker.backend.registry.clone();
+            let _writing = served.openapi.writing.lock().await;
             let (name, served) = (name.to_owned(), served.clone());
             let written = web::block(move || prepare(&served, &registry, &name, binary, now)).await;
             written.ok().flatten()?
         }
     };
-    let hash = Query::parse(request.query_string()).text("hash");
+    // The one document of the second version is not named by its content.
+    let hash = if name == V2 { String::new() } else { Query::parse(request.query_string()).text("hash") };
     if !hash.is_empty() && *hash != *known.hash {
         let place = format!("{PREFIX}/{name}?hash={}", known.hash);
         let mut response = HttpResponse::MovedPermanently().content_type(media_type).finish();
@@ -231,7 +236,6 @@ fn prepare(
     now: u64,
 ) -> Option<(Known, Bytes)> {
     let openapi = &served.openapi;
-    let _writing = lock(&openapi.writing);
     if let Some(ready) = openapi.known(name).zip(openapi.kept(name, binary)) {
         return Some(ready);
     }

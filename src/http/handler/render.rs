@@ -198,7 +198,7 @@ async fn text_of(context: &Context, agreed: Agreed<'_>, json: Bytes) -> Result<B
 async fn list(context: &Context, agreed: Agreed<'_>, mut listing: Listing) -> Result<HttpResponse> {
     let laid_out = context.pretty || agreed.pretty;
     if agreed.encoding == Encoding::Yaml || agreed.encoding == Encoding::Json && laid_out {
-        let whole = listing.collect()?;
+        let whole = listing.collect().await?;
         return shown(context, agreed, 200, whole.slice(..whole.trim_ascii_end().len())).await;
     }
     let mut first = listing.next_chunk().transpose()?.unwrap_or_default();

@@ -11,7 +11,7 @@ use super::reader::{Fault, Form, Reader, Tag};
 use super::source::Source;
 use super::writer::put_varint;
 use super::{MAGIC, encode};
-use crate::api::schema::{InSlot, Registry, TypeId};
+use crate::api::schema::{Registry, TypeId};
 use crate::api::value::Value;
 
 /// The number of the raw bytes in the envelope.
@@ -167,19 +167,6 @@ pub fn list_envelope(
     prefix.extend_from_slice(&meta_header);
     prefix.extend_from_slice(&meta);
     (prefix, tail())
-}
-
-/// Whether a list of this type can be written item by item: its metadata come first, its items second. All do but the
-/// list of partial objects in the first beta of the meta group, whose numbers stand the other way round.
-pub fn streams(registry: &Registry, list: TypeId) -> bool {
-    let is = |number: u32, name: &str| {
-        let structure = registry.structure(list)?;
-        match structure.slot(number)? {
-            InSlot::Field(at) => Some(&*structure.fields.get(usize::from(at))?.name == name),
-            InSlot::Inlined(..) => None,
-        }
-    };
-    is(LIST_META, "metadata") == Some(true) && is(ITEMS, "items") == Some(true)
 }
 
 /// What stands before an item of `len` bytes in a list.
