@@ -26,7 +26,7 @@ use super::{Answered, Backend, Call, Reply};
 /// flight hold little.
 const CHUNK_BYTES: usize = 64 << 10;
 /// How many objects are encoded before other requests of the worker get their turn.
-pub(super) const ITEMS_PER_TURN: usize = 64;
+pub(super) const ITEMS_PER_TURN: usize = 256;
 
 /// A list on its way out.
 pub struct Listing {
@@ -35,6 +35,8 @@ pub struct Listing {
     form: Form,
     head: Bytes,
     items: std::vec::IntoIter<Arc<Object>>,
+    /// The items in Protobuf, which are made before the first leaves; none in other encodings.
+    messages: std::vec::IntoIter<Bytes>,
     tail: Bytes,
     state: State,
 }
@@ -66,6 +68,7 @@ impl Listing {
         if matches!(form.shape, Shape::Table(..)) {
             backend.sort_rows(resource, &mut page.items)?;
         }
+        let mut messages = Vec::new();
         let (head, tail) = match form.encoding {
             Encoding::Json | Encoding::Yaml => json_ends(resource, form, &list_meta, page.items.is_empty()),
             Encoding::Protobuf if form.shape == Shape::Metadata(MetaVersion::V1beta1) => {
@@ -75,7 +78,10 @@ impl Listing {
                     Bytes::new(),
                 )
             }
-            Encoding::Protobuf => protobuf_ends(backend, resource, form, &list_meta, &page.items).await?,
+            Encoding::Protobuf => {
+                messages = protobuf_items(backend, resource, form, &page.items).await?;
+                protobuf_ends(backend, resource, form, &list_meta, &messages)?
+            }
             Encoding::Cbor => cbor_ends(resource, form, &list_meta, page.items.len())?,
         };
         Ok(Listing {
@@ -84,6 +90,7 @@ impl Listing {
             form,
             head,
             items: page.items.into_iter(),
+            messages: messages.into_iter(),
             tail,
             state: State::Head,
         })
@@ -128,9 +135,9 @@ impl Listing {
         self.state = State::Rest;
         match (self.form.encoding, self.form.shape) {
             (Encoding::Protobuf, _) => {
-                let message = backend.protobuf_message(resource, self.form, object)?;
+                let message = self.messages.next().unwrap_or_default();
                 chunk.put_slice(&protobuf::list_item_header(message.len()));
-                chunk.put(message);
+                chunk.put_slice(&message);
             }
             (Encoding::Cbor, _) => chunk.put(backend.cbor_item(resource, self.form, object)?),
             (Encoding::Json | Encoding::Yaml, shape) => put_json(backend, resource, shape, object, chunk)?,
@@ -280,28 +287,39 @@ fn json_ends(resource: &Resource, form: Form, list_meta: &str, empty: bool) -> (
     (Bytes::from(head), Bytes::from_static(b"]}\n"))
 }
 
-/// The same in Protobuf. The length of all items stands before the first, so each is encoded now; it stays with its
-/// object, and sending it costs nothing more. Others get their turn in between.
-async fn protobuf_ends(
+/// The items in Protobuf. Their length stands before the first, so each is encoded now; it stays with its object, and the
+/// next list has it already. Others get their turn in between.
+async fn protobuf_items(
     backend: &Backend,
     resource: &Resource,
     form: Form,
-    list_meta: &str,
     items: &[Arc<Object>],
-) -> Result<(Bytes, Bytes)> {
-    let mut total = 0;
+) -> Result<Vec<Bytes>> {
+    let mut messages = Vec::with_capacity(items.len());
     for batch in items.chunks(ITEMS_PER_TURN) {
         for object in batch {
-            let length = backend.protobuf_message(resource, form, object)?.len();
-            total += protobuf::list_item_header(length).len() + length;
+            messages.push(backend.protobuf_message(resource, form, object)?);
         }
         if batch.len() == ITEMS_PER_TURN {
             tokio::task::yield_now().await;
         }
     }
-    let meta = read_meta(list_meta)?;
+    Ok(messages)
+}
+
+/// What stands before the first item and behind the last, in Protobuf.
+fn protobuf_ends(
+    backend: &Backend,
+    resource: &Resource,
+    form: Form,
+    list_meta: &str,
+    messages: &[Bytes],
+) -> Result<(Bytes, Bytes)> {
+    let total =
+        messages.iter().map(|message| protobuf::list_item_header(message.len()).len() + message.len());
     let (kind, api_version) = list_kind(resource, form.shape);
-    let (head, tail) = protobuf::list_envelope(api_version, kind, &meta, &backend.registry, total);
+    let meta = read_meta(list_meta)?;
+    let (head, tail) = protobuf::list_envelope(api_version, kind, &meta, &backend.registry, total.sum());
     Ok((Bytes::from(head), Bytes::from(tail)))
 }
 
