@@ -467,6 +467,7 @@ mod tests {
     }
     /// As many as a body can have. Work that grows with their square would run for minutes.
     #[test]
+    #[allow(clippy::disallowed_methods, reason = "how long it takes is what is tested")]
     fn very_many_families_are_checked_in_one_pass() {
         let many: Vec<String> = (0..196_000).map(|family| format!("v{family}")).collect();
         let mut service = object(r#"{"spec":{}}"#);

@@ -181,6 +181,7 @@ mod tests {
     }
     /// As many entries as a body can have. Work that grows with their square would run for minutes.
     #[test]
+    #[allow(clippy::disallowed_methods, reason = "how long it takes is what is tested")]
     fn very_many_ports_are_handled_in_one_pass() {
         let many = 196_000_i64;
         let service = |node_ports: bool| {
