@@ -15,6 +15,7 @@ use support::{Client, Server};
 
 const SERVICES: &str = "/api/v1/namespaces/default/services";
 const ADDRESSES: &str = "/apis/networking.k8s.io/v1/ipaddresses";
+const ENDPOINTS: &str = "/api/v1/namespaces/default/endpoints";
 const SMALL: &str = "--service-cluster-ip-range=10.77.0.0/24";
 
 fn service(name: &str, spec: Value) -> Value {
@@ -319,4 +320,71 @@ fn a_client_that_hangs_up_leaves_nothing_taken() {
         (said == taken(&mut client)).then_some(said.len())
     });
     assert!(agree.is_some(), "{:?}", taken(&mut client));
+}
+
+fn endpoints(client: &mut Client, name: &str) {
+    let object = json!({"apiVersion": "v1", "kind": "Endpoints", "metadata": {"name": name}});
+    client.post(ENDPOINTS, &object).ok();
+}
+
+fn has_endpoints(client: &mut Client, name: &str) -> bool {
+    client.get(&format!("{ENDPOINTS}/{name}")).status == 200
+}
+
+#[test]
+fn endpoints_go_with_their_service_and_only_then() {
+    let server = Server::with(&[SMALL]);
+    let mut client = server.admin();
+    // A service that was never stored takes nothing of that name with it.
+    endpoints(&mut client, "refused");
+    refusal(&mut client, "refused", json!({"ports": [{"name": "Bad!", "port": 1}]}));
+    refusal(&mut client, "refused", json!({"type": "NodePort", "ports": [{"port": 1, "nodePort": 80}]}));
+    assert!(has_endpoints(&mut client, "refused"));
+
+    let table = [
+        ("plain", json!({})),
+        ("headless", json!({"clusterIP": "None"})),
+        ("name", json!({"type": "ExternalName", "externalName": "a.b"})),
+    ];
+    for (name, spec) in table {
+        endpoints(&mut client, name);
+        let mut object = made(&mut client, name, spec.clone());
+        object["spec"]["sessionAffinity"] = json!("Sometimes");
+        client.put(&path(name), &object).refused(422, "Invalid");
+        assert!(has_endpoints(&mut client, name), "{name} is still there");
+        client.delete(&format!("{}?dryRun=All", path(name))).ok();
+        assert!(has_endpoints(&mut client, name), "{name} is still there");
+        client.delete(&path(name)).ok();
+        assert!(!has_endpoints(&mut client, name), "{name} is gone");
+
+        // The same when the last finalizer goes.
+        endpoints(&mut client, name);
+        let mut object = service(name, spec);
+        object["metadata"]["finalizers"] = json!(["a.b/c"]);
+        client.post(SERVICES, &object).ok();
+        object = client.delete(&path(name)).ok();
+        assert!(has_endpoints(&mut client, name), "{name} waits for its finalizer");
+        object["metadata"]["finalizers"] = json!([]);
+        client.put(&path(name), &object).ok();
+        assert!(!has_endpoints(&mut client, name), "{name} is gone");
+    }
+}
+
+#[test]
+fn a_write_that_lets_a_service_go_keeps_nothing_of_what_it_took() {
+    let server = Server::with(&[SMALL]);
+    let mut client = server.admin();
+    let mut object = service("s", json!({"type": "ExternalName", "externalName": "a.b"}));
+    object["metadata"]["finalizers"] = json!(["a.b/c"]);
+    client.post(SERVICES, &object).ok();
+    object = client.delete(&path("s")).ok();
+    let before = taken(&mut client);
+    let wanted =
+        json!({"type": "NodePort", "clusterIP": "10.77.0.40", "ports": [{"port": 1, "nodePort": 30_600}]});
+    object["metadata"]["finalizers"] = json!([]);
+    object["spec"] = wanted.clone();
+    client.put(&path("s"), &object).ok();
+    client.get(&path("s")).refused(404, "NotFound");
+    assert_eq!(taken(&mut client), before);
+    made(&mut client, "t", wanted);
 }

@@ -27,6 +27,7 @@ pub mod gauge;
 pub mod identity;
 pub mod interest;
 pub mod limits;
+mod line;
 pub mod object;
 pub mod permit;
 pub mod ports;

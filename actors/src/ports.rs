@@ -5,7 +5,7 @@
 //!
 //! Order: commands are answered as they come. A port is free again when its owner gave it back, and only its owner can.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 
 use actix::{Actor, Context, Handler, Message, MessageResult};
 
@@ -93,12 +93,16 @@ pub struct Pool {
     last: u16,
     /// Also ports outside the range: they were given when the range was another, and their owners still have them.
     owners: HashMap<u16, Key>,
+    /// Those of the range that have no owner, in order: a search does not walk over the rest.
+    free: BTreeSet<u16>,
 }
 
 impl Pool {
     /// The ports from `first` to `last`, with those that have owners already.
     pub fn new(first: u16, last: u16, taken: impl IntoIterator<Item = (u16, Key)>) -> Pool {
-        Pool { first, last, owners: taken.into_iter().collect() }
+        let owners: HashMap<u16, Key> = taken.into_iter().collect();
+        let free = (first..=last).filter(|port| !owners.contains_key(port)).collect();
+        Pool { first, last, owners, free }
     }
 
     /// Takes all that is wanted, or nothing.
@@ -106,12 +110,13 @@ impl Pool {
         let mut got = Vec::with_capacity(wants.len());
         for (at, want) in wants.iter().enumerate() {
             let found = match *want {
-                Want::Exactly(port) => self.free(port),
+                Want::Exactly(port) => self.find(port),
                 Want::Any(random) => self.search(random).ok_or(Reason::Full),
             };
             match found {
                 Ok(port) => {
                     self.owners.insert(port, owner.clone());
+                    self.free.remove(&port);
                     got.push(port);
                 }
                 Err(reason) => {
@@ -137,11 +142,14 @@ impl Pool {
         for port in ports {
             if self.owners.get(port) == Some(owner) {
                 self.owners.remove(port);
+                if (self.first..=self.last).contains(port) {
+                    self.free.insert(*port);
+                }
             }
         }
     }
 
-    fn free(&self, port: i64) -> Result<u16, Reason> {
+    fn find(&self, port: i64) -> Result<u16, Reason> {
         let inside = u16::try_from(port).ok().filter(|port| (self.first..=self.last).contains(port));
         let port = inside.ok_or(Reason::Outside)?;
         if self.owners.contains_key(&port) { Err(Reason::Taken) } else { Ok(port) }
@@ -152,13 +160,17 @@ impl Pool {
         let size = u32::from(self.last - self.first) + 1;
         let lower = if size <= LOWER_LEAST { 0 } else { (size / LOWER_PART).clamp(LOWER_LEAST, LOWER_MOST) };
         let around = |from: u32, count: u32| {
-            let start = if count == 0 { 0 } else { random % count };
-            (start..count).chain(0..start).map(move |offset| from + offset)
+            let start = from + random.checked_rem(count)?;
+            self.next_free(start, from + count).or_else(|| self.next_free(from, start))
         };
-        around(lower, size - lower)
-            .chain(around(0, lower))
-            .filter_map(|offset| u16::try_from(u32::from(self.first) + offset).ok())
-            .find(|port| !self.owners.contains_key(port))
+        around(lower, size - lower).or_else(|| around(0, lower))
+    }
+
+    /// The first free one from an offset up to another, without that.
+    fn next_free(&self, from: u32, to: u32) -> Option<u16> {
+        let port = |offset: u32| u16::try_from(u32::from(self.first) + offset);
+        let (from, last) = (port(from).ok()?, port(to.checked_sub(1)?).ok()?);
+        if from > last { None } else { self.free.range(from..=last).next().copied() }
     }
 }
 
@@ -219,8 +231,6 @@ impl Handler<Return> for Ports {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeSet;
-
     use proptest::prelude::*;
 
     use super::*;
@@ -257,6 +267,21 @@ mod tests {
         let got = pool.take(&owner("a"), &[Want::Any(5); 2_768 - 86]).unwrap();
         assert!(got.iter().all(|port| *port >= 30_086), "2768 / 32 ports are kept for those who choose");
         assert!(pool.take(&owner("a"), &[Want::Any(5)]).unwrap()[0] < 30_086);
+    }
+
+    /// One owner may ask for everything, again and again: a search that walked over what is taken would keep all others
+    /// waiting.
+    #[test]
+    #[allow(clippy::disallowed_methods, reason = "how long it takes is what is tested")]
+    fn a_range_is_emptied_fast() {
+        let mut pool = Pool::new(1, u16::MAX, []);
+        let began = std::time::Instant::now();
+        for _ in 0..8 {
+            let refused = pool.take(&owner("a"), &[Want::Any(77); 1 << 16]);
+            assert_eq!(refused, Err(Refused { at: 65_535, reason: Reason::Full }));
+            assert_eq!((pool.owners.len(), pool.free.len()), (0, 65_535));
+        }
+        assert!(began.elapsed().as_secs() < 20, "{:?}", began.elapsed());
     }
 
     proptest! {

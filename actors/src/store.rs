@@ -25,7 +25,8 @@ use crate::engine::Write;
 use crate::error::StoreError;
 use crate::fatal::Fatal;
 use crate::gauge::{Gauge, Place};
-use crate::limits::{EXPIRE_PER_TURN, RECORD_BYTES, STORE_MAILBOX, WRITES_WAITING_PER_KEY};
+use crate::limits::{EXPIRE_PER_TURN, RECORD_BYTES, STORE_MAILBOX};
+use crate::line::{Line, Reader, Seen, Waiting};
 use crate::object::{Draft, Key, Object, Revision, TypeName};
 use crate::permit::Permit;
 use crate::record::{Operation, Record};
@@ -82,6 +83,18 @@ pub struct Get {
     /// Which object.
     pub key: Key,
     /// The place of the request.
+    pub permit: Permit,
+}
+
+/// Asks for one object as every write of it that came before this leaves it.
+/// Answers it, that there is none, or Unavailable; never Busy, because it waits without a place among the writes: whoever
+/// asks may have to know. Full and Closed as for [`Create`].
+#[derive(Message)]
+#[rtype(result = "Result<Option<Arc<Object>>, StoreError>")]
+pub struct Settled {
+    /// Which object.
+    pub key: Key,
+    /// The place of the request. It bounds how many of these wait.
     pub permit: Permit,
 }
 
@@ -195,8 +208,8 @@ pub struct Store {
     last: Revision,
     /// Writes under way, by revision.
     pending: VecDeque<Pending>,
-    /// Every key with a write under way, and the writes of that key that wait for it.
-    under_way: HashMap<Key, VecDeque<(Demand, Writer)>>,
+    /// Every key with a write under way, and who waits for it.
+    under_way: HashMap<Key, Line<(Demand, Writer)>>,
     /// This store, for the committer.
     me: Recipient<Committed>,
     around: Surroundings,
@@ -236,8 +249,11 @@ impl Store {
 
     fn enter(&mut self, demand: Demand, writer: Writer) {
         match self.under_way.get_mut(demand.key()) {
-            Some(waiting) if waiting.len() >= WRITES_WAITING_PER_KEY => writer.answer(Err(StoreError::Busy)),
-            Some(waiting) => waiting.push_back((demand, writer)),
+            Some(line) => {
+                if let Err((_, writer)) = line.push((demand, writer)) {
+                    writer.answer(Err(StoreError::Busy));
+                }
+            }
             None => {
                 self.begin(demand, writer);
             }
@@ -256,7 +272,7 @@ impl Store {
             Ok(event) => {
                 self.last = event.revision();
                 self.pending.push_back(Pending { event, writer });
-                self.under_way.insert(key, VecDeque::new());
+                self.under_way.insert(key, Line::default());
                 true
             }
         }
@@ -340,21 +356,32 @@ impl Store {
 
     /// The key is free again: the writes that waited for it are checked against what there is now.
     fn go_on_with(&mut self, key: &Key) {
-        let mut waiting = self.under_way.remove(key).unwrap_or_default();
-        while let Some((demand, writer)) = waiting.pop_front() {
-            if self.begin(demand, writer) {
-                self.under_way.insert(key.clone(), waiting);
-                return;
+        let mut line = self.under_way.remove(key).unwrap_or_default();
+        while let Some(next) = line.pop() {
+            match next {
+                Waiting::Reader(reader) => reader.answer(Ok(self.snapshot.get(key.as_str()).cloned())),
+                Waiting::Write((demand, writer)) => {
+                    if self.begin(demand, writer) {
+                        self.under_way.insert(key.clone(), line);
+                        return;
+                    }
+                }
             }
         }
     }
 
     /// Nobody knows what is on disk, or nobody will write any more.
     fn give_up(&mut self) {
-        let waiting = self.under_way.drain().flat_map(|(_, waiting)| waiting).map(|(_, writer)| writer);
-        let pending = self.pending.drain(..).map(|pending| pending.writer);
-        for writer in pending.chain(waiting) {
-            writer.answer(Err(StoreError::Unavailable));
+        for pending in self.pending.drain(..) {
+            pending.writer.answer(Err(StoreError::Unavailable));
+        }
+        for mut line in self.under_way.drain().map(|(_, line)| line) {
+            while let Some(next) = line.pop() {
+                match next {
+                    Waiting::Write((_, writer)) => writer.answer(Err(StoreError::Unavailable)),
+                    Waiting::Reader(reader) => reader.answer(Err(StoreError::Unavailable)),
+                }
+            }
         }
     }
 
@@ -398,7 +425,9 @@ impl Drop for Store {
 }
 
 /// The handler is done when the write is under way; this waits for its answer.
-fn answered(answer: oneshot::Receiver<Answer>) -> ResponseFuture<Answer> {
+fn answered<T: Send + 'static>(
+    answer: oneshot::Receiver<Result<T, StoreError>>,
+) -> ResponseFuture<Result<T, StoreError>> {
     Box::pin(async move { answer.await.unwrap_or(Err(StoreError::Unavailable)) })
 }
 
@@ -433,6 +462,21 @@ impl Handler<Get> for Store {
 
     fn handle(&mut self, command: Get, _: &mut Self::Context) -> Self::Result {
         self.snapshot.get(command.key.as_str()).cloned().ok_or(StoreError::NotFound)
+    }
+}
+
+impl Handler<Settled> for Store {
+    type Result = ResponseFuture<Seen>;
+
+    fn handle(&mut self, Settled { key, permit }: Settled, _: &mut Self::Context) -> Self::Result {
+        let (reader, seen) = Reader::new(permit);
+        match self.under_way.get_mut(&key) {
+            // Nobody knows what is on disk.
+            _ if self.around.fatal.is_raised() => reader.answer(Err(StoreError::Unavailable)),
+            Some(line) => line.push_reader(reader),
+            None => reader.answer(Ok(self.snapshot.get(key.as_str()).cloned())),
+        }
+        answered(seen)
     }
 }
 

@@ -26,7 +26,7 @@ use pilothouse_actors::limits::{
 use pilothouse_actors::object::{Key, Revision, TypeName};
 use pilothouse_actors::permit::Permit;
 use pilothouse_actors::recover::recover;
-use pilothouse_actors::store::{Create, Expire, Get, Store};
+use pilothouse_actors::store::{Create, Expire, Get, Settled, Store};
 use tokio::sync::Semaphore;
 
 fn faulty(log: &Memory) -> (Stores, Faults) {
@@ -202,6 +202,47 @@ async fn writers_of_one_key_take_turns() {
     assert_eq!(count(|error| matches!(error, StoreError::Busy)), 2);
     let conflicts = count(|error| matches!(error, StoreError::Conflict(now) if now.revision == Revision(3)));
     assert_eq!(conflicts, WRITES_WAITING_PER_KEY);
+}
+
+#[actix_rt::test]
+async fn whoever_must_know_what_becomes_of_a_key_is_never_sent_away() {
+    let (stores, faults) = faulty(&Memory::new());
+    let pods = find(&stores, "pods").await;
+    let settled = |key| pods.send(Settled { key: Key::cluster(key), permit: Permit::none() });
+    assert!(settled("hot").await.unwrap().unwrap().is_none());
+    let first = create(&pods, "hot", "0").await.unwrap().revision;
+    faults.hold();
+    let bodies: Vec<String> = (0..=WRITES_WAITING_PER_KEY).map(|n| n.to_string()).collect();
+    let writers = bodies.iter().map(|body| replace(&pods, "hot", body, first));
+    let look = async {
+        held(&stores, WRITES_WAITING_PER_KEY + 1).await;
+        // No write of the key may wait any more, and no write at all is taken in.
+        let late = replace(&pods, "hot", "", first).await;
+        assert!(matches!(late, Err(StoreError::Busy)));
+        let places: Vec<_> = std::iter::from_fn(|| stores.gauge.take(0)).collect();
+        assert!(settled("cold").await.unwrap().unwrap().is_none(), "nothing of it is under way");
+        let seen = settled("hot");
+        faults.release();
+        let seen = seen.await.unwrap().unwrap().unwrap();
+        drop(places);
+        seen
+    };
+    let (answers, seen) = futures::join!(join_all(writers), look);
+    assert_eq!(answers.iter().filter(|answer| answer.is_ok()).count(), 1);
+    assert_eq!(seen.revision, Revision(3), "as the writes before it left it");
+    held(&stores, 0).await;
+
+    faults.fail_after(0, Fault::Refused);
+    faults.hold();
+    let fail = async {
+        held(&stores, 1).await;
+        let seen = settled("hot");
+        faults.release();
+        seen.await.unwrap()
+    };
+    let (_, seen) = futures::join!(replace(&pods, "hot", "", seen.revision), fail);
+    assert!(matches!(seen, Err(StoreError::Unavailable)));
+    assert!(matches!(settled("hot").await.unwrap(), Err(StoreError::Unavailable)));
 }
 
 #[actix_rt::test]

@@ -35,7 +35,7 @@ use crate::api::status::{GroupResource, Result, Status};
 use crate::api::value::Value;
 use crate::ids;
 
-use self::claim::Open;
+use self::claim::{Doubt, Open};
 use self::take::{NotGot, Wanted};
 use super::stores::Stores;
 use super::{Backend, Call};
@@ -187,33 +187,41 @@ impl Services {
     }
 
     /// What a stored service holds, after every write of it that is under way.
-    async fn held(&self, owner: &Key) -> std::result::Result<Option<Holdings>, StoreError> {
-        let found = self.stores.settled(&TypeName::new(SERVICES), owner.clone()).await?;
+    async fn held(&self, owner: &Key, permit: &Permit) -> std::result::Result<Option<Holdings>, StoreError> {
+        let found = self.stores.settled(&TypeName::new(SERVICES), owner.clone(), permit).await?;
         Ok(found.map(|object| {
             self.decode(&object, "", "Service")
                 .map_or_else(Holdings::default, |service| Holdings::of(&service))
         }))
     }
 
-    async fn let_go(&self, owner: &Key, doubtful: Holdings) -> std::result::Result<(), StoreError> {
-        let held = self.held(owner).await?;
-        let is_gone = held.is_none();
-        let free = doubtful.without(&held.unwrap_or_default());
-        for address in &free.addresses {
-            self.release_address(address, owner).await?;
-        }
-        if !free.ports.is_empty() {
-            let back = Return { owner: owner.clone(), ports: free.ports.into_iter().collect() };
+    /// Gives back what is not needed. One thing that cannot be given back now does not keep the others: it stays in the
+    /// doubt, and the error says whether to come again.
+    async fn let_go(&self, doubt: &mut Doubt) -> std::result::Result<(), StoreError> {
+        let owner = doubt.owner.clone();
+        let held = self.held(&owner, &doubt.permit).await?;
+        doubt.endpoints &= held.is_none();
+        doubt.held = doubt.held.without(&held.unwrap_or_default());
+        let ports = std::mem::take(&mut doubt.held.ports);
+        if !ports.is_empty() {
+            let back = Return { owner: owner.clone(), ports: ports.into_iter().collect() };
             self.ports.send(back).await.map_err(|_| StoreError::Unavailable)?;
         }
-        if is_gone {
-            match self.remove_endpoints(owner).await {
-                // Somebody uses them again.
-                Ok(()) | Err(StoreError::NotFound | StoreError::Conflict(_)) => {}
-                Err(error) => return Err(error),
+        let mut failed = None;
+        for address in std::mem::take(&mut doubt.held.addresses) {
+            if let Err(error) = self.release_address(&address, &owner).await {
+                doubt.held.addresses.insert(address);
+                failed = Some(error);
             }
         }
-        Ok(())
+        if doubt.endpoints {
+            match self.remove_endpoints(&owner).await {
+                // Somebody uses them again.
+                Ok(()) | Err(StoreError::NotFound | StoreError::Conflict(_)) => doubt.endpoints = false,
+                Err(error) => failed = Some(error),
+            }
+        }
+        failed.map_or(Ok(()), Err)
     }
 }
 
@@ -285,7 +293,7 @@ pub async fn claim_changed(
     if dry_run || !meta::is_terminating(old) {
         return Ok(Claim::none());
     }
-    Ok(leaving(backend, call.key(meta::name(old)), Holdings::of(old)))
+    Ok(leaving(backend, call, call.key(meta::name(old)), Holdings::of(old)))
 }
 
 /// Remembers what a service holds that is about to be removed.
@@ -294,11 +302,12 @@ pub fn claim_gone(backend: &Backend, call: &Call<'_>, object: &Object) -> Claim 
         return Claim::none();
     }
     let before = backend.load(call, object).map(|service| Holdings::of(&service)).unwrap_or_default();
-    leaving(backend, object.key.clone(), before)
+    leaving(backend, call, object.key.clone(), before)
 }
 
-fn leaving(backend: &Backend, owner: Key, before: Holdings) -> Claim {
-    Open { services: backend.services.clone(), owner, taken: Holdings::default(), before }.into()
+fn leaving(backend: &Backend, call: &Call<'_>, owner: Key, before: Holdings) -> Claim {
+    let (services, permit) = (backend.services.clone(), call.permit.clone());
+    Open { services, owner, taken: Holdings::default(), before, goes: true, permit }.into()
 }
 
 async fn take(

@@ -12,7 +12,9 @@ use pilothouse_actors::error::StoreError;
 use pilothouse_actors::object::{Draft, Key, Object, Revision, TypeName};
 use pilothouse_actors::permit::Permit;
 use pilothouse_actors::snapshot::Snapshot;
-use pilothouse_actors::store::{Create, Get, OpenWatch, Position, Remove, Replace, Store, TakeSnapshot};
+use pilothouse_actors::store::{
+    Create, Get, OpenWatch, Position, Remove, Replace, Settled, Store, TakeSnapshot,
+};
 
 /// What a store answers.
 pub type StoreResult<T> = Result<T, StoreError>;
@@ -63,13 +65,13 @@ impl Stores {
     }
 
     /// The object with this key, after every write of it that was sent before this.
-    pub async fn settled(&self, of: &TypeName, key: Key) -> StoreResult<Option<Arc<Object>>> {
-        // Writes of one key are handled in turn, so one that cannot succeed comes back when those before it are durable.
-        match self.remove(of, key, Revision(u64::MAX), &Permit::none()).await {
-            Err(StoreError::Conflict(current)) => Ok(Some(current)),
-            Ok(_) | Err(StoreError::NotFound) => Ok(None),
-            Err(error) => Err(error),
-        }
+    pub async fn settled(
+        &self,
+        of: &TypeName,
+        key: Key,
+        permit: &Permit,
+    ) -> StoreResult<Option<Arc<Object>>> {
+        self.ask(of, Settled { key, permit: permit.clone() }).await
     }
 
     /// All objects as they are now.

@@ -1,6 +1,6 @@
 //! Which ports on the nodes a service asks for. The answers are written back where they were asked for.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::{needs_health_port, needs_node_ports, node_ports};
 use crate::api::field::{FieldError, Path};
@@ -42,6 +42,12 @@ pub fn for_new(spec: &Value) -> Vec<Ask> {
         // By the port of the service: which ask answers it.
         let mut answered: BTreeMap<i64, usize> = BTreeMap::new();
         let entries = entries(spec);
+        // By the port of the service: the first port on the nodes that an entry of it names. Made once, because a body
+        // may have very many entries.
+        let mut named: BTreeMap<i64, i64> = BTreeMap::new();
+        for (port, own) in entries.iter().copied().filter(|(_, own)| *own != 0) {
+            named.entry(port).or_insert(own);
+        }
         for (index, (port, own)) in entries.iter().copied().enumerate() {
             if own == 0 && !needs_node_ports(spec) {
                 continue;
@@ -50,10 +56,8 @@ pub fn for_new(spec: &Value) -> Vec<Ask> {
                 Some(ask) if own == 0 || asks[*ask].wanted == Some(own) => asks[*ask].entries.push(index),
                 Some(_) => asks.push(Ask { wanted: Some(own), entries: vec![index] }),
                 None => {
-                    let wanted =
-                        entries.iter().find(|entry| entry.0 == port && entry.1 != 0).map(|entry| entry.1);
                     answered.insert(port, asks.len());
-                    asks.push(Ask { wanted, entries: vec![index] });
+                    asks.push(Ask { wanted: named.get(&port).copied(), entries: vec![index] });
                 }
             }
         }
@@ -68,10 +72,10 @@ pub fn for_new(spec: &Value) -> Vec<Ask> {
 pub fn for_changed(spec: &Value, was: &Value) -> Vec<Ask> {
     let mut asks: Vec<Ask> = Vec::new();
     if matches!(spec.str("type"), "NodePort" | "LoadBalancer") {
-        let had: Vec<i64> = node_ports(was).collect();
+        // What it has, and what it has asked for already.
+        let mut known: BTreeSet<i64> = node_ports(was).collect();
         for (index, (_, own)) in entries(spec).into_iter().enumerate() {
-            let asked = asks.iter().any(|ask| ask.wanted == Some(own));
-            if own != 0 && !had.contains(&own) && !asked {
+            if own != 0 && known.insert(own) {
                 asks.push(Ask { wanted: Some(own), entries: vec![index] });
             } else if own == 0 && needs_node_ports(spec) {
                 asks.push(Ask { wanted: None, entries: vec![index] });
@@ -103,8 +107,9 @@ pub fn fill(service: &mut Value, asks: &[Ask], got: &[i64]) {
         if ask.entries.is_empty() {
             spec.set("healthCheckNodePort", *port);
         }
-        for (index, entry) in items_mut(spec, "ports").iter_mut().enumerate() {
-            if ask.entries.contains(&index) {
+        let entries = items_mut(spec, "ports");
+        for index in &ask.entries {
+            if let Some(entry) = entries.get_mut(*index) {
                 entry.set("nodePort", *port);
             }
         }
@@ -113,16 +118,19 @@ pub fn fill(service: &mut Value, asks: &[Ask], got: &[i64]) {
 
 /// What a dry run shows: the ports that were named, and dummies above them for the rest.
 pub fn dummies(asks: &[Ask]) -> Vec<i64> {
-    let mut got: Vec<i64> = Vec::with_capacity(asks.len());
-    for ask in asks {
-        let next = got.iter().max().map_or(DUMMY_PORTS, |highest| highest + 1);
-        got.push(ask.wanted.unwrap_or(next));
-    }
-    got
+    let mut highest: Option<i64> = None;
+    let shown = |ask: &Ask| {
+        let next = highest.map_or(DUMMY_PORTS, |highest| highest.saturating_add(1));
+        let port = ask.wanted.unwrap_or(next);
+        highest = highest.max(Some(port));
+        port
+    };
+    asks.iter().map(shown).collect()
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::spec;
     use super::*;
     use crate::api::kinds::testing::object;
 
@@ -170,5 +178,34 @@ mod tests {
         assert_eq!(dummies(&asks), [32_769, 30_003, 30_009]);
         assert_eq!(asks[1].refused("x").to_string(), "spec.ports[2].nodePort: Invalid value: 30003: x");
         assert!(for_changed(&was, &was).is_empty());
+    }
+    /// As many entries as a body can have. Work that grows with their square would run for minutes.
+    #[test]
+    #[allow(clippy::disallowed_methods, reason = "how long it takes is what is tested")]
+    fn very_many_ports_are_handled_in_one_pass() {
+        let many = 196_000_i64;
+        let service = |node_ports: bool| {
+            let entry = |port: i64| {
+                let mut entry = Value::object();
+                entry.set("port", port);
+                if node_ports {
+                    entry.set("nodePort", port + 1);
+                }
+                entry
+            };
+            let mut service = object(r#"{"spec":{"type":"NodePort"}}"#);
+            service.entry("spec").set("ports", Value::Array((1..=many).map(entry).collect()));
+            service
+        };
+        let began = std::time::Instant::now();
+        let (mut any, exact) = (service(false), service(true));
+        let (new, changed) = (for_new(spec(&any)), for_changed(spec(&exact), spec(&any)));
+        assert_eq!((new.len(), changed.len()), (196_000, 196_000));
+        let got = dummies(&new);
+        assert_eq!(got.last(), Some(&(DUMMY_PORTS + many - 1)));
+        fill(&mut any, &new, &got);
+        assert_eq!(node_ports(spec(&any)).last(), got.last().copied());
+        assert_eq!(for_changed(spec(&exact), spec(&exact)), []);
+        assert!(began.elapsed().as_secs() < 20, "{:?}", began.elapsed());
     }
 }

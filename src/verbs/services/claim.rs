@@ -1,11 +1,24 @@
 //! What one write of a service has taken and may give back.
 
 use std::rc::Rc;
+use std::time::Duration;
 
+use pilothouse_actors::error::StoreError;
 use pilothouse_actors::object::Key;
+use pilothouse_actors::permit::Permit;
+use tokio::time::{sleep, timeout};
 
 use super::Services;
 use crate::api::services::Holdings;
+
+/// How often a store that is busy is asked again. With the pauses doubling this is most of a minute; what is lost after
+/// that stays taken until the next start, but holding on would keep places from requests that could be served.
+const ROUNDS: u32 = 12;
+/// The first pause.
+const PAUSE: Duration = Duration::from_millis(10);
+/// How long an answer waits for what its write gives back, so that whoever has it finds that free. The rest of the work
+/// goes on without it.
+const PATIENCE: Duration = Duration::from_secs(1);
 
 /// What a write has taken or may give back. End it when the write is over; one that is dropped, because its client hung
 /// up, ends by itself.
@@ -21,6 +34,29 @@ pub(super) struct Open {
     pub taken: Holdings,
     /// Held by what this write replaces.
     pub before: Holdings,
+    /// Whether the stored service may go with this write.
+    pub goes: bool,
+    /// The place of the request, kept until all is given back: it bounds how many claims wait for their store.
+    pub permit: Permit,
+}
+
+/// What may have to be given back. What was given back is taken out, so that a second try cannot free what somebody of
+/// the same name took since.
+pub(super) struct Doubt {
+    /// The service.
+    pub owner: Key,
+    /// What it no longer holds unless the stored service says so.
+    pub held: Holdings,
+    /// Whether a service of that name was stored before, so that its endpoints go with it.
+    pub endpoints: bool,
+    /// The place of the request.
+    pub permit: Permit,
+}
+
+impl Doubt {
+    fn is_none(&self) -> bool {
+        self.held.is_empty() && !self.endpoints
+    }
 }
 
 impl From<Open> for Claim {
@@ -40,33 +76,68 @@ impl Claim {
         self.0.as_mut()
     }
 
-    /// Gives back what is not needed: after a write that was stored, what the old state held; else what was taken for
-    /// it.
+    /// Gives back what is not needed: after a write that was stored, what the old state held, and all of it if the
+    /// service went with the write; else what was taken for it.
     pub async fn end(mut self, stored: bool) {
-        let Some(Open { services, owner, taken, before }) = self.0.take() else { return };
-        let doubtful = if stored { before } else { taken };
-        if !doubtful.is_empty() {
+        let Some(open) = self.0.take() else { return };
+        let (services, goes) = (open.services.clone(), open.goes);
+        let doubt = match (stored, goes) {
+            (true, true) => open.all(),
+            (true, false) => {
+                Doubt { held: open.before, owner: open.owner, endpoints: false, permit: open.permit }
+            }
+            // A write that was refused removed nothing: endpoints of this name are somebody else's.
+            (false, _) => {
+                Doubt { held: open.taken, owner: open.owner, endpoints: false, permit: open.permit }
+            }
+        };
+        if !doubt.is_none() {
             // On its own: a client that hangs up now must not leave it half done.
-            let _ended = actix::spawn(settle(services, owner, doubtful)).await;
+            let _ended = timeout(PATIENCE, actix::spawn(settle(services, doubt))).await;
         }
+    }
+}
+
+impl Open {
+    /// Everything that may have to be given back.
+    fn all(self) -> Doubt {
+        let mut held = self.taken;
+        held.addresses.extend(self.before.addresses);
+        held.ports.extend(self.before.ports);
+        Doubt { owner: self.owner, held, endpoints: self.goes, permit: self.permit }
     }
 }
 
 impl Drop for Claim {
     fn drop(&mut self) {
-        let Some(Open { services, owner, taken, before }) = self.0.take() else { return };
-        let mut doubtful = taken;
-        doubtful.addresses.extend(before.addresses);
-        doubtful.ports.extend(before.ports);
-        if !doubtful.is_empty() {
-            actix::spawn(settle(services, owner, doubtful));
+        let Some(open) = self.0.take() else { return };
+        let services = open.services.clone();
+        let doubt = open.all();
+        if !doubt.is_none() {
+            actix::spawn(settle(services, doubt));
         }
     }
 }
 
-async fn settle(services: Rc<Services>, owner: Key, doubtful: Holdings) {
-    if let Err(error) = services.let_go(&owner, doubtful).await {
+async fn settle(services: Rc<Services>, mut doubt: Doubt) {
+    let mut pause = PAUSE;
+    for _ in 1..ROUNDS {
+        match services.let_go(&mut doubt).await {
+            Err(StoreError::Busy) => sleep(pause).await,
+            done => return tell(&doubt, done),
+        }
+        pause *= 2;
+    }
+    let done = services.let_go(&mut doubt).await;
+    tell(&doubt, done);
+}
+
+fn tell(doubt: &Doubt, done: Result<(), StoreError>) {
+    if let Err(error) = done {
         // What stays taken is found at the next start.
-        tracing::warn!(service = owner.as_str(), %error, "addresses or ports of the service were not given back");
+        tracing::warn!(service = doubt.owner.as_str(), %error, "addresses or ports of the service were not given back");
     }
 }
+
+#[cfg(test)]
+mod tests;

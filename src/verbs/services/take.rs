@@ -97,7 +97,9 @@ impl Services {
         permit: Permit,
     ) -> std::result::Result<(Value, Claim), NotGot> {
         let before = std::mem::take(&mut wanted.before);
-        let open = Open { services: self.clone(), owner, taken: Holdings::default(), before };
+        let (goes, held) = (wanted.goes, permit.clone());
+        let open =
+            Open { services: self.clone(), owner, taken: Holdings::default(), before, goes, permit: held };
         let mut claim = Claim::from(open);
         match self.fill(&mut wanted, &mut claim, &permit).await {
             Ok(()) => Ok((wanted.service, claim)),
@@ -142,7 +144,8 @@ impl Services {
             Some(port) => Want::Exactly(port),
             None => Want::Any(u32::try_from(ids::below(1 << 30)).unwrap_or(0)),
         };
-        let wants = wanted.ports.iter().map(want).collect();
+        // There are no more ports than these: whoever wants more is refused one of the first.
+        let wants = wanted.ports.iter().take(usize::from(u16::MAX) + 2).map(want).collect();
         let take = Take { owner: open.owner.clone(), wants, permit: permit.clone() };
         let got = self.ports.send(take).await.map_err(|_| Status::unavailable(NOT_REACHED))?;
         let got = got.map_err(|refused| NotGot::Port(refused.at, refused.reason))?;

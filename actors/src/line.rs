@@ -1,0 +1,111 @@
+//! Those who wait for the write of their key that is under way, in the order in which they came: writes, and readers who
+//! want to see what becomes of them.
+//!
+//! Writes are bounded here. Readers are not, because one that were sent away could do nothing but come again: each has
+//! the permit of its request, and those are few.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use tokio::sync::oneshot;
+
+use crate::error::StoreError;
+use crate::limits::WRITES_WAITING_PER_KEY;
+use crate::object::Object;
+use crate::permit::Permit;
+
+/// What a reader is answered: the object, or that there is none.
+pub type Seen = Result<Option<Arc<Object>>, StoreError>;
+
+/// A reader that waits for the writes before it.
+pub struct Reader {
+    reply: oneshot::Sender<Seen>,
+    _permit: Permit,
+}
+
+impl Reader {
+    /// A reader, and where it hears.
+    pub fn new(permit: Permit) -> (Reader, oneshot::Receiver<Seen>) {
+        let (reply, seen) = oneshot::channel();
+        (Reader { reply, _permit: permit }, seen)
+    }
+
+    /// Tells it.
+    pub fn answer(self, seen: Seen) {
+        // A reader that no longer listens needs no answer.
+        let _gone = self.reply.send(seen);
+    }
+}
+
+/// One that waits.
+pub enum Waiting<W> {
+    /// A write.
+    Write(W),
+    /// A reader.
+    Reader(Reader),
+}
+
+/// The line of one key.
+pub struct Line<W> {
+    waiting: VecDeque<Waiting<W>>,
+    writes: usize,
+}
+
+impl<W> Default for Line<W> {
+    fn default() -> Line<W> {
+        Line { waiting: VecDeque::new(), writes: 0 }
+    }
+}
+
+impl<W> Line<W> {
+    /// Lets a write wait, or gives it back if too many do.
+    pub fn push(&mut self, write: W) -> Result<(), W> {
+        if self.writes >= WRITES_WAITING_PER_KEY {
+            return Err(write);
+        }
+        self.writes += 1;
+        self.waiting.push_back(Waiting::Write(write));
+        Ok(())
+    }
+
+    /// Lets a reader wait.
+    pub fn push_reader(&mut self, reader: Reader) {
+        self.waiting.push_back(Waiting::Reader(reader));
+    }
+
+    /// The next.
+    pub fn pop(&mut self) -> Option<Waiting<W>> {
+        let next = self.waiting.pop_front();
+        if matches!(next, Some(Waiting::Write(_))) {
+            self.writes -= 1;
+        }
+        next
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn readers_keep_their_turn_and_need_no_place() {
+        let mut line = Line::default();
+        for write in 0..WRITES_WAITING_PER_KEY {
+            assert_eq!(line.push(write), Ok(()));
+        }
+        let (reader, mut seen) = Reader::new(Permit::none());
+        line.push_reader(reader);
+        assert_eq!(line.push(1_000), Err(1_000), "a write more than may wait");
+        assert!(matches!(line.pop(), Some(Waiting::Write(0))));
+        assert_eq!(line.push(1_001), Ok(()), "one has left");
+        for write in 1..WRITES_WAITING_PER_KEY {
+            assert!(matches!(line.pop(), Some(Waiting::Write(found)) if found == write));
+        }
+        assert!(seen.try_recv().is_err());
+        let Some(Waiting::Reader(reader)) = line.pop() else { panic!("the reader comes next") };
+        reader.answer(Ok(None));
+        assert!(matches!(seen.try_recv(), Ok(Ok(None))));
+        assert!(matches!(line.pop(), Some(Waiting::Write(1_001))));
+        assert!(line.pop().is_none());
+    }
+}

@@ -1,0 +1,94 @@
+//! Claims over real stores, and what they do when those have no place for a write.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use actix::Actor;
+use pilothouse_actors::clock::Clock;
+use pilothouse_actors::directory::{Options, Stores as Storage, start};
+use pilothouse_actors::engine::memory::Memory;
+use pilothouse_actors::ports::{Look, Pool, Ports, Take, Want};
+
+use super::*;
+use crate::api::schema::Registry;
+use crate::api::services::addresses::AddressRange;
+use crate::verbs::stores::Stores;
+
+const ADDRESS: &str = "10.77.0.5";
+
+fn running() -> (Storage, Rc<Services>) {
+    let storage = start(Box::new(Memory::new()), Options::default()).unwrap();
+    let ports = Ports::new(Pool::new(30_000, 30_009, []), storage.fatal.clone()).start();
+    let services = Services::new(
+        Stores::new(storage.directory.clone()),
+        Arc::new(Registry::builtin().unwrap()),
+        Clock::system(),
+        ports,
+        AddressRange::parse("10.77.0.0/24").into_iter().collect(),
+        "30000-30009".to_owned(),
+    );
+    (storage, Rc::new(services))
+}
+
+/// Takes an address and a port.
+async fn taken(services: &Services, owner: &Key) -> Holdings {
+    let address: IpAddr = ADDRESS.parse().unwrap();
+    assert!(services.take_address(address, owner, &Permit::none()).await.unwrap());
+    let take = Take { owner: owner.clone(), wants: vec![Want::Exactly(30_001)], permit: Permit::none() };
+    services.ports.send(take).await.unwrap().unwrap();
+    Holdings { addresses: [ADDRESS.to_owned()].into(), ports: [30_001].into() }
+}
+
+async fn is_address_free(services: &Services) -> bool {
+    let of = pilothouse_actors::object::TypeName::new(super::super::ADDRESSES);
+    services.stores.get(&of, Key::cluster(ADDRESS), &Permit::none()).await.is_err()
+}
+
+async fn is_port_free(services: &Services) -> bool {
+    services.ports.send(Look { ports: vec![30_001], permit: Permit::none() }).await.unwrap().is_ok()
+}
+
+#[actix_rt::test]
+async fn stores_without_a_place_delay_what_is_given_back_and_lose_nothing() {
+    let (storage, services) = running();
+    let owner = Key::namespaced("n", "x");
+    let taken = taken(&services, &owner).await;
+    assert!(!is_address_free(&services).await && !is_port_free(&services).await);
+    let places: Vec<_> = std::iter::from_fn(|| storage.gauge.take(0)).collect();
+    let open = Open {
+        services: services.clone(),
+        owner,
+        taken,
+        before: Holdings::default(),
+        goes: false,
+        permit: Permit::none(),
+    };
+    // It answers although nothing can be written yet.
+    Claim::from(open).end(false).await;
+    assert!(is_port_free(&services).await, "an address that cannot be given back does not keep the port");
+    assert!(!is_address_free(&services).await);
+    drop(places);
+    let free = async {
+        while !is_address_free(&services).await {
+            sleep(PAUSE).await;
+        }
+    };
+    timeout(PAUSE * 2_u32.pow(ROUNDS), free).await.expect("the address comes back");
+}
+
+#[actix_rt::test]
+async fn a_second_try_frees_only_what_the_first_did_not() {
+    let (storage, services) = running();
+    let owner = Key::namespaced("n", "x");
+    let held = taken(&services, &owner).await;
+    let mut doubt = Doubt { owner: owner.clone(), held, endpoints: true, permit: Permit::none() };
+    let places: Vec<_> = std::iter::from_fn(|| storage.gauge.take(0)).collect();
+    assert!(matches!(services.let_go(&mut doubt).await, Err(StoreError::Busy)));
+    // A service of the same name is made meanwhile, and takes the port that is free again.
+    let take = Take { owner, wants: vec![Want::Exactly(30_001)], permit: Permit::none() };
+    services.ports.send(take).await.unwrap().unwrap();
+    drop(places);
+    services.let_go(&mut doubt).await.unwrap();
+    assert!(is_address_free(&services).await && doubt.is_none());
+    assert!(!is_port_free(&services).await, "the new service keeps it");
+}
