@@ -9,6 +9,7 @@ use crate::api::codec::{self, Decoded};
 use crate::api::kinds;
 use crate::api::media::Encoding;
 use crate::api::options::{DeleteOptions, FieldValidation};
+use crate::api::parts;
 use crate::api::schema::{GroupVersionKind, TypeId, default};
 use crate::api::select;
 use crate::api::status::{Result, Status};
@@ -23,8 +24,13 @@ impl Backend {
     /// client should know of it becomes a warning.
     pub fn decode_body(&self, call: &Call<'_>, validation: FieldValidation) -> Result<Value> {
         let resource = call.resource;
-        let kind = GroupVersionKind::new(&resource.gv.group, &resource.gv.version, &resource.kind);
-        let Decoded { mut value, strict } = self.decode(call, &kind)?;
+        let (gv, name) = call.shown_kind();
+        let kind = GroupVersionKind::new(&gv.group, &gv.version, name);
+        let decoded = self.decode(call, &kind);
+        let Decoded { mut value, strict } = match parts::eviction::older_body(&kind) {
+            Some(older) if decoded.is_err() => self.decode(call, &older).or(decoded)?,
+            _ => decoded?,
+        };
         match validation {
             FieldValidation::Ignore => {}
             FieldValidation::Warn => strict.into_iter().for_each(|warning| call.warnings.add(warning)),
@@ -35,8 +41,12 @@ impl Backend {
         }
         // The kind first: it can still see what the client left out.
         (kinds::rules(&kind.group, &kind.kind).default)(&mut value);
-        default::apply(&self.registry, self.type_of(&resource.gv, &resource.kind)?, &mut value);
-        self.convert(value, &resource.gv, &call.stored.version, &resource.kind)
+        default::apply(&self.registry, self.type_of(gv, name)?, &mut value);
+        // What looks like another kind is not stored as it is.
+        if *name != *resource.kind {
+            return Ok(value);
+        }
+        self.convert(value, gv, &call.stored.version, name)
     }
 
     fn decode(&self, call: &Call<'_>, kind: &GroupVersionKind) -> Result<Decoded> {
@@ -88,7 +98,11 @@ impl Backend {
 
     /// Encodes a value of the stored version for the store.
     pub fn draft(&self, call: &Call<'_>, key: Key, value: &Value) -> Result<Draft> {
-        let (version, kind) = (&call.stored.version, &call.resource.kind);
+        self.draft_kind(&call.stored.version, &call.resource.kind, key, value)
+    }
+
+    /// Encodes a value of another kind than the call is about, in the version that it is stored in.
+    pub fn draft_kind(&self, version: &GroupVersion, kind: &str, key: Key, value: &Value) -> Result<Draft> {
         let encoded = codec::encode_draft(&self.registry, self.type_of(version, kind)?, value);
         let labels = value.at(&["metadata", "labels"]).and_then(Value::fields);
         let labels: Pairs = labels

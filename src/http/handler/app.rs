@@ -178,8 +178,9 @@ async fn dispatch(worker: &Rc<Worker>, verb: Verb, resource: &Arc<Resource>, par
         let storage = &worker.shared.health.committer;
         return verbs::component_status::answer(storage, resource, part.found.name, part.query).await;
     }
-    let served = matches!(part.found.subresource, "" | "status" | "finalize");
-    let Some(stored) = resource.stored.as_ref().filter(|_| served) else {
+    let served = worker.served();
+    let target = verbs::sub::target(&served.catalog, resource, part.found.subresource);
+    let Some((resource, stored, subresource)) = target else {
         // docs/compat.md lists what is not served yet.
         return Err(Status::no_such_resource());
     };
@@ -188,7 +189,7 @@ async fn dispatch(worker: &Rc<Worker>, verb: Verb, resource: &Arc<Resource>, par
         stored,
         namespace: if resource.namespaced { part.found.namespace } else { "" },
         name: part.found.name,
-        subresource: part.found.subresource,
+        subresource,
         query: part.query,
         body: part.body,
         encoding: part.encoding,
@@ -202,6 +203,7 @@ async fn dispatch(worker: &Rc<Worker>, verb: Verb, resource: &Arc<Resource>, par
         Verb::Get => verbs::get::get(backend, &call).await,
         Verb::List => verbs::list::list(backend, &call).await,
         Verb::Watch => verbs::watch::watch(backend, &worker.watching, &call).await,
+        Verb::Create if !subresource.is_empty() => verbs::sub::create(backend, &call).await,
         Verb::Create => verbs::create::create(backend, &call).await,
         Verb::Update => verbs::update::update(backend, &call).await,
         Verb::Delete => verbs::delete::delete(backend, &call).await,
