@@ -26,11 +26,11 @@ impl Backend {
         let resource = call.resource;
         let (gv, name) = call.shown_kind();
         let kind = GroupVersionKind::new(&gv.group, &gv.version, name);
-        let decoded = self.decode(call, &kind);
-        let Decoded { mut value, strict } = match parts::eviction::older_body(&kind) {
-            Some(older) if decoded.is_err() => self.decode(call, &older).or(decoded)?,
-            _ => decoded?,
-        };
+        let Decoded { mut value, strict } = self.decode(call, &kind).or_else(|refused| {
+            let older = parts::eviction::older_version(&kind).ok_or_else(|| refused.clone())?;
+            let decoded = self.decode_any_version(call, &kind).ok();
+            decoded.filter(|decoded| decoded.value.str("apiVersion") == older).ok_or(refused)
+        })?;
         match validation {
             FieldValidation::Ignore => {}
             FieldValidation::Warn => strict.into_iter().for_each(|warning| call.warnings.add(warning)),
@@ -59,6 +59,17 @@ impl Backend {
         decoded.map_err(|error| Status::bad_request(error.message))
     }
 
+    /// Decodes a body that may say another version than that of the kind.
+    fn decode_any_version(&self, call: &Call<'_>, kind: &GroupVersionKind) -> Result<Decoded> {
+        let decoded = match call.encoding {
+            Encoding::Json => codec::decode_any_version(&call.body, kind, &self.registry),
+            Encoding::Yaml => codec::yaml::decode_object(&call.body, kind, &self.registry),
+            Encoding::Protobuf => codec::protobuf::decode_any_version(&call.body, kind, &self.registry),
+            Encoding::Cbor => codec::cbor::decode_any_version(&call.body, kind, &self.registry),
+        };
+        decoded.map_err(|error| Status::bad_request(error.message))
+    }
+
     /// The options of a deletion: from the body if there is one, else from the query.
     pub fn delete_options(&self, call: &Call<'_>) -> Result<DeleteOptions> {
         if call.body.is_empty() {
@@ -66,13 +77,7 @@ impl Backend {
         }
         // Every group has options of this kind in its own name: the body may say any of them.
         let kind = GroupVersionKind::new(META_GROUP, "v1", "DeleteOptions");
-        let options = match call.encoding {
-            Encoding::Json => codec::decode_any_version(&call.body, &kind, &self.registry),
-            Encoding::Yaml => codec::yaml::decode_object(&call.body, &kind, &self.registry),
-            Encoding::Protobuf => codec::protobuf::decode_any_version(&call.body, &kind, &self.registry),
-            Encoding::Cbor => codec::cbor::decode_any_version(&call.body, &kind, &self.registry),
-        };
-        let options = options.map_err(|error| Status::bad_request(error.message))?;
+        let options = self.decode_any_version(call, &kind)?;
         DeleteOptions::parse(call.query, Some(&options.value))
     }
 

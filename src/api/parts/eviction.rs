@@ -15,10 +15,9 @@ const COUNTED_WITHIN_SECONDS: u32 = 10;
 const REFUSED: &str = "Cannot evict pod as it would violate the pod's disruption budget.";
 const BUDGET: GroupResource<'_> = GroupResource { group: "policy", resource: "poddisruptionbudget" };
 
-/// The version in which clients may still send a body of this kind, although it is served no more.
-pub fn older_body(kind: &GroupVersionKind) -> Option<GroupVersionKind> {
-    let is_eviction = kind.group == "policy" && kind.kind == "Eviction";
-    is_eviction.then(|| GroupVersionKind::new("policy", "v1beta1", "Eviction"))
+/// The version in which clients may still send a body of this kind, although it is served no more. It looks the same.
+pub fn older_version(kind: &GroupVersionKind) -> Option<&'static str> {
+    (kind.group == "policy" && kind.kind == "Eviction").then_some("policy/v1beta1")
 }
 
 /// Checks an eviction.
