@@ -332,6 +332,8 @@ fn containers_are_added_and_amounts_changed_at_their_own_addresses() {
     let status = admin.put(&format!("{PODS}/p/resize"), &other).refused(422, "Invalid");
     assert!(text(&status, "/message").contains("Pod QOS Class may not change"), "{status}");
     for part in ["ephemeralcontainers", "resize"] {
+        let table = admin.request("GET", &format!("{PODS}/p/{part}"), &[TABLE], b"");
+        table.refused(406, "NotAcceptable");
         let status = admin.get(&format!("{PODS}/none/{part}")).refused(404, "NotFound");
         assert_eq!(text(&status, "/message"), "pods \"none\" not found");
     }

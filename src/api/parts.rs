@@ -66,6 +66,11 @@ pub fn of(subresource: &str) -> Option<&'static Part> {
     })
 }
 
+/// Whether a part can be shown as a table. Nobody has thought of how the others would look as one.
+pub fn has_table(subresource: &str) -> bool {
+    matches!(subresource, "" | "scale" | "status")
+}
+
 impl Part {
     /// Whether it looks like another kind than the object.
     pub fn is_view(&self) -> bool {
@@ -107,7 +112,11 @@ impl Part {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use super::*;
+    use crate::api::catalog::build::Builtin;
+    use crate::api::catalog::runtime_config::RuntimeConfig;
     use crate::api::kinds::testing::{NOBODY, object, said};
 
     const NOW: Occasion<'_> = Occasion { now: "2024-01-01T00:00:00Z", user: &NOBODY };
@@ -141,10 +150,14 @@ mod tests {
     }
 
     #[test]
-    fn what_is_done_and_not_written_is_no_part() {
-        for name in ["binding", "eviction", "log", "exec", "proxy", "token"] {
-            assert!(of(name).is_none(), "{name}");
-        }
+    fn all_that_stands_below_objects_is_a_part_but_what_is_done() {
+        let everything = RuntimeConfig::parse("api/all=true").unwrap();
+        let catalog = Builtin::load().unwrap().serve(&everything).unwrap();
+        let names = catalog.resources().flat_map(|resource| resource.subresources.iter());
+        let others: BTreeSet<String> =
+            names.filter(|sub| of(&sub.name).is_none()).map(|sub| sub.name.to_string()).collect();
+        let others: Vec<&str> = others.iter().map(String::as_str).collect();
+        assert_eq!(others, ["attach", "binding", "eviction", "exec", "log", "portforward", "proxy", "token"]);
     }
 
     #[test]

@@ -16,6 +16,7 @@ use crate::api::catalog::Catalog;
 use crate::api::catalog::resource::Resource;
 use crate::api::form::{self, Extent, Form};
 use crate::api::media::{self, Agreed};
+use crate::api::parts;
 use crate::api::path::{Request, ResourcePath, Target};
 use crate::api::query::{self, Query};
 use crate::api::status::{Result, Status};
@@ -77,8 +78,8 @@ async fn serve(
             let Some(resource) = resource else { return Ok(render::page_not_found()) };
             resource.deprecation().into_iter().for_each(|warning| context.warnings.add(warning));
             let verb = allowed_verb(&resource, found, parsed.verb, request.method())?;
-            let agreed = agree(context, verb)?;
-            let form = form(worker, &agreed, verb, &resource, &query)?;
+            let agreed = agree(context, verb, found.subresource)?;
+            let form = form(worker, &agreed, verb, (&resource, found.subresource), &query)?;
             let (encoding, body) = body::read(request, payload, verb, context.offer).await?;
             let warnings = &context.warnings;
             let part =
@@ -132,12 +133,15 @@ fn allowed_verb(resource: &Resource, found: &ResourcePath<'_>, verb: Verb, metho
 }
 
 /// How the answer is encoded and what it is turned into.
-fn agree(context: &Context, verb: Verb) -> Result<Agreed<'_>> {
+fn agree<'a>(context: &'a Context, verb: Verb, subresource: &str) -> Result<Agreed<'a>> {
     let offer = match verb {
         Verb::List | Verb::Watch => context.offer.watchable(),
         _ => context.offer,
     };
-    let agreed = media::negotiate(&context.accept, offer, Form::allows)?;
+    let allows = |encoding, asked: media::Transform<'_>| {
+        Form::allows(encoding, asked) && (asked.kind != "Table" || parts::has_table(subresource))
+    };
+    let agreed = media::negotiate(&context.accept, offer, allows)?;
     if verb == Verb::Watch && agreed.encoding.stream_type().is_none() {
         return Err(media::no_stream(offer));
     }
@@ -149,7 +153,7 @@ fn form(
     worker: &Worker,
     agreed: &Agreed<'_>,
     verb: Verb,
-    resource: &Resource,
+    (resource, subresource): (&Resource, &str),
     query: &Query<'_>,
 ) -> Result<Form> {
     let extent = match verb {
@@ -157,7 +161,9 @@ fn form(
         Verb::Watch => Extent::Events,
         _ => Extent::One,
     };
-    let name = || format!("{}.{}", worker.backend.registry.family(&resource.gv.group), resource.kind);
+    let sub = resource.subresource(subresource);
+    let (gv, kind) = sub.map_or((&resource.gv, &resource.kind), |sub| (&sub.gv, &sub.kind));
+    let name = || format!("{}.{kind}", worker.backend.registry.family(&gv.group));
     Form::agreed(agreed, extent, query.get(form::INCLUDE_OBJECT).unwrap_or_default(), name)
 }
 
