@@ -26,6 +26,7 @@ mod testing;
 
 pub use age::since;
 pub use columns::{ColumnDefinition, columns, scale_columns};
+pub use labels::requirements;
 pub use pods::Completion;
 pub use table::{head, metadata_only, row, tail, without_rows};
 

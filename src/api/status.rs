@@ -116,6 +116,11 @@ impl Status {
         Status { code: 200, reason: "", message: String::new(), details: Some(details) }
     }
 
+    /// 201: done, and there is nothing to show.
+    pub fn created() -> Status {
+        Status { code: 201, reason: "", message: String::new(), details: None }
+    }
+
     /// 400: the request makes no sense.
     pub fn bad_request(message: impl Into<String>) -> Box<Status> {
         Status::bare(400, "BadRequest", message)
@@ -270,10 +275,21 @@ impl Status {
 
     /// 409: the object has the name but is another one.
     pub fn wrong_uid(of: GroupResource<'_>, key: &str, wanted: &str, found: &str) -> Box<Status> {
+        Status::precondition_failed(of, key, "UID", wanted, found)
+    }
+
+    /// 409: the object is not in the state that the caller asks for. `field`: where it differs.
+    pub fn precondition_failed(
+        of: GroupResource<'_>,
+        key: &str,
+        field: &str,
+        wanted: &str,
+        found: &str,
+    ) -> Box<Status> {
         let resource = of.resource;
         let why = format!(
             "StorageError: invalid object, Code: 4, Key: /registry/{resource}/{key}, ResourceVersion: 0, \
-             AdditionalErrorMsg: Precondition failed: UID in precondition: {wanted}, UID in object meta: {found}"
+             AdditionalErrorMsg: Precondition failed: {field} in precondition: {wanted}, {field} in object meta: {found}"
         );
         Status::conflict(of, key.rsplit('/').next().unwrap_or(key), &why)
     }
@@ -376,7 +392,8 @@ impl Status {
             message: &self.message,
             reason: self.reason,
             details: self.details.as_ref(),
-            code: if self.code < 400 { 0 } else { self.code },
+            // A plain success needs no number.
+            code: if self.code == 200 { 0 } else { self.code },
         };
         // Strings and numbers only: there is nothing in it that could fail to be written.
         serde_json::to_vec(&json).unwrap_or_default()

@@ -15,6 +15,7 @@ pub mod paging;
 pub mod present;
 pub mod services;
 pub mod stores;
+pub mod sub;
 pub mod update;
 pub mod watch;
 
@@ -37,9 +38,11 @@ use crate::api::catalog::resource::{Resource, Stored};
 use crate::api::form::Form;
 use crate::api::kinds::{self, Kind, Writer};
 use crate::api::media::Encoding;
+use crate::api::parts::{self, Part};
 use crate::api::query::Query;
 use crate::api::schema::{Registry, time};
 use crate::api::status::{GroupResource, Result, Status};
+use crate::api::version::GroupVersion;
 use crate::limits::WARNINGS;
 
 use self::admission::Chain;
@@ -121,6 +124,20 @@ impl Call<'_> {
         if self.resource.namespaced { Key::namespaced(self.namespace, name) } else { Key::cluster(name) }
     }
 
+    /// The version and kind of what the body says and the answer shows: those of the resource, unless the path names a part
+    /// that looks different.
+    pub fn shown_kind(&self) -> (&GroupVersion, &str) {
+        match self.resource.subresource(self.subresource) {
+            Some(sub) => (&sub.gv, &sub.kind),
+            None => (&self.resource.gv, &self.resource.kind),
+        }
+    }
+
+    /// The part of the object that the path names, if it can be read and written.
+    pub fn part(&self) -> Result<&'static Part> {
+        parts::of(self.subresource).ok_or_else(Status::no_such_resource)
+    }
+
     /// The rules of the kind. A kind that two groups serve is stored once, but each group asks for other things.
     pub fn kind(&self) -> Kind {
         Kind {
@@ -145,7 +162,13 @@ impl Call<'_> {
         warned.into_iter().for_each(|warning| self.warnings.add(warning));
     }
 
-    /// 422 for a body whose fields are wrong.
+    /// 422 for a body whose fields are wrong, in the name of its own kind.
+    pub fn invalid_body(&self, name: &str, errors: &[crate::api::field::FieldError]) -> Box<Status> {
+        let (gv, kind) = self.shown_kind();
+        Status::invalid(&gv.group, kind, name, errors)
+    }
+
+    /// 422 for an object whose fields are wrong.
     pub fn invalid(&self, name: &str, errors: &[crate::api::field::FieldError]) -> Box<Status> {
         Status::invalid(&self.resource.gv.group, &self.resource.kind, name, errors)
     }

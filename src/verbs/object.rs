@@ -9,6 +9,7 @@ use crate::api::codec::{self, Decoded};
 use crate::api::kinds;
 use crate::api::media::Encoding;
 use crate::api::options::{DeleteOptions, FieldValidation};
+use crate::api::parts;
 use crate::api::schema::{GroupVersionKind, TypeId, default};
 use crate::api::select;
 use crate::api::status::{Result, Status};
@@ -23,8 +24,13 @@ impl Backend {
     /// client should know of it becomes a warning.
     pub fn decode_body(&self, call: &Call<'_>, validation: FieldValidation) -> Result<Value> {
         let resource = call.resource;
-        let kind = GroupVersionKind::new(&resource.gv.group, &resource.gv.version, &resource.kind);
-        let Decoded { mut value, strict } = self.decode(call, &kind)?;
+        let (gv, name) = call.shown_kind();
+        let kind = GroupVersionKind::new(&gv.group, &gv.version, name);
+        let Decoded { mut value, strict } = self.decode(call, &kind).or_else(|refused| {
+            let older = parts::eviction::older_version(&kind).ok_or_else(|| refused.clone())?;
+            let decoded = self.decode_any_version(call, &kind).ok();
+            decoded.filter(|decoded| decoded.value.str("apiVersion") == older).ok_or(refused)
+        })?;
         match validation {
             FieldValidation::Ignore => {}
             FieldValidation::Warn => strict.into_iter().for_each(|warning| call.warnings.add(warning)),
@@ -35,8 +41,12 @@ impl Backend {
         }
         // The kind first: it can still see what the client left out.
         (kinds::rules(&kind.group, &kind.kind).default)(&mut value);
-        default::apply(&self.registry, self.type_of(&resource.gv, &resource.kind)?, &mut value);
-        self.convert(value, &resource.gv, &call.stored.version, &resource.kind)
+        default::apply(&self.registry, self.type_of(gv, name)?, &mut value);
+        // What looks like another kind is not stored as it is.
+        if *name != *resource.kind {
+            return Ok(value);
+        }
+        self.convert(value, gv, &call.stored.version, name)
     }
 
     fn decode(&self, call: &Call<'_>, kind: &GroupVersionKind) -> Result<Decoded> {
@@ -49,6 +59,17 @@ impl Backend {
         decoded.map_err(|error| Status::bad_request(error.message))
     }
 
+    /// Decodes a body that may say another version than that of the kind.
+    fn decode_any_version(&self, call: &Call<'_>, kind: &GroupVersionKind) -> Result<Decoded> {
+        let decoded = match call.encoding {
+            Encoding::Json => codec::decode_any_version(&call.body, kind, &self.registry),
+            Encoding::Yaml => codec::yaml::decode_object(&call.body, kind, &self.registry),
+            Encoding::Protobuf => codec::protobuf::decode_any_version(&call.body, kind, &self.registry),
+            Encoding::Cbor => codec::cbor::decode_any_version(&call.body, kind, &self.registry),
+        };
+        decoded.map_err(|error| Status::bad_request(error.message))
+    }
+
     /// The options of a deletion: from the body if there is one, else from the query.
     pub fn delete_options(&self, call: &Call<'_>) -> Result<DeleteOptions> {
         if call.body.is_empty() {
@@ -56,13 +77,7 @@ impl Backend {
         }
         // Every group has options of this kind in its own name: the body may say any of them.
         let kind = GroupVersionKind::new(META_GROUP, "v1", "DeleteOptions");
-        let options = match call.encoding {
-            Encoding::Json => codec::decode_any_version(&call.body, &kind, &self.registry),
-            Encoding::Yaml => codec::yaml::decode_object(&call.body, &kind, &self.registry),
-            Encoding::Protobuf => codec::protobuf::decode_any_version(&call.body, &kind, &self.registry),
-            Encoding::Cbor => codec::cbor::decode_any_version(&call.body, &kind, &self.registry),
-        };
-        let options = options.map_err(|error| Status::bad_request(error.message))?;
+        let options = self.decode_any_version(call, &kind)?;
         DeleteOptions::parse(call.query, Some(&options.value))
     }
 
@@ -88,7 +103,11 @@ impl Backend {
 
     /// Encodes a value of the stored version for the store.
     pub fn draft(&self, call: &Call<'_>, key: Key, value: &Value) -> Result<Draft> {
-        let (version, kind) = (&call.stored.version, &call.resource.kind);
+        self.draft_kind(&call.stored.version, &call.resource.kind, key, value)
+    }
+
+    /// Encodes a value of another kind than the call is about, in the version that it is stored in.
+    pub fn draft_kind(&self, version: &GroupVersion, kind: &str, key: Key, value: &Value) -> Result<Draft> {
         let encoded = codec::encode_draft(&self.registry, self.type_of(version, kind)?, value);
         let labels = value.at(&["metadata", "labels"]).and_then(Value::fields);
         let labels: Pairs = labels

@@ -59,7 +59,23 @@ pub(super) fn variant(resource: &Resource, form: Form) -> Variant {
 impl Backend {
     /// An object as the whole answer to the call.
     pub fn show(&self, call: &Call<'_>, object: &Object) -> Result<Bytes> {
-        self.present(call.resource, call.form, object, true)
+        let part = call.part()?;
+        if !part.is_view() {
+            return self.present(call.resource, call.form, object, true);
+        }
+        let value = self.load(call, object)?;
+        let shown = part.show(&value).map_err(Status::bad_request)?;
+        let (gv, kind) = call.shown_kind();
+        // As if it were a resource of its own that nothing stores: then its version is the one it is in.
+        let looks = Resource {
+            gv: gv.clone(),
+            api_version: gv.to_string().into(),
+            kind: kind.into(),
+            columns: Vec::new(),
+            stored: None,
+            ..Resource::clone(call.resource)
+        };
+        self.presented(&looks, call.form, &shown, true)
     }
 
     /// An object that was never stored as the whole answer to the call: what a dry run shows.
@@ -286,7 +302,7 @@ impl Backend {
         is_first: bool,
         table: &mut Vec<u8>,
     ) {
-        let group = resource.stored.as_ref().map_or("", |stored| &stored.version.group);
+        let group = resource.stored.as_ref().map_or(&resource.gv.group, |stored| &stored.version.group);
         let now = i64::try_from(self.clock.now().seconds()).unwrap_or(i64::MAX);
         let cells = print::cells(group, &resource.kind, value, now);
         let completion = print::completion(group, &resource.kind, value);

@@ -5,9 +5,10 @@ use pilothouse_actors::object::Object;
 
 use crate::api::deletion;
 use crate::api::field::{FieldError, Path};
-use crate::api::kinds::{self, Occasion};
+use crate::api::kinds::Occasion;
 use crate::api::meta;
 use crate::api::options::{self, WriteOptions};
+use crate::api::parts::Part;
 use crate::api::status::{Result, Status};
 use crate::api::value::Value;
 
@@ -31,7 +32,7 @@ pub async fn update(backend: &Backend, call: &Call<'_>) -> Answered {
 
 /// Stores a new state of the object that the path names.
 async fn store_update(backend: &Backend, call: &Call<'_>, value: &Value, dry_run: bool) -> Result<Reply> {
-    let rules = call.kind().rules;
+    let (rules, part) = (call.kind().rules, call.part()?);
     let wanted = options::revision(meta::of(value).str("resourceVersion"))?.filter(|wanted| *wanted > 0);
     for _ in 0..UNCONDITIONAL_ATTEMPTS {
         let current = match backend.read(call).await {
@@ -43,12 +44,15 @@ async fn store_update(backend: &Backend, call: &Call<'_>, value: &Value, dry_run
         };
         let old = backend.load(call, &current)?;
         check_uid(call, value, &old)?;
-        let write = Write { backend, call, operation: Operation::Update, old: Some(&old) };
-        let mut new = value.clone();
-        backend.admission.mutate(&write, &mut new).await?;
+        let was = part.show(&old).map_err(Status::bad_request)?;
+        let write = Write { backend, call, operation: Operation::Update, old: Some(&was) };
+        let mut body = value.clone();
+        backend.admission.mutate(&write, &mut body).await?;
+        let new = part.write(&old, body);
+        let mut new = new.map_err(|errors| call.invalid_body(call.name, &errors))?;
         check_version(call, wanted, current.revision.0)?;
         let claim = services::claim_changed(backend, call, &mut new, &old, dry_run).await?;
-        let stored = change(&write, &current, new, dry_run).await;
+        let stored = change(&write, part, &current, (new, &old), dry_run).await;
         claim.end(matches!(stored, Ok(Some(_)))).await;
         match stored? {
             Some(reply) => return Ok(reply),
@@ -61,11 +65,17 @@ async fn store_update(backend: &Backend, call: &Call<'_>, value: &Value, dry_run
 }
 
 /// Checks and stores a new state. `None` means that somebody else wrote first.
-async fn change(write: &Write<'_>, current: &Object, new: Value, dry_run: bool) -> Result<Option<Reply>> {
-    let Write { backend, call, old, .. } = *write;
-    let old = old.unwrap_or(&Value::Null);
-    let new = complete(backend, call, new, old)?;
-    backend.admission.validate(write, &new).await?;
+async fn change(
+    write: &Write<'_>,
+    part: &Part,
+    current: &Object,
+    (new, old): (Value, &Value),
+    dry_run: bool,
+) -> Result<Option<Reply>> {
+    let Write { backend, call, .. } = *write;
+    let new = complete(backend, call, part, new, old)?;
+    let shown = part.show(&new).map_err(Status::bad_request)?;
+    backend.admission.validate(write, &shown).await?;
     put(backend, call, current, &new, old, dry_run).await
 }
 
@@ -103,16 +113,12 @@ fn check_version(call: &Call<'_>, wanted: Option<u64>, current: u64) -> Result<(
 }
 
 /// Keeps what the client may not change and checks the result.
-fn complete(backend: &Backend, call: &Call<'_>, mut value: Value, old: &Value) -> Result<Value> {
+fn complete(backend: &Backend, call: &Call<'_>, part: &Part, mut value: Value, old: &Value) -> Result<Value> {
     let now = backend.now();
     let occasion = Occasion { now: &now, user: &call.writer() };
     // Whoever names no version means the present one; the rules want to see it.
     meta::copy(value.entry("metadata"), meta::of(old), "resourceVersion");
-    let checked = match call.subresource {
-        "" => kinds::before_update(call.kind(), &mut value, old, &occasion),
-        "finalize" => kinds::before_finalize(call.kind(), &mut value, old),
-        _ => kinds::before_status_update(call.kind(), &mut value, old, &occasion),
-    };
+    let checked = part.settle(call.kind(), &mut value, old, &occasion);
     match backend.check_rules(call, &value, Some(old), checked) {
         Ok(warned) => {
             call.warn(warned);

@@ -107,6 +107,25 @@ pub fn before_finalize(kind: Kind, new: &mut Value, old: &Value) -> Result<Warne
     if errors.is_empty() { Ok(Warned::new()) } else { Err(errors) }
 }
 
+/// Prepares and checks a write of a part that has rules of its own: `prepare` carries over all that it does not change.
+pub fn before_part_update(
+    kind: Kind,
+    new: &mut Value,
+    old: &Value,
+    prepare: fn(&mut Value, &Value),
+    validate: fn(&Value, &Value, &mut Errors),
+) -> Result<Warned, Errors> {
+    meta::copy(new.entry("metadata"), meta::of(old), "generation");
+    prepare(new, old);
+    if moved(kind.rules.generation, new, old) {
+        new.entry("metadata").set("generation", meta::generation(old) + 1);
+    }
+    meta::keep_system_fields(new, old);
+    let mut errors = common_errors(kind, new, old);
+    validate(new, old, &mut errors);
+    if errors.is_empty() { Ok(Warned::new()) } else { Err(errors) }
+}
+
 fn keep_status_meta(rule: StatusMeta, new: &mut Value, old: &Value) {
     let meta = new.entry("metadata");
     match rule {

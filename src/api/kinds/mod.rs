@@ -40,10 +40,12 @@ pub(in crate::api) use check::{Node, items_mut};
 pub use core::pod_change;
 pub use core::security::allow_privileged;
 pub use lifecycle::{
-    Kind, before_create, before_finalize, before_status_update, before_update, grace_period,
+    Kind, before_create, before_finalize, before_part_update, before_status_update, before_update,
+    grace_period,
 };
 
 pub use pem::Request as CertificateRequest;
+pub use selector::matches as selector_matches;
 
 use super::field::FieldError;
 use super::names::{self, NameRule};

@@ -29,6 +29,9 @@ pub struct ColumnDefinition {
 
 /// The columns of a resource's tables.
 pub fn columns(resource: &Resource) -> Vec<ColumnDefinition> {
+    if (&*resource.gv.group, &*resource.kind) == ("autoscaling", "Scale") {
+        return scale_columns();
+    }
     if resource.columns.is_empty() {
         return vec![
             documented("Name", "string", "name", OBJECT_META, "name"),

@@ -16,6 +16,7 @@ use crate::api::catalog::Catalog;
 use crate::api::catalog::resource::Resource;
 use crate::api::form::{self, Extent, Form};
 use crate::api::media::{self, Agreed};
+use crate::api::parts;
 use crate::api::path::{Request, ResourcePath, Target};
 use crate::api::query::{self, Query};
 use crate::api::status::{Result, Status};
@@ -78,8 +79,8 @@ async fn serve(
             let Some(resource) = resource else { return Ok(render::page_not_found()) };
             resource.deprecation().into_iter().for_each(|warning| context.warnings.add(warning));
             let verb = allowed_verb(&resource, found, parsed.verb, request.method())?;
-            let agreed = agree(context, verb)?;
-            let form = form(worker, &agreed, verb, &resource, &query)?;
+            let agreed = agree(context, verb, found.subresource)?;
+            let form = form(worker, &agreed, verb, (&resource, found.subresource), &query)?;
             let (encoding, body) = body::read(request, payload, verb, context.offer).await?;
             let warnings = &context.warnings;
             let part =
@@ -133,12 +134,15 @@ fn allowed_verb(resource: &Resource, found: &ResourcePath<'_>, verb: Verb, metho
 }
 
 /// How the answer is encoded and what it is turned into.
-fn agree(context: &Context, verb: Verb) -> Result<Agreed<'_>> {
+fn agree<'a>(context: &'a Context, verb: Verb, subresource: &str) -> Result<Agreed<'a>> {
     let offer = match verb {
         Verb::List | Verb::Watch => context.offer.watchable(),
         _ => context.offer,
     };
-    let agreed = media::negotiate(&context.accept, offer, Form::allows)?;
+    let allows = |encoding, asked: media::Transform<'_>| {
+        Form::allows(encoding, asked) && (asked.kind != "Table" || parts::has_table(subresource))
+    };
+    let agreed = media::negotiate(&context.accept, offer, allows)?;
     if verb == Verb::Watch && agreed.encoding.stream_type().is_none() {
         return Err(media::no_stream(offer));
     }
@@ -150,7 +154,7 @@ fn form(
     worker: &Worker,
     agreed: &Agreed<'_>,
     verb: Verb,
-    resource: &Resource,
+    (resource, subresource): (&Resource, &str),
     query: &Query<'_>,
 ) -> Result<Form> {
     let extent = match verb {
@@ -158,7 +162,9 @@ fn form(
         Verb::Watch => Extent::Events,
         _ => Extent::One,
     };
-    let name = || format!("{}.{}", worker.backend.registry.family(&resource.gv.group), resource.kind);
+    let sub = resource.subresource(subresource);
+    let (gv, kind) = sub.map_or((&resource.gv, &resource.kind), |sub| (&sub.gv, &sub.kind));
+    let name = || format!("{}.{kind}", worker.backend.registry.family(&gv.group));
     Form::agreed(agreed, extent, query.get(form::INCLUDE_OBJECT).unwrap_or_default(), name)
 }
 
@@ -180,8 +186,9 @@ async fn dispatch(worker: &Rc<Worker>, verb: Verb, resource: &Arc<Resource>, par
         let asked = Question { resource, name: part.found.name, query: part.query, form: part.form };
         return verbs::component_status::answer(&worker.backend, storage, asked).await;
     }
-    let served = matches!(part.found.subresource, "" | "status" | "finalize");
-    let Some(stored) = resource.stored.as_ref().filter(|_| served) else {
+    let served = worker.served();
+    let target = verbs::sub::target(&served.catalog, resource, part.found.subresource);
+    let Some((resource, stored, subresource)) = target else {
         // docs/compat.md lists what is not served yet.
         return Err(Status::no_such_resource());
     };
@@ -190,7 +197,7 @@ async fn dispatch(worker: &Rc<Worker>, verb: Verb, resource: &Arc<Resource>, par
         stored,
         namespace: if resource.namespaced { part.found.namespace } else { "" },
         name: part.found.name,
-        subresource: part.found.subresource,
+        subresource,
         query: part.query,
         body: part.body,
         encoding: part.encoding,
@@ -204,6 +211,7 @@ async fn dispatch(worker: &Rc<Worker>, verb: Verb, resource: &Arc<Resource>, par
         Verb::Get => verbs::get::get(backend, &call).await,
         Verb::List => verbs::list::list(backend, &call).await,
         Verb::Watch => verbs::watch::watch(backend, &worker.watching, &call).await,
+        Verb::Create if !subresource.is_empty() => verbs::sub::create(backend, &call).await,
         Verb::Create => verbs::create::create(backend, &call).await,
         Verb::Update => verbs::update::update(backend, &call).await,
         Verb::Delete => verbs::delete::delete(backend, &call).await,

@@ -11,7 +11,7 @@ use tokio::time::{sleep, timeout};
 use super::Services;
 use crate::api::services::Holdings;
 
-/// How often a store that is busy is asked again. With the pauses doubling this is most of a minute; what is lost after
+/// How often a store that is busy is asked again. With the pauses doubling this is about twenty seconds; what is lost after
 /// that stays taken until the next start, but holding on would keep places from requests that could be served.
 const ROUNDS: u32 = 12;
 /// The first pause.

@@ -1,0 +1,187 @@
+//! What stands below an object and is read and written at an address of its own: its status, its scale, an approval.
+//!
+//! Most parts look like the whole object, of which a write changes one corner. Some look like another kind: then the part
+//! is made from the object and written back into it. Whoever reads, replaces or patches a part needs no more than
+//! [`Part::show`], [`Part::write`] and [`Part::settle`].
+
+pub mod binding;
+mod conditions;
+pub mod eviction;
+mod scale;
+
+use std::borrow::Cow;
+
+use super::kinds::{self, Errors, Kind, Occasion, Warned, pod_change};
+use super::value::Value;
+
+/// How one part of objects is shown and written.
+pub struct Part {
+    view: Option<View>,
+    settle: fn(Kind, &mut Value, &Value, &Occasion<'_>) -> Result<Warned, Errors>,
+}
+
+/// A part that looks like another kind than the object.
+struct View {
+    show: fn(&Value) -> Result<Value, String>,
+    validate: fn(&Value, &mut Errors),
+    write: fn(&mut Value, &Value),
+}
+
+static OBJECT: Part = Part { view: None, settle: kinds::before_update };
+static STATUS: Part = Part { view: None, settle: kinds::before_status_update };
+static FINALIZE: Part =
+    Part { view: None, settle: |kind, new, old, _| kinds::before_finalize(kind, new, old) };
+static APPROVAL: Part =
+    Part { view: None, settle: |_, new, old, occasion| kinds::before_approval(new, old, occasion) };
+static ADDED_CONTAINERS: Part = Part {
+    view: None,
+    settle: |kind, new, old, _| {
+        let (prepare, validate) = (pod_change::prepare_ephemeral, pod_change::validate_ephemeral);
+        kinds::before_part_update(kind, new, old, prepare, validate)
+    },
+};
+static AMOUNTS: Part = Part {
+    view: None,
+    settle: |kind, new, old, _| {
+        let (prepare, validate) = (pod_change::prepare_resize, pod_change::validate_resize);
+        kinds::before_part_update(kind, new, old, prepare, validate)
+    },
+};
+static SCALE: Part = Part {
+    view: Some(View { show: scale::show, validate: scale::validate, write: scale::write }),
+    settle: kinds::before_update,
+};
+
+/// The part of this name; the empty name is the object itself. `None` for what cannot be read and written like an object.
+pub fn of(subresource: &str) -> Option<&'static Part> {
+    Some(match subresource {
+        "" => &OBJECT,
+        "approval" => &APPROVAL,
+        "ephemeralcontainers" => &ADDED_CONTAINERS,
+        "finalize" => &FINALIZE,
+        "resize" => &AMOUNTS,
+        "scale" => &SCALE,
+        "status" => &STATUS,
+        _ => return None,
+    })
+}
+
+/// Whether a part can be shown as a table. Nobody has thought of how the others would look as one.
+pub fn has_table(subresource: &str) -> bool {
+    matches!(subresource, "" | "scale" | "status")
+}
+
+impl Part {
+    /// Whether it looks like another kind than the object.
+    pub fn is_view(&self) -> bool {
+        self.view.is_some()
+    }
+
+    /// The part of an object. The error says why the object has none.
+    pub fn show<'a>(&self, object: &'a Value) -> Result<Cow<'a, Value>, String> {
+        match &self.view {
+            Some(view) => (view.show)(object).map(Cow::Owned),
+            None => Ok(Cow::Borrowed(object)),
+        }
+    }
+
+    /// What becomes of an object whose part shall be `body`. The errors are about the body.
+    pub fn write(&self, object: &Value, body: Value) -> Result<Value, Errors> {
+        let Some(view) = &self.view else { return Ok(body) };
+        let mut errors = Errors::new();
+        (view.validate)(&body, &mut errors);
+        if !errors.is_empty() {
+            return Err(errors);
+        }
+        let mut new = object.clone();
+        (view.write)(&mut new, &body);
+        Ok(new)
+    }
+
+    /// Keeps what a write of the part may not change and checks the object that it leaves.
+    pub fn settle(
+        &self,
+        kind: Kind,
+        new: &mut Value,
+        old: &Value,
+        occasion: &Occasion<'_>,
+    ) -> Result<Warned, Errors> {
+        (self.settle)(kind, new, old, occasion)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+    use crate::api::catalog::build::Builtin;
+    use crate::api::catalog::runtime_config::RuntimeConfig;
+    use crate::api::kinds::testing::{NOBODY, object, said};
+
+    const NOW: Occasion<'_> = Occasion { now: "2024-01-01T00:00:00Z", user: &NOBODY };
+
+    #[test]
+    fn a_part_of_the_same_kind_is_the_object() {
+        let status = of("status").unwrap();
+        let stored = object(r#"{"status":{"a":1}}"#);
+        assert_eq!(*status.show(&stored).unwrap(), stored);
+        let body = object(r#"{"status":{"a":2}}"#);
+        assert_eq!(status.write(&stored, body.clone()).unwrap(), body);
+        assert!(!status.is_view());
+    }
+
+    #[test]
+    fn a_part_of_another_kind_goes_back_into_the_object() {
+        let part = of("scale").unwrap();
+        let stored = object(
+            r#"{"kind":"Deployment","metadata":{"name":"d","namespace":"n","labels":{"a":"b"}},
+                "spec":{"replicas":1,"paused":true}}"#,
+        );
+        let mut shown = part.show(&stored).unwrap().into_owned();
+        assert_eq!(part.write(&stored, shown.clone()).unwrap(), stored);
+        shown.entry("spec").set("replicas", 7);
+        let new = part.write(&stored, shown.clone()).unwrap();
+        assert_eq!(new.at(&["spec", "replicas"]), Some(&Value::Int(7)));
+        assert_eq!(new.at(&["spec", "paused"]), Some(&Value::Bool(true)));
+        shown.entry("spec").set("replicas", -7);
+        let errors = part.write(&stored, shown).unwrap_err();
+        assert_eq!(said(&errors), ["spec.replicas: Invalid value: -7: must be greater than or equal to 0"]);
+    }
+
+    #[test]
+    fn all_that_stands_below_objects_is_a_part_but_what_is_done() {
+        let everything = RuntimeConfig::parse("api/all=true").unwrap();
+        let catalog = Builtin::load().unwrap().serve(&everything).unwrap();
+        let names = catalog.resources().flat_map(|resource| resource.subresources.iter());
+        let others: BTreeSet<String> =
+            names.filter(|sub| of(&sub.name).is_none()).map(|sub| sub.name.to_string()).collect();
+        let others: Vec<&str> = others.iter().map(String::as_str).collect();
+        assert_eq!(others, ["attach", "binding", "eviction", "exec", "log", "portforward", "proxy", "token"]);
+    }
+
+    #[test]
+    fn containers_that_are_added_move_the_generation() {
+        let kind = Kind { rules: kinds::rules("", "Pod"), namespaced: true, has_status: true };
+        let old = object(
+            r#"{"kind":"Pod","metadata":{"name":"p","namespace":"n","uid":"u","resourceVersion":"1","generation":1},
+                "spec":{"containers":[{"name":"c","image":"i","imagePullPolicy":"Always",
+                    "terminationMessagePolicy":"File"}],"restartPolicy":"Always","dnsPolicy":"ClusterFirst"},
+                "status":{"phase":"Running"}}"#,
+        );
+        let mut new = old.clone();
+        new.remove("status");
+        new.entry("spec").set("hostname", "dropped");
+        new.entry("spec").set(
+            "ephemeralContainers",
+            object(
+                r#"[{"name":"e","image":"i","imagePullPolicy":"Always","terminationMessagePolicy":"File"}]"#,
+            ),
+        );
+        let settled = of("ephemeralcontainers").unwrap().settle(kind, &mut new, &old, &NOW);
+        assert_eq!(settled.map_err(|errors| said(&errors)), Ok(Vec::new()));
+        assert_eq!(new.at(&["metadata", "generation"]), Some(&Value::Int(2)));
+        assert_eq!(new.at(&["spec", "hostname"]), None);
+        assert_eq!(new.get("status"), old.get("status"));
+    }
+}

@@ -1,0 +1,57 @@
+//! Binding a pod to a node.
+
+use pilothouse_actors::error::StoreError;
+
+use crate::api::meta;
+use crate::api::parts::binding;
+use crate::api::status::{GroupResource, Status};
+use crate::api::value::Value;
+use crate::verbs::{Answered, Backend, Call, Reply};
+
+/// How often a binding is tried again when others write the same pod.
+const ATTEMPTS: usize = 16;
+
+/// How a refusal names what was asked for.
+const OF: GroupResource<'_> = GroupResource { group: "", resource: "pods/binding" };
+
+/// Puts the pod on the node that the body names.
+pub async fn create(backend: &Backend, call: &Call<'_>, body: &Value, dry_run: bool) -> Answered {
+    // Without a name in the path the body alone says which pod, and by its name alone.
+    let by_body = call.name.is_empty();
+    let mut body = body.clone();
+    if by_body {
+        body.entry("metadata").remove("uid");
+    }
+    let name = meta::name(&body);
+    if !by_body && name != call.name {
+        return Err(Status::bad_request("name in URL does not match name in Binding object"));
+    }
+    let mut errors = Vec::new();
+    binding::validate(&body, &mut errors);
+    if !errors.is_empty() {
+        return Err(call.invalid_body(name, &errors));
+    }
+    super::admitted(backend, call, &body).await?;
+    if name.is_empty() {
+        return Err(Status::bad_request("Name parameter required."));
+    }
+    let (store, key) = (&call.stored.store, call.key(name));
+    for _ in 0..ATTEMPTS {
+        let found = backend.stores.get(store, key.clone(), &call.permit).await;
+        let current = found.map_err(|error| Status::from_store(&error, call.of(), name))?;
+        let mut pod = backend.load(call, &current)?;
+        binding::check_preconditions(&pod, &body, call.of(), key.as_str())?;
+        let bound = binding::bind(&mut pod, &body, &backend.now());
+        bound.map_err(|why| Status::conflict(OF, name, &why))?;
+        if dry_run {
+            return Ok(Reply::Status(Status::created()));
+        }
+        let draft = backend.draft(call, key.clone(), &pod)?;
+        match backend.stores.replace(store, draft, current.revision, &call.permit).await {
+            Ok(_) => return Ok(Reply::Status(Status::created())),
+            Err(StoreError::Conflict(_)) => {}
+            Err(error) => return Err(Status::from_store(&error, call.of(), name)),
+        }
+    }
+    Err(Status::stale(call.of(), name))
+}

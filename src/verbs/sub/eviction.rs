@@ -1,0 +1,180 @@
+//! Evicting a pod: a deletion that asks the disruption budgets first.
+
+use std::ops::Bound;
+
+use pilothouse_actors::error::StoreError;
+use pilothouse_actors::object::{Object, TypeName};
+
+use crate::api::deletion;
+use crate::api::kinds::{self, Occasion};
+use crate::api::meta;
+use crate::api::options::DeleteOptions;
+use crate::api::parts::eviction::{self, Standing};
+use crate::api::status::{GroupResource, Result, Status};
+use crate::api::value::Value;
+use crate::api::version::GroupVersion;
+use crate::verbs::{Answered, Backend, Call, Reply, delete};
+
+/// How often an eviction is tried again when others write the same pod or budget.
+const ATTEMPTS: usize = 20;
+
+const BUDGETS: GroupResource<'_> = GroupResource { group: "policy", resource: "poddisruptionbudgets" };
+const BUDGET: &str = "PodDisruptionBudget";
+
+/// Evicts the pod that the path names.
+pub async fn create(backend: &Backend, call: &Call<'_>, body: &Value, dry_run: bool) -> Answered {
+    if meta::name(body) != call.name {
+        return Err(Status::bad_request("name in URL does not match name in Eviction object"));
+    }
+    let mut errors = Vec::new();
+    eviction::validate(body, &mut errors);
+    if !errors.is_empty() {
+        return Err(call.invalid_body(call.name, &errors));
+    }
+    let mut options =
+        DeleteOptions::parse(call.query, Some(body.get("deleteOptions").unwrap_or(&Value::Null)))?;
+    options.dry_run |= dry_run;
+    super::admitted(backend, call, body).await?;
+    evict(backend, call, &options).await?;
+    Ok(Reply::Status(Status::created()))
+}
+
+async fn evict(backend: &Backend, call: &Call<'_>, options: &DeleteOptions) -> Result<()> {
+    for _ in 0..ATTEMPTS {
+        let pod = backend.load(call, &*backend.read(call).await?)?;
+        let standing = eviction::standing(&pod);
+        let tried = match standing {
+            Standing::Over => remove(backend, call, options).await,
+            // Only while it has not begun: what others need by then is not ours to take.
+            Standing::NotBegun => remove(backend, call, &at_version(options, &pod)).await,
+            Standing::Unready | Standing::Ready => {
+                return spend(backend, call, options, &pod, standing).await;
+            }
+        };
+        match tried {
+            // A version that the client named will not come back.
+            Err(status) if status.code == 409 && options.resource_version.is_none() => {}
+            tried => return tried,
+        }
+    }
+    Err(Status::stale(call.of(), call.name))
+}
+
+/// The options, for the pod as it was read and no later state of it. What the client has said stays.
+fn at_version(options: &DeleteOptions, pod: &Value) -> DeleteOptions {
+    let mut options = options.clone();
+    options.resource_version.get_or_insert_with(|| meta::of(pod).str("resourceVersion").to_owned());
+    options
+}
+
+/// Evicts a pod that somebody may count on.
+async fn spend(
+    backend: &Backend,
+    call: &Call<'_>,
+    options: &DeleteOptions,
+    pod: &Value,
+    standing: Standing,
+) -> Result<()> {
+    let mut budgets = budgets_of(backend, call, pod).await?;
+    let Some((object, budget)) = budgets.pop() else { return remove(backend, call, options).await };
+    if !budgets.is_empty() {
+        return Err(eviction::several_budgets());
+    }
+    if standing == Standing::Unready && eviction::spares_unready(&budget) {
+        let mut exact = options.clone();
+        exact.resource_version = Some(meta::of(pod).str("resourceVersion").to_owned());
+        return match remove(backend, call, &exact).await {
+            // It may have become ready: then it counts, and the client has to ask anew.
+            Err(status) if status.code == 409 && options.resource_version.is_none() => {
+                Err(eviction::not_counted(meta::name(&budget)))
+            }
+            removed => removed,
+        };
+    }
+    take_from(backend, call, object, budget, options.dry_run).await?;
+    remove(backend, call, options).await
+}
+
+type Budget = (std::sync::Arc<Object>, Value);
+
+fn budget_store() -> TypeName {
+    TypeName::new(&BUDGETS.to_string())
+}
+
+fn read_budget(backend: &Backend, object: &Object) -> Result<Value> {
+    backend.load_kind(&GroupVersion::new(BUDGETS.group, "v1"), BUDGET, object)
+}
+
+/// The budgets that count the pod.
+async fn budgets_of(backend: &Backend, call: &Call<'_>, pod: &Value) -> Result<Vec<Budget>> {
+    let snapshot = backend.stores.snapshot(&budget_store(), &call.permit).await;
+    let snapshot = snapshot.map_err(|error| Status::from_store(&error, BUDGETS, ""))?;
+    let mut found = Vec::new();
+    for object in snapshot.scan(Some(call.namespace), Bound::Unbounded) {
+        let budget = read_budget(backend, object)?;
+        if eviction::guards(&budget, pod) {
+            found.push((object.clone(), budget));
+        }
+    }
+    Ok(found)
+}
+
+/// Takes one disruption out of the budget, as it is now if others write it too.
+async fn take_from(
+    backend: &Backend,
+    call: &Call<'_>,
+    mut object: std::sync::Arc<Object>,
+    mut budget: Value,
+    dry_run: bool,
+) -> Result<()> {
+    let (store, version) = (budget_store(), GroupVersion::new(BUDGETS.group, "v1"));
+    for _ in 0..ATTEMPTS {
+        eviction::take(&mut budget, call.name, &backend.now())?;
+        if dry_run {
+            return Ok(());
+        }
+        let draft = backend.draft_kind(&version, BUDGET, object.key.clone(), &budget)?;
+        match backend.stores.replace(&store, draft, object.revision, &call.permit).await {
+            Ok(_) => return Ok(()),
+            Err(StoreError::Conflict(current)) => {
+                budget = read_budget(backend, &current)?;
+                object = current;
+            }
+            Err(error) => return Err(Status::from_store(&error, BUDGETS, object.key.name())),
+        }
+    }
+    Err(Status::stale(BUDGETS, object.key.name()))
+}
+
+/// Leaves word in the pod of why it goes, and deletes it.
+async fn remove(backend: &Backend, call: &Call<'_>, options: &DeleteOptions) -> Result<()> {
+    let mut options = options.clone();
+    let mut current = backend.read(call).await?;
+    if !options.dry_run {
+        let mut attempts = 0;
+        current = loop {
+            attempts += 1;
+            let draft = {
+                let old = backend.load(call, &current)?;
+                deletion::check_preconditions(&options, &old, &call.resource.gv.group)?;
+                let mut new = old.clone();
+                let now = backend.now();
+                eviction::announce(&mut new, &now);
+                let occasion = Occasion { now: &now, user: &call.writer() };
+                let checked = kinds::before_status_update(call.kind(), &mut new, &old, &occasion);
+                checked.map_err(|errors| call.invalid(call.name, &errors))?;
+                backend.draft(call, current.key.clone(), &new)?
+            };
+            match backend.stores.replace(&call.stored.store, draft, current.revision, &call.permit).await {
+                Ok(told) => break told,
+                Err(StoreError::Conflict(newer)) if attempts < ATTEMPTS => current = newer,
+                Err(error) => return Err(Status::from_store(&error, call.of(), call.name)),
+            }
+        };
+        // The state that was asked for is now the one that was just written.
+        if let Some(version) = &mut options.resource_version {
+            *version = current.revision.to_string();
+        }
+    }
+    delete::delete_object(backend, call, current, &options).await.map(drop)
+}
