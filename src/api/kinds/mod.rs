@@ -17,6 +17,8 @@ mod devices;
 mod discovery;
 pub mod engines;
 mod flowcontrol;
+#[cfg(test)]
+mod heavy;
 mod lifecycle;
 mod migration;
 mod networking;
@@ -43,17 +45,11 @@ pub use lifecycle::{
     Kind, before_create, before_finalize, before_status_update, before_update, grace_period,
 };
 
+pub use super::findings::{Errors, Warned};
 pub use pem::Request as CertificateRequest;
 
-use super::field::FieldError;
 use super::names::{self, NameRule};
 use super::value::Value;
-
-/// What is wrong with an object, in the order in which it was found.
-pub type Errors = Vec<FieldError>;
-
-/// What the writer of an object is told although it was accepted, in the order in which it was found.
-pub type Warned = Vec<String>;
 
 /// What a rule may know besides the objects.
 #[derive(Clone, Copy, Debug)]

@@ -1,6 +1,8 @@
 //! Which kinds of addresses a service has: what it says of it, what the cluster can give, and what follows for those that
 //! say nothing.
 
+use std::collections::BTreeSet;
+
 use super::addresses::Family;
 use super::{HEADLESS, is_headless, list, needs_address};
 use crate::api::field::{FieldError, Path, quoted};
@@ -208,13 +210,12 @@ pub fn validate(spec: &Node<'_>, errors: &mut Errors) {
         (one, Some(first)) if one != first => all.invalid(errors, "first value must match `clusterIP`"),
         _ => {}
     }
-    let mut seen = Vec::new();
+    let mut seen = BTreeSet::new();
     for family in spec.child("ipFamilies").items() {
         family.one_of(errors, &["IPv4", "IPv6"]);
-        if seen.contains(&family.text()) {
+        if !seen.insert(family.text()) {
             family.duplicate(errors);
         }
-        seen.push(family.text());
     }
     spec.child("ipFamilyPolicy").one_of_if_set(errors, &[PREFER, REQUIRE, SINGLE]);
     let mut broken = false;
