@@ -69,6 +69,7 @@ mod tests {
     use super::super::testing::said;
     use super::*;
     use crate::api::field::Path;
+    use crate::api::limits::FIELD_ERRORS;
 
     fn low(field: &str, words: &str) -> FieldError {
         FieldError::invalid(&Path::new(field), "-1", words).by_rule("minimum")
@@ -92,6 +93,14 @@ mod tests {
         let (mut function, rule) = both();
         function.push(function[0].clone());
         assert!(judge(function, rule, Authority::Compared).mismatches.is_empty());
+    }
+
+    #[test]
+    fn what_is_cut_short_is_not_compared() {
+        let many = |count: usize| (0..count).map(|index| low(&format!("a{index}"), "x").covered());
+        assert_eq!(judge(many(9).collect(), Errors::new(), Authority::Compared).mismatches.len(), 9);
+        let judged = judge(many(FIELD_ERRORS).collect(), Errors::new(), Authority::Compared);
+        assert_eq!((judged.errors.len(), judged.mismatches.len()), (FIELD_ERRORS, 0));
     }
 
     #[test]

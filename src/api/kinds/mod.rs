@@ -17,8 +17,6 @@ mod devices;
 mod discovery;
 pub mod engines;
 mod flowcontrol;
-#[cfg(test)]
-mod heavy;
 mod lifecycle;
 mod migration;
 mod networking;

@@ -227,6 +227,18 @@ mod tests {
     }
 
     #[test]
+    fn endpoints_are_counted_without_being_made() {
+        let many = |item: &str| vec![item; 50_000].join(",");
+        let object = format!(
+            r#"{{"metadata":{{"name":"e"}},"subsets":[{{"addresses":[{}],"ports":[{}]}}]}}"#,
+            many(r#"{"ip":"1.1.1.1"}"#),
+            many(r#"{"port":1}"#)
+        );
+        let cell = "1.1.1.1:1,1.1.1.1:1,1.1.1.1:1 + 2499999997 more...";
+        shows("", "Endpoints", &object, &format!(r#"["e","{cell}","<unknown>"]"#));
+    }
+
+    #[test]
     fn endpoints_show_the_first_three() {
         let object = |subsets: &str| format!(r#"{{"metadata":{{"name":"e"}},"subsets":[{subsets}]}}"#);
         let two = r#"{"ip":"10.0.0.1"},{"ip":"fd00::1"}"#;
