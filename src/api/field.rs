@@ -2,9 +2,15 @@
 
 use std::fmt::{self, Write as _};
 
-/// The path of a field as messages print it: `spec.containers[0].name`, `data[tls.crt]`.
+use super::limits::PATH_BYTES;
+
+/// The path of a field as messages print it: `spec.containers[0].name`, `data[tls.crt]`. One that is too long ends in
+/// dots.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Path(String);
+
+/// What a path ends in that is cut.
+const CUT: &str = "...";
 
 impl Path {
     /// The path of a top-level field.
@@ -26,7 +32,7 @@ impl Path {
             text.push('.');
         }
         text.push_str(field);
-        Path(text)
+        Path::bounded(text)
     }
 
     /// The path of an item of this list.
@@ -53,7 +59,31 @@ impl Path {
         text.push('[');
         text.push_str(inner);
         text.push(']');
+        Path::bounded(text)
+    }
+
+    /// A path that is cut where it becomes too long. Keys are the client's, and each field below one repeats them.
+    fn bounded(mut text: String) -> Path {
+        if text.len() > PATH_BYTES {
+            let mut end = PATH_BYTES - CUT.len();
+            while !text.is_char_boundary(end) {
+                end -= 1;
+            }
+            text.truncate(end);
+            text.push_str(CUT);
+            text.shrink_to_fit();
+        }
         Path(text)
+    }
+
+    /// The length of the path in bytes.
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Whether this is the path of the object itself.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
     }
 }
 
@@ -273,5 +303,14 @@ mod tests {
         assert_eq!(Path::new("a").index(9).index(10).key("k").to_string(), "a[9][10][k]");
         assert_eq!(FieldError::forbidden(&Path::nameless(), "x").to_string(), "[]: Forbidden: x");
         assert_eq!(quoted("a\"b\n\u{1}"), r#""a\"b\n\x01""#);
+    }
+
+    #[test]
+    fn paths_do_not_grow_for_ever() {
+        let long = Path::new("a").key(&"ä".repeat(PATH_BYTES)).child("b").index(12);
+        assert!((PATH_BYTES - 1..=PATH_BYTES).contains(&long.len()), "{}", long.len());
+        assert!(long.to_string().ends_with("..."));
+        let fits = Path::new("a").key(&"x".repeat(PATH_BYTES - 3));
+        assert!(fits.len() == PATH_BYTES && fits.to_string().ends_with(']'));
     }
 }

@@ -25,7 +25,17 @@ pub const PROTOBUF_DEPTH: usize = 100;
 /// Types that may be inlined in each other. The table nests two; more is a mistake that would not end.
 pub const INLINE_DEPTH: usize = 8;
 
-/// Wrong fields that one answer names.
+/// Wrong fields that are kept of one object, and that one answer names.
 pub const FIELD_ERRORS: usize = 1_000;
+/// Bytes of the errors that are kept of one object: the one that passes it is the last.
+pub const FIELD_ERROR_BYTES: usize = 8 << 20;
+/// Bytes of the path of a field. Every step down copies the path so far, so a longer one is cut.
+pub const PATH_BYTES: usize = 4 << 10;
+/// Warnings that are kept of one object. An answer has far fewer, but none of them twice.
+pub const WARNINGS: usize = 1_000;
+/// Bytes of the warnings that are kept of one object: the one that passes it is the last.
+pub const WARNING_BYTES: usize = 1 << 20;
+/// Things of one object that are held against each other for a warning: of those behind it nothing is said.
+pub const WARNING_PAIRS: usize = 1_000;
 /// Requirements of one selector: each is held against every object that is looked at.
 pub const SELECTOR_RULES: usize = 1_000;

@@ -6,6 +6,7 @@ use std::collections::HashSet;
 
 use super::codec;
 use super::field::{FieldError, Path, quoted};
+use super::findings::Errors;
 use super::names::{self, NameRule};
 use super::status::Status;
 use super::value::Value;
@@ -185,7 +186,7 @@ pub struct MetaRules {
 }
 
 /// Checks the metadata of one object.
-pub fn validate(object: &Value, rules: MetaRules, errors: &mut Vec<FieldError>) {
+pub fn validate(object: &Value, rules: MetaRules, errors: &mut Errors) {
     let path = Path::new("metadata");
     let meta = of(object);
     let (base, name, namespace) = (meta.str("generateName"), meta.str("name"), meta.str("namespace"));
@@ -222,7 +223,7 @@ pub fn validate(object: &Value, rules: MetaRules, errors: &mut Vec<FieldError>) 
 }
 
 /// Checks how the metadata of an object may change.
-pub fn validate_update(new: &Value, old: &Value, known_finalizers: bool, errors: &mut Vec<FieldError>) {
+pub fn validate_update(new: &Value, old: &Value, known_finalizers: bool, errors: &mut Errors) {
     let path = Path::new("metadata");
     let terminating = is_terminating(old);
     let (new, old) = (of(new), of(old));
@@ -270,7 +271,7 @@ fn printed_time(text: &str) -> String {
 }
 
 /// Labels, annotations, owners and managers: checked on create and again on update.
-fn validate_descriptions(meta: &Value, path: &Path, errors: &mut Vec<FieldError>) {
+fn validate_descriptions(meta: &Value, path: &Path, errors: &mut Errors) {
     validate_labels(meta.get("labels"), &path.child("labels"), errors);
     validate_annotations(meta.get("annotations"), &path.child("annotations"), errors);
     validate_owners(meta.get("ownerReferences"), &path.child("ownerReferences"), errors);
@@ -278,14 +279,14 @@ fn validate_descriptions(meta: &Value, path: &Path, errors: &mut Vec<FieldError>
 }
 
 /// Adds one error for each thing that is wrong with a text.
-pub fn texts(errors: &mut Vec<FieldError>, path: &Path, value: &str, wrong: Vec<String>) {
+pub fn texts(errors: &mut Errors, path: &Path, value: &str, wrong: Vec<String>) {
     for wrong in wrong {
-        errors.push(FieldError::invalid(path, &quoted(value), &wrong));
+        errors.add(|| FieldError::invalid(path, &quoted(value), &wrong));
     }
 }
 
 /// Checks keys and values of labels.
-pub fn validate_labels(labels: Option<&Value>, path: &Path, errors: &mut Vec<FieldError>) {
+pub fn validate_labels(labels: Option<&Value>, path: &Path, errors: &mut Errors) {
     for (key, value) in labels.and_then(Value::fields).into_iter().flatten() {
         texts(errors, path, key, names::qualified_name(key));
         let value = value.as_str().unwrap_or_default();
@@ -294,7 +295,7 @@ pub fn validate_labels(labels: Option<&Value>, path: &Path, errors: &mut Vec<Fie
 }
 
 /// Checks keys and the total size of annotations.
-pub fn validate_annotations(annotations: Option<&Value>, path: &Path, errors: &mut Vec<FieldError>) {
+pub fn validate_annotations(annotations: Option<&Value>, path: &Path, errors: &mut Errors) {
     let mut size = 0;
     for (key, value) in annotations.and_then(Value::fields).into_iter().flatten() {
         texts(errors, path, key, names::qualified_name(&key.to_lowercase()));
@@ -314,7 +315,7 @@ fn group_version(api_version: &str) -> (&str, &str) {
     }
 }
 
-fn validate_owners(owners: Option<&Value>, path: &Path, errors: &mut Vec<FieldError>) {
+fn validate_owners(owners: Option<&Value>, path: &Path, errors: &mut Errors) {
     let mut controller: Option<String> = None;
     for owner in owners.map(Value::items).unwrap_or_default() {
         let (group, version) = group_version(owner.str("apiVersion"));
@@ -336,11 +337,13 @@ fn validate_owners(owners: Option<&Value>, path: &Path, errors: &mut Vec<FieldEr
         if owner.get("controller").and_then(Value::as_bool) == Some(true) {
             let this = format!("{}/{}", owner.str("kind"), owner.str("name"));
             if let Some(first) = &controller {
-                let wrong = format!(
-                    "Only one reference can have Controller set to true. Found \"true\" in references for {first} \
-                     and {this}"
-                );
-                errors.push(FieldError::invalid(path, "[]v1.OwnerReference{}", &wrong));
+                errors.add(|| {
+                    let wrong = format!(
+                        "Only one reference can have Controller set to true. Found \"true\" in references for \
+                         {first} and {this}"
+                    );
+                    FieldError::invalid(path, "[]v1.OwnerReference{}", &wrong)
+                });
             } else {
                 controller = Some(this);
             }
@@ -352,7 +355,7 @@ fn finalizers(meta: &Value) -> impl Iterator<Item = &str> {
     meta.get("finalizers").map(Value::items).unwrap_or_default().iter().filter_map(Value::as_str)
 }
 
-fn validate_finalizers(meta: &Value, path: &Path, errors: &mut Vec<FieldError>) {
+fn validate_finalizers(meta: &Value, path: &Path, errors: &mut Errors) {
     for finalizer in finalizers(meta) {
         texts(errors, path, finalizer, names::qualified_name(finalizer));
     }
@@ -365,7 +368,7 @@ fn validate_finalizers(meta: &Value, path: &Path, errors: &mut Vec<FieldError>) 
     }
 }
 
-fn validate_known_finalizers(meta: &Value, path: &Path, errors: &mut Vec<FieldError>) {
+fn validate_known_finalizers(meta: &Value, path: &Path, errors: &mut Errors) {
     let known = [super::words::NAMESPACE_FINALIZER, ORPHAN_FINALIZER, FOREGROUND_FINALIZER];
     for (index, finalizer) in finalizers(meta).enumerate() {
         if !finalizer.contains('/') && !known.contains(&finalizer) {
@@ -375,7 +378,7 @@ fn validate_known_finalizers(meta: &Value, path: &Path, errors: &mut Vec<FieldEr
     }
 }
 
-fn validate_no_new_finalizers(new: &Value, old: &Value, path: &Path, errors: &mut Vec<FieldError>) {
+fn validate_no_new_finalizers(new: &Value, old: &Value, path: &Path, errors: &mut Errors) {
     let known: BTreeSet<&str> = finalizers(old).collect();
     let added: BTreeSet<&str> = finalizers(new).filter(|name| !known.contains(name)).collect();
     if added.is_empty() {
@@ -389,7 +392,7 @@ fn validate_no_new_finalizers(new: &Value, old: &Value, path: &Path, errors: &mu
     errors.push(FieldError::forbidden(path, &wrong));
 }
 
-fn validate_managers(entries: Option<&Value>, path: &Path, errors: &mut Vec<FieldError>) {
+fn validate_managers(entries: Option<&Value>, path: &Path, errors: &mut Errors) {
     for (index, entry) in entries.map(Value::items).unwrap_or_default().iter().enumerate() {
         let path = path.index(index);
         if !matches!(entry.str("operation"), "Apply" | "Update") {
@@ -418,7 +421,7 @@ mod tests {
         MetaRules { name: names::subdomain_name, namespaced: true, known_finalizers: true };
 
     fn create_errors(meta: &str) -> Vec<String> {
-        let mut errors = Vec::new();
+        let mut errors = Errors::new();
         validate(&object(&format!(r#"{{"metadata":{meta}}}"#)), RULES, &mut errors);
         said(&errors)
     }
@@ -494,7 +497,7 @@ mod tests {
         let mut meta = object(r#"{"metadata":{"name":"a","namespace":"n"}}"#);
         let text = "x".repeat(ANNOTATION_BYTES - 1);
         meta.entry("metadata").entry("annotations").set("a", text.clone());
-        let mut errors = Vec::new();
+        let mut errors = Errors::new();
         validate(&meta, RULES, &mut errors);
         assert!(errors.is_empty());
         meta.entry("metadata").entry("annotations").set("a", text + "y");
@@ -534,12 +537,12 @@ mod tests {
         for (field, value, wanted) in table {
             let mut new = old.clone();
             new.entry("metadata").set(field, value);
-            let mut errors = Vec::new();
+            let mut errors = Errors::new();
             validate_update(&new, &old, true, &mut errors);
             let errors = said(&errors);
             assert!(errors.len() == 1 && errors[0].contains(wanted), "{field}: {errors:?}");
         }
-        let mut errors = Vec::new();
+        let mut errors = Errors::new();
         validate_update(&old, &old, true, &mut errors);
         assert!(errors.is_empty());
     }

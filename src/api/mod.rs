@@ -8,6 +8,7 @@ pub mod deletion;
 pub mod descriptions;
 pub mod discovery;
 pub mod field;
+pub mod findings;
 pub mod form;
 pub mod kinds;
 pub mod limits;

@@ -110,12 +110,17 @@ fn conditions(request: &Value) -> impl Iterator<Item = &Value> {
 
 /// Conditions without times get those of the old condition that says the same, or now.
 fn stamp(new: &mut Value, old: &Value, occasion: &Occasion<'_>) {
+    let mut since: BTreeMap<[&str; 2], &Value> = BTreeMap::new();
+    for was in conditions(old) {
+        // The first that says the same counts.
+        since.entry(["type", "status"].map(|key| was.str(key))).or_insert(was);
+    }
     for condition in items_mut(new.entry("status"), "conditions") {
         super::check::fill(condition, "lastUpdateTime", occasion.now);
         if condition.get("lastTransitionTime").is_none() {
-            let same = |was: &&Value| ["type", "status"].iter().all(|key| was.str(key) == condition.str(key));
-            let since = conditions(old).find(same).and_then(|was| was.get("lastTransitionTime")).cloned();
-            condition.set("lastTransitionTime", since.unwrap_or_else(|| Value::from(occasion.now)));
+            let was = since.get(&["type", "status"].map(|key| condition.str(key)));
+            let time = was.and_then(|was| was.get("lastTransitionTime")).cloned();
+            condition.set("lastTransitionTime", time.unwrap_or_else(|| Value::from(occasion.now)));
         }
     }
 }
@@ -227,8 +232,9 @@ fn validate_conditions(request: &Value, old: Option<&Value>, errors: &mut Errors
     const EXCLUSIVE: &str = "Approved and Denied conditions are mutually exclusive";
     let kinds = |object: &Value| conditions(object).map(|one| one.str("type").to_owned()).collect::<Vec<_>>();
     let before = old.map(kinds).unwrap_or_default();
-    let had = |kind: &str| before.iter().any(|known| known == kind);
-    let had_twice = before.iter().collect::<BTreeSet<_>>().len() < before.len();
+    let known: BTreeSet<&str> = before.iter().map(String::as_str).collect();
+    let had = |kind: &str| known.contains(kind);
+    let had_twice = known.len() < before.len();
     let mut seen = BTreeSet::new();
     for condition in Node::of(request, "status").child("conditions").items() {
         let (kind, status) = (condition.child("type"), condition.child("status"));

@@ -124,27 +124,27 @@ impl<'a> Node<'a> {
 
     /// Says that the value breaks a rule.
     pub fn invalid(&self, errors: &mut Errors, why: &str) {
-        errors.push(FieldError::invalid(&self.path, &self.shown(), why));
+        errors.add(|| FieldError::invalid(&self.path, &self.shown(), why));
     }
 
     /// Says that a text breaks a rule; an absent one is printed as empty.
     pub fn invalid_text(&self, errors: &mut Errors, why: &str) {
-        errors.push(FieldError::invalid(&self.path, &quoted(self.text()), why));
+        errors.add(|| FieldError::invalid(&self.path, &quoted(self.text()), why));
     }
 
     /// Says that the value is missing.
     pub fn required(&self, errors: &mut Errors, why: &str) {
-        errors.push(FieldError::required(&self.path, why));
+        errors.add(|| FieldError::required(&self.path, why));
     }
 
     /// Says that the value may not be there.
     pub fn forbidden(&self, errors: &mut Errors, why: &str) {
-        errors.push(FieldError::forbidden(&self.path, why));
+        errors.add(|| FieldError::forbidden(&self.path, why));
     }
 
     /// Says that the value stands twice.
     pub fn duplicate(&self, errors: &mut Errors) {
-        errors.push(FieldError::duplicate(&self.path, &self.shown()));
+        errors.add(|| FieldError::duplicate(&self.path, &self.shown()));
     }
 
     /// Says what must be there and is not. Answers whether it is there.
@@ -178,7 +178,7 @@ impl<'a> Node<'a> {
     /// Checks that a text field is there. The path is only made for an error, as in the other checks of one field.
     pub fn need_text(&self, field: &str, errors: &mut Errors) {
         if self.str(field).is_empty() {
-            errors.push(FieldError::required(&self.path.child(field), ""));
+            errors.add(|| FieldError::required(&self.path.child(field), ""));
         }
     }
 
@@ -186,7 +186,7 @@ impl<'a> Node<'a> {
     pub fn need_text_like(&self, field: &str, errors: &mut Errors, check: names::Check) {
         let text = self.str(field);
         if text.is_empty() {
-            errors.push(FieldError::required(&self.path.child(field), ""));
+            errors.add(|| FieldError::required(&self.path.child(field), ""));
             return;
         }
         let wrong = check(text);
@@ -205,7 +205,7 @@ impl<'a> Node<'a> {
     /// Checks that the text is one of some.
     pub fn one_of(&self, errors: &mut Errors, words: &[&str]) {
         if !words.contains(&self.text()) {
-            errors.push(FieldError::not_supported(&self.path, &quoted(self.text()), words));
+            errors.add(|| FieldError::not_supported(&self.path, &quoted(self.text()), words));
         }
     }
 
@@ -227,25 +227,23 @@ impl<'a> Node<'a> {
     pub fn not_negative(&self, errors: &mut Errors) {
         if self.number() < 0 {
             let wrong = "must be greater than or equal to 0";
-            errors.push(FieldError::invalid(&self.path, &self.shown(), wrong).by_rule("minimum"));
+            errors.add(|| FieldError::invalid(&self.path, &self.shown(), wrong).by_rule("minimum"));
         }
     }
 
     /// Checks that the number is above 0.
     pub fn positive(&self, errors: &mut Errors) {
         if self.number() <= 0 {
-            errors.push(FieldError::invalid(
-                &self.path,
-                &self.number().to_string(),
-                "must be greater than 0",
-            ));
+            errors.add(|| {
+                FieldError::invalid(&self.path, &self.number().to_string(), "must be greater than 0")
+            });
         }
     }
 
     /// Checks the bounds of the number.
     pub fn in_range(&self, errors: &mut Errors, lowest: i64, highest: i64) {
         for wrong in names::in_range(self.number(), lowest, highest) {
-            errors.push(FieldError::invalid(&self.path, &self.number().to_string(), &wrong));
+            errors.add(|| FieldError::invalid(&self.path, &self.number().to_string(), &wrong));
         }
     }
 

@@ -1,7 +1,7 @@
 //! The kinds of the group `resource.k8s.io`: claims of devices, and who has some. Older versions say the same with one
 //! level less; their mistakes are told as those of the newest.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::check::{Node, same};
 use super::core::affinity;
@@ -64,19 +64,26 @@ fn pool_name(name: &Node<'_>, errors: &mut Errors) {
 
 /// The requests of a claim and the choices below them.
 struct Requests<'a> {
-    devices: Node<'a>,
+    choices: BTreeMap<&'a str, BTreeSet<&'a str>>,
 }
 
-impl Requests<'_> {
+impl<'a> Requests<'a> {
+    fn of(devices: &Node<'a>) -> Requests<'a> {
+        let name = |one: &'a Value| one.str("name");
+        let mut choices = BTreeMap::new();
+        for request in devices.read("requests").items() {
+            // The first of a name counts.
+            choices.entry(name(request)).or_insert_with(|| {
+                request.get("firstAvailable").map(Value::items).unwrap_or_default().iter().map(name).collect()
+            });
+        }
+        Requests { choices }
+    }
+
     fn has(&self, name: &str) -> bool {
         let (first, choice) = name.split_once('/').map_or((name, None), |(first, rest)| (first, Some(rest)));
-        let request = self.devices.child("requests").items().find(|one| one.child("name").text() == first);
-        request.is_some_and(|request| match choice {
-            None => true,
-            Some(choice) => {
-                request.child("firstAvailable").items().any(|one| one.child("name").text() == choice)
-            }
-        })
+        let choices = self.choices.get(first);
+        choices.is_some_and(|choices| choice.is_none_or(|choice| choices.contains(choice)))
     }
 
     fn check_names(&self, list: &Node<'_>, errors: &mut Errors) {
@@ -109,7 +116,7 @@ fn claim_spec(spec: &Node<'_>, errors: &mut Errors) {
     }
     at_most(&requests, MOST_REQUESTS, errors);
     unique(&requests, "name", errors);
-    let known = Requests { devices: devices.clone() };
+    let known = Requests::of(&devices);
     let constraints = devices.child("constraints");
     for constraint in constraints.items() {
         known.check_names(&constraint.child("requests"), errors);
@@ -309,8 +316,11 @@ pub fn validate_claim_status(new: &Value, old: &Value, errors: &mut Errors) {
     if !users.is_empty() && !allocation.is_set() {
         users.forbidden(errors, "may not be specified when `allocated` is not set");
     } else if meta::is_terminating(new) {
-        let known = was.child("reservedFor");
-        if users.items().any(|user| !known.items().any(|old| old.value == user.value)) {
+        let fields =
+            |user: &Node<'_>| ["apiGroup", "resource", "name", "uid"].map(|field| user.str(field).to_owned());
+        let known: BTreeSet<[String; 4]> =
+            was.child("reservedFor").items().map(|user| fields(&user)).collect();
+        if users.items().any(|user| !known.contains(&fields(&user))) {
             let why =
                 "new entries may not be added while `deallocationRequested` or `deletionTimestamp` are set";
             users.forbidden(errors, why);
@@ -325,7 +335,7 @@ pub fn validate_claim_status(new: &Value, old: &Value, errors: &mut Errors) {
 
 fn allocation_result(claim: &Value, allocation: &Node<'_>, errors: &mut Errors) {
     const MOST_RESULTS: usize = 32;
-    let known = Requests { devices: Node::of(claim, "spec").child("devices") };
+    let known = Requests::of(&Node::of(claim, "spec").child("devices"));
     let (results, configs) =
         (allocation.child("devices").child("results"), allocation.child("devices").child("config"));
     for result in results.items() {
@@ -353,14 +363,20 @@ fn device_id<'a>(device: &Node<'a>) -> [&'a str; 3] {
 fn device_statuses(status: &Node<'_>, errors: &mut Errors) {
     const MOST_CONDITIONS: usize = 8;
     const LONGEST_DATA: usize = 10 * 1_024;
-    let allocated = status.child("allocation").child("devices").child("results");
+    let allocated: BTreeSet<[&str; 3]> = status
+        .child("allocation")
+        .child("devices")
+        .child("results")
+        .items()
+        .map(|result| device_id(&result))
+        .collect();
     let mut seen = BTreeSet::new();
     for device in status.child("devices").items() {
         driver_name(&device.child("driver"), errors);
         pool_name(&device.child("pool"), errors);
         device.child("device").syntax(errors, names::dns_label);
         let id = device_id(&device);
-        if !allocated.items().any(|result| device_id(&result) == id) {
+        if !allocated.contains(&id) {
             let shown = format!("{}/{}/{}", id[0], id[1], id[2]);
             errors.push(FieldError::invalid(
                 &device.path,
@@ -552,8 +568,13 @@ fn slice_body(slice: &Value, errors: &mut Errors) {
         }
     }
     let (devices, shared) = (spec.child("devices"), spec.child("sharedCounters"));
+    let mut sets = BTreeMap::new();
+    for set in shared.value.items() {
+        // The first of a name counts.
+        sets.entry(set.str("name")).or_insert(set);
+    }
     for device in devices.items() {
-        validate_device(&device, &spec, errors);
+        validate_device(&device, &spec, &sets, errors);
     }
     at_most(&devices, MOST_DEVICES, errors);
     unique(&devices, "name", errors);
@@ -590,7 +611,7 @@ fn basic<'a>(device: &Node<'a>) -> Node<'a> {
     }
 }
 
-fn validate_device(device: &Node<'_>, spec: &Node<'_>, errors: &mut Errors) {
+fn validate_device(device: &Node<'_>, spec: &Node<'_>, shared: &BTreeMap<&str, &Value>, errors: &mut Errors) {
     const MOST_ATTRIBUTES: usize = 32;
     const MOST_TAINTS: usize = 4;
     const MOST_COUNTERS: usize = 32;
@@ -627,7 +648,7 @@ fn validate_device(device: &Node<'_>, spec: &Node<'_>, errors: &mut Errors) {
         errors.push(FieldError::invalid(&device.path, &used.to_string(), &why));
     }
     for set in consumed.items() {
-        consumes(&set, &spec.child("sharedCounters"), errors);
+        consumes(&set, shared, errors);
     }
     if spec.child("perDeviceNodeSelection").is_true() {
         let used = places(&device, "must not be empty", errors);
@@ -646,14 +667,14 @@ fn validate_device(device: &Node<'_>, spec: &Node<'_>, errors: &mut Errors) {
     }
 }
 
-fn consumes(set: &Node<'_>, shared: &Node<'_>, errors: &mut Errors) {
+fn consumes(set: &Node<'_>, shared: &BTreeMap<&str, &Value>, errors: &mut Errors) {
     let name = set.child("counterSet");
-    let Some(known) = shared.items().find(|one| one.child("name").text() == name.text()) else {
+    let Some(known) = shared.get(name.text()) else {
         name.invalid_text(errors, "must reference a counterSet defined in the ResourceSlice sharedCounters");
         return;
     };
     for (counter, _) in set.child("counters").entries() {
-        if known.child("counters").value.get(counter).is_none() {
+        if known.at(&["counters", counter]).is_none() {
             let why = "must reference a counter defined in the ResourceSlice sharedCounters";
             errors.push(FieldError::invalid(&set.child("counters").path, &quoted(counter), why));
         }

@@ -27,7 +27,10 @@ pub struct Judged {
 
 /// Compares what both engines found.
 pub fn judge(by_function: Errors, by_rule: Errors, authority: Authority) -> Judged {
-    let mismatches = if authority == Authority::Alone { Vec::new() } else { compare(&by_function, &by_rule) };
+    // What one of them did not keep may be what the other found.
+    let cut = by_function.is_full() || by_rule.is_full();
+    let mismatches =
+        if cut || authority == Authority::Alone { Vec::new() } else { compare(&by_function, &by_rule) };
     let errors = if authority == Authority::Rules {
         by_function.into_iter().filter(|error| !error.covered).chain(by_rule).collect()
     } else {
@@ -66,14 +69,19 @@ mod tests {
     use super::super::testing::said;
     use super::*;
     use crate::api::field::Path;
+    use crate::api::limits::FIELD_ERRORS;
 
     fn low(field: &str, words: &str) -> FieldError {
         FieldError::invalid(&Path::new(field), "-1", words).by_rule("minimum")
     }
 
+    fn all(errors: &[FieldError]) -> Errors {
+        errors.iter().cloned().collect()
+    }
+
     #[test]
     fn agreement_is_silent_and_words_may_differ() {
-        let both = || (vec![low("a", "one").covered()], vec![low("a", "other")]);
+        let both = || (all(&[low("a", "one").covered()]), all(&[low("a", "other")]));
         let (function, rule) = both();
         let judged = judge(function, rule, Authority::Compared);
         assert_eq!(said(&judged.errors), ["a: Invalid value: -1: one"]);
@@ -88,18 +96,28 @@ mod tests {
     }
 
     #[test]
+    fn what_is_cut_short_is_not_compared() {
+        let many = |count: usize| (0..count).map(|index| low(&format!("a{index}"), "x").covered());
+        assert_eq!(judge(many(9).collect(), Errors::new(), Authority::Compared).mismatches.len(), 9);
+        let judged = judge(many(FIELD_ERRORS).collect(), Errors::new(), Authority::Compared);
+        assert_eq!((judged.errors.len(), judged.mismatches.len()), (FIELD_ERRORS, 0));
+    }
+
+    #[test]
     fn disagreement_is_told_and_the_authority_decides() {
         let own = FieldError::required(&Path::new("b"), "");
         let judged =
-            judge(vec![low("a", "x").covered(), own.clone()], vec![low("c", "x")], Authority::Compared);
+            judge(all(&[low("a", "x").covered(), own.clone()]), all(&[low("c", "x")]), Authority::Compared);
         assert_eq!((judged.errors.len(), judged.mismatches.len()), (2, 2));
-        let judged = judge(vec![low("a", "x").covered(), own], vec![low("c", "x")], Authority::Rules);
+        let judged = judge(all(&[low("a", "x").covered(), own]), all(&[low("c", "x")]), Authority::Rules);
         assert_eq!(said(&judged.errors), ["b: Required value", "c: Invalid value: -1: x"]);
-        assert!(judge(vec![low("a", "x").covered()], Errors::new(), Authority::Alone).mismatches.is_empty());
+        assert!(
+            judge(all(&[low("a", "x").covered()]), Errors::new(), Authority::Alone).mismatches.is_empty()
+        );
         // An invalid value without a rule to name can be told apart from nothing.
         let nameless = FieldError::invalid(&Path::new("a"), "-1", "x");
         assert_eq!(
-            judge(vec![nameless.clone().covered()], vec![nameless], Authority::Compared).mismatches.len(),
+            judge(all(&[nameless.clone().covered()]), all(&[nameless]), Authority::Compared).mismatches.len(),
             2
         );
     }

@@ -44,18 +44,12 @@ pub use lifecycle::{
     grace_period,
 };
 
+pub use super::findings::{Errors, Warned};
 pub use pem::Request as CertificateRequest;
 pub use selector::matches as selector_matches;
 
-use super::field::FieldError;
 use super::names::{self, NameRule};
 use super::value::Value;
-
-/// What is wrong with an object, in the order in which it was found.
-pub type Errors = Vec<FieldError>;
-
-/// What the writer of an object is told although it was accepted, in the order in which it was found.
-pub type Warned = Vec<String>;
 
 /// What a rule may know besides the objects.
 #[derive(Clone, Copy, Debug)]

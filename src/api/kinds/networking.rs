@@ -173,9 +173,10 @@ pub fn validate_ingress_update(new: &Value, old: &Value, errors: &mut Errors) {
 /// Checks a changed status of an Ingress.
 pub fn validate_ingress_status(new: &Value, old: &Value, errors: &mut Errors) {
     let at = |object| Node::of(object, "status").child("loadBalancer").child("ingress");
+    let known = address::listed(at(old).value, "ip");
     for entry in at(new).items() {
         let (ip, host) = (entry.child("ip"), entry.child("hostname"));
-        if !ip.is_empty() && !at(old).items().any(|was| was.child("ip").text() == ip.text()) {
+        if !ip.is_empty() && !known.contains(ip.text()) {
             ip.syntax(errors, names::ip_address);
         }
         host.syntax_if_set(errors, names::dns_subdomain);

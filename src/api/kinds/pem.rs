@@ -49,6 +49,10 @@ fn read_block(text: &str) -> Option<(Block, &str)> {
             let bytes = STANDARD.decode(&content).ok()?;
             return Some((Block { kind: kind.to_owned(), has_headers, bytes }, after));
         }
+        // No content begins like this. To read on would be to read all of the rest again for each such line.
+        if line.starts_with(BEGIN) {
+            return None;
+        }
         if content.is_empty() && line.contains(':') {
             has_headers = true;
         } else {

@@ -58,10 +58,11 @@ pub fn validate_class(class: &Value, errors: &mut Errors) {
 
 /// Checks where volumes may be: no two terms may say the same, and no term may say a thing twice.
 fn topologies(list: &Node<'_>, errors: &mut Errors) {
-    let mut terms: Vec<Vec<(&str, BTreeSet<&str>)>> = Vec::new();
+    let mut terms: BTreeSet<Vec<(&str, BTreeSet<&str>)>> = BTreeSet::new();
     for term in list.items() {
         let expressions = term.child("matchLabelExpressions");
         let mut all: Vec<(&str, BTreeSet<&str>)> = Vec::new();
+        let mut keys = BTreeSet::new();
         for expression in expressions.items() {
             let (key, values) = (expression.child("key"), expression.child("values"));
             values.need(errors);
@@ -72,16 +73,15 @@ fn topologies(list: &Node<'_>, errors: &mut Errors) {
                 }
             }
             key.syntax(errors, names::qualified_name);
-            if all.iter().any(|(known, _)| *known == key.text()) {
+            if !keys.insert(key.text()) {
                 key.duplicate(errors);
             }
             all.push((key.text(), seen));
         }
         all.sort();
-        if terms.contains(&all) {
+        if !terms.insert(all) {
             errors.push(FieldError::duplicate(&expressions.path, "\"\""));
         }
-        terms.push(all);
     }
 }
 

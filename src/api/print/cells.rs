@@ -151,8 +151,13 @@ pub fn holds(conditions: &[Value], kind: &str) -> bool {
 
 /// The first few of a list, and how many more there are.
 pub fn first_few(list: &[String], most: usize) -> String {
+    first_few_of(list, most, list.len())
+}
+
+/// The same where the list has only the beginning of all there are.
+pub fn first_few_of(list: &[String], most: usize, count: usize) -> String {
     let shown = list.iter().take(most).map(String::as_str).collect::<Vec<_>>().join(",");
-    match list.len().saturating_sub(most) {
+    match count.saturating_sub(most) {
         0 => shown,
         more => format!("{shown} + {more} more..."),
     }

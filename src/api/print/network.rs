@@ -3,7 +3,9 @@
 use std::collections::BTreeSet;
 
 use super::Printer;
-use super::cells::{NONE, Shown, UNKNOWN, UNSET, cells, first_few, int, items, joined, or, texts};
+use super::cells::{
+    NONE, Shown, UNKNOWN, UNSET, cells, first_few, first_few_of, int, items, joined, or, texts,
+};
 use super::labels::{labels, selector};
 use crate::api::value::Value;
 
@@ -75,21 +77,24 @@ fn balancers(it: &Shown<'_>) -> String {
 /// Cells of endpoints.
 pub fn endpoints(it: &Shown<'_>) -> Vec<Value> {
     let subsets = it.items("subsets");
-    let mut all = Vec::new();
+    // Every address is reached on every port: only those that are shown are made, the rest is counted.
+    let (mut shown, mut count) = (Vec::new(), 0);
     for subset in subsets {
-        let addresses = items(subset, "addresses").iter().map(|address| address.str("ip"));
-        let ports = items(subset, "ports");
+        let (addresses, ports) = (items(subset, "addresses"), items(subset, "ports"));
+        count += addresses.len().saturating_mul(ports.len().max(1));
+        let addresses = addresses.iter().map(|address| address.str("ip"));
         if ports.is_empty() {
-            all.extend(addresses.clone().map(str::to_owned));
+            shown.extend(addresses.clone().take(FEW).map(str::to_owned));
         }
-        for port in ports {
+        for port in ports.iter().take(FEW) {
             let number = int(port, "port");
-            all.extend(addresses.clone().map(|ip| {
+            shown.extend(addresses.clone().take(FEW).map(|ip| {
                 if ip.contains(':') { format!("[{ip}]:{number}") } else { format!("{ip}:{number}") }
             }));
         }
+        shown.truncate(FEW);
     }
-    let shown = if subsets.is_empty() { NONE.to_owned() } else { first_few(&all, FEW) };
+    let shown = if subsets.is_empty() { NONE.to_owned() } else { first_few_of(&shown, FEW, count) };
     cells![it.name(), shown, it.age()]
 }
 
@@ -219,6 +224,18 @@ mod tests {
             shows("", "Service", &object(spec, status), &row);
         }
         shows("", "Service", "{}", r#"["","","<none>","<unknown>","<none>","<unknown>","<none>"]"#);
+    }
+
+    #[test]
+    fn endpoints_are_counted_without_being_made() {
+        let many = |item: &str| vec![item; 50_000].join(",");
+        let object = format!(
+            r#"{{"metadata":{{"name":"e"}},"subsets":[{{"addresses":[{}],"ports":[{}]}}]}}"#,
+            many(r#"{"ip":"1.1.1.1"}"#),
+            many(r#"{"port":1}"#)
+        );
+        let cell = "1.1.1.1:1,1.1.1.1:1,1.1.1.1:1 + 2499999997 more...";
+        shows("", "Endpoints", &object, &format!(r#"["e","{cell}","<unknown>"]"#));
     }
 
     #[test]

@@ -1,7 +1,9 @@
 //! Pods: the one word that sums up what the containers do is worked out from all of their states.
 
+use std::collections::BTreeMap;
+
 use super::age;
-use super::cells::{NONE, Shown, cells, condition, holds, instant, int, items, or, text};
+use super::cells::{NONE, Shown, cells, holds, instant, int, items, or, text};
 use crate::api::value::Value;
 
 /// How a pod has ended.
@@ -102,10 +104,13 @@ impl Summary {
     /// restarts of those that go on running beside the containers.
     fn of_init_containers(&mut self, it: &Shown<'_>) -> (bool, Restarts) {
         let specs = it.items("spec.initContainers");
+        // The last of a name counts.
+        let sidecars: BTreeMap<&str, bool> =
+            specs.iter().map(|spec| (spec.str("name"), is_sidecar(spec))).collect();
         let mut of_sidecars = Restarts::default();
         for (position, status) in it.items("status.initContainerStatuses").iter().enumerate() {
             self.restarts.add(status);
-            let sidecar = is_sidecar_status(specs, status);
+            let sidecar = sidecars.get(status.str("name")).copied().unwrap_or_default();
             if sidecar {
                 of_sidecars.add(status);
             }
@@ -169,10 +174,6 @@ fn is_sidecar(container: &Value) -> bool {
     container.str("restartPolicy") == "Always"
 }
 
-fn is_sidecar_status(specs: &[Value], status: &Value) -> bool {
-    specs.iter().rev().find(|spec| spec.str("name") == status.str("name")).is_some_and(is_sidecar)
-}
-
 fn is_true_in_any(conditions: &[Value], kind: &str) -> bool {
     conditions.iter().any(|found| found.str("type") == kind && found.str("status") == "True")
 }
@@ -183,10 +184,12 @@ fn readiness_gates(it: &Shown<'_>) -> String {
     if gates.is_empty() {
         return NONE.to_owned();
     }
-    let conditions = it.items("status.conditions");
-    let held = gates.iter().filter(|gate| {
-        condition(conditions, gate.str("conditionType")).is_some_and(|found| found.str("status") == "True")
-    });
+    let mut holds: BTreeMap<&str, bool> = BTreeMap::new();
+    for found in it.items("status.conditions") {
+        // The first of a type counts.
+        holds.entry(found.str("type")).or_insert_with(|| found.str("status") == "True");
+    }
+    let held = gates.iter().filter(|gate| holds.get(gate.str("conditionType")) == Some(&true));
     format!("{}/{}", held.count(), gates.len())
 }
 

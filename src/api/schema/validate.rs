@@ -3,6 +3,7 @@
 
 use super::{Field, ListFact, Registry, Struct, Type, TypeId};
 use crate::api::field::{FieldError, Path, quoted};
+use crate::api::findings::Errors;
 use crate::api::names;
 use crate::api::value::Value;
 
@@ -86,8 +87,8 @@ pub fn validate(
     new: &Value,
     old: Option<&Value>,
     unchanged: Unchanged,
-) -> Vec<FieldError> {
-    let mut walk = Walk { registry, unchanged, errors: Vec::new() };
+) -> Errors {
+    let mut walk = Walk { registry, unchanged, errors: Errors::new() };
     walk.value(ty, new, old, &Path::root());
     walk.errors
 }
@@ -105,7 +106,7 @@ pub fn has_rules(registry: &Registry, ty: TypeId) -> bool {
 struct Walk<'a> {
     registry: &'a Registry,
     unchanged: Unchanged,
-    errors: Vec<FieldError>,
+    errors: Errors,
 }
 
 impl Walk<'_> {

@@ -1,9 +1,9 @@
 //! Addresses and ranges inside of objects: which spellings are accepted today and frowned upon already.
 
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use crate::api::field::{Path, quoted};
-use crate::api::kinds::check::Node;
 use crate::api::kinds::{Errors, Warned};
 use crate::api::names;
 use crate::api::value::Value;
@@ -93,12 +93,16 @@ pub fn dual_stack<'a>(texts: impl Iterator<Item = &'a str>) -> bool {
     four && six
 }
 
-/// Checks an address of a status that was not there before; what was accepted once is not complained about.
-pub fn unless_known(node: &Node<'_>, known: &Value, field: &str, errors: &mut Errors) {
-    let text = if field.is_empty() { node.text() } else { node.str(field) };
-    let same = |old: &Value| if field.is_empty() { old.as_str() } else { Some(old.str(field)) } == Some(text);
-    if !known.items().iter().any(same) {
-        crate::api::meta::texts(errors, &node.path, text, names::ip_address(text));
+/// The addresses of a list, or of a field of its items.
+pub fn listed<'a>(list: &'a Value, field: &str) -> BTreeSet<&'a str> {
+    let text = |one: &'a Value| if field.is_empty() { one.as_str() } else { Some(one.str(field)) };
+    list.items().iter().filter_map(text).collect()
+}
+
+/// Checks an address that was not there before; what was accepted once is not complained about.
+pub fn unless_known(path: &Path, text: &str, known: &BTreeSet<&str>, errors: &mut Errors) {
+    if !known.contains(text) {
+        crate::api::meta::texts(errors, path, text, names::ip_address(text));
     }
 }
 

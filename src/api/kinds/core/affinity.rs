@@ -1,5 +1,7 @@
 //! Where pods want to run: affinities and how they spread.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use crate::api::field::{FieldError, quoted};
 use crate::api::kinds::Errors;
 use crate::api::kinds::check::Node;
@@ -120,40 +122,41 @@ fn label_keys(term: &Node<'_>, errors: &mut Errors) {
     let matched = term.read("matchLabelKeys").items();
     if let Some(selector) = term.opt("labelSelector") {
         let labels = selector.read("matchLabels");
-        let mut seen: Vec<&str> = Vec::new();
+        let last: BTreeMap<&str, usize> =
+            matched.iter().enumerate().filter_map(|(index, one)| Some((one.as_str()?, index))).collect();
+        let mut seen = BTreeSet::new();
         for expression in selector.read("matchExpressions").items() {
             let key = expression.str("key");
-            let known = labels.get(key).is_some() || seen.contains(&key);
-            if let Some(index) = matched.iter().rposition(|one| one.as_str() == Some(key)).filter(|_| known) {
+            let known = labels.get(key).is_some() || !seen.insert(key);
+            if let Some(index) = last.get(key).filter(|_| known) {
                 let wrong = "exists in both matchLabelKeys and labelSelector";
-                errors.push(FieldError::invalid(&term.path.index(index), &quoted(key), wrong));
+                errors.push(FieldError::invalid(&term.path.index(*index), &quoted(key), wrong));
             }
-            seen.push(key);
         }
     }
-    let mismatched = term.read("mismatchLabelKeys").items();
-    for (index, key) in matched.iter().enumerate().filter(|(_, key)| mismatched.contains(key)) {
+    let mismatched: BTreeSet<&str> =
+        term.read("mismatchLabelKeys").items().iter().filter_map(Value::as_str).collect();
+    for (index, key) in matched.iter().enumerate() {
+        let Some(key) = key.as_str().filter(|key| mismatched.contains(key)) else { continue };
         let path = term.path.child("matchLabelKeys").index(index);
         let wrong = "exists in both matchLabelKeys and mismatchLabelKeys";
-        errors.push(FieldError::invalid(&path, &quoted(key.as_str().unwrap_or_default()), wrong));
+        errors.push(FieldError::invalid(&path, &quoted(key), wrong));
     }
 }
 
 /// Checks how pods are spread.
 pub fn spread(list: &Node<'_>, errors: &mut Errors) {
-    let all: Vec<Node<'_>> = list.items().collect();
-    for (index, constraint) in all.iter().enumerate() {
+    let pair = |one: &Value| (one.str("topologyKey").to_owned(), one.str("whenUnsatisfiable").to_owned());
+    let last: BTreeMap<_, usize> =
+        list.value.items().iter().enumerate().map(|(index, one)| (pair(one), index)).collect();
+    for (index, constraint) in list.items().enumerate() {
         above_zero(&constraint.child("maxSkew"), errors);
         let (key, action) = (constraint.child("topologyKey"), constraint.child("whenUnsatisfiable"));
         if key.is_empty() {
             key.required(errors, "can not be empty");
         }
         action.one_of(errors, &["DoNotSchedule", "ScheduleAnyway"]);
-        let again = all.iter().skip(index + 1).any(|other| {
-            other.child("topologyKey").text() == key.text()
-                && other.child("whenUnsatisfiable").text() == action.text()
-        });
-        if again {
+        if last.get(&pair(constraint.value)).is_some_and(|last| *last > index) {
             let path = constraint.child("{topologyKey, whenUnsatisfiable}").path;
             let pair = quoted(&format!("{{{}, {}}}", key.text(), action.text()));
             errors.push(FieldError::duplicate(&path, &pair));
@@ -169,7 +172,7 @@ pub fn spread(list: &Node<'_>, errors: &mut Errors) {
         for policy in ["nodeAffinityPolicy", "nodeTaintsPolicy"] {
             constraint.child(policy).one_of_if_set(errors, &["Honor", "Ignore"]);
         }
-        spread_keys(constraint, errors);
+        spread_keys(&constraint, errors);
         selector::validate(&constraint.child("labelSelector"), errors);
     }
 }
@@ -187,12 +190,11 @@ fn spread_keys(constraint: &Node<'_>, errors: &mut Errors) {
     if !selector.is_set() {
         keys.forbidden(errors, "must not be specified when labelSelector is not set");
     }
+    let named: BTreeSet<&str> =
+        selector.read("matchExpressions").items().iter().map(|expression| expression.str("key")).collect();
     for key in keys.items() {
         key.syntax(errors, names::qualified_name);
-        let named = |expression: &Value| expression.str("key") == key.text();
-        if selector.read("matchLabels").get(key.text()).is_some()
-            || selector.read("matchExpressions").items().iter().any(named)
-        {
+        if selector.read("matchLabels").get(key.text()).is_some() || named.contains(key.text()) {
             key.invalid(errors, "exists in both matchLabelKeys and labelSelector");
         }
     }

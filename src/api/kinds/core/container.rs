@@ -43,6 +43,9 @@ pub fn main(list: &Node<'_>, around: &Surroundings<'_>, errors: &mut Errors) {
     }
     let mut names = BTreeSet::new();
     for container in list.items() {
+        if errors.is_full() {
+            break;
+        }
         common(&container, around, errors);
         if !names.insert(container.str("name")) {
             container.child("name").duplicate(errors);
@@ -63,6 +66,9 @@ pub fn init(list: &Node<'_>, main: &Node<'_>, around: &Surroundings<'_>, errors:
     let mut names: BTreeSet<&str> =
         main.value.items().iter().map(|container| container.str("name")).collect();
     for container in list.items() {
+        if errors.is_full() {
+            break;
+        }
         common(&container, around, errors);
         let policy = container.child("restartPolicy");
         policy.one_of_if_set(errors, &["Always"]);
@@ -97,6 +103,9 @@ pub fn ephemeral(
         main.value.items().iter().chain(init.value.items()).map(|one| one.str("name")).collect();
     let mut names = others.clone();
     for container in list.items() {
+        if errors.is_full() {
+            break;
+        }
         common(&container, around, errors);
         trimmed_image(&container, errors);
         if !names.insert(container.child("name").text()) {

@@ -18,8 +18,13 @@ fn next_block(mut text: &str) -> Option<(&str, &str)> {
         let (body, behind) = if let Some(behind) = rest.strip_prefix(&end) {
             ("", behind)
         } else {
-            let Some((body, behind)) = rest.split_once(&format!("\n{end}")) else { continue };
-            (body, behind)
+            // No body has the beginning of another block. To look behind it would be to look through all of the rest
+            // again for each beginning.
+            let until = rest.find("\n-----BEGIN ").unwrap_or(rest.len());
+            let Some(at) = rest.get(..until).and_then(|near| near.find(&format!("\n{end}"))) else {
+                continue;
+            };
+            (rest.get(..at).unwrap_or_default(), rest.get(at + 1 + end.len()..).unwrap_or_default())
         };
         // Headers stand before an empty line.
         let body = body

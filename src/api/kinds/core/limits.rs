@@ -1,6 +1,6 @@
 //! LimitRanges and ResourceQuotas.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::resources;
 use crate::api::field::{FieldError, quoted};
@@ -170,19 +170,41 @@ fn scope_fits(scope: &str, resource: &str) -> bool {
     }
 }
 
+const SCOPES: [&str; 7] = [
+    "Terminating",
+    "NotTerminating",
+    "BestEffort",
+    "NotBestEffort",
+    "PriorityClass",
+    "VolumeAttributesClass",
+    "CrossNamespacePodAffinity",
+];
+
 fn is_scope(scope: &str) -> bool {
-    matches!(
-        scope,
-        "Terminating"
-            | "NotTerminating"
-            | "BestEffort"
-            | "NotBestEffort"
-            | "PriorityClass"
-            | "VolumeAttributesClass"
-            | "CrossNamespacePodAffinity"
-    )
+    SCOPES.contains(&scope)
 }
 
+/// How many resources of a quota each scope means nothing for: scopes and resources are as many as the client likes.
+struct Unfit(BTreeMap<&'static str, usize>);
+
+impl Unfit {
+    fn of(hard: &[&str]) -> Unfit {
+        let count = |scope: &str| hard.iter().filter(|name| !scope_fits(scope, name)).count();
+        Unfit(SCOPES.into_iter().map(|scope| (scope, count(scope))).collect())
+    }
+
+    /// Says it of a scope, once for each resource.
+    fn say(&self, scope: &str, errors: &mut Errors, error: impl Fn() -> FieldError) {
+        for _ in 0..self.0.get(scope).copied().unwrap_or_default() {
+            if errors.is_full() {
+                return;
+            }
+            errors.add(&error);
+        }
+    }
+}
+
+const UNFIT: &str = "unsupported scope applied to resource";
 const CONFLICTING: [[&str; 2]; 2] = [["BestEffort", "NotBestEffort"], ["NotTerminating", "Terminating"]];
 
 /// Checks a quota.
@@ -202,14 +224,13 @@ fn quota_spec(quota: &Value, errors: &mut Errors) {
         .map(|(name, _)| name.as_str())
         .filter(|name| resources::is_standard_for_quota(name))
         .collect();
+    let unfit = Unfit::of(&hard);
     if let Some(scopes) = spec.opt("scopes") {
         for scope in scopes.items() {
             if !is_scope(scope.text()) {
                 scopes.invalid(errors, "unsupported scope");
             }
-            for _ in hard.iter().filter(|name| !scope_fits(scope.text(), name)) {
-                scopes.invalid(errors, "unsupported scope applied to resource");
-            }
+            unfit.say(scope.text(), errors, || FieldError::invalid(&scopes.path, &scopes.shown(), UNFIT));
         }
         let has = |scope: &&str| scopes.value.items().iter().any(|one| one.as_str() == Some(scope));
         for _ in CONFLICTING.iter().filter(|pair| pair.iter().all(has)) {
@@ -217,11 +238,11 @@ fn quota_spec(quota: &Value, errors: &mut Errors) {
         }
     }
     if let Some(selector) = spec.opt("scopeSelector") {
-        scope_selector(&spec, &selector, &hard, errors);
+        scope_selector(&spec, &selector, &unfit, errors);
     }
 }
 
-fn scope_selector(spec: &Node<'_>, selector: &Node<'_>, hard: &[&str], errors: &mut Errors) {
+fn scope_selector(spec: &Node<'_>, selector: &Node<'_>, unfit: &Unfit, errors: &mut Errors) {
     const ONLY_EXISTS: &str = "must be 'Exists' when scope is any of ResourceQuotaScopeTerminating, \
         ResourceQuotaScopeNotTerminating, ResourceQuotaScopeBestEffort, ResourceQuotaScopeNotBestEffort or \
         ResourceQuotaScopeCrossNamespacePodAffinity";
@@ -238,13 +259,7 @@ fn scope_selector(spec: &Node<'_>, selector: &Node<'_>, hard: &[&str], errors: &
                 "unsupported scope",
             ));
         }
-        for _ in hard.iter().filter(|name| !scope_fits(scope, name)) {
-            errors.push(FieldError::invalid(
-                &list.path,
-                &selector.shown(),
-                "unsupported scope applied to resource",
-            ));
-        }
+        unfit.say(scope, errors, || FieldError::invalid(&list.path, &selector.shown(), UNFIT));
         let named = !matches!(scope, "PriorityClass" | "VolumeAttributesClass") && is_scope(scope);
         if named && operator != "Exists" {
             errors.push(FieldError::invalid(&list.path.child("operator"), &quoted(operator), ONLY_EXISTS));

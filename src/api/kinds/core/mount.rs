@@ -7,16 +7,18 @@ use super::volume_source::local_path;
 use crate::api::field::{FieldError, quoted};
 use crate::api::kinds::Errors;
 use crate::api::kinds::check::Node;
+use crate::api::value::Value;
 
-/// Whether an item of a list has this text in this field.
-fn any(list: &Node<'_>, field: &str, text: &str) -> bool {
-    list.value.items().iter().any(|item| item.str(field) == text)
+/// The texts that the items of a list have in a field. Each item of another list is held against them.
+fn all<'a>(list: &'a Value, field: &str) -> BTreeSet<&'a str> {
+    list.items().iter().map(|item| item.str(field)).collect()
 }
 
 /// Checks the mounts of a container.
 pub fn mounts(container: &Node<'_>, volumes: &Volumes<'_>, errors: &mut Errors) {
     let Some(list) = container.opt("volumeMounts") else { return };
-    let devices = container.child("volumeDevices");
+    let devices = container.read("volumeDevices");
+    let (device_names, device_paths) = (all(devices, "name"), all(devices, "devicePath"));
     let mut paths = BTreeSet::new();
     for mount in list.items() {
         let (name, path) = (mount.child("name"), mount.child("mountPath"));
@@ -28,10 +30,10 @@ pub fn mounts(container: &Node<'_>, volumes: &Volumes<'_>, errors: &mut Errors) 
         if !paths.insert(path.text()) {
             path.invalid_text(errors, "must be unique");
         }
-        if any(&devices, "name", name.text()) {
+        if device_names.contains(name.text()) {
             name.invalid_text(errors, "must not already exist in volumeDevices");
         }
-        if any(&devices, "devicePath", path.text()) {
+        if device_paths.contains(path.text()) {
             path.invalid_text(errors, "must not already exist as a path in volumeDevices");
         }
         let sub = mount.read("subPath").as_str().unwrap_or_default();
@@ -82,7 +84,8 @@ fn recursive_read_only(mount: &Node<'_>, list: &Node<'_>, errors: &mut Errors) {
 /// Checks the block devices of a container.
 pub fn devices(container: &Node<'_>, volumes: &Volumes<'_>, errors: &mut Errors) {
     let Some(list) = container.opt("volumeDevices") else { return };
-    let mounts = container.child("volumeMounts");
+    let mounts = container.read("volumeMounts");
+    let (mount_names, mount_paths) = (all(mounts, "name"), all(mounts, "mountPath"));
     let (mut names, mut paths) = (BTreeSet::new(), BTreeSet::new());
     for device in list.items() {
         let (name, path) = (device.child("name"), device.child("devicePath"));
@@ -108,10 +111,10 @@ pub fn devices(container: &Node<'_>, volumes: &Volumes<'_>, errors: &mut Errors)
         } else {
             paths.insert(path.text());
         }
-        if any(&mounts, "name", name.text()) {
+        if mount_names.contains(name.text()) {
             name.invalid_text(errors, "must not already exist in volumeMounts");
         }
-        if any(&mounts, "mountPath", path.text()) {
+        if mount_paths.contains(path.text()) {
             path.invalid_text(errors, "must not already exist as a path in volumeMounts");
         }
         if !name.is_empty() {
@@ -124,7 +127,6 @@ pub fn devices(container: &Node<'_>, volumes: &Volumes<'_>, errors: &mut Errors)
 mod tests {
     use super::super::super::testing::{each_refused, object, said, with};
     use super::*;
-    use crate::api::value::Value;
 
     fn check(object: &Value, errors: &mut Errors) {
         let volumes = Volumes::validate(&Node::of(object, "volumes"), "", errors);

@@ -98,7 +98,7 @@ mod tests {
         assert!(
             warned[1].starts_with("t.matchExpressions[0].values[0]: - is invalid, a valid label must be")
         );
-        warned.clear();
+        warned = Warned::new();
         warn_selector(&Path::new("s"), Some(&term), &mut warned);
         assert_eq!(warned[1], "s.matchLabels.app.kubernetes.io/created-by: deprecated since v1.9");
         assert_eq!(stable_name("beta.kubernetes.io/arch"), Some("kubernetes.io/arch"));

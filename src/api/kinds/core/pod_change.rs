@@ -1,6 +1,8 @@
 //! What may change in a pod: images, deadlines and tolerations through the pod itself, added containers and amounts
 //! through their own sub-resources, hardly anything else.
 
+use std::collections::BTreeSet;
+
 use super::container::trimmed_image;
 use super::pod::{annotations, annotations_path, quality, validate_any};
 use super::{pod_meta, pod_spec};
@@ -97,11 +99,11 @@ fn deadline(spec: &Node<'_>, was: &Node<'_>, errors: &mut Errors) -> bool {
 
 fn tolerations(spec: &Node<'_>, was: &Node<'_>, errors: &mut Errors) {
     let list = spec.child("tolerations");
-    let alike = |one: &Value, other: &Value| {
-        ["key", "operator", "value", "effect"].iter().all(|field| one.str(field) == other.str(field))
-    };
-    let new = list.value.items();
-    if was.read("tolerations").items().iter().all(|old| new.iter().any(|one| alike(one, old))) {
+    fn fixed(one: &Value) -> [&str; 4] {
+        ["key", "operator", "value", "effect"].map(|field| one.str(field))
+    }
+    let new: BTreeSet<[&str; 4]> = list.value.items().iter().map(fixed).collect();
+    if was.read("tolerations").items().iter().all(|old| new.contains(&fixed(old))) {
         pod_spec::tolerations(&list, errors);
     } else {
         list.forbidden(errors, "existing toleration can not be modified except its tolerationSeconds");
@@ -110,10 +112,11 @@ fn tolerations(spec: &Node<'_>, was: &Node<'_>, errors: &mut Errors) {
 
 /// What holds a pod back may only be taken away.
 fn gates(spec: &Node<'_>, was: &Node<'_>, errors: &mut Errors) {
-    let known: Vec<&str> = was.read("schedulingGates").items().iter().map(|gate| gate.str("name")).collect();
+    let known: BTreeSet<&str> =
+        was.read("schedulingGates").items().iter().map(|gate| gate.str("name")).collect();
     for gate in spec.child("schedulingGates").items() {
         let name = gate.child("name");
-        if !known.contains(&name.text()) {
+        if !known.contains(name.text()) {
             let wrong = format!("only deletion is allowed, but found new scheduling gate '{}'", name.text());
             name.forbidden(errors, &wrong);
         }

@@ -1,5 +1,7 @@
 //! What pods and pod templates get when they do not say it.
 
+use std::collections::BTreeSet;
+
 use crate::api::kinds::check::{fill, items_mut, mirror_first, present_mut};
 use crate::api::value::Value;
 
@@ -79,7 +81,7 @@ fn drop_disabled(spec: &mut Value) {
 /// Volumes that are images go with all that mounts them.
 fn drop_images(spec: &mut Value) {
     let volumes = spec.get("volumes").map(Value::items).unwrap_or_default();
-    let images: Vec<String> = volumes
+    let images: BTreeSet<String> = volumes
         .iter()
         .filter(|volume| volume.get("image").is_some())
         .map(|volume| volume.str("name").to_owned())
@@ -89,7 +91,7 @@ fn drop_images(spec: &mut Value) {
     }
     let keep = |holder: &mut Value, field: &str| {
         if let Some(Value::Array(items)) = holder.get_mut(field) {
-            items.retain(|item| !images.iter().any(|image| image == item.str("name")));
+            items.retain(|item| !images.contains(item.str("name")));
             if items.is_empty() {
                 holder.remove(field);
             }

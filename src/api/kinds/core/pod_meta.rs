@@ -1,6 +1,6 @@
 //! Annotations that mean something to pods: marks of the node, and what fields were before they were fields.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::pod_spec;
 use super::volume_source::local_path;
@@ -45,9 +45,14 @@ pub fn validate(annotations: &Value, spec: &Node<'_>, path: &Path, errors: &mut 
             seccomp_name(&Node { value, path: path.child(key) }, errors);
         }
     }
+    let known: BTreeSet<&str> = KINDS_OF_CONTAINERS
+        .iter()
+        .flat_map(|kind| spec.read(kind).items())
+        .map(|container| container.str("name"))
+        .collect();
     for (key, value) in annotations.fields().into_iter().flatten() {
         if let Some(container) = key.strip_prefix(APPARMOR) {
-            apparmor_name(container, &Node { value, path: path.key(key) }, spec, errors);
+            apparmor_name(container, &Node { value, path: path.key(key) }, &known, errors);
         }
     }
 }
@@ -92,11 +97,8 @@ fn seccomp_name(node: &Node<'_>, errors: &mut Errors) {
     }
 }
 
-fn apparmor_name(container: &str, node: &Node<'_>, spec: &Node<'_>, errors: &mut Errors) {
-    let known = KINDS_OF_CONTAINERS
-        .iter()
-        .any(|kind| spec.read(kind).items().iter().any(|one| one.str("name") == container));
-    if !known {
+fn apparmor_name(container: &str, node: &Node<'_>, known: &BTreeSet<&str>, errors: &mut Errors) {
+    if !known.contains(container) {
         errors.push(FieldError::invalid(&node.path, &quoted(container), "container not found"));
     }
     let text = node.text();

@@ -1,5 +1,7 @@
 //! The status of pods: what its writers may say about containers, addresses and conditions.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use super::address;
 use super::pod_change::annotation_changes;
 use crate::api::field::FieldError;
@@ -66,23 +68,29 @@ fn ended_stay_ended(list: &Node<'_>, was: &Value, policy: &str, spec: &Node<'_>,
     if policy == "Always" {
         return;
     }
+    let mut restarts = BTreeSet::new();
+    let mut inits = BTreeSet::new();
+    for one in spec.read("initContainers").items() {
+        // Only the first of a name is looked at.
+        if inits.insert(one.str("name")) && one.str("restartPolicy") == "Always" {
+            restarts.insert(one.str("name"));
+        }
+    }
+    let mut running: BTreeMap<&str, usize> = BTreeMap::new();
+    for new in list.value.items().iter().filter(|new| new.at(&["state", "terminated"]).is_none()) {
+        *running.entry(new.str("name")).or_default() += 1;
+    }
     for (index, old) in was.items().iter().enumerate() {
         let Some(end) = old.at(&["state", "terminated"]) else { continue };
         let failed = end.get("exitCode").and_then(Value::as_int).unwrap_or_default() != 0;
         let name = old.str("name");
-        let inits = spec.read("initContainers").items();
-        let restarts = inits.iter().find(|one| one.str("name") == name);
-        if (failed && policy == "OnFailure")
-            || restarts.is_some_and(|one| one.str("restartPolicy") == "Always")
-        {
+        if (failed && policy == "OnFailure") || restarts.contains(name) {
             continue;
         }
-        for _ in list
-            .value
-            .items()
-            .iter()
-            .filter(|new| new.str("name") == name && new.at(&["state", "terminated"]).is_none())
-        {
+        for _ in 0..running.get(name).copied().unwrap_or_default() {
+            if errors.is_full() {
+                return;
+            }
             let path = list.path.index(index).child("state");
             errors.push(FieldError::forbidden(&path, "may not be transitioned to non-terminated state"));
         }
@@ -92,8 +100,9 @@ fn ended_stay_ended(list: &Node<'_>, was: &Value, policy: &str, spec: &Node<'_>,
 /// Checks addresses: good ones, and at most one of each family.
 fn addresses(status: &Node<'_>, was: &Node<'_>, field: &str, errors: &mut Errors) {
     let list = status.child(field);
+    let known = address::listed(was.read(field), "ip");
     for one in list.items() {
-        address::unless_known(&one, was.read(field), "ip", errors);
+        address::unless_known(&one.path, one.str("ip"), &known, errors);
     }
     if list.len() > 1 {
         let dual = address::dual_stack(list.value.items().iter().map(|one| one.str("ip")));

@@ -1,11 +1,13 @@
 //! What the writer of a pod or a template is told although it is accepted.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
+use std::rc::Rc;
 
 use super::{address, node_label, volume_claim};
 use crate::api::field::{Path, quoted};
 use crate::api::kinds::Warned;
 use crate::api::kinds::quantity::Amount;
+use crate::api::limits::WARNING_PAIRS;
 use crate::api::meta;
 use crate::api::names;
 use crate::api::value::Value;
@@ -157,34 +159,43 @@ fn volumes(at: &Path, spec: &Value, warned: &mut Warned) {
 }
 
 /// A path of a volume and what puts a file there, if the message says so.
-struct Placed {
-    path: String,
-    by: String,
+struct Placed<'a> {
+    path: &'a str,
+    by: Rc<str>,
 }
 
-impl Placed {
-    fn new(path: &str, by: &str) -> Placed {
-        Placed { path: path.trim_end_matches('/').to_owned(), by: by.to_owned() }
+impl<'a> Placed<'a> {
+    fn new(path: &'a str, by: &Rc<str>) -> Placed<'a> {
+        Placed { path: path.trim_end_matches('/'), by: by.clone() }
     }
 
     fn shown(&self) -> String {
-        if self.by.is_empty() { quoted(&self.path) } else { format!("{} ({})", quoted(&self.path), self.by) }
+        if self.by.is_empty() { quoted(self.path) } else { format!("{} ({})", quoted(self.path), self.by) }
     }
 
     /// Whether one path is the other or lies below it.
-    fn meets(&self, other: &Placed) -> bool {
+    fn meets(&self, other: &Placed<'_>) -> bool {
         let below = |inner: &str, outer: &str| {
             inner.strip_prefix(outer).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
         };
         !self.path.is_empty()
             && !other.path.is_empty()
-            && (below(&self.path, &other.path) || below(&other.path, &self.path))
+            && (below(self.path, other.path) || below(other.path, self.path))
     }
 }
 
 /// Warns where new paths of a volume meet those before them, and adds them.
-fn meet(volume: &str, what: &str, paths: Vec<Placed>, placed: &mut Vec<Placed>, warned: &mut Warned) {
+fn meet<'a>(
+    volume: &str,
+    what: &str,
+    paths: Vec<Placed<'a>>,
+    placed: &mut Vec<Placed<'a>>,
+    warned: &mut Warned,
+) {
     for path in paths {
+        if placed.len() >= WARNING_PAIRS || warned.is_full() {
+            return;
+        }
         for other in placed.iter().filter(|other| path.meets(other)) {
             let pair = format!("{} with {}", path.shown(), other.shown());
             warned.push(format!("volume {volume} ({what}): overlapping paths: {pair}"));
@@ -193,8 +204,9 @@ fn meet(volume: &str, what: &str, paths: Vec<Placed>, placed: &mut Vec<Placed>, 
     }
 }
 
-fn files(source: &Value, by: &str) -> Vec<Placed> {
-    list(source, "items").iter().map(|item| Placed::new(item.str("path"), by)).collect()
+fn files<'a>(source: &'a Value, by: &str) -> Vec<Placed<'a>> {
+    let by = Rc::from(by);
+    list(source, "items").iter().map(|item| Placed::new(item.str("path"), &by)).collect()
 }
 
 fn overlaps(volume: &Value, warned: &mut Warned) {
@@ -223,7 +235,7 @@ fn overlaps(volume: &Value, warned: &mut Warned) {
 }
 
 /// Where one source of a projected volume puts its files; nothing if it is no source.
-fn projected_paths(source: &Value) -> Option<Vec<Placed>> {
+fn projected_paths(source: &Value) -> Option<Vec<Placed<'_>>> {
     if let Some(map) = source.get("configMap") {
         return Some(files(map, &format!("ConfigMap {}", quoted(map.str("name")))));
     }
@@ -234,12 +246,12 @@ fn projected_paths(source: &Value) -> Option<Vec<Placed>> {
         return Some(files(shown, "DownwardAPI"));
     }
     if let Some(token) = source.get("serviceAccountToken") {
-        return Some(vec![Placed::new(token.str("path"), "ServiceAccountToken")]);
+        return Some(vec![Placed::new(token.str("path"), &Rc::from("ServiceAccountToken"))]);
     }
     let bundle = source.get("clusterTrustBundle")?;
     let name = bundle.get("name").or_else(|| bundle.get("signerName")).and_then(Value::as_str);
     let by = format!("ClusterTrustBundle {}", quoted(name.unwrap_or_default()));
-    Some(vec![Placed::new(bundle.str("path"), &by)])
+    Some(vec![Placed::new(bundle.str("path"), &Rc::from(by))])
 }
 
 fn names_that_repeat(at: &Path, spec: &Value, warned: &mut Warned) {
@@ -361,21 +373,26 @@ fn ports(at: &Path, spec: &Value, warned: &mut Warned) {
     for kind in KINDS_OF_CONTAINERS {
         for (container, holder) in list(spec, kind).iter().enumerate() {
             for (index, port) in list(holder, "ports").iter().enumerate() {
+                if all.len() >= WARNING_PAIRS || warned.is_full() {
+                    break;
+                }
                 let new = Placement { kind, container, index, port };
                 one_port(at, &new, &all, warned);
                 all.push(new);
             }
         }
     }
-    for (index, new) in all.iter().enumerate() {
+    let mut firsts: BTreeMap<&str, &Placement<'_>> = BTreeMap::new();
+    for new in all.iter().filter(|new| !new.port.str("name").is_empty()) {
         let name = new.port.str("name");
-        let first = all.iter().take(index).find(|other| !name.is_empty() && other.port.str("name") == name);
-        if let Some(first) = first {
+        if let Some(first) = firsts.get(name) {
             let (here, there) = (new.path(at), first.path(at));
             warned.push(format!(
                 "{here}: duplicate port name {} with {there}, services and probes that select ports by name will use {there}",
                 quoted(name)
             ));
+        } else {
+            firsts.insert(name, new);
         }
     }
 }

@@ -113,9 +113,10 @@ fn validate_any(service: &Value, old: &Value, errors: &mut Errors) {
     if kind.text() != "ExternalName" {
         families::validate(&spec, errors);
     }
+    let known = address::listed(was.read("externalIPs"), "");
     for one in spec.child("externalIPs").items() {
         let before = errors.len();
-        address::unless_known(&one, was.read("externalIPs"), "", errors);
+        address::unless_known(&one.path, one.text(), &known, errors);
         if errors.len() == before {
             endpoint_ip(&one, errors);
         }
@@ -236,10 +237,11 @@ fn source_ranges(
         if !is_balancer {
             ranges.forbidden(errors, ONLY_BALANCERS);
         }
-        let known = was.read("loadBalancerSourceRanges").items();
+        let known: BTreeSet<&str> =
+            address::listed(was.read("loadBalancerSourceRanges"), "").into_iter().map(str::trim).collect();
         for range in ranges.items() {
             let text = range.text().trim();
-            if !known.iter().any(|old| old.as_str().map(str::trim) == Some(text)) {
+            if !known.contains(text) {
                 meta::texts(errors, &range.path, text, names::cidr(text));
             }
         }

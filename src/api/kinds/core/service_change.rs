@@ -49,10 +49,10 @@ pub fn validate_status(new: &Value, old: &Value, errors: &mut Errors) {
         }
         return;
     }
-    let known = old.at(&["status", "loadBalancer", "ingress"]).unwrap_or(&Value::Null);
+    let known = address::listed(old.at(&["status", "loadBalancer", "ingress"]).unwrap_or(&Value::Null), "ip");
     for one in ingress.items() {
         let (ip, mode) = (one.child("ip"), one.child("ipMode"));
-        if !ip.is_empty() && !known.items().iter().any(|old| old.str("ip") == ip.text()) {
+        if !ip.is_empty() && !known.contains(ip.text()) {
             ip.syntax(errors, names::ip_address);
         }
         match (ip.is_empty(), mode.is_set()) {
@@ -210,7 +210,7 @@ mod tests {
             ),
         ];
         for (path, json, wanted) in table {
-            let mut warned = Vec::new();
+            let mut warned = crate::api::kinds::Warned::new();
             warn(&with(&base, path, json), None, &mut warned);
             assert_eq!(warned, [wanted], "{path}={json}");
         }

@@ -70,14 +70,22 @@ impl<'a> Volumes<'a> {
     /// that are made for its volumes are named after it.
     pub fn validate(list: &Node<'a>, pod: &str, errors: &mut Errors) -> Volumes<'a> {
         let mut good = Volumes::default();
-        let made: BTreeSet<String> = list
+        let made: BTreeSet<&str> = list
             .value
             .items()
             .iter()
             .filter(|volume| !pod.is_empty() && volume.get("ephemeral").is_some())
-            .map(|volume| format!("{pod}-{}", volume.str("name")))
+            .map(|volume| volume.str("name"))
             .collect();
+        let is_made = |claim: &str| {
+            let name = claim.strip_prefix(pod).and_then(|rest| rest.strip_prefix('-'));
+            name.is_some_and(|name| made.contains(name))
+        };
         for volume in list.items() {
+            // Claims are named after the pod, whose name is as long as the client likes.
+            if errors.is_full() {
+                break;
+            }
             let before = errors.len();
             let source = source(&volume, pod, errors);
             let name = volume.child("name");
@@ -89,7 +97,7 @@ impl<'a> Volumes<'a> {
                 good.0.insert(name.text(), source);
             }
             if let Some(claim) = volume.opt("persistentVolumeClaim")
-                && made.contains(claim.str("claimName"))
+                && is_made(claim.str("claimName"))
             {
                 let wrong = "must not reference a PVC that gets created for an ephemeral volume";
                 claim.child("claimName").invalid_text(errors, wrong);
@@ -241,7 +249,7 @@ fn projected(source: &Node<'_>, errors: &mut Errors) {
     let mut paths = BTreeSet::new();
     let mut claim = |path: &str, by: &str, errors: &mut Errors| {
         if !path.is_empty() && !paths.insert(path.to_owned()) {
-            errors.push(FieldError::invalid(&source.path, &quoted(by), "conflicting duplicate paths"));
+            errors.add(|| FieldError::invalid(&source.path, &quoted(by), "conflicting duplicate paths"));
         }
     };
     for part in source.child("sources").items() {

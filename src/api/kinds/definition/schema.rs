@@ -284,12 +284,12 @@ fn list_items(list_type: &str, keys: &Node<'_>, items: &Node<'_>, errors: &mut E
         let why = format!("cannot be nullable when x-kubernetes-list-type is {list_type}");
         items.child("nullable").forbidden(errors, &why);
     }
-    let required = items.child("required");
+    let required: BTreeSet<&str> = items.child("required").items().map(|name| name.text()).collect();
     for key in keys.items().filter(|_| list_type == "map") {
         let properties = items.child("properties");
         let Some(value) = properties.value.get(key.text()) else { continue };
         let property = Node { value, path: properties.path.key(key.text()) };
-        let needed = required.items().any(|name| name.text() == key.text());
+        let needed = required.contains(key.text());
         if !needed && !property.child("default").is_set() {
             let why = "this property is in x-kubernetes-list-map-keys, so it must have a default or be a required property";
             property.child("default").required(errors, why);

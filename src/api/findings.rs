@@ -1,0 +1,223 @@
+//! What the rules find in one object: errors, and what its writer is told although it was accepted.
+//!
+//! A body can break a rule in a million places, and a rule may repeat a long value each time. Nobody reads all of that,
+//! so both lists keep their beginning and let go of the rest: what they hold never outgrows the body by much.
+
+use std::ops::{Deref, DerefMut};
+
+use super::field::FieldError;
+use super::limits::{FIELD_ERROR_BYTES, FIELD_ERRORS, WARNING_BYTES, WARNINGS};
+
+/// What is wrong with an object, in the order in which it was found. Reads as a slice of those that are kept.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Errors {
+    kept: Vec<FieldError>,
+    bytes: usize,
+    found: usize,
+}
+
+impl Errors {
+    /// Nothing is wrong yet.
+    pub fn new() -> Errors {
+        Errors::default()
+    }
+
+    /// Adds one. Beyond the bounds it is only counted.
+    pub fn push(&mut self, error: FieldError) {
+        self.add(|| error);
+    }
+
+    /// Adds one that is only made if it is kept: for messages that repeat what is not the item's own.
+    pub fn add(&mut self, make: impl FnOnce() -> FieldError) {
+        self.found += 1;
+        if !self.is_full() {
+            let error = make();
+            self.bytes += error.path.len() + error.message.len();
+            self.kept.push(error);
+        }
+    }
+
+    /// Adds what another list has.
+    pub fn append(&mut self, other: &mut Errors) {
+        let Errors { kept, found, .. } = std::mem::take(other);
+        let dropped = found - kept.len();
+        self.extend(kept);
+        self.found += dropped;
+    }
+
+    /// How many were found, also those that are not kept: rules compare it to learn whether another rule complained.
+    pub fn len(&self) -> usize {
+        self.found
+    }
+
+    /// Whether nothing is wrong.
+    pub fn is_empty(&self) -> bool {
+        self.found == 0
+    }
+
+    /// Whether no more are kept: there is no use in looking further.
+    pub fn is_full(&self) -> bool {
+        self.kept.len() >= FIELD_ERRORS || self.bytes >= FIELD_ERROR_BYTES
+    }
+
+    /// Forgets all.
+    pub fn clear(&mut self) {
+        *self = Errors::new();
+    }
+}
+
+impl Deref for Errors {
+    type Target = [FieldError];
+
+    fn deref(&self) -> &[FieldError] {
+        &self.kept
+    }
+}
+
+impl DerefMut for Errors {
+    fn deref_mut(&mut self) -> &mut [FieldError] {
+        &mut self.kept
+    }
+}
+
+impl<const N: usize> PartialEq<[FieldError; N]> for Errors {
+    fn eq(&self, other: &[FieldError; N]) -> bool {
+        self.found == N && self.kept == *other
+    }
+}
+
+impl Extend<FieldError> for Errors {
+    fn extend<T: IntoIterator<Item = FieldError>>(&mut self, errors: T) {
+        errors.into_iter().for_each(|error| self.push(error));
+    }
+}
+
+impl FromIterator<FieldError> for Errors {
+    fn from_iter<T: IntoIterator<Item = FieldError>>(errors: T) -> Errors {
+        let mut all = Errors::new();
+        all.extend(errors);
+        all
+    }
+}
+
+impl IntoIterator for Errors {
+    type Item = FieldError;
+    type IntoIter = std::vec::IntoIter<FieldError>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        self.kept.into_iter()
+    }
+}
+
+impl<'a> IntoIterator for &'a Errors {
+    type Item = &'a FieldError;
+    type IntoIter = std::slice::Iter<'a, FieldError>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        self.kept.iter()
+    }
+}
+
+/// What the writer of an object is told although it was accepted, in the order in which it was found.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Warned {
+    kept: Vec<String>,
+    bytes: usize,
+}
+
+impl Warned {
+    /// There is nothing to tell yet.
+    pub fn new() -> Warned {
+        Warned::default()
+    }
+
+    /// Adds one, within the bounds.
+    pub fn push(&mut self, warning: String) {
+        if !self.is_full() {
+            self.bytes += warning.len();
+            self.kept.push(warning);
+        }
+    }
+
+    /// Whether no more are kept: there is no use in looking further.
+    pub fn is_full(&self) -> bool {
+        self.kept.len() >= WARNINGS || self.bytes >= WARNING_BYTES
+    }
+}
+
+impl Deref for Warned {
+    type Target = [String];
+
+    fn deref(&self) -> &[String] {
+        &self.kept
+    }
+}
+
+impl Extend<String> for Warned {
+    fn extend<T: IntoIterator<Item = String>>(&mut self, warnings: T) {
+        warnings.into_iter().for_each(|warning| self.push(warning));
+    }
+}
+
+impl FromIterator<String> for Warned {
+    fn from_iter<T: IntoIterator<Item = String>>(warnings: T) -> Warned {
+        let mut all = Warned::new();
+        all.extend(warnings);
+        all
+    }
+}
+
+impl<const N: usize> PartialEq<[&str; N]> for Warned {
+    fn eq(&self, other: &[&str; N]) -> bool {
+        self.kept == *other
+    }
+}
+
+impl IntoIterator for Warned {
+    type Item = String;
+    type IntoIter = std::vec::IntoIter<String>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        self.kept.into_iter()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::api::field::Path;
+
+    #[test]
+    fn all_errors_count_and_the_first_are_kept() {
+        let mut errors = Errors::new();
+        assert!(errors.is_empty() && !errors.is_full());
+        for index in 0..2 * FIELD_ERRORS {
+            errors.push(FieldError::required(&Path::new("a").index(index), ""));
+        }
+        assert_eq!((errors.len(), errors.iter().len()), (2 * FIELD_ERRORS, FIELD_ERRORS));
+        assert_eq!(errors[FIELD_ERRORS - 1].path.to_string(), format!("a[{}]", FIELD_ERRORS - 1));
+        let mut other: Errors = [FieldError::required(&Path::new("b"), "")].into_iter().collect();
+        other.append(&mut errors);
+        assert_eq!((other.len(), other.iter().len()), (2 * FIELD_ERRORS + 1, FIELD_ERRORS));
+        assert!(errors.is_empty());
+    }
+
+    #[test]
+    fn long_messages_fill_the_lists_sooner() {
+        let long = "x".repeat(FIELD_ERROR_BYTES / 2);
+        let (mut errors, mut made) = (Errors::new(), 0);
+        for _ in 0..9 {
+            errors.add(|| {
+                made += 1;
+                FieldError::invalid(&Path::new("a"), &long, "")
+            });
+        }
+        assert_eq!((errors.len(), errors.iter().len(), made), (9, 2, 2));
+        let mut warned = Warned::new();
+        for _ in 0..9 {
+            warned.push("x".repeat(WARNING_BYTES / 2));
+        }
+        assert_eq!(warned.iter().len(), 2);
+        assert!(warned.is_full());
+    }
+}
