@@ -2,6 +2,7 @@
 
 use pilothouse_actors::error::StoreError;
 
+use crate::api::kinds::Errors;
 use crate::api::meta;
 use crate::api::parts::binding;
 use crate::api::status::{GroupResource, Status};
@@ -26,7 +27,7 @@ pub async fn create(backend: &Backend, call: &Call<'_>, body: &Value, dry_run: b
     if !by_body && name != call.name {
         return Err(Status::bad_request("name in URL does not match name in Binding object"));
     }
-    let mut errors = Vec::new();
+    let mut errors = Errors::new();
     binding::validate(&body, &mut errors);
     if !errors.is_empty() {
         return Err(call.invalid_body(name, &errors));

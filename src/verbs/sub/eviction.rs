@@ -6,7 +6,7 @@ use pilothouse_actors::error::StoreError;
 use pilothouse_actors::object::{Object, TypeName};
 
 use crate::api::deletion;
-use crate::api::kinds::{self, Occasion};
+use crate::api::kinds::{self, Errors, Occasion};
 use crate::api::meta;
 use crate::api::options::DeleteOptions;
 use crate::api::parts::eviction::{self, Standing};
@@ -26,7 +26,7 @@ pub async fn create(backend: &Backend, call: &Call<'_>, body: &Value, dry_run: b
     if meta::name(body) != call.name {
         return Err(Status::bad_request("name in URL does not match name in Eviction object"));
     }
-    let mut errors = Vec::new();
+    let mut errors = Errors::new();
     eviction::validate(body, &mut errors);
     if !errors.is_empty() {
         return Err(call.invalid_body(call.name, &errors));
