@@ -25,6 +25,9 @@ pub const PROTOBUF_DEPTH: usize = 100;
 /// Types that may be inlined in each other. The table nests two; more is a mistake that would not end.
 pub const INLINE_DEPTH: usize = 8;
 
+/// Levels of a set of owned fields: more than any kind nests, and its recursion stays within a stack.
+pub const OWNED_DEPTH: usize = 200;
+
 /// Wrong fields that one answer names.
 pub const FIELD_ERRORS: usize = 1_000;
 /// Requirements of one selector: each is held against every object that is looked at.

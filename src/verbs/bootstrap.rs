@@ -123,6 +123,7 @@ impl<'a> Own<'a> {
             form: Form::PLAIN,
             warnings: &Warnings::default(),
             user: &self.user,
+            user_agent: "kube-apiserver",
             permit: Permit::none(),
         };
         match verb {

@@ -11,6 +11,7 @@ pub mod engines;
 pub mod get;
 pub mod list;
 pub mod object;
+mod ownership;
 pub mod paging;
 pub mod present;
 pub mod services;
@@ -105,6 +106,8 @@ pub struct Call<'a> {
     pub warnings: &'a Warnings,
     /// Who asks.
     pub user: &'a Identity,
+    /// The program they ask with, as it calls itself.
+    pub user_agent: &'a str,
     /// The place among the requests in flight: a copy travels in every message, so that a client that hangs up does
     /// not free it while a store still works for it.
     pub permit: Permit,

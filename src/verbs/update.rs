@@ -8,6 +8,7 @@ use crate::api::field::{FieldError, Path};
 use crate::api::kinds::{self, Occasion};
 use crate::api::meta;
 use crate::api::options::{self, WriteOptions};
+use crate::api::ownership;
 use crate::api::status::{Result, Status};
 use crate::api::value::Value;
 
@@ -45,6 +46,7 @@ async fn store_update(backend: &Backend, call: &Call<'_>, value: &Value, dry_run
         check_uid(call, value, &old)?;
         let write = Write { backend, call, operation: Operation::Update, old: Some(&old) };
         let mut new = value.clone();
+        backend.record(call, Some(&old), &mut new);
         backend.admission.mutate(&write, &mut new).await?;
         check_version(call, wanted, current.revision.0)?;
         let claim = services::claim_changed(backend, call, &mut new, &old, dry_run).await?;
@@ -64,7 +66,8 @@ async fn store_update(backend: &Backend, call: &Call<'_>, value: &Value, dry_run
 async fn change(write: &Write<'_>, current: &Object, new: Value, dry_run: bool) -> Result<Option<Reply>> {
     let Write { backend, call, old, .. } = *write;
     let old = old.unwrap_or(&Value::Null);
-    let new = complete(backend, call, new, old)?;
+    let mut new = complete(backend, call, new, old)?;
+    ownership::keep_times(old, &mut new);
     backend.admission.validate(write, &new).await?;
     put(backend, call, current, &new, old, dry_run).await
 }
@@ -75,6 +78,7 @@ async fn create_instead(backend: &Backend, call: &Call<'_>, value: &Value, dry_r
         return Err(Status::wrong_uid(call.of(), call.key(call.name).as_str(), uid, ""));
     }
     let mut value = value.clone();
+    backend.record(call, None, &mut value);
     admit(backend, call, &mut value).await?;
     value.entry("metadata").remove("resourceVersion");
     store_new(backend, call, &value, dry_run).await

@@ -6,7 +6,7 @@
 use std::rc::Rc;
 use std::sync::Arc;
 
-use actix_web::http::Method;
+use actix_web::http::{Method, header};
 use actix_web::web::{self, Payload, ServiceConfig};
 use actix_web::{HttpRequest, HttpResponse};
 use pilothouse_actors::identity::Identity;
@@ -81,8 +81,11 @@ async fn serve(
             let form = form(worker, &agreed, verb, &resource, &query)?;
             let (encoding, body) = body::read(request, payload, verb, context.offer).await?;
             let warnings = &context.warnings;
+            let agent = request.headers().get(header::USER_AGENT);
+            let user_agent = agent.and_then(|agent| agent.to_str().ok()).unwrap_or_default();
+            let identity = &identity;
             let part =
-                Part { found, query: &query, body, encoding, form, warnings, identity: &identity, permit };
+                Part { found, query: &query, body, encoding, form, warnings, identity, user_agent, permit };
             let answer = dispatch(worker, verb, &resource, part).await?;
             render::answer(context, agreed, answer).await
         }
@@ -170,6 +173,7 @@ struct Part<'a> {
     form: Form,
     warnings: &'a Warnings,
     identity: &'a Identity,
+    user_agent: &'a str,
     permit: Permit,
 }
 
@@ -195,6 +199,7 @@ async fn dispatch(worker: &Rc<Worker>, verb: Verb, resource: &Arc<Resource>, par
         form: part.form,
         warnings: part.warnings,
         user: part.identity,
+        user_agent: part.user_agent,
         permit: part.permit,
     };
     let backend = &worker.backend;
