@@ -5,11 +5,16 @@
 //! otherwise.
 //!
 //! [`set`] holds sets of fields and [`fields_v1`] their form in objects; [`mod@compare`] tells what differs between two states;
-//! [`managers`] are the entries of an object.
+//! [`managers`] are the entries of an object; [`mod@apply`] merges a partial object into a whole one.
 
+pub mod apply;
+mod check;
 pub mod compare;
+mod field_set;
 pub mod fields_v1;
+mod last_applied;
 pub mod managers;
+mod merge;
 mod reset;
 pub mod set;
 mod shape;

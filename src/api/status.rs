@@ -245,6 +245,12 @@ impl Status {
         )
     }
 
+    /// 409: others own fields that an apply would change.
+    pub fn apply_conflict(message: String, causes: Vec<Cause>) -> Box<Status> {
+        let details = Details { causes, ..Details::default() };
+        Box::new(Status { code: 409, reason: "Conflict", message, details: Some(details) })
+    }
+
     /// 410: the version asked for is no longer kept.
     pub fn expired(message: impl Into<String>) -> Box<Status> {
         Status::bare(410, "Expired", message)

@@ -205,6 +205,17 @@ impl Set {
         self.below.sort_unstable_by(|(a, _), (b, _)| a.cmp(b));
     }
 
+    /// Makes one of the steps down that are there twice: items that cannot be told apart are owned together.
+    pub(super) fn join_twins(&mut self) {
+        self.below.dedup_by(|later, first| {
+            let same = later.0 == first.0;
+            if same {
+                first.1 = Set::leaf();
+            }
+            same
+        });
+    }
+
     /// What is in either.
     #[must_use]
     pub fn union(&self, other: &Set) -> Set {

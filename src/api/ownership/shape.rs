@@ -18,8 +18,6 @@ pub(super) enum Shape<'r> {
     Set(TypeId),
     /// Each item has its owners, told by these fields.
     Keyed(TypeId, &'r [String]),
-    /// Any value: objects part by part, the rest as a whole.
-    Any,
     /// Owned as a whole.
     Whole(TypeId),
 }
@@ -70,7 +68,6 @@ pub(super) fn of_type(registry: &Registry, ty: TypeId, whole: Option<bool>) -> S
             ListFact::Map(keys) => Shape::Keyed(list.item, keys),
             ListFact::Unsaid | ListFact::Atomic => Shape::Whole(ty),
         },
-        Type::Scalar(Scalar::Raw) => Shape::Any,
         _ => Shape::Whole(ty),
     }
 }
@@ -80,10 +77,18 @@ pub(super) fn of_field<'r>(registry: &'r Registry, field: &Field) -> Shape<'r> {
     of_type(registry, field.ty, field.map_atomic)
 }
 
+/// The shape of the items of a list that has owners for each.
+pub(super) fn of_item<'r>(registry: &'r Registry, list: Shape<'_>, item: TypeId) -> Shape<'r> {
+    match list {
+        Shape::Keyed(..) => of_type(registry, item, None),
+        _ => Shape::Whole(item),
+    }
+}
+
 /// What tells an item from the others of its list.
 pub(super) fn element(registry: &Registry, shape: Shape<'_>, item: &Value) -> Result<Element, String> {
     match (shape, item) {
-        (Shape::Keyed(ty, keys), Value::Object(fields)) => keyed(registry, ty, keys, fields),
+        (Shape::Keyed(ty, keys), Value::Object(fields)) => keyed(registry, ty, keys, fields, true),
         (Shape::Keyed(..), Value::Null) => {
             Err("associative list with keys may not have a null element".to_owned())
         }
@@ -99,7 +104,22 @@ pub(super) fn element(registry: &Registry, shape: Shape<'_>, item: &Value) -> Re
     }
 }
 
-fn keyed(registry: &Registry, item: TypeId, keys: &[String], fields: &Object) -> Result<Element, String> {
+/// What tells an item of a partial object from the others: nothing there is shown that is not stated.
+pub(super) fn stated_element(registry: &Registry, shape: Shape<'_>, item: &Value) -> Result<Element, String> {
+    match (shape, item) {
+        (Shape::Keyed(ty, keys), Value::Object(fields)) => keyed(registry, ty, keys, fields, false),
+        _ => element(registry, shape, item),
+    }
+}
+
+/// `whole`: whether fields that nobody set are shown with their zero values.
+fn keyed(
+    registry: &Registry,
+    item: TypeId,
+    keys: &[String],
+    fields: &Object,
+    whole: bool,
+) -> Result<Element, String> {
     let structure = registry.structure(item);
     let mut values: Vec<(Arc<str>, Value)> = Vec::with_capacity(keys.len());
     for key in keys {
@@ -107,7 +127,7 @@ fn keyed(registry: &Registry, item: TypeId, keys: &[String], fields: &Object) ->
         let stated = fields.get(key.as_str()).filter(|value| !value.is_null()).cloned();
         let value = stated
             .or_else(|| field.and_then(|field| field.default.as_deref().cloned()))
-            .or_else(|| field.and_then(|field| unsaid(registry, field)));
+            .or_else(|| field.filter(|_| whole).and_then(|field| unsaid(registry, field)));
         let value = value.ok_or_else(|| {
             format!("associative list with keys has an element that omits key field {key:?} (and doesn't have default value)")
         })?;
