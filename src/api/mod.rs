@@ -16,6 +16,7 @@ pub mod meta;
 pub mod names;
 pub mod openapi;
 pub mod options;
+pub mod patch;
 pub mod path;
 pub mod print;
 pub mod query;
