@@ -17,6 +17,7 @@ pub mod names;
 pub mod openapi;
 pub mod options;
 pub mod ownership;
+pub mod patch;
 pub mod path;
 pub mod print;
 pub mod query;

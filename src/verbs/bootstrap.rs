@@ -120,6 +120,7 @@ impl<'a> Own<'a> {
             query: &Query::parse(query),
             body,
             encoding: Encoding::Json,
+            patch: None,
             form: Form::PLAIN,
             warnings: &Warnings::default(),
             user: &self.user,

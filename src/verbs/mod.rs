@@ -2,6 +2,7 @@
 //! Nothing here knows HTTP.
 
 pub mod admission;
+pub mod apply;
 pub mod bootstrap;
 pub mod collection;
 pub mod component_status;
@@ -13,6 +14,7 @@ pub mod list;
 pub mod object;
 mod ownership;
 pub mod paging;
+pub mod patch;
 pub mod present;
 pub mod services;
 pub mod stores;
@@ -37,7 +39,7 @@ use pilothouse_actors::session::LiveSessions;
 use crate::api::catalog::resource::{Resource, Stored};
 use crate::api::form::Form;
 use crate::api::kinds::{self, Kind, Writer};
-use crate::api::media::Encoding;
+use crate::api::media::{Encoding, PatchType};
 use crate::api::query::Query;
 use crate::api::schema::{Registry, time};
 use crate::api::status::{GroupResource, Result, Status};
@@ -100,6 +102,8 @@ pub struct Call<'a> {
     pub body: Bytes,
     /// The encoding of the body.
     pub encoding: Encoding,
+    /// The language of the body, if it is a patch.
+    pub patch: Option<PatchType>,
     /// How the answer shows objects.
     pub form: Form,
     /// Where warnings go.

@@ -24,7 +24,7 @@ impl Backend {
     pub fn decode_body(&self, call: &Call<'_>, validation: FieldValidation) -> Result<Value> {
         let resource = call.resource;
         let kind = GroupVersionKind::new(&resource.gv.group, &resource.gv.version, &resource.kind);
-        let Decoded { mut value, strict } = self.decode(call, &kind)?;
+        let Decoded { value, strict } = self.decode(call, &kind)?;
         match validation {
             FieldValidation::Ignore => {}
             FieldValidation::Warn => strict.into_iter().for_each(|warning| call.warnings.add(warning)),
@@ -33,8 +33,14 @@ impl Backend {
                 return Err(Status::bad_request(codec::strict_refusal(&kind, &strict).message));
             }
         }
+        self.into_stored(call, value)
+    }
+
+    /// Fills in the defaults of a value in the version of the request and turns it into the stored version.
+    pub fn into_stored(&self, call: &Call<'_>, mut value: Value) -> Result<Value> {
+        let resource = call.resource;
         // The kind first: it can still see what the client left out.
-        (kinds::rules(&kind.group, &kind.kind).default)(&mut value);
+        (kinds::rules(&resource.gv.group, &resource.kind).default)(&mut value);
         default::apply(&self.registry, self.type_of(&resource.gv, &resource.kind)?, &mut value);
         self.convert(value, &resource.gv, &call.stored.version, &resource.kind)
     }

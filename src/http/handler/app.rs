@@ -23,6 +23,7 @@ use crate::api::verb::Verb;
 use crate::metrics::Sample;
 use crate::verbs::{self, Answered, Call, Warnings};
 
+use super::body::Body;
 use super::render::{self, Context};
 use super::worker::Worker;
 use super::{body, documents, guards, health, metrics, openapi};
@@ -79,13 +80,12 @@ async fn serve(
             let verb = allowed_verb(&resource, found, parsed.verb, request.method())?;
             let agreed = agree(context, verb)?;
             let form = form(worker, &agreed, verb, &resource, &query)?;
-            let (encoding, body) = body::read(request, payload, verb, context.offer).await?;
+            let body = body::read(request, payload, verb, context.offer).await?;
             let warnings = &context.warnings;
             let agent = request.headers().get(header::USER_AGENT);
             let user_agent = agent.and_then(|agent| agent.to_str().ok()).unwrap_or_default();
             let identity = &identity;
-            let part =
-                Part { found, query: &query, body, encoding, form, warnings, identity, user_agent, permit };
+            let part = Part { found, query: &query, body, form, warnings, identity, user_agent, permit };
             let answer = dispatch(worker, verb, &resource, part).await?;
             render::answer(context, agreed, answer).await
         }
@@ -168,8 +168,7 @@ fn form(
 struct Part<'a> {
     found: &'a ResourcePath<'a>,
     query: &'a Query<'a>,
-    body: bytes::Bytes,
-    encoding: media::Encoding,
+    body: Body,
     form: Form,
     warnings: &'a Warnings,
     identity: &'a Identity,
@@ -194,8 +193,9 @@ async fn dispatch(worker: &Rc<Worker>, verb: Verb, resource: &Arc<Resource>, par
         name: part.found.name,
         subresource: part.found.subresource,
         query: part.query,
-        body: part.body,
-        encoding: part.encoding,
+        body: part.body.bytes,
+        encoding: part.body.encoding,
+        patch: part.body.patch,
         form: part.form,
         warnings: part.warnings,
         user: part.identity,
@@ -209,6 +209,7 @@ async fn dispatch(worker: &Rc<Worker>, verb: Verb, resource: &Arc<Resource>, par
         Verb::Watch => verbs::watch::watch(backend, &worker.watching, &call).await,
         Verb::Create => verbs::create::create(backend, &call).await,
         Verb::Update => verbs::update::update(backend, &call).await,
+        Verb::Patch => verbs::patch::patch(backend, &call).await,
         Verb::Delete => verbs::delete::delete(backend, &call).await,
         Verb::DeleteCollection => verbs::collection::delete_collection(backend, &call).await,
         _ => Err(Status::method_not_allowed()),
