@@ -93,7 +93,8 @@ impl Configuration<'_> {
         match (&self.dubious, self.validation) {
             (None, _) | (_, FieldValidation::Ignore) => {}
             (Some(dubious), FieldValidation::Warn) => {
-                self.call.warnings.add(format!("error converting YAML to JSON: {dubious}"));
+                // A warning is one line.
+                self.call.warnings.add(dubious.lines().last().unwrap_or_default().trim());
             }
             (Some(dubious), FieldValidation::Strict) => {
                 return Err(Status::bad_request(format!(

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use super::check::check;
 use super::compare::{Comparison, compare};
-use super::field_set::{field_set, with_named};
+use super::field_set::{all_fields, owned_fields, with_named};
 use super::last_applied;
 use super::managers::{Manager, Managers, Operation};
 use super::merge::{merge, remove};
@@ -90,14 +90,15 @@ impl Work<'_> {
         let last = managers.take(&me);
         let reset = Set::of_fields(self.write.reset);
         let registry = self.versions.registry;
-        me.fields = field_set(registry, self.ty, self.config).map_err(broken)?.recursive_difference(&reset);
+        me.fields =
+            owned_fields(registry, self.ty, self.config).map_err(broken)?.recursive_difference(&reset);
         me.time = last.as_ref().and_then(|last| last.time.clone());
 
         let nobody = self.empty();
         let live = self.live.unwrap_or(&nobody);
         let merged = merge(registry, self.ty, live, self.config).map_err(broken)?;
         let mut object = match last.filter(|last| !last.fields.is_empty()) {
-            Some(last) => self.prune(merged, &managers, &me, &last).map_err(broken)?,
+            Some(last) => self.prune(merged, &managers, &last).map_err(broken)?,
             None => merged,
         };
         let own = compare(registry, self.ty, self.live, &object).map_err(broken)?.without(&reset);
@@ -169,13 +170,7 @@ impl Work<'_> {
     }
 
     /// Takes out what this owner applied before, does not apply now, and nobody else owns.
-    fn prune(
-        &self,
-        merged: Value,
-        others: &Managers,
-        me: &Manager,
-        last: &Manager,
-    ) -> std::result::Result<Value, String> {
+    fn prune(&self, merged: Value, others: &Managers, last: &Manager) -> std::result::Result<Value, String> {
         let Some(version) = GroupVersion::parse(&last.api_version) else { return Ok(merged) };
         let Some(before) = self.as_version(&merged, self.write.version, &version) else { return Ok(merged) };
         let Some(ty) = self.versions.type_in(&version) else { return Ok(merged) };
@@ -184,7 +179,10 @@ impl Work<'_> {
         let mut pruned = remove(registry, ty, &before, &last_fields);
         // Each version in which somebody owns fields shows the objects its own way.
         let mut owned: Vec<(String, Set)> = vec![(last.api_version.clone(), Set::default())];
-        for manager in others.0.iter().chain([me]) {
+        // What is applied now stays too, with the fields that nobody owns, such as the name.
+        let mut me = self.write.manager(Operation::Apply);
+        me.fields = all_fields(registry, self.ty, self.config)?;
+        for manager in others.0.iter().chain([&me]) {
             match owned.iter_mut().find(|(version, _)| *version == manager.api_version) {
                 Some((_, fields)) => *fields = fields.union(&manager.fields),
                 None => owned.push((manager.api_version.clone(), manager.fields.clone())),
@@ -198,16 +196,16 @@ impl Work<'_> {
             else {
                 continue;
             };
-            let all = with_named(registry, ty, &field_set(registry, ty, &whole)?);
-            let kept = with_named(registry, ty, &field_set(registry, ty, &part)?)
+            let all = with_named(registry, ty, &all_fields(registry, ty, &whole)?);
+            let kept = with_named(registry, ty, &all_fields(registry, ty, &part)?)
                 .union(&with_named(registry, ty, &fields));
             let part = remove(registry, ty, &whole, &all.difference(&kept));
             pruned =
                 self.as_version(&part, &theirs, &version).map_or_else(|| pruned.clone(), Cow::into_owned);
         }
         // What this owner never applied is not its to take out.
-        let all = with_named(registry, ty, &field_set(registry, ty, &before)?);
-        let left = with_named(registry, ty, &field_set(registry, ty, &pruned)?);
+        let all = with_named(registry, ty, &all_fields(registry, ty, &before)?);
+        let left = with_named(registry, ty, &all_fields(registry, ty, &pruned)?);
         let result = remove(registry, ty, &before, &all.difference(&left).intersection(&last_fields));
         Ok(self.as_version(&result, &version, self.write.version).map_or(merged.clone(), Cow::into_owned))
     }

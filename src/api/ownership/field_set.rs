@@ -6,12 +6,14 @@ use crate::api::limits::OWNED_DEPTH;
 use crate::api::schema::{Registry, TypeId};
 use crate::api::value::Value;
 
-/// All fields that an object states, `null` and empty ones too.
-pub fn field_set(registry: &Registry, ty: TypeId, value: &Value) -> Result<Set, String> {
-    stated(registry, shape::of_type(registry, ty, None), Place::Root, value, OWNED_DEPTH).map(|mut set| {
-        set.member = false;
-        set
-    })
+/// The fields that an object states and that can have an owner, `null` and empty ones too.
+pub fn owned_fields(registry: &Registry, ty: TypeId, value: &Value) -> Result<Set, String> {
+    stated(registry, shape::of_type(registry, ty, None), Place::Root, value, OWNED_DEPTH)
+}
+
+/// All fields that an object states.
+pub fn all_fields(registry: &Registry, ty: TypeId, value: &Value) -> Result<Set, String> {
+    stated(registry, shape::of_type(registry, ty, None), Place::Inside, value, OWNED_DEPTH)
 }
 
 fn stated(

@@ -2,7 +2,7 @@
 //! be applied without a conflict, and its annotation is kept up for clients that still apply themselves.
 
 use super::compare::compare;
-use super::field_set::field_set;
+use super::field_set::owned_fields;
 use super::set::Set;
 use super::{Versions, Write};
 use crate::api::codec::json;
@@ -28,7 +28,7 @@ pub(super) fn allowed(versions: &Versions<'_>, write: &Write<'_>, ty: TypeId, li
     if stated.str("apiVersion") != write.version.to_string() {
         return None;
     }
-    let fields = field_set(versions.registry, ty, &stated).ok()?;
+    let fields = owned_fields(versions.registry, ty, &stated).ok()?;
     let differs = compare(versions.registry, ty, Some(&stated), live).ok()?;
     Some(fields.difference(&differs.modified).difference(&differs.added).difference(&differs.removed))
 }

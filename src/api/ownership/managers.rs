@@ -176,11 +176,10 @@ impl Managers {
     }
 }
 
-/// Whether a client asks to forget all owners: an entry that says nothing, or a list of none.
+/// Whether a client asks to forget all owners: a list of one entry that says nothing. A list of none says nothing itself.
 pub fn is_reset(entries: Option<&Value>) -> bool {
     match entries {
         Some(Value::Array(entries)) => match entries.as_slice() {
-            [] => true,
             [entry] => entry.fields().is_none_or(|fields| fields.values().all(Value::is_null)),
             _ => false,
         },
