@@ -400,6 +400,8 @@ fn without_directives(value: Value) -> Option<Value> {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
     use crate::api::codec::json;
 
@@ -537,6 +539,32 @@ mod tests {
             ),
         ] {
             assert_eq!(pod(one, patch).unwrap_err(), (code, message.to_owned()), "{patch}");
+        }
+    }
+
+    /// Containers with different names, in any order.
+    fn any_containers() -> impl Strategy<Value = String> {
+        let names = proptest::sample::subsequence(vec!["a", "b", "c", "d", "e", "f"], 0..=6).prop_shuffle();
+        (names, 0..3u8).prop_map(|(names, image)| {
+            let item = |name| format!(r#"{{"image":"{image}","name":"{name}"}}"#);
+            names.into_iter().map(item).collect::<Vec<_>>().join(",")
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn merging_twice_is_merging_once_and_the_patch_decides(
+            original in any_containers(),
+            patch in any_containers(),
+        ) {
+            let spec = |items: &str| format!(r#"{{"containers":[{items}]}}"#);
+            let once = pod(&spec(&original), &spec(&patch)).unwrap();
+            prop_assert_eq!(&pod(&once, &spec(&patch)).unwrap(), &once);
+            let items = |text: &str| json::read(text.as_bytes()).unwrap().get("containers").unwrap().items().to_vec();
+            let (wanted, found) = (items(&spec(&patch)), items(&once));
+            // The items of the patch are all there, in its order.
+            let named: Vec<Value> = found.into_iter().filter(|item| wanted.contains(item)).collect();
+            prop_assert_eq!(named, wanted);
         }
     }
 

@@ -42,15 +42,6 @@ impl<'a> Node<'a> {
         }
     }
 
-    /// The fields, if this is an object; it is opened for that.
-    pub fn fields(&mut self) -> Option<&mut BTreeMap<String, Node<'a>>> {
-        self.open();
-        match self {
-            Node::Object(fields) => Some(fields),
-            _ => None,
-        }
-    }
-
     /// How deep it nests: 0 for what has no parts.
     pub fn depth(&self) -> usize {
         match self {
@@ -189,7 +180,8 @@ mod tests {
         node.open();
         assert_eq!(node.to_text(), r#"{"a":[],"b":{"z":1,"a":"\u003c\"{"}}"#);
         assert_eq!(node.depth(), 2);
-        node.fields().unwrap().get_mut("b").unwrap().open();
+        let Node::Object(fields) = &mut node else { unreachable!("opened above") };
+        fields.get_mut("b").unwrap().open();
         assert_eq!(node.to_text(), r#"{"a":[],"b":{"a":"\u003c\"{","z":1}}"#);
     }
 
