@@ -319,10 +319,11 @@ impl<'r> Walk<'r> {
     }
 }
 
+/// Items of a list, each with what tells it from the others.
+type Items<'e, 'v> = &'e [(Element, &'v Value)];
+
 /// The items at the front that are told apart from the rest but not from each other, and the rest.
-fn same<'e, 'v>(
-    items: &'e [(Element, &'v Value)],
-) -> (&'e [(Element, &'v Value)], &'e [(Element, &'v Value)]) {
+fn same<'e, 'v>(items: Items<'e, 'v>) -> (Items<'e, 'v>, Items<'e, 'v>) {
     let count = match items.first() {
         Some((first, _)) => items.iter().take_while(|(element, _)| element == first).count(),
         None => 0,

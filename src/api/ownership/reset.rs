@@ -50,15 +50,10 @@ mod tests {
 
     #[test]
     fn each_half_of_an_object_leaves_the_other_alone() {
-        let cases: [(&str, &str, &str, bool, &[&[&str]]); 5] = [
-            ("", "ConfigMap", "", false, &[]),
-            ("apps", "StatefulSet", "", true, &[STATUS]),
-            ("apps", "StatefulSet", "status", true, &[SPEC]),
-            ("apps", "Deployment", "status", true, &[SPEC, &["metadata", "labels"]]),
-            ("apps", "Deployment", "scale", true, &[]),
-        ];
-        for (group, kind, subresource, has_status, fields) in cases {
-            assert_eq!(reset_fields(group, kind, subresource, has_status), fields, "{kind} {subresource}");
-        }
+        assert!(reset_fields("", "ConfigMap", "", false).is_empty());
+        assert_eq!(reset_fields("apps", "StatefulSet", "", true), [STATUS]);
+        assert_eq!(reset_fields("apps", "StatefulSet", "status", true), [SPEC]);
+        assert_eq!(reset_fields("apps", "Deployment", "status", true), [SPEC, &["metadata", "labels"]]);
+        assert!(reset_fields("apps", "Deployment", "scale", true).is_empty());
     }
 }
