@@ -33,7 +33,7 @@ impl<'a> Node<'a> {
     pub fn open(&mut self) {
         if let Node::Text(text) = self {
             let opened = match text {
-                Cow::Borrowed(text) => opened(text, |part| Cow::Borrowed(part)),
+                Cow::Borrowed(text) => opened(text, Cow::Borrowed),
                 Cow::Owned(text) => opened(text, |part| Cow::Owned(part.to_owned())),
             };
             if let Some(opened) = opened {
