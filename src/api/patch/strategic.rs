@@ -400,16 +400,20 @@ fn without_directives(value: Value) -> Option<Value> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::LazyLock;
+
     use proptest::prelude::*;
 
     use super::*;
     use crate::api::codec::json;
 
+    static REGISTRY: LazyLock<Registry> = LazyLock::new(|| Registry::builtin().unwrap());
+
     fn merged(kind: (&str, &str), original: &str, patch: &str) -> std::result::Result<String, (u16, String)> {
-        let registry = Registry::builtin().unwrap();
+        let registry = &*REGISTRY;
         let ty = registry.kind(kind.0, "v1", kind.1).unwrap();
         let read = |text: &str| json::read(text.as_bytes()).unwrap();
-        let result = apply(&registry, ty, read(original), read(patch));
+        let result = apply(registry, ty, read(original), read(patch));
         result
             .map(|value| String::from_utf8(to_json(&value)).unwrap())
             .map_err(|status| (status.code, status.message))
