@@ -284,6 +284,62 @@ fn applying_from_the_client_is_seen_as_unchanged_the_second_time() {
 }
 
 #[test]
+fn changing_what_is_there() {
+    let server = Server::with(&["--engine=memory"]);
+    let kubectl = Kubectl::new(&server);
+    let manifest = file(kubectl.home.path(), "web.yaml", DEPLOYMENT);
+    kubectl.run(&["apply", "-f", &manifest]);
+    let web = || kubectl.get("deployment", "web");
+
+    // A changed file: the client works out a strategic merge patch of three states.
+    let changed = DEPLOYMENT.replace("web:1", "web:2").replace("replicas: 2", "replicas: 3");
+    let added = format!(
+        "{changed}        env: [{{name: A, value: b}}]\n      - {{name: side, image: example.com/side:1}}\n"
+    );
+    file(kubectl.home.path(), "web.yaml", &added);
+    assert_eq!(kubectl.run(&["apply", "-f", &manifest]).trim(), "deployment.apps/web configured");
+    let object = web();
+    assert_eq!(object["spec"]["replicas"], 3);
+    let containers = &object["spec"]["template"]["spec"]["containers"];
+    assert_eq!(text(containers, "/0/image"), "example.com/web:2");
+    assert_eq!(text(containers, "/0/env/0/value"), "b");
+    assert_eq!(text(containers, "/1/name"), "side");
+    assert_eq!(object["metadata"]["generation"], 2);
+    // What is no longer in the file goes.
+    file(kubectl.home.path(), "web.yaml", &changed);
+    kubectl.run(&["apply", "-f", &manifest]);
+    let containers = web()["spec"]["template"]["spec"]["containers"].clone();
+    assert_eq!(containers.as_array().map(Vec::len), Some(1), "{containers}");
+    assert!(containers[0]["env"].is_null(), "{containers}");
+
+    kubectl.run(&["label", "deployment", "web", "tier=front"]);
+    kubectl.run(&["annotate", "deployment", "web", "note=one two"]);
+    assert_eq!(text(&web(), "/metadata/labels/tier"), "front");
+    assert_eq!(text(&web(), "/metadata/annotations/note"), "one two");
+    kubectl.run(&["label", "deployment", "web", "tier-"]);
+    assert!(web()["metadata"]["labels"]["tier"].is_null());
+
+    kubectl.run(&["patch", "deployment", "web", "-p", r#"{"spec":{"paused":true}}"#]);
+    kubectl.run(&["patch", "deployment", "web", "--type=merge", "-p", r#"{"spec":{"minReadySeconds":7}}"#]);
+    let operations = r#"[{"op":"replace","path":"/spec/replicas","value":5}]"#;
+    kubectl.run(&["patch", "deployment", "web", "--type=json", "-p", operations]);
+    let spec = &web()["spec"];
+    assert_eq!(
+        (&spec["paused"], &spec["minReadySeconds"], &spec["replicas"]),
+        (&json!(true), &json!(7), &json!(5))
+    );
+    kubectl.run(&["set", "image", "deployment/web", "web=example.com/web:9"]);
+    let object = web();
+    assert_eq!(text(&object, "/spec/template/spec/containers/0/image"), "example.com/web:9");
+
+    let mut edit = kubectl.command(&["edit", "deployment", "web"]);
+    let edited = edit.env("KUBE_EDITOR", "sed -i s/web:9/web:10/").output().expect("kubectl");
+    assert!(edited.status.success(), "{}", String::from_utf8_lossy(&edited.stderr));
+    let object = web();
+    assert_eq!(text(&object, "/spec/template/spec/containers/0/image"), "example.com/web:10");
+}
+
+#[test]
 fn explaining() {
     let server = Server::with(&["--engine=memory"]);
     let kubectl = Kubectl::new(&server);

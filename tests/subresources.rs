@@ -369,3 +369,89 @@ fn a_certificate_is_approved_at_its_own_address() {
     no["status"]["conditions"] = json!([]);
     admin.put(&format!("{REQUESTS}/r/approval"), &no).refused(422, "Invalid");
 }
+
+#[test]
+fn parts_are_patched_as_they_are_shown() {
+    let server = Server::start();
+    let mut admin = server.admin();
+    for (place, object) in scalable() {
+        admin.post(place, &object).ok();
+        let path = format!("{place}/x/scale");
+        let merged = admin.patch(&path, "merge", &json!({"spec": {"replicas": 3}})).ok();
+        assert_eq!((text(&merged, "/kind"), &merged["spec"]["replicas"]), ("Scale", &json!(3)), "{place}");
+        let operations = json!([{"op": "test", "path": "/spec/replicas", "value": 3},
+            {"op": "replace", "path": "/spec/replicas", "value": 4}]);
+        assert_eq!(admin.patch(&path, "json", &operations).ok()["spec"]["replicas"], 4);
+        let patch = json!({"spec": {"replicas": 6}});
+        assert_eq!(admin.patch(&path, "strategic-merge", &patch).ok()["spec"]["replicas"], 6);
+        let parent = admin.get(&format!("{place}/x")).ok();
+        assert_eq!((&parent["spec"]["replicas"], &parent["kind"]), (&json!(6), &object["kind"]));
+        assert_eq!(admin.patch(&path, "merge", &patch).ok()["metadata"], admin.get(&path).ok()["metadata"]);
+        assert_eq!(
+            admin.get(&format!("{place}/x")).ok(),
+            parent,
+            "a patch that changes nothing writes nothing"
+        );
+        let status = admin.patch(&path, "merge", &json!({"spec": {"replicas": -1}})).refused(422, "Invalid");
+        assert!(text(&status, "/message").starts_with("Scale.autoscaling \"x\" is invalid"), "{status}");
+        let old = json!({"metadata": {"resourceVersion": "1"}, "spec": {"replicas": 9}});
+        admin.patch(&path, "merge", &old).refused(409, "Conflict");
+    }
+    let mut object = pod("p");
+    object["spec"]["containers"][0]["resources"] = json!({"requests": {"cpu": "1"}});
+    admin.post(PODS, &object).ok();
+    let more = json!({"metadata": {"labels": {"ignored": "yes"}},
+        "spec": {"ephemeralContainers": [{"name": "e", "image": "debugger"}]}});
+    let added = admin.patch(&format!("{PODS}/p/ephemeralcontainers"), "strategic-merge", &more).ok();
+    assert_eq!(added["spec"]["ephemeralContainers"][0]["name"], "e");
+    assert_eq!(added["metadata"]["labels"].get("ignored"), None);
+    let larger = json!({"spec": {"containers": [{"name": "c", "resources": {"requests": {"cpu": "2"}}}]}});
+    let resized = admin.patch(&format!("{PODS}/p/resize"), "strategic-merge", &larger).ok();
+    assert_eq!(resized["spec"]["containers"][0]["resources"]["requests"]["cpu"], "2");
+    assert_eq!(resized["spec"]["containers"][0]["image"], "i");
+    let running = json!({"status": {"phase": "Running"}, "spec": {"hostname": "ignored"}});
+    let status = admin.patch(&format!("{PODS}/p/status"), "merge", &running).ok();
+    assert_eq!((text(&status, "/status/phase"), status["spec"].get("hostname")), ("Running", None));
+}
+
+#[test]
+fn an_object_and_its_scale_share_the_owners_of_the_replicas() {
+    let server = Server::start();
+    let mut admin = server.admin();
+    let apply = |admin: &mut Client, path: &str, body: &Value| {
+        let media = [("content-type", "application/apply-patch+yaml")];
+        admin.request("PATCH", path, &media, body.to_string().as_bytes())
+    };
+    let (place, object) = scalable().remove(0);
+    let (path, scale) = (format!("{place}/x?fieldManager=person"), format!("{place}/x/scale"));
+    apply(&mut admin, &path, &object).ok();
+    let patch = json!({"spec": {"replicas": 3}});
+    admin.patch(&format!("{scale}?fieldManager=scaler"), "merge", &patch).ok();
+    let entries = admin.get(&format!("{place}/x")).ok()["metadata"]["managedFields"].clone();
+    let scaler = entries.as_array().unwrap().iter().find(|entry| entry["manager"] == "scaler").unwrap();
+    assert_eq!(
+        scaler,
+        &json!({"manager": "scaler", "operation": "Update", "apiVersion": "apps/v1", "subresource": "scale",
+            "fieldsType": "FieldsV1", "fieldsV1": {"f:spec": {"f:replicas": {}}}})
+    );
+    let person = entries.as_array().unwrap().iter().find(|entry| entry["manager"] == "person").unwrap();
+    assert_eq!(person["fieldsV1"]["f:spec"].get("f:replicas"), None);
+    assert!(person["fieldsV1"]["f:spec"].get("f:template").is_some());
+
+    let status = apply(&mut admin, &path, &object).refused(409, "Conflict");
+    let wanted = "Apply failed with 1 conflict: conflict with \"scaler\" with subresource \"scale\" using apps/v1: \
+        .spec.replicas";
+    assert_eq!(text(&status, "/message"), wanted);
+    let body = json!({"apiVersion": "autoscaling/v1", "kind": "Scale", "metadata": {"name": "x"},
+        "spec": {"replicas": 5}});
+    let status = apply(&mut admin, &format!("{scale}?fieldManager=other"), &body).refused(409, "Conflict");
+    let wanted = "Apply failed with 1 conflict: conflict with \"scaler\" with subresource \"scale\" using \
+        autoscaling/v1: .spec.replicas";
+    assert_eq!(text(&status, "/message"), wanted);
+    let forced = apply(&mut admin, &format!("{scale}?fieldManager=other&force=true"), &body).ok();
+    assert_eq!((text(&forced, "/kind"), &forced["spec"]["replicas"]), ("Scale", &json!(5)));
+    assert_eq!(forced["metadata"].get("managedFields"), None);
+    let entries = admin.get(&format!("{place}/x")).ok()["metadata"]["managedFields"].clone();
+    let owners: Vec<&str> = entries.as_array().unwrap().iter().map(|entry| text(entry, "/manager")).collect();
+    assert_eq!(owners, ["other", "person"]);
+}

@@ -25,6 +25,19 @@ pub const PROTOBUF_DEPTH: usize = 100;
 /// Types that may be inlined in each other. The table nests two; more is a mistake that would not end.
 pub const INLINE_DEPTH: usize = 8;
 
+/// Levels of a set of owned fields: more than any kind nests, and its recursion stays within a stack.
+pub const OWNED_DEPTH: usize = 200;
+
+/// Operations of one JSON Patch. Clients are told this number.
+pub const PATCH_OPERATIONS: usize = 10_000;
+/// Bytes that the copy operations of one JSON Patch may make together: each can double what is there.
+pub const PATCH_COPIED_BYTES: usize = 3 << 20;
+/// Places that the operations of one JSON Patch may shift items of lists by, all together: ten thousand insertions at the
+/// head of a long list would otherwise keep a worker busy for minutes.
+pub const PATCH_SHIFTED_ITEMS: usize = 50_000_000;
+/// Levels of nesting that a JSON Patch may build: what the decoder takes as well.
+pub const PATCH_DEPTH: usize = 128;
+
 /// Wrong fields that are kept of one object, and that one answer names.
 pub const FIELD_ERRORS: usize = 1_000;
 /// Bytes of the errors that are kept of one object: the one that passes it is the last.

@@ -216,15 +216,30 @@ pub fn of_body(content_type: &str, offer: Offer) -> Result<Encoding> {
     found.ok_or_else(|| Status::unsupported_body(&offer.names()))
 }
 
-/// The encoding of a patch, if this is the media type of one.
-pub fn of_patch(content_type: &str, offer: Offer) -> Result<Encoding> {
+/// The language of a patch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PatchType {
+    /// A list of operations.
+    Json,
+    /// An object that is merged into what is there.
+    Merge,
+    /// An object that is merged as the schema says.
+    Strategic,
+    /// What some fields shall be, and whose they are.
+    Apply,
+}
+
+/// The language and the encoding of a patch, if this is the media type of one.
+pub fn of_patch(content_type: &str, offer: Offer) -> Result<(PatchType, Encoding)> {
     let media = content_type.split(';').next().unwrap_or_default().trim();
     match media {
-        "application/json-patch+json"
-        | "application/merge-patch+json"
-        | "application/strategic-merge-patch+json" => Ok(Encoding::Json),
-        "application/apply-patch+yaml" => Ok(Encoding::Yaml),
-        "application/apply-patch+cbor" if offer.find(CBOR).is_some() => Ok(Encoding::Cbor),
+        "application/json-patch+json" => Ok((PatchType::Json, Encoding::Json)),
+        "application/merge-patch+json" => Ok((PatchType::Merge, Encoding::Json)),
+        "application/strategic-merge-patch+json" => Ok((PatchType::Strategic, Encoding::Json)),
+        "application/apply-patch+yaml" => Ok((PatchType::Apply, Encoding::Yaml)),
+        "application/apply-patch+cbor" if offer.find(CBOR).is_some() => {
+            Ok((PatchType::Apply, Encoding::Cbor))
+        }
         _ => Err(Status::unsupported_patch()),
     }
 }
@@ -303,7 +318,7 @@ mod tests {
         assert_eq!(of(PROTOBUF).unwrap(), Encoding::Protobuf);
         assert_eq!(of(CBOR).unwrap_err().code, 415);
         let patch = |cbor| of_patch("application/apply-patch+cbor", Offer::objects(cbor));
-        assert_eq!((patch(true).unwrap(), patch(false).unwrap_err().code), (Encoding::Cbor, 415));
+        assert_eq!((patch(true).unwrap().1, patch(false).unwrap_err().code), (Encoding::Cbor, 415));
         assert_eq!(of("application/json; charset=utf-8").unwrap(), Encoding::Json);
         assert_eq!(of("Application/JSON").unwrap(), Encoding::Json);
         assert_eq!(of("").unwrap(), Encoding::Json);

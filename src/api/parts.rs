@@ -25,6 +25,8 @@ struct View {
     show: fn(&Value) -> Result<Value, String>,
     validate: fn(&Value, &mut Errors),
     write: fn(&mut Value, &Value),
+    /// The field that a write changes; it has the same path in the object.
+    field: &'static [&'static str],
 }
 
 static OBJECT: Part = Part { view: None, settle: kinds::before_update };
@@ -48,7 +50,12 @@ static AMOUNTS: Part = Part {
     },
 };
 static SCALE: Part = Part {
-    view: Some(View { show: scale::show, validate: scale::validate, write: scale::write }),
+    view: Some(View {
+        show: scale::show,
+        validate: scale::validate,
+        write: scale::write,
+        field: &["spec", "replicas"],
+    }),
     settle: kinds::before_update,
 };
 
@@ -75,6 +82,11 @@ impl Part {
     /// Whether it looks like another kind than the object.
     pub fn is_view(&self) -> bool {
         self.view.is_some()
+    }
+
+    /// The field that it shares with the object, if it looks like another kind.
+    pub fn shared_field(&self) -> Option<&'static [&'static str]> {
+        self.view.as_ref().map(|view| view.field)
     }
 
     /// The part of an object. The error says why the object has none.

@@ -250,6 +250,12 @@ impl Status {
         )
     }
 
+    /// 409: others own fields that an apply would change.
+    pub fn apply_conflict(message: String, causes: Vec<Cause>) -> Box<Status> {
+        let details = Details { causes, ..Details::default() };
+        Box::new(Status { code: 409, reason: "Conflict", message, details: Some(details) })
+    }
+
     /// 410: the version asked for is no longer kept.
     pub fn expired(message: impl Into<String>) -> Box<Status> {
         Status::bare(410, "Expired", message)
@@ -333,6 +339,12 @@ impl Status {
         status
     }
 
+    /// 422: a patch does not fit what it is applied to. Clients are not told why, and know this answer by its text.
+    pub fn patch_does_not_apply() -> Box<Status> {
+        let message = "the server rejected our request due to an error in our request".to_owned();
+        Box::new(Status { code: 422, reason: "Invalid", message, details: Some(Details::default()) })
+    }
+
     /// 429: too much at once.
     pub fn too_many_requests(message: impl Into<String>, retry_after_seconds: u32) -> Box<Status> {
         let details = Some(Details { retry_after_seconds, ..Details::default() });
@@ -346,6 +358,12 @@ impl Status {
         let details = Some(Details { causes: vec![cause], ..Details::default() });
         let message = format!("Internal error occurred: {message}");
         Box::new(Status { code: 500, reason: "InternalError", message, details })
+    }
+
+    /// 500 without a reason: what the reference lets through as it comes. Of patches that contradict the schema these
+    /// are the client's fault, but clients know them so.
+    pub fn unexplained(message: impl Into<String>) -> Box<Status> {
+        Status::bare(500, "", message)
     }
 
     /// 503: not now; the outcome of a write that was under way is unknown.

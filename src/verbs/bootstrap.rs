@@ -13,13 +13,14 @@ use crate::api::bootstrap::{Wanted, api_services, flow_control, priority_classes
 use crate::api::catalog::Catalog;
 use crate::api::form::Form;
 use crate::api::media::Encoding;
+use crate::api::options::PatchOptions;
 use crate::api::query::Query;
 use crate::api::status::{Result, Status};
 use crate::api::value::Value;
 use crate::api::words::{MASTERS, NAMESPACES, SYSTEM_NAMESPACES};
 use crate::api::{codec, meta};
 
-use super::{Answered, Backend, Call, Reply, Warnings, create, get, update};
+use super::{Answered, Backend, Call, Reply, Warnings, apply, create, get, update};
 
 /// Makes the system namespaces that are not there.
 pub async fn namespaces(backend: &Backend, catalog: &Catalog) -> Result<()> {
@@ -54,8 +55,8 @@ pub async fn flow_control(backend: &Backend, catalog: &Catalog) -> Result<()> {
     all.extend(flow_control::schemas());
     let mut made = own.make_all(all, "fieldManager=api-priority-and-fairness-config-producer-v1").await?;
     made.retain(|wanted| wanted.resource == "flowschemas");
-    let reader = "fieldManager=api-priority-and-fairness-config-consumer-v1";
-    own.tell_all(made, reader, flow_control::found).await
+    own.state_all(made, "fieldManager=api-priority-and-fairness-config-consumer-v1", flow_control::found)
+        .await
 }
 
 /// The server as a client of itself.
@@ -87,6 +88,7 @@ enum Verb {
     Get,
     Update,
     UpdateStatus,
+    ApplyStatus,
 }
 
 impl<'a> Own<'a> {
@@ -116,19 +118,25 @@ impl<'a> Own<'a> {
             stored: resource.stored.as_ref().ok_or_else(Status::no_such_resource)?,
             namespace: place.namespace,
             name: if verb == Verb::Create { "" } else { place.name },
-            subresource: if verb == Verb::UpdateStatus { "status" } else { "" },
+            subresource: if matches!(verb, Verb::UpdateStatus | Verb::ApplyStatus) { "status" } else { "" },
             query: &Query::parse(query),
             body,
             encoding: Encoding::Json,
+            patch: None,
             form: Form::PLAIN,
             warnings: &Warnings::default(),
             user: &self.user,
+            user_agent: "kube-apiserver",
             permit: Permit::none(),
         };
         match verb {
             Verb::Create => create::create(self.backend, &call).await,
             Verb::Get => get::get(self.backend, &call).await,
             Verb::Update | Verb::UpdateStatus => update::update(self.backend, &call).await,
+            Verb::ApplyStatus => {
+                let options = PatchOptions::parse(call.query, true)?;
+                apply::apply(self.backend, &call, &options).await
+            }
         }
     }
 
@@ -187,6 +195,26 @@ impl<'a> Own<'a> {
         let resource = self.catalog.find(place.group, "v1", place.resource);
         let Some(stored) = resource.and_then(|resource| resource.stored.as_ref()) else { return false };
         self.backend.stores.get(&stored.store, Key::cluster(place.name), &Permit::none()).await.is_ok()
+    }
+
+    /// Applies their status to objects that were just made: whoever says so later owns it too.
+    async fn state_all(
+        &self,
+        made: Vec<Wanted>,
+        query: &str,
+        status: impl Fn(&Value, &str) -> Value,
+    ) -> Result<()> {
+        let now = self.backend.now();
+        let stated = made.iter().map(|wanted| {
+            let mut config = Value::object();
+            for field in ["apiVersion", "kind"] {
+                config.set(field, wanted.object.str(field));
+            }
+            config.entry("metadata").set("name", meta::name(&wanted.object));
+            config.set("status", status(&wanted.object, &now));
+            self.ask(Place::of(wanted), Verb::ApplyStatus, query, codec::to_json(&config).into())
+        });
+        try_join_all(stated).await.map(drop)
     }
 
     /// Gives objects that were just made their status, which is not taken at creation: together, in one more sync.

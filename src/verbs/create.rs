@@ -21,6 +21,7 @@ pub async fn create(backend: &Backend, call: &Call<'_>) -> Answered {
     let mut value = backend.decode_body(call, options.field_validation)?;
     meta::agree_on_namespace(&mut value, call.namespace)?;
     meta::dedupe_owners(&mut value).into_iter().for_each(|warning| call.warnings.add(warning));
+    backend.record(call, None, &mut value);
     admit(backend, call, &mut value).await?;
     meta::check_unversioned(&value)?;
     store_new(backend, call, &value, options.dry_run).await

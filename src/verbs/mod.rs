@@ -2,6 +2,7 @@
 //! Nothing here knows HTTP.
 
 pub mod admission;
+pub mod apply;
 pub mod bootstrap;
 pub mod collection;
 pub mod component_status;
@@ -11,7 +12,9 @@ pub mod engines;
 pub mod get;
 pub mod list;
 pub mod object;
+mod ownership;
 pub mod paging;
+pub mod patch;
 pub mod present;
 pub mod services;
 pub mod stores;
@@ -37,7 +40,7 @@ use pilothouse_actors::session::LiveSessions;
 use crate::api::catalog::resource::{Resource, Stored};
 use crate::api::form::Form;
 use crate::api::kinds::{self, Kind, Writer};
-use crate::api::media::Encoding;
+use crate::api::media::{Encoding, PatchType};
 use crate::api::parts::{self, Part};
 use crate::api::query::Query;
 use crate::api::schema::{Registry, time};
@@ -102,12 +105,16 @@ pub struct Call<'a> {
     pub body: Bytes,
     /// The encoding of the body.
     pub encoding: Encoding,
+    /// The language of the body, if it is a patch.
+    pub patch: Option<PatchType>,
     /// How the answer shows objects.
     pub form: Form,
     /// Where warnings go.
     pub warnings: &'a Warnings,
     /// Who asks.
     pub user: &'a Identity,
+    /// The program they ask with, as it calls itself.
+    pub user_agent: &'a str,
     /// The place among the requests in flight: a copy travels in every message, so that a client that hangs up does
     /// not free it while a store still works for it.
     pub permit: Permit,

@@ -20,13 +20,12 @@ use crate::api::words::META_GROUP;
 use super::{Backend, Call};
 
 impl Backend {
-    /// Decodes the body as the kind of the resource, fills in defaults and turns it into the stored version. What the
+    /// Decodes the body as the kind that the path shows, fills in defaults and turns it into the stored version. What the
     /// client should know of it becomes a warning.
     pub fn decode_body(&self, call: &Call<'_>, validation: FieldValidation) -> Result<Value> {
-        let resource = call.resource;
         let (gv, name) = call.shown_kind();
         let kind = GroupVersionKind::new(&gv.group, &gv.version, name);
-        let Decoded { mut value, strict } = self.decode(call, &kind).or_else(|refused| {
+        let Decoded { value, strict } = self.decode(call, &kind).or_else(|refused| {
             let older = parts::eviction::older_version(&kind).ok_or_else(|| refused.clone())?;
             let decoded = self.decode_any_version(call, &kind).ok();
             decoded.filter(|decoded| decoded.value.str("apiVersion") == older).ok_or(refused)
@@ -39,14 +38,29 @@ impl Backend {
                 return Err(Status::bad_request(codec::strict_refusal(&kind, &strict).message));
             }
         }
+        self.into_stored(call, value)
+    }
+
+    /// Fills in the defaults of a value in the version of the request and turns it into the stored version.
+    pub fn into_stored(&self, call: &Call<'_>, mut value: Value) -> Result<Value> {
         // The kind first: it can still see what the client left out.
-        (kinds::rules(&kind.group, &kind.kind).default)(&mut value);
+        let (gv, name) = call.shown_kind();
+        (kinds::rules(&gv.group, name).default)(&mut value);
         default::apply(&self.registry, self.type_of(gv, name)?, &mut value);
         // What looks like another kind is not stored as it is.
-        if *name != *resource.kind {
+        if *name != *call.resource.kind {
             return Ok(value);
         }
         self.convert(value, gv, &call.stored.version, name)
+    }
+
+    /// Turns a part that the path shows, in the stored version, into the version of the request.
+    pub fn into_shown(&self, call: &Call<'_>, value: Value) -> Result<Value> {
+        let (gv, name) = call.shown_kind();
+        if *name != *call.resource.kind {
+            return Ok(value);
+        }
+        self.convert(value, &call.stored.version, gv, name)
     }
 
     fn decode(&self, call: &Call<'_>, kind: &GroupVersionKind) -> Result<Decoded> {

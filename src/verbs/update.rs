@@ -8,6 +8,7 @@ use crate::api::field::{FieldError, Path};
 use crate::api::kinds::Occasion;
 use crate::api::meta;
 use crate::api::options::{self, WriteOptions};
+use crate::api::ownership;
 use crate::api::parts::Part;
 use crate::api::status::{Result, Status};
 use crate::api::value::Value;
@@ -16,8 +17,46 @@ use super::admission::{Operation, Write};
 use super::create::{admit, store_new};
 use super::{Answered, Backend, Call, Reply, services};
 
-/// How often an update that names no version is tried again when others write the same object.
-const UNCONDITIONAL_ATTEMPTS: usize = 16;
+/// How often a write is tried again when others write the same object. One of those who contend always gets through,
+/// so this is also how many may contend before one of them is refused.
+const ATTEMPTS: usize = 64;
+
+/// Where the new state of an object comes from.
+pub trait NewState {
+    /// The state that shall follow what is there, with its owners. Both are what the path shows of the object, in the stored
+    /// version. Asked anew whenever somebody else was quicker.
+    fn after(&self, old: &Value) -> Result<Value>;
+
+    /// The state of an object that is not there yet; `None` where it must be there.
+    fn first(&self) -> Option<Result<Value>> {
+        None
+    }
+}
+
+/// A body that says everything.
+struct Whole<'a> {
+    backend: &'a Backend,
+    call: &'a Call<'a>,
+    value: Value,
+}
+
+impl NewState for Whole<'_> {
+    fn after(&self, old: &Value) -> Result<Value> {
+        check_uid(self.call, &self.value, old)?;
+        let mut value = self.value.clone();
+        self.backend.record(self.call, Some(old), &mut value);
+        Ok(value)
+    }
+
+    fn first(&self) -> Option<Result<Value>> {
+        let creates = self.call.kind().rules.create_on_update && self.call.subresource.is_empty();
+        creates.then(|| {
+            let mut value = self.value.clone();
+            self.backend.record(self.call, None, &mut value);
+            Ok(value)
+        })
+    }
+}
 
 /// Replaces the object that the path names by the body; creates it where the kind allows that.
 pub async fn update(backend: &Backend, call: &Call<'_>) -> Answered {
@@ -27,38 +66,41 @@ pub async fn update(backend: &Backend, call: &Call<'_>) -> Answered {
     meta::check_name(&value, call.name)?;
     value.entry("metadata").set("name", call.name);
     meta::dedupe_owners(&mut value).into_iter().for_each(|warning| call.warnings.add(warning));
-    store_update(backend, call, &value, options.dry_run).await
+    store_update(backend, call, &Whole { backend, call, value }, options.dry_run).await
 }
 
 /// Stores a new state of the object that the path names.
-async fn store_update(backend: &Backend, call: &Call<'_>, value: &Value, dry_run: bool) -> Result<Reply> {
-    let (rules, part) = (call.kind().rules, call.part()?);
-    let wanted = options::revision(meta::of(value).str("resourceVersion"))?.filter(|wanted| *wanted > 0);
-    for _ in 0..UNCONDITIONAL_ATTEMPTS {
+pub async fn store_update(
+    backend: &Backend,
+    call: &Call<'_>,
+    state: &dyn NewState,
+    dry_run: bool,
+) -> Result<Reply> {
+    let part = call.part()?;
+    for _ in 0..ATTEMPTS {
         let current = match backend.read(call).await {
             Ok(current) => current,
-            Err(status) if status.code == 404 && rules.create_on_update && call.subresource.is_empty() => {
-                return create_instead(backend, call, value, dry_run).await;
+            Err(status) if status.code == 404 => {
+                let Some(first) = state.first() else { return Err(status) };
+                return create_instead(backend, call, first?, dry_run).await;
             }
             Err(status) => return Err(status),
         };
         let old = backend.load(call, &current)?;
-        check_uid(call, value, &old)?;
-        let was = part.show(&old).map_err(Status::bad_request)?;
+        let was = backend.show_owned(call, part, &old)?;
+        let mut body = state.after(&was)?;
+        let wanted = options::revision(meta::of(&body).str("resourceVersion"))?.filter(|wanted| *wanted > 0);
         let write = Write { backend, call, operation: Operation::Update, old: Some(&was) };
-        let mut body = value.clone();
         backend.admission.mutate(&write, &mut body).await?;
-        let new = part.write(&old, body);
-        let mut new = new.map_err(|errors| call.invalid_body(call.name, &errors))?;
+        let mut new = backend.write_owned(call, part, &old, body)?;
         check_version(call, wanted, current.revision.0)?;
         let claim = services::claim_changed(backend, call, &mut new, &old, dry_run).await?;
         let stored = change(&write, part, &current, (new, &old), dry_run).await;
         claim.end(matches!(stored, Ok(Some(_)))).await;
-        match stored? {
-            Some(reply) => return Ok(reply),
-            // Somebody wrote in between. Without a version the client does not care: read again.
-            None if wanted.is_none() => {}
-            None => return Err(Status::stale(call.of(), call.name)),
+        // Somebody wrote in between: a state that follows theirs may still do. One for another version will not, and
+        // then it is refused for that.
+        if let Some(reply) = stored? {
+            return Ok(reply);
         }
     }
     Err(Status::stale(call.of(), call.name))
@@ -73,18 +115,23 @@ async fn change(
     dry_run: bool,
 ) -> Result<Option<Reply>> {
     let Write { backend, call, .. } = *write;
-    let new = complete(backend, call, part, new, old)?;
+    let mut new = complete(backend, call, part, new, old)?;
+    ownership::keep_times(old, &mut new);
     let shown = part.show(&new).map_err(Status::bad_request)?;
     backend.admission.validate(write, &shown).await?;
     put(backend, call, current, &new, old, dry_run).await
 }
 
-async fn create_instead(backend: &Backend, call: &Call<'_>, value: &Value, dry_run: bool) -> Result<Reply> {
-    let uid = meta::of(value).str("uid");
+async fn create_instead(
+    backend: &Backend,
+    call: &Call<'_>,
+    mut value: Value,
+    dry_run: bool,
+) -> Result<Reply> {
+    let uid = meta::of(&value).str("uid");
     if !uid.is_empty() {
         return Err(Status::wrong_uid(call.of(), call.key(call.name).as_str(), uid, ""));
     }
-    let mut value = value.clone();
     admit(backend, call, &mut value).await?;
     value.entry("metadata").remove("resourceVersion");
     store_new(backend, call, &value, dry_run).await

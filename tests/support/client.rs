@@ -137,6 +137,12 @@ impl Client {
         self.request("PUT", path, &JSON, object.to_string().as_bytes())
     }
 
+    /// Sends a patch; `language` is the part of the media type before `-patch+json`.
+    pub fn patch(&mut self, path: &str, language: &str, patch: &Value) -> Answer {
+        let media = format!("application/{language}-patch+json");
+        self.request("PATCH", path, &[("Content-Type", &media)], patch.to_string().as_bytes())
+    }
+
     pub fn delete(&mut self, path: &str) -> Answer {
         self.request("DELETE", path, &[], b"")
     }

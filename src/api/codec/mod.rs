@@ -29,11 +29,17 @@ const SUMMARY_BYTES: usize = 30;
 pub struct DecodeError {
     /// What the client is told.
     pub message: String,
+    /// The same without the words around it, for messages that put others there.
+    pub why: String,
 }
 
 impl DecodeError {
     fn new(message: String) -> DecodeError {
-        DecodeError { message }
+        DecodeError { why: message.clone(), message }
+    }
+
+    fn because(message: String, why: &str) -> DecodeError {
+        DecodeError { message, why: why.to_owned() }
     }
 }
 
@@ -244,15 +250,16 @@ impl Body<'_> {
     fn not_handled(&self, actual: &GroupVersionKind, why: &str) -> DecodeError {
         let GroupVersionKind { kind, version, .. } = actual;
         let wanted = &self.expected.kind;
-        DecodeError::new(format!("{kind} in version \"{version}\" cannot be handled as a {wanted}: {why}"))
+        let message = format!("{kind} in version \"{version}\" cannot be handled as a {wanted}: {why}");
+        DecodeError::because(message, why)
     }
 
     fn unrecognized(&self, why: &str) -> DecodeError {
         let wanted = &self.expected.kind;
         let summary = summary(self.shown);
-        DecodeError::new(format!(
-            "the object provided is unrecognized (must be of type {wanted}): {why} ({summary})"
-        ))
+        let message =
+            format!("the object provided is unrecognized (must be of type {wanted}): {why} ({summary})");
+        DecodeError::because(message, why)
     }
 }
 

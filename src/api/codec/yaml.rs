@@ -27,12 +27,22 @@ pub fn decode_object(
     })?;
     let mut decoded = decode_converted(&json::to_json(&value), body, expected, registry)?;
     if let Some(key) = twice {
-        let line = repeated_line(body).unwrap_or_default();
-        let key = crate::api::field::quoted(&key);
-        let sentence = format!("yaml: unmarshal errors:\n  line {line}: key {key} already set in map");
-        decoded.strict.insert(0, sentence);
+        decoded.strict.insert(0, repeated(body, &key));
     }
     Ok(decoded)
+}
+
+/// What is wrong about a key that stands twice.
+fn repeated(body: &[u8], key: &str) -> String {
+    let line = repeated_line(body).unwrap_or_default();
+    let key = crate::api::field::quoted(key);
+    format!("yaml: unmarshal errors:\n  line {line}: key {key} already set in map")
+}
+
+/// Reads a YAML document into a value, and says what is wrong if a key stands twice in it.
+pub fn read_strict(body: &[u8]) -> Result<(Value, Option<String>), String> {
+    let (value, twice) = parse(body)?;
+    Ok((value, twice.map(|key| repeated(body, &key))))
 }
 
 /// Reads a YAML document into a value.

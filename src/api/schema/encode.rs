@@ -38,6 +38,13 @@ pub fn encode_as(registry: &Registry, ty: TypeId, value: &Value, form: Form) -> 
     writer.out
 }
 
+/// The canonical JSON of the zero value of a type.
+pub fn encode_zero(registry: &Registry, ty: TypeId) -> Vec<u8> {
+    let mut writer = Writer::new(registry, false);
+    writer.zero(ty, Place::Inside);
+    writer.out
+}
+
 /// The canonical JSON of an object that is to be stored. Its resourceVersion is left empty whatever the value says.
 pub fn encode_draft(registry: &Registry, ty: TypeId, value: &Value) -> Encoded {
     let mut writer = Writer::new(registry, true);

@@ -6,7 +6,7 @@
 use std::rc::Rc;
 use std::sync::Arc;
 
-use actix_web::http::Method;
+use actix_web::http::{Method, header};
 use actix_web::web::{self, Payload, ServiceConfig};
 use actix_web::{HttpRequest, HttpResponse};
 use pilothouse_actors::identity::Identity;
@@ -25,6 +25,7 @@ use crate::metrics::Sample;
 use crate::verbs::component_status::Question;
 use crate::verbs::{self, Answered, Call, Warnings};
 
+use super::body::Body;
 use super::render::{self, Context};
 use super::worker::Worker;
 use super::{body, documents, guards, health, metrics, openapi};
@@ -81,10 +82,12 @@ async fn serve(
             let verb = allowed_verb(&resource, found, parsed.verb, request.method())?;
             let agreed = agree(context, verb, found.subresource)?;
             let form = form(worker, &agreed, verb, (&resource, found.subresource), &query)?;
-            let (encoding, body) = body::read(request, payload, verb, context.offer).await?;
+            let body = body::read(request, payload, verb, context.offer).await?;
             let warnings = &context.warnings;
-            let part =
-                Part { found, query: &query, body, encoding, form, warnings, identity: &identity, permit };
+            let agent = request.headers().get(header::USER_AGENT);
+            let user_agent = agent.and_then(|agent| agent.to_str().ok()).unwrap_or_default();
+            let identity = &identity;
+            let part = Part { found, query: &query, body, form, warnings, identity, user_agent, permit };
             let answer = dispatch(worker, verb, &resource, part).await?;
             render::answer(context, agreed, answer).await
         }
@@ -172,11 +175,11 @@ fn form(
 struct Part<'a> {
     found: &'a ResourcePath<'a>,
     query: &'a Query<'a>,
-    body: bytes::Bytes,
-    encoding: media::Encoding,
+    body: Body,
     form: Form,
     warnings: &'a Warnings,
     identity: &'a Identity,
+    user_agent: &'a str,
     permit: Permit,
 }
 
@@ -199,11 +202,13 @@ async fn dispatch(worker: &Rc<Worker>, verb: Verb, resource: &Arc<Resource>, par
         name: part.found.name,
         subresource,
         query: part.query,
-        body: part.body,
-        encoding: part.encoding,
+        body: part.body.bytes,
+        encoding: part.body.encoding,
+        patch: part.body.patch,
         form: part.form,
         warnings: part.warnings,
         user: part.identity,
+        user_agent: part.user_agent,
         permit: part.permit,
     };
     let backend = &worker.backend;
@@ -214,6 +219,7 @@ async fn dispatch(worker: &Rc<Worker>, verb: Verb, resource: &Arc<Resource>, par
         Verb::Create if !subresource.is_empty() => verbs::sub::create(backend, &call).await,
         Verb::Create => verbs::create::create(backend, &call).await,
         Verb::Update => verbs::update::update(backend, &call).await,
+        Verb::Patch => verbs::patch::patch(backend, &call).await,
         Verb::Delete => verbs::delete::delete(backend, &call).await,
         Verb::DeleteCollection => verbs::collection::delete_collection(backend, &call).await,
         _ => Err(Status::method_not_allowed()),

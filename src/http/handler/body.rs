@@ -9,37 +9,44 @@ use actix_web::web::Payload;
 use bytes::{Bytes, BytesMut};
 use futures::StreamExt as _;
 
-use crate::api::media::{self, Encoding, Offer};
+use crate::api::media::{self, Encoding, Offer, PatchType};
 use crate::api::status::{Result, Status};
 use crate::api::verb::Verb;
 use crate::limits::REQUEST_BODY_BYTES;
 
 use super::render::text;
 
+/// The body of a request.
+pub struct Body {
+    /// Its encoding.
+    pub encoding: Encoding,
+    /// Its language, if it is a patch.
+    pub patch: Option<PatchType>,
+    /// The bytes.
+    pub bytes: Bytes,
+}
+
 /// Reads the body of a request with this verb and says how it is encoded.
-pub async fn read(
-    request: &HttpRequest,
-    payload: Payload,
-    verb: Verb,
-    offer: Offer,
-) -> Result<(Encoding, Bytes)> {
+pub async fn read(request: &HttpRequest, payload: Payload, verb: Verb, offer: Offer) -> Result<Body> {
     let content_type = text(request.headers(), header::CONTENT_TYPE);
+    let plain = |encoding, bytes| Body { encoding, patch: None, bytes };
     match verb {
         Verb::Create | Verb::Update => {
-            Ok((media::of_body(content_type, offer)?, whole(request, payload).await?))
+            let encoding = media::of_body(content_type, offer)?;
+            Ok(plain(encoding, whole(request, payload).await?))
         }
         Verb::Delete | Verb::DeleteCollection => {
             let body = whole(request, payload).await?;
             // Without a body nobody asks what its encoding would be.
             let encoding =
                 if body.is_empty() { Encoding::Json } else { media::of_body(content_type, offer)? };
-            Ok((encoding, body))
+            Ok(plain(encoding, body))
         }
         Verb::Patch => {
-            let encoding = media::of_patch(content_type, offer)?;
-            Ok((encoding, whole(request, payload).await?))
+            let (language, encoding) = media::of_patch(content_type, offer)?;
+            Ok(Body { encoding, patch: Some(language), bytes: whole(request, payload).await? })
         }
-        _ => Ok((Encoding::Json, Bytes::new())),
+        _ => Ok(plain(Encoding::Json, Bytes::new())),
     }
 }
 

@@ -1,0 +1,251 @@
+//! Who owns a field: the bookkeeping of `metadata.managedFields`, and what apply makes of it.
+//!
+//! Every write leaves a trace of who last decided about which fields. A write that changes an object takes the fields
+//! that it changes from whoever had them. Apply states what fields shall be, and is told when somebody else thinks
+//! otherwise.
+//!
+//! [`set`] holds sets of fields and [`fields_v1`] their form in objects; [`mod@compare`] tells what differs between two states;
+//! [`managers`] are the entries of an object; [`mod@apply`] merges a partial object into a whole one; [`view`]
+//! is about fields that can be written through another kind.
+
+pub mod apply;
+mod check;
+pub mod compare;
+mod field_set;
+pub mod fields_v1;
+mod last_applied;
+pub mod managers;
+mod merge;
+mod reset;
+pub mod set;
+mod shape;
+#[cfg(test)]
+mod tests;
+pub mod view;
+
+use std::borrow::Cow;
+
+use super::convert::convert;
+use super::schema::{Registry, TypeId};
+use super::value::Value;
+use super::version::GroupVersion;
+use compare::Comparison;
+use managers::{Manager, Managers, Operation};
+use set::Set;
+
+pub use reset::reset_fields;
+
+/// The longest name of an owner, in bytes.
+const NAME_BYTES: usize = 128;
+
+/// The name of whoever writes: what they say, or else the first word of the program they write with.
+pub fn manager_name(stated: &str, user_agent: &str) -> String {
+    if !stated.is_empty() {
+        return stated.to_owned();
+    }
+    let program = user_agent.split('/').next().unwrap_or_default();
+    let mut name = String::with_capacity(program.len().min(NAME_BYTES));
+    for letter in program.chars().filter(|letter| !letter.is_control()) {
+        if name.len() + letter.len_utf8() > NAME_BYTES {
+            break;
+        }
+        name.push(letter);
+    }
+    if name.is_empty() { "unknown".to_owned() } else { name }
+}
+
+/// The versions of one kind.
+#[derive(Clone, Copy)]
+pub struct Versions<'a> {
+    /// All types.
+    pub registry: &'a Registry,
+    /// The kind.
+    pub kind: &'a str,
+    /// The version that the values are in.
+    pub stored: &'a GroupVersion,
+}
+
+impl Versions<'_> {
+    fn type_in(&self, version: &GroupVersion) -> Option<TypeId> {
+        self.registry.kind(&version.group, &version.version, self.kind)
+    }
+
+    /// A value in another version than the stored one.
+    fn shown<'v>(&self, value: &'v Value, version: &GroupVersion) -> Option<Cow<'v, Value>> {
+        if version == self.stored {
+            return Some(Cow::Borrowed(value));
+        }
+        convert(value.clone(), self.stored, version, self.kind).ok().map(Cow::Owned)
+    }
+
+    /// What differs between two states as a version shows them. `Ok(None)`: the kind has no such version.
+    fn compare(
+        &self,
+        version: &GroupVersion,
+        old: Option<&Value>,
+        new: &Value,
+    ) -> Result<Option<Comparison>, String> {
+        let Some(ty) = self.type_in(version) else { return Ok(None) };
+        let old = match old {
+            Some(old) => match self.shown(old, version) {
+                Some(old) => Some(old),
+                None => return Ok(None),
+            },
+            None => None,
+        };
+        let Some(new) = self.shown(new, version) else { return Ok(None) };
+        compare::compare(self.registry, ty, old.as_deref(), &new).map(Some)
+    }
+}
+
+/// A write as ownership sees it.
+#[derive(Clone, Copy)]
+pub struct Write<'a> {
+    /// Who writes: see [`manager_name`].
+    pub manager: &'a str,
+    /// The version that the client speaks.
+    pub version: &'a GroupVersion,
+    /// The sub-resource that is written, empty for the object itself.
+    pub subresource: &'a str,
+    /// The present moment.
+    pub now: &'a str,
+    /// What this write cannot set: see [`reset_fields`].
+    pub reset: &'a [&'a [&'a str]],
+}
+
+impl Write<'_> {
+    fn manager(&self, operation: Operation) -> Manager {
+        Manager {
+            name: self.manager.to_owned(),
+            operation,
+            api_version: self.version.to_string(),
+            subresource: self.subresource.to_owned(),
+            time: None,
+            fields: Set::default(),
+        }
+    }
+}
+
+/// Writes into a new state who owns its fields, now that somebody created or changed the object. Both states are in
+/// the stored version; `old` is `None` when the object is new.
+///
+/// A state whose lists cannot be told apart has no owners: the rules of its kind will refuse it.
+pub fn record(versions: &Versions<'_>, write: &Write<'_>, old: Option<&Value>, new: &mut Value) {
+    let managers = believed(old, new, write.subresource);
+    if let Some(meta) = new.get_mut("metadata") {
+        meta.remove("managedFields");
+    }
+    // An object that nobody owns stays so until somebody applies.
+    if managers.is_empty() && old.is_some() {
+        return;
+    }
+    if let Ok(managers) = updated(versions, write, old, new, managers) {
+        managers.store(new);
+    }
+}
+
+/// The owners before the write: those that the client states, if that makes sense, or else those there are.
+fn believed(old: Option<&Value>, new: &Value, subresource: &str) -> Managers {
+    let entries = |object: &Value| object.at(&["metadata", "managedFields"]).cloned();
+    let present = || {
+        let entries = old.and_then(entries);
+        entries.and_then(|entries| Managers::read(entries.items())).unwrap_or_default()
+    };
+    // What is stated through a sub-resource is not meant.
+    if !subresource.is_empty() {
+        return present();
+    }
+    let stated = entries(new);
+    if managers::is_reset(stated.as_ref()) {
+        return Managers::default();
+    }
+    let stated = stated.and_then(|entries| Managers::read(entries.items()));
+    stated.filter(|managers| !managers.is_empty()).unwrap_or_else(present)
+}
+
+/// The owners after the write.
+fn updated(
+    versions: &Versions<'_>,
+    write: &Write<'_>,
+    old: Option<&Value>,
+    new: &Value,
+    mut managers: Managers,
+) -> Result<Managers, String> {
+    let own = versions.compare(write.version, old, new)?.unwrap_or_default();
+    let own = own.without(&Set::of_fields(write.reset));
+    take_from_others(versions, write.version, &own, old, new, &mut managers)?;
+    let mut me = write.manager(Operation::Update);
+    me.fields = own.set();
+    if !me.fields.is_empty() {
+        if let Some(before) = managers.take(&me) {
+            me.fields = me.fields.union(&before.fields);
+        }
+        me.time = Some(write.now.to_owned());
+        managers.0.push(me);
+    }
+    managers.cap();
+    Ok(managers)
+}
+
+/// Takes from every owner what changed or went.
+fn take_from_others(
+    versions: &Versions<'_>,
+    version: &GroupVersion,
+    own: &Comparison,
+    old: Option<&Value>,
+    new: &Value,
+    managers: &mut Managers,
+) -> Result<(), String> {
+    let own_version = version.to_string();
+    let mut error = None;
+    managers.0.retain_mut(|manager| {
+        let other;
+        let comparison = if manager.api_version == own_version {
+            own
+        } else {
+            let version = GroupVersion::parse(&manager.api_version);
+            match version.map(|version| versions.compare(&version, old, new)) {
+                Some(Ok(Some(comparison))) => {
+                    other = comparison;
+                    &other
+                }
+                Some(Err(problem)) => {
+                    error = Some(problem);
+                    return true;
+                }
+                // Fields of a version that is gone mean nothing any more.
+                _ => return false,
+            }
+        };
+        let changed = [&comparison.added, &comparison.modified, &comparison.removed];
+        for fields in changed.into_iter().filter(|fields| !fields.is_empty()) {
+            manager.fields = manager.fields.difference(fields);
+        }
+        !manager.fields.is_empty()
+    });
+    error.map_or(Ok(()), Err)
+}
+
+/// Puts the times of the owners back when nothing but them differs: a write that changes nothing is none.
+pub fn keep_times(old: &Value, new: &mut Value) {
+    let of = |object: &Value| object.at(&["metadata", "managedFields"]).cloned();
+    let (Some(before), Some(after)) = (of(old), of(new)) else { return };
+    let timeless = |entries: &Value| -> Vec<Value> {
+        let mut entries = entries.items().to_vec();
+        entries.iter_mut().for_each(|entry| drop(entry.remove("time")));
+        entries
+    };
+    if before == after || timeless(&before) != timeless(&after) {
+        return;
+    }
+    let others = |object: &Value| {
+        let mut object = object.clone();
+        if let Some(meta) = object.get_mut("metadata") {
+            meta.remove("managedFields");
+        }
+        object
+    };
+    if others(old) == others(new) {
+        new.entry("metadata").set("managedFields", before);
+    }
+}

@@ -1,0 +1,259 @@
+//! Server-side apply: a partial object states what fields shall be, and whoever applies it owns them.
+
+use std::borrow::Cow;
+
+use super::check::check;
+use super::compare::{Comparison, compare};
+use super::field_set::{all_fields, owned_fields, with_named};
+use super::last_applied;
+use super::managers::{Manager, Managers, Operation};
+use super::merge::{merge, remove};
+use super::set::Set;
+use super::{Versions, Write, take_from_others, updated};
+use crate::api::convert::convert;
+use crate::api::schema::TypeId;
+use crate::api::status::{Cause, Result, Status};
+use crate::api::value::Value;
+use crate::api::version::GroupVersion;
+
+/// Who owns the fields of an object that was there before anybody applied.
+const BEFORE: &str = "before-first-apply";
+
+/// What apply makes of an object.
+#[derive(Clone, Debug)]
+pub struct Applied {
+    /// The object in the version of the client: not decoded yet, without defaults.
+    pub object: Value,
+    /// Who owns its fields now.
+    pub managers: Managers,
+}
+
+/// Applies a partial object, in the version of the client, to the object there is, in the stored version.
+pub fn apply(
+    versions: &Versions<'_>,
+    write: &Write<'_>,
+    live: Option<&Value>,
+    config: &Value,
+    force: bool,
+) -> Result<Applied> {
+    check_kind(versions, write.version, config)?;
+    if config.at(&["metadata", "managedFields"]).is_some() {
+        return Err(Status::bad_request("metadata.managedFields must be nil"));
+    }
+    let ty = versions.type_in(write.version).ok_or_else(Status::no_such_resource)?;
+    check(versions.registry, ty, config).map_err(|error| untyped(write.version, config, &error))?;
+    let shown = live.map(|live| {
+        versions.shown(live, write.version).ok_or_else(|| Status::internal("the object cannot be converted"))
+    });
+    let live = shown.transpose()?;
+    // From here on everything is in the version of the client.
+    let versions = Versions { stored: write.version, ..*versions };
+    let work = Work { versions, write, ty, live: live.as_deref(), config };
+    work.apply(force)
+}
+
+/// The body must say what it is, and that must be what the path says.
+fn check_kind(versions: &Versions<'_>, version: &GroupVersion, config: &Value) -> Result<()> {
+    let (api_version, kind) = (config.str("apiVersion"), config.str("kind"));
+    if api_version == version.to_string() && kind == versions.kind {
+        return Ok(());
+    }
+    let (group, version) = api_version.split_once('/').unwrap_or(("", api_version));
+    Err(Status::bad_request(format!("invalid object type: {group}/{version}, Kind={kind}")))
+}
+
+fn untyped(version: &GroupVersion, config: &Value, error: &str) -> Box<Status> {
+    let text = |field| config.at(&["metadata", field]).and_then(Value::as_str).unwrap_or_default();
+    Status::bad_request(format!(
+        "failed to create typed patch object ({}/{}; {}/{}, Kind={}): {error}",
+        text("namespace"),
+        text("name"),
+        version.group,
+        version.version,
+        config.str("kind"),
+    ))
+}
+
+struct Work<'a> {
+    versions: Versions<'a>,
+    write: &'a Write<'a>,
+    ty: TypeId,
+    live: Option<&'a Value>,
+    config: &'a Value,
+}
+
+impl Work<'_> {
+    fn apply(&self, force: bool) -> Result<Applied> {
+        let broken = |error: String| Status::internal(format!("failed to merge config: {error}"));
+        let mut managers = self.present().map_err(broken)?;
+        let mut me = self.write.manager(Operation::Apply);
+        let last = managers.take(&me);
+        let reset = Set::of_fields(self.write.reset);
+        let registry = self.versions.registry;
+        me.fields =
+            owned_fields(registry, self.ty, self.config).map_err(broken)?.recursive_difference(&reset);
+        me.time = last.as_ref().and_then(|last| last.time.clone());
+
+        let nobody = self.empty();
+        let live = self.live.unwrap_or(&nobody);
+        let merged = merge(registry, self.ty, live, self.config).map_err(broken)?;
+        let mut object = match last.filter(|last| !last.fields.is_empty()) {
+            Some(last) => self.prune(merged, &managers, &last).map_err(broken)?,
+            None => merged,
+        };
+        let own = compare(registry, self.ty, self.live, &object).map_err(broken)?.without(&reset);
+        let conflicts = if force { Vec::new() } else { self.conflicts(&own, &object, &managers) };
+        if !conflicts.is_empty() {
+            return Err(refusal(&conflicts));
+        }
+        take_from_others(&self.versions, self.write.version, &own, self.live, &object, &mut managers)
+            .map_err(broken)?;
+        // Whoever applies what is there already owns it too, but nothing happened.
+        if object != *live {
+            me.time = Some(self.write.now.to_owned());
+        }
+        if !me.fields.is_empty() {
+            managers.0.push(me);
+        }
+        last_applied::keep_up(self.write.manager, self.config, &mut object);
+        Ok(Applied { object, managers })
+    }
+
+    fn empty(&self) -> Value {
+        let mut empty = Value::object();
+        empty.set("kind", self.versions.kind);
+        empty.set("apiVersion", self.write.version.to_string());
+        empty
+    }
+
+    /// The owners there are. What nobody owns yet belongs to whoever was there before.
+    fn present(&self) -> std::result::Result<Managers, String> {
+        let Some(live) = self.live else { return Ok(Managers::default()) };
+        let entries = live.at(&["metadata", "managedFields"]).map(Value::items).unwrap_or_default();
+        let managers = Managers::read(entries).unwrap_or_default();
+        if !managers.is_empty() {
+            return Ok(managers);
+        }
+        let before = Write { manager: BEFORE, ..*self.write };
+        updated(&self.versions, &before, None, live, managers)
+    }
+
+    /// What others own and the new state says otherwise, by owner.
+    fn conflicts(&self, own: &Comparison, object: &Value, managers: &Managers) -> Vec<(Manager, Set)> {
+        let mut conflicts = Vec::new();
+        for manager in &managers.0 {
+            let changed = if manager.api_version == self.write.version.to_string() {
+                own.set()
+            } else {
+                let version = GroupVersion::parse(&manager.api_version);
+                let compared = version.map(|version| self.versions.compare(&version, self.live, object));
+                match compared {
+                    Some(Ok(Some(comparison))) => comparison.set(),
+                    _ => continue,
+                }
+            };
+            let contested = manager.fields.intersection(&changed);
+            if !contested.is_empty() {
+                conflicts.push((manager.clone(), contested));
+            }
+        }
+        let Some(live) = self.live.filter(|_| !conflicts.is_empty()) else { return conflicts };
+        let allowed = last_applied::allowed(&self.versions, self.write, self.ty, live).unwrap_or_default();
+        conflicts.retain_mut(|(_, contested)| {
+            *contested = contested.difference(&allowed);
+            !contested.is_empty()
+        });
+        conflicts.sort_by(|(a, _), (b, _)| {
+            (&a.name, a.operation, &a.subresource).cmp(&(&b.name, b.operation, &b.subresource))
+        });
+        conflicts
+    }
+
+    /// Takes out what this owner applied before, does not apply now, and nobody else owns.
+    fn prune(&self, merged: Value, others: &Managers, last: &Manager) -> std::result::Result<Value, String> {
+        let Some(version) = GroupVersion::parse(&last.api_version) else { return Ok(merged) };
+        let Some(before) = self.as_version(&merged, self.write.version, &version) else { return Ok(merged) };
+        let Some(ty) = self.versions.type_in(&version) else { return Ok(merged) };
+        let registry = self.versions.registry;
+        let last_fields = with_named(registry, ty, &last.fields);
+        let mut pruned = remove(registry, ty, &before, &last_fields);
+        // Each version in which somebody owns fields shows the objects its own way.
+        let mut owned: Vec<(String, Set)> = vec![(last.api_version.clone(), Set::default())];
+        // What is applied now stays too, with the fields that nobody owns, such as the name.
+        let mut me = self.write.manager(Operation::Apply);
+        me.fields = all_fields(registry, self.ty, self.config)?;
+        for manager in others.0.iter().chain([&me]) {
+            match owned.iter_mut().find(|(version, _)| *version == manager.api_version) {
+                Some((_, fields)) => *fields = fields.union(&manager.fields),
+                None => owned.push((manager.api_version.clone(), manager.fields.clone())),
+            }
+        }
+        for (owners_version, fields) in owned {
+            let Some(theirs) = GroupVersion::parse(&owners_version) else { continue };
+            let Some(ty) = self.versions.type_in(&theirs) else { continue };
+            let (Some(whole), Some(part)) =
+                (self.as_version(&before, &version, &theirs), self.as_version(&pruned, &version, &theirs))
+            else {
+                continue;
+            };
+            let all = with_named(registry, ty, &all_fields(registry, ty, &whole)?);
+            let kept = with_named(registry, ty, &all_fields(registry, ty, &part)?)
+                .union(&with_named(registry, ty, &fields));
+            let part = remove(registry, ty, &whole, &all.difference(&kept));
+            pruned =
+                self.as_version(&part, &theirs, &version).map_or_else(|| pruned.clone(), Cow::into_owned);
+        }
+        // What this owner never applied is not its to take out.
+        let all = with_named(registry, ty, &all_fields(registry, ty, &before)?);
+        let left = with_named(registry, ty, &all_fields(registry, ty, &pruned)?);
+        let result = remove(registry, ty, &before, &all.difference(&left).intersection(&last_fields));
+        Ok(self.as_version(&result, &version, self.write.version).map_or(merged.clone(), Cow::into_owned))
+    }
+
+    fn as_version<'v>(
+        &self,
+        value: &'v Value,
+        from: &GroupVersion,
+        to: &GroupVersion,
+    ) -> Option<Cow<'v, Value>> {
+        if from == to {
+            return Some(Cow::Borrowed(value));
+        }
+        convert(value.clone(), from, to, self.versions.kind).ok().map(Cow::Owned)
+    }
+}
+
+/// 409 with a cause for every field.
+fn refusal(conflicts: &[(Manager, Set)]) -> Box<Status> {
+    let mut causes = Vec::new();
+    let mut lines = Vec::new();
+    for (manager, fields) in conflicts {
+        let who = named(manager);
+        lines.push(format!("conflicts with {who}:"));
+        for path in fields.paths() {
+            lines.push(format!("- {path}"));
+            causes.push(Cause {
+                reason: "FieldManagerConflict".to_owned(),
+                message: format!("conflict with {who}"),
+                field: path,
+            });
+        }
+    }
+    let message = match causes.as_slice() {
+        [one] => format!("Apply failed with 1 conflict: {}: {}", one.message, one.field),
+        many => format!("Apply failed with {} conflicts: {}", many.len(), lines.join("\n")),
+    };
+    Status::apply_conflict(message, causes)
+}
+
+/// How conflicts name an owner.
+fn named(manager: &Manager) -> String {
+    let mut text = crate::api::field::quoted(&manager.name);
+    if !manager.subresource.is_empty() {
+        text.push_str(&format!(" with subresource {}", crate::api::field::quoted(&manager.subresource)));
+    }
+    if manager.operation == Operation::Update {
+        text.push_str(&format!(" using {}", manager.api_version));
+    }
+    text
+}

@@ -1,0 +1,332 @@
+//! What differs between two states of an object, field by field.
+//!
+//! The states are compared as clients see them: a field that is printed though nothing set it is there.
+
+use std::cmp::Ordering;
+
+use super::set::{Element, Set};
+use super::shape::{self, Place, Shape};
+use crate::api::limits::OWNED_DEPTH;
+use crate::api::schema::encode::{Form, Print, encode, printed};
+use crate::api::schema::{Field, Registry, Struct, TypeId};
+use crate::api::value::{Object, Value};
+
+/// What differs between two states.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Comparison {
+    /// What only the new state has.
+    pub added: Set,
+    /// What both have, with other values.
+    pub modified: Set,
+    /// What only the old state has.
+    pub removed: Set,
+}
+
+impl Comparison {
+    /// What the new state says otherwise than the old one.
+    pub fn set(&self) -> Set {
+        self.added.union(&self.modified)
+    }
+
+    /// Leaves out these fields and all below them.
+    #[must_use]
+    pub fn without(self, fields: &Set) -> Comparison {
+        if fields.is_empty() {
+            return self;
+        }
+        Comparison {
+            added: self.added.recursive_difference(fields),
+            modified: self.modified.recursive_difference(fields),
+            removed: self.removed.recursive_difference(fields),
+        }
+    }
+
+    fn push(&mut self, element: impl Fn() -> Element, below: Comparison) {
+        if !below.added.is_empty() {
+            self.added.push(element(), below.added);
+        }
+        if !below.modified.is_empty() {
+            self.modified.push(element(), below.modified);
+        }
+        if !below.removed.is_empty() {
+            self.removed.push(element(), below.removed);
+        }
+    }
+
+    fn sort(&mut self) {
+        self.added.sort();
+        self.modified.sort();
+        self.removed.sort();
+    }
+}
+
+/// Compares two states of an object. `None` is the state of an object that nobody has said anything about.
+///
+/// Fails when an item of a list cannot be told from the others.
+pub fn compare(
+    registry: &Registry,
+    ty: TypeId,
+    old: Option<&Value>,
+    new: &Value,
+) -> Result<Comparison, String> {
+    let mut found = Comparison::default();
+    let old = old.map_or(Side::Zero, Side::Value);
+    let walk = Walk { registry };
+    walk.value(
+        shape::of_type(registry, ty, None),
+        Place::Root,
+        old,
+        Side::Value(new),
+        OWNED_DEPTH,
+        &mut found,
+    )?;
+    Ok(found)
+}
+
+/// One state of a place.
+#[derive(Clone, Copy)]
+enum Side<'v> {
+    Absent,
+    Null,
+    /// The zero value of the type.
+    Zero,
+    Value(&'v Value),
+}
+
+impl<'v> Side<'v> {
+    fn of(value: Option<&'v Value>) -> Side<'v> {
+        match value {
+            None => Side::Absent,
+            Some(Value::Null) => Side::Null,
+            Some(value) => Side::Value(value),
+        }
+    }
+
+    fn is_absent(self) -> bool {
+        matches!(self, Side::Absent)
+    }
+
+    fn entries(self) -> Option<&'v Object> {
+        match self {
+            Side::Value(value) => value.fields(),
+            _ => None,
+        }
+    }
+
+    fn items(self) -> &'v [Value] {
+        match self {
+            Side::Value(value) => value.items(),
+            _ => &[],
+        }
+    }
+
+    fn field(self, registry: &Registry, field: &Field) -> Side<'v> {
+        let fields = match self {
+            Side::Absent | Side::Null => return Side::Absent,
+            Side::Zero => None,
+            Side::Value(value) => value.fields(),
+        };
+        match printed(registry, field, fields, Form::Exact) {
+            Print::Omit => Side::Absent,
+            Print::Null => Side::Null,
+            Print::Zero => Side::Zero,
+            Print::Value(value) => Side::Value(value),
+        }
+    }
+}
+
+struct Walk<'r> {
+    registry: &'r Registry,
+}
+
+impl<'r> Walk<'r> {
+    fn value(
+        &self,
+        shape: Shape<'r>,
+        place: Place,
+        old: Side<'_>,
+        new: Side<'_>,
+        depth: usize,
+        found: &mut Comparison,
+    ) -> Result<(), String> {
+        let depth = depth.saturating_sub(1);
+        let parts = depth > 0
+            && match shape {
+                Shape::Struct(structure) => self.fields(structure, place, old, new, depth, found)?,
+                Shape::Map(ty) => {
+                    self.entries(shape::of_type(self.registry, ty, None), old, new, depth, found)?
+                }
+                Shape::Set(item) | Shape::Keyed(item, _) => {
+                    self.items(shape, item, old, new, depth, found)?
+                }
+                Shape::Whole(_) => false,
+            };
+        match (old, new) {
+            (Side::Absent, Side::Absent) => {}
+            (Side::Absent, _) => found.added.member = true,
+            (_, Side::Absent) => found.removed.member = true,
+            // What has parts differs in these. What has none differs as a whole.
+            _ => found.modified.member = !parts && !self.equal(shape, old, new, depth > 0),
+        }
+        Ok(())
+    }
+
+    /// Compares the fields. Answers whether there are any.
+    fn fields(
+        &self,
+        structure: &'r Struct,
+        place: Place,
+        old: Side<'_>,
+        new: Side<'_>,
+        depth: usize,
+        found: &mut Comparison,
+    ) -> Result<bool, String> {
+        let mut any = false;
+        for field in &structure.fields {
+            let (old, new) = (old.field(self.registry, field), new.field(self.registry, field));
+            if old.is_absent() && new.is_absent() {
+                continue;
+            }
+            any = true;
+            if place.skips(&field.name) {
+                continue;
+            }
+            let mut below = Comparison::default();
+            let shape = shape::of_field(self.registry, field);
+            let inner = place.under(&field.name);
+            self.value(shape, inner, old, new, depth, &mut below)
+                .map_err(|error| format!(".{}{error}", field.name))?;
+            if inner == Place::Metadata {
+                // Nobody owns the metadata as a whole.
+                below.added.member = false;
+                below.removed.member = false;
+            }
+            found.push(|| Element::Field(field.name.clone()), below);
+        }
+        found.sort();
+        Ok(any)
+    }
+
+    /// Compares the entries of a map. Answers whether there are any.
+    fn entries(
+        &self,
+        shape: Shape<'r>,
+        old: Side<'_>,
+        new: Side<'_>,
+        depth: usize,
+        found: &mut Comparison,
+    ) -> Result<bool, String> {
+        let none = Object::new();
+        let (old, new) = (old.entries().unwrap_or(&none), new.entries().unwrap_or(&none));
+        let only_new = new.iter().filter(|(key, _)| !old.contains_key(*key));
+        let all = old.iter().map(|(key, value)| (key, Side::of(Some(value)), Side::of(new.get(key))));
+        let all = all.chain(only_new.map(|(key, value)| (key, Side::Absent, Side::of(Some(value)))));
+        for (key, old, new) in all {
+            let mut below = Comparison::default();
+            self.value(shape, Place::Inside, old, new, depth, &mut below)
+                .map_err(|error| format!(".{key}{error}"))?;
+            found.push(|| Element::field(key), below);
+        }
+        found.sort();
+        Ok(!old.is_empty() || !new.is_empty())
+    }
+
+    /// Compares the items of a list that has an owner for each. Answers whether there are any.
+    fn items<'v>(
+        &self,
+        shape: Shape<'r>,
+        item: TypeId,
+        old: Side<'v>,
+        new: Side<'v>,
+        depth: usize,
+        found: &mut Comparison,
+    ) -> Result<bool, String> {
+        let (old, new) = (self.elements(shape, old.items())?, self.elements(shape, new.items())?);
+        let inner = shape::of_item(self.registry, shape, item);
+        let (mut left, mut right) = (old.as_slice(), new.as_slice());
+        loop {
+            let order = match (left.first(), right.first()) {
+                (None, None) => break,
+                (Some(_), None) => Ordering::Less,
+                (None, Some(_)) => Ordering::Greater,
+                (Some((a, _)), Some((b, _))) => a.cmp(b),
+            };
+            let (a, b);
+            (a, left) = if order.is_le() { same(left) } else { (&[][..], left) };
+            (b, right) = if order.is_ge() { same(right) } else { (&[][..], right) };
+            let Some((element, _)) = a.first().or(b.first()) else { break };
+            let mut below = Comparison::default();
+            // Items that stand twice are owned together, as one.
+            match (a.len() > 1, b.len() > 1) {
+                (true, true) => {
+                    below.modified.member =
+                        !a.iter().map(|(_, value)| value).eq(b.iter().map(|(_, value)| value));
+                }
+                (twice_before, twice_after) => {
+                    let before = if twice_before { None } else { a.first() };
+                    let after = if twice_after { None } else { b.first() };
+                    if before.is_some() || after.is_some() {
+                        let side =
+                            |item: Option<&(Element, &'v Value)>| Side::of(item.map(|(_, value)| *value));
+                        let (before, after) = (side(before), side(after));
+                        self.value(inner, Place::Inside, before, after, depth, &mut below)
+                            .map_err(|error| format!("{element}{error}"))?;
+                    }
+                    below.removed.member |= twice_before;
+                    below.added.member |= twice_after;
+                }
+            }
+            found.push(|| element.clone(), below);
+        }
+        Ok(!old.is_empty() || !new.is_empty())
+    }
+
+    fn elements<'v>(
+        &self,
+        shape: Shape<'_>,
+        items: &'v [Value],
+    ) -> Result<Vec<(Element, &'v Value)>, String> {
+        let mut elements = Vec::with_capacity(items.len());
+        for (index, item) in items.iter().enumerate() {
+            let element = shape::element(self.registry, shape, item)
+                .map_err(|error| format!(": element {index}: {error}"))?;
+            elements.push((element, item));
+        }
+        elements.sort_by(|(a, _), (b, _)| a.cmp(b));
+        Ok(elements)
+    }
+
+    /// Whether two states without parts are equal. `looked`: whether they were searched for parts.
+    fn equal(&self, shape: Shape<'_>, old: Side<'_>, new: Side<'_>, looked: bool) -> bool {
+        match (old, new) {
+            (Side::Null, Side::Null) | (Side::Zero, Side::Zero) => true,
+            (Side::Value(old), Side::Value(new)) if old == new => true,
+            (Side::Null, _) | (_, Side::Null) => false,
+            _ => match shape {
+                // Two values of one type may say the same in different ways; their JSON does not.
+                Shape::Whole(ty) => self.json(ty, old) == self.json(ty, new),
+                Shape::Struct(_) | Shape::Map(_) | Shape::Set(_) | Shape::Keyed(..) => looked,
+            },
+        }
+    }
+
+    fn json(&self, ty: TypeId, side: Side<'_>) -> Vec<u8> {
+        match side {
+            Side::Value(value) => encode(self.registry, ty, value),
+            Side::Zero => crate::api::schema::encode::encode_zero(self.registry, ty),
+            Side::Absent | Side::Null => Vec::new(),
+        }
+    }
+}
+
+/// Items of a list, each with what tells it from the others.
+type Items<'e, 'v> = &'e [(Element, &'v Value)];
+
+/// The items at the front that are told apart from the rest but not from each other, and the rest.
+fn same<'e, 'v>(items: Items<'e, 'v>) -> (Items<'e, 'v>, Items<'e, 'v>) {
+    let count = match items.first() {
+        Some((first, _)) => items.iter().take_while(|(element, _)| element == first).count(),
+        None => 0,
+    };
+    items.split_at(count)
+}

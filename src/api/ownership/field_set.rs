@@ -1,0 +1,100 @@
+//! The fields that a partial object states, and the same set with the fields on the way to them.
+
+use super::set::{Element, Set};
+use super::shape::{self, Place, Shape};
+use crate::api::limits::OWNED_DEPTH;
+use crate::api::schema::{Registry, TypeId};
+use crate::api::value::Value;
+
+/// The fields that an object states and that can have an owner, `null` and empty ones too.
+pub fn owned_fields(registry: &Registry, ty: TypeId, value: &Value) -> Result<Set, String> {
+    stated(registry, shape::of_type(registry, ty, None), Place::Root, value, OWNED_DEPTH)
+}
+
+/// All fields that an object states.
+pub fn all_fields(registry: &Registry, ty: TypeId, value: &Value) -> Result<Set, String> {
+    stated(registry, shape::of_type(registry, ty, None), Place::Inside, value, OWNED_DEPTH)
+}
+
+fn stated(
+    registry: &Registry,
+    shape: Shape<'_>,
+    place: Place,
+    value: &Value,
+    depth: usize,
+) -> Result<Set, String> {
+    let Some(depth) = depth.checked_sub(1) else { return Ok(Set::leaf()) };
+    let mut set = Set::default();
+    match (shape, value) {
+        (Shape::Whole(_), _) => set.member = true,
+        (Shape::Struct(structure), Value::Object(fields)) => {
+            for (name, value) in fields.iter().filter(|(name, _)| !place.skips(name)) {
+                let Some(field) = structure.field(name) else { continue };
+                let shape = shape::of_field(registry, field);
+                let mut below = stated(registry, shape, place.under(name), value, depth)?;
+                // Nobody owns the metadata as a whole.
+                below.member |= is_nothing(value) && place.under(name) != Place::Metadata;
+                set.push(Element::Field(field.name.clone()), below);
+            }
+        }
+        (Shape::Map(ty), Value::Object(entries)) => {
+            let shape = shape::of_type(registry, ty, None);
+            for (key, value) in entries {
+                let mut below = stated(registry, shape, Place::Inside, value, depth)?;
+                below.member = true;
+                set.push(Element::field(key), below);
+            }
+        }
+        (Shape::Set(item) | Shape::Keyed(item, _), Value::Array(items)) => {
+            let inner = shape::of_item(registry, shape, item);
+            for (index, value) in items.iter().enumerate() {
+                let element = shape::element(registry, shape, value)
+                    .map_err(|error| format!(": element {index}: {error}"))?;
+                let mut below = stated(registry, inner, Place::Inside, value, depth)?;
+                below.member = true;
+                set.push(element, below);
+            }
+        }
+        _ => {}
+    }
+    set.sort();
+    set.join_twins();
+    Ok(set)
+}
+
+fn is_nothing(value: &Value) -> bool {
+    match value {
+        Value::Null => true,
+        Value::Object(fields) => fields.is_empty(),
+        _ => false,
+    }
+}
+
+/// The set and every field of a struct on the way to something in it. To take a field out of an object is to take out
+/// what nothing but it kept there.
+pub fn with_named(registry: &Registry, ty: TypeId, set: &Set) -> Set {
+    named(registry, shape::of_type(registry, ty, None), set)
+}
+
+fn named(registry: &Registry, shape: Shape<'_>, set: &Set) -> Set {
+    let mut all = Set::default();
+    all.member = set.member;
+    for (element, below) in set.below() {
+        let (inner, is_field) = match (shape, element) {
+            (Shape::Struct(structure), Element::Field(name)) => match structure.field(name) {
+                Some(field) => (Some(shape::of_field(registry, field)), true),
+                None => (None, false),
+            },
+            (Shape::Map(ty), Element::Field(_)) => (Some(shape::of_type(registry, ty, None)), false),
+            (Shape::Keyed(item, _), Element::Key(_)) => (Some(shape::of_type(registry, item, None)), false),
+            _ => (None, false),
+        };
+        let mut below = match inner {
+            Some(inner) => named(registry, inner, below),
+            None => below.clone(),
+        };
+        below.member |= is_field;
+        all.push(element.clone(), below);
+    }
+    all
+}

@@ -1,0 +1,112 @@
+//! How sets of fields are written in objects: nested JSON objects whose keys are the steps down.
+//!
+//! `f:name` is a field, `k:{"name":"a"}` the list item with these keys, `v:"a"` the one with this value, `i:0` the one
+//! in this place, and `.` says that the place itself is in the set where something below it is too.
+
+use std::sync::Arc;
+
+use super::set::{Element, Set};
+use crate::api::codec::json;
+use crate::api::limits::OWNED_DEPTH;
+use crate::api::value::{Object, Value};
+
+/// Writes a set.
+pub fn write(set: &Set) -> Value {
+    let mut below = Object::new();
+    for (element, set) in set.below() {
+        let mut inner = write(set);
+        if set.member && !set.below().is_empty() {
+            inner.set(".", Value::object());
+        }
+        below.insert(key(element), inner);
+    }
+    Value::Object(below)
+}
+
+fn key(element: &Element) -> String {
+    let mut text = Vec::with_capacity(16);
+    match element {
+        Element::Field(name) => {
+            text.extend_from_slice(b"f:");
+            text.extend_from_slice(name.as_bytes());
+        }
+        Element::Key(keys) => {
+            text.extend_from_slice(b"k:{");
+            for (at, (name, value)) in keys.iter().enumerate() {
+                if at > 0 {
+                    text.push(b',');
+                }
+                json::write_string(&mut text, name);
+                text.push(b':');
+                json::write_value(&mut text, value);
+            }
+            text.push(b'}');
+        }
+        Element::Value(value) => {
+            text.extend_from_slice(b"v:");
+            json::write_value(&mut text, value);
+        }
+        Element::Index(index) => return format!("i:{index}"),
+    }
+    // Only whole texts were appended.
+    String::from_utf8(text).unwrap_or_default()
+}
+
+/// Why something is no set of fields.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum FieldsError {
+    /// A key is no step down.
+    #[error("{0:?} is no part of a set of fields")]
+    Key(String),
+    /// Something stands where an object should.
+    #[error("a set of fields is made of objects")]
+    NoObject,
+    /// It goes down further than any object does.
+    #[error("a set of fields has more than {OWNED_DEPTH} levels")]
+    TooDeep,
+}
+
+/// Reads a set. Kinds of steps that are not known are dropped with what is below them.
+pub fn read(value: &Value) -> Result<Set, FieldsError> {
+    let mut set = read_below(value, OWNED_DEPTH)?;
+    set.member = false;
+    Ok(set)
+}
+
+fn read_below(value: &Value, depth: usize) -> Result<Set, FieldsError> {
+    let depth = depth.checked_sub(1).ok_or(FieldsError::TooDeep)?;
+    let mut set = Set::default();
+    let fields = match value {
+        Value::Object(fields) => fields,
+        Value::Null => &Object::new(),
+        _ => return Err(FieldsError::NoObject),
+    };
+    for (key, inner) in fields {
+        if key == "." {
+            set.member = true;
+        } else if let Some(element) = element(key)? {
+            set.push(element, read_below(inner, depth)?);
+        }
+    }
+    set.sort();
+    // Nothing below means the place itself.
+    set.member |= set.below().is_empty();
+    Ok(set)
+}
+
+fn element(key: &str) -> Result<Option<Element>, FieldsError> {
+    let wrong = || FieldsError::Key(key.to_owned());
+    let (kind, rest) = key.split_once(':').filter(|(kind, _)| kind.len() == 1).ok_or_else(wrong)?;
+    Ok(Some(match kind {
+        "f" => Element::field(rest),
+        "v" => Element::Value(json::read(rest.as_bytes()).map_err(|_| wrong())?),
+        "k" => match json::read(rest.as_bytes()) {
+            Ok(Value::Object(keys)) => {
+                Element::Key(keys.into_iter().map(|(name, value)| (Arc::from(name), value)).collect())
+            }
+            _ => return Err(wrong()),
+        },
+        "i" => Element::Index(rest.parse().map_err(|_| wrong())?),
+        _ => return Ok(None),
+    }))
+}

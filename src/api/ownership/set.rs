@@ -1,0 +1,311 @@
+//! Sets of fields, as trees: whether a field is in the set, and what below it is.
+//!
+//! A list item is told by its keys, by its value or by its place, never by a path written out: nothing here builds
+//! texts until a set is shown to somebody.
+
+use std::cmp::Ordering;
+use std::fmt;
+use std::sync::Arc;
+
+use crate::api::field::quoted;
+use crate::api::value::Value;
+
+/// One step down from an object or a list.
+#[derive(Clone, Debug)]
+pub enum Element {
+    /// The field of this name, or the entry of a map under this key.
+    Field(Arc<str>),
+    /// The list item whose key fields have these values, by name.
+    Key(Box<[(Arc<str>, Value)]>),
+    /// The list item that has this value.
+    Value(Value),
+    /// The list item in this place.
+    Index(i64),
+}
+
+impl Element {
+    /// The field of this name.
+    pub fn field(name: &str) -> Element {
+        Element::Field(name.into())
+    }
+
+    fn rank(&self) -> u8 {
+        match self {
+            Element::Field(_) => 0,
+            Element::Key(_) => 1,
+            Element::Value(_) => 2,
+            Element::Index(_) => 3,
+        }
+    }
+}
+
+impl Ord for Element {
+    fn cmp(&self, other: &Element) -> Ordering {
+        match (self, other) {
+            (Element::Field(a), Element::Field(b)) => a.cmp(b),
+            (Element::Key(a), Element::Key(b)) => order_keys(a, b),
+            (Element::Value(a), Element::Value(b)) => order(a, b),
+            (Element::Index(a), Element::Index(b)) => a.cmp(b),
+            _ => self.rank().cmp(&other.rank()),
+        }
+    }
+}
+
+impl PartialOrd for Element {
+    fn partial_cmp(&self, other: &Element) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl PartialEq for Element {
+    fn eq(&self, other: &Element) -> bool {
+        self.cmp(other) == Ordering::Equal
+    }
+}
+
+impl Eq for Element {}
+
+fn order_keys(a: &[(Arc<str>, Value)], b: &[(Arc<str>, Value)]) -> Ordering {
+    let pairs = a.iter().zip(b);
+    let unequal = pairs
+        .map(|((name, value), (other, that))| name.cmp(other).then_with(|| order(value, that)))
+        .find(|order| order.is_ne());
+    unequal.unwrap_or_else(|| a.len().cmp(&b.len()))
+}
+
+/// An order of all values: numbers, texts, truths, lists, objects, null.
+fn order(a: &Value, b: &Value) -> Ordering {
+    let rank = |value: &Value| match value {
+        Value::Int(_) | Value::Float(_) => 0,
+        Value::String(_) => 1,
+        Value::Bool(_) => 2,
+        Value::Array(_) => 3,
+        Value::Object(_) => 4,
+        Value::Null => 5,
+    };
+    match (a, b) {
+        (Value::Int(a), Value::Int(b)) => a.cmp(b),
+        (Value::Int(a), Value::Float(b)) => (*a as f64).total_cmp(b),
+        (Value::Float(a), Value::Int(b)) => a.total_cmp(&(*b as f64)),
+        (Value::Float(a), Value::Float(b)) => a.total_cmp(b),
+        (Value::String(a), Value::String(b)) => a.cmp(b),
+        (Value::Bool(a), Value::Bool(b)) => a.cmp(b),
+        (Value::Array(a), Value::Array(b)) => {
+            let unequal = a.iter().zip(b).map(|(a, b)| order(a, b)).find(|order| order.is_ne());
+            unequal.unwrap_or_else(|| a.len().cmp(&b.len()))
+        }
+        (Value::Object(a), Value::Object(b)) => {
+            let pairs = a.iter().zip(b).map(|((key, a), (that, b))| key.cmp(that).then_with(|| order(a, b)));
+            let mut unequal = pairs.filter(|order| order.is_ne());
+            unequal.next().unwrap_or_else(|| a.len().cmp(&b.len()))
+        }
+        _ => rank(a).cmp(&rank(b)),
+    }
+}
+
+/// How conflicts name the step: `.name`, `[name="a"]`, `[="a"]`, `[0]`.
+impl fmt::Display for Element {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Element::Field(name) => write!(f, ".{name}"),
+            Element::Key(keys) => {
+                f.write_str("[")?;
+                for (at, (name, value)) in keys.iter().enumerate() {
+                    if at > 0 {
+                        f.write_str(",")?;
+                    }
+                    write!(f, "{name}={}", shown(value))?;
+                }
+                f.write_str("]")
+            }
+            Element::Value(value) => write!(f, "[={}]", shown(value)),
+            Element::Index(index) => write!(f, "[{index}]"),
+        }
+    }
+}
+
+/// A value as messages about list items show it.
+pub(super) fn shown(value: &Value) -> String {
+    match value {
+        Value::Null => "null".to_owned(),
+        Value::Bool(truth) => truth.to_string(),
+        Value::Int(number) => number.to_string(),
+        Value::Float(number) => number.to_string(),
+        Value::String(text) => quoted(text),
+        Value::Array(items) => format!("[{}]", items.iter().map(shown).collect::<Vec<_>>().join(",")),
+        Value::Object(fields) => {
+            fields.iter().map(|(key, value)| format!("{key}={}", shown(value))).collect()
+        }
+    }
+}
+
+/// A set of fields at and below one place.
+///
+/// No part of it is empty: what has neither itself nor anything below it in the set is not in the tree.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Set {
+    /// Whether the place itself is in the set. Nobody owns a whole object: at the root this is false.
+    pub member: bool,
+    /// What is below it, in order.
+    below: Vec<(Element, Set)>,
+}
+
+impl Set {
+    /// The set of one place and nothing below.
+    pub fn leaf() -> Set {
+        Set { member: true, below: Vec::new() }
+    }
+
+    /// The set of these fields, each a path of names.
+    pub fn of_fields(paths: &[&[&str]]) -> Set {
+        let one = |path: &&[&str]| {
+            path.iter().rev().fold(Set::leaf(), |below, name| {
+                let mut set = Set::default();
+                set.push(Element::field(name), below);
+                set
+            })
+        };
+        paths.iter().map(one).fold(Set::default(), |all, path| all.union(&path))
+    }
+
+    /// Whether nothing is in the set.
+    pub fn is_empty(&self) -> bool {
+        !self.member && self.below.is_empty()
+    }
+
+    /// What is below, in order.
+    pub fn below(&self) -> &[(Element, Set)] {
+        &self.below
+    }
+
+    /// What is at and below a step down.
+    pub fn get(&self, element: &Element) -> Option<&Set> {
+        let at = self.below.binary_search_by(|(known, _)| known.cmp(element)).ok()?;
+        self.below.get(at).map(|(_, set)| set)
+    }
+
+    /// What is at and below a field.
+    pub fn get_field(&self, name: &str) -> Option<&Set> {
+        let at = self.below.binary_search_by(|(known, _)| match known {
+            Element::Field(known) => (**known).cmp(name),
+            _ => Ordering::Greater,
+        });
+        self.below.get(at.ok()?).map(|(_, set)| set)
+    }
+
+    /// Appends what is below a step down, unless that is nothing. The order is made by [`Set::sort`].
+    pub(super) fn push(&mut self, element: Element, set: Set) {
+        if !set.is_empty() {
+            self.below.push((element, set));
+        }
+    }
+
+    /// Puts in order what was appended.
+    pub(super) fn sort(&mut self) {
+        self.below.sort_unstable_by(|(a, _), (b, _)| a.cmp(b));
+    }
+
+    /// Makes one of the steps down that are there twice: items that cannot be told apart are owned together.
+    pub(super) fn join_twins(&mut self) {
+        self.below.dedup_by(|later, first| {
+            let same = later.0 == first.0;
+            if same {
+                first.1 = Set::leaf();
+            }
+            same
+        });
+    }
+
+    /// What is in either.
+    #[must_use]
+    pub fn union(&self, other: &Set) -> Set {
+        self.combine(other, &|a, b| match (a, b) {
+            (Some(a), Some(b)) => a.union(b),
+            (Some(one), None) | (None, Some(one)) => one.clone(),
+            (None, None) => Set::default(),
+        })
+        .with(self.member || other.member)
+    }
+
+    /// What is in both.
+    #[must_use]
+    pub fn intersection(&self, other: &Set) -> Set {
+        self.combine(other, &|a, b| match (a, b) {
+            (Some(a), Some(b)) => a.intersection(b),
+            _ => Set::default(),
+        })
+        .with(self.member && other.member)
+    }
+
+    /// What is in this and not in `other`. A field that is in `other` takes nothing with it that is below.
+    #[must_use]
+    pub fn difference(&self, other: &Set) -> Set {
+        self.combine(other, &|a, b| match (a, b) {
+            (Some(a), Some(b)) => a.difference(b),
+            (Some(a), None) => a.clone(),
+            _ => Set::default(),
+        })
+        .with(self.member && !other.member)
+    }
+
+    /// What is in this and neither in `other` nor below anything in it.
+    #[must_use]
+    pub fn recursive_difference(&self, other: &Set) -> Set {
+        self.combine(other, &|a, b| match (a, b) {
+            (Some(_), Some(b)) if b.member => Set::default(),
+            (Some(a), Some(b)) => a.recursive_difference(b),
+            (Some(a), None) => a.clone(),
+            _ => Set::default(),
+        })
+        .with(self.member && !other.member)
+    }
+
+    /// What is in this and has nothing below it.
+    #[must_use]
+    pub fn leaves(&self) -> Set {
+        let mut leaves = Set { member: self.member && self.below.is_empty(), below: Vec::new() };
+        for (element, set) in &self.below {
+            leaves.push(element.clone(), set.leaves());
+        }
+        leaves
+    }
+
+    fn with(mut self, member: bool) -> Set {
+        self.member = member;
+        self
+    }
+
+    /// Walks down both in step.
+    fn combine(&self, other: &Set, join: &dyn Fn(Option<&Set>, Option<&Set>) -> Set) -> Set {
+        let mut joined = Set { member: false, below: Vec::with_capacity(self.below.len()) };
+        let (mut ours, mut theirs) = (self.below.iter().peekable(), other.below.iter().peekable());
+        loop {
+            let order = match (ours.peek(), theirs.peek()) {
+                (None, None) => return joined,
+                (Some(_), None) => Ordering::Less,
+                (None, Some(_)) => Ordering::Greater,
+                (Some((a, _)), Some((b, _))) => a.cmp(b),
+            };
+            let a = if order.is_le() { ours.next() } else { None };
+            let b = if order.is_ge() { theirs.next() } else { None };
+            if let Some((element, _)) = a.or(b) {
+                joined.push(element.clone(), join(a.map(|(_, set)| set), b.map(|(_, set)| set)));
+            }
+        }
+    }
+
+    /// The paths of all members: those right below a place before those further down.
+    pub fn paths(&self) -> Vec<String> {
+        let mut paths = Vec::new();
+        self.collect_paths("", &mut paths);
+        paths
+    }
+
+    fn collect_paths(&self, prefix: &str, paths: &mut Vec<String>) {
+        let members = self.below.iter().filter(|(_, set)| set.member);
+        paths.extend(members.map(|(element, _)| format!("{prefix}{element}")));
+        for (element, set) in self.below.iter().filter(|(_, set)| !set.below.is_empty()) {
+            set.collect_paths(&format!("{prefix}{element}"), paths);
+        }
+    }
+}

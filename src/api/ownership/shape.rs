@@ -1,0 +1,151 @@
+//! What ownership sees of a type: what is owned as a whole, and what is owned part by part.
+
+use std::sync::Arc;
+
+use super::set::Element;
+use crate::api::schema::encode::{Form, Print, printed};
+use crate::api::schema::{Field, ListFact, Registry, Scalar, Struct, Type, TypeId};
+use crate::api::value::{Object, Value};
+
+/// A type as ownership sees it.
+#[derive(Clone, Copy)]
+pub(super) enum Shape<'r> {
+    /// Each field has its owners.
+    Struct(&'r Struct),
+    /// Each entry has its owners.
+    Map(TypeId),
+    /// Each item has its owners, told by its value.
+    Set(TypeId),
+    /// Each item has its owners, told by these fields.
+    Keyed(TypeId, &'r [String]),
+    /// Owned as a whole.
+    Whole(TypeId),
+}
+
+/// The part of an object a walk is in: what nobody owns stands at its top and in its metadata.
+#[derive(Clone, Copy, PartialEq)]
+pub(super) enum Place {
+    Root,
+    Metadata,
+    Inside,
+}
+
+/// What the server says of an object, which therefore has no owner.
+const UNOWNED_METADATA: [&str; 8] = [
+    "name",
+    "namespace",
+    "uid",
+    "resourceVersion",
+    "generation",
+    "creationTimestamp",
+    "selfLink",
+    "managedFields",
+];
+
+impl Place {
+    /// Whether a field here has no owner.
+    pub(super) fn skips(self, name: &str) -> bool {
+        match self {
+            Place::Root => matches!(name, "kind" | "apiVersion"),
+            Place::Metadata => UNOWNED_METADATA.contains(&name),
+            Place::Inside => false,
+        }
+    }
+
+    /// Where a field of this place is.
+    pub(super) fn under(self, name: &str) -> Place {
+        if self == Place::Root && name == "metadata" { Place::Metadata } else { Place::Inside }
+    }
+}
+
+/// The shape of a type.
+pub(super) fn of_type(registry: &Registry, ty: TypeId, whole: Option<bool>) -> Shape<'_> {
+    match registry.get(ty) {
+        Type::Struct(structure) if !whole.unwrap_or(structure.atomic) => Shape::Struct(structure),
+        Type::Map(map) if whole != Some(true) => Shape::Map(map.value),
+        Type::List(list) => match &list.merge {
+            ListFact::Set => Shape::Set(list.item),
+            ListFact::Map(keys) => Shape::Keyed(list.item, keys),
+            ListFact::Unsaid | ListFact::Atomic => Shape::Whole(ty),
+        },
+        _ => Shape::Whole(ty),
+    }
+}
+
+/// The shape of a field.
+pub(super) fn of_field<'r>(registry: &'r Registry, field: &Field) -> Shape<'r> {
+    of_type(registry, field.ty, field.map_atomic)
+}
+
+/// The shape of the items of a list that has owners for each.
+pub(super) fn of_item<'r>(registry: &'r Registry, list: Shape<'_>, item: TypeId) -> Shape<'r> {
+    match list {
+        Shape::Keyed(..) => of_type(registry, item, None),
+        _ => Shape::Whole(item),
+    }
+}
+
+/// What tells an item from the others of its list.
+pub(super) fn element(registry: &Registry, shape: Shape<'_>, item: &Value) -> Result<Element, String> {
+    match (shape, item) {
+        (Shape::Keyed(ty, keys), Value::Object(fields)) => keyed(registry, ty, keys, fields, true),
+        (Shape::Keyed(..), Value::Null) => {
+            Err("associative list with keys may not have a null element".to_owned())
+        }
+        (Shape::Keyed(..), _) => Err("associative list with keys may not have non-map elements".to_owned()),
+        (_, Value::Object(_)) => {
+            Err("associative list without keys has an element that's a map type".to_owned())
+        }
+        (_, Value::Array(_)) => Err("not supported: associative list with lists as elements".to_owned()),
+        (_, Value::Null) => {
+            Err("associative list without keys has an element that's an explicit null".to_owned())
+        }
+        (_, scalar) => Ok(Element::Value(scalar.clone())),
+    }
+}
+
+/// What tells an item of a partial object from the others: nothing there is shown that is not stated.
+pub(super) fn stated_element(registry: &Registry, shape: Shape<'_>, item: &Value) -> Result<Element, String> {
+    match (shape, item) {
+        (Shape::Keyed(ty, keys), Value::Object(fields)) => keyed(registry, ty, keys, fields, false),
+        _ => element(registry, shape, item),
+    }
+}
+
+/// `whole`: whether fields that nobody set are shown with their zero values.
+fn keyed(
+    registry: &Registry,
+    item: TypeId,
+    keys: &[String],
+    fields: &Object,
+    whole: bool,
+) -> Result<Element, String> {
+    let structure = registry.structure(item);
+    let mut values: Vec<(Arc<str>, Value)> = Vec::with_capacity(keys.len());
+    for key in keys {
+        let field = structure.and_then(|structure| structure.field(key));
+        let stated = fields.get(key.as_str()).filter(|value| !value.is_null()).cloned();
+        let value = stated
+            .or_else(|| field.and_then(|field| field.default.as_deref().cloned()))
+            .or_else(|| field.filter(|_| whole).and_then(|field| unsaid(registry, field)));
+        let value = value.ok_or_else(|| {
+            format!("associative list with keys has an element that omits key field {key:?} (and doesn't have default value)")
+        })?;
+        values.push((field.map_or_else(|| key.as_str().into(), |field| field.name.clone()), value));
+    }
+    values.sort_unstable_by(|(a, _), (b, _)| a.cmp(b));
+    Ok(Element::Key(values.into()))
+}
+
+/// What an object shows of a field that nobody set: its zero value, where the type shows that.
+fn unsaid(registry: &Registry, field: &Field) -> Option<Value> {
+    match (printed(registry, field, None, Form::Kept), registry.get(field.ty)) {
+        (Print::Zero, Type::Scalar(scalar)) => match scalar {
+            Scalar::String => Some("".into()),
+            Scalar::Int32 | Scalar::Int64 | Scalar::IntOrString => Some(0.into()),
+            Scalar::Bool => Some(false.into()),
+            _ => None,
+        },
+        _ => None,
+    }
+}

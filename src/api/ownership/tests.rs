@@ -1,0 +1,440 @@
+#![allow(clippy::unwrap_used, reason = "a test that meets the unexpected fails")]
+
+use std::collections::BTreeMap;
+use std::sync::LazyLock;
+
+use proptest::prelude::*;
+
+use super::apply::apply;
+use super::managers::is_reset;
+use super::set::Element;
+use super::*;
+use crate::api::codec::json;
+use crate::api::schema::default;
+
+static REGISTRY: LazyLock<Registry> = LazyLock::new(|| Registry::builtin().unwrap());
+
+fn value(text: &str) -> Value {
+    json::read(text.as_bytes()).unwrap()
+}
+
+fn text(value: &Value) -> String {
+    String::from_utf8(json::to_json(value)).unwrap()
+}
+
+/// A kind in its one version.
+struct Stage {
+    kind: &'static str,
+    version: GroupVersion,
+}
+
+impl Stage {
+    fn new(api_version: &str, kind: &'static str) -> Stage {
+        Stage { kind, version: GroupVersion::parse(api_version).unwrap() }
+    }
+
+    fn versions(&self) -> Versions<'_> {
+        Versions { registry: &REGISTRY, kind: self.kind, stored: &self.version }
+    }
+
+    fn write<'a>(&'a self, manager: &'a str, now: &'a str) -> Write<'a> {
+        Write { manager, version: &self.version, subresource: "", now, reset: &[] }
+    }
+
+    fn update(&self, manager: &str, now: &str, old: Option<&Value>, new: &str) -> Value {
+        let mut new = value(new);
+        default::apply(&REGISTRY, self.versions().type_in(&self.version).unwrap(), &mut new);
+        record(&self.versions(), &self.write(manager, now), old, &mut new);
+        new
+    }
+
+    fn apply(
+        &self,
+        manager: &str,
+        now: &str,
+        live: Option<&Value>,
+        config: &str,
+        force: bool,
+    ) -> Result<Value, String> {
+        let applied = apply(&self.versions(), &self.write(manager, now), live, &value(config), force);
+        let applied = applied.map_err(|status| status.message.clone())?;
+        let mut object = applied.object;
+        object.entry("metadata").set("uid", "u");
+        applied.managers.store(&mut object);
+        Ok(object)
+    }
+}
+
+fn map(data: &str) -> String {
+    format!(r#"{{"kind":"ConfigMap","apiVersion":"v1","metadata":{{"name":"a","uid":"u"}},"data":{data}}}"#)
+}
+
+/// The owners of an object, each with its fields.
+fn owners(object: &Value) -> Vec<(String, String)> {
+    let entries = object.at(&["metadata", "managedFields"]).map(Value::items).unwrap_or_default();
+    let of = |entry: &Value| {
+        let who = format!("{} {} {}", entry.str("manager"), entry.str("operation"), entry.str("time"));
+        (who.trim_end().to_owned(), text(entry.get("fieldsV1").unwrap()))
+    };
+    entries.iter().map(of).collect()
+}
+
+fn owned(pairs: &[(&str, &str)]) -> Vec<(String, String)> {
+    pairs.iter().map(|(who, what)| ((*who).to_owned(), (*what).to_owned())).collect()
+}
+
+#[test]
+fn whoever_creates_owns_what_is_printed_and_an_empty_object_would_not_print() {
+    let deployment = Stage::new("apps/v1", "Deployment").update(
+        "golden",
+        "1",
+        None,
+        r#"{"kind":"Deployment","apiVersion":"apps/v1","metadata":{"name":"d","labels":{"a":"b"}},"spec":{"replicas":1,
+            "selector":{"matchLabels":{"app":"a"}},"template":{"metadata":{"labels":{"app":"a"}},"spec":{
+            "containers":[{"name":"c","image":"i","ports":[{"containerPort":8080}]}],"securityContext":{}}}}}"#,
+    );
+    let expected = concat!(
+        r#"{"f:metadata":{"f:labels":{".":{},"f:a":{}}},"f:spec":{"f:progressDeadlineSeconds":{},"f:replicas":{},"#,
+        r#""f:revisionHistoryLimit":{},"f:selector":{},"f:strategy":{"f:type":{}},"f:template":{"#,
+        r#""f:metadata":{"f:labels":{".":{},"f:app":{}}},"f:spec":{"f:containers":{"k:{\"name\":\"c\"}":{".":{},"#,
+        r#""f:image":{},"f:name":{},"f:ports":{".":{},"k:{\"containerPort\":8080,\"protocol\":\"TCP\"}":{".":{},"#,
+        r#""f:containerPort":{},"f:protocol":{}}},"f:resources":{},"f:terminationMessagePath":{},"#,
+        r#""f:terminationMessagePolicy":{}}},"f:dnsPolicy":{},"f:restartPolicy":{},"f:schedulerName":{},"#,
+        r#""f:securityContext":{},"f:terminationGracePeriodSeconds":{}}}}}"#,
+    );
+    assert_eq!(owners(&deployment), owned(&[("golden Update 1", expected)]));
+}
+
+#[test]
+fn an_update_takes_what_it_changes_and_leaves_the_rest_and_its_time() {
+    let stage = Stage::new("v1", "ConfigMap");
+    let first = stage.update("a", "1", None, &map(r#"{"x":"1","y":"1"}"#));
+    assert_eq!(owners(&first), owned(&[("a Update 1", r#"{"f:data":{".":{},"f:x":{},"f:y":{}}}"#)]));
+    let second = stage.update("b", "2", Some(&first), &map(r#"{"x":"2","y":"1"}"#));
+    let expected =
+        [("a Update 1", r#"{"f:data":{".":{},"f:y":{}}}"#), ("b Update 2", r#"{"f:data":{"f:x":{}}}"#)];
+    assert_eq!(owners(&second), owned(&expected));
+    // Nothing changes: nothing is taken and no time moves.
+    let again = stage.update("c", "3", Some(&second), &map(r#"{"x":"2","y":"1"}"#));
+    assert_eq!(owners(&again), owned(&expected));
+    let removed = stage.update("c", "3", Some(&second), &map(r#"{"y":"1"}"#));
+    assert_eq!(owners(&removed), owned(&[("a Update 1", r#"{"f:data":{".":{},"f:y":{}}}"#)]));
+}
+
+#[test]
+fn what_a_client_says_of_owners_counts_if_it_makes_sense() {
+    let stage = Stage::new("v1", "ConfigMap");
+    let old = stage.update("a", "1", None, &map(r#"{"x":"1"}"#));
+    let with = |entries: &str| {
+        let mut new = value(&map(r#"{"x":"1"}"#));
+        new.entry("metadata").set("managedFields", value(entries));
+        record(&stage.versions(), &stage.write("b", "2"), Some(&old), &mut new);
+        owners(&new)
+    };
+    let kept = owned(&[("a Update 1", r#"{"f:data":{".":{},"f:x":{}}}"#)]);
+    assert_eq!(with("[{}]"), []);
+    for senseless in [
+        "[]",
+        r#"[{"manager":"z","operation":"Bogus"}]"#,
+        r#"[{"manager":"z","operation":"Update","apiVersion":"v1","fieldsType":"FieldsV2"}]"#,
+        r#"[{"manager":"z","operation":"Update","apiVersion":"v1","fieldsType":"FieldsV1","fieldsV1":{"x":{}}}]"#,
+    ] {
+        assert_eq!(with(senseless), kept, "{senseless}");
+    }
+    let stated = r#"[{"manager":"z","operation":"Apply","apiVersion":"v1","fieldsType":"FieldsV1","fieldsV1":{"f:data":{"f:x":{}}}}]"#;
+    assert_eq!(with(stated), owned(&[("z Apply", r#"{"f:data":{"f:x":{}}}"#)]));
+    assert!(is_reset(Some(&value("[{}]"))) && !is_reset(Some(&value("[]"))) && !is_reset(None));
+}
+
+#[test]
+fn an_object_that_nobody_owns_stays_so_until_somebody_applies() {
+    let stage = Stage::new("v1", "ConfigMap");
+    let old = value(&map(r#"{"x":"1"}"#));
+    assert_eq!(owners(&stage.update("b", "2", Some(&old), &map(r#"{"x":"2"}"#))), []);
+    let applied = stage.apply("m", "3", Some(&old), &map(r#"{"x":"1"}"#).replace(r#","uid":"u""#, ""), false);
+    let expected = [
+        ("m Apply", r#"{"f:data":{"f:x":{}}}"#),
+        ("before-first-apply Update 3", r#"{"f:data":{".":{},"f:x":{}}}"#),
+    ];
+    assert_eq!(owners(&applied.unwrap()), owned(&expected));
+    let refused = stage.apply("m", "3", Some(&old), &map(r#"{"x":"5"}"#), false).unwrap_err();
+    assert_eq!(
+        refused,
+        r#"Apply failed with 1 conflict: conflict with "before-first-apply" using v1: .data.x"#
+    );
+}
+
+#[test]
+fn the_oldest_of_too_many_updates_become_one() {
+    let stage = Stage::new("v1", "ConfigMap");
+    let mut object = stage.update("m00", "00", None, &map(r#"{"k00":""}"#));
+    for number in 1..14 {
+        let keys: Vec<String> = (0..=number).map(|key| format!(r#""k{key:02}":"""#)).collect();
+        let (manager, now) = (format!("m{number:02}"), format!("{number:02}"));
+        object = stage.update(&manager, &now, Some(&object), &map(&format!("{{{}}}", keys.join(","))));
+    }
+    let owners = owners(&object);
+    assert_eq!(owners.len(), 10);
+    let ancient = r#"{"f:data":{".":{},"f:k00":{},"f:k01":{},"f:k02":{},"f:k03":{},"f:k04":{}}}"#;
+    assert_eq!(owners.first().unwrap(), &("ancient-changes Update 04".to_owned(), ancient.to_owned()));
+}
+
+#[test]
+fn what_was_applied_and_is_not_any_more_goes_unless_somebody_else_owns_it() {
+    let stage = Stage::new("v1", "ConfigMap");
+    let config = |labels: &str, data: &str| {
+        format!(
+            r#"{{"kind":"ConfigMap","apiVersion":"v1","metadata":{{"name":"a","labels":{labels}}},"data":{data}}}"#
+        )
+    };
+    let first = stage.apply("m", "1", None, &config(r#"{"l":"1"}"#, r#"{"x":"1","y":"1"}"#), false).unwrap();
+    let shared = stage.apply("n", "2", Some(&first), &config("{}", r#"{"y":"1"}"#), false).unwrap();
+    let bare = r#"{"kind":"ConfigMap","apiVersion":"v1","metadata":{"name":"a"}}"#;
+    let left = stage.apply("m", "3", Some(&shared), bare, false).unwrap();
+    assert_eq!(text(left.get("data").unwrap()), r#"{"y":"1"}"#);
+    assert_eq!(left.at(&["metadata", "labels"]), None);
+    assert_eq!((meta_name(&left), left.at(&["metadata", "uid"]).is_some()), ("a", true));
+    let gone = stage.apply("n", "4", Some(&left), bare, false).unwrap();
+    assert_eq!(gone.get("data").filter(|data| data.fields().is_some_and(|data| !data.is_empty())), None);
+    assert_eq!(owners(&gone), []);
+}
+
+fn meta_name(object: &Value) -> &str {
+    crate::api::meta::name(object)
+}
+
+#[test]
+fn lists_merge_item_by_item_where_their_type_says_so() {
+    let stage = Stage::new("v1", "Service");
+    let config = |ports: &str| {
+        format!(
+            r#"{{"kind":"Service","apiVersion":"v1","metadata":{{"name":"s"}},"spec":{{"ports":{ports}}}}}"#
+        )
+    };
+    let live = value(&config(
+        r#"[{"port":1,"protocol":"TCP","name":"a"},{"port":9,"protocol":"UDP"},{"port":2,"protocol":"TCP","name":"b"}]"#,
+    ));
+    let order = |ports: &str| {
+        let applied = stage.apply("m", "1", Some(&live), &config(ports), true).unwrap();
+        let ports = applied.at(&["spec", "ports"]).unwrap().items().iter();
+        ports.map(|port| port.get("port").and_then(Value::as_int).unwrap()).collect::<Vec<_>>()
+    };
+    for (ports, expected) in [
+        ("[]", vec![1, 9, 2]),
+        (r#"[{"port":1}]"#, vec![1, 9, 2]),
+        (r#"[{"port":2},{"port":1}]"#, vec![9, 2, 1]),
+        (r#"[{"port":5},{"port":1},{"port":6},{"port":2}]"#, vec![5, 1, 9, 6, 2]),
+        (r#"[{"port":1,"protocol":"UDP"}]"#, vec![1, 9, 2, 1]),
+    ] {
+        assert_eq!(order(ports), expected, "{ports}");
+    }
+    for (ports, message) in [
+        (r#"[{"port":1},{"port":1}]"#, r#".spec.ports: duplicate entries for key [port=1,protocol="TCP"]"#),
+        (
+            r#"[{"name":"a"}]"#,
+            r#".spec.ports: element 0: associative list with keys has an element that omits key field "port" (and doesn't have default value)"#,
+        ),
+        (
+            r#"[{"port":"x"}]"#,
+            r#".spec.ports[port="x",protocol="TCP"].port: expected numeric (int or float), got string"#,
+        ),
+        (
+            r#"[{"port":1,"zzz":1}]"#,
+            r#".spec.ports[port=1,protocol="TCP"].zzz: field not declared in schema"#,
+        ),
+        ("7", ".spec.ports: expected list, got &{7}"),
+    ] {
+        let refused = stage.apply("m", "1", Some(&live), &config(ports), true).unwrap_err();
+        assert_eq!(
+            refused,
+            format!("failed to create typed patch object (/s; /v1, Kind=Service): {message}")
+        );
+    }
+}
+
+#[test]
+fn a_body_that_is_something_else_is_refused() {
+    let stage = Stage::new("v1", "ConfigMap");
+    let apply = |config: &str| stage.apply("m", "1", None, config, false).unwrap_err();
+    assert_eq!(apply(r#"{"kind":"Secret","apiVersion":"v1"}"#), "invalid object type: /v1, Kind=Secret");
+    assert_eq!(apply("{}"), "invalid object type: /, Kind=");
+    for entries in ["[]", "[{}]"] {
+        let config =
+            format!(r#"{{"kind":"ConfigMap","apiVersion":"v1","metadata":{{"managedFields":{entries}}}}}"#);
+        assert_eq!(apply(&config), "metadata.managedFields must be nil");
+    }
+}
+
+#[test]
+fn several_conflicts_are_told_by_owner() {
+    let stage = Stage::new("v1", "ConfigMap");
+    let first = stage.apply("m", "1", None, &map(r#"{"x":"1","y":"1"}"#).replace(r#","uid":"u""#, ""), false);
+    let second = stage.update("b", "2", Some(&first.unwrap()), &map(r#"{"x":"1","y":"1","z":"1"}"#));
+    let refused =
+        stage.apply("n", "3", Some(&second), &map(r#"{"x":"2","y":"2","z":"2"}"#), false).unwrap_err();
+    assert_eq!(
+        refused,
+        "Apply failed with 3 conflicts: conflicts with \"b\" using v1:\n- .data.z\nconflicts with \"m\":\n- .data.x\n- .data.y"
+    );
+}
+
+#[test]
+fn kubectl_may_apply_what_it_applied_itself_before() {
+    let stage = Stage::new("v1", "ConfigMap");
+    let stated = map(r#"{"x":"1"}"#).replace(r#","uid":"u""#, "");
+    let mut first = value(&map(r#"{"x":"1","y":"1"}"#));
+    let annotations = first.entry("metadata").entry("annotations");
+    annotations.set("kubectl.kubernetes.io/last-applied-configuration", stated.as_str());
+    record(&stage.versions(), &stage.write("kubectl-client-side-apply", "1"), None, &mut first);
+    let config = |data: &str| map(data).replace(r#","uid":"u""#, "");
+    assert!(stage.apply("other", "2", Some(&first), &config(r#"{"x":"2"}"#), false).is_err());
+    assert!(stage.apply("kubectl", "2", Some(&first), &config(r#"{"y":"2"}"#), false).is_err());
+    let applied = stage.apply("kubectl", "2", Some(&first), &config(r#"{"x":"2"}"#), false).unwrap();
+    let kept = applied.at(&["metadata", "annotations"]).unwrap();
+    let expected = r#"{"apiVersion":"v1","data":{"x":"2"},"kind":"ConfigMap","metadata":{"name":"a"}}"#;
+    assert_eq!(kept.str("kubectl.kubernetes.io/last-applied-configuration"), format!("{expected}\n"));
+}
+
+#[test]
+fn names_come_from_the_option_or_the_program() {
+    for (stated, agent, name) in [
+        ("m", "kubectl/v1.33", "m"),
+        ("", "kubectl/v1.33 (linux)", "kubectl"),
+        ("", "a\u{7}b", "ab"),
+        ("", "", "unknown"),
+        ("", "/x", "unknown"),
+    ] {
+        assert_eq!(manager_name(stated, agent), name);
+    }
+    assert_eq!(manager_name("", &"ä".repeat(100)).len(), 128);
+}
+
+fn element() -> impl Strategy<Value = Element> {
+    let name = "[ab]";
+    prop_oneof![
+        4 => name.prop_map(|name| Element::field(&name)),
+        1 => (0i64..3).prop_map(|port| Element::Key(Box::new([("port".into(), port.into())]))),
+        1 => name.prop_map(|text| Element::Value(text.into())),
+        1 => (0i64..2).prop_map(Element::Index),
+    ]
+}
+
+fn set() -> impl Strategy<Value = Set> {
+    let path = proptest::collection::vec(element(), 1..4);
+    proptest::collection::vec(path, 0..6).prop_map(|paths| {
+        let one = |path: Vec<Element>| {
+            path.into_iter().rev().fold(Set::leaf(), |below, element| {
+                let mut set = Set::default();
+                set.push(element, below);
+                set
+            })
+        };
+        paths.into_iter().map(one).fold(Set::default(), |all, path| all.union(&path))
+    })
+}
+
+#[test]
+fn a_view_lends_the_owners_of_its_field_and_gives_them_back() {
+    let (stage, scale) = (Stage::new("apps/v1", "ReplicaSet"), Stage::new("autoscaling/v1", "Scale"));
+    let field: &[&str] = &["spec", "replicas"];
+    let view = view::View { whole: stage.versions(), version: &stage.version, shown: &scale.version, field };
+    let object = |replicas: i64| {
+        format!(
+            r#"{{"kind":"ReplicaSet","apiVersion":"apps/v1","metadata":{{"name":"a","uid":"u"}},
+                "spec":{{"replicas":{replicas},"minReadySeconds":7}}}}"#
+        )
+    };
+    let shown = |replicas: i64| {
+        format!(
+            r#"{{"kind":"Scale","apiVersion":"autoscaling/v1","metadata":{{"name":"a","uid":"u"}},
+                "spec":{{"replicas":{replicas}}}}}"#
+        )
+    };
+    let whole = stage.update("maker", "t1", None, &object(1));
+    let mut part = value(&shown(1));
+    view.lend(&whole, &mut part);
+    let lent = &part.at(&["metadata", "managedFields"]).unwrap().items()[0];
+    assert_eq!((lent.str("manager"), lent.str("apiVersion")), ("maker", "autoscaling/v1"));
+    assert_eq!(text(lent.get("fieldsV1").unwrap()), r#"{"f:spec":{"f:replicas":{}}}"#);
+
+    // Nothing changed: everybody keeps what they have.
+    let same = scale.update("scaler", "t2", Some(&part), &shown(1));
+    let mut kept = value(&object(1));
+    view.owners(&whole, &same).store(&mut kept);
+    assert_eq!(kept.at(&["metadata", "managedFields"]), whole.at(&["metadata", "managedFields"]));
+
+    let more = scale.update("scaler", "t2", Some(&part), &shown(2));
+    let owners = view.owners(&whole, &more);
+    let found: Vec<_> =
+        owners.0.iter().map(|owner| (owner.name.as_str(), owner.api_version.as_str())).collect();
+    assert_eq!(found, [("maker", "apps/v1"), ("scaler", "apps/v1")]);
+    assert!(owners.0[0].fields.intersection(&Set::of_fields(&[field])).is_empty());
+    assert_eq!(owners.0[1].fields, Set::of_fields(&[field]));
+    assert_eq!(owners.0[1].time, None);
+}
+
+proptest! {
+    #[test]
+    fn sets_obey_the_laws(a in set(), b in set(), c in set()) {
+        prop_assert_eq!(a.union(&b), b.union(&a));
+        prop_assert_eq!(a.intersection(&b), b.intersection(&a));
+        prop_assert_eq!(a.union(&b).union(&c), a.union(&b.union(&c)));
+        prop_assert_eq!(&a.union(&a), &a);
+        prop_assert_eq!(a.difference(&a), Set::default());
+        prop_assert_eq!(&a.difference(&b).union(&a.intersection(&b)), &a);
+        prop_assert!(a.difference(&b).intersection(&b).is_empty());
+        prop_assert!(a.recursive_difference(&b).difference(&a.difference(&b)).is_empty());
+        prop_assert!(a.leaves().difference(&a).is_empty());
+        prop_assert_eq!(a.paths().len(), a.difference(&b).paths().len() + a.intersection(&b).paths().len());
+    }
+
+    #[test]
+    fn a_set_is_read_as_it_was_written(a in set()) {
+        prop_assert_eq!(fields_v1::read(&fields_v1::write(&a)).unwrap(), a);
+    }
+
+    /// Several apply to one map of texts in any order: held against a model that knows who owns which key.
+    #[test]
+    fn applying_agrees_with_a_model(
+        steps in proptest::collection::vec(
+            (0usize..3, proptest::collection::btree_map("[abc]", "[12]", 0..4), any::<bool>()), 1..10),
+    ) {
+        let stage = Stage::new("v1", "ConfigMap");
+        let mut live: Option<Value> = None;
+        let mut data: BTreeMap<String, String> = BTreeMap::new();
+        let mut owns: Vec<Vec<String>> = vec![Vec::new(); 3];
+        for (who, config, force) in steps {
+            // An empty map that is stated has an owner of its own.
+            let stated = serde_json::to_string(&Some(&config).filter(|config| !config.is_empty())).unwrap();
+            let text = map(&stated).replace(r#","uid":"u""#, "").replace(r#","data":null"#, "");
+            let applied = stage.apply(&format!("m{who}"), "1", live.as_ref(), &text, force);
+            let others = |key: &String| (0..3).any(|other| other != who && owns[other].contains(key));
+            let contested = config.iter().any(|(key, value)| others(key) && data.get(key) != Some(value));
+            prop_assert_eq!(applied.is_err(), contested && !force);
+            let Ok(applied) = applied else { continue };
+            for key in owns[who].clone() {
+                if !config.contains_key(&key) && !others(&key) {
+                    data.remove(&key);
+                }
+            }
+            for (key, value) in &config {
+                if data.get(key) != Some(value) {
+                    owns.iter_mut().for_each(|keys| keys.retain(|known| known != key));
+                }
+                data.insert(key.clone(), value.clone());
+            }
+            owns[who] = config.keys().cloned().collect();
+            let found: BTreeMap<String, String> = applied.get("data").and_then(Value::fields).into_iter().flatten()
+                .map(|(key, value)| (key.clone(), value.as_str().unwrap().to_owned())).collect();
+            prop_assert_eq!(&found, &data);
+            for (other, keys) in owns.iter().enumerate() {
+                let entry = owners(&applied).into_iter().find(|(name, _)| name.starts_with(&format!("m{other} ")));
+                let fields = entry.map_or(Value::object(), |(_, fields)| value(&fields));
+                let mine: Vec<String> = fields.get("f:data").and_then(Value::fields).into_iter().flatten()
+                    .filter_map(|(key, _)| key.strip_prefix("f:").map(str::to_owned)).collect();
+                prop_assert_eq!(&mine, keys);
+            }
+            live = Some(applied);
+        }
+    }
+}

@@ -1,0 +1,215 @@
+//! Patches: what a client wants changed, in one of three languages, applied to an object of the version it asked for.
+//!
+//! JSON Patch and JSON merge patch know only JSON: they are applied to the text of the object, and the text that comes
+//! out is decoded like a body. A strategic merge patch knows the schema and is applied to the value.
+
+mod body;
+mod fitting;
+mod json;
+mod lists;
+mod merge;
+mod strategic;
+mod text;
+
+use std::borrow::Cow;
+
+use super::codec;
+use super::field::{FieldError, Path, quoted};
+use super::limits;
+use super::media::PatchType;
+use super::options::FieldValidation;
+use super::schema::{GroupVersionKind, Registry, decode};
+use super::status::{Result, Status};
+use super::value::Value;
+
+use self::body::Body;
+use self::text::Node;
+
+/// What a patch is applied to, besides the object itself.
+#[derive(Clone, Copy)]
+pub struct Target<'a> {
+    /// The types.
+    pub registry: &'a Registry,
+    /// The kind of the object, in the version of the request.
+    pub kind: &'a GroupVersionKind,
+}
+
+/// The outcome of a patch.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Patched {
+    /// The object, decoded, without defaults.
+    pub value: Value,
+    /// What the client should know of its unknown and duplicate fields.
+    pub warnings: Vec<String>,
+}
+
+/// Applies the patch in `bytes` to an object.
+pub fn apply(
+    language: PatchType,
+    bytes: &[u8],
+    validation: FieldValidation,
+    target: Target<'_>,
+    current: &Value,
+) -> Result<Patched> {
+    match language {
+        PatchType::Json | PatchType::Merge => apply_text(language, bytes, validation, target, current),
+        PatchType::Strategic => apply_strategic(bytes, validation, target, current),
+        // Not a change of an object, but a say about some of its fields: see the verb.
+        PatchType::Apply => Err(Status::method_not_allowed()),
+    }
+}
+
+/// 422 for a patch whose outcome is no object of the kind. `outcome` is shown.
+fn invalid(outcome: &str, why: &str) -> Box<Status> {
+    Status::invalid("", "", "", &[FieldError::invalid(&Path::new("patch"), &quoted(outcome), why)])
+}
+
+/// What is to be done about unknown and duplicate fields.
+fn judged(
+    validation: FieldValidation,
+    strict: Vec<String>,
+    outcome: impl FnOnce() -> String,
+) -> Result<Vec<String>> {
+    match validation {
+        FieldValidation::Ignore => Ok(Vec::new()),
+        FieldValidation::Strict if !strict.is_empty() => {
+            Err(invalid(&outcome(), &format!("strict decoding error: {}", strict.join(", "))))
+        }
+        FieldValidation::Warn | FieldValidation::Strict => Ok(strict),
+    }
+}
+
+fn type_of(target: Target<'_>) -> Result<super::schema::TypeId> {
+    let found = target.registry.lookup(target.kind);
+    found.ok_or_else(|| Status::internal(format!("no schema for {}", target.kind)))
+}
+
+fn apply_text(
+    language: PatchType,
+    bytes: &[u8],
+    validation: FieldValidation,
+    target: Target<'_>,
+    current: &Value,
+) -> Result<Patched> {
+    let Body { text, value, mut strict } = match language {
+        PatchType::Json => read_operations(bytes, validation)?,
+        _ => read_merge(bytes, validation)?,
+    };
+    let original = codec::encode(target.registry, type_of(target)?, current);
+    let mut node = Node::of(String::from_utf8_lossy(&original));
+    if language == PatchType::Json {
+        strict.iter_mut().for_each(|finding| finding.insert_str(0, "json patch "));
+        let count = value.items().len();
+        if count > limits::PATCH_OPERATIONS {
+            return Err(Status::too_large(format!(
+                "The allowed maximum operations in a JSON patch is {}, got {count}",
+                limits::PATCH_OPERATIONS
+            )));
+        }
+        let operations = json::read(&text).ok_or_else(Status::patch_does_not_apply)?;
+        node.open();
+        json::apply(&mut node, &operations).map_err(|_| Status::patch_does_not_apply())?;
+    } else {
+        merge::apply(&mut node, Node::of(Cow::Borrowed(&*text)));
+    }
+    let outcome = node.to_text();
+    let decoded = codec::decode_object(outcome.as_bytes(), target.kind, target.registry)
+        .map_err(|error| invalid(&outcome, &error.why))?;
+    strict.extend(decoded.strict);
+    Ok(Patched { value: decoded.value, warnings: judged(validation, strict, || outcome)? })
+}
+
+/// The body of a JSON Patch: a list of operations whose words are texts.
+fn read_operations(bytes: &[u8], validation: FieldValidation) -> Result<Body<'_>> {
+    let lenient = validation == FieldValidation::Ignore;
+    let refused = |why: &str| {
+        Status::bad_request(if lenient { why.to_owned() } else { format!("error decoding patch: {why}") })
+    };
+    let (list, item) = if lenient {
+        ("jsonpatch.Patch", "jsonpatch.Operation")
+    } else {
+        ("[]handlers.jsonPatchOp", "handlers.jsonPatchOp")
+    };
+    let mismatch = |value: &Value, into: &str| {
+        refused(&format!("json: cannot unmarshal {} into Go value of type {into}", body::word(value)))
+    };
+    let body = body::read(bytes, true).map_err(|why| refused(&why))?;
+    let items = match &body.value {
+        Value::Array(items) => items.as_slice(),
+        Value::Null => &[],
+        other => return Err(mismatch(other, list)),
+    };
+    for operation in items.iter().filter(|operation| !operation.is_null()) {
+        let fields = operation.fields().ok_or_else(|| mismatch(operation, item))?;
+        for name in ["op", "path", "from"] {
+            if let Some(found) = fields.get(name)
+                && !lenient
+                && !matches!(found, Value::String(_) | Value::Null)
+            {
+                let found = body::word(found);
+                return Err(refused(&format!(
+                    "json: cannot unmarshal {found} into Go struct field jsonPatchOp.{name} of type string"
+                )));
+            }
+        }
+    }
+    Ok(body)
+}
+
+/// The body of a JSON merge patch. Whoever does not want to hear of unknown fields gets other words for a body that is
+/// no object.
+fn read_merge(bytes: &[u8], validation: FieldValidation) -> Result<Body<'_>> {
+    let unusable = || Status::bad_request("Invalid JSON Patch");
+    let lenient = validation == FieldValidation::Ignore;
+    let read = if lenient {
+        body::read(bytes, false).map_err(|_| unusable())?
+    } else {
+        read_object(bytes).map_err(|why| Status::bad_request(format!("error decoding patch: {why}")))?
+    };
+    match &read.value {
+        Value::Object(_) => Ok(read),
+        // A list takes the place of the object, which no kind allows.
+        Value::Array(_) => Ok(read),
+        _ => Err(unusable()),
+    }
+}
+
+/// A body that is an object, or null.
+fn read_object(bytes: &[u8]) -> std::result::Result<Body<'_>, String> {
+    let body = body::read(bytes, false)?;
+    match &body.value {
+        Value::Object(_) | Value::Null => Ok(body),
+        other => {
+            let found = body::word(other);
+            Err(format!("json: cannot unmarshal {found} into Go value of type map[string]interface {{}}"))
+        }
+    }
+}
+
+fn apply_strategic(
+    bytes: &[u8],
+    validation: FieldValidation,
+    target: Target<'_>,
+    current: &Value,
+) -> Result<Patched> {
+    let Body { value: patch, mut strict, .. } = read_object(bytes).map_err(Status::bad_request)?;
+    let (registry, ty) = (target.registry, type_of(target)?);
+    let broken = || Status::internal("an object cannot be read".to_owned());
+    // With the fields that are always printed: a patch may count on them.
+    let original = codec::encode(registry, ty, current);
+    let original = codec::json::read(&original).map_err(|_| broken())?;
+    let mut merged = strategic::apply(registry, ty, original, patch.clone())?;
+    let unknown =
+        fitting::fit(registry, ty, &mut merged).map_err(|why| invalid(&body::printed(&patch), &why))?;
+    strict.extend(unknown);
+    let warnings = judged(validation, strict, || body::printed(&patch))?;
+    let decoded = decode::decode(registry, ty, &codec::to_json(&merged)).map_err(|_| broken())?;
+    let mut value = decoded.value;
+    // The patch may say what it likes of these: the object is what the path says.
+    value.set("kind", target.kind.kind.as_str());
+    value.set("apiVersion", target.kind.api_version());
+    Ok(Patched { value, warnings })
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,399 @@
+//! JSON Patch, RFC 6902: a list of operations on places that are named by JSON pointers.
+//!
+//! Where the RFC and what clients of the API know differ, the clients win: an object field need not be there to be
+//! replaced, a negative index counts from the end, and what stands before the first slash of a pointer does not count.
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+
+use serde_json::value::RawValue;
+
+use super::text::Node;
+use crate::api::limits;
+
+/// One operation, as far as it makes sense.
+#[derive(Clone, Debug, Default)]
+pub struct Operation<'a> {
+    kind: Option<String>,
+    path: Option<String>,
+    from: Option<String>,
+    value: Option<Node<'a>>,
+}
+
+/// The patch does not fit the object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DoesNotApply;
+
+type Applied<T> = Result<T, DoesNotApply>;
+
+/// The operations of a text that is known to be a list of objects.
+pub fn read(text: &str) -> Option<Vec<Operation<'_>>> {
+    let operations: Option<Vec<Option<BTreeMap<String, &RawValue>>>> = serde_json::from_str(text).ok()?;
+    Some(operations.unwrap_or_default().into_iter().map(operation).collect())
+}
+
+fn operation(fields: Option<BTreeMap<String, &RawValue>>) -> Operation<'_> {
+    let fields = fields.unwrap_or_default();
+    let word = |name| fields.get(name).and_then(|raw| serde_json::from_str(raw.get()).ok());
+    let value = fields.get("value").copied().map(|raw| Node::of(Cow::Borrowed(raw.get())));
+    Operation { kind: word("op"), path: word("path"), from: word("from"), value }
+}
+
+/// Applies the operations one after the other. Where one does not apply, the target is left half changed: it is a copy.
+pub fn apply<'a>(target: &mut Node<'a>, operations: &[Operation<'a>]) -> Applied<()> {
+    let mut work = Work { target, copied: 0, shifted: 0 };
+    operations.iter().try_for_each(|operation| work.apply(operation))
+}
+
+struct Work<'t, 'a> {
+    target: &'t mut Node<'a>,
+    copied: usize,
+    shifted: usize,
+}
+
+impl<'a> Work<'_, 'a> {
+    fn apply(&mut self, operation: &Operation<'a>) -> Applied<()> {
+        let path = || operation.path.as_deref().ok_or(DoesNotApply);
+        let from = || operation.from.as_deref().ok_or(DoesNotApply);
+        let value = || operation.value.clone().unwrap_or(Node::Null);
+        match operation.kind.as_deref() {
+            Some("add") => self.add(path()?, value()),
+            Some("remove") => self.remove(path()?).map(drop),
+            Some("replace") => self.replace(path()?, operation.value.clone()),
+            Some("move") => {
+                let moved = self.remove(from()?)?;
+                self.add(path()?, moved)
+            }
+            Some("copy") => self.copy(from()?, path()?),
+            Some("test") => self.test(path()?, value()),
+            _ => Err(DoesNotApply),
+        }
+    }
+
+    /// The object or list that holds the place of a pointer, and its key there.
+    fn holder(&mut self, pointer: &str) -> Applied<(&mut Node<'a>, String)> {
+        let mut keys = pointer.split('/').skip(1).map(unescaped);
+        let mut key = keys.next().ok_or(DoesNotApply)?;
+        let mut holder = &mut *self.target;
+        for next in keys {
+            holder = get(holder, &key)?.filter(|node| !matches!(node, Node::Null)).ok_or(DoesNotApply)?;
+            key = next;
+        }
+        holder.open();
+        match holder {
+            Node::Object(_) | Node::Array(_) => Ok((holder, key)),
+            Node::Null | Node::Text(_) => Err(DoesNotApply),
+        }
+    }
+
+    fn add(&mut self, pointer: &str, value: Node<'a>) -> Applied<()> {
+        // Checked at every insertion, so that nothing can ever become deeper: what writes and drops it recurses.
+        if pointer.matches('/').count() + value.depth() > limits::PATCH_DEPTH {
+            return Err(DoesNotApply);
+        }
+        let shifted = match self.holder(pointer)? {
+            (Node::Object(fields), key) => {
+                fields.insert(key, value);
+                0
+            }
+            (Node::Array(items), key) if key == "-" => {
+                items.push(value);
+                0
+            }
+            (Node::Array(items), key) => {
+                let at = index(&key, items.len() + 1)?;
+                items.insert(at, value);
+                items.len() - at
+            }
+            _ => return Err(DoesNotApply),
+        };
+        self.shift(shifted)
+    }
+
+    fn remove(&mut self, pointer: &str) -> Applied<Node<'a>> {
+        match self.holder(pointer)? {
+            (Node::Object(fields), key) => fields.remove(&key).ok_or(DoesNotApply),
+            (Node::Array(items), key) => {
+                let at = index(&key, items.len())?;
+                let shifted = items.len() - at;
+                let removed = items.remove(at);
+                self.shift(shifted)?;
+                Ok(removed)
+            }
+            _ => Err(DoesNotApply),
+        }
+    }
+
+    fn replace(&mut self, pointer: &str, value: Option<Node<'a>>) -> Applied<()> {
+        if pointer.is_empty() {
+            let mut value = value.ok_or(DoesNotApply)?;
+            value.open();
+            // Something without parts in the place of the whole changes nothing, and nobody is told.
+            if matches!(value, Node::Object(_) | Node::Array(_)) {
+                *self.target = value;
+            }
+            return Ok(());
+        }
+        let value = value.unwrap_or(Node::Null);
+        if pointer.matches('/').count() + value.depth() > limits::PATCH_DEPTH {
+            return Err(DoesNotApply);
+        }
+        match self.holder(pointer)? {
+            (Node::Object(fields), key) => {
+                fields.insert(key, value);
+                Ok(())
+            }
+            (Node::Array(items), key) => {
+                let at = index(&key, items.len())?;
+                *items.get_mut(at).ok_or(DoesNotApply)? = value;
+                Ok(())
+            }
+            _ => Err(DoesNotApply),
+        }
+    }
+
+    fn copy(&mut self, from: &str, to: &str) -> Applied<()> {
+        let (holder, key) = self.holder(from)?;
+        let copied = match get(holder, &key)? {
+            None | Some(Node::Null) => Node::Null,
+            Some(node) => {
+                let text = node.to_text();
+                self.copied += text.len();
+                Node::Text(Cow::Owned(text))
+            }
+        };
+        if self.copied > limits::PATCH_COPIED_BYTES {
+            return Err(DoesNotApply);
+        }
+        self.add(to, copied)
+    }
+
+    fn test(&mut self, pointer: &str, mut wanted: Node<'a>) -> Applied<()> {
+        let found = if pointer.is_empty() {
+            Some(&mut *self.target)
+        } else {
+            let (holder, key) = self.holder(pointer)?;
+            get(holder, &key)?
+        };
+        let passed = match found {
+            Some(found) => found.same(&mut wanted),
+            None => matches!(wanted, Node::Null),
+        };
+        if passed { Ok(()) } else { Err(DoesNotApply) }
+    }
+
+    fn shift(&mut self, items: usize) -> Applied<()> {
+        self.shifted += items;
+        if self.shifted > limits::PATCH_SHIFTED_ITEMS { Err(DoesNotApply) } else { Ok(()) }
+    }
+}
+
+/// What stands under a key. An object may have nothing there; a list must have the index.
+fn get<'n, 'a>(holder: &'n mut Node<'a>, key: &str) -> Applied<Option<&'n mut Node<'a>>> {
+    holder.open();
+    match holder {
+        Node::Object(fields) => Ok(fields.get_mut(key)),
+        Node::Array(items) => {
+            let at = index(key, items.len())?;
+            Ok(items.get_mut(at))
+        }
+        Node::Null | Node::Text(_) => Err(DoesNotApply),
+    }
+}
+
+/// The position that a key means in a list with so many places.
+fn index(key: &str, places: usize) -> Applied<usize> {
+    let number: i64 = key.parse().map_err(|_| DoesNotApply)?;
+    let places = i64::try_from(places).map_err(|_| DoesNotApply)?;
+    let at = if number < 0 { number + places } else { number };
+    if (0..places).contains(&at) { usize::try_from(at).map_err(|_| DoesNotApply) } else { Err(DoesNotApply) }
+}
+
+fn unescaped(key: &str) -> String {
+    key.replace("~1", "/").replace("~0", "~")
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn patched(target: &str, patch: &str) -> Option<String> {
+        let mut node = Node::of(Cow::Borrowed(target));
+        apply(&mut node, &read(patch).unwrap()).ok()?;
+        Some(node.to_text())
+    }
+
+    #[test]
+    fn examples_of_the_rfc() {
+        for (target, patch, result) in [
+            (
+                r#"{"foo":"bar"}"#,
+                r#"[{"op":"add","path":"/baz","value":"qux"}]"#,
+                r#"{"baz":"qux","foo":"bar"}"#,
+            ),
+            (
+                r#"{"foo":["bar","baz"]}"#,
+                r#"[{"op":"add","path":"/foo/1","value":"qux"}]"#,
+                r#"{"foo":["bar","qux","baz"]}"#,
+            ),
+            (r#"{"baz":"qux","foo":"bar"}"#, r#"[{"op":"remove","path":"/baz"}]"#, r#"{"foo":"bar"}"#),
+            (
+                r#"{"foo":["bar","qux","baz"]}"#,
+                r#"[{"op":"remove","path":"/foo/1"}]"#,
+                r#"{"foo":["bar","baz"]}"#,
+            ),
+            (
+                r#"{"baz":"qux","foo":"bar"}"#,
+                r#"[{"op":"replace","path":"/baz","value":"boo"}]"#,
+                r#"{"baz":"boo","foo":"bar"}"#,
+            ),
+            (
+                r#"{"foo":{"bar":"baz","waldo":"fred"},"qux":{"corge":"grault"}}"#,
+                r#"[{"op":"move","from":"/foo/waldo","path":"/qux/thud"}]"#,
+                r#"{"foo":{"bar":"baz"},"qux":{"corge":"grault","thud":"fred"}}"#,
+            ),
+            (
+                r#"{"foo":["all","grass","cows","eat"]}"#,
+                r#"[{"op":"move","from":"/foo/1","path":"/foo/3"}]"#,
+                r#"{"foo":["all","cows","eat","grass"]}"#,
+            ),
+            (
+                r#"{"baz":"qux","foo":["a",2,"c"]}"#,
+                r#"[{"op":"test","path":"/baz","value":"qux"},{"op":"test","path":"/foo/1","value":2}]"#,
+                r#"{"baz":"qux","foo":["a",2,"c"]}"#,
+            ),
+            (
+                r#"{"foo":"bar"}"#,
+                r#"[{"op":"add","path":"/child","value":{"grandchild":{}}}]"#,
+                r#"{"child":{"grandchild":{}},"foo":"bar"}"#,
+            ),
+            (
+                r#"{"foo":"bar"}"#,
+                r#"[{"op":"add","path":"/baz","value":"qux","xyz":123}]"#,
+                r#"{"baz":"qux","foo":"bar"}"#,
+            ),
+            (r#"{"/":9,"~1":10}"#, r#"[{"op":"test","path":"/~01","value":10}]"#, r#"{"/":9,"~1":10}"#),
+            (
+                r#"{"foo":["bar"]}"#,
+                r#"[{"op":"add","path":"/foo/-","value":["abc","def"]}]"#,
+                r#"{"foo":["bar",["abc","def"]]}"#,
+            ),
+        ] {
+            assert_eq!(patched(target, patch).as_deref(), Some(result), "{patch}");
+        }
+    }
+
+    #[test]
+    fn what_clients_of_the_api_know_besides() {
+        for (patch, result) in [
+            (r#"[{"op":"replace","path":"/none","value":1}]"#, r#"{"a":[1,2],"none":1}"#),
+            (r#"[{"op":"remove","path":"/a/-1"}]"#, r#"{"a":[1]}"#),
+            (r#"[{"op":"add","path":"/a/-1","value":3}]"#, r#"{"a":[1,2,3]}"#),
+            (r#"[{"op":"replace","path":"x/a","value":null}]"#, r#"{"a":null}"#),
+            (r#"[{"op":"copy","from":"/none","path":"/b"}]"#, r#"{"a":[1,2],"b":null}"#),
+            (r#"[{"op":"replace","path":"","value":{"b":1}}]"#, r#"{"b":1}"#),
+            (r#"[{"op":"replace","path":"","value":7}]"#, r#"{"a":[1,2]}"#),
+            (r#"[{"op":"test","path":"/none","value":null}]"#, r#"{"a":[1,2]}"#),
+            (r#"[{"op":"test","path":"","value":{"a":[1, 2]}}]"#, r#"{"a":[1,2]}"#),
+            ("[]", r#"{"a":[1,2]}"#),
+            ("null", r#"{"a":[1,2]}"#),
+        ] {
+            let opened = patched(r#"{"a":[1,2]}"#, patch);
+            assert_eq!(opened.as_deref(), Some(result), "{patch}");
+        }
+    }
+
+    #[test]
+    fn what_does_not_apply() {
+        for patch in [
+            r#"[{"op":"nope","path":"/a"}]"#,
+            r#"[{"path":"/a"}]"#,
+            r#"[null]"#,
+            r#"[{"op":"add","value":1}]"#,
+            r#"[{"op":"add","path":"","value":1}]"#,
+            r#"[{"op":"add","path":7,"value":1}]"#,
+            r#"[{"op":"add","path":"/a/3","value":1}]"#,
+            r#"[{"op":"add","path":"/a/x","value":1}]"#,
+            r#"[{"op":"add","path":"/b/c","value":1}]"#,
+            r#"[{"op":"add","path":"/a/0/c","value":1}]"#,
+            r#"[{"op":"remove","path":"/b"}]"#,
+            r#"[{"op":"remove","path":"/a/2"}]"#,
+            r#"[{"op":"replace","path":"/a/2","value":1}]"#,
+            r#"[{"op":"replace","path":""}]"#,
+            r#"[{"op":"move","path":"/c"}]"#,
+            r#"[{"op":"move","from":"/a","path":"/a/b"}]"#,
+            r#"[{"op":"copy","from":"/a/9","path":"/c"}]"#,
+            r#"[{"op":"test","path":"/a/0","value":1.0}]"#,
+            r#"[{"op":"test","path":"/a/5","value":1}]"#,
+            r#"[{"op":"test","path":"/a"}]"#,
+        ] {
+            assert_eq!(patched(r#"{"a":[1,2]}"#, patch), None, "{patch}");
+        }
+    }
+
+    #[test]
+    fn copies_and_depth_are_bounded() {
+        let big = format!(r#"{{"a":"{}"}}"#, "x".repeat(1 << 20));
+        let copies = |count| {
+            let copy = r#"{"op":"copy","from":"/a","path":"/b"}"#;
+            format!("[{}]", vec![copy; count].join(","))
+        };
+        assert!(patched(&big, &copies(2)).is_some());
+        assert!(patched(&big, &copies(3)).is_none());
+        // Each copy into itself doubles how deep it is.
+        let mut patch = Vec::new();
+        for level in 0..8 {
+            let to = "/a".repeat(1 << level);
+            patch.push(format!(r#"{{"op":"copy","from":"/a","path":"{to}/a"}}"#));
+        }
+        assert!(patched(r#"{"a":{}}"#, &format!("[{}]", patch[..6].join(","))).is_some());
+        assert!(patched(r#"{"a":{}}"#, &format!("[{}]", patch.join(","))).is_none());
+    }
+
+    fn any_document() -> impl Strategy<Value = serde_json::Value> {
+        use serde_json::Value;
+        let leaf =
+            prop_oneof![Just(Value::Null), (0..3i64).prop_map(Value::from), "[ab]".prop_map(Value::from)];
+        let inner = leaf.prop_recursive(3, 16, 3, |inner| {
+            prop_oneof![
+                proptest::collection::vec(inner.clone(), 0..3).prop_map(Value::from),
+                proptest::collection::btree_map("[ab~/]", inner, 0..3)
+                    .prop_map(|fields| Value::Object(fields.into_iter().collect())),
+            ]
+        });
+        proptest::collection::btree_map("[ab]", inner, 0..3)
+            .prop_map(|fields| Value::Object(fields.into_iter().collect()))
+    }
+
+    fn any_pointer() -> impl Strategy<Value = String> {
+        let key = prop_oneof![Just("a"), Just("b"), Just("0"), Just("1"), Just("-"), Just("~0"), Just("~1")];
+        proptest::collection::vec(key, 1..4).prop_map(|keys| format!("/{}", keys.join("/")))
+    }
+
+    proptest! {
+        /// Against an implementation of others, wherever it applies a patch: it is stricter about what must be there.
+        #[test]
+        fn others_agree(
+            document in any_document(),
+            operations in proptest::collection::vec(
+                (0..6usize, any_pointer(), any_pointer(), any_document()), 1..4
+            ),
+        ) {
+            let operations: Vec<serde_json::Value> = operations.into_iter().map(|(kind, path, from, value)| {
+                let kind = ["add", "remove", "replace", "move", "copy", "test"][kind];
+                serde_json::json!({"op": kind, "path": path, "from": from, "value": value})
+            }).collect();
+            let operations = serde_json::Value::from(operations);
+            let mut expected = document.clone();
+            let theirs: json_patch::Patch = serde_json::from_value(operations.clone()).unwrap();
+            let applied = json_patch::patch(&mut expected, &theirs).is_ok();
+            let ours = patched(&document.to_string(), &operations.to_string());
+            if applied {
+                let ours: Option<serde_json::Value> = ours.map(|text| serde_json::from_str(&text).unwrap());
+                prop_assert_eq!(ours, Some(expected));
+            }
+        }
+    }
+}

@@ -1,0 +1,197 @@
+//! A JSON text of which only the parts that are looked at are taken apart.
+//!
+//! A patch changes a few fields of a large object: the rest travels as the text it came as. That is quick, and it is what
+//! messages show: what was opened has its keys sorted, what was not keeps the order it had.
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+
+use serde_json::value::RawValue;
+
+use crate::api::codec::json::write_string;
+
+/// A part of a text.
+#[derive(Clone, Debug)]
+pub enum Node<'a> {
+    /// `null`
+    Null,
+    /// Anything else, as it came.
+    Text(Cow<'a, str>),
+    /// An object that was opened.
+    Object(BTreeMap<String, Node<'a>>),
+    /// A list that was opened.
+    Array(Vec<Node<'a>>),
+}
+
+impl<'a> Node<'a> {
+    /// The whole of a text, which must be JSON.
+    pub fn of(text: Cow<'a, str>) -> Node<'a> {
+        if text.trim_ascii() == "null" { Node::Null } else { Node::Text(text) }
+    }
+
+    /// Opens an object or a list; leaves what has no parts as it is.
+    pub fn open(&mut self) {
+        if let Node::Text(text) = self {
+            let opened = match text {
+                Cow::Borrowed(text) => opened(text, Cow::Borrowed),
+                Cow::Owned(text) => opened(text, |part| Cow::Owned(part.to_owned())),
+            };
+            if let Some(opened) = opened {
+                *self = opened;
+            }
+        }
+    }
+
+    /// How deep it nests: 0 for what has no parts.
+    pub fn depth(&self) -> usize {
+        match self {
+            Node::Null => 0,
+            Node::Text(text) => text_depth(text),
+            Node::Object(fields) => 1 + fields.values().map(Node::depth).max().unwrap_or(0),
+            Node::Array(items) => 1 + items.iter().map(Node::depth).max().unwrap_or(0),
+        }
+    }
+
+    /// The text, compact, keys of what was opened sorted.
+    pub fn to_text(&self) -> String {
+        let mut out = Vec::with_capacity(256);
+        self.write(&mut out);
+        // Made of text, and cut at ASCII characters only.
+        String::from_utf8(out).unwrap_or_default()
+    }
+
+    fn write(&self, out: &mut Vec<u8>) {
+        match self {
+            Node::Null => out.extend_from_slice(b"null"),
+            Node::Text(text) => write_compact(out, text.as_bytes()),
+            Node::Object(fields) => {
+                out.push(b'{');
+                for (index, (key, value)) in fields.iter().enumerate() {
+                    if index > 0 {
+                        out.push(b',');
+                    }
+                    write_string(out, key);
+                    out.push(b':');
+                    value.write(out);
+                }
+                out.push(b'}');
+            }
+            Node::Array(items) => {
+                out.push(b'[');
+                for (index, item) in items.iter().enumerate() {
+                    if index > 0 {
+                        out.push(b',');
+                    }
+                    item.write(out);
+                }
+                out.push(b']');
+            }
+        }
+    }
+
+    /// Whether two parts mean the same. What has no parts is compared letter by letter: 1 and 1.0 differ.
+    pub fn same(&mut self, other: &mut Node<'_>) -> bool {
+        self.open();
+        other.open();
+        match (self, other) {
+            (Node::Null, Node::Null) => true,
+            (Node::Text(text), Node::Text(other)) => text.trim_ascii() == other.trim_ascii(),
+            (Node::Object(fields), Node::Object(others)) => {
+                fields.len() == others.len()
+                    && fields
+                        .iter_mut()
+                        .zip(others)
+                        .all(|((key, value), (other_key, other))| key == other_key && value.same(other))
+            }
+            (Node::Array(items), Node::Array(others)) => {
+                items.len() == others.len()
+                    && items.iter_mut().zip(others).all(|(item, other)| item.same(other))
+            }
+            _ => false,
+        }
+    }
+}
+
+fn opened<'t, 'a>(text: &'t str, part: impl Fn(&'t str) -> Cow<'a, str>) -> Option<Node<'a>> {
+    let node = |raw: &'t RawValue| Node::of(part(raw.get()));
+    match text.trim_ascii_start().as_bytes().first() {
+        Some(b'{') => {
+            let fields: BTreeMap<String, &RawValue> = serde_json::from_str(text).ok()?;
+            Some(Node::Object(fields.into_iter().map(|(key, raw)| (key, node(raw))).collect()))
+        }
+        Some(b'[') => {
+            let items: Vec<&RawValue> = serde_json::from_str(text).ok()?;
+            Some(Node::Array(items.into_iter().map(node).collect()))
+        }
+        _ => None,
+    }
+}
+
+/// Appends a JSON text without the space between its tokens, and safe inside a web page.
+fn write_compact(out: &mut Vec<u8>, text: &[u8]) {
+    let (mut quoted, mut escaped) = (false, false);
+    let mut rest = text;
+    while let Some((&byte, after)) = rest.split_first() {
+        rest = after;
+        match byte {
+            b' ' | b'\t' | b'\r' | b'\n' if !quoted => continue,
+            b'<' => out.extend_from_slice(b"\\u003c"),
+            b'>' => out.extend_from_slice(b"\\u003e"),
+            b'&' => out.extend_from_slice(b"\\u0026"),
+            0xe2 => match after {
+                [0x80, last @ (0xa8 | 0xa9), after @ ..] => {
+                    out.extend_from_slice(if *last == 0xa8 { b"\\u2028" } else { b"\\u2029" });
+                    rest = after;
+                }
+                _ => out.push(byte),
+            },
+            _ => out.push(byte),
+        }
+        quoted ^= byte == b'"' && !escaped;
+        escaped = quoted && byte == b'\\' && !escaped;
+    }
+}
+
+fn text_depth(text: &str) -> usize {
+    let (mut depth, mut deepest) = (0usize, 0usize);
+    let (mut quoted, mut escaped) = (false, false);
+    for byte in text.bytes() {
+        match byte {
+            b'{' | b'[' if !quoted => {
+                depth += 1;
+                deepest = deepest.max(depth);
+            }
+            b'}' | b']' if !quoted => depth = depth.saturating_sub(1),
+            _ => {}
+        }
+        quoted ^= byte == b'"' && !escaped;
+        escaped = quoted && byte == b'\\' && !escaped;
+    }
+    deepest
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_was_opened_is_sorted() {
+        let mut node = Node::of(Cow::Borrowed(r#" {"b": {"z":1, "a":"<\"{"}, "a": [ ] } "#));
+        node.open();
+        assert_eq!(node.to_text(), r#"{"a":[],"b":{"z":1,"a":"\u003c\"{"}}"#);
+        assert_eq!(node.depth(), 2);
+        let Node::Object(fields) = &mut node else { unreachable!("opened above") };
+        fields.get_mut("b").unwrap().open();
+        assert_eq!(node.to_text(), r#"{"a":[],"b":{"a":"\u003c\"{","z":1}}"#);
+    }
+
+    #[test]
+    fn what_means_the_same() {
+        let same = |a: &'static str, b: &'static str| {
+            Node::of(Cow::Borrowed(a)).same(&mut Node::of(Cow::Owned(b.to_owned())))
+        };
+        assert!(same(r#"{"a":1,"b":[null]}"#, r#" { "b" : [ null ], "a" : 1 } "#));
+        assert!(!same("1", "1.0") && !same("[1]", "[1,2]") && !same("{}", "[]") && !same("null", "{}"));
+        assert!(!same(r#"{"a":1}"#, r#"{"b":1}"#));
+    }
+}

@@ -1,0 +1,117 @@
+//! apply: the body says what some fields shall be, and whoever sends it owns them.
+
+use crate::api::codec::{self, json};
+use crate::api::media::Encoding;
+use crate::api::meta;
+use crate::api::options::{FieldValidation, PatchOptions};
+use crate::api::ownership::apply::{Applied, apply as merge};
+use crate::api::schema::GroupVersionKind;
+use crate::api::status::{Result, Status};
+use crate::api::value::Value;
+
+use super::update::{NewState, store_update};
+use super::{Answered, Backend, Call};
+
+/// Applies the body to the object that the path names, or makes one of it.
+pub async fn apply(backend: &Backend, call: &Call<'_>, options: &PatchOptions) -> Answered {
+    let (config, dubious) = read(call)?;
+    let (gv, kind) = call.shown_kind();
+    let configuration = Configuration {
+        backend,
+        call,
+        config,
+        dubious,
+        validation: options.write.field_validation,
+        force: options.force,
+        kind: GroupVersionKind::new(&gv.group, &gv.version, kind),
+    };
+    store_update(backend, call, &configuration, options.write.dry_run).await
+}
+
+/// The body as it is, and what is wrong about its syntax.
+fn read(call: &Call<'_>) -> Result<(Value, Option<String>)> {
+    let wrong = |error: String| Status::bad_request(format!("error decoding YAML: {error}"));
+    let (config, dubious) = match call.encoding {
+        Encoding::Cbor => {
+            let value = codec::cbor::read(&call.body);
+            (value.map_err(|error| Status::bad_request(format!("error decoding CBOR: {error}")))?, None)
+        }
+        _ => codec::yaml::read_strict(&call.body)
+            .map_err(|error| wrong(format!("error converting YAML to JSON: yaml: {error}")))?,
+    };
+    let found = match &config {
+        Value::Object(_) => return Ok((config, dubious)),
+        Value::Null => return Ok((Value::object(), dubious)),
+        Value::Array(_) => "array",
+        Value::String(_) => "string",
+        Value::Bool(_) => "bool",
+        Value::Int(_) | Value::Float(_) => "number",
+    };
+    Err(wrong(format!(
+        "error unmarshaling JSON: while decoding JSON: json: cannot unmarshal {found} into Go value of type \
+         map[string]interface {{}}"
+    )))
+}
+
+/// A body that says what some fields shall be.
+struct Configuration<'a> {
+    backend: &'a Backend,
+    call: &'a Call<'a>,
+    config: Value,
+    dubious: Option<String>,
+    validation: FieldValidation,
+    force: bool,
+    kind: GroupVersionKind,
+}
+
+impl Configuration<'_> {
+    fn state(&self, old: Option<&Value>) -> Result<Value> {
+        let Configuration { backend, call, .. } = *self;
+        let (manager, now, reset) = (call.manager(), backend.now(), backend.reset(call));
+        let write = call.owned_write(&manager, &now, &reset);
+        let Applied { object, managers } =
+            merge(&backend.versions(call), &write, old, &self.config, self.force)?;
+        self.judge_syntax()?;
+        let decoded = codec::decode_object(&json::to_json(&object), &self.kind, &backend.registry);
+        let decoded = decoded.map_err(|error| Status::bad_request(error.message))?;
+        let mut value = backend.into_stored(call, decoded.value)?;
+        managers.store(&mut value);
+        let uid = meta::of(&value).str("uid");
+        if old.is_none() && !uid.is_empty() {
+            let why = format!(
+                "uid mismatch: the provided object specified uid {uid}, and no existing object was found"
+            );
+            return Err(Status::conflict(call.of(), call.name, &why));
+        }
+        meta::agree_on_namespace(&mut value, call.namespace)?;
+        meta::check_name(&value, call.name)?;
+        meta::dedupe_owners(&mut value).into_iter().for_each(|warning| call.warnings.add(warning));
+        Ok(value)
+    }
+
+    fn judge_syntax(&self) -> Result<()> {
+        match (&self.dubious, self.validation) {
+            (None, _) | (_, FieldValidation::Ignore) => {}
+            (Some(dubious), FieldValidation::Warn) => {
+                // A warning is one line.
+                self.call.warnings.add(dubious.lines().last().unwrap_or_default().trim());
+            }
+            (Some(dubious), FieldValidation::Strict) => {
+                return Err(Status::bad_request(format!(
+                    "error strict decoding YAML: error converting YAML to JSON: {dubious}"
+                )));
+            }
+        }
+        Ok(())
+    }
+}
+
+impl NewState for Configuration<'_> {
+    fn after(&self, old: &Value) -> Result<Value> {
+        self.state(Some(old))
+    }
+
+    fn first(&self) -> Option<Result<Value>> {
+        self.call.subresource.is_empty().then(|| self.state(None))
+    }
+}

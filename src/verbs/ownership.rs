@@ -1,0 +1,107 @@
+//! Who owns the fields that a call writes.
+
+use std::borrow::Cow;
+
+use crate::api::ownership::view::View;
+use crate::api::ownership::{self, Versions, Write};
+use crate::api::parts::Part;
+use crate::api::status::{Result, Status};
+use crate::api::value::Value;
+
+use super::{Backend, Call};
+
+/// What a new object cannot say, whatever its kind.
+const NEVER_NEW: [&[&str]; 2] =
+    [&["metadata", "deletionTimestamp"], &["metadata", "deletionGracePeriodSeconds"]];
+
+impl Backend {
+    /// Writes into a new state of the call's object who owns its fields. Before admission: what the cluster changes
+    /// belongs to nobody.
+    pub fn record(&self, call: &Call<'_>, old: Option<&Value>, new: &mut Value) {
+        let mut reset = self.reset(call);
+        if old.is_none() {
+            reset.extend_from_slice(&NEVER_NEW);
+        }
+        let (manager, now) = (call.manager(), self.now());
+        ownership::record(&self.versions(call), &call.owned_write(&manager, &now, &reset), old, new);
+    }
+
+    /// The part of an object that the path names, with the owners of its fields.
+    pub(super) fn show_owned<'v>(
+        &self,
+        call: &Call<'_>,
+        part: &Part,
+        object: &'v Value,
+    ) -> Result<Cow<'v, Value>> {
+        let mut shown = part.show(object).map_err(Status::bad_request)?;
+        if let Some(view) = self.view(call, part) {
+            view.lend(object, shown.to_mut());
+        }
+        Ok(shown)
+    }
+
+    /// What becomes of an object whose part shall be `body`, and who owns its fields then.
+    pub(super) fn write_owned(
+        &self,
+        call: &Call<'_>,
+        part: &Part,
+        object: &Value,
+        body: Value,
+    ) -> Result<Value> {
+        let view = self.view(call, part);
+        let owned = view.as_ref().map(|view| view.owners(object, &body));
+        let mut new = part.write(object, body).map_err(|errors| call.invalid_body(call.name, &errors))?;
+        if let Some(owners) = owned {
+            owners.store(&mut new);
+        }
+        Ok(new)
+    }
+
+    /// What a part that looks like another kind shares with its object.
+    fn view<'a>(&'a self, call: &'a Call<'_>, part: &Part) -> Option<View<'a>> {
+        let field = part.shared_field()?;
+        Some(View {
+            whole: self.whole_versions(call),
+            version: &call.resource.gv,
+            shown: call.shown_kind().0,
+            field,
+        })
+    }
+
+    /// The versions of what the path shows.
+    pub(super) fn versions<'a>(&'a self, call: &'a Call<'_>) -> Versions<'a> {
+        let (gv, kind) = call.shown_kind();
+        if *kind == *call.resource.kind {
+            return self.whole_versions(call);
+        }
+        // What looks like another kind is never stored as such.
+        Versions { registry: &self.registry, kind, stored: gv }
+    }
+
+    fn whole_versions<'a>(&'a self, call: &'a Call<'_>) -> Versions<'a> {
+        Versions { registry: &self.registry, kind: &call.resource.kind, stored: &call.stored.version }
+    }
+
+    /// The fields that the call cannot set.
+    pub(super) fn reset(&self, call: &Call<'_>) -> Vec<&'static [&'static str]> {
+        let has_status = call.kind().has_status;
+        ownership::reset_fields(call.of().group, &call.resource.kind, call.subresource, has_status).to_vec()
+    }
+}
+
+impl Call<'_> {
+    /// Who writes.
+    pub(super) fn manager(&self) -> String {
+        ownership::manager_name(&self.query.text("fieldManager"), self.user_agent)
+    }
+
+    /// The call as ownership sees it.
+    pub(super) fn owned_write<'a>(
+        &'a self,
+        manager: &'a str,
+        now: &'a str,
+        reset: &'a [&'a [&'a str]],
+    ) -> Write<'a> {
+        Write { manager, version: self.shown_kind().0, subresource: self.subresource, now, reset }
+    }
+}

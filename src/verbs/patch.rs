@@ -1,0 +1,60 @@
+//! patch: the body says what shall change about what is there.
+//!
+//! The change is made on the object as the client sees it, in the version of the path; what comes out takes the same way
+//! as the body of an update. When others write the same object meanwhile, the change is made again on what they wrote.
+
+use crate::api::media::PatchType;
+use crate::api::meta;
+use crate::api::options::{FieldValidation, PatchOptions};
+use crate::api::patch::{self, Patched, Target};
+use crate::api::schema::GroupVersionKind;
+use crate::api::status::{Result, Status};
+use crate::api::value::Value;
+
+use super::apply::apply;
+use super::update::{NewState, store_update};
+use super::{Answered, Backend, Call};
+
+/// Changes the object that the path names.
+pub async fn patch(backend: &Backend, call: &Call<'_>) -> Answered {
+    let Some(language) = call.patch else { return Err(Status::unsupported_patch()) };
+    let options = PatchOptions::parse(call.query, language == PatchType::Apply)?;
+    if language == PatchType::Apply {
+        return apply(backend, call, &options).await;
+    }
+    let (gv, kind) = call.shown_kind();
+    let change = Change {
+        backend,
+        call,
+        language,
+        validation: options.write.field_validation,
+        kind: GroupVersionKind::new(&gv.group, &gv.version, kind),
+    };
+    store_update(backend, call, &change, options.write.dry_run).await
+}
+
+/// A body that says what shall change.
+struct Change<'a> {
+    backend: &'a Backend,
+    call: &'a Call<'a>,
+    language: PatchType,
+    validation: FieldValidation,
+    kind: GroupVersionKind,
+}
+
+impl NewState for Change<'_> {
+    fn after(&self, old: &Value) -> Result<Value> {
+        let Change { backend, call, .. } = *self;
+        let current = backend.into_shown(call, old.clone())?;
+        let target = Target { registry: &backend.registry, kind: &self.kind };
+        let Patched { value, warnings } =
+            patch::apply(self.language, &call.body, self.validation, target, &current)?;
+        warnings.into_iter().for_each(|warning| call.warnings.add(warning));
+        let mut value = backend.into_stored(call, value)?;
+        meta::agree_on_namespace(&mut value, call.namespace)?;
+        meta::check_name(&value, call.name)?;
+        meta::dedupe_owners(&mut value).into_iter().for_each(|warning| call.warnings.add(warning));
+        backend.record(call, Some(old), &mut value);
+        Ok(value)
+    }
+}

@@ -1,0 +1,202 @@
+//! PATCH in its three languages against the real server.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
+
+mod support;
+
+use std::thread;
+
+use serde_json::{Value, json};
+use support::compare::text;
+use support::{Client, Server};
+
+const MAPS: &str = "/api/v1/namespaces/default/configmaps";
+const MAP: &str = "/api/v1/namespaces/default/configmaps/a";
+
+fn with_map(data: &Value) -> (Server, Client) {
+    let server = Server::with(&["--engine=memory"]);
+    let mut client = server.admin();
+    client.post(MAPS, &json!({"metadata": {"name": "a"}, "data": data})).ok();
+    (server, client)
+}
+
+fn message(status: &Value) -> &str {
+    text(status, "/message")
+}
+
+#[test]
+fn each_language_changes_what_it_names() {
+    let (_server, mut client) = with_map(&json!({"x": "1", "y": "2"}));
+    let operations = json!([
+        {"op": "test", "path": "/data/x", "value": "1"},
+        {"op": "move", "from": "/data/x", "path": "/data/z"},
+        {"op": "add", "path": "/metadata/labels", "value": {"l": "1"}},
+    ]);
+    let after = client.patch(MAP, "json", &operations).ok();
+    assert_eq!(after["data"], json!({"y": "2", "z": "1"}));
+    assert_eq!(after["metadata"]["labels"], json!({"l": "1"}));
+    let after = client.patch(MAP, "merge", &json!({"data": {"y": null, "w": "3"}})).ok();
+    assert_eq!(after["data"], json!({"z": "1", "w": "3"}));
+    let after = client.patch(MAP, "strategic-merge", &json!({"data": {"$patch": "replace", "q": "4"}})).ok();
+    assert_eq!(after["data"], json!({"q": "4"}));
+    assert_eq!(client.get(MAP).ok(), after);
+}
+
+#[test]
+fn a_patch_that_changes_nothing_writes_nothing() {
+    let (_server, mut client) = with_map(&json!({"x": "1"}));
+    let before = client.get(MAP).ok();
+    for (language, patch) in [
+        ("json", json!([])),
+        ("json", json!([{"op": "replace", "path": "/data/x", "value": "1"}])),
+        ("merge", json!({})),
+        ("merge", json!({"data": {"none": null}})),
+        ("strategic-merge", json!({"data": {"x": "1"}})),
+    ] {
+        assert_eq!(client.patch(MAP, language, &patch).ok(), before, "{language} {patch}");
+    }
+    let dry = format!("{MAP}?dryRun=All");
+    assert_eq!(client.patch(&dry, "merge", &json!({"data": {"x": "2"}})).ok()["data"], json!({"x": "2"}));
+    assert_eq!(client.get(MAP).ok(), before);
+}
+
+#[test]
+fn a_version_in_the_patch_must_be_the_present_one() {
+    let (_server, mut client) = with_map(&json!({"x": "1"}));
+    let first = text(&client.get(MAP).ok(), "/metadata/resourceVersion").to_owned();
+    let patch = json!({"metadata": {"resourceVersion": first}, "data": {"x": "2"}});
+    client.patch(MAP, "merge", &patch).ok();
+    for language in ["merge", "strategic-merge"] {
+        let refused = client.patch(MAP, language, &patch).refused(409, "Conflict");
+        assert!(message(&refused).contains("the object has been modified"), "{refused}");
+    }
+    let unconditional = json!({"metadata": {"resourceVersion": null}, "data": {"x": "3"}});
+    assert_eq!(client.patch(MAP, "merge", &unconditional).ok()["data"]["x"], "3");
+}
+
+#[test]
+fn what_the_path_says_cannot_be_changed() {
+    let (_server, mut client) = with_map(&json!({"x": "1"}));
+    let refused = client.patch(MAP, "merge", &json!({"metadata": {"name": "b"}})).refused(400, "BadRequest");
+    assert_eq!(message(&refused), "the name of the object (b) does not match the name on the URL (a)");
+    let elsewhere = json!({"metadata": {"namespace": "b"}});
+    client.patch(MAP, "strategic-merge", &elsewhere).refused(400, "BadRequest");
+    let uid = json!({"metadata": {"uid": "00000000-0000-0000-0000-000000000000"}});
+    let refused = client.patch(MAP, "merge", &uid).refused(422, "Invalid");
+    assert!(message(&refused).contains("metadata.uid: Invalid value"), "{refused}");
+    client.patch(MAP, "merge", &json!({"kind": "Secret"})).refused(422, "Invalid");
+    // A strategic merge patch is not read as an object: it cannot say what it is.
+    assert_eq!(client.patch(MAP, "strategic-merge", &json!({"kind": "Secret"})).ok()["kind"], "ConfigMap");
+    let missing = client.patch(&format!("{MAPS}/none"), "merge", &json!({})).refused(404, "NotFound");
+    assert_eq!(message(&missing), "configmaps \"none\" not found");
+    client
+        .request("PATCH", MAP, &[("Content-Type", "application/json")], b"{}")
+        .refused(415, "UnsupportedMediaType");
+    let forced = client.patch(&format!("{MAP}?force=true"), "merge", &json!({})).refused(422, "Invalid");
+    assert!(
+        message(&forced).ends_with("force: Forbidden: may not be specified for non-apply patch"),
+        "{forced}"
+    );
+}
+
+#[test]
+fn unknown_fields_are_told_or_refused() {
+    let (_server, mut client) = with_map(&json!({"x": "1"}));
+    for language in ["merge", "strategic-merge"] {
+        let patch = json!({"nope": 1});
+        let told = client.patch(MAP, language, &patch);
+        assert_eq!(told.header("warning"), Some(r#"299 - "unknown field \"nope\"""#), "{language}");
+        told.ok();
+        let quiet = client.patch(&format!("{MAP}?fieldValidation=Ignore"), language, &patch);
+        assert_eq!(quiet.header("warning"), None);
+        quiet.ok();
+        let refused = client.patch(&format!("{MAP}?fieldValidation=Strict"), language, &patch);
+        let refused = refused.refused(422, "Invalid");
+        assert!(message(&refused).ends_with(r#"strict decoding error: unknown field "nope""#), "{refused}");
+    }
+}
+
+#[test]
+fn a_patch_of_another_version_is_made_on_that_version() {
+    let server = Server::with(&["--engine=memory"]);
+    let mut client = server.admin();
+    let path =
+        |version: &str| format!("/apis/autoscaling/{version}/namespaces/default/horizontalpodautoscalers");
+    let spec = json!({
+        "scaleTargetRef": {"kind": "Deployment", "name": "d"},
+        "maxReplicas": 3,
+        "targetCPUUtilizationPercentage": 50,
+    });
+    client.post(&path("v1"), &json!({"metadata": {"name": "h"}, "spec": spec})).ok();
+    let old = client.patch(
+        &format!("{}/h", path("v1")),
+        "json",
+        &json!([{"op": "replace", "path": "/spec/targetCPUUtilizationPercentage", "value": 70}]),
+    );
+    assert_eq!(old.ok()["apiVersion"], "autoscaling/v1");
+    let new = client.patch(&format!("{}/h", path("v2")), "merge", &json!({"spec": {"minReplicas": 2}})).ok();
+    assert_eq!(new["spec"]["metrics"][0]["resource"]["target"]["averageUtilization"], 70);
+    assert_eq!(client.get(&format!("{}/h", path("v1"))).ok()["spec"]["minReplicas"], 2);
+}
+
+#[test]
+fn the_status_is_patched_by_itself() {
+    let server = Server::with(&["--engine=memory"]);
+    let mut client = server.admin();
+    let pods = "/api/v1/namespaces/default/pods";
+    let spec = json!({"containers": [{"name": "c", "image": "i:1"}]});
+    client.post(pods, &json!({"metadata": {"name": "p"}, "spec": spec})).ok();
+    let patch = json!({
+        "spec": {"containers": [{"name": "c", "image": "i:2"}]},
+        "status": {"conditions": [{"type": "Ready", "status": "False"}]},
+    });
+    let after = client.patch(&format!("{pods}/p/status"), "strategic-merge", &patch).ok();
+    assert_eq!(after["spec"]["containers"][0]["image"], "i:1");
+    assert_eq!(after["status"]["conditions"][0]["type"], "Ready");
+    let again = json!({"status": {"conditions": [{"type": "Ready", "status": "True"}, {"type": "Other", "status": "True"}]}});
+    let after = client.patch(&format!("{pods}/p/status"), "strategic-merge", &again).ok();
+    let conditions = after["status"]["conditions"].as_array().unwrap();
+    assert_eq!(conditions.len(), 2, "{after}");
+    assert_eq!(conditions[0]["status"], "True");
+    let whole = client.patch(&format!("{pods}/p"), "strategic-merge", &patch).ok();
+    assert_eq!(whole["spec"]["containers"][0]["image"], "i:2");
+    assert_eq!(whole["status"]["conditions"].as_array().unwrap().len(), 2, "{whole}");
+}
+
+/// Runs many writers at once, each with a connection of its own, and waits for all.
+fn contend(server: &Server, writers: usize, write: impl Fn(&mut Client, usize) + Copy + Send + 'static) {
+    let writers: Vec<_> = (0..writers)
+        .map(|writer| {
+            let mut client = server.admin();
+            thread::spawn(move || write(&mut client, writer))
+        })
+        .collect();
+    writers.into_iter().for_each(|writer| writer.join().unwrap());
+}
+
+#[test]
+fn patches_that_contend_are_all_made() {
+    const WRITERS: usize = 32;
+    const EACH: usize = 8;
+    let (server, mut client) = with_map(&json!({"first": "1"}));
+    client.patch(MAP, "merge", &json!({"metadata": {"finalizers": ["example.com/first"]}})).ok();
+    contend(&server, WRITERS, |client, writer| {
+        for round in 0..EACH {
+            let key = format!("w{writer}-{round}");
+            let (language, patch) = match writer % 3 {
+                0 => ("merge", json!({"data": {key: "1"}})),
+                1 => ("strategic-merge", json!({"data": {key: "1"}})),
+                _ => ("json", json!([{"op": "add", "path": format!("/data/{key}"), "value": "1"}])),
+            };
+            client.patch(MAP, language, &patch).ok();
+        }
+        // Each appends to what is there when its patch is made.
+        let name = format!("example.com/f{writer}");
+        client
+            .patch(MAP, "json", &json!([{"op": "add", "path": "/metadata/finalizers/-", "value": name}]))
+            .ok();
+    });
+    let after = client.get(MAP).ok();
+    assert_eq!(after["data"].as_object().unwrap().len(), 1 + WRITERS * EACH);
+    assert_eq!(after["metadata"]["finalizers"].as_array().unwrap().len(), 1 + WRITERS);
+}
