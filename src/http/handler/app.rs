@@ -12,7 +12,6 @@ use actix_web::{HttpRequest, HttpResponse};
 use pilothouse_actors::identity::Identity;
 use pilothouse_actors::permit::Permit;
 
-use crate::api::catalog::Catalog;
 use crate::api::catalog::resource::Resource;
 use crate::api::form::{self, Extent, Form};
 use crate::api::media::{self, Agreed};
@@ -76,7 +75,7 @@ async fn serve(
             },
         },
         Target::Resource(found) => {
-            let resource = find(&worker.served().catalog, found)?;
+            let resource = find(worker, known, found)?;
             let Some(resource) = resource else { return Ok(render::page_not_found()) };
             resource.deprecation().into_iter().for_each(|warning| context.warnings.add(warning));
             let verb = allowed_verb(&resource, found, parsed.verb, request.method())?;
@@ -95,9 +94,14 @@ async fn serve(
 }
 
 /// The resource of the path. `None`: not even its group is known, which the reference answers in plain text.
-fn find(catalog: &Catalog, found: &ResourcePath<'_>) -> Result<Option<Arc<Resource>>> {
-    let Some(resource) = catalog.at(found) else {
-        return if catalog.group(found.group).is_some() { Err(Status::no_such_resource()) } else { Ok(None) };
+fn find(
+    worker: &Worker,
+    known: Option<Arc<Resource>>,
+    found: &ResourcePath<'_>,
+) -> Result<Option<Arc<Resource>>> {
+    let Some(resource) = known else {
+        let group = worker.served().catalog.group(found.group).is_some();
+        return if group { Err(Status::no_such_resource()) } else { Ok(None) };
     };
     let misplaced = match (resource.namespaced, found.namespace.is_empty()) {
         // A namespaced object has no address without its namespace; its collection has one.
@@ -112,7 +116,7 @@ fn find(catalog: &Catalog, found: &ResourcePath<'_>) -> Result<Option<Arc<Resour
     if misplaced || unknown_sub || too_deep {
         return Err(Status::no_such_resource());
     }
-    Ok(Some(resource.clone()))
+    Ok(Some(resource))
 }
 
 /// The verb, if the resource or its sub-resource knows it.

@@ -2,6 +2,7 @@
 
 use std::convert::Infallible;
 use std::pin::Pin;
+use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context as TaskContext, Poll};
 
@@ -39,7 +40,7 @@ pub struct Context {
     pub warnings: Warnings,
     /// What objects can be encoded in.
     pub offer: Offer,
-    registry: Arc<Registry>,
+    worker: Rc<Worker>,
     audit_id: HeaderValue,
     pretty: bool,
     gzip: bool,
@@ -47,7 +48,7 @@ pub struct Context {
 
 impl Context {
     /// Reads what answers depend on.
-    pub fn of(request: &HttpRequest, worker: &Worker) -> Context {
+    pub fn of(request: &HttpRequest, worker: &Rc<Worker>) -> Context {
         let headers = request.headers();
         let given = headers.get(AUDIT_ID).filter(|id| !id.is_empty() && id.len() <= LONGEST_AUDIT_ID);
         let audit_id = match given {
@@ -58,11 +59,15 @@ impl Context {
             accept: text(headers, header::ACCEPT).to_owned(),
             warnings: Warnings::default(),
             offer: Offer::objects(worker.shared.encoding.cbor),
-            registry: worker.backend.registry.clone(),
+            worker: worker.clone(),
             audit_id,
             pretty: wants_pretty(request),
             gzip: worker.shared.encoding.gzip && gzip::is_accepted(text(headers, header::ACCEPT_ENCODING)),
         }
+    }
+
+    fn registry(&self) -> &Arc<Registry> {
+        &self.worker.backend.registry
     }
 
     /// Whether a person will read the answer.
@@ -154,7 +159,7 @@ async fn shown(context: &Context, agreed: Agreed<'_>, code: u16, bytes: Bytes) -
 pub fn document(context: &Context, agreed: Agreed<'_>, code: u16, json: &[u8]) -> Result<HttpResponse> {
     let body = match agreed.encoding {
         Encoding::Json => json_text(context.pretty || agreed.pretty, json),
-        encoding => codec::encode_document(&context.registry, encoding, json)
+        encoding => codec::encode_document(context.registry(), encoding, json)
             .map_err(|error| Status::internal(error.to_string()))?,
     };
     Ok(sized(agreed, code, Bytes::from(body)))
@@ -186,7 +191,7 @@ async fn text_of(context: &Context, agreed: Agreed<'_>, json: Bytes) -> Result<B
     if encoding == Encoding::Json && !pretty {
         return Ok(Bytes::from(json_text(false, &json)));
     }
-    let (registry, large) = (context.registry.clone(), json.len() > LAID_OUT_ASIDE);
+    let (registry, large) = (context.registry().clone(), json.len() > LAID_OUT_ASIDE);
     let make = move || match encoding {
         Encoding::Json => Ok(json_text(true, &json)),
         _ => codec::encode_document(&registry, encoding, &json),
