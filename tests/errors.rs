@@ -395,3 +395,14 @@ fn refused_or_closed(bytes: &[u8]) {
         Some(code) => assert!(code.starts_with('4') || code.starts_with('5'), "{text}"),
     }
 }
+
+#[test]
+fn an_object_of_too_many_parts_is_refused_before_its_defaults_fill_the_memory() {
+    let server = Server::with(&["--engine=memory"]);
+    let mut client = server.admin();
+    let containers = vec!["{}"; 200_000].join(",");
+    let body = format!(r#"{{"metadata":{{"name":"p"}},"spec":{{"containers":[{containers}]}}}}"#);
+    let headers = [("Content-Type", "application/json")];
+    let refused = client.request("POST", "/api/v1/namespaces/default/pods", &headers, body.as_bytes());
+    assert_eq!(refused.status, 413, "{}", refused.text());
+}

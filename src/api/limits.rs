@@ -25,6 +25,10 @@ pub const PROTOBUF_DEPTH: usize = 100;
 /// Types that may be inlined in each other. The table nests two; more is a mistake that would not end.
 pub const INLINE_DEPTH: usize = 8;
 
+/// Objects within one object, its metadata apart. Defaults can make a kilobyte of an empty one, so a body of three
+/// megabytes of them would take a gigabyte.
+pub const OBJECT_PARTS: usize = 100_000;
+
 /// Levels of a set of owned fields: more than any kind nests, and its recursion stays within a stack.
 pub const OWNED_DEPTH: usize = 200;
 

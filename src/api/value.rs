@@ -129,6 +129,19 @@ impl Value {
         self.get(key).and_then(Value::as_str).unwrap_or_default()
     }
 
+    /// How many objects stand in this value, itself included; counted up to `most` and one more.
+    pub fn objects(&self, most: usize) -> usize {
+        let count = |counted: usize, value: &Value| match most.checked_sub(counted) {
+            Some(left) => counted + value.objects(left),
+            None => counted,
+        };
+        match self {
+            Value::Array(items) => items.iter().fold(0, count),
+            Value::Object(fields) => fields.values().fold(1, count),
+            _ => 0,
+        }
+    }
+
     /// Whether this is `null`.
     pub fn is_null(&self) -> bool {
         matches!(self, Value::Null)
@@ -174,6 +187,15 @@ impl<T: Into<Value>> From<Vec<T>> for Value {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn objects_are_counted_up_to_a_bound() {
+        let item = Value::object();
+        let mut value = Value::object();
+        value.set("a", Value::Array(vec![item; 10]));
+        assert_eq!(value.objects(100), 11);
+        assert_eq!(value.objects(4), 5);
+    }
 
     #[test]
     fn null_fields_count_as_absent() {

@@ -7,6 +7,7 @@ use pilothouse_actors::object::{Draft, Key, Object, Pairs};
 
 use crate::api::codec::{self, Decoded};
 use crate::api::kinds;
+use crate::api::limits::OBJECT_PARTS;
 use crate::api::media::Encoding;
 use crate::api::options::{DeleteOptions, FieldValidation};
 use crate::api::parts;
@@ -43,6 +44,7 @@ impl Backend {
 
     /// Fills in the defaults of a value in the version of the request and turns it into the stored version.
     pub fn into_stored(&self, call: &Call<'_>, mut value: Value) -> Result<Value> {
+        check_size(&value)?;
         // The kind first: it can still see what the client left out.
         let (gv, name) = call.shown_kind();
         (kinds::rules(&gv.group, name).default)(&mut value);
@@ -144,4 +146,16 @@ impl Backend {
         let found = self.stores.get(&call.stored.store, call.key(call.name), &call.permit).await;
         found.map_err(|error| Status::from_store(&error, call.of(), call.name))
     }
+}
+
+/// Refuses an object of so many parts that its defaults would outgrow any bound. The metadata are not defaulted, and their
+/// owned fields are many.
+fn check_size(value: &Value) -> Result<()> {
+    let fields = value.fields().into_iter().flatten().filter(|(name, _)| *name != "metadata");
+    let parts =
+        fields.fold(0, |parts: usize, (_, value)| parts + value.objects(OBJECT_PARTS.saturating_sub(parts)));
+    if parts > OBJECT_PARTS {
+        return Err(Status::too_large(format!("the object has more than {OBJECT_PARTS} parts")));
+    }
+    Ok(())
 }

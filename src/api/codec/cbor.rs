@@ -11,7 +11,7 @@ mod write;
 
 use std::fmt::Write as _;
 
-use super::{Body, DecodeError, Decoded, json, named};
+use super::{Body, DecodeError, Decoded, json, named, or_any_version};
 use crate::api::schema::encode::Form;
 use crate::api::schema::{GroupVersionKind, Registry, TypeId};
 use crate::api::value::Value;
@@ -49,11 +49,7 @@ pub fn decode_any_version(
     registry: &Registry,
 ) -> Result<Decoded, DecodeError> {
     let own = decode_object(body, expected, registry);
-    let Some(ty) = registry.lookup(expected).filter(|_| own.is_err()) else { return own };
-    match decode_as(body, ty, registry) {
-        Ok(decoded) if decoded.value.str("kind") == expected.kind => Ok(decoded),
-        _ => own,
-    }
+    or_any_version(own, expected, registry, |ty| decode_as(body, ty, registry).ok())
 }
 
 /// Reads a body as a type, whatever kind it says it is. The error is the message.

@@ -68,11 +68,20 @@ pub fn decode_any_version(
     registry: &Registry,
 ) -> Result<Decoded, DecodeError> {
     let own = decode_object(body, expected, registry);
-    let Some(ty) = registry.lookup(expected).filter(|_| own.is_err()) else { return own };
-    match decode::decode(registry, ty, body) {
-        Ok(decoded) if decoded.value.str("kind") == expected.kind => Ok(decoded),
-        _ => own,
-    }
+    or_any_version(own, expected, registry, |ty| decode::decode(registry, ty, body).ok())
+}
+
+/// What was decoded, or if that failed, what is decoded of the body whatever its apiVersion says: its kind must agree.
+fn or_any_version(
+    own: Result<Decoded, DecodeError>,
+    expected: &GroupVersionKind,
+    registry: &Registry,
+    again: impl FnOnce(TypeId) -> Option<Decoded>,
+) -> Result<Decoded, DecodeError> {
+    own.or_else(|refused| {
+        let decoded = registry.lookup(expected).and_then(again);
+        decoded.filter(|decoded| decoded.value.str("kind") == expected.kind).ok_or(refused)
+    })
 }
 
 /// Reads a body that the caller has converted to JSON. Messages show the beginning of the body as it came.

@@ -12,7 +12,7 @@ mod source;
 mod tape;
 mod writer;
 
-use super::{Body, DecodeError, Decoded};
+use super::{Body, DecodeError, Decoded, or_any_version};
 use crate::api::schema::{GroupVersionKind, Registry, TypeId};
 use crate::api::value::Value;
 
@@ -48,16 +48,13 @@ pub fn decode_any_version(
     registry: &Registry,
 ) -> Result<Decoded, DecodeError> {
     let own = decode_object(body, expected, registry);
-    let Some(ty) = registry.lookup(expected).filter(|_| own.is_err()) else { return own };
-    match envelope::open(body) {
-        Ok(opened) if opened.kind == expected.kind => {
-            let Ok(mut decoded) = message_value(opened.raw, ty, registry) else { return own };
-            decoded.value.set("kind", opened.kind);
-            decoded.value.set("apiVersion", opened.api_version);
-            Ok(decoded)
-        }
-        _ => own,
-    }
+    or_any_version(own, expected, registry, |ty| {
+        let opened = envelope::open(body).ok()?;
+        let mut decoded = message_value(opened.raw, ty, registry).ok()?;
+        decoded.value.set("kind", opened.kind);
+        decoded.value.set("apiVersion", opened.api_version);
+        Some(decoded)
+    })
 }
 
 /// The kind that an envelope names; empty where it names none. `None` if there is no envelope.
