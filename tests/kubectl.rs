@@ -3,6 +3,8 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
 mod support;
+#[path = "kubectl/writes.rs"]
+mod writes;
 
 use std::fs;
 use std::io::{BufRead, BufReader};
