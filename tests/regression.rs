@@ -97,3 +97,25 @@ fn a_label_does_not_move_the_generation() {
     let updated = client.put(&format!("{path}/r"), &created).ok();
     assert_eq!(updated["metadata"]["generation"], 1);
 }
+
+/// The answer to a deletion that ended a grace period had the version of the mark, which no watch ends with.
+#[test]
+fn a_deletion_that_takes_the_object_out_answers_with_the_version_of_its_last_event() {
+    let server = Server::with(&["--engine=memory"]);
+    let mut client = server.admin();
+    let pods = "/api/v1/namespaces/default/pods";
+    let pod = json!({
+        "metadata": {"name": "p"},
+        "spec": {"nodeName": "n", "containers": [{"name": "c", "image": "example.com/c:1"}]},
+    });
+    let created = client.post(pods, &pod).ok();
+    let mut watch = client.watch(
+        pods,
+        &format!("resourceVersion={}", created["metadata"]["resourceVersion"].as_str().expect("one")),
+    );
+    client.delete(&format!("{pods}/p")).ok();
+    let gone = client.delete(&format!("{pods}/p?gracePeriodSeconds=0")).ok();
+    let last =
+        std::iter::repeat_with(|| watch.next()).find(|event| event["type"] == "DELETED").expect("the end");
+    assert_eq!(last["object"]["metadata"]["resourceVersion"], gone["metadata"]["resourceVersion"]);
+}

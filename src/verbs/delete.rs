@@ -122,11 +122,10 @@ async fn mark(
     if !goes {
         return Ok(Ok(Outcome::Marked(marked)));
     }
-    if !dry_run && let Err(error) = remove(backend, call, &marked).await {
-        return Ok(Err(error));
+    if dry_run {
+        return Ok(Ok(Outcome::Gone(marked)));
     }
-    // The last state that was stored, not the one of the removal: so its version is one that a watch has seen.
-    Ok(Ok(Outcome::Gone(marked)))
+    Ok(remove(backend, call, &marked).await)
 }
 
 /// Whether a second deletion would write what is there already.
