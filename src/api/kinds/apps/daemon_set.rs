@@ -1,0 +1,143 @@
+//! DaemonSets, and the ControllerRevisions that they and StatefulSets keep.
+
+use super::super::check::{Node, fill, fill_text, same};
+use super::super::core::{pod_default, template};
+use super::super::{Errors, Occasion, Warned, say, selector};
+use super::share::{
+    ROLLING, at_most_all, count, count_or_percent, counters, no_fewer_collisions, same_selector,
+};
+use crate::api::field::{FieldError, Path};
+use crate::api::meta;
+use crate::api::value::Value;
+
+/// The defaults of a DaemonSet.
+pub fn default_daemon_set(object: &mut Value) {
+    let spec = object.entry("spec");
+    pod_default::template(spec, "template");
+    let strategy = spec.entry("updateStrategy");
+    fill_text(strategy, "type", ROLLING);
+    if strategy.str("type") == ROLLING {
+        let rolling = strategy.entry("rollingUpdate");
+        fill(rolling, "maxUnavailable", 1);
+        fill(rolling, "maxSurge", 0);
+    }
+}
+
+/// Checks a changed status of a DaemonSet.
+pub fn validate_daemon_set_status(new: &Value, old: &Value, errors: &mut Errors) {
+    let all = [
+        "currentNumberScheduled",
+        "numberMisscheduled",
+        "desiredNumberScheduled",
+        "numberReady",
+        "observedGeneration",
+        "updatedNumberScheduled",
+        "numberAvailable",
+        "numberUnavailable",
+        "collisionCount",
+    ];
+    counters(&Node::of(new, "status"), &all, &[], errors);
+    no_fewer_collisions(new, old, errors);
+}
+
+/// Warns of what is dubious in a DaemonSet: only a new template is looked at.
+pub fn warn_daemon_set(object: &Value, old: Option<&Value>, warned: &mut Warned) {
+    let count = |object| meta::of(object).at(&["annotations", TEMPLATE_GENERATION]).cloned();
+    if old.is_none_or(|old| count(old) != count(object)) {
+        let at = |object| Node::of(object, "spec").child("template");
+        say::template(&at(object), old.map(at).as_ref(), warned);
+    }
+}
+
+/// A new template is the first of its line.
+pub fn prepare_daemon_set(object: &mut Value, _: &Occasion<'_>) {
+    let annotations = meta::of(object).get("annotations").cloned().unwrap_or_default();
+    if annotations.get(TEMPLATE_GENERATION).is_none() {
+        object.entry("metadata").entry("annotations").set(TEMPLATE_GENERATION, "1");
+    }
+}
+
+/// The annotation in which a DaemonSet counts its templates.
+pub(super) const TEMPLATE_GENERATION: &str = "deprecated.daemonset.template.generation";
+
+/// A changed template counts.
+pub fn prepare_daemon_set_update(new: &mut Value, old: &Value, _: &Occasion<'_>) {
+    let count = meta::of(old).get("annotations").map_or("", |all| all.str(TEMPLATE_GENERATION));
+    let count: i64 = count.parse().unwrap_or(1);
+    let template = ["spec", "template"];
+    let moved = i64::from(!same(new.at(&template), old.at(&template)));
+    new.entry("metadata").entry("annotations").set(TEMPLATE_GENERATION, (count + moved).to_string());
+}
+
+/// Checks a DaemonSet.
+pub fn validate_daemon_set(object: &Value, errors: &mut Errors) {
+    let spec = Node::of(object, "spec");
+    let (chosen, pods) = (spec.child("selector"), spec.child("template"));
+    selector::validate(&chosen, errors);
+    let labels = pods.child("metadata").child("labels");
+    if !selector::matches(Some(chosen.value), Some(labels.value)) {
+        template::mismatch(&pods, errors);
+    }
+    if chosen.is_set() && selector::is_empty(chosen.value) {
+        let wrong = "empty selector is invalid for daemonset";
+        errors.push(FieldError::invalid(&chosen.path, "v1.LabelSelector{}", wrong));
+    }
+    template::validate(&pods, errors);
+    template::always_restarts(&pods, "DaemonSet", errors);
+    spec.child("minReadySeconds").not_negative(errors);
+    daemon_strategy(&spec.child("updateStrategy"), errors);
+    spec.child("revisionHistoryLimit").not_negative(errors);
+}
+
+fn daemon_strategy(strategy: &Node<'_>, errors: &mut Errors) {
+    let rolling = strategy.child("rollingUpdate");
+    match strategy.child("type").text() {
+        "OnDelete" | "" => {}
+        ROLLING if !rolling.is_set() => rolling.required(errors, ""),
+        ROLLING => {
+            let (unavailable, surge) = (rolling.child("maxUnavailable"), rolling.child("maxSurge"));
+            for node in [&unavailable, &surge] {
+                count_or_percent(node, errors);
+            }
+            for node in [&unavailable, &surge] {
+                at_most_all(node, errors);
+            }
+            match (count(&unavailable) != 0, count(&surge) != 0) {
+                (true, true) => {
+                    let wrong = "may not be set when maxUnavailable is non-zero";
+                    errors.push(FieldError::invalid(&surge.path, "intstr.IntOrString{}", wrong));
+                }
+                (false, false) => unavailable.required(errors, "cannot be 0 when maxSurge is 0"),
+                _ => {}
+            }
+        }
+        _ => {
+            errors.push(FieldError::not_supported(&strategy.path, &strategy.shown(), &[ROLLING, "OnDelete"]));
+        }
+    }
+}
+
+/// Checks a changed DaemonSet.
+pub fn validate_daemon_set_update(new: &Value, old: &Value, errors: &mut Errors) {
+    validate_daemon_set(new, errors);
+    same_selector(new, old, errors);
+}
+
+/// Checks a ControllerRevision.
+pub fn validate_revision(object: &Value, errors: &mut Errors) {
+    Node::of(object, "revision").not_negative(errors);
+    let data = Node::of(object, "data");
+    match data.value {
+        Value::Null => data.required(errors, "data is mandatory"),
+        Value::Object(_) => {}
+        _ => data.required(errors, "data must be a valid JSON object"),
+    }
+}
+
+/// Checks a changed ControllerRevision: what it keeps stays.
+pub fn validate_revision_update(new: &Value, old: &Value, errors: &mut Errors) {
+    Node::of(new, "revision").not_negative(errors);
+    if new.get("data") != old.get("data") {
+        errors.push(FieldError::invalid(&Path::new("data"), "runtime.RawExtension{}", meta::IMMUTABLE));
+    }
+}

@@ -1,0 +1,133 @@
+//! Deployments and the ReplicaSets that they make.
+
+use super::super::check::{Node, fill, fill_text};
+use super::super::core::{pod_default, template};
+use super::super::{Errors, say};
+use super::share::{
+    ROLLING, at_most_all, count, count_or_percent, counters, need_selector, no_fewer_collisions,
+    same_selector, shown_percent,
+};
+use crate::api::field::FieldError;
+use crate::api::value::Value;
+
+/// The defaults of a Deployment.
+pub fn default_deployment(object: &mut Value) {
+    let spec = object.entry("spec");
+    pod_default::template(spec, "template");
+    let strategy = spec.entry("strategy");
+    fill_text(strategy, "type", ROLLING);
+    if strategy.str("type") == ROLLING {
+        let rolling = strategy.entry("rollingUpdate");
+        fill(rolling, "maxUnavailable", "25%");
+        fill(rolling, "maxSurge", "25%");
+    }
+}
+
+/// The defaults of a ReplicaSet.
+pub fn default_replica_set(object: &mut Value) {
+    pod_default::template(object.entry("spec"), "template");
+}
+
+/// Checks a Deployment.
+pub fn validate_deployment(object: &Value, errors: &mut Errors) {
+    let spec = Node::of(object, "spec");
+    spec.child("replicas").not_negative(errors);
+    need_selector(&spec, "deployment", errors);
+    template::validate_for_controller(&spec, "ReplicaSet", errors);
+    deployment_strategy(&spec.child("strategy"), errors);
+    let ready = spec.child("minReadySeconds");
+    ready.not_negative(errors);
+    spec.child("revisionHistoryLimit").not_negative(errors);
+    let deadline = spec.child("progressDeadlineSeconds");
+    if deadline.is_set() {
+        deadline.not_negative(errors);
+        if deadline.number() <= ready.number() {
+            deadline.invalid(errors, "must be greater than minReadySeconds");
+        }
+    }
+}
+
+fn deployment_strategy(strategy: &Node<'_>, errors: &mut Errors) {
+    let rolling = strategy.child("rollingUpdate");
+    match strategy.child("type").text() {
+        "Recreate" if rolling.is_set() => {
+            rolling.forbidden(errors, "may not be specified when strategy `type` is 'Recreate'");
+        }
+        "Recreate" | "" => {}
+        ROLLING => {
+            let (unavailable, surge) = (rolling.child("maxUnavailable"), rolling.child("maxSurge"));
+            count_or_percent(&unavailable, errors);
+            count_or_percent(&surge, errors);
+            if rolling.is_set() && count(&unavailable) == 0 && count(&surge) == 0 {
+                let shown = if unavailable.value.as_str().is_some() {
+                    shown_percent(&unavailable)
+                } else {
+                    "intstr.IntOrString{}".to_owned()
+                };
+                let wrong = "may not be 0 when `maxSurge` is 0";
+                errors.push(FieldError::invalid(&unavailable.path, &shown, wrong));
+            }
+            at_most_all(&unavailable, errors);
+        }
+        _ => {
+            errors.push(FieldError::not_supported(&strategy.path, &strategy.shown(), &["Recreate", ROLLING]));
+        }
+    }
+}
+
+/// Checks a changed Deployment.
+pub fn validate_deployment_update(new: &Value, old: &Value, errors: &mut Errors) {
+    validate_deployment(new, errors);
+    same_selector(new, old, errors);
+}
+
+/// Checks a changed status of a Deployment.
+pub fn validate_deployment_status(new: &Value, old: &Value, errors: &mut Errors) {
+    let status = Node::of(new, "status");
+    let all = [
+        "observedGeneration",
+        "replicas",
+        "updatedReplicas",
+        "readyReplicas",
+        "availableReplicas",
+        "unavailableReplicas",
+        "terminatingReplicas",
+        "collisionCount",
+    ];
+    counters(&status, &all, &["updatedReplicas", "readyReplicas", "availableReplicas"], errors);
+    let ready = status.child("readyReplicas").number();
+    say::no_more(&status.child("availableReplicas"), ready, errors, "cannot be greater than readyReplicas");
+    no_fewer_collisions(new, old, errors);
+}
+
+/// Checks a changed status of a ReplicaSet.
+pub fn validate_replica_set_status(new: &Value, _old: &Value, errors: &mut Errors) {
+    let status = Node::of(new, "status");
+    let of_all = ["fullyLabeledReplicas", "readyReplicas", "availableReplicas"];
+    let all = [
+        "replicas",
+        "fullyLabeledReplicas",
+        "readyReplicas",
+        "availableReplicas",
+        "observedGeneration",
+        "terminatingReplicas",
+    ];
+    counters(&status, &all, &of_all, errors);
+    let ready = status.child("readyReplicas").number();
+    say::no_more(&status.child("availableReplicas"), ready, errors, "cannot be greater than readyReplicas");
+}
+
+/// Checks a ReplicaSet.
+pub fn validate_replica_set(object: &Value, errors: &mut Errors) {
+    let spec = Node::of(object, "spec");
+    spec.child("replicas").not_negative(errors);
+    spec.child("minReadySeconds").not_negative(errors);
+    need_selector(&spec, "deployment", errors);
+    template::validate_for_controller(&spec, "ReplicaSet", errors);
+}
+
+/// Checks a changed ReplicaSet.
+pub fn validate_replica_set_update(new: &Value, old: &Value, errors: &mut Errors) {
+    validate_replica_set(new, errors);
+    same_selector(new, old, errors);
+}

@@ -1,0 +1,93 @@
+//! What the kinds have in common: shares of pods, selectors, counters.
+
+use super::super::check::Node;
+use super::super::{Errors, Occasion, Warned, say, selector};
+use crate::api::field::{FieldError, quoted};
+use crate::api::names;
+use crate::api::value::Value;
+
+pub(super) const ROLLING: &str = "RollingUpdate";
+
+/// Checks a number, or a share of all in percent.
+pub fn count_or_percent(node: &Node<'_>, errors: &mut Errors) {
+    if node.value.as_str().is_some() {
+        for wrong in names::percent(node.text()) {
+            errors.push(FieldError::invalid(&node.path, &shown_percent(node), &wrong));
+        }
+    } else {
+        node.not_negative(errors);
+    }
+}
+
+/// Checks that a share is not more than all.
+pub fn at_most_all(node: &Node<'_>, errors: &mut Errors) {
+    if percent(node).is_some_and(|percent| percent > 100) {
+        errors.push(FieldError::invalid(&node.path, &shown_percent(node), "must not be greater than 100%"));
+    }
+}
+
+pub(super) fn percent(node: &Node<'_>) -> Option<i64> {
+    node.text().strip_suffix('%').and_then(|digits| digits.parse().ok())
+}
+
+pub(super) fn count(node: &Node<'_>) -> i64 {
+    percent(node).unwrap_or_else(|| node.number())
+}
+
+/// A number-or-text as messages print it: the whole structure.
+pub(super) fn shown_percent(node: &Node<'_>) -> String {
+    format!("intstr.IntOrString{{Type:1, IntVal:0, StrVal:{}}}", quoted(node.text()))
+}
+
+pub(super) fn need_selector(spec: &Node<'_>, kind: &str, errors: &mut Errors) {
+    let chosen = spec.child("selector");
+    if !chosen.is_set() {
+        chosen.required(errors, "");
+        return;
+    }
+    selector::validate(&chosen, errors);
+    if selector::is_empty(chosen.value) {
+        let wrong = format!("empty selector is invalid for {kind}");
+        errors.push(FieldError::invalid(&chosen.path, "v1.LabelSelector{}", &wrong));
+    }
+}
+
+pub(super) fn same_selector(new: &Value, old: &Value, errors: &mut Errors) {
+    let at = |object| Node::of(object, "spec").child("selector");
+    say::same_structure(&at(new), &at(old), "v1.LabelSelector", errors);
+}
+
+/// Checks the counters of a status: none below zero, and none above the number that there are.
+pub(super) fn counters(status: &Node<'_>, all: &[&str], of_all: &[&str], errors: &mut Errors) {
+    for field in all {
+        status.child(field).not_negative(errors);
+    }
+    let total = status.child("replicas").number();
+    for field in of_all {
+        say::no_more(&status.child(field), total, errors, "cannot be greater than status.replicas");
+    }
+}
+
+pub(super) fn no_fewer_collisions(new: &Value, old: &Value, errors: &mut Errors) {
+    let at = |object| Node::of(object, "status").child("collisionCount");
+    if at(old).is_set() {
+        say::no_less(&at(new), &at(old), errors, "cannot be decremented");
+    }
+}
+
+/// Warns of what is dubious in a kind whose name becomes part of the names of pods.
+pub fn warn_named(object: &Value, old: Option<&Value>, warned: &mut Warned) {
+    if old.is_none() {
+        say::pod_names(object, warned);
+    }
+    say::template_of(object, old, warned);
+}
+
+/// The count of pods that are going away is dropped from a status that did not have it: the feature is off.
+pub fn prepare_replicas_status(new: &mut Value, old: &Value, _: &Occasion<'_>) {
+    if old.at(&["status", "terminatingReplicas"]).is_none()
+        && let Some(status) = super::super::check::present_mut(new, "status")
+    {
+        status.remove("terminatingReplicas");
+    }
+}

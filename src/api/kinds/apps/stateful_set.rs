@@ -1,0 +1,173 @@
+//! StatefulSets.
+
+use super::super::check::{Node, fill, fill_text, same};
+use super::super::core::{pod_default, template, volume_claim};
+use super::super::{Errors, Occasion, Warned, say, selector};
+use super::share::{
+    ROLLING, at_most_all, count, count_or_percent, counters, need_selector, no_fewer_collisions,
+};
+use crate::api::meta;
+use crate::api::names;
+use crate::api::value::Value;
+
+/// The defaults of a StatefulSet.
+pub fn default_stateful_set(object: &mut Value) {
+    let spec = object.entry("spec");
+    pod_default::template(spec, "template");
+    let strategy = spec.entry("updateStrategy");
+    if strategy.str("type").is_empty() {
+        strategy.set("type", ROLLING);
+    }
+    if strategy.str("type") == ROLLING {
+        fill(strategy.entry("rollingUpdate"), "partition", 0);
+    }
+    let retention = spec.entry("persistentVolumeClaimRetentionPolicy");
+    fill_text(retention, "whenDeleted", "Retain");
+    fill_text(retention, "whenScaled", "Retain");
+    for claim in super::super::check::items_mut(spec, "volumeClaimTemplates") {
+        claim.set("kind", "PersistentVolumeClaim");
+        claim.set("apiVersion", "v1");
+        volume_claim::default_claim(claim);
+    }
+}
+
+/// Checks a changed status of a StatefulSet.
+pub fn validate_stateful_set_status(new: &Value, old: &Value, errors: &mut Errors) {
+    let status = Node::of(new, "status");
+    let of_all = ["readyReplicas", "currentReplicas", "updatedReplicas", "availableReplicas"];
+    let all = [
+        "replicas",
+        "readyReplicas",
+        "currentReplicas",
+        "updatedReplicas",
+        "availableReplicas",
+        "observedGeneration",
+        "collisionCount",
+    ];
+    counters(&status, &all, &of_all, errors);
+    let (available, ready) = (status.child("availableReplicas"), status.child("readyReplicas").number());
+    say::no_more(&available, ready, errors, "cannot be greater than status.readyReplicas");
+    no_fewer_collisions(new, old, errors);
+}
+
+/// Warns of what is dubious in a StatefulSet.
+pub fn warn_stateful_set(object: &Value, old: Option<&Value>, warned: &mut Warned) {
+    say::template_of(object, old, warned);
+    let spec = Node::of(object, "spec");
+    for claim in spec.child("volumeClaimTemplates").items() {
+        let path = if old.is_some() { claim.path.child("Spec") } else { claim.path.clone() };
+        volume_claim::warn_spec(&path, claim.child("spec").value, warned);
+    }
+    if spec.child("revisionHistoryLimit").number() < 0 {
+        warned.push(
+            "spec.revisionHistoryLimit: a negative value retains all historical revisions; a value >= 0 is recommended"
+                .to_owned(),
+        );
+    }
+}
+
+fn stateful_set_spec(spec: &Node<'_>, errors: &mut Errors) {
+    let policy = spec.child("podManagementPolicy");
+    if policy.need(errors) && !matches!(policy.text(), "OrderedReady" | "Parallel") {
+        policy.invalid(errors, "must be 'OrderedReady' or 'Parallel'");
+    }
+    let strategy = spec.child("updateStrategy");
+    let rolling = strategy.child("rollingUpdate");
+    match strategy.child("type").text() {
+        "OnDelete" if rolling.is_set() => {
+            let why = "only allowed for updateStrategy 'RollingUpdate'";
+            say::structure(&rolling.path, "apps.RollingUpdateStatefulSetStrategy", errors, why);
+        }
+        "OnDelete" => {}
+        "" => strategy.required(errors, ""),
+        ROLLING => {
+            rolling.child("partition").not_negative(errors);
+            let unavailable = rolling.child("maxUnavailable");
+            if unavailable.is_set() {
+                count_or_percent(&unavailable, errors);
+                if count(&unavailable) == 0 {
+                    say::structure(&unavailable.path, "intstr.IntOrString", errors, "cannot be 0");
+                }
+                at_most_all(&unavailable, errors);
+            }
+        }
+        _ => {
+            let why = "must be 'RollingUpdate' or 'OnDelete'";
+            say::structure(&strategy.path, "apps.StatefulSetUpdateStrategy", errors, why);
+        }
+    }
+    for when in ["whenDeleted", "whenScaled"] {
+        let policy = spec.child("persistentVolumeClaimRetentionPolicy").child(when);
+        if spec.child("persistentVolumeClaimRetentionPolicy").is_set() {
+            policy.one_of(errors, &["Retain", "Delete"]);
+        }
+    }
+    spec.child("replicas").not_negative(errors);
+    spec.child("minReadySeconds").not_negative(errors);
+    let start = spec.child("ordinals").child("start");
+    Node { value: start.value, path: spec.child("ordinals.start").path }.not_negative(errors);
+}
+
+fn stateful_set_pods(spec: &Node<'_>, errors: &mut Errors) {
+    need_selector(spec, "statefulset", errors);
+    let (chosen, pods) = (spec.child("selector"), spec.child("template"));
+    let labels = pods.child("metadata").child("labels");
+    let everything = chosen.is_set() && selector::is_empty(chosen.value);
+    if !everything && !selector::matches(Some(chosen.value), Some(labels.value)) {
+        template::mismatch(&pods, errors);
+    }
+    template::validate_meta(&pods, errors);
+    template::always_restarts(&pods, "StatefulSet", errors);
+}
+
+/// Checks a StatefulSet. The specs of its pods are looked at when the pods are made.
+pub fn validate_stateful_set(object: &Value, errors: &mut Errors) {
+    let spec = Node::of(object, "spec");
+    stateful_set_spec(&spec, errors);
+    spec.child("serviceName").syntax_if_set(errors, names::dns_label);
+    stateful_set_pods(&spec, errors);
+}
+
+/// Checks a changed StatefulSet.
+pub fn validate_stateful_set_update(new: &Value, old: &Value, errors: &mut Errors) {
+    let (spec, was) = (Node::of(new, "spec"), Node::of(old, "spec"));
+    stateful_set_spec(&spec, errors);
+    stateful_set_pods(&spec, errors);
+    let mut rest = spec.value.clone();
+    for field in [
+        "replicas",
+        "template",
+        "updateStrategy",
+        "minReadySeconds",
+        "ordinals",
+        "revisionHistoryLimit",
+        "persistentVolumeClaimRetentionPolicy",
+    ] {
+        meta::copy(&mut rest, was.value, field);
+    }
+    if !same(Some(&rest), Some(was.value)) {
+        let wrong = "updates to statefulset spec for fields other than 'replicas', 'ordinals', 'template', \
+                     'updateStrategy', 'revisionHistoryLimit', 'persistentVolumeClaimRetentionPolicy' and \
+                     'minReadySeconds' are forbidden";
+        spec.forbidden(errors, wrong);
+    }
+}
+
+/// The share that may be missing during an update is dropped: the feature is off.
+pub fn prepare_stateful_set(object: &mut Value, _: &Occasion<'_>) {
+    drop_unavailable(object);
+}
+
+/// The same for a change, unless it was there before.
+pub fn prepare_stateful_set_update(new: &mut Value, old: &Value, _: &Occasion<'_>) {
+    if old.at(&["spec", "updateStrategy", "rollingUpdate", "maxUnavailable"]).is_none() {
+        drop_unavailable(new);
+    }
+}
+
+fn drop_unavailable(object: &mut Value) {
+    let strategy = object.entry("spec").entry("updateStrategy");
+    if let Some(rolling) = super::super::check::present_mut(strategy, "rollingUpdate") {
+        rolling.remove("maxUnavailable");
+    }
+}

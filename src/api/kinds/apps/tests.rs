@@ -1,0 +1,257 @@
+//! The rules, each shown to refuse.
+
+use super::super::testing::{NOBODY, each_change_refused, each_refused, object, said};
+use super::super::{Errors, Occasion, Warned};
+use super::daemon_set::TEMPLATE_GENERATION;
+use super::*;
+use crate::api::meta;
+use crate::api::value::Value;
+
+fn base(default: fn(&mut Value)) -> Value {
+    let mut object = object(
+        r#"{"spec":{"selector":{"matchLabels":{"a":"b"}},"template":{"metadata":{"labels":{"a":"b"}},
+            "spec":{"containers":[{"name":"c","image":"i"}],"restartPolicy":"Always"}}}}"#,
+    );
+    default(&mut object);
+    object
+}
+
+#[test]
+fn each_rule_of_a_deployment_refuses() {
+    let deployment = base(default_deployment);
+    assert_eq!(
+        deployment.at(&["spec", "strategy"]),
+        Some(&object(
+            r#"{"type":"RollingUpdate","rollingUpdate":{"maxUnavailable":"25%","maxSurge":"25%"}}"#
+        ))
+    );
+    each_refused(
+        &deployment,
+        validate_deployment,
+        &[
+            ("spec.replicas", "-1", "spec.replicas: Invalid value: -1: must be greater than or equal to 0"),
+            (
+                "spec.selector",
+                "{}",
+                "spec.selector: Invalid value: v1.LabelSelector{}: empty selector is invalid for deployment",
+            ),
+            ("spec.selector.matchLabels.a", r#""c""#, "`selector` does not match template `labels`"),
+            (
+                "spec.strategy.type",
+                r#""Recreate""#,
+                "may not be specified when strategy `type` is 'Recreate'",
+            ),
+            ("spec.strategy.type", r#""X""#, "supported values: \"Recreate\", \"RollingUpdate\""),
+            ("spec.strategy.rollingUpdate.maxSurge", r#""x""#, "a valid percent string must be"),
+            ("spec.strategy.rollingUpdate.maxSurge", "-1", "maxSurge: Invalid value: -1"),
+            ("spec.strategy.rollingUpdate.maxUnavailable", r#""101%""#, "must not be greater than 100%"),
+            (
+                "spec.strategy.rollingUpdate",
+                r#"{"maxSurge":0,"maxUnavailable":0}"#,
+                "may not be 0 when `maxSurge` is 0",
+            ),
+            ("spec.minReadySeconds", "-1", "spec.minReadySeconds: Invalid value: -1"),
+            ("spec.revisionHistoryLimit", "-1", "spec.revisionHistoryLimit: Invalid value: -1"),
+            ("spec.progressDeadlineSeconds", "0", "must be greater than minReadySeconds"),
+        ],
+    );
+    each_change_refused(
+        &deployment,
+        validate_deployment_update,
+        &[(
+            "spec.selector.matchExpressions",
+            r#"[{"key":"a","operator":"Exists"}]"#,
+            "spec.selector: Invalid value: v1.LabelSelector{}: field is immutable",
+        )],
+    );
+}
+
+#[test]
+fn an_empty_deployment_says_all_that_it_lacks() {
+    let mut empty = object(r#"{"spec":{"template":{}}}"#);
+    default_deployment(&mut empty);
+    let mut errors = Errors::new();
+    validate_deployment(&empty, &mut errors);
+    assert_eq!(
+        said(&errors),
+        [
+            "spec.selector: Required value",
+            "spec.template.metadata.labels: Invalid value: map[string]string(nil): `selector` does not match template `labels`",
+            "spec.template.spec.containers: Required value",
+        ]
+    );
+}
+
+#[test]
+fn each_rule_of_a_stateful_set_refuses() {
+    let set = base(default_stateful_set);
+    assert_eq!(set.at(&["spec", "updateStrategy", "rollingUpdate", "partition"]), Some(&Value::Int(0)));
+    let mut set = set;
+    set.entry("spec").set("podManagementPolicy", "OrderedReady");
+    each_refused(
+        &set,
+        validate_stateful_set,
+        &[
+            ("spec.podManagementPolicy", r#""X""#, "must be 'OrderedReady' or 'Parallel'"),
+            ("spec.updateStrategy.type", r#""OnDelete""#, "only allowed for updateStrategy 'RollingUpdate'"),
+            ("spec.updateStrategy.type", r#""X""#, "must be 'RollingUpdate' or 'OnDelete'"),
+            ("spec.updateStrategy.rollingUpdate.partition", "-1", "partition: Invalid value: -1"),
+            (
+                "spec.updateStrategy.rollingUpdate.maxUnavailable",
+                "0",
+                "maxUnavailable: Invalid value: intstr.IntOrString{}: cannot be 0",
+            ),
+            (
+                "spec.updateStrategy.rollingUpdate.maxUnavailable",
+                r#""101%""#,
+                "must not be greater than 100%",
+            ),
+            ("spec.podManagementPolicy", "null", "spec.podManagementPolicy: Required value"),
+            (
+                "spec.persistentVolumeClaimRetentionPolicy.whenScaled",
+                r#""X""#,
+                "supported values: \"Retain\", \"Delete\"",
+            ),
+            ("spec.ordinals", r#"{"start":-1}"#, "spec.ordinals.start: Invalid value: -1"),
+            ("spec.serviceName", r#""A""#, "spec.serviceName: Invalid value: \"A\""),
+            ("spec.template.spec.restartPolicy", r#""Never""#, "supported values: \"Always\""),
+        ],
+    );
+    each_change_refused(
+        &set,
+        validate_stateful_set_update,
+        &[(
+            "spec.serviceName",
+            r#""x""#,
+            "spec: Forbidden: updates to statefulset spec for fields other than 'replicas'",
+        )],
+    );
+}
+
+#[test]
+fn each_rule_of_a_daemon_set_refuses() {
+    let set = base(default_daemon_set);
+    each_refused(
+        &set,
+        validate_daemon_set,
+        &[
+            (
+                "spec.updateStrategy.rollingUpdate.maxSurge",
+                "1",
+                "may not be set when maxUnavailable is non-zero",
+            ),
+            ("spec.updateStrategy.rollingUpdate.maxUnavailable", "0", "cannot be 0 when maxSurge is 0"),
+            (
+                "spec.updateStrategy.rollingUpdate",
+                "null",
+                "spec.updateStrategy.rollingUpdate: Required value",
+            ),
+            ("spec.updateStrategy.type", r#""X""#, "supported values: \"RollingUpdate\", \"OnDelete\""),
+            ("spec.selector", "{}", "empty selector is invalid for daemonset"),
+            ("spec.minReadySeconds", "-1", "spec.minReadySeconds"),
+        ],
+    );
+    each_change_refused(
+        &set,
+        validate_daemon_set_update,
+        &[("spec.selector.matchExpressions", r#"[{"key":"a","operator":"Exists"}]"#, "field is immutable")],
+    );
+    let occasion = Occasion { now: "", user: &NOBODY };
+    let (mut old, mut new) = (set.clone(), set);
+    prepare_daemon_set(&mut old, &occasion);
+    prepare_daemon_set_update(&mut new, &old, &occasion);
+    assert_eq!(meta::of(&new).at(&["annotations", TEMPLATE_GENERATION]), Some(&Value::from("1")));
+    new.entry("spec").entry("template").entry("metadata").entry("labels").set("x", "y");
+    prepare_daemon_set_update(&mut new, &old, &occasion);
+    assert_eq!(meta::of(&new).at(&["annotations", TEMPLATE_GENERATION]), Some(&Value::from("2")));
+}
+
+#[test]
+fn counters_of_a_status_fit_together() {
+    let deployment = object(r#"{"status":{"replicas":2,"collisionCount":1}}"#);
+    each_change_refused(
+        &deployment,
+        validate_deployment_status,
+        &[
+            ("status.unavailableReplicas", "-1", "status.unavailableReplicas: Invalid value: -1"),
+            (
+                "status.updatedReplicas",
+                "3",
+                "status.updatedReplicas: Invalid value: 3: cannot be greater than status.replicas",
+            ),
+            ("status.availableReplicas", "1", "cannot be greater than readyReplicas"),
+            ("status.collisionCount", "0", "status.collisionCount: Invalid value: 0: cannot be decremented"),
+            (
+                "status.collisionCount",
+                "null",
+                "status.collisionCount: Invalid value: 0: cannot be decremented",
+            ),
+        ],
+    );
+    let set = object(r#"{"status":{"replicas":2,"readyReplicas":1}}"#);
+    each_change_refused(
+        &set,
+        validate_replica_set_status,
+        &[
+            ("status.fullyLabeledReplicas", "3", "cannot be greater than status.replicas"),
+            ("status.availableReplicas", "2", "cannot be greater than readyReplicas"),
+        ],
+    );
+    each_change_refused(
+        &set,
+        validate_stateful_set_status,
+        &[
+            ("status.currentReplicas", "3", "cannot be greater than status.replicas"),
+            ("status.availableReplicas", "2", "cannot be greater than status.readyReplicas"),
+        ],
+    );
+    each_change_refused(
+        &object("{}"),
+        validate_daemon_set_status,
+        &[("status.numberReady", "-1", "status.numberReady: Invalid value: -1")],
+    );
+    let occasion = Occasion { now: "", user: &NOBODY };
+    let mut status = object(r#"{"status":{"replicas":1,"terminatingReplicas":1}}"#);
+    prepare_replicas_status(&mut status, &object("{}"), &occasion);
+    assert_eq!(status, object(r#"{"status":{"replicas":1}}"#));
+    let mut set = object(r#"{"spec":{"updateStrategy":{"rollingUpdate":{"maxUnavailable":1}}}}"#);
+    let old = set.clone();
+    prepare_stateful_set_update(&mut set, &old, &occasion);
+    assert_eq!(set, old);
+    prepare_stateful_set(&mut set, &occasion);
+    assert_eq!(set, object(r#"{"spec":{"updateStrategy":{"rollingUpdate":{}}}}"#));
+    let mut warned = Warned::new();
+    let odd = object(r#"{"metadata":{"name":"a.b"},"spec":{"revisionHistoryLimit":-1}}"#);
+    warn_named(&odd, None, &mut warned);
+    warn_stateful_set(&odd, None, &mut warned);
+    warn_daemon_set(&odd, None, &mut warned);
+    assert_eq!(warned.len(), 2);
+}
+
+#[test]
+fn each_rule_of_the_others_refuses() {
+    each_refused(
+        &base(default_replica_set),
+        validate_replica_set,
+        &[
+            ("spec.replicas", "-1", "spec.replicas"),
+            ("spec.minReadySeconds", "-1", "spec.minReadySeconds"),
+            (
+                "spec.template.spec.activeDeadlineSeconds",
+                "1",
+                "activeDeadlineSeconds in ReplicaSet is not Supported",
+            ),
+        ],
+    );
+    let revision = object(r#"{"data":{"x":1},"revision":1}"#);
+    each_refused(
+        &revision,
+        validate_revision,
+        &[
+            ("data", "null", "data: Required value: data is mandatory"),
+            ("data", "[1]", "data: Required value: data must be a valid JSON object"),
+            ("revision", "-1", "revision: Invalid value: -1"),
+        ],
+    );
+    each_change_refused(&revision, validate_revision_update, &[("data.x", "2", "field is immutable")]);
+}

@@ -1,0 +1,193 @@
+//! ResourceClaims: what is asked for. And their templates.
+
+use super::super::check::Node;
+use super::super::{Errors, say};
+use super::share::{MOST_CONFIGS, at_most, configuration, qualified_name, selectors, unique};
+use crate::api::field::FieldError;
+use crate::api::value::Value;
+use crate::api::{meta, names};
+use std::collections::{BTreeMap, BTreeSet};
+
+const MOST_REQUESTS: usize = 32;
+
+const MOST_CONSTRAINTS: usize = 32;
+
+const MOST_CHOICES: usize = 8;
+
+const NO_REQUEST: &str =
+    "must be the name of a request in the claim or the name of a request and a subrequest separated by '/'";
+
+/// The requests of a claim and the choices below them.
+pub(super) struct Requests<'a> {
+    choices: BTreeMap<&'a str, BTreeSet<&'a str>>,
+}
+
+impl<'a> Requests<'a> {
+    pub(super) fn of(devices: &Node<'a>) -> Requests<'a> {
+        let name = |one: &'a Value| one.str("name");
+        let mut choices = BTreeMap::new();
+        for request in devices.read("requests").items() {
+            // The first of a name counts.
+            choices.entry(name(request)).or_insert_with(|| {
+                request.get("firstAvailable").map(Value::items).unwrap_or_default().iter().map(name).collect()
+            });
+        }
+        Requests { choices }
+    }
+
+    fn has(&self, name: &str) -> bool {
+        let (first, choice) = name.split_once('/').map_or((name, None), |(first, rest)| (first, Some(rest)));
+        let choices = self.choices.get(first);
+        choices.is_some_and(|choices| choice.is_none_or(|choice| choices.contains(choice)))
+    }
+
+    pub(super) fn check_names(&self, list: &Node<'_>, errors: &mut Errors) {
+        for name in list.items() {
+            self.check_name(&name, errors);
+        }
+        at_most(list, MOST_REQUESTS, errors);
+        unique(list, "", errors);
+    }
+
+    pub(super) fn check_name(&self, name: &Node<'_>, errors: &mut Errors) {
+        if name.text().matches('/').count() > 1 {
+            name.invalid(errors, NO_REQUEST);
+            return;
+        }
+        for part in name.text().split('/') {
+            meta::texts(errors, &name.path, part, names::dns_label(part));
+        }
+        if !self.has(name.text()) {
+            name.invalid_text(errors, NO_REQUEST);
+        }
+    }
+}
+
+fn claim_spec(spec: &Node<'_>, errors: &mut Errors) {
+    let devices = spec.child("devices");
+    let requests = devices.child("requests");
+    for request in requests.items() {
+        validate_request(&request, errors);
+    }
+    at_most(&requests, MOST_REQUESTS, errors);
+    unique(&requests, "name", errors);
+    let known = Requests::of(&devices);
+    let constraints = devices.child("constraints");
+    for constraint in constraints.items() {
+        known.check_names(&constraint.child("requests"), errors);
+        let attribute = constraint.child("matchAttribute");
+        if attribute.is_set() {
+            qualified_name(attribute.text(), &attribute.path, errors);
+            if !attribute.is_empty() && !attribute.text().contains('/') {
+                attribute.invalid(errors, "must include a domain");
+            }
+        } else {
+            attribute.required(errors, "");
+        }
+    }
+    at_most(&constraints, MOST_CONSTRAINTS, errors);
+    let configs = devices.child("config");
+    for config in configs.items() {
+        known.check_names(&config.child("requests"), errors);
+        configuration(&config, errors);
+    }
+    at_most(&configs, MOST_CONFIGS, errors);
+}
+
+fn validate_request(request: &Node<'_>, errors: &mut Errors) {
+    const ONE: &str = "exactly one of `exactly` or `firstAvailable` is required";
+    request.child("name").syntax(errors, names::dns_label);
+    let choices = request.child("firstAvailable");
+    for choice in choices.items() {
+        choice.child("name").syntax(errors, names::dns_label);
+        one_request(&choice, errors);
+    }
+    if !choices.is_empty() {
+        at_most(&choices, MOST_CHOICES, errors);
+        unique(&choices, "name", errors);
+    }
+    let flat = ["deviceClassName", "selectors", "count", "adminAccess", "tolerations"];
+    let exactly = if request.child("exactly").is_set() {
+        Some(request.child("exactly"))
+    } else {
+        let is_flat = flat.iter().any(|field| request.child(field).is_set());
+        is_flat.then(|| Node { value: request.value, path: request.path.child("exactly") })
+    };
+    if let Some(exactly) = &exactly {
+        one_request(exactly, errors);
+    }
+    match (exactly.is_some(), !choices.is_empty()) {
+        (false, false) => request.required(errors, ONE),
+        (true, true) => {
+            let why = format!("{ONE}, but multiple fields are set");
+            errors.push(FieldError::invalid(&request.path, "\"null\"", &why));
+        }
+        _ => {}
+    }
+}
+
+fn one_request(request: &Node<'_>, errors: &mut Errors) {
+    request.child("deviceClassName").need_syntax(errors, names::dns_subdomain);
+    selectors(&request.child("selectors"), errors);
+    let (mode, count) = (request.child("allocationMode"), request.child("count"));
+    match mode.text() {
+        "All" if count.number() != 0 => {
+            count.invalid(errors, "must not be specified when allocationMode is 'All'");
+        }
+        "All" => {}
+        "ExactCount" if count.number() <= 0 => {
+            let shown = count.number().to_string();
+            errors.push(FieldError::invalid(&count.path, &shown, "must be greater than zero"));
+        }
+        "ExactCount" => {}
+        _ => mode.one_of(errors, &["All", "ExactCount"]),
+    }
+    for toleration in request.child("tolerations").items() {
+        validate_toleration(&toleration, errors);
+    }
+}
+
+fn validate_toleration(toleration: &Node<'_>, errors: &mut Errors) {
+    let (key, value) = (toleration.child("key"), toleration.child("value"));
+    key.syntax_if_set(errors, names::qualified_name);
+    match toleration.child("operator").text() {
+        "Exists" if !value.is_empty() => value.invalid(errors, "must be empty for operator `Exists`"),
+        "Exists" => {}
+        "Equal" => value.syntax(errors, names::label_value),
+        _ => toleration.child("operator").need_one_of(errors, &["Equal", "Exists"]),
+    }
+    if !toleration.child("effect").is_empty() {
+        toleration.child("effect").one_of(errors, &["NoExecute", "NoSchedule"]);
+    }
+}
+
+/// Checks a ResourceClaim.
+pub fn validate_claim(claim: &Value, errors: &mut Errors) {
+    claim_spec(&Node::of(claim, "spec"), errors);
+}
+
+/// Checks a changed ResourceClaim: what is claimed stays. The whole is looked at twice.
+pub fn validate_claim_update(new: &Value, old: &Value, errors: &mut Errors) {
+    validate_claim(new, errors);
+    say::same_structure(&Node::of(new, "spec"), &Node::of(old, "spec"), "resource.ResourceClaimSpec", errors);
+    validate_claim(new, errors);
+}
+
+/// Checks a ResourceClaimTemplate.
+pub fn validate_template(template: &Value, errors: &mut Errors) {
+    let spec = Node::of(template, "spec");
+    let metadata = spec.child("metadata");
+    let labels = metadata.child("labels");
+    meta::validate_labels(Some(labels.value), &labels.path, errors);
+    let annotations = metadata.child("annotations");
+    meta::validate_annotations(Some(annotations.value), &annotations.path, errors);
+    claim_spec(&spec.child("spec"), errors);
+}
+
+/// Checks a changed ResourceClaimTemplate: it stays as it is. The whole is looked at twice.
+pub fn validate_template_update(new: &Value, old: &Value, errors: &mut Errors) {
+    validate_template(new, errors);
+    let kind = "resource.ResourceClaimTemplateSpec";
+    say::same_structure(&Node::of(new, "spec"), &Node::of(old, "spec"), kind, errors);
+    validate_template(new, errors);
+}

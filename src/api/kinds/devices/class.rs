@@ -1,0 +1,48 @@
+//! DeviceClasses and DeviceTaintRules.
+
+use super::super::Errors;
+use super::super::check::Node;
+use super::share::{MOST_CONFIGS, at_most, configuration, driver_name, pool_name, selectors, validate_taint};
+use crate::api::names;
+use crate::api::value::Value;
+
+/// Checks a DeviceClass.
+pub fn validate_class(class: &Value, errors: &mut Errors) {
+    let spec = Node::of(class, "spec");
+    selectors(&spec.child("selectors"), errors);
+    for config in spec.child("config").items() {
+        configuration(&config, errors);
+    }
+    at_most(&spec.child("config"), MOST_CONFIGS, errors);
+}
+
+/// Checks a changed DeviceClass. The whole is looked at twice.
+pub fn validate_class_update(new: &Value, _old: &Value, errors: &mut Errors) {
+    validate_class(new, errors);
+    validate_class(new, errors);
+}
+
+/// Checks a DeviceTaintRule.
+pub fn validate_taint_rule(rule: &Value, errors: &mut Errors) {
+    let spec = Node::of(rule, "spec");
+    let chosen = spec.child("deviceSelector");
+    if chosen.child("deviceClassName").is_set() {
+        chosen.child("deviceClassName").syntax(errors, names::dns_subdomain);
+    }
+    if chosen.child("driver").is_set() {
+        driver_name(&chosen.child("driver"), errors);
+    }
+    if chosen.child("pool").is_set() {
+        pool_name(&chosen.child("pool"), errors);
+    }
+    if chosen.child("device").is_set() {
+        chosen.child("device").syntax(errors, names::dns_label);
+    }
+    selectors(&chosen.child("selectors"), errors);
+    validate_taint(&spec.child("taint"), errors);
+}
+
+/// Checks a changed DeviceTaintRule.
+pub fn validate_taint_rule_update(new: &Value, _old: &Value, errors: &mut Errors) {
+    validate_taint_rule(new, errors);
+}

@@ -1,0 +1,233 @@
+//! ResourceSlices: what there is.
+
+use super::super::check::{Node, same};
+use super::super::core::affinity;
+use super::super::{Errors, say};
+use super::share::{at_most, driver_name, pool_name, qualified_name, unique, validate_taint};
+use crate::api::field::{FieldError, quoted};
+use crate::api::value::Value;
+use crate::api::{meta, names};
+use std::collections::BTreeMap;
+
+/// Checks a ResourceSlice.
+pub fn validate_slice(slice: &Value, errors: &mut Errors) {
+    slice_head(slice, errors);
+    slice_body(slice, errors);
+}
+
+/// Checks a changed ResourceSlice: whose devices it tells of stays.
+pub fn validate_slice_update(new: &Value, old: &Value, errors: &mut Errors) {
+    slice_head(new, errors);
+    let (spec, was) = (Node::of(new, "spec"), Node::of(old, "spec"));
+    let table = [
+        (spec.child("pool").child("name"), was.child("pool").child("name")),
+        (spec.child("driver"), was.child("driver")),
+        (spec.child("nodeName"), was.child("nodeName")),
+    ];
+    for (now, before) in table {
+        if !same(Some(now.value), Some(before.value)) {
+            now.invalid(errors, meta::IMMUTABLE);
+        }
+    }
+    slice_body(new, errors);
+}
+
+fn slice_head(slice: &Value, errors: &mut Errors) {
+    let spec = Node::of(slice, "spec");
+    let pool = spec.child("pool");
+    driver_name(&spec.child("driver"), errors);
+    pool_name(&pool.child("name"), errors);
+    let count = pool.child("resourceSliceCount");
+    if count.number() <= 0 {
+        let shown = count.number().to_string();
+        errors.push(FieldError::invalid(&count.path, &shown, "must be greater than zero"));
+    }
+    if pool.child("generation").number() < 0 {
+        pool.child("generation").invalid(errors, "must be greater than or equal to zero");
+    }
+}
+
+/// Checks where something is: one of a few ways to say it. Answers which are used.
+fn places(holder: &Node<'_>, empty: &str, errors: &mut Errors) -> Vec<&'static str> {
+    let mut used = Vec::new();
+    let (node, chosen) = (holder.child("nodeName"), holder.child("nodeSelector"));
+    if node.is_set() && node.is_empty() {
+        node.invalid_text(errors, empty);
+    } else if node.is_set() {
+        used.push("`nodeName`");
+        node.syntax(errors, names::dns_subdomain);
+    }
+    if chosen.is_set() {
+        used.push("`nodeSelector`");
+        affinity::node_selector(&chosen, errors);
+    }
+    for (field, shown) in [("allNodes", "`allNodes`"), ("perDeviceNodeSelection", "`perDeviceNodeSelection`")]
+    {
+        match holder.child(field).value.as_bool() {
+            Some(true) => used.push(shown),
+            Some(false) => holder.child(field).invalid(errors, "must be either unset or set to true"),
+            None => {}
+        }
+    }
+    used
+}
+
+fn slice_body(slice: &Value, errors: &mut Errors) {
+    const MOST_DEVICES: usize = 128;
+    const MOST_SHARED: usize = 32;
+    const MOST_DEVICE_COUNTERS: usize = 1_024;
+    const ONE: &str =
+        "exactly one of `nodeName`, `nodeSelector`, `allNodes`, `perDeviceNodeSelection` is required";
+    let spec = Node::of(slice, "spec");
+    let used = places(&spec, "must be either unset or set to a non-empty string", errors);
+    let terms = spec.child("nodeSelector").child("nodeSelectorTerms");
+    if spec.child("nodeSelector").is_set() && terms.len() != 1 {
+        let why = "must have exactly one node selector term";
+        say::structure(&terms.path, "[]core.NodeSelectorTerm", errors, why);
+    }
+    match used.len() {
+        0 => spec.required(errors, ONE),
+        1 => {}
+        _ => {
+            let shown = quoted(&format!("{{{}}}", used.join(", ")));
+            let why = format!("{ONE}, but multiple fields are set");
+            errors.push(FieldError::invalid(&spec.path, &shown, &why));
+        }
+    }
+    let (devices, shared) = (spec.child("devices"), spec.child("sharedCounters"));
+    let mut sets = BTreeMap::new();
+    for set in shared.value.items() {
+        // The first of a name counts.
+        sets.entry(set.str("name")).or_insert(set);
+    }
+    for device in devices.items() {
+        validate_device(&device, &spec, &sets, errors);
+    }
+    at_most(&devices, MOST_DEVICES, errors);
+    unique(&devices, "name", errors);
+    let count = |list: &Node<'_>| list.items().map(|set| set.child("counters").len()).sum::<usize>();
+    let in_devices: usize =
+        devices.items().map(|device| count(&basic(&device).child("consumesCounters"))).sum();
+    if in_devices > MOST_DEVICE_COUNTERS {
+        let why = format!("the total number of counters in devices must not exceed {MOST_DEVICE_COUNTERS}");
+        errors.push(FieldError::invalid(&devices.path, &in_devices.to_string(), &why));
+    }
+    if count(&shared) > MOST_SHARED {
+        let why = format!("the total number of shared counters must not exceed {MOST_SHARED}");
+        errors.push(FieldError::invalid(&shared.path, &count(&shared).to_string(), &why));
+    }
+    for set in shared.items() {
+        set.child("name").need_syntax(errors, names::dns_label);
+        counters(&set.child("counters"), errors);
+    }
+    unique(&shared, "name", errors);
+}
+
+pub(super) fn counters(map: &Node<'_>, errors: &mut Errors) {
+    map.need(errors);
+    for (name, entry) in map.entries() {
+        meta::texts(errors, &entry.path, name, names::dns_label(name));
+    }
+}
+
+/// What a device says, one level deeper in an older version.
+fn basic<'a>(device: &Node<'a>) -> Node<'a> {
+    match device.child("basic").value {
+        Value::Null => device.clone(),
+        value => Node { value, path: device.path.clone() },
+    }
+}
+
+fn validate_device(device: &Node<'_>, spec: &Node<'_>, shared: &BTreeMap<&str, &Value>, errors: &mut Errors) {
+    const MOST_ATTRIBUTES: usize = 32;
+    const MOST_TAINTS: usize = 4;
+    const MOST_COUNTERS: usize = 32;
+    const ONE: &str = "exactly one of `nodeName`, `nodeSelector`, or `allNodes` is required when \
+                       `perDeviceNodeSelection` is set to true in the ResourceSlice spec";
+    device.child("name").syntax(errors, names::dns_label);
+    let device = basic(device);
+    let (attributes, capacity) = (device.child("attributes"), device.child("capacity"));
+    let total = attributes.len() + capacity.len();
+    if total > MOST_ATTRIBUTES {
+        let why = format!("the total number of attributes and capacities must not exceed {MOST_ATTRIBUTES}");
+        errors.push(FieldError::invalid(&device.path, &total.to_string(), &why));
+    }
+    for (name, attribute) in attributes.entries() {
+        qualified_name(name, &attribute.path, errors);
+        validate_attribute(&attribute, errors);
+    }
+    for (name, entry) in capacity.entries() {
+        qualified_name(name, &entry.path, errors);
+    }
+    for taint in device.child("taints").items() {
+        validate_taint(&taint, errors);
+    }
+    at_most(&device.child("taints"), MOST_TAINTS, errors);
+    let consumed = device.child("consumesCounters");
+    for set in consumed.items() {
+        set.child("counterSet").need(errors);
+        counters(&set.child("counters"), errors);
+    }
+    unique(&consumed, "counterSet", errors);
+    let used: usize = consumed.items().map(|set| set.child("counters").len()).sum();
+    if used > MOST_COUNTERS {
+        let why = format!("the total number of counters must not exceed {MOST_COUNTERS}");
+        errors.push(FieldError::invalid(&device.path, &used.to_string(), &why));
+    }
+    for set in consumed.items() {
+        consumes(&set, shared, errors);
+    }
+    if spec.child("perDeviceNodeSelection").is_true() {
+        let used = places(&device, "must not be empty", errors);
+        match used.len() {
+            0 => device.required(errors, ONE),
+            1 => {}
+            _ => {
+                let shown = quoted(&format!("{{{}}}", used.join(", ")));
+                errors.push(FieldError::invalid(&device.path, &shown, ONE));
+            }
+        }
+    } else if ["nodeName", "nodeSelector", "allNodes"].iter().any(|field| device.child(field).is_set()) {
+        let why = "`nodeName`, `nodeSelector` and `allNodes` can only be set if `perDeviceNodeSelection` is set to \
+                   true in the ResourceSlice spec";
+        errors.push(FieldError::invalid(&device.path, "\"null\"", why));
+    }
+}
+
+fn consumes(set: &Node<'_>, shared: &BTreeMap<&str, &Value>, errors: &mut Errors) {
+    let name = set.child("counterSet");
+    let Some(known) = shared.get(name.text()) else {
+        name.invalid_text(errors, "must reference a counterSet defined in the ResourceSlice sharedCounters");
+        return;
+    };
+    for (counter, _) in set.child("counters").entries() {
+        if known.at(&["counters", counter]).is_none() {
+            let why = "must reference a counter defined in the ResourceSlice sharedCounters";
+            errors.push(FieldError::invalid(&set.child("counters").path, &quoted(counter), why));
+        }
+    }
+}
+
+fn validate_attribute(attribute: &Node<'_>, errors: &mut Errors) {
+    const LONGEST: usize = 64;
+    let fields = ["bool", "int", "string", "version"];
+    for field in ["string", "version"] {
+        let value = attribute.child(field);
+        if field == "version" && value.is_set() && super::super::small::version(value.text()).is_none() {
+            value.invalid_text(errors, "must be a string compatible with semver.org spec 2.0.0");
+        }
+        if value.text().len() > LONGEST {
+            errors.push(FieldError::too_long(&value.path, LONGEST));
+        }
+    }
+    match fields.iter().filter(|field| attribute.child(field).is_set()).count() {
+        0 => attribute.required(errors, "exactly one value must be specified"),
+        1 => {}
+        _ => say::structure(
+            &attribute.path,
+            "resource.DeviceAttribute",
+            errors,
+            "exactly one value must be specified",
+        ),
+    }
+}

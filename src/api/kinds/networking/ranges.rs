@@ -1,0 +1,83 @@
+//! IPAddresses and the ServiceCIDRs that they come from.
+
+use super::super::check::{Node, same};
+use super::super::{Errors, say};
+use crate::api::field::FieldError;
+use crate::api::value::Value;
+use crate::api::{meta, names};
+
+/// Checks an IPAddress.
+pub fn validate_address(address: &Value, errors: &mut Errors) {
+    let parent = Node::of(address, "spec").child("parentRef");
+    if !parent.is_set() {
+        parent.required(errors, "");
+        return;
+    }
+    for (field, check) in [
+        ("group", names::dns_subdomain as names::Check),
+        ("resource", |text| names::path_segment(text, false)),
+        ("name", |text| names::path_segment(text, false)),
+        ("namespace", |text| names::path_segment(text, false)),
+    ] {
+        let part = parent.child(field);
+        if part.is_empty() && matches!(field, "resource" | "name") {
+            part.required(errors, "");
+        }
+        part.syntax_if_set(errors, check);
+    }
+}
+
+/// Checks a changed IPAddress: whose it is stays.
+pub fn validate_address_update(new: &Value, old: &Value, errors: &mut Errors) {
+    validate_address(new, errors);
+    let parent = |object| Node::of(object, "spec").child("parentRef");
+    if !same(Some(parent(new).value), Some(parent(old).value)) {
+        errors.push(FieldError::invalid(&parent(new).path, "networking.ParentReference{}", meta::IMMUTABLE));
+    }
+}
+
+/// Checks a ServiceCIDR.
+pub fn validate_service_cidr(object: &Value, errors: &mut Errors) {
+    service_ranges(&Node::of(object, "spec").child("cidrs"), errors);
+}
+
+fn service_ranges(ranges: &Node<'_>, errors: &mut Errors) {
+    if ranges.is_empty() {
+        ranges.required(errors, "at least one CIDR required");
+        return;
+    }
+    if ranges.len() > 2 {
+        say::structure(&ranges.path, "networking.ServiceCIDRSpec", errors, "may only hold up to 2 values");
+        return;
+    }
+    let mut families = Vec::new();
+    for range in ranges.items() {
+        say::strict_range(&range, errors);
+        families.extend(names::parse_cidr(range.text()).map(|(address, _)| address.is_ipv4()));
+    }
+    if matches!(families.as_slice(), [one, other] if one == other) {
+        let why = "may specify no more than one IP for each IP family, i.e 192.168.0.0/24 and 2001:db8::/64";
+        ranges.invalid(errors, why);
+    }
+}
+
+/// Checks a changed ServiceCIDR: its networks stay, but a second one may join.
+pub fn validate_service_cidr_update(new: &Value, old: &Value, errors: &mut Errors) {
+    let at = |object| Node::of(object, "spec").child("cidrs");
+    let (ranges, before) = (at(new), at(old));
+    let pairs = ranges.items().zip(before.items());
+    match (before.len(), ranges.len()) {
+        (had, has) if had == has || (had, has) == (1, 2) => {
+            for (range, _) in pairs.filter(|(range, was)| range.text() != was.text()) {
+                range.invalid(errors, meta::IMMUTABLE);
+            }
+            if had != has {
+                service_ranges(&ranges, errors);
+            }
+        }
+        _ => {
+            let shown = say::shown_texts(&ranges, "string");
+            errors.push(FieldError::invalid(&ranges.path, &shown, meta::IMMUTABLE));
+        }
+    }
+}
