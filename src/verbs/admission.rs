@@ -12,7 +12,6 @@ mod limit_ranger;
 mod lookup;
 mod namespace_lifecycle;
 mod node_taint;
-mod pod_resources;
 mod priority;
 mod pull_images;
 mod runtime_class;

@@ -1,10 +1,9 @@
 //! What the LimitRanges of a namespace allow, in the reference's words.
 
+use crate::api::amounts::{self, Amounts};
 use crate::api::limits::FIELD_ERRORS;
 use crate::api::schema::quantity::Quantity;
 use crate::api::value::Value;
-
-use super::pod_resources::{self, Amounts};
 
 /// One limit of a range, read once for all containers.
 struct Limit<'a> {
@@ -16,7 +15,7 @@ struct Limit<'a> {
 
 impl<'a> Limit<'a> {
     fn of(limit: &'a Value) -> Limit<'a> {
-        let amounts = |field: &str| pod_resources::amounts(limit.get(field));
+        let amounts = |field: &str| amounts::read(limit.get(field));
         Limit {
             kind: limit.str("type"),
             least: amounts("min"),
@@ -39,12 +38,12 @@ pub fn pod(pod: &Value, range: &Value) -> Vec<String> {
                     if wrong.len() >= FIELD_ERRORS {
                         break;
                     }
-                    let amounts = |field: &str| pod_resources::amounts(container.at(&["resources", field]));
+                    let amounts = |field: &str| amounts::read(container.at(&["resources", field]));
                     check(&limit, &amounts("requests"), &amounts("limits"), &mut wrong);
                 }
             }
             "Pod" => {
-                let total = |field: &str| pod_resources::total(pod, field);
+                let total = |field: &str| amounts::total(pod, field);
                 check(&limit, &total("requests"), &total("limits"), &mut wrong);
             }
             _ => {}
@@ -55,14 +54,14 @@ pub fn pod(pod: &Value, range: &Value) -> Vec<String> {
 
 /// Checks a claim against one range. What a claim requests is what it gets: its limits mean nothing.
 pub fn claim(claim: &Value, range: &Value) -> Vec<String> {
-    let requests = pod_resources::amounts(claim.at(&["spec", "resources", "requests"]));
+    let requests = amounts::read(claim.at(&["spec", "resources", "requests"]));
     let mut wrong = Vec::new();
     for limit in limits(range).iter().filter(|limit| limit.str("type") == "PersistentVolumeClaim") {
         let kind = limit.str("type");
-        for (name, least) in pod_resources::amounts(limit.get("min")) {
+        for (name, least) in amounts::read(limit.get("min")) {
             wrong.extend(minimum(kind, &name, &least, requests.get(&name), None));
         }
-        for (name, most) in pod_resources::amounts(limit.get("max")) {
+        for (name, most) in amounts::read(limit.get("max")) {
             let title = format!("maximum {name} usage per {kind} is {most}");
             match requests.get(&name) {
                 None => wrong.push(format!("{title}.  No request is specified")),
