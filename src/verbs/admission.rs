@@ -14,6 +14,7 @@ mod namespace_lifecycle;
 mod node_taint;
 mod priority;
 mod pull_images;
+pub mod quota;
 mod runtime_class;
 mod storage_protection;
 mod toleration_seconds;
@@ -107,6 +108,8 @@ pub struct Settings {
     pub not_ready_seconds: i64,
     /// How long a pod stays on a node that cannot be reached.
     pub unreachable_seconds: i64,
+    /// What quotas need.
+    pub quota: quota::Settings,
 }
 
 /// The plug-ins that are on, in order. One chain per worker, so that they may remember things without locks.
@@ -168,6 +171,7 @@ fn make(name: &str, settings: &Settings, authorizer: &Addr<Authorizer>) -> Optio
         "CertificateSigning" => Box::new(certificates::Signing(authorizer.clone())),
         "CertificateSubjectRestriction" => Box::new(certificates::SubjectRestriction),
         "DefaultIngressClass" => Box::new(default_class::DefaultIngressClass::default()),
+        "ResourceQuota" => Box::new(quota::ResourceQuota::new(settings.quota.clone())),
         "DenyServiceExternalIPs" => Box::new(external_ips::DenyServiceExternalIps),
         _ => return None,
     })
