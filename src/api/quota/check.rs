@@ -26,6 +26,14 @@ pub struct Request<'a> {
     pub now: i64,
 }
 
+impl Request<'_> {
+    /// Whether the write can use more than before. Where it cannot, no quota need be read.
+    pub fn charges(&self, features: Features) -> bool {
+        let meter = Meter::of(self.of, features);
+        meter.is_some_and(|meter| meter.charges(self.change, self.subresource, self.new, self.old))
+    }
+}
+
 /// Why a write may not be.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Refusal {
@@ -60,18 +68,18 @@ pub fn check(
         return forbidden(format!("quota usage is negative for resource(s): {}", negative.join(",")));
     }
     // What a quota counted before is not counted again.
+    let all = positive(input.clone());
     let growth = match request.change {
-        Change::Create => input.clone(),
+        Change::Create => all.clone(),
         Change::Update => growth(&input, &meter.usage(request.old, request.now)),
     };
-    let all = positive(input.clone());
     let mut demands = BTreeMap::new();
     for (index, quota) in &concerned {
         let counted = request.change == Change::Update && meter.matches(quota, request.old);
         demands.insert(*index, if counted { &growth } else { &all });
     }
     demands.retain(|_, demand| !demand.is_empty());
-    let nothing = if concerned.is_empty() { positive(growth.clone()).is_empty() } else { demands.is_empty() };
+    let nothing = if concerned.is_empty() { growth.is_empty() } else { demands.is_empty() };
     if nothing {
         return Ok(Charges::new());
     }

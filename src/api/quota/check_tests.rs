@@ -1,4 +1,6 @@
-use super::super::USUAL;
+use proptest::prelude::*;
+
+use super::super::{Tally, USUAL};
 use super::*;
 use crate::api::kinds::testing::object;
 
@@ -215,4 +217,35 @@ fn what_is_limited_needs_a_quota() {
         assert_eq!(outcome(&quotas, &create(PODS, new), &limited), wanted);
     }
     assert_eq!(outcome(&[], &create(SECRETS, &Value::object()), &limited), "");
+}
+
+proptest! {
+    /// Whatever comes in whatever order: nothing is ever overdrawn, what is refused leaves no trace, and what was charged is
+    /// what counting anew finds.
+    #[test]
+    fn what_was_charged_is_what_is_counted(
+        sizes in prop::collection::vec((0u32..900, 0u32..3), 0..40),
+        (cpu, most) in (0u32..5_000, 0u32..30),
+    ) {
+        let spec = object(&format!(r#"{{"hard":{{"requests.cpu":"{cpu}m","pods":"{most}","count/pods":"99"}}}}"#));
+        let mut whole = Value::object();
+        let mut tally = Tally::begin(&spec, [PODS].into_iter(), USUAL);
+        for (name, amount) in tally.clone().end() {
+            whole.entry("status").entry("used").set(&name, amount.to_string());
+        }
+        whole.entry("status").set("hard", spec.get("hard").cloned().unwrap_or_default());
+        let mut quotas = [Quota::read(&whole)];
+        for (milli, copies) in sizes {
+            let new = pod(&format!(r#""cpu":"{milli}m""#));
+            for _ in 0..copies {
+                if let Ok(charges) = check(&quotas, &create(PODS, &new), &[], USUAL) {
+                    quotas[0].used = charges[&0].clone();
+                    tally.add(PODS, &new, 0);
+                }
+                let quota = &quotas[0];
+                prop_assert!(quota.used.iter().all(|(name, used)| *used <= quota.hard[name]), "{:?}", quota);
+            }
+        }
+        prop_assert_eq!(&quotas[0].used, &tally.end());
+    }
 }

@@ -58,8 +58,6 @@ impl ResourceQuota {
         if found.peek().is_none() && limited.is_empty() {
             return Ok(());
         }
-        let quotas = found.map(|quota| Ok(Quota::read(&QUOTAS.read(write, quota)?)));
-        let quotas = quotas.collect::<Result<Vec<Quota>>>()?;
         let Some(change) = change(write) else { return Ok(()) };
         let request = Request {
             of: write.call.of(),
@@ -69,6 +67,11 @@ impl ResourceQuota {
             old: write.old.unwrap_or(&Value::Null),
             now: i64::try_from(write.backend.clock.now().seconds()).unwrap_or(i64::MAX),
         };
+        if !request.charges(*features) {
+            return Ok(());
+        }
+        let quotas = found.map(|quota| Ok(Quota::read(&QUOTAS.read(write, quota)?)));
+        let quotas = quotas.collect::<Result<Vec<Quota>>>()?;
         let refused = |refusal| refuse(write, object, refusal);
         let charges = quota::check(&quotas, &request, limited, *features).map_err(refused)?;
         if charges.is_empty() || write.call.query.all("dryRun").any(|stage| stage == "All") {
