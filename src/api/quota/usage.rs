@@ -103,7 +103,7 @@ impl<'a> Meter<'a> {
             What::Claims => {
                 let of_class =
                     |what: &&str| name.strip_suffix(*what).is_some_and(|name| name.ends_with(STORAGE_CLASS));
-                self.counts_as(name) || CLAIMS.contains(&name) || CLAIMS.iter().any(|what| of_class(what))
+                self.counts_as(name) || CLAIMS.contains(&name) || CLAIMS.iter().any(of_class)
             }
             What::Devices => self.counts_as(name) || name.ends_with(DEVICE_CLASS),
             What::Objects => {
