@@ -129,6 +129,14 @@ impl Quantity {
         self.billionths() as f64 / 1e9
     }
 
+    /// The amount in thousandths, rounded away from nothing: what ratios are made of, since a third of 900m is 300m and not
+    /// nearly so.
+    pub fn thousandths(&self) -> i128 {
+        const PARTS: i128 = 1_000_000;
+        let (whole, rest) = (self.billionths() / PARTS, self.billionths() % PARTS);
+        whole + rest.signum()
+    }
+
     /// The amount in the smallest parts that are kept. What is far beyond all units counts as the most there is.
     fn billionths(&self) -> i128 {
         let digits = std::str::from_utf8(&self.digits).unwrap_or_default();
@@ -376,6 +384,9 @@ mod tests {
             assert_eq!(parse(one).plus(&parse(other)).to_string(), sum, "{one} + {other}");
         }
         assert!((Quantity::parse("2500m").unwrap().as_float() - 2.5).abs() < 1e-12);
+        for (given, thousandths) in [("2500m", 2_500), ("1u", 1), ("-1u", -1), ("0", 0), ("1k", 1_000_000)] {
+            assert_eq!(Quantity::parse(given).unwrap().thousandths(), thousandths, "{given}");
+        }
         let most = "9".repeat(60);
         assert!(Quantity::parse(&most).unwrap().as_float() > 1e28);
     }

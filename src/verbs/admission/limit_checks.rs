@@ -129,14 +129,15 @@ fn ratio(
     limit: Option<&Quantity>,
 ) -> Option<String> {
     let title = format!("{name} max limit to request ratio per {kind} is {most}");
-    let Some(request) = request.map(Quantity::as_float).filter(|request| *request != 0.0) else {
+    let Some(request) = request.map(Quantity::thousandths).filter(|request| *request != 0) else {
         return Some(format!("{title}, but no request is specified or request is 0"));
     };
-    let Some(limit) = limit.map(Quantity::as_float).filter(|limit| *limit != 0.0) else {
+    let Some(limit) = limit.map(Quantity::thousandths).filter(|limit| *limit != 0) else {
         return Some(format!("{title}, but no limit is specified or limit is 0"));
     };
-    let found = limit / request;
-    (found > most.as_float()).then(|| format!("{title}, but provided ratio is {found:.6}"))
+    let found = limit as f64 / request as f64;
+    (found * 1_000.0 > most.thousandths() as f64)
+        .then(|| format!("{title}, but provided ratio is {found:.6}"))
 }
 
 #[cfg(test)]
@@ -227,6 +228,10 @@ mod tests {
         let good = r#"{"requests":{"cpu":"1"},"limits":{"cpu":"2"}}"#;
         let limit = r#"{"type":"Container","min":{"cpu":"1000m"},"max":{"cpu":"2"},"maxLimitRequestRatio":{"cpu":"2"}}"#;
         assert_eq!(of_container(good, limit), [""; 0]);
+        // Three times as much is no more than that, though 0.9 / 0.3 is.
+        let thrice = r#"{"requests":{"cpu":"300m"},"limits":{"cpu":"900m"}}"#;
+        let limit = r#"{"type":"Container","maxLimitRequestRatio":{"cpu":"3"}}"#;
+        assert_eq!(of_container(thrice, limit), [""; 0]);
     }
 
     #[test]
