@@ -155,7 +155,7 @@ fn make(name: &str, settings: &Settings, authorizer: &Addr<Authorizer>) -> Optio
     Some(match name {
         "NamespaceLifecycle" => Box::new(namespace_lifecycle::NamespaceLifecycle),
         "NamespaceExists" => Box::new(namespace_lifecycle::NamespaceExists),
-        "LimitRanger" => Box::new(limit_ranger::LimitRanger),
+        "LimitRanger" => Box::new(limit_ranger::LimitRanger::default()),
         "TaintNodesByCondition" => Box::new(node_taint::TaintNodesByCondition),
         "AlwaysPullImages" => Box::new(pull_images::AlwaysPullImages),
         "Priority" => Box::new(priority::Priority::default()),
