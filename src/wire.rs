@@ -23,6 +23,7 @@ use pilothouse_actors::engine::redb::Redb;
 use pilothouse_actors::engine::{Engine, EngineError};
 use pilothouse_actors::identity::Identity;
 use pilothouse_actors::ports::{Pool, Ports};
+use pilothouse_actors::rounds::Rounds;
 use pilothouse_actors::session::LiveSessions;
 use tokio::sync::Semaphore;
 
@@ -31,6 +32,7 @@ use crate::api::catalog::build::Builtin;
 use crate::api::catalog::runtime_config::RuntimeConfig;
 use crate::api::discovery::Documents;
 use crate::api::kinds::engines::Authority;
+use crate::api::quota::Features;
 use crate::api::schema::Registry;
 use crate::api::services::addresses::AddressRange;
 use crate::api::words::{ANONYMOUS, AUTHENTICATED, MASTERS, UNAUTHENTICATED};
@@ -48,7 +50,7 @@ use crate::metrics::{Meter, Metrics};
 use crate::pki::{Pki, host};
 use crate::server::StartError;
 use crate::server::wiring::{Application, Boot, Wired, Wiring};
-use crate::verbs::admission::{self, Chain};
+use crate::verbs::admission::{self, Chain, quota};
 use crate::verbs::bootstrap::{self, home::Home};
 use crate::verbs::engines::Engines;
 use crate::verbs::services::{Services, repair};
@@ -150,17 +152,18 @@ async fn parts(boot: &Boot) -> Result<Parts, StartError> {
         service_ranges: service_ranges(config)?,
         node_port_range: range.to_string(),
         authority: authority(config),
+        admission: admission::Settings {
+            enabled: config.admission_plugins(),
+            not_ready_seconds: config.api.default_not_ready_toleration_seconds,
+            unreachable_seconds: config.api.default_unreachable_toleration_seconds,
+            quota: quotas(config, &storage, &registry, &boot.clock),
+        },
         storage,
         registry,
         shared: Arc::new(shared),
         verifiers: verifiers(config, &boot.pki, &boot.clock)?,
         policies: policies(config),
         house: Arc::new(house(config)),
-        admission: admission::Settings {
-            enabled: config.admission_plugins(),
-            not_ready_seconds: config.api.default_not_ready_toleration_seconds,
-            unreachable_seconds: config.api.default_unreachable_toleration_seconds,
-        },
         clock: boot.clock.clone(),
         live_sessions: LiveSessions::default(),
         min_request_timeout: Duration::from_secs(u64::from(config.limits.min_request_timeout)),
@@ -168,6 +171,28 @@ async fn parts(boot: &Boot) -> Result<Parts, StartError> {
     };
     services(&parts).repair(&held).await.map_err(|error| broken(&error))?;
     Ok(parts)
+}
+
+/// What quotas need. One place charges them all, so that no two writers take the last of anything.
+fn quotas(config: &Config, storage: &Storage, registry: &Arc<Registry>, clock: &Clock) -> quota::Settings {
+    let gates = config.gates();
+    let features = Features {
+        resized_pods: gates.enabled("InPlacePodVerticalScaling"),
+        pod_resources: gates.enabled("PodLevelResources"),
+        failed_expansion: gates.enabled("RecoverVolumeExpansionFailure"),
+        attributes_classes: gates.enabled("VolumeAttributesClass"),
+        device_claims: gates.enabled("DynamicResourceAllocation"),
+    };
+    let limited = Vec::new();
+    let ledger = quota::Ledger {
+        stores: Stores::new(storage.directory.clone()),
+        registry: registry.clone(),
+        clock: clock.clone(),
+        limited: limited.clone(),
+        features,
+    };
+    let keeper = Rounds::new(ledger.work(), storage.fatal.clone()).start();
+    quota::Settings { limited, features, keeper }
 }
 
 /// The addresses that services get.

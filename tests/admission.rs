@@ -2,6 +2,8 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
+#[path = "admission/quota.rs"]
+mod quota;
 mod support;
 
 use serde_json::{Value, json};

@@ -246,6 +246,8 @@ fn the_generators_of_kubectl_work() {
     kubectl.run(&["-n", "made", "create", "serviceaccount", "a"]);
     kubectl.run(&["-n", "made", "create", "role", "r", "--verb=get", "--resource=pods"]);
     kubectl.run(&["-n", "made", "create", "quota", "q", "--hard=pods=1"]);
+    let scoped = ["-n", "made", "create", "quota", "b", "--hard=pods=0,cpu=1", "--scopes=NotTerminating"];
+    kubectl.run(&scoped);
     kubectl.run(&["create", "priorityclass", "p", "--value=7"]);
     kubectl.run(&["-n", "made", "run", "pod", "--image=example.com/app:1"]);
     let (_, row) = columns(&kubectl.run(&["-n", "made", "get", "services"]), "c");
@@ -253,6 +255,26 @@ fn the_generators_of_kubectl_work() {
     assert!(row[2].parse::<std::net::IpAddr>().is_ok(), "{row:?}");
     let (_, row) = columns(&kubectl.run(&["-n", "made", "get", "pods"]), "pod");
     assert_eq!(row[1..4], ["0/1", "Pending", "0"]);
+    // From the moment that somebody has counted, a quota binds.
+    let counted = r#"{"status":{"hard":{"pods":"1"},"used":{"pods":"1"}}}"#;
+    kubectl.run(&[
+        "-n",
+        "made",
+        "patch",
+        "quota",
+        "q",
+        "--subresource=status",
+        "--type=merge",
+        "-p",
+        counted,
+    ]);
+    let refused = kubectl.try_run(&["-n", "made", "run", "other", "--image=example.com/app:1"]);
+    let complaint = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(
+        complaint.contains("exceeded quota: q, requested: pods=1, used: pods=1, limited: pods=1"),
+        "{complaint}"
+    );
+    assert!(kubectl.run(&["-n", "made", "describe", "quota", "q"]).contains("pods"));
 }
 
 #[test]

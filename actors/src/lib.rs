@@ -8,7 +8,8 @@
 //! - [`bell`] how a change is announced, [`broadcaster`] and [`interest`] who hears of it, [`summons`] how a session is
 //!   called, [`session`] and [`telling`] what it says, [`feed`] what the client reads;
 //! - [`authenticator`] and [`authorizer`]: who is asking, and may they;
-//! - [`ports`]: which port on the nodes belongs to whom.
+//! - [`ports`]: which port on the nodes belongs to whom;
+//! - [`rounds`]: how many who want to change one thing take turns.
 
 pub mod answer;
 pub mod authenticator;
@@ -33,6 +34,7 @@ pub mod permit;
 pub mod ports;
 pub mod record;
 pub mod recover;
+pub mod rounds;
 pub mod session;
 pub mod snapshot;
 pub mod store;

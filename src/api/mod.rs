@@ -1,5 +1,6 @@
 //! What the API says: pure functions over schemas and values. No actors, no I/O, no clock, nothing of HTTP.
 
+pub mod amounts;
 pub mod bootstrap;
 pub mod catalog;
 pub mod codec;
@@ -23,6 +24,7 @@ pub mod patch;
 pub mod path;
 pub mod print;
 pub mod query;
+pub mod quota;
 pub mod schema;
 pub mod select;
 pub mod services;

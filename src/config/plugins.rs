@@ -53,7 +53,7 @@ pub const PLUGINS: [Plugin; 36] = [
     plugin("MutatingAdmissionWebhook", true, false),
     plugin("ValidatingAdmissionPolicy", true, false),
     plugin("ValidatingAdmissionWebhook", true, false),
-    plugin("ResourceQuota", true, false),
+    plugin("ResourceQuota", true, true),
     plugin("AlwaysDeny", false, false),
 ];
 

@@ -12,9 +12,9 @@ mod limit_ranger;
 mod lookup;
 mod namespace_lifecycle;
 mod node_taint;
-mod pod_resources;
 mod priority;
 mod pull_images;
+pub mod quota;
 mod runtime_class;
 mod storage_protection;
 mod toleration_seconds;
@@ -108,6 +108,8 @@ pub struct Settings {
     pub not_ready_seconds: i64,
     /// How long a pod stays on a node that cannot be reached.
     pub unreachable_seconds: i64,
+    /// What quotas need.
+    pub quota: quota::Settings,
 }
 
 /// The plug-ins that are on, in order. One chain per worker, so that they may remember things without locks.
@@ -153,7 +155,7 @@ fn make(name: &str, settings: &Settings, authorizer: &Addr<Authorizer>) -> Optio
     Some(match name {
         "NamespaceLifecycle" => Box::new(namespace_lifecycle::NamespaceLifecycle),
         "NamespaceExists" => Box::new(namespace_lifecycle::NamespaceExists),
-        "LimitRanger" => Box::new(limit_ranger::LimitRanger),
+        "LimitRanger" => Box::new(limit_ranger::LimitRanger::default()),
         "TaintNodesByCondition" => Box::new(node_taint::TaintNodesByCondition),
         "AlwaysPullImages" => Box::new(pull_images::AlwaysPullImages),
         "Priority" => Box::new(priority::Priority::default()),
@@ -169,6 +171,7 @@ fn make(name: &str, settings: &Settings, authorizer: &Addr<Authorizer>) -> Optio
         "CertificateSigning" => Box::new(certificates::Signing(authorizer.clone())),
         "CertificateSubjectRestriction" => Box::new(certificates::SubjectRestriction),
         "DefaultIngressClass" => Box::new(default_class::DefaultIngressClass::default()),
+        "ResourceQuota" => Box::new(quota::ResourceQuota::new(settings.quota.clone())),
         "DenyServiceExternalIPs" => Box::new(external_ips::DenyServiceExternalIps),
         _ => return None,
     })

@@ -11,7 +11,7 @@ mod autoscaling;
 mod batch;
 mod certificates;
 mod check;
-mod core;
+pub(in crate::api) mod core;
 mod definition;
 mod devices;
 mod discovery;

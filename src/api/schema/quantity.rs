@@ -91,10 +91,14 @@ impl Quantity {
     }
 
     /// The same, rounded up to thousandths if it has smaller parts.
-    pub fn in_thousandths(mut self) -> Quantity {
-        if self.exponent < MILLI && !self.digits.is_empty() {
+    pub fn in_thousandths(self) -> Quantity {
+        self.rounded_up(MILLI)
+    }
+
+    fn rounded_up(mut self, least: i64) -> Quantity {
+        if self.exponent < least && !self.digits.is_empty() {
             self.tidy = None;
-            self.round_up(MILLI);
+            self.round_up(least);
             self.normalise();
         }
         self
@@ -110,9 +114,22 @@ impl Quantity {
         sum
     }
 
-    /// The amount as near as a floating-point number comes to it.
-    pub fn as_float(&self) -> f64 {
-        self.billionths() as f64 / 1e9
+    /// This one without the other, printed as this one wants to be; as the other one if this is nothing.
+    pub fn minus(&self, other: &Quantity) -> Quantity {
+        self.plus(&Quantity { negative: !other.negative, ..other.clone() })
+    }
+
+    /// The same, rounded up to a whole number.
+    pub fn in_wholes(self) -> Quantity {
+        self.rounded_up(0)
+    }
+
+    /// The amount in thousandths, rounded away from nothing: what ratios are made of, since a third of 900m is 300m and not
+    /// nearly so.
+    pub fn thousandths(&self) -> i128 {
+        const PARTS: i128 = 1_000_000;
+        let (whole, rest) = (self.billionths() / PARTS, self.billionths() % PARTS);
+        whole + rest.signum()
     }
 
     /// The amount in the smallest parts that are kept. What is far beyond all units counts as the most there is.
@@ -261,6 +278,16 @@ fn increment(digits: &mut Vec<u8>) {
     digits.insert(0, b'1');
 }
 
+impl From<i64> for Quantity {
+    fn from(number: i64) -> Quantity {
+        let digits = number.unsigned_abs().to_string().into_bytes();
+        let mut quantity =
+            Quantity { negative: number < 0, digits, exponent: 0, format: Format::Decimal, tidy: None };
+        quantity.normalise();
+        quantity
+    }
+}
+
 impl fmt::Display for Quantity {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if let Some(tidy) = &self.tidy {
@@ -351,9 +378,33 @@ mod tests {
             let parse = |text: &str| Quantity::parse(text).unwrap();
             assert_eq!(parse(one).plus(&parse(other)).to_string(), sum, "{one} + {other}");
         }
-        assert!((Quantity::parse("2500m").unwrap().as_float() - 2.5).abs() < 1e-12);
+        for (given, thousandths) in [("2500m", 2_500), ("1u", 1), ("-1u", -1), ("0", 0), ("1k", 1_000_000)] {
+            assert_eq!(Quantity::parse(given).unwrap().thousandths(), thousandths, "{given}");
+        }
         let most = "9".repeat(60);
-        assert!(Quantity::parse(&most).unwrap().as_float() > 1e28);
+        assert!(Quantity::parse(&most).unwrap().thousandths() > 1 << 100);
+    }
+
+    #[test]
+    fn differences_are_printed_in_the_unit_of_the_first() {
+        let parse = |text: &str| Quantity::parse(text).unwrap();
+        for (one, other, rest) in [
+            ("2Gi", "1Gi", "1Gi"),
+            ("1", "500m", "500m"),
+            ("1", "3", "-2"),
+            ("0", "1Ki", "-1Ki"),
+            ("3", "3", "0"),
+        ] {
+            assert_eq!(parse(one).minus(&parse(other)).to_string(), rest, "{one} - {other}");
+        }
+        for (number, printed) in
+            [(0, "0"), (12, "12"), (-3, "-3"), (1_000, "1k"), (i64::MIN, "-9223372036854775808")]
+        {
+            assert_eq!(Quantity::from(number).to_string(), printed);
+        }
+        for (given, whole) in [("1500m", "2"), ("1", "1"), ("0.1", "1"), ("1Gi", "1Gi"), ("0", "0")] {
+            assert_eq!(parse(given).in_wholes().to_string(), whole, "{given}");
+        }
     }
 
     #[test]

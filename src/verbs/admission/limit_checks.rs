@@ -1,10 +1,9 @@
 //! What the LimitRanges of a namespace allow, in the reference's words.
 
+use crate::api::amounts::{self, Amounts};
 use crate::api::limits::FIELD_ERRORS;
 use crate::api::schema::quantity::Quantity;
 use crate::api::value::Value;
-
-use super::pod_resources::{self, Amounts};
 
 /// One limit of a range, read once for all containers.
 struct Limit<'a> {
@@ -16,7 +15,7 @@ struct Limit<'a> {
 
 impl<'a> Limit<'a> {
     fn of(limit: &'a Value) -> Limit<'a> {
-        let amounts = |field: &str| pod_resources::amounts(limit.get(field));
+        let amounts = |field: &str| amounts::read(limit.get(field));
         Limit {
             kind: limit.str("type"),
             least: amounts("min"),
@@ -39,12 +38,12 @@ pub fn pod(pod: &Value, range: &Value) -> Vec<String> {
                     if wrong.len() >= FIELD_ERRORS {
                         break;
                     }
-                    let amounts = |field: &str| pod_resources::amounts(container.at(&["resources", field]));
+                    let amounts = |field: &str| amounts::read(container.at(&["resources", field]));
                     check(&limit, &amounts("requests"), &amounts("limits"), &mut wrong);
                 }
             }
             "Pod" => {
-                let total = |field: &str| pod_resources::total(pod, field);
+                let total = |field: &str| amounts::total(pod, field);
                 check(&limit, &total("requests"), &total("limits"), &mut wrong);
             }
             _ => {}
@@ -55,14 +54,14 @@ pub fn pod(pod: &Value, range: &Value) -> Vec<String> {
 
 /// Checks a claim against one range. What a claim requests is what it gets: its limits mean nothing.
 pub fn claim(claim: &Value, range: &Value) -> Vec<String> {
-    let requests = pod_resources::amounts(claim.at(&["spec", "resources", "requests"]));
+    let requests = amounts::read(claim.at(&["spec", "resources", "requests"]));
     let mut wrong = Vec::new();
     for limit in limits(range).iter().filter(|limit| limit.str("type") == "PersistentVolumeClaim") {
         let kind = limit.str("type");
-        for (name, least) in pod_resources::amounts(limit.get("min")) {
+        for (name, least) in amounts::read(limit.get("min")) {
             wrong.extend(minimum(kind, &name, &least, requests.get(&name), None));
         }
-        for (name, most) in pod_resources::amounts(limit.get("max")) {
+        for (name, most) in amounts::read(limit.get("max")) {
             let title = format!("maximum {name} usage per {kind} is {most}");
             match requests.get(&name) {
                 None => wrong.push(format!("{title}.  No request is specified")),
@@ -130,14 +129,15 @@ fn ratio(
     limit: Option<&Quantity>,
 ) -> Option<String> {
     let title = format!("{name} max limit to request ratio per {kind} is {most}");
-    let Some(request) = request.map(Quantity::as_float).filter(|request| *request != 0.0) else {
+    let Some(request) = request.map(Quantity::thousandths).filter(|request| *request != 0) else {
         return Some(format!("{title}, but no request is specified or request is 0"));
     };
-    let Some(limit) = limit.map(Quantity::as_float).filter(|limit| *limit != 0.0) else {
+    let Some(limit) = limit.map(Quantity::thousandths).filter(|limit| *limit != 0) else {
         return Some(format!("{title}, but no limit is specified or limit is 0"));
     };
-    let found = limit / request;
-    (found > most.as_float()).then(|| format!("{title}, but provided ratio is {found:.6}"))
+    let found = limit as f64 / request as f64;
+    (found * 1_000.0 > most.thousandths() as f64)
+        .then(|| format!("{title}, but provided ratio is {found:.6}"))
 }
 
 #[cfg(test)]
@@ -228,6 +228,10 @@ mod tests {
         let good = r#"{"requests":{"cpu":"1"},"limits":{"cpu":"2"}}"#;
         let limit = r#"{"type":"Container","min":{"cpu":"1000m"},"max":{"cpu":"2"},"maxLimitRequestRatio":{"cpu":"2"}}"#;
         assert_eq!(of_container(good, limit), [""; 0]);
+        // Three times as much is no more than that, though 0.9 / 0.3 is.
+        let thrice = r#"{"requests":{"cpu":"300m"},"limits":{"cpu":"900m"}}"#;
+        let limit = r#"{"type":"Container","maxLimitRequestRatio":{"cpu":"3"}}"#;
+        assert_eq!(of_container(thrice, limit), [""; 0]);
     }
 
     #[test]

@@ -6,7 +6,7 @@ use crate::api::meta;
 use crate::api::status::{Result, Status};
 use crate::api::value::{Object, Value};
 
-use super::lookup::LIMIT_RANGES;
+use super::lookup::{Current, LIMIT_RANGES};
 use super::{Operation, Outcome, Plugin, Write, done, limit_checks};
 
 /// Tells on the pod what was filled in.
@@ -16,7 +16,8 @@ const ANNOTATION: &str = "kubernetes.io/limit-ranger";
 const FILLED_IN: usize = 100_000;
 
 /// Applies the LimitRanges of a namespace.
-pub struct LimitRanger;
+#[derive(Default)]
+pub struct LimitRanger(Current);
 
 impl Plugin for LimitRanger {
     fn handles(&self, write: &Write<'_>) -> bool {
@@ -36,7 +37,7 @@ impl Plugin for LimitRanger {
             return done(Ok(()));
         }
         Box::pin(async {
-            for range in ranges(write).await? {
+            for range in self.ranges(write).await? {
                 fill_in(object, &range)?;
             }
             Ok(())
@@ -45,7 +46,7 @@ impl Plugin for LimitRanger {
 
     fn validate<'a>(&'a self, write: &'a Write<'a>, object: &'a Value) -> Outcome<'a> {
         Box::pin(async {
-            for range in ranges(write).await? {
+            for range in self.ranges(write).await? {
                 let wrong = match write.call.of().resource {
                     "pods" => limit_checks::pod(object, &range),
                     _ => limit_checks::claim(object, &range),
@@ -59,11 +60,13 @@ impl Plugin for LimitRanger {
     }
 }
 
-/// The LimitRanges of the namespace of a write.
-async fn ranges(write: &Write<'_>) -> Result<Vec<Value>> {
-    let snapshot = LIMIT_RANGES.snapshot(write).await?;
-    let found = snapshot.scan(Some(write.call.namespace), Bound::Unbounded);
-    found.map(|range| LIMIT_RANGES.read(write, range)).collect()
+impl LimitRanger {
+    /// The LimitRanges of the namespace of a write.
+    async fn ranges(&self, write: &Write<'_>) -> Result<Vec<Value>> {
+        let snapshot = self.0.get(&LIMIT_RANGES, write).await?;
+        let found = snapshot.scan(Some(write.call.namespace), Bound::Unbounded);
+        found.map(|range| LIMIT_RANGES.read(write, range)).collect()
+    }
 }
 
 /// Several findings as one text; each is said once.

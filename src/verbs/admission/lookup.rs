@@ -6,6 +6,7 @@ use std::rc::Rc;
 use pilothouse_actors::error::StoreError;
 use pilothouse_actors::object::{Key, Object, Revision, TypeName};
 use pilothouse_actors::snapshot::Snapshot;
+use pilothouse_actors::store::Position;
 
 use crate::api::status::{GroupResource, Result, Status};
 use crate::api::value::Value;
@@ -22,6 +23,8 @@ pub struct Source {
 
 /// Limits on what the pods and claims of a namespace may ask for.
 pub const LIMIT_RANGES: Source = Source { group: "", resource: "limitranges", kind: "LimitRange" };
+/// What the objects of a namespace may use together.
+pub const QUOTAS: Source = Source { group: "", resource: "resourcequotas", kind: "ResourceQuota" };
 /// How important pods are.
 pub const PRIORITY_CLASSES: Source =
     Source { group: "scheduling.k8s.io", resource: "priorityclasses", kind: "PriorityClass" };
@@ -66,6 +69,27 @@ impl Source {
     /// The object as a value.
     pub fn read(&self, write: &Write<'_>, object: &Object) -> Result<Value> {
         write.backend.load_kind(&GroupVersion::new(self.group, "v1"), self.kind, object)
+    }
+}
+
+/// All objects of a type as they are now. The store is asked only when they have changed: the head of the type's window can
+/// be read without it, and nobody is told of a change before that has moved.
+#[derive(Default)]
+pub struct Current(RefCell<Option<Position>>);
+
+impl Current {
+    /// The objects.
+    pub async fn get(&self, source: &Source, write: &Write<'_>) -> Result<Snapshot> {
+        if let Some(known) = &*self.0.borrow()
+            && known.window.head() == known.snapshot.revision
+        {
+            return Ok(known.snapshot.clone());
+        }
+        let position = write.backend.stores.open_watch(&source.store(), &write.call.permit).await;
+        let position = position.map_err(|error| source.failed(&error, ""))?;
+        let snapshot = position.snapshot.clone();
+        self.0.replace(Some(position));
+        Ok(snapshot)
     }
 }
 

@@ -1,9 +1,9 @@
-//! What a pod asks for as a whole.
+//! Amounts of resources: what a map of an object says, and what a pod asks for as a whole.
 
 use std::collections::BTreeMap;
 
-use crate::api::schema::quantity::Quantity;
-use crate::api::value::Value;
+use super::schema::quantity::Quantity;
+use super::value::Value;
 
 /// Amounts of resources by their names.
 pub type Amounts = BTreeMap<String, Quantity>;
@@ -12,7 +12,7 @@ pub type Amounts = BTreeMap<String, Quantity>;
 const OF_PODS: [&str; 2] = ["cpu", "memory"];
 
 /// The amounts in a map of an object.
-pub fn amounts(map: Option<&Value>) -> Amounts {
+pub fn read(map: Option<&Value>) -> Amounts {
     let entries = map.and_then(Value::fields).into_iter().flatten();
     entries
         .filter_map(|(name, amount)| {
@@ -25,22 +25,30 @@ pub fn amounts(map: Option<&Value>) -> Amounts {
         .collect()
 }
 
-/// The `requests` or `limits` of a pod. Its containers run together; its init containers run before them and one after
-/// the other, except those that always restart, which stay beside all that come later.
+/// The `requests` or `limits` of a pod by what its containers and the pod itself ask for.
 pub fn total(pod: &Value, field: &str) -> Amounts {
+    let mut all = together(pod, |container, _| read(container.at(&["resources", field])));
+    let whole = read(pod.at(&["spec", "resources", field]));
+    all.extend(whole.into_iter().filter(|(name, _)| OF_PODS.contains(&name.as_str())));
+    all
+}
+
+/// What the containers of a pod need together, where `of` says what each of them needs; its second argument tells
+/// whether the container runs as long as the pod. Containers run together; init containers run before them and one after
+/// the other, except those that always restart, which stay beside all that come later.
+pub fn together(pod: &Value, of: impl Fn(&Value, bool) -> Amounts) -> Amounts {
     let spec = pod.get("spec").unwrap_or(&Value::Null);
     let list = |name: &str| spec.get(name).map(Value::items).unwrap_or_default();
-    let of = |container: &Value| amounts(container.at(&["resources", field]));
     let mut all = Amounts::new();
     for container in list("containers") {
-        add(&mut all, &of(container));
+        add(&mut all, &of(container, true));
     }
     // Only what a container names itself is touched: walking all that stays for each of them would take the square of
     // what a client can send.
     let (mut staying, mut peak) = (Amounts::new(), Amounts::new());
     for container in list("initContainers") {
-        let own = of(container);
         let stays = container.str("restartPolicy") == "Always";
+        let own = of(container, stays);
         let beside = |(name, amount): (&String, &Quantity)| {
             let sum = staying.get(name).map_or_else(|| amount.clone(), |known| amount.plus(known));
             (name.clone(), sum)
@@ -53,12 +61,11 @@ pub fn total(pod: &Value, field: &str) -> Amounts {
         }
     }
     raise(&mut all, &peak);
-    let whole = amounts(spec.at(&["resources", field]));
-    all.extend(whole.into_iter().filter(|(name, _)| OF_PODS.contains(&name.as_str())));
     all
 }
 
-fn add(to: &mut Amounts, more: &Amounts) {
+/// Adds each amount to that of the same name.
+pub fn add(to: &mut Amounts, more: &Amounts) {
     for (name, amount) in more {
         let sum = to.get(name).map_or_else(|| amount.clone(), |known| known.plus(amount));
         to.insert(name.clone(), sum);
@@ -66,7 +73,7 @@ fn add(to: &mut Amounts, more: &Amounts) {
 }
 
 /// Makes each amount at least that of `least`.
-fn raise(to: &mut Amounts, least: &Amounts) {
+pub fn raise(to: &mut Amounts, least: &Amounts) {
     for (name, amount) in least {
         if to.get(name).is_none_or(|known| amount > known) {
             to.insert(name.clone(), amount.clone());
@@ -76,7 +83,7 @@ fn raise(to: &mut Amounts, least: &Amounts) {
 
 #[cfg(test)]
 mod tests {
-    use super::super::limit_checks::testing::object;
+    use super::super::kinds::testing::object;
     use super::*;
 
     fn printed(pod: &str) -> Vec<String> {

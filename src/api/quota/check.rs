@@ -1,0 +1,212 @@
+//! The decision: whether a write stays within the quotas of its namespace, and what they have counted after it.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::usage::{Change, Meter};
+use super::{Features, Limited, Quota, Scope};
+use crate::api::amounts::Amounts;
+use crate::api::schema::quantity::Quantity;
+use crate::api::status::GroupResource;
+use crate::api::value::Value;
+
+/// A write as quotas see it.
+#[derive(Clone, Copy, Debug)]
+pub struct Request<'a> {
+    /// What is written.
+    pub of: GroupResource<'a>,
+    /// The sub-resource, empty for the object itself.
+    pub subresource: &'a str,
+    /// What is done to it.
+    pub change: Change,
+    /// The state that shall be.
+    pub new: &'a Value,
+    /// The state that is; null for what is new.
+    pub old: &'a Value,
+    /// The present moment, in seconds.
+    pub now: i64,
+}
+
+impl Request<'_> {
+    /// Whether the write can use more than before. Where it cannot, no quota need be read.
+    pub fn charges(&self, features: Features) -> bool {
+        let meter = Meter::of(self.of, features);
+        meter.is_some_and(|meter| meter.charges(self.change, self.subresource, self.new, self.old))
+    }
+}
+
+/// Why a write may not be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Refusal {
+    /// The quotas forbid it.
+    Forbidden(String),
+    /// No quota covers it. The reference answers this without saying whose fault it is.
+    Uncovered(String),
+}
+
+fn forbidden<T>(why: String) -> Result<T, Refusal> {
+    Err(Refusal::Forbidden(why))
+}
+
+/// What quotas have counted after a write: by index, for those whose count changes.
+pub type Charges = BTreeMap<usize, Amounts>;
+
+/// Checks a write against all quotas of its namespace.
+pub fn check(
+    quotas: &[Quota],
+    request: &Request<'_>,
+    limited: &[Limited],
+    features: Features,
+) -> Result<Charges, Refusal> {
+    let Some(meter) = Meter::of(request.of, features) else { return Ok(Charges::new()) };
+    if !meter.charges(request.change, request.subresource, request.new, request.old) {
+        return Ok(Charges::new());
+    }
+    let concerned = concerned(quotas, request, &meter)?;
+    let input = meter.usage(request.new, request.now);
+    let negative: Vec<&str> = names_where(&input, Quantity::is_negative);
+    if !negative.is_empty() {
+        return forbidden(format!("quota usage is negative for resource(s): {}", negative.join(",")));
+    }
+    // What a quota counted before is not counted again.
+    let all = positive(input.clone());
+    let growth = match request.change {
+        Change::Create => all.clone(),
+        Change::Update => growth(&input, &meter.usage(request.old, request.now)),
+    };
+    let mut demands = BTreeMap::new();
+    for (index, quota) in &concerned {
+        let counted = request.change == Change::Update && meter.matches(quota, request.old);
+        demands.insert(*index, if counted { &growth } else { &all });
+    }
+    demands.retain(|_, demand| !demand.is_empty());
+    let nothing = if concerned.is_empty() { growth.is_empty() } else { demands.is_empty() };
+    if nothing {
+        return Ok(Charges::new());
+    }
+    require_cover(quotas, &concerned, request, (&meter, &input), limited)?;
+    let mut charges = Charges::new();
+    for (index, quota) in concerned {
+        if let Some(demand) = demands.get(&index) {
+            charges.extend(charge(quota, demand, request.subresource)?.map(|used| (index, used)));
+        }
+    }
+    Ok(charges)
+}
+
+/// The quotas that are about an object. It is refused if it does not say enough, or if one of them has not been counted.
+fn concerned<'q>(
+    quotas: &'q [Quota],
+    request: &Request<'_>,
+    meter: &Meter<'_>,
+) -> Result<Vec<(usize, &'q Quota)>, Refusal> {
+    let mut concerned = Vec::new();
+    for (index, quota) in quotas.iter().enumerate().filter(|(_, quota)| meter.matches(quota, request.new)) {
+        let measured = || quota.hard.keys().map(String::as_str).filter(|name| meter.measures(name));
+        if let Some(missing) = meter.unspecified(request.new, measured()) {
+            return forbidden(format!("failed quota: {}: {missing}", quota.name));
+        }
+        if measured().any(|name| !quota.used.contains_key(name)) {
+            let names: Vec<&str> = measured().collect();
+            return forbidden(format!(
+                "status unknown for quota: {}, resources: {}",
+                quota.name,
+                names.join(",")
+            ));
+        }
+        concerned.push((index, quota));
+    }
+    Ok(concerned)
+}
+
+/// Refuses what is limited by the configuration and covered by no quota.
+fn require_cover(
+    quotas: &[Quota],
+    concerned: &[(usize, &Quota)],
+    request: &Request<'_>,
+    (meter, input): (&Meter<'_>, &Amounts),
+    limited: &[Limited],
+) -> Result<(), Refusal> {
+    if limited.is_empty() {
+        return Ok(());
+    }
+    let own: Vec<&Limited> = limited.iter().filter(|limited| limited.is_about(request.of)).collect();
+    let consumed = names_where(input, |amount| !amount.is_zero() && !amount.is_negative());
+    let covered = |name: &&str| concerned.iter().any(|(_, quota)| quota.hard.contains_key(*name));
+    let uncovered: BTreeSet<&str> = consumed
+        .into_iter()
+        .filter(|name| own.iter().any(|limited| limited.names(name)))
+        .filter(|name| !covered(name))
+        .collect();
+    if !uncovered.is_empty() {
+        let names: Vec<&str> = uncovered.into_iter().collect();
+        return forbidden(format!("insufficient quota to consume: {}", names.join(",")));
+    }
+    if !meter.needs_cover() {
+        return Ok(());
+    }
+    let holds = |scope: &&Scope| meter.is_in(request.new, scope);
+    let covering: BTreeSet<&str> = quotas
+        .iter()
+        .flat_map(|quota| &quota.scopes)
+        .filter(holds)
+        .map(|scope| scope.name.as_str())
+        .collect();
+    let limiting = limited.iter().flat_map(|limited| &limited.scopes).filter(holds);
+    let uncovered: Vec<String> =
+        limiting.filter(|scope| !covering.contains(scope.name.as_str())).map(Scope::shown).collect();
+    if uncovered.is_empty() {
+        return Ok(());
+    }
+    Err(Refusal::Uncovered(format!("insufficient quota to match these scopes: [{}]", uncovered.join(" "))))
+}
+
+/// What a quota has counted after a demand; `None` if that is what it had.
+fn charge(quota: &Quota, demand: &Amounts, subresource: &str) -> Result<Option<Amounts>, Refusal> {
+    let mut used = quota.used.clone();
+    let mut exceeded = Vec::new();
+    for (name, amount) in demand {
+        let Some(hard) = quota.hard.get(name) else { continue };
+        let sum = used.get(name).map_or_else(|| amount.clone(), |used| used.plus(amount));
+        // A status only tells what is: refusing it would change nothing.
+        if sum > *hard && subresource != "status" {
+            exceeded.push(name.as_str());
+        }
+        used.insert(name.clone(), sum);
+    }
+    if exceeded.is_empty() {
+        return Ok((used != quota.used).then_some(used));
+    }
+    let shown = |amounts: &Amounts| {
+        let parts = exceeded.iter().filter_map(|name| Some(format!("{name}={}", amounts.get(*name)?)));
+        parts.collect::<Vec<_>>().join(",")
+    };
+    forbidden(format!(
+        "exceeded quota: {}, requested: {}, used: {}, limited: {}",
+        quota.name,
+        shown(demand),
+        shown(&quota.used),
+        shown(&quota.hard)
+    ))
+}
+
+fn names_where(amounts: &Amounts, is: impl Fn(&Quantity) -> bool) -> Vec<&str> {
+    amounts.iter().filter(|(_, amount)| is(amount)).map(|(name, _)| name.as_str()).collect()
+}
+
+fn positive(mut amounts: Amounts) -> Amounts {
+    amounts.retain(|_, amount| !amount.is_zero() && !amount.is_negative());
+    amounts
+}
+
+/// By how much the new amounts are larger; what shrinks is given back by whoever counts anew, not by a write.
+fn growth(new: &Amounts, old: &Amounts) -> Amounts {
+    let grown = new.iter().map(|(name, amount)| {
+        let more = old.get(name).map_or_else(|| amount.clone(), |old| amount.minus(old));
+        (name.clone(), more)
+    });
+    positive(grown.collect())
+}
+
+#[cfg(test)]
+#[path = "check_tests.rs"]
+mod tests;

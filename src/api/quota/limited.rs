@@ -1,0 +1,66 @@
+//! What may be used only where a quota covers it: the configuration of the plug-in.
+
+use super::Scope;
+use crate::api::status::GroupResource;
+use crate::api::value::Value;
+
+/// One entry of the configuration.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Limited {
+    /// The group of the type, empty for the core.
+    pub group: String,
+    /// The plural name of the type.
+    pub resource: String,
+    /// Parts of the names of what needs a quota.
+    pub contains: Vec<String>,
+    /// Objects of these scopes need a quota of the same scope.
+    pub scopes: Vec<Scope>,
+}
+
+impl Limited {
+    /// Reads the `limitedResources` of a configuration of the plug-in.
+    pub fn read_all(configuration: &Value) -> Vec<Limited> {
+        let list =
+            |entry: &Value, field: &str| entry.get(field).map(Value::items).unwrap_or_default().to_vec();
+        let read = |entry: &Value| Limited {
+            group: entry.str("apiGroup").to_owned(),
+            resource: entry.str("resource").to_owned(),
+            contains: list(entry, "matchContains")
+                .iter()
+                .filter_map(Value::as_str)
+                .map(str::to_owned)
+                .collect(),
+            scopes: list(entry, "matchScopes").iter().map(Scope::read).collect(),
+        };
+        list(configuration, "limitedResources").iter().map(read).collect()
+    }
+
+    /// Whether it is about a type.
+    pub fn is_about(&self, of: GroupResource<'_>) -> bool {
+        self.group == of.group && self.resource == of.resource
+    }
+
+    /// Whether what has this name needs a quota.
+    pub fn names(&self, name: &str) -> bool {
+        self.contains.iter().any(|part| name.contains(part.as_str()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::api::kinds::testing::object;
+
+    #[test]
+    fn the_configuration_is_read() {
+        let configuration = object(
+            r#"{"limitedResources":[{"apiGroup":"apps","resource":"deployments","matchContains":["count/"]},
+                {"resource":"pods","matchScopes":[{"scopeName":"PriorityClass","operator":"In","values":["high"]}]}]}"#,
+        );
+        let all = Limited::read_all(&configuration);
+        assert!(all[0].is_about(GroupResource { group: "apps", resource: "deployments" }));
+        assert!(all[0].names("count/deployments.apps") && !all[0].names("pods"));
+        assert_eq!(all[1].scopes[0].shown(), "{PriorityClass In [high]}");
+        assert_eq!(Limited::read_all(&Value::Null), []);
+    }
+}

@@ -1,0 +1,398 @@
+//! What an object uses, by its kind, under the names that quotas have for it.
+
+use super::scope::has_deadline;
+use super::{Features, Quota, Scope, pods};
+use crate::api::amounts::{self, Amounts};
+use crate::api::meta;
+use crate::api::schema::quantity::Quantity;
+use crate::api::status::GroupResource;
+use crate::api::value::Value;
+
+/// Between the name of a storage class and what is counted of its claims.
+const STORAGE_CLASS: &str = ".storageclass.storage.k8s.io/";
+/// After the name of a device class.
+const DEVICE_CLASS: &str = ".deviceclass.resource.k8s.io/devices";
+/// As many devices as a claim can get: the worst case where it asks for all.
+const MOST_DEVICES: i64 = 32;
+/// How claims named their class before they had a field for it.
+const OLD_CLASS: &str = "volume.beta.kubernetes.io/storage-class";
+
+const CLAIMS: [&str; 2] = ["persistentvolumeclaims", "requests.storage"];
+const SERVICES: [&str; 4] = ["count/services", "services", "services.nodeports", "services.loadbalancers"];
+/// Types that were counted under their plain names before all could be.
+const PLAIN: [&str; 4] = ["configmaps", "resourcequotas", "replicationcontrollers", "secrets"];
+
+/// Types that are not stored, and events, which come and go.
+const IGNORED: [(&str, &str); 10] = [
+    ("", "bindings"),
+    ("", "componentstatuses"),
+    ("", "events"),
+    ("events.k8s.io", "events"),
+    ("authentication.k8s.io", "tokenreviews"),
+    ("authentication.k8s.io", "selfsubjectreviews"),
+    ("authorization.k8s.io", "subjectaccessreviews"),
+    ("authorization.k8s.io", "selfsubjectaccessreviews"),
+    ("authorization.k8s.io", "localsubjectaccessreviews"),
+    ("authorization.k8s.io", "selfsubjectrulesreviews"),
+];
+
+/// How the objects of one type are measured.
+#[derive(Clone, Copy, Debug)]
+pub struct Meter<'a> {
+    of: GroupResource<'a>,
+    what: What,
+    features: Features,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum What {
+    Pods,
+    Services,
+    Claims,
+    Devices,
+    Objects,
+}
+
+/// What is done to an object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Change {
+    /// It is new.
+    Create,
+    /// It takes the place of an older state.
+    Update,
+}
+
+impl<'a> Meter<'a> {
+    /// The meter of a type; `None` for types that quotas do not count.
+    pub fn of(of: GroupResource<'a>, features: Features) -> Option<Meter<'a>> {
+        if IGNORED.contains(&(of.group, of.resource)) {
+            return None;
+        }
+        let what = match (of.group, of.resource) {
+            ("", "pods") => What::Pods,
+            ("", "services") => What::Services,
+            ("", "persistentvolumeclaims") => What::Claims,
+            ("resource.k8s.io", "resourceclaims") if features.device_claims => What::Devices,
+            _ => What::Objects,
+        };
+        Some(Meter { of, what, features })
+    }
+
+    /// Whether a write of this kind can use more than before. Says yes where it takes the states to know.
+    pub fn may_charge(&self, change: Change, subresource: &str) -> bool {
+        match (self.what, subresource, change) {
+            (_, "", Change::Create)
+            | (What::Pods, "" | "resize", Change::Update)
+            | (What::Services | What::Devices, "", Change::Update)
+            | (What::Claims, "" | "status", Change::Update) => true,
+            (What::Pods | What::Services | What::Claims | What::Devices | What::Objects, ..) => false,
+        }
+    }
+
+    /// Whether this very write can use more than before: a pod that is updated does so only by changing its scope.
+    pub fn charges(&self, change: Change, subresource: &str, new: &Value, old: &Value) -> bool {
+        let plain_update = self.what == What::Pods && subresource.is_empty() && change == Change::Update;
+        self.may_charge(change, subresource) && (!plain_update || has_deadline(new) != has_deadline(old))
+    }
+
+    /// Whether objects of this type use what has this name.
+    pub fn measures(&self, name: &str) -> bool {
+        match self.what {
+            What::Pods => pods::use_resource(name),
+            What::Services => SERVICES.contains(&name),
+            What::Claims => {
+                let of_class =
+                    |what: &&str| name.strip_suffix(*what).is_some_and(|name| name.ends_with(STORAGE_CLASS));
+                self.counts_as(name) || CLAIMS.contains(&name) || CLAIMS.iter().any(of_class)
+            }
+            What::Devices => self.counts_as(name) || name.ends_with(DEVICE_CLASS),
+            What::Objects => {
+                self.counts_as(name)
+                    || (self.of.group.is_empty() && self.of.resource == name && PLAIN.contains(&name))
+            }
+        }
+    }
+
+    fn counts_as(&self, name: &str) -> bool {
+        let Some(name) = name.strip_prefix("count/") else { return false };
+        match name.strip_prefix(self.of.resource) {
+            Some("") => self.of.group.is_empty(),
+            Some(group) => group.strip_prefix('.') == Some(self.of.group) && !self.of.group.is_empty(),
+            None => false,
+        }
+    }
+
+    fn count_name(&self) -> String {
+        match self.of.group {
+            "" => format!("count/{}", self.of.resource),
+            group => format!("count/{}.{group}", self.of.resource),
+        }
+    }
+
+    /// Whether an object is in a scope. Types that have no scopes are in none.
+    pub fn is_in(&self, object: &Value, scope: &Scope) -> bool {
+        match self.what {
+            What::Pods => scope.holds_pod(object),
+            What::Claims => self.features.attributes_classes && scope.holds_claim(object),
+            What::Services | What::Devices | What::Objects => false,
+        }
+    }
+
+    /// Whether objects of this type must be covered by a quota of their scope where the configuration says so.
+    pub fn needs_cover(&self) -> bool {
+        self.what == What::Pods || (self.what == What::Claims && self.features.attributes_classes)
+    }
+
+    /// Whether a quota is about an object.
+    pub fn matches(&self, quota: &Quota, object: &Value) -> bool {
+        quota.hard.keys().any(|name| self.measures(name))
+            && quota.scopes.iter().all(|scope| self.is_in(object, scope))
+    }
+
+    /// Says what an object leaves out though a quota on these names wants to know it.
+    pub fn unspecified<'n>(&self, object: &Value, names: impl Iterator<Item = &'n str>) -> Option<String> {
+        if self.what == What::Pods { pods::must_specify(object, names, self.features) } else { None }
+    }
+
+    /// What an object uses at a moment, in seconds.
+    pub fn usage(&self, object: &Value, now: i64) -> Amounts {
+        match self.what {
+            What::Pods => pods::usage(object, self.features, now),
+            What::Services => service(object),
+            What::Claims => self.claim(object),
+            What::Devices => self.devices(object),
+            What::Objects => {
+                let mut used = Amounts::from([(self.count_name(), one())]);
+                if self.measures(self.of.resource) {
+                    used.insert(self.of.resource.to_owned(), one());
+                }
+                used
+            }
+        }
+    }
+
+    fn claim(&self, claim: &Value) -> Amounts {
+        let mut used = Amounts::from([(self.count_name(), one())]);
+        let old_class = meta::of(claim).get("annotations").and_then(|annotations| annotations.get(OLD_CLASS));
+        let class = old_class.or_else(|| claim.at(&["spec", "storageClassName"]));
+        let class = class.and_then(Value::as_str).filter(|class| !class.is_empty());
+        let size = self.claim_size(claim);
+        for (name, amount) in [(CLAIMS[0], Some(one())), (CLAIMS[1], size)] {
+            let Some(amount) = amount else { continue };
+            if let Some(class) = class {
+                used.insert(format!("{class}{STORAGE_CLASS}{name}"), amount.clone());
+            }
+            used.insert(name.to_owned(), amount);
+        }
+        used
+    }
+
+    /// What a claim is charged for, in whole bytes.
+    fn claim_size(&self, claim: &Value) -> Option<Quantity> {
+        let amount = |path: &[&str]| amounts::read(claim.at(path)).remove("storage");
+        let wanted = amount(&["spec", "resources", "requests"])?.in_wholes();
+        let allocated = amount(&["status", "allocatedResources"]).filter(|_| self.features.failed_expansion);
+        Some(allocated.filter(|allocated| *allocated > wanted).map_or(wanted, Quantity::in_wholes))
+    }
+
+    fn devices(&self, claim: &Value) -> Amounts {
+        let mut used = Amounts::from([(self.count_name(), one())]);
+        let requests = claim.at(&["spec", "devices", "requests"]).map(Value::items).unwrap_or_default();
+        for request in requests {
+            // Of alternatives the worst for each class counts.
+            let mut worst = Amounts::new();
+            let choices = request.get("firstAvailable").map(Value::items).unwrap_or_default();
+            let own = request.get("exactly").unwrap_or(request);
+            for choice in if choices.is_empty() { std::slice::from_ref(own) } else { choices } {
+                let count = match choice.str("allocationMode") {
+                    "ExactCount" => choice.get("count").and_then(Value::as_int).unwrap_or_default(),
+                    "All" => MOST_DEVICES,
+                    _ => 0,
+                };
+                let name = format!("{}{DEVICE_CLASS}", choice.str("deviceClassName"));
+                amounts::raise(&mut worst, &Amounts::from([(name, number(count))]));
+            }
+            amounts::add(&mut used, &worst);
+        }
+        used
+    }
+}
+
+fn service(service: &Value) -> Amounts {
+    let spec = service.get("spec").unwrap_or(&Value::Null);
+    let ports = spec.get("ports").map(Value::items).unwrap_or_default();
+    let chosen = |port: &&Value| port.get("nodePort").and_then(Value::as_int).is_some_and(|port| port != 0);
+    let (balancers, node_ports) = match spec.str("type") {
+        "NodePort" => (0, ports.len()),
+        // Where none are given, those that the client chose count all the same.
+        "LoadBalancer"
+            if spec.get("allocateLoadBalancerNodePorts").and_then(Value::as_bool) == Some(false) =>
+        {
+            (1, ports.iter().filter(chosen).count())
+        }
+        "LoadBalancer" => (1, ports.len()),
+        _ => (0, 0),
+    };
+    let node_ports = i64::try_from(node_ports).unwrap_or(i64::MAX);
+    SERVICES
+        .map(str::to_owned)
+        .into_iter()
+        .zip([one(), one(), number(node_ports), number(balancers)])
+        .collect()
+}
+
+/// One of something.
+pub fn one() -> Quantity {
+    number(1)
+}
+
+/// So many of something.
+pub fn number(count: i64) -> Quantity {
+    Quantity::from(count)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::USUAL;
+    use super::*;
+    use crate::api::kinds::testing::object;
+
+    fn meter<'a>(group: &'a str, resource: &'a str, features: Features) -> Meter<'a> {
+        Meter::of(GroupResource { group, resource }, features).unwrap()
+    }
+
+    fn shown(meter: &Meter<'_>, text: &str) -> String {
+        let used = meter.usage(&object(text), 0);
+        assert!(used.keys().all(|name| meter.measures(name)), "{used:?}");
+        used.iter().map(|(name, amount)| format!("{name}={amount}")).collect::<Vec<_>>().join(",")
+    }
+
+    #[test]
+    fn objects_are_counted_by_type_and_some_by_their_plain_names() {
+        for (group, resource, wanted) in [
+            ("", "configmaps", "configmaps=1,count/configmaps=1"),
+            ("", "secrets", "count/secrets=1,secrets=1"),
+            ("", "endpoints", "count/endpoints=1"),
+            ("apps", "deployments", "count/deployments.apps=1"),
+            // Only the core group has plain names.
+            ("example.com", "secrets", "count/secrets.example.com=1"),
+            ("resource.k8s.io", "resourceclaims", "count/resourceclaims.resource.k8s.io=1"),
+        ] {
+            assert_eq!(shown(&meter(group, resource, USUAL), "{}"), wanted);
+        }
+        let deployments = meter("apps", "deployments", USUAL);
+        for other in
+            ["count/deployments", "count/deployments.app", "deployments", "count/deploymentsapps", "pods"]
+        {
+            assert!(!deployments.measures(other), "{other}");
+        }
+        for (group, resource) in [("", "events"), ("events.k8s.io", "events"), ("", "bindings")] {
+            assert!(Meter::of(GroupResource { group, resource }, USUAL).is_none(), "{resource}");
+        }
+    }
+
+    #[test]
+    fn services_count_their_ports_on_nodes() {
+        let counted = |ports: u32, balancers: u32| {
+            format!(
+                "count/services=1,services=1,services.loadbalancers={balancers},services.nodeports={ports}"
+            )
+        };
+        let two = r#""ports":[{"port":1,"nodePort":30000},{"port":2}]"#;
+        for (spec, wanted) in [
+            (two.to_owned(), counted(0, 0)),
+            (format!(r#""type":"ClusterIP",{two}"#), counted(0, 0)),
+            (format!(r#""type":"NodePort",{two}"#), counted(2, 0)),
+            (format!(r#""type":"LoadBalancer",{two}"#), counted(2, 1)),
+            (format!(r#""type":"LoadBalancer","allocateLoadBalancerNodePorts":true,{two}"#), counted(2, 1)),
+            (format!(r#""type":"LoadBalancer","allocateLoadBalancerNodePorts":false,{two}"#), counted(1, 1)),
+        ] {
+            assert_eq!(
+                shown(&meter("", "services", USUAL), &format!(r#"{{"spec":{{{spec}}}}}"#)),
+                wanted,
+                "{spec}"
+            );
+        }
+    }
+
+    #[test]
+    fn claims_count_their_size_also_by_class() {
+        let claims = meter("", "persistentvolumeclaims", USUAL);
+        let count = "count/persistentvolumeclaims=1";
+        for (claim, wanted) in [
+            ("{}".to_owned(), format!("{count},persistentvolumeclaims=1")),
+            (
+                r#"{"spec":{"resources":{"requests":{"storage":"1500m"}}}}"#.to_owned(),
+                format!("{count},persistentvolumeclaims=1,requests.storage=2"),
+            ),
+            (
+                r#"{"spec":{"storageClassName":"gold","resources":{"requests":{"storage":"1Gi"}}},
+                    "status":{"allocatedResources":{"storage":"2Gi"}}}"#
+                    .to_owned(),
+                format!(
+                    "{count},gold.storageclass.storage.k8s.io/persistentvolumeclaims=1,\
+                     gold.storageclass.storage.k8s.io/requests.storage=2Gi,persistentvolumeclaims=1,requests.storage=2Gi"
+                ),
+            ),
+            (
+                r#"{"metadata":{"annotations":{"volume.beta.kubernetes.io/storage-class":"tin"}},
+                    "spec":{"storageClassName":"gold"}}"#
+                    .to_owned(),
+                format!(
+                    "{count},persistentvolumeclaims=1,tin.storageclass.storage.k8s.io/persistentvolumeclaims=1"
+                ),
+            ),
+        ] {
+            assert_eq!(shown(&claims, &claim), wanted, "{claim}");
+        }
+        let before = Features { failed_expansion: false, ..USUAL };
+        let grown = r#"{"spec":{"resources":{"requests":{"storage":"1Gi"}}},"status":{"allocatedResources":{"storage":"2Gi"}}}"#;
+        assert!(shown(&meter("", "persistentvolumeclaims", before), grown).ends_with("requests.storage=1Gi"));
+        assert!(!claims.measures("gold.storageclass.storage.k8s.io/limits.storage"));
+    }
+
+    #[test]
+    fn devices_count_by_their_class_at_their_worst() {
+        let features = Features { device_claims: true, ..USUAL };
+        let devices = meter("resource.k8s.io", "resourceclaims", features);
+        let claim = r#"{"spec":{"devices":{"requests":[
+            {"deviceClassName":"gpu","allocationMode":"ExactCount","count":2},
+            {"exactly":{"deviceClassName":"gpu","allocationMode":"ExactCount","count":1}},
+            {"deviceClassName":"nic","allocationMode":"All"},
+            {"firstAvailable":[{"deviceClassName":"tpu","allocationMode":"ExactCount","count":3},
+                {"deviceClassName":"tpu","allocationMode":"ExactCount","count":5},
+                {"deviceClassName":"gpu","allocationMode":"ExactCount","count":1}]}]}}}"#;
+        assert_eq!(
+            shown(&devices, claim),
+            "count/resourceclaims.resource.k8s.io=1,gpu.deviceclass.resource.k8s.io/devices=4,\
+             nic.deviceclass.resource.k8s.io/devices=32,tpu.deviceclass.resource.k8s.io/devices=5"
+        );
+    }
+
+    #[test]
+    fn few_updates_charge() {
+        let all = [
+            ("", "pods", "", true, true),
+            ("", "pods", "resize", false, true),
+            ("", "pods", "status", false, false),
+            ("", "pods", "binding", false, false),
+            ("", "services", "", true, true),
+            ("", "services", "status", false, false),
+            ("", "persistentvolumeclaims", "", true, true),
+            ("", "persistentvolumeclaims", "status", false, true),
+            ("", "configmaps", "", true, false),
+            ("apps", "deployments", "scale", false, false),
+            ("", "serviceaccounts", "token", false, false),
+        ];
+        for (group, resource, sub, create, update) in all {
+            let meter = meter(group, resource, USUAL);
+            assert_eq!(meter.may_charge(Change::Create, sub), create, "{resource}/{sub}");
+            assert_eq!(meter.may_charge(Change::Update, sub), update, "{resource}/{sub}");
+        }
+        let (plain, ending) = (object("{}"), object(r#"{"spec":{"activeDeadlineSeconds":5}}"#));
+        let pods = meter("", "pods", USUAL);
+        assert!(pods.charges(Change::Update, "", &ending, &plain));
+        assert!(!pods.charges(Change::Update, "", &ending, &ending));
+        assert!(pods.charges(Change::Update, "resize", &plain, &plain));
+    }
+}

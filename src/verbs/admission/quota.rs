@@ -1,0 +1,122 @@
+//! The quotas of a namespace: what its objects may use together.
+//!
+//! A worker looks first, at the quotas as they are now: most writes are in namespaces without any, and what is refused by
+//! them as they stand needs nobody else's word. A write that would use more goes to the [`ledger`], the one place of this
+//! server that charges quotas, and is stored only after the charge is. If the write then fails the charge stays: whoever
+//! counts the namespace anew takes it back.
+
+mod ledger;
+
+pub use ledger::{Charge, Ledger};
+
+use std::ops::Bound;
+use std::time::Duration;
+
+use actix::Addr;
+use pilothouse_actors::rounds::{Join, Rounds};
+use tokio::sync::oneshot;
+use tokio::time::timeout;
+
+use crate::api::quota::usage::{Change, Meter};
+use crate::api::quota::{self, Features, Limited, Quota, Refusal, Request};
+use crate::api::status::{Result, Status};
+use crate::api::value::Value;
+
+use super::lookup::{Current, QUOTAS};
+use super::{Operation, Outcome, Plugin, Write};
+
+/// How long a write waits for its charge; the reference's value.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// What quotas need besides the objects.
+#[derive(Clone)]
+pub struct Settings {
+    /// What may be used only where a quota covers it.
+    pub limited: Vec<Limited>,
+    /// What is counted.
+    pub features: Features,
+    /// Who charges quotas.
+    pub keeper: Addr<Rounds<Charge>>,
+}
+
+/// Refuses what goes beyond the ResourceQuotas of a namespace, and charges them for the rest.
+pub struct ResourceQuota {
+    settings: Settings,
+    quotas: Current,
+}
+
+impl ResourceQuota {
+    /// The plug-in of one worker.
+    pub fn new(settings: Settings) -> ResourceQuota {
+        ResourceQuota { settings, quotas: Current::default() }
+    }
+
+    async fn admit(&self, write: &Write<'_>, object: &Value) -> Result<()> {
+        let snapshot = self.quotas.get(&QUOTAS, write).await?;
+        let mut found = snapshot.scan(Some(write.call.namespace), Bound::Unbounded).peekable();
+        let Settings { limited, features, keeper } = &self.settings;
+        if found.peek().is_none() && limited.is_empty() {
+            return Ok(());
+        }
+        let Some(change) = change(write) else { return Ok(()) };
+        let request = Request {
+            of: write.call.of(),
+            subresource: write.call.subresource,
+            change,
+            new: object,
+            old: write.old.unwrap_or(&Value::Null),
+            now: i64::try_from(write.backend.clock.now().seconds()).unwrap_or(i64::MAX),
+        };
+        if !request.charges(*features) {
+            return Ok(());
+        }
+        let quotas = found.map(|quota| Ok(Quota::read(&QUOTAS.read(write, quota)?)));
+        let quotas = quotas.collect::<Result<Vec<Quota>>>()?;
+        let refused = |refusal| refuse(write, object, refusal);
+        let charges = quota::check(&quotas, &request, limited, *features).map_err(refused)?;
+        if charges.is_empty() || write.call.query.all("dryRun").any(|stage| stage == "All") {
+            return Ok(());
+        }
+        let (answer, answered) = oneshot::channel();
+        let item = Charge::new(&request, write.call.permit.clone(), answer);
+        let join = Join { key: write.call.namespace.to_owned(), item };
+        let charged = async {
+            keeper.send(join).await.ok()?;
+            answered.await.ok()
+        };
+        match timeout(PATIENCE, charged).await {
+            Ok(Some(Ok(()))) => Ok(()),
+            Ok(Some(Err(ledger::Failure::Refused(refusal)))) => Err(refused(refusal)),
+            Ok(Some(Err(ledger::Failure::Status(status)))) => Err(status),
+            Ok(None) => Err(Status::unavailable("the server is stopping")),
+            Err(_) => Err(Status::internal("resource quota evaluation timed out")),
+        }
+    }
+}
+
+impl Plugin for ResourceQuota {
+    fn handles(&self, write: &Write<'_>) -> bool {
+        let Some(change) = change(write).filter(|_| !write.call.namespace.is_empty()) else { return false };
+        let meter = Meter::of(write.call.of(), self.settings.features);
+        meter.is_some_and(|meter| meter.may_charge(change, write.call.subresource))
+    }
+
+    fn validate<'a>(&'a self, write: &'a Write<'a>, object: &'a Value) -> Outcome<'a> {
+        Box::pin(self.admit(write, object))
+    }
+}
+
+fn change(write: &Write<'_>) -> Option<Change> {
+    match write.operation {
+        Operation::Create => Some(Change::Create),
+        Operation::Update => Some(Change::Update),
+        Operation::Delete => None,
+    }
+}
+
+fn refuse(write: &Write<'_>, object: &Value, refusal: Refusal) -> Box<Status> {
+    match refusal {
+        Refusal::Forbidden(why) => write.forbidden(object, &why),
+        Refusal::Uncovered(why) => Status::unexplained(why),
+    }
+}

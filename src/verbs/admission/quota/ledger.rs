@@ -1,0 +1,257 @@
+//! Charging quotas: one round at a time for each namespace, whatever workers the writes come from.
+//!
+//! A round reads the quotas, checks the writes one after the other against what those before them left over, and stores
+//! every quota that changed once, against the version it read. Only others who write quotas, clients and whoever counts
+//! anew, can be quicker; then the quotas that they wrote are looked at again.
+
+use std::collections::BTreeSet;
+use std::ops::Bound;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use futures::future::join_all;
+use pilothouse_actors::clock::Clock;
+use pilothouse_actors::error::StoreError;
+use pilothouse_actors::object::{Draft, Object, TypeName};
+use pilothouse_actors::permit::Permit;
+use pilothouse_actors::rounds::Work;
+use tokio::sync::oneshot;
+
+use crate::api::amounts::Amounts;
+use crate::api::codec;
+use crate::api::ownership::{self, Versions};
+use crate::api::quota::usage::Change;
+use crate::api::quota::{self, Features, Limited, Quota, Refusal, Request};
+use crate::api::schema::{Registry, time};
+use crate::api::select;
+use crate::api::status::{GroupResource, Result, Status};
+use crate::api::value::Value;
+use crate::api::version::GroupVersion;
+
+use super::super::super::stores::Stores;
+
+const KIND: &str = "ResourceQuota";
+const STORE: &str = "resourcequotas";
+const OF: GroupResource<'_> = GroupResource { group: "", resource: STORE };
+/// Who owns what is written here: clients know this server by the name of the reference.
+const MANAGER: &str = "kube-apiserver";
+/// How often a round looks again at quotas that others wrote.
+const ATTEMPTS: usize = 16;
+
+/// Why a write may not be.
+#[derive(Clone, Debug)]
+pub enum Failure {
+    /// The quotas refuse it.
+    Refused(Refusal),
+    /// They could not be read or charged.
+    Status(Box<Status>),
+}
+
+/// A write that waits for its charge.
+pub struct Charge {
+    group: String,
+    resource: String,
+    subresource: String,
+    change: Change,
+    new: Value,
+    old: Value,
+    now: i64,
+    answer: oneshot::Sender<std::result::Result<(), Failure>>,
+    /// The place of the request: as long as it waits it is one of those in flight.
+    _permit: Permit,
+}
+
+impl Charge {
+    /// The write, who holds its place, and where the outcome goes.
+    pub fn new(
+        request: &Request<'_>,
+        permit: Permit,
+        answer: oneshot::Sender<std::result::Result<(), Failure>>,
+    ) -> Charge {
+        Charge {
+            group: request.of.group.to_owned(),
+            resource: request.of.resource.to_owned(),
+            subresource: request.subresource.to_owned(),
+            change: request.change,
+            new: request.new.clone(),
+            old: request.old.clone(),
+            now: request.now,
+            answer,
+            _permit: permit,
+        }
+    }
+
+    fn request(&self) -> Request<'_> {
+        Request {
+            of: GroupResource { group: &self.group, resource: &self.resource },
+            subresource: &self.subresource,
+            change: self.change,
+            new: &self.new,
+            old: &self.old,
+            now: self.now,
+        }
+    }
+
+    /// Whoever asked may have gone; then nobody needs to know.
+    fn end(self, outcome: std::result::Result<(), Failure>) {
+        drop(self.answer.send(outcome));
+    }
+}
+
+/// What charging needs. See the module text.
+pub struct Ledger {
+    /// The way to the stores.
+    pub stores: Stores,
+    /// The schemas of all kinds.
+    pub registry: Arc<Registry>,
+    /// The time.
+    pub clock: Clock,
+    /// What may be used only where a quota covers it.
+    pub limited: Vec<Limited>,
+    /// What is counted.
+    pub features: Features,
+}
+
+/// A quota as it was read, and as it is after the writes of a round.
+struct Page {
+    object: Arc<Object>,
+    value: Value,
+    charged: bool,
+}
+
+impl Ledger {
+    /// The work of the rounds of this ledger.
+    pub fn work(self) -> Work<Charge> {
+        let ledger = Rc::new(self);
+        Box::new(move |namespace, charges| {
+            let ledger = ledger.clone();
+            Box::pin(async move { ledger.round(&namespace, charges).await })
+        })
+    }
+
+    async fn round(&self, namespace: &str, mut open: Vec<Charge>) {
+        // All quotas at first; then those that somebody else wrote meanwhile, since the others are charged.
+        let mut only: Option<BTreeSet<String>> = None;
+        for _ in 0..ATTEMPTS {
+            // Those who no longer wait will store nothing.
+            open.retain(|charge| !charge.answer.is_closed());
+            let (mut pages, mut quotas) = match self.read(namespace, only.as_ref()).await {
+                Ok(read) => read,
+                Err(status) => return fail(open, &status),
+            };
+            // What must be covered was, by all quotas together.
+            let limited = if only.is_none() { self.limited.as_slice() } else { &[] };
+            open = self.check(open, &mut pages, &mut quotas, limited);
+            match self.store(&pages, &quotas).await {
+                Ok(late) if late.is_empty() => return open.into_iter().for_each(|charge| charge.end(Ok(()))),
+                Ok(late) => only = Some(late),
+                Err(status) => return fail(open, &status),
+            }
+        }
+        let name = only.and_then(|mut names| names.pop_first()).unwrap_or_default();
+        fail(open, &Status::stale(OF, &name));
+    }
+
+    async fn read(
+        &self,
+        namespace: &str,
+        only: Option<&BTreeSet<String>>,
+    ) -> Result<(Vec<Page>, Vec<Quota>)> {
+        let snapshot = self.stores.snapshot(&TypeName::new(STORE), &Permit::none()).await;
+        let snapshot = snapshot.map_err(|error| Status::from_store(&error, OF, ""))?;
+        let (mut pages, mut quotas) = (Vec::new(), Vec::new());
+        for object in snapshot.scan(Some(namespace), Bound::Unbounded) {
+            if only.is_some_and(|only| !only.contains(object.key.name())) {
+                continue;
+            }
+            let unreadable =
+                || Status::internal(format!("the stored object {:?} cannot be read", object.key));
+            let ty = self.registry.kind("", "v1", KIND).ok_or_else(unreadable)?;
+            let value = codec::decode_stored(&object.bytes, ty, &self.registry).ok_or_else(unreadable)?;
+            quotas.push(Quota::read(&value));
+            pages.push(Page { object: object.clone(), value, charged: false });
+        }
+        Ok((pages, quotas))
+    }
+
+    /// Charges the quotas for each write that they allow. Answers those that wait for that to be stored; the others have
+    /// their answer.
+    fn check(
+        &self,
+        open: Vec<Charge>,
+        pages: &mut [Page],
+        quotas: &mut [Quota],
+        limited: &[Limited],
+    ) -> Vec<Charge> {
+        let mut charged = Vec::new();
+        for charge in open {
+            match quota::check(quotas, &charge.request(), limited, self.features) {
+                Err(refusal) => charge.end(Err(Failure::Refused(refusal))),
+                Ok(charges) if charges.is_empty() => charge.end(Ok(())),
+                Ok(charges) => {
+                    for (index, used) in charges {
+                        if let (Some(page), Some(quota)) = (pages.get_mut(index), quotas.get_mut(index)) {
+                            (page.charged, quota.used) = (true, used);
+                        }
+                    }
+                    charged.push(charge);
+                }
+            }
+        }
+        charged
+    }
+
+    /// Stores the quotas that changed, all at once. Answers the names of those that somebody else wrote first.
+    async fn store(&self, pages: &[Page], quotas: &[Quota]) -> Result<BTreeSet<String>> {
+        let changed = pages.iter().zip(quotas).filter(|(page, _)| page.charged);
+        let stored = join_all(changed.map(|(page, quota)| self.store_one(page, &quota.used))).await;
+        let mut late = BTreeSet::new();
+        for outcome in stored {
+            late.extend(outcome?);
+        }
+        Ok(late)
+    }
+
+    async fn store_one(&self, page: &Page, used: &Amounts) -> Result<Option<String>> {
+        let name = page.object.key.name();
+        let draft = self.draft(page, used)?;
+        let (store, expected) = (TypeName::new(STORE), page.object.revision);
+        match self.stores.replace(&store, draft, expected, &Permit::none()).await {
+            Ok(_) => Ok(None),
+            Err(StoreError::Conflict(_) | StoreError::NotFound) => Ok(Some(name.to_owned())),
+            Err(error) => Err(Status::from_store(&error, OF, name)),
+        }
+    }
+
+    fn draft(&self, page: &Page, used: &Amounts) -> Result<Draft> {
+        let version = GroupVersion::new("", "v1");
+        let mut value = page.value.clone();
+        for (name, amount) in used {
+            value.entry("status").entry("used").set(name, amount.to_string());
+        }
+        let now = time::format_seconds(i64::try_from(self.clock.now().seconds()).unwrap_or(i64::MAX));
+        let reset = ownership::reset_fields("", KIND, "status", true);
+        let write =
+            ownership::Write { manager: MANAGER, version: &version, subresource: "status", now: &now, reset };
+        let versions = Versions { registry: &self.registry, kind: KIND, stored: &version };
+        ownership::record(&versions, &write, Some(&page.value), &mut value);
+        let ty =
+            self.registry.kind("", "v1", KIND).ok_or_else(|| Status::internal("no schema for quotas"))?;
+        let encoded = codec::encode_draft(&self.registry, ty, &value);
+        Ok(Draft {
+            key: page.object.key.clone(),
+            bytes: Bytes::from(encoded.bytes),
+            revision_at: encoded.revision_at,
+            item_at: encoded.item_at,
+            labels: page.object.labels.clone(),
+            fields: select::fields_of("", KIND, &value),
+        })
+    }
+}
+
+fn fail(open: Vec<Charge>, status: &Status) {
+    for charge in open {
+        charge.end(Err(Failure::Status(Box::new(status.clone()))));
+    }
+}
