@@ -23,6 +23,7 @@ use pilothouse_actors::engine::redb::Redb;
 use pilothouse_actors::engine::{Engine, EngineError};
 use pilothouse_actors::identity::Identity;
 use pilothouse_actors::ports::{Pool, Ports};
+use pilothouse_actors::rates::Rates;
 use pilothouse_actors::session::LiveSessions;
 use tokio::sync::Semaphore;
 
@@ -38,7 +39,7 @@ use crate::auth::certificate::CertificateVerifier;
 use crate::auth::defaults::DefaultRoles;
 use crate::auth::modes::{AlwaysAllow, AlwaysDeny, Privileged};
 use crate::auth::tokens::TokenFile;
-use crate::config::{AuthorizationMode, Config, Engine as EngineChoice};
+use crate::config::{AuthorizationMode, Config, ConfigError, Engine as EngineChoice};
 use crate::http::edge::Edge;
 use crate::http::handler::app;
 use crate::http::handler::health::Health;
@@ -134,12 +135,13 @@ async fn parts(boot: &Boot) -> Result<Parts, StartError> {
             gzip: config.gates().enabled("APIResponseCompression"),
         },
     };
-    let registry = Arc::new(registry);
+    let (registry, shared) = (Arc::new(registry), Arc::new(shared));
     // Before anybody is served: a service must not get what another one has.
     let stores = Stores::new(storage.directory.clone());
     let held = repair::held(&stores, &registry).await.map_err(|error| broken(&error))?;
     let range = config.api.service_node_port_range;
     let pool = Pool::new(range.first, range.last, repair::ports(&held));
+    let configured = configured(config)?;
     let parts = Parts {
         ports: Ports::new(pool, storage.fatal.clone()).start(),
         home: Home {
@@ -152,7 +154,7 @@ async fn parts(boot: &Boot) -> Result<Parts, StartError> {
         authority: authority(config),
         storage,
         registry,
-        shared: Arc::new(shared),
+        shared: shared.clone(),
         verifiers: verifiers(config, &boot.pki, &boot.clock)?,
         policies: policies(config),
         house: Arc::new(house(config)),
@@ -160,6 +162,9 @@ async fn parts(boot: &Boot) -> Result<Parts, StartError> {
             enabled: config.admission_plugins(),
             not_ready_seconds: config.api.default_not_ready_toleration_seconds,
             unreachable_seconds: config.api.default_unreachable_toleration_seconds,
+            rates: Rates::new(configured.event_limits(), boot.clock.clone()).start(),
+            configured,
+            kinds: kinds(shared),
         },
         clock: boot.clock.clone(),
         live_sessions: LiveSessions::default(),
@@ -168,6 +173,29 @@ async fn parts(boot: &Boot) -> Result<Parts, StartError> {
     };
     services(&parts).repair(&held).await.map_err(|error| broken(&error))?;
     Ok(parts)
+}
+
+/// What the operator tells the admission plug-ins.
+fn configured(config: &Config) -> Result<admission::Configured, StartError> {
+    let file = config.admission_file()?;
+    let gates = config.gates();
+    admission::Configured::read(
+        &config.admission_plugins(),
+        |plugin| file.of(plugin),
+        |gate| gates.enabled(gate),
+    )
+    .map_err(|why| ConfigError::new(format!("--admission-control-config-file: {why}")).into())
+}
+
+/// What is served at the moment somebody asks.
+fn kinds(shared: Arc<Shared>) -> admission::Kinds {
+    Arc::new(move |group, version, kind| {
+        let served = shared.served.load();
+        let group = served.catalog.group(group);
+        let resources = group.and_then(|group| group.version(version)).map(|version| &version.resources);
+        let of_kind = resources.into_iter().flatten().filter(|resource| &*resource.kind == kind);
+        of_kind.cloned().collect()
+    })
 }
 
 /// The addresses that services get.

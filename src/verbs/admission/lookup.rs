@@ -10,6 +10,7 @@ use pilothouse_actors::snapshot::Snapshot;
 use crate::api::status::{GroupResource, Result, Status};
 use crate::api::value::Value;
 use crate::api::version::GroupVersion;
+use crate::api::words;
 
 use super::Write;
 
@@ -20,6 +21,10 @@ pub struct Source {
     kind: &'static str,
 }
 
+/// What keeps names and rights apart.
+pub const NAMESPACES: Source = Source { group: "", resource: words::NAMESPACES, kind: "Namespace" };
+/// What runs.
+pub const PODS: Source = Source { group: "", resource: "pods", kind: "Pod" };
 /// Limits on what the pods and claims of a namespace may ask for.
 pub const LIMIT_RANGES: Source = Source { group: "", resource: "limitranges", kind: "LimitRange" };
 /// How important pods are.
@@ -67,6 +72,13 @@ impl Source {
     pub fn read(&self, write: &Write<'_>, object: &Object) -> Result<Value> {
         write.backend.load_kind(&GroupVersion::new(self.group, "v1"), self.kind, object)
     }
+}
+
+/// The namespace that a write is in.
+pub async fn namespace(write: &Write<'_>) -> Result<Value> {
+    let name = write.call.namespace;
+    let of = GroupResource { group: NAMESPACES.group, resource: NAMESPACES.resource };
+    NAMESPACES.get(write, name).await?.ok_or_else(|| Status::not_found(of, name))
 }
 
 /// What was worked out from all objects of a type. It holds until one of them changes, so that a write which needs it does

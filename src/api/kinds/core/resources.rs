@@ -65,7 +65,7 @@ pub fn is_standard_for_quota(name: &str) -> bool {
 }
 
 /// Whether the resource is one that vendors define.
-fn is_extended(name: &str) -> bool {
+pub fn is_extended(name: &str) -> bool {
     !is_native(name)
         && !name.starts_with("requests.")
         && names::qualified_name(&format!("requests.{name}")).is_empty()
