@@ -84,7 +84,7 @@ fn namespaces_come_with_their_first_object() {
 #[test]
 fn namespaces_choose_the_nodes_of_their_pods() {
     let plugins = "- name: PodNodeSelector\n  configuration: {podNodeSelectorPluginConfig: {clusterDefaultNodeSelector: \
-         env=all, n: 'env=n,disk=ssd'}}\n";
+         env=all, own: 'env=own,disk=ssd'}}\n";
     let flag = "--enable-admission-plugins=PodNodeSelector,LimitPodHardAntiAffinityTopology,ExtendedResourceToleration,\
          PodTolerationRestriction";
     let server = server_with(plugins, &[flag]);
@@ -97,15 +97,15 @@ fn namespaces_choose_the_nodes_of_their_pods() {
         &pod("b", &json!({"nodeSelector": {"env": "mine"}})),
         "pod node label selector conflicts with its namespace node label selector",
     );
-    let annotations = json!({"scheduler.alpha.kubernetes.io/node-selector": "env=n",
+    let annotations = json!({"scheduler.alpha.kubernetes.io/node-selector": "env=own",
         "scheduler.alpha.kubernetes.io/defaultTolerations": "[{\"key\":\"t\",\"operator\":\"Exists\"}]",
         "scheduler.alpha.kubernetes.io/tolerationsWhitelist":
             "[{\"key\":\"t\",\"operator\":\"Exists\"},{\"operator\":\"Exists\",\"effect\":\"NoExecute\"}]"});
-    let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "n", "annotations": annotations}});
+    let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "own", "annotations": annotations}});
     admin.post("/api/v1/namespaces", &namespace).ok();
-    let pods = "/api/v1/namespaces/n/pods";
+    let pods = "/api/v1/namespaces/own/pods";
     let made = admin.post(pods, &pod("a", &json!({"nodeSelector": {"disk": "ssd"}}))).ok();
-    assert_eq!(made["spec"]["nodeSelector"], json!({"env": "n", "disk": "ssd"}));
+    assert_eq!(made["spec"]["nodeSelector"], json!({"env": "own", "disk": "ssd"}));
     let keys: Vec<&Value> =
         made["spec"]["tolerations"].as_array().unwrap().iter().map(|one| &one["key"]).collect();
     assert!(keys.contains(&&json!("t")), "{keys:?}");
@@ -165,13 +165,13 @@ fn objects_whose_namespace_is_gone_cannot_be_changed() {
     admin.post(maps, &map).ok();
     let going = admin.delete("/api/v1/namespaces/gone").ok();
     let change = json!({"data": {"a": "b"}});
-    admin.patch(&format!("{maps}/m"), "application/merge-patch+json", &change).ok();
+    admin.patch(&format!("{maps}/m"), "merge", &change).ok();
     let mut last = admin.get("/api/v1/namespaces/gone").ok();
     assert_eq!(going["metadata"]["uid"], last["metadata"]["uid"]);
     last["spec"]["finalizers"] = json!([]);
     admin.put("/api/v1/namespaces/gone/finalize", &last).ok();
     let change = json!({"data": {"a": "c"}});
-    let status = admin.patch(&format!("{maps}/m"), "application/merge-patch+json", &change);
+    let status = admin.patch(&format!("{maps}/m"), "merge", &change);
     let status = status.refused(404, "NotFound");
     assert_eq!(text(&status, "/message"), "namespaces \"gone\" not found");
     admin.delete(&format!("{maps}/m")).ok();
