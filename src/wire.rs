@@ -178,13 +178,13 @@ async fn parts(boot: &Boot) -> Result<Parts, StartError> {
 /// What the operator tells the admission plug-ins.
 fn configured(config: &Config) -> Result<admission::Configured, StartError> {
     let file = config.admission_file()?;
+    let enabled = config.admission_plugins();
+    for plugin in file.plugins().filter(|plugin| !enabled.contains(plugin)) {
+        tracing::warn!(plugin, "--admission-control-config-file has settings for a plug-in that is not on");
+    }
     let gates = config.gates();
-    admission::Configured::read(
-        &config.admission_plugins(),
-        |plugin| file.of(plugin),
-        |gate| gates.enabled(gate),
-    )
-    .map_err(|why| ConfigError::new(format!("--admission-control-config-file: {why}")).into())
+    admission::Configured::read(&enabled, |plugin| file.of(plugin), |gate| gates.enabled(gate))
+        .map_err(|why| ConfigError::new(format!("--admission-control-config-file: {why}")).into())
 }
 
 /// What is served at the moment somebody asks.

@@ -30,6 +30,7 @@ mod storage_protection;
 mod toleration_restriction;
 mod toleration_seconds;
 mod tolerations;
+mod topology_labels;
 
 use std::sync::Arc;
 
@@ -115,6 +116,11 @@ pub trait Plugin {
         done(Ok(()))
     }
 
+    /// Whether pods get the labels of the bindings that give them their nodes.
+    fn labels_bound_pods(&self) -> bool {
+        false
+    }
+
     /// Refuses what may not be stored. A deletion shows it nothing but null.
     fn validate<'a>(&'a self, _write: &'a Write<'a>, _object: &'a Value) -> Outcome<'a> {
         done(Ok(()))
@@ -173,6 +179,11 @@ impl Chain {
         self.validate(&write, &Value::Null).await
     }
 
+    /// Whether pods get the labels of the bindings that give them their nodes.
+    pub fn labels_bound_pods(&self) -> bool {
+        self.0.iter().any(|plugin| plugin.labels_bound_pods())
+    }
+
     fn of<'a>(&'a self, write: &'a Write<'a>) -> impl Iterator<Item = &'a dyn Plugin> {
         self.0.iter().map(AsRef::as_ref).filter(|plugin| plugin.handles(write))
     }
@@ -214,9 +225,11 @@ fn make(name: &str, settings: &Settings, authorizer: &Addr<Authorizer>) -> Optio
         "RuntimeClass" => Box::new(runtime_class::RuntimeClass),
         "CertificateApproval" => Box::new(certificates::Approval(authorizer.clone())),
         "CertificateSigning" => Box::new(certificates::Signing(authorizer.clone())),
+        "ClusterTrustBundleAttest" => Box::new(certificates::Attest(authorizer.clone())),
         "CertificateSubjectRestriction" => Box::new(certificates::SubjectRestriction),
         "DefaultIngressClass" => Box::new(default_class::DefaultIngressClass::default()),
         "DenyServiceExternalIPs" => Box::new(external_ips::DenyServiceExternalIps),
+        "PodTopologyLabels" if configured.topology_labels => Box::new(topology_labels::PodTopologyLabels),
         "AlwaysDeny" => Box::new(always_deny::AlwaysDeny),
         _ => return None,
     })

@@ -176,3 +176,24 @@ fn objects_whose_namespace_is_gone_cannot_be_changed() {
     assert_eq!(text(&status, "/message"), "namespaces \"gone\" not found");
     admin.delete(&format!("{maps}/m")).ok();
 }
+
+#[test]
+fn pods_get_the_zone_of_their_node_where_the_gate_says_so() {
+    let server = Server::with(&["--feature-gates=PodTopologyLabelsAdmission=true"]);
+    let mut admin = server.admin();
+    let labels = json!({"topology.k8s.io/zone": "z", "topology.k8s.io/region": "r", "other": "o"});
+    let node = json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n", "labels": labels}});
+    admin.post("/api/v1/nodes", &node).ok();
+    let wanted = json!({"topology.k8s.io/zone": "z", "topology.k8s.io/region": "r"});
+    let placed = admin.post(PODS, &pod("placed", &json!({"nodeName": "n"}))).ok();
+    assert_eq!(placed["metadata"]["labels"], wanted);
+    let lost = admin.post(PODS, &pod("lost", &json!({"nodeName": "unknown"}))).ok();
+    assert_eq!(lost["metadata"].get("labels"), None);
+    let bound = admin.post(PODS, &pod("bound", &json!({}))).ok();
+    assert_eq!(bound["metadata"].get("labels"), None);
+    let binding = json!({"apiVersion": "v1", "kind": "Binding", "metadata": {"name": "bound"},
+        "target": {"apiVersion": "v1", "kind": "Node", "name": "n"}});
+    admin.post(&format!("{PODS}/bound/binding"), &binding).ok();
+    let bound = admin.get(&format!("{PODS}/bound")).ok();
+    assert_eq!((&bound["metadata"]["labels"], &bound["spec"]["nodeName"]), (&wanted, &json!("n")));
+}

@@ -127,7 +127,7 @@ fn labels_are_checked_and_existing_pods_are_told_of() {
     );
     assert!(raise("baseline").is_empty(), "nothing new");
     assert!(raise("privileged").is_empty(), "less");
-    // A wrong label that slipped in under another rule does not keep others from changing something else; a new one is refused.
+    // A change is checked as what is new is.
     let status = admin.patch(&path, MERGE, &json!({"metadata": {"labels": {label("audit"): "x"}}}));
     status.refused(422, "Invalid");
 }

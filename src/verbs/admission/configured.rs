@@ -14,6 +14,8 @@ pub struct Configured {
     pub(super) event_limits: Vec<event_rates::EventLimit>,
     pub(super) node_selectors: Arc<node_selector::Selectors>,
     pub(super) tolerations: Arc<toleration_restriction::Lists>,
+    /// The feature gate of PodTopologyLabels.
+    pub(super) topology_labels: bool,
 }
 
 impl Configured {
@@ -39,6 +41,7 @@ impl Configured {
             event_limits,
             node_selectors: Arc::new(node_selectors.map_err(broken("PodNodeSelector"))?),
             tolerations: Arc::new(tolerations.map_err(broken("PodTolerationRestriction"))?),
+            topology_labels: gate("PodTopologyLabelsAdmission"),
         })
     }
 

@@ -89,7 +89,8 @@ impl Plugin for PodSecurity {
 
 impl PodSecurity {
     async fn pod(&self, write: &Write<'_>, object: &Value) -> Result<()> {
-        if self.0.exempts(write.call.namespace, &write.call.user.name) {
+        let is_minor = write.old.is_some_and(|old| !is_significant(object, old));
+        if is_minor || self.0.exempts(write.call.namespace, &write.call.user.name) {
             return Ok(());
         }
         let name = write.call.namespace;
@@ -97,11 +98,8 @@ impl PodSecurity {
         let namespace =
             namespace.ok_or_else(|| Status::internal(format!("failed to lookup namespace {name:?}")))?;
         let policy = self.policy(&namespace);
-        if policy.allows_all() || write.old.is_some_and(|old| !is_significant(object, old)) {
-            return Ok(());
-        }
         let pod = Pod::of(object, self.0.relaxed);
-        if self.0.exempts_runtime(&pod) {
+        if policy.allows_all() || self.0.exempts_runtime(&pod) {
             return Ok(());
         }
         let findings = Findings::of(&pod, policy.enforce);

@@ -104,7 +104,7 @@ mod tests {
     fn each_must_be_covered_by_one_that_is_allowed() {
         let (a, b) = (toleration("a", "Equal", "1", "NoSchedule"), toleration("b", "Exists", "", ""));
         let any_a = toleration("a", "Exists", "", "");
-        assert!(all_within(&[], &[a.clone()]));
+        assert!(all_within(&[], std::slice::from_ref(&a)));
         assert!(all_within(&[a.clone(), b.clone()], &[b.clone(), any_a.clone()]));
         assert!(!all_within(&[any_a], &[a.clone(), b]));
         assert!(!all_within(&vec![a.clone(); COMPARED + 1], &vec![a; COMPARED]));

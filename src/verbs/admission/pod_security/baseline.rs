@@ -17,6 +17,7 @@ fn bad_profile(profile: Option<&Value>) -> Option<&str> {
     profile.map(|profile| profile.str("type")).filter(|kind| !["RuntimeDefault", "Localhost"].contains(kind))
 }
 
+/// Profiles of AppArmor, in fields or annotations, that do not confine.
 pub fn app_armor(pod: &Pod<'_>) -> Option<Violation> {
     let mut types = Values::new();
     let of_pod = bad_profile(pod.security(&["appArmorProfile"]));
@@ -80,16 +81,19 @@ pub fn adders<'a>(pod: &Pod<'a>, allowed: &[&str]) -> Option<String> {
         .then(|| format!("{who} must not include {what} in securityContext.capabilities.add"))
 }
 
+/// Capabilities beyond those that containers have anyway.
 pub fn capabilities(pod: &Pod<'_>) -> Option<Violation> {
     Some(violation("non-default capabilities", adders(pod, &CAPABILITIES)?))
 }
 
+/// Networks, processes and memory of the host.
 pub fn host_namespaces(pod: &Pod<'_>) -> Option<Violation> {
     let fields = ["hostNetwork", "hostPID", "hostIPC"].into_iter().filter(|field| pod.is_set(field));
     let set: Vec<String> = fields.map(|field| format!("{field}=true")).collect();
     (!set.is_empty()).then(|| violation("host namespaces", set.join(", ")))
 }
 
+/// Volumes that are folders of the host.
 pub fn host_paths(pod: &Pod<'_>) -> Option<Violation> {
     let volumes = pod.spec().get("volumes").map(Value::items).unwrap_or_default();
     let bad = volumes.iter().filter(|volume| volume.get("hostPath").is_some());
@@ -98,6 +102,7 @@ pub fn host_paths(pod: &Pod<'_>) -> Option<Violation> {
     (!names.is_empty()).then(|| violation("hostPath volumes", detail()))
 }
 
+/// Ports of the host.
 pub fn host_ports(pod: &Pod<'_>) -> Option<Violation> {
     let mut found = BTreeSet::new();
     let culprits = pod.culprits(|container| {
@@ -115,12 +120,14 @@ pub fn host_ports(pod: &Pod<'_>) -> Option<Violation> {
     Some(violation("hostPort", format!("{} {uses} {ports} {}", containers(&culprits), found.join(", "))))
 }
 
+/// Containers that may do what the host may.
 pub fn privileged(pod: &Pod<'_>) -> Option<Violation> {
     let culprits = pod.culprits(|container| is_true(security(container, &["privileged"])));
     let detail = || format!("{} must not set securityContext.privileged=true", containers(&culprits));
     (!culprits.is_empty()).then(|| violation("privileged", detail()))
 }
 
+/// Containers that see more of `/proc` than others.
 pub fn proc_mount(pod: &Pod<'_>) -> Option<Violation> {
     if pod.is_relaxed() {
         return None;
@@ -141,10 +148,12 @@ const SELINUX: [&str; 4] = ["", "container_t", "container_init_t", "container_kv
 const SELINUX_31: [&str; 5] =
     ["", "container_t", "container_init_t", "container_kvm_t", "container_engine_t"];
 
+/// Labels of SELinux other than those for containers.
 pub fn se_linux(pod: &Pod<'_>) -> Option<Violation> {
     se_linux_of(pod, &SELINUX)
 }
 
+/// The same, with one more type.
 pub fn se_linux_31(pod: &Pod<'_>) -> Option<Violation> {
     se_linux_of(pod, &SELINUX_31)
 }
@@ -229,18 +238,22 @@ const SYSCTLS: [&str; 12] = [
     "net.ipv4.tcp_wmem",
 ];
 
+/// Settings of the kernel that touch others.
 pub fn sysctls(pod: &Pod<'_>) -> Option<Violation> {
     sysctls_of(pod, 5)
 }
 
+/// The same, with one more that is harmless.
 pub fn sysctls_27(pod: &Pod<'_>) -> Option<Violation> {
     sysctls_of(pod, 6)
 }
 
+/// The same, with those of TCP that keep or end connections.
 pub fn sysctls_29(pod: &Pod<'_>) -> Option<Violation> {
     sysctls_of(pod, 10)
 }
 
+/// The same, with the buffers of TCP.
 pub fn sysctls_32(pod: &Pod<'_>) -> Option<Violation> {
     sysctls_of(pod, SYSCTLS.len())
 }
@@ -252,6 +265,7 @@ fn sysctls_of(pod: &Pod<'_>, known: usize) -> Option<Violation> {
     (!bad.is_empty()).then(|| violation("forbidden sysctls", bad.join(", ")))
 }
 
+/// Processes of a Windows host.
 pub fn host_process(pod: &Pod<'_>) -> Option<Violation> {
     const FIELD: [&str; 2] = ["windowsOptions", "hostProcess"];
     let culprits = pod.culprits(|container| is_true(security(container, &FIELD)));

@@ -5,6 +5,7 @@ use crate::api::value::Value;
 use super::baseline::{adders, seccomp_setters};
 use super::pod::{Pod, Values, Violation, containers, listed, plural, security, setters, violation};
 
+/// Processes must not gain more than they have.
 pub fn escalation(pod: &Pod<'_>) -> Option<Violation> {
     let culprits = pod.culprits(|container| {
         security(container, &["allowPrivilegeEscalation"]).and_then(Value::as_bool) != Some(false)
@@ -14,10 +15,12 @@ pub fn escalation(pod: &Pod<'_>) -> Option<Violation> {
     (!culprits.is_empty()).then(|| violation("allowPrivilegeEscalation != false", detail()))
 }
 
+/// The same, but not on Windows.
 pub fn escalation_25(pod: &Pod<'_>) -> Option<Violation> {
     if pod.is_windows() { None } else { escalation(pod) }
 }
 
+/// All capabilities must be dropped, and only one may come back.
 pub fn capabilities(pod: &Pod<'_>) -> Option<Violation> {
     let keepers = pod.culprits(|container| {
         let dropped = security(container, &["capabilities", "drop"]).map(Value::items).unwrap_or_default();
@@ -29,6 +32,7 @@ pub fn capabilities(pod: &Pod<'_>) -> Option<Violation> {
     (!details.is_empty()).then(|| violation("unrestricted capabilities", details.join("; ")))
 }
 
+/// The same, but not on Windows.
 pub fn capabilities_25(pod: &Pod<'_>) -> Option<Violation> {
     if pod.is_windows() { None } else { capabilities(pod) }
 }
@@ -71,6 +75,7 @@ const OTHER_VOLUMES: [&str; 21] = [
     "storageos",
 ];
 
+/// Volumes must be of a kind that needs no trust.
 pub fn volumes(pod: &Pod<'_>) -> Option<Violation> {
     let volumes = pod.spec().get("volumes").map(Value::items).unwrap_or_default();
     let has = |volume: &Value, source: &&str| volume.get(source).is_some();
@@ -89,6 +94,7 @@ pub fn volumes(pod: &Pod<'_>) -> Option<Violation> {
     Some(violation("restricted volume types", detail))
 }
 
+/// The pod or all of its containers must refuse to be root.
 pub fn not_root(pod: &Pod<'_>) -> Option<Violation> {
     const REASON: &str = "runAsNonRoot != true";
     if pod.is_relaxed() {
@@ -106,6 +112,7 @@ pub fn not_root(pod: &Pod<'_>) -> Option<Violation> {
     (!silent.is_empty()).then(|| violation(REASON, detail()))
 }
 
+/// Nobody may be root by number.
 pub fn user(pod: &Pod<'_>) -> Option<Violation> {
     if pod.is_relaxed() {
         return None;
@@ -116,6 +123,7 @@ pub fn user(pod: &Pod<'_>) -> Option<Violation> {
     Some(violation("runAsUser=0", format!("{who} must not set runAsUser=0")))
 }
 
+/// The pod or all of its containers must name a seccomp profile that confines.
 pub fn seccomp(pod: &Pod<'_>) -> Option<Violation> {
     if let Some(wrong) = seccomp_setters(pod) {
         return Some(wrong);
@@ -132,6 +140,7 @@ pub fn seccomp(pod: &Pod<'_>) -> Option<Violation> {
     (!silent.is_empty()).then(|| violation("seccompProfile", detail()))
 }
 
+/// The same, but not on Windows.
 pub fn seccomp_25(pod: &Pod<'_>) -> Option<Violation> {
     if pod.is_windows() { None } else { seccomp(pod) }
 }
