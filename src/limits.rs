@@ -14,6 +14,10 @@ pub const REQUEST_HEAD: Duration = Duration::from_secs(32);
 pub const REQUEST_BODY_BYTES: usize = 3 << 20;
 /// Warning headers of one answer.
 pub const WARNINGS: usize = 64;
+/// Characters of all warnings of one answer before they are cut; the reference server's value.
+pub const WARNING_CHARS: usize = 4_096;
+/// Characters that are left of a warning that is cut; the reference server's value.
+pub const CUT_WARNING_CHARS: usize = 256;
 /// How long a connection without requests stays open; the reference server's value.
 pub const IDLE: Duration = Duration::from_secs(90);
 /// How often a quiet HTTP/2 connection is asked whether its peer still lives.

@@ -4,6 +4,9 @@
 //! broadcaster, authenticator and authorizer, so that guards and wakes cross no thread. Watch sessions run on the worker
 //! of their connection.
 
+#[path = "wire/admission.rs"]
+mod of_admission;
+
 use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -23,7 +26,6 @@ use pilothouse_actors::engine::redb::Redb;
 use pilothouse_actors::engine::{Engine, EngineError};
 use pilothouse_actors::identity::Identity;
 use pilothouse_actors::ports::{Pool, Ports};
-use pilothouse_actors::rounds::Rounds;
 use pilothouse_actors::session::LiveSessions;
 use tokio::sync::Semaphore;
 
@@ -32,7 +34,6 @@ use crate::api::catalog::build::Builtin;
 use crate::api::catalog::runtime_config::RuntimeConfig;
 use crate::api::discovery::Documents;
 use crate::api::kinds::engines::Authority;
-use crate::api::quota::Features;
 use crate::api::schema::Registry;
 use crate::api::services::addresses::AddressRange;
 use crate::api::words::{ANONYMOUS, AUTHENTICATED, MASTERS, UNAUTHENTICATED};
@@ -50,7 +51,7 @@ use crate::metrics::{Meter, Metrics};
 use crate::pki::{Pki, host};
 use crate::server::StartError;
 use crate::server::wiring::{Application, Boot, Wired, Wiring};
-use crate::verbs::admission::{self, Chain, quota};
+use crate::verbs::admission::{self, Chain};
 use crate::verbs::bootstrap::{self, home::Home};
 use crate::verbs::engines::Engines;
 use crate::verbs::services::{Services, repair};
@@ -136,7 +137,7 @@ async fn parts(boot: &Boot) -> Result<Parts, StartError> {
             gzip: config.gates().enabled("APIResponseCompression"),
         },
     };
-    let registry = Arc::new(registry);
+    let (registry, shared) = (Arc::new(registry), Arc::new(shared));
     // Before anybody is served: a service must not get what another one has.
     let stores = Stores::new(storage.directory.clone());
     let held = repair::held(&stores, &registry).await.map_err(|error| broken(&error))?;
@@ -152,15 +153,10 @@ async fn parts(boot: &Boot) -> Result<Parts, StartError> {
         service_ranges: service_ranges(config)?,
         node_port_range: range.to_string(),
         authority: authority(config),
-        admission: admission::Settings {
-            enabled: config.admission_plugins(),
-            not_ready_seconds: config.api.default_not_ready_toleration_seconds,
-            unreachable_seconds: config.api.default_unreachable_toleration_seconds,
-            quota: quotas(config, &storage, &registry, &boot.clock),
-        },
+        admission: of_admission::settings(boot, &storage, &registry, shared.clone())?,
         storage,
         registry,
-        shared: Arc::new(shared),
+        shared,
         verifiers: verifiers(config, &boot.pki, &boot.clock)?,
         policies: policies(config),
         house: Arc::new(house(config)),
@@ -171,28 +167,6 @@ async fn parts(boot: &Boot) -> Result<Parts, StartError> {
     };
     services(&parts).repair(&held).await.map_err(|error| broken(&error))?;
     Ok(parts)
-}
-
-/// What quotas need. One place charges them all, so that no two writers take the last of anything.
-fn quotas(config: &Config, storage: &Storage, registry: &Arc<Registry>, clock: &Clock) -> quota::Settings {
-    let gates = config.gates();
-    let features = Features {
-        resized_pods: gates.enabled("InPlacePodVerticalScaling"),
-        pod_resources: gates.enabled("PodLevelResources"),
-        failed_expansion: gates.enabled("RecoverVolumeExpansionFailure"),
-        attributes_classes: gates.enabled("VolumeAttributesClass"),
-        device_claims: gates.enabled("DynamicResourceAllocation"),
-    };
-    let limited = Vec::new();
-    let ledger = quota::Ledger {
-        stores: Stores::new(storage.directory.clone()),
-        registry: registry.clone(),
-        clock: clock.clone(),
-        limited: limited.clone(),
-        features,
-    };
-    let keeper = Rounds::new(ledger.work(), storage.fatal.clone()).start();
-    quota::Settings { limited, features, keeper }
 }
 
 /// The addresses that services get.

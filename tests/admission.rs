@@ -6,6 +6,11 @@
 mod quota;
 mod support;
 
+#[path = "admission/operator.rs"]
+mod operator;
+#[path = "admission/pod_security.rs"]
+mod pod_security;
+
 use serde_json::{Value, json};
 use support::client::JSON;
 use support::compare::text;
@@ -348,6 +353,18 @@ fn unknown_plugins_are_refused_at_the_start() {
         (
             vec!["--enable-admission-plugins=Priority", "--disable-admission-plugins=Priority"],
             "[Priority] in enable-admission-plugins and disable-admission-plugins overlapped",
+        ),
+        (
+            vec!["--enable-admission-plugins=ImagePolicyWebhook"],
+            "enable-admission-plugins plugin \"ImagePolicyWebhook\" is not supported by this server",
+        ),
+        (
+            vec!["--enable-admission-plugins=EventRateLimit"],
+            "EventRateLimit: limits: Invalid value: []: must not be empty",
+        ),
+        (
+            vec!["--admission-control-config-file=/nowhere/at/all"],
+            "unable to read admission control configuration from \"/nowhere/at/all\"",
         ),
     ] {
         match Server::try_on(&data, &flags) {

@@ -8,7 +8,7 @@
 //! - [`bell`] how a change is announced, [`broadcaster`] and [`interest`] who hears of it, [`summons`] how a session is
 //!   called, [`session`] and [`telling`] what it says, [`feed`] what the client reads;
 //! - [`authenticator`] and [`authorizer`]: who is asking, and may they;
-//! - [`ports`]: which port on the nodes belongs to whom;
+//! - [`ports`]: which port on the nodes belongs to whom; [`rates`]: how fast things may come;
 //! - [`rounds`]: how many who want to change one thing take turns.
 
 pub mod answer;
@@ -32,6 +32,7 @@ mod line;
 pub mod object;
 pub mod permit;
 pub mod ports;
+pub mod rates;
 pub mod record;
 pub mod recover;
 pub mod rounds;

@@ -64,6 +64,8 @@ pub const PORTS_MAILBOX: usize = 1_024;
 pub const ROUNDS_MAILBOX: usize = 1_024;
 /// Items of one round, so that none takes long; the rest is the next round.
 pub const ROUND_ITEMS: usize = 256;
+/// Commands that may wait for the keeper of rates. Each carries the permit of a write.
+pub const RATES_MAILBOX: usize = 1_024;
 /// Commands that may wait for the directory.
 pub const DIRECTORY_MAILBOX: usize = 1_024;
 /// What redb may cache. Its own default is 1 GiB; reads never go to disk here, so the cache only serves commits.

@@ -34,7 +34,6 @@ const ETCD: &[(&str, Takes)] = &[
 
 const OTHERS: &[(&str, Takes)] = &[
     ("admission-control", Text),
-    ("admission-control-config-file", Text),
     ("aggregator-reject-forwarding-redirect", Bool),
     ("allow-metric-labels", Text),
     ("allow-metric-labels-manifest", Text),

@@ -218,6 +218,9 @@ pub struct Api {
     /// Admission components to leave out.
     #[arg(long, value_delimiter = ',', value_name = "NAME,...")]
     pub disable_admission_plugins: Vec<String>,
+    /// A file with the settings of admission components.
+    #[arg(long, value_name = "FILE")]
+    pub admission_control_config_file: Option<PathBuf>,
     /// How long a pod that does not say otherwise stays on a node that is not ready.
     #[arg(long, default_value_t = 300, allow_negative_numbers = true, value_name = "SECONDS")]
     pub default_not_ready_toleration_seconds: i64,

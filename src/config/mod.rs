@@ -3,6 +3,7 @@
 //! [`groups`] has the settings, [`values`] their types, [`gates`] the feature gates; `compat` has the flags of the
 //! reference server that are taken without effect.
 
+pub mod admission_file;
 mod compat;
 pub mod gates;
 mod gates_table;
@@ -18,6 +19,7 @@ use std::path::PathBuf;
 use clap::builder::ValueParser;
 use clap::{Args, Command, FromArgMatches};
 
+pub use admission_file::AdmissionFile;
 pub use gates::FeatureGates;
 pub use groups::{
     Api, Authentication, Authorization, AuthorizationMode, Backend, Engine, Lifecycle, LogFormat, Logging,
@@ -65,6 +67,13 @@ pub struct Config {
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct ConfigError(String);
+
+impl ConfigError {
+    /// A setting that only whoever uses it can judge.
+    pub fn new(why: impl Into<String>) -> ConfigError {
+        ConfigError(why.into())
+    }
+}
 
 impl Default for Config {
     /// What no flag at all gives.
@@ -176,6 +185,11 @@ impl Config {
     /// The admission plug-ins that are on, in the order in which they work.
     pub fn admission_plugins(&self) -> Vec<&'static str> {
         plugins::enabled(&self.api.enable_admission_plugins, &self.api.disable_admission_plugins)
+    }
+
+    /// What the admission plug-ins are told. Reads files: asked once, at start.
+    pub fn admission_file(&self) -> Result<AdmissionFile, ConfigError> {
+        AdmissionFile::read(self.api.admission_control_config_file.as_deref())
     }
 
     /// Where keys and certificates lie; `None` keeps them in memory.

@@ -17,52 +17,58 @@ const fn plugin(name: &'static str, default: bool, present: bool) -> Plugin {
     Plugin { name, default, present }
 }
 
+/// Those that are not here and that nobody should believe in: whoever names them wants images to be refused.
+const MISSED: [&str; 1] = ["ImagePolicyWebhook"];
+
 /// All of them, in the order in which they see a write.
 pub const PLUGINS: [Plugin; 36] = [
     plugin("AlwaysAdmit", false, true),
-    plugin("NamespaceAutoProvision", false, false),
+    plugin("NamespaceAutoProvision", false, true),
     plugin("NamespaceLifecycle", true, true),
     plugin("NamespaceExists", false, true),
-    plugin("LimitPodHardAntiAffinityTopology", false, false),
+    plugin("LimitPodHardAntiAffinityTopology", false, true),
     plugin("LimitRanger", true, true),
     plugin("ServiceAccount", true, false),
     plugin("NodeRestriction", false, false),
     plugin("TaintNodesByCondition", true, true),
     plugin("AlwaysPullImages", false, true),
     plugin("ImagePolicyWebhook", false, false),
-    plugin("PodSecurity", true, false),
-    plugin("PodNodeSelector", false, false),
+    plugin("PodSecurity", true, true),
+    plugin("PodNodeSelector", false, true),
     plugin("Priority", true, true),
     plugin("DefaultTolerationSeconds", true, true),
-    plugin("PodTolerationRestriction", false, false),
-    plugin("EventRateLimit", false, false),
-    plugin("ExtendedResourceToleration", false, false),
+    plugin("PodTolerationRestriction", false, true),
+    plugin("EventRateLimit", false, true),
+    plugin("ExtendedResourceToleration", false, true),
     plugin("DefaultStorageClass", true, true),
     plugin("StorageObjectInUseProtection", true, true),
-    plugin("OwnerReferencesPermissionEnforcement", false, false),
+    plugin("OwnerReferencesPermissionEnforcement", false, true),
     plugin("PersistentVolumeClaimResize", true, true),
     plugin("RuntimeClass", true, true),
     plugin("CertificateApproval", true, true),
     plugin("CertificateSigning", true, true),
-    plugin("ClusterTrustBundleAttest", true, false),
+    plugin("ClusterTrustBundleAttest", true, true),
     plugin("CertificateSubjectRestriction", true, true),
     plugin("DefaultIngressClass", true, true),
     plugin("DenyServiceExternalIPs", false, true),
-    plugin("PodTopologyLabels", true, false),
+    plugin("PodTopologyLabels", true, true),
     plugin("MutatingAdmissionPolicy", true, false),
     plugin("MutatingAdmissionWebhook", true, false),
     plugin("ValidatingAdmissionPolicy", true, false),
     plugin("ValidatingAdmissionWebhook", true, false),
     plugin("ResourceQuota", true, true),
-    plugin("AlwaysDeny", false, false),
+    plugin("AlwaysDeny", false, true),
 ];
 
-/// Checks the names of both flags. The error is the reference's.
+/// Checks the names of both flags. The errors are the reference's, but for what is not here.
 pub fn validate(enable: &[String], disable: &[String]) -> Result<(), String> {
     for (flag, names) in [("enable", enable), ("disable", disable)] {
         if let Some(name) = names.iter().find(|name| !PLUGINS.iter().any(|plugin| plugin.name == **name)) {
             return Err(format!("{flag}-admission-plugins plugin {name:?} is unknown"));
         }
+    }
+    if let Some(name) = enable.iter().find(|name| MISSED.contains(&name.as_str())) {
+        return Err(format!("enable-admission-plugins plugin {name:?} is not supported by this server"));
     }
     let both: BTreeSet<&str> =
         enable.iter().filter(|name| disable.contains(name)).map(String::as_str).collect();
@@ -117,6 +123,9 @@ mod tests {
             |enable: &[&str], disable: &[&str]| validate(&names(enable), &names(disable)).unwrap_err();
         assert_eq!(wrong(&["Nope"], &[]), r#"enable-admission-plugins plugin "Nope" is unknown"#);
         assert_eq!(wrong(&[], &["Nope"]), r#"disable-admission-plugins plugin "Nope" is unknown"#);
+        let missed =
+            r#"enable-admission-plugins plugin "ImagePolicyWebhook" is not supported by this server"#;
+        assert_eq!(wrong(&["ImagePolicyWebhook"], &[]), missed);
         assert_eq!(
             wrong(&["Priority", "LimitRanger"], &["LimitRanger", "Priority"]),
             "[LimitRanger Priority] in enable-admission-plugins and disable-admission-plugins overlapped"
@@ -125,7 +134,7 @@ mod tests {
 
     #[test]
     fn a_plugin_that_does_nothing_is_named() {
-        let said: Vec<String> = remarks(&names(&["Priority", "EventRateLimit"])).collect();
-        assert_eq!(said, ["--enable-admission-plugins: EventRateLimit has no effect here"]);
+        let said: Vec<String> = remarks(&names(&["Priority", "NodeRestriction"])).collect();
+        assert_eq!(said, ["--enable-admission-plugins: NodeRestriction has no effect here"]);
     }
 }

@@ -3,31 +3,48 @@
 //! A chain of plug-ins in the reference's order. All that change the object come first; then the rules of its kind
 //! check it; then all plug-ins that only check have their say, about what would really be stored.
 
+mod always_deny;
+mod anti_affinity;
+mod auto_provision;
 mod certificates;
 mod claim_resize;
+mod configured;
 mod default_class;
+mod documents;
+mod event_rates;
+mod extended_resources;
 mod external_ips;
 mod limit_checks;
 mod limit_ranger;
 mod lookup;
 mod namespace_lifecycle;
+mod node_selector;
 mod node_taint;
+mod owner_references;
+mod pod_security;
 mod priority;
 mod pull_images;
 pub mod quota;
 mod runtime_class;
 mod storage_protection;
+mod toleration_restriction;
 mod toleration_seconds;
 mod tolerations;
+mod topology_labels;
+
+use std::sync::Arc;
 
 use actix::Addr;
 use futures::future::{LocalBoxFuture, ready};
 use pilothouse_actors::authorizer::Authorizer;
+use pilothouse_actors::rates::Rates;
 
+use crate::api::catalog::resource::Resource;
 use crate::api::meta;
 use crate::api::status::{GroupResource, Result, Status};
 use crate::api::value::Value;
 
+pub use self::configured::Configured;
 use super::{Backend, Call};
 
 /// What a write does to the object.
@@ -64,6 +81,11 @@ impl Write<'_> {
         self.call.of() == GroupResource { group, resource } && self.call.subresource == subresource
     }
 
+    /// Whether nothing will be stored.
+    pub fn is_dry_run(&self) -> bool {
+        self.call.query.all("dryRun").any(|value| value == "All")
+    }
+
     /// 403, in the name of the object. A new object may not have its name yet: then what it will begin with.
     pub fn forbidden(&self, object: &Value, why: &str) -> Box<Status> {
         Status::forbidden(why, Some((self.call.of(), self.name(object))))
@@ -94,11 +116,19 @@ pub trait Plugin {
         done(Ok(()))
     }
 
+    /// Whether pods get the labels of the bindings that give them their nodes.
+    fn labels_bound_pods(&self) -> bool {
+        false
+    }
+
     /// Refuses what may not be stored. A deletion shows it nothing but null.
     fn validate<'a>(&'a self, _write: &'a Write<'a>, _object: &'a Value) -> Outcome<'a> {
         done(Ok(()))
     }
 }
+
+/// The resources of a group, version and kind, as they are served now.
+pub type Kinds = Arc<dyn Fn(&str, &str, &str) -> Vec<Arc<Resource>> + Send + Sync>;
 
 /// What the plug-ins are made from.
 pub struct Settings {
@@ -110,6 +140,12 @@ pub struct Settings {
     pub unreachable_seconds: i64,
     /// What quotas need.
     pub quota: quota::Settings,
+    /// What the operator's documents say.
+    pub configured: Configured,
+    /// Who knows how fast events came: the limits are those of [`Configured::event_limits`].
+    pub rates: Addr<Rates>,
+    /// What is served.
+    pub kinds: Kinds,
 }
 
 /// The plug-ins that are on, in order. One chain per worker, so that they may remember things without locks.
@@ -145,6 +181,11 @@ impl Chain {
         self.validate(&write, &Value::Null).await
     }
 
+    /// Whether pods get the labels of the bindings that give them their nodes.
+    pub fn labels_bound_pods(&self) -> bool {
+        self.0.iter().any(|plugin| plugin.labels_bound_pods())
+    }
+
     fn of<'a>(&'a self, write: &'a Write<'a>) -> impl Iterator<Item = &'a dyn Plugin> {
         self.0.iter().map(AsRef::as_ref).filter(|plugin| plugin.handles(write))
     }
@@ -152,27 +193,47 @@ impl Chain {
 
 /// The plug-in of a name; `None` for a name that means nothing here.
 fn make(name: &str, settings: &Settings, authorizer: &Addr<Authorizer>) -> Option<Box<dyn Plugin>> {
+    let configured = &settings.configured;
     Some(match name {
+        "NamespaceAutoProvision" => Box::new(auto_provision::NamespaceAutoProvision(settings.kinds.clone())),
         "NamespaceLifecycle" => Box::new(namespace_lifecycle::NamespaceLifecycle),
         "NamespaceExists" => Box::new(namespace_lifecycle::NamespaceExists),
+        "LimitPodHardAntiAffinityTopology" => Box::new(anti_affinity::LimitPodHardAntiAffinityTopology),
         "LimitRanger" => Box::new(limit_ranger::LimitRanger::default()),
         "TaintNodesByCondition" => Box::new(node_taint::TaintNodesByCondition),
         "AlwaysPullImages" => Box::new(pull_images::AlwaysPullImages),
+        "PodSecurity" => Box::new(pod_security::PodSecurity(configured.pod_security.clone())),
+        "PodNodeSelector" => Box::new(node_selector::PodNodeSelector(configured.node_selectors.clone())),
         "Priority" => Box::new(priority::Priority::default()),
         "DefaultTolerationSeconds" => Box::new(toleration_seconds::DefaultTolerationSeconds {
             not_ready: settings.not_ready_seconds,
             unreachable: settings.unreachable_seconds,
         }),
+        "PodTolerationRestriction" => {
+            Box::new(toleration_restriction::PodTolerationRestriction(configured.tolerations.clone()))
+        }
+        "EventRateLimit" => Box::new(event_rates::EventRateLimit {
+            shared: configured.event_limits.iter().map(|(shared, _)| *shared).collect(),
+            rates: settings.rates.clone(),
+        }),
+        "ExtendedResourceToleration" => Box::new(extended_resources::ExtendedResourceToleration),
         "DefaultStorageClass" => Box::new(default_class::DefaultStorageClass::default()),
         "StorageObjectInUseProtection" => Box::new(storage_protection::StorageObjectInUseProtection),
+        "OwnerReferencesPermissionEnforcement" => Box::new(owner_references::OwnerReferences {
+            authorizer: authorizer.clone(),
+            kinds: settings.kinds.clone(),
+        }),
         "PersistentVolumeClaimResize" => Box::new(claim_resize::PersistentVolumeClaimResize),
         "RuntimeClass" => Box::new(runtime_class::RuntimeClass),
         "CertificateApproval" => Box::new(certificates::Approval(authorizer.clone())),
         "CertificateSigning" => Box::new(certificates::Signing(authorizer.clone())),
+        "ClusterTrustBundleAttest" => Box::new(certificates::Attest(authorizer.clone())),
         "CertificateSubjectRestriction" => Box::new(certificates::SubjectRestriction),
         "DefaultIngressClass" => Box::new(default_class::DefaultIngressClass::default()),
         "ResourceQuota" => Box::new(quota::ResourceQuota::new(settings.quota.clone())),
         "DenyServiceExternalIPs" => Box::new(external_ips::DenyServiceExternalIps),
+        "PodTopologyLabels" if configured.topology_labels => Box::new(topology_labels::PodTopologyLabels),
+        "AlwaysDeny" => Box::new(always_deny::AlwaysDeny),
         _ => return None,
     })
 }

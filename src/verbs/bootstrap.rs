@@ -22,8 +22,16 @@ use crate::api::{codec, meta};
 
 use super::{Answered, Backend, Call, Reply, Warnings, apply, create, get, update};
 
+/// The name of the server where it is a client of itself.
+pub const OWN_NAME: &str = "system:apiserver";
+
 /// Makes the system namespaces that are not there.
 pub async fn namespaces(backend: &Backend, catalog: &Catalog) -> Result<()> {
+    make_namespaces(backend, catalog, &SYSTEM_NAMESPACES).await
+}
+
+/// Makes those of these namespaces that are not there.
+pub async fn make_namespaces(backend: &Backend, catalog: &Catalog, names: &[&str]) -> Result<()> {
     let namespace = |name: &&str| {
         let mut object = Value::object();
         object.set("apiVersion", "v1");
@@ -31,7 +39,7 @@ pub async fn namespaces(backend: &Backend, catalog: &Catalog) -> Result<()> {
         object.entry("metadata").set("name", *name);
         Wanted { group: "", resource: NAMESPACES, object }
     };
-    let all = SYSTEM_NAMESPACES.iter().map(namespace).collect();
+    let all = names.iter().map(namespace).collect();
     Own::new(backend, catalog).make_all(all, "").await.map(drop)
 }
 
@@ -93,11 +101,8 @@ enum Verb {
 
 impl<'a> Own<'a> {
     fn new(backend: &'a Backend, catalog: &'a Catalog) -> Own<'a> {
-        let user = Identity {
-            name: "system:apiserver".to_owned(),
-            groups: vec![MASTERS.to_owned()],
-            ..Identity::default()
-        };
+        let user =
+            Identity { name: OWN_NAME.to_owned(), groups: vec![MASTERS.to_owned()], ..Identity::default() };
         Own { backend, catalog, user }
     }
 

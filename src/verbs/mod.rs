@@ -46,7 +46,7 @@ use crate::api::query::Query;
 use crate::api::schema::{Registry, time};
 use crate::api::status::{GroupResource, Result, Status};
 use crate::api::version::GroupVersion;
-use crate::limits::WARNINGS;
+use crate::limits::{CUT_WARNING_CHARS, WARNING_CHARS, WARNINGS};
 
 use self::admission::Chain;
 use self::engines::Engines;
@@ -195,10 +195,29 @@ impl Warnings {
         }
     }
 
-    /// All of them, in order.
+    /// All of them, in order, as far as headers hold them.
     pub fn take(&self) -> Vec<String> {
-        self.0.take()
+        fitting(self.0.take())
     }
+}
+
+/// Warnings as the reference fits them into headers: once all of them together are too long, each is cut, also those
+/// before, and when even so they are too long the rest is left out.
+fn fitting(mut all: Vec<String>) -> Vec<String> {
+    let total: usize = all.iter().map(|text| text.chars().count()).sum();
+    if total <= WARNING_CHARS {
+        return all;
+    }
+    let mut written = 0;
+    let mut room = |text: &mut String| {
+        let cut = text.char_indices().nth(CUT_WARNING_CHARS).map_or(text.len(), |(at, _)| at);
+        text.truncate(cut);
+        let fits = written < WARNING_CHARS;
+        written += text.chars().count();
+        fits
+    };
+    all.retain_mut(|text| room(text));
+    all
 }
 
 /// What a verb answers.
@@ -215,3 +234,22 @@ pub enum Reply {
 
 /// What every verb returns.
 pub type Answered = Result<Reply>;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn warnings_fit_into_headers() {
+        let told = |lengths: &[usize]| {
+            let warnings = Warnings::default();
+            for (index, length) in lengths.iter().enumerate() {
+                warnings.add(format!("{index:03}{}", "ü".repeat(length - 3)));
+            }
+            warnings.take().iter().map(|text| text.chars().count()).collect::<Vec<_>>()
+        };
+        assert_eq!(told(&[4000, 96]), [4000, 96]);
+        assert_eq!(told(&[4000, 97]), [256, 97], "too long together: the first is cut too");
+        assert_eq!(told(&[300; 40]), [256; 16], "what does not fit even so is left out");
+    }
+}

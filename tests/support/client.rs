@@ -183,6 +183,14 @@ impl Answer {
         self.head.header(name)
     }
 
+    /// The texts of the warnings, without what every one begins and ends with.
+    pub fn warnings(&self) -> Vec<String> {
+        let all = self.head.headers.iter().filter(|(name, _)| name.eq_ignore_ascii_case("warning"));
+        let text =
+            |value: &str| Some(value.strip_prefix("299 - \"")?.strip_suffix('"')?.replace("\\\"", "\""));
+        all.map(|(_, value)| text(value).unwrap_or_else(|| panic!("no warning: {value}"))).collect()
+    }
+
     pub fn text(&self) -> String {
         String::from_utf8_lossy(&self.body).into_owned()
     }

@@ -31,13 +31,15 @@ mod small;
 mod storage;
 mod table;
 #[cfg(test)]
-pub(in crate::api) mod testing;
+pub(crate) mod testing;
 mod webhook;
 
 pub use certificates::{before_approval, parse_request as certificate_request};
 pub use check::same;
 pub(in crate::api) use check::{Node, items_mut};
+pub use core::pod::quality;
 pub use core::pod_change;
+pub use core::resources::is_extended;
 pub use core::security::allow_privileged;
 pub use lifecycle::{
     Kind, before_create, before_finalize, before_part_update, before_status_update, before_update,

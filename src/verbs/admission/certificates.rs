@@ -10,6 +10,7 @@ use openssl::x509::X509Req;
 use pilothouse_actors::authorizer::{Action, Authorize, Authorizer, Decision, Target};
 
 use crate::api::kinds::same;
+use crate::api::meta;
 use crate::api::status::{Result, Status};
 use crate::api::value::Value;
 use crate::api::words::MASTERS;
@@ -63,6 +64,15 @@ async fn require(
 ) -> Result<()> {
     let stored = write.old.and_then(|old| old.at(&["spec", "signerName"]));
     let signer = stored.and_then(Value::as_str).unwrap_or_default();
+    if may(authorizer, write, signer, verb).await? {
+        return Ok(());
+    }
+    let why = format!("user not permitted to {verb} requests with signerName {signer:?}");
+    Err(write.forbidden(request, &why))
+}
+
+/// Whether the writer may do something for a signer, or for all signers of its domain.
+async fn may(authorizer: &Addr<Authorizer>, write: &Write<'_>, signer: &str, verb: &str) -> Result<bool> {
     let domain = signer.split('/').next().unwrap_or_default();
     for name in [signer.to_owned(), format!("{domain}/*")] {
         let target = Target::Resource {
@@ -76,13 +86,45 @@ async fn require(
         let action = Arc::new(Action { verb: verb.to_owned(), target });
         let identity = Arc::new(write.call.user.clone());
         match authorizer.send(Authorize { identity, action }).await {
-            Ok(Decision::Allowed) => return Ok(()),
+            Ok(Decision::Allowed) => return Ok(true),
             Ok(Decision::Denied(_) | Decision::NoOpinion(_)) => {}
             Err(_) => return Err(Status::unavailable("the authorizer does not answer")),
         }
     }
-    let why = format!("user not permitted to {verb} requests with signerName {signer:?}");
-    Err(write.forbidden(request, &why))
+    Ok(false)
+}
+
+/// Refuses trust in a signer by those who may not speak for it.
+pub struct Attest(pub Addr<Authorizer>);
+
+impl Plugin for Attest {
+    fn handles(&self, write: &Write<'_>) -> bool {
+        write.operation != Operation::Delete && write.is_of(GROUP, "clustertrustbundles")
+    }
+
+    fn validate<'a>(&'a self, write: &'a Write<'a>, bundle: &'a Value) -> Outcome<'a> {
+        let signer = bundle.at(&["spec", "signerName"]).and_then(Value::as_str).unwrap_or_default();
+        if signer.is_empty() || write.old.is_some_and(|old| says_the_same(bundle, old)) {
+            return done(Ok(()));
+        }
+        Box::pin(async move {
+            if may(&self.0, write, signer, "attest").await? {
+                return Ok(());
+            }
+            let why = format!("user not permitted to attest for signerName {signer:?}");
+            Err(write.forbidden(bundle, &why))
+        })
+    }
+}
+
+/// Whether nothing but what binds the life of an object to others has changed: those who collect what is left over need no
+/// rights of signers.
+fn says_the_same(new: &Value, old: &Value) -> bool {
+    let mut new = new.clone();
+    for field in ["ownerReferences", "finalizers", "managedFields"] {
+        meta::copy(new.entry("metadata"), meta::of(old), field);
+    }
+    new == *old
 }
 
 /// Refuses requests for certificates that would make their bearer all-powerful.
@@ -134,6 +176,22 @@ mod tests {
         request.entry("spec").set("signerName", signer);
         request.entry("spec").set("request", STANDARD.encode(builder.build().to_pem().unwrap()));
         request
+    }
+
+    #[test]
+    fn bundles_that_say_the_same_need_no_rights() {
+        let mut old = Value::object();
+        old.entry("spec").set("trustBundle", "a");
+        old.entry("metadata").set("finalizers", vec!["f"]);
+        let mut new = old.clone();
+        new.entry("metadata").remove("finalizers");
+        new.entry("metadata").set("managedFields", vec!["m"]);
+        assert!(says_the_same(&new, &old));
+        new.entry("metadata").entry("labels").set("a", "b");
+        assert!(!says_the_same(&new, &old));
+        let mut other = old.clone();
+        other.entry("spec").set("trustBundle", "b");
+        assert!(!says_the_same(&other, &old));
     }
 
     #[test]

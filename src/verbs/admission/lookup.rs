@@ -11,6 +11,7 @@ use pilothouse_actors::store::Position;
 use crate::api::status::{GroupResource, Result, Status};
 use crate::api::value::Value;
 use crate::api::version::GroupVersion;
+use crate::api::words;
 
 use super::Write;
 
@@ -21,6 +22,10 @@ pub struct Source {
     kind: &'static str,
 }
 
+/// What keeps names and rights apart.
+pub const NAMESPACES: Source = Source { group: "", resource: words::NAMESPACES, kind: "Namespace" };
+/// What runs.
+pub const PODS: Source = Source { group: "", resource: "pods", kind: "Pod" };
 /// Limits on what the pods and claims of a namespace may ask for.
 pub const LIMIT_RANGES: Source = Source { group: "", resource: "limitranges", kind: "LimitRange" };
 /// What the objects of a namespace may use together.
@@ -91,6 +96,13 @@ impl Current {
         self.0.replace(Some(position));
         Ok(snapshot)
     }
+}
+
+/// The namespace that a write is in.
+pub async fn namespace(write: &Write<'_>) -> Result<Value> {
+    let name = write.call.namespace;
+    let of = GroupResource { group: NAMESPACES.group, resource: NAMESPACES.resource };
+    NAMESPACES.get(write, name).await?.ok_or_else(|| Status::not_found(of, name))
 }
 
 /// What was worked out from all objects of a type. It holds until one of them changes, so that a write which needs it does

@@ -13,19 +13,22 @@ use super::{Operation, Outcome, Plugin, Write, done};
 
 const OF: GroupResource<'_> = GroupResource { group: "", resource: NAMESPACES };
 
-/// The group and resource of questions about rights in a namespace: whether it exists would say too much.
+/// Questions about rights in a namespace.
 const REVIEWS: GroupResource<'_> =
     GroupResource { group: "authorization.k8s.io", resource: "localsubjectaccessreviews" };
 
-/// Refuses to create in a namespace that is not there or on its way out, and to delete one that the cluster needs.
+/// Refuses to create in a namespace that is on its way out, to write where there is none, and to delete one that the cluster
+/// needs.
 pub struct NamespaceLifecycle;
 
 impl Plugin for NamespaceLifecycle {
     fn handles(&self, write: &Write<'_>) -> bool {
         match write.operation {
-            Operation::Create => needs_namespace(write),
+            Operation::Create | Operation::Update => {
+                // Whether a namespace exists would say too much to those who ask about rights in it.
+                write.call.resource.namespaced && write.call.of() != REVIEWS
+            }
             Operation::Delete => write.is_of("", NAMESPACES),
-            Operation::Update => false,
         }
     }
 
@@ -37,21 +40,17 @@ impl Plugin for NamespaceLifecycle {
     }
 }
 
-/// Refuses to create in a namespace that is not there.
+/// Refuses every write in a namespace that is not there.
 pub struct NamespaceExists;
 
 impl Plugin for NamespaceExists {
     fn handles(&self, write: &Write<'_>) -> bool {
-        write.operation == Operation::Create && needs_namespace(write)
+        write.call.resource.namespaced
     }
 
     fn validate<'a>(&'a self, write: &'a Write<'a>, _: &'a Value) -> Outcome<'a> {
         Box::pin(async { find(write).await.map(drop) })
     }
-}
-
-fn needs_namespace(write: &Write<'_>) -> bool {
-    write.call.resource.namespaced && write.call.of() != REVIEWS
 }
 
 async fn find(write: &Write<'_>) -> Result<Arc<Object>> {
@@ -66,7 +65,8 @@ async fn find(write: &Write<'_>) -> Result<Arc<Object>> {
 async fn require_live(write: &Write<'_>, object: &Value) -> Result<()> {
     let namespace = find(write).await?;
     // The phase is an indexed field: no need to parse the namespace for every object that is created in it.
-    if namespace.fields.get("status.phase") == Some("Terminating") {
+    let is_going = || namespace.fields.get("status.phase") == Some("Terminating");
+    if write.operation == Operation::Create && is_going() {
         let (of, name) = (write.call.of(), write.name(object));
         return Err(Status::namespace_terminating(of, name, write.call.namespace));
     }

@@ -17,16 +17,23 @@ use pilothouse_actors::rounds::{Join, Rounds};
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 
+use crate::api::field::{FieldError, Path};
 use crate::api::quota::usage::{Change, Meter};
 use crate::api::quota::{self, Features, Limited, Quota, Refusal, Request};
 use crate::api::status::{Result, Status};
 use crate::api::value::Value;
 
+use super::documents::{Document, none_wrong};
 use super::lookup::{Current, QUOTAS};
 use super::{Operation, Outcome, Plugin, Write};
 
 /// How long a write waits for its charge; the reference's value.
 const PATIENCE: Duration = Duration::from_secs(10);
+
+/// The versions in which the document of this plug-in is written; the older ones call it otherwise.
+const VERSIONS: [&str; 1] = ["apiserver.config.k8s.io/v1"];
+const OLD_VERSIONS: [&str; 2] =
+    ["resourcequota.admission.k8s.io/v1beta1", "resourcequota.admission.k8s.io/v1alpha1"];
 
 /// What quotas need besides the objects.
 #[derive(Clone)]
@@ -37,6 +44,25 @@ pub struct Settings {
     pub features: Features,
     /// Who charges quotas.
     pub keeper: Addr<Rounds<Charge>>,
+}
+
+/// Reads the operator's document of this plug-in: what may be used only where a quota covers it.
+pub fn read(document: Option<&Value>) -> std::result::Result<Vec<Limited>, String> {
+    let Some(value) = document else { return Ok(Vec::new()) };
+    let document = Document::of(value, &VERSIONS, "ResourceQuotaConfiguration")
+        .or_else(|why| Document::of(value, &OLD_VERSIONS, "Configuration").map_err(|_| why))?;
+    document.has_only("", &["apiVersion", "kind", "limitedResources"])?;
+    let mut errors = Vec::new();
+    for (index, entry) in document.list(&["limitedResources"])?.iter().enumerate() {
+        let at = Path::new("limitedResources").index(index);
+        let known = ["apiGroup", "resource", "matchContains", "matchScopes"];
+        Document::untyped(entry).has_only("", &known).map_err(|why| format!("{at}: {why}"))?;
+        if entry.str("resource").is_empty() {
+            errors.push(FieldError::required(&at.child("resource"), ""));
+        }
+    }
+    none_wrong(&errors)?;
+    Ok(Limited::read_all(value))
 }
 
 /// Refuses what goes beyond the ResourceQuotas of a namespace, and charges them for the rest.
@@ -118,5 +144,36 @@ fn refuse(write: &Write<'_>, object: &Value, refusal: Refusal) -> Box<Status> {
     match refusal {
         Refusal::Forbidden(why) => write.forbidden(object, &why),
         Refusal::Uncovered(why) => Status::unexplained(why),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::api::kinds::testing::object;
+
+    #[test]
+    fn the_document_of_the_operator_is_read_strictly() {
+        let document = |rest: &str| {
+            object(&format!(
+                r#"{{"apiVersion":"apiserver.config.k8s.io/v1","kind":"ResourceQuotaConfiguration",{rest}}}"#
+            ))
+        };
+        let good = document(r#""limitedResources":[{"resource":"pods","matchContains":["cpu"]}]"#);
+        assert_eq!(read(Some(&good)).map(|limited| limited.len()), Ok(1));
+        assert_eq!(read(None), Ok(Vec::new()));
+        for (rest, wanted) in [
+            (r#""limited":[]"#, "unknown field \"limited\""),
+            (
+                r#""limitedResources":[{"resource":"pods","contains":[]}]"#,
+                "limitedResources[0]: unknown field \"contains\"",
+            ),
+            (
+                r#""limitedResources":[{"matchContains":["cpu"]}]"#,
+                "limitedResources[0].resource: Required value",
+            ),
+        ] {
+            assert_eq!(read(Some(&document(rest))), Err(wanted.to_owned()));
+        }
     }
 }

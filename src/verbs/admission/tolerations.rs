@@ -30,6 +30,13 @@ pub fn merge(first: &[Value], second: &[Value]) -> Vec<Value> {
     merged
 }
 
+/// Whether each of these is covered by one that is allowed. Longer lists than [`COMPARED`] are not: nobody needs them, and
+/// the work grows with both lengths.
+pub fn all_within(asked: &[Value], allowed: &[Value]) -> bool {
+    let few = asked.len().saturating_mul(allowed.len()) <= COMPARED * COMPARED;
+    few && asked.iter().all(|one| allowed.iter().any(|wide| covers(wide, one)))
+}
+
 /// Whether `wide` tolerates all that `narrow` does.
 fn covers(wide: &Value, narrow: &Value) -> bool {
     if wide == narrow {
@@ -91,6 +98,16 @@ mod tests {
             assert_eq!(merged(first, second).iter().collect::<Vec<_>>(), wanted, "row {row}");
         }
         assert_eq!(merge(&vec![narrow; COMPARED], &[wide]).len(), COMPARED + 1);
+    }
+
+    #[test]
+    fn each_must_be_covered_by_one_that_is_allowed() {
+        let (a, b) = (toleration("a", "Equal", "1", "NoSchedule"), toleration("b", "Exists", "", ""));
+        let any_a = toleration("a", "Exists", "", "");
+        assert!(all_within(&[], std::slice::from_ref(&a)));
+        assert!(all_within(&[a.clone(), b.clone()], &[b.clone(), any_a.clone()]));
+        assert!(!all_within(&[any_a], &[a.clone(), b]));
+        assert!(!all_within(&vec![a.clone(); COMPARED + 1], &vec![a; COMPARED]));
     }
 
     #[test]

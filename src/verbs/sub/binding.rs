@@ -44,6 +44,11 @@ pub async fn create(backend: &Backend, call: &Call<'_>, body: &Value, dry_run: b
         binding::check_preconditions(&pod, &body, call.of(), key.as_str())?;
         let bound = binding::bind(&mut pod, &body, &backend.now());
         bound.map_err(|why| Status::conflict(OF, name, &why))?;
+        if backend.admission.labels_bound_pods() {
+            for (key, value) in meta::of(&body).get("labels").and_then(Value::fields).into_iter().flatten() {
+                pod.entry("metadata").entry("labels").set(key, value.clone());
+            }
+        }
         if dry_run {
             return Ok(Reply::Status(Status::created()));
         }

@@ -1,0 +1,209 @@
+//! The actor that knows how fast things have come lately.
+//!
+//! One per server: a limit holds for all workers together. It keeps nothing on disk: after a start everybody has their
+//! whole allowance again.
+//!
+//! Order: commands are answered as they come. Each limit has one bucket per key, which fills at a steady rate up to its
+//! burst; what is asked for takes one out of a bucket of each limit. Of the keys of a limit those that were asked about
+//! last are remembered; a key that is forgotten begins again with a full bucket.
+
+use std::collections::{BTreeMap, HashMap};
+use std::hash::{BuildHasher as _, RandomState};
+
+use actix::{Actor, Context, Handler, Message, MessageResult};
+
+use crate::clock::{Clock, Timestamp};
+use crate::limits::RATES_MAILBOX;
+use crate::permit::Permit;
+
+/// What one whole thing costs: a bucket that gains `n` a second gains `n` of these a microsecond.
+const ONE: u64 = 1_000_000;
+
+/// How fast things with the same key may come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limit {
+    /// How many a second.
+    pub per_second: u32,
+    /// How many at once.
+    pub burst: u32,
+    /// How many keys are remembered.
+    pub keys: usize,
+}
+
+/// Takes one out of the bucket of each key: the first is that of the first limit, and so on.
+/// Answers for each limit whether there was one to take. On Full the sender waits, within its own permit; on Closed the
+/// server ends.
+#[derive(Message)]
+#[rtype(result = "Vec<bool>")]
+pub struct Spend {
+    /// Whose.
+    pub keys: Vec<String>,
+    /// The place of the request.
+    pub permit: Permit,
+}
+
+/// What is left for one key.
+#[derive(Debug)]
+struct Bucket {
+    left: u64,
+    filled: Timestamp,
+    /// When it was last asked about, as the count of questions.
+    asked: u64,
+}
+
+/// A key, short whatever its text: texts come from clients. Two hashes with secrets of their own do not meet by chance, nor
+/// by intent.
+type Short = (u64, u64);
+
+/// One limit and its buckets.
+struct Buckets {
+    limit: Limit,
+    known: HashMap<Short, Bucket>,
+    /// The keys by when they were last asked about.
+    by_age: BTreeMap<u64, Short>,
+    questions: u64,
+    secrets: (RandomState, RandomState),
+}
+
+impl Buckets {
+    fn new(limit: Limit) -> Buckets {
+        let (known, by_age) = (HashMap::new(), BTreeMap::new());
+        Buckets { limit, known, by_age, questions: 0, secrets: (RandomState::new(), RandomState::new()) }
+    }
+
+    fn spend(&mut self, key: &str, now: Timestamp) -> bool {
+        let key = (self.secrets.0.hash_one(key), self.secrets.1.hash_one(key));
+        let most = u64::from(self.limit.burst) * ONE;
+        self.questions += 1;
+        let asked = self.questions;
+        let bucket = self.known.entry(key).or_insert_with(|| Bucket { left: most, filled: now, asked });
+        self.by_age.remove(&bucket.asked);
+        self.by_age.insert(asked, key);
+        bucket.asked = asked;
+        // A clock that was set back neither fills nor empties.
+        let gained = now.0.saturating_sub(bucket.filled.0).saturating_mul(u64::from(self.limit.per_second));
+        bucket.left = bucket.left.saturating_add(gained).min(most);
+        bucket.filled = now;
+        let left = bucket.left.checked_sub(ONE);
+        bucket.left = left.unwrap_or(bucket.left);
+        if self.known.len() > self.limit.keys.max(1)
+            && let Some((_, oldest)) = self.by_age.pop_first()
+        {
+            self.known.remove(&oldest);
+        }
+        left.is_some()
+    }
+}
+
+/// The actor. See the module text.
+pub struct Rates {
+    limits: Vec<Buckets>,
+    clock: Clock,
+}
+
+impl Rates {
+    /// The actor of these limits.
+    pub fn new(limits: impl IntoIterator<Item = Limit>, clock: Clock) -> Rates {
+        Rates { limits: limits.into_iter().map(Buckets::new).collect(), clock }
+    }
+
+    fn spend(&mut self, keys: &[String]) -> Vec<bool> {
+        let now = self.clock.now();
+        self.limits.iter_mut().zip(keys).map(|(buckets, key)| buckets.spend(key, now)).collect()
+    }
+}
+
+impl Actor for Rates {
+    type Context = Context<Rates>;
+
+    fn started(&mut self, context: &mut Self::Context) {
+        context.set_mailbox_capacity(RATES_MAILBOX);
+    }
+}
+
+impl Handler<Spend> for Rates {
+    type Result = MessageResult<Spend>;
+
+    fn handle(&mut self, command: Spend, _: &mut Self::Context) -> Self::Result {
+        MessageResult(self.spend(&command.keys))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn rates(limits: &[Limit]) -> (Rates, Clock) {
+        let clock = Clock::manual(Timestamp(1));
+        (Rates::new(limits.iter().copied(), clock.clone()), clock)
+    }
+
+    fn spend(rates: &mut Rates, key: &str) -> bool {
+        rates.spend(&[key.to_owned()])[0]
+    }
+
+    #[test]
+    fn a_bucket_fills_at_its_rate_up_to_its_burst() {
+        let (mut rates, clock) = rates(&[Limit { per_second: 2, burst: 3, keys: 10 }]);
+        let mut taken = |times| (0..times).filter(|_| spend(&mut rates, "a")).count();
+        assert_eq!(taken(5), 3);
+        clock.advance(Duration::from_millis(499));
+        assert_eq!(taken(2), 0);
+        clock.advance(Duration::from_millis(1));
+        assert_eq!(taken(2), 1);
+        clock.advance(Duration::from_secs(1));
+        assert_eq!(taken(5), 2);
+        clock.advance(Duration::from_secs(3_600));
+        assert_eq!(taken(9), 3);
+    }
+
+    #[test]
+    fn keys_have_buckets_of_their_own_until_they_are_forgotten() {
+        let (mut rates, _) = rates(&[Limit { per_second: 1, burst: 1, keys: 2 }]);
+        assert!(spend(&mut rates, "a") && spend(&mut rates, "b"));
+        assert!(!spend(&mut rates, "a") && !spend(&mut rates, "b"));
+        assert!(!spend(&mut rates, "a"), "asked about last: stays");
+        assert!(spend(&mut rates, "c"), "b goes");
+        assert!(!spend(&mut rates, "a"));
+        assert!(spend(&mut rates, "b"), "and begins again");
+        assert_eq!((rates.limits[0].known.len(), rates.limits[0].by_age.len()), (2, 2));
+    }
+
+    #[test]
+    fn every_limit_is_asked() {
+        let one = Limit { per_second: 1, burst: 1, keys: 1 };
+        let (mut rates, _) = rates(&[one, Limit { burst: 2, ..one }]);
+        let both = ["".to_owned(), "a".to_owned()];
+        assert_eq!(rates.spend(&both), [true, true]);
+        assert_eq!(rates.spend(&both), [false, true], "what one limit refuses another has given");
+        assert_eq!(rates.spend(&both), [false, false]);
+    }
+
+    proptest! {
+        /// Nobody gets more than the burst and what came since, and what is remembered is bounded.
+        #[test]
+        fn limits_hold(
+            steps in prop::collection::vec((0u64..2_000, 0u8..6), 1..200),
+            per_second in 1u32..20, burst in 1u32..20, keys in 1usize..5,
+        ) {
+            let (mut rates, clock) = rates(&[Limit { per_second, burst, keys }]);
+            let (mut passed, mut taken) = (0, 0);
+            for (pause, key) in steps {
+                clock.advance(Duration::from_millis(pause));
+                passed += pause;
+                // The first key is asked about in every step, so it is never forgotten.
+                taken += u64::from(spend(&mut rates, "0"));
+                if keys > 1 {
+                    spend(&mut rates, &key.to_string());
+                }
+                prop_assert!(taken <= u64::from(burst) + passed * u64::from(per_second) / 1_000);
+                prop_assert!(rates.limits[0].known.len() <= keys);
+                prop_assert_eq!(rates.limits[0].known.len(), rates.limits[0].by_age.len());
+            }
+        }
+    }
+}

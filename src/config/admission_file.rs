@@ -1,0 +1,162 @@
+//! `--admission-control-config-file`: what the operator tells the admission plug-ins, each in a document of its own.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use super::ConfigError;
+use crate::api::codec::yaml;
+use crate::api::value::Value;
+
+const KIND: &str = "AdmissionConfiguration";
+const VERSIONS: [&str; 2] = ["apiserver.config.k8s.io/v1", "apiserver.k8s.io/v1alpha1"];
+
+/// Plug-ins whose document may be the file itself, as it was before there was a kind for it.
+const LEGACY: [(&str, &str); 2] =
+    [("imagePolicy", "ImagePolicyWebhook"), ("podNodeSelectorPluginConfig", "PodNodeSelector")];
+
+/// The documents of the plug-ins, by name.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct AdmissionFile(BTreeMap<String, Value>);
+
+impl AdmissionFile {
+    /// Reads the file and those that it names; without one there are no documents.
+    pub fn read(path: Option<&Path>) -> Result<AdmissionFile, ConfigError> {
+        let Some(path) = path else { return Ok(AdmissionFile::default()) };
+        let base = path.parent().unwrap_or(Path::new(""));
+        parse(&load(path)?, &mut |named| load(&base.join(named)))
+            .map_err(|why| ConfigError(format!("--admission-control-config-file: {}: {why}", path.display())))
+    }
+
+    /// What a plug-in was told.
+    pub fn of(&self, plugin: &str) -> Option<&Value> {
+        self.0.get(plugin)
+    }
+
+    /// The plug-ins that were told something.
+    pub fn plugins(&self) -> impl Iterator<Item = &str> {
+        self.0.keys().map(String::as_str)
+    }
+}
+
+fn load(path: &Path) -> Result<Vec<u8>, ConfigError> {
+    let unreadable = |error| {
+        let path = path.display();
+        ConfigError(format!("unable to read admission control configuration from \"{path}\" [{error}]"))
+    };
+    std::fs::read(path).map_err(unreadable)
+}
+
+type Load<'a> = &'a mut dyn FnMut(&str) -> Result<Vec<u8>, ConfigError>;
+
+fn parse(text: &[u8], load: Load<'_>) -> Result<AdmissionFile, String> {
+    let file = document(text)?;
+    let (version, kind) = (file.str("apiVersion"), file.str("kind"));
+    if kind.is_empty() && version.is_empty() {
+        let found = LEGACY.iter().find(|(field, _)| file.get(field).is_some());
+        let (_, plugin) = found.ok_or("apiVersion and kind must be set")?;
+        return Ok(AdmissionFile(BTreeMap::from([((*plugin).to_owned(), file)])));
+    }
+    if kind != KIND || !VERSIONS.contains(&version) {
+        let known = VERSIONS[0];
+        return Err(format!(
+            "no kind {kind:?} is known in version {version:?}: a {KIND} of {known} is needed"
+        ));
+    }
+    only(&file, "", &["apiVersion", "kind", "plugins"])?;
+    let mut documents = BTreeMap::new();
+    let plugins = match file.get("plugins") {
+        None => &[][..],
+        Some(Value::Array(plugins)) => plugins,
+        Some(_) => return Err("plugins must be a list".to_owned()),
+    };
+    for (index, plugin) in plugins.iter().enumerate() {
+        let at = format!("plugins[{index}].");
+        only(plugin, &at, &["name", "path", "configuration"])?;
+        let name = plugin.str("name");
+        let document = match (plugin.get("configuration"), plugin.str("path")) {
+            (Some(inline), _) => inline.clone(),
+            (None, "") => continue,
+            (None, path) => {
+                let text = load(path).map_err(|error| error.to_string())?;
+                document(&text).map_err(|why| format!("{path}: {why}"))?
+            }
+        };
+        // Of two documents for one plug-in the first counts, as in the reference.
+        documents.entry(name.to_owned()).or_insert(document);
+    }
+    Ok(AdmissionFile(documents))
+}
+
+fn document(text: &[u8]) -> Result<Value, String> {
+    match yaml::read_strict(text)? {
+        (_, Some(repeated)) => Err(repeated),
+        (value @ Value::Object(_), None) => Ok(value),
+        _ => Err("it must be an object".to_owned()),
+    }
+}
+
+fn only(value: &Value, at: &str, known: &[&str]) -> Result<(), String> {
+    let fields = value.fields().ok_or_else(|| format!("{} must be an object", at.trim_end_matches('.')))?;
+    match fields.keys().find(|name| !known.contains(&name.as_str())) {
+        Some(name) => Err(format!("unknown field \"{at}{name}\"")),
+        None => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(text: &str) -> Result<AdmissionFile, String> {
+        parse(text.as_bytes(), &mut |path| match path {
+            "other.yaml" => Ok(b"kind: Other\n".to_vec()),
+            _ => Err(ConfigError(format!("{path} is not there"))),
+        })
+    }
+
+    const HEAD: &str = "apiVersion: apiserver.config.k8s.io/v1\nkind: AdmissionConfiguration\n";
+
+    #[test]
+    fn documents_stand_inside_or_beside_the_file() {
+        let file = read(&format!(
+            "{HEAD}plugins:\n- name: A\n  configuration: {{kind: Inline}}\n- name: B\n  path: other.yaml\n- name: C\n\
+             - name: A\n  path: other.yaml\n"
+        ))
+        .unwrap();
+        assert_eq!(file.of("A").unwrap().str("kind"), "Inline");
+        assert_eq!(file.of("B").unwrap().str("kind"), "Other");
+        assert_eq!(file.plugins().collect::<Vec<_>>(), ["A", "B"]);
+        assert_eq!(AdmissionFile::read(None), Ok(AdmissionFile::default()));
+    }
+
+    #[test]
+    fn the_oldest_form_is_the_document_of_one_plugin() {
+        let file = read("podNodeSelectorPluginConfig: {a: b=c}\n").unwrap();
+        assert_eq!(file.plugins().collect::<Vec<_>>(), ["PodNodeSelector"]);
+    }
+
+    #[test]
+    fn what_is_wrong_is_named() {
+        for (text, wanted) in [
+            (format!("{HEAD}plugin: []"), "unknown field \"plugin\""),
+            (format!("{HEAD}plugins: [{{nam: A}}]"), "unknown field \"plugins[0].nam\""),
+            (format!("{HEAD}plugins: {{}}"), "plugins must be a list"),
+            (format!("{HEAD}plugins: [1]"), "plugins[0] must be an object"),
+            (format!("{HEAD}plugins: [{{name: A, path: gone}}]"), "gone is not there"),
+            ("a: b".to_owned(), "apiVersion and kind must be set"),
+            ("- a".to_owned(), "it must be an object"),
+        ] {
+            assert_eq!(read(&text).unwrap_err(), wanted, "{text}");
+        }
+        let other = read("apiVersion: v1\nkind: Pod\n").unwrap_err();
+        assert!(other.starts_with("no kind \"Pod\" is known in version \"v1\""), "{other}");
+    }
+
+    #[test]
+    fn a_file_that_is_not_there_is_named() {
+        let error = AdmissionFile::read(Some(Path::new("/nowhere/at/all.yaml"))).unwrap_err().to_string();
+        assert!(
+            error.starts_with("unable to read admission control configuration from \"/nowhere/at/all.yaml\"")
+        );
+    }
+}

@@ -1,0 +1,20 @@
+//! No to everything: for trying out what clients do then.
+
+use crate::api::value::Value;
+
+use super::super::bootstrap::OWN_NAME;
+use super::{Outcome, Plugin, Write, done};
+
+/// Refuses every write.
+pub struct AlwaysDeny;
+
+impl Plugin for AlwaysDeny {
+    fn handles(&self, write: &Write<'_>) -> bool {
+        // The server's own objects come before any client: without them it would not start.
+        write.call.user.name != OWN_NAME
+    }
+
+    fn mutate<'a>(&'a self, write: &'a Write<'a>, object: &'a mut Value) -> Outcome<'a> {
+        done(Err(write.forbidden(object, "admission control is denying all modifications")))
+    }
+}

@@ -1,0 +1,59 @@
+//! Whom a pod may keep away: others on its node, but not from whole zones.
+
+use crate::api::value::Value;
+
+use super::{Operation, Outcome, Plugin, Write, done};
+
+/// Refuses pods that keep others away from more than their node.
+pub struct LimitPodHardAntiAffinityTopology;
+
+const HOSTNAME: &str = "kubernetes.io/hostname";
+
+impl Plugin for LimitPodHardAntiAffinityTopology {
+    fn handles(&self, write: &Write<'_>) -> bool {
+        write.operation != Operation::Delete && write.is_of("", "pods")
+    }
+
+    fn validate<'a>(&'a self, write: &'a Write<'a>, pod: &'a Value) -> Outcome<'a> {
+        done(check(pod).map_err(|why| write.forbidden(pod, &why)))
+    }
+}
+
+fn check(pod: &Value) -> Result<(), String> {
+    let path = ["spec", "affinity", "podAntiAffinity", "requiredDuringSchedulingIgnoredDuringExecution"];
+    let terms = pod.at(&path).map(Value::items).unwrap_or_default();
+    match terms.iter().map(|term| term.str("topologyKey")).find(|key| *key != HOSTNAME) {
+        None => Ok(()),
+        Some(key) => Err(format!(
+            "affinity.PodAntiAffinity.RequiredDuringScheduling has TopologyKey {key} but only key {HOSTNAME} is allowed"
+        )),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_node_may_be_kept_free() {
+        let pod = |keys: &[&str]| {
+            let term = |key: &&str| {
+                let mut term = Value::object();
+                term.set("topologyKey", *key);
+                term
+            };
+            let terms: Vec<Value> = keys.iter().map(term).collect();
+            let mut pod = Value::object();
+            let affinity = pod.entry("spec").entry("affinity").entry("podAntiAffinity");
+            affinity.set("requiredDuringSchedulingIgnoredDuringExecution", terms);
+            pod
+        };
+        assert_eq!(check(&Value::object()), Ok(()));
+        assert_eq!(check(&pod(&[HOSTNAME, HOSTNAME])), Ok(()));
+        assert_eq!(
+            check(&pod(&[HOSTNAME, "zone"])).unwrap_err(),
+            "affinity.PodAntiAffinity.RequiredDuringScheduling has TopologyKey zone but only key \
+             kubernetes.io/hostname is allowed"
+        );
+    }
+}

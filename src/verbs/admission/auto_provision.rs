@@ -1,0 +1,33 @@
+//! Namespaces that come with the first object in them.
+
+use crate::api::catalog::Catalog;
+use crate::api::status::Result;
+use crate::api::value::Value;
+use crate::api::words::NAMESPACES;
+
+use super::super::bootstrap;
+use super::{Kinds, Operation, Outcome, Plugin, Write};
+
+/// Makes the namespace that an object is created in, unless it is there.
+pub struct NamespaceAutoProvision(pub Kinds);
+
+impl Plugin for NamespaceAutoProvision {
+    fn handles(&self, write: &Write<'_>) -> bool {
+        write.operation == Operation::Create && write.call.resource.namespaced && !write.is_dry_run()
+    }
+
+    fn mutate<'a>(&'a self, write: &'a Write<'a>, object: &'a mut Value) -> Outcome<'a> {
+        Box::pin(async {
+            let made = self.make(write).await;
+            made.map_err(|status| write.forbidden(object, &status.message))
+        })
+    }
+}
+
+impl NamespaceAutoProvision {
+    async fn make(&self, write: &Write<'_>) -> Result<()> {
+        let namespaces = (self.0)("", "v1", "Namespace");
+        let catalog = Catalog::new(namespaces.into_iter().filter(|resource| &*resource.plural == NAMESPACES));
+        bootstrap::make_namespaces(write.backend, &catalog, &[write.call.namespace]).await
+    }
+}

@@ -1,0 +1,78 @@
+//! The documents that operators write for plug-ins: what they are and what they may say.
+
+use crate::api::field::FieldError;
+use crate::api::value::Value;
+
+/// A document of the kind that was asked for.
+pub struct Document<'a>(&'a Value);
+
+impl<'a> Document<'a> {
+    /// Takes a document for what it says it is, or refuses it.
+    pub fn of(value: &'a Value, versions: &[&str], kind: &str) -> Result<Document<'a>, String> {
+        let (version, said) = (value.str("apiVersion"), value.str("kind"));
+        if versions.contains(&version) && said == kind {
+            return Ok(Document(value));
+        }
+        let known = versions.first().copied().unwrap_or_default();
+        Err(format!("no kind {said:?} is known in version {version:?}: a {kind} of {known} is needed"))
+    }
+
+    /// The document without asking what it is: the oldest plug-ins have documents without a kind.
+    pub fn untyped(value: &'a Value) -> Document<'a> {
+        Document(value)
+    }
+
+    /// Refuses fields that mean nothing: a misspelt one would leave the cluster less safe than its operator thinks. The
+    /// empty name is the document itself.
+    pub fn has_only(&self, field: &str, known: &[&str]) -> Result<(), String> {
+        let part = if field.is_empty() { Some(self.0) } else { self.0.get(field) };
+        let Some(part) = part else { return Ok(()) };
+        let fields = part.fields().ok_or_else(|| format!("{field} must be an object"))?;
+        match fields.keys().find(|name| !known.contains(&name.as_str())) {
+            Some(name) if field.is_empty() => Err(format!("unknown field {name:?}")),
+            Some(name) => Err(format!("unknown field \"{field}.{name}\"")),
+            None => Ok(()),
+        }
+    }
+
+    /// The text at the end of a path, empty if it is not there.
+    pub fn text(&self, path: &[&str]) -> Result<&'a str, String> {
+        match self.0.at(path) {
+            None => Ok(""),
+            Some(value) => value.as_str().ok_or_else(|| format!("{} must be text", path.join("."))),
+        }
+    }
+
+    /// The texts of a list.
+    pub fn texts(&self, path: &[&str]) -> Result<Vec<String>, String> {
+        let wrong = || format!("{} must be a list of texts", path.join("."));
+        self.list(path)?.iter().map(|item| item.as_str().map(str::to_owned).ok_or_else(wrong)).collect()
+    }
+
+    /// The items of a list; none if it is not there.
+    pub fn list(&self, path: &[&str]) -> Result<&'a [Value], String> {
+        match self.0.at(path) {
+            None => Ok(&[]),
+            Some(Value::Array(items)) => Ok(items),
+            Some(_) => Err(format!("{} must be a list", path.join("."))),
+        }
+    }
+
+    /// The entries of a map from text to text.
+    pub fn pairs(&self, path: &[&str]) -> Result<Vec<(String, String)>, String> {
+        let wrong = || format!("{} must be a map from text to text", path.join("."));
+        let Some(value) = self.0.at(path) else { return Ok(Vec::new()) };
+        let pair = |(key, value): (&String, &Value)| Some((key.clone(), value.as_str()?.to_owned()));
+        value.fields().ok_or_else(wrong)?.iter().map(|entry| pair(entry).ok_or_else(wrong)).collect()
+    }
+}
+
+/// Refuses a document with errors, in the reference's words.
+pub fn none_wrong(errors: &[FieldError]) -> Result<(), String> {
+    let told: Vec<String> = errors.iter().map(ToString::to_string).collect();
+    match told.as_slice() {
+        [] => Ok(()),
+        [one] => Err(one.clone()),
+        several => Err(format!("[{}]", several.join(", "))),
+    }
+}

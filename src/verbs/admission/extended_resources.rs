@@ -1,0 +1,78 @@
+//! Nodes with rare devices are tainted with their names: a pod that asks for a device tolerates that.
+
+use std::collections::BTreeSet;
+
+use crate::api::kinds::is_extended;
+use crate::api::value::Value;
+
+use super::{Operation, Outcome, Plugin, Write, done};
+
+/// Lets pods tolerate the taints that are named like the devices they ask for.
+pub struct ExtendedResourceToleration;
+
+impl Plugin for ExtendedResourceToleration {
+    fn handles(&self, write: &Write<'_>) -> bool {
+        write.operation != Operation::Delete && write.is_of("", "pods")
+    }
+
+    fn mutate<'a>(&'a self, _: &'a Write<'a>, pod: &'a mut Value) -> Outcome<'a> {
+        tolerate(pod);
+        done(Ok(()))
+    }
+}
+
+fn tolerate(pod: &mut Value) {
+    let spec = pod.entry("spec");
+    let lists = ["containers", "initContainers"];
+    let containers = lists.iter().flat_map(|list| spec.get(list).map(Value::items).unwrap_or_default());
+    let requests = containers.filter_map(|container| container.at(&["resources", "requests"])?.fields());
+    let wanted: BTreeSet<String> =
+        requests.flat_map(|requests| requests.keys()).filter(|name| is_extended(name)).cloned().collect();
+    if wanted.is_empty() {
+        return;
+    }
+    let mut tolerations = spec.get("tolerations").map(Value::items).unwrap_or_default().to_vec();
+    for name in wanted {
+        let is_it = |toleration: &Value| {
+            toleration.str("key") == name
+                && toleration.str("operator") == "Exists"
+                && toleration.str("effect") == "NoSchedule"
+                && toleration.str("value").is_empty()
+        };
+        let mut toleration = Value::object();
+        for (field, text) in [("key", name.as_str()), ("operator", "Exists"), ("effect", "NoSchedule")] {
+            toleration.set(field, text);
+        }
+        match tolerations.iter_mut().find(|toleration| is_it(toleration)) {
+            // One for some time only becomes one for good.
+            Some(known) => *known = toleration,
+            None => tolerations.push(toleration),
+        }
+    }
+    spec.set("tolerations", tolerations);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::api::codec::yaml;
+
+    #[test]
+    fn devices_are_tolerated_once() {
+        let mut pod = yaml::read(
+            b"spec: {containers: [{resources: {requests: {cpu: 1, example.com/b: 1, example.com/a: 1}}}], \
+              initContainers: [{resources: {requests: {example.com/a: 2, kubernetes.io/x: 1}}}], \
+              tolerations: [{key: example.com/a, operator: Equal, value: v}]}",
+        )
+        .unwrap();
+        tolerate(&mut pod);
+        let keys = |pod: &Value| -> Vec<String> {
+            let all = pod.at(&["spec", "tolerations"]).unwrap().items();
+            all.iter().map(|one| format!("{}:{}", one.str("key"), one.str("operator"))).collect()
+        };
+        let wanted = ["example.com/a:Equal", "example.com/a:Exists", "example.com/b:Exists"];
+        assert_eq!(keys(&pod), wanted);
+        tolerate(&mut pod);
+        assert_eq!(keys(&pod), wanted);
+    }
+}

@@ -1,0 +1,196 @@
+//! How much pods may do: the standards that the labels of their namespace ask for.
+//!
+//! A pod that does not meet the enforced standard is refused. The writer of a pod, or of what makes pods, is warned of what
+//! does not meet the standard of warnings. Whoever raises the enforced standard of a namespace is told which of the pods
+//! that are there do not meet it; they stay.
+
+mod baseline;
+mod checks;
+mod config;
+mod existing;
+mod levels;
+mod pod;
+mod restricted;
+#[cfg(test)]
+mod tests;
+
+use std::sync::Arc;
+
+use pilothouse_actors::object::{Key, Object, TypeName};
+
+use crate::api::meta;
+use crate::api::status::{Result, Status};
+use crate::api::value::Value;
+use crate::api::words::NAMESPACES;
+
+use self::checks::Findings;
+pub use self::config::Configuration;
+use self::levels::{Level, Policy};
+use self::pod::Pod;
+use super::{Operation, Outcome, Plugin, Write, done};
+
+/// Parts of pods that say nothing of what the pod may do.
+const OTHER_PARTS: [&str; 8] =
+    ["exec", "attach", "binding", "eviction", "log", "portforward", "proxy", "status"];
+
+/// What makes pods, by group and resource, and where it says which.
+const CONTROLLERS: [(&str, &str, &[&str]); 8] = [
+    ("", "replicationcontrollers", &["spec", "template"]),
+    ("", "podtemplates", &["template"]),
+    ("apps", "replicasets", &["spec", "template"]),
+    ("apps", "deployments", &["spec", "template"]),
+    ("apps", "statefulsets", &["spec", "template"]),
+    ("apps", "daemonsets", &["spec", "template"]),
+    ("batch", "jobs", &["spec", "template"]),
+    ("batch", "cronjobs", &["spec", "jobTemplate", "spec", "template"]),
+];
+
+/// Holds pods to the standards of their namespace.
+pub struct PodSecurity(pub Arc<Configuration>);
+
+/// What a write is about.
+enum About {
+    Namespace,
+    Pod,
+    /// What makes pods, and where it says which.
+    Controller(&'static [&'static str]),
+}
+
+fn about(write: &Write<'_>) -> Option<About> {
+    if write.operation == Operation::Delete {
+        return None;
+    }
+    let of = write.call.of();
+    match (of.group, of.resource, write.call.subresource) {
+        ("", NAMESPACES, "") => Some(About::Namespace),
+        ("", "pods", part) => (!OTHER_PARTS.contains(&part)).then_some(About::Pod),
+        (group, resource, "") => {
+            let found = CONTROLLERS.iter().find(|known| (known.0, known.1) == (group, resource));
+            found.map(|(_, _, template)| About::Controller(template))
+        }
+        _ => None,
+    }
+}
+
+impl Plugin for PodSecurity {
+    fn handles(&self, write: &Write<'_>) -> bool {
+        about(write).is_some()
+    }
+
+    fn validate<'a>(&'a self, write: &'a Write<'a>, object: &'a Value) -> Outcome<'a> {
+        match about(write) {
+            Some(About::Namespace) => Box::pin(self.namespace(write, object)),
+            Some(About::Pod) => Box::pin(self.pod(write, object)),
+            Some(About::Controller(template)) => Box::pin(self.controller(write, object, template)),
+            None => done(Ok(())),
+        }
+    }
+}
+
+impl PodSecurity {
+    async fn pod(&self, write: &Write<'_>, object: &Value) -> Result<()> {
+        let is_minor = write.old.is_some_and(|old| !is_significant(object, old));
+        if is_minor || self.0.exempts(write.call.namespace, &write.call.user.name) {
+            return Ok(());
+        }
+        let name = write.call.namespace;
+        let namespace = namespace(write).await;
+        let namespace =
+            namespace.ok_or_else(|| Status::internal(format!("failed to lookup namespace {name:?}")))?;
+        let policy = self.policy(&namespace);
+        let pod = Pod::of(object, self.0.relaxed);
+        if policy.allows_all() || self.0.exempts_runtime(&pod) {
+            return Ok(());
+        }
+        let findings = Findings::of(&pod, policy.enforce);
+        if !findings.is_empty() {
+            let why = format!("violates PodSecurity \"{}\": {}", policy.enforce, findings.details());
+            return Err(write.forbidden(object, &why));
+        }
+        warn(write, &policy, &pod);
+        Ok(())
+    }
+
+    async fn controller(&self, write: &Write<'_>, object: &Value, template: &[&str]) -> Result<()> {
+        if self.0.exempts(write.call.namespace, &write.call.user.name) {
+            return Ok(());
+        }
+        // The pods themselves will be held to it: what cannot be looked up now refuses nobody.
+        let Some(namespace) = namespace(write).await else { return Ok(()) };
+        let policy = self.policy(&namespace);
+        let Some(template) = object.at(template) else { return Ok(()) };
+        let pod = Pod::of(template, self.0.relaxed);
+        if !self.0.exempts_runtime(&pod) {
+            warn(write, &policy, &pod);
+        }
+        Ok(())
+    }
+
+    async fn namespace(&self, write: &Write<'_>, object: &Value) -> Result<()> {
+        let labels = |value: &'_ Value| meta::of(value).get("labels").cloned().unwrap_or_default();
+        let (new, old) = (labels(object), write.old.map(labels).unwrap_or_default());
+        let (policy, errors) = self.0.asked(|label| new.get(label)?.as_str());
+        let (before, known) = self.0.asked(|label| old.get(label)?.as_str());
+        let is_new = write.operation == Operation::Create;
+        // What was wrong before may stay: it must not keep others from changing something else.
+        if !errors.is_empty() && (is_new || errors != known) {
+            return Err(write.call.invalid(write.name(object), &errors));
+        }
+        if !is_new && !is_raised(&policy, &before) {
+            return Ok(());
+        }
+        let name = write.name(object);
+        if self.0.exempts(name, "") {
+            let ignored = levels::ignored(name, |label| new.get(label)?.as_str(), &policy, &self.0.defaults);
+            ignored.into_iter().for_each(|warning| write.call.warnings.add(warning));
+            return Ok(());
+        }
+        if is_new {
+            return Ok(());
+        }
+        for warning in existing::warnings(&self.0, write, name, policy.enforce).await {
+            write.call.warnings.add(warning);
+        }
+        Ok(())
+    }
+
+    fn policy(&self, namespace: &Object) -> Policy {
+        self.0.asked(|label| namespace.labels.get(label)).0
+    }
+}
+
+/// Whether pods that were good enough before may no longer be.
+fn is_raised(policy: &Policy, before: &Policy) -> bool {
+    let (new, old) = (policy.enforce, before.enforce);
+    new != old && new.level != Level::Privileged && (new.version != old.version || new.level > old.level)
+}
+
+async fn namespace(write: &Write<'_>) -> Option<Arc<Object>> {
+    let key = Key::cluster(write.call.namespace);
+    write.backend.stores.get(&TypeName::new(NAMESPACES), key, &write.call.permit).await.ok()
+}
+
+fn warn(write: &Write<'_>, policy: &Policy, pod: &Pod<'_>) {
+    let findings = Findings::of(pod, policy.warn);
+    if !findings.is_empty() {
+        let text = format!("would violate PodSecurity \"{}\": {}", policy.warn, findings.details());
+        write.call.warnings.add(text);
+    }
+}
+
+/// Whether an update of a pod can change what it may do: containers come, go, or run something else.
+fn is_significant(pod: &Value, old: &Value) -> bool {
+    fn list<'a>(pod: &'a Value, name: &str) -> &'a [Value] {
+        pod.at(&["spec", name]).map(Value::items).unwrap_or_default()
+    }
+    let changes = |name| {
+        let (new, old) = (list(pod, name), list(old, name));
+        let same = |(new, old): (&Value, &Value)| new.str("image") == old.str("image");
+        new.len() != old.len() || !new.iter().zip(old).all(same)
+    };
+    let images = list(old, "ephemeralContainers").iter().rev();
+    let images: std::collections::HashMap<&str, &str> =
+        images.map(|container| (container.str("name"), container.str("image"))).collect();
+    let added = |container: &Value| images.get(container.str("name")) != Some(&container.str("image"));
+    changes("containers") || changes("initContainers") || list(pod, "ephemeralContainers").iter().any(added)
+}

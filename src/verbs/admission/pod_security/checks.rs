@@ -1,0 +1,106 @@
+//! Which checks a standard is made of, and what comes of all of them.
+
+use super::levels::{Level, Standard, Version};
+use super::pod::{Pod, Violation};
+use super::{baseline, restricted};
+
+type Judge = fn(&Pod<'_>) -> Option<Violation>;
+
+/// One thing that is looked at. How it is judged has changed over the releases.
+struct Check {
+    level: Level,
+    /// From which release on which function judges, oldest first.
+    since: &'static [(i64, Judge)],
+    /// The restricted check that asks for more than this one, and takes its place there. The index is one of [`CHECKS`].
+    outdone_by: Option<usize>,
+}
+
+const fn check(level: Level, since: &'static [(i64, Judge)]) -> Check {
+    Check { level, since, outdone_by: None }
+}
+
+const fn outdone(index: usize, since: &'static [(i64, Judge)]) -> Check {
+    Check { level: Level::Baseline, since, outdone_by: Some(index) }
+}
+
+const CAPABILITIES: usize = 12;
+const VOLUMES: usize = 13;
+const SECCOMP: usize = 16;
+
+/// All of them, in the order in which messages name them.
+const CHECKS: [Check; 17] = [
+    check(Level::Baseline, &[(0, baseline::app_armor)]),
+    outdone(CAPABILITIES, &[(0, baseline::capabilities)]),
+    check(Level::Baseline, &[(0, baseline::host_namespaces)]),
+    outdone(VOLUMES, &[(0, baseline::host_paths)]),
+    check(Level::Baseline, &[(0, baseline::host_ports)]),
+    check(Level::Baseline, &[(0, baseline::privileged)]),
+    check(Level::Baseline, &[(0, baseline::proc_mount)]),
+    check(Level::Baseline, &[(0, baseline::se_linux), (31, baseline::se_linux_31)]),
+    outdone(SECCOMP, &[(0, baseline::seccomp_annotations), (19, baseline::seccomp_setters)]),
+    check(
+        Level::Baseline,
+        &[
+            (0, baseline::sysctls),
+            (27, baseline::sysctls_27),
+            (29, baseline::sysctls_29),
+            (32, baseline::sysctls_32),
+        ],
+    ),
+    check(Level::Baseline, &[(0, baseline::host_process)]),
+    check(Level::Restricted, &[(8, restricted::escalation), (25, restricted::escalation_25)]),
+    check(Level::Restricted, &[(22, restricted::capabilities), (25, restricted::capabilities_25)]),
+    check(Level::Restricted, &[(0, restricted::volumes)]),
+    check(Level::Restricted, &[(0, restricted::not_root)]),
+    check(Level::Restricted, &[(23, restricted::user)]),
+    check(Level::Restricted, &[(19, restricted::seccomp), (25, restricted::seccomp_25)]),
+];
+
+impl Check {
+    /// How it is judged at a release; `None` if that did not look at it yet.
+    fn at(&self, version: Version) -> Option<Judge> {
+        let known = self.since.iter().rev().find(|(since, _)| Version::Minor(*since) <= version);
+        known.map(|(_, judge)| *judge)
+    }
+
+    fn counts(&self, standard: Standard) -> bool {
+        let stricter = self.outdone_by.and_then(|index| CHECKS.get(index));
+        self.level <= standard.level
+            && !(standard.level == Level::Restricted
+                && stricter.is_some_and(|other| other.at(standard.version).is_some()))
+    }
+}
+
+/// How a pod fails a standard; nothing: it meets it.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Findings(Vec<Violation>);
+
+impl Findings {
+    /// Holds a pod to a standard.
+    pub fn of(pod: &Pod<'_>, standard: Standard) -> Findings {
+        if standard.level == Level::Privileged {
+            return Findings::default();
+        }
+        let judges = CHECKS.iter().filter(|check| check.counts(standard));
+        Findings(judges.filter_map(|check| check.at(standard.version)?(pod)).collect())
+    }
+
+    /// Whether the pod meets the standard.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// What is wrong, in words that are the same for all pods that fail alike.
+    pub fn reasons(&self) -> String {
+        self.0.iter().map(|violation| &*violation.reason).collect::<Vec<_>>().join(", ")
+    }
+
+    /// What is wrong, and where.
+    pub fn details(&self) -> String {
+        let told = |violation: &Violation| match violation.detail.as_str() {
+            "" => violation.reason.to_string(),
+            detail => format!("{} ({detail})", violation.reason),
+        };
+        self.0.iter().map(told).collect::<Vec<_>>().join(", ")
+    }
+}

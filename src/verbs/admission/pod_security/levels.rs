@@ -1,0 +1,332 @@
+//! Which standard a namespace holds its pods to: what its labels say, and what holds where they say nothing.
+
+use std::fmt;
+
+use crate::api::field::{FieldError, Path, quoted};
+
+/// How much pods may do. Each level allows less than the one before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Level {
+    /// Everything.
+    Privileged,
+    /// What pods usually need.
+    Baseline,
+    /// What hardened pods need.
+    Restricted,
+}
+
+impl Level {
+    const ALL: [Level; 3] = [Level::Privileged, Level::Baseline, Level::Restricted];
+
+    fn name(self) -> &'static str {
+        match self {
+            Level::Privileged => "privileged",
+            Level::Baseline => "baseline",
+            Level::Restricted => "restricted",
+        }
+    }
+
+    /// Reads a name; the error is the reference's.
+    pub fn parse(text: &str) -> Result<Level, &'static str> {
+        let found = Level::ALL.into_iter().find(|level| level.name() == text);
+        found.ok_or("must be one of privileged, baseline, restricted")
+    }
+}
+
+/// The release whose idea of a level is meant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Version {
+    /// 1 and this.
+    Minor(i64),
+    /// Whatever this server thinks.
+    Latest,
+}
+
+impl Version {
+    /// Reads `latest` or `v1.7`; the error is the reference's.
+    pub fn parse(text: &str) -> Result<Version, &'static str> {
+        const WRONG: &str = "must be \"latest\" or \"v1.x\"";
+        if text == "latest" {
+            return Ok(Version::Latest);
+        }
+        let minor = text.strip_prefix("v1.").ok_or(WRONG)?;
+        let plain =
+            minor.bytes().all(|byte| byte.is_ascii_digit()) && (minor == "0" || !minor.starts_with('0'));
+        minor.parse().ok().filter(|_| plain).map(Version::Minor).ok_or(WRONG)
+    }
+}
+
+impl fmt::Display for Version {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Version::Minor(minor) => write!(f, "v1.{minor}"),
+            Version::Latest => f.write_str("latest"),
+        }
+    }
+}
+
+/// A level as a release understands it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Standard {
+    /// How much pods may do.
+    pub level: Level,
+    /// Whose idea of it.
+    pub version: Version,
+}
+
+impl Standard {
+    /// Everything is allowed.
+    pub const PRIVILEGED: Standard = Standard { level: Level::Privileged, version: Version::Latest };
+
+    /// Whether both ask for the same. Of those that allow everything the version says nothing.
+    fn means(self, other: Standard) -> bool {
+        self == other || (self.level == Level::Privileged && other.level == Level::Privileged)
+    }
+}
+
+impl fmt::Display for Standard {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}", self.level.name(), self.version)
+    }
+}
+
+/// What happens to a pod that does not meet a standard.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    /// It is refused.
+    Enforce,
+    /// It is noted in the audit log.
+    Audit,
+    /// Its writer is warned.
+    Warn,
+}
+
+impl Mode {
+    /// In the order in which labels are read.
+    pub const ALL: [Mode; 3] = [Mode::Enforce, Mode::Audit, Mode::Warn];
+
+    /// Its name, also in the configuration.
+    pub fn name(self) -> &'static str {
+        match self {
+            Mode::Enforce => "enforce",
+            Mode::Audit => "audit",
+            Mode::Warn => "warn",
+        }
+    }
+
+    fn level_label(self) -> &'static str {
+        match self {
+            Mode::Enforce => "pod-security.kubernetes.io/enforce",
+            Mode::Audit => "pod-security.kubernetes.io/audit",
+            Mode::Warn => "pod-security.kubernetes.io/warn",
+        }
+    }
+
+    fn version_label(self) -> &'static str {
+        match self {
+            Mode::Enforce => "pod-security.kubernetes.io/enforce-version",
+            Mode::Audit => "pod-security.kubernetes.io/audit-version",
+            Mode::Warn => "pod-security.kubernetes.io/warn-version",
+        }
+    }
+}
+
+/// The standards of one namespace.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Policy {
+    /// What is refused otherwise.
+    pub enforce: Standard,
+    /// What is noted otherwise.
+    pub audit: Standard,
+    /// What is warned of otherwise.
+    pub warn: Standard,
+}
+
+impl Policy {
+    /// Nothing is asked for.
+    pub const PRIVILEGED: Policy =
+        Policy { enforce: Standard::PRIVILEGED, audit: Standard::PRIVILEGED, warn: Standard::PRIVILEGED };
+
+    /// The standard of a mode.
+    pub fn of(&self, mode: Mode) -> Standard {
+        match mode {
+            Mode::Enforce => self.enforce,
+            Mode::Audit => self.audit,
+            Mode::Warn => self.warn,
+        }
+    }
+
+    /// The standard of a mode for writing.
+    pub fn of_mut(&mut self, mode: Mode) -> &mut Standard {
+        match mode {
+            Mode::Enforce => &mut self.enforce,
+            Mode::Audit => &mut self.audit,
+            Mode::Warn => &mut self.warn,
+        }
+    }
+
+    /// Whether no mode asks for anything.
+    pub fn allows_all(&self) -> bool {
+        Mode::ALL.into_iter().all(|mode| self.of(mode).level == Level::Privileged)
+    }
+
+    fn means(&self, other: &Policy) -> bool {
+        Mode::ALL.into_iter().all(|mode| self.of(mode).means(other.of(mode)))
+    }
+}
+
+/// What the labels of a namespace ask for, and what is wrong with them. There is a policy in any case: a wrong level is
+/// enforced as the strictest one, and neither noted nor warned of.
+pub fn read<'a>(label: impl Fn(&str) -> Option<&'a str>, defaults: &Policy) -> (Policy, Vec<FieldError>) {
+    let mut policy = *defaults;
+    let mut errors = Vec::new();
+    let labels = Path::new("metadata").child("labels");
+    let mut wrong = |label: &str, text: &str, why: &str| {
+        errors.push(FieldError::invalid(&labels.key(label), &quoted(text), why));
+    };
+    let mut enforces = false;
+    for mode in Mode::ALL {
+        let standard = policy.of_mut(mode);
+        if let Some(text) = label(mode.level_label()) {
+            let instead = if mode == Mode::Enforce { Level::Restricted } else { Level::Privileged };
+            let read = Level::parse(text);
+            enforces |= mode == Mode::Enforce && read.is_ok();
+            standard.level = read.unwrap_or_else(|why| {
+                wrong(mode.level_label(), text, why);
+                instead
+            });
+        }
+        if let Some(text) = label(mode.version_label()) {
+            standard.version = Version::parse(text).unwrap_or_else(|why| {
+                wrong(mode.version_label(), text, why);
+                Version::Latest
+            });
+        }
+    }
+    // Whoever asks for enforcement and says nothing of warnings is warned of what a controller's pods will meet.
+    if enforces && label(Mode::Warn.level_label()).is_none() && policy.enforce.level > policy.warn.level {
+        policy.warn.level = policy.enforce.level;
+        if label(Mode::Warn.version_label()).is_none() {
+            policy.warn.version = policy.enforce.version;
+        }
+    }
+    (policy, errors)
+}
+
+/// What the writer of a namespace should know whose labels have no effect, because it is exempt.
+pub fn ignored<'a>(
+    namespace: &str,
+    label: impl Fn(&str) -> Option<&'a str>,
+    policy: &Policy,
+    defaults: &Policy,
+) -> Option<String> {
+    if policy.allows_all() || policy.means(defaults) {
+        return None;
+    }
+    let said = Mode::ALL.into_iter().filter(|mode| {
+        policy.of(*mode).level != Level::Privileged
+            && (label(mode.level_label()).is_some() || label(mode.version_label()).is_some())
+    });
+    let said: Vec<String> = said.map(|mode| format!("{}={}", mode.name(), policy.of(mode))).collect();
+    Some(format!(
+        "namespace {} is exempt from Pod Security, and the policy ({}) will be ignored",
+        quoted(namespace),
+        said.join(", ")
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn labels(list: &'static [(&'static str, &'static str)]) -> impl Fn(&str) -> Option<&'static str> {
+        move |label| {
+            let key = label.strip_prefix("pod-security.kubernetes.io/").unwrap();
+            list.iter().find(|(name, _)| *name == key).map(|(_, value)| *value)
+        }
+    }
+
+    fn shown(list: &'static [(&'static str, &'static str)]) -> (String, Vec<String>) {
+        let (policy, errors) = read(labels(list), &Policy::PRIVILEGED);
+        let policy = Mode::ALL.map(|mode| policy.of(mode).to_string()).join(" ");
+        (policy, errors.iter().map(ToString::to_string).collect())
+    }
+
+    #[test]
+    fn labels_make_a_policy() {
+        for (list, wanted) in [
+            (&[][..], "privileged:latest privileged:latest privileged:latest"),
+            (&[("enforce", "baseline")], "baseline:latest privileged:latest baseline:latest"),
+            (
+                &[("enforce", "restricted"), ("enforce-version", "v1.7")],
+                "restricted:v1.7 privileged:latest restricted:v1.7",
+            ),
+            (
+                &[("enforce", "restricted"), ("enforce-version", "v1.7"), ("warn-version", "v1.20")],
+                "restricted:v1.7 privileged:latest restricted:v1.20",
+            ),
+            (
+                &[("enforce", "restricted"), ("warn", "baseline")],
+                "restricted:latest privileged:latest baseline:latest",
+            ),
+            (
+                &[("audit", "restricted"), ("audit-version", "v1.0")],
+                "privileged:latest restricted:v1.0 privileged:latest",
+            ),
+            // A version without a level changes nothing but itself.
+            (&[("enforce-version", "v1.3")], "privileged:v1.3 privileged:latest privileged:latest"),
+        ] {
+            assert_eq!(shown(list), (wanted.to_owned(), Vec::new()), "{list:?}");
+        }
+    }
+
+    #[test]
+    fn wrong_labels_are_strict_where_it_matters() {
+        let (policy, errors) = shown(&[
+            ("enforce", "none"),
+            ("enforce-version", "1.2"),
+            ("audit", "Baseline"),
+            ("audit-version", "v1.01"),
+            ("warn", ""),
+            ("warn-version", "v2.0"),
+        ]);
+        assert_eq!(policy, "restricted:latest privileged:latest privileged:latest");
+        assert_eq!(errors.len(), 6);
+        let path = "metadata.labels[pod-security.kubernetes.io/";
+        let level = "must be one of privileged, baseline, restricted";
+        assert_eq!(errors[0], format!("{path}enforce]: Invalid value: \"none\": {level}"));
+        let version = "must be \"latest\" or \"v1.x\"";
+        assert_eq!(errors[3], format!("{path}audit-version]: Invalid value: \"v1.01\": {version}"));
+    }
+
+    #[test]
+    fn versions() {
+        for (text, wanted) in [
+            ("latest", Some(Version::Latest)),
+            ("v1.0", Some(Version::Minor(0))),
+            ("v1.33", Some(Version::Minor(33))),
+            ("v1.", None),
+            ("v1.+3", None),
+            ("v1.00", None),
+            ("v1.99999999999999999999", None),
+            ("v1.3\n", None),
+        ] {
+            assert_eq!(Version::parse(text).ok(), wanted, "{text}");
+        }
+        assert!(Version::Minor(99) < Version::Latest && Version::Minor(2) < Version::Minor(10));
+    }
+
+    #[test]
+    fn exempt_namespaces_are_told_what_they_said() {
+        let told = |list: &'static [(&'static str, &'static str)]| {
+            let policy = read(labels(list), &Policy::PRIVILEGED).0;
+            ignored("n", labels(list), &policy, &Policy::PRIVILEGED)
+        };
+        assert_eq!(told(&[("enforce", "privileged")]), None);
+        assert_eq!(
+            told(&[("enforce", "baseline"), ("audit", "restricted"), ("audit-version", "v1.2")]).unwrap(),
+            "namespace \"n\" is exempt from Pod Security, and the policy (enforce=baseline:latest, \
+             audit=restricted:v1.2) will be ignored"
+        );
+    }
+}

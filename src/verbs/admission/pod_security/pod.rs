@@ -1,0 +1,126 @@
+//! What the checks see of a pod, and what they say of it.
+
+use std::borrow::Cow;
+use std::collections::BTreeSet;
+
+use crate::api::value::Value;
+
+/// A pod, or what a controller would make one of.
+#[derive(Clone, Copy)]
+pub struct Pod<'a> {
+    meta: &'a Value,
+    spec: &'a Value,
+    /// Whether pods whose users are none of the host's may do more.
+    relaxed: bool,
+}
+
+impl<'a> Pod<'a> {
+    /// The pod that an object with metadata and a spec describes. `relax` is the feature gate for user namespaces.
+    pub fn of(described: &'a Value, relax: bool) -> Pod<'a> {
+        let part = |name| described.get(name).unwrap_or(&Value::Null);
+        let spec = part("spec");
+        let own_users = spec.get("hostUsers").and_then(Value::as_bool) == Some(false);
+        Pod { meta: part("metadata"), spec, relaxed: relax && own_users }
+    }
+
+    /// All of its containers: those that run first, then the usual ones, then those that were added to look around.
+    pub fn containers(&self) -> impl Iterator<Item = &'a Value> + use<'a> {
+        let spec = self.spec;
+        let lists = ["initContainers", "containers", "ephemeralContainers"];
+        lists.into_iter().flat_map(|list| spec.get(list).map(Value::items).unwrap_or_default())
+    }
+
+    /// Its specification.
+    pub fn spec(&self) -> &'a Value {
+        self.spec
+    }
+
+    /// A field of its security context.
+    pub fn security(&self, path: &[&str]) -> Option<&'a Value> {
+        self.spec.get("securityContext").and_then(|security| security.at(path))
+    }
+
+    /// Whether a field is set to true.
+    pub fn is_set(&self, field: &str) -> bool {
+        is_true(self.spec.get(field))
+    }
+
+    /// Its annotations, sorted by key.
+    pub fn annotations(&self) -> impl Iterator<Item = (&'a str, &'a str)> + use<'a> {
+        let all = self.meta.get("annotations").and_then(Value::fields).into_iter().flatten();
+        all.map(|(key, value)| (key.as_str(), value.as_str().unwrap_or_default()))
+    }
+
+    /// The value of an annotation.
+    pub fn annotation(&self, key: &str) -> Option<&'a str> {
+        self.meta.get("annotations")?.get(key)?.as_str()
+    }
+
+    /// Whether it runs on Windows, where much of this means nothing.
+    pub fn is_windows(&self) -> bool {
+        self.spec.at(&["os", "name"]).and_then(Value::as_str) == Some("windows")
+    }
+
+    /// Whether it may be root, because its root is nobody outside.
+    pub fn is_relaxed(&self) -> bool {
+        self.relaxed
+    }
+
+    /// The names of the containers that do something bad.
+    pub fn culprits(&self, mut bad: impl FnMut(&'a Value) -> bool) -> Vec<&'a str> {
+        self.containers().filter(|container| bad(container)).map(|container| container.str("name")).collect()
+    }
+}
+
+/// A field of the security context of a container.
+pub fn security<'a>(container: &'a Value, path: &[&str]) -> Option<&'a Value> {
+    container.get("securityContext").and_then(|security| security.at(path))
+}
+
+/// Whether a value is there and true.
+pub fn is_true(value: Option<&Value>) -> bool {
+    value.and_then(Value::as_bool) == Some(true)
+}
+
+/// How a pod does not meet a standard.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Violation {
+    /// In a word or two: the same for all pods that fail alike.
+    pub reason: Cow<'static, str>,
+    /// Which part of this pod.
+    pub detail: String,
+}
+
+/// A violation.
+pub fn violation(reason: &'static str, detail: String) -> Violation {
+    Violation { reason: Cow::Borrowed(reason), detail }
+}
+
+/// One word for one of something and another for several.
+pub fn plural<'a>(one: &'a str, several: &'a str, count: usize) -> &'a str {
+    if count == 1 { one } else { several }
+}
+
+/// Names in quotes. They are not escaped: names of containers and volumes need none.
+pub fn listed<S: AsRef<str>>(names: impl IntoIterator<Item = S>) -> String {
+    let quoted: Vec<String> = names.into_iter().map(|name| format!("\"{}\"", name.as_ref())).collect();
+    quoted.join(", ")
+}
+
+/// `container "a"`, `containers "a", "b"`.
+pub fn containers(names: &[&str]) -> String {
+    format!("{} {}", plural("container", "containers", names.len()), listed(names))
+}
+
+/// Who set something: the pod, these containers, or both. `None`: nobody.
+pub fn setters(pod: bool, names: &[&str]) -> Option<String> {
+    match (pod, names.is_empty()) {
+        (false, true) => None,
+        (true, true) => Some("pod".to_owned()),
+        (false, false) => Some(containers(names)),
+        (true, false) => Some(format!("pod and {}", containers(names))),
+    }
+}
+
+/// The different values that were found, in order.
+pub type Values<'a> = BTreeSet<&'a str>;

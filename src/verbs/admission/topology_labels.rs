@@ -1,0 +1,76 @@
+//! Where a pod runs, as labels of its own: programs in it need not ask for its node.
+
+use pilothouse_actors::error::StoreError;
+use pilothouse_actors::object::{Key, TypeName};
+
+use crate::api::status::{GroupResource, Result, Status};
+use crate::api::value::Value;
+
+use super::{Operation, Outcome, Plugin, Write};
+
+const LABELS: [&str; 2] = ["topology.k8s.io/zone", "topology.k8s.io/region"];
+const NODES: GroupResource<'_> = GroupResource { group: "", resource: "nodes" };
+
+/// Gives pods the zone and region of their node, when they are made on it or bound to it.
+pub struct PodTopologyLabels;
+
+impl Plugin for PodTopologyLabels {
+    fn handles(&self, write: &Write<'_>) -> bool {
+        write.operation == Operation::Create
+            && (write.is_of("", "pods") || write.is_of_part("", "pods", "binding"))
+    }
+
+    fn mutate<'a>(&'a self, write: &'a Write<'a>, object: &'a mut Value) -> Outcome<'a> {
+        Box::pin(label(write, object))
+    }
+
+    fn labels_bound_pods(&self) -> bool {
+        true
+    }
+}
+
+async fn label(write: &Write<'_>, object: &mut Value) -> Result<()> {
+    let Some(node) = node_of(object, write.call.subresource == "binding") else { return Ok(()) };
+    let found =
+        write.backend.stores.get(&TypeName::new("nodes"), Key::cluster(node), &write.call.permit).await;
+    let node = match found {
+        Ok(node) => node,
+        Err(StoreError::NotFound) => return Ok(()),
+        Err(error) => return Err(Status::from_store(&error, NODES, node)),
+    };
+    for label in LABELS {
+        if let Some(value) = node.labels.get(label) {
+            object.entry("metadata").entry("labels").set(label, value);
+        }
+    }
+    Ok(())
+}
+
+/// The node that a pod or a binding names.
+fn node_of(object: &Value, is_binding: bool) -> Option<&str> {
+    let name = if is_binding {
+        object.get("target").filter(|target| target.str("kind") == "Node").map(|target| target.str("name"))
+    } else {
+        object.get("spec").map(|spec| spec.str("nodeName"))
+    };
+    name.filter(|name| !name.is_empty())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::api::codec::yaml;
+
+    #[test]
+    fn pods_and_bindings_name_nodes() {
+        for (text, is_binding, wanted) in [
+            ("spec: {nodeName: a}", false, Some("a")),
+            ("spec: {nodeName: a}", true, None),
+            ("spec: {}", false, None),
+            ("target: {kind: Node, name: a}", true, Some("a")),
+            ("target: {kind: Other, name: a}", true, None),
+        ] {
+            assert_eq!(node_of(&yaml::read(text.as_bytes()).unwrap(), is_binding), wanted, "{text}");
+        }
+    }
+}

@@ -1,0 +1,88 @@
+//! What the admission plug-ins of all workers are made from.
+
+use std::sync::Arc;
+
+use actix::Actor as _;
+use pilothouse_actors::clock::Clock;
+use pilothouse_actors::directory::Stores as Storage;
+use pilothouse_actors::rates::Rates;
+use pilothouse_actors::rounds::Rounds;
+
+use crate::api::quota::{Features, Limited};
+use crate::api::schema::Registry;
+use crate::config::{Config, ConfigError};
+use crate::http::handler::worker::Shared;
+use crate::server::StartError;
+use crate::server::wiring::Boot;
+use crate::verbs::admission::{self, quota};
+use crate::verbs::stores::Stores;
+
+/// Reads what the operator says, and starts the actors that all workers ask.
+pub fn settings(
+    boot: &Boot,
+    storage: &Storage,
+    registry: &Arc<Registry>,
+    shared: Arc<Shared>,
+) -> Result<admission::Settings, StartError> {
+    let config = &boot.config;
+    let configured = configured(config)?;
+    Ok(admission::Settings {
+        enabled: config.admission_plugins(),
+        not_ready_seconds: config.api.default_not_ready_toleration_seconds,
+        unreachable_seconds: config.api.default_unreachable_toleration_seconds,
+        quota: quotas(config, configured.limited(), storage, registry, &boot.clock),
+        rates: Rates::new(configured.event_limits(), boot.clock.clone()).start(),
+        configured,
+        kinds: kinds(shared),
+    })
+}
+
+/// What quotas need. One place charges them all, so that no two writers take the last of anything.
+fn quotas(
+    config: &Config,
+    limited: &[Limited],
+    storage: &Storage,
+    registry: &Arc<Registry>,
+    clock: &Clock,
+) -> quota::Settings {
+    let gates = config.gates();
+    let features = Features {
+        resized_pods: gates.enabled("InPlacePodVerticalScaling"),
+        pod_resources: gates.enabled("PodLevelResources"),
+        failed_expansion: gates.enabled("RecoverVolumeExpansionFailure"),
+        attributes_classes: gates.enabled("VolumeAttributesClass"),
+        device_claims: gates.enabled("DynamicResourceAllocation"),
+    };
+    let ledger = quota::Ledger {
+        stores: Stores::new(storage.directory.clone()),
+        registry: registry.clone(),
+        clock: clock.clone(),
+        limited: limited.to_vec(),
+        features,
+    };
+    let keeper = Rounds::new(ledger.work(), storage.fatal.clone()).start();
+    quota::Settings { limited: limited.to_vec(), features, keeper }
+}
+
+/// What the operator tells the admission plug-ins.
+fn configured(config: &Config) -> Result<admission::Configured, StartError> {
+    let file = config.admission_file()?;
+    let enabled = config.admission_plugins();
+    for plugin in file.plugins().filter(|plugin| !enabled.contains(plugin)) {
+        tracing::warn!(plugin, "--admission-control-config-file has settings for a plug-in that is not on");
+    }
+    let gates = config.gates();
+    admission::Configured::read(&enabled, |plugin| file.of(plugin), |gate| gates.enabled(gate))
+        .map_err(|why| ConfigError::new(format!("--admission-control-config-file: {why}")).into())
+}
+
+/// What is served at the moment somebody asks.
+fn kinds(shared: Arc<Shared>) -> admission::Kinds {
+    Arc::new(move |group, version, kind| {
+        let served = shared.served.load();
+        let group = served.catalog.group(group);
+        let resources = group.and_then(|group| group.version(version)).map(|version| &version.resources);
+        let of_kind = resources.into_iter().flatten().filter(|resource| &*resource.kind == kind);
+        of_kind.cloned().collect()
+    })
+}
