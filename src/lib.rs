@@ -14,6 +14,7 @@ pub mod metrics;
 pub mod pki;
 pub mod server;
 pub mod telemetry;
+pub mod upstream;
 pub mod verbs;
 mod wire;
 

@@ -3,6 +3,7 @@
 pub mod bootstrap;
 pub mod catalog;
 pub mod codec;
+pub mod connect;
 pub mod convert;
 pub mod deletion;
 pub mod descriptions;
