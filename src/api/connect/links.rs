@@ -15,13 +15,10 @@ pub struct Links {
 }
 
 impl Links {
-    /// Made for a request: `path` is its path, and `behind` what of it the other end sees.
-    pub fn new(path: &str, behind: &str, there: String, here: &str) -> Links {
-        let mut suffix = behind.to_owned();
-        if path.ends_with('/') && !suffix.ends_with('/') {
-            suffix.push('/');
-        }
-        let prefix = path.strip_suffix(&suffix).unwrap_or(path);
+    /// Made for a request: `path` is its path, and `rest` what of it stands behind the name of the proxy.
+    pub fn new(path: &str, rest: &str, there: String, here: &str) -> Links {
+        let path = path.trim_end_matches('/');
+        let prefix = path.strip_suffix(rest).unwrap_or(path).trim_end_matches('/');
         Links { prefix: url::escape_path(prefix), there, here: here.to_owned() }
     }
 
@@ -233,7 +230,7 @@ mod tests {
 
     fn links() -> Links {
         let path = "/api/v1/namespaces/n/services/s/proxy/a/";
-        Links::new(path, "/a/", "10.0.0.1:80".to_owned(), "here:6443")
+        Links::new(path, "a", "10.0.0.1:80".to_owned(), "here:6443")
     }
 
     #[test]

@@ -36,7 +36,7 @@ pub(super) async fn pass(
         return Ok(with_slash(request));
     }
     request.query_string().clone_into(&mut to.location.query);
-    let links = Links::new(out.path, &to.location.path, to.location.authority(), host(request));
+    let links = Links::new(out.path, out.found.rest, to.location.authority(), host(request));
     let ask = ask(request, payload, &links, &to)?;
     let answer = connecting.upstream.ask(&to, ask).await.map_err(|failure| unreachable(&to, &failure))?;
     back(request, answer, &links).await
