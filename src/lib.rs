@@ -6,6 +6,7 @@ pub mod api;
 pub mod auth;
 pub mod config;
 pub mod convert_command;
+mod frames;
 pub mod healthcheck;
 pub mod http;
 mod ids;

@@ -75,6 +75,14 @@ pub const KUBELET_REFUSAL_BYTES: usize = 50_000;
 pub const SERVICE_CANDIDATES: usize = 64;
 /// Bytes that are copied at a time between the two ends of a conversation.
 pub const CONVERSATION_BYTES: usize = 16 << 10;
+/// Bytes of a WebSocket frame that is no data; the standard's value.
+pub const WEBSOCKET_CONTROL_BYTES: usize = 125;
+/// Bytes of a SPDY frame that is no data.
+pub const SPDY_CONTROL_BYTES: usize = 64 << 10;
+/// Bytes of the last word of a command: a Status.
+pub const LAST_WORD_BYTES: usize = 64 << 10;
+/// How long a kubelet may take to open the streams of a command; the reference server's value.
+pub const STREAMS_OPEN: Duration = Duration::from_secs(30);
 
 /// How long a certificate authority made here lives.
 pub const AUTHORITY_LIFE: Duration = Duration::from_secs(10 * 365 * 86_400);

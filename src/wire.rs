@@ -188,6 +188,8 @@ fn connecting(config: &Config) -> Result<Connecting, TlsError> {
             port: kubelets.kubelet_port,
         },
         upstream: Upstream::new(&files, kubelets.kubelet_timeout)?,
+        translates_streams: config.gates().enabled("TranslateStreamCloseWebsocketRequests"),
+        unpacks_tunnels: config.gates().enabled("PortForwardWebsockets"),
         leaving: Drain::default(),
     })
 }

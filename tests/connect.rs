@@ -550,3 +550,194 @@ fn kubectl_reads_and_follows_logs() {
     let (done, _, complained) = run(&scene, &["logs", "p", "-c", "x"]);
     assert!(!done && complained.contains("container x is not valid for pod p"), "{complained}");
 }
+
+/// A frame of SPDY: its kind, or none for data; the stream; its flags; its content.
+fn spdy_frame(wire: &mut Wire) -> std::io::Result<(Option<u8>, u32, u8, Vec<u8>)> {
+    let head = wire.exactly(8)?;
+    let length = u32::from_be_bytes([0, head[5], head[6], head[7]]) as usize;
+    let body = wire.exactly(length)?;
+    let number = |bytes: &[u8]| u32::from_be_bytes(bytes[..4].try_into().unwrap());
+    Ok(match head[0] & 0x80 {
+        0 => (None, number(&head), head[4], body),
+        _ => (Some(head[3]), number(&body), head[4], body[4..].to_vec()),
+    })
+}
+
+fn spdy_data(wire: &mut Wire, stream: u32, bytes: &[u8], last: bool) {
+    let length = (bytes.len() as u32).to_be_bytes();
+    let head = [&stream.to_be_bytes()[..], &[u8::from(last), length[1], length[2], length[3]]].concat();
+    wire.say(&[&head, bytes].concat()).unwrap();
+}
+
+/// A kubelet that runs one command: it writes its input in capitals to its output, a word to its errors, and exits with
+/// the code that the command names.
+fn run_command(seen: &Seen, wire: &mut Wire) {
+    assert_eq!(seen.header("upgrade"), Some("SPDY/3.1"));
+    wire.say(AGREED).unwrap();
+    let wanted = 1 + seen.query().matches("=1").count();
+    let mut streams = std::collections::BTreeMap::new();
+    while streams.len() < wanted {
+        let (kind, stream, _, header) = spdy_frame(wire).unwrap();
+        assert_eq!(kind, Some(1), "a new stream");
+        let word = ["error", "stdin", "stdout", "stderr", "resize"]
+            .into_iter()
+            .find(|word| header.ends_with(word.as_bytes()));
+        streams.insert(word.expect("a known stream"), stream);
+        wire.say(&[&[0x80, 3, 0, 2, 0, 0, 0, 4][..], &stream.to_be_bytes()].concat()).unwrap();
+        // A ping in between must not confuse anybody.
+        wire.say(&[0x80, 3, 0, 6, 0, 0, 0, 4, 0, 0, 0, 2]).unwrap();
+    }
+    while let (Some(stdin), Ok((kind, stream, flags, bytes))) = (streams.get("stdin"), spdy_frame(wire)) {
+        if kind.is_none() && stream == *stdin {
+            spdy_data(wire, streams["stdout"], &bytes.to_ascii_uppercase(), false);
+            if flags & 1 != 0 {
+                break;
+            }
+        }
+    }
+    if let Some(stderr) = streams.get("stderr") {
+        spdy_data(wire, *stderr, b"done\n", true);
+    }
+    if let Some(stdout) = streams.get("stdout") {
+        spdy_data(wire, *stdout, b"", true);
+    }
+    let code = seen.query().split("exit+").nth(1).and_then(|rest| rest.split('&').next()).unwrap_or("0");
+    let status = match code {
+        "0" => json!({"status": "Success"}),
+        code => json!({"status": "Failure", "reason": "NonZeroExitCode",
+            "details": {"causes": [{"reason": "ExitCode", "message": code}]}}),
+    };
+    spdy_data(wire, streams["error"], status.to_string().as_bytes(), true);
+    wire.until_hung_up();
+}
+
+/// A masked frame of WebSocket.
+fn message(bytes: &[u8]) -> Vec<u8> {
+    let mut frame = vec![0x82];
+    match u8::try_from(bytes.len()) {
+        Ok(short @ 0..=125) => frame.push(0x80 | short),
+        _ => {
+            frame.push(0x80 | 126);
+            frame.extend_from_slice(&(bytes.len() as u16).to_be_bytes());
+        }
+    }
+    frame.extend_from_slice(&[9, 8, 7, 6]);
+    frame.extend(bytes.iter().zip([9, 8, 7, 6].iter().cycle()).map(|(byte, mask)| byte ^ mask));
+    frame
+}
+
+/// The next frame that the server sends: its kind and content.
+fn received(connection: &mut Connection) -> (u8, Vec<u8>) {
+    let deadline = Deadline::after(CAP);
+    let head = connection.exactly(2, deadline).unwrap();
+    let length = match head[1] {
+        126 => usize::from(u16::from_be_bytes(connection.exactly(2, deadline).unwrap().try_into().unwrap())),
+        short => usize::from(short),
+    };
+    (head[0] & 15, connection.exactly(length, deadline).unwrap())
+}
+
+fn websocket(protocol: &str) -> [(&str, &str); 5] {
+    [
+        ("Connection", "Upgrade"),
+        ("Upgrade", "websocket"),
+        ("Sec-WebSocket-Version", "13"),
+        ("Sec-WebSocket-Key", "dGhlIHNhbXBsZSBub25jZQ=="),
+        ("Sec-WebSocket-Protocol", protocol),
+    ]
+}
+
+impl Scene {
+    fn open_websocket(&self, path: &str, protocol: &str) -> (Connection, String) {
+        let mut connection = self.admin.raw();
+        let head = self.admin.head("GET", path, &websocket(protocol));
+        connection.send(format!("{head}\r\n").as_bytes()).unwrap();
+        let head = connection.head(Deadline::after(CAP)).unwrap();
+        assert_eq!(head.status, 101, "{head:?}");
+        assert_eq!(head.header("sec-websocket-accept"), Some("s3pPLMBiTxaQ9kYGzzhZRbK+xOo="));
+        let protocol = head.header("sec-websocket-protocol").unwrap_or_default().to_owned();
+        (connection, protocol)
+    }
+}
+
+#[test]
+fn a_command_over_websocket_reaches_a_kubelet_that_speaks_spdy() {
+    let scene = Scene::new(run_command);
+    let path = format!("{POD}/exec?command=exit%203&stdin=true&stdout=true&stderr=true");
+    let (mut connection, protocol) = scene.open_websocket(&path, "v5.channel.k8s.io, v4.channel.k8s.io");
+    assert_eq!(protocol, "v5.channel.k8s.io");
+    assert_eq!(received(&mut connection), (2, vec![1]), "the first message says nothing");
+    connection.send(&message(b"\x00hello ")).unwrap();
+    connection.send(&[0x89, 0x81, 0, 0, 0, 0, b'?']).unwrap();
+    let long = [&[0][..], &[b'x'; 40_000]].concat();
+    connection.send(&message(&long)).unwrap();
+    connection.send(&message(&[255, 0])).unwrap();
+    let (mut out, mut err, mut last, mut pongs) = (Vec::new(), Vec::new(), Vec::new(), 0);
+    loop {
+        let (kind, bytes) = received(&mut connection);
+        match (kind, bytes.split_first()) {
+            (2, Some((1, rest))) => out.extend_from_slice(rest),
+            (2, Some((2, rest))) => err.extend_from_slice(rest),
+            (2, Some((3, rest))) => last.extend_from_slice(rest),
+            (10, _) => pongs += 1,
+            (8, _) => break,
+            other => panic!("{other:?}"),
+        }
+    }
+    assert_eq!((out.len(), &out[..7]), (40_006, &b"HELLO X"[..]));
+    assert_eq!((err.as_slice(), pongs), (&b"done\n"[..], 1));
+    let status: Value = serde_json::from_slice(&last).unwrap();
+    assert_eq!(
+        (&status["reason"], &status["details"]["causes"][0]["message"]),
+        (&json!("NonZeroExitCode"), &json!("3"))
+    );
+    let seen = scene.kubelet.last();
+    assert_eq!((seen.method.as_str(), seen.path()), ("POST", "/exec/default/p/c"));
+}
+
+#[test]
+fn an_older_websocket_passes_byte_for_byte_and_a_tunnel_is_unpacked() {
+    let scene = Scene::new(|seen, wire| {
+        if seen.header("upgrade") == Some("websocket") {
+            let agreed = "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\
+                Sec-WebSocket-Accept: s3pPLMBiTxaQ9kYGzzhZRbK+xOo=\r\nSec-WebSocket-Protocol: v4.channel.k8s.io\r\n\r\n";
+            wire.say(agreed.as_bytes()).unwrap();
+        } else {
+            assert_eq!(seen.header("x-stream-protocol-version"), Some("portforward.k8s.io"));
+            wire.say(&AGREED.to_vec().into_iter().collect::<Vec<u8>>()).unwrap();
+        }
+        while let Ok(bytes) = wire.exactly(4) {
+            wire.say(&bytes).unwrap();
+        }
+    });
+    let (mut connection, protocol) =
+        scene.open_websocket(&format!("{POD}/exec?command=x&stdout=1"), "v4.channel.k8s.io");
+    assert_eq!(protocol, "v4.channel.k8s.io");
+    connection.send(b"\x82\x81raw!...").unwrap();
+    assert_eq!(connection.exactly(8, Deadline::after(CAP)).unwrap(), b"\x82\x81raw!..");
+    drop(connection);
+    let (mut connection, protocol) =
+        scene.open_websocket(&format!("{POD}/portforward"), "SPDY/3.1+portforward.k8s.io");
+    assert_eq!(protocol, "SPDY/3.1+v4.channel.k8s.io", "as the kubelet chose");
+    connection.send(&message(b"\x80\x03ab")).unwrap();
+    assert_eq!(received(&mut connection), (2, b"\x80\x03ab".to_vec()));
+    let seen = scene.kubelet.last();
+    assert_eq!((seen.method.as_str(), seen.target.as_str()), ("POST", "/portForward/default/p"));
+    assert_eq!((seen.header("sec-websocket-key"), seen.header("upgrade")), (None, Some("SPDY/3.1")));
+}
+
+#[test]
+fn kubectl_runs_commands() {
+    let scene = Scene::new(run_command);
+    let (done, said, complained) = run(&scene, &["exec", "p", "--", "exit 0"]);
+    assert!(done && said.is_empty() && complained == "done\n", "{said} {complained}");
+    let (done, _, complained) = run(&scene, &["exec", "p", "--", "exit 7"]);
+    assert!(!done && complained.contains("command terminated with exit code 7"), "{complained}");
+    let mut child =
+        kubectl(&scene, &["exec", "-i", "p", "--", "exit 0"]).stdin(Stdio::piped()).spawn().unwrap();
+    std::io::Write::write_all(&mut child.stdin.take().unwrap(), b"from kubectl\n").unwrap();
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "FROM KUBECTL\n", "{output:?}");
+    let asked: Vec<_> = scene.kubelet.seen().into_iter().map(|seen| seen.method).collect();
+    assert_eq!(asked, ["POST", "POST", "POST"], "WebSocket was spoken, and nobody fell back");
+}

@@ -6,6 +6,7 @@ pub mod links;
 pub mod options;
 pub mod place;
 pub mod url;
+pub mod verdict;
 
 use super::catalog::resource::Resource;
 use super::query::Query;

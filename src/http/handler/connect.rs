@@ -5,6 +5,7 @@ mod headers;
 mod pages;
 mod proxy;
 mod talk;
+mod translate;
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -37,6 +38,10 @@ pub struct Connecting {
     pub rules: KubeletRules,
     /// The way to others.
     pub upstream: Upstream,
+    /// Whether streams of commands over WebSocket are put into the frames of kubelets.
+    pub translates_streams: bool,
+    /// Whether ports over WebSocket are.
+    pub unpacks_tunnels: bool,
     /// Turns when the server stops: logs that are followed end then, as watches do.
     pub leaving: Drain,
 }

@@ -16,15 +16,18 @@ use crate::http::switch::Switch;
 use crate::limits::{CONVERSATION_BYTES, DISCONNECT};
 use crate::upstream::{Answer, Ask, Channel, Failure, RequestBody, Switched};
 
-use super::{Connecting, common, headers, proxy};
+use super::{Connecting, common, headers, proxy, translate};
 
 /// A command or process and its streams.
 pub(super) async fn streams(
     connecting: &Arc<Connecting>,
     request: &HttpRequest,
     to: &Destination,
-    _streams: &StreamOptions,
+    streams: &StreamOptions,
 ) -> Result<HttpResponse> {
+    if connecting.translates_streams && translate::wants_streams(request) {
+        return translate::streams(connecting, request, to, streams).await;
+    }
     pass_through(connecting, request, to).await
 }
 
@@ -34,6 +37,10 @@ pub(super) async fn ports(
     request: &HttpRequest,
     to: &Destination,
 ) -> Result<HttpResponse> {
+    let inside = if connecting.unpacks_tunnels { translate::wants_tunnel(request) } else { Vec::new() };
+    if !inside.is_empty() {
+        return translate::tunnel(connecting, request, to, inside).await;
+    }
     pass_through(connecting, request, to).await
 }
 
