@@ -1,7 +1,8 @@
 //! SPDY/3.1, the side that opens streams, as far as kubelets speak it: no windows, and headers that say one word.
 //!
 //! Headers must be compressed, all of a connection as one zlib stream. Ours are a few bytes each: they are sent as the
-//! stored blocks of such a stream, which every reader takes. Headers that come back say nothing and are not looked at.
+//! stored blocks of such a stream, which every reader takes. Each ends with an empty block: some readers give out what they
+//! have read only when they see one. Headers that come back say nothing and are not looked at.
 
 use std::io;
 
@@ -19,6 +20,8 @@ const GOAWAY: u16 = 7;
 const FIN: u8 = 1;
 /// The start of a zlib stream without a dictionary.
 const ZLIB: [u8; 2] = [0x78, 0x01];
+/// An empty block of a zlib stream.
+const EMPTY_BLOCK: [u8; 5] = [0, 0, 0, 0xff, 0xff];
 
 /// What the other end says.
 #[derive(Debug, PartialEq, Eq)]
@@ -124,6 +127,7 @@ impl<W: AsyncWrite + Unpin> Writer<W> {
         block.extend_from_slice(&length.to_le_bytes());
         block.extend_from_slice(&(!length).to_le_bytes());
         block.extend_from_slice(&header);
+        block.extend_from_slice(&EMPTY_BLOCK);
         // The stream, the stream it belongs to, priority and slot.
         let mut body = stream.to_be_bytes().to_vec();
         body.extend_from_slice(&[0; 6]);
@@ -192,7 +196,7 @@ mod tests {
         let mut writer = Writer::new(&mut out);
         writer.open(1, "streamtype", "error").await.unwrap();
         writer.open(3, "streamtype", "stdin").await.unwrap();
-        assert_eq!(&out[..8], [0x80, 3, 0, 1, 0, 0, 0, 10 + 2 + 5 + 4 + 4 + 10 + 4 + 5]);
+        assert_eq!(&out[..8], [0x80, 3, 0, 1, 0, 0, 0, 10 + 2 + 5 + 4 + 4 + 10 + 4 + 5 + 5]);
         let first = 8 + usize::from(out[7]);
         let compressed = [&out[18..first], &out[first + 18..]].concat();
         let mut plain = vec![0; 2 * (4 + 4 + 10 + 4 + 5)];
