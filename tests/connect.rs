@@ -1,6 +1,7 @@
 //! Ways out of the server: logs, commands, ports and proxies, against kubelets and pods that the tests play.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
+#![allow(clippy::print_stderr, reason = "a test that is skipped says so")]
 
 mod support;
 
@@ -10,7 +11,7 @@ use std::sync::mpsc;
 use std::sync::{Arc, Mutex};
 
 use serde_json::{Value, json};
-use support::kubelet::{Kubelet, Papers, Seen, Wire};
+use support::kubelet::{Deed, Kubelet, Papers, Seen, Wire};
 use support::wait::{CAP, Deadline};
 use support::wire::Connection;
 use support::{Client, Server};
@@ -388,7 +389,7 @@ const ELSEWHERE: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(192, 0, 2, 7));
 
 /// A server, and a pod with a service at an address that proxies lead to.
 fn behind(deed: impl Fn(&Seen, &mut Wire) + Send + Sync + 'static) -> (Scene, Kubelet) {
-    let deed: Arc<dyn Fn(&Seen, &mut Wire) + Send + Sync> = Arc::new(deed);
+    let deed: Arc<Deed> = Arc::new(deed);
     let same = Arc::clone(&deed);
     let mut scene = Scene::at(ELSEWHERE, &[], move |seen, wire| same(seen, wire));
     let web = Kubelet::plain(ELSEWHERE, move |seen, wire| deed(seen, wire));
@@ -416,7 +417,7 @@ fn requests_pass_through_proxies_with_their_paths_queries_and_headers() {
     let (mut scene, web) = behind(|seen, wire| match seen.path() {
         "/moved" => wire.answer("302 Found", "Location: /to/here?x=1\r\n", b""),
         "/page" => {
-            wire.answer("200 OK", "Content-Type: text/html\r\n", b"<a href=\"/x\">x</a><a href=\"y\">")
+            wire.answer("200 OK", "Content-Type: text/html\r\n", b"<a href=\"/x\">x</a><a href=\"y\">");
         }
         "/broken" => {}
         _ => wire.answer("418 Teapot", "X-From: there\r\nConnection: X-Hop\r\nX-Hop: 1\r\n", b"tea"),
@@ -457,6 +458,9 @@ fn requests_pass_through_proxies_with_their_paths_queries_and_headers() {
     );
     let page = admin.get(&format!("{by_pod}/page")).text();
     assert_eq!(page, format!("<a href=\"{by_pod}/x\">x</a><a href=\"y\">"));
+    let (done, said, complained) = run(&scene, &["get", "--raw", &format!("{by_pod}/page")]);
+    assert!(done && said == page, "{said} {complained}");
+    let admin = &mut scene.admin;
     let answer = admin.request("HEAD", &format!("{by_pod}/head"), &[], b"");
     assert_eq!((answer.status, answer.header("content-length")), (418, Some("3")));
     assert_eq!(admin.request("OPTIONS", &format!("{by_pod}/options"), &[], b"").status, 418);

@@ -1,6 +1,8 @@
 //! Links in what comes back through a proxy: those that lead to the root of the other end shall lead back through the
 //! proxy, in the `Location` of an answer and in the pages themselves.
 
+use std::collections::VecDeque;
+
 use super::url;
 
 /// What is needed to lead links back.
@@ -50,7 +52,7 @@ impl Links {
     pub fn rewrite_page(&self, page: &[u8]) -> Vec<u8> {
         let mut out = Vec::with_capacity(page.len() + page.len() / 16);
         let mut copied = 0;
-        let mut reader = Reader { page, at: 0 };
+        let mut reader = Reader { page, at: 0, found: VecDeque::new() };
         while let Some((start, end)) = reader.next_link() {
             let link = std::str::from_utf8(&page[start..end]).ok();
             if let Some(new) = link.and_then(|link| self.rewrite(link.trim())) {
@@ -114,13 +116,14 @@ fn is_raw(element: &str) -> bool {
 struct Reader<'a> {
     page: &'a [u8],
     at: usize,
+    /// The links of the tag that was read last.
+    found: VecDeque<(usize, usize)>,
 }
 
 impl Reader<'_> {
-    /// Where the next link begins and ends. Inside of an element the reader stands behind its last attribute.
+    /// Where the next link begins and ends.
     fn next_link(&mut self) -> Option<(usize, usize)> {
-        // A link in the middle of a tag: `at` is behind it, and the rest of the tag is read as if it had another name.
-        loop {
+        while self.found.is_empty() {
             let open = self.find(b"<", self.at)?;
             self.at = open + 1;
             if self.page[self.at..].starts_with(b"!--") {
@@ -132,37 +135,30 @@ impl Reader<'_> {
                 continue;
             }
             self.at += name.len();
-            let links = self.attributes(&name);
+            self.attributes(&name);
             if is_raw(&name) {
                 self.skip_raw(&name);
             }
-            if let Some(link) = links {
-                return Some(link);
-            }
         }
+        self.found.pop_front()
     }
 
-    /// Reads the attributes of a tag up to its end; answers the first that holds a link. Elements with two links are rare
-    /// enough that the second is left alone.
-    fn attributes(&mut self, element: &str) -> Option<(usize, usize)> {
-        let mut found = None;
+    /// Reads the attributes of a tag up to its end and keeps those that hold links.
+    fn attributes(&mut self, element: &str) {
         while let Some(byte) = self.page.get(self.at) {
             match byte {
                 b'>' => {
                     self.at += 1;
-                    break;
+                    return;
                 }
                 byte if byte.is_ascii_whitespace() || *byte == b'/' => self.at += 1,
                 _ => {
                     let name = self.attribute_name();
                     let value = self.attribute_value();
-                    if found.is_none() && holds_link(element, &name) {
-                        found = value;
-                    }
+                    self.found.extend(value.filter(|_| holds_link(element, &name)));
                 }
             }
         }
-        found
     }
 
     fn attribute_name(&mut self) -> String {
@@ -261,10 +257,10 @@ mod tests {
     fn pages_keep_everything_but_their_links() {
         let links = links();
         let prefix = &links.prefix;
-        let page = "<!-- <a href=\"/c\"> --><HTML><A class=x HREF='/a'>1 < 2</A><img src=/i><p href=\"/p\">\
+        let page = "<!-- <a href=\"/c\"> --><HTML><A class=x HREF='/a'>1 < 2</A><img usemap=\"/m\" src=/i><p href=\"/p\">\
             <script src=\"/s.js\">if (a<b) '<a href=\"/no\">'</script><a href=\"rel\"><form action = \"/f\" /></html>";
         let wanted = format!(
-            "<!-- <a href=\"/c\"> --><HTML><A class=x HREF='{prefix}/a'>1 < 2</A><img src={prefix}/i><p href=\"/p\">\
+            "<!-- <a href=\"/c\"> --><HTML><A class=x HREF='{prefix}/a'>1 < 2</A><img usemap=\"{prefix}/m\" src={prefix}/i><p href=\"/p\">\
              <script src=\"{prefix}/s.js\">if (a<b) '<a href=\"/no\">'</script><a href=\"rel\">\
              <form action = \"{prefix}/f\" /></html>"
         );

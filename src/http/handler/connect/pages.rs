@@ -69,7 +69,7 @@ fn rewrite(page: &Bytes, packing: Packing, links: &Links) -> Bytes {
             let mut plain = Vec::new();
             let read = GzDecoder::new(&page[..]).take(PROXY_PAGE_BYTES as u64 + 1).read_to_end(&mut plain);
             match read {
-                Ok(length) if length <= PROXY_PAGE_BYTES => gzip::pack(&links.rewrite_page(&plain)).into(),
+                Ok(length) if length <= PROXY_PAGE_BYTES => gzip::pack(&links.rewrite_page(&plain)),
                 // Too large, or broken: the client shall see what is there.
                 _ => page.clone(),
             }
@@ -84,14 +84,14 @@ mod tests {
     #[test]
     fn a_packed_page_is_packed_again_and_a_broken_one_left_alone() {
         let links = Links { prefix: "/p".to_owned(), there: "t".to_owned(), here: "h".to_owned() };
-        let page = Bytes::from(gzip::pack(b"<a href=\"/x\">"));
+        let page = gzip::pack(b"<a href=\"/x\">");
         let made = rewrite(&page, Packing::Gzip, &links);
         let mut text = String::new();
         GzDecoder::new(&made[..]).read_to_string(&mut text).unwrap();
         assert_eq!(text, "<a href=\"/p/x\">");
         let broken = Bytes::from_static(b"no gzip");
         assert_eq!(rewrite(&broken, Packing::Gzip, &links), broken);
-        let bomb = Bytes::from(gzip::pack(&vec![0; PROXY_PAGE_BYTES + 1]));
+        let bomb = gzip::pack(&vec![0; PROXY_PAGE_BYTES + 1]);
         assert_eq!(rewrite(&bomb, Packing::Gzip, &links), bomb);
     }
 }
