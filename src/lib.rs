@@ -6,6 +6,7 @@ pub mod api;
 pub mod auth;
 pub mod config;
 pub mod convert_command;
+mod frames;
 pub mod healthcheck;
 pub mod http;
 mod ids;
@@ -14,6 +15,7 @@ pub mod metrics;
 pub mod pki;
 pub mod server;
 pub mod telemetry;
+pub mod upstream;
 pub mod verbs;
 mod wire;
 

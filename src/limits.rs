@@ -59,6 +59,35 @@ pub const RESETS_FOR_ERRORS: usize = 1_024;
 /// The largest `--goaway-chance`: one request in fifty.
 pub const GOAWAY_CHANCE: f64 = 0.02;
 
+/// Connections to kubelets, pods and services that may be open at once, conversations and logs that are followed included.
+pub const UPSTREAM_CONNECTIONS: usize = 4_096;
+/// Addresses of one host that are tried.
+pub const UPSTREAM_ADDRESSES: usize = 8;
+/// Bytes that are read from such a connection before somebody takes them; the head of an answer has to fit.
+pub const UPSTREAM_BUFFER_BYTES: usize = 64 << 10;
+/// Headers of one answer.
+pub const UPSTREAM_HEADERS: usize = 128;
+/// How long a kubelet may take to begin its answer. It has to ask its container runtime first.
+pub const KUBELET_HEAD: Duration = Duration::from_secs(60);
+/// How long whoever is behind a proxy may take to begin an answer.
+pub const PROXY_HEAD: Duration = Duration::from_secs(600);
+/// Bytes of a page whose links are led back through the proxy; a larger one passes as it is.
+pub const PROXY_PAGE_BYTES: usize = 4 << 20;
+/// Bytes that are read of a kubelet's refusal; the reference server's value.
+pub const KUBELET_REFUSAL_BYTES: usize = 50_000;
+/// Pods that are looked at to find one that answers for a service.
+pub const SERVICE_CANDIDATES: usize = 64;
+/// Bytes that are copied at a time between the two ends of a conversation.
+pub const CONVERSATION_BYTES: usize = 16 << 10;
+/// Bytes of a WebSocket frame that is no data; the standard's value.
+pub const WEBSOCKET_CONTROL_BYTES: usize = 125;
+/// Bytes of a SPDY frame that is no data.
+pub const SPDY_CONTROL_BYTES: usize = 64 << 10;
+/// Bytes of the last word of a command: a Status.
+pub const LAST_WORD_BYTES: usize = 64 << 10;
+/// How long a kubelet may take to open the streams of a command; the reference server's value.
+pub const STREAMS_OPEN: Duration = Duration::from_secs(30);
+
 /// How long a certificate authority made here lives.
 pub const AUTHORITY_LIFE: Duration = Duration::from_secs(10 * 365 * 86_400);
 /// How long a certificate made here lives.

@@ -13,6 +13,7 @@ use prometheus::{
 };
 
 use crate::api::catalog::resource::Resource;
+use crate::api::connect::Way;
 use crate::api::discovery::RELEASE;
 use crate::api::path::{Request, ResourcePath, Target};
 use crate::api::verb::Verb;
@@ -207,6 +208,10 @@ impl Sample {
                 let mut parts = resource.subresources.iter();
                 class.part = parts.position(|sub| *sub.name == *found.subresource);
                 class.scope = scope(found, request.verb);
+                // Whatever the method: it is between the client and whoever it is led to.
+                if Way::of(resource, found.subresource).is_some() {
+                    class.verb = Verb::Connect;
+                }
             }
             (Target::Resource(_), None) => {}
             (Target::NonResource(path), _) => {

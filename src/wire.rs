@@ -32,6 +32,7 @@ use tokio::sync::Semaphore;
 use crate::api::catalog::Catalog;
 use crate::api::catalog::build::Builtin;
 use crate::api::catalog::runtime_config::RuntimeConfig;
+use crate::api::connect::place::KubeletRules;
 use crate::api::discovery::Documents;
 use crate::api::kinds::engines::Authority;
 use crate::api::schema::Registry;
@@ -42,8 +43,10 @@ use crate::auth::defaults::DefaultRoles;
 use crate::auth::modes::{AlwaysAllow, AlwaysDeny, Privileged};
 use crate::auth::tokens::TokenFile;
 use crate::config::{AuthorizationMode, Config, Engine as EngineChoice};
+use crate::http::drain::Drain;
 use crate::http::edge::Edge;
 use crate::http::handler::app;
+use crate::http::handler::connect::Connecting;
 use crate::http::handler::health::Health;
 use crate::http::handler::openapi::OpenApi;
 use crate::http::handler::worker::{Encodings, Places, Served, Shared, Worker};
@@ -51,6 +54,7 @@ use crate::metrics::{Meter, Metrics};
 use crate::pki::{Pki, host};
 use crate::server::StartError;
 use crate::server::wiring::{Application, Boot, Wired, Wiring};
+use crate::upstream::{TlsError, TlsFiles, Upstream};
 use crate::verbs::admission::{self, Chain};
 use crate::verbs::bootstrap::{self, home::Home};
 use crate::verbs::engines::Engines;
@@ -136,6 +140,7 @@ async fn parts(boot: &Boot) -> Result<Parts, StartError> {
             cbor: config.gates().enabled("CBORServingAndStorage"),
             gzip: config.gates().enabled("APIResponseCompression"),
         },
+        connecting: Arc::new(connecting(config).map_err(|error| broken(&error))?),
     };
     let (registry, shared) = (Arc::new(registry), Arc::new(shared));
     // Before anybody is served: a service must not get what another one has.
@@ -167,6 +172,25 @@ async fn parts(boot: &Boot) -> Result<Parts, StartError> {
     };
     services(&parts).repair(&held).await.map_err(|error| broken(&error))?;
     Ok(parts)
+}
+
+/// How kubelets, pods and services are reached.
+fn connecting(config: &Config) -> Result<Connecting, TlsError> {
+    let kubelets = &config.kubelets;
+    let files = TlsFiles {
+        authority: kubelets.kubelet_certificate_authority.clone(),
+        identity: kubelets.kubelet_client_certificate.clone().zip(kubelets.kubelet_client_key.clone()),
+    };
+    Ok(Connecting {
+        rules: KubeletRules {
+            address_types: kubelets.kubelet_preferred_address_types.clone(),
+            port: kubelets.kubelet_port,
+        },
+        upstream: Upstream::new(&files, kubelets.kubelet_timeout)?,
+        translates_streams: config.gates().enabled("TranslateStreamCloseWebsocketRequests"),
+        unpacks_tunnels: config.gates().enabled("PortForwardWebsockets"),
+        leaving: Drain::default(),
+    })
 }
 
 /// The addresses that services get.
@@ -350,6 +374,7 @@ impl Application for Running {
     }
 
     fn end_watches(&self) -> LocalBoxFuture<'_, ()> {
+        self.0.shared.connecting.leaving.begin();
         let all = self.0.broadcasters.lock().unwrap_or_else(PoisonError::into_inner).clone();
         // A broadcaster that is gone has no watches left.
         async move { join_all(all.iter().map(|broadcaster| broadcaster.send(CloseAll))).map(drop).await }

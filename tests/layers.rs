@@ -67,6 +67,31 @@ const LAYERS: &[Layer] = &[
         because: "verbs answer to whoever asks; only http/ knows actix-web",
     },
     Layer {
+        place: "src/upstream",
+        forbidden: &[
+            "crate::http",
+            "crate::verbs",
+            "crate::wire",
+            "crate::config",
+            "crate::server",
+            "actix_web",
+            "actix_http",
+        ],
+        because: "connections out of this server know nothing of those who come in",
+    },
+    Layer {
+        place: "src/frames",
+        forbidden: &[
+            "crate::http",
+            "crate::verbs",
+            "crate::wire",
+            "crate::config",
+            "crate::upstream",
+            "actix",
+        ],
+        because: "frames are bytes, whoever sends them",
+    },
+    Layer {
         place: "src/auth",
         forbidden: &["crate::http", "crate::verbs", "crate::wire", "crate::server", "actix_web"],
         because: "verifiers and policies are injected and know nobody above them",

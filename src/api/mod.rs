@@ -4,6 +4,7 @@ pub mod amounts;
 pub mod bootstrap;
 pub mod catalog;
 pub mod codec;
+pub mod connect;
 pub mod convert;
 pub mod deletion;
 pub mod descriptions;

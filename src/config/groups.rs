@@ -232,6 +232,35 @@ pub struct Api {
     pub allow_privileged: bool,
 }
 
+/// How the agents on the nodes are reached, for logs, commands and proxies.
+#[derive(Args, Clone, Debug)]
+#[command(next_help_heading = "Kubelets")]
+pub struct Kubelets {
+    /// Which address of a node to use, the best kind first.
+    #[arg(
+        long,
+        value_delimiter = ',',
+        default_value = "Hostname,InternalDNS,InternalIP,ExternalDNS,ExternalIP",
+        value_name = "TYPE,..."
+    )]
+    pub kubelet_preferred_address_types: Vec<String>,
+    /// Port of kubelets that do not say where they listen.
+    #[arg(long, default_value_t = 10_250, value_name = "PORT")]
+    pub kubelet_port: u16,
+    /// Certificate authorities of the kubelets' serving certificates; without it these are not verified.
+    #[arg(long, value_name = "FILE")]
+    pub kubelet_certificate_authority: Option<PathBuf>,
+    /// Certificate that this server shows to kubelets; needs --kubelet-client-key.
+    #[arg(long, value_name = "FILE")]
+    pub kubelet_client_certificate: Option<PathBuf>,
+    /// Private key of --kubelet-client-certificate.
+    #[arg(long, value_name = "FILE")]
+    pub kubelet_client_key: Option<PathBuf>,
+    /// How long it may take to connect to a kubelet, a pod or a service.
+    #[arg(long, default_value = "5s", value_parser = go_duration, value_name = "DURATION")]
+    pub kubelet_timeout: Duration,
+}
+
 /// How much at once, and how long.
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "Limits")]

@@ -22,8 +22,8 @@ use clap::{Args, Command, FromArgMatches};
 pub use admission_file::AdmissionFile;
 pub use gates::FeatureGates;
 pub use groups::{
-    Api, Authentication, Authorization, AuthorizationMode, Backend, Engine, Lifecycle, LogFormat, Logging,
-    RequestLimits, ServiceAccounts, Serving, Storage, TlsVersion,
+    Api, Authentication, Authorization, AuthorizationMode, Backend, Engine, Kubelets, Lifecycle, LogFormat,
+    Logging, RequestLimits, ServiceAccounts, Serving, Storage, TlsVersion,
 };
 
 use crate::limits;
@@ -49,6 +49,9 @@ pub struct Config {
     /// What is served.
     #[command(flatten)]
     pub api: Api,
+    /// How nodes are reached.
+    #[command(flatten)]
+    pub kubelets: Kubelets,
     /// How much at once.
     #[command(flatten)]
     pub limits: RequestLimits,
@@ -127,6 +130,14 @@ impl Config {
             (Some(_), None) => return refuse("--tls-cert-file needs --tls-private-key-file"),
             (None, Some(_)) => return refuse("--tls-private-key-file needs --tls-cert-file"),
             _ => {}
+        }
+        match (&self.kubelets.kubelet_client_certificate, &self.kubelets.kubelet_client_key) {
+            (Some(_), None) => return refuse("--kubelet-client-certificate needs --kubelet-client-key"),
+            (None, Some(_)) => return refuse("--kubelet-client-key needs --kubelet-client-certificate"),
+            _ => {}
+        }
+        if self.kubelets.kubelet_timeout.is_zero() {
+            return refuse("--kubelet-timeout must be greater than zero");
         }
         if self.storage.engine == Engine::Redb && self.storage.data_dir.is_none() {
             return refuse("the redb engine needs a data directory");

@@ -1,7 +1,7 @@
 //! Request bodies that come too slowly end with an error instead of holding their handler for ever. How large a body
 //! may be is for the handler to say, who knows what to answer.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::future::Future as _;
 use std::io;
 use std::pin::Pin;
@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use actix_http::body::{BodySize, BoxBody, MessageBody};
 use actix_http::error::PayloadError;
-use actix_http::{BoxedPayloadStream, Payload, Request};
+use actix_http::{BoxedPayloadStream, HttpMessage as _, Payload, Request};
 use bytes::Bytes;
 use futures::Stream;
 use tokio::time::Sleep;
@@ -20,6 +20,18 @@ use tokio::time::Sleep;
 struct Timely {
     body: Rc<RefCell<Payload>>,
     deadline: Pin<Box<Sleep>>,
+    lifted: Patience,
+}
+
+/// Lifts the deadline of a body. Handlers find it in the extensions of their request; those use it who pass the body on
+/// to somebody who may take as long as they like. Cheap to clone.
+#[derive(Clone, Default)]
+pub(super) struct Patience(Rc<Cell<bool>>);
+
+impl Patience {
+    pub(super) fn have(&self) {
+        self.0.set(true);
+    }
 }
 
 /// A request body, kept for as long as its answer is being sent. The HTTP/1.1 driver closes the connection after an
@@ -36,6 +48,9 @@ impl Stream for Timely {
         if let Poll::Ready(chunk) = Pin::new(&mut *self.body.borrow_mut()).poll_next(cx) {
             return Poll::Ready(chunk);
         }
+        if self.lifted.0.get() {
+            return Poll::Pending;
+        }
         self.deadline.as_mut().poll(cx).map(|()| {
             let late = io::Error::new(io::ErrorKind::TimedOut, "the body did not come in time");
             Some(Err(PayloadError::Io(late)))
@@ -43,7 +58,7 @@ impl Stream for Timely {
     }
 }
 
-/// Gives the body of a request its deadline, whatever the request calls it: nothing here serves other protocols.
+/// Gives the body of a request its deadline.
 pub(super) fn timely(request: Request, within: Duration) -> (Request, Option<Unread>) {
     let (request, body) = request.replace_payload(Payload::None);
     if matches!(body, Payload::None) {
@@ -53,7 +68,9 @@ pub(super) fn timely(request: Request, within: Duration) -> (Request, Option<Unr
     let body = Rc::new(RefCell::new(body));
     let unread = by_http1.then(|| Unread { _body: Rc::clone(&body) });
     let deadline = Box::pin(tokio::time::sleep(within));
-    let payload: BoxedPayloadStream = Box::pin(Timely { body, deadline });
+    let lifted = Patience::default();
+    request.extensions_mut().insert(lifted.clone());
+    let payload: BoxedPayloadStream = Box::pin(Timely { body, deadline, lifted });
     let (request, _) = request.replace_payload(Payload::Stream { payload });
     (request, unread)
 }
@@ -78,7 +95,6 @@ impl MessageBody for Answering {
 
 #[cfg(test)]
 mod tests {
-    use actix_http::ConnectionType;
     use futures::StreamExt as _;
 
     use super::*;
@@ -110,10 +126,11 @@ mod tests {
     }
 
     #[actix_rt::test]
-    async fn a_conversation_has_no_deadline() {
-        let mut asks = request(futures::stream::pending());
-        asks.head_mut().set_connection_type(ConnectionType::Upgrade);
-        let (mut asks, _) = timely(asks, Duration::ZERO);
+    async fn a_handler_can_lift_the_deadline() {
+        let (mut asks, _) = timely(request(futures::stream::pending()), Duration::from_millis(1));
+        let patience = asks.extensions().get::<Patience>().cloned().unwrap();
+        patience.have();
+        tokio::time::sleep(Duration::from_millis(20)).await;
         assert!(futures::poll!(asks.payload().next()).is_pending());
     }
 

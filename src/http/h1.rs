@@ -10,12 +10,18 @@ use futures::future::LocalBoxFuture;
 use super::app::App;
 use super::drain::Drain;
 use super::peer::Peer;
+use super::switch::{Connection, Switch};
 use super::tls::TlsStream;
 use crate::limits;
 
+type Driver = dyn Fn(Connection) -> LocalBoxFuture<'static, ()>;
+
 /// Drives connections of one worker. Cheap to clone.
 #[derive(Clone)]
-pub(super) struct H1(Rc<dyn Fn(TlsStream) -> LocalBoxFuture<'static, ()>>);
+pub(super) struct H1 {
+    driver: Rc<Driver>,
+    drain: Drain,
+}
 
 impl H1 {
     pub(super) async fn new(app: App, drain: Drain) -> Result<H1, ()> {
@@ -26,6 +32,7 @@ impl H1 {
                 Ok::<Response<BoxBody>, Response<BoxBody>>(app.call(request, peer).await)
             }
         });
+        let signal = drain.clone();
         let service = HttpService::build()
             .secure()
             .keep_alive(KeepAlive::Timeout(limits::IDLE))
@@ -34,28 +41,36 @@ impl H1 {
             // A client that closed its half is gone: a quiet watch would otherwise never notice.
             .h1_allow_half_closed(false)
             .graceful_shutdown_signal(move || {
-                let drain = drain.clone();
+                let drain = signal.clone();
                 async move { drain.begun().await }
             })
-            .on_connect_ext(|io: &TlsStream, data| {
-                data.insert(io.peer.clone());
+            .on_connect_ext(|io: &Connection, data| {
+                data.insert(io.peer().clone());
+                data.insert(io.switch());
             })
             .h1(handler)
             .new_service(())
             .await?;
-        Ok(H1(Rc::new(move |io| {
-            let address = io.peer.address;
+        let driver = Rc::new(move |io: Connection| -> LocalBoxFuture<'static, ()> {
+            let address = io.peer().address;
             let connection = service.call((io, address));
             Box::pin(async move {
                 if let Err(error) = connection.await {
                     tracing::debug!(%error, "an HTTP/1.1 connection ended");
                 }
             })
-        })))
+        });
+        Ok(H1 { driver, drain })
     }
 
-    /// Serves a connection until it ends.
+    /// Serves a connection until it ends, also after it has left HTTP. A server that drains waits for no conversation.
     pub(super) async fn drive(&self, io: TlsStream) {
-        (self.0)(io).await;
+        let switch = Switch::new(io);
+        (self.driver)(switch.connection()).await;
+        let Some((conversation, io)) = switch.take() else { return };
+        tokio::select! {
+            () = conversation(io) => {}
+            () = self.drain.begun() => {}
+        }
     }
 }

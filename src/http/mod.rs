@@ -2,7 +2,7 @@
 //!
 //! [`listener`] opens the socket, [`tls`] makes connections private, [`edge`] runs the workers and hands each
 //! connection to `h1` or `h2`, and these hand each request to the [`app`]. [`peer`] says who is at the other end,
-//! [`drain`] ends connections without cutting requests.
+//! [`drain`] ends connections without cutting requests, `switch` lets a connection leave HTTP.
 
 pub mod app;
 mod body;
@@ -14,4 +14,5 @@ mod h2_stream;
 pub mod handler;
 pub mod listener;
 pub mod peer;
+mod switch;
 pub mod tls;

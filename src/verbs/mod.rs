@@ -6,6 +6,7 @@ pub mod apply;
 pub mod bootstrap;
 pub mod collection;
 pub mod component_status;
+pub mod connect;
 pub mod create;
 pub mod delete;
 pub mod engines;

@@ -13,6 +13,7 @@ use pilothouse_actors::identity::Identity;
 use pilothouse_actors::permit::Permit;
 
 use crate::api::catalog::resource::Resource;
+use crate::api::connect::Way;
 use crate::api::form::{self, Extent, Form};
 use crate::api::media::{self, Agreed};
 use crate::api::parts;
@@ -25,9 +26,10 @@ use crate::verbs::component_status::Question;
 use crate::verbs::{self, Answered, Call, Warnings};
 
 use super::body::Body;
+use super::connect::Out;
 use super::render::{self, Context};
 use super::worker::Worker;
-use super::{body, documents, guards, health, metrics, openapi};
+use super::{body, connect, documents, guards, health, metrics, openapi};
 
 /// Puts the handler and the state of its worker into an actix-web application.
 pub fn configure(worker: Rc<Worker>) -> impl FnOnce(&mut ServiceConfig) {
@@ -78,6 +80,10 @@ async fn serve(
             let resource = find(worker, known, found)?;
             let Some(resource) = resource else { return Ok(render::page_not_found()) };
             resource.deprecation().into_iter().for_each(|warning| context.warnings.add(warning));
+            if let Some(way) = Way::of(&resource, found.subresource).filter(|_| !found.legacy_watch) {
+                let out = Out { way, resource: &resource, found, path: &path, query: &query };
+                return connect::serve(worker, request, payload, &out).await;
+            }
             let verb = allowed_verb(&resource, found, parsed.verb, request.method())?;
             let agreed = agree(context, verb, found.subresource)?;
             let form = form(worker, &agreed, verb, (&resource, found.subresource), &query)?;

@@ -10,6 +10,7 @@ use pilothouse_actors::authorizer::{Action, Authorize, Decision, Target as Actio
 use pilothouse_actors::identity::{Credentials, Identity};
 use pilothouse_actors::permit::Permit;
 
+use crate::api::connect::WAYS;
 use crate::api::path::{Request, Target};
 use crate::api::status::{GroupResource, Result, Status};
 use crate::api::verb::Verb;
@@ -58,6 +59,9 @@ pub fn take_place(worker: &Worker, request: &Request<'_>) -> Result<Permit> {
     if let Target::NonResource(path) = request.target
         && health::is_health(path)
     {
+        return Ok(Permit::none());
+    }
+    if request.resource().is_some_and(|found| WAYS.contains(&found.subresource)) {
         return Ok(Permit::none());
     }
     let room = match request.verb {

@@ -2,6 +2,7 @@
 
 pub mod app;
 mod body;
+pub mod connect;
 mod documents;
 mod guards;
 mod gzip;

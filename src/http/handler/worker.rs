@@ -14,6 +14,7 @@ use crate::api::discovery::Documents;
 use crate::metrics::{Meter, Metrics};
 use crate::verbs::{Backend, Watching};
 
+use super::connect::Connecting;
 use super::health::Health;
 use super::openapi::OpenApi;
 
@@ -45,6 +46,8 @@ pub struct Shared {
     pub encoding: Encodings,
     /// What is counted.
     pub metrics: Arc<Metrics>,
+    /// What ways out of this server need.
+    pub connecting: Arc<Connecting>,
 }
 
 /// What the gates say of encodings.

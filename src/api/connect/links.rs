@@ -1,0 +1,279 @@
+//! Links in what comes back through a proxy: those that lead to the root of the other end shall lead back through the
+//! proxy, in the `Location` of an answer and in the pages themselves.
+
+use std::collections::VecDeque;
+
+use super::url;
+
+/// What is needed to lead links back.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Links {
+    /// What stands before the path of the other end in paths of this server, with escapes and without the last slash.
+    pub prefix: String,
+    /// Host and port of the other end.
+    pub there: String,
+    /// Host and port as the client named this server.
+    pub here: String,
+}
+
+impl Links {
+    /// Made for a request: `path` is its path, and `rest` what of it stands behind the name of the proxy.
+    pub fn new(path: &str, rest: &str, there: String, here: &str) -> Links {
+        let path = path.trim_end_matches('/');
+        let prefix = path.strip_suffix(rest).unwrap_or(path).trim_end_matches('/');
+        Links { prefix: url::escape_path(prefix), there, here: here.to_owned() }
+    }
+
+    /// The path of this server that a path of the other end, with escapes, is reached under.
+    pub fn here(&self, path: &str) -> String {
+        let joined = format!("{}/{path}", self.prefix);
+        url::clean(&joined)
+    }
+
+    /// A link as the client shall see it; `None` if it is right as it is.
+    pub fn rewrite(&self, link: &str) -> Option<String> {
+        let (host, path, tail) = split(link)?;
+        let elsewhere = !host.is_empty() && host != self.there && host != self.here;
+        if elsewhere || !path.starts_with('/') {
+            return None;
+        }
+        let path = if path.starts_with(&self.prefix) { path.to_owned() } else { self.here(path) };
+        // A link that already names this server keeps the name: the scheme may matter.
+        let kept = if host == self.here && !host.is_empty() {
+            link.split_once(host).map(|(before, _)| format!("{before}{host}")).unwrap_or_default()
+        } else {
+            String::new()
+        };
+        let new = format!("{kept}{path}{tail}");
+        (new != link).then_some(new)
+    }
+
+    /// A page with its links as the client shall see them.
+    pub fn rewrite_page(&self, page: &[u8]) -> Vec<u8> {
+        let mut out = Vec::with_capacity(page.len() + page.len() / 16);
+        let mut copied = 0;
+        let mut reader = Reader { page, at: 0, found: VecDeque::new() };
+        while let Some((start, end)) = reader.next_link() {
+            let link = std::str::from_utf8(&page[start..end]).ok();
+            if let Some(new) = link.and_then(|link| self.rewrite(link.trim())) {
+                out.extend_from_slice(&page[copied..start]);
+                out.extend_from_slice(new.as_bytes());
+                copied = end;
+            }
+        }
+        out.extend_from_slice(&page[copied..]);
+        out
+    }
+}
+
+/// Host, path, and what follows the path. `None`: no link of this kind, such as `mailto:somebody`.
+fn split(link: &str) -> Option<(&str, &str, &str)> {
+    let end = link.find(['?', '#']).unwrap_or(link.len());
+    let (before, tail) = link.split_at(end);
+    let after_scheme = match before.split_once(':') {
+        Some((scheme, rest)) if is_scheme(scheme) => rest.starts_with("//").then_some(rest)?,
+        _ => before,
+    };
+    let Some(rest) = after_scheme.strip_prefix("//") else { return Some(("", after_scheme, tail)) };
+    let (host, path) = rest.find('/').map_or((rest, ""), |at| rest.split_at(at));
+    Some((host, path, tail))
+}
+
+fn is_scheme(text: &str) -> bool {
+    text.starts_with(|c: char| c.is_ascii_alphabetic())
+        && text.chars().all(|c| c.is_ascii_alphanumeric() || "+-.".contains(c))
+}
+
+/// The attributes of elements that hold links.
+fn holds_link(element: &str, attribute: &str) -> bool {
+    let attributes: &[&str] = match element {
+        "a" | "area" | "base" | "link" => &["href"],
+        "applet" => &["codebase"],
+        "audio" | "embed" | "script" | "source" => &["src"],
+        "blockquote" | "del" | "ins" | "q" => &["cite"],
+        "body" => &["background"],
+        "button" => &["formaction"],
+        "command" => &["icon"],
+        "form" => &["action"],
+        "frame" | "iframe" => &["longdesc", "src"],
+        "head" => &["profile"],
+        "html" => &["manifest"],
+        "img" => &["longdesc", "src", "usemap"],
+        "input" => &["src", "usemap", "formaction"],
+        "object" => &["classid", "codebase", "data", "usemap"],
+        "video" => &["poster", "src"],
+        _ => &[],
+    };
+    attributes.contains(&attribute)
+}
+
+/// Elements whose content is text and nothing else, whatever it looks like.
+fn is_raw(element: &str) -> bool {
+    matches!(element, "script" | "style" | "textarea" | "title" | "iframe" | "noembed" | "noframes" | "xmp")
+}
+
+/// Walks over a page. Every step moves forward, so a page costs its length.
+struct Reader<'a> {
+    page: &'a [u8],
+    at: usize,
+    /// The links of the tag that was read last.
+    found: VecDeque<(usize, usize)>,
+}
+
+impl Reader<'_> {
+    /// Where the next link begins and ends.
+    fn next_link(&mut self) -> Option<(usize, usize)> {
+        while self.found.is_empty() {
+            let open = self.find(b"<", self.at)?;
+            self.at = open + 1;
+            if self.page[self.at..].starts_with(b"!--") {
+                self.at = self.find(b"-->", self.at + 3)? + 3;
+                continue;
+            }
+            let name = self.word(self.at);
+            if name.is_empty() {
+                continue;
+            }
+            self.at += name.len();
+            self.attributes(&name);
+            if is_raw(&name) {
+                self.skip_raw(&name);
+            }
+        }
+        self.found.pop_front()
+    }
+
+    /// Reads the attributes of a tag up to its end and keeps those that hold links.
+    fn attributes(&mut self, element: &str) {
+        while let Some(byte) = self.page.get(self.at) {
+            match byte {
+                b'>' => {
+                    self.at += 1;
+                    return;
+                }
+                byte if byte.is_ascii_whitespace() || *byte == b'/' => self.at += 1,
+                _ => {
+                    let name = self.attribute_name();
+                    let value = self.attribute_value();
+                    self.found.extend(value.filter(|_| holds_link(element, &name)));
+                }
+            }
+        }
+    }
+
+    fn attribute_name(&mut self) -> String {
+        let start = self.at;
+        let ends = |byte: &u8| byte.is_ascii_whitespace() || b"/>=".contains(byte);
+        let length = self.page[start..].iter().position(ends).unwrap_or(self.page.len() - start);
+        // One byte at least: what begins an attribute is part of it.
+        self.at = start + length.max(1);
+        String::from_utf8_lossy(&self.page[start..self.at]).to_ascii_lowercase()
+    }
+
+    fn attribute_value(&mut self) -> Option<(usize, usize)> {
+        let mut at = self.skip_space(self.at);
+        if self.page.get(at) != Some(&b'=') {
+            return None;
+        }
+        at = self.skip_space(at + 1);
+        let quote = self.page.get(at).copied().filter(|byte| matches!(byte, b'"' | b'\''));
+        let start = at + usize::from(quote.is_some());
+        let ends = |byte: &u8| match quote {
+            Some(quote) => *byte == quote,
+            None => byte.is_ascii_whitespace() || *byte == b'>',
+        };
+        let rest = self.page.get(start..).unwrap_or_default();
+        let end = start + rest.iter().position(ends).unwrap_or(rest.len());
+        self.at = (end + usize::from(quote.is_some())).min(self.page.len());
+        Some((start, end))
+    }
+
+    fn skip_space(&self, at: usize) -> usize {
+        let rest = self.page.get(at..).unwrap_or_default();
+        at + rest.iter().position(|byte| !byte.is_ascii_whitespace()).unwrap_or(rest.len())
+    }
+
+    fn skip_raw(&mut self, element: &str) {
+        let mut from = self.at;
+        while let Some(close) = self.find(b"</", from) {
+            if self.word(close + 2) == element {
+                self.at = close;
+                return;
+            }
+            from = close + 2;
+        }
+        self.at = self.page.len();
+    }
+
+    fn word(&self, at: usize) -> String {
+        let rest = self.page.get(at..).unwrap_or_default();
+        let length = rest.iter().position(|byte| !byte.is_ascii_alphanumeric()).unwrap_or(rest.len());
+        let starts = rest.first().is_some_and(u8::is_ascii_alphabetic);
+        let word = if starts { &rest[..length] } else { &[] };
+        String::from_utf8_lossy(word).to_ascii_lowercase()
+    }
+
+    fn find(&self, needle: &[u8], from: usize) -> Option<usize> {
+        memchr::memmem::find(self.page.get(from..)?, needle).map(|at| from + at)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn links() -> Links {
+        let path = "/api/v1/namespaces/n/services/s/proxy/a/";
+        Links::new(path, "a", "10.0.0.1:80".to_owned(), "here:6443")
+    }
+
+    #[test]
+    fn links_lead_back_through_the_proxy() {
+        let links = links();
+        assert_eq!(links.prefix, "/api/v1/namespaces/n/services/s/proxy");
+        assert_eq!(links.here("/a/"), "/api/v1/namespaces/n/services/s/proxy/a/");
+        let prefix = links.prefix.clone();
+        for (link, wanted) in [
+            ("/x/y?q=/z#f", Some(format!("{prefix}/x/y?q=/z#f"))),
+            ("/x/", Some(format!("{prefix}/x/"))),
+            ("http://10.0.0.1:80/x", Some(format!("{prefix}/x"))),
+            ("https://here:6443/x", Some(format!("https://here:6443{prefix}/x"))),
+            ("http://elsewhere/x", None),
+            ("//elsewhere/x", None),
+            ("x/y", None),
+            ("?q", None),
+            ("#f", None),
+            ("mailto:a@b", None),
+            ("", None),
+        ] {
+            assert_eq!(links.rewrite(link), wanted, "{link}");
+        }
+        assert_eq!(links.rewrite(&format!("{prefix}/x")), None, "already led back");
+    }
+
+    #[test]
+    fn pages_keep_everything_but_their_links() {
+        let links = links();
+        let prefix = &links.prefix;
+        let page = "<!-- <a href=\"/c\"> --><HTML><A class=x HREF='/a'>1 < 2</A><img usemap=\"/m\" src=/i><p href=\"/p\">\
+            <script src=\"/s.js\">if (a<b) '<a href=\"/no\">'</script><a href=\"rel\"><form action = \"/f\" /></html>";
+        let wanted = format!(
+            "<!-- <a href=\"/c\"> --><HTML><A class=x HREF='{prefix}/a'>1 < 2</A><img usemap=\"{prefix}/m\" src={prefix}/i><p href=\"/p\">\
+             <script src=\"{prefix}/s.js\">if (a<b) '<a href=\"/no\">'</script><a href=\"rel\">\
+             <form action = \"{prefix}/f\" /></html>"
+        );
+        assert_eq!(String::from_utf8(links.rewrite_page(page.as_bytes())).unwrap(), wanted);
+    }
+
+    proptest! {
+        #[test]
+        fn a_page_without_rooted_links_stays_as_it_is(page in "(<|>|a|/|=|\"|'| |href|<!--|-->|script|</|é){0,40}") {
+            let rewritten = links().rewrite_page(page.as_bytes());
+            if !page.contains("/") {
+                prop_assert_eq!(rewritten, page.as_bytes());
+            }
+        }
+    }
+}

@@ -1,0 +1,396 @@
+//! Where a way leads: from what pods, nodes, services and their endpoints say of themselves to a [`Location`].
+
+use std::net::IpAddr;
+
+use crate::api::field::quoted;
+use crate::api::names;
+use crate::api::status::{Result, Status};
+use crate::api::value::Value;
+
+use super::Location;
+
+/// The lists of a pod that have containers, in the order in which they are named to clients.
+const CONTAINERS: [&str; 3] = ["initContainers", "containers", "ephemeralContainers"];
+
+fn containers<'a>(pod: &'a Value, list: &str) -> &'a [Value] {
+    pod.at(&["spec", list]).map(Value::items).unwrap_or_default()
+}
+
+/// The container that is meant: the one that is named, or the only one.
+pub fn container(pod: &Value, asked: &str) -> Result<String> {
+    let name = pod.at(&["metadata"]).map(|meta| meta.str("name")).unwrap_or_default();
+    let mut all = CONTAINERS.iter().flat_map(|list| containers(pod, list)).map(|one| one.str("name"));
+    if !asked.is_empty() {
+        return match all.any(|one| one == asked) {
+            true => Ok(asked.to_owned()),
+            false => Err(Status::bad_request(format!("container {asked} is not valid for pod {name}"))),
+        };
+    }
+    match containers(pod, "containers") {
+        [only] => Ok(only.str("name").to_owned()),
+        [] => Err(Status::bad_request(format!("a container name must be specified for pod {name}"))),
+        _ => {
+            let all: Vec<&str> = all.collect();
+            let all = all.join(" ");
+            Err(Status::bad_request(format!(
+                "a container name must be specified for pod {name}, choose one of: [{all}]"
+            )))
+        }
+    }
+}
+
+/// The node that a pod runs on, if it has one.
+pub fn node_name(pod: &Value) -> Option<&str> {
+    pod.at(&["spec"]).map(|spec| spec.str("nodeName")).filter(|name| !name.is_empty())
+}
+
+/// How kubelets are found.
+#[derive(Clone, Debug)]
+pub struct KubeletRules {
+    /// The kinds of addresses, the best first.
+    pub address_types: Vec<String>,
+    /// The port of kubelets that name none.
+    pub port: u16,
+}
+
+/// Where the kubelet of a node listens.
+pub fn kubelet(node: &Value, rules: &KubeletRules) -> Result<Location> {
+    let addresses = node.at(&["status", "addresses"]).map(Value::items).unwrap_or_default();
+    let of_type = |wanted: &String| addresses.iter().find(|one| one.str("type") == wanted);
+    let Some(address) = rules.address_types.iter().find_map(of_type) else {
+        let known: Vec<String> =
+            addresses.iter().map(|one| format!("{{{} {}}}", one.str("type"), one.str("address"))).collect();
+        let known = known.join(" ");
+        return Err(Status::unexplained(format!("no preferred addresses found; known addresses: [{known}]")));
+    };
+    let told = node.at(&["status", "daemonEndpoints", "kubeletEndpoint", "Port"]).and_then(Value::as_int);
+    let told = told.and_then(|port| u16::try_from(port).ok()).filter(|port| *port > 0);
+    let host = address.str("address").to_owned();
+    Ok(Location { secure: true, host, port: told.unwrap_or(rules.port), ..Location::default() })
+}
+
+/// What the name in the path of a proxy says: `name`, `name:port` or `scheme:name:port`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Target<'a> {
+    /// Whether TLS is spoken.
+    pub secure: bool,
+    /// The name of the object.
+    pub name: &'a str,
+    /// A number or a name; empty if it is left open.
+    pub port: &'a str,
+}
+
+impl<'a> Target<'a> {
+    /// Reads a name; `kind` says of what, for the message.
+    pub fn parse(kind: &str, text: &'a str) -> Result<Target<'a>> {
+        let wrong = || Status::bad_request(format!("invalid {kind} request {}", quoted(text)));
+        let parts: Vec<&str> = text.splitn(4, ':').collect();
+        let (scheme, name, port) = match *parts {
+            [name] => ("", name, ""),
+            [name, port] => ("", name, port),
+            [scheme, name, port] => (scheme, name, port),
+            _ => return Err(wrong()),
+        };
+        if name.is_empty() || !matches!(scheme, "" | "http" | "https") {
+            return Err(wrong());
+        }
+        Ok(Target { secure: scheme == "https", name, port })
+    }
+
+    /// The port as a number. One that is none is the client's mistake.
+    pub fn port_number(&self, kind: &str) -> Result<Option<u16>> {
+        match self.port {
+            "" => Ok(None),
+            text => text.parse().ok().filter(|port| *port > 0).map(Some).ok_or_else(|| {
+                Status::bad_request(format!("invalid {kind} request: {} is no port", quoted(text)))
+            }),
+        }
+    }
+
+    fn at(&self, host: &str, port: Option<u16>) -> Location {
+        let usual = if self.secure { 443 } else { 80 };
+        Location {
+            secure: self.secure,
+            host: host.to_owned(),
+            port: port.unwrap_or(usual),
+            ..Location::default()
+        }
+    }
+}
+
+/// Whether an address belongs to one other machine: neither this one, nor many, nor whoever is next on the wire.
+pub fn is_global_unicast(address: IpAddr) -> bool {
+    match address {
+        IpAddr::V4(four) => {
+            !(four.is_unspecified()
+                || four.is_loopback()
+                || four.is_broadcast()
+                || four.is_multicast()
+                || four.is_link_local())
+        }
+        IpAddr::V6(six) => match six.to_ipv4_mapped() {
+            Some(four) => is_global_unicast(IpAddr::V4(four)),
+            None => {
+                !(six.is_unspecified()
+                    || six.is_loopback()
+                    || six.is_multicast()
+                    || six.is_unicast_link_local())
+            }
+        },
+    }
+}
+
+/// 400: nobody is led to this address.
+pub fn not_allowed() -> Box<Status> {
+    Status::bad_request("address not allowed")
+}
+
+fn allowed(address: &str) -> Result<String> {
+    let parsed = names::parse_ip(address).filter(|address| is_global_unicast(*address));
+    parsed.map(|address| address.to_string()).ok_or_else(not_allowed)
+}
+
+/// Where a pod listens: at the port of the request, or the first that it names.
+pub fn pod(target: &Target<'_>, pod: &Value) -> Result<Location> {
+    let first = || {
+        let all = containers(pod, "containers");
+        let ports = all.iter().find_map(|one| one.get("ports").and_then(|ports| ports.items().first()));
+        ports.and_then(|port| port.get("containerPort")?.as_int()).and_then(|port| u16::try_from(port).ok())
+    };
+    let port = target.port_number("pod")?.or_else(first);
+    Ok(target.at(&allowed(first_address(pod))?, port))
+}
+
+fn first_address(pod: &Value) -> &str {
+    let addresses = pod.at(&["status", "podIPs"]).map(Value::items).unwrap_or_default();
+    addresses.first().map(|one| one.str("ip")).unwrap_or_default()
+}
+
+/// Where a node listens: its kubelet, unless the request names another port. The flag says whether it is the kubelet.
+pub fn node(target: &Target<'_>, kubelet: Location) -> Result<(Location, bool)> {
+    match target.port_number("node")? {
+        None => Ok((kubelet, true)),
+        Some(port) if port == kubelet.port => Ok((kubelet, true)),
+        other => Ok((target.at(&kubelet.host, other), false)),
+    }
+}
+
+/// The name of the port that has this number in a service.
+pub fn service_port(service: &Value, name: &str, number: i64) -> Result<String> {
+    let ports = service.at(&["spec", "ports"]).map(Value::items).unwrap_or_default();
+    let found = ports.iter().find(|port| port.get("port").and_then(Value::as_int) == Some(number));
+    found.map(|port| port.str("name").to_owned()).ok_or_else(|| {
+        Status::unavailable(format!("no service port {number} found for service {}", quoted(name)))
+    })
+}
+
+/// Somebody who may answer for a service.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Candidate {
+    /// The pod it says it is.
+    pub pod: String,
+    /// Its address.
+    pub address: String,
+    /// Its port.
+    pub port: u16,
+}
+
+/// Who is ready to answer for a service at the port of this name, in an order that `seed` decides. Only pods of the same
+/// namespace count: an address that anybody could have written must not lead anywhere.
+pub fn candidates(endpoints: &Value, namespace: &str, port_name: &str, seed: usize) -> Vec<Candidate> {
+    let subsets = endpoints.get("subsets").map(Value::items).unwrap_or_default();
+    let mut found = Vec::new();
+    for subset in turned(subsets, seed) {
+        let ports = subset.get("ports").map(Value::items).unwrap_or_default();
+        let port = ports.iter().find(|port| port.str("name") == port_name);
+        let port = port.and_then(|port| port.get("port")?.as_int()).and_then(|port| u16::try_from(port).ok());
+        let Some(port) = port else { continue };
+        let addresses = subset.get("addresses").map(Value::items).unwrap_or_default();
+        for address in turned(addresses, seed) {
+            let Some(of) = address.get("targetRef").filter(|of| of.str("namespace") == namespace) else {
+                continue;
+            };
+            let (pod, address) = (of.str("name").to_owned(), address.str("ip").to_owned());
+            found.push(Candidate { pod, address, port });
+        }
+    }
+    found
+}
+
+fn turned(items: &[Value], seed: usize) -> impl Iterator<Item = &Value> {
+    let start = if items.is_empty() { 0 } else { seed % items.len() };
+    items[start..].iter().chain(&items[..start])
+}
+
+/// Where a candidate listens, if it is the pod that it says it is.
+pub fn candidate(target: &Target<'_>, candidate: &Candidate, pod: &Value) -> Option<Location> {
+    let addresses = pod.at(&["status", "podIPs"]).map(Value::items).unwrap_or_default();
+    let same = addresses.iter().any(|one| one.str("ip") == candidate.address);
+    let address = allowed(&candidate.address).ok().filter(|_| same)?;
+    Some(target.at(&address, Some(candidate.port)))
+}
+
+/// 503: nobody answers for this service.
+pub fn no_endpoints(name: &str) -> Box<Status> {
+    Status::unavailable(format!("no endpoints available for service {}", quoted(name)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::api::codec::json::read;
+
+    fn value(text: &str) -> Value {
+        read(text.as_bytes()).unwrap()
+    }
+
+    #[test]
+    fn a_container_is_named_or_the_only_one() {
+        let pod = |containers: &str| {
+            let init = r#"[{"name":"i"}]"#;
+            value(&format!(
+                r#"{{"metadata":{{"name":"p"}},"spec":{{"initContainers":{init},"containers":{containers}}}}}"#
+            ))
+        };
+        let one = pod(r#"[{"name":"a"}]"#);
+        let two = pod(r#"[{"name":"a"},{"name":"b"}]"#);
+        assert_eq!(container(&one, "").unwrap(), "a");
+        assert_eq!(container(&two, "b").unwrap(), "b");
+        assert_eq!(container(&two, "i").unwrap(), "i");
+        let table = [
+            (container(&two, "c"), "container c is not valid for pod p"),
+            (container(&two, ""), "a container name must be specified for pod p, choose one of: [i a b]"),
+            (container(&pod("[]"), ""), "a container name must be specified for pod p"),
+        ];
+        for (refused, message) in table {
+            let status = refused.unwrap_err();
+            assert_eq!((status.code, status.message.as_str()), (400, message));
+        }
+    }
+
+    #[test]
+    fn a_kubelet_is_found_at_the_best_address() {
+        let rules = |types: &[&str]| KubeletRules {
+            address_types: types.iter().map(|one| (*one).to_owned()).collect(),
+            port: 10_250,
+        };
+        let node = value(
+            r#"{"status":{"addresses":[{"type":"InternalIP","address":"10.0.0.1"},{"type":"Hostname","address":"n"}],
+                "daemonEndpoints":{"kubeletEndpoint":{"Port":1234}}}}"#,
+        );
+        let found = kubelet(&node, &rules(&["Hostname", "InternalIP"])).unwrap();
+        assert_eq!((found.url(), found.secure), ("https://n:1234/".to_owned(), true));
+        assert_eq!(kubelet(&node, &rules(&["InternalIP"])).unwrap().host, "10.0.0.1");
+        let status = kubelet(&node, &rules(&["ExternalIP"])).unwrap_err();
+        assert_eq!(
+            (status.code, status.message.as_str()),
+            (500, "no preferred addresses found; known addresses: [{InternalIP 10.0.0.1} {Hostname n}]")
+        );
+        let silent = value(r#"{"status":{"addresses":[{"type":"Hostname","address":"n"}]}}"#);
+        assert_eq!(kubelet(&silent, &rules(&["Hostname"])).unwrap().port, 10_250);
+        assert_eq!(
+            kubelet(&value("{}"), &rules(&[])).unwrap_err().message,
+            "no preferred addresses found; known addresses: []"
+        );
+    }
+
+    #[test]
+    fn names_of_proxies_hold_a_scheme_and_a_port() {
+        let target = |secure, name, port| Ok(Target { secure, name, port });
+        for (text, wanted) in [
+            ("p", target(false, "p", "")),
+            ("p:8080", target(false, "p", "8080")),
+            ("https:p:web", target(true, "p", "web")),
+            ("http:p:", target(false, "p", "")),
+        ] {
+            assert_eq!(Target::parse("pod", text), wanted, "{text}");
+        }
+        for text in ["", ":80", "ftp:p:80", "a:b:c:d", "http::80"] {
+            let status = Target::parse("pod", text).unwrap_err();
+            assert_eq!((status.code, status.message), (400, format!("invalid pod request \"{text}\"")));
+        }
+    }
+
+    #[test]
+    fn only_addresses_of_other_machines_are_reached() {
+        for (address, allowed) in [
+            ("10.0.0.1", true),
+            ("192.168.1.1", true),
+            ("fd00::1", true),
+            ("127.0.0.1", false),
+            ("127.8.8.8", false),
+            ("0.0.0.0", false),
+            ("169.254.169.254", false),
+            ("224.0.0.1", false),
+            ("255.255.255.255", false),
+            ("::1", false),
+            ("::", false),
+            ("fe80::1", false),
+            ("ff02::1", false),
+            ("::ffff:127.0.0.1", false),
+            ("::ffff:10.0.0.1", true),
+        ] {
+            assert_eq!(is_global_unicast(address.parse().unwrap()), allowed, "{address}");
+        }
+    }
+
+    #[test]
+    fn a_pod_listens_at_the_first_port_it_names() {
+        let listening = value(
+            r#"{"spec":{"containers":[{"name":"a"},{"name":"b","ports":[{"containerPort":81},{"containerPort":82}]}]},
+                "status":{"podIPs":[{"ip":"10.1.2.3"}]}}"#,
+        );
+        let at = |name| pod(&Target::parse("pod", name).unwrap(), &listening).map(|location| location.url());
+        assert_eq!(at("p").unwrap(), "http://10.1.2.3:81/");
+        assert_eq!(at("https:p:8443").unwrap(), "https://10.1.2.3:8443/");
+        assert_eq!(at("p:web").unwrap_err().code, 400);
+        let near = value(r#"{"status":{"podIPs":[{"ip":"127.0.0.1"}]}}"#);
+        for hidden in [near, value("{}")] {
+            let status = pod(&Target::parse("pod", "p:80").unwrap(), &hidden).unwrap_err();
+            assert_eq!((status.code, status.message.as_str()), (400, "address not allowed"));
+        }
+    }
+
+    #[test]
+    fn a_service_is_answered_for_by_its_own_pods() {
+        let endpoints = value(
+            r#"{"subsets":[
+                {"addresses":[{"ip":"10.0.0.9"},{"ip":"10.0.0.1","targetRef":{"namespace":"n","name":"a"}},
+                    {"ip":"10.0.0.2","targetRef":{"namespace":"other","name":"b"}}],"ports":[{"name":"web","port":80}]},
+                {"notReadyAddresses":[{"ip":"10.0.0.3"}],"ports":[{"name":"web","port":80}]},
+                {"addresses":[{"ip":"10.0.0.4","targetRef":{"namespace":"n","name":"d"}}],"ports":[{"name":"web","port":81}]}]}"#,
+        );
+        for seed in 0..6 {
+            let mut found = candidates(&endpoints, "n", "web", seed);
+            found.sort_by(|one, other| one.pod.cmp(&other.pod));
+            let pods: Vec<_> = found.iter().map(|one| (one.pod.as_str(), one.port)).collect();
+            assert_eq!(pods, [("a", 80), ("d", 81)]);
+        }
+        assert!(candidates(&endpoints, "n", "", 0).is_empty());
+        let target = Target::parse("service", "s:web").unwrap();
+        let somebody = Candidate { pod: "a".to_owned(), address: "10.0.0.1".to_owned(), port: 80 };
+        let real = value(r#"{"status":{"podIPs":[{"ip":"10.0.0.7"},{"ip":"10.0.0.1"}]}}"#);
+        assert_eq!(candidate(&target, &somebody, &real).unwrap().url(), "http://10.0.0.1:80/");
+        assert_eq!(candidate(&target, &somebody, &value("{}")), None);
+        let service = value(r#"{"spec":{"ports":[{"port":80},{"name":"x","port":81}]}}"#);
+        assert_eq!(service_port(&service, "s", 81).unwrap(), "x");
+        let status = service_port(&service, "s", 82).unwrap_err();
+        assert_eq!(
+            (status.code, status.message.as_str()),
+            (503, r#"no service port 82 found for service "s""#)
+        );
+    }
+
+    #[test]
+    fn a_node_is_its_kubelet_unless_another_port_is_named() {
+        let location = Location { secure: true, host: "n".to_owned(), port: 10_250, ..Location::default() };
+        let at = |name| {
+            let target = Target::parse("node", name).unwrap();
+            node(&target, location.clone()).map(|(location, kubelet)| (location.url(), kubelet))
+        };
+        assert_eq!(at("n").unwrap(), ("https://n:10250/".to_owned(), true));
+        assert_eq!(at("http:n:10250").unwrap(), ("https://n:10250/".to_owned(), true));
+        assert_eq!(at("n:9100").unwrap(), ("http://n:9100/".to_owned(), false));
+        assert_eq!(at("https:n:9100").unwrap(), ("https://n:9100/".to_owned(), false));
+    }
+}

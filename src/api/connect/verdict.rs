@@ -1,0 +1,94 @@
+//! How a command ended: what a kubelet says about it, and what the client is told.
+
+use serde_json::{Value, json};
+
+use crate::api::field::quoted;
+use crate::api::status::Status;
+
+/// The protocols in which the last word is a Status. Older ones say it in prose, and only if something went wrong.
+pub fn says_status(protocol: &str) -> bool {
+    matches!(protocol, "v4.channel.k8s.io" | "v5.channel.k8s.io")
+}
+
+/// The Status that a client gets for the last word of a kubelet.
+pub fn of_last_word(protocol: &str, said: &[u8]) -> Vec<u8> {
+    if said.is_empty() {
+        return success();
+    }
+    if !says_status(protocol) {
+        return failure(&format!("error executing remote command: {}", String::from_utf8_lossy(said)));
+    }
+    let Ok(status) = serde_json::from_slice::<Value>(said) else {
+        let said = quoted(&String::from_utf8_lossy(said));
+        return failure(&format!("error stream protocol error: no Status in {said}"));
+    };
+    match (status["status"].as_str(), status["reason"].as_str()) {
+        (Some("Success"), _) => success(),
+        (Some("Failure"), Some("NonZeroExitCode")) => exit(&status),
+        (Some("Failure"), _) => failure(status["message"].as_str().unwrap_or_default()),
+        _ => failure("error stream protocol error: unknown error"),
+    }
+}
+
+fn exit(status: &Value) -> Vec<u8> {
+    let causes = status["details"]["causes"].as_array().map(Vec::as_slice).unwrap_or_default();
+    let Some(cause) = causes.iter().find(|cause| cause["reason"] == "ExitCode") else {
+        return failure("error stream protocol error: no ExitCode cause given");
+    };
+    let text = cause["message"].as_str().unwrap_or_default();
+    let Ok(code) = text.parse::<u8>() else {
+        return failure(&format!("error stream protocol error: invalid exit code value {}", quoted(text)));
+    };
+    let message =
+        format!("command terminated with non-zero exit code: command terminated with exit code {code}");
+    let cause = json!({"reason": "ExitCode", "message": code.to_string()});
+    written(&json!({
+        "metadata": {},
+        "status": "Failure",
+        "message": message,
+        "reason": "NonZeroExitCode",
+        "details": {"causes": [cause]},
+    }))
+}
+
+fn success() -> Vec<u8> {
+    written(&json!({"metadata": {}, "status": "Success"}))
+}
+
+/// The Status for a command of which nobody knows how it ended.
+pub fn failure(why: &str) -> Vec<u8> {
+    Status::internal(why).to_json()
+}
+
+fn written(status: &Value) -> Vec<u8> {
+    status.to_string().into_bytes()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_word_becomes_a_status() {
+        let v4 = "v4.channel.k8s.io";
+        let exited = br#"{"status":"Failure","reason":"NonZeroExitCode","details":{"causes":[{"reason":"ExitCode","message":"3"}]}}"#;
+        let said = |protocol, word: &[u8]| -> Value {
+            serde_json::from_slice(&of_last_word(protocol, word)).unwrap()
+        };
+        assert_eq!(said(v4, b"")["status"], "Success");
+        assert_eq!(said(v4, br#"{"status":"Success"}"#)["status"], "Success");
+        let status = said(v4, exited);
+        assert_eq!(status["reason"], "NonZeroExitCode");
+        assert_eq!(status["details"]["causes"][0]["message"], "3");
+        for (protocol, word, message) in [
+            (v4, &br#"{"status":"Failure","message":"no such file"}"#[..], "no such file"),
+            (v4, b"prose", "error stream protocol error: no Status in \"prose\""),
+            (v4, b"{}", "error stream protocol error: unknown error"),
+            ("v2.channel.k8s.io", b"it broke", "error executing remote command: it broke"),
+        ] {
+            let status = said(protocol, word);
+            assert_eq!(status["reason"], "InternalError");
+            assert_eq!(status["message"], format!("Internal error occurred: {message}"));
+        }
+    }
+}

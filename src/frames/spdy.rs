@@ -1,0 +1,238 @@
+//! SPDY/3.1, the side that opens streams, as far as kubelets speak it: no windows, and headers that say one word.
+//!
+//! Headers must be compressed, all of a connection as one zlib stream. Ours are a few bytes each: they are sent as the
+//! stored blocks of such a stream, which every reader takes. Each ends with an empty block: some readers give out what they
+//! have read only when they see one. Headers that come back say nothing and are not looked at.
+
+use std::io;
+
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
+
+use crate::limits::{CONVERSATION_BYTES, SPDY_CONTROL_BYTES};
+
+/// The first half of the first word of a control frame: a bit, and the version.
+const CONTROL: u16 = 0x8003;
+const SYN_STREAM: u16 = 1;
+const SYN_REPLY: u16 = 2;
+const RST_STREAM: u16 = 3;
+const PING: u16 = 6;
+const GOAWAY: u16 = 7;
+const FIN: u8 = 1;
+/// The start of a zlib stream without a dictionary.
+const ZLIB: [u8; 2] = [0x78, 0x01];
+/// An empty block of a zlib stream.
+const EMPTY_BLOCK: [u8; 5] = [0, 0, 0, 0xff, 0xff];
+
+/// What the other end says.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Said {
+    /// It takes part in this stream.
+    Reply(u32),
+    /// Bytes of a stream. The flag says whether they are its last.
+    Data(u32, Vec<u8>, bool),
+    /// It wants no more of this stream.
+    Reset(u32),
+    /// A question whether somebody is there, to be answered with the same number.
+    Ping(u32),
+    /// It is about to leave.
+    Leaving,
+    /// Anything else, which matters to nobody.
+    Other,
+}
+
+/// Reads what the other end says.
+pub struct Reader<R> {
+    io: R,
+    stream: u32,
+    left: usize,
+    last: bool,
+}
+
+impl<R: AsyncRead + Unpin> Reader<R> {
+    /// Reads from `io`.
+    pub fn new(io: R) -> Reader<R> {
+        Reader { io, stream: 0, left: 0, last: false }
+    }
+
+    /// The next that the other end says.
+    pub async fn next(&mut self) -> io::Result<Said> {
+        if self.left > 0 {
+            return self.piece().await;
+        }
+        let first = self.io.read_u32().await?;
+        let second = self.io.read_u32().await?;
+        let (flags, length) = ((second >> 24) as u8, (second & 0x00ff_ffff) as usize);
+        if first & 0x8000_0000 != 0 {
+            return self.control(first as u16, flags, length).await;
+        }
+        (self.stream, self.left, self.last) = (first, length, flags & FIN != 0);
+        if length == 0 {
+            return Ok(Said::Data(first, Vec::new(), self.last));
+        }
+        self.piece().await
+    }
+
+    async fn piece(&mut self) -> io::Result<Said> {
+        let mut bytes = vec![0; self.left.min(CONVERSATION_BYTES)];
+        let read = self.io.read(&mut bytes).await?;
+        if read == 0 {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        bytes.truncate(read);
+        self.left -= read;
+        Ok(Said::Data(self.stream, bytes, self.last && self.left == 0))
+    }
+
+    async fn control(&mut self, kind: u16, flags: u8, length: usize) -> io::Result<Said> {
+        if length > SPDY_CONTROL_BYTES {
+            return Err(io::Error::new(io::ErrorKind::InvalidData, "a control frame that is too long"));
+        }
+        let mut body = vec![0; length];
+        self.io.read_exact(&mut body).await?;
+        let number = body.first_chunk().map(|bytes| u32::from_be_bytes(*bytes) & 0x7fff_ffff);
+        Ok(match (kind, number) {
+            (SYN_REPLY, Some(stream)) if flags & FIN != 0 => Said::Data(stream, Vec::new(), true),
+            (SYN_REPLY, Some(stream)) => Said::Reply(stream),
+            (RST_STREAM, Some(stream)) => Said::Reset(stream),
+            (PING, Some(number)) => Said::Ping(number),
+            (GOAWAY, _) => Said::Leaving,
+            _ => Said::Other,
+        })
+    }
+}
+
+/// Says something to the other end.
+pub struct Writer<W> {
+    io: W,
+    begun: bool,
+}
+
+impl<W: AsyncWrite + Unpin> Writer<W> {
+    /// Writes to `io`.
+    pub fn new(io: W) -> Writer<W> {
+        Writer { io, begun: false }
+    }
+
+    /// Opens a stream with one header.
+    pub async fn open(&mut self, stream: u32, name: &str, value: &str) -> io::Result<()> {
+        let mut header = 1_u32.to_be_bytes().to_vec();
+        for text in [name, value] {
+            header.extend_from_slice(&u32::try_from(text.len()).unwrap_or_default().to_be_bytes());
+            header.extend_from_slice(text.as_bytes());
+        }
+        let mut block = if self.begun { Vec::new() } else { ZLIB.to_vec() };
+        self.begun = true;
+        let length = u16::try_from(header.len()).map_err(|_| io::ErrorKind::InvalidInput)?;
+        block.push(0);
+        block.extend_from_slice(&length.to_le_bytes());
+        block.extend_from_slice(&(!length).to_le_bytes());
+        block.extend_from_slice(&header);
+        block.extend_from_slice(&EMPTY_BLOCK);
+        // The stream, the stream it belongs to, priority and slot.
+        let mut body = stream.to_be_bytes().to_vec();
+        body.extend_from_slice(&[0; 6]);
+        body.extend_from_slice(&block);
+        self.control(SYN_STREAM, &body).await
+    }
+
+    /// Sends bytes of a stream.
+    pub async fn data(&mut self, stream: u32, bytes: &[u8], last: bool) -> io::Result<()> {
+        let mut frame = Vec::with_capacity(bytes.len() + 8);
+        frame.extend_from_slice(&stream.to_be_bytes());
+        frame.extend_from_slice(&word(if last { FIN } else { 0 }, bytes.len())?);
+        frame.extend_from_slice(bytes);
+        self.io.write_all(&frame).await?;
+        self.io.flush().await
+    }
+
+    /// Answers a ping.
+    pub async fn pong(&mut self, number: u32) -> io::Result<()> {
+        self.control(PING, &number.to_be_bytes()).await
+    }
+
+    /// Says that nothing follows.
+    pub async fn close(&mut self) -> io::Result<()> {
+        self.control(GOAWAY, &[0; 8]).await?;
+        self.io.shutdown().await
+    }
+
+    async fn control(&mut self, kind: u16, body: &[u8]) -> io::Result<()> {
+        let mut frame = CONTROL.to_be_bytes().to_vec();
+        frame.extend_from_slice(&kind.to_be_bytes());
+        frame.extend_from_slice(&word(0, body.len())?);
+        frame.extend_from_slice(body);
+        self.io.write_all(&frame).await?;
+        self.io.flush().await
+    }
+}
+
+fn word(flags: u8, length: usize) -> io::Result<[u8; 4]> {
+    let length = u32::try_from(length).ok().filter(|length| *length < 1 << 24);
+    let length = length.ok_or(io::ErrorKind::InvalidInput)?;
+    Ok((u32::from(flags) << 24 | length).to_be_bytes())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Read as _;
+
+    use flate2::read::ZlibDecoder;
+    use proptest::prelude::*;
+
+    use super::*;
+
+    async fn read(bytes: &[u8]) -> Vec<Said> {
+        let mut reader = Reader::new(bytes);
+        let mut all = Vec::new();
+        while let Ok(said) = reader.next().await {
+            all.push(said);
+        }
+        all
+    }
+
+    #[actix_rt::test]
+    async fn headers_are_one_zlib_stream() {
+        let mut out = Vec::new();
+        let mut writer = Writer::new(&mut out);
+        writer.open(1, "streamtype", "error").await.unwrap();
+        writer.open(3, "streamtype", "stdin").await.unwrap();
+        assert_eq!(&out[..8], [0x80, 3, 0, 1, 0, 0, 0, 10 + 2 + 5 + 4 + 4 + 10 + 4 + 5 + 5]);
+        let first = 8 + usize::from(out[7]);
+        let compressed = [&out[18..first], &out[first + 18..]].concat();
+        let mut plain = vec![0; 2 * (4 + 4 + 10 + 4 + 5)];
+        ZlibDecoder::new(&compressed[..]).read_exact(&mut plain).unwrap();
+        assert_eq!(&plain[8..18], b"streamtype");
+        assert!(plain.ends_with(b"stdin"));
+    }
+
+    #[actix_rt::test]
+    async fn frames_are_told_apart() {
+        let mut out = Vec::new();
+        let mut writer = Writer::new(&mut out);
+        writer.data(5, b"abc", false).await.unwrap();
+        writer.data(5, b"", true).await.unwrap();
+        writer.pong(2).await.unwrap();
+        writer.control(SYN_REPLY, &[0, 0, 0, 3, 9]).await.unwrap();
+        writer.control(RST_STREAM, &[0, 0, 0, 7, 0, 0, 0, 1]).await.unwrap();
+        writer.control(4, &[0; 4]).await.unwrap();
+        writer.close().await.unwrap();
+        let wanted = [
+            Said::Data(5, b"abc".to_vec(), false),
+            Said::Data(5, Vec::new(), true),
+            Said::Ping(2),
+            Said::Reply(3),
+            Said::Reset(7),
+            Said::Other,
+            Said::Leaving,
+        ];
+        assert_eq!(read(&out).await, wanted);
+        assert!(read(&[0x80, 3, 0, 2, 0, 0xff, 0xff, 0xff]).await.is_empty(), "a frame that is too long");
+    }
+
+    proptest! {
+        #[test]
+        fn no_bytes_make_it_panic(bytes in proptest::collection::vec(any::<u8>(), 0..64)) {
+            futures::executor::block_on(async { read(&bytes).await; });
+        }
+    }
+}

@@ -1,0 +1,165 @@
+//! Headers on their way through: which of them concern only the client and this server, and which others are added.
+
+use actix_web::HttpRequest;
+use actix_web::http::header::HeaderMap as Incoming;
+use hyper::header::{
+    AUTHORIZATION, CONNECTION, CONTENT_LENGTH, EXPECT, HOST, HeaderMap, HeaderName, HeaderValue,
+    PROXY_AUTHENTICATE, PROXY_AUTHORIZATION, TE, TRAILER, TRANSFER_ENCODING, UPGRADE, USER_AGENT,
+};
+
+use crate::api::connect::Location;
+use crate::upstream;
+
+use super::{client_address, host};
+
+const FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
+const WEBSOCKET_PROTOCOL: HeaderName = HeaderName::from_static("sec-websocket-protocol");
+/// WebSocket clients that cannot set headers put their token here: it is for this server alone.
+const PROTOCOL_WITH_TOKEN: &str = "base64url.bearer.authorization.k8s.io.";
+
+/// Headers that are about one connection and not about what is sent through it.
+fn is_hop(name: &HeaderName) -> bool {
+    [CONNECTION, PROXY_AUTHENTICATE, PROXY_AUTHORIZATION, TE, TRAILER, TRANSFER_ENCODING, UPGRADE]
+        .contains(name)
+        || matches!(name.as_str(), "keep-alive" | "proxy-connection")
+}
+
+/// Who the client is, is between it and this server: whoever is behind must not be able to act for it.
+fn is_credential(name: &HeaderName) -> bool {
+    *name == AUTHORIZATION || name.as_str().starts_with("impersonate-")
+}
+
+/// Whether the client wants to speak something else than HTTP.
+pub(super) fn asks_to_switch(request: &HttpRequest) -> bool {
+    let mut values = request.headers().get_all("connection");
+    values.any(|value| value.to_str().is_ok_and(|value| value.to_ascii_lowercase().contains("upgrade")))
+}
+
+/// The headers of a request that this server makes itself.
+pub(super) fn own(location: &Location) -> HeaderMap {
+    let mut headers = HeaderMap::new();
+    if let Ok(host) = HeaderValue::try_from(location.authority()) {
+        headers.insert(HOST, host);
+    }
+    headers.insert(USER_AGENT, HeaderValue::from_static(concat!("pilothouse/", env!("CARGO_PKG_VERSION"))));
+    headers
+}
+
+/// The headers of a request that is passed on.
+pub(super) fn passed_on(request: &HttpRequest) -> HeaderMap {
+    let named = named_in_connection(request.headers());
+    let mut headers = kept(request, |name| !is_hop(name) && !named.iter().any(|one| name == one.as_str()));
+    let te = request.headers().get_all("te");
+    if te.into_iter().any(|value| value.to_str().is_ok_and(|value| value.contains("trailers"))) {
+        headers.insert(TE, HeaderValue::from_static("trailers"));
+    }
+    headers
+}
+
+/// The headers of a request to speak something else.
+pub(super) fn to_switch(request: &HttpRequest) -> HeaderMap {
+    let mut headers = kept(request, |name| *name != TRANSFER_ENCODING);
+    let Some(protocols) = headers.remove(WEBSOCKET_PROTOCOL) else { return headers };
+    let kept: Vec<&str> = protocols
+        .to_str()
+        .unwrap_or_default()
+        .split(',')
+        .map(str::trim)
+        .filter(|protocol| !protocol.starts_with(PROTOCOL_WITH_TOKEN))
+        .collect();
+    if let Ok(kept) = HeaderValue::try_from(kept.join(", ")) {
+        headers.insert(WEBSOCKET_PROTOCOL, kept);
+    }
+    headers
+}
+
+fn kept(request: &HttpRequest, wanted: impl Fn(&HeaderName) -> bool) -> HeaderMap {
+    let mut headers = HeaderMap::new();
+    for (name, value) in request.headers() {
+        let Some((name, value)) = upstream::header(name.as_str(), value.as_bytes()) else { continue };
+        // The length is told by the body itself, and whether to go on with it was told by this server.
+        let ours = [HOST, CONTENT_LENGTH, EXPECT].contains(&name);
+        if !ours && !is_credential(&name) && wanted(&name) {
+            headers.append(name, value);
+        }
+    }
+    if let Ok(host) = HeaderValue::try_from(host(request)) {
+        headers.insert(HOST, host);
+    }
+    add_client(request, &mut headers);
+    headers
+}
+
+/// Adds the client to those for whom the request is made.
+fn add_client(request: &HttpRequest, headers: &mut HeaderMap) {
+    let Some(client) = client_address(request) else { return };
+    let before = headers.get_all(FORWARDED_FOR).iter().filter_map(|value| value.to_str().ok());
+    let all: Vec<&str> = before.chain([client.as_str()]).collect();
+    if let Ok(all) = HeaderValue::try_from(all.join(", ")) {
+        headers.insert(FORWARDED_FOR, all);
+    }
+}
+
+fn named_in_connection(headers: &Incoming) -> Vec<String> {
+    let values = headers.get_all("connection").filter_map(|value| value.to_str().ok());
+    values.flat_map(|value| value.split(',')).map(|name| name.trim().to_ascii_lowercase()).collect()
+}
+
+/// The headers of an answer that the client shall see.
+pub(super) fn of_answer(headers: &HeaderMap) -> impl Iterator<Item = (&HeaderName, &HeaderValue)> {
+    let values = headers.get_all(CONNECTION).iter().filter_map(|value| value.to_str().ok());
+    let named: Vec<String> =
+        values.flat_map(|value| value.split(',')).map(|name| name.trim().to_ascii_lowercase()).collect();
+    headers.iter().filter(move |(name, _)| {
+        !is_hop(name) && **name != CONTENT_LENGTH && !named.iter().any(|one| *name == one.as_str())
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use actix_web::test::TestRequest;
+
+    use super::*;
+
+    fn request() -> HttpRequest {
+        TestRequest::get()
+            .insert_header(("Host", "here:6443"))
+            .insert_header(("Authorization", "Bearer secret"))
+            .insert_header(("Impersonate-User", "root"))
+            .insert_header(("Connection", "Upgrade, X-Hop"))
+            .insert_header(("Upgrade", "websocket"))
+            .insert_header(("X-Hop", "1"))
+            .insert_header(("X-Kept", "2"))
+            .insert_header(("Content-Length", "5"))
+            .insert_header((
+                "Sec-WebSocket-Protocol",
+                "v4.channel.k8s.io, base64url.bearer.authorization.k8s.io.c2VjcmV0",
+            ))
+            .to_http_request()
+    }
+
+    fn names(headers: &HeaderMap) -> Vec<&str> {
+        let mut names: Vec<&str> = headers.keys().map(HeaderName::as_str).collect();
+        names.sort_unstable();
+        names
+    }
+
+    #[test]
+    fn credentials_and_what_concerns_one_connection_stay_here() {
+        let passed = passed_on(&request());
+        assert_eq!(names(&passed), ["host", "sec-websocket-protocol", "x-kept"]);
+        assert_eq!(passed[HOST], "here:6443");
+    }
+
+    #[test]
+    fn a_switch_is_asked_for_as_the_client_did_but_without_its_token() {
+        assert!(asks_to_switch(&request()));
+        let headers = to_switch(&request());
+        assert_eq!(
+            names(&headers),
+            ["connection", "host", "sec-websocket-protocol", "upgrade", "x-hop", "x-kept"]
+        );
+        assert_eq!(headers[WEBSOCKET_PROTOCOL], "v4.channel.k8s.io");
+        assert!(!asks_to_switch(&TestRequest::get().to_http_request()));
+    }
+}

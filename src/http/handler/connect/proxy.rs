@@ -1,0 +1,127 @@
+//! Requests that are passed on to whoever is behind a pod, a service or a node, and the answers on their way back. Bodies
+//! pass piece by piece in both directions.
+
+use std::io;
+use std::sync::Arc;
+
+use actix_http::Payload as Body;
+use actix_web::body::{BoxBody, SizedStream};
+use actix_web::http::{StatusCode, header};
+use actix_web::web::Payload;
+use actix_web::{HttpRequest, HttpResponse, HttpResponseBuilder};
+use futures::{StreamExt as _, stream};
+use hyper::Method;
+use hyper::header::{CONTENT_LENGTH, HeaderMap, HeaderValue, LOCATION};
+
+use crate::api::connect::links::Links;
+use crate::api::connect::{Destination, Reach, Trust, url};
+use crate::api::status::{Result, Status};
+use crate::upstream::{Answer, Ask, Failure, RequestBody};
+
+use super::super::render::text;
+use super::{Connecting, Out, common, headers, host, pages};
+
+const FORWARDED_URI: &str = "x-forwarded-uri";
+
+/// Passes a request on.
+pub(super) async fn pass(
+    connecting: &Arc<Connecting>,
+    request: &HttpRequest,
+    payload: Payload,
+    mut to: Destination,
+    out: &Out<'_>,
+) -> Result<HttpResponse> {
+    // A page that does not end in a slash would have its relative links led beside the proxy.
+    if to.location.path.is_empty() && matches!(request.method().as_str(), "GET" | "HEAD") {
+        return Ok(with_slash(request));
+    }
+    request.query_string().clone_into(&mut to.location.query);
+    let links = Links::new(out.path, out.found.rest, to.location.authority(), host(request));
+    let ask = ask(request, payload, &links, &to)?;
+    let answer = connecting.upstream.ask(&to, ask).await.map_err(|failure| unreachable(&to, &failure))?;
+    back(request, answer, &links).await
+}
+
+fn with_slash(request: &HttpRequest) -> HttpResponse {
+    let mut location = format!("{}/", request.uri().path());
+    if !request.query_string().is_empty() {
+        location.push('?');
+        location.push_str(request.query_string());
+    }
+    HttpResponse::MovedPermanently().insert_header((header::LOCATION, location)).finish()
+}
+
+fn ask(request: &HttpRequest, payload: Payload, links: &Links, to: &Destination) -> Result<Ask> {
+    let mut headers = headers::passed_on(request);
+    let seen = links.here(&url::escape_path(&to.location.path));
+    if let Ok(seen) = HeaderValue::try_from(seen) {
+        headers.insert(FORWARDED_URI, seen);
+    }
+    let method = Method::from_bytes(request.method().as_str().as_bytes());
+    let method = method.map_err(|_| Status::method_not_allowed())?;
+    Ok(Ask { method, headers, body: body(request, payload) })
+}
+
+fn body(request: &HttpRequest, payload: Payload) -> RequestBody {
+    let body = payload.into_inner();
+    let length = text(request.headers(), header::CONTENT_LENGTH).parse().ok();
+    if matches!(body, Body::None) || length == Some(0) {
+        return RequestBody::Empty;
+    }
+    RequestBody::Pieces(Box::pin(body.map(|piece| piece.map_err(io::Error::other))), length)
+}
+
+/// 503, unless it is known better.
+pub(super) fn unreachable(to: &Destination, failure: &Failure) -> Box<Status> {
+    match failure {
+        // Of a node whose address says nothing.
+        Failure::Lookup(_) if to.reach == Reach::GlobalUnicast && to.trust == Trust::Kubelet => {
+            Status::bad_request(failure.to_string())
+        }
+        _ => common(failure)
+            .unwrap_or_else(|| Status::unavailable(format!("error trying to reach service: {failure}"))),
+    }
+}
+
+/// The answer as the client shall see it.
+async fn back(request: &HttpRequest, mut answer: Answer, links: &Links) -> Result<HttpResponse> {
+    let location = answer.headers.get(LOCATION).and_then(|value| value.to_str().ok());
+    if let Some(location) = location {
+        let led_back = links.rewrite(location).and_then(|new| HeaderValue::try_from(new).ok());
+        led_back.map(|new| answer.headers.insert(LOCATION, new));
+        return Ok(whole(request, answer));
+    }
+    if !pages::is_page(&answer.headers) || *request.method() == actix_web::http::Method::HEAD {
+        return Ok(whole(request, answer));
+    }
+    pages::led_back(answer, links).await
+}
+
+/// An answer that passes as it is.
+pub(super) fn whole(request: &HttpRequest, answer: Answer) -> HttpResponse {
+    let Answer { status, headers, body } = answer;
+    let told = headers.get(CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse().ok());
+    let mut builder = head(status.as_u16(), &headers);
+    if *request.method() == actix_web::http::Method::HEAD {
+        // Nothing follows, but its length is worth knowing.
+        let nothing = stream::empty::<io::Result<bytes::Bytes>>();
+        return match told {
+            Some(length) => builder.body(SizedStream::new(length, nothing)),
+            None => builder.finish(),
+        };
+    }
+    match body.length() {
+        Some(0) => builder.finish(),
+        Some(length) => builder.body(BoxBody::new(SizedStream::new(length, body))),
+        None => builder.streaming(body),
+    }
+}
+
+/// Status and headers of an answer.
+pub(super) fn head(status: u16, headers: &HeaderMap) -> HttpResponseBuilder {
+    let mut builder = HttpResponse::build(StatusCode::from_u16(status).unwrap_or(StatusCode::BAD_GATEWAY));
+    for (name, value) in headers::of_answer(headers) {
+        builder.append_header((name.as_str(), value.as_bytes()));
+    }
+    builder
+}

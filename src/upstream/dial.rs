@@ -1,0 +1,107 @@
+//! From a name to a connection.
+
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::{TcpStream, lookup_host};
+use tokio::time::timeout;
+use tokio_openssl::SslStream;
+
+use crate::api::connect::place::is_global_unicast;
+use crate::api::connect::{Destination, Location, Reach};
+use crate::limits;
+
+use super::failure::Failure;
+use super::tls::Contexts;
+
+/// A connection, private or not.
+pub(super) enum Stream {
+    Plain(TcpStream),
+    Private(Box<SslStream<TcpStream>>),
+}
+
+/// Connects. The whole may take as long as each of its two steps may.
+pub(super) async fn dial(tls: &Contexts, to: &Destination, within: Duration) -> Result<Stream, Failure> {
+    let Destination { location, trust, reach } = to;
+    let addresses = timeout(within, resolve(location, *reach))
+        .await
+        .map_err(|_| Failure::SlowDial(location.authority()))??;
+    let connecting = timeout(within, connect(&addresses)).await;
+    let tcp = connecting.map_err(|_| Failure::SlowDial(location.authority()))??;
+    if let Err(error) = tcp.set_nodelay(true) {
+        tracing::debug!(%error, "a connection cannot be made prompt");
+    }
+    if !location.secure {
+        return Ok(Stream::Plain(tcp));
+    }
+    let handshake = timeout(within, tls.handshake(*trust, &location.host, tcp)).await;
+    Ok(Stream::Private(Box::new(handshake.map_err(|_| Failure::SlowTls)??)))
+}
+
+/// The addresses of a host. What is looked at here is what is connected to: a name that changes its mind in between
+/// leads nowhere else.
+async fn resolve(location: &Location, reach: Reach) -> Result<Vec<SocketAddr>, Failure> {
+    let found: Vec<SocketAddr> = match location.host.parse::<IpAddr>() {
+        Ok(address) => vec![SocketAddr::new(address, location.port)],
+        Err(_) => {
+            let unknown = |_| Failure::Lookup(location.host.clone());
+            let found = lookup_host((location.host.as_str(), location.port)).await.map_err(unknown)?;
+            found.take(limits::UPSTREAM_ADDRESSES).collect()
+        }
+    };
+    if found.is_empty() {
+        return Err(Failure::Lookup(location.host.clone()));
+    }
+    let all = || found.iter().all(|address| is_global_unicast(address.ip()));
+    if reach == Reach::GlobalUnicast && !all() {
+        return Err(Failure::NotAllowed);
+    }
+    Ok(found)
+}
+
+async fn connect(addresses: &[SocketAddr]) -> Result<TcpStream, Failure> {
+    let mut failed = None;
+    for address in addresses {
+        match TcpStream::connect(address).await {
+            Ok(stream) => return Ok(stream),
+            Err(error) => failed = failed.or(Some(Failure::dial(*address, &error))),
+        }
+    }
+    Err(failed.unwrap_or(Failure::NotAllowed))
+}
+
+impl AsyncRead for Stream {
+    fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Stream::Plain(stream) => Pin::new(stream).poll_read(cx, buf),
+            Stream::Private(stream) => Pin::new(stream).poll_read(cx, buf),
+        }
+    }
+}
+
+impl AsyncWrite for Stream {
+    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        match self.get_mut() {
+            Stream::Plain(stream) => Pin::new(stream).poll_write(cx, buf),
+            Stream::Private(stream) => Pin::new(stream).poll_write(cx, buf),
+        }
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Stream::Plain(stream) => Pin::new(stream).poll_flush(cx),
+            Stream::Private(stream) => Pin::new(stream).poll_flush(cx),
+        }
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Stream::Plain(stream) => Pin::new(stream).poll_shutdown(cx),
+            Stream::Private(stream) => Pin::new(stream).poll_shutdown(cx),
+        }
+    }
+}

@@ -1,0 +1,191 @@
+//! connect: finds out where a way leads. Going there is for the edge, which has the other end of the connection.
+
+use pilothouse_actors::object::{Key, TypeName};
+use pilothouse_actors::permit::Permit;
+
+use crate::api::connect::options::{LogOptions, PortForwardOptions, StreamOptions};
+use crate::api::connect::place::{self, Candidate, KubeletRules, Target};
+use crate::api::connect::{Destination, Location, Reach, Trust, Way};
+use crate::api::query::Query;
+use crate::api::status::{GroupResource, Result, Status};
+use crate::api::value::Value;
+use crate::api::version::GroupVersion;
+use crate::ids;
+use crate::limits::SERVICE_CANDIDATES;
+
+use super::Backend;
+
+/// A request for a way.
+pub struct Asked<'a> {
+    /// Which.
+    pub way: Way,
+    /// The plural of what it stands below.
+    pub plural: &'a str,
+    /// The namespace of the path, empty for nodes.
+    pub namespace: &'a str,
+    /// The name of the path. Those of proxies hold a scheme and a port.
+    pub name: &'a str,
+    /// The parameters.
+    pub query: &'a Query<'a>,
+    /// What the other end of a proxy shall see as its path.
+    pub path: String,
+}
+
+/// Where a way leads.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Led {
+    /// Nowhere yet: the pod has no node, so nothing was written.
+    Nowhere,
+    /// To a log.
+    Log(Destination),
+    /// To a command or a process.
+    Streams(Destination, StreamOptions),
+    /// To ports of a pod.
+    Ports(Destination),
+    /// To whoever speaks HTTP.
+    Proxy(Destination),
+}
+
+/// A kind that is looked at on the way.
+struct Source {
+    resource: &'static str,
+    kind: &'static str,
+}
+
+const PODS: Source = Source { resource: "pods", kind: "Pod" };
+const NODES: Source = Source { resource: "nodes", kind: "Node" };
+const SERVICES: Source = Source { resource: "services", kind: "Service" };
+const ENDPOINTS: Source = Source { resource: "endpoints", kind: "Endpoints" };
+
+impl Source {
+    async fn get(&self, backend: &Backend, namespace: &str, name: &str) -> Result<Value> {
+        let key = if namespace.is_empty() { Key::cluster(name) } else { Key::namespaced(namespace, name) };
+        // No place among the requests in flight: what waits here is bounded by the connections of clients.
+        let found = backend.stores.get(&TypeName::new(self.resource), key, &Permit::none()).await;
+        let of = GroupResource { group: "", resource: self.resource };
+        let object = found.map_err(|error| Status::from_store(&error, of, name))?;
+        backend.load_kind(&GroupVersion::new("", "v1"), self.kind, &object)
+    }
+}
+
+/// Follows a way.
+pub async fn lead(backend: &Backend, rules: &KubeletRules, asked: &Asked<'_>) -> Result<Led> {
+    match asked.way {
+        Way::Log => log(backend, rules, asked).await,
+        Way::Exec => streams(backend, rules, asked, "exec", StreamOptions::exec(asked.query)).await,
+        Way::Attach => streams(backend, rules, asked, "attach", StreamOptions::attach(asked.query)).await,
+        Way::PortForward => {
+            let options = PortForwardOptions::parse(asked.query)?;
+            let pod = PODS.get(backend, asked.namespace, asked.name).await?;
+            let mut location = assigned(backend, rules, &pod, asked.name).await?;
+            location.path = format!("/portForward/{}/{}", asked.namespace, asked.name);
+            location.query = options.to_query();
+            Ok(Led::Ports(kubelet(location, Trust::Kubelet)))
+        }
+        Way::Proxy => {
+            let mut destination = match asked.plural {
+                "nodes" => node(backend, rules, asked).await?,
+                "services" => service(backend, asked).await?,
+                _ => pod(backend, asked).await?,
+            };
+            destination.location.path.clone_from(&asked.path);
+            Ok(Led::Proxy(destination))
+        }
+    }
+}
+
+fn kubelet(location: Location, trust: Trust) -> Destination {
+    Destination { location, trust, reach: Reach::Any }
+}
+
+fn anybody(location: Location) -> Destination {
+    Destination { location, trust: Trust::Nobody, reach: Reach::GlobalUnicast }
+}
+
+async fn log(backend: &Backend, rules: &KubeletRules, asked: &Asked<'_>) -> Result<Led> {
+    let options = LogOptions::parse(asked.query)?;
+    options.validate(asked.name)?;
+    let pod = PODS.get(backend, asked.namespace, asked.name).await?;
+    let container = place::container(&pod, &options.container)?;
+    let Some(node) = place::node_name(&pod) else { return Ok(Led::Nowhere) };
+    let node = NODES.get(backend, "", node).await?;
+    let mut location = place::kubelet(&node, rules)?;
+    location.path = format!("/containerLogs/{}/{}/{container}", asked.namespace, asked.name);
+    location.query = options.to_query();
+    let trust = if options.skip_verification { Trust::KubeletUnverified } else { Trust::Kubelet };
+    Ok(Led::Log(kubelet(location, trust)))
+}
+
+async fn streams(
+    backend: &Backend,
+    rules: &KubeletRules,
+    asked: &Asked<'_>,
+    what: &str,
+    options: StreamOptions,
+) -> Result<Led> {
+    let pod = PODS.get(backend, asked.namespace, asked.name).await?;
+    let container = place::container(&pod, &options.container)?;
+    let mut location = assigned(backend, rules, &pod, asked.name).await?;
+    location.path = format!("/{what}/{}/{}/{container}", asked.namespace, asked.name);
+    location.query = options.to_query();
+    Ok(Led::Streams(kubelet(location, Trust::Kubelet), options))
+}
+
+/// Where the kubelet of a pod is, which must have one.
+async fn assigned(backend: &Backend, rules: &KubeletRules, pod: &Value, name: &str) -> Result<Location> {
+    let Some(node) = place::node_name(pod) else {
+        return Err(Status::bad_request(format!("pod {name} does not have a host assigned")));
+    };
+    place::kubelet(&NODES.get(backend, "", node).await?, rules)
+}
+
+async fn pod(backend: &Backend, asked: &Asked<'_>) -> Result<Destination> {
+    let target = Target::parse("pod", asked.name)?;
+    let found = PODS.get(backend, asked.namespace, target.name).await?;
+    Ok(anybody(place::pod(&target, &found)?))
+}
+
+async fn node(backend: &Backend, rules: &KubeletRules, asked: &Asked<'_>) -> Result<Destination> {
+    let target = Target::parse("node", asked.name)?;
+    let found = NODES.get(backend, "", target.name).await?;
+    let (location, is_kubelet) = place::node(&target, place::kubelet(&found, rules)?)?;
+    let trust = if is_kubelet { Trust::Kubelet } else { Trust::Nobody };
+    Ok(Destination { trust, ..anybody(location) })
+}
+
+async fn service(backend: &Backend, asked: &Asked<'_>) -> Result<Destination> {
+    let target = Target::parse("service", asked.name)?;
+    let port_name = match target.port.parse::<i64>() {
+        Ok(number) => {
+            let service = SERVICES.get(backend, asked.namespace, target.name).await?;
+            place::service_port(&service, target.name, number)?
+        }
+        Err(_) => target.port.to_owned(),
+    };
+    let endpoints = ENDPOINTS.get(backend, asked.namespace, target.name).await?;
+    if endpoints.get("subsets").is_none_or(|subsets| subsets.items().is_empty()) {
+        return Err(place::no_endpoints(target.name));
+    }
+    let seed = ids::below(usize::from(u16::MAX));
+    let candidates = place::candidates(&endpoints, asked.namespace, &port_name, seed);
+    for candidate in candidates.iter().take(SERVICE_CANDIDATES) {
+        if let Some(location) = confirmed(backend, asked, &target, candidate).await? {
+            return Ok(anybody(location));
+        }
+    }
+    Err(place::no_endpoints(asked.name))
+}
+
+/// Where a candidate listens, if its pod is there and has that address.
+async fn confirmed(
+    backend: &Backend,
+    asked: &Asked<'_>,
+    target: &Target<'_>,
+    candidate: &Candidate,
+) -> Result<Option<Location>> {
+    match PODS.get(backend, asked.namespace, &candidate.pod).await {
+        Ok(pod) => Ok(place::candidate(target, candidate, &pod)),
+        Err(status) if status.code == 404 => Ok(None),
+        Err(status) => Err(status),
+    }
+}

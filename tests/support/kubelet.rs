@@ -1,0 +1,249 @@
+//! A kubelet that does what a test wants: TLS, one request per connection, everything it was asked is remembered.
+
+use std::io::{self, Read, Write};
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+use std::{fs, thread};
+
+use openssl::asn1::Asn1Time;
+use openssl::bn::BigNum;
+use openssl::ec::{EcGroup, EcKey};
+use openssl::hash::MessageDigest;
+use openssl::nid::Nid;
+use openssl::pkey::{PKey, Private};
+use openssl::ssl::{SslAcceptor, SslMethod, SslStream, SslVerifyMode};
+use openssl::x509::extension::{BasicConstraints, SubjectAlternativeName};
+use openssl::x509::{X509, X509Name};
+
+use super::wait::CAP;
+
+/// One request, as the kubelet saw it.
+#[derive(Clone, Debug)]
+pub struct Seen {
+    pub method: String,
+    pub target: String,
+    pub headers: Vec<(String, String)>,
+    /// The common name of the certificate that this server showed.
+    pub client: Option<String>,
+}
+
+impl Seen {
+    pub fn header(&self, name: &str) -> Option<&str> {
+        let found = self.headers.iter().find(|(known, _)| known.eq_ignore_ascii_case(name));
+        found.map(|(_, value)| value.as_str())
+    }
+
+    pub fn path(&self) -> &str {
+        self.target.split('?').next().unwrap_or_default()
+    }
+
+    pub fn query(&self) -> &str {
+        self.target.split_once('?').map(|(_, query)| query).unwrap_or_default()
+    }
+}
+
+/// A connection to the kubelet, private or not.
+pub enum Wire {
+    Private(Box<SslStream<TcpStream>>),
+    Plain(TcpStream),
+}
+
+impl Read for Wire {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        match self {
+            Wire::Private(stream) => stream.read(buffer),
+            Wire::Plain(stream) => stream.read(buffer),
+        }
+    }
+}
+
+impl Write for Wire {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        match self {
+            Wire::Private(stream) => stream.write(bytes),
+            Wire::Plain(stream) => stream.write(bytes),
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        match self {
+            Wire::Private(stream) => stream.flush(),
+            Wire::Plain(stream) => stream.flush(),
+        }
+    }
+}
+
+impl Wire {
+    /// Waits until the other end hangs up; what it says until then is not looked at.
+    pub fn until_hung_up(&mut self) {
+        let mut buffer = [0; 4096];
+        while let Ok(1..) = self.read(&mut buffer) {}
+    }
+
+    /// Answers with a body of known length.
+    pub fn answer(&mut self, status: &str, headers: &str, body: &[u8]) {
+        let head = format!("HTTP/1.1 {status}\r\n{headers}Content-Length: {}\r\n\r\n", body.len());
+        // The client may have gone.
+        let _ =
+            self.write_all(head.as_bytes()).and_then(|()| self.write_all(body)).and_then(|()| self.flush());
+    }
+
+    pub fn say(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.write_all(bytes)?;
+        self.flush()
+    }
+
+    pub fn exactly(&mut self, count: usize) -> io::Result<Vec<u8>> {
+        let mut bytes = vec![0; count];
+        self.read_exact(&mut bytes)?;
+        Ok(bytes)
+    }
+
+    fn head(&mut self) -> io::Result<Vec<String>> {
+        let mut head = Vec::new();
+        while !head.ends_with(b"\r\n\r\n") {
+            head.push(self.exactly(1)?[0]);
+        }
+        Ok(String::from_utf8_lossy(&head).split("\r\n").map(str::to_owned).collect())
+    }
+}
+
+/// What a kubelet does with a request.
+pub type Deed = dyn Fn(&Seen, &mut Wire) + Send + Sync;
+
+/// A running kubelet.
+pub struct Kubelet {
+    pub address: SocketAddr,
+    seen: Arc<Mutex<Vec<Seen>>>,
+}
+
+impl Kubelet {
+    /// One that speaks TLS with a certificate of these.
+    pub fn start(
+        address: IpAddr,
+        papers: &Papers,
+        deed: impl Fn(&Seen, &mut Wire) + Send + Sync + 'static,
+    ) -> Kubelet {
+        let mut acceptor = SslAcceptor::mozilla_intermediate_v5(SslMethod::tls_server()).expect("TLS");
+        acceptor.set_certificate(&papers.certificate).expect("a certificate");
+        acceptor.set_private_key(&papers.key).expect("a key");
+        acceptor.set_verify_callback(SslVerifyMode::PEER, |_, _| true);
+        Kubelet::listen(address, Some(acceptor.build()), deed)
+    }
+
+    /// One that speaks plain HTTP, as pods do.
+    pub fn plain(address: IpAddr, deed: impl Fn(&Seen, &mut Wire) + Send + Sync + 'static) -> Kubelet {
+        Kubelet::listen(address, None, deed)
+    }
+
+    fn listen(
+        address: IpAddr,
+        acceptor: Option<SslAcceptor>,
+        deed: impl Fn(&Seen, &mut Wire) + Send + Sync + 'static,
+    ) -> Kubelet {
+        let listener = TcpListener::bind((address, 0)).expect("a free port");
+        let address = listener.local_addr().expect("an address");
+        let seen = Arc::<Mutex<Vec<Seen>>>::default();
+        let (remembered, deed): (_, Arc<Deed>) = (Arc::clone(&seen), Arc::new(deed));
+        thread::spawn(move || {
+            for stream in listener.incoming() {
+                let Ok(stream) = stream else { return };
+                let (acceptor, remembered, deed) =
+                    (acceptor.clone(), Arc::clone(&remembered), Arc::clone(&deed));
+                thread::spawn(move || serve(stream, acceptor.as_ref(), &remembered, &*deed));
+            }
+        });
+        Kubelet { address, seen }
+    }
+
+    /// Everything it was asked so far.
+    pub fn seen(&self) -> Vec<Seen> {
+        self.seen.lock().expect("what was seen").clone()
+    }
+
+    /// What it was asked last.
+    pub fn last(&self) -> Seen {
+        self.seen().pop().expect("the kubelet was asked")
+    }
+}
+
+fn serve(stream: TcpStream, acceptor: Option<&SslAcceptor>, remembered: &Mutex<Vec<Seen>>, deed: &Deed) {
+    stream.set_nodelay(true).expect("a prompt connection");
+    stream.set_read_timeout(Some(CAP)).expect("a bound");
+    let mut wire = match acceptor {
+        None => Wire::Plain(stream),
+        Some(acceptor) => match acceptor.accept(stream) {
+            Ok(stream) => Wire::Private(Box::new(stream)),
+            Err(_) => return,
+        },
+    };
+    let Ok(lines) = wire.head() else { return };
+    let mut words = lines[0].split(' ').map(str::to_owned);
+    let client = match &wire {
+        Wire::Private(stream) => stream.ssl().peer_certificate().and_then(|shown| {
+            let name = shown.subject_name().entries_by_nid(Nid::COMMONNAME).next()?;
+            name.data().to_string().ok()
+        }),
+        Wire::Plain(_) => None,
+    };
+    let seen = Seen {
+        method: words.next().unwrap_or_default(),
+        target: words.next().unwrap_or_default(),
+        headers: lines[1..]
+            .iter()
+            .filter_map(|line| line.split_once(": "))
+            .map(|(name, value)| (name.to_owned(), value.to_owned()))
+            .collect(),
+        client,
+    };
+    remembered.lock().expect("what was seen").push(seen.clone());
+    deed(&seen, &mut wire);
+    if let Wire::Private(stream) = &mut wire {
+        let _ = stream.shutdown();
+    }
+}
+
+/// A certificate that vouches for itself, and its key.
+pub struct Papers {
+    pub certificate: X509,
+    pub key: PKey<Private>,
+}
+
+impl Papers {
+    pub fn new(name: &str, addresses: &[&str]) -> Papers {
+        let group = EcGroup::from_curve_name(Nid::X9_62_PRIME256V1).expect("a curve");
+        let key = PKey::from_ec_key(EcKey::generate(&group).expect("a key")).expect("a key");
+        let mut subject = X509Name::builder().expect("a name");
+        subject.append_entry_by_text("CN", name).expect("a name");
+        let subject = subject.build();
+        let mut builder = X509::builder().expect("a certificate");
+        builder.set_version(2).expect("a version");
+        let serial = BigNum::from_u32(1).and_then(|one| one.to_asn1_integer()).expect("a number");
+        builder.set_serial_number(&serial).expect("a number");
+        builder.set_subject_name(&subject).expect("a name");
+        builder.set_issuer_name(&subject).expect("a name");
+        builder.set_pubkey(&key).expect("a key");
+        builder.set_not_before(&Asn1Time::days_from_now(0).expect("a day")).expect("a day");
+        builder.set_not_after(&Asn1Time::days_from_now(2).expect("a day")).expect("a day");
+        let authority = BasicConstraints::new().ca().build().expect("an extension");
+        builder.append_extension(authority).expect("an extension");
+        let mut names = SubjectAlternativeName::new();
+        names.dns(name);
+        for address in addresses {
+            names.ip(address);
+        }
+        let names = names.build(&builder.x509v3_context(None, None)).expect("an extension");
+        builder.append_extension(names).expect("an extension");
+        builder.sign(&key, MessageDigest::sha256()).expect("a signature");
+        Papers { certificate: builder.build(), key }
+    }
+
+    /// Writes both as files: the certificate's and the key's.
+    pub fn write(&self, folder: &Path, name: &str) -> (PathBuf, PathBuf) {
+        let (certificate, key) = (folder.join(format!("{name}.crt")), folder.join(format!("{name}.key")));
+        fs::write(&certificate, self.certificate.to_pem().expect("PEM")).expect("a file");
+        fs::write(&key, self.key.private_key_to_pem_pkcs8().expect("PEM")).expect("a file");
+        (certificate, key)
+    }
+}
