@@ -40,6 +40,10 @@ impl Frames for Words {
     fn expired(&self, floor: Revision) -> Bytes {
         Bytes::from(format!("Expired@{floor} "))
     }
+
+    fn unreadable(&self, object: &Object, is_gone: bool) -> Bytes {
+        Bytes::from(format!("Unreadable:{}{} ", object.key.name(), if is_gone { "(gone)" } else { "" }))
+    }
 }
 
 fn object(namespace: &str, name: &str, revision: u64) -> Arc<Object> {

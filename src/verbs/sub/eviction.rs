@@ -32,7 +32,7 @@ pub async fn create(backend: &Backend, call: &Call<'_>, body: &Value, dry_run: b
         return Err(call.invalid_body(call.name, &errors));
     }
     let mut options =
-        DeleteOptions::parse(call.query, Some(body.get("deleteOptions").unwrap_or(&Value::Null)))?;
+        DeleteOptions::parse(call.query, Some(body.get("deleteOptions").unwrap_or(&Value::Null)), false)?;
     options.dry_run |= dry_run;
     super::admitted(backend, call, body).await?;
     evict(backend, call, &options).await?;
