@@ -16,6 +16,8 @@ pub mod fields_v1;
 mod last_applied;
 pub mod managers;
 mod merge;
+#[cfg(test)]
+mod model;
 mod reset;
 pub mod set;
 mod shape;

@@ -409,12 +409,6 @@ impl Status {
         )
     }
 
-    /// 500 without a reason: what the reference lets through as it comes. Of patches that contradict the schema these
-    /// are the client's fault, but clients know them so.
-    pub fn unexplained(message: impl Into<String>) -> Box<Status> {
-        Status::bare(500, "", message)
-    }
-
     /// 503: not now; the outcome of a write that was under way is unknown.
     pub fn unavailable(message: impl Into<String>) -> Box<Status> {
         Status::bare(503, "ServiceUnavailable", message)

@@ -129,10 +129,12 @@ async fn take_from(
 ) -> Result<()> {
     let (store, version) = (budget_store(), GroupVersion::new(BUDGETS.group, "v1"));
     for _ in 0..ATTEMPTS {
+        let before = budget.clone();
         eviction::take(&mut budget, call.name, &backend.now())?;
         if dry_run {
             return Ok(());
         }
+        backend.record_own(&version, BUDGET, "status", &before, &mut budget);
         let draft = backend.draft_kind(&version, BUDGET, object.key.clone(), &budget)?;
         match backend.stores.replace(&store, draft, object.revision, &call.permit).await {
             Ok(_) => return Ok(()),
