@@ -77,7 +77,12 @@ pub async fn store_update(
     dry_run: bool,
 ) -> Result<Reply> {
     let part = call.part()?;
-    for _ in 0..ATTEMPTS {
+    let mut turn = None;
+    for attempt in 0..ATTEMPTS {
+        // Who lost once would only lose again, and keep the others from winning: one after the other all get through.
+        if attempt > 0 && turn.is_none() {
+            turn = backend.stores.turn(&call.stored.store, call.key(call.name), &call.permit).await;
+        }
         let current = match backend.read(call).await {
             Ok(current) => current,
             Err(status) if status.code == 404 => {
