@@ -125,6 +125,27 @@ async fn a_watch_tells_what_is_there_then_what_happens() {
 }
 
 #[actix::test]
+async fn a_watch_ends_at_what_cannot_be_shown() {
+    let damaged =
+        |namespace: &str| Arc::new(Object::unreadable(Key::namespaced(namespace, "b"), Revision(1)));
+    let initial = [object("n", "a", 1), damaged("elsewhere"), damaged("n"), object("n", "c", 1)];
+    let (mut first, mut feed) =
+        session(Watch { initial: Box::new(initial.into_iter()), ..watch(&window(), &words(0)) });
+    assert_eq!(first.turn(), Next::Stop);
+    assert_eq!(read(&mut feed), "Added:a@1 Unreadable:b END");
+
+    // Whoever is told of the removal cannot have asked for its labels in vain: nobody knows them.
+    let window = window();
+    append(&window, "n", 2);
+    let gone = Arc::new(damaged("n").at(Revision(3)));
+    window.append(Arc::new(Event::new(Change::Removed, gone, Some(damaged("n")), Timestamp(3))));
+    append(&window, "n", 4);
+    let (mut second, mut feed) = session(watch(&window, &words(0)));
+    assert_eq!(second.turn(), Next::Stop);
+    assert_eq!(read(&mut feed), "Added:a@2 Unreadable:b(gone) END");
+}
+
+#[actix::test]
 async fn initial_objects_are_taken_as_the_client_reads() {
     let window = window();
     let taken = Rc::new(Cell::new(0));
