@@ -17,8 +17,10 @@ use std::process::Command;
 use criterion::Criterion;
 use pilothouse::api::codec::{self, protobuf};
 use pilothouse::api::kinds::{self, Kind, Occasion, Writer};
+use pilothouse::api::ownership::{self, Versions, Write, apply::apply};
 use pilothouse::api::schema::{GroupVersionKind, Registry, TypeId, default};
 use pilothouse::api::value::Value;
+use pilothouse::api::version::GroupVersion;
 
 /// A Pod as a controller writes it: about 2 KiB of JSON.
 const POD: &str = include_str!("support/pod.json");
@@ -32,7 +34,13 @@ struct Bench {
     decoded: Value,
     stored: Vec<u8>,
     protobuf: Vec<u8>,
+    /// The pod after five have applied to it, as it is stored, and what one of them applied.
+    owned: Vec<u8>,
+    applied: String,
 }
+
+/// The time of everything.
+const NOW: &str = "2024-01-01T00:00:00Z";
 
 impl Bench {
     fn new() -> Bench {
@@ -44,7 +52,75 @@ impl Bench {
         default::apply(&registry, ty, &mut decoded);
         let stored = codec::encode(&registry, ty, &decoded);
         let protobuf = protobuf::encode_object(&registry, ty, &decoded);
-        Bench { registry, kind, ty, writer: Writer::default(), decoded, stored, protobuf }
+        let (owned, applied) = (Vec::new(), String::new());
+        let writer = Writer::default();
+        let mut bench = Bench { registry, kind, ty, writer, decoded, stored, protobuf, owned, applied };
+        bench.apply_five();
+        bench
+    }
+
+    /// Lets five owners apply: one the whole pod, four a label each.
+    fn apply_five(&mut self) {
+        let version = GroupVersion::new("", "v1");
+        let versions = Versions { registry: &self.registry, kind: "Pod", stored: &version };
+        let mut live: Option<Value> = None;
+        for number in 0..5 {
+            let config = match number {
+                0 => POD.to_owned(),
+                _ => format!(
+                    r#"{{"apiVersion":"v1","kind":"Pod","metadata":{{"name":"web-7d4b9c6f5-x2x7q","labels":{{"l{number}":"x"}}}}}}"#
+                ),
+            };
+            let (config_value, _) = codec::yaml::read_strict(config.as_bytes()).unwrap();
+            let manager = format!("manager-{number}");
+            let write = Write {
+                manager: &manager,
+                version: &version,
+                subresource: "",
+                now: NOW,
+                reset: &[&["status"]],
+            };
+            let done = apply(&versions, &write, live.as_ref(), &config_value, false).unwrap();
+            let text = codec::json::to_json(&done.object);
+            let mut value = codec::decode_object(&text, &self.kind, &self.registry).unwrap().value;
+            (kinds::rules("", "Pod").default)(&mut value);
+            default::apply(&self.registry, self.ty, &mut value);
+            let metadata = value.entry("metadata");
+            metadata.set("uid", "0b2b1f5e-6d1c-4a57-9f0e-6d3f6f1c9a11");
+            metadata.set("resourceVersion", "7");
+            metadata.set("generation", 1);
+            metadata.set("creationTimestamp", NOW);
+            done.managers.store(&mut value);
+            live = Some(value);
+            if number == 0 {
+                self.applied = config;
+            }
+        }
+        self.owned = codec::encode(&self.registry, self.ty, &live.unwrap());
+    }
+
+    /// What the verb does with an apply that changes nothing, the messages to the store apart.
+    fn apply_again(&self) -> bool {
+        let version = GroupVersion::new("", "v1");
+        let versions = Versions { registry: &self.registry, kind: "Pod", stored: &version };
+        let (config, _) = codec::yaml::read_strict(black_box(self.applied.as_bytes())).unwrap();
+        let old = codec::decode_stored(black_box(&self.owned), self.ty, &self.registry).unwrap();
+        let write = Write {
+            manager: "manager-0",
+            version: &version,
+            subresource: "",
+            now: "later",
+            reset: &[&["status"]],
+        };
+        let done = apply(&versions, &write, Some(&old), &config, false).unwrap();
+        assert!(done.is_there, "nothing should change");
+        let mut new = old.clone();
+        done.managers.store(&mut new);
+        let kind = Kind { rules: kinds::rules("", "Pod"), namespaced: true, has_status: true };
+        let occasion = Occasion { now: "later", user: &self.writer };
+        kinds::before_update(kind, &mut new, &old, &occasion).unwrap();
+        ownership::keep_times(&old, &mut new);
+        new == old
     }
 
     fn decode(&self) -> Value {
@@ -76,13 +152,21 @@ impl Bench {
                 decoded.unwrap().value.fields().map_or(0, |fields| fields.len())
             }
             "encode protobuf" => protobuf::message(&self.registry, self.ty, black_box(&self.decoded)).len(),
+            "apply again, 5 owners" => usize::from(self.apply_again()),
             _ => panic!("nothing is called {name}"),
         }
     }
 }
 
-const ALL: [&str; 6] =
-    ["decode", "decode+default+validate", "encode", "read stored", "decode protobuf", "encode protobuf"];
+const ALL: [&str; 7] = [
+    "decode",
+    "decode+default+validate",
+    "encode",
+    "read stored",
+    "decode protobuf",
+    "encode protobuf",
+    "apply again, 5 owners",
+];
 
 fn main() {
     let words: Vec<String> = std::env::args().skip(1).filter(|word| !word.starts_with('-')).collect();

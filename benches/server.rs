@@ -1,6 +1,7 @@
 //! Speed and memory of the whole server, each figure beside the floor it is compared to.
 //!
-//! `cargo bench --bench server` runs all of it; `-- start`, `-- get`, `-- create`, `-- list`, `-- many` run a part.
+//! `cargo bench --bench server` runs all of it; `-- start`, `-- get`, `-- create`, `-- status`, `-- contend`, `-- list`, `-- many`
+//! run a part.
 //! docs/numbers.md keeps what it printed.
 
 #![allow(
@@ -15,7 +16,7 @@ mod support;
 
 use std::time::{Duration, Instant};
 
-use support::load::{Measured, Until, drain, request, request_for, run};
+use support::load::{Measured, Until, ask, drain, merge_patch, request, request_for, run};
 use support::process::{Process, scratch};
 
 const COLLECTION: &str = "/api/v1/namespaces/default/configmaps";
@@ -38,6 +39,12 @@ fn main() {
     }
     if wanted("create") {
         create();
+    }
+    if wanted("status") {
+        status();
+    }
+    if wanted("contend") {
+        contend();
     }
     if wanted("list") {
         list();
@@ -151,6 +158,58 @@ fn create() {
         "create: 64 connections reach {:.1} times 1 connection (goal 5; CPU goal 100 µs)",
         shared.rate() / alone.rate()
     );
+}
+
+/// A Pod as a controller writes it: about 2 KiB of JSON.
+const POD: &str = include_str!("support/pod.json");
+const PODS: &str = "/api/v1/namespaces/default/pods";
+
+/// Patches of the status of Pods against their creation, in the same run.
+fn status() {
+    const CONNECTIONS: usize = 64;
+    const COUNT: u64 = 10_000;
+    let (server, _) = Process::server(&scratch("status"), "redb");
+    let named = |number: u64| POD.replacen("web-7d4b9c6f5-x2x7q", &format!("p-{number}"), 1);
+    let created = measure("create of a Pod of 2 KiB", &server, || {
+        run(server.port, CONNECTIONS, Until::Count(COUNT), 201, move |number| {
+            request("POST", PODS, &named(number))
+        })
+    });
+    let patched = measure("merge patch of its status", &server, || {
+        run(server.port, CONNECTIONS, Until::Count(COUNT), 200, |number| {
+            let body = r#"{"status":{"phase":"Running","conditions":[{"type":"Ready","status":"True"}]}}"#;
+            merge_patch(&format!("{PODS}/p-{number}/status"), body)
+        })
+    });
+    println!("status: {:.2} of the rate of creation (goal 0.5)", patched.rate() / created.rate());
+}
+
+/// Many clients change one object: each success is a version of its own, and together they are no slower than one alone.
+fn contend() {
+    const CLIENTS: usize = 32;
+    let time = Until::Time(Duration::from_secs(4));
+    let (server, _) = Process::server(&scratch("contend"), "redb");
+    run(server.port, 1, Until::Count(1), 201, |_| request("POST", COLLECTION, &config_map(0, 1_024)));
+    let path = format!("{COLLECTION}/c-0");
+    let version = || -> u64 {
+        let answer: serde_json::Value =
+            serde_json::from_str(&ask(server.port, &request("GET", &path, ""))).unwrap();
+        answer["metadata"]["resourceVersion"].as_str().unwrap().parse().unwrap()
+    };
+    let rate = |clients: usize| {
+        let before = version();
+        let path = path.clone();
+        let mut measured = measure(&format!("patch of one object, {clients} clients"), &server, || {
+            run(server.port, clients, time, 200, move |number| {
+                merge_patch(&path, &format!(r#"{{"data":{{"n":"{clients}-{number}"}}}}"#))
+            })
+        });
+        assert_eq!(version() - before, measured.answers, "every success is a version of its own");
+        println!("  p99 {:?}", measured.percentile(0.99));
+        measured.rate()
+    };
+    let (alone, together) = (rate(1), rate(CLIENTS));
+    println!("contend: {CLIENTS} clients reach {:.2} of what 1 does (goal 1)", together / alone);
 }
 
 /// LIST of 20,000 objects of 1 KiB against a bare handler that streams as many bytes, and the memory that ten at once

@@ -58,6 +58,7 @@ use crate::upstream::{TlsError, TlsFiles, Upstream};
 use crate::verbs::admission::{self, Chain};
 use crate::verbs::bootstrap::{self, home::Home};
 use crate::verbs::engines::Engines;
+use crate::verbs::forced::Forced;
 use crate::verbs::services::{Services, repair};
 use crate::verbs::stores::Stores;
 use crate::verbs::{Backend, Watching};
@@ -81,6 +82,8 @@ struct Parts {
     /// As messages name it.
     node_port_range: String,
     authority: Authority,
+    /// Whether objects that cannot be read may be removed.
+    forced_deletion: bool,
     /// What the kubernetes service says.
     home: Home,
     shared: Arc<Shared>,
@@ -159,6 +162,7 @@ async fn parts(boot: &Boot) -> Result<Parts, StartError> {
         node_port_range: range.to_string(),
         authority: authority(config),
         admission: of_admission::settings(boot, &storage, &registry, shared.clone())?,
+        forced_deletion: config.gates().enabled("AllowUnsafeMalformedObjectDeletion"),
         storage,
         registry,
         shared,
@@ -303,6 +307,7 @@ fn backend(parts: &Parts, authorizer: &Addr<Authorizer>) -> Backend {
         clock: parts.clock.clone(),
         services: Rc::new(services(parts)),
         engines: Engines { authority: parts.authority, metrics: parts.shared.metrics.clone() },
+        forced: parts.forced_deletion.then(|| Forced::asking(authorizer)),
     }
 }
 

@@ -12,6 +12,8 @@ use std::process::Output;
 
 use pilothouse::config::Config;
 use pilothouse::server::{Exit, Handle, Server as Embedded};
+use pilothouse_actors::engine::redb::Redb;
+use pilothouse_actors::object::TypeName;
 use serde_json::{Value, json};
 use support::client::JSON;
 use support::compare::text;
@@ -100,6 +102,128 @@ fn a_restart_keeps_everything() {
     let next = after.post(MAPS, &map("next")).ok();
     assert!(support::compare::revision(&next) > support::compare::revision(&created));
     second.stop();
+}
+
+const FORCE: &str = "ignoreStoreReadErrorWithClusterBreakingPotential=true";
+
+/// Three objects, of which the record of the second is damaged while no server runs. It holds a finalizer.
+fn damaged(data: &Path) -> u64 {
+    let server = Server::on(data, &[]);
+    let mut client = server.admin();
+    client.post(MAPS, &map("a")).ok();
+    let mut held = map("b");
+    held["metadata"]["finalizers"] = json!(["example.com/held"]);
+    client.post(MAPS, &held).ok();
+    let last = client.post(MAPS, &map("c")).ok();
+    server.stop();
+    let mut engine = Redb::open(&data.join("pilothouse.redb")).expect("the store");
+    assert!(engine.damage(&TypeName::new("configmaps"), "default/b").expect("a store that can be written"));
+    support::compare::revision(&last)
+}
+
+#[test]
+fn one_object_that_cannot_be_read_does_not_keep_the_others() {
+    let directory = directory();
+    let data = directory.path().join("data");
+    let head = damaged(&data);
+    let server = Server::on(&data, &[]);
+    let mut client = server.admin();
+    let corrupt = "StorageError: corrupt object, Code: 7, Key: /registry/configmaps/default/b";
+    assert_eq!(client.get(&format!("{MAPS}/a")).ok()["data"], json!({"kept": "yes"}));
+    let b = format!("{MAPS}/b");
+    let merge = "merge";
+    for answer in [
+        client.get(&b),
+        client.put(&b, &map("b")),
+        client.patch(&b, merge, &json!({"data": {"x": "y"}})),
+        client.delete(&b),
+    ] {
+        let status = answer.refused(500, "InternalError");
+        assert!(text(&status, "/message").contains(corrupt), "{status}");
+    }
+    client.post(MAPS, &map("b")).refused(409, "AlreadyExists");
+    for path in [MAPS, "/api/v1/configmaps?limit=500", &format!("{MAPS}?labelSelector=x=y")] {
+        let status = client.get(path).refused(500, "StorageReadError");
+        assert_eq!(status["message"], "failed to read one or more configmaps from the storage");
+        assert_eq!(status["details"]["name"], "list");
+        let causes = status["details"]["causes"].as_array().expect("causes");
+        assert_eq!(causes.len(), 1, "{status}");
+        assert_eq!(causes[0]["field"], "/registry/configmaps/default/b");
+        assert_eq!(causes[0]["reason"], "UnexpectedServerResponse");
+    }
+    client.delete(MAPS).refused(500, "StorageReadError");
+    assert_eq!(client.get("/api/v1/namespaces/kube-system/configmaps").ok()["items"], json!([]));
+    assert_eq!(
+        client.get(&format!("{MAPS}?fieldSelector=metadata.name%3Da")).ok()["items"][0]["data"]["kept"],
+        "yes"
+    );
+    // Whoever watches from the start is told, and so is whoever has the object from before.
+    let mut watch = client.watch(MAPS, "");
+    assert_eq!(watch.next()["object"]["metadata"]["name"], "a");
+    let error = watch.next();
+    assert_eq!((&error["type"], &error["object"]["code"]), (&json!("ERROR"), &json!(500)));
+    // Without the gate the option is not heard of, and the deletion is like any other.
+    client.delete(&format!("{b}?{FORCE}&gracePeriodSeconds=1")).refused(500, "InternalError");
+    assert_eq!(client.post(MAPS, &map("d")).ok()["metadata"]["resourceVersion"], (head + 1).to_string());
+    server.stop();
+}
+
+#[test]
+fn with_the_gate_what_cannot_be_read_can_be_removed() {
+    let directory = directory();
+    let data = directory.path().join("data");
+    let head = damaged(&data);
+    let server = Server::on(&data, &["--feature-gates=AllowUnsafeMalformedObjectDeletion=true"]);
+    let mut client = server.admin();
+    let b = format!("{MAPS}/b");
+    client.delete(&b).refused(500, "InternalError");
+    for (path, why) in [
+        (
+            format!("{MAPS}/a?{FORCE}"),
+            "is exclusively used to delete corrupt object(s), try again by removing this option",
+        ),
+        (format!("{MAPS}/none?{FORCE}"), "is exclusively used to delete corrupt object(s)"),
+        (format!("{b}?{FORCE}&gracePeriodSeconds=0"), "cannot be set together with .gracePeriodSeconds"),
+        (
+            format!("{MAPS}?{FORCE}"),
+            "is not allowed with DELETECOLLECTION, try again after removing the option",
+        ),
+    ] {
+        let status = client.delete(&path).refused(422, "Invalid");
+        assert!(text(&status, "/message").contains(why), "{path}: {status}");
+    }
+    client
+        .with_token(Some(support::server::USER_TOKEN))
+        .delete(&format!("{b}?{FORCE}"))
+        .refused(403, "Forbidden");
+    let mut selective = client.watch(MAPS, &format!("labelSelector=x=y&resourceVersion={head}"));
+    let mut elsewhere =
+        client.watch("/api/v1/namespaces/kube-system/configmaps", &format!("resourceVersion={head}"));
+    let options = json!({"kind": "DeleteOptions", "apiVersion": "v1",
+        "ignoreStoreReadErrorWithClusterBreakingPotential": true});
+    let gone = client.request("DELETE", &b, &JSON, options.to_string().as_bytes()).ok();
+    assert_eq!(gone["details"], json!({"name": "b", "kind": "ConfigMap"}), "{gone}");
+    let error = selective.next();
+    assert_eq!(error["type"], "ERROR");
+    assert_eq!(error["object"]["reason"], "StorageReadError");
+    let message = text(&error, "/object/message");
+    assert!(
+        message.starts_with("saw a DELETED event, but object data is corrupt - object not decodable"),
+        "{error}"
+    );
+    client.get(&b).refused(404, "NotFound");
+    let names = |client: &mut Client| -> Vec<Value> {
+        let list = client.get(MAPS).ok();
+        list["items"].as_array().expect("items").iter().map(|item| item["metadata"]["name"].clone()).collect()
+    };
+    assert_eq!(names(&mut client), ["a", "c"]);
+    client.post("/api/v1/namespaces/kube-system/configmaps", &map("e")).ok();
+    assert_eq!(elsewhere.next()["object"]["metadata"]["name"], "e", "other namespaces go on");
+    client.post(MAPS, &map("b")).ok();
+    server.stop();
+    let again = Server::on(&data, &[]);
+    assert_eq!(names(&mut again.admin()), ["a", "b", "c"]);
+    again.stop();
 }
 
 #[test]

@@ -179,7 +179,7 @@ fn patches_that_contend_are_all_made() {
     const WRITERS: usize = 32;
     const EACH: usize = 8;
     let (server, mut client) = with_map(&json!({"first": "1"}));
-    client.patch(MAP, "merge", &json!({"metadata": {"finalizers": ["example.com/first"]}})).ok();
+    let before = client.patch(MAP, "merge", &json!({"metadata": {"finalizers": ["example.com/first"]}})).ok();
     contend(&server, WRITERS, |client, writer| {
         for round in 0..EACH {
             let key = format!("w{writer}-{round}");
@@ -188,7 +188,9 @@ fn patches_that_contend_are_all_made() {
                 1 => ("strategic-merge", json!({"data": {key: "1"}})),
                 _ => ("json", json!([{"op": "add", "path": format!("/data/{key}"), "value": "1"}])),
             };
-            client.patch(MAP, language, &patch).ok();
+            // Each success is a state of its own, in which what was asked for is there.
+            let changed = client.patch(MAP, language, &patch).ok();
+            assert_eq!(changed["data"][format!("w{writer}-{round}")], "1");
         }
         // Each appends to what is there when its patch is made.
         let name = format!("example.com/f{writer}");
@@ -197,6 +199,8 @@ fn patches_that_contend_are_all_made() {
             .ok();
     });
     let after = client.get(MAP).ok();
+    let writes = support::compare::revision(&after) - support::compare::revision(&before);
+    assert_eq!(writes, (WRITERS * (EACH + 1)) as u64, "no write was made twice, and none on another's");
     assert_eq!(after["data"].as_object().unwrap().len(), 1 + WRITERS * EACH);
     assert_eq!(after["metadata"]["finalizers"].as_array().unwrap().len(), 1 + WRITERS);
 }

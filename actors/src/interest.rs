@@ -103,7 +103,8 @@ impl<T> Index<T> {
         }
     }
 
-    /// Calls `found` once for each reader that may care about this object.
+    /// Calls `found` once for each reader that may care about this object. What the fields of an object were that cannot be
+    /// read nobody knows, so whoever asks for any value of them may care.
     pub fn find(&self, object: &Object, mut found: impl FnMut(&T)) {
         let places = [
             Some(&self.all),
@@ -114,7 +115,10 @@ impl<T> Index<T> {
         let by_field = self
             .fields
             .iter()
-            .filter_map(|(field, values)| values.get(object.fields.get(field).unwrap_or_default()));
+            .filter_map(|(field, values)| values.get(object.fields.get(field).unwrap_or_default()))
+            .filter(|_| object.is_readable());
+        let by_any_field = self.fields.values().flat_map(HashMap::values).filter(|_| !object.is_readable());
+        let by_field = by_field.chain(by_any_field);
         for group in places.into_iter().flatten().chain(by_field) {
             group.values().for_each(&mut found);
         }

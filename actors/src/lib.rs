@@ -42,4 +42,5 @@ pub mod store;
 pub mod summons;
 pub mod telling;
 pub mod trims;
+pub mod turns;
 pub mod window;

@@ -7,6 +7,8 @@ use std::time::Duration;
 pub const STORE_MAILBOX: usize = 1_024;
 /// Writes that may wait for an earlier write of the same key. Writers of one hot key are asked to come back instead.
 pub const WRITES_WAITING_PER_KEY: usize = 128;
+/// Those who wait for their turn at one object. Past it a writer tries without one.
+pub const TURNS_WAITING_PER_KEY: usize = 1_024;
 /// Writes that the committer may hold for all stores together.
 pub const COMMITTER_WRITES: usize = 8_192;
 /// Bytes that the committer may hold for all stores together.

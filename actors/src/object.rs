@@ -185,8 +185,30 @@ impl Object {
         }
     }
 
+    /// What is known of an object whose record is damaged: that it is there. It has no bytes, no labels and no fields.
+    pub fn unreadable(key: Key, revision: Revision) -> Object {
+        Object {
+            key,
+            revision,
+            bytes: Bytes::new(),
+            labels: Pairs::default(),
+            fields: Pairs::default(),
+            revision_at: 0,
+            item_at: 0,
+            variants: Mutex::default(),
+        }
+    }
+
+    /// Whether there is more than a key: see [`Object::unreadable`].
+    pub fn is_readable(&self) -> bool {
+        !self.bytes.is_empty()
+    }
+
     /// The same state at another revision: what a deletion reports.
     pub fn at(&self, revision: Revision) -> Object {
+        if !self.is_readable() {
+            return Object::unreadable(self.key.clone(), revision);
+        }
         let digits = itoa::Buffer::new().format(self.revision.0).len();
         Object {
             key: self.key.clone(),
@@ -310,6 +332,13 @@ mod tests {
         let read = Draft { bytes: written.bytes, ..draft() };
         assert!(Object::restored(read.clone(), Revision(42)).is_some());
         assert!(Object::restored(read, Revision(43)).is_none());
+    }
+
+    #[test]
+    fn what_cannot_be_read_stays_so_at_every_revision() {
+        let gone = Object::unreadable(Key::cluster("a"), Revision(2)).at(Revision(3));
+        assert!(!gone.is_readable() && gone.revision == Revision(3));
+        assert!(Object::new(draft(), Revision(2)).is_readable());
     }
 
     #[test]

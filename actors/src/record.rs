@@ -3,13 +3,14 @@
 //! Layout, integers little endian, texts and bytes preceded by their length as u32:
 //!
 //! ```text
-//! format u8 · operation u8 · checksum u32 · accepted at u64 · superseded revision u64 · key
+//! format u8 · operation u8 · checksum u32 · checksum of the head u32 · accepted at u64 · superseded revision u64 · key
 //! and, unless it is a removal:
 //! place of the revision u32 · start of the item u32 · labels · fields · body
 //! ```
 //!
 //! Labels and fields are a count as u32 and that many pairs of texts: loading never parses the body. The checksum covers
-//! everything else and also the place in the log, so a record that lies where it does not belong is found out too.
+//! everything else and also the place in the log, so a record that lies where it does not belong is found out too. The head
+//! has a checksum of its own, over what stands in the first line: damage behind it costs one object and not the store.
 
 use std::sync::Arc;
 
@@ -20,9 +21,10 @@ use crate::engine::EngineError;
 use crate::object::{Draft, Key, Object, Pairs, Revision};
 
 /// The format this code writes. It reads this one only.
-const FORMAT: u8 = 1;
+const FORMAT: u8 = 2;
 const CHECKSUM_AT: usize = 2;
 const CHECKSUM_END: usize = 6;
+const HEAD_AT: usize = 10;
 
 /// What a write did.
 #[derive(Clone, Debug)]
@@ -70,10 +72,14 @@ impl Record {
             Operation::Remove(_, superseded) => (3, *superseded, None),
         };
         out.clear();
-        out.extend_from_slice(&[FORMAT, code, 0, 0, 0, 0]);
+        out.extend_from_slice(&[FORMAT, code, 0, 0, 0, 0, 0, 0, 0, 0]);
         out.extend_from_slice(&self.at.0.to_le_bytes());
         out.extend_from_slice(&superseded.0.to_le_bytes());
         put(out, self.key().as_str().as_bytes());
+        let head = head_checksum(type_id, revision, out, out.len()).to_le_bytes();
+        if let Some(gap) = out.get_mut(CHECKSUM_END..HEAD_AT) {
+            gap.copy_from_slice(&head);
+        }
         if let Some(object) = object {
             put_length(out, object.revision_at());
             put_length(out, object.item_at());
@@ -87,14 +93,15 @@ impl Record {
         }
     }
 
-    /// Reads back what lies at this place in the log.
+    /// Reads back what lies at this place in the log. If only what stands behind the head is damaged, the object is
+    /// [`Object::unreadable`].
     pub fn decode(type_id: u32, revision: Revision, bytes: &[u8]) -> Result<Record, EngineError> {
         let damaged = |what: &str| {
             EngineError::Damaged(format!("the record at revision {revision} of type {type_id} {what}"))
         };
         let stored = bytes.get(CHECKSUM_AT..CHECKSUM_END).ok_or_else(|| damaged("is cut short"))?;
         if stored != checksum(type_id, revision, bytes).to_le_bytes() {
-            return Err(damaged("has a wrong checksum"));
+            return salvage(type_id, revision, bytes).ok_or_else(|| damaged("has a wrong checksum"));
         }
         if bytes.first() != Some(&FORMAT) {
             let found = bytes.first().copied().unwrap_or_default().into();
@@ -105,18 +112,29 @@ impl Record {
 }
 
 fn parse(revision: Revision, bytes: &[u8]) -> Option<Record> {
-    let code = *bytes.get(1)?;
-    let mut rest = Reader(bytes.get(CHECKSUM_END..)?);
-    let at = Timestamp(rest.long()?);
-    let superseded = Revision(rest.long()?);
-    let key = Key::from_path(rest.text()?);
-    let operation = match code {
-        1 if superseded == Revision::ZERO => Operation::Create(rest.object(key, revision)?),
-        2 if superseded < revision => Operation::Replace(rest.object(key, revision)?, superseded),
-        3 if superseded < revision => Operation::Remove(key, superseded),
-        _ => return None,
-    };
-    rest.0.is_empty().then_some(Record { operation, at })
+    let mut rest = Reader(bytes.get(HEAD_AT..)?);
+    let record = rest.record(revision, bytes, Reader::object)?;
+    rest.0.is_empty().then_some(record)
+}
+
+/// What a record says whose head is sound and whose rest is not.
+fn salvage(type_id: u32, revision: Revision, bytes: &[u8]) -> Option<Record> {
+    let mut rest = Reader(bytes.get(HEAD_AT..)?);
+    let unreadable = |_: &mut Reader<'_>, key, revision| Some(Arc::new(Object::unreadable(key, revision)));
+    let record = rest.record(revision, bytes, unreadable)?;
+    let head = head_checksum(type_id, revision, bytes, bytes.len() - rest.0.len());
+    let sound = bytes.get(CHECKSUM_END..HEAD_AT)? == head.to_le_bytes() && bytes.first() == Some(&FORMAT);
+    sound.then_some(record)
+}
+
+/// The checksum of what says which object a record is about: all that stands before `end`, but the checksums.
+fn head_checksum(type_id: u32, revision: Revision, bytes: &[u8], end: usize) -> u32 {
+    let mut hasher = crc32fast::Hasher::new();
+    hasher.update(&type_id.to_le_bytes());
+    hasher.update(&revision.0.to_le_bytes());
+    hasher.update(bytes.get(..CHECKSUM_AT).unwrap_or_default());
+    hasher.update(bytes.get(HEAD_AT..end).unwrap_or_default());
+    hasher.finalize()
 }
 
 /// The checksum of everything but the checksum itself.
@@ -187,6 +205,25 @@ impl<'a> Reader<'a> {
         (!missing).then_some(pairs)
     }
 
+    /// The record whose head begins here; `object` reads what stands behind the head.
+    fn record(
+        &mut self,
+        revision: Revision,
+        bytes: &[u8],
+        object: impl FnOnce(&mut Reader<'a>, Key, Revision) -> Option<Arc<Object>>,
+    ) -> Option<Record> {
+        let at = Timestamp(self.long()?);
+        let superseded = Revision(self.long()?);
+        let key = Key::from_path(self.text()?);
+        let operation = match *bytes.get(1)? {
+            1 if superseded == Revision::ZERO => Operation::Create(object(self, key, revision)?),
+            2 if superseded < revision => Operation::Replace(object(self, key, revision)?, superseded),
+            3 if superseded < revision => Operation::Remove(key, superseded),
+            _ => return None,
+        };
+        Some(Record { operation, at })
+    }
+
     fn object(&mut self, key: Key, revision: Revision) -> Option<Arc<Object>> {
         let draft = Draft {
             key,
@@ -234,6 +271,20 @@ mod tests {
         )
     }
 
+    /// Whether `read` says of the record what its head does, and nothing more.
+    fn is_remnant(read: &Record, record: &Record) -> bool {
+        let gone = |object: &Arc<Object>| !object.is_readable();
+        (read.key(), read.at) == (record.key(), record.at)
+            && match (&read.operation, &record.operation) {
+                (Operation::Create(a), Operation::Create(b)) => gone(a) && a.revision == b.revision,
+                (Operation::Replace(a, x), Operation::Replace(b, y)) => {
+                    gone(a) && a.revision == b.revision && x == y
+                }
+                (Operation::Remove(_, x), Operation::Remove(_, y)) => x == y,
+                _ => false,
+            }
+    }
+
     fn same(a: &Record, b: &Record) -> bool {
         let objects = |a: &Arc<Object>, b: &Arc<Object>| {
             a.key == b.key
@@ -265,9 +316,18 @@ mod tests {
             let mut bytes = Vec::new();
             record.encode(7, revision, &mut bytes);
             let whole = bytes.clone();
-            bytes[at.index(whole.len())] ^= 1 << bit;
-            prop_assert!(Record::decode(7, revision, &bytes).is_err());
-            prop_assert!(Record::decode(7, revision, &whole[..cut.index(whole.len())]).is_err());
+            let head = HEAD_AT + 8 + 8 + 4 + record.key().as_str().len();
+            let (at, cut) = (at.index(whole.len()), cut.index(whole.len()));
+            bytes[at] ^= 1 << bit;
+            for (damaged, first) in [(&bytes[..], at), (&whole[..cut], cut)] {
+                let read = Record::decode(7, revision, damaged);
+                let in_head = first < head && !(CHECKSUM_AT..CHECKSUM_END).contains(&first);
+                prop_assert_eq!(read.is_err(), in_head || damaged.len() < head);
+                // All that is left of it is which object it was, and what became of it.
+                if let Ok(read) = read {
+                    prop_assert!(is_remnant(&read, &record));
+                }
+            }
             prop_assert!(Record::decode(8, revision, &whole).is_err());
             prop_assert!(Record::decode(7, Revision(revision.0 - 1), &whole).is_err());
         }
@@ -283,6 +343,6 @@ mod tests {
         let sum = checksum(1, Revision(3), &bytes).to_le_bytes();
         bytes[CHECKSUM_AT..CHECKSUM_END].copy_from_slice(&sum);
         let error = Record::decode(1, Revision(3), &bytes).unwrap_err();
-        assert!(matches!(error, EngineError::Format { found: 2, known: 1 }), "{error}");
+        assert!(matches!(error, EngineError::Format { found: 3, known: 2 }), "{error}");
     }
 }

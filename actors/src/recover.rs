@@ -2,7 +2,7 @@
 //!
 //! The log may have lost records to trimming: superseded versions and tombstones whose events had left the window. So an
 //! event is whole only if every revision after it is there and the version it superseded is too; the window begins after
-//! the last event that is not.
+//! the last event that is not. A version that cannot be read counts as one that is gone, except that its object lives.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -131,7 +131,16 @@ impl Rebuilding {
             Operation::Replace(..) => Change::Replaced,
             Operation::Remove(..) => Change::Removed,
         };
-        let is_whole = change == Change::Created || previous.is_some();
+        let now_readable = match &record.operation {
+            Operation::Create(object) | Operation::Replace(object, _) => object.is_readable(),
+            Operation::Remove(..) => true,
+        };
+        if !now_readable {
+            let (type_name, key) = (&self.type_name, record.key().as_str());
+            tracing::error!(%type_name, key, %revision, "a record is damaged: this version of the object cannot be read");
+        }
+        let before_readable = previous.as_ref().map(|previous| previous.is_readable());
+        let is_whole = now_readable && before_readable.unwrap_or(change == Change::Created);
         let too_old = self.window.is_none() && at < horizon;
         if !is_whole || too_old {
             self.cut(revision);
@@ -305,6 +314,32 @@ mod tests {
         let (live, floor, events, trims) = recovered(log, 0).unwrap();
         assert_eq!((live, floor), (vec![], 3));
         assert_eq!((events, trims), (vec![], vec![]));
+    }
+
+    #[test]
+    fn an_object_that_cannot_be_read_lives_but_is_no_news() {
+        let damaged =
+            |name: &str, revision| Arc::new(Object::unreadable(Key::cluster(name), Revision(revision)));
+        let operations = vec![
+            create("a", 2),
+            Operation::Create(damaged("b", 3)),
+            create("c", 4),
+            Operation::Replace(damaged("a", 5), Revision(2)),
+            create("d", 6),
+        ];
+        let (live, floor, events, trims) = recovered(log(operations, &[]), 0).unwrap();
+        assert_eq!((live, floor), (names(&[("a", 5), ("b", 3), ("c", 4), ("d", 6)]), 5));
+        assert_eq!((events, trims), (vec![6], vec![2]));
+
+        let operations = vec![
+            Operation::Create(damaged("a", 2)),
+            remove("a", 2),
+            Operation::Create(damaged("b", 4)),
+            replace("b", 5, 4),
+        ];
+        let (live, floor, events, trims) = recovered(log(operations, &[]), 0).unwrap();
+        assert_eq!((live, floor), (names(&[("b", 5)]), 5), "what went or was written over is not missed");
+        assert_eq!((events, trims), (vec![], vec![2, 3, 4]));
     }
 
     #[test]

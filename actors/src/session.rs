@@ -22,7 +22,7 @@ use crate::limits::{SESSION_EVENTS_PER_TURN, SESSION_MAILBOX};
 use crate::object::{Object, Revision, TypeName, Variant};
 use crate::summons::{Errands, Summons, Wake};
 use crate::telling::{self, Told};
-use crate::window::{Event, Read, Window};
+use crate::window::{Change, Event, Read, Window};
 
 /// How what happened is written for one client. Whoever has the same variant writes the same bytes.
 pub trait Frames {
@@ -36,6 +36,8 @@ pub trait Frames {
     fn bookmark(&self, at: Revision, initial_end: bool) -> Bytes;
     /// The history before `floor` is gone and the client must read the present state.
     fn expired(&self, floor: Revision) -> Bytes;
+    /// This object, which is there or is gone now, cannot be shown, because its record is damaged.
+    fn unreadable(&self, object: &Object, is_gone: bool) -> Bytes;
 }
 
 /// How many sessions live, on all threads together.
@@ -272,6 +274,9 @@ impl Session {
     }
 
     fn tell_initial(&mut self, object: &Object) {
+        if !object.is_readable() && self.filter.wants_key(&object.key) {
+            return self.break_off(object, false);
+        }
         if self.filter.matches(object) {
             self.outlet.push(self.frames.frame(Told::Added, object));
             self.frames.sent();
@@ -300,6 +305,10 @@ impl Session {
         };
         for (taken, event) in events.iter().enumerate() {
             if !self.outlet.has_room() {
+                return taken;
+            }
+            if !event.object.is_readable() && self.filter.wants_key(&event.object.key) {
+                self.break_off(&event.object, event.change == Change::Removed);
                 return taken;
             }
             self.tell(event);
@@ -335,6 +344,13 @@ impl Session {
         if self.bookmarks {
             self.bookmark();
         }
+        self.end();
+    }
+
+    /// Ends the watch at an object that cannot be shown. Whether the filter wants it nobody can tell, and whoever is not
+    /// told of it would believe for ever in what it was.
+    fn break_off(&mut self, object: &Object, is_gone: bool) {
+        self.outlet.push(self.frames.unreadable(object, is_gone));
         self.end();
     }
 

@@ -33,6 +33,7 @@ use crate::record::{Operation, Record};
 use crate::recover::State;
 use crate::snapshot::Snapshot;
 use crate::trims::{Trims, freed_by};
+use crate::turns::{EndTurn, TakeTurn, Turn, Turns};
 use crate::window::{Change, Event, Window};
 
 /// What a write answers: the object as it is now, or for a removal its last state at the revision of the removal.
@@ -210,6 +211,8 @@ pub struct Store {
     pending: VecDeque<Pending>,
     /// Every key with a write under way, and who waits for it.
     under_way: HashMap<Key, Line<(Demand, Writer)>>,
+    /// Who changes an object next.
+    turns: Turns,
     /// This store, for the committer.
     me: Recipient<Committed>,
     around: Surroundings,
@@ -225,6 +228,7 @@ impl Store {
             window: state.window,
             pending: VecDeque::new(),
             under_way: HashMap::new(),
+            turns: Turns::default(),
             me: ctx.address().recipient(),
             around,
         }
@@ -477,6 +481,22 @@ impl Handler<Settled> for Store {
             None => reader.answer(Ok(self.snapshot.get(key.as_str()).cloned())),
         }
         answered(seen)
+    }
+}
+
+impl Handler<TakeTurn> for Store {
+    type Result = ResponseFuture<Result<Turn, StoreError>>;
+
+    fn handle(&mut self, take: TakeTurn, ctx: &mut Self::Context) -> Self::Result {
+        answered(self.turns.take(take, ctx.address()))
+    }
+}
+
+impl Handler<EndTurn> for Store {
+    type Result = ();
+
+    fn handle(&mut self, EndTurn { key }: EndTurn, ctx: &mut Self::Context) {
+        self.turns.end(key, ctx.address());
     }
 }
 

@@ -42,6 +42,10 @@ impl Frames for Lines {
     fn expired(&self, _: Revision) -> Bytes {
         Bytes::from(format!("{EXPIRED}\n"))
     }
+
+    fn unreadable(&self, object: &Object, _: bool) -> Bytes {
+        Bytes::from(format!("unreadable {}\n", object.key.as_str()))
+    }
 }
 
 fn line(told: Told, object: &Object) -> String {
@@ -420,6 +424,10 @@ impl Frames for Broken {
     }
 
     fn expired(&self, _: Revision) -> Bytes {
+        Bytes::new()
+    }
+
+    fn unreadable(&self, _: &Object, _: bool) -> Bytes {
         Bytes::new()
     }
 }

@@ -4,7 +4,6 @@
 
 mod common;
 
-use std::io::{Seek, SeekFrom, Write as _};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,12 +20,14 @@ use pilothouse_actors::engine::redb::Redb;
 use pilothouse_actors::engine::{Engine, EngineError};
 use pilothouse_actors::error::StoreError;
 use pilothouse_actors::limits::{
-    BATCH_WRITES, COMMITTER_WRITES, RECORD_BYTES, TRIM_PER_BATCH, WRITES_WAITING_PER_KEY,
+    BATCH_WRITES, COMMITTER_WRITES, RECORD_BYTES, TRIM_PER_BATCH, TURNS_WAITING_PER_KEY,
+    WRITES_WAITING_PER_KEY,
 };
-use pilothouse_actors::object::{Key, Revision, TypeName};
+use pilothouse_actors::object::{Key, Object, Revision, TypeName};
 use pilothouse_actors::permit::Permit;
 use pilothouse_actors::recover::recover;
 use pilothouse_actors::store::{Create, Expire, Get, Settled, Store};
+use pilothouse_actors::turns::TakeTurn;
 use tokio::sync::Semaphore;
 
 fn faulty(log: &Memory) -> (Stores, Faults) {
@@ -356,10 +357,15 @@ async fn written_file(path: &Path) {
 fn content(path: &Path) -> Result<Vec<String>, EngineError> {
     let mut engine = Redb::open(path)?;
     let recovered = recover(&mut engine, Timestamp(0), 1 << 20)?;
-    let objects =
-        recovered.types.values().flat_map(|state| state.snapshot.iter().map(|object| text_of(object)));
-    Ok(objects.collect())
+    let shown = |object: &Arc<Object>| match object.is_readable() {
+        true => text_of(object),
+        false => format!("{}{UNREADABLE}", object.key.as_str()),
+    };
+    Ok(recovered.types.values().flat_map(|state| state.snapshot.iter().map(shown)).collect())
 }
+
+/// What stands behind the key of an object whose record is damaged.
+const UNREADABLE: &str = " cannot be read";
 
 #[actix_rt::test]
 async fn a_locked_file_is_named() {
@@ -389,7 +395,15 @@ async fn a_damaged_file_is_refused_or_harmless_but_never_believed() {
         damaged[*at] ^= 0x55;
         std::fs::write(&broken, &damaged).unwrap();
         match content(&broken) {
-            Ok(found) => assert_eq!(found, sound, "byte {at}"),
+            // One object may be lost, and then that is known.
+            Ok(found) => {
+                assert_eq!(found.len(), sound.len(), "byte {at}");
+                let differ: Vec<_> =
+                    found.iter().zip(&sound).filter(|(found, sound)| found != sound).collect();
+                assert!(differ.iter().all(|(found, _)| found.ends_with(UNREADABLE)), "byte {at}: {differ:?}");
+                assert!(differ.len() <= 1, "byte {at}: {differ:?}");
+                refused += differ.len();
+            }
             Err(EngineError::Damaged(_) | EngineError::Format { .. }) => refused += 1,
             Err(other) => panic!("byte {at}: {other}"),
         }
@@ -407,15 +421,46 @@ async fn a_damaged_record_is_found_by_its_checksum() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("log.redb");
     written_file(&path).await;
-    let bytes = std::fs::read(&path).unwrap();
-    let needle = b"bodybodybody";
-    let at = bytes.windows(needle.len()).position(|window| window == needle).unwrap();
-    let mut file = std::fs::OpenOptions::new().write(true).open(&path).unwrap();
-    file.seek(SeekFrom::Start(at as u64)).unwrap();
-    file.write_all(b"BODY").unwrap();
-    drop(file);
-    let error = start(Box::new(Redb::open(&path).unwrap()), quiet()).map(drop).unwrap_err();
-    assert!(error.to_string().contains("has a wrong checksum"), "{error}");
+    let pods = TypeName::new("pods");
+    let mut engine = Redb::open(&path).unwrap();
+    assert!(engine.damage(&pods, "k38").unwrap() && !engine.damage(&pods, "none").unwrap());
+    drop(engine);
+    let lost: Vec<String> =
+        content(&path).unwrap().into_iter().filter(|text| text.ends_with(UNREADABLE)).collect();
+    assert_eq!(lost, [format!("k38{UNREADABLE}")]);
+    let stores = start(Box::new(Redb::open(&path).unwrap()), quiet()).unwrap();
+    let found = find(&stores, "pods").await;
+    let get = |key| found.send(Get { key: Key::cluster(key), permit: Permit::none() });
+    assert!(!get("k38").await.unwrap().unwrap().is_readable());
+    assert!(get("k37").await.unwrap().unwrap().is_readable());
+}
+
+#[actix_rt::test]
+async fn turns_at_one_object_come_in_order_and_end_by_themselves() {
+    let stores = run(Box::new(Memory::new()), &quiet());
+    let pods = find(&stores, "pods").await;
+    let ask = |key| pods.send(TakeTurn { key: Key::cluster(key), permit: Permit::none() });
+    let first = ask("a").await.unwrap().unwrap();
+    let elsewhere = ask("b").await.unwrap().unwrap();
+    let (mut second, gone, mut third) = (Box::pin(ask("a")), ask("a"), Box::pin(ask("a")));
+    assert!(futures::poll!(&mut second).is_pending());
+    // A place in the line is kept although nobody waits there any more, and costs nobody anything.
+    drop(gone);
+    assert!(futures::poll!(&mut third).is_pending());
+    drop((first, elsewhere));
+    let second = second.await.unwrap().unwrap();
+    assert!(futures::poll!(&mut third).is_pending());
+    drop(second);
+    drop(third.await.unwrap().unwrap());
+    ask("a").await.unwrap().unwrap();
+    let mut waiting = Vec::new();
+    let _holder = ask("a").await.unwrap().unwrap();
+    for _ in 0..TURNS_WAITING_PER_KEY {
+        let mut one = Box::pin(ask("a"));
+        assert!(futures::poll!(&mut one).is_pending());
+        waiting.push(one);
+    }
+    assert!(matches!(ask("a").await.unwrap(), Err(StoreError::Busy)));
 }
 
 #[actix_rt::test]

@@ -186,9 +186,28 @@ async fn read_answer(stream: &mut SslStream<TcpStream>, buffer: &mut Vec<u8>) ->
     }
 }
 
+/// Sends one request and returns the body of its answer.
+pub fn ask(port: u16, request: &[u8]) -> String {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let mut stream = connect(port).await;
+        stream.write_all(request).await.unwrap();
+        let mut buffer = Vec::new();
+        let head = read_answer(&mut stream, &mut buffer).await;
+        String::from_utf8_lossy(&buffer[head.len() + 4..]).into_owned()
+    })
+}
+
 /// The text of a request.
 pub fn request(method: &str, path: &str, body: &str) -> Vec<u8> {
     request_for("application/json", method, path, body)
+}
+
+/// The text of a merge patch.
+pub fn merge_patch(path: &str, body: &str) -> Vec<u8> {
+    let text = String::from_utf8(request("PATCH", path, body)).unwrap();
+    text.replacen("Content-Type: application/json", "Content-Type: application/merge-patch+json", 1)
+        .into_bytes()
 }
 
 /// The same by a client that reads this media type.

@@ -301,46 +301,60 @@ pub struct DeleteOptions {
     pub uid: Option<String>,
     /// The version the object must be at.
     pub resource_version: Option<String>,
+    /// Whether to remove an object that cannot be read.
+    pub unreadable: bool,
 }
+
+/// What the option is called that removes objects which cannot be read.
+pub const IGNORE_READ_ERROR: &str = "ignoreStoreReadErrorWithClusterBreakingPotential";
 
 impl DeleteOptions {
     /// Reads and checks the options. A body, decoded and of the right types, says everything: then the parameters say
-    /// nothing.
-    pub fn parse(query: &Query<'_>, body: Option<&Value>) -> status::Result<DeleteOptions> {
+    /// nothing. Unless `force` is allowed nobody hears of [`IGNORE_READ_ERROR`].
+    pub fn parse(query: &Query<'_>, body: Option<&Value>, force: bool) -> status::Result<DeleteOptions> {
         match body {
-            Some(body) => DeleteOptions::from_body(body),
+            Some(body) => DeleteOptions::from_body(body, force),
             None if query.is_empty() => Ok(DeleteOptions::default()),
-            None => DeleteOptions::from_query(query),
+            None => DeleteOptions::from_query(query, force),
         }
     }
 
-    fn from_query(query: &Query<'_>) -> status::Result<DeleteOptions> {
+    fn from_query(query: &Query<'_>, force: bool) -> status::Result<DeleteOptions> {
         let precondition = |key| query.get(key).filter(|value| !value.is_empty()).map(str::to_owned);
         let options = DeleteOptions {
             grace_period_seconds: query.integer("gracePeriodSeconds")?,
             orphan_dependents: query.flag("orphanDependents"),
             uid: precondition("uid"),
             resource_version: precondition("resourceVersion"),
+            unreadable: force && query.flag(IGNORE_READ_ERROR).unwrap_or_default(),
             ..DeleteOptions::default()
         };
-        options.checked(&query.all("dryRun").collect::<Vec<_>>(), query.get("propagationPolicy"))
+        // The parameters know no preconditions as a whole.
+        let dry_run = query.all("dryRun").collect::<Vec<_>>();
+        options.checked(&dry_run, query.get("propagationPolicy"), false)
     }
 
-    fn from_body(body: &Value) -> status::Result<DeleteOptions> {
+    fn from_body(body: &Value, force: bool) -> status::Result<DeleteOptions> {
         let text = |path: &[&str]| body.at(path).and_then(Value::as_str);
         let options = DeleteOptions {
             grace_period_seconds: body.get("gracePeriodSeconds").and_then(Value::as_int),
             orphan_dependents: body.get("orphanDependents").and_then(Value::as_bool),
             uid: text(&["preconditions", "uid"]).map(str::to_owned),
             resource_version: text(&["preconditions", "resourceVersion"]).map(str::to_owned),
+            unreadable: force && body.get(IGNORE_READ_ERROR).and_then(Value::as_bool).unwrap_or_default(),
             ..DeleteOptions::default()
         };
         let dry_run = body.get("dryRun").map(Value::items).unwrap_or_default();
         let dry_run: Vec<&str> = dry_run.iter().filter_map(Value::as_str).collect();
-        options.checked(&dry_run, text(&["propagationPolicy"]))
+        options.checked(&dry_run, text(&["propagationPolicy"]), body.get("preconditions").is_some())
     }
 
-    fn checked(mut self, dry_run: &[&str], policy: Option<&str>) -> status::Result<DeleteOptions> {
+    fn checked(
+        mut self,
+        dry_run: &[&str],
+        policy: Option<&str>,
+        preconditions: bool,
+    ) -> status::Result<DeleteOptions> {
         let mut errors = Vec::new();
         if let Some(policy) = policy {
             let path = Path::new("propagationPolicy");
@@ -360,10 +374,34 @@ impl DeleteOptions {
             };
         }
         errors.extend(dry_run_errors(dry_run));
+        if self.unreadable {
+            let others = [
+                ("dryRun", !dry_run.is_empty()),
+                ("propagationPolicy", policy.is_some()),
+                ("orphanDependents", self.orphan_dependents.is_some()),
+                ("gracePeriodSeconds", self.grace_period_seconds.is_some()),
+                ("preconditions", preconditions || self.uid.is_some() || self.resource_version.is_some()),
+            ];
+            let said = others.iter().filter(|(_, is_said)| *is_said);
+            errors.extend(
+                said.map(|(other, _)| refuse_force(&format!("cannot be set together with .{other}"))),
+            );
+        }
         refuse("DeleteOptions", &errors)?;
         self.dry_run = dry_run.contains(&"All");
         Ok(self)
     }
+}
+
+/// Why an object that cannot be read is not removed.
+pub fn refuse_force(why: &str) -> FieldError {
+    FieldError::invalid(&Path::new(IGNORE_READ_ERROR), "true", why)
+}
+
+/// 422: the option to remove what cannot be read is for one object alone.
+pub fn no_force_of_many() -> Box<Status> {
+    let why = "is not allowed with DELETECOLLECTION, try again after removing the option";
+    Status::invalid(META_GROUP, "DeleteOptions", "", &[refuse_force(why)])
 }
 
 /// 422 if anything is wrong with options of `kind`.
@@ -535,7 +573,7 @@ mod tests {
     #[test]
     fn a_body_says_everything_about_a_deletion() {
         let query = Query::parse("gracePeriodSeconds=5&propagationPolicy=Orphan&uid=u&dryRun=All");
-        let from_query = DeleteOptions::parse(&query, None).unwrap();
+        let from_query = DeleteOptions::parse(&query, None, false).unwrap();
         let wanted = DeleteOptions {
             dry_run: true,
             grace_period_seconds: Some(5),
@@ -544,19 +582,22 @@ mod tests {
             ..DeleteOptions::default()
         };
         assert_eq!(from_query, wanted);
-        assert_eq!(DeleteOptions::parse(&query, Some(&Value::object())).unwrap(), DeleteOptions::default());
+        assert_eq!(
+            DeleteOptions::parse(&query, Some(&Value::object()), false).unwrap(),
+            DeleteOptions::default()
+        );
         let mut body = Value::object();
         body.set("gracePeriodSeconds", 0);
         body.set("dryRun", vec!["All"]);
         body.entry("preconditions").set("resourceVersion", "7");
-        let from_body = DeleteOptions::parse(&query, Some(&body)).unwrap();
+        let from_body = DeleteOptions::parse(&query, Some(&body), false).unwrap();
         assert_eq!((from_body.grace_period_seconds, from_body.dry_run), (Some(0), true));
         assert_eq!((from_body.resource_version.as_deref(), from_body.uid), (Some("7"), None));
     }
 
     #[test]
     fn deletions_refuse_policies_they_do_not_know() {
-        let delete = |raw| DeleteOptions::parse(&Query::parse(raw), None);
+        let delete = |raw| DeleteOptions::parse(&Query::parse(raw), None, false);
         assert_eq!(
             message(delete("propagationPolicy=Now")).1,
             "DeleteOptions.meta.k8s.io \"\" is invalid: propagationPolicy: Unsupported value: \"Now\": supported values: \"Foreground\", \"Background\", \"Orphan\", \"nil\""
@@ -566,5 +607,33 @@ mod tests {
             "DeleteOptions.meta.k8s.io \"\" is invalid: propagationPolicy: Invalid value: \"Orphan\": orphanDependents and deletionPropagation cannot be both set"
         );
         assert_eq!(message(delete("gracePeriodSeconds=soon")).0, 400);
+    }
+
+    #[test]
+    fn what_cannot_be_read_is_removed_without_conditions() {
+        let force = |raw: &str, allowed| {
+            DeleteOptions::parse(&Query::parse(&format!("{IGNORE_READ_ERROR}=true{raw}")), None, allowed)
+        };
+        assert!(force("", true).unwrap().unreadable);
+        assert!(!force("&gracePeriodSeconds=5", false).unwrap().unreadable, "nobody hears of it");
+        let together = |what: &str| {
+            let field =
+                format!("{IGNORE_READ_ERROR}: Invalid value: true: cannot be set together with .{what}");
+            (422, format!("DeleteOptions.meta.k8s.io \"\" is invalid: {field}"))
+        };
+        for (raw, what) in [
+            ("&dryRun=All", "dryRun"),
+            ("&propagationPolicy=Orphan", "propagationPolicy"),
+            ("&orphanDependents=true", "orphanDependents"),
+            ("&gracePeriodSeconds=0", "gracePeriodSeconds"),
+            ("&uid=u", "preconditions"),
+        ] {
+            assert_eq!(message(force(raw, true)), together(what), "{raw}");
+        }
+        let mut body = Value::object();
+        body.set(IGNORE_READ_ERROR, true);
+        body.set("preconditions", Value::object());
+        let parsed = DeleteOptions::parse(&Query::parse(""), Some(&body), true);
+        assert_eq!(message(parsed), together("preconditions"));
     }
 }

@@ -16,6 +16,8 @@ pub mod fields_v1;
 mod last_applied;
 pub mod managers;
 mod merge;
+#[cfg(test)]
+mod model;
 mod reset;
 pub mod set;
 mod shape;
@@ -27,7 +29,7 @@ use std::borrow::Cow;
 
 use super::convert::convert;
 use super::schema::{Registry, TypeId};
-use super::value::Value;
+use super::value::{Object, Value};
 use super::version::GroupVersion;
 use compare::Comparison;
 use managers::{Manager, Managers, Operation};
@@ -95,6 +97,42 @@ impl Versions<'_> {
         };
         let Some(new) = self.shown(new, version) else { return Ok(None) };
         compare::compare(self.registry, ty, old.as_deref(), &new).map(Some)
+    }
+}
+
+/// What differs between two states in each version that somebody owns fields in. Each is worked out once, however many owners
+/// speak it.
+struct Comparisons<'a> {
+    versions: &'a Versions<'a>,
+    old: Option<&'a Value>,
+    new: &'a Value,
+    known: Vec<(String, Option<Comparison>)>,
+}
+
+impl<'a> Comparisons<'a> {
+    fn new(
+        versions: &'a Versions<'a>,
+        (old, new): (Option<&'a Value>, &'a Value),
+        own: (&GroupVersion, Comparison),
+    ) -> Comparisons<'a> {
+        Comparisons { versions, old, new, known: vec![(own.0.to_string(), Some(own.1))] }
+    }
+
+    /// `Ok(None)`: the kind has no such version.
+    fn of(&mut self, api_version: &str) -> Result<Option<&Comparison>, String> {
+        let at = match self.known.iter().position(|(known, _)| known == api_version) {
+            Some(at) => at,
+            None => {
+                let version = GroupVersion::parse(api_version);
+                let exists = version.filter(|version| self.versions.type_in(version).is_some());
+                // Versions that do not exist are not remembered: anybody may have named any number of them.
+                let Some(version) = exists else { return Ok(None) };
+                let compared = self.versions.compare(&version, self.old, self.new)?;
+                self.known.push((api_version.to_owned(), compared));
+                self.known.len() - 1
+            }
+        };
+        Ok(self.known.get(at).and_then(|(_, compared)| compared.as_ref()))
     }
 }
 
@@ -173,9 +211,9 @@ fn updated(
 ) -> Result<Managers, String> {
     let own = versions.compare(write.version, old, new)?.unwrap_or_default();
     let own = own.without(&Set::of_fields(write.reset));
-    take_from_others(versions, write.version, &own, old, new, &mut managers)?;
     let mut me = write.manager(Operation::Update);
     me.fields = own.set();
+    take_from_others(&mut Comparisons::new(versions, (old, new), (write.version, own)), &mut managers)?;
     if !me.fields.is_empty() {
         if let Some(before) = managers.take(&me) {
             me.fields = me.fields.union(&before.fields);
@@ -188,33 +226,16 @@ fn updated(
 }
 
 /// Takes from every owner what changed or went.
-fn take_from_others(
-    versions: &Versions<'_>,
-    version: &GroupVersion,
-    own: &Comparison,
-    old: Option<&Value>,
-    new: &Value,
-    managers: &mut Managers,
-) -> Result<(), String> {
-    let own_version = version.to_string();
+fn take_from_others(comparisons: &mut Comparisons<'_>, managers: &mut Managers) -> Result<(), String> {
     let mut error = None;
     managers.0.retain_mut(|manager| {
-        let other;
-        let comparison = if manager.api_version == own_version {
-            own
-        } else {
-            let version = GroupVersion::parse(&manager.api_version);
-            match version.map(|version| versions.compare(&version, old, new)) {
-                Some(Ok(Some(comparison))) => {
-                    other = comparison;
-                    &other
-                }
-                Some(Err(problem)) => {
-                    error = Some(problem);
-                    return true;
-                }
-                // Fields of a version that is gone mean nothing any more.
-                _ => return false,
+        let comparison = match comparisons.of(&manager.api_version) {
+            Ok(Some(comparison)) => comparison,
+            // Fields of a version that is gone mean nothing any more.
+            Ok(None) => return false,
+            Err(problem) => {
+                error = Some(problem);
+                return true;
             }
         };
         let changed = [&comparison.added, &comparison.modified, &comparison.removed];
@@ -228,24 +249,32 @@ fn take_from_others(
 
 /// Puts the times of the owners back when nothing but them differs: a write that changes nothing is none.
 pub fn keep_times(old: &Value, new: &mut Value) {
-    let of = |object: &Value| object.at(&["metadata", "managedFields"]).cloned();
-    let (Some(before), Some(after)) = (of(old), of(new)) else { return };
-    let timeless = |entries: &Value| -> Vec<Value> {
-        let mut entries = entries.items().to_vec();
-        entries.iter_mut().for_each(|entry| drop(entry.remove("time")));
-        entries
-    };
-    if before == after || timeless(&before) != timeless(&after) {
-        return;
-    }
-    let others = |object: &Value| {
-        let mut object = object.clone();
-        if let Some(meta) = object.get_mut("metadata") {
-            meta.remove("managedFields");
-        }
-        object
-    };
-    if others(old) == others(new) {
+    let path = &["metadata", "managedFields"];
+    let (Some(before), Some(after)) = (old.at(path), new.at(path)) else { return };
+    if before != after && same_but(before.items(), after.items(), "time") && same_but_owners(old, new) {
+        let before = before.clone();
         new.entry("metadata").set("managedFields", before);
     }
+}
+
+/// Whether two lists of objects differ in one field at most.
+fn same_but(one: &[Value], other: &[Value], field: &str) -> bool {
+    one.len() == other.len() && one.iter().zip(other).all(|(one, other)| same_without(one, other, field))
+}
+
+/// Whether two objects differ in their owners at most.
+fn same_but_owners(one: &Value, other: &Value) -> bool {
+    let same = match (one.get("metadata"), other.get("metadata")) {
+        (Some(one), Some(other)) => same_without(one, other, "managedFields"),
+        (one, other) => one == other,
+    };
+    same && same_without(one, other, "metadata")
+}
+
+/// Whether two objects are equal, one field apart.
+fn same_without(one: &Value, other: &Value, field: &str) -> bool {
+    let (Some(one), Some(other)) = (one.fields(), other.fields()) else { return one == other };
+    let rest = |fields: &Object| fields.len() - usize::from(fields.contains_key(field));
+    let same = |(name, value): (&String, &Value)| name == field || other.get(name) == Some(value);
+    rest(one) == rest(other) && one.iter().all(same)
 }

@@ -116,6 +116,12 @@ impl Status {
         Status { code: 200, reason: "", message: String::new(), details: Some(details) }
     }
 
+    /// 200: the object of this kind is gone, and nothing can be told of it but its name.
+    pub fn success_of(kind: &str, name: &str) -> Status {
+        let details = Details { name: name.to_owned(), kind: kind.to_owned(), ..Details::default() };
+        Status { code: 200, reason: "", message: String::new(), details: Some(details) }
+    }
+
     /// 201: done, and there is nothing to show.
     pub fn created() -> Status {
         Status { code: 201, reason: "", message: String::new(), details: None }
@@ -360,10 +366,52 @@ impl Status {
         Box::new(Status { code: 500, reason: "InternalError", message, details })
     }
 
-    /// 500 without a reason: what the reference lets through as it comes. Of patches that contradict the schema these
-    /// are the client's fault, but clients know them so.
+    /// 500 without a reason: what the reference lets through as it comes. What lies behind this server did not do its part.
     pub fn unexplained(message: impl Into<String>) -> Box<Status> {
         Status::bare(500, "", message)
+    }
+
+    /// 500: the object is there, but its record cannot be read.
+    pub fn unreadable(of: GroupResource<'_>, key: &str, revision: u64) -> Box<Status> {
+        Status::internal(unreadable_text(of, key, revision))
+    }
+
+    /// 500: a list would have to show objects whose records cannot be read. Names each of them, up to a bound.
+    pub fn unreadable_list<'a>(
+        of: GroupResource<'_>,
+        objects: impl Iterator<Item = (&'a str, u64)>,
+    ) -> Box<Status> {
+        let mut causes: Vec<Cause> = objects
+            .take(UNREADABLE_NAMED + 1)
+            .map(|(key, revision)| Cause {
+                reason: "UnexpectedServerResponse".to_owned(),
+                message: unreadable_text(of, key, revision),
+                field: storage_key(of, key),
+            })
+            .collect();
+        if let Some(last) = causes.get_mut(UNREADABLE_NAMED) {
+            let message = "too many errors, the list is truncated".to_owned();
+            *last = Cause { reason: "FieldValueTooMany".to_owned(), message, field: String::new() };
+        }
+        let details = Details {
+            name: "list".to_owned(),
+            group: of.group.to_owned(),
+            kind: of.resource.to_owned(),
+            causes,
+            ..Details::default()
+        };
+        let message = format!("failed to read one or more {of} from the storage");
+        Box::new(Status { code: 500, reason: "StorageReadError", message, details: Some(details) })
+    }
+
+    /// 500: what a watch ends with when an object went whose record could not be read.
+    pub fn unreadable_gone(revision: u64) -> Box<Status> {
+        let why = undecodable(revision);
+        Status::bare(
+            500,
+            "StorageReadError",
+            format!("saw a DELETED event, but object data is corrupt - {why}"),
+        )
     }
 
     /// 503: not now; the outcome of a write that was under way is unknown.
@@ -501,6 +549,25 @@ impl fmt::Display for Status {
 }
 
 impl std::error::Error for Status {}
+
+/// The most objects that one answer names as unreadable.
+const UNREADABLE_NAMED: usize = 100;
+
+/// Where an object lies, as messages call it.
+fn storage_key(of: GroupResource<'_>, key: &str) -> String {
+    format!("/registry/{}/{key}", of.resource)
+}
+
+fn undecodable(revision: u64) -> String {
+    format!("object not decodable revision={revision}: the record has a wrong checksum")
+}
+
+fn unreadable_text(of: GroupResource<'_>, key: &str, revision: u64) -> String {
+    let (key, why) = (storage_key(of, key), undecodable(revision));
+    format!(
+        "StorageError: corrupt object, Code: 7, Key: {key}, ResourceVersion: 0, AdditionalErrorMsg: {why}"
+    )
+}
 
 #[cfg(test)]
 mod tests {

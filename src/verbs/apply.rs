@@ -69,12 +69,18 @@ impl Configuration<'_> {
         let Configuration { backend, call, .. } = *self;
         let (manager, now, reset) = (call.manager(), backend.now(), backend.reset(call));
         let write = call.owned_write(&manager, &now, &reset);
-        let Applied { object, managers } =
+        let Applied { object, managers, is_there } =
             merge(&backend.versions(call), &write, old, &self.config, self.force)?;
         self.judge_syntax()?;
-        let decoded = codec::decode_object(&json::to_json(&object), &self.kind, &backend.registry);
-        let decoded = decoded.map_err(|error| Status::bad_request(error.message))?;
-        let mut value = backend.into_stored(call, decoded.value)?;
+        let mut value = match old.filter(|_| is_there) {
+            // What the object says already was decoded before it was stored.
+            Some(old) => old.clone(),
+            None => {
+                let decoded = codec::decode_object(&json::to_json(&object), &self.kind, &backend.registry);
+                backend
+                    .into_stored(call, decoded.map_err(|error| Status::bad_request(error.message))?.value)?
+            }
+        };
         managers.store(&mut value);
         let uid = meta::of(&value).str("uid");
         if old.is_none() && !uid.is_empty() {

@@ -27,6 +27,11 @@ pub enum Outcome {
 /// Deletes the object that the path names.
 pub async fn delete(backend: &Backend, call: &Call<'_>) -> Answered {
     let options = backend.delete_options(call)?;
+    if options.unreadable
+        && let Some(forced) = &backend.forced
+    {
+        return forced.delete(backend, call).await;
+    }
     warn_of_dependents(call, &options);
     let object = backend.read(call).await?;
     let outcome = delete_object(backend, call, object, &options).await?;

@@ -204,6 +204,7 @@ pub async fn list(backend: &Rc<Backend>, call: &Call<'_>) -> Answered {
     let any = options.resource_version == "0" && options.continue_token.is_empty();
     let limit = usize::try_from(options.limit).ok().filter(|limit| *limit > 0 && !any);
     let page = select_page(&snapshot, &filter, after.as_deref(), limit);
+    page.check(call.of())?;
     let listing = Listing::page(backend, call, snapshot.revision, page, filter.is_selective()).await?;
     Ok(Reply::List(listing))
 }

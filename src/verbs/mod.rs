@@ -10,6 +10,7 @@ pub mod connect;
 pub mod create;
 pub mod delete;
 pub mod engines;
+pub mod forced;
 pub mod get;
 pub mod list;
 pub mod object;
@@ -34,7 +35,7 @@ use pilothouse_actors::broadcaster::Broadcaster;
 use pilothouse_actors::clock::Clock;
 use pilothouse_actors::feed::Feed;
 use pilothouse_actors::identity::Identity;
-use pilothouse_actors::object::Key;
+use pilothouse_actors::object::{Key, Object};
 use pilothouse_actors::permit::Permit;
 use pilothouse_actors::session::LiveSessions;
 
@@ -51,6 +52,7 @@ use crate::limits::{CUT_WARNING_CHARS, WARNING_CHARS, WARNINGS};
 
 use self::admission::Chain;
 use self::engines::Engines;
+use self::forced::Forced;
 use self::list::Listing;
 use self::services::Services;
 use self::stores::Stores;
@@ -69,6 +71,8 @@ pub struct Backend {
     pub services: Rc<Services>,
     /// How objects are checked.
     pub engines: Engines,
+    /// The way to remove what cannot be read, where that is allowed.
+    pub forced: Option<Forced>,
 }
 
 /// What watches need besides. One per HTTP worker.
@@ -168,6 +172,11 @@ impl Call<'_> {
     /// Tells the client what is dubious about its object. An attempt that is repeated says it once.
     pub fn warn(&self, warned: kinds::Warned) {
         warned.into_iter().for_each(|warning| self.warnings.add(warning));
+    }
+
+    /// 500 for an object whose record is damaged.
+    pub fn unreadable(&self, object: &Object) -> Box<Status> {
+        Status::unreadable(self.of(), object.key.as_str(), object.revision.0)
     }
 
     /// 422 for a body whose fields are wrong, in the name of its own kind.

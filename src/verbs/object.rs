@@ -89,12 +89,12 @@ impl Backend {
     /// The options of a deletion: from the body if there is one, else from the query.
     pub fn delete_options(&self, call: &Call<'_>) -> Result<DeleteOptions> {
         if call.body.is_empty() {
-            return DeleteOptions::parse(call.query, None);
+            return DeleteOptions::parse(call.query, None, self.forced.is_some());
         }
         // Every group has options of this kind in its own name: the body may say any of them.
         let kind = GroupVersionKind::new(META_GROUP, "v1", "DeleteOptions");
         let options = self.decode_any_version(call, &kind)?;
-        DeleteOptions::parse(call.query, Some(&options.value))
+        DeleteOptions::parse(call.query, Some(&options.value), self.forced.is_some())
     }
 
     pub(super) fn type_of(&self, gv: &GroupVersion, kind: &str) -> Result<TypeId> {
@@ -104,7 +104,8 @@ impl Backend {
 
     /// The stored object as a value of the stored version.
     pub fn load(&self, call: &Call<'_>, object: &Object) -> Result<Value> {
-        self.load_as(self.type_of(&call.stored.version, &call.resource.kind)?, object)
+        let ty = self.type_of(&call.stored.version, &call.resource.kind)?;
+        codec::decode_stored(&object.bytes, ty, &self.registry).ok_or_else(|| call.unreadable(object))
     }
 
     /// A stored object of another kind than the call is about, in the version that it is stored in.
@@ -144,7 +145,8 @@ impl Backend {
     /// Reads the object the call is about.
     pub async fn read(&self, call: &Call<'_>) -> Result<Arc<Object>> {
         let found = self.stores.get(&call.stored.store, call.key(call.name), &call.permit).await;
-        found.map_err(|error| Status::from_store(&error, call.of(), call.name))
+        let object = found.map_err(|error| Status::from_store(&error, call.of(), call.name))?;
+        if object.is_readable() { Ok(object) } else { Err(call.unreadable(&object)) }
     }
 }
 

@@ -5,14 +5,19 @@ use std::borrow::Cow;
 use crate::api::ownership::view::View;
 use crate::api::ownership::{self, Versions, Write};
 use crate::api::parts::Part;
+use crate::api::schema::Registry;
 use crate::api::status::{Result, Status};
 use crate::api::value::Value;
+use crate::api::version::GroupVersion;
 
 use super::{Backend, Call};
 
 /// What a new object cannot say, whatever its kind.
 const NEVER_NEW: [&[&str]; 2] =
     [&["metadata", "deletionTimestamp"], &["metadata", "deletionGracePeriodSeconds"]];
+
+/// The name under which this server changes what it was not asked to change.
+const OWN_NAME: &str = "kube-apiserver";
 
 impl Backend {
     /// Writes into a new state of the call's object who owns its fields. Before admission: what the cluster changes
@@ -24,6 +29,18 @@ impl Backend {
         }
         let (manager, now) = (call.manager(), self.now());
         ownership::record(&self.versions(call), &call.owned_write(&manager, &now, &reset), old, new);
+    }
+
+    /// Writes into a new state of an object, of another kind than a call is about, that this server itself changed it.
+    pub(super) fn record_own(
+        &self,
+        version: &GroupVersion,
+        kind: &str,
+        subresource: &str,
+        old: &Value,
+        new: &mut Value,
+    ) {
+        record_own(&self.registry, (version, kind), subresource, &self.now(), Some(old), new);
     }
 
     /// The part of an object that the path names, with the owners of its fields.
@@ -87,6 +104,21 @@ impl Backend {
         let has_status = call.kind().has_status;
         ownership::reset_fields(call.of().group, &call.resource.kind, call.subresource, has_status).to_vec()
     }
+}
+
+/// Writes into a state that this server made or changed by itself who did.
+pub(super) fn record_own(
+    registry: &Registry,
+    (version, kind): (&GroupVersion, &str),
+    subresource: &str,
+    now: &str,
+    old: Option<&Value>,
+    new: &mut Value,
+) {
+    let versions = Versions { registry, kind, stored: version };
+    let reset = ownership::reset_fields(&version.group, kind, subresource, !subresource.is_empty());
+    let write = Write { manager: OWN_NAME, version, subresource, now, reset };
+    ownership::record(&versions, &write, old, new);
 }
 
 impl Call<'_> {

@@ -12,7 +12,7 @@ use pilothouse_actors::store::Position;
 use pilothouse_actors::window::Read;
 use serde::{Deserialize, Serialize};
 
-use crate::api::status::{Result, Status};
+use crate::api::status::{GroupResource, Result, Status};
 
 /// What a continue token says.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -96,16 +96,31 @@ pub struct Page {
     pub next: Option<Continue>,
     /// How many objects of the same scope follow.
     pub remaining: usize,
+    /// Objects of this chunk whose records are damaged. Nobody knows whether they match.
+    pub unreadable: Vec<Arc<Object>>,
+}
+
+impl Page {
+    /// Refuses to show a page that is not all there.
+    pub fn check(&self, of: GroupResource<'_>) -> Result<()> {
+        if self.unreadable.is_empty() {
+            return Ok(());
+        }
+        let named = self.unreadable.iter().map(|object| (object.key.as_str(), object.revision.0));
+        Err(Status::unreadable_list(of, named))
+    }
 }
 
 /// The matching objects behind `after`, at most `limit`.
 pub fn select_page(snapshot: &Snapshot, filter: &Filter, after: Option<&str>, limit: Option<usize>) -> Page {
     let start = after.map_or(Bound::Unbounded, Bound::Excluded);
     let mut rest = snapshot.scan(filter.namespace.as_deref(), start);
-    let mut page = Page { items: Vec::new(), next: None, remaining: 0 };
+    let mut page = Page { items: Vec::new(), next: None, remaining: 0, unreadable: Vec::new() };
     while limit.is_none_or(|limit| page.items.len() < limit) {
         let Some(object) = rest.next() else { return page };
-        if filter.matches(object) {
+        if !object.is_readable() && filter.wants_key(&object.key) {
+            page.unreadable.push(object.clone());
+        } else if filter.matches(object) {
             page.items.push(object.clone());
         }
     }

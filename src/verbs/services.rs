@@ -33,10 +33,12 @@ use crate::api::services::ports::Ask;
 use crate::api::services::{Holdings, carry, list, ports, spec};
 use crate::api::status::{GroupResource, Result, Status};
 use crate::api::value::Value;
+use crate::api::version::GroupVersion;
 use crate::ids;
 
 use self::claim::{Doubt, Open};
 use self::take::{NotGot, Wanted};
+use super::ownership;
 use super::stores::Stores;
 use super::{Backend, Call};
 
@@ -116,7 +118,9 @@ impl Services {
         let ty = self.type_of(NETWORKING, "IPAddress");
         let ty = ty.ok_or_else(|| Status::internal("no schema for IPAddress"))?;
         let now = time::format_seconds(i64::try_from(self.clock.now().seconds()).unwrap_or(i64::MAX));
-        let object = address_object(address, owner, &now);
+        let mut object = address_object(address, owner, &now);
+        let version = GroupVersion::new(NETWORKING, "v1");
+        ownership::record_own(&self.registry, (&version, "IPAddress"), "", &now, None, &mut object);
         let encoded = codec::encode_draft(&self.registry, ty, &object);
         let draft = Draft {
             key: Key::cluster(&address.to_string()),

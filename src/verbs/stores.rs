@@ -15,6 +15,10 @@ use pilothouse_actors::snapshot::Snapshot;
 use pilothouse_actors::store::{
     Create, Get, OpenWatch, Position, Remove, Replace, Settled, Store, TakeSnapshot,
 };
+use pilothouse_actors::turns::{TakeTurn, Turn};
+use tokio::time::timeout;
+
+use crate::limits::TURN;
 
 /// What a store answers.
 pub type StoreResult<T> = Result<T, StoreError>;
@@ -72,6 +76,12 @@ impl Stores {
         permit: &Permit,
     ) -> StoreResult<Option<Arc<Object>>> {
         self.ask(of, Settled { key, permit: permit.clone() }).await
+    }
+
+    /// A turn at the object with this key. `None`: too many wait, or for too long; then there is nothing but to try.
+    pub async fn turn(&self, of: &TypeName, key: Key, permit: &Permit) -> Option<Turn> {
+        let asked = self.ask(of, TakeTurn { key, permit: permit.clone() });
+        timeout(TURN, asked).await.ok().and_then(Result::ok)
     }
 
     /// All objects as they are now.

@@ -160,4 +160,13 @@ impl Frames for EventFrames {
     fn expired(&self, floor: Revision) -> Bytes {
         self.error(&Status::watch_expired(floor.0))
     }
+
+    fn unreadable(&self, object: &Object, is_gone: bool) -> Bytes {
+        let status = if is_gone {
+            Status::unreadable_gone(object.revision.0)
+        } else {
+            Status::unreadable(self.resource.name(), object.key.as_str(), object.revision.0)
+        };
+        self.error(&status)
+    }
 }

@@ -251,6 +251,35 @@ impl Redb {
         Ok(())
     }
 
+    /// Damages the newest record of an object: the last byte of its body is no longer what it was. For tests of what a
+    /// server does then. Answers whether there was such a record.
+    #[cfg(feature = "testing")]
+    pub fn damage(&mut self, type_name: &TypeName, key: &str) -> Result<bool, EngineError> {
+        let Some(id) = self.ids.get(type_name).copied() else { return Ok(false) };
+        let writing = self.database.begin_write().map_err(|error| self.fault(error))?;
+        let mut found = None;
+        {
+            let mut log = writing.open_table(LOG).map_err(|error| self.fault(error))?;
+            let all = log.range((id, 0)..=(id, u64::MAX)).map_err(|error| self.fault(error))?;
+            for entry in all {
+                let (place, bytes) = entry.map_err(|error| self.fault(error))?;
+                let (_, revision) = place.value();
+                let record = Record::decode(id, Revision(revision), bytes.value())?;
+                if record.key().as_str() == key {
+                    found = Some((revision, bytes.value().to_vec()));
+                }
+            }
+            if let Some((revision, bytes)) = &mut found {
+                if let Some(last) = bytes.last_mut() {
+                    *last ^= 0xff;
+                }
+                log.insert((id, *revision), bytes.as_slice()).map_err(|error| self.fault(error))?;
+            }
+        }
+        writing.commit().map_err(|error| self.fault(error))?;
+        Ok(found.is_some())
+    }
+
     fn last(&self, name: &TypeName) -> Revision {
         self.counters.0.get(name).copied().unwrap_or(Revision::FIRST)
     }

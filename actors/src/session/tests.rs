@@ -40,6 +40,10 @@ impl Frames for Words {
     fn expired(&self, floor: Revision) -> Bytes {
         Bytes::from(format!("Expired@{floor} "))
     }
+
+    fn unreadable(&self, object: &Object, is_gone: bool) -> Bytes {
+        Bytes::from(format!("Unreadable:{}{} ", object.key.name(), if is_gone { "(gone)" } else { "" }))
+    }
 }
 
 fn object(namespace: &str, name: &str, revision: u64) -> Arc<Object> {
@@ -118,6 +122,27 @@ async fn a_watch_tells_what_is_there_then_what_happens() {
     session.summons.announce(Revision(3));
     assert_eq!(session.turn(), Next::Rest);
     assert_eq!(read(&mut feed), "Added:a@4");
+}
+
+#[actix::test]
+async fn a_watch_ends_at_what_cannot_be_shown() {
+    let damaged =
+        |namespace: &str| Arc::new(Object::unreadable(Key::namespaced(namespace, "b"), Revision(1)));
+    let initial = [object("n", "a", 1), damaged("elsewhere"), damaged("n"), object("n", "c", 1)];
+    let (mut first, mut feed) =
+        session(Watch { initial: Box::new(initial.into_iter()), ..watch(&window(), &words(0)) });
+    assert_eq!(first.turn(), Next::Stop);
+    assert_eq!(read(&mut feed), "Added:a@1 Unreadable:b END");
+
+    // Whoever is told of the removal cannot have asked for its labels in vain: nobody knows them.
+    let window = window();
+    append(&window, "n", 2);
+    let gone = Arc::new(damaged("n").at(Revision(3)));
+    window.append(Arc::new(Event::new(Change::Removed, gone, Some(damaged("n")), Timestamp(3))));
+    append(&window, "n", 4);
+    let (mut second, mut feed) = session(watch(&window, &words(0)));
+    assert_eq!(second.turn(), Next::Stop);
+    assert_eq!(read(&mut feed), "Added:a@2 Unreadable:b(gone) END");
 }
 
 #[actix::test]

@@ -62,6 +62,9 @@ fn parse(body: &[u8]) -> Result<(Value, Option<String>), String> {
     if first.starts_with('\t') {
         return Err("found character that cannot start any token".to_owned());
     }
+    if let Some(value) = read_json(text) {
+        return Ok((value, None));
+    }
     let mut twice = None;
     let seed = Any { twice: &mut twice };
     let options = options(DuplicateKeyPolicy::LastWins);
@@ -70,6 +73,19 @@ fn parse(body: &[u8]) -> Result<(Value, Option<String>), String> {
     });
     let value = value.map_err(|error| message(&error))?;
     Ok((value, twice))
+}
+
+/// A document that is JSON, as most programs send it, means the same as JSON, which is read in a tenth of the time. `None` if it
+/// is none, or not without faults: those are told in the words of YAML.
+fn read_json(text: &str) -> Option<Value> {
+    if !text.trim_start().starts_with('{') {
+        return None;
+    }
+    let mut twice = None;
+    let mut tokens = serde_json::Deserializer::from_str(text);
+    let value = Any { twice: &mut twice }.deserialize(&mut tokens).ok()?;
+    tokens.end().ok()?;
+    twice.is_none().then_some(value)
 }
 
 /// The line of the first key that stands twice in its map: the same document once more, with that as an error.

@@ -94,7 +94,12 @@ pub fn before_status_update(
     meta::keep_system_fields(new, old);
     let mut errors = common_errors(kind, new, old);
     (kind.rules.validate_status)(new, old, &mut errors);
-    if errors.is_empty() { Ok(Warned::new()) } else { Err(errors) }
+    if !errors.is_empty() {
+        return Err(errors);
+    }
+    let mut warned = Warned::new();
+    (kind.rules.warn_status)(new, &mut warned);
+    Ok(warned)
 }
 
 /// Prepares and checks a write of a namespace's sub-resource `finalize`: it alone changes the finalizers of the spec.

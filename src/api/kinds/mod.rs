@@ -164,6 +164,8 @@ pub struct KindRules {
     pub validate_status: fn(&Value, &Value, &mut Errors),
     /// What the writer of a valid object should know: deprecated or dubious fields. The old object comes with an update.
     pub warn: fn(&Value, Option<&Value>, &mut Warned),
+    /// The same for the writer of a status.
+    pub warn_status: fn(&Value, &mut Warned),
 }
 
 /// The rules of a kind that says nothing special; custom resources have these too.
@@ -191,6 +193,7 @@ const BASE: KindRules = KindRules {
     validate_update: |_, _, _| {},
     validate_status: |_, _, _| {},
     warn: |_, _, _| {},
+    warn_status: |_, _| {},
 };
 
 /// The rules of a kind.

@@ -1,8 +1,8 @@
 //! Every built-in kind that differs from the generic one, and how.
 
 use super::core::{
-    config, endpoints, event, limits, namespace, node, persistent_volume, pod, pod_default, pod_status,
-    pod_warn, replication, service, service_account, service_change, template, volume_claim,
+    address, config, endpoints, event, limits, namespace, node, persistent_volume, pod, pod_default,
+    pod_status, pod_warn, replication, service, service_account, service_change, template, volume_claim,
 };
 use super::{
     BASE, Generation, KindRules, MetaAgain, StatusMeta, admission, admission_policy, apps, autoscaling,
@@ -70,6 +70,7 @@ pub static TABLE: &[(&str, &str, KindRules)] = &[
             validate_update: pod::validate_update,
             validate_status: pod_status::validate,
             warn: pod_warn::pod,
+            warn_status: pod_warn::status,
             ..COUNTED
         },
     ),
@@ -120,6 +121,7 @@ pub static TABLE: &[(&str, &str, KindRules)] = &[
             validate_update: service::validate_update,
             validate_status: service_change::validate_status,
             warn: service_change::warn,
+            warn_status: address::warn_balanced,
             ..PLAIN
         },
     ),
@@ -374,6 +376,7 @@ pub static TABLE: &[(&str, &str, KindRules)] = &[
             validate_update: networking::validate_ingress_update,
             validate_status: networking::validate_ingress_status,
             warn: networking::warn_ingress,
+            warn_status: address::warn_balanced,
             ..COUNTED
         },
     ),

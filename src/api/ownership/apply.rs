@@ -3,13 +3,13 @@
 use std::borrow::Cow;
 
 use super::check::check;
-use super::compare::{Comparison, compare};
+use super::compare::compare;
 use super::field_set::{all_fields, owned_fields, with_named};
 use super::last_applied;
 use super::managers::{Manager, Managers, Operation};
 use super::merge::{merge, remove};
 use super::set::Set;
-use super::{Versions, Write, take_from_others, updated};
+use super::{Comparisons, Versions, Write, take_from_others, updated};
 use crate::api::convert::convert;
 use crate::api::schema::TypeId;
 use crate::api::status::{Cause, Result, Status};
@@ -26,6 +26,8 @@ pub struct Applied {
     pub object: Value,
     /// Who owns its fields now.
     pub managers: Managers,
+    /// Whether the object says all of this already.
+    pub is_there: bool,
 }
 
 /// Applies a partial object, in the version of the client, to the object there is, in the stored version.
@@ -97,26 +99,50 @@ impl Work<'_> {
         let nobody = self.empty();
         let live = self.live.unwrap_or(&nobody);
         let merged = merge(registry, self.ty, live, self.config).map_err(broken)?;
-        let mut object = match last.filter(|last| !last.fields.is_empty()) {
+        let is_there = self.live.is_some() && merged == *live;
+        if is_there && last.as_ref().is_some_and(|last| self.repeats(&me, last, &managers)) {
+            managers.0.push(me);
+            return Ok(self.done(merged, managers, true));
+        }
+        let object = match last.filter(|last| !last.fields.is_empty()) {
             Some(last) => self.prune(merged, &managers, &last).map_err(broken)?,
             None => merged,
         };
         let own = compare(registry, self.ty, self.live, &object).map_err(broken)?.without(&reset);
-        let conflicts = if force { Vec::new() } else { self.conflicts(&own, &object, &managers) };
+        let states = (self.live, &object);
+        let mut comparisons = Comparisons::new(&self.versions, states, (self.write.version, own));
+        let conflicts = if force { Vec::new() } else { self.conflicts(&mut comparisons, &managers) };
         if !conflicts.is_empty() {
             return Err(refusal(&conflicts));
         }
-        take_from_others(&self.versions, self.write.version, &own, self.live, &object, &mut managers)
-            .map_err(broken)?;
+        take_from_others(&mut comparisons, &mut managers).map_err(broken)?;
         // Whoever applies what is there already owns it too, but nothing happened.
-        if object != *live {
+        let is_there = self.live.is_some() && object == *live;
+        if !is_there {
             me.time = Some(self.write.now.to_owned());
         }
         if !me.fields.is_empty() {
             managers.0.push(me);
         }
-        last_applied::keep_up(self.write.manager, self.config, &mut object);
-        Ok(Applied { object, managers })
+        Ok(self.done(object, managers, is_there))
+    }
+
+    fn done(&self, mut object: Value, managers: Managers, is_there: bool) -> Applied {
+        let kept_up = last_applied::keep_up(self.write.manager, self.config, &mut object);
+        Applied { object, managers, is_there: is_there && !kept_up }
+    }
+
+    /// Whether this owner states the same fields as before, in the same version, and every other owner is sound: then what
+    /// the object says already stays as it is, and so do all who own it.
+    fn repeats(&self, me: &Manager, last: &Manager, others: &Managers) -> bool {
+        let is_sound = |owner: &Manager| {
+            !owner.fields.is_empty()
+                && (owner.api_version == me.api_version || self.exists(&owner.api_version))
+        };
+        last.api_version == me.api_version
+            && last.fields == me.fields
+            && !me.fields.is_empty()
+            && others.0.iter().all(is_sound)
     }
 
     fn empty(&self) -> Value {
@@ -139,20 +165,14 @@ impl Work<'_> {
     }
 
     /// What others own and the new state says otherwise, by owner.
-    fn conflicts(&self, own: &Comparison, object: &Value, managers: &Managers) -> Vec<(Manager, Set)> {
+    fn conflicts(&self, comparisons: &mut Comparisons<'_>, managers: &Managers) -> Vec<(Manager, Set)> {
         let mut conflicts = Vec::new();
         for manager in &managers.0 {
-            let changed = if manager.api_version == self.write.version.to_string() {
-                own.set()
-            } else {
-                let version = GroupVersion::parse(&manager.api_version);
-                let compared = version.map(|version| self.versions.compare(&version, self.live, object));
-                match compared {
-                    Some(Ok(Some(comparison))) => comparison.set(),
-                    _ => continue,
-                }
-            };
-            let contested = manager.fields.intersection(&changed);
+            let Ok(Some(changed)) = comparisons.of(&manager.api_version) else { continue };
+            let contested = manager
+                .fields
+                .intersection(&changed.added)
+                .union(&manager.fields.intersection(&changed.modified));
             if !contested.is_empty() {
                 conflicts.push((manager.clone(), contested));
             }
@@ -178,19 +198,23 @@ impl Work<'_> {
         let last_fields = with_named(registry, ty, &last.fields);
         let mut pruned = remove(registry, ty, &before, &last_fields);
         // Each version in which somebody owns fields shows the objects its own way.
-        let mut owned: Vec<(String, Set)> = vec![(last.api_version.clone(), Set::default())];
+        let mut owned: Vec<(&str, Vec<Set>)> = vec![(&last.api_version, Vec::new())];
         // What is applied now stays too, with the fields that nobody owns, such as the name.
         let mut me = self.write.manager(Operation::Apply);
         me.fields = all_fields(registry, self.ty, self.config)?;
         for manager in others.0.iter().chain([&me]) {
             match owned.iter_mut().find(|(version, _)| *version == manager.api_version) {
-                Some((_, fields)) => *fields = fields.union(&manager.fields),
-                None => owned.push((manager.api_version.clone(), manager.fields.clone())),
+                Some((_, fields)) => fields.push(manager.fields.clone()),
+                None if self.exists(&manager.api_version) => {
+                    owned.push((&manager.api_version, vec![manager.fields.clone()]));
+                }
+                None => {}
             }
         }
         for (owners_version, fields) in owned {
-            let Some(theirs) = GroupVersion::parse(&owners_version) else { continue };
+            let Some(theirs) = GroupVersion::parse(owners_version) else { continue };
             let Some(ty) = self.versions.type_in(&theirs) else { continue };
+            let fields = Set::union_all(fields);
             let (Some(whole), Some(part)) =
                 (self.as_version(&before, &version, &theirs), self.as_version(&pruned, &version, &theirs))
             else {
@@ -208,6 +232,11 @@ impl Work<'_> {
         let left = with_named(registry, ty, &all_fields(registry, ty, &pruned)?);
         let result = remove(registry, ty, &before, &all.difference(&left).intersection(&last_fields));
         Ok(self.as_version(&result, &version, self.write.version).map_or(merged.clone(), Cow::into_owned))
+    }
+
+    /// Whether the kind has this version.
+    fn exists(&self, api_version: &str) -> bool {
+        GroupVersion::parse(api_version).is_some_and(|version| self.versions.type_in(&version).is_some())
     }
 
     fn as_version<'v>(

@@ -33,10 +33,10 @@ pub(super) fn allowed(versions: &Versions<'_>, write: &Write<'_>, ty: TypeId, li
     Some(fields.difference(&differs.modified).difference(&differs.added).difference(&differs.removed))
 }
 
-/// Makes the annotation say what is applied now, where there is one.
-pub(super) fn keep_up(manager: &str, config: &Value, object: &mut Value) {
+/// Makes the annotation say what is applied now, where there is one. Answers whether there is.
+pub(super) fn keep_up(manager: &str, config: &Value, object: &mut Value) -> bool {
     if manager != OWNER || annotation(object).is_empty() {
-        return;
+        return false;
     }
     let mut config = config.clone();
     let annotations = config.get_mut("metadata").and_then(|meta| meta.get_mut("annotations"));
@@ -55,4 +55,5 @@ pub(super) fn keep_up(manager: &str, config: &Value, object: &mut Value) {
     } else {
         annotations.set(ANNOTATION, text);
     }
+    true
 }

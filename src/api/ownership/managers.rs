@@ -1,6 +1,7 @@
 //! The owners of the fields of one object: the entries of `metadata.managedFields`.
 
 use std::cmp::Ordering;
+use std::collections::HashMap;
 
 use super::fields_v1;
 use super::set::Set;
@@ -99,15 +100,20 @@ impl Manager {
 
     /// The order of entries in objects. Times are whole seconds of one zone: their texts are in the order of time.
     fn order(&self, other: &Manager) -> Ordering {
-        let key = |manager: &Manager| (manager.operation, manager.time.clone());
-        key(self).cmp(&key(other)).then_with(|| self.order_by_name(other))
+        let key = (self.operation, &self.time).cmp(&(other.operation, &other.time));
+        key.then_with(|| self.order_by_name(other))
     }
 
     fn order_by_name(&self, other: &Manager) -> Ordering {
-        let key = |manager: &Manager| {
-            (manager.name.clone(), manager.api_version.clone(), manager.subresource.clone())
-        };
-        key(self).cmp(&key(other))
+        let by_name = self.name.cmp(&other.name).then_with(|| self.api_version.cmp(&other.api_version));
+        by_name.then_with(|| self.subresource.cmp(&other.subresource))
+    }
+
+    /// What [`Manager::is`] compares.
+    fn identity(entry: &Value) -> [&str; 4] {
+        let operation = entry.str("operation");
+        let version = if operation == Operation::Apply.word() { "" } else { entry.str("apiVersion") };
+        [operation, entry.str("manager"), entry.str("subresource"), version]
     }
 }
 
@@ -119,11 +125,15 @@ impl Managers {
     /// Reads the entries. `None` if one of them is wrong: then none is to be believed.
     pub fn read(entries: &[Value]) -> Option<Managers> {
         let mut managers: Vec<Manager> = Vec::with_capacity(entries.len());
+        let mut places: HashMap<[&str; 4], usize> = HashMap::with_capacity(entries.len());
         for entry in entries {
             let manager = Manager::read(entry)?;
             // The last of several entries of one owner counts.
-            managers.retain(|known| !known.is(&manager));
-            managers.push(manager);
+            let at = *places.entry(Manager::identity(entry)).or_insert(managers.len());
+            match managers.get_mut(at) {
+                Some(known) => *known = manager,
+                None => managers.push(manager),
+            }
         }
         Some(Managers(managers))
     }
@@ -157,21 +167,32 @@ impl Managers {
         let (mut updaters, mut kept): (Vec<_>, Vec<_>) =
             self.0.drain(..).partition(|manager| manager.operation == Operation::Update);
         updaters.sort_by(|a, b| a.time.cmp(&b.time).then_with(|| a.order_by_name(b)));
-        let mut merged: Vec<Manager> = Vec::with_capacity(UPDATERS);
+        // Fields of different versions have nothing to do with each other.
+        let mut buckets: HashMap<String, usize> = HashMap::new();
+        let mut merged: Vec<(Manager, Vec<Set>)> = Vec::with_capacity(UPDATERS);
         for manager in updaters {
-            // Fields of different versions have nothing to do with each other.
-            match merged.iter_mut().find(|known| known.api_version == manager.api_version) {
-                Some(bucket) if surplus > 0 => {
+            let bucket = buckets.get(&manager.api_version).and_then(|at| merged.get_mut(*at));
+            match bucket.filter(|_| surplus > 0) {
+                Some((bucket, fields)) => {
                     surplus -= 1;
-                    bucket.fields = bucket.fields.union(&manager.fields);
+                    fields.push(manager.fields);
                     bucket.time = manager.time;
                     ANCIENT.clone_into(&mut bucket.name);
                     bucket.subresource.clear();
                 }
-                _ => merged.push(manager),
+                None => {
+                    buckets.entry(manager.api_version.clone()).or_insert(merged.len());
+                    merged.push((manager, Vec::new()));
+                }
             }
         }
-        kept.append(&mut merged);
+        kept.extend(merged.into_iter().map(|(mut manager, mut fields)| {
+            if !fields.is_empty() {
+                fields.push(std::mem::take(&mut manager.fields));
+                manager.fields = Set::union_all(fields);
+            }
+            manager
+        }));
         self.0 = kept;
     }
 }

@@ -227,6 +227,23 @@ impl Set {
         .with(self.member || other.member)
     }
 
+    /// What is in any of these. Joined in pairs, so that many small sets cost what they hold and not its square.
+    pub fn union_all(sets: impl IntoIterator<Item = Set>) -> Set {
+        let mut sets: Vec<Set> = sets.into_iter().collect();
+        while sets.len() > 1 {
+            let mut rest = sets.into_iter();
+            let mut joined = Vec::with_capacity(rest.len().div_ceil(2));
+            while let Some(one) = rest.next() {
+                joined.push(match rest.next() {
+                    Some(other) => one.union(&other),
+                    None => one,
+                });
+            }
+            sets = joined;
+        }
+        sets.pop().unwrap_or_default()
+    }
+
     /// What is in both.
     #[must_use]
     pub fn intersection(&self, other: &Set) -> Set {

@@ -180,6 +180,36 @@ fn the_oldest_of_too_many_updates_become_one() {
 }
 
 #[test]
+fn ten_thousand_owners_by_hand_are_kept_or_put_together() {
+    let stage = Stage::new("v1", "ConfigMap");
+    let old = stage.update("a", "1", None, &map(r#"{"x":"1"}"#));
+    let with = |operation: &str, versions: usize| {
+        let entries = (0..10_000).map(|number| {
+            let version = if number % versions == 0 { "v1".to_owned() } else { format!("v{}", number % versions) };
+            format!(
+                r#"{{"manager":"m{number:05}","operation":"{operation}","apiVersion":"{version}","fieldsType":"FieldsV1",
+                    "fieldsV1":{{"f:data":{{"f:k{number}":{{}}}}}}}}"#
+            )
+        });
+        let mut new = value(&map(r#"{"x":"1"}"#));
+        let entries = format!("[{}]", entries.collect::<Vec<_>>().join(","));
+        new.entry("metadata").set("managedFields", value(&entries));
+        record(&stage.versions(), &stage.write("b", "2"), Some(&old), &mut new);
+        new
+    };
+    let updated = owners(&with("Update", 1));
+    assert_eq!((updated.len(), updated[0].0.as_str()), (10, "ancient-changes Update"));
+    assert_eq!(value(&updated[0].1).get("f:data").unwrap().fields().unwrap().len(), 10_000 - 9);
+    let applied = with("Apply", 1);
+    assert_eq!(owners(&applied).len(), 10_000);
+    let config = map(r#"{"x":"2"}"#).replace(r#","uid":"u""#, "");
+    let more = stage.apply("q", "3", Some(&applied), &config, false).unwrap();
+    assert_eq!(owners(&more).len(), 10_001);
+    assert_eq!(owners(&stage.apply("q", "4", Some(&more), &config, false).unwrap()), owners(&more));
+    assert_eq!(owners(&with("Apply", 10_000)).len(), 1, "versions that do not exist mean nothing");
+}
+
+#[test]
 fn what_was_applied_and_is_not_any_more_goes_unless_somebody_else_owns_it() {
     let stage = Stage::new("v1", "ConfigMap");
     let config = |labels: &str, data: &str| {

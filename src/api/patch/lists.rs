@@ -51,14 +51,14 @@ impl Identity<'_> {
 /// What the items of some lists are. They must all be the same.
 pub fn element_kind(lists: &[&[Value]]) -> Result<&'static str, Fault> {
     let mut items = lists.iter().flat_map(|list| list.iter());
-    let first = items.next().ok_or_else(|| Fault::unexplained("no elements in any of the given slices"))?;
+    let first = items.next().ok_or_else(|| Fault::unfit("no elements in any of the given slices"))?;
     if matches!(first, Value::Array(_)) {
         return Err(Fault::DoesNotApply);
     }
     if first.is_null() || items.any(|item| kind(item) != kind(first)) {
         let lists = lists.iter().map(|list| printed(&Value::Array(list.to_vec()))).collect::<Vec<_>>();
         let shown = lists.join(" ");
-        return Err(Fault::unexplained(format!("list element types are not identical: [{shown}]")));
+        return Err(Fault::unfit(format!("list element types are not identical: [{shown}]")));
     }
     Ok(kind(first))
 }

@@ -28,14 +28,14 @@ pub enum Fault {
     Malformed(&'static str),
     /// There are lists inside of lists.
     DoesNotApply,
-    /// Anything else.
-    Unexplained(String),
+    /// It does not fit the object or its type. The reference calls these its own fault; they are the client's.
+    Unfit(String),
 }
 
 impl Fault {
-    /// Any other fault.
-    pub fn unexplained(message: impl Into<String>) -> Fault {
-        Fault::Unexplained(message.into())
+    /// A fault of a patch that does not fit.
+    pub fn unfit(message: impl Into<String>) -> Fault {
+        Fault::Unfit(message.into())
     }
 }
 
@@ -44,7 +44,7 @@ type Merged<T> = std::result::Result<T, Fault>;
 /// An item lacks the field by which it would be known.
 pub fn no_merge_key(item: &Object, key: &str) -> Fault {
     let shown = printed(&Value::Object(item.clone()));
-    Fault::Unexplained(format!("map: {shown} does not contain declared merge key: {key}"))
+    Fault::Unfit(format!("map: {shown} does not contain declared merge key: {key}"))
 }
 
 /// A value is something else than it must be.
@@ -55,7 +55,7 @@ pub fn wrong_type(wanted: &str, found: &Value) -> Fault {
         Value::Object(_) => "map[string]interface {}",
         other => super::body::kind(other),
     };
-    Fault::Unexplained(format!("expected a {wanted}, but received a {found}"))
+    Fault::Unfit(format!("expected a {wanted}, but received a {found}"))
 }
 
 /// Merges a patch into an object of type `ty`.
@@ -65,7 +65,7 @@ pub fn apply(registry: &Registry, ty: TypeId, original: Value, patch: Value) -> 
     merge.objects(original.clone(), patch, ty).map(Value::Object).map_err(|fault| match fault {
         Fault::Malformed(message) => Status::bad_request(message),
         Fault::DoesNotApply => Status::patch_does_not_apply(),
-        Fault::Unexplained(message) => Status::unexplained(message),
+        Fault::Unfit(message) => Status::bad_request(message),
     })
 }
 
@@ -103,7 +103,7 @@ impl<'r> Merge<'r> {
                 Some("delete") => Ok(Object::new()),
                 _ => {
                     let (directive, patch) = (printed(directive), printed(&Value::Object(patch.clone())));
-                    Err(Fault::Unexplained(format!("unknown patch type: {directive} in map: {patch}")))
+                    Err(Fault::Unfit(format!("unknown patch type: {directive} in map: {patch}")))
                 }
             };
         }
@@ -147,13 +147,13 @@ impl<'r> Merge<'r> {
     fn place(&self, ty: TypeId, key: &str) -> Merged<Place<'r>> {
         let unknown = |name: &str| {
             let key = quoted(key);
-            Fault::Unexplained(format!("unable to find api field in struct {name} for the json field {key}"))
+            Fault::Unfit(format!("unable to find api field in struct {name} for the json field {key}"))
         };
         let field = match self.registry.get(ty) {
             Type::Struct(structure) => structure.field(key).ok_or_else(|| unknown(&structure.name))?,
             Type::Scalar(Scalar::Raw) => return Err(unknown("RawExtension")),
             Type::Map(_) => {
-                return Err(Fault::unexplained(
+                return Err(Fault::unfit(
                     "merging an object in json but data type is not struct, instead is: map",
                 ));
             }
@@ -167,10 +167,10 @@ impl<'r> Merge<'r> {
         let place = self.place(ty, key)?;
         match self.registry.get(place.ty) {
             Type::List(list) if matches!(self.registry.get(list.item), Type::List(_)) => {
-                Err(Fault::unexplained("unexpected slice of slice"))
+                Err(Fault::unfit("unexpected slice of slice"))
             }
             Type::List(list) => Ok(Place { ty: list.item, ..place }),
-            _ => Err(Fault::unexplained("expected slice or array type, but got: struct")),
+            _ => Err(Fault::unfit("expected slice or array type, but got: struct")),
         }
     }
 
@@ -226,7 +226,7 @@ impl<'r> Merge<'r> {
         let kind = element_kind(&[&original, &patch])?;
         let (original, patch, merged) = if kind == "map" {
             let Some(key) = identity.0 else {
-                return Err(Fault::unexplained("cannot merge lists without merge key for struct"));
+                return Err(Fault::unfit("cannot merge lists without merge key for struct"));
             };
             let (original, patch) = without_special_items(original, patch, key, identity)?;
             let (original, merged) = self.items(original, &patch, identity, place.ty)?;
@@ -287,14 +287,14 @@ fn without_special_items(
             None => plain.push(item),
             Some(Value::String(directive)) if directive == "replace" => replaces = true,
             Some(Value::String(directive)) if directive == "merge" => {
-                return Err(Fault::unexplained("merging lists cannot yet be specified in the patch"));
+                return Err(Fault::unfit("merging lists cannot yet be specified in the patch"));
             }
             Some(_) if is_deletion(fields) => {
                 gone.insert(identity.of(&item).ok_or_else(|| no_merge_key(fields, key))?);
             }
             Some(directive) => {
                 let (directive, item) = (printed(directive), printed(&item));
-                return Err(Fault::Unexplained(format!("unknown patch type: {directive} in map: {item}")));
+                return Err(Fault::Unfit(format!("unknown patch type: {directive} in map: {item}")));
             }
         }
     }
@@ -363,7 +363,7 @@ fn check_order(patch: &[Value], order: &[Value], identity: Identity<'_>) -> Merg
         }
         if !found {
             let shown = |items: &[Value]| printed(&Value::Array(items.to_vec()));
-            return Err(Fault::Unexplained(format!(
+            return Err(Fault::Unfit(format!(
                 "The order in patch list:\n{}\n doesn't match {SET_ORDER} list:\n{}\n",
                 shown(patch),
                 shown(order)
@@ -511,34 +511,34 @@ mod tests {
             (r#"{"$deleteFromPrimitiveListx":[]}"#, 400, "invalid patch format of primitive list"),
             (
                 r#"{"$setElementOrder/containers":{}}"#,
-                500,
+                400,
                 "expected a []interface {}, but received a map[string]interface {}",
             ),
             (
                 r#"{"$setElementOrder/nope":["a"]}"#,
-                500,
+                400,
                 "unable to find api field in struct PodSpec for the json field \"nope\"",
             ),
-            (r#"{"$patch":"nope"}"#, 500, "unknown patch type: nope in map: map[$patch:nope]"),
+            (r#"{"$patch":"nope"}"#, 400, "unknown patch type: nope in map: map[$patch:nope]"),
             (
                 r#"{"containers":[{"name":"a","$patch":"merge"}]}"#,
-                500,
+                400,
                 "merging lists cannot yet be specified in the patch",
             ),
             (
                 r#"{"containers":[{"image":"x"}]}"#,
-                500,
+                400,
                 "map: map[image:x] does not contain declared merge key: name",
             ),
             (
                 r#"{"containers":[{"$patch":"delete"}]}"#,
-                500,
+                400,
                 "map: map[$patch:delete] does not contain declared merge key: name",
             ),
-            (r#"{"containers":["x"]}"#, 500, "list element types are not identical: [[map[name:a]] [x]]"),
+            (r#"{"containers":["x"]}"#, 400, "list element types are not identical: [[map[name:a]] [x]]"),
             (
                 r#"{"$setElementOrder/containers":[{"name":"b"}],"containers":[{"name":"a"}]}"#,
-                500,
+                400,
                 "The order in patch list:\n[map[name:a]]\n doesn't match $setElementOrder list:\n[map[name:b]]\n",
             ),
         ] {

@@ -32,7 +32,7 @@ pub async fn create(backend: &Backend, call: &Call<'_>, body: &Value, dry_run: b
         return Err(call.invalid_body(call.name, &errors));
     }
     let mut options =
-        DeleteOptions::parse(call.query, Some(body.get("deleteOptions").unwrap_or(&Value::Null)))?;
+        DeleteOptions::parse(call.query, Some(body.get("deleteOptions").unwrap_or(&Value::Null)), false)?;
     options.dry_run |= dry_run;
     super::admitted(backend, call, body).await?;
     evict(backend, call, &options).await?;
@@ -129,10 +129,12 @@ async fn take_from(
 ) -> Result<()> {
     let (store, version) = (budget_store(), GroupVersion::new(BUDGETS.group, "v1"));
     for _ in 0..ATTEMPTS {
+        let before = budget.clone();
         eviction::take(&mut budget, call.name, &backend.now())?;
         if dry_run {
             return Ok(());
         }
+        backend.record_own(&version, BUDGET, "status", &before, &mut budget);
         let draft = backend.draft_kind(&version, BUDGET, object.key.clone(), &budget)?;
         match backend.stores.replace(&store, draft, object.revision, &call.permit).await {
             Ok(_) => return Ok(()),

@@ -37,6 +37,15 @@ pub fn warn_ip(path: &Path, text: &str, warned: &mut Warned) {
     }
 }
 
+/// Says how the addresses of a load balancer should be spelled.
+pub fn warn_balanced(object: &Value, warned: &mut Warned) {
+    let path = Path::new("status").child("loadBalancer").child("ingress");
+    let ingress = object.at(&["status", "loadBalancer", "ingress"]).map(Value::items).unwrap_or_default();
+    for (index, point) in ingress.iter().enumerate() {
+        warn_ip(&path.index(index), point.str("ip"), warned);
+    }
+}
+
 /// Says how a range of addresses should be spelled.
 pub fn warn_cidr(path: &Path, text: &str, warned: &mut Warned) {
     let Some((ip, length)) = names::parse_cidr(text) else { return };

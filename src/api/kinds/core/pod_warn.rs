@@ -48,6 +48,17 @@ fn list<'a>(object: &'a Value, field: &str) -> &'a [Value] {
     object.get(field).map(Value::items).unwrap_or_default()
 }
 
+/// What is dubious about the status of a pod.
+pub fn status(object: &Value, warned: &mut Warned) {
+    for list in ["podIPs", "hostIPs"] {
+        let path = Path::new("status").child(list);
+        let addresses = object.at(&["status", list]).map(Value::items).unwrap_or_default();
+        for (index, address) in addresses.iter().enumerate() {
+            address::warn_ip(&path.index(index).child("ip"), address.str("ip"), warned);
+        }
+    }
+}
+
 /// Warns about a new pod. Updates of pods warn about nothing.
 pub fn pod(pod: &Value, old: Option<&Value>, warned: &mut Warned) {
     if old.is_some() {

@@ -87,3 +87,20 @@ fn templates_warn_of_annotations_that_pods_turn_into_fields() {
     pod(&with(&base(), "metadata.name", r#""a.b""#), Some(&base()), &mut later);
     assert_eq!(later, Warned::new(), "an update of a pod warns about nothing");
 }
+
+#[test]
+fn addresses_of_a_status_are_looked_at_when_it_is_written() {
+    let mut pod = base();
+    pod.set(
+        "status",
+        object(r#"{"podIPs":[{"ip":"10.0.0.1"},{"ip":"2001:DB8::1"}],"hostIPs":[{"ip":"010.0.0.1"}]}"#),
+    );
+    assert_eq!(warnings(&pod), Warned::new());
+    let mut warned = Warned::new();
+    status(&pod, &mut warned);
+    let expected = [
+        "status.podIPs[1].ip: IPv6 address \"2001:DB8::1\" should be in RFC 5952 canonical format (\"2001:db8::1\")",
+        "status.hostIPs[0].ip: non-standard IP address \"010.0.0.1\" will be considered invalid in a future Kubernetes release: use \"10.0.0.1\"",
+    ];
+    assert_eq!(warned, expected);
+}

@@ -1,0 +1,95 @@
+//! The removal of an object that cannot be read: the last resort, behind a gate of its own.
+//!
+//! Nobody knows what such an object says: its finalizers, its version and what it owns are not looked at, admission is not
+//! asked, and what it held of others is found by the next start.
+
+use std::sync::Arc;
+
+use actix::Addr;
+use pilothouse_actors::authorizer::{Action, Authorize, Authorizer, Decision, Target};
+use pilothouse_actors::error::StoreError;
+use pilothouse_actors::object::Object;
+
+use crate::api::options::refuse_force;
+use crate::api::status::{Result, Status};
+
+use super::{Answered, Backend, Call, Reply};
+
+/// What the caller must be allowed to do besides the deletion itself.
+const VERB: &str = "unsafe-delete-ignore-read-errors";
+/// How often the removal is tried again when somebody was quicker.
+const ATTEMPTS: usize = 16;
+
+/// Who removes objects that cannot be read.
+pub struct Forced {
+    authorizer: Addr<Authorizer>,
+}
+
+impl Forced {
+    /// Asks this authorizer for the second permission.
+    pub fn asking(authorizer: &Addr<Authorizer>) -> Forced {
+        Forced { authorizer: authorizer.clone() }
+    }
+
+    /// Removes the object that the path names, if it cannot be read.
+    pub async fn delete(&self, backend: &Backend, call: &Call<'_>) -> Answered {
+        self.authorize(call).await?;
+        let mut found = backend.stores.get(&call.stored.store, call.key(call.name), &call.permit).await;
+        for _ in 0..ATTEMPTS {
+            let object = match found {
+                Ok(object) if !is_readable(backend, call, &object) => object,
+                Ok(_) | Err(StoreError::NotFound) => return Err(readable(call)),
+                Err(error) => return Err(Status::from_store(&error, call.of(), call.name)),
+            };
+            let store = &call.stored.store;
+            tracing::warn!(
+                user = call.user.name,
+                resource = %call.of(),
+                object = object.key.as_str(),
+                "an object that cannot be read is removed"
+            );
+            match backend.stores.remove(store, object.key.clone(), object.revision, &call.permit).await {
+                // Nothing can be shown of it but its name.
+                Ok(_) | Err(StoreError::NotFound) => {
+                    return Ok(Reply::Status(Status::success_of(&call.resource.kind, call.name)));
+                }
+                Err(StoreError::Conflict(current)) => found = Ok(current),
+                Err(error) => found = Err(error),
+            }
+        }
+        Err(Status::stale(call.of(), call.name))
+    }
+
+    async fn authorize(&self, call: &Call<'_>) -> Result<()> {
+        let of = call.of();
+        let target = Target::Resource {
+            group: of.group.to_owned(),
+            version: call.resource.gv.version.to_string(),
+            resource: of.resource.to_owned(),
+            subresource: String::new(),
+            namespace: call.namespace.to_owned(),
+            name: call.name.to_owned(),
+        };
+        let action = Arc::new(Action { verb: VERB.to_owned(), target });
+        let identity = Arc::new(call.user.clone());
+        match self.authorizer.send(Authorize { identity, action }).await {
+            Ok(Decision::Allowed) => Ok(()),
+            Ok(Decision::Denied(reason) | Decision::NoOpinion(reason)) => {
+                let why = format!("not permitted to do \"{VERB}\", reason: {reason}");
+                Err(Status::forbidden(&why, Some((of, call.name))))
+            }
+            Err(_) => Err(Status::unavailable("the authorizer does not answer")),
+        }
+    }
+}
+
+fn is_readable(backend: &Backend, call: &Call<'_>, object: &Object) -> bool {
+    object.is_readable() && backend.load(call, object).is_ok()
+}
+
+/// 422: whoever can read an object deletes it as everybody does.
+fn readable(call: &Call<'_>) -> Box<Status> {
+    let why = "is exclusively used to delete corrupt object(s), try again by removing this option";
+    let of = call.of();
+    Status::invalid(of.group, of.resource, call.name, &[refuse_force(why)])
+}
