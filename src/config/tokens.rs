@@ -26,7 +26,9 @@ impl ServiceAccounts {
         }
         let longest = self.service_account_max_token_expiration;
         if !longest.is_zero() && !(SHORTEST_MAX..=TOKEN_LIFE).contains(&longest) {
-            return Err("--service-account-max-token-expiration must be between 1 hour and 2^32 seconds".into());
+            return Err(
+                "--service-account-max-token-expiration must be between 1 hour and 2^32 seconds".into()
+            );
         }
         match &self.service_account_jwks_uri {
             Some(uri) if !uri.starts_with("https://") => {

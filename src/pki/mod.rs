@@ -29,8 +29,8 @@ use crate::config::Config;
 use authority::{Authority, Purpose};
 use files::Folder;
 pub use host::Names;
-pub use token_keys::TokenKeys;
 pub(crate) use host::url;
+pub use token_keys::TokenKeys;
 
 /// What is wrong with a key, a certificate or its file.
 #[derive(Debug, thiserror::Error)]

@@ -59,8 +59,7 @@ pub(super) fn prepare(config: &Config, folder: &mut Folder) -> Result<TokenKeys,
     Ok(TokenKeys { signing, verifying })
 }
 
-const UNFIT: &str =
-    "has a key that cannot sign tokens: it must be RSA of at least 1024 bits, or ECDSA on P-256, P-384 or P-521";
+const UNFIT: &str = "has a key that cannot sign tokens: it must be RSA of at least 1024 bits, or ECDSA on P-256, P-384 or P-521";
 
 fn own_key(folder: &mut Folder) -> Result<PKey<Private>, PkiError> {
     let signing = match folder.read("sa.key")? {
@@ -175,9 +174,8 @@ mod tests {
     #[test]
     fn a_locked_key_counts_as_none_and_asks_nobody() {
         let key = ec(Nid::X9_62_PRIME256V1);
-        let locked = key
-            .private_key_to_pem_pkcs8_passphrase(openssl::symm::Cipher::aes_128_cbc(), b"secret")
-            .unwrap();
+        let locked =
+            key.private_key_to_pem_pkcs8_passphrase(openssl::symm::Cipher::aes_128_cbc(), b"secret").unwrap();
         assert!(private_key(Path::new("x"), &locked).is_err());
         assert!(public_keys(&locked).is_empty());
     }

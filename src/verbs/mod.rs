@@ -46,6 +46,7 @@ use crate::api::query::Query;
 use crate::api::schema::{Registry, time};
 use crate::api::status::{GroupResource, Result, Status};
 use crate::api::version::GroupVersion;
+use crate::auth::service_account::issuer::Issuer;
 use crate::limits::WARNINGS;
 
 use self::admission::Chain;
@@ -68,6 +69,8 @@ pub struct Backend {
     pub services: Rc<Services>,
     /// How objects are checked.
     pub engines: Engines,
+    /// What makes the tokens of service accounts.
+    pub tokens: Arc<Issuer>,
 }
 
 /// What watches need besides. One per HTTP worker.

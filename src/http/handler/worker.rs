@@ -11,6 +11,7 @@ use tokio::sync::Semaphore;
 
 use crate::api::catalog::Catalog;
 use crate::api::discovery::Documents;
+use crate::auth::service_account::metadata::Metadata;
 use crate::metrics::{Meter, Metrics};
 use crate::verbs::{Backend, Watching};
 
@@ -45,6 +46,8 @@ pub struct Shared {
     pub encoding: Encodings,
     /// What is counted.
     pub metrics: Arc<Metrics>,
+    /// What others verify tokens of service accounts with.
+    pub token_metadata: Option<Metadata>,
 }
 
 /// What the gates say of encodings.
