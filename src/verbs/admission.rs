@@ -16,6 +16,7 @@ mod pod_resources;
 mod priority;
 mod pull_images;
 mod runtime_class;
+mod service_account;
 mod storage_protection;
 mod toleration_seconds;
 mod tolerations;
@@ -154,6 +155,7 @@ fn make(name: &str, settings: &Settings, authorizer: &Addr<Authorizer>) -> Optio
         "NamespaceLifecycle" => Box::new(namespace_lifecycle::NamespaceLifecycle),
         "NamespaceExists" => Box::new(namespace_lifecycle::NamespaceExists),
         "LimitRanger" => Box::new(limit_ranger::LimitRanger),
+        "ServiceAccount" => Box::new(service_account::ServiceAccount),
         "TaintNodesByCondition" => Box::new(node_taint::TaintNodesByCondition),
         "AlwaysPullImages" => Box::new(pull_images::AlwaysPullImages),
         "Priority" => Box::new(priority::Priority::default()),

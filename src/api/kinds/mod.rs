@@ -31,7 +31,7 @@ mod small;
 mod storage;
 mod table;
 #[cfg(test)]
-pub(in crate::api) mod testing;
+pub(crate) mod testing;
 mod webhook;
 
 pub use certificates::{before_approval, parse_request as certificate_request};
