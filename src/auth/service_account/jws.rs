@@ -92,8 +92,12 @@ impl VerifyingKey {
 
     /// Whether this key signed the token.
     pub fn verifies(&self, token: &Compact<'_>) -> bool {
-        token.algorithm == self.algorithm.name()
-            && self.signed(token.signed.as_bytes(), &token.signature).unwrap_or(false)
+        let good = token.algorithm == self.algorithm.name()
+            && self.signed(token.signed.as_bytes(), &token.signature).unwrap_or(false);
+        // A signature that is just wrong may leave its reasons in the queue of this thread, where the next TLS connection
+        // would find them and take them for its own.
+        drop(ErrorStack::get());
+        good
     }
 
     fn signed(&self, text: &[u8], signature: &[u8]) -> Result<bool, ErrorStack> {
@@ -251,6 +255,20 @@ mod tests {
             for signature in [Vec::new(), signer.sign_to_vec().unwrap()] {
                 let token = format!("{signed}.{}", BASE64.encode(signature));
                 assert!(!verifying.verifies(&Compact::parse(&token).unwrap()), "{algorithm}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_wrong_signature_leaves_no_error_behind() {
+        for key in keys() {
+            let token = SigningKey::new(key.clone()).unwrap().unwrap().sign(b"{}").unwrap();
+            let (signed, signature) = token.rsplit_once('.').unwrap();
+            let length = BASE64.decode(signature).unwrap().len();
+            for byte in [0, 1, 255] {
+                let wrong = format!("{signed}.{}", BASE64.encode(vec![byte; length]));
+                assert!(!verifying(&key).verifies(&Compact::parse(&wrong).unwrap()));
+                assert!(ErrorStack::get().errors().is_empty(), "{byte}");
             }
         }
     }
