@@ -83,6 +83,8 @@ pub const TOKEN_BYTES: usize = 16 << 10;
 pub const TOKENS_REMEMBERED: usize = 4_096;
 /// How long a verifier waits for a store before it refuses a token that it cannot look up.
 pub const TOKEN_LOOKUP: Duration = Duration::from_secs(10);
+/// Lookups of verifiers that the stores have at once. Those who show tokens have no place among the requests yet.
+pub const TOKEN_LOOKUPS: usize = 256;
 /// The longest life that a service account token can be asked for; the reference server's value.
 pub const TOKEN_LIFE: Duration = Duration::from_secs(1 << 32);
 /// How long the default tokens of pods live where that is extended; the reference server's value.

@@ -14,9 +14,10 @@ use pilothouse_actors::permit::Permit;
 use pilothouse_actors::store::{Get, OpenWatch, Store};
 use pilothouse_actors::window::Window;
 use serde::Deserialize;
+use tokio::sync::Semaphore;
 
 use crate::api::schema::time;
-use crate::limits::TOKEN_LOOKUP;
+use crate::limits::{TOKEN_LOOKUP, TOKEN_LOOKUPS};
 
 /// The types that tokens hang on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,6 +45,8 @@ pub struct Objects {
     directory: Addr<Directory>,
     /// What was found before: a store lives as long as the server.
     shelves: [OnceLock<Shelf>; KINDS],
+    /// Bounds what callers who are not known yet can ask of the stores at once.
+    places: Semaphore,
 }
 
 struct Shelf {
@@ -54,7 +57,7 @@ struct Shelf {
 impl Objects {
     /// Objects found through this directory.
     pub fn new(directory: Addr<Directory>) -> Objects {
-        Objects { directory, shelves: Default::default() }
+        Objects { directory, shelves: Default::default(), places: Semaphore::new(TOKEN_LOOKUPS) }
     }
 
     /// How far each type has come.
@@ -65,6 +68,7 @@ impl Objects {
     /// The object of this key; `None` if there is none. Waits for a store, but not for ever.
     pub async fn get(&self, kind: Kind, key: Key) -> Result<Option<Facts>, StoreError> {
         let found = tokio::time::timeout(TOKEN_LOOKUP, async {
+            let _place = self.places.acquire().await.map_err(|_| StoreError::Unavailable)?;
             let shelf = self.shelf(kind).await?;
             // No request has a place yet: it is not known who asks.
             let permit = Permit::none();

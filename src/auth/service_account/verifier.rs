@@ -52,6 +52,9 @@ struct Signed {
     firm_at: Mutex<Option<Heads>>,
 }
 
+/// A token that is good by itself, and which of the wanted audiences it is meant for.
+type Checked = (Arc<Signed>, Vec<String>);
+
 /// Who bears a token, and which of the wanted audiences it is meant for.
 pub type Bearer = (Arc<Identity>, Vec<String>);
 
@@ -83,7 +86,7 @@ impl ServiceAccountTokens {
 
 impl Shared {
     /// Everything that needs no other object.
-    fn check(&self, token: &str, audiences: &[String]) -> Result<Option<(Arc<Signed>, Vec<String>)>, String> {
+    fn check(&self, token: &str, audiences: &[String]) -> Result<Option<Checked>, String> {
         if token.len() > TOKEN_BYTES {
             return Ok(None);
         }

@@ -63,7 +63,7 @@ impl House {
         let draft = Draft {
             key: Key::from_path(key),
             bytes: Bytes::from(text),
-            revision_at: revision_at.try_into().unwrap(),
+            revision_at,
             item_at: 1,
             labels: Pairs::default(),
             fields: Pairs::default(),

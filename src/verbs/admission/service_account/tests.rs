@@ -28,7 +28,7 @@ fn every_container_gets_the_token_and_the_pod_its_volume() {
     let mount = object(&format!(
         r#"{{"name":"{name}","readOnly":true,"mountPath":"/var/run/secrets/kubernetes.io/serviceaccount"}}"#
     ));
-    assert_eq!(items(&items(spec, "initContainers")[0], "volumeMounts"), [mount.clone()]);
+    assert_eq!(items(&items(spec, "initContainers")[0], "volumeMounts"), std::slice::from_ref(&mount));
     assert_eq!(items(&items(spec, "containers")[0], "volumeMounts")[1], mount);
     assert_eq!(items(&items(spec, "containers")[1], "volumeMounts").len(), 1, "its own mount stays");
     assert_eq!(
