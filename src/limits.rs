@@ -87,6 +87,9 @@ pub const TOKEN_LOOKUP: Duration = Duration::from_secs(10);
 pub const TOKEN_LOOKUPS: usize = 256;
 /// The longest life that a service account token can be asked for; the reference server's value.
 pub const TOKEN_LIFE: Duration = Duration::from_secs(1 << 32);
+/// The life of the tokens that pods are given by default. Issuers recognise those by it, so that it is a little odd; the
+/// reference server's value.
+pub const POD_TOKEN_LIFE: Duration = Duration::from_secs(3_607);
 /// How long the default tokens of pods live where that is extended; the reference server's value.
 pub const TOKEN_EXTENDED_LIFE: Duration = Duration::from_secs(365 * 86_400);
 /// How far the clocks of those who make and show tokens may lie apart; the reference server's value.

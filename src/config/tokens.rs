@@ -3,12 +3,10 @@
 use std::time::Duration;
 
 use super::ServiceAccounts;
-use crate::limits::{TOKEN_EXTENDED_LIFE, TOKEN_LIFE};
+use crate::limits::{POD_TOKEN_LIFE, TOKEN_EXTENDED_LIFE, TOKEN_LIFE};
 
 /// The shortest `--service-account-max-token-expiration`: what a client gets that does not say how long.
 const SHORTEST_MAX: Duration = Duration::from_secs(3_600);
-/// The life of the tokens that pods are given by default; a client of the reference server recognises them by it.
-const POD_TOKEN: Duration = Duration::from_secs(3_607);
 
 impl ServiceAccounts {
     /// Why these settings cannot work.
@@ -44,11 +42,11 @@ impl ServiceAccounts {
         if !self.service_account_extend_token_expiration || longest.is_zero() {
             return None;
         }
-        if longest < POD_TOKEN {
+        if longest < POD_TOKEN_LIFE {
             return Some(format!(
                 "--service-account-extend-token-expiration has no effect: pods are recognised by a token life of {} \
                  seconds, more than --service-account-max-token-expiration allows",
-                POD_TOKEN.as_secs()
+                POD_TOKEN_LIFE.as_secs()
             ));
         }
         (longest < TOKEN_EXTENDED_LIFE).then(|| {

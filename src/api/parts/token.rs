@@ -5,7 +5,6 @@ use crate::api::kinds::Errors;
 use crate::api::meta;
 use crate::api::status::{GroupResource, Status};
 use crate::api::value::Value;
-use crate::api::version::GroupVersion;
 
 /// The shortest life that can be asked for.
 const SHORTEST_SECONDS: i64 = 600;
@@ -89,11 +88,6 @@ pub fn other_object(kind: &str, name: &str, wanted: &str) -> Box<Status> {
         "the UID in the bound object reference ({wanted}) does not match the UID in record. The object might have been deleted and then recreated"
     );
     Status::conflict(GroupResource { group: "", resource: kind }, name, &why)
-}
-
-/// The version that requests and their answers are in.
-pub fn version() -> GroupVersion {
-    GroupVersion::new("authentication.k8s.io", "v1")
 }
 
 #[cfg(test)]

@@ -8,10 +8,7 @@ use pilothouse_actors::clock::Timestamp;
 
 use super::claims::Grant;
 use super::jws::SigningKey;
-use crate::limits::TOKEN_EXTENDED_LIFE;
-
-/// The life of a token that a pod is given by default. The reference recognises such tokens by it.
-pub const POD_TOKEN_SECONDS: i64 = 3_607;
+use crate::limits::{POD_TOKEN_LIFE, TOKEN_EXTENDED_LIFE};
 
 /// What makes the tokens of service accounts. Shared by all workers.
 pub struct Issuer {
@@ -60,7 +57,8 @@ impl Rules {
     /// asked for as the cluster asks for it holds longer, if it is for this server alone.
     pub fn life(&self, seconds: i64, of_pod: bool, audiences: &[String]) -> (i64, Option<i64>) {
         let ours = audiences.iter().all(|audience| self.audiences.contains(audience));
-        if self.extends && of_pod && seconds == POD_TOKEN_SECONDS && ours {
+        let usual = u64::try_from(seconds) == Ok(POD_TOKEN_LIFE.as_secs());
+        if self.extends && of_pod && usual && ours {
             let extended = i64::try_from(TOKEN_EXTENDED_LIFE.as_secs()).unwrap_or(seconds);
             return (extended, Some(seconds));
         }

@@ -1,7 +1,6 @@
 //! Making a token of a service account.
 
-use pilothouse_actors::error::StoreError;
-use pilothouse_actors::object::{Key, Object, TypeName};
+use pilothouse_actors::object::{Key, TypeName};
 
 use crate::api::kinds::Errors;
 use crate::api::meta;
@@ -147,8 +146,7 @@ async fn get(backend: &Backend, call: &Call<'_>, resource: &str, kind: &str, nam
         return Err(Status::bad_request(format!("Name parameter invalid: {name:?}: {}", wrong.join(";"))));
     }
     let key = if kind == "Node" { Key::cluster(name) } else { Key::namespaced(call.namespace, name) };
-    let found: std::result::Result<std::sync::Arc<Object>, StoreError> =
-        backend.stores.get(&TypeName::new(resource), key, &call.permit).await;
+    let found = backend.stores.get(&TypeName::new(resource), key, &call.permit).await;
     let found =
         found.map_err(|error| Status::from_store(&error, GroupResource { group: "", resource }, name))?;
     backend.load_kind(&GroupVersion::new("", "v1"), kind, &found)

@@ -1,6 +1,7 @@
 //! The volume with the token of the account, and where containers find it.
 
 use crate::api::value::Value;
+use crate::limits::POD_TOKEN_LIFE;
 
 /// What the name of the volume begins with.
 pub const VOLUME_PREFIX: &str = "kube-api-access-";
@@ -8,8 +9,6 @@ pub const VOLUME_PREFIX: &str = "kube-api-access-";
 const PATH: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
 /// The mode of the files: everybody reads.
 const MODE: i64 = 0o644;
-/// How long the token shall hold; the issuer recognises it by this.
-const SECONDS: i64 = 3_607;
 
 /// Mounts the token into every container that has nothing else at its place. A volume of such a name that is there already
 /// is used as it is; `name` makes one up otherwise.
@@ -60,7 +59,7 @@ fn volume(name: &str) -> Value {
     let mut token = Value::object();
     let source = token.entry("serviceAccountToken");
     source.set("path", "token");
-    source.set("expirationSeconds", SECONDS);
+    source.set("expirationSeconds", i64::try_from(POD_TOKEN_LIFE.as_secs()).unwrap_or(i64::MAX));
 
     let mut item = Value::object();
     item.set("key", "ca.crt");
