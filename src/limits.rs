@@ -112,3 +112,21 @@ pub const HEALTHCHECK_ANSWER_BYTES: u64 = 64 << 10;
 pub const CONVERT_BYTES: usize = 32 << 20;
 /// Bytes of answers that `convert --lines` writes at a time.
 pub const CONVERT_CHUNK_BYTES: usize = 64 << 10;
+
+/// Bytes of a bearer token that is looked at as a service account token; longer ones are nobody's.
+pub const TOKEN_BYTES: usize = 16 << 10;
+/// Service account tokens whose signature is remembered. When it is full it starts anew.
+pub const TOKENS_REMEMBERED: usize = 4_096;
+/// How long a verifier waits for a store before it refuses a token that it cannot look up.
+pub const TOKEN_LOOKUP: Duration = Duration::from_secs(10);
+/// Lookups of verifiers that the stores have at once. Those who show tokens have no place among the requests yet.
+pub const TOKEN_LOOKUPS: usize = 256;
+/// The longest life that a service account token can be asked for; the reference server's value.
+pub const TOKEN_LIFE: Duration = Duration::from_secs(1 << 32);
+/// The life of the tokens that pods are given by default. Issuers recognise those by it, so that it is a little odd; the
+/// reference server's value.
+pub const POD_TOKEN_LIFE: Duration = Duration::from_secs(3_607);
+/// How long the default tokens of pods live where that is extended; the reference server's value.
+pub const TOKEN_EXTENDED_LIFE: Duration = Duration::from_secs(365 * 86_400);
+/// How far the clocks of those who make and show tokens may lie apart; the reference server's value.
+pub const TOKEN_LEEWAY: Duration = Duration::from_secs(60);

@@ -7,6 +7,7 @@
 #[path = "wire/admission.rs"]
 mod of_admission;
 
+use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -38,9 +39,13 @@ use crate::api::kinds::engines::Authority;
 use crate::api::schema::Registry;
 use crate::api::services::addresses::AddressRange;
 use crate::api::words::{ANONYMOUS, AUTHENTICATED, MASTERS, UNAUTHENTICATED};
+use crate::auth::bootstrap_token::BootstrapTokens;
 use crate::auth::certificate::CertificateVerifier;
 use crate::auth::defaults::DefaultRoles;
 use crate::auth::modes::{AlwaysAllow, AlwaysDeny, Privileged};
+use crate::auth::objects::Objects;
+use crate::auth::service_account::Tokens;
+use crate::auth::service_account::issuer::Issuer;
 use crate::auth::tokens::TokenFile;
 use crate::config::{AuthorizationMode, Config, Engine as EngineChoice};
 use crate::http::drain::Drain;
@@ -51,7 +56,7 @@ use crate::http::handler::health::Health;
 use crate::http::handler::openapi::OpenApi;
 use crate::http::handler::worker::{Encodings, Places, Served, Shared, Worker};
 use crate::metrics::{Meter, Metrics};
-use crate::pki::{Pki, host};
+use crate::pki::host;
 use crate::server::StartError;
 use crate::server::wiring::{Application, Boot, Wired, Wiring};
 use crate::upstream::{TlsError, TlsFiles, Upstream};
@@ -90,6 +95,8 @@ struct Parts {
     verifiers: Arc<[Arc<dyn Verifier>]>,
     policies: Arc<[Arc<dyn Policy>]>,
     house: Arc<House>,
+    /// What makes the tokens of service accounts.
+    tokens: Arc<Issuer>,
     admission: admission::Settings,
     clock: Clock,
     live_sessions: LiveSessions,
@@ -119,6 +126,8 @@ async fn parts(boot: &Boot) -> Result<Parts, StartError> {
     let options = directory::Options { clock: boot.clock.clone(), ..directory::Options::default() };
     let storage = directory::start(engine, options).map_err(|error| broken(&error))?;
     let documents = Documents::new(&catalog, &boot.address.to_string());
+    let objects = Arc::new(Objects::new(storage.directory.clone()));
+    let tokens = tokens(boot, &objects).map_err(|error| broken(&error))?;
     let shared = Shared {
         served: ArcSwap::from_pointee(Served {
             catalog,
@@ -144,6 +153,7 @@ async fn parts(boot: &Boot) -> Result<Parts, StartError> {
             gzip: config.gates().enabled("APIResponseCompression"),
         },
         connecting: Arc::new(connecting(config).map_err(|error| broken(&error))?),
+        token_metadata: tokens.metadata,
     };
     let (registry, shared) = (Arc::new(registry), Arc::new(shared));
     // Before anybody is served: a service must not get what another one has.
@@ -166,7 +176,8 @@ async fn parts(boot: &Boot) -> Result<Parts, StartError> {
         storage,
         registry,
         shared,
-        verifiers: verifiers(config, &boot.pki, &boot.clock)?,
+        verifiers: verifiers(boot, &objects, Arc::new(tokens.verifier))?,
+        tokens: tokens.issuer,
         policies: policies(config),
         house: Arc::new(house(config)),
         clock: boot.clock.clone(),
@@ -242,7 +253,25 @@ fn engine(config: &Config) -> Result<Box<dyn Engine>, EngineError> {
     }
 }
 
-fn verifiers(config: &Config, pki: &Pki, clock: &Clock) -> Result<Arc<[Arc<dyn Verifier>]>, StartError> {
+/// What makes and verifies the tokens of service accounts.
+fn tokens(boot: &Boot, objects: &Arc<Objects>) -> Result<Tokens, String> {
+    let (config, port) = (&boot.config, boot.address.port());
+    let address = match &config.serving.external_hostname {
+        Some(host) => format!("{host}:{port}"),
+        None => {
+            let host = host::reachable_address(config).unwrap_or(boot.address.ip());
+            SocketAddr::new(host, port).to_string()
+        }
+    };
+    Tokens::new(config, &boot.pki.tokens, &address, objects.clone(), boot.clock.clone())
+}
+
+fn verifiers(
+    boot: &Boot,
+    objects: &Arc<Objects>,
+    accounts: Arc<dyn Verifier>,
+) -> Result<Arc<[Arc<dyn Verifier>]>, StartError> {
+    let Boot { config, pki, clock, .. } = boot;
     let broken = |what: &str, error: &dyn std::fmt::Display| StartError::Store(format!("{what}: {error}"));
     let certificates = CertificateVerifier::new(&pki.client_ca_pem, clock.clone())
         .map_err(|error| broken("the client certificate authority", &error))?;
@@ -255,7 +284,10 @@ fn verifiers(config: &Config, pki: &Pki, clock: &Clock) -> Result<Arc<[Arc<dyn V
             TokenFile::parse(&text).map_err(|error| broken(&name, &error))?
         }
     };
-    let all: [Arc<dyn Verifier>; 2] = [Arc::new(certificates), Arc::new(tokens)];
+    let mut all: Vec<Arc<dyn Verifier>> = vec![Arc::new(certificates), Arc::new(tokens), accounts];
+    if config.authentication.enable_bootstrap_token_auth {
+        all.push(Arc::new(BootstrapTokens::new(objects.clone(), clock.clone())));
+    }
     Ok(all.into())
 }
 
@@ -308,6 +340,7 @@ fn backend(parts: &Parts, authorizer: &Addr<Authorizer>) -> Backend {
         services: Rc::new(services(parts)),
         engines: Engines { authority: parts.authority, metrics: parts.shared.metrics.clone() },
         forced: parts.forced_deletion.then(|| Forced::asking(authorizer)),
+        tokens: parts.tokens.clone(),
     }
 }
 

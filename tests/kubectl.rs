@@ -278,6 +278,39 @@ fn the_generators_of_kubectl_work() {
 }
 
 #[test]
+fn tokens_are_made_as_kubectl_asks_for_them() {
+    let server = Server::with(&["--engine=memory"]);
+    let kubectl = Kubectl::new(&server);
+    kubectl.run(&["create", "serviceaccount", "a"]);
+    let overrides = r#"--overrides={"spec":{"serviceAccountName":"a"}}"#;
+    kubectl.run(&["run", "pod", "--image=example.com/app:1", overrides]);
+    kubectl.run(&["create", "secret", "generic", "s"]);
+    let claims = |token: &str| -> Value {
+        let payload = token.trim().split('.').nth(1).expect("three parts");
+        let payload = base64::Engine::decode(&base64::prelude::BASE64_URL_SAFE_NO_PAD, payload);
+        serde_json::from_slice(&payload.expect("base64url")).expect("JSON")
+    };
+    let plain = kubectl.run(&["create", "token", "a"]);
+    assert_eq!(claims(&plain)["sub"], "system:serviceaccount:default:a");
+    kubectl.run(&["--token", plain.trim(), "version"]);
+    let asked = ["create", "token", "a", "--audience=x", "--audience=y", "--duration=20m"];
+    let asked = claims(&kubectl.run(&asked));
+    assert_eq!(asked["aud"], json!(["x", "y"]));
+    assert_eq!(asked["exp"].as_i64().unwrap() - asked["iat"].as_i64().unwrap(), 1_200);
+    for (kind, name, field) in [("Pod", "pod", "pod"), ("Secret", "s", "secret")] {
+        let (kind, name) = (format!("--bound-object-kind={kind}"), format!("--bound-object-name={name}"));
+        let bound = claims(&kubectl.run(&["create", "token", "a", &kind, &name]));
+        assert!(!text(&bound["kubernetes.io"][field], "/uid").is_empty(), "{bound}");
+    }
+    let shown = kubectl.run(&["create", "token", "a", "-o", "yaml"]);
+    assert!(shown.contains("kind: TokenRequest") && shown.contains("expirationTimestamp"), "{shown}");
+    let wrong = kubectl.try_run(&["create", "token", "none"]);
+    assert!(String::from_utf8_lossy(&wrong.stderr).contains("serviceaccounts \"none\" not found"));
+    let wrong = kubectl.try_run(&["create", "token", "a", "--duration=5m"]);
+    assert!(String::from_utf8_lossy(&wrong.stderr).contains("less than 10 minutes"));
+}
+
+#[test]
 fn what_is_wrong_is_refused_before_it_is_stored() {
     let server = Server::with(&["--engine=memory"]);
     let kubectl = Kubectl::new(&server);

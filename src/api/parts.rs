@@ -8,6 +8,7 @@ pub mod binding;
 mod conditions;
 pub mod eviction;
 mod scale;
+pub mod token;
 
 use std::borrow::Cow;
 

@@ -5,6 +5,7 @@ use pilothouse_actors::authorizer::{Action, Decision, Policy, Target};
 use pilothouse_actors::identity::Identity;
 
 use crate::api::words::{AUTHENTICATED, UNAUTHENTICATED};
+use crate::auth::service_account::claims::ALL_ACCOUNTS;
 
 /// A grant of read access to paths. A path that ends in `/*` stands for everything below it.
 struct PathGrant {
@@ -12,8 +13,9 @@ struct PathGrant {
     paths: &'static [&'static str],
 }
 
-/// The default roles that speak of paths: `system:public-info-viewer` and `system:discovery`.
-const PATH_GRANTS: [PathGrant; 2] = [
+/// The default roles that speak of paths: `system:public-info-viewer`, `system:discovery` and
+/// `system:service-account-issuer-discovery`.
+const PATH_GRANTS: [PathGrant; 3] = [
     PathGrant {
         groups: &[AUTHENTICATED, UNAUTHENTICATED],
         paths: &["/healthz", "/livez", "/readyz", "/version", "/version/"],
@@ -21,6 +23,15 @@ const PATH_GRANTS: [PathGrant; 2] = [
     PathGrant {
         groups: &[AUTHENTICATED],
         paths: &["/api", "/api/*", "/apis", "/apis/*", "/openapi", "/openapi/*"],
+    },
+    PathGrant {
+        groups: &[ALL_ACCOUNTS],
+        paths: &[
+            "/.well-known/openid-configuration",
+            "/.well-known/openid-configuration/",
+            "/openid/v1/jwks",
+            "/openid/v1/jwks/",
+        ],
     },
 ];
 

@@ -150,9 +150,20 @@ pub struct ServiceAccounts {
     /// Key that signs service account tokens [default: sa.key in the certificate directory].
     #[arg(long, value_name = "FILE")]
     pub service_account_signing_key_file: Option<PathBuf>,
-    /// Refuse tokens whose service account or secret is gone.
+    /// Refuse tokens that lie in a secret when that secret or its service account is gone. Other tokens are always looked
+    /// after.
     #[arg(long, action = ArgAction::Set, default_value_t = true)]
     pub service_account_lookup: bool,
+    /// Longest life of a new service account token; 0 sets no limit.
+    #[arg(long, default_value = "0s", value_parser = go_duration, value_name = "DURATION")]
+    pub service_account_max_token_expiration: Duration,
+    /// Let the tokens that pods are given by default live for a year, so that old clients that never read them again
+    /// still work.
+    #[arg(long, action = ArgAction::Set, default_value_t = true)]
+    pub service_account_extend_token_expiration: bool,
+    /// Where others find the keys that verify tokens [default: this server].
+    #[arg(long, value_name = "URL")]
+    pub service_account_jwks_uri: Option<String>,
 }
 
 /// May they.

@@ -9,6 +9,7 @@ pub mod gates;
 mod gates_table;
 pub mod groups;
 pub mod plugins;
+mod tokens;
 pub mod values;
 
 use std::collections::BTreeSet;
@@ -118,6 +119,7 @@ impl Config {
             None => {}
         }
         config.remarks.extend(config.api.feature_gates.iter().filter_map(|gate| gate.warning()));
+        config.remarks.extend(config.service_accounts.remarks());
         config.remarks.extend(plugins::remarks(&config.api.enable_admission_plugins));
         Ok(config)
     }
@@ -156,9 +158,7 @@ impl Config {
         if serving.workers > limits::WORKERS {
             return refuse("--workers can not be greater than 512");
         }
-        if self.service_accounts.service_account_issuer.iter().any(String::is_empty) {
-            return refuse("--service-account-issuer must not be empty");
-        }
+        self.service_accounts.validate().map_err(ConfigError)?;
         plugins::validate(&self.api.enable_admission_plugins, &self.api.disable_admission_plugins)
             .map_err(ConfigError)?;
         self.validate_ranges()?;

@@ -15,6 +15,7 @@ mod authority;
 mod files;
 pub(crate) mod host;
 mod kubeconfig;
+mod token_keys;
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -29,6 +30,7 @@ use authority::{Authority, Purpose};
 use files::Folder;
 pub use host::Names;
 pub(crate) use host::url;
+pub use token_keys::TokenKeys;
 
 /// What is wrong with a key, a certificate or its file.
 #[derive(Debug, thiserror::Error)]
@@ -72,23 +74,6 @@ impl std::fmt::Debug for Identity {
     }
 }
 
-/// The keys behind service account tokens, PEM.
-#[derive(Clone)]
-pub struct TokenKeys {
-    /// What signs new tokens.
-    pub signing_pem: Vec<u8>,
-    /// What verifies tokens: the public half of the signing key first, then the keys that flags name (public keys,
-    /// private keys or certificates, as they lie in their files).
-    pub verifying_pem: Vec<Vec<u8>>,
-}
-
-impl std::fmt::Debug for TokenKeys {
-    /// Shows no key.
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("TokenKeys").field("verifying", &self.verifying_pem.len()).finish_non_exhaustive()
-    }
-}
-
 /// Everything that proves who is who.
 #[derive(Clone, Debug)]
 pub struct Pki {
@@ -115,7 +100,7 @@ pub fn prepare(config: &Config, bound: SocketAddr, clock: &Clock) -> Result<Pki,
     let names = Names::of(config, bound);
     let (serving, serving_ca_pem) = serving(config, &mut folder, &authority, &names, clock)?;
     let admin = admin(&mut folder, &authority, clock)?;
-    let tokens = token_keys(config, &mut folder)?;
+    let tokens = token_keys::prepare(config, &mut folder)?;
     let mut client_ca_pem = authority.certificate_pem()?;
     if let Some(path) = &config.authentication.client_ca_file {
         let bundle = files::read(path)?;
@@ -201,44 +186,6 @@ fn admin(folder: &mut Folder, authority: &Authority, clock: &Clock) -> Result<Id
     let made = authority.issue(&purpose, clock.now())?;
     folder.stage_pair(pair, &made);
     Ok(made)
-}
-
-fn token_keys(config: &Config, folder: &mut Folder) -> Result<TokenKeys, PkiError> {
-    let accounts = &config.service_accounts;
-    let signing_pem = match &accounts.service_account_signing_key_file {
-        Some(path) => {
-            let pem = files::read(path)?;
-            PKey::private_key_from_pem(&pem).map_err(|_| content(path, "has no PEM private key"))?;
-            pem
-        }
-        None => match folder.read("sa.key")? {
-            Some(pem) => pem,
-            None => {
-                let pem = authority::new_key()?.private_key_to_pem_pkcs8()?;
-                folder.stage_private("sa.key", &pem);
-                pem
-            }
-        },
-    };
-    let signing = PKey::private_key_from_pem(&signing_pem)
-        .map_err(|_| content(&folder.path("sa.key"), "has no PEM private key"))?;
-    let public = signing.public_key_to_pem()?;
-    if accounts.service_account_signing_key_file.is_none() && folder.read("sa.pub")?.as_ref() != Some(&public)
-    {
-        folder.stage_public("sa.pub", &public);
-    }
-    let mut verifying_pem = vec![public];
-    for path in &accounts.service_account_key_file {
-        let pem = files::read(path)?;
-        let usable = PKey::public_key_from_pem(&pem).is_ok()
-            || PKey::private_key_from_pem(&pem).is_ok()
-            || X509::from_pem(&pem).is_ok();
-        if !usable {
-            return Err(content(path, "has no PEM key or certificate"));
-        }
-        verifying_pem.push(pem);
-    }
-    Ok(TokenKeys { signing_pem, verifying_pem })
 }
 
 fn parse(folder: &Folder, pair: (&str, &str), found: &Identity) -> Result<(X509, PKey<Private>), PkiError> {

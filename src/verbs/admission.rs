@@ -26,6 +26,7 @@ mod priority;
 mod pull_images;
 pub mod quota;
 mod runtime_class;
+mod service_account;
 mod storage_protection;
 mod toleration_restriction;
 mod toleration_seconds;
@@ -200,6 +201,7 @@ fn make(name: &str, settings: &Settings, authorizer: &Addr<Authorizer>) -> Optio
         "NamespaceExists" => Box::new(namespace_lifecycle::NamespaceExists),
         "LimitPodHardAntiAffinityTopology" => Box::new(anti_affinity::LimitPodHardAntiAffinityTopology),
         "LimitRanger" => Box::new(limit_ranger::LimitRanger::default()),
+        "ServiceAccount" => Box::new(service_account::ServiceAccount),
         "TaintNodesByCondition" => Box::new(node_taint::TaintNodesByCondition),
         "AlwaysPullImages" => Box::new(pull_images::AlwaysPullImages),
         "PodSecurity" => Box::new(pod_security::PodSecurity(configured.pod_security.clone())),

@@ -48,6 +48,7 @@ use crate::api::query::Query;
 use crate::api::schema::{Registry, time};
 use crate::api::status::{GroupResource, Result, Status};
 use crate::api::version::GroupVersion;
+use crate::auth::service_account::issuer::Issuer;
 use crate::limits::{CUT_WARNING_CHARS, WARNING_CHARS, WARNINGS};
 
 use self::admission::Chain;
@@ -73,6 +74,8 @@ pub struct Backend {
     pub engines: Engines,
     /// The way to remove what cannot be read, where that is allowed.
     pub forced: Option<Forced>,
+    /// What makes the tokens of service accounts.
+    pub tokens: Arc<Issuer>,
 }
 
 /// What watches need besides. One per HTTP worker.

@@ -65,6 +65,11 @@ impl Backend {
         }
         let value = self.load(call, object)?;
         let shown = part.show(&value).map_err(Status::bad_request)?;
+        self.show_body(call, &shown)
+    }
+
+    /// What looks like another kind than the objects of the path as the whole answer to the call.
+    pub fn show_body(&self, call: &Call<'_>, shown: &Value) -> Result<Bytes> {
         let (gv, kind) = call.shown_kind();
         // As if it were a resource of its own that nothing stores: then its version is the one it is in.
         let looks = Resource {
@@ -75,7 +80,7 @@ impl Backend {
             stored: None,
             ..Resource::clone(call.resource)
         };
-        self.presented(&looks, call.form, &shown, true)
+        self.presented(&looks, call.form, shown, true)
     }
 
     /// An object that was never stored as the whole answer to the call: what a dry run shows.

@@ -1,8 +1,9 @@
 //! What stands below objects. Parts that are read and written go through the verbs as objects do; here is what is only
-//! done: a POST that changes the object above it and answers with nothing but success.
+//! done: a POST that changes the object above it and answers with nothing but success, or that makes a token of it.
 
 mod binding;
 mod eviction;
+mod token;
 
 use std::sync::Arc;
 
@@ -31,7 +32,7 @@ pub fn target<'a>(
     } else {
         (resource, subresource)
     };
-    let served = parts::of(subresource).is_some() || matches!(subresource, "binding" | "eviction");
+    let served = parts::of(subresource).is_some() || matches!(subresource, "binding" | "eviction" | "token");
     resource.stored.as_ref().filter(|_| served).map(|stored| (resource, stored, subresource))
 }
 
@@ -42,6 +43,7 @@ pub async fn create(backend: &Backend, call: &Call<'_>) -> Answered {
     match call.subresource {
         "binding" => binding::create(backend, call, &body, options.dry_run).await,
         "eviction" => eviction::create(backend, call, &body, options.dry_run).await,
+        "token" => token::create(backend, call, body).await,
         _ => Err(Status::no_such_resource()),
     }
 }
@@ -51,6 +53,11 @@ async fn received(backend: &Backend, call: &Call<'_>, options: &WriteOptions) ->
     let mut body = backend.decode_body(call, options.field_validation)?;
     meta::agree_on_namespace(&mut body, call.namespace)?;
     meta::dedupe_owners(&mut body).into_iter().for_each(|warning| call.warnings.add(warning));
+    if call.subresource == "token" {
+        // The one body that comes back to the client, with the owners of its fields.
+        token::wipe(&mut body);
+        backend.record(call, None, &mut body);
+    }
     let write = Write { backend, call, operation: Operation::Create, old: None };
     backend.admission.mutate(&write, &mut body).await?;
     Ok(body)

@@ -6,7 +6,8 @@ use actix_web::{HttpRequest, HttpResponse};
 use crate::api::discovery::{Document, version_document};
 use crate::api::media::{self, Encoding, Offer};
 use crate::api::status::{Result, Status};
-use crate::api::words::DISCOVERY_GROUP;
+use crate::api::words::{DISCOVERY_GROUP, JSON};
+use crate::auth::service_account::metadata::{CONFIGURATION_PATH, KEYS_PATH};
 
 use super::render::{self, Context, text};
 use super::worker::Worker;
@@ -14,12 +15,18 @@ use super::worker::Worker;
 /// The media type of the aggregated form; the parameters are part of the answer's name.
 const AGGREGATED: &str = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList";
 
+/// The media type of a set of keys.
+const KEY_SET: &str = "application/jwk-set+json";
+
 /// Answers a path that names a document.
 pub fn answer(worker: &Worker, request: &HttpRequest, path: &str, context: &Context) -> Result<HttpResponse> {
     let served = worker.served();
     if matches!(path, "/version" | "/version/") {
         let agreed = media::negotiate(&context.accept, Offer::JSON_ONLY, |_, _| false)?;
         return render::document(context, agreed, 200, &version_document());
+    }
+    if let Some(response) = about_tokens(worker, path, context)? {
+        return Ok(response);
     }
     let Some(document) = served.documents.at(path) else {
         // Below a known group a missing document is a missing resource; elsewhere it is just no page.
@@ -45,6 +52,28 @@ pub fn answer(worker: &Worker, request: &HttpRequest, path: &str, context: &Cont
         }
         _ => render::document(context, agreed, 200, &document.json),
     }
+}
+
+/// The documents that others verify tokens of service accounts with. They may be kept by everybody on the way.
+fn about_tokens(worker: &Worker, path: &str, context: &Context) -> Result<Option<HttpResponse>> {
+    let Some(metadata) = &worker.shared.token_metadata else { return Ok(None) };
+    let (media, document) = match path.strip_suffix('/').unwrap_or(path) {
+        CONFIGURATION_PATH => (JSON, &metadata.configuration),
+        KEYS_PATH => (KEY_SET, &metadata.keys),
+        _ => return Ok(None),
+    };
+    let accepted = context.accept.is_empty()
+        || context.accept.split(',').any(|wanted| {
+            let wanted = wanted.split(';').next().unwrap_or_default().trim();
+            wanted == "*/*" || wanted == media
+        });
+    if !accepted {
+        return Err(Status::no_representation(media));
+    }
+    let mut response = HttpResponse::Ok().content_type(media).body(document.clone());
+    let kept = HeaderValue::from_static("public, max-age=3600");
+    response.headers_mut().insert(header::CACHE_CONTROL, kept);
+    Ok(Some(response))
 }
 
 /// A document that clients keep and ask for again by its tag.

@@ -11,6 +11,7 @@ use tokio::sync::Semaphore;
 
 use crate::api::catalog::Catalog;
 use crate::api::discovery::Documents;
+use crate::auth::service_account::metadata::Metadata;
 use crate::metrics::{Meter, Metrics};
 use crate::verbs::{Backend, Watching};
 
@@ -48,6 +49,8 @@ pub struct Shared {
     pub metrics: Arc<Metrics>,
     /// What ways out of this server need.
     pub connecting: Arc<Connecting>,
+    /// What others verify tokens of service accounts with.
+    pub token_metadata: Option<Metadata>,
 }
 
 /// What the gates say of encodings.

@@ -42,6 +42,9 @@ pub const INGRESS_CLASSES: Source =
 /// What runs containers.
 pub const RUNTIME_CLASSES: Source =
     Source { group: "node.k8s.io", resource: "runtimeclasses", kind: "RuntimeClass" };
+/// Whom pods speak for.
+pub const SERVICE_ACCOUNTS: Source =
+    Source { group: "", resource: "serviceaccounts", kind: "ServiceAccount" };
 
 impl Source {
     fn store(&self) -> TypeName {
@@ -57,7 +60,16 @@ impl Source {
 
     /// The object of this name that stands in no namespace.
     pub async fn get(&self, write: &Write<'_>, name: &str) -> Result<Option<Value>> {
-        let found = write.backend.stores.get(&self.store(), Key::cluster(name), &write.call.permit).await;
+        self.find(write, Key::cluster(name), name).await
+    }
+
+    /// The object of this name in a namespace.
+    pub async fn get_in(&self, write: &Write<'_>, namespace: &str, name: &str) -> Result<Option<Value>> {
+        self.find(write, Key::namespaced(namespace, name), name).await
+    }
+
+    async fn find(&self, write: &Write<'_>, key: Key, name: &str) -> Result<Option<Value>> {
+        let found = write.backend.stores.get(&self.store(), key, &write.call.permit).await;
         match found {
             Ok(object) => self.read(write, &object).map(Some),
             Err(StoreError::NotFound) => Ok(None),

@@ -1,0 +1,199 @@
+//! The tokens that new nodes join with: `id.secret`, each kept in a secret of kube-system.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use openssl::memcmp;
+use pilothouse_actors::answer::Answer;
+use pilothouse_actors::authenticator::{Verdict, Verifier};
+use pilothouse_actors::clock::{Clock, Timestamp};
+use pilothouse_actors::identity::{Credentials, Identity};
+use pilothouse_actors::object::Key;
+
+use super::objects::{Facts, Kind, Objects};
+use crate::api::schema::time;
+
+/// The group of all who join.
+const GROUP: &str = "system:bootstrappers";
+const TYPE: &str = "bootstrap.kubernetes.io/token";
+
+/// Knows bootstrap tokens.
+pub struct BootstrapTokens {
+    objects: Arc<Objects>,
+    clock: Clock,
+}
+
+impl BootstrapTokens {
+    /// A verifier that looks into the secrets of kube-system.
+    pub fn new(objects: Arc<Objects>, clock: Clock) -> BootstrapTokens {
+        BootstrapTokens { objects, clock }
+    }
+}
+
+impl Verifier for BootstrapTokens {
+    fn verify(&self, credentials: &Credentials) -> Answer<Verdict> {
+        let Some((id, secret)) = credentials.bearer.as_deref().and_then(split) else {
+            return Answer::Now(Verdict::NoOpinion);
+        };
+        let (id, secret) = (id.to_owned(), secret.to_owned());
+        let (objects, clock) = (Arc::clone(&self.objects), self.clock.clone());
+        Answer::later(async move {
+            let key = Key::namespaced("kube-system", &format!("bootstrap-token-{id}"));
+            match objects.get(Kind::Secret, key).await {
+                Ok(Some(found)) => match bearer(&found, &id, &secret, clock.now()) {
+                    Ok(identity) => Verdict::Known(Arc::new(identity)),
+                    Err(why) => Verdict::Refused(format!("the bootstrap token {id} {why}")),
+                },
+                Ok(None) => Verdict::NoOpinion,
+                Err(error) => Verdict::Refused(format!("bootstrap tokens cannot be looked up: {error}")),
+            }
+        })
+    }
+}
+
+/// The two parts of a token of this form.
+fn split(token: &str) -> Option<(&str, &str)> {
+    let (id, secret) = token.split_once('.')?;
+    let plain = |text: &str| text.bytes().all(|byte| matches!(byte, b'a'..=b'z' | b'0'..=b'9'));
+    (id.len() == 6 && secret.len() == 16 && plain(id) && plain(secret)).then_some((id, secret))
+}
+
+/// Who shows a token that this secret keeps.
+fn bearer(found: &Facts, id: &str, secret: &str, now: Timestamp) -> Result<Identity, &'static str> {
+    if found.is_going() {
+        return Err("is deleted and awaiting removal");
+    }
+    if found.kind != TYPE {
+        return Err("lies in a secret of another type");
+    }
+    let kept = found.data("token-secret");
+    if kept.len() != secret.len() || !memcmp::eq(&kept, secret.as_bytes()) {
+        return Err("has another secret");
+    }
+    if found.data("token-id") != id.as_bytes() {
+        return Err("has another id inside its secret");
+    }
+    if has_expired(&found.data("expiration"), now) {
+        return Err("has expired");
+    }
+    if found.data("usage-bootstrap-authentication") != b"true" {
+        return Err("is not marked usage-bootstrap-authentication=true");
+    }
+    let groups = groups(&found.data("auth-extra-groups")).ok_or("names a group that it may not")?;
+    Ok(Identity { name: format!("system:bootstrap:{id}"), groups, ..Identity::default() })
+}
+
+/// A time that cannot be read is over.
+fn has_expired(text: &[u8], now: Timestamp) -> bool {
+    if text.is_empty() {
+        return false;
+    }
+    let parsed = std::str::from_utf8(text).ok().and_then(|text| time::parse_seconds(text).ok());
+    parsed.is_none_or(|at| i64::try_from(now.seconds()).map_or(true, |now| at <= now))
+}
+
+/// The groups of the bearer, in order and each once; `None` if one of them may not be given by a token.
+fn groups(extra: &[u8]) -> Option<Vec<String>> {
+    let mut groups = BTreeSet::from([GROUP.to_owned()]);
+    let extra = std::str::from_utf8(extra).ok()?;
+    for group in extra.split(',').filter(|_| !extra.is_empty()) {
+        let rest = group.strip_prefix(GROUP)?.strip_prefix(':')?;
+        let (last, before) = rest.as_bytes().split_last()?;
+        let plain = |byte: &u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
+        let good = plain(last)
+            && before.len() <= 255
+            && before.iter().all(|byte| plain(byte) || matches!(byte, b':' | b'-'));
+        if !good {
+            return None;
+        }
+        groups.insert(group.to_owned());
+    }
+    Some(groups.into_iter().collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use base64::Engine as _;
+    use proptest::prelude::*;
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    const NOW: Timestamp = Timestamp(1_790_000_000_000_000);
+
+    fn kept(changes: &[(&str, Option<&str>)]) -> Value {
+        let mut data = json!({});
+        let usual = [
+            ("token-id", Some("abcdef")),
+            ("token-secret", Some("0123456789abcdef")),
+            ("usage-bootstrap-authentication", Some("true")),
+        ];
+        for (key, text) in usual.iter().chain(changes) {
+            match text {
+                Some(text) => data[key] = base64::prelude::BASE64_STANDARD.encode(text).into(),
+                None => drop(data.as_object_mut().unwrap().remove(*key)),
+            }
+        }
+        json!({"type": TYPE, "data": data})
+    }
+
+    fn asked(secret: &Value) -> Result<Identity, &'static str> {
+        bearer(&Facts::of(secret), "abcdef", "0123456789abcdef", NOW)
+    }
+
+    #[test]
+    fn a_good_token_is_known() {
+        let groups = ("auth-extra-groups", Some("system:bootstrappers:b,system:bootstrappers:a:x-1"));
+        let identity = asked(&kept(&[groups, ("expiration", Some("2040-01-01T00:00:00Z"))])).unwrap();
+        assert_eq!(identity.name, "system:bootstrap:abcdef");
+        assert_eq!(
+            identity.groups,
+            ["system:bootstrappers", "system:bootstrappers:a:x-1", "system:bootstrappers:b"]
+        );
+        assert_eq!(asked(&kept(&[])).unwrap().groups, ["system:bootstrappers"]);
+    }
+
+    #[test]
+    fn everything_about_a_token_must_be_right() {
+        for (change, why) in [
+            (("token-secret", Some("0123456789abcdee")), "has another secret"),
+            (("token-secret", None), "has another secret"),
+            (("token-id", Some("abcdeg")), "has another id inside its secret"),
+            (("expiration", Some("2020-01-01T00:00:00Z")), "has expired"),
+            (("expiration", Some("tomorrow")), "has expired"),
+            (
+                ("usage-bootstrap-authentication", Some("yes")),
+                "is not marked usage-bootstrap-authentication=true",
+            ),
+            (("auth-extra-groups", Some("system:masters")), "names a group that it may not"),
+            (("auth-extra-groups", Some("system:bootstrappers:")), "names a group that it may not"),
+            (("auth-extra-groups", Some("system:bootstrappers:A")), "names a group that it may not"),
+            (("auth-extra-groups", Some("system:bootstrappers:a,")), "names a group that it may not"),
+        ] {
+            assert_eq!(asked(&kept(&[change])), Err(why), "{change:?}");
+        }
+        let mut other = kept(&[]);
+        other["type"] = "Opaque".into();
+        assert_eq!(asked(&other), Err("lies in a secret of another type"));
+        let mut going = kept(&[]);
+        going["metadata"] = json!({"deletionTimestamp": "2040-01-01T00:00:00Z"});
+        assert_eq!(asked(&going), Err("is deleted and awaiting removal"));
+    }
+
+    #[test]
+    fn only_one_form_is_a_token() {
+        assert_eq!(split("abc123.0123456789abcdef"), Some(("abc123", "0123456789abcdef")));
+        for text in ["", ".", "abcde.0123456789abcdef", "abcdef.0123456789abcde", "Abcdef.0123456789abcdef"] {
+            assert_eq!(split(text), None, "{text}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn a_token_gives_no_group_of_others(extra in "(system:bootstrappers:)?[a-zA-Z0-9:,-]{0,40}") {
+            for group in groups(extra.as_bytes()).unwrap_or_default() {
+                prop_assert!(group.starts_with("system:bootstrappers"), "{group}");
+            }
+        }
+    }
+}

@@ -1,0 +1,317 @@
+//! What a service account token says.
+
+use std::collections::BTreeMap;
+
+use pilothouse_actors::clock::Timestamp;
+use pilothouse_actors::identity::Identity;
+use serde::{Deserialize, Deserializer};
+use serde_json::json;
+
+use crate::limits::TOKEN_LEEWAY;
+
+/// The issuer of tokens that lie in secrets.
+pub const LEGACY_ISSUER: &str = "kubernetes/serviceaccount";
+/// What the names of service accounts as users begin with.
+pub const USER_PREFIX: &str = "system:serviceaccount:";
+/// The group of all service accounts.
+pub const ALL_ACCOUNTS: &str = "system:serviceaccounts";
+
+const EXTRA: &str = "authentication.kubernetes.io/";
+
+/// The claims of a token, of both kinds. A claim that is missing is empty.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct Claims {
+    /// Who made it.
+    #[serde(rename = "iss")]
+    pub issuer: String,
+    /// Whom it speaks for, as a user.
+    #[serde(rename = "sub")]
+    pub subject: String,
+    /// Whom it is meant for.
+    #[serde(rename = "aud", deserialize_with = "one_or_many")]
+    pub audiences: Vec<String>,
+    /// The second after which it is worth nothing.
+    #[serde(rename = "exp", deserialize_with = "seconds")]
+    pub expires: Option<i64>,
+    /// The second before which it is worth nothing.
+    #[serde(rename = "nbf", deserialize_with = "seconds")]
+    pub not_before: Option<i64>,
+    /// When it was made.
+    #[serde(rename = "iat", deserialize_with = "seconds")]
+    pub issued: Option<i64>,
+    /// Its own name.
+    #[serde(rename = "jti")]
+    pub id: String,
+    /// What it is about, for tokens that were asked for.
+    #[serde(rename = "kubernetes.io")]
+    pub bound: Option<Bound>,
+    /// The namespace, for tokens that lie in secrets; so are those that follow.
+    #[serde(rename = "kubernetes.io/serviceaccount/namespace")]
+    pub namespace: String,
+    /// The secret it lies in.
+    #[serde(rename = "kubernetes.io/serviceaccount/secret.name")]
+    pub secret_name: String,
+    /// The service account.
+    #[serde(rename = "kubernetes.io/serviceaccount/service-account.name")]
+    pub account_name: String,
+    /// Its uid.
+    #[serde(rename = "kubernetes.io/serviceaccount/service-account.uid")]
+    pub account_uid: String,
+}
+
+/// What a token is about and what it ends with.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct Bound {
+    /// The namespace of everything but the node.
+    pub namespace: String,
+    /// The account it speaks for.
+    pub serviceaccount: Reference,
+    /// The pod it was made for.
+    pub pod: Option<Reference>,
+    /// The secret that can revoke it.
+    pub secret: Option<Reference>,
+    /// The node of the pod; without a pod, the node it was made for.
+    pub node: Option<Reference>,
+    /// The second after which its bearer should have asked for another one.
+    #[serde(deserialize_with = "seconds")]
+    pub warnafter: Option<i64>,
+}
+
+/// An object, and which one of its name.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default)]
+pub struct Reference {
+    /// Its name.
+    pub name: String,
+    /// Tells it from others that had its name; empty if there was no such object.
+    pub uid: String,
+}
+
+impl Reference {
+    fn json(&self) -> serde_json::Value {
+        let fields = [("name", &self.name), ("uid", &self.uid)];
+        fields
+            .into_iter()
+            .filter(|(_, text)| !text.is_empty())
+            .map(|(key, text)| (key, json!(text)))
+            .collect()
+    }
+}
+
+fn one_or_many<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<String>, D::Error> {
+    #[derive(Deserialize)]
+    #[serde(untagged)]
+    enum Audience {
+        One(String),
+        Many(Vec<String>),
+    }
+    Ok(match Audience::deserialize(deserializer)? {
+        Audience::One(one) => vec![one],
+        Audience::Many(many) => many,
+    })
+}
+
+/// Seconds since the epoch; fractions are cut off.
+fn seconds<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<i64>, D::Error> {
+    #[expect(clippy::cast_possible_truncation, reason = "a cast of a double stops at the ends of the range")]
+    let whole = |seconds: f64| seconds as i64;
+    Ok(Option::<f64>::deserialize(deserializer)?.map(whole))
+}
+
+impl Claims {
+    /// Whether it lay in a secret.
+    pub fn is_legacy(&self) -> bool {
+        self.issuer == LEGACY_ISSUER && self.bound.is_none()
+    }
+
+    /// Why it is worth nothing now. Clocks may lie a little apart.
+    pub fn check_time(&self, now: Timestamp) -> Result<(), &'static str> {
+        let now = i64::try_from(now.seconds()).unwrap_or(i64::MAX);
+        let leeway = i64::try_from(TOKEN_LEEWAY.as_secs()).unwrap_or_default();
+        let after = |moment: Option<i64>| moment.is_some_and(|moment| now.saturating_add(leeway) < moment);
+        if after(self.not_before) {
+            return Err("service account token is not valid yet");
+        }
+        if self.expires.is_some_and(|moment| now.saturating_sub(leeway) > moment) {
+            return Err("service account token has expired");
+        }
+        if after(self.issued) {
+            return Err("service account token is issued in the future");
+        }
+        Ok(())
+    }
+
+    /// The account that bears it.
+    pub fn identity(&self) -> Identity {
+        let Some(bound) = &self.bound else {
+            return account(&self.namespace, &self.account_name, &self.account_uid);
+        };
+        let mut identity = account(&bound.namespace, &bound.serviceaccount.name, &bound.serviceaccount.uid);
+        let mut add = |key: &str, value: &str| {
+            identity.extra.insert(format!("{EXTRA}{key}"), vec![value.to_owned()]);
+        };
+        if let Some(pod) = bound.pod.as_ref().filter(|pod| !pod.name.is_empty() && !pod.uid.is_empty()) {
+            add("pod-name", &pod.name);
+            add("pod-uid", &pod.uid);
+        }
+        if !self.id.is_empty() {
+            add("credential-id", &format!("JTI={}", self.id));
+        }
+        if let Some(node) = bound.node.as_ref().filter(|node| !node.name.is_empty()) {
+            add("node-name", &node.name);
+            if !node.uid.is_empty() {
+                add("node-uid", &node.uid);
+            }
+        }
+        identity
+    }
+}
+
+/// The user that a service account is.
+pub fn account(namespace: &str, name: &str, uid: &str) -> Identity {
+    Identity {
+        name: user(namespace, name),
+        uid: uid.to_owned(),
+        groups: vec![ALL_ACCOUNTS.to_owned(), format!("{ALL_ACCOUNTS}:{namespace}")],
+        extra: BTreeMap::new(),
+    }
+}
+
+/// The name of a service account as a user.
+pub fn user(namespace: &str, name: &str) -> String {
+    format!("{USER_PREFIX}{namespace}:{name}")
+}
+
+/// What a new token shall say.
+#[derive(Clone, Debug, Default)]
+pub struct Grant {
+    /// The account, and what the token ends with.
+    pub bound: Bound,
+    /// Whom it is meant for.
+    pub audiences: Vec<String>,
+    /// How long it holds.
+    pub seconds: i64,
+    /// After how long its bearer should have asked for another one.
+    pub warn_after_seconds: Option<i64>,
+}
+
+impl Grant {
+    /// The claims as JSON: keys in order, nothing that is empty.
+    pub fn claims(&self, issuer: &str, id: &str, now: Timestamp) -> serde_json::Value {
+        let now = i64::try_from(now.seconds()).unwrap_or(i64::MAX);
+        let bound = &self.bound;
+        let mut about = json!({
+            "namespace": bound.namespace,
+            "serviceaccount": bound.serviceaccount.json(),
+        });
+        for (key, reference) in [("pod", &bound.pod), ("secret", &bound.secret), ("node", &bound.node)] {
+            if let Some(reference) = reference {
+                about[key] = reference.json();
+            }
+        }
+        if let Some(seconds) = self.warn_after_seconds {
+            about["warnafter"] = json!(now.saturating_add(seconds));
+        }
+        json!({
+            "iss": issuer,
+            "sub": user(&bound.namespace, &bound.serviceaccount.name),
+            "aud": self.audiences,
+            "exp": now.saturating_add(self.seconds),
+            "nbf": now,
+            "iat": now,
+            "jti": id,
+            "kubernetes.io": about,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn grant() -> Grant {
+        let reference = |name: &str| Reference { name: name.to_owned(), uid: format!("uid-{name}") };
+        Grant {
+            bound: Bound {
+                namespace: "n".to_owned(),
+                serviceaccount: reference("sa"),
+                pod: Some(reference("p")),
+                node: Some(Reference { name: "node".to_owned(), uid: String::new() }),
+                ..Bound::default()
+            },
+            audiences: vec!["a".to_owned()],
+            seconds: 600,
+            warn_after_seconds: Some(60),
+        }
+    }
+
+    fn at(seconds: u64) -> Timestamp {
+        Timestamp(seconds * 1_000_000)
+    }
+
+    #[test]
+    fn a_token_says_what_was_granted() {
+        let text = grant().claims("i", "id", at(1_000)).to_string();
+        assert_eq!(
+            text,
+            r#"{"aud":["a"],"exp":1600,"iat":1000,"iss":"i","jti":"id","kubernetes.io":{"namespace":"n","node":{"name":"node"},"pod":{"name":"p","uid":"uid-p"},"serviceaccount":{"name":"sa","uid":"uid-sa"},"warnafter":1060},"nbf":1000,"sub":"system:serviceaccount:n:sa"}"#
+        );
+        let claims: Claims = serde_json::from_str(&text).unwrap();
+        assert!(!claims.is_legacy());
+        let identity = claims.identity();
+        assert_eq!(identity.name, "system:serviceaccount:n:sa");
+        assert_eq!(identity.uid, "uid-sa");
+        assert_eq!(identity.groups, ["system:serviceaccounts", "system:serviceaccounts:n"]);
+        let extra: Vec<_> = identity.extra.iter().map(|(key, values)| (key.as_str(), &*values[0])).collect();
+        assert_eq!(
+            extra,
+            [
+                ("authentication.kubernetes.io/credential-id", "JTI=id"),
+                ("authentication.kubernetes.io/node-name", "node"),
+                ("authentication.kubernetes.io/pod-name", "p"),
+                ("authentication.kubernetes.io/pod-uid", "uid-p"),
+            ]
+        );
+    }
+
+    #[test]
+    fn a_token_holds_for_its_time_and_a_minute_around_it() {
+        let text = grant().claims("i", "id", at(1_000)).to_string();
+        let claims: Claims = serde_json::from_str(&text).unwrap();
+        for (moment, expected) in [
+            (939, Err("service account token is not valid yet")),
+            (940, Ok(())),
+            (1_600, Ok(())),
+            (1_660, Ok(())),
+            (1_661, Err("service account token has expired")),
+        ] {
+            assert_eq!(claims.check_time(at(moment)), expected, "{moment}");
+        }
+        let early: Claims = serde_json::from_str(r#"{"iat": 2000.7}"#).unwrap();
+        assert_eq!(early.check_time(at(1_000)), Err("service account token is issued in the future"));
+        assert_eq!(Claims::default().check_time(at(1)), Ok(()));
+    }
+
+    #[test]
+    fn audiences_come_in_two_forms() {
+        let one: Claims = serde_json::from_str(r#"{"aud": "a"}"#).unwrap();
+        let many: Claims = serde_json::from_str(r#"{"aud": ["a", "b"]}"#).unwrap();
+        assert_eq!((one.audiences, many.audiences), (vec!["a".to_owned()], vec!["a".into(), "b".into()]));
+        assert!(serde_json::from_str::<Claims>(r#"{"aud": 1}"#).is_err());
+        assert!(serde_json::from_str::<Claims>(r#"{"exp": "soon"}"#).is_err());
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn whoever_checks_within_its_time_accepts_a_new_token(
+            now in 0u64..1 << 34, seconds in 600i64..=1 << 32, later in 0u64..1 << 33,
+        ) {
+            let grant = Grant { seconds, ..grant() };
+            let claims: Claims = serde_json::from_value(grant.claims("i", "id", at(now))).unwrap();
+            let holds = claims.check_time(at(now + later)).is_ok();
+            proptest::prop_assert_eq!(holds, i64::try_from(later).unwrap() <= seconds + 60);
+        }
+    }
+}

@@ -1,0 +1,147 @@
+//! The keys that verify tokens, by the names that tokens call them.
+
+use base64::Engine as _;
+use base64::prelude::BASE64_URL_SAFE_NO_PAD as BASE64;
+use openssl::bn::{BigNum, BigNumContext};
+use openssl::error::ErrorStack;
+use openssl::pkey::{PKey, Public};
+use serde::Serialize;
+
+use super::jws::{Algorithm, Compact, VerifyingKey};
+
+/// All keys that verify tokens.
+pub struct Keys(Vec<VerifyingKey>);
+
+impl Keys {
+    /// The ring of these keys, those of an unfit kind left out.
+    pub fn new(keys: &[PKey<Public>]) -> Result<Keys, ErrorStack> {
+        let keys = keys.iter().filter_map(|key| VerifyingKey::new(key.clone()).transpose());
+        Ok(Keys(keys.collect::<Result<_, _>>()?))
+    }
+
+    /// Whether one of the keys signed the token: the one that it names, or any if it names none.
+    pub fn verify(&self, token: &Compact<'_>) -> Result<(), &'static str> {
+        let mut named =
+            self.0.iter().filter(|key| token.key_id.is_empty() || key.id == token.key_id).peekable();
+        if named.peek().is_none() {
+            return Err("invalid signature, no keys found");
+        }
+        if named.any(|key| key.verifies(token)) { Ok(()) } else { Err("the signature does not match") }
+    }
+
+    /// What the algorithms of the keys are called, in order and each once.
+    pub fn algorithms(&self) -> Vec<&'static str> {
+        let mut names: Vec<_> = self.0.iter().map(|key| key.algorithm.name()).collect();
+        names.sort_unstable();
+        names.dedup();
+        names
+    }
+
+    /// The document of all keys, for others who verify tokens.
+    pub fn document(&self) -> Result<String, ErrorStack> {
+        #[derive(Serialize)]
+        struct Document {
+            keys: Vec<Published>,
+        }
+        let keys = self.0.iter().map(published).collect::<Result<_, _>>()?;
+        Ok(serde_json::to_string(&Document { keys }).unwrap_or_default())
+    }
+}
+
+/// A key as others read it; the fields in the reference's order.
+#[derive(Serialize)]
+struct Published {
+    r#use: &'static str,
+    kty: &'static str,
+    kid: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    crv: Option<&'static str>,
+    alg: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    x: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    y: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    n: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    e: Option<String>,
+}
+
+fn published(key: &VerifyingKey) -> Result<Published, ErrorStack> {
+    let mut published = Published {
+        r#use: "sig",
+        kty: "RSA",
+        kid: key.id.clone(),
+        crv: None,
+        alg: key.algorithm.name(),
+        x: None,
+        y: None,
+        n: None,
+        e: None,
+    };
+    let curve = match key.algorithm {
+        Algorithm::Rs256 => {
+            let rsa = key.key.rsa()?;
+            published.n = Some(BASE64.encode(rsa.n().to_vec()));
+            published.e = Some(BASE64.encode(rsa.e().to_vec()));
+            return Ok(published);
+        }
+        Algorithm::Es256 => "P-256",
+        Algorithm::Es384 => "P-384",
+        Algorithm::Es512 => "P-521",
+    };
+    let ec = key.key.ec_key()?;
+    let (mut x, mut y) = (BigNum::new()?, BigNum::new()?);
+    ec.public_key().affine_coordinates(ec.group(), &mut x, &mut y, &mut *BigNumContext::new()?)?;
+    let length = key.algorithm.number_bytes();
+    published.kty = "EC";
+    published.crv = Some(curve);
+    published.x = Some(BASE64.encode(x.to_vec_padded(length)?));
+    published.y = Some(BASE64.encode(y.to_vec_padded(length)?));
+    Ok(published)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A key whose document is known: that of RFC 7517, appendix A.1, with the id that the reference derives from it.
+    const X: &str = "MKBCTNIcKUSDii11ySs3526iDZ8AiTo7Tu6KPAqv7D4";
+    const Y: &str = "4Etl6SRW2YiLUrN5vfvVHuhp7x8PxltmWWlbbM4IFyM";
+
+    fn known() -> PKey<Public> {
+        let number = |text| BigNum::from_slice(&BASE64.decode(text).unwrap()).unwrap();
+        let group = openssl::ec::EcGroup::from_curve_name(openssl::nid::Nid::X9_62_PRIME256V1).unwrap();
+        let key = openssl::ec::EcKey::from_public_key_affine_coordinates(&group, &number(X), &number(Y));
+        PKey::from_ec_key(key.unwrap()).unwrap()
+    }
+
+    #[test]
+    fn a_key_on_a_curve_is_published_by_its_coordinates() {
+        let keys = Keys::new(&[known()]).unwrap();
+        let id = &keys.0[0].id;
+        assert_eq!(
+            keys.document().unwrap(),
+            format!(
+                r#"{{"keys":[{{"use":"sig","kty":"EC","kid":"{id}","crv":"P-256","alg":"ES256","x":"{X}","y":"{Y}"}}]}}"#
+            )
+        );
+        let digest = openssl::sha::sha256(&known().public_key_to_der().unwrap());
+        assert_eq!(*id, BASE64.encode(digest));
+    }
+
+    #[test]
+    fn an_rsa_key_is_published_by_its_numbers() {
+        let rsa = openssl::rsa::Rsa::generate(2_048).unwrap();
+        let public = PKey::from_rsa(rsa).unwrap().public_key_to_der().unwrap();
+        let keys = Keys::new(&[PKey::public_key_from_der(&public).unwrap(), known()]).unwrap();
+        assert_eq!(keys.algorithms(), ["ES256", "RS256"]);
+        let document: serde_json::Value = serde_json::from_str(&keys.document().unwrap()).unwrap();
+        let first = &document["keys"][0];
+        assert_eq!(
+            (&first["kty"], &first["alg"], &first["e"]),
+            (&"RSA".into(), &"RS256".into(), &"AQAB".into())
+        );
+        assert!(first.get("crv").is_none());
+    }
+}

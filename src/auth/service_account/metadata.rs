@@ -1,0 +1,75 @@
+//! What others need to verify tokens without asking this server about each: who makes them, and with which keys.
+
+use serde::Serialize;
+
+use super::keys::Keys;
+
+/// Where the document about the issuer is.
+pub const CONFIGURATION_PATH: &str = "/.well-known/openid-configuration";
+/// Where the keys are.
+pub const KEYS_PATH: &str = "/openid/v1/jwks";
+
+/// The two documents, made once.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Metadata {
+    /// About the issuer.
+    pub configuration: String,
+    /// The keys.
+    pub keys: String,
+}
+
+#[derive(Serialize)]
+struct Configuration<'a> {
+    issuer: &'a str,
+    jwks_uri: &'a str,
+    response_types_supported: [&'static str; 1],
+    subject_types_supported: [&'static str; 1],
+    id_token_signing_alg_values_supported: Vec<&'static str>,
+}
+
+impl Metadata {
+    /// The documents of an issuer. The error says why there are none: an issuer that is no plain https URL cannot have them.
+    pub fn new(issuer: &str, keys_uri: Option<&str>, address: &str, keys: &Keys) -> Result<Metadata, String> {
+        let Some(rest) = issuer.strip_prefix("https://") else {
+            return Err(format!("issuer URL must use https scheme, got: {issuer}"));
+        };
+        if rest.contains('?') {
+            return Err(format!("issuer URL may not include a query, got: {issuer}"));
+        }
+        if rest.contains('#') {
+            return Err(format!("issuer URL may not include a fragment, got: {issuer}"));
+        }
+        let ours = format!("https://{address}{KEYS_PATH}");
+        let configuration = Configuration {
+            issuer,
+            jwks_uri: keys_uri.unwrap_or(&ours),
+            response_types_supported: ["id_token"],
+            subject_types_supported: ["public"],
+            id_token_signing_alg_values_supported: keys.algorithms(),
+        };
+        Ok(Metadata {
+            configuration: serde_json::to_string(&configuration).map_err(|error| error.to_string())?,
+            keys: keys.document().map_err(|error| error.to_string())?,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_configuration_names_the_issuer_and_its_keys() {
+        let keys = Keys::new(&[]).unwrap();
+        let made = Metadata::new("https://i", None, "10.0.0.1:6443", &keys).unwrap();
+        assert_eq!(
+            made.configuration,
+            r#"{"issuer":"https://i","jwks_uri":"https://10.0.0.1:6443/openid/v1/jwks","response_types_supported":["id_token"],"subject_types_supported":["public"],"id_token_signing_alg_values_supported":[]}"#
+        );
+        let told = Metadata::new("https://i", Some("https://keys"), "x", &keys).unwrap();
+        assert!(told.configuration.contains(r#""jwks_uri":"https://keys""#));
+        for issuer in ["kubernetes/serviceaccount", "http://i", "https://i?x", "https://i#x"] {
+            assert!(Metadata::new(issuer, None, "x", &keys).is_err(), "{issuer}");
+        }
+    }
+}

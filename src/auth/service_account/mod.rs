@@ -1,0 +1,65 @@
+//! The tokens of service accounts: how they are made, what they say, and who may still show them.
+
+pub mod claims;
+pub mod issuer;
+mod jws;
+pub mod keys;
+pub mod metadata;
+mod standing;
+pub mod verifier;
+
+use std::sync::Arc;
+
+use pilothouse_actors::clock::Clock;
+
+use self::issuer::Issuer;
+use self::keys::Keys;
+use self::metadata::Metadata;
+use self::verifier::ServiceAccountTokens;
+use super::objects::Objects;
+use crate::config::Config;
+use crate::pki::TokenKeys;
+
+/// Everything about tokens of service accounts that a server runs with.
+pub struct Tokens {
+    /// What makes them.
+    pub issuer: Arc<Issuer>,
+    /// What verifies them.
+    pub verifier: ServiceAccountTokens,
+    /// What others verify them with; `None` if the issuer has no address that others could believe.
+    pub metadata: Option<Metadata>,
+}
+
+impl Tokens {
+    /// Makes all of it. `address` is where others reach this server: a host and a port.
+    pub fn new(
+        config: &Config,
+        pki: &TokenKeys,
+        address: &str,
+        objects: Arc<Objects>,
+        clock: Clock,
+    ) -> Result<Tokens, String> {
+        let accounts = &config.service_accounts;
+        let issuers = accounts.service_account_issuer.clone();
+        let audiences = config.audiences().to_vec();
+        let keys = Arc::new(Keys::new(&pki.verifying).map_err(|error| error.to_string())?);
+        let first = issuers.first().cloned().unwrap_or_default();
+        let longest = accounts.service_account_max_token_expiration.as_secs();
+        let uri = accounts.service_account_jwks_uri.as_deref();
+        let metadata = Metadata::new(&first, uri, address, &keys);
+        let issuing = issuer::Rules {
+            issuer: first,
+            audiences: audiences.clone(),
+            longest_seconds: i64::try_from(longest).unwrap_or(i64::MAX),
+            extends: accounts.service_account_extend_token_expiration,
+        };
+        let accepted = verifier::Rules { issuers, audiences, lookup: accounts.service_account_lookup };
+        Ok(Tokens {
+            issuer: Arc::new(Issuer::new(pki.signing.clone(), issuing)?),
+            verifier: ServiceAccountTokens::new(keys, accepted, objects, clock),
+            metadata: metadata
+                .inspect_err(|why| tracing::warn!("the keys of tokens are not published: {why}"))
+                .ok(),
+        })
+    }
+}

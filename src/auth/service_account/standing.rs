@@ -1,0 +1,180 @@
+//! Whether what a token hangs on is still there: the account, and the secret, pod or node it is bound to.
+
+use openssl::memcmp;
+use pilothouse_actors::clock::Timestamp;
+use pilothouse_actors::object::Key;
+
+use super::claims::{Bound, Claims, Reference, USER_PREFIX};
+use crate::api::names;
+use crate::auth::objects::{Facts, Kind, Objects};
+use crate::limits::TOKEN_LEEWAY;
+
+/// The label that takes the worth from a token in a secret.
+const INVALID_SINCE: &str = "kubernetes.io/legacy-token-invalid-since";
+const INVALIDATED: &str = "service account token has been invalidated";
+
+/// What was found of everything that a token hangs on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Standing {
+    /// All of it is there, and will be until it changes.
+    Firm,
+    /// All of it is there, but something is going: it must be looked at again.
+    Going,
+}
+
+/// Looks at what a token that was asked for hangs on.
+pub async fn of_bound(objects: &Objects, bound: &Bound, now: Timestamp) -> Result<Standing, String> {
+    let namespace = &bound.namespace;
+    let account = &bound.serviceaccount;
+    let mut standing = Standing::Firm;
+    let found = objects.get(Kind::ServiceAccount, Key::namespaced(namespace, &account.name)).await;
+    let found = found.map_err(|error| format!("the service account cannot be looked up: {error}"))?;
+    let found = found.ok_or_else(|| format!("serviceaccount {:?} not found", account.name))?;
+    let gone = format!("service account {namespace}/{} has been deleted", account.name);
+    let other = |uid: &str| format!("service account UID ({uid}) does not match claim ({})", account.uid);
+    weigh(&found, account, now, other, &gone, &mut standing)?;
+
+    // The node of a pod is a remark: the pod alone is what the token ends with.
+    let node = bound.node.as_ref().filter(|_| bound.pod.is_none());
+    let inside = |reference: &Reference| Key::namespaced(namespace, &reference.name);
+    let all = [
+        ("secret", Kind::Secret, bound.secret.as_ref(), bound.secret.as_ref().map(inside)),
+        ("pod", Kind::Pod, bound.pod.as_ref(), bound.pod.as_ref().map(inside)),
+        ("node", Kind::Node, node, node.map(|node| Key::cluster(&node.name))),
+    ];
+    for (what, kind, reference, key) in all {
+        let (Some(reference), Some(key)) = (reference, key) else { continue };
+        let found = objects.get(kind, key).await.map_err(|error| format!("{INVALIDATED}: {error}"))?;
+        let found = found.ok_or(INVALIDATED)?;
+        let other = |uid: &str| {
+            format!("{what} UID ({uid}) does not match service account {what} ref claim ({})", reference.uid)
+        };
+        weigh(&found, reference, now, other, INVALIDATED, &mut standing)?;
+    }
+    Ok(standing)
+}
+
+/// Whether an object is still the one that the token means, and not gone for longer than clocks may lie apart.
+fn weigh(
+    found: &Facts,
+    meant: &Reference,
+    now: Timestamp,
+    other: impl FnOnce(&str) -> String,
+    gone: &str,
+    standing: &mut Standing,
+) -> Result<(), String> {
+    if found.metadata.uid != meant.uid {
+        return Err(other(&found.metadata.uid));
+    }
+    if found.is_going() {
+        *standing = Standing::Going;
+    }
+    let too_long_ago = i64::try_from(now.minus(TOKEN_LEEWAY).seconds()).unwrap_or(i64::MAX);
+    if found.went_before(too_long_ago) { Err(gone.to_owned()) } else { Ok(()) }
+}
+
+/// Whether a token that lay in a secret says everything that such a token must say.
+pub fn check_legacy(claims: &Claims) -> Result<(), &'static str> {
+    for (text, why) in [
+        (&claims.subject, "sub claim is missing"),
+        (&claims.namespace, "namespace claim is missing"),
+        (&claims.secret_name, "secretName claim is missing"),
+        (&claims.account_name, "serviceAccountName claim is missing"),
+        (&claims.account_uid, "serviceAccountUID claim is missing"),
+    ] {
+        if text.is_empty() {
+            return Err(why);
+        }
+    }
+    match split_user(&claims.subject) {
+        Some((namespace, name)) if namespace == claims.namespace && name == claims.account_name => Ok(()),
+        _ => Err("sub claim is invalid"),
+    }
+}
+
+/// The namespace and name of a service account as a user.
+fn split_user(user: &str) -> Option<(&str, &str)> {
+    let (namespace, name) = user.strip_prefix(USER_PREFIX)?.split_once(':')?;
+    let good =
+        names::label_name(namespace, false).is_empty() && names::subdomain_name(name, false).is_empty();
+    good.then_some((namespace, name))
+}
+
+/// Looks at the secret that a token lay in, and at its account.
+pub async fn of_legacy(objects: &Objects, claims: &Claims, token: &str) -> Result<Standing, String> {
+    let (namespace, account) = (&claims.namespace, &claims.account_name);
+    let secret = objects.get(Kind::Secret, Key::namespaced(namespace, &claims.secret_name)).await;
+    let secret = secret.ok().flatten().filter(|secret| !secret.is_going());
+    let secret = secret.ok_or("Token has been invalidated")?;
+    let kept = secret.data("token");
+    if kept.len() != token.len() || !memcmp::eq(&kept, token.as_bytes()) {
+        return Err("Token does not match server's copy".to_owned());
+    }
+    let found = objects.get(Kind::ServiceAccount, Key::namespaced(namespace, account)).await;
+    let found = found.map_err(|error| format!("the service account cannot be looked up: {error}"))?;
+    let found = found.ok_or_else(|| format!("serviceaccount {account:?} not found"))?;
+    if found.is_going() {
+        return Err(format!("ServiceAccount {namespace}/{account} has been deleted"));
+    }
+    if found.metadata.uid != claims.account_uid {
+        return Err(format!(
+            "ServiceAccount UID ({}) does not match claim ({})",
+            found.metadata.uid, claims.account_uid
+        ));
+    }
+    if secret.metadata.labels.get(INVALID_SINCE).is_some_and(|since| !since.is_empty()) {
+        return Err(format!(
+            "the token in secret {namespace}/{} has been marked invalid",
+            claims.secret_name
+        ));
+    }
+    Ok(Standing::Firm)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn an_object_must_be_the_one_that_is_meant() {
+        let now = Timestamp(10_000 * 1_000_000);
+        let meant = Reference { name: "p".into(), uid: "u".into() };
+        let weighed = |object: &serde_json::Value| {
+            let mut standing = Standing::Firm;
+            weigh(&Facts::of(object), &meant, now, |uid| format!("other {uid}"), "gone", &mut standing)
+                .map(|()| standing)
+        };
+        assert_eq!(weighed(&json!({"metadata": {"uid": "u"}})), Ok(Standing::Firm));
+        assert_eq!(weighed(&json!({"metadata": {"uid": "v"}})), Err("other v".into()));
+        let at = |seconds: i64| {
+            let at = crate::api::schema::time::format_seconds(seconds);
+            json!({"metadata": {"uid": "u", "deletionTimestamp": at}})
+        };
+        assert_eq!(weighed(&at(20_000)), Ok(Standing::Going));
+        assert_eq!(weighed(&at(9_940)), Ok(Standing::Going));
+        assert_eq!(weighed(&at(9_939)), Err("gone".into()));
+    }
+
+    #[test]
+    fn a_token_of_a_secret_must_say_everything() {
+        let mut claims = Claims {
+            subject: "system:serviceaccount:n:sa".into(),
+            namespace: "n".into(),
+            secret_name: "s".into(),
+            account_name: "sa".into(),
+            account_uid: "u".into(),
+            ..Claims::default()
+        };
+        assert_eq!(check_legacy(&claims), Ok(()));
+        for subject in
+            ["system:serviceaccount:n:other", "system:serviceaccount:N:sa", "system:sa:n:sa", "n:sa"]
+        {
+            let claims = Claims { subject: subject.into(), ..claims.clone() };
+            assert_eq!(check_legacy(&claims), Err("sub claim is invalid"), "{subject}");
+        }
+        claims.secret_name.clear();
+        assert_eq!(check_legacy(&claims), Err("secretName claim is missing"));
+    }
+}

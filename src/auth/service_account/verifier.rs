@@ -1,0 +1,205 @@
+//! Verifies the tokens of service accounts.
+//!
+//! A signature is checked once per token and remembered. Whether the account and what else a token hangs on are still there
+//! is looked up for every request, but costs a message only if something of those types has changed since: so a token is worth
+//! nothing from the moment on in which the deletion of its account, pod or secret is answered.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use openssl::sha::sha256;
+use pilothouse_actors::answer::Answer;
+use pilothouse_actors::authenticator::{Verdict, Verifier};
+use pilothouse_actors::clock::Clock;
+use pilothouse_actors::identity::{Credentials, Identity};
+
+use super::claims::{Claims, LEGACY_ISSUER};
+use super::jws::Compact;
+use super::keys::Keys;
+use super::standing::{self, Standing};
+use crate::auth::objects::{Heads, Objects};
+use crate::limits::{TOKEN_BYTES, TOKENS_REMEMBERED};
+
+/// Which tokens are accepted.
+#[derive(Clone, Debug)]
+pub struct Rules {
+    /// Who may have made them.
+    pub issuers: Vec<String>,
+    /// What they must be meant for.
+    pub audiences: Vec<String>,
+    /// Whether tokens that lie in secrets are looked up.
+    pub lookup: bool,
+}
+
+/// Knows the tokens of service accounts. Cheap to clone.
+#[derive(Clone)]
+pub struct ServiceAccountTokens(Arc<Shared>);
+
+struct Shared {
+    keys: Arc<Keys>,
+    rules: Rules,
+    objects: Arc<Objects>,
+    clock: Clock,
+    /// By the digest of the token: memory shall not hold what opens doors.
+    remembered: Mutex<HashMap<[u8; 32], Arc<Signed>>>,
+}
+
+/// A token that somebody signed who may.
+struct Signed {
+    claims: Claims,
+    identity: Arc<Identity>,
+    /// How far the types had come when everything it hangs on was last found in place.
+    firm_at: Mutex<Option<Heads>>,
+}
+
+/// A token that is good by itself, and which of the wanted audiences it is meant for.
+type Checked = (Arc<Signed>, Vec<String>);
+
+/// Who bears a token, and which of the wanted audiences it is meant for.
+pub type Bearer = (Arc<Identity>, Vec<String>);
+
+impl ServiceAccountTokens {
+    /// A verifier that trusts these keys.
+    pub fn new(keys: Arc<Keys>, rules: Rules, objects: Arc<Objects>, clock: Clock) -> ServiceAccountTokens {
+        ServiceAccountTokens(Arc::new(Shared { keys, rules, objects, clock, remembered: Mutex::default() }))
+    }
+
+    /// Says who bears a token that must be meant for one of `audiences`; those of this server if there are none. `None`: it
+    /// is not a token of service accounts of this cluster at all.
+    pub fn examine(&self, token: &str, audiences: &[String]) -> Answer<Result<Option<Bearer>, String>> {
+        let (signed, audiences) = match self.0.check(token, audiences) {
+            Ok(Some(found)) => found,
+            Ok(None) => return Answer::Now(Ok(None)),
+            Err(why) => return Answer::Now(Err(why)),
+        };
+        if !self.0.must_look(&signed.claims) || signed.is_firm(&self.0.objects.heads()) {
+            return Answer::Now(Ok(Some((Arc::clone(&signed.identity), audiences))));
+        }
+        let shared = Arc::clone(&self.0);
+        let token = if signed.claims.is_legacy() { token.to_owned() } else { String::new() };
+        Answer::later(async move {
+            shared.look(&signed, &token).await?;
+            Ok(Some((Arc::clone(&signed.identity), audiences)))
+        })
+    }
+}
+
+impl Shared {
+    /// Everything that needs no other object.
+    fn check(&self, token: &str, audiences: &[String]) -> Result<Option<Checked>, String> {
+        if token.len() > TOKEN_BYTES {
+            return Ok(None);
+        }
+        let Some(signed) = self.signed(token)? else { return Ok(None) };
+        let claims = &signed.claims;
+        let ours = &self.rules.audiences;
+        let of_token = if claims.audiences.is_empty() { ours } else { &claims.audiences };
+        let wanted = if audiences.is_empty() { ours } else { audiences };
+        let common: Vec<String> = of_token.iter().filter(|name| wanted.contains(name)).cloned().collect();
+        if common.is_empty() && !ours.is_empty() {
+            return Err(format!(
+                "token audiences {of_token:?} is invalid for the target audiences {wanted:?}"
+            ));
+        }
+        if claims.is_legacy() {
+            standing::check_legacy(claims)?;
+        } else {
+            claims.check_time(self.clock.now())?;
+        }
+        Ok(Some((signed, common)))
+    }
+
+    /// The token, if its signature is good.
+    fn signed(&self, token: &str) -> Result<Option<Arc<Signed>>, String> {
+        let digest = sha256(token.as_bytes());
+        if let Some(known) = self.remembered().get(&digest) {
+            return Ok(Some(Arc::clone(known)));
+        }
+        let Some(compact) = Compact::parse(token) else { return Ok(None) };
+        let Ok(claims) = serde_json::from_slice::<Claims>(&compact.payload) else { return Ok(None) };
+        if claims.issuer != LEGACY_ISSUER && !self.rules.issuers.contains(&claims.issuer) {
+            return Ok(None);
+        }
+        self.keys.verify(&compact)?;
+        let identity = Arc::new(claims.identity());
+        let signed = Arc::new(Signed { claims, identity, firm_at: Mutex::default() });
+        let mut remembered = self.remembered();
+        if remembered.len() >= TOKENS_REMEMBERED {
+            remembered.clear();
+        }
+        remembered.insert(digest, Arc::clone(&signed));
+        Ok(Some(signed))
+    }
+
+    fn remembered(&self) -> MutexGuard<'_, HashMap<[u8; 32], Arc<Signed>>> {
+        self.remembered.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn must_look(&self, claims: &Claims) -> bool {
+        self.rules.lookup || !claims.is_legacy()
+    }
+
+    /// Looks at everything that the token hangs on.
+    async fn look(&self, signed: &Signed, token: &str) -> Result<(), String> {
+        // Before the look: what changes while we look is looked at again.
+        let heads = self.objects.heads();
+        let found = match &signed.claims.bound {
+            Some(bound) => standing::of_bound(&self.objects, bound, self.clock.now()).await?,
+            None if signed.claims.is_legacy() => {
+                standing::of_legacy(&self.objects, &signed.claims, token).await?
+            }
+            None => return Err("the token names no service account".to_owned()),
+        };
+        *signed.firm_at.lock().unwrap_or_else(PoisonError::into_inner) =
+            Some(heads).filter(|_| found == Standing::Firm);
+        Ok(())
+    }
+}
+
+impl Signed {
+    /// Whether nothing of the types that the token hangs on has changed since all was found in place.
+    fn is_firm(&self, now: &Heads) -> bool {
+        let then = *self.firm_at.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(then) = then else { return false };
+        let uses = self.claims.kinds();
+        now.iter().zip(&then).zip(uses).all(|((now, then), used)| !used || (now.is_some() && now == then))
+    }
+}
+
+impl Claims {
+    /// Which types the token hangs on, in the order of [`crate::auth::objects::Kind`].
+    fn kinds(&self) -> [bool; crate::auth::objects::KINDS] {
+        match &self.bound {
+            None => [true, true, false, false],
+            Some(bound) => [
+                true,
+                bound.secret.is_some(),
+                bound.pod.is_some(),
+                bound.node.is_some() && bound.pod.is_none(),
+            ],
+        }
+    }
+}
+
+impl Verifier for ServiceAccountTokens {
+    fn verify(&self, credentials: &Credentials) -> Answer<Verdict> {
+        let Some(token) = &credentials.bearer else {
+            return Answer::Now(Verdict::NoOpinion);
+        };
+        match self.examine(token, &[]) {
+            Answer::Now(found) => Answer::Now(verdict(found)),
+            Answer::Later(found) => Answer::later(async { verdict(found.await) }),
+        }
+    }
+}
+
+fn verdict(found: Result<Option<Bearer>, String>) -> Verdict {
+    match found {
+        Ok(Some((identity, _))) => Verdict::Known(identity),
+        Ok(None) => Verdict::NoOpinion,
+        Err(why) => Verdict::Refused(why),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,192 @@
+//! The keys behind service account tokens: what signs them, and everything that still verifies them.
+
+use std::path::Path;
+
+use openssl::ec::EcKey;
+use openssl::nid::Nid;
+use openssl::pkey::{HasPublic, Id, PKey, PKeyRef, Private, Public};
+use openssl::rsa::Rsa;
+use openssl::x509::X509;
+
+use super::files::{self, Folder};
+use super::{PkiError, authority, content};
+use crate::config::Config;
+
+/// The shortest RSA key that is taken, as in the reference's cryptography.
+const SHORTEST_RSA_BITS: u32 = 1_024;
+
+/// The keys behind service account tokens. Each is RSA, or ECDSA on one of the three usual curves.
+#[derive(Clone)]
+pub struct TokenKeys {
+    /// What signs new tokens.
+    pub signing: PKey<Private>,
+    /// What verifies tokens: the public half of the signing key first, then the keys that flags name, in their order.
+    pub verifying: Vec<PKey<Public>>,
+}
+
+impl std::fmt::Debug for TokenKeys {
+    /// Shows no key.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("TokenKeys").field("verifying", &self.verifying.len()).finish_non_exhaustive()
+    }
+}
+
+/// Loads the keys that flags name; without a signing key, the one of the folder, which a first start makes.
+pub(super) fn prepare(config: &Config, folder: &mut Folder) -> Result<TokenKeys, PkiError> {
+    let accounts = &config.service_accounts;
+    let (signing, path) = match &accounts.service_account_signing_key_file {
+        Some(path) => (private_key(path, &files::read(path)?)?, path.clone()),
+        None => (own_key(folder)?, folder.path("sa.key")),
+    };
+    if !can_sign(&signing) {
+        return Err(content(&path, UNFIT));
+    }
+    let mut verifying = vec![public_half(&signing)?];
+    for path in &accounts.service_account_key_file {
+        let found = public_keys(&files::read(path)?);
+        if found.is_empty() {
+            return Err(content(path, "has no PEM key or certificate"));
+        }
+        for key in found {
+            if !can_sign(&key) {
+                return Err(content(path, UNFIT));
+            }
+            if !verifying.iter().any(|known| known.public_eq(&key)) {
+                verifying.push(key);
+            }
+        }
+    }
+    Ok(TokenKeys { signing, verifying })
+}
+
+const UNFIT: &str = "has a key that cannot sign tokens: it must be RSA of at least 1024 bits, or ECDSA on P-256, P-384 or P-521";
+
+fn own_key(folder: &mut Folder) -> Result<PKey<Private>, PkiError> {
+    let signing = match folder.read("sa.key")? {
+        Some(pem) => private_key(&folder.path("sa.key"), &pem)?,
+        None => {
+            let key = authority::new_key()?;
+            folder.stage_private("sa.key", &key.private_key_to_pem_pkcs8()?);
+            key
+        }
+    };
+    let public = signing.public_key_to_pem()?;
+    if folder.read("sa.pub")?.as_ref() != Some(&public) {
+        folder.stage_public("sa.pub", &public);
+    }
+    Ok(signing)
+}
+
+fn private_key(path: &Path, pem: &[u8]) -> Result<PKey<Private>, PkiError> {
+    blocks(pem).find_map(decode_private).ok_or_else(|| content(path, "has no PEM private key"))
+}
+
+/// A key that is locked counts as none. Without an empty passphrase OpenSSL would ask for one at the terminal.
+fn decode_private(block: &[u8]) -> Option<PKey<Private>> {
+    PKey::private_key_from_pem_passphrase(block, b"").ok()
+}
+
+/// The public keys of a file: of public keys, private keys and certificates, as many as it holds.
+fn public_keys(pem: &[u8]) -> Vec<PKey<Public>> {
+    blocks(pem).filter_map(decode_public).collect()
+}
+
+fn decode_public(block: &[u8]) -> Option<PKey<Public>> {
+    PKey::public_key_from_pem(block)
+        .ok()
+        .or_else(|| Rsa::public_key_from_pem_pkcs1(block).and_then(PKey::from_rsa).ok())
+        .or_else(|| X509::from_pem(block).and_then(|certificate| certificate.public_key()).ok())
+        .or_else(|| public_half(&decode_private(block)?).ok())
+}
+
+fn public_half(key: &PKey<Private>) -> Result<PKey<Public>, openssl::error::ErrorStack> {
+    PKey::public_key_from_der(&key.public_key_to_der()?)
+}
+
+/// The PEM blocks of a file, each with its first and last line. What lies between them is remarks.
+fn blocks(pem: &[u8]) -> impl Iterator<Item = &[u8]> {
+    let mut rest = pem;
+    std::iter::from_fn(move || {
+        let begin = memchr::memmem::find(rest, b"-----BEGIN ")?;
+        let block = rest.get(begin..)?;
+        let end = memchr::memmem::find(block, b"-----END ")?;
+        let tail = block.get(end..)?;
+        let length = end + memchr::memchr(b'\n', tail).map_or(tail.len(), |line| line + 1);
+        rest = block.get(length..)?;
+        block.get(..length)
+    })
+}
+
+/// Whether tokens can be signed with this kind of key.
+fn can_sign<T: HasPublic>(key: &PKeyRef<T>) -> bool {
+    match key.id() {
+        Id::RSA => key.bits() >= SHORTEST_RSA_BITS,
+        Id::EC => key.ec_key().is_ok_and(|key| curve(&key).is_some()),
+        _ => false,
+    }
+}
+
+/// The curve of a key, if it is one of those that tokens are signed on.
+fn curve<T: HasPublic>(key: &EcKey<T>) -> Option<Nid> {
+    let usual = [Nid::X9_62_PRIME256V1, Nid::SECP384R1, Nid::SECP521R1];
+    key.group().curve_name().filter(|name| usual.contains(name))
+}
+
+#[cfg(test)]
+mod tests {
+    use openssl::ec::EcGroup;
+
+    use super::*;
+
+    fn ec(curve: Nid) -> PKey<Private> {
+        PKey::from_ec_key(EcKey::generate(&EcGroup::from_curve_name(curve).unwrap()).unwrap()).unwrap()
+    }
+
+    #[test]
+    fn a_file_may_hold_keys_of_every_form() {
+        let rsa = Rsa::generate(2_048).unwrap();
+        let curves = [Nid::X9_62_PRIME256V1, Nid::SECP384R1, Nid::SECP521R1].map(ec);
+        let mut file = b"remarks\n".to_vec();
+        file.extend(rsa.public_key_to_pem_pkcs1().unwrap());
+        file.extend(rsa.private_key_to_pem().unwrap());
+        file.extend(curves[0].public_key_to_pem().unwrap());
+        file.extend(b"-----BEGIN NOTHING-----\nAAAA\n-----END NOTHING-----\n");
+        file.extend(curves[1].private_key_to_pem_pkcs8().unwrap());
+        file.extend(curves[2].ec_key().unwrap().private_key_to_pem().unwrap());
+        let found = public_keys(&file);
+        let rsa = PKey::from_rsa(rsa).unwrap();
+        let expected = [&rsa, &rsa, &curves[0], &curves[1], &curves[2]];
+        assert_eq!(found.len(), expected.len());
+        for (found, expected) in found.iter().zip(expected) {
+            assert!(found.public_eq(expected));
+            assert!(can_sign(found) && can_sign(expected));
+        }
+        assert!(private_key(Path::new("x"), &file).unwrap().public_eq(&rsa));
+    }
+
+    #[test]
+    fn other_keys_cannot_sign() {
+        assert!(!can_sign(&ec(Nid::SECP256K1)));
+        assert!(!can_sign(&PKey::generate_ed25519().unwrap()));
+        assert!(!can_sign(&PKey::from_rsa(Rsa::generate(512).unwrap()).unwrap()));
+    }
+
+    #[test]
+    fn a_locked_key_counts_as_none_and_asks_nobody() {
+        let key = ec(Nid::X9_62_PRIME256V1);
+        let locked =
+            key.private_key_to_pem_pkcs8_passphrase(openssl::symm::Cipher::aes_128_cbc(), b"secret").unwrap();
+        assert!(private_key(Path::new("x"), &locked).is_err());
+        assert!(public_keys(&locked).is_empty());
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn no_file_breaks_the_reader(bytes in proptest::collection::vec(proptest::prelude::any::<u8>(), 0..200)) {
+            let _ = public_keys(&bytes);
+            let framed = [b"-----BEGIN X-----\n".as_slice(), &bytes, b"\n-----END X"].concat();
+            assert!(blocks(&framed).all(|block| block.starts_with(b"-----BEGIN ")));
+            let _ = public_keys(&framed);
+        }
+    }
+}

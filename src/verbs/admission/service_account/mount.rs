@@ -1,0 +1,86 @@
+//! The volume with the token of the account, and where containers find it.
+
+use crate::api::value::Value;
+use crate::limits::POD_TOKEN_LIFE;
+
+/// What the name of the volume begins with.
+pub const VOLUME_PREFIX: &str = "kube-api-access-";
+/// Where clients inside a container look.
+const PATH: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
+/// The mode of the files: everybody reads.
+const MODE: i64 = 0o644;
+
+/// Mounts the token into every container that has nothing else at its place. A volume of such a name that is there already
+/// is used as it is; `name` makes one up otherwise.
+pub fn token(spec: &mut Value, name: impl FnOnce() -> String) {
+    let volumes = spec.get("volumes").map(Value::items).unwrap_or_default();
+    let there = volumes.iter().map(|volume| volume.str("name")).find(|name| name.starts_with(VOLUME_PREFIX));
+    let (there, name) = match there {
+        Some(name) => (true, name.to_owned()),
+        None => (false, name()),
+    };
+    let mut needed = false;
+    for list in ["initContainers", "containers"] {
+        needed |= mount(spec, list, &name);
+    }
+    if needed && !there {
+        push(spec, "volumes", volume(&name));
+    }
+}
+
+/// Mounts the volume into the containers of a list. Says whether any of them got it.
+fn mount(spec: &mut Value, list: &str, name: &str) -> bool {
+    let Some(Value::Array(containers)) = spec.get_mut(list) else { return false };
+    let mut any = false;
+    for container in containers {
+        let mounts = container.get("volumeMounts").map(Value::items).unwrap_or_default();
+        if mounts.iter().any(|mount| mount.str("mountPath") == PATH) {
+            continue;
+        }
+        let mut mount = Value::object();
+        mount.set("name", name);
+        mount.set("readOnly", true);
+        mount.set("mountPath", PATH);
+        push(container, "volumeMounts", mount);
+        any = true;
+    }
+    any
+}
+
+fn push(value: &mut Value, list: &str, item: Value) {
+    match value.get_mut(list) {
+        Some(Value::Array(items)) => items.push(item),
+        _ => value.set(list, vec![item]),
+    }
+}
+
+/// The token, the authority to trust, and the namespace.
+fn volume(name: &str) -> Value {
+    let mut token = Value::object();
+    let source = token.entry("serviceAccountToken");
+    source.set("path", "token");
+    source.set("expirationSeconds", i64::try_from(POD_TOKEN_LIFE.as_secs()).unwrap_or(i64::MAX));
+
+    let mut item = Value::object();
+    item.set("key", "ca.crt");
+    item.set("path", "ca.crt");
+    let mut authority = Value::object();
+    let source = authority.entry("configMap");
+    source.set("name", "kube-root-ca.crt");
+    source.set("items", vec![item]);
+
+    let mut item = Value::object();
+    item.set("path", "namespace");
+    let field = item.entry("fieldRef");
+    field.set("apiVersion", "v1");
+    field.set("fieldPath", "metadata.namespace");
+    let mut namespace = Value::object();
+    namespace.entry("downwardAPI").set("items", vec![item]);
+
+    let mut volume = Value::object();
+    volume.set("name", name);
+    let projected = volume.entry("projected");
+    projected.set("sources", vec![token, authority, namespace]);
+    projected.set("defaultMode", MODE);
+    volume
+}

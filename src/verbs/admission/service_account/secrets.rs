@@ -1,0 +1,117 @@
+//! Which secrets a pod names, and whether its account allows them.
+
+use crate::api::value::Value;
+
+use super::items;
+
+/// The annotation of an account whose pods may mount no other secrets than those it names.
+const ENFORCE: &str = "kubernetes.io/enforce-mountable-secrets";
+const LISTS: [&str; 3] = ["initContainers", "containers", "ephemeralContainers"];
+/// The sources of volumes that name a secret, and the field that does.
+const SOURCES: [(&str, &[&str]); 10] = [
+    ("azureFile", &["secretName"]),
+    ("cephfs", &["secretRef", "name"]),
+    ("cinder", &["secretRef", "name"]),
+    ("flexVolume", &["secretRef", "name"]),
+    ("rbd", &["secretRef", "name"]),
+    ("secret", &["secretName"]),
+    ("scaleIO", &["secretRef", "name"]),
+    ("iscsi", &["secretRef", "name"]),
+    ("storageos", &["secretRef", "name"]),
+    ("csi", &["nodePublishSecretRef", "name"]),
+];
+
+/// Whether the account names all secrets that its pods may mount.
+pub fn are_limited(account: &Value) -> bool {
+    let said = account.at(&["metadata", "annotations", ENFORCE]).and_then(Value::as_str);
+    said.is_some_and(|said| matches!(said, "1" | "t" | "T" | "true" | "TRUE" | "True"))
+}
+
+/// Whether the pod names any secret.
+pub fn any(spec: &Value) -> bool {
+    let names = |value: &Value, path: &[&str]| {
+        value.at(path).and_then(Value::as_str).is_some_and(|name| !name.is_empty())
+    };
+    let by_volume = |volume: &Value| {
+        SOURCES.iter().any(|(source, path)| volume.get(source).is_some_and(|source| names(source, path)))
+            || volume.get("projected").is_some_and(|it| {
+                items(it, "sources").iter().any(|source| names(source, &["secret", "name"]))
+            })
+    };
+    let by_container = |container: &Value| {
+        items(container, "envFrom").iter().any(|from| names(from, &["secretRef", "name"]))
+            || items(container, "env").iter().any(|env| names(env, &["valueFrom", "secretKeyRef", "name"]))
+    };
+    items(spec, "imagePullSecrets").iter().any(|secret| names(secret, &["name"]))
+        || LISTS.iter().any(|list| items(spec, list).iter().any(by_container))
+        || items(spec, "volumes").iter().any(by_volume)
+}
+
+/// Whether an account names a secret in this list.
+fn allows(account: &Value, list: &str, name: &str) -> bool {
+    items(account, list).iter().any(|secret| secret.str("name") == name)
+}
+
+/// Refuses a new pod that names secrets which its account does not.
+pub fn check(spec: &Value, account: &Value) -> Result<(), String> {
+    let owner = account.get("metadata").unwrap_or(&Value::Null).str("name");
+    for volume in items(spec, "volumes") {
+        let Some(secret) = volume.get("secret") else { continue };
+        let name = secret.str("secretName");
+        if !allows(account, "secrets", name) {
+            return Err(format!("volume with secret.secretName={}", refusal(name, owner)));
+        }
+    }
+    check_containers(items(spec, "initContainers"), "init container", account)?;
+    check_containers(items(spec, "containers"), "container", account)?;
+    for (index, secret) in items(spec, "imagePullSecrets").iter().enumerate() {
+        let name = secret.str("name");
+        if !allows(account, "imagePullSecrets", name) {
+            return Err(format!(
+                "imagePullSecrets[{index}].name=\"{name}\" is not allowed because service account {owner} does not \
+                 reference that imagePullSecret"
+            ));
+        }
+    }
+    Ok(())
+}
+
+/// Refuses containers that are added later and name secrets which the account does not.
+pub fn check_ephemeral(spec: &Value, account: &Value) -> Result<(), String> {
+    check_containers(items(spec, "ephemeralContainers"), "ephemeral container", account)
+}
+
+fn check_containers(containers: &[Value], what: &str, account: &Value) -> Result<(), String> {
+    let owner = account.get("metadata").unwrap_or(&Value::Null).str("name");
+    for container in containers {
+        let place = || format!("{what} {}", container.str("name"));
+        for env in items(container, "env") {
+            let Some(secret) = env.at(&["valueFrom", "secretKeyRef"]) else { continue };
+            let name = secret.str("name");
+            if !allows(account, "secrets", name) {
+                return Err(format!(
+                    "{} with envVar {} referencing secret.secretName={}",
+                    place(),
+                    env.str("name"),
+                    refusal(name, owner)
+                ));
+            }
+        }
+        for from in items(container, "envFrom") {
+            let Some(secret) = from.get("secretRef") else { continue };
+            let name = secret.str("name");
+            if !allows(account, "secrets", name) {
+                return Err(format!(
+                    "{} with envFrom referencing secret.secretName={}",
+                    place(),
+                    refusal(name, owner)
+                ));
+            }
+        }
+    }
+    Ok(())
+}
+
+fn refusal(secret: &str, owner: &str) -> String {
+    format!("\"{secret}\" is not allowed because service account {owner} does not reference that secret")
+}
