@@ -77,7 +77,11 @@ impl<R: AsyncRead + Unpin> Reader<R> {
                 CONTINUED => {}
                 PING => return Ok(Said::Ping(self.control().await?)),
                 PONG => drop(self.control().await?),
-                CLOSE => return Ok(Said::Close),
+                CLOSE => {
+                    // Why it closes matters to nobody, nor whether all of that arrives.
+                    let _ = self.control().await;
+                    return Ok(Said::Close);
+                }
                 _ => return Err(broken("an unknown frame")),
             }
         }
