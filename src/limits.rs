@@ -12,6 +12,10 @@ pub const HANDSHAKE: Duration = Duration::from_secs(10);
 pub const REQUEST_HEAD: Duration = Duration::from_secs(32);
 /// Bytes of a request body; the reference server's value.
 pub const REQUEST_BODY_BYTES: usize = 3 << 20;
+/// How long history is kept that is kept for ever.
+pub const LONGEST_HISTORY: Duration = Duration::from_secs(10 * 365 * 86_400);
+/// Bytes that all lists in flight may hold together before they are sent.
+pub const LIST_BYTES: usize = 256 << 20;
 /// Warning headers of one answer.
 pub const WARNINGS: usize = 64;
 /// How long a connection without requests stays open; the reference server's value.

@@ -44,12 +44,14 @@ use crate::http::handler::app;
 use crate::http::handler::health::Health;
 use crate::http::handler::openapi::OpenApi;
 use crate::http::handler::worker::{Encodings, Places, Served, Shared, Worker};
+use crate::limits;
 use crate::metrics::{Meter, Metrics};
 use crate::pki::{Pki, host};
 use crate::server::StartError;
 use crate::server::wiring::{Application, Boot, Wired, Wiring};
 use crate::verbs::admission::{self, Chain};
 use crate::verbs::bootstrap::{self, home::Home};
+use crate::verbs::budget::Budget;
 use crate::verbs::engines::Engines;
 use crate::verbs::services::{Services, repair};
 use crate::verbs::stores::Stores;
@@ -84,6 +86,10 @@ struct Parts {
     clock: Clock,
     live_sessions: LiveSessions,
     min_request_timeout: Duration,
+    /// Whether watches may begin with what is there.
+    initial_events: bool,
+    /// How much the lists in flight hold.
+    lists: Budget,
     /// The broadcasters of all workers, to end their watches.
     broadcasters: Mutex<Vec<Addr<Broadcaster>>>,
 }
@@ -106,7 +112,10 @@ async fn parts(boot: &Boot) -> Result<Parts, StartError> {
     let registry = Registry::builtin().map_err(|error| broken(&error))?;
     let catalog = catalog(config)?;
     let engine = engine(config).map_err(|error| broken(&error))?;
-    let options = directory::Options { clock: boot.clock.clone(), ..directory::Options::default() };
+    // Zero switches it off in the reference: nothing is ever let go of for its age.
+    let history = Some(config.storage.etcd_compaction_interval).filter(|history| !history.is_zero());
+    let history = history.unwrap_or(limits::LONGEST_HISTORY);
+    let options = directory::Options { clock: boot.clock.clone(), history, ..directory::Options::default() };
     let storage = directory::start(engine, options).map_err(|error| broken(&error))?;
     let documents = Documents::new(&catalog, &boot.address.to_string());
     let shared = Shared {
@@ -129,6 +138,8 @@ async fn parts(boot: &Boot) -> Result<Parts, StartError> {
             started: AtomicBool::new(false),
             stopping: AtomicBool::new(false),
         },
+        request_timeout: config.limits.request_timeout,
+        closes_unknown: config.gates().enabled("UnauthenticatedHTTP2DOSMitigation"),
         encoding: Encodings {
             cbor: config.gates().enabled("CBORServingAndStorage"),
             gzip: config.gates().enabled("APIResponseCompression"),
@@ -164,6 +175,8 @@ async fn parts(boot: &Boot) -> Result<Parts, StartError> {
         clock: boot.clock.clone(),
         live_sessions: LiveSessions::default(),
         min_request_timeout: Duration::from_secs(u64::from(config.limits.min_request_timeout)),
+        initial_events: config.gates().enabled("WatchList"),
+        lists: Budget::default(),
         broadcasters: Mutex::default(),
     };
     services(&parts).repair(&held).await.map_err(|error| broken(&error))?;
@@ -280,6 +293,7 @@ fn backend(parts: &Parts, authorizer: &Addr<Authorizer>) -> Backend {
         clock: parts.clock.clone(),
         services: Rc::new(services(parts)),
         engines: Engines { authority: parts.authority, metrics: parts.shared.metrics.clone() },
+        lists: parts.lists.clone(),
     }
 }
 
@@ -295,12 +309,14 @@ fn services(parts: &Parts) -> Services {
 }
 
 fn watching(parts: &Parts) -> Watching {
-    let broadcaster = Broadcaster::begin(&parts.storage.bells);
+    let broadcaster = Broadcaster::begin(&parts.storage.bells, &parts.storage.fatal);
     parts.broadcasters.lock().unwrap_or_else(PoisonError::into_inner).push(broadcaster.clone());
     Watching {
         broadcaster,
         live_sessions: parts.live_sessions.clone(),
         min_request_timeout: parts.min_request_timeout,
+        initial_events: parts.initial_events,
+        metrics: parts.shared.metrics.clone(),
     }
 }
 

@@ -9,7 +9,7 @@ use std::time::{Duration, UNIX_EPOCH};
 
 use actix_http::body::{BodySize, BoxBody, MessageBody as _};
 use actix_http::header::{self, HeaderValue, HttpDate};
-use actix_http::{Payload, Request, Response, ResponseHead};
+use actix_http::{ConnectionType, Payload, Request, Response, ResponseHead};
 use bytes::Bytes;
 use h2::server::SendResponse;
 use h2::{Reason, RecvStream, SendStream};
@@ -22,14 +22,14 @@ use super::h2::InFlight;
 use super::peer::Peer;
 use crate::limits;
 
-/// Serves one stream. `_in_flight` says for how long.
+/// Serves one stream. `in_flight` says for how long.
 pub(super) async fn serve(
     app: App,
     request: http::Request<RecvStream>,
     mut respond: SendResponse<Bytes>,
     peer: Peer,
     dates: Rc<Dates>,
-    _in_flight: InFlight,
+    in_flight: InFlight,
 ) {
     let head_only = request.method() == Method::HEAD;
     let answered = {
@@ -45,6 +45,10 @@ pub(super) async fn serve(
     let (response, body) = response.into_parts();
     let size = wire_size(response.status(), body.size());
     let last = head_only || matches!(size, BodySize::None | BodySize::Sized(0));
+    if response.head().connection_type() == ConnectionType::Close {
+        // HTTP/2 has no such header: what it means is said to the connection.
+        in_flight.ends_connection();
+    }
     match respond.send_response(head(&response, size, &dates), last) {
         Ok(stream) if !last => send(stream, body, size).await,
         Ok(_) => {}

@@ -4,6 +4,7 @@
 pub mod admission;
 pub mod apply;
 pub mod bootstrap;
+pub mod budget;
 pub mod collection;
 pub mod component_status;
 pub mod create;
@@ -47,8 +48,10 @@ use crate::api::schema::{Registry, time};
 use crate::api::status::{GroupResource, Result, Status};
 use crate::api::version::GroupVersion;
 use crate::limits::WARNINGS;
+use crate::metrics::Metrics;
 
 use self::admission::Chain;
+use self::budget::Budget;
 use self::engines::Engines;
 use self::list::Listing;
 use self::services::Services;
@@ -68,6 +71,8 @@ pub struct Backend {
     pub services: Rc<Services>,
     /// How objects are checked.
     pub engines: Engines,
+    /// How much the lists in flight hold.
+    pub lists: Budget,
 }
 
 /// What watches need besides. One per HTTP worker.
@@ -78,6 +83,10 @@ pub struct Watching {
     pub live_sessions: LiveSessions,
     /// How long a watch lasts at least if the client names no end.
     pub min_request_timeout: Duration,
+    /// Whether a watch may begin with what is there and say when that is done.
+    pub initial_events: bool,
+    /// What is counted.
+    pub metrics: Arc<Metrics>,
 }
 
 impl Backend {

@@ -2,6 +2,7 @@
 
 pub mod app;
 mod body;
+mod deadline;
 mod documents;
 mod guards;
 mod gzip;
