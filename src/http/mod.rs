@@ -15,3 +15,4 @@ pub mod handler;
 pub mod listener;
 pub mod peer;
 pub mod tls;
+pub mod websocket;

@@ -106,7 +106,7 @@ impl Connection {
         }
     }
 
-    fn exactly(&mut self, count: usize, deadline: Deadline) -> io::Result<Vec<u8>> {
+    pub fn exactly(&mut self, count: usize, deadline: Deadline) -> io::Result<Vec<u8>> {
         while self.rest.len() < count {
             if !self.fill(deadline)? {
                 return Err(io::ErrorKind::UnexpectedEof.into());

@@ -21,9 +21,10 @@ use crate::api::path::{Request, ResourcePath, Target};
 use crate::api::query::{self, Query};
 use crate::api::status::{Result, Status};
 use crate::api::verb::Verb;
+use crate::http::websocket::Upgrade;
 use crate::metrics::Sample;
 use crate::verbs::component_status::Question;
-use crate::verbs::{self, Answered, Call, Warnings};
+use crate::verbs::{self, Answered, Call, Reply, Warnings};
 
 use super::body::Body;
 use super::render::{self, Context};
@@ -87,14 +88,23 @@ async fn serve(
             let rows = verb != Verb::Watch || !streams_list(worker, &query);
             let agreed = agree(context, verb, rows && parts::has_table(found.subresource))?;
             let form = form(worker, &agreed, verb, (&resource, found.subresource), &query)?;
-            let body = body::read(request, payload, verb, context.offer).await?;
+            let socket = if verb == Verb::Watch { Upgrade::asked(request)? } else { None };
+            let (body, payload) = match &socket {
+                Some(_) => (Body::default(), Some(payload)),
+                None => (body::read(request, payload, verb, context.offer).await?, None),
+            };
             let warnings = &context.warnings;
             let agent = request.headers().get(header::USER_AGENT);
             let user_agent = agent.and_then(|agent| agent.to_str().ok()).unwrap_or_default();
             let identity = &identity;
             let part = Part { found, query: &query, body, form, warnings, identity, user_agent, permit };
             let answer = dispatch(worker, verb, &resource, part).await?;
-            render::answer(context, agreed, answer).await
+            match (answer, socket, payload) {
+                (Reply::Watch(feed), Some(socket), Some(payload)) => {
+                    Ok(socket.answer(feed, payload, agreed.encoding))
+                }
+                (answer, ..) => render::answer(context, agreed, answer).await,
+            }
         }
     }
 }
