@@ -67,6 +67,10 @@ pub const CERTIFICATE_LIFE: Duration = Duration::from_secs(365 * 86_400);
 pub const CERTIFICATE_MARGIN: Duration = Duration::from_secs(90 * 86_400);
 /// How far certificates are dated back, so that clients with a slow clock accept them.
 pub const CERTIFICATE_BACKDATE: Duration = Duration::from_secs(3_600);
+/// How often the server looks whether key or certificate files have changed.
+pub const PKI_LOOK_EVERY: Duration = Duration::from_secs(2);
+/// How often it reads them though they have not: a certificate of its own may have grown old.
+pub const PKI_RENEW_EVERY: Duration = Duration::from_secs(12 * 3_600);
 /// Bytes of a key, certificate or bundle file; more is not read.
 pub const PKI_FILE_BYTES: u64 = 4 << 20;
 

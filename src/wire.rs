@@ -4,6 +4,8 @@
 //! broadcaster, authenticator and authorizer, so that guards and wakes cross no thread. Watch sessions run on the worker
 //! of their connection.
 
+mod reload;
+
 use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -26,6 +28,7 @@ use pilothouse_actors::ports::{Pool, Ports};
 use pilothouse_actors::session::LiveSessions;
 use tokio::sync::Semaphore;
 
+use self::reload::Reload;
 use crate::api::catalog::Catalog;
 use crate::api::catalog::build::Builtin;
 use crate::api::catalog::runtime_config::RuntimeConfig;
@@ -80,6 +83,10 @@ struct Parts {
     home: Home,
     shared: Arc<Shared>,
     verifiers: Arc<[Arc<dyn Verifier>]>,
+    /// One of them, whose authorities can change.
+    certificates: Arc<CertificateVerifier>,
+    /// What the server was started with.
+    boot: Boot,
     policies: Arc<[Arc<dyn Policy>]>,
     house: Arc<House>,
     admission: admission::Settings,
@@ -146,6 +153,7 @@ async fn parts(boot: &Boot) -> Result<Parts, StartError> {
         },
     };
     let registry = Arc::new(registry);
+    let certificates = certificates(&boot.pki, &boot.clock)?;
     // Before anybody is served: a service must not get what another one has.
     let stores = Stores::new(storage.directory.clone());
     let held = repair::held(&stores, &registry).await.map_err(|error| broken(&error))?;
@@ -164,7 +172,9 @@ async fn parts(boot: &Boot) -> Result<Parts, StartError> {
         storage,
         registry,
         shared: Arc::new(shared),
-        verifiers: verifiers(config, &boot.pki, &boot.clock)?,
+        verifiers: verifiers(config, certificates.clone())?,
+        certificates,
+        boot: boot.clone(),
         policies: policies(config),
         house: Arc::new(house(config)),
         admission: admission::Settings {
@@ -228,10 +238,17 @@ fn engine(config: &Config) -> Result<Box<dyn Engine>, EngineError> {
     }
 }
 
-fn verifiers(config: &Config, pki: &Pki, clock: &Clock) -> Result<Arc<[Arc<dyn Verifier>]>, StartError> {
+fn certificates(pki: &Pki, clock: &Clock) -> Result<Arc<CertificateVerifier>, StartError> {
+    let verifier = CertificateVerifier::new(&pki.client_ca_pem, clock.clone());
+    let broken = |error| StartError::Store(format!("the client certificate authority: {error}"));
+    verifier.map(Arc::new).map_err(broken)
+}
+
+fn verifiers(
+    config: &Config,
+    certificates: Arc<CertificateVerifier>,
+) -> Result<Arc<[Arc<dyn Verifier>]>, StartError> {
     let broken = |what: &str, error: &dyn std::fmt::Display| StartError::Store(format!("{what}: {error}"));
-    let certificates = CertificateVerifier::new(&pki.client_ca_pem, clock.clone())
-        .map_err(|error| broken("the client certificate authority", &error))?;
     // Also without a file: a token that nobody knows is refused and does not become anonymous.
     let tokens = match &config.authentication.token_auth_file {
         None => TokenFile::default(),
@@ -241,7 +258,7 @@ fn verifiers(config: &Config, pki: &Pki, clock: &Clock) -> Result<Arc<[Arc<dyn V
             TokenFile::parse(&text).map_err(|error| broken(&name, &error))?
         }
     };
-    let all: [Arc<dyn Verifier>; 2] = [Arc::new(certificates), Arc::new(tokens)];
+    let all: [Arc<dyn Verifier>; 2] = [certificates, Arc::new(tokens)];
     Ok(all.into())
 }
 
@@ -356,6 +373,8 @@ impl Application for Running {
             let made = bootstrap::home::kubernetes(&backend, &served.catalog, &self.0.home).await;
             made.map_err(|status| StartError::Store(format!("the kubernetes service: {status}")))?;
             actix::spawn(stay_reachable(self.0.clone(), backend));
+            let (boot, certificates) = (self.0.boot.clone(), self.0.certificates.clone());
+            actix::spawn(Reload { boot, certificates, shared: self.0.shared.clone() }.run());
             self.0.shared.health.started.store(true, Ordering::Release);
             Ok(())
         }
