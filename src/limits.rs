@@ -49,6 +49,10 @@ pub const STREAM_WINDOW_BYTES: u32 = 256 << 10;
 pub const CONNECTION_WINDOW_BYTES: u32 = 2 << 20;
 /// Bytes of one response that may lie between its body and the socket.
 pub const SEND_BUFFER_BYTES: usize = 256 << 10;
+/// A frame of a response with less than this is sent only if there is no more to send, or no more room after a while.
+pub const SMALLEST_FRAME_BYTES: usize = 1 << 10;
+/// How long a client that takes less may take to take more.
+pub const SMALL_FRAME_WAIT: Duration = Duration::from_millis(20);
 /// Streams that a client may open and reset before they were even looked at; past it the connection ends. As many as a
 /// client may have open, so that one that gives up on everything at once is not punished.
 pub const RESETS_BEFORE_ACCEPT: usize = 100;

@@ -163,13 +163,16 @@ async fn send_all(stream: &mut SendStream<Bytes>, body: BoxBody, size: BodySize)
 async fn push(stream: &mut SendStream<Bytes>, mut chunk: Bytes, last: bool) -> Result<(), Gone> {
     while !chunk.is_empty() {
         stream.reserve_capacity(chunk.len());
-        let room = poll_fn(|cx| {
-            if stream.poll_reset(cx).is_ready() {
-                return Poll::Ready(None);
+        let mut room =
+            timeout(limits::RESPONSE_STALL, room(stream)).await.ok().flatten().ok_or(Gone::Client)?;
+        // Clients hang up on those who send crumbs: where there is room for less than is worth a frame, a little more
+        // time is given to the client to make some.
+        while room < chunk.len().min(limits::SMALLEST_FRAME_BYTES) {
+            match timeout(limits::SMALL_FRAME_WAIT, self::room(stream)).await {
+                Ok(more) => room = more.ok_or(Gone::Client)?,
+                Err(_) => break,
             }
-            stream.poll_capacity(cx).map(|room| room.and_then(Result::ok))
-        });
-        let Ok(Some(room)) = timeout(limits::RESPONSE_STALL, room).await else { return Err(Gone::Client) };
+        }
         let part = chunk.split_to(room.min(chunk.len()));
         if !part.is_empty() {
             let end = last && chunk.is_empty();
@@ -177,6 +180,17 @@ async fn push(stream: &mut SendStream<Bytes>, mut chunk: Bytes, last: bool) -> R
         }
     }
     Ok(())
+}
+
+/// What the client takes now, when that has become more; none if it is gone.
+async fn room(stream: &mut SendStream<Bytes>) -> Option<usize> {
+    poll_fn(|cx| {
+        if stream.poll_reset(cx).is_ready() {
+            return Poll::Ready(None);
+        }
+        stream.poll_capacity(cx).map(|room| room.and_then(Result::ok))
+    })
+    .await
 }
 
 /// The Date header of the present second, made once a second and not once an answer.
