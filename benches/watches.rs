@@ -198,7 +198,7 @@ fn restart() {
     let path = || format!("{COLLECTION}?watch=1");
     let watchers = (0..WATCHERS).map(|_| Watcher { path: path(), from, habit: Habit::Returns }).collect();
     let expected = 2 * UPDATES * WATCHERS as u64;
-    let (mut followed, (server, ready)) = follow(port, watchers, (expected, 0), true, move || {
+    let (mut followed, (_server, ready)) = follow(port, watchers, (expected, 0), true, move || {
         updates(port, server.id(), 0, UPDATES)();
         // A killed child: nothing of the server has a say.
         drop(server);
@@ -215,13 +215,13 @@ fn restart() {
     let lists = page
         .lines()
         .filter(|line| line.contains(r#"resource="configmaps""#) && line.contains(r#"verb="LIST""#));
+    let worst = followed.percentile(1.0);
     println!(
-        "restart with {WATCHERS} watchers: {} wrong of {} events, {} LIST requests (goal 0 and 0); worst delay {:?} \
+        "restart with {WATCHERS} watchers: {} wrong of {} events, {} LIST requests (goal 0 and 0); worst delay {worst:?} \
          against {ready:?} for the start and {connecting:?} for as many connections",
         followed.wrong,
         followed.events,
-        lists.filter(|line| line.starts_with("apiserver_request_total")).count(),
-        followed.percentile(1.0)
+        lists.filter(|line| line.starts_with("apiserver_request_total")).count()
     );
 }
 

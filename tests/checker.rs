@@ -252,10 +252,10 @@ fn burst(server: Server, writers: &mut [Writer], watchers: &mut [Watcher], pause
         }
         thread::sleep(pause);
         if kill {
-            server.kill()
+            server.kill();
         } else {
-            server.stop()
-        };
+            server.stop();
+        }
         stop.store(true, Ordering::Relaxed);
     });
 }

@@ -464,14 +464,17 @@ fn a_quiet_watch_survives_a_busy_type_whose_window_is_small() {
 
 /// A log that has everything, two events at a time.
 #[derive(Default)]
-struct Kept(Mutex<Vec<(Change, Arc<Object>, Option<Arc<Object>>)>>);
+struct Kept(Mutex<Vec<Copied>>);
+
+/// What an event is made of.
+type Copied = (Change, Arc<Object>, Option<Arc<Object>>);
 
 impl Archive for Kept {
     fn read(&self, _: &TypeName, span: Span) -> Result<Vec<Event>, ArchiveError> {
-        let kept = self.0.lock().unwrap();
+        let kept = self.0.lock().map_err(|_| ArchiveError::Gone)?;
         let within = |object: &Object| object.revision > span.after && object.revision <= span.through;
         let found = kept.iter().filter(|(_, object, _)| within(object)).take(2);
-        let event = |(change, object, previous): &(Change, Arc<Object>, Option<Arc<Object>>)| {
+        let event = |(change, object, previous): &Copied| {
             Event::new(*change, Arc::clone(object), previous.clone(), Timestamp(object.revision.0))
         };
         Ok(found.map(event).collect())
