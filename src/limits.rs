@@ -15,6 +15,10 @@ pub const REQUEST_BODY_BYTES: usize = 3 << 20;
 /// How long a writer that lost to another waits for its turn at the object. Past it the writer tries without one: somebody
 /// whose admission takes its time shall not keep the others.
 pub const TURN: Duration = Duration::from_millis(500);
+/// How long history is kept that is kept for ever.
+pub const LONGEST_HISTORY: Duration = Duration::from_secs(10 * 365 * 86_400);
+/// Bytes that all lists in flight may hold together before they are sent.
+pub const LIST_BYTES: usize = 256 << 20;
 /// Warning headers of one answer.
 pub const WARNINGS: usize = 64;
 /// Characters of all warnings of one answer before they are cut; the reference server's value.
@@ -52,6 +56,10 @@ pub const STREAM_WINDOW_BYTES: u32 = 256 << 10;
 pub const CONNECTION_WINDOW_BYTES: u32 = 2 << 20;
 /// Bytes of one response that may lie between its body and the socket.
 pub const SEND_BUFFER_BYTES: usize = 256 << 10;
+/// A frame of a response with less than this is sent only if there is no more to send, or no more room after a while.
+pub const SMALLEST_FRAME_BYTES: usize = 1 << 10;
+/// How long a client that takes less may take to take more.
+pub const SMALL_FRAME_WAIT: Duration = Duration::from_millis(20);
 /// Streams that a client may open and reset before they were even looked at; past it the connection ends. As many as a
 /// client may have open, so that one that gives up on everything at once is not punished.
 pub const RESETS_BEFORE_ACCEPT: usize = 100;
@@ -99,6 +107,10 @@ pub const CERTIFICATE_LIFE: Duration = Duration::from_secs(365 * 86_400);
 pub const CERTIFICATE_MARGIN: Duration = Duration::from_secs(90 * 86_400);
 /// How far certificates are dated back, so that clients with a slow clock accept them.
 pub const CERTIFICATE_BACKDATE: Duration = Duration::from_secs(3_600);
+/// How often the server looks whether key or certificate files have changed.
+pub const PKI_LOOK_EVERY: Duration = Duration::from_secs(2);
+/// How often it reads them though they have not: a certificate of its own may have grown old.
+pub const PKI_RENEW_EVERY: Duration = Duration::from_secs(12 * 3_600);
 /// Bytes of a key, certificate or bundle file; more is not read.
 pub const PKI_FILE_BYTES: u64 = 4 << 20;
 

@@ -8,8 +8,8 @@ use std::sync::Arc;
 
 use pilothouse_actors::clock::Timestamp;
 use prometheus::{
-    Encoder as _, Gauge, Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge,
-    IntGaugeVec, Opts, Registry, TextEncoder,
+    Encoder as _, Gauge, GaugeVec, Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec,
+    IntGauge, IntGaugeVec, Opts, Registry, TextEncoder,
 };
 
 use crate::api::catalog::resource::Resource;
@@ -23,10 +23,14 @@ const SECONDS: [f64; 23] = [
     0.005, 0.025, 0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 1.0, 1.25, 1.5, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0, 15.0,
     20.0, 30.0, 45.0, 60.0,
 ];
+/// The bounds of the classes of lag, in seconds: from what nobody notices to what a history lasts.
+const LAG_SECONDS: [f64; 12] = [0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.1, 0.5, 2.5, 10.0, 60.0, 300.0];
 const COMPONENT: &str = "apiserver";
 /// Paths that are no resources and are counted by name.
 const PATHS: [&str; 8] =
     ["/healthz", "/livez", "/readyz", "/metrics", "/version", "/api", "/apis", "/openapi"];
+/// Sub-resources that are conversations.
+const LASTING_PARTS: [&str; 5] = ["attach", "exec", "log", "portforward", "proxy"];
 /// The size of a page of memory on the machines this runs on.
 const PAGE_BYTES: i64 = 4_096;
 
@@ -38,8 +42,10 @@ pub struct Metrics {
     deprecated: IntGaugeVec,
     /// Requests in flight, by whether they write.
     pub inflight: IntGaugeVec,
-    /// Watches that are open.
-    pub watches: IntGauge,
+    /// Requests without an end of their own, by what they are about.
+    longrunning: IntGaugeVec,
+    /// What watches told, how late, and what they tell from.
+    pub watching: Watched,
     /// Objects by type.
     pub objects: IntGaugeVec,
     memory: IntGauge,
@@ -73,10 +79,13 @@ impl Metrics {
             "Requests in flight, by kind: they read or they write.",
         );
         let objects = Opts::new("apiserver_storage_objects", "Stored objects, by resource.");
-        let watches =
-            Opts::new("apiserver_longrunning_requests", "Requests without an end of their own: watches.")
-                .const_label("verb", "WATCH")
-                .const_label("component", COMPONENT);
+        let longrunning = Opts::new(
+            "apiserver_longrunning_requests",
+            "Requests without an end of their own that are open, by verb, group, version, resource, subresource, scope \
+             and component.",
+        );
+        let longrunning_labels =
+            ["verb", "group", "version", "resource", "subresource", "scope", "component"];
         let memory = Opts::new("process_resident_memory_bytes", "Memory of the process, in bytes.");
         let mismatch = |name: &str| {
             IntCounter::new(name, "How often the rules of the table and hand-written validation disagreed.")
@@ -86,7 +95,8 @@ impl Metrics {
             durations: HistogramVec::new(durations.buckets(SECONDS.to_vec()), &request)?,
             deprecated: IntGaugeVec::new(deprecated, &deprecated_labels)?,
             inflight: IntGaugeVec::new(inflight, &["request_kind"])?,
-            watches: IntGauge::with_opts(watches)?,
+            longrunning: IntGaugeVec::new(longrunning, &longrunning_labels)?,
+            watching: Watched::new()?,
             objects: IntGaugeVec::new(objects, &["resource"])?,
             memory: IntGauge::with_opts(memory)?,
             // The short name, and the one with the reference's prefix.
@@ -107,7 +117,8 @@ impl Metrics {
         registry.register(Box::new(self.durations.clone()))?;
         registry.register(Box::new(self.deprecated.clone()))?;
         registry.register(Box::new(self.inflight.clone()))?;
-        registry.register(Box::new(self.watches.clone()))?;
+        registry.register(Box::new(self.longrunning.clone()))?;
+        self.watching.register(registry)?;
         registry.register(Box::new(self.objects.clone()))?;
         registry.register(Box::new(self.memory.clone()))?;
         for counter in &self.mismatches {
@@ -139,6 +150,16 @@ impl Metrics {
         self.registry.register(Box::new(start))
     }
 
+    /// Counts a watch until the guard is dropped, and finds the counters of what it tells.
+    pub fn watch(&self, resource: &Resource, scope: &str) -> OpenWatch {
+        let (group, version) = (&*resource.gv.group, &*resource.gv.version);
+        let labels = ["WATCH", group, version, &resource.plural, "", scope, COMPONENT];
+        let open = self.longrunning.with_label_values(&labels);
+        open.inc();
+        let events = self.watching.events.with_label_values(&[group, version, &resource.kind]);
+        OpenWatch { open, events, lag: self.watching.lag.clone() }
+    }
+
     /// Counts disagreements of the two engines of validation.
     pub fn count_mismatches(&self, mismatches: u64) {
         self.mismatches.iter().for_each(|counter| counter.inc_by(mismatches));
@@ -150,6 +171,100 @@ impl Metrics {
         let mut text = Vec::new();
         TextEncoder::new().encode(&self.registry.gather(), &mut text)?;
         Ok(text)
+    }
+}
+
+/// What is counted of watches beside their number.
+pub struct Watched {
+    events: IntCounterVec,
+    lag: Histogram,
+    /// Watches that have something to tell and whose clients do not read.
+    pub stalled: IntGauge,
+    /// Bytes that the lists in flight hold.
+    pub list_bytes: IntGauge,
+    /// Events that the windows hold in memory, by type.
+    pub window_events: IntGaugeVec,
+    /// Events that only the log holds, by type.
+    pub shelved_events: IntGaugeVec,
+    /// What the windows weigh, by type.
+    pub window_bytes: IntGaugeVec,
+    /// The age of the oldest event that can be read, by type.
+    pub window_age: GaugeVec,
+}
+
+impl Watched {
+    fn new() -> Result<Watched, prometheus::Error> {
+        let of = |name: &str, help: &str| IntGaugeVec::new(Opts::new(name, help), &["resource"]);
+        let events = Opts::new(
+            "apiserver_watch_events_total",
+            "Events that watches told, by group, version and kind.",
+        );
+        let lag = HistogramOpts::new(
+            "pilothouse_watch_lag_seconds",
+            "How long ago the oldest event was accepted that a watch took in at once.",
+        );
+        let age = Opts::new(
+            "pilothouse_watch_window_age_seconds",
+            "How far back the history reaches that watches can begin in, by resource.",
+        );
+        Ok(Watched {
+            events: IntCounterVec::new(events, &["group", "version", "kind"])?,
+            lag: Histogram::with_opts(lag.buckets(LAG_SECONDS.to_vec()))?,
+            stalled: IntGauge::new(
+                "pilothouse_watch_stalled_sessions",
+                "Watches that have something to tell and whose clients do not read.",
+            )?,
+            list_bytes: IntGauge::new(
+                "pilothouse_list_bytes_inflight",
+                "Bytes that the lists in flight hold.",
+            )?,
+            window_events: of(
+                "pilothouse_watch_window_events",
+                "Events of the history in memory, by resource.",
+            )?,
+            shelved_events: of(
+                "pilothouse_watch_window_shelved_events",
+                "Events of the history that are read from the log, by resource.",
+            )?,
+            window_bytes: of(
+                "pilothouse_watch_window_bytes",
+                "What the history in memory weighs, by resource.",
+            )?,
+            window_age: GaugeVec::new(age, &["resource"])?,
+        })
+    }
+
+    fn register(&self, registry: &Registry) -> Result<(), prometheus::Error> {
+        registry.register(Box::new(self.events.clone()))?;
+        registry.register(Box::new(self.lag.clone()))?;
+        for gauge in [&self.stalled, &self.list_bytes] {
+            registry.register(Box::new(gauge.clone()))?;
+        }
+        for gauges in [&self.window_events, &self.shelved_events, &self.window_bytes] {
+            registry.register(Box::new(gauges.clone()))?;
+        }
+        registry.register(Box::new(self.window_age.clone()))
+    }
+}
+
+/// One watch that is open, with the counters it was given at its start.
+pub struct OpenWatch {
+    open: IntGauge,
+    events: IntCounter,
+    lag: Histogram,
+}
+
+impl OpenWatch {
+    /// Counts events that were told, the first of them accepted at `oldest`.
+    pub fn told(&self, events: usize, oldest: Timestamp, now: Timestamp) {
+        self.events.inc_by(events as u64);
+        self.lag.observe(now.0.saturating_sub(oldest.0) as f64 / 1e6);
+    }
+}
+
+impl Drop for OpenWatch {
+    fn drop(&mut self) {
+        self.open.dec();
     }
 }
 
@@ -197,6 +312,15 @@ impl Sample {
     /// A request that begins now.
     pub fn begin(now: Timestamp) -> Sample {
         Sample { began: now, noted: RefCell::new(None) }
+    }
+
+    /// Whether it has no end of its own, as far as is known.
+    pub fn is_long_running(&self) -> bool {
+        let noted = self.noted.borrow();
+        let Some((class, resource)) = noted.as_ref() else { return false };
+        let part = class.part.and_then(|at| resource.as_ref()?.subresources.get(at));
+        let converses = part.is_some_and(|part| LASTING_PARTS.contains(&&*part.name));
+        matches!(class.verb, Verb::Watch | Verb::Proxy) || converses
     }
 
     /// Notes what it is about. A resource that nobody knows is none.

@@ -8,6 +8,8 @@
 mod of_admission;
 
 use std::net::SocketAddr;
+mod reload;
+
 use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -30,6 +32,7 @@ use pilothouse_actors::ports::{Pool, Ports};
 use pilothouse_actors::session::LiveSessions;
 use tokio::sync::Semaphore;
 
+use self::reload::Reload;
 use crate::api::catalog::Catalog;
 use crate::api::catalog::build::Builtin;
 use crate::api::catalog::runtime_config::RuntimeConfig;
@@ -55,13 +58,15 @@ use crate::http::handler::connect::Connecting;
 use crate::http::handler::health::Health;
 use crate::http::handler::openapi::OpenApi;
 use crate::http::handler::worker::{Encodings, Places, Served, Shared, Worker};
+use crate::limits;
 use crate::metrics::{Meter, Metrics};
-use crate::pki::host;
+use crate::pki::{Pki, host};
 use crate::server::StartError;
 use crate::server::wiring::{Application, Boot, Wired, Wiring};
 use crate::upstream::{TlsError, TlsFiles, Upstream};
 use crate::verbs::admission::{self, Chain};
 use crate::verbs::bootstrap::{self, home::Home};
+use crate::verbs::budget::Budget;
 use crate::verbs::engines::Engines;
 use crate::verbs::forced::Forced;
 use crate::verbs::services::{Services, repair};
@@ -93,6 +98,10 @@ struct Parts {
     home: Home,
     shared: Arc<Shared>,
     verifiers: Arc<[Arc<dyn Verifier>]>,
+    /// One of them, whose authorities can change.
+    certificates: Arc<CertificateVerifier>,
+    /// What the server was started with.
+    boot: Boot,
     policies: Arc<[Arc<dyn Policy>]>,
     house: Arc<House>,
     /// What makes the tokens of service accounts.
@@ -101,6 +110,10 @@ struct Parts {
     clock: Clock,
     live_sessions: LiveSessions,
     min_request_timeout: Duration,
+    /// Whether watches may begin with what is there.
+    initial_events: bool,
+    /// How much the lists in flight hold.
+    lists: Budget,
     /// The broadcasters of all workers, to end their watches.
     broadcasters: Mutex<Vec<Addr<Broadcaster>>>,
 }
@@ -123,7 +136,10 @@ async fn parts(boot: &Boot) -> Result<Parts, StartError> {
     let registry = Registry::builtin().map_err(|error| broken(&error))?;
     let catalog = catalog(config)?;
     let engine = engine(config).map_err(|error| broken(&error))?;
-    let options = directory::Options { clock: boot.clock.clone(), ..directory::Options::default() };
+    // Zero switches it off in the reference: nothing is ever let go of for its age.
+    let history = Some(config.storage.etcd_compaction_interval).filter(|history| !history.is_zero());
+    let history = history.unwrap_or(limits::LONGEST_HISTORY);
+    let options = directory::Options { clock: boot.clock.clone(), history, ..directory::Options::default() };
     let storage = directory::start(engine, options).map_err(|error| broken(&error))?;
     let documents = Documents::new(&catalog, &boot.address.to_string());
     let objects = Arc::new(Objects::new(storage.directory.clone()));
@@ -148,6 +164,8 @@ async fn parts(boot: &Boot) -> Result<Parts, StartError> {
             started: AtomicBool::new(false),
             stopping: AtomicBool::new(false),
         },
+        request_timeout: config.limits.request_timeout,
+        closes_unknown: config.gates().enabled("UnauthenticatedHTTP2DOSMitigation"),
         encoding: Encodings {
             cbor: config.gates().enabled("CBORServingAndStorage"),
             gzip: config.gates().enabled("APIResponseCompression"),
@@ -156,6 +174,7 @@ async fn parts(boot: &Boot) -> Result<Parts, StartError> {
         token_metadata: tokens.metadata,
     };
     let (registry, shared) = (Arc::new(registry), Arc::new(shared));
+    let certificates = certificates(&boot.pki, &boot.clock)?;
     // Before anybody is served: a service must not get what another one has.
     let stores = Stores::new(storage.directory.clone());
     let held = repair::held(&stores, &registry).await.map_err(|error| broken(&error))?;
@@ -176,13 +195,17 @@ async fn parts(boot: &Boot) -> Result<Parts, StartError> {
         storage,
         registry,
         shared,
-        verifiers: verifiers(boot, &objects, Arc::new(tokens.verifier))?,
+        verifiers: verifiers(boot, certificates.clone(), &objects, Arc::new(tokens.verifier))?,
+        certificates,
+        boot: boot.clone(),
         tokens: tokens.issuer,
         policies: policies(config),
         house: Arc::new(house(config)),
         clock: boot.clock.clone(),
         live_sessions: LiveSessions::default(),
         min_request_timeout: Duration::from_secs(u64::from(config.limits.min_request_timeout)),
+        initial_events: config.gates().enabled("WatchList"),
+        lists: Budget::default(),
         broadcasters: Mutex::default(),
     };
     services(&parts).repair(&held).await.map_err(|error| broken(&error))?;
@@ -266,15 +289,20 @@ fn tokens(boot: &Boot, objects: &Arc<Objects>) -> Result<Tokens, String> {
     Tokens::new(config, &boot.pki.tokens, &address, objects.clone(), boot.clock.clone())
 }
 
+fn certificates(pki: &Pki, clock: &Clock) -> Result<Arc<CertificateVerifier>, StartError> {
+    let verifier = CertificateVerifier::new(&pki.client_ca_pem, clock.clone());
+    let broken = |error| StartError::Store(format!("the client certificate authority: {error}"));
+    verifier.map(Arc::new).map_err(broken)
+}
+
 fn verifiers(
     boot: &Boot,
+    certificates: Arc<CertificateVerifier>,
     objects: &Arc<Objects>,
     accounts: Arc<dyn Verifier>,
 ) -> Result<Arc<[Arc<dyn Verifier>]>, StartError> {
-    let Boot { config, pki, clock, .. } = boot;
+    let Boot { config, clock, .. } = boot;
     let broken = |what: &str, error: &dyn std::fmt::Display| StartError::Store(format!("{what}: {error}"));
-    let certificates = CertificateVerifier::new(&pki.client_ca_pem, clock.clone())
-        .map_err(|error| broken("the client certificate authority", &error))?;
     // Also without a file: a token that nobody knows is refused and does not become anonymous.
     let tokens = match &config.authentication.token_auth_file {
         None => TokenFile::default(),
@@ -284,7 +312,7 @@ fn verifiers(
             TokenFile::parse(&text).map_err(|error| broken(&name, &error))?
         }
     };
-    let mut all: Vec<Arc<dyn Verifier>> = vec![Arc::new(certificates), Arc::new(tokens), accounts];
+    let mut all: Vec<Arc<dyn Verifier>> = vec![certificates, Arc::new(tokens), accounts];
     if config.authentication.enable_bootstrap_token_auth {
         all.push(Arc::new(BootstrapTokens::new(objects.clone(), clock.clone())));
     }
@@ -341,6 +369,7 @@ fn backend(parts: &Parts, authorizer: &Addr<Authorizer>) -> Backend {
         engines: Engines { authority: parts.authority, metrics: parts.shared.metrics.clone() },
         forced: parts.forced_deletion.then(|| Forced::asking(authorizer)),
         tokens: parts.tokens.clone(),
+        lists: parts.lists.clone(),
     }
 }
 
@@ -356,12 +385,14 @@ fn services(parts: &Parts) -> Services {
 }
 
 fn watching(parts: &Parts) -> Watching {
-    let broadcaster = Broadcaster::begin(&parts.storage.bells);
+    let broadcaster = Broadcaster::begin(&parts.storage.bells, &parts.storage.fatal);
     parts.broadcasters.lock().unwrap_or_else(PoisonError::into_inner).push(broadcaster.clone());
     Watching {
         broadcaster,
         live_sessions: parts.live_sessions.clone(),
         min_request_timeout: parts.min_request_timeout,
+        initial_events: parts.initial_events,
+        metrics: parts.shared.metrics.clone(),
     }
 }
 
@@ -401,6 +432,8 @@ impl Application for Running {
             let made = bootstrap::home::kubernetes(&backend, &served.catalog, &self.0.home).await;
             made.map_err(|status| StartError::Store(format!("the kubernetes service: {status}")))?;
             actix::spawn(stay_reachable(self.0.clone(), backend));
+            let (boot, certificates) = (self.0.boot.clone(), self.0.certificates.clone());
+            actix::spawn(Reload { boot, certificates, shared: self.0.shared.clone() }.run());
             self.0.shared.health.started.store(true, Ordering::Release);
             Ok(())
         }

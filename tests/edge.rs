@@ -42,6 +42,26 @@ async fn a_reset_cancels_the_handler() {
 }
 
 #[tokio::test]
+async fn rapid_resets_cost_their_own_connection_and_nobody_else() {
+    let (server, live) = start(Config::ephemeral());
+    let mut other = Client::connect(&server, None).await;
+    let mut client = Client::connect(&server, None).await;
+    for turn in 0..5_000 {
+        // A stream that was refused or a connection that was ended for it is what such a client has to expect.
+        match client.try_begin(get("/never")) {
+            Some(answer) => drop(answer),
+            None => break,
+        }
+        if turn % 500 == 0 {
+            assert_eq!(other.send(get("/hello")).await.status(), StatusCode::OK);
+        }
+        tokio::task::yield_now().await;
+    }
+    until(|| live.count() == 0).await;
+    assert_eq!(other.send(get("/hello")).await.status(), StatusCode::OK);
+}
+
+#[tokio::test]
 async fn a_lost_connection_leaves_nothing_behind() {
     let (server, live) = start(Config::ephemeral());
     let mut client = Client::connect(&server, None).await;

@@ -10,6 +10,13 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Output;
 
+use openssl::asn1::Asn1Time;
+use openssl::ec::{EcGroup, EcKey};
+use openssl::hash::MessageDigest;
+use openssl::nid::Nid;
+use openssl::pkey::{PKey, Private};
+use openssl::x509::extension::{BasicConstraints, ExtendedKeyUsage};
+use openssl::x509::{X509, X509Name};
 use pilothouse::config::Config;
 use pilothouse::server::{Exit, Handle, Server as Embedded};
 use pilothouse_actors::engine::redb::Redb;
@@ -391,6 +398,60 @@ fn stopping_is_graceful() {
     for name in ["seen", "late", "in-flight"] {
         server.admin().get(&format!("{MAPS}/{name}")).ok();
     }
+}
+
+/// A certificate with its key: an authority's own, or a client's that an authority vouches for.
+fn certificate(name: &str, issuer: Option<&(X509, PKey<Private>)>) -> (X509, PKey<Private>) {
+    let group = EcGroup::from_curve_name(Nid::X9_62_PRIME256V1).expect("a curve");
+    let key = PKey::from_ec_key(EcKey::generate(&group).expect("a key")).expect("a key");
+    let mut subject = X509Name::builder().expect("a name");
+    subject.append_entry_by_text("CN", name).expect("a name");
+    subject.append_entry_by_text("O", "system:masters").expect("a group");
+    let subject = subject.build();
+    let mut draft = X509::builder().expect("a certificate");
+    draft.set_version(2).expect("version 3");
+    draft.set_subject_name(&subject).expect("a subject");
+    draft.set_issuer_name(issuer.map_or(&*subject, |issuer| issuer.0.subject_name())).expect("an issuer");
+    draft.set_not_before(&Asn1Time::days_from_now(0).expect("now")).expect("a beginning");
+    draft.set_not_after(&Asn1Time::days_from_now(2).expect("later")).expect("an end");
+    draft.set_pubkey(&key).expect("a key");
+    if issuer.is_none() {
+        let basic = BasicConstraints::new().critical().ca().build().expect("an extension");
+        draft.append_extension(basic).expect("an authority");
+    } else {
+        let usage = ExtendedKeyUsage::new().client_auth().build().expect("an extension");
+        draft.append_extension(usage).expect("a client");
+    }
+    draft.sign(issuer.map_or(&key, |issuer| &issuer.1), MessageDigest::sha256()).expect("a signature");
+    (draft.build(), key)
+}
+
+#[test]
+fn certificates_are_replaced_without_a_restart() {
+    let directory = directory();
+    let (data, bundle) = (directory.path().join("data"), directory.path().join("clients.crt"));
+    let [first, second] = ["first", "second"].map(|name| certificate(name, None));
+    let write = |authority: &X509| fs::write(&bundle, authority.to_pem().expect("PEM")).expect("a file");
+    write(&first.0);
+    let server = Server::on(&data, &["--client-ca-file", bundle.to_str().expect("a path")]);
+    let trusted = fs::read(data.join("pki/ca.crt")).expect("the authority");
+    let ask = |issuer: &(X509, PKey<Private>)| {
+        let (certificate, key) = certificate("somebody", Some(issuer));
+        let pem = (certificate.to_pem().expect("PEM"), key.private_key_to_pem_pkcs8().expect("PEM"));
+        Client::new(server.address(), &trusted, Some((&pem.0, &pem.1))).get("/api/v1/namespaces").status
+    };
+    assert_eq!((ask(&first), ask(&second)), (200, 401));
+    write(&second.0);
+    poll(CAP, || (ask(&second) == 200).then_some(())).expect("the new authority is believed");
+    assert_eq!(ask(&first), 401, "the old one is not");
+    // Without a serving certificate the server makes itself one, and shows it to whoever comes.
+    let serving = data.join("pki/apiserver.crt");
+    let before = fs::read(&serving).expect("a certificate");
+    fs::remove_file(&serving).expect("it is gone");
+    let made = poll(CAP, || fs::read(&serving).ok().filter(|made| *made != before)).expect("a new one");
+    let made = X509::from_pem(&made).expect("PEM").to_der().expect("DER");
+    poll(CAP, || (server.anonymous().raw().certificate() == made).then_some(())).expect("it is shown");
+    assert_eq!(server.admin().get("/readyz").status, 200);
 }
 
 fn client_of(handle: &Handle) -> Client {

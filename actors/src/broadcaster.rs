@@ -16,6 +16,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use actix::prelude::*;
 
 use crate::bell::{Bell, Bells, Published};
+use crate::fatal::Fatal;
 use crate::interest::{Index, Interest};
 use crate::limits::{BOOKMARK_EVERY, BOOKMARK_SLOTS, BROADCAST_EVENTS_PER_TURN, BROADCASTER_MAILBOX};
 use crate::object::{Revision, TypeName};
@@ -78,6 +79,7 @@ pub struct Broadcaster {
     bell: Arc<Bell>,
     /// Where the bell hangs, to take it down at the end.
     bells: Bells,
+    fatal: Fatal,
     audiences: HashMap<TypeName, Audience>,
     phase: Phase,
     /// Whose turn it is to get a bookmark.
@@ -94,16 +96,25 @@ enum Phase {
 }
 
 impl Broadcaster {
-    /// Starts the broadcaster of this thread and hangs up its bell.
-    pub fn begin(bells: &Bells) -> Addr<Broadcaster> {
+    /// Starts the broadcaster of this thread and hangs up its bell. `fatal` is raised if it dies: without it the watches
+    /// of the thread would stay open and hear of nothing.
+    pub fn begin(bells: &Bells, fatal: &Fatal) -> Addr<Broadcaster> {
         Broadcaster::create(|context| {
             let bell = bells.add(Bell::new(context.address().recipient()));
-            Broadcaster::new(bell, bells.clone())
+            Broadcaster::new(bell, bells.clone(), fatal.clone())
         })
     }
 
-    fn new(bell: Arc<Bell>, bells: Bells) -> Broadcaster {
-        Broadcaster { bell, bells, audiences: HashMap::new(), phase: Phase::Serving, slot: 0 }
+    fn new(bell: Arc<Bell>, bells: Bells, fatal: Fatal) -> Broadcaster {
+        Broadcaster { bell, bells, fatal, audiences: HashMap::new(), phase: Phase::Serving, slot: 0 }
+    }
+}
+
+impl Drop for Broadcaster {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.fatal.raise("a broadcaster panicked".to_owned());
+        }
     }
 }
 
@@ -339,7 +350,7 @@ mod tests {
             type Result = ();
             fn handle(&mut self, _: Published, _: &mut Self::Context) {}
         }
-        Broadcaster::new(Arc::new(Bell::new(Deaf.start().recipient())), Bells::default())
+        Broadcaster::new(Arc::new(Bell::new(Deaf.start().recipient())), Bells::default(), Fatal::new())
     }
 
     fn pods() -> TypeName {

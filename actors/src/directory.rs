@@ -5,13 +5,14 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::io;
-use std::sync::mpsc;
+use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
 use actix::{Actor, Addr, Arbiter, Context, Handler, Message, MessageResult, ResponseFuture};
 
 use tokio::sync::oneshot;
 
+use crate::archive::{Archive, Shelf};
 use crate::bell::Bells;
 use crate::clock::Clock;
 use crate::committer::{self, Committer};
@@ -92,6 +93,7 @@ pub struct Stores {
 /// Reads the log and starts the set. Must be called inside an actix system; the committer and the stores get threads of
 /// their own.
 pub fn start(mut engine: Box<dyn Engine>, options: Options) -> Result<Stores, EngineError> {
+    let archive = engine.archive();
     let horizon = options.clock.now().minus(options.history);
     let recovered = recover(&mut *engine, horizon, options.window_bytes)?;
     let (fatal, bells, gauge, trims) =
@@ -127,6 +129,7 @@ pub fn start(mut engine: Box<dyn Engine>, options: Options) -> Result<Stores, En
         threads,
         committing: Some(committing),
         window_bytes: options.window_bytes,
+        archive,
         around,
     };
     Ok(Stores { directory: directory.start(), committer, bells, fatal, gauge, trims })
@@ -142,6 +145,8 @@ pub struct Directory {
     /// The thread of the committer; none once the server ends.
     committing: Option<Arbiter>,
     window_bytes: usize,
+    /// Where history is read again that does not fit into memory.
+    archive: Option<Arc<dyn Archive>>,
     around: Surroundings,
 }
 
@@ -153,7 +158,11 @@ impl Directory {
         // Round robin: types are started in the order of their first use, which mixes busy and quiet ones.
         let turn = self.awake.len().checked_rem(self.threads.len()).ok_or(StoreError::Unavailable)?;
         let thread = self.threads.get(turn).ok_or(StoreError::Unavailable)?;
-        let state = self.asleep.remove(type_name).unwrap_or_else(|| State::empty(self.window_bytes));
+        let state = self.asleep.remove(type_name).unwrap_or_else(|| {
+            let shelf =
+                self.archive.as_ref().map(|archive| Shelf::new(Arc::clone(archive), type_name.clone()));
+            State::empty(self.window_bytes, shelf)
+        });
         let (name, around) = (type_name.clone(), self.around.clone());
         let store =
             Store::start_in_arbiter(&thread.handle(), move |ctx| Store::new(name, state, around, ctx));

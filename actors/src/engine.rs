@@ -6,7 +6,9 @@
 use std::collections::HashMap;
 use std::io;
 use std::path::PathBuf;
+use std::sync::Arc;
 
+use crate::archive::Archive;
 use crate::object::{Revision, TypeName};
 use crate::record::Record;
 
@@ -63,6 +65,11 @@ pub trait Engine: Send {
 
     /// Called when there has been nothing to commit for a while: prepares the log for a quick start after a crash.
     fn settle(&mut self) -> Result<(), EngineError>;
+
+    /// Reads records again beside the thread that writes; none if the log lives in memory, where nothing is gained by it.
+    fn archive(&self) -> Option<Arc<dyn Archive>> {
+        None
+    }
 
     /// How large the log is.
     fn stats(&self) -> Result<Stats, EngineError>;

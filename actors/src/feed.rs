@@ -43,14 +43,55 @@ pub(crate) struct Outlet(Rc<RefCell<Queue>>);
 /// The body's end: a stream of chunks, none of them empty. Dropping it ends the session.
 pub struct Feed {
     queue: Rc<RefCell<Queue>>,
-    summons: Arc<Summons>,
+    /// How the session is called; none if there is no session.
+    summons: Option<Arc<Summons>>,
+}
+
+impl Feed {
+    /// A feed without a session: one frame, and the end.
+    pub fn only(frame: Bytes) -> Feed {
+        let frames = VecDeque::from_iter(Some(frame).filter(|frame| !frame.is_empty()));
+        let bytes = frames.iter().map(Bytes::len).sum();
+        let queue = Queue { frames, bytes, phase: Phase::Ended, reader: None };
+        Feed { queue: Rc::new(RefCell::new(queue)), summons: None }
+    }
+
+    /// The next frame by itself, for protocols that have messages of their own.
+    pub fn poll_frame(&mut self, context: &mut Context<'_>) -> Poll<Option<Bytes>> {
+        self.poll_with(context, Queue::frame)
+    }
+
+    fn poll_with(
+        &mut self,
+        context: &mut Context<'_>,
+        next: impl FnOnce(&mut Queue) -> Option<Bytes>,
+    ) -> Poll<Option<Bytes>> {
+        let mut queue = self.queue.borrow_mut();
+        if let Some(chunk) = next(&mut queue) {
+            if queue.offers_room() {
+                self.call();
+            }
+            return Poll::Ready(Some(chunk));
+        }
+        if queue.phase == Phase::Ended {
+            return Poll::Ready(None);
+        }
+        queue.reader = Some(context.waker().clone());
+        Poll::Pending
+    }
+
+    fn call(&self) {
+        if let Some(summons) = &self.summons {
+            summons.resume();
+        }
+    }
 }
 
 /// A queue with its two ends. The body calls the session by `summons`.
 pub(crate) fn feed(summons: Arc<Summons>) -> (Outlet, Feed) {
     let queue = Queue { frames: VecDeque::new(), bytes: 0, phase: Phase::Open, reader: None };
     let queue = Rc::new(RefCell::new(queue));
-    (Outlet(Rc::clone(&queue)), Feed { queue, summons })
+    (Outlet(Rc::clone(&queue)), Feed { queue, summons: Some(summons) })
 }
 
 impl Outlet {
@@ -98,6 +139,13 @@ fn wake(reader: Option<Waker>) {
 }
 
 impl Queue {
+    /// The next frame.
+    fn frame(&mut self) -> Option<Bytes> {
+        let frame = self.frames.pop_front()?;
+        self.bytes -= frame.len();
+        Some(frame)
+    }
+
     /// The next chunk: one frame as it is, or several small ones together.
     fn chunk(&mut self) -> Option<Bytes> {
         let first = self.frames.pop_front()?;
@@ -135,18 +183,7 @@ impl Stream for Feed {
     type Item = Bytes;
 
     fn poll_next(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Bytes>> {
-        let mut queue = self.queue.borrow_mut();
-        if let Some(chunk) = queue.chunk() {
-            if queue.offers_room() {
-                self.summons.resume();
-            }
-            return Poll::Ready(Some(chunk));
-        }
-        if queue.phase == Phase::Ended {
-            return Poll::Ready(None);
-        }
-        queue.reader = Some(context.waker().clone());
-        Poll::Pending
+        self.get_mut().poll_with(context, Queue::chunk)
     }
 }
 
@@ -156,7 +193,7 @@ impl Drop for Feed {
         let ended = queue.phase == Phase::Ended;
         *queue = Queue { frames: VecDeque::new(), bytes: 0, phase: Phase::Abandoned, reader: None };
         if !ended {
-            self.summons.resume();
+            self.call();
         }
     }
 }
@@ -218,11 +255,26 @@ mod tests {
         }
         assert!(!outlet.has_room());
         next(&mut feed);
-        assert!(!feed.summons.answer().resume);
+        assert!(!feed.summons.as_ref().unwrap().answer().resume);
         next(&mut feed);
-        assert!(feed.summons.answer().resume);
+        assert!(feed.summons.as_ref().unwrap().answer().resume);
         next(&mut feed);
-        assert!(!feed.summons.answer().resume, "once is enough");
+        assert!(!feed.summons.as_ref().unwrap().answer().resume, "once is enough");
+    }
+
+    #[actix::test]
+    async fn frames_can_be_taken_one_by_one() {
+        let (outlet, mut feed) = ends();
+        for frame in ["a", "b"] {
+            outlet.push(Bytes::from_static(frame.as_bytes()));
+        }
+        outlet.end();
+        let mut next = async || std::future::poll_fn(|context| feed.poll_frame(context)).await;
+        assert_eq!((next().await.unwrap(), next().await.unwrap()), ("a".into(), "b".into()));
+        assert_eq!(next().await, None);
+        let mut only = Feed::only(Bytes::from_static(b"sorry"));
+        assert_eq!(only.next().await, Some(Bytes::from_static(b"sorry")));
+        assert_eq!(only.next().await, None);
     }
 
     #[actix::test]
@@ -237,7 +289,7 @@ mod tests {
     #[actix::test]
     async fn a_dropped_body_frees_its_frames_and_calls_the_session() {
         let (outlet, feed) = ends();
-        let summons = Arc::clone(&feed.summons);
+        let summons = feed.summons.clone().unwrap();
         outlet.push(Bytes::from_static(b"x"));
         drop(feed);
         assert!(outlet.is_abandoned() && summons.answer().resume);

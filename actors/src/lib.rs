@@ -3,7 +3,8 @@
 //! This crate knows keys, bytes, labels, indexed fields, revisions and identities. It does not know what a Pod is, and
 //! it does not know HTTP. Read it in this order:
 //!
-//! - [`object`] what is stored, [`filter`] what a reader wants of it, [`window`] what happened to it;
+//! - [`object`] what is stored, [`filter`] what a reader wants of it, [`window`] what happened to it, [`archive`] and [`past`]
+//!   what happened longer ago;
 //! - [`engine`] where it is kept, [`committer`] how it gets there, [`store`] who owns it, [`directory`] who finds the owner;
 //! - [`bell`] how a change is announced, [`broadcaster`] and [`interest`] who hears of it, [`summons`] how a session is
 //!   called, [`session`] and [`telling`] what it says, [`feed`] what the client reads;
@@ -12,10 +13,12 @@
 //! - [`rounds`]: how many who want to change one thing take turns.
 
 pub mod answer;
+pub mod archive;
 pub mod authenticator;
 pub mod authorizer;
 pub mod bell;
 pub mod broadcaster;
+pub mod checkpoints;
 pub mod clock;
 pub mod committer;
 pub mod directory;
@@ -30,6 +33,7 @@ pub mod interest;
 pub mod limits;
 mod line;
 pub mod object;
+pub mod past;
 pub mod permit;
 pub mod ports;
 pub mod rates;

@@ -37,6 +37,16 @@ pub const HISTORY: Duration = Duration::from_secs(300);
 pub const EXPIRE_PER_TURN: usize = 4_096;
 /// Bytes of history that one type keeps in memory; past it the oldest events go early.
 pub const WINDOW_BYTES: usize = 64 << 20;
+/// Events of one type that only the log holds and that are remembered with 40 bytes each; past it the oldest go early.
+pub const SHELVED_EVENTS: usize = 1 << 20;
+/// Bytes of objects that one read from the log brings back.
+pub const SHELF_BYTES: usize = SESSION_BYTES;
+/// Reads from the log at a time: enough for a disk, few enough that a herd of late watches does not take all threads.
+pub const SHELF_READERS: usize = 2;
+/// States at older revisions that one type keeps for lists in chunks.
+pub const CHECKPOINTS: usize = 16;
+/// Bytes of objects that such states may hold besides what the window holds.
+pub const CHECKPOINT_BYTES: usize = 16 << 20;
 /// Other forms of one object version that are kept: other encodings, other versions. Whoever wants one more has it made
 /// anew each time.
 pub const VARIANTS_KEPT: usize = 4;

@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use imbl::OrdMap;
 
+use crate::archive::{Archive, Shelf};
 use crate::clock::Timestamp;
 use crate::engine::{Engine, EngineError, Visitor};
 use crate::object::{Key, Object, Revision, TypeName};
@@ -26,11 +27,11 @@ pub struct State {
 }
 
 impl State {
-    /// The state of a type that nothing was ever written to.
-    pub fn empty(window_bytes: usize) -> State {
+    /// The state of a type that nothing was ever written to. `shelf`: where its history can be read again.
+    pub fn empty(window_bytes: usize, shelf: Option<Shelf>) -> State {
         let snapshot = Snapshot::empty();
-        let window = Arc::new(Window::new(snapshot.revision, window_bytes));
-        State { snapshot, window }
+        let window = Window::new(snapshot.revision, window_bytes).with_shelf(shelf);
+        State { snapshot, window: Arc::new(window) }
     }
 }
 
@@ -42,14 +43,16 @@ pub struct Recovered {
     pub trims: Trims,
 }
 
-/// Reads the log once. Events from before `horizon` are not kept, nor more than `window_bytes` of them for each type.
+/// Reads the log once. Events from before `horizon` are not kept, nor more than `window_bytes` of them for each type in
+/// memory.
 pub fn recover(
     engine: &mut dyn Engine,
     horizon: Timestamp,
     window_bytes: usize,
 ) -> Result<Recovered, EngineError> {
     let recovered = Recovered { types: BTreeMap::new(), trims: Trims::default() };
-    let mut recovery = Recovery { recovered, rebuilding: None, horizon, window_bytes };
+    let archive = engine.archive();
+    let mut recovery = Recovery { recovered, rebuilding: None, horizon, window_bytes, archive };
     engine.load(&mut recovery)?;
     recovery.finish_type();
     Ok(recovery.recovered)
@@ -60,6 +63,7 @@ struct Recovery {
     rebuilding: Option<Rebuilding>,
     horizon: Timestamp,
     window_bytes: usize,
+    archive: Option<Arc<dyn Archive>>,
 }
 
 /// The type whose records are being read.
@@ -73,13 +77,16 @@ struct Rebuilding {
     floor: Revision,
     /// The events after `floor`; none yet if there is no window.
     window: Option<Window>,
+    shelf: Option<Shelf>,
     trims: Vec<Revision>,
 }
 
 impl Visitor for Recovery {
     fn begin_type(&mut self, type_name: TypeName, last: Revision) -> Result<(), EngineError> {
         self.finish_type();
+        let shelf = self.archive.as_ref().map(|archive| Shelf::new(Arc::clone(archive), type_name.clone()));
         self.rebuilding = Some(Rebuilding {
+            shelf,
             type_name,
             counter: last,
             seen: Revision::FIRST,
@@ -154,8 +161,10 @@ impl Rebuilding {
             (Operation::Remove(..), None) => return Ok(()),
         };
         let (floor, counter) = (self.floor, self.counter);
-        let window =
-            self.window.get_or_insert_with(|| Window::restored(floor, counter, Vec::new(), window_bytes));
+        let shelf = &self.shelf;
+        let window = self.window.get_or_insert_with(|| {
+            Window::restored(floor, counter, Vec::new(), window_bytes).with_shelf(shelf.clone())
+        });
         for gone in window.append(Arc::new(Event::new(change, object, previous, at))) {
             self.trims.extend(freed_by(&gone));
         }
@@ -196,7 +205,9 @@ impl Rebuilding {
         }
         let window = match self.window {
             Some(window) => window,
-            None => Window::restored(self.floor, self.counter, Vec::new(), window_bytes),
+            None => {
+                Window::restored(self.floor, self.counter, Vec::new(), window_bytes).with_shelf(self.shelf)
+            }
         };
         let snapshot = Snapshot { revision: self.counter, objects: self.objects };
         (self.type_name, State { snapshot, window: Arc::new(window) }, self.trims)

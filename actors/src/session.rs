@@ -14,7 +14,9 @@ use std::time::Duration;
 use actix::prelude::*;
 use bytes::Bytes;
 
+use crate::archive::{ArchiveError, Shelf};
 use crate::broadcaster::{Broadcaster, Subscribe, SubscriptionId, Unsubscribe};
+use crate::clock::Timestamp;
 use crate::feed::{Feed, Outlet, feed};
 use crate::filter::Filter;
 use crate::interest::Interest;
@@ -34,20 +36,33 @@ pub trait Frames {
     fn sent(&self) {}
     /// The client knows everything up to this revision; `initial_end`: and has now seen all objects of the start.
     fn bookmark(&self, at: Revision, initial_end: bool) -> Bytes;
-    /// The history before `floor` is gone and the client must read the present state.
-    fn expired(&self, floor: Revision) -> Bytes;
     /// This object, which is there or is gone now, cannot be shown, because its record is damaged.
     fn unreadable(&self, object: &Object, is_gone: bool) -> Bytes;
+    /// The history before `floor` is gone, the client has come no further than `cursor`, and must read the present state.
+    fn expired(&self, cursor: Revision, floor: Revision) -> Bytes;
+    /// So many events were queued, the first of them accepted at `oldest`: for those who count.
+    fn told(&self, _events: usize, _oldest: Timestamp) {}
 }
 
 /// How many sessions live, on all threads together.
 #[derive(Clone, Debug, Default)]
-pub struct LiveSessions(Arc<AtomicUsize>);
+pub struct LiveSessions(Arc<Counts>);
+
+#[derive(Debug, Default)]
+struct Counts {
+    live: AtomicUsize,
+    stalled: AtomicUsize,
+}
 
 impl LiveSessions {
     /// The number at this moment.
     pub fn count(&self) -> usize {
-        self.0.load(Ordering::Relaxed)
+        self.0.live.load(Ordering::Relaxed)
+    }
+
+    /// How many of them have something to tell and a client that does not read.
+    pub fn stalled(&self) -> usize {
+        self.0.stalled.load(Ordering::Relaxed)
     }
 }
 
@@ -84,6 +99,9 @@ enum State {
     Initial(Box<dyn Iterator<Item = Arc<Object>>>),
     /// There may be events after the cursor that it has not read. Next: caught up, or ended if they are gone.
     CatchingUp,
+    /// As catching up, but its cursor lies before what memory holds: a read of the log is under way. Next: catching up
+    /// when it is done, or ended.
+    Fetching,
     /// It has read everything, and the broadcaster announces what comes. The cursor may fall behind the window here,
     /// which means nothing: whatever is between was of no interest. Next: catching up, when something is announced.
     CaughtUp,
@@ -92,12 +110,14 @@ enum State {
 }
 
 /// What a session does after a turn.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug, PartialEq)]
 enum Next {
     /// Waits until it is called.
     Rest,
     /// Goes on when the other tasks of the thread had their turn.
     Again,
+    /// Goes on when the log was read.
+    Fetch(Shelf, Revision),
     /// Stops.
     Stop,
 }
@@ -117,6 +137,8 @@ pub struct Session {
     deadline: Option<Duration>,
     bookmarks: bool,
     initial_end_bookmark: bool,
+    /// Whether it is counted as one whose client does not read.
+    stalled: bool,
     live: LiveSessions,
 }
 
@@ -131,7 +153,7 @@ impl Session {
 
     fn new(watch: Watch, summons: Arc<Summons>) -> (Session, Feed) {
         let (outlet, feed) = feed(Arc::clone(&summons));
-        watch.live.0.fetch_add(1, Ordering::Relaxed);
+        watch.live.0.live.fetch_add(1, Ordering::Relaxed);
         let session = Session {
             id: SubscriptionId::fresh(),
             type_name: watch.type_name,
@@ -146,6 +168,7 @@ impl Session {
             deadline: watch.deadline,
             bookmarks: watch.bookmarks,
             initial_end_bookmark: watch.initial_end_bookmark,
+            stalled: false,
             live: watch.live,
         };
         (session, feed)
@@ -179,7 +202,8 @@ impl Drop for Session {
         let unsubscribe = Unsubscribe { type_name: self.type_name.clone(), id: self.id };
         // A new address has a slot of its own, so this cannot find the mailbox full; and there is one per session.
         let _ = self.broadcaster.clone().try_send(unsubscribe);
-        self.live.0.fetch_sub(1, Ordering::Relaxed);
+        self.count_stalled(false);
+        self.live.0.live.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -198,6 +222,14 @@ impl Session {
             Next::Again => {
                 let later = tokio::task::yield_now().into_actor(self);
                 context.spawn(later.map(|(), session, _| session.summons.resume()));
+            }
+            Next::Fetch(shelf, through) => {
+                let cursor = self.cursor;
+                let read = async move { shelf.read(cursor, through, SESSION_EVENTS_PER_TURN).await };
+                context.spawn(read.into_actor(self).map(|read, session, _| {
+                    session.fetched(read);
+                    session.summons.resume();
+                }));
             }
             Next::Stop => context.stop(),
         }
@@ -230,6 +262,8 @@ impl Session {
         }
         self.hear(errands);
         let next = self.pull();
+        let waits = matches!(self.state, State::Initial(_) | State::CatchingUp);
+        self.count_stalled(waits && !self.outlet.has_room());
         if errands.bookmark.is_some() && self.bookmarks && self.outlet.has_room() {
             self.bookmark();
         }
@@ -257,7 +291,7 @@ impl Session {
         let mut left = SESSION_EVENTS_PER_TURN;
         while left > 0 {
             match &mut self.state {
-                State::CaughtUp => return Next::Rest,
+                State::CaughtUp | State::Fetching => return Next::Rest,
                 State::Ended => return Next::Stop,
                 State::Initial(_) | State::CatchingUp if !self.outlet.has_room() => return Next::Rest,
                 State::Initial(source) => match source.next() {
@@ -267,7 +301,10 @@ impl Session {
                     }
                     None => self.end_initial(),
                 },
-                State::CatchingUp => left -= self.catch_up(left),
+                State::CatchingUp => match self.catch_up(left) {
+                    Ok(taken) => left -= taken,
+                    Err(fetch) => return fetch,
+                },
             }
         }
         Next::Again
@@ -291,49 +328,103 @@ impl Session {
         self.state = State::CatchingUp;
     }
 
-    /// Reads at most `most` events; returns how many it has taken in.
-    fn catch_up(&mut self, most: usize) -> usize {
+    /// Reads at most `most` events; returns how many it has taken in, or that they must be read from the log.
+    fn catch_up(&mut self, most: usize) -> Result<usize, Next> {
         // Before the read: every event up to this head is in what the read returns.
         let head = self.window.head();
         let events = match self.window.read(self.cursor, most) {
             Read::Events(events) => events,
+            Read::Shelved(shelf, through) => {
+                self.state = State::Fetching;
+                return Err(Next::Fetch(shelf, through));
+            }
             Read::Expired(floor) => {
-                self.outlet.push(self.frames.expired(floor));
-                self.end();
-                return 0;
+                self.expire(floor);
+                return Ok(0);
             }
         };
-        for (taken, event) in events.iter().enumerate() {
-            if !self.outlet.has_room() {
-                return taken;
-            }
-            if !event.object.is_readable() && self.filter.wants_key(&event.object.key) {
-                self.break_off(&event.object, event.change == Change::Removed);
-                return taken;
-            }
-            self.tell(event);
-            self.cursor = event.revision();
-        }
-        if events.len() < most {
+        let taken = self.take_in(events.iter().map(|event| &**event));
+        if taken == events.len() && events.len() < most {
             self.cursor = self.cursor.max(head);
             self.state = State::CaughtUp;
         }
-        events.len()
+        Ok(taken)
     }
 
-    fn tell(&self, event: &Event) {
-        if let Some(told) = telling::told(&self.filter, event) {
-            let frame = event.frame(told.frame_of(self.frames.variant()), || {
-                self.frames.frame(told, &telling::shown(told, event))
-            });
-            self.outlet.push(frame);
-            self.frames.sent();
+    /// Takes in what the log had. What finds no room is read again later: a client that does not read must not cost
+    /// memory.
+    fn fetched(&mut self, read: Result<Vec<Event>, ArchiveError>) {
+        if !matches!(self.state, State::Fetching) {
+            return;
         }
+        self.state = State::CatchingUp;
+        match read {
+            Ok(events) => {
+                self.take_in(events.iter());
+            }
+            Err(error) => {
+                if error != ArchiveError::Gone {
+                    tracing::error!(%error, type_name = %self.type_name, "a watch cannot go on");
+                }
+                self.expire(self.window.floor());
+            }
+        }
+    }
+
+    /// Tells events in order until there is no room; returns how many the client now knows of.
+    fn take_in<'a>(&mut self, events: impl Iterator<Item = &'a Event>) -> usize {
+        let (mut taken, mut told, mut oldest) = (0, 0, None);
+        for event in events {
+            if !self.outlet.has_room() {
+                break;
+            }
+            if !event.object.is_readable() && self.filter.wants_key(&event.object.key) {
+                self.break_off(&event.object, event.change == Change::Removed);
+                break;
+            }
+            if self.tell(event) {
+                told += 1;
+                oldest = oldest.or(Some(event.at));
+            }
+            self.cursor = event.revision();
+            taken += 1;
+        }
+        if let Some(oldest) = oldest {
+            self.frames.told(told, oldest);
+        }
+        taken
+    }
+
+    fn expire(&mut self, floor: Revision) {
+        self.outlet.push(self.frames.expired(self.cursor, floor));
+        self.end();
+    }
+
+    fn count_stalled(&mut self, stalled: bool) {
+        if stalled != std::mem::replace(&mut self.stalled, stalled) {
+            let count = &self.live.0.stalled;
+            if stalled {
+                count.fetch_add(1, Ordering::Relaxed)
+            } else {
+                count.fetch_sub(1, Ordering::Relaxed)
+            };
+        }
+    }
+
+    /// Tells one event, if it is of interest.
+    fn tell(&self, event: &Event) -> bool {
+        let Some(told) = telling::told(&self.filter, event) else { return false };
+        let frame = event.frame(told.frame_of(self.frames.variant()), || {
+            self.frames.frame(told, &telling::shown(told, event))
+        });
+        self.outlet.push(frame);
+        self.frames.sent();
+        true
     }
 
     /// Tells how far the client has come, unless it still lacks objects of the start.
     fn bookmark(&self) {
-        if matches!(self.state, State::CatchingUp | State::CaughtUp) {
+        if matches!(self.state, State::CatchingUp | State::Fetching | State::CaughtUp) {
             self.outlet.push(self.frames.bookmark(self.cursor, false));
             self.frames.sent();
         }

@@ -34,7 +34,7 @@ use crate::recover::State;
 use crate::snapshot::Snapshot;
 use crate::trims::{Trims, freed_by};
 use crate::turns::{EndTurn, TakeTurn, Turn, Turns};
-use crate::window::{Change, Event, Window};
+use crate::window::{Change, Event, Trace, Window};
 
 /// What a write answers: the object as it is now, or for a removal its last state at the revision of the removal.
 pub type Answer = Result<Arc<Object>, StoreError>;
@@ -398,9 +398,9 @@ impl Store {
         gone.len()
     }
 
-    fn trim(&self, gone: &[Arc<Event>]) {
+    fn trim(&self, gone: &[Trace]) {
         if !gone.is_empty() {
-            self.around.trims.push(&self.type_name, gone.iter().flat_map(|event| freed_by(event)));
+            self.around.trims.push(&self.type_name, gone.iter().flat_map(freed_by));
         }
     }
 }

@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::limits::TRIM_WAITING;
 use crate::object::{Revision, TypeName};
-use crate::window::{Change, Event};
+use crate::window::Trace;
 
 /// The queue between stores and the committer. Cheap to clone.
 #[derive(Clone, Debug)]
@@ -83,40 +83,26 @@ impl Default for Trims {
 
 /// The records that nothing needs once this event has left its window: the version it superseded, and then, for a
 /// removal, the tombstone itself. In this order, see the module text.
-pub fn freed_by(event: &Event) -> impl Iterator<Item = Revision> + use<> {
-    let superseded = event.previous.as_ref().map(|previous| previous.revision);
-    let tombstone = (event.change == Change::Removed).then(|| event.revision());
-    superseded.into_iter().chain(tombstone)
+pub fn freed_by(event: &Trace) -> impl Iterator<Item = Revision> + use<> {
+    let tombstone = event.removed.then_some(event.revision);
+    event.superseded.into_iter().chain(tombstone)
 }
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
-    use bytes::Bytes;
-
     use super::*;
     use crate::clock::Timestamp;
-    use crate::object::{Draft, Key, Object, Pairs};
 
     #[test]
     fn a_version_goes_before_the_tombstone_that_hides_it() {
-        let draft = Draft {
-            key: Key::cluster("a"),
-            bytes: Bytes::from_static(b"{}"),
-            revision_at: 1,
-            item_at: 1,
-            labels: Pairs::default(),
-            fields: Pairs::default(),
+        let freed = |superseded: Option<u64>, removed| {
+            let superseded = superseded.map(Revision);
+            let trace = Trace { revision: Revision(9), at: Timestamp(0), superseded, removed };
+            freed_by(&trace).map(|revision| revision.0).collect::<Vec<_>>()
         };
-        let last = Arc::new(Object::new(draft, Revision(4)));
-        let freed = |change, previous| {
-            let event = Event::new(change, Arc::new(last.at(Revision(9))), previous, Timestamp(0));
-            freed_by(&event).map(|revision| revision.0).collect::<Vec<_>>()
-        };
-        assert_eq!(freed(Change::Created, None), [0; 0]);
-        assert_eq!(freed(Change::Replaced, Some(Arc::clone(&last))), [4]);
-        assert_eq!(freed(Change::Removed, Some(Arc::clone(&last))), [4, 9]);
+        assert_eq!(freed(None, false), [0; 0]);
+        assert_eq!(freed(Some(4), false), [4]);
+        assert_eq!(freed(Some(4), true), [4, 9]);
     }
 
     #[test]

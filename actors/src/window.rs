@@ -1,6 +1,10 @@
 //! The recent history of one type: appended only by its store, read from a cursor by sessions and broadcasters of any
 //! thread without disturbing it.
 //!
+//! The bytes that a window holds are bounded. Where there is a log to read them from again, events that no longer fit
+//! stay readable for the rest of the history: the window remembers that they were and what they superseded
+//! ([`Trace`]), and a reader that far back is sent to the [`Shelf`].
+//!
 //! Invariant: revisions rise strictly; a reader whose cursor is at or after [`Window::floor`] misses nothing.
 
 use std::collections::VecDeque;
@@ -8,8 +12,10 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGua
 
 use bytes::Bytes;
 
+use crate::archive::Shelf;
+use crate::checkpoints::Checkpoints;
 use crate::clock::Timestamp;
-use crate::limits::FRAMES_KEPT;
+use crate::limits::{FRAMES_KEPT, SHELVED_EVENTS};
 use crate::object::{Object, Revision, Variant};
 
 /// What happened to an object.
@@ -75,23 +81,70 @@ impl Event {
     }
 }
 
+/// What is left of an event in memory when only the log holds it, or when nobody does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Trace {
+    /// The revision of the change.
+    pub revision: Revision,
+    /// When it was accepted.
+    pub at: Timestamp,
+    /// The version that it superseded.
+    pub superseded: Option<Revision>,
+    /// Whether it was a removal.
+    pub removed: bool,
+}
+
+impl From<&Event> for Trace {
+    fn from(event: &Event) -> Trace {
+        Trace {
+            revision: event.revision(),
+            at: event.at,
+            superseded: event.previous.as_ref().map(|previous| previous.revision),
+            removed: event.change == Change::Removed,
+        }
+    }
+}
+
 /// What a read from a cursor found.
 pub enum Read {
     /// The events after the cursor, in order; none when the reader has caught up.
     Events(Vec<Arc<Event>>),
-    /// The cursor lies before the window: the reader has missed events that nobody holds any more.
+    /// The cursor lies before what memory holds: the events up to this revision are to be read from the shelf.
+    Shelved(Shelf, Revision),
+    /// The cursor lies before the history: the reader has missed events that nobody holds any more.
     Expired(Revision),
+}
+
+/// How much a window holds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Extent {
+    /// Events in memory.
+    pub events: usize,
+    /// What they weigh.
+    pub bytes: usize,
+    /// Events that only the log holds.
+    pub shelved: usize,
+    /// When the oldest event was accepted that can still be read.
+    pub oldest: Option<Timestamp>,
 }
 
 /// The history itself. See the module text.
 pub struct Window {
     inner: RwLock<Inner>,
     max_bytes: usize,
+    /// Where events are read from again that no longer fit; nowhere, if the log lives in memory too.
+    shelf: Option<Shelf>,
+    /// States at older revisions that lists in chunks go on from.
+    checkpoints: Checkpoints,
 }
 
 struct Inner {
     events: VecDeque<Arc<Event>>,
     bytes: usize,
+    /// A cursor below this must be read from the shelf.
+    in_memory: Revision,
+    /// What is on the shelf: the events after `floor`, up to `in_memory`.
+    shelved: VecDeque<Trace>,
     /// A cursor below this has missed something.
     floor: Revision,
     /// The newest revision of the type that readers may see.
@@ -101,14 +154,30 @@ struct Inner {
 impl Window {
     /// An empty window of a type that stands at `head`: nothing before it is known.
     pub fn new(head: Revision, max_bytes: usize) -> Window {
-        let inner = Inner { events: VecDeque::new(), bytes: 0, floor: head, head };
-        Window { inner: RwLock::new(inner), max_bytes }
+        let inner = Inner {
+            events: VecDeque::new(),
+            bytes: 0,
+            in_memory: head,
+            shelved: VecDeque::new(),
+            floor: head,
+            head,
+        };
+        Window { inner: RwLock::new(inner), max_bytes, shelf: None, checkpoints: Checkpoints::default() }
+    }
+
+    /// The same window with a log from which events can be read that no longer fit.
+    pub fn with_shelf(mut self, shelf: Option<Shelf>) -> Window {
+        self.shelf = shelf;
+        self
     }
 
     /// A window read back from disk. `floor` is the oldest cursor from which nothing is missing.
     pub fn restored(floor: Revision, head: Revision, events: Vec<Event>, max_bytes: usize) -> Window {
         let window = Window::new(head, max_bytes);
-        window.write().floor = floor;
+        {
+            let mut inner = window.write();
+            (inner.floor, inner.in_memory) = (floor, floor);
+        }
         for event in events {
             window.append(Arc::new(event));
         }
@@ -116,9 +185,9 @@ impl Window {
         window
     }
 
-    /// Adds the newest event. Only the store of the type calls this. Events that no longer fit go; they are returned,
-    /// because their records are now superseded for good.
-    pub fn append(&self, event: Arc<Event>) -> Vec<Arc<Event>> {
+    /// Adds the newest event. Only the store of the type calls this. Events that no longer fit leave memory; those that
+    /// the shelf cannot keep either are returned, because their records are now superseded for good.
+    pub fn append(&self, event: Arc<Event>) -> Vec<Trace> {
         let mut inner = self.write();
         debug_assert!(inner.events.back().is_none_or(|last| last.revision() < event.revision()));
         inner.bytes += event.weight();
@@ -126,18 +195,33 @@ impl Window {
         inner.events.push_back(event);
         let mut gone = Vec::new();
         while inner.bytes > self.max_bytes && inner.events.len() > 1 {
-            gone.extend(inner.pop());
+            match (inner.pop(), &self.shelf) {
+                (Some(trace), Some(_)) => inner.shelved.push_back(trace),
+                (Some(trace), None) => gone.push(inner.forget(trace)),
+                (None, _) => break,
+            }
         }
+        while inner.shelved.len() > SHELVED_EVENTS {
+            let oldest = inner.shelved.pop_front().map(|trace| inner.forget(trace));
+            gone.extend(oldest);
+        }
+        self.checkpoints.forget_before(inner.in_memory, inner.floor);
         gone
     }
 
-    /// Lets go of at most `most` events from before `horizon` and returns them.
-    pub fn forget_before(&self, horizon: Timestamp, most: usize) -> Vec<Arc<Event>> {
+    /// Lets go of at most `most` events from before `horizon` and returns what is left of them.
+    pub fn forget_before(&self, horizon: Timestamp, most: usize) -> Vec<Trace> {
         let mut inner = self.write();
         let mut gone = Vec::new();
-        while gone.len() < most && inner.events.front().is_some_and(|oldest| oldest.at < horizon) {
-            gone.extend(inner.pop());
+        while gone.len() < most {
+            let trace = match (inner.shelved.front(), inner.events.front()) {
+                (Some(oldest), _) if oldest.at < horizon => inner.shelved.pop_front(),
+                (None, Some(oldest)) if oldest.at < horizon => inner.pop(),
+                _ => break,
+            };
+            gone.extend(trace.map(|trace| inner.forget(trace)));
         }
+        self.checkpoints.forget_before(inner.in_memory, inner.floor);
         gone
     }
 
@@ -146,6 +230,12 @@ impl Window {
         let inner = self.read_lock();
         if cursor < inner.floor {
             return Read::Expired(inner.floor);
+        }
+        if cursor < inner.in_memory {
+            return match &self.shelf {
+                Some(shelf) => Read::Shelved(shelf.clone(), inner.in_memory),
+                None => Read::Expired(inner.in_memory),
+            };
         }
         let from = inner.events.partition_point(|event| event.revision() <= cursor);
         Read::Events(inner.events.range(from..).take(most).cloned().collect())
@@ -161,6 +251,23 @@ impl Window {
         self.read_lock().head
     }
 
+    /// How much it holds.
+    pub fn extent(&self) -> Extent {
+        let inner = self.read_lock();
+        let shelved = inner.shelved.front().map(|trace| trace.at);
+        Extent {
+            events: inner.events.len(),
+            bytes: inner.bytes,
+            shelved: inner.shelved.len(),
+            oldest: shelved.or_else(|| inner.events.front().map(|event| event.at)),
+        }
+    }
+
+    /// States at older revisions, for lists that come in chunks.
+    pub fn checkpoints(&self) -> &Checkpoints {
+        &self.checkpoints
+    }
+
     fn read_lock(&self) -> RwLockReadGuard<'_, Inner> {
         self.inner.read().unwrap_or_else(PoisonError::into_inner)
     }
@@ -171,11 +278,18 @@ impl Window {
 }
 
 impl Inner {
-    fn pop(&mut self) -> Option<Arc<Event>> {
+    /// Takes the oldest event out of memory.
+    fn pop(&mut self) -> Option<Trace> {
         let oldest = self.events.pop_front()?;
         self.bytes = self.bytes.saturating_sub(oldest.weight());
-        self.floor = oldest.revision();
-        Some(oldest)
+        self.in_memory = oldest.revision();
+        Some(Trace::from(&*oldest))
+    }
+
+    /// Nobody can read this event any more.
+    fn forget(&mut self, trace: Trace) -> Trace {
+        self.floor = trace.revision;
+        trace
     }
 }
 
@@ -184,7 +298,8 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::object::{Draft, Key, Pairs};
+    use crate::archive::{Archive, ArchiveError, Span};
+    use crate::object::{Draft, Key, Pairs, TypeName};
 
     fn event(revision: u64) -> Arc<Event> {
         let bytes = Bytes::from_static(br#"{"resourceVersion":""}"#);
@@ -204,6 +319,7 @@ mod tests {
         match read {
             Read::Events(events) => events.iter().map(|event| event.revision().0).collect(),
             Read::Expired(floor) => panic!("expired at {floor}"),
+            Read::Shelved(_, through) => panic!("shelved up to {through}"),
         }
     }
 
@@ -226,7 +342,7 @@ mod tests {
             window.append(event(revision));
         }
         let gone = window.forget_before(Timestamp(0).plus(Duration::from_secs(4)), 10);
-        assert_eq!(gone.iter().map(|event| event.revision().0).collect::<Vec<_>>(), [2, 3]);
+        assert_eq!(gone.iter().map(|trace| trace.revision.0).collect::<Vec<_>>(), [2, 3]);
         assert!(matches!(window.read(Revision(2), 9), Read::Expired(Revision(3))));
         assert_eq!(revisions(window.read(Revision(3), 9)), [4, 5, 6]);
     }
@@ -237,5 +353,30 @@ mod tests {
         assert!(window.append(event(2)).is_empty());
         assert_eq!(window.append(event(3)).len(), 1);
         assert_eq!(revisions(window.read(Revision(2), 9)), [3]);
+    }
+
+    #[test]
+    fn what_no_longer_fits_is_on_the_shelf_until_it_is_too_old() {
+        struct Nothing;
+        impl Archive for Nothing {
+            fn read(&self, _: &TypeName, _: Span) -> Result<Vec<Event>, ArchiveError> {
+                Err(ArchiveError::Gone)
+            }
+        }
+        let shelf = Shelf::new(Arc::new(Nothing), TypeName::new("pods"));
+        let window = Window::new(Revision(1), 320).with_shelf(Some(shelf));
+        for revision in 2..=5 {
+            assert!(window.append(event(revision)).is_empty(), "the log has it");
+        }
+        assert_eq!(revisions(window.read(Revision(4), 9)), [5]);
+        assert!(matches!(window.read(Revision(1), 9), Read::Shelved(_, Revision(4))));
+        assert_eq!((window.floor(), window.extent().shelved), (Revision(1), 3));
+        let second = |second| Timestamp(0).plus(Duration::from_secs(second));
+        let gone = window.forget_before(second(4), 10);
+        assert_eq!(gone.iter().map(|trace| trace.revision.0).collect::<Vec<_>>(), [2, 3]);
+        assert!(matches!(window.read(Revision(2), 9), Read::Expired(Revision(3))));
+        assert!(matches!(window.read(Revision(3), 9), Read::Shelved(..)));
+        assert_eq!(window.forget_before(second(9), 10).len(), 2);
+        assert_eq!((window.floor(), window.extent()), (Revision(5), Extent::default()));
     }
 }

@@ -4,20 +4,22 @@
 //! Everything runs on one thread and is driven by yielding until nothing moves, so no test depends on time.
 
 use std::rc::Rc;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use actix::Addr;
 use bytes::Bytes;
 use futures::{FutureExt, StreamExt};
+use pilothouse_actors::archive::{Archive, ArchiveError, Shelf, Span};
 use pilothouse_actors::bell::Bells;
 use pilothouse_actors::broadcaster::{Broadcaster, CloseAll};
 use pilothouse_actors::clock::Timestamp;
+use pilothouse_actors::fatal::Fatal;
 use pilothouse_actors::feed::Feed;
 use pilothouse_actors::filter::{FieldRule, Filter, LabelRule};
 use pilothouse_actors::object::{Draft, Key, Object, Pairs, Revision, TypeName, Variant};
 use pilothouse_actors::session::{Frames, LiveSessions, Session, Watch};
 use pilothouse_actors::telling::Told;
-use pilothouse_actors::window::{Change, Event, Window};
+use pilothouse_actors::window::{Change, Event, Read, Window};
 use proptest::prelude::*;
 
 const EXPIRED: &str = "expired";
@@ -39,7 +41,7 @@ impl Frames for Lines {
         Bytes::from(format!("bookmark {at}\n"))
     }
 
-    fn expired(&self, _: Revision) -> Bytes {
+    fn expired(&self, _: Revision, _: Revision) -> Bytes {
         Bytes::from(format!("{EXPIRED}\n"))
     }
 
@@ -163,7 +165,7 @@ impl World {
         let bells = Bells::default();
         let objects = vec![None; KEYS.len()];
         World {
-            broadcaster: Broadcaster::begin(&bells),
+            broadcaster: Broadcaster::begin(&bells, &Fatal::new()),
             bells,
             type_name: TypeName::new("pods"),
             window: Arc::new(Window::new(Revision(1), window_bytes)),
@@ -423,7 +425,7 @@ impl Frames for Broken {
         Bytes::new()
     }
 
-    fn expired(&self, _: Revision) -> Bytes {
+    fn expired(&self, _: Revision, _: Revision) -> Bytes {
         Bytes::new()
     }
 
@@ -465,6 +467,57 @@ fn a_quiet_watch_survives_a_busy_type_whose_window_is_small() {
         world.bells.ring(&world.type_name);
         world.drain(|_| true).await;
         assert_eq!(world.clients[0].lines(), ["Added x/a@502 on 1."]);
+    });
+}
+
+/// A log that has everything, two events at a time.
+#[derive(Default)]
+struct Kept(Mutex<Vec<Copied>>);
+
+/// What an event is made of.
+type Copied = (Change, Arc<Object>, Option<Arc<Object>>);
+
+impl Archive for Kept {
+    fn read(&self, _: &TypeName, span: Span) -> Result<Vec<Event>, ArchiveError> {
+        let kept = self.0.lock().map_err(|_| ArchiveError::Gone)?;
+        let within = |object: &Object| object.revision > span.after && object.revision <= span.through;
+        let found = kept.iter().filter(|(_, object, _)| within(object)).take(2);
+        let event = |(change, object, previous): &Copied| {
+            Event::new(*change, Arc::clone(object), previous.clone(), Timestamp(object.revision.0))
+        };
+        Ok(found.map(event).collect())
+    }
+}
+
+#[test]
+fn a_watch_that_is_far_behind_reads_the_log_and_goes_on_in_memory() {
+    in_system(async {
+        let kept = Arc::new(Kept::default());
+        let mut world = World::new(2_000);
+        let shelf = Shelf::new(Arc::clone(&kept) as Arc<dyn Archive>, world.type_name.clone());
+        world.window = Arc::new(Window::new(Revision(1), 2_000).with_shelf(Some(shelf)));
+        for turn in 0..60 {
+            world.write(turn % KEYS.len(), (turn % 7 != 0).then_some(Look { app: "web", node: "1" }));
+            if let Read::Events(events) = world.window.read(Revision(world.window.head().0 - 1), 1) {
+                let events = events.iter();
+                let copies = events.map(|event| (event.change, event.object.clone(), event.previous.clone()));
+                kept.0.lock().unwrap().extend(copies);
+            }
+        }
+        assert_eq!(world.window.floor(), Revision(1));
+        assert!(world.window.extent().shelved > 30);
+        world.open(Filter::everything(), world.past.len());
+        let client = &mut world.clients[0];
+        let mut feed = client.feed.take().unwrap();
+        while client.heard.lines().count() < client.expected.len() {
+            client.heard.push_str(&String::from_utf8_lossy(&feed.next().await.unwrap()));
+        }
+        assert_eq!(client.lines(), client.expected);
+        // And what comes now is told as ever.
+        world.write(0, Some(Look { app: "db", node: "2" }));
+        world.bells.ring(&world.type_name);
+        assert!(feed.next().await.is_some());
+        assert_eq!(world.live.stalled(), 0);
     });
 }
 

@@ -11,6 +11,8 @@ use std::time::Duration;
 use actix::{Addr, Handler, Message};
 use common::*;
 use futures::future::join_all;
+use pilothouse_actors::bell::Bells;
+use pilothouse_actors::broadcaster::Broadcaster;
 use pilothouse_actors::clock::{Clock, Timestamp};
 use pilothouse_actors::committer::{Check, Flush, Tidy};
 use pilothouse_actors::directory::{Find, Options, Stop, Stores, start};
@@ -19,6 +21,7 @@ use pilothouse_actors::engine::memory::Memory;
 use pilothouse_actors::engine::redb::Redb;
 use pilothouse_actors::engine::{Engine, EngineError};
 use pilothouse_actors::error::StoreError;
+use pilothouse_actors::fatal::Fatal;
 use pilothouse_actors::limits::{
     BATCH_WRITES, COMMITTER_WRITES, RECORD_BYTES, TRIM_PER_BATCH, TURNS_WAITING_PER_KEY,
     WRITES_WAITING_PER_KEY,
@@ -119,6 +122,22 @@ impl Handler<Crash> for Store {
     fn handle(&mut self, _: Crash, _: &mut Self::Context) {
         panic!("a store panics");
     }
+}
+
+impl Handler<Crash> for Broadcaster {
+    type Result = ();
+
+    fn handle(&mut self, _: Crash, _: &mut Self::Context) {
+        panic!("a broadcaster panics");
+    }
+}
+
+#[actix_rt::test]
+async fn a_broadcaster_that_panics_ends_the_server() {
+    let (bells, fatal) = (Bells::default(), Fatal::new());
+    let broadcaster = Broadcaster::begin(&bells, &fatal);
+    assert!(broadcaster.send(Crash).await.is_err());
+    assert_eq!(fatal.wait().await, "a broadcaster panicked");
 }
 
 #[actix_rt::test]
@@ -255,7 +274,7 @@ async fn a_waiting_write_is_checked_against_what_came_before_it() {
         held(&stores, 4).await;
         let seen = position(&pods).await;
         assert!(
-            seen.snapshot.is_empty() && events(&seen).is_empty(),
+            seen.snapshot.is_empty() && events(&seen).await.is_empty(),
             "nothing is visible before it is durable"
         );
         faults.release();

@@ -19,7 +19,9 @@ use pilothouse_actors::engine::Engine;
 use pilothouse_actors::engine::memory::Memory;
 use pilothouse_actors::engine::redb::Redb;
 use pilothouse_actors::error::StoreError;
+use pilothouse_actors::limits::WINDOW_BYTES;
 use pilothouse_actors::object::{Key, Revision, TypeName};
+use pilothouse_actors::past::state_at;
 use pilothouse_actors::permit::Permit;
 use pilothouse_actors::store::{Answer, Expire, Get, Position};
 use pilothouse_actors::window::Change;
@@ -122,9 +124,9 @@ struct World {
 }
 
 impl World {
-    fn new(open: Box<dyn Fn() -> Box<dyn Engine>>) -> World {
+    fn new(open: Box<dyn Fn() -> Box<dyn Engine>>, window_bytes: usize) -> World {
         let clock = Clock::manual(Timestamp(1_000_000_000));
-        let options = Options { clock, history: HISTORY, store_threads: 2, ..quiet() };
+        let options = Options { clock, history: HISTORY, store_threads: 2, window_bytes, ..quiet() };
         let stores = run(open(), &options);
         World { open, options, stores, model: BTreeMap::new() }
     }
@@ -210,7 +212,8 @@ impl World {
             let live = position.snapshot.iter().map(|object| (object.key.as_str(), text_of(object)));
             let wanted = model.live.iter().map(|(key, (revision, body))| (*key, text(body, *revision)));
             assert_eq!(live.collect::<Vec<_>>(), wanted.collect::<Vec<_>>());
-            self.compare_window(model, &position);
+            self.compare_window(model, &position).await;
+            compare_past(model, &position).await;
             for key in KEYS {
                 let got = store.send(Get { key: Key::from_path(key), permit: Permit::none() }).await.unwrap();
                 assert_eq!(got.ok().map(|object| object.revision.0), model.live.get(key).map(|live| live.0));
@@ -218,10 +221,11 @@ impl World {
         }
     }
 
-    fn compare_window(&self, model: &TypeModel, position: &Position) {
+    async fn compare_window(&self, model: &TypeModel, position: &Position) {
         assert_eq!(position.window.head(), Revision(model.counter()));
         assert_eq!(position.window.floor(), Revision(model.floor.unwrap_or(1)));
         let found: Vec<Happened> = events(position)
+            .await
             .iter()
             .map(|event| Happened {
                 revision: event.revision().0,
@@ -233,6 +237,29 @@ impl World {
             })
             .collect();
         assert_eq!(found, Vec::from_iter(model.history.iter().cloned()));
+    }
+}
+
+/// Every state that the history reaches back to is what it was; what is older is gone.
+async fn compare_past(model: &TypeModel, position: &Position) {
+    let mut was: BTreeMap<&str, u64> = model.live.iter().map(|(key, live)| (*key, live.0)).collect();
+    let mut revision = model.counter();
+    let mut history = model.history.iter().rev();
+    loop {
+        let state = state_at(position, Revision(revision)).await.unwrap();
+        assert_eq!(state.revision, Revision(revision));
+        let found = state.iter().map(|object| (object.key.as_str(), object.revision.0));
+        assert_eq!(found.collect::<Vec<_>>(), was.iter().map(|(key, at)| (*key, *at)).collect::<Vec<_>>());
+        let Some(event) = history.next() else { break };
+        match event.previous {
+            Some(previous) => was.insert(event.key, previous),
+            None => was.remove(event.key),
+        };
+        revision = event.revision - 1;
+    }
+    assert!(state_at(position, Revision(model.counter() + 1)).await.is_none());
+    if let Some(floor) = model.floor {
+        assert!(state_at(position, Revision(floor - 1)).await.is_none());
     }
 }
 
@@ -255,9 +282,9 @@ fn written(answer: Answer, revision: u64, body: &str) {
     assert_eq!(object.labels.get("body"), Some(body));
 }
 
-fn play(open: Box<dyn Fn() -> Box<dyn Engine>>, steps: Vec<Step>) {
+fn play(open: Box<dyn Fn() -> Box<dyn Engine>>, window_bytes: usize, steps: Vec<Step>) {
     actix_rt::System::new().block_on(async move {
-        let mut world = World::new(open);
+        let mut world = World::new(open, window_bytes);
         for step in steps {
             world.step(step).await;
         }
@@ -294,7 +321,7 @@ proptest! {
 
     #[test]
     fn memory_behaves_like_a_map(steps in steps()) {
-        play(memory(), steps);
+        play(memory(), WINDOW_BYTES, steps);
     }
 }
 
@@ -304,7 +331,14 @@ proptest! {
     #[test]
     fn redb_behaves_like_a_map(steps in steps()) {
         let folder = tempfile::tempdir().unwrap();
-        play(redb(folder.path().join("log.redb")), steps);
+        play(redb(folder.path().join("log.redb")), WINDOW_BYTES, steps);
+    }
+
+    /// Memory has room for two or three events; the rest of the history is read from the log.
+    #[test]
+    fn redb_with_little_memory_behaves_the_same(steps in steps()) {
+        let folder = tempfile::tempdir().unwrap();
+        play(redb(folder.path().join("log.redb")), 2_000, steps);
     }
 }
 
@@ -329,7 +363,7 @@ async fn an_answered_write_is_readable_and_announced() {
     let before = position(&pods).await;
     let made = create(&pods, "a", "1").await.unwrap();
     // The window is shared: whoever watches needs no further message to read what was answered.
-    assert_eq!(events(&before).last().unwrap().revision(), made.revision);
+    assert_eq!(events(&before).await.last().unwrap().revision(), made.revision);
     assert_eq!(bell.drain(), [TypeName::new("pods")]);
     assert!(before.snapshot.is_empty());
     assert_eq!(position(&pods).await.snapshot.revision, made.revision);

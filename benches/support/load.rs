@@ -68,16 +68,35 @@ pub fn run(
     })
 }
 
+/// One answer as text.
+pub fn fetch(port: u16, request: &[u8]) -> String {
+    let request = request.to_vec();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async move {
+        let mut stream = connect(port).await;
+        stream.write_all(&request).await.unwrap();
+        let mut buffer = Vec::new();
+        let head = read_answer(&mut stream, &mut buffer).await;
+        assert!(head.starts_with("HTTP/1.1 2"), "unexpected answer: {head}");
+        String::from_utf8_lossy(&buffer).into_owned()
+    })
+}
+
 async fn connect(port: u16) -> SslStream<TcpStream> {
+    try_connect(port).await.unwrap()
+}
+
+/// One connection, to a server that may not be there.
+pub async fn try_connect(port: u16) -> std::io::Result<SslStream<TcpStream>> {
     let mut connector = SslConnector::builder(SslMethod::tls()).unwrap();
     // The floor and the server make certificates of their own: what is measured is the same either way.
     connector.set_verify(SslVerifyMode::NONE);
     let ssl = connector.build().configure().unwrap().verify_hostname(false).into_ssl("localhost").unwrap();
-    let tcp = TcpStream::connect(("127.0.0.1", port)).await.unwrap();
-    tcp.set_nodelay(true).unwrap();
-    let mut stream = SslStream::new(ssl, tcp).unwrap();
-    Pin::new(&mut stream).connect().await.unwrap();
-    stream
+    let tcp = TcpStream::connect(("127.0.0.1", port)).await?;
+    tcp.set_nodelay(true)?;
+    let mut stream = SslStream::new(ssl, tcp)?;
+    Pin::new(&mut stream).connect().await.map_err(std::io::Error::other)?;
+    Ok(stream)
 }
 
 async fn one(

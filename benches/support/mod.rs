@@ -7,7 +7,10 @@
     clippy::print_stdout,
     clippy::disallowed_methods
 )]
+#![allow(dead_code, reason = "each bench uses its own part of this module")]
 
+pub mod fanout;
 pub mod floor;
 pub mod load;
 pub mod process;
+pub mod watchers;

@@ -15,12 +15,18 @@ pub struct Process {
 impl Process {
     /// Starts the server on `data` and waits for the line it prints when it is ready. Also returns how long that took.
     pub fn server(data: &Path, engine: &str) -> (Process, Duration) {
+        Process::server_at(data, engine, 0)
+    }
+
+    /// The same on a port.
+    pub fn server_at(data: &Path, engine: &str, port: u16) -> (Process, Duration) {
         let begun = Instant::now();
         let tokens = data.join("tokens.csv");
         std::fs::create_dir_all(data).unwrap();
         std::fs::write(&tokens, "bench,bench,1,system:masters\n").unwrap();
         let mut child = Command::new(env!("CARGO_BIN_EXE_pilothouse"))
-            .args(["--secure-port=0", "--controllers=-*", "--max-mutating-requests-inflight=1000"])
+            .arg(format!("--secure-port={port}"))
+            .args(["--controllers=-*", "--max-mutating-requests-inflight=1000"])
             .arg(format!("--engine={engine}"))
             .arg(format!("--data-dir={}", data.display()))
             .arg(format!("--token-auth-file={}", tokens.display()))
@@ -37,8 +43,13 @@ impl Process {
 
     /// Starts this very binary as the bare floor server.
     pub fn floor(body: usize) -> Process {
+        Process::of_bench("serve-floor", body)
+    }
+
+    /// Starts this very binary as a floor of this name.
+    pub fn of_bench(name: &str, body: usize) -> Process {
         let mut child = Command::new(std::env::current_exe().unwrap())
-            .args(["serve-floor", &body.to_string()])
+            .args([name, &body.to_string()])
             .stdout(Stdio::piped())
             .spawn()
             .expect("the floor starts");
@@ -47,13 +58,14 @@ impl Process {
         Process { child, port: line.trim().parse().expect("the floor prints its port") }
     }
 
+    /// Its number, for those who measure it from another thread.
+    pub fn id(&self) -> u32 {
+        self.child.id()
+    }
+
     /// User and system time used so far.
     pub fn cpu(&self) -> Duration {
-        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.child.id())).unwrap();
-        let after_name = stat.rsplit_once(')').unwrap().1;
-        let ticks: u64 =
-            after_name.split_whitespace().skip(11).take(2).map(|field| field.parse::<u64>().unwrap()).sum();
-        Duration::from_millis(ticks * 10)
+        cpu_of(self.child.id())
     }
 
     /// Resident memory in MB.
@@ -89,6 +101,15 @@ impl Drop for Process {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
+}
+
+/// User and system time that a process has used so far.
+pub fn cpu_of(pid: u32) -> Duration {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+    let after_name = stat.rsplit_once(')').unwrap().1;
+    let ticks: u64 =
+        after_name.split_whitespace().skip(11).take(2).map(|field| field.parse::<u64>().unwrap()).sum();
+    Duration::from_millis(ticks * 10)
 }
 
 fn port_of(kubeconfig: &Path) -> u16 {

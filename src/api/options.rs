@@ -85,6 +85,27 @@ impl ListOptions {
         })
     }
 
+    /// Fills in what the client means by leaving it out. `initial_events`: whether the server can begin a watch with
+    /// what is there; then a watch from anywhere asks for that.
+    pub fn set_defaults(&mut self, initial_events: bool) {
+        let anywhere = matches!(self.resource_version.as_str(), "" | "0");
+        if initial_events
+            && self.watch
+            && anywhere
+            && self.send_initial_events.is_none()
+            && self.match_text.is_empty()
+        {
+            self.send_initial_events = Some(true);
+            self.match_text = "NotOlderThan".to_owned();
+            self.resource_version_match = Some(VersionMatch::NotOlderThan);
+        }
+    }
+
+    /// Whether a watch is a list as well: it begins with all there is, and says when that is done.
+    pub fn is_streaming_list(&self) -> bool {
+        self.send_initial_events == Some(true) && self.allow_watch_bookmarks
+    }
+
     /// Whether the options make sense together. `initial_events`: whether the server can begin a watch with what is
     /// there.
     pub fn validate(&self, initial_events: bool) -> status::Result<()> {

@@ -31,6 +31,10 @@ pub struct Details {
     /// When the client may come back.
     #[serde(skip_serializing_if = "is_zero")]
     pub retry_after_seconds: u32,
+    /// Where a list can go on that cannot go on consistently. It stands in the metadata of the answer, in the place of
+    /// the details.
+    #[serde(skip)]
+    pub go_on: String,
 }
 
 /// One thing that is wrong.
@@ -267,22 +271,35 @@ impl Status {
         Status::bare(410, "Expired", message)
     }
 
-    /// 410: a chunked list cannot be continued.
-    pub fn continue_expired() -> Box<Status> {
-        Status::expired(
+    /// 410: a chunked list cannot be continued as it began. `go_on`: a token that continues it with what is there now.
+    pub fn continue_expired(go_on: String) -> Box<Status> {
+        let mut status = Status::expired(
             "The provided continue parameter is too old to display a consistent list result. You can start a new list \
-             without the continue parameter.",
-        )
+             without the continue parameter, or use the continue token in this response to retrieve the remainder of \
+             the results. Continuing with the provided token results in an inconsistent list - objects that were \
+             created, modified, or deleted between the time the first chunk was returned and now may show up in the \
+             list.",
+        );
+        status.details = Some(Details { go_on, ..Details::default() });
+        status
     }
 
     /// 410: the version of a list is no longer kept.
-    pub fn list_expired(asked: u64) -> Box<Status> {
-        Status::expired(format!("The resourceVersion for the provided list is too old: {asked}"))
+    pub fn list_expired() -> Box<Status> {
+        Status::expired("The resourceVersion for the provided list is too old.")
     }
 
-    /// 410: a watch cannot begin that far back.
-    pub fn watch_expired(oldest: u64) -> Box<Status> {
-        Status::expired(format!("too old resource version: the oldest that is kept is {oldest}"))
+    /// 410: a watch cannot begin at `asked`, because the history begins at `oldest`.
+    pub fn watch_expired(asked: u64, oldest: u64) -> Box<Status> {
+        Status::expired(format!("too old resource version: {asked} ({oldest})"))
+    }
+
+    /// 504: the request took longer than it may.
+    pub fn timed_out() -> Box<Status> {
+        let message = "Timeout: request did not complete within the allotted timeout";
+        let mut status = Status::bare(504, "Timeout", message);
+        status.details = Some(Details::default());
+        status
     }
 
     /// 409: the object has the name but is another one.
@@ -502,14 +519,15 @@ impl Status {
 
     /// The Status as JSON, fields in the API's order.
     pub fn to_json(&self) -> Vec<u8> {
+        let go_on = self.details.as_ref().map_or("", |details| &details.go_on);
         let json = StatusJson {
             kind: "Status",
             api_version: "v1",
-            metadata: Empty {},
+            metadata: ListMeta { go_on },
             status: if self.code < 400 { "Success" } else { "Failure" },
             message: &self.message,
             reason: self.reason,
-            details: self.details.as_ref(),
+            details: self.details.as_ref().filter(|details| details.go_on.is_empty()),
             // A plain success needs no number.
             code: if self.code == 200 { 0 } else { self.code },
         };
@@ -523,7 +541,7 @@ impl Status {
 struct StatusJson<'a> {
     kind: &'static str,
     api_version: &'static str,
-    metadata: Empty,
+    metadata: ListMeta<'a>,
     status: &'static str,
     #[serde(skip_serializing_if = "str::is_empty")]
     message: &'a str,
@@ -536,7 +554,10 @@ struct StatusJson<'a> {
 }
 
 #[derive(Serialize)]
-struct Empty {}
+struct ListMeta<'a> {
+    #[serde(rename = "continue", skip_serializing_if = "str::is_empty")]
+    go_on: &'a str,
+}
 
 fn is_zero<T: Default + PartialEq>(number: &T) -> bool {
     *number == T::default()

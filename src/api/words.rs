@@ -37,3 +37,5 @@ pub const NAMESPACES: &str = "namespaces";
 pub const IMMORTAL_NAMESPACES: [&str; 3] = ["default", "kube-system", "kube-public"];
 /// The annotation of the bookmark behind the last object that was there when a watch began.
 pub const INITIAL_EVENTS_END: &str = "k8s.io/initial-events-end";
+/// Beside it, an empty list of the kind in base64, for clients that make a list of what they saw.
+pub const INITIAL_EVENTS_BLUEPRINT: &str = "kubernetes.io/initial-events-list-blueprint";

@@ -6,6 +6,7 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use arc_swap::ArcSwap;
 use openssl::asn1::Asn1Time;
 use openssl::error::ErrorStack;
 use openssl::nid::Nid;
@@ -23,7 +24,7 @@ const REMEMBERED: usize = 1_024;
 
 /// Verifies client certificates against the client CA.
 pub struct CertificateVerifier {
-    authorities: X509Store,
+    authorities: ArcSwap<X509Store>,
     clock: Clock,
     remembered: Mutex<HashMap<Vec<u8>, Remembered>>,
 }
@@ -36,6 +37,18 @@ struct Remembered {
 impl CertificateVerifier {
     /// A verifier that trusts these authorities (PEM, one or more).
     pub fn new(authorities_pem: &[u8], clock: Clock) -> Result<CertificateVerifier, ErrorStack> {
+        let authorities = ArcSwap::from_pointee(CertificateVerifier::store(authorities_pem)?);
+        Ok(CertificateVerifier { authorities, clock, remembered: Mutex::default() })
+    }
+
+    /// Trusts these authorities from now on, and no others. Whoever is connected is verified again.
+    pub fn trust(&self, authorities_pem: &[u8]) -> Result<(), ErrorStack> {
+        self.authorities.store(Arc::new(CertificateVerifier::store(authorities_pem)?));
+        self.remembered().clear();
+        Ok(())
+    }
+
+    fn store(authorities_pem: &[u8]) -> Result<X509Store, ErrorStack> {
         let mut store = X509StoreBuilder::new()?;
         store.set_purpose(X509PurposeId::SSL_CLIENT)?;
         // The time is ours to check: OpenSSL would read the system's clock.
@@ -44,7 +57,7 @@ impl CertificateVerifier {
         for authority in X509::stack_from_pem(authorities_pem)? {
             store.add_cert(authority)?;
         }
-        Ok(CertificateVerifier { authorities: store.build(), clock, remembered: Mutex::default() })
+        Ok(store.build())
     }
 
     fn identify(&self, chain: &[Vec<u8>]) -> Result<Verdict, ErrorStack> {
@@ -61,7 +74,7 @@ impl CertificateVerifier {
             intermediates.push(X509::from_der(der)?)?;
         }
         let mut context = X509StoreContext::new()?;
-        let verified = context.init(&self.authorities, &certificate, &intermediates, |context| {
+        let verified = context.init(&self.authorities.load(), &certificate, &intermediates, |context| {
             if !context.verify_cert()? {
                 return Ok(Err(format!("the client certificate is not valid: {}", context.error())));
             }

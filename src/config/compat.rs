@@ -19,7 +19,6 @@ const HEADING: &str = "Accepted for compatibility, without effect";
 const ETCD: &[(&str, Takes)] = &[
     ("etcd-cafile", Text),
     ("etcd-certfile", Text),
-    ("etcd-compaction-interval", Text),
     ("etcd-count-metric-poll-period", Text),
     ("etcd-db-metric-poll-interval", Text),
     ("etcd-healthcheck-timeout", Text),

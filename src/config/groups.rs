@@ -71,6 +71,9 @@ pub struct Storage {
     /// The reference server's name of --engine; etcd3 is accepted and means redb.
     #[arg(long, value_enum)]
     pub storage_backend: Option<Backend>,
+    /// How long superseded versions stay: watches and lists reach back that far.
+    #[arg(long, default_value = "5m0s", value_parser = go_duration, value_name = "DURATION")]
+    pub etcd_compaction_interval: Duration,
     /// How long events are kept.
     #[arg(long, default_value = "1h", value_parser = go_duration, value_name = "DURATION")]
     pub event_ttl: Duration,

@@ -13,6 +13,7 @@ use bytes::Bytes;
 use futures::Future as _;
 use h2::server::{Builder, Connection};
 use h2::{Ping, PingPong};
+use tokio::sync::Notify;
 use tokio::time::{Sleep, sleep, timeout};
 
 use super::app::App;
@@ -72,6 +73,7 @@ impl H2 {
                     self.draws_goaway()
                 }
                 () = &mut told_to_go, if phase == Phase::Open => true,
+                () = load.leaving.notified(), if phase == Phase::Open => true,
                 () = &mut linger, if phase == Phase::Leaving => {
                     // A polite peer closes once its streams are done; this one does not.
                     if load.is_empty() {
@@ -126,6 +128,8 @@ pub(super) struct Load {
     seen: Cell<u64>,
     /// Beats in a row without any stream.
     quiet: Cell<u32>,
+    /// Told when an answer ends its connection.
+    leaving: Notify,
 }
 
 impl Load {
@@ -150,6 +154,13 @@ impl Load {
 
 /// A stream that is being served.
 pub(super) struct InFlight(Rc<Load>);
+
+impl InFlight {
+    /// The connection shall take no more streams and end when the last is done.
+    pub(super) fn ends_connection(&self) {
+        self.0.leaving.notify_one();
+    }
+}
 
 impl Drop for InFlight {
     fn drop(&mut self) {

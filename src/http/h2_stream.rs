@@ -9,7 +9,7 @@ use std::time::{Duration, UNIX_EPOCH};
 
 use actix_http::body::{BodySize, BoxBody, MessageBody as _};
 use actix_http::header::{self, HeaderValue, HttpDate};
-use actix_http::{Payload, Request, Response, ResponseHead};
+use actix_http::{ConnectionType, Payload, Request, Response, ResponseHead};
 use bytes::Bytes;
 use h2::server::SendResponse;
 use h2::{Reason, RecvStream, SendStream};
@@ -22,14 +22,14 @@ use super::h2::InFlight;
 use super::peer::Peer;
 use crate::limits;
 
-/// Serves one stream. `_in_flight` says for how long.
+/// Serves one stream. `in_flight` says for how long.
 pub(super) async fn serve(
     app: App,
     request: http::Request<RecvStream>,
     mut respond: SendResponse<Bytes>,
     peer: Peer,
     dates: Rc<Dates>,
-    _in_flight: InFlight,
+    in_flight: InFlight,
 ) {
     let head_only = request.method() == Method::HEAD;
     let answered = {
@@ -45,6 +45,10 @@ pub(super) async fn serve(
     let (response, body) = response.into_parts();
     let size = wire_size(response.status(), body.size());
     let last = head_only || matches!(size, BodySize::None | BodySize::Sized(0));
+    if response.head().connection_type() == ConnectionType::Close {
+        // HTTP/2 has no such header: what it means is said to the connection.
+        in_flight.ends_connection();
+    }
     match respond.send_response(head(&response, size, &dates), last) {
         Ok(stream) if !last => send(stream, body, size).await,
         Ok(_) => {}
@@ -159,13 +163,16 @@ async fn send_all(stream: &mut SendStream<Bytes>, body: BoxBody, size: BodySize)
 async fn push(stream: &mut SendStream<Bytes>, mut chunk: Bytes, last: bool) -> Result<(), Gone> {
     while !chunk.is_empty() {
         stream.reserve_capacity(chunk.len());
-        let room = poll_fn(|cx| {
-            if stream.poll_reset(cx).is_ready() {
-                return Poll::Ready(None);
+        let mut room =
+            timeout(limits::RESPONSE_STALL, room(stream)).await.ok().flatten().ok_or(Gone::Client)?;
+        // Clients hang up on those who send crumbs: where there is room for less than is worth a frame, a little more
+        // time is given to the client to make some.
+        while room < chunk.len().min(limits::SMALLEST_FRAME_BYTES) {
+            match timeout(limits::SMALL_FRAME_WAIT, self::room(stream)).await {
+                Ok(more) => room = more.ok_or(Gone::Client)?,
+                Err(_) => break,
             }
-            stream.poll_capacity(cx).map(|room| room.and_then(Result::ok))
-        });
-        let Ok(Some(room)) = timeout(limits::RESPONSE_STALL, room).await else { return Err(Gone::Client) };
+        }
         let part = chunk.split_to(room.min(chunk.len()));
         if !part.is_empty() {
             let end = last && chunk.is_empty();
@@ -173,6 +180,17 @@ async fn push(stream: &mut SendStream<Bytes>, mut chunk: Bytes, last: bool) -> R
         }
     }
     Ok(())
+}
+
+/// What the client takes now, when that has become more; none if it is gone.
+async fn room(stream: &mut SendStream<Bytes>) -> Option<usize> {
+    poll_fn(|cx| {
+        if stream.poll_reset(cx).is_ready() {
+            return Poll::Ready(None);
+        }
+        stream.poll_capacity(cx).map(|room| room.and_then(Result::ok))
+    })
+    .await
 }
 
 /// The Date header of the present second, made once a second and not once an answer.

@@ -16,3 +16,4 @@ pub mod listener;
 pub mod peer;
 mod switch;
 pub mod tls;
+pub mod websocket;

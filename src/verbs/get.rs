@@ -1,20 +1,21 @@
 //! get: one object, as stored.
 
+use super::list::{not_older, open};
 use super::{Answered, Backend, Call, Reply};
 use crate::api::options::{self, GetOptions};
-use crate::api::status::Status;
 
 /// Answers the object that the path names.
 pub async fn get(backend: &Backend, call: &Call<'_>) -> Answered {
     let wanted = options::revision(&GetOptions::parse(call.query).resource_version)?;
-    let object = backend.read(call).await?;
+    let mut found = backend.read(call).await;
     // An object at or behind the wanted version proves that the version exists; only an older one leaves it open.
-    if let Some(wanted) = wanted.filter(|wanted| *wanted > object.revision.0) {
-        let snapshot = backend.stores.snapshot(&call.stored.store, &call.permit).await;
-        let head = snapshot.map_err(|error| Status::from_store(&error, call.of(), call.name))?.revision.0;
-        if wanted > head {
-            return Err(Status::future_version(wanted, head));
+    let known = found.as_ref().map_or(0, |object| object.revision.0);
+    if let Some(wanted) = wanted.filter(|wanted| *wanted > known) {
+        let position = open(backend, call).await?;
+        if wanted > position.snapshot.revision.0 {
+            not_older(backend, call, position, wanted).await?;
+            found = backend.read(call).await;
         }
     }
-    Ok(Reply::Object(200, backend.show(call, &object)?))
+    Ok(Reply::Object(200, backend.show(call, &*found?)?))
 }

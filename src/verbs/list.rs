@@ -2,10 +2,12 @@
 
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::{BufMut, Bytes, BytesMut};
 use pilothouse_actors::filter::Filter;
 use pilothouse_actors::object::{Object, Revision};
+use pilothouse_actors::past::state_at;
 use pilothouse_actors::snapshot::Snapshot;
 use pilothouse_actors::store::Position;
 
@@ -19,7 +21,8 @@ use crate::api::select;
 use crate::api::status::{Result, Status};
 use crate::api::value::Value;
 
-use super::paging::{Continue, Page, rewind, select_page};
+use super::budget::Held;
+use super::paging::{Continue, Page, select_page};
 use super::{Answered, Backend, Call, Reply};
 
 /// How much of a list is encoded at a time: large enough to fill the network, small enough that thousands of lists in
@@ -27,6 +30,10 @@ use super::{Answered, Backend, Call, Reply};
 const CHUNK_BYTES: usize = 64 << 10;
 /// How many objects are encoded before other requests of the worker get their turn.
 pub(super) const ITEMS_PER_TURN: usize = 256;
+
+/// How long a version that does not exist is waited for, in steps: 3 s, as in the reference.
+const FUTURE_TURNS: u32 = 60;
+const FUTURE_TURN: Duration = Duration::from_millis(50);
 
 /// A list on its way out.
 pub struct Listing {
@@ -39,6 +46,10 @@ pub struct Listing {
     messages: std::vec::IntoIter<Bytes>,
     tail: Bytes,
     state: State,
+    /// What the items have in bytes.
+    weight: usize,
+    /// The place among the lists in flight, until all is sent.
+    _held: Held,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -68,6 +79,10 @@ impl Listing {
         if matches!(form.shape, Shape::Table(..)) {
             backend.sort_rows(resource, &mut page.items)?;
         }
+        let weight: usize = page.items.iter().map(|object| object.bytes.len()).sum();
+        // Before anything is encoded: a Protobuf list is made whole, the others as the client reads them.
+        let at_once = if form.encoding == Encoding::Protobuf { weight } else { weight.min(2 * CHUNK_BYTES) };
+        let held = backend.lists.take(at_once)?;
         let mut messages = Vec::new();
         let (head, tail) = match form.encoding {
             Encoding::Json | Encoding::Yaml => json_ends(resource, form, &list_meta, page.items.is_empty()),
@@ -93,6 +108,8 @@ impl Listing {
             messages: messages.into_iter(),
             tail,
             state: State::Head,
+            weight,
+            _held: held,
         })
     }
 
@@ -152,6 +169,7 @@ impl Listing {
 
     /// The whole list at once, for encodings that cannot be streamed. Other requests of the worker get their turns.
     pub async fn collect(mut self) -> Result<Bytes> {
+        let _whole = self.backend.lists.take(self.weight)?;
         let mut whole = BytesMut::new();
         while let Some(chunk) = self.next_chunk() {
             whole.extend_from_slice(&chunk?);
@@ -197,16 +215,46 @@ pub async fn list(backend: &Rc<Backend>, call: &Call<'_>) -> Answered {
     let options = ListOptions::parse(call.query)?;
     options.validate(false)?;
     let filter = filter(call, &options)?;
-    let position = backend.stores.open_watch(&call.stored.store, &call.permit).await;
-    let position = position.map_err(|error| Status::from_store(&error, call.of(), ""))?;
-    let (snapshot, after) = at_version(&options, &position)?;
+    let position = open(backend, call).await?;
+    let (snapshot, after) = at_version(backend, call, &options, &position).await?;
     // Any version will do: then the reference answers from memory and all at once, whatever the limit.
     let any = options.resource_version == "0" && options.continue_token.is_empty();
     let limit = usize::try_from(options.limit).ok().filter(|limit| *limit > 0 && !any);
     let page = select_page(&snapshot, &filter, after.as_deref(), limit);
     page.check(call.of())?;
-    let listing = Listing::page(backend, call, snapshot.revision, page, filter.is_selective()).await?;
+    let revision = snapshot.revision;
+    if page.next.is_some() {
+        // The next chunk shows this state too, whatever is written until then.
+        position.window.checkpoints().keep(snapshot, None);
+    }
+    let listing = Listing::page(backend, call, revision, page, filter.is_selective()).await?;
     Ok(Reply::List(listing))
+}
+
+/// The present state of what is called for, and its history.
+pub(super) async fn open(backend: &Backend, call: &Call<'_>) -> Result<Position> {
+    let position = backend.stores.open_watch(&call.stored.store, &call.permit).await;
+    position.map_err(|error| Status::from_store(&error, call.of(), ""))
+}
+
+/// A state that is not older than `asked`. A version that does not exist yet may be on its way from another server: it is
+/// waited for, but not for long.
+pub(super) async fn not_older(
+    backend: &Backend,
+    call: &Call<'_>,
+    position: Position,
+    asked: u64,
+) -> Result<Position> {
+    if asked <= position.snapshot.revision.0 {
+        return Ok(position);
+    }
+    for _ in 0..FUTURE_TURNS {
+        tokio::time::sleep(FUTURE_TURN).await;
+        if asked <= position.window.head().0 {
+            return open(backend, call).await;
+        }
+    }
+    Err(Status::future_version(asked, position.window.head().0))
 }
 
 /// What a list or a watch of this path with these options wants.
@@ -216,33 +264,52 @@ pub fn filter(call: &Call<'_>, options: &ListOptions) -> Result<Filter> {
 }
 
 /// The snapshot that the options ask for, and the key behind which it begins.
-fn at_version(options: &ListOptions, position: &Position) -> Result<(Snapshot, Option<String>)> {
-    let present = || Ok((position.snapshot.clone(), None));
-    let head = position.snapshot.revision.0;
-    let asked = options::revision(&options.resource_version)?;
-    if !options.continue_token.is_empty() {
-        if asked.is_some_and(|asked| asked > 0) {
-            return Err(Status::bad_request(
-                "specifying resource version is not allowed when using continue",
-            ));
+async fn at_version(
+    backend: &Backend,
+    call: &Call<'_>,
+    options: &ListOptions,
+    position: &Position,
+) -> Result<(Snapshot, Option<String>)> {
+    let token = Some(&options.continue_token).filter(|token| !token.is_empty());
+    let token = token.map(|token| Continue::decode(token)).transpose()?;
+    let asked = options::revision(&options.resource_version)?.filter(|asked| *asked > 0);
+    if let Some(Continue { revision, after }) = token {
+        if asked.is_some() {
+            let why = "specifying resource version is not allowed when using continue";
+            return Err(Status::bad_request(why));
         }
-        let token = Continue::decode(&options.continue_token)?;
-        let snapshot = rewind(position, Revision(token.revision)).ok_or_else(Status::continue_expired)?;
-        return Ok((snapshot, Some(token.after)));
+        let Some(revision) = revision else { return Ok((position.snapshot.clone(), Some(after))) };
+        return match state_at(position, Revision(revision)).await {
+            Some(snapshot) => Ok((snapshot, Some(after))),
+            None => Err(Status::continue_expired(Continue { revision: None, after }.encode())),
+        };
     }
-    let Some(asked) = asked.filter(|asked| *asked > 0) else { return present() };
-    if asked > head {
-        return Err(Status::future_version(asked, head));
-    }
+    let Some(asked) = asked else { return Ok((position.snapshot.clone(), None)) };
+    let position = not_older(backend, call, position.clone(), asked).await?;
     let exact = match options.resource_version_match {
         Some(how) => how == VersionMatch::Exact,
         None => options.limit > 0,
     };
     if !exact {
-        return present();
+        return Ok((position.snapshot, None));
     }
-    let snapshot = rewind(position, Revision(asked));
-    snapshot.map(|snapshot| (snapshot, None)).ok_or_else(|| Status::list_expired(asked))
+    let snapshot = state_at(&position, Revision(asked)).await.ok_or_else(Status::list_expired)?;
+    Ok((snapshot, None))
+}
+
+/// An empty list in the form of a watch, which tells a client that builds a list out of events what its kind is.
+pub(super) fn blueprint(backend: &Backend, resource: &Resource, form: Form) -> Result<Bytes> {
+    let (kind, api_version) = list_kind(resource, form.shape);
+    let (head, tail) = match form.encoding {
+        Encoding::Json | Encoding::Yaml => {
+            let list =
+                format!(r#"{{"kind":"{kind}","apiVersion":"{api_version}","metadata":{{}},"items":null}}"#);
+            return Ok(Bytes::from(list + "\n"));
+        }
+        Encoding::Protobuf => protobuf_ends(backend, resource, form, "{}", &[])?,
+        Encoding::Cbor => cbor_ends(resource, form, "{}", 0)?,
+    };
+    Ok([head, tail].concat().into())
 }
 
 /// The metadata of the list.

@@ -4,6 +4,7 @@
 pub mod admission;
 pub mod apply;
 pub mod bootstrap;
+pub mod budget;
 pub mod collection;
 pub mod component_status;
 pub mod connect;
@@ -50,8 +51,10 @@ use crate::api::status::{GroupResource, Result, Status};
 use crate::api::version::GroupVersion;
 use crate::auth::service_account::issuer::Issuer;
 use crate::limits::{CUT_WARNING_CHARS, WARNING_CHARS, WARNINGS};
+use crate::metrics::Metrics;
 
 use self::admission::Chain;
+use self::budget::Budget;
 use self::engines::Engines;
 use self::forced::Forced;
 use self::list::Listing;
@@ -76,6 +79,8 @@ pub struct Backend {
     pub forced: Option<Forced>,
     /// What makes the tokens of service accounts.
     pub tokens: Arc<Issuer>,
+    /// How much the lists in flight hold.
+    pub lists: Budget,
 }
 
 /// What watches need besides. One per HTTP worker.
@@ -86,6 +91,10 @@ pub struct Watching {
     pub live_sessions: LiveSessions,
     /// How long a watch lasts at least if the client names no end.
     pub min_request_timeout: Duration,
+    /// Whether a watch may begin with what is there and say when that is done.
+    pub initial_events: bool,
+    /// What is counted.
+    pub metrics: Arc<Metrics>,
 }
 
 impl Backend {

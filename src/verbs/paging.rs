@@ -1,4 +1,4 @@
-//! Chunked lists: the continue token, the state at an older version, and one page of it.
+//! Chunked lists: the continue token, and one page of a state.
 
 use std::ops::Bound;
 use std::sync::Arc;
@@ -6,10 +6,8 @@ use std::sync::Arc;
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use pilothouse_actors::filter::Filter;
-use pilothouse_actors::object::{Object, Revision};
+use pilothouse_actors::object::Object;
 use pilothouse_actors::snapshot::Snapshot;
-use pilothouse_actors::store::Position;
-use pilothouse_actors::window::Read;
 use serde::{Deserialize, Serialize};
 
 use crate::api::status::{GroupResource, Result, Status};
@@ -17,8 +15,9 @@ use crate::api::status::{GroupResource, Result, Status};
 /// What a continue token says.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Continue {
-    /// The version of the whole list.
-    pub revision: u64,
+    /// The version of the whole list; `None` goes on with what is there now, for clients that would rather have that than
+    /// begin again.
+    pub revision: Option<u64>,
     /// The key of the last object that was sent: the next chunk begins behind it.
     pub after: String,
 }
@@ -30,6 +29,8 @@ struct Token {
     start: String,
 }
 
+/// The version of a token that goes on with what is there.
+const LATEST: i64 = -1;
 const FORM: &str = "meta.k8s.io/v1";
 /// Longer than any key with its wrapping can be: a larger token was not made here.
 const LONGEST: usize = 4 << 10;
@@ -39,53 +40,44 @@ impl Continue {
     pub fn encode(&self) -> String {
         let token = Token {
             v: FORM.to_owned(),
-            rv: i64::try_from(self.revision).unwrap_or(i64::MAX),
+            rv: self.revision.map_or(LATEST, |revision| i64::try_from(revision).unwrap_or(i64::MAX)),
             start: format!("{}\0", self.after),
         };
         URL_SAFE_NO_PAD.encode(serde_json::to_vec(&token).unwrap_or_default())
     }
 
-    /// Reads a token that a client sent back.
+    /// Reads a token that a client sent back. A token that was not made here is refused, not repaired.
     pub fn decode(text: &str) -> Result<Continue> {
-        let invalid = |why: &str| Status::bad_request(format!("continue key is not valid: {why}"));
+        let invalid = |why: &str| {
+            Status::bad_request(format!("invalid continue token: continue key is not valid{why}"))
+        };
         if text.len() > LONGEST {
-            return Err(invalid("too long"));
+            return Err(invalid(": too long"));
         }
-        let json = URL_SAFE_NO_PAD
-            .decode(text.trim_end_matches('='))
-            .map_err(|error| invalid(&error.to_string()))?;
-        let token: Token = serde_json::from_slice(&json).map_err(|error| invalid(&error.to_string()))?;
+        let json = URL_SAFE_NO_PAD.decode(text).map_err(|_| invalid(&not_base64(text)))?;
+        let token: Token = serde_json::from_slice(&json).map_err(|error| invalid(&format!(": {error}")))?;
         if token.v != FORM {
-            return Err(invalid("server does not recognize this encoded version"));
+            return Err(invalid(&format!(": server does not recognize this encoded version {}", token.v)));
         }
-        let revision = u64::try_from(token.rv).ok().filter(|revision| *revision > 0);
-        let revision = revision
-            .ok_or_else(|| invalid("incorrect encoded start resourceVersion (version meta.k8s.io/v1)"))?;
-        let after = token.start.strip_suffix('\0').filter(|after| !after.is_empty());
-        let after = after.ok_or_else(|| invalid("encoded start key empty (version meta.k8s.io/v1)"))?;
-        if after.starts_with('/') || after.split('/').any(|part| part == "..") {
-            return Err(invalid(&format!("invalid encoded start key {after}")));
+        if token.rv == 0 {
+            return Err(invalid(": incorrect encoded start resourceVersion (version meta.k8s.io/v1)"));
         }
-        Ok(Continue { revision, after: after.to_owned() })
+        if token.start.is_empty() {
+            return Err(invalid(": encoded start key empty (version meta.k8s.io/v1)"));
+        }
+        // What lies above or beside the collection cannot be reached by a key of it.
+        let strange = |part: &str| matches!(part, "" | "." | "..");
+        let after = token.start.strip_suffix('\0').filter(|after| !after.split('/').any(strange));
+        let after = after.ok_or_else(|| invalid(&format!(": {}", token.start)))?;
+        Ok(Continue { revision: u64::try_from(token.rv).ok(), after: after.to_owned() })
     }
 }
 
-/// The state as it was at `revision`: the present one with every later event undone, newest first. `None` if the history
-/// no longer reaches back that far.
-pub fn rewind(position: &Position, revision: Revision) -> Option<Snapshot> {
-    let head = position.snapshot.revision;
-    if revision > head {
-        return None;
-    }
-    let Read::Events(events) = position.window.read(revision, usize::MAX) else { return None };
-    let mut objects = position.snapshot.objects.clone();
-    for event in events.iter().rev().filter(|event| event.revision() <= head) {
-        match &event.previous {
-            Some(previous) => objects.insert(previous.key.clone(), previous.clone()),
-            None => objects.remove(&event.object.key),
-        };
-    }
-    Some(Snapshot { revision, objects })
+/// Where a token stops being one, as the reference's decoder says it.
+fn not_base64(text: &str) -> String {
+    let known = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_');
+    let at = text.bytes().position(|byte| !known(byte)).unwrap_or_else(|| text.len().saturating_sub(1));
+    format!(": illegal base64 data at input byte {at}")
 }
 
 /// One chunk of a list.
@@ -128,7 +120,8 @@ pub fn select_page(snapshot: &Snapshot, filter: &Filter, after: Option<&str>, li
     // With a selector nobody is told how much is left, so it is not counted.
     page.remaining = if filter.is_selective() { usize::from(rest.next().is_some()) } else { rest.count() };
     if let Some(last) = page.items.last().filter(|_| page.remaining > 0) {
-        page.next = Some(Continue { revision: snapshot.revision.0, after: last.key.as_str().to_owned() });
+        page.next =
+            Some(Continue { revision: Some(snapshot.revision.0), after: last.key.as_str().to_owned() });
     }
     page
 }
@@ -139,17 +132,34 @@ mod tests {
 
     #[test]
     fn a_token_comes_back_as_it_went() {
-        let token = Continue { revision: 7, after: "default/a".to_owned() };
-        assert_eq!(Continue::decode(&token.encode()).unwrap(), token);
+        for revision in [Some(7), None] {
+            let token = Continue { revision, after: "default/a".to_owned() };
+            assert_eq!(Continue::decode(&token.encode()).unwrap(), token);
+        }
     }
 
     #[test]
     fn a_token_that_was_tampered_with_is_refused() {
-        for bad in
-            ["", "x", "!!", &URL_SAFE_NO_PAD.encode(r#"{"v":"meta.k8s.io/v1","rv":0,"start":"a\u0000"}"#)]
-        {
-            assert_eq!(Continue::decode(bad).unwrap_err().code, 400, "{bad}");
+        let made = |json: &str| URL_SAFE_NO_PAD.encode(json);
+        let table = [
+            ("!!".to_owned(), "illegal base64 data at input byte 0"),
+            ("abcde".to_owned(), "illegal base64 data at input byte 4"),
+            (made("{}"), ""),
+            (made(r#"{"v":"v9","rv":1,"start":"a\u0000"}"#), "does not recognize this encoded version v9"),
+            (
+                made(r#"{"v":"meta.k8s.io/v1","rv":0,"start":"a\u0000"}"#),
+                "incorrect encoded start resourceVersion",
+            ),
+            (made(r#"{"v":"meta.k8s.io/v1","rv":5,"start":""}"#), "encoded start key empty"),
+            (made(r#"{"v":"meta.k8s.io/v1","rv":5,"start":"../a\u0000"}"#), ": ../a"),
+            (made(r#"{"v":"meta.k8s.io/v1","rv":5,"start":"a//b\u0000"}"#), ": a//b"),
+            ("a".repeat(LONGEST + 1), "too long"),
+        ];
+        for (bad, why) in table {
+            let status = Continue::decode(&bad).unwrap_err();
+            let wanted = "invalid continue token: continue key is not valid";
+            assert_eq!(status.code, 400, "{bad}");
+            assert!(status.message.starts_with(wanted) && status.message.contains(why), "{bad}: {status}");
         }
-        assert!(Continue::decode(&"a".repeat(LONGEST + 1)).is_err());
     }
 }

@@ -6,6 +6,8 @@
 
 use std::sync::Arc;
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use bytes::{BufMut, Bytes, BytesMut};
 use pilothouse_actors::object::{Object, Revision, Variant};
 use serde_json::value::RawValue;
@@ -21,7 +23,7 @@ use crate::api::schema::{Registry, TypeId};
 use crate::api::status::{Result, Status};
 use crate::api::value::Value;
 use crate::api::version::GroupVersion;
-use crate::api::words::{INITIAL_EVENTS_END, META_GROUP};
+use crate::api::words::{INITIAL_EVENTS_BLUEPRINT, INITIAL_EVENTS_END, META_GROUP};
 
 use super::list::ITEMS_PER_TURN;
 use super::{Backend, Call};
@@ -125,7 +127,10 @@ impl Backend {
         value.set("apiVersion", version.to_string());
         value.entry("metadata").set("resourceVersion", at.to_string());
         if initial_end {
-            value.entry("metadata").entry("annotations").set(INITIAL_EVENTS_END, "true");
+            let blueprint = STANDARD.encode(super::list::blueprint(self, resource, form)?);
+            let metadata = value.entry("metadata");
+            metadata.entry("annotations").set(INITIAL_EVENTS_END, "true");
+            metadata.entry("annotations").set(INITIAL_EVENTS_BLUEPRINT, blueprint);
         }
         self.presented(resource, form, &value, columns)
     }

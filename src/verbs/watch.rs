@@ -7,6 +7,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::{BufMut, Bytes, BytesMut};
+use pilothouse_actors::clock::Timestamp;
+use pilothouse_actors::feed::Feed;
 use pilothouse_actors::filter::Filter;
 use pilothouse_actors::object::{Object, Revision, Variant};
 use pilothouse_actors::session::{Frames, Session, Watch};
@@ -20,45 +22,58 @@ use crate::api::media::Encoding;
 use crate::api::options::{self, ListOptions};
 use crate::api::status::Status;
 use crate::ids;
+use crate::metrics::OpenWatch;
 
-use super::list::filter;
+use super::list::{filter, not_older, open};
 use super::present::variant;
 use super::{Answered, Backend, Call, Reply, Watching};
 
 /// Answers a stream of the changes that match.
 pub async fn watch(backend: &Rc<Backend>, watching: &Watching, call: &Call<'_>) -> Answered {
     let mut options = ListOptions::parse(call.query)?;
-    // The path may say it too: the old /watch/ prefix, or a name.
+    options.set_defaults(watching.initial_events);
+    options.validate(watching.initial_events)?;
+    // The path may say it too: the old /watch/ prefix, or a name. Only what the query says is judged as a watch.
     options.watch = true;
-    options.validate(false)?;
     let filter = filter(call, &options)?;
-    let begin = options::revision(&options.resource_version)?.filter(|revision| *revision > 0);
-    let position = backend.stores.open_watch(&call.stored.store, &call.permit).await;
-    let position = position.map_err(|error| Status::from_store(&error, call.of(), ""))?;
-    let head = position.snapshot.revision;
-    let (initial, cursor): (Box<dyn Iterator<Item = Arc<Object>>>, _) = match begin {
-        // Whoever has seen a version that does not exist has seen another store: to wait for it would be to miss all
-        // that happens until then.
-        Some(revision) if revision > head.0 => return Err(Status::future_version(revision, head.0)),
-        Some(revision) => (Box::new(std::iter::empty()), Revision(revision)),
-        None => (initial(position.snapshot, &filter), head),
+    let asked = options::revision(&options.resource_version)?.unwrap_or(0);
+    let scope = match (call.name, call.namespace) {
+        ("", "") => "cluster",
+        ("", _) => "namespace",
+        _ => "resource",
     };
+    let frames = Rc::new(EventFrames {
+        backend: backend.clone(),
+        resource: call.resource.clone(),
+        form: call.form,
+        columns: Cell::new(true),
+        counted: watching.metrics.watch(call.resource, scope),
+    });
+    // Whoever has seen a version that does not exist has seen another store: to wait for it for ever would be to miss all
+    // that happens until then. The reference does wait; a client that is told begins anew.
+    let position = match not_older(backend, call, open(backend, call).await?, asked).await {
+        Ok(position) => position,
+        Err(status) if status.code == 504 => return Ok(Reply::Watch(Feed::only(frames.error(&status)))),
+        Err(status) => return Err(status),
+    };
+    let head = position.snapshot.revision;
+    let (initial, cursor): (Box<dyn Iterator<Item = Arc<Object>>>, _) =
+        match (options.send_initial_events, asked) {
+            (Some(true), _) | (None, 0) => (initial(position.snapshot, &filter), head),
+            (Some(false), 0) => (Box::new(std::iter::empty()), head),
+            (_, asked) => (Box::new(std::iter::empty()), Revision(asked)),
+        };
     let feed = Session::open(Watch {
         type_name: call.stored.store.clone(),
         window: position.window,
         initial,
         cursor,
         filter,
-        frames: Rc::new(EventFrames {
-            backend: backend.clone(),
-            resource: call.resource.clone(),
-            form: call.form,
-            columns: Cell::new(true),
-        }),
+        frames,
         broadcaster: watching.broadcaster.clone(),
         deadline: Some(lifetime(&options, watching.min_request_timeout)),
         bookmarks: options.allow_watch_bookmarks,
-        initial_end_bookmark: false,
+        initial_end_bookmark: options.is_streaming_list(),
         live: watching.live_sessions.clone(),
     });
     Ok(Reply::Watch(feed))
@@ -99,6 +114,8 @@ struct EventFrames {
     form: Form,
     /// The columns of a table are described once, with its first row.
     columns: Cell<bool>,
+    /// Counts this watch for as long as it lasts, and what it tells.
+    counted: OpenWatch,
 }
 
 impl EventFrames {
@@ -157,8 +174,12 @@ impl Frames for EventFrames {
         }
     }
 
-    fn expired(&self, floor: Revision) -> Bytes {
-        self.error(&Status::watch_expired(floor.0))
+    fn expired(&self, cursor: Revision, floor: Revision) -> Bytes {
+        self.error(&Status::watch_expired(cursor.0, floor.0))
+    }
+
+    fn told(&self, events: usize, oldest: Timestamp) {
+        self.counted.told(events, oldest, self.backend.clock.now());
     }
 
     fn unreadable(&self, object: &Object, is_gone: bool) -> Bytes {

@@ -304,6 +304,11 @@ impl Client {
         self.requests.send_request(request, true).unwrap().0
     }
 
+    /// The same on a connection that may be gone.
+    pub fn try_begin(&mut self, request: http::Request<()>) -> Option<ResponseFuture> {
+        self.requests.send_request(request, true).ok().map(|begun| begun.0)
+    }
+
     pub async fn send(&mut self, request: http::Request<()>) -> http::Response<RecvStream> {
         self.try_send(request).await.unwrap()
     }

@@ -62,6 +62,12 @@ impl Connection {
         self.stream.flush()
     }
 
+    /// The certificate that the server shows, DER.
+    pub fn certificate(&self) -> Vec<u8> {
+        let shown = self.stream.ssl().peer_certificate();
+        shown.and_then(|shown| shown.to_der().ok()).unwrap_or_default()
+    }
+
     /// Says that nothing more will be sent, in TLS and in TCP, and goes on reading.
     pub fn close_writing(&mut self) {
         // An error means that the peer was faster; what the test looks at is the answer.

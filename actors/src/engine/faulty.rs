@@ -2,6 +2,8 @@
 
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
+use crate::archive::Archive;
+
 use super::{Batch, Engine, EngineError, Stats, Visitor};
 
 /// How a commit goes wrong.
@@ -122,6 +124,10 @@ impl Engine for Faulty {
 
     fn settle(&mut self) -> Result<(), EngineError> {
         self.inner.settle()
+    }
+
+    fn archive(&self) -> Option<Arc<dyn Archive>> {
+        self.inner.archive()
     }
 
     fn stats(&self) -> Result<Stats, EngineError> {

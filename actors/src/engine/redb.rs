@@ -9,6 +9,8 @@
 //!
 //! Everything that a batch changes is one redb transaction with one sync.
 
+mod reader;
+
 use std::collections::HashMap;
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -18,10 +20,13 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use redb::{Database, ReadableDatabase, ReadableTable, ReadableTableMetadata, TableDefinition, TableHandle};
 
+use self::reader::Reader;
 use super::{Batch, Counters, Engine, EngineError, Stats, Visitor};
+use crate::archive::Archive;
 use crate::limits::REDB_CACHE_BYTES;
 use crate::object::{Revision, TypeName};
 use crate::record::Record;
@@ -37,6 +42,10 @@ const FORMAT_KEY: &str = "format";
 const FORMAT: u64 = 1;
 /// The file format of redb itself, which only it can tell from ours.
 const REDB_FORMAT: u64 = 3;
+
+/// How long closing waits for a reader of the archive, and in how many steps.
+const CLOSING_TURNS: u32 = 400;
+const CLOSING_TURN: Duration = Duration::from_millis(5);
 
 /// The open file.
 pub struct Redb {
@@ -54,7 +63,9 @@ pub struct Redb {
 }
 
 /// A database whose end is no crash: closing writes to the file, and may meet damage that nobody has read yet.
-struct Closing(Option<Database>);
+///
+/// Readers of the archive hold it too, for the time of one read.
+struct Closing(Option<Arc<Database>>);
 
 impl Deref for Closing {
     type Target = Database;
@@ -68,6 +79,13 @@ impl Deref for Closing {
 impl Drop for Closing {
     fn drop(&mut self) {
         let database = self.0.take();
+        // The file may be opened again when this returns: a read that is under way is waited for.
+        for _ in 0..CLOSING_TURNS {
+            if database.as_ref().is_none_or(|database| Arc::strong_count(database) == 1) {
+                break;
+            }
+            std::thread::sleep(CLOSING_TURN);
+        }
         if let Err(error) = guarded(|| {
             drop(database);
             Ok(())
@@ -93,7 +111,7 @@ impl Redb {
             builder.set_repair_callback(move |_| seen.store(true, Ordering::SeqCst));
             builder.create(path).map_err(|error| fault(path, error))
         })?;
-        let database = Closing(Some(database));
+        let database = Closing(Some(Arc::new(database)));
         // Also of a file that was there: whoever made it may have died before this.
         sync_folder(path)?;
         let repaired = repaired.load(Ordering::SeqCst);
@@ -309,6 +327,11 @@ impl Engine for Redb {
         writing.commit().map_err(|error| self.fault(error))?;
         self.unsettled = false;
         Ok(())
+    }
+
+    fn archive(&self) -> Option<Arc<dyn Archive>> {
+        let database = self.database.0.as_ref().map(Arc::downgrade)?;
+        Some(Arc::new(Reader::new(self.path.clone(), database)))
     }
 
     fn stats(&self) -> Result<Stats, EngineError> {

@@ -7,6 +7,7 @@ use futures::{FutureExt, StreamExt};
 use super::*;
 use crate::bell::Bells;
 use crate::clock::Timestamp;
+use crate::fatal::Fatal;
 use crate::limits::SESSION_BYTES;
 use crate::object::{Draft, Key, Pairs};
 use crate::summons::tests::Counter;
@@ -37,7 +38,7 @@ impl Frames for Words {
         Bytes::from(format!("{}@{at} ", if initial_end { "InitialEnd" } else { "Bookmark" }))
     }
 
-    fn expired(&self, floor: Revision) -> Bytes {
+    fn expired(&self, _: Revision, floor: Revision) -> Bytes {
         Bytes::from(format!("Expired@{floor} "))
     }
 
@@ -79,7 +80,7 @@ fn watch(window: &Arc<Window>, frames: &Rc<Words>) -> Watch {
         cursor: Revision(1),
         filter: Filter { namespace: Some("n".into()), ..Filter::default() },
         frames: Rc::clone(frames) as Rc<dyn Frames>,
-        broadcaster: Broadcaster::begin(&Bells::default()),
+        broadcaster: Broadcaster::begin(&Bells::default(), &Fatal::new()),
         deadline: None,
         bookmarks: true,
         initial_end_bookmark: false,

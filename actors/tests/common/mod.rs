@@ -65,10 +65,21 @@ pub async fn position(store: &Addr<Store>) -> Position {
     store.send(OpenWatch { permit: Permit::none() }).await.unwrap().unwrap()
 }
 
-/// Everything that a window holds.
-pub fn events(position: &Position) -> Vec<Arc<Event>> {
-    match position.window.read(position.window.floor(), usize::MAX) {
-        Read::Events(events) => events,
-        Read::Expired(floor) => panic!("a window expired at its own floor {floor}"),
+/// Everything that a window holds, in memory and on its shelf.
+pub async fn events(position: &Position) -> Vec<Arc<Event>> {
+    let (mut found, mut cursor) = (Vec::new(), position.window.floor());
+    loop {
+        match position.window.read(cursor, usize::MAX) {
+            Read::Events(events) => {
+                found.extend(events);
+                return found;
+            }
+            Read::Shelved(shelf, through) => {
+                let events = shelf.read(cursor, through, 3).await.unwrap();
+                cursor = events.last().unwrap().revision();
+                found.extend(events.into_iter().map(Arc::new));
+            }
+            Read::Expired(floor) => panic!("a window expired at its own floor {floor}"),
+        }
     }
 }

@@ -6,7 +6,7 @@
 use std::rc::Rc;
 use std::sync::Arc;
 
-use actix_web::http::{Method, header};
+use actix_web::http::{ConnectionType, Method, header};
 use actix_web::web::{self, Payload, ServiceConfig};
 use actix_web::{HttpRequest, HttpResponse};
 use pilothouse_actors::identity::Identity;
@@ -16,20 +16,22 @@ use crate::api::catalog::resource::Resource;
 use crate::api::connect::Way;
 use crate::api::form::{self, Extent, Form};
 use crate::api::media::{self, Agreed};
+use crate::api::options::ListOptions;
 use crate::api::parts;
 use crate::api::path::{Request, ResourcePath, Target};
 use crate::api::query::{self, Query};
 use crate::api::status::{Result, Status};
 use crate::api::verb::Verb;
+use crate::http::websocket::Upgrade;
 use crate::metrics::Sample;
 use crate::verbs::component_status::Question;
-use crate::verbs::{self, Answered, Call, Warnings};
+use crate::verbs::{self, Answered, Call, Reply, Warnings};
 
 use super::body::Body;
 use super::connect::Out;
 use super::render::{self, Context};
 use super::worker::Worker;
-use super::{body, connect, documents, guards, health, metrics, openapi};
+use super::{body, connect, deadline, documents, guards, health, metrics, openapi};
 
 /// Puts the handler and the state of its worker into an actix-web application.
 pub fn configure(worker: Rc<Worker>) -> impl FnOnce(&mut ServiceConfig) {
@@ -44,10 +46,14 @@ async fn handle(request: HttpRequest, payload: Payload) -> HttpResponse {
     };
     let context = Context::of(&request, &worker);
     let sample = Sample::begin(worker.backend.clock.now());
-    let response = match serve(&worker, &request, payload, &context, &sample).await {
+    let serving = serve(&worker, &request, payload, &context, &sample);
+    let mut response = match deadline::within(&worker, &request, &sample, serving).await {
         Ok(response) => context.finish(response),
         Err(status) => context.finish(render::error(&context, &status)),
     };
+    if guards::shall_end(&worker, &request) {
+        response.head_mut().set_connection_type(ConnectionType::Close);
+    }
     worker.meter.end(sample, worker.backend.clock.now(), response.status().as_u16());
     response
 }
@@ -65,7 +71,7 @@ async fn serve(
     let parsed = Request::parse(request.method().as_str(), &path, &query)?;
     let known = parsed.resource().and_then(|found| worker.served().catalog.at(found).cloned());
     sample.note(&parsed, known.as_ref(), query.get("dryRun") == Some("All"));
-    let permit = guards::take_place(worker, &parsed)?;
+    let permit = guards::take_place(worker, &identity, &parsed)?;
     guards::authorize(worker, &identity, &parsed).await?;
     match &parsed.target {
         Target::NonResource("/metrics") => Ok(metrics::page(worker).await),
@@ -85,16 +91,26 @@ async fn serve(
                 return connect::serve(worker, request, payload, &out).await;
             }
             let verb = allowed_verb(&resource, found, parsed.verb, request.method())?;
-            let agreed = agree(context, verb, found.subresource)?;
+            let rows = verb != Verb::Watch || !streams_list(worker, &query);
+            let agreed = agree(context, verb, rows && parts::has_table(found.subresource))?;
             let form = form(worker, &agreed, verb, (&resource, found.subresource), &query)?;
-            let body = body::read(request, payload, verb, context.offer).await?;
+            let socket = if verb == Verb::Watch { Upgrade::asked(request)? } else { None };
+            let (body, payload) = match &socket {
+                Some(_) => (Body::default(), Some(payload)),
+                None => (body::read(request, payload, verb, context.offer).await?, None),
+            };
             let warnings = &context.warnings;
             let agent = request.headers().get(header::USER_AGENT);
             let user_agent = agent.and_then(|agent| agent.to_str().ok()).unwrap_or_default();
             let identity = &identity;
             let part = Part { found, query: &query, body, form, warnings, identity, user_agent, permit };
             let answer = dispatch(worker, verb, &resource, part).await?;
-            render::answer(context, agreed, answer).await
+            match (answer, socket, payload) {
+                (Reply::Watch(feed), Some(socket), Some(payload)) => {
+                    Ok(socket.answer(feed, payload, agreed.encoding))
+                }
+                (answer, ..) => render::answer(context, agreed, answer).await,
+            }
         }
     }
 }
@@ -146,14 +162,23 @@ fn allowed_verb(resource: &Resource, found: &ResourcePath<'_>, verb: Verb, metho
     Ok(verb)
 }
 
-/// How the answer is encoded and what it is turned into.
-fn agree<'a>(context: &'a Context, verb: Verb, subresource: &str) -> Result<Agreed<'a>> {
+/// Whether a watch is a list as well, which has no rows.
+fn streams_list(worker: &Worker, query: &Query<'_>) -> bool {
+    worker.watching.initial_events
+        && ListOptions::parse(query).is_ok_and(|mut options| {
+            options.set_defaults(true);
+            options.is_streaming_list()
+        })
+}
+
+/// How the answer is encoded and what it is turned into. `rows`: whether it can be a table.
+fn agree(context: &Context, verb: Verb, rows: bool) -> Result<Agreed<'_>> {
     let offer = match verb {
         Verb::List | Verb::Watch => context.offer.watchable(),
         _ => context.offer,
     };
     let allows = |encoding, asked: media::Transform<'_>| {
-        Form::allows(encoding, asked) && (asked.kind != "Table" || parts::has_table(subresource))
+        Form::allows(encoding, asked) && (asked.kind != "Table" || rows)
     };
     let agreed = media::negotiate(&context.accept, offer, allows)?;
     if verb == Verb::Watch && agreed.encoding.stream_type().is_none() {

@@ -26,6 +26,12 @@ pub struct Body {
     pub bytes: Bytes,
 }
 
+impl Default for Body {
+    fn default() -> Body {
+        Body { encoding: Encoding::Json, patch: None, bytes: Bytes::new() }
+    }
+}
+
 /// Reads the body of a request with this verb and says how it is encoded.
 pub async fn read(request: &HttpRequest, payload: Payload, verb: Verb, offer: Offer) -> Result<Body> {
     let content_type = text(request.headers(), header::CONTENT_TYPE);
@@ -46,7 +52,7 @@ pub async fn read(request: &HttpRequest, payload: Payload, verb: Verb, offer: Of
             let (language, encoding) = media::of_patch(content_type, offer)?;
             Ok(Body { encoding, patch: Some(language), bytes: whole(request, payload).await? })
         }
-        _ => Ok(plain(Encoding::Json, Bytes::new())),
+        _ => Ok(Body::default()),
     }
 }
 

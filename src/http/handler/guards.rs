@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use actix_web::http::header;
+use actix_web::http::{Version, header};
 use actix_web::{HttpMessage as _, HttpRequest};
 use pilothouse_actors::authenticator::Authenticate;
 use pilothouse_actors::authorizer::{Action, Authorize, Decision, Target as ActionTarget};
@@ -14,11 +14,23 @@ use crate::api::connect::WAYS;
 use crate::api::path::{Request, Target};
 use crate::api::status::{GroupResource, Result, Status};
 use crate::api::verb::Verb;
+use crate::api::words::{ANONYMOUS, MASTERS, UNAUTHENTICATED};
 use crate::http::peer::Peer;
 
 use super::health;
 use super::render::text;
 use super::worker::Worker;
+
+/// The mark of a request from somebody whom nobody knows.
+struct Unknown;
+
+/// Whether the connection of this request shall end with it. HTTP/2 is dear to serve and easy to abuse: those who have not
+/// said who they are get one request per connection, as the reference does.
+pub fn shall_end(worker: &Worker, request: &HttpRequest) -> bool {
+    worker.shared.closes_unknown
+        && request.version() == Version::HTTP_2
+        && request.extensions().get::<Unknown>().is_some()
+}
 
 /// Who sends this request.
 pub async fn authenticate(worker: &Worker, request: &HttpRequest) -> Result<Arc<Identity>> {
@@ -27,9 +39,15 @@ pub async fn authenticate(worker: &Worker, request: &HttpRequest) -> Result<Arc<
     let bearer = bearer(text(request.headers(), header::AUTHORIZATION)).map(str::to_owned);
     let credentials = Credentials { certificates, bearer };
     match worker.authenticator.send(Authenticate { credentials }).await {
-        Ok(Ok(identity)) => Ok(identity),
+        Ok(Ok(identity)) => {
+            if identity.name == ANONYMOUS || identity.groups.iter().any(|group| group == UNAUTHENTICATED) {
+                request.extensions_mut().insert(Unknown);
+            }
+            Ok(identity)
+        }
         Ok(Err(refusal)) => {
             tracing::debug!(%refusal, "authentication failed");
+            request.extensions_mut().insert(Unknown);
             Err(Status::unauthorized())
         }
         Err(_) => Err(silent(worker, "authenticator")),
@@ -53,7 +71,8 @@ fn bearer(header: &str) -> Option<&str> {
 }
 
 /// A place among the requests in flight, or 429. The permit travels inside the messages of the request.
-pub fn take_place(worker: &Worker, request: &Request<'_>) -> Result<Permit> {
+/// Those who may do everything get in however full it is: they are who could help.
+pub fn take_place(worker: &Worker, identity: &Identity, request: &Request<'_>) -> Result<Permit> {
     let places = &worker.shared.places;
     // A server that is busy is not sick: whoever asks for its health gets an answer.
     if let Target::NonResource(path) = request.target
@@ -71,6 +90,7 @@ pub fn take_place(worker: &Worker, request: &Request<'_>) -> Result<Permit> {
     };
     match room.clone().try_acquire_owned() {
         Ok(permit) => Ok(Permit::from(permit)),
+        Err(_) if identity.groups.iter().any(|group| group == MASTERS) => Ok(Permit::none()),
         Err(_) => Err(Status::too_many_requests("Too many requests, please try again later.", 1)),
     }
 }

@@ -22,12 +22,21 @@ pub async fn page(worker: &Worker) -> HttpResponse {
     let inflight = |kind: &str, count: i64| metrics.inflight.with_label_values(&[kind]).set(count);
     inflight("readOnly", in_use(&places.reading, places.most_reading));
     inflight("mutating", in_use(&places.writing, places.most_writing));
-    metrics.watches.set(i64::try_from(worker.watching.live_sessions.count()).unwrap_or(i64::MAX));
-    // A store that does not answer is told of by the health checks; here its last number stays.
+    let number = |count: usize| i64::try_from(count).unwrap_or(i64::MAX);
+    let watching = &metrics.watching;
+    watching.stalled.set(number(worker.watching.live_sessions.stalled()));
+    watching.list_bytes.set(number(worker.backend.lists.bytes()));
+    let now = worker.backend.clock.now();
+    // A store that does not answer is told of by the health checks; here its last numbers stay.
     for of in shared.health.directory.send(Types).await.unwrap_or_default() {
-        if let Ok(snapshot) = worker.backend.stores.snapshot(&of, &Permit::none()).await {
-            let count = i64::try_from(snapshot.len()).unwrap_or(i64::MAX);
-            metrics.objects.with_label_values(&[of.as_str()]).set(count);
+        if let Ok(position) = worker.backend.stores.open_watch(&of, &Permit::none()).await {
+            let (labels, extent) = ([of.as_str()], position.window.extent());
+            metrics.objects.with_label_values(&labels).set(number(position.snapshot.len()));
+            watching.window_events.with_label_values(&labels).set(number(extent.events));
+            watching.shelved_events.with_label_values(&labels).set(number(extent.shelved));
+            watching.window_bytes.with_label_values(&labels).set(number(extent.bytes));
+            let age = extent.oldest.map_or(0, |oldest| now.0.saturating_sub(oldest.0));
+            watching.window_age.with_label_values(&labels).set(age as f64 / 1e6);
         }
     }
     match metrics.text() {

@@ -2,6 +2,7 @@
 
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::Duration;
 
 use actix::Addr;
 use arc_swap::{ArcSwap, Guard};
@@ -51,6 +52,10 @@ pub struct Shared {
     pub connecting: Arc<Connecting>,
     /// What others verify tokens of service accounts with.
     pub token_metadata: Option<Metadata>,
+    /// How long a request may take that has an end of its own.
+    pub request_timeout: Duration,
+    /// Whether HTTP/2 connections of those whom nobody knows end after their first request.
+    pub closes_unknown: bool,
 }
 
 /// What the gates say of encodings.

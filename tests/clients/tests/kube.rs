@@ -14,7 +14,7 @@ use kube::api::{
 };
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::discovery::{Discovery, Scope};
-use kube::runtime::{WatchStreamExt as _, watcher};
+use kube::runtime::{WatchStreamExt as _, reflector, watcher};
 use kube::{Client, Config, ResourceExt};
 use pilothouse::{Handle, Server};
 use serde_json::json;
@@ -138,6 +138,35 @@ async fn a_watcher_sees_each_object_once() {
     assert_eq!(next(&mut seen).await, "before");
     maps.create(&PostParams::default(), &config_map("after", "1")).await.unwrap();
     assert_eq!(next(&mut seen).await, "after");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_reflector_holds_what_is_there() {
+    let (_server, client) = served().await;
+    let maps: Api<ConfigMap> = Api::default_namespaced(client);
+    maps.create(&PostParams::default(), &config_map("before", "1")).await.unwrap();
+    let (reader, writer) = reflector::store();
+    let events = reflector(writer, watcher(maps.clone(), watcher::Config::default())).default_backoff();
+    let mut events = events.boxed();
+    let holds = |name: &str, value: Option<&str>| {
+        let held = reader.state().into_iter().find(|held| held.name_any() == name);
+        let held = held.and_then(|held| held.data.as_ref()?.values().next().cloned());
+        held.as_deref() == value
+    };
+    let mut until = async |name: &str, value: Option<&str>| {
+        while !holds(name, value) {
+            let next =
+                tokio::time::timeout(Duration::from_secs(60), events.next()).await.expect("events come");
+            next.expect("the reflector goes on").unwrap();
+        }
+    };
+    until("before", Some("1")).await;
+    maps.create(&PostParams::default(), &config_map("later", "2")).await.unwrap();
+    until("later", Some("2")).await;
+    maps.replace("later", &PostParams::default(), &config_map("later", "3")).await.unwrap();
+    until("later", Some("3")).await;
+    maps.delete("before", &DeleteParams::default()).await.unwrap();
+    until("before", None).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

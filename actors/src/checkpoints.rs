@@ -1,0 +1,117 @@
+//! States of a type at older revisions, kept for lists that come in chunks: the next chunk goes on where the last one
+//! ended without walking back through the history again.
+//!
+//! A state shares what did not change with all others, and what did change is in the window as long as the window
+//! reaches back that far. Then it goes. A state that was made from the shelf holds objects that nobody else does: those
+//! are weighed and bounded.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use crate::limits::{CHECKPOINT_BYTES, CHECKPOINTS};
+use crate::object::Revision;
+use crate::snapshot::Snapshot;
+
+/// The states of one type. See the module text.
+#[derive(Debug, Default)]
+pub struct Checkpoints(Mutex<Vec<Checkpoint>>);
+
+#[derive(Debug)]
+struct Checkpoint {
+    state: Snapshot,
+    /// Bytes of objects that came from the shelf; `None` if all are in the window or in the present.
+    besides: Option<usize>,
+}
+
+impl Checkpoints {
+    /// Keeps a state. `besides`: what it holds that neither the window nor the present does, in bytes.
+    pub fn keep(&self, state: Snapshot, besides: Option<usize>) {
+        let mut kept = self.lock();
+        if kept.iter().any(|one| one.state.revision == state.revision) {
+            return;
+        }
+        let held: usize = kept.iter().filter_map(|one| one.besides).sum();
+        if besides.is_some_and(|bytes| held + bytes > CHECKPOINT_BYTES) {
+            return;
+        }
+        if kept.len() >= CHECKPOINTS {
+            kept.remove(0);
+        }
+        kept.push(Checkpoint { state, besides });
+    }
+
+    /// The oldest state at or after this revision.
+    pub fn nearest(&self, revision: Revision) -> Option<Snapshot> {
+        let mut kept = self.lock();
+        let found = kept.iter().enumerate().filter(|(_, one)| one.state.revision >= revision);
+        let (at, _) = found.min_by_key(|(_, one)| one.state.revision)?;
+        // What is used goes to the end: the first is the one that nobody has asked for in the longest time.
+        kept.get_mut(at..)?.rotate_left(1);
+        kept.last().map(|one| one.state.clone())
+    }
+
+    /// Lets go of what is older than the history, and of what the window no longer holds and nobody weighed.
+    pub(crate) fn forget_before(&self, in_memory: Revision, floor: Revision) {
+        let mut kept = self.lock();
+        if !kept.is_empty() {
+            kept.retain(|one| one.state.revision >= if one.besides.is_some() { floor } else { in_memory });
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Vec<Checkpoint>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use imbl::OrdMap;
+
+    use super::*;
+
+    fn state(revision: u64) -> Snapshot {
+        Snapshot { revision: Revision(revision), objects: OrdMap::new() }
+    }
+
+    fn nearest(kept: &Checkpoints, revision: u64) -> Option<u64> {
+        kept.nearest(Revision(revision)).map(|state| state.revision.0)
+    }
+
+    #[test]
+    fn the_nearest_state_that_is_not_older_is_found() {
+        let kept = Checkpoints::default();
+        for revision in [9, 5, 7] {
+            kept.keep(state(revision), None);
+        }
+        assert_eq!([4, 5, 6, 8, 9, 10].map(|at| nearest(&kept, at)), [5, 5, 7, 9, 9, 0].map(some));
+    }
+
+    fn some(revision: u64) -> Option<u64> {
+        (revision > 0).then_some(revision)
+    }
+
+    #[test]
+    fn the_one_that_nobody_asks_for_makes_room() {
+        let kept = Checkpoints::default();
+        for revision in 0..CHECKPOINTS as u64 {
+            kept.keep(state(revision), None);
+        }
+        assert_eq!(nearest(&kept, 0), Some(0));
+        kept.keep(state(100), None);
+        assert_eq!(nearest(&kept, 0), Some(0), "it was used");
+        assert_eq!(nearest(&kept, 1), Some(2), "it was not");
+    }
+
+    #[test]
+    fn states_go_with_what_holds_their_objects() {
+        let kept = Checkpoints::default();
+        kept.keep(state(5), None);
+        kept.keep(state(4), Some(CHECKPOINT_BYTES));
+        kept.keep(state(3), Some(1));
+        assert_eq!(nearest(&kept, 1), Some(4), "no more than the bound came from the shelf");
+        kept.forget_before(Revision(6), Revision(4));
+        assert_eq!(nearest(&kept, 1), Some(4));
+        assert_eq!(nearest(&kept, 5), None);
+        kept.forget_before(Revision(6), Revision(5));
+        assert_eq!(nearest(&kept, 1), None);
+    }
+}

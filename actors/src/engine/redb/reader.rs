@@ -1,0 +1,96 @@
+//! Events that only the log holds, read again while the engine goes on writing.
+
+use std::path::PathBuf;
+use std::sync::{Arc, Weak};
+
+use redb::{Database, ReadableDatabase as _};
+
+use super::{LOG, TYPES, fault, guarded};
+use crate::archive::{Archive, ArchiveError, Span};
+use crate::engine::EngineError;
+use crate::object::{Object, Revision, TypeName};
+use crate::record::{Operation, Record};
+use crate::window::{Change, Event};
+
+/// Reads the log beside the engine, each time in a transaction of its own.
+pub(super) struct Reader {
+    path: PathBuf,
+    /// Gone when the engine is closed.
+    database: Weak<Database>,
+}
+
+impl Reader {
+    /// A reader of an open database, which it does not keep open.
+    pub(super) fn new(path: PathBuf, database: Weak<Database>) -> Reader {
+        Reader { path, database }
+    }
+}
+
+impl Archive for Reader {
+    fn read(&self, type_name: &TypeName, span: Span) -> Result<Vec<Event>, ArchiveError> {
+        let database = self.database.upgrade().ok_or(ArchiveError::Gone)?;
+        let mut events = Vec::new();
+        let whole = guarded(|| self.collect(&database, type_name, span, &mut events));
+        match whole {
+            Ok(true) => Ok(events),
+            Ok(false) => Err(ArchiveError::Gone),
+            Err(error) => Err(ArchiveError::Broken(error.to_string())),
+        }
+    }
+}
+
+impl Reader {
+    /// Whether every event that was come across is whole and follows the one before.
+    fn collect(
+        &self,
+        database: &Database,
+        type_name: &TypeName,
+        span: Span,
+        events: &mut Vec<Event>,
+    ) -> Result<bool, EngineError> {
+        let path = &self.path;
+        let reading = database.begin_read().map_err(|error| fault(path, error))?;
+        let types = reading.open_table(TYPES).map_err(|error| fault(path, error))?;
+        let Some(id) = types.get(type_name.as_str()).map_err(|error| fault(path, error))? else {
+            return Ok(false);
+        };
+        let id = id.value();
+        let log = reading.open_table(LOG).map_err(|error| fault(path, error))?;
+        let object_at = |revision: Revision| -> Result<Option<Arc<Object>>, EngineError> {
+            let found = log.get((id, revision.0)).map_err(|error| fault(path, error))?;
+            let Some(bytes) = found else { return Ok(None) };
+            Ok(match Record::decode(id, revision, bytes.value())?.operation {
+                Operation::Create(object) | Operation::Replace(object, _) => Some(object),
+                Operation::Remove(..) => None,
+            })
+        };
+        let (mut wanted, mut bytes) = (span.after.next(), 0);
+        let range = (id, wanted.0)..=(id, span.through.0);
+        for entry in log.range(range).map_err(|error| fault(path, error))? {
+            let (place, record) = entry.map_err(|error| fault(path, error))?;
+            let revision = Revision(place.value().1);
+            if revision != wanted {
+                return Ok(false);
+            }
+            let Record { operation, at } = Record::decode(id, revision, record.value())?;
+            let (change, object, superseded) = match operation {
+                Operation::Create(object) => (Change::Created, Some(object), None),
+                Operation::Replace(object, superseded) => (Change::Replaced, Some(object), Some(superseded)),
+                Operation::Remove(_, superseded) => (Change::Removed, None, Some(superseded)),
+            };
+            let previous = superseded.map(object_at).transpose()?.flatten();
+            if superseded.is_some() && previous.is_none() {
+                return Ok(false);
+            }
+            let last = previous.as_ref().map(|last| Arc::new(last.at(revision)));
+            let Some(object) = object.or(last) else { return Ok(false) };
+            bytes += object.bytes.len() + previous.as_ref().map_or(0, |previous| previous.bytes.len());
+            events.push(Event::new(change, object, previous, at));
+            if events.len() >= span.most || bytes >= span.bytes {
+                break;
+            }
+            wanted = revision.next();
+        }
+        Ok(true)
+    }
+}

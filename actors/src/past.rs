@@ -1,0 +1,64 @@
+//! The state of a type as it was at an older revision, worked out of a newer one and what happened in between.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use crate::limits::EXPIRE_PER_TURN;
+use crate::object::{Key, Object, Revision};
+use crate::snapshot::Snapshot;
+use crate::store::Position;
+use crate::window::{Event, Read};
+
+/// The state at `revision`; `None` if the history no longer reaches back that far, or not yet that far.
+///
+/// What an object was at a revision is what the first event after it has superseded. So one walk forward from there to
+/// the nearest known state finds everything that differs.
+pub async fn state_at(position: &Position, revision: Revision) -> Option<Snapshot> {
+    let Position { window, snapshot: present } = position;
+    if revision > present.revision {
+        return None;
+    }
+    let known = window.checkpoints().nearest(revision).filter(|state| state.revision < present.revision);
+    let base = known.unwrap_or_else(|| present.clone());
+    let mut was: HashMap<Key, Option<Arc<Object>>> = HashMap::new();
+    let mut cursor = revision;
+    let mut besides = None;
+    while cursor < base.revision {
+        let events = match window.read(cursor, EXPIRE_PER_TURN) {
+            Read::Events(events) => events,
+            Read::Expired(_) => return None,
+            Read::Shelved(shelf, through) => {
+                let read = shelf.read(cursor, through.min(base.revision), EXPIRE_PER_TURN).await;
+                let events: Vec<_> = read.ok()?.into_iter().map(Arc::new).collect();
+                *besides.get_or_insert(0) += events.iter().map(|event| weight(event)).sum::<usize>();
+                events
+            }
+        };
+        let events = events.iter().take_while(|event| event.revision() <= base.revision);
+        let mut last = None;
+        for event in events {
+            last = Some(event.revision());
+            was.entry(event.object.key.clone()).or_insert_with(|| event.previous.clone());
+        }
+        let Some(last) = last else { break };
+        cursor = last;
+        tokio::task::yield_now().await;
+    }
+    let mut objects = base.objects;
+    for (key, object) in was {
+        match object {
+            Some(object) => objects.insert(key, object),
+            None => objects.remove(&key),
+        };
+    }
+    let state = Snapshot { revision, objects };
+    if revision < present.revision {
+        window.checkpoints().keep(state.clone(), besides);
+    }
+    Some(state)
+}
+
+fn weight(event: &Event) -> usize {
+    const OVERHEAD: usize = 256;
+    event.previous.as_ref().map_or(0, |previous| previous.bytes.len() + OVERHEAD)
+}

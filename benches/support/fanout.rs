@@ -1,0 +1,82 @@
+//! The floor of a fan-out: a program that writes the same bytes to the same number of TLS sockets, and does nothing else.
+
+use std::net::TcpListener;
+use std::pin::Pin;
+
+use bytes::Bytes;
+use openssl::ssl::{Ssl, SslContext};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
+use tokio::sync::broadcast;
+use tokio_openssl::SslStream;
+
+use super::watchers::{MARK, MARK_BYTES};
+
+/// Sends `bytes` bytes with the mark of each PUT to everybody who has sent a GET. Prints its port.
+pub fn serve(bytes: usize) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    listener.set_nonblocking(true).unwrap();
+    println!("{}", listener.local_addr().unwrap().port());
+    let context = super::floor::acceptor().build().into_context();
+    let (news, _) = broadcast::channel(4_096);
+    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    let serving = (0..threads).map(|_| {
+        let (listener, context, news) = (listener.try_clone().unwrap(), context.clone(), news.clone());
+        std::thread::spawn(move || accept(listener, &context, &news, bytes))
+    });
+    serving.collect::<Vec<_>>().into_iter().for_each(|thread| thread.join().unwrap());
+}
+
+fn accept(listener: TcpListener, context: &SslContext, news: &broadcast::Sender<Bytes>, bytes: usize) {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    tokio::task::LocalSet::new().block_on(&runtime, async {
+        let listener = tokio::net::TcpListener::from_std(listener).unwrap();
+        loop {
+            let (tcp, _) = listener.accept().await.unwrap();
+            tcp.set_nodelay(true).unwrap();
+            let stream = SslStream::new(Ssl::new(context).unwrap(), tcp).unwrap();
+            tokio::task::spawn_local(converse(stream, news.clone(), bytes));
+        }
+    });
+}
+
+/// Ends with the connection: whatever goes wrong is the client's doing.
+async fn converse(
+    mut stream: SslStream<TcpStream>,
+    news: broadcast::Sender<Bytes>,
+    bytes: usize,
+) -> std::io::Result<()> {
+    Pin::new(&mut stream).accept().await.map_err(std::io::Error::other)?;
+    let mut buffer = Vec::new();
+    loop {
+        let Some(end) = memchr::memmem::find(&buffer, b"\r\n\r\n") else {
+            if stream.read_buf(&mut buffer).await? == 0 {
+                return Ok(());
+            }
+            continue;
+        };
+        if buffer.starts_with(b"GET") {
+            stream.write_all(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n").await?;
+            let mut heard = news.subscribe();
+            while let Ok(chunk) = heard.recv().await {
+                stream.write_all(&chunk).await?;
+            }
+            return Ok(());
+        }
+        let head = String::from_utf8_lossy(&buffer[..end]).to_ascii_lowercase();
+        let length = head.lines().find_map(|line| line.strip_prefix("content-length:")?.trim().parse().ok());
+        let whole = end + 4 + length.unwrap_or(0);
+        while buffer.len() < whole {
+            stream.read_buf(&mut buffer).await?;
+        }
+        let mark = memchr::memmem::find(&buffer, MARK).map(|at| &buffer[at..at + MARK_BYTES]);
+        let mut event = mark.unwrap_or_default().to_vec();
+        event.resize(bytes, b'x');
+        let mut chunk = format!("{bytes:x}\r\n").into_bytes();
+        chunk.extend_from_slice(&event);
+        chunk.extend_from_slice(b"\r\n");
+        let _nobody = news.send(Bytes::from(chunk));
+        stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok").await?;
+        buffer.drain(..whole);
+    }
+}

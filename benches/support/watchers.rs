@@ -1,0 +1,257 @@
+//! A crowd of clients that watch, on one thread. They find the marks of the writer by their bytes and parse nothing.
+
+use std::cell::{Cell, RefCell};
+use std::future::poll_fn;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::sync::OnceLock;
+use std::task::Poll;
+use std::time::{Duration, Instant};
+
+use tokio::io::{AsyncRead as _, AsyncWriteExt as _, ReadBuf};
+use tokio::net::TcpStream;
+use tokio::sync::Notify;
+use tokio_openssl::SslStream;
+
+use super::load::try_connect;
+
+/// What a mark begins with. Behind it stand the number of the write and its moment.
+pub const MARK: &[u8] = b"@@mark@@";
+/// A whole mark: ten digits, a dash, twenty digits.
+pub const MARK_BYTES: usize = 8 + 10 + 1 + 20;
+const PATIENCE: Duration = Duration::from_secs(180);
+
+fn since_start() -> Duration {
+    static START: OnceLock<Instant> = OnceLock::new();
+    START.get_or_init(Instant::now).elapsed()
+}
+
+/// The mark of a write that is made now.
+pub fn mark(number: u64) -> String {
+    format!("@@mark@@{number:010}-{:020}", since_start().as_nanos())
+}
+
+/// What a client does with what it is told.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Habit {
+    /// Reads it.
+    Reads,
+    /// Reads nothing until everybody else is done.
+    Stalls,
+    /// Reads it, and comes back when the connection breaks.
+    Returns,
+}
+
+/// One client.
+pub struct Watcher {
+    /// The path with its query, but for the version.
+    pub path: String,
+    /// The version it begins at.
+    pub from: u64,
+    /// What it does.
+    pub habit: Habit,
+}
+
+/// What the crowd saw.
+pub struct Followed {
+    /// Events that were told.
+    pub events: u64,
+    /// From the start of the writes to the last event of those who read.
+    pub taken: Duration,
+    /// Watches that ended.
+    pub cut: usize,
+    /// Numbers that were skipped or told twice.
+    pub wrong: u64,
+    latencies: Vec<Duration>,
+}
+
+impl Followed {
+    /// The delay that this share of the events kept.
+    pub fn percentile(&mut self, share: f64) -> Duration {
+        self.latencies.sort_unstable();
+        let at = ((self.latencies.len() as f64 * share) as usize).min(self.latencies.len().saturating_sub(1));
+        self.latencies.get(at).copied().unwrap_or_default()
+    }
+}
+
+#[derive(Default)]
+struct Board {
+    events: Cell<u64>,
+    stalled_events: Cell<u64>,
+    cut: Cell<usize>,
+    wrong: Cell<u64>,
+    latencies: RefCell<Vec<Duration>>,
+    changed: Notify,
+    read_now: Notify,
+}
+
+/// Opens all watches, then lets `act` write, and reads until `expected` events came to those who read and `late` to those
+/// who did not. `in_order`: every watcher sees every number.
+pub fn follow<T: Send + 'static>(
+    port: u16,
+    watchers: Vec<Watcher>,
+    (expected, late): (u64, u64),
+    in_order: bool,
+    act: impl FnOnce() -> T + Send + 'static,
+) -> (Followed, T) {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    tokio::task::LocalSet::new().block_on(&runtime, async move {
+        let board = Rc::new(Board::default());
+        let mut open = Vec::new();
+        for watcher in watchers {
+            open.push((open_watch(port, &watcher.path, watcher.from).await.unwrap(), watcher));
+        }
+        for (stream, watcher) in open {
+            tokio::task::spawn_local(one(port, stream, watcher, in_order, Rc::clone(&board)));
+        }
+        let begun = Instant::now();
+        let acting = std::thread::spawn(act);
+        let done = async |reached: &dyn Fn() -> bool| {
+            while !reached() {
+                tokio::time::timeout(PATIENCE, board.changed.notified()).await.expect("events come");
+            }
+        };
+        done(&|| board.events.get() >= expected).await;
+        let taken = begun.elapsed();
+        board.read_now.notify_waiters();
+        done(&|| board.stalled_events.get() >= late).await;
+        let followed = Followed {
+            events: board.events.get(),
+            taken,
+            cut: board.cut.get(),
+            wrong: board.wrong.get(),
+            latencies: board.latencies.take(),
+        };
+        (followed, acting.join().unwrap())
+    })
+}
+
+async fn open_watch(port: u16, path: &str, from: u64) -> std::io::Result<SslStream<TcpStream>> {
+    let mut stream = try_connect(port).await?;
+    let request = super::load::request("GET", &format!("{path}&resourceVersion={from}"), "");
+    stream.write_all(&request).await?;
+    // Byte by byte up to the end of the head: what follows belongs to the events.
+    let mut head = Vec::new();
+    while !head.ends_with(b"\r\n\r\n") {
+        let mut byte = [0];
+        if tokio::io::AsyncReadExt::read(&mut stream, &mut byte).await? == 0 {
+            return Err(std::io::ErrorKind::UnexpectedEof.into());
+        }
+        head.push(byte[0]);
+    }
+    assert!(head.starts_with(b"HTTP/1.1 200"), "{}", String::from_utf8_lossy(&head));
+    Ok(stream)
+}
+
+async fn one(
+    port: u16,
+    mut stream: SslStream<TcpStream>,
+    watcher: Watcher,
+    in_order: bool,
+    board: Rc<Board>,
+) {
+    let Watcher { path, mut from, habit } = watcher;
+    if habit == Habit::Stalls {
+        board.read_now.notified().await;
+    }
+    let (mut rest, mut last) = (Vec::new(), None);
+    loop {
+        let mut take = |bytes: &[u8]| {
+            rest.extend_from_slice(bytes);
+            let now = since_start();
+            let mut used = 0;
+            while let Some(found) = memchr::memmem::find(&rest[used..], MARK) {
+                let Some(whole) = rest.get(used + found..used + found + MARK_BYTES) else { break };
+                let text = String::from_utf8_lossy(&whole[MARK.len()..]).into_owned();
+                let (number, moment) = text.split_once('-').unwrap();
+                let (number, moment): (u64, u64) = (number.parse().unwrap(), moment.parse().unwrap());
+                if in_order && last.is_some_and(|last| number != last + 1) {
+                    board.wrong.set(board.wrong.get() + 1);
+                }
+                last = Some(number);
+                if let Some(version) = version_before(&rest[used..used + found]) {
+                    from = version;
+                }
+                if habit == Habit::Stalls {
+                    board.stalled_events.set(board.stalled_events.get() + 1);
+                } else {
+                    board.events.set(board.events.get() + 1);
+                    board.latencies.borrow_mut().push(now.saturating_sub(Duration::from_nanos(moment)));
+                }
+                board.changed.notify_one();
+                used += found + MARK_BYTES;
+            }
+            // A version may stand before a mark that has not come yet.
+            let keep = rest.len().saturating_sub(used).min(4 << 10);
+            let drop_to = rest.len() - keep;
+            rest.drain(..drop_to);
+        };
+        if read(&mut stream, &mut take).await {
+            continue;
+        }
+        if habit != Habit::Returns {
+            board.cut.set(board.cut.get() + 1);
+            return board.changed.notify_one();
+        }
+        rest.clear();
+        stream = loop {
+            match open_watch(port, &path, from).await {
+                Ok(stream) => break stream,
+                Err(_) => tokio::time::sleep(Duration::from_millis(10)).await,
+            }
+        };
+    }
+}
+
+/// The version of the object in front of a mark: the last that is written there.
+fn version_before(bytes: &[u8]) -> Option<u64> {
+    const KEY: &[u8] = b"\"resourceVersion\":\"";
+    let at = memchr::memmem::rfind(bytes, KEY)? + KEY.len();
+    let digits = bytes[at..].iter().take_while(|byte| byte.is_ascii_digit()).count();
+    std::str::from_utf8(&bytes[at..at + digits]).ok()?.parse().ok()
+}
+
+/// Reads once, into a buffer that all watchers share; `false` at the end.
+async fn read(stream: &mut SslStream<TcpStream>, take: &mut impl FnMut(&[u8])) -> bool {
+    thread_local! {
+        static SCRATCH: RefCell<Vec<u8>> = RefCell::new(vec![0; 64 << 10]);
+    }
+    poll_fn(|context| {
+        SCRATCH.with(|scratch| {
+            let mut scratch = scratch.borrow_mut();
+            let mut buffer = ReadBuf::new(&mut scratch);
+            match Pin::new(&mut *stream).poll_read(context, &mut buffer) {
+                Poll::Pending => Poll::Pending,
+                Poll::Ready(Ok(())) if !buffer.filled().is_empty() => {
+                    take(buffer.filled());
+                    Poll::Ready(true)
+                }
+                Poll::Ready(_) => Poll::Ready(false),
+            }
+        })
+    })
+    .await
+}
+
+/// Holds `count` connections while `measure` runs: each has been answered once, and watches if it is given a path.
+pub fn hold<T>(port: u16, count: usize, watch: Option<(&str, u64)>, measure: impl FnOnce() -> T) -> T {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let mut held = Vec::with_capacity(count);
+        for _ in 0..count {
+            held.push(match watch {
+                Some((path, from)) => open_watch(port, path, from).await.unwrap(),
+                None => {
+                    let mut stream = try_connect(port).await.unwrap();
+                    stream.write_all(&super::load::request("GET", "/version", "")).await.unwrap();
+                    let mut answer = vec![0; 4 << 10];
+                    tokio::io::AsyncReadExt::read(&mut stream, &mut answer).await.unwrap();
+                    stream
+                }
+            });
+        }
+        let measured = measure();
+        drop(held);
+        measured
+    })
+}

@@ -1,0 +1,95 @@
+//! How long a request may take. Watches and conversations have no end of their own and are not asked.
+
+use std::future::Future;
+use std::pin::pin;
+use std::time::Duration;
+
+use actix_web::{HttpRequest, HttpResponse};
+use tokio::time::timeout;
+
+use crate::api::field::quoted;
+use crate::api::path::Request;
+use crate::api::query::{self, Query};
+use crate::api::status::{Result, Status};
+use crate::api::verb::Verb;
+use crate::config::values::go_duration;
+use crate::metrics::Sample;
+
+use super::worker::Worker;
+
+/// The answer, or 504 if it does not come in time. A write that was passed to its store is not taken back.
+pub async fn within(
+    worker: &Worker,
+    request: &HttpRequest,
+    sample: &Sample,
+    serving: impl Future<Output = Result<HttpResponse>>,
+) -> Result<HttpResponse> {
+    let limit = limit(worker.shared.request_timeout, request)?;
+    let mut serving = pin!(serving);
+    match timeout(limit, &mut serving).await {
+        Ok(answer) => answer,
+        Err(_) if sample.is_long_running() => serving.await,
+        Err(_) => Err(Status::timed_out()),
+    }
+}
+
+/// What the client allows, if that is less than the server does.
+fn limit(most: Duration, request: &HttpRequest) -> Result<Duration> {
+    let text = request.query_string();
+    if !text.contains("timeout=") {
+        return Ok(most);
+    }
+    let query = Query::parse(text);
+    let Some(asked) = query.get("timeout").filter(|asked| !asked.is_empty()) else { return Ok(most) };
+    match go_duration(asked.trim_start_matches('-')) {
+        Ok(_) if asked.starts_with('-') => Ok(most),
+        Ok(asked) if !asked.is_zero() => Ok(asked.min(most)),
+        Ok(_) => Ok(most),
+        Err(_) if watches(request, &query) => Ok(most),
+        Err(_) => {
+            let unit = asked.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.');
+            let what = if unit { "missing unit in" } else { "invalid" };
+            let why = format!("time: {what} duration {}", quoted(asked));
+            Err(Status::bad_request(format!("invalid timeout specified in the request URL - {why}")))
+        }
+    }
+}
+
+/// Nobody reads the limit of a watch.
+fn watches(request: &HttpRequest, query: &Query<'_>) -> bool {
+    let path = query::decode_path(request.uri().path());
+    path.is_ok_and(|path| {
+        Request::parse(request.method().as_str(), &path, query).is_ok_and(|parsed| parsed.verb == Verb::Watch)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use actix_web::test::TestRequest;
+
+    use super::*;
+
+    #[test]
+    fn a_client_may_allow_less_than_the_server_and_no_more() {
+        let most = Duration::from_secs(60);
+        let of = |uri: &str| limit(most, &TestRequest::with_uri(uri).to_http_request());
+        for (query, seconds) in [
+            ("", 60),
+            ("?timeout=5s", 5),
+            ("?timeout=0s", 60),
+            ("?timeout=-3s", 60),
+            ("?timeout=2h", 60),
+            ("?timeout=", 60),
+            ("?timeoutSeconds=5", 60),
+            ("?watch=1&timeout=nonsense", 60),
+        ] {
+            let limit = of(&format!("/api/v1/pods{query}")).unwrap();
+            assert_eq!(limit, Duration::from_secs(seconds), "{query}");
+        }
+        for (query, why) in [("5", "missing unit in duration \"5\""), ("soon", "invalid duration \"soon\"")] {
+            let status = of(&format!("/api/v1/pods?timeout={query}")).unwrap_err();
+            let wanted = format!("invalid timeout specified in the request URL - time: {why}");
+            assert_eq!((status.code, status.message), (400, wanted));
+        }
+    }
+}

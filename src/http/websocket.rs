@@ -1,0 +1,355 @@
+//! Watches over WebSocket, for browsers and for those who speak nothing else: every event is one message, text for JSON
+//! and binary otherwise. What the client says is not listened to, but for its pings and its goodbye.
+
+use std::collections::VecDeque;
+use std::convert::Infallible;
+use std::io::ErrorKind;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use actix_web::body::{BodySize, MessageBody};
+use actix_web::error::PayloadError;
+use actix_web::http::header::{self, HeaderMap, HeaderName};
+use actix_web::http::{StatusCode, Version};
+use actix_web::web::Payload;
+use actix_web::{HttpRequest, HttpResponse};
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use bytes::{BufMut, Bytes, BytesMut};
+use futures::Stream as _;
+use pilothouse_actors::feed::Feed;
+
+use crate::api::media::Encoding;
+use crate::api::status::{Result, Status};
+
+/// What the protocol adds to a client's key before it is hashed.
+const KEY_SUFFIX: &str = "258EAFA5-E914-47DA-95CA-C5AB0DC85B11";
+/// The only version of the protocol that is in use.
+const VERSION: &str = "13";
+/// Clients that cannot set headers send their token as the name of a protocol. It is no protocol to agree upon.
+const TOKEN_PROTOCOL: &str = "base64url.bearer.authorization.k8s.io.";
+/// Messages that wait leave together, up to this many bytes.
+const CHUNK_BYTES: usize = 64 << 10;
+/// The most that a control frame carries.
+const CONTROL_BYTES: usize = 125;
+/// The length that stands before each event in a stream of Protobuf, and not in a message.
+const PROTOBUF_LENGTH: usize = 4;
+
+const TEXT: u8 = 1;
+const BINARY: u8 = 2;
+const CLOSE: u8 = 8;
+const PING: u8 = 9;
+const PONG: u8 = 10;
+
+/// A client's wish to speak WebSocket.
+pub struct Upgrade {
+    accept: String,
+    protocol: Option<String>,
+}
+
+fn words<'a>(headers: &'a HeaderMap, name: &HeaderName) -> impl Iterator<Item = &'a str> {
+    let values = headers.get_all(name).filter_map(|value| value.to_str().ok());
+    values.flat_map(|value| value.split(',')).map(str::trim)
+}
+
+impl Upgrade {
+    /// The wish, if the request has one: it is GET over HTTP/1.1 and names the protocol. A wish that is not put as it must
+    /// be is a bad request.
+    pub fn asked(request: &HttpRequest) -> Result<Option<Upgrade>> {
+        let headers = request.headers();
+        let named = |name, word: &str| words(headers, &name).any(|one| one.eq_ignore_ascii_case(word));
+        let wishes = named(header::UPGRADE, "websocket") && named(header::CONNECTION, "upgrade");
+        if !wishes || request.version() != Version::HTTP_11 {
+            return Ok(None);
+        }
+        if !named(header::SEC_WEBSOCKET_VERSION, VERSION) {
+            return Err(Status::bad_request("missing or bad WebSocket Version"));
+        }
+        let key =
+            headers.get(header::SEC_WEBSOCKET_KEY).and_then(|key| key.to_str().ok()).unwrap_or_default();
+        if STANDARD.decode(key).map_or(0, |key| key.len()) != 16 {
+            return Err(Status::bad_request("mismatch challenge/response"));
+        }
+        let hash = openssl::sha::sha1(format!("{key}{KEY_SUFFIX}").as_bytes());
+        let mut protocols = words(headers, &header::SEC_WEBSOCKET_PROTOCOL);
+        let protocol = protocols.find(|one| !one.is_empty() && !one.starts_with(TOKEN_PROTOCOL));
+        Ok(Some(Upgrade { accept: STANDARD.encode(hash), protocol: protocol.map(str::to_owned) }))
+    }
+
+    /// Agrees, and sends the events of a watch.
+    pub fn answer(self, feed: Feed, payload: Payload, encoding: Encoding) -> HttpResponse {
+        let mut builder = HttpResponse::build(StatusCode::SWITCHING_PROTOCOLS);
+        builder.upgrade("websocket").insert_header((header::SEC_WEBSOCKET_ACCEPT, self.accept));
+        if let Some(protocol) = self.protocol {
+            builder.insert_header((header::SEC_WEBSOCKET_PROTOCOL, protocol));
+        }
+        let heard = Heard::default();
+        builder.body(Conversation { feed, payload, encoding, heard, say: VecDeque::new(), over: false })
+    }
+}
+
+/// One watch over WebSocket.
+struct Conversation {
+    feed: Feed,
+    payload: Payload,
+    encoding: Encoding,
+    heard: Heard,
+    /// Control frames to send; at most a pong and a goodbye.
+    say: VecDeque<Bytes>,
+    /// Whether nothing more is said after those.
+    over: bool,
+}
+
+impl Conversation {
+    /// Takes in what the client has sent.
+    fn listen(&mut self, context: &mut Context<'_>) {
+        while !self.over {
+            match Pin::new(&mut self.payload).poll_next(context) {
+                Poll::Pending => return,
+                // A body has a deadline, a conversation has none. The payload itself was asked and will wake us.
+                Poll::Ready(Some(Err(PayloadError::Io(late)))) if late.kind() == ErrorKind::TimedOut => {
+                    return;
+                }
+                Poll::Ready(Some(Ok(bytes))) => self.hear(&bytes),
+                Poll::Ready(Some(Err(_)) | None) => self.over = true,
+            }
+        }
+    }
+
+    fn hear(&mut self, bytes: &[u8]) {
+        for control in self.heard.take(bytes) {
+            match control {
+                Control::Ping(payload) => {
+                    // Only the last of several pings needs an answer.
+                    self.say.clear();
+                    self.say.push_back(frame(PONG, &payload));
+                }
+                Control::Close(payload) => self.goodbye(&payload),
+                Control::Broken => self.goodbye(&1_002_u16.to_be_bytes()),
+            }
+        }
+    }
+
+    fn goodbye(&mut self, payload: &[u8]) {
+        if !self.over {
+            self.say.push_back(frame(CLOSE, payload));
+            self.over = true;
+        }
+    }
+
+    /// The next events as messages, or that there are none.
+    fn tell(&mut self, context: &mut Context<'_>, out: &mut BytesMut) {
+        while out.len() < CHUNK_BYTES {
+            match self.feed.poll_frame(context) {
+                Poll::Pending => return,
+                Poll::Ready(None) => return self.goodbye(&1_000_u16.to_be_bytes()),
+                Poll::Ready(Some(event)) => match self.encoding {
+                    Encoding::Json | Encoding::Yaml => put(out, TEXT, &event),
+                    Encoding::Cbor => put(out, BINARY, &event),
+                    Encoding::Protobuf => put(out, BINARY, event.get(PROTOBUF_LENGTH..).unwrap_or_default()),
+                },
+            }
+        }
+    }
+}
+
+impl MessageBody for Conversation {
+    type Error = Infallible;
+
+    fn size(&self) -> BodySize {
+        BodySize::Stream
+    }
+
+    fn poll_next(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<std::result::Result<Bytes, Infallible>>> {
+        let this = self.get_mut();
+        this.listen(context);
+        let mut out = BytesMut::new();
+        if !this.over {
+            this.tell(context, &mut out);
+        }
+        this.say.drain(..).for_each(|control| out.extend_from_slice(&control));
+        match (out.is_empty(), this.over) {
+            (false, _) => Poll::Ready(Some(Ok(out.freeze()))),
+            (true, true) => Poll::Ready(None),
+            (true, false) => Poll::Pending,
+        }
+    }
+}
+
+/// A frame with a whole message.
+fn put(out: &mut BytesMut, opcode: u8, payload: &[u8]) {
+    const LAST: u8 = 0x80;
+    out.reserve(payload.len() + 10);
+    out.put_u8(LAST | opcode);
+    match (u8::try_from(payload.len()), u16::try_from(payload.len())) {
+        (Ok(length @ ..126), _) => out.put_u8(length),
+        (_, Ok(length)) => {
+            out.put_u8(126);
+            out.put_u16(length);
+        }
+        _ => {
+            out.put_u8(127);
+            out.put_u64(payload.len() as u64);
+        }
+    }
+    out.put_slice(payload);
+}
+
+fn frame(opcode: u8, payload: &[u8]) -> Bytes {
+    let mut out = BytesMut::new();
+    put(&mut out, opcode, payload);
+    out.freeze()
+}
+
+/// What a client says that matters.
+#[derive(Debug, PartialEq, Eq)]
+enum Control {
+    Ping(Vec<u8>),
+    Close(Vec<u8>),
+    /// It does not speak the protocol.
+    Broken,
+}
+
+/// What was heard of a frame that is not there as a whole. Messages are passed over without being kept.
+#[derive(Debug, Default)]
+struct Heard {
+    /// The beginning of a frame.
+    begun: Vec<u8>,
+    /// Bytes of a message that are still to come.
+    skip: u64,
+    broken: bool,
+}
+
+impl Heard {
+    fn take(&mut self, mut bytes: &[u8]) -> Vec<Control> {
+        let mut found = Vec::new();
+        while !bytes.is_empty() && !self.broken {
+            if self.skip > 0 {
+                let skipped = usize::try_from(self.skip).map_or(bytes.len(), |skip| skip.min(bytes.len()));
+                self.skip -= skipped as u64;
+                bytes = bytes.get(skipped..).unwrap_or_default();
+                continue;
+            }
+            let (first, rest) = bytes.split_at(1);
+            self.begun.extend_from_slice(first);
+            bytes = rest;
+            found.extend(self.step());
+        }
+        found
+    }
+
+    /// Looks at what has begun after each byte of it.
+    fn step(&mut self) -> Option<Control> {
+        let [start, length, rest @ ..] = self.begun.as_slice() else { return None };
+        let (opcode, masked, length) = (start & 0x0f, length & 0x80 != 0, usize::from(length & 0x7f));
+        let control = opcode >= CLOSE;
+        if !masked || control && length > CONTROL_BYTES {
+            self.broken = true;
+            return Some(Control::Broken);
+        }
+        let extended = match length {
+            126 => 2,
+            127 => 8,
+            _ => 0,
+        };
+        let (length_bytes, mask) = rest.split_at_checked(extended)?;
+        let (mask, payload) = mask.split_at_checked(4)?;
+        if !control {
+            let long = length_bytes.iter().fold(0_u64, |sum, byte| sum << 8 | u64::from(*byte));
+            self.skip = if extended == 0 { length as u64 } else { long };
+            self.begun.clear();
+            return None;
+        }
+        if payload.len() < length {
+            return None;
+        }
+        let payload = payload.iter().zip(mask.iter().cycle()).map(|(byte, mask)| byte ^ mask).collect();
+        self.begun.clear();
+        match opcode {
+            CLOSE => Some(Control::Close(payload)),
+            PING => Some(Control::Ping(payload)),
+            _ => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use actix_web::test::TestRequest;
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn said(opcode: u8, payload: &[u8]) -> Vec<u8> {
+        let mut out = BytesMut::new();
+        put(&mut out, opcode, &[]);
+        let mut whole = BytesMut::new();
+        put(&mut whole, opcode, payload);
+        let header = whole.len() - payload.len();
+        let mut bytes = whole[..header].to_vec();
+        bytes[1] |= 0x80;
+        let mask = [1, 2, 3, 4];
+        bytes.extend_from_slice(&mask);
+        bytes.extend(payload.iter().zip(mask.iter().cycle()).map(|(byte, mask)| byte ^ mask));
+        bytes
+    }
+
+    proptest! {
+        /// However the network cuts what a client says, its pings are heard and its messages are not kept.
+        #[test]
+        fn only_control_frames_are_heard(
+            messages in prop::collection::vec((any::<bool>(), prop::collection::vec(any::<u8>(), 0..300)), 0..6),
+            cut in 1usize..40,
+        ) {
+            let (mut wire, mut pings) = (Vec::new(), Vec::new());
+            for (ping, payload) in messages {
+                if ping && payload.len() <= CONTROL_BYTES {
+                    wire.extend(said(PING, &payload));
+                    pings.push(Control::Ping(payload));
+                } else {
+                    wire.extend(said(BINARY, &payload));
+                }
+            }
+            let mut heard = Heard::default();
+            let found: Vec<Control> = wire.chunks(cut).flat_map(|part| heard.take(part)).collect();
+            prop_assert_eq!(found, pings);
+            prop_assert!(heard.begun.capacity() < 1_024);
+        }
+    }
+
+    #[test]
+    fn who_does_not_mask_does_not_speak_the_protocol() {
+        let mut heard = Heard::default();
+        assert_eq!(heard.take(&frame(PING, b"x")), [Control::Broken]);
+        assert_eq!(heard.take(&said(PING, b"x")), []);
+        assert_eq!(Heard::default().take(&said(CLOSE, b"bye")), [Control::Close(b"bye".to_vec())]);
+    }
+
+    #[test]
+    fn lengths_are_told_in_three_ways() {
+        assert_eq!(frame(TEXT, b"ab")[..], *b"\x81\x02ab");
+        assert_eq!(frame(BINARY, &[0; 126])[..4], *b"\x82\x7e\x00\x7e");
+        assert_eq!(frame(BINARY, &vec![0; 70_000])[..10], *b"\x82\x7f\x00\x00\x00\x00\x00\x01\x11\x70");
+    }
+
+    #[test]
+    fn the_wish_is_answered_as_the_protocol_says() {
+        let request = || {
+            TestRequest::get()
+                .insert_header((header::CONNECTION, "keep-alive, Upgrade"))
+                .insert_header((header::UPGRADE, "WebSocket"))
+                .insert_header((header::SEC_WEBSOCKET_VERSION, "13"))
+        };
+        let key = (header::SEC_WEBSOCKET_KEY, "dGhlIHNhbXBsZSBub25jZQ==");
+        let protocols = format!("{TOKEN_PROTOCOL}abc, binary.k8s.io");
+        let whole = request().insert_header(key).insert_header((header::SEC_WEBSOCKET_PROTOCOL, protocols));
+        let upgrade = Upgrade::asked(&whole.to_http_request()).unwrap().unwrap();
+        assert_eq!(upgrade.accept, "s3pPLMBiTxaQ9kYGzzhZRbK+xOo=");
+        assert_eq!(upgrade.protocol.as_deref(), Some("binary.k8s.io"));
+        assert_eq!(Upgrade::asked(&request().to_http_request()).err().unwrap().code, 400);
+        assert!(Upgrade::asked(&TestRequest::get().to_http_request()).unwrap().is_none());
+    }
+}
