@@ -35,10 +35,10 @@ use crate::api::schema::Registry;
 use crate::api::services::addresses::AddressRange;
 use crate::api::words::{ANONYMOUS, AUTHENTICATED, MASTERS, UNAUTHENTICATED};
 use crate::auth::certificate::CertificateVerifier;
-use crate::auth::defaults::DefaultRoles;
 use crate::auth::modes::{AlwaysAllow, AlwaysDeny, Privileged};
+use crate::auth::rbac::{Rbac, Roles};
 use crate::auth::tokens::TokenFile;
-use crate::config::{AuthorizationMode, Config, Engine as EngineChoice};
+use crate::config::{AuthorizationMode, Config, Engine as EngineChoice, FeatureGates};
 use crate::http::edge::Edge;
 use crate::http::handler::app;
 use crate::http::handler::health::Health;
@@ -79,6 +79,10 @@ struct Parts {
     shared: Arc<Shared>,
     verifiers: Arc<[Arc<dyn Verifier>]>,
     policies: Arc<[Arc<dyn Policy>]>,
+    /// Who has which role.
+    roles: Arc<Roles>,
+    /// Which features are on.
+    gates: FeatureGates,
     house: Arc<House>,
     admission: admission::Settings,
     clock: Clock,
@@ -140,6 +144,8 @@ async fn parts(boot: &Boot) -> Result<Parts, StartError> {
     let held = repair::held(&stores, &registry).await.map_err(|error| broken(&error))?;
     let range = config.api.service_node_port_range;
     let pool = Pool::new(range.first, range.last, repair::ports(&held));
+    let roles = Roles::open(storage.directory.clone()).await.map_err(|error| broken(&error))?;
+    let roles = Arc::new(roles);
     let parts = Parts {
         ports: Ports::new(pool, storage.fatal.clone()).start(),
         home: Home {
@@ -154,7 +160,9 @@ async fn parts(boot: &Boot) -> Result<Parts, StartError> {
         registry,
         shared: Arc::new(shared),
         verifiers: verifiers(config, &boot.pki, &boot.clock)?,
-        policies: policies(config),
+        policies: policies(config, &roles),
+        roles,
+        gates: config.gates(),
         house: Arc::new(house(config)),
         admission: admission::Settings {
             enabled: config.admission_plugins(),
@@ -232,13 +240,13 @@ fn verifiers(config: &Config, pki: &Pki, clock: &Clock) -> Result<Arc<[Arc<dyn V
     Ok(all.into())
 }
 
-fn policies(config: &Config) -> Arc<[Arc<dyn Policy>]> {
+fn policies(config: &Config, roles: &Arc<Roles>) -> Arc<[Arc<dyn Policy>]> {
     let mut all: Vec<Arc<dyn Policy>> = vec![Arc::new(Privileged(MASTERS))];
     for mode in &config.authorization.authorization_mode {
         match mode {
             AuthorizationMode::AlwaysAllow => all.push(Arc::new(AlwaysAllow)),
             AuthorizationMode::AlwaysDeny => all.push(Arc::new(AlwaysDeny)),
-            AuthorizationMode::Rbac => all.push(Arc::new(DefaultRoles)),
+            AuthorizationMode::Rbac => all.push(Arc::new(Rbac(roles.clone()))),
             // Accepted so that start scripts work; they grant nothing yet, which is the safe side.
             AuthorizationMode::Abac | AuthorizationMode::Webhook | AuthorizationMode::Node => {}
         }
@@ -330,8 +338,13 @@ impl Application for Running {
             let authorizer = Authorizer::new(self.0.policies.clone()).start();
             let backend = backend(&self.0, &authorizer);
             let served = self.0.shared.served.load_full();
+            let gates = &self.0.gates;
             let made = try_join!(
-                bootstrap::namespaces(&backend, &served.catalog),
+                async {
+                    bootstrap::namespaces(&backend, &served.catalog).await?;
+                    // Some of them stand in those.
+                    bootstrap::roles(&backend, &served.catalog, |gate| gates.enabled(gate)).await
+                },
                 bootstrap::priority_classes(&backend, &served.catalog),
                 bootstrap::flow_control(&backend, &served.catalog),
                 bootstrap::api_services(&backend, &served.catalog),

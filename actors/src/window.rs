@@ -4,6 +4,7 @@
 //! Invariant: revisions rise strictly; a reader whose cursor is at or after [`Window::floor`] misses nothing.
 
 use std::collections::VecDeque;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use bytes::Bytes;
@@ -86,6 +87,8 @@ pub enum Read {
 /// The history itself. See the module text.
 pub struct Window {
     inner: RwLock<Inner>,
+    /// A copy of the head, for those who look often and seldom find anything.
+    latest: AtomicU64,
     max_bytes: usize,
 }
 
@@ -102,7 +105,7 @@ impl Window {
     /// An empty window of a type that stands at `head`: nothing before it is known.
     pub fn new(head: Revision, max_bytes: usize) -> Window {
         let inner = Inner { events: VecDeque::new(), bytes: 0, floor: head, head };
-        Window { inner: RwLock::new(inner), max_bytes }
+        Window { inner: RwLock::new(inner), latest: AtomicU64::new(head.0), max_bytes }
     }
 
     /// A window read back from disk. `floor` is the oldest cursor from which nothing is missing.
@@ -113,6 +116,7 @@ impl Window {
             window.append(Arc::new(event));
         }
         window.write().head = head;
+        window.latest.store(head.0, Ordering::Release);
         window
     }
 
@@ -124,6 +128,7 @@ impl Window {
         inner.bytes += event.weight();
         inner.head = inner.head.max(event.revision());
         inner.events.push_back(event);
+        self.latest.store(inner.head.0, Ordering::Release);
         let mut gone = Vec::new();
         while inner.bytes > self.max_bytes && inner.events.len() > 1 {
             gone.extend(inner.pop());
@@ -159,6 +164,12 @@ impl Window {
     /// The newest revision that readers may see.
     pub fn head(&self) -> Revision {
         self.read_lock().head
+    }
+
+    /// The newest revision that readers may see, without waiting for anybody. Whoever finds it newer than their own
+    /// position gets the events by [`Window::read`].
+    pub fn latest(&self) -> Revision {
+        Revision(self.latest.load(Ordering::Acquire))
     }
 
     fn read_lock(&self) -> RwLockReadGuard<'_, Inner> {
@@ -216,7 +227,7 @@ mod tests {
         assert_eq!(revisions(window.read(Revision(1), 10)), [2, 3, 4, 5, 6]);
         assert_eq!(revisions(window.read(Revision(3), 2)), [4, 5]);
         assert_eq!(revisions(window.read(Revision(6), 2)), [0; 0]);
-        assert_eq!(window.head(), Revision(6));
+        assert_eq!((window.head(), window.latest()), (Revision(6), Revision(6)));
     }
 
     #[test]

@@ -23,6 +23,7 @@ pub mod patch;
 pub mod path;
 pub mod print;
 pub mod query;
+pub mod rbac;
 pub mod schema;
 pub mod select;
 pub mod services;

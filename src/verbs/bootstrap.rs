@@ -1,6 +1,9 @@
 //! What exists from the first start. What is there already is left alone: whoever changed it meant it.
 
 pub mod home;
+mod roles;
+
+pub use roles::roles;
 
 use bytes::Bytes;
 use futures::future::try_join_all;
@@ -20,7 +23,7 @@ use crate::api::value::Value;
 use crate::api::words::{MASTERS, NAMESPACES, SYSTEM_NAMESPACES};
 use crate::api::{codec, meta};
 
-use super::{Answered, Backend, Call, Reply, Warnings, apply, create, get, update};
+use super::{Answered, Backend, Call, Reply, Warnings, apply, create, delete, get, update};
 
 /// Makes the system namespaces that are not there.
 pub async fn namespaces(backend: &Backend, catalog: &Catalog) -> Result<()> {
@@ -89,6 +92,7 @@ enum Verb {
     Update,
     UpdateStatus,
     ApplyStatus,
+    Delete,
 }
 
 impl<'a> Own<'a> {
@@ -132,6 +136,7 @@ impl<'a> Own<'a> {
         match verb {
             Verb::Create => create::create(self.backend, &call).await,
             Verb::Get => get::get(self.backend, &call).await,
+            Verb::Delete => delete::delete(self.backend, &call).await,
             Verb::Update | Verb::UpdateStatus => update::update(self.backend, &call).await,
             Verb::ApplyStatus => {
                 let options = PatchOptions::parse(call.query, true)?;
