@@ -288,6 +288,9 @@ fn backend(parts: &Parts, authorizer: &Addr<Authorizer>) -> Backend {
         clock: parts.clock.clone(),
         services: Rc::new(services(parts)),
         engines: Engines { authority: parts.authority, metrics: parts.shared.metrics.clone() },
+        authorizer: authorizer.clone(),
+        roles: parts.roles.clone(),
+        judges_selectors: parts.gates.enabled("AuthorizeWithSelectors"),
     }
 }
 

@@ -5,7 +5,9 @@
 
 mod certificates;
 mod claim_resize;
+mod create_rights;
 mod default_class;
+mod escalation;
 mod external_ips;
 mod limit_checks;
 mod limit_ranger;
@@ -117,7 +119,10 @@ impl Chain {
     /// Makes the plug-ins. `authorizer` is asked where a plug-in wants to know whether the caller may do more than the
     /// request itself needs.
     pub fn new(settings: &Settings, authorizer: &Addr<Authorizer>) -> Chain {
-        Chain(settings.enabled.iter().filter_map(|name| make(name, settings, authorizer)).collect())
+        let mut chain: Vec<Box<dyn Plugin>> = vec![Box::new(create_rights::CreateRights)];
+        chain.extend(settings.enabled.iter().filter_map(|name| make(name, settings, authorizer)));
+        chain.push(Box::new(escalation::Escalation));
+        Chain(chain)
     }
 
     /// Lets the plug-ins change a new object or the new state of one.

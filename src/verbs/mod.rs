@@ -16,6 +16,7 @@ mod ownership;
 pub mod paging;
 pub mod patch;
 pub mod present;
+pub mod review;
 pub mod services;
 pub mod stores;
 pub mod sub;
@@ -29,6 +30,7 @@ use std::time::Duration;
 
 use actix::Addr;
 use bytes::Bytes;
+use pilothouse_actors::authorizer::Authorizer;
 use pilothouse_actors::broadcaster::Broadcaster;
 use pilothouse_actors::clock::Clock;
 use pilothouse_actors::feed::Feed;
@@ -46,6 +48,7 @@ use crate::api::query::Query;
 use crate::api::schema::{Registry, time};
 use crate::api::status::{GroupResource, Result, Status};
 use crate::api::version::GroupVersion;
+use crate::auth::rbac::Roles;
 use crate::limits::WARNINGS;
 
 use self::admission::Chain;
@@ -68,6 +71,12 @@ pub struct Backend {
     pub services: Rc<Services>,
     /// How objects are checked.
     pub engines: Engines,
+    /// Says who may do what, where a verb has to know more than whether it may run.
+    pub authorizer: Addr<Authorizer>,
+    /// Who has which role.
+    pub roles: Arc<Roles>,
+    /// Whether selectors count when somebody asks what they may do.
+    pub judges_selectors: bool,
 }
 
 /// What watches need besides. One per HTTP worker.

@@ -6,12 +6,16 @@ use std::sync::atomic::Ordering;
 use actix_web::http::header;
 use actix_web::{HttpMessage as _, HttpRequest};
 use pilothouse_actors::authenticator::Authenticate;
-use pilothouse_actors::authorizer::{Action, Authorize, Decision, Target as ActionTarget};
+use pilothouse_actors::authorizer::{Action, Decision, Judge, Selection, Target as ActionTarget};
 use pilothouse_actors::identity::{Credentials, Identity};
 use pilothouse_actors::permit::Permit;
 
+use crate::api::denial::denied;
 use crate::api::path::{Request, Target};
-use crate::api::status::{GroupResource, Result, Status};
+use crate::api::query::Query;
+use crate::api::reviews::access::parse_fields;
+use crate::api::select::parse_labels;
+use crate::api::status::{Result, Status};
 use crate::api::verb::Verb;
 use crate::http::peer::Peer;
 
@@ -72,16 +76,39 @@ pub fn take_place(worker: &Worker, request: &Request<'_>) -> Result<Permit> {
 }
 
 /// Refuses what the caller may not do.
-pub async fn authorize(worker: &Worker, identity: &Arc<Identity>, request: &Request<'_>) -> Result<()> {
+pub async fn authorize(
+    worker: &Worker,
+    identity: &Arc<Identity>,
+    request: &Request<'_>,
+    query: &Query<'_>,
+) -> Result<()> {
     let action = Arc::new(action(request));
-    let decision = worker.authorizer.send(Authorize { identity: identity.clone(), action }).await;
-    match decision {
-        Ok(Decision::Allowed) => Ok(()),
-        Ok(Decision::Denied(reason) | Decision::NoOpinion(reason)) => {
-            Err(forbidden(identity, request, &reason))
+    let selection = if worker.backend.judges_selectors { selection(request, query) } else { Arc::default() };
+    let asked = Judge { identity: identity.clone(), action: action.clone(), selection };
+    let Ok(verdict) = worker.authorizer.send(asked).await else { return Err(silent(worker, "authorizer")) };
+    match (verdict.decision, verdict.error) {
+        (Decision::Allowed, _) => Ok(()),
+        (_, Some(error)) => Err(Status::internal(error)),
+        (Decision::Denied(reason) | Decision::NoOpinion(reason), None) => {
+            Err(denied(&identity.name, &action, &reason))
         }
-        Err(_) => Err(silent(worker, "authorizer")),
     }
+}
+
+/// Which of the objects a request is about. What cannot be understood here is refused later; until then it counts as not
+/// said, which can only make policies stricter.
+fn selection(request: &Request<'_>, query: &Query<'_>) -> Arc<Selection> {
+    let many = matches!(request.verb, Verb::List | Verb::Watch | Verb::DeleteCollection);
+    let (fields, labels) = (query.get("fieldSelector"), query.get("labelSelector"));
+    // The old prefix of watches has never taken selectors seriously.
+    let legacy = request.resource().is_none_or(|found| found.legacy_watch);
+    if !many || legacy || (fields.is_none() && labels.is_none()) {
+        return Arc::default();
+    }
+    Arc::new(Selection {
+        fields: fields.and_then(parse_fields).unwrap_or_default(),
+        labels: labels.and_then(|text| parse_labels(text).ok()).unwrap_or_default(),
+    })
 }
 
 fn action(request: &Request<'_>) -> Action {
@@ -97,37 +124,6 @@ fn action(request: &Request<'_>) -> Action {
         },
     };
     Action { verb: request.verb.as_str().to_owned(), target }
-}
-
-fn forbidden(identity: &Identity, request: &Request<'_>, reason: &str) -> Box<Status> {
-    let user = &identity.name;
-    let verb = request.verb;
-    let mut message = match &request.target {
-        Target::NonResource(path) => format!("User \"{user}\" cannot {verb} path \"{path}\""),
-        Target::Resource(found) => {
-            let mut resource = found.resource.to_owned();
-            if !found.subresource.is_empty() {
-                resource.push('/');
-                resource.push_str(found.subresource);
-            }
-            let scope = match found.namespace {
-                "" => "at the cluster scope".to_owned(),
-                namespace => format!("in the namespace \"{namespace}\""),
-            };
-            format!(
-                "User \"{user}\" cannot {verb} resource \"{resource}\" in API group \"{}\" {scope}",
-                found.group
-            )
-        }
-    };
-    message = message.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;");
-    if !reason.is_empty() {
-        message = format!("{message}: {reason}");
-    }
-    let of = request.resource().map(|found| {
-        (GroupResource { group: found.group, resource: found.resource }, &*found.authorized_name)
-    });
-    Status::forbidden(&message, of)
 }
 
 #[cfg(test)]
