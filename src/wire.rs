@@ -34,9 +34,12 @@ use crate::api::kinds::engines::Authority;
 use crate::api::schema::Registry;
 use crate::api::services::addresses::AddressRange;
 use crate::api::words::{ANONYMOUS, AUTHENTICATED, MASTERS, UNAUTHENTICATED};
+use crate::auth::abac::Abac;
 use crate::auth::certificate::CertificateVerifier;
+use crate::auth::counted::Counted;
 use crate::auth::modes::{AlwaysAllow, AlwaysDeny, Privileged};
-use crate::auth::rbac::{Rbac, Roles};
+use crate::auth::node::Nodes;
+use crate::auth::rbac::{self, Rbac, Roles};
 use crate::auth::tokens::TokenFile;
 use crate::config::{AuthorizationMode, Config, Engine as EngineChoice, FeatureGates};
 use crate::http::edge::Edge;
@@ -144,8 +147,9 @@ async fn parts(boot: &Boot) -> Result<Parts, StartError> {
     let held = repair::held(&stores, &registry).await.map_err(|error| broken(&error))?;
     let range = config.api.service_node_port_range;
     let pool = Pool::new(range.first, range.last, repair::ports(&held));
-    let roles = Roles::open(storage.directory.clone()).await.map_err(|error| broken(&error))?;
+    let roles = rbac::open(storage.directory.clone()).await.map_err(|error| broken(&error))?;
     let roles = Arc::new(roles);
+    let policies = policies(config, &roles, &storage, &shared.metrics).await?;
     let parts = Parts {
         ports: Ports::new(pool, storage.fatal.clone()).start(),
         home: Home {
@@ -160,7 +164,7 @@ async fn parts(boot: &Boot) -> Result<Parts, StartError> {
         registry,
         shared: Arc::new(shared),
         verifiers: verifiers(config, &boot.pki, &boot.clock)?,
-        policies: policies(config, &roles),
+        policies,
         roles,
         gates: config.gates(),
         house: Arc::new(house(config)),
@@ -240,18 +244,41 @@ fn verifiers(config: &Config, pki: &Pki, clock: &Clock) -> Result<Arc<[Arc<dyn V
     Ok(all.into())
 }
 
-fn policies(config: &Config, roles: &Arc<Roles>) -> Arc<[Arc<dyn Policy>]> {
+/// Those who decide, in order.
+async fn policies(
+    config: &Config,
+    roles: &Arc<Roles>,
+    storage: &Storage,
+    metrics: &Metrics,
+) -> Result<Arc<[Arc<dyn Policy>]>, StartError> {
+    let broken = |what: &str, error: &dyn std::fmt::Display| StartError::Store(format!("{what}: {error}"));
     let mut all: Vec<Arc<dyn Policy>> = vec![Arc::new(Privileged(MASTERS))];
     for mode in &config.authorization.authorization_mode {
-        match mode {
-            AuthorizationMode::AlwaysAllow => all.push(Arc::new(AlwaysAllow)),
-            AuthorizationMode::AlwaysDeny => all.push(Arc::new(AlwaysDeny)),
-            AuthorizationMode::Rbac => all.push(Arc::new(Rbac(roles.clone()))),
-            // Accepted so that start scripts work; they grant nothing yet, which is the safe side.
-            AuthorizationMode::Abac | AuthorizationMode::Webhook | AuthorizationMode::Node => {}
-        }
+        let policy: Arc<dyn Policy> = match mode {
+            AuthorizationMode::AlwaysAllow => Arc::new(AlwaysAllow),
+            AuthorizationMode::AlwaysDeny => Arc::new(AlwaysDeny),
+            AuthorizationMode::Rbac => Arc::new(Rbac(roles.clone())),
+            AuthorizationMode::Abac => {
+                let path = config.authorization.authorization_policy_file.as_ref();
+                let path = path.ok_or_else(|| {
+                    broken("--authorization-mode=ABAC", &"needs --authorization-policy-file")
+                })?;
+                let name = path.display().to_string();
+                let text = std::fs::read_to_string(path).map_err(|error| broken(&name, &error))?;
+                Arc::new(Abac::parse(&text).map_err(|error| broken(&name, &error))?)
+            }
+            AuthorizationMode::Node => {
+                let gates = config.gates();
+                let opened = Nodes::open(storage.directory.clone(), |gate| gates.enabled(gate)).await;
+                Arc::new(opened.map_err(|error| broken("--authorization-mode=Node", &error))?)
+            }
+            // Accepted so that start scripts work; it grants nothing yet, which is the safe side.
+            AuthorizationMode::Webhook => continue,
+        };
+        let (sort, name) = (mode.to_string(), mode.to_string().to_lowercase());
+        all.push(Arc::new(Counted::new(policy, &sort, &name, metrics)));
     }
-    all.into()
+    Ok(all.into())
 }
 
 fn house(config: &Config) -> House {

@@ -16,6 +16,7 @@ pub mod limits;
 pub mod media;
 pub mod meta;
 pub mod names;
+pub mod node_graph;
 pub mod openapi;
 pub mod options;
 pub mod ownership;

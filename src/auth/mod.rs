@@ -1,6 +1,10 @@
 //! Who a request comes from and what it may do: the verifiers and policies that the guard actors are given.
 
+pub mod abac;
 pub mod certificate;
+pub mod counted;
+pub mod followed;
 pub mod modes;
+pub mod node;
 pub mod rbac;
 pub mod tokens;

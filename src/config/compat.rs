@@ -76,7 +76,6 @@ const OTHERS: &[(&str, Takes)] = &[
     ("authentication-token-webhook-config-file", Text),
     ("authentication-token-webhook-version", Text),
     ("authorization-config", Text),
-    ("authorization-policy-file", Text),
     ("authorization-webhook-cache-authorized-ttl", Text),
     ("authorization-webhook-cache-unauthorized-ttl", Text),
     ("authorization-webhook-config-file", Text),

@@ -162,6 +162,9 @@ pub struct Authorization {
     /// Who decides, in order.
     #[arg(long, default_value = "RBAC", value_enum, value_delimiter = ',', value_name = "MODE,...")]
     pub authorization_mode: Vec<AuthorizationMode>,
+    /// File of rules, one JSON object a line; for the mode ABAC.
+    #[arg(long, value_name = "FILE")]
+    pub authorization_policy_file: Option<PathBuf>,
 }
 
 /// Who decides whether a request may pass, spelled as the reference server spells it.
@@ -185,6 +188,19 @@ pub enum AuthorizationMode {
     /// Kubelets see what their pods need.
     #[value(name = "Node")]
     Node,
+}
+
+impl fmt::Display for AuthorizationMode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            AuthorizationMode::AlwaysAllow => "AlwaysAllow",
+            AuthorizationMode::AlwaysDeny => "AlwaysDeny",
+            AuthorizationMode::Abac => "ABAC",
+            AuthorizationMode::Webhook => "Webhook",
+            AuthorizationMode::Rbac => "RBAC",
+            AuthorizationMode::Node => "Node",
+        })
+    }
 }
 
 /// What is served, and what is checked and changed on the way in.

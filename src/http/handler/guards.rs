@@ -18,6 +18,7 @@ use crate::api::select::parse_labels;
 use crate::api::status::{Result, Status};
 use crate::api::verb::Verb;
 use crate::http::peer::Peer;
+use crate::metrics::Judged;
 
 use super::health;
 use super::render::text;
@@ -85,14 +86,19 @@ pub async fn authorize(
     let action = Arc::new(action(request));
     let selection = if worker.backend.judges_selectors { selection(request, query) } else { Arc::default() };
     let asked = Judge { identity: identity.clone(), action: action.clone(), selection };
+    let began = worker.backend.clock.now();
     let Ok(verdict) = worker.authorizer.send(asked).await else { return Err(silent(worker, "authorizer")) };
-    match (verdict.decision, verdict.error) {
-        (Decision::Allowed, _) => Ok(()),
-        (_, Some(error)) => Err(Status::internal(error)),
-        (Decision::Denied(reason) | Decision::NoOpinion(reason), None) => {
-            Err(denied(&identity.name, &action, &reason))
+    let (judged, result) = match (verdict.decision, verdict.error) {
+        (Decision::Allowed, _) => (Judged::Allowed, Ok(())),
+        (_, Some(error)) => (Judged::Failed, Err(Status::internal(error))),
+        (Decision::Denied(reason), None) => (Judged::Denied, Err(denied(&identity.name, &action, &reason))),
+        (Decision::NoOpinion(reason), None) => {
+            (Judged::NoOpinion, Err(denied(&identity.name, &action, &reason)))
         }
-    }
+    };
+    let took = worker.backend.clock.now().0.saturating_sub(began.0);
+    worker.shared.metrics.count_judged(judged, took as f64 / 1e6);
+    result
 }
 
 /// Which of the objects a request is about. What cannot be understood here is refused later; until then it counts as not
