@@ -9,12 +9,14 @@ pub mod convert_command;
 pub mod healthcheck;
 pub mod http;
 mod ids;
+pub mod kubeconfig;
 pub mod limits;
 pub mod metrics;
 pub mod pki;
 pub mod server;
 pub mod telemetry;
 pub mod verbs;
+pub mod webhook;
 mod wire;
 
 pub use config::Config;

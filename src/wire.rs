@@ -41,28 +41,34 @@ use crate::auth::modes::{AlwaysAllow, AlwaysDeny, Privileged};
 use crate::auth::node::Nodes;
 use crate::auth::rbac::{self, Rbac, Roles};
 use crate::auth::tokens::TokenFile;
+use crate::auth::webhook::{self, AskedElsewhere};
 use crate::config::{AuthorizationMode, Config, Engine as EngineChoice, FeatureGates};
 use crate::http::edge::Edge;
 use crate::http::handler::app;
 use crate::http::handler::health::Health;
 use crate::http::handler::openapi::OpenApi;
 use crate::http::handler::worker::{Encodings, Places, Served, Shared, Worker};
+use crate::kubeconfig::Access;
 use crate::metrics::{Meter, Metrics};
 use crate::pki::{Pki, host};
 use crate::server::StartError;
 use crate::server::wiring::{Application, Boot, Wired, Wiring};
 use crate::verbs::admission::{self, Chain};
-use crate::verbs::bootstrap::{self, home::Home};
+use crate::verbs::bootstrap::{self, aggregation::Gathering, home::Home};
 use crate::verbs::engines::Engines;
 use crate::verbs::services::{Services, repair};
 use crate::verbs::stores::Stores;
 use crate::verbs::{Backend, Watching};
+use crate::webhook::Service;
 
 /// The file that the redb engine keeps, in the data directory.
 const STORE_FILE: &str = "pilothouse.redb";
 
 /// How often the kubernetes service is looked after; the reference server's value.
 const KUBERNETES_EVERY: Duration = Duration::from_secs(10);
+
+/// How often somebody looks whether roles have changed, which costs next to nothing.
+const GATHER_EVERY: Duration = Duration::from_millis(100);
 
 /// The wiring of the product.
 pub struct Wires;
@@ -86,6 +92,8 @@ struct Parts {
     roles: Arc<Roles>,
     /// Which features are on.
     gates: FeatureGates,
+    /// Whether roles that gather others are kept up to date.
+    gathers_rules: bool,
     house: Arc<House>,
     admission: admission::Settings,
     clock: Clock,
@@ -149,7 +157,7 @@ async fn parts(boot: &Boot) -> Result<Parts, StartError> {
     let pool = Pool::new(range.first, range.last, repair::ports(&held));
     let roles = rbac::open(storage.directory.clone()).await.map_err(|error| broken(&error))?;
     let roles = Arc::new(roles);
-    let policies = policies(config, &roles, &storage, &shared.metrics).await?;
+    let policies = policies(config, &roles, &storage, &shared.metrics, &boot.clock).await?;
     let parts = Parts {
         ports: Ports::new(pool, storage.fatal.clone()).start(),
         home: Home {
@@ -167,6 +175,7 @@ async fn parts(boot: &Boot) -> Result<Parts, StartError> {
         policies,
         roles,
         gates: config.gates(),
+        gathers_rules: config.runs("clusterrole-aggregation-controller"),
         house: Arc::new(house(config)),
         admission: admission::Settings {
             enabled: config.admission_plugins(),
@@ -250,6 +259,7 @@ async fn policies(
     roles: &Arc<Roles>,
     storage: &Storage,
     metrics: &Metrics,
+    clock: &Clock,
 ) -> Result<Arc<[Arc<dyn Policy>]>, StartError> {
     let broken = |what: &str, error: &dyn std::fmt::Display| StartError::Store(format!("{what}: {error}"));
     let mut all: Vec<Arc<dyn Policy>> = vec![Arc::new(Privileged(MASTERS))];
@@ -272,8 +282,22 @@ async fn policies(
                 let opened = Nodes::open(storage.directory.clone(), |gate| gates.enabled(gate)).await;
                 Arc::new(opened.map_err(|error| broken("--authorization-mode=Node", &error))?)
             }
-            // Accepted so that start scripts work; it grants nothing yet, which is the safe side.
-            AuthorizationMode::Webhook => continue,
+            AuthorizationMode::Webhook => {
+                let path = config.authorization.authorization_webhook_config_file.as_ref();
+                let path = path.ok_or_else(|| {
+                    broken("--authorization-mode=Webhook", &"needs --authorization-webhook-config-file")
+                })?;
+                let access =
+                    Access::read(path).map_err(|error| broken(&path.display().to_string(), &error))?;
+                let service = Service::new(&access);
+                let service = service.map_err(|error| broken(&path.display().to_string(), &error))?;
+                let settings = webhook::Settings {
+                    version: config.authorization.authorization_webhook_version.clone(),
+                    allowed_for: config.authorization.authorization_webhook_cache_authorized_ttl,
+                    refused_for: config.authorization.authorization_webhook_cache_unauthorized_ttl,
+                };
+                Arc::new(AskedElsewhere::new(service, settings, clock.clone()))
+            }
         };
         let (sort, name) = (mode.to_string(), mode.to_string().to_lowercase());
         all.push(Arc::new(Counted::new(policy, &sort, &name, metrics)));
@@ -359,6 +383,23 @@ async fn stay_reachable(parts: Arc<Parts>, backend: Backend) {
     }
 }
 
+/// Keeps the roles that gather others up to date.
+async fn gather_rules(parts: Arc<Parts>, backend: Backend) {
+    let mut turns = tokio::time::interval(GATHER_EVERY);
+    turns.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    let mut gathering = Gathering::default();
+    loop {
+        turns.tick().await;
+        if parts.shared.health.stopping.load(Ordering::Acquire) {
+            return;
+        }
+        let served = parts.shared.served.load_full();
+        if let Err(status) = gathering.turn(&backend, &served.catalog).await {
+            tracing::warn!(%status, "roles that gather others are not as they should be");
+        }
+    }
+}
+
 /// The application while it runs.
 struct Running(Arc<Parts>);
 
@@ -366,7 +407,7 @@ impl Application for Running {
     fn ready(&self) -> LocalBoxFuture<'_, Result<(), StartError>> {
         async {
             let authorizer = Authorizer::new(self.0.policies.clone()).start();
-            let backend = backend(&self.0, &authorizer);
+            let backend = self::backend(&self.0, &authorizer);
             let served = self.0.shared.served.load_full();
             let gates = &self.0.gates;
             let made = try_join!(
@@ -382,6 +423,10 @@ impl Application for Running {
             made.map_err(|status| StartError::Store(format!("the first objects: {status}")))?;
             let made = bootstrap::home::kubernetes(&backend, &served.catalog, &self.0.home).await;
             made.map_err(|status| StartError::Store(format!("the kubernetes service: {status}")))?;
+            if self.0.gathers_rules {
+                let authorizer = Authorizer::new(self.0.policies.clone()).start();
+                actix::spawn(gather_rules(self.0.clone(), self::backend(&self.0, &authorizer)));
+            }
             actix::spawn(stay_reachable(self.0.clone(), backend));
             self.0.shared.health.started.store(true, Ordering::Release);
             Ok(())

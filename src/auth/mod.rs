@@ -8,3 +8,4 @@ pub mod modes;
 pub mod node;
 pub mod rbac;
 pub mod tokens;
+pub mod webhook;

@@ -88,7 +88,7 @@ fn verdict(found: Found) -> Verdict {
     }
 }
 
-fn unknown(error: StoreError) -> Verdict {
+fn unknown(error: &StoreError) -> Verdict {
     let error = Some(format!("roles and bindings cannot be read: {error}"));
     Verdict { decision: Decision::NoOpinion(String::new()), grounds: None, error }
 }
@@ -105,7 +105,7 @@ impl Policy for Rbac {
         }
         let (identity, action) = (identity.clone(), action.clone());
         let found = self.0.look(move |index| index.decide(&identity, &action));
-        found.map(|found| found.map_or_else(unknown, verdict))
+        found.map(|found| found.map_or_else(|error| unknown(&error), verdict))
     }
 
     fn grants(&self, identity: &Identity, namespace: &str) -> Answer<Grants> {
@@ -114,7 +114,7 @@ impl Policy for Rbac {
         found.map(|found| {
             found.unwrap_or_else(|error| Grants {
                 incomplete: true,
-                errors: unknown(error).error.into_iter().collect(),
+                errors: unknown(&error).error.into_iter().collect(),
                 ..Grants::default()
             })
         })

@@ -147,3 +147,10 @@ fn help_is_grouped_by_theme() {
     assert_eq!(parse("--help").unwrap_err().exit_code(), 0);
     assert!(refused("--version").contains(env!("CARGO_PKG_VERSION")));
 }
+
+#[test]
+fn controllers_run_unless_they_are_named_otherwise() {
+    let runs = |flag: &str| parse(flag).unwrap().runs("some");
+    assert!(runs("--controllers=*") && runs("--controllers=some") && runs("--controllers=-*,some"));
+    assert!(!runs("--controllers=-*") && !runs("--controllers=*,-some") && !runs("--controllers=other"));
+}

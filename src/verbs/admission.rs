@@ -13,6 +13,7 @@ mod limit_checks;
 mod limit_ranger;
 mod lookup;
 mod namespace_lifecycle;
+mod node_restriction;
 mod node_taint;
 mod pod_resources;
 mod priority;
@@ -160,6 +161,7 @@ fn make(name: &str, settings: &Settings, authorizer: &Addr<Authorizer>) -> Optio
         "NamespaceExists" => Box::new(namespace_lifecycle::NamespaceExists),
         "LimitRanger" => Box::new(limit_ranger::LimitRanger),
         "TaintNodesByCondition" => Box::new(node_taint::TaintNodesByCondition),
+        "NodeRestriction" => Box::new(node_restriction::NodeRestriction),
         "AlwaysPullImages" => Box::new(pull_images::AlwaysPullImages),
         "Priority" => Box::new(priority::Priority::default()),
         "DefaultTolerationSeconds" => Box::new(toleration_seconds::DefaultTolerationSeconds {

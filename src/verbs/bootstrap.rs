@@ -1,5 +1,6 @@
 //! What exists from the first start. What is there already is left alone: whoever changed it meant it.
 
+pub mod aggregation;
 pub mod home;
 mod roles;
 
@@ -92,6 +93,7 @@ enum Verb {
     Update,
     UpdateStatus,
     ApplyStatus,
+    Apply,
     Delete,
 }
 
@@ -138,7 +140,7 @@ impl<'a> Own<'a> {
             Verb::Get => get::get(self.backend, &call).await,
             Verb::Delete => delete::delete(self.backend, &call).await,
             Verb::Update | Verb::UpdateStatus => update::update(self.backend, &call).await,
-            Verb::ApplyStatus => {
+            Verb::Apply | Verb::ApplyStatus => {
                 let options = PatchOptions::parse(call.query, true)?;
                 apply::apply(self.backend, &call, &options).await
             }
