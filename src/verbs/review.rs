@@ -90,6 +90,9 @@ async fn access(backend: &Backend, call: &Call<'_>, mut review: Value, about: Ab
     // First: without the feature the selectors are not even looked at.
     let question = access::question(&mut review, backend.judges_selectors);
     refuse(call, &access::validate(&review, about))?;
+    if about == About::AnybodyIn && call.namespace.is_empty() {
+        return Err(Status::bad_request("namespace is required on this type: "));
+    }
     admitted(backend, call, &review).await?;
     let identity = match about {
         About::Oneself => Arc::new(call.user.clone()),

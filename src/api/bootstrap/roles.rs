@@ -256,10 +256,10 @@ mod tests {
         for Wanted { object, .. } in all(|_| true) {
             for rule in rules_of(&object) {
                 assert!(
-                    !rule.verbs.is_empty() && rule.paths.is_empty() == !rule.resources.is_empty(),
+                    !rule.verbs.is_empty() && rule.paths.is_empty() != rule.resources.is_empty(),
                     "{rule}"
                 );
-                assert!(rule.paths.is_empty() == !rule.api_groups.is_empty(), "{rule}");
+                assert!(rule.paths.is_empty() != rule.api_groups.is_empty(), "{rule}");
             }
         }
     }

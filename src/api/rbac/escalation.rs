@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::rule::Rule;
+use super::rule::{Rule, Words};
 use crate::api::field::quoted;
 use crate::api::limits::ROLE_PERMISSIONS;
 
@@ -44,7 +44,7 @@ fn permissions(rule: &Rule) -> Option<usize> {
 }
 
 fn for_each_permission(rule: &Rule, mut take: impl FnMut(Rule)) {
-    let one = |word: &Box<str>| Box::from([word.clone()]);
+    let one = |word: &str| -> Words { Box::from([Box::from(word)]) };
     for group in &rule.api_groups {
         for resource in &rule.resources {
             for verb in &rule.verbs {
@@ -70,10 +70,13 @@ fn for_each_permission(rule: &Rule, mut take: impl FnMut(Rule)) {
     }
 }
 
+/// The first of some permissions, and the verbs of all.
+type Joined<'a> = (&'a Rule, Vec<Box<str>>);
+
 /// Puts single permissions that differ only in their verb together.
 fn compact(rules: &[Rule]) -> Vec<Rule> {
     let mut others = Vec::new();
-    let mut by_object: BTreeMap<(&str, &str, &str), (&Rule, Vec<Box<str>>)> = BTreeMap::new();
+    let mut by_object: BTreeMap<(&str, &str, &str), Joined<'_>> = BTreeMap::new();
     for rule in rules {
         let ([group], [resource]) = (&*rule.api_groups, &*rule.resources) else {
             others.push(rule.clone());

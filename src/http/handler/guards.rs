@@ -135,6 +135,9 @@ fn action(request: &Request<'_>) -> Action {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::api::catalog::build::Builtin;
+    use crate::api::catalog::resource::Resource;
+    use crate::api::catalog::runtime_config::RuntimeConfig;
 
     #[test]
     fn only_a_bearer_token_is_a_credential() {
@@ -143,5 +146,82 @@ mod tests {
         for other in ["", "Bearer", "Bearer ", "Basic dTpw", "Bearer a b"] {
             assert_eq!(bearer(other), None, "{other}");
         }
+    }
+
+    /// The path of a resource: its collection in a namespace or in none, or below a name.
+    fn path(resource: &Resource, namespace: &str, rest: &str) -> String {
+        let gv = &resource.gv;
+        let root = if gv.group.is_empty() { "/api".to_owned() } else { format!("/apis/{}", gv.group) };
+        let scope = if namespace.is_empty() { String::new() } else { format!("/namespaces/{namespace}") };
+        format!("{root}/{}{scope}/{}{rest}", gv.version, resource.plural)
+    }
+
+    #[test]
+    fn every_resource_in_every_scope_is_judged_by_what_it_is() {
+        let catalog = Builtin::load().unwrap().serve(&RuntimeConfig::default()).unwrap();
+        let verbs = [
+            ("POST", "", "", "create"),
+            ("GET", "", "", "list"),
+            ("GET", "", "watch=1", "watch"),
+            ("DELETE", "", "", "deletecollection"),
+            ("GET", "/a", "", "get"),
+            ("HEAD", "/a", "", "get"),
+            ("PUT", "/a", "", "update"),
+            ("PATCH", "/a", "", "patch"),
+            ("DELETE", "/a", "", "delete"),
+        ];
+        let mut judged = 0;
+        for resource in catalog.resources() {
+            let scopes: &[&str] = if resource.namespaced { &["", "n"] } else { &[""] };
+            let parts = resource.subresources.iter().map(|part| format!("/a/{}", part.name));
+            for scope in scopes {
+                let whole = verbs
+                    .iter()
+                    .map(|(method, rest, query, verb)| (*method, (*rest).to_owned(), *query, *verb));
+                let of_parts = parts.clone().flat_map(|rest| {
+                    [("GET", "get"), ("PUT", "update"), ("PATCH", "patch"), ("POST", "create")]
+                        .map(|(method, verb)| (method, rest.clone(), "", verb))
+                });
+                for (method, rest, query, verb) in whole.chain(of_parts) {
+                    let path = path(resource, scope, &rest);
+                    let request = Request::parse(method, &path, &Query::parse(query)).unwrap();
+                    let mut said = rest.split('/').skip(1);
+                    let (name, part) = (said.next().unwrap_or_default(), said.next().unwrap_or_default());
+                    // A namespace stands in itself.
+                    let own = resource.gv.group.is_empty() && &*resource.plural == "namespaces";
+                    let wanted = ActionTarget::Resource {
+                        group: resource.gv.group.to_string(),
+                        version: resource.gv.version.to_string(),
+                        resource: resource.plural.to_string(),
+                        subresource: part.to_owned(),
+                        namespace: if own { name.to_owned() } else { (*scope).to_owned() },
+                        name: name.to_owned(),
+                    };
+                    assert_eq!(
+                        action(&request),
+                        Action { verb: verb.to_owned(), target: wanted },
+                        "{method} {path}"
+                    );
+                    judged += 1;
+                }
+            }
+        }
+        assert!(judged > 1_000, "{judged}");
+    }
+
+    #[test]
+    fn selectors_count_where_many_objects_are_meant() {
+        let of = |method: &str, path: &str, query: &str| {
+            let query = Query::parse(query);
+            selection(&Request::parse(method, path, &query).unwrap(), &query).as_ref().clone()
+        };
+        let fields = "fieldSelector=spec.nodeName%3Da&labelSelector=b";
+        for (method, query) in [("GET", ""), ("GET", "&watch=1"), ("DELETE", "")] {
+            let found = of(method, "/api/v1/pods", &format!("{fields}{query}"));
+            assert_eq!((found.fields.len(), found.labels.len()), (1, 1), "{method} {query}");
+        }
+        assert_eq!(of("GET", "/api/v1/namespaces/n/pods/a", fields), Selection::default());
+        assert_eq!(of("GET", "/api/v1/watch/pods", fields), Selection::default());
+        assert_eq!(of("GET", "/api/v1/pods", "fieldSelector=abc"), Selection::default());
     }
 }
