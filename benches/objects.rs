@@ -1,4 +1,4 @@
-//! What one object costs on its way in and out, without a server around it.
+//! What one object costs on its way in and out, and what a decision about rights costs, without a server around it.
 //!
 //! `cargo bench --bench objects` measures time with criterion. `cargo bench --bench objects -- instructions` counts
 //! instructions with valgrind instead, which a busy machine does not change. docs/numbers.md keeps what it printed.
@@ -18,9 +18,14 @@ use criterion::Criterion;
 use pilothouse::api::codec::{self, protobuf};
 use pilothouse::api::kinds::{self, Kind, Occasion, Writer};
 use pilothouse::api::ownership::{self, Versions, Write, apply::apply};
+use pilothouse::api::rbac::index::{Binding, Found, Index, RoleRef, Subject};
+use pilothouse::api::rbac::role::Role;
+use pilothouse::api::rbac::rule::Rule;
 use pilothouse::api::schema::{GroupVersionKind, Registry, TypeId, default};
 use pilothouse::api::value::Value;
 use pilothouse::api::version::GroupVersion;
+use pilothouse_actors::authorizer::{Action, Target};
+use pilothouse_actors::identity::Identity;
 
 /// A Pod as a controller writes it: about 2 KiB of JSON.
 const POD: &str = include_str!("support/pod.json");
@@ -158,6 +163,81 @@ impl Bench {
     }
 }
 
+/// Roles and bindings, and as many of each; a tenth as many namespaces and users.
+const RIGHTS: usize = 10_000;
+
+/// Who may do what in a large cluster.
+struct Rights {
+    index: Index,
+    who: Identity,
+    allowed: Action,
+    denied: Action,
+    changed: Binding,
+}
+
+fn binding(number: usize) -> Binding {
+    let user =
+        Subject { kind: "User".into(), name: format!("u{}", number % 1_000).into(), ..Subject::default() };
+    Binding {
+        namespace: format!("n{}", number % 1_000).into(),
+        name: format!("b{number}").into(),
+        role: RoleRef { kind: "Role".into(), name: format!("r{number}").into() },
+        subjects: Box::from([user]),
+    }
+}
+
+impl Rights {
+    fn new() -> Rights {
+        let words = |words: &[&str]| words.iter().map(|word| Box::from(*word)).collect();
+        let rule = |resource: &str| Rule {
+            verbs: words(&["get", "list", "watch"]),
+            api_groups: words(&[""]),
+            resources: words(&[resource]),
+            ..Rule::default()
+        };
+        let mut index = Index::default();
+        for number in 0..RIGHTS {
+            let role = Role::new(vec![rule("pods"), rule("configmaps"), rule("services")]);
+            index.put_role(&format!("n{}", number % 1_000), &format!("r{number}"), role);
+            index.put_binding(binding(number));
+        }
+        let action = |verb: &str| Action {
+            verb: verb.into(),
+            target: Target::Resource {
+                group: String::new(),
+                version: "v1".into(),
+                resource: "services".into(),
+                subresource: String::new(),
+                namespace: "n7".into(),
+                name: "a".into(),
+            },
+        };
+        let groups = ["devs", "testers", "system:authenticated"].map(str::to_owned).to_vec();
+        Rights {
+            index,
+            who: Identity { name: "u7".into(), groups, ..Identity::default() },
+            allowed: action("get"),
+            denied: action("delete"),
+            changed: binding(7),
+        }
+    }
+
+    fn allows(&self, action: &Action) -> bool {
+        matches!(self.index.decide(black_box(&self.who), action), Found::Allowed(_))
+    }
+}
+
+fn rights(criterion: &mut Criterion) {
+    let mut rights = Rights::new();
+    assert!(rights.allows(&rights.allowed) && !rights.allows(&rights.denied));
+    let title = |what: &str| format!("{RIGHTS} roles and bindings, {what}");
+    criterion.bench_function(&title("allow"), |runs| runs.iter(|| rights.allows(&rights.allowed)));
+    criterion.bench_function(&title("deny"), |runs| runs.iter(|| rights.allows(&rights.denied)));
+    criterion.bench_function(&title("change one binding"), |runs| {
+        runs.iter(|| rights.index.put_binding(rights.changed.clone()));
+    });
+}
+
 const ALL: [&str; 7] = [
     "decode",
     "decode+default+validate",
@@ -183,6 +263,7 @@ fn main() {
             for name in ALL {
                 criterion.bench_function(&format!("pod, {name}"), |runs| runs.iter(|| bench.once(name)));
             }
+            rights(&mut criterion);
             criterion.final_summary();
         }
     }

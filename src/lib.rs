@@ -10,6 +10,7 @@ mod frames;
 pub mod healthcheck;
 pub mod http;
 mod ids;
+pub mod kubeconfig;
 pub mod limits;
 pub mod metrics;
 pub mod pki;
@@ -17,6 +18,7 @@ pub mod server;
 pub mod telemetry;
 pub mod upstream;
 pub mod verbs;
+pub mod webhook;
 mod wire;
 
 pub use config::Config;

@@ -142,3 +142,15 @@ pub const POD_TOKEN_LIFE: Duration = Duration::from_secs(3_607);
 pub const TOKEN_EXTENDED_LIFE: Duration = Duration::from_secs(365 * 86_400);
 /// How far the clocks of those who make and show tokens may lie apart; the reference server's value.
 pub const TOKEN_LEEWAY: Duration = Duration::from_secs(60);
+/// Bytes of a kubeconfig, and of each file that it names.
+pub const KUBECONFIG_BYTES: u64 = 1 << 20;
+/// Bytes of an answer of a server that was asked for a decision; more is a mistake or an attack.
+pub const WEBHOOK_ANSWER_BYTES: usize = 1 << 20;
+/// How long one question to another server may take, connection included; the reference server's value.
+pub const WEBHOOK_QUESTION: Duration = Duration::from_secs(30);
+/// Questions to one other server that may be under way; more fail at once.
+pub const WEBHOOK_QUESTIONS: usize = 256;
+/// Answers of another server that are remembered; past it the oldest half goes.
+pub const WEBHOOK_ANSWERS_KEPT: usize = 8_192;
+/// Bytes of what a client can choose of a question whose answer is remembered; the reference server's value.
+pub const WEBHOOK_CACHED_BYTES: usize = 10_000;

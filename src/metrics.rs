@@ -50,6 +50,9 @@ pub struct Metrics {
     pub objects: IntGaugeVec,
     memory: IntGauge,
     mismatches: [IntCounter; 2],
+    decisions: IntCounterVec,
+    attempts: IntCounterVec,
+    attempt_durations: HistogramVec,
 }
 
 impl Metrics {
@@ -90,7 +93,25 @@ impl Metrics {
         let mismatch = |name: &str| {
             IntCounter::new(name, "How often the rules of the table and hand-written validation disagreed.")
         };
+        let decisions = Opts::new(
+            "apiserver_authorization_decisions_total",
+            "Terminal decisions of authorizers, by their type and name and the decision.",
+        );
+        let attempts = Opts::new(
+            "authorization_attempts_total",
+            "Requests that were judged, by result: allowed, denied, no-opinion or error.",
+        );
+        let attempt_durations = HistogramOpts::new(
+            "authorization_duration_seconds",
+            "How long judging requests took, by result.",
+        );
         let metrics = Metrics {
+            decisions: IntCounterVec::new(decisions, &["type", "name", "decision"])?,
+            attempts: IntCounterVec::new(attempts, &["result"])?,
+            attempt_durations: HistogramVec::new(
+                attempt_durations.buckets(prometheus::exponential_buckets(0.001, 2.0, 15)?),
+                &["result"],
+            )?,
             requests: IntCounterVec::new(requests, &with_code)?,
             durations: HistogramVec::new(durations.buckets(SECONDS.to_vec()), &request)?,
             deprecated: IntGaugeVec::new(deprecated, &deprecated_labels)?,
@@ -121,6 +142,9 @@ impl Metrics {
         self.watching.register(registry)?;
         registry.register(Box::new(self.objects.clone()))?;
         registry.register(Box::new(self.memory.clone()))?;
+        registry.register(Box::new(self.decisions.clone()))?;
+        registry.register(Box::new(self.attempts.clone()))?;
+        registry.register(Box::new(self.attempt_durations.clone()))?;
         for counter in &self.mismatches {
             registry.register(Box::new(counter.clone()))?;
         }
@@ -163,6 +187,18 @@ impl Metrics {
     /// Counts disagreements of the two engines of validation.
     pub fn count_mismatches(&self, mismatches: u64) {
         self.mismatches.iter().for_each(|counter| counter.inc_by(mismatches));
+    }
+
+    /// What counts the allowing and the denying decisions of a policy.
+    pub fn decisions(&self, sort: &str, name: &str) -> [IntCounter; 2] {
+        ["allowed", "denied"].map(|decision| self.decisions.with_label_values(&[sort, name, decision]))
+    }
+
+    /// Counts a request that was judged.
+    pub fn count_judged(&self, result: Judged, seconds: f64) {
+        let result = result.name();
+        self.attempts.with_label_values(&[result]).inc();
+        self.attempt_durations.with_label_values(&[result]).observe(seconds);
     }
 
     /// Everything in the text form of scrapers.
@@ -265,6 +301,30 @@ impl OpenWatch {
 impl Drop for OpenWatch {
     fn drop(&mut self) {
         self.open.dec();
+    }
+}
+
+/// What came of judging a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Judged {
+    /// It may pass.
+    Allowed,
+    /// A policy is against it.
+    Denied,
+    /// No policy is for it.
+    NoOpinion,
+    /// Nobody knows.
+    Failed,
+}
+
+impl Judged {
+    fn name(self) -> &'static str {
+        match self {
+            Judged::Allowed => "allowed",
+            Judged::Denied => "denied",
+            Judged::NoOpinion => "no-opinion",
+            Judged::Failed => "error",
+        }
     }
 }
 

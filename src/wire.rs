@@ -42,15 +42,19 @@ use crate::api::kinds::engines::Authority;
 use crate::api::schema::Registry;
 use crate::api::services::addresses::AddressRange;
 use crate::api::words::{ANONYMOUS, AUTHENTICATED, MASTERS, UNAUTHENTICATED};
+use crate::auth::abac::Abac;
 use crate::auth::bootstrap_token::BootstrapTokens;
 use crate::auth::certificate::CertificateVerifier;
-use crate::auth::defaults::DefaultRoles;
+use crate::auth::counted::Counted;
 use crate::auth::modes::{AlwaysAllow, AlwaysDeny, Privileged};
+use crate::auth::node::Nodes;
 use crate::auth::objects::Objects;
+use crate::auth::rbac::{self, Rbac, Roles};
 use crate::auth::service_account::Tokens;
 use crate::auth::service_account::issuer::Issuer;
 use crate::auth::tokens::TokenFile;
-use crate::config::{AuthorizationMode, Config, Engine as EngineChoice};
+use crate::auth::webhook::{self, AskedElsewhere};
+use crate::config::{AuthorizationMode, Config, Engine as EngineChoice, FeatureGates};
 use crate::http::drain::Drain;
 use crate::http::edge::Edge;
 use crate::http::handler::app;
@@ -58,6 +62,7 @@ use crate::http::handler::connect::Connecting;
 use crate::http::handler::health::Health;
 use crate::http::handler::openapi::OpenApi;
 use crate::http::handler::worker::{Encodings, Places, Served, Shared, Worker};
+use crate::kubeconfig::Access;
 use crate::limits;
 use crate::metrics::{Meter, Metrics};
 use crate::pki::{Pki, host};
@@ -65,19 +70,23 @@ use crate::server::StartError;
 use crate::server::wiring::{Application, Boot, Wired, Wiring};
 use crate::upstream::{TlsError, TlsFiles, Upstream};
 use crate::verbs::admission::{self, Chain};
-use crate::verbs::bootstrap::{self, home::Home};
+use crate::verbs::bootstrap::{self, aggregation::Gathering, home::Home};
 use crate::verbs::budget::Budget;
 use crate::verbs::engines::Engines;
 use crate::verbs::forced::Forced;
 use crate::verbs::services::{Services, repair};
 use crate::verbs::stores::Stores;
 use crate::verbs::{Backend, Watching};
+use crate::webhook::Service;
 
 /// The file that the redb engine keeps, in the data directory.
 const STORE_FILE: &str = "pilothouse.redb";
 
 /// How often the kubernetes service is looked after; the reference server's value.
 const KUBERNETES_EVERY: Duration = Duration::from_secs(10);
+
+/// How often somebody looks whether roles have changed, which costs next to nothing.
+const GATHER_EVERY: Duration = Duration::from_millis(100);
 
 /// The wiring of the product.
 pub struct Wires;
@@ -103,6 +112,12 @@ struct Parts {
     /// What the server was started with.
     boot: Boot,
     policies: Arc<[Arc<dyn Policy>]>,
+    /// Who has which role.
+    roles: Arc<Roles>,
+    /// Which features are on.
+    gates: FeatureGates,
+    /// Whether roles that gather others are kept up to date.
+    gathers_rules: bool,
     house: Arc<House>,
     /// What makes the tokens of service accounts.
     tokens: Arc<Issuer>,
@@ -180,6 +195,9 @@ async fn parts(boot: &Boot) -> Result<Parts, StartError> {
     let held = repair::held(&stores, &registry).await.map_err(|error| broken(&error))?;
     let range = config.api.service_node_port_range;
     let pool = Pool::new(range.first, range.last, repair::ports(&held));
+    let roles = rbac::open(storage.directory.clone()).await.map_err(|error| broken(&error))?;
+    let roles = Arc::new(roles);
+    let policies = policies(config, &roles, &storage, &shared.metrics, &boot.clock).await?;
     let parts = Parts {
         ports: Ports::new(pool, storage.fatal.clone()).start(),
         home: Home {
@@ -199,7 +217,10 @@ async fn parts(boot: &Boot) -> Result<Parts, StartError> {
         certificates,
         boot: boot.clone(),
         tokens: tokens.issuer,
-        policies: policies(config),
+        policies,
+        roles,
+        gates: config.gates(),
+        gathers_rules: config.runs("clusterrole-aggregation-controller"),
         house: Arc::new(house(config)),
         clock: boot.clock.clone(),
         live_sessions: LiveSessions::default(),
@@ -319,18 +340,56 @@ fn verifiers(
     Ok(all.into())
 }
 
-fn policies(config: &Config) -> Arc<[Arc<dyn Policy>]> {
+/// Those who decide, in order.
+async fn policies(
+    config: &Config,
+    roles: &Arc<Roles>,
+    storage: &Storage,
+    metrics: &Metrics,
+    clock: &Clock,
+) -> Result<Arc<[Arc<dyn Policy>]>, StartError> {
+    let broken = |what: &str, error: &dyn std::fmt::Display| StartError::Store(format!("{what}: {error}"));
     let mut all: Vec<Arc<dyn Policy>> = vec![Arc::new(Privileged(MASTERS))];
     for mode in &config.authorization.authorization_mode {
-        match mode {
-            AuthorizationMode::AlwaysAllow => all.push(Arc::new(AlwaysAllow)),
-            AuthorizationMode::AlwaysDeny => all.push(Arc::new(AlwaysDeny)),
-            AuthorizationMode::Rbac => all.push(Arc::new(DefaultRoles)),
-            // Accepted so that start scripts work; they grant nothing yet, which is the safe side.
-            AuthorizationMode::Abac | AuthorizationMode::Webhook | AuthorizationMode::Node => {}
-        }
+        let policy: Arc<dyn Policy> = match mode {
+            AuthorizationMode::AlwaysAllow => Arc::new(AlwaysAllow),
+            AuthorizationMode::AlwaysDeny => Arc::new(AlwaysDeny),
+            AuthorizationMode::Rbac => Arc::new(Rbac(roles.clone())),
+            AuthorizationMode::Abac => {
+                let path = config.authorization.authorization_policy_file.as_ref();
+                let path = path.ok_or_else(|| {
+                    broken("--authorization-mode=ABAC", &"needs --authorization-policy-file")
+                })?;
+                let name = path.display().to_string();
+                let text = std::fs::read_to_string(path).map_err(|error| broken(&name, &error))?;
+                Arc::new(Abac::parse(&text).map_err(|error| broken(&name, &error))?)
+            }
+            AuthorizationMode::Node => {
+                let gates = config.gates();
+                let opened = Nodes::open(storage.directory.clone(), |gate| gates.enabled(gate)).await;
+                Arc::new(opened.map_err(|error| broken("--authorization-mode=Node", &error))?)
+            }
+            AuthorizationMode::Webhook => {
+                let path = config.authorization.authorization_webhook_config_file.as_ref();
+                let path = path.ok_or_else(|| {
+                    broken("--authorization-mode=Webhook", &"needs --authorization-webhook-config-file")
+                })?;
+                let access =
+                    Access::read(path).map_err(|error| broken(&path.display().to_string(), &error))?;
+                let service = Service::new(&access);
+                let service = service.map_err(|error| broken(&path.display().to_string(), &error))?;
+                let settings = webhook::Settings {
+                    version: config.authorization.authorization_webhook_version.clone(),
+                    allowed_for: config.authorization.authorization_webhook_cache_authorized_ttl,
+                    refused_for: config.authorization.authorization_webhook_cache_unauthorized_ttl,
+                };
+                Arc::new(AskedElsewhere::new(service, settings, clock.clone()))
+            }
+        };
+        let (sort, name) = (mode.to_string(), mode.to_string().to_lowercase());
+        all.push(Arc::new(Counted::new(policy, &sort, &name, metrics)));
     }
-    all.into()
+    Ok(all.into())
 }
 
 fn house(config: &Config) -> House {
@@ -370,6 +429,9 @@ fn backend(parts: &Parts, authorizer: &Addr<Authorizer>) -> Backend {
         forced: parts.forced_deletion.then(|| Forced::asking(authorizer)),
         tokens: parts.tokens.clone(),
         lists: parts.lists.clone(),
+        authorizer: authorizer.clone(),
+        roles: parts.roles.clone(),
+        judges_selectors: parts.gates.enabled("AuthorizeWithSelectors"),
     }
 }
 
@@ -413,6 +475,23 @@ async fn stay_reachable(parts: Arc<Parts>, backend: Backend) {
     }
 }
 
+/// Keeps the roles that gather others up to date.
+async fn gather_rules(parts: Arc<Parts>, backend: Backend) {
+    let mut turns = tokio::time::interval(GATHER_EVERY);
+    turns.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    let mut gathering = Gathering::default();
+    loop {
+        turns.tick().await;
+        if parts.shared.health.stopping.load(Ordering::Acquire) {
+            return;
+        }
+        let served = parts.shared.served.load_full();
+        if let Err(status) = gathering.turn(&backend, &served.catalog).await {
+            tracing::warn!(%status, "roles that gather others are not as they should be");
+        }
+    }
+}
+
 /// The application while it runs.
 struct Running(Arc<Parts>);
 
@@ -420,10 +499,15 @@ impl Application for Running {
     fn ready(&self) -> LocalBoxFuture<'_, Result<(), StartError>> {
         async {
             let authorizer = Authorizer::new(self.0.policies.clone()).start();
-            let backend = backend(&self.0, &authorizer);
+            let backend = self::backend(&self.0, &authorizer);
             let served = self.0.shared.served.load_full();
+            let gates = &self.0.gates;
             let made = try_join!(
-                bootstrap::namespaces(&backend, &served.catalog),
+                async {
+                    bootstrap::namespaces(&backend, &served.catalog).await?;
+                    // Some of them stand in those.
+                    bootstrap::roles(&backend, &served.catalog, |gate| gates.enabled(gate)).await
+                },
                 bootstrap::priority_classes(&backend, &served.catalog),
                 bootstrap::flow_control(&backend, &served.catalog),
                 bootstrap::api_services(&backend, &served.catalog),
@@ -431,6 +515,10 @@ impl Application for Running {
             made.map_err(|status| StartError::Store(format!("the first objects: {status}")))?;
             let made = bootstrap::home::kubernetes(&backend, &served.catalog, &self.0.home).await;
             made.map_err(|status| StartError::Store(format!("the kubernetes service: {status}")))?;
+            if self.0.gathers_rules {
+                let authorizer = Authorizer::new(self.0.policies.clone()).start();
+                actix::spawn(gather_rules(self.0.clone(), self::backend(&self.0, &authorizer)));
+            }
             actix::spawn(stay_reachable(self.0.clone(), backend));
             let (boot, certificates) = (self.0.boot.clone(), self.0.certificates.clone());
             actix::spawn(Reload { boot, certificates, shared: self.0.shared.clone() }.run());

@@ -15,7 +15,7 @@ use serde_json::Value;
 use support::Server;
 
 /// Areas that must be right, and the share of their steps that must be exact.
-const REQUIRED: [&str; 20] = [
+const REQUIRED: [&str; 22] = [
     "crud-apps",
     "crud-auth",
     "crud-core",
@@ -30,6 +30,8 @@ const REQUIRED: [&str; 20] = [
     "list",
     "metadata",
     "patch",
+    "rbac",
+    "reviews",
     "apply",
     "selectors",
     "subresources",

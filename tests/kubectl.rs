@@ -439,3 +439,58 @@ fn watching() {
     let told: Vec<String> = told.into_iter().map(|line| line.expect("a line in time")).collect();
     assert_eq!(told, ["configmap/seen-1", "configmap/seen-2", "configmap/seen-3"]);
 }
+
+/// The kubeconfig of a user without rights of their own.
+fn of_alice(server: &Server, folder: &Path) -> String {
+    let admin = fs::read_to_string(server.kubeconfig()).expect("admin.kubeconfig");
+    let value = |field: &str| {
+        let line = admin.lines().find_map(|line| line.trim().strip_prefix(field)?.strip_prefix(": "));
+        line.expect("a field").to_owned()
+    };
+    let (url, authority) = (value("server"), value("certificate-authority-data"));
+    let token = support::server::USER_TOKEN;
+    let text = format!(
+        "apiVersion: v1\nkind: Config\ncurrent-context: c\nclusters:\n- name: c\n  cluster: {{server: {url}, \
+         certificate-authority-data: {authority}}}\nusers:\n- name: u\n  user: {{token: {token}}}\ncontexts:\n- name: c\n  \
+         context: {{cluster: c, user: u}}\n"
+    );
+    file(folder, "alice.kubeconfig", &text)
+}
+
+#[test]
+fn roles_are_made_and_asked_about() {
+    let server = Server::with(&["--engine=memory", "--controllers=*"]);
+    let admin = Kubectl::new(&server);
+    let alice = Kubectl { kubeconfig: of_alice(&server, admin.home.path()), ..Kubectl::new(&server) };
+    assert!(!alice.try_run(&["get", "configmaps"]).status.success());
+    assert_eq!(alice.run(&["auth", "whoami", "-o", "jsonpath={.status.userInfo.username}"]), "alice");
+    let denied = alice.try_run(&["auth", "can-i", "list", "configmaps"]);
+    assert_eq!((denied.status.code(), &*denied.stdout), (Some(1), &b"no\n"[..]));
+
+    admin.run(&["create", "role", "reader", "--verb=get,list", "--resource=configmaps"]);
+    admin.run(&["create", "rolebinding", "reader", "--role=reader", "--user=alice"]);
+    assert_eq!(alice.run(&["auth", "can-i", "list", "configmaps"]), "yes\n");
+    let list = alice.run(&["auth", "can-i", "--list"]);
+    assert!(
+        columns(&list, "configmaps").1.contains(&"list]".to_owned()) || list.contains("[get list]"),
+        "{list}"
+    );
+    alice.run(&["get", "configmaps"]);
+
+    admin.run(&["create", "clusterrole", "all", "--aggregation-rule=join=all"]);
+    admin.run(&["create", "clusterrole", "one", "--verb=delete", "--resource=secrets"]);
+    admin.run(&["label", "clusterrole", "one", "join=all"]);
+    admin.run(&["create", "rolebinding", "all", "--clusterrole=all", "--user=alice"]);
+    let gathered = support::wait::poll(CAP, || {
+        alice.try_run(&["auth", "can-i", "delete", "secrets"]).status.success().then_some(())
+    });
+    assert!(gathered.is_some(), "the aggregated role has got its rules");
+
+    let wanted = json!({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "Role",
+        "metadata": {"name": "reader", "namespace": "default"},
+        "rules": [{"verbs": ["watch"], "apiGroups": [""], "resources": ["configmaps"]}]});
+    let wanted = written(admin.home.path(), &wanted);
+    admin.run(&["auth", "reconcile", "-f", &wanted]);
+    assert_eq!(alice.run(&["auth", "can-i", "watch", "configmaps"]), "yes\n");
+    assert_eq!(alice.run(&["auth", "can-i", "list", "configmaps"]), "yes\n", "what was there stays");
+}

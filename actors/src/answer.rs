@@ -21,6 +21,14 @@ impl<T: 'static> Answer<T> {
     pub fn later(answer: impl Future<Output = T> + 'static) -> Answer<T> {
         Answer::Later(Box::pin(answer))
     }
+
+    /// The answer to something else that follows from this one.
+    pub fn map<U: 'static>(self, turn: impl FnOnce(T) -> U + 'static) -> Answer<U> {
+        match self {
+            Answer::Now(answer) => Answer::Now(turn(answer)),
+            Answer::Later(answer) => Answer::later(async move { turn(answer.await) }),
+        }
+    }
 }
 
 impl<T: 'static> From<Answer<T>> for actix::Response<T> {

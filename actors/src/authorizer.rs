@@ -3,12 +3,14 @@
 //! It owns no state; the policies are given to it and shared by all threads. They are asked in order and the first that
 //! allows or denies decides. Where nobody has an opinion nothing is allowed.
 
+use std::fmt;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use actix::prelude::*;
 
 use crate::answer::{Answer, Hearing, hold};
+use crate::filter::{FieldRule, LabelRule};
 use crate::identity::Identity;
 use crate::limits::GUARD_MAILBOX;
 
@@ -54,16 +56,130 @@ pub enum Decision {
     NoOpinion(String),
 }
 
+/// Which objects an action on many of them is about, where the asker says so. All of it must hold.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Selection {
+    /// What must hold of their fields.
+    pub fields: Vec<FieldRule>,
+    /// What must hold of their labels.
+    pub labels: Vec<LabelRule>,
+}
+
+/// Why something is allowed. Written out only when somebody wants to read it.
+pub type Grounds = Arc<dyn fmt::Display + Send + Sync>;
+
+/// A decision with all that there is to say about it.
+#[derive(Clone)]
+pub struct Verdict {
+    /// The decision. It says itself why something is not allowed.
+    pub decision: Decision,
+    /// Why it is allowed, where the policy has more to say than that it is.
+    pub grounds: Option<Grounds>,
+    /// What went wrong on the way to the decision.
+    pub error: Option<String>,
+}
+
+impl Verdict {
+    /// The reason in words, empty if there is none.
+    pub fn reason(&self) -> String {
+        match &self.decision {
+            Decision::Allowed => self.grounds.as_ref().map(ToString::to_string).unwrap_or_default(),
+            Decision::Denied(reason) | Decision::NoOpinion(reason) => reason.clone(),
+        }
+    }
+}
+
+impl From<Decision> for Verdict {
+    fn from(decision: Decision) -> Verdict {
+        Verdict { decision, grounds: None, error: None }
+    }
+}
+
+/// Something that somebody may do: to resources or, if it names paths, to paths.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Grant {
+    /// What may be done.
+    pub verbs: Vec<String>,
+    /// In which API groups.
+    pub groups: Vec<String>,
+    /// To which resources.
+    pub resources: Vec<String>,
+    /// To which objects; none: all of them.
+    pub names: Vec<String>,
+    /// To which paths that name no resource.
+    pub paths: Vec<String>,
+}
+
+/// What somebody may do in one namespace.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Grants {
+    /// Everything that is known.
+    pub grants: Vec<Grant>,
+    /// Whether there may be more that nobody can list.
+    pub incomplete: bool,
+    /// What went wrong, each once.
+    pub errors: Vec<String>,
+}
+
 /// One source of rules.
 pub trait Policy: Send + Sync {
     /// Says what it thinks. It must bound its own waiting and what it waits for.
     fn decide(&self, identity: &Identity, action: &Action) -> Answer<Decision>;
+
+    /// Says what it thinks and why. Policies that care which objects are selected, or can say more than yes, know more
+    /// than [`Policy::decide`] asks.
+    fn judge(&self, identity: &Identity, action: &Action, _selection: &Selection) -> Answer<Verdict> {
+        self.decide(identity, action).map(Verdict::from)
+    }
+
+    /// Everything that it would allow in a namespace; by default nothing.
+    fn grants(&self, _identity: &Identity, _namespace: &str) -> Answer<Grants> {
+        Answer::Now(Grants::default())
+    }
+
+    /// What would have to be there for this to be allowed; nothing if it has no idea.
+    fn hint(&self, _identity: &Identity, _action: &Action) -> Option<String> {
+        None
+    }
 }
 
 /// May they do this? Answers the decision. On Full the sender waits, within its own permit; on Closed it answers 503.
 #[derive(Message)]
 #[rtype(result = "Decision")]
 pub struct Authorize {
+    /// Who.
+    pub identity: Arc<Identity>,
+    /// What.
+    pub action: Arc<Action>,
+}
+
+/// May they do this, and why? Answers the verdict. Full and Closed as for [`Authorize`].
+#[derive(Message)]
+#[rtype(result = "Verdict")]
+pub struct Judge {
+    /// Who.
+    pub identity: Arc<Identity>,
+    /// What.
+    pub action: Arc<Action>,
+    /// To which of the objects.
+    pub selection: Arc<Selection>,
+}
+
+/// What may they do in a namespace? Answers what all policies say together. Full and Closed as for [`Authorize`].
+#[derive(Message)]
+#[rtype(result = "Grants")]
+pub struct ListGrants {
+    /// Who.
+    pub identity: Arc<Identity>,
+    /// Where.
+    pub namespace: String,
+}
+
+/// What would have to be there for them to be allowed this? Answers nothing if nobody knows. Full and Closed as for
+/// [`Authorize`].
+#[derive(Message)]
+#[rtype(result = "Option<String>")]
+pub struct Hint {
     /// Who.
     pub identity: Arc<Identity>,
     /// What.
@@ -81,9 +197,15 @@ impl Authorizer {
         Authorizer { policies }
     }
 
+    /// Finds out whether they may, and why.
+    pub fn judge(&self, question: Judge) -> Answer<Verdict> {
+        let policies = Arc::clone(&self.policies);
+        hold(Trial { policies, asked: 0, question, reasons: Vec::new(), errors: Vec::new() })
+    }
+
     /// Finds out whether they may.
     pub fn authorize(&self, identity: Arc<Identity>, action: Arc<Action>) -> Answer<Decision> {
-        hold(Trial { policies: Arc::clone(&self.policies), asked: 0, identity, action, reasons: Vec::new() })
+        self.judge(Judge { identity, action, selection: Arc::default() }).map(|verdict| verdict.decision)
     }
 }
 
@@ -103,41 +225,108 @@ impl Handler<Authorize> for Authorizer {
     }
 }
 
+impl Handler<Judge> for Authorizer {
+    type Result = Response<Verdict>;
+
+    fn handle(&mut self, question: Judge, _: &mut Self::Context) -> Self::Result {
+        self.judge(question).into()
+    }
+}
+
+impl Handler<ListGrants> for Authorizer {
+    type Result = Response<Grants>;
+
+    fn handle(&mut self, question: ListGrants, _: &mut Self::Context) -> Self::Result {
+        let policies = Arc::clone(&self.policies);
+        hold(Inventory { policies, asked: 0, question, so_far: Grants::default() }).into()
+    }
+}
+
+impl Handler<Hint> for Authorizer {
+    type Result = Option<String>;
+
+    fn handle(&mut self, question: Hint, _: &mut Self::Context) -> Self::Result {
+        self.policies.iter().find_map(|policy| policy.hint(&question.identity, &question.action))
+    }
+}
+
 /// The policies on one action.
 struct Trial {
     policies: Arc<[Arc<dyn Policy>]>,
     asked: usize,
-    identity: Arc<Identity>,
-    action: Arc<Action>,
+    question: Judge,
     /// Why some had no opinion.
     reasons: Vec<String>,
+    /// What went wrong with some.
+    errors: Vec<String>,
 }
 
 impl Hearing for Trial {
-    type Word = Decision;
-    type Outcome = Decision;
+    type Word = Verdict;
+    type Outcome = Verdict;
 
-    fn ask(&mut self) -> Option<Answer<Decision>> {
+    fn ask(&mut self) -> Option<Answer<Verdict>> {
         let policy = self.policies.get(self.asked)?;
         self.asked += 1;
-        Some(policy.decide(&self.identity, &self.action))
+        let Judge { identity, action, selection } = &self.question;
+        Some(policy.judge(identity, action, selection))
     }
 
-    fn weigh(&mut self, decision: Decision) -> ControlFlow<Decision> {
-        match decision {
+    fn weigh(&mut self, verdict: Verdict) -> ControlFlow<Verdict> {
+        match verdict.decision {
             Decision::NoOpinion(reason) => {
                 if !reason.is_empty() {
                     self.reasons.push(reason);
                 }
+                self.errors.extend(verdict.error.filter(|error| !self.errors.contains(error)));
                 ControlFlow::Continue(())
             }
-            decided => ControlFlow::Break(decided),
+            _ => ControlFlow::Break(verdict),
         }
     }
 
     /// Clients see the reasons at the end of the message of a 403, a line each.
-    fn close(self) -> Decision {
-        Decision::NoOpinion(self.reasons.join("\n"))
+    fn close(self) -> Verdict {
+        let error = match self.errors.as_slice() {
+            [] => None,
+            [one] => Some(one.clone()),
+            several => Some(format!("[{}]", several.join(", "))),
+        };
+        Verdict { decision: Decision::NoOpinion(self.reasons.join("\n")), grounds: None, error }
+    }
+}
+
+/// What all policies allow together.
+struct Inventory {
+    policies: Arc<[Arc<dyn Policy>]>,
+    asked: usize,
+    question: ListGrants,
+    so_far: Grants,
+}
+
+impl Hearing for Inventory {
+    type Word = Grants;
+    type Outcome = Grants;
+
+    fn ask(&mut self) -> Option<Answer<Grants>> {
+        let policy = self.policies.get(self.asked)?;
+        self.asked += 1;
+        Some(policy.grants(&self.question.identity, &self.question.namespace))
+    }
+
+    fn weigh(&mut self, more: Grants) -> ControlFlow<Grants> {
+        self.so_far.grants.extend(more.grants);
+        self.so_far.incomplete |= more.incomplete;
+        for error in more.errors {
+            if !self.so_far.errors.contains(&error) {
+                self.so_far.errors.push(error);
+            }
+        }
+        ControlFlow::Continue(())
+    }
+
+    fn close(self) -> Grants {
+        self.so_far
     }
 }
 

@@ -23,7 +23,7 @@ pub struct Filter {
 }
 
 /// One requirement of a label selector.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum LabelRule {
     /// The label is there and has one of these values.
     In(Box<str>, BTreeSet<Box<str>>),
@@ -40,7 +40,7 @@ pub enum LabelRule {
 }
 
 /// One requirement of a field selector.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum FieldRule {
     /// The field has this value; a field that is absent has the empty value.
     Equals(Box<str>, Box<str>),

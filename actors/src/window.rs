@@ -8,6 +8,7 @@
 //! Invariant: revisions rise strictly; a reader whose cursor is at or after [`Window::floor`] misses nothing.
 
 use std::collections::VecDeque;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use bytes::Bytes;
@@ -131,6 +132,8 @@ pub struct Extent {
 /// The history itself. See the module text.
 pub struct Window {
     inner: RwLock<Inner>,
+    /// A copy of the head, for those who look often and seldom find anything.
+    latest: AtomicU64,
     max_bytes: usize,
     /// Where events are read from again that no longer fit; nowhere, if the log lives in memory too.
     shelf: Option<Shelf>,
@@ -162,7 +165,13 @@ impl Window {
             floor: head,
             head,
         };
-        Window { inner: RwLock::new(inner), max_bytes, shelf: None, checkpoints: Checkpoints::default() }
+        Window {
+            inner: RwLock::new(inner),
+            latest: AtomicU64::new(head.0),
+            max_bytes,
+            shelf: None,
+            checkpoints: Checkpoints::default(),
+        }
     }
 
     /// The same window with a log from which events can be read that no longer fit.
@@ -182,6 +191,7 @@ impl Window {
             window.append(Arc::new(event));
         }
         window.write().head = head;
+        window.latest.store(head.0, Ordering::Release);
         window
     }
 
@@ -193,6 +203,7 @@ impl Window {
         inner.bytes += event.weight();
         inner.head = inner.head.max(event.revision());
         inner.events.push_back(event);
+        self.latest.store(inner.head.0, Ordering::Release);
         let mut gone = Vec::new();
         while inner.bytes > self.max_bytes && inner.events.len() > 1 {
             match (inner.pop(), &self.shelf) {
@@ -268,6 +279,12 @@ impl Window {
         &self.checkpoints
     }
 
+    /// The newest revision that readers may see, without waiting for anybody. Whoever finds it newer than their own
+    /// position gets the events by [`Window::read`].
+    pub fn latest(&self) -> Revision {
+        Revision(self.latest.load(Ordering::Acquire))
+    }
+
     fn read_lock(&self) -> RwLockReadGuard<'_, Inner> {
         self.inner.read().unwrap_or_else(PoisonError::into_inner)
     }
@@ -332,7 +349,7 @@ mod tests {
         assert_eq!(revisions(window.read(Revision(1), 10)), [2, 3, 4, 5, 6]);
         assert_eq!(revisions(window.read(Revision(3), 2)), [4, 5]);
         assert_eq!(revisions(window.read(Revision(6), 2)), [0; 0]);
-        assert_eq!(window.head(), Revision(6));
+        assert_eq!((window.head(), window.latest()), (Revision(6), Revision(6)));
     }
 
     #[test]

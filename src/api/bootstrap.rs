@@ -3,6 +3,7 @@
 pub mod api_services;
 pub mod flow_control;
 pub mod priority_classes;
+pub mod roles;
 
 use super::value::Value;
 

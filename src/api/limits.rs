@@ -56,3 +56,6 @@ pub const WARNING_BYTES: usize = 1 << 20;
 pub const WARNING_PAIRS: usize = 1_000;
 /// Requirements of one selector: each is held against every object that is looked at.
 pub const SELECTOR_RULES: usize = 1_000;
+/// Single permissions of one role that are held against those of its author. A rule multiplies its lists, so three megabytes
+/// of rules could stand for more than any machine can count.
+pub const ROLE_PERMISSIONS: usize = 50_000;

@@ -1,9 +1,14 @@
 //! Who a request comes from and what it may do: the verifiers and policies that the guard actors are given.
 
+pub mod abac;
 pub mod bootstrap_token;
 pub mod certificate;
-pub mod defaults;
+pub mod counted;
+pub mod followed;
 pub mod modes;
+pub mod node;
 pub mod objects;
+pub mod rbac;
 pub mod service_account;
 pub mod tokens;
+pub mod webhook;

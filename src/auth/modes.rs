@@ -1,7 +1,7 @@
 //! The two authorization modes that look at nothing.
 
 use pilothouse_actors::answer::Answer;
-use pilothouse_actors::authorizer::{Action, Decision, Policy};
+use pilothouse_actors::authorizer::{Action, Decision, Grant, Grants, Policy};
 use pilothouse_actors::identity::Identity;
 
 /// Allows everything. For test rigs.
@@ -10,6 +10,15 @@ pub struct AlwaysAllow;
 impl Policy for AlwaysAllow {
     fn decide(&self, _: &Identity, _: &Action) -> Answer<Decision> {
         Answer::Now(Decision::Allowed)
+    }
+
+    fn grants(&self, _: &Identity, _: &str) -> Answer<Grants> {
+        let all = || vec!["*".to_owned()];
+        let grants = vec![
+            Grant { verbs: all(), groups: all(), resources: all(), ..Grant::default() },
+            Grant { verbs: all(), paths: all(), ..Grant::default() },
+        ];
+        Answer::Now(Grants { grants, ..Grants::default() })
     }
 }
 

@@ -176,6 +176,21 @@ pub struct Authorization {
     /// Who decides, in order.
     #[arg(long, default_value = "RBAC", value_enum, value_delimiter = ',', value_name = "MODE,...")]
     pub authorization_mode: Vec<AuthorizationMode>,
+    /// File of rules, one JSON object a line; for the mode ABAC.
+    #[arg(long, value_name = "FILE")]
+    pub authorization_policy_file: Option<PathBuf>,
+    /// Kubeconfig that says which server the mode Webhook asks.
+    #[arg(long, value_name = "FILE")]
+    pub authorization_webhook_config_file: Option<PathBuf>,
+    /// Version of the reviews that are sent to it: v1 or v1beta1.
+    #[arg(long, default_value = "v1beta1", value_parser = ["v1", "v1beta1"], value_name = "VERSION")]
+    pub authorization_webhook_version: String,
+    /// How long its permissions are remembered.
+    #[arg(long, default_value = "5m0s", value_parser = go_duration, value_name = "DURATION")]
+    pub authorization_webhook_cache_authorized_ttl: Duration,
+    /// How long its refusals are remembered.
+    #[arg(long, default_value = "30s", value_parser = go_duration, value_name = "DURATION")]
+    pub authorization_webhook_cache_unauthorized_ttl: Duration,
 }
 
 /// Who decides whether a request may pass, spelled as the reference server spells it.
@@ -199,6 +214,19 @@ pub enum AuthorizationMode {
     /// Kubelets see what their pods need.
     #[value(name = "Node")]
     Node,
+}
+
+impl fmt::Display for AuthorizationMode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            AuthorizationMode::AlwaysAllow => "AlwaysAllow",
+            AuthorizationMode::AlwaysDeny => "AlwaysDeny",
+            AuthorizationMode::Abac => "ABAC",
+            AuthorizationMode::Webhook => "Webhook",
+            AuthorizationMode::Rbac => "RBAC",
+            AuthorizationMode::Node => "Node",
+        })
+    }
 }
 
 /// What is served, and what is checked and changed on the way in.

@@ -193,6 +193,16 @@ impl Config {
         FeatureGates::new(&self.api.feature_gates)
     }
 
+    /// Whether a control loop that runs by default is to run.
+    pub fn runs(&self, controller: &str) -> bool {
+        let named = self.api.controllers.iter().rev().find_map(|word| match word.strip_prefix('-') {
+            Some(name) if name == controller => Some(false),
+            None if word == controller => Some(true),
+            _ => None,
+        });
+        named.unwrap_or_else(|| self.api.controllers.iter().any(|word| word == "*"))
+    }
+
     /// The admission plug-ins that are on, in the order in which they work.
     pub fn admission_plugins(&self) -> Vec<&'static str> {
         plugins::enabled(&self.api.enable_admission_plugins, &self.api.disable_admission_plugins)

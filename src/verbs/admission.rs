@@ -9,8 +9,10 @@ mod auto_provision;
 mod certificates;
 mod claim_resize;
 mod configured;
+mod create_rights;
 mod default_class;
 mod documents;
+mod escalation;
 mod event_rates;
 mod extended_resources;
 mod external_ips;
@@ -18,6 +20,7 @@ mod limit_checks;
 mod limit_ranger;
 mod lookup;
 mod namespace_lifecycle;
+mod node_restriction;
 mod node_selector;
 mod node_taint;
 mod owner_references;
@@ -156,7 +159,10 @@ impl Chain {
     /// Makes the plug-ins. `authorizer` is asked where a plug-in wants to know whether the caller may do more than the
     /// request itself needs.
     pub fn new(settings: &Settings, authorizer: &Addr<Authorizer>) -> Chain {
-        Chain(settings.enabled.iter().filter_map(|name| make(name, settings, authorizer)).collect())
+        let mut chain: Vec<Box<dyn Plugin>> = vec![Box::new(create_rights::CreateRights)];
+        chain.extend(settings.enabled.iter().filter_map(|name| make(name, settings, authorizer)));
+        chain.push(Box::new(escalation::Escalation));
+        Chain(chain)
     }
 
     /// Lets the plug-ins change a new object or the new state of one.
@@ -203,6 +209,7 @@ fn make(name: &str, settings: &Settings, authorizer: &Addr<Authorizer>) -> Optio
         "LimitRanger" => Box::new(limit_ranger::LimitRanger::default()),
         "ServiceAccount" => Box::new(service_account::ServiceAccount),
         "TaintNodesByCondition" => Box::new(node_taint::TaintNodesByCondition),
+        "NodeRestriction" => Box::new(node_restriction::NodeRestriction),
         "AlwaysPullImages" => Box::new(pull_images::AlwaysPullImages),
         "PodSecurity" => Box::new(pod_security::PodSecurity(configured.pod_security.clone())),
         "PodNodeSelector" => Box::new(node_selector::PodNodeSelector(configured.node_selectors.clone())),

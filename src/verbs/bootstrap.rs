@@ -1,6 +1,10 @@
 //! What exists from the first start. What is there already is left alone: whoever changed it meant it.
 
+pub mod aggregation;
 pub mod home;
+mod roles;
+
+pub use roles::roles;
 
 use bytes::Bytes;
 use futures::future::try_join_all;
@@ -20,7 +24,7 @@ use crate::api::value::Value;
 use crate::api::words::{MASTERS, NAMESPACES, SYSTEM_NAMESPACES};
 use crate::api::{codec, meta};
 
-use super::{Answered, Backend, Call, Reply, Warnings, apply, create, get, update};
+use super::{Answered, Backend, Call, Reply, Warnings, apply, create, delete, get, update};
 
 /// The name of the server where it is a client of itself.
 pub const OWN_NAME: &str = "system:apiserver";
@@ -97,6 +101,8 @@ enum Verb {
     Update,
     UpdateStatus,
     ApplyStatus,
+    Apply,
+    Delete,
 }
 
 impl<'a> Own<'a> {
@@ -137,8 +143,9 @@ impl<'a> Own<'a> {
         match verb {
             Verb::Create => create::create(self.backend, &call).await,
             Verb::Get => get::get(self.backend, &call).await,
+            Verb::Delete => delete::delete(self.backend, &call).await,
             Verb::Update | Verb::UpdateStatus => update::update(self.backend, &call).await,
-            Verb::ApplyStatus => {
+            Verb::Apply | Verb::ApplyStatus => {
                 let options = PatchOptions::parse(call.query, true)?;
                 apply::apply(self.backend, &call, &options).await
             }

@@ -19,6 +19,7 @@ mod ownership;
 pub mod paging;
 pub mod patch;
 pub mod present;
+pub mod review;
 pub mod services;
 pub mod stores;
 pub mod sub;
@@ -32,6 +33,7 @@ use std::time::Duration;
 
 use actix::Addr;
 use bytes::Bytes;
+use pilothouse_actors::authorizer::Authorizer;
 use pilothouse_actors::broadcaster::Broadcaster;
 use pilothouse_actors::clock::Clock;
 use pilothouse_actors::feed::Feed;
@@ -49,6 +51,7 @@ use crate::api::query::Query;
 use crate::api::schema::{Registry, time};
 use crate::api::status::{GroupResource, Result, Status};
 use crate::api::version::GroupVersion;
+use crate::auth::rbac::Roles;
 use crate::auth::service_account::issuer::Issuer;
 use crate::limits::{CUT_WARNING_CHARS, WARNING_CHARS, WARNINGS};
 use crate::metrics::Metrics;
@@ -81,6 +84,12 @@ pub struct Backend {
     pub tokens: Arc<Issuer>,
     /// How much the lists in flight hold.
     pub lists: Budget,
+    /// Says who may do what, where a verb has to know more than whether it may run.
+    pub authorizer: Addr<Authorizer>,
+    /// Who has which role.
+    pub roles: Arc<Roles>,
+    /// Whether selectors count when somebody asks what they may do.
+    pub judges_selectors: bool,
 }
 
 /// What watches need besides. One per HTTP worker.

@@ -49,6 +49,7 @@ pub use lifecycle::{
 pub use super::findings::{Errors, Warned};
 pub use pem::Request as CertificateRequest;
 pub use selector::matches as selector_matches;
+pub(in crate::api) use selector::{check_values, is_set_based};
 
 use super::names::{self, NameRule};
 use super::value::Value;

@@ -72,7 +72,14 @@ pub fn validate_cluster_role(role: &Value, errors: &mut Errors) {
         selectors.required(errors, "at least one clusterRoleSelector required if aggregationRule is non-nil");
     }
     for one in selectors.items() {
-        selector::validate(&one, errors);
+        let mut found = Errors::new();
+        selector::validate(&one, &mut found);
+        let broken = !found.is_empty();
+        errors.extend(found);
+        if broken {
+            // Said twice: the selector is also turned into one that can be asked.
+            errors.push(FieldError::invalid(&one.path, "\"null\"", "invalid label selector."));
+        }
     }
 }
 

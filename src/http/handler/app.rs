@@ -72,7 +72,7 @@ async fn serve(
     let known = parsed.resource().and_then(|found| worker.served().catalog.at(found).cloned());
     sample.note(&parsed, known.as_ref(), query.get("dryRun") == Some("All"));
     let permit = guards::take_place(worker, &identity, &parsed)?;
-    guards::authorize(worker, &identity, &parsed).await?;
+    guards::authorize(worker, &identity, &parsed, &query).await?;
     match &parsed.target {
         Target::NonResource("/metrics") => Ok(metrics::page(worker).await),
         Target::NonResource(path) => match health::answer(worker, path, &query).await {
@@ -225,7 +225,11 @@ async fn dispatch(worker: &Rc<Worker>, verb: Verb, resource: &Arc<Resource>, par
         return verbs::component_status::answer(&worker.backend, storage, asked).await;
     }
     let served = worker.served();
-    let target = verbs::sub::target(&served.catalog, resource, part.found.subresource);
+    let review = verbs::review::place(resource);
+    let target = match &review {
+        Some(place) => Some((resource, place, "")),
+        None => verbs::sub::target(&served.catalog, resource, part.found.subresource),
+    };
     let Some((resource, stored, subresource)) = target else {
         // docs/compat.md lists what is not served yet.
         return Err(Status::no_such_resource());
@@ -251,6 +255,7 @@ async fn dispatch(worker: &Rc<Worker>, verb: Verb, resource: &Arc<Resource>, par
         Verb::Get => verbs::get::get(backend, &call).await,
         Verb::List => verbs::list::list(backend, &call).await,
         Verb::Watch => verbs::watch::watch(backend, &worker.watching, &call).await,
+        Verb::Create if review.is_some() => verbs::review::create(backend, &call).await,
         Verb::Create if !subresource.is_empty() => verbs::sub::create(backend, &call).await,
         Verb::Create => verbs::create::create(backend, &call).await,
         Verb::Update => verbs::update::update(backend, &call).await,

@@ -6,16 +6,21 @@ use std::sync::atomic::Ordering;
 use actix_web::http::{Version, header};
 use actix_web::{HttpMessage as _, HttpRequest};
 use pilothouse_actors::authenticator::Authenticate;
-use pilothouse_actors::authorizer::{Action, Authorize, Decision, Target as ActionTarget};
+use pilothouse_actors::authorizer::{Action, Decision, Judge, Selection, Target as ActionTarget};
 use pilothouse_actors::identity::{Credentials, Identity};
 use pilothouse_actors::permit::Permit;
 
 use crate::api::connect::WAYS;
+use crate::api::denial::denied;
 use crate::api::path::{Request, Target};
-use crate::api::status::{GroupResource, Result, Status};
+use crate::api::query::Query;
+use crate::api::reviews::access::parse_fields;
+use crate::api::select::parse_labels;
+use crate::api::status::{Result, Status};
 use crate::api::verb::Verb;
 use crate::api::words::{ANONYMOUS, MASTERS, UNAUTHENTICATED};
 use crate::http::peer::Peer;
+use crate::metrics::Judged;
 
 use super::health;
 use super::render::text;
@@ -96,16 +101,44 @@ pub fn take_place(worker: &Worker, identity: &Identity, request: &Request<'_>) -
 }
 
 /// Refuses what the caller may not do.
-pub async fn authorize(worker: &Worker, identity: &Arc<Identity>, request: &Request<'_>) -> Result<()> {
+pub async fn authorize(
+    worker: &Worker,
+    identity: &Arc<Identity>,
+    request: &Request<'_>,
+    query: &Query<'_>,
+) -> Result<()> {
     let action = Arc::new(action(request));
-    let decision = worker.authorizer.send(Authorize { identity: identity.clone(), action }).await;
-    match decision {
-        Ok(Decision::Allowed) => Ok(()),
-        Ok(Decision::Denied(reason) | Decision::NoOpinion(reason)) => {
-            Err(forbidden(identity, request, &reason))
+    let selection = if worker.backend.judges_selectors { selection(request, query) } else { Arc::default() };
+    let asked = Judge { identity: identity.clone(), action: action.clone(), selection };
+    let began = worker.backend.clock.now();
+    let Ok(verdict) = worker.authorizer.send(asked).await else { return Err(silent(worker, "authorizer")) };
+    let (judged, result) = match (verdict.decision, verdict.error) {
+        (Decision::Allowed, _) => (Judged::Allowed, Ok(())),
+        (_, Some(error)) => (Judged::Failed, Err(Status::internal(error))),
+        (Decision::Denied(reason), None) => (Judged::Denied, Err(denied(&identity.name, &action, &reason))),
+        (Decision::NoOpinion(reason), None) => {
+            (Judged::NoOpinion, Err(denied(&identity.name, &action, &reason)))
         }
-        Err(_) => Err(silent(worker, "authorizer")),
+    };
+    let took = worker.backend.clock.now().0.saturating_sub(began.0);
+    worker.shared.metrics.count_judged(judged, took as f64 / 1e6);
+    result
+}
+
+/// Which of the objects a request is about. What cannot be understood here is refused later; until then it counts as not
+/// said, which can only make policies stricter.
+fn selection(request: &Request<'_>, query: &Query<'_>) -> Arc<Selection> {
+    let many = matches!(request.verb, Verb::List | Verb::Watch | Verb::DeleteCollection);
+    let (fields, labels) = (query.get("fieldSelector"), query.get("labelSelector"));
+    // The old prefix of watches has never taken selectors seriously.
+    let legacy = request.resource().is_none_or(|found| found.legacy_watch);
+    if !many || legacy || (fields.is_none() && labels.is_none()) {
+        return Arc::default();
     }
+    Arc::new(Selection {
+        fields: fields.and_then(parse_fields).unwrap_or_default(),
+        labels: labels.and_then(|text| parse_labels(text).ok()).unwrap_or_default(),
+    })
 }
 
 fn action(request: &Request<'_>) -> Action {
@@ -123,40 +156,12 @@ fn action(request: &Request<'_>) -> Action {
     Action { verb: request.verb.as_str().to_owned(), target }
 }
 
-fn forbidden(identity: &Identity, request: &Request<'_>, reason: &str) -> Box<Status> {
-    let user = &identity.name;
-    let verb = request.verb;
-    let mut message = match &request.target {
-        Target::NonResource(path) => format!("User \"{user}\" cannot {verb} path \"{path}\""),
-        Target::Resource(found) => {
-            let mut resource = found.resource.to_owned();
-            if !found.subresource.is_empty() {
-                resource.push('/');
-                resource.push_str(found.subresource);
-            }
-            let scope = match found.namespace {
-                "" => "at the cluster scope".to_owned(),
-                namespace => format!("in the namespace \"{namespace}\""),
-            };
-            format!(
-                "User \"{user}\" cannot {verb} resource \"{resource}\" in API group \"{}\" {scope}",
-                found.group
-            )
-        }
-    };
-    message = message.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;");
-    if !reason.is_empty() {
-        message = format!("{message}: {reason}");
-    }
-    let of = request.resource().map(|found| {
-        (GroupResource { group: found.group, resource: found.resource }, &*found.authorized_name)
-    });
-    Status::forbidden(&message, of)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::api::catalog::build::Builtin;
+    use crate::api::catalog::resource::Resource;
+    use crate::api::catalog::runtime_config::RuntimeConfig;
 
     #[test]
     fn only_a_bearer_token_is_a_credential() {
@@ -165,5 +170,82 @@ mod tests {
         for other in ["", "Bearer", "Bearer ", "Basic dTpw", "Bearer a b"] {
             assert_eq!(bearer(other), None, "{other}");
         }
+    }
+
+    /// The path of a resource: its collection in a namespace or in none, or below a name.
+    fn path(resource: &Resource, namespace: &str, rest: &str) -> String {
+        let gv = &resource.gv;
+        let root = if gv.group.is_empty() { "/api".to_owned() } else { format!("/apis/{}", gv.group) };
+        let scope = if namespace.is_empty() { String::new() } else { format!("/namespaces/{namespace}") };
+        format!("{root}/{}{scope}/{}{rest}", gv.version, resource.plural)
+    }
+
+    #[test]
+    fn every_resource_in_every_scope_is_judged_by_what_it_is() {
+        let catalog = Builtin::load().unwrap().serve(&RuntimeConfig::default()).unwrap();
+        let verbs = [
+            ("POST", "", "", "create"),
+            ("GET", "", "", "list"),
+            ("GET", "", "watch=1", "watch"),
+            ("DELETE", "", "", "deletecollection"),
+            ("GET", "/a", "", "get"),
+            ("HEAD", "/a", "", "get"),
+            ("PUT", "/a", "", "update"),
+            ("PATCH", "/a", "", "patch"),
+            ("DELETE", "/a", "", "delete"),
+        ];
+        let mut judged = 0;
+        for resource in catalog.resources() {
+            let scopes: &[&str] = if resource.namespaced { &["", "n"] } else { &[""] };
+            let parts = resource.subresources.iter().map(|part| format!("/a/{}", part.name));
+            for scope in scopes {
+                let whole = verbs
+                    .iter()
+                    .map(|(method, rest, query, verb)| (*method, (*rest).to_owned(), *query, *verb));
+                let of_parts = parts.clone().flat_map(|rest| {
+                    [("GET", "get"), ("PUT", "update"), ("PATCH", "patch"), ("POST", "create")]
+                        .map(|(method, verb)| (method, rest.clone(), "", verb))
+                });
+                for (method, rest, query, verb) in whole.chain(of_parts) {
+                    let path = path(resource, scope, &rest);
+                    let request = Request::parse(method, &path, &Query::parse(query)).unwrap();
+                    let mut said = rest.split('/').skip(1);
+                    let (name, part) = (said.next().unwrap_or_default(), said.next().unwrap_or_default());
+                    // A namespace stands in itself.
+                    let own = resource.gv.group.is_empty() && &*resource.plural == "namespaces";
+                    let wanted = ActionTarget::Resource {
+                        group: resource.gv.group.to_string(),
+                        version: resource.gv.version.to_string(),
+                        resource: resource.plural.to_string(),
+                        subresource: part.to_owned(),
+                        namespace: if own { name.to_owned() } else { (*scope).to_owned() },
+                        name: name.to_owned(),
+                    };
+                    assert_eq!(
+                        action(&request),
+                        Action { verb: verb.to_owned(), target: wanted },
+                        "{method} {path}"
+                    );
+                    judged += 1;
+                }
+            }
+        }
+        assert!(judged > 1_000, "{judged}");
+    }
+
+    #[test]
+    fn selectors_count_where_many_objects_are_meant() {
+        let of = |method: &str, path: &str, query: &str| {
+            let query = Query::parse(query);
+            selection(&Request::parse(method, path, &query).unwrap(), &query).as_ref().clone()
+        };
+        let fields = "fieldSelector=spec.nodeName%3Da&labelSelector=b";
+        for (method, query) in [("GET", ""), ("GET", "&watch=1"), ("DELETE", "")] {
+            let found = of(method, "/api/v1/pods", &format!("{fields}{query}"));
+            assert_eq!((found.fields.len(), found.labels.len()), (1, 1), "{method} {query}");
+        }
+        assert_eq!(of("GET", "/api/v1/namespaces/n/pods/a", fields), Selection::default());
+        assert_eq!(of("GET", "/api/v1/watch/pods", fields), Selection::default());
+        assert_eq!(of("GET", "/api/v1/pods", "fieldSelector=abc"), Selection::default());
     }
 }

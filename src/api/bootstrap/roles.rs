@@ -1,0 +1,349 @@
+//! The roles and bindings of a fresh cluster, read from the table beside this file, and how those that are there already are
+//! brought up to date: what is missing is added, what somebody added stays, and whoever says so is left alone.
+
+use super::{Wanted, named};
+use crate::api::kinds::same;
+use crate::api::meta;
+use crate::api::rbac::GROUP;
+use crate::api::rbac::escalation::{Missing, missing};
+use crate::api::rbac::rule::{Rule, rules_of};
+use crate::api::value::Value;
+
+const TABLE: &str = include_str!("roles.txt");
+const API_VERSION: &str = "rbac.authorization.k8s.io/v1";
+const AGGREGATE_TO: &str = "rbac.authorization.k8s.io/aggregate-to-";
+const AUTO_UPDATE: &str = "rbac.authorization.kubernetes.io/autoupdate";
+const BOOTSTRAPPING: &str = "kubernetes.io/bootstrapping";
+/// What the names of the roles of control loops begin with; the rest is the account that has it.
+const CONTROLLER: &str = "system:controller:";
+const READ: [&str; 3] = ["get", "list", "watch"];
+const WRITE: [&str; 5] = ["create", "delete", "deletecollection", "patch", "update"];
+
+/// All of them. `enabled` says which features are on.
+pub fn all(enabled: impl Fn(&str) -> bool) -> Vec<Wanted> {
+    let mut all: Vec<Wanted> = Vec::new();
+    let mut wanted = true;
+    for line in TABLE.lines().filter(|line| !line.is_empty() && !line.starts_with('#')) {
+        let (gates, words) = gated(line.trim_start());
+        let on = gates.split('+').filter(|gate| !gate.is_empty()).all(&enabled);
+        let words: Vec<&str> = words.split(' ').collect();
+        if !line.starts_with(' ') {
+            wanted = on;
+            if on {
+                all.extend(heading(&words));
+            }
+        } else if wanted
+            && on
+            && let Some(last) = all.last_mut()
+        {
+            add(&mut last.object, &words);
+        }
+    }
+    let controllers: Vec<Wanted> = all.iter().filter_map(|role| controller_binding(&role.object)).collect();
+    all.extend(controllers);
+    all
+}
+
+fn gated(line: &str) -> (&str, &str) {
+    line.strip_prefix('?').and_then(|rest| rest.split_once(' ')).unwrap_or(("", line))
+}
+
+/// An object without what it gives, or to whom.
+fn heading(words: &[&str]) -> Option<Wanted> {
+    let (resource, kind, role_kind, words) = match words {
+        ["cluster-role", rest @ ..] => ("clusterroles", "ClusterRole", "", rest),
+        ["role", rest @ ..] => ("roles", "Role", "", rest),
+        ["cluster-binding", rest @ ..] => ("clusterrolebindings", "ClusterRoleBinding", "ClusterRole", rest),
+        ["binding", rest @ ..] => ("rolebindings", "RoleBinding", "Role", rest),
+        _ => return None,
+    };
+    let namespaced = !resource.starts_with("cluster");
+    let (namespace, words) = if namespaced { (*words.first()?, words.get(1..)?) } else { ("", words) };
+    let (name, rest) = words.split_first()?;
+    let mut object = named(API_VERSION, kind, name);
+    let metadata = object.entry("metadata");
+    if namespaced {
+        metadata.set("namespace", namespace);
+    }
+    metadata.entry("annotations").set(AUTO_UPDATE, "true");
+    metadata.entry("labels").set(BOOTSTRAPPING, "rbac-defaults");
+    for pair in rest.chunks(2) {
+        if let ["part-of", role] = pair {
+            metadata.entry("labels").set(&format!("{AGGREGATE_TO}{role}"), "true");
+        }
+    }
+    if role_kind.is_empty() {
+        object.set("rules", Vec::<Value>::new());
+    } else {
+        let role = object.entry("roleRef");
+        role.set("apiGroup", GROUP);
+        role.set("kind", role_kind);
+        role.set("name", if let ["of", role] = rest { *role } else { *name });
+    }
+    Some(Wanted { group: GROUP, resource, object })
+}
+
+fn push(object: &mut Value, field: &str, item: Value) {
+    match object.entry(field) {
+        Value::Array(items) => items.push(item),
+        other => *other = Value::Array(vec![item]),
+    }
+}
+
+/// Adds what an indented line says.
+fn add(object: &mut Value, words: &[&str]) {
+    let subject = |kind: &str, name: &str| {
+        let mut subject = Value::object();
+        subject.set("kind", kind);
+        subject.set("name", name);
+        subject
+    };
+    match words {
+        ["gathers", role] => {
+            let mut selector = Value::object();
+            selector.entry("matchLabels").set(&format!("{AGGREGATE_TO}{role}"), "true");
+            push(object.entry("aggregationRule"), "clusterRoleSelectors", selector);
+        }
+        [kind @ ("user" | "group"), name] => {
+            let mut subject = subject(if *kind == "user" { "User" } else { "Group" }, name);
+            subject.set("apiGroup", GROUP);
+            push(object, "subjects", subject);
+        }
+        ["account", namespace, name] => {
+            let mut subject = subject("ServiceAccount", name);
+            subject.set("namespace", *namespace);
+            push(object, "subjects", subject);
+        }
+        [verbs, groups, what @ ..] => push(object, "rules", rule(verbs, groups, what).to_value()),
+        _ => {}
+    }
+}
+
+fn rule(verbs: &str, groups: &str, what: &[&str]) -> Rule {
+    let boxed = |words: &[&str]| words.iter().map(|word| Box::from(*word)).collect();
+    let verbs: Vec<&str> = match verbs {
+        "read" => READ.to_vec(),
+        "write" => WRITE.to_vec(),
+        "read+write" => {
+            let mut both = [&WRITE[..], &READ].concat();
+            both.sort_unstable();
+            both
+        }
+        verbs => verbs.split(',').collect(),
+    };
+    if groups == "url" {
+        return Rule { verbs: boxed(&verbs), paths: boxed(what), ..Rule::default() };
+    }
+    let named = what.iter().position(|word| *word == "named").unwrap_or(what.len());
+    let (resources, names) = what.split_at(named);
+    let groups: Vec<&str> = groups.split(',').map(|group| if group == "core" { "" } else { group }).collect();
+    Rule {
+        verbs: boxed(&verbs),
+        api_groups: boxed(&groups),
+        resources: boxed(resources),
+        resource_names: boxed(names.get(1..).unwrap_or_default()),
+        paths: Box::default(),
+    }
+}
+
+/// What gives the role of a control loop to its account.
+fn controller_binding(role: &Value) -> Option<Wanted> {
+    if role.str("kind") != "ClusterRole" {
+        return None;
+    }
+    let account = meta::name(role).strip_prefix(CONTROLLER)?;
+    let mut binding = heading(&["cluster-binding", meta::name(role)])?;
+    add(&mut binding.object, &["account", "kube-system", account]);
+    Some(binding)
+}
+
+/// What must be done with an object that is there already.
+#[derive(Debug, PartialEq)]
+pub enum Repair {
+    /// It has all that it should have, or wants to be left alone.
+    Nothing,
+    /// This takes its place.
+    Replace(Value),
+    /// It gives another role than it should, which cannot be changed: it is made anew.
+    Remake,
+}
+
+/// What must be done with `found` so that it has all that `wanted` says.
+pub fn repair(found: &Value, wanted: &Value) -> Repair {
+    let autoupdate = meta::of(found).get("annotations").map(|all| all.str(AUTO_UPDATE));
+    if autoupdate == Some("false") {
+        return Repair::Nothing;
+    }
+    let is_binding = wanted.get("roleRef").is_some();
+    if is_binding && !same(found.get("roleRef"), wanted.get("roleRef")) {
+        return Repair::Remake;
+    }
+    let mut repaired = found.clone();
+    for field in ["annotations", "labels"] {
+        let ours = meta::of(wanted).get(field).and_then(Value::fields);
+        for (key, value) in ours.into_iter().flatten() {
+            if meta::of(found).get(field).and_then(|all| all.get(key)).is_none() {
+                repaired.entry("metadata").entry(field).set(key, value.clone());
+            }
+        }
+    }
+    if is_binding {
+        add_missing(&mut repaired, wanted, "subjects");
+    } else {
+        repair_role(&mut repaired, wanted);
+    }
+    if repaired == *found { Repair::Nothing } else { Repair::Replace(repaired) }
+}
+
+fn repair_role(role: &mut Value, wanted: &Value) {
+    let held = rules_of(role);
+    let held: Vec<&Rule> = held.iter().collect();
+    if let Some(Missing::Rules(lacking)) = missing(&held, &rules_of(wanted)) {
+        for rule in lacking {
+            push(role, "rules", rule.to_value());
+        }
+    }
+    match wanted.get("aggregationRule") {
+        None => {
+            role.remove("aggregationRule");
+        }
+        Some(gathers) => add_missing(role.entry("aggregationRule"), gathers, "clusterRoleSelectors"),
+    }
+}
+
+/// Adds the items of a list that are not there.
+fn add_missing(to: &mut Value, wanted: &Value, field: &str) {
+    for item in wanted.get(field).map(Value::items).unwrap_or_default() {
+        if !to.get(field).map(Value::items).unwrap_or_default().contains(item) {
+            push(to, field, item.clone());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::api::codec;
+
+    const DEFAULT_ON: [&str; 3] =
+        ["KubeletFineGrainedAuthz", "MultiCIDRServiceAllocator", "SELinuxChangePolicy"];
+
+    fn usual() -> Vec<Wanted> {
+        all(|gate| DEFAULT_ON.contains(&gate))
+    }
+
+    fn find(all: &[Wanted], resource: &str, name: &str) -> Value {
+        let found = all.iter().find(|one| one.resource == resource && meta::name(&one.object) == name);
+        found.unwrap_or_else(|| panic!("no {name}")).object.clone()
+    }
+
+    fn json(value: &Value) -> serde_json::Value {
+        serde_json::from_slice(&codec::to_json(value)).unwrap()
+    }
+
+    #[test]
+    fn every_line_of_the_table_means_something() {
+        let count =
+            |all: &[Wanted], resource: &str| all.iter().filter(|one| one.resource == resource).count();
+        let counts = |all: &[Wanted]| {
+            ["clusterroles", "clusterrolebindings", "roles", "rolebindings"]
+                .map(|resource| count(all, resource))
+        };
+        assert_eq!(counts(&usual()), [66, 47, 7, 7]);
+        assert_eq!(counts(&all(|_| true)), [73, 54, 7, 7]);
+        let gated = counts(&all(|gate| gate == "DynamicResourceAllocation"));
+        assert_eq!(gated, [65, 46, 7, 7], "two usual ones less, one more; not the one of two gates");
+        for Wanted { object, .. } in all(|_| true) {
+            for rule in rules_of(&object) {
+                assert!(
+                    !rule.verbs.is_empty() && rule.paths.is_empty() != rule.resources.is_empty(),
+                    "{rule}"
+                );
+                assert!(rule.paths.is_empty() != rule.api_groups.is_empty(), "{rule}");
+            }
+        }
+    }
+
+    #[test]
+    fn objects_are_as_clients_expect_them() {
+        let all = usual();
+        assert_eq!(
+            json(&find(&all, "clusterroles", "edit")),
+            serde_json::json!({
+                "apiVersion": API_VERSION, "kind": "ClusterRole", "rules": [],
+                "metadata": {
+                    "name": "edit",
+                    "annotations": {AUTO_UPDATE: "true"},
+                    "labels": {BOOTSTRAPPING: "rbac-defaults", "rbac.authorization.k8s.io/aggregate-to-admin": "true"},
+                },
+                "aggregationRule": {"clusterRoleSelectors": [
+                    {"matchLabels": {"rbac.authorization.k8s.io/aggregate-to-edit": "true"}},
+                ]},
+            })
+        );
+        let locking = json(&find(&all, "roles", "system::leader-locking-kube-scheduler"));
+        assert_eq!(locking["metadata"]["namespace"], "kube-system");
+        assert_eq!(
+            locking["rules"][1],
+            serde_json::json!({
+                "verbs": ["get", "update"], "apiGroups": [""], "resources": ["configmaps"],
+                "resourceNames": ["kube-scheduler"],
+            })
+        );
+        let job = json(&find(&all, "clusterrolebindings", "system:controller:job-controller"));
+        assert_eq!(
+            (&job["roleRef"], &job["subjects"]),
+            (
+                &serde_json::json!({"apiGroup": GROUP, "kind": "ClusterRole", "name": "system:controller:job-controller"}),
+                &serde_json::json!([{"kind": "ServiceAccount", "namespace": "kube-system", "name": "job-controller"}]),
+            )
+        );
+        let reader = json(&find(&all, "rolebindings", "system::extension-apiserver-authentication-reader"));
+        assert_eq!(reader["roleRef"]["name"], "extension-apiserver-authentication-reader");
+        assert_eq!(json(&find(&all, "clusterrolebindings", "system:node")).get("subjects"), None);
+    }
+
+    #[test]
+    fn what_is_missing_comes_back_and_what_was_added_stays() {
+        let all = usual();
+        let wanted = find(&all, "clusterroles", "system:basic-user");
+        assert_eq!(repair(&wanted, &wanted), Repair::Nothing);
+        let mut found = wanted.clone();
+        let own = rule("get", "core", &["pods"]).to_value();
+        found.set("rules", vec![own.clone()]);
+        found.entry("metadata").remove("labels");
+        found.entry("metadata").entry("annotations").set(AUTO_UPDATE, "maybe");
+        let Repair::Replace(repaired) = repair(&found, &wanted) else { panic!("nothing repaired") };
+        let rules = repaired.get("rules").unwrap().items();
+        assert_eq!((rules.len(), &rules[0]), (4, &own), "one of its own, three that were missing");
+        assert_eq!(meta::of(&repaired).get("labels"), meta::of(&wanted).get("labels"));
+        assert_eq!(meta::of(&repaired).get("annotations").unwrap().str(AUTO_UPDATE), "maybe");
+        found.entry("metadata").entry("annotations").set(AUTO_UPDATE, "false");
+        assert_eq!(repair(&found, &wanted), Repair::Nothing);
+    }
+
+    #[test]
+    fn bindings_get_their_subjects_back_and_another_role_is_not_repaired() {
+        let wanted = find(&usual(), "clusterrolebindings", "system:public-info-viewer");
+        let mut found = wanted.clone();
+        found.remove("subjects");
+        assert_eq!(repair(&found, &wanted), Repair::Replace(wanted.clone()));
+        found.entry("roleRef").set("name", "cluster-admin");
+        assert_eq!(repair(&found, &wanted), Repair::Remake);
+        let mut gathers = find(&usual(), "clusterroles", "view");
+        let view = gathers.clone();
+        gathers.set("rules", vec![rule("get", "core", &["x"]).to_value()]);
+        assert_eq!(repair(&gathers, &view), Repair::Nothing, "what it gathered is its own");
+        gathers.remove("aggregationRule");
+        assert!(matches!(repair(&gathers, &view), Repair::Replace(_)));
+        assert!(
+            matches!(repair(&view, &wanted_plain(&view)), Repair::Replace(role) if role.get("aggregationRule").is_none())
+        );
+    }
+
+    fn wanted_plain(role: &Value) -> Value {
+        let mut plain = role.clone();
+        plain.remove("aggregationRule");
+        plain
+    }
+}

@@ -1,0 +1,337 @@
+//! Which objects concern which node: a node sees what its pods need, and nothing else.
+//!
+//! Pods lead from a node to secrets, config maps, claims, accounts; volumes lead from a claim to what they need themselves.
+//! Kept by who needs what, so that one question costs one look.
+
+use std::collections::{BTreeSet, HashMap};
+
+use serde_json::Value as Json;
+
+/// What a node may want to see because of its pods.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Thing {
+    /// A pod itself.
+    Pod,
+    /// A secret.
+    Secret,
+    /// A config map.
+    ConfigMap,
+    /// A claim for a volume.
+    Claim,
+    /// A service account.
+    Account,
+    /// A claim for a device.
+    DeviceClaim,
+}
+
+/// An object: what it is, its namespace and name.
+type Place = (Thing, Box<str>, Box<str>);
+
+#[derive(Debug)]
+struct Pod {
+    node: Box<str>,
+    needs: BTreeSet<Place>,
+}
+
+#[derive(Debug)]
+struct Volume {
+    claim: Place,
+    secrets: BTreeSet<Place>,
+}
+
+/// The graph. See the module text.
+#[derive(Debug, Default)]
+pub struct Graph {
+    pods: HashMap<(Box<str>, Box<str>), Pod>,
+    volumes: HashMap<Box<str>, Volume>,
+    /// How many pods of which node need an object.
+    needed: HashMap<Place, HashMap<Box<str>, usize>>,
+    /// The claims whose volumes need a secret, by volume.
+    volume_secrets: HashMap<Place, HashMap<Box<str>, Place>>,
+    attachments: HashMap<Box<str>, Box<str>>,
+    slices: HashMap<Box<str>, Box<str>>,
+}
+
+/// The fields of a volume, of a pod or on its own, that name a secret by a reference.
+const SECRET_REFS: [&str; 7] = ["cephfs", "cinder", "flexVolume", "rbd", "scaleIO", "iscsi", "storageos"];
+/// The secrets of a CSI volume that a kubelet needs.
+const CSI_SECRETS: [&str; 3] = ["nodePublishSecretRef", "nodeStageSecretRef", "nodeExpandSecretRef"];
+
+fn text<'a>(value: &'a Json, path: &[&str]) -> &'a str {
+    path.iter().fold(value, |value, field| &value[*field]).as_str().unwrap_or_default()
+}
+
+fn items<'a>(value: &'a Json, field: &str) -> &'a [Json] {
+    value[field].as_array().map(Vec::as_slice).unwrap_or_default()
+}
+
+/// Everything that a pod needs.
+fn needs_of(pod: &Json, namespace: &str, name: &str) -> BTreeSet<Place> {
+    let mut needs = BTreeSet::new();
+    let mut need = |thing: Thing, what: &str| {
+        if !what.is_empty() {
+            needs.insert((thing, namespace.into(), what.into()));
+        }
+    };
+    need(Thing::Pod, name);
+    // What runs without the server needs nothing of it.
+    if !pod["metadata"]["annotations"]["kubernetes.io/config.mirror"].is_null() {
+        return needs;
+    }
+    let spec = &pod["spec"];
+    need(Thing::Account, text(spec, &["serviceAccountName"]));
+    items(spec, "imagePullSecrets").iter().for_each(|secret| need(Thing::Secret, text(secret, &["name"])));
+    let containers = ["containers", "initContainers", "ephemeralContainers"];
+    for container in containers.iter().flat_map(|field| items(spec, field)) {
+        for from in items(container, "envFrom") {
+            need(Thing::Secret, text(from, &["secretRef", "name"]));
+            need(Thing::ConfigMap, text(from, &["configMapRef", "name"]));
+        }
+        for env in items(container, "env") {
+            need(Thing::Secret, text(env, &["valueFrom", "secretKeyRef", "name"]));
+            need(Thing::ConfigMap, text(env, &["valueFrom", "configMapKeyRef", "name"]));
+        }
+    }
+    for volume in items(spec, "volumes") {
+        for field in SECRET_REFS {
+            need(Thing::Secret, text(volume, &[field, "secretRef", "name"]));
+        }
+        need(Thing::Secret, text(volume, &["csi", "nodePublishSecretRef", "name"]));
+        need(Thing::Secret, text(volume, &["azureFile", "secretName"]));
+        need(Thing::Secret, text(volume, &["secret", "secretName"]));
+        need(Thing::ConfigMap, text(volume, &["configMap", "name"]));
+        for source in items(&volume["projected"], "sources") {
+            need(Thing::Secret, text(source, &["secret", "name"]));
+            need(Thing::ConfigMap, text(source, &["configMap", "name"]));
+        }
+        need(Thing::Claim, text(volume, &["persistentVolumeClaim", "claimName"]));
+        if !volume["ephemeral"].is_null() {
+            need(Thing::Claim, &format!("{name}-{}", text(volume, &["name"])));
+        }
+    }
+    items(spec, "resourceClaims")
+        .iter()
+        .for_each(|claim| need(Thing::DeviceClaim, text(claim, &["resourceClaimName"])));
+    for made in items(&pod["status"], "resourceClaimStatuses") {
+        need(Thing::DeviceClaim, text(made, &["resourceClaimName"]));
+    }
+    needs
+}
+
+/// Everything that a volume of its own needs.
+fn volume_of(volume: &Json) -> Option<Volume> {
+    let spec = &volume["spec"];
+    let claim = &spec["claimRef"];
+    let (namespace, name) = (text(claim, &["namespace"]), text(claim, &["name"]));
+    if name.is_empty() {
+        return None;
+    }
+    let mut secrets = BTreeSet::new();
+    let mut need = |reference: &Json, field: &str, home: &str| {
+        let (name, own) = (text(reference, &[field]), text(reference, &[home]));
+        if !name.is_empty() {
+            let namespace = if own.is_empty() { namespace } else { own };
+            secrets.insert((Thing::Secret, namespace.into(), name.into()));
+        }
+    };
+    for field in SECRET_REFS {
+        need(&spec[field]["secretRef"], "name", "namespace");
+    }
+    for field in CSI_SECRETS {
+        need(&spec["csi"][field], "name", "namespace");
+    }
+    need(&spec["azureFile"], "secretName", "secretNamespace");
+    Some(Volume { claim: (Thing::Claim, namespace.into(), name.into()), secrets })
+}
+
+impl Graph {
+    /// Takes a pod in, in the place of an older state of it.
+    pub fn put_pod(&mut self, namespace: &str, name: &str, json: &[u8]) {
+        self.remove_pod(namespace, name);
+        let Ok(pod) = serde_json::from_slice::<Json>(json) else { return };
+        let node: Box<str> = text(&pod, &["spec", "nodeName"]).into();
+        if node.is_empty() {
+            return;
+        }
+        let needs = needs_of(&pod, namespace, name);
+        for place in &needs {
+            *self.needed.entry(place.clone()).or_default().entry(node.clone()).or_default() += 1;
+        }
+        self.pods.insert((namespace.into(), name.into()), Pod { node, needs });
+    }
+
+    /// Lets go of a pod.
+    pub fn remove_pod(&mut self, namespace: &str, name: &str) {
+        let Some(pod) = self.pods.remove(&(Box::from(namespace), Box::from(name))) else { return };
+        for place in &pod.needs {
+            let Some(nodes) = self.needed.get_mut(place) else { continue };
+            if let Some(count) = nodes.get_mut(&pod.node) {
+                *count -= 1;
+                if *count == 0 {
+                    nodes.remove(&pod.node);
+                }
+            }
+            if nodes.is_empty() {
+                self.needed.remove(place);
+            }
+        }
+    }
+
+    /// Takes a volume in, in the place of an older state of it.
+    pub fn put_volume(&mut self, name: &str, json: &[u8]) {
+        self.remove_volume(name);
+        let Ok(volume) = serde_json::from_slice::<Json>(json) else { return };
+        let Some(volume) = volume_of(&volume) else { return };
+        for secret in &volume.secrets {
+            self.volume_secrets.entry(secret.clone()).or_default().insert(name.into(), volume.claim.clone());
+        }
+        self.volumes.insert(name.into(), volume);
+    }
+
+    /// Lets go of a volume.
+    pub fn remove_volume(&mut self, name: &str) {
+        let Some(volume) = self.volumes.remove(name) else { return };
+        for secret in &volume.secrets {
+            let Some(claims) = self.volume_secrets.get_mut(secret) else { continue };
+            claims.remove(name);
+            if claims.is_empty() {
+                self.volume_secrets.remove(secret);
+            }
+        }
+    }
+
+    /// Takes in where a volume is attached.
+    pub fn put_attachment(&mut self, name: &str, json: &[u8]) {
+        put_node(&mut self.attachments, name, json);
+    }
+
+    /// Lets go of where a volume was attached.
+    pub fn remove_attachment(&mut self, name: &str) {
+        self.attachments.remove(name);
+    }
+
+    /// Takes in whose devices these are.
+    pub fn put_slice(&mut self, name: &str, json: &[u8]) {
+        put_node(&mut self.slices, name, json);
+    }
+
+    /// Lets go of whose devices these were.
+    pub fn remove_slice(&mut self, name: &str) {
+        self.slices.remove(name);
+    }
+
+    /// Lets go of all pods (0), volumes (1), attachments (2) or slices: before they are read anew.
+    pub fn forget(&mut self, of: usize) {
+        match of {
+            0 => {
+                self.pods.clear();
+                self.needed.clear();
+            }
+            1 => {
+                self.volumes.clear();
+                self.volume_secrets.clear();
+            }
+            2 => self.attachments.clear(),
+            _ => self.slices.clear(),
+        }
+    }
+
+    /// Whether a pod on this node needs this object.
+    pub fn needs(&self, node: &str, thing: Thing, namespace: &str, name: &str) -> bool {
+        let place = (thing, Box::from(namespace), Box::from(name));
+        self.needs_directly(node, &place)
+            || self
+                .volume_secrets
+                .get(&place)
+                .is_some_and(|claims| claims.values().any(|claim| self.needs_directly(node, claim)))
+    }
+
+    fn needs_directly(&self, node: &str, place: &Place) -> bool {
+        self.needed.get(place).is_some_and(|nodes| nodes.contains_key(node))
+    }
+
+    /// Whether a pod on this node needs this volume.
+    pub fn needs_volume(&self, node: &str, name: &str) -> bool {
+        self.volumes.get(name).is_some_and(|volume| self.needs_directly(node, &volume.claim))
+    }
+
+    /// Whether a volume is attached to this node by this.
+    pub fn has_attachment(&self, node: &str, name: &str) -> bool {
+        self.attachments.get(name).is_some_and(|found| **found == *node)
+    }
+
+    /// Whether these are devices of this node.
+    pub fn has_slice(&self, node: &str, name: &str) -> bool {
+        self.slices.get(name).is_some_and(|found| **found == *node)
+    }
+}
+
+fn put_node(map: &mut HashMap<Box<str>, Box<str>>, name: &str, json: &[u8]) {
+    let node = serde_json::from_slice::<Json>(json).ok();
+    match node.as_ref().map(|object| text(object, &["spec", "nodeName"])) {
+        Some(node) if !node.is_empty() => map.insert(name.into(), node.into()),
+        _ => map.remove(name),
+    };
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn put(graph: &mut Graph, name: &str, node: &str, spec: &Json) {
+        let mut pod = json!({"spec": spec});
+        pod["spec"]["nodeName"] = node.into();
+        graph.put_pod("n", name, pod.to_string().as_bytes());
+    }
+
+    #[test]
+    fn a_node_sees_what_its_pods_need_for_as_long_as_they_are_there() {
+        let mut graph = Graph::default();
+        let spec = json!({
+            "serviceAccountName": "sa",
+            "imagePullSecrets": [{"name": "pull"}],
+            "containers": [{"env": [{"valueFrom": {"secretKeyRef": {"name": "env"}}}],
+                            "envFrom": [{"configMapRef": {"name": "all"}}]}],
+            "volumes": [{"name": "v", "secret": {"secretName": "vol"}}, {"name": "e", "ephemeral": {}},
+                        {"projected": {"sources": [{"configMap": {"name": "part"}}]}}],
+        });
+        put(&mut graph, "a", "n1", &spec);
+        put(&mut graph, "b", "n1", &json!({"imagePullSecrets": [{"name": "pull"}]}));
+        for (thing, name) in [
+            (Thing::Account, "sa"),
+            (Thing::Secret, "pull"),
+            (Thing::Secret, "env"),
+            (Thing::Secret, "vol"),
+            (Thing::ConfigMap, "all"),
+            (Thing::ConfigMap, "part"),
+            (Thing::Claim, "a-e"),
+            (Thing::Pod, "a"),
+        ] {
+            assert!(graph.needs("n1", thing, "n", name), "{name}");
+            assert!(!graph.needs("n2", thing, "n", name) && !graph.needs("n1", thing, "m", name), "{name}");
+        }
+        graph.remove_pod("n", "a");
+        assert!(
+            graph.needs("n1", Thing::Secret, "n", "pull") && !graph.needs("n1", Thing::Secret, "n", "env")
+        );
+        graph.remove_pod("n", "b");
+        assert!(graph.needed.is_empty() && graph.pods.is_empty());
+    }
+
+    #[test]
+    fn volumes_lead_from_claims_to_their_secrets() {
+        let mut graph = Graph::default();
+        put(&mut graph, "a", "n1", &json!({"volumes": [{"persistentVolumeClaim": {"claimName": "c"}}]}));
+        let volume = json!({"spec": {
+            "claimRef": {"namespace": "n", "name": "c"},
+            "csi": {"nodeStageSecretRef": {"name": "s", "namespace": "x"}, "controllerExpandSecretRef": {"name": "t", "namespace": "x"}},
+        }});
+        graph.put_volume("pv", volume.to_string().as_bytes());
+        assert!(graph.needs_volume("n1", "pv") && !graph.needs_volume("n2", "pv"));
+        assert!(graph.needs("n1", Thing::Secret, "x", "s") && !graph.needs("n1", Thing::Secret, "x", "t"));
+        graph.remove_volume("pv");
+        assert!(!graph.needs("n1", Thing::Secret, "x", "s") && graph.volume_secrets.is_empty());
+    }
+}

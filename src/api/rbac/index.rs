@@ -1,0 +1,418 @@
+//! Who has which role, found by who asks and where: a decision looks at the bindings of one user and their groups in one
+//! namespace, however many there are of others. A change of one role or binding changes what belongs to it and nothing
+//! else.
+//!
+//! What is put in and taken out is what stores hold. A role that a binding names need not be there: it is looked up when
+//! somebody asks.
+
+use std::collections::{HashMap, HashSet};
+use std::fmt;
+use std::ops::ControlFlow;
+use std::sync::Arc;
+
+use pilothouse_actors::authorizer::{Action, Grants, Target};
+use pilothouse_actors::identity::Identity;
+use serde::Deserialize;
+
+use super::GROUP;
+use super::role::Role;
+use super::rule::{Ask, Rule, null_is_default};
+use crate::api::field::quoted;
+
+/// What the names of service accounts begin with, where users are meant.
+const ACCOUNT_PREFIX: &str = "system:serviceaccount:";
+
+/// Somebody whom a binding names.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default)]
+pub struct Subject {
+    /// `User`, `Group` or `ServiceAccount`. Any other is nobody.
+    pub kind: Box<str>,
+    /// Their name.
+    pub name: Box<str>,
+    /// The namespace of an account; empty: that of the binding.
+    pub namespace: Box<str>,
+}
+
+/// Which role a binding gives.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default)]
+pub struct RoleRef {
+    /// `Role` or `ClusterRole`.
+    pub kind: Box<str>,
+    /// Its name.
+    pub name: Box<str>,
+}
+
+/// Gives a role to somebody: in its namespace or, if it has none, everywhere.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Binding {
+    /// Its namespace; empty for everywhere.
+    pub namespace: Box<str>,
+    /// Its name.
+    pub name: Box<str>,
+    /// What it gives.
+    pub role: RoleRef,
+    /// To whom.
+    pub subjects: Box<[Subject]>,
+}
+
+/// How a user is found.
+enum Whom {
+    User(String),
+    Group(Box<str>),
+}
+
+impl Subject {
+    /// The user or group it means in a binding of this namespace; `None` for nobody.
+    fn whom(&self, namespace: &str) -> Option<Whom> {
+        match &*self.kind {
+            "User" => Some(Whom::User(self.name.to_string())),
+            "Group" => Some(Whom::Group(self.name.clone())),
+            "ServiceAccount" => {
+                let namespace = if self.namespace.is_empty() { namespace } else { &self.namespace };
+                let name = &self.name;
+                (!namespace.is_empty()).then(|| Whom::User(format!("{ACCOUNT_PREFIX}{namespace}:{name}")))
+            }
+            _ => None,
+        }
+    }
+
+    fn is(&self, who: &Identity, namespace: &str) -> bool {
+        match self.whom(namespace) {
+            Some(Whom::User(name)) => who.name == name,
+            Some(Whom::Group(name)) => who.is_in(&name),
+            None => false,
+        }
+    }
+}
+
+/// Everything that a store holds of a role or binding and that matters here.
+#[derive(Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+struct Stored {
+    #[serde(deserialize_with = "null_is_default")]
+    rules: Vec<Rule>,
+    #[serde(deserialize_with = "null_is_default")]
+    subjects: Box<[Subject]>,
+    #[serde(deserialize_with = "null_is_default")]
+    role_ref: RoleRef,
+}
+
+/// Reads the text of a stored role. `None` if it is none.
+pub fn read_role(text: &[u8]) -> Option<Role> {
+    serde_json::from_slice::<Stored>(text).ok().map(|stored| Role::new(stored.rules))
+}
+
+/// Reads the text of a stored binding. `None` if it is none.
+pub fn read_binding(namespace: &str, name: &str, text: &[u8]) -> Option<Binding> {
+    let stored = serde_json::from_slice::<Stored>(text).ok()?;
+    Some(Binding {
+        namespace: namespace.into(),
+        name: name.into(),
+        role: stored.role_ref,
+        subjects: stored.subjects,
+    })
+}
+
+/// The bindings of one user or group, each list by name.
+#[derive(Debug, Default)]
+struct Held {
+    everywhere: Vec<Arc<Binding>>,
+    within: HashMap<Box<str>, Vec<Arc<Binding>>>,
+}
+
+impl Held {
+    fn add(&mut self, binding: &Arc<Binding>) {
+        let list = match &*binding.namespace {
+            "" => &mut self.everywhere,
+            namespace => match self.within.get_mut(namespace) {
+                Some(list) => list,
+                None => self.within.entry(namespace.into()).or_default(),
+            },
+        };
+        // A binding that names somebody twice is theirs once.
+        if let Err(at) = list.binary_search_by(|known| known.name.cmp(&binding.name)) {
+            list.insert(at, Arc::clone(binding));
+        }
+    }
+
+    fn remove(&mut self, binding: &Binding) {
+        let drop_from = |list: &mut Vec<Arc<Binding>>| list.retain(|known| known.name != binding.name);
+        if binding.namespace.is_empty() {
+            drop_from(&mut self.everywhere);
+        } else if let Some(list) = self.within.get_mut(&binding.namespace) {
+            drop_from(list);
+            if list.is_empty() {
+                self.within.remove(&binding.namespace);
+            }
+        }
+    }
+
+    fn is_empty(&self) -> bool {
+        self.everywhere.is_empty() && self.within.is_empty()
+    }
+
+    fn at(&self, namespace: &str) -> &[Arc<Binding>] {
+        match namespace {
+            "" => &self.everywhere,
+            namespace => self.within.get(namespace).map(Vec::as_slice).unwrap_or_default(),
+        }
+    }
+}
+
+/// By namespace, then name; cluster-wide ones have the empty namespace.
+type ByPlace<T> = HashMap<Box<str>, HashMap<Box<str>, Arc<T>>>;
+
+fn put<T>(places: &mut ByPlace<T>, namespace: &str, name: &str, item: Arc<T>) -> Option<Arc<T>> {
+    match places.get_mut(namespace) {
+        Some(names) => names.insert(name.into(), item),
+        None => places.entry(namespace.into()).or_default().insert(name.into(), item),
+    }
+}
+
+fn take<T>(places: &mut ByPlace<T>, namespace: &str, name: &str) -> Option<Arc<T>> {
+    let names = places.get_mut(namespace)?;
+    let taken = names.remove(name);
+    if names.is_empty() {
+        places.remove(namespace);
+    }
+    taken
+}
+
+/// The index. See the module text.
+#[derive(Debug, Default)]
+pub struct Index {
+    roles: ByPlace<Role>,
+    bindings: ByPlace<Binding>,
+    users: HashMap<Box<str>, Held>,
+    groups: HashMap<Box<str>, Held>,
+}
+
+/// A role that a binding names and nobody has made.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Missing(pub RoleRef);
+
+/// As the reference's caches say it.
+impl fmt::Display for Missing {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let RoleRef { kind, name } = &self.0;
+        match &**kind {
+            "Role" | "ClusterRole" => {
+                write!(f, "{}.{GROUP} {} not found", kind.to_lowercase(), quoted(name))
+            }
+            _ => write!(f, "unsupported role reference kind: {}", quoted(kind)),
+        }
+    }
+}
+
+/// What comes of a question.
+#[derive(Debug)]
+pub enum Found {
+    /// A binding allows it.
+    Allowed(Allowance),
+    /// None does; these roles could not be looked at.
+    Nothing(Vec<Missing>),
+}
+
+/// Why something is allowed.
+#[derive(Clone, Debug)]
+pub struct Allowance {
+    binding: Arc<Binding>,
+    /// The first of its subjects that means the asker.
+    subject: Subject,
+}
+
+impl fmt::Display for Allowance {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "RBAC: allowed by {} to {}", Described(&self.binding), self.subject.kind)?;
+        let Subject { kind, name, namespace } = &self.subject;
+        if &**kind != "ServiceAccount" {
+            return write!(f, " {}", quoted(name));
+        }
+        let namespace = if namespace.is_empty() { &self.binding.namespace } else { namespace };
+        write!(f, " {}", quoted(&format!("{name}/{namespace}")))
+    }
+}
+
+/// A binding and its role, as messages name them.
+struct Described<'a>(&'a Binding);
+
+impl fmt::Display for Described<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Binding { namespace, name, role, .. } = self.0;
+        match &**namespace {
+            "" => write!(f, "ClusterRoleBinding {}", quoted(name))?,
+            namespace => write!(f, "RoleBinding {}", quoted(&format!("{name}/{namespace}")))?,
+        }
+        write!(f, " of {} {}", role.kind, quoted(&role.name))
+    }
+}
+
+impl Index {
+    /// Puts a role in the place of the one of its name.
+    pub fn put_role(&mut self, namespace: &str, name: &str, role: Role) {
+        put(&mut self.roles, namespace, name, Arc::new(role));
+    }
+
+    /// Takes a role out.
+    pub fn remove_role(&mut self, namespace: &str, name: &str) {
+        take(&mut self.roles, namespace, name);
+    }
+
+    /// Puts a binding in the place of the one of its name.
+    pub fn put_binding(&mut self, binding: Binding) {
+        self.remove_binding(&binding.namespace, &binding.name);
+        let binding = Arc::new(binding);
+        for subject in &binding.subjects {
+            match subject.whom(&binding.namespace) {
+                Some(Whom::User(name)) => self.users.entry(name.into()).or_default().add(&binding),
+                Some(Whom::Group(name)) => self.groups.entry(name).or_default().add(&binding),
+                None => {}
+            }
+        }
+        let (namespace, name) = (binding.namespace.clone(), binding.name.clone());
+        put(&mut self.bindings, &namespace, &name, binding);
+    }
+
+    /// Takes a binding out.
+    pub fn remove_binding(&mut self, namespace: &str, name: &str) {
+        let Some(binding) = take(&mut self.bindings, namespace, name) else { return };
+        let forget = |held: &mut HashMap<Box<str>, Held>, name: &str| {
+            if let Some(mine) = held.get_mut(name) {
+                mine.remove(&binding);
+                if mine.is_empty() {
+                    held.remove(name);
+                }
+            }
+        };
+        for subject in &binding.subjects {
+            match subject.whom(namespace) {
+                Some(Whom::User(name)) => forget(&mut self.users, &name),
+                Some(Whom::Group(name)) => forget(&mut self.groups, &name),
+                None => {}
+            }
+        }
+    }
+
+    /// Takes out all roles, or all bindings, that have a namespace, or all that have none: before they are read anew.
+    pub fn clear_roles(&mut self, namespaced: bool) {
+        self.roles.retain(|namespace, _| namespace.is_empty() == namespaced);
+    }
+
+    /// As [`Index::clear_roles`], for bindings.
+    pub fn clear_bindings(&mut self, namespaced: bool) {
+        let gone = self.bindings.iter().filter(|(namespace, _)| namespace.is_empty() != namespaced);
+        let gone: Vec<Arc<Binding>> = gone.flat_map(|(_, names)| names.values().cloned()).collect();
+        gone.iter().for_each(|binding| self.remove_binding(&binding.namespace, &binding.name));
+    }
+
+    /// The role that a binding of this namespace means.
+    pub fn role(&self, namespace: &str, role: &RoleRef) -> Result<&Arc<Role>, Missing> {
+        let place = match &*role.kind {
+            "ClusterRole" => "",
+            "Role" if !namespace.is_empty() => namespace,
+            _ => return Err(Missing(role.clone())),
+        };
+        let found = self.roles.get(place).and_then(|names| names.get(&role.name));
+        found.ok_or_else(|| Missing(role.clone()))
+    }
+
+    /// Shows every binding of somebody in a namespace: those that count everywhere first. One that they have through two
+    /// groups is shown twice.
+    fn bindings_of<'a, B>(
+        &'a self,
+        who: &Identity,
+        namespace: &str,
+        mut show: impl FnMut(&'a Arc<Binding>) -> ControlFlow<B>,
+    ) -> ControlFlow<B> {
+        let places: &[&str] = if namespace.is_empty() { &[""] } else { &["", namespace] };
+        for place in places {
+            let groups = who.groups.iter().filter_map(|group| self.groups.get(group.as_str()));
+            for held in self.users.get(who.name.as_str()).into_iter().chain(groups) {
+                held.at(place).iter().try_for_each(&mut show)?;
+            }
+        }
+        ControlFlow::Continue(())
+    }
+
+    /// Whether somebody may do this.
+    pub fn decide(&self, who: &Identity, action: &Action) -> Found {
+        let ask = Ask::from(action);
+        let mut missing = Vec::new();
+        let allowed = self.bindings_of(who, namespace_of(action), |binding| {
+            match self.role(&binding.namespace, &binding.role) {
+                Ok(role) if role.allows(&ask) => return ControlFlow::Break(binding),
+                Ok(_) => {}
+                Err(lost) if missing.contains(&lost) => {}
+                Err(lost) => missing.push(lost),
+            }
+            ControlFlow::Continue(())
+        });
+        let ControlFlow::Break(binding) = allowed else { return Found::Nothing(missing) };
+        let mut subjects = binding.subjects.iter();
+        let subject = subjects.find(|subject| subject.is(who, &binding.namespace));
+        let subject = subject.cloned().unwrap_or_default();
+        Found::Allowed(Allowance { binding: Arc::clone(binding), subject })
+    }
+
+    /// The roles that somebody has in a namespace, and those that they would have if they were there.
+    pub fn roles_of(&self, who: &Identity, namespace: &str) -> (Vec<Arc<Role>>, Vec<Missing>) {
+        let (mut roles, mut missing, mut seen) = (Vec::new(), Vec::new(), HashSet::new());
+        let _all: ControlFlow<()> = self.bindings_of(who, namespace, |binding| {
+            if seen.insert(Arc::as_ptr(binding)) {
+                match self.role(&binding.namespace, &binding.role) {
+                    Ok(role) => roles.push(Arc::clone(role)),
+                    Err(lost) if missing.contains(&lost) => {}
+                    Err(lost) => missing.push(lost),
+                }
+            }
+            ControlFlow::Continue(())
+        });
+        (roles, missing)
+    }
+
+    /// Everything that somebody may do in a namespace.
+    pub fn grants(&self, who: &Identity, namespace: &str) -> Grants {
+        let (roles, missing) = self.roles_of(who, namespace);
+        Grants {
+            grants: roles.iter().flat_map(|role| role.rules()).map(Rule::to_grant).collect(),
+            incomplete: false,
+            errors: missing.iter().map(Missing::to_string).collect(),
+        }
+    }
+
+    /// The binding that lacks only the asker or, if there is none, the smallest role that would allow this.
+    pub fn nearest(&self, action: &Action) -> Option<String> {
+        let (ask, namespace) = (Ask::from(action), namespace_of(action));
+        let places = if namespace.is_empty() { vec![""] } else { vec![namespace, ""] };
+        let bindings = places.iter().filter_map(|place| self.bindings.get(*place)).flat_map(HashMap::values);
+        let near = bindings.filter_map(|binding| {
+            let role = self.role(&binding.namespace, &binding.role).ok().filter(|role| role.allows(&ask))?;
+            Some((role.rules().len(), binding))
+        });
+        let nearest = near.min_by(|(a, one), (b, other)| (a, &one.name).cmp(&(b, &other.name)));
+        if let Some((_, binding)) = nearest {
+            return Some(format!("{} would allow it, but does not name this subject", Described(binding)));
+        }
+        let named = |place: &&str| {
+            let kind = if place.is_empty() { "ClusterRole" } else { "Role" };
+            let names = self.roles.get(*place).into_iter().flatten();
+            names.map(move |(name, role)| (role.rules().len(), kind, name, role)).collect::<Vec<_>>()
+        };
+        let allowing = places.iter().flat_map(named).filter(|(.., role)| role.allows(&ask));
+        let (_, kind, name, _) = allowing.min_by_key(|(rules, kind, name, _)| (*rules, *kind, *name))?;
+        Some(format!("{kind} {} would allow it, but no binding gives it here", quoted(name)))
+    }
+}
+
+/// Where an action takes place; empty for the whole cluster.
+fn namespace_of(action: &Action) -> &str {
+    match &action.target {
+        Target::Resource { namespace, .. } => namespace,
+        Target::Path(_) => "",
+    }
+}
+
+#[cfg(test)]
+mod tests;

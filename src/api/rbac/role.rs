@@ -1,0 +1,78 @@
+//! The rules of one role, found by the resource they are about: a role with a hundred rules answers as quickly as one with
+//! two.
+
+use super::rule::{Ask, On, Rule};
+
+/// The rules of one role. See the module text.
+#[derive(Debug, Default)]
+pub struct Role {
+    rules: Box<[Rule]>,
+    /// Where each resource is named: the number of the rule and of its resource, by the resource.
+    named: Box<[(u32, u32)]>,
+}
+
+impl Role {
+    /// A role with these rules.
+    pub fn new(rules: Vec<Rule>) -> Role {
+        let mut named = Vec::new();
+        for (at, rule) in (0_u32..).zip(&rules) {
+            named.extend((0_u32..).zip(&rule.resources).map(|(resource, _)| (at, resource)));
+        }
+        let mut role = Role { rules: rules.into(), named: Box::default() };
+        named.sort_by(|a, b| role.resource(*a).cmp(role.resource(*b)));
+        role.named = named.into();
+        role
+    }
+
+    /// Its rules, in their order.
+    pub fn rules(&self) -> &[Rule] {
+        &self.rules
+    }
+
+    /// Whether one of its rules allows this.
+    pub fn allows(&self, ask: &Ask<'_>) -> bool {
+        match &ask.on {
+            On::Path(_) => self.rules.iter().any(|rule| rule.allows(ask)),
+            On::Resource { resource, any_with_part, .. } => {
+                self.allows_for("*", ask)
+                    || self.allows_for(resource, ask)
+                    || (!any_with_part.is_empty() && self.allows_for(any_with_part, ask))
+            }
+        }
+    }
+
+    fn allows_for(&self, resource: &str, ask: &Ask<'_>) -> bool {
+        let first = self.named.partition_point(|named| self.resource(*named) < resource);
+        let found = self.named.get(first..).unwrap_or_default().iter();
+        found
+            .take_while(|named| self.resource(**named) == resource)
+            .any(|(rule, _)| self.rules.get(*rule as usize).is_some_and(|rule| rule.allows_within(ask)))
+    }
+
+    fn resource(&self, (rule, resource): (u32, u32)) -> &str {
+        let rule = self.rules.get(rule as usize);
+        rule.and_then(|rule| rule.resources.get(resource as usize)).map_or("", |resource| resource)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::rule::tests::{action, path_rule, rule};
+    use super::*;
+
+    #[test]
+    fn every_rule_that_matters_is_found() {
+        let role = Role::new(vec![
+            rule("get", "core", "pods pods/log", ""),
+            rule("list", "core", "pods secrets", ""),
+            rule("watch", "apps", "*", ""),
+            rule("update", "*", "*/scale", ""),
+            path_rule("get", "/metrics"),
+        ]);
+        let allows = |verb, group, what| role.allows(&Ask::from(&action(verb, group, what, "", "a")));
+        assert!(allows("get", "", "pods") && allows("list", "", "pods") && allows("get", "", "pods/log"));
+        assert!(allows("watch", "apps", "anything") && allows("update", "x", "things/scale"));
+        assert!(!allows("get", "", "secrets") && !allows("list", "", "pods/log") && !allows("get", "", "po"));
+        assert!(!allows("update", "", "scale"));
+    }
+}

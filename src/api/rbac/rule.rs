@@ -1,0 +1,303 @@
+//! One rule of a role: what it allows, and what it covers.
+
+use std::borrow::Cow;
+use std::fmt;
+
+use pilothouse_actors::authorizer::{Action, Grant, Target};
+use serde::{Deserialize, Deserializer};
+
+use crate::api::field::quoted;
+use crate::api::value::Value;
+
+const ALL: &str = "*";
+
+/// A list of words that seldom changes and often stays.
+pub type Words = Box<[Box<str>]>;
+
+/// What may be done to what. Fields are empty where they do not apply.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct Rule {
+    /// What may be done; `*` stands for everything.
+    #[serde(deserialize_with = "null_is_default")]
+    pub verbs: Words,
+    /// The API groups; `*` stands for all.
+    #[serde(deserialize_with = "null_is_default")]
+    pub api_groups: Words,
+    /// The resources: `pods`, `pods/log`, `*/scale`, `*`.
+    #[serde(deserialize_with = "null_is_default")]
+    pub resources: Words,
+    /// The names of the objects; none: all of them.
+    #[serde(deserialize_with = "null_is_default")]
+    pub resource_names: Words,
+    /// The paths; a `*` at the end stands for any rest.
+    #[serde(rename = "nonResourceURLs", deserialize_with = "null_is_default")]
+    pub paths: Words,
+}
+
+/// Reads null as what is absent: a field without a value is written so.
+pub fn null_is_default<'de, D: Deserializer<'de>, T: Default + Deserialize<'de>>(
+    from: D,
+) -> Result<T, D::Error> {
+    Ok(Option::deserialize(from)?.unwrap_or_default())
+}
+
+/// An action, with what rules compare worked out once.
+pub struct Ask<'a> {
+    pub(super) verb: &'a str,
+    pub(super) on: On<'a>,
+}
+
+pub(super) enum On<'a> {
+    Resource {
+        group: &'a str,
+        /// The resource with its part: `pods/log`.
+        resource: Cow<'a, str>,
+        /// What also stands for it: `*/log`; empty for a resource itself.
+        any_with_part: String,
+        name: &'a str,
+    },
+    Path(&'a str),
+}
+
+impl<'a> From<&'a Action> for Ask<'a> {
+    fn from(action: &'a Action) -> Ask<'a> {
+        let on = match &action.target {
+            Target::Path(path) => On::Path(path),
+            Target::Resource { group, resource, subresource, name, .. } if subresource.is_empty() => {
+                On::Resource { group, resource: resource.into(), any_with_part: String::new(), name }
+            }
+            Target::Resource { group, resource, subresource, name, .. } => On::Resource {
+                group,
+                resource: format!("{resource}/{subresource}").into(),
+                any_with_part: format!("*/{subresource}"),
+                name,
+            },
+        };
+        Ask { verb: &action.verb, on }
+    }
+}
+
+fn has(words: &[Box<str>], word: &str) -> bool {
+    words.iter().any(|known| **known == *word)
+}
+
+fn has_or_all(words: &[Box<str>], word: &str) -> bool {
+    words.iter().any(|known| **known == *ALL || **known == *word)
+}
+
+/// Whether a path of a rule stands for this path.
+fn path_covers(rule: &str, path: &str) -> bool {
+    rule == path || (rule.ends_with('*') && path.starts_with(rule.trim_end_matches('*')))
+}
+
+impl Rule {
+    /// Whether it allows this.
+    pub fn allows(&self, ask: &Ask<'_>) -> bool {
+        match &ask.on {
+            On::Resource { resource, any_with_part, .. } => {
+                self.allows_within(ask)
+                    && self.resources.iter().any(|known| {
+                        **known == *ALL
+                            || **known == **resource
+                            || (!any_with_part.is_empty() && **known == **any_with_part)
+                    })
+            }
+            On::Path(path) => {
+                has_or_all(&self.verbs, ask.verb) && self.paths.iter().any(|known| path_covers(known, path))
+            }
+        }
+    }
+
+    /// Whether it allows this to the resources that it names.
+    pub(super) fn allows_within(&self, ask: &Ask<'_>) -> bool {
+        let On::Resource { group, name, .. } = &ask.on else { return false };
+        has_or_all(&self.verbs, ask.verb)
+            && has_or_all(&self.api_groups, group)
+            && (self.resource_names.is_empty() || has(&self.resource_names, name))
+    }
+
+    /// Whether everything that `other` allows is allowed by this rule alone.
+    pub fn covers(&self, other: &Rule) -> bool {
+        let all = |mine: &Words, theirs: &Words| has(mine, ALL) || theirs.iter().all(|word| has(mine, word));
+        let names = if other.resource_names.is_empty() {
+            self.resource_names.is_empty()
+        } else {
+            self.resource_names.is_empty()
+                || other.resource_names.iter().all(|name| has(&self.resource_names, name))
+        };
+        names
+            && all(&self.verbs, &other.verbs)
+            && all(&self.api_groups, &other.api_groups)
+            && other.resources.iter().all(|resource| self.covers_resource(resource))
+            && other.paths.iter().all(|path| self.paths.iter().any(|mine| path_covers(mine, path)))
+    }
+
+    fn covers_resource(&self, resource: &str) -> bool {
+        has_or_all(&self.resources, resource)
+            || resource.split_once('/').is_some_and(|(_, part)| has(&self.resources, &format!("*/{part}")))
+    }
+
+    /// Its fields as an object has them.
+    pub fn to_value(&self) -> Value {
+        let mut value = Value::object();
+        let fields = [
+            ("verbs", &self.verbs),
+            ("apiGroups", &self.api_groups),
+            ("resources", &self.resources),
+            ("resourceNames", &self.resource_names),
+            ("nonResourceURLs", &self.paths),
+        ];
+        for (field, words) in fields.into_iter().filter(|(_, words)| !words.is_empty()) {
+            let words = words.iter().map(|word| Value::String(word.to_string())).collect();
+            value.set(field, Value::Array(words));
+        }
+        value
+    }
+
+    /// Reads the fields that an object has.
+    pub fn from_value(value: &Value) -> Rule {
+        let words = |field: &str| {
+            let items = value.get(field).map(Value::items).unwrap_or_default();
+            items.iter().filter_map(Value::as_str).map(Box::from).collect()
+        };
+        Rule {
+            verbs: words("verbs"),
+            api_groups: words("apiGroups"),
+            resources: words("resources"),
+            resource_names: words("resourceNames"),
+            paths: words("nonResourceURLs"),
+        }
+    }
+
+    /// What it grants, as policies list it.
+    pub fn to_grant(&self) -> Grant {
+        let words = |words: &Words| words.iter().map(|word| word.to_string()).collect();
+        Grant {
+            verbs: words(&self.verbs),
+            groups: words(&self.api_groups),
+            resources: words(&self.resources),
+            names: words(&self.resource_names),
+            paths: words(&self.paths),
+        }
+    }
+}
+
+/// The rules of an object.
+pub fn rules_of(role: &Value) -> Vec<Rule> {
+    role.get("rules").map(Value::items).unwrap_or_default().iter().map(Rule::from_value).collect()
+}
+
+/// As messages about missing permissions write it.
+impl fmt::Display for Rule {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let fields = [
+            ("APIGroups", &self.api_groups),
+            ("Resources", &self.resources),
+            ("NonResourceURLs", &self.paths),
+            ("ResourceNames", &self.resource_names),
+            ("Verbs", &self.verbs),
+        ];
+        let mut separator = "";
+        f.write_str("{")?;
+        for (name, words) in fields.into_iter().filter(|(_, words)| !words.is_empty()) {
+            let words: Vec<String> = words.iter().map(|word| quoted(word)).collect();
+            write!(f, "{separator}{name}:[{}]", words.join(" "))?;
+            separator = ", ";
+        }
+        f.write_str("}")
+    }
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+
+    fn words(text: &str) -> Words {
+        text.split_whitespace().map(|word| if word == "core" { "" } else { word }.into()).collect()
+    }
+
+    /// A rule for resources: verbs, groups, resources, names.
+    pub fn rule(verbs: &str, groups: &str, resources: &str, names: &str) -> Rule {
+        Rule {
+            verbs: words(verbs),
+            api_groups: words(groups),
+            resources: words(resources),
+            resource_names: words(names),
+            paths: words(""),
+        }
+    }
+
+    /// A rule for paths.
+    pub fn path_rule(verbs: &str, paths: &str) -> Rule {
+        Rule { verbs: words(verbs), paths: words(paths), ..Rule::default() }
+    }
+
+    /// An action: `get pods/log a` in a namespace, `get /path`.
+    pub fn action(verb: &str, group: &str, what: &str, namespace: &str, name: &str) -> Action {
+        let (resource, subresource) = what.split_once('/').unwrap_or((what, ""));
+        let target = Target::Resource {
+            group: group.into(),
+            version: "v1".into(),
+            resource: resource.into(),
+            subresource: subresource.into(),
+            namespace: namespace.into(),
+            name: name.into(),
+        };
+        Action { verb: verb.into(), target }
+    }
+
+    #[test]
+    fn wildcards_parts_and_names() {
+        let table = [
+            (rule("get", "core", "pods", ""), ("get", "", "pods", "a"), true),
+            (rule("get", "core", "pods", ""), ("list", "", "pods", ""), false),
+            (rule("get", "core", "pods", ""), ("get", "apps", "pods", "a"), false),
+            (rule("get", "core", "pods", ""), ("get", "", "pods/log", "a"), false),
+            (rule("*", "*", "*", ""), ("anything", "any.group", "pods/log", "a"), true),
+            (rule("get", "*", "*/scale", ""), ("get", "apps", "deployments/scale", "a"), true),
+            (rule("get", "*", "*/scale", ""), ("get", "apps", "deployments", "a"), false),
+            (rule("get", "core", "pods/*", ""), ("get", "", "pods/log", "a"), false),
+            (rule("get list create", "core", "pods", "a b"), ("get", "", "pods", "b"), true),
+            (rule("get list create", "core", "pods", "a b"), ("get", "", "pods", "c"), false),
+            (rule("get list create", "core", "pods", "a b"), ("create", "", "pods", ""), false),
+            (path_rule("get", "*"), ("get", "", "pods", "a"), false),
+        ];
+        for (rule, (verb, group, what, name), wanted) in table {
+            let action = action(verb, group, what, "n", name);
+            assert_eq!(rule.allows(&Ask::from(&action)), wanted, "{rule} {action:?}");
+        }
+    }
+
+    #[test]
+    fn a_star_at_the_end_of_a_path_stands_for_the_rest() {
+        let allows = |paths: &str, path: &str| {
+            let action = Action { verb: "get".into(), target: Target::Path(path.into()) };
+            path_rule("get", paths).allows(&Ask::from(&action))
+        };
+        assert!(allows("/api/*", "/api/v1") && allows("/api/*", "/api/") && allows("*", "/x"));
+        assert!(allows("/nope*", "/nopex") && allows("/a**", "/ab"));
+        assert!(!allows("/api/*", "/api") && !allows("/livez", "/livez/etcd") && !allows("/a*b", "/axb"));
+    }
+
+    #[test]
+    fn a_rule_covers_what_it_could_stand_for() {
+        let all = rule("*", "*", "*", "");
+        assert!(all.covers(&rule("get list", "core apps", "pods */scale", "a")));
+        assert!(!all.covers(&path_rule("get", "/x")), "resources are no paths");
+        assert!(rule("get", "core", "*/status", "").covers(&rule("get", "core", "pods/status", "")));
+        assert!(!rule("get", "core", "pods", "a").covers(&rule("get", "core", "pods", "")));
+        assert!(rule("get", "core", "pods", "").covers(&rule("get", "core", "pods", "a")));
+        assert!(!rule("get", "core", "pods", "a").covers(&rule("get", "core", "pods", "a b")));
+        assert!(path_rule("get", "/a/*").covers(&path_rule("get", "/a/b /a/*")));
+    }
+
+    #[test]
+    fn rules_are_written_as_messages_have_them() {
+        let shown = rule("delete get", "core apps", "secrets", "a").to_string();
+        let wanted =
+            r#"{APIGroups:["" "apps"], Resources:["secrets"], ResourceNames:["a"], Verbs:["delete" "get"]}"#;
+        assert_eq!(shown, wanted);
+        assert_eq!(path_rule("*", "*").to_string(), r#"{NonResourceURLs:["*"], Verbs:["*"]}"#);
+    }
+}

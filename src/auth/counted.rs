@@ -1,0 +1,55 @@
+//! Counts what a policy decides. Where it has no opinion there is nothing to count.
+
+use std::sync::Arc;
+
+use pilothouse_actors::answer::Answer;
+use pilothouse_actors::authorizer::{Action, Decision, Grants, Policy, Selection, Verdict};
+use pilothouse_actors::identity::Identity;
+use prometheus::IntCounter;
+
+use crate::metrics::Metrics;
+
+/// A policy whose decisions are counted.
+pub struct Counted {
+    policy: Arc<dyn Policy>,
+    allowed: IntCounter,
+    denied: IntCounter,
+}
+
+impl Counted {
+    /// Counts under this sort and name of policy.
+    pub fn new(policy: Arc<dyn Policy>, sort: &str, name: &str, metrics: &Metrics) -> Counted {
+        let [allowed, denied] = metrics.decisions(sort, name);
+        Counted { policy, allowed, denied }
+    }
+
+    fn count<T: 'static>(&self, answer: Answer<T>, decision: fn(&T) -> &Decision) -> Answer<T> {
+        let (allowed, denied) = (self.allowed.clone(), self.denied.clone());
+        answer.map(move |answer| {
+            match decision(&answer) {
+                Decision::Allowed => allowed.inc(),
+                Decision::Denied(_) => denied.inc(),
+                Decision::NoOpinion(_) => {}
+            }
+            answer
+        })
+    }
+}
+
+impl Policy for Counted {
+    fn decide(&self, identity: &Identity, action: &Action) -> Answer<Decision> {
+        self.count(self.policy.decide(identity, action), |decision| decision)
+    }
+
+    fn judge(&self, identity: &Identity, action: &Action, selection: &Selection) -> Answer<Verdict> {
+        self.count(self.policy.judge(identity, action, selection), |verdict| &verdict.decision)
+    }
+
+    fn grants(&self, identity: &Identity, namespace: &str) -> Answer<Grants> {
+        self.policy.grants(identity, namespace)
+    }
+
+    fn hint(&self, identity: &Identity, action: &Action) -> Option<String> {
+        self.policy.hint(identity, action)
+    }
+}

@@ -1,0 +1,165 @@
+//! What a policy remembers of stored objects: one view for all workers, never older than the last write that was answered.
+//!
+//! A store appends to its window before it answers. So whoever asks compares a few numbers first: if a window has moved, the
+//! asker reads what is new into the view, which costs microseconds, and goes on. If more has happened than the window
+//! remembers, the objects are read anew, and only those who ask meanwhile wait.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+
+use actix::Addr;
+use pilothouse_actors::answer::Answer;
+use pilothouse_actors::directory::{Directory, Find};
+use pilothouse_actors::error::StoreError;
+use pilothouse_actors::object::{Object, Revision, TypeName};
+use pilothouse_actors::permit::Permit;
+use pilothouse_actors::store::{OpenWatch, Position};
+use pilothouse_actors::window::{Change, Read, Window};
+
+/// Events that are read from a window at a time.
+const EVENTS_PER_READ: usize = 256;
+/// How often the objects of a type are read anew before the asker is told that nobody knows.
+const ATTEMPTS: usize = 3;
+
+/// What is remembered. Types are meant by their place in the list that the view follows.
+pub trait View: Send + Sync + 'static {
+    /// Takes an object in, in the place of an older state of it.
+    fn put(&mut self, of: usize, object: &Object);
+    /// Lets go of an object.
+    fn remove(&mut self, of: usize, object: &Object);
+    /// Lets go of all objects of a type.
+    fn clear(&mut self, of: usize);
+}
+
+/// One of the types.
+struct Source {
+    type_name: TypeName,
+    window: Arc<Window>,
+    /// How far the view has come.
+    at: AtomicU64,
+}
+
+/// A view and how it stays true. See the module text.
+pub struct Followed<V> {
+    directory: Addr<Directory>,
+    sources: Vec<Source>,
+    /// A std lock: it is held for one look or one change, never across a wait.
+    view: RwLock<V>,
+}
+
+impl Source {
+    fn is_behind(&self) -> bool {
+        self.window.latest().0 != self.at.load(Ordering::Acquire)
+    }
+
+    /// Reads what is new. Answers whether the window still had all of it.
+    fn catch_up(&self, of: usize, view: &mut impl View) -> bool {
+        loop {
+            let (at, head) = (Revision(self.at.load(Ordering::Acquire)), self.window.latest());
+            let events = match self.window.read(at, EVENTS_PER_READ) {
+                Read::Events(events) => events,
+                // What only the log still has is not worth the wait: the present state says it all.
+                Read::Expired(_) | Read::Shelved(..) => return false,
+            };
+            let Some(last) = events.last().map(|event| event.revision()) else {
+                self.at.store(at.max(head).0, Ordering::Release);
+                return true;
+            };
+            for event in &events {
+                match event.change {
+                    Change::Removed => view.remove(of, &event.object),
+                    Change::Created | Change::Replaced => view.put(of, &event.object),
+                }
+            }
+            self.at.store(last.0, Ordering::Release);
+        }
+    }
+
+    /// Puts everything that there is in the place of what the view had.
+    fn read_anew(&self, of: usize, view: &mut impl View, position: &Position) {
+        view.clear(of);
+        position.snapshot.iter().for_each(|object| view.put(of, object));
+        self.at.store(position.snapshot.revision.0, Ordering::Release);
+    }
+}
+
+async fn open(directory: &Addr<Directory>, type_name: &TypeName) -> Result<Position, StoreError> {
+    let found = directory.send(Find { type_name: type_name.clone() }).await;
+    let store = found.map_err(|_| StoreError::Unavailable)??;
+    store.send(OpenWatch { permit: Permit::none() }).await.map_err(|_| StoreError::Unavailable)?
+}
+
+impl<V: View> Followed<V> {
+    /// Reads all objects of these types into an empty view.
+    pub async fn open(
+        directory: Addr<Directory>,
+        types: impl IntoIterator<Item = TypeName>,
+        mut view: V,
+    ) -> Result<Followed<V>, StoreError> {
+        let mut sources = Vec::new();
+        for (of, type_name) in types.into_iter().enumerate() {
+            let position = open(&directory, &type_name).await?;
+            let source = Source { type_name, window: position.window.clone(), at: AtomicU64::new(0) };
+            source.read_anew(of, &mut view, &position);
+            sources.push(source);
+        }
+        Ok(Followed { directory, sources, view: RwLock::new(view) })
+    }
+
+    /// What the view says now. An error means that nobody knows.
+    pub fn look<T: 'static>(
+        self: &Arc<Self>,
+        look: impl Fn(&V) -> T + 'static,
+    ) -> Answer<Result<T, StoreError>> {
+        if let Some(view) = self.fresh() {
+            return Answer::Now(Ok(look(&view)));
+        }
+        let followed = Arc::clone(self);
+        Answer::later(async move {
+            followed.read_anew().await?;
+            Ok(look(&followed.stale()))
+        })
+    }
+
+    /// The view, if it can be brought up to date without waiting for a store.
+    pub fn fresh(&self) -> Option<RwLockReadGuard<'_, V>> {
+        self.is_fresh().then(|| self.stale())
+    }
+
+    /// The view as it is, which may lack the latest writes.
+    pub fn stale(&self) -> RwLockReadGuard<'_, V> {
+        self.view.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn write(&self) -> RwLockWriteGuard<'_, V> {
+        self.view.write().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Brings the view up to date. Answers whether that was possible.
+    fn is_fresh(&self) -> bool {
+        if !self.sources.iter().any(Source::is_behind) {
+            return true;
+        }
+        let mut view = self.write();
+        let behind = self.sources.iter().enumerate().filter(|(_, source)| source.is_behind());
+        // All of them, also behind one that has lost its way.
+        behind.fold(true, |fresh, (of, source)| source.catch_up(of, &mut *view) && fresh)
+    }
+
+    async fn read_anew(&self) -> Result<(), StoreError> {
+        for _ in 0..ATTEMPTS {
+            for (of, source) in self.sources.iter().enumerate().filter(|(_, source)| source.is_behind()) {
+                let position = open(&self.directory, &source.type_name).await?;
+                let mut view = self.write();
+                // Somebody else may have been quicker and come further.
+                if position.snapshot.revision.0 > source.at.load(Ordering::Acquire) {
+                    source.read_anew(of, &mut *view, &position);
+                }
+            }
+            if self.is_fresh() {
+                return Ok(());
+            }
+        }
+        Err(StoreError::Unavailable)
+    }
+}

@@ -1,0 +1,411 @@
+//! What a kubelet may do: what the role of nodes allows, but of objects only those that concern its own node.
+
+use std::sync::Arc;
+
+use actix::Addr;
+use pilothouse_actors::answer::Answer;
+use pilothouse_actors::authorizer::{Action, Decision, Grants, Policy, Selection, Target, Verdict};
+use pilothouse_actors::directory::Directory;
+use pilothouse_actors::error::StoreError;
+use pilothouse_actors::filter::FieldRule;
+use pilothouse_actors::identity::Identity;
+use pilothouse_actors::object::{Object, TypeName};
+
+use super::followed::{Followed, View};
+use crate::api::bootstrap::roles;
+use crate::api::meta;
+use crate::api::node_graph::{Graph, Thing};
+use crate::api::rbac::role::Role;
+use crate::api::rbac::rule::{Ask, rules_of};
+
+const NODES: &str = "system:nodes";
+const NODE_PREFIX: &str = "system:node:";
+const LEASE_NAMESPACE: &str = "kube-node-lease";
+/// The types that say what concerns a node.
+const TYPES: [&str; 4] =
+    ["pods", "persistentvolumes", "volumeattachments.storage.k8s.io", "resourceslices.resource.k8s.io"];
+
+impl View for Graph {
+    fn put(&mut self, of: usize, object: &Object) {
+        let (namespace, name, json) = (object.key.namespace(), object.key.name(), &object.bytes);
+        match of {
+            0 => self.put_pod(namespace, name, json),
+            1 => self.put_volume(name, json),
+            2 => self.put_attachment(name, json),
+            _ => self.put_slice(name, json),
+        }
+    }
+
+    fn remove(&mut self, of: usize, object: &Object) {
+        let (namespace, name) = (object.key.namespace(), object.key.name());
+        match of {
+            0 => self.remove_pod(namespace, name),
+            1 => self.remove_volume(name),
+            2 => self.remove_attachment(name),
+            _ => self.remove_slice(name),
+        }
+    }
+
+    fn clear(&mut self, of: usize) {
+        self.forget(of);
+    }
+}
+
+/// The node that somebody is. `None`: none at all; empty: nobody knows which.
+pub fn node_of(who: &Identity) -> Option<&str> {
+    let name = who.name.strip_prefix(NODE_PREFIX)?;
+    who.is_in(NODES).then_some(name)
+}
+
+/// The policy.
+pub struct Nodes {
+    graph: Arc<Followed<Graph>>,
+    /// What the role of nodes allows.
+    role: Role,
+    /// Whether nodes must say which of their objects they want.
+    selective: bool,
+    /// Whether nodes may read the accounts of their pods.
+    reads_accounts: bool,
+}
+
+/// What there is to say about an action before anybody looks at the graph.
+enum Word {
+    Allowed,
+    No(String),
+    /// It depends on whether this concerns the node.
+    If(Wanted),
+}
+
+enum Wanted {
+    Thing(Thing),
+    Volume,
+    Attachment,
+    Slice,
+}
+
+/// What an action is about, in short.
+#[derive(Clone, Copy)]
+struct Asked<'a> {
+    node: &'a str,
+    verb: &'a str,
+    part: &'a str,
+    namespace: &'a str,
+    name: &'a str,
+    selection: &'a Selection,
+}
+
+impl Asked<'_> {
+    fn no(why: impl Into<String>) -> Word {
+        Word::No(why.into())
+    }
+
+    fn concerning(&self, wanted: Wanted) -> Word {
+        if self.name.is_empty() { Word::No("No Object name found".to_owned()) } else { Word::If(wanted) }
+    }
+
+    fn get(&self, wanted: Wanted) -> Word {
+        if self.verb != "get" {
+            return Asked::no("can only get individual resources of this type");
+        }
+        if !self.part.is_empty() {
+            return Asked::no("cannot get subresource");
+        }
+        self.concerning(wanted)
+    }
+
+    fn read(&self, thing: Thing) -> Word {
+        if !matches!(self.verb, "get" | "list" | "watch") {
+            return Asked::no("can only read resources of this type");
+        }
+        if !self.part.is_empty() {
+            return Asked::no("cannot read subresource");
+        }
+        if self.namespace.is_empty() {
+            return Asked::no("can only read namespaced object of this type");
+        }
+        self.concerning(Wanted::Thing(thing))
+    }
+
+    fn claim(&self) -> Word {
+        if self.part != "status" {
+            return self.get(Wanted::Thing(Thing::Claim));
+        }
+        match self.verb {
+            "update" | "patch" => self.concerning(Wanted::Thing(Thing::Claim)),
+            _ => Asked::no("can only get/update/patch this type"),
+        }
+    }
+
+    fn account(&self, readable: bool) -> Word {
+        if self.verb == "get" && self.part.is_empty() {
+            return if readable {
+                self.read(Thing::Account)
+            } else {
+                Asked::no("not allowed to get service accounts")
+            };
+        }
+        if self.verb != "create" || self.name.is_empty() {
+            return Asked::no("can only create tokens for individual service accounts");
+        }
+        if self.part != "token" {
+            return Asked::no("can only create token subresource of serviceaccount");
+        }
+        Word::If(Wanted::Thing(Thing::Account))
+    }
+
+    fn lease(&self) -> Word {
+        if !matches!(self.verb, "get" | "create" | "update" | "patch" | "delete") {
+            return Asked::no("can only get, create, update, patch, or delete a node lease");
+        }
+        if self.namespace != LEASE_NAMESPACE {
+            return Asked::no(format!(
+                "can only access leases in the \"{LEASE_NAMESPACE}\" system namespace"
+            ));
+        }
+        if self.verb != "create" && self.name != self.node {
+            return Asked::no("can only access node lease with the same name as the requesting node");
+        }
+        Word::Allowed
+    }
+
+    fn csi_node(&self) -> Word {
+        if !matches!(self.verb, "get" | "create" | "update" | "patch" | "delete") {
+            return Asked::no("can only get, create, update, patch, or delete a CSINode");
+        }
+        if !self.part.is_empty() {
+            return Asked::no("cannot authorize CSINode subresources");
+        }
+        if self.verb != "create" && self.name != self.node {
+            return Asked::no("can only access CSINode with the same name as the requesting node");
+        }
+        Word::Allowed
+    }
+
+    fn selects(&self, field: &str) -> bool {
+        let wanted = FieldRule::Equals(field.into(), self.node.into());
+        self.selection.fields.contains(&wanted)
+    }
+
+    fn slice(&self, selective: bool) -> Word {
+        if !self.part.is_empty() {
+            return Asked::no("cannot authorize ResourceSlice subresources");
+        }
+        match self.verb {
+            "create" => Word::Allowed,
+            "get" | "update" | "patch" | "delete" => self.concerning(Wanted::Slice),
+            "watch" | "list" | "deletecollection" if !selective || self.selects("spec.nodeName") => {
+                Word::Allowed
+            }
+            "watch" | "list" | "deletecollection" => {
+                Asked::no("can only list/watch/deletecollection resourceslices with nodeName field selector")
+            }
+            _ => Asked::no(
+                "only the following verbs are allowed for a ResourceSlice: get, watch, list, create, update, patch, \
+                 delete, deletecollection",
+            ),
+        }
+    }
+
+    fn own_node(&self) -> Word {
+        let (node, name) = (self.node, self.name);
+        match (self.part, self.verb) {
+            ("", "create" | "update" | "patch") | ("status", "update" | "patch") => Word::Allowed,
+            ("", "get" | "list" | "watch") if name == node => Word::Allowed,
+            ("", "get" | "list" | "watch") if name.is_empty() => {
+                Asked::no(format!("node '{node}' cannot read all nodes, only its own Node object"))
+            }
+            ("", "get" | "list" | "watch") => {
+                Asked::no(format!("node '{node}' cannot read '{name}', only its own Node object"))
+            }
+            _ => Asked::no(""),
+        }
+    }
+
+    fn pod(&self) -> Word {
+        match (self.part, self.verb) {
+            ("", "get") => self.get(Wanted::Thing(Thing::Pod)),
+            ("", "list" | "watch") if self.selects("spec.nodeName") => Word::Allowed,
+            ("", "list" | "watch") if !self.name.is_empty() => Word::If(Wanted::Thing(Thing::Pod)),
+            ("", "list" | "watch") => Asked::no("can only list/watch pods with spec.nodeName field selector"),
+            ("", "create" | "delete") | ("status", "update" | "patch") | ("eviction", "create") => {
+                Word::Allowed
+            }
+            _ => Asked::no(""),
+        }
+    }
+}
+
+impl Nodes {
+    /// Reads what concerns nodes. `enabled` says which features are on.
+    pub async fn open(
+        directory: Addr<Directory>,
+        enabled: impl Fn(&str) -> bool,
+    ) -> Result<Nodes, StoreError> {
+        let graph = Followed::open(directory, TYPES.map(TypeName::new), Graph::default()).await?;
+        let all = roles::all(&enabled);
+        let role =
+            all.iter().find(|one| one.resource == "clusterroles" && meta::name(&one.object) == "system:node");
+        Ok(Nodes {
+            graph: Arc::new(graph),
+            role: Role::new(role.map(|role| rules_of(&role.object)).unwrap_or_default()),
+            selective: enabled("AuthorizeNodeWithSelectors"),
+            reads_accounts: enabled("KubeletServiceAccountTokenForCredentialProviders"),
+        })
+    }
+
+    fn word(&self, action: &Action, asked: Asked<'_>) -> Word {
+        let (group, resource) = match &action.target {
+            Target::Resource { group, resource, .. } => (group.as_str(), resource.as_str()),
+            Target::Path(_) => ("", ""),
+        };
+        match (group, resource) {
+            ("", "secrets") => asked.read(Thing::Secret),
+            ("", "configmaps") => asked.read(Thing::ConfigMap),
+            ("", "persistentvolumeclaims") => asked.claim(),
+            ("", "persistentvolumes") => asked.get(Wanted::Volume),
+            ("resource.k8s.io", "resourceclaims") => asked.get(Wanted::Thing(Thing::DeviceClaim)),
+            ("resource.k8s.io", "resourceslices") => asked.slice(self.selective),
+            ("storage.k8s.io", "volumeattachments") => asked.get(Wanted::Attachment),
+            ("storage.k8s.io", "csinodes") => asked.csi_node(),
+            ("", "serviceaccounts") => asked.account(self.reads_accounts),
+            ("coordination.k8s.io", "leases") => asked.lease(),
+            ("", "nodes") if self.selective => asked.own_node(),
+            ("", "pods") if self.selective => asked.pod(),
+            _ if self.role.allows(&Ask::from(action)) => Word::Allowed,
+            _ => Asked::no(""),
+        }
+    }
+}
+
+impl Policy for Nodes {
+    fn decide(&self, identity: &Identity, action: &Action) -> Answer<Decision> {
+        self.judge(identity, action, &Selection::default()).map(|verdict| verdict.decision)
+    }
+
+    fn judge(&self, identity: &Identity, action: &Action, selection: &Selection) -> Answer<Verdict> {
+        let no = |why: String| Verdict::from(Decision::NoOpinion(why));
+        let Some(node) = node_of(identity) else { return Answer::Now(no(String::new())) };
+        if node.is_empty() {
+            return Answer::Now(no(format!("unknown node for user {:?}", identity.name)));
+        }
+        let (part, namespace, name) = match &action.target {
+            Target::Resource { subresource, namespace, name, .. } => {
+                (subresource.as_str(), namespace.as_str(), name.as_str())
+            }
+            Target::Path(_) => ("", "", ""),
+        };
+        let asked = Asked { node, verb: &action.verb, part, namespace, name, selection };
+        let wanted = match self.word(action, asked) {
+            Word::Allowed => return Answer::Now(Decision::Allowed.into()),
+            Word::No(why) => return Answer::Now(no(why)),
+            Word::If(wanted) => wanted,
+        };
+        let [node, namespace, name] = [node, namespace, name].map(str::to_owned);
+        let stranger = format!("no relationship found between node '{node}' and this object");
+        let found = self.graph.look(move |graph| match wanted {
+            Wanted::Thing(thing) => graph.needs(&node, thing, &namespace, &name),
+            Wanted::Volume => graph.needs_volume(&node, &name),
+            Wanted::Attachment => graph.has_attachment(&node, &name),
+            Wanted::Slice => graph.has_slice(&node, &name),
+        });
+        found.map(|found| match found {
+            Ok(true) => Decision::Allowed.into(),
+            Ok(false) => Verdict::from(Decision::NoOpinion(stranger)),
+            Err(error) => {
+                let error = Some(format!("what nodes need cannot be read: {error}"));
+                Verdict { decision: Decision::NoOpinion(String::new()), grounds: None, error }
+            }
+        })
+    }
+
+    fn grants(&self, identity: &Identity, _: &str) -> Answer<Grants> {
+        let mut grants = Grants::default();
+        if node_of(identity).is_some() {
+            grants.incomplete = true;
+            grants.errors.push("node authorizer does not support user rule resolution".to_owned());
+        }
+        Answer::Now(grants)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use pilothouse_actors::directory::{self, Find, Options};
+    use pilothouse_actors::engine::memory::Memory;
+    use pilothouse_actors::object::{Draft, Key, Pairs};
+    use pilothouse_actors::permit::Permit;
+    use pilothouse_actors::store::Create;
+
+    use super::*;
+
+    fn node(name: &str) -> Identity {
+        Identity { name: format!("{NODE_PREFIX}{name}"), groups: vec![NODES.into()], ..Identity::default() }
+    }
+
+    fn action(verb: &str, group: &str, what: &str, namespace: &str, name: &str) -> Action {
+        let (resource, subresource) = what.split_once('/').unwrap_or((what, ""));
+        let target = Target::Resource {
+            group: group.into(),
+            version: "v1".into(),
+            resource: resource.into(),
+            subresource: subresource.into(),
+            namespace: namespace.into(),
+            name: name.into(),
+        };
+        Action { verb: verb.into(), target }
+    }
+
+    fn said(policy: &Nodes, who: &Identity, action: &Action, fields: Vec<FieldRule>) -> Result<(), String> {
+        let selection = Selection { fields, ..Selection::default() };
+        let Answer::Now(verdict) = policy.judge(who, action, &selection) else { panic!("nobody waits here") };
+        if verdict.decision == Decision::Allowed { Ok(()) } else { Err(verdict.reason()) }
+    }
+
+    #[actix::test]
+    async fn a_node_sees_its_own() {
+        let stores = directory::start(Box::new(Memory::new()), Options::default()).unwrap();
+        let policy =
+            Nodes::open(stores.directory.clone(), |gate| gate == "AuthorizeNodeWithSelectors").await.unwrap();
+        let store = stores.directory.send(Find { type_name: TypeName::new("pods") }).await.unwrap().unwrap();
+        let head = r#"{"metadata":{"resourceVersion":""#;
+        let bytes =
+            format!(r#"{head}"}},"spec":{{"nodeName":"a","volumes":[{{"secret":{{"secretName":"s"}}}}]}}}}"#);
+        let (labels, fields) = (Pairs::default(), Pairs::default());
+        let key = Key::namespaced("n", "p");
+        let draft = Draft { key, bytes: bytes.into(), revision_at: head.len(), item_at: 1, labels, fields };
+        store.send(Create { draft, permit: Permit::none() }).await.unwrap().unwrap();
+
+        let ask = |name: &str, action: Action| said(&policy, &node(name), &action, Vec::new());
+        assert_eq!(ask("a", action("get", "", "secrets", "n", "s")), Ok(()));
+        let stranger = Err("no relationship found between node 'b' and this object".to_owned());
+        assert_eq!(ask("b", action("get", "", "secrets", "n", "s")), stranger);
+        assert_eq!(ask("a", action("list", "", "secrets", "n", "")), Err("No Object name found".into()));
+        assert_eq!(
+            ask("a", action("delete", "", "secrets", "n", "s")),
+            Err("can only read resources of this type".into())
+        );
+        assert_eq!(ask("a", action("get", "", "nodes", "", "a")), Ok(()));
+        assert_eq!(
+            ask("a", action("get", "", "nodes", "", "b")),
+            Err("node 'a' cannot read 'b', only its own Node object".into())
+        );
+        assert_eq!(ask("a", action("update", "coordination.k8s.io", "leases", LEASE_NAMESPACE, "a")), Ok(()));
+        assert!(ask("a", action("update", "coordination.k8s.io", "leases", LEASE_NAMESPACE, "b")).is_err());
+        assert_eq!(ask("a", action("list", "", "services", "", "")), Ok(()), "as the role says");
+        assert_eq!(ask("a", action("delete", "", "services", "n", "x")), Err(String::new()));
+        assert_eq!(
+            ask("", action("get", "", "pods", "n", "p")),
+            Err("unknown node for user \"system:node:\"".into())
+        );
+        let list = action("list", "", "pods", "", "");
+        assert!(ask("a", list.clone()).is_err());
+        let own = vec![FieldRule::Equals("spec.nodeName".into(), "a".into())];
+        assert_eq!(said(&policy, &node("a"), &list, own.clone()), Ok(()));
+        assert!(said(&policy, &node("b"), &list, own).is_err());
+        let stranger = Identity { name: "system:node:a".into(), ..Identity::default() };
+        assert_eq!(
+            said(&policy, &stranger, &action("get", "", "nodes", "", "a"), Vec::new()),
+            Err(String::new())
+        );
+    }
+}

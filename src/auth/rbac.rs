@@ -1,0 +1,204 @@
+//! Roles and bindings as a policy.
+
+use std::sync::Arc;
+
+use actix::Addr;
+use pilothouse_actors::answer::Answer;
+use pilothouse_actors::authorizer::{Action, Decision, Grants, Policy, Selection, Verdict};
+use pilothouse_actors::directory::Directory;
+use pilothouse_actors::error::StoreError;
+use pilothouse_actors::identity::Identity;
+use pilothouse_actors::object::{Object, TypeName};
+
+use super::followed::{Followed, View};
+use crate::api::rbac::index::{Found, Index, read_binding, read_role};
+use crate::api::rbac::{GROUP, RESOURCES};
+
+/// Who has which role, as of the last write that was answered.
+pub type Roles = Followed<Index>;
+
+/// Reads all roles and bindings.
+pub async fn open(directory: Addr<Directory>) -> Result<Roles, StoreError> {
+    let types = RESOURCES.map(|resource| TypeName::new(&format!("{resource}.{GROUP}")));
+    Followed::open(directory, types, Index::default()).await
+}
+
+fn resource(of: usize) -> &'static str {
+    RESOURCES.get(of).copied().unwrap_or_default()
+}
+
+fn is_role(of: usize) -> bool {
+    resource(of).ends_with("roles")
+}
+
+fn is_namespaced(of: usize) -> bool {
+    !resource(of).starts_with("cluster")
+}
+
+impl View for Index {
+    fn put(&mut self, of: usize, object: &Object) {
+        let (namespace, name) = (object.key.namespace(), object.key.name());
+        let known = if is_role(of) {
+            read_role(&object.bytes).map(|role| self.put_role(namespace, name, role))
+        } else {
+            read_binding(namespace, name, &object.bytes).map(|binding| self.put_binding(binding))
+        };
+        if known.is_none() {
+            // Whatever it meant to allow is not allowed: the safe side.
+            tracing::error!(object = ?object.key, of = resource(of), "cannot be read, so it allows nothing");
+            self.remove(of, object);
+        }
+    }
+
+    fn remove(&mut self, of: usize, object: &Object) {
+        let (namespace, name) = (object.key.namespace(), object.key.name());
+        if is_role(of) {
+            self.remove_role(namespace, name);
+        } else {
+            self.remove_binding(namespace, name);
+        }
+    }
+
+    fn clear(&mut self, of: usize) {
+        if is_role(of) {
+            self.clear_roles(is_namespaced(of));
+        } else {
+            self.clear_bindings(is_namespaced(of));
+        }
+    }
+}
+
+/// Allows what roles and bindings allow.
+pub struct Rbac(pub Arc<Roles>);
+
+fn verdict(found: Found) -> Verdict {
+    match found {
+        Found::Allowed(allowance) => {
+            Verdict { decision: Decision::Allowed, grounds: Some(Arc::new(allowance)), error: None }
+        }
+        Found::Nothing(missing) => {
+            let missing: Vec<String> = missing.iter().map(ToString::to_string).collect();
+            let reason = match missing.as_slice() {
+                [] => String::new(),
+                [one] => format!("RBAC: {one}"),
+                several => format!("RBAC: [{}]", several.join(", ")),
+            };
+            Decision::NoOpinion(reason).into()
+        }
+    }
+}
+
+fn unknown(error: &StoreError) -> Verdict {
+    let error = Some(format!("roles and bindings cannot be read: {error}"));
+    Verdict { decision: Decision::NoOpinion(String::new()), grounds: None, error }
+}
+
+impl Policy for Rbac {
+    fn decide(&self, identity: &Identity, action: &Action) -> Answer<Decision> {
+        self.judge(identity, action, &Selection::default()).map(|verdict| verdict.decision)
+    }
+
+    fn judge(&self, identity: &Identity, action: &Action, _: &Selection) -> Answer<Verdict> {
+        // Nearly always: without a copy of the question.
+        if let Some(index) = self.0.fresh() {
+            return Answer::Now(verdict(index.decide(identity, action)));
+        }
+        let (identity, action) = (identity.clone(), action.clone());
+        let found = self.0.look(move |index| index.decide(&identity, &action));
+        found.map(|found| found.map_or_else(|error| unknown(&error), verdict))
+    }
+
+    fn grants(&self, identity: &Identity, namespace: &str) -> Answer<Grants> {
+        let (identity, namespace) = (identity.clone(), namespace.to_owned());
+        let found = self.0.look(move |index| index.grants(&identity, &namespace));
+        found.map(|found| {
+            found.unwrap_or_else(|error| Grants {
+                incomplete: true,
+                errors: unknown(&error).error.into_iter().collect(),
+                ..Grants::default()
+            })
+        })
+    }
+
+    fn hint(&self, _: &Identity, action: &Action) -> Option<String> {
+        self.0.stale().nearest(action)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use pilothouse_actors::authorizer::Target;
+    use pilothouse_actors::directory::{self, Find, Options, Stores};
+    use pilothouse_actors::engine::memory::Memory;
+    use pilothouse_actors::object::{Draft, Key, Pairs, Revision};
+    use pilothouse_actors::permit::Permit;
+    use pilothouse_actors::store::{Create, Remove, Store};
+
+    use super::*;
+
+    fn draft(key: Key, fields: &str) -> Draft {
+        let head = r#"{"metadata":{"resourceVersion":""#;
+        let bytes = format!(r#"{head}"}},{fields}}}"#).into();
+        let (labels, fields) = (Pairs::default(), Pairs::default());
+        Draft { key, bytes, revision_at: head.len(), item_at: 1, labels, fields }
+    }
+
+    async fn store(stores: &Stores, resource: &str) -> Addr<Store> {
+        let type_name = TypeName::new(&format!("{resource}.{GROUP}"));
+        stores.directory.send(Find { type_name }).await.unwrap().unwrap()
+    }
+
+    async fn create(stores: &Stores, resource: &str, key: Key, fields: &str) {
+        let create = Create { draft: draft(key, fields), permit: Permit::none() };
+        store(stores, resource).await.send(create).await.unwrap().unwrap();
+    }
+
+    const RULES: &str = r#""rules":[{"verbs":["get"],"apiGroups":[""],"resources":["pods"]}]"#;
+    const GIVEN: &str =
+        r#""roleRef":{"kind":"ClusterRole","name":"r"},"subjects":[{"kind":"User","name":"u"}]"#;
+
+    async fn allowed(policy: &Rbac, namespace: &str) -> bool {
+        let target = Target::Resource {
+            group: String::new(),
+            version: "v1".into(),
+            resource: "pods".into(),
+            subresource: String::new(),
+            namespace: namespace.into(),
+            name: "a".into(),
+        };
+        let who = Identity { name: "u".into(), ..Identity::default() };
+        let decision = match policy.decide(&who, &Action { verb: "get".into(), target }) {
+            Answer::Now(decision) => decision,
+            Answer::Later(decision) => decision.await,
+        };
+        decision == Decision::Allowed
+    }
+
+    #[actix::test]
+    async fn a_write_that_was_answered_counts() {
+        let stores = directory::start(Box::new(Memory::new()), Options::default()).unwrap();
+        create(&stores, "clusterroles", Key::cluster("r"), RULES).await;
+        let policy = Rbac(Arc::new(open(stores.directory.clone()).await.unwrap()));
+        assert!(!allowed(&policy, "n").await);
+        create(&stores, "rolebindings", Key::namespaced("n", "b"), GIVEN).await;
+        assert!(allowed(&policy, "n").await && !allowed(&policy, "m").await);
+        create(&stores, "clusterrolebindings", Key::cluster("b"), GIVEN).await;
+        assert!(allowed(&policy, "m").await);
+        let gone = Remove { key: Key::cluster("r"), expected: Revision(2), permit: Permit::none() };
+        store(&stores, "clusterroles").await.send(gone).await.unwrap().unwrap();
+        assert!(!allowed(&policy, "m").await);
+    }
+
+    #[actix::test]
+    async fn what_the_window_has_forgotten_is_read_anew() {
+        let options = Options { window_bytes: 1, ..Options::default() };
+        let stores = directory::start(Box::new(Memory::new()), options).unwrap();
+        let policy = Rbac(Arc::new(open(stores.directory.clone()).await.unwrap()));
+        create(&stores, "clusterroles", Key::cluster("r"), RULES).await;
+        for name in ["a", "b", "c"] {
+            create(&stores, "rolebindings", Key::namespaced("n", name), GIVEN).await;
+        }
+        assert!(allowed(&policy, "n").await);
+        assert!(policy.0.fresh().is_some(), "it has caught up for everybody");
+    }
+}

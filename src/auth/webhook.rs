@@ -1,0 +1,385 @@
+//! Another server decides: it is sent a SubjectAccessReview and says yes, no or nothing. What it said is remembered for a
+//! while. If it cannot be asked, or says nonsense, it has no opinion, and whoever asked is told.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use pilothouse_actors::answer::Answer;
+use pilothouse_actors::authorizer::{Action, Decision, Grants, Policy, Selection, Target, Verdict};
+use pilothouse_actors::clock::{Clock, Timestamp};
+use pilothouse_actors::filter::{FieldRule, LabelRule};
+use pilothouse_actors::identity::Identity;
+use serde::Deserialize;
+use serde_json::{Value as Json, json};
+
+use crate::limits::{WEBHOOK_ANSWERS_KEPT, WEBHOOK_CACHED_BYTES};
+use crate::webhook::{Failure, Service};
+
+/// How often a question is asked.
+const ATTEMPTS: u32 = 5;
+/// The pause before the second attempt; each later one is half as long again. The reference server's values.
+const FIRST_PAUSE: Duration = Duration::from_millis(500);
+
+/// How the other server is asked.
+pub struct Settings {
+    /// The version of the reviews.
+    pub version: String,
+    /// How long a yes is remembered.
+    pub allowed_for: Duration,
+    /// How long everything else is.
+    pub refused_for: Duration,
+}
+
+/// What the other server says.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default)]
+struct Said {
+    allowed: bool,
+    denied: bool,
+    reason: String,
+}
+
+#[derive(Deserialize)]
+struct Review {
+    #[serde(default)]
+    status: Said,
+}
+
+/// The policy.
+pub struct AskedElsewhere(Arc<Inner>);
+
+struct Inner {
+    service: Service,
+    settings: Settings,
+    clock: Clock,
+    /// What was said, by question, and until when it counts. A std mutex: held for one look or one change.
+    said: Mutex<HashMap<String, (Timestamp, Said)>>,
+}
+
+impl AskedElsewhere {
+    /// Asks this server.
+    pub fn new(service: Service, settings: Settings, clock: Clock) -> AskedElsewhere {
+        AskedElsewhere(Arc::new(Inner { service, settings, clock, said: Mutex::default() }))
+    }
+}
+
+/// The question as the review puts it. It is also what answers are remembered by: everything that could matter is in it.
+fn spec(version: &str, who: &Identity, action: &Action, selection: &Selection) -> Json {
+    let mut spec = json!({"user": who.name});
+    // The older version calls them differently.
+    let groups = if version == "v1beta1" { "group" } else { "groups" };
+    if !who.groups.is_empty() {
+        spec[groups] = json!(who.groups);
+    }
+    if !who.uid.is_empty() {
+        spec["uid"] = json!(who.uid);
+    }
+    if !who.extra.is_empty() {
+        spec["extra"] = json!(who.extra);
+    }
+    match &action.target {
+        Target::Path(path) => spec["nonResourceAttributes"] = json!({"path": path, "verb": action.verb}),
+        Target::Resource { group, version, resource, subresource, namespace, name } => {
+            let mut attributes = json!({});
+            let fields = [
+                ("namespace", namespace),
+                ("verb", &action.verb),
+                ("group", group),
+                ("version", version),
+                ("resource", resource),
+                ("subresource", subresource),
+                ("name", name),
+            ];
+            for (field, value) in fields.into_iter().filter(|(_, value)| !value.is_empty()) {
+                attributes[field] = json!(value);
+            }
+            if !selection.fields.is_empty() {
+                let all: Vec<Json> = selection.fields.iter().map(field_requirement).collect();
+                attributes["fieldSelector"] = json!({"requirements": all});
+            }
+            let labels: Vec<Json> = selection.labels.iter().filter_map(label_requirement).collect();
+            if !labels.is_empty() {
+                attributes["labelSelector"] = json!({"requirements": labels});
+            }
+            spec["resourceAttributes"] = attributes;
+        }
+    }
+    spec
+}
+
+fn field_requirement(rule: &FieldRule) -> Json {
+    match rule {
+        FieldRule::Equals(key, value) => json!({"key": key, "operator": "In", "values": [value]}),
+        FieldRule::Differs(key, value) => json!({"key": key, "operator": "NotIn", "values": [value]}),
+    }
+}
+
+/// Comparisons of numbers cannot be said; without them the question is about more objects, not fewer.
+fn label_requirement(rule: &LabelRule) -> Option<Json> {
+    Some(match rule {
+        LabelRule::In(key, values) => json!({"key": key, "operator": "In", "values": values}),
+        LabelRule::NotIn(key, values) => json!({"key": key, "operator": "NotIn", "values": values}),
+        LabelRule::Exists(key) => json!({"key": key, "operator": "Exists"}),
+        LabelRule::Absent(key) => json!({"key": key, "operator": "DoesNotExist"}),
+        LabelRule::Above(..) | LabelRule::Below(..) => return None,
+    })
+}
+
+/// Bytes of what whoever sends a request can choose freely.
+fn chosen_bytes(action: &Action) -> usize {
+    action.verb.len()
+        + match &action.target {
+            Target::Path(path) => path.len(),
+            Target::Resource { group, version, resource, subresource, namespace, name } => {
+                [group, version, resource, subresource, namespace, name].iter().map(|text| text.len()).sum()
+            }
+        }
+}
+
+fn verdict(said: Said) -> Verdict {
+    match (said.allowed, said.denied) {
+        (true, true) => Verdict {
+            decision: Decision::Denied(said.reason),
+            grounds: None,
+            error: Some("webhook subject access review returned both allow and deny response".to_owned()),
+        },
+        (false, true) => Decision::Denied(said.reason).into(),
+        (true, false) => {
+            Verdict { decision: Decision::Allowed, grounds: Some(Arc::new(said.reason)), error: None }
+        }
+        (false, false) => Decision::NoOpinion(said.reason).into(),
+    }
+}
+
+impl Inner {
+    fn remembered(&self, key: &str) -> Option<Said> {
+        let said = self.said.lock().unwrap_or_else(PoisonError::into_inner);
+        said.get(key).filter(|(until, _)| *until > self.clock.now()).map(|(_, said)| said.clone())
+    }
+
+    fn remember(&self, key: String, said: &Said) {
+        let settings = &self.settings;
+        let now = self.clock.now();
+        let until = now.plus(if said.allowed { settings.allowed_for } else { settings.refused_for });
+        let mut all = self.said.lock().unwrap_or_else(PoisonError::into_inner);
+        if all.len() >= WEBHOOK_ANSWERS_KEPT {
+            all.retain(|_, (until, _)| *until > now);
+            // Still full: those that end first go.
+            if all.len() >= WEBHOOK_ANSWERS_KEPT {
+                let mut ends: Vec<Timestamp> = all.values().map(|(until, _)| *until).collect();
+                let middle = ends.len() / 2;
+                let (_, half, _) = ends.select_nth_unstable(middle);
+                let half = *half;
+                all.retain(|_, (until, _)| *until > half);
+            }
+        }
+        all.insert(key, (until, said.clone()));
+    }
+
+    async fn ask(&self, spec: &Json) -> Result<Said, String> {
+        let version = &self.settings.version;
+        let review = json!({
+            "kind": "SubjectAccessReview",
+            "apiVersion": format!("authorization.k8s.io/{version}"),
+            "metadata": {"creationTimestamp": null},
+            "spec": spec,
+            "status": {"allowed": false},
+        });
+        let mut pause = FIRST_PAUSE;
+        let mut attempt = 1;
+        let answer = loop {
+            match self.service.ask(review.to_string()).await {
+                Ok(answer) => break answer,
+                Err(failure @ Failure::Refused(_)) if failure.may_pass() && attempt < ATTEMPTS => {
+                    tracing::debug!(%failure, attempt, "the authorization webhook is asked again");
+                    tokio::time::sleep(pause).await;
+                    pause = pause * 3 / 2;
+                    attempt += 1;
+                }
+                Err(failure) => {
+                    tracing::warn!(%failure, "the authorization webhook cannot be asked");
+                    return Err(format!("the authorization webhook cannot be asked: {failure}"));
+                }
+            }
+        };
+        let review: Result<Review, _> = serde_json::from_slice(&answer);
+        review.map(|review| review.status).map_err(|error| {
+            tracing::warn!(%error, "the authorization webhook says nonsense");
+            format!("the authorization webhook says nonsense: {error}")
+        })
+    }
+}
+
+impl Policy for AskedElsewhere {
+    fn decide(&self, identity: &Identity, action: &Action) -> Answer<Decision> {
+        self.judge(identity, action, &Selection::default()).map(|verdict| verdict.decision)
+    }
+
+    fn judge(&self, identity: &Identity, action: &Action, selection: &Selection) -> Answer<Verdict> {
+        let spec = spec(&self.0.settings.version, identity, action, selection);
+        let key = spec.to_string();
+        if let Some(said) = self.0.remembered(&key) {
+            return Answer::Now(verdict(said));
+        }
+        let inner = Arc::clone(&self.0);
+        let keeps = chosen_bytes(action) < WEBHOOK_CACHED_BYTES;
+        Answer::later(async move {
+            match inner.ask(&spec).await {
+                Ok(said) => {
+                    if keeps {
+                        inner.remember(key, &said);
+                    }
+                    verdict(said)
+                }
+                Err(error) => {
+                    let decision = Decision::NoOpinion(String::new());
+                    Verdict { decision, grounds: None, error: Some(error) }
+                }
+            }
+        })
+    }
+
+    fn grants(&self, _: &Identity, _: &str) -> Answer<Grants> {
+        let errors = vec!["webhook authorizer does not support user rule resolution".to_owned()];
+        Answer::Now(Grants { incomplete: true, errors, ..Grants::default() })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    use tokio::net::TcpListener;
+
+    use super::*;
+    use crate::kubeconfig::{Access, Credentials};
+
+    /// A server that gives these answers, one per connection, and then no more. Answers what it was asked.
+    async fn server(
+        answers: Vec<(u16, String)>,
+    ) -> (AskedElsewhere, tokio::task::JoinHandle<Vec<Json>>, Clock) {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let asked = tokio::task::spawn_local(async move {
+            let mut asked = Vec::new();
+            for (status, body) in answers {
+                let (mut stream, _) = listener.accept().await.unwrap();
+                let mut text = String::new();
+                let mut piece = [0; 4096];
+                let question = loop {
+                    let read = stream.read(&mut piece).await.unwrap();
+                    assert!(read > 0, "{text}");
+                    text.push_str(std::str::from_utf8(&piece[..read]).unwrap());
+                    let Some((_, body)) = text.split_once("\r\n\r\n") else { continue };
+                    if let Ok(question) = serde_json::from_str(body) {
+                        break question;
+                    }
+                };
+                asked.push(question);
+                let answer = format!("HTTP/1.1 {status} X\r\nContent-Length: {}\r\n\r\n{body}", body.len());
+                stream.write_all(answer.as_bytes()).await.unwrap();
+            }
+            asked
+        });
+        let access = Access {
+            server: format!("http://{address}/authorize"),
+            authority_pem: None,
+            server_name: None,
+            insecure: false,
+            identity_pem: None,
+            credentials: Credentials::None,
+        };
+        let settings = Settings {
+            version: "v1".into(),
+            allowed_for: Duration::from_secs(300),
+            refused_for: Duration::from_secs(30),
+        };
+        let clock = Clock::manual(Timestamp(1));
+        let policy = AskedElsewhere::new(Service::new(&access).unwrap(), settings, clock.clone());
+        (policy, asked, clock)
+    }
+
+    async fn judged(policy: &AskedElsewhere, path: &str) -> Verdict {
+        let who = Identity { name: "u".into(), groups: vec!["g".into()], ..Identity::default() };
+        let action = Action { verb: "get".into(), target: Target::Path(path.into()) };
+        match policy.judge(&who, &action, &Selection::default()) {
+            Answer::Now(verdict) => verdict,
+            Answer::Later(verdict) => verdict.await,
+        }
+    }
+
+    fn status(status: &str) -> (u16, String) {
+        (200, format!(r#"{{"status":{status}}}"#))
+    }
+
+    #[actix::test]
+    async fn answers_count_and_are_remembered_for_a_while() {
+        let answers = vec![
+            status(r#"{"allowed":true,"reason":"fine"}"#),
+            status(r#"{"allowed":false,"denied":true,"reason":"never"}"#),
+            status(r#"{"allowed":true,"denied":true}"#),
+            status(r#"{"allowed":false}"#),
+        ];
+        let (policy, asked, clock) = server(answers).await;
+        let yes = judged(&policy, "/a").await;
+        assert_eq!((yes.decision.clone(), yes.reason().as_str()), (Decision::Allowed, "fine"));
+        assert_eq!(judged(&policy, "/a").await.decision, Decision::Allowed, "not asked again");
+        assert_eq!(judged(&policy, "/b").await.decision, Decision::Denied("never".into()));
+        let both = judged(&policy, "/c").await;
+        assert!(matches!(both.decision, Decision::Denied(_)) && both.error.is_some(), "in doubt no");
+        clock.advance(Duration::from_secs(60));
+        assert_eq!(judged(&policy, "/a").await.decision, Decision::Allowed);
+        assert_eq!(judged(&policy, "/b").await.decision, Decision::NoOpinion(String::new()), "asked again");
+        let asked = asked.await.unwrap();
+        assert_eq!(asked.len(), 4);
+        assert_eq!(asked[0]["apiVersion"], "authorization.k8s.io/v1");
+        assert_eq!(
+            asked[0]["spec"],
+            json!({"user": "u", "groups": ["g"], "nonResourceAttributes": {"path": "/a", "verb": "get"}})
+        );
+    }
+
+    #[actix::test]
+    async fn who_cannot_be_asked_has_no_opinion() {
+        let (policy, asked, _) = server(vec![
+            (500, String::new()),
+            status(r#"{"allowed":true}"#),
+            (403, String::new()),
+            (200, "x".into()),
+        ])
+        .await;
+        assert_eq!(judged(&policy, "/a").await.decision, Decision::Allowed, "the second attempt");
+        for why in ["answered 403", "nonsense", "cannot be asked"] {
+            let failed = judged(&policy, "/b").await;
+            assert_eq!(failed.decision, Decision::NoOpinion(String::new()));
+            assert!(failed.error.as_ref().unwrap().contains(why), "{:?}", failed.error);
+        }
+        asked.await.unwrap();
+    }
+
+    #[test]
+    fn the_question_says_everything_that_matters() {
+        let target = Target::Resource {
+            group: "apps".into(),
+            version: "v1".into(),
+            resource: "deployments".into(),
+            subresource: String::new(),
+            namespace: "n".into(),
+            name: String::new(),
+        };
+        let selection = Selection {
+            fields: vec![FieldRule::Equals("a".into(), "b".into())],
+            labels: vec![LabelRule::Exists("l".into()), LabelRule::Above("m".into(), 1)],
+        };
+        let asked =
+            spec("v1beta1", &Identity::default(), &Action { verb: "list".into(), target }, &selection);
+        assert_eq!(
+            asked["resourceAttributes"],
+            json!({
+                "namespace": "n", "verb": "list", "group": "apps", "version": "v1", "resource": "deployments",
+                "fieldSelector": {"requirements": [{"key": "a", "operator": "In", "values": ["b"]}]},
+                "labelSelector": {"requirements": [{"key": "l", "operator": "Exists"}]},
+            })
+        );
+    }
+}

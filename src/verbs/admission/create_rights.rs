@@ -1,0 +1,51 @@
+//! An update or apply that creates needs the right to create. Always on, and the first that is asked: whether others would
+//! refuse is nobody's business who may not do it at all.
+
+use std::sync::Arc;
+
+use pilothouse_actors::authorizer::{Action, Decision, Judge, Target};
+
+use crate::api::denial::denied;
+use crate::api::status::{Result, Status};
+use crate::api::value::Value;
+
+use super::{Operation, Outcome, Plugin, Write};
+
+/// Looks at creates whose path names an object: a POST names none.
+pub struct CreateRights;
+
+impl Plugin for CreateRights {
+    fn handles(&self, write: &Write<'_>) -> bool {
+        write.operation == Operation::Create
+            && !write.call.name.is_empty()
+            && write.call.subresource.is_empty()
+    }
+
+    fn validate<'a>(&'a self, write: &'a Write<'a>, _: &'a Value) -> Outcome<'a> {
+        Box::pin(require(write))
+    }
+}
+
+async fn require(write: &Write<'_>) -> Result<()> {
+    let call = write.call;
+    let target = Target::Resource {
+        group: call.resource.gv.group.to_string(),
+        version: call.resource.gv.version.to_string(),
+        resource: call.resource.plural.to_string(),
+        subresource: String::new(),
+        namespace: call.namespace.to_owned(),
+        name: call.name.to_owned(),
+    };
+    let action = Arc::new(Action { verb: "create".to_owned(), target });
+    let asked =
+        Judge { identity: Arc::new(call.user.clone()), action: action.clone(), selection: Arc::default() };
+    let verdict = write.backend.authorizer.send(asked).await;
+    let verdict = verdict.map_err(|_| Status::unavailable("the authorizer does not answer"))?;
+    match (&verdict.decision, verdict.error) {
+        (Decision::Allowed, _) => Ok(()),
+        (_, Some(error)) => Err(Status::internal(error)),
+        (Decision::Denied(reason) | Decision::NoOpinion(reason), None) => {
+            Err(denied(&call.user.name, &action, reason))
+        }
+    }
+}

@@ -1,0 +1,70 @@
+//! The roles and bindings that every cluster has. Unlike the other objects of a fresh cluster they are looked after at every
+//! start: without them the parts of the control plane cannot work.
+
+use futures::future::try_join_all;
+use pilothouse_actors::object::{Key, TypeName};
+use pilothouse_actors::permit::Permit;
+use pilothouse_actors::snapshot::Snapshot;
+
+use crate::api::bootstrap::Wanted;
+use crate::api::bootstrap::roles::{self, Repair};
+use crate::api::catalog::Catalog;
+use crate::api::rbac::RESOURCES;
+use crate::api::status::{GroupResource, Result, Status};
+use crate::api::version::GroupVersion;
+use crate::api::{codec, meta};
+use crate::verbs::Backend;
+
+use super::{Own, Place, Verb};
+
+/// Makes what is missing and repairs what lacks something. `enabled` says which features are on.
+pub async fn roles(backend: &Backend, catalog: &Catalog, enabled: impl Fn(&str) -> bool) -> Result<()> {
+    let own = Own::new(backend, catalog);
+    let all = roles::all(enabled);
+    for resource in RESOURCES {
+        let ours: Vec<&Wanted> = all.iter().filter(|wanted| wanted.resource == resource).collect();
+        let Some(first) = ours.first().filter(|wanted| own.serves(Place::of(wanted))) else { continue };
+        let of = GroupResource { group: first.group, resource };
+        let store = TypeName::new(&of.to_string());
+        let snapshot = backend.stores.snapshot(&store, &Permit::none()).await;
+        let snapshot = snapshot.map_err(|error| Status::from_store(&error, of, ""))?;
+        // All at once, so that they share a sync of the disk.
+        try_join_all(ours.into_iter().map(|wanted| own.look_after(wanted, &snapshot))).await?;
+    }
+    Ok(())
+}
+
+impl Own<'_> {
+    async fn look_after(&self, wanted: &Wanted, snapshot: &Snapshot) -> Result<()> {
+        let (name, namespace) = (meta::name(&wanted.object), meta::of(&wanted.object).str("namespace"));
+        let place = Place { namespace, ..Place::of(wanted) };
+        let key = if namespace.is_empty() { Key::cluster(name) } else { Key::namespaced(namespace, name) };
+        let body = codec::to_json(&wanted.object);
+        let Some(stored) = snapshot.get(key.as_str()) else {
+            return self.make_from(place, "", body.into()).await.map(drop);
+        };
+        let version = GroupVersion::new(wanted.group, "v1");
+        let found = self.backend.load_kind(&version, wanted.object.str("kind"), stored)?;
+        match roles::repair(&found, &wanted.object) {
+            Repair::Nothing => Ok(()),
+            Repair::Replace(repaired) => {
+                tracing::info!(resource = place.resource, name, "repaired");
+                let written = self.ask(place, Verb::Update, "", codec::to_json(&repaired).into()).await;
+                settled(written.map(drop))
+            }
+            Repair::Remake => {
+                tracing::info!(resource = place.resource, name, "made anew: it gave another role");
+                settled(self.ask(place, Verb::Delete, "", bytes::Bytes::new()).await.map(drop))?;
+                self.make_from(place, "", body.into()).await.map(drop)
+            }
+        }
+    }
+}
+
+/// Whoever writes the object in the same moment means it: the next start looks again.
+fn settled(written: Result<()>) -> Result<()> {
+    match written {
+        Err(status) if matches!(status.code, 404 | 409) => Ok(()),
+        written => written,
+    }
+}

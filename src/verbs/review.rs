@@ -1,0 +1,135 @@
+//! Questions that are asked by creating an object which nothing stores. They go the way of every create up to the point where
+//! an object would be stored; there somebody is asked instead.
+
+use std::sync::Arc;
+
+use pilothouse_actors::authorizer::{Action, Authorize, Decision, Hint, Judge, ListGrants, Target};
+use pilothouse_actors::identity::Identity;
+use pilothouse_actors::object::TypeName;
+
+use crate::api::catalog::resource::{Resource, Stored};
+use crate::api::kinds::Errors;
+use crate::api::meta;
+use crate::api::options::WriteOptions;
+use crate::api::reviews::access::{self, About};
+use crate::api::reviews::{self, ACCESS_GROUP, IDENTITY_GROUP};
+use crate::api::status::{Result, Status};
+use crate::api::value::Value;
+
+use super::admission::{Operation, Write};
+use super::{Answered, Backend, Call, Reply, create};
+
+/// What a review asks for.
+#[derive(Clone, Copy)]
+enum Question {
+    /// May somebody do this?
+    Access(About),
+    /// What may the asker do?
+    Rights,
+    /// Who is the asker?
+    Identity,
+}
+
+/// Every review that is answered here.
+const QUESTIONS: [(&str, &str, Question); 5] = [
+    (ACCESS_GROUP, "SelfSubjectAccessReview", Question::Access(About::Oneself)),
+    (ACCESS_GROUP, "SubjectAccessReview", Question::Access(About::Anybody)),
+    (ACCESS_GROUP, "LocalSubjectAccessReview", Question::Access(About::AnybodyIn)),
+    (ACCESS_GROUP, "SelfSubjectRulesReview", Question::Rights),
+    (IDENTITY_GROUP, "SelfSubjectReview", Question::Identity),
+];
+
+fn question(resource: &Resource) -> Option<Question> {
+    let mut all = QUESTIONS.iter();
+    let found = all.find(|(group, kind, _)| *resource.gv.group == **group && *resource.kind == **kind);
+    found.map(|(.., question)| *question)
+}
+
+/// Where the objects of a review would be, if it is one that is answered here: nowhere, in the version of the request.
+pub fn place(resource: &Resource) -> Option<Stored> {
+    question(resource)?;
+    Some(Stored { store: TypeName::new(""), version: resource.gv.clone(), hash: "".into() })
+}
+
+/// Answers the review in the body.
+pub async fn create(backend: &Backend, call: &Call<'_>) -> Answered {
+    let question = question(call.resource).ok_or_else(Status::no_such_resource)?;
+    let options = WriteOptions::create(call.query)?;
+    let mut review = backend.decode_body(call, options.field_validation)?;
+    meta::agree_on_namespace(&mut review, call.namespace)?;
+    meta::dedupe_owners(&mut review).into_iter().for_each(|warning| call.warnings.add(warning));
+    backend.record(call, None, &mut review);
+    create::admit(backend, call, &mut review).await?;
+    let answer = match question {
+        Question::Access(about) => access(backend, call, review, about).await?,
+        Question::Rights => rights(backend, call, &review).await?,
+        Question::Identity => {
+            admitted(backend, call, &review).await?;
+            reviews::myself(&review, call.user, &backend.now())
+        }
+    };
+    Ok(Reply::Object(201, backend.show_value(call, &answer)?))
+}
+
+/// Lets admission refuse the question, once it is known to make sense.
+async fn admitted(backend: &Backend, call: &Call<'_>, review: &Value) -> Result<()> {
+    let write = Write { backend, call, operation: Operation::Create, old: None };
+    backend.admission.validate(&write, review).await
+}
+
+/// Refuses a review whose fields are wrong. The reference leaves out its kind and name.
+fn refuse(call: &Call<'_>, errors: &Errors) -> Result<()> {
+    if errors.is_empty() { Ok(()) } else { Err(Status::invalid(call.of().group, "", "", errors)) }
+}
+
+fn silent() -> Box<Status> {
+    Status::unavailable("the authorizer does not answer")
+}
+
+async fn access(backend: &Backend, call: &Call<'_>, mut review: Value, about: About) -> Result<Value> {
+    // First: without the feature the selectors are not even looked at.
+    let question = access::question(&mut review, backend.judges_selectors);
+    refuse(call, &access::validate(&review, about))?;
+    if about == About::AnybodyIn && call.namespace.is_empty() {
+        return Err(Status::bad_request("namespace is required on this type: "));
+    }
+    admitted(backend, call, &review).await?;
+    let identity = match about {
+        About::Oneself => Arc::new(call.user.clone()),
+        About::Anybody | About::AnybodyIn => Arc::new(access::subject(&review)),
+    };
+    let (action, selection) = (Arc::new(question.action.clone()), Arc::new(question.selection.clone()));
+    let asked = Judge { identity: identity.clone(), action: action.clone(), selection };
+    let verdict = backend.authorizer.send(asked).await.map_err(|_| silent())?;
+    let wants_hint = call.query.flag("explain") == Some(true) && verdict.decision != Decision::Allowed;
+    let hint = match wants_hint && may_explain(backend, call).await? {
+        true => backend.authorizer.send(Hint { identity, action }).await.map_err(|_| silent())?,
+        false => None,
+    };
+    access::answer(&mut review, &question, &verdict, hint);
+    Ok(review)
+}
+
+/// Whether the asker may know what would have to be there: roles and bindings that others have are not everybody's business.
+async fn may_explain(backend: &Backend, call: &Call<'_>) -> Result<bool> {
+    let target = Target::Resource {
+        group: call.resource.gv.group.to_string(),
+        version: call.resource.gv.version.to_string(),
+        resource: call.resource.plural.to_string(),
+        subresource: String::new(),
+        namespace: call.namespace.to_owned(),
+        name: String::new(),
+    };
+    let action = Arc::new(Action { verb: "explain".to_owned(), target });
+    let identity: Arc<Identity> = Arc::new(call.user.clone());
+    let decision = backend.authorizer.send(Authorize { identity, action }).await.map_err(|_| silent())?;
+    Ok(decision == Decision::Allowed)
+}
+
+async fn rights(backend: &Backend, call: &Call<'_>, review: &Value) -> Result<Value> {
+    let namespace = reviews::namespace_of(review)?.to_owned();
+    admitted(backend, call, review).await?;
+    let asked = ListGrants { identity: Arc::new(call.user.clone()), namespace };
+    let grants = backend.authorizer.send(asked).await.map_err(|_| silent())?;
+    Ok(reviews::all_rights(review, grants))
+}

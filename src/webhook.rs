@@ -1,0 +1,176 @@
+//! Questions to other servers: one JSON object out, one back. One connection per question: they are few, because answers
+//! are remembered, and whoever answers may have moved.
+
+use std::future::poll_fn;
+use std::pin::pin;
+use std::sync::Arc;
+
+use hyper::body::Body as _;
+use hyper::client::conn::http1;
+use hyper::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HOST, USER_AGENT};
+use hyper::{Request, Uri};
+use hyper_util::rt::TokioIo;
+use openssl::pkey::PKey;
+use openssl::ssl::{SslConnector, SslMethod, SslVerifyMode};
+use openssl::x509::X509;
+use openssl::x509::store::X509StoreBuilder;
+use thiserror::Error;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpStream;
+use tokio::sync::Semaphore;
+use tokio::time::timeout;
+use tokio_openssl::SslStream;
+
+use crate::kubeconfig::{Access, Credentials};
+use crate::limits::{WEBHOOK_ANSWER_BYTES, WEBHOOK_QUESTION, WEBHOOK_QUESTIONS};
+
+/// Why there is no answer.
+#[derive(Debug, Error)]
+pub enum Failure {
+    /// Where to ask makes no sense.
+    #[error("{0}")]
+    Settings(String),
+    /// Too many ask at once.
+    #[error("too many questions are under way")]
+    Busy,
+    /// It took too long.
+    #[error("no answer within {0:?}")]
+    Slow(std::time::Duration),
+    /// The connection could not be made, or broke.
+    #[error("{0}")]
+    Broken(String),
+    /// The answer is longer than any answer can be.
+    #[error("the answer is too long")]
+    TooLong,
+    /// The other server refused, with this status.
+    #[error("the server answered {0}")]
+    Refused(u16),
+}
+
+impl Failure {
+    /// Whether asking again may help.
+    pub fn may_pass(&self) -> bool {
+        matches!(self, Failure::Refused(429 | 500 | 504))
+    }
+}
+
+/// Another server that answers questions.
+pub struct Service {
+    uri: Uri,
+    tls: Option<SslConnector>,
+    server_name: Option<String>,
+    credentials: Credentials,
+    places: Arc<Semaphore>,
+}
+
+fn connector(access: &Access) -> Result<SslConnector, Box<dyn std::error::Error>> {
+    let mut builder = SslConnector::builder(SslMethod::tls_client())?;
+    if let Some(pem) = &access.authority_pem {
+        let mut store = X509StoreBuilder::new()?;
+        for certificate in X509::stack_from_pem(pem)? {
+            store.add_cert(certificate)?;
+        }
+        builder.set_cert_store(store.build());
+    }
+    if access.insecure {
+        builder.set_verify(SslVerifyMode::NONE);
+    }
+    if let Some((certificates, key)) = &access.identity_pem {
+        let mut chain = X509::stack_from_pem(certificates)?.into_iter();
+        let own = chain.next().ok_or("the client certificate is empty")?;
+        builder.set_certificate(&own)?;
+        for certificate in chain {
+            builder.add_extra_chain_cert(certificate)?;
+        }
+        builder.set_private_key(&*PKey::private_key_from_pem(key)?)?;
+    }
+    Ok(builder.build())
+}
+
+impl Service {
+    /// The server that this access is for.
+    pub fn new(access: &Access) -> Result<Service, Failure> {
+        let uri: Uri = access
+            .server
+            .parse()
+            .map_err(|error| Failure::Settings(format!("{}: {error}", access.server)))?;
+        let tls = match uri.scheme_str() {
+            Some("https") => Some(connector(access).map_err(|error| Failure::Settings(error.to_string()))?),
+            Some("http") => None,
+            _ => return Err(Failure::Settings(format!("{}: neither http nor https", access.server))),
+        };
+        if uri.host().is_none() {
+            return Err(Failure::Settings(format!("{}: no host", access.server)));
+        }
+        Ok(Service {
+            uri,
+            tls,
+            server_name: access.server_name.clone(),
+            credentials: access.credentials.clone(),
+            places: Arc::new(Semaphore::new(WEBHOOK_QUESTIONS)),
+        })
+    }
+
+    /// Sends an object and answers the one that comes back.
+    pub async fn ask(&self, question: String) -> Result<Vec<u8>, Failure> {
+        let _place = self.places.try_acquire().map_err(|_| Failure::Busy)?;
+        timeout(WEBHOOK_QUESTION, self.exchange(question))
+            .await
+            .map_err(|_| Failure::Slow(WEBHOOK_QUESTION))?
+    }
+
+    async fn exchange(&self, question: String) -> Result<Vec<u8>, Failure> {
+        let host = self.uri.host().unwrap_or_default().trim_matches(['[', ']']);
+        let port = self.uri.port_u16().unwrap_or(if self.tls.is_some() { 443 } else { 80 });
+        let tcp = TcpStream::connect((host, port)).await.map_err(|error| broken(&error))?;
+        let Some(tls) = &self.tls else { return self.speak(tcp, question).await };
+        let name = self.server_name.as_deref().unwrap_or(host);
+        let ssl = tls.configure().and_then(|setup| setup.into_ssl(name)).map_err(|error| broken(&error))?;
+        let mut stream = SslStream::new(ssl, tcp).map_err(|error| broken(&error))?;
+        std::pin::Pin::new(&mut stream).connect().await.map_err(|error| broken(&error))?;
+        self.speak(stream, question).await
+    }
+
+    async fn speak(
+        &self,
+        stream: impl AsyncRead + AsyncWrite + Unpin,
+        question: String,
+    ) -> Result<Vec<u8>, Failure> {
+        let (mut sender, connection) =
+            http1::handshake(TokioIo::new(stream)).await.map_err(|error| broken(&error))?;
+        let mut request = Request::post(self.uri.path_and_query().map_or("/", |path| path.as_str()))
+            .header(HOST, self.uri.authority().map_or("", |authority| authority.as_str()))
+            .header(CONTENT_TYPE, "application/json")
+            .header(ACCEPT, "application/json")
+            .header(USER_AGENT, "kube-apiserver");
+        if let Some(header) = self.credentials.header().map_err(Failure::Settings)? {
+            request = request.header(AUTHORIZATION, header);
+        }
+        let request = request.body(question).map_err(|error| Failure::Settings(error.to_string()))?;
+        let exchange = pin!(async move {
+            let response = sender.send_request(request).await.map_err(|error| broken(&error))?;
+            let status = response.status();
+            let mut body = pin!(response.into_body());
+            let mut answer = Vec::new();
+            while let Some(frame) = poll_fn(|cx| body.as_mut().poll_frame(cx)).await {
+                if let Ok(data) = frame.map_err(|error| broken(&error))?.into_data() {
+                    if answer.len() + data.len() > WEBHOOK_ANSWER_BYTES {
+                        return Err(Failure::TooLong);
+                    }
+                    answer.extend_from_slice(&data);
+                }
+            }
+            if status.is_success() { Ok(answer) } else { Err(Failure::Refused(status.as_u16())) }
+        });
+        // The connection works only while somebody looks after it.
+        match futures::future::select(exchange, pin!(connection)).await {
+            futures::future::Either::Left((answer, _)) => answer,
+            // It has ended, with all that came before.
+            futures::future::Either::Right((_, exchange)) => exchange.await,
+        }
+    }
+}
+
+fn broken(error: &dyn std::fmt::Display) -> Failure {
+    Failure::Broken(error.to_string())
+}

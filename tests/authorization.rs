@@ -1,0 +1,222 @@
+//! Who may do what: roles and bindings as they come and go, the other modes, and the questions that can be asked about it.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
+
+mod support;
+
+use std::fs;
+
+use serde_json::{Value, json};
+use support::client::JSON;
+use support::compare::text;
+use support::server::{USER_TOKEN, directory};
+use support::wait::{CAP, poll};
+use support::{Client, Server};
+
+const RBAC: &str = "/apis/rbac.authorization.k8s.io/v1";
+const MAPS: &str = "/api/v1/namespaces/default/configmaps";
+const REVIEWS: &str = "/apis/authorization.k8s.io/v1";
+
+fn alice(server: &Server) -> Client {
+    server.anonymous().with_token(Some(USER_TOKEN))
+}
+
+fn object(kind: &str, name: &str, fields: &Value) -> Value {
+    let mut object =
+        json!({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": kind, "metadata": {"name": name}});
+    for (field, value) in fields.as_object().expect("fields") {
+        object[field] = value.clone();
+    }
+    object
+}
+
+fn rule(verbs: &[&str], group: &str, resources: &[&str]) -> Value {
+    json!({"verbs": verbs, "apiGroups": [group], "resources": resources})
+}
+
+fn binding(kind: &str, name: &str, role: (&str, &str)) -> Value {
+    let role = json!({"apiGroup": "rbac.authorization.k8s.io", "kind": role.0, "name": role.1});
+    object(kind, name, &json!({"roleRef": role, "subjects": [{"kind": "User", "name": "alice"}]}))
+}
+
+fn bind(admin: &mut Client, role: (&str, &str)) {
+    admin
+        .post(&format!("{RBAC}/namespaces/default/rolebindings"), &binding("RoleBinding", role.1, role))
+        .ok();
+}
+
+fn map(name: &str) -> Value {
+    json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name}})
+}
+
+#[test]
+fn a_change_counts_for_the_next_request() {
+    let server = Server::with(&["--engine=memory"]);
+    let (mut admin, mut alice) = (server.admin(), alice(&server));
+    let roles = format!("{RBAC}/namespaces/default/roles");
+    let bindings = format!("{RBAC}/namespaces/default/rolebindings");
+    let read = object("Role", "read", &json!({"rules": [rule(&["list"], "", &["configmaps"])]}));
+    admin.post(&roles, &read).ok();
+    for _ in 0..50 {
+        assert_eq!(alice.get(MAPS).status, 403);
+        bind(&mut admin, ("Role", "read"));
+        assert_eq!(alice.get(MAPS).status, 200);
+        admin.patch(&format!("{roles}/read"), "merge", &json!({"rules": []})).ok();
+        assert_eq!(alice.get(MAPS).status, 403);
+        admin.put(&format!("{roles}/read"), &read).ok();
+        assert_eq!(alice.get(MAPS).status, 200);
+        admin.delete(&format!("{bindings}/read")).ok();
+    }
+    bind(&mut admin, ("Role", "gone"));
+    let status = alice.get(MAPS).refused(403, "Forbidden");
+    assert!(
+        text(&status, "/message").ends_with("RBAC: role.rbac.authorization.k8s.io \"gone\" not found"),
+        "{status}"
+    );
+}
+
+#[test]
+fn an_update_that_creates_needs_the_right_to_create() {
+    let server = Server::with(&["--engine=memory"]);
+    let (mut admin, mut alice) = (server.admin(), alice(&server));
+    let leases = "/apis/coordination.k8s.io/v1/namespaces/default/leases";
+    let rules = json!({"rules": [rule(&["update", "patch"], "coordination.k8s.io", &["leases"])]});
+    admin.post(&format!("{RBAC}/clusterroles"), &object("ClusterRole", "change", &rules)).ok();
+    bind(&mut admin, ("ClusterRole", "change"));
+    let lease = json!({"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": {"name": "a"}});
+    let refusal = "leases.coordination.k8s.io \"a\" is forbidden: User \"alice\" cannot create resource \"leases\" in API \
+                   group \"coordination.k8s.io\" in the namespace \"default\"";
+    let status = alice.put(&format!("{leases}/a"), &lease).refused(403, "Forbidden");
+    assert_eq!(text(&status, "/message"), refusal);
+    let path = format!("{leases}/a?fieldManager=m");
+    let apply = [("Content-Type", "application/apply-patch+yaml")];
+    let status = alice.request("PATCH", &path, &apply, lease.to_string().as_bytes());
+    let status = status.refused(403, "Forbidden");
+    assert_eq!(text(&status, "/message"), refusal);
+    let made = admin.post(leases, &lease).ok();
+    alice.put(&format!("{leases}/a"), &made).ok();
+}
+
+#[test]
+fn default_roles_are_repaired_at_every_start_unless_somebody_says_no() {
+    let home = directory();
+    let data = home.path().join("data");
+    let role = |name: &str| format!("{RBAC}/clusterroles/{name}");
+    let bound = |name: &str| format!("{RBAC}/clusterrolebindings/{name}");
+    {
+        let server = Server::on(&data, &[]);
+        let mut admin = server.admin();
+        let merge = "merge";
+        let own = rule(&["get"], "example.com", &["things"]);
+        admin.patch(&role("system:basic-user"), merge, &json!({"rules": [own]})).ok();
+        admin.patch(&bound("system:discovery"), merge, &json!({"subjects": []})).ok();
+        let alone = json!({"metadata": {"annotations": {"rbac.authorization.kubernetes.io/autoupdate": "false"}},
+            "subjects": []});
+        admin.patch(&bound("system:monitoring"), merge, &alone).ok();
+        admin.delete(&role("system:kube-dns")).ok();
+        admin.delete(&bound("system:basic-user")).ok();
+        let other = json!({"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "view"});
+        let other = object("ClusterRoleBinding", "system:basic-user", &json!({"roleRef": other}));
+        admin.post(&format!("{RBAC}/clusterrolebindings"), &other).ok();
+    }
+    let server = Server::on(&data, &[]);
+    let mut admin = server.admin();
+    let rules = admin.get(&role("system:basic-user")).ok()["rules"].as_array().unwrap().len();
+    assert_eq!(rules, 4, "its own, and three that came back");
+    assert_eq!(admin.get(&bound("system:discovery")).ok()["subjects"][0]["name"], "system:authenticated");
+    assert_eq!(admin.get(&bound("system:monitoring")).ok().get("subjects"), None);
+    admin.get(&role("system:kube-dns")).ok();
+    let remade = admin.get(&bound("system:basic-user")).ok();
+    assert_eq!(remade["roleRef"]["name"], "system:basic-user");
+    assert_eq!(remade["metadata"]["managedFields"][0]["manager"], "kube-apiserver");
+}
+
+#[test]
+fn a_user_lives_under_view_and_edit_once_they_are_gathered() {
+    let server = Server::with(&["--engine=memory", "--controllers=*"]);
+    let (mut admin, mut alice) = (server.admin(), alice(&server));
+    bind(&mut admin, ("ClusterRole", "view"));
+    poll(CAP, || (alice.get(MAPS).status == 200).then_some(())).expect("view is gathered");
+    assert_eq!(alice.get("/api/v1/namespaces/default/secrets").status, 403);
+    assert_eq!(alice.post(MAPS, &map("a")).status, 403);
+    bind(&mut admin, ("ClusterRole", "edit"));
+    poll(CAP, || (alice.post(MAPS, &map("a")).status == 201).then_some(())).expect("edit is gathered");
+    assert_eq!(alice.get("/api/v1/namespaces/default/secrets").status, 200);
+    assert_eq!(alice.get("/api/v1/namespaces/kube-system/configmaps").status, 403);
+    alice.delete(&format!("{MAPS}/a")).ok();
+
+    // A role of one's own joins by its label, at once and through the roles that gather it.
+    let mut part = object("ClusterRole", "part", &json!({"rules": [rule(&["list"], "", &["nodes"])]}));
+    part["metadata"]["labels"] = json!({"rbac.authorization.k8s.io/aggregate-to-view": "true"});
+    admin.post(&format!("{RBAC}/clusterroles"), &part).ok();
+    poll(CAP, || {
+        let rules = admin.get(&format!("{RBAC}/clusterroles/admin")).ok()["rules"].to_string();
+        rules.contains("\"nodes\"").then_some(())
+    })
+    .expect("admin gathers what edit gathers from view");
+}
+
+#[test]
+fn reviews_say_who_may_what_and_why() {
+    let server = Server::with(&["--engine=memory"]);
+    let (mut admin, mut alice) = (server.admin(), alice(&server));
+    let ask = |client: &mut Client, kind: &str, query: &str, spec: Value| {
+        let review = json!({"apiVersion": "authorization.k8s.io/v1", "kind": kind, "spec": spec});
+        client.post(&format!("{REVIEWS}/{}s{query}", kind.to_lowercase()), &review).ok()["status"].clone()
+    };
+    let list = json!({"namespace": "default", "verb": "list", "resource": "configmaps"});
+    let about_alice = json!({"user": "alice", "resourceAttributes": list});
+    let own = json!({"resourceAttributes": list});
+    assert_eq!(ask(&mut alice, "SelfSubjectAccessReview", "", own.clone()), json!({"allowed": false}));
+    assert_eq!(ask(&mut admin, "SubjectAccessReview", "", about_alice.clone()), json!({"allowed": false}));
+    // Only for those who ask for it and may have it.
+    let hinted = ask(&mut admin, "SubjectAccessReview", "?explain=true", about_alice.clone());
+    assert!(text(&hinted, "/reason").contains("would allow it"), "{hinted}");
+    assert_eq!(ask(&mut alice, "SelfSubjectAccessReview", "?explain=true", own), json!({"allowed": false}));
+    bind(&mut admin, ("ClusterRole", "cluster-admin"));
+    let allowed = ask(&mut admin, "SubjectAccessReview", "", about_alice);
+    assert_eq!(
+        text(&allowed, "/reason"),
+        "RBAC: allowed by RoleBinding \"cluster-admin/default\" of ClusterRole \"cluster-admin\" to User \"alice\""
+    );
+    let rights = ask(&mut alice, "SelfSubjectRulesReview", "", json!({"namespace": "default"}));
+    assert_eq!(rights["incomplete"], false);
+    assert!(
+        rights["resourceRules"]
+            .to_string()
+            .contains(r#"{"apiGroups":["*"],"resources":["*"],"verbs":["*"]}"#)
+    );
+    let me = json!({"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview"});
+    let me = alice.post("/apis/authentication.k8s.io/v1/selfsubjectreviews", &me).ok();
+    assert_eq!(me["status"]["userInfo"]["groups"], json!(["devs", "testers", "system:authenticated"]));
+    assert_eq!(me["status"]["userInfo"]["uid"], "uid-alice");
+    // A body that says nothing, and one in another encoding.
+    let empty = admin.request("POST", &format!("{REVIEWS}/subjectaccessreviews"), &JSON, b"{}");
+    assert_eq!(empty.status, 422);
+    let metrics = admin.get("/metrics").text();
+    assert!(metrics.contains(
+        "apiserver_authorization_decisions_total{decision=\"allowed\",name=\"rbac\",type=\"RBAC\"}"
+    ));
+    assert!(metrics.contains("authorization_attempts_total{result=\"allowed\"}"));
+}
+
+#[test]
+fn the_other_modes_decide_in_their_order() {
+    let open = Server::with(&["--engine=memory", "--authorization-mode=AlwaysDeny,AlwaysAllow"]);
+    assert_eq!(alice(&open).get(MAPS).status, 200);
+    let closed = Server::with(&["--engine=memory", "--authorization-mode=AlwaysDeny"]);
+    let status = alice(&closed).get(MAPS).refused(403, "Forbidden");
+    assert!(text(&status, "/message").ends_with(": Everything is forbidden."), "{status}");
+    assert_eq!(closed.admin().get(MAPS).status, 200);
+
+    let home = directory();
+    let file = home.path().join("policy.jsonl");
+    let line = r#"{"apiVersion":"abac.authorization.kubernetes.io/v1beta1","kind":"Policy","spec":{"group":"devs","namespace":"default","resource":"configmaps","readonly":true}}"#;
+    fs::write(&file, line).unwrap();
+    let file = format!("--authorization-policy-file={}", file.display());
+    let ruled = Server::with(&["--engine=memory", "--authorization-mode=ABAC", &file]);
+    let mut alice = alice(&ruled);
+    assert_eq!(alice.get(MAPS).status, 200);
+    let status = alice.post(MAPS, &map("a")).refused(403, "Forbidden");
+    assert!(text(&status, "/message").ends_with(": No policy matched."), "{status}");
+}
