@@ -185,7 +185,7 @@ fn ten_thousand_owners_by_hand_are_kept_or_put_together() {
     let old = stage.update("a", "1", None, &map(r#"{"x":"1"}"#));
     let with = |operation: &str, versions: usize| {
         let entries = (0..10_000).map(|number| {
-            let version = if number % versions == 0 { "v1".to_owned() } else { format!("v{}", number % versions) };
+            let version = if number % versions == 0 { "v1".to_owned() } else { format!("v1x{}", number % versions) };
             format!(
                 r#"{{"manager":"m{number:05}","operation":"{operation}","apiVersion":"{version}","fieldsType":"FieldsV1",
                     "fieldsV1":{{"f:data":{{"f:k{number}":{{}}}}}}}}"#
