@@ -28,6 +28,11 @@ impl Comparison {
         self.added.union(&self.modified)
     }
 
+    /// Whether nothing differs.
+    pub fn is_empty(&self) -> bool {
+        self.added.is_empty() && self.modified.is_empty() && self.removed.is_empty()
+    }
+
     /// Leaves out these fields and all below them.
     #[must_use]
     pub fn without(self, fields: &Set) -> Comparison {

@@ -180,12 +180,29 @@ fn the_oldest_of_too_many_updates_become_one() {
 }
 
 #[test]
+fn what_nobody_owns_is_not_taken_for_what_is_there() {
+    let stage = Stage::new("v1", "ConfigMap");
+    let config = map(r#"{"x":"1"}"#).replace(r#","uid":"u""#, "");
+    let live = stage.apply("m", "1", None, &config, false).unwrap();
+    let again = |config: &str| {
+        apply(&stage.versions(), &stage.write("m", "2"), Some(&live), &value(config), false).unwrap()
+    };
+    assert!(again(&config).is_there);
+    for stated in ["resourceVersion", "uid", "namespace"] {
+        let other = config.replace(r#""name":"a""#, &format!(r#""name":"a","{stated}":"7""#));
+        let applied = again(&other);
+        assert!(!applied.is_there, "{stated}");
+        assert_eq!(applied.object.at(&["metadata", stated]), Some(&"7".into()));
+    }
+}
+
+#[test]
 fn ten_thousand_owners_by_hand_are_kept_or_put_together() {
     let stage = Stage::new("v1", "ConfigMap");
     let old = stage.update("a", "1", None, &map(r#"{"x":"1"}"#));
     let with = |operation: &str, versions: usize| {
         let entries = (0..10_000).map(|number| {
-            let version = if number % versions == 0 { "v1".to_owned() } else { format!("v{}", number % versions) };
+            let version = if number % versions == 0 { "v1".to_owned() } else { format!("v1x{}", number % versions) };
             format!(
                 r#"{{"manager":"m{number:05}","operation":"{operation}","apiVersion":"{version}","fieldsType":"FieldsV1",
                     "fieldsV1":{{"f:data":{{"f:k{number}":{{}}}}}}}}"#
