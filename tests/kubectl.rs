@@ -2,6 +2,8 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
+#[path = "kubectl/identity.rs"]
+mod identity;
 mod support;
 #[path = "kubectl/writes.rs"]
 mod writes;

@@ -8,7 +8,7 @@ use super::status::{self, Status};
 
 /// What a percent-encoded text stands for; `None` if an escape is cut off or no hexadecimal number. Bytes that are no
 /// UTF-8 become the replacement character, which no name may hold.
-fn unescape(text: &str, plus_is_space: bool) -> Option<Cow<'_, str>> {
+pub fn unescape(text: &str, plus_is_space: bool) -> Option<Cow<'_, str>> {
     if !text.bytes().any(|b| b == b'%' || (plus_is_space && b == b'+')) {
         return Some(Cow::Borrowed(text));
     }

@@ -5,6 +5,7 @@ pub mod bootstrap_token;
 pub mod certificate;
 pub mod counted;
 pub mod followed;
+pub mod impersonation;
 pub mod modes;
 pub mod node;
 pub mod objects;

@@ -7,6 +7,7 @@ use pilothouse_actors::identity::Identity;
 use serde::{Deserialize, Deserializer};
 use serde_json::json;
 
+use crate::api::names;
 use crate::limits::TOKEN_LEEWAY;
 
 /// The issuer of tokens that lie in secrets.
@@ -182,6 +183,13 @@ pub fn account(namespace: &str, name: &str, uid: &str) -> Identity {
 /// The name of a service account as a user.
 pub fn user(namespace: &str, name: &str) -> String {
     format!("{USER_PREFIX}{namespace}:{name}")
+}
+
+/// The namespace and name of the service account that a user is; `None` for all other users.
+pub fn split(user: &str) -> Option<(&str, &str)> {
+    let (namespace, name) = user.strip_prefix(USER_PREFIX)?.split_once(':')?;
+    let named = names::dns_label(namespace).is_empty() && names::dns_subdomain(name).is_empty();
+    named.then_some((namespace, name))
 }
 
 /// What a new token shall say.

@@ -65,7 +65,8 @@ async fn serve(
     context: &Context,
     sample: &Sample,
 ) -> Result<HttpResponse> {
-    let identity = guards::authenticate(worker, request).await?;
+    let caller = guards::authenticate(worker, request).await?;
+    let identity = guards::impersonate(worker, request, caller).await?;
     let path = query::decode_path(request.uri().path())?;
     let query = Query::parse(request.query_string());
     let parsed = Request::parse(request.method().as_str(), &path, &query)?;

@@ -19,6 +19,7 @@ use crate::api::select::parse_labels;
 use crate::api::status::{Result, Status};
 use crate::api::verb::Verb;
 use crate::api::words::{ANONYMOUS, MASTERS, UNAUTHENTICATED};
+use crate::auth::impersonation::{self, Mask};
 use crate::http::peer::Peer;
 use crate::metrics::Judged;
 
@@ -57,6 +58,29 @@ pub async fn authenticate(worker: &Worker, request: &HttpRequest) -> Result<Arc<
         }
         Err(_) => Err(silent(worker, "authenticator")),
     }
+}
+
+/// Whom the caller acts as: themselves, or whomever the headers name and they may be.
+pub async fn impersonate(
+    worker: &Worker,
+    request: &HttpRequest,
+    caller: Arc<Identity>,
+) -> Result<Arc<Identity>> {
+    let headers = request.headers().iter().filter_map(|(name, value)| {
+        Some((name.as_str().strip_prefix(impersonation::PREFIX)?, value.as_bytes()))
+    });
+    let mut asked = Vec::new();
+    for (name, value) in headers {
+        let text = std::str::from_utf8(value);
+        asked.push((name, text.map_err(|_| Status::bad_request(format!("Impersonate-{name} is no text")))?));
+    }
+    let Some(mask) = Mask::of(asked.into_iter())? else { return Ok(caller) };
+    for action in mask.actions() {
+        judge(worker, &caller, Arc::new(action), Arc::default()).await?;
+    }
+    let identity = mask.wear();
+    tracing::debug!(caller = caller.name, as_ = identity.name, "impersonation");
+    Ok(Arc::new(identity))
 }
 
 /// A guard that has died would leave a worker that refuses everybody: the server ends instead and starts anew.
@@ -107,8 +131,17 @@ pub async fn authorize(
     request: &Request<'_>,
     query: &Query<'_>,
 ) -> Result<()> {
-    let action = Arc::new(action(request));
     let selection = if worker.backend.judges_selectors { selection(request, query) } else { Arc::default() };
+    judge(worker, identity, Arc::new(action(request)), selection).await
+}
+
+/// Asks the authorizer, and refuses what it does not allow.
+async fn judge(
+    worker: &Worker,
+    identity: &Arc<Identity>,
+    action: Arc<Action>,
+    selection: Arc<Selection>,
+) -> Result<()> {
     let asked = Judge { identity: identity.clone(), action: action.clone(), selection };
     let began = worker.backend.clock.now();
     let Ok(verdict) = worker.authorizer.send(asked).await else { return Err(silent(worker, "authorizer")) };

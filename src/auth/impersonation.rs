@@ -1,0 +1,192 @@
+//! Acting as somebody else: what the headers of a request ask for, what that takes, and who it makes of the caller.
+//!
+//! Every part of the identity must be allowed by itself. Pure: the guard of the chain asks the authorizer.
+
+use std::collections::BTreeMap;
+
+use pilothouse_actors::authorizer::{Action, Target};
+use pilothouse_actors::identity::Identity;
+
+use crate::api::query;
+use crate::api::reviews::IDENTITY_GROUP;
+use crate::api::status::{Result, Status};
+use crate::api::words::{ANONYMOUS, AUTHENTICATED, UNAUTHENTICATED};
+use crate::auth::service_account::claims;
+
+/// How the headers begin that ask for it, in small letters.
+pub const PREFIX: &str = "impersonate-";
+const USER: &str = "user";
+const GROUP: &str = "group";
+const UID: &str = "uid";
+const EXTRA: &str = "extra-";
+
+/// Whom somebody wants to be.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Mask {
+    user: String,
+    uid: String,
+    groups: Vec<String>,
+    extra: BTreeMap<String, Vec<String>>,
+}
+
+impl Mask {
+    /// What the headers ask for: names in small letters without [`PREFIX`], and their values. `None`: nothing. A part
+    /// without a user makes no identity.
+    pub fn of<'a>(headers: impl Iterator<Item = (&'a str, &'a str)>) -> Result<Option<Mask>> {
+        let mut mask = Mask::default();
+        for (name, value) in headers {
+            // Of a header that may stand once the first counts, as everywhere in this chain.
+            match name {
+                USER if mask.user.is_empty() => value.clone_into(&mut mask.user),
+                UID if mask.uid.is_empty() => value.clone_into(&mut mask.uid),
+                GROUP => mask.groups.push(value.to_owned()),
+                _ => {
+                    if let Some(key) = name.strip_prefix(EXTRA) {
+                        mask.extra.entry(decoded(key)).or_default().push(value.to_owned());
+                    }
+                }
+            }
+        }
+        if !mask.user.is_empty() {
+            return Ok(Some(mask));
+        }
+        let parts: Vec<&str> = [
+            (!mask.groups.is_empty()).then_some("groups"),
+            (!mask.extra.is_empty()).then_some("extra"),
+            (!mask.uid.is_empty()).then_some("a uid"),
+        ]
+        .into_iter()
+        .flatten()
+        .collect();
+        match parts.as_slice() {
+            [] => Ok(None),
+            parts => Err(Status::bad_request(format!(
+                "requested {} without impersonating a user",
+                parts.join(" and ")
+            ))),
+        }
+    }
+
+    /// What the caller must be allowed to do, in the order in which they are asked.
+    pub fn actions(&self) -> Vec<Action> {
+        let mut actions = vec![match claims::split(&self.user) {
+            Some((namespace, name)) => impersonate("", ("serviceaccounts", ""), namespace, name),
+            None => impersonate("", ("users", ""), "", &self.user),
+        }];
+        actions.extend(self.groups.iter().map(|group| impersonate("", ("groups", ""), "", group)));
+        for (key, values) in &self.extra {
+            let of = |value: &String| impersonate(IDENTITY_GROUP, ("userextras", key), "", value);
+            actions.extend(values.iter().map(of));
+        }
+        if !self.uid.is_empty() {
+            actions.push(impersonate(IDENTITY_GROUP, ("uids", ""), "", &self.uid));
+        }
+        actions
+    }
+
+    /// The identity that it makes. Groups that are named are all there are, but for the one of all who are known, or of all
+    /// who are not.
+    pub fn wear(self) -> Identity {
+        let mut groups = self.groups;
+        if groups.is_empty()
+            && let Some((namespace, name)) = claims::split(&self.user)
+        {
+            groups = claims::account(namespace, name, "").groups;
+        }
+        let is_in = |group: &str| groups.iter().any(|known| known == group);
+        let missing = match self.user.as_str() {
+            ANONYMOUS => (!is_in(UNAUTHENTICATED)).then_some(UNAUTHENTICATED),
+            _ => (!is_in(AUTHENTICATED) && !is_in(UNAUTHENTICATED)).then_some(AUTHENTICATED),
+        };
+        groups.extend(missing.map(str::to_owned));
+        Identity { name: self.user, uid: self.uid, groups, extra: self.extra }
+    }
+}
+
+fn impersonate(group: &str, (resource, part): (&str, &str), namespace: &str, name: &str) -> Action {
+    let version = if group.is_empty() { "" } else { "v1" };
+    let target = Target::Resource {
+        group: group.to_owned(),
+        version: version.to_owned(),
+        resource: resource.to_owned(),
+        subresource: part.to_owned(),
+        namespace: namespace.to_owned(),
+        name: name.to_owned(),
+    };
+    Action { verb: "impersonate".to_owned(), target }
+}
+
+/// A key whose letters may be written as their numbers. One that cannot be read so is taken as it stands.
+fn decoded(key: &str) -> String {
+    query::unescape(key, false).map_or_else(|| key.to_owned(), Into::into)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn mask(headers: &[(&str, &str)]) -> Result<Option<Mask>> {
+        Mask::of(headers.iter().copied())
+    }
+
+    fn worn(headers: &[(&str, &str)]) -> Identity {
+        mask(headers).unwrap().unwrap().wear()
+    }
+
+    fn asked(headers: &[(&str, &str)]) -> Vec<String> {
+        let told = |action: Action| match action.target {
+            Target::Resource { resource, subresource, namespace, name, .. } => {
+                format!("{resource} {subresource} {namespace} {name}")
+            }
+            Target::Path(path) => path,
+        };
+        mask(headers).unwrap().unwrap().actions().into_iter().map(told).collect()
+    }
+
+    #[test]
+    fn each_part_is_asked_for() {
+        let headers = [
+            ("uid", "u"),
+            ("extra-b%2fc", "2"),
+            ("group", "g"),
+            ("user", "ann"),
+            ("group", "h"),
+            ("extra-a", "1"),
+        ];
+        let wanted =
+            ["users   ann", "groups   g", "groups   h", "userextras a  1", "userextras b/c  2", "uids   u"];
+        assert_eq!(asked(&headers), wanted);
+        assert_eq!(asked(&[("user", "system:serviceaccount:n:a")]), ["serviceaccounts  n a"]);
+        assert_eq!(asked(&[("user", "system:serviceaccount:n")]), ["users   system:serviceaccount:n"]);
+    }
+
+    #[test]
+    fn a_part_without_a_user_is_refused_and_none_is_nothing() {
+        assert_eq!(mask(&[]).unwrap(), None);
+        assert_eq!(mask(&[("user", "")]).unwrap(), None);
+        let refused = mask(&[("group", "g"), ("uid", "u")]).unwrap_err();
+        assert_eq!(
+            (refused.code, &*refused.message),
+            (400, "requested groups and a uid without impersonating a user")
+        );
+    }
+
+    #[test]
+    fn the_group_of_all_who_are_known_comes_by_itself() {
+        assert_eq!(worn(&[("user", "ann")]).groups, [AUTHENTICATED]);
+        assert_eq!(worn(&[("user", "ann"), ("group", "g")]).groups, ["g", AUTHENTICATED]);
+        assert_eq!(worn(&[("user", "ann"), ("group", AUTHENTICATED)]).groups, [AUTHENTICATED]);
+        assert_eq!(worn(&[("user", "ann"), ("group", UNAUTHENTICATED)]).groups, [UNAUTHENTICATED]);
+        assert_eq!(worn(&[("user", ANONYMOUS)]).groups, [UNAUTHENTICATED]);
+        assert_eq!(
+            worn(&[("user", ANONYMOUS), ("group", AUTHENTICATED)]).groups,
+            [AUTHENTICATED, UNAUTHENTICATED]
+        );
+        let account = worn(&[("user", "system:serviceaccount:n:a")]);
+        assert_eq!(account.groups, ["system:serviceaccounts", "system:serviceaccounts:n", AUTHENTICATED]);
+        assert_eq!(
+            worn(&[("user", "system:serviceaccount:n:a"), ("group", "g")]).groups,
+            ["g", AUTHENTICATED]
+        );
+    }
+}
