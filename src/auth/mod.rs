@@ -3,6 +3,7 @@
 pub mod bootstrap_token;
 pub mod certificate;
 pub mod defaults;
+pub mod jwt;
 pub mod modes;
 pub mod objects;
 pub mod service_account;
