@@ -1,3 +1,5 @@
+mod known;
+
 use std::sync::{Barrier, LazyLock};
 use std::thread;
 
@@ -12,6 +14,7 @@ use openssl::sign::Signer;
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
+use self::known::KNOWN;
 use super::*;
 
 fn curve(nid: Nid) -> PKey<Private> {
@@ -89,6 +92,18 @@ fn every_algorithm_verifies_what_it_signs_and_no_other_does() {
             let expected = (other == algorithm).then(|| json!({"a": 1}));
             assert_eq!(key.open::<Value>(&parsed), expected, "{algorithm:?} by {other:?}");
         }
+    }
+}
+
+#[test]
+fn what_others_sign_is_verified() {
+    for (name, jwk, signature) in KNOWN {
+        let jwk: Jwk = serde_json::from_str(jwk).unwrap();
+        let key = VerifyingKey::from_jwk(&jwk, &Algorithm::ALL).unwrap().unwrap();
+        let header = BASE64.encode(format!(r#"{{"alg":"{name}"}}"#));
+        let token = |claims: &str| format!("{header}.{}.{signature}", BASE64.encode(claims));
+        assert!(accepted(&key, &token(r#"{"a":1}"#)), "{name}");
+        assert!(!accepted(&key, &token(r#"{"a":2}"#)), "{name}");
     }
 }
 
