@@ -66,7 +66,7 @@ struct OpenSslSigner {
 
 fn signer(name: &Name, key: &EncodingKey) -> Result<Box<dyn JwtSigner>> {
     let algorithm = Algorithm::from_library(*name)?;
-    let key = PKey::private_key_from_der(key.as_bytes()).map_err(provider_error)?;
+    let key = PKey::private_key_from_der(key.as_bytes()).map_err(|error| provider_error(&error))?;
     if !algorithm.fits(&key) {
         return Err(new_error(ErrorKind::InvalidKeyFormat));
     }
@@ -103,7 +103,11 @@ fn verifier(name: &Name, key: &DecodingKey) -> Result<Box<dyn JwtVerifier>> {
         }
         (DecodingKeyKind::RsaModulusExponent { n, e }, _) => rsa_key(n, e),
     };
-    Ok(Box::new(OpenSslVerifier { key: key.map_err(provider_error)?, algorithm, name: *name }))
+    Ok(Box::new(OpenSslVerifier {
+        key: key.map_err(|error| provider_error(&error))?,
+        algorithm,
+        name: *name,
+    }))
 }
 
 /// The key of an uncompressed point, which is how the library holds keys on curves. A point of another curve is an error.
@@ -130,6 +134,6 @@ impl JwtVerifier for OpenSslVerifier {
     }
 }
 
-fn provider_error(error: ErrorStack) -> jsonwebtoken::errors::Error {
+fn provider_error(error: &ErrorStack) -> jsonwebtoken::errors::Error {
     new_error(ErrorKind::Provider(error.to_string()))
 }
