@@ -129,6 +129,10 @@ pub const CONVERT_CHUNK_BYTES: usize = 64 << 10;
 pub const TOKEN_BYTES: usize = 16 << 10;
 /// Service account tokens whose signature is remembered. When it is full it starts anew.
 pub const TOKENS_REMEMBERED: usize = 4_096;
+/// The smallest RSA key of a published document that verifies tokens; the reference's language uses no smaller ones.
+pub const RSA_LEAST_BITS: u32 = 1_024;
+/// The largest RSA key of a published document: OpenSSL verifies nothing with larger ones.
+pub const RSA_MOST_BITS: u32 = 16_384;
 /// How long a verifier waits for a store before it refuses a token that it cannot look up.
 pub const TOKEN_LOOKUP: Duration = Duration::from_secs(10);
 /// Lookups of verifiers that the stores have at once. Those who show tokens have no place among the requests yet.

@@ -424,7 +424,13 @@ fn requests_pass_through_proxies_with_their_paths_queries_and_headers() {
     });
     let port = web.address.port();
     let admin = &mut scene.admin;
-    let headers = [("X-Kept", "1"), ("Connection", "X-Hop"), ("X-Hop", "1"), ("Impersonate-User", "root")];
+    let headers = [
+        ("X-Kept", "1"),
+        ("Connection", "X-Hop"),
+        ("X-Hop", "1"),
+        ("Impersonate-User", "root"),
+        ("Impersonate-Group", "system:masters"),
+    ];
     let by_pod = format!("/api/v1/namespaces/default/pods/p:{port}/proxy");
     let answer = admin.request("GET", &format!("{by_pod}/a%20b/../c//d/?q=%2F&r"), &headers, b"");
     assert_eq!((answer.status, answer.text().as_str()), (418, "tea"));

@@ -6,6 +6,7 @@ pub mod certificate;
 pub mod counted;
 pub mod followed;
 pub mod impersonation;
+pub mod jwt;
 pub mod modes;
 pub mod node;
 pub mod objects;

@@ -2,12 +2,11 @@
 
 use std::sync::Arc;
 
-use openssl::error::ErrorStack;
 use openssl::pkey::{PKey, Private};
 use pilothouse_actors::clock::Timestamp;
 
 use super::claims::Grant;
-use super::jws::SigningKey;
+use crate::auth::jwt::SigningKey;
 use crate::limits::{POD_TOKEN_LIFE, TOKEN_EXTENDED_LIFE};
 
 /// What makes the tokens of service accounts. Shared by all workers.
@@ -45,10 +44,10 @@ impl Issuer {
     /// A token that says what is granted. Signed on a thread for slow work: with RSA it takes as long as a hundred small
     /// requests. The permit of the request bounds how many wait there.
     pub async fn issue(&self, grant: &Grant, id: &str, now: Timestamp) -> Result<String, String> {
-        let payload = grant.claims(&self.rules.issuer, id, now).to_string();
+        let claims = grant.claims(&self.rules.issuer, id, now);
         let key = Arc::clone(&self.key);
-        let signed = tokio::task::spawn_blocking(move || key.sign(payload.as_bytes())).await;
-        signed.map_err(|error| error.to_string())?.map_err(|error: ErrorStack| error.to_string())
+        let signed = tokio::task::spawn_blocking(move || key.sign(&claims)).await;
+        signed.map_err(|error| error.to_string())?.map_err(|error| error.to_string())
     }
 }
 

@@ -1,4 +1,4 @@
-//! The keys that verify tokens, by the names that tokens call them.
+//! The keys that verify tokens of service accounts, and the document that tells others about them.
 
 use base64::Engine as _;
 use base64::prelude::BASE64_URL_SAFE_NO_PAD as BASE64;
@@ -6,32 +6,28 @@ use openssl::bn::{BigNum, BigNumContext};
 use openssl::error::ErrorStack;
 use openssl::pkey::{PKey, Public};
 use serde::Serialize;
+use serde::de::DeserializeOwned;
 
-use super::jws::{Algorithm, Compact, VerifyingKey};
+use crate::auth::jwt::{Algorithm, Error, Ring, Token, VerifyingKey};
 
 /// All keys that verify tokens.
-pub struct Keys(Vec<VerifyingKey>);
+pub struct Keys(Ring);
 
 impl Keys {
     /// The ring of these keys, those of an unfit kind left out.
-    pub fn new(keys: &[PKey<Public>]) -> Result<Keys, ErrorStack> {
+    pub fn new(keys: &[PKey<Public>]) -> Result<Keys, Error> {
         let keys = keys.iter().filter_map(|key| VerifyingKey::new(key.clone()).transpose());
-        Ok(Keys(keys.collect::<Result<_, _>>()?))
+        Ok(Keys(Ring::new(keys.collect::<Result<_, _>>()?)))
     }
 
-    /// Whether one of the keys signed the token: the one that it names, or any if it names none.
-    pub fn verify(&self, token: &Compact<'_>) -> Result<(), &'static str> {
-        let mut named =
-            self.0.iter().filter(|key| token.key_id.is_empty() || key.id == token.key_id).peekable();
-        if named.peek().is_none() {
-            return Err("invalid signature, no keys found");
-        }
-        if named.any(|key| key.verifies(token)) { Ok(()) } else { Err("the signature does not match") }
+    /// What the token says, if one of the keys signed it: the one that it names, or any if it names none.
+    pub fn open<T: DeserializeOwned>(&self, token: &Token<'_>) -> Result<T, &'static str> {
+        self.0.open(token)
     }
 
     /// What the algorithms of the keys are called, in order and each once.
     pub fn algorithms(&self) -> Vec<&'static str> {
-        let mut names: Vec<_> = self.0.iter().map(|key| key.algorithm.name()).collect();
+        let mut names: Vec<_> = self.kinds().map(|(_, algorithm)| algorithm.name()).collect();
         names.sort_unstable();
         names.dedup();
         names
@@ -43,12 +39,18 @@ impl Keys {
         struct Document {
             keys: Vec<Published>,
         }
-        let keys = self.0.iter().map(published).collect::<Result<_, _>>()?;
+        let keys =
+            self.kinds().map(|(key, algorithm)| published(key, algorithm)).collect::<Result<_, _>>()?;
         Ok(serde_json::to_string(&Document { keys }).unwrap_or_default())
+    }
+
+    /// Each key with its one algorithm.
+    fn kinds(&self) -> impl Iterator<Item = (&VerifyingKey, Algorithm)> {
+        self.0.keys().iter().flat_map(|key| key.algorithms().iter().map(move |algorithm| (key, *algorithm)))
     }
 }
 
-/// A key as others read it; the fields in the reference's order.
+/// A key as others read it; the fields in the reference's order, which is not that of `jsonwebtoken`.
 #[derive(Serialize)]
 struct Published {
     r#use: &'static str,
@@ -67,33 +69,33 @@ struct Published {
     e: Option<String>,
 }
 
-fn published(key: &VerifyingKey) -> Result<Published, ErrorStack> {
+fn published(key: &VerifyingKey, algorithm: Algorithm) -> Result<Published, ErrorStack> {
     let mut published = Published {
         r#use: "sig",
         kty: "RSA",
         kid: key.id.clone(),
         crv: None,
-        alg: key.algorithm.name(),
+        alg: algorithm.name(),
         x: None,
         y: None,
         n: None,
         e: None,
     };
-    let curve = match key.algorithm {
-        Algorithm::Rs256 => {
+    let curve = match algorithm {
+        Algorithm::Es256 => "P-256",
+        Algorithm::Es384 => "P-384",
+        Algorithm::Es512 => "P-521",
+        _ => {
             let rsa = key.key.rsa()?;
             published.n = Some(BASE64.encode(rsa.n().to_vec()));
             published.e = Some(BASE64.encode(rsa.e().to_vec()));
             return Ok(published);
         }
-        Algorithm::Es256 => "P-256",
-        Algorithm::Es384 => "P-384",
-        Algorithm::Es512 => "P-521",
     };
     let ec = key.key.ec_key()?;
     let (mut x, mut y) = (BigNum::new()?, BigNum::new()?);
     ec.public_key().affine_coordinates(ec.group(), &mut x, &mut y, &mut *BigNumContext::new()?)?;
-    let length = key.algorithm.number_bytes();
+    let length = algorithm.number_bytes();
     published.kty = "EC";
     published.crv = Some(curve);
     published.x = Some(BASE64.encode(x.to_vec_padded(length)?));
@@ -119,7 +121,7 @@ mod tests {
     #[test]
     fn a_key_on_a_curve_is_published_by_its_coordinates() {
         let keys = Keys::new(&[known()]).unwrap();
-        let id = &keys.0[0].id;
+        let id = &keys.0.keys()[0].id;
         assert_eq!(
             keys.document().unwrap(),
             format!(

@@ -2,7 +2,6 @@
 
 pub mod claims;
 pub mod issuer;
-mod jws;
 pub mod keys;
 pub mod metadata;
 mod standing;

@@ -14,9 +14,9 @@ use pilothouse_actors::clock::Clock;
 use pilothouse_actors::identity::{Credentials, Identity};
 
 use super::claims::{Claims, LEGACY_ISSUER};
-use super::jws::Compact;
 use super::keys::Keys;
 use super::standing::{self, Standing};
+use crate::auth::jwt::Token;
 use crate::auth::objects::{Heads, Objects};
 use crate::limits::{TOKEN_BYTES, TOKENS_REMEMBERED};
 
@@ -115,12 +115,12 @@ impl Shared {
         if let Some(known) = self.remembered().get(&digest) {
             return Ok(Some(Arc::clone(known)));
         }
-        let Some(compact) = Compact::parse(token) else { return Ok(None) };
-        let Ok(claims) = serde_json::from_slice::<Claims>(&compact.payload) else { return Ok(None) };
+        let Some(token) = Token::parse(token) else { return Ok(None) };
+        let Some(claims) = token.claims::<Claims>() else { return Ok(None) };
         if claims.issuer != LEGACY_ISSUER && !self.rules.issuers.contains(&claims.issuer) {
             return Ok(None);
         }
-        self.keys.verify(&compact)?;
+        let claims: Claims = self.keys.open(&token)?;
         let identity = Arc::new(claims.identity());
         let signed = Arc::new(Signed { claims, identity, firm_at: Mutex::default() });
         let mut remembered = self.remembered();

@@ -14,8 +14,8 @@ use pilothouse_actors::store::{Create, Get, Remove, Store};
 use serde_json::{Value, json};
 
 use super::*;
+use crate::auth::jwt::SigningKey;
 use crate::auth::service_account::claims::{Bound, Grant, Reference};
-use crate::auth::service_account::jws::SigningKey;
 
 const START: Timestamp = Timestamp(1_790_000_000_000_000);
 
@@ -81,7 +81,7 @@ impl House {
     }
 
     fn sign(&self, claims: &Value) -> String {
-        SigningKey::new(self.key.clone()).unwrap().unwrap().sign(claims.to_string().as_bytes()).unwrap()
+        SigningKey::new(self.key.clone()).unwrap().unwrap().sign(claims).unwrap()
     }
 
     fn token(&self, change: impl FnOnce(&mut Value)) -> String {

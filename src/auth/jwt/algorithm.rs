@@ -1,0 +1,180 @@
+//! How tokens are signed, and what OpenSSL does for it.
+
+use openssl::bn::BigNum;
+use openssl::ecdsa::EcdsaSig;
+use openssl::error::ErrorStack;
+use openssl::hash::{MessageDigest, hash};
+use openssl::nid::Nid;
+use openssl::pkey::{HasPublic, Id, PKeyRef, Private, Public};
+use openssl::rsa::Padding;
+use openssl::sign::{RsaPssSaltlen, Signer, Verifier};
+
+/// How a key signs. Nothing that is unsigned, and nothing with a shared secret, is among them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Algorithm {
+    /// ECDSA on P-256.
+    Es256,
+    /// ECDSA on P-384.
+    Es384,
+    /// ECDSA on P-521.
+    Es512,
+    /// RSA with the newer padding and SHA-256.
+    Ps256,
+    /// RSA with the newer padding and SHA-384.
+    Ps384,
+    /// RSA with the newer padding and SHA-512.
+    Ps512,
+    /// RSA with the older padding and SHA-256.
+    Rs256,
+    /// RSA with the older padding and SHA-384.
+    Rs384,
+    /// RSA with the older padding and SHA-512.
+    Rs512,
+}
+
+/// What kind of key an algorithm needs, and what it does with it.
+enum Scheme {
+    /// A signature is two numbers of so many bytes.
+    Curve(Nid, i32),
+    Rsa(Padding),
+}
+
+impl Algorithm {
+    /// All of them.
+    pub const ALL: [Algorithm; 9] = [
+        Algorithm::Es256,
+        Algorithm::Es384,
+        Algorithm::Es512,
+        Algorithm::Ps256,
+        Algorithm::Ps384,
+        Algorithm::Ps512,
+        Algorithm::Rs256,
+        Algorithm::Rs384,
+        Algorithm::Rs512,
+    ];
+
+    /// The algorithm that a key has if nobody says another one: the one of its curve, or RS256. `None` if tokens cannot be
+    /// signed with such a key.
+    pub fn of<T: HasPublic>(key: &PKeyRef<T>) -> Option<Algorithm> {
+        let usual = [Algorithm::Es256, Algorithm::Es384, Algorithm::Es512, Algorithm::Rs256];
+        usual.into_iter().find(|algorithm| algorithm.fits(key))
+    }
+
+    /// The algorithm that tokens call so.
+    pub fn named(name: &str) -> Option<Algorithm> {
+        Algorithm::ALL.into_iter().find(|algorithm| algorithm.name() == name)
+    }
+
+    /// What tokens call it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Algorithm::Es256 => "ES256",
+            Algorithm::Es384 => "ES384",
+            Algorithm::Es512 => "ES512",
+            Algorithm::Ps256 => "PS256",
+            Algorithm::Ps384 => "PS384",
+            Algorithm::Ps512 => "PS512",
+            Algorithm::Rs256 => "RS256",
+            Algorithm::Rs384 => "RS384",
+            Algorithm::Rs512 => "RS512",
+        }
+    }
+
+    /// Whether it can use such a key.
+    pub fn fits<T: HasPublic>(self, key: &PKeyRef<T>) -> bool {
+        match self.scheme() {
+            Scheme::Rsa(_) => key.id() == Id::RSA,
+            Scheme::Curve(curve, _) => {
+                key.id() == Id::EC && key.ec_key().is_ok_and(|key| key.group().curve_name() == Some(curve))
+            }
+        }
+    }
+
+    /// The curve that it is for.
+    pub fn curve(self) -> Option<Nid> {
+        match self.scheme() {
+            Scheme::Curve(curve, _) => Some(curve),
+            Scheme::Rsa(_) => None,
+        }
+    }
+
+    /// Bytes of each of the two numbers that a signature on a curve consists of, and of the coordinates of a key.
+    pub fn number_bytes(self) -> i32 {
+        match self.scheme() {
+            Scheme::Curve(_, bytes) => bytes,
+            Scheme::Rsa(_) => 0,
+        }
+    }
+
+    fn scheme(self) -> Scheme {
+        match self {
+            Algorithm::Es256 => Scheme::Curve(Nid::X9_62_PRIME256V1, 32),
+            Algorithm::Es384 => Scheme::Curve(Nid::SECP384R1, 48),
+            Algorithm::Es512 => Scheme::Curve(Nid::SECP521R1, 66),
+            Algorithm::Ps256 | Algorithm::Ps384 | Algorithm::Ps512 => Scheme::Rsa(Padding::PKCS1_PSS),
+            Algorithm::Rs256 | Algorithm::Rs384 | Algorithm::Rs512 => Scheme::Rsa(Padding::PKCS1),
+        }
+    }
+
+    fn digest(self) -> MessageDigest {
+        match self {
+            Algorithm::Es256 | Algorithm::Ps256 | Algorithm::Rs256 => MessageDigest::sha256(),
+            Algorithm::Es384 | Algorithm::Ps384 | Algorithm::Rs384 => MessageDigest::sha384(),
+            Algorithm::Es512 | Algorithm::Ps512 | Algorithm::Rs512 => MessageDigest::sha512(),
+        }
+    }
+
+    /// The signature of a text.
+    pub(super) fn sign(self, key: &PKeyRef<Private>, text: &[u8]) -> Result<Vec<u8>, ErrorStack> {
+        match self.scheme() {
+            Scheme::Rsa(padding) => {
+                let mut signer = Signer::new(self.digest(), key)?;
+                signer.set_rsa_padding(padding)?;
+                if padding == Padding::PKCS1_PSS {
+                    signer.set_rsa_mgf1_md(self.digest())?;
+                    signer.set_rsa_pss_saltlen(RsaPssSaltlen::DIGEST_LENGTH)?;
+                }
+                signer.update(text)?;
+                signer.sign_to_vec()
+            }
+            Scheme::Curve(_, bytes) => {
+                let made = EcdsaSig::sign(&hash(self.digest(), text)?, &*key.ec_key()?)?;
+                Ok([made.r().to_vec_padded(bytes)?, made.s().to_vec_padded(bytes)?].concat())
+            }
+        }
+    }
+
+    /// Whether `key` signed the text.
+    pub(super) fn verifies(self, key: &PKeyRef<Public>, text: &[u8], signature: &[u8]) -> bool {
+        let good = self.checked(key, text, signature).unwrap_or(false);
+        // A signature that is just wrong may leave its reasons in the queue of this thread, where the next TLS connection
+        // would find them and take them for its own.
+        drop(ErrorStack::get());
+        good
+    }
+
+    fn checked(self, key: &PKeyRef<Public>, text: &[u8], signature: &[u8]) -> Result<bool, ErrorStack> {
+        match self.scheme() {
+            Scheme::Rsa(padding) => {
+                let mut verifier = Verifier::new(self.digest(), key)?;
+                verifier.set_rsa_padding(padding)?;
+                if padding == Padding::PKCS1_PSS {
+                    verifier.set_rsa_mgf1_md(self.digest())?;
+                    verifier.set_rsa_pss_saltlen(RsaPssSaltlen::DIGEST_LENGTH)?;
+                }
+                verifier.update(text)?;
+                verifier.verify(signature)
+            }
+            Scheme::Curve(_, bytes) => {
+                let length = usize::try_from(bytes).unwrap_or_default();
+                if signature.len() != 2 * length {
+                    return Ok(false);
+                }
+                let (r, s) = signature.split_at(length);
+                let signature =
+                    EcdsaSig::from_private_components(BigNum::from_slice(r)?, BigNum::from_slice(s)?)?;
+                signature.verify(&hash(self.digest(), text)?, &*key.ec_key()?)
+            }
+        }
+    }
+}

@@ -1,0 +1,174 @@
+//! The keys that sign and verify tokens.
+
+use base64::Engine as _;
+use base64::prelude::BASE64_URL_SAFE_NO_PAD as BASE64;
+use jsonwebtoken::jwk::{AlgorithmParameters, EllipticCurve, Jwk, KeyAlgorithm, KeyOperations, PublicKeyUse};
+use jsonwebtoken::{DecodingKey, EncodingKey, Header};
+use openssl::bn::{BigNum, BigNumContext};
+use openssl::ec::{EcGroup, EcKey, PointConversionForm};
+use openssl::error::ErrorStack;
+use openssl::pkey::{HasPublic, PKey, PKeyRef, Private, Public};
+use openssl::sha::sha256;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use super::{Algorithm, Error, Token, es512, provider, signature_alone};
+use crate::limits::{RSA_LEAST_BITS, RSA_MOST_BITS};
+
+/// What verifies signatures.
+#[derive(Clone)]
+pub struct VerifyingKey {
+    /// The key itself.
+    pub key: PKey<Public>,
+    /// What tokens call it.
+    pub id: String,
+    /// The algorithms that it takes; at least one.
+    takes: Vec<Algorithm>,
+    /// The key as the library wants it; `None` for one that the library does not know.
+    library: Option<DecodingKey>,
+}
+
+impl VerifyingKey {
+    /// A key with the one algorithm of its kind, called by a digest of itself, as the reference does it. `None` if tokens
+    /// cannot be signed with such a key.
+    pub fn new(key: PKey<Public>) -> Result<Option<VerifyingKey>, Error> {
+        let Some(algorithm) = Algorithm::of(&key) else { return Ok(None) };
+        let id = id(&key)?;
+        VerifyingKey::with(key, id, vec![algorithm]).map(Some)
+    }
+
+    /// A key of a published document. It takes the algorithm that the document says, or any of those that fit if it says
+    /// none; only ever one of `permitted`. `None` if nothing is left, or if the key is not for signatures.
+    pub fn from_jwk(jwk: &Jwk, permitted: &[Algorithm]) -> Result<Option<VerifyingKey>, Error> {
+        let common = &jwk.common;
+        let for_others =
+            common.public_key_use.as_ref().is_some_and(|purpose| *purpose != PublicKeyUse::Signature);
+        let no_verifier =
+            common.key_operations.as_ref().is_some_and(|all| !all.contains(&KeyOperations::Verify));
+        if for_others || no_verifier {
+            return Ok(None);
+        }
+        let Some(key) = public_key(&jwk.algorithm)? else { return Ok(None) };
+        let said = |algorithm: Algorithm| match common.key_algorithm {
+            None => true,
+            // That is how the library reads ES512; nothing else fits a key on P-521.
+            Some(KeyAlgorithm::UNKNOWN_ALGORITHM) => algorithm.in_library().is_none(),
+            Some(name) => algorithm.in_library().is_some_and(|ours| KeyAlgorithm::from(ours) == name),
+        };
+        let takes: Vec<_> =
+            permitted.iter().copied().filter(|algorithm| algorithm.fits(&key) && said(*algorithm)).collect();
+        if takes.is_empty() {
+            return Ok(None);
+        }
+        VerifyingKey::with(key, common.key_id.clone().unwrap_or_default(), takes).map(Some)
+    }
+
+    fn with(key: PKey<Public>, id: String, takes: Vec<Algorithm>) -> Result<VerifyingKey, Error> {
+        provider::install()?;
+        let known = takes.iter().all(|algorithm| algorithm.in_library().is_some());
+        let library = if known { Some(decoding_key(&key)?) } else { None };
+        Ok(VerifyingKey { key, id, takes, library })
+    }
+
+    /// The algorithms that it takes; at least one.
+    pub fn algorithms(&self) -> &[Algorithm] {
+        &self.takes
+    }
+
+    /// What the token says, if this key signed it. Its times and audiences are for the caller to check.
+    pub fn open<T: DeserializeOwned>(&self, token: &Token<'_>) -> Option<T> {
+        let algorithm = token.algorithm.filter(|algorithm| self.takes.contains(algorithm))?;
+        let (Some(key), Some(name)) = (&self.library, algorithm.in_library()) else {
+            return es512::open(&self.key, token);
+        };
+        jsonwebtoken::decode(token.text, key, &signature_alone(name)).ok().map(|found| found.claims)
+    }
+}
+
+/// The key as the library holds it: the numbers of RSA, or the uncompressed point.
+fn decoding_key(key: &PKeyRef<Public>) -> Result<DecodingKey, ErrorStack> {
+    if let Ok(rsa) = key.rsa() {
+        return Ok(DecodingKey::from_rsa_raw_components(&rsa.n().to_vec(), &rsa.e().to_vec()));
+    }
+    let key = key.ec_key()?;
+    let mut context = BigNumContext::new()?;
+    let point = key.public_key().to_bytes(key.group(), PointConversionForm::UNCOMPRESSED, &mut context)?;
+    Ok(DecodingKey::from_ec_der(&point))
+}
+
+/// The key that a document describes; `None` for another kind, or a size that is not safe to use.
+fn public_key(parameters: &AlgorithmParameters) -> Result<Option<PKey<Public>>, ErrorStack> {
+    let number = |text: &str| BASE64.decode(text).ok();
+    match parameters {
+        AlgorithmParameters::RSA(rsa) => {
+            let (Some(n), Some(e)) = (number(&rsa.n), number(&rsa.e)) else { return Ok(None) };
+            let key = provider::rsa_key(&n, &e)?;
+            Ok(Some(key).filter(|key| (RSA_LEAST_BITS..=RSA_MOST_BITS).contains(&key.bits())))
+        }
+        AlgorithmParameters::EllipticCurve(point) => {
+            let algorithm = match point.curve {
+                EllipticCurve::P256 => Algorithm::Es256,
+                EllipticCurve::P384 => Algorithm::Es384,
+                EllipticCurve::P521 => Algorithm::Es512,
+                _ => return Ok(None),
+            };
+            let (Some(curve), Some(x), Some(y)) = (algorithm.curve(), number(&point.x), number(&point.y))
+            else {
+                return Ok(None);
+            };
+            let (x, y) = (BigNum::from_slice(&x)?, BigNum::from_slice(&y)?);
+            // Refuses what is not on the curve.
+            let key = EcKey::from_public_key_affine_coordinates(&*EcGroup::from_curve_name(curve)?, &x, &y)?;
+            PKey::from_ec_key(key).map(Some)
+        }
+        _ => Ok(None),
+    }
+}
+
+/// What signs. Its tokens name nothing but the key.
+pub struct SigningKey {
+    id: String,
+    form: Form,
+}
+
+enum Form {
+    Library(Box<Header>, EncodingKey),
+    Es512(PKey<Private>),
+}
+
+impl SigningKey {
+    /// A key with the one algorithm of its kind. `None` if tokens cannot be signed with such a key.
+    pub fn new(key: PKey<Private>) -> Result<Option<SigningKey>, Error> {
+        Algorithm::of(&key).map(|algorithm| SigningKey::with(key, algorithm)).transpose()
+    }
+
+    fn with(key: PKey<Private>, algorithm: Algorithm) -> Result<SigningKey, Error> {
+        provider::install()?;
+        let id = id(&key)?;
+        let Some(name) = algorithm.in_library() else { return Ok(SigningKey { id, form: Form::Es512(key) }) };
+        let der = match key.rsa() {
+            Ok(rsa) => EncodingKey::from_rsa_der(&rsa.private_key_to_der()?),
+            Err(_) => EncodingKey::from_ec_der(&key.private_key_to_pkcs8()?),
+        };
+        let header = Header { typ: None, kid: Some(id.clone()), ..Header::new(name) };
+        Ok(SigningKey { id, form: Form::Library(Box::new(header), der) })
+    }
+
+    /// A token that says `claims`.
+    pub fn sign<T: Serialize>(&self, claims: &T) -> Result<String, Error> {
+        match &self.form {
+            Form::Library(header, key) => Ok(jsonwebtoken::encode(header, claims, key)?),
+            Form::Es512(key) => es512::sign(key, &self.id, claims),
+        }
+    }
+
+    /// A key that signs in another way than keys of its kind usually do.
+    #[cfg(test)]
+    pub fn of_algorithm(key: PKey<Private>, algorithm: Algorithm) -> SigningKey {
+        SigningKey::with(key, algorithm).unwrap()
+    }
+}
+
+fn id<T: HasPublic>(key: &PKeyRef<T>) -> Result<String, ErrorStack> {
+    Ok(BASE64.encode(sha256(&key.public_key_to_der()?)))
+}

@@ -1,0 +1,306 @@
+mod known;
+
+use std::sync::{Barrier, LazyLock};
+use std::thread;
+
+use jsonwebtoken::jwk::Jwk;
+use openssl::bn::{BigNum, BigNumContext};
+use openssl::ec::{EcGroup, EcKey};
+use openssl::hash::MessageDigest;
+use openssl::nid::Nid;
+use openssl::pkey::{PKey, Private, Public};
+use openssl::rsa::Rsa;
+use openssl::sign::Signer;
+use proptest::prelude::*;
+use serde_json::{Value, json};
+
+use self::known::KNOWN;
+use super::*;
+
+fn curve(nid: Nid) -> PKey<Private> {
+    let group = EcGroup::from_curve_name(nid).unwrap();
+    PKey::from_ec_key(EcKey::generate(&group).unwrap()).unwrap()
+}
+
+/// A key of every kind.
+static KEYS: LazyLock<[PKey<Private>; 4]> = LazyLock::new(|| {
+    let rsa = PKey::from_rsa(Rsa::generate(2_048).unwrap()).unwrap();
+    [curve(Nid::X9_62_PRIME256V1), curve(Nid::SECP384R1), curve(Nid::SECP521R1), rsa]
+});
+
+/// Every algorithm with a key and a token of it.
+static SIGNED: LazyLock<Vec<(Algorithm, VerifyingKey, String)>> = LazyLock::new(|| {
+    let made = Algorithm::ALL.map(|algorithm| {
+        let key = private(algorithm);
+        let signing = SigningKey::of_algorithm(key.clone(), algorithm);
+        let jwk = jwk(key, Some(algorithm.name()));
+        let verifying = VerifyingKey::from_jwk(&jwk, &Algorithm::ALL).unwrap().unwrap();
+        (algorithm, verifying, signing.sign(&json!({"a": 1})).unwrap())
+    });
+    made.into()
+});
+
+fn private(algorithm: Algorithm) -> &'static PKey<Private> {
+    KEYS.iter().find(|key| algorithm.fits(key)).unwrap()
+}
+
+fn public(key: &PKey<Private>) -> PKey<Public> {
+    PKey::public_key_from_der(&key.public_key_to_der().unwrap()).unwrap()
+}
+
+fn usual(key: &PKey<Private>) -> (SigningKey, VerifyingKey) {
+    let verifying = VerifyingKey::new(public(key)).unwrap().unwrap();
+    (SigningKey::new(key.clone()).unwrap().unwrap(), verifying)
+}
+
+fn jwk(key: &PKey<Private>, algorithm: Option<&str>) -> Jwk {
+    let number = |number: &openssl::bn::BigNumRef| BASE64.encode(number.to_vec());
+    let mut document = if let Ok(rsa) = key.rsa() {
+        json!({"kty": "RSA", "n": number(rsa.n()), "e": number(rsa.e())})
+    } else {
+        let ec = key.ec_key().unwrap();
+        let (mut x, mut y) = (BigNum::new().unwrap(), BigNum::new().unwrap());
+        let mut context = BigNumContext::new().unwrap();
+        ec.public_key().affine_coordinates(ec.group(), &mut x, &mut y, &mut context).unwrap();
+        let curve = match ec.group().curve_name().unwrap() {
+            Nid::X9_62_PRIME256V1 => "P-256",
+            Nid::SECP384R1 => "P-384",
+            Nid::SECP521R1 => "P-521",
+            _ => "another",
+        };
+        json!({"kty": "EC", "crv": curve, "x": number(&x), "y": number(&y)})
+    };
+    document["kid"] = "k".into();
+    document["use"] = "sig".into();
+    if let Some(algorithm) = algorithm {
+        document["alg"] = algorithm.into();
+    }
+    serde_json::from_value(document).unwrap()
+}
+
+fn accepted(key: &VerifyingKey, token: &str) -> bool {
+    Token::parse(token).is_some_and(|token| key.open::<Value>(&token).is_some())
+}
+
+#[test]
+fn every_algorithm_verifies_what_it_signs_and_no_other_does() {
+    for (algorithm, _, token) in SIGNED.iter() {
+        let parsed = Token::parse(token).unwrap();
+        assert_eq!(parsed.algorithm, Some(*algorithm));
+        assert_eq!(parsed.claims::<Value>(), Some(json!({"a": 1})));
+        for (other, key, _) in SIGNED.iter() {
+            let expected = (other == algorithm).then(|| json!({"a": 1}));
+            assert_eq!(key.open::<Value>(&parsed), expected, "{algorithm:?} by {other:?}");
+        }
+    }
+}
+
+#[test]
+fn what_others_sign_is_verified() {
+    for (name, jwk, signature) in KNOWN {
+        let jwk: Jwk = serde_json::from_str(jwk).unwrap();
+        let key = VerifyingKey::from_jwk(&jwk, &Algorithm::ALL).unwrap().unwrap();
+        let header = BASE64.encode(format!(r#"{{"alg":"{name}"}}"#));
+        let token = |claims: &str| format!("{header}.{}.{signature}", BASE64.encode(claims));
+        assert!(accepted(&key, &token(r#"{"a":1}"#)), "{name}");
+        assert!(!accepted(&key, &token(r#"{"a":2}"#)), "{name}");
+    }
+}
+
+#[test]
+fn a_key_of_a_kind_has_one_algorithm_and_one_name() {
+    for (key, name) in KEYS.iter().zip(["ES256", "ES384", "ES512", "RS256"]) {
+        let (signing, verifying) = usual(key);
+        let token = signing.sign(&json!({})).unwrap();
+        let header = BASE64.decode(token.split('.').next().unwrap()).unwrap();
+        let expected = format!(r#"{{"alg":"{name}","kid":"{}"}}"#, verifying.id);
+        assert_eq!(String::from_utf8(header).unwrap(), expected, "nothing but the key is said");
+        assert!(accepted(&verifying, &token), "{name}");
+        for other in KEYS.iter().filter(|other| !other.public_eq(key)) {
+            assert!(!accepted(&usual(other).1, &token), "{name}");
+        }
+    }
+    // The same key, in a way that it was not made for.
+    let token = SigningKey::of_algorithm(KEYS[3].clone(), Algorithm::Ps256).sign(&json!({})).unwrap();
+    assert!(!accepted(&usual(&KEYS[3]).1, &token));
+    for unfit in [curve(Nid::SECP256K1), PKey::generate_ed25519().unwrap()] {
+        assert!(SigningKey::new(unfit.clone()).unwrap().is_none());
+        assert!(VerifyingKey::new(public(&unfit)).unwrap().is_none());
+    }
+}
+
+#[test]
+fn a_published_key_takes_what_its_document_and_its_reader_permit() {
+    let rsa = &KEYS[3];
+    let of_rsa: Vec<_> = Algorithm::ALL.into_iter().filter(|algorithm| algorithm.fits(rsa)).collect();
+    assert_eq!(of_rsa.len(), 6);
+    let takes = |jwk: &Jwk, permitted: &[Algorithm]| {
+        let key = VerifyingKey::from_jwk(jwk, permitted).unwrap();
+        key.map(|key| (key.id.clone(), key.algorithms().to_vec()))
+    };
+    let some = |algorithms: &[Algorithm]| Some(("k".to_owned(), algorithms.to_vec()));
+    assert_eq!(takes(&jwk(rsa, None), &Algorithm::ALL), some(&of_rsa));
+    assert_eq!(takes(&jwk(rsa, None), &[Algorithm::Rs256]), some(&[Algorithm::Rs256]));
+    assert_eq!(takes(&jwk(rsa, Some("PS384")), &Algorithm::ALL), some(&[Algorithm::Ps384]));
+    assert_eq!(takes(&jwk(&KEYS[2], None), &Algorithm::ALL), some(&[Algorithm::Es512]));
+    for (jwk, permitted) in [
+        (jwk(rsa, Some("PS384")), &[Algorithm::Rs256][..]),
+        (jwk(rsa, Some("RSA-OAEP")), &Algorithm::ALL),
+        (jwk(rsa, Some("ES512")), &Algorithm::ALL),
+        (jwk(rsa, Some("HS256")), &Algorithm::ALL),
+        (jwk(&KEYS[0], Some("ES384")), &Algorithm::ALL),
+        (jwk(&KEYS[0], Some("ES512")), &Algorithm::ALL),
+        (jwk(&KEYS[2], Some("ES256")), &Algorithm::ALL),
+        (jwk(&PKey::from_rsa(Rsa::generate(512).unwrap()).unwrap(), None), &Algorithm::ALL),
+        (jwk(&curve(Nid::SECP256K1), None), &Algorithm::ALL),
+    ] {
+        assert_eq!(takes(&jwk, permitted), None, "{jwk:?}");
+    }
+    let changed = |field: &str, value: Value| -> Jwk {
+        let mut document = serde_json::to_value(jwk(&KEYS[0], None)).unwrap();
+        document[field] = value;
+        serde_json::from_value(document).unwrap()
+    };
+    assert_eq!(takes(&changed("use", "enc".into()), &Algorithm::ALL), None);
+    assert_eq!(takes(&changed("key_ops", json!(["encrypt"])), &Algorithm::ALL), None);
+    assert_eq!(takes(&changed("x", "=".into()), &Algorithm::ALL), None);
+    assert!(takes(&changed("key_ops", json!(["verify"])), &Algorithm::ALL).is_some());
+    assert!(VerifyingKey::from_jwk(&changed("x", "AQAB".into()), &Algorithm::ALL).is_err(), "off the curve");
+    let secret = serde_json::from_value(json!({"kty": "oct", "k": "c2VjcmV0", "alg": "HS256"})).unwrap();
+    assert_eq!(takes(&secret, &Algorithm::ALL), None);
+}
+
+#[test]
+fn the_token_does_not_choose_the_algorithm() {
+    let part = |text: &str| BASE64.encode(text);
+    for key in KEYS.iter() {
+        let verifying = usual(key).1;
+        for secret in [key.public_key_to_pem().unwrap(), key.public_key_to_der().unwrap()] {
+            let secret = PKey::hmac(&secret).unwrap();
+            for algorithm in
+                ["none", "None", "HS256", "HS512", "RS256", "PS256", "RS512", "ES256", "ES512", ""]
+            {
+                let signed = format!("{}.{}", part(&format!(r#"{{"alg":"{algorithm}"}}"#)), part("{}"));
+                let mut signer = Signer::new(MessageDigest::sha256(), &secret).unwrap();
+                signer.update(signed.as_bytes()).unwrap();
+                for signature in [Vec::new(), signer.sign_to_vec().unwrap()] {
+                    let token = format!("{signed}.{}", BASE64.encode(signature));
+                    assert!(Token::parse(&token).is_some(), "{algorithm}: it has the form of a token");
+                    assert!(!accepted(&verifying, &token), "{algorithm}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn a_wrong_signature_leaves_no_error_behind() {
+    for (algorithm, key, token) in SIGNED.iter() {
+        let (signed, signature) = token.rsplit_once('.').unwrap();
+        let length = BASE64.decode(signature).unwrap().len();
+        for length in [length, 0, 1, length - 1, length + 1] {
+            for byte in [0, 1, 255] {
+                let wrong = format!("{signed}.{}", BASE64.encode(vec![byte; length]));
+                assert!(!accepted(key, &wrong));
+                assert!(ErrorStack::get().errors().is_empty(), "{algorithm:?} {length} {byte}");
+            }
+        }
+    }
+}
+
+#[test]
+fn other_forms_are_no_tokens() {
+    let header = BASE64.encode(r#"{"alg":"ES256"}"#);
+    let critical = BASE64.encode(r#"{"alg":"ES256","crit":["x"]}"#);
+    for text in [
+        "",
+        "..",
+        "a.b",
+        "a.b.c",
+        &format!("{header}.e30"),
+        &format!("{header}.e30.e30.e30"),
+        &format!("{header}.e30.e30="),
+        &format!("{critical}.e30.e30"),
+    ] {
+        assert!(Token::parse(text).is_none(), "{text}");
+    }
+    let claims = |text: &str| Token::parse(text).and_then(|token| token.claims::<Value>());
+    assert_eq!(claims(&format!("{header}.e30=.e30")), None);
+    assert_eq!(claims(&format!("{header}.e30.")), Some(json!({})));
+}
+
+#[test]
+fn the_library_checks_the_signature_and_leaves_the_claims_to_us() {
+    let validation = signature_alone(jsonwebtoken::Algorithm::ES384);
+    assert_eq!(validation.algorithms, [jsonwebtoken::Algorithm::ES384]);
+    let (signing, verifying) = usual(&KEYS[1]);
+    for claims in [
+        json!({}),
+        json!({"exp": 0}),
+        json!({"exp": -1, "nbf": -1.5}),
+        json!({"exp": 1_000_000_000_000_000_000_i64, "nbf": 1_000_000_000_000_000_000_i64}),
+        json!({"aud": []}),
+        json!({"aud": "them"}),
+        json!({"aud": ["them", "us"], "iss": "somebody", "sub": "somebody"}),
+    ] {
+        let token = signing.sign(&claims).unwrap();
+        assert_eq!(verifying.open::<Value>(&Token::parse(&token).unwrap()), Some(claims));
+    }
+}
+
+#[test]
+fn a_ring_finds_the_key_by_its_name() {
+    let signed: Vec<_> = KEYS.iter().map(usual).collect();
+    let ring = Ring::new(signed.iter().map(|(_, key)| key.clone()).collect());
+    let open = |ring: &Ring, token: &str| ring.open::<Value>(&Token::parse(token).unwrap());
+    for (signing, _) in &signed {
+        assert_eq!(open(&ring, &signing.sign(&json!({})).unwrap()), Ok(json!({})));
+    }
+    let (stranger, mut misnamed) = usual(&curve(Nid::X9_62_PRIME256V1));
+    let token = stranger.sign(&json!({})).unwrap();
+    assert_eq!(open(&ring, &token), Err("invalid signature, no keys found"));
+    misnamed.id.clone_from(&signed[0].1.id);
+    let (good, ring) = (signed[0].0.sign(&json!({})).unwrap(), Ring::new(vec![misnamed]));
+    assert_eq!(open(&ring, &good), Err("the signature does not match"));
+    // Two keys of one name: one of them is enough.
+    let ring = Ring::new(vec![ring.keys()[0].clone(), signed[0].1.clone()]);
+    assert_eq!(open(&ring, &good), Ok(json!({})));
+}
+
+#[test]
+fn the_provider_is_installed_once_by_whoever_comes_first() {
+    let barrier = Barrier::new(16);
+    thread::scope(|scope| {
+        for _ in 0..16 {
+            scope.spawn(|| {
+                barrier.wait();
+                provider::install().unwrap();
+                let (signing, verifying) = usual(&curve(Nid::X9_62_PRIME256V1));
+                assert!(accepted(&verifying, &signing.sign(&json!({})).unwrap()));
+            });
+        }
+    });
+}
+
+proptest! {
+    #[test]
+    fn no_text_breaks_the_parser(text in "[a-zA-Z0-9_.=-]{0,80}") {
+        if let Some(token) = Token::parse(&text) {
+            let _ = token.claims::<Value>();
+        }
+    }
+
+    #[test]
+    fn a_token_that_was_touched_is_refused(which in 0usize..9, at in 0usize..1_000, flip in 1u8..64) {
+        let (algorithm, key, token) = &SIGNED[which];
+        let alphabet = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
+        let mut bytes = token.clone().into_bytes();
+        let at = at % bytes.len();
+        if let Some(place) = alphabet.iter().position(|letter| *letter == bytes[at]) {
+            bytes[at] = alphabet[(place + usize::from(flip)) % 64];
+            let touched = String::from_utf8(bytes).unwrap();
+            prop_assert!(!accepted(key, &touched), "{algorithm:?} {touched}");
+        }
+        prop_assert!(!accepted(key, &token[..at]));
+    }
+}
