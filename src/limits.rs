@@ -76,3 +76,11 @@ pub const HEALTHCHECK_ANSWER_BYTES: u64 = 64 << 10;
 pub const CONVERT_BYTES: usize = 32 << 20;
 /// Bytes of answers that `convert --lines` writes at a time.
 pub const CONVERT_CHUNK_BYTES: usize = 64 << 10;
+
+/// Writes that one control loop has under way: enough to share syncs of the disk, few enough that the writes of clients
+/// never wait behind many.
+pub const DELETIONS_IN_FLIGHT: usize = 32;
+/// Events of one type that control loops are told of in one message.
+pub const CONTROLLER_EVENTS_PER_TURN: usize = 512;
+/// Messages to the informer of the control loops; each loop sends one when it starts.
+pub const INFORMER_MAILBOX: usize = 64;

@@ -4,6 +4,8 @@
 //! broadcaster, authenticator and authorizer, so that guards and wakes cross no thread. Watch sessions run on the worker
 //! of their connection.
 
+mod loops;
+
 use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -55,6 +57,8 @@ use crate::verbs::services::{Services, repair};
 use crate::verbs::stores::Stores;
 use crate::verbs::{Backend, Watching};
 
+use self::loops::Loops;
+
 /// The file that the redb engine keeps, in the data directory.
 const STORE_FILE: &str = "pilothouse.redb";
 
@@ -86,6 +90,8 @@ struct Parts {
     min_request_timeout: Duration,
     /// The broadcasters of all workers, to end their watches.
     broadcasters: Mutex<Vec<Addr<Broadcaster>>>,
+    /// The control loops.
+    loops: Loops,
 }
 
 impl Wiring for Wires {
@@ -109,6 +115,7 @@ async fn parts(boot: &Boot) -> Result<Parts, StartError> {
     let options = directory::Options { clock: boot.clock.clone(), ..directory::Options::default() };
     let storage = directory::start(engine, options).map_err(|error| broken(&error))?;
     let documents = Documents::new(&catalog, &boot.address.to_string());
+    let loops = Loops::new(config);
     let shared = Shared {
         served: ArcSwap::from_pointee(Served {
             catalog,
@@ -128,6 +135,7 @@ async fn parts(boot: &Boot) -> Result<Parts, StartError> {
             fatal: storage.fatal.clone(),
             started: AtomicBool::new(false),
             stopping: AtomicBool::new(false),
+            loops: loops.is_on().then(|| loops.down()),
         },
         encoding: Encodings {
             cbor: config.gates().enabled("CBORServingAndStorage"),
@@ -165,6 +173,7 @@ async fn parts(boot: &Boot) -> Result<Parts, StartError> {
         live_sessions: LiveSessions::default(),
         min_request_timeout: Duration::from_secs(u64::from(config.limits.min_request_timeout)),
         broadcasters: Mutex::default(),
+        loops,
     };
     services(&parts).repair(&held).await.map_err(|error| broken(&error))?;
     Ok(parts)
@@ -341,6 +350,7 @@ impl Application for Running {
             made.map_err(|status| StartError::Store(format!("the kubernetes service: {status}")))?;
             actix::spawn(stay_reachable(self.0.clone(), backend));
             self.0.shared.health.started.store(true, Ordering::Release);
+            self.0.loops.start(&self.0)?;
             Ok(())
         }
         .boxed_local()
@@ -351,6 +361,7 @@ impl Application for Running {
     }
 
     fn end_watches(&self) -> LocalBoxFuture<'_, ()> {
+        self.0.loops.stop();
         let all = self.0.broadcasters.lock().unwrap_or_else(PoisonError::into_inner).clone();
         // A broadcaster that is gone has no watches left.
         async move { join_all(all.iter().map(|broadcaster| broadcaster.send(CloseAll))).map(drop).await }

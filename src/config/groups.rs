@@ -206,6 +206,9 @@ pub struct Api {
         value_name = "NAME,..."
     )]
     pub controllers: Vec<String>,
+    /// How long events live after they were last written; 0 is for ever.
+    #[arg(long, default_value = "1h0m0s", value_parser = go_duration, value_name = "DURATION")]
+    pub event_ttl: Duration,
     /// Addresses that services get; one range per address family.
     #[arg(long, value_delimiter = ',', default_value = "10.0.0.0/24", value_name = "CIDR,...")]
     pub service_cluster_ip_range: Vec<IpRange>,

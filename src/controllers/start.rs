@@ -1,0 +1,194 @@
+//! Starts the loops on their own thread and starts them again when one of them panics.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use actix::prelude::*;
+use pilothouse_actors::bell::Bells;
+use pilothouse_actors::clock::Clock;
+use tokio::sync::{oneshot, watch};
+
+use crate::metrics::Metrics;
+use crate::verbs::Backend;
+use crate::verbs::stores::Stores;
+
+use super::client::Client;
+use super::expiry::{self, Expiry};
+use super::garbage::GarbageCollector;
+use super::informer::{Informer, Join, Member};
+use super::known::Catalogs;
+use super::lease::{LEASE, Lead, LeaseHolder};
+use super::namespace::NamespaceController;
+use super::runner::{Loop, Runner, Surroundings};
+
+/// How long a loop that panicked waits at first; twice as long each time, up to the other.
+const FIRST_RESTART: Duration = Duration::from_secs(1);
+const LONGEST_RESTART: Duration = Duration::from_secs(60);
+/// A loop that ran for so long before it panicked waits as if it were its first time.
+const RAN_WELL: Duration = Duration::from_secs(300);
+
+/// The loops that are down, and why.
+pub type Down = BTreeMap<&'static str, String>;
+
+/// What the loops are told.
+pub struct Settings {
+    /// The names of those that run.
+    pub enabled: Vec<&'static str>,
+    /// Whether the pods of a namespace go before the rest.
+    pub pods_first: bool,
+    /// How long events live.
+    pub event_ttl: Duration,
+}
+
+/// What the loops are made from on their thread.
+pub struct Kit {
+    /// The verbs.
+    pub backend: Backend,
+    /// What is served.
+    pub catalogs: Catalogs,
+}
+
+/// What the loops need besides, which may come from any thread.
+pub struct Outside {
+    /// Where the informer joins.
+    pub bells: Bells,
+    /// Finds the stores.
+    pub stores: Arc<dyn Fn() -> Stores + Send + Sync>,
+    /// The time.
+    pub clock: Clock,
+    /// Where loops are counted.
+    pub metrics: Arc<Metrics>,
+    /// Who wants to know which loops are down.
+    pub down: watch::Sender<Down>,
+}
+
+/// The loops, running. They end when this is told to stop.
+pub struct Running(Arbiter);
+
+impl Running {
+    /// Ends all loops where they stand: what they wrote is written, and what they did not is found again.
+    pub fn stop(&self) {
+        self.0.stop();
+    }
+}
+
+/// Starts the loops.
+pub fn start(
+    settings: Settings,
+    outside: Outside,
+    make: impl FnOnce() -> Kit + Send + 'static,
+) -> io::Result<Running> {
+    let arbiter = Arbiter::try_new()?;
+    let begun = arbiter.spawn_fn(move || House::new(outside, make()).open(&settings));
+    if begun { Ok(Running(arbiter)) } else { Err(io::Error::other("the thread of the control loops ended")) }
+}
+
+/// Everything on the thread of the loops.
+struct House {
+    backend: Rc<Backend>,
+    catalogs: Rc<Catalogs>,
+    informer: Addr<Informer>,
+    around: Surroundings,
+    down: Rc<watch::Sender<Down>>,
+}
+
+impl House {
+    fn new(outside: Outside, kit: Kit) -> House {
+        let Outside { bells, stores, clock, metrics, down } = outside;
+        House {
+            backend: Rc::new(kit.backend),
+            catalogs: Rc::new(kit.catalogs),
+            informer: Informer::begin(&bells, stores),
+            around: Surroundings { clock, metrics, lead: Lead::default() },
+            down: Rc::new(down),
+        }
+    }
+
+    fn client(&self, account: &str) -> Client {
+        Client::new(self.backend.clone(), self.catalogs.clone(), account)
+    }
+
+    fn open(&self, settings: &Settings) {
+        let clock = self.around.clock.clone();
+        let (client, ttl) = (self.client("event-expiry"), settings.event_ttl);
+        if !ttl.is_zero() {
+            let clock = clock.clone();
+            self.keep(expiry::NAME, move || Expiry::new(client.clone(), clock.clone(), ttl));
+        }
+        if settings.enabled.is_empty() {
+            return;
+        }
+        let (client, lead) = (self.client("leader-election-controller"), self.around.lead.clone());
+        let of_lease = clock.clone();
+        self.keep(LEASE, move || LeaseHolder {
+            client: client.clone(),
+            clock: of_lease.clone(),
+            lead: lead.clone(),
+        });
+        for name in &settings.enabled {
+            self.keep_named(name, settings, &clock);
+        }
+    }
+
+    fn keep_named(&self, name: &'static str, settings: &Settings, clock: &Clock) {
+        match name {
+            "namespace-controller" => {
+                let (client, clock, pods_first) =
+                    (self.client("namespace-controller"), clock.clone(), settings.pods_first);
+                self.keep(name, move || NamespaceController::new(client.clone(), clock.clone(), pods_first));
+            }
+            "garbage-collector-controller" => {
+                let client = self.client("generic-garbage-collector");
+                self.keep(name, move || GarbageCollector::new(client.clone()));
+            }
+            _ => tracing::warn!(controller = name, "no such control loop"),
+        }
+    }
+
+    /// Keeps a loop running.
+    fn keep<L: Loop>(&self, name: &'static str, make: impl Fn() -> L + 'static) {
+        let (informer, around, down) = (self.informer.clone(), self.around.clone(), self.down.clone());
+        actix::spawn(async move {
+            let mut pause = FIRST_RESTART;
+            loop {
+                let began = around.clock.now();
+                run(make(), &informer, &around).await;
+                tracing::error!(
+                    controller = name,
+                    "a control loop has panicked and is started again in {pause:?}"
+                );
+                around.metrics.count_restart(name);
+                down.send_modify(|down| {
+                    down.insert(name, "panicked and waits to be started again".to_owned());
+                });
+                if began.plus(RAN_WELL) < around.clock.now() {
+                    pause = FIRST_RESTART;
+                }
+                tokio::time::sleep(pause).await;
+                pause = (pause * 2).min(LONGEST_RESTART);
+                down.send_modify(|down| {
+                    down.remove(name);
+                });
+            }
+        });
+    }
+}
+
+/// Runs a loop until it ends, which it does only in a panic.
+async fn run<L: Loop>(inner: L, informer: &Addr<Informer>, around: &Surroundings) {
+    let (ended, end) = oneshot::channel();
+    let follows = inner.follows();
+    let runner = Runner::begin(inner, around.clone(), ended);
+    around.lead.wakes(runner.clone().recipient());
+    let member = Member {
+        follows,
+        listed: runner.clone().recipient(),
+        heard: runner.clone().recipient(),
+        caught_up: runner.recipient(),
+    };
+    let _informer_lives_as_long_as_the_thread = informer.send(Join(member)).await;
+    let _nothing_is_ever_sent = end.await;
+}
