@@ -80,6 +80,8 @@ struct Parts {
     authority: Authority,
     /// What the kubernetes service says.
     home: Home,
+    /// The authority of client certificates, as extensions are told of it.
+    client_authority: String,
     shared: Arc<Shared>,
     verifiers: Arc<[Arc<dyn Verifier>]>,
     policies: Arc<[Arc<dyn Policy>]>,
@@ -115,7 +117,7 @@ async fn parts(boot: &Boot) -> Result<Parts, StartError> {
     let options = directory::Options { clock: boot.clock.clone(), ..directory::Options::default() };
     let storage = directory::start(engine, options).map_err(|error| broken(&error))?;
     let documents = Documents::new(&catalog, &boot.address.to_string());
-    let loops = Loops::new(config);
+    let loops = Loops::new(config, &boot.pki)?;
     let shared = Shared {
         served: ArcSwap::from_pointee(Served {
             catalog,
@@ -155,6 +157,7 @@ async fn parts(boot: &Boot) -> Result<Parts, StartError> {
             address: host::reachable_address(config),
             port: boot.address.port(),
         },
+        client_authority: String::from_utf8_lossy(&boot.pki.client_ca_pem).into_owned(),
         service_ranges: service_ranges(config)?,
         node_port_range: range.to_string(),
         authority: authority(config),
@@ -327,6 +330,10 @@ async fn stay_reachable(parts: Arc<Parts>, backend: Backend) {
         if let Err(status) = bootstrap::home::kubernetes(&backend, &served.catalog, &parts.home).await {
             tracing::warn!(%status, "the kubernetes service is not as it should be");
         }
+        let authority = &parts.client_authority;
+        if let Err(status) = bootstrap::trust::authentication(&backend, &served.catalog, authority).await {
+            tracing::warn!(%status, "extensions may be told wrongly whom to trust");
+        }
     }
 }
 
@@ -348,6 +355,9 @@ impl Application for Running {
             made.map_err(|status| StartError::Store(format!("the first objects: {status}")))?;
             let made = bootstrap::home::kubernetes(&backend, &served.catalog, &self.0.home).await;
             made.map_err(|status| StartError::Store(format!("the kubernetes service: {status}")))?;
+            let authority = &self.0.client_authority;
+            let made = bootstrap::trust::authentication(&backend, &served.catalog, authority).await;
+            made.map_err(|status| StartError::Store(format!("what extensions are told: {status}")))?;
             actix::spawn(stay_reachable(self.0.clone(), backend));
             self.0.shared.health.started.store(true, Ordering::Release);
             self.0.loops.start(&self.0)?;

@@ -2,8 +2,12 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
+#[path = "controllers/clients.rs"]
+mod clients;
 #[path = "controllers/namespaces.rs"]
 mod namespaces;
+#[path = "controllers/others.rs"]
+mod others;
 #[path = "controllers/owners.rs"]
 mod owners;
 mod support;
@@ -59,7 +63,8 @@ fn events_expire_as_if_their_lease_ended() {
         "type": "Normal", "firstTimestamp": "2024-01-01T00:00:00Z", "lastTimestamp": "2024-01-01T00:00:00Z", "count": 1});
     client.post(events, &event).ok();
     gone(&mut client, &format!("{events}/e"));
-    let kinds: Vec<String> = (0..2).map(|_| watch.next()["type"].as_str().unwrap_or_default().to_owned()).collect();
+    let kinds: Vec<String> =
+        (0..2).map(|_| watch.next()["type"].as_str().unwrap_or_default().to_owned()).collect();
     assert_eq!(kinds, ["ADDED", "DELETED"]);
 }
 

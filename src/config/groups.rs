@@ -71,7 +71,7 @@ pub struct Storage {
     /// The reference server's name of --engine; etcd3 is accepted and means redb.
     #[arg(long, value_enum)]
     pub storage_backend: Option<Backend>,
-    /// How long events are kept.
+    /// How long events are kept after they were last written; 0 is for ever.
     #[arg(long, default_value = "1h", value_parser = go_duration, value_name = "DURATION")]
     pub event_ttl: Duration,
 }
@@ -206,9 +206,6 @@ pub struct Api {
         value_name = "NAME,..."
     )]
     pub controllers: Vec<String>,
-    /// How long events live after they were last written; 0 is for ever.
-    #[arg(long, default_value = "1h0m0s", value_parser = go_duration, value_name = "DURATION")]
-    pub event_ttl: Duration,
     /// Addresses that services get; one range per address family.
     #[arg(long, value_delimiter = ',', default_value = "10.0.0.0/24", value_name = "CIDR,...")]
     pub service_cluster_ip_range: Vec<IpRange>,
@@ -230,6 +227,21 @@ pub struct Api {
     /// Let pods have privileged containers.
     #[arg(long, action = ArgAction::Set, default_value_t = false)]
     pub allow_privileged: bool,
+}
+
+/// Who answers requests for certificates.
+#[derive(Args, Clone, Debug)]
+#[command(next_help_heading = "Certificate signing")]
+pub struct Signing {
+    /// The certificate of the authority that signs requests; without it our own.
+    #[arg(long, value_name = "FILE", requires = "cluster_signing_key_file")]
+    pub cluster_signing_cert_file: Option<PathBuf>,
+    /// Its key.
+    #[arg(long, value_name = "FILE", requires = "cluster_signing_cert_file")]
+    pub cluster_signing_key_file: Option<PathBuf>,
+    /// How long signed certificates live at most.
+    #[arg(long, default_value = "8760h", value_parser = go_duration, value_name = "DURATION")]
+    pub cluster_signing_duration: Duration,
 }
 
 /// How much at once, and how long.

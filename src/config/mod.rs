@@ -21,7 +21,7 @@ use clap::{Args, Command, FromArgMatches};
 pub use gates::FeatureGates;
 pub use groups::{
     Api, Authentication, Authorization, AuthorizationMode, Backend, Engine, Lifecycle, LogFormat, Logging,
-    RequestLimits, ServiceAccounts, Serving, Storage, TlsVersion,
+    RequestLimits, ServiceAccounts, Serving, Signing, Storage, TlsVersion,
 };
 
 use crate::limits;
@@ -47,6 +47,9 @@ pub struct Config {
     /// What is served.
     #[command(flatten)]
     pub api: Api,
+    /// Who answers requests for certificates.
+    #[command(flatten)]
+    pub signing: Signing,
     /// How much at once.
     #[command(flatten)]
     pub limits: RequestLimits,

@@ -4,22 +4,40 @@
 //! (`runner.rs`) around a [`runner::Loop`]; one informer tells them of changes; what they want to look at waits in a queue
 //! (`queue.rs`); what they write goes through the verbs (`client.rs`) like everybody's writes. See docs/ARCHITECTURE.md.
 
+mod bootstrap_tokens;
+mod certificate_cleaner;
+mod certificates;
 pub mod client;
 mod events;
 pub mod expiry;
+mod finished;
 mod garbage;
 pub mod head;
 mod informer;
 pub mod known;
 pub mod lease;
 mod namespace;
+mod per_namespace;
+mod protection;
 pub mod queue;
 pub mod runner;
 pub mod start;
 
 /// The loops that can be chosen: the name that the reference's controller manager has for each, and the older one.
-pub const NAMES: [(&str, &str); 2] =
-    [("namespace-controller", "namespace"), ("garbage-collector-controller", "garbagecollector")];
+pub const NAMES: [(&str, &str); 12] = [
+    ("namespace-controller", "namespace"),
+    ("garbage-collector-controller", "garbagecollector"),
+    ("serviceaccount-controller", "serviceaccount"),
+    ("root-ca-certificate-publisher-controller", "root-ca-cert-publisher"),
+    ("bootstrap-signer-controller", "bootstrapsigner"),
+    ("token-cleaner-controller", "tokencleaner"),
+    ("ttl-after-finished-controller", "ttl-after-finished"),
+    ("persistentvolumeclaim-protection-controller", "pvc-protection"),
+    ("persistentvolume-protection-controller", "pv-protection"),
+    ("certificatesigningrequest-cleaner-controller", "csrcleaner"),
+    ("certificatesigningrequest-signing-controller", "csrsigning"),
+    ("certificatesigningrequest-approving-controller", "csrapproving"),
+];
 
 /// Which loops a list of names asks for: `*` for all, `NAME` for one, `-NAME` for all but one. The first entry that
 /// names a loop decides. Also answers the names that mean nothing here.
@@ -38,6 +56,17 @@ pub fn choose(asked: &[String]) -> (Vec<&'static str>, Vec<&str>) {
         !entry.is_empty() && entry != "*" && !NAMES.iter().any(|(name, old)| *name == entry || *old == entry)
     };
     (on, asked.iter().map(String::as_str).filter(means_nothing).collect())
+}
+
+#[cfg(test)]
+mod testing {
+    use crate::api::codec;
+    use crate::api::value::Value;
+
+    /// An object from its JSON.
+    pub fn object(text: &str) -> Value {
+        codec::json::read(text.as_bytes()).unwrap()
+    }
 }
 
 #[cfg(test)]

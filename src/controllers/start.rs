@@ -7,21 +7,29 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use actix::prelude::*;
+use pilothouse_actors::authorizer::Authorizer;
 use pilothouse_actors::bell::Bells;
 use pilothouse_actors::clock::Clock;
 use tokio::sync::{oneshot, watch};
 
 use crate::metrics::Metrics;
+use crate::pki::signing::Signer;
 use crate::verbs::Backend;
 use crate::verbs::stores::Stores;
 
+use super::bootstrap_tokens::{BootstrapSigner, TokenCleaner};
+use super::certificate_cleaner::CertificateCleaner;
+use super::certificates::{CertificateApprover, CertificateSigner};
 use super::client::Client;
 use super::expiry::{self, Expiry};
+use super::finished::TtlAfterFinished;
 use super::garbage::GarbageCollector;
 use super::informer::{Informer, Join, Member};
 use super::known::Catalogs;
 use super::lease::{LEASE, Lead, LeaseHolder};
 use super::namespace::NamespaceController;
+use super::per_namespace::{Made, PerNamespace};
+use super::protection::{Protected, Protection};
 use super::runner::{Loop, Runner, Surroundings};
 
 /// How long a loop that panicked waits at first; twice as long each time, up to the other.
@@ -41,6 +49,10 @@ pub struct Settings {
     pub pods_first: bool,
     /// How long events live.
     pub event_ttl: Duration,
+    /// The certificates by which pods know this server.
+    pub authority_pem: String,
+    /// How long signed certificates live at most.
+    pub longest_certificate: Duration,
 }
 
 /// What the loops are made from on their thread.
@@ -49,6 +61,10 @@ pub struct Kit {
     pub backend: Backend,
     /// What is served.
     pub catalogs: Catalogs,
+    /// Who says what others may do.
+    pub authorizer: Addr<Authorizer>,
+    /// Who signs certificates, if anybody does.
+    pub signer: Option<Signer>,
 }
 
 /// What the loops need besides, which may come from any thread.
@@ -90,6 +106,8 @@ pub fn start(
 struct House {
     backend: Rc<Backend>,
     catalogs: Rc<Catalogs>,
+    authorizer: Addr<Authorizer>,
+    signer: Option<Rc<Signer>>,
     informer: Addr<Informer>,
     around: Surroundings,
     down: Rc<watch::Sender<Down>>,
@@ -101,6 +119,8 @@ impl House {
         House {
             backend: Rc::new(kit.backend),
             catalogs: Rc::new(kit.catalogs),
+            authorizer: kit.authorizer,
+            signer: kit.signer.map(Rc::new),
             informer: Informer::begin(&bells, stores),
             around: Surroundings { clock, metrics, lead: Lead::default() },
             down: Rc::new(down),
@@ -143,6 +163,58 @@ impl House {
             "garbage-collector-controller" => {
                 let client = self.client("generic-garbage-collector");
                 self.keep(name, move || GarbageCollector::new(client.clone()));
+            }
+            "serviceaccount-controller" => {
+                let (client, made) =
+                    (self.client("service-account-controller"), Rc::new(Made::default_account()));
+                self.keep(name, move || PerNamespace::new(client.clone(), made.clone()));
+            }
+            "root-ca-certificate-publisher-controller" => {
+                let made = Rc::new(Made::root_certificate(&settings.authority_pem));
+                let client = self.client("root-ca-cert-publisher");
+                self.keep(name, move || PerNamespace::new(client.clone(), made.clone()));
+            }
+            "bootstrap-signer-controller" => {
+                let client = self.client("bootstrap-signer");
+                self.keep(name, move || BootstrapSigner { client: client.clone() });
+            }
+            "token-cleaner-controller" => {
+                let client = self.client("token-cleaner");
+                self.keep(name, move || TokenCleaner { client: client.clone() });
+            }
+            "ttl-after-finished-controller" => {
+                let client = self.client("ttl-after-finished-controller");
+                self.keep(name, move || TtlAfterFinished { client: client.clone() });
+            }
+            "persistentvolumeclaim-protection-controller" => {
+                let client = self.client("pvc-protection-controller");
+                self.keep(name, move || Protection::new(client.clone(), Protected::Claims));
+            }
+            "persistentvolume-protection-controller" => {
+                let client = self.client("pv-protection-controller");
+                self.keep(name, move || Protection::new(client.clone(), Protected::Volumes));
+            }
+            "certificatesigningrequest-cleaner-controller" => {
+                let client = self.client("certificate-controller");
+                self.keep(name, move || CertificateCleaner { client: client.clone() });
+            }
+            "certificatesigningrequest-approving-controller" => {
+                let (client, authorizer) = (self.client("certificate-controller"), self.authorizer.clone());
+                self.keep(name, move || CertificateApprover {
+                    client: client.clone(),
+                    authorizer: authorizer.clone(),
+                });
+            }
+            "certificatesigningrequest-signing-controller" => {
+                let Some(signer) = self.signer.clone() else { return };
+                let (client, clock, longest) =
+                    (self.client("certificate-controller"), clock.clone(), settings.longest_certificate);
+                self.keep(name, move || CertificateSigner {
+                    client: client.clone(),
+                    clock: clock.clone(),
+                    signer: signer.clone(),
+                    longest,
+                });
             }
             _ => tracing::warn!(controller = name, "no such control loop"),
         }

@@ -3,19 +3,23 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use actix::Actor as _;
-use pilothouse_actors::authorizer::Authorizer;
+use pilothouse_actors::authorizer::{Authorizer, Policy};
 use tokio::sync::watch;
 
 use super::{Parts, backend};
+use crate::auth::modes::AlwaysAllow;
 use crate::config::Config;
 use crate::controllers;
 use crate::controllers::known::{Catalogs, Published};
 use crate::controllers::start::{Down, Kit, Outside, Running, Settings};
+use crate::pki::signing::Signer;
+use crate::pki::{self, Pki};
 use crate::server::StartError;
 use crate::verbs::stores::Stores;
 
 /// The control loops of a server.
 pub(super) struct Loops {
+    signer: Mutex<Option<Signer>>,
     settings: Mutex<Option<Settings>>,
     is_on: bool,
     down: watch::Sender<Down>,
@@ -23,7 +27,7 @@ pub(super) struct Loops {
 }
 
 impl Loops {
-    pub(super) fn new(config: &Config) -> Loops {
+    pub(super) fn new(config: &Config, pki: &Pki) -> Result<Loops, StartError> {
         let (enabled, unknown) = controllers::choose(&config.api.controllers);
         if !unknown.is_empty() {
             tracing::warn!(?unknown, "--controllers names control loops that are not here");
@@ -32,14 +36,17 @@ impl Loops {
         let settings = Settings {
             enabled,
             pods_first: config.gates().enabled("OrderedNamespaceDeletion"),
-            event_ttl: config.api.event_ttl,
+            event_ttl: config.storage.event_ttl,
+            authority_pem: String::from_utf8_lossy(&pki.serving_ca_pem).into_owned(),
+            longest_certificate: config.signing.cluster_signing_duration,
         };
-        Loops {
+        Ok(Loops {
+            signer: Mutex::new(Some(pki::signer(config, pki)?)),
             settings: Mutex::new(Some(settings)),
             is_on,
             down: watch::channel(Down::new()).0,
             running: Mutex::default(),
-        }
+        })
     }
 
     /// Whether any was asked for.
@@ -65,12 +72,19 @@ impl Loops {
             metrics: parts.shared.metrics.clone(),
             down: self.down.clone(),
         };
+        let signer = self.signer.lock().unwrap_or_else(PoisonError::into_inner).take();
         let parts = parts.clone();
         let running = controllers::start::start(settings, outside, move || {
-            let authorizer = Authorizer::new(parts.policies.clone()).start();
-            let backend = backend(&parts, &authorizer);
+            // The loops are the server itself: what their accounts may do is written in roles for those who replace them.
+            let trusting: Arc<[Arc<dyn Policy>]> = Arc::new([Arc::new(AlwaysAllow)]);
+            let backend = backend(&parts, &Authorizer::new(trusting).start());
             let shared = parts.shared.clone();
-            Kit { backend, catalogs: Catalogs::new(move || shared.served.load_full() as Published) }
+            Kit {
+                backend,
+                catalogs: Catalogs::new(move || shared.served.load_full() as Published),
+                authorizer: Authorizer::new(parts.policies.clone()).start(),
+                signer,
+            }
         })?;
         *self.running.lock().unwrap_or_else(PoisonError::into_inner) = Some(running);
         Ok(())

@@ -157,7 +157,9 @@ fn many_objects_go_in_seconds_while_others_are_served() {
     client.delete("/api/v1/namespaces/many").ok();
     let mut served = 0;
     let done = poll(CAP, || {
-        client.post("/api/v1/namespaces/default/configmaps", &config_map(&format!("other{served}"), &[])).ok();
+        client
+            .post("/api/v1/namespaces/default/configmaps", &config_map(&format!("other{served}"), &[]))
+            .ok();
         served += 1;
         (client.get("/api/v1/namespaces/many").status == 404).then_some(())
     });

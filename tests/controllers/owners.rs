@@ -35,7 +35,9 @@ fn dependents_go_with_their_owner_through_generations() {
     delete(&mut client, "owner", "Background");
     gone(&mut client, &at("child"));
     gone(&mut client, &at("grandchild"));
-    let shared = becomes(&mut client, &at("shared"), |map| map["metadata"]["ownerReferences"].as_array().unwrap().len() == 1);
+    let shared = becomes(&mut client, &at("shared"), |map| {
+        map["metadata"]["ownerReferences"].as_array().unwrap().len() == 1
+    });
     assert_eq!(shared["metadata"]["ownerReferences"][0]["name"], "other");
     assert!(shared["metadata"]["deletionTimestamp"].is_null());
     server.unharmed();
@@ -143,11 +145,13 @@ fn a_thousand_dependents_go_with_one_write_each() {
     for number in 0..count {
         make(&mut client, &format!("child{number}"), &[reference(&owner, true)]);
     }
-    let before = client.get(MAPS).ok()["metadata"]["resourceVersion"].as_str().unwrap().parse::<u64>().unwrap();
+    let before =
+        client.get(MAPS).ok()["metadata"]["resourceVersion"].as_str().unwrap().parse::<u64>().unwrap();
     delete(&mut client, "owner", "Background");
     let left = poll(CAP, || (client.get(MAPS).ok()["items"].as_array().unwrap().is_empty()).then_some(()));
     assert!(left.is_some());
-    let after = client.get(MAPS).ok()["metadata"]["resourceVersion"].as_str().unwrap().parse::<u64>().unwrap();
+    let after =
+        client.get(MAPS).ok()["metadata"]["resourceVersion"].as_str().unwrap().parse::<u64>().unwrap();
     assert_eq!(after - before, count + 1, "a write for each, and one for the owner");
 }
 
