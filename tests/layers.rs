@@ -60,11 +60,17 @@ const LAYERS: &[Layer] = &[
             "crate::http",
             "crate::wire",
             "crate::config",
+            "crate::controllers",
             "crate::server",
             "actix_web",
             "actix_http",
         ],
         because: "verbs answer to whoever asks; only http/ knows actix-web",
+    },
+    Layer {
+        place: "src/controllers",
+        forbidden: &["crate::http", "crate::wire", "crate::config", "crate::server", "actix_web"],
+        because: "control loops are clients of the verbs and are told what they need",
     },
     Layer {
         place: "src/auth",

@@ -220,31 +220,35 @@ impl House {
         }
     }
 
-    /// Keeps a loop running.
     fn keep<L: Loop>(&self, name: &'static str, make: impl Fn() -> L + 'static) {
-        let (informer, around, down) = (self.informer.clone(), self.around.clone(), self.down.clone());
-        actix::spawn(async move {
-            let mut pause = FIRST_RESTART;
-            loop {
-                let began = around.clock.now();
-                run(make(), &informer, &around).await;
-                tracing::error!(
-                    controller = name,
-                    "a control loop has panicked and is started again in {pause:?}"
-                );
-                around.metrics.count_restart(name);
-                down.send_modify(|down| {
-                    down.insert(name, "panicked and waits to be started again".to_owned());
-                });
-                if began.plus(RAN_WELL) < around.clock.now() {
-                    pause = FIRST_RESTART;
-                }
-                tokio::time::sleep(pause).await;
-                pause = (pause * 2).min(LONGEST_RESTART);
-                down.send_modify(|down| {
-                    down.remove(name);
-                });
-            }
+        actix::spawn(supervise(name, make, self.informer.clone(), self.around.clone(), self.down.clone()));
+    }
+}
+
+/// Keeps a loop running: one that has panicked is started again, after a pause that grows.
+async fn supervise<L: Loop>(
+    name: &'static str,
+    make: impl Fn() -> L,
+    informer: Addr<Informer>,
+    around: Surroundings,
+    down: Rc<watch::Sender<Down>>,
+) {
+    let mut pause = FIRST_RESTART;
+    loop {
+        let began = around.clock.now();
+        run(make(), &informer, &around).await;
+        if began.plus(RAN_WELL) < around.clock.now() {
+            pause = FIRST_RESTART;
+        }
+        tracing::error!(controller = name, "a control loop has panicked and is started again in {pause:?}");
+        around.metrics.count_restart(name);
+        down.send_modify(|down| {
+            down.insert(name, "panicked and waits to be started again".to_owned());
+        });
+        tokio::time::sleep(pause).await;
+        pause = (pause * 2).min(LONGEST_RESTART);
+        down.send_modify(|down| {
+            down.remove(name);
         });
     }
 }
@@ -263,4 +267,80 @@ async fn run<L: Loop>(inner: L, informer: &Addr<Informer>, around: &Surroundings
     };
     let _informer_lives_as_long_as_the_thread = informer.send(Join(member)).await;
     let _nothing_is_ever_sent = end.await;
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use futures::FutureExt as _;
+    use futures::future::LocalBoxFuture;
+    use pilothouse_actors::clock::Timestamp;
+    use pilothouse_actors::directory;
+    use pilothouse_actors::engine::memory::Memory;
+
+    use super::super::queue::{Outcome, Queue};
+    use super::super::runner::{Follows, News};
+    use super::*;
+
+    /// Panics as often as it is told to.
+    struct Fragile {
+        left: Rc<Cell<u32>>,
+        done: Rc<Cell<bool>>,
+    }
+
+    impl Loop for Fragile {
+        type Key = ();
+
+        fn name(&self) -> &'static str {
+            // One that needs no lease.
+            expiry::NAME
+        }
+
+        fn follows(&self) -> Follows {
+            Follows::These(&[])
+        }
+
+        fn begins_with(&self) -> Vec<()> {
+            vec![()]
+        }
+
+        fn hear(&self, _: &News<'_>, _: &mut Queue<()>) {}
+
+        fn work(self: Rc<Self>, (): ()) -> LocalBoxFuture<'static, Outcome> {
+            async move {
+                let left = self.left.get();
+                self.left.set(left.saturating_sub(1));
+                assert_eq!(left, 0, "a loop that fails on purpose");
+                self.done.set(true);
+                Outcome::Done
+            }
+            .boxed_local()
+        }
+    }
+
+    #[actix_rt::test]
+    async fn a_loop_that_panics_is_told_of_and_started_again() {
+        let storage = directory::start(Box::new(Memory::new()), directory::Options::default()).unwrap();
+        let finder = storage.directory.clone();
+        let informer = Informer::begin(&storage.bells, Arc::new(move || Stores::new(finder.clone())));
+        let metrics = Arc::new(Metrics::new(Timestamp(0)).unwrap());
+        let around = Surroundings { clock: Clock::system(), metrics: metrics.clone(), lead: Lead::default() };
+        let (tell, mut down) = watch::channel(Down::new());
+        let (left, done) = (Rc::new(Cell::new(1)), Rc::new(Cell::new(false)));
+        let make = {
+            let (left, done) = (left.clone(), done.clone());
+            move || Fragile { left: left.clone(), done: done.clone() }
+        };
+        actix::spawn(supervise(expiry::NAME, make, informer, around, Rc::new(tell)));
+        let first = down.wait_for(|down| down.contains_key(expiry::NAME)).await.unwrap().clone();
+        assert_eq!(first[expiry::NAME], "panicked and waits to be started again");
+        assert!(!done.get());
+        drop(down.wait_for(Down::is_empty).await.unwrap());
+        while !done.get() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        let text = String::from_utf8(metrics.text().unwrap()).unwrap();
+        assert!(text.contains("pilothouse_controller_restarts_total{name=\"event-expiry\"} 1"), "{text}");
+    }
 }
