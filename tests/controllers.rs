@@ -69,6 +69,29 @@ fn events_expire_as_if_their_lease_ended() {
 }
 
 #[test]
+fn an_event_of_long_ago_lives_from_its_last_write() {
+    let directory = support::server::directory();
+    let data = directory.path().join("data");
+    let events = "/apis/events.k8s.io/v1/namespaces/default/events";
+    let event = |name: &str| {
+        json!({"apiVersion": "events.k8s.io/v1", "kind": "Event", "metadata": {"name": name, "namespace": "default"},
+            "eventTime": "2024-01-01T00:00:00.000000Z", "reportingController": "example.com/c", "reportingInstance": "i",
+            "action": "A", "reason": "R", "type": "Normal",
+            "regarding": {"kind": "Pod", "namespace": "default", "name": "p"}})
+    };
+    let server = Server::on(&data, &[]);
+    server.admin().post(events, &event("first")).ok();
+    // Time for the loop to be wrong in.
+    std::thread::sleep(std::time::Duration::from_millis(300));
+    server.admin().post(events, &event("second")).ok();
+    assert_eq!(server.admin().get(&format!("{events}/first")).status, 200);
+    server.stop();
+    let server = Server::on(&data, &[]);
+    std::thread::sleep(std::time::Duration::from_millis(300));
+    assert_eq!(server.admin().get(&format!("{events}/first")).status, 200);
+}
+
+#[test]
 fn loops_show_in_health_metrics_and_a_lease() {
     let server = server(&[]);
     let mut client = server.admin();

@@ -10,7 +10,7 @@ use std::time::Duration;
 use futures::FutureExt as _;
 use futures::future::LocalBoxFuture;
 use pilothouse_actors::clock::{Clock, Timestamp};
-use pilothouse_actors::object::{Key, Object, Revision, TypeName};
+use pilothouse_actors::object::{Key, Revision, TypeName};
 use serde::Deserialize;
 
 use crate::api::schema::time;
@@ -83,8 +83,8 @@ struct Series {
 }
 
 /// When an event that was there before the server started was written last, as far as it tells: not in the future.
-fn written(object: &Object, now: Timestamp) -> Timestamp {
-    let times: Times = serde_json::from_slice(&object.bytes).unwrap_or_default();
+fn written(event: &[u8], now: Timestamp) -> Timestamp {
+    let times: Times = serde_json::from_slice(event).unwrap_or_default();
     let all = [
         times.metadata.creation_timestamp,
         times.event_time,
@@ -93,8 +93,7 @@ fn written(object: &Object, now: Timestamp) -> Timestamp {
         times.deprecated_last_timestamp,
         times.series.and_then(|series| series.last_observed_time),
     ];
-    let seconds =
-        all.into_iter().flatten().filter_map(|text| time::parse_micros(&text).ok()).map(|(at, _)| at).max();
+    let seconds = all.into_iter().flatten().filter_map(|text| time::parse_seconds(&text).ok()).max();
     let at = seconds
         .and_then(|at| u64::try_from(at).ok())
         .map_or(now, |at| Timestamp(at.saturating_mul(1_000_000)));
@@ -124,11 +123,32 @@ impl Loop for Expiry {
             return;
         }
         self.heard.borrow_mut().insert(key.clone(), news.object.revision);
-        let at = news.at.unwrap_or_else(|| written(news.object, self.clock.now()));
+        let at = news.at.unwrap_or_else(|| written(&news.object.bytes, self.clock.now()));
         queue.add_at(key.clone(), at.plus(self.ttl));
     }
 
     fn work(self: Rc<Self>, key: Key) -> LocalBoxFuture<'static, Outcome> {
         async move { self.expire(&key).await }.boxed_local()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_newest_time_of_an_event_counts() {
+        let now = Timestamp(2_000_000_000_000_000);
+        let at = |text: &str| written(text.as_bytes(), now).seconds();
+        let old = r#""eventTime":"1970-01-01T00:00:05.000000Z","firstTimestamp":null"#;
+        assert_eq!(
+            at(&format!(r#"{{"metadata":{{"creationTimestamp":"1970-01-01T00:01:00Z"}},{old}}}"#)),
+            60
+        );
+        assert_eq!(at(&format!("{{{old}}}")), 5);
+        let series = r#"{"series":{"count":2,"lastObservedTime":"1970-01-01T00:00:09.500000Z"}}"#;
+        assert_eq!(at(series), 9);
+        assert_eq!(at(r#"{"lastTimestamp":"2999-01-01T00:00:00Z"}"#), now.seconds());
+        assert_eq!(at("{}"), now.seconds());
     }
 }

@@ -124,7 +124,15 @@ impl Ear {
         if !self.members.iter().any(|member| member.follows.includes(of)) {
             return Ok(());
         }
-        let Some(followed) = self.followed.get_mut(of) else { return self.list(of, stores).await };
+        if !self.followed.contains_key(of) {
+            let window = stores.open_watch(of, &Permit::none()).await?.window;
+            // A type that was empty until now is told event by event, with their times.
+            if window.floor() > Revision::FIRST {
+                return self.list(of, stores).await;
+            }
+            self.followed.insert(of.clone(), Followed { window, cursor: Revision::FIRST });
+        }
+        let Some(followed) = self.followed.get_mut(of) else { return Ok(()) };
         // What comes while this goes on rings again.
         let head = followed.window.head();
         while followed.cursor < head {
