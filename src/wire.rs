@@ -1,6 +1,6 @@
 //! The one place of wiring: which actors run where, and what stands behind the edge.
 //!
-//! On threads of their own: the committer, and the stores with their directory. On the thread of each worker: its
+//! On threads of their own: the committer, the stores with their directory, and the control loops (`loops.rs`). On the thread of each worker: its
 //! broadcaster, authenticator and authorizer, so that guards and wakes cross no thread. Watch sessions run on the worker
 //! of their connection.
 

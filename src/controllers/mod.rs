@@ -4,6 +4,7 @@
 //! (`runner.rs`) around a [`runner::Loop`]; one informer tells them of changes; what they want to look at waits in a queue
 //! (`queue.rs`); what they write goes through the verbs (`client.rs`) like everybody's writes. See docs/ARCHITECTURE.md.
 
+pub mod account_tokens;
 mod bootstrap_tokens;
 mod certificate_cleaner;
 mod certificates;
@@ -24,11 +25,12 @@ pub mod runner;
 pub mod start;
 
 /// The loops that can be chosen: the name that the reference's controller manager has for each, and the older one.
-pub const NAMES: [(&str, &str); 12] = [
+pub const NAMES: [(&str, &str); 13] = [
     ("namespace-controller", "namespace"),
     ("garbage-collector-controller", "garbagecollector"),
     ("serviceaccount-controller", "serviceaccount"),
     ("root-ca-certificate-publisher-controller", "root-ca-cert-publisher"),
+    ("serviceaccount-token-controller", "serviceaccount-token"),
     ("bootstrap-signer-controller", "bootstrapsigner"),
     ("token-cleaner-controller", "tokencleaner"),
     ("ttl-after-finished-controller", "ttl-after-finished"),

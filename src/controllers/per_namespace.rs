@@ -29,7 +29,7 @@ pub struct Made {
     pub store: &'static str,
     follows: &'static [&'static str],
     /// The name of what it makes.
-    name: &'static str,
+    object_name: &'static str,
     /// Whether what is there must say something.
     content: Option<Value>,
 }
@@ -41,7 +41,7 @@ impl Made {
             loop_name: "serviceaccount-controller",
             store: "serviceaccounts",
             follows: &[NAMESPACES, "serviceaccounts"],
-            name: "default",
+            object_name: "default",
             content: None,
         }
     }
@@ -54,7 +54,7 @@ impl Made {
             loop_name: "root-ca-certificate-publisher-controller",
             store: "configmaps",
             follows: &[NAMESPACES, "configmaps"],
-            name: "kube-root-ca.crt",
+            object_name: "kube-root-ca.crt",
             content: Some(data),
         }
     }
@@ -76,7 +76,7 @@ impl Made {
         let mut object = Value::object();
         object.set("apiVersion", "v1");
         object.set("kind", kind);
-        object.entry("metadata").set("name", self.name);
+        object.entry("metadata").set("name", self.object_name);
         self.fill(&mut object);
         object
     }
@@ -97,11 +97,11 @@ impl PerNamespace {
     async fn sync(&self, namespace: &str) -> Result<Outcome> {
         let namespaces = self.client.resource(NAMESPACES)?;
         let home = self.client.get(At { resource: &namespaces, namespace: "", name: namespace }).await?;
-        if !home.is_some_and(|home| home.fields.get("status.phase") == Some("Active")) {
+        if home.is_none_or(|home| home.fields.get("status.phase") != Some("Active")) {
             return Ok(Outcome::Done);
         }
         let resource = self.client.resource(self.made.store)?;
-        let at = At { resource: &resource, namespace, name: self.made.name };
+        let at = At { resource: &resource, namespace, name: self.made.object_name };
         let written = match self.client.get(at).await? {
             None => self.client.create(at, &self.made.object(&resource.kind)).await,
             Some(_) if self.made.content.is_none() => Ok(()),
@@ -131,7 +131,7 @@ impl Loop for PerNamespace {
             if !news.gone && news.object.fields.get("status.phase") == Some("Active") {
                 queue.add(key.name().to_owned());
             }
-        } else if key.name() == self.made.name
+        } else if key.name() == self.made.object_name
             && news.at.is_some()
             && (news.gone || self.made.content.is_some())
         {

@@ -17,6 +17,7 @@ use crate::pki::signing::Signer;
 use crate::verbs::Backend;
 use crate::verbs::stores::Stores;
 
+use super::account_tokens::{AccountTokens, SignToken};
 use super::bootstrap_tokens::{BootstrapSigner, TokenCleaner};
 use super::certificate_cleaner::CertificateCleaner;
 use super::certificates::{CertificateApprover, CertificateSigner};
@@ -65,6 +66,8 @@ pub struct Kit {
     pub authorizer: Addr<Authorizer>,
     /// Who signs certificates, if anybody does.
     pub signer: Option<Signer>,
+    /// Who makes the tokens of service accounts, if anybody does.
+    pub sign_token: Option<SignToken>,
 }
 
 /// What the loops need besides, which may come from any thread.
@@ -108,6 +111,7 @@ struct House {
     catalogs: Rc<Catalogs>,
     authorizer: Addr<Authorizer>,
     signer: Option<Rc<Signer>>,
+    sign_token: Option<SignToken>,
     informer: Addr<Informer>,
     around: Surroundings,
     down: Rc<watch::Sender<Down>>,
@@ -121,6 +125,7 @@ impl House {
             catalogs: Rc::new(kit.catalogs),
             authorizer: kit.authorizer,
             signer: kit.signer.map(Rc::new),
+            sign_token: kit.sign_token,
             informer: Informer::begin(&bells, stores),
             around: Surroundings { clock, metrics, lead: Lead::default() },
             down: Rc::new(down),
@@ -173,6 +178,16 @@ impl House {
                 let made = Rc::new(Made::root_certificate(&settings.authority_pem));
                 let client = self.client("root-ca-cert-publisher");
                 self.keep(name, move || PerNamespace::new(client.clone(), made.clone()));
+            }
+            "serviceaccount-token-controller" => {
+                let (client, sign) =
+                    (self.client("service-account-token-controller"), self.sign_token.clone());
+                let authority_pem: Rc<str> = settings.authority_pem.as_str().into();
+                self.keep(name, move || AccountTokens {
+                    client: client.clone(),
+                    authority_pem: authority_pem.clone(),
+                    sign: sign.clone(),
+                });
             }
             "bootstrap-signer-controller" => {
                 let client = self.client("bootstrap-signer");

@@ -84,6 +84,8 @@ impl Loops {
                 catalogs: Catalogs::new(move || shared.served.load_full() as Published),
                 authorizer: Authorizer::new(parts.policies.clone()).start(),
                 signer,
+                // Nothing here makes tokens yet.
+                sign_token: None,
             }
         })?;
         *self.running.lock().unwrap_or_else(PoisonError::into_inner) = Some(running);

@@ -153,3 +153,26 @@ fn approved_requests_get_a_certificate_that_the_server_takes() {
         assert!(parsed.verify(&authority.public_key().unwrap()).unwrap());
     }
 }
+
+#[test]
+fn secrets_of_accounts_are_filled_and_go_with_them() {
+    let server = server(&[]);
+    let mut client = server.admin();
+    let (accounts, secrets) =
+        ("/api/v1/namespaces/default/serviceaccounts", "/api/v1/namespaces/default/secrets");
+    client
+        .post(accounts, &json!({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "a"}}))
+        .ok();
+    let secret = |name: &str, account: &str| {
+        json!({"apiVersion": "v1", "kind": "Secret", "type": "kubernetes.io/service-account-token",
+            "metadata": {"name": name, "annotations": {"kubernetes.io/service-account.name": account}}})
+    };
+    client.post(secrets, &secret("s", "a")).ok();
+    client.post(secrets, &secret("nobody", "no-such-account")).ok();
+    let filled = becomes(&mut client, &format!("{secrets}/s"), |secret| secret["data"]["ca.crt"].is_string());
+    assert_eq!(filled["data"]["namespace"], encode_block(b"default"));
+    assert!(filled["metadata"]["annotations"]["kubernetes.io/service-account.uid"].is_string());
+    gone(&mut client, &format!("{secrets}/nobody"));
+    client.delete(&format!("{accounts}/a")).ok();
+    gone(&mut client, &format!("{secrets}/s"));
+}

@@ -210,7 +210,7 @@ impl GarbageCollector {
     pub(super) async fn orphan(&self, uid: Uid) -> Result<Outcome> {
         let Some(item) = self.find(uid).await? else { return Ok(Outcome::Done) };
         let dependents = self.state.borrow().graph.dependents(uid);
-        let owner = &[item.uid.clone()];
+        let owner = std::slice::from_ref(&item.uid);
         let let_go = dependents.into_iter().map(|dependent| async move {
             match self.find(dependent).await? {
                 Some(dependent) => self.disown(&dependent, owner).await.map(drop),
