@@ -152,7 +152,7 @@ impl Loop for AccountTokens {
         let key = news.object.key.clone();
         match (news.of.as_str(), news.gone) {
             (SECRETS, false) if news.object.fields.get("type") == Some(TOKEN_TYPE) => {
-                queue.add(Work::Secret(key))
+                queue.add(Work::Secret(key));
             }
             (ACCOUNTS, true) => queue.add(Work::Account(key)),
             _ => {}

@@ -332,7 +332,7 @@ impl Loop for NamespaceController {
     ) {
         if of.as_str() == NAMESPACES {
             for object in snapshot.iter() {
-                self.hear(&News { of, object, gone: false, at: None }, queue);
+                self.hear(&News { of, object, previous: None, gone: false, at: None }, queue);
             }
         }
     }

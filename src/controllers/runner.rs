@@ -50,6 +50,8 @@ pub struct News<'a> {
     pub of: &'a TypeName,
     /// Its state now, or its last.
     pub object: &'a Arc<Object>,
+    /// Its state before, if the loop heard of it.
+    pub previous: Option<&'a Arc<Object>>,
     /// Whether it is gone.
     pub gone: bool,
     /// When that happened; `None` if it was there before the loop began.
@@ -88,7 +90,7 @@ pub trait Loop: 'static {
     /// Hears of all objects of a type, when it begins or when it has missed something.
     fn hear_all(&self, of: &TypeName, snapshot: &Snapshot, queue: &mut Queue<Self::Key>) {
         for object in snapshot.iter() {
-            self.hear(&News { of, object, gone: false, at: None }, queue);
+            self.hear(&News { of, object, previous: None, gone: false, at: None }, queue);
         }
     }
 
@@ -246,7 +248,8 @@ impl<L: Loop> Handler<Heard> for Runner<L> {
         let listed = self.listed.get(&of).copied().unwrap_or_default();
         for event in events.iter().filter(|event| event.revision() > listed) {
             let gone = event.change == Change::Removed;
-            let news = News { of: &of, object: &event.object, gone, at: Some(event.at) };
+            let (object, previous) = (&event.object, event.previous.as_ref());
+            let news = News { of: &of, object, previous, gone, at: Some(event.at) };
             self.inner.hear(&news, &mut self.queue);
         }
     }
