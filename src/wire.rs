@@ -353,11 +353,11 @@ impl Application for Running {
                 bootstrap::api_services(&backend, &served.catalog),
             );
             made.map_err(|status| StartError::Store(format!("the first objects: {status}")))?;
-            let made = bootstrap::home::kubernetes(&backend, &served.catalog, &self.0.home).await;
-            made.map_err(|status| StartError::Store(format!("the kubernetes service: {status}")))?;
-            let authority = &self.0.client_authority;
-            let made = bootstrap::trust::authentication(&backend, &served.catalog, authority).await;
-            made.map_err(|status| StartError::Store(format!("what extensions are told: {status}")))?;
+            let made = try_join!(
+                bootstrap::home::kubernetes(&backend, &served.catalog, &self.0.home),
+                bootstrap::trust::authentication(&backend, &served.catalog, &self.0.client_authority),
+            );
+            made.map_err(|status| StartError::Store(format!("what others know of this server: {status}")))?;
             actix::spawn(stay_reachable(self.0.clone(), backend));
             self.0.shared.health.started.store(true, Ordering::Release);
             self.0.loops.start(&self.0)?;
