@@ -10,6 +10,7 @@ use std::collections::HashSet;
 use std::rc::Rc;
 use std::sync::Arc;
 
+use actix::Addr;
 use futures::FutureExt as _;
 use futures::future::LocalBoxFuture;
 use pilothouse_actors::object::{Object, TypeName};
@@ -22,6 +23,7 @@ use crate::limits::DELETIONS_IN_FLIGHT;
 use super::client::Client;
 use super::events::Recorder;
 use super::head::{Head, Reference};
+use super::informer::{Hear, Informer};
 use super::known::Known;
 use super::queue::{Outcome, Queue};
 use super::runner::{Follows, Loop, News};
@@ -34,6 +36,7 @@ const IGNORED: &str = "events";
 pub struct GarbageCollector {
     client: Client,
     recorder: Recorder,
+    informer: Addr<Informer>,
     state: RefCell<State>,
     /// What the work so far makes worth looking at.
     more: RefCell<Vec<Task>>,
@@ -74,9 +77,9 @@ impl State {
 
 impl GarbageCollector {
     /// The loop, acting as `client`.
-    pub fn new(client: Client) -> GarbageCollector {
+    pub fn new(client: Client, informer: Addr<Informer>) -> GarbageCollector {
         let recorder = Recorder::new(client.clone(), "garbage-collector-controller");
-        GarbageCollector { client, recorder, state: RefCell::default(), more: RefCell::default() }
+        GarbageCollector { client, recorder, informer, state: RefCell::default(), more: RefCell::default() }
     }
 
     fn observe(&self, of: &TypeName, object: &Arc<Object>, known: &Known, tasks: &mut Vec<Task>) {
@@ -92,6 +95,12 @@ impl GarbageCollector {
         merge(&mut owners);
         let uid = Uid::new(&head.uid);
         state.graph.observe(uid, place, &owners, going(&head), tasks);
+    }
+
+    /// Waits until the index knows all that was acknowledged before now. Types are told one after the other: a dependent that
+    /// was made before its owner was deleted may be heard of after that.
+    async fn catch_up(&self) {
+        let _ending = self.informer.send(Hear).await;
     }
 
     fn resource(&self, place: &Place) -> Option<Arc<Resource>> {

@@ -24,6 +24,12 @@ use super::runner::{CaughtUp, Follows, Heard, Listed};
 #[rtype(result = "()")]
 pub struct Join(pub Member);
 
+/// Tell everybody what has happened until now. Answers when that is done: then every loop knows all that was acknowledged
+/// before this was asked. On Full the sender waits; on Closed the server ends.
+#[derive(Clone, Copy, Message)]
+#[rtype(result = "()")]
+pub struct Hear;
+
 /// A loop that wants to hear.
 #[derive(Clone)]
 pub struct Member {
@@ -91,6 +97,19 @@ impl Handler<Published> for Informer {
         };
         // Nothing else is handled meanwhile: what rings is found by the next round.
         context.wait(round.into_actor(self).map(|ear, informer, _| informer.ear = ear));
+    }
+}
+
+impl Handler<Hear> for Informer {
+    type Result = AtomicResponse<Self, ()>;
+
+    fn handle(&mut self, _: Hear, _: &mut Self::Context) -> Self::Result {
+        let (mut ear, rung, stores) = (std::mem::take(&mut self.ear), self.bell.drain(), (self.stores)());
+        let round = async move {
+            ear.hear(&rung, &stores).await;
+            ear
+        };
+        AtomicResponse::new(Box::pin(round.into_actor(self).map(|ear, informer, _| informer.ear = ear)))
     }
 }
 

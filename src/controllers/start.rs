@@ -166,8 +166,8 @@ impl House {
                 self.keep(name, move || NamespaceController::new(client.clone(), clock.clone(), pods_first));
             }
             "garbage-collector-controller" => {
-                let client = self.client("generic-garbage-collector");
-                self.keep(name, move || GarbageCollector::new(client.clone()));
+                let (client, informer) = (self.client("generic-garbage-collector"), self.informer.clone());
+                self.keep(name, move || GarbageCollector::new(client.clone(), informer.clone()));
             }
             "serviceaccount-controller" => {
                 let (client, made) =
