@@ -135,6 +135,10 @@ impl Ear {
                 tracing::debug!(%of, %error, "cannot be followed");
             }
         }
+        self.say_caught_up().await;
+    }
+
+    async fn say_caught_up(&mut self) {
         join_all(self.members.iter().map(|member| member.caught_up.send(CaughtUp))).await;
         self.members.retain(|member| member.heard.connected());
     }
@@ -183,12 +187,16 @@ impl Ear {
     async fn join(&mut self, member: Member, stores: &Stores) {
         let types = stores.types().await.unwrap_or_default();
         for of in types.iter().filter(|of| member.follows.includes(of)) {
+            // The others hear of a type that is new since the last round now: afterwards it counts as told.
+            if self.advance(of, stores).await.is_err() {
+                return;
+            }
             let Ok(position) = stores.open_watch(of, &Permit::none()).await else { return };
             let cursor = position.snapshot.revision;
             self.followed.entry(of.clone()).or_insert_with(|| Followed { window: position.window, cursor });
             let _ended = member.listed.send(Listed { of: of.clone(), snapshot: position.snapshot }).await;
         }
-        let _ended = member.caught_up.send(CaughtUp).await;
         self.members.push(member);
+        self.say_caught_up().await;
     }
 }
