@@ -175,3 +175,25 @@ fn what_lost_its_owner_while_nobody_looked_goes_after_the_start() {
         gone(&mut client, &at(name));
     }
 }
+
+/// The loops join one after the other while clients write already, and types are told one after the other: whoever waits
+/// for dependents must know all of them even so.
+#[test]
+fn nothing_is_missed_right_after_the_start_or_between_two_types() {
+    const SECRETS: &str = "/api/v1/namespaces/default/secrets";
+    for _ in 0..3 {
+        let server = server(&[]);
+        let mut client = server.admin();
+        for round in 0..10 {
+            let owner = make(&mut client, &format!("owner{round}"), &[]);
+            for number in 0..3 {
+                let secret = json!({"apiVersion": "v1", "kind": "Secret",
+                    "metadata": {"name": format!("s{round}-{number}"), "ownerReferences": [reference(&owner, true)]}});
+                client.post(SECRETS, &secret).ok();
+            }
+            delete(&mut client, &format!("owner{round}"), "Foreground");
+            gone(&mut client, &at(&format!("owner{round}")));
+            assert_eq!(client.get(SECRETS).ok()["items"], json!([]), "the owner goes last");
+        }
+    }
+}
