@@ -5,6 +5,7 @@
 pub mod api;
 pub mod auth;
 pub mod config;
+pub mod controllers;
 pub mod convert_command;
 mod frames;
 pub mod healthcheck;

@@ -158,3 +158,10 @@ pub const WEBHOOK_QUESTIONS: usize = 256;
 pub const WEBHOOK_ANSWERS_KEPT: usize = 8_192;
 /// Bytes of what a client can choose of a question whose answer is remembered; the reference server's value.
 pub const WEBHOOK_CACHED_BYTES: usize = 10_000;
+/// Writes that one control loop has under way: enough to share syncs of the disk, few enough that the writes of clients
+/// never wait behind many.
+pub const DELETIONS_IN_FLIGHT: usize = 32;
+/// Events of one type that control loops are told of in one message.
+pub const CONTROLLER_EVENTS_PER_TURN: usize = 512;
+/// Messages to the informer of the control loops; each loop sends one when it starts.
+pub const INFORMER_MAILBOX: usize = 64;

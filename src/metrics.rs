@@ -53,6 +53,10 @@ pub struct Metrics {
     decisions: IntCounterVec,
     attempts: IntCounterVec,
     attempt_durations: HistogramVec,
+    queue_depth: IntGaugeVec,
+    queue_adds: IntGaugeVec,
+    queue_retries: IntGaugeVec,
+    loop_restarts: IntCounterVec,
 }
 
 impl Metrics {
@@ -105,6 +109,11 @@ impl Metrics {
             "authorization_duration_seconds",
             "How long judging requests took, by result.",
         );
+        let queue = |name: &str, help: &str| IntGaugeVec::new(Opts::new(name, help), &["name"]);
+        let restarts = Opts::new(
+            "pilothouse_controller_restarts_total",
+            "Control loops that panicked and were started again.",
+        );
         let metrics = Metrics {
             decisions: IntCounterVec::new(decisions, &["type", "name", "decision"])?,
             attempts: IntCounterVec::new(attempts, &["result"])?,
@@ -112,6 +121,13 @@ impl Metrics {
                 attempt_durations.buckets(prometheus::exponential_buckets(0.001, 2.0, 15)?),
                 &["result"],
             )?,
+            queue_depth: queue("workqueue_depth", "Keys that a control loop could work on now.")?,
+            queue_adds: queue(
+                "workqueue_adds_total",
+                "Keys that were added to the queue of a control loop.",
+            )?,
+            queue_retries: queue("workqueue_retries_total", "Keys of a control loop that were tried again.")?,
+            loop_restarts: IntCounterVec::new(restarts, &["name"])?,
             requests: IntCounterVec::new(requests, &with_code)?,
             durations: HistogramVec::new(durations.buckets(SECONDS.to_vec()), &request)?,
             deprecated: IntGaugeVec::new(deprecated, &deprecated_labels)?,
@@ -145,6 +161,10 @@ impl Metrics {
         registry.register(Box::new(self.decisions.clone()))?;
         registry.register(Box::new(self.attempts.clone()))?;
         registry.register(Box::new(self.attempt_durations.clone()))?;
+        for queue in [&self.queue_depth, &self.queue_adds, &self.queue_retries] {
+            registry.register(Box::new(queue.clone()))?;
+        }
+        registry.register(Box::new(self.loop_restarts.clone()))?;
         for counter in &self.mismatches {
             registry.register(Box::new(counter.clone()))?;
         }
@@ -199,6 +219,20 @@ impl Metrics {
         let result = result.name();
         self.attempts.with_label_values(&[result]).inc();
         self.attempt_durations.with_label_values(&[result]).observe(seconds);
+    }
+
+    /// Says how the queue of a control loop stands: keys that wait, were ever added, were ever tried again.
+    pub fn count_queue(&self, name: &str, depth: usize, added: u64, retried: u64) {
+        let all =
+            [(&self.queue_depth, depth as u64), (&self.queue_adds, added), (&self.queue_retries, retried)];
+        for (gauge, value) in all {
+            gauge.with_label_values(&[name]).set(i64::try_from(value).unwrap_or(i64::MAX));
+        }
+    }
+
+    /// Counts a control loop that panicked.
+    pub fn count_restart(&self, name: &str) {
+        self.loop_restarts.with_label_values(&[name]).inc();
     }
 
     /// Everything in the text form of scrapers.

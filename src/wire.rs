@@ -1,15 +1,15 @@
 //! The one place of wiring: which actors run where, and what stands behind the edge.
 //!
-//! On threads of their own: the committer, and the stores with their directory. On the thread of each worker: its
+//! On threads of their own: the committer, the stores with their directory, and the control loops (`loops.rs`). On the thread of each worker: its
 //! broadcaster, authenticator and authorizer, so that guards and wakes cross no thread. Watch sessions run on the worker
 //! of their connection.
 
+mod loops;
 #[path = "wire/admission.rs"]
 mod of_admission;
-
-use std::net::SocketAddr;
 mod reload;
 
+use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -79,6 +79,8 @@ use crate::verbs::stores::Stores;
 use crate::verbs::{Backend, Watching};
 use crate::webhook::Service;
 
+use self::loops::Loops;
+
 /// The file that the redb engine keeps, in the data directory.
 const STORE_FILE: &str = "pilothouse.redb";
 
@@ -105,6 +107,8 @@ struct Parts {
     forced_deletion: bool,
     /// What the kubernetes service says.
     home: Home,
+    /// The authority of client certificates, as extensions are told of it.
+    client_authority: String,
     shared: Arc<Shared>,
     verifiers: Arc<[Arc<dyn Verifier>]>,
     /// One of them, whose authorities can change.
@@ -131,6 +135,8 @@ struct Parts {
     lists: Budget,
     /// The broadcasters of all workers, to end their watches.
     broadcasters: Mutex<Vec<Addr<Broadcaster>>>,
+    /// The control loops.
+    loops: Loops,
 }
 
 impl Wiring for Wires {
@@ -159,6 +165,7 @@ async fn parts(boot: &Boot) -> Result<Parts, StartError> {
     let documents = Documents::new(&catalog, &boot.address.to_string());
     let objects = Arc::new(Objects::new(storage.directory.clone()));
     let tokens = tokens(boot, &objects).map_err(|error| broken(&error))?;
+    let loops = Loops::new(config, &boot.pki)?;
     let shared = Shared {
         served: ArcSwap::from_pointee(Served {
             catalog,
@@ -178,6 +185,7 @@ async fn parts(boot: &Boot) -> Result<Parts, StartError> {
             fatal: storage.fatal.clone(),
             started: AtomicBool::new(false),
             stopping: AtomicBool::new(false),
+            loops: loops.is_on().then(|| loops.down()),
         },
         request_timeout: config.limits.request_timeout,
         closes_unknown: config.gates().enabled("UnauthenticatedHTTP2DOSMitigation"),
@@ -205,6 +213,7 @@ async fn parts(boot: &Boot) -> Result<Parts, StartError> {
             address: host::reachable_address(config),
             port: boot.address.port(),
         },
+        client_authority: String::from_utf8_lossy(&boot.pki.client_ca_pem).into_owned(),
         service_ranges: service_ranges(config)?,
         node_port_range: range.to_string(),
         authority: authority(config),
@@ -228,6 +237,7 @@ async fn parts(boot: &Boot) -> Result<Parts, StartError> {
         initial_events: config.gates().enabled("WatchList"),
         lists: Budget::default(),
         broadcasters: Mutex::default(),
+        loops,
     };
     services(&parts).repair(&held).await.map_err(|error| broken(&error))?;
     Ok(parts)
@@ -472,6 +482,10 @@ async fn stay_reachable(parts: Arc<Parts>, backend: Backend) {
         if let Err(status) = bootstrap::home::kubernetes(&backend, &served.catalog, &parts.home).await {
             tracing::warn!(%status, "the kubernetes service is not as it should be");
         }
+        let authority = &parts.client_authority;
+        if let Err(status) = bootstrap::trust::authentication(&backend, &served.catalog, authority).await {
+            tracing::warn!(%status, "extensions may be told wrongly whom to trust");
+        }
     }
 }
 
@@ -513,8 +527,11 @@ impl Application for Running {
                 bootstrap::api_services(&backend, &served.catalog),
             );
             made.map_err(|status| StartError::Store(format!("the first objects: {status}")))?;
-            let made = bootstrap::home::kubernetes(&backend, &served.catalog, &self.0.home).await;
-            made.map_err(|status| StartError::Store(format!("the kubernetes service: {status}")))?;
+            let made = try_join!(
+                bootstrap::home::kubernetes(&backend, &served.catalog, &self.0.home),
+                bootstrap::trust::authentication(&backend, &served.catalog, &self.0.client_authority),
+            );
+            made.map_err(|status| StartError::Store(format!("what others know of this server: {status}")))?;
             if self.0.gathers_rules {
                 let authorizer = Authorizer::new(self.0.policies.clone()).start();
                 actix::spawn(gather_rules(self.0.clone(), self::backend(&self.0, &authorizer)));
@@ -523,6 +540,7 @@ impl Application for Running {
             let (boot, certificates) = (self.0.boot.clone(), self.0.certificates.clone());
             actix::spawn(Reload { boot, certificates, shared: self.0.shared.clone() }.run());
             self.0.shared.health.started.store(true, Ordering::Release);
+            self.0.loops.start(&self.0)?;
             Ok(())
         }
         .boxed_local()
@@ -534,6 +552,7 @@ impl Application for Running {
 
     fn end_watches(&self) -> LocalBoxFuture<'_, ()> {
         self.0.shared.connecting.leaving.begin();
+        self.0.loops.stop();
         let all = self.0.broadcasters.lock().unwrap_or_else(PoisonError::into_inner).clone();
         // A broadcaster that is gone has no watches left.
         async move { join_all(all.iter().map(|broadcaster| broadcaster.send(CloseAll))).map(drop).await }

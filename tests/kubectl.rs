@@ -11,60 +11,16 @@ mod writes;
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::path::Path;
-use std::process::{Command, Output, Stdio};
+use std::process::Stdio;
 use std::sync::mpsc;
 use std::thread;
 
 use serde_json::{Value, json};
 use support::compare::{lost, text};
+use support::kubectl::Kubectl;
 use support::manifests::discover;
 use support::wait::CAP;
 use support::{Manifest, Server};
-use tempfile::TempDir;
-
-/// kubectl with a home and a cache of its own.
-struct Kubectl {
-    home: TempDir,
-    kubeconfig: String,
-}
-
-impl Kubectl {
-    fn new(server: &Server) -> Kubectl {
-        let kubeconfig = server.kubeconfig().to_str().expect("a path of letters").to_owned();
-        Kubectl { home: support::server::directory(), kubeconfig }
-    }
-
-    fn command(&self, arguments: &[&str]) -> Command {
-        let mut command = Command::new("kubectl");
-        command
-            .args(["--kubeconfig", &self.kubeconfig, "--request-timeout=30s"])
-            .args(arguments)
-            .env("HOME", self.home.path())
-            .env("KUBECACHEDIR", self.home.path().join("cache"))
-            .env_remove("KUBECONFIG")
-            .stdin(Stdio::null());
-        command
-    }
-
-    fn try_run(&self, arguments: &[&str]) -> Output {
-        self.command(arguments)
-            .output()
-            .expect("kubectl runs: tests/run installs it, or see https://kubernetes.io/docs/tasks/tools")
-    }
-
-    fn run(&self, arguments: &[&str]) -> String {
-        let output = self.try_run(arguments);
-        let (said, complained) =
-            (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-        assert!(output.status.success(), "kubectl {arguments:?}: {said} {complained}");
-        said.into_owned()
-    }
-
-    fn get(&self, title: &str, name: &str) -> Value {
-        let json = self.run(&["get", title, name, "-o", "json"]);
-        serde_json::from_str(&json).expect("JSON")
-    }
-}
 
 /// The resource as kubectl wants it said, so that no other group can be meant.
 fn argument(plural: &str, group_version: &str) -> String {

@@ -60,6 +60,7 @@ const LAYERS: &[Layer] = &[
             "crate::http",
             "crate::wire",
             "crate::config",
+            "crate::controllers",
             "crate::server",
             "actix_web",
             "actix_http",
@@ -90,6 +91,11 @@ const LAYERS: &[Layer] = &[
             "actix",
         ],
         because: "frames are bytes, whoever sends them",
+    },
+    Layer {
+        place: "src/controllers",
+        forbidden: &["crate::http", "crate::wire", "crate::config", "crate::server", "actix_web"],
+        because: "control loops are clients of the verbs and are told what they need",
     },
     Layer {
         place: "src/auth",

@@ -38,3 +38,10 @@ fn the_python_client_works() {
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/python/client.py");
     succeed(Command::new(python()).arg(script).arg(server.kubeconfig()).env_remove("KUBECONFIG"));
 }
+
+#[test]
+fn the_python_client_sees_dependents_go() {
+    let server = Server::with(&["--engine=memory", "--controllers=*"]);
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/python/owners.py");
+    succeed(Command::new(python()).arg(script).arg(server.kubeconfig()).env_remove("KUBECONFIG"));
+}

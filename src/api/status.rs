@@ -512,6 +512,15 @@ impl Status {
         }
     }
 
+    /// Whether somebody who wants an object to be there has nothing left to do: it is there, or its namespace is not or no
+    /// longer.
+    pub fn is_settled(&self) -> bool {
+        let causes = self.details.as_ref().map(|details| details.causes.as_slice()).unwrap_or_default();
+        self.code == 404
+            || self.reason == "AlreadyExists"
+            || causes.iter().any(|cause| cause.reason == "NamespaceTerminating")
+    }
+
     /// The seconds of a Retry-After header, if the answer should carry one.
     pub fn retry_after(&self) -> Option<u32> {
         self.details.as_ref().map(|details| details.retry_after_seconds).filter(|seconds| *seconds > 0)

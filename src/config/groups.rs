@@ -74,7 +74,7 @@ pub struct Storage {
     /// How long superseded versions stay: watches and lists reach back that far.
     #[arg(long, default_value = "5m0s", value_parser = go_duration, value_name = "DURATION")]
     pub etcd_compaction_interval: Duration,
-    /// How long events are kept.
+    /// How long events are kept after they were last written; 0 is for ever.
     #[arg(long, default_value = "1h", value_parser = go_duration, value_name = "DURATION")]
     pub event_ttl: Duration,
 }
@@ -301,6 +301,21 @@ pub struct Kubelets {
     /// How long it may take to connect to a kubelet, a pod or a service.
     #[arg(long, default_value = "5s", value_parser = go_duration, value_name = "DURATION")]
     pub kubelet_timeout: Duration,
+}
+
+/// Who answers requests for certificates.
+#[derive(Args, Clone, Debug)]
+#[command(next_help_heading = "Certificate signing")]
+pub struct Signing {
+    /// The certificate of the authority that signs requests; without it our own.
+    #[arg(long, value_name = "FILE", requires = "cluster_signing_key_file")]
+    pub cluster_signing_cert_file: Option<PathBuf>,
+    /// Its key.
+    #[arg(long, value_name = "FILE", requires = "cluster_signing_cert_file")]
+    pub cluster_signing_key_file: Option<PathBuf>,
+    /// How long signed certificates live at most.
+    #[arg(long, default_value = "8760h", value_parser = go_duration, value_name = "DURATION")]
+    pub cluster_signing_duration: Duration,
 }
 
 /// How much at once, and how long.

@@ -24,7 +24,7 @@ pub use admission_file::AdmissionFile;
 pub use gates::FeatureGates;
 pub use groups::{
     Api, Authentication, Authorization, AuthorizationMode, Backend, Engine, Kubelets, Lifecycle, LogFormat,
-    Logging, RequestLimits, ServiceAccounts, Serving, Storage, TlsVersion,
+    Logging, RequestLimits, ServiceAccounts, Serving, Signing, Storage, TlsVersion,
 };
 
 use crate::limits;
@@ -53,6 +53,9 @@ pub struct Config {
     /// How nodes are reached.
     #[command(flatten)]
     pub kubelets: Kubelets,
+    /// Who answers requests for certificates.
+    #[command(flatten)]
+    pub signing: Signing,
     /// How much at once.
     #[command(flatten)]
     pub limits: RequestLimits,

@@ -15,6 +15,7 @@ mod authority;
 mod files;
 pub(crate) mod host;
 mod kubeconfig;
+pub mod signing;
 mod token_keys;
 
 use std::net::SocketAddr;
@@ -87,6 +88,8 @@ pub struct Pki {
     pub admin: Identity,
     /// The keys behind service account tokens.
     pub tokens: TokenKeys,
+    /// The authority of everything made here, which also answers requests for certificates.
+    pub authority: Identity,
     /// A kubeconfig of the administrator, as text.
     pub kubeconfig: String,
     /// Where it lies, if the server writes files.
@@ -119,7 +122,20 @@ pub fn prepare(config: &Config, bound: SocketAddr, clock: &Clock) -> Result<Pki,
         path.parent().map_or(Ok(()), files::make_directory)?;
         files::replace(&[(path.clone(), kubeconfig.clone().into_bytes(), files::Secrecy::Private)])?;
     }
-    Ok(Pki { serving, serving_ca_pem, client_ca_pem, admin, tokens, kubeconfig, kubeconfig_path })
+    let authority = authority.identity()?;
+    Ok(Pki { serving, serving_ca_pem, client_ca_pem, admin, tokens, authority, kubeconfig, kubeconfig_path })
+}
+
+/// Who answers requests for certificates: the pair that flags name, or our own authority.
+pub fn signer(config: &Config, pki: &Pki) -> Result<signing::Signer, PkiError> {
+    let flags = &config.signing;
+    let (Some(certificate), Some(key)) = (&flags.cluster_signing_cert_file, &flags.cluster_signing_key_file)
+    else {
+        return signing::Signer::new(&pki.authority);
+    };
+    let found = Identity { certificates_pem: files::read(certificate)?, key_pem: files::read(key)? };
+    check_pair(certificate, key, &found)?;
+    signing::Signer::new(&found)
 }
 
 fn content(path: &Path, why: &'static str) -> PkiError {

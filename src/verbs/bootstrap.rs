@@ -3,6 +3,7 @@
 pub mod aggregation;
 pub mod home;
 mod roles;
+pub mod trust;
 
 pub use roles::roles;
 

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use actix::Addr;
 use actix::dev::ToEnvelope;
 use actix::{Handler, MailboxError, Message};
-use pilothouse_actors::directory::{Directory, Find};
+use pilothouse_actors::directory::{Directory, Find, Types};
 use pilothouse_actors::error::StoreError;
 use pilothouse_actors::object::{Draft, Key, Object, Revision, TypeName};
 use pilothouse_actors::permit::Permit;
@@ -92,6 +92,11 @@ impl Stores {
     /// All objects as they are now, and what happens to them from now on.
     pub async fn open_watch(&self, of: &TypeName, permit: &Permit) -> StoreResult<Position> {
         self.ask(of, OpenWatch { permit: permit.clone() }).await
+    }
+
+    /// Every type that was ever written to or asked for.
+    pub async fn types(&self) -> StoreResult<Vec<TypeName>> {
+        self.directory.send(Types).await.map_err(|_: MailboxError| StoreError::Unavailable)
     }
 
     async fn ask<M, T>(&self, of: &TypeName, command: M) -> StoreResult<T>

@@ -22,6 +22,7 @@ fn prepared() -> (Server, Kubectl, String) {
 }
 
 /// Whether this client is old and lacks what the test is about. The newest that some distributions have is of 2020.
+#[expect(clippy::print_stderr, reason = "a test that is skipped says so")]
 fn is_too_old(kubectl: &Kubectl) -> bool {
     // The flag came with the release that moves ownership to the server; the parts of objects came before.
     let old = !kubectl.run(&["apply", "--help"]).contains("--prune-allowlist");

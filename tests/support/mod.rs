@@ -4,6 +4,7 @@
 
 pub mod client;
 pub mod compare;
+pub mod kubectl;
 pub mod kubelet;
 pub mod manifests;
 pub mod random;

@@ -1,6 +1,6 @@
 //! /healthz, /livez and /readyz: checks that really check.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use actix::Addr;
@@ -8,6 +8,7 @@ use actix_web::HttpResponse;
 use pilothouse_actors::committer::{Check as CheckCommitter, Committer};
 use pilothouse_actors::directory::{Directory, Types};
 use pilothouse_actors::fatal::Fatal;
+use tokio::sync::watch;
 
 use crate::api::field::quoted;
 use crate::api::query::Query;
@@ -27,6 +28,8 @@ pub struct Health {
     pub started: AtomicBool,
     /// Set when the server begins to stop.
     pub stopping: AtomicBool,
+    /// The control loops that are down, and why; `None` where no flag wants any.
+    pub loops: Option<watch::Receiver<BTreeMap<&'static str, String>>>,
 }
 
 /// One named check.
@@ -44,6 +47,8 @@ enum Check {
     Catalog,
     /// Every worker has what it needs.
     InformerSync,
+    /// The control loops run.
+    Loops,
     /// The server is not about to stop.
     Shutdown,
 }
@@ -57,6 +62,7 @@ impl Check {
             Check::Directory => "poststarthook/start-store-directory",
             Check::Catalog => "poststarthook/publish-catalog",
             Check::InformerSync => "informer-sync",
+            Check::Loops => "poststarthook/start-controllers",
             Check::Shutdown => "shutdown",
         }
     }
@@ -81,6 +87,11 @@ impl Check {
             Check::InformerSync => {
                 flag(health.started.load(Ordering::Acquire), "the server is still starting")
             }
+            Check::Loops => {
+                let down = health.loops.as_ref().map(|down| down.borrow().clone()).unwrap_or_default();
+                let why: Vec<String> = down.iter().map(|(name, why)| format!("{name} {why}")).collect();
+                flag(why.is_empty(), &why.join(", "))
+            }
             Check::Shutdown => flag(!health.stopping.load(Ordering::Acquire), "process is shutting down"),
         }
     }
@@ -91,20 +102,23 @@ fn flag(good: bool, otherwise: &str) -> Result<(), String> {
 }
 
 const LIVE: [Check; 5] = [Check::Ping, Check::Log, Check::Etcd, Check::Directory, Check::Catalog];
-const READY: [Check; 7] = [
+const READY: [Check; 8] = [
     Check::Ping,
     Check::Log,
     Check::Etcd,
     Check::InformerSync,
     Check::Directory,
     Check::Catalog,
+    Check::Loops,
     Check::Shutdown,
 ];
 
 /// Answers a health path; `None` for any other path.
 pub async fn answer(worker: &Worker, path: &str, query: &Query<'_>) -> Option<HttpResponse> {
     let (endpoint, rest) = split(path)?;
-    let checks: &[Check] = if endpoint == "readyz" { &READY } else { &LIVE };
+    let mut checks = if endpoint == "readyz" { READY.to_vec() } else { LIVE.to_vec() };
+    checks.retain(|check| *check != Check::Loops || worker.shared.health.loops.is_some());
+    let checks = checks.as_slice();
     if rest.is_empty() {
         return Some(all(worker, endpoint, checks, query).await);
     }

@@ -77,6 +77,12 @@ pub struct Served {
     pub openapi: OpenApi,
 }
 
+impl AsRef<Catalog> for Served {
+    fn as_ref(&self) -> &Catalog {
+        &self.catalog
+    }
+}
+
 /// How many requests may be in flight. Watches do not count: they wait for events, not for us.
 pub struct Places {
     /// For requests that read.

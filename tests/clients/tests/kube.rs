@@ -8,6 +8,7 @@ use std::time::Duration;
 use futures::{StreamExt as _, TryStreamExt as _};
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::core::v1::{ConfigMap, Namespace, Pod, Secret, Service};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::api::{
     Api, DeleteParams, DynamicObject, ListParams, ObjectMeta, PostParams, PropagationPolicy, WatchEvent,
     WatchParams,
@@ -21,7 +22,14 @@ use serde_json::json;
 
 /// A server of its own for one test, with a client of its administrator.
 async fn served() -> (Handle, Client) {
-    let server = Server::start(pilothouse::Config::ephemeral()).expect("a server");
+    served_with("-*").await
+}
+
+/// The same with these control loops.
+async fn served_with(loops: &str) -> (Handle, Client) {
+    let mut config = pilothouse::Config::ephemeral();
+    config.api.controllers = vec![loops.to_owned()];
+    let server = Server::start(config).expect("a server");
     let kubeconfig = Kubeconfig::from_yaml(server.kubeconfig()).expect("a kubeconfig");
     let config = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await.unwrap();
     (server, Client::try_from(config).unwrap())
@@ -254,4 +262,57 @@ async fn discovery_finds_every_kind_and_each_can_be_listed() {
         }
     }
     assert!(listed > 40, "only {listed} kinds");
+}
+
+/// Waits until what is asked for is not there.
+async fn gone<F, K>(ask: impl Fn() -> F)
+where
+    F: Future<Output = kube::Result<Option<K>>>,
+{
+    let waiting = async {
+        while ask().await.unwrap().is_some() {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(30), waiting).await.expect("it goes");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn owners_take_their_dependents_along() {
+    let (_server, client) = served_with("*").await;
+    let maps: Api<ConfigMap> = Api::default_namespaced(client.clone());
+    for (owner, policy) in [
+        ("b", PropagationPolicy::Background),
+        ("f", PropagationPolicy::Foreground),
+        ("o", PropagationPolicy::Orphan),
+    ] {
+        let made = maps.create(&PostParams::default(), &config_map(owner, "1")).await.unwrap();
+        let mut child = config_map(&format!("{owner}-child"), "1");
+        let reference = OwnerReference {
+            api_version: "v1".to_owned(),
+            kind: "ConfigMap".to_owned(),
+            name: owner.to_owned(),
+            uid: made.uid().unwrap(),
+            block_owner_deletion: Some(true),
+            ..OwnerReference::default()
+        };
+        child.metadata.owner_references = Some(vec![reference]);
+        maps.create(&PostParams::default(), &child).await.unwrap();
+        let params = DeleteParams { propagation_policy: Some(policy), ..DeleteParams::default() };
+        maps.delete(owner, &params).await.unwrap();
+        gone(|| maps.get_opt(owner)).await;
+    }
+    gone(|| maps.get_opt("b-child")).await;
+    assert!(maps.get_opt("f-child").await.unwrap().is_none(), "the owner goes last");
+    assert!(maps.get("o-child").await.unwrap().owner_references().is_empty());
+    let namespaces: Api<Namespace> = Api::all(client.clone());
+    let namespace = Namespace {
+        metadata: ObjectMeta { name: Some("short".to_owned()), ..ObjectMeta::default() },
+        ..Namespace::default()
+    };
+    namespaces.create(&PostParams::default(), &namespace).await.unwrap();
+    let inside: Api<ConfigMap> = Api::namespaced(client, "short");
+    inside.create(&PostParams::default(), &config_map("a", "1")).await.unwrap();
+    namespaces.delete("short", &DeleteParams::default()).await.unwrap();
+    gone(|| namespaces.get_opt("short")).await;
 }

@@ -1,0 +1,186 @@
+//! serviceaccount-token-controller: Secrets that ask for the token of a service account get it, and go with the account.
+
+use std::ops::Bound;
+use std::rc::Rc;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use futures::FutureExt as _;
+use futures::future::LocalBoxFuture;
+use pilothouse_actors::object::{Key, TypeName};
+use serde_json::json;
+
+use crate::api::meta;
+use crate::api::options::DeleteOptions;
+use crate::api::status::Result;
+use crate::api::value::Value;
+
+use super::client::{At, Client};
+use super::queue::{Outcome, Queue};
+use super::runner::{Follows, Loop, News};
+
+const SECRETS: &str = "secrets";
+const ACCOUNTS: &str = "serviceaccounts";
+const TOKEN_TYPE: &str = "kubernetes.io/service-account-token";
+const NAME: &str = "kubernetes.io/service-account.name";
+const UID: &str = "kubernetes.io/service-account.uid";
+
+/// Makes a signed token of claims in JSON.
+pub type SignToken = Rc<dyn Fn(&[u8]) -> Option<String>>;
+
+/// What is looked at.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Work {
+    /// A Secret that asks for a token.
+    Secret(Key),
+    /// An account that is gone.
+    Account(Key),
+}
+
+/// The loop.
+pub struct AccountTokens {
+    /// As whom it writes.
+    pub client: Client,
+    /// The certificates by which the bearer knows this server.
+    pub authority_pem: Rc<str>,
+    /// Who makes tokens; without it Secrets get all but that.
+    pub sign: Option<SignToken>,
+}
+
+fn annotation<'a>(secret: &'a Value, name: &str) -> &'a str {
+    meta::of(secret).get("annotations").map(|all| all.str(name)).unwrap_or_default()
+}
+
+impl AccountTokens {
+    async fn secret(&self, key: &Key) -> Result<Outcome> {
+        let (secrets, accounts) = (self.client.resource(SECRETS)?, self.client.resource(ACCOUNTS)?);
+        let at = At::of(&secrets, key);
+        let Some(secret) = self.client.read(at).await? else { return Ok(Outcome::Done) };
+        let (name, wanted) = (annotation(&secret, NAME), annotation(&secret, UID));
+        if secret.str("type") != TOKEN_TYPE || name.is_empty() || meta::is_terminating(&secret) {
+            return Ok(Outcome::Done);
+        }
+        let account = self.client.read(At { resource: &accounts, namespace: key.namespace(), name }).await?;
+        let uid = account.map(|account| meta::of(&account).str("uid").to_owned());
+        let Some(uid) = uid.filter(|uid| wanted.is_empty() || wanted == uid) else {
+            return self.delete(key, meta::of(&secret).str("uid")).await;
+        };
+        let filled = self.client.edit(at, "", |secret| Ok(self.fill(secret, key, name, &uid)));
+        match filled.await {
+            Err(status) if status.code != 404 => Err(status),
+            _ => Ok(Outcome::Done),
+        }
+    }
+
+    /// Puts into a Secret what is missing; whether anything was.
+    fn fill(&self, secret: &mut Value, key: &Key, account: &str, uid: &str) -> bool {
+        let before = secret.clone();
+        let missing =
+            |field: &str| before.at(&["data", field]).and_then(Value::as_str).is_none_or(str::is_empty);
+        let authority = STANDARD.encode(self.authority_pem.as_bytes());
+        if !self.authority_pem.is_empty()
+            && before.at(&["data", "ca.crt"]).and_then(Value::as_str) != Some(&authority)
+        {
+            secret.entry("data").set("ca.crt", authority);
+        }
+        if missing("namespace") {
+            secret.entry("data").set("namespace", STANDARD.encode(key.namespace()));
+        }
+        if missing("token") {
+            let claims = claims(key, account, uid);
+            if let Some(token) = self.sign.as_ref().and_then(|sign| sign(claims.as_bytes())) {
+                secret.entry("data").set("token", STANDARD.encode(token));
+            }
+        }
+        secret.entry("metadata").entry("annotations").set(UID, uid);
+        *secret != before
+    }
+
+    /// Removes the tokens of an account that is gone, or is another one now.
+    async fn account(&self, key: &Key) -> Result<Outcome> {
+        let secrets = self.client.resource(SECRETS)?;
+        let snapshot = self.client.snapshot(&TypeName::new(SECRETS)).await?;
+        for object in snapshot.scan(Some(key.namespace()), Bound::Unbounded) {
+            if object.fields.get("type") == Some(TOKEN_TYPE) {
+                let secret = self.client.load(&secrets, object)?;
+                if annotation(&secret, NAME) == key.name() {
+                    // Decides again by what is there then.
+                    Box::pin(self.secret(&object.key)).await?;
+                }
+            }
+        }
+        Ok(Outcome::Done)
+    }
+
+    async fn delete(&self, key: &Key, uid: &str) -> Result<Outcome> {
+        let secrets = self.client.resource(SECRETS)?;
+        let Some(object) = self.client.get(At::of(&secrets, key)).await? else { return Ok(Outcome::Done) };
+        let options = DeleteOptions { uid: Some(uid.to_owned()), ..DeleteOptions::default() };
+        match self.client.delete(&secrets, object, &options).await {
+            Err(status) if !matches!(status.code, 404 | 409) => Err(status),
+            _ => Ok(Outcome::Done),
+        }
+    }
+}
+
+/// What a token of this kind says: it does not expire, and is good while its Secret is.
+fn claims(secret: &Key, account: &str, uid: &str) -> String {
+    let namespace = secret.namespace();
+    json!({
+        "iss": "kubernetes/serviceaccount",
+        "kubernetes.io/serviceaccount/namespace": namespace,
+        "kubernetes.io/serviceaccount/secret.name": secret.name(),
+        "kubernetes.io/serviceaccount/service-account.name": account,
+        "kubernetes.io/serviceaccount/service-account.uid": uid,
+        "sub": format!("system:serviceaccount:{namespace}:{account}"),
+    })
+    .to_string()
+}
+
+impl Loop for AccountTokens {
+    type Key = Work;
+
+    fn name(&self) -> &'static str {
+        "serviceaccount-token-controller"
+    }
+
+    fn follows(&self) -> Follows {
+        Follows::These(&[SECRETS, ACCOUNTS])
+    }
+
+    fn hear(&self, news: &News<'_>, queue: &mut Queue<Work>) {
+        let key = news.object.key.clone();
+        match (news.of.as_str(), news.gone) {
+            (SECRETS, false) if news.object.fields.get("type") == Some(TOKEN_TYPE) => {
+                queue.add(Work::Secret(key));
+            }
+            (ACCOUNTS, true) => queue.add(Work::Account(key)),
+            _ => {}
+        }
+    }
+
+    fn work(self: Rc<Self>, work: Work) -> LocalBoxFuture<'static, Outcome> {
+        async move {
+            let done = match &work {
+                Work::Secret(key) => self.secret(key).await,
+                Work::Account(key) => self.account(key).await,
+            };
+            done.unwrap_or_else(|status| Outcome::Again(status.to_string()))
+        }
+        .boxed_local()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_claims_are_those_of_the_reference() {
+        let claims = claims(&Key::namespaced("n", "s"), "a", "u");
+        assert_eq!(
+            claims,
+            r#"{"iss":"kubernetes/serviceaccount","kubernetes.io/serviceaccount/namespace":"n","kubernetes.io/serviceaccount/secret.name":"s","kubernetes.io/serviceaccount/service-account.name":"a","kubernetes.io/serviceaccount/service-account.uid":"u","sub":"system:serviceaccount:n:a"}"#
+        );
+    }
+}

@@ -1,0 +1,265 @@
+//! token-cleaner-controller and bootstrap-signer-controller: bootstrap tokens that have expired go, and the others vouch for
+//! the cluster-info that new nodes read before they trust anybody.
+
+use std::collections::BTreeMap;
+use std::rc::Rc;
+use std::time::Duration;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
+use futures::FutureExt as _;
+use futures::future::LocalBoxFuture;
+use openssl::hash::MessageDigest;
+use openssl::pkey::PKey;
+use openssl::sign::Signer;
+use pilothouse_actors::object::{Key, Object, TypeName};
+
+use crate::api::meta;
+use crate::api::options::DeleteOptions;
+use crate::api::schema::time;
+use crate::api::status::Result;
+use crate::api::value::Value;
+
+use super::client::{At, Client};
+use super::queue::{Outcome, Queue};
+use super::runner::{Follows, Loop, News};
+
+const SECRETS: &str = "secrets";
+const CONFIG_MAPS: &str = "configmaps";
+const TOKENS_NAMESPACE: &str = "kube-system";
+const TOKEN_TYPE: &str = "bootstrap.kubernetes.io/token";
+const INFO: (&str, &str) = ("kube-public", "cluster-info");
+const SIGNATURE: &str = "jws-kubeconfig-";
+/// Of an identifier as the name of the secret has it.
+const ID_LENGTH: usize = 6;
+
+fn is_token(news: &News<'_>) -> bool {
+    news.of.as_str() == SECRETS
+        && news.object.key.namespace() == TOKENS_NAMESPACE
+        && news.object.fields.get("type") == Some(TOKEN_TYPE)
+}
+
+/// A text of a secret; empty if there is none.
+fn data(secret: &Value, name: &str) -> String {
+    let text = secret.at(&["data", name]).and_then(Value::as_str).unwrap_or_default();
+    STANDARD.decode(text).ok().and_then(|bytes| String::from_utf8(bytes).ok()).unwrap_or_default()
+}
+
+/// How many seconds a token has left; `None` if it lasts. One whose time cannot be read has none left.
+fn left(secret: &Value, now: i64) -> Option<i64> {
+    let expiration = data(secret, "expiration");
+    if expiration.is_empty() {
+        return None;
+    }
+    Some(time::parse_seconds(&expiration).map_or(0, |at| (at - now).max(0)))
+}
+
+/// The identifier and secret of a token that may sign now.
+fn signing(secret: &Value, now: i64) -> Option<(String, String)> {
+    let of_name = meta::name(secret).strip_prefix("bootstrap-token-")?;
+    let (id, key) = (data(secret, "token-id"), data(secret, "token-secret"));
+    let well_formed =
+        id.len() == ID_LENGTH && id.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit());
+    let may = well_formed
+        && id == of_name
+        && !key.is_empty()
+        && left(secret, now) != Some(0)
+        && data(secret, "usage-bootstrap-signing") == "true";
+    may.then_some((id, key))
+}
+
+/// A JWS of `content` by HMAC-SHA256 without the content itself, which the reader has.
+fn detached_signature(
+    content: &str,
+    id: &str,
+    key: &str,
+) -> std::result::Result<String, openssl::error::ErrorStack> {
+    let header = URL_SAFE_NO_PAD.encode(format!(r#"{{"alg":"HS256","kid":"{id}"}}"#));
+    let key = PKey::hmac(key.as_bytes())?;
+    let mut signer = Signer::new(MessageDigest::sha256(), &key)?;
+    signer.update(format!("{header}.{}", URL_SAFE_NO_PAD.encode(content)).as_bytes())?;
+    Ok(format!("{header}..{}", URL_SAFE_NO_PAD.encode(signer.sign_to_vec()?)))
+}
+
+/// The loop that signs.
+pub struct BootstrapSigner {
+    /// As whom it writes.
+    pub client: Client,
+}
+
+impl BootstrapSigner {
+    async fn sign(&self) -> Result<Outcome> {
+        let resource = self.client.resource(CONFIG_MAPS)?;
+        let at = At { resource: &resource, namespace: INFO.0, name: INFO.1 };
+        if self.client.get(at).await?.is_none() {
+            return Ok(Outcome::Done);
+        }
+        let (tokens, next) = self.tokens().await?;
+        let signed = self.client.edit(at, "", |info| Ok(put_signatures(info, &tokens)));
+        match signed.await {
+            Err(status) if status.code != 404 => Err(status),
+            // A signature does not outlive its token, also if nobody removes that.
+            _ => Ok(next.map_or(Outcome::Done, Outcome::After)),
+        }
+    }
+
+    /// The tokens that may sign, and when the first of them expires.
+    async fn tokens(&self) -> Result<(BTreeMap<String, String>, Option<Duration>)> {
+        let (secrets, now) = (self.client.resource(SECRETS)?, self.client.seconds());
+        let snapshot = self.client.snapshot(&TypeName::new(SECRETS)).await?;
+        let (mut tokens, mut next) = (BTreeMap::new(), None);
+        let in_place = snapshot.scan(Some(TOKENS_NAMESPACE), std::ops::Bound::Unbounded);
+        for object in in_place.filter(|object| object.fields.get("type") == Some(TOKEN_TYPE)) {
+            let secret = self.client.load(&secrets, object)?;
+            if let Some((id, key)) = signing(&secret, now) {
+                tokens.insert(id, key);
+                let seconds = left(&secret, now).and_then(|seconds| u64::try_from(seconds).ok());
+                next = next.into_iter().chain(seconds.map(Duration::from_secs)).min();
+            }
+        }
+        Ok((tokens, next))
+    }
+}
+
+/// Signs the configuration of the cluster with every token, and takes off the signatures of others.
+fn put_signatures(info: &mut Value, tokens: &BTreeMap<String, String>) -> bool {
+    let Some(content) = info.at(&["data", "kubeconfig"]).and_then(Value::as_str).map(str::to_owned) else {
+        return false;
+    };
+    let before = info.get("data").cloned().unwrap_or_default();
+    let mut after = before.clone();
+    after.fields_mut().retain(|name, _| !name.starts_with(SIGNATURE));
+    for (id, key) in tokens {
+        if let Ok(signature) = detached_signature(&content, id, key) {
+            after.set(&format!("{SIGNATURE}{id}"), signature);
+        }
+    }
+    let changed = after != before;
+    info.set("data", after);
+    changed
+}
+
+impl Loop for BootstrapSigner {
+    type Key = ();
+
+    fn name(&self) -> &'static str {
+        "bootstrap-signer-controller"
+    }
+
+    fn follows(&self) -> Follows {
+        Follows::These(&[SECRETS, CONFIG_MAPS])
+    }
+
+    fn hear(&self, news: &News<'_>, queue: &mut Queue<()>) {
+        let key = &news.object.key;
+        let is_info = news.of.as_str() == CONFIG_MAPS && (key.namespace(), key.name()) == INFO && !news.gone;
+        if is_info || is_token(news) {
+            queue.add(());
+        }
+    }
+
+    fn work(self: Rc<Self>, (): ()) -> LocalBoxFuture<'static, Outcome> {
+        async move { self.sign().await.unwrap_or_else(|status| Outcome::Again(status.to_string())) }
+            .boxed_local()
+    }
+}
+
+/// The loop that cleans up.
+pub struct TokenCleaner {
+    /// As whom it deletes.
+    pub client: Client,
+}
+
+impl TokenCleaner {
+    async fn clean(&self, key: &Key) -> Result<Outcome> {
+        let resource = self.client.resource(SECRETS)?;
+        let is_token = |object: &std::sync::Arc<Object>| object.fields.get("type") == Some(TOKEN_TYPE);
+        let Some(object) = self.client.get(At::of(&resource, key)).await?.filter(is_token) else {
+            return Ok(Outcome::Done);
+        };
+        let secret = self.client.load(&resource, &object)?;
+        match left(&secret, self.client.seconds()) {
+            None => Ok(Outcome::Done),
+            Some(0) => {
+                let uid = Some(meta::of(&secret).str("uid").to_owned());
+                let options = DeleteOptions { uid, ..DeleteOptions::default() };
+                match self.client.delete(&resource, object, &options).await {
+                    Err(status) if !matches!(status.code, 404 | 409) => Err(status),
+                    _ => Ok(Outcome::Done),
+                }
+            }
+            Some(seconds) => Ok(Outcome::After(Duration::from_secs(u64::try_from(seconds).unwrap_or(1)))),
+        }
+    }
+}
+
+impl Loop for TokenCleaner {
+    type Key = Key;
+
+    fn name(&self) -> &'static str {
+        "token-cleaner-controller"
+    }
+
+    fn follows(&self) -> Follows {
+        Follows::These(&[SECRETS])
+    }
+
+    fn hear(&self, news: &News<'_>, queue: &mut Queue<Key>) {
+        if is_token(news) && !news.gone {
+            queue.add(news.object.key.clone());
+        }
+    }
+
+    fn work(self: Rc<Self>, key: Key) -> LocalBoxFuture<'static, Outcome> {
+        async move { self.clean(&key).await.unwrap_or_else(|status| Outcome::Again(status.to_string())) }
+            .boxed_local()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::controllers::testing::object;
+
+    /// Made by hand with `openssl dgst -sha256 -hmac`.
+    #[test]
+    fn a_signature_is_that_of_any_jws_library() {
+        let signature = detached_signature("content", "abcdef", "0123456789abcdef").unwrap();
+        let parts: Vec<&str> = signature.split('.').collect();
+        assert_eq!(URL_SAFE_NO_PAD.decode(parts[0]).unwrap(), br#"{"alg":"HS256","kid":"abcdef"}"#);
+        assert_eq!((parts.len(), parts[1]), (3, ""));
+        assert_eq!(parts[2], "psz1NayrXM3IaFzKZGsb5n_mBl7MjtlsZ1xE8MRmF_4");
+    }
+
+    fn token(more: &str) -> Value {
+        object(&format!(
+            r#"{{"metadata":{{"name":"bootstrap-token-abcdef"}},"data":{{"token-id":"YWJjZGVm",
+                "token-secret":"MDEyMzQ1Njc4OWFiY2RlZg==","usage-bootstrap-signing":"dHJ1ZQ=="{more}}}}}"#
+        ))
+    }
+
+    #[test]
+    fn only_good_tokens_sign() {
+        let pair = Some(("abcdef".to_owned(), "0123456789abcdef".to_owned()));
+        assert_eq!(signing(&token(""), 0), pair);
+        let until_2001 = format!(r#","expiration":"{}""#, STANDARD.encode("2001-09-09T01:46:40Z"));
+        assert_eq!(left(&token(&until_2001), 999_999_990), Some(10));
+        assert_eq!(signing(&token(&until_2001), 999_999_990), pair);
+        assert_eq!(signing(&token(&until_2001), 1_000_000_000), None);
+        assert_eq!(signing(&token(r#","expiration":"eA==""#), 0), None);
+        assert_eq!(signing(&token(r#","usage-bootstrap-signing":"""#), 0), None);
+        assert_eq!(signing(&token(r#","token-id":"YWJjZGVn""#), 0), None);
+    }
+
+    #[test]
+    fn signatures_follow_the_tokens() {
+        let mut info = object(r#"{"data":{"kubeconfig":"content","jws-kubeconfig-old123":"x"}}"#);
+        let tokens = BTreeMap::from([("abcdef".to_owned(), "0123456789abcdef".to_owned())]);
+        assert!(put_signatures(&mut info, &tokens));
+        assert!(!put_signatures(&mut info, &tokens));
+        let names: Vec<&String> = info.get("data").and_then(Value::fields).unwrap().keys().collect();
+        assert_eq!(names, ["jws-kubeconfig-abcdef", "kubeconfig"]);
+        assert!(put_signatures(&mut info, &BTreeMap::new()));
+        assert!(!put_signatures(&mut object(r#"{"data":{"x":"y"}}"#), &tokens));
+    }
+}

@@ -1,0 +1,127 @@
+//! certificatesigningrequest-cleaner-controller: requests for certificates that are answered, refused or forgotten go after
+//! a while.
+
+use std::rc::Rc;
+use std::time::Duration;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use futures::FutureExt as _;
+use futures::future::LocalBoxFuture;
+use openssl::asn1::Asn1Time;
+use openssl::x509::X509;
+use pilothouse_actors::object::Key;
+
+use crate::api::meta;
+use crate::api::options::DeleteOptions;
+use crate::api::schema::time;
+use crate::api::status::Result;
+use crate::api::value::Value;
+
+use super::client::{At, Client};
+use super::queue::{Outcome, Queue};
+use super::runner::{Follows, Loop, News};
+
+const STORE: &str = "certificatesigningrequests.certificates.k8s.io";
+/// Seconds that a request stays after it was answered or refused.
+const DECIDED: i64 = 3_600;
+/// Seconds that a request stays without anybody caring.
+const FORGOTTEN: i64 = 24 * 3_600;
+
+/// The loop.
+pub struct CertificateCleaner {
+    /// As whom it deletes.
+    pub client: Client,
+}
+
+/// When a request shall go, in seconds of Unix time; `None` while it waits for its certificate.
+fn goes_at(request: &Value) -> Option<i64> {
+    let conditions = request.at(&["status", "conditions"]).map(Value::items).unwrap_or_default();
+    if conditions.is_empty() {
+        let made = time::parse_seconds(meta::of(request).str("creationTimestamp")).ok()?;
+        return Some(made.saturating_add(FORGOTTEN));
+    }
+    let certificate = request.at(&["status", "certificate"]).and_then(Value::as_str).unwrap_or_default();
+    let ends = |condition: &Value| {
+        let decided = match condition.str("type") {
+            "Denied" | "Failed" => true,
+            "Approved" => !certificate.is_empty(),
+            _ => false,
+        };
+        let updated = time::parse_seconds(condition.str("lastUpdateTime")).ok();
+        updated.filter(|_| decided).map(|at| at.saturating_add(DECIDED))
+    };
+    let issued = conditions.iter().any(|condition| condition.str("type") == "Approved");
+    let expires = if issued { expiry(certificate) } else { None };
+    conditions.iter().filter_map(ends).chain(expires).min()
+}
+
+/// When a certificate is no longer good.
+fn expiry(certificate: &str) -> Option<i64> {
+    let pem = STANDARD.decode(certificate).ok().filter(|pem| !pem.is_empty())?;
+    let certificate = X509::from_pem(&pem).ok()?;
+    let since = Asn1Time::from_unix(0).ok()?.diff(certificate.not_after()).ok()?;
+    Some(i64::from(since.days) * 86_400 + i64::from(since.secs))
+}
+
+impl CertificateCleaner {
+    async fn sync(&self, key: &Key) -> Result<Outcome> {
+        let resource = self.client.resource(STORE)?;
+        let Some(object) = self.client.get(At::of(&resource, key)).await? else { return Ok(Outcome::Done) };
+        let Some(at) = goes_at(&self.client.load(&resource, &object)?) else { return Ok(Outcome::Done) };
+        let left = u64::try_from(at - self.client.seconds()).unwrap_or(0);
+        if left > 0 {
+            return Ok(Outcome::After(Duration::from_secs(left)));
+        }
+        match self.client.delete(&resource, object, &DeleteOptions::default()).await {
+            Err(status) if status.code != 404 => Err(status),
+            _ => Ok(Outcome::Done),
+        }
+    }
+}
+
+impl Loop for CertificateCleaner {
+    type Key = Key;
+
+    fn name(&self) -> &'static str {
+        "certificatesigningrequest-cleaner-controller"
+    }
+
+    fn follows(&self) -> Follows {
+        Follows::These(&[STORE])
+    }
+
+    fn hear(&self, news: &News<'_>, queue: &mut Queue<Key>) {
+        if !news.gone {
+            queue.add(news.object.key.clone());
+        }
+    }
+
+    fn work(self: Rc<Self>, key: Key) -> LocalBoxFuture<'static, Outcome> {
+        async move { self.sync(&key).await.unwrap_or_else(|status| Outcome::Again(status.to_string())) }
+            .boxed_local()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::controllers::testing::object;
+
+    #[test]
+    fn requests_go_when_they_are_decided_or_forgotten() {
+        let request = |status: &str| {
+            goes_at(&object(&format!(
+                r#"{{"metadata":{{"creationTimestamp":"1970-01-01T00:00:00Z"}},"status":{status}}}"#
+            )))
+        };
+        let condition = |kind: &str| {
+            format!(r#""conditions":[{{"type":"{kind}","lastUpdateTime":"1970-01-01T00:00:10Z"}}]"#)
+        };
+        assert_eq!(request("{}"), Some(86_400));
+        assert_eq!(request(&format!("{{{}}}", condition("Denied"))), Some(3_610));
+        assert_eq!(request(&format!("{{{}}}", condition("Failed"))), Some(3_610));
+        assert_eq!(request(&format!("{{{}}}", condition("Approved"))), None);
+        assert_eq!(request(&format!(r#"{{"certificate":"eA==",{}}}"#, condition("Approved"))), Some(3_610));
+    }
+}

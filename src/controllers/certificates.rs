@@ -1,0 +1,345 @@
+//! certificatesigningrequest-signing-controller and -approving-controller: nodes that ask for the certificate of a node get
+//! it if they may, and what was approved for one of the cluster's own signers is signed.
+
+use std::collections::BTreeSet;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use actix::Addr;
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use futures::FutureExt as _;
+use futures::future::LocalBoxFuture;
+use pilothouse_actors::authorizer::{Action, Authorize, Authorizer, Decision, Target};
+use pilothouse_actors::clock::Clock;
+use pilothouse_actors::identity::Identity;
+use pilothouse_actors::object::Key;
+
+use crate::api::status::{Result, Status};
+use crate::api::value::Value;
+use crate::pki::signing::{Request, Signer, Subject};
+
+use super::client::{At, Client};
+use super::queue::{Outcome, Queue};
+use super::runner::{Follows, Loop, News};
+
+const STORE: &str = "certificatesigningrequests.certificates.k8s.io";
+const SERVING: &str = "kubernetes.io/kubelet-serving";
+const KUBELET: &str = "kubernetes.io/kube-apiserver-client-kubelet";
+const CLIENT: &str = "kubernetes.io/kube-apiserver-client";
+const LEGACY: &str = "kubernetes.io/legacy-unknown";
+/// No certificate is shorter than this, whatever was asked for.
+const SHORTEST: Duration = Duration::from_secs(600);
+
+fn conditions(request: &Value) -> &[Value] {
+    request.at(&["status", "conditions"]).map(Value::items).unwrap_or_default()
+}
+
+fn has(request: &Value, condition: &str) -> bool {
+    conditions(request).iter().any(|one| one.str("type") == condition && one.str("status") != "False")
+}
+
+fn usages(request: &Value) -> Vec<&str> {
+    let usages = request.at(&["spec", "usages"]).map(Value::items).unwrap_or_default();
+    usages.iter().filter_map(Value::as_str).collect()
+}
+
+fn parsed(request: &Value) -> std::result::Result<Request, String> {
+    let text = request.at(&["spec", "request"]).and_then(Value::as_str).unwrap_or_default();
+    Request::read(&STANDARD.decode(text).unwrap_or_default())
+}
+
+fn add_condition(request: &mut Value, fields: [(&str, &str); 4]) {
+    let mut condition = Value::object();
+    fields.into_iter().for_each(|(field, text)| condition.set(field, text));
+    let mut all = conditions(request).to_vec();
+    all.push(condition);
+    request.entry("status").set("conditions", all);
+}
+
+/// Whether these are all usages that must be there, with or without the one that only some keys can have.
+fn same_usages(given: &[&str], purpose: &str) -> std::result::Result<(), String> {
+    let given: BTreeSet<&str> = given.iter().copied().collect();
+    let wanted = BTreeSet::from(["digital signature", "key encipherment", purpose]);
+    let without = BTreeSet::from(["digital signature", purpose]);
+    if given == wanted || given == without {
+        return Ok(());
+    }
+    let names: Vec<&str> = wanted.into_iter().collect();
+    Err(format!("usages did not match [{}]", names.join(" ")))
+}
+
+/// What a signer finds wrong with a request that was approved for it.
+fn check(signer: &str, subject: &Subject, usages: &[&str]) -> std::result::Result<(), String> {
+    let refuse = |wrong: bool, why: &str| if wrong { Err(why.to_owned()) } else { Ok(()) };
+    let of_nodes = subject.groups == ["system:nodes"];
+    let of_node = subject.name.starts_with("system:node:");
+    match signer {
+        SERVING => {
+            refuse(!of_nodes, "subject organization is not system:nodes")?;
+            refuse(subject.hosts + subject.addresses == 0, "DNS or IP subjectAltName is required")?;
+            refuse(subject.mailboxes > 0, "Email subjectAltNames are not allowed")?;
+            refuse(subject.uris > 0, "URI subjectAltNames are not allowed")?;
+            same_usages(usages, "server auth")?;
+            refuse(!of_node, "subject common name does not begin with system:node:")
+        }
+        KUBELET => {
+            refuse(!of_nodes, "subject organization is not system:nodes")?;
+            refuse(subject.hosts > 0, "DNS subjectAltNames are not allowed")?;
+            refuse(subject.mailboxes > 0, "Email subjectAltNames are not allowed")?;
+            refuse(subject.addresses > 0, "IP subjectAltNames are not allowed")?;
+            refuse(subject.uris > 0, "URI subjectAltNames are not allowed")?;
+            refuse(!of_node, "subject common name does not begin with system:node:")?;
+            same_usages(usages, "client auth")
+        }
+        CLIENT => {
+            let known = ["digital signature", "key encipherment", "client auth"];
+            if let Some(other) = usages.iter().find(|usage| !known.contains(usage)) {
+                return Err(format!("invalid usage for client certificate: {other}"));
+            }
+            let missing = !usages.contains(&"client auth");
+            refuse(missing, "missing required usage for client certificate: client auth")
+        }
+        _ => Ok(()),
+    }
+}
+
+/// The loop that signs.
+pub struct CertificateSigner {
+    /// As whom it writes.
+    pub client: Client,
+    /// The time.
+    pub clock: Clock,
+    /// Who signs.
+    pub signer: Rc<Signer>,
+    /// How long certificates live at most.
+    pub longest: Duration,
+}
+
+impl CertificateSigner {
+    async fn sync(&self, key: &Key) -> Result<Outcome> {
+        let resource = self.client.resource(STORE)?;
+        let at = At::of(&resource, key);
+        let Some(request) = self.client.read(at).await? else { return Ok(Outcome::Done) };
+        let signer = request.at(&["spec", "signerName"]).and_then(Value::as_str).unwrap_or_default();
+        let issued = request.at(&["status", "certificate"]).is_some();
+        let ours = [SERVING, KUBELET, CLIENT, LEGACY].contains(&signer);
+        if !ours || issued || !has(&request, "Approved") || has(&request, "Denied") || has(&request, "Failed")
+        {
+            return Ok(Outcome::Done);
+        }
+        let asked = match parsed(&request) {
+            Ok(asked) => asked,
+            Err(why) => return Ok(Outcome::Again(why)),
+        };
+        let usages = usages(&request);
+        let written = match check(signer, &asked.subject, &usages) {
+            Err(why) => {
+                let now = self.client.now();
+                let failed = [
+                    ("type", "Failed"),
+                    ("status", "True"),
+                    ("reason", "SignerValidationFailure"),
+                    ("message", why.as_str()),
+                ];
+                self.client
+                    .edit(at, "status", |request| {
+                        if has(request, "Failed") {
+                            return Ok(false);
+                        }
+                        add_condition(request, failed);
+                        if let Some(Value::Array(all)) =
+                            request.get_mut("status").and_then(|status| status.get_mut("conditions"))
+                            && let Some(last) = all.last_mut()
+                        {
+                            last.set("lastUpdateTime", now.as_str());
+                        }
+                        Ok(true)
+                    })
+                    .await
+            }
+            Ok(()) => {
+                let pem = self.signer.sign(&asked, &usages, self.life(&request), self.clock.now());
+                let pem = match pem {
+                    Ok(pem) => STANDARD.encode(pem),
+                    Err(why) => return Ok(Outcome::Again(why)),
+                };
+                self.client
+                    .edit(at, "status", |request| {
+                        request.entry("status").set("certificate", pem.as_str());
+                        Ok(true)
+                    })
+                    .await
+            }
+        };
+        match written {
+            Err(status) if status.code != 404 => Err(status),
+            _ => Ok(Outcome::Done),
+        }
+    }
+
+    fn life(&self, request: &Value) -> Duration {
+        let asked = request.at(&["spec", "expirationSeconds"]).and_then(Value::as_int);
+        let asked = asked.map(|seconds| Duration::from_secs(u64::try_from(seconds).unwrap_or(0)));
+        asked.map_or(
+            self.longest,
+            |asked| if asked > self.longest { self.longest } else { asked.max(SHORTEST) },
+        )
+    }
+}
+
+impl Loop for CertificateSigner {
+    type Key = Key;
+
+    fn name(&self) -> &'static str {
+        "certificatesigningrequest-signing-controller"
+    }
+
+    fn follows(&self) -> Follows {
+        Follows::These(&[STORE])
+    }
+
+    fn hear(&self, news: &News<'_>, queue: &mut Queue<Key>) {
+        if !news.gone {
+            queue.add(news.object.key.clone());
+        }
+    }
+
+    fn work(self: Rc<Self>, key: Key) -> LocalBoxFuture<'static, Outcome> {
+        async move { self.sync(&key).await.unwrap_or_else(|status| Outcome::Again(status.to_string())) }
+            .boxed_local()
+    }
+}
+
+/// The loop that approves.
+pub struct CertificateApprover {
+    /// As whom it writes.
+    pub client: Client,
+    /// Who says whether a node may have what it asks for.
+    pub authorizer: Addr<Authorizer>,
+}
+
+impl CertificateApprover {
+    async fn sync(&self, key: &Key) -> Result<Outcome> {
+        let resource = self.client.resource(STORE)?;
+        let at = At::of(&resource, key);
+        let Some(request) = self.client.read(at).await? else { return Ok(Outcome::Done) };
+        let spec = request.get("spec").unwrap_or(&Value::Null);
+        let issued = request.at(&["status", "certificate"]).is_some();
+        if issued || has(&request, "Approved") || has(&request, "Denied") || spec.str("signerName") != KUBELET
+        {
+            return Ok(Outcome::Done);
+        }
+        let asked = match parsed(&request) {
+            Ok(asked) if check(KUBELET, &asked.subject, &usages(&request)).is_ok() => asked,
+            Ok(_) => return Ok(Outcome::Done),
+            Err(why) => return Ok(Outcome::Again(why)),
+        };
+        let own = spec.str("username") == asked.subject.name;
+        let ways = [
+            ("selfnodeclient", "Auto approving self kubelet client certificate after SubjectAccessReview."),
+            ("nodeclient", "Auto approving kubelet client certificate after SubjectAccessReview."),
+        ];
+        for (right, message) in ways.into_iter().skip(usize::from(!own)) {
+            if !self.may(spec, right).await? {
+                continue;
+            }
+            let approved =
+                [("type", "Approved"), ("status", "True"), ("reason", "AutoApproved"), ("message", message)];
+            let written = self.client.edit(at, "approval", |request| {
+                let open = !has(request, "Approved") && !has(request, "Denied");
+                if open {
+                    add_condition(request, approved);
+                }
+                Ok(open)
+            });
+            return match written.await {
+                Err(status) if status.code != 404 => Err(status),
+                _ => Ok(Outcome::Done),
+            };
+        }
+        // Somebody may give the right later; until then people decide.
+        Ok(Outcome::Again("the requester may not have the certificate of a node".to_owned()))
+    }
+
+    async fn may(&self, spec: &Value, right: &str) -> Result<bool> {
+        let texts = |field: &str| {
+            let all = spec.get(field).map(Value::items).unwrap_or_default();
+            all.iter().filter_map(Value::as_str).map(str::to_owned).collect::<Vec<_>>()
+        };
+        let identity = Identity {
+            name: spec.str("username").to_owned(),
+            uid: spec.str("uid").to_owned(),
+            groups: texts("groups"),
+            ..Identity::default()
+        };
+        let target = Target::Resource {
+            group: "certificates.k8s.io".to_owned(),
+            version: "*".to_owned(),
+            resource: "certificatesigningrequests".to_owned(),
+            subresource: right.to_owned(),
+            namespace: String::new(),
+            name: String::new(),
+        };
+        let action = Arc::new(Action { verb: "create".to_owned(), target });
+        let asked = self.authorizer.send(Authorize { identity: Arc::new(identity), action }).await;
+        let decision = asked.map_err(|_| Status::unavailable("the authorizer does not answer"))?;
+        Ok(matches!(decision, Decision::Allowed))
+    }
+}
+
+impl Loop for CertificateApprover {
+    type Key = Key;
+
+    fn name(&self) -> &'static str {
+        "certificatesigningrequest-approving-controller"
+    }
+
+    fn follows(&self) -> Follows {
+        Follows::These(&[STORE])
+    }
+
+    fn hear(&self, news: &News<'_>, queue: &mut Queue<Key>) {
+        if !news.gone {
+            queue.add(news.object.key.clone());
+        }
+    }
+
+    fn work(self: Rc<Self>, key: Key) -> LocalBoxFuture<'static, Outcome> {
+        async move { self.sync(&key).await.unwrap_or_else(|status| Outcome::Again(status.to_string())) }
+            .boxed_local()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_signer_has_its_rules() {
+        let node = Subject {
+            name: "system:node:n".to_owned(),
+            groups: vec!["system:nodes".to_owned()],
+            ..Subject::default()
+        };
+        let (client, server) = (["digital signature", "client auth"], ["digital signature", "server auth"]);
+        assert_eq!(check(KUBELET, &node, &client), Ok(()));
+        assert_eq!(
+            check(KUBELET, &node, &server).unwrap_err(),
+            "usages did not match [client auth digital signature key encipherment]"
+        );
+        let hosted = Subject { hosts: 1, ..node.clone() };
+        assert_eq!(check(KUBELET, &hosted, &client).unwrap_err(), "DNS subjectAltNames are not allowed");
+        assert_eq!(check(SERVING, &hosted, &server), Ok(()));
+        assert_eq!(check(SERVING, &node, &server).unwrap_err(), "DNS or IP subjectAltName is required");
+        let person = Subject { name: "jane".to_owned(), ..Subject::default() };
+        assert_eq!(check(CLIENT, &person, &client), Ok(()));
+        assert_eq!(
+            check(CLIENT, &person, &server).unwrap_err(),
+            "invalid usage for client certificate: server auth"
+        );
+        assert_eq!(check(KUBELET, &person, &client).unwrap_err(), "subject organization is not system:nodes");
+        assert_eq!(check(LEGACY, &person, &["any"]), Ok(()));
+    }
+}

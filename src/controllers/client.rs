@@ -1,0 +1,226 @@
+//! A loop as a client of our own verbs: its own identity, the same admission, ownership and events as everybody else.
+
+use std::rc::Rc;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use pilothouse_actors::error::StoreError;
+use pilothouse_actors::identity::Identity;
+use pilothouse_actors::object::{Key, Object, TypeName};
+use pilothouse_actors::permit::Permit;
+use pilothouse_actors::snapshot::Snapshot;
+
+use crate::api::catalog::resource::Resource;
+use crate::api::codec;
+use crate::api::discovery::RELEASE;
+use crate::api::form::Form;
+use crate::api::media::Encoding;
+use crate::api::options::DeleteOptions;
+use crate::api::query::Query;
+use crate::api::schema::time;
+use crate::api::status::{GroupResource, Result, Status};
+use crate::api::value::Value;
+use crate::api::words::AUTHENTICATED;
+use crate::verbs::delete::{Outcome, delete_object};
+use crate::verbs::update::{NewState, store_update};
+use crate::verbs::{Backend, Call, Warnings, create};
+
+use super::known::{Catalogs, Known};
+
+/// The namespace of the accounts that loops act as.
+const ACCOUNTS: &str = "kube-system";
+
+/// One loop as a client.
+#[derive(Clone)]
+pub struct Client {
+    backend: Rc<Backend>,
+    catalogs: Rc<Catalogs>,
+    user: Rc<Identity>,
+    agent: Rc<str>,
+}
+
+/// One object, or a collection if the name is empty.
+#[derive(Clone, Copy)]
+pub struct At<'a> {
+    /// Of which resource.
+    pub resource: &'a Arc<Resource>,
+    /// In which namespace; empty for none.
+    pub namespace: &'a str,
+    /// Its name.
+    pub name: &'a str,
+}
+
+impl<'a> At<'a> {
+    /// The place of a stored object.
+    pub fn of(resource: &'a Arc<Resource>, key: &'a Key) -> At<'a> {
+        At { resource, namespace: key.namespace(), name: key.name() }
+    }
+}
+
+/// A change that is worked out of what is there.
+struct Edit<'a, F> {
+    client: &'a Client,
+    call: &'a Call<'a>,
+    change: F,
+}
+
+impl<F: Fn(&mut Value) -> Result<bool>> NewState for Edit<'_, F> {
+    fn after(&self, old: &Value) -> Result<Value> {
+        let mut new = old.clone();
+        if (self.change)(&mut new)? {
+            self.client.backend.record(self.call, Some(old), &mut new);
+        }
+        Ok(new)
+    }
+}
+
+impl Client {
+    /// A client that acts as the account `name` of the cluster's own namespace.
+    pub fn new(backend: Rc<Backend>, catalogs: Rc<Catalogs>, name: &str) -> Client {
+        let user = Identity {
+            name: format!("system:serviceaccount:{ACCOUNTS}:{name}"),
+            groups: vec![
+                "system:serviceaccounts".to_owned(),
+                format!("system:serviceaccounts:{ACCOUNTS}"),
+                AUTHENTICATED.to_owned(),
+            ],
+            ..Identity::default()
+        };
+        let agent = format!("kube-controller-manager/{RELEASE} ({}) {name}", std::env::consts::OS);
+        Client { backend, catalogs, user: Rc::new(user), agent: agent.into() }
+    }
+
+    /// What is served now.
+    pub fn known(&self) -> Rc<Known> {
+        self.catalogs.now()
+    }
+
+    /// The resource of a store, if it is served.
+    pub fn resource(&self, store: &str) -> Result<Arc<Resource>> {
+        self.known().of_store(&TypeName::new(store)).cloned().ok_or_else(Status::no_such_resource)
+    }
+
+    /// The present moment in seconds of Unix time.
+    pub fn seconds(&self) -> i64 {
+        i64::try_from(self.backend.clock.now().seconds()).unwrap_or(i64::MAX)
+    }
+
+    /// The present moment as objects carry it.
+    pub fn now(&self) -> String {
+        time::format_seconds(self.seconds())
+    }
+
+    /// The object, if it is there.
+    pub async fn get(&self, at: At<'_>) -> Result<Option<Arc<Object>>> {
+        let stored = at.resource.stored.as_ref().ok_or_else(Status::no_such_resource)?;
+        let key = if at.resource.namespaced {
+            Key::namespaced(at.namespace, at.name)
+        } else {
+            Key::cluster(at.name)
+        };
+        match self.backend.stores.get(&stored.store, key, &Permit::none()).await {
+            Ok(object) => Ok(Some(object)),
+            Err(StoreError::NotFound) => Ok(None),
+            Err(error) => Err(Status::from_store(&error, at.resource.name(), at.name)),
+        }
+    }
+
+    /// The object as a value of the stored version, if it is there.
+    pub async fn read(&self, at: At<'_>) -> Result<Option<Value>> {
+        match self.get(at).await? {
+            Some(object) => self.load(at.resource, &object).map(Some),
+            None => Ok(None),
+        }
+    }
+
+    /// A stored object as a value of the stored version.
+    pub fn load(&self, resource: &Resource, object: &Object) -> Result<Value> {
+        let stored = resource.stored.as_ref().ok_or_else(Status::no_such_resource)?;
+        self.backend.load_kind(&stored.version, &resource.kind, object)
+    }
+
+    /// All objects of a store.
+    pub async fn snapshot(&self, store: &TypeName) -> Result<Snapshot> {
+        let nothing = GroupResource { group: "", resource: store.as_str() };
+        let taken = self.backend.stores.snapshot(store, &Permit::none()).await;
+        taken.map_err(|error| Status::from_store(&error, nothing, ""))
+    }
+
+    /// Every type that was ever written to.
+    pub async fn written(&self) -> Result<Vec<TypeName>> {
+        let nothing = GroupResource { group: "", resource: "" };
+        let types = self.backend.stores.types().await;
+        types.map_err(|error| Status::from_store(&error, nothing, ""))
+    }
+
+    /// Adds an object to the collection.
+    pub async fn create(&self, at: At<'_>, object: &Value) -> Result<()> {
+        let (query, warnings) = (Query::default(), Warnings::default());
+        let mut call = self.call(At { name: "", ..at }, "", &query, &warnings)?;
+        call.body = Bytes::from(codec::to_json(object));
+        create::create(&self.backend, &call).await.map(drop)
+    }
+
+    /// Changes an object, or the part of it that `subresource` names. `change` says whether it changed anything; it is asked
+    /// again when somebody else wrote meanwhile.
+    pub async fn edit(
+        &self,
+        at: At<'_>,
+        subresource: &str,
+        change: impl Fn(&mut Value) -> Result<bool>,
+    ) -> Result<()> {
+        let (query, warnings) = (Query::default(), Warnings::default());
+        let call = self.call(at, subresource, &query, &warnings)?;
+        let state = Edit { client: self, call: &call, change };
+        store_update(&self.backend, &call, &state, false).await.map(drop)
+    }
+
+    /// Deletes an object that was read before.
+    pub async fn delete(
+        &self,
+        resource: &Arc<Resource>,
+        object: Arc<Object>,
+        options: &DeleteOptions,
+    ) -> Result<Outcome> {
+        let key = object.key.clone();
+        let (query, warnings) = (Query::default(), Warnings::default());
+        let call = self.call(At::of(resource, &key), "", &query, &warnings)?;
+        delete_object(&self.backend, &call, object, options).await
+    }
+
+    /// Takes an object out of its store as if it had never been meant to stay: no admission, no finalizers. Whether it was
+    /// still at this revision.
+    pub async fn expire(&self, store: &TypeName, object: &Object) -> Result<bool> {
+        let of = GroupResource { group: "", resource: store.as_str() };
+        match self.backend.stores.remove(store, object.key.clone(), object.revision, &Permit::none()).await {
+            Ok(_) => Ok(true),
+            Err(StoreError::NotFound | StoreError::Conflict(_)) => Ok(false),
+            Err(error) => Err(Status::from_store(&error, of, object.key.name())),
+        }
+    }
+
+    fn call<'a>(
+        &'a self,
+        at: At<'a>,
+        subresource: &'a str,
+        query: &'a Query<'a>,
+        warnings: &'a Warnings,
+    ) -> Result<Call<'a>> {
+        Ok(Call {
+            resource: at.resource,
+            stored: at.resource.stored.as_ref().ok_or_else(Status::no_such_resource)?,
+            namespace: at.namespace,
+            name: at.name,
+            subresource,
+            query,
+            body: Bytes::new(),
+            encoding: Encoding::Json,
+            patch: None,
+            form: Form::PLAIN,
+            warnings,
+            user: &self.user,
+            user_agent: &self.agent,
+            permit: Permit::none(),
+        })
+    }
+}

@@ -1,0 +1,63 @@
+//! What loops tell people: Events about objects.
+
+use pilothouse_actors::object::Key;
+
+use crate::api::catalog::resource::Resource;
+use crate::api::value::Value;
+use crate::ids;
+
+use super::client::{At, Client};
+
+/// Writes events in the name of one loop.
+pub struct Recorder {
+    client: Client,
+    component: &'static str,
+}
+
+impl Recorder {
+    /// A recorder for the loop of this name.
+    pub fn new(client: Client, component: &'static str) -> Recorder {
+        Recorder { client, component }
+    }
+
+    /// Tells of something that is not as it should be. An event that cannot be written is lost: it is only news.
+    pub async fn warn(&self, of: &Resource, key: &Key, uid: &str, reason: &str, message: &str) {
+        let Ok(events) = self.client.resource("events") else { return };
+        let namespace = if key.namespace().is_empty() { "default" } else { key.namespace() };
+        let unique = ids::uuid().replace('-', "");
+        let name = format!("{}.{}", key.name(), unique.get(..16).unwrap_or_default());
+        let mut about = Value::object();
+        for (field, text) in [
+            ("apiVersion", &*of.api_version),
+            ("kind", &*of.kind),
+            ("name", key.name()),
+            ("namespace", key.namespace()),
+            ("uid", uid),
+        ] {
+            if !text.is_empty() {
+                about.set(field, text);
+            }
+        }
+        let (mut event, now) = (Value::object(), self.client.now());
+        for (field, text) in [
+            ("apiVersion", "v1"),
+            ("kind", "Event"),
+            ("type", "Warning"),
+            ("reason", reason),
+            ("message", message),
+            ("firstTimestamp", &now),
+            ("lastTimestamp", &now),
+        ] {
+            event.set(field, text);
+        }
+        event.set("count", 1);
+        event.entry("metadata").set("name", name.as_str());
+        event.entry("metadata").set("namespace", namespace);
+        event.entry("source").set("component", self.component);
+        event.set("involvedObject", about);
+        let at = At { resource: &events, namespace, name: "" };
+        if let Err(status) = self.client.create(at, &event).await {
+            tracing::debug!(%status, "an event was lost");
+        }
+    }
+}

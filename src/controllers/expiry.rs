@@ -1,0 +1,154 @@
+//! Events live for a while after they were last written, then they are taken out as if their lease in the store had ended.
+//!
+//! This belongs to the server and not to the control loops that flags choose.
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::rc::Rc;
+use std::time::Duration;
+
+use futures::FutureExt as _;
+use futures::future::LocalBoxFuture;
+use pilothouse_actors::clock::{Clock, Timestamp};
+use pilothouse_actors::object::{Key, Revision, TypeName};
+use serde::Deserialize;
+
+use crate::api::schema::time;
+use crate::limits::DELETIONS_IN_FLIGHT;
+
+use super::client::{At, Client};
+use super::queue::{Outcome, Queue};
+use super::runner::{Follows, Loop, News};
+
+/// The name of the loop.
+pub const NAME: &str = "event-expiry";
+const STORE: &str = "events";
+
+/// The loop.
+pub struct Expiry {
+    client: Client,
+    clock: Clock,
+    /// How long an event lives.
+    ttl: Duration,
+    /// The version of each event that its time was set for.
+    heard: RefCell<HashMap<Key, Revision>>,
+}
+
+impl Expiry {
+    /// The loop.
+    pub fn new(client: Client, clock: Clock, ttl: Duration) -> Expiry {
+        Expiry { client, clock, ttl, heard: RefCell::default() }
+    }
+
+    async fn expire(&self, key: &Key) -> Outcome {
+        let Ok(resource) = self.client.resource(STORE) else { return Outcome::Done };
+        let found = match self.client.get(At::of(&resource, key)).await {
+            Ok(found) => found,
+            Err(status) => return Outcome::Again(status.to_string()),
+        };
+        let heard = self.heard.borrow().get(key).copied();
+        // A newer version has a time of its own.
+        let Some(object) = found.filter(|object| Some(object.revision) == heard) else {
+            return Outcome::Done;
+        };
+        match self.client.expire(&TypeName::new(STORE), &object).await {
+            Ok(_) => Outcome::Done,
+            Err(status) => Outcome::Again(status.to_string()),
+        }
+    }
+}
+
+/// The times that an event carries.
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct Times {
+    metadata: Created,
+    event_time: Option<String>,
+    first_timestamp: Option<String>,
+    last_timestamp: Option<String>,
+    deprecated_last_timestamp: Option<String>,
+    series: Option<Series>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct Created {
+    creation_timestamp: Option<String>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct Series {
+    last_observed_time: Option<String>,
+}
+
+/// When an event that was there before the server started was written last, as far as it tells: not in the future.
+fn written(event: &[u8], now: Timestamp) -> Timestamp {
+    let times: Times = serde_json::from_slice(event).unwrap_or_default();
+    let all = [
+        times.metadata.creation_timestamp,
+        times.event_time,
+        times.first_timestamp,
+        times.last_timestamp,
+        times.deprecated_last_timestamp,
+        times.series.and_then(|series| series.last_observed_time),
+    ];
+    let seconds = all.into_iter().flatten().filter_map(|text| time::parse_seconds(&text).ok()).max();
+    let at = seconds
+        .and_then(|at| u64::try_from(at).ok())
+        .map_or(now, |at| Timestamp(at.saturating_mul(1_000_000)));
+    at.min(now)
+}
+
+impl Loop for Expiry {
+    type Key = Key;
+
+    fn name(&self) -> &'static str {
+        NAME
+    }
+
+    fn follows(&self) -> Follows {
+        Follows::These(&[STORE])
+    }
+
+    fn workers(&self) -> usize {
+        DELETIONS_IN_FLIGHT
+    }
+
+    fn hear(&self, news: &News<'_>, queue: &mut Queue<Key>) {
+        let key = &news.object.key;
+        queue.forget(key);
+        if news.gone {
+            self.heard.borrow_mut().remove(key);
+            return;
+        }
+        self.heard.borrow_mut().insert(key.clone(), news.object.revision);
+        let at = news.at.unwrap_or_else(|| written(&news.object.bytes, self.clock.now()));
+        queue.add_at(key.clone(), at.plus(self.ttl));
+    }
+
+    fn work(self: Rc<Self>, key: Key) -> LocalBoxFuture<'static, Outcome> {
+        async move { self.expire(&key).await }.boxed_local()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_newest_time_of_an_event_counts() {
+        let now = Timestamp(2_000_000_000_000_000);
+        let at = |text: &str| written(text.as_bytes(), now).seconds();
+        let old = r#""eventTime":"1970-01-01T00:00:05.000000Z","firstTimestamp":null"#;
+        assert_eq!(
+            at(&format!(r#"{{"metadata":{{"creationTimestamp":"1970-01-01T00:01:00Z"}},{old}}}"#)),
+            60
+        );
+        assert_eq!(at(&format!("{{{old}}}")), 5);
+        let series = r#"{"series":{"count":2,"lastObservedTime":"1970-01-01T00:00:09.500000Z"}}"#;
+        assert_eq!(at(series), 9);
+        assert_eq!(at(r#"{"lastTimestamp":"2999-01-01T00:00:00Z"}"#), now.seconds());
+        assert_eq!(at("{}"), now.seconds());
+    }
+}

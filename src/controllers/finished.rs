@@ -1,0 +1,103 @@
+//! ttl-after-finished-controller: jobs that are over go when the time that they were given for that is up.
+
+use std::rc::Rc;
+use std::time::Duration;
+
+use futures::FutureExt as _;
+use futures::future::LocalBoxFuture;
+use pilothouse_actors::object::Key;
+
+use crate::api::meta;
+use crate::api::options::{DeleteOptions, Propagation};
+use crate::api::schema::time;
+use crate::api::status::Result;
+use crate::api::value::Value;
+
+use super::client::{At, Client};
+use super::queue::{Outcome, Queue};
+use super::runner::{Follows, Loop, News};
+
+const STORE: &str = "jobs.batch";
+
+/// The loop.
+pub struct TtlAfterFinished {
+    /// As whom it deletes.
+    pub client: Client,
+}
+
+/// When a job shall go, in seconds of Unix time; `None` while it is not over, or if it shall stay.
+fn goes_at(job: &Value) -> Option<i64> {
+    let ttl = job.at(&["spec", "ttlSecondsAfterFinished"]).and_then(Value::as_int)?;
+    if meta::is_terminating(job) {
+        return None;
+    }
+    let conditions = job.at(&["status", "conditions"]).map(Value::items).unwrap_or_default();
+    let over = conditions.iter().find(|condition| {
+        matches!(condition.str("type"), "Complete" | "Failed") && condition.str("status") == "True"
+    })?;
+    Some(time::parse_seconds(over.str("lastTransitionTime")).ok()?.saturating_add(ttl))
+}
+
+impl TtlAfterFinished {
+    async fn sync(&self, key: &Key) -> Result<Outcome> {
+        let resource = self.client.resource(STORE)?;
+        let Some(object) = self.client.get(At::of(&resource, key)).await? else { return Ok(Outcome::Done) };
+        let job = self.client.load(&resource, &object)?;
+        let Some(at) = goes_at(&job) else { return Ok(Outcome::Done) };
+        let left = u64::try_from(at - self.client.seconds()).unwrap_or(0);
+        if left > 0 {
+            return Ok(Outcome::After(Duration::from_secs(left)));
+        }
+        let uid = Some(meta::of(&job).str("uid").to_owned());
+        let options =
+            DeleteOptions { uid, propagation: Some(Propagation::Foreground), ..DeleteOptions::default() };
+        match self.client.delete(&resource, object, &options).await {
+            Err(status) if status.code != 404 => Err(status),
+            _ => Ok(Outcome::Done),
+        }
+    }
+}
+
+impl Loop for TtlAfterFinished {
+    type Key = Key;
+
+    fn name(&self) -> &'static str {
+        "ttl-after-finished-controller"
+    }
+
+    fn follows(&self) -> Follows {
+        Follows::These(&[STORE])
+    }
+
+    fn hear(&self, news: &News<'_>, queue: &mut Queue<Key>) {
+        if !news.gone {
+            queue.add(news.object.key.clone());
+        }
+    }
+
+    fn work(self: Rc<Self>, key: Key) -> LocalBoxFuture<'static, Outcome> {
+        async move { self.sync(&key).await.unwrap_or_else(|status| Outcome::Again(status.to_string())) }
+            .boxed_local()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::controllers::testing::object;
+
+    #[test]
+    fn a_job_goes_its_time_after_its_end() {
+        let over = r#""status":{"conditions":[{"type":"Suspended","status":"True","lastTransitionTime":"1970-01-01T00:00:01Z"},
+            {"type":"Complete","status":"True","lastTransitionTime":"1970-01-01T00:01:00Z"}]}"#;
+        let job = |spec: &str, status: &str| goes_at(&object(&format!(r#"{{"spec":{spec},{status}}}"#)));
+        assert_eq!(job(r#"{"ttlSecondsAfterFinished":10}"#, over), Some(70));
+        assert_eq!(job(r#"{"ttlSecondsAfterFinished":0}"#, over), Some(60));
+        assert_eq!(job("{}", over), None);
+        assert_eq!(job(r#"{"ttlSecondsAfterFinished":10}"#, r#""status":{}"#), None);
+        assert_eq!(
+            job(r#"{"ttlSecondsAfterFinished":10}"#, &over.replace("Complete", "FailureTarget")),
+            None
+        );
+    }
+}

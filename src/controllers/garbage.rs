@@ -1,0 +1,210 @@
+//! garbage-collector-controller: what nobody owns any more goes, and who waits for their dependents is told when they went.
+//!
+//! The index (`graph.rs`) says whom a change may concern; `judge.rs` looks at the objects themselves before anything is done.
+
+mod graph;
+mod judge;
+
+use std::cell::RefCell;
+use std::collections::HashSet;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use actix::Addr;
+use futures::FutureExt as _;
+use futures::future::LocalBoxFuture;
+use pilothouse_actors::object::{Object, TypeName};
+use pilothouse_actors::snapshot::Snapshot;
+
+use crate::api::catalog::resource::Resource;
+use crate::api::meta::{FOREGROUND_FINALIZER, ORPHAN_FINALIZER};
+use crate::limits::DELETIONS_IN_FLIGHT;
+
+use super::client::Client;
+use super::events::Recorder;
+use super::head::{Head, Reference};
+use super::informer::{Hear, Informer};
+use super::known::Known;
+use super::queue::{Outcome, Queue};
+use super::runner::{Follows, Loop, News};
+use graph::{Going, Graph, Owner, Place, Task, Uid};
+
+/// Types whose objects nobody collects: there are many, they own nothing, and they expire.
+const IGNORED: &str = "events";
+
+/// The loop.
+pub struct GarbageCollector {
+    client: Client,
+    recorder: Recorder,
+    informer: Addr<Informer>,
+    state: RefCell<State>,
+    /// What the work so far makes worth looking at.
+    more: RefCell<Vec<Task>>,
+}
+
+#[derive(Default)]
+struct State {
+    graph: Graph,
+    /// The types that nodes speak of, by number.
+    types: Vec<TypeName>,
+}
+
+impl State {
+    fn number(&mut self, of: &TypeName) -> u32 {
+        let known = self.types.iter().position(|known| known == of);
+        let at = known.unwrap_or_else(|| {
+            self.types.push(of.clone());
+            self.types.len() - 1
+        });
+        u32::try_from(at).unwrap_or(u32::MAX)
+    }
+
+    fn type_of(&self, place: &Place) -> Option<&TypeName> {
+        self.types.get(usize::try_from(place.of).ok()?)
+    }
+
+    /// Whether a reference of an object in `namespace` names an owner as it was seen to be.
+    fn fits(&self, known: &Known, reference: &Reference<'_>, namespace: &str) -> bool {
+        let Some(place) = self.graph.place(Uid::new(&reference.uid)) else { return true };
+        let owner = place.key.namespace();
+        let kind = known.of_kind(&reference.api_version, &reference.kind);
+        let store = kind.and_then(|resource| resource.stored.as_ref()).map(|stored| &stored.store);
+        (owner.is_empty() || owner == namespace)
+            && place.key.name() == reference.name
+            && self.type_of(place) == store
+    }
+}
+
+impl GarbageCollector {
+    /// The loop, acting as `client`.
+    pub fn new(client: Client, informer: Addr<Informer>) -> GarbageCollector {
+        let recorder = Recorder::new(client.clone(), "garbage-collector-controller");
+        GarbageCollector { client, recorder, informer, state: RefCell::default(), more: RefCell::default() }
+    }
+
+    fn observe(&self, of: &TypeName, object: &Arc<Object>, known: &Known, tasks: &mut Vec<Task>) {
+        let head = Head::of(object);
+        let mut state = self.state.borrow_mut();
+        let place = Place { of: state.number(of), key: object.key.clone() };
+        let owner = |reference: &Reference<'_>| Owner {
+            uid: Uid::new(&reference.uid),
+            blocks: reference.blocks(),
+            fits: state.fits(known, reference, object.key.namespace()),
+        };
+        let mut owners: Vec<Owner> = head.owner_references.iter().map(owner).collect();
+        merge(&mut owners);
+        let uid = Uid::new(&head.uid);
+        state.graph.observe(uid, place, &owners, going(&head), tasks);
+    }
+
+    /// Waits until the index knows all that was acknowledged before now. Types are told one after the other: a dependent that
+    /// was made before its owner was deleted may be heard of after that.
+    async fn catch_up(&self) {
+        let _ending = self.informer.send(Hear).await;
+    }
+
+    fn resource(&self, place: &Place) -> Option<Arc<Resource>> {
+        let of = self.state.borrow().type_of(place)?.clone();
+        self.client.known().of_store(&of).cloned()
+    }
+}
+
+/// Whether an object has no owner and nobody deletes it, seen without reading it: then it concerns nobody until it goes.
+/// Most writes are of this kind, and most objects at a start.
+fn is_plain(object: &Object) -> bool {
+    let names = |field: &[u8]| memchr::memmem::find(&object.bytes, field).is_some();
+    !names(b"\"ownerReferences\"") && !names(b"\"deletionTimestamp\"")
+}
+
+/// One entry for each owner: an object may name the same one twice in different ways.
+fn merge(owners: &mut Vec<Owner>) {
+    owners.sort_by_key(|owner| owner.uid);
+    owners.dedup_by(|later, first| {
+        let same = later.uid == first.uid;
+        if same {
+            first.blocks |= later.blocks;
+            first.fits &= later.fits;
+        }
+        same
+    });
+}
+
+fn going(head: &Head<'_>) -> Going {
+    match (
+        head.is_terminating(),
+        head.has_finalizer(ORPHAN_FINALIZER),
+        head.has_finalizer(FOREGROUND_FINALIZER),
+    ) {
+        (false, ..) => Going::No,
+        (true, true, _) => Going::Orphaning,
+        (true, false, true) => Going::Foreground,
+        (true, false, false) => Going::Plainly,
+    }
+}
+
+impl Loop for GarbageCollector {
+    type Key = Task;
+
+    fn name(&self) -> &'static str {
+        "garbage-collector-controller"
+    }
+
+    fn follows(&self) -> Follows {
+        Follows::Every
+    }
+
+    fn workers(&self) -> usize {
+        DELETIONS_IN_FLIGHT
+    }
+
+    fn hear(&self, news: &News<'_>, queue: &mut Queue<Task>) {
+        let plain =
+            !news.gone && is_plain(news.object) && news.previous.is_none_or(|previous| is_plain(previous));
+        if plain || news.of.as_str() == IGNORED {
+            return;
+        }
+        let mut tasks = Vec::new();
+        if news.gone {
+            let uid = Uid::new(&Head::of(news.object).uid);
+            self.state.borrow_mut().graph.remove(uid, &mut tasks);
+        } else {
+            self.observe(news.of, news.object, &self.client.known(), &mut tasks);
+        }
+        tasks.into_iter().for_each(|task| queue.add(task));
+    }
+
+    fn hear_all(&self, of: &TypeName, snapshot: &Snapshot, queue: &mut Queue<Task>) {
+        if of.as_str() == IGNORED {
+            return;
+        }
+        let number = self.state.borrow_mut().number(of);
+        let seen = self.state.borrow().graph.seen_of(number);
+        let (known, mut tasks) = (self.client.known(), Vec::new());
+        let mut there = HashSet::new();
+        for object in snapshot.iter().filter(|object| !(seen.is_empty() && is_plain(object))) {
+            if !seen.is_empty() {
+                there.insert(Uid::new(&Head::of(object).uid));
+            }
+            self.observe(of, object, &known, &mut tasks);
+        }
+        for uid in seen.into_iter().filter(|uid| !there.contains(uid)) {
+            self.state.borrow_mut().graph.remove(uid, &mut tasks);
+        }
+        tasks.into_iter().for_each(|task| queue.add(task));
+    }
+
+    fn work(self: Rc<Self>, task: Task) -> LocalBoxFuture<'static, Outcome> {
+        async move {
+            let done = match task {
+                Task::Attempt(uid) => self.attempt(uid).await,
+                Task::Orphan(uid) => self.orphan(uid).await,
+            };
+            done.unwrap_or_else(|status| Outcome::Again(status.to_string()))
+        }
+        .boxed_local()
+    }
+
+    fn more(&self) -> Vec<Task> {
+        self.more.take()
+    }
+}

@@ -1,0 +1,304 @@
+//! Who owns whom: an index by uid, kept inside the server instead of a second copy of the world.
+//!
+//! Pure. Only objects that own, are owned, or wait for the garbage collector have a node; of all others it knows nothing.
+//! A node whose object nobody has seen yet has no place: some dependent speaks of it, and each such dependent is looked at
+//! by the name it uses itself. What is found there is confirmed, or the dependent goes.
+//!
+//! A node takes about a hundred and fifty bytes: its key is the one that the store has, and owners are sixteen bytes each.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use pilothouse_actors::object::Key;
+
+/// Uids that are remembered as gone for good, so that a thousand dependents need not ask for their owner one by one.
+const GONE_REMEMBERED: usize = 500;
+
+/// The uid of an object in sixteen bytes. Other texts than canonical UUIDs, which only references can hold, become a digest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Uid([u8; 16]);
+
+impl Uid {
+    /// The uid of this text.
+    pub fn new(text: &str) -> Uid {
+        Uid(canonical(text).unwrap_or_else(|| {
+            let digest = openssl::sha::sha256(text.as_bytes());
+            let mut short = [0; 16];
+            short.copy_from_slice(&digest[..16]);
+            // No version 4 UUID has this variant, so no digest can stand for one.
+            short[8] |= 0xc0;
+            short
+        }))
+    }
+}
+
+fn canonical(text: &str) -> Option<[u8; 16]> {
+    let bytes = text.as_bytes();
+    if bytes.len() != 36 || [8, 13, 18, 23].iter().any(|at| bytes.get(*at) != Some(&b'-')) {
+        return None;
+    }
+    let mut digits = bytes.iter().enumerate().filter(|(at, _)| !matches!(at, 8 | 13 | 18 | 23));
+    let mut uid = [0; 16];
+    for byte in &mut uid {
+        let mut digit = || match digits.next()?.1 {
+            digit @ b'0'..=b'9' => Some(digit - b'0'),
+            digit @ b'a'..=b'f' => Some(digit - b'a' + 10),
+            _ => None,
+        };
+        *byte = digit()? << 4 | digit()?;
+    }
+    Some(uid)
+}
+
+/// Where an object is: its type, by a number that the collector gives, and its key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// Which type.
+    pub of: u32,
+    /// Which object of it.
+    pub key: Key,
+}
+
+/// One reference to an owner.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Owner {
+    /// Whom it names.
+    pub uid: Uid,
+    /// Whether a foreground deletion of the owner waits for the dependent.
+    pub blocks: bool,
+    /// Whether the reference names the owner as it was seen to be. Not part of the node.
+    pub fits: bool,
+}
+
+/// What a deletion that has begun does with dependents.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Going {
+    /// No deletion has begun.
+    #[default]
+    No,
+    /// It goes and takes no heed of them.
+    Plainly,
+    /// It waits until they have gone.
+    Foreground,
+    /// It waits until they have been let go.
+    Orphaning,
+}
+
+/// What is to be looked at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Task {
+    /// Whether this object should go.
+    Attempt(Uid),
+    /// The dependents of this object, which shall stay without it.
+    Orphan(Uid),
+}
+
+#[derive(Debug, Default)]
+struct Node {
+    place: Option<Place>,
+    owners: Owners,
+    /// None for most objects, so it takes a pointer.
+    #[expect(
+        clippy::box_collection,
+        reason = "a pointer is a third of an empty set, and there is one per object"
+    )]
+    dependents: Option<Box<BTreeSet<Uid>>>,
+    going: Going,
+}
+
+/// Most objects have one owner.
+#[derive(Debug, Default)]
+enum Owners {
+    #[default]
+    None,
+    One(Uid, bool),
+    Many(Box<[(Uid, bool)]>),
+}
+
+impl Owners {
+    fn new(all: &[Owner]) -> Owners {
+        match all {
+            [] => Owners::None,
+            [one] => Owners::One(one.uid, one.blocks),
+            many => Owners::Many(many.iter().map(|owner| (owner.uid, owner.blocks)).collect()),
+        }
+    }
+
+    fn all(&self) -> Vec<(Uid, bool)> {
+        match self {
+            Owners::None => Vec::new(),
+            Owners::One(uid, blocks) => vec![(*uid, *blocks)],
+            Owners::Many(all) => all.to_vec(),
+        }
+    }
+
+    fn blocks(&self, owner: Uid) -> bool {
+        match self {
+            Owners::None => false,
+            Owners::One(uid, blocks) => *uid == owner && *blocks,
+            Owners::Many(all) => all.iter().any(|(uid, blocks)| *uid == owner && *blocks),
+        }
+    }
+}
+
+impl Node {
+    /// Whether nothing would be lost without it.
+    fn is_idle(&self) -> bool {
+        matches!(self.owners, Owners::None)
+            && self.dependents.is_none()
+            && matches!(self.going, Going::No | Going::Plainly)
+    }
+}
+
+/// The index. See the module text.
+#[derive(Debug, Default)]
+pub struct Graph {
+    nodes: BTreeMap<Uid, Node>,
+    /// The last uids that went while they had dependents; in order of their going, too.
+    gone: BTreeSet<Uid>,
+    gone_in_order: VecDeque<Uid>,
+}
+
+impl Graph {
+    /// An object is there, or has changed. Adds what is to be looked at.
+    pub fn observe(&mut self, uid: Uid, place: Place, owners: &[Owner], going: Going, tasks: &mut Vec<Task>) {
+        let known = self.nodes.contains_key(&uid);
+        if !known && owners.is_empty() && matches!(going, Going::No | Going::Plainly) {
+            return;
+        }
+        let node = self.nodes.entry(uid).or_default();
+        node.place = Some(place);
+        let was = std::mem::replace(&mut node.going, going);
+        let before = std::mem::replace(&mut node.owners, Owners::new(owners)).all();
+        self.let_go(uid, &before, owners, tasks);
+        let is_new = |owner: &Owner| !before.iter().any(|(known, _)| *known == owner.uid);
+        let mut doubtful = false;
+        for owner in owners.iter().filter(|owner| is_new(owner)) {
+            doubtful |= !self.attach(uid, owner);
+        }
+        if doubtful {
+            tasks.push(Task::Attempt(uid));
+        }
+        match going {
+            Going::Orphaning if was != going => tasks.push(Task::Orphan(uid)),
+            Going::Foreground if was != going => {
+                tasks.extend(self.dependents(uid).into_iter().map(Task::Attempt));
+                tasks.push(Task::Attempt(uid));
+            }
+            _ => {}
+        }
+        self.prune(uid);
+    }
+
+    /// Takes a dependent away from owners that it no longer names, and looks at those that waited for it.
+    fn let_go(&mut self, uid: Uid, before: &[(Uid, bool)], now: &[Owner], tasks: &mut Vec<Task>) {
+        for (owner, blocked) in before {
+            let still = now.iter().find(|reference| reference.uid == *owner);
+            if *blocked && !still.is_some_and(|reference| reference.blocks) && self.nodes.contains_key(owner)
+            {
+                tasks.push(Task::Attempt(*owner));
+            }
+            if still.is_none() {
+                self.detach(uid, *owner);
+            }
+        }
+    }
+
+    /// Notes a dependent at its owner; whether the owner is known to be there as the reference says.
+    fn attach(&mut self, uid: Uid, owner: &Owner) -> bool {
+        let node = self.nodes.entry(owner.uid).or_default();
+        node.dependents.get_or_insert_default().insert(uid);
+        node.place.is_some() && owner.fits
+    }
+
+    fn detach(&mut self, uid: Uid, owner: Uid) {
+        let Some(node) = self.nodes.get_mut(&owner) else { return };
+        if let Some(dependents) = &mut node.dependents {
+            dependents.remove(&uid);
+            if dependents.is_empty() {
+                node.dependents = None;
+            }
+        }
+        self.prune(owner);
+    }
+
+    fn prune(&mut self, uid: Uid) {
+        if self.nodes.get(&uid).is_some_and(Node::is_idle) {
+            self.nodes.remove(&uid);
+        }
+    }
+
+    /// An object has gone. Its dependents are looked at, and the owners that waited for it.
+    pub fn remove(&mut self, uid: Uid, tasks: &mut Vec<Task>) {
+        let Some(node) = self.nodes.remove(&uid) else { return };
+        for (owner, _) in node.owners.all() {
+            if self.going(owner) == Going::Foreground {
+                tasks.push(Task::Attempt(owner));
+            }
+            self.detach(uid, owner);
+        }
+        if let Some(dependents) = node.dependents {
+            self.remember_gone(uid);
+            tasks.extend(dependents.iter().copied().map(Task::Attempt));
+        }
+    }
+
+    fn remember_gone(&mut self, uid: Uid) {
+        if self.gone.insert(uid) {
+            self.gone_in_order.push_back(uid);
+        }
+        if self.gone_in_order.len() > GONE_REMEMBERED
+            && let Some(oldest) = self.gone_in_order.pop_front()
+        {
+            self.gone.remove(&oldest);
+        }
+    }
+
+    /// Whether an object of this uid was there and is no more.
+    pub fn is_gone(&self, uid: Uid) -> bool {
+        self.gone.contains(&uid)
+    }
+
+    /// Somebody looked an owner up and found it here.
+    pub fn confirm(&mut self, uid: Uid, place: Place) {
+        if let Some(node) = self.nodes.get_mut(&uid) {
+            node.place.get_or_insert(place);
+        }
+    }
+
+    /// Where an object is, if it was seen.
+    pub fn place(&self, uid: Uid) -> Option<&Place> {
+        self.nodes.get(&uid)?.place.as_ref()
+    }
+
+    /// What a deletion of it that has begun does.
+    pub fn going(&self, uid: Uid) -> Going {
+        self.nodes.get(&uid).map(|node| node.going).unwrap_or_default()
+    }
+
+    /// Who names it as an owner.
+    pub fn dependents(&self, uid: Uid) -> Vec<Uid> {
+        let dependents = self.nodes.get(&uid).and_then(|node| node.dependents.as_deref());
+        dependents.into_iter().flatten().copied().collect()
+    }
+
+    /// The dependents that a foreground deletion of it waits for.
+    pub fn blocking(&self, uid: Uid) -> Vec<Uid> {
+        let blocks = |dependent: &Uid| self.nodes.get(dependent).is_some_and(|node| node.owners.blocks(uid));
+        self.dependents(uid).into_iter().filter(blocks).collect()
+    }
+
+    /// The uids that were seen in the places of one type: what a list of the type is held against.
+    pub fn seen_of(&self, of: u32) -> Vec<Uid> {
+        let is_of = |node: &Node| node.place.as_ref().is_some_and(|place| place.of == of);
+        self.nodes.iter().filter(|(_, node)| is_of(node)).map(|(uid, _)| *uid).collect()
+    }
+
+    /// How many nodes there are.
+    #[cfg(test)]
+    pub fn len(&self) -> usize {
+        self.nodes.len()
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,290 @@
+//! Whether an object shall go: looks at the object and its owners as they are now, and acts.
+
+use std::sync::Arc;
+
+use futures::{StreamExt as _, stream};
+use pilothouse_actors::object::Object;
+
+use crate::api::catalog::resource::Resource;
+use crate::api::meta::{FOREGROUND_FINALIZER, ORPHAN_FINALIZER};
+use crate::api::options::{DeleteOptions, Propagation};
+use crate::api::status::{Result, Status};
+use crate::api::value::Value;
+use crate::controllers::client::At;
+use crate::controllers::head::{Head, Reference};
+use crate::controllers::queue::Outcome;
+use crate::limits::DELETIONS_IN_FLIGHT;
+
+use super::GarbageCollector;
+use super::graph::{Going, Place, Task, Uid};
+
+/// What an owner is to its dependent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Standing {
+    /// It is there.
+    Solid,
+    /// It waits for its dependents to go.
+    Waiting,
+    /// It is not there.
+    Absent,
+    /// The reference cannot be right and never will be.
+    Impossible,
+    /// Nobody serves its kind now.
+    Unknown,
+}
+
+/// An object that is looked at.
+struct Item {
+    resource: Arc<Resource>,
+    object: Arc<Object>,
+    /// Who it is, as text.
+    uid: String,
+}
+
+impl Item {
+    fn at(&self) -> At<'_> {
+        At::of(&self.resource, &self.object.key)
+    }
+}
+
+impl GarbageCollector {
+    /// Deletes the object if it has owners and none of them is left; takes those from it that are gone if some are.
+    pub(super) async fn attempt(&self, uid: Uid) -> Result<Outcome> {
+        let going = self.state.borrow().graph.going(uid);
+        if matches!(going, Going::Plainly | Going::Orphaning) {
+            return Ok(Outcome::Done);
+        }
+        let Some(item) = self.find(uid).await? else { return Ok(Outcome::Done) };
+        if going == Going::Foreground {
+            self.catch_up().await;
+            return self.release(&item, uid).await;
+        }
+        let head = Head::of(&item.object);
+        if head.owner_references.is_empty() || head.is_terminating() {
+            return Ok(Outcome::Done);
+        }
+        let mut standings = Vec::with_capacity(head.owner_references.len());
+        for reference in &head.owner_references {
+            standings.push(self.standing(&item, reference).await?);
+        }
+        if standings.contains(&Standing::Impossible) {
+            return Ok(Outcome::Done);
+        }
+        if standings.contains(&Standing::Unknown) {
+            return Ok(Outcome::Again("the kind of an owner is not served".to_owned()));
+        }
+        let lost = |wanted: &[Standing]| -> Vec<String> {
+            let pairs = head.owner_references.iter().zip(&standings);
+            pairs
+                .filter(|(_, is)| wanted.contains(is))
+                .map(|(reference, _)| reference.uid.to_string())
+                .collect()
+        };
+        if standings.contains(&Standing::Solid) {
+            let lost = lost(&[Standing::Absent, Standing::Waiting]);
+            return if lost.is_empty() { Ok(Outcome::Done) } else { self.disown(&item, &lost).await };
+        }
+        let dependents = self.state.borrow().graph.dependents(uid);
+        if standings.contains(&Standing::Waiting) && !dependents.is_empty() {
+            let in_a_circle = dependents
+                .iter()
+                .any(|dependent| self.state.borrow().graph.going(*dependent) == Going::Foreground);
+            if in_a_circle {
+                self.unblock(&item).await?;
+            }
+            return self.delete(item, Propagation::Foreground).await;
+        }
+        let policy = if head.has_finalizer(ORPHAN_FINALIZER) {
+            Propagation::Orphan
+        } else if head.has_finalizer(FOREGROUND_FINALIZER) {
+            Propagation::Foreground
+        } else {
+            Propagation::Background
+        };
+        self.delete(item, policy).await
+    }
+
+    /// The object as it is now; `None` if it is gone: then its removal is heard of, or was.
+    async fn find(&self, uid: Uid) -> Result<Option<Item>> {
+        let place = self.state.borrow().graph.place(uid).cloned();
+        let Some(place) = place else { return Ok(None) };
+        let Some(resource) = self.resource(&place) else { return Ok(None) };
+        let object = self.client.get(At::of(&resource, &place.key)).await?;
+        Ok(object.and_then(|object| {
+            let text = Head::of(&object).uid.into_owned();
+            (Uid::new(&text) == uid).then_some(Item { resource, object, uid: text })
+        }))
+    }
+
+    /// Looks one owner up, by the name that the reference uses.
+    async fn standing(&self, item: &Item, reference: &Reference<'_>) -> Result<Standing> {
+        let uid = Uid::new(&reference.uid);
+        if self.state.borrow().graph.is_gone(uid) {
+            return Ok(Standing::Absent);
+        }
+        let resource = self.client.known().of_kind(&reference.api_version, &reference.kind).cloned();
+        let Some(resource) = resource else { return Ok(Standing::Unknown) };
+        let namespace = if resource.namespaced { item.object.key.namespace() } else { "" };
+        if resource.namespaced && namespace.is_empty() {
+            tracing::info!(
+                item = ?item.object.key, kind = %item.resource.kind, owner = %reference.name, owner_kind = %reference.kind,
+                "item is cluster-scoped, but refers to a namespaced owner"
+            );
+            return Ok(Standing::Impossible);
+        }
+        let at = At { resource: &resource, namespace, name: &reference.name };
+        let Some(owner) = self.client.get(at).await? else {
+            self.report_if_elsewhere(item, reference, &resource).await?;
+            return Ok(Standing::Absent);
+        };
+        let head = Head::of(&owner);
+        if head.uid != reference.uid {
+            self.report_if_elsewhere(item, reference, &resource).await?;
+            return Ok(Standing::Absent);
+        }
+        self.confirm(uid, &resource, &owner);
+        let waits = head.is_terminating() && head.has_finalizer(FOREGROUND_FINALIZER);
+        Ok(if waits { Standing::Waiting } else { Standing::Solid })
+    }
+
+    fn confirm(&self, uid: Uid, resource: &Resource, owner: &Object) {
+        let Some(stored) = &resource.stored else { return };
+        let mut state = self.state.borrow_mut();
+        let of = state.number(&stored.store);
+        state.graph.confirm(uid, Place { of, key: owner.key.clone() });
+    }
+
+    /// Tells people that an owner lives in another namespace: nobody can own anything there.
+    async fn report_if_elsewhere(
+        &self,
+        item: &Item,
+        reference: &Reference<'_>,
+        resource: &Resource,
+    ) -> Result<()> {
+        let Some(stored) = resource.stored.as_ref().filter(|_| resource.namespaced) else { return Ok(()) };
+        let snapshot = self.client.snapshot(&stored.store).await?;
+        let namespace = item.object.key.namespace();
+        let elsewhere = snapshot.iter().any(|object| {
+            object.key.name() == reference.name
+                && object.key.namespace() != namespace
+                && Head::of(object).uid == reference.uid
+        });
+        if elsewhere {
+            tracing::info!(item = ?item.object.key, owner = %reference.uid, "item references an owner but does not match namespaces");
+            let message = format!(
+                "ownerRef [{}/{}, namespace: {namespace}, name: {}, uid: {}] does not exist in namespace \"{namespace}\"",
+                reference.api_version, reference.kind, reference.name, reference.uid
+            );
+            self.recorder
+                .warn(&item.resource, &item.object.key, &item.uid, "OwnerRefInvalidNamespace", &message)
+                .await;
+        }
+        Ok(())
+    }
+
+    async fn delete(&self, item: Item, policy: Propagation) -> Result<Outcome> {
+        let options =
+            DeleteOptions { uid: Some(item.uid), propagation: Some(policy), ..DeleteOptions::default() };
+        match self.client.delete(&item.resource, item.object, &options).await {
+            Err(status) if status.code == 404 => Ok(Outcome::Done),
+            Err(status) => Err(status),
+            Ok(_) => Ok(Outcome::Done),
+        }
+    }
+
+    /// Ends a foreground deletion whose dependents have gone, or looks at those that are left.
+    async fn release(&self, item: &Item, uid: Uid) -> Result<Outcome> {
+        let blocking = self.state.borrow().graph.blocking(uid);
+        if blocking.is_empty() {
+            return self.take_off(item, FOREGROUND_FINALIZER).await;
+        }
+        let state = self.state.borrow();
+        let looks =
+            blocking.into_iter().filter(|dependent| state.graph.going(*dependent) != Going::Foreground);
+        // Those that are going anyway are heard of when they went.
+        let looks = looks.filter(|dependent| state.graph.going(*dependent) == Going::No);
+        self.more.borrow_mut().extend(looks.map(Task::Attempt));
+        Ok(Outcome::Done)
+    }
+
+    /// Lets all dependents stay without their owner, then lets the owner go.
+    pub(super) async fn orphan(&self, uid: Uid) -> Result<Outcome> {
+        let Some(item) = self.find(uid).await? else { return Ok(Outcome::Done) };
+        self.catch_up().await;
+        let dependents = self.state.borrow().graph.dependents(uid);
+        let owner = std::slice::from_ref(&item.uid);
+        let let_go = dependents.into_iter().map(|dependent| async move {
+            match self.find(dependent).await? {
+                Some(dependent) => self.disown(&dependent, owner).await.map(drop),
+                None => Ok(()),
+            }
+        });
+        let mut let_go = stream::iter(let_go).buffer_unordered(DELETIONS_IN_FLIGHT);
+        while let Some(done) = let_go.next().await {
+            done?;
+        }
+        drop(let_go);
+        self.take_off(&item, ORPHAN_FINALIZER).await
+    }
+
+    /// Takes references to these owners from an object.
+    async fn disown(&self, item: &Item, owners: &[String]) -> Result<Outcome> {
+        self.change(item, |metadata| {
+            let Some(Value::Array(references)) = metadata.get_mut("ownerReferences") else { return false };
+            let before = references.len();
+            references.retain(|reference| !owners.iter().any(|uid| reference.str("uid") == uid));
+            let (after, empty) = (references.len(), references.is_empty());
+            if empty {
+                metadata.remove("ownerReferences");
+            }
+            after != before
+        })
+        .await
+    }
+
+    /// Lets no owner wait for this object: in a circle they would wait for each other.
+    async fn unblock(&self, item: &Item) -> Result<Outcome> {
+        self.change(item, |metadata| {
+            let Some(Value::Array(references)) = metadata.get_mut("ownerReferences") else { return false };
+            let mut changed = false;
+            for reference in references.iter_mut().filter(|reference| {
+                reference.get("blockOwnerDeletion").and_then(Value::as_bool) == Some(true)
+            }) {
+                reference.set("blockOwnerDeletion", false);
+                changed = true;
+            }
+            changed
+        })
+        .await
+    }
+
+    async fn take_off(&self, item: &Item, finalizer: &str) -> Result<Outcome> {
+        self.change(item, |metadata| {
+            let Some(Value::Array(finalizers)) = metadata.get_mut("finalizers") else { return false };
+            let before = finalizers.len();
+            finalizers.retain(|one| one.as_str() != Some(finalizer));
+            let (after, empty) = (finalizers.len(), finalizers.is_empty());
+            if empty {
+                metadata.remove("finalizers");
+            }
+            after != before
+        })
+        .await
+    }
+
+    /// Changes the metadata of exactly this object, if it is still there.
+    async fn change(&self, item: &Item, change: impl Fn(&mut Value) -> bool) -> Result<Outcome> {
+        let changed = self.client.edit(item.at(), "", |object| {
+            let metadata = object.entry("metadata");
+            if metadata.str("uid") != item.uid {
+                return Err(Status::not_found(item.resource.name(), item.object.key.name()));
+            }
+            Ok(change(metadata))
+        });
+        match changed.await {
+            Err(status) if status.code == 404 => Ok(Outcome::Done),
+            Err(status) => Err(status),
+            Ok(()) => Ok(Outcome::Done),
+        }
+    }
+}

@@ -1,0 +1,124 @@
+//! What is served, as the loops look it up: by store and by kind. Made anew when the catalog was replaced.
+
+use std::cell::RefCell;
+use std::collections::{BTreeMap, HashMap};
+use std::rc::Rc;
+use std::sync::Arc;
+
+use pilothouse_actors::object::TypeName;
+
+use crate::api::catalog::Catalog;
+use crate::api::catalog::resource::Resource;
+use crate::api::verb::Verb;
+
+/// A catalog that somebody published.
+pub type Published = Arc<dyn AsRef<Catalog> + Send + Sync>;
+
+/// Where the loops learn what is served now.
+pub struct Catalogs {
+    newest: Box<dyn Fn() -> Published>,
+    known: RefCell<Option<(Published, Rc<Known>)>>,
+}
+
+/// What one catalog serves.
+#[derive(Default)]
+pub struct Known {
+    /// One resource of each store: that of the stored version if it is served.
+    by_store: BTreeMap<TypeName, Arc<Resource>>,
+    /// The resource of each `apiVersion` and kind.
+    by_kind: HashMap<(Arc<str>, Arc<str>), Arc<Resource>>,
+    /// The resource of each group in the version that clients should use, if its objects stand in namespaces and can be
+    /// deleted.
+    pub deletable: Vec<Arc<Resource>>,
+}
+
+impl Catalogs {
+    /// Catalogs that are asked for like this.
+    pub fn new(newest: impl Fn() -> Published + 'static) -> Catalogs {
+        Catalogs { newest: Box::new(newest), known: RefCell::default() }
+    }
+
+    /// What is served now.
+    pub fn now(&self) -> Rc<Known> {
+        let newest = (self.newest)();
+        let mut known = self.known.borrow_mut();
+        match &*known {
+            Some((of, known)) if Arc::ptr_eq(of, &newest) => known.clone(),
+            _ => {
+                let made = Rc::new(Known::of((*newest).as_ref()));
+                *known = Some((newest, made.clone()));
+                made
+            }
+        }
+    }
+}
+
+impl Known {
+    fn of(catalog: &Catalog) -> Known {
+        let mut known = Known::default();
+        for group in catalog.groups() {
+            let mut deletable: BTreeMap<Arc<str>, Arc<Resource>> = BTreeMap::new();
+            for resource in group.versions.iter().flat_map(|version| &version.resources) {
+                let Some(stored) = &resource.stored else { continue };
+                let held = known.by_store.entry(stored.store.clone()).or_insert_with(|| resource.clone());
+                if resource.is_storage_version() {
+                    *held = resource.clone();
+                }
+                known.by_kind.insert((resource.api_version.clone(), resource.kind.clone()), resource.clone());
+                if resource.namespaced && resource.verbs.contains(Verb::Delete) {
+                    deletable.entry(resource.plural.clone()).or_insert_with(|| resource.clone());
+                }
+            }
+            known.deletable.extend(deletable.into_values());
+        }
+        known
+    }
+
+    /// The resource whose objects this store has.
+    pub fn of_store(&self, store: &TypeName) -> Option<&Arc<Resource>> {
+        self.by_store.get(store)
+    }
+
+    /// The resource of a kind.
+    pub fn of_kind(&self, api_version: &str, kind: &str) -> Option<&Arc<Resource>> {
+        self.by_kind.get(&(api_version.into(), kind.into()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::api::catalog::build::Builtin;
+    use crate::api::catalog::runtime_config::RuntimeConfig;
+
+    struct Holder(Catalog);
+
+    impl AsRef<Catalog> for Holder {
+        fn as_ref(&self) -> &Catalog {
+            &self.0
+        }
+    }
+
+    #[test]
+    fn resources_are_found_by_store_and_by_kind() {
+        let catalog = Builtin::load().unwrap().serve(&RuntimeConfig::default()).unwrap();
+        let published: Published = Arc::new(Holder(catalog));
+        let catalogs = Catalogs::new(move || published.clone());
+        let known = catalogs.now();
+        assert!(Rc::ptr_eq(&known, &catalogs.now()));
+        assert_eq!(&*known.of_store(&TypeName::new("pods")).unwrap().kind, "Pod");
+        let autoscaler = known.of_kind("autoscaling/v1", "HorizontalPodAutoscaler").unwrap();
+        assert_eq!(&*autoscaler.gv.version, "v1");
+        assert!(known.of_kind("apps/v1", "Pod").is_none());
+        let named: Vec<String> = known
+            .deletable
+            .iter()
+            .map(|resource| format!("{} {}", resource.api_version, resource.plural))
+            .collect();
+        assert!(named.contains(&"autoscaling/v2 horizontalpodautoscalers".to_owned()));
+        assert!(
+            named.contains(&"events.k8s.io/v1 events".to_owned()) && named.contains(&"v1 events".to_owned())
+        );
+        assert!(!named.iter().any(|name| name.ends_with(" nodes") || name.ends_with(" bindings")));
+    }
+}

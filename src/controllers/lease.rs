@@ -1,0 +1,208 @@
+//! Whose loops work, if several servers ever share a store: those of the holder of one Lease.
+//!
+//! Today one process owns the store, so the lease is always this server's. Its holder is named after the host and the
+//! cluster, and stays the same over restarts: a server that comes back need not wait for itself.
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use std::time::Duration;
+
+use actix::prelude::*;
+use futures::FutureExt as _;
+use futures::future::LocalBoxFuture;
+use pilothouse_actors::clock::{Clock, Timestamp};
+
+use crate::api::schema::time;
+use crate::api::status::Result;
+use crate::api::value::Value;
+use crate::api::words::NAMESPACES;
+use crate::api::{codec, meta};
+
+use super::client::{At, Client};
+use super::queue::{Outcome, Queue};
+use super::runner::{Follows, Loop, News};
+
+/// The name of the lease. Not that of the stock controller manager, which may run beside our loops.
+pub const LEASE: &str = "pilothouse-controllers";
+const NAMESPACE: &str = "kube-system";
+const STORE: &str = "leases.coordination.k8s.io";
+/// How long the lease holds without being renewed.
+const HOLDS: Duration = Duration::from_secs(60);
+/// How often it is renewed: each time is a write.
+const RENEWED_EVERY: Duration = Duration::from_secs(30);
+
+/// Somebody may work now who could not before. Answers nothing. On Full another is on its way; on Closed nobody waits.
+#[derive(Clone, Copy, Message)]
+#[rtype(result = "()")]
+pub struct Wake;
+
+/// Whether the loops of this server work. Shared by all of them.
+#[derive(Clone, Default)]
+pub struct Lead(Rc<State>);
+
+#[derive(Default)]
+struct State {
+    held: Cell<bool>,
+    waiting: RefCell<Vec<Recipient<Wake>>>,
+}
+
+impl Lead {
+    /// Whether a loop may work. What belongs to this server alone always may.
+    pub fn allows(&self, name: &str) -> bool {
+        self.0.held.get() || matches!(name, LEASE | super::expiry::NAME)
+    }
+
+    /// Tells this loop when it may work.
+    pub fn wakes(&self, waiting: Recipient<Wake>) {
+        let mut all = self.0.waiting.borrow_mut();
+        all.retain(Recipient::connected);
+        all.push(waiting);
+    }
+
+    fn set(&self, held: bool) {
+        if self.0.held.replace(held) != held {
+            tracing::info!(held, "the lease of the control loops");
+            for waiting in self.0.waiting.borrow().iter() {
+                let _gone = waiting.try_send(Wake);
+            }
+        }
+    }
+}
+
+/// The loop that holds the lease.
+pub struct LeaseHolder {
+    /// As whom it writes.
+    pub client: Client,
+    /// The time.
+    pub clock: Clock,
+    /// Whom it tells.
+    pub lead: Lead,
+}
+
+impl LeaseHolder {
+    async fn hold(&self) -> Result<Outcome> {
+        let Ok(resource) = self.client.resource(STORE) else {
+            // Nobody can hold what is not served.
+            self.lead.set(true);
+            return Ok(Outcome::Done);
+        };
+        let at = At { resource: &resource, namespace: NAMESPACE, name: LEASE };
+        let (me, now) = (self.identity().await?, self.clock.now());
+        let Some(found) = self.client.read(at).await? else {
+            self.client.create(at, &lease(&me, now)).await?;
+            self.lead.set(true);
+            return Ok(Outcome::After(RENEWED_EVERY));
+        };
+        let spec = found.get("spec").unwrap_or(&Value::Null);
+        let renewed = until(spec, Duration::ZERO);
+        if spec.str("holderIdentity") == me && renewed.plus(RENEWED_EVERY) > now && renewed <= now {
+            self.lead.set(true);
+            return Ok(Outcome::After(Duration::from_micros(renewed.plus(RENEWED_EVERY).0 - now.0)));
+        }
+        let holds =
+            spec.get("leaseDurationSeconds").and_then(Value::as_int).and_then(|all| u64::try_from(all).ok());
+        let ends = until(spec, Duration::from_secs(holds.unwrap_or(0)));
+        if !matches!(spec.str("holderIdentity"), "" | "-") && spec.str("holderIdentity") != me && ends > now {
+            self.lead.set(false);
+            return Ok(Outcome::After(Duration::from_micros(ends.0 - now.0)));
+        }
+        self.client.edit(at, "", |lease| Ok(take(lease, &me, now))).await?;
+        self.lead.set(true);
+        Ok(Outcome::After(RENEWED_EVERY))
+    }
+
+    /// Who this server is, also after a restart.
+    async fn identity(&self) -> Result<String> {
+        let host =
+            nix::unistd::gethostname().ok().and_then(|name| name.into_string().ok()).unwrap_or_default();
+        let resource = self.client.resource(NAMESPACES)?;
+        let cluster = self.client.read(At { resource: &resource, namespace: "", name: NAMESPACE }).await?;
+        let uid = cluster.map(|namespace| meta::of(&namespace).str("uid").to_owned()).unwrap_or_default();
+        Ok(format!("{host}_{uid}"))
+    }
+}
+
+/// When a lease that was renewed last as it says ends after `span`.
+fn until(spec: &Value, span: Duration) -> Timestamp {
+    let (seconds, micros) = time::parse_micros(spec.str("renewTime")).unwrap_or_default();
+    let seconds = u64::try_from(seconds).unwrap_or_default();
+    Timestamp(seconds.saturating_mul(1_000_000).saturating_add(u64::from(micros))).plus(span)
+}
+
+fn moment(now: Timestamp) -> String {
+    let micros = u32::try_from(now.0 % 1_000_000).unwrap_or_default();
+    time::format_micros(i64::try_from(now.seconds()).unwrap_or(i64::MAX), micros)
+}
+
+fn lease(me: &str, now: Timestamp) -> Value {
+    let text = format!(
+        r#"{{"apiVersion":"coordination.k8s.io/v1","kind":"Lease","metadata":{{"name":"{LEASE}","namespace":"{NAMESPACE}"}}}}"#
+    );
+    let mut lease = codec::json::read(text.as_bytes()).unwrap_or_default();
+    take(&mut lease, me, now);
+    lease.entry("spec").remove("leaseTransitions");
+    lease
+}
+
+/// Makes the lease ours.
+fn take(lease: &mut Value, me: &str, now: Timestamp) -> bool {
+    let spec = lease.entry("spec");
+    if spec.str("holderIdentity") != me {
+        let transitions = spec.get("leaseTransitions").and_then(Value::as_int).unwrap_or(0);
+        spec.set("leaseTransitions", transitions + 1);
+        spec.set("acquireTime", moment(now));
+        spec.set("holderIdentity", me);
+    }
+    spec.set("leaseDurationSeconds", i64::try_from(HOLDS.as_secs()).unwrap_or(i64::MAX));
+    spec.set("renewTime", moment(now));
+    true
+}
+
+impl Loop for LeaseHolder {
+    type Key = ();
+
+    fn name(&self) -> &'static str {
+        LEASE
+    }
+
+    fn follows(&self) -> Follows {
+        Follows::These(&[STORE])
+    }
+
+    fn longest_retry(&self) -> Duration {
+        RENEWED_EVERY
+    }
+
+    fn begins_with(&self) -> Vec<()> {
+        vec![()]
+    }
+
+    fn hear(&self, news: &News<'_>, queue: &mut Queue<()>) {
+        if news.at.is_some() && news.object.key.name() == LEASE && news.object.key.namespace() == NAMESPACE {
+            queue.add(());
+        }
+    }
+
+    fn work(self: Rc<Self>, (): ()) -> LocalBoxFuture<'static, Outcome> {
+        async move { self.hold().await.unwrap_or_else(|status| Outcome::Again(status.to_string())) }
+            .boxed_local()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn taking_the_lease_from_another_is_a_transition() {
+        let now = Timestamp(1_700_000_000_000_001);
+        let mut held = lease("a", now);
+        assert_eq!(held.at(&["spec", "leaseTransitions"]), None);
+        assert_eq!(until(held.get("spec").unwrap(), HOLDS), now.plus(HOLDS));
+        take(&mut held, "a", now);
+        assert_eq!(held.at(&["spec", "leaseTransitions"]), None);
+        take(&mut held, "b", now);
+        assert_eq!(held.at(&["spec", "leaseTransitions"]), Some(&Value::Int(1)));
+        assert_eq!(held.at(&["spec", "holderIdentity"]), Some(&"b".into()));
+    }
+}

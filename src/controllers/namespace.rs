@@ -1,0 +1,344 @@
+//! namespace-controller: when a namespace goes, everything in it goes first.
+//!
+//! Pods before the rest, then every type that the catalog serves at that moment. What holds an object holds the namespace,
+//! which says so in its conditions. Nothing of this is remembered outside the store: a server that was killed in the
+//! middle goes on after its next start.
+
+mod conditions;
+
+use std::cell::RefCell;
+use std::collections::{BTreeMap, HashSet};
+use std::ops::Bound;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::future::LocalBoxFuture;
+use futures::{FutureExt as _, StreamExt as _, stream};
+use pilothouse_actors::clock::Clock;
+use pilothouse_actors::object::{Object, TypeName};
+
+use crate::api::catalog::resource::Resource;
+use crate::api::meta;
+use crate::api::options::{DeleteOptions, Propagation};
+use crate::api::schema::time;
+use crate::api::status::Result;
+use crate::api::value::Value;
+use crate::api::words::{NAMESPACE_FINALIZER, NAMESPACES};
+use crate::limits::DELETIONS_IN_FLIGHT;
+
+use super::client::{At, Client};
+use super::head::Head;
+use super::queue::{Outcome, Queue};
+use super::runner::{Follows, Loop, News};
+use conditions::Found;
+
+/// How long the finalizers of objects are given before somebody looks again, if nothing else happens.
+const FINALIZERS_TAKE: i64 = 15;
+/// How long after the end of a namespace somebody looks for objects whose creation was admitted just before it.
+const LATECOMERS_AFTER: Duration = Duration::from_secs(5);
+/// How long removals in a namespace are gathered before somebody looks whether it is empty now.
+const REMOVALS_GATHERED: Duration = Duration::from_millis(20);
+
+/// The loop.
+pub struct NamespaceController {
+    client: Client,
+    clock: Clock,
+    /// Whether pods go before everything else.
+    ordered: bool,
+    /// Namespaces in which something was left: a removal there is worth another look.
+    waiting: RefCell<HashSet<String>>,
+}
+
+/// What a namespace still waits for.
+#[derive(Default)]
+struct Progress {
+    found: Found,
+    /// Seconds after which it is worth to look again; zero if nothing is left that is known to take time.
+    estimate: i64,
+    /// What went wrong, as the error that makes the loop try again.
+    errors: Vec<String>,
+}
+
+impl NamespaceController {
+    /// The loop, acting as `client`.
+    pub fn new(client: Client, clock: Clock, ordered: bool) -> NamespaceController {
+        NamespaceController { client, clock, ordered, waiting: RefCell::default() }
+    }
+
+    async fn sync(&self, name: &str) -> Result<Outcome> {
+        self.waiting.borrow_mut().remove(name);
+        let resource = self.client.resource(NAMESPACES)?;
+        let at = At { resource: &resource, namespace: "", name };
+        let Some(namespace) = self.client.read(at).await? else {
+            return self.sweep_latecomers(at).await;
+        };
+        if !meta::is_terminating(&namespace) {
+            return Ok(Outcome::Done);
+        }
+        if namespace.at(&["status", "phase"]).and_then(Value::as_str) != Some("Terminating") {
+            self.client.edit(at, "status", |namespace| Ok(terminating(namespace))).await?;
+        }
+        if finalizers(&namespace).is_empty() {
+            return Ok(Outcome::Done);
+        }
+        let uid = meta::of(&namespace).str("uid").to_owned();
+        let deleted_at =
+            time::parse_seconds(meta::of(&namespace).str("deletionTimestamp")).unwrap_or_default();
+        let progress = self.clear(name, deleted_at).await?;
+        let now = self.client.now();
+        let told = self.client.edit(at, "status", |namespace| {
+            Ok(meta::of(namespace).str("uid") == uid && progress.found.write(namespace, &now))
+        });
+        match told.await {
+            Err(status) if status.code == 404 => return Ok(Outcome::Done),
+            Err(status) => tracing::warn!(namespace = name, %status, "the conditions of the namespace"),
+            Ok(()) => {}
+        }
+        if !progress.found.remaining.is_empty() {
+            self.waiting.borrow_mut().insert(name.to_owned());
+        }
+        if !progress.errors.is_empty() {
+            return Ok(Outcome::Again(progress.errors.join(", ")));
+        }
+        if progress.estimate > 0 {
+            let seconds = u64::try_from(progress.estimate / 2 + 1).unwrap_or(1);
+            return Ok(Outcome::After(Duration::from_secs(seconds)));
+        }
+        let finalized = self.client.edit(at, "finalize", |namespace| {
+            Ok(meta::of(namespace).str("uid") == uid && take_off(namespace))
+        });
+        match finalized.await {
+            Err(status) if status.code != 404 => Err(status),
+            _ => Ok(Outcome::Done),
+        }
+    }
+
+    /// Tells everything in the namespace to go, and looks what is left.
+    async fn clear(&self, namespace: &str, deleted_at: i64) -> Result<Progress> {
+        let mut progress = Progress::default();
+        let known = self.client.known();
+        let written = self.client.written().await?;
+        // A type that nobody ever wrote to is not even started for this.
+        let is_used = |resource: &Arc<Resource>| {
+            resource.stored.as_ref().is_some_and(|stored| written.contains(&stored.store))
+        };
+        let all: Vec<&Arc<Resource>> = known.deletable.iter().filter(|resource| is_used(resource)).collect();
+        let is_pods =
+            |resource: &&&Arc<Resource>| resource.gv.group.is_empty() && &*resource.plural == "pods";
+        if let Some(pods) = all.iter().find(is_pods).filter(|_| self.ordered) {
+            if let Err(error) = self.clear_type(pods, namespace, deleted_at, &mut progress).await {
+                progress
+                    .errors
+                    .push(format!("failed to delete pods for namespace: {namespace}, err: {error}"));
+                progress.found.failures.push(error);
+            }
+            if !progress.found.remaining.is_empty() {
+                return Ok(progress);
+            }
+        }
+        for resource in all.iter().filter(|resource| !(self.ordered && is_pods(resource))) {
+            if let Err(error) = self.clear_type(resource, namespace, deleted_at, &mut progress).await {
+                progress.errors.push(error.clone());
+                progress.found.failures.push(error);
+            }
+        }
+        Ok(progress)
+    }
+
+    /// Tells the objects of one resource to go, a bounded number at a time, and counts what is left.
+    async fn clear_type(
+        &self,
+        resource: &Arc<Resource>,
+        namespace: &str,
+        deleted_at: i64,
+        progress: &mut Progress,
+    ) -> std::result::Result<(), String> {
+        let Some(stored) = &resource.stored else { return Ok(()) };
+        let objects = self.objects(&stored.store, namespace).await?;
+        if objects.is_empty() {
+            return Ok(());
+        }
+        let estimate = self.grace(resource, &objects, deleted_at);
+        progress.estimate = progress.estimate.max(estimate);
+        self.delete_all(resource, objects).await?;
+        let left = self.objects(&stored.store, namespace).await?;
+        if left.is_empty() {
+            return Ok(());
+        }
+        let mut finalizers: BTreeMap<String, usize> = BTreeMap::new();
+        for finalizer in left.iter().flat_map(|object| Head::of(object).finalizers) {
+            *finalizers.entry(finalizer.into_owned()).or_default() += 1;
+        }
+        let name = format!("{}.{}", resource.plural, resource.gv.group);
+        *progress.found.remaining.entry(name).or_default() += left.len();
+        let held = !finalizers.is_empty();
+        for (finalizer, count) in finalizers {
+            *progress.found.finalizers.entry(finalizer).or_default() += count;
+        }
+        if estimate == 0 && held {
+            progress.estimate = progress.estimate.max(FINALIZERS_TAKE);
+        }
+        if estimate == 0 && !held {
+            let (group, version) = (&resource.gv.group, &resource.gv.version);
+            return Err(format!(
+                "unexpected items still remain in namespace: {namespace} for gvr: {group}/{version}, Resource={}",
+                resource.plural
+            ));
+        }
+        Ok(())
+    }
+
+    async fn objects(
+        &self,
+        store: &TypeName,
+        namespace: &str,
+    ) -> std::result::Result<Vec<Arc<Object>>, String> {
+        let snapshot = self.client.snapshot(store).await.map_err(|status| status.message)?;
+        Ok(snapshot.scan(Some(namespace), Bound::Unbounded).cloned().collect())
+    }
+
+    /// Deletes objects in parallel, so that they share syncs of the disk, but few at a time: others want to write too.
+    async fn delete_all(
+        &self,
+        resource: &Arc<Resource>,
+        objects: Vec<Arc<Object>>,
+    ) -> std::result::Result<(), String> {
+        let options =
+            DeleteOptions { propagation: Some(Propagation::Background), ..DeleteOptions::default() };
+        let deletions = objects.into_iter().map(|object| self.client.delete(resource, object, &options));
+        let mut deletions = stream::iter(deletions).buffer_unordered(DELETIONS_IN_FLIGHT);
+        let mut first = None;
+        while let Some(deleted) = deletions.next().await {
+            match deleted {
+                Err(status) if status.code != 404 && first.is_none() => first = Some(status.message),
+                _ => {}
+            }
+        }
+        first.map_or(Ok(()), Err)
+    }
+
+    /// How many seconds the pods of a namespace may take to end, counted from its deletion.
+    fn grace(&self, resource: &Resource, objects: &[Arc<Object>], deleted_at: i64) -> i64 {
+        if !(resource.gv.group.is_empty() && &*resource.plural == "pods") {
+            return 0;
+        }
+        let seconds = |object: &Arc<Object>| {
+            let pod = self.client.load(resource, object).ok()?;
+            if matches!(pod.at(&["status", "phase"]).and_then(Value::as_str), Some("Succeeded" | "Failed")) {
+                return None;
+            }
+            pod.at(&["spec", "terminationGracePeriodSeconds"]).and_then(Value::as_int)
+        };
+        let most = objects.iter().filter_map(seconds).max().unwrap_or(0);
+        if self.client.seconds() - deleted_at >= most { 0 } else { most }
+    }
+
+    /// Removes what was created in a namespace by somebody who had been admitted before it went. What is removed was found
+    /// before the namespace was seen to be gone: so nothing goes that belongs to a new namespace of the same name.
+    async fn sweep_latecomers(&self, at: At<'_>) -> Result<Outcome> {
+        let written = self.client.written().await?;
+        let mut late = Vec::new();
+        for resource in &self.client.known().deletable {
+            let Some(stored) = resource.stored.as_ref().filter(|stored| written.contains(&stored.store))
+            else {
+                continue;
+            };
+            match self.objects(&stored.store, at.name).await {
+                Ok(objects) if objects.is_empty() => {}
+                Ok(objects) => late.push((resource.clone(), objects)),
+                Err(why) => return Ok(Outcome::Again(why)),
+            }
+        }
+        if late.is_empty() || self.client.get(at).await?.is_some() {
+            return Ok(Outcome::Done);
+        }
+        for (resource, objects) in late {
+            if let Err(why) = self.delete_all(&resource, objects).await {
+                return Ok(Outcome::Again(why));
+            }
+        }
+        Ok(Outcome::Done)
+    }
+}
+
+fn finalizers(namespace: &Value) -> &[Value] {
+    namespace.at(&["spec", "finalizers"]).map(Value::items).unwrap_or_default()
+}
+
+fn terminating(namespace: &mut Value) -> bool {
+    let going = meta::is_terminating(namespace);
+    if going {
+        namespace.entry("status").set("phase", "Terminating");
+    }
+    going
+}
+
+/// Takes off the mark that holds the namespace for this loop.
+fn take_off(namespace: &mut Value) -> bool {
+    let mut left: Vec<String> =
+        finalizers(namespace).iter().filter_map(Value::as_str).map(str::to_owned).collect();
+    let before = left.len();
+    left.retain(|finalizer| finalizer != NAMESPACE_FINALIZER);
+    left.sort();
+    left.dedup();
+    let changed = left.len() != before;
+    namespace.entry("spec").set("finalizers", left);
+    changed
+}
+
+impl Loop for NamespaceController {
+    type Key = String;
+
+    fn name(&self) -> &'static str {
+        "namespace-controller"
+    }
+
+    fn follows(&self) -> Follows {
+        Follows::Every
+    }
+
+    fn workers(&self) -> usize {
+        10
+    }
+
+    fn longest_retry(&self) -> Duration {
+        Duration::from_secs(60)
+    }
+
+    fn hear(&self, news: &News<'_>, queue: &mut Queue<String>) {
+        if news.of.as_str() == NAMESPACES {
+            let name = news.object.key.name();
+            if news.gone {
+                queue.add_at(name.to_owned(), self.clock.now().plus(LATECOMERS_AFTER));
+            } else if news.object.fields.get("status.phase") == Some("Terminating")
+                || Head::of(news.object).is_terminating()
+            {
+                queue.add(name.to_owned());
+            }
+        } else if news.gone {
+            let namespace = news.object.key.namespace();
+            if !namespace.is_empty() && self.waiting.borrow().contains(namespace) {
+                queue.add_at(namespace.to_owned(), self.clock.now().plus(REMOVALS_GATHERED));
+            }
+        }
+    }
+
+    fn hear_all(
+        &self,
+        of: &TypeName,
+        snapshot: &pilothouse_actors::snapshot::Snapshot,
+        queue: &mut Queue<String>,
+    ) {
+        if of.as_str() == NAMESPACES {
+            for object in snapshot.iter() {
+                self.hear(&News { of, object, previous: None, gone: false, at: None }, queue);
+            }
+        }
+    }
+
+    fn work(self: Rc<Self>, name: String) -> LocalBoxFuture<'static, Outcome> {
+        async move { self.sync(&name).await.unwrap_or_else(|status| Outcome::Again(status.to_string())) }
+            .boxed_local()
+    }
+}

@@ -1,0 +1,165 @@
+//! What a namespace that goes says of its contents, in the words of the reference.
+
+use std::collections::BTreeMap;
+
+use crate::api::value::Value;
+
+/// The conditions in the order in which they stand, with what each says when all is well.
+const ALL: [(&str, &str, &str); 5] = [
+    ("NamespaceDeletionDiscoveryFailure", "ResourcesDiscovered", "All resources successfully discovered"),
+    (
+        "NamespaceDeletionGroupVersionParsingFailure",
+        "ParsedGroupVersions",
+        "All legacy kube types successfully parsed",
+    ),
+    (
+        "NamespaceDeletionContentFailure",
+        "ContentDeleted",
+        "All content successfully deleted, may be waiting on finalization",
+    ),
+    ("NamespaceContentRemaining", "ContentRemoved", "All content successfully removed"),
+    ("NamespaceFinalizersRemaining", "ContentHasNoFinalizers", "All content-preserving finalizers finished"),
+];
+
+/// What was found in a namespace after everything in it was told to go.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Found {
+    /// How many objects are left of each resource, by `resource.group`.
+    pub remaining: BTreeMap<String, usize>,
+    /// How many of them wait for each finalizer.
+    pub finalizers: BTreeMap<String, usize>,
+    /// What went wrong.
+    pub failures: Vec<String>,
+}
+
+impl Found {
+    /// What a condition says if all is not well.
+    fn trouble(&self, condition: &str) -> Option<(&'static str, String)> {
+        let listed = |all: &BTreeMap<String, usize>, how: &str| {
+            let mut lines: Vec<String> = all
+                .iter()
+                .filter(|(_, count)| **count > 0)
+                .map(|(name, count)| format!("{name} {how} {count} resource instances"))
+                .collect();
+            lines.sort();
+            lines.join(", ")
+        };
+        match condition {
+            "NamespaceDeletionContentFailure" if !self.failures.is_empty() => {
+                let mut failures = self.failures.clone();
+                failures.sort();
+                let text = failures.join(", ");
+                let count = failures.len();
+                Some((
+                    "ContentDeletionFailed",
+                    format!("Failed to delete all resource types, {count} remaining: {text}"),
+                ))
+            }
+            "NamespaceContentRemaining" if !self.remaining.is_empty() => {
+                let text = listed(&self.remaining, "has");
+                Some(("SomeResourcesRemain", format!("Some resources are remaining: {text}")))
+            }
+            "NamespaceFinalizersRemaining" if !self.finalizers.is_empty() => {
+                let text = listed(&self.finalizers, "in");
+                let text = format!("Some content in the namespace has finalizers remaining: {text}");
+                Some(("SomeFinalizersRemain", text))
+            }
+            _ => None,
+        }
+    }
+
+    /// Writes the conditions into the status of a namespace; whether that changed any.
+    pub fn write(&self, namespace: &mut Value, now: &str) -> bool {
+        let mut conditions =
+            namespace.at(&["status", "conditions"]).map(Value::items).unwrap_or_default().to_vec();
+        let mut changed = false;
+        for (name, well, all_well) in ALL {
+            let (status, reason, message) = match self.trouble(name) {
+                Some((reason, message)) => ("True", reason, message),
+                None => ("False", well, all_well.to_owned()),
+            };
+            let at = conditions.iter().position(|condition| condition.str("type") == name);
+            let at = at.unwrap_or_else(|| {
+                let mut condition = Value::object();
+                condition.set("type", name);
+                conditions.push(condition);
+                conditions.len() - 1
+            });
+            let Some(condition) = conditions.get_mut(at) else { continue };
+            let same = [("status", status), ("reason", reason), ("message", message.as_str())];
+            if same.iter().all(|(field, text)| condition.str(field) == *text) {
+                continue;
+            }
+            if condition.str("status") != status {
+                condition.set("lastTransitionTime", now);
+            }
+            for (field, text) in same {
+                condition.set(field, text);
+            }
+            changed = true;
+        }
+        if changed {
+            namespace.entry("status").set("conditions", conditions);
+        }
+        changed
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn said(namespace: &Value, name: &str) -> (String, String, String, String) {
+        let conditions = namespace.at(&["status", "conditions"]).unwrap().items();
+        let one = conditions.iter().find(|condition| condition.str("type") == name).unwrap();
+        let text = |field| one.str(field).to_owned();
+        (text("status"), text("reason"), text("message"), text("lastTransitionTime"))
+    }
+
+    #[test]
+    fn trouble_comes_and_goes() {
+        let mut namespace = Value::object();
+        let mut found = Found::default();
+        assert!(found.write(&mut namespace, "t1"));
+        assert!(!found.write(&mut namespace, "t2"));
+        assert_eq!(namespace.at(&["status", "conditions"]).unwrap().items().len(), 5);
+        found.remaining = BTreeMap::from([("pods.".to_owned(), 2), ("deployments.apps".to_owned(), 1)]);
+        found.finalizers = BTreeMap::from([("a.b/c".to_owned(), 3)]);
+        found.failures = vec!["y".to_owned(), "x".to_owned()];
+        assert!(found.write(&mut namespace, "t3"));
+        let wanted = |status: &str, reason: &str, message: &str, at: &str| {
+            (status.to_owned(), reason.to_owned(), message.to_owned(), at.to_owned())
+        };
+        assert_eq!(
+            said(&namespace, "NamespaceContentRemaining"),
+            wanted(
+                "True",
+                "SomeResourcesRemain",
+                "Some resources are remaining: deployments.apps has 1 resource instances, pods. has 2 resource instances",
+                "t3"
+            )
+        );
+        assert_eq!(
+            said(&namespace, "NamespaceFinalizersRemaining"),
+            wanted(
+                "True",
+                "SomeFinalizersRemain",
+                "Some content in the namespace has finalizers remaining: a.b/c in 3 resource instances",
+                "t3"
+            )
+        );
+        assert_eq!(
+            said(&namespace, "NamespaceDeletionContentFailure"),
+            wanted(
+                "True",
+                "ContentDeletionFailed",
+                "Failed to delete all resource types, 2 remaining: x, y",
+                "t3"
+            )
+        );
+        assert_eq!(said(&namespace, "NamespaceDeletionDiscoveryFailure").3, "t1");
+        found.remaining.insert("pods.".to_owned(), 1);
+        assert!(found.write(&mut namespace, "t4"));
+        assert_eq!(said(&namespace, "NamespaceContentRemaining").3, "t3", "the status is the same");
+    }
+}

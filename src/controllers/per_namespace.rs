@@ -1,0 +1,166 @@
+//! serviceaccount-controller and root-ca-certificate-publisher-controller: what every namespace has from its beginning, and
+//! gets again when somebody takes it away.
+
+use std::rc::Rc;
+
+use futures::FutureExt as _;
+use futures::future::LocalBoxFuture;
+
+use crate::api::meta;
+use crate::api::status::Result;
+use crate::api::value::Value;
+use crate::api::words::NAMESPACES;
+
+use super::client::{At, Client};
+use super::queue::{Outcome, Queue};
+use super::runner::{Follows, Loop, News};
+
+const DESCRIPTION: &str = "kubernetes.io/description";
+/// What the annotation says; clients may show it.
+const ABOUT: &str = "Contains a CA bundle that can be used to verify the kube-apiserver when using internal endpoints such \
+                     as the internal service IP or kubernetes.default.svc. No other usage is guaranteed across distributions \
+                     of Kubernetes clusters.";
+
+/// What one of these loops makes.
+pub struct Made {
+    /// The name of the loop.
+    pub loop_name: &'static str,
+    /// The store of what it makes, and what it follows.
+    pub store: &'static str,
+    follows: &'static [&'static str],
+    /// The name of what it makes.
+    object_name: &'static str,
+    /// Whether what is there must say something.
+    content: Option<Value>,
+}
+
+impl Made {
+    /// The account that pods of a namespace act as if they say nothing.
+    pub fn default_account() -> Made {
+        Made {
+            loop_name: "serviceaccount-controller",
+            store: "serviceaccounts",
+            follows: &[NAMESPACES, "serviceaccounts"],
+            object_name: "default",
+            content: None,
+        }
+    }
+
+    /// The certificate by which pods know this server.
+    pub fn root_certificate(authority_pem: &str) -> Made {
+        let mut data = Value::object();
+        data.set("ca.crt", authority_pem);
+        Made {
+            loop_name: "root-ca-certificate-publisher-controller",
+            store: "configmaps",
+            follows: &[NAMESPACES, "configmaps"],
+            object_name: "kube-root-ca.crt",
+            content: Some(data),
+        }
+    }
+
+    /// Makes an object say what it must; whether that changed it.
+    fn fill(&self, object: &mut Value) -> bool {
+        let Some(data) = &self.content else { return false };
+        let described =
+            meta::of(object).get("annotations").is_some_and(|all| !all.str(DESCRIPTION).is_empty());
+        if described && object.get("data") == Some(data) {
+            return false;
+        }
+        object.set("data", data.clone());
+        object.entry("metadata").entry("annotations").set(DESCRIPTION, ABOUT);
+        true
+    }
+
+    fn object(&self, kind: &str) -> Value {
+        let mut object = Value::object();
+        object.set("apiVersion", "v1");
+        object.set("kind", kind);
+        object.entry("metadata").set("name", self.object_name);
+        self.fill(&mut object);
+        object
+    }
+}
+
+/// The loop.
+pub struct PerNamespace {
+    client: Client,
+    made: Rc<Made>,
+}
+
+impl PerNamespace {
+    /// A loop that makes this in every namespace, acting as `client`.
+    pub fn new(client: Client, made: Rc<Made>) -> PerNamespace {
+        PerNamespace { client, made }
+    }
+
+    async fn sync(&self, namespace: &str) -> Result<Outcome> {
+        let namespaces = self.client.resource(NAMESPACES)?;
+        let home = self.client.get(At { resource: &namespaces, namespace: "", name: namespace }).await?;
+        if home.is_none_or(|home| home.fields.get("status.phase") != Some("Active")) {
+            return Ok(Outcome::Done);
+        }
+        let resource = self.client.resource(self.made.store)?;
+        let at = At { resource: &resource, namespace, name: self.made.object_name };
+        let written = match self.client.get(at).await? {
+            None => self.client.create(at, &self.made.object(&resource.kind)).await,
+            Some(_) if self.made.content.is_none() => Ok(()),
+            Some(_) => self.client.edit(at, "", |object| Ok(self.made.fill(object))).await,
+        };
+        match written {
+            Err(status) if !status.is_settled() => Err(status),
+            _ => Ok(Outcome::Done),
+        }
+    }
+}
+
+impl Loop for PerNamespace {
+    type Key = String;
+
+    fn name(&self) -> &'static str {
+        self.made.loop_name
+    }
+
+    fn follows(&self) -> Follows {
+        Follows::These(self.made.follows)
+    }
+
+    fn hear(&self, news: &News<'_>, queue: &mut Queue<String>) {
+        let key = &news.object.key;
+        if news.of.as_str() == NAMESPACES {
+            if !news.gone && news.object.fields.get("status.phase") == Some("Active") {
+                queue.add(key.name().to_owned());
+            }
+        } else if key.name() == self.made.object_name
+            && news.at.is_some()
+            && (news.gone || self.made.content.is_some())
+        {
+            queue.add(key.namespace().to_owned());
+        }
+    }
+
+    fn work(self: Rc<Self>, namespace: String) -> LocalBoxFuture<'static, Outcome> {
+        async move { self.sync(&namespace).await.unwrap_or_else(|status| Outcome::Again(status.to_string())) }
+            .boxed_local()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::api::codec;
+
+    #[test]
+    fn what_somebody_changed_is_put_right_once() {
+        let made = Made::root_certificate("PEM");
+        let mut object = made.object("ConfigMap");
+        let wanted = object.clone();
+        assert!(!made.fill(&mut object));
+        object.entry("data").set("more", "x");
+        assert!(made.fill(&mut object));
+        assert_eq!(object, wanted);
+        let text = codec::to_json(&wanted);
+        assert!(String::from_utf8_lossy(&text).contains(r#""ca.crt":"PEM""#));
+        assert!(!Made::default_account().fill(&mut object));
+    }
+}

@@ -1,0 +1,192 @@
+//! persistentvolumeclaim-protection-controller and persistentvolume-protection-controller: what is in use stays until it is
+//! not, however often somebody deletes it.
+
+use std::cell::RefCell;
+use std::collections::HashSet;
+use std::ops::Bound;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use futures::FutureExt as _;
+use futures::future::LocalBoxFuture;
+use pilothouse_actors::object::{Key, TypeName};
+
+use crate::api::catalog::resource::Resource;
+use crate::api::meta;
+use crate::api::status::Result;
+use crate::api::value::Value;
+
+use super::client::{At, Client};
+use super::head::Head;
+use super::queue::{Outcome, Queue};
+use super::runner::{Follows, Loop, News};
+
+const PODS: &str = "pods";
+const CLAIMS: &str = "persistentvolumeclaims";
+
+/// What is protected.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Protected {
+    /// Claims, while a pod on a node uses them.
+    Claims,
+    /// Volumes, while a claim is bound to them.
+    Volumes,
+}
+
+impl Protected {
+    fn store(self) -> &'static str {
+        match self {
+            Protected::Claims => CLAIMS,
+            Protected::Volumes => "persistentvolumes",
+        }
+    }
+
+    fn finalizer(self) -> &'static str {
+        match self {
+            Protected::Claims => "kubernetes.io/pvc-protection",
+            Protected::Volumes => "kubernetes.io/pv-protection",
+        }
+    }
+}
+
+/// The loop.
+pub struct Protection {
+    client: Client,
+    what: Protected,
+    /// Claims that shall go and are in use: pods that end are worth another look at them.
+    waiting: RefCell<HashSet<Key>>,
+}
+
+impl Protection {
+    /// The loop that protects `what`, acting as `client`.
+    pub fn new(client: Client, what: Protected) -> Protection {
+        Protection { client, what, waiting: RefCell::default() }
+    }
+
+    async fn sync(&self, key: &Key) -> Result<Outcome> {
+        self.waiting.borrow_mut().remove(key);
+        let resource = self.client.resource(self.what.store())?;
+        let at = At::of(&resource, key);
+        let Some(object) = self.client.read(at).await? else { return Ok(Outcome::Done) };
+        let (going, finalizer) = (meta::is_terminating(&object), self.what.finalizer());
+        let finalizers = meta::of(&object).get("finalizers").map(Value::items).unwrap_or_default();
+        let held = finalizers.iter().any(|one| one.as_str() == Some(finalizer));
+        // What goes without our mark, or stays with it, is as it should be.
+        if going != held {
+            return Ok(Outcome::Done);
+        }
+        if going && self.is_used(&object, key).await? {
+            self.waiting.borrow_mut().insert(key.clone());
+            return Ok(Outcome::Done);
+        }
+        let changed = self.client.edit(at, "", |object| {
+            if meta::is_terminating(object) != going {
+                return Ok(false);
+            }
+            let mut all = meta::of(object).get("finalizers").map(Value::items).unwrap_or_default().to_vec();
+            all.retain(|one| one.as_str() != Some(finalizer));
+            if !going {
+                all.push(finalizer.into());
+            }
+            object.entry("metadata").set("finalizers", all);
+            Ok(true)
+        });
+        match changed.await {
+            Err(status) if status.code != 404 => Err(status),
+            _ => Ok(Outcome::Done),
+        }
+    }
+
+    async fn is_used(&self, object: &Value, key: &Key) -> Result<bool> {
+        if self.what == Protected::Volumes {
+            return Ok(object.at(&["status", "phase"]).and_then(Value::as_str) == Some("Bound"));
+        }
+        let pods: Arc<Resource> = self.client.resource(PODS)?;
+        let snapshot = self.client.snapshot(&TypeName::new(PODS)).await?;
+        for pod in snapshot.scan(Some(key.namespace()), Bound::Unbounded) {
+            if uses(&self.client.load(&pods, pod)?, object) {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+}
+
+/// Whether a pod on a node uses a claim.
+fn uses(pod: &Value, claim: &Value) -> bool {
+    if pod.at(&["spec", "nodeName"]).and_then(Value::as_str).is_none_or(str::is_empty) {
+        return false;
+    }
+    let grace = meta::of(pod).get("deletionGracePeriodSeconds").and_then(Value::as_int);
+    let shut_down = meta::is_terminating(pod) && grace == Some(0);
+    let uid = meta::of(pod).str("uid");
+    let owners = meta::of(claim).get("ownerReferences").map(Value::items).unwrap_or_default();
+    let of_pod = owners.iter().any(|owner| {
+        owner.str("uid") == uid && owner.get("controller").and_then(Value::as_bool) == Some(true)
+    });
+    let volumes = pod.at(&["spec", "volumes"]).map(Value::items).unwrap_or_default();
+    volumes.iter().any(|volume| {
+        let named = volume.at(&["persistentVolumeClaim", "claimName"]).and_then(Value::as_str);
+        let made = || format!("{}-{}", meta::name(pod), volume.str("name"));
+        named == Some(meta::name(claim))
+            || (!shut_down && of_pod && volume.get("ephemeral").is_some() && made() == meta::name(claim))
+    })
+}
+
+impl Loop for Protection {
+    type Key = Key;
+
+    fn name(&self) -> &'static str {
+        match self.what {
+            Protected::Claims => "persistentvolumeclaim-protection-controller",
+            Protected::Volumes => "persistentvolume-protection-controller",
+        }
+    }
+
+    fn follows(&self) -> Follows {
+        match self.what {
+            Protected::Claims => Follows::These(&[CLAIMS, PODS]),
+            Protected::Volumes => Follows::These(&["persistentvolumes"]),
+        }
+    }
+
+    fn hear(&self, news: &News<'_>, queue: &mut Queue<Key>) {
+        if news.of.as_str() == PODS {
+            let waiting = self.waiting.borrow();
+            let namespace = news.object.key.namespace();
+            waiting
+                .iter()
+                .filter(|claim| claim.namespace() == namespace)
+                .for_each(|claim| queue.add(claim.clone()));
+            return;
+        }
+        let head = Head::of(news.object);
+        if !news.gone && head.is_terminating() == head.has_finalizer(self.what.finalizer()) {
+            queue.add(news.object.key.clone());
+        }
+    }
+
+    fn work(self: Rc<Self>, key: Key) -> LocalBoxFuture<'static, Outcome> {
+        async move { self.sync(&key).await.unwrap_or_else(|status| Outcome::Again(status.to_string())) }
+            .boxed_local()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::controllers::testing::object;
+
+    #[test]
+    fn a_pod_uses_a_claim_once_it_is_on_a_node() {
+        let claim = object(r#"{"metadata":{"name":"c"}}"#);
+        let pod = |spec: &str| object(&format!(r#"{{"metadata":{{"name":"p","uid":"u"}},"spec":{spec}}}"#));
+        let volumes = r#""volumes":[{"name":"v","persistentVolumeClaim":{"claimName":"c"}}]"#;
+        assert!(uses(&pod(&format!(r#"{{"nodeName":"n",{volumes}}}"#)), &claim));
+        assert!(!uses(&pod(&format!("{{{volumes}}}")), &claim));
+        assert!(!uses(&pod(r#"{"nodeName":"n"}"#), &claim));
+        let ephemeral = pod(r#"{"nodeName":"n","volumes":[{"name":"v","ephemeral":{}}]}"#);
+        let own = object(r#"{"metadata":{"name":"p-v","ownerReferences":[{"uid":"u","controller":true}]}}"#);
+        assert!(uses(&ephemeral, &own) && !uses(&ephemeral, &object(r#"{"metadata":{"name":"p-v"}}"#)));
+    }
+}

@@ -1,0 +1,288 @@
+//! Certificates for those who asked for one: what a request says of its subject, and the certificate that answers it.
+
+use std::time::Duration;
+
+use openssl::asn1::Asn1Time;
+use openssl::bn::{BigNum, MsbOption};
+use openssl::error::ErrorStack;
+use openssl::hash::MessageDigest;
+use openssl::nid::Nid;
+use openssl::pkey::{Id, PKey, Private};
+use openssl::x509::extension::{AuthorityKeyIdentifier, BasicConstraints, ExtendedKeyUsage, KeyUsage};
+use openssl::x509::{X509, X509Builder, X509Extension, X509Req};
+use pilothouse_actors::clock::Timestamp;
+
+use super::{Identity, PkiError};
+
+/// How far certificates are dated back, so that those with a slow clock accept them.
+const BACKDATE: Duration = Duration::from_secs(300);
+/// Certificates that live shorter than this get their whole time although they are dated back.
+const SHORT: Duration = Duration::from_secs(8 * 3_600);
+/// How a list of alternative names begins, behind the frame of its extension.
+const ALTERNATIVES: [u8; 5] = [0x06, 0x03, 0x55, 0x1d, 0x11];
+
+/// What a request says of its subject.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Subject {
+    /// The common name.
+    pub name: String,
+    /// The organisations.
+    pub groups: Vec<String>,
+    /// How many names of hosts, addresses, mailboxes and URIs it wants besides.
+    pub hosts: usize,
+    /// See `hosts`.
+    pub addresses: usize,
+    /// See `hosts`.
+    pub mailboxes: usize,
+    /// See `hosts`.
+    pub uris: usize,
+}
+
+/// A request for a certificate, whose signature was checked.
+pub struct Request {
+    request: X509Req,
+    alternatives: Option<X509Extension>,
+    /// Whom it is for.
+    pub subject: Subject,
+}
+
+impl Request {
+    /// Reads a request in PEM. The error says what is wrong with it.
+    pub fn read(pem: &[u8]) -> Result<Request, String> {
+        Request::parse(pem).map_err(|error| format!("unable to parse certificate request: {error}"))
+    }
+
+    fn parse(pem: &[u8]) -> Result<Request, String> {
+        let broken = |error: ErrorStack| error.to_string();
+        let request = X509Req::from_pem(pem).map_err(broken)?;
+        let key = request.public_key().map_err(broken)?;
+        if !request.verify(&key).map_err(broken)? {
+            return Err("the signature is not that of its key".to_owned());
+        }
+        let texts = |nid| {
+            let entries = request.subject_name().entries_by_nid(nid);
+            entries.filter_map(|entry| entry.data().to_string().ok()).collect::<Vec<String>>()
+        };
+        let mut subject = Subject {
+            name: texts(Nid::COMMONNAME).pop().unwrap_or_default(),
+            groups: texts(Nid::ORGANIZATIONNAME),
+            ..Subject::default()
+        };
+        let wanted = request.extensions().ok().into_iter().flatten();
+        let alternatives = wanted.into_iter().find(is_alternatives);
+        if let Some(wanted) = &alternatives {
+            count(wanted, &mut subject).map_err(broken)?;
+        }
+        Ok(Request { request, alternatives, subject })
+    }
+}
+
+fn is_alternatives(extension: &X509Extension) -> bool {
+    let der = extension.to_der().unwrap_or_default();
+    // A sequence, its length in one byte or more, then what kind of extension it is.
+    let length = der.get(1).copied().unwrap_or_default();
+    let frame = if length < 0x80 { 2 } else { 2 + usize::from(length & 0x7f) };
+    der.get(frame..).is_some_and(|body| body.starts_with(&ALTERNATIVES))
+}
+
+/// Counts alternative names, which only a certificate shows.
+fn count(alternatives: &X509Extension, subject: &mut Subject) -> Result<(), ErrorStack> {
+    let mut draft = X509::builder()?;
+    draft.append_extension2(alternatives)?;
+    for name in draft.build().subject_alt_names().iter().flatten() {
+        subject.hosts += usize::from(name.dnsname().is_some());
+        subject.addresses += usize::from(name.ipaddress().is_some());
+        subject.mailboxes += usize::from(name.email().is_some());
+        subject.uris += usize::from(name.uri().is_some());
+    }
+    Ok(())
+}
+
+/// An authority that answers requests.
+pub struct Signer {
+    certificate: X509,
+    key: PKey<Private>,
+}
+
+impl Signer {
+    /// An authority from its certificate and key.
+    pub fn new(identity: &Identity) -> Result<Signer, PkiError> {
+        let certificate = X509::from_pem(&identity.certificates_pem)?;
+        let key = PKey::private_key_from_pem(&identity.key_pem)?;
+        Ok(Signer { certificate, key })
+    }
+
+    /// The certificate that a request gets, in PEM: its subject and alternative names, the usages that were granted, and
+    /// nothing else that it asks for.
+    pub fn sign(
+        &self,
+        request: &Request,
+        usages: &[&str],
+        ttl: Duration,
+        now: Timestamp,
+    ) -> Result<Vec<u8>, String> {
+        self.issue(request, usages, ttl, now).map_err(|error| error.to_string())
+    }
+
+    fn issue(
+        &self,
+        request: &Request,
+        usages: &[&str],
+        ttl: Duration,
+        now: Timestamp,
+    ) -> Result<Vec<u8>, ErrorStack> {
+        let mut draft = X509::builder()?;
+        draft.set_version(2)?;
+        let mut serial = BigNum::new()?;
+        serial.rand(127, MsbOption::MAYBE_ZERO, false)?;
+        draft.set_serial_number(&*serial.to_asn1_integer()?)?;
+        draft.set_subject_name(request.request.subject_name())?;
+        draft.set_issuer_name(self.certificate.subject_name())?;
+        draft.set_pubkey(&*request.request.public_key()?)?;
+        let life = if ttl < SHORT { ttl } else { ttl.saturating_sub(BACKDATE) };
+        let (from, until) = (time(now.minus(BACKDATE))?, time(now.plus(life))?);
+        draft.set_not_before(&from)?;
+        // Nobody outlives the authority.
+        if self.certificate.not_after() < until {
+            draft.set_not_after(self.certificate.not_after())?;
+        } else {
+            draft.set_not_after(&until)?;
+        }
+        draft.append_extension(BasicConstraints::new().critical().build()?)?;
+        append_usages(&mut draft, usages)?;
+        let by = AuthorityKeyIdentifier::new()
+            .keyid(true)
+            .build(&draft.x509v3_context(Some(&self.certificate), None));
+        // An authority that has no identifier of its own gives none.
+        if let Ok(by) = by {
+            draft.append_extension(by)?;
+        }
+        if let Some(alternatives) = &request.alternatives {
+            draft.append_extension2(alternatives)?;
+        }
+        let digest = match self.key.id() {
+            Id::ED25519 | Id::ED448 => MessageDigest::null(),
+            _ => MessageDigest::sha256(),
+        };
+        draft.sign(&self.key, digest)?;
+        draft.build().to_pem()
+    }
+}
+
+fn time(at: Timestamp) -> Result<Asn1Time, ErrorStack> {
+    Asn1Time::from_unix(i64::try_from(at.seconds()).unwrap_or(i64::MAX))
+}
+
+fn append_usages(draft: &mut X509Builder, usages: &[&str]) -> Result<(), ErrorStack> {
+    let (mut plain, mut extended) = (KeyUsage::new(), ExtendedKeyUsage::new());
+    let (mut any_plain, mut any_extended) = (false, false);
+    for usage in usages {
+        let is_plain = match *usage {
+            "signing" | "digital signature" => plain.digital_signature(),
+            "content commitment" => plain.non_repudiation(),
+            "key encipherment" => plain.key_encipherment(),
+            "key agreement" => plain.key_agreement(),
+            "data encipherment" => plain.data_encipherment(),
+            "cert sign" => plain.key_cert_sign(),
+            "crl sign" => plain.crl_sign(),
+            "encipher only" => plain.encipher_only(),
+            "decipher only" => plain.decipher_only(),
+            _ => {
+                any_extended |= extend(&mut extended, usage);
+                continue;
+            }
+        };
+        let _same_builder = is_plain;
+        any_plain = true;
+    }
+    if any_plain {
+        draft.append_extension(plain.critical().build()?)?;
+    }
+    if any_extended {
+        draft.append_extension(extended.build()?)?;
+    }
+    Ok(())
+}
+
+fn extend(extended: &mut ExtendedKeyUsage, usage: &str) -> bool {
+    match usage {
+        "server auth" => extended.server_auth(),
+        "client auth" => extended.client_auth(),
+        "code signing" => extended.code_signing(),
+        "email protection" | "s/mime" => extended.email_protection(),
+        "timestamping" => extended.time_stamping(),
+        "microsoft sgc" => extended.ms_sgc(),
+        "netscape sgc" => extended.ns_sgc(),
+        "any" => extended.other("2.5.29.37.0"),
+        "ipsec end system" => extended.other("1.3.6.1.5.5.7.3.5"),
+        "ipsec tunnel" => extended.other("1.3.6.1.5.5.7.3.6"),
+        "ipsec user" => extended.other("1.3.6.1.5.5.7.3.7"),
+        "ocsp signing" => extended.other("1.3.6.1.5.5.7.3.9"),
+        _ => return false,
+    };
+    true
+}
+
+#[cfg(test)]
+mod tests {
+    use openssl::stack::Stack;
+    use openssl::x509::extension::SubjectAlternativeName;
+    use openssl::x509::{X509NameBuilder, X509ReqBuilder};
+
+    use super::super::authority::{Authority, new_key};
+    use super::*;
+
+    fn request(name: &str, group: &str, host: Option<&str>) -> Vec<u8> {
+        let key = new_key().unwrap();
+        let mut subject = X509NameBuilder::new().unwrap();
+        subject.append_entry_by_nid(Nid::ORGANIZATIONNAME, group).unwrap();
+        subject.append_entry_by_nid(Nid::COMMONNAME, name).unwrap();
+        let mut builder = X509ReqBuilder::new().unwrap();
+        builder.set_subject_name(&subject.build()).unwrap();
+        builder.set_pubkey(&key).unwrap();
+        if let Some(host) = host {
+            let mut all = Stack::new().unwrap();
+            let names =
+                SubjectAlternativeName::new().dns(host).ip("10.0.0.1").build(&builder.x509v3_context(None));
+            all.push(names.unwrap()).unwrap();
+            builder.add_extensions(&all).unwrap();
+        }
+        builder.sign(&key, MessageDigest::sha256()).unwrap();
+        builder.build().to_pem().unwrap()
+    }
+
+    #[test]
+    fn a_certificate_says_what_was_asked_and_granted() {
+        let now = Timestamp(1_700_000_000_000_000);
+        let authority = Authority::create(now).unwrap().identity().unwrap();
+        let signer = Signer::new(&authority).unwrap();
+        let asked = Request::read(&request("system:node:n", "system:nodes", Some("n.example"))).unwrap();
+        let wanted = Subject {
+            name: "system:node:n".to_owned(),
+            groups: vec!["system:nodes".to_owned()],
+            hosts: 1,
+            addresses: 1,
+            ..Subject::default()
+        };
+        assert_eq!(asked.subject, wanted);
+        let pem = signer
+            .sign(&asked, &["digital signature", "server auth"], Duration::from_secs(600), now)
+            .unwrap();
+        let made = X509::from_pem(&pem).unwrap();
+        let trusted = X509::from_pem(&authority.certificates_pem).unwrap();
+        assert!(made.verify(&trusted.public_key().unwrap()).unwrap());
+        assert_eq!(made.subject_alt_names().unwrap().len(), 2);
+        assert!(made.not_after() == time(now.plus(Duration::from_secs(600))).unwrap());
+        let text = String::from_utf8(made.to_text().unwrap()).unwrap();
+        assert!(text.contains("TLS Web Server Authentication") && text.contains("CA:FALSE"), "{text}");
+        let ever = signer.sign(&asked, &["client auth"], Duration::from_secs(u32::MAX.into()), now).unwrap();
+        assert!(X509::from_pem(&ever).unwrap().not_after() == trusted.not_after());
+    }
+
+    #[test]
+    fn nonsense_is_no_request() {
+        assert!(Request::read(b"x").is_err());
+        let plain = Request::read(&request("n", "g", None)).unwrap();
+        assert_eq!((plain.subject.hosts, plain.subject.addresses), (0, 0));
+    }
+}

@@ -1,0 +1,101 @@
+//! The control loops: which of them run, and what they are made from.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use actix::Actor as _;
+use pilothouse_actors::authorizer::{Authorizer, Policy};
+use tokio::sync::watch;
+
+use super::{Parts, backend};
+use crate::auth::modes::AlwaysAllow;
+use crate::config::Config;
+use crate::controllers;
+use crate::controllers::known::{Catalogs, Published};
+use crate::controllers::start::{Down, Kit, Outside, Running, Settings};
+use crate::pki::signing::Signer;
+use crate::pki::{self, Pki};
+use crate::server::StartError;
+use crate::verbs::stores::Stores;
+
+/// The control loops of a server.
+pub(super) struct Loops {
+    signer: Mutex<Option<Signer>>,
+    settings: Mutex<Option<Settings>>,
+    is_on: bool,
+    down: watch::Sender<Down>,
+    running: Mutex<Option<Running>>,
+}
+
+impl Loops {
+    pub(super) fn new(config: &Config, pki: &Pki) -> Result<Loops, StartError> {
+        let (enabled, unknown) = controllers::choose(&config.api.controllers);
+        if !unknown.is_empty() {
+            tracing::warn!(?unknown, "--controllers names control loops that are not here");
+        }
+        let is_on = !enabled.is_empty();
+        let settings = Settings {
+            enabled,
+            pods_first: config.gates().enabled("OrderedNamespaceDeletion"),
+            event_ttl: config.storage.event_ttl,
+            authority_pem: String::from_utf8_lossy(&pki.serving_ca_pem).into_owned(),
+            longest_certificate: config.signing.cluster_signing_duration,
+        };
+        Ok(Loops {
+            signer: Mutex::new(Some(pki::signer(config, pki)?)),
+            settings: Mutex::new(Some(settings)),
+            is_on,
+            down: watch::channel(Down::new()).0,
+            running: Mutex::default(),
+        })
+    }
+
+    /// Whether any was asked for.
+    pub(super) fn is_on(&self) -> bool {
+        self.is_on
+    }
+
+    /// Which of them are down.
+    pub(super) fn down(&self) -> watch::Receiver<Down> {
+        self.down.subscribe()
+    }
+
+    /// Starts them, once.
+    pub(super) fn start(&self, parts: &Arc<Parts>) -> Result<(), StartError> {
+        let Some(settings) = self.settings.lock().unwrap_or_else(PoisonError::into_inner).take() else {
+            return Ok(());
+        };
+        let directory = parts.storage.directory.clone();
+        let outside = Outside {
+            bells: parts.storage.bells.clone(),
+            stores: Arc::new(move || Stores::new(directory.clone())),
+            clock: parts.clock.clone(),
+            metrics: parts.shared.metrics.clone(),
+            down: self.down.clone(),
+        };
+        let signer = self.signer.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let parts = parts.clone();
+        let running = controllers::start::start(settings, outside, move || {
+            // The loops are the server itself: what their accounts may do is written in roles for those who replace them.
+            let trusting: Arc<[Arc<dyn Policy>]> = Arc::new([Arc::new(AlwaysAllow)]);
+            let backend = backend(&parts, &Authorizer::new(trusting).start());
+            let shared = parts.shared.clone();
+            Kit {
+                backend,
+                catalogs: Catalogs::new(move || shared.served.load_full() as Published),
+                authorizer: Authorizer::new(parts.policies.clone()).start(),
+                signer,
+                // Nothing here makes tokens yet.
+                sign_token: None,
+            }
+        })?;
+        *self.running.lock().unwrap_or_else(PoisonError::into_inner) = Some(running);
+        Ok(())
+    }
+
+    /// Ends them.
+    pub(super) fn stop(&self) {
+        if let Some(running) = self.running.lock().unwrap_or_else(PoisonError::into_inner).take() {
+            running.stop();
+        }
+    }
+}

@@ -1,0 +1,111 @@
+//! The control loops inside the binary: namespaces really go away, and owners take their dependents along.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
+
+#[path = "controllers/clients.rs"]
+mod clients;
+#[path = "controllers/namespaces.rs"]
+mod namespaces;
+#[path = "controllers/others.rs"]
+mod others;
+#[path = "controllers/owners.rs"]
+mod owners;
+mod support;
+
+use serde_json::{Value, json};
+use support::wait::{CAP, poll};
+use support::{Client, Server};
+
+/// A server with all loops.
+fn server(more: &[&str]) -> Server {
+    Server::with(&[&["--controllers=*", "--engine=memory"], more].concat())
+}
+
+/// Waits until an object is gone.
+fn gone(client: &mut Client, path: &str) {
+    let last = std::cell::RefCell::new(String::new());
+    let found = poll(CAP, || {
+        let answer = client.get(path);
+        *last.borrow_mut() = String::from_utf8_lossy(&answer.body).into_owned();
+        (answer.status == 404).then_some(())
+    });
+    assert!(found.is_some(), "{path} is still there: {}", last.borrow());
+}
+
+/// Waits until an object is as it should be.
+fn becomes(client: &mut Client, path: &str, wanted: impl Fn(&Value) -> bool) -> Value {
+    let mut last = Value::Null;
+    let found = poll(CAP, || {
+        last = client.get(path).json();
+        wanted(&last).then(|| last.clone())
+    });
+    found.unwrap_or_else(|| panic!("{path} is {last}"))
+}
+
+fn config_map(name: &str, owners: &[Value]) -> Value {
+    json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name, "ownerReferences": owners}})
+}
+
+/// A reference to an object that the server has answered.
+fn reference(owner: &Value, blocks: bool) -> Value {
+    json!({"apiVersion": owner["apiVersion"], "kind": owner["kind"], "name": owner["metadata"]["name"],
+        "uid": owner["metadata"]["uid"], "blockOwnerDeletion": blocks})
+}
+
+#[test]
+fn events_expire_as_if_their_lease_ended() {
+    let server = Server::with(&["--engine=memory", "--event-ttl=1s"]);
+    let mut client = server.admin();
+    let events = "/api/v1/namespaces/default/events";
+    let mut watch = client.watch(events, "");
+    let event = json!({"apiVersion": "v1", "kind": "Event", "metadata": {"name": "e"},
+        "involvedObject": {"kind": "Pod", "namespace": "default", "name": "p"}, "reason": "R", "message": "m",
+        "type": "Normal", "firstTimestamp": "2024-01-01T00:00:00Z", "lastTimestamp": "2024-01-01T00:00:00Z", "count": 1});
+    client.post(events, &event).ok();
+    gone(&mut client, &format!("{events}/e"));
+    let kinds: Vec<String> =
+        (0..2).map(|_| watch.next()["type"].as_str().unwrap_or_default().to_owned()).collect();
+    assert_eq!(kinds, ["ADDED", "DELETED"]);
+}
+
+#[test]
+fn an_event_of_long_ago_lives_from_its_last_write() {
+    let directory = support::server::directory();
+    let data = directory.path().join("data");
+    let events = "/apis/events.k8s.io/v1/namespaces/default/events";
+    let event = |name: &str| {
+        json!({"apiVersion": "events.k8s.io/v1", "kind": "Event", "metadata": {"name": name, "namespace": "default"},
+            "eventTime": "2024-01-01T00:00:00.000000Z", "reportingController": "example.com/c", "reportingInstance": "i",
+            "action": "A", "reason": "R", "type": "Normal",
+            "regarding": {"kind": "Pod", "namespace": "default", "name": "p"}})
+    };
+    let server = Server::on(&data, &[]);
+    server.admin().post(events, &event("first")).ok();
+    // Time for the loop to be wrong in.
+    std::thread::sleep(std::time::Duration::from_millis(300));
+    server.admin().post(events, &event("second")).ok();
+    assert_eq!(server.admin().get(&format!("{events}/first")).status, 200);
+    server.stop();
+    let server = Server::on(&data, &[]);
+    std::thread::sleep(std::time::Duration::from_millis(300));
+    assert_eq!(server.admin().get(&format!("{events}/first")).status, 200);
+}
+
+#[test]
+fn loops_show_in_health_metrics_and_a_lease() {
+    let server = server(&[]);
+    let mut client = server.admin();
+    let shown = client.get("/readyz?verbose");
+    assert!(String::from_utf8_lossy(&shown.body).contains("[+]poststarthook/start-controllers ok"));
+    let lease = "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases/pilothouse-controllers";
+    becomes(&mut client, lease, |lease| lease["spec"]["holderIdentity"].is_string());
+    let counted = poll(CAP, || {
+        let text = String::from_utf8_lossy(&client.get("/metrics").body).into_owned();
+        text.contains(r#"workqueue_adds_total{name="pilothouse-controllers"}"#).then_some(())
+    });
+    assert!(counted.is_some());
+    let none = Server::with(&["--engine=memory"]);
+    let mut client = none.admin();
+    assert!(!String::from_utf8_lossy(&client.get("/readyz?verbose").body).contains("controllers"));
+    assert_eq!(client.get(lease).status, 404);
+}

@@ -1,0 +1,50 @@
+//! The stock command-line client, which waits for what the loops do.
+
+use serde_json::json;
+
+use super::support::Server;
+use super::support::kubectl::Kubectl;
+use super::{becomes, server};
+
+const MAPS: &str = "/api/v1/namespaces/default/configmaps";
+
+/// An owner with two dependents, as a controller would make them.
+fn family(server: &Server, name: &str) {
+    let mut client = server.admin();
+    let set = json!({"apiVersion": "apps/v1", "kind": "ReplicaSet", "metadata": {"name": name},
+        "spec": {"replicas": 2, "selector": {"matchLabels": {"app": name}},
+            "template": {"metadata": {"labels": {"app": name}}, "spec": {"containers": [{"name": "c", "image": "i"}]}}}});
+    let set = client.post("/apis/apps/v1/namespaces/default/replicasets", &set).ok();
+    for number in 0..2 {
+        let map = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": format!("{name}-{number}"),
+            "ownerReferences": [{"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": name,
+                "uid": set["metadata"]["uid"], "controller": true, "blockOwnerDeletion": true}]}});
+        client.post(MAPS, &map).ok();
+    }
+}
+
+#[test]
+fn kubectl_waits_until_everything_is_gone() {
+    let server = server(&[]);
+    let kubectl = Kubectl::new(&server);
+    let mut client = server.admin();
+    family(&server, "front");
+    kubectl.run(&["delete", "replicaset", "front", "--cascade=foreground", "--wait", "--timeout=30s"]);
+    assert_eq!(client.get(&format!("{MAPS}/front-0")).status, 404);
+    assert_eq!(client.get(&format!("{MAPS}/front-1")).status, 404);
+
+    family(&server, "alone");
+    kubectl.run(&["delete", "replicaset", "alone", "--cascade=orphan", "--wait", "--timeout=30s"]);
+    let orphan = client.get(&format!("{MAPS}/alone-0")).ok();
+    assert!(orphan["metadata"]["ownerReferences"].is_null());
+
+    family(&server, "back");
+    kubectl.run(&["delete", "replicaset", "back", "--wait", "--timeout=30s"]);
+    becomes(&mut client, &format!("{MAPS}/back-1"), |answer| answer["code"] == 404);
+
+    kubectl.run(&["create", "namespace", "short"]);
+    kubectl.run(&["create", "configmap", "-n", "short", "c", "--from-literal=a=b"]);
+    kubectl.run(&["create", "deployment", "-n", "short", "d", "--image=i"]);
+    kubectl.run(&["delete", "namespace", "short", "--wait", "--timeout=30s"]);
+    assert_eq!(client.get("/api/v1/namespaces/short").status, 404);
+}

@@ -1,0 +1,178 @@
+//! The loops that make and keep what a cluster needs.
+
+use openssl::base64::encode_block;
+use openssl::hash::MessageDigest;
+use openssl::nid::Nid;
+use openssl::pkey::PKey;
+use openssl::sign::Signer;
+use openssl::x509::{X509, X509NameBuilder, X509ReqBuilder};
+use serde_json::{Value, json};
+
+use super::{becomes, gone, server};
+
+#[test]
+fn every_namespace_has_its_account_and_certificate() {
+    let server = server(&[]);
+    let mut client = server.admin();
+    let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "new"}});
+    client.post("/api/v1/namespaces", &namespace).ok();
+    for name in ["new", "default", "kube-system"] {
+        let account = format!("/api/v1/namespaces/{name}/serviceaccounts/default");
+        let first = becomes(&mut client, &account, |account| account["kind"] == "ServiceAccount");
+        let map = format!("/api/v1/namespaces/{name}/configmaps/kube-root-ca.crt");
+        let map_is_good = |map: &Value| {
+            map["data"]["ca.crt"].as_str().is_some_and(|pem| pem.starts_with("-----BEGIN CERTIFICATE"))
+        };
+        becomes(&mut client, &map, map_is_good);
+        client.delete(&account).ok();
+        becomes(&mut client, &account, |account| {
+            account["metadata"]["uid"].is_string() && account["metadata"]["uid"] != first["metadata"]["uid"]
+        });
+        client.patch(&map, "merge", &json!({"data": {"ca.crt": "x", "y": "z"}})).ok();
+        becomes(&mut client, &map, |map| map_is_good(map) && map["data"]["y"].is_null());
+    }
+    let trust =
+        client.get("/api/v1/namespaces/kube-system/configmaps/extension-apiserver-authentication").ok();
+    assert!(trust["data"]["client-ca-file"].as_str().unwrap().starts_with("-----BEGIN CERTIFICATE"));
+}
+
+fn token(id: &str, expiration: Option<&str>) -> Value {
+    let mut token = json!({"apiVersion": "v1", "kind": "Secret", "type": "bootstrap.kubernetes.io/token",
+        "metadata": {"name": format!("bootstrap-token-{id}")},
+        "stringData": {"token-id": id, "token-secret": "0123456789abcdef", "usage-bootstrap-signing": "true"}});
+    if let Some(expiration) = expiration {
+        token["stringData"]["expiration"] = json!(expiration);
+    }
+    token
+}
+
+fn url_safe(bytes: &[u8]) -> String {
+    encode_block(bytes).trim_end_matches('=').replace('+', "-").replace('/', "_")
+}
+
+#[test]
+fn tokens_sign_what_new_nodes_read_until_they_expire() {
+    let server = server(&[]);
+    let mut client = server.admin();
+    let secrets = "/api/v1/namespaces/kube-system/secrets";
+    let info = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "cluster-info"},
+        "data": {"kubeconfig": "apiVersion: v1\n"}});
+    client.post("/api/v1/namespaces/kube-public/configmaps", &info).ok();
+    client.post(secrets, &token("abcdef", None)).ok();
+    client.post(secrets, &token("expire", Some("2001-01-01T00:00:00Z"))).ok();
+    let path = "/api/v1/namespaces/kube-public/configmaps/cluster-info";
+    let signed = becomes(&mut client, path, |info| info["data"]["jws-kubeconfig-abcdef"].is_string());
+    let signature = signed["data"]["jws-kubeconfig-abcdef"].as_str().unwrap();
+    let (header, given) = signature.split_once("..").unwrap();
+    assert_eq!(header, url_safe(br#"{"alg":"HS256","kid":"abcdef"}"#));
+    let key = PKey::hmac(b"0123456789abcdef").unwrap();
+    let mut signer = Signer::new(MessageDigest::sha256(), &key).unwrap();
+    signer.update(format!("{header}.{}", url_safe(b"apiVersion: v1\n")).as_bytes()).unwrap();
+    assert_eq!(given, url_safe(&signer.sign_to_vec().unwrap()));
+
+    gone(&mut client, &format!("{secrets}/bootstrap-token-expire"));
+    assert!(client.get(path).ok()["data"]["jws-kubeconfig-expire"].is_null());
+    client.delete(&format!("{secrets}/bootstrap-token-abcdef")).ok();
+    becomes(&mut client, path, |info| info["data"]["jws-kubeconfig-abcdef"].is_null());
+}
+
+#[test]
+fn finished_jobs_go_when_their_time_is_up() {
+    let server = server(&[]);
+    let mut client = server.admin();
+    let jobs = "/apis/batch/v1/namespaces/default/jobs";
+    let job = json!({"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "j"},
+        "spec": {"ttlSecondsAfterFinished": 0, "template": {"spec": {"restartPolicy": "Never",
+            "containers": [{"name": "c", "image": "i"}]}}}});
+    client.post(jobs, &job).ok();
+    let mut made = client.get(&format!("{jobs}/j")).ok();
+    let now = "2024-01-01T00:00:00Z";
+    made["status"] = json!({"startTime": now, "completionTime": now, "succeeded": 1, "conditions": [
+        {"type": "SuccessCriteriaMet", "status": "True", "lastProbeTime": now, "lastTransitionTime": now},
+        {"type": "Complete", "status": "True", "lastProbeTime": now, "lastTransitionTime": now}]});
+    client.put(&format!("{jobs}/j/status"), &made).ok();
+    gone(&mut client, &format!("{jobs}/j"));
+}
+
+#[test]
+fn a_claim_in_use_stays_until_its_pod_is_gone() {
+    let server = server(&[]);
+    let mut client = server.admin();
+    let claims = "/api/v1/namespaces/default/persistentvolumeclaims";
+    let claim = json!({"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": "c"},
+        "spec": {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}});
+    client.post(claims, &claim).ok();
+    let pods = "/api/v1/namespaces/default/pods";
+    let pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p"},
+        "spec": {"nodeName": "n", "containers": [{"name": "c", "image": "i"}],
+            "volumes": [{"name": "v", "persistentVolumeClaim": {"claimName": "c"}}]}});
+    client.post(pods, &pod).ok();
+    client.delete(&format!("{claims}/c"));
+    let held = becomes(&mut client, &format!("{claims}/c"), |claim| {
+        !claim["metadata"]["deletionTimestamp"].is_null()
+    });
+    assert_eq!(held["metadata"]["finalizers"], json!(["kubernetes.io/pvc-protection"]));
+    client.delete_background(&format!("{pods}/p"));
+    gone(&mut client, &format!("{claims}/c"));
+}
+
+#[test]
+fn approved_requests_get_a_certificate_that_the_server_takes() {
+    let server = server(&[]);
+    let mut client = server.admin();
+    let group = openssl::ec::EcGroup::from_curve_name(Nid::X9_62_PRIME256V1).unwrap();
+    let key = PKey::from_ec_key(openssl::ec::EcKey::generate(&group).unwrap()).unwrap();
+    let mut name = X509NameBuilder::new().unwrap();
+    name.append_entry_by_nid(Nid::COMMONNAME, "jane").unwrap();
+    let mut request = X509ReqBuilder::new().unwrap();
+    request.set_subject_name(&name.build()).unwrap();
+    request.set_pubkey(&key).unwrap();
+    request.sign(&key, MessageDigest::sha256()).unwrap();
+    let pem = request.build().to_pem().unwrap();
+    let requests = "/apis/certificates.k8s.io/v1/certificatesigningrequests";
+    let body = json!({"apiVersion": "certificates.k8s.io/v1", "kind": "CertificateSigningRequest",
+        "metadata": {"name": "jane"}, "spec": {"request": encode_block(&pem), "usages": ["client auth"],
+            "signerName": "kubernetes.io/kube-apiserver-client", "expirationSeconds": 3600}});
+    let mut made = client.post(requests, &body).ok();
+    made["status"] =
+        json!({"conditions": [{"type": "Approved", "status": "True", "reason": "R", "message": "m"}]});
+    client.put(&format!("{requests}/jane/approval"), &made).ok();
+    let signed =
+        becomes(&mut client, &format!("{requests}/jane"), |one| one["status"]["certificate"].is_string());
+    let certificate =
+        openssl::base64::decode_block(signed["status"]["certificate"].as_str().unwrap()).unwrap();
+    let parsed = X509::from_pem(&certificate).unwrap();
+    assert_eq!(
+        parsed.subject_name().entries_by_nid(Nid::COMMONNAME).next().unwrap().data().to_string().unwrap(),
+        "jane"
+    );
+    let authority =
+        std::fs::read(server.data.join("pki/ca.crt")).or_else(|_| std::fs::read(server.data.join("ca.crt")));
+    if let Ok(authority) = authority {
+        let authority = X509::from_pem(&authority).unwrap();
+        assert!(parsed.verify(&authority.public_key().unwrap()).unwrap());
+    }
+}
+
+#[test]
+fn secrets_of_accounts_are_filled_and_go_with_them() {
+    let server = server(&[]);
+    let mut client = server.admin();
+    let (accounts, secrets) =
+        ("/api/v1/namespaces/default/serviceaccounts", "/api/v1/namespaces/default/secrets");
+    client
+        .post(accounts, &json!({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "a"}}))
+        .ok();
+    let secret = |name: &str, account: &str| {
+        json!({"apiVersion": "v1", "kind": "Secret", "type": "kubernetes.io/service-account-token",
+            "metadata": {"name": name, "annotations": {"kubernetes.io/service-account.name": account}}})
+    };
+    client.post(secrets, &secret("s", "a")).ok();
+    client.post(secrets, &secret("nobody", "no-such-account")).ok();
+    let filled = becomes(&mut client, &format!("{secrets}/s"), |secret| secret["data"]["ca.crt"].is_string());
+    assert_eq!(filled["data"]["namespace"], encode_block(b"default"));
+    assert!(filled["metadata"]["annotations"]["kubernetes.io/service-account.uid"].is_string());
+    gone(&mut client, &format!("{secrets}/nobody"));
+    client.delete(&format!("{accounts}/a")).ok();
+    gone(&mut client, &format!("{secrets}/s"));
+}

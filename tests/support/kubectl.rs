@@ -1,0 +1,52 @@
+//! The stock command-line client.
+
+use std::process::{Command, Output, Stdio};
+
+use serde_json::Value;
+use tempfile::TempDir;
+
+use super::server::{Server, directory};
+
+/// kubectl with a home and a cache of its own.
+pub struct Kubectl {
+    pub home: TempDir,
+    pub kubeconfig: String,
+}
+
+impl Kubectl {
+    pub fn new(server: &Server) -> Kubectl {
+        let kubeconfig = server.kubeconfig().to_str().expect("a path of letters").to_owned();
+        Kubectl { home: directory(), kubeconfig }
+    }
+
+    pub fn command(&self, arguments: &[&str]) -> Command {
+        let mut command = Command::new("kubectl");
+        command
+            .args(["--kubeconfig", &self.kubeconfig, "--request-timeout=30s"])
+            .args(arguments)
+            .env("HOME", self.home.path())
+            .env("KUBECACHEDIR", self.home.path().join("cache"))
+            .env_remove("KUBECONFIG")
+            .stdin(Stdio::null());
+        command
+    }
+
+    pub fn try_run(&self, arguments: &[&str]) -> Output {
+        self.command(arguments)
+            .output()
+            .expect("kubectl runs: tests/run installs it, or see https://kubernetes.io/docs/tasks/tools")
+    }
+
+    pub fn run(&self, arguments: &[&str]) -> String {
+        let output = self.try_run(arguments);
+        let (said, complained) =
+            (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+        assert!(output.status.success(), "kubectl {arguments:?}: {said} {complained}");
+        said.into_owned()
+    }
+
+    pub fn get(&self, title: &str, name: &str) -> Value {
+        let json = self.run(&["get", title, name, "-o", "json"]);
+        serde_json::from_str(&json).expect("JSON")
+    }
+}
