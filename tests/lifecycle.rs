@@ -159,7 +159,7 @@ fn one_object_that_cannot_be_read_does_not_keep_the_others() {
         assert_eq!(causes[0]["reason"], "UnexpectedServerResponse");
     }
     client.delete(MAPS).refused(500, "StorageReadError");
-    assert_eq!(client.get("/api/v1/namespaces/kube-system/configmaps").ok()["items"], json!([]));
+    assert_eq!(client.get("/api/v1/namespaces/kube-public/configmaps").ok()["items"], json!([]));
     assert_eq!(
         client.get(&format!("{MAPS}?fieldSelector=metadata.name%3Da")).ok()["items"][0]["data"]["kept"],
         "yes"

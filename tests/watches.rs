@@ -21,6 +21,8 @@ const MAPS: &str = "/api/v1/namespaces/default/configmaps";
 
 fn start(change: impl FnOnce(&mut Config)) -> (Handle, Client) {
     let mut config = Config::ephemeral();
+    // The objects are those that the tests make.
+    config.api.controllers = vec!["-*".to_owned()];
     change(&mut config);
     let server = Server::start(config).unwrap();
     let (address, admin) = (server.address(), server.admin());

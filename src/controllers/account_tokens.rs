@@ -43,8 +43,8 @@ pub struct AccountTokens {
     pub client: Client,
     /// The certificates by which the bearer knows this server.
     pub authority_pem: Rc<str>,
-    /// Who makes tokens; without it Secrets get all but that.
-    pub sign: Option<SignToken>,
+    /// Who makes tokens.
+    pub sign: SignToken,
 }
 
 fn annotation<'a>(secret: &'a Value, name: &str) -> &'a str {
@@ -88,7 +88,7 @@ impl AccountTokens {
         }
         if missing("token") {
             let claims = claims(key, account, uid);
-            if let Some(token) = self.sign.as_ref().and_then(|sign| sign(claims.as_bytes())) {
+            if let Some(token) = (self.sign)(claims.as_bytes()) {
                 secret.entry("data").set("token", STANDARD.encode(token));
             }
         }

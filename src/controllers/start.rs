@@ -66,8 +66,8 @@ pub struct Kit {
     pub authorizer: Addr<Authorizer>,
     /// Who signs certificates, if anybody does.
     pub signer: Option<Signer>,
-    /// Who makes the tokens of service accounts, if anybody does.
-    pub sign_token: Option<SignToken>,
+    /// Who makes the tokens of service accounts.
+    pub sign_token: SignToken,
 }
 
 /// What the loops need besides, which may come from any thread.
@@ -111,7 +111,7 @@ struct House {
     catalogs: Rc<Catalogs>,
     authorizer: Addr<Authorizer>,
     signer: Option<Rc<Signer>>,
-    sign_token: Option<SignToken>,
+    sign_token: SignToken,
     informer: Addr<Informer>,
     around: Surroundings,
     down: Rc<watch::Sender<Down>>,

@@ -1,5 +1,6 @@
 //! The control loops: which of them run, and what they are made from.
 
+use std::rc::Rc;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use actix::Actor as _;
@@ -78,14 +79,13 @@ impl Loops {
             // The loops are the server itself: what their accounts may do is written in roles for those who replace them.
             let trusting: Arc<[Arc<dyn Policy>]> = Arc::new([Arc::new(AlwaysAllow)]);
             let backend = backend(&parts, &Authorizer::new(trusting).start());
-            let shared = parts.shared.clone();
+            let (shared, tokens) = (parts.shared.clone(), parts.tokens.clone());
             Kit {
                 backend,
                 catalogs: Catalogs::new(move || shared.served.load_full() as Published),
                 authorizer: Authorizer::new(parts.policies.clone()).start(),
                 signer,
-                // Nothing here makes tokens yet.
-                sign_token: None,
+                sign_token: Rc::new(move |claims| tokens.sign(claims)),
             }
         })?;
         *self.running.lock().unwrap_or_else(PoisonError::into_inner) = Some(running);

@@ -1,6 +1,6 @@
 //! The loops that make and keep what a cluster needs.
 
-use openssl::base64::encode_block;
+use openssl::base64::{decode_block, encode_block};
 use openssl::hash::MessageDigest;
 use openssl::nid::Nid;
 use openssl::pkey::PKey;
@@ -172,6 +172,12 @@ fn secrets_of_accounts_are_filled_and_go_with_them() {
     let filled = becomes(&mut client, &format!("{secrets}/s"), |secret| secret["data"]["ca.crt"].is_string());
     assert_eq!(filled["data"]["namespace"], encode_block(b"default"));
     assert!(filled["metadata"]["annotations"]["kubernetes.io/service-account.uid"].is_string());
+    let token = decode_block(filled["data"]["token"].as_str().expect("a token")).expect("base64");
+    let mut bearer = client.with_token(std::str::from_utf8(&token).ok());
+    let reviews = "/apis/authentication.k8s.io/v1/selfsubjectreviews";
+    let who = json!({"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview"});
+    let known = bearer.post(reviews, &who).ok();
+    assert_eq!(known["status"]["userInfo"]["username"], "system:serviceaccount:default:a");
     gone(&mut client, &format!("{secrets}/nobody"));
     client.delete(&format!("{accounts}/a")).ok();
     gone(&mut client, &format!("{secrets}/s"));
