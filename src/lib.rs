@@ -16,6 +16,7 @@ pub mod limits;
 pub mod metrics;
 pub mod pki;
 pub mod server;
+mod socket;
 pub mod telemetry;
 pub mod upstream;
 pub mod verbs;

@@ -25,6 +25,11 @@ pub const WARNINGS: usize = 64;
 pub const WARNING_CHARS: usize = 4_096;
 /// Characters that are left of a warning that is cut; the reference server's value.
 pub const CUT_WARNING_CHARS: usize = 256;
+/// How long a connection may be silent before the kernel asks whether the other end still lives; the reference server's value.
+/// Conversations and logs have no pings of their own, and would keep the place of somebody who is gone.
+pub const KEEPALIVE: Duration = Duration::from_secs(180);
+/// How often it asks again.
+pub const KEEPALIVE_AGAIN: Duration = Duration::from_secs(30);
 /// How long a connection without requests stays open; the reference server's value.
 pub const IDLE: Duration = Duration::from_secs(90);
 /// How often a quiet HTTP/2 connection is asked whether its peer still lives.

@@ -152,8 +152,11 @@ impl Upstream {
             Trust::Nobody => self.proxy_head_within,
             Trust::Kubelet | Trust::KubeletUnverified => self.kubelet_head_within,
         };
-        let response =
-            timeout(within, sender.send_request(request)).await.map_err(|_| Failure::SlowAnswer)?;
+        let sent = sender.send_request(request);
+        let response = match to.is_patient {
+            true => sent.await,
+            false => timeout(within, sent).await.map_err(|_| Failure::SlowAnswer)?,
+        };
         Ok((response.map_err(|error| Failure::broken(&error))?, held))
     }
 }

@@ -128,6 +128,48 @@ fn damaged(data: &Path) -> u64 {
     support::compare::revision(&last)
 }
 
+/// A record that is damaged says nothing; that is not the same as an object without labels or of another uid.
+#[test]
+fn what_cannot_be_read_is_not_taken_for_empty() {
+    let directory = directory();
+    let data = directory.path().join("data");
+    let server = Server::on(&data, &[]);
+    let mut client = server.admin();
+    let guarded = json!({"metadata": {"name": "guarded", "labels": {"pod-security.kubernetes.io/enforce": "restricted"}}});
+    client.post("/api/v1/namespaces", &guarded).ok();
+    let owner = client.post(MAPS, &map("owner")).ok();
+    let mut dependent = map("dependent");
+    dependent["metadata"]["ownerReferences"] = json!([
+        {"apiVersion": "v1", "kind": "ConfigMap", "name": "owner", "uid": owner["metadata"]["uid"]}
+    ]);
+    client.post(MAPS, &dependent).ok();
+    let mut orphan = dependent.clone();
+    orphan["metadata"]["name"] = json!("orphan");
+    orphan["metadata"]["ownerReferences"][0]["name"] = json!("nobody");
+    orphan["metadata"]["ownerReferences"][0]["uid"] = json!("none");
+    client.post(MAPS, &orphan).ok();
+    server.stop();
+    let mut engine = Redb::open(&data.join("pilothouse.redb")).expect("the store");
+    for (of, key) in [("namespaces", "guarded"), ("configmaps", "default/owner")] {
+        assert!(engine.damage(&TypeName::new(of), key).expect("a store that can be written"), "{key}");
+    }
+    drop(engine);
+
+    let server = Server::on(&data, &["--controllers=*"]);
+    let mut client = server.admin();
+    // The collector has looked at both: the one whose owner is really gone goes.
+    support::wait::poll(support::wait::CAP, || {
+        (client.get(&format!("{MAPS}/orphan")).status == 404).then_some(())
+    })
+    .expect("it goes");
+    client.get(&format!("{MAPS}/dependent")).ok();
+    let pod = json!({"metadata": {"name": "p"}, "spec": {
+        "containers": [{"name": "c", "image": "i", "securityContext": {"privileged": true}}]}});
+    let refused = client.post("/api/v1/namespaces/guarded/pods", &pod);
+    assert!(refused.status >= 400, "{}", refused.text());
+    assert_eq!(client.get("/api/v1/namespaces/guarded/pods/p").status, 404);
+}
+
 #[test]
 fn one_object_that_cannot_be_read_does_not_keep_the_others() {
     let directory = directory();

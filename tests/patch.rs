@@ -204,3 +204,23 @@ fn patches_that_contend_are_all_made() {
     assert_eq!(after["data"].as_object().unwrap().len(), 1 + WRITERS * EACH);
     assert_eq!(after["metadata"]["finalizers"].as_array().unwrap().len(), 1 + WRITERS);
 }
+
+#[test]
+fn applies_that_make_the_same_object_all_succeed() {
+    const WRITERS: usize = 16;
+    let (server, mut client) = with_map(&json!({}));
+    contend(&server, WRITERS, |client, writer| {
+        for round in 0..8 {
+            let name = format!("new-{round}");
+            let path = format!("/api/v1/namespaces/default/configmaps/{name}?fieldManager=w{writer}");
+            let applied = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name},
+                "data": {format!("w{writer}"): "1"}});
+            let headers = [("Content-Type", "application/apply-patch+yaml")];
+            client.request("PATCH", &path, &headers, applied.to_string().as_bytes()).ok();
+        }
+    });
+    for round in 0..8 {
+        let made = client.get(&format!("/api/v1/namespaces/default/configmaps/new-{round}")).ok();
+        assert_eq!(made["data"].as_object().map(serde_json::Map::len), Some(WRITERS), "{made}");
+    }
+}

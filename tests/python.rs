@@ -7,6 +7,7 @@ mod support;
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::LazyLock;
 
 use support::Server;
 
@@ -19,8 +20,8 @@ fn succeed(command: &mut Command) {
     assert!(output.status.success(), "{command:?}: {} {}", text(&output.stdout), text(&output.stderr));
 }
 
-/// A Python with the client installed. It is made once and kept for the next run.
-fn python() -> PathBuf {
+/// A Python with the client installed. It is made once, by whichever test comes first, and kept for the next run.
+static PYTHON: LazyLock<PathBuf> = LazyLock::new(|| {
     let home = Path::new(env!("CARGO_TARGET_TMPDIR")).join("python");
     let python = home.join("bin/python");
     let done = home.join(CLIENT);
@@ -30,18 +31,18 @@ fn python() -> PathBuf {
         std::fs::write(done, "").expect("a mark");
     }
     python
-}
+});
 
 #[test]
 fn the_python_client_works() {
     let server = Server::start();
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/python/client.py");
-    succeed(Command::new(python()).arg(script).arg(server.kubeconfig()).env_remove("KUBECONFIG"));
+    succeed(Command::new(&*PYTHON).arg(script).arg(server.kubeconfig()).env_remove("KUBECONFIG"));
 }
 
 #[test]
 fn the_python_client_sees_dependents_go() {
     let server = Server::with(&["--engine=memory", "--controllers=*"]);
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/python/owners.py");
-    succeed(Command::new(python()).arg(script).arg(server.kubeconfig()).env_remove("KUBECONFIG"));
+    succeed(Command::new(&*PYTHON).arg(script).arg(server.kubeconfig()).env_remove("KUBECONFIG"));
 }

@@ -16,6 +16,9 @@ pub enum StoreError {
     /// The object is not at the revision the caller expected. Reading it again and retrying makes sense.
     #[error("the object has changed")]
     Conflict(Arc<Object>),
+    /// The object is there but its record is damaged: all that is known of it is its key and revision.
+    #[error("the record of the object is damaged")]
+    Unreadable(Arc<Object>),
     /// The object is larger than a record may be.
     #[error("the object is too large")]
     TooLarge,

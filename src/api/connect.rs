@@ -95,6 +95,8 @@ pub struct Destination {
     pub trust: Trust,
     /// Which addresses the host may have.
     pub reach: Reach,
+    /// Whether the answer may begin whenever it likes: a log that is followed may be silent for days.
+    pub is_patient: bool,
 }
 
 /// A URL, taken apart.

@@ -506,10 +506,16 @@ impl Status {
             StoreError::NotFound => Status::not_found(of, name),
             StoreError::Exists => Status::already_exists(of, name),
             StoreError::Conflict(_) => Status::stale(of, name),
+            StoreError::Unreadable(object) => Status::unreadable(of, object.key.as_str(), object.revision.0),
             StoreError::TooLarge => Status::too_large("Request entity too large: limit is 3145728"),
             StoreError::Busy => Status::too_many_requests("too many requests, please try again later", 1),
             StoreError::Unavailable => Status::unavailable("the store does not take requests"),
         }
+    }
+
+    /// Whether the name of a new object is another's.
+    pub fn is_taken(&self) -> bool {
+        self.reason == "AlreadyExists"
     }
 
     /// Whether somebody who wants an object to be there has nothing left to do: it is there, or its namespace is not or no
@@ -517,7 +523,7 @@ impl Status {
     pub fn is_settled(&self) -> bool {
         let causes = self.details.as_ref().map(|details| details.causes.as_slice()).unwrap_or_default();
         self.code == 404
-            || self.reason == "AlreadyExists"
+            || self.is_taken()
             || causes.iter().any(|cause| cause.reason == "NamespaceTerminating")
     }
 

@@ -5,6 +5,7 @@
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use openssl::asn1::Asn1Time;
@@ -74,7 +75,8 @@ impl CertificateVerifier {
             intermediates.push(X509::from_der(der)?)?;
         }
         let mut context = X509StoreContext::new()?;
-        let verified = context.init(&self.authorities.load(), &certificate, &intermediates, |context| {
+        let authorities = self.authorities.load_full();
+        let verified = context.init(&authorities, &certificate, &intermediates, |context| {
             if !context.verify_cert()? {
                 return Ok(Err(format!("the client certificate is not valid: {}", context.error())));
             }
@@ -91,7 +93,7 @@ impl CertificateVerifier {
             return Ok(Verdict::NoOpinion);
         };
         let identity = Arc::new(identity);
-        self.remember(leaf, &identity, seconds, now);
+        self.remember(leaf, &identity, &authorities, now.plus(Duration::from_secs(seconds)));
         Ok(Verdict::Known(identity))
     }
 
@@ -99,12 +101,15 @@ impl CertificateVerifier {
         self.remembered.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn remember(&self, leaf: &[u8], identity: &Arc<Identity>, seconds: u64, now: Timestamp) {
+    fn remember(&self, leaf: &[u8], identity: &Arc<Identity>, by: &Arc<X509Store>, valid_until: Timestamp) {
         let mut remembered = self.remembered();
+        // Whoever was verified by authorities that are trusted no more is not remembered after all were forgotten.
+        if !Arc::ptr_eq(&self.authorities.load(), by) {
+            return;
+        }
         if remembered.len() >= REMEMBERED {
             remembered.clear();
         }
-        let valid_until = now.plus(std::time::Duration::from_secs(seconds));
         remembered.insert(leaf.to_vec(), Remembered { identity: identity.clone(), valid_until });
     }
 }

@@ -151,8 +151,10 @@ impl<V: View> Followed<V> {
             for (of, source) in self.sources.iter().enumerate().filter(|(_, source)| source.is_behind()) {
                 let position = open(&self.directory, &source.type_name).await?;
                 let mut view = self.write();
-                // Somebody else may have been quicker and come further.
-                if position.snapshot.revision.0 > source.at.load(Ordering::Acquire) {
+                // Somebody else may have been quicker: then what is new since is read in as always.
+                if !source.catch_up(of, &mut *view)
+                    && position.snapshot.revision.0 > source.at.load(Ordering::Acquire)
+                {
                     source.read_anew(of, &mut *view, &position);
                 }
             }

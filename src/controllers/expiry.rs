@@ -30,8 +30,9 @@ pub struct Expiry {
     clock: Clock,
     /// How long an event lives.
     ttl: Duration,
-    /// The version of each event that its time was set for.
-    heard: RefCell<HashMap<Key, Revision>>,
+    /// The version of each event, and when that ends. An event can be due and then be written again before anybody comes to
+    /// remove it.
+    heard: RefCell<HashMap<Key, (Revision, Timestamp)>>,
 }
 
 impl Expiry {
@@ -46,11 +47,19 @@ impl Expiry {
             Ok(found) => found,
             Err(status) => return Outcome::Again(status.to_string()),
         };
-        let heard = self.heard.borrow().get(key).copied();
-        // A newer version has a time of its own.
-        let Some(object) = found.filter(|object| Some(object.revision) == heard) else {
+        let Some((revision, due)) = self.heard.borrow().get(key).copied() else { return Outcome::Done };
+        let Some(object) = found else {
+            self.heard.borrow_mut().remove(key);
             return Outcome::Done;
         };
+        // A newer version has a time of its own.
+        if object.revision != revision {
+            return Outcome::Done;
+        }
+        let now = self.clock.now();
+        if now < due {
+            return Outcome::After(Duration::from_micros(due.0 - now.0));
+        }
         match self.client.expire(&TypeName::new(STORE), &object).await {
             Ok(_) => Outcome::Done,
             Err(status) => Outcome::Again(status.to_string()),
@@ -122,9 +131,10 @@ impl Loop for Expiry {
             self.heard.borrow_mut().remove(key);
             return;
         }
-        self.heard.borrow_mut().insert(key.clone(), news.object.revision);
         let at = news.at.unwrap_or_else(|| written(&news.object.bytes, self.clock.now()));
-        queue.add_at(key.clone(), at.plus(self.ttl));
+        let due = at.plus(self.ttl);
+        self.heard.borrow_mut().insert(key.clone(), (news.object.revision, due));
+        queue.add_at(key.clone(), due);
     }
 
     fn work(self: Rc<Self>, key: Key) -> LocalBoxFuture<'static, Outcome> {

@@ -181,7 +181,8 @@ impl Loop for GarbageCollector {
         let seen = self.state.borrow().graph.seen_of(number);
         let (known, mut tasks) = (self.client.known(), Vec::new());
         let mut there = HashSet::new();
-        for object in snapshot.iter().filter(|object| !(seen.is_empty() && is_plain(object))) {
+        let readable = snapshot.iter().filter(|object| object.is_readable());
+        for object in readable.filter(|object| !(seen.is_empty() && is_plain(object))) {
             if !seen.is_empty() {
                 there.insert(Uid::new(&Head::of(object).uid));
             }

@@ -85,6 +85,8 @@ impl NamespaceController {
         let uid = meta::of(&namespace).str("uid").to_owned();
         let deleted_at =
             time::parse_seconds(meta::of(&namespace).str("deletionTimestamp")).unwrap_or_default();
+        // Before anything is told to go: what goes while we look shall not be missed.
+        self.waiting.borrow_mut().insert(name.to_owned());
         let progress = self.clear(name, deleted_at).await?;
         let now = self.client.now();
         let told = self.client.edit(at, "status", |namespace| {
@@ -95,8 +97,8 @@ impl NamespaceController {
             Err(status) => tracing::warn!(namespace = name, %status, "the conditions of the namespace"),
             Ok(()) => {}
         }
-        if !progress.found.remaining.is_empty() {
-            self.waiting.borrow_mut().insert(name.to_owned());
+        if progress.found.remaining.is_empty() {
+            self.waiting.borrow_mut().remove(name);
         }
         if !progress.errors.is_empty() {
             return Ok(Outcome::Again(progress.errors.join(", ")));

@@ -49,6 +49,14 @@ impl Protected {
     }
 }
 
+/// What came of a look at an object.
+enum Looked {
+    /// It is as it should be.
+    Settled,
+    /// It shall go, but somebody uses it.
+    InUse,
+}
+
 /// The loop.
 pub struct Protection {
     client: Client,
@@ -64,20 +72,28 @@ impl Protection {
     }
 
     async fn sync(&self, key: &Key) -> Result<Outcome> {
-        self.waiting.borrow_mut().remove(key);
+        // Before anybody looks: a pod that ends while we do shall not be missed.
+        self.waiting.borrow_mut().insert(key.clone());
+        let outcome = self.look(key).await;
+        if !matches!(outcome, Ok(Looked::InUse)) {
+            self.waiting.borrow_mut().remove(key);
+        }
+        outcome.map(|_| Outcome::Done)
+    }
+
+    async fn look(&self, key: &Key) -> Result<Looked> {
         let resource = self.client.resource(self.what.store())?;
         let at = At::of(&resource, key);
-        let Some(object) = self.client.read(at).await? else { return Ok(Outcome::Done) };
+        let Some(object) = self.client.read(at).await? else { return Ok(Looked::Settled) };
         let (going, finalizer) = (meta::is_terminating(&object), self.what.finalizer());
         let finalizers = meta::of(&object).get("finalizers").map(Value::items).unwrap_or_default();
         let held = finalizers.iter().any(|one| one.as_str() == Some(finalizer));
         // What goes without our mark, or stays with it, is as it should be.
         if going != held {
-            return Ok(Outcome::Done);
+            return Ok(Looked::Settled);
         }
         if going && self.is_used(&object, key).await? {
-            self.waiting.borrow_mut().insert(key.clone());
-            return Ok(Outcome::Done);
+            return Ok(Looked::InUse);
         }
         let changed = self.client.edit(at, "", |object| {
             if meta::is_terminating(object) != going {
@@ -93,7 +109,7 @@ impl Protection {
         });
         match changed.await {
             Err(status) if status.code != 404 => Err(status),
-            _ => Ok(Outcome::Done),
+            _ => Ok(Looked::Settled),
         }
     }
 

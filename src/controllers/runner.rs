@@ -89,7 +89,7 @@ pub trait Loop: 'static {
 
     /// Hears of all objects of a type, when it begins or when it has missed something.
     fn hear_all(&self, of: &TypeName, snapshot: &Snapshot, queue: &mut Queue<Self::Key>) {
-        for object in snapshot.iter() {
+        for object in snapshot.iter().filter(|object| object.is_readable()) {
             self.hear(&News { of, object, previous: None, gone: false, at: None }, queue);
         }
     }
@@ -204,7 +204,8 @@ impl<L: Loop> Runner<L> {
     }
 
     fn set_timer(&mut self, now: Timestamp, ctx: &mut Context<Self>) {
-        let due = self.queue.due();
+        // A worker that ends goes on by itself: until one does, a key that is due could only be looked at in vain.
+        let due = self.queue.due().filter(|_| self.working < self.inner.workers());
         if self.timer.as_ref().map(|(at, _)| *at) == due {
             return;
         }
@@ -249,6 +250,10 @@ impl<L: Loop> Handler<Heard> for Runner<L> {
         for event in events.iter().filter(|event| event.revision() > listed) {
             let gone = event.change == Change::Removed;
             let (object, previous) = (&event.object, event.previous.as_ref());
+            // Nothing is known of an object whose record is damaged; it is not an empty one.
+            if !gone && !object.is_readable() {
+                continue;
+            }
             let news = News { of: &of, object, previous, gone, at: Some(event.at) };
             self.inner.hear(&news, &mut self.queue);
         }

@@ -23,6 +23,7 @@ use super::h2_stream::Dates;
 use super::tls::Tls;
 use crate::config::Config;
 use crate::limits;
+use crate::socket;
 
 /// A bound socket and everything needed to serve it, except the application.
 pub struct Edge {
@@ -156,8 +157,8 @@ impl Worker {
     }
 
     async fn drive(&self, io: TcpStream) {
-        if let Err(error) = io.set_nodelay(true) {
-            tracing::debug!(%error, "a connection cannot be made prompt");
+        if let Err(error) = socket::prepare(&io) {
+            tracing::debug!(%error, "a connection cannot be made prompt and watched");
         }
         let stream = match timeout(limits::HANDSHAKE, self.tls.accept(io)).await {
             Ok(Ok(stream)) => stream,

@@ -15,6 +15,7 @@ use actix_web::web::Payload;
 use actix_web::{HttpRequest, HttpResponse};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use base64::prelude::BASE64_URL_SAFE_NO_PAD;
 use bytes::{BufMut, Bytes, BytesMut};
 use futures::Stream as _;
 use pilothouse_actors::feed::Feed;
@@ -50,6 +51,20 @@ pub struct Upgrade {
 fn words<'a>(headers: &'a HeaderMap, name: &HeaderName) -> impl Iterator<Item = &'a str> {
     let values = headers.get_all(name).filter_map(|value| value.to_str().ok());
     values.flat_map(|value| value.split(',')).map(str::trim)
+}
+
+/// The token that a browser sends as the name of a protocol, because it cannot set headers. Only of a request to leave HTTP,
+/// and only beside a protocol that is one.
+pub fn bearer(headers: &HeaderMap) -> Option<String> {
+    if !words(headers, &header::UPGRADE).any(|word| word.eq_ignore_ascii_case("websocket")) {
+        return None;
+    }
+    let (tokens, others): (Vec<&str>, Vec<&str>) =
+        words(headers, &header::SEC_WEBSOCKET_PROTOCOL).partition(|word| word.starts_with(TOKEN_PROTOCOL));
+    let [token] = tokens[..] else { return None };
+    let encoded = token.strip_prefix(TOKEN_PROTOCOL)?;
+    let token = String::from_utf8(BASE64_URL_SAFE_NO_PAD.decode(encoded).ok()?).ok()?;
+    others.iter().any(|other| !other.is_empty()).then_some(token).filter(|token| !token.is_empty())
 }
 
 impl Upgrade {
@@ -282,6 +297,22 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+
+    #[test]
+    fn a_token_may_be_the_name_of_a_protocol_beside_another() {
+        let of = |upgrade: &str, protocols: &str| {
+            let request = TestRequest::default()
+                .insert_header((header::UPGRADE, upgrade))
+                .insert_header((header::SEC_WEBSOCKET_PROTOCOL, protocols));
+            bearer(request.to_http_request().headers())
+        };
+        let token = format!("{TOKEN_PROTOCOL}c2VjcmV0");
+        assert_eq!(of("websocket", &format!("{token}, v4.channel.k8s.io")).as_deref(), Some("secret"));
+        assert_eq!(of("websocket", &token), None, "no protocol is left to agree upon");
+        assert_eq!(of("websocket", &format!("{token}, {token}, x")), None, "whose is it?");
+        assert_eq!(of("websocket", &format!("{TOKEN_PROTOCOL}!, x")), None);
+        assert_eq!(of("SPDY/3.1", &format!("{token}, x")), None);
+    }
 
     fn said(opcode: u8, payload: &[u8]) -> Vec<u8> {
         let mut out = BytesMut::new();

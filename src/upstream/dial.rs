@@ -13,7 +13,7 @@ use tokio_openssl::SslStream;
 
 use crate::api::connect::place::is_global_unicast;
 use crate::api::connect::{Destination, Location, Reach};
-use crate::limits;
+use crate::{limits, socket};
 
 use super::failure::Failure;
 use super::tls::Contexts;
@@ -26,14 +26,14 @@ pub(super) enum Stream {
 
 /// Connects. The whole may take as long as each of its two steps may.
 pub(super) async fn dial(tls: &Contexts, to: &Destination, within: Duration) -> Result<Stream, Failure> {
-    let Destination { location, trust, reach } = to;
+    let Destination { location, trust, reach, .. } = to;
     let addresses = timeout(within, resolve(location, *reach))
         .await
         .map_err(|_| Failure::SlowDial(location.authority()))??;
     let connecting = timeout(within, connect(&addresses)).await;
     let tcp = connecting.map_err(|_| Failure::SlowDial(location.authority()))??;
-    if let Err(error) = tcp.set_nodelay(true) {
-        tracing::debug!(%error, "a connection cannot be made prompt");
+    if let Err(error) = socket::prepare(&tcp) {
+        tracing::debug!(%error, "a connection cannot be made prompt and watched");
     }
     if !location.secure {
         return Ok(Stream::Plain(tcp));

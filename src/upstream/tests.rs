@@ -21,6 +21,7 @@ fn to(address: SocketAddr) -> Destination {
         },
         trust: Trust::Nobody,
         reach: Reach::Any,
+        is_patient: false,
     }
 }
 

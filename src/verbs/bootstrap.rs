@@ -9,6 +9,7 @@ pub use roles::roles;
 
 use bytes::Bytes;
 use futures::future::try_join_all;
+use pilothouse_actors::error::StoreError;
 use pilothouse_actors::identity::Identity;
 use pilothouse_actors::object::Key;
 use pilothouse_actors::permit::Permit;
@@ -174,7 +175,7 @@ impl<'a> Own<'a> {
                 tracing::debug!(resource = place.resource, name = place.name, "made");
                 Ok(true)
             }
-            Err(status) if status.reason == "AlreadyExists" => Ok(false),
+            Err(status) if status.is_taken() => Ok(false),
             Err(status) => Err(status),
         }
     }
@@ -207,7 +208,8 @@ impl<'a> Own<'a> {
     async fn exists(&self, place: Place<'_>) -> bool {
         let resource = self.catalog.find(place.group, "v1", place.resource);
         let Some(stored) = resource.and_then(|resource| resource.stored.as_ref()) else { return false };
-        self.backend.stores.get(&stored.store, Key::cluster(place.name), &Permit::none()).await.is_ok()
+        let found = self.backend.stores.get(&stored.store, Key::cluster(place.name), &Permit::none()).await;
+        matches!(found, Ok(_) | Err(StoreError::Unreadable(_)))
     }
 
     /// Applies their status to objects that were just made: whoever says so later owns it too.

@@ -95,11 +95,11 @@ pub async fn lead(backend: &Backend, rules: &KubeletRules, asked: &Asked<'_>) ->
 }
 
 fn kubelet(location: Location, trust: Trust) -> Destination {
-    Destination { location, trust, reach: Reach::Any }
+    Destination { location, trust, reach: Reach::Any, is_patient: false }
 }
 
 fn anybody(location: Location) -> Destination {
-    Destination { location, trust: Trust::Nobody, reach: Reach::GlobalUnicast }
+    Destination { location, trust: Trust::Nobody, reach: Reach::GlobalUnicast, is_patient: false }
 }
 
 async fn log(backend: &Backend, rules: &KubeletRules, asked: &Asked<'_>) -> Result<Led> {
@@ -113,7 +113,7 @@ async fn log(backend: &Backend, rules: &KubeletRules, asked: &Asked<'_>) -> Resu
     location.path = format!("/containerLogs/{}/{}/{container}", asked.namespace, asked.name);
     location.query = options.to_query();
     let trust = if options.skip_verification { Trust::KubeletUnverified } else { Trust::Kubelet };
-    Ok(Led::Log(kubelet(location, trust)))
+    Ok(Led::Log(Destination { is_patient: options.follow, ..kubelet(location, trust) }))
 }
 
 async fn streams(

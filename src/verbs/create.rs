@@ -106,7 +106,7 @@ async fn dry(backend: &Backend, call: &Call<'_>, value: Value) -> Result<Reply> 
     let name = meta::name(&value).to_owned();
     match backend.stores.get(&call.stored.store, call.key(&name), &call.permit).await {
         Err(StoreError::NotFound) => Ok(Reply::Object(201, backend.show_value(call, &value)?)),
-        Ok(_) => Err(Status::already_exists(call.of(), &name)),
+        Ok(_) | Err(StoreError::Unreadable(_)) => Err(Status::already_exists(call.of(), &name)),
         Err(error) => Err(Status::from_store(&error, call.of(), &name)),
     }
 }

@@ -37,6 +37,7 @@ impl Forced {
         let mut found = backend.stores.get(&call.stored.store, call.key(call.name), &call.permit).await;
         for _ in 0..ATTEMPTS {
             let object = match found {
+                Err(StoreError::Unreadable(object)) => object,
                 Ok(object) if !is_readable(backend, call, &object) => object,
                 Ok(_) | Err(StoreError::NotFound) => return Err(readable(call)),
                 Err(error) => return Err(Status::from_store(&error, call.of(), call.name)),

@@ -223,8 +223,9 @@ pub async fn list(backend: &Rc<Backend>, call: &Call<'_>) -> Answered {
     let page = select_page(&snapshot, &filter, after.as_deref(), limit);
     page.check(call.of())?;
     let revision = snapshot.revision;
-    if page.next.is_some() {
-        // The next chunk shows this state too, whatever is written until then.
+    if page.next.is_some() && revision == position.snapshot.revision {
+        // The next chunk shows this state too, whatever is written until then. A state of the past was kept where it was
+        // made, if it is small enough.
         position.window.checkpoints().keep(snapshot, None);
     }
     let listing = Listing::page(backend, call, revision, page, filter.is_selective()).await?;

@@ -145,8 +145,7 @@ impl Backend {
     /// Reads the object the call is about.
     pub async fn read(&self, call: &Call<'_>) -> Result<Arc<Object>> {
         let found = self.stores.get(&call.stored.store, call.key(call.name), &call.permit).await;
-        let object = found.map_err(|error| Status::from_store(&error, call.of(), call.name))?;
-        if object.is_readable() { Ok(object) } else { Err(call.unreadable(&object)) }
+        found.map_err(|error| Status::from_store(&error, call.of(), call.name))
     }
 }
 

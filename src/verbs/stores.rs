@@ -36,9 +36,11 @@ impl Stores {
         Stores { directory, found: RefCell::default() }
     }
 
-    /// The object with this key.
+    /// The object with this key. One whose record is damaged is an error: whoever took it for an empty one would let pods
+    /// into a namespace that forbids them, or remove what belongs to it.
     pub async fn get(&self, of: &TypeName, key: Key, permit: &Permit) -> StoreResult<Arc<Object>> {
-        self.ask(of, Get { key, permit: permit.clone() }).await
+        let object: Arc<Object> = self.ask(of, Get { key, permit: permit.clone() }).await?;
+        if object.is_readable() { Ok(object) } else { Err(StoreError::Unreadable(object)) }
     }
 
     /// Adds an object.

@@ -87,7 +87,11 @@ pub async fn store_update(
             Ok(current) => current,
             Err(status) if status.code == 404 => {
                 let Some(first) = state.first() else { return Err(status) };
-                return create_instead(backend, call, first?, dry_run).await;
+                match create_instead(backend, call, first?, dry_run).await {
+                    // Somebody else made it meanwhile: then it is an update after all.
+                    Err(status) if status.is_taken() && attempt + 1 < ATTEMPTS => continue,
+                    created => return created,
+                }
             }
             Err(status) => return Err(status),
         };

@@ -21,7 +21,8 @@ impl Links {
     pub fn new(path: &str, rest: &str, there: String, here: &str) -> Links {
         let path = path.trim_end_matches('/');
         let prefix = path.strip_suffix(rest).unwrap_or(path).trim_end_matches('/');
-        Links { prefix: url::escape_path(prefix), there, here: here.to_owned() }
+        // Without the slashes that a client may put before it: the prefix is written once per link.
+        Links { prefix: url::clean(&url::escape_path(prefix)), there, here: here.to_owned() }
     }
 
     /// The path of this server that a path of the other end, with escapes, is reached under.
@@ -48,8 +49,9 @@ impl Links {
         (new != link).then_some(new)
     }
 
-    /// A page with its links as the client shall see them.
-    pub fn rewrite_page(&self, page: &[u8]) -> Vec<u8> {
+    /// A page with its links as the client shall see them. A page of nothing but links that would grow beyond `most` stays as
+    /// it is.
+    pub fn rewrite_page(&self, page: &[u8], most: usize) -> Vec<u8> {
         let mut out = Vec::with_capacity(page.len() + page.len() / 16);
         let mut copied = 0;
         let mut reader = Reader { page, at: 0, found: VecDeque::new() };
@@ -59,6 +61,9 @@ impl Links {
                 out.extend_from_slice(&page[copied..start]);
                 out.extend_from_slice(new.as_bytes());
                 copied = end;
+            }
+            if out.len() > most {
+                return page.to_vec();
             }
         }
         out.extend_from_slice(&page[copied..]);
@@ -264,13 +269,22 @@ mod tests {
              <script src=\"{prefix}/s.js\">if (a<b) '<a href=\"/no\">'</script><a href=\"rel\">\
              <form action = \"{prefix}/f\" /></html>"
         );
-        assert_eq!(String::from_utf8(links.rewrite_page(page.as_bytes())).unwrap(), wanted);
+        assert_eq!(String::from_utf8(links.rewrite_page(page.as_bytes(), 1 << 20)).unwrap(), wanted);
+    }
+
+    #[test]
+    fn a_page_of_links_does_not_grow_beyond_its_bound() {
+        let page = "<a href=/ ".to_owned() + &"href=/ ".repeat(10_000) + ">";
+        assert!(links().rewrite_page(page.as_bytes(), usize::MAX).len() > 2 * page.len());
+        assert_eq!(links().rewrite_page(page.as_bytes(), 2 * page.len()), page.as_bytes());
+        let slashes = Links::new(&("/".repeat(50_000) + "api/x/proxy/y"), "y", "h".to_owned(), "here");
+        assert_eq!(slashes.prefix, "/api/x/proxy");
     }
 
     proptest! {
         #[test]
         fn a_page_without_rooted_links_stays_as_it_is(page in "(<|>|a|/|=|\"|'| |href|<!--|-->|script|</|é){0,40}") {
-            let rewritten = links().rewrite_page(page.as_bytes());
+            let rewritten = links().rewrite_page(page.as_bytes(), 1 << 20);
             if !page.contains("/") {
                 prop_assert_eq!(rewritten, page.as_bytes());
             }

@@ -340,10 +340,13 @@ impl Index {
     pub fn decide(&self, who: &Identity, action: &Action) -> Found {
         let ask = Ask::from(action);
         let mut missing = Vec::new();
+        // The last role that said no: somebody who has bound one role a thousand times is told so once.
+        let mut refused = std::ptr::null();
         let allowed = self.bindings_of(who, namespace_of(action), |binding| {
             match self.role(&binding.namespace, &binding.role) {
+                Ok(role) if Arc::as_ptr(role) == refused => {}
                 Ok(role) if role.allows(&ask) => return ControlFlow::Break(binding),
-                Ok(_) => {}
+                Ok(role) => refused = Arc::as_ptr(role),
                 Err(lost) if missing.contains(&lost) => {}
                 Err(lost) => missing.push(lost),
             }
@@ -358,10 +361,13 @@ impl Index {
 
     /// The roles that somebody has in a namespace, and those that they would have if they were there.
     pub fn roles_of(&self, who: &Identity, namespace: &str) -> (Vec<Arc<Role>>, Vec<Missing>) {
-        let (mut roles, mut missing, mut seen) = (Vec::new(), Vec::new(), HashSet::new());
+        let (mut roles, mut missing) = (Vec::new(), Vec::new());
+        let (mut seen, mut given) = (HashSet::new(), HashSet::new());
         let _all: ControlFlow<()> = self.bindings_of(who, namespace, |binding| {
             if seen.insert(Arc::as_ptr(binding)) {
                 match self.role(&binding.namespace, &binding.role) {
+                    // One role can be bound a thousand times.
+                    Ok(role) if !given.insert(Arc::as_ptr(role)) => {}
                     Ok(role) => roles.push(Arc::clone(role)),
                     Err(lost) if missing.contains(&lost) => {}
                     Err(lost) => missing.push(lost),

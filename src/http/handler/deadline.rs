@@ -7,6 +7,7 @@ use std::time::Duration;
 use actix_web::{HttpRequest, HttpResponse};
 use tokio::time::timeout;
 
+use crate::api::connect::WAYS;
 use crate::api::field::quoted;
 use crate::api::path::Request;
 use crate::api::query::{self, Query};
@@ -45,7 +46,7 @@ fn limit(most: Duration, request: &HttpRequest) -> Result<Duration> {
         Ok(_) if asked.starts_with('-') => Ok(most),
         Ok(asked) if !asked.is_zero() => Ok(asked.min(most)),
         Ok(_) => Ok(most),
-        Err(_) if watches(request, &query) => Ok(most),
+        Err(_) if has_no_end(request, &query) => Ok(most),
         Err(_) => {
             let unit = asked.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.');
             let what = if unit { "missing unit in" } else { "invalid" };
@@ -55,11 +56,14 @@ fn limit(most: Duration, request: &HttpRequest) -> Result<Duration> {
     }
 }
 
-/// Nobody reads the limit of a watch.
-fn watches(request: &HttpRequest, query: &Query<'_>) -> bool {
+/// Nobody reads the limit of a watch or of a way out: behind a proxy the parameter belongs to somebody else.
+fn has_no_end(request: &HttpRequest, query: &Query<'_>) -> bool {
     let path = query::decode_path(request.uri().path());
     path.is_ok_and(|path| {
-        Request::parse(request.method().as_str(), &path, query).is_ok_and(|parsed| parsed.verb == Verb::Watch)
+        Request::parse(request.method().as_str(), &path, query).is_ok_and(|parsed| {
+            let leads_out = parsed.resource().is_some_and(|found| WAYS.contains(&found.subresource));
+            parsed.verb == Verb::Watch || leads_out
+        })
     })
 }
 
@@ -86,6 +90,8 @@ mod tests {
             let limit = of(&format!("/api/v1/pods{query}")).unwrap();
             assert_eq!(limit, Duration::from_secs(seconds), "{query}");
         }
+        let proxied = of("/api/v1/namespaces/n/services/s:1/proxy/find?timeout=5000").unwrap();
+        assert_eq!(proxied, most, "the parameter is for the service");
         for (query, why) in [("5", "missing unit in duration \"5\""), ("soon", "invalid duration \"soon\"")] {
             let status = of(&format!("/api/v1/pods?timeout={query}")).unwrap_err();
             let wanted = format!("invalid timeout specified in the request URL - time: {why}");

@@ -21,6 +21,7 @@ use crate::api::verb::Verb;
 use crate::api::words::{ANONYMOUS, MASTERS, UNAUTHENTICATED};
 use crate::auth::impersonation::{self, Mask};
 use crate::http::peer::Peer;
+use crate::http::websocket;
 use crate::metrics::Judged;
 
 use super::health;
@@ -43,6 +44,7 @@ pub async fn authenticate(worker: &Worker, request: &HttpRequest) -> Result<Arc<
     let certificates = request.extensions().get::<Peer>().map(|peer| peer.certificates.0.clone());
     let certificates = certificates.filter(|chain| !chain.is_empty());
     let bearer = bearer(text(request.headers(), header::AUTHORIZATION)).map(str::to_owned);
+    let bearer = bearer.or_else(|| websocket::bearer(request.headers()));
     let credentials = Credentials { certificates, bearer };
     match worker.authenticator.send(Authenticate { credentials }).await {
         Ok(Ok(identity)) => {

@@ -36,7 +36,7 @@ impl Gathering {
         }
         let version = GroupVersion::new(GROUP, "v1");
         let mut all: Vec<(String, Value)> = Vec::new();
-        for object in snapshot.iter() {
+        for object in snapshot.iter().filter(|object| object.is_readable()) {
             all.push((object.key.name().to_owned(), backend.load_kind(&version, "ClusterRole", object)?));
         }
         let own = Own::new(backend, catalog);

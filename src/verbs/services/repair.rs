@@ -1,9 +1,10 @@
 //! What a start puts right: the objects of addresses follow the services, and the ports of services are counted.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use pilothouse_actors::error::StoreError;
-use pilothouse_actors::object::{Key, TypeName};
+use pilothouse_actors::object::{Key, Object, TypeName};
 use pilothouse_actors::permit::Permit;
 use pilothouse_actors::snapshot::Snapshot;
 
@@ -15,23 +16,24 @@ use crate::api::services::Holdings;
 use crate::api::status::Result;
 use crate::verbs::stores::Stores;
 
-/// What every stored service holds.
-pub type Held = BTreeMap<Key, Holdings>;
+/// What every stored service holds; nothing is known of one whose record is damaged.
+pub type Held = BTreeMap<Key, Option<Holdings>>;
 
 /// Reads all services.
 pub async fn held(stores: &Stores, registry: &Registry) -> std::result::Result<Held, StoreError> {
     let services = stores.snapshot(&TypeName::new(SERVICES), &Permit::none()).await?;
     let ty = registry.kind("", "v1", "Service");
-    let read = |object: &pilothouse_actors::object::Object| {
-        let service = codec::decode_stored(&object.bytes, ty?, registry)?;
-        Some((object.key.clone(), Holdings::of(&service)))
+    let read = |object: &Arc<Object>| {
+        let service = ty.and_then(|ty| codec::decode_stored(&object.bytes, ty, registry));
+        (object.key.clone(), service.as_ref().map(Holdings::of))
     };
-    Ok(services.iter().filter_map(|object| read(object)).collect())
+    Ok(services.iter().map(read).collect())
 }
 
 /// The ports of all services. A port that two services say, from before this server gave them, goes to one of them.
 pub fn ports(held: &Held) -> impl Iterator<Item = (u16, Key)> {
-    held.iter().flat_map(|(owner, held)| held.ports.iter().map(move |port| (*port, owner.clone())))
+    let known = held.iter().filter_map(|(owner, held)| Some((owner, held.as_ref()?)));
+    known.flat_map(|(owner, held)| held.ports.iter().map(move |port| (*port, owner.clone())))
 }
 
 impl Services {
@@ -43,7 +45,12 @@ impl Services {
         for object in addresses.iter() {
             let name = object.key.name();
             let owner = self.decode(object, NETWORKING, "IPAddress").as_ref().and_then(parent);
-            let says = |owner: &Key| held.get(owner).is_some_and(|held| held.addresses.contains(name));
+            // The addresses of a service that cannot be read may be in use.
+            let says = |owner: &Key| match held.get(owner) {
+                Some(Some(held)) => held.addresses.contains(name),
+                Some(None) => true,
+                None => false,
+            };
             match owner {
                 Some(owner) if object.labels.get(MANAGED_BY) == Some(MANAGER) && !says(&owner) => {
                     tracing::warn!(
@@ -61,7 +68,7 @@ impl Services {
                 None => {}
             }
         }
-        for (owner, held) in held {
+        for (owner, held) in held.iter().filter_map(|(owner, held)| Some((owner, held.as_ref()?))) {
             for name in
                 held.addresses.iter().filter(|name| !taken.contains(&((*name).clone(), owner.clone())))
             {

@@ -12,6 +12,9 @@ use hyper::header::{CONTENT_ENCODING, CONTENT_TYPE, HeaderMap, HeaderName};
 use crate::api::connect::links::Links;
 use crate::api::status::{Result, Status};
 use crate::limits::PROXY_PAGE_BYTES;
+
+/// What a page may grow to when its links are led back.
+const GROWN_PAGE_BYTES: usize = 2 * PROXY_PAGE_BYTES;
 use crate::upstream::Answer;
 
 use super::super::gzip;
@@ -64,12 +67,14 @@ pub(super) async fn led_back(answer: Answer, links: &Links) -> Result<HttpRespon
 
 fn rewrite(page: &Bytes, packing: Packing, links: &Links) -> Bytes {
     match packing {
-        Packing::Plain => links.rewrite_page(page).into(),
+        Packing::Plain => links.rewrite_page(page, GROWN_PAGE_BYTES).into(),
         Packing::Gzip => {
             let mut plain = Vec::new();
             let read = GzDecoder::new(&page[..]).take(PROXY_PAGE_BYTES as u64 + 1).read_to_end(&mut plain);
             match read {
-                Ok(length) if length <= PROXY_PAGE_BYTES => gzip::pack(&links.rewrite_page(&plain)),
+                Ok(length) if length <= PROXY_PAGE_BYTES => {
+                    gzip::pack(&links.rewrite_page(&plain, GROWN_PAGE_BYTES))
+                }
                 // Too large, or broken: the client shall see what is there.
                 _ => page.clone(),
             }

@@ -1,0 +1,15 @@
+//! How every connection of this server is set up, whichever end began it.
+
+use std::io;
+
+use socket2::{SockRef, TcpKeepalive};
+use tokio::net::TcpStream;
+
+use crate::limits::{KEEPALIVE, KEEPALIVE_AGAIN};
+
+/// Makes a connection prompt, and lets the kernel find out when the other end is gone.
+pub fn prepare(stream: &TcpStream) -> io::Result<()> {
+    stream.set_nodelay(true)?;
+    let watched = TcpKeepalive::new().with_time(KEEPALIVE).with_interval(KEEPALIVE_AGAIN);
+    SockRef::from(stream).set_tcp_keepalive(&watched)
+}
