@@ -251,15 +251,24 @@ fn take_from_others(comparisons: &mut Comparisons<'_>, managers: &mut Managers) 
 pub fn keep_times(old: &Value, new: &mut Value) {
     let path = &["metadata", "managedFields"];
     let (Some(before), Some(after)) = (old.at(path), new.at(path)) else { return };
-    if before != after && same_but(before.items(), after.items(), "time") && same_but_owners(old, new) {
+    if before != after && same_but_times(before.items(), after.items()) && same_but_owners(old, new) {
         let before = before.clone();
         new.entry("metadata").set("managedFields", before);
     }
 }
 
-/// Whether two lists of objects differ in one field at most.
-fn same_but(one: &[Value], other: &[Value], field: &str) -> bool {
-    one.len() == other.len() && one.iter().zip(other).all(|(one, other)| same_without(one, other, field))
+/// Whether two lists of owners differ in their times at most, and in the order that those give them: owners that applied in
+/// between must not make a write of one that changes nothing.
+fn same_but_times(one: &[Value], other: &[Value]) -> bool {
+    let alike = |(one, other): (&Value, &Value)| same_without(one, other, "time");
+    one.len() == other.len() && by_name(one).into_iter().zip(by_name(other)).all(alike)
+}
+
+fn by_name(owners: &[Value]) -> Vec<&Value> {
+    let mut owners: Vec<&Value> = owners.iter().collect();
+    let parts = ["operation", "manager", "apiVersion", "subresource"];
+    owners.sort_by(|one, other| parts.map(|part| one.str(part)).cmp(&parts.map(|part| other.str(part))));
+    owners
 }
 
 /// Whether two objects differ in their owners at most.

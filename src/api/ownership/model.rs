@@ -273,7 +273,9 @@ proptest! {
                 let applied = applied.map_err(|status| TestCaseError::fail(status.message))?;
                 let (mut object, is_there) = (applied.object, applied.is_there);
                 applied.managers.store(&mut object);
-                prop_assert_eq!(is_there, live.as_ref().is_some_and(|live| flattened(live) == flattened(&object)));
+                // The other way round does not hold: whoever applies a list in another order changes it.
+                let same = live.as_ref().is_some_and(|live| flattened(live) == flattened(&object));
+                prop_assert!(same || !is_there);
                 model.apply(&me, &said);
                 // Once more changes nothing, not even times.
                 let again = apply(&versions, &write, Some(&object), &manifest.object(), false).unwrap();

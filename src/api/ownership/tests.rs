@@ -485,3 +485,20 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn owners_that_came_in_between_do_not_make_a_write_of_nothing() {
+    let owners = |times: [&str; 2], order: [usize; 2]| {
+        let owner = |at: usize| {
+            format!(r#"{{"manager":"m{at}","operation":"Apply","apiVersion":"v1","time":"{}"}}"#, times[at])
+        };
+        value(&format!(r#"{{"metadata":{{"managedFields":[{},{}]}}}}"#, owner(order[0]), owner(order[1])))
+    };
+    let old = owners(["1", "2"], [0, 1]);
+    let mut new = owners(["3", "2"], [1, 0]);
+    keep_times(&old, &mut new);
+    assert_eq!(new, old);
+    let mut other = owners(["3", "2"], [1, 1]);
+    keep_times(&old, &mut other);
+    assert_ne!(other, old);
+}
