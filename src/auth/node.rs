@@ -337,22 +337,10 @@ mod tests {
     use pilothouse_actors::store::Create;
 
     use super::*;
+    use crate::api::rbac::rule::tests::action;
 
     fn node(name: &str) -> Identity {
         Identity { name: format!("{NODE_PREFIX}{name}"), groups: vec![NODES.into()], ..Identity::default() }
-    }
-
-    fn action(verb: &str, group: &str, what: &str, namespace: &str, name: &str) -> Action {
-        let (resource, subresource) = what.split_once('/').unwrap_or((what, ""));
-        let target = Target::Resource {
-            group: group.into(),
-            version: "v1".into(),
-            resource: resource.into(),
-            subresource: subresource.into(),
-            namespace: namespace.into(),
-            name: name.into(),
-        };
-        Action { verb: verb.into(), target }
     }
 
     fn said(policy: &Nodes, who: &Identity, action: &Action, fields: Vec<FieldRule>) -> Result<(), String> {

@@ -1,13 +1,10 @@
 //! certificatesigningrequest-cleaner-controller: requests for certificates that are answered, refused or forgotten go after
 //! a while.
 
-use std::rc::Rc;
 use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use futures::FutureExt as _;
-use futures::future::LocalBoxFuture;
 use openssl::asn1::Asn1Time;
 use openssl::x509::X509;
 use pilothouse_actors::object::Key;
@@ -19,8 +16,8 @@ use crate::api::status::Result;
 use crate::api::value::Value;
 
 use super::client::{At, Client};
-use super::queue::{Outcome, Queue};
-use super::runner::{Follows, Loop, News};
+use super::per_object::PerObject;
+use super::queue::Outcome;
 
 const STORE: &str = "certificatesigningrequests.certificates.k8s.io";
 /// Seconds that a request stays after it was answered or refused.
@@ -64,7 +61,10 @@ fn expiry(certificate: &str) -> Option<i64> {
     Some(i64::from(since.days) * 86_400 + i64::from(since.secs))
 }
 
-impl CertificateCleaner {
+impl PerObject for CertificateCleaner {
+    const NAME: &'static str = "certificatesigningrequest-cleaner-controller";
+    const STORES: &'static [&'static str] = &[STORE];
+
     async fn sync(&self, key: &Key) -> Result<Outcome> {
         let resource = self.client.resource(STORE)?;
         let Some(object) = self.client.get(At::of(&resource, key)).await? else { return Ok(Outcome::Done) };
@@ -77,29 +77,6 @@ impl CertificateCleaner {
             Err(status) if status.code != 404 => Err(status),
             _ => Ok(Outcome::Done),
         }
-    }
-}
-
-impl Loop for CertificateCleaner {
-    type Key = Key;
-
-    fn name(&self) -> &'static str {
-        "certificatesigningrequest-cleaner-controller"
-    }
-
-    fn follows(&self) -> Follows {
-        Follows::These(&[STORE])
-    }
-
-    fn hear(&self, news: &News<'_>, queue: &mut Queue<Key>) {
-        if !news.gone {
-            queue.add(news.object.key.clone());
-        }
-    }
-
-    fn work(self: Rc<Self>, key: Key) -> LocalBoxFuture<'static, Outcome> {
-        async move { self.sync(&key).await.unwrap_or_else(|status| Outcome::Again(status.to_string())) }
-            .boxed_local()
     }
 }
 

@@ -9,8 +9,6 @@ use std::time::Duration;
 use actix::Addr;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use futures::FutureExt as _;
-use futures::future::LocalBoxFuture;
 use pilothouse_actors::authorizer::{Action, Authorize, Authorizer, Decision, Target};
 use pilothouse_actors::clock::Clock;
 use pilothouse_actors::identity::Identity;
@@ -21,8 +19,8 @@ use crate::api::value::Value;
 use crate::pki::signing::{Request, Signer, Subject};
 
 use super::client::{At, Client};
-use super::queue::{Outcome, Queue};
-use super::runner::{Follows, Loop, News};
+use super::per_object::PerObject;
+use super::queue::Outcome;
 
 const STORE: &str = "certificatesigningrequests.certificates.k8s.io";
 const SERVING: &str = "kubernetes.io/kubelet-serving";
@@ -118,6 +116,20 @@ pub struct CertificateSigner {
 }
 
 impl CertificateSigner {
+    fn life(&self, request: &Value) -> Duration {
+        let asked = request.at(&["spec", "expirationSeconds"]).and_then(Value::as_int);
+        let asked = asked.map(|seconds| Duration::from_secs(u64::try_from(seconds).unwrap_or(0)));
+        asked.map_or(
+            self.longest,
+            |asked| if asked > self.longest { self.longest } else { asked.max(SHORTEST) },
+        )
+    }
+}
+
+impl PerObject for CertificateSigner {
+    const NAME: &'static str = "certificatesigningrequest-signing-controller";
+    const STORES: &'static [&'static str] = &[STORE];
+
     async fn sync(&self, key: &Key) -> Result<Outcome> {
         let resource = self.client.resource(STORE)?;
         let at = At::of(&resource, key);
@@ -178,38 +190,6 @@ impl CertificateSigner {
             _ => Ok(Outcome::Done),
         }
     }
-
-    fn life(&self, request: &Value) -> Duration {
-        let asked = request.at(&["spec", "expirationSeconds"]).and_then(Value::as_int);
-        let asked = asked.map(|seconds| Duration::from_secs(u64::try_from(seconds).unwrap_or(0)));
-        asked.map_or(
-            self.longest,
-            |asked| if asked > self.longest { self.longest } else { asked.max(SHORTEST) },
-        )
-    }
-}
-
-impl Loop for CertificateSigner {
-    type Key = Key;
-
-    fn name(&self) -> &'static str {
-        "certificatesigningrequest-signing-controller"
-    }
-
-    fn follows(&self) -> Follows {
-        Follows::These(&[STORE])
-    }
-
-    fn hear(&self, news: &News<'_>, queue: &mut Queue<Key>) {
-        if !news.gone {
-            queue.add(news.object.key.clone());
-        }
-    }
-
-    fn work(self: Rc<Self>, key: Key) -> LocalBoxFuture<'static, Outcome> {
-        async move { self.sync(&key).await.unwrap_or_else(|status| Outcome::Again(status.to_string())) }
-            .boxed_local()
-    }
 }
 
 /// The loop that approves.
@@ -221,6 +201,36 @@ pub struct CertificateApprover {
 }
 
 impl CertificateApprover {
+    async fn may(&self, spec: &Value, right: &str) -> Result<bool> {
+        let texts = |field: &str| {
+            let all = spec.get(field).map(Value::items).unwrap_or_default();
+            all.iter().filter_map(Value::as_str).map(str::to_owned).collect::<Vec<_>>()
+        };
+        let identity = Identity {
+            name: spec.str("username").to_owned(),
+            uid: spec.str("uid").to_owned(),
+            groups: texts("groups"),
+            ..Identity::default()
+        };
+        let target = Target::Resource {
+            group: "certificates.k8s.io".to_owned(),
+            version: "*".to_owned(),
+            resource: "certificatesigningrequests".to_owned(),
+            subresource: right.to_owned(),
+            namespace: String::new(),
+            name: String::new(),
+        };
+        let action = Arc::new(Action { verb: "create".to_owned(), target });
+        let asked = self.authorizer.send(Authorize { identity: Arc::new(identity), action }).await;
+        let decision = asked.map_err(|_| Status::unavailable("the authorizer does not answer"))?;
+        Ok(matches!(decision, Decision::Allowed))
+    }
+}
+
+impl PerObject for CertificateApprover {
+    const NAME: &'static str = "certificatesigningrequest-approving-controller";
+    const STORES: &'static [&'static str] = &[STORE];
+
     async fn sync(&self, key: &Key) -> Result<Outcome> {
         let resource = self.client.resource(STORE)?;
         let at = At::of(&resource, key);
@@ -261,54 +271,6 @@ impl CertificateApprover {
         }
         // Somebody may give the right later; until then people decide.
         Ok(Outcome::Again("the requester may not have the certificate of a node".to_owned()))
-    }
-
-    async fn may(&self, spec: &Value, right: &str) -> Result<bool> {
-        let texts = |field: &str| {
-            let all = spec.get(field).map(Value::items).unwrap_or_default();
-            all.iter().filter_map(Value::as_str).map(str::to_owned).collect::<Vec<_>>()
-        };
-        let identity = Identity {
-            name: spec.str("username").to_owned(),
-            uid: spec.str("uid").to_owned(),
-            groups: texts("groups"),
-            ..Identity::default()
-        };
-        let target = Target::Resource {
-            group: "certificates.k8s.io".to_owned(),
-            version: "*".to_owned(),
-            resource: "certificatesigningrequests".to_owned(),
-            subresource: right.to_owned(),
-            namespace: String::new(),
-            name: String::new(),
-        };
-        let action = Arc::new(Action { verb: "create".to_owned(), target });
-        let asked = self.authorizer.send(Authorize { identity: Arc::new(identity), action }).await;
-        let decision = asked.map_err(|_| Status::unavailable("the authorizer does not answer"))?;
-        Ok(matches!(decision, Decision::Allowed))
-    }
-}
-
-impl Loop for CertificateApprover {
-    type Key = Key;
-
-    fn name(&self) -> &'static str {
-        "certificatesigningrequest-approving-controller"
-    }
-
-    fn follows(&self) -> Follows {
-        Follows::These(&[STORE])
-    }
-
-    fn hear(&self, news: &News<'_>, queue: &mut Queue<Key>) {
-        if !news.gone {
-            queue.add(news.object.key.clone());
-        }
-    }
-
-    fn work(self: Rc<Self>, key: Key) -> LocalBoxFuture<'static, Outcome> {
-        async move { self.sync(&key).await.unwrap_or_else(|status| Outcome::Again(status.to_string())) }
-            .boxed_local()
     }
 }
 

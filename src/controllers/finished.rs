@@ -1,10 +1,7 @@
 //! ttl-after-finished-controller: jobs that are over go when the time that they were given for that is up.
 
-use std::rc::Rc;
 use std::time::Duration;
 
-use futures::FutureExt as _;
-use futures::future::LocalBoxFuture;
 use pilothouse_actors::object::Key;
 
 use crate::api::meta;
@@ -14,8 +11,8 @@ use crate::api::status::Result;
 use crate::api::value::Value;
 
 use super::client::{At, Client};
-use super::queue::{Outcome, Queue};
-use super::runner::{Follows, Loop, News};
+use super::per_object::PerObject;
+use super::queue::Outcome;
 
 const STORE: &str = "jobs.batch";
 
@@ -38,7 +35,10 @@ fn goes_at(job: &Value) -> Option<i64> {
     Some(time::parse_seconds(over.str("lastTransitionTime")).ok()?.saturating_add(ttl))
 }
 
-impl TtlAfterFinished {
+impl PerObject for TtlAfterFinished {
+    const NAME: &'static str = "ttl-after-finished-controller";
+    const STORES: &'static [&'static str] = &[STORE];
+
     async fn sync(&self, key: &Key) -> Result<Outcome> {
         let resource = self.client.resource(STORE)?;
         let Some(object) = self.client.get(At::of(&resource, key)).await? else { return Ok(Outcome::Done) };
@@ -55,29 +55,6 @@ impl TtlAfterFinished {
             Err(status) if status.code != 404 => Err(status),
             _ => Ok(Outcome::Done),
         }
-    }
-}
-
-impl Loop for TtlAfterFinished {
-    type Key = Key;
-
-    fn name(&self) -> &'static str {
-        "ttl-after-finished-controller"
-    }
-
-    fn follows(&self) -> Follows {
-        Follows::These(&[STORE])
-    }
-
-    fn hear(&self, news: &News<'_>, queue: &mut Queue<Key>) {
-        if !news.gone {
-            queue.add(news.object.key.clone());
-        }
-    }
-
-    fn work(self: Rc<Self>, key: Key) -> LocalBoxFuture<'static, Outcome> {
-        async move { self.sync(&key).await.unwrap_or_else(|status| Outcome::Again(status.to_string())) }
-            .boxed_local()
     }
 }
 

@@ -19,6 +19,7 @@ pub mod known;
 pub mod lease;
 mod namespace;
 mod per_namespace;
+mod per_object;
 mod protection;
 pub mod queue;
 pub mod runner;

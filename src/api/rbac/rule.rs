@@ -210,7 +210,7 @@ impl fmt::Display for Rule {
 }
 
 #[cfg(test)]
-pub(super) mod tests {
+pub(crate) mod tests {
     use super::*;
 
     fn words(text: &str) -> Words {

@@ -1,0 +1,47 @@
+//! The simplest loops: each looks at every object of one type, whenever it changes.
+
+use std::rc::Rc;
+
+use futures::FutureExt as _;
+use futures::future::LocalBoxFuture;
+use pilothouse_actors::object::Key;
+
+use crate::api::status::Result;
+
+use super::queue::{Outcome, Queue};
+use super::runner::{Follows, Loop, News};
+
+/// A loop over the objects of one type.
+pub trait PerObject: 'static {
+    /// The name by which flags, health and metrics know it.
+    const NAME: &'static str;
+
+    /// The one type that it hears of.
+    const STORES: &'static [&'static str];
+
+    /// Looks at one object. An error makes it look again later.
+    fn sync(&self, key: &Key) -> impl Future<Output = Result<Outcome>>;
+}
+
+impl<L: PerObject> Loop for L {
+    type Key = Key;
+
+    fn name(&self) -> &'static str {
+        L::NAME
+    }
+
+    fn follows(&self) -> Follows {
+        Follows::These(L::STORES)
+    }
+
+    fn hear(&self, news: &News<'_>, queue: &mut Queue<Key>) {
+        if !news.gone {
+            queue.add(news.object.key.clone());
+        }
+    }
+
+    fn work(self: Rc<Self>, key: Key) -> LocalBoxFuture<'static, Outcome> {
+        async move { self.sync(&key).await.unwrap_or_else(|status| Outcome::Again(status.to_string())) }
+            .boxed_local()
+    }
+}
