@@ -69,19 +69,21 @@ impl Configuration<'_> {
         let Configuration { backend, call, .. } = *self;
         let (manager, now, reset) = (call.manager(), backend.now(), backend.reset(call));
         let write = call.owned_write(&manager, &now, &reset);
-        let Applied { object, managers, is_there } =
+        let Applied { object, managers } =
             merge(&backend.versions(call), &write, old, &self.config, self.force)?;
         self.judge_syntax()?;
-        let mut value = match old.filter(|_| is_there) {
-            // What the object says already was decoded before it was stored.
-            Some(old) => old.clone(),
-            None => {
+        let mut value = match (object, old) {
+            (Some(object), _) => {
                 let decoded = codec::decode_object(&json::to_json(&object), &self.kind, &backend.registry);
                 backend
                     .into_stored(call, decoded.map_err(|error| Status::bad_request(error.message))?.value)?
             }
+            // What the object says already was decoded before it was stored.
+            (None, old) => old.cloned().unwrap_or_else(Value::object),
         };
-        managers.store(&mut value);
+        if let Some(managers) = managers {
+            managers.store(&mut value);
+        }
         let uid = meta::of(&value).str("uid");
         if old.is_none() && !uid.is_empty() {
             let why = format!(

@@ -8,6 +8,7 @@ use super::field_set::{all_fields, owned_fields, with_named};
 use super::last_applied;
 use super::managers::{Manager, Managers, Operation};
 use super::merge::{merge, remove};
+use super::repeat::is_repeated;
 use super::set::Set;
 use super::{Comparisons, Versions, Write, take_from_others, updated};
 use crate::api::convert::convert;
@@ -22,12 +23,22 @@ const BEFORE: &str = "before-first-apply";
 /// What apply makes of an object.
 #[derive(Clone, Debug)]
 pub struct Applied {
-    /// The object in the version of the client: not decoded yet, without defaults.
-    pub object: Value,
-    /// Who owns its fields now.
-    pub managers: Managers,
-    /// Whether the object says all of this already.
-    pub is_there: bool,
+    /// The object in the version of the client, not decoded yet, without defaults. `None` if it says all of this already.
+    pub object: Option<Value>,
+    /// Who owns its fields now. `None` if that is as it was.
+    pub managers: Option<Managers>,
+}
+
+impl Applied {
+    /// The object with its owners, where it needs no decoding. `live` is what there was.
+    #[cfg(test)]
+    pub(super) fn onto(self, live: Option<&Value>) -> Value {
+        let mut object = self.object.or_else(|| live.cloned()).unwrap_or_else(Value::object);
+        if let Some(managers) = self.managers {
+            managers.store(&mut object);
+        }
+        object
+    }
 }
 
 /// Applies a partial object, in the version of the client, to the object there is, in the stored version.
@@ -51,7 +62,30 @@ pub fn apply(
     // From here on everything is in the version of the client.
     let versions = Versions { stored: write.version, ..*versions };
     let work = Work { versions, write, ty, live: live.as_deref(), config };
-    work.apply(force)
+    let (managers, last) = work.present().map_err(unmerged)?;
+    if last.as_ref().is_some_and(|last| work.repeats(last, &managers)) {
+        return Ok(Applied { object: None, managers: None });
+    }
+    work.apply(managers, last, force)
+}
+
+fn unmerged(error: String) -> Box<Status> {
+    Status::internal(format!("failed to merge config: {error}"))
+}
+
+/// What [`apply`] makes of an object whose client speaks the stored version, without its short cut.
+#[cfg(test)]
+pub(super) fn apply_at_length(
+    versions: &Versions<'_>,
+    write: &Write<'_>,
+    live: &Value,
+    config: &Value,
+    force: bool,
+) -> Result<Applied> {
+    let ty = versions.type_in(write.version).ok_or_else(Status::no_such_resource)?;
+    let work = Work { versions: *versions, write, ty, live: Some(live), config };
+    let (managers, last) = work.present().map_err(unmerged)?;
+    work.apply(managers, last, force)
 }
 
 /// The body must say what it is, and that must be what the path says.
@@ -85,41 +119,30 @@ struct Work<'a> {
 }
 
 impl Work<'_> {
-    fn apply(&self, force: bool) -> Result<Applied> {
-        let broken = |error: String| Status::internal(format!("failed to merge config: {error}"));
-        let mut managers = self.present().map_err(broken)?;
+    /// Does the whole work. `last` is what the same owner applied before, `managers` are the others.
+    fn apply(&self, mut managers: Managers, last: Option<Manager>, force: bool) -> Result<Applied> {
         let mut me = self.write.manager(Operation::Apply);
-        let last = managers.take(&me);
         let reset = Set::of_fields(self.write.reset);
         let registry = self.versions.registry;
         me.fields =
-            owned_fields(registry, self.ty, self.config).map_err(broken)?.recursive_difference(&reset);
+            owned_fields(registry, self.ty, self.config).map_err(unmerged)?.recursive_difference(&reset);
         me.time = last.as_ref().and_then(|last| last.time.clone());
 
         let nobody = self.empty();
         let live = self.live.unwrap_or(&nobody);
-        let merged = merge(registry, self.ty, live, self.config).map_err(broken)?;
-        // Many bodies state what would not be printed, so the states are compared as they are seen. What nobody owns, such as
-        // the version that a client expects, is not compared there: it must be the same to the letter.
-        if self.live.is_some_and(|live| live.get("metadata") == merged.get("metadata"))
-            && last.as_ref().is_some_and(|last| self.repeats(&me, last, &managers))
-            && compare(registry, self.ty, self.live, &merged).map_err(broken)?.is_empty()
-        {
-            managers.0.push(me);
-            return Ok(self.done(merged, managers, true));
-        }
-        let object = match last.filter(|last| !last.fields.is_empty()) {
-            Some(last) => self.prune(merged, &managers, &last).map_err(broken)?,
+        let merged = merge(registry, self.ty, live, self.config).map_err(unmerged)?;
+        let mut object = match last.filter(|last| !last.fields.is_empty()) {
+            Some(last) => self.prune(merged, &managers, &last).map_err(unmerged)?,
             None => merged,
         };
-        let own = compare(registry, self.ty, self.live, &object).map_err(broken)?.without(&reset);
+        let own = compare(registry, self.ty, self.live, &object).map_err(unmerged)?.without(&reset);
         let states = (self.live, &object);
         let mut comparisons = Comparisons::new(&self.versions, states, (self.write.version, own));
         let conflicts = if force { Vec::new() } else { self.conflicts(&mut comparisons, &managers) };
         if !conflicts.is_empty() {
             return Err(refusal(&conflicts));
         }
-        take_from_others(&mut comparisons, &mut managers).map_err(broken)?;
+        take_from_others(&mut comparisons, &mut managers).map_err(unmerged)?;
         // Whoever applies what is there already owns it too, but nothing happened.
         let is_there = self.live.is_some() && object == *live;
         if !is_there {
@@ -128,25 +151,25 @@ impl Work<'_> {
         if !me.fields.is_empty() {
             managers.0.push(me);
         }
-        Ok(self.done(object, managers, is_there))
-    }
-
-    fn done(&self, mut object: Value, managers: Managers, is_there: bool) -> Applied {
         let kept_up = last_applied::keep_up(self.write.manager, self.config, &mut object);
-        Applied { object, managers, is_there: is_there && !kept_up }
+        let object = (!is_there || kept_up).then_some(object);
+        Ok(Applied { object, managers: Some(managers) })
     }
 
-    /// Whether this owner states the same fields as before, in the same version, and every other owner is sound: then what
+    /// Whether this owner states what it stated before, in the same version, and every other owner is sound: then what
     /// the object says already stays as it is, and so do all who own it.
-    fn repeats(&self, me: &Manager, last: &Manager, others: &Managers) -> bool {
+    fn repeats(&self, last: &Manager, others: &Managers) -> bool {
         let is_sound = |owner: &Manager| {
             !owner.fields.is_empty()
-                && (owner.api_version == me.api_version || self.exists(&owner.api_version))
+                && (owner.api_version == last.api_version || self.exists(&owner.api_version))
         };
-        last.api_version == me.api_version
-            && last.fields == me.fields
-            && !me.fields.is_empty()
+        let Some(live) = self.live else { return false };
+        let reset = Set::of_fields(self.write.reset);
+        last.api_version == self.write.version.to_string()
+            && !last.fields.is_empty()
             && others.0.iter().all(is_sound)
+            && !last_applied::is_kept_up(self.write.manager, live)
+            && is_repeated(self.versions.registry, self.ty, (live, self.config), last, others, &reset)
     }
 
     fn empty(&self) -> Value {
@@ -156,16 +179,17 @@ impl Work<'_> {
         empty
     }
 
-    /// The owners there are. What nobody owns yet belongs to whoever was there before.
-    fn present(&self) -> std::result::Result<Managers, String> {
-        let Some(live) = self.live else { return Ok(Managers::default()) };
+    /// The owners there are, and the one that applies apart from them. What nobody owns yet belongs to whoever was there before.
+    fn present(&self) -> std::result::Result<(Managers, Option<Manager>), String> {
+        let Some(live) = self.live else { return Ok((Managers::default(), None)) };
         let entries = live.at(&["metadata", "managedFields"]).map(Value::items).unwrap_or_default();
-        let managers = Managers::read(entries).unwrap_or_default();
-        if !managers.is_empty() {
-            return Ok(managers);
+        let mut managers = Managers::read(entries).unwrap_or_default();
+        if managers.is_empty() {
+            let before = Write { manager: BEFORE, ..*self.write };
+            managers = updated(&self.versions, &before, None, live, managers)?;
         }
-        let before = Write { manager: BEFORE, ..*self.write };
-        updated(&self.versions, &before, None, live, managers)
+        let last = managers.take(&self.write.manager(Operation::Apply));
+        Ok((managers, last))
     }
 
     /// What others own and the new state says otherwise, by owner.

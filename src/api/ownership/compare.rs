@@ -76,7 +76,7 @@ pub fn compare(
 ) -> Result<Comparison, String> {
     let mut found = Comparison::default();
     let old = old.map_or(Side::Zero, Side::Value);
-    let walk = Walk { registry };
+    let walk = Walk::new(registry);
     walk.value(
         shape::of_type(registry, ty, None),
         Place::Root,
@@ -90,7 +90,7 @@ pub fn compare(
 
 /// One state of a place.
 #[derive(Clone, Copy)]
-enum Side<'v> {
+pub(super) enum Side<'v> {
     Absent,
     Null,
     /// The zero value of the type.
@@ -99,7 +99,7 @@ enum Side<'v> {
 }
 
 impl<'v> Side<'v> {
-    fn of(value: Option<&'v Value>) -> Side<'v> {
+    pub(super) fn of(value: Option<&'v Value>) -> Side<'v> {
         match value {
             None => Side::Absent,
             Some(Value::Null) => Side::Null,
@@ -131,6 +131,11 @@ impl<'v> Side<'v> {
             Side::Zero => None,
             Side::Value(value) => value.fields(),
         };
+        Side::among(registry, field, fields)
+    }
+
+    /// What an object of these fields shows of one.
+    pub(super) fn among(registry: &Registry, field: &Field, fields: Option<&'v Object>) -> Side<'v> {
         match printed(registry, field, fields, Form::Exact) {
             Print::Omit => Side::Absent,
             Print::Null => Side::Null,
@@ -140,11 +145,24 @@ impl<'v> Side<'v> {
     }
 }
 
-struct Walk<'r> {
+pub(super) struct Walk<'r> {
     registry: &'r Registry,
 }
 
 impl<'r> Walk<'r> {
+    pub(super) fn new(registry: &'r Registry) -> Walk<'r> {
+        Walk { registry }
+    }
+
+    /// Whether two states of a place whose parts are equal are equal themselves.
+    pub(super) fn same(&self, shape: Shape<'_>, old: Side<'_>, new: Side<'_>) -> bool {
+        match (old, new) {
+            (Side::Absent, Side::Absent) => true,
+            (Side::Absent, _) | (_, Side::Absent) => false,
+            _ => self.equal(shape, old, new, true),
+        }
+    }
+
     fn value(
         &self,
         shape: Shape<'r>,

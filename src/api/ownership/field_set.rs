@@ -62,7 +62,8 @@ fn stated(
     Ok(set)
 }
 
-fn is_nothing(value: &Value) -> bool {
+/// Whether a value is owned though it holds nothing that could be.
+pub(super) fn is_nothing(value: &Value) -> bool {
     match value {
         Value::Null => true,
         Value::Object(fields) => fields.is_empty(),

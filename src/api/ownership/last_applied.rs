@@ -33,9 +33,14 @@ pub(super) fn allowed(versions: &Versions<'_>, write: &Write<'_>, ty: TypeId, li
     Some(fields.difference(&differs.modified).difference(&differs.added).difference(&differs.removed))
 }
 
+/// Whether the annotation is to be written whatever is applied.
+pub(super) fn is_kept_up(manager: &str, object: &Value) -> bool {
+    manager == OWNER && !annotation(object).is_empty()
+}
+
 /// Makes the annotation say what is applied now, where there is one. Answers whether there is.
 pub(super) fn keep_up(manager: &str, config: &Value, object: &mut Value) -> bool {
-    if manager != OWNER || annotation(object).is_empty() {
+    if !is_kept_up(manager, object) {
         return false;
     }
     let mut config = config.clone();

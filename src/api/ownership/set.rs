@@ -180,8 +180,12 @@ impl Set {
 
     /// What is at and below a step down.
     pub fn get(&self, element: &Element) -> Option<&Set> {
-        let at = self.below.binary_search_by(|(known, _)| known.cmp(element)).ok()?;
-        self.below.get(at).map(|(_, set)| set)
+        self.below.get(self.place(element)?).map(|(_, set)| set)
+    }
+
+    /// The place of a step down among those below.
+    pub(super) fn place(&self, element: &Element) -> Option<usize> {
+        self.below.binary_search_by(|(known, _)| known.cmp(element)).ok()
     }
 
     /// What is at and below a field.

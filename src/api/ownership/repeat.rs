@@ -1,0 +1,340 @@
+//! Whether an apply states again what the same owner stated before and the object still says.
+//!
+//! Nearly every apply of a controller does. One walk over what is stated finds that out without merging anything; whenever it is in
+//! doubt it says no, and the whole work is done.
+
+use super::compare::{Side, Walk};
+use super::field_set::is_nothing;
+use super::managers::{Manager, Managers};
+use super::set::{Element, Set};
+use super::shape::{self, Place, Shape};
+use crate::api::limits::OWNED_DEPTH;
+use crate::api::schema::{Registry, Struct, TypeId, default};
+use crate::api::value::{Object, Value};
+
+/// Whether `config` states the fields that `last` says its owner has, and `live` says of each what is stated. `others` own
+/// fields too; `reset` is what the write cannot set.
+pub(super) fn is_repeated(
+    registry: &Registry,
+    ty: TypeId,
+    (live, config): (&Value, &Value),
+    last: &Manager,
+    others: &Managers,
+    reset: &Set,
+) -> bool {
+    let (owned, version) = (&last.fields, &last.api_version);
+    let walk = Repetition { registry, compared: Walk::new(registry) };
+    let mut filled = Set::default();
+    let shape = shape::of_type(registry, ty, None);
+    let at = At { place: Place::Root, reset: Some(reset), depth: OWNED_DEPTH };
+    let same = walk.inside(shape, at, live, config, owned, &mut filled);
+    // Whoever else owns what is replaced as a whole would lose it before its defaults are filled in again. In another version
+    // it may have another name.
+    let spares =
+        |other: &Manager| other.api_version == *version && filled.intersection(&other.fields).is_empty();
+    same && (filled.is_empty() || others.0.iter().all(spares))
+}
+
+/// Where the walk is.
+#[derive(Clone, Copy)]
+struct At<'s> {
+    place: Place,
+    reset: Option<&'s Set>,
+    depth: usize,
+}
+
+impl At<'_> {
+    fn below(self) -> Self {
+        At { place: Place::Inside, reset: None, depth: self.depth.saturating_sub(1) }
+    }
+}
+
+struct Repetition<'r> {
+    registry: &'r Registry,
+    compared: Walk<'r>,
+}
+
+impl<'r> Repetition<'r> {
+    /// Whether the parts of a place are those in `owned`, and are as stated. Collects into `filled` what is as stated only once
+    /// its defaults are filled in.
+    fn inside(
+        &self,
+        shape: Shape<'r>,
+        at: At<'_>,
+        live: &Value,
+        config: &Value,
+        owned: &Set,
+        filled: &mut Set,
+    ) -> bool {
+        if at.depth == 0 {
+            return false;
+        }
+        match (shape, live, config) {
+            (Shape::Struct(structure), Value::Object(live), Value::Object(config)) => {
+                self.fields(structure, at, live, config, owned, filled)
+            }
+            (Shape::Map(ty), Value::Object(live), Value::Object(config)) => {
+                let inner = shape::of_type(self.registry, ty, None);
+                config.len() == owned.below().len()
+                    && config.iter().all(|(key, value)| {
+                        let (Some(live), Some(owned)) = (live.get(key), owned.get_field(key)) else {
+                            return false;
+                        };
+                        owned.member
+                            && self
+                                .value(inner, at.below(), live, value, owned, filled, || Element::field(key))
+                    })
+            }
+            (Shape::Set(item) | Shape::Keyed(item, _), Value::Array(live), Value::Array(config)) => {
+                self.items(shape, item, at, live, config, owned, filled)
+            }
+            _ => false,
+        }
+    }
+
+    fn fields(
+        &self,
+        structure: &'r Struct,
+        at: At<'_>,
+        live: &Object,
+        config: &Object,
+        owned: &Set,
+        filled: &mut Set,
+    ) -> bool {
+        let nothing = Set::default();
+        let mut met = 0;
+        for (name, value) in config {
+            if at.place.skips(name) {
+                // What has no owner must still be the same, or the write is refused. A time that is yet to be set is what
+                // generated manifests state.
+                let unset = at.place == Place::Metadata && name == "creationTimestamp" && value.is_null();
+                if !unset && live.get(name) != Some(value) {
+                    return false;
+                }
+                continue;
+            }
+            let reset = at.reset.and_then(|reset| reset.get_field(name));
+            if reset.is_some_and(|reset| reset.member) {
+                if is_nothing(value) && owned.get_field(name).is_none() {
+                    continue;
+                }
+                return false;
+            }
+            let Some(field) = structure.field(name) else { return false };
+            let shape = shape::of_field(self.registry, field);
+            let place = at.place.under(name);
+            let owned = owned.get_field(name);
+            met += usize::from(owned.is_some());
+            let owned = owned.unwrap_or(&nothing);
+            let stated = matches!(shape, Shape::Whole(_)) || (is_nothing(value) && place != Place::Metadata);
+            if owned.member != stated {
+                return false;
+            }
+            let old = Side::among(self.registry, field, Some(live));
+            let same = match (old, shape) {
+                (Side::Value(live), _) if !is_nothing(value) || !is_nothing(live) => {
+                    let at = At { place, reset, depth: at.depth.saturating_sub(1) };
+                    let element = || Element::Field(field.name.clone());
+                    self.value(shape, at, live, value, owned, filled, element)
+                }
+                // Something may be printed though nothing is said, and the other way round.
+                _ => {
+                    let new = Side::among(self.registry, field, Some(config));
+                    stated && owned.below().is_empty() && self.compared.same(shape, old, new)
+                }
+            };
+            if !same {
+                return false;
+            }
+        }
+        met == owned.below().len()
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "a list, what is stated of it, and what is known of both")]
+    fn items(
+        &self,
+        shape: Shape<'r>,
+        item: TypeId,
+        at: At<'_>,
+        live: &[Value],
+        config: &[Value],
+        owned: &Set,
+        filled: &mut Set,
+    ) -> bool {
+        if config.len() != owned.below().len() {
+            return false;
+        }
+        let inner = shape::of_item(self.registry, shape, item);
+        let mut met = vec![false; config.len()];
+        // In the same order: else the stated one would be taken on.
+        let mut rest = live.iter();
+        let same = config.iter().all(|value| {
+            let Ok(element) = shape::element(self.registry, shape, value) else { return false };
+            let is_it = |live: &&Value| {
+                shape::element(self.registry, shape, live).is_ok_and(|known| known == element)
+            };
+            let Some(live) = rest.find(is_it) else { return false };
+            let Some(place) = owned.place(&element) else { return false };
+            let Some((_, owned)) = owned.below().get(place) else { return false };
+            // Items that stand twice are owned together, as one.
+            let first = met.get_mut(place).is_some_and(|met| !std::mem::replace(met, true));
+            first
+                && owned.member
+                && self.value(inner, at.below(), live, value, owned, filled, || element.clone())
+        });
+        filled.sort();
+        same
+    }
+
+    /// Whether a value that is there is as stated.
+    #[expect(clippy::too_many_arguments, reason = "a value, what is stated of it, and what is known of both")]
+    fn value(
+        &self,
+        shape: Shape<'r>,
+        at: At<'_>,
+        live: &Value,
+        config: &Value,
+        owned: &Set,
+        filled: &mut Set,
+        element: impl FnOnce() -> Element,
+    ) -> bool {
+        let mut below = Set::default();
+        let same = match shape {
+            Shape::Whole(ty) => {
+                owned.below().is_empty() && {
+                    let same = self.compared.same(shape, Side::of(Some(live)), Side::of(Some(config)));
+                    below.member = !same;
+                    same || self.fills_to(ty, live, config)
+                }
+            }
+            // Nothing is stated of something that says more.
+            _ if is_nothing(config) => owned.below().is_empty(),
+            _ => self.inside(shape, at, live, config, owned, &mut below),
+        };
+        if !below.is_empty() {
+            filled.push(element(), below);
+        }
+        same
+    }
+
+    /// Whether the defaults make of what is stated what is there.
+    fn fills_to(&self, ty: TypeId, live: &Value, config: &Value) -> bool {
+        let mut stated = config.clone();
+        default::apply(self.registry, ty, &mut stated);
+        self.compared.same(Shape::Whole(ty), Side::of(Some(live)), Side::of(Some(&stated)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::apply::{Applied, apply, apply_at_length};
+    use super::super::{Versions, Write};
+    use super::*;
+    use crate::api::codec::{self, json};
+    use crate::api::kinds;
+    use crate::api::schema::GroupVersionKind;
+    use crate::api::status::Result;
+    use crate::api::version::GroupVersion;
+
+    /// A pod with a field that is replaced as a whole and then filled in: the reference of a variable.
+    const POD: &str = r#"{"kind":"Pod","apiVersion":"v1","metadata":{"name":"a","creationTimestamp":null,"labels":{"x":"1"}},
+        "spec":{"containers":[{"name":"c","image":"i","resources":{},"env":[{"name":"IP","valueFrom":{"fieldRef":{"fieldPath":"status.podIP"}}}],
+        "ports":[{"containerPort":80},{"containerPort":81}]}],"hostNetwork":false},"status":{}}"#;
+
+    struct Stage {
+        registry: Registry,
+        version: GroupVersion,
+    }
+
+    impl Stage {
+        fn new() -> Stage {
+            Stage { registry: Registry::builtin().unwrap(), version: GroupVersion::new("", "v1") }
+        }
+
+        fn versions(&self) -> Versions<'_> {
+            Versions { registry: &self.registry, kind: "Pod", stored: &self.version }
+        }
+
+        fn write<'a>(&'a self, manager: &'a str) -> Write<'a> {
+            let reset: &[&[&str]] = &[&["status"]];
+            Write { manager, version: &self.version, subresource: "", now: "2024-01-01T00:00:00Z", reset }
+        }
+
+        fn apply(&self, manager: &str, live: Option<&Value>, config: &str) -> Result<Applied> {
+            let config = json::read(config.as_bytes()).unwrap();
+            apply(&self.versions(), &self.write(manager), live, &config, false)
+        }
+
+        /// What is stored of an apply.
+        fn stored(&self, live: Option<&Value>, applied: Applied) -> Value {
+            let kind = GroupVersionKind::new("", "v1", "Pod");
+            let text = json::to_json(&applied.onto(live));
+            let mut value = codec::decode_object(&text, &kind, &self.registry).unwrap().value;
+            (kinds::rules("", "Pod").default)(&mut value);
+            default::apply(&self.registry, self.registry.lookup(&kind).unwrap(), &mut value);
+            value.entry("metadata").set("creationTimestamp", "2024-01-01T00:00:00Z");
+            value
+        }
+
+        fn is_repeated(&self, live: &Value, config: &str) -> bool {
+            let applied = self.apply("m", Some(live), config).unwrap();
+            applied.object.is_none() && applied.managers.is_none()
+        }
+    }
+
+    #[test]
+    fn what_is_stated_again_is_found_in_the_object_with_its_defaults() {
+        let stage = Stage::new();
+        let live = stage.stored(None, stage.apply("m", None, POD).unwrap());
+        let fields = live.at(&["spec", "containers"]).unwrap().items()[0].get("env").unwrap();
+        assert!(String::from_utf8(json::to_json(fields)).unwrap().contains(r#""apiVersion":"v1""#));
+        assert!(stage.is_repeated(&live, POD));
+        // Another owner of something else changes nothing about it.
+        let label = r#"{"kind":"Pod","apiVersion":"v1","metadata":{"name":"a","labels":{"y":"1"}}}"#;
+        let two = stage.stored(Some(&live), stage.apply("n", Some(&live), label).unwrap());
+        assert!(stage.is_repeated(&two, POD));
+    }
+
+    #[test]
+    fn whatever_is_stated_otherwise_is_no_repetition() {
+        let stage = Stage::new();
+        let live = stage.stored(None, stage.apply("m", None, POD).unwrap());
+        let other = [
+            (r#""x":"1""#, r#""x":"2""#),
+            (r#""x":"1""#, r#""x":"1","y":"1""#),
+            (r#""labels":{"x":"1"}"#, r#""labels":{}"#),
+            (r#","labels":{"x":"1"}"#, ""),
+            (r#""name":"a""#, r#""name":"a","uid":"u""#),
+            (r#""name":"a""#, r#""name":"b""#),
+            (r#""creationTimestamp":null"#, r#""creationTimestamp":"2023-01-01T00:00:00Z""#),
+            (r#""image":"i","#, ""),
+            (r#""resources":{}"#, r#""resources":{"limits":{"cpu":"1"}}"#),
+            (r#""resources":{},"#, ""),
+            ("status.podIP", "metadata.name"),
+            (r#"{"containerPort":80},{"containerPort":81}"#, r#"{"containerPort":81},{"containerPort":80}"#),
+            (r#"{"containerPort":80},{"containerPort":81}"#, r#"{"containerPort":80}"#),
+            (r#"{"containerPort":80},{"containerPort":81}"#, r#"{"containerPort":80},{"containerPort":82}"#),
+            (r#","hostNetwork":false"#, ""),
+            (r#""hostNetwork":false"#, r#""hostNetwork":true"#),
+            (r#""status":{}"#, r#""status":{"podIP":"1"}"#),
+        ];
+        for (from, to) in other {
+            assert!(POD.contains(from));
+            assert!(!stage.is_repeated(&live, &POD.replace(from, to)), "{from} -> {to}");
+        }
+    }
+
+    #[test]
+    fn what_others_own_as_it_is_there_is_not_replaced_silently() {
+        let stage = Stage::new();
+        let live = stage.stored(None, stage.apply("m", None, POD).unwrap());
+        let whole = r#"{"kind":"Pod","apiVersion":"v1","metadata":{"name":"a"},"spec":{"containers":[{"name":"c",
+            "env":[{"name":"IP","valueFrom":{"fieldRef":{"apiVersion":"v1","fieldPath":"status.podIP"}}}]}]}}"#;
+        let two = stage.stored(Some(&live), stage.apply("n", Some(&live), whole).unwrap());
+        let config = json::read(POD.as_bytes()).unwrap();
+        let at_length =
+            apply_at_length(&stage.versions(), &stage.write("m"), &two, &config, false).unwrap_err();
+        assert!(at_length.message.contains(".env"), "{}", at_length.message);
+        assert_eq!(stage.apply("m", Some(&two), POD).unwrap_err().message, at_length.message);
+    }
+}
