@@ -1,5 +1,5 @@
-//! Those who wait for the write of their key that is under way, in the order in which they came: writes, and readers who
-//! want to see what becomes of them.
+//! Those who wait until the writes of their key that came before are durable, in the order in which they came: writes that
+//! do not fit these, and readers who want to see what becomes of them.
 //!
 //! Writes are bounded here. Readers are not, because one that were sent away could do nothing but come again: each has
 //! the permit of its request, and those are few.
@@ -11,7 +11,7 @@ use tokio::sync::oneshot;
 
 use crate::error::StoreError;
 use crate::limits::WRITES_WAITING_PER_KEY;
-use crate::object::Object;
+use crate::object::{Object, Revision};
 use crate::permit::Permit;
 
 /// What a reader is answered: the object, or that there is none.
@@ -45,9 +45,9 @@ pub enum Waiting<W> {
     Reader(Reader),
 }
 
-/// The line of one key.
+/// The line of one key. Each waits for a revision, and whoever comes later for no earlier one.
 pub struct Line<W> {
-    waiting: VecDeque<Waiting<W>>,
+    waiting: VecDeque<(Revision, Waiting<W>)>,
     writes: usize,
 }
 
@@ -58,28 +58,36 @@ impl<W> Default for Line<W> {
 }
 
 impl<W> Line<W> {
-    /// Lets a write wait, or gives it back if too many do.
-    pub fn push(&mut self, write: W) -> Result<(), W> {
+    /// Lets a write wait until a revision is durable, or gives it back if too many do.
+    pub fn push(&mut self, until: Revision, write: W) -> Result<(), W> {
         if self.writes >= WRITES_WAITING_PER_KEY {
             return Err(write);
         }
         self.writes += 1;
-        self.waiting.push_back(Waiting::Write(write));
+        self.waiting.push_back((until, Waiting::Write(write)));
         Ok(())
     }
 
-    /// Lets a reader wait.
-    pub fn push_reader(&mut self, reader: Reader) {
-        self.waiting.push_back(Waiting::Reader(reader));
+    /// Lets a reader wait until a revision is durable.
+    pub fn push_reader(&mut self, until: Revision, reader: Reader) {
+        self.waiting.push_back((until, Waiting::Reader(reader)));
     }
 
-    /// The next.
-    pub fn pop(&mut self) -> Option<Waiting<W>> {
-        let next = self.waiting.pop_front();
-        if matches!(next, Some(Waiting::Write(_))) {
+    /// The next of those who wait for no later revision than this.
+    pub fn pop(&mut self, through: Revision) -> Option<Waiting<W>> {
+        if self.waiting.front().is_none_or(|(until, _)| *until > through) {
+            return None;
+        }
+        let (_, next) = self.waiting.pop_front()?;
+        if matches!(next, Waiting::Write(_)) {
             self.writes -= 1;
         }
-        next
+        Some(next)
+    }
+
+    /// All of them.
+    pub fn into_all(self) -> impl Iterator<Item = Waiting<W>> {
+        self.waiting.into_iter().map(|(_, waiting)| waiting)
     }
 }
 
@@ -87,25 +95,37 @@ impl<W> Line<W> {
 mod tests {
     use super::*;
 
+    const AT: Revision = Revision(7);
+
     #[test]
     fn readers_keep_their_turn_and_need_no_place() {
         let mut line = Line::default();
         for write in 0..WRITES_WAITING_PER_KEY {
-            assert_eq!(line.push(write), Ok(()));
+            assert_eq!(line.push(AT, write), Ok(()));
         }
         let (reader, mut seen) = Reader::new(Permit::none());
-        line.push_reader(reader);
-        assert_eq!(line.push(1_000), Err(1_000), "a write more than may wait");
-        assert!(matches!(line.pop(), Some(Waiting::Write(0))));
-        assert_eq!(line.push(1_001), Ok(()), "one has left");
+        line.push_reader(AT, reader);
+        assert_eq!(line.push(AT, 1_000), Err(1_000), "a write more than may wait");
+        assert!(matches!(line.pop(AT), Some(Waiting::Write(0))));
+        assert_eq!(line.push(AT, 1_001), Ok(()), "one has left");
         for write in 1..WRITES_WAITING_PER_KEY {
-            assert!(matches!(line.pop(), Some(Waiting::Write(found)) if found == write));
+            assert!(matches!(line.pop(AT), Some(Waiting::Write(found)) if found == write));
         }
         assert!(seen.try_recv().is_err());
-        let Some(Waiting::Reader(reader)) = line.pop() else { panic!("the reader comes next") };
+        let Some(Waiting::Reader(reader)) = line.pop(AT) else { panic!("the reader comes next") };
         reader.answer(Ok(None));
         assert!(matches!(seen.try_recv(), Ok(Ok(None))));
-        assert!(matches!(line.pop(), Some(Waiting::Write(1_001))));
-        assert!(line.pop().is_none());
+        assert!(matches!(line.pop(AT), Some(Waiting::Write(1_001))));
+        assert!(line.pop(AT).is_none());
+    }
+
+    #[test]
+    fn nobody_leaves_before_what_they_wait_for() {
+        let mut line = Line::default();
+        assert_eq!((line.push(AT, 1), line.push(AT.next(), 2)), (Ok(()), Ok(())));
+        assert!(line.pop(Revision(6)).is_none());
+        assert!(matches!(line.pop(AT), Some(Waiting::Write(1))));
+        assert!(line.pop(AT).is_none());
+        assert!(matches!(line.pop(Revision(9)), Some(Waiting::Write(2))));
     }
 }

@@ -1,8 +1,8 @@
 //! The actor that owns one resource type: its objects, its history, its counter.
 //!
 //! Verbs talk to it, and the committer tells it what is durable. A write takes the next revision when it is passed to the
-//! committer. At most one write per key is under way, so a check against the committed state is a check against the
-//! state; writes of different keys follow each other without waiting.
+//! committer. One that fits the newest state of its key follows it at once, durable or not: the log is written in order, so
+//! neither is durable without the other. One that does not fit waits until what it is refused for is durable.
 //!
 //! Order: when a write is durable, the snapshot has it, then the window, then broadcasters hear of it, then the writer
 //! is answered; and writes appear in the order of their revisions. Readers see nothing that is not durable.
@@ -33,7 +33,7 @@ use crate::record::{Operation, Record};
 use crate::recover::State;
 use crate::snapshot::Snapshot;
 use crate::trims::{Trims, freed_by};
-use crate::turns::{EndTurn, TakeTurn, Turn, Turns};
+use crate::turns::{self, Basis, EndTurn, TakeTurn, Turn, Turns};
 use crate::window::{Change, Event, Trace, Window};
 
 /// What a write answers: the object as it is now, or for a removal its last state at the revision of the removal.
@@ -61,6 +61,8 @@ pub struct Replace {
     pub expected: Revision,
     /// The place of the request.
     pub permit: Permit,
+    /// The turn in which it was made. It is over once the write is under way: the next may build on it.
+    pub turn: Option<Turn>,
 }
 
 /// Asks to remove the object if it is at a revision.
@@ -171,6 +173,23 @@ impl Demand {
         }
     }
 
+    /// Whether it fits this state of its key: why not, or what it takes the place of.
+    fn check(&self, current: Option<&Arc<Object>>) -> Result<Option<Arc<Object>>, StoreError> {
+        match (self, current) {
+            (Demand::Create(_), None) => Ok(None),
+            (Demand::Create(_), Some(_)) => Err(StoreError::Exists),
+            (Demand::Replace(..) | Demand::Remove(..), None) => Err(StoreError::NotFound),
+            (Demand::Replace(_, expected) | Demand::Remove(_, expected), Some(current)) => {
+                let current = Arc::clone(current);
+                if current.revision == *expected {
+                    Ok(Some(current))
+                } else {
+                    Err(StoreError::Conflict(current))
+                }
+            }
+        }
+    }
+
     fn bytes(&self) -> usize {
         match self {
             Demand::Create(draft) | Demand::Replace(draft, _) => draft.bytes.len(),
@@ -199,6 +218,19 @@ struct Pending {
     writer: Writer,
 }
 
+/// A key with writes under way.
+#[derive(Default)]
+struct UnderWay {
+    /// What they leave.
+    newest: Option<Arc<Object>>,
+    /// The last of them.
+    last: Revision,
+    /// How many they are.
+    writes: usize,
+    /// Who waits for them.
+    line: Line<(Demand, Writer)>,
+}
+
 /// The actor. See the module text.
 pub struct Store {
     type_name: TypeName,
@@ -209,8 +241,8 @@ pub struct Store {
     last: Revision,
     /// Writes under way, by revision.
     pending: VecDeque<Pending>,
-    /// Every key with a write under way, and who waits for it.
-    under_way: HashMap<Key, Line<(Demand, Writer)>>,
+    /// Every key with a write under way.
+    under_way: HashMap<Key, UnderWay>,
     /// Who changes an object next.
     turns: Turns,
     /// This store, for the committer.
@@ -251,67 +283,79 @@ impl Store {
         answer
     }
 
+    /// What the writes of a key leave once all of them are durable.
+    fn newest(&self, key: &Key) -> Option<&Arc<Object>> {
+        match self.under_way.get(key) {
+            Some(way) => way.newest.as_ref(),
+            None => self.snapshot.get(key.as_str()),
+        }
+    }
+
+    /// Begins a write that fits the newest state. One that does not is refused, or waits until it can be said why.
     fn enter(&mut self, demand: Demand, writer: Writer) {
+        let Err(refused) = demand.check(self.newest(demand.key())) else { return self.begin(demand, writer) };
         match self.under_way.get_mut(demand.key()) {
-            Some(line) => {
-                if let Err((_, writer)) = line.push((demand, writer)) {
+            None => writer.answer(Err(refused)),
+            Some(way) => {
+                if let Err((_, writer)) = way.line.push(way.last, (demand, writer)) {
                     writer.answer(Err(StoreError::Busy));
                 }
             }
-            None => {
-                self.begin(demand, writer);
-            }
         }
     }
 
-    /// Checks a write whose key has none under way and passes it on. Answers whether it is under way now.
-    fn begin(&mut self, demand: Demand, writer: Writer) -> bool {
-        let key = demand.key().clone();
-        match self.plan(demand).and_then(|(operation, event)| self.pass_on(operation, &event).map(|()| event))
-        {
-            Err(refused) => {
-                writer.answer(Err(refused));
-                false
-            }
-            Ok(event) => {
-                self.last = event.revision();
-                self.pending.push_back(Pending { event, writer });
-                self.under_way.insert(key, Line::default());
-                true
-            }
-        }
+    /// Passes on a write that fits the newest state of its key.
+    fn begin(&mut self, demand: Demand, writer: Writer) {
+        let passed = self.plan(demand).and_then(|(operation, event)| {
+            self.pass_on(operation, &event)?;
+            Ok(event)
+        });
+        let event = match passed {
+            Ok(event) => event,
+            Err(refused) => return writer.answer(Err(refused)),
+        };
+        self.last = event.revision();
+        let way = self.under_way.entry(event.object.key.clone()).or_default();
+        way.newest = (event.change != Change::Removed).then(|| Arc::clone(&event.object));
+        way.last = self.last;
+        way.writes += 1;
+        self.pending.push_back(Pending { event, writer });
     }
 
-    /// What the write will do to the present state at the next revision, or why it may not.
+    /// What a write does to the newest state of its key, at the next revision, or why it may not.
     fn plan(&self, demand: Demand) -> Result<(Operation, Event), StoreError> {
-        let current = self.snapshot.get(demand.key().as_str());
+        let previous = demand.check(self.newest(demand.key()))?;
         let revision = self.last.next();
         let at = self.around.clock.now();
-        let version = |expected: Revision| match current {
-            None => Err(StoreError::NotFound),
-            Some(current) if current.revision != expected => Err(StoreError::Conflict(Arc::clone(current))),
-            Some(current) => Ok(Arc::clone(current)),
-        };
-        match demand {
-            Demand::Create(_) if current.is_some() => Err(StoreError::Exists),
+        Ok(match demand {
             Demand::Create(draft) => {
                 let object = Arc::new(Object::new(draft, revision));
                 let event = Event::new(Change::Created, Arc::clone(&object), None, at);
-                Ok((Operation::Create(object), event))
+                (Operation::Create(object), event)
             }
             Demand::Replace(draft, expected) => {
-                let previous = version(expected)?;
                 let object = Arc::new(Object::new(draft, revision));
-                let event = Event::new(Change::Replaced, Arc::clone(&object), Some(previous), at);
-                Ok((Operation::Replace(object, expected), event))
+                let event = Event::new(Change::Replaced, Arc::clone(&object), previous, at);
+                (Operation::Replace(object, expected), event)
             }
             Demand::Remove(key, expected) => {
-                let previous = version(expected)?;
+                let previous = previous.ok_or(StoreError::NotFound)?;
                 let object = Arc::new(previous.at(revision));
                 let event = Event::new(Change::Removed, object, Some(previous), at);
-                Ok((Operation::Remove(key, expected), event))
+                (Operation::Remove(key, expected), event)
             }
-        }
+        })
+    }
+
+    fn basis(&self, key: &Key, turn: Option<Turn>) -> Basis {
+        let is_durable = !self.under_way.contains_key(key);
+        Basis { object: self.newest(key).cloned(), is_durable, turn }
+    }
+
+    fn give_turn(&self, key: Key, to: turns::Waiting, ctx: &Context<Store>) {
+        let turn = Turn::new(ctx.address(), key.clone());
+        // Where nobody listens any more the turn is dropped here, and ends by itself.
+        to.answer(Ok(self.basis(&key, Some(turn))));
     }
 
     fn pass_on(&self, operation: Operation, event: &Event) -> Result<(), StoreError> {
@@ -340,6 +384,9 @@ impl Store {
                 }
             };
             self.snapshot.revision = object.revision;
+            if let Some(way) = self.under_way.get_mut(&object.key) {
+                way.writes -= 1;
+            }
             let gone = self.window.append(Arc::new(event));
             self.trim(&gone);
             done.push((object, writer));
@@ -358,18 +405,23 @@ impl Store {
         }
     }
 
-    /// The key is free again: the writes that waited for it are checked against what there is now.
+    /// Some writes of the key are durable: who waited for these can go on.
     fn go_on_with(&mut self, key: &Key) {
-        let mut line = self.under_way.remove(key).unwrap_or_default();
-        while let Some(next) = line.pop() {
-            match next {
-                Waiting::Reader(reader) => reader.answer(Ok(self.snapshot.get(key.as_str()).cloned())),
-                Waiting::Write((demand, writer)) => {
-                    if self.begin(demand, writer) {
-                        self.under_way.insert(key.clone(), line);
-                        return;
+        while let Some(way) = self.under_way.get_mut(key) {
+            match way.line.pop(self.snapshot.revision) {
+                Some(Waiting::Reader(reader)) => {
+                    reader.answer(Ok(self.snapshot.get(key.as_str()).cloned()));
+                }
+                Some(Waiting::Write((demand, writer))) => {
+                    let fits = demand.check(way.newest.as_ref()).is_ok();
+                    match demand.check(self.snapshot.get(key.as_str())) {
+                        Err(refused) if !fits => writer.answer(Err(refused)),
+                        // It fits now, or it is refused for something that is still under way.
+                        _ => self.enter(demand, writer),
                     }
                 }
+                None if way.writes == 0 => drop(self.under_way.remove(key)),
+                None => return,
             }
         }
     }
@@ -379,12 +431,10 @@ impl Store {
         for pending in self.pending.drain(..) {
             pending.writer.answer(Err(StoreError::Unavailable));
         }
-        for mut line in self.under_way.drain().map(|(_, line)| line) {
-            while let Some(next) = line.pop() {
-                match next {
-                    Waiting::Write((_, writer)) => writer.answer(Err(StoreError::Unavailable)),
-                    Waiting::Reader(reader) => reader.answer(Err(StoreError::Unavailable)),
-                }
+        for next in self.under_way.drain().flat_map(|(_, way)| way.line.into_all()) {
+            match next {
+                Waiting::Write((_, writer)) => writer.answer(Err(StoreError::Unavailable)),
+                Waiting::Reader(reader) => reader.answer(Err(StoreError::Unavailable)),
             }
         }
     }
@@ -447,8 +497,10 @@ impl Handler<Replace> for Store {
     type Result = ResponseFuture<Answer>;
 
     fn handle(&mut self, command: Replace, _: &mut Self::Context) -> Self::Result {
-        let Replace { draft, expected, permit } = command;
-        answered(self.submit(Demand::Replace(draft, expected), permit))
+        let Replace { draft, expected, permit, turn } = command;
+        let answer = self.submit(Demand::Replace(draft, expected), permit);
+        drop(turn);
+        answered(answer)
     }
 }
 
@@ -477,7 +529,7 @@ impl Handler<Settled> for Store {
         match self.under_way.get_mut(&key) {
             // Nobody knows what is on disk.
             _ if self.around.fatal.is_raised() => reader.answer(Err(StoreError::Unavailable)),
-            Some(line) => line.push_reader(reader),
+            Some(way) => way.line.push_reader(way.last, reader),
             None => reader.answer(Ok(self.snapshot.get(key.as_str()).cloned())),
         }
         answered(seen)
@@ -485,10 +537,18 @@ impl Handler<Settled> for Store {
 }
 
 impl Handler<TakeTurn> for Store {
-    type Result = ResponseFuture<Result<Turn, StoreError>>;
+    type Result = ResponseFuture<Result<Basis, StoreError>>;
 
     fn handle(&mut self, take: TakeTurn, ctx: &mut Self::Context) -> Self::Result {
-        answered(self.turns.take(take, ctx.address()))
+        let TakeTurn { key, only_if_contended, permit } = take;
+        let (waiting, basis) = turns::Waiting::new(permit);
+        let is_contended = self.under_way.contains_key(&key) || self.turns.is_taken(&key);
+        if only_if_contended && !is_contended {
+            waiting.answer(Ok(self.basis(&key, None)));
+        } else if let Some(first) = self.turns.enter(&key, waiting) {
+            self.give_turn(key, first, ctx);
+        }
+        answered(basis)
     }
 }
 
@@ -496,7 +556,9 @@ impl Handler<EndTurn> for Store {
     type Result = ();
 
     fn handle(&mut self, EndTurn { key }: EndTurn, ctx: &mut Self::Context) {
-        self.turns.end(key, ctx.address());
+        if let Some(next) = self.turns.end(&key) {
+            self.give_turn(key, next, ctx);
+        }
     }
 }
 

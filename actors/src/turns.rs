@@ -1,29 +1,45 @@
 //! Who may change an object next, when several want to and each would undo the work of the others.
 //!
 //! A change is worked out of the state that was read, so of all who read the same state one gets through and the rest begin
-//! anew. Whoever has lost once asks for a turn: those who have one work one after the other. A turn is a courtesy and no lock:
-//! whoever has none may still write, and the store checks every write as ever.
+//! anew. Where several write one object, those who change it ask for a turn: they work one after the other, each from what the one
+//! before it made, durable or not. Nobody waits for the disk before the next begins, so many of their writes become durable
+//! together. A turn is a courtesy and no lock: whoever has none may still write, and the store checks every write as ever.
 
 use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
 
 use actix::{Addr, Message};
 use tokio::sync::oneshot;
 
 use crate::error::StoreError;
 use crate::limits::TURNS_WAITING_PER_KEY;
-use crate::object::Key;
+use crate::object::{Key, Object};
 use crate::permit::Permit;
 use crate::store::Store;
 
-/// Asks for a turn at an object. Answers it when those who came before are done, or Busy if they are too many. Full and
-/// Closed as for [`crate::store::Create`].
+/// Asks for the state that a change of an object shall be worked out of, and for a turn. Answers when those who came before
+/// have had theirs, or Busy if they are too many. Full and Closed as for [`crate::store::Create`].
 #[derive(Message)]
-#[rtype(result = "Result<Turn, StoreError>")]
+#[rtype(result = "Result<Basis, StoreError>")]
 pub struct TakeTurn {
     /// Which object.
     pub key: Key,
+    /// Whether no turn is needed while nobody else writes the object.
+    pub only_if_contended: bool,
     /// The place of the request.
     pub permit: Permit,
+}
+
+/// What a change is worked out of.
+#[derive(Debug)]
+pub struct Basis {
+    /// The object as the writes before this leave it, if they leave one.
+    pub object: Option<Arc<Object>>,
+    /// Whether all of these are durable. While they are not, nobody may hear of them: a write that builds on them is answered
+    /// after they are, and whoever answers without a write waits first: see [`crate::store::Settled`].
+    pub is_durable: bool,
+    /// The turn, if there is one.
+    pub turn: Option<Turn>,
 }
 
 /// Tells the store that a turn is over. It comes through a handle of its own, one for each turn, so it is never refused.
@@ -41,6 +57,12 @@ pub struct Turn {
     key: Key,
 }
 
+impl Turn {
+    pub(crate) fn new(store: Addr<Store>, key: Key) -> Turn {
+        Turn { store, key }
+    }
+}
+
 impl Drop for Turn {
     fn drop(&mut self) {
         // A new address has a slot of its own, so this cannot find the mailbox full; and there is one per turn.
@@ -48,9 +70,24 @@ impl Drop for Turn {
     }
 }
 
-struct Waiting {
-    reply: oneshot::Sender<Result<Turn, StoreError>>,
+/// One that waits for a turn.
+pub(crate) struct Waiting {
+    reply: oneshot::Sender<Result<Basis, StoreError>>,
     _permit: Permit,
+}
+
+impl Waiting {
+    /// One that waits, and where it hears.
+    pub(crate) fn new(permit: Permit) -> (Waiting, oneshot::Receiver<Result<Basis, StoreError>>) {
+        let (reply, answer) = oneshot::channel();
+        (Waiting { reply, _permit: permit }, answer)
+    }
+
+    /// Tells it.
+    pub(crate) fn answer(self, basis: Result<Basis, StoreError>) {
+        // Where nobody listens any more a turn is dropped here, and ends by itself.
+        let _gone = self.reply.send(basis);
+    }
 }
 
 /// The turns of one store: every key at which somebody has one, and who waits for the next.
@@ -58,39 +95,35 @@ struct Waiting {
 pub(crate) struct Turns(HashMap<Key, VecDeque<Waiting>>);
 
 impl Turns {
-    /// Gives a turn now or later.
-    pub(crate) fn take(
-        &mut self,
-        TakeTurn { key, permit }: TakeTurn,
-        store: Addr<Store>,
-    ) -> oneshot::Receiver<Result<Turn, StoreError>> {
-        let (reply, answer) = oneshot::channel();
-        // Nobody listens any more: then the turn is dropped here and ends by itself.
-        match self.0.get_mut(&key) {
-            None => {
-                self.0.insert(key.clone(), VecDeque::new());
-                let _gone = reply.send(Ok(Turn { store, key }));
-            }
-            Some(waiting) if waiting.len() < TURNS_WAITING_PER_KEY => {
-                waiting.push_back(Waiting { reply, _permit: permit });
-            }
-            Some(_) => {
-                let _gone = reply.send(Err(StoreError::Busy));
-            }
-        }
-        answer
+    /// Whether somebody has a turn at this key.
+    pub(crate) fn is_taken(&self, key: &Key) -> bool {
+        self.0.contains_key(key)
     }
 
-    /// Passes the turn on to whoever waits longest.
-    pub(crate) fn end(&mut self, key: Key, store: Addr<Store>) {
-        let Some(waiting) = self.0.get_mut(&key) else { return };
-        match waiting.pop_front() {
-            Some(next) => {
-                let _gone = next.reply.send(Ok(Turn { store, key }));
-            }
+    /// Takes in one that wants a turn. Gives it back if its turn is now.
+    pub(crate) fn enter(&mut self, key: &Key, one: Waiting) -> Option<Waiting> {
+        match self.0.get_mut(key) {
             None => {
-                self.0.remove(&key);
+                self.0.insert(key.clone(), VecDeque::new());
+                Some(one)
+            }
+            Some(waiting) if waiting.len() < TURNS_WAITING_PER_KEY => {
+                waiting.push_back(one);
+                None
+            }
+            Some(_) => {
+                one.answer(Err(StoreError::Busy));
+                None
             }
         }
+    }
+
+    /// A turn at this key is over: whose is the next.
+    pub(crate) fn end(&mut self, key: &Key) -> Option<Waiting> {
+        let next = self.0.get_mut(key)?.pop_front();
+        if next.is_none() {
+            self.0.remove(key);
+        }
+        next
     }
 }

@@ -29,7 +29,7 @@ use pilothouse_actors::limits::{
 use pilothouse_actors::object::{Key, Object, Revision, TypeName};
 use pilothouse_actors::permit::Permit;
 use pilothouse_actors::recover::recover;
-use pilothouse_actors::store::{Create, Expire, Get, Settled, Store};
+use pilothouse_actors::store::{Create, Expire, Get, Replace, Settled, Store};
 use pilothouse_actors::turns::TakeTurn;
 use tokio::sync::Semaphore;
 
@@ -458,7 +458,9 @@ async fn a_damaged_record_is_found_by_its_checksum() {
 async fn turns_at_one_object_come_in_order_and_end_by_themselves() {
     let stores = run(Box::new(Memory::new()), &quiet());
     let pods = find(&stores, "pods").await;
-    let ask = |key| pods.send(TakeTurn { key: Key::cluster(key), permit: Permit::none() });
+    let ask = |key| {
+        pods.send(TakeTurn { key: Key::cluster(key), only_if_contended: false, permit: Permit::none() })
+    };
     let first = ask("a").await.unwrap().unwrap();
     let elsewhere = ask("b").await.unwrap().unwrap();
     let (mut second, gone, mut third) = (Box::pin(ask("a")), ask("a"), Box::pin(ask("a")));
@@ -480,6 +482,55 @@ async fn turns_at_one_object_come_in_order_and_end_by_themselves() {
         waiting.push(one);
     }
     assert!(matches!(ask("a").await.unwrap(), Err(StoreError::Busy)));
+}
+
+#[actix_rt::test]
+async fn changes_in_turn_build_on_each_other_and_become_durable_together() {
+    const CHANGES: u64 = 20;
+    let log = Memory::new();
+    let (stores, faults) = faulty(&log);
+    let pods = find(&stores, "pods").await;
+    let first = create(&pods, "hot", "0").await.unwrap().revision;
+    let take = |only_if_contended| {
+        pods.send(TakeTurn { key: Key::cluster("hot"), only_if_contended, permit: Permit::none() })
+    };
+    let basis = take(true).await.unwrap().unwrap();
+    assert!(basis.turn.is_none() && basis.is_durable, "nobody else writes it");
+    let before = faults.commits().len();
+    faults.hold();
+    let mut answers = Vec::new();
+    for number in 0..CHANGES {
+        let basis = take(number > 0).await.unwrap().unwrap();
+        let found = basis.object.unwrap();
+        assert_eq!((found.revision, basis.is_durable), (Revision(first.0 + number), number == 0));
+        let change = Replace {
+            draft: draft("hot", &number.to_string()),
+            expected: found.revision,
+            permit: Permit::none(),
+            turn: Some(basis.turn.unwrap()),
+        };
+        answers.push(Box::pin(pods.send(change)));
+        // The message is on its way before the next asks.
+        assert!(futures::poll!(answers.last_mut().unwrap()).is_pending());
+    }
+    let get = || pods.send(Get { key: Key::cluster("hot"), permit: Permit::none() });
+    assert_eq!(get().await.unwrap().unwrap().revision, first, "nobody sees what is not durable");
+    // One that was worked out of an older state hears so when that is durable.
+    let stale = replace(&pods, "hot", "stale", Revision(first.0 + 3));
+    let (stale, answers, ()) = futures::join!(stale, join_all(answers), async { faults.release() });
+    let StoreError::Conflict(now) = stale.unwrap_err() else { panic!("it is stale") };
+    assert_eq!(now.revision, Revision(first.0 + CHANGES));
+    let revisions: Vec<u64> = answers.into_iter().map(|answer| answer.unwrap().unwrap().revision.0).collect();
+    assert_eq!(revisions, (first.0 + 1..=first.0 + CHANGES).collect::<Vec<_>>());
+    let commits = faults.commits();
+    assert!(commits.len() - before <= 2, "{commits:?}");
+    assert_eq!(get().await.unwrap().unwrap().revision.0, first.0 + CHANGES);
+    assert!(take(true).await.unwrap().unwrap().turn.is_none(), "all is quiet again");
+
+    let again = run(Box::new(log), &quiet());
+    let pods = find(&again, "pods").await;
+    let found = pods.send(Get { key: Key::cluster("hot"), permit: Permit::none() }).await.unwrap().unwrap();
+    assert_eq!(found.revision.0, first.0 + CHANGES);
 }
 
 #[actix_rt::test]

@@ -15,7 +15,7 @@ use pilothouse_actors::snapshot::Snapshot;
 use pilothouse_actors::store::{
     Create, Get, OpenWatch, Position, Remove, Replace, Settled, Store, TakeSnapshot,
 };
-use pilothouse_actors::turns::{TakeTurn, Turn};
+use pilothouse_actors::turns::{Basis, TakeTurn, Turn};
 use tokio::time::timeout;
 
 use crate::limits::TURN;
@@ -40,7 +40,7 @@ impl Stores {
     /// into a namespace that forbids them, or remove what belongs to it.
     pub async fn get(&self, of: &TypeName, key: Key, permit: &Permit) -> StoreResult<Arc<Object>> {
         let object: Arc<Object> = self.ask(of, Get { key, permit: permit.clone() }).await?;
-        if object.is_readable() { Ok(object) } else { Err(StoreError::Unreadable(object)) }
+        readable(object)
     }
 
     /// Adds an object.
@@ -56,7 +56,19 @@ impl Stores {
         expected: Revision,
         permit: &Permit,
     ) -> StoreResult<Arc<Object>> {
-        self.ask(of, Replace { draft, expected, permit: permit.clone() }).await
+        self.replace_in_turn(of, draft, expected, permit, None).await
+    }
+
+    /// Puts an object in the place of the version that was read in a turn. The turn is over when the store has taken it in.
+    pub async fn replace_in_turn(
+        &self,
+        of: &TypeName,
+        draft: Draft,
+        expected: Revision,
+        permit: &Permit,
+        turn: Option<Turn>,
+    ) -> StoreResult<Arc<Object>> {
+        self.ask(of, Replace { draft, expected, permit: permit.clone(), turn }).await
     }
 
     /// Takes out the version that was read.
@@ -80,10 +92,29 @@ impl Stores {
         self.ask(of, Settled { key, permit: permit.clone() }).await
     }
 
-    /// A turn at the object with this key. `None`: too many wait, or for too long; then there is nothing but to try.
-    pub async fn turn(&self, of: &TypeName, key: Key, permit: &Permit) -> Option<Turn> {
-        let asked = self.ask(of, TakeTurn { key, permit: permit.clone() });
-        timeout(TURN, asked).await.ok().and_then(Result::ok)
+    /// What a change of the object with this key is worked out of. It comes with a turn where others write the object too, and
+    /// always unless `only_if_contended`. Where too many wait, or for too long, it comes without: there is nothing but to try.
+    pub async fn basis(
+        &self,
+        of: &TypeName,
+        key: Key,
+        only_if_contended: bool,
+        permit: &Permit,
+    ) -> StoreResult<Basis> {
+        let asked = self.ask(of, TakeTurn { key: key.clone(), only_if_contended, permit: permit.clone() });
+        let basis = match timeout(TURN, asked).await {
+            Ok(Ok(basis)) => basis,
+            Err(_) | Ok(Err(StoreError::Busy)) => {
+                let found = self.ask(of, Get { key, permit: permit.clone() }).await;
+                let object = match found {
+                    Err(StoreError::NotFound) => None,
+                    found => Some(found?),
+                };
+                Basis { object, is_durable: true, turn: None }
+            }
+            Ok(Err(error)) => return Err(error),
+        };
+        Ok(Basis { object: basis.object.map(readable).transpose()?, ..basis })
     }
 
     /// All objects as they are now.
@@ -122,4 +153,8 @@ impl Stores {
         self.found.borrow_mut().insert(of.clone(), store.clone());
         Ok(store)
     }
+}
+
+fn readable(object: Arc<Object>) -> StoreResult<Arc<Object>> {
+    if object.is_readable() { Ok(object) } else { Err(StoreError::Unreadable(object)) }
 }

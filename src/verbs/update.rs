@@ -2,6 +2,7 @@
 
 use pilothouse_actors::error::StoreError;
 use pilothouse_actors::object::Object;
+use pilothouse_actors::turns::{Basis, Turn};
 
 use crate::api::deletion;
 use crate::api::field::{FieldError, Path};
@@ -77,58 +78,94 @@ pub async fn store_update(
     dry_run: bool,
 ) -> Result<Reply> {
     let part = call.part()?;
-    let mut turn = None;
     for attempt in 0..ATTEMPTS {
         // Who lost once would only lose again, and keep the others from winning: one after the other all get through.
-        if attempt > 0 && turn.is_none() {
-            turn = backend.stores.turn(&call.stored.store, call.key(call.name), &call.permit).await;
-        }
-        let current = match backend.read(call).await {
-            Ok(current) => current,
-            Err(status) if status.code == 404 => {
-                let Some(first) = state.first() else { return Err(status) };
-                match create_instead(backend, call, first?, dry_run).await {
-                    // Somebody else made it meanwhile: then it is an update after all.
-                    Err(status) if status.is_taken() && attempt + 1 < ATTEMPTS => continue,
-                    created => return created,
-                }
+        let only_if_contended = attempt == 0;
+        let basis = backend
+            .stores
+            .basis(&call.stored.store, call.key(call.name), only_if_contended, &call.permit)
+            .await;
+        let refused = |error: StoreError| Status::from_store(&error, call.of(), call.name);
+        let Basis { object, is_durable, turn } = basis.map_err(refused)?;
+        let Some(current) = object else {
+            if !is_durable {
+                settle(backend, call).await?;
             }
-            Err(status) => return Err(status),
+            let Some(first) = state.first() else { return Err(refused(StoreError::NotFound)) };
+            match create_instead(backend, call, first?, dry_run).await {
+                // Somebody else made it meanwhile: then it is an update after all.
+                Err(status) if status.is_taken() && attempt + 1 < ATTEMPTS => continue,
+                created => return created,
+            }
         };
-        let old = backend.load(call, &current)?;
-        let was = backend.show_owned(call, part, &old)?;
-        let mut body = state.after(&was)?;
-        let wanted = options::revision(meta::of(&body).str("resourceVersion"))?.filter(|wanted| *wanted > 0);
-        let write = Write { backend, call, operation: Operation::Update, old: Some(&was) };
-        backend.admission.mutate(&write, &mut body).await?;
-        let mut new = backend.write_owned(call, part, &old, body)?;
-        check_version(call, wanted, current.revision.0)?;
-        let claim = services::claim_changed(backend, call, &mut new, &old, dry_run).await?;
-        let stored = change(&write, part, &current, (new, &old), dry_run).await;
-        claim.end(matches!(stored, Ok(Some(_)))).await;
-        // Somebody wrote in between: a state that follows theirs may still do. One for another version will not, and
-        // then it is refused for that.
-        if let Some(reply) = stored? {
-            return Ok(reply);
+        let changed = follow(backend, call, part, state, (&current, turn), dry_run).await;
+        // What was worked out of something that is not durable yet, and is not written, is not to be told before it is.
+        if !is_durable && !matches!(changed, Ok(Outcome::Stored(_) | Outcome::Overtaken)) {
+            settle(backend, call).await?;
+        }
+        match changed? {
+            Outcome::Stored(reply) | Outcome::Same(reply) => return Ok(reply),
+            // Somebody wrote in between: a state that follows theirs may still do. One for another version will not, and
+            // then it is refused for that.
+            Outcome::Overtaken => {}
         }
     }
     Err(Status::stale(call.of(), call.name))
 }
 
-/// Checks and stores a new state. `None` means that somebody else wrote first.
+/// What became of a new state.
+enum Outcome {
+    /// It is stored.
+    Stored(Reply),
+    /// It need not be stored, or shall not.
+    Same(Reply),
+    /// Somebody else wrote first.
+    Overtaken,
+}
+
+/// Waits until every write of the object that came before is durable.
+async fn settle(backend: &Backend, call: &Call<'_>) -> Result<()> {
+    let settled = backend.stores.settled(&call.stored.store, call.key(call.name), &call.permit).await;
+    settled.map(drop).map_err(|error| Status::from_store(&error, call.of(), call.name))
+}
+
+/// Works out the state that follows `current`, checks and stores it.
+async fn follow(
+    backend: &Backend,
+    call: &Call<'_>,
+    part: &Part,
+    state: &dyn NewState,
+    (current, turn): (&Object, Option<Turn>),
+    dry_run: bool,
+) -> Result<Outcome> {
+    let old = backend.load(call, current)?;
+    let was = backend.show_owned(call, part, &old)?;
+    let mut body = state.after(&was)?;
+    let wanted = options::revision(meta::of(&body).str("resourceVersion"))?.filter(|wanted| *wanted > 0);
+    let write = Write { backend, call, operation: Operation::Update, old: Some(&was) };
+    backend.admission.mutate(&write, &mut body).await?;
+    let mut new = backend.write_owned(call, part, &old, body)?;
+    check_version(call, wanted, current.revision.0)?;
+    let claim = services::claim_changed(backend, call, &mut new, &old, dry_run).await?;
+    let stored = change(&write, part, (current, turn), (new, &old), dry_run).await;
+    claim.end(matches!(stored, Ok(Outcome::Stored(_) | Outcome::Same(_)))).await;
+    stored
+}
+
+/// Checks and stores a new state.
 async fn change(
     write: &Write<'_>,
     part: &Part,
-    current: &Object,
+    (current, turn): (&Object, Option<Turn>),
     (new, old): (Value, &Value),
     dry_run: bool,
-) -> Result<Option<Reply>> {
+) -> Result<Outcome> {
     let Write { backend, call, .. } = *write;
     let mut new = complete(backend, call, part, new, old)?;
     ownership::keep_times(old, &mut new);
     let shown = part.show(&new).map_err(Status::bad_request)?;
     backend.admission.validate(write, &shown).await?;
-    put(backend, call, current, &new, old, dry_run).await
+    put(backend, call, (current, turn), (&new, old), dry_run).await
 }
 
 async fn create_instead(
@@ -184,40 +221,39 @@ fn complete(backend: &Backend, call: &Call<'_>, part: &Part, mut value: Value, o
     }
 }
 
-/// Writes the new state. `None` means that somebody else wrote first.
+/// Writes the new state.
 async fn put(
     backend: &Backend,
     call: &Call<'_>,
-    current: &Object,
-    new: &Value,
-    old: &Value,
+    (current, turn): (&Object, Option<Turn>),
+    (new, old): (&Value, &Value),
     dry_run: bool,
-) -> Result<Option<Reply>> {
-    let shown = |object: &Object| backend.show(call, object).map(|bytes| Some(Reply::Object(200, bytes)));
+) -> Result<Outcome> {
+    let shown = |object: &Object| backend.show(call, object).map(|bytes| Reply::Object(200, bytes));
     if new == old {
-        return shown(current);
+        return shown(current).map(Outcome::Same);
     }
     let draft = backend.draft(call, current.key.clone(), new)?;
     // Two values may say the same in different ways.
     if draft == backend.draft(call, current.key.clone(), old)? {
-        return shown(current);
+        return shown(current).map(Outcome::Same);
     }
     if dry_run {
-        return shown(&Object::new(draft, current.revision));
+        return shown(&Object::new(draft, current.revision)).map(Outcome::Same);
     }
     let store = &call.stored.store;
     if deletion::is_over(call.kind().rules, new) {
         // The last finalizer has left an object that was only waiting for it.
         let last = Object::new(draft, current.revision);
         return match backend.stores.remove(store, current.key.clone(), current.revision, &call.permit).await {
-            Ok(_) | Err(StoreError::NotFound) => shown(&last),
-            Err(StoreError::Conflict(_)) => Ok(None),
+            Ok(_) | Err(StoreError::NotFound) => shown(&last).map(Outcome::Stored),
+            Err(StoreError::Conflict(_)) => Ok(Outcome::Overtaken),
             Err(error) => Err(Status::from_store(&error, call.of(), call.name)),
         };
     }
-    match backend.stores.replace(store, draft, current.revision, &call.permit).await {
-        Ok(object) => shown(&object),
-        Err(StoreError::Conflict(_) | StoreError::NotFound) => Ok(None),
+    match backend.stores.replace_in_turn(store, draft, current.revision, &call.permit, turn).await {
+        Ok(object) => shown(&object).map(Outcome::Stored),
+        Err(StoreError::Conflict(_) | StoreError::NotFound) => Ok(Outcome::Overtaken),
         Err(error) => Err(Status::from_store(&error, call.of(), call.name)),
     }
 }

@@ -54,7 +54,10 @@ pub async fn create(store: &Addr<Store>, key: &str, body: &str) -> Answer {
 }
 
 pub async fn replace(store: &Addr<Store>, key: &str, body: &str, expected: Revision) -> Answer {
-    store.send(Replace { draft: draft(key, body), expected, permit: Permit::none() }).await.unwrap()
+    store
+        .send(Replace { draft: draft(key, body), expected, permit: Permit::none(), turn: None })
+        .await
+        .unwrap()
 }
 
 pub async fn remove(store: &Addr<Store>, key: &str, expected: Revision) -> Answer {

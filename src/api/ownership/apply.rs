@@ -8,7 +8,7 @@ use super::field_set::{all_fields, owned_fields, with_named};
 use super::last_applied;
 use super::managers::{Manager, Managers, Operation};
 use super::merge::{merge, remove};
-use super::repeat::is_repeated;
+use super::repeat::{Repeated, repeated};
 use super::set::Set;
 use super::{Comparisons, Versions, Write, take_from_others, updated};
 use crate::api::convert::convert;
@@ -54,7 +54,6 @@ pub fn apply(
         return Err(Status::bad_request("metadata.managedFields must be nil"));
     }
     let ty = versions.type_in(write.version).ok_or_else(Status::no_such_resource)?;
-    check(versions.registry, ty, config).map_err(|error| untyped(write.version, config, &error))?;
     let shown = live.map(|live| {
         versions.shown(live, write.version).ok_or_else(|| Status::internal("the object cannot be converted"))
     });
@@ -62,10 +61,18 @@ pub fn apply(
     // From here on everything is in the version of the client.
     let versions = Versions { stored: write.version, ..*versions };
     let work = Work { versions, write, ty, live: live.as_deref(), config };
-    let (managers, last) = work.present().map_err(unmerged)?;
-    if last.as_ref().is_some_and(|last| work.repeats(last, &managers)) {
+    let present = work.present();
+    let repeated = match &present {
+        Ok((others, Some(last))) => work.repeats(last, others),
+        _ => Repeated::No,
+    };
+    if repeated != Repeated::Literally {
+        check(versions.registry, ty, config).map_err(|error| untyped(write.version, config, &error))?;
+    }
+    if repeated != Repeated::No {
         return Ok(Applied { object: None, managers: None });
     }
+    let (managers, last) = present.map_err(unmerged)?;
     work.apply(managers, last, force)
 }
 
@@ -158,18 +165,21 @@ impl Work<'_> {
 
     /// Whether this owner states what it stated before, in the same version, and every other owner is sound: then what
     /// the object says already stays as it is, and so do all who own it.
-    fn repeats(&self, last: &Manager, others: &Managers) -> bool {
+    fn repeats(&self, last: &Manager, others: &Managers) -> Repeated {
         let is_sound = |owner: &Manager| {
             !owner.fields.is_empty()
                 && (owner.api_version == last.api_version || self.exists(&owner.api_version))
         };
-        let Some(live) = self.live else { return false };
-        let reset = Set::of_fields(self.write.reset);
-        last.api_version == self.write.version.to_string()
+        let Some(live) = self.live else { return Repeated::No };
+        let may_be = last.api_version == self.write.version.to_string()
             && !last.fields.is_empty()
             && others.0.iter().all(is_sound)
-            && !last_applied::is_kept_up(self.write.manager, live)
-            && is_repeated(self.versions.registry, self.ty, (live, self.config), last, others, &reset)
+            && !last_applied::is_kept_up(self.write.manager, live);
+        if !may_be {
+            return Repeated::No;
+        }
+        let reset = Set::of_fields(self.write.reset);
+        repeated(self.versions.registry, self.ty, (live, self.config), last, others, &reset)
     }
 
     fn empty(&self) -> Value {

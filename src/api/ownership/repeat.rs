@@ -12,18 +12,29 @@ use crate::api::limits::OWNED_DEPTH;
 use crate::api::schema::{Registry, Struct, TypeId, default};
 use crate::api::value::{Object, Value};
 
+/// How a statement repeats what is there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Repeated {
+    /// It does not, or that is in doubt.
+    No,
+    /// It says the same in other words: what it says may still be wrong for the type.
+    Alike,
+    /// To the letter, or it is what the defaults make of it.
+    Literally,
+}
+
 /// Whether `config` states the fields that `last` says its owner has, and `live` says of each what is stated. `others` own
 /// fields too; `reset` is what the write cannot set.
-pub(super) fn is_repeated(
+pub(super) fn repeated(
     registry: &Registry,
     ty: TypeId,
     (live, config): (&Value, &Value),
     last: &Manager,
     others: &Managers,
     reset: &Set,
-) -> bool {
+) -> Repeated {
     let (owned, version) = (&last.fields, &last.api_version);
-    let walk = Repetition { registry, compared: Walk::new(registry) };
+    let mut walk = Repetition { registry, compared: Walk::new(registry), is_literal: true };
     let mut filled = Set::default();
     let shape = shape::of_type(registry, ty, None);
     let at = At { place: Place::Root, reset: Some(reset), depth: OWNED_DEPTH };
@@ -32,7 +43,11 @@ pub(super) fn is_repeated(
     // it may have another name.
     let spares =
         |other: &Manager| other.api_version == *version && filled.intersection(&other.fields).is_empty();
-    same && (filled.is_empty() || others.0.iter().all(spares))
+    match same && (filled.is_empty() || others.0.iter().all(spares)) {
+        false => Repeated::No,
+        true if walk.is_literal => Repeated::Literally,
+        true => Repeated::Alike,
+    }
 }
 
 /// Where the walk is.
@@ -52,13 +67,14 @@ impl At<'_> {
 struct Repetition<'r> {
     registry: &'r Registry,
     compared: Walk<'r>,
+    is_literal: bool,
 }
 
 impl<'r> Repetition<'r> {
     /// Whether the parts of a place are those in `owned`, and are as stated. Collects into `filled` what is as stated only once
     /// its defaults are filled in.
     fn inside(
-        &self,
+        &mut self,
         shape: Shape<'r>,
         at: At<'_>,
         live: &Value,
@@ -93,7 +109,7 @@ impl<'r> Repetition<'r> {
     }
 
     fn fields(
-        &self,
+        &mut self,
         structure: &'r Struct,
         at: At<'_>,
         live: &Object,
@@ -116,6 +132,7 @@ impl<'r> Repetition<'r> {
             let reset = at.reset.and_then(|reset| reset.get_field(name));
             if reset.is_some_and(|reset| reset.member) {
                 if is_nothing(value) && owned.get_field(name).is_none() {
+                    self.is_literal = false;
                     continue;
                 }
                 return false;
@@ -139,6 +156,7 @@ impl<'r> Repetition<'r> {
                 }
                 // Something may be printed though nothing is said, and the other way round.
                 _ => {
+                    self.is_literal &= says_nothing(shape, value);
                     let new = Side::among(self.registry, field, Some(config));
                     stated && owned.below().is_empty() && self.compared.same(shape, old, new)
                 }
@@ -152,7 +170,7 @@ impl<'r> Repetition<'r> {
 
     #[expect(clippy::too_many_arguments, reason = "a list, what is stated of it, and what is known of both")]
     fn items(
-        &self,
+        &mut self,
         shape: Shape<'r>,
         item: TypeId,
         at: At<'_>,
@@ -168,11 +186,11 @@ impl<'r> Repetition<'r> {
         let mut met = vec![false; config.len()];
         // In the same order: else the stated one would be taken on.
         let mut rest = live.iter();
+        let registry = self.registry;
         let same = config.iter().all(|value| {
-            let Ok(element) = shape::element(self.registry, shape, value) else { return false };
-            let is_it = |live: &&Value| {
-                shape::element(self.registry, shape, live).is_ok_and(|known| known == element)
-            };
+            let Ok(element) = shape::element(registry, shape, value) else { return false };
+            let is_it =
+                |live: &&Value| shape::element(registry, shape, live).is_ok_and(|known| known == element);
             let Some(live) = rest.find(is_it) else { return false };
             let Some(place) = owned.place(&element) else { return false };
             let Some((_, owned)) = owned.below().get(place) else { return false };
@@ -189,7 +207,7 @@ impl<'r> Repetition<'r> {
     /// Whether a value that is there is as stated.
     #[expect(clippy::too_many_arguments, reason = "a value, what is stated of it, and what is known of both")]
     fn value(
-        &self,
+        &mut self,
         shape: Shape<'r>,
         at: At<'_>,
         live: &Value,
@@ -201,14 +219,19 @@ impl<'r> Repetition<'r> {
         let mut below = Set::default();
         let same = match shape {
             Shape::Whole(ty) => {
-                owned.below().is_empty() && {
-                    let same = self.compared.same(shape, Side::of(Some(live)), Side::of(Some(config)));
-                    below.member = !same;
-                    same || self.fills_to(ty, live, config)
-                }
+                owned.below().is_empty()
+                    && (live == config || {
+                        let same = self.compared.same(shape, Side::of(Some(live)), Side::of(Some(config)));
+                        self.is_literal &= !same;
+                        below.member = !same;
+                        same || self.fills_to(ty, live, config)
+                    })
             }
             // Nothing is stated of something that says more.
-            _ if is_nothing(config) => owned.below().is_empty(),
+            _ if is_nothing(config) => {
+                self.is_literal &= says_nothing(shape, config);
+                owned.below().is_empty()
+            }
             _ => self.inside(shape, at, live, config, owned, &mut below),
         };
         if !below.is_empty() {
@@ -221,8 +244,13 @@ impl<'r> Repetition<'r> {
     fn fills_to(&self, ty: TypeId, live: &Value, config: &Value) -> bool {
         let mut stated = config.clone();
         default::apply(self.registry, ty, &mut stated);
-        self.compared.same(Shape::Whole(ty), Side::of(Some(live)), Side::of(Some(&stated)))
+        stated == *live
     }
+}
+
+/// Whether a value that holds nothing is of the type.
+fn says_nothing(shape: Shape<'_>, value: &Value) -> bool {
+    value.is_null() || matches!((shape, value), (Shape::Struct(_) | Shape::Map(_), Value::Object(_)))
 }
 
 #[cfg(test)]
@@ -321,6 +349,29 @@ mod tests {
         for (from, to) in other {
             assert!(POD.contains(from));
             assert!(!stage.is_repeated(&live, &POD.replace(from, to)), "{from} -> {to}");
+        }
+    }
+
+    #[test]
+    fn what_is_wrong_for_the_type_is_refused_though_it_says_the_same() {
+        let stage = Stage::new();
+        let live = stage.stored(None, stage.apply("m", None, POD).unwrap());
+        let reference = r#"{"fieldPath":"status.podIP"}"#;
+        for (from, to) in [
+            (reference, r#"{"fieldPath":"status.podIP","no":1}"#),
+            (reference, r#"{"apiVersion":"v1","fieldPath":"status.podIP","no":1}"#),
+            (r#""hostNetwork":false"#, r#""hostNetwork":"""#),
+            (r#""hostNetwork":false"#, r#""hostNetwork":{}"#),
+            (r#""status":{}"#, r#""status":[]"#),
+            (r#""resources":{}"#, r#""resources":[]"#),
+        ] {
+            assert!(POD.contains(from));
+            let refused = stage.apply("m", Some(&live), &POD.replace(from, to)).unwrap_err();
+            assert!(
+                refused.message.starts_with("failed to create typed patch object"),
+                "{}",
+                refused.message
+            );
         }
     }
 
