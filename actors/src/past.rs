@@ -9,14 +9,27 @@ use crate::snapshot::Snapshot;
 use crate::store::Position;
 use crate::window::{Event, Read};
 
-/// The state at `revision`; `None` if the history no longer reaches back that far, or not yet that far.
+/// Why a state cannot be had.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NoState {
+    /// The history no longer reaches back that far, or not yet that far.
+    Gone,
+    /// It differs too much from what is in memory.
+    TooLarge,
+}
+
+/// The state at `revision`. `room` is asked before each part of it that comes from disk is kept, with its bytes.
 ///
 /// What an object was at a revision is what the first event after it has superseded. So one walk forward from there to
 /// the nearest known state finds everything that differs.
-pub async fn state_at(position: &Position, revision: Revision) -> Option<Snapshot> {
+pub async fn state_at(
+    position: &Position,
+    revision: Revision,
+    mut room: impl FnMut(usize) -> bool,
+) -> Result<Snapshot, NoState> {
     let Position { window, snapshot: present } = position;
     if revision > present.revision {
-        return None;
+        return Err(NoState::Gone);
     }
     let known = window.checkpoints().nearest(revision).filter(|state| state.revision < present.revision);
     let base = known.unwrap_or_else(|| present.clone());
@@ -24,21 +37,28 @@ pub async fn state_at(position: &Position, revision: Revision) -> Option<Snapsho
     let mut cursor = revision;
     let mut besides = None;
     while cursor < base.revision {
-        let events = match window.read(cursor, EXPIRE_PER_TURN) {
-            Read::Events(events) => events,
-            Read::Expired(_) => return None,
+        let (events, shelved) = match window.read(cursor, EXPIRE_PER_TURN) {
+            Read::Events(events) => (events, false),
+            Read::Expired(_) => return Err(NoState::Gone),
             Read::Shelved(shelf, through) => {
                 let read = shelf.read(cursor, through.min(base.revision), EXPIRE_PER_TURN).await;
-                let events: Vec<_> = read.ok()?.into_iter().map(Arc::new).collect();
-                *besides.get_or_insert(0) += events.iter().map(|event| weight(event)).sum::<usize>();
-                events
+                let events = read.map_err(|_| NoState::Gone)?;
+                (events.into_iter().map(Arc::new).collect::<Vec<_>>(), true)
             }
         };
-        let events = events.iter().take_while(|event| event.revision() <= base.revision);
-        let mut last = None;
-        for event in events {
+        let (mut last, mut kept) = (None, 0);
+        for event in events.iter().take_while(|event| event.revision() <= base.revision) {
             last = Some(event.revision());
-            was.entry(event.object.key.clone()).or_insert_with(|| event.previous.clone());
+            was.entry(event.object.key.clone()).or_insert_with(|| {
+                kept += weight(event);
+                event.previous.clone()
+            });
+        }
+        if shelved {
+            if !room(kept) {
+                return Err(NoState::TooLarge);
+            }
+            *besides.get_or_insert(0) += kept;
         }
         let Some(last) = last else { break };
         cursor = last;
@@ -55,7 +75,7 @@ pub async fn state_at(position: &Position, revision: Revision) -> Option<Snapsho
     if revision < present.revision {
         window.checkpoints().keep(state.clone(), besides);
     }
-    Some(state)
+    Ok(state)
 }
 
 fn weight(event: &Event) -> usize {

@@ -17,7 +17,10 @@ use pilothouse_actors::fatal::Fatal;
 use pilothouse_actors::feed::Feed;
 use pilothouse_actors::filter::{FieldRule, Filter, LabelRule};
 use pilothouse_actors::object::{Draft, Key, Object, Pairs, Revision, TypeName, Variant};
+use pilothouse_actors::past::{NoState, state_at};
 use pilothouse_actors::session::{Frames, LiveSessions, Session, Watch};
+use pilothouse_actors::snapshot::Snapshot;
+use pilothouse_actors::store::Position;
 use pilothouse_actors::telling::Told;
 use pilothouse_actors::window::{Change, Event, Read, Window};
 use proptest::prelude::*;
@@ -506,6 +509,23 @@ fn a_watch_that_is_far_behind_reads_the_log_and_goes_on_in_memory() {
         }
         assert_eq!(world.window.floor(), Revision(1));
         assert!(world.window.extent().shelved > 30);
+        let present = world.objects.iter().flatten().map(|object| (object.key.clone(), Arc::clone(object)));
+        let snapshot = Snapshot { revision: world.window.head(), objects: present.collect() };
+        let position = Position { window: Arc::clone(&world.window), snapshot };
+        // What is read from the log to show an old state is asked for first, by its bytes.
+        assert_eq!(state_at(&position, Revision(4), |_| false).await.unwrap_err(), NoState::TooLarge);
+        let mut bytes = 0;
+        let counted = |more| {
+            bytes += more;
+            true
+        };
+        let old = state_at(&position, Revision(4), counted).await.unwrap();
+        let (_, was) = world.past.iter().find(|(revision, _)| *revision == Revision(4)).unwrap();
+        let found: Vec<_> = old.iter().map(|object| object.revision).collect();
+        let mut expected: Vec<_> = was.iter().flatten().collect();
+        expected.sort_by(|a, b| a.key.cmp(&b.key));
+        assert_eq!(found, expected.iter().map(|object| object.revision).collect::<Vec<_>>());
+        assert!(bytes >= expected.iter().map(|object| object.bytes.len()).sum());
         world.open(Filter::everything(), world.past.len());
         let client = &mut world.clients[0];
         let mut feed = client.feed.take().unwrap();

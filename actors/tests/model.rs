@@ -21,7 +21,7 @@ use pilothouse_actors::engine::redb::Redb;
 use pilothouse_actors::error::StoreError;
 use pilothouse_actors::limits::WINDOW_BYTES;
 use pilothouse_actors::object::{Key, Revision, TypeName};
-use pilothouse_actors::past::state_at;
+use pilothouse_actors::past::{NoState, state_at};
 use pilothouse_actors::permit::Permit;
 use pilothouse_actors::store::{Answer, Expire, Get, Position};
 use pilothouse_actors::window::Change;
@@ -246,7 +246,7 @@ async fn compare_past(model: &TypeModel, position: &Position) {
     let mut revision = model.counter();
     let mut history = model.history.iter().rev();
     loop {
-        let state = state_at(position, Revision(revision)).await.unwrap();
+        let state = state_at(position, Revision(revision), |_| true).await.unwrap();
         assert_eq!(state.revision, Revision(revision));
         let found = state.iter().map(|object| (object.key.as_str(), object.revision.0));
         assert_eq!(found.collect::<Vec<_>>(), was.iter().map(|(key, at)| (*key, *at)).collect::<Vec<_>>());
@@ -257,9 +257,9 @@ async fn compare_past(model: &TypeModel, position: &Position) {
         };
         revision = event.revision - 1;
     }
-    assert!(state_at(position, Revision(model.counter() + 1)).await.is_none());
+    assert_eq!(state_at(position, Revision(model.counter() + 1), |_| true).await.unwrap_err(), NoState::Gone);
     if let Some(floor) = model.floor {
-        assert!(state_at(position, Revision(floor - 1)).await.is_none());
+        assert_eq!(state_at(position, Revision(floor - 1), |_| true).await.unwrap_err(), NoState::Gone);
     }
 }
 

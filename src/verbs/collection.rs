@@ -33,6 +33,7 @@ pub async fn delete_collection(backend: &Rc<Backend>, call: &Call<'_>) -> Answer
             Err(status) => return Err(status),
         }
     }
-    let listing = Listing::page(backend, call, snapshot.revision, page, filter.is_selective()).await?;
+    let listing =
+        Listing::page(backend, call, snapshot.revision, page, filter.is_selective(), Vec::new()).await?;
     Ok(Reply::List(listing))
 }

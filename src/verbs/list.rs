@@ -7,7 +7,7 @@ use std::time::Duration;
 use bytes::{BufMut, Bytes, BytesMut};
 use pilothouse_actors::filter::Filter;
 use pilothouse_actors::object::{Object, Revision};
-use pilothouse_actors::past::state_at;
+use pilothouse_actors::past::{NoState, state_at};
 use pilothouse_actors::snapshot::Snapshot;
 use pilothouse_actors::store::Position;
 
@@ -48,8 +48,8 @@ pub struct Listing {
     state: State,
     /// What the items have in bytes.
     weight: usize,
-    /// The place among the lists in flight, until all is sent.
-    _held: Held,
+    /// The places among the lists in flight, until all is sent.
+    _held: Vec<Held>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -65,13 +65,14 @@ enum State {
 }
 
 impl Listing {
-    /// The list of one page.
+    /// The list of one page. `held`: the room that its state takes already.
     pub async fn page(
         backend: &Rc<Backend>,
         call: &Call<'_>,
         at: Revision,
         page: Page,
         selective: bool,
+        mut held: Vec<Held>,
     ) -> Result<Listing> {
         let list_meta = list_meta(at, &page, selective);
         let (resource, form) = (call.resource, call.form);
@@ -82,7 +83,7 @@ impl Listing {
         let weight: usize = page.items.iter().map(|object| object.bytes.len()).sum();
         // Before anything is encoded: a Protobuf list is made whole, the others as the client reads them.
         let at_once = if form.encoding == Encoding::Protobuf { weight } else { weight.min(2 * CHUNK_BYTES) };
-        let held = backend.lists.take(at_once)?;
+        held.push(backend.lists.take(at_once)?);
         let mut messages = Vec::new();
         let (head, tail) = match form.encoding {
             Encoding::Json | Encoding::Yaml => json_ends(resource, form, &list_meta, page.items.is_empty()),
@@ -216,7 +217,7 @@ pub async fn list(backend: &Rc<Backend>, call: &Call<'_>) -> Answered {
     options.validate(false)?;
     let filter = filter(call, &options)?;
     let position = open(backend, call).await?;
-    let (snapshot, after) = at_version(backend, call, &options, &position).await?;
+    let Chosen { snapshot, after, held } = at_version(backend, call, &options, &position).await?;
     // Any version will do: then the reference answers from memory and all at once, whatever the limit.
     let any = options.resource_version == "0" && options.continue_token.is_empty();
     let limit = usize::try_from(options.limit).ok().filter(|limit| *limit > 0 && !any);
@@ -228,7 +229,7 @@ pub async fn list(backend: &Rc<Backend>, call: &Call<'_>) -> Answered {
         // made, if it is small enough.
         position.window.checkpoints().keep(snapshot, None);
     }
-    let listing = Listing::page(backend, call, revision, page, filter.is_selective()).await?;
+    let listing = Listing::page(backend, call, revision, page, filter.is_selective(), held).await?;
     Ok(Reply::List(listing))
 }
 
@@ -264,13 +265,28 @@ pub fn filter(call: &Call<'_>, options: &ListOptions) -> Result<Filter> {
     select::filter(call.resource, options, call.namespace, name)
 }
 
-/// The snapshot that the options ask for, and the key behind which it begins.
+/// What a list shows.
+struct Chosen {
+    snapshot: Snapshot,
+    /// The key behind which it begins.
+    after: Option<String>,
+    /// The room that the snapshot takes beside what is in memory anyway.
+    held: Vec<Held>,
+}
+
+impl Chosen {
+    fn present(snapshot: Snapshot, after: Option<String>) -> Chosen {
+        Chosen { snapshot, after, held: Vec::new() }
+    }
+}
+
+/// The snapshot that the options ask for.
 async fn at_version(
     backend: &Backend,
     call: &Call<'_>,
     options: &ListOptions,
     position: &Position,
-) -> Result<(Snapshot, Option<String>)> {
+) -> Result<Chosen> {
     let token = Some(&options.continue_token).filter(|token| !token.is_empty());
     let token = token.map(|token| Continue::decode(token)).transpose()?;
     let asked = options::revision(&options.resource_version)?.filter(|asked| *asked > 0);
@@ -279,23 +295,45 @@ async fn at_version(
             let why = "specifying resource version is not allowed when using continue";
             return Err(Status::bad_request(why));
         }
-        let Some(revision) = revision else { return Ok((position.snapshot.clone(), Some(after))) };
-        return match state_at(position, Revision(revision)).await {
-            Some(snapshot) => Ok((snapshot, Some(after))),
+        let Some(revision) = revision else {
+            return Ok(Chosen::present(position.snapshot.clone(), Some(after)));
+        };
+        return match past(backend, position, revision).await? {
+            Some(chosen) => Ok(Chosen { after: Some(after), ..chosen }),
             None => Err(Status::continue_expired(Continue { revision: None, after }.encode())),
         };
     }
-    let Some(asked) = asked else { return Ok((position.snapshot.clone(), None)) };
+    let Some(asked) = asked else { return Ok(Chosen::present(position.snapshot.clone(), None)) };
     let position = not_older(backend, call, position.clone(), asked).await?;
     let exact = match options.resource_version_match {
         Some(how) => how == VersionMatch::Exact,
         None => options.limit > 0,
     };
     if !exact {
-        return Ok((position.snapshot, None));
+        return Ok(Chosen::present(position.snapshot, None));
     }
-    let snapshot = state_at(&position, Revision(asked)).await.ok_or_else(Status::list_expired)?;
-    Ok((snapshot, None))
+    past(backend, &position, asked).await?.ok_or_else(Status::list_expired)
+}
+
+/// The state at an older version; `None` if that is gone. What it takes is counted among the lists in flight.
+async fn past(backend: &Backend, position: &Position, revision: u64) -> Result<Option<Chosen>> {
+    let mut held = Vec::new();
+    let mut refused = None;
+    let room = |bytes| match backend.lists.take(bytes) {
+        Ok(room) => {
+            held.push(room);
+            true
+        }
+        Err(status) => {
+            refused = Some(status);
+            false
+        }
+    };
+    match state_at(position, Revision(revision), room).await {
+        Ok(snapshot) => Ok(Some(Chosen { snapshot, after: None, held })),
+        Err(NoState::Gone) => Ok(None),
+        Err(NoState::TooLarge) => Err(refused.unwrap_or_else(Status::list_expired)),
+    }
 }
 
 /// An empty list in the form of a watch, which tells a client that builds a list out of events what its kind is.

@@ -91,16 +91,12 @@ fn initial(snapshot: Snapshot, filter: &Filter) -> Box<dyn Iterator<Item = Arc<O
     }
 }
 
-/// How long a watch lasts: what the client asks for, else between once and twice the minimum, so that the watches of a
-/// restart do not all end at one moment.
+/// How long a watch lasts: what the client asks for, and less than nothing is over at once; else between once and twice the
+/// minimum, so that the watches of a restart do not all end at one moment.
 fn lifetime(options: &ListOptions, minimum: Duration) -> Duration {
-    match options
-        .timeout_seconds
-        .and_then(|seconds| u64::try_from(seconds).ok())
-        .filter(|seconds| *seconds > 0)
-    {
-        Some(seconds) => Duration::from_secs(seconds),
-        None => {
+    match options.timeout_seconds {
+        Some(seconds) if seconds != 0 => Duration::from_secs(u64::try_from(seconds).unwrap_or(0)),
+        _ => {
             let extra = ids::below(usize::try_from(minimum.as_secs()).unwrap_or(0).max(1));
             minimum + Duration::from_secs(extra as u64)
         }
