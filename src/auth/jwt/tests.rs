@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 use self::known::KNOWN;
 use super::*;
 
-fn curve(nid: Nid) -> PKey<Private> {
+pub(in crate::auth) fn curve(nid: Nid) -> PKey<Private> {
     let group = EcGroup::from_curve_name(nid).unwrap();
     PKey::from_ec_key(EcKey::generate(&group).unwrap()).unwrap()
 }
@@ -40,7 +40,7 @@ static SIGNED: LazyLock<Vec<(Algorithm, VerifyingKey, String)>> = LazyLock::new(
     made.into()
 });
 
-fn private(algorithm: Algorithm) -> &'static PKey<Private> {
+pub(in crate::auth) fn private(algorithm: Algorithm) -> &'static PKey<Private> {
     KEYS.iter().find(|key| algorithm.fits(key)).unwrap()
 }
 
@@ -53,7 +53,7 @@ fn usual(key: &PKey<Private>) -> (SigningKey, VerifyingKey) {
     (SigningKey::new(key.clone()).unwrap().unwrap(), verifying)
 }
 
-fn jwk(key: &PKey<Private>, algorithm: Option<&str>) -> Jwk {
+pub(in crate::auth) fn jwk(key: &PKey<Private>, algorithm: Option<&str>) -> Jwk {
     let number = |number: &openssl::bn::BigNumRef| BASE64.encode(number.to_vec());
     let mut document = if let Ok(rsa) = key.rsa() {
         json!({"kty": "RSA", "n": number(rsa.n()), "e": number(rsa.e())})
