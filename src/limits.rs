@@ -151,6 +151,32 @@ pub const POD_TOKEN_LIFE: Duration = Duration::from_secs(3_607);
 pub const TOKEN_EXTENDED_LIFE: Duration = Duration::from_secs(365 * 86_400);
 /// How far the clocks of those who make and show tokens may lie apart; the reference server's value.
 pub const TOKEN_LEEWAY: Duration = Duration::from_secs(60);
+/// Bytes of a bearer token that is looked at as an OpenID Connect token: room for some thousand groups.
+pub const OIDC_TOKEN_BYTES: usize = 64 << 10;
+/// OpenID Connect tokens that are remembered as good. When none of them has run out and it is full it starts anew.
+pub const OIDC_TOKENS_REMEMBERED: usize = 4_096;
+/// How long such a token is remembered; the reference server's value for all tokens.
+pub const OIDC_TOKEN_REMEMBERED: Duration = Duration::from_secs(10);
+/// Bytes of a document of an OpenID provider; a longer one is not taken, and what was known before still counts.
+pub const OIDC_DOCUMENT_BYTES: usize = 512 << 10;
+/// How long a document of an OpenID provider may take to come, connection included.
+pub const OIDC_DOCUMENT: Duration = Duration::from_secs(10);
+/// Keys of an OpenID provider that are kept; a token that names none is held against all of them.
+pub const OIDC_KEYS: usize = 128;
+/// How old the keys of an OpenID provider may become before they are fetched again, so that those it gave up end.
+pub const OIDC_KEYS_AGE: Duration = Duration::from_secs(600);
+/// The pause after a first failure to fetch keys; each later one is twice as long.
+pub const OIDC_FIRST_PAUSE: Duration = Duration::from_secs(1);
+/// The longest such pause; the reference server's value for all of them.
+pub const OIDC_LAST_PAUSE: Duration = Duration::from_secs(10);
+/// How often unknown tokens can have keys fetched at once before they have to wait.
+pub const OIDC_REFETCHES: u32 = 3;
+/// How often they can in the long run.
+pub const OIDC_REFETCH_EVERY: Duration = Duration::from_secs(10);
+/// How long a token waits for the keys to be fetched.
+pub const OIDC_WAIT: Duration = Duration::from_secs(10);
+/// Tokens that wait for that at once; more are refused.
+pub const OIDC_WAITING: usize = 256;
 /// Bytes of a kubeconfig, and of each file that it names.
 pub const KUBECONFIG_BYTES: u64 = 1 << 20;
 /// Bytes of an answer of a server that was asked for a decision; more is a mistake or an attack.

@@ -1,9 +1,11 @@
-//! Questions to other servers: one JSON object out, one back. One connection per question: they are few, because answers
-//! are remembered, and whoever answers may have moved.
+//! Questions to other servers: one JSON object out, one back; or just a document that they publish. One connection per
+//! question: they are few, because answers are remembered, and whoever answers may have moved.
 
 use std::future::poll_fn;
+use std::path::Path;
 use std::pin::pin;
 use std::sync::Arc;
+use std::time::Duration;
 
 use hyper::body::Body as _;
 use hyper::client::conn::http1;
@@ -63,6 +65,15 @@ pub struct Service {
     places: Arc<Semaphore>,
 }
 
+/// Where systems keep the authorities that they believe. OpenSSL may be part of this binary, and then does not know that; what
+/// the variables SSL_CERT_FILE and SSL_CERT_DIR say it knows always.
+const HOST_AUTHORITIES: [&str; 4] = [
+    "/etc/ssl/certs/ca-certificates.crt",
+    "/etc/pki/ca-trust/extracted/pem/tls-ca-bundle.pem",
+    "/etc/ssl/ca-bundle.pem",
+    "/etc/ssl/cert.pem",
+];
+
 fn connector(access: &Access) -> Result<SslConnector, Box<dyn std::error::Error>> {
     let mut builder = SslConnector::builder(SslMethod::tls_client())?;
     if let Some(pem) = &access.authority_pem {
@@ -71,6 +82,8 @@ fn connector(access: &Access) -> Result<SslConnector, Box<dyn std::error::Error>
             store.add_cert(certificate)?;
         }
         builder.set_cert_store(store.build());
+    } else if let Some(file) = HOST_AUTHORITIES.iter().find(|file| Path::new(file).is_file()) {
+        builder.set_ca_file(file)?;
     }
     if access.insecure {
         builder.set_verify(SslVerifyMode::NONE);
@@ -113,40 +126,59 @@ impl Service {
 
     /// Sends an object and answers the one that comes back.
     pub async fn ask(&self, question: String) -> Result<Vec<u8>, Failure> {
-        let _place = self.places.try_acquire().map_err(|_| Failure::Busy)?;
-        timeout(WEBHOOK_QUESTION, self.exchange(question))
-            .await
-            .map_err(|_| Failure::Slow(WEBHOOK_QUESTION))?
+        self.within(WEBHOOK_QUESTION, WEBHOOK_ANSWER_BYTES, Some(question)).await
     }
 
-    async fn exchange(&self, question: String) -> Result<Vec<u8>, Failure> {
+    /// Answers the document that is published there, if it has at most so many bytes.
+    pub async fn get(&self, most: usize, within: Duration) -> Result<Vec<u8>, Failure> {
+        self.within(within, most, None).await
+    }
+
+    async fn within(
+        &self,
+        within: Duration,
+        most: usize,
+        question: Option<String>,
+    ) -> Result<Vec<u8>, Failure> {
+        let _place = self.places.try_acquire().map_err(|_| Failure::Busy)?;
+        timeout(within, self.exchange(question, most)).await.map_err(|_| Failure::Slow(within))?
+    }
+
+    async fn exchange(&self, question: Option<String>, most: usize) -> Result<Vec<u8>, Failure> {
         let host = self.uri.host().unwrap_or_default().trim_matches(['[', ']']);
         let port = self.uri.port_u16().unwrap_or(if self.tls.is_some() { 443 } else { 80 });
         let tcp = TcpStream::connect((host, port)).await.map_err(|error| broken(&error))?;
-        let Some(tls) = &self.tls else { return self.speak(tcp, question).await };
+        let Some(tls) = &self.tls else { return self.speak(tcp, question, most).await };
         let name = self.server_name.as_deref().unwrap_or(host);
         let ssl = tls.configure().and_then(|setup| setup.into_ssl(name)).map_err(|error| broken(&error))?;
         let mut stream = SslStream::new(ssl, tcp).map_err(|error| broken(&error))?;
         std::pin::Pin::new(&mut stream).connect().await.map_err(|error| broken(&error))?;
-        self.speak(stream, question).await
+        self.speak(stream, question, most).await
     }
 
     async fn speak(
         &self,
         stream: impl AsyncRead + AsyncWrite + Unpin,
-        question: String,
+        question: Option<String>,
+        most: usize,
     ) -> Result<Vec<u8>, Failure> {
         let (mut sender, connection) =
             http1::handshake(TokioIo::new(stream)).await.map_err(|error| broken(&error))?;
-        let mut request = Request::post(self.uri.path_and_query().map_or("/", |path| path.as_str()))
+        let place = self.uri.path_and_query().map_or("/", |path| path.as_str());
+        let request = match question {
+            Some(_) => Request::post(place).header(CONTENT_TYPE, "application/json"),
+            None => Request::get(place),
+        };
+        let mut request = request
             .header(HOST, self.uri.authority().map_or("", |authority| authority.as_str()))
-            .header(CONTENT_TYPE, "application/json")
             .header(ACCEPT, "application/json")
             .header(USER_AGENT, "kube-apiserver");
         if let Some(header) = self.credentials.header().map_err(Failure::Settings)? {
             request = request.header(AUTHORIZATION, header);
         }
-        let request = request.body(question).map_err(|error| Failure::Settings(error.to_string()))?;
+        let request = request
+            .body(question.unwrap_or_default())
+            .map_err(|error| Failure::Settings(error.to_string()))?;
         let exchange = pin!(async move {
             let response = sender.send_request(request).await.map_err(|error| broken(&error))?;
             let status = response.status();
@@ -154,7 +186,7 @@ impl Service {
             let mut answer = Vec::new();
             while let Some(frame) = poll_fn(|cx| body.as_mut().poll_frame(cx)).await {
                 if let Ok(data) = frame.map_err(|error| broken(&error))?.into_data() {
-                    if answer.len() + data.len() > WEBHOOK_ANSWER_BYTES {
+                    if answer.len() + data.len() > most {
                         return Err(Failure::TooLong);
                     }
                     answer.extend_from_slice(&data);

@@ -7,6 +7,7 @@
 mod loops;
 #[path = "wire/admission.rs"]
 mod of_admission;
+mod openid;
 mod reload;
 
 use std::net::SocketAddr;
@@ -347,6 +348,8 @@ fn verifiers(
     if config.authentication.enable_bootstrap_token_auth {
         all.push(Arc::new(BootstrapTokens::new(objects.clone(), clock.clone())));
     }
+    // After those that know their tokens themselves: a token that nobody knows may have keys fetched.
+    all.extend(openid::verifier(boot)?);
     Ok(all.into())
 }
 

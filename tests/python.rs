@@ -5,44 +5,26 @@
 
 mod support;
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Command;
 use std::sync::LazyLock;
 
 use support::Server;
+use support::python::{script, succeed, with};
 
-/// The release of the client that belongs to release 1.33 of the API.
-const CLIENT: &str = "kubernetes==33.1.0";
-
-fn succeed(command: &mut Command) {
-    let output = command.output().expect("python3 runs: tests/run installs it");
-    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-    assert!(output.status.success(), "{command:?}: {} {}", text(&output.stdout), text(&output.stderr));
-}
-
-/// A Python with the client installed. It is made once, by whichever test comes first, and kept for the next run.
-static PYTHON: LazyLock<PathBuf> = LazyLock::new(|| {
-    let home = Path::new(env!("CARGO_TARGET_TMPDIR")).join("python");
-    let python = home.join("bin/python");
-    let done = home.join(CLIENT);
-    if !done.exists() {
-        succeed(Command::new("python3").args(["-m", "venv", "--clear"]).arg(&home));
-        succeed(Command::new(&python).args(["-m", "pip", "install", "--quiet", CLIENT]));
-        std::fs::write(done, "").expect("a mark");
-    }
-    python
-});
+/// The release of the client that belongs to release 1.33 of the API; made by whichever test comes first.
+static PYTHON: LazyLock<PathBuf> = LazyLock::new(|| with(&["kubernetes==33.1.0"]));
 
 #[test]
 fn the_python_client_works() {
     let server = Server::start();
-    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/python/client.py");
+    let script = script("client.py");
     succeed(Command::new(&*PYTHON).arg(script).arg(server.kubeconfig()).env_remove("KUBECONFIG"));
 }
 
 #[test]
 fn the_python_client_sees_dependents_go() {
     let server = Server::with(&["--engine=memory", "--controllers=*"]);
-    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/python/owners.py");
+    let script = script("owners.py");
     succeed(Command::new(&*PYTHON).arg(script).arg(server.kubeconfig()).env_remove("KUBECONFIG"));
 }

@@ -1,7 +1,10 @@
-//! Tokens of service accounts, from the request for one to its end, and what is no token though it looks like one.
+//! Tokens of service accounts, from the request for one to its end, and what is no token though it looks like one. Those of
+//! OpenID Connect providers stand in `tokens/openid.rs`.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
+#[path = "tokens/openid.rs"]
+mod openid;
 mod support;
 
 use std::fs;

@@ -10,6 +10,7 @@ pub mod jwt;
 pub mod modes;
 pub mod node;
 pub mod objects;
+pub mod openid;
 pub mod rbac;
 pub mod service_account;
 pub mod tokens;

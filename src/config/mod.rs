@@ -8,6 +8,7 @@ mod compat;
 pub mod gates;
 mod gates_table;
 pub mod groups;
+pub mod oidc;
 pub mod plugins;
 mod tokens;
 pub mod values;
@@ -26,6 +27,7 @@ pub use groups::{
     Api, Authentication, Authorization, AuthorizationMode, Backend, Engine, Kubelets, Lifecycle, LogFormat,
     Logging, RequestLimits, ServiceAccounts, Serving, Signing, Storage, TlsVersion,
 };
+pub use oidc::OpenId;
 
 use crate::limits;
 
@@ -41,6 +43,9 @@ pub struct Config {
     /// Who is asking.
     #[command(flatten)]
     pub authentication: Authentication,
+    /// Whose OpenID Connect tokens are accepted.
+    #[command(flatten)]
+    pub openid: OpenId,
     /// The tokens of service accounts.
     #[command(flatten)]
     pub service_accounts: ServiceAccounts,
@@ -162,6 +167,7 @@ impl Config {
             return refuse("--workers can not be greater than 512");
         }
         self.service_accounts.validate().map_err(ConfigError)?;
+        self.openid.validate(&self.service_accounts.service_account_issuer).map_err(ConfigError)?;
         plugins::validate(&self.api.enable_admission_plugins, &self.api.disable_admission_plugins)
             .map_err(ConfigError)?;
         self.validate_ranges()?;

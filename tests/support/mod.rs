@@ -7,6 +7,7 @@ pub mod compare;
 pub mod kubectl;
 pub mod kubelet;
 pub mod manifests;
+pub mod python;
 pub mod random;
 pub mod server;
 pub mod wait;

@@ -83,6 +83,16 @@ impl VerifyingKey {
         };
         jsonwebtoken::decode(token.text, key, &signature_alone(name)).ok().map(|found| found.claims)
     }
+
+    /// Whether this key signed the token, for those who have read its claims. The library would make the key anew from its
+    /// numbers for every token, which costs as much as the check.
+    pub fn signed(&self, token: &Token<'_>) -> bool {
+        let algorithm = token.algorithm.filter(|algorithm| self.takes.contains(algorithm));
+        let signed = token.text.rsplit_once('.').map(|(signed, _)| signed);
+        algorithm.zip(signed).is_some_and(|(algorithm, signed)| {
+            algorithm.verifies(&self.key, signed.as_bytes(), &token.signature)
+        })
+    }
 }
 
 /// The key as the library holds it: the numbers of RSA, or the uncompressed point.

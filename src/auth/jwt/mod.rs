@@ -98,4 +98,4 @@ fn signature_alone(algorithm: jsonwebtoken::Algorithm) -> Validation {
 }
 
 #[cfg(test)]
-mod tests;
+pub(in crate::auth) mod tests;

@@ -21,11 +21,19 @@ impl Ring {
     /// What the token says, if one of the keys signed it: the one that it names, or any if it names none. Its times and
     /// audiences are for the caller to check.
     pub fn open<T: DeserializeOwned>(&self, token: &Token<'_>) -> Result<T, &'static str> {
-        let mut named =
-            self.0.iter().filter(|key| token.key_id.is_empty() || key.id == token.key_id).peekable();
+        let mut named = self.named(token).peekable();
         if named.peek().is_none() {
             return Err("invalid signature, no keys found");
         }
         named.find_map(|key| key.open(token)).ok_or("the signature does not match")
+    }
+
+    /// Whether one of the keys signed it, in the same sense.
+    pub fn signed(&self, token: &Token<'_>) -> bool {
+        self.named(token).any(|key| key.signed(token))
+    }
+
+    fn named<'a>(&'a self, token: &'a Token<'_>) -> impl Iterator<Item = &'a VerifyingKey> {
+        self.0.iter().filter(|key| token.key_id.is_empty() || key.id == token.key_id)
     }
 }

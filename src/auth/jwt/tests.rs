@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 use self::known::KNOWN;
 use super::*;
 
-fn curve(nid: Nid) -> PKey<Private> {
+pub(in crate::auth) fn curve(nid: Nid) -> PKey<Private> {
     let group = EcGroup::from_curve_name(nid).unwrap();
     PKey::from_ec_key(EcKey::generate(&group).unwrap()).unwrap()
 }
@@ -40,7 +40,7 @@ static SIGNED: LazyLock<Vec<(Algorithm, VerifyingKey, String)>> = LazyLock::new(
     made.into()
 });
 
-fn private(algorithm: Algorithm) -> &'static PKey<Private> {
+pub(in crate::auth) fn private(algorithm: Algorithm) -> &'static PKey<Private> {
     KEYS.iter().find(|key| algorithm.fits(key)).unwrap()
 }
 
@@ -53,7 +53,7 @@ fn usual(key: &PKey<Private>) -> (SigningKey, VerifyingKey) {
     (SigningKey::new(key.clone()).unwrap().unwrap(), verifying)
 }
 
-fn jwk(key: &PKey<Private>, algorithm: Option<&str>) -> Jwk {
+pub(in crate::auth) fn jwk(key: &PKey<Private>, algorithm: Option<&str>) -> Jwk {
     let number = |number: &openssl::bn::BigNumRef| BASE64.encode(number.to_vec());
     let mut document = if let Ok(rsa) = key.rsa() {
         json!({"kty": "RSA", "n": number(rsa.n()), "e": number(rsa.e())})
@@ -79,7 +79,11 @@ fn jwk(key: &PKey<Private>, algorithm: Option<&str>) -> Jwk {
 }
 
 fn accepted(key: &VerifyingKey, token: &str) -> bool {
-    Token::parse(token).is_some_and(|token| key.open::<Value>(&token).is_some())
+    Token::parse(token).is_some_and(|token| {
+        let opened = key.open::<Value>(&token).is_some();
+        assert_eq!(key.signed(&token), opened, "both ways say the same");
+        opened
+    })
 }
 
 #[test]
@@ -252,7 +256,12 @@ fn the_library_checks_the_signature_and_leaves_the_claims_to_us() {
 fn a_ring_finds_the_key_by_its_name() {
     let signed: Vec<_> = KEYS.iter().map(usual).collect();
     let ring = Ring::new(signed.iter().map(|(_, key)| key.clone()).collect());
-    let open = |ring: &Ring, token: &str| ring.open::<Value>(&Token::parse(token).unwrap());
+    let open = |ring: &Ring, token: &str| {
+        let token = Token::parse(token).unwrap();
+        let opened = ring.open::<Value>(&token);
+        assert_eq!(ring.signed(&token), opened.is_ok());
+        opened
+    };
     for (signing, _) in &signed {
         assert_eq!(open(&ring, &signing.sign(&json!({})).unwrap()), Ok(json!({})));
     }

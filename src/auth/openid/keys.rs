@@ -1,0 +1,200 @@
+//! The keys of a provider: those that were fetched last, and the way to have them fetched again.
+//!
+//! One task fetches (`provider`), and many ask: a token that no key has signed may be signed by one that is newer than ours.
+//! Whoever asks wants an attempt that begins after the question, because one that is under way may have read the old keys
+//! already; all who ask before that attempt begins share it. How many attempts tokens can cause is bounded, because anybody can
+//! make tokens that no key has signed.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use arc_swap::ArcSwapOption;
+use pilothouse_actors::clock::{Clock, Timestamp};
+use tokio::sync::{Notify, Semaphore, watch};
+use tokio::time::timeout;
+
+use crate::auth::jwt::Ring;
+use crate::limits::{OIDC_REFETCH_EVERY, OIDC_REFETCHES, OIDC_WAIT, OIDC_WAITING};
+
+/// The keys. Shared by the verifier on all workers and the task that fetches.
+pub struct Keys {
+    /// `None` until the provider was first heard of.
+    ring: ArcSwapOption<Ring>,
+    turn: Mutex<Turn>,
+    /// Wakes the task that fetches.
+    wanted: Notify,
+    /// How many attempts have ended, well or not.
+    ended: watch::Sender<u64>,
+    /// Bounds those who wait.
+    places: Semaphore,
+    clock: Clock,
+}
+
+/// Where the attempts stand; they are numbered from one.
+struct Turn {
+    begun: u64,
+    /// The last attempt that somebody wants.
+    wanted: u64,
+    /// When everything that tokens have caused is forgiven.
+    free_at: Timestamp,
+}
+
+impl Keys {
+    /// No keys yet.
+    pub fn new(clock: Clock) -> Keys {
+        Keys {
+            ring: ArcSwapOption::empty(),
+            turn: Mutex::new(Turn { begun: 0, wanted: 0, free_at: Timestamp::default() }),
+            wanted: Notify::new(),
+            ended: watch::Sender::new(0),
+            places: Semaphore::new(OIDC_WAITING),
+            clock,
+        }
+    }
+
+    /// The keys that were fetched last.
+    pub(super) fn ring(&self) -> Option<Arc<Ring>> {
+        self.ring.load_full()
+    }
+
+    /// Has the keys fetched and waits until that was tried. Otherwise why not.
+    pub(super) async fn fresher(&self) -> Result<(), &'static str> {
+        let _place = self.places.try_acquire().map_err(|_| "too many tokens wait for that")?;
+        let attempt = self.want()?;
+        let mut ended = self.ended.subscribe();
+        match timeout(OIDC_WAIT, ended.wait_for(|ended| *ended >= attempt)).await {
+            Ok(_) => Ok(()),
+            Err(_) => Err("the provider does not answer"),
+        }
+    }
+
+    /// The number of an attempt that has not begun yet.
+    fn want(&self) -> Result<u64, &'static str> {
+        let now = self.clock.now();
+        let mut turn = self.turn();
+        let next = turn.begun + 1;
+        if turn.wanted < next {
+            let burst = OIDC_REFETCH_EVERY * OIDC_REFETCHES.saturating_sub(1);
+            if now.plus(burst) < turn.free_at {
+                return Err("they were fetched several times just now");
+            }
+            turn.free_at = turn.free_at.max(now).plus(OIDC_REFETCH_EVERY);
+            turn.wanted = next;
+            self.wanted.notify_one();
+        }
+        Ok(next)
+    }
+
+    /// Says that an attempt begins; it ends with [`Keys::end`].
+    pub(super) fn begin(&self) {
+        self.turn().begun += 1;
+    }
+
+    /// Says that the attempt is over. Without new keys the old ones still count.
+    pub(super) fn end(&self, found: Option<Ring>) {
+        if let Some(ring) = found {
+            self.ring.store(Some(Arc::new(ring)));
+        }
+        let begun = self.turn().begun;
+        self.ended.send_replace(begun);
+    }
+
+    /// Waits until somebody wants an attempt, at most so long.
+    pub(super) async fn until_wanted(&self, most: Duration) {
+        let wanted = async {
+            loop {
+                self.wanted.notified().await;
+                // A wake may be left over from an attempt that began by itself.
+                let turn = self.turn();
+                if turn.wanted > turn.begun {
+                    return;
+                }
+            }
+        };
+        // Both ends mean the same: it is time.
+        let _ = timeout(most, wanted).await;
+    }
+
+    fn turn(&self) -> MutexGuard<'_, Turn> {
+        self.turn.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures::future::join_all;
+
+    use super::*;
+
+    fn keys() -> (Arc<Keys>, Clock) {
+        let clock = Clock::manual(Timestamp(1_000_000_000_000));
+        (Arc::new(Keys::new(clock.clone())), clock)
+    }
+
+    #[actix::test]
+    async fn all_who_ask_at_once_share_one_attempt() {
+        let (keys, _) = keys();
+        let task = {
+            let keys = Arc::clone(&keys);
+            actix::spawn(async move {
+                let mut attempts = 0;
+                loop {
+                    keys.until_wanted(Duration::from_millis(300)).await;
+                    let turn = keys.turn().wanted;
+                    if turn <= keys.turn().begun {
+                        return attempts;
+                    }
+                    keys.begin();
+                    attempts += 1;
+                    tokio::time::sleep(Duration::from_millis(20)).await;
+                    keys.end(Some(Ring::new(Vec::new())));
+                }
+            })
+        };
+        let all = join_all((0..OIDC_WAITING + 10).map(|_| keys.fresher())).await;
+        let (good, refused): (Vec<_>, Vec<_>) = all.into_iter().partition(Result::is_ok);
+        assert_eq!((good.len(), refused.len()), (OIDC_WAITING, 10), "and no more than may wait");
+        assert!(keys.ring().is_some());
+        assert_eq!(task.await.unwrap(), 1);
+    }
+
+    #[actix::test]
+    async fn an_attempt_under_way_is_not_the_one_that_was_asked_for() {
+        let (keys, _) = keys();
+        keys.begin();
+        let asked = {
+            let keys = Arc::clone(&keys);
+            actix::spawn(async move { keys.fresher().await })
+        };
+        tokio::task::yield_now().await;
+        keys.end(None);
+        for _ in 0..10 {
+            tokio::task::yield_now().await;
+        }
+        assert!(!asked.is_finished());
+        keys.until_wanted(Duration::from_secs(30)).await;
+        keys.begin();
+        keys.end(None);
+        assert_eq!(asked.await.unwrap(), Ok(()));
+    }
+
+    #[test]
+    fn tokens_cause_few_attempts() {
+        let (keys, clock) = keys();
+        let caused = |times: usize| {
+            (0..times)
+                .filter(|_| {
+                    keys.want().is_ok_and(|_| {
+                        keys.begin();
+                        true
+                    })
+                })
+                .count()
+        };
+        assert_eq!(caused(100), OIDC_REFETCHES as usize);
+        clock.advance(OIDC_REFETCH_EVERY);
+        assert_eq!(caused(100), 1);
+        clock.advance(OIDC_REFETCH_EVERY * 100);
+        assert_eq!(caused(100), OIDC_REFETCHES as usize);
+    }
+}

@@ -1,0 +1,148 @@
+//! Tokens of an OpenID Connect provider.
+//!
+//! `rules` says which claims of a token count and whom they make of its bearer; it is pure. `keys` holds what verifies
+//! signatures; `provider` is a task of its own that fetches them, so that neither a worker nor an actor ever waits for the
+//! network: only the request whose token nobody can verify yet does. Here is the verifier that asks both.
+
+mod keys;
+mod provider;
+mod rules;
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use openssl::sha::sha256;
+use pilothouse_actors::answer::Answer;
+use pilothouse_actors::authenticator::{Verdict, Verifier};
+use pilothouse_actors::clock::{Clock, Timestamp};
+use pilothouse_actors::identity::{Credentials, Identity};
+
+pub use self::keys::Keys;
+pub use self::provider::Provider;
+pub use self::rules::Rules;
+
+use self::rules::Claims;
+use super::jwt::Token;
+use crate::limits::{OIDC_TOKEN_BYTES, OIDC_TOKEN_REMEMBERED, OIDC_TOKENS_REMEMBERED};
+
+/// Knows the tokens of one provider.
+pub struct OpenIdTokens(Arc<Shared>);
+
+struct Shared {
+    rules: Rules,
+    keys: Arc<Keys>,
+    clock: Clock,
+    /// By the digest of the token: memory shall not hold what opens doors. A std mutex: held for one look or one change.
+    remembered: Mutex<HashMap<[u8; 32], Remembered>>,
+}
+
+/// Who bears a token that was good, and until when nobody looks again.
+struct Remembered {
+    identity: Arc<Identity>,
+    until: Timestamp,
+}
+
+/// What came of a look at a token.
+enum Found {
+    /// Something that newer keys do not change.
+    Verdict(Verdict),
+    /// No key that is known here has signed it.
+    Unsigned(&'static str),
+}
+
+impl OpenIdTokens {
+    /// A verifier of tokens that one of these keys signed.
+    pub fn new(rules: Rules, keys: Arc<Keys>, clock: Clock) -> OpenIdTokens {
+        OpenIdTokens(Arc::new(Shared { rules, keys, clock, remembered: Mutex::default() }))
+    }
+}
+
+impl Shared {
+    fn remembered(&self) -> MutexGuard<'_, HashMap<[u8; 32], Remembered>> {
+        self.remembered.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The bearer of a token that was good a moment ago.
+    fn recall(&self, digest: &[u8; 32]) -> Option<Arc<Identity>> {
+        let now = self.clock.now();
+        self.remembered().get(digest).filter(|kept| now < kept.until).map(|kept| Arc::clone(&kept.identity))
+    }
+
+    fn remember(&self, digest: [u8; 32], kept: Remembered) {
+        let now = self.clock.now();
+        let mut remembered = self.remembered();
+        if remembered.len() >= OIDC_TOKENS_REMEMBERED {
+            remembered.retain(|_, kept| now < kept.until);
+        }
+        if remembered.len() >= OIDC_TOKENS_REMEMBERED {
+            remembered.clear();
+        }
+        remembered.insert(digest, kept);
+    }
+
+    /// Looks at a token, in the reference's order: what costs nothing comes before the signature, and the claims count only
+    /// after it.
+    fn examine(&self, text: &str, digest: [u8; 32]) -> Found {
+        let nobodys = || Found::Verdict(Verdict::NoOpinion);
+        let Some(token) = Token::parse(text) else { return nobodys() };
+        let Some(claims) = Claims::of(&token) else { return nobodys() };
+        if !self.rules.concern(&claims) {
+            return nobodys();
+        }
+        let refused = |why: String| Found::Verdict(Verdict::Refused(why));
+        let now = self.clock.now();
+        let ends = match self.rules.check(&token, &claims, now) {
+            Ok(ends) => ends,
+            Err(why) => return refused(format!("oidc: verify token: {why}")),
+        };
+        let Some(ring) = self.keys.ring() else {
+            return Found::Unsigned("oidc: authenticator not initialized");
+        };
+        // The claims are those that were read above: the signature is one of the very text they were read from.
+        if !ring.signed(&token) {
+            return Found::Unsigned("oidc: verify token: failed to verify signature");
+        }
+        match self.rules.identity(&claims) {
+            Ok(identity) => {
+                let identity = Arc::new(identity);
+                let until = now.plus(OIDC_TOKEN_REMEMBERED).min(ends);
+                self.remember(digest, Remembered { identity: Arc::clone(&identity), until });
+                Found::Verdict(Verdict::Known(identity))
+            }
+            Err(why) => {
+                // Only the provider can make such tokens, so nobody fills the log, and its operator wants to know.
+                tracing::warn!(%why, "a token of the OpenID provider is good and yet of no use");
+                refused(why)
+            }
+        }
+    }
+}
+
+impl Verifier for OpenIdTokens {
+    fn verify(&self, credentials: &Credentials) -> Answer<Verdict> {
+        let token = credentials.bearer.as_ref().filter(|token| token.len() <= OIDC_TOKEN_BYTES);
+        let Some(token) = token else { return Answer::Now(Verdict::NoOpinion) };
+        let digest = sha256(token.as_bytes());
+        if let Some(identity) = self.0.recall(&digest) {
+            return Answer::Now(Verdict::Known(identity));
+        }
+        if let Found::Verdict(verdict) = self.0.examine(token, digest) {
+            return Answer::Now(verdict);
+        }
+        let (shared, token) = (Arc::clone(&self.0), token.clone());
+        Answer::later(async move {
+            if let Err(why) = shared.keys.fresher().await {
+                return Verdict::Refused(format!("oidc: verify token: fetching keys: {why}"));
+            }
+            match shared.examine(&token, digest) {
+                Found::Verdict(verdict) => verdict,
+                Found::Unsigned(why) => Verdict::Refused(why.to_owned()),
+            }
+        })
+    }
+}
+
+#[cfg(test)]
+mod stage;
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,179 @@
+//! Fetches the keys of a provider: where they are published is said by a document at a place that follows from the issuer.
+//!
+//! A task of its own, on the thread of the server: it begins with the server, which does not wait for it, and ends with it.
+//! A provider that is down is asked again and again; what was known of it before still counts meanwhile.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use jsonwebtoken::jwk::Jwk;
+use openssl::x509::X509;
+use serde::Deserialize;
+
+use super::keys::Keys;
+use super::rules::Rules;
+use crate::auth::jwt::{Algorithm, Ring, VerifyingKey};
+use crate::kubeconfig::{Access, Credentials};
+use crate::limits::{
+    OIDC_DOCUMENT, OIDC_DOCUMENT_BYTES, OIDC_FIRST_PAUSE, OIDC_KEYS, OIDC_KEYS_AGE, OIDC_LAST_PAUSE,
+};
+use crate::webhook::Service;
+
+/// Where the document lies, from the issuer.
+const WELL_KNOWN: &str = "/.well-known/openid-configuration";
+
+/// What a provider says of itself, as far as it matters.
+#[derive(Deserialize)]
+struct Metadata {
+    #[serde(default)]
+    issuer: String,
+    #[serde(default)]
+    jwks_uri: String,
+}
+
+/// All keys as they are published. Each is read by itself: one that nobody here knows shall not cost the others.
+#[derive(Deserialize)]
+struct Published {
+    keys: Vec<serde_json::Value>,
+}
+
+/// A provider, and the keys that it is asked for.
+pub struct Provider {
+    issuer: String,
+    algorithms: Vec<Algorithm>,
+    /// Whom it must be known to, in PEM; `None`: to those whom this machine believes.
+    authority_pem: Option<Vec<u8>>,
+    keys: Arc<Keys>,
+    metadata: Service,
+    /// Where the keys are published, if that is known.
+    published: Option<Service>,
+    document_within: Duration,
+}
+
+impl Provider {
+    /// The provider of these tokens. Nobody is asked yet.
+    pub fn new(rules: &Rules, authority_pem: Option<Vec<u8>>, keys: Arc<Keys>) -> Result<Provider, String> {
+        if let Some(pem) = &authority_pem {
+            let certificates =
+                X509::stack_from_pem(pem).map_err(|error| format!("--oidc-ca-file: {error}"))?;
+            if certificates.is_empty() {
+                return Err(
+                    "--oidc-ca-file: data does not contain any valid RSA or ECDSA certificates".to_owned()
+                );
+            }
+        }
+        let issuer = rules.issuer.clone();
+        let place = format!("{}{WELL_KNOWN}", issuer.strip_suffix('/').unwrap_or(&issuer));
+        Ok(Provider {
+            metadata: service(&place, authority_pem.as_ref())?,
+            issuer,
+            algorithms: rules.algorithms.clone(),
+            authority_pem,
+            keys,
+            published: None,
+            document_within: OIDC_DOCUMENT,
+        })
+    }
+
+    /// Keeps the keys fresh, for ever.
+    pub async fn keep(mut self) {
+        let mut pause = OIDC_FIRST_PAUSE;
+        loop {
+            let rest = match self.attempt().await {
+                Ok(()) => {
+                    pause = OIDC_FIRST_PAUSE;
+                    OIDC_KEYS_AGE
+                }
+                Err(why) => {
+                    tracing::warn!(issuer = %self.issuer, %why, again_in = ?pause, "the OpenID provider has no keys for us");
+                    let rest = pause;
+                    pause = (pause * 2).min(OIDC_LAST_PAUSE);
+                    rest
+                }
+            };
+            self.keys.until_wanted(rest).await;
+        }
+    }
+
+    async fn attempt(&mut self) -> Result<(), String> {
+        self.keys.begin();
+        match self.fetch().await {
+            Ok(ring) => {
+                let (issuer, keys) = (&self.issuer, ring.keys().len());
+                if self.keys.ring().is_none() {
+                    tracing::info!(%issuer, keys, "the OpenID provider is known");
+                } else {
+                    tracing::debug!(%issuer, keys, "the keys of the OpenID provider were fetched again");
+                }
+                self.keys.end(Some(ring));
+                Ok(())
+            }
+            Err(why) => {
+                self.keys.end(None);
+                Err(why)
+            }
+        }
+    }
+
+    async fn fetch(&mut self) -> Result<Ring, String> {
+        // Whatever goes wrong, the next attempt looks anew where the keys are.
+        let published = match self.published.take() {
+            Some(published) => published,
+            None => self.discover().await?,
+        };
+        let ring = ring(&self.document(&published).await?, &self.algorithms)?;
+        self.published = Some(published);
+        Ok(ring)
+    }
+
+    async fn discover(&self) -> Result<Service, String> {
+        let said: Metadata = serde_json::from_slice(&self.document(&self.metadata).await?)
+            .map_err(|error| format!("oidc: failed to decode provider discovery object: {error}"))?;
+        if said.issuer != self.issuer {
+            return Err(format!(
+                "oidc: issuer did not match the issuer returned by provider, expected {:?} got {:?}",
+                self.issuer, said.issuer
+            ));
+        }
+        // Whoever can change the keys on their way can be anybody.
+        if !said.jwks_uri.starts_with("https://") {
+            return Err(format!("oidc: the keys are not published over https but at {:?}", said.jwks_uri));
+        }
+        service(&said.jwks_uri, self.authority_pem.as_ref())
+    }
+
+    async fn document(&self, from: &Service) -> Result<Vec<u8>, String> {
+        from.get(OIDC_DOCUMENT_BYTES, self.document_within).await.map_err(|failure| failure.to_string())
+    }
+}
+
+fn service(place: &str, authority_pem: Option<&Vec<u8>>) -> Result<Service, String> {
+    let access = Access {
+        server: place.to_owned(),
+        authority_pem: authority_pem.cloned(),
+        server_name: None,
+        insecure: false,
+        identity_pem: None,
+        credentials: Credentials::None,
+    };
+    Service::new(&access).map_err(|failure| failure.to_string())
+}
+
+/// The keys of a document that can verify tokens.
+fn ring(document: &[u8], permitted: &[Algorithm]) -> Result<Ring, String> {
+    let published: Published =
+        serde_json::from_slice(document).map_err(|error| format!("oidc: failed to decode keys: {error}"))?;
+    let usable = |key| {
+        let jwk: Jwk = serde_json::from_value(key).ok()?;
+        VerifyingKey::from_jwk(&jwk, permitted).ok().flatten()
+    };
+    let mut keys: Vec<_> = published.keys.into_iter().filter_map(usable).take(OIDC_KEYS + 1).collect();
+    if keys.len() > OIDC_KEYS {
+        tracing::warn!(kept = OIDC_KEYS, "the OpenID provider publishes more keys than are kept");
+        keys.truncate(OIDC_KEYS);
+    }
+    Ok(Ring::new(keys))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,193 @@
+//! What the tests of this folder share: tokens, and a provider on the loopback that says whatever a test wants.
+
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
+use std::pin::Pin;
+use std::rc::Rc;
+
+use openssl::asn1::Asn1Time;
+use openssl::bn::BigNum;
+use openssl::hash::MessageDigest;
+use openssl::nid::Nid;
+use openssl::ssl::{Ssl, SslAcceptor, SslMethod};
+use openssl::x509::extension::SubjectAlternativeName;
+use openssl::x509::{X509, X509Name};
+use serde_json::{Value, json};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::{TcpListener, TcpStream};
+use tokio_openssl::SslStream;
+
+use crate::auth::jwt::tests::{curve, jwk, private};
+use crate::auth::jwt::{Algorithm, SigningKey, Token};
+use crate::config::{Config, OpenId};
+
+/// The second at which clocks of tests stand.
+pub const NOW: u64 = 2_000_000_000;
+/// The issuer where no provider runs.
+pub const ISSUER: &str = "https://login.test/realm";
+
+/// The flags of a server that accepts tokens of `issuer` for the client `c`.
+pub fn flags(issuer: &str, more: &[&str]) -> OpenId {
+    let both = [format!("--oidc-issuer-url={issuer}"), "--oidc-client-id=c".to_owned()];
+    let more = more.iter().map(|flag| (*flag).to_owned());
+    let config = Config::parse(std::iter::once("pilothouse".to_owned()).chain(both).chain(more)).unwrap();
+    assert_eq!(config.validate(), Ok(()));
+    config.openid
+}
+
+/// A key with a token of it, and the key as a provider publishes it.
+pub struct Signer {
+    key: SigningKey,
+    pub published: Value,
+}
+
+impl Signer {
+    pub fn new(algorithm: Algorithm) -> Signer {
+        let key = private(algorithm);
+        Signer::of(key, algorithm)
+    }
+
+    /// A key that nobody else has.
+    pub fn fresh() -> Signer {
+        Signer::of(&curve(Nid::X9_62_PRIME256V1), Algorithm::Es256)
+    }
+
+    fn of(key: &openssl::pkey::PKey<openssl::pkey::Private>, algorithm: Algorithm) -> Signer {
+        let signing = SigningKey::of_algorithm(key.clone(), algorithm);
+        let token = signing.sign(&json!({})).unwrap();
+        let mut published = serde_json::to_value(jwk(key, None)).unwrap();
+        published["kid"] = Token::parse(&token).unwrap().key_id.into();
+        Signer { key: signing, published }
+    }
+
+    pub fn sign(&self, claims: &Value) -> String {
+        self.key.sign(claims).unwrap()
+    }
+}
+
+/// Claims of a good token, with changes; null takes one away.
+pub fn claims(issuer: &str, changes: &Value) -> Value {
+    let mut claims =
+        json!({"iss": issuer, "aud": "c", "sub": "ann", "exp": NOW + 600, "iat": NOW, "jti": "7"});
+    for (name, value) in changes.as_object().unwrap() {
+        match value {
+            Value::Null => drop(claims.as_object_mut().unwrap().remove(name)),
+            value => claims[name] = value.clone(),
+        }
+    }
+    claims
+}
+
+/// What a provider answers.
+#[derive(Clone)]
+pub enum Says {
+    Document(String),
+    Status(u16),
+    /// A head, some of a body and no more.
+    Stalls,
+    /// A body without an end.
+    Grows,
+}
+
+/// A provider on the loopback.
+pub struct Stage {
+    pub issuer: String,
+    pub authority_pem: Vec<u8>,
+    /// By path.
+    pub says: RefCell<HashMap<String, Says>>,
+    /// How often it was asked for its keys.
+    pub asked: Cell<usize>,
+}
+
+impl Stage {
+    /// A provider that publishes these keys.
+    pub async fn open(keys: &[&Signer]) -> Rc<Stage> {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let issuer = format!("https://{}", listener.local_addr().unwrap());
+        let (certificate, acceptor) = certificate();
+        let stage = Rc::new(Stage {
+            authority_pem: certificate.to_pem().unwrap(),
+            says: RefCell::default(),
+            asked: Cell::new(0),
+            issuer,
+        });
+        stage.publish(keys);
+        let at = Rc::clone(&stage);
+        tokio::task::spawn_local(async move {
+            loop {
+                let (stream, _) = listener.accept().await.unwrap();
+                let ssl = Ssl::new(acceptor.context()).unwrap();
+                tokio::task::spawn_local(Rc::clone(&at).answer(SslStream::new(ssl, stream).unwrap()));
+            }
+        });
+        stage
+    }
+
+    pub fn say(&self, path: &str, says: Says) {
+        self.says.borrow_mut().insert(path.to_owned(), says);
+    }
+
+    pub fn publish(&self, keys: &[&Signer]) {
+        let keys: Vec<_> = keys.iter().map(|key| key.published.clone()).collect();
+        let metadata = json!({"issuer": self.issuer, "jwks_uri": format!("{}/keys", self.issuer)});
+        self.say("/.well-known/openid-configuration", Says::Document(metadata.to_string()));
+        self.say("/keys", Says::Document(json!({"keys": keys}).to_string()));
+    }
+
+    async fn answer(self: Rc<Stage>, mut stream: SslStream<TcpStream>) {
+        if Pin::new(&mut stream).accept().await.is_err() {
+            return;
+        }
+        let mut head = Vec::new();
+        while !head.ends_with(b"\r\n\r\n") {
+            match stream.read_u8().await {
+                Ok(byte) => head.push(byte),
+                Err(_) => return,
+            }
+        }
+        let head = String::from_utf8(head).unwrap();
+        assert!(head.starts_with("GET "), "{head}");
+        let path = head.split(' ').nth(1).unwrap();
+        self.asked.set(self.asked.get() + usize::from(path == "/keys"));
+        let says = self.says.borrow().get(path).cloned().unwrap_or(Says::Status(404));
+        let sent = match &says {
+            Says::Document(text) => {
+                format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{text}", text.len())
+            }
+            Says::Status(status) => format!("HTTP/1.1 {status} X\r\nContent-Length: 0\r\n\r\n"),
+            Says::Stalls | Says::Grows => "HTTP/1.1 200 OK\r\nContent-Length: 99999999\r\n\r\n{".to_owned(),
+        };
+        if stream.write_all(sent.as_bytes()).await.is_err() {
+            return;
+        }
+        match says {
+            Says::Grows => while stream.write_all(&[b' '; 4096]).await.is_ok() {},
+            Says::Stalls => drop(stream.read_u8().await),
+            Says::Document(_) | Says::Status(_) => {}
+        }
+    }
+}
+
+fn certificate() -> (X509, SslAcceptor) {
+    let key = curve(Nid::X9_62_PRIME256V1);
+    let mut name = X509Name::builder().unwrap();
+    name.append_entry_by_text("CN", "a provider").unwrap();
+    let name = name.build();
+    let mut builder = X509::builder().unwrap();
+    builder.set_version(2).unwrap();
+    builder.set_serial_number(&BigNum::from_u32(1).unwrap().to_asn1_integer().unwrap()).unwrap();
+    builder.set_subject_name(&name).unwrap();
+    builder.set_issuer_name(&name).unwrap();
+    builder.set_not_before(&Asn1Time::days_from_now(0).unwrap()).unwrap();
+    builder.set_not_after(&Asn1Time::days_from_now(1).unwrap()).unwrap();
+    builder.set_pubkey(&key).unwrap();
+    let names =
+        SubjectAlternativeName::new().ip("127.0.0.1").build(&builder.x509v3_context(None, None)).unwrap();
+    builder.append_extension(names).unwrap();
+    builder.sign(&key, MessageDigest::sha256()).unwrap();
+    let certificate = builder.build();
+    let mut acceptor = SslAcceptor::mozilla_intermediate_v5(SslMethod::tls_server()).unwrap();
+    acceptor.set_private_key(&key).unwrap();
+    acceptor.set_certificate(&certificate).unwrap();
+    (certificate, acceptor.build())
+}

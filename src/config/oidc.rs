@@ -1,0 +1,260 @@
+//! Whose OpenID Connect tokens are accepted, and what of them counts.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use clap::Args;
+use hyper::Uri;
+
+/// How tokens may be signed. Nothing that is unsigned, and nothing with a shared secret, is among them.
+pub const SIGNING_ALGORITHMS: [&str; 9] =
+    ["ES256", "ES384", "ES512", "PS256", "PS384", "PS512", "RS256", "RS384", "RS512"];
+
+/// What names a user if no flag says otherwise.
+const USUAL_CLAIM: &str = "sub";
+/// How tokens are signed if no flag says otherwise.
+const USUAL_ALGORITHM: &str = "RS256";
+
+/// Tokens of an OpenID Connect provider.
+#[derive(Args, Clone, Debug, Default)]
+#[command(next_help_heading = "OpenID Connect")]
+pub struct OpenId {
+    /// URL of the provider whose tokens are accepted; only https. Needs --oidc-client-id.
+    #[arg(long, value_name = "URL", conflicts_with = "authentication-config")]
+    pub oidc_issuer_url: Option<String>,
+    /// The client that all tokens must be issued for.
+    #[arg(long, value_name = "ID", allow_hyphen_values = true, conflicts_with = "authentication-config")]
+    pub oidc_client_id: Option<String>,
+    /// Certificate authorities that the provider must be known to [default: those of this machine].
+    #[arg(long, value_name = "FILE", conflicts_with = "authentication-config")]
+    pub oidc_ca_file: Option<PathBuf>,
+    /// The claim that names the user [default: sub].
+    #[arg(long, value_name = "CLAIM", allow_hyphen_values = true, conflicts_with = "authentication-config")]
+    pub oidc_username_claim: Option<String>,
+    /// What is put before user names; - for nothing [default: the issuer and #, or nothing if the claim is email].
+    #[arg(long, value_name = "TEXT", allow_hyphen_values = true, conflicts_with = "authentication-config")]
+    pub oidc_username_prefix: Option<String>,
+    /// The claim that names the groups: a text or a list of them.
+    #[arg(long, value_name = "CLAIM", allow_hyphen_values = true, conflicts_with = "authentication-config")]
+    pub oidc_groups_claim: Option<String>,
+    /// What is put before the names of groups.
+    #[arg(long, value_name = "TEXT", allow_hyphen_values = true, conflicts_with = "authentication-config")]
+    pub oidc_groups_prefix: Option<String>,
+    /// A claim that tokens must have with this value; may be repeated.
+    #[arg(
+        long,
+        value_name = "CLAIM=VALUE",
+        value_parser = pair,
+        allow_hyphen_values = true,
+        conflicts_with = "authentication-config"
+    )]
+    pub oidc_required_claim: Vec<(String, String)>,
+    /// How tokens may be signed: RS256, RS384, RS512, ES256, ES384, ES512, PS256, PS384, PS512 [default: RS256].
+    #[arg(long, value_delimiter = ',', value_name = "NAME,...", conflicts_with = "authentication-config")]
+    pub oidc_signing_algs: Vec<String>,
+}
+
+/// One claim and its value.
+fn pair(text: &str) -> Result<(String, String), String> {
+    let (claim, value) = text.split_once('=').ok_or("malformed pair, expect string=string")?;
+    Ok((claim.trim().to_owned(), value.trim().to_owned()))
+}
+
+/// A text that says something.
+fn said(text: Option<&String>) -> Option<&str> {
+    text.map(String::as_str).filter(|text| !text.is_empty())
+}
+
+impl OpenId {
+    /// The issuer and the client, if tokens of a provider are accepted at all.
+    pub fn issuer_and_client(&self) -> Option<(&str, &str)> {
+        said(self.oidc_issuer_url.as_ref()).zip(said(self.oidc_client_id.as_ref()))
+    }
+
+    /// The claim that names the user.
+    pub fn username_claim(&self) -> &str {
+        self.oidc_username_claim.as_deref().unwrap_or(USUAL_CLAIM)
+    }
+
+    /// What is put before user names. Without a flag that is the issuer: so no provider can name a user of another one.
+    /// An address of electronic mail is nobody else's already.
+    pub fn username_prefix(&self) -> String {
+        match said(self.oidc_username_prefix.as_ref()) {
+            Some("-") => String::new(),
+            Some(prefix) => prefix.to_owned(),
+            None if self.username_claim() == "email" => String::new(),
+            None => format!("{}#", self.oidc_issuer_url.as_deref().unwrap_or_default()),
+        }
+    }
+
+    /// The claim that names the groups.
+    pub fn groups_claim(&self) -> Option<&str> {
+        said(self.oidc_groups_claim.as_ref())
+    }
+
+    /// The claims that tokens must have; of two values for one the later counts.
+    pub fn required_claims(&self) -> BTreeMap<String, String> {
+        self.oidc_required_claim.iter().cloned().collect()
+    }
+
+    /// How tokens may be signed.
+    pub fn signing_algorithms(&self) -> Vec<&str> {
+        match self.oidc_signing_algs.as_slice() {
+            [] => vec![USUAL_ALGORITHM],
+            some => some.iter().map(String::as_str).collect(),
+        }
+    }
+
+    /// Why these settings cannot work. `others` make tokens here too: nobody could tell whose a token is.
+    pub(super) fn validate(&self, others: &[String]) -> Result<(), String> {
+        let Some((issuer, _)) = self.issuer_and_client() else {
+            return match self.any() {
+                true => Err("oidc-issuer-url and oidc-client-id must be specified together when any oidc-* flags are set"
+                    .to_owned()),
+                false => Ok(()),
+            };
+        };
+        let wrong = |why: &str| Err(format!("issuer.url: Invalid value: {issuer:?}: {why}"));
+        if others.iter().any(|other| other == issuer) {
+            return wrong(&format!("URL must not overlap with disallowed issuers: [{}]", others.join(" ")));
+        }
+        let (scheme, rest) = issuer.split_once("://").unwrap_or_default();
+        if !scheme.eq_ignore_ascii_case("https") {
+            return wrong("URL scheme must be https");
+        }
+        if rest.split(['/', '?', '#']).next().is_some_and(|authority| authority.contains('@')) {
+            return wrong("URL must not contain a username or password");
+        }
+        if rest.split('#').next().is_some_and(|before| before.contains('?')) {
+            return wrong("URL must not contain a query");
+        }
+        if rest.contains('#') {
+            return wrong("URL must not contain a fragment");
+        }
+        if issuer.parse::<Uri>().ok().and_then(|uri| uri.host().map(str::is_empty)) != Some(false) {
+            return wrong("URL has no host that could be asked");
+        }
+        if self.oidc_required_claim.iter().any(|(claim, _)| claim.is_empty()) {
+            return Err("claimValidationRules[0]: Required value: claim or expression is required".to_owned());
+        }
+        if self.username_claim().is_empty() {
+            return Err("claimMappings.username: Required value: claim or expression is required".to_owned());
+        }
+        match self.oidc_signing_algs.iter().find(|name| !SIGNING_ALGORITHMS.contains(&name.as_str())) {
+            Some(name) => Err(format!("oidc: unsupported signing alg: {name:?}")),
+            None => Ok(()),
+        }
+    }
+
+    /// Whether any of the flags was given.
+    fn any(&self) -> bool {
+        let texts = [
+            &self.oidc_issuer_url,
+            &self.oidc_client_id,
+            &self.oidc_username_claim,
+            &self.oidc_username_prefix,
+            &self.oidc_groups_claim,
+            &self.oidc_groups_prefix,
+        ];
+        texts.iter().any(|text| text.is_some())
+            || self.oidc_ca_file.is_some()
+            || !self.oidc_required_claim.is_empty()
+            || !self.oidc_signing_algs.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Config;
+
+    const BOTH: &str = "--oidc-issuer-url=https://login.example --oidc-client-id=c";
+
+    fn parsed(line: &str) -> Config {
+        Config::parse(std::iter::once("pilothouse").chain(line.split_whitespace())).unwrap()
+    }
+
+    fn refused(line: &str) -> String {
+        let mut words = std::iter::once("pilothouse").chain(line.split_whitespace());
+        match Config::parse(&mut words) {
+            Ok(config) => config.validate().expect_err(line).to_string(),
+            Err(error) => error.to_string(),
+        }
+    }
+
+    #[test]
+    fn settings_that_cannot_work_are_named() {
+        let together = "oidc-issuer-url and oidc-client-id must be specified together";
+        for (line, part) in [
+            ("--oidc-issuer-url=https://login.example", together),
+            ("--oidc-client-id=c", together),
+            ("--oidc-issuer-url=https://login.example --oidc-client-id=", together),
+            ("--oidc-username-claim=sub", together),
+            ("--oidc-groups-prefix=", together),
+            ("--oidc-signing-algs=RS256", together),
+            ("--oidc-ca-file=ca.pem", together),
+        ] {
+            assert!(refused(line).contains(part), "{line}: {}", refused(line));
+        }
+        for (url, part) in [
+            ("http://login.example", "\"http://login.example\": URL scheme must be https"),
+            ("login.example", "URL scheme must be https"),
+            ("https://u:p@login.example/a", "URL must not contain a username or password"),
+            ("https://login.example/?a=b", "URL must not contain a query"),
+            ("https://login.example/#a?b", "URL must not contain a fragment"),
+            ("https://", "no host"),
+            ("https:///a", "no host"),
+            ("https://kubernetes.default.svc", "disallowed issuers: [https://kubernetes.default.svc]"),
+        ] {
+            let said = refused(&format!("--oidc-client-id=c --oidc-issuer-url={url}"));
+            assert!(said.starts_with("issuer.url: Invalid value: ") && said.contains(part), "{url}: {said}");
+        }
+        for (flag, part) in [
+            ("--oidc-signing-algs=RS256,HS256", "oidc: unsupported signing alg: \"HS256\""),
+            ("--oidc-signing-algs=none", "oidc: unsupported signing alg: \"none\""),
+            ("--oidc-signing-algs=rs256", "oidc: unsupported signing alg: \"rs256\""),
+            ("--oidc-username-claim=", "claimMappings.username: Required value"),
+            ("--oidc-required-claim=hd", "malformed pair, expect string=string"),
+            ("--oidc-required-claim==x", "claimValidationRules[0]: Required value"),
+            ("--authentication-config=file", "cannot be used with"),
+        ] {
+            let said = refused(&format!("{BOTH} {flag}"));
+            assert!(said.contains(part), "{flag}: {said}");
+        }
+        assert_eq!(parsed(BOTH).validate(), Ok(()));
+        assert_eq!(parsed("").validate(), Ok(()));
+        assert!(parsed("").openid.issuer_and_client().is_none());
+    }
+
+    #[test]
+    fn what_no_flag_says_is_as_in_the_reference() {
+        let openid = parsed(BOTH).openid;
+        assert_eq!(openid.issuer_and_client(), Some(("https://login.example", "c")));
+        assert_eq!((openid.username_claim(), openid.groups_claim()), ("sub", None));
+        assert_eq!(openid.signing_algorithms(), ["RS256"]);
+        for (flags, prefix) in [
+            ("", "https://login.example#"),
+            ("--oidc-username-prefix=", "https://login.example#"),
+            ("--oidc-username-claim=name", "https://login.example#"),
+            ("--oidc-username-claim=email", ""),
+            ("--oidc-username-claim=email --oidc-username-prefix=p:", "p:"),
+            ("--oidc-username-prefix=p:", "p:"),
+            ("--oidc-username-prefix=-", ""),
+            ("--oidc-username-prefix -", ""),
+            ("--oidc-username-prefix --", "--"),
+        ] {
+            assert_eq!(parsed(&format!("{BOTH} {flags}")).openid.username_prefix(), prefix, "{flags}");
+        }
+    }
+
+    #[test]
+    fn claims_and_algorithms_may_be_repeated() {
+        let openid = parsed(&format!(
+            "{BOTH} --oidc-required-claim=a=1 --oidc-required-claim=b=x,y=z --oidc-required-claim a=2 \
+             --oidc-signing-algs=ES512,PS384 --oidc-signing-algs RS256"
+        ))
+        .openid;
+        let claims: Vec<_> = openid.required_claims().into_iter().collect();
+        assert_eq!(claims, [("a".to_owned(), "2".to_owned()), ("b".to_owned(), "x,y=z".to_owned())]);
+        assert_eq!(openid.signing_algorithms(), ["ES512", "PS384", "RS256"]);
+    }
+}

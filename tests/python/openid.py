@@ -1,0 +1,77 @@
+"""A provider of OpenID Connect, and a user who logs in there. The provider is the package oidc-provider-mock, over TLS.
+
+Usage: openid.py serve PORT CERTIFICATE KEY            prints "ready", serves until its input ends; each start has a new key
+       openid.py login ISSUER CERTIFICATE CLIENT USER  prints the ID token of a login with an authorization code
+"""
+
+import os
+import ssl
+import sys
+import threading
+from urllib.parse import parse_qs, urlparse
+
+USERS = {
+    "ann": {"email": "ann@example.com", "email_verified": True, "groups": ["devs", "testers"], "tier": "gold"},
+    "bob": {"email": "bob@example.com", "email_verified": False, "groups": "devs", "tier": "gold"},
+    "cat": {"groups": ["devs"]},
+    "far": {
+        "tier": "gold",
+        "_claim_names": {"groups": "src"},
+        "_claim_sources": {"src": {"endpoint": "https://127.0.0.1:1/groups", "access_token": "t"}},
+    },
+}
+
+
+def serve(port, certificate, key):
+    import oidc_provider_mock
+    import werkzeug.serving
+
+    users = [oidc_provider_mock.User(sub=name, claims=claims) for name, claims in USERS.items()]
+    server = werkzeug.serving.make_server(
+        "127.0.0.1",
+        int(port),
+        oidc_provider_mock.app(user_claims=users),
+        threaded=True,
+        ssl_context=(certificate, key),
+    )
+
+    def end():
+        # Whoever started this holds the other end, also if it is killed.
+        sys.stdin.read()
+        os._exit(0)
+
+    threading.Thread(target=end, daemon=True).start()
+    print("ready", flush=True)
+    server.serve_forever()
+
+
+def login(issuer, certificate, client, user):
+    import httpx
+
+    context = ssl.create_default_context(cafile=certificate)
+    # The certificate vouches for itself; strict checks want an authority of its own.
+    context.verify_flags &= ~ssl.VERIFY_X509_STRICT
+    with httpx.Client(verify=context, timeout=30, trust_env=False) as http:
+        provider = http.get(f"{issuer}/.well-known/openid-configuration").raise_for_status().json()
+        assert provider["issuer"] == issuer, provider
+        back = "https://client.example/back"
+        asked = {
+            "response_type": "code",
+            "client_id": client,
+            "redirect_uri": back,
+            "scope": "openid email profile",
+            "state": "s",
+        }
+        answer = http.post(provider["authorization_endpoint"], params=asked, data={"sub": user})
+        assert answer.status_code == 302, answer.text
+        code = parse_qs(urlparse(answer.headers["location"]).query)["code"][0]
+        granted = http.post(
+            provider["token_endpoint"],
+            data={"grant_type": "authorization_code", "code": code, "redirect_uri": back},
+            auth=(client, "secret"),
+        )
+        print(granted.raise_for_status().json()["id_token"])
+
+
+if __name__ == "__main__":
+    {"serve": serve, "login": login}[sys.argv[1]](*sys.argv[2:])
