@@ -18,6 +18,7 @@ use super::GROUP;
 use super::role::Role;
 use super::rule::{Ask, Rule, null_is_default};
 use crate::api::field::quoted;
+use crate::api::limits::MISSING_ROLES_TOLD;
 
 /// What the names of service accounts begin with, where users are meant.
 const ACCOUNT_PREFIX: &str = "system:serviceaccount:";
@@ -206,6 +207,36 @@ impl fmt::Display for Missing {
     }
 }
 
+/// Tells of a role that is missing: once, and of some of them only. More would help nobody.
+fn tell(missing: &mut Vec<Missing>, lost: Missing) {
+    if missing.len() < MISSING_ROLES_TOLD && !missing.contains(&lost) {
+        missing.push(lost);
+    }
+}
+
+/// The roles that were looked at for one question. Nearly everybody has few: those are found without a table.
+#[derive(Default)]
+struct Refused {
+    few: [usize; 8],
+    count: usize,
+    many: HashSet<usize>,
+}
+
+impl Refused {
+    fn is_new(&mut self, role: &Arc<Role>) -> bool {
+        let at = Arc::as_ptr(role).addr();
+        if self.few.contains(&at) {
+            return false;
+        }
+        match self.few.get_mut(self.count) {
+            Some(place) => *place = at,
+            None => return self.many.insert(at),
+        }
+        self.count += 1;
+        true
+    }
+}
+
 /// What comes of a question.
 #[derive(Debug)]
 pub enum Found {
@@ -340,15 +371,14 @@ impl Index {
     pub fn decide(&self, who: &Identity, action: &Action) -> Found {
         let ask = Ask::from(action);
         let mut missing = Vec::new();
-        // The last role that said no: somebody who has bound one role a thousand times is told so once.
-        let mut refused = std::ptr::null();
+        // Somebody who has one role a thousand times, and others between, is told no once by each.
+        let mut refused = Refused::default();
         let allowed = self.bindings_of(who, namespace_of(action), |binding| {
             match self.role(&binding.namespace, &binding.role) {
-                Ok(role) if Arc::as_ptr(role) == refused => {}
+                Ok(role) if !refused.is_new(role) => {}
                 Ok(role) if role.allows(&ask) => return ControlFlow::Break(binding),
-                Ok(role) => refused = Arc::as_ptr(role),
-                Err(lost) if missing.contains(&lost) => {}
-                Err(lost) => missing.push(lost),
+                Ok(_) => {}
+                Err(lost) => tell(&mut missing, lost),
             }
             ControlFlow::Continue(())
         });
@@ -369,8 +399,7 @@ impl Index {
                     // One role can be bound a thousand times.
                     Ok(role) if !given.insert(Arc::as_ptr(role)) => {}
                     Ok(role) => roles.push(Arc::clone(role)),
-                    Err(lost) if missing.contains(&lost) => {}
-                    Err(lost) => missing.push(lost),
+                    Err(lost) => tell(&mut missing, lost),
                 }
             }
             ControlFlow::Continue(())

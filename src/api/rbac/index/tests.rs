@@ -79,6 +79,31 @@ fn what_is_missing_is_told_once() {
 }
 
 #[test]
+fn a_role_that_somebody_has_many_times_is_looked_at_once() {
+    let mut index = Index::default();
+    let me = [subject("User", "u", "")];
+    let rules = (0..2_000).map(|n| rule("get", "core", "pods", &format!("n{n}"))).collect();
+    index.put_role("", "huge", Role::new(rules));
+    for other in 0..20 {
+        index.put_role("", &format!("r{other}"), Role::new(vec![rule("list", "core", "pods", "")]));
+    }
+    for n in 0..2_000 {
+        let role = if n % 2 == 0 { "huge".to_owned() } else { format!("r{}", n / 2 % 20) };
+        index.put_binding(binding("n", &format!("b{n}"), ("ClusterRole", &role), &me));
+        index.put_binding(binding("n", &format!("c{n}"), ("Role", &format!("gone{n}")), &me));
+    }
+    let Found::Nothing(missing) = index.decide(&who("u", &[]), &action("get", "", "pods", "n", "z")) else {
+        panic!("nobody allows this");
+    };
+    assert_eq!(missing.len(), MISSING_ROLES_TOLD);
+    assert!(matches!(index.decide(&who("u", &[]), &action("list", "", "pods", "n", "")), Found::Allowed(_)));
+    let roles: Vec<Arc<Role>> = (0..30).map(|_| Arc::default()).collect();
+    let mut refused = Refused::default();
+    let looked = (0..300).filter(|n| refused.is_new(&roles[n * 7 % 30])).count();
+    assert_eq!(looked, 30, "each once");
+}
+
+#[test]
 fn the_nearest_way_in_is_a_binding_or_else_a_role() {
     let mut index = Index::default();
     index.put_role("", "all", Role::new(vec![rule("*", "*", "*", ""), path_rule("*", "*")]));
