@@ -2,7 +2,11 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
+#[path = "authorization/node.rs"]
+mod node;
 mod support;
+#[path = "authorization/webhook.rs"]
+mod webhook;
 
 use std::fs;
 

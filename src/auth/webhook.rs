@@ -49,24 +49,17 @@ struct Said {
     reason: String,
 }
 
-#[derive(Deserialize)]
-#[serde(default, rename_all = "camelCase")]
-#[derive(Default)]
-struct Review {
-    kind: String,
-    api_version: String,
-    status: Said,
-}
-
-impl Review {
-    /// What an answer says, if it is one to a question of this version. It may leave out what it is, but not lie about it.
-    fn read(answer: &[u8], version: &str) -> Result<Said, String> {
-        let review: Review = serde_json::from_slice(answer).map_err(|error| error.to_string())?;
-        let is = |found: &str, wanted: &str| found.is_empty() || found == wanted;
-        if is(&review.kind, KIND) && is(&review.api_version, &format!("{GROUP}/{version}")) {
-            return Ok(review.status);
-        }
-        Err(format!("it is a {} of {:?}", review.kind, review.api_version))
+/// What an answer says, if it is one to a question of this version. It may leave out what it is, but not lie about it.
+fn read(answer: &[u8], version: &str) -> Result<Said, String> {
+    let review: Json = serde_json::from_slice(answer).map_err(|error| error.to_string())?;
+    let is = |field: &str, wanted: &str| review[field].is_null() || review[field] == wanted;
+    if !review.is_object() || !is("kind", KIND) || !is("apiVersion", &format!("{GROUP}/{version}")) {
+        return Err(format!("it is no {KIND} of {GROUP}/{version}"));
+    }
+    match &review["status"] {
+        Json::Null => Ok(Said::default()),
+        status @ Json::Object(_) => Said::deserialize(status).map_err(|error| error.to_string()),
+        _ => Err("its status is no object".to_owned()),
     }
 }
 
@@ -212,8 +205,9 @@ impl Inner {
         let limit = self.settings.timeout;
         let asked = tokio::time::timeout(limit, self.service.ask(review.to_owned())).await;
         let said = match asked.unwrap_or(Err(Failure::Slow(limit))) {
-            Ok(answer) => Review::read(&answer, &self.settings.version)
-                .map_err(|why| (Round::Error, Trouble::Nonsense(why))),
+            Ok(answer) => {
+                read(&answer, &self.settings.version).map_err(|why| (Round::Error, Trouble::Nonsense(why)))
+            }
             Err(failure @ (Failure::Slow(_) | Failure::Refused(504))) => {
                 Err((Round::Timeout, Trouble::Silence(failure)))
             }
@@ -416,7 +410,7 @@ mod tests {
 
     #[test]
     fn an_answer_may_leave_out_what_it_is_but_not_lie() {
-        let read = |text: &str| Review::read(text.as_bytes(), "v1").map(|said| said.allowed);
+        let read = |text: &str| super::read(text.as_bytes(), "v1").map(|said| said.allowed);
         assert_eq!(read(r#"{"status":{"allowed":true}}"#), Ok(true));
         let named = r#"{"kind":"SubjectAccessReview","apiVersion":"authorization.k8s.io/v1","status":{"allowed":true}}"#;
         assert_eq!(read(named), Ok(true));
@@ -425,7 +419,9 @@ mod tests {
             named.replace("k8s.io/v1", "k8s.io/v1beta1"),
             named.replace("SubjectAccess", "Token"),
             named.replace("true", "\"yes\""),
-            "[]".to_owned(),
+            r#"["SubjectAccessReview","authorization.k8s.io/v1",{"allowed":true}]"#.to_owned(),
+            r#"{"status":[true]}"#.to_owned(),
+            r#"{"status":true}"#.to_owned(),
             String::new(),
         ] {
             assert!(read(&lie).is_err(), "{lie}");

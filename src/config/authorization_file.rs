@@ -371,7 +371,10 @@ mod tests {
     fn what_is_wrong_is_named() {
         let webhook = |from: &str, to: &str| WEBHOOK.replace(from, to);
         let table = [
-            ("[]".to_owned(), "authorizers: Required value: at least one authorization mode must be defined"),
+            (
+                "  []".to_owned(),
+                "authorizers: Required value: at least one authorization mode must be defined",
+            ),
             ("- {name: rbac}".to_owned(), "authorizers[0].type: Required value"),
             (
                 "- {type: Other, name: other}".to_owned(),
