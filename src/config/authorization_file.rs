@@ -107,7 +107,7 @@ impl Decider {
         let all = file.get("authorizers").map(Value::items).unwrap_or_default();
         let path = Path::new("authorizers");
         if all.is_empty() {
-            found.wrong(FieldError::required(&path, "at least one authorization mode must be defined"));
+            found.wrong(&FieldError::required(&path, "at least one authorization mode must be defined"));
         }
         let deciders: Vec<Decider> =
             all.iter().enumerate().filter_map(|(at, one)| found.decider(one, &path.index(at))).collect();
@@ -149,7 +149,7 @@ struct Found {
 }
 
 impl Found {
-    fn wrong(&mut self, error: FieldError) {
+    fn wrong(&mut self, error: &FieldError) {
         self.wrong.push(error.to_string());
     }
 
@@ -166,15 +166,15 @@ impl Found {
         self.only(one, path, &["type", "name", "webhook"]);
         let (kind, at) = (one.str("type"), path.child("type"));
         if kind.is_empty() {
-            self.wrong(FieldError::required(&at, ""));
+            self.wrong(&FieldError::required(&at, ""));
             return None;
         }
         let Some((_, mode)) = MODES.iter().find(|(name, _)| *name == kind) else {
-            self.wrong(FieldError::not_supported(&at, &quoted(kind), &MODES.map(|(name, _)| name)));
+            self.wrong(&FieldError::not_supported(&at, &quoted(kind), &MODES.map(|(name, _)| name)));
             return None;
         };
         if !self.modes.insert(kind.to_owned()) && *mode != AuthorizationMode::Webhook {
-            self.wrong(FieldError::duplicate(&at, &quoted(kind)));
+            self.wrong(&FieldError::duplicate(&at, &quoted(kind)));
             return None;
         }
         let name = one.str("name");
@@ -182,12 +182,12 @@ impl Found {
         let webhook = match (mode, one.get("webhook")) {
             (AuthorizationMode::Webhook, Some(webhook)) => Some(self.webhook(webhook, path)),
             (AuthorizationMode::Webhook, None) => {
-                self.wrong(FieldError::required(&path.child("webhook"), "required when type=Webhook"));
+                self.wrong(&FieldError::required(&path.child("webhook"), "required when type=Webhook"));
                 None
             }
             (_, Some(_)) => {
                 let why = "may only be specified when type=Webhook";
-                self.wrong(FieldError::invalid(&path.child("webhook"), "\"non-null\"", why));
+                self.wrong(&FieldError::invalid(&path.child("webhook"), "\"non-null\"", why));
                 None
             }
             (_, None) => None,
@@ -198,12 +198,12 @@ impl Found {
     fn name(&mut self, name: &str, mode: AuthorizationMode, path: &Path) {
         let wrong = names::dns_subdomain(name);
         if name.is_empty() {
-            self.wrong(FieldError::required(path, ""));
+            self.wrong(&FieldError::required(path, ""));
         } else if !self.names.insert(name.to_owned()) {
-            self.wrong(FieldError::duplicate(path, &quoted(name)));
+            self.wrong(&FieldError::duplicate(path, &quoted(name)));
         } else if !wrong.is_empty() {
             let why = format!("authorizer name is invalid: {}", wrong.join(", "));
-            self.wrong(FieldError::invalid(path, &quoted(name), &why));
+            self.wrong(&FieldError::invalid(path, &quoted(name), &why));
         } else if mode != AuthorizationMode::Webhook && name != mode.to_string().to_lowercase() {
             let expected = mode.to_string().to_lowercase();
             self.wrong.push(format!("expected name {expected} for authorizer {mode} instead of {name}"));
@@ -238,7 +238,7 @@ impl Found {
             .is_some_and(|all| !all.is_null() && all != &Value::Array(Vec::new()))
         {
             let why = "this server evaluates no expressions yet";
-            self.wrong(FieldError::forbidden(&path.child("matchConditions"), why));
+            self.wrong(&FieldError::forbidden(&path.child("matchConditions"), why));
         }
         Webhook {
             kubeconfig,
@@ -253,9 +253,9 @@ impl Found {
     fn one_of<'a>(&mut self, value: &'a Value, path: &Path, field: &str, known: &[&str]) -> &'a str {
         let (text, at) = (value.str(field), path.child(field));
         if text.is_empty() {
-            self.wrong(FieldError::required(&at, ""));
+            self.wrong(&FieldError::required(&at, ""));
         } else if !known.contains(&text) {
-            self.wrong(FieldError::not_supported(&at, &quoted(text), known));
+            self.wrong(&FieldError::not_supported(&at, &quoted(text), known));
         }
         text
     }
@@ -275,11 +275,11 @@ impl Found {
             Some(_) => Err("must be a text such as 30s".to_owned()),
         };
         match (parsed, default) {
-            (Err(why), _) => self.wrong(FieldError::invalid(&at, &quoted(text), &why)),
+            (Err(why), _) => self.wrong(&FieldError::invalid(&at, &quoted(text), &why)),
             (Ok(Duration::ZERO), Some(default)) => return default,
-            (Ok(Duration::ZERO), None) => self.wrong(FieldError::required(&at, "")),
+            (Ok(Duration::ZERO), None) => self.wrong(&FieldError::required(&at, "")),
             (Ok(found), _) if most.is_some_and(|most| found > most) => {
-                self.wrong(FieldError::invalid(&at, &quoted(text), "must be > 0s and <= 30s"));
+                self.wrong(&FieldError::invalid(&at, &quoted(text), "must be > 0s and <= 30s"));
             }
             (Ok(found), _) => return found,
         }
@@ -294,19 +294,19 @@ impl Found {
         let (kind, file) = (info.str("type"), info.str("kubeConfigFile"));
         let (of_kind, of_file) = (path.child("type"), path.child("kubeConfigFile"));
         match kind {
-            "" => self.wrong(FieldError::required(&of_kind, "")),
-            "KubeConfigFile" if file.is_empty() => self.wrong(FieldError::required(&of_file, "")),
+            "" => self.wrong(&FieldError::required(&of_kind, "")),
+            "KubeConfigFile" if file.is_empty() => self.wrong(&FieldError::required(&of_file, "")),
             "KubeConfigFile" if !FilePath::new(file).is_absolute() => {
-                self.wrong(FieldError::invalid(&of_file, &quoted(file), "must be an absolute path"));
+                self.wrong(&FieldError::invalid(&of_file, &quoted(file), "must be an absolute path"));
             }
             "KubeConfigFile" => {}
             "InClusterConfig" => {
                 let why = "the API server cannot ask itself";
-                self.wrong(FieldError::invalid(&of_kind, &quoted(kind), why));
+                self.wrong(&FieldError::invalid(&of_kind, &quoted(kind), why));
             }
             _ => {
                 let known = ["InClusterConfig", "KubeConfigFile"];
-                self.wrong(FieldError::not_supported(&of_kind, &quoted(kind), &known));
+                self.wrong(&FieldError::not_supported(&of_kind, &quoted(kind), &known));
             }
         }
         PathBuf::from(file)
