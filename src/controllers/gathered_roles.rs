@@ -5,7 +5,7 @@ use std::rc::Rc;
 
 use futures::FutureExt as _;
 use futures::future::LocalBoxFuture;
-use pilothouse_actors::object::TypeName;
+use pilothouse_actors::object::{Key, TypeName};
 use pilothouse_actors::snapshot::Snapshot;
 
 use crate::api::codec;
@@ -43,15 +43,18 @@ impl GatheredRoles {
             self.roles.borrow().sources(name).map(|all| all.into_iter().map(str::to_owned).collect());
         let Some(sources): Option<Vec<String>> = sources else { return Ok(()) };
         let resource = self.client.resource(STORE)?;
-        let at = |name| At { resource: &resource, namespace: "", name };
+        // One look at the store, however many are gathered.
+        let all = self.client.snapshot(&TypeName::new(STORE)).await?;
+        let read = |name: &str| {
+            let found = all.get(Key::cluster(name).as_str()).filter(|object| object.is_readable());
+            found.map(|object| self.client.load(&resource, object)).transpose()
+        };
         let mut rules: Vec<Rule> = Vec::new();
         for source in &sources {
-            if let Some(role) = self.client.read(at(source)).await? {
-                rules.extend(rules_of(&role));
-            }
+            rules.extend(read(source)?.iter().flat_map(rules_of));
         }
         let rules = joined(rules);
-        let Some(role) = self.client.read(at(name)).await? else { return Ok(()) };
+        let Some(role) = read(name)? else { return Ok(()) };
         if rules_of(&role) == rules {
             return Ok(());
         }
@@ -62,7 +65,8 @@ impl GatheredRoles {
         // One that has gone meanwhile shall not come back.
         body.entry("metadata").set("uid", meta::of(&role).str("uid"));
         body.set("rules", rules.iter().map(Rule::to_value).collect::<Vec<_>>());
-        match self.client.apply(at(name), NAME, &body).await {
+        let at = At { resource: &resource, namespace: "", name };
+        match self.client.apply(at, NAME, &body).await {
             // Gone meanwhile, or made anew: that will be heard of.
             Err(status) if matches!(status.code, 404 | 409) => Ok(()),
             written => written,

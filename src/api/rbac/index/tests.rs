@@ -135,7 +135,36 @@ fn an_index_that_lets_go_of_everything_is_empty() {
     index.clear_roles(false);
     index.clear_bindings(false);
     assert!(index.roles.is_empty() && index.bindings.is_empty());
-    assert!(index.users.is_empty() && index.groups.is_empty());
+    assert!(index.users.is_empty() && index.groups.is_empty() && index.pool.0.is_empty());
+}
+
+#[test]
+fn roles_that_say_the_same_are_kept_once_and_change_alone() {
+    let mut index = Index::default();
+    let say = |verb: &str| Role::new(vec![rule(verb, "core", "pods", "")]);
+    for namespace in ["n", "m"] {
+        index.put_role(namespace, "r", say("get"));
+        index.put_binding(binding(namespace, "b", ("Role", "r"), &[subject("User", "u", "")]));
+    }
+    assert_eq!(index.pool.0.len(), 1);
+    let may = |index: &Index, verb: &str, namespace: &str| {
+        matches!(index.decide(&who("u", &[]), &action(verb, "", "pods", namespace, "a")), Found::Allowed(_))
+    };
+    index.put_role("n", "r", say("list"));
+    assert!(!may(&index, "get", "n") && may(&index, "list", "n") && may(&index, "get", "m"));
+    assert_eq!(index.pool.0.len(), 2);
+    index.put_role("n", "r", say("get"));
+    assert_eq!(index.pool.0.len(), 1, "nobody says the other any more");
+    // Somebody looks at a role while it goes.
+    let held = index.roles_of(&who("u", &[]), "n").0;
+    index.remove_role("n", "r");
+    index.remove_role("m", "r");
+    drop(held);
+    assert_eq!(index.pool.0.len(), 1);
+    for _ in 0..SWEEP_EVERY {
+        index.remove_role("n", "r");
+    }
+    assert!(index.pool.0.is_empty());
 }
 
 #[test]
