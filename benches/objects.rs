@@ -278,22 +278,25 @@ fn main() {
     }
 }
 
-/// What the index weighs, made from what stores hold.
+/// What the index weighs, made from what stores hold, where no two roles say the same.
 fn memory() {
     let resident = || -> f64 {
         let text = std::fs::read_to_string("/proc/self/statm").unwrap();
         let pages: f64 = text.split_whitespace().nth(1).unwrap().parse().unwrap();
         pages * 4_096.0 / 1e6
     };
-    let rule = |resource: &str| {
-        format!(r#"{{"verbs":["get","list","watch"],"apiGroups":[""],"resources":["{resource}"]}}"#)
+    let role = |number: usize| {
+        let rules = ["pods", "configmaps", "services"].map(|resource| {
+            format!(
+                r#"{{"verbs":["get","list","watch"],"apiGroups":[""],"resources":["{resource}"],"resourceNames":["o{number}"]}}"#
+            )
+        });
+        format!(r#"{{"rules":[{}]}}"#, rules.join(","))
     };
-    let rules = ["pods", "configmaps", "services"].map(rule).join(",");
-    let role = format!(r#"{{"metadata":{{"name":"r"}},"rules":[{rules}]}}"#);
     let (before, mut index) = (resident(), Index::default());
     for number in 0..RIGHTS {
         let (namespace, name) = (format!("n{}", number % 1_000), format!("r{number}"));
-        index.put_role(&namespace, &name, read_role(role.as_bytes()).unwrap());
+        index.put_role(&namespace, &name, read_role(role(number).as_bytes()).unwrap());
         let given = format!(
             r#"{{"roleRef":{{"kind":"Role","name":"{name}"}},"subjects":[{{"kind":"User","name":"u{}"}}]}}"#,
             number % 1_000
