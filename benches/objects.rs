@@ -1,7 +1,8 @@
 //! What one object costs on its way in and out, and what a decision about rights costs, without a server around it.
 //!
 //! `cargo bench --bench objects` measures time with criterion. `cargo bench --bench objects -- instructions` counts
-//! instructions with valgrind instead, which a busy machine does not change. docs/numbers.md keeps what it printed.
+//! instructions with valgrind instead, which a busy machine does not change; `-- memory` says what the roles and bindings
+//! weigh that decisions are made from. docs/numbers.md keeps what it printed.
 
 #![allow(
     clippy::unwrap_used,
@@ -18,7 +19,7 @@ use criterion::Criterion;
 use pilothouse::api::codec::{self, protobuf};
 use pilothouse::api::kinds::{self, Kind, Occasion, Writer};
 use pilothouse::api::ownership::{self, Versions, Write, apply::apply};
-use pilothouse::api::rbac::index::{Binding, Found, Index, RoleRef, Subject};
+use pilothouse::api::rbac::index::{Binding, Found, Index, RoleRef, Subject, read_binding, read_role};
 use pilothouse::api::rbac::role::Role;
 use pilothouse::api::rbac::rule::Rule;
 use pilothouse::api::schema::{GroupVersionKind, Registry, TypeId, default};
@@ -263,6 +264,7 @@ fn main() {
             black_box(total);
         }
         ["instructions"] => instructions(),
+        ["memory"] => memory(),
         _ => {
             let bench = Bench::new();
             let mut criterion = Criterion::default().configure_from_args();
@@ -273,6 +275,35 @@ fn main() {
             criterion.final_summary();
         }
     }
+}
+
+/// What the index weighs, made from what stores hold, where no two roles say the same.
+fn memory() {
+    let resident = || -> f64 {
+        let text = std::fs::read_to_string("/proc/self/statm").unwrap();
+        let pages: f64 = text.split_whitespace().nth(1).unwrap().parse().unwrap();
+        pages * 4_096.0 / 1e6
+    };
+    let role = |number: usize| {
+        let rules = ["pods", "configmaps", "services"].map(|resource| {
+            format!(
+                r#"{{"verbs":["get","list","watch"],"apiGroups":[""],"resources":["{resource}"],"resourceNames":["o{number}"]}}"#
+            )
+        });
+        format!(r#"{{"rules":[{}]}}"#, rules.join(","))
+    };
+    let (before, mut index) = (resident(), Index::default());
+    for number in 0..RIGHTS {
+        let (namespace, name) = (format!("n{}", number % 1_000), format!("r{number}"));
+        index.put_role(&namespace, &name, read_role(role(number).as_bytes()).unwrap());
+        let given = format!(
+            r#"{{"roleRef":{{"kind":"Role","name":"{name}"}},"subjects":[{{"kind":"User","name":"u{}"}}]}}"#,
+            number % 1_000
+        );
+        index.put_binding(read_binding(&namespace, &format!("b{number}"), given.as_bytes()).unwrap());
+    }
+    println!("{RIGHTS} roles and bindings: {:.1} MB (goal 30)", resident() - before);
+    black_box(index);
 }
 
 /// Counts what a thousand more repetitions take, so that the start does not count.

@@ -185,6 +185,12 @@ pub const WEBHOOK_ANSWER_BYTES: usize = 1 << 20;
 pub const WEBHOOK_QUESTION: Duration = Duration::from_secs(30);
 /// Questions to one other server that may be under way; more fail at once.
 pub const WEBHOOK_QUESTIONS: usize = 256;
+/// Bytes of the file that says who decides.
+pub const AUTHORIZATION_FILE_BYTES: usize = 1 << 20;
+/// How often the server looks whether that file has changed.
+pub const AUTHORIZATION_LOOK_EVERY: Duration = Duration::from_secs(1);
+/// How often it reads it whatever its times say; the reference server's value.
+pub const AUTHORIZATION_READ_EVERY: Duration = Duration::from_secs(60);
 /// Answers of another server that are remembered; past it the oldest half goes.
 pub const WEBHOOK_ANSWERS_KEPT: usize = 8_192;
 /// Bytes of what a client can choose of a question whose answer is remembered; the reference server's value.

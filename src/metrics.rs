@@ -53,6 +53,11 @@ pub struct Metrics {
     decisions: IntCounterVec,
     attempts: IntCounterVec,
     attempt_durations: HistogramVec,
+    webhook_rounds: IntCounterVec,
+    webhook_durations: HistogramVec,
+    webhook_open: IntCounterVec,
+    reloads: IntCounterVec,
+    reloaded_at: GaugeVec,
     queue_depth: IntGaugeVec,
     queue_adds: IntGaugeVec,
     queue_retries: IntGaugeVec,
@@ -109,6 +114,20 @@ impl Metrics {
             "authorization_duration_seconds",
             "How long judging requests took, by result.",
         );
+        let webhook_durations = HistogramOpts::new(
+            "apiserver_authorization_webhook_duration_seconds",
+            "How long questions to authorization webhooks took, by webhook and result.",
+        );
+        let by_result =
+            |name: &str, help: &str| IntCounterVec::new(Opts::new(name, help), &["name", "result"]);
+        let reloads = Opts::new(
+            "apiserver_authorization_config_controller_automatic_reloads_total",
+            "Changes of the authorization configuration that were taken or not, by status and server.",
+        );
+        let reloaded_at = Opts::new(
+            "apiserver_authorization_config_controller_automatic_reload_last_timestamp_seconds",
+            "When the authorization configuration was last taken or not, by status and server.",
+        );
         let queue = |name: &str, help: &str| IntGaugeVec::new(Opts::new(name, help), &["name"]);
         let restarts = Opts::new(
             "pilothouse_controller_restarts_total",
@@ -121,6 +140,17 @@ impl Metrics {
                 attempt_durations.buckets(prometheus::exponential_buckets(0.001, 2.0, 15)?),
                 &["result"],
             )?,
+            webhook_rounds: by_result(
+                "apiserver_authorization_webhook_evaluations_total",
+                "Questions to authorization webhooks, by webhook and result.",
+            )?,
+            webhook_durations: HistogramVec::new(webhook_durations, &["name", "result"])?,
+            webhook_open: by_result(
+                "apiserver_authorization_webhook_evaluations_fail_open_total",
+                "Questions that others had to decide because a webhook did not answer, by webhook and result.",
+            )?,
+            reloads: IntCounterVec::new(reloads, &["status", "apiserver_id_hash"])?,
+            reloaded_at: GaugeVec::new(reloaded_at, &["status", "apiserver_id_hash"])?,
             queue_depth: queue("workqueue_depth", "Keys that a control loop could work on now.")?,
             queue_adds: queue(
                 "workqueue_adds_total",
@@ -161,6 +191,11 @@ impl Metrics {
         registry.register(Box::new(self.decisions.clone()))?;
         registry.register(Box::new(self.attempts.clone()))?;
         registry.register(Box::new(self.attempt_durations.clone()))?;
+        registry.register(Box::new(self.webhook_rounds.clone()))?;
+        registry.register(Box::new(self.webhook_durations.clone()))?;
+        registry.register(Box::new(self.webhook_open.clone()))?;
+        registry.register(Box::new(self.reloads.clone()))?;
+        registry.register(Box::new(self.reloaded_at.clone()))?;
         for queue in [&self.queue_depth, &self.queue_adds, &self.queue_retries] {
             registry.register(Box::new(queue.clone()))?;
         }
@@ -214,6 +249,23 @@ impl Metrics {
         ["allowed", "denied"].map(|decision| self.decisions.with_label_values(&[sort, name, decision]))
     }
 
+    /// What counts the questions to an authorization webhook.
+    pub fn webhook(&self, name: &str) -> WebhookMeter {
+        WebhookMeter {
+            name: name.to_owned(),
+            rounds: self.webhook_rounds.clone(),
+            durations: self.webhook_durations.clone(),
+            open: self.webhook_open.clone(),
+        }
+    }
+
+    /// Counts a change of the authorization configuration, taken or not.
+    pub fn count_reload(&self, taken: bool, now: Timestamp) {
+        let labels = [if taken { "success" } else { "failure" }, ""];
+        self.reloads.with_label_values(&labels).inc();
+        self.reloaded_at.with_label_values(&labels).set(now.0 as f64 / 1e6);
+    }
+
     /// Counts a request that was judged.
     pub fn count_judged(&self, result: Judged, seconds: f64) {
         let result = result.name();
@@ -241,6 +293,55 @@ impl Metrics {
         let mut text = Vec::new();
         TextEncoder::new().encode(&self.registry.gather(), &mut text)?;
         Ok(text)
+    }
+}
+
+/// What is counted of one authorization webhook. Operators choose the names.
+#[derive(Clone)]
+pub struct WebhookMeter {
+    name: String,
+    rounds: IntCounterVec,
+    durations: HistogramVec,
+    open: IntCounterVec,
+}
+
+/// How a question to a webhook ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Round {
+    /// With an answer.
+    Success,
+    /// With none in time.
+    Timeout,
+    /// With anything else.
+    Error,
+}
+
+impl Round {
+    fn name(self) -> &'static str {
+        match self {
+            Round::Success => "success",
+            Round::Timeout => "timeout",
+            Round::Error => "error",
+        }
+    }
+}
+
+impl WebhookMeter {
+    /// What operators call it.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Counts one question and how long it took.
+    pub fn asked(&self, round: Round, seconds: f64) {
+        let labels = [self.name.as_str(), round.name()];
+        self.rounds.with_label_values(&labels).inc();
+        self.durations.with_label_values(&labels).observe(seconds);
+    }
+
+    /// Counts a question that others decide because of this end.
+    pub fn left_open(&self, round: Round) {
+        self.open.with_label_values(&[&self.name, round.name()]).inc();
     }
 }
 

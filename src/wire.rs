@@ -4,6 +4,7 @@
 //! broadcaster, authenticator and authorizer, so that guards and wakes cross no thread. Watch sessions run on the worker
 //! of their connection.
 
+mod authorization;
 mod loops;
 #[path = "wire/admission.rs"]
 mod of_admission;
@@ -21,7 +22,7 @@ use arc_swap::ArcSwap;
 use futures::future::{LocalBoxFuture, join_all};
 use futures::{FutureExt as _, try_join};
 use pilothouse_actors::authenticator::{Authenticator, House, Verifier};
-use pilothouse_actors::authorizer::{Authorizer, Policy};
+use pilothouse_actors::authorizer::Authorizer;
 use pilothouse_actors::broadcaster::{Broadcaster, CloseAll};
 use pilothouse_actors::clock::Clock;
 use pilothouse_actors::directory::{self, Stores as Storage};
@@ -33,6 +34,7 @@ use pilothouse_actors::ports::{Pool, Ports};
 use pilothouse_actors::session::LiveSessions;
 use tokio::sync::Semaphore;
 
+use self::authorization::Deciding;
 use self::reload::Reload;
 use crate::api::catalog::Catalog;
 use crate::api::catalog::build::Builtin;
@@ -42,20 +44,15 @@ use crate::api::discovery::Documents;
 use crate::api::kinds::engines::Authority;
 use crate::api::schema::Registry;
 use crate::api::services::addresses::AddressRange;
-use crate::api::words::{ANONYMOUS, AUTHENTICATED, MASTERS, UNAUTHENTICATED};
-use crate::auth::abac::Abac;
+use crate::api::words::{ANONYMOUS, AUTHENTICATED, UNAUTHENTICATED};
 use crate::auth::bootstrap_token::BootstrapTokens;
 use crate::auth::certificate::CertificateVerifier;
-use crate::auth::counted::Counted;
-use crate::auth::modes::{AlwaysAllow, AlwaysDeny, Privileged};
-use crate::auth::node::Nodes;
 use crate::auth::objects::Objects;
-use crate::auth::rbac::{self, Rbac, Roles};
+use crate::auth::rbac::{self, Roles};
 use crate::auth::service_account::Tokens;
 use crate::auth::service_account::issuer::Issuer;
 use crate::auth::tokens::TokenFile;
-use crate::auth::webhook::{self, AskedElsewhere};
-use crate::config::{AuthorizationMode, Config, Engine as EngineChoice, FeatureGates};
+use crate::config::{Config, Engine as EngineChoice, FeatureGates};
 use crate::http::drain::Drain;
 use crate::http::edge::Edge;
 use crate::http::handler::app;
@@ -63,7 +60,6 @@ use crate::http::handler::connect::Connecting;
 use crate::http::handler::health::Health;
 use crate::http::handler::openapi::OpenApi;
 use crate::http::handler::worker::{Encodings, Places, Served, Shared, Worker};
-use crate::kubeconfig::Access;
 use crate::limits;
 use crate::metrics::{Meter, Metrics};
 use crate::pki::{Pki, host};
@@ -71,14 +67,13 @@ use crate::server::StartError;
 use crate::server::wiring::{Application, Boot, Wired, Wiring};
 use crate::upstream::{TlsError, TlsFiles, Upstream};
 use crate::verbs::admission::{self, Chain};
-use crate::verbs::bootstrap::{self, aggregation::Gathering, home::Home};
+use crate::verbs::bootstrap::{self, home::Home};
 use crate::verbs::budget::Budget;
 use crate::verbs::engines::Engines;
 use crate::verbs::forced::Forced;
 use crate::verbs::services::{Services, repair};
 use crate::verbs::stores::Stores;
 use crate::verbs::{Backend, Watching};
-use crate::webhook::Service;
 
 use self::loops::Loops;
 
@@ -87,9 +82,6 @@ const STORE_FILE: &str = "pilothouse.redb";
 
 /// How often the kubernetes service is looked after; the reference server's value.
 const KUBERNETES_EVERY: Duration = Duration::from_secs(10);
-
-/// How often somebody looks whether roles have changed, which costs next to nothing.
-const GATHER_EVERY: Duration = Duration::from_millis(100);
 
 /// The wiring of the product.
 pub struct Wires;
@@ -116,13 +108,12 @@ struct Parts {
     certificates: Arc<CertificateVerifier>,
     /// What the server was started with.
     boot: Boot,
-    policies: Arc<[Arc<dyn Policy>]>,
+    /// Who decides what may be done.
+    deciding: Arc<Deciding>,
     /// Who has which role.
     roles: Arc<Roles>,
     /// Which features are on.
     gates: FeatureGates,
-    /// Whether roles that gather others are kept up to date.
-    gathers_rules: bool,
     house: Arc<House>,
     /// What makes the tokens of service accounts.
     tokens: Arc<Issuer>,
@@ -206,7 +197,7 @@ async fn parts(boot: &Boot) -> Result<Parts, StartError> {
     let pool = Pool::new(range.first, range.last, repair::ports(&held));
     let roles = rbac::open(storage.directory.clone()).await.map_err(|error| broken(&error))?;
     let roles = Arc::new(roles);
-    let policies = policies(config, &roles, &storage, &shared.metrics, &boot.clock).await?;
+    let deciding = Deciding::open(config, &roles, &storage, &shared.metrics, &boot.clock).await?;
     let parts = Parts {
         ports: Ports::new(pool, storage.fatal.clone()).start(),
         home: Home {
@@ -227,10 +218,9 @@ async fn parts(boot: &Boot) -> Result<Parts, StartError> {
         certificates,
         boot: boot.clone(),
         tokens: tokens.issuer,
-        policies,
+        deciding: Arc::new(deciding),
         roles,
         gates: config.gates(),
-        gathers_rules: config.runs("clusterrole-aggregation-controller"),
         house: Arc::new(house(config)),
         clock: boot.clock.clone(),
         live_sessions: LiveSessions::default(),
@@ -353,58 +343,6 @@ fn verifiers(
     Ok(all.into())
 }
 
-/// Those who decide, in order.
-async fn policies(
-    config: &Config,
-    roles: &Arc<Roles>,
-    storage: &Storage,
-    metrics: &Metrics,
-    clock: &Clock,
-) -> Result<Arc<[Arc<dyn Policy>]>, StartError> {
-    let broken = |what: &str, error: &dyn std::fmt::Display| StartError::Store(format!("{what}: {error}"));
-    let mut all: Vec<Arc<dyn Policy>> = vec![Arc::new(Privileged(MASTERS))];
-    for mode in &config.authorization.authorization_mode {
-        let policy: Arc<dyn Policy> = match mode {
-            AuthorizationMode::AlwaysAllow => Arc::new(AlwaysAllow),
-            AuthorizationMode::AlwaysDeny => Arc::new(AlwaysDeny),
-            AuthorizationMode::Rbac => Arc::new(Rbac(roles.clone())),
-            AuthorizationMode::Abac => {
-                let path = config.authorization.authorization_policy_file.as_ref();
-                let path = path.ok_or_else(|| {
-                    broken("--authorization-mode=ABAC", &"needs --authorization-policy-file")
-                })?;
-                let name = path.display().to_string();
-                let text = std::fs::read_to_string(path).map_err(|error| broken(&name, &error))?;
-                Arc::new(Abac::parse(&text).map_err(|error| broken(&name, &error))?)
-            }
-            AuthorizationMode::Node => {
-                let gates = config.gates();
-                let opened = Nodes::open(storage.directory.clone(), |gate| gates.enabled(gate)).await;
-                Arc::new(opened.map_err(|error| broken("--authorization-mode=Node", &error))?)
-            }
-            AuthorizationMode::Webhook => {
-                let path = config.authorization.authorization_webhook_config_file.as_ref();
-                let path = path.ok_or_else(|| {
-                    broken("--authorization-mode=Webhook", &"needs --authorization-webhook-config-file")
-                })?;
-                let access =
-                    Access::read(path).map_err(|error| broken(&path.display().to_string(), &error))?;
-                let service = Service::new(&access);
-                let service = service.map_err(|error| broken(&path.display().to_string(), &error))?;
-                let settings = webhook::Settings {
-                    version: config.authorization.authorization_webhook_version.clone(),
-                    allowed_for: config.authorization.authorization_webhook_cache_authorized_ttl,
-                    refused_for: config.authorization.authorization_webhook_cache_unauthorized_ttl,
-                };
-                Arc::new(AskedElsewhere::new(service, settings, clock.clone()))
-            }
-        };
-        let (sort, name) = (mode.to_string(), mode.to_string().to_lowercase());
-        all.push(Arc::new(Counted::new(policy, &sort, &name, metrics)));
-    }
-    Ok(all.into())
-}
-
 fn house(config: &Config) -> House {
     let anonymous = Identity {
         name: ANONYMOUS.to_owned(),
@@ -420,7 +358,7 @@ fn house(config: &Config) -> House {
 
 /// Starts the actors of the calling worker thread.
 fn worker(parts: &Parts) -> Worker {
-    let authorizer = Authorizer::new(parts.policies.clone()).start();
+    let authorizer = Authorizer::asking(parts.deciding.panel()).start();
     Worker {
         backend: Rc::new(backend(parts, &authorizer)),
         watching: watching(parts),
@@ -492,30 +430,13 @@ async fn stay_reachable(parts: Arc<Parts>, backend: Backend) {
     }
 }
 
-/// Keeps the roles that gather others up to date.
-async fn gather_rules(parts: Arc<Parts>, backend: Backend) {
-    let mut turns = tokio::time::interval(GATHER_EVERY);
-    turns.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-    let mut gathering = Gathering::default();
-    loop {
-        turns.tick().await;
-        if parts.shared.health.stopping.load(Ordering::Acquire) {
-            return;
-        }
-        let served = parts.shared.served.load_full();
-        if let Err(status) = gathering.turn(&backend, &served.catalog).await {
-            tracing::warn!(%status, "roles that gather others are not as they should be");
-        }
-    }
-}
-
 /// The application while it runs.
 struct Running(Arc<Parts>);
 
 impl Application for Running {
     fn ready(&self) -> LocalBoxFuture<'_, Result<(), StartError>> {
         async {
-            let authorizer = Authorizer::new(self.0.policies.clone()).start();
+            let authorizer = Authorizer::asking(self.0.deciding.panel()).start();
             let backend = self::backend(&self.0, &authorizer);
             let served = self.0.shared.served.load_full();
             let gates = &self.0.gates;
@@ -535,11 +456,8 @@ impl Application for Running {
                 bootstrap::trust::authentication(&backend, &served.catalog, &self.0.client_authority),
             );
             made.map_err(|status| StartError::Store(format!("what others know of this server: {status}")))?;
-            if self.0.gathers_rules {
-                let authorizer = Authorizer::new(self.0.policies.clone()).start();
-                actix::spawn(gather_rules(self.0.clone(), self::backend(&self.0, &authorizer)));
-            }
             actix::spawn(stay_reachable(self.0.clone(), backend));
+            actix::spawn(self.0.deciding.clone().follow_file(self.0.shared.clone()));
             let (boot, certificates) = (self.0.boot.clone(), self.0.certificates.clone());
             actix::spawn(Reload { boot, certificates, shared: self.0.shared.clone() }.run());
             self.0.shared.health.started.store(true, Ordering::Release);

@@ -2,7 +2,11 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
+#[path = "authorization/node.rs"]
+mod node;
 mod support;
+#[path = "authorization/webhook.rs"]
+mod webhook;
 
 use std::fs;
 
@@ -154,6 +158,127 @@ fn a_user_lives_under_view_and_edit_once_they_are_gathered() {
         rules.contains("\"nodes\"").then_some(())
     })
     .expect("admin gathers what edit gathers from view");
+}
+
+fn gathers(name: &str, label: &str, from: &str) -> Value {
+    let selector = json!({"matchLabels": {from: "true"}});
+    let mut role = object(
+        "ClusterRole",
+        name,
+        &json!({"aggregationRule": {"clusterRoleSelectors": [selector]}, "rules": []}),
+    );
+    role["metadata"]["labels"] = json!({label: "true"});
+    role
+}
+
+#[test]
+fn roles_that_gather_each_other_settle_and_give_nothing_of_their_own() {
+    let server = Server::with(&["--engine=memory", "--controllers=clusterrole-aggregation"]);
+    let mut admin = server.admin();
+    let roles = format!("{RBAC}/clusterroles");
+    let mut rules = |name: &str| admin.get(&format!("{RBAC}/clusterroles/{name}")).ok()["rules"].clone();
+    let mut other = server.admin();
+    for (name, label, from) in [("a", "la", "lb"), ("b", "lb", "lc"), ("c", "lc", "la")] {
+        other.post(&roles, &gathers(name, label, from)).ok();
+    }
+    let mut leaf = object("ClusterRole", "leaf", &json!({"rules": [rule(&["get"], "", &["pods"])]}));
+    leaf["metadata"]["labels"] = json!({"lb": "true"});
+    other.post(&roles, &leaf).ok();
+    let wanted = json!([rule(&["get"], "", &["pods"])]);
+    for name in ["a", "b", "c"] {
+        poll(CAP, || (rules(name) == wanted).then_some(())).unwrap_or_else(|| panic!("{name} is gathered"));
+    }
+    // What somebody writes into one of them does not go around for ever.
+    let own = json!({"rules": [rule(&["delete"], "", &["secrets"])]});
+    other.patch(&format!("{roles}/b"), "merge", &own).ok();
+    poll(CAP, || (rules("b") == wanted).then_some(())).expect("b is as it was");
+    assert_eq!((rules("a"), rules("c")), (wanted.clone(), wanted));
+    other.delete(&format!("{roles}/leaf")).ok();
+    for name in ["a", "b", "c"] {
+        poll(CAP, || (rules(name).as_array().is_none_or(Vec::is_empty)).then_some(()))
+            .expect("nothing is left");
+    }
+    let version = |client: &mut Client| client.get(&roles).ok()["metadata"]["resourceVersion"].clone();
+    let settled = version(&mut other);
+    std::thread::sleep(std::time::Duration::from_millis(300));
+    assert_eq!(version(&mut other), settled, "nobody writes any more");
+    let owners = other.get(&format!("{roles}/view")).ok()["metadata"]["managedFields"].to_string();
+    assert!(
+        owners.contains(r#""manager":"clusterrole-aggregation-controller","operation":"Apply""#),
+        "{owners}"
+    );
+
+    let off = Server::with(&["--engine=memory"]);
+    let view = off.admin().get(&format!("{roles}/view")).ok();
+    assert!(view["rules"].as_array().is_none_or(Vec::is_empty), "{view}");
+}
+
+#[test]
+fn names_restrict_what_has_one_and_odd_names_are_names() {
+    let server = Server::with(&["--engine=memory"]);
+    let (mut admin, mut alice) = (server.admin(), alice(&server));
+    let mut named =
+        rule(&["get", "list", "watch", "create", "deletecollection", "update"], "", &["configmaps"]);
+    named["resourceNames"] = json!(["a"]);
+    admin
+        .post(&format!("{RBAC}/clusterroles"), &object("ClusterRole", "one", &json!({"rules": [named]})))
+        .ok();
+    bind(&mut admin, ("ClusterRole", "one"));
+    admin.post(MAPS, &map("a")).ok();
+    admin.post(MAPS, &map("b")).ok();
+    alice.get(&format!("{MAPS}/a")).ok();
+    assert_eq!(alice.get(&format!("{MAPS}/b")).status, 403);
+    assert_eq!(alice.get(MAPS).status, 403);
+    let one = alice.get(&format!("{MAPS}?fieldSelector=metadata.name%3Da")).ok();
+    assert_eq!(one["items"].as_array().map(Vec::len), Some(1));
+    assert_eq!(alice.get(&format!("{MAPS}?fieldSelector=metadata.name%3Db")).status, 403);
+    alice.try_watch(MAPS, "fieldSelector=metadata.name%3Da").expect("a watch of one");
+    assert_eq!(alice.post(MAPS, &map("a")).status, 403, "a new object has no name yet");
+    assert_eq!(alice.delete(&format!("{MAPS}?fieldSelector=metadata.name%3Da")).status, 403);
+
+    let odd =
+        ["\u{f6}dd \"user\" <b>&", "*", "system:serviceaccount:default:", "a/b%2f", "line\nfeed", "\u{202e}"];
+    for (number, user) in odd.iter().enumerate() {
+        let mut given = binding("RoleBinding", &format!("odd-{number}"), ("ClusterRole", "cluster-admin"));
+        given["subjects"] = json!([{"kind": "User", "name": user}]);
+        admin.post(&format!("{RBAC}/namespaces/default/rolebindings"), &given).ok();
+        let review = |user: &str| {
+            let attributes = json!({"namespace": "default", "verb": "delete", "resource": "secrets"});
+            json!({"apiVersion": "authorization.k8s.io/v1", "kind": "SubjectAccessReview",
+                "spec": {"user": user, "resourceAttributes": attributes}})
+        };
+        let path = format!("{REVIEWS}/subjectaccessreviews");
+        assert_eq!(admin.post(&path, &review(user)).ok()["status"]["allowed"], true, "{user}");
+        assert_eq!(admin.post(&path, &review("somebody")).ok()["status"]["allowed"], false, "{user}");
+    }
+    assert_eq!(alice.get("/api/v1/namespaces/default/secrets").status, 403, "no name is a wildcard");
+}
+
+#[test]
+fn a_role_too_large_to_compare_is_refused_and_not_waited_for() {
+    let server = Server::with(&["--engine=memory"]);
+    let (mut admin, mut alice) = (server.admin(), alice(&server));
+    let own: Vec<Value> =
+        (0..2_000).map(|n| rule(&["get"], &format!("g{n}.example.com"), &["pods"])).collect();
+    admin.post(&format!("{RBAC}/clusterroles"), &object("ClusterRole", "many", &json!({"rules": own}))).ok();
+    bind(&mut admin, ("ClusterRole", "many"));
+    bind(&mut admin, ("ClusterRole", "admin"));
+    let write = rule(&["create", "update"], "rbac.authorization.k8s.io", &["roles"]);
+    admin
+        .post(&format!("{RBAC}/clusterroles"), &object("ClusterRole", "write", &json!({"rules": [write]})))
+        .ok();
+    bind(&mut admin, ("ClusterRole", "write"));
+    let names: Vec<String> = (0..20_000).map(|n| format!("n{n}")).collect();
+    let mut huge = rule(&["get"], "", &["pods"]);
+    huge["resourceNames"] = json!(names);
+    let role = object("Role", "huge", &json!({"rules": [huge]}));
+    let status = alice.post(&format!("{RBAC}/namespaces/default/roles"), &role).refused(403, "Forbidden");
+    assert!(
+        text(&status, "/message").contains("is attempting to grant RBAC permissions not currently held"),
+        "{status}"
+    );
+    // Whoever has everything may give it, however long the list is.
+    admin.post(&format!("{RBAC}/namespaces/default/roles"), &role).ok();
 }
 
 #[test]

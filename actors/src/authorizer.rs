@@ -186,20 +186,31 @@ pub struct Hint {
     pub action: Arc<Action>,
 }
 
+/// Policies, in the order in which they are asked.
+pub type Policies = Arc<Vec<Arc<dyn Policy>>>;
+
+/// The policies that count now. Asked for every question: it must be quick.
+pub type Panel = Arc<dyn Fn() -> Policies + Send + Sync>;
+
 /// Asks the policies. See the module text.
 pub struct Authorizer {
-    policies: Arc<[Arc<dyn Policy>]>,
+    panel: Panel,
 }
 
 impl Authorizer {
-    /// An authorizer that asks these policies, in this order.
-    pub fn new(policies: Arc<[Arc<dyn Policy>]>) -> Authorizer {
-        Authorizer { policies }
+    /// An authorizer that always asks these policies.
+    pub fn new(policies: Policies) -> Authorizer {
+        Authorizer::asking(Arc::new(move || Arc::clone(&policies)))
+    }
+
+    /// An authorizer that asks whoever counts at that moment. A question is judged by one panel to its end.
+    pub fn asking(panel: Panel) -> Authorizer {
+        Authorizer { panel }
     }
 
     /// Finds out whether they may, and why.
     pub fn judge(&self, question: Judge) -> Answer<Verdict> {
-        let policies = Arc::clone(&self.policies);
+        let policies = (self.panel)();
         hold(Trial { policies, asked: 0, question, reasons: Vec::new(), errors: Vec::new() })
     }
 
@@ -237,7 +248,7 @@ impl Handler<ListGrants> for Authorizer {
     type Result = Response<Grants>;
 
     fn handle(&mut self, question: ListGrants, _: &mut Self::Context) -> Self::Result {
-        let policies = Arc::clone(&self.policies);
+        let policies = (self.panel)();
         hold(Inventory { policies, asked: 0, question, so_far: Grants::default() }).into()
     }
 }
@@ -246,13 +257,13 @@ impl Handler<Hint> for Authorizer {
     type Result = Option<String>;
 
     fn handle(&mut self, question: Hint, _: &mut Self::Context) -> Self::Result {
-        self.policies.iter().find_map(|policy| policy.hint(&question.identity, &question.action))
+        (self.panel)().iter().find_map(|policy| policy.hint(&question.identity, &question.action))
     }
 }
 
 /// The policies on one action.
 struct Trial {
-    policies: Arc<[Arc<dyn Policy>]>,
+    policies: Policies,
     asked: usize,
     question: Judge,
     /// Why some had no opinion.
@@ -298,7 +309,7 @@ impl Hearing for Trial {
 
 /// What all policies allow together.
 struct Inventory {
-    policies: Arc<[Arc<dyn Policy>]>,
+    policies: Policies,
     asked: usize,
     question: ListGrants,
     so_far: Grants,
@@ -353,7 +364,7 @@ mod tests {
                 decisions.iter().map(|decision| Arc::new(Says(decision.clone(), late)) as Arc<dyn Policy>);
             let action = Action { verb: "get".into(), target: Target::Path("/version".into()) };
             let question = Authorize { identity: Arc::default(), action: Arc::new(action) };
-            answers.push(Authorizer::new(policies.collect()).start().send(question).await.unwrap());
+            answers.push(Authorizer::new(Arc::new(policies.collect())).start().send(question).await.unwrap());
         }
         assert_eq!(answers[0], answers[1], "late answers weigh the same");
         answers.remove(0)

@@ -12,14 +12,19 @@ use pilothouse_actors::filter::{FieldRule, LabelRule};
 use pilothouse_actors::identity::Identity;
 use serde::Deserialize;
 use serde_json::{Value as Json, json};
+use thiserror::Error;
 
 use crate::limits::{WEBHOOK_ANSWERS_KEPT, WEBHOOK_CACHED_BYTES};
+use crate::metrics::{Round, WebhookMeter};
 use crate::webhook::{Failure, Service};
 
 /// How often a question is asked.
 const ATTEMPTS: u32 = 5;
 /// The pause before the second attempt; each later one is half as long again. The reference server's values.
 const FIRST_PAUSE: Duration = Duration::from_millis(500);
+
+const KIND: &str = "SubjectAccessReview";
+const GROUP: &str = "authorization.k8s.io";
 
 /// How the other server is asked.
 pub struct Settings {
@@ -29,6 +34,10 @@ pub struct Settings {
     pub allowed_for: Duration,
     /// How long everything else is.
     pub refused_for: Duration,
+    /// How long one question may take.
+    pub timeout: Duration,
+    /// Whether nothing is allowed while it cannot be asked.
+    pub denies_on_failure: bool,
 }
 
 /// What the other server says.
@@ -40,10 +49,18 @@ struct Said {
     reason: String,
 }
 
-#[derive(Deserialize)]
-struct Review {
-    #[serde(default)]
-    status: Said,
+/// What an answer says, if it is one to a question of this version. It may leave out what it is, but not lie about it.
+fn read(answer: &[u8], version: &str) -> Result<Said, String> {
+    let review: Json = serde_json::from_slice(answer).map_err(|error| error.to_string())?;
+    let is = |field: &str, wanted: &str| review[field].is_null() || review[field] == wanted;
+    if !review.is_object() || !is("kind", KIND) || !is("apiVersion", &format!("{GROUP}/{version}")) {
+        return Err(format!("it is no {KIND} of {GROUP}/{version}"));
+    }
+    match &review["status"] {
+        Json::Null => Ok(Said::default()),
+        status @ Json::Object(_) => Said::deserialize(status).map_err(|error| error.to_string()),
+        _ => Err("its status is no object".to_owned()),
+    }
 }
 
 /// The policy.
@@ -53,14 +70,15 @@ struct Inner {
     service: Service,
     settings: Settings,
     clock: Clock,
+    meter: WebhookMeter,
     /// What was said, by question, and until when it counts. A std mutex: held for one look or one change.
     said: Mutex<HashMap<String, (Timestamp, Said)>>,
 }
 
 impl AskedElsewhere {
     /// Asks this server.
-    pub fn new(service: Service, settings: Settings, clock: Clock) -> AskedElsewhere {
-        AskedElsewhere(Arc::new(Inner { service, settings, clock, said: Mutex::default() }))
+    pub fn new(service: Service, settings: Settings, clock: Clock, meter: WebhookMeter) -> AskedElsewhere {
+        AskedElsewhere(Arc::new(Inner { service, settings, clock, meter, said: Mutex::default() }))
     }
 }
 
@@ -141,6 +159,21 @@ fn verdict(said: Said) -> Verdict {
     }
 }
 
+/// Why there is no answer.
+#[derive(Debug, Error)]
+enum Trouble {
+    #[error("the authorization webhook cannot be asked: {0}")]
+    Silence(Failure),
+    #[error("the authorization webhook says nonsense: {0}")]
+    Nonsense(String),
+}
+
+impl Trouble {
+    fn may_pass(&self) -> bool {
+        matches!(self, Trouble::Silence(failure @ Failure::Refused(_)) if failure.may_pass())
+    }
+}
+
 impl Inner {
     fn remembered(&self, key: &str) -> Option<Said> {
         let said = self.said.lock().unwrap_or_else(PoisonError::into_inner);
@@ -166,37 +199,64 @@ impl Inner {
         all.insert(key, (until, said.clone()));
     }
 
+    /// Asks once and counts it.
+    async fn ask_once(&self, review: &str) -> Result<Said, (Round, Trouble)> {
+        let began = self.clock.now();
+        let limit = self.settings.timeout;
+        let asked = tokio::time::timeout(limit, self.service.ask(review.to_owned())).await;
+        let said = match asked.unwrap_or(Err(Failure::Slow(limit))) {
+            Ok(answer) => {
+                read(&answer, &self.settings.version).map_err(|why| (Round::Error, Trouble::Nonsense(why)))
+            }
+            Err(failure @ (Failure::Slow(_) | Failure::Refused(504))) => {
+                Err((Round::Timeout, Trouble::Silence(failure)))
+            }
+            Err(failure) => Err((Round::Error, Trouble::Silence(failure))),
+        };
+        let round = said.as_ref().map_or_else(|(round, _)| *round, |_| Round::Success);
+        self.meter.asked(round, self.clock.now().0.saturating_sub(began.0) as f64 / 1e6);
+        said
+    }
+
     async fn ask(&self, spec: &Json) -> Result<Said, String> {
         let version = &self.settings.version;
         let review = json!({
-            "kind": "SubjectAccessReview",
-            "apiVersion": format!("authorization.k8s.io/{version}"),
+            "kind": KIND,
+            "apiVersion": format!("{GROUP}/{version}"),
             "metadata": {"creationTimestamp": null},
             "spec": spec,
             "status": {"allowed": false},
         });
-        let mut pause = FIRST_PAUSE;
-        let mut attempt = 1;
-        let answer = loop {
-            match self.service.ask(review.to_string()).await {
-                Ok(answer) => break answer,
-                Err(failure @ Failure::Refused(_)) if failure.may_pass() && attempt < ATTEMPTS => {
-                    tracing::debug!(%failure, attempt, "the authorization webhook is asked again");
-                    tokio::time::sleep(pause).await;
-                    pause = pause * 3 / 2;
-                    attempt += 1;
-                }
-                Err(failure) => {
-                    tracing::warn!(%failure, "the authorization webhook cannot be asked");
-                    return Err(format!("the authorization webhook cannot be asked: {failure}"));
-                }
+        let review = review.to_string();
+        let (mut pause, mut attempt) = (FIRST_PAUSE, 1);
+        loop {
+            let (round, trouble) = match self.ask_once(&review).await {
+                Ok(said) => return Ok(said),
+                Err(failed) => failed,
+            };
+            if attempt < ATTEMPTS && trouble.may_pass() {
+                tracing::debug!(%trouble, attempt, "the authorization webhook is asked again");
+                tokio::time::sleep(pause).await;
+                pause = pause * 3 / 2;
+                attempt += 1;
+                continue;
             }
+            tracing::warn!(%trouble, webhook = self.meter.name(), "an authorization webhook does not help");
+            if !self.settings.denies_on_failure {
+                self.meter.left_open(round);
+            }
+            return Err(trouble.to_string());
+        }
+    }
+
+    /// What counts while it cannot be asked.
+    fn unknown(&self, error: String) -> Verdict {
+        let nothing = String::new();
+        let decision = match self.settings.denies_on_failure {
+            true => Decision::Denied(nothing),
+            false => Decision::NoOpinion(nothing),
         };
-        let review: Result<Review, _> = serde_json::from_slice(&answer);
-        review.map(|review| review.status).map_err(|error| {
-            tracing::warn!(%error, "the authorization webhook says nonsense");
-            format!("the authorization webhook says nonsense: {error}")
-        })
+        Verdict { decision, grounds: None, error: Some(error) }
     }
 }
 
@@ -222,10 +282,7 @@ impl Policy for AskedElsewhere {
                     }
                     verdict(said)
                 }
-                Err(error) => {
-                    let decision = Decision::NoOpinion(String::new());
-                    Verdict { decision, grounds: None, error: Some(error) }
-                }
+                Err(error) => inner.unknown(error),
             }
         })
     }
@@ -243,6 +300,7 @@ mod tests {
 
     use super::*;
     use crate::kubeconfig::{Access, Credentials};
+    use crate::metrics::Metrics;
 
     /// A server that gives these answers, one per connection, and then no more. Answers what it was asked.
     async fn server(
@@ -283,9 +341,12 @@ mod tests {
             version: "v1".into(),
             allowed_for: Duration::from_secs(300),
             refused_for: Duration::from_secs(30),
+            timeout: Duration::from_secs(5),
+            denies_on_failure: false,
         };
         let clock = Clock::manual(Timestamp(1));
-        let policy = AskedElsewhere::new(Service::new(&access).unwrap(), settings, clock.clone());
+        let meter = Metrics::new(Timestamp(0)).unwrap().webhook("w");
+        let policy = AskedElsewhere::new(Service::new(&access).unwrap(), settings, clock.clone(), meter);
         (policy, asked, clock)
     }
 
@@ -345,6 +406,26 @@ mod tests {
             assert!(failed.error.as_ref().unwrap().contains(why), "{:?}", failed.error);
         }
         asked.await.unwrap();
+    }
+
+    #[test]
+    fn an_answer_may_leave_out_what_it_is_but_not_lie() {
+        let read = |text: &str| super::read(text.as_bytes(), "v1").map(|said| said.allowed);
+        assert_eq!(read(r#"{"status":{"allowed":true}}"#), Ok(true));
+        let named = r#"{"kind":"SubjectAccessReview","apiVersion":"authorization.k8s.io/v1","status":{"allowed":true}}"#;
+        assert_eq!(read(named), Ok(true));
+        assert_eq!(read("{}"), Ok(false), "no opinion");
+        for lie in [
+            named.replace("k8s.io/v1", "k8s.io/v1beta1"),
+            named.replace("SubjectAccess", "Token"),
+            named.replace("true", "\"yes\""),
+            r#"["SubjectAccessReview","authorization.k8s.io/v1",{"allowed":true}]"#.to_owned(),
+            r#"{"status":[true]}"#.to_owned(),
+            r#"{"status":true}"#.to_owned(),
+            String::new(),
+        ] {
+            assert!(read(&lie).is_err(), "{lie}");
+        }
     }
 
     #[test]

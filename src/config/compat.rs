@@ -73,7 +73,6 @@ const OTHERS: &[(&str, Takes)] = &[
     ("authentication-token-webhook-cache-ttl", Text),
     ("authentication-token-webhook-config-file", Text),
     ("authentication-token-webhook-version", Text),
-    ("authorization-config", Text),
     ("contention-profiling", Bool),
     ("coordinated-leadership-lease-duration", Text),
     ("coordinated-leadership-renew-deadline", Text),

@@ -173,6 +173,16 @@ pub struct ServiceAccounts {
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "Authorization")]
 pub struct Authorization {
+    /// File that says who decides, in order, and how servers that are asked are asked. Takes the place of the mode and
+    /// webhook flags; changes are taken while the server runs.
+    #[arg(long, value_name = "FILE", conflicts_with_all = [
+        "authorization_mode",
+        "authorization_webhook_config_file",
+        "authorization_webhook_version",
+        "authorization_webhook_cache_authorized_ttl",
+        "authorization_webhook_cache_unauthorized_ttl",
+    ])]
+    pub authorization_config: Option<PathBuf>,
     /// Who decides, in order.
     #[arg(long, default_value = "RBAC", value_enum, value_delimiter = ',', value_name = "MODE,...")]
     pub authorization_mode: Vec<AuthorizationMode>,

@@ -4,6 +4,7 @@
 //! reference server that are taken without effect.
 
 pub mod admission_file;
+pub mod authorization_file;
 mod compat;
 pub mod gates;
 mod gates_table;
@@ -194,22 +195,28 @@ impl Config {
         if seen.is_empty() {
             return Err(ConfigError("at least one authorization mode must be given".to_owned()));
         }
+        let flags = &self.authorization;
+        // A file can name them too, and is read later.
+        if flags.authorization_config.is_some() {
+            return Ok(());
+        }
+        let alone =
+            |file: &Option<PathBuf>, mode| file.is_some() && !flags.authorization_mode.contains(&mode);
+        if alone(&flags.authorization_policy_file, AuthorizationMode::Abac) {
+            return Err(ConfigError(
+                "--authorization-policy-file needs --authorization-mode=ABAC".to_owned(),
+            ));
+        }
+        if alone(&flags.authorization_webhook_config_file, AuthorizationMode::Webhook) {
+            let why = "--authorization-webhook-config-file needs --authorization-mode=Webhook";
+            return Err(ConfigError(why.to_owned()));
+        }
         Ok(())
     }
 
     /// The feature gates as the server runs with them.
     pub fn gates(&self) -> FeatureGates {
         FeatureGates::new(&self.api.feature_gates)
-    }
-
-    /// Whether a control loop that runs by default is to run.
-    pub fn runs(&self, controller: &str) -> bool {
-        let named = self.api.controllers.iter().rev().find_map(|word| match word.strip_prefix('-') {
-            Some(name) if name == controller => Some(false),
-            None if word == controller => Some(true),
-            _ => None,
-        });
-        named.unwrap_or_else(|| self.api.controllers.iter().any(|word| word == "*"))
     }
 
     /// The admission plug-ins that are on, in the order in which they work.

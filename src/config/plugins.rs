@@ -30,7 +30,7 @@ pub const PLUGINS: [Plugin; 36] = [
     plugin("LimitRanger", true, true),
     // On by default in the reference. Here nothing makes the default accounts yet, without which no pod could be created.
     plugin("ServiceAccount", false, true),
-    plugin("NodeRestriction", false, false),
+    plugin("NodeRestriction", false, true),
     plugin("TaintNodesByCondition", true, true),
     plugin("AlwaysPullImages", false, true),
     plugin("ImagePolicyWebhook", false, false),
@@ -135,7 +135,7 @@ mod tests {
 
     #[test]
     fn a_plugin_that_does_nothing_is_named() {
-        let said: Vec<String> = remarks(&names(&["Priority", "NodeRestriction"])).collect();
-        assert_eq!(said, ["--enable-admission-plugins: NodeRestriction has no effect here"]);
+        let said: Vec<String> = remarks(&names(&["Priority", "ImagePolicyWebhook"])).collect();
+        assert_eq!(said, ["--enable-admission-plugins: ImagePolicyWebhook has no effect here"]);
     }
 }

@@ -166,10 +166,3 @@ fn kubelets_are_reached_as_the_flags_say() {
         assert!(parse(half).unwrap().validate().is_err(), "{half}");
     }
 }
-
-#[test]
-fn controllers_run_unless_they_are_named_otherwise() {
-    let runs = |flag: &str| parse(flag).unwrap().runs("some");
-    assert!(runs("--controllers=*") && runs("--controllers=some") && runs("--controllers=-*,some"));
-    assert!(!runs("--controllers=-*") && !runs("--controllers=*,-some") && !runs("--controllers=other"));
-}

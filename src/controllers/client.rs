@@ -15,7 +15,7 @@ use crate::api::codec;
 use crate::api::discovery::RELEASE;
 use crate::api::form::Form;
 use crate::api::media::Encoding;
-use crate::api::options::DeleteOptions;
+use crate::api::options::{DeleteOptions, PatchOptions};
 use crate::api::query::Query;
 use crate::api::schema::time;
 use crate::api::status::{GroupResource, Result, Status};
@@ -23,7 +23,7 @@ use crate::api::value::Value;
 use crate::api::words::AUTHENTICATED;
 use crate::verbs::delete::{Outcome, delete_object};
 use crate::verbs::update::{NewState, store_update};
-use crate::verbs::{Backend, Call, Warnings, create};
+use crate::verbs::{Backend, Call, Warnings, apply, create};
 
 use super::known::{Catalogs, Known};
 
@@ -173,6 +173,16 @@ impl Client {
         let call = self.call(at, subresource, &query, &warnings)?;
         let state = Edit { client: self, call: &call, change };
         store_update(&self.backend, &call, &state, false).await.map(drop)
+    }
+
+    /// Says what some fields of an object shall be, and owns them from now on, whoever owned them before.
+    pub async fn apply(&self, at: At<'_>, manager: &str, object: &Value) -> Result<()> {
+        let query = format!("fieldManager={manager}&force=true");
+        let (query, warnings) = (Query::parse(&query), Warnings::default());
+        let mut call = self.call(at, "", &query, &warnings)?;
+        call.body = Bytes::from(codec::to_json(object));
+        let options = PatchOptions::parse(&query, true)?;
+        apply::apply(&self.backend, &call, &options).await.map(drop)
     }
 
     /// Deletes an object that was read before.

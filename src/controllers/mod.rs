@@ -13,6 +13,7 @@ mod events;
 pub mod expiry;
 mod finished;
 mod garbage;
+mod gathered_roles;
 pub mod head;
 mod informer;
 pub mod known;
@@ -26,7 +27,7 @@ pub mod runner;
 pub mod start;
 
 /// The loops that can be chosen: the name that the reference's controller manager has for each, and the older one.
-pub const NAMES: [(&str, &str); 13] = [
+pub const NAMES: [(&str, &str); 14] = [
     ("namespace-controller", "namespace"),
     ("garbage-collector-controller", "garbagecollector"),
     ("serviceaccount-controller", "serviceaccount"),
@@ -40,6 +41,7 @@ pub const NAMES: [(&str, &str); 13] = [
     ("certificatesigningrequest-cleaner-controller", "csrcleaner"),
     ("certificatesigningrequest-signing-controller", "csrsigning"),
     ("certificatesigningrequest-approving-controller", "csrapproving"),
+    ("clusterrole-aggregation-controller", "clusterrole-aggregation"),
 ];
 
 /// Which loops a list of names asks for: `*` for all, `NAME` for one, `-NAME` for all but one. The first entry that

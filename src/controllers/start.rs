@@ -25,6 +25,7 @@ use super::client::Client;
 use super::expiry::{self, Expiry};
 use super::finished::TtlAfterFinished;
 use super::garbage::GarbageCollector;
+use super::gathered_roles::GatheredRoles;
 use super::informer::{Informer, Join, Member};
 use super::known::Catalogs;
 use super::lease::{LEASE, Lead, LeaseHolder};
@@ -230,6 +231,10 @@ impl House {
                     signer: signer.clone(),
                     longest,
                 });
+            }
+            "clusterrole-aggregation-controller" => {
+                let client = self.client(name);
+                self.keep(name, move || GatheredRoles::new(client.clone()));
             }
             _ => tracing::warn!(controller = name, "no such control loop"),
         }

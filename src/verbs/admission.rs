@@ -209,7 +209,7 @@ fn make(name: &str, settings: &Settings, authorizer: &Addr<Authorizer>) -> Optio
         "LimitRanger" => Box::new(limit_ranger::LimitRanger::default()),
         "ServiceAccount" => Box::new(service_account::ServiceAccount),
         "TaintNodesByCondition" => Box::new(node_taint::TaintNodesByCondition),
-        "NodeRestriction" => Box::new(node_restriction::NodeRestriction),
+        "NodeRestriction" => Box::new(node_restriction::NodeRestriction(configured.of_nodes)),
         "AlwaysPullImages" => Box::new(pull_images::AlwaysPullImages),
         "PodSecurity" => Box::new(pod_security::PodSecurity(configured.pod_security.clone())),
         "PodNodeSelector" => Box::new(node_selector::PodNodeSelector(configured.node_selectors.clone())),

@@ -1,6 +1,5 @@
 //! What exists from the first start. What is there already is left alone: whoever changed it meant it.
 
-pub mod aggregation;
 pub mod home;
 mod roles;
 pub mod trust;
@@ -103,7 +102,6 @@ enum Verb {
     Update,
     UpdateStatus,
     ApplyStatus,
-    Apply,
     Delete,
 }
 
@@ -147,7 +145,7 @@ impl<'a> Own<'a> {
             Verb::Get => get::get(self.backend, &call).await,
             Verb::Delete => delete::delete(self.backend, &call).await,
             Verb::Update | Verb::UpdateStatus => update::update(self.backend, &call).await,
-            Verb::Apply | Verb::ApplyStatus => {
+            Verb::ApplyStatus => {
                 let options = PatchOptions::parse(call.query, true)?;
                 apply::apply(self.backend, &call, &options).await
             }

@@ -77,13 +77,13 @@ impl Loops {
         let parts = parts.clone();
         let running = controllers::start::start(settings, outside, move || {
             // The loops are the server itself: what their accounts may do is written in roles for those who replace them.
-            let trusting: Arc<[Arc<dyn Policy>]> = Arc::new([Arc::new(AlwaysAllow)]);
-            let backend = backend(&parts, &Authorizer::new(trusting).start());
+            let trusting: Vec<Arc<dyn Policy>> = vec![Arc::new(AlwaysAllow)];
+            let backend = backend(&parts, &Authorizer::new(Arc::new(trusting)).start());
             let (shared, tokens) = (parts.shared.clone(), parts.tokens.clone());
             Kit {
                 backend,
                 catalogs: Catalogs::new(move || shared.served.load_full() as Published),
-                authorizer: Authorizer::new(parts.policies.clone()).start(),
+                authorizer: Authorizer::asking(parts.deciding.panel()).start(),
                 signer,
                 sign_token: Rc::new(move |claims| tokens.sign(claims)),
             }

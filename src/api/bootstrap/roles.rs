@@ -6,6 +6,7 @@ use crate::api::kinds::same;
 use crate::api::meta;
 use crate::api::rbac::GROUP;
 use crate::api::rbac::escalation::{Missing, missing};
+use crate::api::rbac::role::Role;
 use crate::api::rbac::rule::{Rule, rules_of};
 use crate::api::value::Value;
 
@@ -196,9 +197,8 @@ pub fn repair(found: &Value, wanted: &Value) -> Repair {
 }
 
 fn repair_role(role: &mut Value, wanted: &Value) {
-    let held = rules_of(role);
-    let held: Vec<&Rule> = held.iter().collect();
-    if let Some(Missing::Rules(lacking)) = missing(&held, &rules_of(wanted)) {
+    let held = Role::new(rules_of(role));
+    if let Some(Missing::Rules(lacking)) = missing(&[&held], &rules_of(wanted)) {
         for rule in lacking {
             push(role, "rules", rule.to_value());
         }

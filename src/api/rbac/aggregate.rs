@@ -1,29 +1,118 @@
 //! Roles that gather the rules of other roles, which they find by label.
+//!
+//! What a role gathers is worked out from those roles alone that gather nothing themselves: a role that gathers a role that
+//! gathers has its rules in one step, and roles that gather each other have what the others around them give, and keep
+//! nothing alive between themselves.
+
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 
 use super::rule::Rule;
 use crate::api::kinds::selector_matches;
+use crate::api::meta;
 use crate::api::value::Value;
 
-/// The rules that a role gathers out of all cluster roles, which come by name. `None` if it gathers nothing: its rules are
-/// its own. Each rule comes once, in the order of the selectors and names.
-pub fn gathered(role: &Value, all: &[(String, Value)]) -> Option<Vec<Rule>> {
-    let selectors = role.get("aggregationRule")?.get("clusterRoleSelectors").map(Value::items)?;
-    let own = role.at(&["metadata", "name"]).and_then(Value::as_str).unwrap_or_default();
-    let mut rules: Vec<Rule> = Vec::new();
-    for one in selectors {
-        for (name, other) in all {
-            let labels = other.at(&["metadata", "labels"]);
-            if name == own || !selector_matches(Some(one), labels) {
-                continue;
-            }
-            for rule in super::rule::rules_of(other) {
-                if !rules.contains(&rule) {
-                    rules.push(rule);
+/// What matters here of one role.
+#[derive(Debug, Default, PartialEq)]
+struct Known {
+    labels: Option<Value>,
+    /// What it gathers by; `None` if its rules are its own.
+    selectors: Option<Vec<Value>>,
+}
+
+impl Known {
+    fn of(role: &Value) -> Known {
+        let selectors = role.at(&["aggregationRule", "clusterRoleSelectors"]);
+        Known {
+            labels: meta::of(role).get("labels").cloned(),
+            selectors: role
+                .get("aggregationRule")
+                .map(|_| selectors.map(Value::items).unwrap_or_default().to_vec()),
+        }
+    }
+
+    fn gathers(&self, labels: Option<&Value>) -> bool {
+        self.selectors.iter().flatten().any(|one| selector_matches(Some(one), labels))
+    }
+}
+
+/// All cluster roles, as far as gathering goes.
+#[derive(Debug, Default)]
+pub struct Gatherers(BTreeMap<String, Known>);
+
+impl Gatherers {
+    /// Takes a role in, in the place of an older state of it. Answers whose rules may have to change for it.
+    pub fn put(&mut self, name: &str, role: &Value) -> BTreeSet<String> {
+        let known = Known::of(role);
+        let gathers = known.selectors.is_some();
+        let old = self.0.insert(name.to_owned(), known);
+        let known = self.0.get(name);
+        // The rules of one that gathers give nothing to others, only what it gathers does.
+        let mut concerned = if gathers && old.as_ref() == known {
+            BTreeSet::new()
+        } else {
+            let labels = [old.as_ref(), known].into_iter().flatten().map(|known| known.labels.clone());
+            self.above(labels.collect())
+        };
+        if gathers {
+            concerned.insert(name.to_owned());
+        }
+        concerned
+    }
+
+    /// Lets go of a role. Answers whose rules may have to change for it.
+    pub fn remove(&mut self, name: &str) -> BTreeSet<String> {
+        let Some(old) = self.0.remove(name) else { return BTreeSet::new() };
+        self.above(vec![old.labels])
+    }
+
+    /// Everybody who gathers roles with such labels, or gathers one who does.
+    fn above(&self, mut labels: Vec<Option<Value>>) -> BTreeSet<String> {
+        let mut found = BTreeSet::new();
+        while let Some(next) = labels.pop() {
+            for (name, known) in self.0.iter().filter(|(_, known)| known.gathers(next.as_ref())) {
+                if found.insert(name.clone()) {
+                    labels.push(known.labels.clone());
                 }
             }
         }
+        found
     }
-    Some(rules)
+
+    /// The roles whose rules a role gathers, in the order in which they count: by selector, then by name. `None` if it
+    /// gathers nothing: its rules are its own.
+    pub fn sources(&self, name: &str) -> Option<Vec<&str>> {
+        let mut seen = HashSet::from([name]);
+        let mut sources = Vec::new();
+        // Not by recursion: how long a chain of roles is, is up to clients.
+        let mut ways = vec![self.next_to(self.0.get(name)?.selectors.as_ref()?).into_iter()];
+        while let Some(way) = ways.last_mut() {
+            let Some((name, known)) = way.next() else {
+                ways.pop();
+                continue;
+            };
+            if !seen.insert(name) {
+                continue;
+            }
+            match &known.selectors {
+                None => sources.push(name),
+                Some(selectors) => ways.push(self.next_to(selectors).into_iter()),
+            }
+        }
+        Some(sources)
+    }
+
+    fn next_to(&self, selectors: &[Value]) -> Vec<(&str, &Known)> {
+        let found = selectors.iter().flat_map(|one| {
+            self.0.iter().filter(|(_, known)| selector_matches(Some(one), known.labels.as_ref()))
+        });
+        found.map(|(name, known)| (name.as_str(), known)).collect()
+    }
+}
+
+/// The rules of several roles together, each once.
+pub fn joined(rules: impl IntoIterator<Item = Rule>) -> Vec<Rule> {
+    let mut seen = HashSet::new();
+    rules.into_iter().filter(|rule| seen.insert(rule.clone())).collect()
 }
 
 #[cfg(test)]
@@ -31,35 +120,90 @@ mod tests {
     use super::super::rule::tests::rule;
     use super::*;
 
-    fn role(name: &str, label: &str, rules: &[Rule]) -> (String, Value) {
+    fn role(labels: &[&str], gathers: &[&str]) -> Value {
         let mut role = Value::object();
-        role.entry("metadata").set("name", name);
-        role.entry("metadata").entry("labels").set(label, "true");
-        role.set("rules", rules.iter().map(Rule::to_value).collect::<Vec<_>>());
-        (name.to_owned(), role)
-    }
-
-    fn gathers(mut role: Value, labels: &[&str]) -> Value {
-        let selectors = labels.iter().map(|label| {
+        for label in labels {
+            role.entry("metadata").entry("labels").set(label, "true");
+        }
+        let selectors = gathers.iter().map(|label| {
             let mut selector = Value::object();
             selector.entry("matchLabels").set(label, "true");
             selector
         });
-        role.entry("aggregationRule").set("clusterRoleSelectors", selectors.collect::<Vec<_>>());
+        if !gathers.is_empty() {
+            role.entry("aggregationRule").set("clusterRoleSelectors", selectors.collect::<Vec<_>>());
+        }
         role
     }
 
+    fn all(roles: &[(&str, &[&str], &[&str])]) -> Gatherers {
+        let mut all = Gatherers::default();
+        for (name, labels, gathers) in roles {
+            all.put(name, &role(labels, gathers));
+        }
+        all
+    }
+
+    fn names(found: &BTreeSet<String>) -> Vec<&str> {
+        found.iter().map(String::as_str).collect()
+    }
+
     #[test]
-    fn rules_are_gathered_once_by_selector_and_name() {
+    fn roles_are_found_by_selector_and_name_and_through_others() {
+        let all = all(&[
+            ("a", &["x"], &[]),
+            ("b", &["y"], &[]),
+            ("c", &["z", "y"], &["x"]),
+            ("top", &["x"], &["y", "x"]),
+            ("none", &[], &["nobody"]),
+        ]);
+        assert_eq!(all.sources("a"), None);
+        assert_eq!(all.sources("gone"), None);
+        assert_eq!(all.sources("none"), Some(vec![]));
+        assert_eq!(all.sources("top"), Some(vec!["b", "a"]), "its own label means nothing to itself");
+        assert_eq!(all.sources("c"), Some(vec!["a", "b"]), "and through top");
+    }
+
+    #[test]
+    fn a_change_concerns_all_who_gather_it_and_nobody_else() {
+        let mut all = all(&[
+            ("leaf", &["view"], &[]),
+            ("view", &["edit"], &["view"]),
+            ("edit", &["admin"], &["edit"]),
+            ("admin", &[], &["admin"]),
+            ("other", &[], &["else"]),
+        ]);
+        assert_eq!(names(&all.put("leaf", &role(&["view"], &[]))), ["admin", "edit", "view"]);
+        assert_eq!(names(&all.put("leaf", &role(&["else"], &[]))), ["admin", "edit", "other", "view"]);
+        assert_eq!(names(&all.put("edit", &role(&["admin"], &["edit"]))), ["edit"], "only its rules");
+        assert_eq!(names(&all.remove("view")), ["admin", "edit"]);
+        assert_eq!(names(&all.remove("view")), [""; 0]);
+    }
+
+    #[test]
+    fn roles_that_gather_each_other_settle() {
+        let ring = all(&[
+            ("a", &["a"], &["b"]),
+            ("b", &["b"], &["c"]),
+            ("c", &["c"], &["a", "leaf"]),
+            ("leaf", &["leaf"], &[]),
+        ]);
+        for name in ["a", "b", "c"] {
+            assert_eq!(ring.sources(name), Some(vec!["leaf"]), "{name}");
+        }
+        let mut chain = Gatherers::default();
+        for at in 0..20_000 {
+            chain.0.insert(format!("{at:05}"), Known::default());
+        }
+        chain.put("x", &role(&["x"], &["x"]));
+        chain.put("deep", &role(&[], &["x"]));
+        assert_eq!(chain.sources("deep"), Some(vec![]));
+    }
+
+    #[test]
+    fn each_rule_comes_once_in_its_order() {
         let (pods, secrets) = (rule("get", "core", "pods", ""), rule("get", "core", "secrets", ""));
-        let all = [
-            role("a", "x", std::slice::from_ref(&secrets)),
-            role("b", "y", &[pods.clone(), secrets.clone()]),
-            role("own", "x", &[rule("*", "*", "*", "")]),
-        ];
-        let own = all[2].1.clone();
-        assert_eq!(gathered(&own, &all), None);
-        assert_eq!(gathered(&gathers(own.clone(), &["y", "x"]), &all), Some(vec![pods, secrets]));
-        assert_eq!(gathered(&gathers(own, &["z"]), &all), Some(vec![]));
+        let together = joined([secrets.clone(), pods.clone(), secrets.clone()]);
+        assert_eq!(together, [secrets, pods]);
     }
 }

@@ -5,8 +5,10 @@
 //! What is put in and taken out is what stores hold. A role that a binding names need not be there: it is looked up when
 //! somebody asks.
 
+use std::borrow::Borrow;
 use std::collections::{HashMap, HashSet};
 use std::fmt;
+use std::hash::{Hash, Hasher};
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
@@ -18,9 +20,13 @@ use super::GROUP;
 use super::role::Role;
 use super::rule::{Ask, Rule, null_is_default};
 use crate::api::field::quoted;
+use crate::api::limits::MISSING_ROLES_TOLD;
 
 /// What the names of service accounts begin with, where users are meant.
 const ACCOUNT_PREFIX: &str = "system:serviceaccount:";
+
+/// Changes of roles after which those that nobody has any more are looked for.
+const SWEEP_EVERY: usize = 10_000;
 
 /// Somebody whom a binding names.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
@@ -180,10 +186,67 @@ fn take<T>(places: &mut ByPlace<T>, namespace: &str, name: &str) -> Option<Arc<T
     taken
 }
 
+/// Roles by what they allow. Most namespaces of a large cluster have the same few roles: what they say is kept once.
+#[derive(Debug, Default)]
+struct Pool(HashSet<ByRules>);
+
+/// A role that is found by its rules.
+#[derive(Debug)]
+struct ByRules(Arc<Role>);
+
+impl Borrow<[Rule]> for ByRules {
+    fn borrow(&self) -> &[Rule] {
+        self.0.rules()
+    }
+}
+
+impl PartialEq for ByRules {
+    fn eq(&self, other: &ByRules) -> bool {
+        self.0.rules() == other.0.rules()
+    }
+}
+
+impl Eq for ByRules {}
+
+impl Hash for ByRules {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.0.rules().hash(state);
+    }
+}
+
+impl Pool {
+    /// The role that says the same, if there is one.
+    fn share(&mut self, role: Role) -> Arc<Role> {
+        if let Some(ByRules(known)) = self.0.get(role.rules()) {
+            return Arc::clone(known);
+        }
+        let role = Arc::new(role);
+        self.0.insert(ByRules(Arc::clone(&role)));
+        role
+    }
+
+    /// Lets go of a role that one place less has.
+    fn release(&mut self, role: Option<Arc<Role>>) {
+        // The pool's own and this one. Whoever else holds it for a moment leaves it to the next sweep.
+        if let Some(role) = role.filter(|role| Arc::strong_count(role) <= 2) {
+            self.0.remove(role.rules());
+        }
+    }
+
+    /// Lets go of all roles that nobody has.
+    fn sweep(&mut self) {
+        self.0.retain(|ByRules(role)| Arc::strong_count(role) > 1);
+    }
+}
+
 /// The index. See the module text.
 #[derive(Debug, Default)]
 pub struct Index {
     roles: ByPlace<Role>,
+    /// What the roles say.
+    pool: Pool,
+    /// Changes of roles since the pool was swept.
+    changes: usize,
     bindings: ByPlace<Binding>,
     users: HashMap<Box<str>, Held>,
     groups: HashMap<Box<str>, Held>,
@@ -203,6 +266,36 @@ impl fmt::Display for Missing {
             }
             _ => write!(f, "unsupported role reference kind: {}", quoted(kind)),
         }
+    }
+}
+
+/// Tells of a role that is missing: once, and of some of them only. More would help nobody.
+fn tell(missing: &mut Vec<Missing>, lost: Missing) {
+    if missing.len() < MISSING_ROLES_TOLD && !missing.contains(&lost) {
+        missing.push(lost);
+    }
+}
+
+/// The roles that were looked at for one question. Nearly everybody has few: those are found without a table.
+#[derive(Default)]
+struct Refused {
+    few: [usize; 8],
+    count: usize,
+    many: HashSet<usize>,
+}
+
+impl Refused {
+    fn is_new(&mut self, role: &Arc<Role>) -> bool {
+        let at = Arc::as_ptr(role).addr();
+        if self.few.contains(&at) {
+            return false;
+        }
+        match self.few.get_mut(self.count) {
+            Some(place) => *place = at,
+            None => return self.many.insert(at),
+        }
+        self.count += 1;
+        true
     }
 }
 
@@ -252,12 +345,24 @@ impl fmt::Display for Described<'_> {
 impl Index {
     /// Puts a role in the place of the one of its name.
     pub fn put_role(&mut self, namespace: &str, name: &str, role: Role) {
-        put(&mut self.roles, namespace, name, Arc::new(role));
+        let role = self.pool.share(role);
+        let old = put(&mut self.roles, namespace, name, role);
+        self.role_went(old);
+    }
+
+    fn role_went(&mut self, old: Option<Arc<Role>>) {
+        self.pool.release(old);
+        self.changes += 1;
+        if self.changes >= SWEEP_EVERY {
+            self.changes = 0;
+            self.pool.sweep();
+        }
     }
 
     /// Takes a role out.
     pub fn remove_role(&mut self, namespace: &str, name: &str) {
-        take(&mut self.roles, namespace, name);
+        let old = take(&mut self.roles, namespace, name);
+        self.role_went(old);
     }
 
     /// Puts a binding in the place of the one of its name.
@@ -298,6 +403,7 @@ impl Index {
     /// Takes out all roles, or all bindings, that have a namespace, or all that have none: before they are read anew.
     pub fn clear_roles(&mut self, namespaced: bool) {
         self.roles.retain(|namespace, _| namespace.is_empty() == namespaced);
+        self.pool.sweep();
     }
 
     /// As [`Index::clear_roles`], for bindings.
@@ -340,15 +446,14 @@ impl Index {
     pub fn decide(&self, who: &Identity, action: &Action) -> Found {
         let ask = Ask::from(action);
         let mut missing = Vec::new();
-        // The last role that said no: somebody who has bound one role a thousand times is told so once.
-        let mut refused = std::ptr::null();
+        // Somebody who has one role a thousand times, and others between, is told no once by each.
+        let mut refused = Refused::default();
         let allowed = self.bindings_of(who, namespace_of(action), |binding| {
             match self.role(&binding.namespace, &binding.role) {
-                Ok(role) if Arc::as_ptr(role) == refused => {}
+                Ok(role) if !refused.is_new(role) => {}
                 Ok(role) if role.allows(&ask) => return ControlFlow::Break(binding),
-                Ok(role) => refused = Arc::as_ptr(role),
-                Err(lost) if missing.contains(&lost) => {}
-                Err(lost) => missing.push(lost),
+                Ok(_) => {}
+                Err(lost) => tell(&mut missing, lost),
             }
             ControlFlow::Continue(())
         });
@@ -369,8 +474,7 @@ impl Index {
                     // One role can be bound a thousand times.
                     Ok(role) if !given.insert(Arc::as_ptr(role)) => {}
                     Ok(role) => roles.push(Arc::clone(role)),
-                    Err(lost) if missing.contains(&lost) => {}
-                    Err(lost) => missing.push(lost),
+                    Err(lost) => tell(&mut missing, lost),
                 }
             }
             ControlFlow::Continue(())

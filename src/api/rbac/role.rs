@@ -31,22 +31,39 @@ impl Role {
 
     /// Whether one of its rules allows this.
     pub fn allows(&self, ask: &Ask<'_>) -> bool {
-        match &ask.on {
-            On::Path(_) => self.rules.iter().any(|rule| rule.allows(ask)),
-            On::Resource { resource, any_with_part, .. } => {
-                self.allows_for("*", ask)
-                    || self.allows_for(resource, ask)
-                    || (!any_with_part.is_empty() && self.allows_for(any_with_part, ask))
-            }
-        }
+        self.matching(ask).any(|rule| rule.allows_asked(ask))
     }
 
-    fn allows_for(&self, resource: &str, ask: &Ask<'_>) -> bool {
+    /// As [`Role::allows`], for somebody who has only so much time: takes from `left` how many words were compared at most.
+    /// `None` if that was more than there was.
+    pub(super) fn allows_within(&self, ask: &Ask<'_>, left: &mut usize) -> Option<bool> {
+        for rule in self.matching(ask) {
+            *left = left.checked_sub(rule.words() + 1)?;
+            if rule.allows_asked(ask) {
+                return Some(true);
+            }
+        }
+        *left = left.checked_sub(1)?;
+        Some(false)
+    }
+
+    /// The rules that name what somebody asks about, or stand for everything.
+    fn matching<'a>(&'a self, ask: &'a Ask<'_>) -> impl Iterator<Item = &'a Rule> {
+        let (every, names) = match &ask.on {
+            On::Path(_) => (&*self.rules, [None; 3]),
+            On::Resource { resource, any_with_part, .. } => {
+                let part = Some(any_with_part.as_str()).filter(|part| !part.is_empty());
+                (&[][..], [Some("*"), Some(&**resource), part])
+            }
+        };
+        every.iter().chain(names.into_iter().flatten().flat_map(|name| self.naming(name)))
+    }
+
+    fn naming<'a>(&'a self, resource: &'a str) -> impl Iterator<Item = &'a Rule> {
         let first = self.named.partition_point(|named| self.resource(*named) < resource);
         let found = self.named.get(first..).unwrap_or_default().iter();
-        found
-            .take_while(|named| self.resource(**named) == resource)
-            .any(|(rule, _)| self.rules.get(*rule as usize).is_some_and(|rule| rule.allows_within(ask)))
+        let found = found.take_while(move |named| self.resource(**named) == resource);
+        found.filter_map(|(rule, _)| self.rules.get(*rule as usize))
     }
 
     fn resource(&self, (rule, resource): (u32, u32)) -> &str {
@@ -74,5 +91,9 @@ mod tests {
         assert!(allows("watch", "apps", "anything") && allows("update", "x", "things/scale"));
         assert!(!allows("get", "", "secrets") && !allows("list", "", "pods/log") && !allows("get", "", "po"));
         assert!(!allows("update", "", "scale"));
+        assert!(role.allows(&Ask::path("get", "/metrics")) && !role.allows(&Ask::path("get", "/")));
+        let ask = Ask::resource("get", "", "pods", "");
+        assert_eq!(role.allows_within(&ask, &mut 100), Some(true));
+        assert_eq!(role.allows_within(&ask, &mut 1), None, "nobody knows");
     }
 }

@@ -78,6 +78,20 @@ impl<'a> From<&'a Action> for Ask<'a> {
     }
 }
 
+impl<'a> Ask<'a> {
+    /// One verb on one resource as rules name it, `*` and `*/part` included, and on one object or all of them.
+    pub(super) fn resource(verb: &'a str, group: &'a str, resource: &'a str, name: &'a str) -> Ask<'a> {
+        let part = resource.split_once('/').map(|(_, part)| format!("*/{part}"));
+        let any_with_part = part.unwrap_or_default();
+        Ask { verb, on: On::Resource { group, resource: resource.into(), any_with_part, name } }
+    }
+
+    /// One verb on one path as rules name it.
+    pub(super) fn path(verb: &'a str, path: &'a str) -> Ask<'a> {
+        Ask { verb, on: On::Path(path) }
+    }
+}
+
 fn has(words: &[Box<str>], word: &str) -> bool {
     words.iter().any(|known| **known == *word)
 }
@@ -96,7 +110,7 @@ impl Rule {
     pub fn allows(&self, ask: &Ask<'_>) -> bool {
         match &ask.on {
             On::Resource { resource, any_with_part, .. } => {
-                self.allows_within(ask)
+                self.allows_asked(ask)
                     && self.resources.iter().any(|known| {
                         **known == *ALL
                             || **known == **resource
@@ -109,12 +123,18 @@ impl Rule {
         }
     }
 
-    /// Whether it allows this to the resources that it names.
-    pub(super) fn allows_within(&self, ask: &Ask<'_>) -> bool {
-        let On::Resource { group, name, .. } = &ask.on else { return false };
+    /// Whether it allows this, if it names the resource that is asked about.
+    pub(super) fn allows_asked(&self, ask: &Ask<'_>) -> bool {
+        let On::Resource { group, name, .. } = &ask.on else { return self.allows(ask) };
         has_or_all(&self.verbs, ask.verb)
             && has_or_all(&self.api_groups, group)
             && (self.resource_names.is_empty() || has(&self.resource_names, name))
+    }
+
+    /// How many words there are to compare in it.
+    pub(super) fn words(&self) -> usize {
+        let Rule { verbs, api_groups, resources, resource_names, paths } = self;
+        [verbs, api_groups, resources, resource_names, paths].iter().map(|words| words.len()).sum()
     }
 
     /// Whether everything that `other` allows is allowed by this rule alone.

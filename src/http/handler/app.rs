@@ -73,7 +73,7 @@ async fn serve(
     let known = parsed.resource().and_then(|found| worker.served().catalog.at(found).cloned());
     sample.note(&parsed, known.as_ref(), query.get("dryRun") == Some("All"));
     let permit = guards::take_place(worker, &identity, &parsed)?;
-    guards::authorize(worker, &identity, &parsed, &query).await?;
+    guards::authorize(worker, request, &identity, &parsed, &query).await?;
     match &parsed.target {
         Target::NonResource("/metrics") => Ok(metrics::page(worker).await),
         Target::NonResource(path) => match health::answer(worker, path, &query).await {

@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use actix_web::http::{Version, header};
 use actix_web::{HttpMessage as _, HttpRequest};
 use pilothouse_actors::authenticator::Authenticate;
-use pilothouse_actors::authorizer::{Action, Decision, Judge, Selection, Target as ActionTarget};
+use pilothouse_actors::authorizer::{Action, Decision, Judge, Selection, Target as ActionTarget, Verdict};
 use pilothouse_actors::identity::{Credentials, Identity};
 use pilothouse_actors::permit::Permit;
 
@@ -78,7 +78,7 @@ pub async fn impersonate(
     }
     let Some(mask) = Mask::of(asked.into_iter())? else { return Ok(caller) };
     for action in mask.actions() {
-        judge(worker, &caller, Arc::new(action), Arc::default()).await?;
+        judge(worker, &caller, Arc::new(action), Arc::default()).await?.0?;
     }
     let identity = mask.wear();
     tracing::debug!(caller = caller.name, as_ = identity.name, "impersonation");
@@ -126,27 +126,60 @@ pub fn take_place(worker: &Worker, identity: &Identity, request: &Request<'_>) -
     }
 }
 
+/// How a request was judged and why, in the words of audit logs. It stays with the request; the reason is written out for
+/// who reads it.
+#[derive(Clone)]
+pub struct Judgement {
+    /// `allow`, `forbid`, or nothing where nobody could tell.
+    pub decision: &'static str,
+    verdict: Verdict,
+}
+
+impl Judgement {
+    fn of(verdict: &Verdict) -> Judgement {
+        let decision = match (&verdict.decision, &verdict.error) {
+            (Decision::Allowed, _) => "allow",
+            (_, Some(_)) => "",
+            (_, None) => "forbid",
+        };
+        Judgement { decision, verdict: verdict.clone() }
+    }
+
+    /// Why.
+    pub fn reason(&self) -> String {
+        if self.decision.is_empty() { "internal error".to_owned() } else { self.verdict.reason() }
+    }
+}
+
 /// Refuses what the caller may not do.
 pub async fn authorize(
     worker: &Worker,
+    request: &HttpRequest,
     identity: &Arc<Identity>,
-    request: &Request<'_>,
+    parsed: &Request<'_>,
     query: &Query<'_>,
 ) -> Result<()> {
-    let selection = if worker.backend.judges_selectors { selection(request, query) } else { Arc::default() };
-    judge(worker, identity, Arc::new(action(request)), selection).await
+    let selection = if worker.backend.judges_selectors { selection(parsed, query) } else { Arc::default() };
+    let (result, judgement) = judge(worker, identity, Arc::new(action(parsed)), selection).await?;
+    if tracing::enabled!(tracing::Level::DEBUG) {
+        let (decision, reason) = (judgement.decision, judgement.reason());
+        tracing::debug!(user = identity.name, path = request.path(), decision, reason, "judged");
+    }
+    request.extensions_mut().insert(judgement);
+    result
 }
 
-/// Asks the authorizer, and refuses what it does not allow.
+/// Asks the authorizer. Answers a refusal of what it does not allow, and all that it said.
 async fn judge(
     worker: &Worker,
     identity: &Arc<Identity>,
     action: Arc<Action>,
     selection: Arc<Selection>,
-) -> Result<()> {
+) -> Result<(Result<()>, Judgement)> {
     let asked = Judge { identity: identity.clone(), action: action.clone(), selection };
     let began = worker.backend.clock.now();
     let Ok(verdict) = worker.authorizer.send(asked).await else { return Err(silent(worker, "authorizer")) };
+    let judgement = Judgement::of(&verdict);
     let (judged, result) = match (verdict.decision, verdict.error) {
         (Decision::Allowed, _) => (Judged::Allowed, Ok(())),
         (_, Some(error)) => (Judged::Failed, Err(Status::internal(error))),
@@ -157,7 +190,7 @@ async fn judge(
     };
     let took = worker.backend.clock.now().0.saturating_sub(began.0);
     worker.shared.metrics.count_judged(judged, took as f64 / 1e6);
-    result
+    Ok((result, judgement))
 }
 
 /// Which of the objects a request is about. What cannot be understood here is refused later; until then it counts as not
@@ -205,6 +238,22 @@ mod tests {
         for other in ["", "Bearer", "Bearer ", "Basic dTpw", "Bearer a b"] {
             assert_eq!(bearer(other), None, "{other}");
         }
+    }
+
+    #[test]
+    fn what_was_said_is_kept_in_the_words_of_audit_logs() {
+        let said = |decision: Decision, grounds: &'static str, error: Option<&str>| {
+            let verdict =
+                Verdict { decision, grounds: Some(Arc::new(grounds)), error: error.map(str::to_owned) };
+            let kept = Judgement::of(&verdict);
+            (kept.decision, kept.reason())
+        };
+        let (allowed, no) = (Decision::Allowed, |why: &str| Decision::NoOpinion(why.to_owned()));
+        assert_eq!(said(allowed.clone(), "RBAC: allowed", None), ("allow", "RBAC: allowed".to_owned()));
+        assert_eq!(said(allowed, "fine", Some("a webhook hung")), ("allow", "fine".to_owned()));
+        assert_eq!(said(no("no role"), "", None), ("forbid", "no role".to_owned()));
+        assert_eq!(said(Decision::Denied("never".into()), "", None), ("forbid", "never".to_owned()));
+        assert_eq!(said(no(""), "", Some("a webhook hung")), ("", "internal error".to_owned()));
     }
 
     /// The path of a resource: its collection in a namespace or in none, or below a name.

@@ -7,7 +7,7 @@ use pilothouse_actors::rates::Limit;
 use crate::api::quota::Limited;
 use crate::api::value::Value;
 
-use super::{event_rates, node_selector, pod_security, quota, toleration_restriction};
+use super::{event_rates, node_restriction, node_selector, pod_security, quota, toleration_restriction};
 
 /// The settings of all plug-ins that have documents.
 pub struct Configured {
@@ -18,6 +18,7 @@ pub struct Configured {
     limited: Vec<Limited>,
     /// The feature gate of PodTopologyLabels.
     pub(super) topology_labels: bool,
+    pub(super) of_nodes: node_restriction::Allowances,
 }
 
 impl Configured {
@@ -46,6 +47,7 @@ impl Configured {
             tolerations: Arc::new(tolerations.map_err(broken("PodTolerationRestriction"))?),
             limited: limited.map_err(broken("ResourceQuota"))?,
             topology_labels: gate("PodTopologyLabelsAdmission"),
+            of_nodes: node_restriction::Allowances::read(&gate),
         })
     }
 

@@ -136,16 +136,16 @@ async fn settle<T, E: std::fmt::Display>(answer: Answer<std::result::Result<T, E
 }
 
 impl Held {
-    fn rules(&self) -> Vec<&Rule> {
-        self.roles.iter().flat_map(|role| role.rules()).collect()
+    fn roles(&self) -> Vec<&Role> {
+        self.roles.iter().map(|role| &**role).collect()
     }
 
     fn covers(&self, wanted: &[Rule]) -> bool {
-        missing(&self.rules(), wanted).is_none()
+        missing(&self.roles(), wanted).is_none()
     }
 
     fn must_cover(&self, write: &Write<'_>, object: &Value, wanted: &[Rule]) -> Result<()> {
-        let Some(lacking) = missing(&self.rules(), wanted) else { return Ok(()) };
+        let Some(lacking) = missing(&self.roles(), wanted) else { return Ok(()) };
         let of = write.call.of();
         let trouble = self.missing.iter().map(|Missing(role)| Status::not_found(of, &role.name).message);
         let trouble: Vec<String> = trouble.collect();

@@ -1,5 +1,7 @@
 //! What a node may write: itself, its leases, and the state of its own pods. What it may read is the business of authorization.
 
+mod requests;
+
 use pilothouse_actors::error::StoreError;
 use pilothouse_actors::object::{Key, TypeName};
 
@@ -33,8 +35,27 @@ const OWN_PREFIXES: [&str; 2] = ["kubelet.kubernetes.io", "node.kubernetes.io"];
 /// The prefix of labels that no node may set.
 const RESTRICTED: &str = "node-restriction.kubernetes.io";
 
+/// What feature gates let nodes do.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Allowances {
+    /// Ask for tokens for anybody.
+    pub any_audience: bool,
+    /// Ask for certificates of other nodes.
+    pub any_certificate: bool,
+}
+
+impl Allowances {
+    /// Those of the gates that are on.
+    pub fn read(gate: impl Fn(&str) -> bool) -> Allowances {
+        Allowances {
+            any_audience: !gate("ServiceAccountNodeAudienceRestriction"),
+            any_certificate: gate("AllowInsecureKubeletCertificateSigningRequests"),
+        }
+    }
+}
+
 /// Looks at the writes of nodes.
-pub struct NodeRestriction;
+pub struct NodeRestriction(pub Allowances);
 
 impl Plugin for NodeRestriction {
     fn handles(&self, write: &Write<'_>) -> bool {
@@ -42,11 +63,11 @@ impl Plugin for NodeRestriction {
     }
 
     fn mutate<'a>(&'a self, write: &'a Write<'a>, object: &'a mut Value) -> Outcome<'a> {
-        Box::pin(check(write, object))
+        Box::pin(check(write, object, self.0))
     }
 }
 
-async fn check(write: &Write<'_>, object: &Value) -> Result<()> {
+async fn check(write: &Write<'_>, object: &Value, allowances: Allowances) -> Result<()> {
     let Some(node) = node_of(write.call.user) else { return Ok(()) };
     let no = |why: String| Err(write.forbidden(object, &why));
     if node.is_empty() {
@@ -56,7 +77,10 @@ async fn check(write: &Write<'_>, object: &Value) -> Result<()> {
     let refused = match (of.group, of.resource, write.call.subresource) {
         ("", "pods", "") => match write.operation {
             Operation::Create => match mirror_pod(node, object) {
-                None => return owned_by(write, object, node).await,
+                None => {
+                    owned_by(write, object, node).await?;
+                    needs_something(node, object)
+                }
                 refused => refused,
             },
             Operation::Delete if is_on(write.old, node) => None,
@@ -75,6 +99,14 @@ async fn check(write: &Write<'_>, object: &Value) -> Result<()> {
         ("", "nodes", _) => own_node(write, object, node),
         ("", "persistentvolumeclaims", "status") => claim_status(node, object, write.old),
         ("", "persistentvolumeclaims", _) => Some("may only update PVC status".to_owned()),
+        ("", "serviceaccounts", "token") if write.operation == Operation::Create => {
+            return requests::token(write, object, node, allowances).await;
+        }
+        ("certificates.k8s.io", "certificatesigningrequests", _)
+            if write.operation == Operation::Create && !allowances.any_certificate =>
+        {
+            requests::certificate(object, node)
+        }
         ("coordination.k8s.io", "leases", _) => lease(write, object, node),
         ("storage.k8s.io", "csinodes", _) => csi_node(write, object, node),
         ("resource.k8s.io", "resourceslices", _) => slice(write, object, node),
@@ -89,8 +121,6 @@ fn is_on(pod: Option<&Value>, node: &str) -> bool {
 
 /// Why a new pod is none that a node may tell of.
 fn mirror_pod(node: &str, pod: &Value) -> Option<String> {
-    let spec = pod.get("spec").unwrap_or(&Value::Null);
-    let no = |what: &str| Some(format!("node {node:?} can not create pods that reference {what}"));
     if meta::of(pod).get("annotations").and_then(|all| all.get(MIRROR)).is_none() {
         return Some(format!(
             "pod does not have {MIRROR:?} annotation, node {node:?} can only create mirror pods"
@@ -99,6 +129,13 @@ fn mirror_pod(node: &str, pod: &Value) -> Option<String> {
     if !is_on(Some(pod), node) {
         return Some(format!("node {node:?} can only create pods with spec.nodeName set to itself"));
     }
+    None
+}
+
+/// Why a new pod needs more than its node.
+fn needs_something(node: &str, pod: &Value) -> Option<String> {
+    let spec = pod.get("spec").unwrap_or(&Value::Null);
+    let no = |what: &str| Some(format!("node {node:?} can not create pods that reference {what}"));
     if !spec.str("serviceAccountName").is_empty() {
         return no("a service account");
     }
@@ -141,11 +178,26 @@ fn names_any(value: &Value, fields: &[&str]) -> bool {
     }
 }
 
-async fn find(write: &Write<'_>, resource: &str, kind: &str, key: Key) -> Result<Value> {
-    let of = GroupResource { group: "", resource };
-    let found = write.backend.stores.get(&TypeName::new(resource), key.clone(), &write.call.permit).await;
-    let found = found.map_err(|error: StoreError| Status::from_store(&error, of, key.name()))?;
-    write.backend.load_kind(&GroupVersion::new("", "v1"), kind, &found)
+/// A type that is looked into. All of them are stored in their version 1.
+struct Looked {
+    group: &'static str,
+    resource: &'static str,
+    kind: &'static str,
+}
+
+const PODS: Looked = Looked { group: "", resource: "pods", kind: "Pod" };
+const NODES: Looked = Looked { group: "", resource: "nodes", kind: "Node" };
+
+async fn find(write: &Write<'_>, of: &Looked, namespace: &str, name: &str) -> Result<Value> {
+    let Looked { group, resource, kind } = *of;
+    let store = GroupResource { group, resource }.to_string();
+    let key = if namespace.is_empty() { Key::cluster(name) } else { Key::namespaced(namespace, name) };
+    let found = write.backend.stores.get(&TypeName::new(&store), key, &write.call.permit).await;
+    // Messages name what is not there by its kind, as the reference's caches do.
+    let singular = kind.to_lowercase();
+    let of = GroupResource { group, resource: &singular };
+    let found = found.map_err(|error: StoreError| Status::from_store(&error, of, name))?;
+    write.backend.load_kind(&GroupVersion::new(group, "v1"), kind, &found)
 }
 
 /// Refuses a pod that does not belong to its node.
@@ -173,7 +225,7 @@ async fn owned_by(write: &Write<'_>, pod: &Value, node: &str) -> Result<()> {
     if owner.get("blockOwnerDeletion").and_then(Value::as_bool) == Some(true) {
         return no(format!("node {node:?} must not set blockOwnerDeletion on an owner reference"));
     }
-    let found = find(write, "nodes", "Node", Key::cluster(node)).await?;
+    let found = find(write, &NODES, "", node).await?;
     let (said, is) = (owner.str("uid"), meta::of(&found).str("uid"));
     if said != is {
         return no(format!("node {node} UID mismatch: expected {said} got {is}"));
@@ -204,7 +256,7 @@ async fn evicted(write: &Write<'_>, eviction: &Value, node: &str) -> Result<()> 
     if name.is_empty() {
         return Err(write.forbidden(eviction, "could not determine pod from request data"));
     }
-    let pod = find(write, "pods", "Pod", Key::namespaced(write.call.namespace, name)).await?;
+    let pod = find(write, &PODS, write.call.namespace, name).await?;
     if is_on(Some(&pod), node) {
         return Ok(());
     }
@@ -354,12 +406,12 @@ mod tests {
         pod.entry("metadata").entry("annotations").set(MIRROR, "x");
         assert!(mirror_pod("n", &pod).unwrap().contains("spec.nodeName"));
         pod.entry("spec").set("nodeName", "n");
-        assert_eq!(mirror_pod("n", &pod), None);
+        assert_eq!(mirror_pod("n", &pod).or(needs_something("n", &pod)), None);
         let mut volume = Value::object();
         volume.entry("configMap").set("name", "c");
         pod.entry("spec").set("volumes", vec![volume]);
         assert_eq!(
-            mirror_pod("n", &pod).unwrap(),
+            needs_something("n", &pod).unwrap(),
             "node \"n\" can not create pods that reference configmaps"
         );
     }

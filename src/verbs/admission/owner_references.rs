@@ -177,10 +177,10 @@ mod tests {
     }
 
     async fn refusal(grants: &'static [&'static str], changes: bool, owner: &str) -> Option<String> {
-        let policies: Arc<[Arc<dyn Policy>]> = Arc::new([Arc::new(Grants(grants))]);
+        let policies: Vec<Arc<dyn Policy>> = vec![Arc::new(Grants(grants))];
         let builtin = Builtin::load().unwrap();
         let plugin = OwnerReferences {
-            authorizer: Authorizer::new(policies).start(),
+            authorizer: Authorizer::new(Arc::new(policies)).start(),
             kinds: Arc::new(move |group, version, kind| {
                 let is_it = |resource: &&Arc<Resource>| {
                     &*resource.gv.group == group

@@ -21,20 +21,24 @@ use super::{Own, Place, Verb};
 pub async fn roles(backend: &Backend, catalog: &Catalog, enabled: impl Fn(&str) -> bool) -> Result<()> {
     let own = Own::new(backend, catalog);
     let all = roles::all(enabled);
-    for resource in RESOURCES {
+    let of_resource = |resource: &'static str| {
         let ours: Vec<&Wanted> = all.iter().filter(|wanted| wanted.resource == resource).collect();
-        let Some(first) = ours.first().filter(|wanted| own.serves(Place::of(wanted))) else { continue };
-        let of = GroupResource { group: first.group, resource };
-        let store = TypeName::new(&of.to_string());
-        let snapshot = backend.stores.snapshot(&store, &Permit::none()).await;
-        let snapshot = snapshot.map_err(|error| Status::from_store(&error, of, ""))?;
-        // All at once, so that they share a sync of the disk.
-        try_join_all(ours.into_iter().map(|wanted| own.look_after(wanted, &snapshot))).await?;
-    }
-    Ok(())
+        own.look_after_all(ours)
+    };
+    // All at once, so that they share a sync of the disk: nobody is served yet who could see a binding before its role.
+    try_join_all(RESOURCES.map(of_resource)).await.map(drop)
 }
 
 impl Own<'_> {
+    async fn look_after_all(&self, ours: Vec<&Wanted>) -> Result<()> {
+        let served = ours.first().filter(|wanted| self.serves(Place::of(wanted)));
+        let Some(Wanted { group, resource, .. }) = served else { return Ok(()) };
+        let of = GroupResource { group, resource };
+        let snapshot = self.backend.stores.snapshot(&TypeName::new(&of.to_string()), &Permit::none()).await;
+        let snapshot = snapshot.map_err(|error| Status::from_store(&error, of, ""))?;
+        try_join_all(ours.into_iter().map(|wanted| self.look_after(wanted, &snapshot))).await.map(drop)
+    }
+
     async fn look_after(&self, wanted: &Wanted, snapshot: &Snapshot) -> Result<()> {
         let (name, namespace) = (meta::name(&wanted.object), meta::of(&wanted.object).str("namespace"));
         let place = Place { namespace, ..Place::of(wanted) };

@@ -1,0 +1,460 @@
+//! `--authorization-config`: who decides, in order, with all that there is to say about servers that are asked. What the flags
+//! say is the same in short, so both become one list.
+
+use std::collections::BTreeSet;
+use std::path::{Path as FilePath, PathBuf};
+use std::time::Duration;
+
+use super::groups::{Authorization, AuthorizationMode};
+use super::values::go_duration;
+use crate::api::codec::yaml;
+use crate::api::field::{FieldError, Path, quoted};
+use crate::api::names;
+use crate::api::value::Value;
+use crate::limits::{AUTHORIZATION_FILE_BYTES, WEBHOOK_QUESTION};
+
+const KIND: &str = "AuthorizationConfiguration";
+const VERSIONS: [&str; 3] =
+    ["apiserver.config.k8s.io/v1", "apiserver.config.k8s.io/v1beta1", "apiserver.config.k8s.io/v1alpha1"];
+/// Every mode by the name that the file has for it, in the order in which messages name them.
+const MODES: [(&str, AuthorizationMode); 6] = [
+    ("ABAC", AuthorizationMode::Abac),
+    ("AlwaysAllow", AuthorizationMode::AlwaysAllow),
+    ("AlwaysDeny", AuthorizationMode::AlwaysDeny),
+    ("Node", AuthorizationMode::Node),
+    ("RBAC", AuthorizationMode::Rbac),
+    ("Webhook", AuthorizationMode::Webhook),
+];
+const ALLOWED_FOR: Duration = Duration::from_secs(300);
+const REFUSED_FOR: Duration = Duration::from_secs(30);
+/// What the webhook of the flags is called in metrics.
+const DEFAULT_WEBHOOK: &str = "default";
+
+/// One of those who decide.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Decider {
+    /// What it is.
+    pub mode: AuthorizationMode,
+    /// What metrics call it.
+    pub name: String,
+    /// For a webhook, whom it asks and how.
+    pub webhook: Option<Webhook>,
+}
+
+/// A server that is asked.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Webhook {
+    /// The kubeconfig that says which.
+    pub kubeconfig: PathBuf,
+    /// The version of the reviews that are sent to it.
+    pub version: String,
+    /// How long a yes is remembered.
+    pub allowed_for: Duration,
+    /// How long everything else is.
+    pub refused_for: Duration,
+    /// How long one question may take.
+    pub timeout: Duration,
+    /// Whether nothing is allowed while it cannot be asked. Else the others decide.
+    pub denies_on_failure: bool,
+}
+
+impl Decider {
+    fn plain(mode: AuthorizationMode) -> Decider {
+        Decider { mode, name: mode.to_string().to_lowercase(), webhook: None }
+    }
+
+    /// Those whom the flags name.
+    pub fn of_flags(flags: &Authorization) -> Result<Vec<Decider>, String> {
+        let one = |mode: &AuthorizationMode| {
+            if *mode != AuthorizationMode::Webhook {
+                return Ok(Decider::plain(*mode));
+            }
+            let kubeconfig = flags.authorization_webhook_config_file.clone();
+            let kubeconfig =
+                kubeconfig.ok_or("--authorization-mode=Webhook needs --authorization-webhook-config-file")?;
+            let webhook = Webhook {
+                kubeconfig,
+                version: flags.authorization_webhook_version.clone(),
+                allowed_for: flags.authorization_webhook_cache_authorized_ttl,
+                refused_for: flags.authorization_webhook_cache_unauthorized_ttl,
+                timeout: WEBHOOK_QUESTION,
+                denies_on_failure: false,
+            };
+            Ok(Decider { mode: *mode, name: DEFAULT_WEBHOOK.to_owned(), webhook: Some(webhook) })
+        };
+        flags.authorization_mode.iter().map(one).collect()
+    }
+
+    /// Those whom the text of a file names. All mistakes are named.
+    pub fn parse(text: &[u8]) -> Result<Vec<Decider>, String> {
+        if text.len() > AUTHORIZATION_FILE_BYTES {
+            return Err(format!("more than {AUTHORIZATION_FILE_BYTES} bytes"));
+        }
+        let file = match yaml::read_strict(text)? {
+            (_, Some(repeated)) => return Err(repeated),
+            (value @ Value::Object(_), None) => value,
+            _ => return Err("it must be an object".to_owned()),
+        };
+        let (version, kind) = (file.str("apiVersion"), file.str("kind"));
+        if kind != KIND || !VERSIONS.contains(&version) {
+            let known = VERSIONS[0];
+            return Err(format!(
+                "no kind {kind:?} is known in version {version:?}: a {KIND} of {known} is needed"
+            ));
+        }
+        let mut found = Found::default();
+        found.only(&file, &Path::root(), &["apiVersion", "kind", "authorizers"]);
+        let all = file.get("authorizers").map(Value::items).unwrap_or_default();
+        let path = Path::new("authorizers");
+        if all.is_empty() {
+            found.wrong(&FieldError::required(&path, "at least one authorization mode must be defined"));
+        }
+        let deciders: Vec<Decider> =
+            all.iter().enumerate().filter_map(|(at, one)| found.decider(one, &path.index(at))).collect();
+        match found.wrong.as_slice() {
+            [] => Ok(deciders),
+            [one] => Err(one.clone()),
+            several => Err(format!("[{}]", several.join(", "))),
+        }
+    }
+
+    /// Whether a list may take the place of the one that the server was started with: who has objects of its own to look
+    /// after is there from the start, and stays.
+    pub fn may_follow(first: &[Decider], next: &[Decider]) -> Result<(), String> {
+        let own = |all: &[Decider]| -> BTreeSet<String> {
+            let own = all.iter().filter(|one| one.mode != AuthorizationMode::Webhook);
+            own.map(|one| one.mode.to_string()).collect()
+        };
+        let (first, next) = (own(first), own(next));
+        let lost: Vec<String> = first.difference(&next).cloned().collect();
+        if !lost.is_empty() {
+            return Err(format!("missing required types: [{}]", lost.join(" ")));
+        }
+        let free = ["AlwaysAllow", "AlwaysDeny"];
+        match next.difference(&first).find(|mode| !free.contains(&mode.as_str())) {
+            None => Ok(()),
+            Some(mode) => Err(format!(
+                "authorizer type {mode} is not allowed if it was not enabled at initial server startup"
+            )),
+        }
+    }
+}
+
+/// What was seen so far of a file.
+#[derive(Default)]
+struct Found {
+    modes: BTreeSet<String>,
+    names: BTreeSet<String>,
+    wrong: Vec<String>,
+}
+
+impl Found {
+    fn wrong(&mut self, error: &FieldError) {
+        self.wrong.push(error.to_string());
+    }
+
+    fn only(&mut self, value: &Value, path: &Path, known: &[&str]) {
+        let Some(fields) = value.fields() else {
+            return self.wrong.push(format!("{path}: must be an object"));
+        };
+        for name in fields.keys().filter(|name| !known.contains(&name.as_str())) {
+            self.wrong.push(format!("unknown field {}", quoted(&path.child(name).to_string())));
+        }
+    }
+
+    fn decider(&mut self, one: &Value, path: &Path) -> Option<Decider> {
+        self.only(one, path, &["type", "name", "webhook"]);
+        let (kind, at) = (one.str("type"), path.child("type"));
+        if kind.is_empty() {
+            self.wrong(&FieldError::required(&at, ""));
+            return None;
+        }
+        let Some((_, mode)) = MODES.iter().find(|(name, _)| *name == kind) else {
+            self.wrong(&FieldError::not_supported(&at, &quoted(kind), &MODES.map(|(name, _)| name)));
+            return None;
+        };
+        if !self.modes.insert(kind.to_owned()) && *mode != AuthorizationMode::Webhook {
+            self.wrong(&FieldError::duplicate(&at, &quoted(kind)));
+            return None;
+        }
+        let name = one.str("name");
+        self.name(name, *mode, &path.child("name"));
+        let webhook = match (mode, one.get("webhook")) {
+            (AuthorizationMode::Webhook, Some(webhook)) => Some(self.webhook(webhook, path)),
+            (AuthorizationMode::Webhook, None) => {
+                self.wrong(&FieldError::required(&path.child("webhook"), "required when type=Webhook"));
+                None
+            }
+            (_, Some(_)) => {
+                let why = "may only be specified when type=Webhook";
+                self.wrong(&FieldError::invalid(&path.child("webhook"), "\"non-null\"", why));
+                None
+            }
+            (_, None) => None,
+        };
+        Some(Decider { mode: *mode, name: name.to_owned(), webhook })
+    }
+
+    fn name(&mut self, name: &str, mode: AuthorizationMode, path: &Path) {
+        let wrong = names::dns_subdomain(name);
+        if name.is_empty() {
+            self.wrong(&FieldError::required(path, ""));
+        } else if !self.names.insert(name.to_owned()) {
+            self.wrong(&FieldError::duplicate(path, &quoted(name)));
+        } else if !wrong.is_empty() {
+            let why = format!("authorizer name is invalid: {}", wrong.join(", "));
+            self.wrong(&FieldError::invalid(path, &quoted(name), &why));
+        } else if mode != AuthorizationMode::Webhook && name != mode.to_string().to_lowercase() {
+            let expected = mode.to_string().to_lowercase();
+            self.wrong.push(format!("expected name {expected} for authorizer {mode} instead of {name}"));
+        }
+    }
+
+    /// Reads what stands in `webhook`. Its fields are named as if they stood beside it, as the reference does.
+    fn webhook(&mut self, webhook: &Value, path: &Path) -> Webhook {
+        const KNOWN: [&str; 8] = [
+            "authorizedTTL",
+            "unauthorizedTTL",
+            "timeout",
+            "subjectAccessReviewVersion",
+            "matchConditionSubjectAccessReviewVersion",
+            "failurePolicy",
+            "connectionInfo",
+            "matchConditions",
+        ];
+        self.only(webhook, &path.child("webhook"), &KNOWN);
+        let timeout = self.duration(webhook, path, "timeout", None, Some(WEBHOOK_QUESTION));
+        let allowed_for = self.duration(webhook, path, "authorizedTTL", Some(ALLOWED_FOR), None);
+        let refused_for = self.duration(webhook, path, "unauthorizedTTL", Some(REFUSED_FOR), None);
+        let version = self.one_of(webhook, path, "subjectAccessReviewVersion", &["v1", "v1beta1"]);
+        if webhook.get("matchConditionSubjectAccessReviewVersion").is_some() {
+            self.one_of(webhook, path, "matchConditionSubjectAccessReviewVersion", &["v1"]);
+        }
+        let policy = self.one_of(webhook, path, "failurePolicy", &["NoOpinion", "Deny"]);
+        let kubeconfig = self.connection(webhook.get("connectionInfo").unwrap_or(&Value::Null), path);
+        // Better no server than one that asks where it was told not to.
+        if webhook
+            .get("matchConditions")
+            .is_some_and(|all| !all.is_null() && all != &Value::Array(Vec::new()))
+        {
+            let why = "this server evaluates no expressions yet";
+            self.wrong(&FieldError::forbidden(&path.child("matchConditions"), why));
+        }
+        Webhook {
+            kubeconfig,
+            version: version.to_owned(),
+            allowed_for,
+            refused_for,
+            timeout,
+            denies_on_failure: policy == "Deny",
+        }
+    }
+
+    fn one_of<'a>(&mut self, value: &'a Value, path: &Path, field: &str, known: &[&str]) -> &'a str {
+        let (text, at) = (value.str(field), path.child(field));
+        if text.is_empty() {
+            self.wrong(&FieldError::required(&at, ""));
+        } else if !known.contains(&text) {
+            self.wrong(&FieldError::not_supported(&at, &quoted(text), known));
+        }
+        text
+    }
+
+    fn duration(
+        &mut self,
+        value: &Value,
+        path: &Path,
+        field: &str,
+        default: Option<Duration>,
+        most: Option<Duration>,
+    ) -> Duration {
+        let (text, at) = (value.str(field), path.child(field));
+        let parsed = match value.get(field) {
+            None | Some(Value::Null) => Ok(Duration::ZERO),
+            Some(Value::String(text)) => go_duration(text),
+            Some(_) => Err("must be a text such as 30s".to_owned()),
+        };
+        match (parsed, default) {
+            (Err(why), _) => self.wrong(&FieldError::invalid(&at, &quoted(text), &why)),
+            (Ok(Duration::ZERO), Some(default)) => return default,
+            (Ok(Duration::ZERO), None) => self.wrong(&FieldError::required(&at, "")),
+            (Ok(found), _) if most.is_some_and(|most| found > most) => {
+                self.wrong(&FieldError::invalid(&at, &quoted(text), "must be > 0s and <= 30s"));
+            }
+            (Ok(found), _) => return found,
+        }
+        Duration::ZERO
+    }
+
+    fn connection(&mut self, info: &Value, path: &Path) -> PathBuf {
+        let path = path.child("connectionInfo");
+        if !info.is_null() {
+            self.only(info, &path, &["type", "kubeConfigFile"]);
+        }
+        let (kind, file) = (info.str("type"), info.str("kubeConfigFile"));
+        let (of_kind, of_file) = (path.child("type"), path.child("kubeConfigFile"));
+        match kind {
+            "" => self.wrong(&FieldError::required(&of_kind, "")),
+            "KubeConfigFile" if file.is_empty() => self.wrong(&FieldError::required(&of_file, "")),
+            "KubeConfigFile" if !FilePath::new(file).is_absolute() => {
+                self.wrong(&FieldError::invalid(&of_file, &quoted(file), "must be an absolute path"));
+            }
+            "KubeConfigFile" => {}
+            "InClusterConfig" => {
+                let why = "the API server cannot ask itself";
+                self.wrong(&FieldError::invalid(&of_kind, &quoted(kind), why));
+            }
+            _ => {
+                let known = ["InClusterConfig", "KubeConfigFile"];
+                self.wrong(&FieldError::not_supported(&of_kind, &quoted(kind), &known));
+            }
+        }
+        PathBuf::from(file)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HEAD: &str =
+        "apiVersion: apiserver.config.k8s.io/v1\nkind: AuthorizationConfiguration\nauthorizers:\n";
+    const WEBHOOK: &str = "- type: Webhook
+  name: first.example.com
+  webhook:
+    timeout: 3s
+    subjectAccessReviewVersion: v1
+    matchConditionSubjectAccessReviewVersion: v1
+    failurePolicy: Deny
+    connectionInfo: {type: KubeConfigFile, kubeConfigFile: /x/first.kubeconfig}
+";
+
+    fn parse(rest: &str) -> Result<Vec<Decider>, String> {
+        Decider::parse(format!("{HEAD}{rest}").as_bytes())
+    }
+
+    #[test]
+    fn all_of_it_is_read_in_its_order() {
+        let all = parse(&format!(
+            "{WEBHOOK}- {{type: Node, name: node}}\n- {{type: RBAC, name: rbac}}\n{}",
+            WEBHOOK
+                .replace("first", "second")
+                .replace("timeout: 3s", "timeout: 500ms\n    authorizedTTL: 1m")
+        ));
+        let all = all.unwrap();
+        let names: Vec<&str> = all.iter().map(|one| one.name.as_str()).collect();
+        assert_eq!(names, ["first.example.com", "node", "rbac", "second.example.com"]);
+        let webhook = all[0].webhook.clone().unwrap();
+        assert_eq!(
+            webhook,
+            Webhook {
+                kubeconfig: PathBuf::from("/x/first.kubeconfig"),
+                version: "v1".into(),
+                allowed_for: ALLOWED_FOR,
+                refused_for: REFUSED_FOR,
+                timeout: Duration::from_secs(3),
+                denies_on_failure: true,
+            }
+        );
+        let second = all[3].webhook.clone().unwrap();
+        assert_eq!(
+            (second.timeout, second.allowed_for),
+            (Duration::from_millis(500), Duration::from_secs(60))
+        );
+        for version in VERSIONS {
+            let text = format!("{HEAD}- {{type: RBAC, name: rbac}}").replace(VERSIONS[0], version);
+            assert_eq!(Decider::parse(text.as_bytes()).unwrap(), [Decider::plain(AuthorizationMode::Rbac)]);
+        }
+    }
+
+    #[test]
+    fn what_is_wrong_is_named() {
+        let webhook = |from: &str, to: &str| WEBHOOK.replace(from, to);
+        let table = [
+            (
+                "  []".to_owned(),
+                "authorizers: Required value: at least one authorization mode must be defined",
+            ),
+            ("- {name: rbac}".to_owned(), "authorizers[0].type: Required value"),
+            (
+                "- {type: Other, name: other}".to_owned(),
+                "authorizers[0].type: Unsupported value: \"Other\": supported values: \"ABAC\", \"AlwaysAllow\", \
+                 \"AlwaysDeny\", \"Node\", \"RBAC\", \"Webhook\"",
+            ),
+            (
+                "- {type: RBAC, name: rbac}\n- {type: RBAC, name: rbac}".to_owned(),
+                "authorizers[1].type: Duplicate value: \"RBAC\"",
+            ),
+            ("- {type: RBAC, name: x}".to_owned(), "expected name rbac for authorizer RBAC instead of x"),
+            ("- {type: RBAC, name: rbac, more: 1}".to_owned(), "unknown field \"authorizers[0].more\""),
+            (
+                "- {type: RBAC, name: rbac, webhook: {}}".to_owned(),
+                "authorizers[0].webhook: Invalid value: \"non-null\": may only be specified when type=Webhook",
+            ),
+            (
+                "- {type: Webhook, name: w}".to_owned(),
+                "authorizers[0].webhook: Required value: required when type=Webhook",
+            ),
+            (format!("{WEBHOOK}{WEBHOOK}"), "authorizers[1].name: Duplicate value: \"first.example.com\""),
+            (
+                webhook("timeout: 3s", "timeout: ''"),
+                "authorizers[0].timeout: Invalid value: \"\": \"\" is no duration",
+            ),
+            (webhook("    timeout: 3s\n", ""), "authorizers[0].timeout: Required value"),
+            (
+                webhook("timeout: 3s", "timeout: 31s"),
+                "authorizers[0].timeout: Invalid value: \"31s\": must be > 0s and <= 30s",
+            ),
+            (
+                webhook("ReviewVersion: v1\n    match", "ReviewVersion: v2\n    match"),
+                "authorizers[0].subjectAccessReviewVersion: Unsupported value: \"v2\": supported values: \"v1\", \"v1beta1\"",
+            ),
+            (
+                webhook("failurePolicy: Deny", "failurePolicy: Allow"),
+                "authorizers[0].failurePolicy: Unsupported value: \"Allow\"",
+            ),
+            (
+                webhook("/x/first", "x/first"),
+                "authorizers[0].connectionInfo.kubeConfigFile: Invalid value: \"x/first.kubeconfig\": must be an absolute path",
+            ),
+            (
+                webhook("type: KubeConfigFile", "type: InClusterConfig"),
+                "authorizers[0].connectionInfo.type: Invalid value: \"InClusterConfig\"",
+            ),
+            (
+                webhook(
+                    "failurePolicy: Deny",
+                    "failurePolicy: Deny\n    matchConditions: [{expression: 'true'}]",
+                ),
+                "authorizers[0].matchConditions: Forbidden: this server evaluates no expressions yet",
+            ),
+            ("- 1".to_owned(), "[authorizers[0]: must be an object, authorizers[0].type: Required value]"),
+        ];
+        for (text, wanted) in table {
+            let found = parse(&text).unwrap_err();
+            assert!(found.starts_with(wanted), "{text}\n{found}");
+        }
+        assert!(
+            Decider::parse(b"- a").is_err() && Decider::parse(b"kind: AuthorizationConfiguration").is_err()
+        );
+        assert!(Decider::parse(&vec![b' '; AUTHORIZATION_FILE_BYTES + 1]).is_err());
+    }
+
+    #[test]
+    fn who_was_there_from_the_start_stays() {
+        let all = |modes: &[AuthorizationMode]| -> Vec<Decider> {
+            modes.iter().map(|mode| Decider::plain(*mode)).collect()
+        };
+        use AuthorizationMode::{AlwaysDeny, Node, Rbac, Webhook};
+        let first = all(&[Node, Rbac]);
+        assert_eq!(Decider::may_follow(&first, &all(&[Rbac, Webhook, Node, AlwaysDeny])), Ok(()));
+        assert_eq!(
+            Decider::may_follow(&first, &all(&[Webhook])),
+            Err("missing required types: [Node RBAC]".into())
+        );
+        assert_eq!(
+            Decider::may_follow(&all(&[Node]), &first),
+            Err("authorizer type RBAC is not allowed if it was not enabled at initial server startup".into())
+        );
+    }
+}

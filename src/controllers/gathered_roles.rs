@@ -1,0 +1,116 @@
+//! clusterrole-aggregation-controller: the rules of roles that gather others follow those that they gather.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+
+use futures::FutureExt as _;
+use futures::future::LocalBoxFuture;
+use pilothouse_actors::object::{Key, TypeName};
+use pilothouse_actors::snapshot::Snapshot;
+
+use crate::api::codec;
+use crate::api::meta;
+use crate::api::rbac::GROUP;
+use crate::api::rbac::aggregate::{Gatherers, joined};
+use crate::api::rbac::rule::{Rule, rules_of};
+use crate::api::status::Result;
+use crate::api::value::Value;
+
+use super::client::{At, Client};
+use super::queue::{Outcome, Queue};
+use super::runner::{Follows, Loop, News};
+
+/// The name by which flags know it, and under which it owns the rules that it writes.
+pub const NAME: &str = "clusterrole-aggregation-controller";
+
+const STORE: &str = "clusterroles.rbac.authorization.k8s.io";
+
+/// The loop.
+pub struct GatheredRoles {
+    client: Client,
+    /// Who gathers whom.
+    roles: RefCell<Gatherers>,
+}
+
+impl GatheredRoles {
+    /// A loop that has heard of nothing yet.
+    pub fn new(client: Client) -> GatheredRoles {
+        GatheredRoles { client, roles: RefCell::default() }
+    }
+
+    async fn sync(&self, name: &str) -> Result<()> {
+        let sources =
+            self.roles.borrow().sources(name).map(|all| all.into_iter().map(str::to_owned).collect());
+        let Some(sources): Option<Vec<String>> = sources else { return Ok(()) };
+        let resource = self.client.resource(STORE)?;
+        // One look at the store, however many are gathered.
+        let all = self.client.snapshot(&TypeName::new(STORE)).await?;
+        let read = |name: &str| {
+            let found = all.get(Key::cluster(name).as_str()).filter(|object| object.is_readable());
+            found.map(|object| self.client.load(&resource, object)).transpose()
+        };
+        let mut rules: Vec<Rule> = Vec::new();
+        for source in &sources {
+            rules.extend(read(source)?.iter().flat_map(rules_of));
+        }
+        let rules = joined(rules);
+        let Some(role) = read(name)? else { return Ok(()) };
+        if rules_of(&role) == rules {
+            return Ok(());
+        }
+        let mut body = Value::object();
+        body.set("apiVersion", format!("{GROUP}/v1"));
+        body.set("kind", "ClusterRole");
+        body.entry("metadata").set("name", name);
+        // One that has gone meanwhile shall not come back.
+        body.entry("metadata").set("uid", meta::of(&role).str("uid"));
+        body.set("rules", rules.iter().map(Rule::to_value).collect::<Vec<_>>());
+        let at = At { resource: &resource, namespace: "", name };
+        match self.client.apply(at, NAME, &body).await {
+            // Gone meanwhile, or made anew: that will be heard of.
+            Err(status) if matches!(status.code, 404 | 409) => Ok(()),
+            written => written,
+        }
+    }
+}
+
+impl Loop for GatheredRoles {
+    type Key = String;
+
+    fn name(&self) -> &'static str {
+        NAME
+    }
+
+    fn follows(&self) -> Follows {
+        Follows::These(&[STORE])
+    }
+
+    fn hear(&self, news: &News<'_>, queue: &mut Queue<String>) {
+        let (name, mut roles) = (news.object.key.name(), self.roles.borrow_mut());
+        let role = if news.gone { None } else { codec::json::read(&news.object.bytes).ok() };
+        let concerned = match role {
+            Some(role) => roles.put(name, &role),
+            // What cannot be read gives nothing.
+            None => roles.remove(name),
+        };
+        concerned.into_iter().for_each(|name| queue.add(name));
+    }
+
+    fn hear_all(&self, of: &TypeName, snapshot: &Snapshot, queue: &mut Queue<String>) {
+        // Those that went unheard shall not count any more. Whoever gathers is new then, and looked at.
+        *self.roles.borrow_mut() = Gatherers::default();
+        for object in snapshot.iter().filter(|object| object.is_readable()) {
+            self.hear(&News { of, object, previous: None, gone: false, at: None }, queue);
+        }
+    }
+
+    fn work(self: Rc<Self>, name: String) -> LocalBoxFuture<'static, Outcome> {
+        async move {
+            match self.sync(&name).await {
+                Ok(()) => Outcome::Done,
+                Err(status) => Outcome::Again(status.to_string()),
+            }
+        }
+        .boxed_local()
+    }
+}
