@@ -2,8 +2,12 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
+#[path = "controllers/accounts.rs"]
+mod accounts;
 #[path = "controllers/clients.rs"]
 mod clients;
+#[path = "controllers/large.rs"]
+mod large;
 #[path = "controllers/namespaces.rs"]
 mod namespaces;
 #[path = "controllers/others.rs"]
@@ -11,6 +15,8 @@ mod others;
 #[path = "controllers/owners.rs"]
 mod owners;
 mod support;
+#[path = "controllers/usage.rs"]
+mod usage;
 
 use serde_json::{Value, json};
 use support::wait::{CAP, poll};

@@ -128,6 +128,11 @@ pub struct Heard {
 #[rtype(result = "()")]
 pub struct CaughtUp;
 
+/// End where you stand: there is nobody to hear from any more. Answers nothing. On Closed it has ended.
+#[derive(Clone, Copy, Message)]
+#[rtype(result = "()")]
+pub struct Stop;
+
 /// What every runner is given besides its loop.
 #[derive(Clone)]
 pub struct Surroundings {
@@ -274,5 +279,13 @@ impl<L: Loop> Handler<Wake> for Runner<L> {
 
     fn handle(&mut self, _: Wake, ctx: &mut Self::Context) {
         self.go_on(ctx);
+    }
+}
+
+impl<L: Loop> Handler<Stop> for Runner<L> {
+    type Result = ();
+
+    fn handle(&mut self, _: Stop, ctx: &mut Self::Context) {
+        ctx.terminate();
     }
 }

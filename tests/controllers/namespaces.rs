@@ -4,7 +4,6 @@ use serde_json::{Value, json};
 
 use super::support::compare::text;
 use super::support::manifests::{discover, root};
-use super::support::wait::{CAP, poll};
 use super::support::{Client, Manifest, Server};
 use super::{becomes, config_map, gone, server};
 
@@ -146,22 +145,4 @@ fn a_deletion_goes_on_after_a_kill_and_after_a_restart() {
     gone(&mut client, "/api/v1/namespaces/crash");
     assert_eq!(client.get("/api/v1/namespaces/crash/configmaps").ok()["items"], json!([]));
     server.stop();
-}
-
-#[test]
-fn many_objects_go_in_seconds_while_others_are_served() {
-    let server = server(&[]);
-    let mut client = server.admin();
-    make(&mut client, "many");
-    fill(&mut client, "many", 2_000);
-    client.delete("/api/v1/namespaces/many").ok();
-    let mut served = 0;
-    let done = poll(CAP, || {
-        client
-            .post("/api/v1/namespaces/default/configmaps", &config_map(&format!("other{served}"), &[]))
-            .ok();
-        served += 1;
-        (client.get("/api/v1/namespaces/many").status == 404).then_some(())
-    });
-    assert!(done.is_some() && served > 1, "{served}");
 }
