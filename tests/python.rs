@@ -13,6 +13,8 @@ use support::Server;
 
 /// The release of the client that belongs to release 1.33 of the API.
 const CLIENT: &str = "kubernetes==33.1.0";
+/// Verifies signatures: a library that has nothing to do with this server.
+const SIGNATURES: &str = "jwcrypto==1.5.6";
 
 fn succeed(command: &mut Command) {
     let output = command.output().expect("python3 runs: tests/run installs it");
@@ -24,10 +26,10 @@ fn succeed(command: &mut Command) {
 static PYTHON: LazyLock<PathBuf> = LazyLock::new(|| {
     let home = Path::new(env!("CARGO_TARGET_TMPDIR")).join("python");
     let python = home.join("bin/python");
-    let done = home.join(CLIENT);
+    let done = home.join(format!("{CLIENT} {SIGNATURES}"));
     if !done.exists() {
         succeed(Command::new("python3").args(["-m", "venv", "--clear"]).arg(&home));
-        succeed(Command::new(&python).args(["-m", "pip", "install", "--quiet", CLIENT]));
+        succeed(Command::new(&python).args(["-m", "pip", "install", "--quiet", CLIENT, SIGNATURES]));
         std::fs::write(done, "").expect("a mark");
     }
     python
@@ -44,5 +46,12 @@ fn the_python_client_works() {
 fn the_python_client_sees_dependents_go() {
     let server = Server::with(&["--engine=memory", "--controllers=*"]);
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/python/owners.py");
+    succeed(Command::new(&*PYTHON).arg(script).arg(server.kubeconfig()).env_remove("KUBECONFIG"));
+}
+
+#[test]
+fn the_signature_of_the_cluster_is_one_for_any_library() {
+    let server = Server::with(&["--engine=memory", "--controllers=*"]);
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/python/cluster_info.py");
     succeed(Command::new(&*PYTHON).arg(script).arg(server.kubeconfig()).env_remove("KUBECONFIG"));
 }

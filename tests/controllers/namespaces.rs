@@ -146,3 +146,41 @@ fn a_deletion_goes_on_after_a_kill_and_after_a_restart() {
     assert_eq!(client.get("/api/v1/namespaces/crash/configmaps").ok()["items"], json!([]));
     server.stop();
 }
+
+/// As a stock controller manager beside the loops would: it deletes what they delete and finalizes what they finalize.
+#[test]
+fn another_controller_at_the_same_time_does_no_harm() {
+    let mut server = server(&[]);
+    let mut client = server.admin();
+    make(&mut client, "shared");
+    let maps = "/api/v1/namespaces/shared/configmaps";
+    let owner = client.post(maps, &config_map("owner", &[])).ok();
+    for number in 0..300 {
+        let owners = if number % 2 == 0 { vec![super::reference(&owner, true)] } else { Vec::new() };
+        client.post(maps, &config_map(&format!("m{number:05}"), &owners)).ok();
+    }
+    let mut rival = client.again();
+    let rivalry = std::thread::spawn(move || {
+        for _ in 0..200 {
+            rival.delete(maps);
+            let mut namespace = rival.get("/api/v1/namespaces/shared");
+            if namespace.status == 404 {
+                return;
+            }
+            let mut object = namespace.json();
+            if rival.get(maps).ok()["items"] == json!([])
+                && object["metadata"]["deletionTimestamp"].is_string()
+            {
+                object["spec"]["finalizers"] = json!([]);
+                namespace = rival.put("/api/v1/namespaces/shared/finalize", &object);
+                assert!(matches!(namespace.status, 200 | 404 | 409), "{}", namespace.text());
+            }
+        }
+    });
+    client.delete(&format!("{maps}/owner"));
+    client.delete("/api/v1/namespaces/shared");
+    gone(&mut client, "/api/v1/namespaces/shared");
+    rivalry.join().unwrap();
+    assert_eq!(client.get(maps).ok()["items"], json!([]));
+    server.unharmed();
+}
