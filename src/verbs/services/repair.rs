@@ -145,3 +145,6 @@ impl Services {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests;
