@@ -75,6 +75,24 @@ fn events_expire_as_if_their_lease_ended() {
 }
 
 #[test]
+fn leases_of_servers_that_are_gone_go() {
+    let server = Server::with(&["--engine=memory"]);
+    let mut client = server.admin();
+    let leases = "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases";
+    let lease = |name: &str, identity: &str, seconds: i64| {
+        json!({"apiVersion": "coordination.k8s.io/v1", "kind": "Lease",
+            "metadata": {"name": name, "labels": {"apiserver.kubernetes.io/identity": identity}},
+            "spec": {"holderIdentity": "h", "leaseDurationSeconds": seconds, "renewTime": "2024-01-01T00:00:00.000000Z"}})
+    };
+    client.post(leases, &lease("other", "kubelet", 1)).ok();
+    client.post(leases, &lease("lives", "kube-apiserver", 1_000_000_000)).ok();
+    client.post(leases, &lease("lapsed", "kube-apiserver", 1)).ok();
+    gone(&mut client, &format!("{leases}/lapsed"));
+    assert_eq!(client.get(&format!("{leases}/lives")).status, 200);
+    assert_eq!(client.get(&format!("{leases}/other")).status, 200);
+}
+
+#[test]
 fn an_event_of_long_ago_lives_from_its_last_write() {
     let directory = support::server::directory();
     let data = directory.path().join("data");

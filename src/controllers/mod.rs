@@ -26,6 +26,7 @@ pub mod queue;
 mod quota;
 mod roster;
 pub mod runner;
+mod server_leases;
 mod service_repair;
 pub mod start;
 mod token_cleaner;

@@ -26,6 +26,7 @@ use super::informer::{Hearing, Join, Member};
 use super::known::Catalogs;
 use super::lease::{LEASE, Lead, LeaseHolder};
 use super::runner::{Loop, Runner, Stop, Surroundings};
+use super::server_leases::{self, ServerLeases};
 use super::service_repair::{self, ServiceRepair};
 use super::token_use::{self, TokenUse};
 
@@ -155,6 +156,8 @@ impl House {
             let clock = clock.clone();
             self.keep(expiry::NAME, move || Expiry::new(client.clone(), clock.clone(), ttl));
         }
+        let client = self.client("apiserver-lease-expiry");
+        self.keep(server_leases::NAME, move || ServerLeases { client: client.clone() });
         let client = self.client("service-repair");
         self.keep(service_repair::NAME, move || ServiceRepair::new(client.clone(), REPAIRED_EVERY));
         let (client, uses) = (self.client("legacy-token-tracking"), self.uses.clone());
