@@ -32,6 +32,7 @@ const GATHERED: Duration = Duration::from_millis(200);
 /// When a status that was written is held against the objects once more: a creation that was charged and not yet stored
 /// while they were counted is found then.
 const CHECKED_AGAIN: Duration = Duration::from_secs(1);
+const LONGEST_RETRY: Duration = Duration::from_secs(5);
 /// Objects that are counted before others on the thread have their turn.
 const COUNTED_PER_TURN: usize = 256;
 
@@ -203,6 +204,11 @@ impl Loop for QuotaStatus {
 
     fn follows(&self) -> Follows {
         Follows::Every
+    }
+
+    /// Charges that come one after the other may keep it from writing; when they end it shall not wait for long.
+    fn longest_retry(&self) -> Duration {
+        LONGEST_RETRY
     }
 
     fn hear(&self, news: &News<'_>, queue: &mut Queue<Key>) {
