@@ -198,6 +198,8 @@ pub const WEBHOOK_CACHED_BYTES: usize = 10_000;
 /// Writes that one control loop has under way: enough to share syncs of the disk, few enough that the writes of clients
 /// never wait behind many.
 pub const DELETIONS_IN_FLIGHT: usize = 32;
+/// Uses of tokens that lie in Secrets on their way to whoever writes the day onto them.
+pub const TOKEN_USES_WAITING: usize = 256;
 /// Events of one type that control loops are told of in one message.
 pub const CONTROLLER_EVENTS_PER_TURN: usize = 512;
 /// Messages to the informer of the control loops; each loop sends one when it starts.

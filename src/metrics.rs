@@ -59,8 +59,9 @@ pub struct Metrics {
     reloads: IntCounterVec,
     reloaded_at: GaugeVec,
     queue_depth: IntGaugeVec,
-    queue_adds: IntGaugeVec,
-    queue_retries: IntGaugeVec,
+    queue_adds: IntCounterVec,
+    queue_retries: IntCounterVec,
+    work_durations: HistogramVec,
     loop_restarts: IntCounterVec,
 }
 
@@ -128,10 +129,13 @@ impl Metrics {
             "apiserver_authorization_config_controller_automatic_reload_last_timestamp_seconds",
             "When the authorization configuration was last taken or not, by status and server.",
         );
-        let queue = |name: &str, help: &str| IntGaugeVec::new(Opts::new(name, help), &["name"]);
+        let depth = Opts::new("workqueue_depth", "Keys that a control loop could work on now.");
+        let queue = |name: &str, help: &str| IntCounterVec::new(Opts::new(name, help), &["name"]);
+        let work_durations =
+            HistogramOpts::new("workqueue_work_duration_seconds", "How long a control loop worked on a key.");
         let restarts = Opts::new(
             "pilothouse_controller_restarts_total",
-            "Control loops that panicked and were started again.",
+            "Control loops that ended and were started again.",
         );
         let metrics = Metrics {
             decisions: IntCounterVec::new(decisions, &["type", "name", "decision"])?,
@@ -151,12 +155,16 @@ impl Metrics {
             )?,
             reloads: IntCounterVec::new(reloads, &["status", "apiserver_id_hash"])?,
             reloaded_at: GaugeVec::new(reloaded_at, &["status", "apiserver_id_hash"])?,
-            queue_depth: queue("workqueue_depth", "Keys that a control loop could work on now.")?,
+            queue_depth: IntGaugeVec::new(depth, &["name"])?,
             queue_adds: queue(
                 "workqueue_adds_total",
                 "Keys that were added to the queue of a control loop.",
             )?,
             queue_retries: queue("workqueue_retries_total", "Keys of a control loop that were tried again.")?,
+            work_durations: HistogramVec::new(
+                work_durations.buckets(prometheus::exponential_buckets(10e-9, 10.0, 12)?),
+                &["name"],
+            )?,
             loop_restarts: IntCounterVec::new(restarts, &["name"])?,
             requests: IntCounterVec::new(requests, &with_code)?,
             durations: HistogramVec::new(durations.buckets(SECONDS.to_vec()), &request)?,
@@ -196,9 +204,11 @@ impl Metrics {
         registry.register(Box::new(self.webhook_open.clone()))?;
         registry.register(Box::new(self.reloads.clone()))?;
         registry.register(Box::new(self.reloaded_at.clone()))?;
-        for queue in [&self.queue_depth, &self.queue_adds, &self.queue_retries] {
+        registry.register(Box::new(self.queue_depth.clone()))?;
+        for queue in [&self.queue_adds, &self.queue_retries] {
             registry.register(Box::new(queue.clone()))?;
         }
+        registry.register(Box::new(self.work_durations.clone()))?;
         registry.register(Box::new(self.loop_restarts.clone()))?;
         for counter in &self.mismatches {
             registry.register(Box::new(counter.clone()))?;
@@ -273,16 +283,19 @@ impl Metrics {
         self.attempt_durations.with_label_values(&[result]).observe(seconds);
     }
 
-    /// Says how the queue of a control loop stands: keys that wait, were ever added, were ever tried again.
+    /// Says how many keys of a control loop wait, and counts those that were added and tried again since it was last said.
     pub fn count_queue(&self, name: &str, depth: usize, added: u64, retried: u64) {
-        let all =
-            [(&self.queue_depth, depth as u64), (&self.queue_adds, added), (&self.queue_retries, retried)];
-        for (gauge, value) in all {
-            gauge.with_label_values(&[name]).set(i64::try_from(value).unwrap_or(i64::MAX));
-        }
+        self.queue_depth.with_label_values(&[name]).set(i64::try_from(depth).unwrap_or(i64::MAX));
+        self.queue_adds.with_label_values(&[name]).inc_by(added);
+        self.queue_retries.with_label_values(&[name]).inc_by(retried);
     }
 
-    /// Counts a control loop that panicked.
+    /// Counts the work of a control loop on a key.
+    pub fn count_work(&self, name: &str, seconds: f64) {
+        self.work_durations.with_label_values(&[name]).observe(seconds);
+    }
+
+    /// Counts a control loop that ended and is started again.
     pub fn count_restart(&self, name: &str) {
         self.loop_restarts.with_label_values(&[name]).inc();
     }

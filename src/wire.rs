@@ -51,6 +51,7 @@ use crate::auth::objects::Objects;
 use crate::auth::rbac::{self, Roles};
 use crate::auth::service_account::Tokens;
 use crate::auth::service_account::issuer::Issuer;
+use crate::auth::service_account::used::day;
 use crate::auth::tokens::TokenFile;
 use crate::config::{Config, Engine as EngineChoice, FeatureGates};
 use crate::http::drain::Drain;
@@ -158,6 +159,7 @@ async fn parts(boot: &Boot) -> Result<Parts, StartError> {
     let objects = Arc::new(Objects::new(storage.directory.clone()));
     let tokens = tokens(boot, &objects).map_err(|error| broken(&error))?;
     let loops = Loops::new(config, &boot.pki)?;
+    tokens.verifier.tell(loops.uses());
     let shared = Shared {
         served: ArcSwap::from_pointee(Served {
             catalog,
@@ -451,9 +453,11 @@ impl Application for Running {
                 bootstrap::api_services(&backend, &served.catalog),
             );
             made.map_err(|status| StartError::Store(format!("the first objects: {status}")))?;
+            let today = day(self.0.clock.now());
             let made = try_join!(
                 bootstrap::home::kubernetes(&backend, &served.catalog, &self.0.home),
                 bootstrap::trust::authentication(&backend, &served.catalog, &self.0.client_authority),
+                bootstrap::trust::token_tracking(&backend, &served.catalog, &today),
             );
             made.map_err(|status| StartError::Store(format!("what others know of this server: {status}")))?;
             actix::spawn(stay_reachable(self.0.clone(), backend));

@@ -2,8 +2,12 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
+#[path = "controllers/accounts.rs"]
+mod accounts;
 #[path = "controllers/clients.rs"]
 mod clients;
+#[path = "controllers/large.rs"]
+mod large;
 #[path = "controllers/namespaces.rs"]
 mod namespaces;
 #[path = "controllers/others.rs"]
@@ -11,6 +15,8 @@ mod others;
 #[path = "controllers/owners.rs"]
 mod owners;
 mod support;
+#[path = "controllers/usage.rs"]
+mod usage;
 
 use serde_json::{Value, json};
 use support::wait::{CAP, poll};
@@ -66,6 +72,24 @@ fn events_expire_as_if_their_lease_ended() {
     let kinds: Vec<String> =
         (0..2).map(|_| watch.next()["type"].as_str().unwrap_or_default().to_owned()).collect();
     assert_eq!(kinds, ["ADDED", "DELETED"]);
+}
+
+#[test]
+fn leases_of_servers_that_are_gone_go() {
+    let server = Server::with(&["--engine=memory"]);
+    let mut client = server.admin();
+    let leases = "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases";
+    let lease = |name: &str, identity: &str, seconds: i64| {
+        json!({"apiVersion": "coordination.k8s.io/v1", "kind": "Lease",
+            "metadata": {"name": name, "labels": {"apiserver.kubernetes.io/identity": identity}},
+            "spec": {"holderIdentity": "h", "leaseDurationSeconds": seconds, "renewTime": "2024-01-01T00:00:00.000000Z"}})
+    };
+    client.post(leases, &lease("other", "kubelet", 1)).ok();
+    client.post(leases, &lease("lives", "kube-apiserver", 1_000_000_000)).ok();
+    client.post(leases, &lease("lapsed", "kube-apiserver", 1)).ok();
+    gone(&mut client, &format!("{leases}/lapsed"));
+    assert_eq!(client.get(&format!("{leases}/lives")).status, 200);
+    assert_eq!(client.get(&format!("{leases}/other")).status, 200);
 }
 
 #[test]

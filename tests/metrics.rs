@@ -62,8 +62,8 @@ fn the_page_says_what_happened() {
     assert_eq!(value(&page, "apiserver_requested_deprecated_apis", &old), 1.0);
     assert_eq!(value(&page, "apiserver_longrunning_requests", &[r#"verb="WATCH""#]), 1.0);
     assert_eq!(value(&page, "apiserver_current_inflight_requests", &[r#"request_kind="readOnly""#]), 1.0);
-    // What was made above, and what extensions read about the clients of this server.
-    assert_eq!(value(&page, "apiserver_storage_objects", &[r#"resource="configmaps""#]), 2.0);
+    // What was made above, what extensions read about the clients of this server, and since when uses of tokens are tracked.
+    assert_eq!(value(&page, "apiserver_storage_objects", &[r#"resource="configmaps""#]), 3.0);
     assert_eq!(value(&page, "kubernetes_build_info", &[r#"minor="33""#]), 1.0);
     assert!(value(&page, "process_start_time_seconds", &[]) > 1e9);
     assert!(value(&page, "process_resident_memory_bytes", &[]) > 1e6);

@@ -5,7 +5,7 @@
 //!
 //! Order: commands are answered as they come. A port is free again when its owner gave it back, and only its owner can.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use actix::{Actor, Context, Handler, Message, MessageResult};
 
@@ -85,6 +85,11 @@ pub struct Return {
     /// Which.
     pub ports: Vec<u16>,
 }
+
+/// Who has which port? Answers all ports that are taken. On Full the sender waits; on Closed the server ends.
+#[derive(Clone, Copy, Message)]
+#[rtype(result = "BTreeMap<u16, Key>")]
+pub struct Owners;
 
 /// The ports of a range and their owners.
 #[derive(Debug)]
@@ -217,6 +222,14 @@ impl Handler<Look> for Ports {
 
     fn handle(&mut self, command: Look, _: &mut Self::Context) -> Self::Result {
         self.pool.look(&command.ports)
+    }
+}
+
+impl Handler<Owners> for Ports {
+    type Result = MessageResult<Owners>;
+
+    fn handle(&mut self, _: Owners, _: &mut Self::Context) -> Self::Result {
+        MessageResult(self.pool.owners.iter().map(|(port, owner)| (*port, owner.clone())).collect())
     }
 }
 

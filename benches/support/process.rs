@@ -26,7 +26,11 @@ impl Process {
         std::fs::write(&tokens, "bench,bench,1,system:masters\n").unwrap();
         let mut child = Command::new(env!("CARGO_BIN_EXE_pilothouse"))
             .arg(format!("--secure-port={port}"))
-            .args(["--controllers=-*", "--max-mutating-requests-inflight=1000"])
+            .args([
+                "--controllers=-*",
+                "--disable-admission-plugins=ServiceAccount",
+                "--max-mutating-requests-inflight=1000",
+            ])
             .arg(format!("--engine={engine}"))
             .arg(format!("--data-dir={}", data.display()))
             .arg(format!("--token-auth-file={}", tokens.display()))

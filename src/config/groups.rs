@@ -313,6 +313,21 @@ pub struct Kubelets {
     pub kubelet_timeout: Duration,
 }
 
+/// What the control loops are told.
+#[derive(Args, Clone, Debug)]
+#[command(next_help_heading = "Control loops")]
+pub struct Loops {
+    /// How often the use of every resource quota is counted though nothing happened; 0 for never.
+    #[arg(long, default_value = "5m0s", value_parser = go_duration, value_name = "DURATION")]
+    pub resource_quota_sync_period: Duration,
+    /// How long a token that lies in a Secret must have been unused before it is marked invalid, and then before it goes.
+    #[arg(long, default_value = "8760h0m0s", value_parser = go_duration, value_name = "DURATION")]
+    pub legacy_service_account_token_clean_up_period: Duration,
+    /// How many pods that are over may stay; 0 for all.
+    #[arg(long, default_value_t = 12_500, value_name = "N")]
+    pub terminated_pod_gc_threshold: u32,
+}
+
 /// Who answers requests for certificates.
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "Certificate signing")]

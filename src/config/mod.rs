@@ -26,7 +26,7 @@ pub use admission_file::AdmissionFile;
 pub use gates::FeatureGates;
 pub use groups::{
     Api, Authentication, Authorization, AuthorizationMode, Backend, Engine, Kubelets, Lifecycle, LogFormat,
-    Logging, RequestLimits, ServiceAccounts, Serving, Signing, Storage, TlsVersion,
+    Logging, Loops, RequestLimits, ServiceAccounts, Serving, Signing, Storage, TlsVersion,
 };
 pub use oidc::OpenId;
 
@@ -59,6 +59,9 @@ pub struct Config {
     /// How nodes are reached.
     #[command(flatten)]
     pub kubelets: Kubelets,
+    /// What the control loops are told.
+    #[command(flatten)]
+    pub loops: Loops,
     /// Who answers requests for certificates.
     #[command(flatten)]
     pub signing: Signing,

@@ -28,8 +28,7 @@ pub const PLUGINS: [Plugin; 36] = [
     plugin("NamespaceExists", false, true),
     plugin("LimitPodHardAntiAffinityTopology", false, true),
     plugin("LimitRanger", true, true),
-    // On by default in the reference. Here nothing makes the default accounts yet, without which no pod could be created.
-    plugin("ServiceAccount", false, true),
+    plugin("ServiceAccount", true, true),
     plugin("NodeRestriction", false, true),
     plugin("TaintNodesByCondition", true, true),
     plugin("AlwaysPullImages", false, true),
@@ -108,7 +107,7 @@ mod tests {
     #[test]
     fn flags_add_and_take_away_and_the_order_stays() {
         let usual = enabled(&[], &[]);
-        assert_eq!(usual.len(), 21);
+        assert_eq!(usual.len(), 22);
         assert_eq!(usual.first(), Some(&"NamespaceLifecycle"));
         assert!(usual.contains(&"Priority") && !usual.contains(&"AlwaysPullImages"));
         let changed =

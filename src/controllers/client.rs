@@ -22,6 +22,7 @@ use crate::api::status::{GroupResource, Result, Status};
 use crate::api::value::Value;
 use crate::api::words::AUTHENTICATED;
 use crate::verbs::delete::{Outcome, delete_object};
+use crate::verbs::services::Services;
 use crate::verbs::update::{NewState, store_update};
 use crate::verbs::{Backend, Call, Warnings, apply, create};
 
@@ -88,6 +89,11 @@ impl Client {
         };
         let agent = format!("kube-controller-manager/{RELEASE} ({}) {name}", std::env::consts::OS);
         Client { backend, catalogs, user: Rc::new(user), agent: agent.into() }
+    }
+
+    /// What services hold of the cluster.
+    pub fn services(&self) -> Rc<Services> {
+        self.backend.services.clone()
     }
 
     /// What is served now.

@@ -18,6 +18,7 @@ use pilothouse_actors::snapshot::Snapshot;
 
 use crate::api::catalog::resource::Resource;
 use crate::api::meta::{FOREGROUND_FINALIZER, ORPHAN_FINALIZER};
+use crate::api::status::{Result, Status};
 use crate::limits::DELETIONS_IN_FLIGHT;
 
 use super::client::Client;
@@ -99,8 +100,11 @@ impl GarbageCollector {
 
     /// Waits until the index knows all that was acknowledged before now. Types are told one after the other: a dependent that
     /// was made before its owner was deleted may be heard of after that.
-    async fn catch_up(&self) {
-        let _ending = self.informer.send(Hear).await;
+    async fn catch_up(&self) -> Result<()> {
+        match self.informer.send(Hear).await {
+            Ok(true) => Ok(()),
+            _ => Err(Status::internal("what happened until now cannot be heard")),
+        }
     }
 
     fn resource(&self, place: &Place) -> Option<Arc<Resource>> {

@@ -2,10 +2,13 @@
 //!
 //! It reads the windows as watch sessions do and passes the events on, type by type; after each round it says that it has
 //! caught up. A type begins to be followed when it is first written to, so types that nobody uses cost nothing. Loops join
-//! and leave it; a loop that joins is told all there is.
+//! and leave it; a loop that joins is told all there is. A type whose store does not answer is asked again soon. If it ends,
+//! which it does only in a panic, [`Hearing`] begins another one and the loops join that.
 
-use std::collections::HashMap;
+use std::cell::RefCell;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
+use std::time::Duration;
 
 use actix::prelude::*;
 use futures::future::join_all;
@@ -13,21 +16,26 @@ use pilothouse_actors::bell::{Bell, Bells, Published};
 use pilothouse_actors::object::{Revision, TypeName};
 use pilothouse_actors::permit::Permit;
 use pilothouse_actors::window::{Read, Window};
+use tokio::sync::watch;
 
 use crate::limits::{CONTROLLER_EVENTS_PER_TURN, INFORMER_MAILBOX};
 use crate::verbs::stores::{StoreResult, Stores};
 
 use super::runner::{CaughtUp, Follows, Heard, Listed};
 
-/// Tell me what happens. Answers when all there is has been told. On Full the sender waits; on Closed the server ends.
+/// How soon a type is asked for again whose store did not answer.
+const ASKED_AGAIN: Duration = Duration::from_millis(200);
+
+/// Tell me what happens. Answers when all there is has been told: whether that was possible, else the loop is not taken in.
+/// On Full the sender waits; on Closed it asks for another informer.
 #[derive(Message)]
-#[rtype(result = "()")]
+#[rtype(result = "bool")]
 pub struct Join(pub Member);
 
-/// Tell everybody what has happened until now. Answers when that is done: then every loop knows all that was acknowledged
-/// before this was asked. On Full the sender waits; on Closed the server ends.
+/// Tell everybody what has happened until now. Answers when that is done whether it was possible: then every loop knows all
+/// that was acknowledged before this was asked. On Full the sender waits; on Closed it asks again later.
 #[derive(Clone, Copy, Message)]
-#[rtype(result = "()")]
+#[rtype(result = "bool")]
 pub struct Hear;
 
 /// A loop that wants to hear.
@@ -54,6 +62,8 @@ struct Followed {
 struct Ear {
     followed: HashMap<TypeName, Followed>,
     members: Vec<Member>,
+    /// Types that could not be read in the last round: their bells have rung and will not ring again for that.
+    behind: BTreeSet<TypeName>,
 }
 
 /// The actor. See the module text.
@@ -62,15 +72,60 @@ pub struct Informer {
     bells: Bells,
     stores: Arc<dyn Fn() -> Stores + Send + Sync>,
     ear: Ear,
+    /// Dropped with the informer: that is how its end is known.
+    _lives: watch::Sender<()>,
+}
+
+/// Becomes an error when the informer has ended.
+pub type Lives = watch::Receiver<()>;
+
+/// The way to the informer of this thread: the one that lives, or a new one.
+pub struct Hearing {
+    bells: Bells,
+    stores: Arc<dyn Fn() -> Stores + Send + Sync>,
+    current: RefCell<Option<(Addr<Informer>, Lives)>>,
+}
+
+impl Hearing {
+    /// A way to informers that hang up their bell there and read these stores.
+    pub fn new(bells: Bells, stores: Arc<dyn Fn() -> Stores + Send + Sync>) -> Hearing {
+        Hearing { bells, stores, current: RefCell::default() }
+    }
+
+    /// The informer, and what tells its end.
+    pub fn informer(&self) -> (Addr<Informer>, Lives) {
+        let mut current = self.current.borrow_mut();
+        match &*current {
+            Some((informer, lives)) if informer.connected() => (informer.clone(), lives.clone()),
+            _ => current.insert(Informer::begin(&self.bells, self.stores.clone())).clone(),
+        }
+    }
 }
 
 impl Informer {
     /// Starts the informer of this thread and hangs up its bell.
-    pub fn begin(bells: &Bells, stores: Arc<dyn Fn() -> Stores + Send + Sync>) -> Addr<Informer> {
-        Informer::create(|context| {
+    fn begin(bells: &Bells, stores: Arc<dyn Fn() -> Stores + Send + Sync>) -> (Addr<Informer>, Lives) {
+        let (lives, told) = watch::channel(());
+        let informer = Informer::create(|context| {
             let bell = bells.add(Bell::new(context.address().recipient()));
-            Informer { bell, bells: bells.clone(), stores, ear: Ear::default() }
-        })
+            Informer { bell, bells: bells.clone(), stores, ear: Ear::default(), _lives: lives }
+        });
+        (informer, told)
+    }
+
+    /// Takes the ear back after a round. What could not be read is asked for again.
+    fn heard(&mut self, ear: Ear, context: &mut Context<Self>) {
+        if !ear.behind.is_empty() {
+            context.notify_later(Published, ASKED_AGAIN);
+        }
+        self.ear = ear;
+    }
+}
+
+impl Drop for Informer {
+    fn drop(&mut self) {
+        // Also in a panic, when nobody says that it stopped: nothing shall ring a bell that nobody hears.
+        self.bells.remove(&self.bell);
     }
 }
 
@@ -79,10 +134,6 @@ impl Actor for Informer {
 
     fn started(&mut self, context: &mut Self::Context) {
         context.set_mailbox_capacity(INFORMER_MAILBOX);
-    }
-
-    fn stopped(&mut self, _: &mut Self::Context) {
-        self.bells.remove(&self.bell);
     }
 }
 
@@ -96,46 +147,57 @@ impl Handler<Published> for Informer {
             ear
         };
         // Nothing else is handled meanwhile: what rings is found by the next round.
-        context.wait(round.into_actor(self).map(|ear, informer, _| informer.ear = ear));
+        context.wait(round.into_actor(self).map(|ear, informer, context| informer.heard(ear, context)));
     }
 }
 
 impl Handler<Hear> for Informer {
-    type Result = AtomicResponse<Self, ()>;
+    type Result = AtomicResponse<Self, bool>;
 
     fn handle(&mut self, _: Hear, _: &mut Self::Context) -> Self::Result {
         let (mut ear, rung, stores) = (std::mem::take(&mut self.ear), self.bell.drain(), (self.stores)());
         let round = async move {
-            ear.hear(&rung, &stores).await;
-            ear
+            let all = ear.hear(&rung, &stores).await;
+            (ear, all)
         };
-        AtomicResponse::new(Box::pin(round.into_actor(self).map(|ear, informer, _| informer.ear = ear)))
+        AtomicResponse::new(Box::pin(round.into_actor(self).map(|(ear, all), informer, context| {
+            informer.heard(ear, context);
+            all
+        })))
     }
 }
 
 impl Handler<Join> for Informer {
-    type Result = AtomicResponse<Self, ()>;
+    type Result = AtomicResponse<Self, bool>;
 
     fn handle(&mut self, Join(member): Join, _: &mut Self::Context) -> Self::Result {
         let (mut ear, stores) = (std::mem::take(&mut self.ear), (self.stores)());
         let round = async move {
-            ear.join(member, &stores).await;
-            ear
+            let joined = ear.join(member, &stores).await;
+            (ear, joined)
         };
-        AtomicResponse::new(Box::pin(round.into_actor(self).map(|ear, informer, _| informer.ear = ear)))
+        AtomicResponse::new(Box::pin(round.into_actor(self).map(|(ear, joined), informer, context| {
+            informer.heard(ear, context);
+            joined
+                .inspect_err(|error| tracing::warn!(%error, "a control loop cannot be told what there is"))
+                .is_ok()
+        })))
     }
 }
 
 impl Ear {
-    /// Tells everyone what is new of the types that were rung.
-    async fn hear(&mut self, rung: &[TypeName], stores: &Stores) {
-        for of in rung {
-            if let Err(error) = self.advance(of, stores).await {
-                // The server is ending: a store that lives answers.
-                tracing::debug!(%of, %error, "cannot be followed");
+    /// Tells everyone what is new of the types that were rung; whether all of it could be read.
+    async fn hear(&mut self, rung: &[TypeName], stores: &Stores) -> bool {
+        let mut due = std::mem::take(&mut self.behind);
+        due.extend(rung.iter().cloned());
+        for of in due {
+            if let Err(error) = self.advance(&of, stores).await {
+                tracing::debug!(%of, %error, "cannot be followed now");
+                self.behind.insert(of);
             }
         }
         self.say_caught_up().await;
+        self.behind.is_empty()
     }
 
     async fn say_caught_up(&mut self) {
@@ -184,19 +246,32 @@ impl Ear {
     }
 
     /// Takes a loop in. What was told to the others and not yet to it stands in the snapshot that it gets.
-    async fn join(&mut self, member: Member, stores: &Stores) {
-        let types = stores.types().await.unwrap_or_default();
-        for of in types.iter().filter(|of| member.follows.includes(of)) {
+    async fn join(&mut self, member: Member, stores: &Stores) -> StoreResult<()> {
+        for of in stores.types().await?.iter().filter(|of| member.follows.includes(of)) {
             // The others hear of a type that is new since the last round now: afterwards it counts as told.
-            if self.advance(of, stores).await.is_err() {
-                return;
-            }
-            let Ok(position) = stores.open_watch(of, &Permit::none()).await else { return };
+            self.advance(of, stores).await?;
+            let position = stores.open_watch(of, &Permit::none()).await?;
             let cursor = position.snapshot.revision;
             self.followed.entry(of.clone()).or_insert_with(|| Followed { window: position.window, cursor });
             let _ended = member.listed.send(Listed { of: of.clone(), snapshot: position.snapshot }).await;
         }
         self.members.push(member);
         self.say_caught_up().await;
+        Ok(())
+    }
+}
+
+/// Makes an informer panic, for tests of what follows.
+#[cfg(test)]
+#[derive(Clone, Copy, Message)]
+#[rtype(result = "()")]
+pub struct Break;
+
+#[cfg(test)]
+impl Handler<Break> for Informer {
+    type Result = ();
+
+    fn handle(&mut self, _: Break, _: &mut Self::Context) {
+        panic!("an informer that fails on purpose");
     }
 }

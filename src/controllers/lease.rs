@@ -31,6 +31,10 @@ const HOLDS: Duration = Duration::from_secs(60);
 /// How often it is renewed: each time is a write.
 const RENEWED_EVERY: Duration = Duration::from_secs(30);
 
+/// The loops that belong to a server and not to the cluster.
+const OF_EACH_SERVER: [&str; 4] =
+    [super::expiry::NAME, super::server_leases::NAME, super::service_repair::NAME, super::token_use::NAME];
+
 /// Somebody may work now who could not before. Answers nothing. On Full another is on its way; on Closed nobody waits.
 #[derive(Clone, Copy, Message)]
 #[rtype(result = "()")]
@@ -49,7 +53,7 @@ struct State {
 impl Lead {
     /// Whether a loop may work. What belongs to this server alone always may.
     pub fn allows(&self, name: &str) -> bool {
-        self.0.held.get() || matches!(name, LEASE | super::expiry::NAME)
+        self.0.held.get() || name == LEASE || OF_EACH_SERVER.contains(&name)
     }
 
     /// Tells this loop when it may work.

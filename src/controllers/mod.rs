@@ -21,18 +21,28 @@ pub mod lease;
 mod namespace;
 mod per_namespace;
 mod per_object;
+mod pods;
 mod protection;
 pub mod queue;
+mod quota;
+mod roster;
 pub mod runner;
+mod server_leases;
+mod service_repair;
 pub mod start;
+mod token_cleaner;
+mod token_use;
 
 /// The loops that can be chosen: the name that the reference's controller manager has for each, and the older one.
-pub const NAMES: [(&str, &str); 14] = [
+pub const NAMES: [(&str, &str); 17] = [
     ("namespace-controller", "namespace"),
     ("garbage-collector-controller", "garbagecollector"),
     ("serviceaccount-controller", "serviceaccount"),
     ("root-ca-certificate-publisher-controller", "root-ca-cert-publisher"),
     ("serviceaccount-token-controller", "serviceaccount-token"),
+    ("legacy-serviceaccount-token-cleaner-controller", "legacy-service-account-token-cleaner"),
+    ("resourcequota-controller", "resourcequota"),
+    ("pod-garbage-collector-controller", "podgc"),
     ("bootstrap-signer-controller", "bootstrapsigner"),
     ("token-cleaner-controller", "tokencleaner"),
     ("ttl-after-finished-controller", "ttl-after-finished"),

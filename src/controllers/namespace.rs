@@ -35,17 +35,25 @@ use conditions::Found;
 
 /// How long the finalizers of objects are given before somebody looks again, if nothing else happens.
 const FINALIZERS_TAKE: i64 = 15;
-/// How long after the end of a namespace somebody looks for objects whose creation was admitted just before it.
-const LATECOMERS_AFTER: Duration = Duration::from_secs(5);
 /// How long removals in a namespace are gathered before somebody looks whether it is empty now.
 const REMOVALS_GATHERED: Duration = Duration::from_millis(20);
+
+/// How namespaces go.
+#[derive(Clone, Copy, Debug)]
+pub struct Rules {
+    /// Whether pods go before everything else.
+    pub pods_first: bool,
+    /// Whether nothing may stand in a namespace that is not there: what was admitted before it went and stored after goes too.
+    pub needed: bool,
+}
 
 /// The loop.
 pub struct NamespaceController {
     client: Client,
     clock: Clock,
-    /// Whether pods go before everything else.
-    ordered: bool,
+    rules: Rules,
+    /// The namespaces that are there.
+    there: RefCell<HashSet<String>>,
     /// Namespaces in which something was left: a removal there is worth another look.
     waiting: RefCell<HashSet<String>>,
 }
@@ -62,8 +70,8 @@ struct Progress {
 
 impl NamespaceController {
     /// The loop, acting as `client`.
-    pub fn new(client: Client, clock: Clock, ordered: bool) -> NamespaceController {
-        NamespaceController { client, clock, ordered, waiting: RefCell::default() }
+    pub fn new(client: Client, clock: Clock, rules: Rules) -> NamespaceController {
+        NamespaceController { client, clock, rules, there: RefCell::default(), waiting: RefCell::default() }
     }
 
     async fn sync(&self, name: &str) -> Result<Outcome> {
@@ -71,7 +79,7 @@ impl NamespaceController {
         let resource = self.client.resource(NAMESPACES)?;
         let at = At { resource: &resource, namespace: "", name };
         let Some(namespace) = self.client.read(at).await? else {
-            return self.sweep_latecomers(at).await;
+            return if self.rules.needed { self.sweep_latecomers(at).await } else { Ok(Outcome::Done) };
         };
         if !meta::is_terminating(&namespace) {
             return Ok(Outcome::Done);
@@ -128,7 +136,7 @@ impl NamespaceController {
         let all: Vec<&Arc<Resource>> = known.deletable.iter().filter(|resource| is_used(resource)).collect();
         let is_pods =
             |resource: &&&Arc<Resource>| resource.gv.group.is_empty() && &*resource.plural == "pods";
-        if let Some(pods) = all.iter().find(is_pods).filter(|_| self.ordered) {
+        if let Some(pods) = all.iter().find(is_pods).filter(|_| self.rules.pods_first) {
             if let Err(error) = self.clear_type(pods, namespace, deleted_at, &mut progress).await {
                 progress
                     .errors
@@ -139,7 +147,7 @@ impl NamespaceController {
                 return Ok(progress);
             }
         }
-        for resource in all.iter().filter(|resource| !(self.ordered && is_pods(resource))) {
+        for resource in all.iter().filter(|resource| !(self.rules.pods_first && is_pods(resource))) {
             if let Err(error) = self.clear_type(resource, namespace, deleted_at, &mut progress).await {
                 progress.errors.push(error.clone());
                 progress.found.failures.push(error);
@@ -206,14 +214,22 @@ impl NamespaceController {
         resource: &Arc<Resource>,
         objects: Vec<Arc<Object>>,
     ) -> std::result::Result<(), String> {
-        let options =
-            DeleteOptions { propagation: Some(Propagation::Background), ..DeleteOptions::default() };
-        let deletions = objects.into_iter().map(|object| self.client.delete(resource, object, &options));
+        let deletions = objects.into_iter().map(|object| async move {
+            // Exactly this one: a namespace of the same name may be new, and an object of the same name in it.
+            let options = DeleteOptions {
+                uid: Some(Head::of(&object).uid.into_owned()),
+                propagation: Some(Propagation::Background),
+                ..DeleteOptions::default()
+            };
+            self.client.delete(resource, object, &options).await
+        });
         let mut deletions = stream::iter(deletions).buffer_unordered(DELETIONS_IN_FLIGHT);
         let mut first = None;
         while let Some(deleted) = deletions.next().await {
             match deleted {
-                Err(status) if status.code != 404 && first.is_none() => first = Some(status.message),
+                Err(status) if !matches!(status.code, 404 | 409) && first.is_none() => {
+                    first = Some(status.message);
+                }
                 _ => {}
             }
         }
@@ -234,6 +250,13 @@ impl NamespaceController {
         };
         let most = objects.iter().filter_map(seconds).max().unwrap_or(0);
         if self.client.seconds() - deleted_at >= most { 0 } else { most }
+    }
+
+    /// Something stands in this namespace: if that is not there, somebody looks.
+    fn hear_of_place(&self, namespace: &str, queue: &mut Queue<String>) {
+        if self.rules.needed && !namespace.is_empty() && !self.there.borrow().contains(namespace) {
+            queue.add(namespace.to_owned());
+        }
     }
 
     /// Removes what was created in a namespace by somebody who had been admitted before it went. What is removed was found
@@ -312,8 +335,13 @@ impl Loop for NamespaceController {
         if news.of.as_str() == NAMESPACES {
             let name = news.object.key.name();
             if news.gone {
-                queue.add_at(name.to_owned(), self.clock.now().plus(LATECOMERS_AFTER));
-            } else if news.object.fields.get("status.phase") == Some("Terminating")
+                // What was admitted before and stored until now is found at once; what is stored later is heard of.
+                self.there.borrow_mut().remove(name);
+                queue.add(name.to_owned());
+                return;
+            }
+            self.there.borrow_mut().insert(name.to_owned());
+            if news.object.fields.get("status.phase") == Some("Terminating")
                 || Head::of(news.object).is_terminating()
             {
                 queue.add(name.to_owned());
@@ -323,6 +351,8 @@ impl Loop for NamespaceController {
             if !namespace.is_empty() && self.waiting.borrow().contains(namespace) {
                 queue.add_at(namespace.to_owned(), self.clock.now().plus(REMOVALS_GATHERED));
             }
+        } else if news.previous.is_none() {
+            self.hear_of_place(news.object.key.namespace(), queue);
         }
     }
 
@@ -333,8 +363,19 @@ impl Loop for NamespaceController {
         queue: &mut Queue<String>,
     ) {
         if of.as_str() == NAMESPACES {
+            // Some may have gone unheard.
+            self.there.borrow_mut().drain().for_each(|name| queue.add(name));
             for object in snapshot.iter() {
                 self.hear(&News { of, object, previous: None, gone: false, at: None }, queue);
+            }
+            return;
+        }
+        // Each namespace once: keys stand in order.
+        let mut last = "";
+        for namespace in snapshot.iter().map(|object| object.key.namespace()) {
+            if namespace != last {
+                self.hear_of_place(namespace, queue);
+                last = namespace;
             }
         }
     }

@@ -128,6 +128,11 @@ pub struct Heard {
 #[rtype(result = "()")]
 pub struct CaughtUp;
 
+/// End where you stand: there is nobody to hear from any more. Answers nothing. On Closed it has ended.
+#[derive(Clone, Copy, Message)]
+#[rtype(result = "()")]
+pub struct Stop;
+
 /// What every runner is given besides its loop.
 #[derive(Clone)]
 pub struct Surroundings {
@@ -149,6 +154,8 @@ pub struct Runner<L: Loop> {
     caught_up: bool,
     /// What a snapshot has told already, by type.
     listed: HashMap<TypeName, Revision>,
+    /// How many keys were added and tried again when that was last counted.
+    counted: (u64, u64),
     /// The one timer, for what is due next.
     timer: Option<(Timestamp, SpawnHandle)>,
     around: Surroundings,
@@ -167,6 +174,7 @@ impl<L: Loop> Runner<L> {
             working: 0,
             caught_up: false,
             listed: HashMap::new(),
+            counted: (0, 0),
             timer: None,
             around,
             _ended: ended,
@@ -187,19 +195,22 @@ impl<L: Loop> Runner<L> {
             self.working += 1;
             let work = self.inner.clone().work(key.clone());
             let work =
-                work.into_actor(self).map(move |outcome, runner, ctx| runner.worked(key, &outcome, ctx));
+                work.into_actor(self).map(move |outcome, runner, ctx| runner.worked(key, &outcome, now, ctx));
             ctx.spawn(work);
         }
         self.set_timer(now, ctx);
         self.count();
     }
 
-    fn worked(&mut self, key: L::Key, outcome: &Outcome, ctx: &mut Context<Self>) {
+    fn worked(&mut self, key: L::Key, outcome: &Outcome, begun: Timestamp, ctx: &mut Context<Self>) {
         if let Outcome::Again(why) = outcome {
             tracing::debug!(controller = self.inner.name(), ?key, %why, "will be tried again");
         }
         self.working -= 1;
-        self.queue.done(key, outcome, self.around.clock.now());
+        let now = self.around.clock.now();
+        let took = Duration::from_micros(now.0.saturating_sub(begun.0));
+        self.around.metrics.count_work(self.inner.name(), took.as_secs_f64());
+        self.queue.done(key, outcome, now);
         self.go_on(ctx);
     }
 
@@ -221,9 +232,10 @@ impl<L: Loop> Runner<L> {
         self.timer = Some((due, handle));
     }
 
-    fn count(&self) {
-        let name = self.inner.name();
-        self.around.metrics.count_queue(name, self.queue.depth(), self.queue.added, self.queue.retried);
+    fn count(&mut self) {
+        let (name, all) = (self.inner.name(), (self.queue.added, self.queue.retried));
+        let (added, retried) = std::mem::replace(&mut self.counted, all);
+        self.around.metrics.count_queue(name, self.queue.depth(), all.0 - added, all.1 - retried);
     }
 }
 
@@ -274,5 +286,13 @@ impl<L: Loop> Handler<Wake> for Runner<L> {
 
     fn handle(&mut self, _: Wake, ctx: &mut Self::Context) {
         self.go_on(ctx);
+    }
+}
+
+impl<L: Loop> Handler<Stop> for Runner<L> {
+    type Result = ();
+
+    fn handle(&mut self, _: Stop, ctx: &mut Self::Context) {
+        ctx.terminate();
     }
 }

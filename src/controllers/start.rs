@@ -10,33 +10,31 @@ use actix::prelude::*;
 use pilothouse_actors::authorizer::Authorizer;
 use pilothouse_actors::bell::Bells;
 use pilothouse_actors::clock::Clock;
-use tokio::sync::{oneshot, watch};
+use tokio::sync::{Mutex, oneshot, watch};
 
+use crate::api::quota::Features;
+use crate::auth::service_account::used::UsesHeard;
 use crate::metrics::Metrics;
 use crate::pki::signing::Signer;
 use crate::verbs::Backend;
 use crate::verbs::stores::Stores;
 
-use super::account_tokens::{AccountTokens, SignToken};
-use super::bootstrap_tokens::{BootstrapSigner, TokenCleaner};
-use super::certificate_cleaner::CertificateCleaner;
-use super::certificates::{CertificateApprover, CertificateSigner};
+use super::account_tokens::SignToken;
 use super::client::Client;
 use super::expiry::{self, Expiry};
-use super::finished::TtlAfterFinished;
-use super::garbage::GarbageCollector;
-use super::gathered_roles::GatheredRoles;
-use super::informer::{Informer, Join, Member};
+use super::informer::{Hearing, Join, Member};
 use super::known::Catalogs;
 use super::lease::{LEASE, Lead, LeaseHolder};
-use super::namespace::NamespaceController;
-use super::per_namespace::{Made, PerNamespace};
-use super::protection::{Protected, Protection};
-use super::runner::{Loop, Runner, Surroundings};
+use super::runner::{Loop, Runner, Stop, Surroundings};
+use super::server_leases::{self, ServerLeases};
+use super::service_repair::{self, ServiceRepair};
+use super::token_use::{self, TokenUse};
 
 /// How long a loop that panicked waits at first; twice as long each time, up to the other.
 const FIRST_RESTART: Duration = Duration::from_secs(1);
 const LONGEST_RESTART: Duration = Duration::from_secs(60);
+/// How often services are held against what is taken for them.
+const REPAIRED_EVERY: Duration = Duration::from_secs(180);
 /// A loop that ran for so long before it panicked waits as if it were its first time.
 const RAN_WELL: Duration = Duration::from_secs(300);
 
@@ -55,6 +53,16 @@ pub struct Settings {
     pub authority_pem: String,
     /// How long signed certificates live at most.
     pub longest_certificate: Duration,
+    /// Whether nothing may stand in a namespace that is not there.
+    pub namespaces_needed: bool,
+    /// What quotas count.
+    pub quota_features: Features,
+    /// How often all quotas are counted; zero for never.
+    pub quotas_counted_every: Duration,
+    /// How long tokens that lie in Secrets must be unused before they are marked, and then before they go.
+    pub tokens_unused_for: Duration,
+    /// How many pods that are over may stay; zero for all.
+    pub pods_that_are_over: u32,
 }
 
 /// What the loops are made from on their thread.
@@ -83,6 +91,8 @@ pub struct Outside {
     pub metrics: Arc<Metrics>,
     /// Who wants to know which loops are down.
     pub down: watch::Sender<Down>,
+    /// Which tokens that lie in Secrets are used.
+    pub uses: UsesHeard,
 }
 
 /// The loops, running. They end when this is told to stop.
@@ -107,33 +117,35 @@ pub fn start(
 }
 
 /// Everything on the thread of the loops.
-struct House {
+pub(super) struct House {
     backend: Rc<Backend>,
     catalogs: Rc<Catalogs>,
-    authorizer: Addr<Authorizer>,
-    signer: Option<Rc<Signer>>,
-    sign_token: SignToken,
-    informer: Addr<Informer>,
+    pub(super) authorizer: Addr<Authorizer>,
+    pub(super) signer: Option<Rc<Signer>>,
+    pub(super) sign_token: SignToken,
+    pub(super) hearing: Rc<Hearing>,
+    uses: Rc<Mutex<UsesHeard>>,
     around: Surroundings,
     down: Rc<watch::Sender<Down>>,
 }
 
 impl House {
     fn new(outside: Outside, kit: Kit) -> House {
-        let Outside { bells, stores, clock, metrics, down } = outside;
+        let Outside { bells, stores, clock, metrics, down, uses } = outside;
         House {
             backend: Rc::new(kit.backend),
             catalogs: Rc::new(kit.catalogs),
             authorizer: kit.authorizer,
             signer: kit.signer.map(Rc::new),
             sign_token: kit.sign_token,
-            informer: Informer::begin(&bells, stores),
+            hearing: Rc::new(Hearing::new(bells, stores)),
+            uses: Rc::new(Mutex::new(uses)),
             around: Surroundings { clock, metrics, lead: Lead::default() },
             down: Rc::new(down),
         }
     }
 
-    fn client(&self, account: &str) -> Client {
+    pub(super) fn client(&self, account: &str) -> Client {
         Client::new(self.backend.clone(), self.catalogs.clone(), account)
     }
 
@@ -144,6 +156,17 @@ impl House {
             let clock = clock.clone();
             self.keep(expiry::NAME, move || Expiry::new(client.clone(), clock.clone(), ttl));
         }
+        let client = self.client("apiserver-lease-expiry");
+        self.keep(server_leases::NAME, move || ServerLeases { client: client.clone() });
+        let client = self.client("service-repair");
+        self.keep(service_repair::NAME, move || ServiceRepair::new(client.clone(), REPAIRED_EVERY));
+        let (client, uses) = (self.client("legacy-token-tracking"), self.uses.clone());
+        let of_uses = clock.clone();
+        self.keep(token_use::NAME, move || TokenUse {
+            client: client.clone(),
+            clock: of_uses.clone(),
+            uses: uses.clone(),
+        });
         if settings.enabled.is_empty() {
             return;
         }
@@ -159,111 +182,31 @@ impl House {
         }
     }
 
-    fn keep_named(&self, name: &'static str, settings: &Settings, clock: &Clock) {
-        match name {
-            "namespace-controller" => {
-                let (client, clock, pods_first) =
-                    (self.client("namespace-controller"), clock.clone(), settings.pods_first);
-                self.keep(name, move || NamespaceController::new(client.clone(), clock.clone(), pods_first));
-            }
-            "garbage-collector-controller" => {
-                let (client, informer) = (self.client("generic-garbage-collector"), self.informer.clone());
-                self.keep(name, move || GarbageCollector::new(client.clone(), informer.clone()));
-            }
-            "serviceaccount-controller" => {
-                let (client, made) =
-                    (self.client("service-account-controller"), Rc::new(Made::default_account()));
-                self.keep(name, move || PerNamespace::new(client.clone(), made.clone()));
-            }
-            "root-ca-certificate-publisher-controller" => {
-                let made = Rc::new(Made::root_certificate(&settings.authority_pem));
-                let client = self.client("root-ca-cert-publisher");
-                self.keep(name, move || PerNamespace::new(client.clone(), made.clone()));
-            }
-            "serviceaccount-token-controller" => {
-                let (client, sign) =
-                    (self.client("service-account-token-controller"), self.sign_token.clone());
-                let authority_pem: Rc<str> = settings.authority_pem.as_str().into();
-                self.keep(name, move || AccountTokens {
-                    client: client.clone(),
-                    authority_pem: authority_pem.clone(),
-                    sign: sign.clone(),
-                });
-            }
-            "bootstrap-signer-controller" => {
-                let client = self.client("bootstrap-signer");
-                self.keep(name, move || BootstrapSigner { client: client.clone() });
-            }
-            "token-cleaner-controller" => {
-                let client = self.client("token-cleaner");
-                self.keep(name, move || TokenCleaner { client: client.clone() });
-            }
-            "ttl-after-finished-controller" => {
-                let client = self.client("ttl-after-finished-controller");
-                self.keep(name, move || TtlAfterFinished { client: client.clone() });
-            }
-            "persistentvolumeclaim-protection-controller" => {
-                let client = self.client("pvc-protection-controller");
-                self.keep(name, move || Protection::new(client.clone(), Protected::Claims));
-            }
-            "persistentvolume-protection-controller" => {
-                let client = self.client("pv-protection-controller");
-                self.keep(name, move || Protection::new(client.clone(), Protected::Volumes));
-            }
-            "certificatesigningrequest-cleaner-controller" => {
-                let client = self.client("certificate-controller");
-                self.keep(name, move || CertificateCleaner { client: client.clone() });
-            }
-            "certificatesigningrequest-approving-controller" => {
-                let (client, authorizer) = (self.client("certificate-controller"), self.authorizer.clone());
-                self.keep(name, move || CertificateApprover {
-                    client: client.clone(),
-                    authorizer: authorizer.clone(),
-                });
-            }
-            "certificatesigningrequest-signing-controller" => {
-                let Some(signer) = self.signer.clone() else { return };
-                let (client, clock, longest) =
-                    (self.client("certificate-controller"), clock.clone(), settings.longest_certificate);
-                self.keep(name, move || CertificateSigner {
-                    client: client.clone(),
-                    clock: clock.clone(),
-                    signer: signer.clone(),
-                    longest,
-                });
-            }
-            "clusterrole-aggregation-controller" => {
-                let client = self.client(name);
-                self.keep(name, move || GatheredRoles::new(client.clone()));
-            }
-            _ => tracing::warn!(controller = name, "no such control loop"),
-        }
-    }
-
-    fn keep<L: Loop>(&self, name: &'static str, make: impl Fn() -> L + 'static) {
-        actix::spawn(supervise(name, make, self.informer.clone(), self.around.clone(), self.down.clone()));
+    pub(super) fn keep<L: Loop>(&self, name: &'static str, make: impl Fn() -> L + 'static) {
+        actix::spawn(supervise(name, make, self.hearing.clone(), self.around.clone(), self.down.clone()));
     }
 }
 
-/// Keeps a loop running: one that has panicked is started again, after a pause that grows.
+/// Keeps a loop running: one that has panicked, or that nobody tells anything any more, is started again after a pause that
+/// grows.
 async fn supervise<L: Loop>(
     name: &'static str,
     make: impl Fn() -> L,
-    informer: Addr<Informer>,
+    hearing: Rc<Hearing>,
     around: Surroundings,
     down: Rc<watch::Sender<Down>>,
 ) {
     let mut pause = FIRST_RESTART;
     loop {
         let began = around.clock.now();
-        run(make(), &informer, &around).await;
+        let why = run(make(), &hearing, &around).await;
         if began.plus(RAN_WELL) < around.clock.now() {
             pause = FIRST_RESTART;
         }
-        tracing::error!(controller = name, "a control loop has panicked and is started again in {pause:?}");
+        tracing::error!(controller = name, "a control loop {why} and is started again in {pause:?}");
         around.metrics.count_restart(name);
         down.send_modify(|down| {
-            down.insert(name, "panicked and waits to be started again".to_owned());
+            down.insert(name, format!("{why} and waits to be started again"));
         });
         tokio::time::sleep(pause).await;
         pause = (pause * 2).min(LONGEST_RESTART);
@@ -273,20 +216,36 @@ async fn supervise<L: Loop>(
     }
 }
 
-/// Runs a loop until it ends, which it does only in a panic.
-async fn run<L: Loop>(inner: L, informer: &Addr<Informer>, around: &Surroundings) {
-    let (ended, end) = oneshot::channel();
+/// Runs a loop until it ends, which it does only in a panic, or until it hears nothing any more. Answers which.
+async fn run<L: Loop>(inner: L, hearing: &Hearing, around: &Surroundings) -> &'static str {
+    let (ended, mut end) = oneshot::channel();
     let follows = inner.follows();
+    let (informer, mut lives) = hearing.informer();
     let runner = Runner::begin(inner, around.clone(), ended);
     around.lead.wakes(runner.clone().recipient());
     let member = Member {
         follows,
         listed: runner.clone().recipient(),
         heard: runner.clone().recipient(),
-        caught_up: runner.recipient(),
+        caught_up: runner.clone().recipient(),
     };
-    let _informer_lives_as_long_as_the_thread = informer.send(Join(member)).await;
-    let _nothing_is_ever_sent = end.await;
+    let told = informer.send(Join(member));
+    let panicked = tokio::select! {
+        _nothing_is_ever_sent = &mut end => true,
+        joined = told => match joined {
+            // Nothing is ever sent there either.
+            Ok(true) => tokio::select! {
+                _ended = &mut end => true,
+                _ended = lives.changed() => false,
+            },
+            _ => false,
+        },
+    };
+    if panicked {
+        return "panicked";
+    }
+    let _already_gone = runner.send(Stop).await;
+    "hears nothing"
 }
 
 #[cfg(test)]
@@ -299,6 +258,7 @@ mod tests {
     use pilothouse_actors::directory;
     use pilothouse_actors::engine::memory::Memory;
 
+    use super::super::informer::Break;
     use super::super::queue::{Outcome, Queue};
     use super::super::runner::{Follows, News};
     use super::*;
@@ -341,18 +301,15 @@ mod tests {
 
     #[actix_rt::test]
     async fn a_loop_that_panics_is_told_of_and_started_again() {
-        let storage = directory::start(Box::new(Memory::new()), directory::Options::default()).unwrap();
-        let finder = storage.directory.clone();
-        let informer = Informer::begin(&storage.bells, Arc::new(move || Stores::new(finder.clone())));
-        let metrics = Arc::new(Metrics::new(Timestamp(0)).unwrap());
-        let around = Surroundings { clock: Clock::system(), metrics: metrics.clone(), lead: Lead::default() };
+        let (_storage, hearing, around) = surroundings();
+        let metrics = around.metrics.clone();
         let (tell, mut down) = watch::channel(Down::new());
         let (left, done) = (Rc::new(Cell::new(1)), Rc::new(Cell::new(false)));
         let make = {
             let (left, done) = (left.clone(), done.clone());
             move || Fragile { left: left.clone(), done: done.clone() }
         };
-        actix::spawn(supervise(expiry::NAME, make, informer, around, Rc::new(tell)));
+        actix::spawn(supervise(expiry::NAME, make, hearing, around, Rc::new(tell)));
         let first = down.wait_for(|down| down.contains_key(expiry::NAME)).await.unwrap().clone();
         assert_eq!(first[expiry::NAME], "panicked and waits to be started again");
         assert!(!done.get());
@@ -362,5 +319,43 @@ mod tests {
         }
         let text = String::from_utf8(metrics.text().unwrap()).unwrap();
         assert!(text.contains("pilothouse_controller_restarts_total{name=\"event-expiry\"} 1"), "{text}");
+    }
+
+    /// A server's stores without a server, the hearing on them, and what loops are given besides.
+    fn surroundings() -> (directory::Stores, Rc<Hearing>, Surroundings) {
+        let storage = directory::start(Box::new(Memory::new()), directory::Options::default()).unwrap();
+        let finder = storage.directory.clone();
+        let stores = Arc::new(move || Stores::new(finder.clone()));
+        let hearing = Rc::new(Hearing::new(storage.bells.clone(), stores));
+        let metrics = Arc::new(Metrics::new(Timestamp(0)).unwrap());
+        (storage, hearing, Surroundings { clock: Clock::system(), metrics, lead: Lead::default() })
+    }
+
+    #[actix_rt::test]
+    async fn loops_that_hear_nothing_any_more_are_started_again_with_a_new_informer() {
+        let (_storage, hearing, around) = surroundings();
+        let (tell, mut down) = watch::channel(Down::new());
+        let (made, done) = (Rc::new(Cell::new(0)), Rc::new(Cell::new(false)));
+        let make = {
+            let (made, done) = (made.clone(), done.clone());
+            move || {
+                made.set(made.get() + 1);
+                Fragile { left: Rc::default(), done: done.clone() }
+            }
+        };
+        actix::spawn(supervise(expiry::NAME, make, hearing.clone(), around, Rc::new(tell)));
+        while !done.get() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        done.set(false);
+        let (broken, _) = hearing.informer();
+        assert!(broken.send(Break).await.is_err());
+        let said = down.wait_for(|down| down.contains_key(expiry::NAME)).await.unwrap().clone();
+        assert_eq!(said[expiry::NAME], "hears nothing and waits to be started again");
+        while !done.get() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        assert_eq!(made.get(), 2);
+        assert!(down.borrow().is_empty() && hearing.informer().0.connected() && !broken.connected());
     }
 }

@@ -4,7 +4,7 @@
 //! An address is taken by creating the IPAddress of its name: that store is the one place where two writers meet, it is
 //! durable, and clients can read it. Ports are taken from the actor that owns them. Whatever becomes of the write, or of
 //! the client that asked for it, the [`Claim`] is settled: it looks at what is stored and lets go of the rest. A crash
-//! between the two writes leaves an address without a service; the next start finds it ([`repair`]).
+//! between the two writes leaves an address without a service; the next start, or the next look at all, finds it ([`repair`]).
 
 mod claim;
 pub mod repair;

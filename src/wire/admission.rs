@@ -45,14 +45,7 @@ fn quotas(
     registry: &Arc<Registry>,
     clock: &Clock,
 ) -> quota::Settings {
-    let gates = config.gates();
-    let features = Features {
-        resized_pods: gates.enabled("InPlacePodVerticalScaling"),
-        pod_resources: gates.enabled("PodLevelResources"),
-        failed_expansion: gates.enabled("RecoverVolumeExpansionFailure"),
-        attributes_classes: gates.enabled("VolumeAttributesClass"),
-        device_claims: gates.enabled("DynamicResourceAllocation"),
-    };
+    let features = quota_features(config);
     let ledger = quota::Ledger {
         stores: Stores::new(storage.directory.clone()),
         registry: registry.clone(),
@@ -62,6 +55,18 @@ fn quotas(
     };
     let keeper = Rounds::new(ledger.work(), storage.fatal.clone()).start();
     quota::Settings { limited: limited.to_vec(), features, keeper }
+}
+
+/// What quotas count.
+pub(super) fn quota_features(config: &Config) -> Features {
+    let gates = config.gates();
+    Features {
+        resized_pods: gates.enabled("InPlacePodVerticalScaling"),
+        pod_resources: gates.enabled("PodLevelResources"),
+        failed_expansion: gates.enabled("RecoverVolumeExpansionFailure"),
+        attributes_classes: gates.enabled("VolumeAttributesClass"),
+        device_claims: gates.enabled("DynamicResourceAllocation"),
+    }
 }
 
 /// What the operator tells the admission plug-ins.

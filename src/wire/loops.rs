@@ -7,8 +7,10 @@ use actix::Actor as _;
 use pilothouse_actors::authorizer::{Authorizer, Policy};
 use tokio::sync::watch;
 
+use super::of_admission::quota_features;
 use super::{Parts, backend};
 use crate::auth::modes::AlwaysAllow;
+use crate::auth::service_account::used::{self, Uses, UsesHeard};
 use crate::config::Config;
 use crate::controllers;
 use crate::controllers::known::{Catalogs, Published};
@@ -21,7 +23,9 @@ use crate::verbs::stores::Stores;
 /// The control loops of a server.
 pub(super) struct Loops {
     signer: Mutex<Option<Signer>>,
-    settings: Mutex<Option<Settings>>,
+    /// What they begin with, until they have begun.
+    begin: Mutex<Option<(Settings, UsesHeard)>>,
+    uses: Uses,
     is_on: bool,
     down: watch::Sender<Down>,
     running: Mutex<Option<Running>>,
@@ -40,14 +44,29 @@ impl Loops {
             event_ttl: config.storage.event_ttl,
             authority_pem: String::from_utf8_lossy(&pki.serving_ca_pem).into_owned(),
             longest_certificate: config.signing.cluster_signing_duration,
+            namespaces_needed: config
+                .admission_plugins()
+                .iter()
+                .any(|plugin| matches!(*plugin, "NamespaceLifecycle" | "NamespaceExists")),
+            quota_features: quota_features(config),
+            quotas_counted_every: config.loops.resource_quota_sync_period,
+            tokens_unused_for: config.loops.legacy_service_account_token_clean_up_period,
+            pods_that_are_over: config.loops.terminated_pod_gc_threshold,
         };
+        let (uses, heard) = used::channel();
         Ok(Loops {
             signer: Mutex::new(Some(pki::signer(config, pki)?)),
-            settings: Mutex::new(Some(settings)),
+            begin: Mutex::new(Some((settings, heard))),
+            uses,
             is_on,
             down: watch::channel(Down::new()).0,
             running: Mutex::default(),
         })
+    }
+
+    /// Where they hear which tokens that lie in Secrets are used.
+    pub(super) fn uses(&self) -> Uses {
+        self.uses.clone()
     }
 
     /// Whether any was asked for.
@@ -62,9 +81,8 @@ impl Loops {
 
     /// Starts them, once.
     pub(super) fn start(&self, parts: &Arc<Parts>) -> Result<(), StartError> {
-        let Some(settings) = self.settings.lock().unwrap_or_else(PoisonError::into_inner).take() else {
-            return Ok(());
-        };
+        let begin = self.begin.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let Some((settings, uses)) = begin else { return Ok(()) };
         let directory = parts.storage.directory.clone();
         let outside = Outside {
             bells: parts.storage.bells.clone(),
@@ -72,6 +90,7 @@ impl Loops {
             clock: parts.clock.clone(),
             metrics: parts.shared.metrics.clone(),
             down: self.down.clone(),
+            uses,
         };
         let signer = self.signer.lock().unwrap_or_else(PoisonError::into_inner).take();
         let parts = parts.clone();

@@ -4,7 +4,6 @@ use serde_json::{Value, json};
 
 use super::support::compare::text;
 use super::support::manifests::{discover, root};
-use super::support::wait::{CAP, poll};
 use super::support::{Client, Manifest, Server};
 use super::{becomes, config_map, gone, server};
 
@@ -148,20 +147,40 @@ fn a_deletion_goes_on_after_a_kill_and_after_a_restart() {
     server.stop();
 }
 
+/// As a stock controller manager beside the loops would: it deletes what they delete and finalizes what they finalize.
 #[test]
-fn many_objects_go_in_seconds_while_others_are_served() {
-    let server = server(&[]);
+fn another_controller_at_the_same_time_does_no_harm() {
+    let mut server = server(&[]);
     let mut client = server.admin();
-    make(&mut client, "many");
-    fill(&mut client, "many", 2_000);
-    client.delete("/api/v1/namespaces/many").ok();
-    let mut served = 0;
-    let done = poll(CAP, || {
-        client
-            .post("/api/v1/namespaces/default/configmaps", &config_map(&format!("other{served}"), &[]))
-            .ok();
-        served += 1;
-        (client.get("/api/v1/namespaces/many").status == 404).then_some(())
+    make(&mut client, "shared");
+    let maps = "/api/v1/namespaces/shared/configmaps";
+    let owner = client.post(maps, &config_map("owner", &[])).ok();
+    for number in 0..300 {
+        let owners = if number % 2 == 0 { vec![super::reference(&owner, true)] } else { Vec::new() };
+        client.post(maps, &config_map(&format!("m{number:05}"), &owners)).ok();
+    }
+    let mut rival = client.again();
+    let rivalry = std::thread::spawn(move || {
+        for _ in 0..200 {
+            rival.delete(maps);
+            let mut namespace = rival.get("/api/v1/namespaces/shared");
+            if namespace.status == 404 {
+                return;
+            }
+            let mut object = namespace.json();
+            if rival.get(maps).ok()["items"] == json!([])
+                && object["metadata"]["deletionTimestamp"].is_string()
+            {
+                object["spec"]["finalizers"] = json!([]);
+                namespace = rival.put("/api/v1/namespaces/shared/finalize", &object);
+                assert!(matches!(namespace.status, 200 | 404 | 409), "{}", namespace.text());
+            }
+        }
     });
-    assert!(done.is_some() && served > 1, "{served}");
+    client.delete(&format!("{maps}/owner"));
+    client.delete("/api/v1/namespaces/shared");
+    gone(&mut client, "/api/v1/namespaces/shared");
+    rivalry.join().unwrap();
+    assert_eq!(client.get(maps).ok()["items"], json!([]));
+    server.unharmed();
 }

@@ -5,6 +5,7 @@ pub mod issuer;
 pub mod keys;
 pub mod metadata;
 mod standing;
+pub mod used;
 pub mod verifier;
 
 use std::sync::Arc;

@@ -5,12 +5,11 @@ use pilothouse_actors::clock::Timestamp;
 use pilothouse_actors::object::Key;
 
 use super::claims::{Bound, Claims, Reference, USER_PREFIX};
+use super::used::INVALID_SINCE;
 use crate::api::names;
 use crate::auth::objects::{Facts, Kind, Objects};
 use crate::limits::TOKEN_LEEWAY;
 
-/// The label that takes the worth from a token in a secret.
-const INVALID_SINCE: &str = "kubernetes.io/legacy-token-invalid-since";
 const INVALIDATED: &str = "service account token has been invalidated";
 
 /// What was found of everything that a token hangs on.
@@ -100,8 +99,14 @@ fn split_user(user: &str) -> Option<(&str, &str)> {
     good.then_some((namespace, name))
 }
 
-/// Looks at the secret that a token lay in, and at its account.
-pub async fn of_legacy(objects: &Objects, claims: &Claims, token: &str) -> Result<Standing, String> {
+/// Looks at the secret that a token lay in, and at its account. `used` is told of the secret of a token that speaks for its
+/// account, also if somebody has marked it invalid.
+pub async fn of_legacy(
+    objects: &Objects,
+    claims: &Claims,
+    token: &str,
+    used: impl FnOnce(&Facts),
+) -> Result<Standing, String> {
     let (namespace, account) = (&claims.namespace, &claims.account_name);
     let secret = objects.get(Kind::Secret, Key::namespaced(namespace, &claims.secret_name)).await;
     let secret = secret.ok().flatten().filter(|secret| !secret.is_going());
@@ -122,9 +127,12 @@ pub async fn of_legacy(objects: &Objects, claims: &Claims, token: &str) -> Resul
             found.metadata.uid, claims.account_uid
         ));
     }
+    used(&secret);
     if secret.metadata.labels.get(INVALID_SINCE).is_some_and(|since| !since.is_empty()) {
         return Err(format!(
-            "the token in secret {namespace}/{} has been marked invalid",
+            "the token in secret {namespace}/{} for service account {namespace}/{account} has been marked invalid. Use tokens from \
+             the TokenRequest API or manually created secret-based tokens, or remove the '{INVALID_SINCE}' label from the secret \
+             to temporarily allow use of this token",
             claims.secret_name
         ));
     }

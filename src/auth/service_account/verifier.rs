@@ -5,19 +5,22 @@
 //! nothing from the moment on in which the deletion of its account, pod or secret is answered.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use openssl::sha::sha256;
 use pilothouse_actors::answer::Answer;
 use pilothouse_actors::authenticator::{Verdict, Verifier};
 use pilothouse_actors::clock::Clock;
 use pilothouse_actors::identity::{Credentials, Identity};
+use pilothouse_actors::object::Key;
 
 use super::claims::{Claims, LEGACY_ISSUER};
 use super::keys::Keys;
 use super::standing::{self, Standing};
+use super::used::{LAST_USED, Used, Uses, is_outdated};
 use crate::auth::jwt::Token;
-use crate::auth::objects::{Heads, Objects};
+use crate::auth::objects::{Facts, Heads, Objects};
 use crate::limits::{TOKEN_BYTES, TOKENS_REMEMBERED};
 
 /// Which tokens are accepted.
@@ -42,6 +45,8 @@ struct Shared {
     clock: Clock,
     /// By the digest of the token: memory shall not hold what opens doors.
     remembered: Mutex<HashMap<[u8; 32], Arc<Signed>>>,
+    /// Who wants to know which tokens of secrets are used.
+    uses: OnceLock<Uses>,
 }
 
 /// A token that somebody signed who may.
@@ -50,6 +55,8 @@ struct Signed {
     identity: Arc<Identity>,
     /// How far the types had come when everything it hangs on was last found in place.
     firm_at: Mutex<Option<Heads>>,
+    /// The day of that, since the epoch: a token of a secret is looked at on each day on which it is used.
+    firm_on: AtomicU64,
 }
 
 /// A token that is good by itself, and which of the wanted audiences it is meant for.
@@ -61,7 +68,19 @@ pub type Bearer = (Arc<Identity>, Vec<String>);
 impl ServiceAccountTokens {
     /// A verifier that trusts these keys.
     pub fn new(keys: Arc<Keys>, rules: Rules, objects: Arc<Objects>, clock: Clock) -> ServiceAccountTokens {
-        ServiceAccountTokens(Arc::new(Shared { keys, rules, objects, clock, remembered: Mutex::default() }))
+        ServiceAccountTokens(Arc::new(Shared {
+            keys,
+            rules,
+            objects,
+            clock,
+            remembered: Mutex::default(),
+            uses: OnceLock::new(),
+        }))
+    }
+
+    /// Tells of tokens that lie in secrets and are used, once a day each.
+    pub fn tell(&self, uses: Uses) {
+        let _already_told = self.0.uses.set(uses);
     }
 
     /// Says who bears a token that must be meant for one of `audiences`; those of this server if there are none. `None`: it
@@ -72,7 +91,8 @@ impl ServiceAccountTokens {
             Ok(None) => return Answer::Now(Ok(None)),
             Err(why) => return Answer::Now(Err(why)),
         };
-        if !self.0.must_look(&signed.claims) || signed.is_firm(&self.0.objects.heads()) {
+        let today = self.0.today();
+        if !self.0.must_look(&signed.claims) || signed.is_firm(&self.0.objects.heads(), today) {
             return Answer::Now(Ok(Some((Arc::clone(&signed.identity), audiences))));
         }
         let shared = Arc::clone(&self.0);
@@ -122,7 +142,8 @@ impl Shared {
         }
         let claims: Claims = self.keys.open(&token)?;
         let identity = Arc::new(claims.identity());
-        let signed = Arc::new(Signed { claims, identity, firm_at: Mutex::default() });
+        let signed =
+            Arc::new(Signed { claims, identity, firm_at: Mutex::default(), firm_on: AtomicU64::default() });
         let mut remembered = self.remembered();
         if remembered.len() >= TOKENS_REMEMBERED {
             remembered.clear();
@@ -142,23 +163,43 @@ impl Shared {
     /// Looks at everything that the token hangs on.
     async fn look(&self, signed: &Signed, token: &str) -> Result<(), String> {
         // Before the look: what changes while we look is looked at again.
-        let heads = self.objects.heads();
+        let (heads, today) = (self.objects.heads(), self.today());
         let found = match &signed.claims.bound {
             Some(bound) => standing::of_bound(&self.objects, bound, self.clock.now()).await?,
             None if signed.claims.is_legacy() => {
-                standing::of_legacy(&self.objects, &signed.claims, token).await?
+                let used = |secret: &Facts| self.tell_of(&signed.claims, secret);
+                standing::of_legacy(&self.objects, &signed.claims, token, used).await?
             }
             None => return Err("the token names no service account".to_owned()),
         };
+        signed.firm_on.store(today, Ordering::Relaxed);
         *signed.firm_at.lock().unwrap_or_else(PoisonError::into_inner) =
             Some(heads).filter(|_| found == Standing::Firm);
         Ok(())
+    }
+
+    fn today(&self) -> u64 {
+        self.clock.now().seconds() / 86_400
+    }
+
+    /// Says that the token of a secret is used, if the secret does not say so for today.
+    fn tell_of(&self, claims: &Claims, secret: &Facts) {
+        let label = secret.metadata.labels.get(LAST_USED).map(String::as_str);
+        let Some(uses) = self.uses.get().filter(|_| is_outdated(label, self.clock.now())) else { return };
+        let used = Used {
+            secret: Key::namespaced(&claims.namespace, &claims.secret_name),
+            uid: secret.metadata.uid.clone(),
+        };
+        let _said_again_by_the_next_request = uses.try_send(used);
     }
 }
 
 impl Signed {
     /// Whether nothing of the types that the token hangs on has changed since all was found in place.
-    fn is_firm(&self, now: &Heads) -> bool {
+    fn is_firm(&self, now: &Heads, today: u64) -> bool {
+        if self.claims.is_legacy() && self.firm_on.load(Ordering::Relaxed) != today {
+            return false;
+        }
         let then = *self.firm_at.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(then) = then else { return false };
         let uses = self.claims.kinds();

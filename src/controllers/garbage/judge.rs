@@ -56,7 +56,7 @@ impl GarbageCollector {
         }
         let Some(item) = self.find(uid).await? else { return Ok(Outcome::Done) };
         if going == Going::Foreground {
-            self.catch_up().await;
+            self.catch_up().await?;
             return self.release(&item, uid).await;
         }
         let head = Head::of(&item.object);
@@ -210,7 +210,7 @@ impl GarbageCollector {
     /// Lets all dependents stay without their owner, then lets the owner go.
     pub(super) async fn orphan(&self, uid: Uid) -> Result<Outcome> {
         let Some(item) = self.find(uid).await? else { return Ok(Outcome::Done) };
-        self.catch_up().await;
+        self.catch_up().await?;
         let dependents = self.state.borrow().graph.dependents(uid);
         let owner = std::slice::from_ref(&item.uid);
         let let_go = dependents.into_iter().map(|dependent| async move {

@@ -89,12 +89,17 @@ impl Check {
             }
             Check::Loops => {
                 let down = health.loops.as_ref().map(|down| down.borrow().clone()).unwrap_or_default();
-                let why: Vec<String> = down.iter().map(|(name, why)| format!("{name} {why}")).collect();
-                flag(why.is_empty(), &why.join(", "))
+                running(&down)
             }
             Check::Shutdown => flag(!health.stopping.load(Ordering::Acquire), "process is shutting down"),
         }
     }
+}
+
+/// Says which control loops are down, and why.
+fn running(down: &BTreeMap<&'static str, String>) -> Result<(), String> {
+    let why: Vec<String> = down.iter().map(|(name, why)| format!("{name} {why}")).collect();
+    flag(why.is_empty(), &why.join(", "))
 }
 
 fn flag(good: bool, otherwise: &str) -> Result<(), String> {
@@ -181,6 +186,17 @@ async fn all(worker: &Worker, endpoint: &str, checks: &[Check], query: &Query<'_
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn loops_that_are_down_are_named() {
+        let mut down = BTreeMap::new();
+        assert_eq!(running(&down), Ok(()));
+        down.insert("namespace-controller", "panicked and waits to be started again".to_owned());
+        down.insert("event-expiry", "hears nothing and waits to be started again".to_owned());
+        let said = "event-expiry hears nothing and waits to be started again, \
+                    namespace-controller panicked and waits to be started again";
+        assert_eq!(running(&down), Err(said.to_owned()));
+    }
 
     #[test]
     fn paths_fall_apart_into_endpoint_and_check() {

@@ -12,7 +12,7 @@ use super::Services;
 use crate::api::services::Holdings;
 
 /// How often a store that is busy is asked again. With the pauses doubling this is about twenty seconds; what is lost after
-/// that stays taken until the next start, but holding on would keep places from requests that could be served.
+/// that stays taken until somebody looks at all services, but holding on would keep places from requests that could be served.
 const ROUNDS: u32 = 12;
 /// The first pause.
 const PAUSE: Duration = Duration::from_millis(10);
@@ -134,7 +134,7 @@ async fn settle(services: Rc<Services>, mut doubt: Doubt) {
 
 fn tell(doubt: &Doubt, done: Result<(), StoreError>) {
     if let Err(error) = done {
-        // What stays taken is found at the next start.
+        // What stays taken is found by the next look at all services.
         tracing::warn!(service = doubt.owner.as_str(), %error, "addresses or ports of the service were not given back");
     }
 }

@@ -1,0 +1,328 @@
+//! pod-garbage-collector-controller: pods that nobody can end any more go: those of nodes that are gone, those that go and
+//! were never on a node, and those that are over when there are too many of them.
+//!
+//! This is what the life of nodes means where no node runs. Whether a node that is there works is for those who run nodes.
+
+use std::cell::RefCell;
+use std::collections::HashSet;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::future::LocalBoxFuture;
+use futures::{FutureExt as _, StreamExt as _, stream};
+use pilothouse_actors::clock::Clock;
+use pilothouse_actors::object::{Key, Object, TypeName};
+use pilothouse_actors::snapshot::Snapshot;
+
+use crate::api::catalog::resource::Resource;
+use crate::api::meta;
+use crate::api::options::DeleteOptions;
+use crate::api::status::{Result, Status};
+use crate::api::value::Value;
+use crate::limits::DELETIONS_IN_FLIGHT;
+
+use super::client::{At, Client};
+use super::head::Head;
+use super::queue::{Outcome, Queue};
+use super::runner::{Follows, Loop, News};
+
+const PODS: &str = "pods";
+const NODES: &str = "nodes";
+/// How long a node may be missing before its pods go: it may be about to come.
+const QUARANTINE: Duration = Duration::from_secs(40);
+/// How long pods that are over are gathered before somebody looks whether there are too many.
+const GATHERED: Duration = Duration::from_secs(1);
+/// What an operator puts on a node that is gone for good though its object is there.
+const OUT_OF_SERVICE: &str = "node.kubernetes.io/out-of-service";
+
+/// What the loop looks at.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Work {
+    /// The pods of a node that may be gone.
+    Node(String),
+    /// A pod that goes and has no node.
+    Pod(Key),
+    /// All pods that are over.
+    Over,
+}
+
+/// The loop.
+pub struct PodCollector {
+    client: Client,
+    clock: Clock,
+    /// How many pods that are over may stay; zero for all.
+    threshold: usize,
+    state: RefCell<State>,
+}
+
+#[derive(Default)]
+struct State {
+    /// The nodes that are there.
+    nodes: HashSet<String>,
+    /// Those of them that are out of service.
+    lost: HashSet<String>,
+    /// The pods that are over, as far as anybody counts them.
+    over: HashSet<Key>,
+}
+
+impl PodCollector {
+    /// The loop, acting as `client`.
+    pub fn new(client: Client, clock: Clock, threshold: u32) -> PodCollector {
+        let threshold = usize::try_from(threshold).unwrap_or(usize::MAX);
+        PodCollector { client, clock, threshold, state: RefCell::default() }
+    }
+
+    async fn sync(&self, work: &Work) -> Result<Outcome> {
+        let resource = self.client.resource(PODS)?;
+        match work {
+            Work::Node(node) => self.node(&resource, node).await,
+            Work::Pod(key) => {
+                let Some(object) = self.client.get(At::of(&resource, key)).await? else {
+                    return Ok(Outcome::Done);
+                };
+                if node_of(&object).is_empty() && Head::of(&object).is_terminating() {
+                    self.end(&resource, object, None).await?;
+                }
+                Ok(Outcome::Done)
+            }
+            Work::Over => {
+                let snapshot = self.client.snapshot(&TypeName::new(PODS)).await?;
+                let over: Vec<_> = snapshot.iter().filter(|pod| is_over(pod)).cloned().collect();
+                let many = over.len().saturating_sub(self.threshold);
+                if self.threshold == 0 || many == 0 {
+                    return Ok(Outcome::Done);
+                }
+                let mut aged: Vec<(bool, String, Arc<Object>)> = Vec::with_capacity(over.len());
+                for object in over {
+                    let pod = self.client.load(&resource, &object)?;
+                    let evicted = pod.at(&["status", "reason"]).and_then(Value::as_str) == Some("Evicted");
+                    aged.push((!evicted, meta::of(&pod).str("creationTimestamp").to_owned(), object));
+                }
+                aged.sort_by(|a, b| (a.0, &a.1, a.2.key.name()).cmp(&(b.0, &b.1, b.2.key.name())));
+                let oldest = aged.into_iter().take(many).map(|(.., object)| object);
+                self.end_all(&resource, oldest.collect(), None).await
+            }
+        }
+    }
+
+    async fn node(&self, resource: &Arc<Resource>, name: &str) -> Result<Outcome> {
+        let nodes = self.client.resource(NODES)?;
+        let node = self.client.read(At { resource: &nodes, namespace: "", name }).await?;
+        let snapshot = self.client.snapshot(&TypeName::new(PODS)).await?;
+        let on_it = snapshot.iter().filter(|pod| node_of(pod) == name);
+        match node {
+            None => {
+                self.end_all(resource, on_it.cloned().collect(), Some("PodGC: node no longer exists")).await
+            }
+            Some(node) if is_lost(&node) => {
+                let going = on_it.filter(|pod| Head::of(pod).is_terminating());
+                self.end_all(resource, going.cloned().collect(), None).await
+            }
+            Some(_) => Ok(Outcome::Done),
+        }
+    }
+
+    async fn end_all(
+        &self,
+        resource: &Arc<Resource>,
+        pods: Vec<Arc<Object>>,
+        because: Option<&str>,
+    ) -> Result<Outcome> {
+        let ends = pods.into_iter().map(|pod| self.end(resource, pod, because));
+        let mut ends = stream::iter(ends).buffer_unordered(DELETIONS_IN_FLIGHT);
+        let mut first = Ok(Outcome::Done);
+        while let Some(ended) = ends.next().await {
+            if let Err(status) = ended
+                && first.is_ok()
+            {
+                first = Err(status);
+            }
+        }
+        first
+    }
+
+    /// Makes a pod say that it failed, since nobody else will, and removes it.
+    async fn end(&self, resource: &Arc<Resource>, object: Arc<Object>, because: Option<&str>) -> Result<()> {
+        let head = Head::of(&object);
+        let uid = head.uid.to_string();
+        if !is_over(&object) {
+            let now = self.client.now();
+            let failed = self.client.edit(At::of(resource, &object.key), "status", |pod| {
+                if meta::of(pod).str("uid") != uid {
+                    return Err(Status::not_found(resource.name(), object.key.name()));
+                }
+                Ok(fail(pod, because, &now))
+            });
+            match failed.await {
+                Err(status) if status.code == 404 => return Ok(()),
+                done => done?,
+            }
+        }
+        let options =
+            DeleteOptions { uid: Some(uid), grace_period_seconds: Some(0), ..DeleteOptions::default() };
+        let Some(object) = self.client.get(At::of(resource, &object.key)).await? else { return Ok(()) };
+        match self.client.delete(resource, object, &options).await {
+            Err(status) if !matches!(status.code, 404 | 409) => Err(status),
+            _ => Ok(()),
+        }
+    }
+
+    fn hear_node(&self, news: &News<'_>, queue: &mut Queue<Work>) {
+        let name = news.object.key.name();
+        let mut state = self.state.borrow_mut();
+        if news.gone {
+            state.nodes.remove(name);
+            state.lost.remove(name);
+            queue.add_at(Work::Node(name.to_owned()), self.clock.now().plus(QUARANTINE));
+            return;
+        }
+        state.nodes.insert(name.to_owned());
+        if memchr::memmem::find(&news.object.bytes, OUT_OF_SERVICE.as_bytes()).is_some() {
+            state.lost.insert(name.to_owned());
+            queue.add(Work::Node(name.to_owned()));
+        } else {
+            state.lost.remove(name);
+        }
+    }
+
+    fn hear_pod(&self, news: &News<'_>, queue: &mut Queue<Work>) {
+        let (key, node) = (&news.object.key, node_of(news.object));
+        let mut state = self.state.borrow_mut();
+        if news.gone {
+            state.over.remove(key);
+            return;
+        }
+        if is_over(news.object) && self.threshold > 0 {
+            state.over.insert(key.clone());
+            if state.over.len() > self.threshold {
+                queue.add_at(Work::Over, self.clock.now().plus(GATHERED));
+            }
+        }
+        if node.is_empty() {
+            if Head::of(news.object).is_terminating() {
+                queue.add(Work::Pod(key.clone()));
+            }
+        } else if !state.nodes.contains(node) {
+            queue.add_at(Work::Node(node.to_owned()), self.clock.now().plus(QUARANTINE));
+        } else if state.lost.contains(node) && Head::of(news.object).is_terminating() {
+            queue.add(Work::Node(node.to_owned()));
+        }
+    }
+}
+
+fn node_of(pod: &Object) -> &str {
+    pod.fields.get("spec.nodeName").unwrap_or_default()
+}
+
+fn is_over(pod: &Object) -> bool {
+    matches!(pod.fields.get("status.phase"), Some("Succeeded" | "Failed"))
+}
+
+/// Whether a node is out of service and does not say that it works all the same.
+fn is_lost(node: &Value) -> bool {
+    let items = |path: &[&str]| node.at(path).map(Value::items).unwrap_or_default();
+    let ready = |condition: &Value| condition.str("type") == "Ready" && condition.str("status") == "True";
+    items(&["spec", "taints"]).iter().any(|taint| taint.str("key") == OUT_OF_SERVICE)
+        && !items(&["status", "conditions"]).iter().any(ready)
+}
+
+/// Makes a pod say that it failed, and why it is in the way.
+fn fail(pod: &mut Value, because: Option<&str>, now: &str) -> bool {
+    let status = pod.entry("status");
+    if matches!(status.str("phase"), "Succeeded" | "Failed") {
+        return false;
+    }
+    status.set("phase", "Failed");
+    let Some(message) = because else { return true };
+    let mut conditions = status.get("conditions").map(Value::items).unwrap_or_default().to_vec();
+    conditions.retain(|condition| condition.str("type") != "DisruptionTarget");
+    let mut condition = Value::object();
+    for (field, text) in [
+        ("type", "DisruptionTarget"),
+        ("status", "True"),
+        ("reason", "DeletionByPodGC"),
+        ("message", message),
+        ("lastTransitionTime", now),
+    ] {
+        condition.set(field, text);
+    }
+    conditions.push(condition);
+    status.set("conditions", conditions);
+    true
+}
+
+impl Loop for PodCollector {
+    type Key = Work;
+
+    fn name(&self) -> &'static str {
+        "pod-garbage-collector-controller"
+    }
+
+    fn follows(&self) -> Follows {
+        Follows::These(&[NODES, PODS])
+    }
+
+    fn hear(&self, news: &News<'_>, queue: &mut Queue<Work>) {
+        match news.of.as_str() {
+            NODES => self.hear_node(news, queue),
+            _ => self.hear_pod(news, queue),
+        }
+    }
+
+    fn hear_all(&self, of: &TypeName, snapshot: &Snapshot, queue: &mut Queue<Work>) {
+        if of.as_str() == NODES {
+            // Some may have gone unheard.
+            let mut state = self.state.borrow_mut();
+            for gone in state.nodes.drain() {
+                queue.add_at(Work::Node(gone), self.clock.now().plus(QUARANTINE));
+            }
+            state.lost.clear();
+        } else {
+            self.state.borrow_mut().over.clear();
+        }
+        for object in snapshot.iter().filter(|object| object.is_readable()) {
+            self.hear(&News { of, object, previous: None, gone: false, at: None }, queue);
+        }
+    }
+
+    fn work(self: Rc<Self>, work: Work) -> LocalBoxFuture<'static, Outcome> {
+        async move { self.sync(&work).await.unwrap_or_else(|status| Outcome::Again(status.to_string())) }
+            .boxed_local()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::controllers::testing::object;
+
+    #[test]
+    fn a_pod_fails_once_and_says_why() {
+        let mut pod = object(
+            r#"{"status":{"phase":"Running","conditions":[{"type":"Ready","status":"True"},{"type":"DisruptionTarget","status":"False"}]}}"#,
+        );
+        assert!(fail(&mut pod, Some("m"), "t"));
+        let wanted = object(
+            r#"{"status":{"phase":"Failed","conditions":[{"type":"Ready","status":"True"},{"type":"DisruptionTarget",
+                "status":"True","reason":"DeletionByPodGC","message":"m","lastTransitionTime":"t"}]}}"#,
+        );
+        assert_eq!(pod, wanted);
+        assert!(!fail(&mut pod, Some("other"), "t2"));
+        let mut going = object("{}");
+        assert!(fail(&mut going, None, "t"));
+        assert_eq!(going, object(r#"{"status":{"phase":"Failed"}}"#));
+    }
+
+    #[test]
+    fn a_node_is_lost_if_somebody_says_so_and_it_does_not_work() {
+        let node = |ready: &str| {
+            object(&format!(
+                r#"{{"spec":{{"taints":[{{"key":"node.kubernetes.io/out-of-service"}}]}},
+                    "status":{{"conditions":[{{"type":"Ready","status":"{ready}"}}]}}}}"#
+            ))
+        };
+        assert!(is_lost(&node("Unknown")) && is_lost(&node("False")) && !is_lost(&node("True")));
+        assert!(!is_lost(&object("{}")));
+    }
+}

@@ -1,0 +1,289 @@
+//! resourcequota-controller: writes into each quota what may be used and what is used, and gives back what is no longer.
+//!
+//! Admission charges what is created (`verbs/admission/quota.rs`) and never gives anything back. This loop counts a namespace
+//! anew when something of it went or uses less, when a quota is made or says something else, and every now and then.
+
+use std::cell::RefCell;
+use std::collections::{BTreeMap, HashMap};
+use std::ops::Bound;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::FutureExt as _;
+use futures::future::LocalBoxFuture;
+use pilothouse_actors::clock::Clock;
+use pilothouse_actors::object::{Key, Object, TypeName};
+
+use crate::api::amounts::{self, Amounts};
+use crate::api::catalog::resource::Resource;
+use crate::api::quota::usage::Change;
+use crate::api::quota::{Features, Meter, Tally};
+use crate::api::status::Result;
+use crate::api::value::Value;
+
+use super::client::{At, Client};
+use super::queue::{Outcome, Queue};
+use super::runner::{Follows, Loop, News};
+
+const QUOTAS: &str = "resourcequotas";
+/// How long changes are gathered before a namespace is counted: a thousand deletions cost a few counts.
+const GATHERED: Duration = Duration::from_millis(200);
+/// When a status that was written is held against the objects once more: a creation that was charged and not yet stored
+/// while they were counted is found then.
+const CHECKED_AGAIN: Duration = Duration::from_secs(1);
+const LONGEST_RETRY: Duration = Duration::from_secs(5);
+/// Objects that are counted before others on the thread have their turn.
+const COUNTED_PER_TURN: usize = 256;
+
+/// The loop.
+pub struct QuotaStatus {
+    client: Client,
+    clock: Clock,
+    features: Features,
+    /// How often each quota is counted though nothing happened; zero for never.
+    every: Duration,
+    /// The names that each quota is about, by namespace and quota.
+    quotas: RefCell<HashMap<String, BTreeMap<String, Vec<String>>>>,
+}
+
+impl QuotaStatus {
+    /// The loop, acting as `client`, that counts every quota at least so often.
+    pub fn new(client: Client, clock: Clock, features: Features, every: Duration) -> QuotaStatus {
+        QuotaStatus { client, clock, features, every, quotas: RefCell::default() }
+    }
+
+    async fn sync(&self, key: &Key) -> Result<Outcome> {
+        let resource = self.client.resource(QUOTAS)?;
+        let at = At::of(&resource, key);
+        let Some(object) = self.client.get(at).await? else { return Ok(Outcome::Done) };
+        let quota = self.client.load(&resource, &object)?;
+        let used = self.count(key.namespace(), &quota).await?;
+        if is_right(&quota, &used) {
+            return Ok(if self.every.is_zero() { Outcome::Done } else { Outcome::After(self.every) });
+        }
+        // Only onto the version that was read: a charge that came meanwhile is not in the count.
+        let revision = object.revision.0.to_string();
+        let written = self.client.edit(at, "status", |quota| {
+            quota.entry("metadata").set("resourceVersion", revision.as_str());
+            write(quota, &used);
+            Ok(true)
+        });
+        match written.await {
+            Err(status) if status.code == 404 => Ok(Outcome::Done),
+            Err(status) => Err(status),
+            Ok(()) => Ok(Outcome::After(CHECKED_AGAIN)),
+        }
+    }
+
+    /// What the objects of a namespace use of what a quota is about.
+    async fn count(&self, namespace: &str, quota: &Value) -> Result<Amounts> {
+        let (known, written) = (self.client.known(), self.client.written().await?);
+        let spec = quota.get("spec").unwrap_or(&Value::Null);
+        let all = known.deletable.iter().map(|resource| resource.name());
+        let mut tally = Tally::begin(spec, all, self.features);
+        let now = self.client.seconds();
+        for resource in &known.deletable {
+            let stored = resource.stored.as_ref().filter(|stored| written.contains(&stored.store));
+            let Some(stored) = stored.filter(|_| tally.counts(resource.name())) else { continue };
+            let snapshot = self.client.snapshot(&stored.store).await?;
+            for (at, object) in snapshot.scan(Some(namespace), Bound::Unbounded).enumerate() {
+                if at % COUNTED_PER_TURN == COUNTED_PER_TURN - 1 {
+                    tokio::task::yield_now().await;
+                }
+                // Of most types only the number counts, whatever the objects say.
+                if self.depends_on_content(resource) {
+                    tally.add(resource.name(), &self.client.load(resource, object)?, now);
+                } else {
+                    tally.add(resource.name(), &Value::Null, now);
+                }
+            }
+        }
+        Ok(tally.end())
+    }
+
+    fn depends_on_content(&self, resource: &Resource) -> bool {
+        let meter = Meter::of(resource.name(), self.features);
+        meter.is_some_and(|meter| meter.may_charge(Change::Update, ""))
+    }
+
+    /// Whether an update may have changed what an object uses, or which quotas are about it.
+    fn uses_otherwise(&self, resource: &Resource, meter: &Meter<'_>, old: &Object, new: &Object) -> bool {
+        let (Ok(old), Ok(new)) = (self.client.load(resource, old), self.client.load(resource, new)) else {
+            return true;
+        };
+        let now = self.client.seconds();
+        let deadline = |object: &Value| object.at(&["spec", "activeDeadlineSeconds"]).is_some();
+        meter.usage(&old, now) != meter.usage(&new, now) || deadline(&old) != deadline(&new)
+    }
+
+    fn hear_quota(&self, news: &News<'_>, queue: &mut Queue<Key>) {
+        let key = &news.object.key;
+        let mut quotas = self.quotas.borrow_mut();
+        if news.gone {
+            queue.forget(key);
+            if let Some(all) = quotas.get_mut(key.namespace()) {
+                all.remove(key.name());
+                if all.is_empty() {
+                    quotas.remove(key.namespace());
+                }
+            }
+            return;
+        }
+        let Ok(resource) = self.client.resource(QUOTAS) else { return };
+        let read = |object: &Object| self.client.load(&resource, object).ok();
+        let Some(now) = read(news.object) else { return };
+        let names = now.at(&["spec", "hard"]).and_then(Value::fields).into_iter().flatten();
+        let names: Vec<String> = names.map(|(name, _)| name.clone()).collect();
+        quotas.entry(key.namespace().to_owned()).or_default().insert(key.name().to_owned(), names);
+        let before = news.previous.and_then(|previous| read(previous));
+        // Statuses are written for every charge; whoever writes a wrong one is found out when all are counted.
+        let same = before.is_some_and(|before| before.get("spec") == now.get("spec"));
+        if !same || amounts::read(now.at(&["spec", "hard"])) != amounts::read(now.at(&["status", "hard"])) {
+            queue.add(key.clone());
+        }
+    }
+
+    fn hear_other(&self, news: &News<'_>, queue: &mut Queue<Key>) {
+        let namespace = news.object.key.namespace();
+        let quotas = self.quotas.borrow();
+        let Some(quotas) = quotas.get(namespace) else { return };
+        let known = self.client.known();
+        let Some(resource) = known.of_store(news.of) else { return };
+        let Some(meter) = Meter::of(resource.name(), self.features) else { return };
+        if !news.gone {
+            let Some(previous) = news.previous.filter(|_| self.depends_on_content(resource)) else { return };
+            if !self.uses_otherwise(resource, &meter, previous, news.object) {
+                return;
+            }
+        }
+        let concerned = quotas.iter().filter(|(_, names)| names.iter().any(|name| meter.measures(name)));
+        for (name, _) in concerned {
+            queue.add_at(Key::namespaced(namespace, name), self.clock.now().plus(GATHERED));
+        }
+    }
+}
+
+/// Whether the status says what the specification allows and what was counted.
+fn is_right(quota: &Value, used: &Amounts) -> bool {
+    let amounts_at = |path: &[&str]| quota.at(path).map(|map| amounts::read(Some(map)));
+    let hard = amounts_at(&["spec", "hard"]).unwrap_or_default();
+    let status = quota.get("status").unwrap_or(&Value::Null);
+    // An empty map is not written, so a quota that allows nothing is right without one.
+    let says = |field: &str| amounts::read(status.get(field));
+    says("hard") == hard && says("used") == wanted(quota, used)
+}
+
+/// What the status shall say is used: what was counted, and of what nobody counts what it said before.
+fn wanted(quota: &Value, used: &Amounts) -> Amounts {
+    let mut all = amounts::read(quota.at(&["status", "used"]));
+    all.extend(used.clone());
+    let hard = quota.at(&["spec", "hard"]).and_then(Value::fields);
+    all.retain(|name, _| hard.is_some_and(|hard| hard.contains_key(name)));
+    all
+}
+
+fn write(quota: &mut Value, used: &Amounts) {
+    let wanted = wanted(quota, used);
+    let hard = quota.at(&["spec", "hard"]).cloned().unwrap_or_else(Value::object);
+    let mut shown = Value::object();
+    for (name, amount) in wanted {
+        shown.set(&name, amount.to_string());
+    }
+    let status = quota.entry("status");
+    status.set("hard", hard);
+    status.set("used", shown);
+}
+
+impl Loop for QuotaStatus {
+    type Key = Key;
+
+    fn name(&self) -> &'static str {
+        "resourcequota-controller"
+    }
+
+    fn follows(&self) -> Follows {
+        Follows::Every
+    }
+
+    /// Charges that come one after the other may keep it from writing; when they end it shall not wait for long.
+    fn longest_retry(&self) -> Duration {
+        LONGEST_RETRY
+    }
+
+    fn hear(&self, news: &News<'_>, queue: &mut Queue<Key>) {
+        if news.of.as_str() == QUOTAS {
+            self.hear_quota(news, queue);
+        }
+        // Quotas are counted by quotas too.
+        self.hear_other(news, queue);
+    }
+
+    fn hear_all(
+        &self,
+        of: &TypeName,
+        snapshot: &pilothouse_actors::snapshot::Snapshot,
+        queue: &mut Queue<Key>,
+    ) {
+        if of.as_str() == QUOTAS {
+            // Some may have gone unheard.
+            self.quotas.borrow_mut().clear();
+            let readable = snapshot.iter().filter(|object| object.is_readable());
+            for object in readable {
+                self.hear_quota(&News { of, object, previous: None, gone: false, at: None }, queue);
+            }
+            return;
+        }
+        // What was missed of another type may have been a removal: everything that it concerns is counted.
+        let concerned: Vec<Key> = {
+            let quotas = self.quotas.borrow();
+            let known = self.client.known();
+            let resource: Option<&Arc<Resource>> = known.of_store(of);
+            let Some(meter) = resource.and_then(|resource| Meter::of(resource.name(), self.features)) else {
+                return;
+            };
+            let all =
+                quotas.iter().flat_map(|(namespace, all)| all.iter().map(move |quota| (namespace, quota)));
+            all.filter(|(_, (_, names))| names.iter().any(|name| meter.measures(name)))
+                .map(|(namespace, (name, _))| Key::namespaced(namespace, name))
+                .collect()
+        };
+        for key in concerned {
+            queue.add_at(key, self.clock.now().plus(GATHERED));
+        }
+    }
+
+    fn work(self: Rc<Self>, key: Key) -> LocalBoxFuture<'static, Outcome> {
+        async move { self.sync(&key).await.unwrap_or_else(|status| Outcome::Again(status.to_string())) }
+            .boxed_local()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::controllers::testing::object;
+
+    fn used(text: &str) -> Amounts {
+        amounts::read(Some(&object(text)))
+    }
+
+    #[test]
+    fn the_status_says_what_is_allowed_and_what_is_used() {
+        let mut quota = object(
+            r#"{"spec":{"hard":{"pods":"5","cpu":"1000m","strange.io/x":"3"}},"status":{"used":{"strange.io/x":"2","gone":"1"}}}"#,
+        );
+        let counted = used(r#"{"pods":"2","cpu":"500m"}"#);
+        assert!(!is_right(&quota, &counted));
+        write(&mut quota, &counted);
+        assert!(is_right(&quota, &counted));
+        assert_eq!(quota.at(&["status", "hard"]), quota.at(&["spec", "hard"]));
+        let shown = object(r#"{"pods":"2","cpu":"500m","strange.io/x":"2"}"#);
+        assert_eq!(quota.at(&["status", "used"]), Some(&shown));
+        assert!(!is_right(&quota, &used(r#"{"pods":"1","cpu":"500m"}"#)));
+        quota.entry("spec").entry("hard").set("cpu", "1");
+        assert!(is_right(&quota, &counted), "the same amount in other words");
+        quota.entry("spec").entry("hard").set("cpu", "2");
+        assert!(!is_right(&quota, &counted));
+    }
+}

@@ -1,0 +1,105 @@
+//! Leases by which API servers say that they live go when they have lapsed: nobody else removes those of a server that is gone.
+//! The server does this itself, whichever loops run.
+
+use std::rc::Rc;
+use std::time::Duration;
+
+use futures::FutureExt as _;
+use futures::future::LocalBoxFuture;
+use pilothouse_actors::object::{Key, Object};
+
+use crate::api::meta;
+use crate::api::options::DeleteOptions;
+use crate::api::schema::time;
+use crate::api::status::Result;
+use crate::api::value::Value;
+
+use super::client::{At, Client};
+use super::queue::{Outcome, Queue};
+use super::runner::{Follows, Loop, News};
+
+/// The name of the loop.
+pub const NAME: &str = "apiserver-lease-expiry";
+const STORE: &str = "leases.coordination.k8s.io";
+const NAMESPACE: &str = "kube-system";
+/// The label of such leases, and what it says.
+const IDENTITY: (&str, &str) = ("apiserver.kubernetes.io/identity", "kube-apiserver");
+
+/// The loop.
+pub struct ServerLeases {
+    /// As whom it deletes.
+    pub client: Client,
+}
+
+fn is_of_server(lease: &Object) -> bool {
+    lease.key.namespace() == NAMESPACE && lease.labels.get(IDENTITY.0) == Some(IDENTITY.1)
+}
+
+/// The second at whose end a lease has lapsed; `None` if it has whatever the time.
+fn lapses_at(lease: &Value) -> Option<i64> {
+    let spec = lease.get("spec")?;
+    let (renewed, _) = time::parse_micros(spec.str("renewTime")).ok()?;
+    Some(renewed.saturating_add(spec.get("leaseDurationSeconds").and_then(Value::as_int)?))
+}
+
+impl ServerLeases {
+    async fn look(&self, key: &Key) -> Result<Outcome> {
+        let resource = self.client.resource(STORE)?;
+        let found = self.client.get(At::of(&resource, key)).await?.filter(|lease| is_of_server(lease));
+        let Some(object) = found else { return Ok(Outcome::Done) };
+        let lease = self.client.load(&resource, &object)?;
+        let left =
+            lapses_at(&lease).map_or(0, |at| at.saturating_add(1).saturating_sub(self.client.seconds()));
+        if let Some(left) = u64::try_from(left).ok().filter(|left| *left > 0) {
+            return Ok(Outcome::After(Duration::from_secs(left)));
+        }
+        // Only what was looked at: a server that renews it lives.
+        let options = DeleteOptions {
+            uid: Some(meta::of(&lease).str("uid").to_owned()),
+            resource_version: Some(object.revision.0.to_string()),
+            ..DeleteOptions::default()
+        };
+        match self.client.delete(&resource, object, &options).await {
+            Err(status) if !matches!(status.code, 404 | 409) => Err(status),
+            _ => Ok(Outcome::Done),
+        }
+    }
+}
+
+impl Loop for ServerLeases {
+    type Key = Key;
+
+    fn name(&self) -> &'static str {
+        NAME
+    }
+
+    fn follows(&self) -> Follows {
+        Follows::These(&[STORE])
+    }
+
+    fn hear(&self, news: &News<'_>, queue: &mut Queue<Key>) {
+        if !news.gone && is_of_server(news.object) {
+            queue.add(news.object.key.clone());
+        }
+    }
+
+    fn work(self: Rc<Self>, key: Key) -> LocalBoxFuture<'static, Outcome> {
+        async move { self.look(&key).await.unwrap_or_else(|status| Outcome::Again(status.to_string())) }
+            .boxed_local()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::controllers::testing::object;
+
+    #[test]
+    fn a_lease_that_does_not_say_how_long_has_lapsed() {
+        let lapses = |spec: &str| lapses_at(&object(&format!(r#"{{"spec":{spec}}}"#)));
+        let renewed = r#""renewTime":"1970-01-01T00:01:00.500000Z""#;
+        assert_eq!(lapses(&format!(r#"{{{renewed},"leaseDurationSeconds":40}}"#)), Some(100));
+        assert_eq!(lapses(&format!("{{{renewed}}}")), None);
+        assert_eq!(lapses(r#"{"leaseDurationSeconds":40}"#), None);
+    }
+}

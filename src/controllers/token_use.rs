@@ -1,0 +1,135 @@
+//! Tracks the tokens that lie in Secrets: since when anybody looks is written into a ConfigMap, and the day of its last use
+//! onto each Secret. The server does this itself, whichever loops run: `token_cleaner.rs` or a stock one relies on it.
+
+use std::rc::Rc;
+
+use futures::FutureExt as _;
+use futures::future::LocalBoxFuture;
+use pilothouse_actors::clock::Clock;
+use tokio::sync::Mutex;
+
+use crate::api::meta;
+use crate::api::status::Result;
+use crate::api::value::Value;
+use crate::auth::service_account::used::{LAST_USED, Used, UsesHeard, day, is_day, is_outdated};
+use crate::verbs::bootstrap::trust::{SINCE, TRACKED};
+
+use super::client::{At, Client};
+use super::queue::{Outcome, Queue};
+use super::runner::{Follows, Loop, News};
+
+/// The name of the loop.
+pub const NAME: &str = "legacy-token-tracking";
+const MAPS: &str = "configmaps";
+
+/// What the loop does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Work {
+    /// Says since when uses are tracked.
+    Since,
+    /// Waits for a use and writes it down.
+    Use,
+}
+
+/// The loop.
+pub struct TokenUse {
+    /// As whom it writes.
+    pub client: Client,
+    /// The time.
+    pub clock: Clock,
+    /// Where it hears of uses; a loop that is started again goes on with it.
+    pub uses: Rc<Mutex<UsesHeard>>,
+}
+
+impl TokenUse {
+    async fn since(&self) -> Result<Outcome> {
+        let resource = self.client.resource(MAPS)?;
+        let at = At { resource: &resource, namespace: TRACKED.0, name: TRACKED.1 };
+        let today = day(self.clock.now());
+        let written = match self.client.get(at).await? {
+            Some(_) => self.client.edit(at, "", |map| Ok(begin(map, &today))).await,
+            None => {
+                let mut map = Value::object();
+                map.set("apiVersion", "v1");
+                map.set("kind", "ConfigMap");
+                map.entry("metadata").set("name", TRACKED.1);
+                map.entry("metadata").set("namespace", TRACKED.0);
+                begin(&mut map, &today);
+                self.client.create(at, &map).await
+            }
+        };
+        match written {
+            Err(status) if !status.is_settled() => Err(status),
+            _ => Ok(Outcome::Done),
+        }
+    }
+
+    async fn mark(&self, Used { secret, uid }: &Used) -> Result<()> {
+        let resource = self.client.resource("secrets")?;
+        let marked = self.client.edit(At::of(&resource, secret), "", |secret| {
+            let now = self.clock.now();
+            let label = secret.at(&["metadata", "labels", LAST_USED]).and_then(Value::as_str);
+            if meta::of(secret).str("uid") != uid || !is_outdated(label, now) {
+                return Ok(false);
+            }
+            secret.entry("metadata").entry("labels").set(LAST_USED, day(now));
+            Ok(true)
+        });
+        match marked.await {
+            Err(status) if status.code != 404 => Err(status),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Makes the map say since when uses are tracked; whether it did not.
+fn begin(map: &mut Value, today: &str) -> bool {
+    if map.at(&["data", SINCE]).and_then(Value::as_str).is_some_and(is_day) {
+        return false;
+    }
+    map.entry("data").set(SINCE, today);
+    true
+}
+
+impl Loop for TokenUse {
+    type Key = Work;
+
+    fn name(&self) -> &'static str {
+        NAME
+    }
+
+    fn follows(&self) -> Follows {
+        Follows::These(&[MAPS])
+    }
+
+    fn begins_with(&self) -> Vec<Work> {
+        vec![Work::Since, Work::Use]
+    }
+
+    fn hear(&self, news: &News<'_>, queue: &mut Queue<Work>) {
+        let key = &news.object.key;
+        if news.at.is_some() && (key.namespace(), key.name()) == TRACKED {
+            queue.add(Work::Since);
+        }
+    }
+
+    fn work(self: Rc<Self>, work: Work) -> LocalBoxFuture<'static, Outcome> {
+        async move {
+            let done = match work {
+                Work::Since => self.since().await,
+                Work::Use => match self.uses.lock().await.recv().await {
+                    // One that fails is said again by the next request.
+                    Some(used) => {
+                        if let Err(status) = self.mark(&used).await {
+                            tracing::warn!(secret = used.secret.as_str(), %status, "the use of a token is not written down");
+                        }
+                        Ok(Outcome::After(std::time::Duration::ZERO))
+                    }
+                    None => Ok(Outcome::Done),
+                },
+            };
+            done.unwrap_or_else(|status| Outcome::Again(status.to_string()))
+        }
+        .boxed_local()
+    }
+}
