@@ -5,11 +5,15 @@
 //! event up in the [`Index`] and calls the sessions it finds; they read the window themselves. Sessions talk to it
 //! ([`Subscribe`], [`Unsubscribe`]), and whoever stops the server ([`CloseAll`]).
 //!
+//! Sessions are called a few at a time, and the other tasks of the thread have their turn in between. So a write is answered while
+//! thousands still wait to hear of the last one, and who is called late finds more to tell at once: the busier the server, the
+//! less each event costs.
+//!
 //! Invariants: events of one type are looked up in order, none is left out, and a session is called for each that its
 //! place in the index matches, before or after the change. Each message drains the bell first, so a ring that found the
-//! mailbox full is not lost.
+//! mailbox full is not lost. A session waits at most once to be called.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -18,7 +22,9 @@ use actix::prelude::*;
 use crate::bell::{Bell, Bells, Published};
 use crate::fatal::Fatal;
 use crate::interest::{Index, Interest};
-use crate::limits::{BOOKMARK_EVERY, BOOKMARK_SLOTS, BROADCAST_EVENTS_PER_TURN, BROADCASTER_MAILBOX};
+use crate::limits::{
+    BOOKMARK_EVERY, BOOKMARK_SLOTS, BROADCAST_EVENTS_PER_TURN, BROADCASTER_MAILBOX, CALLS_PER_TURN,
+};
 use crate::object::{Revision, TypeName};
 use crate::summons::Summons;
 use crate::telling;
@@ -81,10 +87,17 @@ pub struct Broadcaster {
     bells: Bells,
     fatal: Fatal,
     audiences: HashMap<TypeName, Audience>,
+    /// Those who have news and were not called yet.
+    to_call: Calls,
+    /// Whether the next turn of calls is under way.
+    is_calling: bool,
     phase: Phase,
     /// Whose turn it is to get a bookmark.
     slot: u32,
 }
+
+/// Sessions that are to be called, in the order in which they got their news.
+type Calls = VecDeque<Arc<Summons>>;
 
 /// Whether watches may still begin.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -106,7 +119,16 @@ impl Broadcaster {
     }
 
     fn new(bell: Arc<Bell>, bells: Bells, fatal: Fatal) -> Broadcaster {
-        Broadcaster { bell, bells, fatal, audiences: HashMap::new(), phase: Phase::Serving, slot: 0 }
+        Broadcaster {
+            bell,
+            bells,
+            fatal,
+            audiences: HashMap::new(),
+            to_call: Calls::new(),
+            is_calling: false,
+            phase: Phase::Serving,
+            slot: 0,
+        }
     }
 }
 
@@ -173,7 +195,8 @@ impl Handler<CloseAll> for Broadcaster {
 impl Broadcaster {
     /// Drains the bell. What is more than a turn may do is rung again, after the thread's other tasks had theirs.
     fn hear(&mut self, context: &mut Context<Self>) {
-        let unfinished = self.wake_interested();
+        let unfinished = self.find_interested();
+        self.call_some(context);
         if !unfinished.is_empty() {
             let later = tokio::task::yield_now().into_actor(self).map(move |(), broadcaster, _| {
                 for type_name in &unfinished {
@@ -184,13 +207,30 @@ impl Broadcaster {
         }
     }
 
+    /// Calls some of those who have news, and the others in turns to come.
+    fn call_some(&mut self, context: &mut Context<Self>) {
+        if self.is_calling {
+            return;
+        }
+        let some = self.to_call.len().min(CALLS_PER_TURN);
+        self.to_call.drain(..some).for_each(|summons| summons.call());
+        if !self.to_call.is_empty() {
+            self.is_calling = true;
+            let later = tokio::task::yield_now().into_actor(self).map(|(), broadcaster, context| {
+                broadcaster.is_calling = false;
+                broadcaster.call_some(context);
+            });
+            context.spawn(later);
+        }
+    }
+
     /// Looks up the events of the types that were rung; returns those types that have more of them.
-    fn wake_interested(&mut self) -> Vec<TypeName> {
+    fn find_interested(&mut self) -> Vec<TypeName> {
         let mut rung = self.bell.drain();
         rung.retain(|type_name| {
             self.audiences
                 .get_mut(type_name)
-                .is_some_and(|audience| !audience.advance(BROADCAST_EVENTS_PER_TURN))
+                .is_some_and(|audience| !audience.advance(BROADCAST_EVENTS_PER_TURN, &mut self.to_call))
         });
         rung
     }
@@ -271,19 +311,19 @@ impl Audience {
         self.members.values().for_each(act);
     }
 
-    /// Looks up at most `most` events; whether that were all there are.
-    fn advance(&mut self, most: usize) -> bool {
+    /// Looks up at most `most` events, and adds those who have news to the calls; whether that were all events there are.
+    fn advance(&mut self, most: usize, calls: &mut Calls) -> bool {
         // Before the read: every event up to this head is in what the read returns.
         let head = self.window.head();
         let Read::Events(events) = self.window.read(self.cursor, most) else {
             // Nobody can tell any more whom the lost events concerned. Each session reads from where they began and
             // finds out whether it has missed something.
-            self.each(|member| member.summons.announce(self.cursor));
+            self.each(|member| note_news(&member.summons, self.cursor, calls));
             self.cursor = head;
             return true;
         };
         for event in &events {
-            self.announce(event);
+            self.announce(event, calls);
             self.cursor = event.revision();
         }
         let all = events.len() < most;
@@ -293,17 +333,23 @@ impl Audience {
         all
     }
 
-    fn announce(&self, event: &Event) {
+    fn announce(&self, event: &Event, calls: &mut Calls) {
         let after = Revision(event.revision().0.saturating_sub(1));
         let (was, is) = (telling::before(event), telling::after(event));
-        let wake = |summons: &Arc<Summons>| summons.announce(after);
+        let mut note = |summons: &Arc<Summons>| note_news(summons, after, calls);
         if let Some(object) = is {
-            self.index.find(object, wake);
+            self.index.find(object, &mut note);
         }
         // The key stays, so only a changed field can lead to anyone else.
         if let Some(object) = was.filter(|was| is.is_none_or(|is| is.fields != was.fields)) {
-            self.index.find(object, wake);
+            self.index.find(object, &mut note);
         }
+    }
+}
+
+fn note_news(summons: &Arc<Summons>, after: Revision, calls: &mut Calls) {
+    if summons.note_news(after) {
+        calls.push_back(Arc::clone(summons));
     }
 }
 
@@ -389,12 +435,12 @@ mod tests {
         window.append(replaced("3", "3", 2));
         window.append(replaced("1", "2", 5));
         broadcaster.bell.ring(&pods());
-        assert!(broadcaster.wake_interested().is_empty());
+        assert!(broadcaster.find_interested().is_empty());
         assert_eq!(one.answer().news_after, Some(Revision(4)));
         assert_eq!(two.answer().news_after, Some(Revision(4)));
         assert_eq!(three.answer().news_after, Some(Revision(1)));
         broadcaster.bell.ring(&pods());
-        broadcaster.wake_interested();
+        broadcaster.find_interested();
         assert_eq!(one.answer().news_after, None, "an event is announced once");
     }
 
@@ -418,12 +464,47 @@ mod tests {
         let newest = BROADCAST_EVENTS_PER_TURN as u64 + 2;
         window.append(replaced("1", "last", newest));
         broadcaster.bell.ring(&pods());
-        let unfinished = broadcaster.wake_interested();
+        let unfinished = broadcaster.find_interested();
         assert_eq!(unfinished, [pods()]);
         assert_eq!(last.answer().news_after, None);
         broadcaster.bell.ring(&pods());
-        assert!(broadcaster.wake_interested().is_empty());
+        assert!(broadcaster.find_interested().is_empty());
         assert_eq!(last.answer().news_after, Some(Revision(newest - 1)));
+    }
+
+    #[actix::test]
+    async fn a_crowd_is_called_in_turns_and_nobody_twice() {
+        let window = Arc::new(Window::new(Revision(1), 1 << 20));
+        let bells = Bells::default();
+        let broadcaster = Broadcaster::begin(&bells, &Fatal::new());
+        let woken = Rc::new(Cell::new(0));
+        for _ in 0..3 * CALLS_PER_TURN {
+            let subscribe = Subscribe {
+                id: SubscriptionId::fresh(),
+                type_name: pods(),
+                window: Arc::clone(&window),
+                cursor: Revision(1),
+                interest: Interest::All,
+                summons: Summons::new(Counter(Rc::clone(&woken)).start().recipient()),
+                bookmarks: false,
+            };
+            broadcaster.send(subscribe).await.unwrap();
+        }
+        window.append(replaced("1", "1", 2));
+        bells.ring(&pods());
+        let mut seen = Vec::new();
+        while woken.get() < 3 * CALLS_PER_TURN {
+            tokio::task::yield_now().await;
+            seen.push(woken.get());
+            // News that come meanwhile are on the notes of those who were not called yet, too.
+            window.append(replaced("1", "1", 2 + seen.len() as u64));
+            bells.ring(&pods());
+        }
+        assert!(seen.iter().any(|woken| (1..3 * CALLS_PER_TURN).contains(woken)), "{seen:?}");
+        for _ in 0..100 {
+            tokio::task::yield_now().await;
+        }
+        assert_eq!(woken.get(), 3 * CALLS_PER_TURN, "nobody has read the note yet");
     }
 
     #[actix::test]
@@ -434,11 +515,11 @@ mod tests {
         window.append(replaced("1", "1", 2));
         window.append(replaced("1", "1", 3));
         broadcaster.bell.ring(&pods());
-        assert!(broadcaster.wake_interested().is_empty());
+        assert!(broadcaster.find_interested().is_empty());
         assert_eq!(idle.answer().news_after, Some(Revision(1)));
         window.append(replaced("1", "1", 4));
         broadcaster.bell.ring(&pods());
-        broadcaster.wake_interested();
+        broadcaster.find_interested();
         assert_eq!(idle.answer().news_after, None, "and only once");
     }
 
@@ -452,7 +533,7 @@ mod tests {
         assert!(broadcaster.audiences.is_empty());
         window.append(replaced("1", "1", 2));
         broadcaster.bell.ring(&pods());
-        assert!(broadcaster.wake_interested().is_empty());
+        assert!(broadcaster.find_interested().is_empty());
         assert_eq!(gone.answer().news_after, None);
     }
 
@@ -463,7 +544,7 @@ mod tests {
         let (_, reader) = join(&mut broadcaster, &window, node("other"));
         window.append(replaced("1", "1", 9));
         broadcaster.bell.ring(&pods());
-        broadcaster.wake_interested();
+        broadcaster.find_interested();
         let asked: Vec<Revision> = (0..BOOKMARK_SLOTS)
             .filter_map(|_| {
                 broadcaster.ask_for_bookmarks();

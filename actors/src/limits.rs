@@ -66,6 +66,8 @@ pub const BOOKMARK_EVERY: Duration = Duration::from_secs(60);
 pub const BOOKMARK_SLOTS: u32 = 60;
 /// Events of one type that a broadcaster handles in one turn, so that a burst does not hold its thread.
 pub const BROADCAST_EVENTS_PER_TURN: usize = 1_024;
+/// Sessions that a broadcaster calls before the other tasks of its thread have their turn: about a millisecond of work.
+pub const CALLS_PER_TURN: usize = 64;
 /// Commands that may wait for a broadcaster.
 pub const BROADCASTER_MAILBOX: usize = 1_024;
 /// Commands that may wait for an authenticator or authorizer.

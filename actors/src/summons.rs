@@ -42,7 +42,22 @@ impl Summons {
 
     /// An event of interest has come, the next one after `after`.
     pub fn announce(&self, after: Revision) {
-        self.write(|note| note.news_after = Some(note.news_after.map_or(after, |known| known.min(after))));
+        if self.note_news(after) {
+            self.call();
+        }
+    }
+
+    /// As [`Summons::announce`], but whoever notes it calls the session later. Answers whether that is to be done: not if
+    /// the session is called for something else already.
+    #[must_use]
+    pub fn note_news(&self, after: Revision) -> bool {
+        self.note(|note| note.news_after = Some(note.news_after.map_or(after, |known| known.min(after))))
+    }
+
+    /// Tells the session that there is something on its note.
+    pub fn call(&self) {
+        // Full: the session reads the note when it handles what fills its mailbox. Closed: it has ended.
+        let _ = self.session.try_send(Wake);
     }
 
     /// A bookmark is due, and everything of interest up to `announced` has been announced.
@@ -66,14 +81,17 @@ impl Summons {
     }
 
     fn write(&self, entry: impl FnOnce(&mut Errands)) {
+        if self.note(entry) {
+            self.call();
+        }
+    }
+
+    /// Writes on the note. Answers whether it was empty.
+    fn note(&self, entry: impl FnOnce(&mut Errands)) -> bool {
         let mut note = self.note.lock().unwrap_or_else(PoisonError::into_inner);
         let first = *note == Errands::default();
         entry(&mut note);
-        drop(note);
-        if first {
-            // Full: the session reads the note when it handles what fills its mailbox. Closed: it has ended.
-            let _ = self.session.try_send(Wake);
-        }
+        first
     }
 }
 

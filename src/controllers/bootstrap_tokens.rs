@@ -54,7 +54,7 @@ fn left(secret: &Value, now: i64) -> Option<i64> {
     Some(time::parse_seconds(&expiration).map_or(0, |at| (at - now).max(0)))
 }
 
-/// The identifier and secret of a token that may sign now.
+/// The identifier of a token that may sign now, and the whole token, which is the key that it signs with.
 fn signing(secret: &Value, now: i64) -> Option<(String, String)> {
     let of_name = meta::name(secret).strip_prefix("bootstrap-token-")?;
     let (id, key) = (data(secret, "token-id"), data(secret, "token-secret"));
@@ -65,7 +65,10 @@ fn signing(secret: &Value, now: i64) -> Option<(String, String)> {
         && !key.is_empty()
         && left(secret, now) != Some(0)
         && data(secret, "usage-bootstrap-signing") == "true";
-    may.then_some((id, key))
+    may.then(|| {
+        let token = format!("{id}.{key}");
+        (id, token)
+    })
 }
 
 /// A JWS of `content` by HMAC-SHA256 without the content itself, which the reader has.
@@ -224,11 +227,11 @@ mod tests {
     /// Made by hand with `openssl dgst -sha256 -hmac`.
     #[test]
     fn a_signature_is_that_of_any_jws_library() {
-        let signature = detached_signature("content", "abcdef", "0123456789abcdef").unwrap();
+        let signature = detached_signature("content", "abcdef", "abcdef.0123456789abcdef").unwrap();
         let parts: Vec<&str> = signature.split('.').collect();
         assert_eq!(URL_SAFE_NO_PAD.decode(parts[0]).unwrap(), br#"{"alg":"HS256","kid":"abcdef"}"#);
         assert_eq!((parts.len(), parts[1]), (3, ""));
-        assert_eq!(parts[2], "psz1NayrXM3IaFzKZGsb5n_mBl7MjtlsZ1xE8MRmF_4");
+        assert_eq!(parts[2], "Fq6A5EJIBI9mw7CGLYV0RbfoogA2BP4cSgkutskZ1PY");
     }
 
     fn token(more: &str) -> Value {
@@ -240,7 +243,7 @@ mod tests {
 
     #[test]
     fn only_good_tokens_sign() {
-        let pair = Some(("abcdef".to_owned(), "0123456789abcdef".to_owned()));
+        let pair = Some(("abcdef".to_owned(), "abcdef.0123456789abcdef".to_owned()));
         assert_eq!(signing(&token(""), 0), pair);
         let until_2001 = format!(r#","expiration":"{}""#, STANDARD.encode("2001-09-09T01:46:40Z"));
         assert_eq!(left(&token(&until_2001), 999_999_990), Some(10));
@@ -254,7 +257,7 @@ mod tests {
     #[test]
     fn signatures_follow_the_tokens() {
         let mut info = object(r#"{"data":{"kubeconfig":"content","jws-kubeconfig-old123":"x"}}"#);
-        let tokens = BTreeMap::from([("abcdef".to_owned(), "0123456789abcdef".to_owned())]);
+        let tokens = BTreeMap::from([("abcdef".to_owned(), "abcdef.0123456789abcdef".to_owned())]);
         assert!(put_signatures(&mut info, &tokens));
         assert!(!put_signatures(&mut info, &tokens));
         let names: Vec<&String> = info.get("data").and_then(Value::fields).unwrap().keys().collect();

@@ -65,7 +65,7 @@ fn tokens_sign_what_new_nodes_read_until_they_expire() {
     let signature = signed["data"]["jws-kubeconfig-abcdef"].as_str().unwrap();
     let (header, given) = signature.split_once("..").unwrap();
     assert_eq!(header, url_safe(br#"{"alg":"HS256","kid":"abcdef"}"#));
-    let key = PKey::hmac(b"0123456789abcdef").unwrap();
+    let key = PKey::hmac(b"abcdef.0123456789abcdef").unwrap();
     let mut signer = Signer::new(MessageDigest::sha256(), &key).unwrap();
     signer.update(format!("{header}.{}", url_safe(b"apiVersion: v1\n")).as_bytes()).unwrap();
     assert_eq!(given, url_safe(&signer.sign_to_vec().unwrap()));

@@ -26,10 +26,10 @@ def signature(core, token_id, content):
     raise AssertionError("nobody signed")
 
 
-def verify(detached, secret, content):
+def verify(detached, token, content):
     header, empty, mac = detached.split(".")
     assert empty == "", detached
-    key = jwk.JWK(kty="oct", k=url_safe(secret.encode()))
+    key = jwk.JWK(kty="oct", k=url_safe(token.encode()))
     whole = jws.JWS()
     # Whoever takes another algorithm than the one that is meant can be deceived.
     whole.allowed_algs = ["HS256"]
@@ -44,16 +44,16 @@ def main():
     core = client.CoreV1Api()
     metadata = client.V1ObjectMeta(name="bootstrap-token-abcdef")
     data = {"token-id": "abcdef", "token-secret": "0123456789abcdef", "usage-bootstrap-signing": "true"}
-    token = client.V1Secret(metadata=metadata, type="bootstrap.kubernetes.io/token", string_data=data)
-    core.create_namespaced_secret("kube-system", token)
+    secret = client.V1Secret(metadata=metadata, type="bootstrap.kubernetes.io/token", string_data=data)
+    core.create_namespaced_secret("kube-system", secret)
     info = client.V1ConfigMap(metadata=client.V1ObjectMeta(name="cluster-info"), data={"kubeconfig": KUBECONFIG})
     core.create_namespaced_config_map("kube-public", info)
 
     first = signature(core, "abcdef", KUBECONFIG)
-    assert verify(first, "0123456789abcdef", KUBECONFIG) == {"alg": "HS256", "kid": "abcdef"}
-    for secret, content in [("fedcba9876543210", KUBECONFIG), ("0123456789abcdef", KUBECONFIG + " ")]:
+    assert verify(first, "abcdef.0123456789abcdef", KUBECONFIG) == {"alg": "HS256", "kid": "abcdef"}
+    for token, content in [("abcdef.fedcba9876543210", KUBECONFIG), ("abcdef.0123456789abcdef", KUBECONFIG + " ")]:
         try:
-            verify(first, secret, content)
+            verify(first, token, content)
         except jws.InvalidJWSSignature:
             continue
         raise AssertionError("somebody else could have signed this")
@@ -62,7 +62,7 @@ def main():
     deadline = time.monotonic() + 30
     while signature(core, "abcdef", "other") == first and time.monotonic() < deadline:
         time.sleep(0.01)
-    verify(signature(core, "abcdef", "other"), "0123456789abcdef", "other")
+    verify(signature(core, "abcdef", "other"), "abcdef.0123456789abcdef", "other")
 
 
 main()
