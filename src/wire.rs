@@ -412,16 +412,18 @@ fn house(config: &Config) -> House {
         anonymous: Arc::new(anonymous),
         admits_anonymous: config.authentication.anonymous_auth,
         authenticated_group: AUTHENTICATED.to_owned(),
+        audiences: config.audiences().into(),
     }
 }
 
 /// Starts the actors of the calling worker thread.
 fn worker(parts: &Parts) -> Worker {
     let authorizer = Authorizer::new(parts.policies.clone()).start();
+    let backend = Rc::new(backend(parts, &authorizer));
     Worker {
-        backend: Rc::new(backend(parts, &authorizer)),
         watching: watching(parts),
-        authenticator: Authenticator::new(parts.verifiers.clone(), parts.house.clone()).start(),
+        authenticator: backend.authenticator.clone(),
+        backend,
         authorizer,
         shared: parts.shared.clone(),
         meter: Meter::new(parts.shared.metrics.clone()),
@@ -439,6 +441,7 @@ fn backend(parts: &Parts, authorizer: &Addr<Authorizer>) -> Backend {
         forced: parts.forced_deletion.then(|| Forced::asking(authorizer)),
         tokens: parts.tokens.clone(),
         lists: parts.lists.clone(),
+        authenticator: Authenticator::new(parts.verifiers.clone(), parts.house.clone()).start(),
         authorizer: authorizer.clone(),
         roles: parts.roles.clone(),
         judges_selectors: parts.gates.enabled("AuthorizeWithSelectors"),

@@ -95,10 +95,12 @@ impl Shared {
         let ours = &self.rules.audiences;
         let of_token = if claims.audiences.is_empty() { ours } else { &claims.audiences };
         let wanted = if audiences.is_empty() { ours } else { audiences };
-        let common: Vec<String> = of_token.iter().filter(|name| wanted.contains(name)).cloned().collect();
+        let common: Vec<String> = wanted.iter().filter(|name| of_token.contains(name)).cloned().collect();
         if common.is_empty() && !ours.is_empty() {
             return Err(format!(
-                "token audiences {of_token:?} is invalid for the target audiences {wanted:?}"
+                "token audiences {} is invalid for the target audiences {}",
+                quoted(of_token),
+                quoted(wanted)
             ));
         }
         if claims.is_legacy() {
@@ -186,16 +188,19 @@ impl Verifier for ServiceAccountTokens {
         let Some(token) = &credentials.bearer else {
             return Answer::Now(Verdict::NoOpinion);
         };
-        match self.examine(token, &[]) {
-            Answer::Now(found) => Answer::Now(verdict(found)),
-            Answer::Later(found) => Answer::later(async { verdict(found.await) }),
-        }
+        self.examine(token, &credentials.audiences).map(verdict)
     }
+}
+
+/// Texts as the reference lists them.
+fn quoted(texts: &[String]) -> String {
+    let all: Vec<String> = texts.iter().map(|text| format!("{text:?}")).collect();
+    format!("[{}]", all.join(" "))
 }
 
 fn verdict(found: Result<Option<Bearer>, String>) -> Verdict {
     match found {
-        Ok(Some((identity, _))) => Verdict::Known(identity),
+        Ok(Some((identity, audiences))) => Verdict::KnownFor(identity, audiences),
         Ok(None) => Verdict::NoOpinion,
         Err(why) => Verdict::Refused(why),
     }

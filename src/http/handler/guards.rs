@@ -10,6 +10,7 @@ use pilothouse_actors::authorizer::{Action, Decision, Judge, Selection, Target a
 use pilothouse_actors::identity::{Credentials, Identity};
 use pilothouse_actors::permit::Permit;
 
+use crate::api::bearer::bearer;
 use crate::api::connect::WAYS;
 use crate::api::denial::denied;
 use crate::api::path::{Request, Target};
@@ -23,6 +24,7 @@ use crate::auth::impersonation::{self, Mask};
 use crate::http::peer::Peer;
 use crate::http::websocket;
 use crate::metrics::Judged;
+use crate::verbs::Warnings;
 
 use super::health;
 use super::render::text;
@@ -40,12 +42,17 @@ pub fn shall_end(worker: &Worker, request: &HttpRequest) -> bool {
 }
 
 /// Who sends this request.
-pub async fn authenticate(worker: &Worker, request: &HttpRequest) -> Result<Arc<Identity>> {
+pub async fn authenticate(
+    worker: &Worker,
+    request: &HttpRequest,
+    warnings: &Warnings,
+) -> Result<Arc<Identity>> {
     let certificates = request.extensions().get::<Peer>().map(|peer| peer.certificates.0.clone());
     let certificates = certificates.filter(|chain| !chain.is_empty());
-    let bearer = bearer(text(request.headers(), header::AUTHORIZATION)).map(str::to_owned);
-    let bearer = bearer.or_else(|| websocket::bearer(request.headers()));
-    let credentials = Credentials { certificates, bearer };
+    let shown = bearer(text(request.headers(), header::AUTHORIZATION));
+    shown.warning.into_iter().for_each(|warning| warnings.add(warning));
+    let bearer = shown.token.map(str::to_owned).or_else(|| websocket::bearer(request.headers()));
+    let credentials = Credentials { certificates, bearer, ..Credentials::default() };
     match worker.authenticator.send(Authenticate { credentials }).await {
         Ok(Ok(identity)) => {
             if identity.name == ANONYMOUS || identity.groups.iter().any(|group| group == UNAUTHENTICATED) {
@@ -92,13 +99,6 @@ fn silent(worker: &Worker, guard: &str) -> Box<Status> {
         health.fatal.raise(format!("an {guard} has died"));
     }
     Status::unavailable(format!("the {guard} does not answer"))
-}
-
-/// The token of an Authorization header. Any other scheme and an empty token count as no credentials at all.
-fn bearer(header: &str) -> Option<&str> {
-    let (scheme, token) = header.trim().split_once(' ')?;
-    let token = token.trim();
-    (scheme.eq_ignore_ascii_case("bearer") && !token.is_empty() && !token.contains(' ')).then_some(token)
 }
 
 /// A place among the requests in flight, or 429. The permit travels inside the messages of the request.
@@ -197,15 +197,6 @@ mod tests {
     use crate::api::catalog::build::Builtin;
     use crate::api::catalog::resource::Resource;
     use crate::api::catalog::runtime_config::RuntimeConfig;
-
-    #[test]
-    fn only_a_bearer_token_is_a_credential() {
-        assert_eq!(bearer("Bearer abc"), Some("abc"));
-        assert_eq!(bearer("bearer  abc "), Some("abc"));
-        for other in ["", "Bearer", "Bearer ", "Basic dTpw", "Bearer a b"] {
-            assert_eq!(bearer(other), None, "{other}");
-        }
-    }
 
     /// The path of a resource: its collection in a namespace or in none, or below a name.
     fn path(resource: &Resource, namespace: &str, rest: &str) -> String {
