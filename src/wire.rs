@@ -46,6 +46,7 @@ use crate::auth::abac::Abac;
 use crate::auth::bootstrap_token::BootstrapTokens;
 use crate::auth::certificate::CertificateVerifier;
 use crate::auth::counted::Counted;
+use crate::auth::front_proxy::FrontProxy;
 use crate::auth::modes::{AlwaysAllow, AlwaysDeny, Privileged};
 use crate::auth::node::Nodes;
 use crate::auth::objects::Objects;
@@ -107,12 +108,14 @@ struct Parts {
     forced_deletion: bool,
     /// What the kubernetes service says.
     home: Home,
-    /// The authority of client certificates, as extensions are told of it.
-    client_authority: String,
+    /// The certificates that are used now, of which extensions are told.
+    trusted: Arc<ArcSwap<Pki>>,
     shared: Arc<Shared>,
     verifiers: Arc<[Arc<dyn Verifier>]>,
     /// One of them, whose authorities can change.
     certificates: Arc<CertificateVerifier>,
+    /// Another one.
+    front_proxy: Option<Arc<FrontProxy>>,
     /// What the server was started with.
     boot: Boot,
     policies: Arc<[Arc<dyn Policy>]>,
@@ -195,9 +198,11 @@ async fn parts(boot: &Boot) -> Result<Parts, StartError> {
         },
         connecting: Arc::new(connecting(config).map_err(|error| broken(&error))?),
         token_metadata: tokens.metadata,
+        front_headers: config.front_proxy.headers(),
     };
     let (registry, shared) = (Arc::new(registry), Arc::new(shared));
-    let certificates = certificates(&boot.pki, &boot.clock)?;
+    let certificates = certificates(boot)?;
+    let front_proxy = front_proxy(boot)?;
     // Before anybody is served: a service must not get what another one has.
     let stores = Stores::new(storage.directory.clone());
     let held = repair::held(&stores, &registry).await.map_err(|error| broken(&error))?;
@@ -213,7 +218,7 @@ async fn parts(boot: &Boot) -> Result<Parts, StartError> {
             address: host::reachable_address(config),
             port: boot.address.port(),
         },
-        client_authority: String::from_utf8_lossy(&boot.pki.client_ca_pem).into_owned(),
+        trusted: Arc::new(ArcSwap::new(boot.pki.clone())),
         service_ranges: service_ranges(config)?,
         node_port_range: range.to_string(),
         authority: authority(config),
@@ -222,8 +227,9 @@ async fn parts(boot: &Boot) -> Result<Parts, StartError> {
         storage,
         registry,
         shared,
-        verifiers: verifiers(boot, certificates.clone(), &objects, Arc::new(tokens.verifier))?,
+        verifiers: verifiers(boot, (&front_proxy, &certificates), &objects, Arc::new(tokens.verifier))?,
         certificates,
+        front_proxy,
         boot: boot.clone(),
         tokens: tokens.issuer,
         policies,
@@ -320,21 +326,29 @@ fn tokens(boot: &Boot, objects: &Arc<Objects>) -> Result<Tokens, String> {
     Tokens::new(config, &boot.pki.tokens, &address, objects.clone(), boot.clock.clone())
 }
 
-fn certificates(pki: &Pki, clock: &Clock) -> Result<Arc<CertificateVerifier>, StartError> {
-    let verifier = CertificateVerifier::new(&pki.client_ca_pem, clock.clone());
+/// Who believes what a proxy says, if there is one.
+fn front_proxy(boot: &Boot) -> Result<Option<Arc<FrontProxy>>, StartError> {
+    let Some(pem) = &boot.pki.proxy_ca_pem else { return Ok(None) };
+    let verifier = FrontProxy::new(pem, boot.config.front_proxy.allowed(), boot.clock.clone());
+    let broken = |error| StartError::Store(format!("--requestheader-client-ca-file: {error}"));
+    verifier.map(|verifier| Some(Arc::new(verifier))).map_err(broken)
+}
+
+fn certificates(boot: &Boot) -> Result<Arc<CertificateVerifier>, StartError> {
+    let reads_uid = boot.config.gates().enabled("AllowParsingUserUIDFromCertAuth");
+    let verifier = CertificateVerifier::new(&boot.pki.client_ca_pem, reads_uid, boot.clock.clone());
     let broken = |error| StartError::Store(format!("the client certificate authority: {error}"));
     verifier.map(Arc::new).map_err(broken)
 }
 
 fn verifiers(
     boot: &Boot,
-    certificates: Arc<CertificateVerifier>,
+    (front_proxy, certificates): (&Option<Arc<FrontProxy>>, &Arc<CertificateVerifier>),
     objects: &Arc<Objects>,
     accounts: Arc<dyn Verifier>,
 ) -> Result<Arc<[Arc<dyn Verifier>]>, StartError> {
     let Boot { config, clock, .. } = boot;
     let broken = |what: &str, error: &dyn std::fmt::Display| StartError::Store(format!("{what}: {error}"));
-    // Also without a file: a token that nobody knows is refused and does not become anonymous.
     let tokens = match &config.authentication.token_auth_file {
         None => TokenFile::default(),
         Some(path) => {
@@ -343,7 +357,12 @@ fn verifiers(
             TokenFile::parse(&text).map_err(|error| broken(&name, &error))?
         }
     };
-    let mut all: Vec<Arc<dyn Verifier>> = vec![certificates, Arc::new(tokens), accounts];
+    // In the reference's order: those who know best first, those who must ask others last.
+    let mut all: Vec<Arc<dyn Verifier>> = Vec::new();
+    if let Some(proxy) = front_proxy {
+        all.push(proxy.clone());
+    }
+    all.extend([certificates.clone() as Arc<dyn Verifier>, Arc::new(tokens), accounts]);
     if config.authentication.enable_bootstrap_token_auth {
         all.push(Arc::new(BootstrapTokens::new(objects.clone(), clock.clone())));
     }
@@ -485,10 +504,21 @@ async fn stay_reachable(parts: Arc<Parts>, backend: Backend) {
         if let Err(status) = bootstrap::home::kubernetes(&backend, &served.catalog, &parts.home).await {
             tracing::warn!(%status, "the kubernetes service is not as it should be");
         }
-        let authority = &parts.client_authority;
-        if let Err(status) = bootstrap::trust::authentication(&backend, &served.catalog, authority).await {
+        let told = told(&parts);
+        if let Err(status) = bootstrap::trust::authentication(&backend, &served.catalog, told).await {
             tracing::warn!(%status, "extensions may be told wrongly whom to trust");
         }
+    }
+}
+
+/// What extensions are told of whom to trust.
+fn told(parts: &Parts) -> bootstrap::trust::Told {
+    let pki = parts.trusted.load();
+    let text = |pem: &[u8]| String::from_utf8_lossy(pem).into_owned();
+    bootstrap::trust::Told {
+        client_authority: text(&pki.client_ca_pem),
+        proxy_authority: pki.proxy_ca_pem.as_deref().map(text),
+        proxy_lists: parts.boot.config.front_proxy.lists(),
     }
 }
 
@@ -532,7 +562,7 @@ impl Application for Running {
             made.map_err(|status| StartError::Store(format!("the first objects: {status}")))?;
             let made = try_join!(
                 bootstrap::home::kubernetes(&backend, &served.catalog, &self.0.home),
-                bootstrap::trust::authentication(&backend, &served.catalog, &self.0.client_authority),
+                bootstrap::trust::authentication(&backend, &served.catalog, told(&self.0)),
             );
             made.map_err(|status| StartError::Store(format!("what others know of this server: {status}")))?;
             if self.0.gathers_rules {
@@ -541,7 +571,14 @@ impl Application for Running {
             }
             actix::spawn(stay_reachable(self.0.clone(), backend));
             let (boot, certificates) = (self.0.boot.clone(), self.0.certificates.clone());
-            actix::spawn(Reload { boot, certificates, shared: self.0.shared.clone() }.run());
+            let reload = Reload {
+                boot,
+                certificates,
+                front_proxy: self.0.front_proxy.clone(),
+                trusted: self.0.trusted.clone(),
+                shared: self.0.shared.clone(),
+            };
+            actix::spawn(reload.run());
             self.0.shared.health.started.store(true, Ordering::Release);
             self.0.loops.start(&self.0)?;
             Ok(())

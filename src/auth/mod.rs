@@ -3,8 +3,10 @@
 pub mod abac;
 pub mod bootstrap_token;
 pub mod certificate;
+pub mod chains;
 pub mod counted;
 pub mod followed;
+pub mod front_proxy;
 pub mod impersonation;
 pub mod jwt;
 pub mod modes;

@@ -4,6 +4,7 @@
 //! reference server that are taken without effect.
 
 pub mod admission_file;
+pub mod callers;
 mod compat;
 pub mod gates;
 mod gates_table;
@@ -21,6 +22,7 @@ use clap::builder::ValueParser;
 use clap::{Args, Command, FromArgMatches};
 
 pub use admission_file::AdmissionFile;
+pub use callers::{FrontProxy, TokenWebhook};
 pub use gates::FeatureGates;
 pub use groups::{
     Api, Authentication, Authorization, AuthorizationMode, Backend, Engine, Kubelets, Lifecycle, LogFormat,
@@ -41,6 +43,12 @@ pub struct Config {
     /// Who is asking.
     #[command(flatten)]
     pub authentication: Authentication,
+    /// A proxy that says who is asking.
+    #[command(flatten)]
+    pub front_proxy: FrontProxy,
+    /// Another server that says who is asking.
+    #[command(flatten)]
+    pub token_webhook: TokenWebhook,
     /// The tokens of service accounts.
     #[command(flatten)]
     pub service_accounts: ServiceAccounts,
@@ -123,6 +131,7 @@ impl Config {
         }
         config.remarks.extend(config.api.feature_gates.iter().filter_map(|gate| gate.warning()));
         config.remarks.extend(config.service_accounts.remarks());
+        config.remarks.extend(config.front_proxy.remarks());
         config.remarks.extend(plugins::remarks(&config.api.enable_admission_plugins));
         Ok(config)
     }
@@ -162,6 +171,7 @@ impl Config {
             return refuse("--workers can not be greater than 512");
         }
         self.service_accounts.validate().map_err(ConfigError)?;
+        self.front_proxy.validate(&self.gates()).map_err(ConfigError)?;
         plugins::validate(&self.api.enable_admission_plugins, &self.api.disable_admission_plugins)
             .map_err(ConfigError)?;
         self.validate_ranges()?;

@@ -52,7 +52,9 @@ pub async fn authenticate(
     let shown = bearer(text(request.headers(), header::AUTHORIZATION));
     shown.warning.into_iter().for_each(|warning| warnings.add(warning));
     let bearer = shown.token.map(str::to_owned).or_else(|| websocket::bearer(request.headers()));
-    let credentials = Credentials { certificates, bearer, ..Credentials::default() };
+    let headers = worker.shared.front_headers.as_ref().filter(|_| certificates.is_some());
+    let claimed = headers.and_then(|known| known.claimed(pairs(request))).map(Arc::new);
+    let credentials = Credentials { certificates, bearer, claimed, ..Credentials::default() };
     match worker.authenticator.send(Authenticate { credentials }).await {
         Ok(Ok(identity)) => {
             if identity.name == ANONYMOUS || identity.groups.iter().any(|group| group == UNAUTHENTICATED) {
@@ -69,15 +71,19 @@ pub async fn authenticate(
     }
 }
 
+/// The headers of a request: names in small letters, and their values.
+fn pairs(request: &HttpRequest) -> impl Iterator<Item = (&str, &[u8])> {
+    request.headers().iter().map(|(name, value)| (name.as_str(), value.as_bytes()))
+}
+
 /// Whom the caller acts as: themselves, or whomever the headers name and they may be.
 pub async fn impersonate(
     worker: &Worker,
     request: &HttpRequest,
     caller: Arc<Identity>,
 ) -> Result<Arc<Identity>> {
-    let headers = request.headers().iter().filter_map(|(name, value)| {
-        Some((name.as_str().strip_prefix(impersonation::PREFIX)?, value.as_bytes()))
-    });
+    let headers =
+        pairs(request).filter_map(|(name, value)| Some((name.strip_prefix(impersonation::PREFIX)?, value)));
     let mut asked = Vec::new();
     for (name, value) in headers {
         let text = std::str::from_utf8(value);
