@@ -1,6 +1,8 @@
 //! What the server counts, all in one place. The names and labels are those that dashboards and alerts of the reference
 //! server use. Labels are bounded: they name resources that exist, never what a client wrote.
 
+pub mod authentication;
+
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::fs;
@@ -12,6 +14,7 @@ use prometheus::{
     IntGauge, IntGaugeVec, Opts, Registry, TextEncoder,
 };
 
+use self::authentication::Authentication;
 use crate::api::catalog::resource::Resource;
 use crate::api::connect::Way;
 use crate::api::discovery::RELEASE;
@@ -53,6 +56,8 @@ pub struct Metrics {
     decisions: IntCounterVec,
     attempts: IntCounterVec,
     attempt_durations: HistogramVec,
+    /// Who is asking.
+    pub authentication: Authentication,
     queue_depth: IntGaugeVec,
     queue_adds: IntGaugeVec,
     queue_retries: IntGaugeVec,
@@ -121,6 +126,7 @@ impl Metrics {
                 attempt_durations.buckets(prometheus::exponential_buckets(0.001, 2.0, 15)?),
                 &["result"],
             )?,
+            authentication: Authentication::new()?,
             queue_depth: queue("workqueue_depth", "Keys that a control loop could work on now.")?,
             queue_adds: queue(
                 "workqueue_adds_total",
@@ -161,6 +167,7 @@ impl Metrics {
         registry.register(Box::new(self.decisions.clone()))?;
         registry.register(Box::new(self.attempts.clone()))?;
         registry.register(Box::new(self.attempt_durations.clone()))?;
+        self.authentication.register(registry)?;
         for queue in [&self.queue_depth, &self.queue_adds, &self.queue_retries] {
             registry.register(Box::new(queue.clone()))?;
         }

@@ -1,9 +1,12 @@
 //! Questions to other servers: one JSON object out, one back. One connection per question: they are few, because answers
 //! are remembered, and whoever answers may have moved.
 
+mod tunnel;
+
 use std::future::poll_fn;
 use std::pin::pin;
 use std::sync::Arc;
+use std::time::Duration;
 
 use hyper::body::Body as _;
 use hyper::client::conn::http1;
@@ -16,13 +19,17 @@ use openssl::x509::X509;
 use openssl::x509::store::X509StoreBuilder;
 use thiserror::Error;
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::TcpStream;
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
 use tokio_openssl::SslStream;
 
-use crate::kubeconfig::{Access, Credentials};
+use crate::kubeconfig::{Access, Shown};
 use crate::limits::{WEBHOOK_ANSWER_BYTES, WEBHOOK_QUESTION, WEBHOOK_QUESTIONS};
+
+/// How often a question is asked.
+const ATTEMPTS: u32 = 5;
+/// The pause before the second attempt; each later one is half as long again. The reference server's values.
+const FIRST_PAUSE: Duration = Duration::from_millis(500);
 
 /// Why there is no answer.
 #[derive(Debug, Error)]
@@ -35,7 +42,7 @@ pub enum Failure {
     Busy,
     /// It took too long.
     #[error("no answer within {0:?}")]
-    Slow(std::time::Duration),
+    Slow(Duration),
     /// The connection could not be made, or broke.
     #[error("{0}")]
     Broken(String),
@@ -58,12 +65,15 @@ impl Failure {
 pub struct Service {
     uri: Uri,
     tls: Option<SslConnector>,
-    server_name: Option<String>,
-    credentials: Credentials,
+    access: Access,
     places: Arc<Semaphore>,
 }
 
-fn connector(access: &Access) -> Result<SslConnector, Box<dyn std::error::Error>> {
+/// How connections become private. `identity_pem` is the certificate and the key that are shown.
+fn connector(
+    access: &Access,
+    identity_pem: Option<&(Vec<u8>, Vec<u8>)>,
+) -> Result<SslConnector, Box<dyn std::error::Error>> {
     let mut builder = SslConnector::builder(SslMethod::tls_client())?;
     if let Some(pem) = &access.authority_pem {
         let mut store = X509StoreBuilder::new()?;
@@ -75,7 +85,7 @@ fn connector(access: &Access) -> Result<SslConnector, Box<dyn std::error::Error>
     if access.insecure {
         builder.set_verify(SslVerifyMode::NONE);
     }
-    if let Some((certificates, key)) = &access.identity_pem {
+    if let Some((certificates, key)) = identity_pem {
         let mut chain = X509::stack_from_pem(certificates)?.into_iter();
         let own = chain.next().ok_or("the client certificate is empty")?;
         builder.set_certificate(&own)?;
@@ -95,20 +105,17 @@ impl Service {
             .parse()
             .map_err(|error| Failure::Settings(format!("{}: {error}", access.server)))?;
         let tls = match uri.scheme_str() {
-            Some("https") => Some(connector(access).map_err(|error| Failure::Settings(error.to_string()))?),
+            Some("https") => {
+                let tls = connector(access, access.identity_pem.as_ref());
+                Some(tls.map_err(|error| Failure::Settings(error.to_string()))?)
+            }
             Some("http") => None,
             _ => return Err(Failure::Settings(format!("{}: neither http nor https", access.server))),
         };
         if uri.host().is_none() {
             return Err(Failure::Settings(format!("{}: no host", access.server)));
         }
-        Ok(Service {
-            uri,
-            tls,
-            server_name: access.server_name.clone(),
-            credentials: access.credentials.clone(),
-            places: Arc::new(Semaphore::new(WEBHOOK_QUESTIONS)),
-        })
+        Ok(Service { uri, tls, access: access.clone(), places: Arc::new(Semaphore::new(WEBHOOK_QUESTIONS)) })
     }
 
     /// Sends an object and answers the one that comes back.
@@ -119,22 +126,54 @@ impl Service {
             .map_err(|_| Failure::Slow(WEBHOOK_QUESTION))?
     }
 
+    /// The same, again and again where asking again may help, with growing pauses.
+    pub async fn ask_patiently(&self, question: &str) -> Result<Vec<u8>, Failure> {
+        let mut pause = FIRST_PAUSE;
+        for attempt in 1..ATTEMPTS {
+            match self.ask(question.to_owned()).await {
+                Err(failure) if failure.may_pass() => {
+                    tracing::debug!(%failure, attempt, server = %self.uri, "a question is asked again");
+                    tokio::time::sleep(pause).await;
+                    pause = pause * 3 / 2;
+                }
+                settled => return settled,
+            }
+        }
+        self.ask(question.to_owned()).await
+    }
+
     async fn exchange(&self, question: String) -> Result<Vec<u8>, Failure> {
+        let credentials = &self.access.credentials;
+        let shown = credentials.show().await.map_err(Failure::Settings)?;
+        let answer = self.connected(question, &shown).await;
+        if matches!(answer, Err(Failure::Refused(401))) {
+            credentials.refused(&shown).await;
+        }
+        answer
+    }
+
+    async fn connected(&self, question: String, shown: &Shown) -> Result<Vec<u8>, Failure> {
         let host = self.uri.host().unwrap_or_default().trim_matches(['[', ']']);
         let port = self.uri.port_u16().unwrap_or(if self.tls.is_some() { 443 } else { 80 });
-        let tcp = TcpStream::connect((host, port)).await.map_err(|error| broken(&error))?;
-        let Some(tls) = &self.tls else { return self.speak(tcp, question).await };
-        let name = self.server_name.as_deref().unwrap_or(host);
+        let proxy = self.access.proxy.as_ref();
+        let tcp = tunnel::connect(host, port, proxy).await.map_err(|error| broken(&error))?;
+        let Some(tls) = &self.tls else { return self.speak(tcp, question, shown).await };
+        // A certificate that was made for this connection replaces the one of the file.
+        let made = shown.made.as_ref().and_then(|made| made.identity_pem.as_ref());
+        let own = made.map(|identity| connector(&self.access, Some(identity))).transpose();
+        let own = own.map_err(|error| Failure::Settings(error.to_string()))?;
+        let (tls, name) = (own.as_ref().unwrap_or(tls), self.access.server_name.as_deref().unwrap_or(host));
         let ssl = tls.configure().and_then(|setup| setup.into_ssl(name)).map_err(|error| broken(&error))?;
         let mut stream = SslStream::new(ssl, tcp).map_err(|error| broken(&error))?;
         std::pin::Pin::new(&mut stream).connect().await.map_err(|error| broken(&error))?;
-        self.speak(stream, question).await
+        self.speak(stream, question, shown).await
     }
 
     async fn speak(
         &self,
         stream: impl AsyncRead + AsyncWrite + Unpin,
         question: String,
+        shown: &Shown,
     ) -> Result<Vec<u8>, Failure> {
         let (mut sender, connection) =
             http1::handshake(TokioIo::new(stream)).await.map_err(|error| broken(&error))?;
@@ -143,8 +182,11 @@ impl Service {
             .header(CONTENT_TYPE, "application/json")
             .header(ACCEPT, "application/json")
             .header(USER_AGENT, "kube-apiserver");
-        if let Some(header) = self.credentials.header().map_err(Failure::Settings)? {
+        if let Some(header) = &shown.header {
             request = request.header(AUTHORIZATION, header);
+        }
+        for (name, value) in self.access.acting_as.headers() {
+            request = request.header(name, value);
         }
         let request = request.body(question).map_err(|error| Failure::Settings(error.to_string()))?;
         let exchange = pin!(async move {

@@ -10,6 +10,7 @@ mod of_admission;
 mod reload;
 
 use std::net::SocketAddr;
+use std::path::Path;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -53,6 +54,7 @@ use crate::auth::objects::Objects;
 use crate::auth::rbac::{self, Rbac, Roles};
 use crate::auth::service_account::Tokens;
 use crate::auth::service_account::issuer::Issuer;
+use crate::auth::token_webhook;
 use crate::auth::tokens::TokenFile;
 use crate::auth::webhook::{self, AskedElsewhere};
 use crate::config::{AuthorizationMode, Config, Engine as EngineChoice, FeatureGates};
@@ -167,7 +169,8 @@ async fn parts(boot: &Boot) -> Result<Parts, StartError> {
     let storage = directory::start(engine, options).map_err(|error| broken(&error))?;
     let documents = Documents::new(&catalog, &boot.address.to_string());
     let objects = Arc::new(Objects::new(storage.directory.clone()));
-    let tokens = tokens(boot, &objects).map_err(|error| broken(&error))?;
+    let metrics = Arc::new(Metrics::new(boot.clock.now()).map_err(|error| broken(&error))?);
+    let tokens = tokens(boot, &objects, &metrics).map_err(|error| broken(&error))?;
     let loops = Loops::new(config, &boot.pki)?;
     let shared = Shared {
         served: ArcSwap::from_pointee(Served {
@@ -181,7 +184,7 @@ async fn parts(boot: &Boot) -> Result<Parts, StartError> {
             most_reading: most(config.limits.max_requests_inflight),
             most_writing: most(config.limits.max_mutating_requests_inflight),
         },
-        metrics: Arc::new(Metrics::new(boot.clock.now()).map_err(|error| broken(&error))?),
+        metrics,
         health: Health {
             committer: storage.committer.clone(),
             directory: storage.directory.clone(),
@@ -201,7 +204,8 @@ async fn parts(boot: &Boot) -> Result<Parts, StartError> {
         front_headers: config.front_proxy.headers(),
     };
     let (registry, shared) = (Arc::new(registry), Arc::new(shared));
-    let certificates = certificates(boot)?;
+    let metrics = shared.metrics.clone();
+    let certificates = certificates(boot, &shared.metrics)?;
     let front_proxy = front_proxy(boot)?;
     // Before anybody is served: a service must not get what another one has.
     let stores = Stores::new(storage.directory.clone());
@@ -227,7 +231,13 @@ async fn parts(boot: &Boot) -> Result<Parts, StartError> {
         storage,
         registry,
         shared,
-        verifiers: verifiers(boot, (&front_proxy, &certificates), &objects, Arc::new(tokens.verifier))?,
+        verifiers: verifiers(
+            boot,
+            (&front_proxy, &certificates),
+            &objects,
+            Arc::new(tokens.verifier),
+            &metrics,
+        )?,
         certificates,
         front_proxy,
         boot: boot.clone(),
@@ -314,7 +324,7 @@ fn engine(config: &Config) -> Result<Box<dyn Engine>, EngineError> {
 }
 
 /// What makes and verifies the tokens of service accounts.
-fn tokens(boot: &Boot, objects: &Arc<Objects>) -> Result<Tokens, String> {
+fn tokens(boot: &Boot, objects: &Arc<Objects>, metrics: &Arc<Metrics>) -> Result<Tokens, String> {
     let (config, port) = (&boot.config, boot.address.port());
     let address = match &config.serving.external_hostname {
         Some(host) => format!("{host}:{port}"),
@@ -323,7 +333,7 @@ fn tokens(boot: &Boot, objects: &Arc<Objects>) -> Result<Tokens, String> {
             SocketAddr::new(host, port).to_string()
         }
     };
-    Tokens::new(config, &boot.pki.tokens, &address, objects.clone(), boot.clock.clone())
+    Tokens::new(config, &boot.pki.tokens, &address, objects.clone(), metrics.clone(), boot.clock.clone())
 }
 
 /// Who believes what a proxy says, if there is one.
@@ -334,9 +344,10 @@ fn front_proxy(boot: &Boot) -> Result<Option<Arc<FrontProxy>>, StartError> {
     verifier.map(|verifier| Some(Arc::new(verifier))).map_err(broken)
 }
 
-fn certificates(boot: &Boot) -> Result<Arc<CertificateVerifier>, StartError> {
+fn certificates(boot: &Boot, metrics: &Metrics) -> Result<Arc<CertificateVerifier>, StartError> {
     let reads_uid = boot.config.gates().enabled("AllowParsingUserUIDFromCertAuth");
-    let verifier = CertificateVerifier::new(&boot.pki.client_ca_pem, reads_uid, boot.clock.clone());
+    let left = metrics.authentication.certificate_left.clone();
+    let verifier = CertificateVerifier::new(&boot.pki.client_ca_pem, reads_uid, left, boot.clock.clone());
     let broken = |error| StartError::Store(format!("the client certificate authority: {error}"));
     verifier.map(Arc::new).map_err(broken)
 }
@@ -346,6 +357,7 @@ fn verifiers(
     (front_proxy, certificates): (&Option<Arc<FrontProxy>>, &Arc<CertificateVerifier>),
     objects: &Arc<Objects>,
     accounts: Arc<dyn Verifier>,
+    metrics: &Arc<Metrics>,
 ) -> Result<Arc<[Arc<dyn Verifier>]>, StartError> {
     let Boot { config, clock, .. } = boot;
     let broken = |what: &str, error: &dyn std::fmt::Display| StartError::Store(format!("{what}: {error}"));
@@ -366,7 +378,23 @@ fn verifiers(
     if config.authentication.enable_bootstrap_token_auth {
         all.push(Arc::new(BootstrapTokens::new(objects.clone(), clock.clone())));
     }
+    if let Some(path) = &config.token_webhook.authentication_token_webhook_config_file {
+        let settings = token_webhook::Settings {
+            version: config.token_webhook.authentication_token_webhook_version.clone(),
+            kept_for: config.token_webhook.authentication_token_webhook_cache_ttl,
+            audiences: config.audiences().into(),
+        };
+        let (service, metrics) = (service(path)?, metrics.clone());
+        all.push(Arc::new(token_webhook::AskedElsewhere::new(service, settings, metrics, clock.clone())));
+    }
     Ok(all.into())
+}
+
+/// Another server that a kubeconfig leads to.
+fn service(path: &Path) -> Result<Service, StartError> {
+    let broken = |error: &dyn std::fmt::Display| StartError::Store(format!("{}: {error}", path.display()));
+    let access = Access::read(path).map_err(|error| broken(&error))?;
+    Service::new(&access).map_err(|error| broken(&error))
 }
 
 /// Those who decide, in order.
@@ -403,10 +431,7 @@ async fn policies(
                 let path = path.ok_or_else(|| {
                     broken("--authorization-mode=Webhook", &"needs --authorization-webhook-config-file")
                 })?;
-                let access =
-                    Access::read(path).map_err(|error| broken(&path.display().to_string(), &error))?;
-                let service = Service::new(&access);
-                let service = service.map_err(|error| broken(&path.display().to_string(), &error))?;
+                let service = service(path)?;
                 let settings = webhook::Settings {
                     version: config.authorization.authorization_webhook_version.clone(),
                     allowed_for: config.authorization.authorization_webhook_cache_authorized_ttl,
@@ -429,7 +454,7 @@ fn house(config: &Config) -> House {
     };
     House {
         anonymous: Arc::new(anonymous),
-        admits_anonymous: config.authentication.anonymous_auth,
+        admits_anonymous: config.admits_anonymous(),
         authenticated_group: AUTHENTICATED.to_owned(),
         audiences: config.audiences().into(),
     }

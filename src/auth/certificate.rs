@@ -12,6 +12,7 @@ use pilothouse_actors::answer::Answer;
 use pilothouse_actors::authenticator::{Verdict, Verifier};
 use pilothouse_actors::clock::Clock;
 use pilothouse_actors::identity::{Credentials, Identity};
+use prometheus::Histogram;
 
 use super::chains::Chains;
 
@@ -26,12 +27,21 @@ pub struct CertificateVerifier {
     chains: Chains<Option<Arc<Identity>>>,
     /// Whether subjects may hold a uid.
     reads_uid: bool,
+    /// Counts what the certificates have left.
+    left: Histogram,
+    clock: Clock,
 }
 
 impl CertificateVerifier {
     /// A verifier that trusts these authorities (PEM, one or more).
-    pub fn new(authorities_pem: &[u8], reads_uid: bool, clock: Clock) -> Result<Self, ErrorStack> {
-        Ok(CertificateVerifier { chains: Chains::new(authorities_pem, clock)?, reads_uid })
+    pub fn new(
+        authorities_pem: &[u8],
+        reads_uid: bool,
+        left: Histogram,
+        clock: Clock,
+    ) -> Result<CertificateVerifier, ErrorStack> {
+        let chains = Chains::new(authorities_pem, clock.clone())?;
+        Ok(CertificateVerifier { chains, reads_uid, left, clock })
     }
 
     /// Trusts these authorities from now on, and no others. Whoever is connected is verified again.
@@ -90,8 +100,11 @@ impl Verifier for CertificateVerifier {
         };
         let read = |certificate: &X509| Ok(subject(certificate, self.reads_uid)?.map(Arc::new));
         Answer::Now(match self.chains.check(chain, read) {
-            Ok(Some(identity)) => Verdict::Known(identity),
-            Ok(None) => Verdict::NoOpinion,
+            Ok((Some(identity), until)) => {
+                self.left.observe(until.0.saturating_sub(self.clock.now().0) as f64 / 1e6);
+                Verdict::Known(identity)
+            }
+            Ok((None, _)) => Verdict::NoOpinion,
             Err(why) => Verdict::Refused(why),
         })
     }

@@ -45,18 +45,18 @@ impl<T: Clone> Chains<T> {
         Ok(())
     }
 
-    /// What `read` makes of the first certificate of a chain that holds, or why it does not.
+    /// What `read` makes of the first certificate of a chain that holds, and until when it does; or why it does not.
     pub fn check(
         &self,
         chain: &[Vec<u8>],
         read: impl FnOnce(&X509) -> Result<T, String>,
-    ) -> Result<T, String> {
+    ) -> Result<(T, Timestamp), String> {
         let Some((leaf, rest)) = chain.split_first() else {
             return Err("there is no certificate".to_owned());
         };
         let now = self.clock.now();
         if let Some(known) = self.remembered().get(leaf).filter(|known| now < known.valid_until) {
-            return Ok(known.read.clone());
+            return Ok((known.read.clone(), known.valid_until));
         }
         let authorities = self.authorities.load_full();
         let verified = verify(leaf, rest, &authorities, now)
@@ -67,8 +67,9 @@ impl<T: Clone> Chains<T> {
         }
         let (certificate, seconds) = verified?;
         let read = read(&certificate)?;
-        self.remember(leaf, &read, &authorities, now.plus(Duration::from_secs(seconds)));
-        Ok(read)
+        let valid_until = now.plus(Duration::from_secs(seconds));
+        self.remember(leaf, &read, &authorities, valid_until);
+        Ok((read, valid_until))
     }
 
     fn remembered(&self) -> MutexGuard<'_, HashMap<Vec<u8>, Remembered<T>>> {

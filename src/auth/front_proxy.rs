@@ -115,10 +115,12 @@ impl Verifier for FrontProxy {
         };
         let name = self.chains.check(chain, |certificate| Ok(common_name(certificate).into()));
         Answer::Now(match name {
-            Ok(name) if self.allowed.is_empty() || self.allowed.iter().any(|allowed| **allowed == *name) => {
+            Ok((name, _))
+                if self.allowed.is_empty() || self.allowed.iter().any(|allowed| **allowed == *name) =>
+            {
                 Verdict::Known(Arc::clone(claimed))
             }
-            Ok(name) => Verdict::Refused(format!("{name:?} may not speak for others")),
+            Ok((name, _)) => Verdict::Refused(format!("{name:?} may not speak for others")),
             Err(why) => Verdict::Refused(why),
         })
     }

@@ -1,25 +1,20 @@
 //! Another server decides: it is sent a SubjectAccessReview and says yes, no or nothing. What it said is remembered for a
 //! while. If it cannot be asked, or says nonsense, it has no opinion, and whoever asked is told.
 
-use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use pilothouse_actors::answer::Answer;
 use pilothouse_actors::authorizer::{Action, Decision, Grants, Policy, Selection, Target, Verdict};
-use pilothouse_actors::clock::{Clock, Timestamp};
+use pilothouse_actors::clock::Clock;
 use pilothouse_actors::filter::{FieldRule, LabelRule};
 use pilothouse_actors::identity::Identity;
 use serde::Deserialize;
 use serde_json::{Value as Json, json};
 
-use crate::limits::{WEBHOOK_ANSWERS_KEPT, WEBHOOK_CACHED_BYTES};
-use crate::webhook::{Failure, Service};
-
-/// How often a question is asked.
-const ATTEMPTS: u32 = 5;
-/// The pause before the second attempt; each later one is half as long again. The reference server's values.
-const FIRST_PAUSE: Duration = Duration::from_millis(500);
+use super::kept::Kept;
+use crate::limits::WEBHOOK_CACHED_BYTES;
+use crate::webhook::Service;
 
 /// How the other server is asked.
 pub struct Settings {
@@ -53,14 +48,14 @@ struct Inner {
     service: Service,
     settings: Settings,
     clock: Clock,
-    /// What was said, by question, and until when it counts. A std mutex: held for one look or one change.
-    said: Mutex<HashMap<String, (Timestamp, Said)>>,
+    /// What was said, by question.
+    said: Kept<String, Said>,
 }
 
 impl AskedElsewhere {
     /// Asks this server.
     pub fn new(service: Service, settings: Settings, clock: Clock) -> AskedElsewhere {
-        AskedElsewhere(Arc::new(Inner { service, settings, clock, said: Mutex::default() }))
+        AskedElsewhere(Arc::new(Inner { service, settings, clock, said: Kept::default() }))
     }
 }
 
@@ -142,28 +137,11 @@ fn verdict(said: Said) -> Verdict {
 }
 
 impl Inner {
-    fn remembered(&self, key: &str) -> Option<Said> {
-        let said = self.said.lock().unwrap_or_else(PoisonError::into_inner);
-        said.get(key).filter(|(until, _)| *until > self.clock.now()).map(|(_, said)| said.clone())
-    }
-
     fn remember(&self, key: String, said: &Said) {
         let settings = &self.settings;
         let now = self.clock.now();
         let until = now.plus(if said.allowed { settings.allowed_for } else { settings.refused_for });
-        let mut all = self.said.lock().unwrap_or_else(PoisonError::into_inner);
-        if all.len() >= WEBHOOK_ANSWERS_KEPT {
-            all.retain(|_, (until, _)| *until > now);
-            // Still full: those that end first go.
-            if all.len() >= WEBHOOK_ANSWERS_KEPT {
-                let mut ends: Vec<Timestamp> = all.values().map(|(until, _)| *until).collect();
-                let middle = ends.len() / 2;
-                let (_, half, _) = ends.select_nth_unstable(middle);
-                let half = *half;
-                all.retain(|_, (until, _)| *until > half);
-            }
-        }
-        all.insert(key, (until, said.clone()));
+        self.said.put(key, said.clone(), until, now);
     }
 
     async fn ask(&self, spec: &Json) -> Result<Said, String> {
@@ -175,23 +153,10 @@ impl Inner {
             "spec": spec,
             "status": {"allowed": false},
         });
-        let mut pause = FIRST_PAUSE;
-        let mut attempt = 1;
-        let answer = loop {
-            match self.service.ask(review.to_string()).await {
-                Ok(answer) => break answer,
-                Err(failure @ Failure::Refused(_)) if failure.may_pass() && attempt < ATTEMPTS => {
-                    tracing::debug!(%failure, attempt, "the authorization webhook is asked again");
-                    tokio::time::sleep(pause).await;
-                    pause = pause * 3 / 2;
-                    attempt += 1;
-                }
-                Err(failure) => {
-                    tracing::warn!(%failure, "the authorization webhook cannot be asked");
-                    return Err(format!("the authorization webhook cannot be asked: {failure}"));
-                }
-            }
-        };
+        let answer = self.service.ask_patiently(&review.to_string()).await.map_err(|failure| {
+            tracing::warn!(%failure, "the authorization webhook cannot be asked");
+            format!("the authorization webhook cannot be asked: {failure}")
+        })?;
         let review: Result<Review, _> = serde_json::from_slice(&answer);
         review.map(|review| review.status).map_err(|error| {
             tracing::warn!(%error, "the authorization webhook says nonsense");
@@ -208,7 +173,7 @@ impl Policy for AskedElsewhere {
     fn judge(&self, identity: &Identity, action: &Action, selection: &Selection) -> Answer<Verdict> {
         let spec = spec(&self.0.settings.version, identity, action, selection);
         let key = spec.to_string();
-        if let Some(said) = self.0.remembered(&key) {
+        if let Some(said) = self.0.said.get(&key, self.0.clock.now()) {
             return Answer::Now(verdict(said));
         }
         let inner = Arc::clone(&self.0);
@@ -238,11 +203,12 @@ impl Policy for AskedElsewhere {
 
 #[cfg(test)]
 mod tests {
+    use pilothouse_actors::clock::Timestamp;
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
     use tokio::net::TcpListener;
 
     use super::*;
-    use crate::kubeconfig::{Access, Credentials};
+    use crate::kubeconfig::Access;
 
     /// A server that gives these answers, one per connection, and then no more. Answers what it was asked.
     async fn server(
@@ -271,14 +237,7 @@ mod tests {
             }
             asked
         });
-        let access = Access {
-            server: format!("http://{address}/authorize"),
-            authority_pem: None,
-            server_name: None,
-            insecure: false,
-            identity_pem: None,
-            credentials: Credentials::None,
-        };
+        let access = Access::to(format!("http://{address}/authorize"));
         let settings = Settings {
             version: "v1".into(),
             allowed_for: Duration::from_secs(300),

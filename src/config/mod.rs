@@ -132,6 +132,10 @@ impl Config {
         config.remarks.extend(config.api.feature_gates.iter().filter_map(|gate| gate.warning()));
         config.remarks.extend(config.service_accounts.remarks());
         config.remarks.extend(config.front_proxy.remarks());
+        if config.authentication.anonymous_auth && !config.admits_anonymous() {
+            let why = "--anonymous-auth is off: it does not go with the authorization mode AlwaysAllow";
+            config.remarks.push(why.to_owned());
+        }
         config.remarks.extend(plugins::remarks(&config.api.enable_admission_plugins));
         Ok(config)
     }
@@ -251,6 +255,12 @@ impl Config {
     /// The address that others reach this server at.
     pub fn advertised(&self) -> IpAddr {
         self.serving.advertise_address.unwrap_or(self.serving.bind_address)
+    }
+
+    /// Whether requests without credentials get in. Where everybody may do everything, nobody may be nobody.
+    pub fn admits_anonymous(&self) -> bool {
+        let modes = &self.authorization.authorization_mode;
+        self.authentication.anonymous_auth && !modes.contains(&AuthorizationMode::AlwaysAllow)
     }
 
     /// What tokens must be meant for.

@@ -75,10 +75,14 @@ fn verdict(verifier: &CertificateVerifier, chain: &[&Party]) -> Verdict {
     }
 }
 
+fn left() -> Histogram {
+    Histogram::with_opts(prometheus::HistogramOpts::new("left", "left")).unwrap()
+}
+
 fn house(root: &Party) -> (CertificateVerifier, Clock) {
     let clock = Clock::manual(Timestamp(NOW * 1_000_000));
     let pem = root.certificate.to_pem().unwrap();
-    (CertificateVerifier::new(&pem, true, clock.clone()).unwrap(), clock)
+    (CertificateVerifier::new(&pem, true, left(), clock.clone()).unwrap(), clock)
 }
 
 #[test]
@@ -95,7 +99,7 @@ fn a_certificate_says_who_shows_it() {
     assert_eq!(identity.extra[CREDENTIAL], [format!("X509SHA256={hex}")]);
     // Without the gate nobody reads it.
     let clock = Clock::manual(Timestamp(NOW * 1_000_000));
-    let blind = CertificateVerifier::new(&root.certificate.to_pem().unwrap(), false, clock).unwrap();
+    let blind = CertificateVerifier::new(&root.certificate.to_pem().unwrap(), false, left(), clock).unwrap();
     let Verdict::Known(identity) = verdict(&blind, &[&ann]) else { panic!("known") };
     assert_eq!(identity.uid, "");
 }

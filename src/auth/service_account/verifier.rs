@@ -19,6 +19,7 @@ use super::standing::{self, Standing};
 use crate::auth::jwt::Token;
 use crate::auth::objects::{Heads, Objects};
 use crate::limits::{TOKEN_BYTES, TOKENS_REMEMBERED};
+use crate::metrics::Metrics;
 
 /// Which tokens are accepted.
 #[derive(Clone, Debug)]
@@ -40,6 +41,7 @@ struct Shared {
     rules: Rules,
     objects: Arc<Objects>,
     clock: Clock,
+    metrics: Arc<Metrics>,
     /// By the digest of the token: memory shall not hold what opens doors.
     remembered: Mutex<HashMap<[u8; 32], Arc<Signed>>>,
 }
@@ -60,8 +62,15 @@ pub type Bearer = (Arc<Identity>, Vec<String>);
 
 impl ServiceAccountTokens {
     /// A verifier that trusts these keys.
-    pub fn new(keys: Arc<Keys>, rules: Rules, objects: Arc<Objects>, clock: Clock) -> ServiceAccountTokens {
-        ServiceAccountTokens(Arc::new(Shared { keys, rules, objects, clock, remembered: Mutex::default() }))
+    pub fn new(
+        keys: Arc<Keys>,
+        rules: Rules,
+        objects: Arc<Objects>,
+        metrics: Arc<Metrics>,
+        clock: Clock,
+    ) -> ServiceAccountTokens {
+        let remembered = Mutex::default();
+        ServiceAccountTokens(Arc::new(Shared { keys, rules, objects, clock, metrics, remembered }))
     }
 
     /// Says who bears a token that must be meant for one of `audiences`; those of this server if there are none. `None`: it
@@ -113,16 +122,22 @@ impl Shared {
 
     /// The token, if its signature is good.
     fn signed(&self, token: &str) -> Result<Option<Arc<Signed>>, String> {
-        let digest = sha256(token.as_bytes());
-        if let Some(known) = self.remembered().get(&digest) {
-            return Ok(Some(Arc::clone(known)));
+        let (digest, began) = (sha256(token.as_bytes()), self.clock.now());
+        let known = self.remembered().get(&digest).cloned();
+        if let Some(known) = known {
+            self.metrics.authentication.looked_up(true, began, self.clock.now());
+            return Ok(Some(known));
         }
         let Some(token) = Token::parse(token) else { return Ok(None) };
         let Some(claims) = token.claims::<Claims>() else { return Ok(None) };
         if claims.issuer != LEGACY_ISSUER && !self.rules.issuers.contains(&claims.issuer) {
             return Ok(None);
         }
-        let claims: Claims = self.keys.open(&token)?;
+        let fetch = self.metrics.authentication.fetch();
+        let opened = self.keys.open::<Claims>(&token);
+        self.metrics.authentication.looked_up(false, began, self.clock.now());
+        let claims = opened?;
+        fetch.succeeded();
         let identity = Arc::new(claims.identity());
         let signed = Arc::new(Signed { claims, identity, firm_at: Mutex::default() });
         let mut remembered = self.remembered();

@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 
 use actix_web::http::{Version, header};
 use actix_web::{HttpMessage as _, HttpRequest};
-use pilothouse_actors::authenticator::Authenticate;
+use pilothouse_actors::authenticator::{Authenticate, Refusal};
 use pilothouse_actors::authorizer::{Action, Decision, Judge, Selection, Target as ActionTarget};
 use pilothouse_actors::identity::{Credentials, Identity};
 use pilothouse_actors::permit::Permit;
@@ -24,6 +24,7 @@ use crate::auth::impersonation::{self, Mask};
 use crate::http::peer::Peer;
 use crate::http::websocket;
 use crate::metrics::Judged;
+use crate::metrics::authentication::Attempt;
 use crate::verbs::Warnings;
 
 use super::health;
@@ -55,14 +56,21 @@ pub async fn authenticate(
     let headers = worker.shared.front_headers.as_ref().filter(|_| certificates.is_some());
     let claimed = headers.and_then(|known| known.claimed(pairs(request))).map(Arc::new);
     let credentials = Credentials { certificates, bearer, claimed, ..Credentials::default() };
-    match worker.authenticator.send(Authenticate { credentials }).await {
+    let (clock, metrics) = (&worker.backend.clock, &worker.shared.metrics.authentication);
+    let began = clock.now();
+    let found = worker.authenticator.send(Authenticate { credentials }).await;
+    let count = |attempt, user| metrics.attempted(attempt, user, began, clock.now());
+    match found {
         Ok(Ok(identity)) => {
+            count(Attempt::Success, Some(identity.name.as_str()));
             if identity.name == ANONYMOUS || identity.groups.iter().any(|group| group == UNAUTHENTICATED) {
                 request.extensions_mut().insert(Unknown);
             }
             Ok(identity)
         }
         Ok(Err(refusal)) => {
+            let nothing = matches!(refusal, Refusal::Anonymous);
+            count(if nothing { Attempt::Failure } else { Attempt::Error }, None);
             tracing::debug!(%refusal, "authentication failed");
             request.extensions_mut().insert(Unknown);
             Err(Status::unauthorized())

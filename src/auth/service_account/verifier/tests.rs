@@ -47,7 +47,8 @@ impl House {
         };
         let objects = Arc::new(Objects::new(stores.directory.clone()));
         let keys = Arc::new(Keys::new(&[public]).unwrap());
-        let verifier = ServiceAccountTokens::new(keys, rules, objects, clock.clone());
+        let metrics = Arc::new(Metrics::new(clock.now()).unwrap());
+        let verifier = ServiceAccountTokens::new(keys, rules, objects, metrics, clock.clone());
         House { stores, key, clock, verifier }
     }
 
