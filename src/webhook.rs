@@ -23,7 +23,7 @@ use tokio::sync::Semaphore;
 use tokio::time::timeout;
 use tokio_openssl::SslStream;
 
-use crate::kubeconfig::{Access, Shown};
+use crate::kubeconfig::{Access, IdentityPem, Shown};
 use crate::limits::{WEBHOOK_ANSWER_BYTES, WEBHOOK_QUESTION, WEBHOOK_QUESTIONS};
 
 /// How often a question is asked.
@@ -72,7 +72,7 @@ pub struct Service {
 /// How connections become private. `identity_pem` is the certificate and the key that are shown.
 fn connector(
     access: &Access,
-    identity_pem: Option<&(Vec<u8>, Vec<u8>)>,
+    identity_pem: Option<&IdentityPem>,
 ) -> Result<SslConnector, Box<dyn std::error::Error>> {
     let mut builder = SslConnector::builder(SslMethod::tls_client())?;
     if let Some(pem) = &access.authority_pem {

@@ -47,7 +47,7 @@ use crate::auth::abac::Abac;
 use crate::auth::bootstrap_token::BootstrapTokens;
 use crate::auth::certificate::CertificateVerifier;
 use crate::auth::counted::Counted;
-use crate::auth::front_proxy::FrontProxy;
+use crate::auth::front_proxy::{FrontProxy, Headers};
 use crate::auth::modes::{AlwaysAllow, AlwaysDeny, Privileged};
 use crate::auth::node::Nodes;
 use crate::auth::objects::Objects;
@@ -201,7 +201,7 @@ async fn parts(boot: &Boot) -> Result<Parts, StartError> {
         },
         connecting: Arc::new(connecting(config).map_err(|error| broken(&error))?),
         token_metadata: tokens.metadata,
-        front_headers: config.front_proxy.headers(),
+        front_headers: Headers::configured(&config.front_proxy),
     };
     let (registry, shared) = (Arc::new(registry), Arc::new(shared));
     let metrics = shared.metrics.clone();

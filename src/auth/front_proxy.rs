@@ -15,6 +15,7 @@ use pilothouse_actors::identity::{Credentials, Identity};
 use super::certificate::common_name;
 use super::chains::Chains;
 use crate::api::query;
+use crate::config::callers::{self as config, listed};
 
 /// The headers that say whom a request is made for, in small letters.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -30,6 +31,17 @@ impl Headers {
     pub fn new(names: &[String], uids: &[String], groups: &[String], prefixes: &[String]) -> Headers {
         let small = |all: &[String]| all.iter().map(|name| name.trim().to_ascii_lowercase()).collect();
         Headers { names: small(names), uids: small(uids), groups: small(groups), prefixes: small(prefixes) }
+    }
+
+    /// The headers that flags name. Without an authority none count.
+    pub fn configured(flags: &config::FrontProxy) -> Option<Headers> {
+        flags.requestheader_client_ca_file.as_ref()?;
+        Some(Headers::new(
+            &listed(&flags.requestheader_username_headers),
+            &listed(&flags.requestheader_uid_headers),
+            &listed(&flags.requestheader_group_headers),
+            &listed(&flags.requestheader_extra_headers_prefix),
+        ))
     }
 
     /// The headers that everybody uses. They never leave this server, whatever it believes.

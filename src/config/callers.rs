@@ -7,7 +7,6 @@ use clap::Args;
 
 use super::FeatureGates;
 use super::values::go_duration;
-use crate::auth::front_proxy::Headers;
 
 /// The gate without which proxies tell no uid.
 const UID_GATE: &str = "RemoteRequestHeaderUID";
@@ -37,7 +36,7 @@ pub struct FrontProxy {
 }
 
 /// A list as it was meant: nothing at all between the commas is no list with one empty word.
-fn listed(words: &[String]) -> Vec<String> {
+pub fn listed(words: &[String]) -> Vec<String> {
     match words {
         [one] if one.is_empty() => Vec::new(),
         words => words.to_vec(),
@@ -104,17 +103,6 @@ impl FrontProxy {
     pub fn allowed(&self) -> Vec<String> {
         listed(&self.requestheader_allowed_names)
     }
-
-    /// The headers that count. Without an authority none do.
-    pub fn headers(&self) -> Option<Headers> {
-        self.requestheader_client_ca_file.as_ref()?;
-        Some(Headers::new(
-            &listed(&self.requestheader_username_headers),
-            &listed(&self.requestheader_uid_headers),
-            &listed(&self.requestheader_group_headers),
-            &listed(&self.requestheader_extra_headers_prefix),
-        ))
-    }
 }
 
 /// Another server that knows tokens.
@@ -161,8 +149,7 @@ mod tests {
                      --requestheader-uid-headers=x-remote-uid,Y --requestheader-allowed-names=";
         let config = parsed(usual);
         assert_eq!(config.validate(), Ok(()));
-        assert!(config.front_proxy.allowed().is_empty() && config.front_proxy.headers().is_some());
-        assert!(parsed("--requestheader-username-headers=X").front_proxy.headers().is_none(), "no authority");
+        assert!(config.front_proxy.allowed().is_empty());
         assert_eq!(
             parsed("--requestheader-group-headers=X --requestheader-username-headers=Y").remarks.len(),
             2

@@ -10,7 +10,7 @@ use base64::engine::general_purpose::STANDARD;
 use pilothouse_actors::clock::Clock;
 
 use super::plugin::{Cluster, Exec, Plugin};
-use super::{Access, ActingAs, Credentials, Proxy};
+use super::{Access, ActingAs, Credentials, IdentityPem, Proxy};
 use crate::api::codec::yaml;
 use crate::api::value::Value;
 use crate::limits::KUBECONFIG_BYTES;
@@ -95,7 +95,7 @@ fn of_cluster(cluster: &Value, home: &Path) -> Result<Access, String> {
     Ok(access)
 }
 
-fn identity(user: &Value, home: &Path) -> Result<Option<(Vec<u8>, Vec<u8>)>, String> {
+fn identity(user: &Value, home: &Path) -> Result<Option<IdentityPem>, String> {
     match (bytes(user, "client-certificate", home)?, bytes(user, "client-key", home)?) {
         (Some(certificate), Some(key)) => Ok(Some((certificate, key))),
         (None, None) => Ok(None),

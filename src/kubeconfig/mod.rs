@@ -13,6 +13,9 @@ use std::path::Path;
 pub use self::proxy::Proxy;
 pub use self::user::{ActingAs, Credentials, Shown};
 
+/// A certificate, with those that lead to its authority behind it, and its key; both PEM.
+pub type IdentityPem = (Vec<u8>, Vec<u8>);
+
 /// Everything that is needed to talk to another server.
 #[derive(Clone)]
 pub struct Access {
@@ -27,7 +30,7 @@ pub struct Access {
     /// Who leads there; `None`: the way is free.
     pub proxy: Option<Proxy>,
     /// The certificate and key to show, in PEM.
-    pub identity_pem: Option<(Vec<u8>, Vec<u8>)>,
+    pub identity_pem: Option<IdentityPem>,
     /// What else to show.
     pub credentials: Credentials,
     /// Whom to ask for, if not for oneself.

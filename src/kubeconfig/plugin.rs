@@ -17,6 +17,7 @@ use tokio::io::AsyncReadExt as _;
 use tokio::process::Command;
 use tokio::sync::Mutex;
 
+use super::IdentityPem;
 use super::file::texts;
 use crate::api::codec::{self, yaml};
 use crate::api::schema::time;
@@ -144,7 +145,7 @@ pub struct Made {
     /// A token.
     pub token: Option<String>,
     /// A certificate and its key, in PEM. It is shown in the handshake of every connection from then on.
-    pub identity_pem: Option<(Vec<u8>, Vec<u8>)>,
+    pub identity_pem: Option<IdentityPem>,
     /// When it is worth nothing any more; `None`: nobody knows.
     expires: Option<Timestamp>,
 }

@@ -61,6 +61,8 @@ pub struct Authentication {
     by_hit: [Outcome; 2],
     fetches: IntCounterVec,
     active: IntGaugeVec,
+    /// Those that are under way, that worked and that did not.
+    by_fetch: (IntGauge, IntCounter, IntCounter),
     /// What the certificates had left by which requests were known.
     pub certificate_left: Histogram,
 }
@@ -108,6 +110,7 @@ impl Authentication {
             "authentication_token_cache_active_fetch_count",
             "Tokens that are being verified because they were not remembered.",
         );
+        let active = IntGaugeVec::new(active, &["status"])?;
         let left = HistogramOpts::new(
             "apiserver_client_certificate_expiration_seconds",
             "What the certificates had left by which requests were known.",
@@ -129,8 +132,13 @@ impl Authentication {
             users,
             lookups,
             lookup_durations,
+            by_fetch: (
+                active.with_label_values(&["in_flight"]),
+                fetches.with_label_values(&["ok"]),
+                fetches.with_label_values(&["error"]),
+            ),
             fetches,
-            active: IntGaugeVec::new(active, &["status"])?,
+            active,
             certificate_left: Histogram::with_opts(left.buckets(LEFT_SECONDS.to_vec()))?,
         })
     }
@@ -169,9 +177,8 @@ impl Authentication {
     /// Counts a token that is being verified because it was not remembered. Unless it says otherwise before it is
     /// dropped, that did not work.
     pub fn fetch(&self) -> Fetch {
-        let active = self.active.with_label_values(&["in_flight"]);
+        let (active, ok, error) = self.by_fetch.clone();
         active.inc();
-        let [ok, error] = ["ok", "error"].map(|status| self.fetches.with_label_values(&[status]));
         Fetch { active, ok, error: Some(error) }
     }
 }

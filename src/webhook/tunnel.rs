@@ -47,7 +47,7 @@ async fn http(stream: &mut TcpStream, host: &str, port: u16, proxy: &Proxy) -> i
 
 async fn socks(stream: &mut TcpStream, host: &str, port: u16, proxy: &Proxy) -> io::Result<()> {
     let long = |_| refused("a name is too long");
-    let sized = |text: &str| Ok::<u8, io::Error>(u8::try_from(text.len()).map_err(long)?);
+    let sized = |text: &str| u8::try_from(text.len()).map_err(long);
     let manner = if proxy.user.is_some() { 2 } else { 0 };
     stream.write_all(&[5, 1, manner]).await?;
     let mut answer = [0; 2];
