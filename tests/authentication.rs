@@ -93,6 +93,22 @@ fn a_review_says_whose_a_token_is() {
     let known = review(&mut admin, "abcdef.0123456789abcdef", &[]);
     assert_eq!(known["status"]["user"]["username"], "system:bootstrap:abcdef", "{known}");
 
+    let other = review(&mut admin, "abcdef.0123456789abcdee", &[]);
+    assert_eq!(
+        other["status"],
+        json!({"user": {}, "error": "invalid bearer token"}),
+        "nothing is told of it"
+    );
+
+    // What is wrong with a token of our own is said.
+    let (head, signature) = token.rsplit_once('.').unwrap();
+    let first = if signature.starts_with('A') { 'B' } else { 'A' };
+    let forged = review(&mut admin, &format!("{head}.{first}{}", &signature[1..]), &["vault"]);
+    assert_eq!(forged["status"]["error"], "go-jose/go-jose: error in cryptographic primitive", "{forged}");
+    admin.delete("/api/v1/namespaces/default/serviceaccounts/sa").ok();
+    let ended = review(&mut admin, token, &["vault"]);
+    assert_eq!(ended["status"]["error"], "serviceaccounts \"sa\" not found", "{ended}");
+
     // Not everybody may ask.
     let mut alice = server.anonymous().with_token(Some(USER_TOKEN));
     alice.post(TOKENS, &question("TokenReview")).refused(403, "Forbidden");

@@ -137,7 +137,7 @@ async fn a_good_token_is_known_and_needs_no_message_the_next_time() {
     assert!(!now(&token), "an account has changed");
     assert!(house.known(&token).await && now(&token));
     house.delete("serviceaccounts", "n/sa").await;
-    assert_eq!(house.refused(&token).await, "serviceaccount \"sa\" not found");
+    assert_eq!(house.refused(&token).await, "serviceaccounts \"sa\" not found");
     house.put("serviceaccounts", "n/sa", &object("w")).await;
     assert_eq!(house.refused(&token).await, "service account UID (w) does not match claim (u)");
 }
@@ -266,7 +266,7 @@ async fn a_token_of_a_secret_is_worth_what_the_secret_says() {
     house.put("secrets", "n/s", &kept(&token, marked)).await;
     assert!(house.refused(&token).await.contains("has been marked invalid"));
     house.delete("serviceaccounts", "n/sa").await;
-    assert_eq!(house.refused(&token).await, "serviceaccount \"sa\" not found");
+    assert_eq!(house.refused(&token).await, "serviceaccounts \"sa\" not found");
 
     let trusting = House::new(false);
     assert!(trusting.known(&trusting.sign(&of_secret())).await, "nobody looks it up");
