@@ -216,3 +216,6 @@ impl Service {
 fn broken(error: &dyn std::fmt::Display) -> Failure {
     Failure::Broken(error.to_string())
 }
+
+#[cfg(test)]
+mod tests;

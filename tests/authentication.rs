@@ -135,6 +135,7 @@ fn a_header_that_shows_a_token_is_read_as_the_reference_does() {
     assert_eq!(get(&mut nobody, &format!("Bearer {ADMIN_TOKEN}")).status, 200);
     is_unknown(&get(&mut nobody, "Bearer nonsense"));
     is_unknown(&get(&mut nobody, "bearer nonsense more"));
+    is_unknown(&get(&mut nobody, "Bearer ünknown"));
     let spaced = get(&mut nobody, "Bearer  nonsense");
     assert_eq!(spaced.status, 200, "somebody who showed nothing");
     let told =

@@ -28,7 +28,6 @@ use crate::metrics::authentication::Attempt;
 use crate::verbs::Warnings;
 
 use super::health;
-use super::render::text;
 use super::worker::Worker;
 
 /// The mark of a request from somebody whom nobody knows.
@@ -50,7 +49,10 @@ pub async fn authenticate(
 ) -> Result<Arc<Identity>> {
     let certificates = request.extensions().get::<Peer>().map(|peer| peer.certificates.0.clone());
     let certificates = certificates.filter(|chain| !chain.is_empty());
-    let shown = bearer(text(request.headers(), header::AUTHORIZATION));
+    // What is no text is no token that anybody knows, but it is one.
+    let header = request.headers().get(header::AUTHORIZATION).map(|value| value.as_bytes());
+    let header = String::from_utf8_lossy(header.unwrap_or_default());
+    let shown = bearer(&header);
     shown.warning.into_iter().for_each(|warning| warnings.add(warning));
     let bearer = shown.token.map(str::to_owned).or_else(|| websocket::bearer(request.headers()));
     let headers = worker.shared.front_headers.as_ref().filter(|_| certificates.is_some());
