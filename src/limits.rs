@@ -179,6 +179,12 @@ pub const OIDC_WAIT: Duration = Duration::from_secs(10);
 pub const OIDC_WAITING: usize = 256;
 /// Bytes of a kubeconfig, and of each file that it names.
 pub const KUBECONFIG_BYTES: u64 = 1 << 20;
+/// How long a program that makes credentials may take. It has a connection still to be made after it.
+pub const EXEC_PLUGIN: Duration = Duration::from_secs(25);
+/// Bytes that such a program may print.
+pub const EXEC_OUTPUT_BYTES: u64 = 1 << 20;
+/// Bytes of what a proxy answers before the way is free.
+pub const PROXY_ANSWER_BYTES: usize = 16 << 10;
 /// Bytes of an answer of a server that was asked for a decision; more is a mistake or an attack.
 pub const WEBHOOK_ANSWER_BYTES: usize = 1 << 20;
 /// How long one question to another server may take, connection included; the reference server's value.

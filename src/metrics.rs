@@ -1,6 +1,8 @@
 //! What the server counts, all in one place. The names and labels are those that dashboards and alerts of the reference
 //! server use. Labels are bounded: they name resources that exist, never what a client wrote.
 
+pub mod authentication;
+
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::fs;
@@ -12,6 +14,7 @@ use prometheus::{
     IntGauge, IntGaugeVec, Opts, Registry, TextEncoder,
 };
 
+use self::authentication::Authentication;
 use crate::api::catalog::resource::Resource;
 use crate::api::connect::Way;
 use crate::api::discovery::RELEASE;
@@ -58,6 +61,8 @@ pub struct Metrics {
     webhook_open: IntCounterVec,
     reloads: IntCounterVec,
     reloaded_at: GaugeVec,
+    /// Who is asking.
+    pub authentication: Authentication,
     queue_depth: IntGaugeVec,
     queue_adds: IntCounterVec,
     queue_retries: IntCounterVec,
@@ -155,6 +160,7 @@ impl Metrics {
             )?,
             reloads: IntCounterVec::new(reloads, &["status", "apiserver_id_hash"])?,
             reloaded_at: GaugeVec::new(reloaded_at, &["status", "apiserver_id_hash"])?,
+            authentication: Authentication::new()?,
             queue_depth: IntGaugeVec::new(depth, &["name"])?,
             queue_adds: queue(
                 "workqueue_adds_total",
@@ -204,6 +210,7 @@ impl Metrics {
         registry.register(Box::new(self.webhook_open.clone()))?;
         registry.register(Box::new(self.reloads.clone()))?;
         registry.register(Box::new(self.reloaded_at.clone()))?;
+        self.authentication.register(registry)?;
         registry.register(Box::new(self.queue_depth.clone()))?;
         for queue in [&self.queue_adds, &self.queue_retries] {
             registry.register(Box::new(queue.clone()))?;

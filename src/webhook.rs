@@ -1,6 +1,8 @@
 //! Questions to other servers: one JSON object out, one back; or just a document that they publish. One connection per
 //! question: they are few, because answers are remembered, and whoever answers may have moved.
 
+mod tunnel;
+
 use std::future::poll_fn;
 use std::path::Path;
 use std::pin::pin;
@@ -18,13 +20,17 @@ use openssl::x509::X509;
 use openssl::x509::store::X509StoreBuilder;
 use thiserror::Error;
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::TcpStream;
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
 use tokio_openssl::SslStream;
 
-use crate::kubeconfig::{Access, Credentials};
+use crate::kubeconfig::{Access, IdentityPem, Shown};
 use crate::limits::{WEBHOOK_ANSWER_BYTES, WEBHOOK_QUESTION, WEBHOOK_QUESTIONS};
+
+/// How often a question is asked.
+const ATTEMPTS: u32 = 5;
+/// The pause before the second attempt; each later one is half as long again. The reference server's values.
+const FIRST_PAUSE: Duration = Duration::from_millis(500);
 
 /// Why there is no answer.
 #[derive(Debug, Error)]
@@ -37,7 +43,7 @@ pub enum Failure {
     Busy,
     /// It took too long.
     #[error("no answer within {0:?}")]
-    Slow(std::time::Duration),
+    Slow(Duration),
     /// The connection could not be made, or broke.
     #[error("{0}")]
     Broken(String),
@@ -56,12 +62,30 @@ impl Failure {
     }
 }
 
+/// Asks again and again where that may help, with growing pauses.
+pub async fn patiently<T, E, F>(mut ask: impl FnMut() -> F, may_pass: impl Fn(&E) -> bool) -> Result<T, E>
+where
+    F: Future<Output = Result<T, E>>,
+{
+    let mut pause = FIRST_PAUSE;
+    for attempt in 1..ATTEMPTS {
+        match ask().await {
+            Err(failure) if may_pass(&failure) => {
+                tracing::debug!(attempt, "a question to another server is asked again");
+                tokio::time::sleep(pause).await;
+                pause = pause * 3 / 2;
+            }
+            settled => return settled,
+        }
+    }
+    ask().await
+}
+
 /// Another server that answers questions.
 pub struct Service {
     uri: Uri,
     tls: Option<SslConnector>,
-    server_name: Option<String>,
-    credentials: Credentials,
+    access: Access,
     places: Arc<Semaphore>,
 }
 
@@ -74,7 +98,11 @@ const HOST_AUTHORITIES: [&str; 4] = [
     "/etc/ssl/cert.pem",
 ];
 
-fn connector(access: &Access) -> Result<SslConnector, Box<dyn std::error::Error>> {
+/// How connections become private. `identity_pem` is the certificate and the key that are shown.
+fn connector(
+    access: &Access,
+    identity_pem: Option<&IdentityPem>,
+) -> Result<SslConnector, Box<dyn std::error::Error>> {
     let mut builder = SslConnector::builder(SslMethod::tls_client())?;
     if let Some(pem) = &access.authority_pem {
         let mut store = X509StoreBuilder::new()?;
@@ -88,7 +116,7 @@ fn connector(access: &Access) -> Result<SslConnector, Box<dyn std::error::Error>
     if access.insecure {
         builder.set_verify(SslVerifyMode::NONE);
     }
-    if let Some((certificates, key)) = &access.identity_pem {
+    if let Some((certificates, key)) = identity_pem {
         let mut chain = X509::stack_from_pem(certificates)?.into_iter();
         let own = chain.next().ok_or("the client certificate is empty")?;
         builder.set_certificate(&own)?;
@@ -108,20 +136,17 @@ impl Service {
             .parse()
             .map_err(|error| Failure::Settings(format!("{}: {error}", access.server)))?;
         let tls = match uri.scheme_str() {
-            Some("https") => Some(connector(access).map_err(|error| Failure::Settings(error.to_string()))?),
+            Some("https") => {
+                let tls = connector(access, access.identity_pem.as_ref());
+                Some(tls.map_err(|error| Failure::Settings(error.to_string()))?)
+            }
             Some("http") => None,
             _ => return Err(Failure::Settings(format!("{}: neither http nor https", access.server))),
         };
         if uri.host().is_none() {
             return Err(Failure::Settings(format!("{}: no host", access.server)));
         }
-        Ok(Service {
-            uri,
-            tls,
-            server_name: access.server_name.clone(),
-            credentials: access.credentials.clone(),
-            places: Arc::new(Semaphore::new(WEBHOOK_QUESTIONS)),
-        })
+        Ok(Service { uri, tls, access: access.clone(), places: Arc::new(Semaphore::new(WEBHOOK_QUESTIONS)) })
     }
 
     /// Sends an object and answers the one that comes back.
@@ -132,6 +157,11 @@ impl Service {
     /// Answers the document that is published there, if it has at most so many bytes.
     pub async fn get(&self, most: usize, within: Duration) -> Result<Vec<u8>, Failure> {
         self.within(within, most, None).await
+    }
+
+    /// The same, again and again where asking again may help.
+    pub async fn ask_patiently(&self, question: &str) -> Result<Vec<u8>, Failure> {
+        patiently(|| self.ask(question.to_owned()), Failure::may_pass).await
     }
 
     async fn within(
@@ -145,15 +175,35 @@ impl Service {
     }
 
     async fn exchange(&self, question: Option<String>, most: usize) -> Result<Vec<u8>, Failure> {
+        let credentials = &self.access.credentials;
+        let shown = credentials.show().await.map_err(Failure::Settings)?;
+        let answer = self.connected(question, most, &shown).await;
+        if matches!(answer, Err(Failure::Refused(401))) {
+            credentials.refused(&shown).await;
+        }
+        answer
+    }
+
+    async fn connected(
+        &self,
+        question: Option<String>,
+        most: usize,
+        shown: &Shown,
+    ) -> Result<Vec<u8>, Failure> {
         let host = self.uri.host().unwrap_or_default().trim_matches(['[', ']']);
         let port = self.uri.port_u16().unwrap_or(if self.tls.is_some() { 443 } else { 80 });
-        let tcp = TcpStream::connect((host, port)).await.map_err(|error| broken(&error))?;
-        let Some(tls) = &self.tls else { return self.speak(tcp, question, most).await };
-        let name = self.server_name.as_deref().unwrap_or(host);
+        let proxy = self.access.proxy.as_ref();
+        let tcp = tunnel::connect(host, port, proxy).await.map_err(|error| broken(&error))?;
+        let Some(tls) = &self.tls else { return self.speak(tcp, question, most, shown).await };
+        // A certificate that was made for this connection replaces the one of the file.
+        let made = shown.made.as_ref().and_then(|made| made.identity_pem.as_ref());
+        let own = made.map(|identity| connector(&self.access, Some(identity))).transpose();
+        let own = own.map_err(|error| Failure::Settings(error.to_string()))?;
+        let (tls, name) = (own.as_ref().unwrap_or(tls), self.access.server_name.as_deref().unwrap_or(host));
         let ssl = tls.configure().and_then(|setup| setup.into_ssl(name)).map_err(|error| broken(&error))?;
         let mut stream = SslStream::new(ssl, tcp).map_err(|error| broken(&error))?;
         std::pin::Pin::new(&mut stream).connect().await.map_err(|error| broken(&error))?;
-        self.speak(stream, question, most).await
+        self.speak(stream, question, most, shown).await
     }
 
     async fn speak(
@@ -161,6 +211,7 @@ impl Service {
         stream: impl AsyncRead + AsyncWrite + Unpin,
         question: Option<String>,
         most: usize,
+        shown: &Shown,
     ) -> Result<Vec<u8>, Failure> {
         let (mut sender, connection) =
             http1::handshake(TokioIo::new(stream)).await.map_err(|error| broken(&error))?;
@@ -173,8 +224,11 @@ impl Service {
             .header(HOST, self.uri.authority().map_or("", |authority| authority.as_str()))
             .header(ACCEPT, "application/json")
             .header(USER_AGENT, "kube-apiserver");
-        if let Some(header) = self.credentials.header().map_err(Failure::Settings)? {
+        if let Some(header) = &shown.header {
             request = request.header(AUTHORIZATION, header);
+        }
+        for (name, value) in self.access.acting_as.headers() {
+            request = request.header(name, value);
         }
         let request = request
             .body(question.unwrap_or_default())
@@ -206,3 +260,6 @@ impl Service {
 fn broken(error: &dyn std::fmt::Display) -> Failure {
     Failure::Broken(error.to_string())
 }
+
+#[cfg(test)]
+mod tests;

@@ -4,6 +4,7 @@
 //! broadcaster, authenticator and authorizer, so that guards and wakes cross no thread. Watch sessions run on the worker
 //! of their connection.
 
+mod authentication;
 mod authorization;
 mod loops;
 #[path = "wire/admission.rs"]
@@ -34,6 +35,7 @@ use pilothouse_actors::ports::{Pool, Ports};
 use pilothouse_actors::session::LiveSessions;
 use tokio::sync::Semaphore;
 
+use self::authentication::{told, verifiers};
 use self::authorization::Deciding;
 use self::reload::Reload;
 use crate::api::catalog::Catalog;
@@ -45,14 +47,13 @@ use crate::api::kinds::engines::Authority;
 use crate::api::schema::Registry;
 use crate::api::services::addresses::AddressRange;
 use crate::api::words::{ANONYMOUS, AUTHENTICATED, UNAUTHENTICATED};
-use crate::auth::bootstrap_token::BootstrapTokens;
 use crate::auth::certificate::CertificateVerifier;
+use crate::auth::front_proxy::{FrontProxy, Headers};
 use crate::auth::objects::Objects;
 use crate::auth::rbac::{self, Roles};
 use crate::auth::service_account::Tokens;
 use crate::auth::service_account::issuer::Issuer;
 use crate::auth::service_account::used::day;
-use crate::auth::tokens::TokenFile;
 use crate::config::{Config, Engine as EngineChoice, FeatureGates};
 use crate::http::drain::Drain;
 use crate::http::edge::Edge;
@@ -101,12 +102,14 @@ struct Parts {
     forced_deletion: bool,
     /// What the kubernetes service says.
     home: Home,
-    /// The authority of client certificates, as extensions are told of it.
-    client_authority: String,
+    /// The certificates that are used now, of which extensions are told.
+    trusted: Arc<ArcSwap<Pki>>,
     shared: Arc<Shared>,
     verifiers: Arc<[Arc<dyn Verifier>]>,
     /// One of them, whose authorities can change.
     certificates: Arc<CertificateVerifier>,
+    /// Another one.
+    front_proxy: Option<Arc<FrontProxy>>,
     /// What the server was started with.
     boot: Boot,
     /// Who decides what may be done.
@@ -157,7 +160,8 @@ async fn parts(boot: &Boot) -> Result<Parts, StartError> {
     let storage = directory::start(engine, options).map_err(|error| broken(&error))?;
     let documents = Documents::new(&catalog, &boot.address.to_string());
     let objects = Arc::new(Objects::new(storage.directory.clone()));
-    let tokens = tokens(boot, &objects).map_err(|error| broken(&error))?;
+    let metrics = Arc::new(Metrics::new(boot.clock.now()).map_err(|error| broken(&error))?);
+    let tokens = tokens(boot, &objects, &metrics).map_err(|error| broken(&error))?;
     let loops = Loops::new(config, &boot.pki)?;
     tokens.verifier.tell(loops.uses());
     let shared = Shared {
@@ -172,7 +176,7 @@ async fn parts(boot: &Boot) -> Result<Parts, StartError> {
             most_reading: most(config.limits.max_requests_inflight),
             most_writing: most(config.limits.max_mutating_requests_inflight),
         },
-        metrics: Arc::new(Metrics::new(boot.clock.now()).map_err(|error| broken(&error))?),
+        metrics,
         health: Health {
             committer: storage.committer.clone(),
             directory: storage.directory.clone(),
@@ -189,9 +193,12 @@ async fn parts(boot: &Boot) -> Result<Parts, StartError> {
         },
         connecting: Arc::new(connecting(config).map_err(|error| broken(&error))?),
         token_metadata: tokens.metadata,
+        front_headers: Headers::configured(&config.front_proxy),
     };
     let (registry, shared) = (Arc::new(registry), Arc::new(shared));
-    let certificates = certificates(&boot.pki, &boot.clock)?;
+    let metrics = shared.metrics.clone();
+    let certificates = certificates(boot, &shared.metrics)?;
+    let front_proxy = front_proxy(boot)?;
     // Before anybody is served: a service must not get what another one has.
     let stores = Stores::new(storage.directory.clone());
     let held = repair::held(&stores, &registry).await.map_err(|error| broken(&error))?;
@@ -207,7 +214,7 @@ async fn parts(boot: &Boot) -> Result<Parts, StartError> {
             address: host::reachable_address(config),
             port: boot.address.port(),
         },
-        client_authority: String::from_utf8_lossy(&boot.pki.client_ca_pem).into_owned(),
+        trusted: Arc::new(ArcSwap::new(boot.pki.clone())),
         service_ranges: service_ranges(config)?,
         node_port_range: range.to_string(),
         authority: authority(config),
@@ -216,8 +223,15 @@ async fn parts(boot: &Boot) -> Result<Parts, StartError> {
         storage,
         registry,
         shared,
-        verifiers: verifiers(boot, certificates.clone(), &objects, Arc::new(tokens.verifier))?,
+        verifiers: verifiers(
+            boot,
+            (&front_proxy, &certificates),
+            &objects,
+            Arc::new(tokens.verifier),
+            &metrics,
+        )?,
         certificates,
+        front_proxy,
         boot: boot.clone(),
         tokens: tokens.issuer,
         deciding: Arc::new(deciding),
@@ -301,7 +315,7 @@ fn engine(config: &Config) -> Result<Box<dyn Engine>, EngineError> {
 }
 
 /// What makes and verifies the tokens of service accounts.
-fn tokens(boot: &Boot, objects: &Arc<Objects>) -> Result<Tokens, String> {
+fn tokens(boot: &Boot, objects: &Arc<Objects>, metrics: &Arc<Metrics>) -> Result<Tokens, String> {
     let (config, port) = (&boot.config, boot.address.port());
     let address = match &config.serving.external_hostname {
         Some(host) => format!("{host}:{port}"),
@@ -310,39 +324,23 @@ fn tokens(boot: &Boot, objects: &Arc<Objects>) -> Result<Tokens, String> {
             SocketAddr::new(host, port).to_string()
         }
     };
-    Tokens::new(config, &boot.pki.tokens, &address, objects.clone(), boot.clock.clone())
+    Tokens::new(config, &boot.pki.tokens, &address, objects.clone(), metrics.clone(), boot.clock.clone())
 }
 
-fn certificates(pki: &Pki, clock: &Clock) -> Result<Arc<CertificateVerifier>, StartError> {
-    let verifier = CertificateVerifier::new(&pki.client_ca_pem, clock.clone());
+/// Who believes what a proxy says, if there is one.
+fn front_proxy(boot: &Boot) -> Result<Option<Arc<FrontProxy>>, StartError> {
+    let Some(pem) = &boot.pki.proxy_ca_pem else { return Ok(None) };
+    let verifier = FrontProxy::new(pem, boot.config.front_proxy.allowed(), boot.clock.clone());
+    let broken = |error| StartError::Store(format!("--requestheader-client-ca-file: {error}"));
+    verifier.map(|verifier| Some(Arc::new(verifier))).map_err(broken)
+}
+
+fn certificates(boot: &Boot, metrics: &Metrics) -> Result<Arc<CertificateVerifier>, StartError> {
+    let reads_uid = boot.config.gates().enabled("AllowParsingUserUIDFromCertAuth");
+    let left = metrics.authentication.certificate_left.clone();
+    let verifier = CertificateVerifier::new(&boot.pki.client_ca_pem, reads_uid, left, boot.clock.clone());
     let broken = |error| StartError::Store(format!("the client certificate authority: {error}"));
     verifier.map(Arc::new).map_err(broken)
-}
-
-fn verifiers(
-    boot: &Boot,
-    certificates: Arc<CertificateVerifier>,
-    objects: &Arc<Objects>,
-    accounts: Arc<dyn Verifier>,
-) -> Result<Arc<[Arc<dyn Verifier>]>, StartError> {
-    let Boot { config, clock, .. } = boot;
-    let broken = |what: &str, error: &dyn std::fmt::Display| StartError::Store(format!("{what}: {error}"));
-    // Also without a file: a token that nobody knows is refused and does not become anonymous.
-    let tokens = match &config.authentication.token_auth_file {
-        None => TokenFile::default(),
-        Some(path) => {
-            let name = path.display().to_string();
-            let text = std::fs::read_to_string(path).map_err(|error| broken(&name, &error))?;
-            TokenFile::parse(&text).map_err(|error| broken(&name, &error))?
-        }
-    };
-    let mut all: Vec<Arc<dyn Verifier>> = vec![certificates, Arc::new(tokens), accounts];
-    if config.authentication.enable_bootstrap_token_auth {
-        all.push(Arc::new(BootstrapTokens::new(objects.clone(), clock.clone())));
-    }
-    // After those that know their tokens themselves: a token that nobody knows may have keys fetched.
-    all.extend(openid::verifier(boot)?);
-    Ok(all.into())
 }
 
 fn house(config: &Config) -> House {
@@ -353,18 +351,20 @@ fn house(config: &Config) -> House {
     };
     House {
         anonymous: Arc::new(anonymous),
-        admits_anonymous: config.authentication.anonymous_auth,
+        admits_anonymous: config.admits_anonymous(),
         authenticated_group: AUTHENTICATED.to_owned(),
+        audiences: config.audiences().into(),
     }
 }
 
 /// Starts the actors of the calling worker thread.
 fn worker(parts: &Parts) -> Worker {
     let authorizer = Authorizer::asking(parts.deciding.panel()).start();
+    let backend = Rc::new(backend(parts, &authorizer));
     Worker {
-        backend: Rc::new(backend(parts, &authorizer)),
         watching: watching(parts),
-        authenticator: Authenticator::new(parts.verifiers.clone(), parts.house.clone()).start(),
+        authenticator: backend.authenticator.clone(),
+        backend,
         authorizer,
         shared: parts.shared.clone(),
         meter: Meter::new(parts.shared.metrics.clone()),
@@ -382,6 +382,7 @@ fn backend(parts: &Parts, authorizer: &Addr<Authorizer>) -> Backend {
         forced: parts.forced_deletion.then(|| Forced::asking(authorizer)),
         tokens: parts.tokens.clone(),
         lists: parts.lists.clone(),
+        authenticator: Authenticator::new(parts.verifiers.clone(), parts.house.clone()).start(),
         authorizer: authorizer.clone(),
         roles: parts.roles.clone(),
         judges_selectors: parts.gates.enabled("AuthorizeWithSelectors"),
@@ -425,8 +426,8 @@ async fn stay_reachable(parts: Arc<Parts>, backend: Backend) {
         if let Err(status) = bootstrap::home::kubernetes(&backend, &served.catalog, &parts.home).await {
             tracing::warn!(%status, "the kubernetes service is not as it should be");
         }
-        let authority = &parts.client_authority;
-        if let Err(status) = bootstrap::trust::authentication(&backend, &served.catalog, authority).await {
+        let told = told(&parts);
+        if let Err(status) = bootstrap::trust::authentication(&backend, &served.catalog, told).await {
             tracing::warn!(%status, "extensions may be told wrongly whom to trust");
         }
     }
@@ -456,14 +457,21 @@ impl Application for Running {
             let today = day(self.0.clock.now());
             let made = try_join!(
                 bootstrap::home::kubernetes(&backend, &served.catalog, &self.0.home),
-                bootstrap::trust::authentication(&backend, &served.catalog, &self.0.client_authority),
+                bootstrap::trust::authentication(&backend, &served.catalog, told(&self.0)),
                 bootstrap::trust::token_tracking(&backend, &served.catalog, &today),
             );
             made.map_err(|status| StartError::Store(format!("what others know of this server: {status}")))?;
             actix::spawn(stay_reachable(self.0.clone(), backend));
             actix::spawn(self.0.deciding.clone().follow_file(self.0.shared.clone()));
             let (boot, certificates) = (self.0.boot.clone(), self.0.certificates.clone());
-            actix::spawn(Reload { boot, certificates, shared: self.0.shared.clone() }.run());
+            let reload = Reload {
+                boot,
+                certificates,
+                front_proxy: self.0.front_proxy.clone(),
+                trusted: self.0.trusted.clone(),
+                shared: self.0.shared.clone(),
+            };
+            actix::spawn(reload.run());
             self.0.shared.health.started.store(true, Ordering::Release);
             self.0.loops.start(&self.0)?;
             Ok(())

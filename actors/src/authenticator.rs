@@ -1,8 +1,8 @@
 //! Who is asking: one authenticator per HTTP worker thread turns credentials into an identity.
 //!
 //! It owns no state; the verifiers are given to it and shared by all threads. They are asked in order and the first that
-//! knows the caller decides. Credentials that someone refused and nobody knew are refused; a caller who showed nothing
-//! that anyone understands is anonymous, if that is allowed.
+//! knows the caller decides. Credentials that someone refused and nobody knew are refused, and so is a token that nobody
+//! knows; a caller who showed nothing that anyone understands is anonymous, if that is allowed.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -22,8 +22,10 @@ pub trait Verifier: Send + Sync {
 /// What a verifier says.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// They belong to this one.
+    /// They belong to this one, and are meant for this server as everything is that its verifiers know.
     Known(Arc<Identity>),
+    /// They belong to this one, and say themselves which of the audiences that were asked for they are meant for.
+    KnownFor(Arc<Identity>, Vec<String>),
     /// They hold nothing that this verifier understands.
     NoOpinion,
     /// They hold something that this verifier understands and does not accept.
@@ -50,7 +52,21 @@ pub struct House {
     pub admits_anonymous: bool,
     /// The group of all who were verified.
     pub authenticated_group: String,
+    /// What everything is meant for that does not say otherwise.
+    pub audiences: Arc<[String]>,
 }
+
+/// Someone who is known, and which of the audiences that were asked for their credentials are meant for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Bearer {
+    /// Who they are.
+    pub identity: Arc<Identity>,
+    /// What for; empty if nobody asked.
+    pub audiences: Vec<String>,
+}
+
+/// What is said of a token that no verifier knows; the reference server's words.
+const UNKNOWN_TOKEN: &str = "invalid bearer token";
 
 /// Who sent this? Answers the identity or why there is none. On Full the sender waits, within its own permit; on Closed
 /// it answers 503.
@@ -58,6 +74,15 @@ pub struct House {
 #[rtype(result = "Result<Arc<Identity>, Refusal>")]
 pub struct Authenticate {
     /// What came with the request.
+    pub credentials: Credentials,
+}
+
+/// Whose are these credentials, and what for? Answers the bearer or why there is none. Without audiences those of this
+/// server are meant. On Full the sender waits, within its own permit; on Closed it answers 503.
+#[derive(Message)]
+#[rtype(result = "Result<Bearer, Refusal>")]
+pub struct Examine {
+    /// What somebody else was shown.
     pub credentials: Credentials,
 }
 
@@ -75,6 +100,18 @@ impl Authenticator {
 
     /// Finds out who holds these credentials.
     pub fn authenticate(&self, credentials: Credentials) -> Answer<Result<Arc<Identity>, Refusal>> {
+        self.hear(credentials).map(|found| found.map(|bearer| bearer.identity))
+    }
+
+    /// Finds out who holds these credentials and what they are meant for.
+    pub fn examine(&self, mut credentials: Credentials) -> Answer<Result<Bearer, Refusal>> {
+        if credentials.audiences.is_empty() {
+            credentials.audiences = Arc::clone(&self.house.audiences);
+        }
+        self.hear(credentials)
+    }
+
+    fn hear(&self, credentials: Credentials) -> Answer<Result<Bearer, Refusal>> {
         hold(Examination {
             verifiers: Arc::clone(&self.verifiers),
             asked: 0,
@@ -101,6 +138,14 @@ impl Handler<Authenticate> for Authenticator {
     }
 }
 
+impl Handler<Examine> for Authenticator {
+    type Result = Response<Result<Bearer, Refusal>>;
+
+    fn handle(&mut self, examine: Examine, _: &mut Self::Context) -> Self::Result {
+        self.examine(examine.credentials).into()
+    }
+}
+
 /// The verifiers on one set of credentials.
 struct Examination {
     verifiers: Arc<[Arc<dyn Verifier>]>,
@@ -113,7 +158,7 @@ struct Examination {
 
 impl Hearing for Examination {
     type Word = Verdict;
-    type Outcome = Result<Arc<Identity>, Refusal>;
+    type Outcome = Result<Bearer, Refusal>;
 
     fn ask(&mut self) -> Option<Answer<Verdict>> {
         let verifier = self.verifiers.get(self.asked)?;
@@ -122,26 +167,50 @@ impl Hearing for Examination {
     }
 
     fn weigh(&mut self, verdict: Verdict) -> ControlFlow<Self::Outcome> {
-        match verdict {
-            Verdict::Known(identity) => return ControlFlow::Break(Ok(self.house.welcome(identity))),
-            Verdict::NoOpinion => {}
-            Verdict::Refused(reason) => self.reasons.push(reason),
-        }
-        ControlFlow::Continue(())
+        let (identity, audiences) = match verdict {
+            Verdict::Known(identity) => {
+                let wanted = &self.credentials.audiences;
+                let common = self.house.meant_for(wanted);
+                // It is good, but not for them: whoever else knows it may say more.
+                if common.is_empty() && !wanted.is_empty() {
+                    return ControlFlow::Continue(());
+                }
+                (identity, common)
+            }
+            Verdict::KnownFor(identity, audiences) => (identity, audiences),
+            Verdict::NoOpinion => return ControlFlow::Continue(()),
+            Verdict::Refused(reason) => {
+                self.reasons.push(reason);
+                return ControlFlow::Continue(());
+            }
+        };
+        ControlFlow::Break(Ok(Bearer { identity: self.house.welcome(identity), audiences }))
     }
 
-    fn close(self) -> Self::Outcome {
+    fn close(mut self) -> Self::Outcome {
+        // A token that nobody knows is a bad one: its bearer must not pass as somebody who showed none.
+        if self.reasons.is_empty() && self.credentials.bearer.is_some() {
+            self.reasons.push(UNKNOWN_TOKEN.to_owned());
+        }
         if !self.reasons.is_empty() {
             return Err(Refusal::Refused(self.reasons));
         }
         match self.house.admits_anonymous {
-            true => Ok(Arc::clone(&self.house.anonymous)),
+            true => Ok(Bearer {
+                identity: Arc::clone(&self.house.anonymous),
+                audiences: self.credentials.audiences.to_vec(),
+            }),
             false => Err(Refusal::Anonymous),
         }
     }
 }
 
 impl House {
+    /// Which of these audiences everything is meant for that does not say otherwise.
+    fn meant_for(&self, wanted: &[String]) -> Vec<String> {
+        wanted.iter().filter(|name| self.audiences.contains(name)).cloned().collect()
+    }
+
     /// Puts someone who was verified into the group of those, unless a verifier said that they are anonymous, by name
     /// or by group.
     fn welcome(&self, identity: Arc<Identity>) -> Arc<Identity> {
@@ -179,7 +248,12 @@ mod tests {
 
     fn house(admits_anonymous: bool) -> Arc<House> {
         let anonymous = person("nobody", &["strangers"]);
-        Arc::new(House { anonymous, admits_anonymous, authenticated_group: "members".into() })
+        Arc::new(House {
+            anonymous,
+            admits_anonymous,
+            authenticated_group: "members".into(),
+            audiences: ["here".into(), "there".into()].into(),
+        })
     }
 
     async fn asked(verdicts: &[Verdict], admits_anonymous: bool) -> Result<Arc<Identity>, Refusal> {
@@ -213,6 +287,33 @@ mod tests {
         assert_eq!(asked(&[Verdict::NoOpinion], true).await, Ok(person("nobody", &["strangers"])));
         assert_eq!(asked(&[Verdict::NoOpinion], false).await, Err(Refusal::Anonymous));
         assert_eq!(asked(&[], false).await, Err(Refusal::Anonymous));
+    }
+
+    #[actix::test]
+    async fn a_token_that_nobody_knows_is_refused_and_not_anonymous() {
+        let authenticator = Authenticator::new(Arc::new([]), house(true));
+        let credentials = Credentials { bearer: Some("t".into()), ..Credentials::default() };
+        let Answer::Now(found) = authenticator.authenticate(credentials) else { panic!("at once") };
+        assert_eq!(found, Err(Refusal::Refused(vec![UNKNOWN_TOKEN.into()])));
+    }
+
+    #[test]
+    fn what_credentials_are_meant_for_is_said_and_counts() {
+        let examined = |verdict: Verdict, audiences: &[&str]| {
+            let verifiers: [Arc<dyn Verifier>; 1] = [Arc::new(Says(verdict, false))];
+            let audiences = audiences.iter().copied().map(String::from).collect();
+            let credentials = Credentials { bearer: Some("t".into()), audiences, ..Credentials::default() };
+            match Authenticator::new(Arc::new(verifiers), house(true)).examine(credentials) {
+                Answer::Now(found) => found.map(|bearer| bearer.audiences),
+                Answer::Later(_) => panic!("at once"),
+            }
+        };
+        let known = || Verdict::Known(person("ann", &[]));
+        assert_eq!(examined(known(), &[]).unwrap(), ["here", "there"], "those of the house");
+        assert_eq!(examined(known(), &["x", "there", "here"]).unwrap(), ["there", "here"], "as asked");
+        assert!(examined(known(), &["x"]).is_err(), "for nobody here");
+        let own = Verdict::KnownFor(person("ann", &[]), vec!["x".into()]);
+        assert_eq!(examined(own, &["x", "y"]).unwrap(), ["x"]);
     }
 
     #[test]

@@ -32,6 +32,11 @@ pub struct Credentials {
     pub certificates: Option<Arc<[Vec<u8>]>>,
     /// The bearer token of the request.
     pub bearer: Option<String>,
+    /// Whom the request says it comes from. Nobody has checked that either: it counts only where a verifier knows that
+    /// whoever sent the request may speak for others.
+    pub claimed: Option<Arc<Identity>>,
+    /// What the credentials must be meant for; nothing: for this server.
+    pub audiences: Arc<[String]>,
 }
 
 /// Says what there is and never what it is: a token in a log is a token lost.
@@ -40,6 +45,7 @@ impl fmt::Debug for Credentials {
         f.debug_struct("Credentials")
             .field("certificates", &self.certificates.as_ref().map_or(0, |chain| chain.len()))
             .field("bearer", &self.bearer.is_some())
+            .field("claimed", &self.claimed.is_some())
             .finish()
     }
 }
@@ -50,7 +56,7 @@ mod tests {
 
     #[test]
     fn a_token_is_never_printed() {
-        let shown = Credentials { certificates: None, bearer: Some("secret".into()) };
-        assert_eq!(format!("{shown:?}"), "Credentials { certificates: 0, bearer: true }");
+        let shown = Credentials { bearer: Some("secret".into()), ..Credentials::default() };
+        assert_eq!(format!("{shown:?}"), "Credentials { certificates: 0, bearer: true, claimed: false }");
     }
 }

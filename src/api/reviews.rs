@@ -3,6 +3,7 @@
 //! Pure: whoever knows the answer is asked by `verbs::review`.
 
 pub mod access;
+pub mod token;
 
 use pilothouse_actors::authorizer::{Grant, Grants};
 use pilothouse_actors::identity::Identity;
@@ -67,7 +68,12 @@ pub fn myself(review: &Value, who: &Identity, now: &str) -> Value {
     let mut answer = bare(review);
     answer.remove("spec");
     answer.entry("metadata").set("creationTimestamp", now);
-    let info = answer.entry("status").entry("userInfo");
+    describe(answer.entry("status").entry("userInfo"), who);
+    answer
+}
+
+/// Writes down who somebody is.
+fn describe(info: &mut Value, who: &Identity) {
     info.set("username", who.name.as_str());
     if !who.uid.is_empty() {
         info.set("uid", who.uid.as_str());
@@ -78,7 +84,6 @@ pub fn myself(review: &Value, who: &Identity, now: &str) -> Value {
     for (key, values) in &who.extra {
         info.entry("extra").set(key, texts(values.iter().cloned()));
     }
-    answer
 }
 
 /// Nothing but the kind.

@@ -1,27 +1,22 @@
 //! Another server decides: it is sent a SubjectAccessReview and says yes, no or nothing. What it said is remembered for a
 //! while. If it cannot be asked, or says nonsense, it has no opinion, and whoever asked is told.
 
-use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use pilothouse_actors::answer::Answer;
 use pilothouse_actors::authorizer::{Action, Decision, Grants, Policy, Selection, Target, Verdict};
-use pilothouse_actors::clock::{Clock, Timestamp};
+use pilothouse_actors::clock::Clock;
 use pilothouse_actors::filter::{FieldRule, LabelRule};
 use pilothouse_actors::identity::Identity;
 use serde::Deserialize;
 use serde_json::{Value as Json, json};
 use thiserror::Error;
 
-use crate::limits::{WEBHOOK_ANSWERS_KEPT, WEBHOOK_CACHED_BYTES};
+use super::kept::Kept;
+use crate::limits::WEBHOOK_CACHED_BYTES;
 use crate::metrics::{Round, WebhookMeter};
-use crate::webhook::{Failure, Service};
-
-/// How often a question is asked.
-const ATTEMPTS: u32 = 5;
-/// The pause before the second attempt; each later one is half as long again. The reference server's values.
-const FIRST_PAUSE: Duration = Duration::from_millis(500);
+use crate::webhook::{Failure, Service, patiently};
 
 const KIND: &str = "SubjectAccessReview";
 const GROUP: &str = "authorization.k8s.io";
@@ -71,14 +66,14 @@ struct Inner {
     settings: Settings,
     clock: Clock,
     meter: WebhookMeter,
-    /// What was said, by question, and until when it counts. A std mutex: held for one look or one change.
-    said: Mutex<HashMap<String, (Timestamp, Said)>>,
+    /// What was said, by question.
+    said: Kept<String, Said>,
 }
 
 impl AskedElsewhere {
     /// Asks this server.
     pub fn new(service: Service, settings: Settings, clock: Clock, meter: WebhookMeter) -> AskedElsewhere {
-        AskedElsewhere(Arc::new(Inner { service, settings, clock, meter, said: Mutex::default() }))
+        AskedElsewhere(Arc::new(Inner { service, settings, clock, meter, said: Kept::default() }))
     }
 }
 
@@ -175,28 +170,11 @@ impl Trouble {
 }
 
 impl Inner {
-    fn remembered(&self, key: &str) -> Option<Said> {
-        let said = self.said.lock().unwrap_or_else(PoisonError::into_inner);
-        said.get(key).filter(|(until, _)| *until > self.clock.now()).map(|(_, said)| said.clone())
-    }
-
     fn remember(&self, key: String, said: &Said) {
         let settings = &self.settings;
         let now = self.clock.now();
         let until = now.plus(if said.allowed { settings.allowed_for } else { settings.refused_for });
-        let mut all = self.said.lock().unwrap_or_else(PoisonError::into_inner);
-        if all.len() >= WEBHOOK_ANSWERS_KEPT {
-            all.retain(|_, (until, _)| *until > now);
-            // Still full: those that end first go.
-            if all.len() >= WEBHOOK_ANSWERS_KEPT {
-                let mut ends: Vec<Timestamp> = all.values().map(|(until, _)| *until).collect();
-                let middle = ends.len() / 2;
-                let (_, half, _) = ends.select_nth_unstable(middle);
-                let half = *half;
-                all.retain(|_, (until, _)| *until > half);
-            }
-        }
-        all.insert(key, (until, said.clone()));
+        self.said.put(key, said.clone(), until, now);
     }
 
     /// Asks once and counts it.
@@ -228,25 +206,14 @@ impl Inner {
             "status": {"allowed": false},
         });
         let review = review.to_string();
-        let (mut pause, mut attempt) = (FIRST_PAUSE, 1);
-        loop {
-            let (round, trouble) = match self.ask_once(&review).await {
-                Ok(said) => return Ok(said),
-                Err(failed) => failed,
-            };
-            if attempt < ATTEMPTS && trouble.may_pass() {
-                tracing::debug!(%trouble, attempt, "the authorization webhook is asked again");
-                tokio::time::sleep(pause).await;
-                pause = pause * 3 / 2;
-                attempt += 1;
-                continue;
-            }
+        let asked = patiently(|| self.ask_once(&review), |(_, trouble)| trouble.may_pass()).await;
+        asked.map_err(|(round, trouble)| {
             tracing::warn!(%trouble, webhook = self.meter.name(), "an authorization webhook does not help");
             if !self.settings.denies_on_failure {
                 self.meter.left_open(round);
             }
-            return Err(trouble.to_string());
-        }
+            trouble.to_string()
+        })
     }
 
     /// What counts while it cannot be asked.
@@ -268,7 +235,7 @@ impl Policy for AskedElsewhere {
     fn judge(&self, identity: &Identity, action: &Action, selection: &Selection) -> Answer<Verdict> {
         let spec = spec(&self.0.settings.version, identity, action, selection);
         let key = spec.to_string();
-        if let Some(said) = self.0.remembered(&key) {
+        if let Some(said) = self.0.said.get(&key, self.0.clock.now()) {
             return Answer::Now(verdict(said));
         }
         let inner = Arc::clone(&self.0);
@@ -295,11 +262,12 @@ impl Policy for AskedElsewhere {
 
 #[cfg(test)]
 mod tests {
+    use pilothouse_actors::clock::Timestamp;
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
     use tokio::net::TcpListener;
 
     use super::*;
-    use crate::kubeconfig::{Access, Credentials};
+    use crate::kubeconfig::Access;
     use crate::metrics::Metrics;
 
     /// A server that gives these answers, one per connection, and then no more. Answers what it was asked.
@@ -329,14 +297,7 @@ mod tests {
             }
             asked
         });
-        let access = Access {
-            server: format!("http://{address}/authorize"),
-            authority_pem: None,
-            server_name: None,
-            insecure: false,
-            identity_pem: None,
-            credentials: Credentials::None,
-        };
+        let access = Access::to(format!("http://{address}/authorize"));
         let settings = Settings {
             version: "v1".into(),
             allowed_for: Duration::from_secs(300),

@@ -5,6 +5,7 @@
 
 pub mod admission_file;
 pub mod authorization_file;
+pub mod callers;
 mod compat;
 pub mod gates;
 mod gates_table;
@@ -23,6 +24,7 @@ use clap::builder::ValueParser;
 use clap::{Args, Command, FromArgMatches};
 
 pub use admission_file::AdmissionFile;
+pub use callers::{FrontProxy, TokenWebhook};
 pub use gates::FeatureGates;
 pub use groups::{
     Api, Authentication, Authorization, AuthorizationMode, Backend, Engine, Kubelets, Lifecycle, LogFormat,
@@ -47,6 +49,12 @@ pub struct Config {
     /// Whose OpenID Connect tokens are accepted.
     #[command(flatten)]
     pub openid: OpenId,
+    /// A proxy that says who is asking.
+    #[command(flatten)]
+    pub front_proxy: FrontProxy,
+    /// Another server that says who is asking.
+    #[command(flatten)]
+    pub token_webhook: TokenWebhook,
     /// The tokens of service accounts.
     #[command(flatten)]
     pub service_accounts: ServiceAccounts,
@@ -132,6 +140,11 @@ impl Config {
         }
         config.remarks.extend(config.api.feature_gates.iter().filter_map(|gate| gate.warning()));
         config.remarks.extend(config.service_accounts.remarks());
+        config.remarks.extend(config.front_proxy.remarks());
+        if config.authentication.anonymous_auth && !config.admits_anonymous() {
+            let why = "--anonymous-auth is off: it does not go with the authorization mode AlwaysAllow";
+            config.remarks.push(why.to_owned());
+        }
         config.remarks.extend(plugins::remarks(&config.api.enable_admission_plugins));
         Ok(config)
     }
@@ -172,6 +185,7 @@ impl Config {
         }
         self.service_accounts.validate().map_err(ConfigError)?;
         self.openid.validate(&self.service_accounts.service_account_issuer).map_err(ConfigError)?;
+        self.front_proxy.validate(&self.gates()).map_err(ConfigError)?;
         plugins::validate(&self.api.enable_admission_plugins, &self.api.disable_admission_plugins)
             .map_err(ConfigError)?;
         self.validate_ranges()?;
@@ -257,6 +271,12 @@ impl Config {
     /// The address that others reach this server at.
     pub fn advertised(&self) -> IpAddr {
         self.serving.advertise_address.unwrap_or(self.serving.bind_address)
+    }
+
+    /// Whether requests without credentials get in. Where everybody may do everything, nobody may be nobody.
+    pub fn admits_anonymous(&self) -> bool {
+        let modes = &self.authorization.authorization_mode;
+        self.authentication.anonymous_auth && !modes.contains(&AuthorizationMode::AlwaysAllow)
     }
 
     /// What tokens must be meant for.

@@ -113,8 +113,10 @@ fn context(serving: &Serving, pki: &Pki) -> Result<SslContext, TlsError> {
     // Ask for a certificate, take any: judging it is the authenticator's work.
     context.set_verify_callback(SslVerifyMode::PEER, |_, _| true);
     let mut names = Stack::new()?;
-    for authority in X509::stack_from_pem(&pki.client_ca_pem)? {
-        names.push(authority.subject_name().to_owned()?)?;
+    for authorities in [Some(&pki.client_ca_pem), pki.proxy_ca_pem.as_ref()].into_iter().flatten() {
+        for authority in X509::stack_from_pem(authorities)? {
+            names.push(authority.subject_name().to_owned()?)?;
+        }
     }
     context.set_client_ca_list(names);
 

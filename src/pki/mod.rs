@@ -84,6 +84,8 @@ pub struct Pki {
     pub serving_ca_pem: Vec<u8>,
     /// The authorities whose client certificates are accepted, PEM: the server's own and those a flag names.
     pub client_ca_pem: Vec<u8>,
+    /// The authorities of a proxy that says who its clients are, PEM; `None` if there is none.
+    pub proxy_ca_pem: Option<Vec<u8>>,
     /// A client certificate that may do everything.
     pub admin: Identity,
     /// The keys behind service account tokens.
@@ -106,12 +108,9 @@ pub fn prepare(config: &Config, bound: SocketAddr, clock: &Clock) -> Result<Pki,
     let tokens = token_keys::prepare(config, &mut folder)?;
     let mut client_ca_pem = authority.certificate_pem()?;
     if let Some(path) = &config.authentication.client_ca_file {
-        let bundle = files::read(path)?;
-        if X509::stack_from_pem(&bundle).map_or(true, |found| found.is_empty()) {
-            return Err(content(path, "has no PEM certificate"));
-        }
-        client_ca_pem.extend_from_slice(&bundle);
+        client_ca_pem.extend_from_slice(&bundle(path)?);
     }
+    let proxy_ca_pem = config.front_proxy.requestheader_client_ca_file.as_deref().map(bundle).transpose()?;
     folder.commit()?;
 
     let kubeconfig = kubeconfig::render(&host::url(bound), &serving_ca_pem, &admin);
@@ -123,7 +122,26 @@ pub fn prepare(config: &Config, bound: SocketAddr, clock: &Clock) -> Result<Pki,
         files::replace(&[(path.clone(), kubeconfig.clone().into_bytes(), files::Secrecy::Private)])?;
     }
     let authority = authority.identity()?;
-    Ok(Pki { serving, serving_ca_pem, client_ca_pem, admin, tokens, authority, kubeconfig, kubeconfig_path })
+    Ok(Pki {
+        serving,
+        serving_ca_pem,
+        client_ca_pem,
+        proxy_ca_pem,
+        admin,
+        tokens,
+        authority,
+        kubeconfig,
+        kubeconfig_path,
+    })
+}
+
+/// The certificates of authorities that a flag names.
+fn bundle(path: &Path) -> Result<Vec<u8>, PkiError> {
+    let bundle = files::read(path)?;
+    match X509::stack_from_pem(&bundle) {
+        Ok(found) if !found.is_empty() => Ok(bundle),
+        _ => Err(content(path, "has no PEM certificate")),
+    }
 }
 
 /// Who answers requests for certificates: the pair that flags name, or our own authority.

@@ -33,6 +33,7 @@ use std::time::Duration;
 
 use actix::Addr;
 use bytes::Bytes;
+use pilothouse_actors::authenticator::Authenticator;
 use pilothouse_actors::authorizer::Authorizer;
 use pilothouse_actors::broadcaster::Broadcaster;
 use pilothouse_actors::clock::Clock;
@@ -84,6 +85,8 @@ pub struct Backend {
     pub tokens: Arc<Issuer>,
     /// How much the lists in flight hold.
     pub lists: Budget,
+    /// Says whose a token is that somebody else was shown.
+    pub authenticator: Addr<Authenticator>,
     /// Says who may do what, where a verb has to know more than whether it may run.
     pub authorizer: Addr<Authorizer>,
     /// Who has which role.

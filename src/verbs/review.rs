@@ -3,8 +3,9 @@
 
 use std::sync::Arc;
 
+use pilothouse_actors::authenticator::Examine;
 use pilothouse_actors::authorizer::{Action, Authorize, Decision, Hint, Judge, ListGrants, Target};
-use pilothouse_actors::identity::Identity;
+use pilothouse_actors::identity::{Credentials, Identity};
 use pilothouse_actors::object::TypeName;
 
 use crate::api::catalog::resource::{Resource, Stored};
@@ -12,7 +13,7 @@ use crate::api::kinds::Errors;
 use crate::api::meta;
 use crate::api::options::WriteOptions;
 use crate::api::reviews::access::{self, About};
-use crate::api::reviews::{self, ACCESS_GROUP, IDENTITY_GROUP};
+use crate::api::reviews::{self, ACCESS_GROUP, IDENTITY_GROUP, token};
 use crate::api::status::{Result, Status};
 use crate::api::value::Value;
 
@@ -28,15 +29,18 @@ enum Question {
     Rights,
     /// Who is the asker?
     Identity,
+    /// Whose is this token?
+    Token,
 }
 
 /// Every review that is answered here.
-const QUESTIONS: [(&str, &str, Question); 5] = [
+const QUESTIONS: [(&str, &str, Question); 6] = [
     (ACCESS_GROUP, "SelfSubjectAccessReview", Question::Access(About::Oneself)),
     (ACCESS_GROUP, "SubjectAccessReview", Question::Access(About::Anybody)),
     (ACCESS_GROUP, "LocalSubjectAccessReview", Question::Access(About::AnybodyIn)),
     (ACCESS_GROUP, "SelfSubjectRulesReview", Question::Rights),
     (IDENTITY_GROUP, "SelfSubjectReview", Question::Identity),
+    (IDENTITY_GROUP, "TokenReview", Question::Token),
 ];
 
 fn question(resource: &Resource) -> Option<Question> {
@@ -67,6 +71,7 @@ pub async fn create(backend: &Backend, call: &Call<'_>) -> Answered {
             admitted(backend, call, &review).await?;
             reviews::myself(&review, call.user, &backend.now())
         }
+        Question::Token => token(backend, call, review).await?,
     };
     Ok(Reply::Object(201, backend.show_value(call, &answer)?))
 }
@@ -84,6 +89,17 @@ fn refuse(call: &Call<'_>, errors: &Errors) -> Result<()> {
 
 fn silent() -> Box<Status> {
     Status::unavailable("the authorizer does not answer")
+}
+
+async fn token(backend: &Backend, call: &Call<'_>, mut review: Value) -> Result<Value> {
+    let asked = token::question(&review)?;
+    admitted(backend, call, &review).await?;
+    let credentials =
+        Credentials { bearer: asked.bearer, audiences: asked.audiences, ..Credentials::default() };
+    let found = backend.authenticator.send(Examine { credentials }).await;
+    let found = found.map_err(|_| Status::unavailable("the authenticator does not answer"))?;
+    token::answer(&mut review, found);
+    Ok(review)
 }
 
 async fn access(backend: &Backend, call: &Call<'_>, mut review: Value, about: About) -> Result<Value> {

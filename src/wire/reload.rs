@@ -6,7 +6,10 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::SystemTime;
 
+use arc_swap::ArcSwap;
+
 use crate::auth::certificate::CertificateVerifier;
+use crate::auth::front_proxy::FrontProxy;
 use crate::http::handler::worker::Shared;
 use crate::limits::{PKI_LOOK_EVERY, PKI_RENEW_EVERY};
 use crate::pki::{self, Pki};
@@ -21,6 +24,10 @@ pub struct Reload {
     pub boot: Boot,
     /// Where new authorities go.
     pub certificates: Arc<CertificateVerifier>,
+    /// Where new authorities of the proxy go.
+    pub front_proxy: Option<Arc<FrontProxy>>,
+    /// Where it is kept what is used.
+    pub trusted: Arc<ArcSwap<Pki>>,
     /// Says when the server stops.
     pub shared: Arc<Shared>,
 }
@@ -32,7 +39,7 @@ impl Reload {
         if self.boot.config.cert_dir().is_none() {
             return;
         }
-        let (mut seen, mut used) = (self.marks(), Arc::clone(&self.boot.pki));
+        let mut seen = self.marks();
         let mut turns = tokio::time::interval(PKI_LOOK_EVERY);
         turns.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         let renew = PKI_RENEW_EVERY.as_secs() / PKI_LOOK_EVERY.as_secs().max(1);
@@ -47,16 +54,18 @@ impl Reload {
             // Files that were changed in part are looked at again when the rest has changed too.
             seen = marks;
             match pki::prepare(&self.boot.config, self.boot.address, &self.boot.clock) {
-                Ok(found) => self.take(&mut used, found),
+                Ok(found) => self.take(found),
                 Err(error) => tracing::warn!(%error, "changed certificates are not used"),
             }
         }
     }
 
-    fn take(&self, used: &mut Arc<Pki>, found: Pki) {
+    fn take(&self, found: Pki) {
+        let used = self.trusted.load();
         let serving = found.serving.certificates_pem != used.serving.certificates_pem
             || found.serving.key_pem != used.serving.key_pem;
-        let authorities = found.client_ca_pem != used.client_ca_pem;
+        let authorities =
+            found.client_ca_pem != used.client_ca_pem || found.proxy_ca_pem != used.proxy_ca_pem;
         if !serving && !authorities {
             return;
         }
@@ -67,8 +76,13 @@ impl Reload {
         if let Err(error) = self.certificates.trust(&found.client_ca_pem) {
             return tracing::warn!(%error, "changed authorities are not used");
         }
+        if let (Some(proxy), Some(pem)) = (&self.front_proxy, &found.proxy_ca_pem)
+            && let Err(error) = proxy.trust(pem)
+        {
+            return tracing::warn!(%error, "changed authorities of the proxy are not used");
+        }
         tracing::info!(serving, authorities, "certificates were replaced");
-        *used = Arc::new(found);
+        self.trusted.store(Arc::new(found));
     }
 
     fn marks(&self) -> Vec<Mark> {
@@ -77,6 +91,7 @@ impl Reload {
             &config.serving.tls_cert_file,
             &config.serving.tls_private_key_file,
             &config.authentication.client_ca_file,
+            &config.front_proxy.requestheader_client_ca_file,
         ];
         let made = ["ca.crt", "ca.key", "apiserver.crt", "apiserver.key"];
         let folder = config.cert_dir();

@@ -1,6 +1,9 @@
 //! Acting as somebody else, and asking who one is.
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+
+use serde_json::json;
 
 use super::Kubectl;
 use super::support::server::USER_TOKEN;
@@ -186,4 +189,39 @@ fn roles_and_bindings_are_made_asked_about_and_reconciled() {
     let rules = kubectl.get("clusterrole", "part")["rules"].clone();
     assert_eq!(rules[0]["verbs"], serde_json::json!(["watch"]));
     wait::poll(wait::CAP, || (!can(&["list", "nodes", "--as=bob"])).then_some(())).expect("it is gathered");
+}
+
+#[test]
+fn a_plugin_makes_the_credentials() {
+    let server = Server::with(&["--engine=memory"]);
+    let mut kubectl = Kubectl::new(&server);
+    let plugin = kubectl.home.path().join("plugin");
+    let version = "client.authentication.k8s.io/v1";
+    let made = json!({"apiVersion": version, "kind": "ExecCredential", "status": {"token": USER_TOKEN}});
+    fs::write(&plugin, format!("#!/bin/sh\necho '{made}'\n")).expect("a plug-in");
+    fs::set_permissions(&plugin, fs::Permissions::from_mode(0o755)).expect("a program");
+    let known = |user: &serde_json::Value| {
+        let old = fs::read_to_string(server.kubeconfig()).expect("the kubeconfig of the server");
+        let authority =
+            old.lines().find(|line| line.contains("certificate-authority-data")).expect("an authority");
+        let data = authority.split_once(':').expect("a value").1.trim().trim_matches('"').to_owned();
+        json!({"apiVersion": "v1", "kind": "Config", "current-context": "c",
+            "clusters": [{"name": "k", "cluster": {"server": format!("https://{}", server.address()),
+                "certificate-authority-data": data}}],
+            "users": [{"name": "u", "user": user}],
+            "contexts": [{"name": "c", "context": {"cluster": "k", "user": "u"}}]})
+    };
+    let exec = json!({"exec": {"apiVersion": version, "command": plugin, "interactiveMode": "Never"}});
+    let path = kubectl.home.path().join("config");
+    fs::write(&path, known(&exec).to_string()).expect("a kubeconfig");
+    kubectl.kubeconfig = path.to_str().expect("a path of letters").to_owned();
+    let refused = kubectl.try_run(&["get", "pods"]);
+    let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(said.contains("User \"alice\" cannot list resource \"pods\""), "{said}");
+    // A token that nobody knows makes the plug-in run again, and is told as what it is.
+    fs::write(&plugin, format!("#!/bin/sh\necho '{}'\n", made.to_string().replace(USER_TOKEN, "bad")))
+        .expect("a plug-in");
+    let refused = kubectl.try_run(&["get", "pods"]);
+    let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(said.contains("Unauthorized") || said.contains("logged in"), "{said}");
 }

@@ -45,8 +45,12 @@ impl Client {
         let authority = X509::from_pem(authority).expect("the authority's certificate");
         builder.cert_store_mut().add_cert(authority).expect("a trusted authority");
         if let Some((certificate, key)) = identity {
-            let certificate = X509::from_pem(certificate).expect("a client certificate");
+            let mut chain = X509::stack_from_pem(certificate).expect("client certificates").into_iter();
+            let certificate = chain.next().expect("a client certificate");
             builder.set_certificate(&certificate).expect("a usable certificate");
+            for intermediate in chain {
+                builder.add_extra_chain_cert(intermediate).expect("a usable intermediate");
+            }
             let key = PKey::private_key_from_pem(key).expect("a client key");
             builder.set_private_key(&key).expect("a usable key");
         }

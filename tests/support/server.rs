@@ -184,6 +184,11 @@ impl Server {
         Client::new(self.address, &self.pem("certificate-authority-data"), Some((&certificate, &key)))
     }
 
+    /// A client with another certificate, its intermediates behind it.
+    pub fn by(&self, certificates: &[u8], key: &[u8]) -> Client {
+        Client::new(self.address, &self.pem("certificate-authority-data"), Some((certificates, key)))
+    }
+
     fn pem(&self, key: &str) -> Vec<u8> {
         openssl::base64::decode_block(kubeconfig_value(&self.kubeconfig, key)).expect("base64")
     }

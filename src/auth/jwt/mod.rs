@@ -20,7 +20,7 @@ use thiserror::Error as ThisError;
 
 pub use self::algorithm::Algorithm;
 pub use self::keys::{SigningKey, VerifyingKey};
-pub use self::ring::Ring;
+pub use self::ring::{MISMATCH, Ring};
 
 /// Why there is no key or no token.
 #[derive(Debug, ThisError)]

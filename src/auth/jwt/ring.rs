@@ -4,6 +4,9 @@ use serde::de::DeserializeOwned;
 
 use super::{Token, VerifyingKey};
 
+/// What is said of a token that none of its keys signed.
+pub const MISMATCH: &str = "the signature does not match";
+
 /// All keys of one issuer.
 pub struct Ring(Vec<VerifyingKey>);
 
@@ -25,7 +28,7 @@ impl Ring {
         if named.peek().is_none() {
             return Err("invalid signature, no keys found");
         }
-        named.find_map(|key| key.open(token)).ok_or("the signature does not match")
+        named.find_map(|key| key.open(token)).ok_or(MISMATCH)
     }
 
     /// Whether one of the keys signed it, in the same sense.

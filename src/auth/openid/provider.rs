@@ -13,7 +13,7 @@ use serde::Deserialize;
 use super::keys::Keys;
 use super::rules::Rules;
 use crate::auth::jwt::{Algorithm, Ring, VerifyingKey};
-use crate::kubeconfig::{Access, Credentials};
+use crate::kubeconfig::Access;
 use crate::limits::{
     OIDC_DOCUMENT, OIDC_DOCUMENT_BYTES, OIDC_FIRST_PAUSE, OIDC_KEYS, OIDC_KEYS_AGE, OIDC_LAST_PAUSE,
 };
@@ -148,14 +148,7 @@ impl Provider {
 }
 
 fn service(place: &str, authority_pem: Option<&Vec<u8>>) -> Result<Service, String> {
-    let access = Access {
-        server: place.to_owned(),
-        authority_pem: authority_pem.cloned(),
-        server_name: None,
-        insecure: false,
-        identity_pem: None,
-        credentials: Credentials::None,
-    };
+    let access = Access { authority_pem: authority_pem.cloned(), ..Access::to(place) };
     Service::new(&access).map_err(|failure| failure.to_string())
 }
 

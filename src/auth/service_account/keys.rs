@@ -8,7 +8,10 @@ use openssl::pkey::{PKey, Public};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use crate::auth::jwt::{Algorithm, Error, Ring, Token, VerifyingKey};
+use crate::auth::jwt::{Algorithm, Error, MISMATCH, Ring, Token, VerifyingKey};
+
+/// How the reference puts it, which reviews of tokens show.
+const BAD_SIGNATURE: &str = "go-jose/go-jose: error in cryptographic primitive";
 
 /// All keys that verify tokens.
 pub struct Keys(Ring);
@@ -22,7 +25,7 @@ impl Keys {
 
     /// What the token says, if one of the keys signed it: the one that it names, or any if it names none.
     pub fn open<T: DeserializeOwned>(&self, token: &Token<'_>) -> Result<T, &'static str> {
-        self.0.open(token)
+        self.0.open(token).map_err(|why| if why == MISMATCH { BAD_SIGNATURE } else { why })
     }
 
     /// What the algorithms of the keys are called, in order and each once.

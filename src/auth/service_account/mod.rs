@@ -18,6 +18,7 @@ use self::metadata::Metadata;
 use self::verifier::ServiceAccountTokens;
 use super::objects::Objects;
 use crate::config::Config;
+use crate::metrics::Metrics;
 use crate::pki::TokenKeys;
 
 /// Everything about tokens of service accounts that a server runs with.
@@ -37,6 +38,7 @@ impl Tokens {
         pki: &TokenKeys,
         address: &str,
         objects: Arc<Objects>,
+        metrics: Arc<Metrics>,
         clock: Clock,
     ) -> Result<Tokens, String> {
         let accounts = &config.service_accounts;
@@ -56,7 +58,7 @@ impl Tokens {
         let accepted = verifier::Rules { issuers, audiences, lookup: accounts.service_account_lookup };
         Ok(Tokens {
             issuer: Arc::new(Issuer::new(pki.signing.clone(), issuing)?),
-            verifier: ServiceAccountTokens::new(keys, accepted, objects, clock),
+            verifier: ServiceAccountTokens::new(keys, accepted, objects, metrics, clock),
             metadata: metadata
                 .inspect_err(|why| tracing::warn!("the keys of tokens are not published: {why}"))
                 .ok(),

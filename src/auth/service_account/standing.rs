@@ -28,7 +28,7 @@ pub async fn of_bound(objects: &Objects, bound: &Bound, now: Timestamp) -> Resul
     let mut standing = Standing::Firm;
     let found = objects.get(Kind::ServiceAccount, Key::namespaced(namespace, &account.name)).await;
     let found = found.map_err(|error| format!("the service account cannot be looked up: {error}"))?;
-    let found = found.ok_or_else(|| format!("serviceaccount {:?} not found", account.name))?;
+    let found = found.ok_or_else(|| format!("serviceaccounts {:?} not found", account.name))?;
     let gone = format!("service account {namespace}/{} has been deleted", account.name);
     let other = |uid: &str| format!("service account UID ({uid}) does not match claim ({})", account.uid);
     weigh(&found, account, now, other, &gone, &mut standing)?;
@@ -117,7 +117,7 @@ pub async fn of_legacy(
     }
     let found = objects.get(Kind::ServiceAccount, Key::namespaced(namespace, account)).await;
     let found = found.map_err(|error| format!("the service account cannot be looked up: {error}"))?;
-    let found = found.ok_or_else(|| format!("serviceaccount {account:?} not found"))?;
+    let found = found.ok_or_else(|| format!("serviceaccounts {account:?} not found"))?;
     if found.is_going() {
         return Err(format!("ServiceAccount {namespace}/{account} has been deleted"));
     }

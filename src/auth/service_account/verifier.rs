@@ -22,6 +22,7 @@ use super::used::{LAST_USED, Used, Uses, is_outdated};
 use crate::auth::jwt::Token;
 use crate::auth::objects::{Facts, Heads, Objects};
 use crate::limits::{TOKEN_BYTES, TOKENS_REMEMBERED};
+use crate::metrics::Metrics;
 
 /// Which tokens are accepted.
 #[derive(Clone, Debug)]
@@ -43,6 +44,7 @@ struct Shared {
     rules: Rules,
     objects: Arc<Objects>,
     clock: Clock,
+    metrics: Arc<Metrics>,
     /// By the digest of the token: memory shall not hold what opens doors.
     remembered: Mutex<HashMap<[u8; 32], Arc<Signed>>>,
     /// Who wants to know which tokens of secrets are used.
@@ -67,12 +69,19 @@ pub type Bearer = (Arc<Identity>, Vec<String>);
 
 impl ServiceAccountTokens {
     /// A verifier that trusts these keys.
-    pub fn new(keys: Arc<Keys>, rules: Rules, objects: Arc<Objects>, clock: Clock) -> ServiceAccountTokens {
+    pub fn new(
+        keys: Arc<Keys>,
+        rules: Rules,
+        objects: Arc<Objects>,
+        metrics: Arc<Metrics>,
+        clock: Clock,
+    ) -> ServiceAccountTokens {
         ServiceAccountTokens(Arc::new(Shared {
             keys,
             rules,
             objects,
             clock,
+            metrics,
             remembered: Mutex::default(),
             uses: OnceLock::new(),
         }))
@@ -115,10 +124,12 @@ impl Shared {
         let ours = &self.rules.audiences;
         let of_token = if claims.audiences.is_empty() { ours } else { &claims.audiences };
         let wanted = if audiences.is_empty() { ours } else { audiences };
-        let common: Vec<String> = of_token.iter().filter(|name| wanted.contains(name)).cloned().collect();
+        let common: Vec<String> = wanted.iter().filter(|name| of_token.contains(name)).cloned().collect();
         if common.is_empty() && !ours.is_empty() {
             return Err(format!(
-                "token audiences {of_token:?} is invalid for the target audiences {wanted:?}"
+                "token audiences {} is invalid for the target audiences {}",
+                quoted(of_token),
+                quoted(wanted)
             ));
         }
         if claims.is_legacy() {
@@ -131,16 +142,22 @@ impl Shared {
 
     /// The token, if its signature is good.
     fn signed(&self, token: &str) -> Result<Option<Arc<Signed>>, String> {
-        let digest = sha256(token.as_bytes());
-        if let Some(known) = self.remembered().get(&digest) {
-            return Ok(Some(Arc::clone(known)));
+        let (digest, began) = (sha256(token.as_bytes()), self.clock.now());
+        let known = self.remembered().get(&digest).cloned();
+        if let Some(known) = known {
+            self.metrics.authentication.looked_up(true, began, self.clock.now());
+            return Ok(Some(known));
         }
         let Some(token) = Token::parse(token) else { return Ok(None) };
         let Some(claims) = token.claims::<Claims>() else { return Ok(None) };
         if claims.issuer != LEGACY_ISSUER && !self.rules.issuers.contains(&claims.issuer) {
             return Ok(None);
         }
-        let claims: Claims = self.keys.open(&token)?;
+        let fetch = self.metrics.authentication.fetch();
+        let opened = self.keys.open::<Claims>(&token);
+        self.metrics.authentication.looked_up(false, began, self.clock.now());
+        let claims = opened?;
+        fetch.succeeded();
         let identity = Arc::new(claims.identity());
         let signed =
             Arc::new(Signed { claims, identity, firm_at: Mutex::default(), firm_on: AtomicU64::default() });
@@ -227,16 +244,19 @@ impl Verifier for ServiceAccountTokens {
         let Some(token) = &credentials.bearer else {
             return Answer::Now(Verdict::NoOpinion);
         };
-        match self.examine(token, &[]) {
-            Answer::Now(found) => Answer::Now(verdict(found)),
-            Answer::Later(found) => Answer::later(async { verdict(found.await) }),
-        }
+        self.examine(token, &credentials.audiences).map(verdict)
     }
+}
+
+/// Texts as the reference lists them.
+fn quoted(texts: &[String]) -> String {
+    let all: Vec<String> = texts.iter().map(|text| format!("{text:?}")).collect();
+    format!("[{}]", all.join(" "))
 }
 
 fn verdict(found: Result<Option<Bearer>, String>) -> Verdict {
     match found {
-        Ok(Some((identity, _))) => Verdict::Known(identity),
+        Ok(Some((identity, audiences))) => Verdict::KnownFor(identity, audiences),
         Ok(None) => Verdict::NoOpinion,
         Err(why) => Verdict::Refused(why),
     }

@@ -65,7 +65,7 @@ async fn serve(
     context: &Context,
     sample: &Sample,
 ) -> Result<HttpResponse> {
-    let caller = guards::authenticate(worker, request).await?;
+    let caller = guards::authenticate(worker, request, &context.warnings).await?;
     let identity = guards::impersonate(worker, request, caller).await?;
     let path = query::decode_path(request.uri().path())?;
     let query = Query::parse(request.query_string());

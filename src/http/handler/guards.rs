@@ -5,11 +5,12 @@ use std::sync::atomic::Ordering;
 
 use actix_web::http::{Version, header};
 use actix_web::{HttpMessage as _, HttpRequest};
-use pilothouse_actors::authenticator::Authenticate;
+use pilothouse_actors::authenticator::{Authenticate, Refusal};
 use pilothouse_actors::authorizer::{Action, Decision, Judge, Selection, Target as ActionTarget, Verdict};
 use pilothouse_actors::identity::{Credentials, Identity};
 use pilothouse_actors::permit::Permit;
 
+use crate::api::bearer::bearer;
 use crate::api::connect::WAYS;
 use crate::api::denial::denied;
 use crate::api::path::{Request, Target};
@@ -23,9 +24,10 @@ use crate::auth::impersonation::{self, Mask};
 use crate::http::peer::Peer;
 use crate::http::websocket;
 use crate::metrics::Judged;
+use crate::metrics::authentication::Attempt;
+use crate::verbs::Warnings;
 
 use super::health;
-use super::render::text;
 use super::worker::Worker;
 
 /// The mark of a request from somebody whom nobody knows.
@@ -40,20 +42,37 @@ pub fn shall_end(worker: &Worker, request: &HttpRequest) -> bool {
 }
 
 /// Who sends this request.
-pub async fn authenticate(worker: &Worker, request: &HttpRequest) -> Result<Arc<Identity>> {
+pub async fn authenticate(
+    worker: &Worker,
+    request: &HttpRequest,
+    warnings: &Warnings,
+) -> Result<Arc<Identity>> {
     let certificates = request.extensions().get::<Peer>().map(|peer| peer.certificates.0.clone());
     let certificates = certificates.filter(|chain| !chain.is_empty());
-    let bearer = bearer(text(request.headers(), header::AUTHORIZATION)).map(str::to_owned);
-    let bearer = bearer.or_else(|| websocket::bearer(request.headers()));
-    let credentials = Credentials { certificates, bearer };
-    match worker.authenticator.send(Authenticate { credentials }).await {
+    // What is no text is no token that anybody knows, but it is one.
+    let header = request.headers().get(header::AUTHORIZATION).map(|value| value.as_bytes());
+    let header = String::from_utf8_lossy(header.unwrap_or_default());
+    let shown = bearer(&header);
+    shown.warning.into_iter().for_each(|warning| warnings.add(warning));
+    let bearer = shown.token.map(str::to_owned).or_else(|| websocket::bearer(request.headers()));
+    let headers = worker.shared.front_headers.as_ref().filter(|_| certificates.is_some());
+    let claimed = headers.and_then(|known| known.claimed(pairs(request))).map(Arc::new);
+    let credentials = Credentials { certificates, bearer, claimed, ..Credentials::default() };
+    let (clock, metrics) = (&worker.backend.clock, &worker.shared.metrics.authentication);
+    let began = clock.now();
+    let found = worker.authenticator.send(Authenticate { credentials }).await;
+    let count = |attempt, user| metrics.attempted(attempt, user, began, clock.now());
+    match found {
         Ok(Ok(identity)) => {
+            count(Attempt::Success, Some(identity.name.as_str()));
             if identity.name == ANONYMOUS || identity.groups.iter().any(|group| group == UNAUTHENTICATED) {
                 request.extensions_mut().insert(Unknown);
             }
             Ok(identity)
         }
         Ok(Err(refusal)) => {
+            let nothing = matches!(refusal, Refusal::Anonymous);
+            count(if nothing { Attempt::Failure } else { Attempt::Error }, None);
             tracing::debug!(%refusal, "authentication failed");
             request.extensions_mut().insert(Unknown);
             Err(Status::unauthorized())
@@ -62,15 +81,19 @@ pub async fn authenticate(worker: &Worker, request: &HttpRequest) -> Result<Arc<
     }
 }
 
+/// The headers of a request: names in small letters, and their values.
+fn pairs(request: &HttpRequest) -> impl Iterator<Item = (&str, &[u8])> {
+    request.headers().iter().map(|(name, value)| (name.as_str(), value.as_bytes()))
+}
+
 /// Whom the caller acts as: themselves, or whomever the headers name and they may be.
 pub async fn impersonate(
     worker: &Worker,
     request: &HttpRequest,
     caller: Arc<Identity>,
 ) -> Result<Arc<Identity>> {
-    let headers = request.headers().iter().filter_map(|(name, value)| {
-        Some((name.as_str().strip_prefix(impersonation::PREFIX)?, value.as_bytes()))
-    });
+    let headers =
+        pairs(request).filter_map(|(name, value)| Some((name.strip_prefix(impersonation::PREFIX)?, value)));
     let mut asked = Vec::new();
     for (name, value) in headers {
         let text = std::str::from_utf8(value);
@@ -92,13 +115,6 @@ fn silent(worker: &Worker, guard: &str) -> Box<Status> {
         health.fatal.raise(format!("an {guard} has died"));
     }
     Status::unavailable(format!("the {guard} does not answer"))
-}
-
-/// The token of an Authorization header. Any other scheme and an empty token count as no credentials at all.
-fn bearer(header: &str) -> Option<&str> {
-    let (scheme, token) = header.trim().split_once(' ')?;
-    let token = token.trim();
-    (scheme.eq_ignore_ascii_case("bearer") && !token.is_empty() && !token.contains(' ')).then_some(token)
 }
 
 /// A place among the requests in flight, or 429. The permit travels inside the messages of the request.
@@ -230,15 +246,6 @@ mod tests {
     use crate::api::catalog::build::Builtin;
     use crate::api::catalog::resource::Resource;
     use crate::api::catalog::runtime_config::RuntimeConfig;
-
-    #[test]
-    fn only_a_bearer_token_is_a_credential() {
-        assert_eq!(bearer("Bearer abc"), Some("abc"));
-        assert_eq!(bearer("bearer  abc "), Some("abc"));
-        for other in ["", "Bearer", "Bearer ", "Basic dTpw", "Bearer a b"] {
-            assert_eq!(bearer(other), None, "{other}");
-        }
-    }
 
     #[test]
     fn what_was_said_is_kept_in_the_words_of_audit_logs() {

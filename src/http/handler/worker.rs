@@ -12,6 +12,7 @@ use tokio::sync::Semaphore;
 
 use crate::api::catalog::Catalog;
 use crate::api::discovery::Documents;
+use crate::auth::front_proxy::Headers;
 use crate::auth::service_account::metadata::Metadata;
 use crate::metrics::{Meter, Metrics};
 use crate::verbs::{Backend, Watching};
@@ -52,6 +53,8 @@ pub struct Shared {
     pub connecting: Arc<Connecting>,
     /// What others verify tokens of service accounts with.
     pub token_metadata: Option<Metadata>,
+    /// The headers in which a proxy says who is asking.
+    pub front_headers: Option<Headers>,
     /// How long a request may take that has an end of its own.
     pub request_timeout: Duration,
     /// Whether HTTP/2 connections of those whom nobody knows end after their first request.

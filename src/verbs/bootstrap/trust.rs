@@ -1,6 +1,6 @@
 //! What others need to know of whom this server trusts: two configurations in the cluster's own namespace.
 
-use serde_json::json;
+use serde_json::{Value as Json, json};
 
 use super::{Own, Place};
 use crate::api::catalog::Catalog;
@@ -14,8 +14,35 @@ pub const TRACKED: (&str, &str) = ("kube-system", "kube-apiserver-legacy-service
 /// Under which key.
 pub const SINCE: &str = "since";
 
-/// Makes the configuration say by which authority clients are known, and nothing else.
-pub async fn authentication(backend: &Backend, catalog: &Catalog, client_authority: &str) -> Result<()> {
+/// The list that is left out where it is empty.
+const UIDS: &str = "requestheader-uid-headers";
+
+/// What the configuration says.
+pub struct Told {
+    /// The authorities by which clients are known, PEM.
+    pub client_authority: String,
+    /// The authorities of a proxy that says who its clients are, PEM; `None` if none is believed.
+    pub proxy_authority: Option<String>,
+    /// What is believed of it and how it says so, by the names of the flags.
+    pub proxy_lists: Vec<(&'static str, Vec<String>)>,
+}
+
+impl Told {
+    fn data(self) -> Json {
+        let mut data = json!({"client-ca-file": self.client_authority});
+        let Some(authority) = self.proxy_authority else { return data };
+        data["requestheader-client-ca-file"] = json!(authority);
+        for (name, words) in self.proxy_lists {
+            if name != UIDS || !words.is_empty() {
+                data[name] = json!(json!(words).to_string());
+            }
+        }
+        data
+    }
+}
+
+/// Makes the configuration say by which authorities clients and proxies are known, and nothing else.
+pub async fn authentication(backend: &Backend, catalog: &Catalog, told: Told) -> Result<()> {
     let own = Own::new(backend, catalog);
     let place = Place { group: "", resource: "configmaps", namespace: "kube-system", name: NAME };
     if !own.serves(place) {
@@ -23,7 +50,7 @@ pub async fn authentication(backend: &Backend, catalog: &Catalog, client_authori
     }
     let body = json!({"kind": "ConfigMap", "apiVersion": "v1",
         "metadata": {"name": NAME, "namespace": "kube-system"},
-        "data": {"client-ca-file": client_authority}});
+        "data": told.data()});
     own.keep(place, &body, "data").await
 }
 
@@ -37,4 +64,22 @@ pub async fn token_tracking(backend: &Backend, catalog: &Catalog, today: &str) -
     let body = json!({"kind": "ConfigMap", "apiVersion": "v1",
         "metadata": {"name": TRACKED.1, "namespace": TRACKED.0}, "data": {SINCE: today}});
     own.make(place, &body).await.map(drop)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn extensions_are_told_of_the_proxy_only_where_one_is_believed() {
+        let lists = || vec![("requestheader-allowed-names", vec!["a".to_owned()]), (UIDS, Vec::new())];
+        let told = |proxy: Option<&str>| {
+            let proxy_authority = proxy.map(str::to_owned);
+            Told { client_authority: "c".into(), proxy_authority, proxy_lists: lists() }.data()
+        };
+        assert_eq!(told(None), json!({"client-ca-file": "c"}));
+        let wanted = json!({"client-ca-file": "c", "requestheader-client-ca-file": "p",
+            "requestheader-allowed-names": "[\"a\"]"});
+        assert_eq!(told(Some("p")), wanted);
+    }
 }

@@ -47,7 +47,8 @@ impl House {
         };
         let objects = Arc::new(Objects::new(stores.directory.clone()));
         let keys = Arc::new(Keys::new(&[public]).unwrap());
-        let verifier = ServiceAccountTokens::new(keys, rules, objects, clock.clone());
+        let metrics = Arc::new(Metrics::new(clock.now()).unwrap());
+        let verifier = ServiceAccountTokens::new(keys, rules, objects, metrics, clock.clone());
         House { stores, key, clock, verifier }
     }
 
@@ -106,7 +107,7 @@ impl House {
     }
 
     async fn known(&self, token: &str) -> bool {
-        matches!(self.verdict(token).await, Verdict::Known(_))
+        matches!(self.verdict(token).await, Verdict::KnownFor(..))
     }
 }
 
@@ -125,7 +126,7 @@ async fn a_good_token_is_known_and_needs_no_message_the_next_time() {
     let house = House::new(true);
     house.put("serviceaccounts", "n/sa", &object("u")).await;
     let token = house.token(|_| {});
-    let Verdict::Known(identity) = house.verdict(&token).await else { panic!("known") };
+    let Verdict::KnownFor(identity, _) = house.verdict(&token).await else { panic!("known") };
     assert_eq!(identity.name, "system:serviceaccount:n:sa");
     assert!(house.known(&token).await);
     let now = |token: &str| matches!(house.verifier.examine(token, &[]), Answer::Now(Ok(Some(_))));
@@ -136,7 +137,7 @@ async fn a_good_token_is_known_and_needs_no_message_the_next_time() {
     assert!(!now(&token), "an account has changed");
     assert!(house.known(&token).await && now(&token));
     house.delete("serviceaccounts", "n/sa").await;
-    assert_eq!(house.refused(&token).await, "serviceaccount \"sa\" not found");
+    assert_eq!(house.refused(&token).await, "serviceaccounts \"sa\" not found");
     house.put("serviceaccounts", "n/sa", &object("w")).await;
     assert_eq!(house.refused(&token).await, "service account UID (w) does not match claim (u)");
 }
@@ -227,7 +228,7 @@ async fn the_node_of_a_pod_is_only_a_remark() {
         claims["kubernetes.io"]["pod"] = json!({"name": "p", "uid": "1"});
         claims["kubernetes.io"]["node"] = json!({"name": "gone", "uid": "2"});
     });
-    let Verdict::Known(identity) = house.verdict(&token).await else { panic!("known") };
+    let Verdict::KnownFor(identity, _) = house.verdict(&token).await else { panic!("known") };
     assert_eq!(identity.extra["authentication.kubernetes.io/node-name"], ["gone"]);
 }
 
@@ -254,7 +255,7 @@ async fn a_token_of_a_secret_is_worth_what_the_secret_says() {
     };
     assert_eq!(house.refused(&token).await, "Token has been invalidated");
     house.put("secrets", "n/s", &kept(&token, json!({}))).await;
-    let Verdict::Known(identity) = house.verdict(&token).await else { panic!("known") };
+    let Verdict::KnownFor(identity, _) = house.verdict(&token).await else { panic!("known") };
     assert_eq!((&*identity.uid, identity.extra.len()), ("u", 0));
     assert!(house.known(&token).await && house.known(&token).await);
     house.delete("secrets", "n/s").await;
@@ -265,7 +266,7 @@ async fn a_token_of_a_secret_is_worth_what_the_secret_says() {
     house.put("secrets", "n/s", &kept(&token, marked)).await;
     assert!(house.refused(&token).await.contains("has been marked invalid"));
     house.delete("serviceaccounts", "n/sa").await;
-    assert_eq!(house.refused(&token).await, "serviceaccount \"sa\" not found");
+    assert_eq!(house.refused(&token).await, "serviceaccounts \"sa\" not found");
 
     let trusting = House::new(false);
     assert!(trusting.known(&trusting.sign(&of_secret())).await, "nobody looks it up");

@@ -1,5 +1,7 @@
 //! Headers on their way through: which of them concern only the client and this server, and which others are added.
 
+use std::rc::Rc;
+
 use actix_web::HttpRequest;
 use actix_web::http::header::HeaderMap as Incoming;
 use hyper::header::{
@@ -8,8 +10,10 @@ use hyper::header::{
 };
 
 use crate::api::connect::Location;
+use crate::auth::front_proxy::Headers;
 use crate::upstream;
 
+use super::super::worker::Worker;
 use super::{client_address, host};
 
 const FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
@@ -24,9 +28,12 @@ fn is_hop(name: &HeaderName) -> bool {
         || matches!(name.as_str(), "keep-alive" | "proxy-connection")
 }
 
-/// Who the client is, is between it and this server: whoever is behind must not be able to act for it.
-fn is_credential(name: &HeaderName) -> bool {
-    *name == AUTHORIZATION || name.as_str().starts_with("impersonate-")
+/// Who the client is, is between it and this server: whoever is behind must not be able to act for it. Nor shall it take the
+/// word of a client for that of a proxy.
+fn is_credential(name: &HeaderName, of_proxies: &[&Headers]) -> bool {
+    *name == AUTHORIZATION
+        || name.as_str().starts_with("impersonate-")
+        || of_proxies.iter().any(|headers| headers.has(name.as_str()))
 }
 
 /// Whether the client wants to speak something else than HTTP.
@@ -75,11 +82,14 @@ pub(super) fn to_switch(request: &HttpRequest) -> HeaderMap {
 
 fn kept(request: &HttpRequest, wanted: impl Fn(&HeaderName) -> bool) -> HeaderMap {
     let mut headers = HeaderMap::new();
+    let (usual, worker) = (Headers::usual(), request.app_data::<Rc<Worker>>());
+    let own = worker.and_then(|worker| worker.shared.front_headers.as_ref());
+    let of_proxies: Vec<&Headers> = own.into_iter().chain([&usual]).collect();
     for (name, value) in request.headers() {
         let Some((name, value)) = upstream::header(name.as_str(), value.as_bytes()) else { continue };
         // The length is told by the body itself, and whether to go on with it was told by this server.
         let ours = [HOST, CONTENT_LENGTH, EXPECT].contains(&name);
-        if !ours && !is_credential(&name) && wanted(&name) {
+        if !ours && !is_credential(&name, &of_proxies) && wanted(&name) {
             headers.append(name, value);
         }
     }

@@ -1,0 +1,48 @@
+//! The token of an Authorization header.
+
+/// What is said to clients that put too much space before their token; the reference server's words.
+const SPACE: &str =
+    "the provided Authorization header contains extra space before the bearer token, and is ignored";
+
+/// What an Authorization header shows.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Shown<'a> {
+    /// The token. Any other scheme and an empty token count as no credentials at all.
+    pub token: Option<&'a str>,
+    /// What the client should know.
+    pub warning: Option<&'static str>,
+}
+
+/// Reads an Authorization header. What follows a token after a space is not looked at, as in the reference.
+pub fn bearer(header: &str) -> Shown<'_> {
+    let mut words = header.trim().splitn(3, ' ');
+    let (scheme, token) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());
+    if !scheme.eq_ignore_ascii_case("bearer") {
+        return Shown::default();
+    }
+    match token {
+        "" => Shown { token: None, warning: words.next().map(|_| SPACE) },
+        token => Shown { token: Some(token), warning: None },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_bearer_token_is_a_credential() {
+        for (header, token) in [
+            ("Bearer abc", Some("abc")),
+            (" bearer abc ", Some("abc")),
+            ("Bearer a b", Some("a")),
+            ("", None),
+            ("Bearer", None),
+            ("Bearer ", None),
+            ("Basic dTpw", None),
+        ] {
+            assert_eq!(bearer(header), Shown { token, warning: None }, "{header:?}");
+        }
+        assert_eq!(bearer("Bearer  abc"), Shown { token: None, warning: Some(SPACE) });
+    }
+}

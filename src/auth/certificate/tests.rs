@@ -1,0 +1,155 @@
+use std::time::Duration;
+
+use openssl::asn1::Asn1Time;
+use openssl::bn::BigNum;
+use openssl::ec::{EcGroup, EcKey};
+use openssl::hash::MessageDigest;
+use openssl::pkey::{PKey, Private};
+use openssl::x509::extension::{BasicConstraints, ExtendedKeyUsage};
+use openssl::x509::{X509Builder, X509NameBuilder};
+use pilothouse_actors::clock::Timestamp;
+
+use super::*;
+
+const NOW: u64 = 1_790_000_000;
+
+/// Somebody with a key, and the certificate of it.
+struct Party {
+    key: PKey<Private>,
+    certificate: X509,
+}
+
+/// What a certificate says.
+struct Says<'a> {
+    subject: &'a [(&'a str, &'a str)],
+    from: u64,
+    to: u64,
+    authority: bool,
+    server: bool,
+}
+
+impl Default for Says<'_> {
+    fn default() -> Self {
+        Says { subject: &[("CN", "ann")], from: NOW - 10, to: NOW + 100, authority: false, server: false }
+    }
+}
+
+fn party(says: &Says<'_>, issuer: Option<&Party>) -> Party {
+    let curve = EcGroup::from_curve_name(Nid::X9_62_PRIME256V1).unwrap();
+    let key = PKey::from_ec_key(EcKey::generate(&curve).unwrap()).unwrap();
+    let mut name = X509NameBuilder::new().unwrap();
+    for (field, value) in says.subject {
+        let field = if *field == "uid" { UID } else { field };
+        name.append_entry_by_text(field, value).unwrap();
+    }
+    let name = name.build();
+    let mut builder = X509Builder::new().unwrap();
+    builder.set_version(2).unwrap();
+    builder.set_serial_number(&BigNum::from_u32(7).unwrap().to_asn1_integer().unwrap()).unwrap();
+    builder.set_subject_name(&name).unwrap();
+    builder.set_issuer_name(issuer.map_or(&name, |issuer| issuer.certificate.subject_name())).unwrap();
+    let at = |seconds: u64| Asn1Time::from_unix(i64::try_from(seconds).unwrap()).unwrap();
+    builder.set_not_before(&at(says.from)).unwrap();
+    builder.set_not_after(&at(says.to)).unwrap();
+    builder.set_pubkey(&key).unwrap();
+    if says.authority {
+        builder.append_extension(BasicConstraints::new().critical().ca().build().unwrap()).unwrap();
+    } else if says.server {
+        builder.append_extension(ExtendedKeyUsage::new().server_auth().build().unwrap()).unwrap();
+    } else {
+        builder.append_extension(ExtendedKeyUsage::new().client_auth().build().unwrap()).unwrap();
+    }
+    builder.sign(issuer.map_or(&key, |issuer| &issuer.key), MessageDigest::sha256()).unwrap();
+    Party { key, certificate: builder.build() }
+}
+
+fn root(name: &str) -> Party {
+    party(&Says { subject: &[("CN", name)], authority: true, to: NOW + 1_000, ..Says::default() }, None)
+}
+
+fn verdict(verifier: &CertificateVerifier, chain: &[&Party]) -> Verdict {
+    let certificates: Arc<[Vec<u8>]> = chain.iter().map(|one| one.certificate.to_der().unwrap()).collect();
+    match verifier.verify(&Credentials { certificates: Some(certificates), ..Credentials::default() }) {
+        Answer::Now(verdict) => verdict,
+        Answer::Later(_) => panic!("at once"),
+    }
+}
+
+fn left() -> Histogram {
+    Histogram::with_opts(prometheus::HistogramOpts::new("left", "left")).unwrap()
+}
+
+fn house(root: &Party) -> (CertificateVerifier, Clock) {
+    let clock = Clock::manual(Timestamp(NOW * 1_000_000));
+    let pem = root.certificate.to_pem().unwrap();
+    (CertificateVerifier::new(&pem, true, left(), clock.clone()).unwrap(), clock)
+}
+
+#[test]
+fn a_certificate_says_who_shows_it() {
+    let root = root("root");
+    let (verifier, _) = house(&root);
+    let subject = &[("CN", "first"), ("O", "devs"), ("CN", "ann"), ("O", "testers"), ("uid", "u-1")];
+    let ann = party(&Says { subject, ..Says::default() }, Some(&root));
+    let Verdict::Known(identity) = verdict(&verifier, &[&ann]) else { panic!("known") };
+    assert_eq!((identity.name.as_str(), identity.uid.as_str()), ("ann", "u-1"));
+    assert_eq!(identity.groups, ["devs", "testers"]);
+    let digest = openssl::sha::sha256(&ann.certificate.to_der().unwrap());
+    let hex: String = digest.iter().map(|byte| format!("{byte:02x}")).collect();
+    assert_eq!(identity.extra[CREDENTIAL], [format!("X509SHA256={hex}")]);
+    // Without the gate nobody reads it.
+    let clock = Clock::manual(Timestamp(NOW * 1_000_000));
+    let blind = CertificateVerifier::new(&root.certificate.to_pem().unwrap(), false, left(), clock).unwrap();
+    let Verdict::Known(identity) = verdict(&blind, &[&ann]) else { panic!("known") };
+    assert_eq!(identity.uid, "");
+}
+
+#[test]
+fn what_does_not_hold_is_refused_and_what_names_nobody_is_no_opinion() {
+    let (root, other) = (root("root"), root("other"));
+    let (verifier, _) = house(&root);
+    let of = |says: Says<'_>, issuer: &Party| party(&says, Some(issuer));
+    for (what, bad) in [
+        ("foreign", of(Says::default(), &other)),
+        ("expired", of(Says { to: NOW - 1, ..Says::default() }, &root)),
+        ("early", of(Says { from: NOW + 1, ..Says::default() }, &root)),
+        ("for servers", of(Says { server: true, ..Says::default() }, &root)),
+        (
+            "two uids",
+            of(Says { subject: &[("CN", "a"), ("uid", "1"), ("uid", "2")], ..Says::default() }, &root),
+        ),
+    ] {
+        assert!(matches!(verdict(&verifier, &[&bad]), Verdict::Refused(_)), "{what}");
+    }
+    let nobody = of(Says { subject: &[("O", "devs")], ..Says::default() }, &root);
+    assert_eq!(verdict(&verifier, &[&nobody]), Verdict::NoOpinion);
+    assert_eq!(verdict(&verifier, &[]), Verdict::NoOpinion);
+    let garbage: Arc<[Vec<u8>]> = [vec![1, 2, 3]].into();
+    let shown = Credentials { certificates: Some(garbage), ..Credentials::default() };
+    assert!(matches!(verifier.verify(&shown), Answer::Now(Verdict::Refused(_))));
+    assert!(ErrorStack::get().errors().is_empty(), "nothing is left for the next connection");
+}
+
+#[test]
+fn intermediates_count_while_they_hold() {
+    let root = root("root");
+    let (verifier, clock) = house(&root);
+    let middle = Says { subject: &[("CN", "middle")], authority: true, to: NOW + 50, ..Says::default() };
+    let middle = party(&middle, Some(&root));
+    let ann = party(&Says::default(), Some(&middle));
+    assert!(matches!(verdict(&verifier, &[&ann]), Verdict::Refused(_)), "nobody knows who issued it");
+    assert!(matches!(verdict(&verifier, &[&ann, &middle]), Verdict::Known(_)));
+    assert!(matches!(verdict(&verifier, &[&ann, &middle]), Verdict::Known(_)), "remembered");
+    clock.advance(Duration::from_secs(60));
+    assert!(matches!(verdict(&verifier, &[&ann, &middle]), Verdict::Refused(_)), "the middle one has ended");
+}
+
+#[test]
+fn other_authorities_count_at_once() {
+    let (first, second) = (root("first"), root("second"));
+    let (verifier, _) = house(&first);
+    let ann = party(&Says::default(), Some(&first));
+    assert!(matches!(verdict(&verifier, &[&ann]), Verdict::Known(_)));
+    verifier.trust(&second.certificate.to_pem().unwrap()).unwrap();
+    assert!(matches!(verdict(&verifier, &[&ann]), Verdict::Refused(_)));
+}

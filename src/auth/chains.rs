@@ -1,0 +1,135 @@
+//! Certificates that clients show, verified against authorities that can be replaced while the server runs.
+//!
+//! The TLS layer takes any certificate, so that a bad one is a 401 with a Status and not a broken handshake. It is
+//! verified here, once per certificate and not once per request: a signature check costs as much as ten requests.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use arc_swap::ArcSwap;
+use openssl::asn1::Asn1Time;
+use openssl::error::ErrorStack;
+use openssl::stack::Stack;
+use openssl::x509::store::{X509Store, X509StoreBuilder};
+use openssl::x509::verify::X509VerifyFlags;
+use openssl::x509::{X509, X509PurposeId, X509Ref, X509StoreContext};
+use pilothouse_actors::clock::{Clock, Timestamp};
+
+/// Certificates remembered. When it is full it starts anew: whoever is still there is verified again.
+const REMEMBERED: usize = 1_024;
+
+/// Verifies chains of certificates and remembers what was read of those that hold.
+pub struct Chains<T> {
+    authorities: ArcSwap<X509Store>,
+    clock: Clock,
+    remembered: Mutex<HashMap<Vec<u8>, Remembered<T>>>,
+}
+
+struct Remembered<T> {
+    read: T,
+    valid_until: Timestamp,
+}
+
+impl<T: Clone> Chains<T> {
+    /// Trusts these authorities (PEM, one or more).
+    pub fn new(authorities_pem: &[u8], clock: Clock) -> Result<Chains<T>, ErrorStack> {
+        let authorities = ArcSwap::from_pointee(store(authorities_pem)?);
+        Ok(Chains { authorities, clock, remembered: Mutex::default() })
+    }
+
+    /// Trusts these authorities from now on, and no others. Whoever is connected is verified again.
+    pub fn trust(&self, authorities_pem: &[u8]) -> Result<(), ErrorStack> {
+        self.authorities.store(Arc::new(store(authorities_pem)?));
+        self.remembered().clear();
+        Ok(())
+    }
+
+    /// What `read` makes of the first certificate of a chain that holds, and until when it does; or why it does not.
+    pub fn check(
+        &self,
+        chain: &[Vec<u8>],
+        read: impl FnOnce(&X509) -> Result<T, String>,
+    ) -> Result<(T, Timestamp), String> {
+        let Some((leaf, rest)) = chain.split_first() else {
+            return Err("there is no certificate".to_owned());
+        };
+        let now = self.clock.now();
+        if let Some(known) = self.remembered().get(leaf).filter(|known| now < known.valid_until) {
+            return Ok((known.read.clone(), known.valid_until));
+        }
+        let authorities = self.authorities.load_full();
+        let verified = verify(leaf, rest, &authorities, now)
+            .unwrap_or_else(|error| Err(format!("the client certificate cannot be read: {error}")));
+        if verified.is_err() {
+            // What OpenSSL leaves behind would be taken for a failure of the next connection of this thread.
+            drop(ErrorStack::get());
+        }
+        let (certificate, seconds) = verified?;
+        let read = read(&certificate)?;
+        let valid_until = now.plus(Duration::from_secs(seconds));
+        self.remember(leaf, &read, &authorities, valid_until);
+        Ok((read, valid_until))
+    }
+
+    fn remembered(&self) -> MutexGuard<'_, HashMap<Vec<u8>, Remembered<T>>> {
+        self.remembered.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn remember(&self, leaf: &[u8], read: &T, by: &Arc<X509Store>, valid_until: Timestamp) {
+        let mut remembered = self.remembered();
+        // Whoever was verified by authorities that are trusted no more is not remembered after all were forgotten.
+        if !Arc::ptr_eq(&self.authorities.load(), by) {
+            return;
+        }
+        if remembered.len() >= REMEMBERED {
+            remembered.clear();
+        }
+        remembered.insert(leaf.to_vec(), Remembered { read: read.clone(), valid_until });
+    }
+}
+
+fn store(authorities_pem: &[u8]) -> Result<X509Store, ErrorStack> {
+    let mut store = X509StoreBuilder::new()?;
+    store.set_purpose(X509PurposeId::SSL_CLIENT)?;
+    // The time is ours to check: OpenSSL would read the system's clock.
+    // And an authority need not be a root: what the file names is trusted.
+    store.set_flags(X509VerifyFlags::NO_CHECK_TIME | X509VerifyFlags::PARTIAL_CHAIN)?;
+    for authority in X509::stack_from_pem(authorities_pem)? {
+        store.add_cert(authority)?;
+    }
+    Ok(store.build())
+}
+
+/// The first certificate of a chain that holds, and for how many seconds it does.
+fn verify(
+    leaf: &[u8],
+    rest: &[Vec<u8>],
+    authorities: &X509Store,
+    now: Timestamp,
+) -> Result<Result<(X509, u64), String>, ErrorStack> {
+    let certificate = X509::from_der(leaf)?;
+    let mut intermediates = Stack::new()?;
+    for der in rest {
+        intermediates.push(X509::from_der(der)?)?;
+    }
+    let mut context = X509StoreContext::new()?;
+    let left = context.init(authorities, &certificate, &intermediates, |context| {
+        if !context.verify_cert()? {
+            return Ok(Err(format!("the client certificate is not valid: {}", context.error())));
+        }
+        // The chain that was found, up to the authority: each link must hold today, and ends with the first to end.
+        let chain = context.chain().into_iter().flatten();
+        let left = chain.map(|link| seconds_left(link, now)).min().flatten();
+        Ok(left.ok_or_else(|| "the client certificate has expired or is not yet valid".to_owned()))
+    })?;
+    Ok(left.map(|seconds| (certificate, seconds)))
+}
+
+/// How long a certificate holds from now on; `None` if it does not hold now.
+fn seconds_left(certificate: &X509Ref, now: Timestamp) -> Option<u64> {
+    let now = Asn1Time::from_unix(i64::try_from(now.seconds()).ok()?).ok()?;
+    let left = now.diff(certificate.not_after()).ok()?;
+    let seconds = i64::from(left.days) * 86_400 + i64::from(left.secs);
+    u64::try_from(seconds).ok().filter(|_| certificate.not_before() <= now)
+}

@@ -1,0 +1,218 @@
+//! Another server knows tokens: it is sent a TokenReview and says whose a token is. What it said is remembered for a while;
+//! many who show the same token at once make one question. If it cannot be asked, or says nonsense, the token is refused.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use openssl::sha::Sha256;
+use pilothouse_actors::answer::Answer;
+use pilothouse_actors::authenticator::{Verdict, Verifier};
+use pilothouse_actors::clock::Clock;
+use pilothouse_actors::identity::{Credentials, Identity};
+use serde::Deserialize;
+use serde_json::json;
+use tokio::sync::OnceCell;
+
+use super::kept::Kept;
+use crate::limits::WEBHOOK_CACHED_BYTES;
+use crate::metrics::Metrics;
+use crate::webhook::Service;
+
+const KIND: &str = "TokenReview";
+
+/// How the other server is asked.
+pub struct Settings {
+    /// The version of the reviews.
+    pub version: String,
+    /// How long answers are remembered.
+    pub kept_for: Duration,
+    /// What tokens must be meant for, where nobody asks for more.
+    pub audiences: Arc<[String]>,
+}
+
+/// A token and what it must be meant for, which memory shall not hold.
+type Digest = [u8; 32];
+
+/// What the other server says of a token: a verdict that counts for a while, or why there is none.
+type Said = Result<Verdict, String>;
+
+/// The verifier.
+pub struct AskedElsewhere(Arc<Inner>);
+
+struct Inner {
+    service: Service,
+    settings: Settings,
+    metrics: Arc<Metrics>,
+    clock: Clock,
+    kept: Kept<Digest, Verdict>,
+    /// Questions that are under way. No more than there are requests.
+    open: Mutex<HashMap<Digest, Arc<OnceCell<Said>>>>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Review {
+    kind: String,
+    api_version: String,
+    #[serde(default)]
+    status: Status,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Status {
+    authenticated: bool,
+    user: User,
+    audiences: Option<Vec<String>>,
+    error: String,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct User {
+    username: String,
+    uid: String,
+    groups: Option<Vec<String>>,
+    extra: Option<BTreeMap<String, Vec<String>>>,
+}
+
+impl AskedElsewhere {
+    /// Asks this server.
+    pub fn new(service: Service, settings: Settings, metrics: Arc<Metrics>, clock: Clock) -> AskedElsewhere {
+        let (kept, open) = (Kept::default(), Mutex::default());
+        AskedElsewhere(Arc::new(Inner { service, settings, metrics, clock, kept, open }))
+    }
+}
+
+fn digest(token: &str, audiences: &[String]) -> Digest {
+    let mut digest = Sha256::new();
+    // With their lengths: no two questions shall look the same.
+    for text in std::iter::once(token).chain(audiences.iter().map(String::as_str)) {
+        digest.update(&text.len().to_be_bytes());
+        digest.update(text.as_bytes());
+    }
+    digest.finish()
+}
+
+impl Inner {
+    fn open(&self) -> MutexGuard<'_, HashMap<Digest, Arc<OnceCell<Said>>>> {
+        self.open.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Asks, or waits for whoever asks the same.
+    async fn find_out(self: Arc<Inner>, token: String, wanted: Arc<[String]>, key: Digest) -> Verdict {
+        let cell = Arc::clone(self.open().entry(key).or_default());
+        let waiting = Waiting { inner: &self, key, cell };
+        // If whoever asks goes away, the next who waits asks.
+        let said = waiting.cell.get_or_init(|| self.ask(&token, &wanted, key)).await.clone();
+        said.unwrap_or_else(Verdict::Refused)
+    }
+
+    async fn ask(&self, token: &str, wanted: &[String], key: Digest) -> Said {
+        let fetching = self.metrics.authentication.fetch();
+        let version = &self.settings.version;
+        let mut spec = json!({"token": token});
+        if !wanted.is_empty() {
+            spec["audiences"] = json!(wanted);
+        }
+        let review = json!({
+            "kind": KIND,
+            "apiVersion": format!("authentication.k8s.io/{version}"),
+            "metadata": {"creationTimestamp": null},
+            "spec": spec,
+            "status": {"user": {}},
+        });
+        let answer = self.service.ask_patiently(&review.to_string()).await.map_err(|failure| {
+            tracing::warn!(%failure, "the token webhook cannot be asked");
+            format!("the token webhook cannot be asked: {failure}")
+        })?;
+        let status = self.read(&answer).map_err(|why| {
+            tracing::warn!(why, "the token webhook says nonsense");
+            format!("the token webhook says nonsense: {why}")
+        })?;
+        fetching.succeeded();
+        let verdict = self.weigh(status, wanted);
+        // An error may pass. And whoever tells long stories is asked again.
+        if !matches!(verdict, Verdict::Refused(_)) && answer.len() < WEBHOOK_CACHED_BYTES {
+            let now = self.clock.now();
+            self.kept.put(key, verdict.clone(), now.plus(self.settings.kept_for), now);
+        }
+        Ok(verdict)
+    }
+
+    fn read(&self, answer: &[u8]) -> Result<Status, String> {
+        let review: Review = serde_json::from_slice(answer).map_err(|error| error.to_string())?;
+        let wanted = format!("authentication.k8s.io/{}", self.settings.version);
+        if review.kind != KIND || review.api_version != wanted {
+            return Err(format!("it is no {KIND} of {wanted}"));
+        }
+        if review.status.authenticated && review.status.user.username.is_empty() {
+            return Err("somebody is known who has no name".to_owned());
+        }
+        Ok(review.status)
+    }
+
+    fn weigh(&self, status: Status, wanted: &[String]) -> Verdict {
+        // A server that knows nothing of audiences knows the tokens of this one.
+        let meant = status.audiences.filter(|all| !all.is_empty());
+        let meant = meant.as_deref().unwrap_or(&self.settings.audiences);
+        let common: Vec<String> = wanted.iter().filter(|name| meant.contains(name)).cloned().collect();
+        if common.is_empty() && !wanted.is_empty() {
+            return Verdict::NoOpinion;
+        }
+        if !status.authenticated {
+            let silent = status.error.is_empty();
+            return if silent { Verdict::NoOpinion } else { Verdict::Refused(status.error) };
+        }
+        let identity = Identity {
+            name: status.user.username,
+            uid: status.user.uid,
+            groups: status.user.groups.unwrap_or_default(),
+            extra: status.user.extra.unwrap_or_default(),
+        };
+        Verdict::KnownFor(Arc::new(identity), common)
+    }
+}
+
+/// Somebody who waits for an answer. The last one to go takes the question along, answered or not.
+struct Waiting<'a> {
+    inner: &'a Inner,
+    key: Digest,
+    cell: Arc<OnceCell<Said>>,
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        let mut open = self.inner.open();
+        // What is answered is asked anew by whoever comes later, and of the others only the map knows.
+        if self.cell.initialized() || Arc::strong_count(&self.cell) == 2 {
+            open.remove(&self.key);
+        }
+    }
+}
+
+impl Verifier for AskedElsewhere {
+    fn verify(&self, credentials: &Credentials) -> Answer<Verdict> {
+        let Some(token) = &credentials.bearer else {
+            return Answer::Now(Verdict::NoOpinion);
+        };
+        let asked = &credentials.audiences;
+        let wanted = if asked.is_empty() { &self.0.settings.audiences } else { asked };
+        let key = digest(token, wanted);
+        let began = self.0.clock.now();
+        if let Some(verdict) = self.0.kept.get(&key, began) {
+            self.0.metrics.authentication.looked_up(true, began, self.0.clock.now());
+            return Answer::Now(verdict);
+        }
+        let (inner, token, wanted) = (Arc::clone(&self.0), token.clone(), Arc::clone(wanted));
+        Answer::later(async move {
+            let verdict = Arc::clone(&inner).find_out(token, wanted, key).await;
+            inner.metrics.authentication.looked_up(false, began, inner.clock.now());
+            verdict
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,277 @@
+//! Programs that make credentials: they are told what is needed in their environment and print it.
+//!
+//! What they print is kept until its time is up or somebody refuses it. One runs at a time, on no thread of ours, and not for
+//! ever: whoever waits for it is a request.
+
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::sync::Arc;
+use std::time::Duration;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use openssl::pkey::PKey;
+use openssl::x509::X509;
+use pilothouse_actors::clock::{Clock, Timestamp};
+use tokio::io::AsyncReadExt as _;
+use tokio::process::Command;
+use tokio::sync::Mutex;
+
+use super::IdentityPem;
+use super::file::texts;
+use crate::api::codec::{self, yaml};
+use crate::api::schema::time;
+use crate::api::value::Value;
+use crate::limits::{EXEC_OUTPUT_BYTES, EXEC_PLUGIN};
+
+const GROUP: &str = "client.authentication.k8s.io";
+const VERSIONS: [&str; 2] = ["client.authentication.k8s.io/v1", "client.authentication.k8s.io/v1beta1"];
+/// The variable that tells a plug-in what is needed.
+const INFO: &str = "KUBERNETES_EXEC_INFO";
+
+/// What a configuration says of a plug-in.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Exec {
+    version: String,
+    command: PathBuf,
+    arguments: Vec<String>,
+    environment: Vec<(String, String)>,
+    hint: String,
+    wants_cluster: bool,
+    /// Whether it cannot do without somebody to talk to.
+    wants_terminal: bool,
+}
+
+/// The server that credentials are for, as plug-ins are told of it.
+#[derive(Clone, Debug, Default)]
+pub struct Cluster {
+    /// Its URL.
+    pub server: String,
+    /// The name that its certificate must have.
+    pub server_name: Option<String>,
+    /// Whether its certificate is not looked at.
+    pub insecure: bool,
+    /// The authorities it is known to.
+    pub authority_pem: Option<Vec<u8>>,
+    /// The proxy on the way.
+    pub proxy: Option<String>,
+    /// Whether answers shall not be compressed.
+    pub disable_compression: bool,
+    /// What the configuration has for plug-ins alone.
+    pub config: Option<Value>,
+}
+
+impl Exec {
+    /// Reads the part of a user that is about a plug-in. A command with a slash is meant from where the file lies.
+    pub fn parse(exec: &Value, home: &Path) -> Result<Exec, String> {
+        let command = match exec.str("command") {
+            "" => return Err("exec: the command is missing".to_owned()),
+            name if name.contains('/') => home.join(name),
+            name => PathBuf::from(name),
+        };
+        let version = match exec.str("apiVersion") {
+            "" => return Err("exec: the apiVersion is missing".to_owned()),
+            known if VERSIONS.contains(&known) => known.to_owned(),
+            other => return Err(format!("exec plugin: invalid apiVersion {other:?}")),
+        };
+        let variables = exec.get("env").map(Value::items).unwrap_or_default();
+        let environment: Vec<_> = variables
+            .iter()
+            .map(|variable| (variable.str("name").to_owned(), variable.str("value").to_owned()))
+            .collect();
+        if environment.iter().any(|(name, _)| name.is_empty() || name.contains(['=', '\0'])) {
+            return Err("exec: the name of a variable is missing".to_owned());
+        }
+        let wants_terminal = match exec.str("interactiveMode") {
+            "Never" | "IfAvailable" => false,
+            "Always" => true,
+            // Only the older version has a default.
+            "" if version.ends_with("/v1beta1") => false,
+            "" => return Err("exec: the interactiveMode is missing".to_owned()),
+            other => return Err(format!("exec: invalid interactiveMode {other:?}")),
+        };
+        Ok(Exec {
+            version,
+            command,
+            arguments: texts(exec, "args"),
+            environment,
+            hint: exec.str("installHint").to_owned(),
+            wants_cluster: exec.get("provideClusterInfo").and_then(Value::as_bool) == Some(true),
+            wants_terminal,
+        })
+    }
+
+    /// What the plug-in is told.
+    fn info(&self, cluster: &Cluster) -> String {
+        let mut info = Value::object();
+        info.set("kind", "ExecCredential");
+        info.set("apiVersion", self.version.as_str());
+        // Nobody sits before a server.
+        info.entry("spec").set("interactive", false);
+        if self.wants_cluster {
+            info.entry("spec").set("cluster", cluster.value());
+        }
+        String::from_utf8_lossy(&codec::to_json(&info)).into_owned()
+    }
+}
+
+impl Cluster {
+    fn value(&self) -> Value {
+        let mut cluster = Value::object();
+        cluster.set("server", self.server.as_str());
+        if let Some(name) = &self.server_name {
+            cluster.set("tls-server-name", name.as_str());
+        }
+        if self.insecure {
+            cluster.set("insecure-skip-tls-verify", true);
+        }
+        if let Some(pem) = &self.authority_pem {
+            cluster.set("certificate-authority-data", STANDARD.encode(pem));
+        }
+        if let Some(proxy) = &self.proxy {
+            cluster.set("proxy-url", proxy.as_str());
+        }
+        if self.disable_compression {
+            cluster.set("disable-compression", true);
+        }
+        cluster.set("config", self.config.clone().unwrap_or(Value::Null));
+        cluster
+    }
+}
+
+/// What a plug-in made.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Made {
+    /// A token.
+    pub token: Option<String>,
+    /// A certificate and its key, in PEM. It is shown in the handshake of every connection from then on.
+    pub identity_pem: Option<IdentityPem>,
+    /// When it is worth nothing any more; `None`: nobody knows.
+    expires: Option<Timestamp>,
+}
+
+/// A plug-in, and what it made last.
+pub struct Plugin {
+    exec: Exec,
+    info: String,
+    clock: Clock,
+    /// Held while the program runs, so that it runs once for all who wait.
+    made: Mutex<Option<Arc<Made>>>,
+}
+
+impl Plugin {
+    /// A plug-in that makes credentials for this cluster.
+    pub fn new(exec: Exec, cluster: &Cluster, clock: Clock) -> Plugin {
+        Plugin { info: exec.info(cluster), exec, clock, made: Mutex::default() }
+    }
+
+    /// What it made last, or makes now.
+    pub async fn credentials(&self) -> Result<Arc<Made>, String> {
+        let mut made = self.made.lock().await;
+        let now = self.clock.now();
+        if let Some(made) = made.as_ref().filter(|made| made.expires.is_none_or(|end| now <= end)) {
+            return Ok(Arc::clone(made));
+        }
+        let fresh = Arc::new(self.run().await?);
+        *made = Some(Arc::clone(&fresh));
+        Ok(fresh)
+    }
+
+    /// Makes others the next time, unless somebody has already.
+    pub async fn forget(&self, refused: &Arc<Made>) {
+        let mut made = self.made.lock().await;
+        if made.as_ref().is_some_and(|made| Arc::ptr_eq(made, refused)) {
+            *made = None;
+        }
+    }
+
+    async fn run(&self) -> Result<Made, String> {
+        if self.exec.wants_terminal {
+            let why = "exec plugin cannot support interactive mode: standard input is not a terminal";
+            return Err(why.to_owned());
+        }
+        let ran = tokio::time::timeout(EXEC_PLUGIN, self.output());
+        let name = self.exec.command.display();
+        let output =
+            ran.await.map_err(|_| format!("exec: {name} has not ended within {EXEC_PLUGIN:?}"))??;
+        read(&output, &self.exec.version)
+    }
+
+    /// Runs the program. If nobody waits any more, it is ended.
+    async fn output(&self) -> Result<Vec<u8>, String> {
+        let Exec { command, arguments, environment, hint, .. } = &self.exec;
+        let name = command.display();
+        let started = Command::new(command)
+            .args(arguments)
+            .envs(environment.iter().map(|(name, value)| (name, value)))
+            .env(INFO, &self.info)
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .kill_on_drop(true)
+            .spawn();
+        let mut child = started.map_err(|error| match error.kind() {
+            std::io::ErrorKind::NotFound if hint.is_empty() => format!("exec: executable {name} not found"),
+            std::io::ErrorKind::NotFound => format!("exec: executable {name} not found: {hint}"),
+            _ => format!("exec: {name}: {error}"),
+        })?;
+        let broken = |error: std::io::Error| format!("exec: {name}: {error}");
+        let mut output = Vec::new();
+        if let Some(stdout) = child.stdout.take() {
+            stdout.take(EXEC_OUTPUT_BYTES + 1).read_to_end(&mut output).await.map_err(broken)?;
+        }
+        if output.len() as u64 > EXEC_OUTPUT_BYTES {
+            return Err(format!("exec: {name} prints more than {EXEC_OUTPUT_BYTES} bytes"));
+        }
+        let status = child.wait().await.map_err(broken)?;
+        match (status.success(), status.code()) {
+            (true, _) => Ok(output),
+            (false, Some(code)) => Err(format!("exec: executable {name} failed with exit code {code}")),
+            (false, None) => Err(format!("exec: executable {name} was killed")),
+        }
+    }
+}
+
+/// What a plug-in printed, if it makes sense.
+fn read(output: &[u8], version: &str) -> Result<Made, String> {
+    let printed = yaml::read(output).map_err(|error| format!("decoding stdout: {error}"))?;
+    let of = (printed.str("kind"), printed.str("apiVersion"));
+    if of.0 != "ExecCredential" || !of.1.starts_with(GROUP) {
+        return Err(format!("decoding stdout: {:?} of {:?} is no ExecCredential", of.0, of.1));
+    }
+    if of.1 != version {
+        return Err(format!(
+            "exec plugin is configured to use API version {version}, plugin returned version {}",
+            of.1
+        ));
+    }
+    let status = printed.get("status").filter(|status| !status.is_null());
+    let status = status.ok_or("exec plugin didn't return a status field")?;
+    let text = |field: &str| Some(status.str(field)).filter(|text| !text.is_empty());
+    let identity_pem = match (text("clientCertificateData"), text("clientKeyData")) {
+        (Some(certificate), Some(key)) => {
+            let wrong = |error| format!("failed parsing client key/certificate: {error}");
+            let chain = X509::stack_from_pem(certificate.as_bytes()).map_err(wrong)?;
+            let private = PKey::private_key_from_pem(key.as_bytes()).map_err(wrong)?;
+            let own =
+                chain.first().ok_or("failed parsing client key/certificate: there is no certificate")?;
+            if !own.public_key().is_ok_and(|public| public.public_eq(&private)) {
+                return Err("failed parsing client key/certificate: they do not belong together".to_owned());
+            }
+            Some((certificate.as_bytes().to_vec(), key.as_bytes().to_vec()))
+        }
+        (None, None) => None,
+        _ => return Err("exec plugin returned only certificate or key, not both".to_owned()),
+    };
+    let token = text("token").map(str::to_owned);
+    if token.is_none() && identity_pem.is_none() {
+        return Err("exec plugin didn't return a token or cert/key pair".to_owned());
+    }
+    let expires = text("expirationTimestamp").map(time::parse_seconds).transpose();
+    let expires = expires.map_err(|error| format!("decoding stdout: expirationTimestamp: {error}"))?;
+    let end =
+        |seconds: i64| Timestamp(0).plus(Duration::from_secs(u64::try_from(seconds).unwrap_or_default()));
+    Ok(Made { token, identity_pem, expires: expires.map(end) })
+}
+
+#[cfg(test)]
+mod tests;

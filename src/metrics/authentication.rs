@@ -1,0 +1,262 @@
+//! What is counted of finding out who is asking. No label says what a client wrote: users are told apart by a few names that
+//! every cluster has.
+
+use pilothouse_actors::clock::Timestamp;
+use prometheus::{
+    Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry,
+};
+
+/// The bounds of the classes of what certificates have left, in seconds; the reference server's.
+const LEFT_SECONDS: [f64; 14] = [
+    0.0,
+    1_800.0,
+    3_600.0,
+    7_200.0,
+    21_600.0,
+    43_200.0,
+    86_400.0,
+    172_800.0,
+    345_600.0,
+    604_800.0,
+    2_592_000.0,
+    7_776_000.0,
+    15_552_000.0,
+    31_104_000.0,
+];
+/// Users that are counted by name, as in the reference.
+const NAMED: [&str; 5] =
+    ["admin", "client", "kube_proxy", "kubelet", "system:serviceaccount:kube-system:default"];
+const EMAIL: &str = "email_id";
+const OTHER: &str = "other";
+
+/// What came of finding out who sent a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Attempt {
+    /// They are known, or may be anybody.
+    Success,
+    /// They showed nothing, and that is not enough.
+    Failure,
+    /// What they showed is not accepted.
+    Error,
+}
+
+/// The counters of one outcome.
+struct Outcome {
+    count: IntCounter,
+    duration: Histogram,
+}
+
+/// What is counted of authentication. The counters of every request are found once, because finding one by its labels
+/// costs more than counting.
+pub struct Authentication {
+    attempts: IntCounterVec,
+    durations: HistogramVec,
+    outcomes: [Outcome; 3],
+    users: IntCounterVec,
+    /// Those of the named users, of mail addresses and of all others.
+    by_user: [IntCounter; NAMED.len() + 2],
+    lookups: IntCounterVec,
+    lookup_durations: HistogramVec,
+    /// Those that were at hand, and those that were not.
+    by_hit: [Outcome; 2],
+    fetches: IntCounterVec,
+    active: IntGaugeVec,
+    /// Those that are under way, that worked and that did not.
+    by_fetch: (IntGauge, IntCounter, IntCounter),
+    /// What the certificates had left by which requests were known.
+    pub certificate_left: Histogram,
+}
+
+impl Authentication {
+    pub(super) fn new() -> Result<Authentication, prometheus::Error> {
+        let counters =
+            |name: &str, help: &str, label: &str| IntCounterVec::new(Opts::new(name, help), &[label]);
+        let attempts = counters(
+            "authentication_attempts",
+            "Requests of which it was found out who sent them, by result: success, failure or error.",
+            "result",
+        )?;
+        let durations = HistogramVec::new(
+            HistogramOpts::new(
+                "authentication_duration_seconds",
+                "How long it took to find out who sent requests, by result.",
+            )
+            .buckets(prometheus::exponential_buckets(0.001, 2.0, 15)?),
+            &["result"],
+        )?;
+        let users = counters(
+            "authenticated_user_requests",
+            "Requests of those who are known, by name where every cluster has it.",
+            "username",
+        )?;
+        let lookups = counters(
+            "authentication_token_cache_request_total",
+            "Tokens that were looked up among those that are remembered, by whether they were: hit or miss.",
+            "status",
+        )?;
+        let lookup_durations = HistogramVec::new(
+            HistogramOpts::new(
+                "authentication_token_cache_request_duration_seconds",
+                "How long it took to say whose tokens are, by whether they were remembered.",
+            ),
+            &["status"],
+        )?;
+        let fetches = counters(
+            "authentication_token_cache_fetch_total",
+            "Tokens that were not remembered and had to be verified, by whether that worked: ok or error.",
+            "status",
+        )?;
+        let active = Opts::new(
+            "authentication_token_cache_active_fetch_count",
+            "Tokens that are being verified because they were not remembered.",
+        );
+        let active = IntGaugeVec::new(active, &["status"])?;
+        let left = HistogramOpts::new(
+            "apiserver_client_certificate_expiration_seconds",
+            "What the certificates had left by which requests were known.",
+        );
+        let outcome = |count: &IntCounterVec, duration: &HistogramVec, label: &str| Outcome {
+            count: count.with_label_values(&[label]),
+            duration: duration.with_label_values(&[label]),
+        };
+        Ok(Authentication {
+            outcomes: ["success", "failure", "error"].map(|label| outcome(&attempts, &durations, label)),
+            by_user: std::array::from_fn(|at| {
+                let rest = [EMAIL, OTHER].get(at.saturating_sub(NAMED.len())).copied();
+                let name = NAMED.get(at).copied().or(rest).unwrap_or(OTHER);
+                users.with_label_values(&[name])
+            }),
+            by_hit: ["hit", "miss"].map(|label| outcome(&lookups, &lookup_durations, label)),
+            attempts,
+            durations,
+            users,
+            lookups,
+            lookup_durations,
+            by_fetch: (
+                active.with_label_values(&["in_flight"]),
+                fetches.with_label_values(&["ok"]),
+                fetches.with_label_values(&["error"]),
+            ),
+            fetches,
+            active,
+            certificate_left: Histogram::with_opts(left.buckets(LEFT_SECONDS.to_vec()))?,
+        })
+    }
+
+    pub(super) fn register(&self, registry: &Registry) -> Result<(), prometheus::Error> {
+        for counters in [&self.attempts, &self.users, &self.lookups, &self.fetches] {
+            registry.register(Box::new(counters.clone()))?;
+        }
+        for durations in [&self.durations, &self.lookup_durations] {
+            registry.register(Box::new(durations.clone()))?;
+        }
+        registry.register(Box::new(self.active.clone()))?;
+        registry.register(Box::new(self.certificate_left.clone()))
+    }
+
+    /// Counts a request; who sent it, if that is known.
+    pub fn attempted(&self, attempt: Attempt, user: Option<&str>, began: Timestamp, now: Timestamp) {
+        let [success, failure, error] = &self.outcomes;
+        let outcome = match attempt {
+            Attempt::Success => success,
+            Attempt::Failure => failure,
+            Attempt::Error => error,
+        };
+        outcome.count(began, now);
+        if let Some(counter) = user.and_then(|user| self.by_user.get(place(user))) {
+            counter.inc();
+        }
+    }
+
+    /// Counts a token that was looked up: whether it was remembered.
+    pub fn looked_up(&self, hit: bool, began: Timestamp, now: Timestamp) {
+        let [found, missed] = &self.by_hit;
+        if hit { found } else { missed }.count(began, now);
+    }
+
+    /// Counts a token that is being verified because it was not remembered. Unless it says otherwise before it is
+    /// dropped, that did not work.
+    pub fn fetch(&self) -> Fetch {
+        let (active, ok, error) = self.by_fetch.clone();
+        active.inc();
+        Fetch { active, ok, error: Some(error) }
+    }
+}
+
+impl Outcome {
+    fn count(&self, began: Timestamp, now: Timestamp) {
+        self.count.inc();
+        self.duration.observe(now.0.saturating_sub(began.0) as f64 / 1e6);
+    }
+}
+
+/// A token that is being verified.
+pub struct Fetch {
+    active: IntGauge,
+    ok: IntCounter,
+    error: Option<IntCounter>,
+}
+
+impl Fetch {
+    /// It worked, whatever was found.
+    pub fn succeeded(mut self) {
+        self.error = None;
+        self.ok.inc();
+    }
+}
+
+impl Drop for Fetch {
+    fn drop(&mut self) {
+        self.active.dec();
+        if let Some(error) = &self.error {
+            error.inc();
+        }
+    }
+}
+
+/// Where a user is counted.
+fn place(user: &str) -> usize {
+    let named = NAMED.iter().position(|name| *name == user);
+    named.unwrap_or(if user.contains('@') { NAMED.len() } else { NAMED.len() + 1 })
+}
+
+#[cfg(test)]
+mod tests {
+    use prometheus::{Encoder as _, TextEncoder};
+
+    use super::*;
+
+    #[test]
+    fn users_are_counted_under_names_that_nobody_can_choose() {
+        let counted = Authentication::new().unwrap();
+        let registry = Registry::new();
+        counted.register(&registry).unwrap();
+        for user in ["admin", "ann@example.com", "ann", "system:anonymous", "email_id"] {
+            counted.attempted(Attempt::Success, Some(user), Timestamp(0), Timestamp(3_000));
+        }
+        counted.attempted(Attempt::Failure, None, Timestamp(0), Timestamp(0));
+        counted.looked_up(true, Timestamp(0), Timestamp(0));
+        counted.fetch().succeeded();
+        drop(counted.fetch());
+        let mut text = Vec::new();
+        TextEncoder::new().encode(&registry.gather(), &mut text).unwrap();
+        let text = String::from_utf8(text).unwrap();
+        for line in [
+            "authenticated_user_requests{username=\"admin\"} 1",
+            "authenticated_user_requests{username=\"email_id\"} 1",
+            "authenticated_user_requests{username=\"other\"} 3",
+            "authentication_attempts{result=\"success\"} 5",
+            "authentication_attempts{result=\"failure\"} 1",
+            "authentication_attempts{result=\"error\"} 0",
+            "authentication_duration_seconds_bucket{result=\"success\",le=\"0.002\"} 0",
+            "authentication_duration_seconds_bucket{result=\"success\",le=\"0.004\"} 5",
+            "authentication_token_cache_request_total{status=\"hit\"} 1",
+            "authentication_token_cache_fetch_total{status=\"ok\"} 1",
+            "authentication_token_cache_fetch_total{status=\"error\"} 1",
+            "authentication_token_cache_active_fetch_count{status=\"in_flight\"} 0",
+        ] {
+            assert!(text.contains(line), "{line}\n{text}");
+        }
+        assert!(!text.contains("ann"));
+    }
+}

@@ -1,0 +1,103 @@
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
+use std::pin::Pin;
+
+use openssl::asn1::Asn1Time;
+use openssl::ec::{EcGroup, EcKey};
+use openssl::hash::MessageDigest;
+use openssl::nid::Nid;
+use openssl::pkey::Private;
+use openssl::ssl::{Ssl, SslAcceptor};
+use openssl::x509::extension::SubjectAlternativeName;
+use openssl::x509::{X509Builder, X509NameBuilder};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpListener;
+
+use super::*;
+
+/// A certificate that signed itself.
+fn own(name: &str) -> (PKey<Private>, X509) {
+    let curve = EcGroup::from_curve_name(Nid::X9_62_PRIME256V1).unwrap();
+    let key = PKey::from_ec_key(EcKey::generate(&curve).unwrap()).unwrap();
+    let mut subject = X509NameBuilder::new().unwrap();
+    subject.append_entry_by_text("CN", name).unwrap();
+    let subject = subject.build();
+    let mut builder = X509Builder::new().unwrap();
+    builder.set_version(2).unwrap();
+    builder.set_subject_name(&subject).unwrap();
+    builder.set_issuer_name(&subject).unwrap();
+    builder.set_not_before(&Asn1Time::from_unix(1_000_000_000).unwrap()).unwrap();
+    builder.set_not_after(&Asn1Time::from_unix(4_000_000_000).unwrap()).unwrap();
+    builder.set_pubkey(&key).unwrap();
+    let names = SubjectAlternativeName::new().dns(name).build(&builder.x509v3_context(None, None)).unwrap();
+    builder.append_extension(names).unwrap();
+    builder.sign(&key, MessageDigest::sha256()).unwrap();
+    (key, builder.build())
+}
+
+/// Answers each connection with the name of the certificate that it showed; after the first it asks for another one.
+async fn serve(listener: TcpListener, (key, certificate): (PKey<Private>, X509)) {
+    let mut acceptor = SslAcceptor::mozilla_modern_v5(SslMethod::tls_server()).unwrap();
+    acceptor.set_private_key(&key).unwrap();
+    acceptor.set_certificate(&certificate).unwrap();
+    acceptor.set_verify_callback(SslVerifyMode::PEER, |_, _| true);
+    let context = acceptor.build().into_context();
+    for status in ["401 No", "200 Yes", "200 Yes"] {
+        let (tcp, _) = listener.accept().await.unwrap();
+        let mut stream = SslStream::new(Ssl::new(&context).unwrap(), tcp).unwrap();
+        Pin::new(&mut stream).accept().await.unwrap();
+        let shown = stream.ssl().peer_certificate();
+        let name = shown.map_or_else(String::new, |shown| {
+            let entry = shown.subject_name().entries_by_nid(Nid::COMMONNAME).next().unwrap();
+            entry.data().to_string().unwrap()
+        });
+        let mut question = [0; 4_096];
+        assert!(stream.read(&mut question).await.unwrap() > 0);
+        let answer = format!("HTTP/1.1 {status}\r\nContent-Length: {}\r\n\r\n{name}", name.len());
+        stream.write_all(answer.as_bytes()).await.unwrap();
+        let _ = stream.shutdown().await;
+    }
+}
+
+/// A plug-in that prints a certificate.
+fn plugin(home: &Path, name: &str) {
+    let (key, certificate) = own(name);
+    let text = |pem: Vec<u8>| String::from_utf8(pem).unwrap();
+    let made = serde_json::json!({
+        "apiVersion": "client.authentication.k8s.io/v1", "kind": "ExecCredential",
+        "status": {
+            "clientCertificateData": text(certificate.to_pem().unwrap()),
+            "clientKeyData": text(key.private_key_to_pem_pkcs8().unwrap()),
+        },
+    });
+    std::fs::write(home.join("made"), made.to_string()).unwrap();
+    std::fs::write(home.join("plugin"), format!("#!/bin/sh\ncat '{}'\n", home.join("made").display()))
+        .unwrap();
+    let executable = std::fs::Permissions::from_mode(0o755);
+    std::fs::set_permissions(home.join("plugin"), executable).unwrap();
+}
+
+#[actix::test]
+async fn a_certificate_that_a_plugin_makes_is_shown_from_then_on() {
+    let home = tempfile::tempdir().unwrap();
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let server = own("host.test");
+    let authority = openssl::base64::encode_block(&server.1.to_pem().unwrap()).replace('\n', "");
+    let config = format!(
+        "{{current-context: c, contexts: [{{name: c, context: {{cluster: k, user: u}}}}], \
+         clusters: [{{name: k, cluster: {{server: 'https://{}/', tls-server-name: host.test, \
+         certificate-authority-data: {authority}}}}}], \
+         users: [{{name: u, user: {{exec: {{apiVersion: client.authentication.k8s.io/v1, command: ./plugin, \
+         interactiveMode: Never}}}}}}]}}",
+        listener.local_addr().unwrap()
+    );
+    plugin(home.path(), "first");
+    let service = Service::new(&Access::parse(config.as_bytes(), home.path()).unwrap()).unwrap();
+    let serving = tokio::task::spawn_local(serve(listener, server));
+    assert!(matches!(service.ask("{}".into()).await, Err(Failure::Refused(401))));
+    plugin(home.path(), "second");
+    assert_eq!(service.ask("{}".into()).await.unwrap(), b"second", "made anew, and shown in the handshake");
+    plugin(home.path(), "third");
+    assert_eq!(service.ask("{}".into()).await.unwrap(), b"second", "kept");
+    serving.await.unwrap();
+}

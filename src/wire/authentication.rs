@@ -1,0 +1,77 @@
+//! What those who find out who is asking are made from.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use pilothouse_actors::authenticator::Verifier;
+
+use super::{Boot, Parts, StartError, openid};
+use crate::auth::bootstrap_token::BootstrapTokens;
+use crate::auth::certificate::CertificateVerifier;
+use crate::auth::front_proxy::FrontProxy;
+use crate::auth::objects::Objects;
+use crate::auth::token_webhook;
+use crate::auth::tokens::TokenFile;
+use crate::kubeconfig::Access;
+use crate::metrics::Metrics;
+use crate::verbs::bootstrap;
+use crate::webhook::Service;
+
+/// Those who are asked, in order.
+pub(super) fn verifiers(
+    boot: &Boot,
+    (front_proxy, certificates): (&Option<Arc<FrontProxy>>, &Arc<CertificateVerifier>),
+    objects: &Arc<Objects>,
+    accounts: Arc<dyn Verifier>,
+    metrics: &Arc<Metrics>,
+) -> Result<Arc<[Arc<dyn Verifier>]>, StartError> {
+    let Boot { config, clock, .. } = boot;
+    let broken = |what: &str, error: &dyn std::fmt::Display| StartError::Store(format!("{what}: {error}"));
+    let tokens = match &config.authentication.token_auth_file {
+        None => TokenFile::default(),
+        Some(path) => {
+            let name = path.display().to_string();
+            let text = std::fs::read_to_string(path).map_err(|error| broken(&name, &error))?;
+            TokenFile::parse(&text).map_err(|error| broken(&name, &error))?
+        }
+    };
+    // In the reference's order: those who know best first, those who must ask others last.
+    let mut all: Vec<Arc<dyn Verifier>> = Vec::new();
+    if let Some(proxy) = front_proxy {
+        all.push(proxy.clone());
+    }
+    all.extend([certificates.clone() as Arc<dyn Verifier>, Arc::new(tokens), accounts]);
+    if config.authentication.enable_bootstrap_token_auth {
+        all.push(Arc::new(BootstrapTokens::new(objects.clone(), clock.clone())));
+    }
+    // After those that know their tokens themselves: a token that nobody knows may have keys fetched.
+    all.extend(openid::verifier(boot)?);
+    if let Some(path) = &config.token_webhook.authentication_token_webhook_config_file {
+        let settings = token_webhook::Settings {
+            version: config.token_webhook.authentication_token_webhook_version.clone(),
+            kept_for: config.token_webhook.authentication_token_webhook_cache_ttl,
+            audiences: config.audiences().into(),
+        };
+        let (service, metrics) = (service(path)?, metrics.clone());
+        all.push(Arc::new(token_webhook::AskedElsewhere::new(service, settings, metrics, clock.clone())));
+    }
+    Ok(all.into())
+}
+
+/// Another server that a kubeconfig leads to.
+fn service(path: &Path) -> Result<Service, StartError> {
+    let broken = |error: &dyn std::fmt::Display| StartError::Store(format!("{}: {error}", path.display()));
+    let access = Access::read(path).map_err(|error| broken(&error))?;
+    Service::new(&access).map_err(|error| broken(&error))
+}
+
+/// What extensions are told of whom to trust.
+pub(super) fn told(parts: &Parts) -> bootstrap::trust::Told {
+    let pki = parts.trusted.load();
+    let text = |pem: &[u8]| String::from_utf8_lossy(pem).into_owned();
+    bootstrap::trust::Told {
+        client_authority: text(&pki.client_ca_pem),
+        proxy_authority: pki.proxy_ca_pem.as_deref().map(text),
+        proxy_lists: parts.boot.config.front_proxy.lists(),
+    }
+}
