@@ -38,9 +38,6 @@ pub enum Failure {
     /// Where to ask makes no sense.
     #[error("{0}")]
     Settings(String),
-    /// Too many ask at once.
-    #[error("too many questions are under way")]
-    Busy,
     /// It took too long.
     #[error("no answer within {0:?}")]
     Slow(Duration),
@@ -170,8 +167,13 @@ impl Service {
         most: usize,
         question: Option<String>,
     ) -> Result<Vec<u8>, Failure> {
-        let _place = self.places.try_acquire().map_err(|_| Failure::Busy)?;
-        timeout(within, self.exchange(question, most)).await.map_err(|_| Failure::Slow(within))?
+        // Whoever finds no place waits for one: a refusal here would be taken for one of the other server, and where others
+        // decide then, whoever asks enough questions at once would get around its answers.
+        let asked = async {
+            let _place = self.places.acquire().await.map_err(|error| broken(&error))?;
+            self.exchange(question, most).await
+        };
+        timeout(within, asked).await.map_err(|_| Failure::Slow(within))?
     }
 
     async fn exchange(&self, question: Option<String>, most: usize) -> Result<Vec<u8>, Failure> {

@@ -4,6 +4,7 @@
 
 mod support;
 
+use std::sync::{Arc, Barrier};
 use std::thread;
 
 use serde_json::{Value, json};
@@ -203,6 +204,44 @@ fn patches_that_contend_are_all_made() {
     assert_eq!(writes, (WRITERS * (EACH + 1)) as u64, "no write was made twice, and none on another's");
     assert_eq!(after["data"].as_object().unwrap().len(), 1 + WRITERS * EACH);
     assert_eq!(after["metadata"]["finalizers"].as_array().unwrap().len(), 1 + WRITERS);
+}
+
+#[test]
+fn a_deletion_gets_through_among_patches_that_contend() {
+    const PATCHERS: usize = 12;
+    // With a disk to wait for: then there is always somebody's write under way.
+    let server = Server::start();
+    let mut client = server.admin();
+    for _ in 0..5 {
+        client.post(MAPS, &json!({"metadata": {"name": "a"}})).ok();
+        let begun = Arc::new(Barrier::new(PATCHERS + 1));
+        let patchers: Vec<_> = (0..PATCHERS)
+            .map(|patcher| {
+                let (mut client, begun) = (server.admin(), Arc::clone(&begun));
+                thread::spawn(move || {
+                    for round in 0.. {
+                        let patched = client.patch(
+                            MAP,
+                            "merge",
+                            &json!({"data": {format!("p{patcher}"): round.to_string()}}),
+                        );
+                        if round == 3 {
+                            begun.wait();
+                        }
+                        if patched.status != 200 {
+                            return patched.status;
+                        }
+                    }
+                    0
+                })
+            })
+            .collect();
+        begun.wait();
+        client.delete(MAP).ok();
+        for patcher in patchers {
+            assert_eq!(patcher.join().unwrap(), 404, "it is gone");
+        }
+    }
 }
 
 #[test]

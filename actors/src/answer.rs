@@ -5,8 +5,11 @@
 
 use std::future::Future;
 use std::ops::ControlFlow;
+use std::pin::pin;
 
-use futures::future::LocalBoxFuture;
+use actix::dev::{MessageResponse, OneshotSender};
+use actix::{Actor, Message};
+use futures::future::{Either, LocalBoxFuture, select};
 
 /// What was asked for, now or later. What comes later runs on the thread that asked.
 pub enum Answer<T> {
@@ -31,11 +34,23 @@ impl<T: 'static> Answer<T> {
     }
 }
 
-impl<T: 'static> From<Answer<T>> for actix::Response<T> {
-    fn from(answer: Answer<T>) -> actix::Response<T> {
-        match answer {
-            Answer::Now(answer) => actix::Response::reply(answer),
-            Answer::Later(answer) => actix::Response::fut(answer),
+/// What comes later is given up when nobody waits for it any more: else whoever hangs up could have any number of questions asked.
+impl<A: Actor, M: Message> MessageResponse<A, M> for Answer<M::Result> {
+    fn handle(self, _: &mut A::Context, reply: Option<OneshotSender<M::Result>>) {
+        let Some(mut reply) = reply else { return };
+        match self {
+            Answer::Now(answer) => {
+                let _gone = reply.send(answer);
+            }
+            Answer::Later(answer) => {
+                actix::spawn(async move {
+                    let answered = match select(answer, pin!(reply.closed())).await {
+                        Either::Left((answer, _)) => answer,
+                        Either::Right(_) => return,
+                    };
+                    let _gone = reply.send(answered);
+                });
+            }
         }
     }
 }
@@ -82,9 +97,50 @@ async fn resume<H: Hearing>(mut hearing: H, word: LocalBoxFuture<'static, H::Wor
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use futures::executor::block_on;
 
     use super::*;
+
+    /// Asks for something that never comes, and tells when it is given up.
+    #[derive(Message)]
+    #[rtype(result = "()")]
+    struct Never(Arc<()>);
+
+    struct Patient;
+
+    impl Actor for Patient {
+        type Context = actix::Context<Self>;
+    }
+
+    impl actix::Handler<Never> for Patient {
+        type Result = Answer<()>;
+
+        fn handle(&mut self, Never(kept): Never, _: &mut Self::Context) -> Answer<()> {
+            Answer::later(async move {
+                std::future::pending::<()>().await;
+                drop(kept);
+            })
+        }
+    }
+
+    #[actix::test]
+    async fn what_nobody_waits_for_is_given_up() {
+        let kept = Arc::new(());
+        let patient = Patient.start();
+        let mut asked = Box::pin(patient.send(Never(Arc::clone(&kept))));
+        for _ in 0..10 {
+            assert!(futures::poll!(&mut asked).is_pending());
+            tokio::task::yield_now().await;
+        }
+        assert_eq!(Arc::strong_count(&kept), 2, "it is asked for");
+        drop(asked);
+        for _ in 0..10 {
+            tokio::task::yield_now().await;
+        }
+        assert_eq!(Arc::strong_count(&kept), 1);
+    }
 
     /// Sums what it hears until that reaches ten.
     struct Sum {

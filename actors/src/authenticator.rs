@@ -131,18 +131,18 @@ impl Actor for Authenticator {
 }
 
 impl Handler<Authenticate> for Authenticator {
-    type Result = Response<Result<Arc<Identity>, Refusal>>;
+    type Result = Answer<Result<Arc<Identity>, Refusal>>;
 
     fn handle(&mut self, authenticate: Authenticate, _: &mut Self::Context) -> Self::Result {
-        self.authenticate(authenticate.credentials).into()
+        self.authenticate(authenticate.credentials)
     }
 }
 
 impl Handler<Examine> for Authenticator {
-    type Result = Response<Result<Bearer, Refusal>>;
+    type Result = Answer<Result<Bearer, Refusal>>;
 
     fn handle(&mut self, examine: Examine, _: &mut Self::Context) -> Self::Result {
-        self.examine(examine.credentials).into()
+        self.examine(examine.credentials)
     }
 }
 

@@ -229,27 +229,27 @@ impl Actor for Authorizer {
 }
 
 impl Handler<Authorize> for Authorizer {
-    type Result = Response<Decision>;
+    type Result = Answer<Decision>;
 
     fn handle(&mut self, authorize: Authorize, _: &mut Self::Context) -> Self::Result {
-        self.authorize(authorize.identity, authorize.action).into()
+        self.authorize(authorize.identity, authorize.action)
     }
 }
 
 impl Handler<Judge> for Authorizer {
-    type Result = Response<Verdict>;
+    type Result = Answer<Verdict>;
 
     fn handle(&mut self, question: Judge, _: &mut Self::Context) -> Self::Result {
-        self.judge(question).into()
+        self.judge(question)
     }
 }
 
 impl Handler<ListGrants> for Authorizer {
-    type Result = Response<Grants>;
+    type Result = Answer<Grants>;
 
     fn handle(&mut self, question: ListGrants, _: &mut Self::Context) -> Self::Result {
         let policies = (self.panel)();
-        hold(Inventory { policies, asked: 0, question, so_far: Grants::default() }).into()
+        hold(Inventory { policies, asked: 0, question, so_far: Grants::default() })
     }
 }
 

@@ -154,6 +154,8 @@ impl Actor for Broadcaster {
     fn stopped(&mut self, _: &mut Self::Context) {
         self.bells.remove(&self.bell);
         self.close_all();
+        // Whoever waits to be called would not be called for that.
+        self.to_call.drain(..).for_each(|summons| summons.call());
     }
 }
 

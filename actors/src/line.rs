@@ -68,6 +68,17 @@ impl<W> Line<W> {
         Ok(())
     }
 
+    /// Lets a write that was next wait on, still before all others.
+    pub fn push_front(&mut self, until: Revision, write: W) {
+        self.writes += 1;
+        self.waiting.push_front((until, Waiting::Write(write)));
+    }
+
+    /// Lets all wait until this revision at least: a write that came before them is under way now.
+    pub fn delay(&mut self, until: Revision) {
+        self.waiting.iter_mut().for_each(|(known, _)| *known = until.max(*known));
+    }
+
     /// Lets a reader wait until a revision is durable.
     pub fn push_reader(&mut self, until: Revision, reader: Reader) {
         self.waiting.push_back((until, Waiting::Reader(reader)));
@@ -117,6 +128,18 @@ mod tests {
         assert!(matches!(seen.try_recv(), Ok(Ok(None))));
         assert!(matches!(line.pop(AT), Some(Waiting::Write(1_001))));
         assert!(line.pop(AT).is_none());
+    }
+
+    #[test]
+    fn who_came_later_waits_for_who_came_before() {
+        let mut line = Line::default();
+        assert_eq!((line.push(AT, 1), line.push(AT, 2)), (Ok(()), Ok(())));
+        assert!(matches!(line.pop(AT), Some(Waiting::Write(1))));
+        line.delay(AT.next());
+        assert!(line.pop(AT).is_none());
+        line.push_front(AT.next(), 1);
+        assert!(matches!(line.pop(AT.next()), Some(Waiting::Write(1))));
+        assert!(matches!(line.pop(AT.next()), Some(Waiting::Write(2))));
     }
 
     #[test]

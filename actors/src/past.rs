@@ -78,7 +78,9 @@ pub async fn state_at(
     Ok(state)
 }
 
+/// What an entry of the old state takes: that something was not there yet is one too.
 fn weight(event: &Event) -> usize {
     const OVERHEAD: usize = 256;
-    event.previous.as_ref().map_or(0, |previous| previous.bytes.len() + OVERHEAD)
+    let previous = event.previous.as_ref().map_or(0, |previous| previous.bytes.len());
+    OVERHEAD + event.object.key.as_str().len() + previous
 }

@@ -33,7 +33,7 @@ use crate::record::{Operation, Record};
 use crate::recover::State;
 use crate::snapshot::Snapshot;
 use crate::trims::{Trims, freed_by};
-use crate::turns::{self, Basis, EndTurn, TakeTurn, Turn, Turns};
+use crate::turns::{self, Basis, EndTurn, TakeTurn, Turn, Turning, Turns};
 use crate::window::{Change, Event, Trace, Window};
 
 /// What a write answers: the object as it is now, or for a removal its last state at the revision of the removal.
@@ -245,6 +245,8 @@ pub struct Store {
     under_way: HashMap<Key, UnderWay>,
     /// Who changes an object next.
     turns: Turns,
+    /// Whether writes that were under way were given up.
+    gave_up: bool,
     /// This store, for the committer.
     me: Recipient<Committed>,
     around: Surroundings,
@@ -261,6 +263,7 @@ impl Store {
             pending: VecDeque::new(),
             under_way: HashMap::new(),
             turns: Turns::default(),
+            gave_up: false,
             me: ctx.address().recipient(),
             around,
         }
@@ -352,10 +355,10 @@ impl Store {
         Basis { object: self.newest(key).cloned(), is_durable, turn }
     }
 
-    fn give_turn(&self, key: Key, to: turns::Waiting, ctx: &Context<Store>) {
+    fn give_turn(&self, key: &Key, to: turns::Waiting, ctx: &Context<Store>) {
         let turn = Turn::new(ctx.address(), key.clone());
         // Where nobody listens any more the turn is dropped here, and ends by itself.
-        to.answer(Ok(self.basis(&key, Some(turn))));
+        to.answer(Ok(self.basis(key, Some(turn))));
     }
 
     fn pass_on(&self, operation: Operation, event: &Event) -> Result<(), StoreError> {
@@ -413,11 +416,18 @@ impl Store {
                     reader.answer(Ok(self.snapshot.get(key.as_str()).cloned()));
                 }
                 Some(Waiting::Write((demand, writer))) => {
-                    let fits = demand.check(way.newest.as_ref()).is_ok();
+                    if demand.check(way.newest.as_ref()).is_ok() {
+                        self.begin(demand, writer);
+                        // Those behind it want to know what becomes of it.
+                        if let Some(way) = self.under_way.get_mut(key) {
+                            way.line.delay(way.last);
+                        }
+                        continue;
+                    }
                     match demand.check(self.snapshot.get(key.as_str())) {
-                        Err(refused) if !fits => writer.answer(Err(refused)),
-                        // It fits now, or it is refused for something that is still under way.
-                        _ => self.enter(demand, writer),
+                        Err(refused) => writer.answer(Err(refused)),
+                        // It is refused for something that is still under way.
+                        Ok(_) => way.line.push_front(way.last, (demand, writer)),
                     }
                 }
                 None if way.writes == 0 => drop(self.under_way.remove(key)),
@@ -426,8 +436,14 @@ impl Store {
         }
     }
 
+    /// Whether nobody knows what is on disk, or nobody will write any more.
+    fn is_over(&self) -> bool {
+        self.gave_up || self.around.fatal.is_raised()
+    }
+
     /// Nobody knows what is on disk, or nobody will write any more.
     fn give_up(&mut self) {
+        self.gave_up = true;
         for pending in self.pending.drain(..) {
             pending.writer.answer(Err(StoreError::Unavailable));
         }
@@ -526,9 +542,9 @@ impl Handler<Settled> for Store {
 
     fn handle(&mut self, Settled { key, permit }: Settled, _: &mut Self::Context) -> Self::Result {
         let (reader, seen) = Reader::new(permit);
+        let is_over = self.is_over();
         match self.under_way.get_mut(&key) {
-            // Nobody knows what is on disk.
-            _ if self.around.fatal.is_raised() => reader.answer(Err(StoreError::Unavailable)),
+            _ if is_over => reader.answer(Err(StoreError::Unavailable)),
             Some(way) => way.line.push_reader(way.last, reader),
             None => reader.answer(Ok(self.snapshot.get(key.as_str()).cloned())),
         }
@@ -540,13 +556,19 @@ impl Handler<TakeTurn> for Store {
     type Result = ResponseFuture<Result<Basis, StoreError>>;
 
     fn handle(&mut self, take: TakeTurn, ctx: &mut Self::Context) -> Self::Result {
-        let TakeTurn { key, only_if_contended, permit } = take;
+        let TakeTurn { key, turn, permit } = take;
         let (waiting, basis) = turns::Waiting::new(permit);
-        let is_contended = self.under_way.contains_key(&key) || self.turns.is_taken(&key);
-        if only_if_contended && !is_contended {
+        let waits = match turn {
+            Turning::Always => true,
+            Turning::IfContended => self.under_way.contains_key(&key) || self.turns.is_taken(&key),
+            Turning::Never => false,
+        };
+        if self.is_over() {
+            waiting.answer(Err(StoreError::Unavailable));
+        } else if !waits {
             waiting.answer(Ok(self.basis(&key, None)));
         } else if let Some(first) = self.turns.enter(&key, waiting) {
-            self.give_turn(key, first, ctx);
+            self.give_turn(&key, first, ctx);
         }
         answered(basis)
     }
@@ -557,7 +579,7 @@ impl Handler<EndTurn> for Store {
 
     fn handle(&mut self, EndTurn { key }: EndTurn, ctx: &mut Self::Context) {
         if let Some(next) = self.turns.end(&key) {
-            self.give_turn(key, next, ctx);
+            self.give_turn(&key, next, ctx);
         }
     }
 }

@@ -24,10 +24,21 @@ use crate::store::Store;
 pub struct TakeTurn {
     /// Which object.
     pub key: Key,
-    /// Whether no turn is needed while nobody else writes the object.
-    pub only_if_contended: bool,
+    /// Whether a turn is waited for.
+    pub turn: Turning,
     /// The place of the request.
     pub permit: Permit,
+}
+
+/// Whether whoever asks for a state waits for a turn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Turning {
+    /// Always.
+    Always,
+    /// Only while others write the object.
+    IfContended,
+    /// Never: the answer comes at once.
+    Never,
 }
 
 /// What a change is worked out of.

@@ -30,7 +30,7 @@ use pilothouse_actors::object::{Key, Object, Revision, TypeName};
 use pilothouse_actors::permit::Permit;
 use pilothouse_actors::recover::recover;
 use pilothouse_actors::store::{Create, Expire, Get, Replace, Settled, Store};
-use pilothouse_actors::turns::TakeTurn;
+use pilothouse_actors::turns::{TakeTurn, Turning};
 use tokio::sync::Semaphore;
 
 fn faulty(log: &Memory) -> (Stores, Faults) {
@@ -458,9 +458,8 @@ async fn a_damaged_record_is_found_by_its_checksum() {
 async fn turns_at_one_object_come_in_order_and_end_by_themselves() {
     let stores = run(Box::new(Memory::new()), &quiet());
     let pods = find(&stores, "pods").await;
-    let ask = |key| {
-        pods.send(TakeTurn { key: Key::cluster(key), only_if_contended: false, permit: Permit::none() })
-    };
+    let ask =
+        |key| pods.send(TakeTurn { key: Key::cluster(key), turn: Turning::Always, permit: Permit::none() });
     let first = ask("a").await.unwrap().unwrap();
     let elsewhere = ask("b").await.unwrap().unwrap();
     let (mut second, gone, mut third) = (Box::pin(ask("a")), ask("a"), Box::pin(ask("a")));
@@ -491,16 +490,15 @@ async fn changes_in_turn_build_on_each_other_and_become_durable_together() {
     let (stores, faults) = faulty(&log);
     let pods = find(&stores, "pods").await;
     let first = create(&pods, "hot", "0").await.unwrap().revision;
-    let take = |only_if_contended| {
-        pods.send(TakeTurn { key: Key::cluster("hot"), only_if_contended, permit: Permit::none() })
-    };
-    let basis = take(true).await.unwrap().unwrap();
+    let take = |turn| pods.send(TakeTurn { key: Key::cluster("hot"), turn, permit: Permit::none() });
+    let basis = take(Turning::IfContended).await.unwrap().unwrap();
     assert!(basis.turn.is_none() && basis.is_durable, "nobody else writes it");
     let before = faults.commits().len();
     faults.hold();
     let mut answers = Vec::new();
     for number in 0..CHANGES {
-        let basis = take(number > 0).await.unwrap().unwrap();
+        let basis =
+            take(if number > 0 { Turning::IfContended } else { Turning::Always }).await.unwrap().unwrap();
         let found = basis.object.unwrap();
         assert_eq!((found.revision, basis.is_durable), (Revision(first.0 + number), number == 0));
         let change = Replace {
@@ -513,6 +511,8 @@ async fn changes_in_turn_build_on_each_other_and_become_durable_together() {
         // The message is on its way before the next asks.
         assert!(futures::poll!(answers.last_mut().unwrap()).is_pending());
     }
+    let newest = take(Turning::Never).await.unwrap().unwrap();
+    assert_eq!((newest.object.unwrap().revision.0, newest.is_durable), (first.0 + CHANGES, false));
     let get = || pods.send(Get { key: Key::cluster("hot"), permit: Permit::none() });
     assert_eq!(get().await.unwrap().unwrap().revision, first, "nobody sees what is not durable");
     // One that was worked out of an older state hears so when that is durable.
@@ -525,12 +525,37 @@ async fn changes_in_turn_build_on_each_other_and_become_durable_together() {
     let commits = faults.commits();
     assert!(commits.len() - before <= 2, "{commits:?}");
     assert_eq!(get().await.unwrap().unwrap().revision.0, first.0 + CHANGES);
-    assert!(take(true).await.unwrap().unwrap().turn.is_none(), "all is quiet again");
+    assert!(take(Turning::IfContended).await.unwrap().unwrap().turn.is_none(), "all is quiet again");
 
     let again = run(Box::new(log), &quiet());
     let pods = find(&again, "pods").await;
     let found = pods.send(Get { key: Key::cluster("hot"), permit: Permit::none() }).await.unwrap().unwrap();
     assert_eq!(found.revision.0, first.0 + CHANGES);
+}
+
+#[actix_rt::test]
+async fn whoever_comes_after_a_write_that_waits_sees_what_becomes_of_it() {
+    let (stores, faults) = faulty(&Memory::new());
+    let pods = find(&stores, "pods").await;
+    let first = create(&pods, "hot", "0").await.unwrap().revision;
+    faults.hold();
+    // The object is changed, made once more by somebody who does not know that it is there, and taken away.
+    let mut changed = Box::pin(replace(&pods, "hot", "1", first));
+    assert!(futures::poll!(&mut changed).is_pending());
+    let mut made = Box::pin(create(&pods, "hot", "2"));
+    assert!(futures::poll!(&mut made).is_pending());
+    let mut removed = Box::pin(remove(&pods, "hot", first.next()));
+    assert!(futures::poll!(&mut removed).is_pending());
+    let mut seen = Box::pin(pods.send(Settled { key: Key::cluster("hot"), permit: Permit::none() }));
+    assert!(futures::poll!(&mut seen).is_pending());
+    let (changed, made, removed, seen, ()) =
+        futures::join!(changed, made, removed, seen, async { faults.release() });
+    assert!(changed.is_ok() && removed.is_ok());
+    let seen = seen.unwrap().unwrap();
+    match made {
+        Ok(made) => assert_eq!(seen.unwrap().revision, made.revision),
+        Err(error) => assert!(matches!(error, StoreError::Exists) && seen.is_none(), "{error}"),
+    }
 }
 
 #[actix_rt::test]

@@ -12,7 +12,7 @@ use openssl::asn1::Asn1Time;
 use openssl::error::ErrorStack;
 use openssl::stack::Stack;
 use openssl::x509::store::{X509Store, X509StoreBuilder};
-use openssl::x509::verify::X509VerifyFlags;
+use openssl::x509::verify::{X509VerifyFlags, X509VerifyParam};
 use openssl::x509::{X509, X509PurposeId, X509Ref, X509StoreContext};
 use pilothouse_actors::clock::{Clock, Timestamp};
 
@@ -92,6 +92,10 @@ impl<T: Clone> Chains<T> {
 fn store(authorities_pem: &[u8]) -> Result<X509Store, ErrorStack> {
     let mut store = X509StoreBuilder::new()?;
     store.set_purpose(X509PurposeId::SSL_CLIENT)?;
+    // Signatures that can be forged by now count for nothing: SHA-1, MD5, short keys.
+    let mut demands = X509VerifyParam::new()?;
+    demands.set_auth_level(1);
+    store.set_param(&demands)?;
     // The time is ours to check: OpenSSL would read the system's clock.
     // And an authority need not be a root: what the file names is trusted.
     store.set_flags(X509VerifyFlags::NO_CHECK_TIME | X509VerifyFlags::PARTIAL_CHAIN)?;

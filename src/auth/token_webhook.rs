@@ -186,7 +186,8 @@ impl Drop for Waiting<'_> {
     fn drop(&mut self) {
         let mut open = self.inner.open();
         // What is answered is asked anew by whoever comes later, and of the others only the map knows.
-        if self.cell.initialized() || Arc::strong_count(&self.cell) == 2 {
+        let is_ours = open.get(&self.key).is_some_and(|known| Arc::ptr_eq(known, &self.cell));
+        if is_ours && (self.cell.initialized() || Arc::strong_count(&self.cell) == 2) {
             open.remove(&self.key);
         }
     }

@@ -244,7 +244,7 @@ impl Policy for AskedElsewhere {
         Answer::later(async move {
             match inner.ask(&spec).await {
                 Ok(said) => {
-                    if keeps {
+                    if keeps && said.reason.len() < WEBHOOK_CACHED_BYTES {
                         inner.remember(key, &said);
                     }
                     verdict(said)

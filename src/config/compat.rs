@@ -130,6 +130,14 @@ pub(super) fn extend(command: Command) -> Command {
         .args(OTHERS.iter().map(|one| flag(one, "Accepted for compatibility")))
 }
 
+/// Flags of the first list or the second that must not be taken for nothing: what they ask for would make a server stricter.
+const NEEDED: [&str; 1] = ["authentication-config"];
+
+/// A flag that was given, has no effect, and would leave a door open for that.
+pub(super) fn dangerous(matches: &ArgMatches) -> Option<&'static str> {
+    NEEDED.into_iter().find(|name| matches.value_source(name) == Some(clap::parser::ValueSource::CommandLine))
+}
+
 /// Says which of the flags were given.
 pub(super) fn given(matches: &ArgMatches) -> Vec<String> {
     let given = |name: &str| matches.value_source(name) == Some(clap::parser::ValueSource::CommandLine);

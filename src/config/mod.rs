@@ -128,6 +128,12 @@ impl Config {
         let mut command = command();
         let matches = command.try_get_matches_from_mut(arguments)?;
         let mut config = Config::from_arg_matches(&matches).map_err(|error| error.format(&mut command))?;
+        if let Some(name) = compat::dangerous(&matches) {
+            let why = format!(
+                "--{name} is not read by this server: say it by flags (--oidc-*, --anonymous-auth)\n"
+            );
+            return Err(command.error(clap::error::ErrorKind::ValueValidation, why));
+        }
         config.remarks = compat::given(&matches);
         match config.storage.storage_backend {
             Some(Backend::Redb) => config.storage.engine = Engine::Redb,

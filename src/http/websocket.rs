@@ -54,17 +54,26 @@ fn words<'a>(headers: &'a HeaderMap, name: &HeaderName) -> impl Iterator<Item = 
 }
 
 /// The token that a browser sends as the name of a protocol, because it cannot set headers. Only of a request to leave HTTP,
-/// and only beside a protocol that is one.
+/// and only beside a protocol that is one. Whatever else is sent as a token is one that nobody knows: its name, as it is.
 pub fn bearer(headers: &HeaderMap) -> Option<String> {
-    if !words(headers, &header::UPGRADE).any(|word| word.eq_ignore_ascii_case("websocket")) {
+    let named = |name, word: &str| words(headers, &name).any(|one| one.eq_ignore_ascii_case(word));
+    if !named(header::UPGRADE, "websocket") || !named(header::CONNECTION, "upgrade") {
         return None;
     }
     let (tokens, others): (Vec<&str>, Vec<&str>) =
         words(headers, &header::SEC_WEBSOCKET_PROTOCOL).partition(|word| word.starts_with(TOKEN_PROTOCOL));
-    let [token] = tokens[..] else { return None };
+    let first = *tokens.first()?;
+    let decoded = match tokens[..] {
+        [token] if others.iter().any(|other| !other.is_empty()) => decode(token),
+        _ => None,
+    };
+    Some(decoded.unwrap_or_else(|| first.to_owned()))
+}
+
+fn decode(token: &str) -> Option<String> {
     let encoded = token.strip_prefix(TOKEN_PROTOCOL)?;
     let token = String::from_utf8(BASE64_URL_SAFE_NO_PAD.decode(encoded).ok()?).ok()?;
-    others.iter().any(|other| !other.is_empty()).then_some(token).filter(|token| !token.is_empty())
+    Some(token).filter(|token| !token.is_empty())
 }
 
 impl Upgrade {
@@ -303,15 +312,29 @@ mod tests {
         let of = |upgrade: &str, protocols: &str| {
             let request = TestRequest::default()
                 .insert_header((header::UPGRADE, upgrade))
+                .insert_header((header::CONNECTION, "keep-alive, Upgrade"))
                 .insert_header((header::SEC_WEBSOCKET_PROTOCOL, protocols));
             bearer(request.to_http_request().headers())
         };
         let token = format!("{TOKEN_PROTOCOL}c2VjcmV0");
         assert_eq!(of("websocket", &format!("{token}, v4.channel.k8s.io")).as_deref(), Some("secret"));
-        assert_eq!(of("websocket", &token), None, "no protocol is left to agree upon");
-        assert_eq!(of("websocket", &format!("{token}, {token}, x")), None, "whose is it?");
-        assert_eq!(of("websocket", &format!("{TOKEN_PROTOCOL}!, x")), None);
+        // What is no token is one that nobody knows, not none.
+        assert_eq!(of("websocket", &token).as_deref(), Some(&*token), "no protocol is left to agree upon");
+        assert_eq!(
+            of("websocket", &format!("{token}, {token}, x")).as_deref(),
+            Some(&*token),
+            "whose is it?"
+        );
+        for wrong in ["!", "", "_w"] {
+            let wrong = format!("{TOKEN_PROTOCOL}{wrong}");
+            assert_eq!(of("websocket", &format!("{wrong}, x")), Some(wrong));
+        }
+        assert_eq!(of("websocket", "v4.channel.k8s.io"), None);
         assert_eq!(of("SPDY/3.1", &format!("{token}, x")), None);
+        let only_named = TestRequest::default()
+            .insert_header((header::UPGRADE, "websocket"))
+            .insert_header((header::SEC_WEBSOCKET_PROTOCOL, format!("{token}, x")));
+        assert_eq!(bearer(only_named.to_http_request().headers()), None, "it does not leave HTTP");
     }
 
     fn said(opcode: u8, payload: &[u8]) -> Vec<u8> {

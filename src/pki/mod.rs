@@ -59,6 +59,9 @@ pub enum PkiError {
     Crypto(#[from] openssl::error::ErrorStack),
 }
 
+/// The files of our own authority.
+const AUTHORITY: (&str, &str) = ("ca.crt", "ca.key");
+
 /// A certificate chain with the key of its first certificate, both PEM.
 #[derive(Clone)]
 pub struct Identity {
@@ -101,10 +104,38 @@ pub struct Pki {
 /// Loads what is there and makes what is missing. `bound` is the address the server really listens on.
 pub fn prepare(config: &Config, bound: SocketAddr, clock: &Clock) -> Result<Pki, PkiError> {
     let mut folder = Folder::open(config.cert_dir())?;
-    let authority = own_authority(&mut folder, clock)?;
+    let authority = match own_authority(&folder)? {
+        Some(authority) => authority,
+        None => {
+            let authority = Authority::create(clock.now())?;
+            folder.stage_pair(AUTHORITY, &authority.identity()?);
+            authority
+        }
+    };
+    complete(config, bound, clock, folder, &authority)
+}
+
+/// Loads what is there while the server runs, and makes what is missing but the authority: a new one would make all that the
+/// old one has issued worthless, and a file that is being replaced is missing for a moment.
+pub fn renew(config: &Config, bound: SocketAddr, clock: &Clock) -> Result<Pki, PkiError> {
+    let folder = Folder::open(config.cert_dir())?;
+    let Some(authority) = own_authority(&folder)? else {
+        let path = config.cert_dir().unwrap_or_default().join(AUTHORITY.0);
+        return Err(content(&path, "is missing or empty"));
+    };
+    complete(config, bound, clock, folder, &authority)
+}
+
+fn complete(
+    config: &Config,
+    bound: SocketAddr,
+    clock: &Clock,
+    mut folder: Folder,
+    authority: &Authority,
+) -> Result<Pki, PkiError> {
     let names = Names::of(config, bound);
-    let (serving, serving_ca_pem) = serving(config, &mut folder, &authority, &names, clock)?;
-    let admin = admin(&mut folder, &authority, clock)?;
+    let (serving, serving_ca_pem) = serving(config, &mut folder, authority, &names, clock)?;
+    let admin = admin(&mut folder, authority, clock)?;
     let tokens = token_keys::prepare(config, &mut folder)?;
     let mut client_ca_pem = authority.certificate_pem()?;
     if let Some(path) = &config.authentication.client_ca_file {
@@ -160,14 +191,10 @@ fn content(path: &Path, why: &'static str) -> PkiError {
     PkiError::Content { path: path.display().to_string(), why }
 }
 
-fn own_authority(folder: &mut Folder, clock: &Clock) -> Result<Authority, PkiError> {
-    if let Some(found) = folder.pair("ca.crt", "ca.key")? {
-        let (certificate, key) = parse(folder, ("ca.crt", "ca.key"), &found)?;
-        return Ok(Authority::new(certificate, key));
-    }
-    let authority = Authority::create(clock.now())?;
-    folder.stage_pair(("ca.crt", "ca.key"), &authority.identity()?);
-    Ok(authority)
+fn own_authority(folder: &Folder) -> Result<Option<Authority>, PkiError> {
+    let Some(found) = folder.pair(AUTHORITY.0, AUTHORITY.1)? else { return Ok(None) };
+    let (certificate, key) = parse(folder, AUTHORITY, &found)?;
+    Ok(Some(Authority::new(certificate, key)))
 }
 
 fn serving(

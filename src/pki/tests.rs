@@ -120,6 +120,26 @@ fn a_crash_between_key_and_certificate_is_healed() {
 }
 
 #[test]
+fn a_running_server_makes_no_new_authority() {
+    let home = tempfile::tempdir().unwrap();
+    let config = config(home.path());
+    let first = prepare(&config, bound(), &Clock::system()).unwrap();
+    assert_eq!(renew(&config, bound(), &Clock::system()).unwrap().client_ca_pem, first.client_ca_pem);
+    let path = config.cert_dir().unwrap().join("ca.crt");
+    for gone in [true, false] {
+        if gone {
+            std::fs::remove_file(&path).unwrap();
+        } else {
+            std::fs::write(&path, "").unwrap();
+        }
+        let before = contents(home.path());
+        let error = renew(&config, bound(), &Clock::system()).unwrap_err().to_string();
+        assert!(error.contains("ca.crt"), "{error}");
+        assert_eq!(contents(home.path()), before, "nothing is written");
+    }
+}
+
+#[test]
 fn a_serving_certificate_of_another_authority_is_used_as_it_is() {
     let (home, clock) = (tempfile::tempdir().unwrap(), Clock::manual(NOW));
     let foreign_key = authority::new_key().unwrap();

@@ -14,10 +14,16 @@ pub struct Budget(Arc<AtomicUsize>);
 impl Budget {
     /// Room for a list of so many bytes, or 429. A list that is larger than all room still gets in when it is alone.
     pub fn take(&self, bytes: usize) -> Result<Held> {
+        self.take_more(bytes, &[])
+    }
+
+    /// The same for a list that has some room already.
+    pub fn take_more(&self, bytes: usize, own: &[Held]) -> Result<Held> {
         let held = Held { of: self.clone(), bytes };
         // Counted first and checked after: `held` gives back what did not fit.
         let before = self.0.fetch_add(bytes, Ordering::SeqCst);
-        if before == 0 || before.saturating_add(bytes) <= LIST_BYTES {
+        if before <= own.iter().map(Held::bytes).sum::<usize>() || before.saturating_add(bytes) <= LIST_BYTES
+        {
             return Ok(held);
         }
         Err(Status::too_many_requests("Too many requests, please try again later.", 1))
@@ -34,6 +40,13 @@ impl Budget {
 pub struct Held {
     of: Budget,
     bytes: usize,
+}
+
+impl Held {
+    /// How much it is.
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
 }
 
 impl Drop for Held {
@@ -54,8 +67,10 @@ mod tests {
         assert_eq!((refused.code, refused.retry_after()), (429, Some(1)));
         drop(alone);
         assert_eq!(budget.bytes(), 0);
-        let (_one, _two) = (budget.take(LIST_BYTES / 2).unwrap(), budget.take(LIST_BYTES / 2).unwrap());
+        let own = [budget.take(LIST_BYTES / 2).unwrap(), budget.take(LIST_BYTES / 2).unwrap()];
         assert!(budget.take(1).is_err());
         assert_eq!(budget.bytes(), LIST_BYTES / 2 * 2);
+        assert!(budget.take_more(1, &own).is_ok(), "it is alone with what it has");
+        assert!(budget.take_more(1, &own[..1]).is_err());
     }
 }

@@ -68,6 +68,7 @@ pub async fn delete_object(
     mut object: Arc<Object>,
     options: &DeleteOptions,
 ) -> Result<Outcome> {
+    let mut turn = None;
     for _ in 0..ATTEMPTS {
         let mut value = backend.load(call, &object)?;
         deletion::check_preconditions(options, &value, &call.resource.gv.group)?;
@@ -88,7 +89,12 @@ pub async fn delete_object(
         };
         match done {
             Ok(outcome) => return Ok(outcome),
-            Err(StoreError::Conflict(current)) => object = current,
+            Err(StoreError::Conflict(_)) => {
+                drop(turn.take());
+                let alone = backend.stores.alone(&call.stored.store, object.key.clone(), &call.permit).await;
+                (object, turn) =
+                    alone.map_err(|error| Status::from_store(&error, call.of(), object.key.name()))?;
+            }
             Err(error) => return Err(Status::from_store(&error, call.of(), object.key.name())),
         }
     }

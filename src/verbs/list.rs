@@ -20,6 +20,7 @@ use crate::api::print;
 use crate::api::select;
 use crate::api::status::{Result, Status};
 use crate::api::value::Value;
+use crate::limits::LIST_BYTES;
 
 use super::budget::Held;
 use super::paging::{Continue, Page, select_page};
@@ -83,7 +84,7 @@ impl Listing {
         let weight: usize = page.items.iter().map(|object| object.bytes.len()).sum();
         // Before anything is encoded: a Protobuf list is made whole, the others as the client reads them.
         let at_once = if form.encoding == Encoding::Protobuf { weight } else { weight.min(2 * CHUNK_BYTES) };
-        held.push(backend.lists.take(at_once)?);
+        held.push(backend.lists.take_more(at_once, &held)?);
         let mut messages = Vec::new();
         let (head, tail) = match form.encoding {
             Encoding::Json | Encoding::Yaml => json_ends(resource, form, &list_meta, page.items.is_empty()),
@@ -317,22 +318,23 @@ async fn at_version(
 
 /// The state at an older version; `None` if that is gone. What it takes is counted among the lists in flight.
 async fn past(backend: &Backend, position: &Position, revision: u64) -> Result<Option<Chosen>> {
-    let mut held = Vec::new();
+    let mut held: Vec<Held> = Vec::new();
     let mut refused = None;
-    let room = |bytes| match backend.lists.take(bytes) {
-        Ok(room) => {
-            held.push(room);
-            true
+    let room = |bytes| {
+        // A state that fits nowhere is as good as gone; for one that others leave no room for the client may come back.
+        if held.iter().map(Held::bytes).sum::<usize>() + bytes > LIST_BYTES {
+            return false;
         }
-        Err(status) => {
-            refused = Some(status);
-            false
+        match backend.lists.take_more(bytes, &held) {
+            Ok(room) => held.push(room),
+            Err(status) => refused = Some(status),
         }
+        refused.is_none()
     };
     match state_at(position, Revision(revision), room).await {
         Ok(snapshot) => Ok(Some(Chosen { snapshot, after: None, held })),
         Err(NoState::Gone) => Ok(None),
-        Err(NoState::TooLarge) => Err(refused.unwrap_or_else(Status::list_expired)),
+        Err(NoState::TooLarge) => refused.map_or(Ok(None), Err),
     }
 }
 

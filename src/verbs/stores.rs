@@ -15,7 +15,7 @@ use pilothouse_actors::snapshot::Snapshot;
 use pilothouse_actors::store::{
     Create, Get, OpenWatch, Position, Remove, Replace, Settled, Store, TakeSnapshot,
 };
-use pilothouse_actors::turns::{Basis, TakeTurn, Turn};
+use pilothouse_actors::turns::{Basis, TakeTurn, Turn, Turning};
 use tokio::time::timeout;
 
 use crate::limits::TURN;
@@ -92,29 +92,28 @@ impl Stores {
         self.ask(of, Settled { key, permit: permit.clone() }).await
     }
 
-    /// What a change of the object with this key is worked out of. It comes with a turn where others write the object too, and
-    /// always unless `only_if_contended`. Where too many wait, or for too long, it comes without: there is nothing but to try.
-    pub async fn basis(
+    /// What a change of the object with this key is worked out of. Where too many wait for a turn, or for
+    /// too long, it comes without: there is nothing but to try.
+    pub async fn basis(&self, of: &TypeName, key: Key, turn: Turning, permit: &Permit) -> StoreResult<Basis> {
+        let ask = |turn| self.ask(of, TakeTurn { key: key.clone(), turn, permit: permit.clone() });
+        let basis = match timeout(TURN, ask(turn)).await {
+            Err(_) | Ok(Err(StoreError::Busy)) => ask(Turning::Never).await?,
+            Ok(answer) => answer?,
+        };
+        Ok(Basis { object: basis.object.map(readable).transpose()?, ..basis })
+    }
+
+    /// The object with this key once all its writes are durable, and a turn, so that whoever lost to others once does not lose to
+    /// them for ever. The turn lasts until it is dropped: after the write that follows.
+    pub async fn alone(
         &self,
         of: &TypeName,
         key: Key,
-        only_if_contended: bool,
         permit: &Permit,
-    ) -> StoreResult<Basis> {
-        let asked = self.ask(of, TakeTurn { key: key.clone(), only_if_contended, permit: permit.clone() });
-        let basis = match timeout(TURN, asked).await {
-            Ok(Ok(basis)) => basis,
-            Err(_) | Ok(Err(StoreError::Busy)) => {
-                let found = self.ask(of, Get { key, permit: permit.clone() }).await;
-                let object = match found {
-                    Err(StoreError::NotFound) => None,
-                    found => Some(found?),
-                };
-                Basis { object, is_durable: true, turn: None }
-            }
-            Ok(Err(error)) => return Err(error),
-        };
-        Ok(Basis { object: basis.object.map(readable).transpose()?, ..basis })
+    ) -> StoreResult<(Arc<Object>, Option<Turn>)> {
+        let Basis { turn, .. } = self.basis(of, key.clone(), Turning::Always, permit).await?;
+        let settled = self.settled(of, key, permit).await?;
+        Ok((readable(settled.ok_or(StoreError::NotFound)?)?, turn))
     }
 
     /// All objects as they are now.

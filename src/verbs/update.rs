@@ -2,7 +2,7 @@
 
 use pilothouse_actors::error::StoreError;
 use pilothouse_actors::object::Object;
-use pilothouse_actors::turns::{Basis, Turn};
+use pilothouse_actors::turns::{Basis, Turn, Turning};
 
 use crate::api::deletion;
 use crate::api::field::{FieldError, Path};
@@ -80,11 +80,8 @@ pub async fn store_update(
     let part = call.part()?;
     for attempt in 0..ATTEMPTS {
         // Who lost once would only lose again, and keep the others from winning: one after the other all get through.
-        let only_if_contended = attempt == 0;
-        let basis = backend
-            .stores
-            .basis(&call.stored.store, call.key(call.name), only_if_contended, &call.permit)
-            .await;
+        let turn = if attempt == 0 { Turning::IfContended } else { Turning::Always };
+        let basis = backend.stores.basis(&call.stored.store, call.key(call.name), turn, &call.permit).await;
         let refused = |error: StoreError| Status::from_store(&error, call.of(), call.name);
         let Basis { object, is_durable, turn } = basis.map_err(refused)?;
         let Some(current) = object else {

@@ -29,6 +29,8 @@ use crate::webhook::Service;
 pub(super) struct Deciding {
     config: Config,
     first: Vec<Decider>,
+    /// What the file said then.
+    first_text: Vec<u8>,
     roles: Arc<Roles>,
     nodes: Option<Arc<Nodes>>,
     abac: Option<Arc<Abac>>,
@@ -37,12 +39,15 @@ pub(super) struct Deciding {
     now: Arc<ArcSwap<Vec<Arc<dyn Policy>>>>,
 }
 
-fn deciders(config: &Config) -> Result<Vec<Decider>, String> {
-    match &config.authorization.authorization_config {
-        None => Decider::of_flags(&config.authorization),
-        Some(path) => Decider::parse(&read(path)?)
-            .map_err(|why| format!("failed to load {} from --authorization-config: {why}", path.display())),
-    }
+/// Those who decide, and the text of the file that says so.
+fn deciders(config: &Config) -> Result<(Vec<Decider>, Vec<u8>), String> {
+    let Some(path) = &config.authorization.authorization_config else {
+        return Ok((Decider::of_flags(&config.authorization)?, Vec::new()));
+    };
+    let text = read(path)?;
+    let deciders = Decider::parse(&text)
+        .map_err(|why| format!("failed to load {} from --authorization-config: {why}", path.display()))?;
+    Ok((deciders, text))
 }
 
 fn read(path: &Path) -> Result<Vec<u8>, String> {
@@ -59,7 +64,7 @@ impl Deciding {
         clock: &Clock,
     ) -> Result<Deciding, StartError> {
         let broken = |why: String| StartError::from(crate::config::ConfigError::new(why));
-        let first = deciders(config).map_err(broken)?;
+        let (first, first_text) = deciders(config).map_err(broken)?;
         let has = |mode: AuthorizationMode| first.iter().any(|one| one.mode == mode);
         let nodes = if has(AuthorizationMode::Node) {
             let gates = config.gates();
@@ -73,6 +78,7 @@ impl Deciding {
         let deciding = Deciding {
             config: config.clone(),
             first,
+            first_text,
             roles: roles.clone(),
             nodes,
             abac,
@@ -131,7 +137,8 @@ impl Deciding {
         let Some(path) = self.config.authorization.authorization_config.clone() else { return };
         let mark =
             || std::fs::metadata(&path).ok().and_then(|known| Some((known.modified().ok()?, known.len())));
-        let (mut seen, mut text) = (mark(), read(&path).unwrap_or_default());
+        // It may have changed since it was read at the start: the first look finds that.
+        let (mut seen, mut text) = (None, self.first_text.clone());
         let mut used = self.first.clone();
         self.metrics.count_reload(true, self.clock.now());
         let mut turns = tokio::time::interval(AUTHORIZATION_LOOK_EVERY);

@@ -39,7 +39,8 @@ impl Reload {
         if self.boot.config.cert_dir().is_none() {
             return;
         }
-        let mut seen = self.marks();
+        // What has changed since the start is found by the first look.
+        let (mut seen, mut told) = (None, String::new());
         let mut turns = tokio::time::interval(PKI_LOOK_EVERY);
         turns.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         let renew = PKI_RENEW_EVERY.as_secs() / PKI_LOOK_EVERY.as_secs().max(1);
@@ -47,42 +48,46 @@ impl Reload {
         while !self.shared.health.stopping.load(Ordering::Acquire) {
             turns.tick().await;
             turn += 1;
-            let marks = self.marks();
+            let marks = Some(self.marks());
             if marks == seen && !turn.is_multiple_of(renew.max(1)) {
                 continue;
             }
-            // Files that were changed in part are looked at again when the rest has changed too.
-            seen = marks;
-            match pki::prepare(&self.boot.config, self.boot.address, &self.boot.clock) {
-                Ok(found) => self.take(found),
-                Err(error) => tracing::warn!(%error, "changed certificates are not used"),
+            let Boot { config, address, clock, .. } = &self.boot;
+            let taken = pki::renew(config, *address, clock).map_err(|error| error.to_string());
+            match taken.and_then(|found| self.take(found)) {
+                Ok(()) => {
+                    seen = marks;
+                    told.clear();
+                }
+                // What cannot be used now is looked at again: it may be half written, or not readable yet.
+                Err(error) if error == told => {}
+                Err(error) => {
+                    tracing::warn!(%error, "changed certificates are not used");
+                    told = error;
+                }
             }
         }
     }
 
-    fn take(&self, found: Pki) {
+    fn take(&self, found: Pki) -> Result<(), String> {
         let used = self.trusted.load();
         let serving = found.serving.certificates_pem != used.serving.certificates_pem
             || found.serving.key_pem != used.serving.key_pem;
         let authorities =
             found.client_ca_pem != used.client_ca_pem || found.proxy_ca_pem != used.proxy_ca_pem;
         if !serving && !authorities {
-            return;
+            return Ok(());
         }
         // The handshake names the authorities too, so it changes with either.
-        if let Err(error) = self.boot.tls.replace(&self.boot.config.serving, &found) {
-            return tracing::warn!(%error, "changed certificates are not used");
-        }
-        if let Err(error) = self.certificates.trust(&found.client_ca_pem) {
-            return tracing::warn!(%error, "changed authorities are not used");
-        }
-        if let (Some(proxy), Some(pem)) = (&self.front_proxy, &found.proxy_ca_pem)
-            && let Err(error) = proxy.trust(pem)
-        {
-            return tracing::warn!(%error, "changed authorities of the proxy are not used");
+        let text = |error: &dyn std::fmt::Display| error.to_string();
+        self.boot.tls.replace(&self.boot.config.serving, &found).map_err(|error| text(&error))?;
+        self.certificates.trust(&found.client_ca_pem).map_err(|error| text(&error))?;
+        if let (Some(proxy), Some(pem)) = (&self.front_proxy, &found.proxy_ca_pem) {
+            proxy.trust(pem).map_err(|error| text(&error))?;
         }
         tracing::info!(serving, authorities, "certificates were replaced");
         self.trusted.store(Arc::new(found));
+        Ok(())
     }
 
     fn marks(&self) -> Vec<Mark> {

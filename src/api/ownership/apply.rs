@@ -76,7 +76,7 @@ pub fn apply(
     work.apply(managers, last, force)
 }
 
-fn unmerged(error: String) -> Box<Status> {
+fn unmerged(error: impl std::fmt::Display) -> Box<Status> {
     Status::internal(format!("failed to merge config: {error}"))
 }
 

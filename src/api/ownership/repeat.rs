@@ -184,14 +184,21 @@ impl<'r> Repetition<'r> {
         }
         let inner = shape::of_item(self.registry, shape, item);
         let mut met = vec![false; config.len()];
-        // In the same order: else the stated one would be taken on.
-        let mut rest = live.iter();
         let registry = self.registry;
+        let known: Result<Vec<Element>, String> =
+            live.iter().map(|item| shape::element(registry, shape, item)).collect();
+        let Ok(known) = known else { return false };
+        // Of items that stand twice the merge makes one.
+        let mut in_order: Vec<&Element> = known.iter().collect();
+        in_order.sort_unstable();
+        if in_order.windows(2).any(|pair| pair[0] == pair[1]) {
+            return false;
+        }
+        // In the same order: else the stated one would be taken on.
+        let mut rest = known.iter().zip(live);
         let same = config.iter().all(|value| {
             let Ok(element) = shape::element(registry, shape, value) else { return false };
-            let is_it =
-                |live: &&Value| shape::element(registry, shape, live).is_ok_and(|known| known == element);
-            let Some(live) = rest.find(is_it) else { return false };
+            let Some((_, live)) = rest.find(|(known, _)| **known == element) else { return false };
             let Some(place) = owned.place(&element) else { return false };
             let Some((_, owned)) = owned.below().get(place) else { return false };
             // Items that stand twice are owned together, as one.

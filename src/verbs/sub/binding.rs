@@ -37,9 +37,12 @@ pub async fn create(backend: &Backend, call: &Call<'_>, body: &Value, dry_run: b
         return Err(Status::bad_request("Name parameter required."));
     }
     let (store, key) = (&call.stored.store, call.key(name));
-    for _ in 0..ATTEMPTS {
-        let found = backend.stores.get(store, key.clone(), &call.permit).await;
-        let current = found.map_err(|error| Status::from_store(&error, call.of(), name))?;
+    for attempt in 0..ATTEMPTS {
+        let found = match attempt {
+            0 => backend.stores.get(store, key.clone(), &call.permit).await.map(|found| (found, None)),
+            _ => backend.stores.alone(store, key.clone(), &call.permit).await,
+        };
+        let (current, _turn) = found.map_err(|error| Status::from_store(&error, call.of(), name))?;
         let mut pod = backend.load(call, &current)?;
         binding::check_preconditions(&pod, &body, call.of(), key.as_str())?;
         let bound = binding::bind(&mut pod, &body, &backend.now());

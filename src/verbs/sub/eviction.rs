@@ -128,6 +128,7 @@ async fn take_from(
     dry_run: bool,
 ) -> Result<()> {
     let (store, version) = (budget_store(), GroupVersion::new(BUDGETS.group, "v1"));
+    let mut turn = None;
     for _ in 0..ATTEMPTS {
         let before = budget.clone();
         eviction::take(&mut budget, call.name, &backend.now())?;
@@ -138,9 +139,12 @@ async fn take_from(
         let draft = backend.draft_kind(&version, BUDGET, object.key.clone(), &budget)?;
         match backend.stores.replace(&store, draft, object.revision, &call.permit).await {
             Ok(_) => return Ok(()),
-            Err(StoreError::Conflict(current)) => {
-                budget = read_budget(backend, &current)?;
-                object = current;
+            Err(StoreError::Conflict(_)) => {
+                drop(turn.take());
+                let alone = backend.stores.alone(&store, object.key.clone(), &call.permit).await;
+                (object, turn) =
+                    alone.map_err(|error| Status::from_store(&error, BUDGETS, object.key.name()))?;
+                budget = read_budget(backend, &object)?;
             }
             Err(error) => return Err(Status::from_store(&error, BUDGETS, object.key.name())),
         }
@@ -153,7 +157,7 @@ async fn remove(backend: &Backend, call: &Call<'_>, options: &DeleteOptions) -> 
     let mut options = options.clone();
     let mut current = backend.read(call).await?;
     if !options.dry_run {
-        let mut attempts = 0;
+        let (mut attempts, mut turn) = (0, None);
         current = loop {
             attempts += 1;
             let draft = {
@@ -169,7 +173,13 @@ async fn remove(backend: &Backend, call: &Call<'_>, options: &DeleteOptions) -> 
             };
             match backend.stores.replace(&call.stored.store, draft, current.revision, &call.permit).await {
                 Ok(told) => break told,
-                Err(StoreError::Conflict(newer)) if attempts < ATTEMPTS => current = newer,
+                Err(StoreError::Conflict(_)) if attempts < ATTEMPTS => {
+                    drop(turn.take());
+                    let alone =
+                        backend.stores.alone(&call.stored.store, current.key.clone(), &call.permit).await;
+                    (current, turn) =
+                        alone.map_err(|error| Status::from_store(&error, call.of(), call.name))?;
+                }
                 Err(error) => return Err(Status::from_store(&error, call.of(), call.name)),
             }
         };

@@ -55,7 +55,10 @@ pub(super) fn own(location: &Location) -> HeaderMap {
 /// The headers of a request that is passed on.
 pub(super) fn passed_on(request: &HttpRequest) -> HeaderMap {
     let named = named_in_connection(request.headers());
-    let mut headers = kept(request, |name| !is_hop(name) && !named.iter().any(|one| name == one.as_str()));
+    // Names of protocols mean nothing where none is spoken, and one of them may be a token.
+    let mut headers = kept(request, |name| {
+        !is_hop(name) && *name != WEBSOCKET_PROTOCOL && !named.iter().any(|one| name == one.as_str())
+    });
     let te = request.headers().get_all("te");
     if te.into_iter().any(|value| value.to_str().is_ok_and(|value| value.contains("trailers"))) {
         headers.insert(TE, HeaderValue::from_static("trailers"));
@@ -157,7 +160,7 @@ mod tests {
     #[test]
     fn credentials_and_what_concerns_one_connection_stay_here() {
         let passed = passed_on(&request());
-        assert_eq!(names(&passed), ["host", "sec-websocket-protocol", "x-kept"]);
+        assert_eq!(names(&passed), ["host", "x-kept"]);
         assert_eq!(passed[HOST], "here:6443");
     }
 
