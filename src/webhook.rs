@@ -1,6 +1,8 @@
 //! Questions to other servers: one JSON object out, one back; or just a document that they publish. One connection per
 //! question: they are few, because answers are remembered, and whoever answers may have moved.
 
+#[cfg(test)]
+pub mod testing;
 mod tunnel;
 
 use std::future::poll_fn;

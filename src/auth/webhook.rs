@@ -262,42 +262,18 @@ impl Policy for AskedElsewhere {
 
 #[cfg(test)]
 mod tests {
-    use pilothouse_actors::clock::Timestamp;
-    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-    use tokio::net::TcpListener;
-
     use super::*;
     use crate::kubeconfig::Access;
     use crate::metrics::Metrics;
+    use crate::webhook::testing;
+    use pilothouse_actors::clock::Timestamp;
 
-    /// A server that gives these answers, one per connection, and then no more. Answers what it was asked.
+    /// Asks a server that gives these answers, one per connection. Answers what that was asked, too.
     async fn server(
         answers: Vec<(u16, String)>,
     ) -> (AskedElsewhere, tokio::task::JoinHandle<Vec<Json>>, Clock) {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let address = listener.local_addr().unwrap();
-        let asked = tokio::task::spawn_local(async move {
-            let mut asked = Vec::new();
-            for (status, body) in answers {
-                let (mut stream, _) = listener.accept().await.unwrap();
-                let mut text = String::new();
-                let mut piece = [0; 4096];
-                let question = loop {
-                    let read = stream.read(&mut piece).await.unwrap();
-                    assert!(read > 0, "{text}");
-                    text.push_str(std::str::from_utf8(&piece[..read]).unwrap());
-                    let Some((_, body)) = text.split_once("\r\n\r\n") else { continue };
-                    if let Ok(question) = serde_json::from_str(body) {
-                        break question;
-                    }
-                };
-                asked.push(question);
-                let answer = format!("HTTP/1.1 {status} X\r\nContent-Length: {}\r\n\r\n{body}", body.len());
-                stream.write_all(answer.as_bytes()).await.unwrap();
-            }
-            asked
-        });
-        let access = Access::to(format!("http://{address}/authorize"));
+        let (place, asked) = testing::server(answers).await;
+        let access = Access::to(format!("{place}/authorize"));
         let settings = Settings {
             version: "v1".into(),
             allowed_for: Duration::from_secs(300),

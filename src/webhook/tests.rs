@@ -101,3 +101,18 @@ async fn a_certificate_that_a_plugin_makes_is_shown_from_then_on() {
     assert_eq!(service.ask("{}".into()).await.unwrap(), b"second", "kept");
     serving.await.unwrap();
 }
+
+#[actix::test]
+async fn whoever_finds_no_place_waits_for_one() {
+    let (place, asked) = testing::server(vec![(200, "{}".to_owned())]).await;
+    let service = Service::new(&Access::to(place)).unwrap();
+    let taken = service.places.try_acquire_many(WEBHOOK_QUESTIONS as u32).unwrap();
+    let mut answer = Box::pin(service.ask("{}".to_owned()));
+    for _ in 0..10 {
+        assert!(futures::poll!(&mut answer).is_pending(), "a refusal would be taken for one of the server");
+        tokio::task::yield_now().await;
+    }
+    drop(taken);
+    assert_eq!(answer.await.unwrap(), b"{}");
+    assert_eq!(asked.await.unwrap().len(), 1);
+}
