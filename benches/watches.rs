@@ -1,6 +1,7 @@
 //! What watches cost, each figure beside the floor it is compared to in the same run.
 //!
-//! `cargo bench --bench watches` runs all of it; `-- fanout`, `-- filtered`, `-- slow`, `-- restart`, `-- idle` run a part.
+//! `cargo bench --bench watches` runs all of it; `-- fanout`, `-- paced`, `-- filtered`, `-- slow`, `-- restart`, `-- idle` run a
+//! part.
 //! docs/numbers.md keeps what it printed. Lists are in the bench `server`.
 
 #![allow(
@@ -33,8 +34,14 @@ fn main() {
     }
     let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
     setrlimit(Resource::RLIMIT_NOFILE, hard, hard).unwrap();
-    let parts: [(&str, fn()); 5] =
-        [("fanout", fanout), ("filtered", filtered), ("slow", slow), ("restart", restart), ("idle", idle)];
+    let parts: [(&str, fn()); 6] = [
+        ("fanout", fanout),
+        ("paced", paced),
+        ("filtered", filtered),
+        ("slow", slow),
+        ("restart", restart),
+        ("idle", idle),
+    ];
     for (part, bench) in parts {
         if words.is_empty() || words.iter().any(|word| word == part) {
             bench();
@@ -125,6 +132,31 @@ fn fanout() {
             rate / floor_rate
         );
     }
+}
+
+/// Everybody gets everything, at a rate that leaves room: then the delay is the server's and not that of a client that cannot keep up.
+fn paced() {
+    const WATCHERS: usize = 1_000;
+    const UPDATES: u64 = 100;
+    const EVERY: Duration = Duration::from_millis(50);
+    let (server, _) = Process::server(&scratch("paced"), "redb");
+    make(server.port, "hot");
+    let (port, pid) = (server.port, server.id());
+    let act = move || {
+        let before = cpu_of(pid);
+        for number in 0..UPDATES {
+            std::thread::sleep(EVERY);
+            updates(port, pid, number, 1)();
+        }
+        before
+    };
+    let expected = (WATCHERS as u64 * UPDATES, 0);
+    let (mut followed, before) = follow(port, crowd(WATCHERS, 0, head(port)), expected, true, act);
+    let (_, cpu) = report(&format!("paced, {WATCHERS} watchers"), &server, before, &mut followed);
+    println!(
+        "paced, {WATCHERS} watchers, an update every {EVERY:?}: p99 {:?} (goal 10 ms), {cpu:.2} µs CPU per event",
+        followed.percentile(0.99)
+    );
 }
 
 /// Each event interests one watcher. The floor is an update that nobody watches; the goal is that ten times the watchers
