@@ -3,16 +3,17 @@
 use base64::Engine as _;
 use base64::prelude::BASE64_URL_SAFE_NO_PAD as BASE64;
 use jsonwebtoken::jwk::{AlgorithmParameters, EllipticCurve, Jwk, KeyAlgorithm, KeyOperations, PublicKeyUse};
-use jsonwebtoken::{DecodingKey, EncodingKey, Header};
-use openssl::bn::{BigNum, BigNumContext};
-use openssl::ec::{EcGroup, EcKey, PointConversionForm};
+use jsonwebtoken::{EncodingKey, Header};
+use openssl::bn::BigNum;
+use openssl::ec::{EcGroup, EcKey};
 use openssl::error::ErrorStack;
 use openssl::pkey::{HasPublic, PKey, PKeyRef, Private, Public};
+use openssl::rsa::Rsa;
 use openssl::sha::sha256;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use super::{Algorithm, Error, Token, es512, provider, signature_alone};
+use super::{Algorithm, Error, Token, es512, provider};
 use crate::limits::{RSA_LEAST_BITS, RSA_MOST_BITS};
 
 /// What verifies signatures.
@@ -24,8 +25,6 @@ pub struct VerifyingKey {
     pub id: String,
     /// The algorithms that it takes; at least one.
     takes: Vec<Algorithm>,
-    /// The key as the library wants it; `None` for one that the library does not know.
-    library: Option<DecodingKey>,
 }
 
 impl VerifyingKey {
@@ -34,7 +33,7 @@ impl VerifyingKey {
     pub fn new(key: PKey<Public>) -> Result<Option<VerifyingKey>, Error> {
         let Some(algorithm) = Algorithm::of(&key) else { return Ok(None) };
         let id = id(&key)?;
-        VerifyingKey::with(key, id, vec![algorithm]).map(Some)
+        Ok(Some(VerifyingKey { key, id, takes: vec![algorithm] }))
     }
 
     /// A key of a published document. It takes the algorithm that the document says, or any of those that fit if it says
@@ -60,14 +59,7 @@ impl VerifyingKey {
         if takes.is_empty() {
             return Ok(None);
         }
-        VerifyingKey::with(key, common.key_id.clone().unwrap_or_default(), takes).map(Some)
-    }
-
-    fn with(key: PKey<Public>, id: String, takes: Vec<Algorithm>) -> Result<VerifyingKey, Error> {
-        provider::install()?;
-        let known = takes.iter().all(|algorithm| algorithm.in_library().is_some());
-        let library = if known { Some(decoding_key(&key)?) } else { None };
-        Ok(VerifyingKey { key, id, takes, library })
+        Ok(Some(VerifyingKey { key, id: common.key_id.clone().unwrap_or_default(), takes }))
     }
 
     /// The algorithms that it takes; at least one.
@@ -75,17 +67,14 @@ impl VerifyingKey {
         &self.takes
     }
 
-    /// What the token says, if this key signed it. Its times and audiences are for the caller to check.
+    /// What the token says, if this key signed it. Its times and audiences are for the caller to check: by a clock that is given,
+    /// and again each time a remembered token is used.
     pub fn open<T: DeserializeOwned>(&self, token: &Token<'_>) -> Option<T> {
-        let algorithm = token.algorithm.filter(|algorithm| self.takes.contains(algorithm))?;
-        let (Some(key), Some(name)) = (&self.library, algorithm.in_library()) else {
-            return es512::open(&self.key, token);
-        };
-        jsonwebtoken::decode(token.text, key, &signature_alone(name)).ok().map(|found| found.claims)
+        if self.signed(token) { token.claims() } else { None }
     }
 
-    /// Whether this key signed the token, for those who have read its claims. The library would make the key anew from its
-    /// numbers for every token, which costs as much as the check.
+    /// Whether this key signed the token, for those who have read its claims. Not by the library: that would make the key anew
+    /// from its numbers for every token, which costs as much as the check, and it knows nothing of P-521.
     pub fn signed(&self, token: &Token<'_>) -> bool {
         let algorithm = token.algorithm.filter(|algorithm| self.takes.contains(algorithm));
         let signed = token.text.rsplit_once('.').map(|(signed, _)| signed);
@@ -95,15 +84,9 @@ impl VerifyingKey {
     }
 }
 
-/// The key as the library holds it: the numbers of RSA, or the uncompressed point.
-fn decoding_key(key: &PKeyRef<Public>) -> Result<DecodingKey, ErrorStack> {
-    if let Ok(rsa) = key.rsa() {
-        return Ok(DecodingKey::from_rsa_raw_components(&rsa.n().to_vec(), &rsa.e().to_vec()));
-    }
-    let key = key.ec_key()?;
-    let mut context = BigNumContext::new()?;
-    let point = key.public_key().to_bytes(key.group(), PointConversionForm::UNCOMPRESSED, &mut context)?;
-    Ok(DecodingKey::from_ec_der(&point))
+/// The key of these two numbers.
+fn rsa_key(n: &[u8], e: &[u8]) -> Result<PKey<Public>, ErrorStack> {
+    PKey::from_rsa(Rsa::from_public_components(BigNum::from_slice(n)?, BigNum::from_slice(e)?)?)
 }
 
 /// The key that a document describes; `None` for another kind, or a size that is not safe to use.
@@ -112,7 +95,7 @@ fn public_key(parameters: &AlgorithmParameters) -> Result<Option<PKey<Public>>, 
     match parameters {
         AlgorithmParameters::RSA(rsa) => {
             let (Some(n), Some(e)) = (number(&rsa.n), number(&rsa.e)) else { return Ok(None) };
-            let key = provider::rsa_key(&n, &e)?;
+            let key = rsa_key(&n, &e)?;
             Ok(Some(key).filter(|key| (RSA_LEAST_BITS..=RSA_MOST_BITS).contains(&key.bits())))
         }
         AlgorithmParameters::EllipticCurve(point) => {

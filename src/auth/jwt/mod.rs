@@ -1,7 +1,7 @@
 //! Signed tokens in their compact form: three parts in base64url, between dots.
 //!
 //! `jsonwebtoken` reads and writes them, with OpenSSL for the signatures (`provider`); what it does not know has its own way
-//! (`es512`). A key takes the algorithms that it was made for and no other, whatever a token says of itself: so nothing
+//! (`es512`), and signatures are verified with keys that are at hand (`keys`). A key takes the algorithms that it was made for and no other, whatever a token says of itself: so nothing
 //! unsigned, and nothing that is signed with a public key as if it were a shared secret, is ever looked at twice.
 
 mod algorithm;
@@ -12,7 +12,6 @@ mod ring;
 
 use base64::Engine as _;
 use base64::prelude::BASE64_URL_SAFE_NO_PAD as BASE64;
-use jsonwebtoken::Validation;
 use openssl::error::ErrorStack;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
@@ -83,18 +82,6 @@ impl<'a> Token<'a> {
     pub fn claims<T: DeserializeOwned>(&self) -> Option<T> {
         jsonwebtoken::dangerous::insecure_decode_claims(self.text).ok()
     }
-}
-
-/// What the library shall check: the signature, by this one algorithm, and nothing else. Times would be checked by the clock
-/// of the machine, while ours is given, and a token that is remembered must end too; and which audiences a token without any
-/// has, the library cannot know. So whoever uses a token checks its claims.
-fn signature_alone(algorithm: jsonwebtoken::Algorithm) -> Validation {
-    let mut validation = Validation::new(algorithm);
-    validation.required_spec_claims.clear();
-    validation.validate_exp = false;
-    validation.validate_nbf = false;
-    validation.validate_aud = false;
-    validation
 }
 
 #[cfg(test)]

@@ -1,28 +1,24 @@
-//! OpenSSL as what `jsonwebtoken` signs and verifies with.
+//! OpenSSL as what `jsonwebtoken` signs with.
 //!
-//! The library has one provider of cryptography per process and panics if it is used without one. So whoever makes a key in
-//! this module installs it first, and a key is needed for everything else.
+//! The library has one provider of cryptography per process and panics if it is used without one. So whoever makes a key that
+//! signs installs it first.
 
 use std::sync::LazyLock;
 
-use jsonwebtoken::crypto::{CryptoProvider, JwtSigner, JwtVerifier, KeyUtils};
+use jsonwebtoken::crypto::{CryptoProvider, JwtSigner, KeyUtils};
 use jsonwebtoken::errors::{ErrorKind, Result, new_error};
-use jsonwebtoken::signature::{Error as SignatureError, Signer, Verifier};
-use jsonwebtoken::{Algorithm as Name, DecodingKey, DecodingKeyKind, EncodingKey};
-use openssl::bn::{BigNum, BigNumContext};
-use openssl::ec::{EcGroup, EcKey, EcPoint};
+use jsonwebtoken::signature::{Error as SignatureError, Signer};
+use jsonwebtoken::{Algorithm as Name, EncodingKey};
 use openssl::error::ErrorStack;
-use openssl::nid::Nid;
-use openssl::pkey::{PKey, Private, Public};
-use openssl::rsa::Rsa;
+use openssl::pkey::{PKey, Private};
 
 use super::{Algorithm, Error};
 
 static PROVIDER: CryptoProvider = CryptoProvider {
     signer_factory: signer,
-    verifier_factory: verifier,
-    // The library asks for these when it makes documents of keys. Ours have another order of fields and know P-521, so
-    // nothing asks; whoever does it nevertheless gets an error instead of the library's panic.
+    // Signatures are verified with keys that are at hand, and documents of keys have another order of fields and know P-521: so
+    // nothing asks the library for these. Whoever does it nevertheless gets an error instead of its panic.
+    verifier_factory: |_, _| Err(unsupported()),
     key_utils: KeyUtils {
         rsa_pub_components_from_private_key: |_| Err(unsupported()),
         rsa_pub_components_from_public_key: |_| Err(unsupported()),
@@ -80,55 +76,6 @@ impl Signer<Vec<u8>> for OpenSslSigner {
 }
 
 impl JwtSigner for OpenSslSigner {
-    fn algorithm(&self) -> Name {
-        self.name
-    }
-}
-
-struct OpenSslVerifier {
-    key: PKey<Public>,
-    algorithm: Algorithm,
-    name: Name,
-}
-
-fn verifier(name: &Name, key: &DecodingKey) -> Result<Box<dyn JwtVerifier>> {
-    let algorithm = Algorithm::from_library(*name)?;
-    if name.family() != key.family() {
-        return Err(new_error(ErrorKind::InvalidKeyFormat));
-    }
-    let key = match (key.kind(), algorithm.curve()) {
-        (DecodingKeyKind::SecretOrDer(point), Some(curve)) => curve_key(curve, point),
-        (DecodingKeyKind::SecretOrDer(der), None) => {
-            Rsa::public_key_from_der_pkcs1(der).and_then(PKey::from_rsa)
-        }
-        (DecodingKeyKind::RsaModulusExponent { n, e }, _) => rsa_key(n, e),
-    };
-    Ok(Box::new(OpenSslVerifier {
-        key: key.map_err(|error| provider_error(&error))?,
-        algorithm,
-        name: *name,
-    }))
-}
-
-/// The key of an uncompressed point, which is how the library holds keys on curves. A point of another curve is an error.
-fn curve_key(curve: Nid, point: &[u8]) -> std::result::Result<PKey<Public>, ErrorStack> {
-    let group = EcGroup::from_curve_name(curve)?;
-    let point = EcPoint::from_bytes(&group, point, &mut *BigNumContext::new()?)?;
-    PKey::from_ec_key(EcKey::from_public_key(&group, &point)?)
-}
-
-/// The key of these two numbers.
-pub(super) fn rsa_key(n: &[u8], e: &[u8]) -> std::result::Result<PKey<Public>, ErrorStack> {
-    PKey::from_rsa(Rsa::from_public_components(BigNum::from_slice(n)?, BigNum::from_slice(e)?)?)
-}
-
-impl Verifier<Vec<u8>> for OpenSslVerifier {
-    fn verify(&self, text: &[u8], signature: &Vec<u8>) -> std::result::Result<(), SignatureError> {
-        if self.algorithm.verifies(&self.key, text, signature) { Ok(()) } else { Err(SignatureError::new()) }
-    }
-}
-
-impl JwtVerifier for OpenSslVerifier {
     fn algorithm(&self) -> Name {
         self.name
     }

@@ -234,9 +234,7 @@ fn other_forms_are_no_tokens() {
 }
 
 #[test]
-fn the_library_checks_the_signature_and_leaves_the_claims_to_us() {
-    let validation = signature_alone(jsonwebtoken::Algorithm::ES384);
-    assert_eq!(validation.algorithms, [jsonwebtoken::Algorithm::ES384]);
+fn whoever_opens_a_token_checks_its_claims() {
     let (signing, verifying) = usual(&KEYS[1]);
     for claims in [
         json!({}),
