@@ -87,8 +87,8 @@ fn crowd(count: usize, stalled: usize, from: u64) -> Vec<Watcher> {
     (0..count).map(|number| Watcher { path: path(), from, habit: habit(number) }).collect()
 }
 
-fn report(what: &str, process: &Process, before: Duration, followed: &mut Followed) -> (f64, f64) {
-    let cpu = process.cpu().saturating_sub(before).as_secs_f64() * 1e6 / followed.events.max(1) as f64;
+fn report(what: &str, before: Duration, followed: &mut Followed) -> (f64, f64) {
+    let cpu = followed.cpu.saturating_sub(before).as_secs_f64() * 1e6 / followed.events.max(1) as f64;
     let rate = followed.events as f64 / followed.taken.as_secs_f64();
     println!(
         "  {what}: {rate:.0} events/s, {cpu:.2} µs CPU each, p50 {:?}, p99 {:?}, {} cut, {} wrong",
@@ -113,19 +113,20 @@ fn fanout() {
             crowd(watchers, 0, 0),
             expected,
             true,
+            Some(floor.id()),
             updates(floor.port, floor.id(), 0, count),
         );
-        let (floor_rate, floor_cpu) =
-            report(&format!("floor, {watchers} watchers"), &floor, before, &mut bare);
+        let (floor_rate, floor_cpu) = report(&format!("floor, {watchers} watchers"), before, &mut bare);
         let from = head(server.port);
         let (mut ours, before) = follow(
             server.port,
             crowd(watchers, 0, from),
             expected,
             true,
+            Some(server.id()),
             updates(server.port, server.id(), 0, count),
         );
-        let (rate, cpu) = report(&format!("fan-out, {watchers} watchers"), &server, before, &mut ours);
+        let (rate, cpu) = report(&format!("fan-out, {watchers} watchers"), before, &mut ours);
         println!(
             "fan-out, {watchers} watchers: {:.2} of the floor's events per second (goal 0.5), {cpu:.2} µs CPU per event \
              against {floor_cpu:.2} (goal 5)",
@@ -151,8 +152,8 @@ fn paced() {
         before
     };
     let expected = (WATCHERS as u64 * UPDATES, 0);
-    let (mut followed, before) = follow(port, crowd(WATCHERS, 0, head(port)), expected, true, act);
-    let (_, cpu) = report(&format!("paced, {WATCHERS} watchers"), &server, before, &mut followed);
+    let (mut followed, before) = follow(port, crowd(WATCHERS, 0, head(port)), expected, true, Some(pid), act);
+    let (_, cpu) = report(&format!("paced, {WATCHERS} watchers"), before, &mut followed);
     println!(
         "paced, {WATCHERS} watchers, an update every {EVERY:?}: p99 {:?} (goal 10 ms), {cpu:.2} µs CPU per event",
         followed.percentile(0.99)
@@ -176,15 +177,17 @@ fn filtered() {
         let path = |number| format!("{COLLECTION}?watch=1&fieldSelector=metadata.name%3Dw-{number}");
         let all = (0..watchers).map(|number| Watcher { path: path(number), from, habit: Habit::Reads });
         let expected = if watchers == 0 { 0 } else { UPDATES };
-        let (mut followed, before) = follow(port, all.collect(), (expected, 0), false, move || {
-            let before = cpu_of(pid);
-            run(port, 16, Until::Count(UPDATES), 200, move |number| {
-                let name = format!("w-{}", number % names);
-                request("PUT", &format!("{COLLECTION}/{name}"), &marked(&name, number))
+        let (mut followed, before) =
+            follow(port, all.collect(), (expected, 0), false, Some(pid), move || {
+                let before = cpu_of(pid);
+                run(port, 16, Until::Count(UPDATES), 200, move |number| {
+                    let name = format!("w-{}", number % names);
+                    request("PUT", &format!("{COLLECTION}/{name}"), &marked(&name, number))
+                });
+                before
             });
-            before
-        });
-        let cpu = server.cpu().saturating_sub(before).as_secs_f64() * 1e6 / UPDATES as f64;
+        let spent = if watchers == 0 { server.cpu() } else { followed.cpu };
+        let cpu = spent.saturating_sub(before).as_secs_f64() * 1e6 / UPDATES as f64;
         println!(
             "  filtered, {watchers} watchers: {cpu:.1} µs CPU per update, p99 {:?}",
             followed.percentile(0.99)
@@ -210,8 +213,8 @@ fn slow() {
         let watchers = crowd(900 + stalled, stalled, head(server.port));
         let expected = (900 * UPDATES, stalled as u64 * UPDATES);
         let act = updates(server.port, server.id(), 0, UPDATES);
-        let (mut followed, before) = follow(server.port, watchers, expected, true, act);
-        report(&format!("900 that read, {stalled} that do not"), &server, before, &mut followed);
+        let (mut followed, before) = follow(server.port, watchers, expected, true, Some(server.id()), act);
+        report(&format!("900 that read, {stalled} that do not"), before, &mut followed);
         assert_eq!((followed.cut, followed.wrong), (0, 0), "nobody is cut, and all are told everything");
         late.push(followed.percentile(0.99).as_secs_f64());
     }
@@ -230,7 +233,7 @@ fn restart() {
     let path = || format!("{COLLECTION}?watch=1");
     let watchers = (0..WATCHERS).map(|_| Watcher { path: path(), from, habit: Habit::Returns }).collect();
     let expected = 2 * UPDATES * WATCHERS as u64;
-    let (mut followed, (_server, ready)) = follow(port, watchers, (expected, 0), true, move || {
+    let (mut followed, (_server, ready)) = follow(port, watchers, (expected, 0), true, None, move || {
         updates(port, server.id(), 0, UPDATES)();
         // A killed child: nothing of the server has a say.
         drop(server);

@@ -14,6 +14,7 @@ use tokio::sync::Notify;
 use tokio_openssl::SslStream;
 
 use super::load::try_connect;
+use super::process::cpu_of;
 
 /// What a mark begins with. Behind it stand the number of the write and its moment.
 pub const MARK: &[u8] = b"@@mark@@";
@@ -58,6 +59,8 @@ pub struct Followed {
     pub events: u64,
     /// From the start of the writes to the last event of those who read.
     pub taken: Duration,
+    /// The CPU that the server had used then, of all its time.
+    pub cpu: Duration,
     /// Watches that ended.
     pub cut: usize,
     /// Numbers that were skipped or told twice.
@@ -86,12 +89,13 @@ struct Board {
 }
 
 /// Opens all watches, then lets `act` write, and reads until `expected` events came to those who read and `late` to those
-/// who did not. `in_order`: every watcher sees every number.
+/// who did not. `in_order`: every watcher sees every number. `server`: the process whose CPU is read at the end.
 pub fn follow<T: Send + 'static>(
     port: u16,
     watchers: Vec<Watcher>,
     (expected, late): (u64, u64),
     in_order: bool,
+    server: Option<u32>,
     act: impl FnOnce() -> T + Send + 'static,
 ) -> (Followed, T) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
@@ -113,11 +117,14 @@ pub fn follow<T: Send + 'static>(
         };
         done(&|| board.events.get() >= expected).await;
         let taken = begun.elapsed();
+        // Before anybody leaves: the end of a connection costs as much as many events.
+        let cpu = server.map(cpu_of).unwrap_or_default();
         board.read_now.notify_waiters();
         done(&|| board.stalled_events.get() >= late).await;
         let followed = Followed {
             events: board.events.get(),
             taken,
+            cpu,
             cut: board.cut.get(),
             wrong: board.wrong.get(),
             latencies: board.latencies.take(),
