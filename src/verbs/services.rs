@@ -9,6 +9,8 @@
 mod claim;
 pub mod repair;
 mod take;
+#[cfg(test)]
+mod testing;
 
 pub use claim::Claim;
 

@@ -1,34 +1,13 @@
 //! Claims over real stores, and what they do when those have no place for a write.
 
 use std::net::IpAddr;
-use std::sync::Arc;
 
-use actix::Actor;
-use pilothouse_actors::clock::Clock;
-use pilothouse_actors::directory::{Options, Stores as Storage, start};
-use pilothouse_actors::engine::memory::Memory;
-use pilothouse_actors::ports::{Look, Pool, Ports, Take, Want};
+use pilothouse_actors::ports::{Look, Take, Want};
 
+use super::super::testing::running;
 use super::*;
-use crate::api::schema::Registry;
-use crate::api::services::addresses::AddressRange;
-use crate::verbs::stores::Stores;
 
 const ADDRESS: &str = "10.77.0.5";
-
-fn running() -> (Storage, Rc<Services>) {
-    let storage = start(Box::new(Memory::new()), Options::default()).unwrap();
-    let ports = Ports::new(Pool::new(30_000, 30_009, []), storage.fatal.clone()).start();
-    let services = Services::new(
-        Stores::new(storage.directory.clone()),
-        Arc::new(Registry::builtin().unwrap()),
-        Clock::system(),
-        ports,
-        AddressRange::parse("10.77.0.0/24").into_iter().collect(),
-        "30000-30009".to_owned(),
-    );
-    (storage, Rc::new(services))
-}
 
 /// Takes an address and a port.
 async fn taken(services: &Services, owner: &Key) -> Holdings {

@@ -1,32 +1,13 @@
 //! Services that disagree with what is taken for them.
 
 use std::net::IpAddr;
-use std::rc::Rc;
 
-use actix::Actor as _;
 use bytes::Bytes;
-use pilothouse_actors::clock::Clock;
-use pilothouse_actors::directory::{Options, Stores as Storage, start};
-use pilothouse_actors::engine::memory::Memory;
 use pilothouse_actors::object::{Draft, Pairs};
-use pilothouse_actors::ports::{Look, Pool, Ports};
+use pilothouse_actors::ports::Look;
 
+use super::super::testing::running;
 use super::*;
-use crate::api::services::addresses::AddressRange;
-
-fn running() -> (Storage, Rc<Services>) {
-    let storage = start(Box::new(Memory::new()), Options::default()).unwrap();
-    let ports = Ports::new(Pool::new(30_000, 30_009, []), storage.fatal.clone()).start();
-    let services = Services::new(
-        Stores::new(storage.directory.clone()),
-        Arc::new(Registry::builtin().unwrap()),
-        Clock::system(),
-        ports,
-        AddressRange::parse("10.77.0.0/24").into_iter().collect(),
-        "30000-30009".to_owned(),
-    );
-    (storage, Rc::new(services))
-}
 
 async fn store(services: &Services, owner: &Key, address: &str, port: u16) {
     let text = format!(

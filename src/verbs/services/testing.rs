@@ -1,0 +1,32 @@
+//! Services over real stores, for tests of what they claim and of what is mended.
+
+#![allow(clippy::unwrap_used, reason = "a test that meets the unexpected fails")]
+
+use std::rc::Rc;
+use std::sync::Arc;
+
+use actix::Actor as _;
+use pilothouse_actors::clock::Clock;
+use pilothouse_actors::directory::{Options, Stores as Storage, start};
+use pilothouse_actors::engine::memory::Memory;
+use pilothouse_actors::ports::{Pool, Ports};
+
+use super::Services;
+use crate::api::schema::Registry;
+use crate::api::services::addresses::AddressRange;
+use crate::verbs::stores::Stores;
+
+/// Services with a range of addresses and ten ports, and the stores behind them.
+pub(super) fn running() -> (Storage, Rc<Services>) {
+    let storage = start(Box::new(Memory::new()), Options::default()).unwrap();
+    let ports = Ports::new(Pool::new(30_000, 30_009, []), storage.fatal.clone()).start();
+    let services = Services::new(
+        Stores::new(storage.directory.clone()),
+        Arc::new(Registry::builtin().unwrap()),
+        Clock::system(),
+        ports,
+        AddressRange::parse("10.77.0.0/24").into_iter().collect(),
+        "30000-30009".to_owned(),
+    );
+    (storage, Rc::new(services))
+}
