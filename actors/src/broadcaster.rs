@@ -7,7 +7,8 @@
 //!
 //! Sessions are called a few at a time, and the other tasks of the thread have their turn in between. So a write is answered while
 //! thousands still wait to hear of the last one, and who is called late finds more to tell at once: the busier the server, the
-//! less each event costs.
+//! less each event costs. For the same reason a type whose news call a crowd rests after them, for as long as its share of the
+//! thread asks: what happens meanwhile is one call with more to tell. Few are called at once, always.
 //!
 //! Invariants: events of one type are looked up in order, none is left out, and a session is called for each that its
 //! place in the index matches, before or after the change. Each message drains the bell first, so a ring that found the
@@ -16,6 +17,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use actix::prelude::*;
 
@@ -24,6 +26,7 @@ use crate::fatal::Fatal;
 use crate::interest::{Index, Interest};
 use crate::limits::{
     BOOKMARK_EVERY, BOOKMARK_SLOTS, BROADCAST_EVENTS_PER_TURN, BROADCASTER_MAILBOX, CALLS_PER_TURN,
+    LONGEST_REST, REST_PER_CALL,
 };
 use crate::object::{Revision, TypeName};
 use crate::summons::Summons;
@@ -96,8 +99,16 @@ pub struct Broadcaster {
     slot: u32,
 }
 
-/// Sessions that are to be called, in the order in which they got their news.
-type Calls = VecDeque<Arc<Summons>>;
+/// What is to be done, in the order in which the news came.
+type Calls = VecDeque<Call>;
+
+/// One entry of the calls.
+enum Call {
+    /// A session has news.
+    Session(Arc<Summons>),
+    /// All whom the news of this type concerned were called, and it may rest.
+    Rest(TypeName, Duration),
+}
 
 /// Whether watches may still begin.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -155,7 +166,11 @@ impl Actor for Broadcaster {
         self.bells.remove(&self.bell);
         self.close_all();
         // Whoever waits to be called would not be called for that.
-        self.to_call.drain(..).for_each(|summons| summons.call());
+        for call in self.to_call.drain(..) {
+            if let Call::Session(summons) = call {
+                summons.call();
+            }
+        }
     }
 }
 
@@ -215,7 +230,17 @@ impl Broadcaster {
             return;
         }
         let some = self.to_call.len().min(CALLS_PER_TURN);
-        self.to_call.drain(..some).for_each(|summons| summons.call());
+        for call in self.to_call.drain(..some) {
+            match call {
+                Call::Session(summons) => summons.call(),
+                Call::Rest(type_name, rest) => {
+                    context.run_later(rest, move |broadcaster, context| {
+                        broadcaster.end_rest(&type_name);
+                        broadcaster.hear(context);
+                    });
+                }
+            }
+        }
         if !self.to_call.is_empty() {
             self.is_calling = true;
             let later = tokio::task::yield_now().into_actor(self).map(|(), broadcaster, context| {
@@ -230,11 +255,29 @@ impl Broadcaster {
     fn find_interested(&mut self) -> Vec<TypeName> {
         let mut rung = self.bell.drain();
         rung.retain(|type_name| {
-            self.audiences
-                .get_mut(type_name)
-                .is_some_and(|audience| !audience.advance(BROADCAST_EVENTS_PER_TURN, &mut self.to_call))
+            let Some(audience) = self.audiences.get_mut(type_name) else { return false };
+            if audience.is_resting {
+                audience.is_rung = true;
+                return false;
+            }
+            let before = self.to_call.len();
+            let is_all = audience.advance(BROADCAST_EVENTS_PER_TURN, &mut self.to_call);
+            if let Some(rest) = rest_after(self.to_call.len() - before) {
+                self.to_call.push_back(Call::Rest(type_name.clone(), rest));
+                (audience.is_resting, audience.is_rung) = (true, !is_all);
+                return false;
+            }
+            !is_all
         });
         rung
+    }
+
+    fn end_rest(&mut self, type_name: &TypeName) {
+        let Some(audience) = self.audiences.get_mut(type_name) else { return };
+        audience.is_resting = false;
+        if std::mem::take(&mut audience.is_rung) {
+            self.bell.ring(type_name);
+        }
     }
 
     fn subscribe(&mut self, subscribe: Subscribe) {
@@ -286,6 +329,12 @@ impl Broadcaster {
     }
 }
 
+/// How long a type rests whose news call so many. Those who are called in one turn are no crowd.
+fn rest_after(calls: usize) -> Option<Duration> {
+    let rest = REST_PER_CALL.saturating_mul(u32::try_from(calls).unwrap_or(u32::MAX));
+    (calls > CALLS_PER_TURN).then_some(rest.min(LONGEST_REST))
+}
+
 /// The sessions that follow one type. It goes when the last of them leaves.
 struct Audience {
     window: Arc<Window>,
@@ -293,6 +342,10 @@ struct Audience {
     cursor: Revision,
     index: Index<Arc<Summons>>,
     members: HashMap<SubscriptionId, Member>,
+    /// Whether a crowd is being called, or was a moment ago: news wait.
+    is_resting: bool,
+    /// Whether there are such news.
+    is_rung: bool,
 }
 
 /// One session.
@@ -306,7 +359,8 @@ impl Audience {
     /// Begins at the newest event: a session that joins reads what came before it on its own.
     fn new(window: Arc<Window>) -> Audience {
         let cursor = window.head();
-        Audience { window, cursor, index: Index::default(), members: HashMap::new() }
+        let index = Index::default();
+        Audience { window, cursor, index, members: HashMap::new(), is_resting: false, is_rung: false }
     }
 
     fn each(&self, act: impl FnMut(&Member)) {
@@ -351,7 +405,7 @@ impl Audience {
 
 fn note_news(summons: &Arc<Summons>, after: Revision, calls: &mut Calls) {
     if summons.note_news(after) {
-        calls.push_back(Arc::clone(summons));
+        calls.push_back(Call::Session(Arc::clone(summons)));
     }
 }
 
@@ -507,6 +561,39 @@ mod tests {
             tokio::task::yield_now().await;
         }
         assert_eq!(woken.get(), 3 * CALLS_PER_TURN, "nobody has read the note yet");
+    }
+
+    #[actix::test]
+    async fn a_crowd_rests_and_hears_of_everything_then_and_a_few_never_do() {
+        let window = Arc::new(Window::new(Revision(1), 1 << 20));
+        let mut broadcaster = broadcaster();
+        let crowd: Vec<_> =
+            (0..=CALLS_PER_TURN).map(|_| join(&mut broadcaster, &window, node("1")).1).collect();
+        let (_, lonely) = join(&mut broadcaster, &window, node("2"));
+        let hear = |broadcaster: &mut Broadcaster, from, to, revision| {
+            window.append(replaced(from, to, revision));
+            broadcaster.bell.ring(&pods());
+            assert!(broadcaster.find_interested().is_empty());
+        };
+        let news = |crowd: &[Arc<Summons>]| {
+            let mut news: Vec<_> = crowd.iter().map(|one| one.answer().news_after).collect();
+            news.dedup();
+            news
+        };
+        hear(&mut broadcaster, "2", "2", 2);
+        assert_eq!(lonely.answer().news_after, Some(Revision(1)));
+        hear(&mut broadcaster, "1", "1", 3);
+        assert_eq!(news(&crowd), [Some(Revision(2))]);
+        for revision in 4..6 {
+            hear(&mut broadcaster, "1", "1", revision);
+            assert_eq!(news(&crowd), [None]);
+        }
+        broadcaster.to_call.clear();
+        broadcaster.end_rest(&pods());
+        assert!(broadcaster.find_interested().is_empty());
+        assert_eq!(news(&crowd), [Some(Revision(3))]);
+        assert_eq!(rest_after(CALLS_PER_TURN), None);
+        assert_eq!(rest_after(usize::MAX), Some(LONGEST_REST));
     }
 
     #[actix::test]

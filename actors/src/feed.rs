@@ -1,19 +1,21 @@
 //! What the body of a watch response reads: the frames that a session has ready.
 //!
-//! Both ends run on one thread. The session puts frames in until the queue is full, the body takes chunks out, and each
-//! tells the other when there is something to do. A body that nobody reads costs its own queue and nothing else.
+//! Both ends run on one thread. The session puts frames in until the queue is full, the body takes chunks out. A body that finds
+//! nothing takes the session's turn itself if there is something to do, see [`crate::session`]. A body that nobody reads costs
+//! its own queue and nothing else.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::pin::Pin;
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 use std::sync::Arc;
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Poll};
 
 use bytes::{Bytes, BytesMut};
 use futures::Stream;
 
 use crate::limits::{FEED_CHUNK_BYTES, SESSION_BYTES};
+use crate::session::course::Course;
 use crate::summons::Summons;
 
 /// Where a queue stands between its session and its body.
@@ -21,8 +23,8 @@ use crate::summons::Summons;
 enum Phase {
     /// Frames come. Next: any other.
     Open,
-    /// The session found no room and waits for the body. Next: open, ended, abandoned.
-    Waiting,
+    /// There was more than there is room for: the body fetches it when it has read all. Next: open, ended, abandoned.
+    Full,
     /// No frame will come any more; the body reads what is left. Next: abandoned.
     Ended,
     /// The body is gone: nothing that is put in will be read.
@@ -33,18 +35,21 @@ struct Queue {
     frames: VecDeque<Bytes>,
     bytes: usize,
     phase: Phase,
-    /// The task that waits for a frame.
-    reader: Option<Waker>,
 }
 
 /// The session's end.
-pub(crate) struct Outlet(Rc<RefCell<Queue>>);
+pub(crate) struct Outlet {
+    queue: Rc<RefCell<Queue>>,
+    summons: Arc<Summons>,
+}
 
 /// The body's end: a stream of chunks, none of them empty. Dropping it ends the session.
 pub struct Feed {
     queue: Rc<RefCell<Queue>>,
     /// How the session is called; none if there is no session.
     summons: Option<Arc<Summons>>,
+    /// What comes next, for a body that has read everything; gone when the session is.
+    course: Weak<RefCell<Course>>,
 }
 
 impl Feed {
@@ -52,8 +57,8 @@ impl Feed {
     pub fn only(frame: Bytes) -> Feed {
         let frames = VecDeque::from_iter(Some(frame).filter(|frame| !frame.is_empty()));
         let bytes = frames.iter().map(Bytes::len).sum();
-        let queue = Queue { frames, bytes, phase: Phase::Ended, reader: None };
-        Feed { queue: Rc::new(RefCell::new(queue)), summons: None }
+        let queue = Queue { frames, bytes, phase: Phase::Ended };
+        Feed { queue: Rc::new(RefCell::new(queue)), summons: None, course: Weak::new() }
     }
 
     /// The next frame by itself, for protocols that have messages of their own.
@@ -61,80 +66,85 @@ impl Feed {
         self.poll_with(context, Queue::frame)
     }
 
+    /// Takes turns of this session when there is nothing to read.
+    pub(crate) fn follow(&mut self, course: Weak<RefCell<Course>>) {
+        self.course = course;
+    }
+
     fn poll_with(
         &mut self,
         context: &mut Context<'_>,
-        next: impl FnOnce(&mut Queue) -> Option<Bytes>,
+        next: impl Fn(&mut Queue) -> Option<Bytes>,
     ) -> Poll<Option<Bytes>> {
-        let mut queue = self.queue.borrow_mut();
-        if let Some(chunk) = next(&mut queue) {
-            if queue.offers_room() {
-                self.call();
+        loop {
+            let mut queue = self.queue.borrow_mut();
+            if let Some(chunk) = next(&mut queue) {
+                return Poll::Ready(Some(chunk));
             }
-            return Poll::Ready(Some(chunk));
-        }
-        if queue.phase == Phase::Ended {
-            return Poll::Ready(None);
-        }
-        queue.reader = Some(context.waker().clone());
-        Poll::Pending
-    }
-
-    fn call(&self) {
-        if let Some(summons) = &self.summons {
-            summons.resume();
+            if queue.phase == Phase::Ended {
+                return Poll::Ready(None);
+            }
+            let had_more = queue.phase == Phase::Full;
+            queue.phase = Phase::Open;
+            drop(queue);
+            let Some(summons) = &self.summons else { return Poll::Pending };
+            if !had_more && !summons.has_errands_or_calls(context.waker()) {
+                return Poll::Pending;
+            }
+            match self.course.upgrade() {
+                // A turn empties the note, so this ends; what takes more than a turn is the session's.
+                Some(course) => course.borrow_mut().turn_of_body(),
+                None => return Poll::Pending,
+            }
         }
     }
 }
 
 /// A queue with its two ends. The body calls the session by `summons`.
 pub(crate) fn feed(summons: Arc<Summons>) -> (Outlet, Feed) {
-    let queue = Queue { frames: VecDeque::new(), bytes: 0, phase: Phase::Open, reader: None };
+    let queue = Queue { frames: VecDeque::new(), bytes: 0, phase: Phase::Open };
     let queue = Rc::new(RefCell::new(queue));
-    (Outlet(Rc::clone(&queue)), Feed { queue, summons: Some(summons) })
+    let outlet = Outlet { queue: Rc::clone(&queue), summons: Arc::clone(&summons) };
+    (outlet, Feed { queue, summons: Some(summons), course: Weak::new() })
 }
 
 impl Outlet {
     /// Puts a frame in, whether or not there is room: a caller that can wait asks [`Outlet::has_room`] before.
     pub(crate) fn push(&self, frame: Bytes) {
-        let mut queue = self.0.borrow_mut();
+        let mut queue = self.queue.borrow_mut();
         // An empty chunk would stall the stream for good at the HTTP layer.
         if frame.is_empty() || queue.phase == Phase::Abandoned {
             return;
         }
         queue.bytes += frame.len();
         queue.frames.push_back(frame);
-        wake(queue.reader.take());
+        drop(queue);
+        self.summons.call_body();
     }
 
-    /// Whether the session may go on. If not, it is called when there is room again.
+    /// Whether the session may go on. If not, the body takes a turn when it has read what there is.
     pub(crate) fn has_room(&self) -> bool {
-        let mut queue = self.0.borrow_mut();
+        let mut queue = self.queue.borrow_mut();
         let room = queue.bytes < SESSION_BYTES;
         if !room && queue.phase == Phase::Open {
-            queue.phase = Phase::Waiting;
+            queue.phase = Phase::Full;
         }
         room
     }
 
     /// Whether the body is gone.
     pub(crate) fn is_abandoned(&self) -> bool {
-        self.0.borrow().phase == Phase::Abandoned
+        self.queue.borrow().phase == Phase::Abandoned
     }
 
     /// No frame will come any more.
     pub(crate) fn end(&self) {
-        let mut queue = self.0.borrow_mut();
+        let mut queue = self.queue.borrow_mut();
         if queue.phase != Phase::Abandoned {
             queue.phase = Phase::Ended;
-            wake(queue.reader.take());
+            drop(queue);
+            self.summons.call_body();
         }
-    }
-}
-
-fn wake(reader: Option<Waker>) {
-    if let Some(reader) = reader {
-        reader.wake();
     }
 }
 
@@ -167,16 +177,6 @@ impl Queue {
         self.bytes -= chunk.len();
         Some(chunk.freeze())
     }
-
-    /// Whether the session waits for room and half of the queue is free. Not before, so that it comes for more than a
-    /// frame.
-    fn offers_room(&mut self) -> bool {
-        let offers = self.phase == Phase::Waiting && self.bytes <= SESSION_BYTES / 2;
-        if offers {
-            self.phase = Phase::Open;
-        }
-        offers
-    }
 }
 
 impl Stream for Feed {
@@ -191,9 +191,13 @@ impl Drop for Feed {
     fn drop(&mut self) {
         let mut queue = self.queue.borrow_mut();
         let ended = queue.phase == Phase::Ended;
-        *queue = Queue { frames: VecDeque::new(), bytes: 0, phase: Phase::Abandoned, reader: None };
-        if !ended {
-            self.call();
+        *queue = Queue { frames: VecDeque::new(), bytes: 0, phase: Phase::Abandoned };
+        drop(queue);
+        if let Some(summons) = &self.summons {
+            summons.forget_body();
+            if !ended {
+                summons.resume();
+            }
         }
     }
 }
@@ -242,24 +246,7 @@ mod tests {
         let sizes: Vec<usize> =
             std::iter::from_fn(|| next(&mut feed).flatten()).map(|chunk| chunk.len()).collect();
         assert_eq!(sizes, [FEED_CHUNK_BYTES, FEED_CHUNK_BYTES / 2]);
-        assert_eq!(outlet.0.borrow().bytes, 0);
-    }
-
-    #[actix::test]
-    async fn who_found_no_room_is_called_when_half_is_free() {
-        let (outlet, mut feed) = ends();
-        let quarter = Bytes::from(vec![b'x'; SESSION_BYTES / 4]);
-        for _ in 0..4 {
-            assert!(outlet.has_room());
-            outlet.push(quarter.clone());
-        }
-        assert!(!outlet.has_room());
-        next(&mut feed);
-        assert!(!feed.summons.as_ref().unwrap().answer().resume);
-        next(&mut feed);
-        assert!(feed.summons.as_ref().unwrap().answer().resume);
-        next(&mut feed);
-        assert!(!feed.summons.as_ref().unwrap().answer().resume, "once is enough");
+        assert_eq!(outlet.queue.borrow().bytes, 0);
     }
 
     #[actix::test]
@@ -295,6 +282,6 @@ mod tests {
         assert!(outlet.is_abandoned() && summons.answer().resume);
         outlet.push(Bytes::from_static(b"y"));
         outlet.end();
-        assert!(outlet.is_abandoned() && outlet.0.borrow().frames.is_empty());
+        assert!(outlet.is_abandoned() && outlet.queue.borrow().frames.is_empty());
     }
 }

@@ -1,9 +1,12 @@
-//! How a session is called: a note of what it is asked to do, and one message that says there is a note.
+//! How a session is called: a note of what it is asked to do, and one call that says there is a note. The call goes to the
+//! task of the body if that waits for something to read, else it is a message to the session.
 //!
-//! Invariants: at most one [`Wake`] of a summons waits in the session's mailbox, and nothing written on the note is lost
-//! when that mailbox is full, because the session reads the note whenever it handles a message.
+//! Invariants: a note that is not empty has been called for, or somebody has promised to; nothing written on it is lost when the
+//! session's mailbox is full, because the session reads it whenever it handles a message; and a body that was called but cannot
+//! come, because its client does not read, is given up for the session at the next errand.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::Waker;
 
 use actix::prelude::*;
 
@@ -27,11 +30,24 @@ pub struct Errands {
     pub close: bool,
 }
 
-/// The note and the way to the session. Shared by the session, its broadcaster and its feed.
+/// The note and the ways to the session. Shared by the session, its broadcaster and its feed.
 pub struct Summons {
     session: Recipient<Wake>,
     /// A plain lock, because all who take it run on the thread of the session: it is never contended.
-    note: Mutex<Errands>,
+    note: Mutex<Note>,
+}
+
+#[derive(Default)]
+struct Note {
+    errands: Errands,
+    /// The task of the body.
+    body: Option<Waker>,
+    /// Whether the body has nothing to read: then it is called, and takes the session's turn.
+    body_waits: bool,
+    /// Whether a call is under way that somebody has promised to make.
+    is_promised: bool,
+    /// Whether the session was called and has not read the note yet.
+    is_session_called: bool,
 }
 
 impl Summons {
@@ -51,47 +67,108 @@ impl Summons {
     /// the session is called for something else already.
     #[must_use]
     pub fn note_news(&self, after: Revision) -> bool {
-        self.note(|note| note.news_after = Some(note.news_after.map_or(after, |known| known.min(after))))
+        self.write_down(|errands| {
+            errands.news_after = Some(errands.news_after.map_or(after, |known| known.min(after)));
+        })
     }
 
-    /// Tells the session that there is something on its note.
+    /// Tells that there is something on the note: the body if it waits, else the session.
     pub fn call(&self) {
+        let mut note = self.note();
+        note.is_promised = false;
+        if note.errands == Errands::default() {
+            return;
+        }
+        if note.wake_body() {
+            return;
+        }
+        // A body that was called before and has not come stands behind a client that does not read.
+        note.is_session_called = true;
+        drop(note);
+        self.call_session();
+    }
+
+    /// Tells the session to take a turn.
+    pub(crate) fn call_session(&self) {
         // Full: the session reads the note when it handles what fills its mailbox. Closed: it has ended.
         let _ = self.session.try_send(Wake);
     }
 
     /// A bookmark is due, and everything of interest up to `announced` has been announced.
     pub fn ask_for_bookmark(&self, announced: Revision) {
-        self.write(|note| note.bookmark = Some(announced));
+        self.write(|errands| errands.bookmark = Some(announced));
     }
 
     /// Go on where you stopped.
     pub fn resume(&self) {
-        self.write(|note| note.resume = true);
+        self.write(|errands| errands.resume = true);
     }
 
-    /// End the watch.
+    /// End the watch. That is never left to the body, which may stand behind a client that does not read.
     pub fn close(&self) {
-        self.write(|note| note.close = true);
+        self.note().errands.close = true;
+        self.call_session();
     }
 
     /// What there is to do. Taken before the session reads its window: what comes while it reads is a new errand.
     pub fn answer(&self) -> Errands {
-        std::mem::take(&mut *self.note.lock().unwrap_or_else(PoisonError::into_inner))
+        let mut note = self.note();
+        note.is_session_called = false;
+        std::mem::take(&mut note.errands)
+    }
+
+    /// Whether there is something to do. If not, this task is called in the session's place when there is, once.
+    pub(crate) fn has_errands_or_calls(&self, body: &Waker) -> bool {
+        let mut note = self.note();
+        if note.errands != Errands::default() {
+            return true;
+        }
+        if !note.body.as_ref().is_some_and(|known| known.will_wake(body)) {
+            note.body = Some(body.clone());
+        }
+        note.body_waits = true;
+        false
+    }
+
+    /// There is something to read.
+    pub(crate) fn call_body(&self) {
+        self.note().wake_body();
+    }
+
+    /// The body is gone.
+    pub(crate) fn forget_body(&self) {
+        let mut note = self.note();
+        (note.body, note.body_waits) = (None, false);
     }
 
     fn write(&self, entry: impl FnOnce(&mut Errands)) {
-        if self.note(entry) {
+        if self.write_down(entry) {
             self.call();
         }
     }
 
-    /// Writes on the note. Answers whether it was empty.
-    fn note(&self, entry: impl FnOnce(&mut Errands)) -> bool {
-        let mut note = self.note.lock().unwrap_or_else(PoisonError::into_inner);
-        let first = *note == Errands::default();
-        entry(&mut note);
-        first
+    /// Writes on the note. Answers whether somebody is to be called for it, which is a promise to do so.
+    fn write_down(&self, entry: impl FnOnce(&mut Errands)) -> bool {
+        let mut note = self.note();
+        entry(&mut note.errands);
+        let call = !note.is_promised && !note.is_session_called;
+        note.is_promised |= call;
+        call
+    }
+
+    fn note(&self) -> MutexGuard<'_, Note> {
+        self.note.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Note {
+    /// Whether the body waited.
+    fn wake_body(&mut self) -> bool {
+        let waited = std::mem::take(&mut self.body_waits);
+        if let Some(body) = self.body.as_ref().filter(|_| waited) {
+            body.wake_by_ref();
+        }
+        waited
     }
 }
 

@@ -95,7 +95,7 @@ impl Tls {
             return Err(io::Error::other(error));
         }
         let peer = Peer { address, certificates: PeerCertificates::of(stream.ssl()) };
-        Ok(TlsStream { stream, peer })
+        Ok(TlsStream { stream, is_drained: false, peer })
     }
 }
 
@@ -171,6 +171,9 @@ fn set_suites(context: &mut SslContextBuilder, wanted: &[String]) -> Result<(), 
 /// A private connection with who is at its other end.
 pub(super) struct TlsStream {
     stream: SslStream<TcpStream>,
+    /// Whether all that had come when it was last read has been read. HTTP drivers look for requests whenever they are woken, also
+    /// to write: without this, OpenSSL would go down to the socket each time to find nothing, for every event of a watch.
+    is_drained: bool,
     pub(super) peer: Peer,
 }
 
@@ -187,7 +190,12 @@ impl AsyncRead for TlsStream {
         cx: &mut Context<'_>,
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_read(cx, buf)
+        if self.is_drained && self.stream.get_ref().poll_read_ready(cx)?.is_pending() {
+            return Poll::Pending;
+        }
+        let read = Pin::new(&mut self.stream).poll_read(cx, buf);
+        self.is_drained = read.is_pending();
+        read
     }
 }
 

@@ -1,7 +1,9 @@
-//! A session without its actor: each test calls its turns and reads its feed.
+//! The course of a watch without its session: most tests call its turns and read its feed.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 
+use actix::Actor as _;
+use bytes::Bytes;
 use futures::{FutureExt, StreamExt};
 
 use super::*;
@@ -9,7 +11,7 @@ use crate::bell::Bells;
 use crate::clock::Timestamp;
 use crate::fatal::Fatal;
 use crate::limits::SESSION_BYTES;
-use crate::object::{Draft, Key, Pairs};
+use crate::object::{Draft, Key, Pairs, Variant};
 use crate::summons::tests::Counter;
 use crate::window::Change;
 
@@ -88,8 +90,9 @@ fn watch(window: &Arc<Window>, frames: &Rc<Words>) -> Watch {
     }
 }
 
-fn session(watch: Watch) -> (Session, Feed) {
-    Session::new(watch, Summons::new(Counter(Rc::new(Cell::new(0))).start().recipient()))
+/// A watch whose body takes no turns.
+fn session(watch: Watch) -> (Course, Feed) {
+    Course::new(watch, Summons::new(Counter(Rc::new(Cell::new(0))).start().recipient()))
 }
 
 /// All that can be read now, without the padding; `END` where the stream has ended.
@@ -283,10 +286,84 @@ async fn an_event_is_encoded_once_for_all_who_are_told_the_same() {
     let window = window();
     append(&window, "n", 2);
     let frames = words(0);
-    let mut readers: Vec<(Session, Feed)> = (0..50).map(|_| session(watch(&window, &frames))).collect();
+    let mut readers: Vec<(Course, Feed)> = (0..50).map(|_| session(watch(&window, &frames))).collect();
     for (session, feed) in &mut readers {
         session.turn();
         assert_eq!(read(feed), "Added:a@2");
     }
     assert_eq!(frames.encoded.get(), 1);
+}
+
+#[actix::test]
+async fn a_body_that_waits_takes_the_turn_and_the_session_sleeps() {
+    let window = window();
+    let woken = Rc::new(Cell::new(0));
+    let summons = Summons::new(Counter(Rc::clone(&woken)).start().recipient());
+    let (course, mut feed) = Course::new(watch(&window, &words(0)), Arc::clone(&summons));
+    let course = Rc::new(RefCell::new(course));
+    feed.follow(Rc::downgrade(&course));
+    course.borrow_mut().turn();
+    for revision in 2..5 {
+        assert_eq!(read(&mut feed), "");
+        append(&window, "n", revision);
+        summons.announce(Revision(revision - 1));
+        assert_eq!(read(&mut feed), format!("Added:a@{revision}"));
+    }
+    tokio::task::yield_now().await;
+    assert_eq!(woken.get(), 0);
+
+    // What fills the queue more than once is fetched as it is read.
+    for revision in 5..9 {
+        append(&window, "n", revision);
+    }
+    summons.announce(Revision(4));
+    assert_eq!(read(&mut feed), "Added:a@5 Added:a@6 Added:a@7 Added:a@8");
+
+    summons.close();
+    for _ in 0..8 {
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(woken.get(), 1, "the end is the session's");
+    drop(course);
+    assert_eq!(read(&mut feed), "END");
+}
+
+#[actix::test]
+async fn a_body_that_does_not_come_is_given_up_for_the_session() {
+    let window = window();
+    let woken = Rc::new(Cell::new(0));
+    let summons = Summons::new(Counter(Rc::clone(&woken)).start().recipient());
+    let (course, mut feed) = Course::new(watch(&window, &words(0)), Arc::clone(&summons));
+    let course = Rc::new(RefCell::new(course));
+    feed.follow(Rc::downgrade(&course));
+    course.borrow_mut().turn();
+    assert_eq!(read(&mut feed), "");
+    let mut seen = Vec::new();
+    for revision in 2..5 {
+        append(&window, "n", revision);
+        summons.announce(Revision(revision - 1));
+        for _ in 0..8 {
+            tokio::task::yield_now().await;
+        }
+        seen.push(woken.get());
+    }
+    assert_eq!(seen, [0, 1, 1], "the body, then the session, and nobody twice");
+    assert_eq!(course.borrow_mut().turn_of_session(), Next::Rest);
+    assert_eq!(read(&mut feed), "Added:a@2 Added:a@3 Added:a@4");
+}
+
+#[actix::test]
+async fn what_takes_more_than_a_turn_is_left_to_the_session() {
+    let window = window();
+    for revision in 2..3 + SESSION_EVENTS_PER_TURN as u64 {
+        append(&window, "elsewhere", revision);
+    }
+    let summons = Summons::new(Counter(Rc::new(Cell::new(0))).start().recipient());
+    let (course, mut feed) = Course::new(watch(&window, &words(0)), Arc::clone(&summons));
+    let course = Rc::new(RefCell::new(course));
+    feed.follow(Rc::downgrade(&course));
+    summons.resume();
+    assert_eq!(read(&mut feed), "");
+    assert_eq!(course.borrow_mut().turn_of_session(), Next::Again);
+    assert_eq!(course.borrow_mut().turn_of_session(), Next::Rest);
 }

@@ -1,0 +1,346 @@
+//! Where one watch stands, and how it goes on: reads its history and puts what its client asked for into the queue.
+
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use actix::Addr;
+
+use super::{Frames, LiveSessions, Watch};
+use crate::archive::{ArchiveError, Shelf};
+use crate::broadcaster::{Broadcaster, Subscribe, SubscriptionId, Unsubscribe};
+use crate::feed::{Feed, Outlet, feed};
+use crate::filter::Filter;
+use crate::interest::Interest;
+use crate::limits::SESSION_EVENTS_PER_TURN;
+use crate::object::{Object, Revision, TypeName};
+use crate::summons::{Errands, Summons};
+use crate::telling::{self, Told};
+use crate::window::{Change, Event, Read, Window};
+
+/// Where a watch stands.
+enum State {
+    /// It tells the objects that were there at the start. Next: catching up.
+    Initial(Box<dyn Iterator<Item = Arc<Object>>>),
+    /// There may be events after the cursor that it has not read. Next: caught up, or ended if they are gone.
+    CatchingUp,
+    /// As catching up, but its cursor lies before what memory holds: a read of the log is under way. Next: catching up
+    /// when it is done, or ended.
+    Fetching,
+    /// It has read everything, and the broadcaster announces what comes. The cursor may fall behind the window here,
+    /// which means nothing: whatever is between was of no interest. Next: catching up, when something is announced.
+    CaughtUp,
+    /// The last frame is in the queue, and the session stops.
+    Ended,
+}
+
+/// What a session does after a turn.
+#[derive(Debug, PartialEq)]
+pub(crate) enum Next {
+    /// Waits until it is called.
+    Rest,
+    /// Goes on when the other tasks of the thread had their turn.
+    Again,
+    /// Goes on when the log was read.
+    Fetch(Shelf, Revision),
+    /// Stops.
+    Stop,
+}
+
+/// What a session and its body share. One of them is at it at a time: both run on the thread of the connection.
+pub(crate) struct Course {
+    id: SubscriptionId,
+    type_name: TypeName,
+    window: Arc<Window>,
+    state: State,
+    pub(super) cursor: Revision,
+    filter: Filter,
+    frames: Rc<dyn Frames>,
+    outlet: Outlet,
+    pub(super) summons: Arc<Summons>,
+    broadcaster: Addr<Broadcaster>,
+    bookmarks: bool,
+    initial_end_bookmark: bool,
+    /// What a turn that the body took left for the session to do.
+    owed: Option<Next>,
+    /// Whether it is counted as one whose client does not read.
+    stalled: bool,
+    pub(super) live: LiveSessions,
+}
+
+/// The counterpart of `subscribe`. It is no lifecycle hook of the session, because those are left out when a turn panics, and who
+/// stays subscribed would never be forgotten.
+impl Drop for Course {
+    fn drop(&mut self) {
+        self.outlet.end();
+        let unsubscribe = Unsubscribe { type_name: self.type_name.clone(), id: self.id };
+        // A new address has a slot of its own, so this cannot find the mailbox full; and there is one per session.
+        let _ = self.broadcaster.clone().try_send(unsubscribe);
+        self.count_stalled(false);
+        self.live.0.live.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+impl Course {
+    /// The beginning of a watch, and what its body reads.
+    pub(super) fn new(watch: Watch, summons: Arc<Summons>) -> (Course, Feed) {
+        let (outlet, feed) = feed(Arc::clone(&summons));
+        watch.live.0.live.fetch_add(1, Ordering::Relaxed);
+        let course = Course {
+            id: SubscriptionId::fresh(),
+            type_name: watch.type_name,
+            window: watch.window,
+            state: State::Initial(watch.initial),
+            cursor: watch.cursor,
+            filter: watch.filter,
+            frames: watch.frames,
+            outlet,
+            summons,
+            broadcaster: watch.broadcaster,
+            bookmarks: watch.bookmarks,
+            initial_end_bookmark: watch.initial_end_bookmark,
+            owed: None,
+            stalled: false,
+            live: watch.live,
+        };
+        (course, feed)
+    }
+
+    /// Whether the broadcaster is there to call.
+    pub(super) fn subscribe(&self) -> bool {
+        let subscribe = Subscribe {
+            id: self.id,
+            type_name: self.type_name.clone(),
+            window: Arc::clone(&self.window),
+            cursor: self.cursor,
+            interest: Interest::of(&self.filter),
+            summons: Arc::clone(&self.summons),
+            bookmarks: self.bookmarks,
+        };
+        // A new address has a slot of its own, so this cannot find the mailbox full; and there is one per session.
+        self.broadcaster.clone().try_send(subscribe).is_ok()
+    }
+
+    /// A turn that the body takes because it has nothing to read. What takes longer than a turn is left to the session.
+    pub(crate) fn turn_of_body(&mut self) {
+        match self.turn() {
+            Next::Rest => {}
+            next => {
+                self.owed = Some(next);
+                self.summons.call_session();
+            }
+        }
+    }
+
+    /// A turn of the session.
+    pub(super) fn turn_of_session(&mut self) -> Next {
+        match self.owed.take() {
+            Some(owed) => owed,
+            None => self.turn(),
+        }
+    }
+
+    /// Does what stands on the note, then pulls.
+    pub(super) fn turn(&mut self) -> Next {
+        let errands = self.summons.answer();
+        if self.outlet.is_abandoned() {
+            return Next::Stop;
+        }
+        if errands.close {
+            self.finish();
+            return Next::Stop;
+        }
+        self.hear(errands);
+        let next = self.pull();
+        let waits = matches!(self.state, State::Initial(_) | State::CatchingUp);
+        self.count_stalled(waits && !self.outlet.has_room());
+        if errands.bookmark.is_some() && self.bookmarks && self.outlet.has_room() {
+            self.bookmark();
+        }
+        next
+    }
+
+    /// Moves over what is of no interest. Only a session that had read everything may: for any other, what was
+    /// announced last says nothing about the events that it has not read yet.
+    fn hear(&mut self, errands: Errands) {
+        if !matches!(self.state, State::CaughtUp) {
+            return;
+        }
+        match (errands.news_after, errands.bookmark) {
+            (Some(after), _) => {
+                self.cursor = self.cursor.max(after);
+                self.state = State::CatchingUp;
+            }
+            (None, Some(announced)) => self.cursor = self.cursor.max(announced),
+            (None, None) => {}
+        }
+    }
+
+    /// Takes in what there is, until the queue is full or the turn is over.
+    fn pull(&mut self) -> Next {
+        let mut left = SESSION_EVENTS_PER_TURN;
+        while left > 0 {
+            match &mut self.state {
+                State::CaughtUp | State::Fetching => return Next::Rest,
+                State::Ended => return Next::Stop,
+                State::Initial(_) | State::CatchingUp if !self.outlet.has_room() => return Next::Rest,
+                State::Initial(source) => match source.next() {
+                    Some(object) => {
+                        left -= 1;
+                        self.tell_initial(&object);
+                    }
+                    None => self.end_initial(),
+                },
+                State::CatchingUp => match self.catch_up(left) {
+                    Ok(taken) => left -= taken,
+                    Err(fetch) => return fetch,
+                },
+            }
+        }
+        Next::Again
+    }
+
+    fn tell_initial(&mut self, object: &Object) {
+        if !object.is_readable() && self.filter.wants_key(&object.key) {
+            return self.break_off(object, false);
+        }
+        if self.filter.matches(object) {
+            self.outlet.push(self.frames.frame(Told::Added, object));
+            self.frames.sent();
+        }
+    }
+
+    fn end_initial(&mut self) {
+        if self.initial_end_bookmark {
+            self.outlet.push(self.frames.bookmark(self.cursor, true));
+            self.frames.sent();
+        }
+        self.state = State::CatchingUp;
+    }
+
+    /// Reads at most `most` events; returns how many it has taken in, or that they must be read from the log.
+    fn catch_up(&mut self, most: usize) -> Result<usize, Next> {
+        // Before the read: every event up to this head is in what the read returns.
+        let head = self.window.head();
+        let events = match self.window.read(self.cursor, most) {
+            Read::Events(events) => events,
+            Read::Shelved(shelf, through) => {
+                self.state = State::Fetching;
+                return Err(Next::Fetch(shelf, through));
+            }
+            Read::Expired(floor) => {
+                self.expire(floor);
+                return Ok(0);
+            }
+        };
+        let taken = self.take_in(events.iter().map(|event| &**event));
+        if taken == events.len() && events.len() < most {
+            self.cursor = self.cursor.max(head);
+            self.state = State::CaughtUp;
+        }
+        Ok(taken)
+    }
+
+    /// Takes in what the log had. What finds no room is read again later: a client that does not read must not cost
+    /// memory.
+    pub(super) fn fetched(&mut self, read: Result<Vec<Event>, ArchiveError>) {
+        if !matches!(self.state, State::Fetching) {
+            return;
+        }
+        self.state = State::CatchingUp;
+        match read {
+            Ok(events) => {
+                self.take_in(events.iter());
+            }
+            Err(error) => {
+                if error != ArchiveError::Gone {
+                    tracing::error!(%error, type_name = %self.type_name, "a watch cannot go on");
+                }
+                self.expire(self.window.floor());
+            }
+        }
+    }
+
+    /// Tells events in order until there is no room; returns how many the client now knows of.
+    fn take_in<'a>(&mut self, events: impl Iterator<Item = &'a Event>) -> usize {
+        let (mut taken, mut told, mut oldest) = (0, 0, None);
+        for event in events {
+            if !self.outlet.has_room() {
+                break;
+            }
+            if !event.object.is_readable() && self.filter.wants_key(&event.object.key) {
+                self.break_off(&event.object, event.change == Change::Removed);
+                break;
+            }
+            if self.tell(event) {
+                told += 1;
+                oldest = oldest.or(Some(event.at));
+            }
+            self.cursor = event.revision();
+            taken += 1;
+        }
+        if let Some(oldest) = oldest {
+            self.frames.told(told, oldest);
+        }
+        taken
+    }
+
+    fn expire(&mut self, floor: Revision) {
+        self.outlet.push(self.frames.expired(self.cursor, floor));
+        self.end();
+    }
+
+    fn count_stalled(&mut self, stalled: bool) {
+        if stalled != std::mem::replace(&mut self.stalled, stalled) {
+            let count = &self.live.0.stalled;
+            if stalled {
+                count.fetch_add(1, Ordering::Relaxed)
+            } else {
+                count.fetch_sub(1, Ordering::Relaxed)
+            };
+        }
+    }
+
+    /// Tells one event, if it is of interest.
+    fn tell(&self, event: &Event) -> bool {
+        let Some(told) = telling::told(&self.filter, event) else { return false };
+        let frame = event.frame(told.frame_of(self.frames.variant()), || {
+            self.frames.frame(told, &telling::shown(told, event))
+        });
+        self.outlet.push(frame);
+        self.frames.sent();
+        true
+    }
+
+    /// Tells how far the client has come, unless it still lacks objects of the start.
+    fn bookmark(&self) {
+        if matches!(self.state, State::CatchingUp | State::Fetching | State::CaughtUp) {
+            self.outlet.push(self.frames.bookmark(self.cursor, false));
+            self.frames.sent();
+        }
+    }
+
+    /// Ends the watch where it stands: the client can go on from the last revision it was told.
+    pub(super) fn finish(&mut self) {
+        if self.bookmarks {
+            self.bookmark();
+        }
+        self.end();
+    }
+
+    /// Ends the watch at an object that cannot be shown. Whether the filter wants it nobody can tell, and whoever is not
+    /// told of it would believe for ever in what it was.
+    fn break_off(&mut self, object: &Object, is_gone: bool) {
+        self.outlet.push(self.frames.unreadable(object, is_gone));
+        self.end();
+    }
+
+    fn end(&mut self) {
+        self.state = State::Ended;
+        self.outlet.end();
+    }
+}
+
+#[cfg(test)]
+#[path = "tests.rs"]
+mod tests;
