@@ -1,7 +1,8 @@
 //! How a session is called: a note of what it is asked to do, and one call that says there is a note. The call goes to the
 //! task of the body if that waits for something to read, else it is a message to the session.
 //!
-//! Invariants: a note that is not empty has been called for, or somebody has promised to; nothing written on it is lost when the
+//! Invariants: a note that is not empty has been called for, or somebody has promised to, or the session waits for its client and
+//! goes on anyway when that reads; nothing written on it is lost when the
 //! session's mailbox is full, because the session reads it whenever it handles a message; and a body that was called but cannot
 //! come, because its client does not read, is given up for the session at the next errand.
 
@@ -48,6 +49,8 @@ struct Note {
     is_promised: bool,
     /// Whether the session was called and has not read the note yet.
     is_session_called: bool,
+    /// Whether the session knows of news that its client leaves no room for: more of them are nothing new.
+    is_stalled: bool,
 }
 
 impl Summons {
@@ -67,9 +70,15 @@ impl Summons {
     /// the session is called for something else already.
     #[must_use]
     pub fn note_news(&self, after: Revision) -> bool {
-        self.write_down(|errands| {
-            errands.news_after = Some(errands.news_after.map_or(after, |known| known.min(after)));
-        })
+        let mut note = self.note();
+        let known = note.errands.news_after;
+        note.errands.news_after = Some(known.map_or(after, |known| known.min(after)));
+        !note.is_stalled && note.promise()
+    }
+
+    /// Whether news are to be kept from the session, because its client does not read what it has.
+    pub(crate) fn stall(&self, is_stalled: bool) {
+        self.note().is_stalled = is_stalled;
     }
 
     /// Tells that there is something on the note: the body if it waits, else the session.
@@ -142,18 +151,13 @@ impl Summons {
     }
 
     fn write(&self, entry: impl FnOnce(&mut Errands)) {
-        if self.write_down(entry) {
-            self.call();
-        }
-    }
-
-    /// Writes on the note. Answers whether somebody is to be called for it, which is a promise to do so.
-    fn write_down(&self, entry: impl FnOnce(&mut Errands)) -> bool {
         let mut note = self.note();
         entry(&mut note.errands);
-        let call = !note.is_promised && !note.is_session_called;
-        note.is_promised |= call;
-        call
+        let is_to_call = note.promise();
+        drop(note);
+        if is_to_call {
+            self.call();
+        }
     }
 
     fn note(&self) -> MutexGuard<'_, Note> {
@@ -162,6 +166,13 @@ impl Summons {
 }
 
 impl Note {
+    /// Answers whether somebody is to be called for what was written, which is a promise to do so.
+    fn promise(&mut self) -> bool {
+        let call = !self.is_promised && !self.is_session_called;
+        self.is_promised |= call;
+        call
+    }
+
     /// Whether the body waited.
     fn wake_body(&mut self) -> bool {
         let waited = std::mem::take(&mut self.body_waits);

@@ -292,6 +292,7 @@ impl Course {
 
     fn count_stalled(&mut self, stalled: bool) {
         if stalled != std::mem::replace(&mut self.stalled, stalled) {
+            self.summons.stall(stalled);
             let count = &self.live.0.stalled;
             if stalled {
                 count.fetch_add(1, Ordering::Relaxed)

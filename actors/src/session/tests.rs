@@ -353,6 +353,31 @@ async fn a_body_that_does_not_come_is_given_up_for_the_session() {
 }
 
 #[actix::test]
+async fn nobody_is_called_for_news_that_find_no_room() {
+    let window = window();
+    let woken = Rc::new(Cell::new(0));
+    let summons = Summons::new(Counter(Rc::clone(&woken)).start().recipient());
+    let (course, mut feed) = Course::new(watch(&window, &words(SESSION_BYTES)), Arc::clone(&summons));
+    let course = Rc::new(RefCell::new(course));
+    feed.follow(Rc::downgrade(&course));
+    append(&window, "n", 2);
+    append(&window, "n", 3);
+    course.borrow_mut().turn();
+    for revision in 4..7 {
+        append(&window, "n", revision);
+        summons.announce(Revision(revision - 1));
+    }
+    for _ in 0..8 {
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(woken.get(), 0);
+    assert_eq!(read(&mut feed), "Added:a@2 Added:a@3 Added:a@4 Added:a@5 Added:a@6");
+    append(&window, "n", 7);
+    summons.announce(Revision(6));
+    assert_eq!(read(&mut feed), "Added:a@7");
+}
+
+#[actix::test]
 async fn what_takes_more_than_a_turn_is_left_to_the_session() {
     let window = window();
     for revision in 2..3 + SESSION_EVENTS_PER_TURN as u64 {
