@@ -25,3 +25,4 @@ mod wire;
 
 pub use config::Config;
 pub use server::{Exit, Handle, Server, StartError};
+pub use wire::Wires;

@@ -55,6 +55,7 @@ use crate::auth::service_account::Tokens;
 use crate::auth::service_account::issuer::Issuer;
 use crate::auth::service_account::used::day;
 use crate::config::{Config, Engine as EngineChoice, FeatureGates};
+use crate::controllers::start::Guest;
 use crate::http::drain::Drain;
 use crate::http::edge::Edge;
 use crate::http::handler::app;
@@ -82,11 +83,12 @@ use self::loops::Loops;
 /// The file that the redb engine keeps, in the data directory.
 const STORE_FILE: &str = "pilothouse.redb";
 
-/// How often the kubernetes service is looked after; the reference server's value.
-const KUBERNETES_EVERY: Duration = Duration::from_secs(10);
-
 /// The wiring of the product.
-pub struct Wires;
+#[derive(Default)]
+pub struct Wires {
+    /// Control loops that run beside those of the product.
+    pub guests: Vec<Guest>,
+}
 
 /// What every worker is made from.
 struct Parts {
@@ -137,7 +139,7 @@ struct Parts {
 
 impl Wiring for Wires {
     async fn start(self, boot: Boot, edge: Edge) -> Result<Wired, StartError> {
-        let parts = Arc::new(parts(&boot).await?);
+        let parts = Arc::new(parts(&boot, self.guests).await?);
         let of_workers = parts.clone();
         let serving = edge.serve(move || {
             let worker = Rc::new(worker(&of_workers));
@@ -147,7 +149,7 @@ impl Wiring for Wires {
     }
 }
 
-async fn parts(boot: &Boot) -> Result<Parts, StartError> {
+async fn parts(boot: &Boot, guests: Vec<Guest>) -> Result<Parts, StartError> {
     let config = &boot.config;
     let broken = |error: &dyn std::fmt::Display| StartError::Store(error.to_string());
     let registry = Registry::builtin().map_err(|error| broken(&error))?;
@@ -162,7 +164,7 @@ async fn parts(boot: &Boot) -> Result<Parts, StartError> {
     let objects = Arc::new(Objects::new(storage.directory.clone()));
     let metrics = Arc::new(Metrics::new(boot.clock.now()).map_err(|error| broken(&error))?);
     let tokens = tokens(boot, &objects, &metrics).map_err(|error| broken(&error))?;
-    let loops = Loops::new(config, &boot.pki)?;
+    let loops = Loops::new(config, &boot.pki, guests)?;
     tokens.verifier.tell(loops.uses());
     let shared = Shared {
         served: ArcSwap::from_pointee(Served {
@@ -412,27 +414,6 @@ fn watching(parts: &Parts) -> Watching {
     }
 }
 
-/// Makes anew what clients delete of the service under which they reach this server.
-async fn stay_reachable(parts: Arc<Parts>, backend: Backend) {
-    let mut turns = tokio::time::interval(KUBERNETES_EVERY);
-    turns.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-    turns.tick().await;
-    loop {
-        turns.tick().await;
-        if parts.shared.health.stopping.load(Ordering::Acquire) {
-            return;
-        }
-        let served = parts.shared.served.load_full();
-        if let Err(status) = bootstrap::home::kubernetes(&backend, &served.catalog, &parts.home).await {
-            tracing::warn!(%status, "the kubernetes service is not as it should be");
-        }
-        let told = told(&parts);
-        if let Err(status) = bootstrap::trust::authentication(&backend, &served.catalog, told).await {
-            tracing::warn!(%status, "extensions may be told wrongly whom to trust");
-        }
-    }
-}
-
 /// The application while it runs.
 struct Running(Arc<Parts>);
 
@@ -461,7 +442,6 @@ impl Application for Running {
                 bootstrap::trust::token_tracking(&backend, &served.catalog, &today),
             );
             made.map_err(|status| StartError::Store(format!("what others know of this server: {status}")))?;
-            actix::spawn(stay_reachable(self.0.clone(), backend));
             actix::spawn(self.0.deciding.clone().follow_file(self.0.shared.clone()));
             let (boot, certificates) = (self.0.boot.clone(), self.0.certificates.clone());
             let reload = Reload {
@@ -469,6 +449,7 @@ impl Application for Running {
                 certificates,
                 front_proxy: self.0.front_proxy.clone(),
                 trusted: self.0.trusted.clone(),
+                authorities: self.0.loops.authorities(),
                 shared: self.0.shared.clone(),
             };
             actix::spawn(reload.run());

@@ -328,21 +328,6 @@ pub struct Loops {
     pub terminated_pod_gc_threshold: u32,
 }
 
-/// Who answers requests for certificates.
-#[derive(Args, Clone, Debug)]
-#[command(next_help_heading = "Certificate signing")]
-pub struct Signing {
-    /// The certificate of the authority that signs requests; without it our own.
-    #[arg(long, value_name = "FILE", requires = "cluster_signing_key_file")]
-    pub cluster_signing_cert_file: Option<PathBuf>,
-    /// Its key.
-    #[arg(long, value_name = "FILE", requires = "cluster_signing_cert_file")]
-    pub cluster_signing_key_file: Option<PathBuf>,
-    /// How long signed certificates live at most.
-    #[arg(long, default_value = "8760h", value_parser = go_duration, value_name = "DURATION")]
-    pub cluster_signing_duration: Duration,
-}
-
 /// How much at once, and how long.
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "Limits")]

@@ -12,6 +12,7 @@ mod gates_table;
 pub mod groups;
 pub mod oidc;
 pub mod plugins;
+pub mod signing;
 mod tokens;
 pub mod values;
 
@@ -28,9 +29,10 @@ pub use callers::{FrontProxy, TokenWebhook};
 pub use gates::FeatureGates;
 pub use groups::{
     Api, Authentication, Authorization, AuthorizationMode, Backend, Engine, Kubelets, Lifecycle, LogFormat,
-    Logging, Loops, RequestLimits, ServiceAccounts, Serving, Signing, Storage, TlsVersion,
+    Logging, Loops, RequestLimits, ServiceAccounts, Serving, Storage, TlsVersion,
 };
 pub use oidc::OpenId;
+pub use signing::Signing;
 
 use crate::limits;
 
@@ -194,6 +196,7 @@ impl Config {
         self.front_proxy.validate(&self.gates()).map_err(ConfigError)?;
         plugins::validate(&self.api.enable_admission_plugins, &self.api.disable_admission_plugins)
             .map_err(ConfigError)?;
+        self.signing.signed_by().map_err(ConfigError)?;
         self.validate_ranges()?;
         self.validate_modes()
     }

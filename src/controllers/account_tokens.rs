@@ -2,6 +2,7 @@
 
 use std::ops::Bound;
 use std::rc::Rc;
+use std::sync::Arc;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -18,6 +19,7 @@ use crate::api::value::Value;
 use super::client::{At, Client};
 use super::queue::{Outcome, Queue};
 use super::runner::{Follows, Loop, News};
+use super::start::Authorities;
 
 const SECRETS: &str = "secrets";
 const ACCOUNTS: &str = "serviceaccounts";
@@ -35,14 +37,16 @@ pub enum Work {
     Secret(Key),
     /// An account that is gone.
     Account(Key),
+    /// A Secret that is gone, and the account that may still name it.
+    Gone(Key, String),
 }
 
 /// The loop.
 pub struct AccountTokens {
     /// As whom it writes.
     pub client: Client,
-    /// The certificates by which the bearer knows this server.
-    pub authority_pem: Rc<str>,
+    /// By which the bearer knows this server. When that changes, this loop is made anew.
+    pub authorities: Arc<Authorities>,
     /// Who makes tokens.
     pub sign: SignToken,
 }
@@ -77,9 +81,8 @@ impl AccountTokens {
         let before = secret.clone();
         let missing =
             |field: &str| before.at(&["data", field]).and_then(Value::as_str).is_none_or(str::is_empty);
-        let authority = STANDARD.encode(self.authority_pem.as_bytes());
-        if !self.authority_pem.is_empty()
-            && before.at(&["data", "ca.crt"]).and_then(Value::as_str) != Some(&authority)
+        let authority = STANDARD.encode(&self.authorities.root_pem);
+        if !authority.is_empty() && before.at(&["data", "ca.crt"]).and_then(Value::as_str) != Some(&authority)
         {
             secret.entry("data").set("ca.crt", authority);
         }
@@ -110,6 +113,31 @@ impl AccountTokens {
             }
         }
         Ok(Outcome::Done)
+    }
+
+    /// Makes an account forget a Secret that is gone.
+    async fn forget(&self, secret: &Key, account: &str) -> Result<Outcome> {
+        let (secrets, accounts) = (self.client.resource(SECRETS)?, self.client.resource(ACCOUNTS)?);
+        if self.client.get(At::of(&secrets, secret)).await?.is_some() {
+            return Ok(Outcome::Done);
+        }
+        let at = At { resource: &accounts, namespace: secret.namespace(), name: account };
+        let forgotten = self.client.edit(at, "", |account| {
+            let named = account.get("secrets").map(Value::items).unwrap_or_default();
+            let left: Vec<Value> =
+                named.iter().filter(|one| one.str("name") != secret.name()).cloned().collect();
+            let changes = left.len() < named.len();
+            match left.is_empty() {
+                _ if !changes => {}
+                true => drop(account.remove("secrets")),
+                false => account.set("secrets", left),
+            }
+            Ok(changes)
+        });
+        match forgotten.await {
+            Err(status) if status.code != 404 => Err(status),
+            _ => Ok(Outcome::Done),
+        }
     }
 
     async fn delete(&self, key: &Key, uid: &str) -> Result<Outcome> {
@@ -154,6 +182,14 @@ impl Loop for AccountTokens {
             (SECRETS, false) if news.object.fields.get("type") == Some(TOKEN_TYPE) => {
                 queue.add(Work::Secret(key));
             }
+            (SECRETS, true) if news.object.fields.get("type") == Some(TOKEN_TYPE) => {
+                let secrets = self.client.resource(SECRETS);
+                let last = secrets.and_then(|secrets| self.client.load(&secrets, news.object));
+                let account = last.map(|secret| annotation(&secret, NAME).to_owned()).unwrap_or_default();
+                if !account.is_empty() {
+                    queue.add(Work::Gone(key, account));
+                }
+            }
             (ACCOUNTS, true) => queue.add(Work::Account(key)),
             _ => {}
         }
@@ -164,6 +200,7 @@ impl Loop for AccountTokens {
             let done = match &work {
                 Work::Secret(key) => self.secret(key).await,
                 Work::Account(key) => self.account(key).await,
+                Work::Gone(key, account) => self.forget(key, account).await,
             };
             done.unwrap_or_else(|status| Outcome::Again(status.to_string()))
         }

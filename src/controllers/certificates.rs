@@ -1,8 +1,7 @@
 //! certificatesigningrequest-signing-controller and -approving-controller: nodes that ask for the certificate of a node get
 //! it if they may, and what was approved for one of the cluster's own signers is signed.
 
-use std::collections::BTreeSet;
-use std::rc::Rc;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -16,17 +15,15 @@ use pilothouse_actors::object::Key;
 
 use crate::api::status::{Result, Status};
 use crate::api::value::Value;
-use crate::pki::signing::{Request, Signer, Subject};
+use crate::pki::signers::{CLIENT, KUBELET, SERVING};
+use crate::pki::signing::{Request, Subject};
 
 use super::client::{At, Client};
 use super::per_object::PerObject;
 use super::queue::Outcome;
+use super::start::Authorities;
 
 const STORE: &str = "certificatesigningrequests.certificates.k8s.io";
-const SERVING: &str = "kubernetes.io/kubelet-serving";
-const KUBELET: &str = "kubernetes.io/kube-apiserver-client-kubelet";
-const CLIENT: &str = "kubernetes.io/kube-apiserver-client";
-const LEGACY: &str = "kubernetes.io/legacy-unknown";
 /// No certificate is shorter than this, whatever was asked for.
 const SHORTEST: Duration = Duration::from_secs(600);
 
@@ -109,8 +106,8 @@ pub struct CertificateSigner {
     pub client: Client,
     /// The time.
     pub clock: Clock,
-    /// Who signs.
-    pub signer: Rc<Signer>,
+    /// Who signs. When somebody else does, this loop is made anew.
+    pub authorities: Arc<Authorities>,
     /// How long certificates live at most.
     pub longest: Duration,
 }
@@ -136,9 +133,8 @@ impl PerObject for CertificateSigner {
         let Some(request) = self.client.read(at).await? else { return Ok(Outcome::Done) };
         let signer = request.at(&["spec", "signerName"]).and_then(Value::as_str).unwrap_or_default();
         let issued = request.at(&["status", "certificate"]).is_some();
-        let ours = [SERVING, KUBELET, CLIENT, LEGACY].contains(&signer);
-        if !ours || issued || !has(&request, "Approved") || has(&request, "Denied") || has(&request, "Failed")
-        {
+        let Some(authority) = self.authorities.signers.of(signer) else { return Ok(Outcome::Done) };
+        if issued || !has(&request, "Approved") || has(&request, "Denied") || has(&request, "Failed") {
             return Ok(Outcome::Done);
         }
         let asked = match parsed(&request) {
@@ -172,7 +168,7 @@ impl PerObject for CertificateSigner {
                     .await
             }
             Ok(()) => {
-                let pem = self.signer.sign(&asked, &usages, self.life(&request), self.clock.now());
+                let pem = authority.sign(&asked, &usages, self.life(&request), self.clock.now());
                 let pem = match pem {
                     Ok(pem) => STANDARD.encode(pem),
                     Err(why) => return Ok(Outcome::Again(why)),
@@ -190,6 +186,13 @@ impl PerObject for CertificateSigner {
             _ => Ok(Outcome::Done),
         }
     }
+}
+
+/// What else is known of who asked, which other servers may judge by.
+fn extra(spec: &Value) -> BTreeMap<String, Vec<String>> {
+    let fields = spec.get("extra").and_then(Value::fields).into_iter().flatten();
+    let texts = |all: &Value| all.items().iter().filter_map(Value::as_str).map(str::to_owned).collect();
+    fields.map(|(name, all)| (name.clone(), texts(all))).collect()
 }
 
 /// The loop that approves.
@@ -210,7 +213,7 @@ impl CertificateApprover {
             name: spec.str("username").to_owned(),
             uid: spec.str("uid").to_owned(),
             groups: texts("groups"),
-            ..Identity::default()
+            extra: extra(spec),
         };
         let target = Target::Resource {
             group: "certificates.k8s.io".to_owned(),
@@ -277,6 +280,7 @@ impl PerObject for CertificateApprover {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::pki::signers::LEGACY;
 
     #[test]
     fn each_signer_has_its_rules() {

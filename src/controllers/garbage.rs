@@ -6,7 +6,7 @@ mod graph;
 mod judge;
 
 use std::cell::RefCell;
-use std::collections::HashSet;
+use std::collections::{HashSet, VecDeque};
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -48,6 +48,37 @@ struct State {
     graph: Graph,
     /// The types that nodes speak of, by number.
     types: Vec<TypeName>,
+    /// Owners that somebody looked for in vain.
+    absent: Absent,
+}
+
+/// How many owners are remembered that are not there.
+const ABSENT_REMEMBERED: usize = 512;
+
+/// Owners that are not there, as references mean them, so that a thousand dependents of one of them look for it once. The
+/// uid alone would not do: another reference may name the same object rightly.
+#[derive(Default)]
+struct Absent {
+    all: HashSet<Rc<str>>,
+    in_order: VecDeque<Rc<str>>,
+}
+
+impl Absent {
+    fn contains(&self, described: &str) -> bool {
+        self.all.contains(described)
+    }
+
+    fn insert(&mut self, described: String) {
+        let described: Rc<str> = described.into();
+        if self.all.insert(described.clone()) {
+            self.in_order.push_back(described);
+        }
+        if self.in_order.len() > ABSENT_REMEMBERED
+            && let Some(oldest) = self.in_order.pop_front()
+        {
+            self.all.remove(&oldest);
+        }
+    }
 }
 
 impl State {
@@ -211,5 +242,21 @@ impl Loop for GarbageCollector {
 
     fn more(&self) -> Vec<Task> {
         self.more.take()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_so_many_absent_owners_are_remembered() {
+        let mut absent = Absent::default();
+        for number in 0..=ABSENT_REMEMBERED {
+            absent.insert(number.to_string());
+            absent.insert(number.to_string());
+        }
+        assert_eq!((absent.all.len(), absent.in_order.len()), (ABSENT_REMEMBERED, ABSENT_REMEMBERED));
+        assert!(!absent.contains("0") && absent.contains("1") && absent.contains("512"));
     }
 }

@@ -32,8 +32,13 @@ const HOLDS: Duration = Duration::from_secs(60);
 const RENEWED_EVERY: Duration = Duration::from_secs(30);
 
 /// The loops that belong to a server and not to the cluster.
-const OF_EACH_SERVER: [&str; 4] =
-    [super::expiry::NAME, super::server_leases::NAME, super::service_repair::NAME, super::token_use::NAME];
+const OF_EACH_SERVER: [&str; 5] = [
+    super::expiry::NAME,
+    super::own_objects::NAME,
+    super::server_leases::NAME,
+    super::service_repair::NAME,
+    super::token_use::NAME,
+];
 
 /// Somebody may work now who could not before. Answers nothing. On Full another is on its way; on Closed nobody waits.
 #[derive(Clone, Copy, Message)]

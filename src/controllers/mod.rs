@@ -19,6 +19,7 @@ mod informer;
 pub mod known;
 pub mod lease;
 mod namespace;
+mod own_objects;
 mod per_namespace;
 mod per_object;
 mod pods;

@@ -4,14 +4,14 @@
 //! This is what the life of nodes means where no node runs. Whether a node that is there works is for those who run nodes.
 
 use std::cell::RefCell;
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
 use futures::future::LocalBoxFuture;
 use futures::{FutureExt as _, StreamExt as _, stream};
-use pilothouse_actors::clock::Clock;
+use pilothouse_actors::clock::{Clock, Timestamp};
 use pilothouse_actors::object::{Key, Object, TypeName};
 use pilothouse_actors::snapshot::Snapshot;
 
@@ -39,8 +39,9 @@ const OUT_OF_SERVICE: &str = "node.kubernetes.io/out-of-service";
 /// What the loop looks at.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Work {
-    /// The pods of a node that may be gone.
-    Node(String),
+    /// The pods of all nodes that may be gone. One key for them: finding the pods means looking at every pod, and that
+    /// costs the same for a hundred nodes as for one.
+    Nodes,
     /// A pod that goes and has no node.
     Pod(Key),
     /// All pods that are over.
@@ -62,6 +63,8 @@ struct State {
     nodes: HashSet<String>,
     /// Those of them that are out of service.
     lost: HashSet<String>,
+    /// The nodes whose pods shall be looked at, and when.
+    doubted: HashMap<String, Timestamp>,
     /// The pods that are over, as far as anybody counts them.
     over: HashSet<Key>,
 }
@@ -76,7 +79,7 @@ impl PodCollector {
     async fn sync(&self, work: &Work) -> Result<Outcome> {
         let resource = self.client.resource(PODS)?;
         match work {
-            Work::Node(node) => self.node(&resource, node).await,
+            Work::Nodes => self.nodes(&resource).await,
             Work::Pod(key) => {
                 let Some(object) = self.client.get(At::of(&resource, key)).await? else {
                     return Ok(Outcome::Done);
@@ -101,26 +104,52 @@ impl PodCollector {
                 }
                 aged.sort_by(|a, b| (a.0, &a.1, a.2.key.name()).cmp(&(b.0, &b.1, b.2.key.name())));
                 let oldest = aged.into_iter().take(many).map(|(.., object)| object);
-                self.end_all(&resource, oldest.collect(), None).await
+                self.end_all(&resource, oldest.collect(), None).await?;
+                Ok(Outcome::Done)
             }
         }
     }
 
-    async fn node(&self, resource: &Arc<Resource>, name: &str) -> Result<Outcome> {
-        let nodes = self.client.resource(NODES)?;
-        let node = self.client.read(At { resource: &nodes, namespace: "", name }).await?;
-        let snapshot = self.client.snapshot(&TypeName::new(PODS)).await?;
-        let on_it = snapshot.iter().filter(|pod| node_of(pod) == name);
-        match node {
-            None => {
-                self.end_all(resource, on_it.cloned().collect(), Some("PodGC: node no longer exists")).await
-            }
-            Some(node) if is_lost(&node) => {
-                let going = on_it.filter(|pod| Head::of(pod).is_terminating());
-                self.end_all(resource, going.cloned().collect(), None).await
-            }
-            Some(_) => Ok(Outcome::Done),
+    async fn nodes(&self, resource: &Arc<Resource>) -> Result<Outcome> {
+        let now = self.clock.now();
+        // Taken out before anybody looks: a pod that comes while the work goes on makes its node doubtful anew.
+        let due = self.state.borrow_mut().due(now);
+        if let Err(status) = self.look_at(resource, &due).await {
+            let mut state = self.state.borrow_mut();
+            due.into_iter().for_each(|node| state.doubt(node, now));
+            return Err(status);
         }
+        let next = self.state.borrow().doubted.values().min().copied();
+        // Nodes that are doubted soon after each other share the look at all pods.
+        let left = |at: Timestamp| Duration::from_micros(at.0.saturating_sub(self.clock.now().0));
+        Ok(next.map_or(Outcome::Done, |at| Outcome::After(left(at).max(GATHERED))))
+    }
+
+    async fn look_at(&self, resource: &Arc<Resource>, doubted: &[String]) -> Result<()> {
+        let nodes = self.client.resource(NODES)?;
+        let (mut gone, mut lost) = (HashSet::new(), HashSet::new());
+        for name in doubted {
+            match self.client.read(At { resource: &nodes, namespace: "", name }).await? {
+                None => gone.insert(name.as_str()),
+                Some(node) if is_lost(&node) => lost.insert(name.as_str()),
+                Some(_) => continue,
+            };
+        }
+        if gone.is_empty() && lost.is_empty() {
+            return Ok(());
+        }
+        let snapshot = self.client.snapshot(&TypeName::new(PODS)).await?;
+        let (mut orphans, mut going) = (Vec::new(), Vec::new());
+        for pod in snapshot.iter() {
+            let node = node_of(pod);
+            if gone.contains(node) {
+                orphans.push(pod.clone());
+            } else if lost.contains(node) && Head::of(pod).is_terminating() {
+                going.push(pod.clone());
+            }
+        }
+        self.end_all(resource, orphans, Some("PodGC: node no longer exists")).await?;
+        self.end_all(resource, going, None).await
     }
 
     async fn end_all(
@@ -128,10 +157,10 @@ impl PodCollector {
         resource: &Arc<Resource>,
         pods: Vec<Arc<Object>>,
         because: Option<&str>,
-    ) -> Result<Outcome> {
+    ) -> Result<()> {
         let ends = pods.into_iter().map(|pod| self.end(resource, pod, because));
         let mut ends = stream::iter(ends).buffer_unordered(DELETIONS_IN_FLIGHT);
-        let mut first = Ok(Outcome::Done);
+        let mut first = Ok(());
         while let Some(ended) = ends.next().await {
             if let Err(status) = ended
                 && first.is_ok()
@@ -174,13 +203,13 @@ impl PodCollector {
         if news.gone {
             state.nodes.remove(name);
             state.lost.remove(name);
-            queue.add_at(Work::Node(name.to_owned()), self.clock.now().plus(QUARANTINE));
+            self.doubt(&mut state, queue, name, QUARANTINE);
             return;
         }
         state.nodes.insert(name.to_owned());
         if memchr::memmem::find(&news.object.bytes, OUT_OF_SERVICE.as_bytes()).is_some() {
             state.lost.insert(name.to_owned());
-            queue.add(Work::Node(name.to_owned()));
+            self.doubt(&mut state, queue, name, GATHERED);
         } else {
             state.lost.remove(name);
         }
@@ -204,10 +233,29 @@ impl PodCollector {
                 queue.add(Work::Pod(key.clone()));
             }
         } else if !state.nodes.contains(node) {
-            queue.add_at(Work::Node(node.to_owned()), self.clock.now().plus(QUARANTINE));
+            self.doubt(&mut state, queue, node, QUARANTINE);
         } else if state.lost.contains(node) && Head::of(news.object).is_terminating() {
-            queue.add(Work::Node(node.to_owned()));
+            self.doubt(&mut state, queue, node, GATHERED);
         }
+    }
+
+    /// Has the pods of a node looked at after a while.
+    fn doubt(&self, state: &mut State, queue: &mut Queue<Work>, node: &str, after: Duration) {
+        let at = self.clock.now().plus(after);
+        state.doubt(node.to_owned(), at);
+        queue.add_at(Work::Nodes, at);
+    }
+}
+
+impl State {
+    /// The earlier time counts.
+    fn doubt(&mut self, node: String, at: Timestamp) {
+        self.doubted.entry(node).and_modify(|due| *due = at.min(*due)).or_insert(at);
+    }
+
+    /// Takes out the nodes whose time has come.
+    fn due(&mut self, now: Timestamp) -> Vec<String> {
+        self.doubted.extract_if(|_, at| *at <= now).map(|(node, _)| node).collect()
     }
 }
 
@@ -274,8 +322,8 @@ impl Loop for PodCollector {
         if of.as_str() == NODES {
             // Some may have gone unheard.
             let mut state = self.state.borrow_mut();
-            for gone in state.nodes.drain() {
-                queue.add_at(Work::Node(gone), self.clock.now().plus(QUARANTINE));
+            for gone in std::mem::take(&mut state.nodes) {
+                self.doubt(&mut state, queue, &gone, QUARANTINE);
             }
             state.lost.clear();
         } else {
@@ -312,6 +360,17 @@ mod tests {
         let mut going = object("{}");
         assert!(fail(&mut going, None, "t"));
         assert_eq!(going, object(r#"{"status":{"phase":"Failed"}}"#));
+    }
+
+    #[test]
+    fn nodes_wait_for_their_time_and_the_earlier_one_counts() {
+        let mut state = State::default();
+        for (node, at) in [("a", 40), ("b", 50), ("a", 60), ("b", 10)] {
+            state.doubt(node.to_owned(), Timestamp(at));
+        }
+        assert_eq!(state.due(Timestamp(9)), [""; 0]);
+        assert_eq!(state.due(Timestamp(10)), ["b"]);
+        assert_eq!((state.due(Timestamp(60)), state.doubted.len()), (vec!["a".to_owned()], 0));
     }
 
     #[test]

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use futures::FutureExt as _;
 use futures::future::LocalBoxFuture;
-use pilothouse_actors::object::{Key, TypeName};
+use pilothouse_actors::object::{Key, Object, TypeName};
 
 use crate::api::catalog::resource::Resource;
 use crate::api::meta;
@@ -119,7 +119,13 @@ impl Protection {
         }
         let pods: Arc<Resource> = self.client.resource(PODS)?;
         let snapshot = self.client.snapshot(&TypeName::new(PODS)).await?;
-        for pod in snapshot.scan(Some(key.namespace()), Bound::Unbounded) {
+        let named = format!("\"{}\"", key.name());
+        // Most pods can be told apart without reading them: they neither name the claim nor could one of theirs be named so.
+        let may_use = |pod: &&Arc<Object>| {
+            memchr::memmem::find(&pod.bytes, named.as_bytes()).is_some()
+                || key.name().strip_prefix(pod.key.name()).is_some_and(|rest| rest.starts_with('-'))
+        };
+        for pod in snapshot.scan(Some(key.namespace()), Bound::Unbounded).filter(may_use) {
             if uses(&self.client.load(&pods, pod)?, object) {
                 return Ok(true);
             }

@@ -1,7 +1,8 @@
 //! resourcequota-controller: writes into each quota what may be used and what is used, and gives back what is no longer.
 //!
 //! Admission charges what is created (`verbs/admission/quota.rs`) and never gives anything back. This loop counts a namespace
-//! anew when something of it went or uses less, when a quota is made or says something else, and every now and then.
+//! anew when something of it went or uses less, when a quota is made or says something else, and every now and then. A count
+//! costs what the namespace holds, so one that holds much is counted less often: see [`Watched`].
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap};
@@ -12,7 +13,7 @@ use std::time::Duration;
 
 use futures::FutureExt as _;
 use futures::future::LocalBoxFuture;
-use pilothouse_actors::clock::Clock;
+use pilothouse_actors::clock::{Clock, Timestamp};
 use pilothouse_actors::object::{Key, Object, TypeName};
 
 use crate::api::amounts::{self, Amounts};
@@ -33,6 +34,11 @@ const GATHERED: Duration = Duration::from_millis(200);
 /// while they were counted is found then.
 const CHECKED_AGAIN: Duration = Duration::from_secs(1);
 const LONGEST_RETRY: Duration = Duration::from_secs(5);
+/// How often as long as it took to count a namespace nobody counts it again: a tenth of the time of one thread at most goes
+/// into one namespace, however busy it is.
+const RESTS: u32 = 9;
+/// It never rests for longer, so that what was given back can be used again.
+const LONGEST_REST: Duration = Duration::from_secs(60);
 /// Objects that are counted before others on the thread have their turn.
 const COUNTED_PER_TURN: usize = 256;
 
@@ -43,14 +49,37 @@ pub struct QuotaStatus {
     features: Features,
     /// How often each quota is counted though nothing happened; zero for never.
     every: Duration,
-    /// The names that each quota is about, by namespace and quota.
-    quotas: RefCell<HashMap<String, BTreeMap<String, Vec<String>>>>,
+    /// The namespaces that have quotas.
+    watched: RefCell<HashMap<String, Watched>>,
+}
+
+/// A namespace with quotas.
+#[derive(Debug, Default)]
+struct Watched {
+    /// The names that each quota is about.
+    quotas: BTreeMap<String, Vec<String>>,
+    /// When it may be counted again.
+    rests_until: Timestamp,
+}
+
+impl Watched {
+    /// How long it still rests.
+    fn rest(&self, now: Timestamp) -> Duration {
+        Duration::from_micros(self.rests_until.0.saturating_sub(now.0))
+    }
+
+    /// It was counted from `began` until `now`. Those of several quotas add up.
+    fn counted(&mut self, began: Timestamp, now: Timestamp) {
+        let took = Duration::from_micros(now.0.saturating_sub(began.0));
+        let rest = self.rest(now).saturating_add(took.saturating_mul(RESTS));
+        self.rests_until = now.plus(rest.min(LONGEST_REST));
+    }
 }
 
 impl QuotaStatus {
     /// The loop, acting as `client`, that counts every quota at least so often.
     pub fn new(client: Client, clock: Clock, features: Features, every: Duration) -> QuotaStatus {
-        QuotaStatus { client, clock, features, every, quotas: RefCell::default() }
+        QuotaStatus { client, clock, features, every, watched: RefCell::default() }
     }
 
     async fn sync(&self, key: &Key) -> Result<Outcome> {
@@ -58,7 +87,24 @@ impl QuotaStatus {
         let at = At::of(&resource, key);
         let Some(object) = self.client.get(at).await? else { return Ok(Outcome::Done) };
         let quota = self.client.load(&resource, &object)?;
-        let used = self.count(key.namespace(), &quota).await?;
+        let namespace = key.namespace();
+        // What nobody has counted yet, or not since it was changed, does not wait: nothing can be created before.
+        if says_what_is_allowed(&quota) {
+            let rest = self
+                .watched
+                .borrow()
+                .get(namespace)
+                .map(|watched| watched.rest(self.clock.now()))
+                .unwrap_or_default();
+            if !rest.is_zero() {
+                return Ok(Outcome::After(rest));
+            }
+        }
+        let began = self.clock.now();
+        let used = self.count(namespace, &quota).await?;
+        if let Some(watched) = self.watched.borrow_mut().get_mut(namespace) {
+            watched.counted(began, self.clock.now());
+        }
         if is_right(&quota, &used) {
             return Ok(if self.every.is_zero() { Outcome::Done } else { Outcome::After(self.every) });
         }
@@ -119,13 +165,13 @@ impl QuotaStatus {
 
     fn hear_quota(&self, news: &News<'_>, queue: &mut Queue<Key>) {
         let key = &news.object.key;
-        let mut quotas = self.quotas.borrow_mut();
+        let mut watched = self.watched.borrow_mut();
         if news.gone {
             queue.forget(key);
-            if let Some(all) = quotas.get_mut(key.namespace()) {
-                all.remove(key.name());
-                if all.is_empty() {
-                    quotas.remove(key.namespace());
+            if let Some(all) = watched.get_mut(key.namespace()) {
+                all.quotas.remove(key.name());
+                if all.quotas.is_empty() {
+                    watched.remove(key.namespace());
                 }
             }
             return;
@@ -135,19 +181,20 @@ impl QuotaStatus {
         let Some(now) = read(news.object) else { return };
         let names = now.at(&["spec", "hard"]).and_then(Value::fields).into_iter().flatten();
         let names: Vec<String> = names.map(|(name, _)| name.clone()).collect();
-        quotas.entry(key.namespace().to_owned()).or_default().insert(key.name().to_owned(), names);
+        let all = &mut watched.entry(key.namespace().to_owned()).or_default().quotas;
+        all.insert(key.name().to_owned(), names);
         let before = news.previous.and_then(|previous| read(previous));
         // Statuses are written for every charge; whoever writes a wrong one is found out when all are counted.
         let same = before.is_some_and(|before| before.get("spec") == now.get("spec"));
-        if !same || amounts::read(now.at(&["spec", "hard"])) != amounts::read(now.at(&["status", "hard"])) {
+        if !same || !says_what_is_allowed(&now) {
             queue.add(key.clone());
         }
     }
 
     fn hear_other(&self, news: &News<'_>, queue: &mut Queue<Key>) {
         let namespace = news.object.key.namespace();
-        let quotas = self.quotas.borrow();
-        let Some(quotas) = quotas.get(namespace) else { return };
+        let watched = self.watched.borrow();
+        let Some(Watched { quotas, .. }) = watched.get(namespace) else { return };
         let known = self.client.known();
         let Some(resource) = known.of_store(news.of) else { return };
         let Some(meter) = Meter::of(resource.name(), self.features) else { return };
@@ -164,14 +211,15 @@ impl QuotaStatus {
     }
 }
 
+/// Whether the status says what the specification allows.
+fn says_what_is_allowed(quota: &Value) -> bool {
+    amounts::read(quota.at(&["spec", "hard"])) == amounts::read(quota.at(&["status", "hard"]))
+}
+
 /// Whether the status says what the specification allows and what was counted.
 fn is_right(quota: &Value, used: &Amounts) -> bool {
-    let amounts_at = |path: &[&str]| quota.at(path).map(|map| amounts::read(Some(map)));
-    let hard = amounts_at(&["spec", "hard"]).unwrap_or_default();
-    let status = quota.get("status").unwrap_or(&Value::Null);
     // An empty map is not written, so a quota that allows nothing is right without one.
-    let says = |field: &str| amounts::read(status.get(field));
-    says("hard") == hard && says("used") == wanted(quota, used)
+    says_what_is_allowed(quota) && amounts::read(quota.at(&["status", "used"])) == wanted(quota, used)
 }
 
 /// What the status shall say is used: what was counted, and of what nobody counts what it said before.
@@ -227,7 +275,7 @@ impl Loop for QuotaStatus {
     ) {
         if of.as_str() == QUOTAS {
             // Some may have gone unheard.
-            self.quotas.borrow_mut().clear();
+            self.watched.borrow_mut().clear();
             let readable = snapshot.iter().filter(|object| object.is_readable());
             for object in readable {
                 self.hear_quota(&News { of, object, previous: None, gone: false, at: None }, queue);
@@ -236,14 +284,15 @@ impl Loop for QuotaStatus {
         }
         // What was missed of another type may have been a removal: everything that it concerns is counted.
         let concerned: Vec<Key> = {
-            let quotas = self.quotas.borrow();
+            let watched = self.watched.borrow();
             let known = self.client.known();
             let resource: Option<&Arc<Resource>> = known.of_store(of);
             let Some(meter) = resource.and_then(|resource| Meter::of(resource.name(), self.features)) else {
                 return;
             };
-            let all =
-                quotas.iter().flat_map(|(namespace, all)| all.iter().map(move |quota| (namespace, quota)));
+            let all = watched
+                .iter()
+                .flat_map(|(namespace, all)| all.quotas.iter().map(move |quota| (namespace, quota)));
             all.filter(|(_, (_, names))| names.iter().any(|name| meter.measures(name)))
                 .map(|(namespace, (name, _))| Key::namespaced(namespace, name))
                 .collect()
@@ -266,6 +315,21 @@ mod tests {
 
     fn used(text: &str) -> Amounts {
         amounts::read(Some(&object(text)))
+    }
+
+    #[test]
+    fn what_takes_long_to_count_is_counted_seldom() {
+        let at = |millis: u64| Timestamp(1_000_000_000_000 + millis * 1_000);
+        let mut watched = Watched::default();
+        assert!(watched.rest(at(0)).is_zero());
+        watched.counted(at(0), at(100));
+        assert_eq!(watched.rest(at(100)), Duration::from_millis(900));
+        // Another quota of the same namespace, counted meanwhile.
+        watched.counted(at(100), at(200));
+        assert_eq!(watched.rest(at(200)), Duration::from_millis(800 + 900));
+        assert!(watched.rest(at(1_900)).is_zero());
+        watched.counted(at(2_000), at(60_000));
+        assert_eq!(watched.rest(at(60_000)), LONGEST_REST);
     }
 
     #[test]

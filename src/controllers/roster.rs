@@ -57,17 +57,18 @@ impl House {
                 self.keep(name, move || PerNamespace::new(client.clone(), made.clone()));
             }
             "root-ca-certificate-publisher-controller" => {
-                let made = Rc::new(Made::root_certificate(&settings.authority_pem));
                 let client = self.client("root-ca-cert-publisher");
-                self.keep(name, move || PerNamespace::new(client.clone(), made.clone()));
+                self.keep_told(name, move |authorities| {
+                    let made = Rc::new(Made::root_certificate(&authorities.root_pem));
+                    PerNamespace::new(client.clone(), made)
+                });
             }
             "serviceaccount-token-controller" => {
                 let (client, sign) =
                     (self.client("service-account-token-controller"), self.sign_token.clone());
-                let authority_pem: Rc<str> = settings.authority_pem.as_str().into();
-                self.keep(name, move || AccountTokens {
+                self.keep_told(name, move |authorities| AccountTokens {
                     client: client.clone(),
-                    authority_pem: authority_pem.clone(),
+                    authorities,
                     sign: sign.clone(),
                 });
             }
@@ -103,13 +104,12 @@ impl House {
                 });
             }
             "certificatesigningrequest-signing-controller" => {
-                let Some(signer) = self.signer.clone() else { return };
                 let (client, clock, longest) =
                     (self.client("certificate-controller"), clock.clone(), settings.longest_certificate);
-                self.keep(name, move || CertificateSigner {
+                self.keep_told(name, move |authorities| CertificateSigner {
                     client: client.clone(),
                     clock: clock.clone(),
-                    signer: signer.clone(),
+                    authorities,
                     longest,
                 });
             }

@@ -15,7 +15,7 @@ use tokio::sync::{Mutex, oneshot, watch};
 use crate::api::quota::Features;
 use crate::auth::service_account::used::UsesHeard;
 use crate::metrics::Metrics;
-use crate::pki::signing::Signer;
+use crate::pki::signers::Signers;
 use crate::verbs::Backend;
 use crate::verbs::stores::Stores;
 
@@ -25,6 +25,7 @@ use super::expiry::{self, Expiry};
 use super::informer::{Hearing, Join, Member};
 use super::known::Catalogs;
 use super::lease::{LEASE, Lead, LeaseHolder};
+use super::own_objects::{self, OwnObjects, Settle};
 use super::runner::{Loop, Runner, Stop, Surroundings};
 use super::server_leases::{self, ServerLeases};
 use super::service_repair::{self, ServiceRepair};
@@ -49,8 +50,6 @@ pub struct Settings {
     pub pods_first: bool,
     /// How long events live.
     pub event_ttl: Duration,
-    /// The certificates by which pods know this server.
-    pub authority_pem: String,
     /// How long signed certificates live at most.
     pub longest_certificate: Duration,
     /// Whether nothing may stand in a namespace that is not there.
@@ -73,11 +72,24 @@ pub struct Kit {
     pub catalogs: Catalogs,
     /// Who says what others may do.
     pub authorizer: Addr<Authorizer>,
-    /// Who signs certificates, if anybody does.
-    pub signer: Option<Signer>,
     /// Who makes the tokens of service accounts.
     pub sign_token: SignToken,
+    /// Makes what the server itself needs to be as it should be.
+    pub settle: Settle,
 }
+
+/// What others trust of this server, which can change while it runs.
+#[derive(PartialEq)]
+pub struct Authorities {
+    /// The certificates by which pods know this server.
+    pub root_pem: String,
+    /// Who signs certificates.
+    pub signers: Signers,
+}
+
+/// A loop that somebody adds who runs a server inside their own process: it is started beside the others, and looked after
+/// like them.
+pub type Guest = Box<dyn FnOnce(&House) + Send>;
 
 /// What the loops need besides, which may come from any thread.
 pub struct Outside {
@@ -93,6 +105,10 @@ pub struct Outside {
     pub down: watch::Sender<Down>,
     /// Which tokens that lie in Secrets are used.
     pub uses: UsesHeard,
+    /// What others trust of this server.
+    pub authorities: watch::Receiver<Arc<Authorities>>,
+    /// Loops of others.
+    pub guests: Vec<Guest>,
 }
 
 /// The loops, running. They end when this is told to stop.
@@ -112,45 +128,54 @@ pub fn start(
     make: impl FnOnce() -> Kit + Send + 'static,
 ) -> io::Result<Running> {
     let arbiter = Arbiter::try_new()?;
-    let begun = arbiter.spawn_fn(move || House::new(outside, make()).open(&settings));
+    let begun = arbiter.spawn_fn(move || {
+        let (house, guests) = House::new(outside, make());
+        house.open(&settings, guests);
+    });
     if begun { Ok(Running(arbiter)) } else { Err(io::Error::other("the thread of the control loops ended")) }
 }
 
 /// Everything on the thread of the loops.
-pub(super) struct House {
+pub struct House {
     backend: Rc<Backend>,
     catalogs: Rc<Catalogs>,
     pub(super) authorizer: Addr<Authorizer>,
-    pub(super) signer: Option<Rc<Signer>>,
     pub(super) sign_token: SignToken,
     pub(super) hearing: Rc<Hearing>,
+    settle: Settle,
     uses: Rc<Mutex<UsesHeard>>,
+    authorities: watch::Receiver<Arc<Authorities>>,
     around: Surroundings,
     down: Rc<watch::Sender<Down>>,
 }
 
 impl House {
-    fn new(outside: Outside, kit: Kit) -> House {
-        let Outside { bells, stores, clock, metrics, down, uses } = outside;
-        House {
+    fn new(outside: Outside, kit: Kit) -> (House, Vec<Guest>) {
+        let Outside { bells, stores, clock, metrics, down, uses, authorities, guests } = outside;
+        let house = House {
             backend: Rc::new(kit.backend),
             catalogs: Rc::new(kit.catalogs),
             authorizer: kit.authorizer,
-            signer: kit.signer.map(Rc::new),
             sign_token: kit.sign_token,
             hearing: Rc::new(Hearing::new(bells, stores)),
+            settle: kit.settle,
             uses: Rc::new(Mutex::new(uses)),
+            authorities,
             around: Surroundings { clock, metrics, lead: Lead::default() },
             down: Rc::new(down),
-        }
+        };
+        (house, guests)
     }
 
-    pub(super) fn client(&self, account: &str) -> Client {
+    /// A client that acts as an account of the cluster's own namespace.
+    pub fn client(&self, account: &str) -> Client {
         Client::new(self.backend.clone(), self.catalogs.clone(), account)
     }
 
-    fn open(&self, settings: &Settings) {
+    fn open(&self, settings: &Settings, guests: Vec<Guest>) {
         let clock = self.around.clock.clone();
+        let (of_server, settle) = (clock.clone(), self.settle.clone());
+        self.keep(own_objects::NAME, move || OwnObjects { clock: of_server.clone(), settle: settle.clone() });
         let (client, ttl) = (self.client("event-expiry"), settings.event_ttl);
         if !ttl.is_zero() {
             let clock = clock.clone();
@@ -167,7 +192,7 @@ impl House {
             clock: of_uses.clone(),
             uses: uses.clone(),
         });
-        if settings.enabled.is_empty() {
+        if settings.enabled.is_empty() && guests.is_empty() {
             return;
         }
         let (client, lead) = (self.client("leader-election-controller"), self.around.lead.clone());
@@ -180,18 +205,63 @@ impl House {
         for name in &settings.enabled {
             self.keep_named(name, settings, &clock);
         }
+        guests.into_iter().for_each(|guest| guest(self));
     }
 
-    pub(super) fn keep<L: Loop>(&self, name: &'static str, make: impl Fn() -> L + 'static) {
-        actix::spawn(supervise(name, make, self.hearing.clone(), self.around.clone(), self.down.clone()));
+    /// Runs the loop that `make` makes, and another one whenever it has panicked. It works while this server holds the lease.
+    pub fn keep<L: Loop>(&self, name: &'static str, make: impl Fn() -> L + 'static) {
+        let never = std::future::pending;
+        actix::spawn(self.supervised(name, make, never));
+    }
+
+    /// As [`House::keep`], for a loop that is made from what others trust of this server: it is made anew when that changes.
+    pub(super) fn keep_told<L: Loop>(
+        &self,
+        name: &'static str,
+        make: impl Fn(Arc<Authorities>) -> L + 'static,
+    ) {
+        let (told, changes) = (self.authorities.clone(), self.authorities.clone());
+        let stale = move || {
+            let mut changes = changes.clone();
+            changes.mark_unchanged();
+            async move {
+                if changes.changed().await.is_err() {
+                    // The server ends.
+                    std::future::pending::<()>().await;
+                }
+            }
+        };
+        let make = move || make(told.borrow().clone());
+        actix::spawn(self.supervised(name, make, stale));
+    }
+
+    fn supervised<L: Loop, S: Future<Output = ()> + 'static>(
+        &self,
+        name: &'static str,
+        make: impl Fn() -> L + 'static,
+        stale: impl Fn() -> S + 'static,
+    ) -> impl Future<Output = ()> + 'static {
+        supervise(name, make, stale, self.hearing.clone(), self.around.clone(), self.down.clone())
     }
 }
 
+/// Why a loop ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum End {
+    /// It panicked.
+    Panicked,
+    /// Nobody tells it anything any more.
+    Deaf,
+    /// What it was made from has changed.
+    Stale,
+}
+
 /// Keeps a loop running: one that has panicked, or that nobody tells anything any more, is started again after a pause that
-/// grows.
-async fn supervise<L: Loop>(
+/// grows; one whose makings have changed at once.
+async fn supervise<L: Loop, S: Future<Output = ()>>(
     name: &'static str,
     make: impl Fn() -> L,
+    stale: impl Fn() -> S,
     hearing: Rc<Hearing>,
     around: Surroundings,
     down: Rc<watch::Sender<Down>>,
@@ -199,7 +269,13 @@ async fn supervise<L: Loop>(
     let mut pause = FIRST_RESTART;
     loop {
         let began = around.clock.now();
-        let why = run(make(), &hearing, &around).await;
+        // Asked for before it is made: what changes in between is a change.
+        let stale = stale();
+        let why = match run(make(), stale, &hearing, &around).await {
+            End::Stale => continue,
+            End::Panicked => "panicked",
+            End::Deaf => "hears nothing",
+        };
         if began.plus(RAN_WELL) < around.clock.now() {
             pause = FIRST_RESTART;
         }
@@ -216,8 +292,13 @@ async fn supervise<L: Loop>(
     }
 }
 
-/// Runs a loop until it ends, which it does only in a panic, or until it hears nothing any more. Answers which.
-async fn run<L: Loop>(inner: L, hearing: &Hearing, around: &Surroundings) -> &'static str {
+/// Runs a loop until it ends, which it does only in a panic, until it hears nothing any more, or until it is stale.
+async fn run<L: Loop>(
+    inner: L,
+    stale: impl Future<Output = ()>,
+    hearing: &Hearing,
+    around: &Surroundings,
+) -> End {
     let (ended, mut end) = oneshot::channel();
     let follows = inner.follows();
     let (informer, mut lives) = hearing.informer();
@@ -229,133 +310,22 @@ async fn run<L: Loop>(inner: L, hearing: &Hearing, around: &Surroundings) -> &'s
         heard: runner.clone().recipient(),
         caught_up: runner.clone().recipient(),
     };
-    let told = informer.send(Join(member));
-    let panicked = tokio::select! {
-        _nothing_is_ever_sent = &mut end => true,
-        joined = told => match joined {
-            // Nothing is ever sent there either.
-            Ok(true) => tokio::select! {
-                _ended = &mut end => true,
-                _ended = lives.changed() => false,
-            },
-            _ => false,
-        },
+    let deaf = async {
+        // Nothing is ever sent there either.
+        if informer.send(Join(member)).await == Ok(true) {
+            let _ended = lives.changed().await;
+        }
     };
-    if panicked {
-        return "panicked";
+    let why = tokio::select! {
+        _nothing_is_ever_sent = &mut end => End::Panicked,
+        () = deaf => End::Deaf,
+        () = stale => End::Stale,
+    };
+    if why != End::Panicked {
+        let _already_gone = runner.send(Stop).await;
     }
-    let _already_gone = runner.send(Stop).await;
-    "hears nothing"
+    why
 }
 
 #[cfg(test)]
-mod tests {
-    use std::cell::Cell;
-
-    use futures::FutureExt as _;
-    use futures::future::LocalBoxFuture;
-    use pilothouse_actors::clock::Timestamp;
-    use pilothouse_actors::directory;
-    use pilothouse_actors::engine::memory::Memory;
-
-    use super::super::informer::Break;
-    use super::super::queue::{Outcome, Queue};
-    use super::super::runner::{Follows, News};
-    use super::*;
-
-    /// Panics as often as it is told to.
-    struct Fragile {
-        left: Rc<Cell<u32>>,
-        done: Rc<Cell<bool>>,
-    }
-
-    impl Loop for Fragile {
-        type Key = ();
-
-        fn name(&self) -> &'static str {
-            // One that needs no lease.
-            expiry::NAME
-        }
-
-        fn follows(&self) -> Follows {
-            Follows::These(&[])
-        }
-
-        fn begins_with(&self) -> Vec<()> {
-            vec![()]
-        }
-
-        fn hear(&self, _: &News<'_>, _: &mut Queue<()>) {}
-
-        fn work(self: Rc<Self>, (): ()) -> LocalBoxFuture<'static, Outcome> {
-            async move {
-                let left = self.left.get();
-                self.left.set(left.saturating_sub(1));
-                assert_eq!(left, 0, "a loop that fails on purpose");
-                self.done.set(true);
-                Outcome::Done
-            }
-            .boxed_local()
-        }
-    }
-
-    #[actix_rt::test]
-    async fn a_loop_that_panics_is_told_of_and_started_again() {
-        let (_storage, hearing, around) = surroundings();
-        let metrics = around.metrics.clone();
-        let (tell, mut down) = watch::channel(Down::new());
-        let (left, done) = (Rc::new(Cell::new(1)), Rc::new(Cell::new(false)));
-        let make = {
-            let (left, done) = (left.clone(), done.clone());
-            move || Fragile { left: left.clone(), done: done.clone() }
-        };
-        actix::spawn(supervise(expiry::NAME, make, hearing, around, Rc::new(tell)));
-        let first = down.wait_for(|down| down.contains_key(expiry::NAME)).await.unwrap().clone();
-        assert_eq!(first[expiry::NAME], "panicked and waits to be started again");
-        assert!(!done.get());
-        drop(down.wait_for(Down::is_empty).await.unwrap());
-        while !done.get() {
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
-        let text = String::from_utf8(metrics.text().unwrap()).unwrap();
-        assert!(text.contains("pilothouse_controller_restarts_total{name=\"event-expiry\"} 1"), "{text}");
-    }
-
-    /// A server's stores without a server, the hearing on them, and what loops are given besides.
-    fn surroundings() -> (directory::Stores, Rc<Hearing>, Surroundings) {
-        let storage = directory::start(Box::new(Memory::new()), directory::Options::default()).unwrap();
-        let finder = storage.directory.clone();
-        let stores = Arc::new(move || Stores::new(finder.clone()));
-        let hearing = Rc::new(Hearing::new(storage.bells.clone(), stores));
-        let metrics = Arc::new(Metrics::new(Timestamp(0)).unwrap());
-        (storage, hearing, Surroundings { clock: Clock::system(), metrics, lead: Lead::default() })
-    }
-
-    #[actix_rt::test]
-    async fn loops_that_hear_nothing_any_more_are_started_again_with_a_new_informer() {
-        let (_storage, hearing, around) = surroundings();
-        let (tell, mut down) = watch::channel(Down::new());
-        let (made, done) = (Rc::new(Cell::new(0)), Rc::new(Cell::new(false)));
-        let make = {
-            let (made, done) = (made.clone(), done.clone());
-            move || {
-                made.set(made.get() + 1);
-                Fragile { left: Rc::default(), done: done.clone() }
-            }
-        };
-        actix::spawn(supervise(expiry::NAME, make, hearing.clone(), around, Rc::new(tell)));
-        while !done.get() {
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
-        done.set(false);
-        let (broken, _) = hearing.informer();
-        assert!(broken.send(Break).await.is_err());
-        let said = down.wait_for(|down| down.contains_key(expiry::NAME)).await.unwrap().clone();
-        assert_eq!(said[expiry::NAME], "hears nothing and waits to be started again");
-        while !done.get() {
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
-        assert_eq!(made.get(), 2);
-        assert!(down.borrow().is_empty() && hearing.informer().0.connected() && !broken.connected());
-    }
-}
+mod tests;

@@ -86,8 +86,11 @@ impl Authority {
         draft.append_extension(usage.build()?)?;
         let by = AuthorityKeyIdentifier::new()
             .keyid(true)
-            .build(&draft.x509v3_context(Some(&self.certificate), None))?;
-        draft.append_extension(by)?;
+            .build(&draft.x509v3_context(Some(&self.certificate), None));
+        // An authority that has no identifier of its own gives none.
+        if let Ok(by) = by {
+            draft.append_extension(by)?;
+        }
         if let Purpose::Serving(names) = purpose {
             let mut alternatives = SubjectAlternativeName::new();
             for host in &names.hosts {

@@ -15,6 +15,7 @@ mod authority;
 mod files;
 pub(crate) mod host;
 mod kubeconfig;
+pub mod signers;
 pub mod signing;
 mod token_keys;
 
@@ -173,18 +174,6 @@ fn bundle(path: &Path) -> Result<Vec<u8>, PkiError> {
         Ok(found) if !found.is_empty() => Ok(bundle),
         _ => Err(content(path, "has no PEM certificate")),
     }
-}
-
-/// Who answers requests for certificates: the pair that flags name, or our own authority.
-pub fn signer(config: &Config, pki: &Pki) -> Result<signing::Signer, PkiError> {
-    let flags = &config.signing;
-    let (Some(certificate), Some(key)) = (&flags.cluster_signing_cert_file, &flags.cluster_signing_key_file)
-    else {
-        return signing::Signer::new(&pki.authority);
-    };
-    let found = Identity { certificates_pem: files::read(certificate)?, key_pem: files::read(key)? };
-    check_pair(certificate, key, &found)?;
-    signing::Signer::new(&found)
 }
 
 fn content(path: &Path, why: &'static str) -> PkiError {

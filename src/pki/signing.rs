@@ -104,6 +104,12 @@ pub struct Signer {
     key: PKey<Private>,
 }
 
+impl PartialEq for Signer {
+    fn eq(&self, other: &Signer) -> bool {
+        self.certificate == other.certificate && self.key.public_eq(&other.key)
+    }
+}
+
 impl Signer {
     /// An authority from its certificate and key.
     pub fn new(identity: &Identity) -> Result<Signer, PkiError> {
@@ -121,6 +127,14 @@ impl Signer {
         ttl: Duration,
         now: Timestamp,
     ) -> Result<Vec<u8>, String> {
+        let unknown: Vec<&&str> = usages.iter().filter(|usage| !is_known(usage)).collect();
+        if !unknown.is_empty() {
+            return Err(format!("unrecognized usage values: {unknown:?}"));
+        }
+        let today = time(now).map_err(|error| error.to_string())?;
+        if self.certificate.not_after() <= today {
+            return Err(format!("the signer has expired: NotAfter={}", self.certificate.not_after()));
+        }
         self.issue(request, usages, ttl, now).map_err(|error| error.to_string())
     }
 
@@ -173,54 +187,62 @@ fn time(at: Timestamp) -> Result<Asn1Time, ErrorStack> {
     Asn1Time::from_unix(i64::try_from(at.seconds()).unwrap_or(i64::MAX))
 }
 
-fn append_usages(draft: &mut X509Builder, usages: &[&str]) -> Result<(), ErrorStack> {
-    let (mut plain, mut extended) = (KeyUsage::new(), ExtendedKeyUsage::new());
-    let (mut any_plain, mut any_extended) = (false, false);
-    for usage in usages {
-        let is_plain = match *usage {
-            "signing" | "digital signature" => plain.digital_signature(),
-            "content commitment" => plain.non_repudiation(),
-            "key encipherment" => plain.key_encipherment(),
-            "key agreement" => plain.key_agreement(),
-            "data encipherment" => plain.data_encipherment(),
-            "cert sign" => plain.key_cert_sign(),
-            "crl sign" => plain.crl_sign(),
-            "encipher only" => plain.encipher_only(),
-            "decipher only" => plain.decipher_only(),
-            _ => {
-                any_extended |= extend(&mut extended, usage);
-                continue;
-            }
-        };
-        let _same_builder = is_plain;
-        any_plain = true;
-    }
-    if any_plain {
-        draft.append_extension(plain.critical().build()?)?;
-    }
-    if any_extended {
-        draft.append_extension(extended.build()?)?;
-    }
-    Ok(())
-}
+/// The extended usages, in the order in which certificates list them, and their numbers.
+const EXTENDED: [(&str, &str); 13] = [
+    ("any", "2.5.29.37.0"),
+    ("server auth", "1.3.6.1.5.5.7.3.1"),
+    ("client auth", "1.3.6.1.5.5.7.3.2"),
+    ("code signing", "1.3.6.1.5.5.7.3.3"),
+    ("email protection", "1.3.6.1.5.5.7.3.4"),
+    ("s/mime", "1.3.6.1.5.5.7.3.4"),
+    ("ipsec end system", "1.3.6.1.5.5.7.3.5"),
+    ("ipsec tunnel", "1.3.6.1.5.5.7.3.6"),
+    ("ipsec user", "1.3.6.1.5.5.7.3.7"),
+    ("timestamping", "1.3.6.1.5.5.7.3.8"),
+    ("ocsp signing", "1.3.6.1.5.5.7.3.9"),
+    ("microsoft sgc", "1.3.6.1.4.1.311.10.3.3"),
+    ("netscape sgc", "2.16.840.1.113730.4.1"),
+];
 
-fn extend(extended: &mut ExtendedKeyUsage, usage: &str) -> bool {
+/// Adds a usage that is none of the extended ones; whether it is one.
+fn plain_usage(plain: &mut KeyUsage, usage: &str) -> bool {
     match usage {
-        "server auth" => extended.server_auth(),
-        "client auth" => extended.client_auth(),
-        "code signing" => extended.code_signing(),
-        "email protection" | "s/mime" => extended.email_protection(),
-        "timestamping" => extended.time_stamping(),
-        "microsoft sgc" => extended.ms_sgc(),
-        "netscape sgc" => extended.ns_sgc(),
-        "any" => extended.other("2.5.29.37.0"),
-        "ipsec end system" => extended.other("1.3.6.1.5.5.7.3.5"),
-        "ipsec tunnel" => extended.other("1.3.6.1.5.5.7.3.6"),
-        "ipsec user" => extended.other("1.3.6.1.5.5.7.3.7"),
-        "ocsp signing" => extended.other("1.3.6.1.5.5.7.3.9"),
+        "signing" | "digital signature" => plain.digital_signature(),
+        "content commitment" => plain.non_repudiation(),
+        "key encipherment" => plain.key_encipherment(),
+        "key agreement" => plain.key_agreement(),
+        "data encipherment" => plain.data_encipherment(),
+        "cert sign" => plain.key_cert_sign(),
+        "crl sign" => plain.crl_sign(),
+        "encipher only" => plain.encipher_only(),
+        "decipher only" => plain.decipher_only(),
         _ => return false,
     };
     true
+}
+
+fn is_known(usage: &str) -> bool {
+    plain_usage(&mut KeyUsage::new(), usage) || EXTENDED.iter().any(|(name, _)| *name == usage)
+}
+
+fn append_usages(draft: &mut X509Builder, usages: &[&str]) -> Result<(), ErrorStack> {
+    let mut plain = KeyUsage::new();
+    let any_plain = usages.iter().fold(false, |any, usage| plain_usage(&mut plain, usage) || any);
+    if any_plain {
+        draft.append_extension(plain.critical().build()?)?;
+    }
+    let wanted = EXTENDED.iter().filter(|(name, _)| usages.contains(name));
+    let mut numbers: Vec<&str> = wanted.map(|(_, number)| *number).collect();
+    // Two names mean the same.
+    numbers.dedup();
+    if !numbers.is_empty() {
+        let mut extended = ExtendedKeyUsage::new();
+        for number in numbers {
+            extended.other(number);
+        }
+        draft.append_extension(extended.build()?)?;
+    }
+    Ok(())
 }
 
 #[cfg(test)]
@@ -275,6 +297,19 @@ mod tests {
         assert!(made.not_after() == time(now.plus(Duration::from_secs(600))).unwrap());
         let text = String::from_utf8(made.to_text().unwrap()).unwrap();
         assert!(text.contains("TLS Web Server Authentication") && text.contains("CA:FALSE"), "{text}");
+        let unknown = signer.sign(&asked, &["client auth", "x"], Duration::from_secs(600), now).unwrap_err();
+        assert_eq!(unknown, "unrecognized usage values: [\"x\"]");
+        let mail = ["s/mime", "email protection", "any"];
+        let mail = signer.sign(&asked, &mail, Duration::from_secs(600), now).unwrap();
+        let text = String::from_utf8(X509::from_pem(&mail).unwrap().to_text().unwrap()).unwrap();
+        assert!(text.contains("Any Extended Key Usage, E-mail Protection\n"), "{text}");
+        let late = now.plus(Duration::from_secs(u64::from(u32::MAX)));
+        assert!(
+            signer
+                .sign(&asked, &["client auth"], Duration::from_secs(600), late)
+                .unwrap_err()
+                .contains("expired")
+        );
         let ever = signer.sign(&asked, &["client auth"], Duration::from_secs(u32::MAX.into()), now).unwrap();
         assert!(X509::from_pem(&ever).unwrap().not_after() == trusted.not_after());
     }

@@ -25,6 +25,7 @@ use crate::http::edge::Edge;
 use crate::http::listener;
 use crate::http::tls::{Tls, TlsError};
 use crate::pki::{self, PkiError};
+use crate::wire::Wires;
 
 /// Why a server did not start.
 #[derive(Debug, thiserror::Error)]
@@ -80,7 +81,7 @@ pub struct Server;
 impl Server {
     /// Starts a server and waits until it is ready. Blocks the calling thread for some milliseconds.
     pub fn start(config: Config) -> Result<Handle, StartError> {
-        Server::start_with(config, Clock::system(), crate::wire::Wires)
+        Server::start_with(config, Clock::system(), Wires::default())
     }
 
     /// As [`Server::start`], without blocking the caller's runtime.

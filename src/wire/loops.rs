@@ -4,9 +4,11 @@ use std::rc::Rc;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use actix::Actor as _;
+use futures::FutureExt as _;
 use pilothouse_actors::authorizer::{Authorizer, Policy};
 use tokio::sync::watch;
 
+use super::authentication::told;
 use super::of_admission::quota_features;
 use super::{Parts, backend};
 use crate::auth::modes::AlwaysAllow;
@@ -14,35 +16,52 @@ use crate::auth::service_account::used::{self, Uses, UsesHeard};
 use crate::config::Config;
 use crate::controllers;
 use crate::controllers::known::{Catalogs, Published};
-use crate::controllers::start::{Down, Kit, Outside, Running, Settings};
-use crate::pki::signing::Signer;
-use crate::pki::{self, Pki};
+use crate::controllers::start::{Authorities, Down, Guest, Kit, Outside, Running, Settings};
+use crate::pki::signers::Signers;
+use crate::pki::{Pki, PkiError};
 use crate::server::StartError;
 use crate::verbs::stores::Stores;
+use crate::verbs::{Backend, bootstrap};
+
+/// Makes what others need to find this server, and to know whom it trusts, as it should be.
+async fn settle(parts: Arc<Parts>, backend: Rc<Backend>) -> crate::api::status::Result<()> {
+    let served = parts.shared.served.load_full();
+    bootstrap::namespaces(&backend, &served.catalog).await?;
+    bootstrap::home::kubernetes(&backend, &served.catalog, &parts.home).await?;
+    bootstrap::trust::authentication(&backend, &served.catalog, told(&parts)).await
+}
 
 /// The control loops of a server.
 pub(super) struct Loops {
-    signer: Mutex<Option<Signer>>,
+    /// What others trust of this server.
+    authorities: Arc<watch::Sender<Arc<Authorities>>>,
     /// What they begin with, until they have begun.
-    begin: Mutex<Option<(Settings, UsesHeard)>>,
+    begin: Mutex<Option<(Settings, UsesHeard, Vec<Guest>)>>,
     uses: Uses,
     is_on: bool,
     down: watch::Sender<Down>,
     running: Mutex<Option<Running>>,
 }
 
+/// What others trust of a server with these settings and certificates.
+pub(super) fn authorities(config: &Config, pki: &Pki) -> Result<Arc<Authorities>, PkiError> {
+    Ok(Arc::new(Authorities {
+        root_pem: String::from_utf8_lossy(&pki.serving_ca_pem).into_owned(),
+        signers: Signers::open(config, pki)?,
+    }))
+}
+
 impl Loops {
-    pub(super) fn new(config: &Config, pki: &Pki) -> Result<Loops, StartError> {
+    pub(super) fn new(config: &Config, pki: &Pki, guests: Vec<Guest>) -> Result<Loops, StartError> {
         let (enabled, unknown) = controllers::choose(&config.api.controllers);
         if !unknown.is_empty() {
             tracing::warn!(?unknown, "--controllers names control loops that are not here");
         }
-        let is_on = !enabled.is_empty();
+        let is_on = !enabled.is_empty() || !guests.is_empty();
         let settings = Settings {
             enabled,
             pods_first: config.gates().enabled("OrderedNamespaceDeletion"),
             event_ttl: config.storage.event_ttl,
-            authority_pem: String::from_utf8_lossy(&pki.serving_ca_pem).into_owned(),
             longest_certificate: config.signing.cluster_signing_duration,
             namespaces_needed: config
                 .admission_plugins()
@@ -55,8 +74,8 @@ impl Loops {
         };
         let (uses, heard) = used::channel();
         Ok(Loops {
-            signer: Mutex::new(Some(pki::signer(config, pki)?)),
-            begin: Mutex::new(Some((settings, heard))),
+            authorities: Arc::new(watch::channel(authorities(config, pki)?).0),
+            begin: Mutex::new(Some((settings, heard, guests))),
             uses,
             is_on,
             down: watch::channel(Down::new()).0,
@@ -67,6 +86,11 @@ impl Loops {
     /// Where they hear which tokens that lie in Secrets are used.
     pub(super) fn uses(&self) -> Uses {
         self.uses.clone()
+    }
+
+    /// Where they are told what others trust of this server.
+    pub(super) fn authorities(&self) -> Arc<watch::Sender<Arc<Authorities>>> {
+        self.authorities.clone()
     }
 
     /// Whether any was asked for.
@@ -82,7 +106,7 @@ impl Loops {
     /// Starts them, once.
     pub(super) fn start(&self, parts: &Arc<Parts>) -> Result<(), StartError> {
         let begin = self.begin.lock().unwrap_or_else(PoisonError::into_inner).take();
-        let Some((settings, uses)) = begin else { return Ok(()) };
+        let Some((settings, uses, guests)) = begin else { return Ok(()) };
         let directory = parts.storage.directory.clone();
         let outside = Outside {
             bells: parts.storage.bells.clone(),
@@ -91,20 +115,23 @@ impl Loops {
             metrics: parts.shared.metrics.clone(),
             down: self.down.clone(),
             uses,
+            authorities: self.authorities.subscribe(),
+            guests,
         };
-        let signer = self.signer.lock().unwrap_or_else(PoisonError::into_inner).take();
         let parts = parts.clone();
         let running = controllers::start::start(settings, outside, move || {
             // The loops are the server itself: what their accounts may do is written in roles for those who replace them.
             let trusting: Vec<Arc<dyn Policy>> = vec![Arc::new(AlwaysAllow)];
             let backend = backend(&parts, &Authorizer::new(Arc::new(trusting)).start());
             let (shared, tokens) = (parts.shared.clone(), parts.tokens.clone());
+            let own = Rc::new(self::backend(&parts, &Authorizer::asking(parts.deciding.panel()).start()));
+            let of_own = parts.clone();
             Kit {
                 backend,
                 catalogs: Catalogs::new(move || shared.served.load_full() as Published),
                 authorizer: Authorizer::asking(parts.deciding.panel()).start(),
-                signer,
                 sign_token: Rc::new(move |claims| tokens.sign(claims)),
+                settle: Rc::new(move || settle(of_own.clone(), own.clone()).boxed_local()),
             }
         })?;
         *self.running.lock().unwrap_or_else(PoisonError::into_inner) = Some(running);

@@ -1,15 +1,18 @@
 //! Keys and certificates that change while the server runs: from the next connection on it shows the new certificate, and
 //! from the next request on it believes the new authorities. Operators and tools that rotate them need no restart.
 
-use std::path::PathBuf;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::SystemTime;
 
 use arc_swap::ArcSwap;
+use tokio::sync::watch;
 
+use super::loops;
 use crate::auth::certificate::CertificateVerifier;
 use crate::auth::front_proxy::FrontProxy;
+use crate::controllers::start::Authorities;
 use crate::http::handler::worker::Shared;
 use crate::limits::{PKI_LOOK_EVERY, PKI_RENEW_EVERY};
 use crate::pki::{self, Pki};
@@ -28,6 +31,8 @@ pub struct Reload {
     pub front_proxy: Option<Arc<FrontProxy>>,
     /// Where it is kept what is used.
     pub trusted: Arc<ArcSwap<Pki>>,
+    /// Where the loops hear whom others trust.
+    pub authorities: Arc<watch::Sender<Arc<Authorities>>>,
     /// Says when the server stops.
     pub shared: Arc<Shared>,
 }
@@ -35,12 +40,8 @@ pub struct Reload {
 impl Reload {
     /// Looks at the files from time to time, until the server stops.
     pub async fn run(self) {
-        // Without a folder every look would make an authority of its own.
-        if self.boot.config.cert_dir().is_none() {
-            return;
-        }
         // What has changed since the start is found by the first look.
-        let (mut seen, mut told) = (None, String::new());
+        let (mut own, mut signing) = (Look::default(), Look::default());
         let mut turns = tokio::time::interval(PKI_LOOK_EVERY);
         turns.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         let renew = PKI_RENEW_EVERY.as_secs() / PKI_LOOK_EVERY.as_secs().max(1);
@@ -48,24 +49,16 @@ impl Reload {
         while !self.shared.health.stopping.load(Ordering::Acquire) {
             turns.tick().await;
             turn += 1;
-            let marks = Some(self.marks());
-            if marks == seen && !turn.is_multiple_of(renew.max(1)) {
-                continue;
+            // Without a folder every look would make an authority of its own.
+            if self.boot.config.cert_dir().is_some() {
+                own.take(self.marks(), turn.is_multiple_of(renew.max(1)), || {
+                    let Boot { config, address, clock, .. } = &self.boot;
+                    pki::renew(config, *address, clock).map_err(text).and_then(|found| self.take(found))
+                });
             }
-            let Boot { config, address, clock, .. } = &self.boot;
-            let taken = pki::renew(config, *address, clock).map_err(|error| error.to_string());
-            match taken.and_then(|found| self.take(found)) {
-                Ok(()) => {
-                    seen = marks;
-                    told.clear();
-                }
-                // What cannot be used now is looked at again: it may be half written, or not readable yet.
-                Err(error) if error == told => {}
-                Err(error) => {
-                    tracing::warn!(%error, "changed certificates are not used");
-                    told = error;
-                }
-            }
+            // What signs may lie elsewhere, and what the loops show is that of the folder.
+            let marks = self.boot.config.signing.files().into_iter().map(mark).collect();
+            signing.take(marks, false, || self.take_signers());
         }
     }
 
@@ -79,14 +72,27 @@ impl Reload {
             return Ok(());
         }
         // The handshake names the authorities too, so it changes with either.
-        let text = |error: &dyn std::fmt::Display| error.to_string();
-        self.boot.tls.replace(&self.boot.config.serving, &found).map_err(|error| text(&error))?;
-        self.certificates.trust(&found.client_ca_pem).map_err(|error| text(&error))?;
+        self.boot.tls.replace(&self.boot.config.serving, &found).map_err(text)?;
+        self.certificates.trust(&found.client_ca_pem).map_err(text)?;
         if let (Some(proxy), Some(pem)) = (&self.front_proxy, &found.proxy_ca_pem) {
-            proxy.trust(pem).map_err(|error| text(&error))?;
+            proxy.trust(pem).map_err(text)?;
         }
         tracing::info!(serving, authorities, "certificates were replaced");
         self.trusted.store(Arc::new(found));
+        self.take_signers()
+    }
+
+    /// Tells the loops what others trust now.
+    fn take_signers(&self) -> Result<(), String> {
+        let found = loops::authorities(&self.boot.config, &self.trusted.load()).map_err(text)?;
+        self.authorities.send_if_modified(|known| {
+            let is_new = *found != **known;
+            if is_new {
+                tracing::info!("the loops sign and publish with other certificates");
+                *known = found;
+            }
+            is_new
+        });
         Ok(())
     }
 
@@ -102,10 +108,44 @@ impl Reload {
         let folder = config.cert_dir();
         let made = made.iter().filter_map(|name| folder.as_ref().map(|folder| folder.join(name)));
         let files = named.into_iter().flatten().cloned().chain(made);
-        let mark = |path: PathBuf| {
-            let known = std::fs::metadata(path).ok()?;
-            Some((known.modified().ok()?, known.len()))
-        };
-        files.map(mark).collect()
+        files.map(|path| mark(&path)).collect()
+    }
+}
+
+fn mark(path: &Path) -> Mark {
+    let known = std::fs::metadata(path).ok()?;
+    Some((known.modified().ok()?, known.len()))
+}
+
+fn text(error: impl std::fmt::Display) -> String {
+    error.to_string()
+}
+
+/// What was found when somebody last looked at some files.
+#[derive(Default)]
+struct Look {
+    seen: Option<Vec<Mark>>,
+    /// What was wrong with them; said once.
+    told: String,
+}
+
+impl Look {
+    /// Takes the files in if they have changed, or if that is due anyway.
+    fn take(&mut self, marks: Vec<Mark>, due: bool, take: impl FnOnce() -> Result<(), String>) {
+        if self.seen.as_ref() == Some(&marks) && !due {
+            return;
+        }
+        match take() {
+            Ok(()) => {
+                self.seen = Some(marks);
+                self.told.clear();
+            }
+            // What cannot be used now is looked at again: it may be half written, or not readable yet.
+            Err(error) if error == self.told => {}
+            Err(error) => {
+                tracing::warn!(%error, "changed certificates are not used");
+                self.told = error;
+            }
+        }
     }
 }

@@ -2,8 +2,9 @@
 
 use serde_json::json;
 
-use super::support::Server;
 use super::support::kubectl::Kubectl;
+use super::support::manifests::discover;
+use super::support::{Manifest, Server};
 use super::{becomes, server};
 
 const MAPS: &str = "/api/v1/namespaces/default/configmaps";
@@ -47,4 +48,30 @@ fn kubectl_waits_until_everything_is_gone() {
     kubectl.run(&["create", "deployment", "-n", "short", "d", "--image=i"]);
     kubectl.run(&["delete", "namespace", "short", "--wait", "--timeout=30s"]);
     assert_eq!(client.get("/api/v1/namespaces/short").status, 404);
+}
+
+#[test]
+fn kubectl_fills_a_namespace_with_every_kind_and_deletes_it() {
+    let server = server(&[]);
+    let kubectl = Kubectl::new(&server);
+    let mut client = server.admin();
+    let resources = discover(&mut client);
+    kubectl.run(&["create", "namespace", "full"]);
+    let of_namespace = |manifest: &Manifest| {
+        let resource = manifest.resource(&resources);
+        (resource.namespaced && resource.has("delete")).then(|| manifest.object.clone())
+    };
+    let mut items: Vec<_> = Manifest::all().iter().filter_map(of_namespace).collect();
+    for item in &mut items {
+        item["metadata"]["namespace"] = json!("full");
+    }
+    assert!(items.len() > 25, "{}", items.len());
+    let list = json!({"apiVersion": "v1", "kind": "List", "items": items});
+    let text = list.to_string().replace("\"namespace\":\"default\"", "\"namespace\":\"full\"");
+    let file = kubectl.home.path().join("all.json");
+    std::fs::write(&file, text).unwrap();
+    let made = kubectl.run(&["create", "--validate=false", "-f", file.to_str().unwrap()]);
+    assert_eq!(made.lines().filter(|line| line.ends_with(" created")).count(), items.len(), "{made}");
+    kubectl.run(&["delete", "namespace", "full", "--wait", "--timeout=60s"]);
+    assert_eq!(client.get("/api/v1/namespaces/full").status, 404);
 }

@@ -2,10 +2,8 @@
 
 use openssl::base64::{decode_block, encode_block};
 use openssl::hash::MessageDigest;
-use openssl::nid::Nid;
 use openssl::pkey::PKey;
 use openssl::sign::Signer;
-use openssl::x509::{X509, X509NameBuilder, X509ReqBuilder};
 use serde_json::{Value, json};
 
 use super::{becomes, gone, server};
@@ -117,44 +115,6 @@ fn a_claim_in_use_stays_until_its_pod_is_gone() {
 }
 
 #[test]
-fn approved_requests_get_a_certificate_that_the_server_takes() {
-    let server = server(&[]);
-    let mut client = server.admin();
-    let group = openssl::ec::EcGroup::from_curve_name(Nid::X9_62_PRIME256V1).unwrap();
-    let key = PKey::from_ec_key(openssl::ec::EcKey::generate(&group).unwrap()).unwrap();
-    let mut name = X509NameBuilder::new().unwrap();
-    name.append_entry_by_nid(Nid::COMMONNAME, "jane").unwrap();
-    let mut request = X509ReqBuilder::new().unwrap();
-    request.set_subject_name(&name.build()).unwrap();
-    request.set_pubkey(&key).unwrap();
-    request.sign(&key, MessageDigest::sha256()).unwrap();
-    let pem = request.build().to_pem().unwrap();
-    let requests = "/apis/certificates.k8s.io/v1/certificatesigningrequests";
-    let body = json!({"apiVersion": "certificates.k8s.io/v1", "kind": "CertificateSigningRequest",
-        "metadata": {"name": "jane"}, "spec": {"request": encode_block(&pem), "usages": ["client auth"],
-            "signerName": "kubernetes.io/kube-apiserver-client", "expirationSeconds": 3600}});
-    let mut made = client.post(requests, &body).ok();
-    made["status"] =
-        json!({"conditions": [{"type": "Approved", "status": "True", "reason": "R", "message": "m"}]});
-    client.put(&format!("{requests}/jane/approval"), &made).ok();
-    let signed =
-        becomes(&mut client, &format!("{requests}/jane"), |one| one["status"]["certificate"].is_string());
-    let certificate =
-        openssl::base64::decode_block(signed["status"]["certificate"].as_str().unwrap()).unwrap();
-    let parsed = X509::from_pem(&certificate).unwrap();
-    assert_eq!(
-        parsed.subject_name().entries_by_nid(Nid::COMMONNAME).next().unwrap().data().to_string().unwrap(),
-        "jane"
-    );
-    let authority =
-        std::fs::read(server.data.join("pki/ca.crt")).or_else(|_| std::fs::read(server.data.join("ca.crt")));
-    if let Ok(authority) = authority {
-        let authority = X509::from_pem(&authority).unwrap();
-        assert!(parsed.verify(&authority.public_key().unwrap()).unwrap());
-    }
-}
-
-#[test]
 fn secrets_of_accounts_are_filled_and_go_with_them() {
     let server = server(&[]);
     let mut client = server.admin();
@@ -179,6 +139,13 @@ fn secrets_of_accounts_are_filled_and_go_with_them() {
     let known = bearer.post(reviews, &who).ok();
     assert_eq!(known["status"]["userInfo"]["username"], "system:serviceaccount:default:a");
     gone(&mut client, &format!("{secrets}/nobody"));
+
+    // An account forgets the Secrets that are gone.
+    client.post(secrets, &secret("t", "a")).ok();
+    let named = json!({"secrets": [{"name": "s"}, {"name": "t"}]});
+    client.patch(&format!("{accounts}/a"), "merge", &named).ok();
+    client.delete(&format!("{secrets}/t")).ok();
+    becomes(&mut client, &format!("{accounts}/a"), |account| account["secrets"] == json!([{"name": "s"}]));
     client.delete(&format!("{accounts}/a")).ok();
     gone(&mut client, &format!("{secrets}/s"));
 }

@@ -101,16 +101,28 @@ fn what_names_an_owner_that_is_not_there_goes() {
     let elsewhere = "/api/v1/namespaces/elsewhere/configmaps";
     client.post(elsewhere, &config_map("stranger", &[reference(&owner, false)])).ok();
     gone(&mut client, &format!("{elsewhere}/stranger"));
-    let told = poll(CAP, || {
-        let events = client.get("/api/v1/namespaces/elsewhere/events").ok();
-        let all = events["items"].as_array().unwrap().clone();
-        all.into_iter().find(|event| event["reason"] == "OwnerRefInvalidNamespace")
-    });
+    let mut told = |namespace: &str| {
+        let found = poll(CAP, || {
+            let events = client.get(&format!("/api/v1/namespaces/{namespace}/events")).ok();
+            let all = events["items"].as_array().unwrap().clone();
+            all.into_iter().find(|event| event["reason"] == "OwnerRefInvalidNamespace")
+        });
+        found.expect("an event")["message"].clone()
+    };
     let uid = owner["metadata"]["uid"].as_str().unwrap();
-    let message = format!(
-        "ownerRef [v1/ConfigMap, namespace: elsewhere, name: owner, uid: {uid}] does not exist in namespace \"elsewhere\""
-    );
-    assert_eq!(told.expect("an event")["message"], message);
+    let message = |namespace: &str| {
+        format!(
+            "ownerRef [v1/ConfigMap, namespace: {namespace}, name: owner, uid: {uid}] does not exist in namespace \"{namespace}\""
+        )
+    };
+    assert_eq!(told("elsewhere"), message("elsewhere"));
+    // What stands in no namespace cannot belong to what does; it stays, and somebody says so.
+    let roles = "/apis/rbac.authorization.k8s.io/v1/clusterroles";
+    let role = json!({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole",
+        "metadata": {"name": "wide", "ownerReferences": [reference(&owner, false)]}});
+    server.admin().post(roles, &role).ok();
+    assert_eq!(told("default"), message(""));
+    assert_eq!(client.get(&format!("{roles}/wide")).status, 200);
 
     // Whose kind nobody serves cannot be judged.
     let unknown = json!({"apiVersion": "example.com/v1", "kind": "Nothing", "name": "n", "uid": "u"});

@@ -47,6 +47,12 @@ impl Item {
     }
 }
 
+/// An owner as a reference of an object in this namespace means it.
+fn describe(reference: &Reference<'_>, namespace: &str) -> String {
+    let Reference { api_version, kind, name, uid, .. } = reference;
+    format!("[{api_version}/{kind}, namespace: {namespace}, name: {name}, uid: {uid}]")
+}
+
 impl GarbageCollector {
     /// Deletes the object if it has owners and none of them is left; takes those from it that are gone if some are.
     pub(super) async fn attempt(&self, uid: Uid) -> Result<Outcome> {
@@ -130,18 +136,22 @@ impl GarbageCollector {
                 item = ?item.object.key, kind = %item.resource.kind, owner = %reference.name, owner_kind = %reference.kind,
                 "item is cluster-scoped, but refers to a namespaced owner"
             );
+            self.report_if_elsewhere(item, reference, &resource).await?;
             return Ok(Standing::Impossible);
         }
+        let described = describe(reference, namespace);
+        if self.state.borrow().absent.contains(&described) {
+            return Ok(Standing::Absent);
+        }
         let at = At { resource: &resource, namespace, name: &reference.name };
-        let Some(owner) = self.client.get(at).await? else {
-            self.report_if_elsewhere(item, reference, &resource).await?;
+        let found = self.client.get(at).await?;
+        let Some(owner) = found.filter(|owner| Head::of(owner).uid == reference.uid) else {
+            if !self.report_if_elsewhere(item, reference, &resource).await? {
+                self.state.borrow_mut().absent.insert(described);
+            }
             return Ok(Standing::Absent);
         };
         let head = Head::of(&owner);
-        if head.uid != reference.uid {
-            self.report_if_elsewhere(item, reference, &resource).await?;
-            return Ok(Standing::Absent);
-        }
         self.confirm(uid, &resource, &owner);
         let waits = head.is_terminating() && head.has_finalizer(FOREGROUND_FINALIZER);
         Ok(if waits { Standing::Waiting } else { Standing::Solid })
@@ -154,14 +164,16 @@ impl GarbageCollector {
         state.graph.confirm(uid, Place { of, key: owner.key.clone() });
     }
 
-    /// Tells people that an owner lives in another namespace: nobody can own anything there.
+    /// Tells people that an owner lives in another namespace: nobody can own anything there. Whether it does.
     async fn report_if_elsewhere(
         &self,
         item: &Item,
         reference: &Reference<'_>,
         resource: &Resource,
-    ) -> Result<()> {
-        let Some(stored) = resource.stored.as_ref().filter(|_| resource.namespaced) else { return Ok(()) };
+    ) -> Result<bool> {
+        let Some(stored) = resource.stored.as_ref().filter(|_| resource.namespaced) else {
+            return Ok(false);
+        };
         let snapshot = self.client.snapshot(&stored.store).await?;
         let namespace = item.object.key.namespace();
         let elsewhere = snapshot.iter().any(|object| {
@@ -171,15 +183,13 @@ impl GarbageCollector {
         });
         if elsewhere {
             tracing::info!(item = ?item.object.key, owner = %reference.uid, "item references an owner but does not match namespaces");
-            let message = format!(
-                "ownerRef [{}/{}, namespace: {namespace}, name: {}, uid: {}] does not exist in namespace \"{namespace}\"",
-                reference.api_version, reference.kind, reference.name, reference.uid
-            );
+            let described = describe(reference, namespace);
+            let message = format!("ownerRef {described} does not exist in namespace \"{namespace}\"");
             self.recorder
                 .warn(&item.resource, &item.object.key, &item.uid, "OwnerRefInvalidNamespace", &message)
                 .await;
         }
-        Ok(())
+        Ok(elsewhere)
     }
 
     async fn delete(&self, item: Item, policy: Propagation) -> Result<Outcome> {

@@ -13,7 +13,7 @@ use crate::verbs::Backend;
 
 const NETWORKING: &str = "networking.k8s.io";
 /// The name of the service of this server and of everything that belongs to it.
-const KUBERNETES: &str = "kubernetes";
+pub const KUBERNETES: &str = "kubernetes";
 
 /// Where the cluster finds this server.
 #[derive(Clone, Debug)]

@@ -8,7 +8,7 @@ use crate::api::status::Result;
 use crate::verbs::Backend;
 
 /// The name of the configuration, which extensions read.
-const NAME: &str = "extension-apiserver-authentication";
+pub const NAME: &str = "extension-apiserver-authentication";
 /// Where it is written since when the use of tokens that lie in Secrets is tracked: a ConfigMap by namespace and name.
 pub const TRACKED: (&str, &str) = ("kube-system", "kube-apiserver-legacy-service-account-token-tracking");
 /// Under which key.

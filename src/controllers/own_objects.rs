@@ -1,0 +1,106 @@
+//! The objects by which others find this server and learn whom it trusts, and the namespaces of the cluster itself: whoever
+//! takes them away or changes them, they are put right soon. The server does this itself, whichever loops run.
+
+use std::rc::Rc;
+use std::time::Duration;
+
+use futures::FutureExt as _;
+use futures::future::LocalBoxFuture;
+use pilothouse_actors::clock::Clock;
+
+use crate::api::status::Result;
+use crate::api::words::{NAMESPACES, SYSTEM_NAMESPACES};
+use crate::verbs::bootstrap::home::KUBERNETES;
+use crate::verbs::bootstrap::trust;
+
+use super::queue::{Outcome, Queue};
+use super::runner::{Follows, Loop, News};
+
+/// The name of the loop.
+pub const NAME: &str = "own-objects";
+/// How often they are looked after though nobody touched them; the reference server's value.
+const EVERY: Duration = Duration::from_secs(10);
+/// How soon after somebody did. Two who disagree about them write no faster than this.
+const SOON: Duration = Duration::from_secs(1);
+
+/// Puts them right.
+pub type Settle = Rc<dyn Fn() -> LocalBoxFuture<'static, Result<()>>>;
+
+/// The loop.
+pub struct OwnObjects {
+    /// The time.
+    pub clock: Clock,
+    /// What it does.
+    pub settle: Settle,
+}
+
+/// Whether an object is one of them.
+fn is_own(store: &str, namespace: &str, name: &str) -> bool {
+    match store {
+        NAMESPACES => SYSTEM_NAMESPACES.contains(&name),
+        "configmaps" => (namespace, name) == ("kube-system", trust::NAME),
+        "servicecidrs.networking.k8s.io" => name == KUBERNETES,
+        _ => (namespace, name) == ("default", KUBERNETES),
+    }
+}
+
+impl Loop for OwnObjects {
+    type Key = ();
+
+    fn name(&self) -> &'static str {
+        NAME
+    }
+
+    fn follows(&self) -> Follows {
+        Follows::These(&[
+            NAMESPACES,
+            "configmaps",
+            "services",
+            "endpoints",
+            "endpointslices.discovery.k8s.io",
+            "servicecidrs.networking.k8s.io",
+        ])
+    }
+
+    fn longest_retry(&self) -> Duration {
+        EVERY
+    }
+
+    fn begins_with(&self) -> Vec<()> {
+        vec![()]
+    }
+
+    fn hear(&self, news: &News<'_>, queue: &mut Queue<()>) {
+        let key = &news.object.key;
+        if news.at.is_some() && is_own(news.of.as_str(), key.namespace(), key.name()) {
+            queue.add_at((), self.clock.now().plus(SOON));
+        }
+    }
+
+    fn work(self: Rc<Self>, (): ()) -> LocalBoxFuture<'static, Outcome> {
+        async move {
+            match (self.settle)().await {
+                Ok(()) => Outcome::After(EVERY),
+                Err(status) => {
+                    tracing::warn!(%status, "what others know of this server is not as it should be");
+                    Outcome::Again(status.to_string())
+                }
+            }
+        }
+        .boxed_local()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_belongs_to_the_server_is_looked_after() {
+        assert!(is_own("services", "default", "kubernetes") && !is_own("services", "other", "kubernetes"));
+        assert!(is_own(NAMESPACES, "", "kube-node-lease") && !is_own(NAMESPACES, "", "kubernetes"));
+        assert!(is_own("configmaps", "kube-system", "extension-apiserver-authentication"));
+        assert!(!is_own("configmaps", "default", "kubernetes"));
+        assert!(is_own("servicecidrs.networking.k8s.io", "", "kubernetes"));
+    }
+}

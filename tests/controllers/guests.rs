@@ -1,0 +1,122 @@
+//! What a loop that panics means for the server, seen from outside: a loop that fails by itself is a mistake of ours, so one is
+//! added that does, as those do who run the server inside their own process.
+
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+use futures::FutureExt as _;
+use futures::future::LocalBoxFuture;
+use pilothouse::controllers::client::{At, Client as Inside};
+use pilothouse::controllers::queue::{Outcome, Queue};
+use pilothouse::controllers::runner::{Follows, Loop, News};
+use pilothouse::controllers::start::House;
+use pilothouse::{Config, Server, Wires};
+use pilothouse_actors::clock::Clock;
+use pilothouse_actors::object::Key;
+use serde_json::json;
+
+use super::support::Client;
+use super::support::wait::{CAP, poll};
+use super::{becomes, config_map};
+
+const NAME: &str = "example-fragile";
+const MAPS: &str = "/api/v1/namespaces/default/configmaps";
+
+/// Says of every ConfigMap of the namespace `default` that it was seen, and panics if it hears of one named `poison`.
+struct Fragile {
+    client: Inside,
+}
+
+impl Loop for Fragile {
+    type Key = Key;
+
+    fn name(&self) -> &'static str {
+        NAME
+    }
+
+    fn follows(&self) -> Follows {
+        Follows::These(&["configmaps"])
+    }
+
+    fn hear(&self, news: &News<'_>, queue: &mut Queue<Key>) {
+        let key = &news.object.key;
+        assert!(news.gone || key.name() != "poison", "a loop that fails on purpose");
+        if !news.gone && key.namespace() == "default" {
+            queue.add(key.clone());
+        }
+    }
+
+    fn work(self: Rc<Self>, key: Key) -> LocalBoxFuture<'static, Outcome> {
+        async move {
+            let resource = self.client.resource("configmaps").expect("it is served");
+            let seen = self.client.edit(At::of(&resource, &key), "", |map| {
+                let new = map.at(&["data", "seen"]).is_none();
+                map.entry("data").set("seen", "yes");
+                Ok(new)
+            });
+            seen.await.map_or_else(|status| Outcome::Again(status.to_string()), |()| Outcome::Done)
+        }
+        .boxed_local()
+    }
+}
+
+fn restarts(client: &mut Client) -> Option<u32> {
+    let text = client.get("/metrics").text();
+    let line = format!("pilothouse_controller_restarts_total{{name=\"{NAME}\"}} ");
+    text.lines().find_map(|found| found.strip_prefix(&line)?.parse().ok())
+}
+
+#[test]
+fn a_loop_that_panics_is_seen_and_comes_back() {
+    let mut config = Config::ephemeral();
+    config.api.controllers = vec!["namespace".to_owned()];
+    let fragile = |house: &House| {
+        let client = house.client(NAME);
+        house.keep(NAME, move || Fragile { client: client.clone() });
+    };
+    let wires = Wires { guests: vec![Box::new(fragile)] };
+    let handle = Server::start_with(config, Clock::system(), wires).unwrap();
+    let admin = handle.admin();
+    let mut client =
+        Client::new(handle.address(), handle.ca_pem(), Some((&admin.certificates_pem, &admin.key_pem)));
+    client.post(MAPS, &config_map("before", &[])).ok();
+    becomes(&mut client, &format!("{MAPS}/before"), |map| map["data"]["seen"] == "yes");
+    assert!(client.get("/readyz?verbose").text().contains("[+]poststarthook/start-controllers ok"));
+    assert_eq!(restarts(&mut client), None);
+
+    // It cannot come back while what it fails on is there, and each time it waits longer.
+    client.post(MAPS, &config_map("poison", &[])).ok();
+    let down = poll(CAP, || {
+        let answer = client.get("/readyz?verbose");
+        (answer.status == 500).then(|| answer.text())
+    });
+    let down = down.expect("/readyz says so");
+    assert!(down.contains("[-]poststarthook/start-controllers failed"), "{down}");
+    let mut seen = Vec::new();
+    let began = Instant::now();
+    poll(CAP, || {
+        let count = restarts(&mut client)?;
+        if seen.len() < count as usize {
+            seen.push(began.elapsed());
+        }
+        (seen.len() == 3).then_some(())
+    })
+    .expect("it is started again and again");
+    assert!(
+        seen[1] - seen[0] > Duration::from_millis(700) && seen[2] - seen[1] > Duration::from_millis(1_600)
+    );
+    // The server and its other loops go on meanwhile.
+    client.post("/api/v1/namespaces", &json!({"metadata": {"name": "goes"}})).ok();
+    client.delete("/api/v1/namespaces/goes").ok();
+    super::gone(&mut client, "/api/v1/namespaces/goes");
+
+    client.delete(&format!("{MAPS}/poison")).ok();
+    client.post(MAPS, &config_map("after", &[])).ok();
+    becomes(&mut client, &format!("{MAPS}/after"), |map| map["data"]["seen"] == "yes");
+    let well = poll(CAP, || {
+        let answer = client.get("/readyz?verbose");
+        (answer.status == 200).then(|| answer.text())
+    });
+    assert!(well.expect("/readyz is well again").contains("[+]poststarthook/start-controllers ok"));
+    handle.stop();
+}
