@@ -16,6 +16,8 @@ mod files;
 pub(crate) mod host;
 mod kubeconfig;
 pub mod signing;
+#[cfg(test)]
+pub mod testing;
 mod token_keys;
 
 use std::net::SocketAddr;
