@@ -199,43 +199,14 @@ mod tests {
     use std::net::{SocketAddr, TcpListener};
     use std::thread;
 
-    use openssl::asn1::Asn1Time;
-    use openssl::bn::BigNum;
-    use openssl::ec::{EcGroup, EcKey};
-    use openssl::hash::MessageDigest;
-    use openssl::nid::Nid;
-    use openssl::pkey::{PKey, Private};
     use openssl::ssl::{SslAcceptor, SslVerifyMode};
-    use openssl::x509::X509NameBuilder;
-    use openssl::x509::extension::{BasicConstraints, SubjectAlternativeName};
     use socket2::{Domain, Socket, Type};
 
     use super::*;
+    use crate::pki::testing::own;
 
     const READY: &str = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok";
     const UNREADY: &str = "HTTP/1.1 500 Internal Server Error\r\n\r\n[-]shutdown failed: reason withheld\n";
-
-    /// A certificate of 127.0.0.1 that is its own authority.
-    fn identity() -> (X509, PKey<Private>) {
-        let group = EcGroup::from_curve_name(Nid::X9_62_PRIME256V1).unwrap();
-        let key = PKey::from_ec_key(EcKey::generate(&group).unwrap()).unwrap();
-        let mut name = X509NameBuilder::new().unwrap();
-        name.append_entry_by_text("CN", "test").unwrap();
-        let name = name.build();
-        let mut builder = X509::builder().unwrap();
-        builder.set_version(2).unwrap();
-        builder.set_serial_number(&BigNum::from_u32(1).unwrap().to_asn1_integer().unwrap()).unwrap();
-        builder.set_subject_name(&name).unwrap();
-        builder.set_issuer_name(&name).unwrap();
-        builder.set_not_before(&Asn1Time::days_from_now(0).unwrap()).unwrap();
-        builder.set_not_after(&Asn1Time::days_from_now(1).unwrap()).unwrap();
-        builder.set_pubkey(&key).unwrap();
-        builder.append_extension(BasicConstraints::new().ca().build().unwrap()).unwrap();
-        let names = SubjectAlternativeName::new().ip("127.0.0.1").build(&builder.x509v3_context(None, None));
-        builder.append_extension(names.unwrap()).unwrap();
-        builder.sign(&key, MessageDigest::sha256()).unwrap();
-        (builder.build(), key)
-    }
 
     /// A server for one connection, the options that reach it, and the directory behind them. The server sends what
     /// it was asked, or nothing if the client did not trust it.
@@ -246,7 +217,7 @@ mod tests {
     }
 
     fn scene(answer: &'static str, trusted: Option<&X509>, client: bool) -> Scene {
-        let (certificate, key) = identity();
+        let (certificate, key) = own("127.0.0.1");
         let data = tempfile::tempdir().unwrap();
         let pki = data.path().join("pki");
         fs::create_dir(&pki).unwrap();
@@ -309,7 +280,7 @@ mod tests {
 
     #[test]
     fn a_stranger_on_the_port_is_not_healthy() {
-        let scene = scene(READY, Some(&identity().0), false);
+        let scene = scene(READY, Some(&own("127.0.0.1").0), false);
         assert!(matches!(check(&scene.options), Err(Unhealthy::Handshake { .. })));
         assert_eq!(scene.server.join().unwrap(), None);
     }
@@ -321,7 +292,7 @@ mod tests {
 
     #[test]
     fn nobody_there_is_not_healthy() {
-        let (certificate, _) = identity();
+        let (certificate, _) = own("127.0.0.1");
         let data = tempfile::tempdir().unwrap();
         let ca_file = data.path().join("some.crt");
         fs::write(&ca_file, certificate.to_pem().unwrap()).unwrap();

@@ -193,7 +193,17 @@ pub const WEBHOOK_QUESTION: Duration = Duration::from_secs(30);
 pub const WEBHOOK_QUESTIONS: usize = 256;
 /// Bytes of the file that says who decides.
 pub const AUTHORIZATION_FILE_BYTES: usize = 1 << 20;
-/// How often the server looks whether that file has changed.
+/// How often a worker tells the log of credentials that are not accepted.
+pub const REFUSAL_TOLD_EVERY: Duration = Duration::from_secs(1);
+/// Characters of the reason that it tells.
+pub const REFUSAL_CHARS: usize = 512;
+/// Bytes of the file that says whose tokens are accepted.
+pub const AUTHENTICATION_FILE_BYTES: usize = 8 << 20;
+/// Providers that it may name; the reference server's value.
+pub const JWT_AUTHENTICATORS: usize = 64;
+/// How long the keys of providers that a changed file names are waited for before it counts; the reference server's value.
+pub const JWT_RELOAD: Duration = Duration::from_secs(60);
+/// How often the server looks whether one of these files has changed.
 pub const AUTHORIZATION_LOOK_EVERY: Duration = Duration::from_secs(1);
 /// How often it reads it whatever its times say; the reference server's value.
 pub const AUTHORIZATION_READ_EVERY: Duration = Duration::from_secs(60);

@@ -2,6 +2,7 @@
 //! server use. Labels are bounded: they name resources that exist, never what a client wrote.
 
 pub mod authentication;
+pub mod tokens;
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -15,6 +16,7 @@ use prometheus::{
 };
 
 use self::authentication::Authentication;
+use self::tokens::Tokens;
 use crate::api::catalog::resource::Resource;
 use crate::api::connect::Way;
 use crate::api::discovery::RELEASE;
@@ -63,6 +65,8 @@ pub struct Metrics {
     reloaded_at: GaugeVec,
     /// Who is asking.
     pub authentication: Authentication,
+    /// Which tokens of service accounts are shown.
+    pub tokens: Tokens,
     queue_depth: IntGaugeVec,
     queue_adds: IntCounterVec,
     queue_retries: IntCounterVec,
@@ -161,6 +165,7 @@ impl Metrics {
             reloads: IntCounterVec::new(reloads, &["status", "apiserver_id_hash"])?,
             reloaded_at: GaugeVec::new(reloaded_at, &["status", "apiserver_id_hash"])?,
             authentication: Authentication::new()?,
+            tokens: Tokens::new()?,
             queue_depth: IntGaugeVec::new(depth, &["name"])?,
             queue_adds: queue(
                 "workqueue_adds_total",
@@ -211,6 +216,7 @@ impl Metrics {
         registry.register(Box::new(self.reloads.clone()))?;
         registry.register(Box::new(self.reloaded_at.clone()))?;
         self.authentication.register(registry)?;
+        self.tokens.register(registry)?;
         registry.register(Box::new(self.queue_depth.clone()))?;
         for queue in [&self.queue_adds, &self.queue_retries] {
             registry.register(Box::new(queue.clone()))?;

@@ -12,6 +12,7 @@ mod of_admission;
 mod openid;
 mod reload;
 
+use std::cell::Cell;
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -37,6 +38,7 @@ use tokio::sync::Semaphore;
 
 use self::authentication::{told, verifiers};
 use self::authorization::Deciding;
+use self::openid::Callers;
 use self::reload::Reload;
 use crate::api::catalog::Catalog;
 use crate::api::catalog::build::Builtin;
@@ -114,6 +116,8 @@ struct Parts {
     front_proxy: Option<Arc<FrontProxy>>,
     /// What the server was started with.
     boot: Boot,
+    /// Whose tokens of providers are accepted.
+    callers: Arc<Callers>,
     /// Who decides what may be done.
     deciding: Arc<Deciding>,
     /// Who has which role.
@@ -163,6 +167,7 @@ async fn parts(boot: &Boot, guests: Vec<Guest>) -> Result<Parts, StartError> {
     let documents = Documents::new(&catalog, &boot.address.to_string());
     let objects = Arc::new(Objects::new(storage.directory.clone()));
     let metrics = Arc::new(Metrics::new(boot.clock.now()).map_err(|error| broken(&error))?);
+    let callers = Callers::open(boot, &metrics)?;
     let tokens = tokens(boot, &objects, &metrics).map_err(|error| broken(&error))?;
     let loops = Loops::new(config, &boot.pki, guests)?;
     tokens.verifier.tell(loops.uses());
@@ -196,6 +201,7 @@ async fn parts(boot: &Boot, guests: Vec<Guest>) -> Result<Parts, StartError> {
         connecting: Arc::new(connecting(config).map_err(|error| broken(&error))?),
         token_metadata: tokens.metadata,
         front_headers: Headers::configured(&config.front_proxy),
+        anonymous_paths: callers.anonymous_paths(),
     };
     let (registry, shared) = (Arc::new(registry), Arc::new(shared));
     let metrics = shared.metrics.clone();
@@ -230,6 +236,7 @@ async fn parts(boot: &Boot, guests: Vec<Guest>) -> Result<Parts, StartError> {
             (&front_proxy, &certificates),
             &objects,
             Arc::new(tokens.verifier),
+            callers.verifier(),
             &metrics,
         )?,
         certificates,
@@ -239,7 +246,8 @@ async fn parts(boot: &Boot, guests: Vec<Guest>) -> Result<Parts, StartError> {
         deciding: Arc::new(deciding),
         roles,
         gates: config.gates(),
-        house: Arc::new(house(config)),
+        house: Arc::new(house(config, &callers)),
+        callers: Arc::new(callers),
         clock: boot.clock.clone(),
         live_sessions: LiveSessions::default(),
         min_request_timeout: Duration::from_secs(u64::from(config.limits.min_request_timeout)),
@@ -345,7 +353,7 @@ fn certificates(boot: &Boot, metrics: &Metrics) -> Result<Arc<CertificateVerifie
     verifier.map(Arc::new).map_err(broken)
 }
 
-fn house(config: &Config) -> House {
+fn house(config: &Config, callers: &Callers) -> House {
     let anonymous = Identity {
         name: ANONYMOUS.to_owned(),
         groups: vec![UNAUTHENTICATED.to_owned()],
@@ -353,7 +361,7 @@ fn house(config: &Config) -> House {
     };
     House {
         anonymous: Arc::new(anonymous),
-        admits_anonymous: config.admits_anonymous(),
+        admits_anonymous: callers.admits_anonymous(),
         authenticated_group: AUTHENTICATED.to_owned(),
         audiences: config.audiences().into(),
     }
@@ -370,6 +378,7 @@ fn worker(parts: &Parts) -> Worker {
         authorizer,
         shared: parts.shared.clone(),
         meter: Meter::new(parts.shared.metrics.clone()),
+        quiet_until: Cell::default(),
     }
 }
 
@@ -443,6 +452,7 @@ impl Application for Running {
             );
             made.map_err(|status| StartError::Store(format!("what others know of this server: {status}")))?;
             actix::spawn(self.0.deciding.clone().follow_file(self.0.shared.clone()));
+            actix::spawn(self.0.callers.clone().follow_file(self.0.shared.clone()));
             let (boot, certificates) = (self.0.boot.clone(), self.0.certificates.clone());
             let reload = Reload {
                 boot,

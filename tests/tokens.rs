@@ -316,6 +316,19 @@ fn what_only_looks_like_a_token_is_refused() {
         assert_eq!(user(&server, &token), None, "{what}");
     }
     assert!(user(&server, &sign(&key, &nameless, &claims)).is_some(), "a token need not name its key");
+    // One that should have been replaced is good, but it is told.
+    let mut about = claims["kubernetes.io"].clone();
+    about["warnafter"] = (now - 7).into();
+    let stale = with("kubernetes.io", about);
+    for _ in 0..3 {
+        assert!(user(&server, &stale).is_some());
+    }
+    let metrics = admin.get("/metrics").text();
+    assert!(metrics.contains("\nserviceaccount_stale_tokens_total 3\n"), "{metrics}");
+    let log = server.log();
+    assert_eq!(log.matches("a stale token of a service account is used").count(), 1, "{log}");
+    assert!(log.contains("the credentials are not accepted: "), "{log}");
+    assert!(!log.contains(&stale) && !log.contains(&good) && !log.contains("padding"), "{log}");
     server.unharmed();
 }
 
@@ -446,6 +459,39 @@ fn tokens_that_lie_in_secrets_are_worth_what_the_secret_says() {
     assert_eq!(user(&server, &token), None, "the secret holds another token");
     admin.put(&format!("{SECRETS}/s"), &secret(&token)).ok();
     assert!(user(&server, &token).is_some());
+    // A Secret that the account lists was made by a controller: whoever shows its token is told that there are better ones.
+    let mut bearer = server.anonymous().with_token(Some(&token));
+    assert!(bearer.get("/version").warnings().is_empty());
+    admin.patch(&format!("{ACCOUNTS}/sa"), "merge", &json!({"secrets": [{"name": "s"}]})).ok();
+    let told = [
+        "Use tokens from the TokenRequest API or manually created secret-based tokens instead of auto-generated \
+                 secret-based tokens.",
+    ];
+    for _ in 0..2 {
+        assert_eq!(bearer.get("/version").warnings(), told);
+    }
+    let mut review = request(&json!({"token": token}));
+    review["kind"] = "TokenReview".into();
+    let reviewed = admin.post("/apis/authentication.k8s.io/v1/tokenreviews", &review);
+    assert_eq!(reviewed.warnings(), told);
+    assert_eq!(reviewed.ok()["status"]["authenticated"], true);
+    let marked = json!({"metadata": {"labels": {"kubernetes.io/legacy-token-invalid-since": "2024-01-01"}}});
+    admin.patch(&format!("{SECRETS}/s"), "merge", &marked).ok();
+    assert_eq!(user(&server, &token), None, "somebody has marked it");
+    let metrics = admin.get("/metrics").text();
+    for (name, used) in [
+        ("legacy_auto_token_uses", 3),
+        ("invalid_legacy_auto_token_uses", 1),
+        ("stale_tokens", 0),
+        ("valid_tokens", 0),
+    ] {
+        let line = format!("\nserviceaccount_{name}_total {used}\n");
+        assert!(metrics.contains(&line), "{line}: {metrics}");
+    }
+    for name in ["legacy_manual_token_uses", "legacy_tokens"] {
+        let line = format!("\nserviceaccount_{name}_total ");
+        assert!(metrics.contains(&line) && !metrics.contains(&format!("{line}0\n")), "{line}: {metrics}");
+    }
     admin.delete(&format!("{SECRETS}/s")).ok();
     assert_eq!(user(&server, &token), None);
 }

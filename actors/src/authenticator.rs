@@ -25,7 +25,7 @@ pub enum Verdict {
     /// They belong to this one, and are meant for this server as everything is that its verifiers know.
     Known(Arc<Identity>),
     /// They belong to this one, and say themselves which of the audiences that were asked for they are meant for.
-    KnownFor(Arc<Identity>, Vec<String>),
+    KnownFor(Bearer),
     /// They hold nothing that this verifier understands.
     NoOpinion,
     /// They hold something that this verifier understands and does not accept.
@@ -63,15 +63,26 @@ pub struct Bearer {
     pub identity: Arc<Identity>,
     /// What for; empty if nobody asked.
     pub audiences: Vec<String>,
+    /// What else there is to say of the credentials.
+    pub remarks: Vec<Remark>,
+}
+
+/// Something about credentials that are good and should not be shown for ever.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Remark {
+    /// Whoever showed them is told so.
+    Warning(&'static str),
+    /// Whoever keeps records of requests writes this down, under this name.
+    Annotation(&'static str, String),
 }
 
 /// What is said of a token that no verifier knows; the reference server's words.
 const UNKNOWN_TOKEN: &str = "invalid bearer token";
 
-/// Who sent this? Answers the identity or why there is none. On Full the sender waits, within its own permit; on Closed
+/// Who sent this? Answers the bearer or why there is none. On Full the sender waits, within its own permit; on Closed
 /// it answers 503.
 #[derive(Message)]
-#[rtype(result = "Result<Arc<Identity>, Refusal>")]
+#[rtype(result = "Result<Bearer, Refusal>")]
 pub struct Authenticate {
     /// What came with the request.
     pub credentials: Credentials,
@@ -99,8 +110,8 @@ impl Authenticator {
     }
 
     /// Finds out who holds these credentials.
-    pub fn authenticate(&self, credentials: Credentials) -> Answer<Result<Arc<Identity>, Refusal>> {
-        self.hear(credentials).map(|found| found.map(|bearer| bearer.identity))
+    pub fn authenticate(&self, credentials: Credentials) -> Answer<Result<Bearer, Refusal>> {
+        self.hear(credentials)
     }
 
     /// Finds out who holds these credentials and what they are meant for.
@@ -131,7 +142,7 @@ impl Actor for Authenticator {
 }
 
 impl Handler<Authenticate> for Authenticator {
-    type Result = Answer<Result<Arc<Identity>, Refusal>>;
+    type Result = Answer<Result<Bearer, Refusal>>;
 
     fn handle(&mut self, authenticate: Authenticate, _: &mut Self::Context) -> Self::Result {
         self.authenticate(authenticate.credentials)
@@ -167,7 +178,7 @@ impl Hearing for Examination {
     }
 
     fn weigh(&mut self, verdict: Verdict) -> ControlFlow<Self::Outcome> {
-        let (identity, audiences) = match verdict {
+        let mut bearer = match verdict {
             Verdict::Known(identity) => {
                 let wanted = &self.credentials.audiences;
                 let common = self.house.meant_for(wanted);
@@ -175,16 +186,17 @@ impl Hearing for Examination {
                 if common.is_empty() && !wanted.is_empty() {
                     return ControlFlow::Continue(());
                 }
-                (identity, common)
+                Bearer { identity, audiences: common, remarks: Vec::new() }
             }
-            Verdict::KnownFor(identity, audiences) => (identity, audiences),
+            Verdict::KnownFor(bearer) => bearer,
             Verdict::NoOpinion => return ControlFlow::Continue(()),
             Verdict::Refused(reason) => {
                 self.reasons.push(reason);
                 return ControlFlow::Continue(());
             }
         };
-        ControlFlow::Break(Ok(Bearer { identity: self.house.welcome(identity), audiences }))
+        bearer.identity = self.house.welcome(bearer.identity);
+        ControlFlow::Break(Ok(bearer))
     }
 
     fn close(mut self) -> Self::Outcome {
@@ -195,10 +207,11 @@ impl Hearing for Examination {
         if !self.reasons.is_empty() {
             return Err(Refusal::Refused(self.reasons));
         }
-        match self.house.admits_anonymous {
+        match self.house.admits_anonymous && !self.credentials.never_anonymous {
             true => Ok(Bearer {
                 identity: Arc::clone(&self.house.anonymous),
                 audiences: self.credentials.audiences.to_vec(),
+                remarks: Vec::new(),
             }),
             false => Err(Refusal::Anonymous),
         }
@@ -265,7 +278,7 @@ mod tests {
             answers.push(address.send(Authenticate { credentials: Credentials::default() }).await.unwrap());
         }
         assert_eq!(answers[0], answers[1], "late answers weigh the same");
-        answers.remove(0)
+        answers.remove(0).map(|bearer| bearer.identity)
     }
 
     #[actix::test]
@@ -287,6 +300,11 @@ mod tests {
         assert_eq!(asked(&[Verdict::NoOpinion], true).await, Ok(person("nobody", &["strangers"])));
         assert_eq!(asked(&[Verdict::NoOpinion], false).await, Err(Refusal::Anonymous));
         assert_eq!(asked(&[], false).await, Err(Refusal::Anonymous));
+        let inside = Credentials { never_anonymous: true, ..Credentials::default() };
+        let Answer::Now(found) = Authenticator::new(Arc::new([]), house(true)).authenticate(inside) else {
+            panic!("at once")
+        };
+        assert_eq!(found, Err(Refusal::Anonymous), "not at this place");
     }
 
     #[actix::test]
@@ -312,8 +330,15 @@ mod tests {
         assert_eq!(examined(known(), &[]).unwrap(), ["here", "there"], "those of the house");
         assert_eq!(examined(known(), &["x", "there", "here"]).unwrap(), ["there", "here"], "as asked");
         assert!(examined(known(), &["x"]).is_err(), "for nobody here");
-        let own = Verdict::KnownFor(person("ann", &[]), vec!["x".into()]);
-        assert_eq!(examined(own, &["x", "y"]).unwrap(), ["x"]);
+        let remarks = vec![Remark::Warning("old")];
+        let own = Bearer { identity: person("ann", &["members"]), audiences: vec!["x".into()], remarks };
+        assert_eq!(examined(Verdict::KnownFor(own.clone()), &["x", "y"]).unwrap(), ["x"]);
+        let verifiers: [Arc<dyn Verifier>; 1] = [Arc::new(Says(Verdict::KnownFor(own.clone()), false))];
+        let authenticator = Authenticator::new(Arc::new(verifiers), house(true));
+        let Answer::Now(found) = authenticator.authenticate(Credentials::default()) else {
+            panic!("at once")
+        };
+        assert_eq!(found, Ok(own), "with what there is to say of them");
     }
 
     #[test]

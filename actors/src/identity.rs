@@ -37,6 +37,8 @@ pub struct Credentials {
     pub claimed: Option<Arc<Identity>>,
     /// What the credentials must be meant for; nothing: for this server.
     pub audiences: Arc<[String]>,
+    /// Whether they are shown at a place where nobody may be anonymous, whatever holds elsewhere.
+    pub never_anonymous: bool,
 }
 
 /// Says what there is and never what it is: a token in a log is a token lost.

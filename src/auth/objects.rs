@@ -109,6 +109,15 @@ pub struct Facts {
     /// What a secret holds, in base64.
     #[serde(default)]
     data: HashMap<String, String>,
+    /// The secrets of a service account.
+    #[serde(default)]
+    secrets: Vec<Named>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct Named {
+    name: String,
 }
 
 /// What verifiers want to know of metadata.
@@ -138,6 +147,11 @@ impl Facts {
         let text = self.metadata.deletion_timestamp.as_deref();
         // A time that cannot be read is on the safe side.
         text.is_some_and(|text| time::parse_seconds(text).map_or(true, |at| at < seconds))
+    }
+
+    /// Whether a service account lists a secret of this name.
+    pub fn lists(&self, secret: &str) -> bool {
+        self.secrets.iter().any(|listed| listed.name == secret)
     }
 
     /// What a secret holds under a key; nothing if there is no such key.

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use openssl::sha::Sha256;
 use pilothouse_actors::answer::Answer;
-use pilothouse_actors::authenticator::{Verdict, Verifier};
+use pilothouse_actors::authenticator::{Bearer, Verdict, Verifier};
 use pilothouse_actors::clock::Clock;
 use pilothouse_actors::identity::{Credentials, Identity};
 use serde::Deserialize;
@@ -171,7 +171,7 @@ impl Inner {
             groups: status.user.groups.unwrap_or_default(),
             extra: status.user.extra.unwrap_or_default(),
         };
-        Verdict::KnownFor(Arc::new(identity), common)
+        Verdict::KnownFor(Bearer { identity: Arc::new(identity), audiences: common, remarks: Vec::new() })
     }
 }
 

@@ -69,7 +69,6 @@ const OTHERS: &[(&str, Takes)] = &[
     ("audit-webhook-truncate-max-batch-size", Text),
     ("audit-webhook-truncate-max-event-size", Text),
     ("audit-webhook-version", Text),
-    ("authentication-config", Text),
     ("contention-profiling", Bool),
     ("coordinated-leadership-lease-duration", Text),
     ("coordinated-leadership-renew-deadline", Text),
@@ -128,14 +127,6 @@ pub(super) fn extend(command: Command) -> Command {
     command
         .args(ETCD.iter().map(|one| flag(one, "Accepted for compatibility; this server does not use etcd")))
         .args(OTHERS.iter().map(|one| flag(one, "Accepted for compatibility")))
-}
-
-/// Flags of the first list or the second that must not be taken for nothing: what they ask for would make a server stricter.
-const NEEDED: [&str; 1] = ["authentication-config"];
-
-/// A flag that was given, has no effect, and would leave a door open for that.
-pub(super) fn dangerous(matches: &ArgMatches) -> Option<&'static str> {
-    NEEDED.into_iter().find(|name| matches.value_source(name) == Some(clap::parser::ValueSource::CommandLine))
 }
 
 /// Says which of the flags were given.

@@ -132,6 +132,12 @@ pub struct Authentication {
     /// Let requests without credentials in, as system:anonymous.
     #[arg(long, action = ArgAction::Set, default_value_t = true)]
     pub anonymous_auth: bool,
+    /// Whether somebody said so: then no file may.
+    #[arg(skip)]
+    pub anonymous_auth_given: bool,
+    /// File that says whose OpenID Connect tokens are accepted, and where requests without credentials get in.
+    #[arg(long, value_name = "FILE")]
+    pub authentication_config: Option<PathBuf>,
     /// Accept the bootstrap tokens that lie as secrets in kube-system.
     #[arg(long, action = ArgAction::Set, default_value_t = false)]
     pub enable_bootstrap_token_auth: bool,
@@ -147,7 +153,7 @@ pub struct ServiceAccounts {
     /// Issuer of service account tokens; the first makes new tokens, the others are still accepted.
     #[arg(long, default_value = "https://kubernetes.default.svc", value_name = "URL")]
     pub service_account_issuer: Vec<String>,
-    /// Keys that verify service account tokens, besides the signing key.
+    /// Keys that verify service account tokens, besides the signing key [default: that of --tls-private-key-file].
     #[arg(long, value_name = "FILE")]
     pub service_account_key_file: Vec<PathBuf>,
     /// Key that signs service account tokens [default: sa.key in the certificate directory].

@@ -4,6 +4,7 @@
 //! reference server that are taken without effect.
 
 pub mod admission_file;
+pub mod authentication_file;
 pub mod authorization_file;
 pub mod callers;
 mod compat;
@@ -25,6 +26,7 @@ use clap::builder::ValueParser;
 use clap::{Args, Command, FromArgMatches};
 
 pub use admission_file::AdmissionFile;
+pub use authentication_file::AuthenticationFile;
 pub use callers::{FrontProxy, TokenWebhook};
 pub use gates::FeatureGates;
 pub use groups::{
@@ -130,12 +132,8 @@ impl Config {
         let mut command = command();
         let matches = command.try_get_matches_from_mut(arguments)?;
         let mut config = Config::from_arg_matches(&matches).map_err(|error| error.format(&mut command))?;
-        if let Some(name) = compat::dangerous(&matches) {
-            let why = format!(
-                "--{name} is not read by this server: say it by flags (--oidc-*, --anonymous-auth)\n"
-            );
-            return Err(command.error(clap::error::ErrorKind::ValueValidation, why));
-        }
+        config.authentication.anonymous_auth_given =
+            matches.value_source("anonymous_auth") == Some(clap::parser::ValueSource::CommandLine);
         config.remarks = compat::given(&matches);
         match config.storage.storage_backend {
             Some(Backend::Redb) => config.storage.engine = Engine::Redb,
@@ -255,6 +253,27 @@ impl Config {
         AdmissionFile::read(self.api.admission_control_config_file.as_deref())
     }
 
+    /// What the text of the authentication configuration says, as far as it goes with the other settings.
+    pub fn authentication_file(&self, text: &[u8]) -> Result<AuthenticationFile, String> {
+        let gates = self.gates();
+        let needed = "StructuredAuthenticationConfiguration";
+        if !gates.enabled(needed) {
+            return Err(format!("set --feature-gates={needed}=true to use authentication-config file"));
+        }
+        let file = AuthenticationFile::parse(text, &self.service_accounts.service_account_issuer)?;
+        if file.anonymous.is_some() && self.authentication.anonymous_auth_given {
+            return Err("anonymous: Forbidden: --anonymous-auth flag cannot be set when anonymous field is configured in \
+                        authentication configuration file"
+                .to_owned());
+        }
+        if file.anonymous.is_some() && !gates.enabled("AnonymousAuthConfigurableEndpoints") {
+            return Err("anonymous: Forbidden: anonymous is not supported when AnonymousAuthConfigurableEnpoints feature \
+                        gate is disabled"
+                .to_owned());
+        }
+        Ok(file)
+    }
+
     /// Where keys and certificates lie; `None` keeps them in memory.
     pub fn cert_dir(&self) -> Option<PathBuf> {
         let of_data = || self.storage.data_dir.as_ref().map(|data| data.join("pki"));
@@ -282,7 +301,7 @@ impl Config {
         self.serving.advertise_address.unwrap_or(self.serving.bind_address)
     }
 
-    /// Whether requests without credentials get in. Where everybody may do everything, nobody may be nobody.
+    /// Whether flags let requests without credentials in. Where everybody may do everything, nobody may be nobody.
     pub fn admits_anonymous(&self) -> bool {
         let modes = &self.authorization.authorization_mode;
         self.authentication.anonymous_auth && !modes.contains(&AuthorizationMode::AlwaysAllow)

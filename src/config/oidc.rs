@@ -20,25 +20,25 @@ const USUAL_ALGORITHM: &str = "RS256";
 #[command(next_help_heading = "OpenID Connect")]
 pub struct OpenId {
     /// URL of the provider whose tokens are accepted; only https. Needs --oidc-client-id.
-    #[arg(long, value_name = "URL", conflicts_with = "authentication-config")]
+    #[arg(long, value_name = "URL", conflicts_with = "authentication_config")]
     pub oidc_issuer_url: Option<String>,
     /// The client that all tokens must be issued for.
-    #[arg(long, value_name = "ID", allow_hyphen_values = true, conflicts_with = "authentication-config")]
+    #[arg(long, value_name = "ID", allow_hyphen_values = true, conflicts_with = "authentication_config")]
     pub oidc_client_id: Option<String>,
     /// Certificate authorities that the provider must be known to [default: those of this machine].
-    #[arg(long, value_name = "FILE", conflicts_with = "authentication-config")]
+    #[arg(long, value_name = "FILE", conflicts_with = "authentication_config")]
     pub oidc_ca_file: Option<PathBuf>,
     /// The claim that names the user [default: sub].
-    #[arg(long, value_name = "CLAIM", allow_hyphen_values = true, conflicts_with = "authentication-config")]
+    #[arg(long, value_name = "CLAIM", allow_hyphen_values = true, conflicts_with = "authentication_config")]
     pub oidc_username_claim: Option<String>,
     /// What is put before user names; - for nothing [default: the issuer and #, or nothing if the claim is email].
-    #[arg(long, value_name = "TEXT", allow_hyphen_values = true, conflicts_with = "authentication-config")]
+    #[arg(long, value_name = "TEXT", allow_hyphen_values = true, conflicts_with = "authentication_config")]
     pub oidc_username_prefix: Option<String>,
     /// The claim that names the groups: a text or a list of them.
-    #[arg(long, value_name = "CLAIM", allow_hyphen_values = true, conflicts_with = "authentication-config")]
+    #[arg(long, value_name = "CLAIM", allow_hyphen_values = true, conflicts_with = "authentication_config")]
     pub oidc_groups_claim: Option<String>,
     /// What is put before the names of groups.
-    #[arg(long, value_name = "TEXT", allow_hyphen_values = true, conflicts_with = "authentication-config")]
+    #[arg(long, value_name = "TEXT", allow_hyphen_values = true, conflicts_with = "authentication_config")]
     pub oidc_groups_prefix: Option<String>,
     /// A claim that tokens must have with this value; may be repeated.
     #[arg(
@@ -46,11 +46,11 @@ pub struct OpenId {
         value_name = "CLAIM=VALUE",
         value_parser = pair,
         allow_hyphen_values = true,
-        conflicts_with = "authentication-config"
+        conflicts_with = "authentication_config"
     )]
     pub oidc_required_claim: Vec<(String, String)>,
     /// How tokens may be signed: RS256, RS384, RS512, ES256, ES384, ES512, PS256, PS384, PS512 [default: RS256].
-    #[arg(long, value_delimiter = ',', value_name = "NAME,...", conflicts_with = "authentication-config")]
+    #[arg(long, value_delimiter = ',', value_name = "NAME,...", conflicts_with = "authentication_config")]
     pub oidc_signing_algs: Vec<String>,
 }
 
@@ -63,6 +63,29 @@ fn pair(text: &str) -> Result<(String, String), String> {
 /// A text that says something.
 fn said(text: Option<&String>) -> Option<&str> {
     text.map(String::as_str).filter(|text| !text.is_empty())
+}
+
+/// Why a provider cannot be found by this URL. `others` make tokens here too: nobody could tell whose a token is.
+pub(super) fn wrong_with_url(url: &str, others: &[String]) -> Option<String> {
+    if others.iter().any(|other| other == url) {
+        return Some(format!("URL must not overlap with disallowed issuers: [{}]", others.join(" ")));
+    }
+    let (scheme, rest) = url.split_once("://").unwrap_or_default();
+    let host = || url.parse::<Uri>().ok().and_then(|uri| uri.host().map(str::is_empty));
+    let why = if !scheme.eq_ignore_ascii_case("https") {
+        "URL scheme must be https"
+    } else if rest.split(['/', '?', '#']).next().is_some_and(|authority| authority.contains('@')) {
+        "URL must not contain a username or password"
+    } else if rest.split('#').next().is_some_and(|before| before.contains('?')) {
+        "URL must not contain a query"
+    } else if rest.contains('#') {
+        "URL must not contain a fragment"
+    } else if host() != Some(false) {
+        "URL has no host that could be asked"
+    } else {
+        return None;
+    };
+    Some(why.to_owned())
 }
 
 impl OpenId {
@@ -114,25 +137,8 @@ impl OpenId {
                 false => Ok(()),
             };
         };
-        let wrong = |why: &str| Err(format!("issuer.url: Invalid value: {issuer:?}: {why}"));
-        if others.iter().any(|other| other == issuer) {
-            return wrong(&format!("URL must not overlap with disallowed issuers: [{}]", others.join(" ")));
-        }
-        let (scheme, rest) = issuer.split_once("://").unwrap_or_default();
-        if !scheme.eq_ignore_ascii_case("https") {
-            return wrong("URL scheme must be https");
-        }
-        if rest.split(['/', '?', '#']).next().is_some_and(|authority| authority.contains('@')) {
-            return wrong("URL must not contain a username or password");
-        }
-        if rest.split('#').next().is_some_and(|before| before.contains('?')) {
-            return wrong("URL must not contain a query");
-        }
-        if rest.contains('#') {
-            return wrong("URL must not contain a fragment");
-        }
-        if issuer.parse::<Uri>().ok().and_then(|uri| uri.host().map(str::is_empty)) != Some(false) {
-            return wrong("URL has no host that could be asked");
+        if let Some(why) = wrong_with_url(issuer, others) {
+            return Err(format!("issuer.url: Invalid value: {issuer:?}: {why}"));
         }
         if self.oidc_required_claim.iter().any(|(claim, _)| claim.is_empty()) {
             return Err("claimValidationRules[0]: Required value: claim or expression is required".to_owned());

@@ -1,7 +1,7 @@
 //! Programs that make credentials: they are told what is needed in their environment and print it.
 //!
 //! What they print is kept until its time is up or somebody refuses it. One runs at a time, on no thread of ours, and not for
-//! ever: whoever waits for it is a request.
+//! ever: whoever waits for it is a request. One that is ended takes along whatever it has started.
 
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
@@ -10,11 +10,13 @@ use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use nix::sys::signal::{Signal, killpg};
+use nix::unistd::Pid;
 use openssl::pkey::PKey;
 use openssl::x509::X509;
 use pilothouse_actors::clock::{Clock, Timestamp};
 use tokio::io::AsyncReadExt as _;
-use tokio::process::Command;
+use tokio::process::{Child, Command};
 use tokio::sync::Mutex;
 
 use super::IdentityPem;
@@ -197,7 +199,7 @@ impl Plugin {
         read(&output, &self.exec.version)
     }
 
-    /// Runs the program. If nobody waits any more, it is ended.
+    /// Runs the program. If nobody waits any more, it is ended, with all that it started.
     async fn output(&self) -> Result<Vec<u8>, String> {
         let Exec { command, arguments, environment, hint, .. } = &self.exec;
         let name = command.display();
@@ -208,12 +210,15 @@ impl Plugin {
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .kill_on_drop(true)
+            .process_group(0)
             .spawn();
         let mut child = started.map_err(|error| match error.kind() {
             std::io::ErrorKind::NotFound if hint.is_empty() => format!("exec: executable {name} not found"),
             std::io::ErrorKind::NotFound => format!("exec: executable {name} not found: {hint}"),
             _ => format!("exec: {name}: {error}"),
         })?;
+        // Dropped before the child, whose number is nobody else's as long as nobody has asked how it ended.
+        let family = Family::of(&child);
         let broken = |error: std::io::Error| format!("exec: {name}: {error}");
         let mut output = Vec::new();
         if let Some(stdout) = child.stdout.take() {
@@ -223,10 +228,34 @@ impl Plugin {
             return Err(format!("exec: {name} prints more than {EXEC_OUTPUT_BYTES} bytes"));
         }
         let status = child.wait().await.map_err(broken)?;
+        family.has_ended();
         match (status.success(), status.code()) {
             (true, _) => Ok(output),
             (false, Some(code)) => Err(format!("exec: executable {name} failed with exit code {code}")),
             (false, None) => Err(format!("exec: executable {name} was killed")),
+        }
+    }
+}
+
+/// A program and all that it has started. Dropped, they are ended: a shell that is killed leaves its commands behind.
+struct Family(Option<Pid>);
+
+impl Family {
+    /// The family of a child that was started as the first of a group.
+    fn of(child: &Child) -> Family {
+        Family(child.id().and_then(|id| i32::try_from(id).ok()).map(Pid::from_raw))
+    }
+
+    /// It has ended by itself: what it left running is meant to run.
+    fn has_ended(mut self) {
+        self.0 = None;
+    }
+}
+
+impl Drop for Family {
+    fn drop(&mut self) {
+        if let Some(group) = self.0 {
+            let _already_gone = killpg(group, Signal::SIGKILL);
         }
     }
 }

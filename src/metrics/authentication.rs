@@ -2,8 +2,12 @@
 //! every cluster has.
 
 use pilothouse_actors::clock::Timestamp;
+use std::fmt::Write as _;
+
+use openssl::sha::sha256;
 use prometheus::{
-    Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry,
+    GaugeVec, Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts,
+    Registry,
 };
 
 /// The bounds of the classes of what certificates have left, in seconds; the reference server's.
@@ -23,6 +27,8 @@ const LEFT_SECONDS: [f64; 14] = [
     15_552_000.0,
     31_104_000.0,
 ];
+/// The bounds of the classes of how long tokens of providers take; the reference server's.
+const LATENCY_SECONDS: [f64; 12] = [0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0];
 /// Users that are counted by name, as in the reference.
 const NAMED: [&str; 5] =
     ["admin", "client", "kube_proxy", "kubelet", "system:serviceaccount:kube-system:default"];
@@ -65,6 +71,9 @@ pub struct Authentication {
     by_fetch: (IntGauge, IntCounter, IntCounter),
     /// What the certificates had left by which requests were known.
     pub certificate_left: Histogram,
+    latencies: HistogramVec,
+    reloads: IntCounterVec,
+    reloaded_at: GaugeVec,
 }
 
 impl Authentication {
@@ -115,6 +124,19 @@ impl Authentication {
             "apiserver_client_certificate_expiration_seconds",
             "What the certificates had left by which requests were known.",
         );
+        let latency = HistogramOpts::new(
+            "apiserver_authentication_jwt_authenticator_latency_seconds",
+            "How long it took to say whose tokens of a provider are that were not remembered, by result and issuer.",
+        );
+        let changed = "apiserver_authentication_config_controller_automatic_reload";
+        let reloads = Opts::new(
+            format!("{changed}s_total"),
+            "Changes of the authentication configuration that were taken or not, by status and server.",
+        );
+        let reloaded_at = Opts::new(
+            format!("{changed}_last_timestamp_seconds"),
+            "When the authentication configuration was last taken or not, by status and server.",
+        );
         let outcome = |count: &IntCounterVec, duration: &HistogramVec, label: &str| Outcome {
             count: count.with_label_values(&[label]),
             duration: duration.with_label_values(&[label]),
@@ -140,14 +162,21 @@ impl Authentication {
             fetches,
             active,
             certificate_left: Histogram::with_opts(left.buckets(LEFT_SECONDS.to_vec()))?,
+            latencies: HistogramVec::new(
+                latency.buckets(LATENCY_SECONDS.to_vec()),
+                &["result", "jwt_issuer_hash"],
+            )?,
+            reloads: IntCounterVec::new(reloads, &["status", "apiserver_id_hash"])?,
+            reloaded_at: GaugeVec::new(reloaded_at, &["status", "apiserver_id_hash"])?,
         })
     }
 
     pub(super) fn register(&self, registry: &Registry) -> Result<(), prometheus::Error> {
-        for counters in [&self.attempts, &self.users, &self.lookups, &self.fetches] {
+        for counters in [&self.attempts, &self.users, &self.lookups, &self.fetches, &self.reloads] {
             registry.register(Box::new(counters.clone()))?;
         }
-        for durations in [&self.durations, &self.lookup_durations] {
+        registry.register(Box::new(self.reloaded_at.clone()))?;
+        for durations in [&self.durations, &self.lookup_durations, &self.latencies] {
             registry.register(Box::new(durations.clone()))?;
         }
         registry.register(Box::new(self.active.clone()))?;
@@ -174,6 +203,24 @@ impl Authentication {
         if hit { found } else { missed }.count(began, now);
     }
 
+    /// What counts how long tokens of this issuer take.
+    pub fn latency(&self, issuer: &str) -> Latency {
+        let mut hash = String::from("sha256:");
+        for byte in sha256(issuer.as_bytes()) {
+            // Writing to a string cannot fail.
+            let _ = write!(hash, "{byte:02x}");
+        }
+        let of = |result| self.latencies.with_label_values(&[result, hash.as_str()]);
+        Latency { success: of("success"), failure: of("failure") }
+    }
+
+    /// Counts a change of the authentication configuration, taken or not.
+    pub fn count_reload(&self, taken: bool, now: Timestamp) {
+        let labels = [if taken { "success" } else { "failure" }, ""];
+        self.reloads.with_label_values(&labels).inc();
+        self.reloaded_at.with_label_values(&labels).set(now.0 as f64 / 1e6);
+    }
+
     /// Counts a token that is being verified because it was not remembered. Unless it says otherwise before it is
     /// dropped, that did not work.
     pub fn fetch(&self) -> Fetch {
@@ -187,6 +234,21 @@ impl Outcome {
     fn count(&self, began: Timestamp, now: Timestamp) {
         self.count.inc();
         self.duration.observe(now.0.saturating_sub(began.0) as f64 / 1e6);
+    }
+}
+
+/// How long tokens of one issuer take.
+#[derive(Clone)]
+pub struct Latency {
+    success: Histogram,
+    failure: Histogram,
+}
+
+impl Latency {
+    /// Counts a token, and whether somebody is known by it.
+    pub fn count(&self, known: bool, began: Timestamp, now: Timestamp) {
+        let histogram = if known { &self.success } else { &self.failure };
+        histogram.observe(now.0.saturating_sub(began.0) as f64 / 1e6);
     }
 }
 

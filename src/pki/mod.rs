@@ -17,6 +17,8 @@ pub(crate) mod host;
 mod kubeconfig;
 pub mod signers;
 pub mod signing;
+#[cfg(test)]
+pub mod testing;
 mod token_keys;
 
 use std::net::SocketAddr;

@@ -209,6 +209,12 @@ fn keys_that_flags_name_are_used() {
     assert_eq!(X509::stack_from_pem(&made.client_ca_pem).unwrap().len(), 2);
     assert_eq!(made.serving.certificates_pem, fs::read(pki.join("apiserver.crt")).unwrap());
     assert_eq!(made.kubeconfig_path, None);
+    // Without keys that verify, the one that the server shows does.
+    other.service_accounts.service_account_key_file = Vec::new();
+    let made = prepare(&other, bound(), &clock).unwrap();
+    let shown = PKey::private_key_from_pem(&fs::read(pki.join("apiserver.key")).unwrap()).unwrap();
+    assert_eq!(made.tokens.verifying.len(), 2);
+    assert!(made.tokens.verifying[1].public_eq(&shown));
 }
 
 #[test]

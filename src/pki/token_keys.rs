@@ -20,7 +20,8 @@ const SHORTEST_RSA_BITS: u32 = 1_024;
 pub struct TokenKeys {
     /// What signs new tokens.
     pub signing: PKey<Private>,
-    /// What verifies tokens: the public half of the signing key first, then the keys that flags name, in their order.
+    /// What verifies tokens: the public half of the signing key first, then the keys that flags name, in their order, or else
+    /// the key that the server shows.
     pub verifying: Vec<PKey<Public>>,
 }
 
@@ -55,6 +56,13 @@ pub(super) fn prepare(config: &Config, folder: &mut Folder) -> Result<TokenKeys,
                 verifying.push(key);
             }
         }
+    }
+    // Without such a file the key that the server shows verifies too, as in the reference, if it is of a kind that can.
+    let shown = config.serving.tls_private_key_file.as_ref();
+    if let Some(path) = shown.filter(|_| accounts.service_account_key_file.is_empty()) {
+        let keys = public_keys(&files::read(path)?).into_iter().take(1).filter(|key| can_sign(key));
+        let new: Vec<_> = keys.filter(|key| !verifying.iter().any(|known| known.public_eq(key))).collect();
+        verifying.extend(new);
     }
     Ok(TokenKeys { signing, verifying })
 }

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use pilothouse_actors::authenticator::Examine;
+use pilothouse_actors::authenticator::{Examine, Remark};
 use pilothouse_actors::authorizer::{Action, Authorize, Decision, Hint, Judge, ListGrants, Target};
 use pilothouse_actors::identity::{Credentials, Identity};
 use pilothouse_actors::object::TypeName;
@@ -98,6 +98,12 @@ async fn token(backend: &Backend, call: &Call<'_>, mut review: Value) -> Result<
         Credentials { bearer: asked.bearer, audiences: asked.audiences, ..Credentials::default() };
     let found = backend.authenticator.send(Examine { credentials }).await;
     let found = found.map_err(|_| Status::unavailable("the authenticator does not answer"))?;
+    // Whoever asks about a token is told what its bearer would be.
+    for remark in found.iter().flat_map(|bearer| &bearer.remarks) {
+        if let Remark::Warning(text) = remark {
+            call.warnings.add(*text);
+        }
+    }
     token::answer(&mut review, found);
     Ok(review)
 }

@@ -2,41 +2,17 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::pin::Pin;
 
-use openssl::asn1::Asn1Time;
-use openssl::ec::{EcGroup, EcKey};
-use openssl::hash::MessageDigest;
 use openssl::nid::Nid;
 use openssl::pkey::Private;
 use openssl::ssl::{Ssl, SslAcceptor};
-use openssl::x509::extension::SubjectAlternativeName;
-use openssl::x509::{X509Builder, X509NameBuilder};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpListener;
 
 use super::*;
-
-/// A certificate that signed itself.
-fn own(name: &str) -> (PKey<Private>, X509) {
-    let curve = EcGroup::from_curve_name(Nid::X9_62_PRIME256V1).unwrap();
-    let key = PKey::from_ec_key(EcKey::generate(&curve).unwrap()).unwrap();
-    let mut subject = X509NameBuilder::new().unwrap();
-    subject.append_entry_by_text("CN", name).unwrap();
-    let subject = subject.build();
-    let mut builder = X509Builder::new().unwrap();
-    builder.set_version(2).unwrap();
-    builder.set_subject_name(&subject).unwrap();
-    builder.set_issuer_name(&subject).unwrap();
-    builder.set_not_before(&Asn1Time::from_unix(1_000_000_000).unwrap()).unwrap();
-    builder.set_not_after(&Asn1Time::from_unix(4_000_000_000).unwrap()).unwrap();
-    builder.set_pubkey(&key).unwrap();
-    let names = SubjectAlternativeName::new().dns(name).build(&builder.x509v3_context(None, None)).unwrap();
-    builder.append_extension(names).unwrap();
-    builder.sign(&key, MessageDigest::sha256()).unwrap();
-    (key, builder.build())
-}
+use crate::pki::testing::own;
 
 /// Answers each connection with the name of the certificate that it showed; after the first it asks for another one.
-async fn serve(listener: TcpListener, (key, certificate): (PKey<Private>, X509)) {
+async fn serve(listener: TcpListener, (certificate, key): (X509, PKey<Private>)) {
     let mut acceptor = SslAcceptor::mozilla_modern_v5(SslMethod::tls_server()).unwrap();
     acceptor.set_private_key(&key).unwrap();
     acceptor.set_certificate(&certificate).unwrap();
@@ -61,7 +37,7 @@ async fn serve(listener: TcpListener, (key, certificate): (PKey<Private>, X509))
 
 /// A plug-in that prints a certificate.
 fn plugin(home: &Path, name: &str) {
-    let (key, certificate) = own(name);
+    let (certificate, key) = own(name);
     let text = |pem: Vec<u8>| String::from_utf8(pem).unwrap();
     let made = serde_json::json!({
         "apiVersion": "client.authentication.k8s.io/v1", "kind": "ExecCredential",
@@ -82,7 +58,7 @@ async fn a_certificate_that_a_plugin_makes_is_shown_from_then_on() {
     let home = tempfile::tempdir().unwrap();
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let server = own("host.test");
-    let authority = openssl::base64::encode_block(&server.1.to_pem().unwrap()).replace('\n', "");
+    let authority = openssl::base64::encode_block(&server.0.to_pem().unwrap()).replace('\n', "");
     let config = format!(
         "{{current-context: c, contexts: [{{name: c, context: {{cluster: k, user: u}}}}], \
          clusters: [{{name: k, cluster: {{server: 'https://{}/', tls-server-name: host.test, \

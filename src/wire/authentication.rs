@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use pilothouse_actors::authenticator::Verifier;
 
-use super::{Boot, Parts, StartError, openid};
+use super::{Boot, Parts, StartError};
 use crate::auth::bootstrap_token::BootstrapTokens;
 use crate::auth::certificate::CertificateVerifier;
 use crate::auth::front_proxy::FrontProxy;
@@ -23,6 +23,7 @@ pub(super) fn verifiers(
     (front_proxy, certificates): (&Option<Arc<FrontProxy>>, &Arc<CertificateVerifier>),
     objects: &Arc<Objects>,
     accounts: Arc<dyn Verifier>,
+    providers: Option<Arc<dyn Verifier>>,
     metrics: &Arc<Metrics>,
 ) -> Result<Arc<[Arc<dyn Verifier>]>, StartError> {
     let Boot { config, clock, .. } = boot;
@@ -45,7 +46,7 @@ pub(super) fn verifiers(
         all.push(Arc::new(BootstrapTokens::new(objects.clone(), clock.clone())));
     }
     // After those that know their tokens themselves: a token that nobody knows may have keys fetched.
-    all.extend(openid::verifier(boot)?);
+    all.extend(providers);
     if let Some(path) = &config.token_webhook.authentication_token_webhook_config_file {
         let settings = token_webhook::Settings {
             version: config.token_webhook.authentication_token_webhook_version.clone(),

@@ -1,23 +1,147 @@
-//! The verifier of OpenID Connect tokens, if the flags name a provider.
+//! Whose tokens of OpenID Connect providers are accepted, and who gets in without credentials: by flags, or by a file, which is
+//! looked at again while the server runs.
 
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::SystemTime;
 
 use pilothouse_actors::authenticator::Verifier;
+use pilothouse_actors::clock::{Clock, Timestamp};
 
-use crate::auth::openid::{Keys, OpenIdTokens, Provider, Rules};
+use crate::auth::openid::Rules;
+use crate::auth::openid::providers::Providers;
+use crate::config::authentication_file::Anonymous;
+use crate::config::{Config, ConfigError};
+use crate::http::handler::worker::Shared;
+use crate::limits::{AUTHORIZATION_LOOK_EVERY, AUTHORIZATION_READ_EVERY};
+use crate::metrics::Metrics;
 use crate::server::StartError;
 use crate::server::wiring::Boot;
 
-/// Starts to look for the keys of the provider and does not wait for them: it may come up after this server, or run on it.
-pub fn verifier(boot: &Boot) -> Result<Option<Arc<dyn Verifier>>, StartError> {
-    let flags = &boot.config.openid;
-    let Some(rules) = Rules::new(flags) else { return Ok(None) };
-    let broken = |what: &str, error: &dyn std::fmt::Display| StartError::Store(format!("{what}: {error}"));
-    let read = flags.oidc_ca_file.as_ref().map(std::fs::read).transpose();
-    let authority_pem = read.map_err(|error| broken("--oidc-ca-file", &error))?;
-    let keys = Arc::new(Keys::new(boot.clock.clone()));
-    let provider = Provider::new(&rules, authority_pem, keys.clone());
-    let provider = provider.map_err(|error| broken("OpenID Connect", &error))?;
-    actix::spawn(provider.keep());
-    Ok(Some(Arc::new(OpenIdTokens::new(rules, keys, boot.clock.clone()))))
+/// What flags or a file say of callers whom this server does not know by itself.
+pub(super) struct Callers {
+    config: Arc<Config>,
+    /// Whose tokens are accepted; `None`: nobody's, for ever.
+    providers: Option<Arc<Providers>>,
+    /// What the file said of those without credentials at the start, which must stay so.
+    anonymous: Option<Anonymous>,
+    /// Where the file is, and what it said then.
+    file: Option<(PathBuf, Vec<u8>)>,
+    metrics: Arc<Metrics>,
+    clock: Clock,
+}
+
+fn read(path: &Path) -> Result<Vec<u8>, String> {
+    std::fs::read(path).map_err(|error| format!("--authentication-config: {}: {error}", path.display()))
+}
+
+impl Callers {
+    /// Reads the file, or else the flags, and starts to look for the keys of the providers. Nobody waits for them: a provider may
+    /// come up after this server, or run on it.
+    pub(super) fn open(boot: &Boot, metrics: &Arc<Metrics>) -> Result<Callers, StartError> {
+        let broken = |why: String| StartError::from(ConfigError::new(why));
+        let (config, clock) = (boot.config.clone(), boot.clock.clone());
+        let providers = Providers::new(metrics.clone(), clock.clone());
+        let mut callers =
+            Callers { providers: None, anonymous: None, file: None, metrics: metrics.clone(), config, clock };
+        if let Some(path) = callers.config.authentication.authentication_config.clone() {
+            let text = read(&path).map_err(broken)?;
+            let wrong = |why| broken(format!("--authentication-config: {}: {why}", path.display()));
+            let said = callers.config.authentication_file(&text).map_err(wrong)?;
+            providers.accept_all(&said.jwt).map_err(wrong)?;
+            callers.anonymous = said.anonymous;
+            callers.file = Some((path, text));
+        } else {
+            let flags = &callers.config.openid;
+            let Some(rules) = Rules::new(flags) else { return Ok(callers) };
+            let pem = flags.oidc_ca_file.as_ref().map(std::fs::read).transpose();
+            let pem = pem.map_err(|error| broken(format!("--oidc-ca-file: {error}")))?;
+            providers.accept(rules, pem).map_err(|why| broken(format!("OpenID Connect: {why}")))?;
+        }
+        callers.providers = Some(Arc::new(providers));
+        Ok(callers)
+    }
+
+    /// Who knows tokens of providers.
+    pub(super) fn verifier(&self) -> Option<Arc<dyn Verifier>> {
+        self.providers.clone().map(|providers| providers as Arc<dyn Verifier>)
+    }
+
+    /// Whether anybody gets in without credentials.
+    pub(super) fn admits_anonymous(&self) -> bool {
+        self.anonymous.as_ref().map_or_else(|| self.config.admits_anonymous(), |said| said.enabled)
+    }
+
+    /// The paths where they do; `None`: everywhere.
+    pub(super) fn anonymous_paths(&self) -> Option<Vec<String>> {
+        self.anonymous.as_ref().map(|said| said.paths.clone()).filter(|paths| !paths.is_empty())
+    }
+
+    /// Looks at the file from time to time, until the server stops. What is broken is told and not used.
+    pub(super) async fn follow_file(self: Arc<Self>, shared: Arc<Shared>) {
+        let Some((path, text)) = self.file.clone() else { return };
+        let mut watched = Watched { path, text, seen: None, read_at: self.clock.now() };
+        let mut turns = tokio::time::interval(AUTHORIZATION_LOOK_EVERY);
+        turns.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        while !shared.health.stopping.load(Ordering::Acquire) {
+            turns.tick().await;
+            let Some(found) = watched.look(self.clock.now()) else { continue };
+            let outcome = match found {
+                Ok(text) => self.take(text, &mut watched).await,
+                Err(why) => Err(why),
+            };
+            match &outcome {
+                Ok(()) => tracing::info!("the authentication configuration was replaced"),
+                Err(why) => tracing::error!(%why, "the changed authentication configuration is not used"),
+            }
+            self.metrics.authentication.count_reload(outcome.is_ok(), self.clock.now());
+        }
+    }
+
+    /// Uses what the file says now, if it can be used. What can never be is not looked at again.
+    async fn take(&self, text: Vec<u8>, watched: &mut Watched) -> Result<(), String> {
+        let said =
+            self.config.authentication_file(&text).and_then(|said| match said.anonymous == self.anonymous {
+                true => Ok(said),
+                false => Err("anonymous: Forbidden: changed from initial configuration file".to_owned()),
+            });
+        let said = match said {
+            Ok(said) => said,
+            Err(why) => {
+                watched.text = text;
+                return Err(why);
+            }
+        };
+        let Some(providers) = &self.providers else { return Ok(()) };
+        providers.replace(&said.jwt).await?;
+        watched.text = text;
+        Ok(())
+    }
+}
+
+/// A file that is looked at again.
+struct Watched {
+    path: PathBuf,
+    /// What it said when it was last used, or found to be of no use.
+    text: Vec<u8>,
+    /// Its time and size at the last look. The first look finds what has changed since it was read at the start.
+    seen: Option<(SystemTime, u64)>,
+    read_at: Timestamp,
+}
+
+impl Watched {
+    /// What the file says now, if it looks changed, or was not read for a while, and says something else.
+    fn look(&mut self, now: Timestamp) -> Option<Result<Vec<u8>, String>> {
+        let known = std::fs::metadata(&self.path).ok();
+        let marks = known.and_then(|known| Some((known.modified().ok()?, known.len())));
+        if marks == self.seen && now < self.read_at.plus(AUTHORIZATION_READ_EVERY) {
+            return None;
+        }
+        (self.seen, self.read_at) = (marks, now);
+        match read(&self.path) {
+            Ok(text) if text == self.text => None,
+            found => Some(found),
+        }
+    }
 }

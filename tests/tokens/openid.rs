@@ -248,6 +248,109 @@ fn what_is_no_good_token_is_refused_with_the_body_of_the_reference() {
     assert!(bad.iter().all(|(_, token)| !log.contains(token.as_str())), "{log}");
 }
 
+/// Writes an authentication configuration and answers its path.
+fn configuration(folder: &Path, content: &Value) -> String {
+    let mut file =
+        json!({"apiVersion": "apiserver.config.k8s.io/v1beta1", "kind": "AuthenticationConfiguration"});
+    for (field, value) in content.as_object().unwrap() {
+        file[field] = value.clone();
+    }
+    // Whole or not at all: the server may look at any moment.
+    let (path, draft) = (folder.join("authentication.yaml"), folder.join("draft.yaml"));
+    fs::write(&draft, file.to_string()).unwrap();
+    fs::rename(&draft, &path).unwrap();
+    path.to_str().unwrap().to_owned()
+}
+
+#[test]
+fn a_file_names_providers_and_the_doors_of_the_anonymous() {
+    let (place, other) = (Place::new(), Place::new());
+    let provider = |place: &Place, audiences: &[&str], prefix: &str| {
+        json!({"issuer": {"url": place.issuer(), "audiences": audiences, "audienceMatchPolicy": "MatchAny",
+                "certificateAuthority": fs::read_to_string(&place.certificate).unwrap()},
+            "claimValidationRules": [{"claim": "tier", "requiredValue": "gold"}],
+            "claimMappings": {"username": {"claim": "sub", "prefix": prefix}, "uid": {"claim": "email"},
+                "groups": {"claim": "groups", "prefix": "oidc:"}}})
+    };
+    let anonymous = json!({"enabled": true, "conditions": [{"path": "/livez"}, {"path": "/readyz"}]});
+    let folder = place.folder.path();
+    let write = |jwt: Value| configuration(folder, &json!({"jwt": jwt, "anonymous": anonymous}));
+    let path = write(json!([provider(&place, &["pilothouse", "spare"], "one:")]));
+    let flag = format!("--authentication-config={path}");
+    let mut server = Server::with(&["--engine=memory", &flag]);
+    assert_eq!(server.anonymous().get("/livez").status, 200);
+    for path in ["/version", "/livez/ping", "/healthz"] {
+        assert_eq!(server.anonymous().get(path).status, 401, "{path}");
+    }
+    assert_eq!(server.admin().get("/version").status, 200);
+
+    let (_provider, _other) = (place.open(), other.open());
+    let token = place.login("pilothouse", "ann");
+    poll(CAP, || (status(&server, &token) == 403).then_some(())).expect("the provider is found");
+    let me = whoami(&server, &token);
+    assert_eq!((&me["username"], &me["uid"]), (&json!("one:ann"), &json!("ann@example.com")));
+    assert_eq!(me["groups"], json!(["oidc:devs", "oidc:testers", "system:authenticated"]));
+    assert_eq!(whoami(&server, &place.login("spare", "ann"))["username"], "one:ann");
+    assert_eq!(status(&server, &place.login("else", "ann")), 401);
+    assert_eq!(status(&server, &place.login("pilothouse", "cat")), 401, "no tier");
+    let elsewhere = other.login("pilothouse", "ann");
+    assert_eq!(status(&server, &elsewhere), 401, "nobody named this provider");
+
+    // What the file says counts without a restart, if it makes sense.
+    write(json!([provider(&place, &["spare"], "one:"), provider(&other, &["pilothouse"], "two:")]));
+    poll(CAP, || (status(&server, &elsewhere) == 403).then_some(())).expect("the other provider counts");
+    assert_eq!(whoami(&server, &elsewhere)["username"], "two:ann");
+    assert_eq!(status(&server, &token), 401, "not meant for us any more");
+    let reloads = |server: &Server, status: &str| {
+        let line = format!("automatic_reloads_total{{apiserver_id_hash=\"\",status=\"{status}\"}} 1");
+        server.admin().get("/metrics").text().contains(&line)
+    };
+    assert!(reloads(&server, "success"));
+    configuration(folder, &json!({"jwt": [], "anonymous": {"enabled": true}}));
+    poll(CAP, || reloads(&server, "failure").then_some(())).expect("the change is told");
+    assert!(server.log().contains("anonymous: Forbidden: changed from initial configuration file"));
+    assert_eq!(status(&server, &elsewhere), 403, "all stays as it was");
+    let metrics = server.admin().get("/metrics").text();
+    assert!(metrics.contains("authentication_config_controller_automatic_reload_last_timestamp_seconds"));
+    assert!(
+        metrics.contains("apiserver_authentication_jwt_authenticator_latency_seconds_count{"),
+        "{metrics}"
+    );
+    server.unharmed();
+    assert!(!server.log().contains(&token) && !server.log().contains(&elsewhere));
+
+    // What cannot work ends the start.
+    let jwt = |change: &dyn Fn(&mut Value)| {
+        let mut one = provider(&place, &["a"], "");
+        change(&mut one);
+        json!({"jwt": [one]})
+    };
+    let expression = jwt(&|one| one["claimMappings"]["username"] = json!({"expression": "claims.sub"}));
+    let ours = jwt(&|one| one["issuer"]["url"] = "https://kubernetes.default.svc".into());
+    for (content, flags, part) in [
+        (expression, vec![], "this server evaluates no expressions yet"),
+        (ours, vec![], "URL must not overlap with disallowed issuers"),
+        (json!({"more": 1}), vec![], "unknown field \\\"more\\\""),
+        (
+            json!({"anonymous": {"enabled": true}}),
+            vec!["--anonymous-auth=true"],
+            "--anonymous-auth flag cannot be set",
+        ),
+        (json!({}), vec!["--oidc-issuer-url=https://a.test", "--oidc-client-id=c"], "cannot be used with"),
+        (
+            json!({}),
+            vec!["--feature-gates=StructuredAuthenticationConfiguration=false"],
+            "to use authentication-config",
+        ),
+    ] {
+        let flag = format!("--authentication-config={}", configuration(folder, &content));
+        let flags = [&[flag.as_str()][..], &flags].concat();
+        let refusal = Server::try_on(&folder.join("data"), &flags).err().expect("no server");
+        let said = refusal.stderr.replace('\\', "");
+        assert!(said.contains(&part.replace('\\', "")), "{content}: {refusal:?}");
+    }
+}
+
 #[test]
 fn flags_that_cannot_work_end_the_start() {
     let folder = directory();

@@ -22,10 +22,15 @@ const OBJECT_META: &str = "meta/v1.ObjectMeta";
 /// Beta versions that came before this release are served without being asked for, later ones are not.
 const BETAS_OFF_SINCE: (u32, u32) = (1, 22);
 
+/// Groups of the table that hold what others are made of, and nothing that could be turned on.
+const PARTS: [&str; 2] = ["apidiscovery.k8s.io", "meta.k8s.io"];
+
 /// Every resource of every version that is built in, served or not.
 #[derive(Clone, Debug)]
 pub struct Builtin {
     resources: Vec<Arc<Resource>>,
+    /// Every version that is known, also those that are not served any more: to name one in a flag is no mistake.
+    known: Vec<GroupVersion>,
 }
 
 impl Builtin {
@@ -33,7 +38,15 @@ impl Builtin {
     pub fn load() -> Result<Builtin, TableError> {
         let facts: Result<Vec<Facts>, TableError> =
             builtin::FILES.iter().map(|(_, text)| table::parse(text)).collect();
-        Ok(Builtin::from_facts(&facts?))
+        let mut builtin = Builtin::from_facts(&facts?);
+        // Of the files of earlier releases nothing but the versions matters.
+        let before = builtin::REMEMBERED.iter().filter_map(|(_, text)| table::group_version(text));
+        builtin.known.extend(
+            before
+                .filter(|(group, _)| is_whole(group))
+                .map(|(group, version)| GroupVersion::new(group, version)),
+        );
+        Ok(builtin)
     }
 
     /// Takes the resources out of facts that are read already.
@@ -45,7 +58,9 @@ impl Builtin {
             .zip(facts_of)
             .map(|(ordinal, (facts, fact))| Arc::new(resource(ordinal, facts, fact, &storage)))
             .collect();
-        Builtin { resources }
+        let known = facts.iter().filter(|facts| is_whole(&facts.group));
+        let known = known.map(|facts| GroupVersion::new(&facts.group, &facts.version)).collect();
+        Builtin { resources, known }
     }
 
     /// All resources.
@@ -55,12 +70,16 @@ impl Builtin {
 
     /// The catalog of what is on by default, changed by what the flag says.
     pub fn serve(&self, config: &RuntimeConfig) -> Result<Catalog, RuntimeConfigError> {
-        let switches = config.resolve(&self.resources)?;
+        let switches = config.resolve(&self.known)?;
         let served = self.resources.iter().filter(|resource| {
             switches.of(resource).unwrap_or_else(|| on_by_default(&resource.gv.version, resource.introduced))
         });
         Ok(Catalog::new(served.cloned()))
     }
+}
+
+fn is_whole(group: &str) -> bool {
+    !PARTS.contains(&group)
 }
 
 fn on_by_default(version: &str, introduced: Option<(u32, u32)>) -> bool {

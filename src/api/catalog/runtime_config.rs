@@ -1,7 +1,6 @@
 //! `--runtime-config`: which built-in versions and resources are turned on or off.
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::Arc;
 
 use super::resource::Resource;
 use crate::api::field::quoted;
@@ -76,8 +75,9 @@ impl RuntimeConfig {
         Ok(config)
     }
 
-    /// Checks the keys against what is built in.
-    pub fn resolve(&self, known: &[Arc<Resource>]) -> Result<Switches, RuntimeConfigError> {
+    /// Checks the keys against the versions that are known. One of them may be served no more: then its key has no effect,
+    /// as in the reference.
+    pub fn resolve(&self, known: &[GroupVersion]) -> Result<Switches, RuntimeConfigError> {
         let mut switches = Switches::default();
         for (key, level) in LEVELS {
             if let Some(value) = self.0.get(key) {
@@ -92,11 +92,11 @@ impl RuntimeConfig {
         let mut unknown = Vec::new();
         for (key, value) in self.0.iter().filter(|(key, _)| !is_level(key)) {
             let named = named(key)?;
-            if !known.iter().any(|resource| resource.gv.group == named.gv.group) {
+            if !known.iter().any(|gv| gv.group == named.gv.group) {
                 unknown.push(named.gv.group.to_string());
                 continue;
             }
-            if !known.iter().any(|resource| resource.gv == named.gv) {
+            if !known.contains(&named.gv) {
                 return Err(RuntimeConfigError::Version(named.gv.to_string()));
             }
             let on = truth(value).ok_or_else(|| RuntimeConfigError::Value(key.clone(), value.clone()))?;
@@ -207,6 +207,26 @@ mod tests {
     }
 
     #[test]
+    fn a_version_that_is_served_no_more_is_known_and_stays_off() {
+        for (group, version) in [
+            ("authentication.k8s.io", "v1alpha1"),
+            ("authentication.k8s.io", "v1beta1"),
+            ("batch", "v1beta1"),
+            ("extensions", "v1beta1"),
+            ("apiregistration.k8s.io", "v1beta1"),
+        ] {
+            for rest in ["", "=true", "=false", "/selfsubjectreviews=true"] {
+                let catalog = serve(&format!("{group}/{version}{rest}")).unwrap();
+                let served = catalog
+                    .resources()
+                    .any(|found| *found.gv.group == *group && *found.gv.version == *version);
+                assert!(!served, "{group}/{version}{rest}");
+            }
+        }
+        assert!(has("authentication.k8s.io/v1beta1", "authentication.k8s.io", "v1", "selfsubjectreviews"));
+    }
+
+    #[test]
     fn mistakes_are_named() {
         for (text, wanted) in [
             ("api/all=false", "invalid key with only api/all=false"),
@@ -214,7 +234,8 @@ mod tests {
             ("a/b/c/d", "runtime-config invalid key a/b/c/d"),
             ("api/ga=maybe", "invalid value api/ga=maybe"),
             ("zoo/v1,farm/v1=false", "unknown api groups farm,zoo"),
-            ("batch/v1beta1", "group version batch/v1beta1 that has not been registered"),
+            ("batch/v1beta3", "group version batch/v1beta3 that has not been registered"),
+            ("meta.k8s.io/v1", "unknown api groups meta.k8s.io"),
             (
                 "apps/v1=on",
                 r#"invalid value of apps/v1: on, err: strconv.ParseBool: parsing "on": invalid syntax"#,

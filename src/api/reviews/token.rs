@@ -93,7 +93,10 @@ mod tests {
         let identity = Identity { name: "u".into(), groups: vec!["g".into()], ..Identity::default() };
         let mut one = review("t", &[]);
         one.entry("status").set("error", "what the client wrote");
-        answer(&mut one, Ok(Bearer { identity: Arc::new(identity), audiences: vec!["a".into()] }));
+        answer(
+            &mut one,
+            Ok(Bearer { identity: Arc::new(identity), audiences: vec!["a".into()], remarks: Vec::new() }),
+        );
         let status = one.get("status").unwrap();
         assert_eq!(status.get("authenticated"), Some(&Value::Bool(true)));
         assert_eq!((status.get("user").unwrap().str("username"), status.str("error")), ("u", ""));

@@ -209,6 +209,13 @@ pub struct TableError {
 const ALL_VERBS: [&str; 8] =
     ["create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"];
 
+/// The group and version that the text of a file is about, without reading the rest.
+pub fn group_version(text: &str) -> Option<(&str, &str)> {
+    let mut words = text.lines().find_map(|line| line.strip_prefix("group "))?.split_whitespace();
+    let (group, _, version) = (words.next()?, words.next()?, words.next()?);
+    Some((if group == "core" { "" } else { group }, version))
+}
+
 /// Reads one file.
 pub fn parse(text: &str) -> Result<Facts, TableError> {
     let mut facts = Facts::default();

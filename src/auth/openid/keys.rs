@@ -57,6 +57,16 @@ impl Keys {
         self.ring.load_full()
     }
 
+    /// Waits until there are keys.
+    pub(super) async fn known(&self) {
+        let mut ended = self.ended.subscribe();
+        while self.ring().is_none() {
+            if ended.changed().await.is_err() {
+                return;
+            }
+        }
+    }
+
     /// Has the keys fetched and waits until that was tried. Otherwise why not.
     pub(super) async fn fresher(&self) -> Result<(), &'static str> {
         let _place = self.places.try_acquire().map_err(|_| "too many tokens wait for that")?;

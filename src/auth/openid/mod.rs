@@ -2,10 +2,12 @@
 //!
 //! `rules` says which claims of a token count and whom they make of its bearer; it is pure. `keys` holds what verifies
 //! signatures; `provider` is a task of its own that fetches them, so that neither a worker nor an actor ever waits for the
-//! network: only the request whose token nobody can verify yet does. Here is the verifier that asks both.
+//! network: only the request whose token nobody can verify yet does. Here is the verifier that asks both; `providers` has one
+//! for each provider.
 
 mod keys;
 mod provider;
+pub mod providers;
 mod rules;
 
 use std::collections::HashMap;
@@ -24,6 +26,7 @@ pub use self::rules::Rules;
 use self::rules::Claims;
 use super::jwt::Token;
 use crate::limits::{OIDC_TOKEN_BYTES, OIDC_TOKEN_REMEMBERED, OIDC_TOKENS_REMEMBERED};
+use crate::metrics::authentication::Latency;
 
 /// Knows the tokens of one provider.
 pub struct OpenIdTokens(Arc<Shared>);
@@ -32,6 +35,8 @@ struct Shared {
     rules: Rules,
     keys: Arc<Keys>,
     clock: Clock,
+    /// How long a look at a token takes that is not remembered.
+    latency: Option<Latency>,
     /// By the digest of the token: memory shall not hold what opens doors. A std mutex: held for one look or one change.
     remembered: Mutex<HashMap<[u8; 32], Remembered>>,
 }
@@ -53,7 +58,23 @@ enum Found {
 impl OpenIdTokens {
     /// A verifier of tokens that one of these keys signed.
     pub fn new(rules: Rules, keys: Arc<Keys>, clock: Clock) -> OpenIdTokens {
-        OpenIdTokens(Arc::new(Shared { rules, keys, clock, remembered: Mutex::default() }))
+        OpenIdTokens(Arc::new(Shared { rules, keys, clock, latency: None, remembered: Mutex::default() }))
+    }
+
+    /// Who makes the tokens.
+    fn issuer(&self) -> &str {
+        &self.0.rules.issuer
+    }
+
+    /// Whether tokens that name this issuer are for this verifier.
+    fn is_by(&self, issuer: &str) -> bool {
+        self.0.rules.is_by(issuer)
+    }
+
+    /// The same, and it is counted how long it takes.
+    pub fn timed(rules: Rules, keys: Arc<Keys>, clock: Clock, latency: Latency) -> OpenIdTokens {
+        let (latency, remembered) = (Some(latency), Mutex::default());
+        OpenIdTokens(Arc::new(Shared { rules, keys, clock, latency, remembered }))
     }
 }
 
@@ -66,6 +87,14 @@ impl Shared {
     fn recall(&self, digest: &[u8; 32]) -> Option<Arc<Identity>> {
         let now = self.clock.now();
         self.remembered().get(digest).filter(|kept| now < kept.until).map(|kept| Arc::clone(&kept.identity))
+    }
+
+    /// Counts a look. One at a token of somebody else is none.
+    fn looked(&self, began: Timestamp, verdict: Verdict) -> Verdict {
+        if let Some(latency) = self.latency.as_ref().filter(|_| verdict != Verdict::NoOpinion) {
+            latency.count(matches!(verdict, Verdict::Known(_)), began, self.clock.now());
+        }
+        verdict
     }
 
     fn remember(&self, digest: [u8; 32], kept: Remembered) {
@@ -126,18 +155,20 @@ impl Verifier for OpenIdTokens {
         if let Some(identity) = self.0.recall(&digest) {
             return Answer::Now(Verdict::Known(identity));
         }
+        let began = self.0.clock.now();
         if let Found::Verdict(verdict) = self.0.examine(token, digest) {
-            return Answer::Now(verdict);
+            return Answer::Now(self.0.looked(began, verdict));
         }
         let (shared, token) = (Arc::clone(&self.0), token.clone());
         Answer::later(async move {
-            if let Err(why) = shared.keys.fresher().await {
-                return Verdict::Refused(format!("oidc: verify token: fetching keys: {why}"));
-            }
-            match shared.examine(&token, digest) {
-                Found::Verdict(verdict) => verdict,
-                Found::Unsigned(why) => Verdict::Refused(why.to_owned()),
-            }
+            let verdict = match shared.keys.fresher().await {
+                Err(why) => Verdict::Refused(format!("oidc: verify token: fetching keys: {why}")),
+                Ok(()) => match shared.examine(&token, digest) {
+                    Found::Verdict(verdict) => verdict,
+                    Found::Unsigned(why) => Verdict::Refused(why.to_owned()),
+                },
+            };
+            shared.looked(began, verdict)
         })
     }
 }

@@ -63,7 +63,8 @@ impl Provider {
             }
         }
         let issuer = rules.issuer.clone();
-        let place = format!("{}{WELL_KNOWN}", issuer.strip_suffix('/').unwrap_or(&issuer));
+        let usual = || format!("{}{WELL_KNOWN}", issuer.strip_suffix('/').unwrap_or(&issuer));
+        let place = rules.discovery.clone().unwrap_or_else(usual);
         Ok(Provider {
             metadata: service(&place, authority_pem.as_ref())?,
             issuer,

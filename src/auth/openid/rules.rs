@@ -8,6 +8,7 @@ use serde_json::{Map, Value};
 
 use crate::auth::jwt::{Algorithm, Token};
 use crate::config::OpenId;
+use crate::config::authentication_file::Jwt;
 use crate::limits::TOKEN_LEEWAY;
 
 /// An issuer that calls itself by two names.
@@ -22,6 +23,11 @@ impl Claims {
     /// `None` if the token does not hold an object.
     pub(super) fn of(token: &Token<'_>) -> Option<Claims> {
         token.claims().map(Claims)
+    }
+
+    /// Who the token says has made it.
+    pub(super) fn issuer(&self) -> &str {
+        self.get("iss").and_then(Value::as_str).unwrap_or_default()
     }
 
     fn get(&self, claim: &str) -> Option<&Value> {
@@ -79,12 +85,16 @@ pub struct Rules {
     pub issuer: String,
     /// How they may be signed.
     pub algorithms: Vec<Algorithm>,
-    /// Whom they must be made for.
-    client: String,
+    /// Where its provider says where the keys are; `None`: at a place that follows from the issuer.
+    pub discovery: Option<String>,
+    /// Whom they must be made for: one of them is enough.
+    audiences: Vec<String>,
     username_claim: String,
     username_prefix: String,
     groups_claim: Option<String>,
     groups_prefix: String,
+    /// What tells two bearers of one name apart.
+    uid_claim: Option<String>,
     /// What they must say besides.
     required: BTreeMap<String, String>,
 }
@@ -96,19 +106,43 @@ impl Rules {
         Some(Rules {
             issuer: issuer.to_owned(),
             algorithms: flags.signing_algorithms().into_iter().filter_map(Algorithm::named).collect(),
-            client: client.to_owned(),
+            discovery: None,
+            audiences: vec![client.to_owned()],
             username_claim: flags.username_claim().to_owned(),
             username_prefix: flags.username_prefix(),
             groups_claim: flags.groups_claim().map(str::to_owned),
             groups_prefix: flags.oidc_groups_prefix.clone().unwrap_or_default(),
+            uid_claim: None,
             required: flags.required_claims(),
         })
     }
 
+    /// What a file says of one provider. Such tokens may be signed in every way that a key of it takes.
+    pub fn of(jwt: &Jwt) -> Rules {
+        let (groups_claim, groups_prefix) =
+            jwt.groups.clone().map(|groups| (groups.claim, groups.prefix)).unzip();
+        Rules {
+            issuer: jwt.issuer.clone(),
+            algorithms: Algorithm::ALL.to_vec(),
+            discovery: jwt.discovery.clone(),
+            audiences: jwt.audiences.clone(),
+            username_claim: jwt.username.claim.clone(),
+            username_prefix: jwt.username.prefix.clone(),
+            groups_claim,
+            groups_prefix: groups_prefix.unwrap_or_default(),
+            uid_claim: jwt.uid.clone(),
+            required: jwt.required.clone(),
+        }
+    }
+
+    /// Whether tokens that name this issuer are its own.
+    pub(super) fn is_by(&self, issuer: &str) -> bool {
+        issuer == self.issuer || (issuer, self.issuer.as_str()) == GOOGLE
+    }
+
     /// Whether the token says that it was made by this issuer. Those of others are for others to judge.
     pub(super) fn concern(&self, claims: &Claims) -> bool {
-        let issuer = claims.get("iss").and_then(Value::as_str).unwrap_or_default();
-        issuer == self.issuer || (issuer, self.issuer.as_str()) == GOOGLE
+        self.is_by(claims.issuer())
     }
 
     /// Why a token is not worth a look at its signature; otherwise when it ends.
@@ -130,8 +164,12 @@ impl Rules {
             None | Some(Value::Null) => Vec::new(),
             Some(value) => texts(value).ok_or("oidc: failed to unmarshal claims: aud")?,
         };
-        if !audiences.contains(&self.client.as_str()) {
-            return Err(format!("oidc: expected audience {:?} got {audiences:?}", self.client));
+        if !self.audiences.iter().any(|wanted| audiences.contains(&wanted.as_str())) {
+            let got = listed(&audiences);
+            return Err(match self.audiences.as_slice() {
+                [one] => format!("oidc: expected audience {one:?} got {got}"),
+                several => format!("oidc: expected audience in {} got {got}", listed(several)),
+            });
         }
         // A token that does not say when it ends has ended.
         let expires = moment(expires.unwrap_or_default());
@@ -155,6 +193,7 @@ impl Rules {
         self.refuse_elsewhere(claims)?;
         let name = self.username(claims)?;
         let groups = self.groups(claims)?;
+        let uid = self.uid(claims)?;
         for (claim, wanted) in &self.required {
             match claims.text(claim) {
                 Ok(said) if said == wanted => {}
@@ -167,14 +206,14 @@ impl Rules {
         }
         let id = claims.text("jti").ok().filter(|id| !id.is_empty());
         let extra = id.map(|id| (CREDENTIAL_ID.to_owned(), vec![format!("JTI={id}")]));
-        Ok(Identity { name, uid: String::new(), groups, extra: extra.into_iter().collect() })
+        Ok(Identity { name, uid, groups, extra: extra.into_iter().collect() })
     }
 
     /// Nobody is asked for claims that the token does not hold itself. To take such a bearer for one without groups would be
     /// wrong the other way round: a rule that forbids something to a group would not bind them.
     fn refuse_elsewhere(&self, claims: &Claims) -> Result<(), String> {
         let elsewhere = claims.elsewhere()?;
-        let used = [Some(&self.username_claim), self.groups_claim.as_ref()];
+        let used = [Some(&self.username_claim), self.groups_claim.as_ref(), self.uid_claim.as_ref()];
         let mut used = used.into_iter().flatten().chain(self.required.keys());
         match used.find(|claim| claims.get(claim).is_none() && elsewhere.contains(claim.as_str())) {
             Some(claim) => Err(format!(
@@ -202,6 +241,12 @@ impl Rules {
         Ok(format!("{}{name}", self.username_prefix))
     }
 
+    fn uid(&self, claims: &Claims) -> Result<String, String> {
+        let Some(claim) = &self.uid_claim else { return Ok(String::new()) };
+        let uid = claims.text(claim).map_err(|why| format!("oidc: parse uid claim {claim:?}: {why}"))?;
+        Ok(uid.to_owned())
+    }
+
     fn groups(&self, claims: &Claims) -> Result<Vec<String>, String> {
         let Some(claim) = &self.groups_claim else { return Ok(Vec::new()) };
         let groups = match claims.get(claim) {
@@ -212,6 +257,12 @@ impl Rules {
         };
         Ok(groups.into_iter().map(|group| format!("{}{group}", self.groups_prefix)).collect())
     }
+}
+
+/// Texts as the reference lists them.
+fn listed(texts: &[impl AsRef<str>]) -> String {
+    let all: Vec<String> = texts.iter().map(|text| format!("{:?}", text.as_ref())).collect();
+    format!("[{}]", all.join(" "))
 }
 
 /// A moment given in seconds since the epoch; what lies before it is the epoch.

@@ -5,13 +5,9 @@ use std::collections::HashMap;
 use std::pin::Pin;
 use std::rc::Rc;
 
-use openssl::asn1::Asn1Time;
-use openssl::bn::BigNum;
-use openssl::hash::MessageDigest;
 use openssl::nid::Nid;
 use openssl::ssl::{Ssl, SslAcceptor, SslMethod};
-use openssl::x509::extension::SubjectAlternativeName;
-use openssl::x509::{X509, X509Name};
+use openssl::x509::X509;
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
@@ -20,6 +16,7 @@ use tokio_openssl::SslStream;
 use crate::auth::jwt::tests::{curve, jwk, private};
 use crate::auth::jwt::{Algorithm, SigningKey, Token};
 use crate::config::{Config, OpenId};
+use crate::pki::testing::own;
 
 /// The second at which clocks of tests stand.
 pub const NOW: u64 = 2_000_000_000;
@@ -169,23 +166,7 @@ impl Stage {
 }
 
 fn certificate() -> (X509, SslAcceptor) {
-    let key = curve(Nid::X9_62_PRIME256V1);
-    let mut name = X509Name::builder().unwrap();
-    name.append_entry_by_text("CN", "a provider").unwrap();
-    let name = name.build();
-    let mut builder = X509::builder().unwrap();
-    builder.set_version(2).unwrap();
-    builder.set_serial_number(&BigNum::from_u32(1).unwrap().to_asn1_integer().unwrap()).unwrap();
-    builder.set_subject_name(&name).unwrap();
-    builder.set_issuer_name(&name).unwrap();
-    builder.set_not_before(&Asn1Time::days_from_now(0).unwrap()).unwrap();
-    builder.set_not_after(&Asn1Time::days_from_now(1).unwrap()).unwrap();
-    builder.set_pubkey(&key).unwrap();
-    let names =
-        SubjectAlternativeName::new().ip("127.0.0.1").build(&builder.x509v3_context(None, None)).unwrap();
-    builder.append_extension(names).unwrap();
-    builder.sign(&key, MessageDigest::sha256()).unwrap();
-    let certificate = builder.build();
+    let (certificate, key) = own("127.0.0.1");
     let mut acceptor = SslAcceptor::mozilla_intermediate_v5(SslMethod::tls_server()).unwrap();
     acceptor.set_private_key(&key).unwrap();
     acceptor.set_certificate(&certificate).unwrap();

@@ -99,14 +99,14 @@ fn split_user(user: &str) -> Option<(&str, &str)> {
     good.then_some((namespace, name))
 }
 
-/// Looks at the secret that a token lay in, and at its account. `used` is told of the secret of a token that speaks for its
-/// account, also if somebody has marked it invalid.
+/// Looks at the secret that a token lay in, and at its account, and says whether the account lists the secret. `used` is told
+/// of the secret of a token that speaks for its account, also if somebody has marked it invalid.
 pub async fn of_legacy(
     objects: &Objects,
     claims: &Claims,
     token: &str,
     used: impl FnOnce(&Facts),
-) -> Result<Standing, String> {
+) -> Result<bool, String> {
     let (namespace, account) = (&claims.namespace, &claims.account_name);
     let secret = objects.get(Kind::Secret, Key::namespaced(namespace, &claims.secret_name)).await;
     let secret = secret.ok().flatten().filter(|secret| !secret.is_going());
@@ -128,7 +128,7 @@ pub async fn of_legacy(
         ));
     }
     used(&secret);
-    if secret.metadata.labels.get(INVALID_SINCE).is_some_and(|since| !since.is_empty()) {
+    if is_marked_invalid(&secret) {
         return Err(format!(
             "the token in secret {namespace}/{} for service account {namespace}/{account} has been marked invalid. Use tokens from \
              the TokenRequest API or manually created secret-based tokens, or remove the '{INVALID_SINCE}' label from the secret \
@@ -136,7 +136,12 @@ pub async fn of_legacy(
             claims.secret_name
         ));
     }
-    Ok(Standing::Firm)
+    Ok(found.lists(&claims.secret_name))
+}
+
+/// Whether somebody has taken the worth from the token of a secret.
+pub fn is_marked_invalid(secret: &Facts) -> bool {
+    secret.metadata.labels.get(INVALID_SINCE).is_some_and(|since| !since.is_empty())
 }
 
 #[cfg(test)]

@@ -2,15 +2,16 @@
 //!
 //! A signature is checked once per token and remembered. Whether the account and what else a token hangs on are still there
 //! is looked up for every request, but costs a message only if something of those types has changed since: so a token is worth
-//! nothing from the moment on in which the deletion of its account, pod or secret is answered.
+//! nothing from the moment on in which the deletion of its account, pod or secret is answered. `remarks` says of those that
+//! are good what their bearers should know.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use openssl::sha::sha256;
 use pilothouse_actors::answer::Answer;
-use pilothouse_actors::authenticator::{Verdict, Verifier};
+use pilothouse_actors::authenticator::{Bearer, Verdict, Verifier};
 use pilothouse_actors::clock::Clock;
 use pilothouse_actors::identity::{Credentials, Identity};
 use pilothouse_actors::object::Key;
@@ -59,13 +60,14 @@ struct Signed {
     firm_at: Mutex<Option<Heads>>,
     /// The day of that, since the epoch: a token of a secret is looked at on each day on which it is used.
     firm_on: AtomicU64,
+    /// Whether the account listed the secret then that the token lies in.
+    listed: AtomicBool,
+    /// The day on which the log was last told that it should be replaced.
+    told_on: AtomicU64,
 }
 
 /// A token that is good by itself, and which of the wanted audiences it is meant for.
 type Checked = (Arc<Signed>, Vec<String>);
-
-/// Who bears a token, and which of the wanted audiences it is meant for.
-pub type Bearer = (Arc<Identity>, Vec<String>);
 
 impl ServiceAccountTokens {
     /// A verifier that trusts these keys.
@@ -102,13 +104,13 @@ impl ServiceAccountTokens {
         };
         let today = self.0.today();
         if !self.0.must_look(&signed.claims) || signed.is_firm(&self.0.objects.heads(), today) {
-            return Answer::Now(Ok(Some((Arc::clone(&signed.identity), audiences))));
+            return Answer::Now(Ok(Some(self.0.bearer(&signed, audiences))));
         }
         let shared = Arc::clone(&self.0);
         let token = if signed.claims.is_legacy() { token.to_owned() } else { String::new() };
         Answer::later(async move {
             shared.look(&signed, &token).await?;
-            Ok(Some((Arc::clone(&signed.identity), audiences)))
+            Ok(Some(shared.bearer(&signed, audiences)))
         })
     }
 }
@@ -122,6 +124,9 @@ impl Shared {
         let Some(signed) = self.signed(token)? else { return Ok(None) };
         let claims = &signed.claims;
         let ours = &self.rules.audiences;
+        if claims.audiences.is_empty() {
+            self.metrics.tokens.legacy.inc();
+        }
         let of_token = if claims.audiences.is_empty() { ours } else { &claims.audiences };
         let wanted = if audiences.is_empty() { ours } else { audiences };
         let common: Vec<String> = wanted.iter().filter(|name| of_token.contains(name)).cloned().collect();
@@ -159,8 +164,14 @@ impl Shared {
         let claims = opened?;
         fetch.succeeded();
         let identity = Arc::new(claims.identity());
-        let signed =
-            Arc::new(Signed { claims, identity, firm_at: Mutex::default(), firm_on: AtomicU64::default() });
+        let signed = Arc::new(Signed {
+            claims,
+            identity,
+            firm_at: Mutex::default(),
+            firm_on: AtomicU64::default(),
+            listed: AtomicBool::default(),
+            told_on: AtomicU64::default(),
+        });
         let mut remembered = self.remembered();
         if remembered.len() >= TOKENS_REMEMBERED {
             remembered.clear();
@@ -185,7 +196,9 @@ impl Shared {
             Some(bound) => standing::of_bound(&self.objects, bound, self.clock.now()).await?,
             None if signed.claims.is_legacy() => {
                 let used = |secret: &Facts| self.tell_of(&signed.claims, secret);
-                standing::of_legacy(&self.objects, &signed.claims, token, used).await?
+                let listed = standing::of_legacy(&self.objects, &signed.claims, token, used).await?;
+                signed.listed.store(listed, Ordering::Relaxed);
+                Standing::Firm
             }
             None => return Err("the token names no service account".to_owned()),
         };
@@ -201,6 +214,9 @@ impl Shared {
 
     /// Says that the token of a secret is used, if the secret does not say so for today.
     fn tell_of(&self, claims: &Claims, secret: &Facts) {
+        if standing::is_marked_invalid(secret) {
+            self.metrics.tokens.invalidated.inc();
+        }
         let label = secret.metadata.labels.get(LAST_USED).map(String::as_str);
         let Some(uses) = self.uses.get().filter(|_| is_outdated(label, self.clock.now())) else { return };
         let used = Used {
@@ -256,11 +272,13 @@ fn quoted(texts: &[String]) -> String {
 
 fn verdict(found: Result<Option<Bearer>, String>) -> Verdict {
     match found {
-        Ok(Some((identity, audiences))) => Verdict::KnownFor(identity, audiences),
+        Ok(Some(bearer)) => Verdict::KnownFor(bearer),
         Ok(None) => Verdict::NoOpinion,
         Err(why) => Verdict::Refused(why),
     }
 }
+
+mod remarks;
 
 #[cfg(test)]
 mod tests;

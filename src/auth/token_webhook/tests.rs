@@ -46,14 +46,16 @@ async fn whoever_is_known_elsewhere_is_known_here_for_a_while() {
     ])
     .await;
     let all = futures::future::join_all((0..4).map(|_| verdict(&verifier, "t", &[]))).await;
-    let Verdict::KnownFor(identity, audiences) = &all[0] else { panic!("{:?}", all[0]) };
+    let Verdict::KnownFor(Bearer { identity, audiences, .. }) = &all[0] else { panic!("{:?}", all[0]) };
     assert_eq!((identity.name.as_str(), identity.uid.as_str(), identity.is_in("g")), ("ann", "u", true));
     assert_eq!((&identity.extra["k"], audiences), (&vec!["v".to_owned()], &vec!["us".into(), "here".into()]));
     assert!(all.iter().all(|other| *other == all[0]), "one question for all");
     assert_eq!(verdict(&verifier, "bad", &[]).await, Verdict::NoOpinion);
     assert_eq!(verdict(&verifier, "bad", &[]).await, Verdict::NoOpinion, "that is remembered too");
     clock.advance(Duration::from_secs(120));
-    assert!(matches!(verdict(&verifier, "t", &[]).await, Verdict::KnownFor(who, _) if who.name == "bob"));
+    assert!(
+        matches!(verdict(&verifier, "t", &[]).await, Verdict::KnownFor(who) if who.identity.name == "bob")
+    );
     let asked = asked.await.unwrap();
     assert_eq!(asked.len(), 3);
     assert_eq!(asked[0]["apiVersion"], "authentication.k8s.io/v1");
@@ -68,7 +70,7 @@ async fn a_token_counts_only_for_those_it_is_meant_for() {
     };
     let (verifier, asked, _) = server(vec![known(&["b", "x"]), known(&["z"]), known(&[]), known(&[])]).await;
     let for_whom = |verdict: Verdict| match verdict {
-        Verdict::KnownFor(_, audiences) => audiences,
+        Verdict::KnownFor(bearer) => bearer.audiences,
         other => panic!("{other:?}"),
     };
     assert_eq!(for_whom(verdict(&verifier, "t", &["a", "b"]).await), ["b"]);

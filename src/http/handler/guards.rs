@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 
 use actix_web::http::{Version, header};
 use actix_web::{HttpMessage as _, HttpRequest};
-use pilothouse_actors::authenticator::{Authenticate, Refusal};
+use pilothouse_actors::authenticator::{Authenticate, Refusal, Remark};
 use pilothouse_actors::authorizer::{Action, Decision, Judge, Selection, Target as ActionTarget, Verdict};
 use pilothouse_actors::identity::{Credentials, Identity};
 use pilothouse_actors::permit::Permit;
@@ -23,6 +23,7 @@ use crate::api::words::{ANONYMOUS, MASTERS, UNAUTHENTICATED};
 use crate::auth::impersonation::{self, Mask};
 use crate::http::peer::Peer;
 use crate::http::websocket;
+use crate::limits::{REFUSAL_CHARS, REFUSAL_TOLD_EVERY};
 use crate::metrics::Judged;
 use crate::metrics::authentication::Attempt;
 use crate::verbs::Warnings;
@@ -57,14 +58,23 @@ pub async fn authenticate(
     let bearer = shown.token.map(str::to_owned).or_else(|| websocket::bearer(request.headers()));
     let headers = worker.shared.front_headers.as_ref().filter(|_| certificates.is_some());
     let claimed = headers.and_then(|known| known.claimed(pairs(request))).map(Arc::new);
-    let credentials = Credentials { certificates, bearer, claimed, ..Credentials::default() };
+    let doors = worker.shared.anonymous_paths.as_ref();
+    let never_anonymous = doors.is_some_and(|doors| !doors.iter().any(|door| door == request.path()));
+    let credentials =
+        Credentials { certificates, bearer, claimed, never_anonymous, ..Credentials::default() };
     let (clock, metrics) = (&worker.backend.clock, &worker.shared.metrics.authentication);
     let began = clock.now();
     let found = worker.authenticator.send(Authenticate { credentials }).await;
     let count = |attempt, user| metrics.attempted(attempt, user, began, clock.now());
     match found {
-        Ok(Ok(identity)) => {
+        Ok(Ok(found)) => {
+            let identity = found.identity;
             count(Attempt::Success, Some(identity.name.as_str()));
+            if !found.remarks.is_empty() {
+                let annotations = Annotations::of(found.remarks, warnings);
+                tracing::debug!(user = identity.name, ?annotations, "authenticated");
+                request.extensions_mut().insert(annotations);
+            }
             if identity.name == ANONYMOUS || identity.groups.iter().any(|group| group == UNAUTHENTICATED) {
                 request.extensions_mut().insert(Unknown);
             }
@@ -73,12 +83,24 @@ pub async fn authenticate(
         Ok(Err(refusal)) => {
             let nothing = matches!(refusal, Refusal::Anonymous);
             count(if nothing { Attempt::Failure } else { Attempt::Error }, None);
-            tracing::debug!(%refusal, "authentication failed");
+            tell_of(worker, &refusal);
             request.extensions_mut().insert(Unknown);
             Err(Status::unauthorized())
         }
         Err(_) => Err(silent(worker, "authenticator")),
     }
+}
+
+/// Tells the log why credentials are not accepted; of one request a second, because whoever tries many shall not fill a disk.
+/// A reason may repeat what a token says of itself, so it is cut.
+fn tell_of(worker: &Worker, refusal: &Refusal) {
+    let (now, told) = (worker.backend.clock.now(), refusal.to_string());
+    let told = told.char_indices().nth(REFUSAL_CHARS).map_or(told.as_str(), |(at, _)| &told[..at]);
+    if now < worker.quiet_until.get() || *refusal == Refusal::Anonymous {
+        return tracing::debug!(why = told, "nobody is known by what was shown");
+    }
+    worker.quiet_until.set(now.plus(REFUSAL_TOLD_EVERY));
+    tracing::warn!(why = told, "nobody is known by what was shown");
 }
 
 /// The headers of a request: names in small letters, and their values.
@@ -139,6 +161,24 @@ pub fn take_place(worker: &Worker, identity: &Identity, request: &Request<'_>) -
         Ok(permit) => Ok(Permit::from(permit)),
         Err(_) if identity.groups.iter().any(|group| group == MASTERS) => Ok(Permit::none()),
         Err(_) => Err(Status::too_many_requests("Too many requests, please try again later.", 1)),
+    }
+}
+
+/// What there is to say of the credentials that were shown, in the words of audit logs. It stays with the request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Annotations(pub Vec<(&'static str, String)>);
+
+impl Annotations {
+    /// What is to be written down; what the client is to be told becomes a warning.
+    pub fn of(remarks: Vec<Remark>, warnings: &Warnings) -> Annotations {
+        let mut annotations = Vec::new();
+        for remark in remarks {
+            match remark {
+                Remark::Warning(text) => warnings.add(text),
+                Remark::Annotation(key, text) => annotations.push((key, text)),
+            }
+        }
+        Annotations(annotations)
     }
 }
 

@@ -1,5 +1,6 @@
 //! What one HTTP worker thread has: its own set of actors, and the state that all workers share.
 
+use std::cell::Cell;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,6 +9,7 @@ use actix::Addr;
 use arc_swap::{ArcSwap, Guard};
 use pilothouse_actors::authenticator::Authenticator;
 use pilothouse_actors::authorizer::Authorizer;
+use pilothouse_actors::clock::Timestamp;
 use tokio::sync::Semaphore;
 
 use crate::api::catalog::Catalog;
@@ -35,6 +37,8 @@ pub struct Worker {
     pub shared: Arc<Shared>,
     /// Counts the requests of this worker.
     pub meter: Meter,
+    /// Until when the log is told of no further credentials that are not accepted.
+    pub quiet_until: Cell<Timestamp>,
 }
 
 /// The state that all workers of a server share.
@@ -55,6 +59,8 @@ pub struct Shared {
     pub token_metadata: Option<Metadata>,
     /// The headers in which a proxy says who is asking.
     pub front_headers: Option<Headers>,
+    /// The paths where requests without credentials get in; `None`: everywhere, if anywhere.
+    pub anonymous_paths: Option<Vec<String>>,
     /// How long a request may take that has an end of its own.
     pub request_timeout: Duration,
     /// Whether HTTP/2 connections of those whom nobody knows end after their first request.

@@ -123,3 +123,45 @@ async fn a_plugin_that_hangs_is_ended() {
     }
     panic!("it still runs");
 }
+
+/// Whether a process runs. One that has ended may still be listed until somebody asks how.
+fn runs(id: &str) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{}/stat", id.trim())).unwrap_or_default();
+    stat.rsplit(") ").next().is_some_and(|rest| !rest.is_empty() && !rest.starts_with('Z'))
+}
+
+#[actix::test]
+async fn a_plugin_that_is_ended_takes_along_what_it_started() {
+    let (plugin, home, _) = plugin("sh -c 'echo $$ > inner; sleep 300' &\nsleep 300", "");
+    let inner = home.path().join("inner");
+    let started = async {
+        while !std::fs::read_to_string(&inner).is_ok_and(|id| id.ends_with('\n')) {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    // Whoever waited goes away.
+    let waited = Box::pin(plugin.credentials());
+    assert!(matches!(
+        futures::future::select(waited, Box::pin(started)).await,
+        futures::future::Either::Right(_)
+    ));
+    let id = std::fs::read_to_string(&inner).unwrap();
+    for _ in 0..500 {
+        if !runs(&id) {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    panic!("{id} still runs");
+}
+
+#[actix::test]
+async fn what_a_plugin_leaves_running_is_left_alone() {
+    let (plugin, home, _) =
+        plugin(&format!("sleep 300 >/dev/null 2>&1 &\necho $! > inner\n{}", counting("")), "");
+    assert_eq!(token(&plugin).await, "t1");
+    let id = std::fs::read_to_string(home.path().join("inner")).unwrap();
+    assert!(runs(&id));
+    let ended = nix::sys::signal::kill(Pid::from_raw(id.trim().parse().unwrap()), Signal::SIGKILL);
+    assert_eq!(ended, Ok(()));
+}

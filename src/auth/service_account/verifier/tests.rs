@@ -126,7 +126,7 @@ async fn a_good_token_is_known_and_needs_no_message_the_next_time() {
     let house = House::new(true);
     house.put("serviceaccounts", "n/sa", &object("u")).await;
     let token = house.token(|_| {});
-    let Verdict::KnownFor(identity, _) = house.verdict(&token).await else { panic!("known") };
+    let Verdict::KnownFor(Bearer { identity, .. }) = house.verdict(&token).await else { panic!("known") };
     assert_eq!(identity.name, "system:serviceaccount:n:sa");
     assert!(house.known(&token).await);
     let now = |token: &str| matches!(house.verifier.examine(token, &[]), Answer::Now(Ok(Some(_))));
@@ -228,7 +228,7 @@ async fn the_node_of_a_pod_is_only_a_remark() {
         claims["kubernetes.io"]["pod"] = json!({"name": "p", "uid": "1"});
         claims["kubernetes.io"]["node"] = json!({"name": "gone", "uid": "2"});
     });
-    let Verdict::KnownFor(identity, _) = house.verdict(&token).await else { panic!("known") };
+    let Verdict::KnownFor(Bearer { identity, .. }) = house.verdict(&token).await else { panic!("known") };
     assert_eq!(identity.extra["authentication.kubernetes.io/node-name"], ["gone"]);
 }
 
@@ -255,7 +255,7 @@ async fn a_token_of_a_secret_is_worth_what_the_secret_says() {
     };
     assert_eq!(house.refused(&token).await, "Token has been invalidated");
     house.put("secrets", "n/s", &kept(&token, json!({}))).await;
-    let Verdict::KnownFor(identity, _) = house.verdict(&token).await else { panic!("known") };
+    let Verdict::KnownFor(Bearer { identity, .. }) = house.verdict(&token).await else { panic!("known") };
     assert_eq!((&*identity.uid, identity.extra.len()), ("u", 0));
     assert!(house.known(&token).await && house.known(&token).await);
     house.delete("secrets", "n/s").await;
@@ -286,7 +286,7 @@ async fn a_review_asks_for_other_audiences() {
         Answer::Now(found) => found,
         Answer::Later(found) => found.await,
     };
-    assert_eq!(found.unwrap().unwrap().1, ["b"]);
+    assert_eq!(found.unwrap().unwrap().audiences, ["b"]);
 }
 
 #[actix::test]
@@ -312,4 +312,97 @@ impl<T> Now<T> for Answer<T> {
             Answer::Later(_) => None,
         }
     }
+}
+
+/// What is said of a token that is good: the warnings, and what is written down.
+async fn said(house: &House, token: &str) -> (Vec<&'static str>, Vec<(&'static str, String)>) {
+    use pilothouse_actors::authenticator::Remark;
+    let Verdict::KnownFor(bearer) = house.verdict(token).await else { panic!("known") };
+    let (mut warnings, mut annotations) = (Vec::new(), Vec::new());
+    for remark in bearer.remarks {
+        match remark {
+            Remark::Warning(text) => warnings.push(text),
+            Remark::Annotation(key, text) => annotations.push((key, text)),
+        }
+    }
+    (warnings, annotations)
+}
+
+#[actix::test]
+async fn a_token_grows_stale_also_while_it_is_remembered() {
+    let house = House::new(true);
+    house.put("serviceaccounts", "n/sa", &object("u")).await;
+    let counted = |house: &House| {
+        let tokens = &house.verifier.0.metrics.tokens;
+        (tokens.valid.get(), tokens.stale.get(), tokens.legacy.get())
+    };
+    let token = house.token(|claims| claims["kubernetes.io"]["warnafter"] = json!(START.seconds() + 100));
+    for _ in 0..2 {
+        assert_eq!(said(&house, &token).await, (vec![], vec![]));
+    }
+    house.clock.advance(Duration::from_secs(100));
+    assert_eq!(said(&house, &token).await, (vec![], vec![]), "not yet");
+    assert_eq!(counted(&house), (3, 0, 0));
+    house.clock.advance(Duration::from_secs(7));
+    for _ in 0..2 {
+        let text = "subject: system:serviceaccount:n:sa, seconds after warning threshold: 7".to_owned();
+        assert_eq!(said(&house, &token).await, (vec![], vec![("authentication.k8s.io/stale-token", text)]));
+    }
+    assert_eq!(counted(&house), (3, 2, 0));
+    house.clock.advance(Duration::from_secs(600));
+    assert_eq!(house.refused(&token).await, "service account token has expired", "it ends all the same");
+    assert_eq!(counted(&house), (3, 2, 0));
+    // Nobody said when this one should be replaced.
+    let (plain, zero) =
+        (house.token(|_| {}), house.token(|claims| claims["kubernetes.io"]["warnafter"] = 0.into()));
+    for token in [&plain, &zero] {
+        assert_eq!(said(&house, token).await, (vec![], vec![]));
+    }
+    let none = house.token(|claims| drop(claims.as_object_mut().unwrap().remove("aud")));
+    let text = "system:serviceaccount:n:sa".to_owned();
+    assert_eq!(said(&house, &none).await, (vec![], vec![("authentication.k8s.io/legacy-token", text)]));
+    assert_eq!(counted(&house), (3, 2, 1));
+}
+
+#[actix::test]
+async fn whoever_shows_a_token_of_a_secret_is_told_so() {
+    use base64::Engine as _;
+    let house = House::new(true);
+    let token = house.sign(&of_secret());
+    let kept = base64::prelude::BASE64_STANDARD.encode(&token);
+    let secret = |labels: Value| json!({"metadata": {"uid": "x", "labels": labels}, "data": {"token": kept}});
+    house.put("secrets", "n/s", &secret(json!({}))).await;
+    house.put("serviceaccounts", "n/sa", &object("u")).await;
+    let counted = |house: &House| {
+        let tokens = &house.verifier.0.metrics.tokens;
+        [&tokens.legacy, &tokens.manual, &tokens.listed, &tokens.invalidated].map(|counter| counter.get())
+    };
+    let legacy = ("authentication.k8s.io/legacy-token", "system:serviceaccount:n:sa".to_owned());
+    let by_hand = ("authentication.k8s.io/legacy-token-manual-secret", "s".to_owned());
+    for _ in 0..2 {
+        assert_eq!(said(&house, &token).await, (vec![], vec![legacy.clone(), by_hand.clone()]));
+    }
+    assert_eq!(counted(&house), [2, 2, 0, 0]);
+    // The account lists it from now on.
+    house.delete("serviceaccounts", "n/sa").await;
+    let account = json!({"metadata": {"uid": "u"}, "secrets": [{"name": "other"}, {"name": "s"}]});
+    house.put("serviceaccounts", "n/sa", &account).await;
+    let listed = ("authentication.k8s.io/legacy-token-autogenerated-secret", "s".to_owned());
+    for _ in 0..2 {
+        let (warnings, annotations) = said(&house, &token).await;
+        assert_eq!(annotations, [legacy.clone(), listed.clone()]);
+        assert!(warnings.len() == 1 && warnings[0].starts_with("Use tokens from the TokenRequest API"));
+    }
+    assert_eq!(counted(&house), [4, 2, 2, 0]);
+    house.delete("secrets", "n/s").await;
+    house
+        .put("secrets", "n/s", &secret(json!({"kubernetes.io/legacy-token-invalid-since": "2024-01-01"})))
+        .await;
+    assert!(house.refused(&token).await.contains("has been marked invalid"));
+    assert_eq!(counted(&house), [5, 2, 2, 1]);
+    // Where nobody looks at secrets, nobody knows which they are.
+    let trusting = House::new(false);
+    let text = "system:serviceaccount:n:sa".to_owned();
+    let annotations = vec![("authentication.k8s.io/legacy-token", text)];
+    assert_eq!(said(&trusting, &trusting.sign(&of_secret())).await, (vec![], annotations));
 }

@@ -1,0 +1,355 @@
+//! `--authentication-config`: the providers whose tokens are accepted, with what of the tokens counts, and where requests
+//! without credentials get in. What the `--oidc-*` flags say is the same in short.
+//!
+//! Expressions are refused: better no server than one that lets in whom an expression keeps out.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use openssl::x509::X509;
+
+use super::oidc::wrong_with_url;
+use crate::api::codec::yaml;
+use crate::api::field::{FieldError, Path, quoted};
+use crate::api::value::Value;
+use crate::limits::{AUTHENTICATION_FILE_BYTES, JWT_AUTHENTICATORS};
+
+const KIND: &str = "AuthenticationConfiguration";
+const VERSIONS: [&str; 2] = ["apiserver.config.k8s.io/v1beta1", "apiserver.config.k8s.io/v1alpha1"];
+const NO_EXPRESSIONS: &str = "this server evaluates no expressions yet";
+const MATCH_ANY: &str = "MatchAny";
+
+/// What the file says.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct AuthenticationFile {
+    /// Whose tokens are accepted.
+    pub jwt: Vec<Jwt>,
+    /// Who gets in without credentials; `None`: the flag decides.
+    pub anonymous: Option<Anonymous>,
+}
+
+/// A provider, and what of its tokens counts.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Jwt {
+    /// Who makes the tokens.
+    pub issuer: String,
+    /// Where the provider says where its keys are; `None`: at a place that follows from the issuer.
+    pub discovery: Option<String>,
+    /// Whom it must be known to, in PEM; `None`: to those whom this machine believes.
+    pub authority_pem: Option<Vec<u8>>,
+    /// Whom tokens must be made for: one of them is enough.
+    pub audiences: Vec<String>,
+    /// What names the user.
+    pub username: Mapping,
+    /// What names the groups; `None`: nobody has any.
+    pub groups: Option<Mapping>,
+    /// The claim that tells two bearers of one name apart.
+    pub uid: Option<String>,
+    /// Claims that tokens must have, with their values.
+    pub required: BTreeMap<String, String>,
+}
+
+/// A claim, and what is put before its value.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Mapping {
+    /// The claim.
+    pub claim: String,
+    /// What is put before.
+    pub prefix: String,
+}
+
+/// Who gets in without credentials.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Anonymous {
+    /// Whether anybody does.
+    pub enabled: bool,
+    /// The paths where they do; none: everywhere.
+    pub paths: Vec<String>,
+}
+
+impl AuthenticationFile {
+    /// Reads the text of a file. All mistakes are named. `others` make tokens here too: nobody could tell whose a token is.
+    pub fn parse(text: &[u8], others: &[String]) -> Result<AuthenticationFile, String> {
+        if text.is_empty() {
+            return Err("empty config data".to_owned());
+        }
+        if text.len() > AUTHENTICATION_FILE_BYTES {
+            return Err(format!("more than {AUTHENTICATION_FILE_BYTES} bytes"));
+        }
+        let file = match yaml::read_strict(text)? {
+            (_, Some(repeated)) => return Err(repeated),
+            (value @ Value::Object(_), None) => value,
+            _ => return Err("it must be an object".to_owned()),
+        };
+        let (version, kind) = (file.str("apiVersion"), file.str("kind"));
+        if kind != KIND || !VERSIONS.contains(&version) {
+            let known = VERSIONS[0];
+            return Err(format!(
+                "no kind {kind:?} is known in version {version:?}: an {KIND} of {known} is needed"
+            ));
+        }
+        let mut found = Found { others, ..Found::default() };
+        found.only(&file, &Path::root(), &["apiVersion", "kind", "jwt", "anonymous"]);
+        let path = Path::new("jwt");
+        let all = found.list(&file, "jwt", &path);
+        let jwt = if all.len() > JWT_AUTHENTICATORS {
+            found.wrong(&FieldError::too_many(&path, all.len(), JWT_AUTHENTICATORS));
+            Vec::new()
+        } else {
+            all.iter().enumerate().map(|(at, one)| found.jwt(one, &path.index(at))).collect()
+        };
+        let anonymous = file.get("anonymous").filter(|value| !value.is_null());
+        let anonymous = anonymous.map(|value| found.anonymous(value));
+        match found.wrong.as_slice() {
+            [] => Ok(AuthenticationFile { jwt, anonymous }),
+            [one] => Err(one.clone()),
+            several => Err(format!("[{}]", several.join(", "))),
+        }
+    }
+}
+
+/// What was seen so far of a file.
+#[derive(Default)]
+struct Found<'a> {
+    others: &'a [String],
+    issuers: BTreeSet<String>,
+    discoveries: BTreeSet<String>,
+    wrong: Vec<String>,
+}
+
+impl Found<'_> {
+    fn wrong(&mut self, error: &FieldError) {
+        self.wrong.push(error.to_string());
+    }
+
+    fn only(&mut self, value: &Value, path: &Path, known: &[&str]) {
+        let Some(fields) = value.fields() else {
+            return self.wrong.push(format!("{path}: must be an object"));
+        };
+        for name in fields.keys().filter(|name| !known.contains(&name.as_str())) {
+            self.wrong.push(format!("unknown field {}", quoted(&path.child(name).to_string())));
+        }
+    }
+
+    fn list<'v>(&mut self, value: &'v Value, field: &str, path: &Path) -> &'v [Value] {
+        match value.get(field) {
+            None | Some(Value::Null) => &[],
+            Some(Value::Array(all)) => all,
+            Some(_) => {
+                self.wrong.push(format!("{path}: must be a list"));
+                &[]
+            }
+        }
+    }
+
+    /// A text; `None` if there is none.
+    fn maybe_text(&mut self, value: &Value, field: &str, path: &Path) -> Option<String> {
+        match value.get(field) {
+            None | Some(Value::Null) => None,
+            Some(Value::String(text)) => Some(text.to_string()),
+            Some(_) => {
+                self.wrong.push(format!("{}: must be a text", path.child(field)));
+                None
+            }
+        }
+    }
+
+    fn text(&mut self, value: &Value, field: &str, path: &Path) -> String {
+        self.maybe_text(value, field, path).unwrap_or_default()
+    }
+
+    /// Whether there is an expression, which is a mistake here.
+    fn expression(&mut self, value: &Value, field: &str, path: &Path) -> bool {
+        let text = self.text(value, field, path);
+        if !text.is_empty() {
+            self.wrong(&FieldError::forbidden(&path.child(field), NO_EXPRESSIONS));
+        }
+        !text.is_empty()
+    }
+
+    fn jwt(&mut self, one: &Value, path: &Path) -> Jwt {
+        self.only(one, path, &["issuer", "claimValidationRules", "claimMappings", "userValidationRules"]);
+        let nothing = Value::object();
+        let part = |field: &str| one.get(field).filter(|value| !value.is_null()).unwrap_or(&nothing);
+        let mut jwt = Jwt::default();
+        self.issuer(part("issuer"), &path.child("issuer"), &mut jwt);
+        let rules = path.child("claimValidationRules");
+        for (at, rule) in self.list(one, "claimValidationRules", &rules).iter().enumerate() {
+            self.claim_rule(rule, &rules.index(at), &mut jwt.required);
+        }
+        self.mappings(part("claimMappings"), &path.child("claimMappings"), &mut jwt);
+        let rules = path.child("userValidationRules");
+        for (at, rule) in self.list(one, "userValidationRules", &rules).iter().enumerate() {
+            let path = rules.index(at);
+            self.only(rule, &path, &["expression", "message"]);
+            if !self.expression(rule, "expression", &path) {
+                self.wrong(&FieldError::required(&path.child("expression"), "expression is required"));
+            }
+        }
+        jwt
+    }
+
+    fn issuer(&mut self, value: &Value, path: &Path, jwt: &mut Jwt) {
+        let known = ["url", "discoveryURL", "certificateAuthority", "audiences", "audienceMatchPolicy"];
+        self.only(value, path, &known);
+        let (url, at) = (self.text(value, "url", path), path.child("url"));
+        if url.is_empty() {
+            self.wrong(&FieldError::required(&at, "URL is required"));
+        } else if let Some(why) = wrong_with_url(&url, self.others) {
+            self.wrong(&FieldError::invalid(&at, &quoted(&url), &why));
+        }
+        if !self.issuers.insert(url.clone()) {
+            self.wrong(&FieldError::duplicate(&at, &quoted(&url)));
+        }
+        let (discovery, at) = (self.text(value, "discoveryURL", path), path.child("discoveryURL"));
+        if !discovery.is_empty() {
+            if url.trim_end_matches('/') == discovery.trim_end_matches('/') {
+                let why = "discoveryURL must be different from URL";
+                self.wrong(&FieldError::invalid(&at, &quoted(&discovery), why));
+            }
+            if let Some(why) = wrong_with_url(&discovery, &[]) {
+                self.wrong(&FieldError::invalid(&at, &quoted(&discovery), &why));
+            }
+            if !self.discoveries.insert(discovery.clone()) {
+                self.wrong(&FieldError::duplicate(&at, &quoted(&discovery)));
+            }
+            jwt.discovery = Some(discovery);
+        }
+        jwt.issuer = url;
+        jwt.audiences = self.audiences(value, path);
+        let pem = self.text(value, "certificateAuthority", path);
+        if !pem.is_empty() {
+            if !X509::stack_from_pem(pem.as_bytes()).is_ok_and(|all| !all.is_empty()) {
+                let why = "data does not contain any valid RSA or ECDSA certificates";
+                let at = path.child("certificateAuthority");
+                self.wrong(&FieldError::invalid(&at, "\"<omitted>\"", why));
+            }
+            jwt.authority_pem = Some(pem.into_bytes());
+        }
+    }
+
+    fn audiences(&mut self, issuer: &Value, path: &Path) -> Vec<String> {
+        let at = path.child("audiences");
+        let mut audiences = Vec::new();
+        for (number, value) in self.list(issuer, "audiences", &at).iter().enumerate() {
+            let (text, at) = (value.as_str().unwrap_or_default(), at.index(number));
+            if text.is_empty() {
+                self.wrong(&FieldError::required(&at, "audience can't be empty"));
+            } else if audiences.iter().any(|known| known == text) {
+                self.wrong(&FieldError::duplicate(&at, &quoted(text)));
+            }
+            audiences.push(text.to_owned());
+        }
+        let policy = self.text(issuer, "audienceMatchPolicy", path);
+        let why = match audiences.len() {
+            0 => {
+                self.wrong(&FieldError::required(&at, &format!("at least one {at} is required")));
+                return audiences;
+            }
+            1 if policy.is_empty() || policy == MATCH_ANY => return audiences,
+            1 => "audienceMatchPolicy must be empty or MatchAny for single audience",
+            _ if policy == MATCH_ANY => return audiences,
+            _ => "audienceMatchPolicy must be MatchAny for multiple audiences",
+        };
+        self.wrong(&FieldError::invalid(&path.child("audienceMatchPolicy"), &quoted(&policy), why));
+        audiences
+    }
+
+    fn claim_rule(&mut self, rule: &Value, path: &Path, required: &mut BTreeMap<String, String>) {
+        self.only(rule, path, &["claim", "requiredValue", "expression", "message"]);
+        let claim = self.text(rule, "claim", path);
+        let (value, message) = (self.text(rule, "requiredValue", path), self.text(rule, "message", path));
+        let expression = self.text(rule, "expression", path);
+        if !claim.is_empty() && !expression.is_empty() {
+            let why = "claim and expression can't both be set";
+            return self.wrong(&FieldError::invalid(path, &quoted(&claim), why));
+        }
+        if self.expression(rule, "expression", path) {
+            return;
+        }
+        if claim.is_empty() {
+            return self.wrong(&FieldError::required(path, "claim or expression is required"));
+        }
+        if !message.is_empty() {
+            let why = "message can't be set when claim is set";
+            self.wrong(&FieldError::invalid(&path.child("message"), &quoted(&message), why));
+        }
+        if required.insert(claim.clone(), value).is_some() {
+            self.wrong(&FieldError::duplicate(&path.child("claim"), &quoted(&claim)));
+        }
+    }
+
+    fn mappings(&mut self, value: &Value, path: &Path, jwt: &mut Jwt) {
+        self.only(value, path, &["username", "groups", "uid", "extra"]);
+        let nothing = Value::object();
+        let part = |field: &str| value.get(field).filter(|value| !value.is_null()).unwrap_or(&nothing);
+        match self.mapping(part("username"), &path.child("username")) {
+            Some(mapping) => jwt.username = mapping,
+            None if part("username").str("expression").is_empty() => {
+                let why = "claim or expression is required";
+                self.wrong(&FieldError::required(&path.child("username"), why));
+            }
+            None => {}
+        }
+        jwt.groups = self.mapping(part("groups"), &path.child("groups"));
+        let (uid, at) = (part("uid"), path.child("uid"));
+        self.only(uid, &at, &["claim", "expression"]);
+        jwt.uid = self.maybe_text(uid, "claim", &at).filter(|claim| !claim.is_empty());
+        self.expression(uid, "expression", &at);
+        let at = path.child("extra");
+        for (number, extra) in self.list(value, "extra", &at).iter().enumerate() {
+            let path = at.index(number);
+            self.only(extra, &path, &["key", "valueExpression"]);
+            if !self.expression(extra, "valueExpression", &path) {
+                let why = "valueExpression is required";
+                self.wrong(&FieldError::required(&path.child("valueExpression"), why));
+            }
+        }
+    }
+
+    /// A claim with its prefix; `None` if there is none.
+    fn mapping(&mut self, value: &Value, path: &Path) -> Option<Mapping> {
+        self.only(value, path, &["claim", "prefix", "expression"]);
+        let claim = self.text(value, "claim", path);
+        let prefix = self.maybe_text(value, "prefix", path);
+        if !claim.is_empty() && !value.str("expression").is_empty() {
+            self.wrong(&FieldError::invalid(path, "\"\"", "claim and expression can't both be set"));
+            return Some(Mapping::default());
+        }
+        if self.expression(value, "expression", path) || claim.is_empty() {
+            return None;
+        }
+        if prefix.is_none() {
+            let why =
+                "prefix is required when claim is set. It can be set to an empty string to disable prefixing";
+            self.wrong(&FieldError::required(&path.child("prefix"), why));
+        }
+        Some(Mapping { claim, prefix: prefix.unwrap_or_default() })
+    }
+
+    fn anonymous(&mut self, value: &Value) -> Anonymous {
+        let path = Path::new("anonymous");
+        self.only(value, &path, &["enabled", "conditions"]);
+        let enabled = match value.get("enabled") {
+            None | Some(Value::Null) => false,
+            Some(value) => value.as_bool().unwrap_or_else(|| {
+                self.wrong.push(format!("{}: must be true or false", path.child("enabled")));
+                false
+            }),
+        };
+        let at = path.child("conditions");
+        let mut paths = Vec::new();
+        for (number, condition) in self.list(value, "conditions", &at).iter().enumerate() {
+            let at = at.index(number);
+            self.only(condition, &at, &["path"]);
+            paths.push(self.text(condition, "path", &at));
+        }
+        if !enabled && !paths.is_empty() {
+            let why = "enabled should be set to true when conditions are defined";
+            self.wrong(&FieldError::invalid(&at, &quoted(&paths.join(",")), why));
+        }
+        Anonymous { enabled, paths }
+    }
+}
+
+#[cfg(test)]
+mod tests;

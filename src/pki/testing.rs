@@ -1,0 +1,39 @@
+//! A certificate for tests of those who speak TLS with others.
+
+#![allow(clippy::unwrap_used, reason = "a test that meets the unexpected fails")]
+
+use openssl::asn1::Asn1Time;
+use openssl::bn::BigNum;
+use openssl::ec::{EcGroup, EcKey};
+use openssl::hash::MessageDigest;
+use openssl::nid::Nid;
+use openssl::pkey::{PKey, Private};
+use openssl::x509::extension::{BasicConstraints, SubjectAlternativeName};
+use openssl::x509::{X509, X509NameBuilder};
+
+/// A certificate of this name, or address, that is its own authority, and its key.
+pub fn own(name: &str) -> (X509, PKey<Private>) {
+    let group = EcGroup::from_curve_name(Nid::X9_62_PRIME256V1).unwrap();
+    let key = PKey::from_ec_key(EcKey::generate(&group).unwrap()).unwrap();
+    let mut subject = X509NameBuilder::new().unwrap();
+    subject.append_entry_by_text("CN", name).unwrap();
+    let subject = subject.build();
+    let mut builder = X509::builder().unwrap();
+    builder.set_version(2).unwrap();
+    builder.set_serial_number(&BigNum::from_u32(1).unwrap().to_asn1_integer().unwrap()).unwrap();
+    builder.set_subject_name(&subject).unwrap();
+    builder.set_issuer_name(&subject).unwrap();
+    builder.set_not_before(&Asn1Time::from_unix(1_000_000_000).unwrap()).unwrap();
+    builder.set_not_after(&Asn1Time::from_unix(4_000_000_000).unwrap()).unwrap();
+    builder.set_pubkey(&key).unwrap();
+    builder.append_extension(BasicConstraints::new().ca().build().unwrap()).unwrap();
+    let mut names = SubjectAlternativeName::new();
+    match name.parse::<std::net::IpAddr>() {
+        Ok(_) => names.ip(name),
+        Err(_) => names.dns(name),
+    };
+    let names = names.build(&builder.x509v3_context(None, None)).unwrap();
+    builder.append_extension(names).unwrap();
+    builder.sign(&key, MessageDigest::sha256()).unwrap();
+    (builder.build(), key)
+}
