@@ -111,10 +111,7 @@ impl<'a> Node<'a> {
 
     /// The amount, if there is a good one.
     pub fn amount(&self) -> Option<Amount> {
-        match self.value {
-            Value::Int(number) => Amount::parse(&number.to_string()),
-            _ => self.value.as_str().and_then(Amount::parse),
-        }
+        Amount::of(self.value)
     }
 
     /// The value as messages print it.
