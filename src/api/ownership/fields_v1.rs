@@ -81,6 +81,7 @@ fn read_below(value: &Value, depth: usize) -> Result<Set, FieldsError> {
         Value::Null => &Object::new(),
         _ => return Err(FieldsError::NoObject),
     };
+    set.reserve(fields.len());
     for (key, inner) in fields {
         if key == "." {
             set.member = true;
@@ -92,6 +93,11 @@ fn read_below(value: &Value, depth: usize) -> Result<Set, FieldsError> {
     // Nothing below means the place itself.
     set.member |= set.below().is_empty();
     Ok(set)
+}
+
+/// Whether a key is a step down of a kind that is known.
+pub(super) fn is_step(key: &str) -> bool {
+    matches!(element(key), Ok(Some(_)))
 }
 
 fn element(key: &str) -> Result<Option<Element>, FieldsError> {
