@@ -313,6 +313,7 @@ pub fn shown_map(map: Option<&Value>) -> String {
 /// already because they are in canonical form.
 pub fn same(one: Option<&Value>, other: Option<&Value>) -> bool {
     match (one.unwrap_or(&ABSENT), other.unwrap_or(&ABSENT)) {
+        (Value::Object(one), Value::Object(other)) if one.is_shared_with(other) => true,
         (Value::Object(one), Value::Object(other)) => {
             one.iter().all(|(key, value)| same(Some(value), other.get(key)))
                 && other.iter().all(|(key, value)| one.contains_key(key) || is_void(value))

@@ -184,11 +184,10 @@ impl Work<'_> {
         // Whoever else owns what is replaced as a whole would lose it before its defaults are filled in again. In another
         // version it may have another name.
         let spares = |filled: &Set| {
-            let others: Vec<Value> = entries.iter().filter(|entry| !is_own(entry)).cloned().collect();
-            let spares = |other: &Manager| {
-                other.api_version == version && filled.intersection(&other.fields).is_empty()
-            };
-            Managers::read(&others).is_some_and(|others| others.0.iter().all(spares))
+            entries.iter().filter(|entry| !is_own(entry)).all(|other| {
+                other.str("apiVersion") == version
+                    && Owned::by(other).is_some_and(|fields| !fields.meets(filled))
+            })
         };
         let reset = Set::of_fields(self.write.reset);
         repeated(self.versions.registry, self.ty, (live, self.config), fields, &reset, spares)

@@ -23,7 +23,8 @@ pub fn write(set: &Set) -> Value {
     Value::Object(below)
 }
 
-fn key(element: &Element) -> String {
+/// How a step down is written.
+pub(super) fn key(element: &Element) -> String {
     let mut text = Vec::with_capacity(16);
     match element {
         Element::Field(name) => {
@@ -95,9 +96,9 @@ fn read_below(value: &Value, depth: usize) -> Result<Set, FieldsError> {
     Ok(set)
 }
 
-/// Whether a key is a step down of a kind that is known.
-pub(super) fn is_step(key: &str) -> bool {
-    matches!(element(key), Ok(Some(_)))
+/// Whether a text is a step down of a kind that is known, and as [`key`] writes it.
+pub(super) fn is_step(text: &str) -> bool {
+    element(text).is_ok_and(|element| element.is_some_and(|element| key(&element) == text))
 }
 
 fn element(key: &str) -> Result<Option<Element>, FieldsError> {

@@ -7,6 +7,7 @@ use std::cmp::Ordering;
 
 use super::fields_v1;
 use super::managers::{self, Operation};
+use super::set::{Element, Set};
 use super::shape::{self, Shape};
 use crate::api::codec::json;
 use crate::api::limits::OWNED_DEPTH;
@@ -35,12 +36,12 @@ impl<'v> Owned<'v> {
 
     /// Whether the place itself is owned.
     pub(super) fn has_itself(self) -> bool {
-        self.0.is_some_and(|steps| steps.is_empty() || steps.contains_key(ITSELF))
+        self.0.is_some_and(|steps| steps.is_empty() || names_itself(steps))
     }
 
     /// How many steps down there are.
     pub(super) fn len(self) -> usize {
-        self.0.map_or(0, |steps| steps.len() - usize::from(steps.contains_key(ITSELF)))
+        self.0.map_or(0, |steps| steps.len() - usize::from(names_itself(steps)))
     }
 
     /// Whether nothing below the place is owned.
@@ -53,10 +54,23 @@ impl<'v> Owned<'v> {
         Fields { steps: self.0.map(|steps| steps.iter()), next: None }.advanced()
     }
 
+    /// Whether something in a set is owned.
+    pub(super) fn meets(self, set: &Set) -> bool {
+        let below = |(element, below): &(Element, Set)| {
+            self.item(&fields_v1::key(element)).is_some_and(|owned| owned.meets(below))
+        };
+        (set.member && self.has_itself()) || set.below().iter().any(below)
+    }
+
     /// What is at and below the item whose step is written so.
     pub(super) fn item(self, step: &str) -> Option<Owned<'v>> {
         Owned::at(self.0?.get(step)?)
     }
+}
+
+/// Whether the place itself is among the steps; all others that there are come after it.
+fn names_itself(steps: &Object) -> bool {
+    steps.first_key_value().is_some_and(|(step, _)| step == ITSELF)
 }
 
 /// Walks over the fields of a place beside something else that has them in the same order.
@@ -165,17 +179,18 @@ fn write_step(text: &mut Vec<u8>, registry: &Registry, shape: Shape<'_>, item: &
 
 /// Whether an entry is of the one who applies now.
 pub(super) fn is_of(entry: &Value, manager: &str, subresource: &str) -> bool {
-    entry.str("operation") == Operation::Apply.word()
-        && entry.str("manager") == manager
+    entry.str("manager") == manager
+        && entry.str("operation") == Operation::Apply.word()
         && entry.str("subresource") == subresource
 }
 
 /// Whether an entry can be read, and says that its owner has something.
 pub(super) fn is_sound(entry: &Value) -> bool {
     let fields = entry.get("fieldsV1").and_then(Value::fields);
-    managers::is_known_form(entry)
-        && fields.is_some_and(|fields| !fields.contains_key(ITSELF) && is_readable(fields, OWNED_DEPTH))
-        && fields.is_some_and(|fields| !fields.is_empty())
+    let is_good = |fields: &Object| {
+        !fields.is_empty() && !fields.contains_key(ITSELF) && is_readable(fields, OWNED_DEPTH)
+    };
+    managers::is_known_form(entry) && fields.is_some_and(is_good)
 }
 
 fn is_readable(steps: &Object, depth: usize) -> bool {
@@ -258,6 +273,24 @@ mod tests {
     }
 
     #[test]
+    fn what_is_in_both_is_met() {
+        let sets = [
+            r#"{"f:a":{}}"#,
+            r#"{"f:a":{".":{},"f:b":{}}}"#,
+            r#"{"f:a":{"f:b":{}}}"#,
+            r#"{"f:l":{"k:{\"name\":\"x\"}":{},"v:1":{"f:c":{}}}}"#,
+            r#"{"f:l":{"k:{\"name\":\"x\"}":{".":{},"f:d":{}}}}"#,
+            r#"{"f:l":{"v:1":{}}}"#,
+        ]
+        .map(read);
+        for (one, other) in sets.iter().flat_map(|one| sets.iter().map(move |other| (one, other))) {
+            let (set, theirs) = (fields_v1::read(one).unwrap(), fields_v1::read(other).unwrap());
+            let met = Owned::at(other).unwrap().meets(&set);
+            assert_eq!(met, !set.intersection(&theirs).is_empty(), "{one:?} {other:?}");
+        }
+    }
+
+    #[test]
     fn only_entries_that_can_be_read_are_sound() {
         let entry = |fields: &str| {
             read(&format!(
@@ -276,6 +309,7 @@ mod tests {
             r#"{"x:a":{}}"#,
             r#"{"k:1":{}}"#,
             r#"{"i:x":{}}"#,
+            r#"{"f:a":{"k:{\"name\": \"x\"}":{}}}"#,
         ] {
             assert!(!is_sound(&entry(fields)), "{fields}");
         }

@@ -26,6 +26,14 @@ impl Object {
         Object(None)
     }
 
+    /// Whether both are copies of one object and nobody has written to either since: then they are equal.
+    pub fn is_shared_with(&self, other: &Object) -> bool {
+        match (&self.0, &other.0) {
+            (Some(ours), Some(theirs)) => Arc::ptr_eq(ours, theirs),
+            (ours, theirs) => ours.is_none() && theirs.is_none(),
+        }
+    }
+
     /// The fields themselves, copied if others share them.
     pub fn into_fields(self) -> Fields {
         self.0.map(Arc::unwrap_or_clone).unwrap_or_default()
@@ -49,10 +57,7 @@ impl DerefMut for Object {
 
 impl PartialEq for Object {
     fn eq(&self, other: &Object) -> bool {
-        match (&self.0, &other.0) {
-            (Some(ours), Some(theirs)) => Arc::ptr_eq(ours, theirs) || ours == theirs,
-            _ => **self == **other,
-        }
+        self.is_shared_with(other) || **self == **other
     }
 }
 
@@ -121,12 +126,19 @@ mod tests {
         outer.set("inner", of(&[("a", 1)]));
         outer.set("other", of(&[("b", 2)]));
         let before = outer.clone();
+        assert!(before.fields().unwrap().is_shared_with(outer.fields().unwrap()));
         outer.entry("inner").set("a", 7);
         assert_eq!(before.at(&["inner", "a"]), Some(&Value::Int(1)));
         assert_eq!(outer.at(&["inner", "a"]), Some(&Value::Int(7)));
         assert_ne!(outer, before);
         outer.entry("inner").set("a", 1);
         assert_eq!(outer, before);
+        let shared = |field: &str| {
+            let [one, other] =
+                [&outer, &before].map(|value| value.get(field).and_then(Value::fields).unwrap());
+            one.is_shared_with(other)
+        };
+        assert!(shared("other") && !shared("inner"));
     }
 
     #[test]
