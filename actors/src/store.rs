@@ -553,7 +553,7 @@ impl Handler<Settled> for Store {
 }
 
 impl Handler<TakeTurn> for Store {
-    type Result = ResponseFuture<Result<Basis, StoreError>>;
+    type Result = turns::Awaited;
 
     fn handle(&mut self, take: TakeTurn, ctx: &mut Self::Context) -> Self::Result {
         let TakeTurn { key, turn, permit } = take;
@@ -570,7 +570,7 @@ impl Handler<TakeTurn> for Store {
         } else if let Some(first) = self.turns.enter(&key, waiting) {
             self.give_turn(&key, first, ctx);
         }
-        answered(basis)
+        basis
     }
 }
 

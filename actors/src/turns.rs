@@ -8,7 +8,8 @@
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
-use actix::{Addr, Message};
+use actix::dev::{MessageResponse, OneshotSender};
+use actix::{Addr, Context, Message};
 use tokio::sync::oneshot;
 
 use crate::error::StoreError;
@@ -84,20 +85,47 @@ impl Drop for Turn {
 /// One that waits for a turn.
 pub(crate) struct Waiting {
     reply: oneshot::Sender<Result<Basis, StoreError>>,
-    _permit: Permit,
 }
 
 impl Waiting {
     /// One that waits, and where it hears.
-    pub(crate) fn new(permit: Permit) -> (Waiting, oneshot::Receiver<Result<Basis, StoreError>>) {
-        let (reply, answer) = oneshot::channel();
-        (Waiting { reply, _permit: permit }, answer)
+    pub(crate) fn new(permit: Permit) -> (Waiting, Awaited) {
+        let (reply, basis) = oneshot::channel();
+        (Waiting { reply }, Awaited { basis, _permit: permit })
+    }
+
+    /// Whether nobody waits any more: the request gave up, or its client did.
+    fn is_gone(&self) -> bool {
+        self.reply.is_closed()
     }
 
     /// Tells it.
     pub(crate) fn answer(self, basis: Result<Basis, StoreError>) {
         // Where nobody listens any more a turn is dropped here, and ends by itself.
         let _gone = self.reply.send(basis);
+    }
+}
+
+/// What one that waits will hear. It holds the place of the request for as long as somebody wants to hear it: a request that gives
+/// up works no more, whatever is left of it in the line.
+pub struct Awaited {
+    basis: oneshot::Receiver<Result<Basis, StoreError>>,
+    _permit: Permit,
+}
+
+impl MessageResponse<Store, TakeTurn> for Awaited {
+    fn handle(self, _: &mut Context<Store>, asked: Option<OneshotSender<Result<Basis, StoreError>>>) {
+        let Some(mut asked) = asked else { return };
+        actix::spawn(async move {
+            let mut waiting = self;
+            tokio::select! {
+                basis = &mut waiting.basis => {
+                    // Where nobody listens any more a turn is dropped here, and ends by itself.
+                    drop(asked.send(basis.unwrap_or(Err(StoreError::Unavailable))));
+                }
+                () = asked.closed() => {}
+            }
+        });
     }
 }
 
@@ -118,12 +146,16 @@ impl Turns {
                 self.0.insert(key.clone(), VecDeque::new());
                 Some(one)
             }
-            Some(waiting) if waiting.len() < TURNS_WAITING_PER_KEY => {
-                waiting.push_back(one);
-                None
-            }
-            Some(_) => {
-                one.answer(Err(StoreError::Busy));
+            Some(waiting) => {
+                // Those who gave up take no room from the others.
+                if waiting.len() >= TURNS_WAITING_PER_KEY {
+                    waiting.retain(|waiting| !waiting.is_gone());
+                }
+                if waiting.len() < TURNS_WAITING_PER_KEY {
+                    waiting.push_back(one);
+                } else {
+                    one.answer(Err(StoreError::Busy));
+                }
                 None
             }
         }
@@ -131,7 +163,8 @@ impl Turns {
 
     /// A turn at this key is over: whose is the next.
     pub(crate) fn end(&mut self, key: &Key) -> Option<Waiting> {
-        let next = self.0.get_mut(key)?.pop_front();
+        let waiting = self.0.get_mut(key)?;
+        let next = std::iter::from_fn(|| waiting.pop_front()).find(|waiting| !waiting.is_gone());
         if next.is_none() {
             self.0.remove(key);
         }

@@ -464,7 +464,7 @@ async fn turns_at_one_object_come_in_order_and_end_by_themselves() {
     let elsewhere = ask("b").await.unwrap().unwrap();
     let (mut second, gone, mut third) = (Box::pin(ask("a")), ask("a"), Box::pin(ask("a")));
     assert!(futures::poll!(&mut second).is_pending());
-    // A place in the line is kept although nobody waits there any more, and costs nobody anything.
+    // Nobody waits there any more, so it is passed over.
     drop(gone);
     assert!(futures::poll!(&mut third).is_pending());
     drop((first, elsewhere));
@@ -481,6 +481,34 @@ async fn turns_at_one_object_come_in_order_and_end_by_themselves() {
         waiting.push(one);
     }
     assert!(matches!(ask("a").await.unwrap(), Err(StoreError::Busy)));
+}
+
+#[actix_rt::test]
+async fn whoever_gives_up_waiting_for_a_turn_leaves_its_place_to_others() {
+    let stores = run(Box::new(Memory::new()), &quiet());
+    let pods = find(&stores, "pods").await;
+    let places = Arc::new(Semaphore::new(TURNS_WAITING_PER_KEY));
+    let ask = |permit| pods.send(TakeTurn { key: Key::cluster("a"), turn: Turning::Always, permit });
+    let holder = ask(Permit::none()).await.unwrap().unwrap();
+    let mut waiting = Vec::new();
+    for _ in 0..TURNS_WAITING_PER_KEY {
+        let permit = Permit::from(Arc::clone(&places).try_acquire_owned().unwrap());
+        let mut one = Box::pin(ask(permit));
+        assert!(futures::poll!(&mut one).is_pending());
+        waiting.push(one);
+    }
+    assert!(matches!(ask(Permit::none()).await.unwrap(), Err(StoreError::Busy)));
+    assert_eq!(places.available_permits(), 0);
+    let last = waiting.pop();
+    drop(waiting);
+    // Their requests are over, though the turn that they waited for is not.
+    let free = places.acquire_many(u32::try_from(TURNS_WAITING_PER_KEY - 1).unwrap());
+    tokio::time::timeout(Duration::from_secs(5), free).await.unwrap().unwrap().forget();
+    let mut late = Box::pin(ask(Permit::none()));
+    assert!(futures::poll!(&mut late).is_pending());
+    drop(holder);
+    drop(last.unwrap().await.unwrap().unwrap());
+    late.await.unwrap().unwrap();
 }
 
 #[actix_rt::test]

@@ -18,6 +18,7 @@ pub mod managers;
 mod merge;
 #[cfg(test)]
 mod model;
+mod owned;
 mod repeat;
 mod reset;
 pub mod set;

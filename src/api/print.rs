@@ -171,7 +171,7 @@ mod tests {
             let key = prop::sample::select(KEYS.to_vec()).prop_map(str::to_owned);
             prop_oneof![
                 1 => prop::collection::vec(inner.clone(), 0..4).prop_map(Value::Array),
-                3 => prop::collection::btree_map(key, inner, 0..8).prop_map(Value::Object),
+                3 => prop::collection::btree_map(key, inner, 0..8).prop_map(|fields| Value::Object(fields.into())),
             ]
         })
     }

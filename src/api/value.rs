@@ -3,7 +3,9 @@
 //! Keys of an object are kept sorted, so that lookups are logarithmic whatever a client sends and equal objects compare
 //! equal. The order of fields on the wire is the schema's business.
 
-use std::collections::BTreeMap;
+mod object;
+
+pub use object::{Fields, Object};
 
 /// A JSON value with the number model of the API: 64-bit integers, and doubles for the rest.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -24,9 +26,6 @@ pub enum Value {
     /// An object.
     Object(Object),
 }
-
-/// The fields of an object or the entries of a map, by key.
-pub type Object = BTreeMap<String, Value>;
 
 impl Value {
     /// The empty object.
@@ -79,7 +78,8 @@ impl Value {
     /// Takes the field `key` out.
     pub fn remove(&mut self, key: &str) -> Option<Value> {
         match self {
-            Value::Object(fields) => fields.remove(key),
+            // What is not there must not cost a copy of the rest.
+            Value::Object(fields) if fields.contains_key(key) => fields.remove(key),
             _ => None,
         }
     }

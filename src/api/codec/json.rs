@@ -5,7 +5,7 @@ use std::io::Write as _;
 
 use serde::de::{DeserializeSeed, Deserializer, MapAccess, SeqAccess, Visitor};
 
-use crate::api::value::{Object, Value};
+use crate::api::value::{Fields, Value};
 
 /// Reads a whole text. Keys that stand twice count once, the last time.
 pub fn read(text: &[u8]) -> Result<Value, serde_json::Error> {
@@ -79,12 +79,12 @@ impl<'de> Visitor<'de> for Any {
     }
 
     fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<Value, A::Error> {
-        let mut all = Object::new();
+        let mut all = Fields::new();
         while let Some(key) = entries.next_key::<String>()? {
             let value = entries.next_value_seed(Any)?;
             all.insert(key, value);
         }
-        Ok(Value::Object(all))
+        Ok(Value::Object(all.into()))
     }
 }
 
@@ -306,7 +306,8 @@ mod tests {
         leaf.prop_recursive(4, 32, 4, |inner| {
             prop_oneof![
                 proptest::collection::vec(inner.clone(), 0..4).prop_map(Value::Array),
-                proptest::collection::btree_map("\\PC{0,6}", inner, 0..4).prop_map(Value::Object),
+                proptest::collection::btree_map("\\PC{0,6}", inner, 0..4)
+                    .prop_map(|fields| Value::Object(fields.into())),
             ]
         })
     }

@@ -1,5 +1,6 @@
 //! YAML bodies, read with the habits of YAML 1.1 that the ecosystem has, and turned into JSON for the one decoder.
 
+use std::collections::btree_map::Entry;
 use std::fmt;
 
 use serde::de::{DeserializeSeed, Deserializer, MapAccess, SeqAccess, Visitor};
@@ -9,7 +10,7 @@ use serde_saphyr::options::{DuplicateKeyPolicy, NonFiniteFloatPolicy};
 use super::{DecodeError, Decoded, decode_converted, json, summary};
 use crate::api::limits;
 use crate::api::schema::{GroupVersionKind, Registry};
-use crate::api::value::{Object, Value};
+use crate::api::value::{Fields, Value};
 
 pub use super::yaml_write::to_yaml;
 
@@ -216,7 +217,7 @@ impl<'de> Visitor<'de> for Any<'_> {
     }
 
     fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<Value, A::Error> {
-        let mut all = Object::new();
+        let mut all = Fields::new();
         while let Some(key) = entries.next_key_seed(json::Any)? {
             let key = match key {
                 Value::String(text) => text,
@@ -228,12 +229,17 @@ impl<'de> Visitor<'de> for Any<'_> {
                 }
             };
             let value = entries.next_value_seed(Any { twice: &mut *self.twice })?;
-            if all.contains_key(&key) {
-                self.twice.get_or_insert_with(|| key.clone());
+            match all.entry(key) {
+                Entry::Vacant(free) => {
+                    free.insert(value);
+                }
+                Entry::Occupied(mut taken) => {
+                    self.twice.get_or_insert_with(|| taken.key().clone());
+                    taken.insert(value);
+                }
             }
-            all.insert(key, value);
         }
-        Ok(Value::Object(all))
+        Ok(Value::Object(all.into()))
     }
 }
 

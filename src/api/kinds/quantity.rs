@@ -1,6 +1,6 @@
 //! The amounts of resources: `500m`, `1Gi`, `1e3`. Only what the rules need: comparing and adding them.
 
-use std::fmt::Write as _;
+use crate::api::value::Value;
 
 /// An amount in billionths, the finest that the API keeps.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -23,13 +23,22 @@ impl Amount {
             return None;
         }
         let (factor, divisor) = scale(suffix)?;
-        let mut all = String::with_capacity(whole.len() + fraction.len());
-        let _ = write!(all, "{whole}{fraction}");
-        let mantissa: i128 = all.parse().ok()?;
+        let mantissa: i128 = match fraction {
+            "" => whole.parse().ok()?,
+            _ => [whole, fraction].concat().parse().ok()?,
+        };
         let below = 10i128.checked_pow(u32::try_from(fraction.len()).ok()?)?.checked_mul(divisor)?;
         let raised = mantissa.checked_mul(factor)?.checked_mul(UNIT)?;
         let amount = raised / below + i128::from(raised % below != 0);
         Some(Amount(if negative { -amount } else { amount }))
+    }
+
+    /// The amount that a value is.
+    pub fn of(value: &Value) -> Option<Amount> {
+        match value {
+            Value::Int(number) => Amount::parse(&number.to_string()),
+            _ => value.as_str().and_then(Amount::parse),
+        }
     }
 
     /// Whether it is below nothing.

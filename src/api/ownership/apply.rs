@@ -6,8 +6,9 @@ use super::check::check;
 use super::compare::compare;
 use super::field_set::{all_fields, owned_fields, with_named};
 use super::last_applied;
-use super::managers::{Manager, Managers, Operation};
+use super::managers::{self, Manager, Managers, Operation};
 use super::merge::{merge, remove};
+use super::owned::{self, Owned};
 use super::repeat::{Repeated, repeated};
 use super::set::Set;
 use super::{Comparisons, Versions, Write, take_from_others, updated};
@@ -61,18 +62,14 @@ pub fn apply(
     // From here on everything is in the version of the client.
     let versions = Versions { stored: write.version, ..*versions };
     let work = Work { versions, write, ty, live: live.as_deref(), config };
-    let present = work.present();
-    let repeated = match &present {
-        Ok((others, Some(last))) => work.repeats(last, others),
-        _ => Repeated::No,
-    };
+    let repeated = work.repeats();
     if repeated != Repeated::Literally {
         check(versions.registry, ty, config).map_err(|error| untyped(write.version, config, &error))?;
     }
     if repeated != Repeated::No {
         return Ok(Applied { object: None, managers: None });
     }
-    let (managers, last) = present.map_err(unmerged)?;
+    let (managers, last) = work.present().map_err(unmerged)?;
     work.apply(managers, last, force)
 }
 
@@ -165,21 +162,35 @@ impl Work<'_> {
 
     /// Whether this owner states what it stated before, in the same version, and every other owner is sound: then what
     /// the object says already stays as it is, and so do all who own it.
-    fn repeats(&self, last: &Manager, others: &Managers) -> Repeated {
-        let is_sound = |owner: &Manager| {
-            !owner.fields.is_empty()
-                && (owner.api_version == last.api_version || self.exists(&owner.api_version))
-        };
+    fn repeats(&self) -> Repeated {
         let Some(live) = self.live else { return Repeated::No };
-        let may_be = last.api_version == self.write.version.to_string()
-            && !last.fields.is_empty()
-            && others.0.iter().all(is_sound)
-            && !last_applied::is_kept_up(self.write.manager, live);
-        if !may_be {
-            return Repeated::No;
-        }
+        let entries = live.at(&["metadata", "managedFields"]).map(Value::items).unwrap_or_default();
+        let Write { manager, subresource, .. } = *self.write;
+        let version = self.write.version.to_string();
+        let is_own = |entry: &&Value| owned::is_of(entry, manager, subresource);
+        let is_sound = |entry: &Value| {
+            let theirs = entry.str("apiVersion");
+            owned::is_sound(entry) && (theirs == version || self.exists(theirs))
+        };
+        // Of several entries of one owner the last would count.
+        let mut own = entries.iter().filter(is_own);
+        let (Some(last), None) = (own.next(), own.next()) else { return Repeated::No };
+        let may_be = last.str("apiVersion") == version
+            && managers::is_known_form(last)
+            && entries.iter().all(|entry| is_own(&entry) || is_sound(entry))
+            && !last_applied::is_kept_up(manager, live);
+        let fields = Owned::by(last).filter(|fields| may_be && !fields.is_empty());
+        let Some(fields) = fields else { return Repeated::No };
+        // Whoever else owns what is replaced as a whole would lose it before its defaults are filled in again. In another
+        // version it may have another name.
+        let spares = |filled: &Set| {
+            entries.iter().filter(|entry| !is_own(entry)).all(|other| {
+                other.str("apiVersion") == version
+                    && Owned::by(other).is_some_and(|fields| !fields.meets(filled))
+            })
+        };
         let reset = Set::of_fields(self.write.reset);
-        repeated(self.versions.registry, self.ty, (live, self.config), last, others, &reset)
+        repeated(self.versions.registry, self.ty, (live, self.config), fields, &reset, spares)
     }
 
     fn empty(&self) -> Value {

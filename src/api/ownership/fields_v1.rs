@@ -23,7 +23,8 @@ pub fn write(set: &Set) -> Value {
     Value::Object(below)
 }
 
-fn key(element: &Element) -> String {
+/// How a step down is written.
+pub(super) fn key(element: &Element) -> String {
     let mut text = Vec::with_capacity(16);
     match element {
         Element::Field(name) => {
@@ -81,6 +82,7 @@ fn read_below(value: &Value, depth: usize) -> Result<Set, FieldsError> {
         Value::Null => &Object::new(),
         _ => return Err(FieldsError::NoObject),
     };
+    set.reserve(fields.len());
     for (key, inner) in fields {
         if key == "." {
             set.member = true;
@@ -92,6 +94,11 @@ fn read_below(value: &Value, depth: usize) -> Result<Set, FieldsError> {
     // Nothing below means the place itself.
     set.member |= set.below().is_empty();
     Ok(set)
+}
+
+/// Whether a text is a step down of a kind that is known, and as [`key`] writes it.
+pub(super) fn is_step(text: &str) -> bool {
+    element(text).is_ok_and(|element| element.is_some_and(|element| key(&element) == text))
 }
 
 fn element(key: &str) -> Result<Option<Element>, FieldsError> {

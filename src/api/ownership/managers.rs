@@ -22,7 +22,15 @@ pub enum Operation {
 }
 
 impl Operation {
-    fn word(self) -> &'static str {
+    fn read(entry: &Value) -> Option<Operation> {
+        match entry.str("operation") {
+            "Apply" => Some(Operation::Apply),
+            "Update" => Some(Operation::Update),
+            _ => None,
+        }
+    }
+
+    pub(super) fn word(self) -> &'static str {
         match self {
             Operation::Apply => "Apply",
             Operation::Update => "Update",
@@ -57,12 +65,8 @@ impl Manager {
     }
 
     fn read(entry: &Value) -> Option<Manager> {
-        let operation = match entry.str("operation") {
-            "Apply" => Operation::Apply,
-            "Update" => Operation::Update,
-            _ => return None,
-        };
-        if entry.str("apiVersion").is_empty() || entry.str("fieldsType") != "FieldsV1" {
+        let operation = Operation::read(entry)?;
+        if !is_known_form(entry) {
             return None;
         }
         let fields = match entry.get("fieldsV1") {
@@ -195,6 +199,12 @@ impl Managers {
         }));
         self.0 = kept;
     }
+}
+
+/// Whether an entry has the form that this server knows, its fields apart.
+pub(super) fn is_known_form(entry: &Value) -> bool {
+    let (version, form) = (entry.str("apiVersion"), entry.str("fieldsType"));
+    Operation::read(entry).is_some() && !version.is_empty() && form == "FieldsV1"
 }
 
 /// Whether a client asks to forget all owners: a list of one entry that says nothing. A list of none says nothing itself.

@@ -5,7 +5,7 @@
 
 use super::compare::{Side, Walk};
 use super::field_set::is_nothing;
-use super::managers::{Manager, Managers};
+use super::owned::{Owned, Steps};
 use super::set::{Element, Set};
 use super::shape::{self, Place, Shape};
 use crate::api::limits::OWNED_DEPTH;
@@ -23,27 +23,22 @@ pub(super) enum Repeated {
     Literally,
 }
 
-/// Whether `config` states the fields that `last` says its owner has, and `live` says of each what is stated. `others` own
-/// fields too; `reset` is what the write cannot set.
+/// Whether `config` states the fields that are `owned` by whoever applies it, and `live` says of each what is stated. `spares` says
+/// of what would be replaced as a whole and filled in again whether nobody else has it; `reset` is what the write cannot set.
 pub(super) fn repeated(
     registry: &Registry,
     ty: TypeId,
     (live, config): (&Value, &Value),
-    last: &Manager,
-    others: &Managers,
+    owned: Owned<'_>,
     reset: &Set,
+    spares: impl FnOnce(&Set) -> bool,
 ) -> Repeated {
-    let (owned, version) = (&last.fields, &last.api_version);
     let mut walk = Repetition { registry, compared: Walk::new(registry), is_literal: true };
     let mut filled = Set::default();
     let shape = shape::of_type(registry, ty, None);
     let at = At { place: Place::Root, reset: Some(reset), depth: OWNED_DEPTH };
     let same = walk.inside(shape, at, live, config, owned, &mut filled);
-    // Whoever else owns what is replaced as a whole would lose it before its defaults are filled in again. In another version
-    // it may have another name.
-    let spares =
-        |other: &Manager| other.api_version == *version && filled.intersection(&other.fields).is_empty();
-    match same && (filled.is_empty() || others.0.iter().all(spares)) {
+    match same && (filled.is_empty() || spares(&filled)) {
         false => Repeated::No,
         true if walk.is_literal => Repeated::Literally,
         true => Repeated::Alike,
@@ -79,7 +74,7 @@ impl<'r> Repetition<'r> {
         at: At<'_>,
         live: &Value,
         config: &Value,
-        owned: &Set,
+        owned: Owned<'_>,
         filled: &mut Set,
     ) -> bool {
         if at.depth == 0 {
@@ -91,15 +86,17 @@ impl<'r> Repetition<'r> {
             }
             (Shape::Map(ty), Value::Object(live), Value::Object(config)) => {
                 let inner = shape::of_type(self.registry, ty, None);
-                config.len() == owned.below().len()
-                    && config.iter().all(|(key, value)| {
-                        let (Some(live), Some(owned)) = (live.get(key), owned.get_field(key)) else {
-                            return false;
-                        };
-                        owned.member
-                            && self
-                                .value(inner, at.below(), live, value, owned, filled, || Element::field(key))
-                    })
+                if config.len() != owned.len() {
+                    return false;
+                }
+                let mut owned = owned.fields();
+                config.iter().all(|(key, value)| {
+                    let (Some(live), Ok(Some(owned))) = (live.get(key), owned.reach(key)) else {
+                        return false;
+                    };
+                    let element = || Element::field(key);
+                    owned.has_itself() && self.value(inner, at.below(), live, value, owned, filled, element)
+                })
             }
             (Shape::Set(item) | Shape::Keyed(item, _), Value::Array(live), Value::Array(config)) => {
                 self.items(shape, item, at, live, config, owned, filled)
@@ -114,11 +111,10 @@ impl<'r> Repetition<'r> {
         at: At<'_>,
         live: &Object,
         config: &Object,
-        owned: &Set,
+        owned: Owned<'_>,
         filled: &mut Set,
     ) -> bool {
-        let nothing = Set::default();
-        let mut met = 0;
+        let mut steps = owned.fields();
         for (name, value) in config {
             if at.place.skips(name) {
                 // What has no owner must still be the same, or the write is refused. A time that is yet to be set is what
@@ -131,7 +127,7 @@ impl<'r> Repetition<'r> {
             }
             let reset = at.reset.and_then(|reset| reset.get_field(name));
             if reset.is_some_and(|reset| reset.member) {
-                if is_nothing(value) && owned.get_field(name).is_none() {
+                if is_nothing(value) && matches!(steps.reach(name), Ok(None)) {
                     self.is_literal = false;
                     continue;
                 }
@@ -140,11 +136,10 @@ impl<'r> Repetition<'r> {
             let Some(field) = structure.field(name) else { return false };
             let shape = shape::of_field(self.registry, field);
             let place = at.place.under(name);
-            let owned = owned.get_field(name);
-            met += usize::from(owned.is_some());
-            let owned = owned.unwrap_or(&nothing);
+            let Ok(owned) = steps.reach(name) else { return false };
+            let owned = owned.unwrap_or(Owned::NOTHING);
             let stated = matches!(shape, Shape::Whole(_)) || (is_nothing(value) && place != Place::Metadata);
-            if owned.member != stated {
+            if owned.has_itself() != stated {
                 return false;
             }
             let old = Side::among(self.registry, field, Some(live));
@@ -158,14 +153,14 @@ impl<'r> Repetition<'r> {
                 _ => {
                     self.is_literal &= says_nothing(shape, value);
                     let new = Side::among(self.registry, field, Some(config));
-                    stated && owned.below().is_empty() && self.compared.same(shape, old, new)
+                    stated && owned.is_empty() && self.compared.same(shape, old, new)
                 }
             };
             if !same {
                 return false;
             }
         }
-        met == owned.below().len()
+        steps.is_over()
     }
 
     #[expect(clippy::too_many_arguments, reason = "a list, what is stated of it, and what is known of both")]
@@ -176,36 +171,29 @@ impl<'r> Repetition<'r> {
         at: At<'_>,
         live: &[Value],
         config: &[Value],
-        owned: &Set,
+        owned: Owned<'_>,
         filled: &mut Set,
     ) -> bool {
-        if config.len() != owned.below().len() {
+        if config.len() != owned.len() {
             return false;
         }
-        let inner = shape::of_item(self.registry, shape, item);
-        let mut met = vec![false; config.len()];
-        let registry = self.registry;
-        let known: Result<Vec<Element>, String> =
-            live.iter().map(|item| shape::element(registry, shape, item)).collect();
-        let Ok(known) = known else { return false };
+        let (registry, inner) = (self.registry, shape::of_item(self.registry, shape, item));
+        let (Ok(known), Ok(stated)) = (Steps::to(registry, shape, live), Steps::to(registry, shape, config))
+        else {
+            return false;
+        };
         // Of items that stand twice the merge makes one.
-        let mut in_order: Vec<&Element> = known.iter().collect();
-        in_order.sort_unstable();
-        if in_order.windows(2).any(|pair| pair[0] == pair[1]) {
+        if known.has_twins() {
             return false;
         }
-        // In the same order: else the stated one would be taken on.
+        // In the same order: else the stated one would be taken on. So no item is met twice, and as many are stated as owned.
         let mut rest = known.iter().zip(live);
-        let same = config.iter().all(|value| {
-            let Ok(element) = shape::element(registry, shape, value) else { return false };
-            let Some((_, live)) = rest.find(|(known, _)| **known == element) else { return false };
-            let Some(place) = owned.place(&element) else { return false };
-            let Some((_, owned)) = owned.below().get(place) else { return false };
-            // Items that stand twice are owned together, as one.
-            let first = met.get_mut(place).is_some_and(|met| !std::mem::replace(met, true));
-            first
-                && owned.member
-                && self.value(inner, at.below(), live, value, owned, filled, || element.clone())
+        let same = stated.iter().zip(config).all(|(step, value)| {
+            let Some((_, live)) = rest.find(|(known, _)| *known == step) else { return false };
+            let Some(owned) = owned.item(step) else { return false };
+            // The steps could be written, so the item can be told.
+            let element = || shape::element(registry, shape, value).unwrap_or(Element::Index(0));
+            owned.has_itself() && self.value(inner, at.below(), live, value, owned, filled, element)
         });
         filled.sort();
         same
@@ -219,14 +207,14 @@ impl<'r> Repetition<'r> {
         at: At<'_>,
         live: &Value,
         config: &Value,
-        owned: &Set,
+        owned: Owned<'_>,
         filled: &mut Set,
         element: impl FnOnce() -> Element,
     ) -> bool {
         let mut below = Set::default();
         let same = match shape {
             Shape::Whole(ty) => {
-                owned.below().is_empty()
+                owned.is_empty()
                     && (live == config || {
                         let same = self.compared.same(shape, Side::of(Some(live)), Side::of(Some(config)));
                         self.is_literal &= !same;
@@ -237,7 +225,7 @@ impl<'r> Repetition<'r> {
             // Nothing is stated of something that says more.
             _ if is_nothing(config) => {
                 self.is_literal &= says_nothing(shape, config);
-                owned.below().is_empty()
+                owned.is_empty()
             }
             _ => self.inside(shape, at, live, config, owned, &mut below),
         };
@@ -356,6 +344,27 @@ mod tests {
         for (from, to) in other {
             assert!(POD.contains(from));
             assert!(!stage.is_repeated(&live, &POD.replace(from, to)), "{from} -> {to}");
+        }
+    }
+
+    #[test]
+    fn owners_in_doubt_are_looked_at_in_full() {
+        let stage = Stage::new();
+        let live = stage.stored(None, stage.apply("m", None, POD).unwrap());
+        let odd = [
+            r#""manager":"n","operation":"Apply","apiVersion":"v1","fieldsV1":{}"#,
+            r#""manager":"n","operation":"Apply","apiVersion":"v9","fieldsV1":{"f:spec":{}}"#,
+            r#""manager":"n","operation":"Apply","apiVersion":"v1","fieldsV1":{"spec":{}}"#,
+            r#""manager":"m","operation":"Apply","apiVersion":"v1","fieldsV1":{"f:spec":{}}"#,
+        ];
+        for entry in odd {
+            let entry = json::read(format!(r#"{{{entry},"fieldsType":"FieldsV1"}}"#).as_bytes()).unwrap();
+            let mut live = live.clone();
+            let mut entries = live.at(&["metadata", "managedFields"]).unwrap().items().to_vec();
+            entries.push(entry);
+            live.entry("metadata").set("managedFields", Value::Array(entries.clone()));
+            let applied = stage.apply("m", Some(&live), POD);
+            assert!(applied.is_err() || applied.is_ok_and(|done| done.managers.is_some()), "{entries:?}");
         }
     }
 

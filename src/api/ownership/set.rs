@@ -204,6 +204,11 @@ impl Set {
         }
     }
 
+    /// Makes room for so many steps down.
+    pub(super) fn reserve(&mut self, count: usize) {
+        self.below.reserve_exact(count);
+    }
+
     /// Puts in order what was appended.
     pub(super) fn sort(&mut self) {
         self.below.sort_unstable_by(|(a, _), (b, _)| a.cmp(b));

@@ -1,5 +1,6 @@
 //! What ownership sees of a type: what is owned as a whole, and what is owned part by part.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use super::set::Element;
@@ -122,19 +123,35 @@ fn keyed(
 ) -> Result<Element, String> {
     let structure = registry.structure(item);
     let mut values: Vec<(Arc<str>, Value)> = Vec::with_capacity(keys.len());
-    for key in keys {
-        let field = structure.and_then(|structure| structure.field(key));
-        let stated = fields.get(key.as_str()).filter(|value| !value.is_null()).cloned();
-        let value = stated
-            .or_else(|| field.and_then(|field| field.default.as_deref().cloned()))
-            .or_else(|| field.filter(|_| whole).and_then(|field| unsaid(registry, field)));
-        let value = value.ok_or_else(|| {
-            format!("associative list with keys has an element that omits key field {key:?} (and doesn't have default value)")
+    for name in keys {
+        let field = structure.and_then(|structure| structure.field(name));
+        let value = key(registry, item, name, fields, whole).ok_or_else(|| {
+            format!("associative list with keys has an element that omits key field {name:?} (and doesn't have default value)")
         })?;
-        values.push((field.map_or_else(|| key.as_str().into(), |field| field.name.clone()), value));
+        let name = field.map_or_else(|| name.as_str().into(), |field| field.name.clone());
+        values.push((name, value.into_owned()));
     }
     values.sort_unstable_by(|(a, _), (b, _)| a.cmp(b));
     Ok(Element::Key(values.into()))
+}
+
+/// The value of one of the key fields of an item. `whole` as for [`keyed`].
+pub(super) fn key<'v>(
+    registry: &'v Registry,
+    item: TypeId,
+    name: &str,
+    fields: &'v Object,
+    whole: bool,
+) -> Option<Cow<'v, Value>> {
+    if let Some(stated) = fields.get(name).filter(|value| !value.is_null()) {
+        return Some(Cow::Borrowed(stated));
+    }
+    let field = registry.structure(item)?.field(name)?;
+    match &field.default {
+        Some(default) => Some(Cow::Borrowed(default)),
+        None if whole => unsaid(registry, field).map(Cow::Owned),
+        None => None,
+    }
 }
 
 /// What an object shows of a field that nobody set: its zero value, where the type shows that.

@@ -88,10 +88,11 @@ mod tests {
         let inner = leaf.prop_recursive(3, 16, 4, |inner| {
             prop_oneof![
                 proptest::collection::vec(inner.clone(), 0..3).prop_map(Value::Array),
-                proptest::collection::btree_map("[a-c]", inner, 0..3).prop_map(Value::Object),
+                proptest::collection::btree_map("[a-c]", inner, 0..3)
+                    .prop_map(|fields| Value::Object(fields.into())),
             ]
         });
-        proptest::collection::btree_map("[a-d]", inner, 0..4).prop_map(Value::Object)
+        proptest::collection::btree_map("[a-d]", inner, 0..4).prop_map(|fields| Value::Object(fields.into()))
     }
 
     proptest! {

@@ -13,7 +13,7 @@ use super::notes::{Notes, What};
 use super::quantity::Quantity;
 use super::{Either, Field, Other, Registry, Scalar, Struct, Type, TypeId, base64, time};
 use crate::api::codec::json;
-use crate::api::value::{Object, Value};
+use crate::api::value::{Fields, Value};
 
 /// What a body holds.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -35,8 +35,10 @@ pub enum Refused {
 
 /// Reads a body of type `ty`.
 pub fn decode(registry: &Registry, ty: TypeId, body: &[u8]) -> Result<Decoded, Refused> {
+    // The whole text is looked at once, and not each part of it when it is read.
+    let text = std::str::from_utf8(body).map_err(|_| Refused::Tokens)?;
     let mut notes = Notes::new(registry);
-    let mut tokens = serde_json::Deserializer::from_slice(body);
+    let mut tokens = serde_json::Deserializer::from_str(text);
     let value = Seed { notes: &mut notes, ty }.deserialize(&mut tokens);
     if let Some(fatal) = notes.fatal {
         return Err(Refused::Type(fatal.to_string()));
@@ -183,7 +185,7 @@ impl<'r> Seed<'_, 'r> {
         mut entries: A,
     ) -> Result<Option<Value>, A::Error> {
         let Seed { notes, .. } = self;
-        let mut fields = Object::new();
+        let mut fields = Fields::new();
         let mut seen = Seen::default();
         while let Some(key) = entries.next_key_seed(Key(structure))? {
             let (at, field) = match key {
@@ -203,12 +205,12 @@ impl<'r> Seed<'_, 'r> {
             notes.left_field(mark, structure, field);
             store(notes.registry, &mut fields, field, value?, again);
         }
-        Ok(Some(Value::Object(fields)))
+        Ok(Some(Value::Object(fields.into())))
     }
 
     fn entries<'de, A: MapAccess<'de>>(self, ty: TypeId, mut entries: A) -> Result<Option<Value>, A::Error> {
         let Seed { notes, .. } = self;
-        let mut all = Object::new();
+        let mut all = Fields::new();
         while let Some(key) = entries.next_key::<String>()? {
             if all.contains_key(&key) {
                 notes.find("duplicate field", &key);
@@ -220,7 +222,7 @@ impl<'r> Seed<'_, 'r> {
             }
             all.insert(key, value?.unwrap_or_else(|| zero(notes.registry, ty)));
         }
-        Ok(Some(Value::Object(all)))
+        Ok(Some(Value::Object(all.into())))
     }
 }
 
@@ -362,7 +364,7 @@ impl Seen {
 /// Puts the value of a field among the others, unless it says no more than its absence.
 pub(crate) fn store(
     registry: &Registry,
-    fields: &mut Object,
+    fields: &mut Fields,
     field: &Field,
     value: Option<Value>,
     again: bool,
@@ -377,7 +379,8 @@ pub(crate) fn store(
     if let Some(value) = value
         && !is_nothing(registry, field, &value)
     {
-        fields.insert(field.name.to_string(), value);
+        // Not `to_string`, which would go through the formatter.
+        fields.insert((*field.name).to_owned(), value);
     }
 }
 

@@ -3,7 +3,7 @@
 
 use super::quantity::Quantity;
 use super::{Registry, Scalar, Struct, Type, TypeId};
-use crate::api::value::{Object, Value};
+use crate::api::value::{Fields, Value};
 
 /// Fills in the defaults of the type, at every level.
 pub fn apply(registry: &Registry, ty: TypeId, value: &mut Value) {
@@ -33,14 +33,14 @@ pub fn apply(registry: &Registry, ty: TypeId, value: &mut Value) {
     }
 }
 
-fn fill(registry: &Registry, structure: &Struct, fields: &mut Object) {
+fn fill(registry: &Registry, structure: &Struct, fields: &mut Fields) {
     for field in structure.defaulted.iter().filter_map(|at| structure.fields.get(usize::from(*at))) {
         let set = fields.get(&*field.name).is_some_and(|value| !is_unset(value, field.pointer));
         let default = field.default.as_ref().or(field.fill.as_ref());
         // A zero that is no pointer says the same as nothing, and values are kept in their smallest form: else an object
         // that was filled in would differ from itself after it was stored.
         if !set && let Some(default) = default.filter(|default| !is_unset(default, field.pointer)) {
-            fields.insert(field.name.to_string(), (**default).clone());
+            fields.insert((*field.name).to_owned(), (**default).clone());
         }
         if matches!(registry.get(field.ty), Type::Scalar(_)) {
             continue;
@@ -54,7 +54,7 @@ fn fill(registry: &Registry, structure: &Struct, fields: &mut Object) {
             let mut inner = Value::object();
             apply(registry, field.ty, &mut inner);
             if inner.fields().is_some_and(|fields| !fields.is_empty()) {
-                fields.insert(field.name.to_string(), inner);
+                fields.insert((*field.name).to_owned(), inner);
             }
         }
     }

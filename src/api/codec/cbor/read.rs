@@ -8,7 +8,7 @@ use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
 
 use super::form::{self, Head, Left, Major, Reader};
 use crate::api::schema::time;
-use crate::api::value::{Object, Value};
+use crate::api::value::{Fields, Object, Value};
 
 /// Why a value cannot be read.
 #[derive(Clone, Debug, PartialEq)]
@@ -229,7 +229,7 @@ impl<'b> Walk<'b> {
         head: &Head,
         mut value: impl FnMut(&mut Self) -> Result<Option<Value>, Fault>,
     ) -> Result<Object, Fault> {
-        let mut entries = Object::new();
+        let mut entries = Fields::new();
         let mut fault = None;
         let mut left = Left::of(head);
         let mut index = 0;
@@ -255,7 +255,7 @@ impl<'b> Walk<'b> {
             }
             index += 1;
         }
-        fault.map_or(Ok(entries), Err)
+        fault.map_or(Ok(entries.into()), Err)
     }
 
     /// Passes the rest of a map.

@@ -10,7 +10,7 @@ use super::read::{Fault, Walk, integer, twice};
 use crate::api::schema::decode::{Decoded, store, zero};
 use crate::api::schema::quantity::Quantity;
 use crate::api::schema::{Field, Other, Registry, Scalar, Struct, Type, TypeId, base64 as lenient, time};
-use crate::api::value::{Object, Value};
+use crate::api::value::{Fields, Value};
 
 /// Reads a checked body of type `ty`.
 pub(super) fn decode(registry: &Registry, ty: TypeId, body: &[u8]) -> Result<Decoded, Fault> {
@@ -203,7 +203,7 @@ impl Typed<'_, '_> {
     }
 
     fn entries(&mut self, ty: TypeId, head: &Head) -> Result<Value, Fault> {
-        let mut entries = Object::new();
+        let mut entries = Fields::new();
         let mut fault = None;
         let mut left = Left::of(head);
         let mut index = 0;
@@ -229,12 +229,12 @@ impl Typed<'_, '_> {
             }
             index += 1;
         }
-        fault.map_or(Ok(Value::Object(entries)), Err)
+        fault.map_or(Ok(Value::Object(entries.into())), Err)
     }
 
     fn fields(&mut self, structure: &Struct, head: &Head) -> Result<Value, Fault> {
         let before = self.unknown.take();
-        let mut fields = Object::new();
+        let mut fields = Fields::new();
         let mut seen = HashSet::new();
         let mut strays = HashSet::new();
         let (mut own, mut fault) = (None, None);
@@ -266,10 +266,10 @@ impl Typed<'_, '_> {
             index += 1;
         }
         self.unknown = before.or(own).or(self.unknown);
-        fault.map_or(Ok(Value::Object(fields)), Err)
+        fault.map_or(Ok(Value::Object(fields.into())), Err)
     }
 
-    fn field(&mut self, structure: &Struct, field: &Field, fields: &mut Object) -> Result<(), Fault> {
+    fn field(&mut self, structure: &Struct, field: &Field, fields: &mut Fields) -> Result<(), Fault> {
         match self.value(field.ty, field.pointer) {
             Ok(value) => {
                 store(self.registry, fields, field, value, false);

@@ -7,7 +7,7 @@ use super::reader::{Fault, Form, Reader, Tag};
 use crate::api::limits;
 use crate::api::schema::decode::{is_nothing, zero};
 use crate::api::schema::{Either, Field, InSlot, List, Other, Registry, Scalar, Struct, Type, TypeId};
-use crate::api::value::{Object, Value};
+use crate::api::value::{Fields, Value};
 
 /// Words that field names begin with and that the API's own types spell in capitals.
 const CAPITALS: [&str; 17] = [
@@ -17,11 +17,11 @@ const CAPITALS: [&str; 17] = [
 
 /// Reads a message of type `ty`.
 pub fn read(registry: &Registry, ty: TypeId, message: &[u8]) -> Result<Value, Fault> {
-    let mut fields = Object::new();
+    let mut fields = Fields::new();
     if let Some(structure) = registry.structure(ty) {
         Walk { registry }.fields(structure, message, &mut fields, limits::PROTOBUF_DEPTH)?;
     }
-    Ok(Value::Object(fields))
+    Ok(Value::Object(fields.into()))
 }
 
 #[derive(Clone, Copy)]
@@ -35,7 +35,7 @@ impl<'r> Walk<'r> {
         self,
         structure: &'r Struct,
         message: &[u8],
-        into: &mut Object,
+        into: &mut Fields,
         depth: usize,
     ) -> Result<(), Fault> {
         let depth = deeper(depth, 1)?;
@@ -63,7 +63,7 @@ impl<'r> Walk<'r> {
         field: &Field,
         tag: Tag,
         reader: &mut Reader<'_>,
-        into: &mut Object,
+        into: &mut Fields,
         depth: usize,
     ) -> Result<(), Fault> {
         let part = Part { walk: self, field };
@@ -93,7 +93,7 @@ impl<'r> Walk<'r> {
                 let before = if into.is_empty() { None } else { into.remove(&*field.name) };
                 let value = part.single(field.ty, tag, reader, before, depth)?;
                 if !value.is_null() && !is_nothing(self.registry, field, &value) {
-                    into.insert(field.name.to_string(), value);
+                    into.insert((*field.name).to_owned(), value);
                 }
                 Ok(())
             }
@@ -206,11 +206,11 @@ impl<'r> Part<'r, '_> {
         match self.registry().get(ty) {
             Type::Struct(structure) => {
                 let mut fields = match before {
-                    Some(Value::Object(fields)) => fields,
-                    _ => Object::new(),
+                    Some(Value::Object(fields)) => fields.into_fields(),
+                    _ => Fields::new(),
                 };
                 self.walk.fields(structure, message, &mut fields, depth)?;
-                Ok(Value::Object(fields))
+                Ok(Value::Object(fields.into()))
             }
             Type::List(list) => {
                 let mut items = match before {
@@ -287,9 +287,9 @@ pub(super) fn bytes<'a>(
 }
 
 /// The value of a field that is built up piece by piece.
-fn occupied<'o>(into: &'o mut Object, field: &Field, empty: impl FnOnce() -> Value) -> Option<&'o mut Value> {
+fn occupied<'o>(into: &'o mut Fields, field: &Field, empty: impl FnOnce() -> Value) -> Option<&'o mut Value> {
     if !into.contains_key(&*field.name) {
-        into.insert(field.name.to_string(), empty());
+        into.insert((*field.name).to_owned(), empty());
     }
     into.get_mut(&*field.name)
 }

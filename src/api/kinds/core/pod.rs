@@ -113,14 +113,13 @@ fn name_profiles(pod: &mut Value) {
 /// The quality of service: guaranteed when every container asks for exactly its limits, best effort when nobody asks
 /// for anything.
 pub fn quality(pod: &Value) -> &'static str {
-    let spec = Node::of(pod, "spec");
     let (mut asks, mut guaranteed, mut any) = (false, true, false);
     for list in ["containers", "initContainers"] {
-        for container in spec.child(list).items() {
+        for container in pod.at(&["spec", list]).map(Value::items).unwrap_or_default() {
             any = true;
-            let resources = container.child("resources");
             let amount = |kind: &str, name: &str| -> Option<Amount> {
-                resources.child(kind).child(name).amount().filter(|amount| !amount.is_zero())
+                let amount = container.at(&["resources", kind, name]).and_then(Amount::of);
+                amount.filter(|amount| !amount.is_zero())
             };
             for name in ["cpu", "memory"] {
                 let (request, limit) = (amount("requests", name), amount("limits", name));

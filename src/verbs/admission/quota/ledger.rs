@@ -2,7 +2,8 @@
 //!
 //! A round reads the quotas, checks the writes one after the other against what those before them left over, and stores
 //! every quota that changed once, against the version it read. Only others who write quotas, clients and whoever counts
-//! anew, can be quicker; then the quotas that they wrote are looked at again.
+//! anew, can be quicker; then the quotas that they wrote are looked at again, in a turn at each, so that the round does not lose to them
+//! again and again.
 
 use std::collections::BTreeSet;
 use std::ops::Bound;
@@ -13,9 +14,10 @@ use bytes::Bytes;
 use futures::future::join_all;
 use pilothouse_actors::clock::Clock;
 use pilothouse_actors::error::StoreError;
-use pilothouse_actors::object::{Draft, Object, TypeName};
+use pilothouse_actors::object::{Draft, Key, Object, TypeName};
 use pilothouse_actors::permit::Permit;
 use pilothouse_actors::rounds::Work;
+use pilothouse_actors::turns::Turn;
 use tokio::sync::oneshot;
 
 use crate::api::amounts::Amounts;
@@ -29,7 +31,7 @@ use crate::api::status::{GroupResource, Result, Status};
 use crate::api::value::Value;
 use crate::api::version::GroupVersion;
 
-use super::super::super::stores::Stores;
+use super::super::super::stores::{StoreResult, Stores};
 
 const KIND: &str = "ResourceQuota";
 const STORE: &str = "resourcequotas";
@@ -118,6 +120,8 @@ struct Page {
     object: Arc<Object>,
     value: Value,
     charged: bool,
+    /// Where others were quicker before: the turn in which it was read.
+    turn: Option<Turn>,
 }
 
 impl Ledger {
@@ -143,7 +147,7 @@ impl Ledger {
             // What must be covered was, by all quotas together.
             let limited = if only.is_none() { self.limited.as_slice() } else { &[] };
             open = self.check(open, &mut pages, &mut quotas, limited);
-            match self.store(&pages, &quotas).await {
+            match self.store(pages, &quotas).await {
                 Ok(late) if late.is_empty() => return open.into_iter().for_each(|charge| charge.end(Ok(()))),
                 Ok(late) => only = Some(late),
                 Err(status) => return fail(open, &status),
@@ -153,26 +157,50 @@ impl Ledger {
         fail(open, &Status::stale(OF, &name));
     }
 
+    /// Reads all quotas of a namespace, or those of these names.
     async fn read(
         &self,
         namespace: &str,
         only: Option<&BTreeSet<String>>,
     ) -> Result<(Vec<Page>, Vec<Quota>)> {
-        let snapshot = self.stores.snapshot(&TypeName::new(STORE), &Permit::none()).await;
-        let snapshot = snapshot.map_err(|error| Status::from_store(&error, OF, ""))?;
+        let found = match only {
+            None => self.all(namespace).await,
+            Some(names) => self.in_turn(namespace, names).await,
+        };
         let (mut pages, mut quotas) = (Vec::new(), Vec::new());
-        for object in snapshot.scan(Some(namespace), Bound::Unbounded) {
-            if only.is_some_and(|only| !only.contains(object.key.name())) {
-                continue;
-            }
+        for (object, turn) in found.map_err(|error| Status::from_store(&error, OF, ""))? {
             let unreadable =
                 || Status::internal(format!("the stored object {:?} cannot be read", object.key));
             let ty = self.registry.kind("", "v1", KIND).ok_or_else(unreadable)?;
             let value = codec::decode_stored(&object.bytes, ty, &self.registry).ok_or_else(unreadable)?;
             quotas.push(Quota::read(&value));
-            pages.push(Page { object: object.clone(), value, charged: false });
+            pages.push(Page { object, value, charged: false, turn });
         }
         Ok((pages, quotas))
+    }
+
+    async fn all(&self, namespace: &str) -> StoreResult<Vec<(Arc<Object>, Option<Turn>)>> {
+        let snapshot = self.stores.snapshot(&TypeName::new(STORE), &Permit::none()).await?;
+        Ok(snapshot.scan(Some(namespace), Bound::Unbounded).map(|object| (object.clone(), None)).collect())
+    }
+
+    /// Those that others were quicker to write, by name: whoever takes turns at several takes them in the same order.
+    async fn in_turn(
+        &self,
+        namespace: &str,
+        names: &BTreeSet<String>,
+    ) -> StoreResult<Vec<(Arc<Object>, Option<Turn>)>> {
+        let mut found = Vec::with_capacity(names.len());
+        for name in names {
+            let key = Key::namespaced(namespace, name);
+            match self.stores.alone(&TypeName::new(STORE), key, &Permit::none()).await {
+                Ok(alone) => found.push(alone),
+                // It limits nothing any more.
+                Err(StoreError::NotFound) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(found)
     }
 
     /// Charges the quotas for each write that they allow. Answers those that wait for that to be stored; the others have
@@ -203,8 +231,8 @@ impl Ledger {
     }
 
     /// Stores the quotas that changed, all at once. Answers the names of those that somebody else wrote first.
-    async fn store(&self, pages: &[Page], quotas: &[Quota]) -> Result<BTreeSet<String>> {
-        let changed = pages.iter().zip(quotas).filter(|(page, _)| page.charged);
+    async fn store(&self, pages: Vec<Page>, quotas: &[Quota]) -> Result<BTreeSet<String>> {
+        let changed = pages.into_iter().zip(quotas).filter(|(page, _)| page.charged);
         let stored = join_all(changed.map(|(page, quota)| self.store_one(page, &quota.used))).await;
         let mut late = BTreeSet::new();
         for outcome in stored {
@@ -213,11 +241,11 @@ impl Ledger {
         Ok(late)
     }
 
-    async fn store_one(&self, page: &Page, used: &Amounts) -> Result<Option<String>> {
-        let name = page.object.key.name();
-        let draft = self.draft(page, used)?;
-        let (store, expected) = (TypeName::new(STORE), page.object.revision);
-        match self.stores.replace(&store, draft, expected, &Permit::none()).await {
+    async fn store_one(&self, page: Page, used: &Amounts) -> Result<Option<String>> {
+        let draft = self.draft(&page, used)?;
+        let Page { object, turn, .. } = page;
+        let (store, name) = (TypeName::new(STORE), object.key.name());
+        match self.stores.replace_in_turn(&store, draft, object.revision, &Permit::none(), turn).await {
             Ok(_) => Ok(None),
             Err(StoreError::Conflict(_) | StoreError::NotFound) => Ok(Some(name.to_owned())),
             Err(error) => Err(Status::from_store(&error, OF, name)),

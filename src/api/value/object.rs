@@ -1,0 +1,163 @@
+//! The fields of an object, shared between copies until one of them is changed.
+//!
+//! Most writes work on a copy of what is stored and leave nearly all of it as it was. So a copy costs nothing until somebody writes to
+//! it, and then no more than the way down to what is written; and what two copies still share is equal without a look at it.
+
+use std::collections::BTreeMap;
+use std::collections::btree_map::{IntoIter, Iter, IterMut};
+use std::fmt;
+use std::ops::{Deref, DerefMut};
+use std::sync::Arc;
+
+use super::Value;
+
+/// What stands in an object, by key: what is filled one field after the other is quicker filled before it is made an [`Object`].
+pub type Fields = BTreeMap<String, Value>;
+
+static NOTHING: Fields = Fields::new();
+
+/// The fields of an object or the entries of a map, by key.
+#[derive(Clone, Default)]
+pub struct Object(Option<Arc<Fields>>);
+
+impl Object {
+    /// An object without fields.
+    pub const fn new() -> Object {
+        Object(None)
+    }
+
+    /// Whether both are copies of one object and nobody has written to either since: then they are equal.
+    pub fn is_shared_with(&self, other: &Object) -> bool {
+        match (&self.0, &other.0) {
+            (Some(ours), Some(theirs)) => Arc::ptr_eq(ours, theirs),
+            (ours, theirs) => ours.is_none() && theirs.is_none(),
+        }
+    }
+
+    /// The fields themselves, copied if others share them.
+    pub fn into_fields(self) -> Fields {
+        self.0.map(Arc::unwrap_or_clone).unwrap_or_default()
+    }
+}
+
+impl Deref for Object {
+    type Target = Fields;
+
+    fn deref(&self) -> &Fields {
+        self.0.as_deref().unwrap_or(&NOTHING)
+    }
+}
+
+/// Whoever takes the fields for writing gets a copy of their own, if others share them.
+impl DerefMut for Object {
+    fn deref_mut(&mut self) -> &mut Fields {
+        Arc::make_mut(self.0.get_or_insert_default())
+    }
+}
+
+impl PartialEq for Object {
+    fn eq(&self, other: &Object) -> bool {
+        self.is_shared_with(other) || **self == **other
+    }
+}
+
+impl fmt::Debug for Object {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        (**self).fmt(f)
+    }
+}
+
+impl From<Fields> for Object {
+    fn from(fields: Fields) -> Object {
+        Object((!fields.is_empty()).then(|| Arc::new(fields)))
+    }
+}
+
+impl<const N: usize> From<[(String, Value); N]> for Object {
+    fn from(fields: [(String, Value); N]) -> Object {
+        Fields::from(fields).into()
+    }
+}
+
+impl FromIterator<(String, Value)> for Object {
+    fn from_iter<I: IntoIterator<Item = (String, Value)>>(fields: I) -> Object {
+        fields.into_iter().collect::<Fields>().into()
+    }
+}
+
+impl IntoIterator for Object {
+    type Item = (String, Value);
+    type IntoIter = IntoIter<String, Value>;
+
+    fn into_iter(self) -> IntoIter<String, Value> {
+        self.into_fields().into_iter()
+    }
+}
+
+impl<'a> IntoIterator for &'a Object {
+    type Item = (&'a String, &'a Value);
+    type IntoIter = Iter<'a, String, Value>;
+
+    fn into_iter(self) -> Iter<'a, String, Value> {
+        self.iter()
+    }
+}
+
+impl<'a> IntoIterator for &'a mut Object {
+    type Item = (&'a String, &'a mut Value);
+    type IntoIter = IterMut<'a, String, Value>;
+
+    fn into_iter(self) -> IterMut<'a, String, Value> {
+        self.iter_mut()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(fields: &[(&str, i64)]) -> Object {
+        fields.iter().map(|(key, number)| ((*key).to_owned(), Value::Int(*number))).collect()
+    }
+
+    #[test]
+    fn a_copy_that_is_changed_leaves_the_other_as_it_was() {
+        let mut outer = Value::object();
+        outer.set("inner", of(&[("a", 1)]));
+        outer.set("other", of(&[("b", 2)]));
+        let before = outer.clone();
+        assert!(before.fields().unwrap().is_shared_with(outer.fields().unwrap()));
+        outer.entry("inner").set("a", 7);
+        assert_eq!(before.at(&["inner", "a"]), Some(&Value::Int(1)));
+        assert_eq!(outer.at(&["inner", "a"]), Some(&Value::Int(7)));
+        assert_ne!(outer, before);
+        outer.entry("inner").set("a", 1);
+        assert_eq!(outer, before);
+        let shared = |field: &str| {
+            let [one, other] =
+                [&outer, &before].map(|value| value.get(field).and_then(Value::fields).unwrap());
+            one.is_shared_with(other)
+        };
+        assert!(shared("other") && !shared("inner"));
+    }
+
+    #[test]
+    fn objects_are_equal_by_what_they_hold() {
+        let mut emptied = of(&[("a", 1)]);
+        emptied.remove("a");
+        assert_eq!(emptied, Object::new());
+        assert_eq!(of(&[]), Object::new());
+        assert_ne!(of(&[("a", 1)]), Object::new());
+        assert_eq!(of(&[("a", 1), ("b", 2)]), of(&[("b", 2), ("a", 1)]));
+        assert_ne!(of(&[("a", 1)]), of(&[("a", 2)]));
+    }
+
+    #[test]
+    fn what_is_shared_is_copied_when_it_is_taken_apart() {
+        let one = of(&[("a", 1), ("b", 2)]);
+        let other = one.clone();
+        let keys: Vec<String> = one.into_iter().map(|(key, _)| key).collect();
+        assert_eq!(keys, ["a", "b"]);
+        assert_eq!(other, of(&[("a", 1), ("b", 2)]));
+    }
+}
