@@ -135,15 +135,15 @@ impl Guard {
 
     async fn who(&self, credentials: Credentials) -> Arc<Identity> {
         match self.authenticator.authenticate(credentials) {
-            Answer::Now(found) => found.unwrap(),
-            Answer::Later(found) => found.await.unwrap(),
+            Answer::Now(found) => found.unwrap().identity,
+            Answer::Later(found) => found.await.unwrap().identity,
         }
     }
 
     /// The same for somebody whose answer must be at hand.
     fn at_once(&self, credentials: Credentials) -> Arc<Identity> {
         match self.authenticator.authenticate(credentials) {
-            Answer::Now(found) => found.unwrap(),
+            Answer::Now(found) => found.unwrap().identity,
             Answer::Later(_) => panic!("nothing has changed: the answer is at hand"),
         }
     }
