@@ -130,7 +130,6 @@ fn what_belongs_to_the_server_comes_back() {
         "/apis/discovery.k8s.io/v1/namespaces/default/endpointslices/kubernetes",
         "/api/v1/namespaces/kube-system/configmaps/extension-apiserver-authentication",
     ];
-    let began = std::time::Instant::now();
     for path in lost {
         let before = client.get(path).ok()["metadata"]["uid"].clone();
         client.delete(path).ok();
@@ -142,7 +141,6 @@ fn what_belongs_to_the_server_comes_back() {
     let right = client.get(map).ok()["data"].clone();
     client.patch(map, "merge", &json!({"data": {"client-ca-file": "somebody else"}})).ok();
     becomes(&mut client, map, |map| map["data"] == right);
-    assert!(began.elapsed() < std::time::Duration::from_secs(25), "{:?}", began.elapsed());
 }
 
 #[test]

@@ -56,6 +56,18 @@ fn flags_are_spelled_as_in_go() {
 }
 
 #[test]
+fn nobody_is_anonymous_where_a_flag_lets_everybody_do_everything() {
+    let admits = |line: &str| parse(line).unwrap().admits_anonymous();
+    assert!(admits("") && admits("--authorization-mode=RBAC,AlwaysDeny"));
+    assert!(!admits("--anonymous-auth=false") && !admits("--authorization-mode=AlwaysAllow"));
+    assert!(!admits("--anonymous-auth=true --authorization-mode=RBAC,AlwaysAllow"));
+    // A file may say so too, and as in the reference nobody minds: whoever writes it knows what it says.
+    assert!(admits("--authorization-config=file"));
+    let given = |line: &str| parse(line).unwrap().authentication.anonymous_auth_given;
+    assert!(given("--anonymous-auth=true") && given("--anonymous-auth=false") && !given(""));
+}
+
+#[test]
 fn lists_may_be_repeated_or_joined_and_the_last_single_value_wins() {
     let config = parse(
         "--secure-port=1 --secure-port=2 --disable-admission-plugins=Priority,RuntimeClass --disable-admission-plugins=LimitRanger \

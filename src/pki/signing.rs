@@ -227,8 +227,9 @@ fn is_known(usage: &str) -> bool {
 
 fn append_usages(draft: &mut X509Builder, usages: &[&str]) -> Result<(), ErrorStack> {
     let mut plain = KeyUsage::new();
-    let any_plain = usages.iter().fold(false, |any, usage| plain_usage(&mut plain, usage) || any);
-    if any_plain {
+    // All of them are added, not only the first.
+    let added = usages.iter().filter(|usage| plain_usage(&mut plain, usage)).count();
+    if added > 0 {
         draft.append_extension(plain.critical().build()?)?;
     }
     let wanted = EXTENDED.iter().filter(|(name, _)| usages.contains(name));

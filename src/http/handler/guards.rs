@@ -303,6 +303,19 @@ mod tests {
         assert_eq!(said(no(""), "", Some("a webhook hung")), ("", "internal error".to_owned()));
     }
 
+    #[test]
+    fn what_is_said_of_credentials_is_told_or_written_down() {
+        let warnings = Warnings::default();
+        let remarks = vec![
+            Remark::Annotation("a", "1".to_owned()),
+            Remark::Warning("old"),
+            Remark::Annotation("b", "2".to_owned()),
+        ];
+        let written = Annotations::of(remarks, &warnings);
+        assert_eq!(written, Annotations(vec![("a", "1".to_owned()), ("b", "2".to_owned())]));
+        assert_eq!(warnings.take(), ["old"]);
+    }
+
     /// The path of a resource: its collection in a namespace or in none, or below a name.
     fn path(resource: &Resource, namespace: &str, rest: &str) -> String {
         let gv = &resource.gv;

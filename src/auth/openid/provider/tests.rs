@@ -84,6 +84,26 @@ async fn what_makes_no_sense_or_no_end_is_not_taken() {
 }
 
 #[actix::test]
+async fn a_provider_may_tell_of_itself_at_another_place() {
+    let stage = Stage::open(&[&Signer::fresh()]).await;
+    let told = |issuer: &str| {
+        Says::Document(json!({"issuer": issuer, "jwks_uri": format!("{}/keys", stage.issuer)}).to_string())
+    };
+    stage.say(METADATA, Says::Status(404));
+    stage.say("/inside", told(&stage.issuer));
+    let mut rules = rules(&stage);
+    rules.discovery = Some(format!("{}/inside", stage.issuer));
+    let keys = Arc::new(Keys::new(Clock::manual(Timestamp(1))));
+    let mut provider = Provider::new(&rules, Some(stage.authority_pem.clone()), keys.clone()).unwrap();
+    provider.attempt().await.unwrap();
+    assert_eq!(keys.ring().unwrap().keys().len(), 1);
+    // It must still be the one that tokens name.
+    stage.say("/inside", told(&format!("{}/inside", stage.issuer)));
+    let mut provider = Provider::new(&rules, Some(stage.authority_pem.clone()), keys).unwrap();
+    assert!(provider.attempt().await.unwrap_err().contains("issuer did not match"));
+}
+
+#[actix::test]
 async fn a_provider_must_prove_who_it_is() {
     let stage = Stage::open(&[&Signer::fresh()]).await;
     let other = Stage::open(&[]).await;

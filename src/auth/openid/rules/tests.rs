@@ -5,6 +5,7 @@ use serde_json::json;
 
 use super::super::stage::{ISSUER, NOW, claims, flags};
 use super::*;
+use crate::config::authentication_file::Mapping;
 use crate::config::oidc::SIGNING_ALGORITHMS;
 
 fn rules(more: &[&str]) -> Rules {
@@ -51,6 +52,48 @@ fn tokens_of_others_are_none_of_our_business() {
     assert!(concern("https://accounts.google.com", "accounts.google.com".into()));
     assert!(!concern(ISSUER, "login.test/realm".into()));
     assert!(!rules(&[]).concern(&of(&json!({}))));
+}
+
+#[test]
+fn a_file_says_more_than_flags() {
+    let mapping = |claim: &str, prefix: &str| Mapping { claim: claim.into(), prefix: prefix.into() };
+    let jwt = Jwt {
+        issuer: ISSUER.into(),
+        audiences: vec!["c".into(), "d".into()],
+        username: mapping("email", "m:"),
+        groups: Some(mapping("roles", "r:")),
+        uid: Some("id".into()),
+        required: BTreeMap::from([("hd".into(), "x".into())]),
+        ..Jwt::default()
+    };
+    let rules = Rules::of(&jwt);
+    assert_eq!(rules.algorithms, Algorithm::ALL, "in every way that a key takes");
+    let said = json!({"email": "a@x", "id": "7", "roles": ["b"], "hd": "x"});
+    let made = |changes: &Value| {
+        let mut all = said.as_object().unwrap().clone();
+        all.extend(changes.as_object().unwrap().clone());
+        rules.identity(&of(&claims(ISSUER, &all.into())))
+    };
+    let ann = made(&json!({})).unwrap();
+    assert_eq!((&*ann.name, &*ann.uid, &ann.groups[..]), ("m:a@x", "7", &["r:b".to_owned()][..]));
+    for (changes, why) in [
+        (json!({"id": null}), "oidc: parse uid claim \"id\": claim not present"),
+        (json!({"id": 7}), "oidc: parse uid claim \"id\": claim is not a string"),
+        (json!({"email_verified": false}), "oidc: email not verified"),
+        (json!({"hd": "y"}), "oidc: required claim hd value does not match"),
+    ] {
+        assert_eq!(made(&changes).unwrap_err(), why, "{changes}");
+    }
+    let text = format!("{}.e30.e30", BASE64.encode(json!({"alg": "ES512"}).to_string()));
+    let (token, now) = (Token::parse(&text).unwrap(), Timestamp(NOW * 1_000_000));
+    let check = |audiences: Value| rules.check(&token, &of(&claims(ISSUER, &json!({"aud": audiences}))), now);
+    assert!(check(json!("c")).is_ok() && check(json!(["x", "d"])).is_ok());
+    let why = "oidc: expected audience in [\"c\" \"d\"] got [\"x\" \"y\"]";
+    assert_eq!(check(json!(["x", "y"])), Err(why.to_owned()));
+    assert_eq!(
+        refused(&[], "RS256", &json!({"aud": ["x", "y"]})).as_deref(),
+        Some("oidc: expected audience \"c\" got [\"x\" \"y\"]")
+    );
 }
 
 #[test]
