@@ -198,7 +198,7 @@ pub const REFUSAL_TOLD_EVERY: Duration = Duration::from_secs(1);
 /// Characters of the reason that it tells.
 pub const REFUSAL_CHARS: usize = 512;
 /// Bytes of the file that says whose tokens are accepted.
-pub const AUTHENTICATION_FILE_BYTES: usize = 8 << 20;
+pub const AUTHENTICATION_FILE_BYTES: usize = 3 << 20;
 /// Providers that it may name; the reference server's value.
 pub const JWT_AUTHENTICATORS: usize = 64;
 /// How long the keys of providers that a changed file names are waited for before it counts; the reference server's value.

@@ -68,10 +68,10 @@ pub const BOOKMARK_SLOTS: u32 = 60;
 pub const BROADCAST_EVENTS_PER_TURN: usize = 1_024;
 /// Sessions that a broadcaster calls before the other tasks of its thread have their turn: about a millisecond of work.
 pub const CALLS_PER_TURN: usize = 64;
-/// How long a type rests after its news, for each session that was called: about what a call costs, so that a crowd that hears of
-/// every change takes half of a thread and no more.
+/// How long a type rests after its news, for each session that was called: about what a call costs, so that a crowd of some
+/// hundreds that hears of every change takes half of a thread and no more.
 pub const REST_PER_CALL: Duration = Duration::from_micros(20);
-/// The most that news of a type wait because a crowd was called. More would make calls cheaper still, but clients that are told
+/// The most that a type rests once its crowd was called. More would make calls cheaper still, but clients that are told
 /// more at once than they can read fall behind.
 pub const LONGEST_REST: Duration = Duration::from_millis(10);
 /// Commands that may wait for a broadcaster.

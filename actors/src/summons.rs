@@ -1,10 +1,10 @@
 //! How a session is called: a note of what it is asked to do, and one call that says there is a note. The call goes to the
 //! task of the body if that waits for something to read, else it is a message to the session.
 //!
-//! Invariants: a note that is not empty has been called for, or somebody has promised to, or the session waits for its client and
-//! goes on anyway when that reads; nothing written on it is lost when the
-//! session's mailbox is full, because the session reads it whenever it handles a message; and a body that was called but cannot
-//! come, because its client does not read, is given up for the session at the next errand.
+//! Invariants: a note that is not empty has been called for, or somebody has promised to, or the session waits for its client
+//! and goes on anyway when that reads; nothing written on it is lost when the session's mailbox is full, because the session
+//! reads it whenever it handles a message; and a body that was called but cannot come, because its client does not read, is
+//! given up for the session at the next errand.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Waker;

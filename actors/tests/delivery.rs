@@ -4,11 +4,13 @@
 //! Everything runs on one thread and is driven by yielding until nothing moves, so no test depends on time.
 
 use std::rc::Rc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
+use std::task::{Context as TaskContext, Poll, Wake, Waker};
 
 use actix::Addr;
 use bytes::Bytes;
-use futures::{FutureExt, StreamExt};
+use futures::StreamExt;
 use pilothouse_actors::archive::{Archive, ArchiveError, Shelf, Span};
 use pilothouse_actors::bell::Bells;
 use pilothouse_actors::broadcaster::{Broadcaster, CloseAll};
@@ -119,9 +121,19 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(step, 1..150)
 }
 
+struct Woken(AtomicBool);
+
+impl Wake for Woken {
+    fn wake(self: Arc<Self>) {
+        self.0.store(true, Ordering::SeqCst);
+    }
+}
+
 /// A client and what it must hear and has heard.
 struct Client {
     feed: Option<Feed>,
+    /// Whether it has something to do: it looks only when it was woken, as a task does.
+    is_woken: Arc<Woken>,
     filter: Filter,
     expected: Vec<String>,
     heard: String,
@@ -132,16 +144,21 @@ impl Client {
     /// Takes what is ready, at most `most` chunks; whether there was anything.
     fn take(&mut self, most: usize) -> bool {
         let Some(feed) = &mut self.feed else { return false };
+        if !self.is_woken.0.swap(false, Ordering::SeqCst) {
+            return false;
+        }
+        let waker = Waker::from(Arc::clone(&self.is_woken));
         for taken in 0..most {
-            match feed.next().now_or_never() {
-                Some(Some(chunk)) => {
+            match feed.poll_next_unpin(&mut TaskContext::from_waker(&waker)) {
+                Poll::Ready(Some(chunk)) => {
                     assert!(!chunk.is_empty());
                     self.heard.push_str(&String::from_utf8_lossy(&chunk));
                 }
-                Some(None) => self.ended = true,
-                None => return taken > 0,
+                Poll::Ready(None) => self.ended = true,
+                Poll::Pending => return taken > 0,
             }
         }
+        self.is_woken.0.store(true, Ordering::SeqCst);
         true
     }
 
@@ -250,7 +267,9 @@ impl World {
             initial_end_bookmark: false,
             live: self.live.clone(),
         });
-        let client = Client { feed: Some(feed), filter, expected: lines, heard: String::new(), ended: false };
+        let is_woken = Arc::new(Woken(AtomicBool::new(true)));
+        let (feed, heard) = (Some(feed), String::new());
+        let client = Client { feed, is_woken, filter, expected: lines, heard, ended: false };
         self.clients.push(client);
     }
 

@@ -124,11 +124,11 @@ impl Inner {
             "status": {"user": {}},
         });
         let answer = self.service.ask_patiently(&review.to_string()).await.map_err(|failure| {
-            tracing::warn!(%failure, "the token webhook cannot be asked");
+            tracing::debug!(%failure, "the token webhook cannot be asked");
             format!("the token webhook cannot be asked: {failure}")
         })?;
         let status = self.read(&answer).map_err(|why| {
-            tracing::warn!(why, "the token webhook says nonsense");
+            tracing::debug!(why, "the token webhook says nonsense");
             format!("the token webhook says nonsense: {why}")
         })?;
         fetching.succeeded();

@@ -147,7 +147,8 @@ impl Config {
         config.remarks.extend(config.api.feature_gates.iter().filter_map(|gate| gate.warning()));
         config.remarks.extend(config.service_accounts.remarks());
         config.remarks.extend(config.front_proxy.remarks());
-        if config.authentication.anonymous_auth && !config.admits_anonymous() {
+        let is_said_elsewhere = config.authentication.authentication_config.is_some();
+        if config.authentication.anonymous_auth && !is_said_elsewhere && !config.admits_anonymous() {
             let why = "--anonymous-auth is off: it does not go with the authorization mode AlwaysAllow";
             config.remarks.push(why.to_owned());
         }

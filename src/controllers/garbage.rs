@@ -13,6 +13,7 @@ use std::sync::Arc;
 use actix::Addr;
 use futures::FutureExt as _;
 use futures::future::LocalBoxFuture;
+use openssl::sha::sha256;
 use pilothouse_actors::object::{Object, TypeName};
 use pilothouse_actors::snapshot::Snapshot;
 
@@ -56,22 +57,23 @@ struct State {
 const ABSENT_REMEMBERED: usize = 512;
 
 /// Owners that are not there, as references mean them, so that a thousand dependents of one of them look for it once. The
-/// uid alone would not do: another reference may name the same object rightly.
+/// uid alone would not do: another reference may name the same object rightly. Digests, because references are as long as who
+/// writes them likes.
 #[derive(Default)]
 struct Absent {
-    all: HashSet<Rc<str>>,
-    in_order: VecDeque<Rc<str>>,
+    all: HashSet<[u8; 32]>,
+    in_order: VecDeque<[u8; 32]>,
 }
 
 impl Absent {
     fn contains(&self, described: &str) -> bool {
-        self.all.contains(described)
+        self.all.contains(&sha256(described.as_bytes()))
     }
 
-    fn insert(&mut self, described: String) {
-        let described: Rc<str> = described.into();
-        if self.all.insert(described.clone()) {
-            self.in_order.push_back(described);
+    fn insert(&mut self, described: &str) {
+        let digest = sha256(described.as_bytes());
+        if self.all.insert(digest) {
+            self.in_order.push_back(digest);
         }
         if self.in_order.len() > ABSENT_REMEMBERED
             && let Some(oldest) = self.in_order.pop_front()
@@ -253,8 +255,8 @@ mod tests {
     fn only_so_many_absent_owners_are_remembered() {
         let mut absent = Absent::default();
         for number in 0..=ABSENT_REMEMBERED {
-            absent.insert(number.to_string());
-            absent.insert(number.to_string());
+            absent.insert(&number.to_string());
+            absent.insert(&number.to_string());
         }
         assert_eq!((absent.all.len(), absent.in_order.len()), (ABSENT_REMEMBERED, ABSENT_REMEMBERED));
         assert!(!absent.contains("0") && absent.contains("1") && absent.contains("512"));

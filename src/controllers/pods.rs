@@ -148,8 +148,8 @@ impl PodCollector {
                 going.push(pod.clone());
             }
         }
-        self.end_all(resource, orphans, Some("PodGC: node no longer exists")).await?;
-        self.end_all(resource, going, None).await
+        let orphans = self.end_all(resource, orphans, Some("PodGC: node no longer exists")).await;
+        orphans.and(self.end_all(resource, going, None).await)
     }
 
     async fn end_all(

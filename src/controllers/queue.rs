@@ -123,7 +123,7 @@ impl<K: Clone + Eq + Hash> Queue<K> {
     /// The work on a key has ended.
     pub fn done(&mut self, key: K, outcome: &Outcome, now: Timestamp) {
         self.working.remove(&key);
-        if *outcome == Outcome::Done {
+        if !matches!(outcome, Outcome::Again(_)) {
             self.failures.remove(&key);
         }
         if self.wanted.contains(&key) {

@@ -209,8 +209,10 @@ fn keys_that_flags_name_are_used() {
     assert_eq!(X509::stack_from_pem(&made.client_ca_pem).unwrap().len(), 2);
     assert_eq!(made.serving.certificates_pem, fs::read(pki.join("apiserver.crt")).unwrap());
     assert_eq!(made.kubeconfig_path, None);
-    // Without keys that verify, the one that the server shows does.
+    // Without keys for tokens, the one that the server shows verifies; beside one that signs it does not.
     other.service_accounts.service_account_key_file = Vec::new();
+    assert_eq!(prepare(&other, bound(), &clock).unwrap().tokens.verifying.len(), 1);
+    other.service_accounts.service_account_signing_key_file = None;
     let made = prepare(&other, bound(), &clock).unwrap();
     let shown = PKey::private_key_from_pem(&fs::read(pki.join("apiserver.key")).unwrap()).unwrap();
     assert_eq!(made.tokens.verifying.len(), 2);

@@ -57,8 +57,10 @@ pub(super) fn prepare(config: &Config, folder: &mut Folder) -> Result<TokenKeys,
             }
         }
     }
-    // Without such a file the key that the server shows verifies too, as in the reference, if it is of a kind that can.
-    let shown = config.serving.tls_private_key_file.as_ref();
+    // Without any key for tokens the one that the server shows verifies too, if it is of a kind that can. Not beside a key that
+    // signs: who holds the key of a certificate could make accounts of his own then, and nobody would expect it.
+    let is_named = accounts.service_account_signing_key_file.is_some();
+    let shown = config.serving.tls_private_key_file.as_ref().filter(|_| !is_named);
     if let Some(path) = shown.filter(|_| accounts.service_account_key_file.is_empty()) {
         let keys = public_keys(&files::read(path)?).into_iter().take(1).filter(|key| can_sign(key));
         let new: Vec<_> = keys.filter(|key| !verifying.iter().any(|known| known.public_eq(key))).collect();

@@ -26,9 +26,11 @@ use crate::verbs::{Backend, bootstrap};
 /// Makes what others need to find this server, and to know whom it trusts, as it should be.
 async fn settle(parts: Arc<Parts>, backend: Rc<Backend>) -> crate::api::status::Result<()> {
     let served = parts.shared.served.load_full();
-    bootstrap::namespaces(&backend, &served.catalog).await?;
-    bootstrap::home::kubernetes(&backend, &served.catalog, &parts.home).await?;
-    bootstrap::trust::authentication(&backend, &served.catalog, told(&parts)).await
+    // Each for itself: an address that somebody else has taken must not keep anybody from learning whom to trust.
+    let namespaces = bootstrap::namespaces(&backend, &served.catalog).await;
+    let home = bootstrap::home::kubernetes(&backend, &served.catalog, &parts.home).await;
+    let trust = bootstrap::trust::authentication(&backend, &served.catalog, told(&parts)).await;
+    namespaces.and(home).and(trust)
 }
 
 /// The control loops of a server.

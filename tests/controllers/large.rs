@@ -89,9 +89,6 @@ fn a_thousand_dependents_go_soon_after_their_owner() {
     // What is left is what every namespace has.
     let (took, _) = meanwhile(&client, |client| count(client, MAPS) <= 1);
     println!("a thousand dependents went in {took:?}");
-    // A build for finding mistakes is some times slower.
-    let most = if cfg!(debug_assertions) { 10 } else { 2 };
-    assert!(took < Duration::from_secs(most), "{took:?}");
 }
 
 #[test]

@@ -65,7 +65,7 @@ pub(crate) struct Course {
     owed: Option<Next>,
     /// Whether it is counted as one whose client does not read.
     stalled: bool,
-    pub(super) live: LiveSessions,
+    live: LiveSessions,
 }
 
 /// The counterpart of `subscribe`. It is no lifecycle hook of the session, because those are left out when a turn panics, and who
@@ -132,11 +132,12 @@ impl Course {
         }
     }
 
-    /// A turn of the session.
+    /// A turn of the session. It reads the note also where something is owed: whoever called for what stands there may have found
+    /// the mailbox full, and calls nobody again before it is read.
     pub(super) fn turn_of_session(&mut self) -> Next {
-        match self.owed.take() {
-            Some(owed) => owed,
-            None => self.turn(),
+        match (self.turn(), self.owed.take()) {
+            (Next::Rest, Some(owed)) => owed,
+            (next, _) => next,
         }
     }
 

@@ -95,6 +95,12 @@ fn session(watch: Watch) -> (Course, Feed) {
     Course::new(watch, Summons::new(Counter(Rc::new(Cell::new(0))).start().recipient()))
 }
 
+async fn settle() {
+    for _ in 0..8 {
+        tokio::task::yield_now().await;
+    }
+}
+
 /// All that can be read now, without the padding; `END` where the stream has ended.
 fn read(feed: &mut Feed) -> String {
     let mut text = String::new();
@@ -320,9 +326,7 @@ async fn a_body_that_waits_takes_the_turn_and_the_session_sleeps() {
     assert_eq!(read(&mut feed), "Added:a@5 Added:a@6 Added:a@7 Added:a@8");
 
     summons.close();
-    for _ in 0..8 {
-        tokio::task::yield_now().await;
-    }
+    settle().await;
     assert_eq!(woken.get(), 1, "the end is the session's");
     drop(course);
     assert_eq!(read(&mut feed), "END");
@@ -342,9 +346,7 @@ async fn a_body_that_does_not_come_is_given_up_for_the_session() {
     for revision in 2..5 {
         append(&window, "n", revision);
         summons.announce(Revision(revision - 1));
-        for _ in 0..8 {
-            tokio::task::yield_now().await;
-        }
+        settle().await;
         seen.push(woken.get());
     }
     assert_eq!(seen, [0, 1, 1], "the body, then the session, and nobody twice");
@@ -367,9 +369,7 @@ async fn nobody_is_called_for_news_that_find_no_room() {
         append(&window, "n", revision);
         summons.announce(Revision(revision - 1));
     }
-    for _ in 0..8 {
-        tokio::task::yield_now().await;
-    }
+    settle().await;
     assert_eq!(woken.get(), 0);
     assert_eq!(read(&mut feed), "Added:a@2 Added:a@3 Added:a@4 Added:a@5 Added:a@6");
     append(&window, "n", 7);
@@ -383,12 +383,39 @@ async fn what_takes_more_than_a_turn_is_left_to_the_session() {
     for revision in 2..3 + SESSION_EVENTS_PER_TURN as u64 {
         append(&window, "elsewhere", revision);
     }
-    let summons = Summons::new(Counter(Rc::new(Cell::new(0))).start().recipient());
+    let woken = Rc::new(Cell::new(0));
+    let summons = Summons::new(Counter(Rc::clone(&woken)).start().recipient());
+    let (course, mut feed) = Course::new(watch(&window, &words(0)), Arc::clone(&summons));
+    let course = Rc::new(RefCell::new(course));
+    feed.follow(Rc::downgrade(&course));
+    summons.announce(Revision(1));
+    assert_eq!(read(&mut feed), "");
+    settle().await;
+    assert_eq!(woken.get(), 2, "once when nobody read, once by the body");
+    assert_eq!(course.borrow_mut().turn_of_session(), Next::Again, "what is owed");
+    assert_eq!(course.borrow_mut().turn_of_session(), Next::Rest);
+}
+
+#[actix::test]
+async fn what_stands_on_the_note_is_read_also_where_something_is_owed() {
+    let window = window();
+    for revision in 2..3 + 2 * SESSION_EVENTS_PER_TURN as u64 {
+        append(&window, "n", revision);
+    }
+    let woken = Rc::new(Cell::new(0));
+    let summons = Summons::new(Counter(Rc::clone(&woken)).start().recipient());
     let (course, mut feed) = Course::new(watch(&window, &words(0)), Arc::clone(&summons));
     let course = Rc::new(RefCell::new(course));
     feed.follow(Rc::downgrade(&course));
     summons.resume();
-    assert_eq!(read(&mut feed), "");
-    assert_eq!(course.borrow_mut().turn_of_session(), Next::Again);
-    assert_eq!(course.borrow_mut().turn_of_session(), Next::Rest);
+    assert!(feed.next().now_or_never().flatten().is_some(), "a turn of the body that owes the rest");
+    // The body does not come back, and more happens: the session is called.
+    summons.announce(Revision(9));
+    course.borrow_mut().turn_of_session();
+    settle().await;
+    let before = woken.get();
+    drop(feed);
+    settle().await;
+    assert_eq!(woken.get(), before + 1, "who leaves is heard");
+    assert_eq!(course.borrow_mut().turn_of_session(), Next::Stop);
 }

@@ -195,7 +195,6 @@ impl<'r> Repetition<'r> {
             let element = || shape::element(registry, shape, value).unwrap_or(Element::Index(0));
             owned.has_itself() && self.value(inner, at.below(), live, value, owned, filled, element)
         });
-        filled.sort();
         same
     }
 

@@ -184,7 +184,7 @@ impl Set {
     }
 
     /// The place of a step down among those below.
-    pub(super) fn place(&self, element: &Element) -> Option<usize> {
+    fn place(&self, element: &Element) -> Option<usize> {
         self.below.binary_search_by(|(known, _)| known.cmp(element)).ok()
     }
 

@@ -139,8 +139,8 @@ impl Shared {
                 Found::Verdict(Verdict::Known(identity))
             }
             Err(why) => {
-                // Only the provider can make such tokens, so nobody fills the log, and its operator wants to know.
-                tracing::warn!(%why, "a token of the OpenID provider is good and yet of no use");
+                // The refusal is told by whoever asked, at a bounded rate: a client may show such a token all day.
+                tracing::debug!(%why, "a token of the OpenID provider is good and yet of no use");
                 refused(why)
             }
         }

@@ -115,7 +115,16 @@ impl Verifier for Providers {
             [one] => Some(Arc::clone(one)),
             several => of_issuer(several),
         };
-        one.map_or(Answer::Now(Verdict::NoOpinion), |one| one.tokens.verify(credentials))
+        let Some(one) = one else { return Answer::Now(Verdict::NoOpinion) };
+        match one.tokens.verify(credentials) {
+            Answer::Now(verdict) => Answer::Now(verdict),
+            // Whoever waits for keys keeps the task that fetches them, also when the provider is replaced meanwhile.
+            Answer::Later(verdict) => Answer::Later(Box::pin(async move {
+                let verdict = verdict.await;
+                drop(one);
+                verdict
+            })),
+        }
     }
 }
 

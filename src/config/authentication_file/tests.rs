@@ -172,7 +172,10 @@ fn what_is_wrong_is_named() {
         ("", "empty config data"),
         ("[]", "it must be an object"),
         ("apiVersion: v1\nkind: Pod", "no kind \"Pod\" is known in version \"v1\""),
-        ("a: 1\na: 2", "a"),
+        (
+            "apiVersion: apiserver.config.k8s.io/v1beta1\nkind: AuthenticationConfiguration\njwt: []\njwt: []",
+            "already set in map",
+        ),
     ] {
         let said = AuthenticationFile::parse(text.as_bytes(), &[]).unwrap_err();
         assert!(said.contains(part), "{text}: {said}");

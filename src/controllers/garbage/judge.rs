@@ -147,7 +147,7 @@ impl GarbageCollector {
         let found = self.client.get(at).await?;
         let Some(owner) = found.filter(|owner| Head::of(owner).uid == reference.uid) else {
             if !self.report_if_elsewhere(item, reference, &resource).await? {
-                self.state.borrow_mut().absent.insert(described);
+                self.state.borrow_mut().absent.insert(&described);
             }
             return Ok(Standing::Absent);
         };
