@@ -160,7 +160,7 @@ async fn change(
     let Write { backend, call, .. } = *write;
     let mut new = complete(backend, call, part, new, old)?;
     ownership::keep_times(old, &mut new);
-    let shown = part.show(&new).map_err(Status::bad_request)?;
+    let shown = part.show(&new)?;
     backend.admission.validate(write, &shown).await?;
     put(backend, call, (current, turn), (&new, old), dry_run).await
 }

@@ -707,6 +707,8 @@ pub static TABLE: &[(&str, &str, KindRules)] = &[
             default: definition::default,
             prepare_create: definition::prepare_create,
             prepare_update: definition::prepare_update,
+            holds: definition::holds,
+            terminate: definition::terminate,
             validate: definition::validate,
             validate_update: definition::validate_update,
             validate_status: definition::validate_status,

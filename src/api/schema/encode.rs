@@ -139,6 +139,18 @@ impl<'r> Writer<'r> {
                 self.revision_at = self.out.len() - 1;
             }
         }
+        if let (Some(ty), Some(fields)) = (structure.open, fields) {
+            let others = fields.iter().filter(|(name, _)| structure.position(name).is_none());
+            for (name, value) in others {
+                if !first {
+                    self.out.push(b',');
+                }
+                first = false;
+                json::write_string(&mut self.out, name);
+                self.out.push(b':');
+                self.value(ty, value, Place::Inside);
+            }
+        }
         self.out.push(b'}');
     }
 

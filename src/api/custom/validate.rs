@@ -1,0 +1,590 @@
+//! Whether a value is what its schema says, in the words of the reference.
+//!
+//! A change does not have to mend what was wrong before: what stays as it was is not told of, however wrong it is.
+
+use super::schema::{Checks, Others, Schema};
+use crate::api::codec::json;
+use crate::api::field::{FieldError, Path, quoted};
+use crate::api::findings::Errors;
+use crate::api::limits::{CUSTOM_STEPS, FIELD_ERRORS};
+use crate::api::schema::ListFact;
+use crate::api::value::{Object, Value};
+
+/// Checks a value. `base` is where it stands in its object, and `old` what stood there before, if anything.
+pub fn check(schema: &Schema, value: &Value, old: Option<&Value>, base: &Path, errors: &mut Errors) {
+    let mut walk = Walk { steps: CUSTOM_STEPS };
+    let found = walk.value(schema, value, old, "");
+    for problem in found.problems {
+        errors.push(problem.at(base));
+    }
+    if walk.steps == 0 {
+        errors.push(FieldError::forbidden(&nowhere(base), "the object takes too long to check"));
+    }
+}
+
+/// What a message without a place says of it.
+fn nowhere(base: &Path) -> Path {
+    if base.is_empty() { Path::new("<nil>") } else { base.clone() }
+}
+
+struct Walk {
+    /// How many more values are looked at.
+    steps: usize,
+}
+
+/// What was found in one value, and how much of it was right.
+#[derive(Default)]
+struct Found {
+    problems: Vec<Problem>,
+    matched: usize,
+}
+
+impl Found {
+    fn add(&mut self, problem: Problem) {
+        if self.problems.len() < FIELD_ERRORS && !self.problems.iter().any(|known| known.text == problem.text)
+        {
+            self.problems.push(problem);
+        }
+    }
+
+    fn merge(&mut self, other: Found) {
+        self.matched += other.matched;
+        other.problems.into_iter().for_each(|problem| self.add(problem));
+    }
+
+    fn is_good(&self) -> bool {
+        self.problems.is_empty()
+    }
+}
+
+/// One thing that is wrong.
+struct Problem {
+    /// Where, as the text names it; `None` for what is wrong with the whole.
+    place: Option<String>,
+    what: What,
+    /// What is said of it; also what tells it from others.
+    text: String,
+}
+
+enum What {
+    Required,
+    Enum { value: String, values: Vec<String> },
+    TooLong(i64),
+    TooMany { found: usize, most: i64 },
+    Type { value: String },
+    Other { value: String },
+}
+
+impl Problem {
+    fn at(self, base: &Path) -> FieldError {
+        let path = match self.place.as_deref().map(|place| place.strip_prefix('.').unwrap_or(place)) {
+            Some(place) if !place.is_empty() => base.child(place),
+            _ => nowhere(base),
+        };
+        let count = |number: i64| usize::try_from(number).unwrap_or(0);
+        match self.what {
+            What::Required => FieldError::required(&path, ""),
+            What::Enum { value, values } => {
+                let values: Vec<&str> = values.iter().map(String::as_str).collect();
+                FieldError::not_supported(&path, &value, &values)
+            }
+            What::TooLong(most) => FieldError::too_long(&path, count(most)),
+            What::TooMany { found, most } => FieldError::too_many(&path, found, count(most)),
+            What::Type { value } => FieldError::type_invalid(&path, &value, &self.text),
+            What::Other { value } => FieldError::invalid(&path, &value, &self.text),
+        }
+    }
+}
+
+impl Walk {
+    /// Looks at a value, and lets pass what is wrong but was so before.
+    fn value(&mut self, schema: &Schema, value: &Value, old: Option<&Value>, path: &str) -> Found {
+        let mut found = self.looked_at(schema, value, old, path);
+        if !found.is_good() && old == Some(value) {
+            found.problems.clear();
+        }
+        found
+    }
+
+    fn looked_at(&mut self, schema: &Schema, value: &Value, old: Option<&Value>, path: &str) -> Found {
+        let mut found = Found::default();
+        self.steps = self.steps.saturating_sub(1);
+        if self.steps == 0 {
+            return found;
+        }
+        let checks = schema.checks.as_deref();
+        of_type(schema, checks, value, path, &mut found);
+        if value.is_null() {
+            if let Some(checks) = checks {
+                of_values(checks, value, path, &mut found);
+            }
+            return found;
+        }
+        found.matched += 1;
+        if let Some(checks) = checks {
+            self.combined(checks, value, old, path, &mut found);
+            match value {
+                Value::String(text) => of_text(checks, text, path, &mut found),
+                Value::Int(_) | Value::Float(_) => of_number(checks, value, path, &mut found),
+                _ => {}
+            }
+        }
+        if let Value::Array(items) = value {
+            self.items(schema, items, old, path, &mut found);
+        }
+        if let Some(checks) = checks {
+            of_values(checks, value, path, &mut found);
+        }
+        if let Value::Object(fields) = value {
+            self.fields(schema, fields, old, path, &mut found);
+        }
+        found.matched += 1;
+        found
+    }
+
+    fn fields(
+        &mut self,
+        schema: &Schema,
+        fields: &Object,
+        old: Option<&Value>,
+        path: &str,
+        found: &mut Found,
+    ) {
+        let checks = schema.checks.as_deref();
+        let size = fields.len();
+        if let Some(least) =
+            checks.and_then(|checks| checks.min_fields).filter(|least| (size as i64) < *least)
+        {
+            let text = format!("{path} in body should have at least {least} properties");
+            found.add(other(path, size.to_string(), text));
+        }
+        if let Some(most) = checks.and_then(|checks| checks.max_fields).filter(|most| size as i64 > *most) {
+            let text = format!("{path} in body should have at most {most} properties");
+            found.add(Problem {
+                place: Some(path.to_owned()),
+                what: What::TooMany { found: size, most },
+                text,
+            });
+        }
+        let was = |name: &str| old.and_then(Value::fields).and_then(|fields| fields.get(name));
+        if let Some(Others::Of(inner)) = &schema.others {
+            for (name, value) in fields.iter().filter(|(name, _)| !schema.properties.contains_key(*name)) {
+                found.merge(self.value(inner, value, was(name), &format!("{path}.{name}")));
+            }
+        }
+        for (name, inner) in &schema.properties {
+            let Some(value) = fields.get(name) else { continue };
+            let place = if path.is_empty() { name.clone() } else { format!("{path}.{name}") };
+            found.merge(self.value(inner, value, was(name), &place));
+        }
+        for name in checks.map(|checks| checks.required.as_slice()).unwrap_or_default() {
+            if !fields.contains_key(name) {
+                let place = format!("{path}.{name}");
+                let text = format!("{place} in body is required");
+                found.add(Problem { place: Some(place), what: What::Required, text });
+            }
+        }
+    }
+
+    fn items(
+        &mut self,
+        schema: &Schema,
+        items: &[Value],
+        old: Option<&Value>,
+        path: &str,
+        found: &mut Found,
+    ) {
+        if let Some(inner) = &schema.items {
+            for (index, item) in items.iter().enumerate() {
+                let was = correlated(&schema.list, item, old);
+                found.merge(self.value(inner, item, was, &format!("{path}[{index}]")));
+            }
+        }
+        let Some(checks) = &schema.checks else { return };
+        let size = items.len();
+        if let Some(least) = checks.min_items.filter(|least| (size as i64) < *least) {
+            let text = format!("{path} in body should have at least {least} items");
+            found.add(other(path, size.to_string(), text));
+        }
+        if let Some(most) = checks.max_items.filter(|most| size as i64 > *most) {
+            let text = format!("{path} in body should have at most {most} items");
+            found.add(Problem {
+                place: Some(path.to_owned()),
+                what: What::TooMany { found: size, most },
+                text,
+            });
+        }
+    }
+
+    fn combined(
+        &mut self,
+        checks: &Checks,
+        value: &Value,
+        old: Option<&Value>,
+        path: &str,
+        found: &mut Found,
+    ) {
+        let whole = |text: String| Problem { place: None, what: What::Other { value: quoted("") }, text };
+        let name = quoted(path);
+        if !checks.any_of.is_empty() {
+            let (good, best) = self.tried(&checks.any_of, value, old, path, true);
+            if good == 0 {
+                found.add(whole(format!("{name} must validate at least one schema (anyOf)")));
+            }
+            found.merge(best);
+        }
+        if !checks.one_of.is_empty() {
+            let (good, best) = self.tried(&checks.one_of, value, old, path, false);
+            match good {
+                1 => found.merge(best),
+                0 => {
+                    let text = "must validate one and only one schema (oneOf). Found none valid";
+                    found.add(whole(format!("{name} {text}")));
+                    found.merge(best);
+                }
+                many => {
+                    let text = format!(
+                        "{name} must validate one and only one schema (oneOf). Found {many} valid alternatives"
+                    );
+                    found.add(whole(text));
+                }
+            }
+        }
+        if !checks.all_of.is_empty() {
+            let all: Vec<Found> =
+                checks.all_of.iter().map(|schema| self.looked_at(schema, value, old, path)).collect();
+            let good = all.iter().filter(|one| one.is_good()).count();
+            let wrong = good != all.len();
+            all.into_iter().for_each(|one| found.merge(one));
+            if wrong {
+                let none = if good == 0 { ". None validated" } else { "" };
+                found.add(whole(format!("{name} must validate all the schemas (allOf){none}")));
+            }
+        }
+        if let Some(not) = &checks.not
+            && self.looked_at(not, value, old, path).is_good()
+        {
+            found.add(whole(format!("{name} must not validate the schema (not)")));
+        }
+    }
+
+    /// How many of the schemas hold, and what is told of it: of the first that does, or else of the one that nearly does.
+    fn tried(
+        &mut self,
+        schemas: &[Schema],
+        value: &Value,
+        old: Option<&Value>,
+        path: &str,
+        one_will_do: bool,
+    ) -> (usize, Found) {
+        let mut good = 0;
+        let mut best: Option<Found> = None;
+        for schema in schemas {
+            let found = self.looked_at(schema, value, old, path);
+            if found.is_good() {
+                good += 1;
+                if good == 1 {
+                    best = Some(found);
+                }
+                if one_will_do {
+                    break;
+                }
+            } else if good == 0 && best.as_ref().is_none_or(|best| found.matched > best.matched) {
+                best = Some(found);
+            }
+        }
+        (good, best.unwrap_or_default())
+    }
+}
+
+/// What stood before in the place of an item: told by its keys where the list has some.
+fn correlated<'v>(list: &ListFact, item: &Value, old: Option<&'v Value>) -> Option<&'v Value> {
+    let ListFact::Map(keys) = list else { return None };
+    let fields = item.fields()?;
+    let same =
+        |was: &&Value| was.fields().is_some_and(|was| keys.iter().all(|key| was.get(key) == fields.get(key)));
+    old?.items().iter().find(same)
+}
+
+fn other(path: &str, value: String, text: String) -> Problem {
+    Problem { place: Some(path.to_owned()), what: What::Other { value }, text }
+}
+
+fn typed(path: &str, wanted: &str, found: &str) -> Problem {
+    let text = format!("{path} in body must be of type {wanted}: {}", quoted(found));
+    Problem { place: Some(path.to_owned()), what: What::Type { value: quoted(found) }, text }
+}
+
+/// The type of a value, and how exact its numbers are.
+fn type_of(value: &Value) -> (&'static str, &'static str) {
+    match value {
+        Value::Null => ("null", ""),
+        Value::Bool(_) => ("boolean", ""),
+        Value::Int(_) => ("integer", "int64"),
+        Value::Float(_) => ("number", "float64"),
+        Value::String(_) => ("string", ""),
+        Value::Array(_) => ("array", ""),
+        Value::Object(_) => ("object", ""),
+    }
+}
+
+fn of_type(schema: &Schema, checks: Option<&Checks>, value: &Value, path: &str, found: &mut Found) {
+    let format = checks.and_then(|checks| checks.format.as_ref()).map_or("", |(name, _)| name.as_str());
+    let has = |name: &str| schema.types.contains(&name);
+    if schema.types.is_empty() && format.is_empty() {
+        return;
+    }
+    let (kind, exact) = type_of(value);
+    if value.is_null() {
+        if !schema.types.is_empty() && !schema.nullable {
+            found.add(typed(path, &schema.types.join(","), "null"));
+        }
+        return;
+    }
+    let whole = matches!(value, Value::Float(number) if number.fract() == 0.0) && has("integer");
+    let fits = has(kind) || whole || (kind == "integer" && has("number"));
+    let is_text = matches!(value, Value::String(_) | Value::Array(_));
+    if !format.is_empty() && !is_text && !fits && exact != format {
+        found.add(typed(path, format, exact));
+    } else if !format.is_empty() && is_text && !has("number") && !has("integer") {
+        found.matched += 1;
+    } else if !fits {
+        found.add(typed(path, &schema.types.join(","), kind));
+    } else {
+        found.matched += 1;
+    }
+}
+
+fn of_text(checks: &Checks, text: &str, path: &str, found: &mut Found) {
+    let length = i64::try_from(text.chars().count()).unwrap_or(i64::MAX);
+    if let Some(most) = checks.max_length.filter(|most| length > *most) {
+        let text = format!("{path} in body should be at most {most} chars long");
+        found.add(Problem { place: Some(path.to_owned()), what: What::TooLong(most), text });
+    } else if let Some(least) = checks.min_length.filter(|least| length < *least) {
+        found.add(other(path, quoted(text), format!("{path} in body should be at least {least} chars long")));
+    } else if let Some((pattern, compiled)) = &checks.pattern
+        && !compiled.as_ref().is_some_and(|compiled| compiled.is_match(text))
+    {
+        found.add(other(path, quoted(text), format!("{path} in body should match '{pattern}'")));
+    }
+    if let Some((name, format)) = &checks.format
+        && !format.holds(text)
+    {
+        found.add(typed(path, name, text));
+    }
+}
+
+fn of_number(checks: &Checks, value: &Value, path: &str, found: &mut Found) {
+    let (number, is_int) = match value {
+        Value::Int(number) => (*number as f64, true),
+        Value::Float(number) => (*number, false),
+        _ => return,
+    };
+    // Bounds of integers are cut to integers, as they always were.
+    let bound = |bound: f64| if is_int { bound.trunc() } else { bound };
+    let mut wrong =
+        |text: String| found.add(other(path, shown(value), format!("{path} in body should be {text}")));
+    if let Some(factor) = checks.multiple_of {
+        let quotient = if is_int { number / factor.trunc() } else { number / factor };
+        if !(factor > 0.0 && quotient.fract() == 0.0) {
+            wrong(format!("a multiple of {}", shown_number(factor)));
+        }
+    }
+    if let Some((least, exclusive)) = checks.minimum {
+        let least = bound(least);
+        if exclusive && number <= least {
+            wrong(format!("greater than {}", shown_number(least)));
+        } else if !exclusive && number < least {
+            wrong(format!("greater than or equal to {}", shown_number(least)));
+        }
+    }
+    if let Some((most, exclusive)) = checks.maximum {
+        let most = bound(most);
+        if exclusive && number >= most {
+            wrong(format!("less than {}", shown_number(most)));
+        } else if !exclusive && number > most {
+            wrong(format!("less than or equal to {}", shown_number(most)));
+        }
+    }
+}
+
+fn of_values(checks: &Checks, value: &Value, path: &str, found: &mut Found) {
+    let same = |allowed: &Value| match (allowed, value) {
+        (Value::Int(a), Value::Float(b)) | (Value::Float(b), Value::Int(a)) => *a as f64 == *b,
+        (a, b) => a == b,
+    };
+    if checks.values.is_empty() || checks.values.iter().any(same) {
+        return;
+    }
+    let names = checks.values.iter().map(|value| match value {
+        Value::String(text) => text.clone(),
+        other => String::from_utf8_lossy(&json::to_json(other)).into_owned(),
+    });
+    let text = format!("{path} in body should be one of the allowed values");
+    let what = What::Enum { value: shown(value), values: names.collect() };
+    found.add(Problem { place: Some(path.to_owned()), what, text });
+}
+
+/// A number as messages print it.
+fn shown_number(number: f64) -> String {
+    if number.fract() == 0.0 && number.abs() < 1e21 { format!("{number:.0}") } else { format!("{number}") }
+}
+
+/// A value as messages print it.
+pub fn shown(value: &Value) -> String {
+    match value {
+        Value::Null => "null".to_owned(),
+        Value::String(text) => quoted(text),
+        Value::Float(number) => shown_number(*number),
+        _ => printed(value),
+    }
+}
+
+/// A part of a value as messages print it, with its types.
+fn printed(value: &Value) -> String {
+    match value {
+        Value::Null => "interface {}(nil)".to_owned(),
+        Value::Bool(truth) => truth.to_string(),
+        Value::Int(number) => number.to_string(),
+        Value::Float(number) => shown_number(*number),
+        Value::String(text) => quoted(text),
+        Value::Array(items) => {
+            format!("[]interface {{}}{{{}}}", items.iter().map(printed).collect::<Vec<_>>().join(", "))
+        }
+        Value::Object(fields) => {
+            let pairs: Vec<String> =
+                fields.iter().map(|(key, value)| format!("{}:{}", quoted(key), printed(value))).collect();
+            format!("map[string]interface {{}}{{{}}}", pairs.join(", "))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn value(text: &str) -> Value {
+        json::read(text.as_bytes()).unwrap()
+    }
+
+    fn told(schema: &str, object: &str, old: Option<&str>) -> Vec<String> {
+        let mut errors = Errors::new();
+        let old = old.map(value);
+        check(&Schema::read(&value(schema)), &value(object), old.as_ref(), &Path::root(), &mut errors);
+        errors.iter().map(ToString::to_string).collect()
+    }
+
+    const SCHEMA: &str = r#"{"type":"object","properties":{"spec":{"type":"object","required":["color"],"properties":{
+        "size":{"type":"integer","minimum":1,"maximum":10},"color":{"type":"string","enum":["red","blue"]},
+        "name":{"type":"string","pattern":"^[a-z]+$","maxLength":5,"minLength":2},
+        "tags":{"type":"array","maxItems":2,"minItems":1,"items":{"type":"string"}},
+        "when":{"type":"string","format":"date-time"},"port":{"x-kubernetes-int-or-string":true},
+        "ratio":{"type":"number","exclusiveMinimum":true,"minimum":0.5},"n":{"type":"string","nullable":true},
+        "map":{"type":"object","additionalProperties":{"type":"integer"},"maxProperties":1},
+        "one":{"type":"integer","oneOf":[{"minimum":5},{"maximum":3}]},
+        "keyed":{"type":"array","x-kubernetes-list-type":"map","x-kubernetes-list-map-keys":["k"],
+            "items":{"type":"object","properties":{"k":{"type":"string"},"v":{"type":"integer"}}}}}}}}"#;
+
+    #[test]
+    fn what_is_wrong_is_told_in_the_words_of_the_reference() {
+        let table: [(&str, &[&str]); 16] = [
+            (r#"{"spec":{"color":"red","size":3,"port":1,"n":null,"ratio":1}}"#, &[]),
+            (r#"{"spec":{}}"#, &["spec.color: Required value"]),
+            (
+                r#"{"spec":5}"#,
+                &[r#"spec: Invalid value: "integer": spec in body must be of type object: "integer""#],
+            ),
+            (
+                r#"{"spec":{"color":"red","size":11}}"#,
+                &["spec.size: Invalid value: 11: spec.size in body should be less than or equal to 10"],
+            ),
+            (
+                r#"{"spec":{"color":"red","size":0}}"#,
+                &["spec.size: Invalid value: 0: spec.size in body should be greater than or equal to 1"],
+            ),
+            (
+                r#"{"spec":{"color":"red","size":"a"}}"#,
+                &[
+                    r#"spec.size: Invalid value: "string": spec.size in body must be of type integer: "string""#,
+                ],
+            ),
+            (
+                r#"{"spec":{"color":"green"}}"#,
+                &[r#"spec.color: Unsupported value: "green": supported values: "red", "blue""#],
+            ),
+            (
+                r#"{"spec":{"color":"red","name":"toolong"}}"#,
+                &["spec.name: Too long: may not be more than 5 bytes"],
+            ),
+            (
+                r#"{"spec":{"color":"red","name":"A1"}}"#,
+                &[r#"spec.name: Invalid value: "A1": spec.name in body should match '^[a-z]+$'"#],
+            ),
+            (
+                r#"{"spec":{"color":"red","tags":["a","b","c"]}}"#,
+                &["spec.tags: Too many: 3: must have at most 2 items"],
+            ),
+            (
+                r#"{"spec":{"color":"red","tags":[]}}"#,
+                &["spec.tags: Invalid value: 0: spec.tags in body should have at least 1 items"],
+            ),
+            (
+                r#"{"spec":{"color":"red","when":"x"}}"#,
+                &[r#"spec.when: Invalid value: "x": spec.when in body must be of type date-time: "x""#],
+            ),
+            (
+                r#"{"spec":{"color":"red","port":true}}"#,
+                &[
+                    r#"spec.port: Invalid value: "boolean": spec.port in body must be of type integer,string: "boolean""#,
+                ],
+            ),
+            (
+                r#"{"spec":{"color":"red","ratio":0.5}}"#,
+                &["spec.ratio: Invalid value: 0.5: spec.ratio in body should be greater than 0.5"],
+            ),
+            (
+                r#"{"spec":{"color":"red","map":{"a":"x"}}}"#,
+                &[
+                    r#"spec.map.a: Invalid value: "string": spec.map.a in body must be of type integer: "string""#,
+                ],
+            ),
+            (
+                r#"{"spec":{"color":"red","one":4}}"#,
+                &[
+                    r#"<nil>: Invalid value: "": "spec.one" must validate one and only one schema (oneOf). Found none valid"#,
+                    "spec.one: Invalid value: 4: spec.one in body should be greater than or equal to 5",
+                ],
+            ),
+        ];
+        for (object, wanted) in table {
+            assert_eq!(told(SCHEMA, object, None), wanted, "{object}");
+        }
+    }
+
+    #[test]
+    fn what_was_wrong_before_may_stay() {
+        let old = r#"{"spec":{"color":"green","size":99,"keyed":[{"k":"a","v":"x"},{"k":"b","v":1}]}}"#;
+        assert!(told(SCHEMA, old, None).len() == 3);
+        assert!(told(SCHEMA, old, Some(old)).is_empty());
+        let new = r#"{"spec":{"color":"green","size":98,"keyed":[{"k":"b","v":"y"},{"k":"a","v":"x"}]}}"#;
+        assert_eq!(
+            told(SCHEMA, new, Some(old)),
+            [
+                r#"spec.keyed[0].v: Invalid value: "string": spec.keyed[0].v in body must be of type integer: "string""#,
+                "spec.size: Invalid value: 98: spec.size in body should be less than or equal to 10",
+            ]
+        );
+    }
+
+    #[test]
+    fn a_schema_that_asks_for_too_much_ends() {
+        let many: Vec<String> = (0..400).map(|at| format!("{{\"enum\":[\"{at}\"]}}")).collect();
+        let schema = format!(
+            r#"{{"type":"object","properties":{{"l":{{"type":"array","items":{{"anyOf":[{}]}}}}}}}}"#,
+            many.join(",")
+        );
+        let items = vec!["\"x\""; 60_000].join(",");
+        let told = told(&schema, &format!(r#"{{"l":[{items}]}}"#), None);
+        assert!(told.last().unwrap().contains("takes too long"), "{}", told.len());
+    }
+}
