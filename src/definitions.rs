@@ -19,6 +19,7 @@ use pilothouse_actors::identity::Identity;
 use pilothouse_actors::object::{Object, Revision, TypeName};
 use pilothouse_actors::permit::Permit;
 
+use crate::api::catalog::Catalog;
 use crate::api::catalog::resource::Resource;
 use crate::api::custom::definition::{resources, store_of};
 use crate::api::custom::status::{self, Ending, Taken};
@@ -32,13 +33,17 @@ use crate::api::status::{Result, Status};
 use crate::api::value::Value;
 use crate::api::words::MASTERS;
 use crate::limits::{DEFINITIONS_MAILBOX, DELETIONS_AT_ONCE};
-use crate::verbs::bootstrap::OWN_NAME;
+use crate::verbs::bootstrap::{OWN_NAME, defined_api_services};
 use crate::verbs::delete::delete_object;
 use crate::verbs::update::{NewState, store_update};
 use crate::verbs::{Backend, Call, Warnings};
 
+/// The numbers of resources begin anew after this one: what is made from objects is numbered by them, several to each.
+const LAST_ORDINAL: u32 = 10_000_000;
 /// How soon a round is repeated that could not be finished.
 const AGAIN: Duration = Duration::from_millis(500);
+/// How often that pause doubles.
+const LONGEST_PAUSE: u32 = 6;
 /// How long the objects of a definition may take to go before it is said that they stay.
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -60,6 +65,8 @@ pub struct Outside {
     pub backend: Backend,
     /// The resource that definitions are.
     pub resource: Arc<Resource>,
+    /// What is built in.
+    pub catalog: Catalog,
     /// The first number that no built-in resource has.
     pub first_ordinal: u32,
     /// Makes known what is defined.
@@ -86,11 +93,14 @@ struct Definition {
 #[derive(Default)]
 struct Book {
     definitions: BTreeMap<String, Definition>,
+    first_ordinal: u32,
     next_ordinal: u32,
     /// The stores of definitions that wait for their objects to go.
     waited_for: BTreeSet<TypeName>,
     /// Those of them whose patience is over.
     told: BTreeSet<TypeName>,
+    /// Whether clients have not been told yet, by APIServices, which versions there are.
+    unregistered: bool,
 }
 
 /// The actor. See the module text.
@@ -99,11 +109,14 @@ pub struct Definitions {
     bells: Bells,
     tools: Rc<Tools>,
     book: Book,
+    /// How many rounds have failed since one did not.
+    failures: u32,
 }
 
 struct Tools {
     backend: Backend,
     resource: Arc<Resource>,
+    catalog: Catalog,
     publish: Box<dyn Fn(Defined)>,
     user: Identity,
 }
@@ -111,14 +124,14 @@ struct Tools {
 impl Definitions {
     /// Starts the actor on this thread and hangs up its bell.
     pub fn begin(outside: Outside) -> Addr<Definitions> {
-        let Outside { bells, backend, resource, first_ordinal, publish } = outside;
+        let Outside { bells, backend, resource, catalog, first_ordinal, publish } = outside;
         let user =
             Identity { name: OWN_NAME.to_owned(), groups: vec![MASTERS.to_owned()], ..Identity::default() };
         Definitions::create(|context| {
             let bell = bells.add(Bell::new(context.address().recipient()));
-            let tools = Rc::new(Tools { backend, resource, publish, user });
-            let book = Book { next_ordinal: first_ordinal, ..Book::default() };
-            Definitions { bell, bells, tools, book }
+            let tools = Rc::new(Tools { backend, resource, catalog, publish, user });
+            let book = Book { first_ordinal, next_ordinal: first_ordinal, ..Book::default() };
+            Definitions { bell, bells, tools, book, failures: 0 }
         })
     }
 
@@ -132,9 +145,16 @@ impl Definitions {
         round.into_actor(self).map(|(book, done), definitions: &mut Definitions, context| {
             let waits = !book.waited_for.is_subset(&book.told);
             definitions.book = book;
-            if let Err(status) = &done {
-                tracing::warn!(%status, "definitions could not be followed; it is tried again");
-                context.notify_later(Published, AGAIN);
+            match &done {
+                Ok(()) => definitions.failures = 0,
+                Err(status) => {
+                    tracing::warn!(%status, "definitions could not be followed; it is tried again");
+                    let pause = AGAIN * (1 << definitions.failures.min(LONGEST_PAUSE));
+                    definitions.failures += 1;
+                    context.run_later(pause, |definitions, _| {
+                        definitions.bell.ring(&definitions.tools.store());
+                    });
+                }
             }
             if waits {
                 context.run_later(PATIENCE, |definitions, _| {
@@ -167,10 +187,8 @@ impl Handler<Published> for Definitions {
 
     fn handle(&mut self, _: Published, context: &mut Self::Context) {
         let own = self.tools.store();
-        let rung = self.bell.drain();
-        // An empty drain is a round that was put off.
         let concerns = |of: &TypeName| *of == own || self.book.waited_for.contains(of);
-        if rung.is_empty() || rung.iter().any(concerns) {
+        if self.bell.drain().iter().any(concerns) {
             let round = self.round().map(|_, _, _| ());
             context.wait(round);
         }
@@ -183,7 +201,11 @@ impl Handler<Follow> for Definitions {
     fn handle(&mut self, _: Follow, _: &mut Self::Context) -> Self::Result {
         self.bell.drain();
         AtomicResponse::new(Box::pin(
-            self.round().map(|done, _, _| done.map_err(|status| status.to_string())),
+            // What could not be written is tried again; what is defined is known.
+            self.round().map(|done, definitions, _| match done {
+                Err(status) if definitions.book.definitions.is_empty() => Err(status.to_string()),
+                _ => Ok(()),
+            }),
         ))
     }
 }
@@ -223,12 +245,25 @@ impl Tools {
         if news {
             (self.publish)(book.defined(changed));
         }
+        // One that cannot be written does not keep the others.
+        let mut failed = Ok(());
         for name in settled {
-            if let Some(definition) = book.definitions.get(&name) {
-                self.write(definition).await?;
+            if let Some(definition) = book.definitions.get_mut(&name)
+                && let Err(status) = self.write(definition).await
+            {
+                // Read and settled anew in the next round.
+                definition.revision = Revision::default();
+                failed = Err(status);
             }
         }
-        self.end(book).await
+        book.unregistered |= news;
+        if book.unregistered {
+            let versions = book.definitions.values().flat_map(|one| &one.resources);
+            let versions = versions.map(|resource| resource.gv.clone()).collect();
+            defined_api_services(&self.backend, &self.catalog, &versions).await?;
+            book.unregistered = false;
+        }
+        self.end(book).await.and(failed)
     }
 
     /// Takes in a definition that is new or has changed.
@@ -288,7 +323,7 @@ impl Tools {
 
     /// Makes the resources of definitions whose basis has changed. Whether there are any.
     fn make(&self, book: &mut Book, changed: &mut BTreeSet<TypeName>) -> bool {
-        let Book { definitions, next_ordinal, .. } = book;
+        let Book { definitions, first_ordinal, next_ordinal, .. } = book;
         let mut news = false;
         for definition in definitions.values_mut() {
             let basis = basis(&definition.value);
@@ -300,7 +335,8 @@ impl Tools {
             let before = !definition.resources.is_empty();
             definition.resources = if status::is_true(&definition.value, status::ESTABLISHED) {
                 resources(&definition.value, &self.backend.registry, || {
-                    *next_ordinal = next_ordinal.wrapping_add(1);
+                    *next_ordinal =
+                        if *next_ordinal < LAST_ORDINAL { *next_ordinal + 1 } else { *first_ordinal };
                     *next_ordinal
                 })
             } else {

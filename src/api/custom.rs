@@ -15,9 +15,10 @@ mod kind;
 mod lists;
 mod path;
 mod prune;
+pub mod published;
 mod schema;
 pub mod status;
 mod types;
 mod validate;
 
-pub use kind::{Custom, stored, warn_of_finalizers};
+pub use kind::{Custom, check_default, stored, warn_of_finalizers};

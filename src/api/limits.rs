@@ -46,6 +46,9 @@ pub const PATCH_DEPTH: usize = 128;
 /// thousand others it is.
 pub const CUSTOM_STEPS: usize = 20_000_000;
 
+/// Bytes that the defaults of a custom kind may add to one object: a list of empty items could ask for a large one for each.
+pub const FILLED_BYTES: usize = 8 << 20;
+
 /// Wrong fields that are kept of one object, and that one answer names.
 pub const FIELD_ERRORS: usize = 1_000;
 /// Bytes of the errors that are kept of one object: the one that passes it is the last.

@@ -178,7 +178,7 @@ impl Call<'_> {
     /// What is known of the kind that the path shows, if that is a custom one.
     pub fn custom(&self) -> Option<&Custom> {
         let custom = self.resource.custom.as_deref();
-        custom.filter(|custom| *self.shown_kind().1 == *custom.kind)
+        custom.filter(|_| *self.shown_kind().0 == self.resource.gv)
     }
 
     /// The part of the object that the path names, if it can be read and written.

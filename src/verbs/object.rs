@@ -52,7 +52,9 @@ impl Backend {
     pub fn into_stored(&self, call: &Call<'_>, mut value: Value) -> Result<Value> {
         check_size(&value)?;
         if let Some(custom) = call.custom() {
-            custom.fill(&mut value);
+            if !custom.fill(&mut value) {
+                return Err(Status::too_large("the defaults of the object are too large"));
+            }
             return Ok(value);
         }
         // The kind first: it can still see what the client left out.

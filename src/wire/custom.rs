@@ -8,6 +8,7 @@ use pilothouse_actors::broadcaster::CloseType;
 
 use super::{Parts, backend};
 use crate::api::catalog::Catalog;
+use crate::api::custom::published::published;
 use crate::api::discovery::Documents;
 use crate::auth::modes::AlwaysAllow;
 use crate::definitions::{Defined, Definitions, Follow, Outside};
@@ -28,10 +29,20 @@ impl Builtins {
     }
 
     /// All that is served once this is defined.
-    fn with(&self, defined: &Defined) -> Served {
+    fn with(&self, defined: &Defined, before: &Served) -> Served {
         let catalog = self.catalog.with(defined.resources.iter().cloned());
         let documents = Documents::new(&catalog, &self.address);
-        Served { catalog, documents, openapi: OpenApi::new(Vec::new(), self.cbor) }
+        let described = defined.definitions.iter().flat_map(|definition| published(definition)).collect();
+        // What is built in is described as before, unless something is defined beside it.
+        let same = |name: &str| {
+            let group = name.strip_prefix("apis/").map(|rest| rest.split('/').next().unwrap_or_default());
+            group.is_none_or(|group| {
+                let custom = defined.resources.iter().any(|resource| *resource.gv.group == *group);
+                self.catalog.group(group).is_some() && !custom
+            })
+        };
+        let openapi = OpenApi::new(described, self.cbor).keeping(&before.openapi, same);
+        Served { catalog, documents, openapi }
     }
 }
 
@@ -47,6 +58,7 @@ pub(super) async fn follow(parts: &Arc<Parts>) -> Result<(), StartError> {
         bells: parts.storage.bells.clone(),
         backend: backend(parts, &Authorizer::new(Arc::new(trusting)).start()),
         resource,
+        catalog: catalog.clone(),
         first_ordinal: catalog.resources().map(|resource| resource.ordinal).max().unwrap_or(0) + 1,
         publish: Box::new(move |defined| publish(&held, &defined)),
     };
@@ -58,7 +70,8 @@ pub(super) async fn follow(parts: &Arc<Parts>) -> Result<(), StartError> {
 /// Makes known what is defined, then ends the watches of what means something else now.
 fn publish(parts: &Weak<Parts>, defined: &Defined) {
     let Some(parts) = parts.upgrade() else { return };
-    parts.shared.served.store(Arc::new(parts.builtin.with(defined)));
+    let before = parts.shared.served.load_full();
+    parts.shared.served.store(Arc::new(parts.builtin.with(defined, &before)));
     let all = parts.broadcasters.lock().unwrap_or_else(PoisonError::into_inner).clone();
     for changed in &defined.changed {
         for broadcaster in &all {

@@ -139,7 +139,8 @@ impl<'a> Said<'a> {
             keeps_all: self.spec("preserveUnknownFields").and_then(Value::as_bool) == Some(true),
             registry: registry.clone(),
             cells,
-            selectable: selectable.iter().filter_map(selectable_field).collect(),
+            selectable: selectable.iter().filter_map(selectable_field).map(|(name, _)| name).collect(),
+            indexed: indexed(versions),
             scale: version
                 .said
                 .at(&["subresources", "scale"])
@@ -229,6 +230,15 @@ fn prune_defaults(schema: &mut Schema) {
 fn selectable_field(said: &Value) -> Option<(String, JsonPath)> {
     let path = said.str("jsonPath");
     Some((path.strip_prefix('.').unwrap_or(path).to_owned(), JsonPath::parse(path)?))
+}
+
+/// The fields that any of the versions can be selected by, each once.
+fn indexed(versions: &[Version<'_>]) -> Arc<[(String, JsonPath)]> {
+    let said = versions.iter().filter_map(|version| version.said.get("selectableFields"));
+    let mut all: Vec<(String, JsonPath)> = said.flat_map(Value::items).filter_map(selectable_field).collect();
+    all.sort_by(|a, b| a.0.cmp(&b.0));
+    all.dedup_by(|a, b| a.0 == b.0);
+    all.into()
 }
 
 /// The columns of a version's tables, and where their cells come from. After a column that makes no sense there are no more.

@@ -8,6 +8,7 @@ use super::{embedded, lists, prune, validate};
 use crate::api::codec::{self, json};
 use crate::api::field::{FieldError, Path, quoted};
 use crate::api::findings::{Errors, Warned};
+use crate::api::limits::FILLED_BYTES;
 use crate::api::parts::Part;
 use crate::api::print;
 use crate::api::schema::{Registry, time};
@@ -32,7 +33,9 @@ pub struct Custom {
     /// The cells of its rows behind the name.
     pub cells: Vec<Cell>,
     /// The fields that its objects can be selected by.
-    pub selectable: Vec<(String, JsonPath)>,
+    pub selectable: Vec<String>,
+    /// The fields that objects of any of its versions can be selected by: all of them are kept with an object.
+    pub indexed: Arc<[(String, JsonPath)]>,
     /// Its scale, if it has one.
     pub scale: Option<Part>,
     /// What its clients are told, if they should use another version.
@@ -70,9 +73,10 @@ impl Custom {
         Ok(unknown.into_iter().map(|path| format!("unknown field {}", quoted(&path))).collect())
     }
 
-    /// Fills in what a body leaves out.
-    pub fn fill(&self, object: &mut Value) {
-        prune::fill(&self.schema, object);
+    /// Fills in what a body leaves out. Whether there was room for all of it.
+    pub fn fill(&self, object: &mut Value) -> bool {
+        let mut room = FILLED_BYTES;
+        prune::fill(&self.schema, object, &mut room)
     }
 
     /// A stored object as this version shows it, whatever version and schema it was stored by.
@@ -84,7 +88,8 @@ impl Custom {
             // What cannot be read was let pass once, and is left out.
             let _dropped = embedded::coerce(&self.schema, &mut object, &self.registry, true);
         }
-        self.fill(&mut object);
+        // What has no room now had none when it was stored.
+        let _fits = self.fill(&mut object);
         object
     }
 
@@ -218,6 +223,18 @@ impl Cell {
             _ => Value::Null,
         }
     }
+}
+
+/// Checks the default that a schema states for its own values.
+pub fn check_default(schema: &Value, path: &Path, errors: &mut Errors) {
+    let schema = Schema::read(schema);
+    let Some(default) = &schema.default else { return };
+    let mut pruned = default.clone();
+    prune::prune_default(&schema, &mut pruned);
+    if pruned != *default {
+        errors.push(FieldError::invalid(path, &validate::shown(default), "must not have unknown fields"));
+    }
+    validate::check(&schema, default, None, path, errors);
 }
 
 /// The bytes that are stored of an object of this kind.

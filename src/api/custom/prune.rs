@@ -144,40 +144,45 @@ pub fn drop_nulls(schema: &Schema, value: &mut Value) {
     }
 }
 
-/// Fills in the defaults of a schema, at every level.
-pub fn fill(schema: &Schema, value: &mut Value) {
+/// Fills in the defaults of a schema, at every level, as long as there is room. Whether there was.
+pub fn fill(schema: &Schema, value: &mut Value, room: &mut usize) -> bool {
     if !schema.fills {
-        return;
+        return true;
     }
-    let or_default = |value: &mut Value, inner: &Schema| {
-        if inner.forbids(value) {
-            *value = inner.default.clone().unwrap_or_default();
-        }
-        fill(inner, value);
-    };
     match value {
         Value::Object(fields) => {
-            for (name, inner) in &schema.properties {
-                let Some(default) = &inner.default else { continue };
+            for (name, inner) in schema.properties.iter().filter(|(_, inner)| inner.default.is_some()) {
                 if fields.get(name).is_none_or(|value| inner.forbids(value)) {
-                    fields.insert(name.clone(), default.clone());
+                    let Some(default) = taken(inner, room) else { return false };
+                    fields.insert(name.clone(), default);
                 }
             }
-            for (name, value) in fields {
-                match (schema.properties.get(name), &schema.others) {
-                    (Some(inner), _) => fill(inner, value),
-                    (None, Some(Others::Of(inner))) => or_default(value, inner),
-                    _ => {}
-                }
-            }
+            fields.iter_mut().all(|(name, value)| match (schema.properties.get(name), &schema.others) {
+                (Some(inner), _) => fill(inner, value, room),
+                (None, Some(Others::Of(inner))) => fill_null(inner, value, room),
+                _ => true,
+            })
         }
-        Value::Array(items) => {
-            if let Some(inner) = &schema.items {
-                items.iter_mut().for_each(|item| or_default(item, inner));
-            }
-        }
-        _ => {}
+        Value::Array(items) => match &schema.items {
+            Some(inner) => items.iter_mut().all(|item| fill_null(inner, item, room)),
+            None => true,
+        },
+        _ => true,
     }
+}
+
+/// The same for a value that is there, if only as a null.
+fn fill_null(schema: &Schema, value: &mut Value, room: &mut usize) -> bool {
+    if schema.forbids(value) && schema.default.is_some() {
+        let Some(default) = taken(schema, room) else { return false };
+        *value = default;
+    }
+    fill(schema, value, room)
+}
+
+fn taken(schema: &Schema, room: &mut usize) -> Option<Value> {
+    *room = room.checked_sub(schema.default_bytes)?;
+    schema.default.clone()
 }
 
 #[cfg(test)]
@@ -226,11 +231,13 @@ mod tests {
         ));
         let mut object = value(r#"{"spec":{"a":null,"b":null,"c":null,"l":[{},{"k":7}]}}"#);
         drop_nulls(&schema, &mut object);
-        fill(&schema, &mut object);
+        assert!(fill(&schema, &mut object, &mut 1_000));
         let wanted = value(r#"{"spec":{"b":"x","c":null,"n":{"d":true},"l":[{"k":0},{"k":7}]}}"#);
         assert_eq!(object, wanted);
         let mut none = value("{}");
-        fill(&schema, &mut none);
+        assert!(fill(&schema, &mut none, &mut 1_000));
         assert_eq!(none, value("{}"), "an absent object without a default stays absent");
+        let mut many = value(r#"{"spec":{"l":[{},{},{},{}]}}"#);
+        assert!(!fill(&schema, &mut many, &mut 10), "defaults do not grow for ever");
     }
 }

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use regex::Regex;
 
 use super::formats::Format;
+use crate::api::codec::json;
 use crate::api::schema::ListFact;
 use crate::api::value::Value;
 
@@ -21,6 +22,8 @@ pub struct Schema {
     pub embedded: bool,
     /// What it is if nobody says.
     pub default: Option<Value>,
+    /// How long that is.
+    pub default_bytes: usize,
     /// Its fields.
     pub properties: BTreeMap<String, Schema>,
     /// What its other fields are.
@@ -117,6 +120,7 @@ impl Schema {
             preserves: flag("x-kubernetes-preserve-unknown-fields"),
             embedded: flag("x-kubernetes-embedded-resource"),
             default: said.get("default").cloned(),
+            default_bytes: said.get("default").map_or(0, |default| json::to_json(default).len()),
             list: match text("x-kubernetes-list-type") {
                 "set" => ListFact::Set,
                 "map" => ListFact::Map(keys),

@@ -2,6 +2,8 @@
 //!
 //! A change does not have to mend what was wrong before: what stays as it was is not told of, however wrong it is.
 
+use std::collections::BTreeMap;
+
 use super::schema::{Checks, Others, Schema};
 use crate::api::codec::json;
 use crate::api::field::{FieldError, Path, quoted};
@@ -108,7 +110,9 @@ impl Walk {
 
     fn looked_at(&mut self, schema: &Schema, value: &Value, old: Option<&Value>, path: &str) -> Found {
         let mut found = Found::default();
-        self.steps = self.steps.saturating_sub(1);
+        // A long text takes longer to hold against patterns.
+        let length = value.as_str().map_or(0, |text| text.len() / 64);
+        self.steps = self.steps.saturating_sub(1 + length);
         if self.steps == 0 {
             return found;
         }
@@ -195,9 +199,9 @@ impl Walk {
         found: &mut Found,
     ) {
         if let Some(inner) = &schema.items {
+            let before = Before::of(&schema.list, old);
             for (index, item) in items.iter().enumerate() {
-                let was = correlated(&schema.list, item, old);
-                found.merge(self.value(inner, item, was, &format!("{path}[{index}]")));
+                found.merge(self.value(inner, item, before.of_item(item), &format!("{path}[{index}]")));
             }
         }
         let Some(checks) = &schema.checks else { return };
@@ -297,13 +301,27 @@ impl Walk {
     }
 }
 
-/// What stood before in the place of an item: told by its keys where the list has some.
-fn correlated<'v>(list: &ListFact, item: &Value, old: Option<&'v Value>) -> Option<&'v Value> {
-    let ListFact::Map(keys) = list else { return None };
-    let fields = item.fields()?;
-    let same =
-        |was: &&Value| was.fields().is_some_and(|was| keys.iter().all(|key| was.get(key) == fields.get(key)));
-    old?.items().iter().find(same)
+/// What stood in a list before: told by its keys where it has some, else nobody knows what an item was.
+struct Before<'v> {
+    keys: &'v [String],
+    items: BTreeMap<Vec<u8>, &'v Value>,
+}
+
+impl<'v> Before<'v> {
+    fn of(list: &'v ListFact, old: Option<&'v Value>) -> Before<'v> {
+        let ListFact::Map(keys) = list else { return Before { keys: &[], items: BTreeMap::new() } };
+        let items = old.map(Value::items).unwrap_or_default().iter();
+        Before { keys, items: items.map(|item| (key_of(keys, item), item)).collect() }
+    }
+
+    fn of_item(&self, item: &Value) -> Option<&'v Value> {
+        if self.items.is_empty() { None } else { self.items.get(&key_of(self.keys, item)).copied() }
+    }
+}
+
+fn key_of(keys: &[String], item: &Value) -> Vec<u8> {
+    let fields = keys.iter().filter_map(|key| Some((key.clone(), item.fields()?.get(key)?.clone())));
+    json::to_json(&Value::Object(fields.collect()))
 }
 
 fn other(path: &str, value: String, text: String) -> Problem {

@@ -165,7 +165,7 @@ pub(super) fn indexed_field(resource: &Resource, label: &str) -> Result<String, 
     if let Some(custom) = &resource.custom {
         let known = label == NAME
             || (label == NAMESPACE && resource.namespaced)
-            || custom.selectable.iter().any(|(name, _)| name == label);
+            || custom.selectable.iter().any(|name| name == label);
         return if known { Ok(label.to_owned()) } else { Err(format!("field label not supported: {label}")) };
     }
     let Some(fields) = row(&resource.gv.group, &resource.kind) else {
@@ -203,7 +203,7 @@ pub fn fields_of(group: &str, kind: &str, object: &Value) -> Pairs {
 
 /// The same of an object of a custom kind.
 pub fn fields_of_custom(custom: &Custom, object: &Value) -> Pairs {
-    let pairs = custom.selectable.iter().map(|(name, path)| (name.as_str(), Custom::selected(path, object)));
+    let pairs = custom.indexed.iter().map(|(name, path)| (name.as_str(), Custom::selected(path, object)));
     pairs.filter(|(_, value)| !value.is_empty()).collect()
 }
 
