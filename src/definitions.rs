@@ -343,7 +343,7 @@ impl Tools {
                 Vec::new()
             };
             news |= before || !definition.resources.is_empty();
-            if before && !(same && !definition.resources.is_empty()) {
+            if before && (!same || definition.resources.is_empty()) {
                 changed.insert(store_of(&definition.value));
             }
         }

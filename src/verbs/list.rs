@@ -197,7 +197,7 @@ fn put_json(
     match shape {
         // What is not built in says what it is: whoever reads it may not know it either.
         Shape::Whole if resource.custom.is_some() => {
-            chunk.put(backend.present(resource, form, object, false)?)
+            chunk.put(backend.present(resource, form, object, false)?);
         }
         Shape::Whole if resource.is_storage_version() => {
             chunk.put_u8(b'{');

@@ -111,7 +111,7 @@ fn inside(schema: &Schema, value: &Value, path: &Path, registry: &Registry, erro
                 match (schema.properties.get(name), &schema.others) {
                     (Some(inner), _) => inside(inner, value, &path.child(name), registry, errors),
                     (None, Some(Others::Of(inner))) => {
-                        inside(inner, value, &path.key(name), registry, errors)
+                        inside(inner, value, &path.key(name), registry, errors);
                     }
                     _ => {}
                 }
@@ -162,7 +162,7 @@ fn check_one(fields: &Object, path: &Path, registry: &Registry, errors: &mut Err
     let mut found = Errors::new();
     let rules = MetaRules { name: names::path_segment, namespaced, known_finalizers: false };
     meta::validate(&object, rules, &mut found);
-    for error in found.iter() {
+    for error in &*found {
         let place = path.child(&error.path.to_string());
         errors.push(FieldError { path: place, ..error.clone() });
     }

@@ -213,7 +213,7 @@ fn is_isbn(text: &str, length: u8) -> bool {
         length != 13 && plain.len() == 10 && numbers(head) && (last.is_ascii_digit() || last == b'X') && {
             let sum: u32 = (1u32..).zip(head).map(|(at, digit)| at * value(digit)).sum();
             let check = if last == b'X' { 10 } else { value(&last) };
-            (sum + 10 * check) % 11 == 0
+            (sum + 10 * check).is_multiple_of(11)
         };
     let thirteen = length != 10 && plain.len() == 13 && numbers(&plain) && {
         let weights = [1u32, 3].into_iter().cycle();
@@ -238,13 +238,16 @@ fn is_card(text: &str) -> bool {
             _ => digit * 2,
         })
         .sum();
-    sum % 10 == 0
+    sum.is_multiple_of(10)
 }
 
 fn is_base64(text: &str) -> bool {
     let body = text.trim_end_matches('=');
     let letters = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'+' | b'/');
-    !text.is_empty() && text.len() % 4 == 0 && text.len() - body.len() <= 2 && body.bytes().all(letters)
+    !text.is_empty()
+        && text.len().is_multiple_of(4)
+        && text.len() - body.len() <= 2
+        && body.bytes().all(letters)
 }
 
 fn is_date(text: &str) -> bool {

@@ -135,20 +135,19 @@ impl Custom {
         }
     }
 
+    /// Whether an object is of this kind. If it is not, there is no more to say of it.
     fn check_kind(&self, object: &Value, errors: &mut Errors) -> bool {
-        let before = errors.len();
-        for (field, wanted) in [("kind", &self.kind), ("apiVersion", &self.api_version)] {
-            let said = object.str(field);
-            if said != &**wanted {
-                errors.clear();
-                errors.push(FieldError::invalid(
-                    &Path::new(field),
-                    &quoted(said),
-                    &format!("must be {wanted}"),
-                ));
-            }
+        let said = [("kind", &self.kind), ("apiVersion", &self.api_version)];
+        let mut wrong = said.into_iter().filter(|(field, wanted)| object.str(field) != &***wanted).peekable();
+        if wrong.peek().is_none() {
+            return true;
         }
-        errors.len() == before
+        errors.clear();
+        for (field, wanted) in wrong {
+            let why = format!("must be {wanted}");
+            errors.push(FieldError::invalid(&Path::new(field), &quoted(object.str(field)), &why));
+        }
+        false
     }
 
     fn check_scale(&self, object: &Value, with_spec: bool, errors: &mut Errors) {

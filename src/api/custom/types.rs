@@ -31,6 +31,7 @@ impl<'a> Types<'a> {
     fn field(&mut self, name: &str, schema: &Schema) -> Field {
         Field {
             pointer: true,
+            nullable: schema.nullable,
             default: schema.default.clone().map(Box::new),
             map_atomic: schema.atomic.then_some(true),
             ..plain_field(name.into(), self.value(schema))
@@ -89,5 +90,57 @@ impl<'a> Types<'a> {
 
     fn scalar(&mut self, scalar: Scalar) -> TypeId {
         self.added.add(Type::Scalar(scalar))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::api::codec::json;
+    use crate::api::ownership::{self, Versions, Write};
+    use crate::api::schema::GroupVersionKind;
+    use crate::api::value::Value;
+    use crate::api::version::GroupVersion;
+
+    fn value(text: &str) -> Value {
+        json::read(text.as_bytes()).unwrap()
+    }
+
+    /// What somebody owns who made an object of a kind with this schema.
+    fn owned(schema: &str, object: &str) -> Value {
+        let base = Arc::new(Registry::builtin().unwrap());
+        let mut types = Types::on(&base);
+        let described = types.object(&Schema::read(&value(schema)));
+        let mut added = types.added();
+        added.kind(&GroupVersionKind::new("g", "v1", "K"), described);
+        let registry = added.done();
+        let version = GroupVersion::new("g", "v1");
+        let versions = Versions { registry: &registry, kind: "K", stored: &version };
+        let write = Write { manager: "m", version: &version, subresource: "", now: "now", reset: &[] };
+        let mut object = value(object);
+        ownership::record(&versions, &write, None, &mut object);
+        object.at(&["metadata", "managedFields"]).unwrap().items()[0].get("fieldsV1").unwrap().clone()
+    }
+
+    #[test]
+    fn what_a_schema_says_decides_what_is_owned_alone() {
+        let schema = r#"{"type":"object","properties":{"spec":{"type":"object","properties":{
+            "set":{"type":"array","items":{"type":"string"},"x-kubernetes-list-type":"set"},
+            "whole":{"type":"array","items":{"type":"string"}},
+            "keyed":{"type":"array","x-kubernetes-list-type":"map","x-kubernetes-list-map-keys":["k"],
+                "items":{"type":"object","properties":{"k":{"type":"string"},"v":{"type":"integer"}}}},
+            "atomic":{"type":"object","x-kubernetes-map-type":"atomic","properties":{"a":{"type":"string"}}},
+            "map":{"type":"object","additionalProperties":{"type":"string"}},
+            "nul":{"type":"string","nullable":true},
+            "free":{"x-kubernetes-preserve-unknown-fields":true},
+            "open":{"type":"object","x-kubernetes-preserve-unknown-fields":true,"properties":{"a":{"type":"string"}}}}}}}"#;
+        let object = r#"{"kind":"K","apiVersion":"g/v1","metadata":{"name":"n"},"spec":{"set":["a"],"whole":["b"],
+            "keyed":[{"k":"x","v":1}],"atomic":{"a":"1"},"map":{"m":"1"},"nul":null,"free":{"a":{"b":[1]},"c":1},
+            "open":{"a":"1","z":{"y":true}}}}"#;
+        let wanted = r#"{"f:spec":{".":{},"f:set":{".":{},"v:\"a\"":{}},"f:whole":{},
+            "f:keyed":{".":{},"k:{\"k\":\"x\"}":{".":{},"f:k":{},"f:v":{}}},"f:atomic":{},"f:map":{".":{},"f:m":{}},
+            "f:nul":{},"f:free":{".":{},"f:a":{".":{},"f:b":{}},"f:c":{}},
+            "f:open":{".":{},"f:a":{},"f:z":{".":{},"f:y":{}}}}}"#;
+        assert_eq!(owned(schema, object), value(wanted));
     }
 }

@@ -703,6 +703,7 @@ pub static TABLE: &[(&str, &str, KindRules)] = &[
         "apiextensions.k8s.io",
         "CustomResourceDefinition",
         KindRules {
+            known_finalizers: false,
             unconditional_update: false,
             default: definition::default,
             prepare_create: definition::prepare_create,

@@ -198,7 +198,11 @@ pub(in crate::api) fn printed<'v>(
     fields: Option<&'v Object>,
     form: Form,
 ) -> Print<'v> {
-    let value = fields.and_then(|fields| fields.get(&*field.name)).filter(|value| !value.is_null());
+    let value = fields.and_then(|fields| fields.get(&*field.name));
+    if field.nullable && value.is_some_and(Value::is_null) {
+        return Print::Null;
+    }
+    let value = value.filter(|value| !value.is_null());
     let Some(value) = value else {
         return match registry.get(field.ty) {
             _ if field.pointer => {

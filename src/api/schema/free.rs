@@ -79,3 +79,33 @@ impl<'de> Visitor<'de> for Free<'_, '_> {
         Ok(Value::Object(all))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::api::codec::json;
+    use crate::api::schema::{Registry, decode, encode};
+
+    #[test]
+    fn all_is_kept_and_what_stands_twice_is_told() {
+        let registry = Registry::builtin().unwrap();
+        let ty = registry.free_object();
+        let body =
+            br#"{"spec":{"a":null,"b":[{"c":1,"c":2.5}],"e":{}},"kind":"K","apiVersion":"g/v1","data":null,
+            "metadata":{"name":"n","odd":1,"labels":{}},"spec":{"z":[],"z":""}}"#;
+        let decoded = decode::decode(&registry, ty, body).unwrap();
+        let told = [
+            "duplicate field \"spec.b[0].c\"",
+            "unknown field \"metadata.odd\"",
+            "duplicate field \"spec\"",
+            "duplicate field \"spec.z\"",
+        ];
+        assert_eq!(decoded.strict, told);
+        let text = encode::encode(&registry, ty, &decoded.value);
+        assert!(text.starts_with(br#"{"kind":"K","apiVersion":"g/v1","metadata":{"name":"n""#));
+        let again = decode::decode(&registry, ty, &text).unwrap();
+        assert_eq!(again.value, decoded.value);
+        let rest = json::read(br#"{"z":""}"#).unwrap();
+        assert_eq!(again.value.fields().unwrap().get("spec"), Some(&rest));
+        assert!(again.value.fields().unwrap().contains_key("data"), "a null is kept");
+    }
+}

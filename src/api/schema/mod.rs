@@ -211,6 +211,8 @@ pub struct Field {
     pub pointer: bool,
     /// Whether it is printed even when zero.
     pub emit: bool,
+    /// Whether null is a value of it, and not its absence.
+    pub nullable: bool,
     /// Whether the published schema requires it.
     pub required: bool,
     /// Whether the published schema advises against it.

@@ -573,6 +573,7 @@ pub fn plain_field(name: Arc<str>, ty: TypeId) -> Field {
         ty,
         pointer: false,
         emit: false,
+        nullable: false,
         required: false,
         deprecated: false,
         inlined: false,
