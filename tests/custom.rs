@@ -35,7 +35,7 @@ fn version(name: &str, storage: bool) -> Value {
     json!({"name": name, "served": true, "storage": storage, "schema": {"openAPIV3Schema": schema()}})
 }
 
-fn definition(plural: &str, kind: &str, scope: &str, versions: Vec<Value>) -> Value {
+fn definition(plural: &str, kind: &str, scope: &str, versions: &[Value]) -> Value {
     json!({"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
         "metadata": {"name": format!("{plural}.{GROUP}")},
         "spec": {"group": GROUP, "scope": scope, "names": {"plural": plural, "singular": kind.to_lowercase(),
@@ -43,7 +43,7 @@ fn definition(plural: &str, kind: &str, scope: &str, versions: Vec<Value>) -> Va
 }
 
 fn kites() -> Value {
-    definition("kites", "Kite", "Namespaced", vec![version("v1", true)])
+    definition("kites", "Kite", "Namespaced", &[version("v1", true)])
 }
 
 fn kite(name: &str) -> Value {
@@ -77,7 +77,7 @@ fn whoever_reads_that_a_kind_is_established_finds_it_served() {
     assert_eq!(admin.get(KITES).text(), "404 page not found\n");
     for scope in ["Namespaced", "Cluster"] {
         let (plural, kind) = if scope == "Cluster" { ("suns", "Sun") } else { ("kites", "Kite") };
-        let defined = define(&mut admin, &definition(plural, kind, scope, vec![version("v1", true)]));
+        let defined = define(&mut admin, &definition(plural, kind, scope, &[version("v1", true)]));
         let conditions: Vec<&str> = defined["status"]["conditions"]
             .as_array()
             .unwrap()
@@ -262,7 +262,7 @@ fn versions_share_their_objects() {
     old["deprecated"] = json!(true);
     let mut hidden = version("v1beta1", false);
     hidden["served"] = json!(false);
-    define(&mut admin, &definition("kites", "Kite", "Namespaced", vec![old, hidden, version("v1", true)]));
+    define(&mut admin, &definition("kites", "Kite", "Namespaced", &[old, hidden, version("v1", true)]));
     let alpha = format!("/apis/{GROUP}/v1alpha1/namespaces/default/kites");
     let mut object = kite("a");
     object["apiVersion"] = json!(format!("{GROUP}/v1alpha1"));
@@ -336,7 +336,7 @@ fn names_belong_to_one_definition_of_a_group() {
     let server = Server::with(&["--engine=memory"]);
     let mut admin = server.admin();
     define(&mut admin, &kites());
-    let second = definition("birds", "Kite", "Namespaced", vec![version("v1", true)]);
+    let second = definition("birds", "Kite", "Namespaced", &[version("v1", true)]);
     admin.post(DEFINITIONS, &second).ok();
     let path = format!("{DEFINITIONS}/birds.{GROUP}");
     let told =

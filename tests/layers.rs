@@ -98,6 +98,11 @@ const LAYERS: &[Layer] = &[
         because: "control loops are clients of the verbs and are told what they need",
     },
     Layer {
+        place: "src/definitions",
+        forbidden: &["crate::http", "crate::wire", "crate::config", "crate::server", "actix_web"],
+        because: "who follows definitions is a client of the verbs and is told how to publish",
+    },
+    Layer {
         place: "src/definitions.rs",
         forbidden: &["crate::http", "crate::wire", "crate::config", "crate::server", "actix_web"],
         because: "who follows definitions is a client of the verbs and is told how to publish",

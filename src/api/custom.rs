@@ -11,6 +11,7 @@
 pub mod definition;
 mod embedded;
 mod formats;
+mod found;
 mod kind;
 mod lists;
 mod path;
@@ -20,5 +21,6 @@ mod schema;
 pub mod status;
 mod types;
 mod validate;
+mod values;
 
 pub use kind::{Custom, check_default, stored, warn_of_finalizers};

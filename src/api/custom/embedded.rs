@@ -1,7 +1,7 @@
 //! Objects within custom resources: they have a kind and metadata of their own.
 
 use super::schema::{Others, Schema};
-use super::validate::shown;
+use super::values::shown;
 use crate::api::codec::json;
 use crate::api::field::{FieldError, Path, quoted};
 use crate::api::findings::Errors;

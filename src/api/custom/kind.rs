@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::path::JsonPath;
 use super::schema::Schema;
-use super::{embedded, lists, prune, validate};
+use super::{embedded, lists, prune, validate, values};
 use crate::api::codec::{self, json};
 use crate::api::field::{FieldError, Path, quoted};
 use crate::api::findings::{Errors, Warned};
@@ -231,7 +231,7 @@ pub fn check_default(schema: &Value, path: &Path, errors: &mut Errors) {
     let mut pruned = default.clone();
     prune::prune_default(&schema, &mut pruned);
     if pruned != *default {
-        errors.push(FieldError::invalid(path, &validate::shown(default), "must not have unknown fields"));
+        errors.push(FieldError::invalid(path, &values::shown(default), "must not have unknown fields"));
     }
     validate::check(&schema, default, None, path, errors);
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::schema::{Others, Schema};
-use super::validate::shown;
+use super::values::shown;
 use crate::api::codec::json;
 use crate::api::field::{FieldError, Path};
 use crate::api::findings::Errors;
