@@ -14,6 +14,7 @@ use std::time::Duration;
 
 use actix::prelude::*;
 use pilothouse_actors::bell::{Bell, Bells, Published};
+use pilothouse_actors::fatal::Fatal;
 use pilothouse_actors::identity::Identity;
 use pilothouse_actors::object::TypeName;
 
@@ -58,6 +59,8 @@ pub struct Outside {
     pub first_ordinal: u32,
     /// Makes known what is defined.
     pub publish: Box<dyn Fn(Defined)>,
+    /// Where it is told that the actor has died: nobody would follow definitions any more.
+    pub fatal: Fatal,
 }
 
 /// Do a round now. Answers when all definitions there are have been settled and published. On Full or Closed the sender gives up:
@@ -74,19 +77,20 @@ pub struct Definitions {
     book: Book,
     /// How many rounds have failed since one did not.
     failures: u32,
+    fatal: Fatal,
 }
 
 impl Definitions {
     /// Starts the actor on this thread and hangs up its bell.
     pub fn begin(outside: Outside) -> Addr<Definitions> {
-        let Outside { bells, backend, resource, catalog, first_ordinal, publish } = outside;
+        let Outside { bells, backend, resource, catalog, first_ordinal, publish, fatal } = outside;
         let user =
             Identity { name: OWN_NAME.to_owned(), groups: vec![MASTERS.to_owned()], ..Identity::default() };
         Definitions::create(|context| {
             let bell = bells.add(Bell::new(context.address().recipient()));
             let tools = Rc::new(Tools { backend, resource, catalog, publish, user });
             let book = Book { first_ordinal, next_ordinal: first_ordinal, ..Book::default() };
-            Definitions { bell, bells, tools, book, failures: 0 }
+            Definitions { bell, bells, tools, book, failures: 0, fatal }
         })
     }
 
@@ -126,6 +130,9 @@ impl Definitions {
 impl Drop for Definitions {
     fn drop(&mut self) {
         self.bells.remove(&self.bell);
+        if std::thread::panicking() {
+            self.fatal.raise("who follows definitions has died".to_owned());
+        }
     }
 }
 

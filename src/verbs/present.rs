@@ -133,6 +133,11 @@ impl Backend {
             metadata.entry("annotations").set(INITIAL_EVENTS_END, "true");
             metadata.entry("annotations").set(INITIAL_EVENTS_BLUEPRINT, blueprint);
         }
+        let text = matches!(form.encoding, Encoding::Json | Encoding::Yaml) && form.shape == Shape::Whole;
+        if resource.custom.is_some() && text {
+            // As it is: it is no object whose defaults anybody would want to see.
+            return Ok(Bytes::from(codec::encode(&self.registry, self.registry.free_object(), &value)));
+        }
         self.presented(resource, form, &value, columns)
     }
 

@@ -194,7 +194,7 @@ fn check_version(call: &Call<'_>, wanted: Option<u64>, current: u64) -> Result<(
         Some(wanted) if wanted != current => Err(Status::stale(call.of(), call.name)),
         None if !call.kind().rules.unconditional_update => {
             let path = Path::new("metadata").child("resourceVersion");
-            let errors = [FieldError::invalid(&path, "0", "must be specified for an update")];
+            let errors = [FieldError::invalid(&path, "0x0", "must be specified for an update")];
             let of = call.of();
             Err(Status::invalid(of.group, of.resource, call.name, &errors))
         }

@@ -61,6 +61,7 @@ pub(super) async fn follow(parts: &Arc<Parts>) -> Result<(), StartError> {
         catalog: catalog.clone(),
         first_ordinal: catalog.resources().map(|resource| resource.ordinal).max().unwrap_or(0) + 1,
         publish: Box::new(move |defined| publish(&held, &defined)),
+        fatal: parts.storage.fatal.clone(),
     };
     let broken = |error: String| StartError::Store(format!("custom kinds: {error}"));
     let done = Definitions::begin(outside).send(Follow).await;
