@@ -95,10 +95,10 @@ impl Definitions {
     }
 
     /// A round as a future that takes the book along and brings it back.
-    fn round(&mut self) -> impl ActorFuture<Self, Output = Result<()>> + use<> {
+    fn round(&mut self, ends: bool) -> impl ActorFuture<Self, Output = Result<()>> + use<> {
         let (tools, mut book) = (self.tools.clone(), std::mem::take(&mut self.book));
         let round = async move {
-            let done = tools.round(&mut book).await;
+            let done = tools.round(&mut book, ends).await;
             (book, done)
         };
         round.into_actor(self).map(|(book, done), definitions: &mut Definitions, context| {
@@ -151,7 +151,7 @@ impl Handler<Published> for Definitions {
         let own = self.tools.store();
         let concerns = |of: &TypeName| *of == own || self.book.waited_for.contains(of);
         if self.bell.drain().iter().any(concerns) {
-            let round = self.round().map(|_, _, _| ());
+            let round = self.round(true).map(|_, _, _| ());
             context.wait(round);
         }
     }
@@ -164,9 +164,13 @@ impl Handler<Follow> for Definitions {
         self.bell.drain();
         AtomicResponse::new(Box::pin(
             // What could not be written is tried again; what is defined is known.
-            self.round().map(|done, definitions, _| match done {
-                Err(status) if definitions.book.definitions.is_empty() => Err(status.to_string()),
-                _ => Ok(()),
+            self.round(false).map(|done, definitions, _| {
+                // Those that go are seen to once the server is ready.
+                definitions.bell.ring(&definitions.tools.store());
+                match done {
+                    Err(status) if definitions.book.definitions.is_empty() => Err(status.to_string()),
+                    _ => Ok(()),
+                }
             }),
         ))
     }

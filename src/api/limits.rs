@@ -44,7 +44,7 @@ pub const PATCH_DEPTH: usize = 128;
 
 /// Values that are held against the schema of a custom kind for one object. A schema can ask of each item of a list which of a
 /// thousand others it is.
-pub const CUSTOM_STEPS: usize = 20_000_000;
+pub const CUSTOM_STEPS: usize = 2_000_000;
 
 /// Bytes that the defaults of a custom kind may add to one object: a list of empty items could ask for a large one for each.
 pub const FILLED_BYTES: usize = 8 << 20;

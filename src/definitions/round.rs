@@ -74,8 +74,8 @@ impl Tools {
         time::format_seconds(i64::try_from(self.backend.clock.now().seconds()).unwrap_or(i64::MAX))
     }
 
-    /// Reads the definitions as they are and does what they ask for.
-    pub(super) async fn round(&self, book: &mut Book) -> Result<()> {
+    /// Reads the definitions as they are and does what they ask for. `ends`: also for those that go, which may take long.
+    pub(super) async fn round(&self, book: &mut Book, ends: bool) -> Result<()> {
         let snapshot = self.backend.stores.snapshot(&self.store(), &Permit::none()).await;
         let snapshot = snapshot.map_err(|error| Status::from_store(&error, self.resource.name(), ""))?;
         let mut gone: BTreeSet<String> = book.definitions.keys().cloned().collect();
@@ -119,7 +119,10 @@ impl Tools {
             defined_api_services(&self.backend, &self.catalog, &versions).await?;
             book.unregistered = false;
         }
-        self.end(book).await.and(failed)
+        if ends {
+            self.end(book).await?;
+        }
+        failed
     }
 
     /// Takes in a definition that is new or has changed.

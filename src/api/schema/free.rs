@@ -82,8 +82,11 @@ impl<'de> Visitor<'de> for Free<'_, '_> {
 
 #[cfg(test)]
 mod tests {
-    use crate::api::codec::json;
-    use crate::api::schema::{Registry, decode, encode};
+    use std::sync::Arc;
+
+    use crate::api::codec::{cbor, json};
+    use crate::api::schema::registry::Addition;
+    use crate::api::schema::{GroupVersionKind, Registry, decode, encode};
 
     #[test]
     fn all_is_kept_and_what_stands_twice_is_told() {
@@ -107,5 +110,12 @@ mod tests {
         let rest = json::read(br#"{"z":""}"#).unwrap();
         assert_eq!(again.value.fields().unwrap().get("spec"), Some(&rest));
         assert!(again.value.fields().unwrap().contains_key("data"), "a null is kept");
+        let bytes = cbor::encode_object(&registry, ty, &decoded.value, encode::Form::Kept);
+        let kind = GroupVersionKind::new("g", "v1", "K");
+        let base = Arc::new(registry);
+        let mut added = Addition::to(&base);
+        added.kind(&kind, base.free());
+        let again = cbor::decode_object(&bytes, &kind, &added.done()).unwrap();
+        assert_eq!(again.value, decoded.value, "CBOR keeps it too");
     }
 }
