@@ -7,6 +7,7 @@ pub mod auth;
 pub mod config;
 pub mod controllers;
 pub mod convert_command;
+mod definitions;
 mod frames;
 pub mod healthcheck;
 pub mod http;

@@ -220,3 +220,7 @@ pub const TOKEN_USES_WAITING: usize = 256;
 pub const CONTROLLER_EVENTS_PER_TURN: usize = 512;
 /// Messages to the informer of the control loops; each loop sends one when it starts.
 pub const INFORMER_MAILBOX: usize = 64;
+/// Bells of the actor that follows definitions: one rings at a time.
+pub const DEFINITIONS_MAILBOX: usize = 16;
+/// Objects of a definition that goes which are deleted at the same time.
+pub const DELETIONS_AT_ONCE: usize = 64;

@@ -6,6 +6,7 @@
 
 mod authentication;
 mod authorization;
+mod custom;
 mod loops;
 #[path = "wire/admission.rs"]
 mod of_admission;
@@ -80,6 +81,7 @@ use crate::verbs::services::{Services, repair};
 use crate::verbs::stores::Stores;
 use crate::verbs::{Backend, Watching};
 
+use self::custom::Builtins;
 use self::loops::Loops;
 
 /// The file that the redb engine keeps, in the data directory.
@@ -139,6 +141,8 @@ struct Parts {
     broadcasters: Mutex<Vec<Addr<Broadcaster>>>,
     /// The control loops.
     loops: Loops,
+    /// What is built in, to which definitions add.
+    builtin: Builtins,
 }
 
 impl Wiring for Wires {
@@ -165,6 +169,8 @@ async fn parts(boot: &Boot, guests: Vec<Guest>) -> Result<Parts, StartError> {
     let options = directory::Options { clock: boot.clock.clone(), history, ..directory::Options::default() };
     let storage = directory::start(engine, options).map_err(|error| broken(&error))?;
     let documents = Documents::new(&catalog, &boot.address.to_string());
+    let builtin =
+        Builtins::new(&catalog, boot.address.to_string(), config.gates().enabled("CBORServingAndStorage"));
     let objects = Arc::new(Objects::new(storage.directory.clone()));
     let metrics = Arc::new(Metrics::new(boot.clock.now()).map_err(|error| broken(&error))?);
     let callers = Callers::open(boot, &metrics)?;
@@ -255,6 +261,7 @@ async fn parts(boot: &Boot, guests: Vec<Guest>) -> Result<Parts, StartError> {
         lists: Budget::default(),
         broadcasters: Mutex::default(),
         loops,
+        builtin,
     };
     services(&parts).repair(&held).await.map_err(|error| broken(&error))?;
     Ok(parts)
@@ -463,6 +470,8 @@ impl Application for Running {
                 shared: self.0.shared.clone(),
             };
             actix::spawn(reload.run());
+            // Before the server is ready: what was defined before it stopped is served from the start.
+            custom::follow(&self.0).await?;
             self.0.shared.health.started.store(true, Ordering::Release);
             self.0.loops.start(&self.0)?;
             Ok(())

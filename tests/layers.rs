@@ -98,6 +98,16 @@ const LAYERS: &[Layer] = &[
         because: "control loops are clients of the verbs and are told what they need",
     },
     Layer {
+        place: "src/definitions",
+        forbidden: &["crate::http", "crate::wire", "crate::config", "crate::server", "actix_web"],
+        because: "who follows definitions is a client of the verbs and is told how to publish",
+    },
+    Layer {
+        place: "src/definitions.rs",
+        forbidden: &["crate::http", "crate::wire", "crate::config", "crate::server", "actix_web"],
+        because: "who follows definitions is a client of the verbs and is told how to publish",
+    },
+    Layer {
         place: "src/auth",
         forbidden: &["crate::http", "crate::verbs", "crate::wire", "crate::server", "actix_web"],
         because: "verifiers and policies are injected and know nobody above them",

@@ -3,7 +3,7 @@
 //!
 //! It holds no event and sends none. A store rings its [`Bell`]; it reads the window from a cursor of its own, looks the
 //! event up in the [`Index`] and calls the sessions it finds; they read the window themselves. Sessions talk to it
-//! ([`Subscribe`], [`Unsubscribe`]), and whoever stops the server ([`CloseAll`]).
+//! ([`Subscribe`], [`Unsubscribe`]), and whoever stops the server ([`CloseAll`]) or changes what a type means ([`CloseType`]).
 //!
 //! Sessions are called a few at a time, and the other tasks of the thread have their turn in between. So a write is answered while
 //! thousands still wait to hear of the last one, and who is called late finds more to tell at once: the busier the server, the
@@ -82,6 +82,12 @@ pub struct Unsubscribe {
 #[derive(Message)]
 #[rtype(result = "()")]
 pub struct CloseAll;
+
+/// What a type means has changed: end its watches cleanly, so that whoever still wants one begins anew. Answers nothing. On Full
+/// the sender waits; on Closed there is no watch.
+#[derive(Clone, Message)]
+#[rtype(result = "()")]
+pub struct CloseType(pub TypeName);
 
 /// Finds and wakes the sessions of one thread. See the module text.
 pub struct Broadcaster {
@@ -206,6 +212,17 @@ impl Handler<CloseAll> for Broadcaster {
     fn handle(&mut self, _: CloseAll, context: &mut Self::Context) {
         self.hear(context);
         self.close_all();
+    }
+}
+
+impl Handler<CloseType> for Broadcaster {
+    type Result = ();
+
+    fn handle(&mut self, CloseType(type_name): CloseType, context: &mut Self::Context) {
+        self.hear(context);
+        if let Some(audience) = self.audiences.get(&type_name) {
+            audience.each(|member| member.summons.close());
+        }
     }
 }
 

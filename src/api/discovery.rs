@@ -104,6 +104,17 @@ fn group_version(group: &str, version: &str) -> String {
     if group.is_empty() { version.to_owned() } else { format!("{group}/{version}") }
 }
 
+/// The names of what can be done with a resource, in the order in which clients have always seen them.
+fn verb_names(resource: &Resource) -> Vec<&'static str> {
+    let Some(custom) = &resource.custom else {
+        return resource.verbs.iter().map(|verb| verb.as_str()).collect();
+    };
+    if custom.is_going {
+        return vec!["delete", "deletecollection", "get", "list", "watch"];
+    }
+    vec!["delete", "deletecollection", "get", "list", "patch", "create", "update", "watch"]
+}
+
 fn names(list: &[std::sync::Arc<str>]) -> Vec<&str> {
     list.iter().map(|name| &**name).collect()
 }
@@ -242,7 +253,7 @@ impl<'a> ApiResource<'a> {
             group: "",
             version: "",
             kind: &resource.kind,
-            verbs: resource.verbs.iter().map(|verb| verb.as_str()).collect(),
+            verbs: verb_names(resource),
             short_names: names(&resource.short_names),
             categories: names(&resource.categories),
             storage_version_hash: resource.stored.as_ref().map_or("", |stored| &stored.hash),

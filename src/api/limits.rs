@@ -42,6 +42,13 @@ pub const PATCH_SHIFTED_ITEMS: usize = 50_000_000;
 /// Levels of nesting that a JSON Patch may build: what the decoder takes as well.
 pub const PATCH_DEPTH: usize = 128;
 
+/// Values that are held against the schema of a custom kind for one object. A schema can ask of each item of a list which of a
+/// thousand others it is.
+pub const CUSTOM_STEPS: usize = 2_000_000;
+
+/// Bytes that the defaults of a custom kind may add to one object: a list of empty items could ask for a large one for each.
+pub const FILLED_BYTES: usize = 8 << 20;
+
 /// Wrong fields that are kept of one object, and that one answer names.
 pub const FIELD_ERRORS: usize = 1_000;
 /// Bytes of the errors that are kept of one object: the one that passes it is the last.

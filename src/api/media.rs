@@ -54,16 +54,28 @@ impl Encoding {
 pub struct Offer {
     encodings: &'static [Encoding],
     streams: bool,
+    /// Whether the objects are of a custom kind, which has no Protobuf form of its own.
+    custom: bool,
 }
 
 impl Offer {
     /// What a document that is no API object is offered in.
-    pub const JSON_ONLY: Offer = Offer { encodings: &[Encoding::Json], streams: false };
+    pub const JSON_ONLY: Offer = Offer { encodings: &[Encoding::Json], streams: false, custom: false };
 
     /// What objects are offered in; CBOR only where its gate is open.
     pub fn objects(cbor: bool) -> Offer {
         const ALL: [Encoding; 4] = [Encoding::Json, Encoding::Yaml, Encoding::Protobuf, Encoding::Cbor];
-        Offer { encodings: if cbor { &ALL } else { ALL.split_at(3).0 }, streams: false }
+        Offer { encodings: if cbor { &ALL } else { ALL.split_at(3).0 }, streams: false, custom: false }
+    }
+
+    /// The same for objects of a custom kind.
+    pub fn custom(self) -> Offer {
+        Offer { custom: true, ..self }
+    }
+
+    /// Whether objects as they are can be had in an encoding.
+    fn has_whole(self, encoding: Encoding) -> bool {
+        !(self.custom && encoding == Encoding::Protobuf)
     }
 
     /// The same at an endpoint that can be watched: its refusals name the streams too.
@@ -193,7 +205,8 @@ pub fn negotiate<'a>(
                     version: version.unwrap_or_default(),
                 }),
             };
-            if streams && transform.is_none_or(|transform| allows(encoding, transform)) {
+            if streams && transform.map_or_else(|| offer.has_whole(encoding), |asked| allows(encoding, asked))
+            {
                 return Ok(Agreed { encoding, transform, pretty: part("pretty") == Some("1") });
             }
         }
@@ -229,17 +242,24 @@ pub enum PatchType {
     Apply,
 }
 
+/// What objects of custom kinds can be patched with: nothing says how the others would merge their lists.
+const CUSTOM_PATCHES: &str =
+    "application/json-patch+json, application/merge-patch+json, application/apply-patch+yaml";
+
 /// The language and the encoding of a patch, if this is the media type of one.
 pub fn of_patch(content_type: &str, offer: Offer) -> Result<(PatchType, Encoding)> {
     let media = content_type.split(';').next().unwrap_or_default().trim();
     match media {
         "application/json-patch+json" => Ok((PatchType::Json, Encoding::Json)),
         "application/merge-patch+json" => Ok((PatchType::Merge, Encoding::Json)),
-        "application/strategic-merge-patch+json" => Ok((PatchType::Strategic, Encoding::Json)),
+        "application/strategic-merge-patch+json" if !offer.custom => {
+            Ok((PatchType::Strategic, Encoding::Json))
+        }
         "application/apply-patch+yaml" => Ok((PatchType::Apply, Encoding::Yaml)),
         "application/apply-patch+cbor" if offer.find(CBOR).is_some() => {
             Ok((PatchType::Apply, Encoding::Cbor))
         }
+        _ if offer.custom => Err(Status::unsupported_body(CUSTOM_PATCHES)),
         _ => Err(Status::unsupported_patch()),
     }
 }

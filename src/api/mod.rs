@@ -7,6 +7,7 @@ pub mod catalog;
 pub mod codec;
 pub mod connect;
 pub mod convert;
+pub mod custom;
 pub mod deletion;
 pub mod denial;
 pub mod descriptions;

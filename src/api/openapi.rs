@@ -40,8 +40,10 @@ pub struct Custom {
     pub kind: GroupVersionKind,
     /// The name its schema is published under.
     pub published: String,
-    /// Its schema as JSON. It may refer to the metadata of objects and to nothing else.
+    /// Its schema as JSON. It may refer to the metadata of objects and lists, and to the other kinds of its group.
     pub schema: Vec<u8>,
+    /// The same for documents of the second version.
+    pub schema_v2: Vec<u8>,
 }
 
 /// A version of OpenAPI.

@@ -37,7 +37,7 @@ use compare::Comparison;
 use managers::{Manager, Managers, Operation};
 use set::Set;
 
-pub use reset::reset_fields;
+pub use reset::{custom_reset_fields, reset_fields};
 
 /// The longest name of an owner, in bytes.
 const NAME_BYTES: usize = 128;
@@ -71,7 +71,7 @@ pub struct Versions<'a> {
 
 impl Versions<'_> {
     fn type_in(&self, version: &GroupVersion) -> Option<TypeId> {
-        self.registry.kind(&version.group, &version.version, self.kind)
+        self.registry.described(&version.group, &version.version, self.kind)
     }
 
     /// A value in another version than the stored one.

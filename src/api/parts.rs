@@ -13,21 +13,18 @@ pub mod token;
 use std::borrow::Cow;
 
 use super::kinds::{self, Errors, Kind, Occasion, Warned, pod_change};
+use super::status;
 use super::value::Value;
+use scale::Scale;
+
+pub use scale::ReplicaPaths;
 
 /// How one part of objects is shown and written.
+#[derive(Debug)]
 pub struct Part {
-    view: Option<View>,
+    /// How it looks, if it looks like another kind than the object.
+    view: Option<Scale>,
     settle: fn(Kind, &mut Value, &Value, &Occasion<'_>) -> Result<Warned, Errors>,
-}
-
-/// A part that looks like another kind than the object.
-struct View {
-    show: fn(&Value) -> Result<Value, String>,
-    validate: fn(&Value, &mut Errors),
-    write: fn(&mut Value, &Value),
-    /// The field that a write changes; it has the same path in the object.
-    field: &'static [&'static str],
 }
 
 static OBJECT: Part = Part { view: None, settle: kinds::before_update };
@@ -50,15 +47,7 @@ static AMOUNTS: Part = Part {
         kinds::before_part_update(kind, new, old, prepare, validate)
     },
 };
-static SCALE: Part = Part {
-    view: Some(View {
-        show: scale::show,
-        validate: scale::validate,
-        write: scale::write,
-        field: &["spec", "replicas"],
-    }),
-    settle: kinds::before_update,
-};
+static SCALE: Part = Part { view: Some(Scale::Standard), settle: kinds::before_update };
 
 /// The part of this name; the empty name is the object itself. `None` for what cannot be read and written like an object.
 pub fn of(subresource: &str) -> Option<&'static Part> {
@@ -85,29 +74,50 @@ impl Part {
         self.view.is_some()
     }
 
+    /// The scale of a custom kind.
+    pub fn scale(paths: ReplicaPaths) -> Part {
+        Part { view: Some(Scale::At(paths)), settle: kinds::before_update }
+    }
+
+    /// Where a custom kind counts its replicas.
+    pub fn replica_paths(&self) -> Option<&ReplicaPaths> {
+        match &self.view {
+            Some(Scale::At(paths)) => Some(paths),
+            _ => None,
+        }
+    }
+
     /// The field that it shares with the object, if it looks like another kind.
-    pub fn shared_field(&self) -> Option<&'static [&'static str]> {
-        self.view.as_ref().map(|view| view.field)
+    pub fn shared_field(&self) -> Option<Vec<&str>> {
+        self.view.as_ref().map(Scale::field)
     }
 
     /// The part of an object. The error says why the object has none.
-    pub fn show<'a>(&self, object: &'a Value) -> Result<Cow<'a, Value>, String> {
+    pub fn show<'a>(&self, object: &'a Value) -> status::Result<Cow<'a, Value>> {
         match &self.view {
-            Some(view) => (view.show)(object).map(Cow::Owned),
+            Some(view) => view.show(object).map(Cow::Owned),
             None => Ok(Cow::Borrowed(object)),
         }
+    }
+
+    /// The same for somebody who reads it: what the object does not say cannot be told.
+    pub fn read<'a>(&self, object: &'a Value) -> status::Result<Cow<'a, Value>> {
+        if let Some(Scale::At(paths)) = &self.view {
+            paths.need(object)?;
+        }
+        self.show(object)
     }
 
     /// What becomes of an object whose part shall be `body`. The errors are about the body.
     pub fn write(&self, object: &Value, body: Value) -> Result<Value, Errors> {
         let Some(view) = &self.view else { return Ok(body) };
         let mut errors = Errors::new();
-        (view.validate)(&body, &mut errors);
+        view.validate(&body, &mut errors);
         if !errors.is_empty() {
             return Err(errors);
         }
         let mut new = object.clone();
-        (view.write)(&mut new, &body);
+        view.write(&mut new, &body);
         Ok(new)
     }
 

@@ -14,6 +14,7 @@ mod text;
 use std::borrow::Cow;
 
 use super::codec;
+use super::custom::Custom;
 use super::field::{FieldError, Path, quoted};
 use super::limits;
 use super::media::PatchType;
@@ -32,6 +33,8 @@ pub struct Target<'a> {
     pub registry: &'a Registry,
     /// The kind of the object, in the version of the request.
     pub kind: &'a GroupVersionKind,
+    /// What is known of it besides, if it is a custom kind.
+    pub custom: Option<&'a Custom>,
 }
 
 /// The outcome of a patch.
@@ -113,9 +116,12 @@ fn apply_text(
         merge::apply(&mut node, Node::of(Cow::Borrowed(&*text)));
     }
     let outcome = node.to_text();
-    let decoded = codec::decode_object(outcome.as_bytes(), target.kind, target.registry)
+    let mut decoded = codec::decode_object(outcome.as_bytes(), target.kind, target.registry)
         .map_err(|error| invalid(&outcome, &error.why))?;
     strict.extend(decoded.strict);
+    if let Some(custom) = target.custom {
+        strict.extend(custom.coerce(&mut decoded.value).map_err(|why| invalid(&outcome, &why))?);
+    }
     Ok(Patched { value: decoded.value, warnings: judged(validation, strict, || outcome)? })
 }
 

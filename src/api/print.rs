@@ -32,6 +32,7 @@ pub use table::{head, metadata_only, row, tail, without_rows};
 
 use std::cmp::Ordering;
 
+use crate::api::catalog::resource::Resource;
 use crate::api::schema::time;
 use crate::api::value::Value;
 use cells::{Shown, cells};
@@ -43,6 +44,15 @@ type Printer = fn(&Shown<'_>) -> Vec<Value>;
 pub fn cells(group: &str, kind: &str, object: &Value, now_seconds: i64) -> Vec<Value> {
     let shown = Shown { object, now: now_seconds };
     printer(group, kind).unwrap_or(any_object)(&shown)
+}
+
+/// The cells of an object of this resource.
+pub fn cells_of(resource: &Resource, object: &Value, now_seconds: i64) -> Vec<Value> {
+    if let Some(custom) = &resource.custom {
+        return custom.row(object, now_seconds);
+    }
+    let group = resource.stored.as_ref().map_or(&resource.gv.group, |stored| &stored.version.group);
+    cells(group, &resource.kind, object, now_seconds)
 }
 
 /// How the thing that an object stands for has ended, if it has: such rows may be shown with less weight.

@@ -7,7 +7,7 @@ mod labels;
 use pilothouse_actors::filter::{FieldRule, Filter, LabelRule, NAME_FIELD, NAMESPACE_FIELD};
 
 pub use fields::{FieldSelector, Term};
-pub use kinds::fields_of;
+pub use kinds::{fields_of, fields_of_custom};
 pub use labels::parse as parse_labels;
 
 use super::catalog::resource::Resource;

@@ -191,6 +191,12 @@ impl Status {
         Box::new(Status { code: 405, reason: "MethodNotAllowed", message, details: Some(Details::default()) })
     }
 
+    /// 405: nothing new is made of a kind whose definition goes.
+    pub fn definition_is_going(of: GroupResource<'_>) -> Box<Status> {
+        let message = "create not allowed while custom resource definition is terminating".to_owned();
+        Status::about(405, "MethodNotAllowed", message, of, "")
+    }
+
     /// 406: no media type of the request is known here at all.
     pub fn no_representation(offered: &str) -> Box<Status> {
         let message = format!("406: Not Acceptable\n\nAvailable representations: {offered}");

@@ -5,7 +5,7 @@ use std::fmt;
 use std::sync::Arc;
 
 /// A group and one of its versions: what an apiVersion says.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct GroupVersion {
     /// The group, empty for the core.
     pub group: Arc<str>,

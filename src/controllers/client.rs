@@ -141,8 +141,7 @@ impl Client {
 
     /// A stored object as a value of the stored version.
     pub fn load(&self, resource: &Resource, object: &Object) -> Result<Value> {
-        let stored = resource.stored.as_ref().ok_or_else(Status::no_such_resource)?;
-        self.backend.load_kind(&stored.version, &resource.kind, object)
+        self.backend.load_of(resource, object)
     }
 
     /// All objects of a store.

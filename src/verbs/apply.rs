@@ -74,7 +74,8 @@ impl Configuration<'_> {
         self.judge_syntax()?;
         let mut value = match (object, old) {
             (Some(object), _) => {
-                let decoded = codec::decode_object(&json::to_json(&object), &self.kind, &backend.registry);
+                let registry = backend.registry_of(call.resource);
+                let decoded = codec::decode_object(&json::to_json(&object), &self.kind, registry);
                 backend
                     .into_stored(call, decoded.map_err(|error| Status::bad_request(error.message))?.value)?
             }

@@ -6,6 +6,8 @@ pub mod trust;
 
 pub use roles::roles;
 
+use std::collections::BTreeSet;
+
 use bytes::Bytes;
 use futures::future::try_join_all;
 use pilothouse_actors::error::StoreError;
@@ -20,8 +22,9 @@ use crate::api::form::Form;
 use crate::api::media::Encoding;
 use crate::api::options::PatchOptions;
 use crate::api::query::Query;
-use crate::api::status::{Result, Status};
+use crate::api::status::{GroupResource, Result, Status};
 use crate::api::value::Value;
+use crate::api::version::GroupVersion;
 use crate::api::words::{MASTERS, NAMESPACES, SYSTEM_NAMESPACES};
 use crate::api::{codec, meta};
 
@@ -59,6 +62,37 @@ pub async fn api_services(backend: &Backend, catalog: &Catalog) -> Result<()> {
     let versions = catalog.resources().map(|resource| &resource.gv);
     let made = own.make_all(api_services::all(versions), "fieldManager=kube-apiserver").await?;
     own.tell_all(made, "fieldManager=kube-apiserver", api_services::available).await
+}
+
+/// Makes the objects that say which groups and versions were defined, and removes those of versions that no longer are.
+pub async fn defined_api_services(
+    backend: &Backend,
+    catalog: &Catalog,
+    versions: &BTreeSet<GroupVersion>,
+) -> Result<()> {
+    let own = Own::new(backend, catalog);
+    let wanted: Vec<Wanted> = versions.iter().map(api_services::defined).collect();
+    let names: BTreeSet<String> = wanted.iter().map(|one| meta::name(&one.object).to_owned()).collect();
+    let made = own.make_all(wanted, "fieldManager=kube-apiserver").await?;
+    own.tell_all(made, "fieldManager=kube-apiserver", api_services::available).await?;
+    let resource = catalog.find("apiregistration.k8s.io", "v1", "apiservices");
+    let Some(stored) = resource.and_then(|resource| resource.stored.as_ref()) else { return Ok(()) };
+    let all = backend.stores.snapshot(&stored.store, &Permit::none()).await;
+    let all =
+        all.map_err(|error| Status::from_store(&error, GroupResource { group: "", resource: "" }, ""))?;
+    for object in all.iter() {
+        let name = object.key.name();
+        let is_ours = object.labels.get(api_services::MANAGED) == Some(api_services::DEFINED);
+        if is_ours && !names.contains(name) {
+            let place =
+                Place { group: "apiregistration.k8s.io", resource: "apiservices", namespace: "", name };
+            match own.call(place, Verb::Delete, &Json::Null).await {
+                Err(status) if status.code != 404 => return Err(status),
+                _ => {}
+            }
+        }
+    }
+    Ok(())
 }
 
 /// Makes the configuration of flow control that is not there.
@@ -118,7 +152,8 @@ impl<'a> Own<'a> {
     }
 
     async fn call(&self, place: Place<'_>, verb: Verb, body: &Json) -> Answered {
-        self.ask(place, verb, "", body.to_string().into()).await
+        let body = if body.is_null() { Bytes::new() } else { body.to_string().into() };
+        self.ask(place, verb, "", body).await
     }
 
     async fn ask(&self, place: Place<'_>, verb: Verb, query: &str, body: Bytes) -> Answered {

@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use crate::api::custom::Custom;
 use crate::api::kinds::engines::{Authority, judge};
 use crate::api::kinds::{Errors, Warned};
 use crate::api::schema::validate::{self, Unchanged};
@@ -30,6 +31,9 @@ impl Backend {
         old: Option<&Value>,
         checked: Result<Warned, Errors>,
     ) -> Result<Warned, Errors> {
+        if let Some(custom) = &call.resource.custom {
+            return by_schema(custom, call.subresource, new, old, checked);
+        }
         let authority = self.engines.authority;
         let version = &call.stored.version;
         let ty = self.registry.kind(&version.group, &version.version, &call.resource.kind);
@@ -49,4 +53,25 @@ impl Backend {
         self.engines.metrics.count_mismatches(judged.mismatches.len() as u64);
         if judged.errors.is_empty() { Ok(warned) } else { Err(judged.errors) }
     }
+}
+
+/// Checks an object of a custom kind by its schema too.
+fn by_schema(
+    custom: &Custom,
+    subresource: &str,
+    new: &Value,
+    old: Option<&Value>,
+    checked: Result<Warned, Errors>,
+) -> Result<Warned, Errors> {
+    let (warned, mut errors) = match checked {
+        Ok(warned) => (warned, Errors::new()),
+        Err(errors) => (Warned::new(), errors),
+    };
+    match old {
+        None => custom.check_new(new, &mut errors),
+        Some(old) if new == old => {}
+        Some(old) if subresource == "status" => custom.check_status(new, old, &mut errors),
+        Some(old) => custom.check_change(new, old, &mut errors),
+    }
+    if errors.is_empty() { Ok(warned) } else { Err(errors) }
 }

@@ -75,8 +75,12 @@ impl Listing {
         selective: bool,
         mut held: Vec<Held>,
     ) -> Result<Listing> {
-        let list_meta = list_meta(at, &page, selective);
         let (resource, form) = (call.resource, call.form);
+        let mut list_meta = list_meta(at, &page, selective);
+        if resource.custom.is_some() && form.shape == Shape::Whole && page.next.is_none() {
+            // The lists of custom kinds have always said that nothing follows.
+            list_meta.insert_str(1, r#""continue":"","#);
+        }
         let mut page = page;
         if matches!(form.shape, Shape::Table(..)) {
             backend.sort_rows(resource, &mut page.items)?;
@@ -191,6 +195,10 @@ fn put_json(
 ) -> Result<()> {
     let form = Form { encoding: Encoding::Json, shape };
     match shape {
+        // What is not built in says what it is: whoever reads it may not know it either.
+        Shape::Whole if resource.custom.is_some() => {
+            chunk.put(backend.present(resource, form, object, false)?);
+        }
         Shape::Whole if resource.is_storage_version() => {
             chunk.put_u8(b'{');
             chunk.put_slice(object.bytes.get(object.item_at()..).unwrap_or_default());

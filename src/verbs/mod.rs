@@ -44,6 +44,7 @@ use pilothouse_actors::permit::Permit;
 use pilothouse_actors::session::LiveSessions;
 
 use crate::api::catalog::resource::{Resource, Stored};
+use crate::api::custom::Custom;
 use crate::api::form::Form;
 use crate::api::kinds::{self, Kind, Writer};
 use crate::api::media::{Encoding, PatchType};
@@ -110,6 +111,11 @@ pub struct Watching {
 }
 
 impl Backend {
+    /// The schemas of a resource and of all that is built in.
+    pub fn registry_of<'a>(&'a self, resource: &'a Resource) -> &'a Registry {
+        resource.custom.as_ref().map_or(&*self.registry, |custom| &*custom.registry)
+    }
+
     /// The present moment as objects carry it.
     fn now(&self) -> String {
         time::format_seconds(i64::try_from(self.clock.now().seconds()).unwrap_or(i64::MAX))
@@ -169,15 +175,29 @@ impl Call<'_> {
         }
     }
 
+    /// What is known of the kind that the path shows, if that is a custom one.
+    pub fn custom(&self) -> Option<&Custom> {
+        let custom = self.resource.custom.as_deref();
+        custom.filter(|_| *self.shown_kind().0 == self.resource.gv)
+    }
+
     /// The part of the object that the path names, if it can be read and written.
-    pub fn part(&self) -> Result<&'static Part> {
-        parts::of(self.subresource).ok_or_else(Status::no_such_resource)
+    pub fn part(&self) -> Result<&Part> {
+        let own = self.resource.custom.as_ref().filter(|_| self.subresource == "scale");
+        let part = match own {
+            Some(custom) => custom.scale.as_ref(),
+            None => parts::of(self.subresource),
+        };
+        part.ok_or_else(Status::no_such_resource)
     }
 
     /// The rules of the kind. A kind that two groups serve is stored once, but each group asks for other things.
     pub fn kind(&self) -> Kind {
         Kind {
-            rules: kinds::rules(self.of().group, &self.resource.kind),
+            rules: match self.resource.custom {
+                Some(_) => &kinds::CUSTOM,
+                None => kinds::rules(self.of().group, &self.resource.kind),
+            },
             namespaced: self.resource.namespaced,
             has_status: self.resource.subresource("status").is_some(),
         }

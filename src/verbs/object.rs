@@ -5,7 +5,9 @@ use std::sync::Arc;
 use bytes::Bytes;
 use pilothouse_actors::object::{Draft, Key, Object, Pairs};
 
+use crate::api::catalog::resource::Resource;
 use crate::api::codec::{self, Decoded};
+use crate::api::custom::{self, Custom};
 use crate::api::kinds;
 use crate::api::limits::OBJECT_PARTS;
 use crate::api::media::Encoding;
@@ -26,11 +28,15 @@ impl Backend {
     pub fn decode_body(&self, call: &Call<'_>, validation: FieldValidation) -> Result<Value> {
         let (gv, name) = call.shown_kind();
         let kind = GroupVersionKind::new(&gv.group, &gv.version, name);
-        let Decoded { value, strict } = self.decode(call, &kind).or_else(|refused| {
+        let Decoded { mut value, mut strict } = self.decode(call, &kind).or_else(|refused| {
             let older = parts::eviction::older_version(&kind).ok_or_else(|| refused.clone())?;
             let decoded = self.decode_any_version(call, &kind).ok();
             decoded.filter(|decoded| decoded.value.str("apiVersion") == older).ok_or(refused)
         })?;
+        if let Some(custom) = call.custom() {
+            let coerced = custom.coerce(&mut value);
+            strict.extend(coerced.map_err(|why| Status::bad_request(codec::not_handled(&kind, &why)))?);
+        }
         match validation {
             FieldValidation::Ignore => {}
             FieldValidation::Warn => strict.into_iter().for_each(|warning| call.warnings.add(warning)),
@@ -45,6 +51,12 @@ impl Backend {
     /// Fills in the defaults of a value in the version of the request and turns it into the stored version.
     pub fn into_stored(&self, call: &Call<'_>, mut value: Value) -> Result<Value> {
         check_size(&value)?;
+        if let Some(custom) = call.custom() {
+            if !custom.fill(&mut value) {
+                return Err(Status::too_large("the defaults of the object are too large"));
+            }
+            return Ok(value);
+        }
         // The kind first: it can still see what the client left out.
         let (gv, name) = call.shown_kind();
         (kinds::rules(&gv.group, name).default)(&mut value);
@@ -66,11 +78,15 @@ impl Backend {
     }
 
     fn decode(&self, call: &Call<'_>, kind: &GroupVersionKind) -> Result<Decoded> {
+        let registry = self.registry_of(call.resource);
         let decoded = match call.encoding {
-            Encoding::Json => codec::decode_object(&call.body, kind, &self.registry),
-            Encoding::Yaml => codec::yaml::decode_object(&call.body, kind, &self.registry),
-            Encoding::Protobuf => codec::protobuf::decode_object(&call.body, kind, &self.registry),
-            Encoding::Cbor => codec::cbor::decode_object(&call.body, kind, &self.registry),
+            Encoding::Json => codec::decode_object(&call.body, kind, registry),
+            Encoding::Yaml => codec::yaml::decode_object(&call.body, kind, registry),
+            Encoding::Protobuf if call.custom().is_some() => {
+                return Err(Status::bad_request(codec::not_handled(kind, codec::NO_PROTOBUF)));
+            }
+            Encoding::Protobuf => codec::protobuf::decode_object(&call.body, kind, registry),
+            Encoding::Cbor => codec::cbor::decode_object(&call.body, kind, registry),
         };
         decoded.map_err(|error| Status::bad_request(error.message))
     }
@@ -97,6 +113,7 @@ impl Backend {
         DeleteOptions::parse(call.query, Some(&options.value), self.forced.is_some())
     }
 
+    /// The type of a kind that is built in.
     pub(super) fn type_of(&self, gv: &GroupVersion, kind: &str) -> Result<TypeId> {
         let found = self.registry.kind(&gv.group, &gv.version, kind);
         found.ok_or_else(|| Status::internal(format!("no schema for {kind} of {gv}")))
@@ -104,8 +121,28 @@ impl Backend {
 
     /// The stored object as a value of the stored version.
     pub fn load(&self, call: &Call<'_>, object: &Object) -> Result<Value> {
-        let ty = self.type_of(&call.stored.version, &call.resource.kind)?;
-        codec::decode_stored(&object.bytes, ty, &self.registry).ok_or_else(|| call.unreadable(object))
+        self.load_one(call.resource, object).ok_or_else(|| call.unreadable(object))
+    }
+
+    /// A stored object as a value of the stored version; `None` if it cannot be read.
+    fn load_one(&self, resource: &Resource, object: &Object) -> Option<Value> {
+        if let Some(custom) = &resource.custom {
+            return self.load_custom(custom, &object.bytes);
+        }
+        let version = resource.stored.as_ref().map_or(&resource.gv, |stored| &stored.version);
+        codec::decode_stored(&object.bytes, self.type_of(version, &resource.kind).ok()?, &self.registry)
+    }
+
+    /// A stored object of a custom kind as a version of it shows it.
+    pub(super) fn load_custom(&self, custom: &Custom, bytes: &[u8]) -> Option<Value> {
+        codec::decode_stored(bytes, self.registry.free_object(), &self.registry)
+            .map(|value| custom.shown(value))
+    }
+
+    /// A stored object of any resource as a value of the stored version.
+    pub fn load_of(&self, resource: &Resource, object: &Object) -> Result<Value> {
+        let broken = || Status::internal(format!("the stored object {:?} cannot be read", object.key));
+        self.load_one(resource, object).ok_or_else(broken)
     }
 
     /// A stored object of another kind than the call is about, in the version that it is stored in.
@@ -120,32 +157,40 @@ impl Backend {
 
     /// Encodes a value of the stored version for the store.
     pub fn draft(&self, call: &Call<'_>, key: Key, value: &Value) -> Result<Draft> {
+        if let Some(custom) = &call.resource.custom {
+            let fields = select::fields_of_custom(custom, value);
+            return Ok(drafted(custom::stored(custom, value), key, value, fields));
+        }
         self.draft_kind(&call.stored.version, &call.resource.kind, key, value)
     }
 
     /// Encodes a value of another kind than the call is about, in the version that it is stored in.
     pub fn draft_kind(&self, version: &GroupVersion, kind: &str, key: Key, value: &Value) -> Result<Draft> {
         let encoded = codec::encode_draft(&self.registry, self.type_of(version, kind)?, value);
-        let labels = value.at(&["metadata", "labels"]).and_then(Value::fields);
-        let labels: Pairs = labels
-            .into_iter()
-            .flatten()
-            .filter_map(|(key, value)| Some((key.as_str(), value.as_str()?)))
-            .collect();
-        Ok(Draft {
-            key,
-            bytes: Bytes::from(encoded.bytes),
-            revision_at: encoded.revision_at,
-            item_at: encoded.item_at,
-            labels,
-            fields: select::fields_of(&version.group, kind, value),
-        })
+        Ok(drafted(encoded, key, value, select::fields_of(&version.group, kind, value)))
     }
 
     /// Reads the object the call is about.
     pub async fn read(&self, call: &Call<'_>) -> Result<Arc<Object>> {
         let found = self.stores.get(&call.stored.store, call.key(call.name), &call.permit).await;
         found.map_err(|error| Status::from_store(&error, call.of(), call.name))
+    }
+}
+
+fn drafted(encoded: codec::Encoded, key: Key, value: &Value, fields: Pairs) -> Draft {
+    let labels = value.at(&["metadata", "labels"]).and_then(Value::fields);
+    let labels: Pairs = labels
+        .into_iter()
+        .flatten()
+        .filter_map(|(key, value)| Some((key.as_str(), value.as_str()?)))
+        .collect();
+    Draft {
+        key,
+        bytes: Bytes::from(encoded.bytes),
+        revision_at: encoded.revision_at,
+        item_at: encoded.item_at,
+        labels,
+        fields,
     }
 }
 

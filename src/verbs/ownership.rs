@@ -6,7 +6,7 @@ use crate::api::ownership::view::View;
 use crate::api::ownership::{self, Versions, Write};
 use crate::api::parts::Part;
 use crate::api::schema::Registry;
-use crate::api::status::{Result, Status};
+use crate::api::status::Result;
 use crate::api::value::Value;
 use crate::api::version::GroupVersion;
 
@@ -50,7 +50,7 @@ impl Backend {
         part: &Part,
         object: &'v Value,
     ) -> Result<Cow<'v, Value>> {
-        let mut shown = part.show(object).map_err(Status::bad_request)?;
+        let mut shown = part.show(object)?;
         if let Some(view) = self.view(call, part) {
             view.lend(object, shown.to_mut());
         }
@@ -75,7 +75,7 @@ impl Backend {
     }
 
     /// What a part that looks like another kind shares with its object.
-    fn view<'a>(&'a self, call: &'a Call<'_>, part: &Part) -> Option<View<'a>> {
+    fn view<'a>(&'a self, call: &'a Call<'_>, part: &'a Part) -> Option<View<'a>> {
         let field = part.shared_field()?;
         Some(View {
             whole: self.whole_versions(call),
@@ -96,12 +96,19 @@ impl Backend {
     }
 
     fn whole_versions<'a>(&'a self, call: &'a Call<'_>) -> Versions<'a> {
-        Versions { registry: &self.registry, kind: &call.resource.kind, stored: &call.stored.version }
+        Versions {
+            registry: self.registry_of(call.resource),
+            kind: &call.resource.kind,
+            stored: &call.stored.version,
+        }
     }
 
     /// The fields that the call cannot set.
     pub(super) fn reset(&self, call: &Call<'_>) -> Vec<&'static [&'static str]> {
         let has_status = call.kind().has_status;
+        if call.resource.custom.is_some() {
+            return ownership::custom_reset_fields(call.subresource, has_status).to_vec();
+        }
         ownership::reset_fields(call.of().group, &call.resource.kind, call.subresource, has_status).to_vec()
     }
 }

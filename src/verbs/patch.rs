@@ -46,7 +46,8 @@ impl NewState for Change<'_> {
     fn after(&self, old: &Value) -> Result<Value> {
         let Change { backend, call, .. } = *self;
         let current = backend.into_shown(call, old.clone())?;
-        let target = Target { registry: &backend.registry, kind: &self.kind };
+        let custom = call.custom();
+        let target = Target { registry: backend.registry_of(call.resource), kind: &self.kind, custom };
         let Patched { value, warnings } =
             patch::apply(self.language, &call.body, self.validation, target, &current)?;
         warnings.into_iter().for_each(|warning| call.warnings.add(warning));

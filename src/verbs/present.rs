@@ -66,7 +66,7 @@ impl Backend {
             return self.present(call.resource, call.form, object, true);
         }
         let value = self.load(call, object)?;
-        let shown = part.show(&value).map_err(Status::bad_request)?;
+        let shown = part.read(&value)?;
         self.show_body(call, &shown)
     }
 
@@ -80,6 +80,7 @@ impl Backend {
             kind: kind.into(),
             columns: Vec::new(),
             stored: None,
+            custom: None,
             ..Resource::clone(call.resource)
         };
         self.presented(&looks, call.form, shown, true)
@@ -99,7 +100,7 @@ impl Backend {
         columns: bool,
     ) -> Result<Bytes> {
         let version = resource.stored.as_ref().map_or(&resource.gv, |stored| &stored.version);
-        let bytes = codec::encode(&self.registry, self.type_of(version, &resource.kind)?, value);
+        let bytes = codec::encode(&self.registry, self.type_in(resource, version)?, value);
         let bytes = Bytes::from(bytes);
         let item_at = memchr::memmem::find(&bytes, br#""metadata":"#).unwrap_or(0);
         let kept = Kept { bytes: &bytes, item_at };
@@ -132,6 +133,11 @@ impl Backend {
             metadata.entry("annotations").set(INITIAL_EVENTS_END, "true");
             metadata.entry("annotations").set(INITIAL_EVENTS_BLUEPRINT, blueprint);
         }
+        let text = matches!(form.encoding, Encoding::Json | Encoding::Yaml) && form.shape == Shape::Whole;
+        if resource.custom.is_some() && text {
+            // As it is: it is no object whose defaults anybody would want to see.
+            return Ok(Bytes::from(codec::encode(&self.registry, self.registry.free_object(), &value)));
+        }
         self.presented(resource, form, &value, columns)
     }
 
@@ -144,6 +150,9 @@ impl Backend {
             }
             (Encoding::Json | Encoding::Yaml, Shape::Whole) if resource.is_storage_version() => {
                 Ok(object.bytes.clone())
+            }
+            (Encoding::Json | Encoding::Yaml, Shape::Whole) if resource.custom.is_some() => {
+                object.variant(variant(resource, Form::PLAIN), |object| self.json(resource, Kept::of(object)))
             }
             (_, Shape::Table(..)) | (Encoding::Json | Encoding::Yaml, Shape::Metadata(_)) => {
                 self.made(resource, form, Kept::of(object), columns)
@@ -234,7 +243,8 @@ impl Backend {
     /// The object in CBOR: whole, or as an item of a list, which says nothing of its kind.
     fn cbor(&self, resource: &Resource, form: Form, kept: Kept<'_>, item: bool) -> Result<Bytes> {
         let (ty, value) = self.shaped(resource, form, kept)?;
-        let whole = !item || matches!(form.shape, Shape::Metadata(_));
+        // Items of custom kinds say what they are, because nobody else may know.
+        let whole = !item || matches!(form.shape, Shape::Metadata(_)) || resource.custom.is_some();
         Ok(Bytes::from(match whole {
             true => cbor::encode_object(&self.registry, ty, &value, Telling::Kept),
             false => cbor::encode_item(&self.registry, ty, &value),
@@ -257,7 +267,7 @@ impl Backend {
                 let ty = partial_type(&self.registry)?;
                 Ok((ty, self.value_of(ty, &partial(version, kept)?)?))
             }
-            _ => Ok((self.type_of(&resource.gv, &resource.kind)?, self.converted(resource, kept)?)),
+            _ => Ok((self.type_in(resource, &resource.gv)?, self.converted(resource, kept)?)),
         }
     }
 
@@ -314,7 +324,7 @@ impl Backend {
     ) {
         let group = resource.stored.as_ref().map_or(&resource.gv.group, |stored| &stored.version.group);
         let now = i64::try_from(self.clock.now().seconds()).unwrap_or(i64::MAX);
-        let cells = print::cells(group, &resource.kind, value, now);
+        let cells = print::cells_of(resource, value, now);
         let completion = print::completion(group, &resource.kind, value);
         print::row(table, is_first, &cells, completion, object);
     }
@@ -325,7 +335,17 @@ impl Backend {
             return Ok(kept.bytes.clone());
         }
         let value = self.converted(resource, kept)?;
-        Ok(Bytes::from(codec::encode(&self.registry, self.type_of(&resource.gv, &resource.kind)?, &value)))
+        let made = codec::encode(&self.registry, self.type_in(resource, &resource.gv)?, &value);
+        // What comes out as it lies need not be kept twice.
+        Ok(if *made == **kept.bytes { kept.bytes.clone() } else { Bytes::from(made) })
+    }
+
+    /// The type of a resource's objects in one of its versions.
+    fn type_in(&self, resource: &Resource, version: &GroupVersion) -> Result<TypeId> {
+        match resource.custom {
+            Some(_) => Ok(self.registry.free_object()),
+            None => self.type_of(version, &resource.kind),
+        }
     }
 
     /// The object as a value of the version that was asked for.
@@ -338,6 +358,9 @@ impl Backend {
     }
 
     fn stored_value(&self, resource: &Resource, kept: Kept<'_>) -> Result<Value> {
+        if let Some(custom) = &resource.custom {
+            return self.load_custom(custom, kept.bytes).ok_or_else(unreadable);
+        }
         let version = resource.stored.as_ref().map_or(&resource.gv, |stored| &stored.version);
         self.value_of(self.type_of(version, &resource.kind)?, kept.bytes)
     }

@@ -160,7 +160,7 @@ async fn change(
     let Write { backend, call, .. } = *write;
     let mut new = complete(backend, call, part, new, old)?;
     ownership::keep_times(old, &mut new);
-    let shown = part.show(&new).map_err(Status::bad_request)?;
+    let shown = part.show(&new)?;
     backend.admission.validate(write, &shown).await?;
     put(backend, call, (current, turn), (&new, old), dry_run).await
 }
@@ -194,7 +194,7 @@ fn check_version(call: &Call<'_>, wanted: Option<u64>, current: u64) -> Result<(
         Some(wanted) if wanted != current => Err(Status::stale(call.of(), call.name)),
         None if !call.kind().rules.unconditional_update => {
             let path = Path::new("metadata").child("resourceVersion");
-            let errors = [FieldError::invalid(&path, "0", "must be specified for an update")];
+            let errors = [FieldError::invalid(&path, "0x0", "must be specified for an update")];
             let of = call.of();
             Err(Status::invalid(of.group, of.resource, call.name, &errors))
         }

@@ -34,6 +34,11 @@ const PRIORITIES: &[(&str, i64, &[Ranked])] = &[
     ("internal.apiserver.k8s.io", 16_000, &[("v1alpha1", 9)]),
 ];
 
+/// The label that says who looks after such an object.
+pub const MANAGED: &str = "kube-aggregator.kubernetes.io/automanaged";
+/// What it says of versions that somebody has defined.
+pub const DEFINED: &str = "true";
+
 /// The group of APIServices itself, which has none.
 const GROUP: &str = "apiregistration.k8s.io";
 
@@ -47,16 +52,25 @@ pub fn all<'a>(versions: impl Iterator<Item = &'a GroupVersion>) -> Vec<Wanted> 
 fn wanted(group: &str, version: &str) -> Option<Wanted> {
     let (_, first, versions) = PRIORITIES.iter().find(|row| row.0 == group)?;
     let (_, priority) = versions.iter().find(|row| row.0 == version)?;
+    Some(service(group, version, "onstart", (*first, *priority)))
+}
+
+/// The object for a version that somebody has defined: behind all that are built in.
+pub fn defined(version: &GroupVersion) -> Wanted {
+    service(&version.group, &version.version, DEFINED, (1_000, 100))
+}
+
+fn service(group: &str, version: &str, managed: &str, (first, priority): (i64, i64)) -> Wanted {
     let mut object = named("apiregistration.k8s.io/v1", "APIService", &format!("{version}.{group}"));
-    object.entry("metadata").entry("labels").set("kube-aggregator.kubernetes.io/automanaged", "onstart");
+    object.entry("metadata").entry("labels").set(MANAGED, managed);
     let spec = object.entry("spec");
     if !group.is_empty() {
         spec.set("group", group);
     }
     spec.set("version", version);
-    spec.set("groupPriorityMinimum", *first);
-    spec.set("versionPriority", *priority);
-    Some(Wanted { group: GROUP, resource: "apiservices", object })
+    spec.set("groupPriorityMinimum", first);
+    spec.set("versionPriority", priority);
+    Wanted { group: GROUP, resource: "apiservices", object }
 }
 
 /// The status of a service that this server is itself.

@@ -92,7 +92,7 @@ fn on_by_default(version: &str, introduced: Option<(u32, u32)>) -> bool {
 
 /// The store of a resource: its plural and the group its objects are stored in. Versions of one kind meet here, and so
 /// do the events of two groups.
-fn store_name(plural: &str, storage_group: &str) -> String {
+pub fn store_name(plural: &str, storage_group: &str) -> String {
     if storage_group.is_empty() { plural.to_owned() } else { format!("{plural}.{storage_group}") }
 }
 
@@ -158,6 +158,7 @@ fn resource(
         deprecated: fact.deprecated,
         removed: fact.removed,
         replacement: fact.replacement.as_deref().map(Into::into),
+        custom: None,
     }
 }
 

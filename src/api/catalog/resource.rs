@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use pilothouse_actors::object::TypeName;
 
+use crate::api::custom::Custom;
 use crate::api::status::GroupResource;
 use crate::api::verb::Verbs;
 use crate::api::version::GroupVersion;
@@ -50,6 +51,8 @@ pub struct Resource {
     pub removed: Option<Release>,
     /// What to use instead, as `group/version.Kind`.
     pub replacement: Option<Arc<str>>,
+    /// What is known of it besides, if it is not built in.
+    pub custom: Option<Arc<Custom>>,
 }
 
 /// Where the objects of a resource are.
@@ -103,6 +106,9 @@ pub enum About {
 impl Resource {
     /// What clients of a resource that is on its way out are told.
     pub fn deprecation(&self) -> Option<String> {
+        if let Some(custom) = &self.custom {
+            return custom.deprecation.as_deref().map(str::to_owned);
+        }
         let release = |(major, minor): Release| format!("v{major}.{minor}+");
         let mut text =
             format!("{} {} is deprecated in {}", self.api_version, self.kind, release(self.deprecated?));
@@ -133,7 +139,8 @@ impl Resource {
     /// Whether the version it is served in is the one its objects are stored in: then stored bytes can be answered as
     /// they are.
     pub fn is_storage_version(&self) -> bool {
-        self.stored.as_ref().is_some_and(|stored| stored.version == self.gv)
+        // What is stored of custom kinds may have come from any version and any schema that they had once.
+        self.custom.is_none() && self.stored.as_ref().is_some_and(|stored| stored.version == self.gv)
     }
 }
 

@@ -31,10 +31,13 @@ pub fn decode_object(
 ) -> Result<Decoded, DecodeError> {
     let faults = Body { text: body, shown: body, expected, registry };
     let ty = registry.lookup(expected).ok_or_else(|| faults.unregistered(expected))?;
-    if let Ok(mut decoded) = decode_as(body, ty, registry)
-        && named(&mut decoded.value, expected)
-    {
-        return Ok(decoded);
+    if let Ok(mut decoded) = decode_as(body, ty, registry) {
+        if faults.is_free() {
+            return faults.freed(decoded);
+        }
+        if named(&mut decoded.value, expected) {
+            return Ok(decoded);
+        }
     }
     let actual = peek(body, registry).map_err(|message| {
         faults.unrecognized(&format!("unable to determine group/version/kind: {message}"))

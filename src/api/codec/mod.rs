@@ -20,6 +20,10 @@ pub use super::schema::decode::Decoded;
 pub use super::schema::encode::{Encoded, encode, encode_draft};
 pub use json::{pretty, to_json};
 
+/// Why objects of custom kinds cannot come as Protobuf.
+pub const NO_PROTOBUF: &str = "object *unstructured.Unstructured does not implement the protobuf marshalling interface and \
+                               cannot be encoded to a protobuf message";
+
 /// How much of a body a message shows.
 const SUMMARY_BYTES: usize = 30;
 
@@ -54,9 +58,13 @@ pub fn decode_object(
     let ty = registry.lookup(expected).ok_or_else(|| body.unregistered(expected))?;
     if !syntax::may_be_deep(body.text)
         && let Ok(mut decoded) = decode::decode(registry, ty, body.text)
-        && named(&mut decoded.value, expected)
     {
-        return Ok(decoded);
+        if body.is_free() {
+            return body.freed(decoded);
+        }
+        if named(&mut decoded.value, expected) {
+            return Ok(decoded);
+        }
     }
     body.examined()
 }
@@ -102,6 +110,12 @@ pub fn strict_refusal(expected: &GroupVersionKind, strict: &[String]) -> DecodeE
     DecodeError::new(format!(
         "{kind} in version \"{version}\" cannot be handled as a {kind}: strict decoding error: {list}"
     ))
+}
+
+/// The refusal of a body of a kind for this reason.
+pub fn not_handled(expected: &GroupVersionKind, why: &str) -> String {
+    let GroupVersionKind { kind, version, .. } = expected;
+    format!("{kind} in version \"{version}\" cannot be handled as a {kind}: {why}")
 }
 
 /// Writes a document that is there as JSON in another encoding. In Protobuf only kinds of the API can be written.
@@ -170,12 +184,47 @@ impl Body<'_> {
         // The text is good JSON, so what the tokenizer does not take of it is repaired for it.
         let repaired = syntax::repair(self.text);
         let actual = self.interpreted(&repaired)?;
+        if self.is_free() {
+            let read = decode::decode(self.registry, self.registry.free_object(), &repaired);
+            return self.freed(read.map_err(|refused| self.misread(&actual, refused))?);
+        }
         self.judged(actual, |ty| {
             decode::decode(self.registry, ty, &repaired).map_err(|refused| match refused {
                 Refused::Type(message) => message,
                 Refused::Tokens => "exceeded max depth".to_owned(),
             })
         })
+    }
+
+    /// Whether the kind is read as it is, because it is not built in.
+    fn is_free(&self) -> bool {
+        self.registry.lookup(self.expected) == Some(self.registry.free_object())
+    }
+
+    fn misread(&self, actual: &GroupVersionKind, refused: Refused) -> DecodeError {
+        match refused {
+            // The metadata of such objects are read by themselves.
+            Refused::Type(message) => {
+                self.not_handled(actual, &message.replace("ObjectMeta.metadata.", "ObjectMeta."))
+            }
+            Refused::Tokens => self.not_handled(actual, "exceeded max depth"),
+        }
+    }
+
+    /// Judges an object that was read as it is. It must say its kind and version itself; whether the kind is the right one
+    /// is for its rules.
+    fn freed(&self, mut decoded: Decoded) -> Result<Decoded, DecodeError> {
+        if decoded.value.str("kind").is_empty() {
+            let message = "Object 'Kind' is missing in 'unstructured object has no kind'";
+            return Err(DecodeError::new(message.to_owned()));
+        }
+        let said = decoded.value.str("apiVersion");
+        if said != self.expected.api_version() {
+            let (group, version) = said.split_once('/').unwrap_or(("", said));
+            return Err(self.version_differs(&GroupVersionKind::new(group, version, "")));
+        }
+        decoded.strict.sort_by_key(|finding| !finding.starts_with("duplicate"));
+        Ok(decoded)
     }
 
     /// Reads a body that says it is of kind `actual` and holds that against what is expected.

@@ -51,6 +51,8 @@ pub use pem::Request as CertificateRequest;
 pub use selector::matches as selector_matches;
 pub(in crate::api) use selector::{check_values, is_set_based};
 
+use super::custom::warn_of_finalizers;
+use super::meta;
 use super::names::{self, NameRule};
 use super::value::Value;
 
@@ -196,6 +198,30 @@ const BASE: KindRules = KindRules {
     warn: |_, _, _| {},
     warn_status: |_, _| {},
 };
+
+/// The rules of custom kinds. What their schemas say is checked besides.
+pub static CUSTOM: KindRules = KindRules {
+    known_finalizers: false,
+    generation: Generation { starts: true, moves_with: &[] },
+    status_meta: StatusMeta::Fixed,
+    prepare_update: |new, old, _| {
+        if !same_but_metadata(new, old) {
+            new.entry("metadata").set("generation", meta::generation(old) + 1);
+        }
+    },
+    warn: warn_of_finalizers,
+    unconditional_update: false,
+    ..BASE
+};
+
+/// Whether two objects say the same, their metadata apart.
+fn same_but_metadata(one: &Value, other: &Value) -> bool {
+    let rest = |object: &'_ Value| {
+        let fields = object.fields().into_iter().flatten().filter(|(name, _)| *name != "metadata");
+        fields.map(|(name, value)| (name.clone(), value.clone())).collect::<Vec<_>>()
+    };
+    rest(one) == rest(other)
+}
 
 /// The rules of a kind.
 pub fn rules(group: &str, kind: &str) -> &'static KindRules {

@@ -703,10 +703,13 @@ pub static TABLE: &[(&str, &str, KindRules)] = &[
         "apiextensions.k8s.io",
         "CustomResourceDefinition",
         KindRules {
+            known_finalizers: false,
             unconditional_update: false,
             default: definition::default,
             prepare_create: definition::prepare_create,
             prepare_update: definition::prepare_update,
+            holds: definition::holds,
+            terminate: definition::terminate,
             validate: definition::validate,
             validate_update: definition::validate_update,
             validate_status: definition::validate_status,

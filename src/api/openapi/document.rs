@@ -20,9 +20,10 @@ const CBOR_STREAM: &str = "application/cbor-seq";
 const PATCHES: [&str; 4] = [
     "application/json-patch+json",
     "application/merge-patch+json",
-    "application/strategic-merge-patch+json",
+    STRATEGIC,
     "application/apply-patch+yaml",
 ];
+const STRATEGIC: &str = "application/strategic-merge-patch+json";
 const CBOR_PATCH: &str = "application/apply-patch+cbor";
 
 /// The paths of a document by their names.
@@ -169,12 +170,14 @@ impl Sources<'_> {
             Media::Any => vec!["*/*"],
             Media::Group => vec![JSON, YAML, PROTOBUF],
             Media::Json => vec![JSON],
+            Media::Custom => vec![JSON, YAML],
             Media::Keys => vec!["application/jwk-set+json"],
         }
     }
 
-    fn patches(&self) -> Vec<&'static str> {
-        PATCHES.into_iter().chain(self.cbor.then_some(CBOR_PATCH)).collect()
+    fn patches(&self, media: Media) -> Vec<&'static str> {
+        let known = PATCHES.into_iter().filter(|one| media != Media::Custom || *one != STRATEGIC);
+        known.chain(self.cbor.then_some(CBOR_PATCH)).collect()
     }
 
     fn path_v3(&self, out: &mut Out, operations: &[Operation], referred: &mut Referred) {
@@ -204,7 +207,7 @@ impl Sources<'_> {
         if let Some(body) = &operation.body {
             referred.insert(body.name.clone(), body.schema);
             out.key("requestBody").object(|out| {
-                let types = if body.patch { sorted(self.patches()) } else { vec!["*/*"] };
+                let types = if body.patch { sorted(self.patches(operation.media)) } else { vec!["*/*"] };
                 content(out, &types, |out| refer(out, Dialect::V3, &body.name));
                 if body.required {
                     out.key("required").raw(b"true");
@@ -264,7 +267,7 @@ impl Sources<'_> {
             && (!discovery || !matches!(operation.answer, Answer::Text))
         {
             let consumes = match (patch, discovery) {
-                (true, _) => self.patches(),
+                (true, _) => self.patches(operation.media),
                 (false, true) => self.media(operation.media),
                 (false, false) => vec!["*/*"],
             };

@@ -95,6 +95,8 @@ pub(super) enum Media {
     Json,
     /// A set of keys.
     Keys,
+    /// An object or a list of a custom kind, which has no Protobuf form.
+    Custom,
 }
 
 const OK: &[(&str, &str)] = &[("200", "OK")];
@@ -201,7 +203,8 @@ impl Sources<'_> {
                 add(path, self.of_object(&subject));
             }
         }
-        if resource.verbs.contains(Verb::Watch) {
+        // The old prefix of watches is older than custom kinds.
+        if resource.verbs.contains(Verb::Watch) && resource.custom.is_none() {
             add(format!("{prefix}/watch{collection}"), vec![self.watch_list(&subject)]);
             add(format!("{prefix}/watch{collection}/{{name}}"), vec![self.watch(&subject)]);
             if resource.namespaced {
@@ -209,6 +212,10 @@ impl Sources<'_> {
                     self.everywhere(self.watch_list(&subject), &subject, "watch", "ListForAllNamespaces");
                 add(format!("{prefix}/watch/{}", resource.plural), vec![watch]);
             }
+        }
+        if resource.custom.is_some() {
+            let all = paths.iter_mut().flat_map(|path| &mut path.operations);
+            all.for_each(|operation| operation.media = Media::Custom);
         }
         paths
     }

@@ -99,7 +99,9 @@ impl Sources<'_> {
                 }
                 // The schema of a custom kind is written in place but for its metadata.
                 Schema::Custom(_) => {
-                    types.extend(self.registry.meta("ObjectMeta").map(|id| (id, "".into())));
+                    let meta =
+                        ["ObjectMeta", "ListMeta"].into_iter().filter_map(|name| self.registry.meta(name));
+                    types.extend(meta.map(|id| (id, "".into())));
                 }
                 Schema::Patch | Schema::Version => {}
             }
@@ -135,6 +137,7 @@ impl Sources<'_> {
                 _ => out.object(|out| about(out, name)),
             },
             Schema::Custom(at) => match self.custom.get(at) {
+                Some(custom) if dialect == Dialect::V2 => out.raw(&custom.schema_v2),
                 Some(custom) => out.raw(&custom.schema),
                 None => out.object(|_| {}),
             },

@@ -228,6 +228,7 @@ fn kinds_that_are_not_built_in_join() {
             kind: GroupVersionKind::new("example.com", "v1", kind),
             published: format!("com.example.v1.{kind}"),
             schema: br#"{"type":"object","additionalProperties":true}"#.to_vec(),
+            schema_v2: br#"{"type":"object"}"#.to_vec(),
         })
         .collect();
     let sources = Sources { custom: &custom, ..sources(&catalog) };

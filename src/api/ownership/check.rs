@@ -43,6 +43,9 @@ impl Walk<'_> {
                 for (name, value) in fields {
                     let path = format!("{path}.{name}");
                     let Some(field) = structure.field(name) else {
+                        if structure.open.is_some() {
+                            continue;
+                        }
                         // The reference looks no further in this object.
                         return self.report(&path, "field not declared in schema");
                     };

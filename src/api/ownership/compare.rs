@@ -111,6 +111,13 @@ impl<'v> Side<'v> {
         matches!(self, Side::Absent)
     }
 
+    fn value(self) -> Option<&'v Value> {
+        match self {
+            Side::Value(value) => Some(value),
+            _ => None,
+        }
+    }
+
     fn entries(self) -> Option<&'v Object> {
         match self {
             Side::Value(value) => value.fields(),
@@ -173,6 +180,7 @@ impl<'r> Walk<'r> {
         found: &mut Comparison,
     ) -> Result<(), String> {
         let depth = depth.saturating_sub(1);
+        let shape = shape.settled([old.value(), new.value()]);
         let parts = depth > 0
             && match shape {
                 Shape::Struct(structure) => self.fields(structure, place, old, new, depth, found)?,
@@ -182,7 +190,7 @@ impl<'r> Walk<'r> {
                 Shape::Set(item) | Shape::Keyed(item, _) => {
                     self.items(shape, item, old, new, depth, found)?
                 }
-                Shape::Whole(_) => false,
+                Shape::Whole(_) | Shape::Free(_) => false,
             };
         match (old, new) {
             (Side::Absent, Side::Absent) => {}
@@ -226,6 +234,10 @@ impl<'r> Walk<'r> {
             }
             found.push(|| Element::Field(field.name.clone()), below);
         }
+        if let Some(ty) = structure.open {
+            let unnamed = |name: &str| structure.field(name).is_none();
+            any |= self.named(shape::of_type(self.registry, ty, None), unnamed, old, new, depth, found)?;
+        }
         found.sort();
         Ok(any)
     }
@@ -239,19 +251,35 @@ impl<'r> Walk<'r> {
         depth: usize,
         found: &mut Comparison,
     ) -> Result<bool, String> {
+        let any = self.named(shape, |_| true, old, new, depth, found)?;
+        found.sort();
+        Ok(any)
+    }
+
+    /// Compares those entries of an object whose names are `wanted`. Answers whether there are any.
+    fn named(
+        &self,
+        shape: Shape<'r>,
+        wanted: impl Fn(&str) -> bool,
+        old: Side<'_>,
+        new: Side<'_>,
+        depth: usize,
+        found: &mut Comparison,
+    ) -> Result<bool, String> {
         let none = Object::new();
         let (old, new) = (old.entries().unwrap_or(&none), new.entries().unwrap_or(&none));
         let only_new = new.iter().filter(|(key, _)| !old.contains_key(*key));
         let all = old.iter().map(|(key, value)| (key, Side::of(Some(value)), Side::of(new.get(key))));
         let all = all.chain(only_new.map(|(key, value)| (key, Side::Absent, Side::of(Some(value)))));
-        for (key, old, new) in all {
+        let mut any = false;
+        for (key, old, new) in all.filter(|(key, ..)| wanted(key)) {
+            any = true;
             let mut below = Comparison::default();
             self.value(shape, Place::Inside, old, new, depth, &mut below)
                 .map_err(|error| format!(".{key}{error}"))?;
             found.push(|| Element::field(key), below);
         }
-        found.sort();
-        Ok(!old.is_empty() || !new.is_empty())
+        Ok(any)
     }
 
     /// Compares the items of a list that has an owner for each. Answers whether there are any.
@@ -327,7 +355,7 @@ impl<'r> Walk<'r> {
             (Side::Null, _) | (_, Side::Null) => false,
             _ => match shape {
                 // Two values of one type may say the same in different ways; their JSON does not.
-                Shape::Whole(ty) => self.json(ty, old) == self.json(ty, new),
+                Shape::Whole(ty) | Shape::Free(ty) => self.json(ty, old) == self.json(ty, new),
                 Shape::Struct(_) | Shape::Map(_) | Shape::Set(_) | Shape::Keyed(..) => looked,
             },
         }

@@ -25,16 +25,15 @@ fn stated(
 ) -> Result<Set, String> {
     let Some(depth) = depth.checked_sub(1) else { return Ok(Set::leaf()) };
     let mut set = Set::default();
-    match (shape, value) {
+    match (shape.settled([Some(value)]), value) {
         (Shape::Whole(_), _) => set.member = true,
         (Shape::Struct(structure), Value::Object(fields)) => {
             for (name, value) in fields.iter().filter(|(name, _)| !place.skips(name)) {
-                let Some(field) = structure.field(name) else { continue };
-                let shape = shape::of_field(registry, field);
+                let Some(shape) = shape::of_name(registry, structure, name) else { continue };
                 let mut below = stated(registry, shape, place.under(name), value, depth)?;
                 // Nobody owns the metadata as a whole.
                 below.member |= is_nothing(value) && place.under(name) != Place::Metadata;
-                set.push(Element::Field(field.name.clone()), below);
+                set.push(Element::field(name), below);
             }
         }
         (Shape::Map(ty), Value::Object(entries)) => {
@@ -82,11 +81,12 @@ fn named(registry: &Registry, shape: Shape<'_>, set: &Set) -> Set {
     all.member = set.member;
     for (element, below) in set.below() {
         let (inner, is_field) = match (shape, element) {
-            (Shape::Struct(structure), Element::Field(name)) => match structure.field(name) {
-                Some(field) => (Some(shape::of_field(registry, field)), true),
-                None => (None, false),
-            },
-            (Shape::Map(ty), Element::Field(_)) => (Some(shape::of_type(registry, ty, None)), false),
+            (Shape::Struct(structure), Element::Field(name)) => {
+                (shape::of_name(registry, structure, name), structure.field(name).is_some())
+            }
+            (Shape::Map(ty) | Shape::Free(ty), Element::Field(_)) => {
+                (Some(shape::of_type(registry, ty, None)), false)
+            }
             (Shape::Keyed(item, _), Element::Key(_)) => (Some(shape::of_type(registry, item, None)), false),
             _ => (None, false),
         };

@@ -21,6 +21,7 @@ fn join(
     partial: Option<&Value>,
 ) -> Result<Option<Value>, String> {
     let Some(partial) = partial else { return Ok(whole.cloned()) };
+    let shape = shape.settled([whole, Some(partial)]);
     let nothing = |value: Option<&Value>| value.is_none_or(is_nothing);
     if matches!(shape, Shape::Whole(_)) || (nothing(whole) && is_nothing(partial)) {
         return Ok(Some(partial.clone()));
@@ -32,8 +33,8 @@ fn join(
             let mut merged = fields(whole).unwrap_or_default();
             for (name, value) in partial.fields().unwrap_or(&none) {
                 let inner = match shape {
-                    Shape::Struct(structure) => match structure.field(name) {
-                        Some(field) => shape::of_field(registry, field),
+                    Shape::Struct(structure) => match shape::of_name(registry, structure, name) {
+                        Some(shape) => shape,
                         None => continue,
                     },
                     Shape::Map(ty) => shape::of_type(registry, ty, None),
@@ -51,7 +52,7 @@ fn join(
             let whole = whole.map(Value::items).unwrap_or_default();
             join_items(registry, shape, item, whole, partial.items()).map(|items| Some(Value::Array(items)))
         }
-        Shape::Whole(_) => Ok(Some(partial.clone())),
+        Shape::Whole(_) | Shape::Free(_) => Ok(Some(partial.clone())),
     }
 }
 
@@ -130,15 +131,13 @@ pub fn remove(registry: &Registry, ty: TypeId, value: &Value, fields: &Set) -> V
 }
 
 fn without(registry: &Registry, shape: Shape<'_>, value: &Value, fields: &Set) -> Value {
-    match (shape, value) {
+    match (shape.settled([Some(value)]), value) {
         (Shape::Struct(_) | Shape::Map(_), Value::Object(entries)) => {
             let mut kept = Object::new();
             for (name, value) in entries {
                 let inner = match shape {
-                    Shape::Struct(structure) => {
-                        structure.field(name).map(|field| shape::of_field(registry, field))
-                    }
-                    Shape::Map(ty) => Some(shape::of_type(registry, ty, None)),
+                    Shape::Struct(structure) => shape::of_name(registry, structure, name),
+                    Shape::Map(ty) | Shape::Free(ty) => Some(shape::of_type(registry, ty, None)),
                     _ => None,
                 };
                 match (fields.get_field(name), inner) {

@@ -80,7 +80,7 @@ impl<'r> Repetition<'r> {
         if at.depth == 0 {
             return false;
         }
-        match (shape, live, config) {
+        match (shape.settled([Some(live), Some(config)]), live, config) {
             (Shape::Struct(structure), Value::Object(live), Value::Object(config)) => {
                 self.fields(structure, at, live, config, owned, filled)
             }
@@ -134,7 +134,7 @@ impl<'r> Repetition<'r> {
                 return false;
             }
             let Some(field) = structure.field(name) else { return false };
-            let shape = shape::of_field(self.registry, field);
+            let shape = shape::of_field(self.registry, field).settled([live.get(name), Some(value)]);
             let place = at.place.under(name);
             let Ok(owned) = steps.reach(name) else { return false };
             let owned = owned.unwrap_or(Owned::NOTHING);
@@ -211,6 +211,7 @@ impl<'r> Repetition<'r> {
         element: impl FnOnce() -> Element,
     ) -> bool {
         let mut below = Set::default();
+        let shape = shape.settled([Some(live), Some(config)]);
         let same = match shape {
             Shape::Whole(ty) => {
                 owned.is_empty()

@@ -44,6 +44,15 @@ pub fn reset_fields(
     }
 }
 
+/// The same for custom kinds.
+pub fn custom_reset_fields(subresource: &str, has_status: bool) -> &'static [&'static [&'static str]] {
+    match subresource {
+        "" if has_status => &[STATUS],
+        "status" => &[SPEC],
+        _ => &[],
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -21,6 +21,23 @@ pub(super) enum Shape<'r> {
     Keyed(TypeId, &'r [String]),
     /// Owned as a whole.
     Whole(TypeId),
+    /// Nobody has said what it is: an object has an owner for each entry, anything else is owned as a whole. See
+    /// [`Shape::settled`].
+    Free(TypeId),
+}
+
+impl Shape<'_> {
+    /// The shape, now that the values are known that have it.
+    pub(super) fn settled<'v>(self, values: impl IntoIterator<Item = Option<&'v Value>>) -> Self {
+        let Shape::Free(ty) = self else { return self };
+        let mut values = values.into_iter().flatten().filter(|value| !value.is_null()).peekable();
+        let any = values.peek().is_some();
+        if any && values.all(|value| matches!(value, Value::Object(_))) {
+            Shape::Map(ty)
+        } else {
+            Shape::Whole(ty)
+        }
+    }
 }
 
 /// The part of an object a walk is in: what nobody owns stands at its top and in its metadata.
@@ -69,7 +86,16 @@ pub(super) fn of_type(registry: &Registry, ty: TypeId, whole: Option<bool>) -> S
             ListFact::Map(keys) => Shape::Keyed(list.item, keys),
             ListFact::Unsaid | ListFact::Atomic => Shape::Whole(ty),
         },
+        Type::Scalar(Scalar::Free) => Shape::Free(ty),
         _ => Shape::Whole(ty),
+    }
+}
+
+/// The shape of what a struct has under this name; `None` if it has nothing.
+pub(super) fn of_name<'r>(registry: &'r Registry, structure: &Struct, name: &str) -> Option<Shape<'r>> {
+    match structure.field(name) {
+        Some(field) => Some(of_field(registry, field)),
+        None => structure.open.map(|ty| of_type(registry, ty, None)),
     }
 }
 

@@ -382,7 +382,12 @@ fn set() -> impl Strategy<Value = Set> {
 fn a_view_lends_the_owners_of_its_field_and_gives_them_back() {
     let (stage, scale) = (Stage::new("apps/v1", "ReplicaSet"), Stage::new("autoscaling/v1", "Scale"));
     let field: &[&str] = &["spec", "replicas"];
-    let view = view::View { whole: stage.versions(), version: &stage.version, shown: &scale.version, field };
+    let view = view::View {
+        whole: stage.versions(),
+        version: &stage.version,
+        shown: &scale.version,
+        field: field.to_vec(),
+    };
     let object = |replicas: i64| {
         format!(
             r#"{{"kind":"ReplicaSet","apiVersion":"apps/v1","metadata":{{"name":"a","uid":"u"}},

@@ -9,8 +9,11 @@ use super::set::Set;
 use crate::api::value::Value;
 use crate::api::version::GroupVersion;
 
+/// The field of a view that it shares with its object.
+const SHOWN_FIELD: &[&str] = &["spec", "replicas"];
+
 /// How a view and its object share a field.
-#[derive(Clone, Copy)]
+#[derive(Clone)]
 pub struct View<'a> {
     /// The versions of the object.
     pub whole: Versions<'a>,
@@ -18,14 +21,14 @@ pub struct View<'a> {
     pub version: &'a GroupVersion,
     /// The version of the view.
     pub shown: &'a GroupVersion,
-    /// The field, at the same path in both.
-    pub field: &'a [&'a str],
+    /// The field of the object.
+    pub field: Vec<&'a str>,
 }
 
 impl View<'_> {
     /// Writes into the view of an object who owns what it shows.
     pub fn lend(&self, whole: &Value, view: &mut Value) {
-        let field = self.field_set();
+        let field = Set::of_fields(&[SHOWN_FIELD]);
         let owners = present(whole).0.into_iter().filter(|owner| self.owns(owner));
         let lent = owners.map(|owner| Manager { fields: field.clone(), ..self.in_view(&owner) });
         Managers(lent.collect()).store(view);
@@ -48,7 +51,8 @@ impl View<'_> {
                 owners.0.push(owner);
             }
         }
-        for owner in shown.0.into_iter().filter(|owner| self.has_field(owner)) {
+        let in_view = Set::of_fields(&[SHOWN_FIELD]);
+        for owner in shown.0.into_iter().filter(|owner| !owner.fields.intersection(&in_view).is_empty()) {
             let api_version = self.version.to_string();
             // The reference keeps no time for these.
             owners.0.push(Manager { api_version, time: None, fields: field.clone(), ..owner });
@@ -57,7 +61,7 @@ impl View<'_> {
     }
 
     fn field_set(&self) -> Set {
-        Set::of_fields(&[self.field])
+        Set::of_fields(&[&self.field])
     }
 
     fn in_view(&self, owner: &Manager) -> Manager {

@@ -1,29 +1,182 @@
 //! How many there are of something: the one kind through which everything that has replicas can be made larger.
 
-use crate::api::field::{FieldError, Path};
+use crate::api::field::{FieldError, Path, quoted};
 use crate::api::kinds::Errors;
 use crate::api::meta::{self, MetaRules};
 use crate::api::names;
 use crate::api::print;
+use crate::api::status::{self, Status};
 use crate::api::value::Value;
 
 /// What a scale says of the object it belongs to.
 const IDENTITY: [&str; 5] = ["name", "namespace", "uid", "resourceVersion", "creationTimestamp"];
 
-/// The scale of an object that has replicas.
-pub fn show(object: &Value) -> Result<Value, String> {
+/// Where objects say how many there are.
+#[derive(Clone, Debug)]
+pub enum Scale {
+    /// Where built-in kinds do.
+    Standard,
+    /// Where a definition says that its kind does.
+    At(ReplicaPaths),
+}
+
+/// Where a custom kind says how many there are.
+#[derive(Clone, Debug)]
+pub struct ReplicaPaths {
+    wanted: String,
+    found: String,
+    selector: Option<String>,
+}
+
+fn steps(path: &str) -> Vec<&str> {
+    path.strip_prefix('.').unwrap_or(path).split('.').collect()
+}
+
+impl Scale {
+    /// The scale of an object that has replicas.
+    pub fn show(&self, object: &Value) -> status::Result<Value> {
+        match self {
+            Scale::Standard => show(object).map_err(Status::bad_request),
+            Scale::At(paths) => paths.show(object),
+        }
+    }
+
+    /// Checks a scale that a client wants. What custom kinds allow is checked in the object.
+    pub fn validate(&self, scale: &Value, errors: &mut Errors) {
+        if let Scale::Standard = self {
+            validate(scale, errors);
+        }
+    }
+
+    /// Gives the object as many replicas as the scale says.
+    pub fn write(&self, object: &mut Value, scale: &Value) {
+        match self {
+            Scale::Standard => write(object, scale),
+            Scale::At(paths) => {
+                let place = steps(&paths.wanted).into_iter().fold(object, |value, step| value.entry(step));
+                *place = Value::Int(wanted(scale));
+            }
+        }
+    }
+
+    /// The field of the object that a write changes.
+    pub fn field(&self) -> Vec<&str> {
+        match self {
+            Scale::Standard => vec!["spec", "replicas"],
+            Scale::At(paths) => steps(&paths.wanted),
+        }
+    }
+}
+
+impl ReplicaPaths {
+    /// Reads what a definition says.
+    pub fn read(said: &Value) -> ReplicaPaths {
+        let text = |field: &str| said.str(field).to_owned();
+        let selector = said.get("labelSelectorPath").and_then(Value::as_str);
+        ReplicaPaths {
+            wanted: text("specReplicasPath"),
+            found: text("statusReplicasPath"),
+            selector: selector.filter(|path| !path.is_empty()).map(str::to_owned),
+        }
+    }
+
+    /// Refuses an object that does not say how many it wants.
+    pub fn need(&self, object: &Value) -> status::Result<()> {
+        if object.at(&steps(&self.wanted)).is_some() {
+            return Ok(());
+        }
+        Err(Status::internal(format!("the spec replicas field {} does not exist", quoted(&self.wanted))))
+    }
+
+    fn show(&self, object: &Value) -> status::Result<Value> {
+        let mut scale = begin(object);
+        for (part, path) in [("spec", &self.wanted), ("status", &self.found)] {
+            let count = number(object, path).map_err(Status::bad_request)?.unwrap_or(0);
+            fill(&mut scale, part, count);
+        }
+        if let Some(path) = &self.selector
+            && let Some(selector) = object.at(&steps(path))
+        {
+            let text = selector.as_str().ok_or_else(|| Status::bad_request(not(path, selector, "string")))?;
+            scale.entry("status").set("selector", text);
+        }
+        Ok(scale)
+    }
+
+    /// Checks what an object says of its replicas.
+    pub fn check(&self, object: &Value, with_spec: bool, errors: &mut Errors) {
+        let wanted = Some(&self.wanted).filter(|_| with_spec);
+        for path in wanted.into_iter().chain([&self.found]) {
+            let place = Path::new(path);
+            match number(object, path) {
+                Err(why) => errors.push(FieldError::invalid(&place, "0", &why)),
+                Ok(Some(count)) if count < 0 => {
+                    errors.push(FieldError::invalid(
+                        &place,
+                        &count.to_string(),
+                        "should be a non-negative integer",
+                    ));
+                }
+                Ok(Some(count)) if count > i64::from(i32::MAX) => {
+                    let why = format!("should be less than or equal to {}", i32::MAX);
+                    errors.push(FieldError::invalid(&place, &count.to_string(), &why));
+                }
+                Ok(_) => {}
+            }
+        }
+        if let Some(path) = &self.selector
+            && let Some(selector) = object.at(&steps(path)).filter(|value| value.as_str().is_none())
+        {
+            errors.push(FieldError::invalid(&Path::new(path), &quoted(""), &not(path, selector, "string")));
+        }
+    }
+}
+
+/// The number at the end of a path; the error says that something else is there.
+fn number(object: &Value, path: &str) -> Result<Option<i64>, String> {
+    match object.at(&steps(path)) {
+        None => Ok(None),
+        Some(Value::Int(number)) => Ok(Some(*number)),
+        Some(other) => Err(not(path, other, "int64")),
+    }
+}
+
+fn not(path: &str, found: &Value, wanted: &str) -> String {
+    let (kind, shown) = match found {
+        Value::Null => ("<nil>", "<nil>".to_owned()),
+        Value::Bool(truth) => ("bool", truth.to_string()),
+        Value::Int(number) => ("int64", number.to_string()),
+        Value::Float(number) => ("float64", number.to_string()),
+        Value::String(text) => ("string", text.clone()),
+        Value::Array(_) => ("[]interface {}", "[...]".to_owned()),
+        Value::Object(_) => ("map[string]interface {}", "map[...]".to_owned()),
+    };
+    format!("{path} accessor error: {shown} is of the type {kind}, expected {wanted}")
+}
+
+/// A scale that says whose it is.
+fn begin(object: &Value) -> Value {
     let mut scale = Value::object();
     scale.set("kind", "Scale");
     scale.set("apiVersion", "autoscaling/v1");
     for field in IDENTITY {
         meta::copy(scale.entry("metadata"), meta::of(object), field);
     }
+    scale
+}
+
+fn fill(scale: &mut Value, part: &str, count: i64) {
+    *scale.entry(part) = Value::object();
+    if count != 0 {
+        scale.entry(part).set("replicas", count);
+    }
+}
+
+/// The scale of an object of a built-in kind.
+fn show(object: &Value) -> Result<Value, String> {
+    let mut scale = begin(object);
     for part in ["spec", "status"] {
-        let count = object.at(&[part, "replicas"]).and_then(Value::as_int).unwrap_or(0);
-        *scale.entry(part) = Value::object();
-        if count != 0 {
-            scale.entry(part).set("replicas", count);
-        }
+        fill(&mut scale, part, object.at(&[part, "replicas"]).and_then(Value::as_int).unwrap_or(0));
     }
     let selector = selector(object).ok_or("the selector of the object cannot be compared with labels")?;
     if !selector.is_empty() {
@@ -44,8 +197,7 @@ fn selector(object: &Value) -> Option<String> {
     print::requirements(Some(&labels))
 }
 
-/// Checks a scale that a client wants.
-pub fn validate(scale: &Value, errors: &mut Errors) {
+fn validate(scale: &Value, errors: &mut Errors) {
     let rules = MetaRules { name: names::subdomain_name, namespaced: true, known_finalizers: true };
     meta::validate(scale, rules, errors);
     let replicas = wanted(scale);
@@ -55,8 +207,7 @@ pub fn validate(scale: &Value, errors: &mut Errors) {
     }
 }
 
-/// Gives the object as many replicas as the scale says.
-pub fn write(object: &mut Value, scale: &Value) {
+fn write(object: &mut Value, scale: &Value) {
     object.entry("spec").set("replicas", wanted(scale));
 }
 

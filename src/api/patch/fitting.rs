@@ -87,7 +87,7 @@ impl<'r> Fitting<'r> {
             | (Scalar::Bool, Value::Bool(_))
             | (Scalar::Int64, Value::Int(_))
             | (Scalar::Double, Value::Float(_))
-            | (Scalar::Raw | Scalar::RawJson, _) => Ok(()),
+            | (Scalar::Raw | Scalar::RawJson | Scalar::Free, _) => Ok(()),
             (Scalar::Double, Value::Int(number)) => {
                 *value = Value::Float(*number as f64);
                 Ok(())

@@ -13,7 +13,7 @@ fn patched(
 ) -> std::result::Result<(String, Vec<String>), (u16, String)> {
     let registry = Registry::builtin().unwrap();
     let kind = GroupVersionKind::new("", "v1", "ConfigMap");
-    let target = Target { registry: &registry, kind: &kind };
+    let target = Target { registry: &registry, kind: &kind, custom: None };
     let current: Value = codec::decode_object(OBJECT.as_bytes(), &kind, &registry).unwrap().value;
     apply(language, patch.as_bytes(), validation, target, &current)
         .map(|patched| {

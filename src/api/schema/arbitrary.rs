@@ -147,7 +147,7 @@ impl Source<'_> {
             Scalar::IntOrString if self.below(2) == 0 => Value::Int(i64::from(self.integer() as i32)),
             Scalar::IntOrString => Value::String(self.text()),
             Scalar::Raw => Value::Object([(self.text(), self.any(depth.min(3)))].into()),
-            Scalar::RawJson => match self.any(depth.min(3)) {
+            Scalar::RawJson | Scalar::Free => match self.any(depth.min(3)) {
                 Value::Null => Value::Bool(true),
                 value => value,
             },

@@ -9,6 +9,7 @@ use serde::Deserialize as _;
 use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde_json::value::RawValue;
 
+use super::free::Free;
 use super::notes::{Notes, What};
 use super::quantity::Quantity;
 use super::{Either, Field, Other, Registry, Scalar, Struct, Type, TypeId, base64, time};
@@ -73,6 +74,7 @@ impl<'de> DeserializeSeed<'de> for Seed<'_, '_> {
                 let value = json::Any.deserialize(tokens)?;
                 Ok(Some(value).filter(|value| !value.is_null()))
             }
+            Type::Scalar(Scalar::Free) => Free(self.notes).deserialize(tokens).map(Some),
             Type::Scalar(Scalar::String | Scalar::Bool | Scalar::Bytes) => tokens.deserialize_any(self),
             // These need the text of the token itself: numbers for messages, quantities because they are no JSON
             // numbers at all.
@@ -190,6 +192,16 @@ impl<'r> Seed<'_, 'r> {
         while let Some(key) = entries.next_key_seed(Key(structure))? {
             let (at, field) = match key {
                 Ok(found) => found,
+                Err(unknown) if structure.open.is_some() => {
+                    if fields.contains_key(&unknown) {
+                        notes.find("duplicate field", &unknown);
+                    }
+                    let mark = notes.mark();
+                    let value = entries.next_value_seed(Free(&mut *notes));
+                    notes.prefix(mark, &unknown);
+                    fields.insert(unknown, value?);
+                    continue;
+                }
                 Err(unknown) => {
                     notes.find("unknown field", &unknown);
                     entries.next_value::<IgnoredAny>()?;

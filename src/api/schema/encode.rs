@@ -139,6 +139,18 @@ impl<'r> Writer<'r> {
                 self.revision_at = self.out.len() - 1;
             }
         }
+        if let (Some(ty), Some(fields)) = (structure.open, fields) {
+            let others = fields.iter().filter(|(name, _)| structure.position(name).is_none());
+            for (name, value) in others {
+                if !first {
+                    self.out.push(b',');
+                }
+                first = false;
+                json::write_string(&mut self.out, name);
+                self.out.push(b':');
+                self.value(ty, value, Place::Inside);
+            }
+        }
         self.out.push(b'}');
     }
 
@@ -186,7 +198,11 @@ pub(in crate::api) fn printed<'v>(
     fields: Option<&'v Object>,
     form: Form,
 ) -> Print<'v> {
-    let value = fields.and_then(|fields| fields.get(&*field.name)).filter(|value| !value.is_null());
+    let value = fields.and_then(|fields| fields.get(&*field.name));
+    if field.nullable && value.is_some_and(Value::is_null) {
+        return Print::Null;
+    }
+    let value = value.filter(|value| !value.is_null());
     let Some(value) = value else {
         return match registry.get(field.ty) {
             _ if field.pointer => {

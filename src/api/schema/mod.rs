@@ -11,6 +11,7 @@ pub mod builtin;
 pub mod decode;
 pub mod default;
 pub mod encode;
+mod free;
 mod notes;
 pub mod quantity;
 pub mod registry;
@@ -88,6 +89,8 @@ pub struct Struct {
     pub union: Option<Arc<str>>,
     /// Its fields in the order of JSON, with those of inlined types where they stand.
     pub fields: Box<[Field]>,
+    /// The type of fields that it does not name; `None` if there are no others.
+    pub open: Option<TypeId>,
     /// The inlined types: JSON does not show them, Protobuf nests them under these numbers.
     pub inlined: Box<[(u32, TypeId)]>,
     /// What Protobuf has of it, by number.
@@ -208,6 +211,8 @@ pub struct Field {
     pub pointer: bool,
     /// Whether it is printed even when zero.
     pub emit: bool,
+    /// Whether null is a value of it, and not its absence.
+    pub nullable: bool,
     /// Whether the published schema requires it.
     pub required: bool,
     /// Whether the published schema advises against it.
@@ -295,6 +300,9 @@ pub enum Scalar {
     Raw,
     /// Any value.
     RawJson,
+    /// Any value, and nobody has said more of it: what is found inside is reported and owned part by part. Only custom
+    /// resources have these.
+    Free,
 }
 
 impl Scalar {
@@ -332,6 +340,7 @@ impl Scalar {
             Scalar::IntOrString => "intstr.IntOrString",
             Scalar::Raw => "runtime.RawExtension",
             Scalar::RawJson => "v1.JSON",
+            Scalar::Free => "interface {}",
         }
     }
 

@@ -16,9 +16,15 @@ use crate::api::words;
 /// The types of every known group version.
 #[derive(Debug, Default)]
 pub struct Registry {
+    /// The types that these are added to, if any. Their ids come first.
+    base: Option<Arc<Registry>>,
+    /// How many those are.
+    first: usize,
     types: Vec<Type>,
     versions: Vec<Version>,
     type_meta: TypeId,
+    free: TypeId,
+    free_object: TypeId,
 }
 
 #[derive(Debug)]
@@ -28,6 +34,8 @@ struct Version {
     /// The word for the group in messages about conversions.
     family: Box<str>,
     kinds: HashMap<Box<str>, TypeId>,
+    /// What is told of kinds whose objects are read as they are.
+    described: HashMap<Box<str>, TypeId>,
 }
 
 /// The kinds of the meta group that every group version knows too: bodies of requests and parts of answers.
@@ -73,7 +81,10 @@ impl Registry {
     pub fn get(&self, id: TypeId) -> &Type {
         // Ids are made by this registry only; the fallback is never reached and costs no panic path.
         const NONE: &Type = &Type::Scalar(Scalar::RawJson);
-        self.types.get(id.0 as usize).unwrap_or(NONE)
+        match (id.0 as usize).checked_sub(self.first) {
+            Some(at) => self.types.get(at).unwrap_or(NONE),
+            None => self.base.as_ref().map_or(NONE, |base| base.get(id)),
+        }
     }
 
     /// The struct with this id, if it is one.
@@ -89,6 +100,12 @@ impl Registry {
         let found = self.version(group, version)?.kinds.get(kind).copied();
         let shared = || EVERYWHERE.contains(&kind) || (group.is_empty() && IN_CORE.contains(&kind));
         found.or_else(|| if shared() { self.meta(kind) } else { None })
+    }
+
+    /// The type of a kind as those see it who look into its objects part by part.
+    pub fn described(&self, group: &str, version: &str, kind: &str) -> Option<TypeId> {
+        let described = self.version(group, version).and_then(|version| version.described.get(kind).copied());
+        described.or_else(|| self.kind(group, version, kind))
     }
 
     /// The type of a kind.
@@ -122,9 +139,24 @@ impl Registry {
         self.type_meta
     }
 
+    /// Any value, of which nobody has said anything.
+    pub fn free(&self) -> TypeId {
+        self.free
+    }
+
+    /// An object that has metadata and of which nobody has said more: how custom resources are read and stored.
+    pub fn free_object(&self) -> TypeId {
+        self.free_object
+    }
+
     /// The word for a group in messages about conversions: `core`, `apps`.
     pub fn family(&self, group: &str) -> &str {
-        self.versions.iter().find(|version| *version.group == *group).map_or("", |version| &version.family)
+        let known = self.versions.iter().find(|version| *version.group == *group);
+        match (known, &self.base) {
+            (Some(version), _) => &version.family,
+            (None, Some(base)) => base.family(group),
+            (None, None) => "",
+        }
     }
 
     /// The name that type errors print.
@@ -144,16 +176,84 @@ impl Registry {
 
     /// How many types there are.
     pub fn len(&self) -> usize {
-        self.types.len()
+        self.first + self.types.len()
     }
 
     /// Whether there are none.
     pub fn is_empty(&self) -> bool {
-        self.types.is_empty()
+        self.len() == 0
     }
 
     fn version(&self, group: &str, version: &str) -> Option<&Version> {
-        self.versions.iter().find(|known| *known.group == *group && *known.version == *version)
+        let own = self.versions.iter().find(|known| *known.group == *group && *known.version == *version);
+        own.or_else(|| self.base.as_ref()?.version(group, version))
+    }
+}
+
+/// What is added to types that are there already: kinds that are not built in. See [`Registry::lookup`].
+#[derive(Debug)]
+pub struct Addition(Registry);
+
+impl Addition {
+    /// Nothing yet, on top of these types.
+    pub fn to(base: &Arc<Registry>) -> Addition {
+        Addition(Registry {
+            base: Some(base.clone()),
+            first: base.len(),
+            type_meta: base.type_meta,
+            free: base.free,
+            free_object: base.free_object,
+            ..Registry::default()
+        })
+    }
+
+    /// Adds a type.
+    pub fn add(&mut self, ty: Type) -> TypeId {
+        // A definition has a few thousand types at most: its size is bounded, and each of its bytes says less than one.
+        let id = u32::try_from(self.0.len()).unwrap_or(u32::MAX);
+        self.0.types.push(ty);
+        TypeId(id)
+    }
+
+    /// Adds a kind whose objects are read as they are, and described by this type.
+    pub fn kind(&mut self, kind: &GroupVersionKind, described: TypeId) {
+        let GroupVersionKind { group, version, kind } = kind;
+        let same = |known: &&mut Version| *known.group == **group && *known.version == **version;
+        let held = match self.0.versions.iter_mut().find(same) {
+            Some(held) => held,
+            None => {
+                self.0.versions.push(Version {
+                    group: group.as_str().into(),
+                    version: version.as_str().into(),
+                    family: group.as_str().into(),
+                    kinds: HashMap::new(),
+                    described: HashMap::new(),
+                });
+                match self.0.versions.last_mut() {
+                    Some(held) => held,
+                    None => return,
+                }
+            }
+        };
+        held.kinds.insert(kind.as_str().into(), self.0.free_object);
+        held.described.insert(kind.as_str().into(), described);
+    }
+
+    /// All of it together.
+    pub fn done(self) -> Registry {
+        self.0
+    }
+}
+
+/// A struct with these fields, for kinds that are not built in: they have no Protobuf form and no rules of the table.
+pub fn structure(name: &str, object: bool, fields: Vec<Field>, open: Option<TypeId>) -> Struct {
+    Struct {
+        name: name.into(),
+        object,
+        by_name: by_name(&fields),
+        fields: fields.into(),
+        open,
+        ..Struct::default()
     }
 }
 
@@ -197,6 +297,7 @@ impl<'a> Compiler<'a> {
                 version: file.version.as_str().into(),
                 family: family.into(),
                 kinds,
+                described: HashMap::new(),
             });
         }
         Ok(compiler)
@@ -222,8 +323,22 @@ impl<'a> Compiler<'a> {
         let nowhere = Facts::default();
         let type_meta = self.structure(&facts, &nowhere, &nameless)?;
         self.registry.type_meta = self.add(type_meta)?;
+        self.free()?;
         self.mark();
         Ok(std::mem::take(&mut self.registry))
+    }
+
+    /// What custom resources are read as.
+    fn free(&mut self) -> Result<(), String> {
+        let free = self.scalar(Scalar::Free)?;
+        self.registry.free = free;
+        let Some(metadata) = self.registry.meta("ObjectMeta") else { return Ok(()) };
+        let text = self.scalar(Scalar::String)?;
+        let mut fields: Vec<Field> =
+            ["kind", "apiVersion"].into_iter().map(|name| plain_field(self.word(name), text)).collect();
+        fields.push(plain_field(self.word("metadata"), metadata));
+        self.registry.free_object = self.add(Type::Struct(structure("", true, fields, Some(free))))?;
+        Ok(())
     }
 
     fn wrapper(&mut self, file: &Facts, fact: &TypeFact, shape: &Shape) -> Result<Type, String> {
@@ -267,6 +382,7 @@ impl<'a> Compiler<'a> {
             wire: wire.into(),
             defaulted: Box::default(),
             ruled: Box::default(),
+            open: None,
             by_name: by_name(&fields),
             fields: fields.into(),
         }))
@@ -449,13 +565,15 @@ fn positions(fields: &[Field], marked: &[bool], has: impl Fn(&Field) -> bool) ->
     wanted.map(|(at, _)| at).collect()
 }
 
-fn plain_field(name: Arc<str>, ty: TypeId) -> Field {
+/// A field of which no more is said than its name and type.
+pub fn plain_field(name: Arc<str>, ty: TypeId) -> Field {
     Field {
         name,
         number: 0,
         ty,
         pointer: false,
         emit: false,
+        nullable: false,
         required: false,
         deprecated: false,
         inlined: false,

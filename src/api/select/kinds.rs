@@ -4,6 +4,7 @@ use pilothouse_actors::filter::{NAME_FIELD as NAME, NAMESPACE_FIELD as NAMESPACE
 use pilothouse_actors::object::Pairs;
 
 use crate::api::catalog::resource::Resource;
+use crate::api::custom::Custom;
 use crate::api::field::quoted;
 use crate::api::value::Value;
 
@@ -161,6 +162,12 @@ fn row(group: &str, kind: &str) -> Option<&'static Fields> {
 
 /// The field that stores index under `label`, or why there is none.
 pub(super) fn indexed_field(resource: &Resource, label: &str) -> Result<String, String> {
+    if let Some(custom) = &resource.custom {
+        let known = label == NAME
+            || (label == NAMESPACE && resource.namespaced)
+            || custom.selectable.iter().any(|name| name == label);
+        return if known { Ok(label.to_owned()) } else { Err(format!("field label not supported: {label}")) };
+    }
     let Some(fields) = row(&resource.gv.group, &resource.kind) else {
         if label == NAME || label == NAMESPACE {
             return Ok(label.to_owned());
@@ -191,6 +198,12 @@ pub fn fields_of(group: &str, kind: &str, object: &Value) -> Pairs {
     let indexed = row(group, kind).map(|fields| fields.indexed).unwrap_or_default();
     // A field that is absent counts as empty, so empty ones need no room.
     let pairs = indexed.iter().map(|indexed| (indexed.field, (indexed.read)(object)));
+    pairs.filter(|(_, value)| !value.is_empty()).collect()
+}
+
+/// The same of an object of a custom kind.
+pub fn fields_of_custom(custom: &Custom, object: &Value) -> Pairs {
+    let pairs = custom.indexed.iter().map(|(name, path)| (name.as_str(), Custom::selected(path, object)));
     pairs.filter(|(_, value)| !value.is_empty()).collect()
 }
 

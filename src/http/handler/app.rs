@@ -12,10 +12,11 @@ use actix_web::{HttpRequest, HttpResponse};
 use pilothouse_actors::identity::Identity;
 use pilothouse_actors::permit::Permit;
 
+use crate::api::catalog::Group;
 use crate::api::catalog::resource::Resource;
 use crate::api::connect::Way;
 use crate::api::form::{self, Extent, Form};
-use crate::api::media::{self, Agreed};
+use crate::api::media::{self, Agreed, Offer};
 use crate::api::options::ListOptions;
 use crate::api::parts;
 use crate::api::path::{Request, ResourcePath, Target};
@@ -84,7 +85,7 @@ async fn serve(
             },
         },
         Target::Resource(found) => {
-            let resource = find(worker, known, found)?;
+            let resource = find(worker, known, found, parsed.verb)?;
             let Some(resource) = resource else { return Ok(render::page_not_found()) };
             resource.deprecation().into_iter().for_each(|warning| context.warnings.add(warning));
             if let Some(way) = Way::of(&resource, found.subresource).filter(|_| !found.legacy_watch) {
@@ -93,12 +94,14 @@ async fn serve(
             }
             let verb = allowed_verb(&resource, found, parsed.verb, request.method())?;
             let rows = verb != Verb::Watch || !streams_list(worker, &query);
-            let agreed = agree(context, verb, rows && parts::has_table(found.subresource))?;
+            let is_custom = resource.custom.is_some() && found.subresource != "scale";
+            let offer = if is_custom { context.offer.custom() } else { context.offer };
+            let agreed = agree(context, offer, verb, rows && parts::has_table(found.subresource))?;
             let form = form(worker, &agreed, verb, (&resource, found.subresource), &query)?;
             let socket = if verb == Verb::Watch { Upgrade::asked(request)? } else { None };
             let (body, payload) = match &socket {
                 Some(_) => (Body::default(), Some(payload)),
-                None => (body::read(request, payload, verb, context.offer).await?, None),
+                None => (body::read(request, payload, verb, offer).await?, None),
             };
             let warnings = &context.warnings;
             let agent = request.headers().get(header::USER_AGENT);
@@ -121,10 +124,16 @@ fn find(
     worker: &Worker,
     known: Option<Arc<Resource>>,
     found: &ResourcePath<'_>,
+    verb: Verb,
 ) -> Result<Option<Arc<Resource>>> {
     let Some(resource) = known else {
-        let group = worker.served().catalog.group(found.group).is_some();
-        return if group { Err(Status::no_such_resource()) } else { Ok(None) };
+        let served = worker.served();
+        // Of groups that were defined the reference knows nothing but what is in them.
+        let is_builtin = |group: &Group| {
+            group.versions.iter().flat_map(|version| &version.resources).any(|one| one.custom.is_none())
+        };
+        let known = served.catalog.group(found.group).is_some_and(is_builtin);
+        return if known { Err(Status::no_such_resource()) } else { Ok(None) };
     };
     let misplaced = match (resource.namespaced, found.namespace.is_empty()) {
         // A namespaced object has no address without its namespace; its collection has one.
@@ -135,9 +144,34 @@ fn find(
         _ => false,
     };
     let unknown_sub = !found.subresource.is_empty() && resource.subresource(found.subresource).is_none();
+    if resource.custom.is_some() {
+        return custom(resource, found, verb, unknown_sub, misplaced);
+    }
     let too_deep = !found.rest.is_empty() && found.subresource != "proxy";
     if misplaced || unknown_sub || too_deep {
         return Err(Status::no_such_resource());
+    }
+    Ok(Some(resource))
+}
+
+/// The same for a resource that is not built in: it is either what the path says or not there at all.
+fn custom(
+    resource: Arc<Resource>,
+    found: &ResourcePath<'_>,
+    verb: Verb,
+    unknown_sub: bool,
+    misplaced: bool,
+) -> Result<Option<Arc<Resource>>> {
+    let everywhere = resource.namespaced && found.namespace.is_empty();
+    if misplaced || (everywhere && !matches!(verb, Verb::List | Verb::Watch)) {
+        return Ok(None);
+    }
+    if unknown_sub || !found.rest.is_empty() {
+        return Err(Status::not_found(resource.name(), found.name));
+    }
+    let is_going = resource.custom.as_ref().is_some_and(|custom| custom.is_going);
+    if is_going && verb == Verb::Create && found.name.is_empty() {
+        return Err(Status::definition_is_going(resource.name()));
     }
     Ok(Some(resource))
 }
@@ -173,10 +207,10 @@ fn streams_list(worker: &Worker, query: &Query<'_>) -> bool {
 }
 
 /// How the answer is encoded and what it is turned into. `rows`: whether it can be a table.
-fn agree(context: &Context, verb: Verb, rows: bool) -> Result<Agreed<'_>> {
+fn agree(context: &Context, offer: Offer, verb: Verb, rows: bool) -> Result<Agreed<'_>> {
     let offer = match verb {
-        Verb::List | Verb::Watch => context.offer.watchable(),
-        _ => context.offer,
+        Verb::List | Verb::Watch => offer.watchable(),
+        _ => offer,
     };
     let allows = |encoding, asked: media::Transform<'_>| {
         Form::allows(encoding, asked) && (asked.kind != "Table" || rows)

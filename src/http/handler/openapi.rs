@@ -71,6 +71,15 @@ impl OpenApi {
         OpenApi { custom, cbor, ..OpenApi::default() }
     }
 
+    /// Takes over what is known of documents that are the same in an earlier catalog.
+    pub fn keeping(self, earlier: &OpenApi, same: impl Fn(&str) -> bool) -> OpenApi {
+        let known = lock(&earlier.known).clone().into_iter().filter(|(name, _)| name != V2 && same(name));
+        *lock(&self.known) = known.collect();
+        let kept = lock(&earlier.kept).clone().into_iter().filter(|(name, ..)| name != V2 && same(name));
+        *lock(&self.kept) = kept.collect();
+        self
+    }
+
     fn known(&self, name: &str) -> Option<Known> {
         lock(&self.known).get(name).cloned()
     }

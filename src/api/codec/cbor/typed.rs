@@ -43,7 +43,7 @@ impl Typed<'_, '_> {
             return Ok(None);
         }
         if let Type::Scalar(scalar) = self.registry.get(ty)
-            && scalar.always_printed() | matches!(scalar, Scalar::RawJson)
+            && scalar.always_printed() | matches!(scalar, Scalar::RawJson | Scalar::Free)
         {
             // The API reads these in a decoder of their own, to which tags further out mean nothing.
             let outer = std::mem::take(&mut self.walk.later);
@@ -147,7 +147,7 @@ impl Typed<'_, '_> {
 
     fn enclosed(&mut self, scalar: Scalar) -> Result<Option<Value>, Fault> {
         match scalar {
-            Scalar::Raw | Scalar::RawJson => {
+            Scalar::Raw | Scalar::RawJson | Scalar::Free => {
                 if self.walk.reader.is_plain_null() {
                     self.walk.reader.skip()?;
                     return Ok(None);
@@ -244,6 +244,13 @@ impl Typed<'_, '_> {
             let found = match self.key(structure) {
                 Ok(Ok((at, field))) if seen.insert(at) => self.field(structure, field, &mut fields),
                 Ok(Ok((_, field))) => return self.repeated(&field.name, index, left),
+                Ok(Err(Stray::Text(name))) if structure.open.is_some() => {
+                    let name = String::from_utf8_lossy(&name).into_owned();
+                    if fields.contains_key(&name) {
+                        return self.repeated(&name, index, left);
+                    }
+                    self.walk.any().map(|value| drop(fields.insert(name, as_json(value))))
+                }
                 Ok(Err(stray)) => {
                     own.get_or_insert(index);
                     let name = match &stray {

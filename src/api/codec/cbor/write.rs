@@ -137,20 +137,21 @@ impl Writer {
         form: Form,
         skipped: usize,
     ) {
-        let mut shown: Vec<_> = structure
-            .fields
-            .iter()
-            .skip(skipped)
-            .map(|field| (field, printed(registry, field, fields, form)))
-            .filter(|(_, print)| !matches!(print, Print::Omit))
-            .collect();
-        shown.sort_unstable_by_key(|(field, _)| (field.name.len(), field.name.as_bytes()));
+        let named = structure.fields.iter().skip(skipped);
+        let named = named.map(|field| (&*field.name, field.ty, printed(registry, field, fields, form)));
+        let mut shown: Vec<(&str, TypeId, Print<'_>)> =
+            named.filter(|(.., print)| !matches!(print, Print::Omit)).collect();
+        if let (Some(ty), Some(fields)) = (structure.open, fields) {
+            let others = fields.iter().filter(|(name, _)| structure.position(name).is_none());
+            shown.extend(others.map(|(name, value)| (name.as_str(), ty, Print::Value(value))));
+        }
+        shown.sort_unstable_by_key(|(name, ..)| (name.len(), name.as_bytes()));
         self.map(shown.len());
-        for (field, print) in shown {
-            self.text(&field.name);
+        for (name, ty, print) in shown {
+            self.text(name);
             match print {
-                Print::Value(value) => self.typed(registry, field.ty, value, form),
-                Print::Zero => self.zero(registry, field.ty, form),
+                Print::Value(value) => self.typed(registry, ty, value, form),
+                Print::Zero => self.zero(registry, ty, form),
                 Print::Null | Print::Omit => self.any(&Value::Null),
             }
         }

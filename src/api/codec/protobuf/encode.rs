@@ -172,7 +172,7 @@ impl<'r, 'a, S: Source<'a>> Walk<'r, '_, 'a, S> {
                 self.out.number(2, integer(value));
                 self.out.number(1, u64::from(text.is_some()));
             }
-            Scalar::Raw | Scalar::RawJson => {
+            Scalar::Raw | Scalar::RawJson | Scalar::Free => {
                 if let Some(value) = value.filter(|value| !value.is_null()) {
                     self.out.bytes(1, &value.json());
                 }

@@ -11,6 +11,7 @@ use std::collections::BTreeSet;
 
 use super::check::{Node, fill, fill_text, present_mut, same};
 use super::{Errors, Occasion, say, webhook};
+use crate::api::custom::status::{self, CLEANUP_FINALIZER, Ending};
 use crate::api::field::{FieldError, Path, quoted};
 use crate::api::value::Value;
 use crate::api::{meta, names};
@@ -34,6 +35,23 @@ pub fn default(definition: &mut Value) {
     if let Some(service) = service {
         fill(service, "port", 443);
     }
+}
+
+/// A definition whose deletion has just been asked for stays until its objects have gone.
+pub fn holds(definition: &Value) -> bool {
+    !meta::is_terminating(definition)
+}
+
+/// Says so, and who lets it go.
+pub fn terminate(definition: &mut Value) {
+    let now = meta::of(definition).str("deletionTimestamp").to_owned();
+    let finalizers = definition.entry("metadata").entry("finalizers");
+    let mut all = finalizers.items().to_vec();
+    if !all.iter().any(|one| one.as_str() == Some(CLEANUP_FINALIZER)) {
+        all.push(CLEANUP_FINALIZER.into());
+    }
+    *finalizers = Value::Array(all);
+    status::ending(definition, &Ending::Pending, &now);
 }
 
 /// The version that objects are stored in is written down.

@@ -4,6 +4,7 @@
 use std::collections::BTreeSet;
 
 use super::structural;
+use crate::api::custom;
 use crate::api::field::{FieldError, quoted};
 use crate::api::kinds::check::Node;
 use crate::api::kinds::{Errors, say};
@@ -346,36 +347,10 @@ fn rules(schema: &Node<'_>, errors: &mut Errors) {
 fn defaults(schema: &Node<'_>, errors: &mut Errors) {
     let value = schema.child("default");
     if value.is_set() {
-        let (wanted, found) = (schema.child("type").text(), type_of(value.value));
-        let fits = wanted.is_empty() || wanted == found || (wanted == "number" && found == "integer");
-        if !fits {
-            let why = format!(" in body must be of type {wanted}: {}", quoted(found));
-            errors.push(FieldError::type_invalid(&value.path, &quoted(found), &why));
-        }
-        let words = texts(&schema.child("enum")).filter(|_| fits && value.value.as_str().is_some());
-        if let Some(words) = words {
-            value.one_of(errors, &words);
-        }
+        custom::check_default(schema.value, &value.path, errors);
     }
     for part in structural::below(schema) {
         defaults(&part, errors);
-    }
-}
-
-fn texts<'a>(list: &Node<'a>) -> Option<Vec<&'a str>> {
-    let words: Option<Vec<&str>> = list.value.items().iter().map(Value::as_str).collect();
-    words.filter(|words| !words.is_empty())
-}
-
-fn type_of(value: &Value) -> &'static str {
-    match value {
-        Value::Null => "null",
-        Value::Bool(_) => "boolean",
-        Value::Int(_) => "integer",
-        Value::Float(_) => "number",
-        Value::String(_) => "string",
-        Value::Array(_) => "array",
-        Value::Object(_) => "object",
     }
 }
 

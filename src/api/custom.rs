@@ -1,0 +1,26 @@
+//! Custom kinds: what definitions say, and how their objects are read, filled in, checked and shown.
+//!
+//! A definition says of each version of its kind what its objects may look like. [`definition`] makes resources of it that
+//! join the catalog; each carries a [`Custom`], which knows the schema. Objects of custom kinds are read and stored as they are
+//! (`Registry::free_object`), and the schema is applied to the value: [`prune`] takes out what it does not know and fills
+//! in what is left out, [`validate`] and [`lists`] check, [`embedded`] looks after objects within objects. For ownership and
+//! apply the schema is a type as those of built-in kinds are ([`types`]).
+//!
+//! [`status`] is what the server itself writes into definitions.
+
+pub mod definition;
+mod embedded;
+mod formats;
+mod found;
+mod kind;
+mod lists;
+mod path;
+mod prune;
+pub mod published;
+mod schema;
+pub mod status;
+mod types;
+mod validate;
+mod values;
+
+pub use kind::{Custom, check_default, stored, warn_of_finalizers};

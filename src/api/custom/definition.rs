@@ -1,0 +1,333 @@
+//! From a definition to the resources that it means.
+
+use std::sync::Arc;
+
+use pilothouse_actors::object::TypeName;
+
+use super::kind::{Cell, Custom};
+use super::path::JsonPath;
+use super::schema::Schema;
+use super::types::Types;
+use super::{prune, status};
+use crate::api::catalog::build::{storage_hash, store_name};
+use crate::api::catalog::resource::{About, Column, Resource, Stored, Subresource};
+use crate::api::parts::{Part, ReplicaPaths};
+use crate::api::schema::{GroupVersionKind, Registry};
+use crate::api::value::Value;
+use crate::api::verb::{Verb, Verbs};
+use crate::api::version::{self, GroupVersion};
+
+/// Where the time stands that rows show if a definition names no columns.
+const AGE_PATH: &str = ".metadata.creationTimestamp";
+/// The type of what every object carries.
+const OBJECT_META: &str = "meta/v1.ObjectMeta";
+
+/// The resources of a definition that is served, one for each version. `ordinal` is asked for numbers that no other resource
+/// has had.
+pub fn resources(
+    definition: &Value,
+    base: &Arc<Registry>,
+    mut ordinal: impl FnMut() -> u32,
+) -> Vec<Arc<Resource>> {
+    let said = Said::of(definition);
+    let versions = said.versions();
+    let Some(storage) = versions.iter().find(|version| version.is("storage")) else { return Vec::new() };
+    let mut types = Types::on(base);
+    let described: Vec<_> = versions.iter().map(|version| types.object(&version.schema)).collect();
+    let mut added = types.added();
+    for (version, described) in versions.iter().zip(described) {
+        added.kind(&GroupVersionKind::new(said.group, version.name(), said.kind), described);
+    }
+    let registry = Arc::new(added.done());
+    let served = versions.iter().filter(|version| version.is("served"));
+    served
+        .map(|version| Arc::new(said.resource(version, (&versions, storage), &registry, ordinal())))
+        .collect()
+}
+
+/// The name of the store that has the objects of a definition.
+pub fn store_of(definition: &Value) -> TypeName {
+    let said = Said::of(definition);
+    TypeName::new(&store_name(said.plural, said.group))
+}
+
+/// What a definition says.
+struct Said<'a> {
+    definition: &'a Value,
+    group: &'a str,
+    plural: &'a str,
+    kind: &'a str,
+}
+
+/// What it says of one version.
+struct Version<'a> {
+    said: &'a Value,
+    schema: Schema,
+}
+
+impl Version<'_> {
+    fn is(&self, flag: &str) -> bool {
+        self.said.get(flag).and_then(Value::as_bool) == Some(true)
+    }
+
+    fn name(&self) -> &str {
+        self.said.str("name")
+    }
+}
+
+impl<'a> Said<'a> {
+    fn of(definition: &'a Value) -> Said<'a> {
+        let names = definition.at(&["status", "acceptedNames"]).unwrap_or(&Value::Null);
+        Said {
+            definition,
+            group: definition.get("spec").map_or("", |spec| spec.str("group")),
+            plural: names.str("plural"),
+            kind: names.str("kind"),
+        }
+    }
+
+    fn spec(&self, field: &str) -> Option<&'a Value> {
+        self.definition.at(&["spec", field])
+    }
+
+    fn names(&self, field: &str) -> Option<&'a Value> {
+        self.definition.at(&["status", "acceptedNames", field])
+    }
+
+    fn text(&self, field: &str) -> Arc<str> {
+        self.names(field).and_then(Value::as_str).unwrap_or_default().into()
+    }
+
+    fn list(&self, field: &str) -> Vec<Arc<str>> {
+        let items = self.names(field).map(Value::items).unwrap_or_default();
+        items.iter().filter_map(Value::as_str).map(Into::into).collect()
+    }
+
+    fn versions(&self) -> Vec<Version<'a>> {
+        let all = self.spec("versions").map(Value::items).unwrap_or_default();
+        let read = |said: &'a Value| {
+            let schema = said.at(&["schema", "openAPIV3Schema"]);
+            let mut schema = schema.map(Schema::read).unwrap_or_default();
+            prune_defaults(&mut schema);
+            Version { said, schema }
+        };
+        all.iter().map(read).collect()
+    }
+
+    fn resource(
+        &self,
+        version: &Version<'a>,
+        (versions, storage): (&[Version<'a>], &Version<'a>),
+        registry: &Arc<Registry>,
+        ordinal: u32,
+    ) -> Resource {
+        let gv = GroupVersion::new(self.group, version.name());
+        let api_version: Arc<str> = gv.to_string().into();
+        let is_going = status::is_true(self.definition, status::TERMINATING);
+        let (columns, cells) = columns(version.said);
+        let hash = if storage.is("served") {
+            storage_hash(self.group, storage.name(), self.kind)
+        } else {
+            String::new()
+        };
+        let selectable = version.said.get("selectableFields").map(Value::items).unwrap_or_default();
+        let custom = Custom {
+            kind: self.kind.into(),
+            api_version: api_version.clone(),
+            stored_as: GroupVersion::new(self.group, storage.name()).to_string().into(),
+            schema: version.schema.clone(),
+            keeps_all: self.spec("preserveUnknownFields").and_then(Value::as_bool) == Some(true),
+            registry: registry.clone(),
+            cells,
+            selectable: selectable.iter().filter_map(selectable_field).map(|(name, _)| name).collect(),
+            indexed: indexed(versions),
+            scale: version
+                .said
+                .at(&["subresources", "scale"])
+                .map(|said| Part::scale(ReplicaPaths::read(said))),
+            deprecation: self.deprecation(version, versions).map(Into::into),
+            is_going,
+        };
+        let plain = [Verb::Get, Verb::Patch, Verb::Update];
+        let sub = |name: &str, gv: GroupVersion, kind: &str| Subresource {
+            name: name.into(),
+            gv,
+            kind: kind.into(),
+            verbs: plain.into_iter().collect::<Verbs>(),
+        };
+        let mut subresources = Vec::new();
+        if version.said.at(&["subresources", "status"]).is_some() {
+            subresources.push(sub("status", gv.clone(), self.kind));
+        }
+        if custom.scale.is_some() {
+            subresources.push(sub("scale", GroupVersion::new("autoscaling", "v1"), "Scale"));
+        }
+        let verbs = [Verb::Delete, Verb::DeleteCollection, Verb::Get, Verb::List, Verb::Watch];
+        let verbs = verbs.into_iter().chain([Verb::Patch, Verb::Create, Verb::Update]);
+        Resource {
+            ordinal,
+            api_version,
+            plural: self.plural.into(),
+            singular: self.text("singular"),
+            kind: self.kind.into(),
+            list_kind: self.text("listKind"),
+            namespaced: self.spec("scope").and_then(Value::as_str) == Some("Namespaced"),
+            verbs: verbs.collect(),
+            short_names: self.list("shortNames"),
+            categories: self.list("categories"),
+            subresources,
+            columns,
+            // Each version works in its own form: what is stored is turned into it when it is read.
+            stored: Some(Stored {
+                store: TypeName::new(&store_name(self.plural, self.group)),
+                version: gv.clone(),
+                hash: hash.into(),
+            }),
+            gv,
+            introduced: None,
+            deprecated: None,
+            removed: None,
+            replacement: None,
+            custom: Some(Arc::new(custom)),
+        }
+    }
+
+    fn deprecation(&self, version: &Version<'_>, versions: &[Version<'_>]) -> Option<String> {
+        if !version.is("deprecated") {
+            return None;
+        }
+        if let Some(said) = version.said.get("deprecationWarning").and_then(Value::as_str) {
+            return Some(said.to_owned());
+        }
+        let (group, kind, name) = (self.group, self.kind, version.name());
+        let mut text = format!("{group}/{name} {kind} is deprecated");
+        let better = versions.iter().filter(|other| {
+            other.is("served")
+                && !other.is("deprecated")
+                && version::preferred_first(other.name(), name) == std::cmp::Ordering::Less
+        });
+        let best = better.map(Version::name).min_by(|a, b| version::preferred_first(a, b));
+        if let Some(best) = best {
+            text.push_str(&format!("; use {group}/{best} {kind}"));
+        }
+        Some(text)
+    }
+}
+
+/// What defaults say that their own schema does not know would be taken out of every object again.
+fn prune_defaults(schema: &mut Schema) {
+    if let Some(mut default) = schema.default.take() {
+        prune::prune_default(schema, &mut default);
+        schema.default = Some(default);
+    }
+    schema.properties.values_mut().for_each(prune_defaults);
+    schema.items.as_deref_mut().into_iter().for_each(prune_defaults);
+    if let Some(super::schema::Others::Of(inner)) = &mut schema.others {
+        prune_defaults(inner);
+    }
+}
+
+fn selectable_field(said: &Value) -> Option<(String, JsonPath)> {
+    let path = said.str("jsonPath");
+    Some((path.strip_prefix('.').unwrap_or(path).to_owned(), JsonPath::parse(path)?))
+}
+
+/// The fields that any of the versions can be selected by, each once.
+fn indexed(versions: &[Version<'_>]) -> Arc<[(String, JsonPath)]> {
+    let said = versions.iter().filter_map(|version| version.said.get("selectableFields"));
+    let mut all: Vec<(String, JsonPath)> = said.flat_map(Value::items).filter_map(selectable_field).collect();
+    all.sort_by(|a, b| a.0.cmp(&b.0));
+    all.dedup_by(|a, b| a.0 == b.0);
+    all.into()
+}
+
+/// The columns of a version's tables, and where their cells come from. After a column that makes no sense there are no more.
+fn columns(version: &Value) -> (Vec<Column>, Vec<Cell>) {
+    let text = |text: &str| -> Arc<str> { text.into() };
+    let name = About::Field(OBJECT_META.into(), "name".into());
+    let mut columns = vec![Column {
+        name: text("Name"),
+        kind: text("string"),
+        format: text("name"),
+        priority: 0,
+        about: name,
+    }];
+    let mut cells = Vec::new();
+    let said = version.get("additionalPrinterColumns").map(Value::items).unwrap_or_default();
+    if said.is_empty() {
+        let about = About::Field(OBJECT_META.into(), "creationTimestamp".into());
+        columns.push(Column { name: text("Age"), kind: text("date"), format: text(""), priority: 0, about });
+        cells.extend(JsonPath::parse(AGE_PATH).map(|path| Cell { path, kind: text("date") }));
+    }
+    for column in said {
+        let Some(path) = JsonPath::parse(column.str("jsonPath")) else { break };
+        let about = match column.str("description") {
+            "" => {
+                format!("Custom resource definition column (in JSONPath format): {}", column.str("jsonPath"))
+            }
+            said => said.to_owned(),
+        };
+        let priority = column.get("priority").and_then(Value::as_int).unwrap_or(0);
+        columns.push(Column {
+            name: text(column.str("name")),
+            kind: text(column.str("type")),
+            format: text(column.str("format")),
+            priority: u32::try_from(priority).unwrap_or(0),
+            about: About::Text(about.into()),
+        });
+        cells.push(Cell { path, kind: text(column.str("type")) });
+    }
+    (columns, cells)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::api::codec::json;
+
+    fn definition(versions: &str) -> Value {
+        let text = format!(
+            r#"{{"spec":{{"group":"g.example","scope":"Namespaced","versions":{versions}}},
+            "status":{{"acceptedNames":{{"plural":"kites","singular":"kite","kind":"Kite","listKind":"KiteList",
+            "shortNames":["k"]}}}}}}"#
+        );
+        json::read(text.as_bytes()).unwrap()
+    }
+
+    #[test]
+    fn each_served_version_is_a_resource_of_one_store() {
+        let base = Arc::new(Registry::builtin().unwrap());
+        let definition = definition(
+            r#"[{"name":"v1alpha1","served":true,"deprecated":true,"schema":{"openAPIV3Schema":{"type":"object"}}},
+                {"name":"v1beta1","schema":{"openAPIV3Schema":{"type":"object"}}},
+                {"name":"v1","served":true,"storage":true,"subresources":{"status":{},
+                 "scale":{"specReplicasPath":".spec.n","statusReplicasPath":".status.n"}},
+                 "additionalPrinterColumns":[{"name":"N","type":"integer","jsonPath":".spec.n"}],
+                 "schema":{"openAPIV3Schema":{"type":"object"}}}]"#,
+        );
+        let mut next = 100;
+        let all = resources(&definition, &base, || {
+            next += 1;
+            next
+        });
+        let shown: Vec<(&str, u32)> = all.iter().map(|one| (&*one.api_version, one.ordinal)).collect();
+        assert_eq!(shown, [("g.example/v1alpha1", 101), ("g.example/v1", 102)]);
+        let deprecation = all[0].deprecation();
+        assert_eq!(
+            deprecation.as_deref(),
+            Some("g.example/v1alpha1 Kite is deprecated; use g.example/v1 Kite")
+        );
+        let subs: Vec<&str> = all[1].subresources.iter().map(|sub| &*sub.name).collect();
+        assert_eq!(subs, ["status", "scale"]);
+        assert!(all.iter().all(|one| one.stored.as_ref().unwrap().store == store_of(&definition)));
+        let custom = all[0].custom.as_ref().unwrap();
+        assert_eq!(&*custom.stored_as, "g.example/v1");
+        assert!(custom.registry.kind("g.example", "v1beta1", "Kite").is_some());
+        assert!(
+            custom.registry.kind("", "v1", "Pod").is_some() && base.kind("g.example", "v1", "Kite").is_none()
+        );
+        let row = all[1].custom.as_ref().unwrap();
+        let object = json::read(br#"{"metadata":{"name":"a"},"spec":{"n":3}}"#).unwrap();
+        assert_eq!(row.row(&object, 0), [Value::from("a"), Value::Int(3)]);
+    }
+}

@@ -1,0 +1,169 @@
+//! Objects within custom resources: they have a kind and metadata of their own.
+
+use super::schema::{Others, Schema};
+use super::values::shown;
+use crate::api::codec::json;
+use crate::api::field::{FieldError, Path, quoted};
+use crate::api::findings::Errors;
+use crate::api::meta::{self, MetaRules};
+use crate::api::names;
+use crate::api::schema::decode::{self, Refused};
+use crate::api::schema::{Registry, encode};
+use crate::api::value::{Object, Value};
+
+/// Gives the metadata of objects within an object their form, and answers the paths of what is unknown in them. What cannot be
+/// read is refused, or left out if `lenient`.
+pub fn coerce(
+    schema: &Schema,
+    object: &mut Value,
+    registry: &Registry,
+    lenient: bool,
+) -> Result<Vec<String>, String> {
+    let mut walk = Walk { registry, lenient, unknown: Vec::new() };
+    walk.below(schema, object, &Path::root())?;
+    Ok(walk.unknown)
+}
+
+struct Walk<'r> {
+    registry: &'r Registry,
+    lenient: bool,
+    unknown: Vec<String>,
+}
+
+impl Walk<'_> {
+    fn value(&mut self, schema: &Schema, value: &mut Value, path: &Path) -> Result<(), String> {
+        if schema.embedded
+            && let Value::Object(fields) = value
+        {
+            self.metadata(fields, path)?;
+        }
+        self.below(schema, value, path)
+    }
+
+    fn below(&mut self, schema: &Schema, value: &mut Value, path: &Path) -> Result<(), String> {
+        match value {
+            Value::Object(fields) => {
+                for (name, value) in fields {
+                    if let Some(inner) = schema.field(name) {
+                        self.value(inner, value, &path.child(name))?;
+                    }
+                }
+            }
+            Value::Array(items) => {
+                if let Some(inner) = &schema.items {
+                    for (index, item) in items.iter_mut().enumerate() {
+                        self.value(inner, item, &path.index(index))?;
+                    }
+                }
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn metadata(&mut self, fields: &mut Object, path: &Path) -> Result<(), String> {
+        let (Some(said), Some(ty)) = (fields.get("metadata"), self.registry.meta("ObjectMeta")) else {
+            return Ok(());
+        };
+        match decode::decode(self.registry, ty, &json::to_json(said)) {
+            Ok(read) => {
+                let place = path.child("metadata");
+                let names = read
+                    .strict
+                    .iter()
+                    .filter_map(|one| one.strip_prefix("unknown field \"")?.strip_suffix('"'));
+                self.unknown.extend(names.map(|name| place.child(name).to_string()));
+                let written = encode::encode(self.registry, ty, &read.value);
+                let mut value = json::read(&written).unwrap_or_default();
+                // A time that nobody set is not said.
+                if value.get("creationTimestamp").is_none() {
+                    value.remove("creationTimestamp");
+                }
+                fields.insert("metadata".to_owned(), value);
+            }
+            Err(_) if self.lenient => {
+                fields.remove("metadata");
+            }
+            Err(refused) => {
+                let why = match refused {
+                    Refused::Type(why) => why,
+                    Refused::Tokens => "exceeded max depth".to_owned(),
+                };
+                return Err(FieldError::invalid(&path.child("metadata"), "null", &why).to_string());
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Checks the kinds and metadata of objects within an object.
+pub fn check(schema: &Schema, object: &Value, registry: &Registry, errors: &mut Errors) {
+    inside(schema, object, &Path::root(), registry, errors);
+}
+
+fn inside(schema: &Schema, value: &Value, path: &Path, registry: &Registry, errors: &mut Errors) {
+    match value {
+        Value::Object(fields) => {
+            if schema.embedded {
+                check_one(fields, path, registry, errors);
+            }
+            for (name, value) in fields {
+                match (schema.properties.get(name), &schema.others) {
+                    (Some(inner), _) => inside(inner, value, &path.child(name), registry, errors),
+                    (None, Some(Others::Of(inner))) => {
+                        inside(inner, value, &path.key(name), registry, errors);
+                    }
+                    _ => {}
+                }
+            }
+        }
+        Value::Array(items) => {
+            if let Some(inner) = &schema.items {
+                for (index, item) in items.iter().enumerate() {
+                    inside(inner, item, &path.index(index), registry, errors);
+                }
+            }
+        }
+        _ => {}
+    }
+}
+
+fn check_one(fields: &Object, path: &Path, registry: &Registry, errors: &mut Errors) {
+    for field in ["apiVersion", "kind"] {
+        let place = path.child(field);
+        match fields.get(field) {
+            None => errors.push(FieldError::required(&place, "must not be empty")),
+            Some(Value::String(text)) if text.is_empty() => {
+                errors.push(FieldError::invalid(&place, &quoted(text), "must not be empty"));
+            }
+            Some(Value::String(text)) if field == "apiVersion" && text.matches('/').count() > 1 => {
+                let why = format!("unexpected GroupVersion string: {text}");
+                errors.push(FieldError::invalid(&place, &quoted(text), &why));
+            }
+            Some(Value::String(text)) if field == "kind" => {
+                let wrong = names::dns_1035_label(&text.to_lowercase());
+                if !wrong.is_empty() {
+                    let why = format!("may have mixed case, but should otherwise match: {}", wrong.join(","));
+                    errors.push(FieldError::invalid(&place, &quoted(text), &why));
+                }
+            }
+            Some(Value::String(_)) => {}
+            Some(other) => errors.push(FieldError::invalid(&place, &shown(other), "must be a string")),
+        }
+    }
+    let (Some(said), Some(ty)) = (fields.get("metadata"), registry.meta("ObjectMeta")) else { return };
+    let Ok(read) = decode::decode(registry, ty, &json::to_json(said)) else { return };
+    let mut object = Value::object();
+    object.set("metadata", read.value);
+    if meta::name(&object).is_empty() {
+        object.entry("metadata").set("name", "fakename");
+    }
+    let namespaced = !meta::of(&object).str("namespace").is_empty();
+    let mut found = Errors::new();
+    let rules = MetaRules { name: names::path_segment, namespaced, known_finalizers: false };
+    meta::validate(&object, rules, &mut found);
+    for error in &*found {
+        let place = path.child(&error.path.to_string());
+        errors.push(FieldError { path: place, ..error.clone() });
+    }
+}

@@ -1,0 +1,244 @@
+//! What is known of one version of a custom kind besides what every resource says, and how it reads its objects.
+
+use std::sync::Arc;
+
+use super::path::JsonPath;
+use super::schema::Schema;
+use super::{embedded, lists, prune, validate, values};
+use crate::api::codec::{self, json};
+use crate::api::field::{FieldError, Path, quoted};
+use crate::api::findings::{Errors, Warned};
+use crate::api::limits::FILLED_BYTES;
+use crate::api::parts::Part;
+use crate::api::print;
+use crate::api::schema::{Registry, time};
+use crate::api::value::Value;
+use crate::api::{meta, names};
+
+/// What is known of one version of a custom kind.
+#[derive(Debug)]
+pub struct Custom {
+    /// The kind.
+    pub kind: Arc<str>,
+    /// What stands in the apiVersion field of this version.
+    pub api_version: Arc<str>,
+    /// The same of the version that objects are stored in.
+    pub stored_as: Arc<str>,
+    /// What its objects may say.
+    pub schema: Schema,
+    /// Whether objects keep all that they say.
+    pub keeps_all: bool,
+    /// Its types, and those that are built in.
+    pub registry: Arc<Registry>,
+    /// The cells of its rows behind the name.
+    pub cells: Vec<Cell>,
+    /// The fields that its objects can be selected by.
+    pub selectable: Vec<String>,
+    /// The fields that objects of any of its versions can be selected by: all of them are kept with an object.
+    pub indexed: Arc<[(String, JsonPath)]>,
+    /// Its scale, if it has one.
+    pub scale: Option<Part>,
+    /// What its clients are told, if they should use another version.
+    pub deprecation: Option<Arc<str>>,
+    /// Whether its definition goes: then nothing new is made.
+    pub is_going: bool,
+}
+
+/// One cell of a row.
+#[derive(Debug)]
+pub struct Cell {
+    /// Where its value stands.
+    pub path: JsonPath,
+    /// What it is shown as.
+    pub kind: Arc<str>,
+}
+
+impl PartialEq for Custom {
+    fn eq(&self, other: &Custom) -> bool {
+        std::ptr::eq(self, other)
+    }
+}
+
+impl Custom {
+    /// Takes out of a body what the kind does not know, and answers what that is. Fails if what it knows makes no sense.
+    pub fn coerce(&self, object: &mut Value) -> Result<Vec<String>, String> {
+        if self.keeps_all {
+            return Ok(Vec::new());
+        }
+        let unknown = prune::prune(&self.schema, object);
+        prune::drop_nulls(&self.schema, object);
+        let mut inside = embedded::coerce(&self.schema, object, &self.registry, false)?;
+        let mut unknown = unknown;
+        unknown.append(&mut inside);
+        Ok(unknown.into_iter().map(|path| format!("unknown field {}", quoted(&path))).collect())
+    }
+
+    /// Fills in what a body leaves out. Whether there was room for all of it.
+    pub fn fill(&self, object: &mut Value) -> bool {
+        let mut room = FILLED_BYTES;
+        prune::fill(&self.schema, object, &mut room)
+    }
+
+    /// A stored object as this version shows it, whatever version and schema it was stored by.
+    pub fn shown(&self, mut object: Value) -> Value {
+        object.set("apiVersion", &*self.api_version);
+        if !self.keeps_all {
+            prune::prune(&self.schema, &mut object);
+            prune::drop_nulls(&self.schema, &mut object);
+            // What cannot be read was let pass once, and is left out.
+            let _dropped = embedded::coerce(&self.schema, &mut object, &self.registry, true);
+        }
+        // What has no room now had none when it was stored.
+        let _fits = self.fill(&mut object);
+        object
+    }
+
+    /// Checks a new object, its metadata apart.
+    pub fn check_new(&self, object: &Value, errors: &mut Errors) {
+        if self.check_kind(object, errors) {
+            validate::check(&self.schema, object, None, &Path::root(), errors);
+            self.check_scale(object, true, errors);
+            embedded::check(&self.schema, object, &self.registry, errors);
+            lists::check(&self.schema, object, errors);
+        }
+    }
+
+    /// Checks a changed object, its metadata apart.
+    pub fn check_change(&self, new: &Value, old: &Value, errors: &mut Errors) {
+        if !self.check_kind(new, errors) {
+            return;
+        }
+        validate::check(&self.schema, new, Some(old), &Path::root(), errors);
+        self.check_scale(new, true, errors);
+        embedded::check(&self.schema, new, &self.registry, errors);
+        self.check_lists(new, old, errors);
+    }
+
+    /// Checks a changed status.
+    pub fn check_status(&self, new: &Value, old: &Value, errors: &mut Errors) {
+        if !self.check_kind(new, errors) {
+            return;
+        }
+        let status = |object: &'_ Value| object.fields().and_then(|fields| fields.get("status")).cloned();
+        if let (Some(schema), Some(value)) = (self.schema.properties.get("status"), status(new)) {
+            validate::check(schema, &value, status(old).as_ref(), &Path::new("status"), errors);
+        }
+        self.check_scale(new, false, errors);
+        self.check_lists(new, old, errors);
+    }
+
+    fn check_lists(&self, new: &Value, old: &Value, errors: &mut Errors) {
+        let mut before = Errors::new();
+        lists::check(&self.schema, old, &mut before);
+        if before.is_empty() {
+            lists::check(&self.schema, new, errors);
+        }
+    }
+
+    /// Whether an object is of this kind. If it is not, there is no more to say of it.
+    fn check_kind(&self, object: &Value, errors: &mut Errors) -> bool {
+        let said = [("kind", &self.kind), ("apiVersion", &self.api_version)];
+        let mut wrong = said.into_iter().filter(|(field, wanted)| object.str(field) != &***wanted).peekable();
+        if wrong.peek().is_none() {
+            return true;
+        }
+        errors.clear();
+        for (field, wanted) in wrong {
+            let why = format!("must be {wanted}");
+            errors.push(FieldError::invalid(&Path::new(field), &quoted(object.str(field)), &why));
+        }
+        false
+    }
+
+    fn check_scale(&self, object: &Value, with_spec: bool, errors: &mut Errors) {
+        if let Some(paths) = self.scale.as_ref().and_then(Part::replica_paths) {
+            paths.check(object, with_spec, errors);
+        }
+    }
+
+    /// The cells of an object's row.
+    pub fn row(&self, object: &Value, now: i64) -> Vec<Value> {
+        let mut cells = vec![Value::from(meta::name(object))];
+        cells.extend(self.cells.iter().map(|cell| cell.of(object, now)));
+        cells
+    }
+
+    /// The value of a field that objects can be selected by.
+    pub fn selected(path: &JsonPath, object: &Value) -> String {
+        path.first(object).map(text).unwrap_or_default()
+    }
+}
+
+/// What the writer of an object is told of finalizers that it adds.
+pub fn warn_of_finalizers(new: &Value, old: Option<&Value>, warned: &mut Warned) {
+    const KNOWN: [&str; 3] = ["orphan", "foregroundDeletion", "kubernetes"];
+    let all = |object: &Value| -> Vec<String> {
+        let items = meta::of(object).get("finalizers").map(Value::items).unwrap_or_default();
+        items.iter().filter_map(Value::as_str).map(str::to_owned).collect()
+    };
+    let before = old.map(all).unwrap_or_default();
+    let mut added: Vec<String> = all(new).into_iter().filter(|name| !before.contains(name)).collect();
+    added.sort();
+    added.dedup();
+    for name in added {
+        let shown = quoted(&name);
+        for wrong in names::qualified_name(&name) {
+            warned.push(format!("metadata.finalizers: {shown}: {wrong}"));
+        }
+        if !name.contains('/') && !KNOWN.contains(&name.as_str()) {
+            let path = if name.contains('.') { " including a path (/)" } else { "" };
+            warned.push(format!(
+                "metadata.finalizers: {shown}: prefer a domain-qualified finalizer name{path} to avoid accidental \
+                 conflicts with other finalizer writers"
+            ));
+        }
+    }
+}
+
+/// A value as text.
+fn text(value: &Value) -> String {
+    match value {
+        Value::String(text) => text.clone(),
+        Value::Null => String::new(),
+        other => String::from_utf8_lossy(&json::to_json(other)).into_owned(),
+    }
+}
+
+impl Cell {
+    fn of(&self, object: &Value, now: i64) -> Value {
+        let Some(value) = self.path.first(object) else { return Value::Null };
+        match (&*self.kind, value) {
+            ("string", Value::Null) => Value::Null,
+            ("string", value) => Value::String(text(value)),
+            ("integer", Value::Int(_)) | ("number", Value::Float(_)) | ("boolean", Value::Bool(_)) => {
+                value.clone()
+            }
+            ("integer", Value::Float(number)) => Value::Int(*number as i64),
+            ("number", Value::Int(number)) => Value::Float(*number as f64),
+            ("date", Value::String(text)) => match time::parse_seconds(text) {
+                Ok(seconds) => Value::String(print::since(Some(seconds), now)),
+                Err(_) => Value::from("<invalid>"),
+            },
+            _ => Value::Null,
+        }
+    }
+}
+
+/// Checks the default that a schema states for its own values.
+pub fn check_default(schema: &Value, path: &Path, errors: &mut Errors) {
+    let schema = Schema::read(schema);
+    let Some(default) = &schema.default else { return };
+    let mut pruned = default.clone();
+    prune::prune_default(&schema, &mut pruned);
+    if pruned != *default {
+        errors.push(FieldError::invalid(path, &values::shown(default), "must not have unknown fields"));
+    }
+    validate::check(&schema, default, None, path, errors);
+}
+
+/// The bytes that are stored of an object of this kind.
+pub fn stored(custom: &Custom, object: &Value) -> codec::Encoded {
+    let mut object = object.clone();
+    object.set("apiVersion", &*custom.stored_as);
+    codec::encode_draft(&custom.registry, custom.registry.free_object(), &object)
+}

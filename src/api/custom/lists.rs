@@ -1,0 +1,79 @@
+//! Lists whose items must differ: sets, and lists with keys.
+
+use std::collections::BTreeMap;
+
+use super::schema::{Others, Schema};
+use super::values::shown;
+use crate::api::codec::json;
+use crate::api::field::{FieldError, Path};
+use crate::api::findings::Errors;
+use crate::api::schema::ListFact;
+use crate::api::value::{Object, Value};
+
+/// Finds the items that stand twice.
+pub fn check(schema: &Schema, value: &Value, errors: &mut Errors) {
+    walk(schema, value, &Path::root(), errors);
+}
+
+fn walk(schema: &Schema, value: &Value, path: &Path, errors: &mut Errors) {
+    match value {
+        Value::Object(fields) => {
+            for (name, value) in fields {
+                match (schema.properties.get(name), &schema.others) {
+                    (Some(inner), _) => walk(inner, value, &path.child(name), errors),
+                    (None, Some(Others::Of(inner))) => walk(inner, value, &path.key(name), errors),
+                    _ => {}
+                }
+            }
+        }
+        Value::Array(items) => {
+            match &schema.list {
+                ListFact::Set => {
+                    twice(items.iter().map(json::to_json), |index| {
+                        let item = items.get(index).unwrap_or(&Value::Null);
+                        errors.push(FieldError::duplicate(&path.index(index), &shown(item)));
+                    });
+                }
+                ListFact::Map(keys) => keyed(keys, items, path, errors),
+                ListFact::Unsaid | ListFact::Atomic => {}
+            }
+            if let Some(inner) = &schema.items {
+                for (index, item) in items.iter().enumerate() {
+                    walk(inner, item, &path.index(index), errors);
+                }
+            }
+        }
+        _ => {}
+    }
+}
+
+fn keyed(keys: &[String], items: &[Value], path: &Path, errors: &mut Errors) {
+    let odd = items.iter().position(|item| !matches!(item, Value::Null | Value::Object(_)));
+    if let Some(index) = odd {
+        let item = items.get(index).unwrap_or(&Value::Null);
+        let why = "must be an object for an array of list-type map";
+        errors.push(FieldError::invalid(&path.index(index), &shown(item), why));
+        return;
+    }
+    let key_of = |item: &Value| {
+        let fields = keys.iter().filter_map(|key| Some((key.clone(), item.fields()?.get(key)?.clone())));
+        Value::Object(fields.collect::<Object>())
+    };
+    let all: Vec<Value> = items.iter().map(key_of).collect();
+    twice(all.iter().map(json::to_json), |index| {
+        let key = all.get(index).unwrap_or(&Value::Null);
+        errors.push(FieldError::duplicate(&path.index(index), &shown(key)));
+    });
+}
+
+/// Tells of the second place of each that stands more than once.
+fn twice(all: impl Iterator<Item = Vec<u8>>, mut tell: impl FnMut(usize)) {
+    let mut seen: BTreeMap<Vec<u8>, usize> = BTreeMap::new();
+    for (index, item) in all.enumerate() {
+        let times = seen.entry(item).or_default();
+        *times += 1;
+        if *times == 2 {
+            tell(index);
+        }
+    }
+}

@@ -1,0 +1,240 @@
+//! The schema of a version of a custom kind, read once from its definition.
+
+use std::collections::BTreeMap;
+
+use regex::Regex;
+
+use super::formats::Format;
+use crate::api::codec::json;
+use crate::api::schema::ListFact;
+use crate::api::value::Value;
+
+/// What a value may be.
+#[derive(Clone, Debug, Default)]
+pub struct Schema {
+    /// The types it may have; none for any.
+    pub types: &'static [&'static str],
+    /// Whether it may be null.
+    pub nullable: bool,
+    /// Whether fields that nobody has named are kept.
+    pub preserves: bool,
+    /// Whether it is an object with a kind and metadata of its own.
+    pub embedded: bool,
+    /// What it is if nobody says.
+    pub default: Option<Value>,
+    /// How long that is.
+    pub default_bytes: usize,
+    /// Its fields.
+    pub properties: BTreeMap<String, Schema>,
+    /// What its other fields are.
+    pub others: Option<Others>,
+    /// What its items are.
+    pub items: Option<Box<Schema>>,
+    /// How lists are merged.
+    pub list: ListFact,
+    /// Whether an object is owned as a whole.
+    pub atomic: bool,
+    /// What else its values must be like.
+    pub checks: Option<Box<Checks>>,
+    /// Whether something in it has a default.
+    pub fills: bool,
+}
+
+/// What the fields are that a schema does not name.
+#[derive(Clone, Debug)]
+pub enum Others {
+    /// Anything.
+    Any,
+    /// Values of one schema.
+    Of(Box<Schema>),
+}
+
+/// What values must be like, beyond their type.
+#[derive(Clone, Debug, Default)]
+pub struct Checks {
+    /// The values there may be.
+    pub values: Vec<Value>,
+    /// The form of text.
+    pub format: Option<(String, Format)>,
+    /// What text must match, as it was written and as it is used.
+    pub pattern: Option<(String, Option<Regex>)>,
+    /// The most characters.
+    pub max_length: Option<i64>,
+    /// The fewest characters.
+    pub min_length: Option<i64>,
+    /// The largest number, and whether it is itself too large.
+    pub maximum: Option<(f64, bool)>,
+    /// The smallest number, and whether it is itself too small.
+    pub minimum: Option<(f64, bool)>,
+    /// What a number must be a multiple of.
+    pub multiple_of: Option<f64>,
+    /// The most items.
+    pub max_items: Option<i64>,
+    /// The fewest items.
+    pub min_items: Option<i64>,
+    /// The most fields.
+    pub max_fields: Option<i64>,
+    /// The fewest fields.
+    pub min_fields: Option<i64>,
+    /// The fields that must be there.
+    pub required: Vec<String>,
+    /// Schemas of which all hold.
+    pub all_of: Vec<Schema>,
+    /// Schemas of which one holds at least.
+    pub any_of: Vec<Schema>,
+    /// Schemas of which one holds alone.
+    pub one_of: Vec<Schema>,
+    /// A schema that does not hold.
+    pub not: Option<Box<Schema>>,
+}
+
+/// The most that one compiled pattern may take.
+const PATTERN_BYTES: usize = 1 << 20;
+
+impl Schema {
+    /// Reads what a definition says.
+    pub fn read(said: &Value) -> Schema {
+        let flag = |name: &str| said.get(name).and_then(Value::as_bool) == Some(true);
+        let text = |name: &str| said.get(name).and_then(Value::as_str).unwrap_or_default();
+        let properties: BTreeMap<String, Schema> = said
+            .get("properties")
+            .and_then(Value::fields)
+            .into_iter()
+            .flatten()
+            .map(|(name, schema)| (name.clone(), Schema::read(schema)))
+            .collect();
+        let others = match said.get("additionalProperties") {
+            Some(schema @ Value::Object(_)) => Some(Others::Of(Box::new(Schema::read(schema)))),
+            Some(Value::Bool(true)) => Some(Others::Any),
+            _ => None,
+        };
+        let items = match said.get("items") {
+            Some(schema @ Value::Object(_)) => Some(Box::new(Schema::read(schema))),
+            _ => None,
+        };
+        let keys = said.get("x-kubernetes-list-map-keys").map(Value::items).unwrap_or_default();
+        let keys = keys.iter().filter_map(Value::as_str).map(str::to_owned).collect();
+        let mut schema = Schema {
+            types: types(text("type"), flag("x-kubernetes-int-or-string")),
+            nullable: flag("nullable"),
+            preserves: flag("x-kubernetes-preserve-unknown-fields"),
+            embedded: flag("x-kubernetes-embedded-resource"),
+            default: said.get("default").cloned(),
+            default_bytes: said.get("default").map_or(0, |default| json::to_json(default).len()),
+            list: match text("x-kubernetes-list-type") {
+                "set" => ListFact::Set,
+                "map" => ListFact::Map(keys),
+                _ => ListFact::Atomic,
+            },
+            atomic: text("x-kubernetes-map-type") == "atomic",
+            checks: Checks::read(said),
+            fills: false,
+            properties,
+            others,
+            items,
+        };
+        let fills = schema.below().any(|below| below.fills || below.default.is_some());
+        schema.fills = fills;
+        schema
+    }
+
+    /// The schemas right inside of this one that say what parts are.
+    fn below(&self) -> impl Iterator<Item = &Schema> {
+        let others = match &self.others {
+            Some(Others::Of(schema)) => Some(&**schema),
+            _ => None,
+        };
+        self.properties.values().chain(others).chain(self.items.as_deref())
+    }
+
+    /// The schema of a field.
+    pub fn field(&self, name: &str) -> Option<&Schema> {
+        match (self.properties.get(name), &self.others) {
+            (Some(schema), _) => Some(schema),
+            (None, Some(Others::Of(schema))) => Some(schema),
+            _ => None,
+        }
+    }
+
+    /// Whether a null stands where none may.
+    pub fn forbids(&self, value: &Value) -> bool {
+        value.is_null() && !self.nullable
+    }
+}
+
+fn types(name: &str, int_or_string: bool) -> &'static [&'static str] {
+    match name {
+        _ if int_or_string => &["integer", "string"],
+        "object" => &["object"],
+        "array" => &["array"],
+        "string" => &["string"],
+        "integer" => &["integer"],
+        "number" => &["number"],
+        "boolean" => &["boolean"],
+        _ => &[],
+    }
+}
+
+impl Checks {
+    fn read(said: &Value) -> Option<Box<Checks>> {
+        let number = |name: &str| match said.get(name) {
+            Some(Value::Int(number)) => Some(*number as f64),
+            Some(Value::Float(number)) => Some(*number),
+            _ => None,
+        };
+        let flag = |name: &str| said.get(name).and_then(Value::as_bool) == Some(true);
+        let count = |name: &str| said.get(name).and_then(Value::as_int);
+        let schemas = |name: &str| -> Vec<Schema> {
+            said.get(name).map(Value::items).unwrap_or_default().iter().map(Schema::read).collect()
+        };
+        let format = said.get("format").and_then(Value::as_str);
+        let pattern = said.get("pattern").and_then(Value::as_str).filter(|pattern| !pattern.is_empty());
+        let required = said.get("required").map(Value::items).unwrap_or_default();
+        let checks = Checks {
+            values: said.get("enum").map(Value::items).unwrap_or_default().to_vec(),
+            format: format.and_then(|name| Some((name.to_owned(), Format::named(name)?))),
+            pattern: pattern.map(|pattern| (pattern.to_owned(), compiled(pattern))),
+            max_length: count("maxLength"),
+            min_length: count("minLength"),
+            maximum: number("maximum").map(|most| (most, flag("exclusiveMaximum"))),
+            minimum: number("minimum").map(|least| (least, flag("exclusiveMinimum"))),
+            multiple_of: number("multipleOf"),
+            max_items: count("maxItems"),
+            min_items: count("minItems"),
+            max_fields: count("maxProperties"),
+            min_fields: count("minProperties"),
+            required: required.iter().filter_map(Value::as_str).map(str::to_owned).collect(),
+            all_of: schemas("allOf"),
+            any_of: schemas("anyOf"),
+            one_of: schemas("oneOf"),
+            not: said.get("not").map(|schema| Box::new(Schema::read(schema))),
+        };
+        checks.says_something().then(|| Box::new(checks))
+    }
+
+    fn says_something(&self) -> bool {
+        let numbers = [
+            self.max_length,
+            self.min_length,
+            self.max_items,
+            self.min_items,
+            self.max_fields,
+            self.min_fields,
+        ];
+        !self.values.is_empty()
+            || self.format.is_some()
+            || self.pattern.is_some()
+            || numbers.iter().any(Option::is_some)
+            || self.maximum.is_some()
+            || self.minimum.is_some()
+            || self.multiple_of.is_some()
+            || !self.required.is_empty()
+            || [&self.all_of, &self.any_of, &self.one_of].iter().any(|list| !list.is_empty())
+            || self.not.is_some()
+    }
+}
+
+/// The pattern as it is used; `None` if it is none, which every text then fails.
+fn compiled(pattern: &str) -> Option<Regex> {
+    regex::RegexBuilder::new(pattern).size_limit(PATTERN_BYTES).build().ok()
+}

@@ -1,0 +1,330 @@
+//! What the server says of definitions: which of their names they have, whether their kinds are served, how far their end is.
+
+use std::collections::BTreeSet;
+
+use crate::api::field::quoted;
+use crate::api::value::Value;
+
+/// Whether a definition has the names that it asks for.
+pub const NAMES_ACCEPTED: &str = "NamesAccepted";
+/// Whether its kind is served.
+pub const ESTABLISHED: &str = "Established";
+/// Whether it goes.
+pub const TERMINATING: &str = "Terminating";
+/// What keeps a definition until its objects have gone.
+pub const CLEANUP_FINALIZER: &str = "customresourcecleanup.apiextensions.k8s.io";
+
+const APPROVED: &str = "api-approved.kubernetes.io";
+
+/// The names that the definitions of a group have.
+#[derive(Clone, Debug, Default)]
+pub struct Taken {
+    resources: BTreeSet<String>,
+    kinds: BTreeSet<String>,
+}
+
+impl Taken {
+    /// Takes in what a definition has.
+    pub fn add(&mut self, definition: &Value) {
+        let Some(names) = definition.at(&["status", "acceptedNames"]) else { return };
+        let short = names.get("shortNames").map(Value::items).unwrap_or_default();
+        let short = short.iter().filter_map(Value::as_str);
+        self.resources
+            .extend([names.str("plural"), names.str("singular")].into_iter().chain(short).map(str::to_owned));
+        self.kinds.extend([names.str("kind"), names.str("listKind")].map(str::to_owned));
+    }
+}
+
+/// A condition of a definition.
+struct Condition<'a> {
+    kind: &'a str,
+    status: &'a str,
+    reason: &'a str,
+    message: &'a str,
+}
+
+/// Whether a condition holds.
+pub fn is_true(definition: &Value, kind: &str) -> bool {
+    find(definition, kind).is_some_and(|condition| condition.str("status") == "True")
+}
+
+fn find<'v>(definition: &'v Value, kind: &str) -> Option<&'v Value> {
+    let all = definition.at(&["status", "conditions"]).map(Value::items).unwrap_or_default();
+    all.iter().find(|condition| condition.str("type") == kind)
+}
+
+fn set(definition: &mut Value, new: &Condition<'_>, now: &str) {
+    let list = definition.entry("status").entry("conditions");
+    let mut all = list.items().to_vec();
+    let at = match all.iter().position(|condition| condition.str("type") == new.kind) {
+        Some(at) => at,
+        None => {
+            let mut condition = Value::object();
+            condition.set("type", new.kind);
+            all.push(condition);
+            all.len() - 1
+        }
+    };
+    if let Some(condition) = all.get_mut(at) {
+        if condition.str("status") != new.status {
+            condition.set("lastTransitionTime", now);
+        }
+        condition.set("status", new.status);
+        condition.set("reason", new.reason);
+        condition.set("message", new.message);
+    }
+    *list = Value::Array(all);
+}
+
+/// Writes into a definition which names it has and whether it is served. `taken`: the names that definitions of its group
+/// have, itself included. Whether anything changed.
+pub fn settle(definition: &mut Value, taken: &Taken, now: &str) -> bool {
+    let before = definition.get("status").cloned();
+    name(definition, taken, now);
+    if is_true(definition, NAMES_ACCEPTED) && !is_true(definition, ESTABLISHED) {
+        let (status, reason, message) =
+            ("True", "InitialNamesAccepted", "the initial names have been accepted");
+        set(definition, &Condition { kind: ESTABLISHED, status, reason, message }, now);
+    }
+    keeps_all(definition, now);
+    approve(definition, now);
+    definition.get("status") != before.as_ref()
+}
+
+fn name(definition: &mut Value, taken: &Taken, now: &str) {
+    let empty = Value::object();
+    let asked = definition.at(&["spec", "names"]).unwrap_or(&empty).clone();
+    let has = definition.at(&["status", "acceptedNames"]).unwrap_or(&empty).clone();
+    let short = |names: &Value| names.get("shortNames").map(Value::items).unwrap_or_default().to_vec();
+    let categories = |names: &Value| names.get("categories").map(Value::items).unwrap_or_default().to_vec();
+    let texts = ["plural", "singular", "kind", "listKind"];
+    let same = texts.iter().all(|field| asked.str(field) == has.str(field))
+        && short(&asked) == short(&has)
+        && categories(&asked) == categories(&has);
+    if same {
+        return;
+    }
+    let mut new = has.clone();
+    let mut conflict: Option<(&str, String)> = None;
+    let in_use = |name: &str| format!("{} is already in use", quoted(name));
+    let mut text = |field: &str,
+                    among: &BTreeSet<String>,
+                    reason: &'static str,
+                    conflict: &mut Option<(&str, String)>| {
+        let name = asked.str(field);
+        if name != has.str(field) && among.contains(name) {
+            *conflict = Some((reason, in_use(name)));
+        } else {
+            new.set(field, name);
+        }
+    };
+    text("plural", &taken.resources, "PluralConflict", &mut conflict);
+    text("singular", &taken.resources, "SingularConflict", &mut conflict);
+    let had = short(&has);
+    let wrong: Vec<String> = short(&asked)
+        .iter()
+        .filter(|name| !had.contains(name))
+        .filter_map(Value::as_str)
+        .filter(|name| taken.resources.contains(*name))
+        .map(in_use)
+        .collect();
+    if !wrong.is_empty() && short(&asked) != had {
+        let message = if wrong.len() == 1 { wrong.concat() } else { format!("[{}]", wrong.join(", ")) };
+        conflict = Some(("ShortNamesConflict", message));
+    }
+    let short_fits = wrong.is_empty();
+    text("kind", &taken.kinds, "KindConflict", &mut conflict);
+    text("listKind", &taken.kinds, "ListKindConflict", &mut conflict);
+    let mut list = |field: &str, items: Vec<Value>| {
+        new.remove(field);
+        if !items.is_empty() {
+            new.set(field, Value::Array(items));
+        }
+    };
+    if short_fits {
+        list("shortNames", short(&asked));
+    }
+    list("categories", categories(&asked));
+    let (status, reason, message) = match &conflict {
+        Some((reason, message)) => ("False", *reason, message.as_str()),
+        None => ("True", "NoConflicts", "no conflicts found"),
+    };
+    definition.entry("status").set("acceptedNames", new);
+    set(definition, &Condition { kind: NAMES_ACCEPTED, status, reason, message }, now);
+    if find(definition, ESTABLISHED).is_none() {
+        let (status, reason, message) = ("False", "NotAccepted", "not all names are accepted");
+        set(definition, &Condition { kind: ESTABLISHED, status, reason, message }, now);
+    }
+}
+
+/// A definition from before schemas had to say everything.
+fn keeps_all(definition: &mut Value, now: &str) {
+    const KIND: &str = "NonStructuralSchema";
+    let keeps = definition.at(&["spec", "preserveUnknownFields"]).and_then(Value::as_bool) == Some(true);
+    if keeps {
+        let message = "spec.preserveUnknownFields: Invalid value: true: must be false";
+        set(definition, &Condition { kind: KIND, status: "True", reason: "Violations", message }, now);
+    } else if find(definition, KIND).is_some() {
+        let list = definition.entry("status").entry("conditions");
+        let rest: Vec<Value> = list.items().iter().filter(|one| one.str("type") != KIND).cloned().collect();
+        *list = Value::Array(rest);
+    }
+}
+
+/// Whether a definition in a group of the community says who approved it.
+fn approve(definition: &mut Value, now: &str) {
+    const KIND: &str = "KubernetesAPIApprovalPolicyConformant";
+    const SEE: &str = "see https://github.com/kubernetes/enhancements/pull/1111";
+    let group = definition.get("spec").map_or("", |spec| spec.str("group"));
+    let protected = ["k8s.io", "kubernetes.io"]
+        .iter()
+        .any(|domain| group == *domain || group.strip_suffix(domain).is_some_and(|rest| rest.ends_with('.')));
+    if !protected {
+        return;
+    }
+    let said =
+        definition.at(&["metadata", "annotations", APPROVED]).and_then(Value::as_str).unwrap_or_default();
+    let is_url = said
+        .split_once("://")
+        .is_some_and(|(scheme, host)| !scheme.is_empty() && !host.starts_with('/') && !host.is_empty());
+    let (status, reason, message) = match said {
+        "" => (
+            "False",
+            "MissingAnnotation",
+            format!("protected groups must have approval annotation {}, {SEE}", quoted(APPROVED)),
+        ),
+        _ if said.starts_with("unapproved") => {
+            ("False", "UnapprovedAnnotation", format!("not approved: {}", quoted(said)))
+        }
+        _ if is_url => ("True", "ApprovedAnnotation", format!("approved in {said}")),
+        _ => (
+            "False",
+            "InvalidAnnotation",
+            format!(
+                "protected groups must have approval annotation {} with either a URL or a reason starting with \
+                 \"unapproved\", {SEE}",
+                quoted(APPROVED)
+            ),
+        ),
+    };
+    set(definition, &Condition { kind: KIND, status, reason, message: &message }, now);
+}
+
+/// How far the end of a definition is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Ending {
+    /// It was asked for.
+    Pending,
+    /// Its objects are being deleted.
+    Deleting,
+    /// Its objects could not be deleted.
+    Failed(String),
+    /// Some of its objects stay.
+    Waiting,
+    /// All are gone.
+    Done,
+    /// There were never any.
+    NeverServed,
+}
+
+/// Writes into a definition how far its end is.
+pub fn ending(definition: &mut Value, how: &Ending, now: &str) {
+    let (status, reason, message) = match how {
+        Ending::Pending => (
+            "True",
+            "InstanceDeletionPending",
+            "CustomResourceDefinition marked for deletion; CustomResource deletion will begin soon",
+        ),
+        Ending::Deleting => ("True", "InstanceDeletionInProgress", "CustomResource deletion is in progress"),
+        Ending::Failed(why) => ("True", "InstanceDeletionFailed", why.as_str()),
+        Ending::Waiting => (
+            "True",
+            "InstanceDeletionCheck",
+            "could not confirm zero CustomResources remaining: timed out waiting for the condition",
+        ),
+        Ending::Done => ("False", "InstanceDeletionCompleted", "removed all instances"),
+        Ending::NeverServed => ("False", "NeverEstablished", "resource was never established"),
+    };
+    set(definition, &Condition { kind: TERMINATING, status, reason, message }, now);
+}
+
+/// Whether a definition goes and its objects keep it.
+pub fn is_kept(definition: &Value) -> bool {
+    let finalizers = definition.at(&["metadata", "finalizers"]).map(Value::items).unwrap_or_default();
+    definition.at(&["metadata", "deletionTimestamp"]).is_some()
+        && finalizers.iter().any(|one| one.as_str() == Some(CLEANUP_FINALIZER))
+}
+
+/// Lets go of a definition whose objects have gone.
+pub fn release(definition: &mut Value) {
+    let all = definition.at(&["metadata", "finalizers"]).map(Value::items).unwrap_or_default();
+    let rest: Vec<Value> =
+        all.iter().filter(|one| one.as_str() != Some(CLEANUP_FINALIZER)).cloned().collect();
+    definition.entry("metadata").set("finalizers", Value::Array(rest));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::api::codec::json;
+
+    fn definition(plural: &str, kind: &str, short: &str) -> Value {
+        let text = format!(
+            r#"{{"metadata":{{"name":"{plural}.g"}},"spec":{{"group":"g","names":{{"plural":"{plural}","singular":"{plural}1",
+            "kind":"{kind}","listKind":"{kind}List","shortNames":["{short}"]}}}},"status":{{"storedVersions":["v1"]}}}}"#
+        );
+        json::read(text.as_bytes()).unwrap()
+    }
+
+    fn said(definition: &Value) -> Vec<String> {
+        let all = definition.at(&["status", "conditions"]).unwrap().items().iter();
+        all.map(|one| {
+            format!("{} {} {} {}", one.str("type"), one.str("status"), one.str("reason"), one.str("message"))
+        })
+        .collect()
+    }
+
+    #[test]
+    fn names_are_given_once_in_a_group() {
+        let mut first = definition("kites", "Kite", "k");
+        assert!(settle(&mut first, &Taken::default(), "now"));
+        assert_eq!(
+            said(&first),
+            [
+                "NamesAccepted True NoConflicts no conflicts found",
+                "Established True InitialNamesAccepted the initial names have been accepted"
+            ]
+        );
+        let mut taken = Taken::default();
+        taken.add(&first);
+        assert!(!settle(&mut first.clone(), &taken, "later"), "what is settled stays so");
+        let mut second = definition("birds", "Kite", "k");
+        assert!(settle(&mut second, &taken, "now"));
+        assert_eq!(
+            said(&second),
+            [
+                "NamesAccepted False ListKindConflict \"KiteList\" is already in use",
+                "Established False NotAccepted not all names are accepted"
+            ]
+        );
+        let names = second.at(&["status", "acceptedNames"]).unwrap();
+        assert_eq!((names.str("plural"), names.str("kind")), ("birds", ""));
+        assert!(!is_true(&second, ESTABLISHED));
+        // The first goes, and its names are free.
+        assert!(settle(&mut second, &Taken::default(), "later"));
+        assert!(is_true(&second, ESTABLISHED) && is_true(&second, NAMES_ACCEPTED));
+    }
+
+    #[test]
+    fn a_definition_that_goes_is_kept_until_its_objects_have_gone() {
+        let mut one = definition("kites", "Kite", "k");
+        one.entry("metadata").set("deletionTimestamp", "now");
+        assert!(!is_kept(&one));
+        one.entry("metadata").set("finalizers", vec!["x", CLEANUP_FINALIZER]);
+        assert!(is_kept(&one));
+        ending(&mut one, &Ending::Done, "now");
+        release(&mut one);
+        assert!(!is_kept(&one) && !is_true(&one, TERMINATING));
+        assert_eq!(one.at(&["metadata", "finalizers"]).unwrap().items().len(), 1);
+    }
+}

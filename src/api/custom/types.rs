@@ -1,0 +1,146 @@
+//! A schema as a type: what ownership and apply see of custom resources.
+
+use std::sync::Arc;
+
+use super::schema::{Others, Schema};
+use crate::api::schema::registry::{Addition, plain_field, structure};
+use crate::api::schema::{Field, List, Map, Registry, Scalar, Type, TypeId};
+
+/// Makes types out of the schemas of one definition.
+pub struct Types<'a> {
+    base: &'a Arc<Registry>,
+    added: Addition,
+}
+
+impl<'a> Types<'a> {
+    /// On top of these.
+    pub fn on(base: &'a Arc<Registry>) -> Types<'a> {
+        Types { base, added: Addition::to(base) }
+    }
+
+    /// The type of a kind with this schema.
+    pub fn object(&mut self, schema: &Schema) -> TypeId {
+        self.structure(schema, true)
+    }
+
+    /// Where all of it is.
+    pub fn added(self) -> Addition {
+        self.added
+    }
+
+    fn field(&mut self, name: &str, schema: &Schema) -> Field {
+        Field {
+            pointer: true,
+            nullable: schema.nullable,
+            default: schema.default.clone().map(Box::new),
+            map_atomic: schema.atomic.then_some(true),
+            ..plain_field(name.into(), self.value(schema))
+        }
+    }
+
+    /// `whole`: whether it has a kind and metadata of its own.
+    fn structure(&mut self, schema: &Schema, whole: bool) -> TypeId {
+        let mut fields = Vec::new();
+        if whole {
+            let text = self.scalar(Scalar::String);
+            fields.extend(["kind", "apiVersion"].map(|name| plain_field(name.into(), text)));
+            if let Some(metadata) = self.base.meta("ObjectMeta") {
+                fields.push(plain_field("metadata".into(), metadata));
+            }
+        }
+        let own = |name: &str| whole && matches!(name, "kind" | "apiVersion" | "metadata");
+        for (name, inner) in schema.properties.iter().filter(|(name, _)| !own(name)) {
+            let field = self.field(name, inner);
+            fields.push(field);
+        }
+        let open = schema.preserves.then(|| self.base.free());
+        let mut made = structure("", whole, fields, open);
+        made.atomic = schema.atomic;
+        self.added.add(Type::Struct(made))
+    }
+
+    fn value(&mut self, schema: &Schema) -> TypeId {
+        match schema.types {
+            ["string"] => self.scalar(Scalar::String),
+            ["integer"] => self.scalar(Scalar::Int64),
+            ["number"] => self.scalar(Scalar::Double),
+            ["boolean"] => self.scalar(Scalar::Bool),
+            ["integer", "string"] => self.scalar(Scalar::IntOrString),
+            ["array"] => match &schema.items {
+                Some(items) => {
+                    let item = self.value(items);
+                    self.added.add(Type::List(List { item, merge: schema.list.clone(), name: None }))
+                }
+                None => self.base.free(),
+            },
+            ["object"] if schema.embedded => self.structure(schema, true),
+            ["object"] => match &schema.others {
+                Some(Others::Of(inner)) => {
+                    let value = self.value(inner);
+                    self.added.add(Type::Map(Map { value }))
+                }
+                Some(Others::Any) => self.base.free(),
+                None if schema.properties.is_empty() && schema.preserves => self.base.free(),
+                None => self.structure(schema, false),
+            },
+            _ if !schema.properties.is_empty() => self.structure(schema, false),
+            _ => self.base.free(),
+        }
+    }
+
+    fn scalar(&mut self, scalar: Scalar) -> TypeId {
+        self.added.add(Type::Scalar(scalar))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::api::codec::json;
+    use crate::api::ownership::{self, Versions, Write};
+    use crate::api::schema::GroupVersionKind;
+    use crate::api::value::Value;
+    use crate::api::version::GroupVersion;
+
+    fn value(text: &str) -> Value {
+        json::read(text.as_bytes()).unwrap()
+    }
+
+    /// What somebody owns who made an object of a kind with this schema.
+    fn owned(schema: &str, object: &str) -> Value {
+        let base = Arc::new(Registry::builtin().unwrap());
+        let mut types = Types::on(&base);
+        let described = types.object(&Schema::read(&value(schema)));
+        let mut added = types.added();
+        added.kind(&GroupVersionKind::new("g", "v1", "K"), described);
+        let registry = added.done();
+        let version = GroupVersion::new("g", "v1");
+        let versions = Versions { registry: &registry, kind: "K", stored: &version };
+        let write = Write { manager: "m", version: &version, subresource: "", now: "now", reset: &[] };
+        let mut object = value(object);
+        ownership::record(&versions, &write, None, &mut object);
+        object.at(&["metadata", "managedFields"]).unwrap().items()[0].get("fieldsV1").unwrap().clone()
+    }
+
+    #[test]
+    fn what_a_schema_says_decides_what_is_owned_alone() {
+        let schema = r#"{"type":"object","properties":{"spec":{"type":"object","properties":{
+            "set":{"type":"array","items":{"type":"string"},"x-kubernetes-list-type":"set"},
+            "whole":{"type":"array","items":{"type":"string"}},
+            "keyed":{"type":"array","x-kubernetes-list-type":"map","x-kubernetes-list-map-keys":["k"],
+                "items":{"type":"object","properties":{"k":{"type":"string"},"v":{"type":"integer"}}}},
+            "atomic":{"type":"object","x-kubernetes-map-type":"atomic","properties":{"a":{"type":"string"}}},
+            "map":{"type":"object","additionalProperties":{"type":"string"}},
+            "nul":{"type":"string","nullable":true},
+            "free":{"x-kubernetes-preserve-unknown-fields":true},
+            "open":{"type":"object","x-kubernetes-preserve-unknown-fields":true,"properties":{"a":{"type":"string"}}}}}}}"#;
+        let object = r#"{"kind":"K","apiVersion":"g/v1","metadata":{"name":"n"},"spec":{"set":["a"],"whole":["b"],
+            "keyed":[{"k":"x","v":1}],"atomic":{"a":"1"},"map":{"m":"1"},"nul":null,"free":{"a":{"b":[1]},"c":1},
+            "open":{"a":"1","z":{"y":true}}}}"#;
+        let wanted = r#"{"f:spec":{".":{},"f:set":{".":{},"v:\"a\"":{}},"f:whole":{},
+            "f:keyed":{".":{},"k:{\"k\":\"x\"}":{".":{},"f:k":{},"f:v":{}}},"f:atomic":{},"f:map":{".":{},"f:m":{}},
+            "f:nul":{},"f:free":{".":{},"f:a":{".":{},"f:b":{}},"f:c":{}},
+            "f:open":{".":{},"f:a":{},"f:z":{".":{},"f:y":{}}}}}"#;
+        assert_eq!(owned(schema, object), value(wanted));
+    }
+}

@@ -1,0 +1,388 @@
+//! Whether a value is what its schema says, in the words of the reference.
+//!
+//! A change does not have to mend what was wrong before: what stays as it was is not told of, however wrong it is.
+
+use std::collections::BTreeMap;
+
+use super::found::{Found, Problem, What, nowhere, other};
+use super::schema::{Checks, Others, Schema};
+use super::values::{of_number, of_text, of_type, of_values};
+use crate::api::codec::json;
+use crate::api::field::{FieldError, Path, quoted};
+use crate::api::findings::Errors;
+use crate::api::limits::CUSTOM_STEPS;
+use crate::api::schema::ListFact;
+use crate::api::value::{Object, Value};
+
+/// Checks a value. `base` is where it stands in its object, and `old` what stood there before, if anything.
+pub fn check(schema: &Schema, value: &Value, old: Option<&Value>, base: &Path, errors: &mut Errors) {
+    let mut walk = Walk { steps: CUSTOM_STEPS };
+    let found = walk.value(schema, value, old, "");
+    if walk.steps == 0 {
+        errors.push(FieldError::forbidden(&nowhere(base), "the object takes too long to check"));
+    }
+    for problem in found.problems {
+        errors.push(problem.at(base));
+    }
+}
+
+struct Walk {
+    /// How many more values are looked at.
+    steps: usize,
+}
+
+impl Walk {
+    /// Looks at a value, and lets pass what is wrong but was so before.
+    fn value(&mut self, schema: &Schema, value: &Value, old: Option<&Value>, path: &str) -> Found {
+        let mut found = self.looked_at(schema, value, old, path);
+        if !found.is_good() && old == Some(value) {
+            found.problems.clear();
+        }
+        found
+    }
+
+    fn looked_at(&mut self, schema: &Schema, value: &Value, old: Option<&Value>, path: &str) -> Found {
+        let mut found = Found::default();
+        // A long text takes longer to hold against patterns.
+        let length = value.as_str().map_or(0, |text| text.len() / 64);
+        self.steps = self.steps.saturating_sub(1 + length);
+        if self.steps == 0 {
+            return found;
+        }
+        let checks = schema.checks.as_deref();
+        of_type(schema, checks, value, path, &mut found);
+        if value.is_null() {
+            if let Some(checks) = checks {
+                of_values(checks, value, path, &mut found);
+            }
+            return found;
+        }
+        found.matched += 1;
+        if let Some(checks) = checks {
+            self.combined(checks, value, old, path, &mut found);
+            match value {
+                Value::String(text) => of_text(checks, text, path, &mut found),
+                Value::Int(_) | Value::Float(_) => of_number(checks, value, path, &mut found),
+                _ => {}
+            }
+        }
+        if let Value::Array(items) = value {
+            self.items(schema, items, old, path, &mut found);
+        }
+        if let Some(checks) = checks {
+            of_values(checks, value, path, &mut found);
+        }
+        if let Value::Object(fields) = value {
+            self.fields(schema, fields, old, path, &mut found);
+        }
+        found.matched += 1;
+        found
+    }
+
+    fn fields(
+        &mut self,
+        schema: &Schema,
+        fields: &Object,
+        old: Option<&Value>,
+        path: &str,
+        found: &mut Found,
+    ) {
+        let checks = schema.checks.as_deref();
+        let size = fields.len();
+        if let Some(least) =
+            checks.and_then(|checks| checks.min_fields).filter(|least| (size as i64) < *least)
+        {
+            let text = format!("{path} in body should have at least {least} properties");
+            found.add(other(path, size.to_string(), text));
+        }
+        if let Some(most) = checks.and_then(|checks| checks.max_fields).filter(|most| size as i64 > *most) {
+            let text = format!("{path} in body should have at most {most} properties");
+            found.add(Problem {
+                place: Some(path.to_owned()),
+                what: What::TooMany { found: size, most },
+                text,
+            });
+        }
+        let was = |name: &str| old.and_then(Value::fields).and_then(|fields| fields.get(name));
+        if let Some(Others::Of(inner)) = &schema.others {
+            for (name, value) in fields.iter().filter(|(name, _)| !schema.properties.contains_key(*name)) {
+                found.merge(self.value(inner, value, was(name), &format!("{path}.{name}")));
+            }
+        }
+        for (name, inner) in &schema.properties {
+            let Some(value) = fields.get(name) else { continue };
+            let place = if path.is_empty() { name.clone() } else { format!("{path}.{name}") };
+            found.merge(self.value(inner, value, was(name), &place));
+        }
+        for name in checks.map(|checks| checks.required.as_slice()).unwrap_or_default() {
+            if !fields.contains_key(name) {
+                let place = format!("{path}.{name}");
+                let text = format!("{place} in body is required");
+                found.add(Problem { place: Some(place), what: What::Required, text });
+            }
+        }
+    }
+
+    fn items(
+        &mut self,
+        schema: &Schema,
+        items: &[Value],
+        old: Option<&Value>,
+        path: &str,
+        found: &mut Found,
+    ) {
+        if let Some(inner) = &schema.items {
+            let before = Before::of(&schema.list, old);
+            for (index, item) in items.iter().enumerate() {
+                found.merge(self.value(inner, item, before.of_item(item), &format!("{path}[{index}]")));
+            }
+        }
+        let Some(checks) = &schema.checks else { return };
+        let size = items.len();
+        if let Some(least) = checks.min_items.filter(|least| (size as i64) < *least) {
+            let text = format!("{path} in body should have at least {least} items");
+            found.add(other(path, size.to_string(), text));
+        }
+        if let Some(most) = checks.max_items.filter(|most| size as i64 > *most) {
+            let text = format!("{path} in body should have at most {most} items");
+            found.add(Problem {
+                place: Some(path.to_owned()),
+                what: What::TooMany { found: size, most },
+                text,
+            });
+        }
+    }
+
+    fn combined(
+        &mut self,
+        checks: &Checks,
+        value: &Value,
+        old: Option<&Value>,
+        path: &str,
+        found: &mut Found,
+    ) {
+        let whole = |text: String| Problem { place: None, what: What::Other { value: quoted("") }, text };
+        let name = quoted(path);
+        if !checks.any_of.is_empty() {
+            let (good, best) = self.tried(&checks.any_of, value, old, path, true);
+            if good == 0 {
+                found.add(whole(format!("{name} must validate at least one schema (anyOf)")));
+            }
+            found.merge(best);
+        }
+        if !checks.one_of.is_empty() {
+            let (good, best) = self.tried(&checks.one_of, value, old, path, false);
+            match good {
+                1 => found.merge(best),
+                0 => {
+                    let text = "must validate one and only one schema (oneOf). Found none valid";
+                    found.add(whole(format!("{name} {text}")));
+                    found.merge(best);
+                }
+                many => {
+                    let text = format!(
+                        "{name} must validate one and only one schema (oneOf). Found {many} valid alternatives"
+                    );
+                    found.add(whole(text));
+                }
+            }
+        }
+        if !checks.all_of.is_empty() {
+            let all: Vec<Found> =
+                checks.all_of.iter().map(|schema| self.looked_at(schema, value, old, path)).collect();
+            let good = all.iter().filter(|one| one.is_good()).count();
+            let wrong = good != all.len();
+            all.into_iter().for_each(|one| found.merge(one));
+            if wrong {
+                let none = if good == 0 { ". None validated" } else { "" };
+                found.add(whole(format!("{name} must validate all the schemas (allOf){none}")));
+            }
+        }
+        if let Some(not) = &checks.not
+            && self.looked_at(not, value, old, path).is_good()
+        {
+            found.add(whole(format!("{name} must not validate the schema (not)")));
+        }
+    }
+
+    /// How many of the schemas hold, and what is told of it: of the first that does, or else of the one that nearly does.
+    fn tried(
+        &mut self,
+        schemas: &[Schema],
+        value: &Value,
+        old: Option<&Value>,
+        path: &str,
+        one_will_do: bool,
+    ) -> (usize, Found) {
+        let mut good = 0;
+        let mut best: Option<Found> = None;
+        for schema in schemas {
+            let found = self.looked_at(schema, value, old, path);
+            if found.is_good() {
+                good += 1;
+                if good == 1 {
+                    best = Some(found);
+                }
+                if one_will_do {
+                    break;
+                }
+            } else if good == 0 && best.as_ref().is_none_or(|best| found.matched > best.matched) {
+                best = Some(found);
+            }
+        }
+        (good, best.unwrap_or_default())
+    }
+}
+
+/// What stood in a list before: told by its keys where it has some, else nobody knows what an item was.
+struct Before<'v> {
+    keys: &'v [String],
+    items: BTreeMap<Vec<u8>, &'v Value>,
+}
+
+impl<'v> Before<'v> {
+    fn of(list: &'v ListFact, old: Option<&'v Value>) -> Before<'v> {
+        let ListFact::Map(keys) = list else { return Before { keys: &[], items: BTreeMap::new() } };
+        let items = old.map(Value::items).unwrap_or_default().iter();
+        Before { keys, items: items.map(|item| (key_of(keys, item), item)).collect() }
+    }
+
+    fn of_item(&self, item: &Value) -> Option<&'v Value> {
+        if self.items.is_empty() { None } else { self.items.get(&key_of(self.keys, item)).copied() }
+    }
+}
+
+fn key_of(keys: &[String], item: &Value) -> Vec<u8> {
+    let fields = keys.iter().filter_map(|key| Some((key.clone(), item.fields()?.get(key)?.clone())));
+    json::to_json(&Value::Object(fields.collect()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn value(text: &str) -> Value {
+        json::read(text.as_bytes()).unwrap()
+    }
+
+    fn told(schema: &str, object: &str, old: Option<&str>) -> Vec<String> {
+        let mut errors = Errors::new();
+        let old = old.map(value);
+        check(&Schema::read(&value(schema)), &value(object), old.as_ref(), &Path::root(), &mut errors);
+        errors.iter().map(ToString::to_string).collect()
+    }
+
+    const SCHEMA: &str = r#"{"type":"object","properties":{"spec":{"type":"object","required":["color"],"properties":{
+        "size":{"type":"integer","minimum":1,"maximum":10},"color":{"type":"string","enum":["red","blue"]},
+        "name":{"type":"string","pattern":"^[a-z]+$","maxLength":5,"minLength":2},
+        "tags":{"type":"array","maxItems":2,"minItems":1,"items":{"type":"string"}},
+        "when":{"type":"string","format":"date-time"},"port":{"x-kubernetes-int-or-string":true},
+        "ratio":{"type":"number","exclusiveMinimum":true,"minimum":0.5},"n":{"type":"string","nullable":true},
+        "map":{"type":"object","additionalProperties":{"type":"integer"},"maxProperties":1},
+        "one":{"type":"integer","oneOf":[{"minimum":5},{"maximum":3}]},
+        "keyed":{"type":"array","x-kubernetes-list-type":"map","x-kubernetes-list-map-keys":["k"],
+            "items":{"type":"object","properties":{"k":{"type":"string"},"v":{"type":"integer"}}}}}}}}"#;
+
+    #[test]
+    fn what_is_wrong_is_told_in_the_words_of_the_reference() {
+        let table: [(&str, &[&str]); 16] = [
+            (r#"{"spec":{"color":"red","size":3,"port":1,"n":null,"ratio":1}}"#, &[]),
+            (r#"{"spec":{}}"#, &["spec.color: Required value"]),
+            (
+                r#"{"spec":5}"#,
+                &[r#"spec: Invalid value: "integer": spec in body must be of type object: "integer""#],
+            ),
+            (
+                r#"{"spec":{"color":"red","size":11}}"#,
+                &["spec.size: Invalid value: 11: spec.size in body should be less than or equal to 10"],
+            ),
+            (
+                r#"{"spec":{"color":"red","size":0}}"#,
+                &["spec.size: Invalid value: 0: spec.size in body should be greater than or equal to 1"],
+            ),
+            (
+                r#"{"spec":{"color":"red","size":"a"}}"#,
+                &[
+                    r#"spec.size: Invalid value: "string": spec.size in body must be of type integer: "string""#,
+                ],
+            ),
+            (
+                r#"{"spec":{"color":"green"}}"#,
+                &[r#"spec.color: Unsupported value: "green": supported values: "red", "blue""#],
+            ),
+            (
+                r#"{"spec":{"color":"red","name":"toolong"}}"#,
+                &["spec.name: Too long: may not be more than 5 bytes"],
+            ),
+            (
+                r#"{"spec":{"color":"red","name":"A1"}}"#,
+                &[r#"spec.name: Invalid value: "A1": spec.name in body should match '^[a-z]+$'"#],
+            ),
+            (
+                r#"{"spec":{"color":"red","tags":["a","b","c"]}}"#,
+                &["spec.tags: Too many: 3: must have at most 2 items"],
+            ),
+            (
+                r#"{"spec":{"color":"red","tags":[]}}"#,
+                &["spec.tags: Invalid value: 0: spec.tags in body should have at least 1 items"],
+            ),
+            (
+                r#"{"spec":{"color":"red","when":"x"}}"#,
+                &[r#"spec.when: Invalid value: "x": spec.when in body must be of type date-time: "x""#],
+            ),
+            (
+                r#"{"spec":{"color":"red","port":true}}"#,
+                &[
+                    r#"spec.port: Invalid value: "boolean": spec.port in body must be of type integer,string: "boolean""#,
+                ],
+            ),
+            (
+                r#"{"spec":{"color":"red","ratio":0.5}}"#,
+                &["spec.ratio: Invalid value: 0.5: spec.ratio in body should be greater than 0.5"],
+            ),
+            (
+                r#"{"spec":{"color":"red","map":{"a":"x"}}}"#,
+                &[
+                    r#"spec.map.a: Invalid value: "string": spec.map.a in body must be of type integer: "string""#,
+                ],
+            ),
+            (
+                r#"{"spec":{"color":"red","one":4}}"#,
+                &[
+                    r#"<nil>: Invalid value: "": "spec.one" must validate one and only one schema (oneOf). Found none valid"#,
+                    "spec.one: Invalid value: 4: spec.one in body should be greater than or equal to 5",
+                ],
+            ),
+        ];
+        for (object, wanted) in table {
+            assert_eq!(told(SCHEMA, object, None), wanted, "{object}");
+        }
+    }
+
+    #[test]
+    fn what_was_wrong_before_may_stay() {
+        let old = r#"{"spec":{"color":"green","size":99,"keyed":[{"k":"a","v":"x"},{"k":"b","v":1}]}}"#;
+        assert!(told(SCHEMA, old, None).len() == 3);
+        assert!(told(SCHEMA, old, Some(old)).is_empty());
+        let new = r#"{"spec":{"color":"green","size":98,"keyed":[{"k":"b","v":"y"},{"k":"a","v":"x"}]}}"#;
+        assert_eq!(
+            told(SCHEMA, new, Some(old)),
+            [
+                r#"spec.keyed[0].v: Invalid value: "string": spec.keyed[0].v in body must be of type integer: "string""#,
+                "spec.size: Invalid value: 98: spec.size in body should be less than or equal to 10",
+            ]
+        );
+    }
+
+    #[test]
+    fn a_schema_that_asks_for_too_much_ends() {
+        let many: Vec<String> = (0..400).map(|at| format!("{{\"enum\":[\"{at}\"]}}")).collect();
+        let schema = format!(
+            r#"{{"type":"object","properties":{{"l":{{"type":"array","items":{{"anyOf":[{}]}}}}}}}}"#,
+            many.join(",")
+        );
+        let items = vec!["\"x\""; 60_000].join(",");
+        let told = told(&schema, &format!(r#"{{"l":[{items}]}}"#), None);
+        assert!(told.first().unwrap().contains("takes too long"), "{}", told.len());
+    }
+}

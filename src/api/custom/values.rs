@@ -1,0 +1,157 @@
+//! Whether a single value is what its schema says: its type, its form, its bounds.
+
+use super::found::{Found, Problem, What, other, typed};
+use super::schema::{Checks, Schema};
+use crate::api::codec::json;
+use crate::api::field::quoted;
+use crate::api::value::Value;
+
+/// The type of a value, and how exact its numbers are.
+fn type_of(value: &Value) -> (&'static str, &'static str) {
+    match value {
+        Value::Null => ("null", ""),
+        Value::Bool(_) => ("boolean", ""),
+        Value::Int(_) => ("integer", "int64"),
+        Value::Float(_) => ("number", "float64"),
+        Value::String(_) => ("string", ""),
+        Value::Array(_) => ("array", ""),
+        Value::Object(_) => ("object", ""),
+    }
+}
+
+pub(super) fn of_type(
+    schema: &Schema,
+    checks: Option<&Checks>,
+    value: &Value,
+    path: &str,
+    found: &mut Found,
+) {
+    let format = checks.and_then(|checks| checks.format.as_ref()).map_or("", |(name, _)| name.as_str());
+    let has = |name: &str| schema.types.contains(&name);
+    if schema.types.is_empty() && format.is_empty() {
+        return;
+    }
+    let (kind, exact) = type_of(value);
+    if value.is_null() {
+        if !schema.types.is_empty() && !schema.nullable {
+            found.add(typed(path, &schema.types.join(","), "null"));
+        }
+        return;
+    }
+    let whole = matches!(value, Value::Float(number) if number.fract() == 0.0) && has("integer");
+    let fits = has(kind) || whole || (kind == "integer" && has("number"));
+    let is_text = matches!(value, Value::String(_) | Value::Array(_));
+    if !format.is_empty() && !is_text && !fits && exact != format {
+        found.add(typed(path, format, exact));
+    } else if !format.is_empty() && is_text && !has("number") && !has("integer") {
+        found.matched += 1;
+    } else if !fits {
+        found.add(typed(path, &schema.types.join(","), kind));
+    } else {
+        found.matched += 1;
+    }
+}
+
+pub(super) fn of_text(checks: &Checks, text: &str, path: &str, found: &mut Found) {
+    let length = i64::try_from(text.chars().count()).unwrap_or(i64::MAX);
+    if let Some(most) = checks.max_length.filter(|most| length > *most) {
+        let text = format!("{path} in body should be at most {most} chars long");
+        found.add(Problem { place: Some(path.to_owned()), what: What::TooLong(most), text });
+    } else if let Some(least) = checks.min_length.filter(|least| length < *least) {
+        found.add(other(path, quoted(text), format!("{path} in body should be at least {least} chars long")));
+    } else if let Some((pattern, compiled)) = &checks.pattern
+        && !compiled.as_ref().is_some_and(|compiled| compiled.is_match(text))
+    {
+        found.add(other(path, quoted(text), format!("{path} in body should match '{pattern}'")));
+    }
+    if let Some((name, format)) = &checks.format
+        && !format.holds(text)
+    {
+        found.add(typed(path, name, text));
+    }
+}
+
+pub(super) fn of_number(checks: &Checks, value: &Value, path: &str, found: &mut Found) {
+    let (number, is_int) = match value {
+        Value::Int(number) => (*number as f64, true),
+        Value::Float(number) => (*number, false),
+        _ => return,
+    };
+    // Bounds of integers are cut to integers, as they always were.
+    let bound = |bound: f64| if is_int { bound.trunc() } else { bound };
+    let mut wrong =
+        |text: String| found.add(other(path, shown(value), format!("{path} in body should be {text}")));
+    if let Some(factor) = checks.multiple_of {
+        let quotient = if is_int { number / factor.trunc() } else { number / factor };
+        if !(factor > 0.0 && quotient.fract() == 0.0) {
+            wrong(format!("a multiple of {}", shown_number(factor)));
+        }
+    }
+    if let Some((least, exclusive)) = checks.minimum {
+        let least = bound(least);
+        if exclusive && number <= least {
+            wrong(format!("greater than {}", shown_number(least)));
+        } else if !exclusive && number < least {
+            wrong(format!("greater than or equal to {}", shown_number(least)));
+        }
+    }
+    if let Some((most, exclusive)) = checks.maximum {
+        let most = bound(most);
+        if exclusive && number >= most {
+            wrong(format!("less than {}", shown_number(most)));
+        } else if !exclusive && number > most {
+            wrong(format!("less than or equal to {}", shown_number(most)));
+        }
+    }
+}
+
+pub(super) fn of_values(checks: &Checks, value: &Value, path: &str, found: &mut Found) {
+    let same = |allowed: &Value| match (allowed, value) {
+        (Value::Int(a), Value::Float(b)) | (Value::Float(b), Value::Int(a)) => *a as f64 == *b,
+        (a, b) => a == b,
+    };
+    if checks.values.is_empty() || checks.values.iter().any(same) {
+        return;
+    }
+    let names = checks.values.iter().map(|value| match value {
+        Value::String(text) => text.clone(),
+        other => String::from_utf8_lossy(&json::to_json(other)).into_owned(),
+    });
+    let text = format!("{path} in body should be one of the allowed values");
+    let what = What::Enum { value: shown(value), values: names.collect() };
+    found.add(Problem { place: Some(path.to_owned()), what, text });
+}
+
+/// A number as messages print it.
+fn shown_number(number: f64) -> String {
+    if number.fract() == 0.0 && number.abs() < 1e21 { format!("{number:.0}") } else { format!("{number}") }
+}
+
+/// A value as messages print it.
+pub fn shown(value: &Value) -> String {
+    match value {
+        Value::Null => "null".to_owned(),
+        Value::String(text) => quoted(text),
+        Value::Float(number) => shown_number(*number),
+        _ => printed(value),
+    }
+}
+
+/// A part of a value as messages print it, with its types.
+fn printed(value: &Value) -> String {
+    match value {
+        Value::Null => "interface {}(nil)".to_owned(),
+        Value::Bool(truth) => truth.to_string(),
+        Value::Int(number) => number.to_string(),
+        Value::Float(number) => shown_number(*number),
+        Value::String(text) => quoted(text),
+        Value::Array(items) => {
+            format!("[]interface {{}}{{{}}}", items.iter().map(printed).collect::<Vec<_>>().join(", "))
+        }
+        Value::Object(fields) => {
+            let pairs: Vec<String> =
+                fields.iter().map(|(key, value)| format!("{}:{}", quoted(key), printed(value))).collect();
+            format!("map[string]interface {{}}{{{}}}", pairs.join(", "))
+        }
+    }
+}

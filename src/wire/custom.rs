@@ -1,0 +1,86 @@
+//! Custom kinds: who follows their definitions, and how what they define is made known.
+
+use std::sync::{Arc, PoisonError, Weak};
+
+use actix::Actor as _;
+use pilothouse_actors::authorizer::{Authorizer, Policy};
+use pilothouse_actors::broadcaster::CloseType;
+
+use super::{Parts, backend};
+use crate::api::catalog::Catalog;
+use crate::api::custom::published::published;
+use crate::api::discovery::Documents;
+use crate::auth::modes::AlwaysAllow;
+use crate::definitions::{Defined, Definitions, Follow, Outside};
+use crate::http::handler::openapi::OpenApi;
+use crate::http::handler::worker::Served;
+use crate::server::StartError;
+
+/// What is built in, and how it is described.
+pub(super) struct Builtins {
+    catalog: Catalog,
+    address: String,
+    cbor: bool,
+}
+
+impl Builtins {
+    pub(super) fn new(catalog: &Catalog, address: String, cbor: bool) -> Builtins {
+        Builtins { catalog: catalog.clone(), address, cbor }
+    }
+
+    /// All that is served once this is defined.
+    fn with(&self, defined: &Defined, before: &Served) -> Served {
+        let catalog = self.catalog.with(defined.resources.iter().cloned());
+        let documents = Documents::new(&catalog, &self.address);
+        let described = defined.definitions.iter().flat_map(|definition| published(definition)).collect();
+        // What is built in is described as before, unless something is defined beside it.
+        let same = |name: &str| {
+            let group = name.strip_prefix("apis/").map(|rest| rest.split('/').next().unwrap_or_default());
+            group.is_none_or(|group| {
+                let custom = defined.resources.iter().any(|resource| *resource.gv.group == *group);
+                self.catalog.group(group).is_some() && !custom
+            })
+        };
+        let openapi = OpenApi::new(described, self.cbor).keeping(&before.openapi, same);
+        Served { catalog, documents, openapi }
+    }
+}
+
+/// Starts who follows definitions. What is defined already is served when this is done.
+pub(super) async fn follow(parts: &Arc<Parts>) -> Result<(), StartError> {
+    let catalog = &parts.builtin.catalog;
+    let found = catalog.find("apiextensions.k8s.io", "v1", "customresourcedefinitions");
+    let Some(resource) = found.cloned() else { return Ok(()) };
+    let trusting: Vec<Arc<dyn Policy>> = vec![Arc::new(AlwaysAllow)];
+    // Not the other way round: the parts hold what the actor uses.
+    let held = Arc::downgrade(parts);
+    let outside = Outside {
+        bells: parts.storage.bells.clone(),
+        backend: backend(parts, &Authorizer::new(Arc::new(trusting)).start()),
+        resource,
+        catalog: catalog.clone(),
+        first_ordinal: catalog.resources().map(|resource| resource.ordinal).max().unwrap_or(0) + 1,
+        publish: Box::new(move |defined| publish(&held, &defined)),
+        fatal: parts.storage.fatal.clone(),
+    };
+    let broken = |error: String| StartError::Store(format!("custom kinds: {error}"));
+    let done = Definitions::begin(outside).send(Follow).await;
+    done.map_err(|error| broken(error.to_string()))?.map_err(broken)
+}
+
+/// Makes known what is defined, then ends the watches of what means something else now.
+fn publish(parts: &Weak<Parts>, defined: &Defined) {
+    let Some(parts) = parts.upgrade() else { return };
+    let before = parts.shared.served.load_full();
+    parts.shared.served.store(Arc::new(parts.builtin.with(defined, &before)));
+    let all = parts.broadcasters.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    for changed in &defined.changed {
+        for broadcaster in &all {
+            let told = broadcaster.send(CloseType(changed.clone()));
+            // A broadcaster that is gone has no watches left.
+            actix::spawn(async move {
+                let _gone = told.await;
+            });
+        }
+    }
+}

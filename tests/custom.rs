@@ -1,0 +1,515 @@
+//! Custom kinds over HTTP: what a definition defines is served like what is built in.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
+
+mod support;
+
+use serde_json::{Value, json};
+use support::compare::text;
+use support::kubectl::Kubectl;
+use support::server::directory;
+use support::wait::{CAP, Deadline, poll};
+use support::{Client, Server};
+
+const DEFINITIONS: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
+const GROUP: &str = "toys.example";
+const KITES: &str = "/apis/toys.example/v1/namespaces/default/kites";
+const MERGE: &str = "merge";
+const TABLE: (&str, &str) = ("accept", "application/json;as=Table;v=v1;g=meta.k8s.io");
+
+/// What a kite may say.
+fn schema() -> Value {
+    json!({"type": "object", "properties": {
+        "spec": {"type": "object", "required": ["color"], "properties": {
+            "color": {"type": "string", "enum": ["red", "blue"], "description": "What it looks like."},
+            "size": {"type": "integer", "minimum": 1, "maximum": 10, "default": 3},
+            "tails": {"type": "array", "x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name"],
+                "items": {"type": "object", "required": ["name"],
+                    "properties": {"name": {"type": "string"}, "length": {"type": "integer"}}}},
+            "free": {"type": "object", "x-kubernetes-preserve-unknown-fields": true},
+            "note": {"type": "string", "nullable": true}}},
+        "status": {"type": "object", "properties": {"flying": {"type": "boolean"}, "count": {"type": "integer"}}}}})
+}
+
+fn version(name: &str, storage: bool) -> Value {
+    json!({"name": name, "served": true, "storage": storage, "schema": {"openAPIV3Schema": schema()}})
+}
+
+fn definition(plural: &str, kind: &str, scope: &str, versions: &[Value]) -> Value {
+    json!({"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
+        "metadata": {"name": format!("{plural}.{GROUP}")},
+        "spec": {"group": GROUP, "scope": scope, "names": {"plural": plural, "singular": kind.to_lowercase(),
+            "kind": kind, "shortNames": [&plural[..2]], "categories": ["all", "toys"]}, "versions": versions}})
+}
+
+fn kites() -> Value {
+    definition("kites", "Kite", "Namespaced", &[version("v1", true)])
+}
+
+fn kite(name: &str) -> Value {
+    json!({"apiVersion": format!("{GROUP}/v1"), "kind": "Kite", "metadata": {"name": name}, "spec": {"color": "red"}})
+}
+
+fn condition<'a>(definition: &'a Value, kind: &str) -> Option<&'a Value> {
+    definition["status"]["conditions"].as_array()?.iter().find(|one| one["type"] == kind)
+}
+
+/// Makes a definition and waits until it says that it is served.
+fn define(admin: &mut Client, definition: &Value) -> Value {
+    let made = admin.post(DEFINITIONS, definition).ok();
+    let path = format!("{DEFINITIONS}/{}", text(&made, "/metadata/name"));
+    let served = || {
+        let found = admin.get(&path).ok();
+        let good = condition(&found, "Established").is_some_and(|one| one["status"] == "True");
+        good.then_some(found)
+    };
+    poll(CAP, served).expect("the definition is established")
+}
+
+fn gone(admin: &mut Client, path: &str) {
+    poll(CAP, || (admin.get(path).status == 404).then_some(())).expect("it goes");
+}
+
+#[test]
+fn whoever_reads_that_a_kind_is_established_finds_it_served() {
+    let server = Server::with(&["--engine=memory"]);
+    let mut admin = server.admin();
+    assert_eq!(admin.get(KITES).text(), "404 page not found\n");
+    for scope in ["Namespaced", "Cluster"] {
+        let (plural, kind) = if scope == "Cluster" { ("suns", "Sun") } else { ("kites", "Kite") };
+        let defined = define(&mut admin, &definition(plural, kind, scope, &[version("v1", true)]));
+        let conditions: Vec<&str> = defined["status"]["conditions"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|one| text(one, "/type"))
+            .collect();
+        assert_eq!(conditions, ["NamesAccepted", "Established"]);
+        assert_eq!(defined["status"]["acceptedNames"], defined["spec"]["names"]);
+        assert_eq!(defined["status"]["storedVersions"], json!(["v1"]));
+        let place = match scope {
+            "Cluster" => format!("/apis/{GROUP}/v1/suns"),
+            _ => KITES.to_owned(),
+        };
+        let mut watch = server.admin().watch(&place, "");
+        let object = |name: &str| {
+            json!({"apiVersion": format!("{GROUP}/v1"), "kind": kind, "metadata": {"name": name},
+            "spec": {"color": "red", "size": 2, "free": {"x": [1, null, 2.5]}}, "status": {"flying": true}})
+        };
+        let made = admin.post(&place, &object("a")).ok();
+        assert_eq!(
+            (&made["metadata"]["generation"], &made["spec"]["free"]),
+            (&json!(1), &json!({"x": [1, null, 2.5]}))
+        );
+        assert_eq!(watch.next_of("a")["type"], "ADDED");
+        let path = format!("{place}/a");
+        let mut read = admin.get(&path).ok();
+        assert_eq!(read, made);
+        read["spec"]["size"] = json!(0);
+        let told = admin.put(&path, &read).refused(422, "Invalid");
+        assert!(text(&told, "/message").ends_with(
+            "spec.size: Invalid value: 0: spec.size in body should be greater than or equal to 1"
+        ));
+        read["spec"]["size"] = json!(7);
+        let changed = admin.put(&path, &read).ok();
+        assert_eq!(changed["metadata"]["generation"], 2);
+        assert_eq!(watch.next_of("a")["object"]["spec"]["size"], 7);
+        let merged = admin.patch(&path, MERGE, &json!({"spec": {"free": null, "color": "blue"}})).ok();
+        assert_eq!(merged["spec"], json!({"color": "blue", "size": 7}));
+        let patch = json!([{"op": "replace", "path": "/spec/size", "value": 9}]);
+        assert_eq!(admin.patch(&path, "json", &patch).ok()["spec"]["size"], 9);
+        let refused = admin.patch(&path, "strategic-merge", &json!({})).refused(415, "UnsupportedMediaType");
+        assert!(text(&refused, "/message").contains("application/merge-patch+json"), "{refused}");
+        let applied = object("b");
+        let query = format!("{place}/b?fieldManager=me&fieldValidation=Strict");
+        let headers = [("content-type", "application/apply-patch+yaml")];
+        let applied = admin.request("PATCH", &query, &headers, applied.to_string().as_bytes());
+        assert_eq!(applied.status, 201, "{}", applied.text());
+        let all = admin.get(&place).ok();
+        assert_eq!(
+            (text(&all, "/kind"), text(&all, "/items/0/kind")),
+            (format!("{kind}List").as_str(), kind)
+        );
+        assert_eq!(all["metadata"]["continue"], "");
+        admin.delete(&path).ok();
+        admin.get(&path).refused(404, "NotFound");
+        admin.delete(&place).ok();
+        assert_eq!(admin.get(&place).ok()["items"], json!([]));
+        admin.put(&path, &read).refused(404, "NotFound");
+    }
+    let group = admin.get(&format!("/apis/{GROUP}")).ok();
+    assert_eq!(group["preferredVersion"]["groupVersion"], format!("{GROUP}/v1"));
+    let listed = admin.get(&format!("/apis/{GROUP}/v1")).ok();
+    let names: Vec<&str> =
+        listed["resources"].as_array().unwrap().iter().map(|one| text(one, "/name")).collect();
+    assert_eq!(names, ["kites", "suns"]);
+    let accept = ("accept", "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList");
+    let whole = admin.request("GET", "/apis", &[accept], b"").ok();
+    assert!(whole["items"].as_array().unwrap().iter().any(|one| one["metadata"]["name"] == GROUP));
+    // A path of the other scope, and kinds that nobody defined.
+    for path in [
+        format!("/apis/{GROUP}/v1/namespaces/default/suns"),
+        format!("/apis/{GROUP}/v1/nope"),
+        format!("/apis/{GROUP}/v2/kites"),
+    ] {
+        assert_eq!(admin.get(&path).text(), "404 page not found\n", "{path}");
+    }
+}
+
+#[test]
+fn unknown_fields_are_told_as_the_client_wishes() {
+    let server = Server::with(&["--engine=memory"]);
+    let mut admin = server.admin();
+    define(&mut admin, &kites());
+    let mut odd = kite("odd");
+    odd["spec"]["nope"] = json!(1);
+    odd["spec"]["tails"] = json!([{"name": "a", "knots": 1}]);
+    odd["metadata"]["nope"] = json!(1);
+    let strict = admin.post(&format!("{KITES}?fieldValidation=Strict"), &odd).refused(400, "BadRequest");
+    assert_eq!(
+        text(&strict, "/message"),
+        r#"Kite in version "v1" cannot be handled as a Kite: strict decoding error: unknown field "metadata.nope", unknown field "spec.nope", unknown field "spec.tails[0].knots""#
+    );
+    let warned = admin.post(KITES, &odd);
+    assert_eq!(warned.warnings().len(), 3, "{:?}", warned.warnings());
+    assert_eq!(warned.ok()["spec"], json!({"color": "red", "size": 3, "tails": [{"name": "a"}]}));
+    admin.delete(&format!("{KITES}/odd")).ok();
+    let silent = admin.post(&format!("{KITES}?fieldValidation=Ignore"), &odd);
+    assert!(silent.warnings().is_empty());
+    let twice = br#"{"apiVersion":"toys.example/v1","kind":"Kite","metadata":{"name":"t"},"spec":{"color":"red","color":"blue"}}"#;
+    let json = ("content-type", "application/json");
+    let strict = admin.request("POST", &format!("{KITES}?fieldValidation=Strict"), &[json], twice);
+    assert!(strict.text().contains(r#"duplicate field \"spec.color\""#), "{}", strict.text());
+    // What it says of itself must be right.
+    let mut other = kite("other");
+    other["kind"] = json!("Bird");
+    let told = admin.post(KITES, &other).refused(422, "Invalid");
+    assert!(text(&told, "/message").ends_with(r#"kind: Invalid value: "Bird": must be Kite"#), "{told}");
+    other["apiVersion"] = json!("toys.example/v9");
+    let told = admin.post(KITES, &other).refused(400, "BadRequest");
+    assert!(
+        text(&told, "/message").contains("does not match the expected API version (toys.example/v1)"),
+        "{told}"
+    );
+    other.as_object_mut().unwrap().remove("kind");
+    admin.post(KITES, &other).refused(400, "BadRequest");
+    let mut wrong = kite("wrong");
+    wrong["metadata"]["labels"] = json!("x");
+    let told = admin.post(KITES, &wrong).refused(400, "BadRequest");
+    assert!(
+        text(&told, "/message").contains("into Go struct field ObjectMeta.labels of type map[string]string"),
+        "{told}"
+    );
+    let odd = ("metadata.finalizers", "x.example");
+    let mut held = kite("held");
+    held["metadata"]["finalizers"] = json!([odd.1]);
+    assert!(
+        admin.post(KITES, &held).warnings()[0]
+            .contains("prefer a domain-qualified finalizer name including a path (/)")
+    );
+}
+
+#[test]
+fn a_definition_that_changes_changes_what_is_read_and_asks_nothing_of_what_was_wrong() {
+    let server = Server::with(&["--engine=memory"]);
+    let mut admin = server.admin();
+    define(&mut admin, &kites());
+    admin.post(KITES, &kite("a")).ok();
+    let mut watch = server.admin().watch(KITES, "");
+    assert_eq!(watch.next_of("a")["type"], "ADDED");
+    let path = format!("{DEFINITIONS}/kites.{GROUP}");
+    let mut changed = admin.get(&path).ok();
+    let spec = &mut changed["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"];
+    spec["properties"]["color"]["enum"] = json!(["green"]);
+    spec["properties"]["string"] = json!({"type": "string", "default": "long"});
+    spec["properties"].as_object_mut().unwrap().remove("size");
+    admin.put(&path, &changed).ok();
+    // The watch ends: what it would tell is another thing now.
+    let end = Deadline::after(CAP);
+    while watch.attempt(end).expect("a clean end").is_some() {}
+    let read =
+        poll(CAP, || Some(admin.get(&format!("{KITES}/a")).ok()).filter(|it| it["spec"]["string"] == "long"));
+    let mut read = read.expect("what is read follows the definition");
+    assert_eq!(read["spec"], json!({"color": "red", "string": "long"}));
+    // A colour that is no longer one may stay, but nobody can choose it.
+    read["metadata"]["labels"] = json!({"a": "b"});
+    read["spec"]["note"] = json!("hm");
+    let kept = admin.put(&format!("{KITES}/a"), &read).ok();
+    assert_eq!((&kept["spec"]["color"], &kept["metadata"]["generation"]), (&json!("red"), &json!(2)));
+    let told = admin
+        .patch(&format!("{KITES}/a"), MERGE, &json!({"spec": {"color": "blue"}}))
+        .refused(422, "Invalid");
+    assert!(
+        text(&told, "/message").contains(r#"Unsupported value: "blue": supported values: "green""#),
+        "{told}"
+    );
+    admin.post(KITES, &kite("b")).refused(422, "Invalid");
+    let nulled = admin
+        .patch(
+            &format!("{KITES}/a"),
+            "json",
+            &json!([{"op": "replace", "path": "/spec/note", "value": null}]),
+        )
+        .ok();
+    assert_eq!(nulled["spec"].get("note"), Some(&Value::Null), "a null may be said where it may be");
+}
+
+#[test]
+fn versions_share_their_objects() {
+    let server = Server::with(&["--engine=memory"]);
+    let mut admin = server.admin();
+    let mut old = version("v1alpha1", false);
+    old["deprecated"] = json!(true);
+    let mut hidden = version("v1beta1", false);
+    hidden["served"] = json!(false);
+    define(&mut admin, &definition("kites", "Kite", "Namespaced", &[old, hidden, version("v1", true)]));
+    let alpha = format!("/apis/{GROUP}/v1alpha1/namespaces/default/kites");
+    let mut object = kite("a");
+    object["apiVersion"] = json!(format!("{GROUP}/v1alpha1"));
+    let made = admin.post(&alpha, &object);
+    assert_eq!(made.warnings(), [format!("{GROUP}/v1alpha1 Kite is deprecated; use {GROUP}/v1 Kite")]);
+    let made = made.ok();
+    let read = admin.get(&format!("{KITES}/a")).ok();
+    assert_eq!(
+        (text(&read, "/apiVersion"), &read["metadata"]["uid"]),
+        ("toys.example/v1", &made["metadata"]["uid"])
+    );
+    assert_eq!(text(&read, "/metadata/managedFields/0/apiVersion"), "toys.example/v1alpha1");
+    let mut watch = server.admin().watch(&alpha, "");
+    assert_eq!(text(&watch.next_of("a"), "/object/apiVersion"), "toys.example/v1alpha1");
+    assert_eq!(admin.get(&format!("/apis/{GROUP}/v1beta1/kites")).text(), "404 page not found\n");
+    let group = admin.get(&format!("/apis/{GROUP}")).ok();
+    let versions: Vec<&str> =
+        group["versions"].as_array().unwrap().iter().map(|one| text(one, "/version")).collect();
+    assert_eq!(versions, ["v1", "v1alpha1"]);
+    // A version that is no longer served is not there, and its watches end.
+    let path = format!("{DEFINITIONS}/kites.{GROUP}");
+    let patch = json!([{"op": "replace", "path": "/spec/versions/0/served", "value": false}]);
+    admin.patch(&path, "json", &patch).ok();
+    let end = Deadline::after(CAP);
+    while watch.attempt(end).expect("a clean end").is_some() {}
+    gone(&mut admin, &alpha);
+    assert_eq!(admin.get(&format!("{KITES}/a")).ok()["spec"], read["spec"]);
+}
+
+#[test]
+fn custom_objects_have_all_forms_but_protobuf() {
+    let server = Server::with(&["--engine=memory"]);
+    let mut admin = server.admin();
+    let mut with_columns = kites();
+    let columns = json!([{"name": "Color", "type": "string", "jsonPath": ".spec.color"},
+        {"name": "First tail", "type": "integer", "jsonPath": ".spec.tails[?(@.name==\"a\")].length", "priority": 1}]);
+    with_columns["spec"]["versions"][0]["additionalPrinterColumns"] = columns;
+    with_columns["spec"]["versions"][0]["selectableFields"] = json!([{"jsonPath": ".spec.color"}]);
+    define(&mut admin, &with_columns);
+    let yaml = b"apiVersion: toys.example/v1\nkind: Kite\nmetadata:\n  name: yam\nspec:\n  color: blue\n  tails:\n  - name: a\n    length: 4\n";
+    let made = admin.request("POST", KITES, &[("content-type", "application/yaml")], yaml).ok();
+    assert_eq!(made["spec"]["size"], 3);
+    admin.post(KITES, &kite("z")).ok();
+    let shown = admin.request("GET", &format!("{KITES}/yam"), &[("accept", "application/yaml")], b"").text();
+    assert!(shown.contains("kind: Kite\n") && shown.contains("  color: blue\n"), "{shown}");
+    let table = admin.request("GET", KITES, &[TABLE], b"").ok();
+    let names: Vec<&str> =
+        table["columnDefinitions"].as_array().unwrap().iter().map(|one| text(one, "/name")).collect();
+    assert_eq!(names, ["Name", "Color", "First tail"]);
+    assert_eq!(table["rows"][0]["cells"], json!(["yam", "blue", 4]));
+    assert_eq!(table["rows"][1]["cells"], json!(["z", "red", null]));
+    let protobuf = "application/vnd.kubernetes.protobuf";
+    let refused = admin.request("GET", &format!("{KITES}/yam"), &[("accept", protobuf)], b"");
+    assert_eq!(refused.status, 406, "{}", refused.text());
+    let both = format!("{protobuf}, application/json");
+    let shown = admin.request("GET", &format!("{KITES}/yam"), &[("accept", &both)], b"");
+    assert_eq!(shown.header("content-type"), Some("application/json"));
+    let meta = format!("{protobuf};as=PartialObjectMetadataList;g=meta.k8s.io;v=v1");
+    let meta = admin.request("GET", KITES, &[("accept", &meta)], b"");
+    assert_eq!((meta.status, meta.header("content-type")), (200, Some(protobuf)));
+    let body = admin.request("POST", KITES, &[("content-type", protobuf)], b"k8s\0");
+    assert_eq!(body.status, 400, "{}", body.text());
+    let chosen = admin.get(&format!("{KITES}?fieldSelector=spec.color%3Dblue")).ok();
+    assert_eq!(chosen["items"].as_array().unwrap().len(), 1);
+    let told = admin.get(&format!("{KITES}?fieldSelector=spec.size%3D3")).refused(400, "BadRequest");
+    assert_eq!(text(&told, "/message"), "field label not supported: spec.size");
+}
+
+#[test]
+fn names_belong_to_one_definition_of_a_group() {
+    let server = Server::with(&["--engine=memory"]);
+    let mut admin = server.admin();
+    define(&mut admin, &kites());
+    let second = definition("birds", "Kite", "Namespaced", &[version("v1", true)]);
+    admin.post(DEFINITIONS, &second).ok();
+    let path = format!("{DEFINITIONS}/birds.{GROUP}");
+    let told =
+        poll(CAP, || condition(&admin.get(&path).ok(), "NamesAccepted").cloned()).expect("it is judged");
+    assert_eq!((text(&told, "/status"), text(&told, "/reason")), ("False", "ListKindConflict"));
+    assert_eq!(text(&told, "/message"), r#""KiteList" is already in use"#);
+    assert_eq!(admin.get(&format!("/apis/{GROUP}/v1/birds")).text(), "404 page not found\n");
+    // One that never was served goes at once, and one whose names are free again is served.
+    admin.delete(&format!("{DEFINITIONS}/kites.{GROUP}")).ok();
+    gone(&mut admin, &format!("{DEFINITIONS}/kites.{GROUP}"));
+    let served = || (admin.get(&format!("/apis/{GROUP}/v1/birds")).status == 200).then_some(());
+    poll(CAP, served).expect("the names are free");
+}
+
+#[test]
+fn a_definition_waits_for_its_objects() {
+    let server = Server::with(&["--engine=memory"]);
+    let mut admin = server.admin();
+    define(&mut admin, &kites());
+    let mut held = kite("held");
+    held["metadata"]["finalizers"] = json!(["toys.example/hand"]);
+    admin.post(KITES, &held).ok();
+    admin.post(KITES, &kite("free")).ok();
+    let mut watch = server.admin().watch(KITES, "");
+    let path = format!("{DEFINITIONS}/kites.{GROUP}");
+    let going = admin.delete(&path).ok();
+    assert_eq!(going["metadata"]["finalizers"], json!(["customresourcecleanup.apiextensions.k8s.io"]));
+    assert_eq!(text(condition(&going, "Terminating").unwrap(), "/reason"), "InstanceDeletionPending");
+    loop {
+        let event = watch.next_of("free");
+        if event["type"] == "DELETED" {
+            break;
+        }
+    }
+    let refused = poll(CAP, || Some(admin.post(KITES, &kite("late"))).filter(|answer| answer.status == 405));
+    let told = refused.expect("nothing new is made").refused(405, "MethodNotAllowed");
+    assert_eq!(text(&told, "/message"), "create not allowed while custom resource definition is terminating");
+    let left = admin.get(KITES).ok();
+    assert_eq!(
+        left["items"].as_array().unwrap().iter().map(|one| text(one, "/metadata/name")).collect::<Vec<_>>(),
+        ["held"]
+    );
+    let marked = || {
+        admin.get(&format!("{KITES}/held")).ok()["metadata"]["deletionTimestamp"].is_string().then_some(())
+    };
+    poll(CAP, marked).expect("what is held is told to go");
+    let condition = condition(&admin.get(&path).ok(), "Terminating").cloned().unwrap();
+    assert_eq!(text(&condition, "/reason"), "InstanceDeletionInProgress");
+    admin.patch(&format!("{KITES}/held"), MERGE, &json!({"metadata": {"finalizers": null}})).ok();
+    gone(&mut admin, &path);
+    let end = Deadline::after(CAP);
+    while watch.attempt(end).expect("a clean end").is_some() {}
+    assert_eq!(admin.get(KITES).text(), "404 page not found\n");
+    // The same once more, and nothing of before is there.
+    define(&mut admin, &kites());
+    assert_eq!(admin.get(KITES).ok()["items"], json!([]));
+}
+
+#[test]
+fn what_was_defined_is_there_after_a_crash() {
+    let folder = directory();
+    let data = folder.path().join("data");
+    let server = Server::on(&data, &[]);
+    let mut admin = server.admin();
+    define(&mut admin, &kites());
+    let made = admin.post(KITES, &kite("a")).ok();
+    server.kill();
+    let server = Server::on(&data, &[]);
+    // Ready means that it is served: the first request finds it.
+    let read = server.admin().get(&format!("{KITES}/a")).ok();
+    assert_eq!(read, made);
+}
+
+#[test]
+fn rights_and_quotas_know_custom_kinds() {
+    let server = Server::with(&["--engine=memory"]);
+    let mut admin = server.admin();
+    define(&mut admin, &kites());
+    let role = json!({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "Role", "metadata": {"name": "r", "namespace": "default"},
+        "rules": [{"apiGroups": [GROUP], "resources": ["kites"], "verbs": ["get", "create"]}]});
+    admin.post("/apis/rbac.authorization.k8s.io/v1/namespaces/default/roles", &role).ok();
+    let binding = json!({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "RoleBinding", "metadata": {"name": "r", "namespace": "default"},
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "r"},
+        "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": "kid"}]});
+    admin.post("/apis/rbac.authorization.k8s.io/v1/namespaces/default/rolebindings", &binding).ok();
+    let kid = ("impersonate-user", "kid");
+    let json = ("content-type", "application/json");
+    let made = admin.request("POST", KITES, &[kid, json], kite("a").to_string().as_bytes());
+    assert_eq!(made.status, 201, "{}", made.text());
+    assert_eq!(admin.request("GET", KITES, &[kid], b"").status, 403);
+    assert_eq!(admin.request("GET", &format!("{KITES}/a"), &[kid], b"").status, 200);
+    let quota = json!({"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "q"},
+        "spec": {"hard": {"count/kites.toys.example": "1"}}});
+    admin.post("/api/v1/namespaces/default/resourcequotas", &quota).ok();
+    let counted = json!({"status": {"hard": {"count/kites.toys.example": "1"}, "used": {"count/kites.toys.example": "1"}}});
+    admin.patch("/api/v1/namespaces/default/resourcequotas/q/status", MERGE, &counted).ok();
+    let told = admin.post(KITES, &kite("b")).refused(403, "Forbidden");
+    assert!(text(&told, "/message").contains("exceeded quota: q"), "{told}");
+    admin.post(&format!("/apis/{GROUP}/v1/namespaces/nowhere/kites"), &kite("c")).refused(404, "NotFound");
+}
+
+#[test]
+fn loops_look_after_kinds_that_were_defined_while_they_ran() {
+    let server = Server::with(&["--controllers=*", "--engine=memory"]);
+    let mut admin = server.admin();
+    define(&mut admin, &kites());
+    admin.post("/api/v1/namespaces", &json!({"metadata": {"name": "sky"}})).ok();
+    let sky = format!("/apis/{GROUP}/v1/namespaces/sky/kites");
+    let owner = admin.post(&sky, &kite("owner")).ok();
+    let owned_by = |uid: &Value, api: &str, kind: &str, name: &str| json!([{"apiVersion": api, "kind": kind, "name": name, "uid": uid}]);
+    let map = json!({"metadata": {"name": "m", "ownerReferences":
+        owned_by(&owner["metadata"]["uid"], "toys.example/v1", "Kite", "owner")}});
+    let map = admin.post("/api/v1/namespaces/sky/configmaps", &map).ok();
+    let mut below = kite("below");
+    below["metadata"]["ownerReferences"] = owned_by(&map["metadata"]["uid"], "v1", "ConfigMap", "m");
+    admin.post(&sky, &below).ok();
+    admin.delete(&format!("{sky}/owner")).ok();
+    gone(&mut admin, "/api/v1/namespaces/sky/configmaps/m");
+    gone(&mut admin, &format!("{sky}/below"));
+    // Everything goes with its namespace, and what is held holds it.
+    let mut held = kite("held");
+    held["metadata"]["finalizers"] = json!(["toys.example/hand"]);
+    admin.post(&sky, &held).ok();
+    admin.post(&sky, &kite("plain")).ok();
+    admin.delete("/api/v1/namespaces/sky").ok();
+    gone(&mut admin, &format!("{sky}/plain"));
+    // The definition goes too, and waits for the same object.
+    admin.delete(&format!("{DEFINITIONS}/kites.{GROUP}")).ok();
+    let told = || {
+        let namespace = admin.get("/api/v1/namespaces/sky").ok();
+        let conditions = namespace["status"]["conditions"].as_array()?.clone();
+        conditions
+            .into_iter()
+            .find(|one| one["type"] == "NamespaceFinalizersRemaining" && one["status"] == "True")
+    };
+    let told = poll(CAP, told).expect("it is said what the namespace waits for");
+    assert!(text(&told, "/message").contains("toys.example/hand in 1 resource instances"), "{told}");
+    admin.patch(&format!("{sky}/held"), MERGE, &json!({"metadata": {"finalizers": null}})).ok();
+    gone(&mut admin, "/api/v1/namespaces/sky");
+    gone(&mut admin, &format!("{DEFINITIONS}/kites.{GROUP}"));
+}
+
+#[test]
+fn kubectl_knows_custom_kinds() {
+    let server = Server::with(&["--engine=memory"]);
+    define(&mut server.admin(), &kites());
+    let kubectl = Kubectl::new(&server);
+    let file = kubectl.home.path().join("kite.json");
+    std::fs::write(&file, kite("a").to_string()).unwrap();
+    let file = file.to_str().unwrap();
+    assert!(kubectl.run(&["apply", "-f", file]).contains("kite.toys.example/a created"));
+    assert!(kubectl.run(&["apply", "-f", file]).contains("unchanged"));
+    assert!(
+        kubectl
+            .run(&["apply", "--server-side", "--force-conflicts", "-f", file])
+            .contains("serverside-applied")
+    );
+    assert!(kubectl.run(&["get", "ki"]).contains("AGE"), "by its short name");
+    assert!(kubectl.run(&["get", "all"]).contains("kite.toys.example/a"), "by a category");
+    assert!(kubectl.run(&["api-resources", "--api-group", GROUP]).contains("kites"));
+    let explained = kubectl.run(&["explain", "kites.spec.color"]);
+    assert!(explained.contains("What it looks like."), "{explained}");
+    assert!(kubectl.run(&["explain", "kites"]).contains("KIND:       Kite"));
+    let mut odd = kite("odd");
+    odd["spec"]["nope"] = json!(1);
+    std::fs::write(file, odd.to_string()).unwrap();
+    let refused = kubectl.try_run(&["create", "-f", file]);
+    assert!(String::from_utf8_lossy(&refused.stderr).contains("unknown field \"spec.nope\""));
+    assert!(
+        kubectl
+            .run(&["patch", "kite", "a", "--type=merge", "-p", r#"{"spec":{"size":5}}"#])
+            .contains("patched")
+    );
+    assert!(kubectl.run(&["delete", "kites", "--all"]).contains("deleted"));
+    assert!(kubectl.run(&["delete", "crd", "kites.toys.example"]).contains("deleted"));
+}
