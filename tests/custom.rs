@@ -396,6 +396,42 @@ fn a_definition_waits_for_its_objects() {
 }
 
 #[test]
+fn a_definition_beside_a_built_in_kind_has_objects_of_its_own() {
+    const POLICIES: &str = "/apis/networking.k8s.io/v1/namespaces/default/networkpolicies";
+    let server = Server::with(&["--engine=memory"]);
+    let mut admin = server.admin();
+    admin.post(POLICIES, &json!({"metadata": {"name": "real"}, "spec": {"podSelector": {}}})).ok();
+    let mut beside = definition("networkpolicies", "NetworkPolicy", "Namespaced", &[version("v99", true)]);
+    beside["metadata"] = json!({"name": "networkpolicies.networking.k8s.io",
+        "annotations": {"api-approved.kubernetes.io": "unapproved, a test"}});
+    beside["spec"]["group"] = "networking.k8s.io".into();
+    let made = admin.post(DEFINITIONS, &beside).ok();
+    let path = format!("{DEFINITIONS}/{}", text(&made, "/metadata/name"));
+    let custom = POLICIES.replace("/v1/", "/v99/");
+    let shown = poll(CAP, || Some(admin.get(&custom)).filter(|answer| answer.status == 200));
+    assert_eq!(shown.expect("it is served").ok()["items"], json!([]));
+    admin.delete(&path).ok();
+    gone(&mut admin, &path);
+    assert_eq!(admin.get(POLICIES).ok()["items"].as_array().unwrap().len(), 1);
+}
+
+#[test]
+fn objects_that_no_version_serves_go_with_their_definition() {
+    let server = Server::with(&["--engine=memory"]);
+    let mut admin = server.admin();
+    define(&mut admin, &kites());
+    admin.post(KITES, &kite("hidden")).ok();
+    let path = format!("{DEFINITIONS}/kites.{GROUP}");
+    let hide = json!([{"op": "replace", "path": "/spec/versions/0/served", "value": false}]);
+    admin.patch(&path, "json", &hide).ok();
+    poll(CAP, || (admin.get(KITES).status == 404).then_some(())).expect("it is served no more");
+    admin.delete(&path).ok();
+    gone(&mut admin, &path);
+    define(&mut admin, &kites());
+    assert_eq!(admin.get(KITES).ok()["items"], json!([]));
+}
+
+#[test]
 fn what_was_defined_is_there_after_a_crash() {
     let folder = directory();
     let data = folder.path().join("data");

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use futures::StreamExt as _;
+use pilothouse_actors::error::StoreError;
 use pilothouse_actors::identity::Identity;
 use pilothouse_actors::object::{Object, Revision, TypeName};
 use pilothouse_actors::permit::Permit;
@@ -12,7 +13,7 @@ use pilothouse_actors::permit::Permit;
 use super::Defined;
 use crate::api::catalog::Catalog;
 use crate::api::catalog::resource::Resource;
-use crate::api::custom::definition::{resources, store_of};
+use crate::api::custom::definition::{Made, resources, store_of};
 use crate::api::custom::status::{self, Ending, Taken};
 use crate::api::form::Form;
 use crate::api::media::Encoding;
@@ -39,6 +40,8 @@ pub(super) struct Definition {
     /// What its resources are made of: when that changes they are made anew.
     basis: Value,
     resources: Vec<Arc<Resource>>,
+    /// What its objects are taken away as; none before it is established.
+    stored: Option<Arc<Resource>>,
 }
 
 /// What is defined. It moves into each round and back.
@@ -149,6 +152,7 @@ impl Tools {
                     value,
                     basis: Value::Null,
                     resources: Vec::new(),
+                    stored: None,
                 };
                 book.definitions.insert(name.to_owned(), definition);
             }
@@ -192,15 +196,16 @@ impl Tools {
             let same = ["spec", "names"].iter().all(|part| definition.basis.get(part) == basis.get(part));
             definition.basis = basis;
             let before = !definition.resources.is_empty();
-            definition.resources = if status::is_true(&definition.value, status::ESTABLISHED) {
+            let made = if status::is_true(&definition.value, status::ESTABLISHED) {
                 resources(&definition.value, &self.backend.registry, || {
                     *next_ordinal =
                         if *next_ordinal < LAST_ORDINAL { *next_ordinal + 1 } else { *first_ordinal };
                     *next_ordinal
                 })
             } else {
-                Vec::new()
+                Made::default()
             };
+            (definition.resources, definition.stored) = (made.served, made.stored);
             news |= before || !definition.resources.is_empty();
             if before && (!same || definition.resources.is_empty()) {
                 changed.insert(store_of(&definition.value));
@@ -209,36 +214,49 @@ impl Tools {
         news
     }
 
-    /// Takes the objects of definitions away that go, and lets those go that have none left.
+    /// Takes the objects of definitions away that go, and lets those go that have none left. One that cannot go does not keep the
+    /// others, and is tried again.
     async fn end(&self, book: &mut Book) -> Result<()> {
         let Book { definitions, waited_for, told, .. } = book;
+        let mut failed = Ok(());
         for definition in definitions.values_mut().filter(|one| status::is_kept(&one.value)) {
-            let store = store_of(&definition.value);
-            let Some(resource) = definition.resources.first().cloned() else {
-                self.finish(definition, &Ending::NeverServed).await?;
-                continue;
-            };
-            if !waited_for.contains(&store) {
-                self.tell(definition, &Ending::Deleting).await?;
-            }
-            let left = self.delete_all(&resource, &store).await;
-            if !matches!(left, Ok(0)) {
-                waited_for.insert(store.clone());
-            }
-            match left {
-                Ok(0) => {
-                    waited_for.remove(&store);
-                    told.remove(&store);
-                    self.finish(definition, &Ending::Done).await?;
-                }
-                Ok(_) if told.contains(&store) => self.tell(definition, &Ending::Waiting).await?,
-                Ok(_) => {}
-                Err(status) => {
-                    let why = format!("could not issue all deletes: {}", status.message);
-                    self.tell(definition, &Ending::Failed(why)).await?;
-                }
+            if let Err(status) = self.end_one(definition, waited_for, told).await {
+                // Read anew in the next round: what was to be written may not be there.
+                definition.revision = Revision::default();
+                failed = Err(status);
             }
         }
+        failed
+    }
+
+    async fn end_one(
+        &self,
+        definition: &mut Definition,
+        waited_for: &mut BTreeSet<TypeName>,
+        told: &mut BTreeSet<TypeName>,
+    ) -> Result<()> {
+        let store = store_of(&definition.value);
+        let Some(resource) = definition.stored.clone() else {
+            return self.finish(definition, &Ending::NeverServed).await;
+        };
+        if !waited_for.contains(&store) {
+            self.tell(definition, &Ending::Deleting).await?;
+        }
+        match self.delete_all(&resource, &store).await {
+            Ok(0) => {
+                waited_for.remove(&store);
+                told.remove(&store);
+                return self.finish(definition, &Ending::Done).await;
+            }
+            Ok(_) if told.contains(&store) => self.tell(definition, &Ending::Waiting).await?,
+            Ok(_) => {}
+            Err(status) => {
+                let why = format!("could not issue all deletes: {}", status.message);
+                self.tell(definition, &Ending::Failed(why)).await?;
+                return Err(status);
+            }
+        }
+        waited_for.insert(store);
         Ok(())
     }
 
@@ -302,15 +320,32 @@ impl Tools {
 
     /// Writes what the actor says of a definition, unless somebody has changed it since it was read: then its bell rings, and the
     /// next round sees to it.
-    async fn write(&self, definition: &Definition) -> Result<()> {
+    async fn write(&self, definition: &mut Definition) -> Result<()> {
         let (query, warnings) = (Query::default(), Warnings::default());
-        let call =
-            self.call(&self.resource, "", meta::name(&definition.value), "status", (&query, &warnings))?;
-        let state = Said { tools: self, call: &call, value: &definition.value };
+        let value = definition.value.clone();
+        let call = self.call(&self.resource, "", meta::name(&value), "status", (&query, &warnings))?;
+        let state = Said { tools: self, call: &call, value: &value };
         match store_update(&self.backend, &call, &state, false).await {
-            Ok(_) => Ok(()),
-            Err(status) if matches!(status.code, 404 | 409) => Ok(()),
+            Ok(_) => self.read_again(definition, &call).await,
+            Err(status) if matches!(status.code, 404 | 409) => {
+                definition.revision = Revision::default();
+                Ok(())
+            }
             Err(status) => Err(status),
+        }
+    }
+
+    /// Takes in what was written, so that the next write is one of the version that is there.
+    async fn read_again(&self, definition: &mut Definition, call: &Call<'_>) -> Result<()> {
+        let found = self.backend.stores.get(&self.store(), call.key(call.name), &Permit::none()).await;
+        match found {
+            Ok(object) => {
+                definition.value = Arc::new(self.backend.load_of(&self.resource, &object)?);
+                definition.revision = object.revision;
+                Ok(())
+            }
+            Err(StoreError::NotFound) => Ok(()),
+            Err(error) => Err(Status::from_store(&error, call.of(), call.name)),
         }
     }
 
@@ -373,13 +408,8 @@ struct Said<'a> {
 impl NewState for Said<'_> {
     fn after(&self, old: &Value) -> Result<Value> {
         let version = |object: &Value| meta::of(object).str("resourceVersion").to_owned();
-        // Own writes of the same round may have come in between; what clients say may not be written over.
-        let ours = version(old) == version(self.value);
-        let same = || {
-            old.get("spec") == self.value.get("spec")
-                && old.at(&["metadata", "annotations"]) == self.value.at(&["metadata", "annotations"])
-        };
-        if !ours && !same() {
+        // What others have said since is not written over, be it in the status: a version that is stored no more, an end.
+        if version(old) != version(self.value) {
             return Err(Status::stale(self.call.of(), self.call.name));
         }
         let mut new = old.clone();

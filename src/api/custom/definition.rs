@@ -9,7 +9,7 @@ use super::path::JsonPath;
 use super::schema::Schema;
 use super::types::Types;
 use super::{prune, status};
-use crate::api::catalog::build::{storage_hash, store_name};
+use crate::api::catalog::build::storage_hash;
 use crate::api::catalog::resource::{About, Column, Resource, Stored, Subresource};
 use crate::api::parts::{Part, ReplicaPaths};
 use crate::api::schema::{GroupVersionKind, Registry};
@@ -22,16 +22,20 @@ const AGE_PATH: &str = ".metadata.creationTimestamp";
 /// The type of what every object carries.
 const OBJECT_META: &str = "meta/v1.ObjectMeta";
 
-/// The resources of a definition that is served, one for each version. `ordinal` is asked for numbers that no other resource
-/// has had.
-pub fn resources(
-    definition: &Value,
-    base: &Arc<Registry>,
-    mut ordinal: impl FnMut() -> u32,
-) -> Vec<Arc<Resource>> {
+/// What a definition means.
+#[derive(Default)]
+pub struct Made {
+    /// One resource for each version that is served.
+    pub served: Vec<Arc<Resource>>,
+    /// That of the version that is stored, served or not: objects are there all the same.
+    pub stored: Option<Arc<Resource>>,
+}
+
+/// The resources of a definition. `ordinal` is asked for numbers that no other resource has had.
+pub fn resources(definition: &Value, base: &Arc<Registry>, mut ordinal: impl FnMut() -> u32) -> Made {
     let said = Said::of(definition);
     let versions = said.versions();
-    let Some(storage) = versions.iter().find(|version| version.is("storage")) else { return Vec::new() };
+    let Some(storage) = versions.iter().find(|version| version.is("storage")) else { return Made::default() };
     let mut types = Types::on(base);
     let described: Vec<_> = versions.iter().map(|version| types.object(&version.schema)).collect();
     let mut added = types.added();
@@ -39,16 +43,33 @@ pub fn resources(
         added.kind(&GroupVersionKind::new(said.group, version.name(), said.kind), described);
     }
     let registry = Arc::new(added.done());
-    let served = versions.iter().filter(|version| version.is("served"));
-    served
-        .map(|version| Arc::new(said.resource(version, (&versions, storage), &registry, ordinal())))
-        .collect()
+    let mut make =
+        |version: &Version<'_>| Arc::new(said.resource(version, (&versions, storage), &registry, ordinal()));
+    let made: Vec<_> = versions.iter().map(|version| (version.is("served"), make(version))).collect();
+    let stored = versions.iter().zip(&made).find(|(version, _)| version.is("storage"));
+    Made {
+        stored: stored.map(|(_, (_, resource))| resource.clone()),
+        served: made
+            .iter()
+            .filter(|(is_served, _)| *is_served)
+            .map(|(_, resource)| resource.clone())
+            .collect(),
+    }
+}
+
+/// What the names of the stores of custom objects begin with. A definition may have the group and the plural of something that
+/// is built in, and must not come near its objects.
+const STORE_PREFIX: &str = "custom/";
+
+/// The resource whose objects a store has, `pods` or `kites.toys.example`.
+pub fn resource_of_store(store: &TypeName) -> &str {
+    store.as_str().strip_prefix(STORE_PREFIX).unwrap_or(store.as_str())
 }
 
 /// The name of the store that has the objects of a definition.
 pub fn store_of(definition: &Value) -> TypeName {
     let said = Said::of(definition);
-    TypeName::new(&store_name(said.plural, said.group))
+    said.store()
 }
 
 /// What a definition says.
@@ -178,11 +199,7 @@ impl<'a> Said<'a> {
             subresources,
             columns,
             // Each version works in its own form: what is stored is turned into it when it is read.
-            stored: Some(Stored {
-                store: TypeName::new(&store_name(self.plural, self.group)),
-                version: gv.clone(),
-                hash: hash.into(),
-            }),
+            stored: Some(Stored { store: self.store(), version: gv.clone(), hash: hash.into() }),
             gv,
             introduced: None,
             deprecated: None,
@@ -190,6 +207,10 @@ impl<'a> Said<'a> {
             replacement: None,
             custom: Some(Arc::new(custom)),
         }
+    }
+
+    fn store(&self) -> TypeName {
+        TypeName::new(&format!("{STORE_PREFIX}{}.{}", self.plural, self.group))
     }
 
     fn deprecation(&self, version: &Version<'_>, versions: &[Version<'_>]) -> Option<String> {
@@ -306,12 +327,18 @@ mod tests {
                  "schema":{"openAPIV3Schema":{"type":"object"}}}]"#,
         );
         let mut next = 100;
-        let all = resources(&definition, &base, || {
+        let Made { served: all, stored } = resources(&definition, &base, || {
             next += 1;
             next
         });
+        assert_eq!(&*stored.unwrap().api_version, "g.example/v1");
+        assert_eq!(
+            store_of(&definition).as_str(),
+            "custom/kites.g.example",
+            "no built-in store has such a name"
+        );
         let shown: Vec<(&str, u32)> = all.iter().map(|one| (&*one.api_version, one.ordinal)).collect();
-        assert_eq!(shown, [("g.example/v1alpha1", 101), ("g.example/v1", 102)]);
+        assert_eq!(shown, [("g.example/v1alpha1", 101), ("g.example/v1", 103)]);
         let deprecation = all[0].deprecation();
         assert_eq!(
             deprecation.as_deref(),

@@ -388,7 +388,8 @@ mod tests {
             let operations = serde_json::Value::from(operations);
             let mut expected = document.clone();
             let theirs: json_patch::Patch = serde_json::from_value(operations.clone()).unwrap();
-            let applied = json_patch::patch(&mut expected, &theirs).is_ok();
+            // What fails is not undone: the oracle cannot undo everything, and nobody looks at it.
+            let applied = json_patch::patch_unsafe(&mut expected, &theirs).is_ok();
             let ours = patched(&document.to_string(), &operations.to_string());
             if applied {
                 let ours: Option<serde_json::Value> = ours.map(|text| serde_json::from_str(&text).unwrap());

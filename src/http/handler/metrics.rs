@@ -8,6 +8,7 @@ use tokio::sync::Semaphore;
 
 use super::render::plain;
 use super::worker::Worker;
+use crate::api::custom::definition::resource_of_store;
 
 /// The text form, with the parameters that the reference server names.
 const TEXT: &str = "text/plain; version=0.0.4; charset=utf-8; escaping=underscores";
@@ -30,7 +31,7 @@ pub async fn page(worker: &Worker) -> HttpResponse {
     // A store that does not answer is told of by the health checks; here its last numbers stay.
     for of in shared.health.directory.send(Types).await.unwrap_or_default() {
         if let Ok(position) = worker.backend.stores.open_watch(&of, &Permit::none()).await {
-            let (labels, extent) = ([of.as_str()], position.window.extent());
+            let (labels, extent) = ([resource_of_store(&of)], position.window.extent());
             metrics.objects.with_label_values(&labels).set(number(position.snapshot.len()));
             watching.window_events.with_label_values(&labels).set(number(extent.events));
             watching.shelved_events.with_label_values(&labels).set(number(extent.shelved));
