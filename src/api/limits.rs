@@ -46,6 +46,11 @@ pub const PATCH_DEPTH: usize = 128;
 /// thousand others it is.
 pub const CUSTOM_STEPS: usize = 2_000_000;
 
+/// Bytes of one path into the objects of a custom kind. It is read again at every start.
+pub const JSON_PATH_BYTES: usize = 4 << 10;
+/// Conditions within conditions of such a path: its recursion stays within a stack.
+pub const JSON_PATH_DEPTH: usize = 8;
+
 /// Bytes that the defaults of a custom kind may add to one object: a list of empty items could ask for a large one for each.
 pub const FILLED_BYTES: usize = 8 << 20;
 
