@@ -1,6 +1,6 @@
 //! Whether a single value is what its schema says: its type, its form, its bounds.
 
-use super::found::{Found, Problem, What, other, typed};
+use super::found::{Found, Place, Problem, What, other, typed};
 use super::schema::{Checks, Schema};
 use crate::api::codec::json;
 use crate::api::field::quoted;
@@ -23,7 +23,7 @@ pub(super) fn of_type(
     schema: &Schema,
     checks: Option<&Checks>,
     value: &Value,
-    path: &str,
+    path: &Place<'_>,
     found: &mut Found,
 ) {
     let format = checks.and_then(|checks| checks.format.as_ref()).map_or("", |(name, _)| name.as_str());
@@ -52,11 +52,11 @@ pub(super) fn of_type(
     }
 }
 
-pub(super) fn of_text(checks: &Checks, text: &str, path: &str, found: &mut Found) {
+pub(super) fn of_text(checks: &Checks, text: &str, path: &Place<'_>, found: &mut Found) {
     let length = i64::try_from(text.chars().count()).unwrap_or(i64::MAX);
     if let Some(most) = checks.max_length.filter(|most| length > *most) {
         let text = format!("{path} in body should be at most {most} chars long");
-        found.add(Problem { place: Some(path.to_owned()), what: What::TooLong(most), text });
+        found.add(Problem { place: Some(path.to_string()), what: What::TooLong(most), text });
     } else if let Some(least) = checks.min_length.filter(|least| length < *least) {
         found.add(other(path, quoted(text), format!("{path} in body should be at least {least} chars long")));
     } else if let Some((pattern, compiled)) = &checks.pattern
@@ -71,7 +71,7 @@ pub(super) fn of_text(checks: &Checks, text: &str, path: &str, found: &mut Found
     }
 }
 
-pub(super) fn of_number(checks: &Checks, value: &Value, path: &str, found: &mut Found) {
+pub(super) fn of_number(checks: &Checks, value: &Value, path: &Place<'_>, found: &mut Found) {
     let (number, is_int) = match value {
         Value::Int(number) => (*number as f64, true),
         Value::Float(number) => (*number, false),
@@ -105,7 +105,7 @@ pub(super) fn of_number(checks: &Checks, value: &Value, path: &str, found: &mut 
     }
 }
 
-pub(super) fn of_values(checks: &Checks, value: &Value, path: &str, found: &mut Found) {
+pub(super) fn of_values(checks: &Checks, value: &Value, path: &Place<'_>, found: &mut Found) {
     let same = |allowed: &Value| match (allowed, value) {
         (Value::Int(a), Value::Float(b)) | (Value::Float(b), Value::Int(a)) => *a as f64 == *b,
         (a, b) => a == b,
@@ -119,7 +119,7 @@ pub(super) fn of_values(checks: &Checks, value: &Value, path: &str, found: &mut 
     });
     let text = format!("{path} in body should be one of the allowed values");
     let what = What::Enum { value: shown(value), values: names.collect() };
-    found.add(Problem { place: Some(path.to_owned()), what, text });
+    found.add(Problem { place: Some(path.to_string()), what, text });
 }
 
 /// A number as messages print it.
