@@ -82,8 +82,8 @@ pub(super) fn of_number(checks: &Checks, value: &Value, path: &Place<'_>, found:
     let mut wrong =
         |text: String| found.add(other(path, shown(value), format!("{path} in body should be {text}")));
     if let Some(factor) = checks.multiple_of {
-        let quotient = if is_int { number / factor.trunc() } else { number / factor };
-        if !(factor > 0.0 && quotient.fract() == 0.0) {
+        let whole = if is_int && factor >= 1.0 { factor.trunc() } else { factor };
+        if !(factor > 0.0 && is_multiple(number, whole)) {
             wrong(format!("a multiple of {}", shown_number(factor)));
         }
     }
@@ -103,6 +103,14 @@ pub(super) fn of_number(checks: &Checks, value: &Value, path: &Place<'_>, found:
             wrong(format!("less than or equal to {}", shown_number(most)));
         }
     }
+}
+
+/// Whether a number is a multiple of another, but for what binary fractions cannot say: 0.3 is three times 0.1.
+fn is_multiple(number: f64, factor: f64) -> bool {
+    const NEARLY: f64 = 1e-9;
+    let quotient = if factor < 1.0 { 1.0 / factor * number } else { number / factor };
+    let off = (quotient - quotient.round()).abs();
+    quotient.is_finite() && (off == 0.0 || off / (2.0 * quotient.abs()) < NEARLY)
 }
 
 pub(super) fn of_values(checks: &Checks, value: &Value, path: &Place<'_>, found: &mut Found) {
@@ -152,6 +160,34 @@ fn printed(value: &Value) -> String {
             let pairs: Vec<String> =
                 fields.iter().map(|(key, value)| format!("{}:{}", quoted(key), printed(value))).collect();
             format!("map[string]interface {{}}{{{}}}", pairs.join(", "))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_held_against_fractions() {
+        let table = [
+            (r#"{"type":"number","multipleOf":0.1}"#, "0.3", true),
+            (r#"{"type":"number","multipleOf":0.1}"#, "0.35", false),
+            (r#"{"type":"number","multipleOf":0.01}"#, "1.15", true),
+            (r#"{"type":"number","multipleOf":0.5}"#, "3", true),
+            (r#"{"type":"number","multipleOf":2}"#, "3", false),
+            (r#"{"type":"number","multipleOf":2}"#, "4.0", true),
+            (r#"{"type":"number","multipleOf":2}"#, "0", true),
+            (r#"{"type":"number","multipleOf":0}"#, "1", false),
+            (r#"{"type":"number","minimum":0.5}"#, "0.25", false),
+            (r#"{"type":"number","minimum":0.5}"#, "0.5", true),
+        ];
+        for (schema, number, good) in table {
+            let schema = Schema::read(&json::read(schema.as_bytes()).unwrap());
+            let value = json::read(number.as_bytes()).unwrap();
+            let mut found = Found::default();
+            of_number(schema.checks.as_deref().unwrap(), &value, &Place::ROOT, &mut found);
+            assert_eq!(found.is_good(), good, "{number} {value:?}");
         }
     }
 }
