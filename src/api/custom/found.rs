@@ -48,6 +48,12 @@ impl<'p> Place<'p> {
     }
 }
 
+/// The beginning of a text that has no more bytes than may be.
+fn head(text: &str, most: usize) -> &str {
+    let end = (0..=most.min(text.len())).rev().find(|end| text.is_char_boundary(*end));
+    text.get(..end.unwrap_or(0)).unwrap_or_default()
+}
+
 impl fmt::Display for Place<'_> {
     /// The place as messages name it, cut where it becomes too long: keys are the client's.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -68,10 +74,9 @@ impl fmt::Display for Place<'_> {
                 text.push('.');
             }
             // One byte more than may be says that it has to be cut.
-            let end = name.floor_char_boundary(PATH_BYTES + 4);
-            text.push_str(name.get(..end).unwrap_or_default());
+            text.push_str(head(name, PATH_BYTES + 4));
             if text.len() > PATH_BYTES {
-                text.truncate(text.floor_char_boundary(PATH_BYTES - CUT.len()));
+                text.truncate(head(&text, PATH_BYTES - CUT.len()).len());
                 text.push_str(CUT);
                 break;
             }

@@ -77,8 +77,8 @@ pub(super) fn of_number(checks: &Checks, value: &Value, path: &Place<'_>, found:
         Value::Float(number) => (*number, false),
         _ => return,
     };
-    // Bounds of integers are cut to integers, as they always were.
-    let bound = |bound: f64| if is_int { bound.trunc() } else { bound };
+    // Bounds of integers are cut to integers, as they always were. Nobody knows of a zero whether it was written as one.
+    let bound = |bound: f64| if is_int && number != 0.0 { bound.trunc() } else { bound };
     let mut wrong =
         |text: String| found.add(other(path, shown(value), format!("{path} in body should be {text}")));
     if let Some(factor) = checks.multiple_of {
@@ -180,6 +180,7 @@ mod tests {
             (r#"{"type":"number","multipleOf":2}"#, "0", true),
             (r#"{"type":"number","multipleOf":0}"#, "1", false),
             (r#"{"type":"number","minimum":0.5}"#, "0.25", false),
+            (r#"{"type":"number","minimum":0.5}"#, "0.0", false),
             (r#"{"type":"number","minimum":0.5}"#, "0.5", true),
         ];
         for (schema, number, good) in table {
