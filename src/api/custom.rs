@@ -15,6 +15,7 @@ mod found;
 mod kind;
 mod lists;
 mod path;
+mod pattern;
 mod prune;
 pub mod published;
 mod schema;

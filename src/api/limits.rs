@@ -46,6 +46,18 @@ pub const PATCH_DEPTH: usize = 128;
 /// thousand others it is.
 pub const CUSTOM_STEPS: usize = 2_000_000;
 
+/// Bytes of one path into the objects of a custom kind. It is read again at every start.
+pub const JSON_PATH_BYTES: usize = 4 << 10;
+/// Conditions within conditions of such a path: its recursion stays within a stack.
+pub const JSON_PATH_DEPTH: usize = 8;
+
+/// Bytes of the text of one pattern in the schema of a custom kind. A class of three letters stands for thousands of bytes.
+pub const PATTERN_TEXT_BYTES: usize = 16 << 10;
+/// Bytes of one such pattern as it is used.
+pub const PATTERN_BYTES: usize = 1 << 20;
+/// Bytes of all patterns of one schema as they are used: they are kept as long as the kind is.
+pub const PATTERNS_BYTES: usize = 16 << 20;
+
 /// Bytes that the defaults of a custom kind may add to one object: a list of empty items could ask for a large one for each.
 pub const FILLED_BYTES: usize = 8 << 20;
 

@@ -260,11 +260,16 @@ fn is_instant(text: &str) -> bool {
     let Some(clock) = rest.strip_prefix(['T', 't', ' ']) else { return is_date(day) && rest.is_empty() };
     let end = clock.find(['Z', 'z', '+', '-']).unwrap_or(clock.len());
     let (clock, zone) = clock.split_at(end);
-    let clock = clock.split_once('.').map_or(clock, |(clock, _)| clock);
+    let (clock, fraction) = clock.split_once('.').unwrap_or((clock, "0"));
+    if fraction.is_empty() || !fraction.bytes().all(|byte| byte.is_ascii_digit()) {
+        return false;
+    }
     let zone = match zone {
         "" | "Z" | "z" => "Z".to_owned(),
-        zone if zone.len() == 5 => format!("{}:{}", &zone[..3], &zone[3..]),
-        zone => zone.to_owned(),
+        zone => match zone.split_at_checked(3) {
+            Some((hours, minutes)) if zone.len() == 5 => format!("{hours}:{minutes}"),
+            _ => zone.to_owned(),
+        },
     };
     time::parse_seconds(&format!("{day}T{clock}{zone}")).is_ok()
 }
@@ -301,5 +306,68 @@ mod tests {
         assert_eq!(Format::named("int32"), None);
         assert!(Format::Isbn(0).holds("978-0321751041") && !Format::Isbn(0).holds("978-0321751042"));
         assert!(Format::CreditCard.holds("4111 1111 1111 1111") && !Format::CreditCard.holds("4111"));
+    }
+
+    #[test]
+    fn letters_of_more_bytes_than_one_stand_anywhere() {
+        const NAMES: [&str; 24] = [
+            "bsonobjectid",
+            "uri",
+            "email",
+            "hostname",
+            "ipv4",
+            "ipv6",
+            "cidr",
+            "mac",
+            "uuid",
+            "uuid3",
+            "uuid4",
+            "uuid5",
+            "isbn",
+            "isbn10",
+            "isbn13",
+            "creditcard",
+            "ssn",
+            "hexcolor",
+            "rgbcolor",
+            "byte",
+            "password",
+            "date",
+            "duration",
+            "datetime",
+        ];
+        const TEXTS: [&str; 13] = [
+            "2024-01-02T03:04:05+0200",
+            "2024-01-02T03:04:05.5Z",
+            "0f8fad5b-d9cb-469f-a165-70867728950e",
+            "10.0.0.0/8",
+            "fe80::1/64",
+            "00:00:5e:00:53:01",
+            "978-0321751041",
+            "4111 1111 1111 1111",
+            "111-22-3333",
+            "rgb(1,2,3)",
+            "#aabbcc",
+            "YWJj",
+            "\"a b\" <a@b.c>",
+        ];
+        assert!(!Format::DateTime.holds("2024-01-02T03:04:05+1é2"));
+        for name in NAMES {
+            let format = Format::named(name).unwrap();
+            for text in TEXTS {
+                // In place of one, two, three and four bytes, at every place: none may panic, whatever is said.
+                for (letter, at) in
+                    ["é", "€", "😀"].iter().flat_map(|l| (0..=text.len()).map(move |at| (l, at)))
+                {
+                    for width in 0..=4 {
+                        let behind = text.get(at + width..).unwrap_or_default();
+                        let mixed = format!("{}{letter}{behind}", &text[..at]);
+                        let strict =
+                            !matches!(name, "uri" | "email" | "password" | "hostname" | "creditcard");
+                        assert!(!(strict && format.holds(&mixed)), "{name} {mixed}");
+                    }
+                }
+            }
+        }
     }
 }

@@ -1,11 +1,88 @@
 //! What is wrong with a value, as it is found, and how it is told.
 
+use std::collections::BTreeSet;
+use std::fmt;
+use std::hash::{DefaultHasher, Hash, Hasher};
+
 use crate::api::field::{FieldError, Path, quoted};
-use crate::api::limits::FIELD_ERRORS;
+use crate::api::limits::{FIELD_ERROR_BYTES, FIELD_ERRORS, PATH_BYTES};
 
 /// What a message without a place says of it.
 pub(super) fn nowhere(base: &Path) -> Path {
     if base.is_empty() { Path::new("<nil>") } else { base.clone() }
+}
+
+/// Where a value stands: a chain on the stack, because most values are right and nobody asks where they are.
+#[derive(Clone, Copy)]
+pub(super) struct Place<'p> {
+    above: Option<&'p Place<'p>>,
+    step: Step<'p>,
+}
+
+#[derive(Clone, Copy)]
+enum Step<'p> {
+    Root,
+    /// A field that the schema names.
+    Named(&'p str),
+    /// Another field: it has a dot before it even at the root.
+    Other(&'p str),
+    Item(usize),
+}
+
+/// What a place ends in that is cut.
+const CUT: &str = "...";
+
+impl<'p> Place<'p> {
+    pub(super) const ROOT: Place<'static> = Place { above: None, step: Step::Root };
+
+    pub(super) fn named(&'p self, name: &'p str) -> Place<'p> {
+        Place { above: Some(self), step: Step::Named(name) }
+    }
+
+    pub(super) fn other(&'p self, name: &'p str) -> Place<'p> {
+        Place { above: Some(self), step: Step::Other(name) }
+    }
+
+    pub(super) fn item(&'p self, index: usize) -> Place<'p> {
+        Place { above: Some(self), step: Step::Item(index) }
+    }
+}
+
+/// The beginning of a text that has no more bytes than may be.
+fn head(text: &str, most: usize) -> &str {
+    let end = (0..=most.min(text.len())).rev().find(|end| text.is_char_boundary(*end));
+    text.get(..end.unwrap_or(0)).unwrap_or_default()
+}
+
+impl fmt::Display for Place<'_> {
+    /// The place as messages name it, cut where it becomes too long: keys are the client's.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut steps: Vec<Step<'_>> =
+            std::iter::successors(Some(self), |place| place.above).map(|place| place.step).collect();
+        let mut text = String::new();
+        while let Some(step) = steps.pop() {
+            let (dot, name) = match step {
+                Step::Root => continue,
+                Step::Named(name) => (!text.is_empty(), name),
+                Step::Other(name) => (true, name),
+                Step::Item(index) => {
+                    text.push_str(&format!("[{index}]"));
+                    (false, "")
+                }
+            };
+            if dot {
+                text.push('.');
+            }
+            // One byte more than may be says that it has to be cut.
+            text.push_str(head(name, PATH_BYTES + 4));
+            if text.len() > PATH_BYTES {
+                text.truncate(head(&text, PATH_BYTES - CUT.len()).len());
+                text.push_str(CUT);
+                break;
+            }
+        }
+        f.write_str(&text)
+    }
 }
 
 /// What was found in one value, and how much of it was right.
@@ -13,19 +90,41 @@ pub(super) fn nowhere(base: &Path) -> Path {
 pub(super) struct Found {
     pub(super) problems: Vec<Problem>,
     pub(super) matched: usize,
+    /// Bytes that were written to tell of this value itself.
+    pub(super) written: usize,
+    /// Bytes of the problems that are kept.
+    bytes: usize,
+    /// The hashes of their texts: each is told once.
+    known: BTreeSet<u64>,
 }
 
 impl Found {
     pub(super) fn add(&mut self, problem: Problem) {
-        if self.problems.len() < FIELD_ERRORS && !self.problems.iter().any(|known| known.text == problem.text)
-        {
-            self.problems.push(problem);
-        }
+        self.written += problem.bytes();
+        self.keep(problem);
     }
 
     pub(super) fn merge(&mut self, other: Found) {
         self.matched += other.matched;
-        other.problems.into_iter().for_each(|problem| self.add(problem));
+        other.problems.into_iter().for_each(|problem| self.keep(problem));
+    }
+
+    fn keep(&mut self, problem: Problem) {
+        if self.problems.len() < FIELD_ERRORS && self.bytes < FIELD_ERROR_BYTES {
+            let mut hasher = DefaultHasher::new();
+            problem.text.hash(&mut hasher);
+            if self.known.insert(hasher.finish()) {
+                self.bytes += problem.bytes();
+                self.problems.push(problem);
+            }
+        }
+    }
+
+    /// Lets pass whatever is wrong.
+    pub(super) fn forgive(&mut self) {
+        self.problems.clear();
+        self.known.clear();
+        self.bytes = 0;
     }
 
     pub(super) fn is_good(&self) -> bool {
@@ -52,6 +151,15 @@ pub(super) enum What {
 }
 
 impl Problem {
+    fn bytes(&self) -> usize {
+        let what = match &self.what {
+            What::Enum { value, values } => value.len() + values.iter().map(String::len).sum::<usize>(),
+            What::Type { value } | What::Other { value } => value.len(),
+            What::Required | What::TooLong(_) | What::TooMany { .. } => 0,
+        };
+        self.place.as_ref().map_or(0, String::len) + self.text.len() + what
+    }
+
     pub(super) fn at(self, base: &Path) -> FieldError {
         let path = match self.place.as_deref().map(|place| place.strip_prefix('.').unwrap_or(place)) {
             Some(place) if !place.is_empty() => base.child(place),
@@ -72,11 +180,52 @@ impl Problem {
     }
 }
 
-pub(super) fn other(path: &str, value: String, text: String) -> Problem {
-    Problem { place: Some(path.to_owned()), what: What::Other { value }, text }
+pub(super) fn other(path: &Place<'_>, value: String, text: String) -> Problem {
+    Problem { place: Some(path.to_string()), what: What::Other { value }, text }
 }
 
-pub(super) fn typed(path: &str, wanted: &str, found: &str) -> Problem {
+pub(super) fn typed(path: &Place<'_>, wanted: &str, found: &str) -> Problem {
     let text = format!("{path} in body must be of type {wanted}: {}", quoted(found));
-    Problem { place: Some(path.to_owned()), what: What::Type { value: quoted(found) }, text }
+    Problem { place: Some(path.to_string()), what: What::Type { value: quoted(found) }, text }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn places_read_as_they_always_did_and_do_not_grow_for_ever() {
+        let root = Place::ROOT;
+        let (spec, free) = (root.named("spec"), root.other("k"));
+        let list = spec.named("l");
+        let item = list.item(12);
+        assert_eq!(root.to_string(), "");
+        assert_eq!(item.other("x").to_string(), "spec.l[12].x");
+        assert_eq!(free.item(0).to_string(), ".k[0]");
+        let key = "ä".repeat(1 << 19);
+        let long = list.other(&key);
+        let text = long.item(1).to_string();
+        assert!((PATH_BYTES - 1..=PATH_BYTES).contains(&text.len()) && text.ends_with(CUT), "{}", text.len());
+        assert_eq!(text, long.item(2).to_string());
+    }
+
+    #[test]
+    fn what_is_kept_is_bounded_and_told_once() {
+        let root = Place::ROOT;
+        let mut found = Found::default();
+        (0..3 * FIELD_ERRORS).for_each(|at| found.add(typed(&root.item(at / 2), "string", "integer")));
+        assert_eq!(found.problems.len(), FIELD_ERRORS);
+        assert_eq!(found.problems.last().map(|last| last.place.clone()), Some(Some("[999]".to_owned())));
+        let mut all = Found::default();
+        (0..20).for_each(|at| {
+            let mut found = Found::default();
+            found.add(other(&root.item(at), "x".repeat(1 << 20), at.to_string()));
+            all.merge(found);
+        });
+        assert_eq!((all.problems.len(), all.written), (8, 0));
+        all.forgive();
+        assert!(all.is_good());
+        all.add(other(&root, String::new(), "0".to_owned()));
+        assert!(!all.is_good());
+    }
 }

@@ -3,6 +3,7 @@
 use std::cmp::Ordering;
 
 use crate::api::codec::json;
+use crate::api::limits::{JSON_PATH_BYTES, JSON_PATH_DEPTH};
 use crate::api::value::Value;
 
 /// A path that was read once.
@@ -32,9 +33,9 @@ enum Operator {
 const MOST_RESULTS: usize = 10_000;
 
 impl JsonPath {
-    /// Reads a path; `None` if it is none, or none that is understood.
+    /// Reads a path; `None` if it is none, none that is understood, or a longer or deeper one than is taken.
     pub fn parse(text: &str) -> Option<JsonPath> {
-        steps(text).map(JsonPath)
+        if text.len() > JSON_PATH_BYTES { None } else { steps(text, 0).map(JsonPath) }
     }
 
     /// The first value at the end of the path.
@@ -43,7 +44,11 @@ impl JsonPath {
     }
 }
 
-fn steps(text: &str) -> Option<Vec<Step>> {
+/// `depth` counts the conditions around the text: each is a call within a call.
+fn steps(text: &str, depth: usize) -> Option<Vec<Step>> {
+    if depth > JSON_PATH_DEPTH {
+        return None;
+    }
     let mut all = Vec::new();
     let mut rest = text;
     while !rest.is_empty() {
@@ -63,7 +68,7 @@ fn steps(text: &str) -> Option<Vec<Step>> {
         } else {
             let inner = rest.strip_prefix('[')?;
             let end = closing(inner)?;
-            all.push(subscript(inner.get(..end)?)?);
+            all.push(subscript(inner.get(..end)?, depth)?);
             rest = inner.get(end + 1..)?;
         }
     }
@@ -106,7 +111,7 @@ fn unquoted(text: &str) -> Option<&str> {
     ['\'', '"'].iter().find_map(|quote| text.strip_prefix(*quote)?.strip_suffix(*quote))
 }
 
-fn subscript(text: &str) -> Option<Step> {
+fn subscript(text: &str, depth: usize) -> Option<Step> {
     let text = text.trim();
     if text == "*" {
         return Some(Step::All);
@@ -115,12 +120,12 @@ fn subscript(text: &str) -> Option<Step> {
         return Some(Step::Field(name.to_owned()));
     }
     if let Some(filter) = text.strip_prefix("?(").and_then(|text| text.strip_suffix(')')) {
-        return condition(filter);
+        return condition(filter, depth);
     }
     text.parse().ok().map(Step::Index)
 }
 
-fn condition(text: &str) -> Option<Step> {
+fn condition(text: &str, depth: usize) -> Option<Step> {
     const OPERATORS: [(&str, Operator); 6] = [
         ("==", Operator::Equal),
         ("!=", Operator::Unequal),
@@ -134,7 +139,7 @@ fn condition(text: &str) -> Option<Step> {
         Some((at, sign, operator)) => (&text[..at], operator, &text[at + sign.len()..]),
         None => (text, Operator::Exists, "null"),
     };
-    let left = steps(left.trim().strip_prefix('@')?)?;
+    let left = steps(left.trim().strip_prefix('@')?, depth + 1)?;
     let right = match unquoted(right) {
         Some(text) => Value::from(text),
         None => json::read(right.trim().as_bytes()).ok()?,
@@ -232,5 +237,17 @@ mod tests {
         for bad in ["spec", ".", ".a[", ".a[?(x)]", ".a..b"] {
             assert_eq!(JsonPath::parse(bad), None, "{bad}");
         }
+    }
+
+    #[test]
+    fn long_and_deep_paths_are_none() {
+        let nested = |depth: usize| format!(".a{}{}", "[?(@.a".repeat(depth), ")]".repeat(depth));
+        assert!(JsonPath::parse(&nested(JSON_PATH_DEPTH)).is_some());
+        assert_eq!(JsonPath::parse(&nested(JSON_PATH_DEPTH + 1)), None);
+        assert_eq!(JsonPath::parse(&nested(4_000)), None);
+        // The depth alone keeps the stack, whatever length is taken.
+        assert_eq!(steps(&nested(4_000), 0), None);
+        assert!(JsonPath::parse(&format!(".{}", "a".repeat(JSON_PATH_BYTES - 1))).is_some());
+        assert_eq!(JsonPath::parse(&format!(".{}", "a".repeat(JSON_PATH_BYTES))), None);
     }
 }

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use regex::Regex;
 
 use super::formats::Format;
+use super::pattern::Patterns;
 use crate::api::codec::json;
 use crate::api::schema::ListFact;
 use crate::api::value::Value;
@@ -88,12 +89,14 @@ pub struct Checks {
     pub not: Option<Box<Schema>>,
 }
 
-/// The most that one compiled pattern may take.
-const PATTERN_BYTES: usize = 1 << 20;
-
 impl Schema {
     /// Reads what a definition says.
     pub fn read(said: &Value) -> Schema {
+        Schema::read_with(said, &mut Patterns::default())
+    }
+
+    /// The same with patterns that others have, too: what they take together is bounded.
+    pub fn read_with(said: &Value, patterns: &mut Patterns) -> Schema {
         let flag = |name: &str| said.get(name).and_then(Value::as_bool) == Some(true);
         let text = |name: &str| said.get(name).and_then(Value::as_str).unwrap_or_default();
         let properties: BTreeMap<String, Schema> = said
@@ -101,15 +104,17 @@ impl Schema {
             .and_then(Value::fields)
             .into_iter()
             .flatten()
-            .map(|(name, schema)| (name.clone(), Schema::read(schema)))
+            .map(|(name, schema)| (name.clone(), Schema::read_with(schema, patterns)))
             .collect();
         let others = match said.get("additionalProperties") {
-            Some(schema @ Value::Object(_)) => Some(Others::Of(Box::new(Schema::read(schema)))),
+            Some(schema @ Value::Object(_)) => {
+                Some(Others::Of(Box::new(Schema::read_with(schema, patterns))))
+            }
             Some(Value::Bool(true)) => Some(Others::Any),
             _ => None,
         };
         let items = match said.get("items") {
-            Some(schema @ Value::Object(_)) => Some(Box::new(Schema::read(schema))),
+            Some(schema @ Value::Object(_)) => Some(Box::new(Schema::read_with(schema, patterns))),
             _ => None,
         };
         let keys = said.get("x-kubernetes-list-map-keys").map(Value::items).unwrap_or_default();
@@ -127,7 +132,7 @@ impl Schema {
                 _ => ListFact::Atomic,
             },
             atomic: text("x-kubernetes-map-type") == "atomic",
-            checks: Checks::read(said),
+            checks: Checks::read(said, patterns),
             fills: false,
             properties,
             others,
@@ -176,7 +181,7 @@ fn types(name: &str, int_or_string: bool) -> &'static [&'static str] {
 }
 
 impl Checks {
-    fn read(said: &Value) -> Option<Box<Checks>> {
+    fn read(said: &Value, patterns: &mut Patterns) -> Option<Box<Checks>> {
         let number = |name: &str| match said.get(name) {
             Some(Value::Int(number)) => Some(*number as f64),
             Some(Value::Float(number)) => Some(*number),
@@ -184,16 +189,18 @@ impl Checks {
         };
         let flag = |name: &str| said.get(name).and_then(Value::as_bool) == Some(true);
         let count = |name: &str| said.get(name).and_then(Value::as_int);
-        let schemas = |name: &str| -> Vec<Schema> {
-            said.get(name).map(Value::items).unwrap_or_default().iter().map(Schema::read).collect()
+        let mut schemas = |name: &str| -> Vec<Schema> {
+            let items = said.get(name).map(Value::items).unwrap_or_default().iter();
+            items.map(|schema| Schema::read_with(schema, patterns)).collect()
         };
         let format = said.get("format").and_then(Value::as_str);
         let pattern = said.get("pattern").and_then(Value::as_str).filter(|pattern| !pattern.is_empty());
+        let [all_of, any_of, one_of] = ["allOf", "anyOf", "oneOf"].map(&mut schemas);
         let required = said.get("required").map(Value::items).unwrap_or_default();
         let checks = Checks {
             values: said.get("enum").map(Value::items).unwrap_or_default().to_vec(),
             format: format.and_then(|name| Some((name.to_owned(), Format::named(name)?))),
-            pattern: pattern.map(|pattern| (pattern.to_owned(), compiled(pattern))),
+            pattern: pattern.map(|pattern| (pattern.to_owned(), patterns.compiled(pattern))),
             max_length: count("maxLength"),
             min_length: count("minLength"),
             maximum: number("maximum").map(|most| (most, flag("exclusiveMaximum"))),
@@ -204,10 +211,10 @@ impl Checks {
             max_fields: count("maxProperties"),
             min_fields: count("minProperties"),
             required: required.iter().filter_map(Value::as_str).map(str::to_owned).collect(),
-            all_of: schemas("allOf"),
-            any_of: schemas("anyOf"),
-            one_of: schemas("oneOf"),
-            not: said.get("not").map(|schema| Box::new(Schema::read(schema))),
+            all_of,
+            any_of,
+            one_of,
+            not: said.get("not").map(|schema| Box::new(Schema::read_with(schema, patterns))),
         };
         checks.says_something().then(|| Box::new(checks))
     }
@@ -232,9 +239,4 @@ impl Checks {
             || [&self.all_of, &self.any_of, &self.one_of].iter().any(|list| !list.is_empty())
             || self.not.is_some()
     }
-}
-
-/// The pattern as it is used; `None` if it is none, which every text then fails.
-fn compiled(pattern: &str) -> Option<Regex> {
-    regex::RegexBuilder::new(pattern).size_limit(PATTERN_BYTES).build().ok()
 }

@@ -4,7 +4,7 @@
 
 use std::collections::BTreeMap;
 
-use super::found::{Found, Problem, What, nowhere, other};
+use super::found::{Found, Place, Problem, What, nowhere, other};
 use super::schema::{Checks, Others, Schema};
 use super::values::{of_number, of_text, of_type, of_values};
 use crate::api::codec::json;
@@ -17,7 +17,7 @@ use crate::api::value::{Object, Value};
 /// Checks a value. `base` is where it stands in its object, and `old` what stood there before, if anything.
 pub fn check(schema: &Schema, value: &Value, old: Option<&Value>, base: &Path, errors: &mut Errors) {
     let mut walk = Walk { steps: CUSTOM_STEPS };
-    let found = walk.value(schema, value, old, "");
+    let found = walk.value(schema, value, old, &Place::ROOT);
     if walk.steps == 0 {
         errors.push(FieldError::forbidden(&nowhere(base), "the object takes too long to check"));
     }
@@ -33,15 +33,15 @@ struct Walk {
 
 impl Walk {
     /// Looks at a value, and lets pass what is wrong but was so before.
-    fn value(&mut self, schema: &Schema, value: &Value, old: Option<&Value>, path: &str) -> Found {
+    fn value(&mut self, schema: &Schema, value: &Value, old: Option<&Value>, path: &Place<'_>) -> Found {
         let mut found = self.looked_at(schema, value, old, path);
         if !found.is_good() && old == Some(value) {
-            found.problems.clear();
+            found.forgive();
         }
         found
     }
 
-    fn looked_at(&mut self, schema: &Schema, value: &Value, old: Option<&Value>, path: &str) -> Found {
+    fn looked_at(&mut self, schema: &Schema, value: &Value, old: Option<&Value>, path: &Place<'_>) -> Found {
         let mut found = Found::default();
         // A long text takes longer to hold against patterns.
         let length = value.as_str().map_or(0, |text| text.len() / 64);
@@ -59,7 +59,7 @@ impl Walk {
         }
         found.matched += 1;
         if let Some(checks) = checks {
-            self.combined(checks, value, old, path, &mut found);
+            self.combined(checks, value, path, &mut found);
             match value {
                 Value::String(text) => of_text(checks, text, path, &mut found),
                 Value::Int(_) | Value::Float(_) => of_number(checks, value, path, &mut found),
@@ -76,6 +76,8 @@ impl Walk {
             self.fields(schema, fields, old, path, &mut found);
         }
         found.matched += 1;
+        // What is wrong is printed with its value, and a schema can ask the same of a long one again and again.
+        self.steps = self.steps.saturating_sub(found.written / 64);
         found
     }
 
@@ -84,7 +86,7 @@ impl Walk {
         schema: &Schema,
         fields: &Object,
         old: Option<&Value>,
-        path: &str,
+        path: &Place<'_>,
         found: &mut Found,
     ) {
         let checks = schema.checks.as_deref();
@@ -98,7 +100,7 @@ impl Walk {
         if let Some(most) = checks.and_then(|checks| checks.max_fields).filter(|most| size as i64 > *most) {
             let text = format!("{path} in body should have at most {most} properties");
             found.add(Problem {
-                place: Some(path.to_owned()),
+                place: Some(path.to_string()),
                 what: What::TooMany { found: size, most },
                 text,
             });
@@ -106,17 +108,16 @@ impl Walk {
         let was = |name: &str| old.and_then(Value::fields).and_then(|fields| fields.get(name));
         if let Some(Others::Of(inner)) = &schema.others {
             for (name, value) in fields.iter().filter(|(name, _)| !schema.properties.contains_key(*name)) {
-                found.merge(self.value(inner, value, was(name), &format!("{path}.{name}")));
+                found.merge(self.value(inner, value, was(name), &path.other(name)));
             }
         }
         for (name, inner) in &schema.properties {
             let Some(value) = fields.get(name) else { continue };
-            let place = if path.is_empty() { name.clone() } else { format!("{path}.{name}") };
-            found.merge(self.value(inner, value, was(name), &place));
+            found.merge(self.value(inner, value, was(name), &path.named(name)));
         }
         for name in checks.map(|checks| checks.required.as_slice()).unwrap_or_default() {
             if !fields.contains_key(name) {
-                let place = format!("{path}.{name}");
+                let place = path.other(name).to_string();
                 let text = format!("{place} in body is required");
                 found.add(Problem { place: Some(place), what: What::Required, text });
             }
@@ -128,13 +129,13 @@ impl Walk {
         schema: &Schema,
         items: &[Value],
         old: Option<&Value>,
-        path: &str,
+        path: &Place<'_>,
         found: &mut Found,
     ) {
         if let Some(inner) = &schema.items {
             let before = Before::of(&schema.list, old);
             for (index, item) in items.iter().enumerate() {
-                found.merge(self.value(inner, item, before.of_item(item), &format!("{path}[{index}]")));
+                found.merge(self.value(inner, item, before.of_item(item), &path.item(index)));
             }
         }
         let Some(checks) = &schema.checks else { return };
@@ -146,62 +147,61 @@ impl Walk {
         if let Some(most) = checks.max_items.filter(|most| size as i64 > *most) {
             let text = format!("{path} in body should have at most {most} items");
             found.add(Problem {
-                place: Some(path.to_owned()),
+                place: Some(path.to_string()),
                 what: What::TooMany { found: size, most },
                 text,
             });
         }
     }
 
-    fn combined(
-        &mut self,
-        checks: &Checks,
-        value: &Value,
-        old: Option<&Value>,
-        path: &str,
-        found: &mut Found,
-    ) {
-        let whole = |text: String| Problem { place: None, what: What::Other { value: quoted("") }, text };
-        let name = quoted(path);
+    /// What was there before does not count here: unchanged fields would be right in every alternative.
+    fn combined(&mut self, checks: &Checks, value: &Value, path: &Place<'_>, found: &mut Found) {
+        let whole = |text: String| Problem {
+            place: None,
+            what: What::Other { value: quoted("") },
+            text: format!("{} {text}", quoted(&path.to_string())),
+        };
         if !checks.any_of.is_empty() {
-            let (good, best) = self.tried(&checks.any_of, value, old, path, true);
+            let (good, best) = self.tried(&checks.any_of, value, path, true);
             if good == 0 {
-                found.add(whole(format!("{name} must validate at least one schema (anyOf)")));
+                found.add(whole("must validate at least one schema (anyOf)".to_owned()));
             }
             found.merge(best);
         }
         if !checks.one_of.is_empty() {
-            let (good, best) = self.tried(&checks.one_of, value, old, path, false);
+            let (good, best) = self.tried(&checks.one_of, value, path, false);
             match good {
                 1 => found.merge(best),
                 0 => {
                     let text = "must validate one and only one schema (oneOf). Found none valid";
-                    found.add(whole(format!("{name} {text}")));
+                    found.add(whole(text.to_owned()));
                     found.merge(best);
                 }
                 many => {
                     let text = format!(
-                        "{name} must validate one and only one schema (oneOf). Found {many} valid alternatives"
+                        "must validate one and only one schema (oneOf). Found {many} valid alternatives"
                     );
                     found.add(whole(text));
                 }
             }
         }
         if !checks.all_of.is_empty() {
-            let all: Vec<Found> =
-                checks.all_of.iter().map(|schema| self.looked_at(schema, value, old, path)).collect();
-            let good = all.iter().filter(|one| one.is_good()).count();
-            let wrong = good != all.len();
-            all.into_iter().for_each(|one| found.merge(one));
+            let mut good = 0;
+            for schema in &checks.all_of {
+                let one = self.looked_at(schema, value, None, path);
+                good += usize::from(one.is_good());
+                found.merge(one);
+            }
+            let wrong = good != checks.all_of.len();
             if wrong {
                 let none = if good == 0 { ". None validated" } else { "" };
-                found.add(whole(format!("{name} must validate all the schemas (allOf){none}")));
+                found.add(whole(format!("must validate all the schemas (allOf){none}")));
             }
         }
         if let Some(not) = &checks.not
-            && self.looked_at(not, value, old, path).is_good()
+            && self.looked_at(not, value, None, path).is_good()
         {
-            found.add(whole(format!("{name} must not validate the schema (not)")));
+            found.add(whole("must not validate the schema (not)".to_owned()));
         }
     }
 
@@ -210,14 +210,13 @@ impl Walk {
         &mut self,
         schemas: &[Schema],
         value: &Value,
-        old: Option<&Value>,
-        path: &str,
+        path: &Place<'_>,
         one_will_do: bool,
     ) -> (usize, Found) {
         let mut good = 0;
         let mut best: Option<Found> = None;
         for schema in schemas {
-            let found = self.looked_at(schema, value, old, path);
+            let found = self.looked_at(schema, value, None, path);
             if found.is_good() {
                 good += 1;
                 if good == 1 {
@@ -383,6 +382,38 @@ mod tests {
         );
         let items = vec!["\"x\""; 60_000].join(",");
         let told = told(&schema, &format!(r#"{{"l":[{items}]}}"#), None);
+        assert!(told.first().unwrap().contains("takes too long"), "{}", told.len());
+    }
+
+    #[test]
+    fn alternatives_do_not_look_at_what_was_before() {
+        const KINDS: &str = r#"{"type":"object","properties":{"s":{"type":"object","properties":{"type":{"type":"string"},
+            "n":{"type":"integer"}},"oneOf":[{"properties":{"type":{"enum":["A"]}}},{"properties":{"type":{"enum":["B"]}}}],
+            "anyOf":[{"properties":{"n":{"minimum":5}}}],"allOf":[{"properties":{"n":{"minimum":5}}}],
+            "not":{"properties":{"type":{"enum":["C"]}}}}}}"#;
+        let old = r#"{"s":{"type":"A","n":5}}"#;
+        assert!(told(KINDS, r#"{"s":{"type":"A","n":6}}"#, Some(old)).is_empty());
+        let wrong = told(KINDS, r#"{"s":{"type":"D","n":1,"more":1}}"#, Some(r#"{"s":{"type":"D","n":1}}"#));
+        let has = |part: &str| wrong.iter().any(|text| text.contains(part));
+        assert!(has("Found none valid") && has("(anyOf)") && has("(allOf)") && !has("(not)"), "{wrong:?}");
+    }
+
+    #[test]
+    fn a_long_key_is_not_repeated_for_each_item() {
+        const LISTS: &str =
+            r#"{"type":"object","additionalProperties":{"type":"array","items":{"type":"string"}}}"#;
+        let object = format!(r#"{{"{}":[{}]}}"#, "k".repeat(1 << 20), vec!["1"; 1_000].join(","));
+        let told = told(LISTS, &object, None);
+        assert!(!told.is_empty());
+        assert!(told.iter().map(String::len).sum::<usize>() < 32 << 10, "{}", told.len());
+    }
+
+    #[test]
+    fn a_long_value_is_not_printed_for_ever() {
+        let many = vec![r#"{"enum":["x"]}"#; 10_000].join(",");
+        let schema = format!(r#"{{"type":"object","properties":{{"o":{{"allOf":[{many}]}}}}}}"#);
+        let object = format!(r#"{{"o":["{}"]}}"#, "y".repeat(1 << 20));
+        let told = told(&schema, &object, None);
         assert!(told.first().unwrap().contains("takes too long"), "{}", told.len());
     }
 }

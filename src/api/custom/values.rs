@@ -1,6 +1,6 @@
 //! Whether a single value is what its schema says: its type, its form, its bounds.
 
-use super::found::{Found, Problem, What, other, typed};
+use super::found::{Found, Place, Problem, What, other, typed};
 use super::schema::{Checks, Schema};
 use crate::api::codec::json;
 use crate::api::field::quoted;
@@ -23,7 +23,7 @@ pub(super) fn of_type(
     schema: &Schema,
     checks: Option<&Checks>,
     value: &Value,
-    path: &str,
+    path: &Place<'_>,
     found: &mut Found,
 ) {
     let format = checks.and_then(|checks| checks.format.as_ref()).map_or("", |(name, _)| name.as_str());
@@ -52,11 +52,11 @@ pub(super) fn of_type(
     }
 }
 
-pub(super) fn of_text(checks: &Checks, text: &str, path: &str, found: &mut Found) {
+pub(super) fn of_text(checks: &Checks, text: &str, path: &Place<'_>, found: &mut Found) {
     let length = i64::try_from(text.chars().count()).unwrap_or(i64::MAX);
     if let Some(most) = checks.max_length.filter(|most| length > *most) {
         let text = format!("{path} in body should be at most {most} chars long");
-        found.add(Problem { place: Some(path.to_owned()), what: What::TooLong(most), text });
+        found.add(Problem { place: Some(path.to_string()), what: What::TooLong(most), text });
     } else if let Some(least) = checks.min_length.filter(|least| length < *least) {
         found.add(other(path, quoted(text), format!("{path} in body should be at least {least} chars long")));
     } else if let Some((pattern, compiled)) = &checks.pattern
@@ -71,19 +71,19 @@ pub(super) fn of_text(checks: &Checks, text: &str, path: &str, found: &mut Found
     }
 }
 
-pub(super) fn of_number(checks: &Checks, value: &Value, path: &str, found: &mut Found) {
+pub(super) fn of_number(checks: &Checks, value: &Value, path: &Place<'_>, found: &mut Found) {
     let (number, is_int) = match value {
         Value::Int(number) => (*number as f64, true),
         Value::Float(number) => (*number, false),
         _ => return,
     };
-    // Bounds of integers are cut to integers, as they always were.
-    let bound = |bound: f64| if is_int { bound.trunc() } else { bound };
+    // Bounds of integers are cut to integers, as they always were. Nobody knows of a zero whether it was written as one.
+    let bound = |bound: f64| if is_int && number != 0.0 { bound.trunc() } else { bound };
     let mut wrong =
         |text: String| found.add(other(path, shown(value), format!("{path} in body should be {text}")));
     if let Some(factor) = checks.multiple_of {
-        let quotient = if is_int { number / factor.trunc() } else { number / factor };
-        if !(factor > 0.0 && quotient.fract() == 0.0) {
+        let whole = if is_int && factor >= 1.0 { factor.trunc() } else { factor };
+        if !(factor > 0.0 && is_multiple(number, whole)) {
             wrong(format!("a multiple of {}", shown_number(factor)));
         }
     }
@@ -105,7 +105,15 @@ pub(super) fn of_number(checks: &Checks, value: &Value, path: &str, found: &mut 
     }
 }
 
-pub(super) fn of_values(checks: &Checks, value: &Value, path: &str, found: &mut Found) {
+/// Whether a number is a multiple of another, but for what binary fractions cannot say: 0.3 is three times 0.1.
+fn is_multiple(number: f64, factor: f64) -> bool {
+    const NEARLY: f64 = 1e-9;
+    let quotient = if factor < 1.0 { 1.0 / factor * number } else { number / factor };
+    let off = (quotient - quotient.round()).abs();
+    quotient.is_finite() && (off == 0.0 || off / (2.0 * quotient.abs()) < NEARLY)
+}
+
+pub(super) fn of_values(checks: &Checks, value: &Value, path: &Place<'_>, found: &mut Found) {
     let same = |allowed: &Value| match (allowed, value) {
         (Value::Int(a), Value::Float(b)) | (Value::Float(b), Value::Int(a)) => *a as f64 == *b,
         (a, b) => a == b,
@@ -119,7 +127,7 @@ pub(super) fn of_values(checks: &Checks, value: &Value, path: &str, found: &mut 
     });
     let text = format!("{path} in body should be one of the allowed values");
     let what = What::Enum { value: shown(value), values: names.collect() };
-    found.add(Problem { place: Some(path.to_owned()), what, text });
+    found.add(Problem { place: Some(path.to_string()), what, text });
 }
 
 /// A number as messages print it.
@@ -152,6 +160,35 @@ fn printed(value: &Value) -> String {
             let pairs: Vec<String> =
                 fields.iter().map(|(key, value)| format!("{}:{}", quoted(key), printed(value))).collect();
             format!("map[string]interface {{}}{{{}}}", pairs.join(", "))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_held_against_fractions() {
+        let table = [
+            (r#"{"type":"number","multipleOf":0.1}"#, "0.3", true),
+            (r#"{"type":"number","multipleOf":0.1}"#, "0.35", false),
+            (r#"{"type":"number","multipleOf":0.01}"#, "1.15", true),
+            (r#"{"type":"number","multipleOf":0.5}"#, "3", true),
+            (r#"{"type":"number","multipleOf":2}"#, "3", false),
+            (r#"{"type":"number","multipleOf":2}"#, "4.0", true),
+            (r#"{"type":"number","multipleOf":2}"#, "0", true),
+            (r#"{"type":"number","multipleOf":0}"#, "1", false),
+            (r#"{"type":"number","minimum":0.5}"#, "0.25", false),
+            (r#"{"type":"number","minimum":0.5}"#, "0.0", false),
+            (r#"{"type":"number","minimum":0.5}"#, "0.5", true),
+        ];
+        for (schema, number, good) in table {
+            let schema = Schema::read(&json::read(schema.as_bytes()).unwrap());
+            let value = json::read(number.as_bytes()).unwrap();
+            let mut found = Found::default();
+            of_number(schema.checks.as_deref().unwrap(), &value, &Place::ROOT, &mut found);
+            assert_eq!(found.is_good(), good, "{number} {value:?}");
         }
     }
 }
