@@ -6,6 +6,7 @@ use pilothouse_actors::object::TypeName;
 
 use super::kind::{Cell, Custom};
 use super::path::JsonPath;
+use super::pattern::Patterns;
 use super::schema::Schema;
 use super::types::Types;
 use super::{prune, status};
@@ -126,9 +127,11 @@ impl<'a> Said<'a> {
 
     fn versions(&self) -> Vec<Version<'a>> {
         let all = self.spec("versions").map(Value::items).unwrap_or_default();
+        let mut patterns = Patterns::default();
         let read = |said: &'a Value| {
             let schema = said.at(&["schema", "openAPIV3Schema"]);
-            let mut schema = schema.map(Schema::read).unwrap_or_default();
+            let schema = schema.map(|said| Schema::read_with(said, &mut patterns));
+            let mut schema = schema.unwrap_or_default();
             prune_defaults(&mut schema);
             Version { said, schema }
         };

@@ -188,14 +188,13 @@ impl<'r> Repetition<'r> {
         }
         // In the same order: else the stated one would be taken on. So no item is met twice, and as many are stated as owned.
         let mut rest = known.iter().zip(live);
-        let same = stated.iter().zip(config).all(|(step, value)| {
+        stated.iter().zip(config).all(|(step, value)| {
             let Some((_, live)) = rest.find(|(known, _)| *known == step) else { return false };
             let Some(owned) = owned.item(step) else { return false };
             // The steps could be written, so the item can be told.
             let element = || shape::element(registry, shape, value).unwrap_or(Element::Index(0));
             owned.has_itself() && self.value(inner, at.below(), live, value, owned, filled, element)
-        });
-        same
+        })
     }
 
     /// Whether a value that is there is as stated.
