@@ -37,6 +37,11 @@ use pilothouse_actors::object::{Draft, Key, Pairs, TypeName};
 use pilothouse_actors::permit::Permit;
 use pilothouse_actors::store::Create;
 
+/// What the binary uses.
+#[cfg(feature = "mimalloc")]
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 const NOW: Timestamp = Timestamp(1_790_000_000_000_000);
 /// More tokens than are remembered: shown in turn, each one is new.
 const TOKENS: usize = 4_200;
