@@ -7,8 +7,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use openssl::x509::X509;
 
+use super::document;
 use super::oidc::wrong_with_url;
-use crate::api::codec::yaml;
 use crate::api::field::{FieldError, Path, quoted};
 use crate::api::value::Value;
 use crate::limits::{AUTHENTICATION_FILE_BYTES, JWT_AUTHENTICATORS};
@@ -72,21 +72,7 @@ impl AuthenticationFile {
         if text.is_empty() {
             return Err("empty config data".to_owned());
         }
-        if text.len() > AUTHENTICATION_FILE_BYTES {
-            return Err(format!("more than {AUTHENTICATION_FILE_BYTES} bytes"));
-        }
-        let file = match yaml::read_strict(text)? {
-            (_, Some(repeated)) => return Err(repeated),
-            (value @ Value::Object(_), None) => value,
-            _ => return Err("it must be an object".to_owned()),
-        };
-        let (version, kind) = (file.str("apiVersion"), file.str("kind"));
-        if kind != KIND || !VERSIONS.contains(&version) {
-            let known = VERSIONS[0];
-            return Err(format!(
-                "no kind {kind:?} is known in version {version:?}: an {KIND} of {known} is needed"
-            ));
-        }
+        let file = document::read(text, AUTHENTICATION_FILE_BYTES, KIND, &VERSIONS)?;
         let mut found = Found { others, ..Found::default() };
         found.only(&file, &Path::root(), &["apiVersion", "kind", "jwt", "anonymous"]);
         let path = Path::new("jwt");

@@ -5,9 +5,9 @@ use std::collections::BTreeSet;
 use std::path::{Path as FilePath, PathBuf};
 use std::time::Duration;
 
+use super::document;
 use super::groups::{Authorization, AuthorizationMode};
 use super::values::go_duration;
-use crate::api::codec::yaml;
 use crate::api::field::{FieldError, Path, quoted};
 use crate::api::names;
 use crate::api::value::Value;
@@ -87,21 +87,7 @@ impl Decider {
 
     /// Those whom the text of a file names. All mistakes are named.
     pub fn parse(text: &[u8]) -> Result<Vec<Decider>, String> {
-        if text.len() > AUTHORIZATION_FILE_BYTES {
-            return Err(format!("more than {AUTHORIZATION_FILE_BYTES} bytes"));
-        }
-        let file = match yaml::read_strict(text)? {
-            (_, Some(repeated)) => return Err(repeated),
-            (value @ Value::Object(_), None) => value,
-            _ => return Err("it must be an object".to_owned()),
-        };
-        let (version, kind) = (file.str("apiVersion"), file.str("kind"));
-        if kind != KIND || !VERSIONS.contains(&version) {
-            let known = VERSIONS[0];
-            return Err(format!(
-                "no kind {kind:?} is known in version {version:?}: a {KIND} of {known} is needed"
-            ));
-        }
+        let file = document::read(text, AUTHORIZATION_FILE_BYTES, KIND, &VERSIONS)?;
         let mut found = Found::default();
         found.only(&file, &Path::root(), &["apiVersion", "kind", "authorizers"]);
         let all = file.get("authorizers").map(Value::items).unwrap_or_default();

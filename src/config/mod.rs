@@ -8,6 +8,7 @@ pub mod authentication_file;
 pub mod authorization_file;
 pub mod callers;
 mod compat;
+mod document;
 pub mod gates;
 mod gates_table;
 pub mod groups;

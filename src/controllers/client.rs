@@ -13,8 +13,6 @@ use pilothouse_actors::snapshot::Snapshot;
 use crate::api::catalog::resource::Resource;
 use crate::api::codec;
 use crate::api::discovery::RELEASE;
-use crate::api::form::Form;
-use crate::api::media::Encoding;
 use crate::api::options::{DeleteOptions, PatchOptions};
 use crate::api::query::Query;
 use crate::api::schema::time;
@@ -221,21 +219,7 @@ impl Client {
         query: &'a Query<'a>,
         warnings: &'a Warnings,
     ) -> Result<Call<'a>> {
-        Ok(Call {
-            resource: at.resource,
-            stored: at.resource.stored.as_ref().ok_or_else(Status::no_such_resource)?,
-            namespace: at.namespace,
-            name: at.name,
-            subresource,
-            query,
-            body: Bytes::new(),
-            encoding: Encoding::Json,
-            patch: None,
-            form: Form::PLAIN,
-            warnings,
-            user: &self.user,
-            user_agent: &self.agent,
-            permit: Permit::none(),
-        })
+        let path = (at.namespace, at.name, subresource);
+        Call::own(at.resource, path, (query, warnings), (&self.user, &self.agent))
     }
 }

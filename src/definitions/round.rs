@@ -3,7 +3,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use bytes::Bytes;
 use futures::StreamExt as _;
 use pilothouse_actors::error::StoreError;
 use pilothouse_actors::identity::Identity;
@@ -15,8 +14,6 @@ use crate::api::catalog::Catalog;
 use crate::api::catalog::resource::Resource;
 use crate::api::custom::definition::{Made, resources, store_of};
 use crate::api::custom::status::{self, Ending, Taken};
-use crate::api::form::Form;
-use crate::api::media::Encoding;
 use crate::api::meta;
 use crate::api::options::DeleteOptions;
 use crate::api::query::Query;
@@ -357,22 +354,8 @@ impl Tools {
         subresource: &'a str,
         (query, warnings): (&'a Query<'a>, &'a Warnings),
     ) -> Result<Call<'a>> {
-        Ok(Call {
-            resource,
-            stored: resource.stored.as_ref().ok_or_else(Status::no_such_resource)?,
-            namespace,
-            name,
-            subresource,
-            query,
-            body: Bytes::new(),
-            encoding: Encoding::Json,
-            patch: None,
-            form: Form::PLAIN,
-            warnings,
-            user: &self.user,
-            user_agent: "kube-apiserver",
-            permit: Permit::none(),
-        })
+        let asking = (&self.user, "kube-apiserver");
+        Call::own(resource, (namespace, name, subresource), (query, warnings), asking)
     }
 }
 

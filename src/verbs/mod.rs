@@ -155,6 +155,33 @@ pub struct Call<'a> {
     pub permit: Permit,
 }
 
+impl<'a> Call<'a> {
+    /// A request that the server makes of itself, about one object or a part of it, without a body. It takes no place.
+    pub fn own(
+        resource: &'a Arc<Resource>,
+        (namespace, name, subresource): (&'a str, &'a str, &'a str),
+        (query, warnings): (&'a Query<'a>, &'a Warnings),
+        (user, user_agent): (&'a Identity, &'a str),
+    ) -> Result<Call<'a>> {
+        Ok(Call {
+            resource,
+            stored: resource.stored.as_ref().ok_or_else(Status::no_such_resource)?,
+            namespace,
+            name,
+            subresource,
+            query,
+            body: Bytes::new(),
+            encoding: Encoding::Json,
+            patch: None,
+            form: Form::PLAIN,
+            warnings,
+            user,
+            user_agent,
+            permit: Permit::none(),
+        })
+    }
+}
+
 impl Call<'_> {
     /// How errors name what was asked for.
     pub fn of(&self) -> GroupResource<'_> {

@@ -1,0 +1,22 @@
+//! Files that are one document of a kind and version: what their readers have in common.
+
+use crate::api::codec::yaml;
+use crate::api::value::Value;
+
+/// The object in a text of at most `most` bytes, which must be of this kind in one of these versions.
+pub(super) fn read(text: &[u8], most: usize, kind: &str, versions: &[&str]) -> Result<Value, String> {
+    if text.len() > most {
+        return Err(format!("more than {most} bytes"));
+    }
+    let file = match yaml::read_strict(text)? {
+        (_, Some(repeated)) => return Err(repeated),
+        (value @ Value::Object(_), None) => value,
+        _ => return Err("it must be an object".to_owned()),
+    };
+    let (found, version) = (file.str("kind"), file.str("apiVersion"));
+    if found == kind && versions.contains(&version) {
+        return Ok(file);
+    }
+    let known = versions.first().copied().unwrap_or_default();
+    Err(format!("no kind {found:?} is known in version {version:?}: an {kind} of {known} is needed"))
+}
