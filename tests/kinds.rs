@@ -11,6 +11,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use serde_json::{Value, json};
 use support::compare::{lost, revision, text};
 use support::manifests::{Resource, discover, root};
+use support::client::Watch;
 use support::{Client, Manifest, Server};
 
 /// Group/versions that earlier releases served and 1.33 does not, each with a resource that it had.
@@ -85,14 +86,18 @@ fn every_kind_lives_its_life() {
         server_made(&created, resource);
         assert_eq!(lost(&manifest.object, &created), [""; 0], "what the answer to POST lacks");
 
-        let read = client.get(&path).ok();
-        assert_eq!(read, created, "GET gives what POST answered");
+        let added = watch.next_of(manifest.name());
+        assert_eq!((&added["type"], &added["object"]), (&json!("ADDED"), &created));
+        let read = match manifest.kind() {
+            // The server itself writes to it, at any time until it is established.
+            "CustomResourceDefinition" => established(&mut watch, manifest.name()),
+            _ => created.clone(),
+        };
+        assert_eq!(client.get(&path).ok(), read, "GET gives what was said last");
         assert!(revision(&read) > revision(&before), "the list's version is older than the object's");
         listed(&mut client, &collection, &read);
 
         let updated = updated(&mut client, &path, &read);
-        let added = watch.next_of(manifest.name());
-        assert_eq!((&added["type"], &added["object"]), (&json!("ADDED"), &created));
         let modified = watch.next_of(manifest.name());
         assert_eq!((&modified["type"], &modified["object"]), (&json!("MODIFIED"), &updated));
 
@@ -104,19 +109,34 @@ fn every_kind_lives_its_life() {
             assert!(terminating["metadata"]["deletionTimestamp"].is_string(), "{terminating}");
             return;
         }
-        finalize(&mut client, &path);
-        client.get(&path).refused(404, "NotFound");
+        if manifest.kind() != "CustomResourceDefinition" {
+            finalize(&mut client, &path);
+            client.get(&path).refused(404, "NotFound");
+        }
         let mut last = watch.next_of(manifest.name());
         while last["type"] == "MODIFIED" {
             last = watch.next_of(manifest.name());
         }
         assert_eq!(last["type"], "DELETED", "{last}");
+        client.get(&path).refused(404, "NotFound");
         assert_eq!(last["object"]["metadata"]["uid"], created["metadata"]["uid"]);
         assert!(
             revision(&last["object"]) > revision(&updated),
             "a deletion has a version of its own: {last}"
         );
     });
+}
+
+/// What a watch shows of a definition once its kind is served.
+fn established(watch: &mut Watch, name: &str) -> Value {
+    loop {
+        let event = watch.next_of(name);
+        assert_eq!(event["type"], "MODIFIED", "{event}");
+        let conditions = event["object"]["status"]["conditions"].as_array().expect("conditions");
+        if conditions.iter().any(|one| one["type"] == "Established" && one["status"] == "True") {
+            return event["object"].clone();
+        }
+    }
 }
 
 /// The fields that only the server sets.

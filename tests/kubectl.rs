@@ -69,6 +69,10 @@ fn life(kubectl: &Kubectl, manifest: &Manifest, resource: &str) -> Result<(), St
     if !said.contains(" created") {
         return Err(said);
     }
+    if manifest.kind() == "CustomResourceDefinition" {
+        // The server itself writes to it until then, and what is replaced below would be stale.
+        step(&["wait", "--for=condition=Established", resource, name])?;
+    }
     let yaml = step(&["get", resource, name, "-o", "yaml"])?;
     for line in [format!("kind: {}", manifest.kind()), format!("apiVersion: {}", manifest.group_version())] {
         if !yaml.contains(&line) {
