@@ -9,9 +9,9 @@ use std::collections::BTreeSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use serde_json::{Value, json};
+use support::client::Watch;
 use support::compare::{lost, revision, text};
 use support::manifests::{Resource, discover, root};
-use support::client::Watch;
 use support::{Client, Manifest, Server};
 
 /// Group/versions that earlier releases served and 1.33 does not, each with a resource that it had.

@@ -157,13 +157,13 @@ impl Algorithm {
         match self.scheme() {
             Scheme::Rsa(padding) => {
                 let mut verifier = Verifier::new(self.digest(), key)?;
-                verifier.set_rsa_padding(padding)?;
+                // The other padding is what it begins with.
                 if padding == Padding::PKCS1_PSS {
+                    verifier.set_rsa_padding(padding)?;
                     verifier.set_rsa_mgf1_md(self.digest())?;
                     verifier.set_rsa_pss_saltlen(RsaPssSaltlen::DIGEST_LENGTH)?;
                 }
-                verifier.update(text)?;
-                verifier.verify(signature)
+                verifier.verify_oneshot(signature, text)
             }
             Scheme::Curve(_, bytes) => {
                 let length = usize::try_from(bytes).unwrap_or_default();

@@ -11,7 +11,6 @@ use openssl::pkey::{HasPublic, PKey, PKeyRef, Private, Public};
 use openssl::rsa::Rsa;
 use openssl::sha::sha256;
 use serde::Serialize;
-use serde::de::DeserializeOwned;
 
 use super::{Algorithm, Error, Token, es512, provider};
 use crate::limits::{RSA_LEAST_BITS, RSA_MOST_BITS};
@@ -67,14 +66,8 @@ impl VerifyingKey {
         &self.takes
     }
 
-    /// What the token says, if this key signed it. Its times and audiences are for the caller to check: by a clock that is given,
-    /// and again each time a remembered token is used.
-    pub fn open<T: DeserializeOwned>(&self, token: &Token<'_>) -> Option<T> {
-        if self.signed(token) { token.claims() } else { None }
-    }
-
-    /// Whether this key signed the token, for those who have read its claims. Not by the library: that would make the key anew
-    /// from its numbers for every token, which costs as much as the check, and it knows nothing of P-521.
+    /// Whether this key signed the token. Not by the library: that would make the key anew from its numbers for every token,
+    /// which costs as much as the check, and it knows nothing of P-521.
     pub fn signed(&self, token: &Token<'_>) -> bool {
         let algorithm = token.algorithm.filter(|algorithm| self.takes.contains(algorithm));
         let signed = token.text.rsplit_once('.').map(|(signed, _)| signed);

@@ -78,7 +78,8 @@ impl<'a> Token<'a> {
         })
     }
 
-    /// What it says, without a look at the signature: good for choosing who shall verify it and for nothing else.
+    /// What it says, without a look at the signature: until that is known to be good, it is good for choosing who shall verify
+    /// it and for nothing else.
     pub fn claims<T: DeserializeOwned>(&self) -> Option<T> {
         jsonwebtoken::dangerous::insecure_decode_claims(self.text).ok()
     }

@@ -128,7 +128,7 @@ impl Shared {
             return Found::Unsigned("oidc: authenticator not initialized");
         };
         // The claims are those that were read above: the signature is one of the very text they were read from.
-        if !ring.signed(&token) {
+        if ring.signed(&token).is_err() {
             return Found::Unsigned("oidc: verify token: failed to verify signature");
         }
         match self.rules.identity(&claims) {

@@ -1,9 +1,12 @@
 //! What a service account token says.
 
 use std::collections::BTreeMap;
+use std::fmt;
 
 use pilothouse_actors::clock::Timestamp;
 use pilothouse_actors::identity::Identity;
+use serde::de::value::SeqAccessDeserializer;
+use serde::de::{SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 use serde_json::json;
 
@@ -101,17 +104,25 @@ impl Reference {
     }
 }
 
+/// A text, or several. Not by an untagged enum: that would read a token's audiences twice.
 fn one_or_many<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<String>, D::Error> {
-    #[derive(Deserialize)]
-    #[serde(untagged)]
-    enum Audience {
-        One(String),
-        Many(Vec<String>),
+    struct Audiences;
+    impl<'de> Visitor<'de> for Audiences {
+        type Value = Vec<String>;
+
+        fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+            formatter.write_str("a text or a list of texts")
+        }
+
+        fn visit_str<E>(self, one: &str) -> Result<Vec<String>, E> {
+            Ok(vec![one.to_owned()])
+        }
+
+        fn visit_seq<A: SeqAccess<'de>>(self, many: A) -> Result<Vec<String>, A::Error> {
+            Vec::deserialize(SeqAccessDeserializer::new(many))
+        }
     }
-    Ok(match Audience::deserialize(deserializer)? {
-        Audience::One(one) => vec![one],
-        Audience::Many(many) => many,
-    })
+    deserializer.deserialize_any(Audiences)
 }
 
 /// Seconds since the epoch; fractions are cut off.

@@ -6,7 +6,6 @@ use openssl::bn::{BigNum, BigNumContext};
 use openssl::error::ErrorStack;
 use openssl::pkey::{PKey, Public};
 use serde::Serialize;
-use serde::de::DeserializeOwned;
 
 use crate::auth::jwt::{Algorithm, Error, MISMATCH, Ring, Token, VerifyingKey};
 
@@ -23,9 +22,9 @@ impl Keys {
         Ok(Keys(Ring::new(keys.collect::<Result<_, _>>()?)))
     }
 
-    /// What the token says, if one of the keys signed it: the one that it names, or any if it names none.
-    pub fn open<T: DeserializeOwned>(&self, token: &Token<'_>) -> Result<T, &'static str> {
-        self.0.open(token).map_err(|why| if why == MISMATCH { BAD_SIGNATURE } else { why })
+    /// Whether one of the keys signed the token, the one that it names or any if it names none; or why not.
+    pub fn signed(&self, token: &Token<'_>) -> Result<(), &'static str> {
+        self.0.signed(token).map_err(|why| if why == MISMATCH { BAD_SIGNATURE } else { why })
     }
 
     /// What the algorithms of the keys are called, in order and each once.
