@@ -134,6 +134,8 @@ pub const CONVERT_CHUNK_BYTES: usize = 64 << 10;
 pub const TOKEN_BYTES: usize = 16 << 10;
 /// Service account tokens whose signature is remembered. When it is full it starts anew.
 pub const TOKENS_REMEMBERED: usize = 4_096;
+/// What one key keeps at hand to check signatures with: as many may be checked at once at no further cost.
+pub const CHECKS_KEPT: usize = 16;
 /// The smallest RSA key of a published document that verifies tokens; the reference's language uses no smaller ones.
 pub const RSA_LEAST_BITS: u32 = 1_024;
 /// The largest RSA key of a published document: OpenSSL verifies nothing with larger ones.

@@ -3,11 +3,14 @@
 use openssl::bn::BigNum;
 use openssl::ecdsa::EcdsaSig;
 use openssl::error::ErrorStack;
-use openssl::hash::{MessageDigest, hash};
+use openssl::hash::MessageDigest;
+use openssl::md::Md;
 use openssl::nid::Nid;
 use openssl::pkey::{HasPublic, Id, PKeyRef, Private, Public};
+use openssl::pkey_ctx::PkeyCtx;
 use openssl::rsa::Padding;
-use openssl::sign::{RsaPssSaltlen, Signer, Verifier};
+use openssl::sha;
+use openssl::sign::{RsaPssSaltlen, Signer};
 
 /// How a key signs. Nothing that is unsigned, and nothing with a shared secret, is among them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -138,43 +141,53 @@ impl Algorithm {
                 signer.sign_to_vec()
             }
             Scheme::Curve(_, bytes) => {
-                let made = EcdsaSig::sign(&hash(self.digest(), text)?, &*key.ec_key()?)?;
+                let made = EcdsaSig::sign(&self.digest_of(text), &*key.ec_key()?)?;
                 Ok([made.r().to_vec_padded(bytes)?, made.s().to_vec_padded(bytes)?].concat())
             }
         }
     }
 
-    /// Whether `key` signed the text.
-    pub(super) fn verifies(self, key: &PKeyRef<Public>, text: &[u8], signature: &[u8]) -> bool {
-        let good = self.checked(key, text, signature).unwrap_or(false);
-        // A signature that is just wrong may leave its reasons in the queue of this thread, where the next TLS connection
-        // would find them and take them for its own.
-        drop(ErrorStack::get());
-        good
+    /// What is signed of a text. Not by way of the generic interface, which looks for an implementation each time.
+    pub(super) fn digest_of(self, text: &[u8]) -> Vec<u8> {
+        match self {
+            Algorithm::Es256 | Algorithm::Ps256 | Algorithm::Rs256 => sha::sha256(text).to_vec(),
+            Algorithm::Es384 | Algorithm::Ps384 | Algorithm::Rs384 => sha::sha384(text).to_vec(),
+            Algorithm::Es512 | Algorithm::Ps512 | Algorithm::Rs512 => sha::sha512(text).to_vec(),
+        }
     }
 
-    fn checked(self, key: &PKeyRef<Public>, text: &[u8], signature: &[u8]) -> Result<bool, ErrorStack> {
-        match self.scheme() {
-            Scheme::Rsa(padding) => {
-                let mut verifier = Verifier::new(self.digest(), key)?;
-                // The other padding is what it begins with.
-                if padding == Padding::PKCS1_PSS {
-                    verifier.set_rsa_padding(padding)?;
-                    verifier.set_rsa_mgf1_md(self.digest())?;
-                    verifier.set_rsa_pss_saltlen(RsaPssSaltlen::DIGEST_LENGTH)?;
-                }
-                verifier.verify_oneshot(signature, text)
-            }
-            Scheme::Curve(_, bytes) => {
-                let length = usize::try_from(bytes).unwrap_or_default();
-                if signature.len() != 2 * length {
-                    return Ok(false);
-                }
-                let (r, s) = signature.split_at(length);
-                let signature =
-                    EcdsaSig::from_private_components(BigNum::from_slice(r)?, BigNum::from_slice(s)?)?;
-                signature.verify(&hash(self.digest(), text)?, &*key.ec_key()?)
-            }
+    /// What checks digests with this key; `None` for keys on curves.
+    pub(super) fn rsa_context(self, key: &PKeyRef<Public>) -> Result<Option<PkeyCtx<Public>>, ErrorStack> {
+        let Scheme::Rsa(padding) = self.scheme() else { return Ok(None) };
+        let digest = match self {
+            Algorithm::Ps384 | Algorithm::Rs384 => Md::sha384(),
+            Algorithm::Ps512 | Algorithm::Rs512 => Md::sha512(),
+            _ => Md::sha256(),
+        };
+        let mut context = PkeyCtx::new(key)?;
+        context.verify_init()?;
+        context.set_rsa_padding(padding)?;
+        context.set_signature_md(digest)?;
+        if padding == Padding::PKCS1_PSS {
+            context.set_rsa_mgf1_md(digest)?;
+            context.set_rsa_pss_saltlen(RsaPssSaltlen::DIGEST_LENGTH)?;
         }
+        Ok(Some(context))
+    }
+
+    /// Whether this key on a curve signed the digest.
+    pub(super) fn verifies_on_curve(
+        self,
+        key: &PKeyRef<Public>,
+        digest: &[u8],
+        signature: &[u8],
+    ) -> Result<bool, ErrorStack> {
+        let length = usize::try_from(self.number_bytes()).unwrap_or_default();
+        if signature.len() != 2 * length {
+            return Ok(false);
+        }
+        let (r, s) = signature.split_at(length);
+        let signature = EcdsaSig::from_private_components(BigNum::from_slice(r)?, BigNum::from_slice(s)?)?;
+        signature.verify(digest, &*key.ec_key()?)
     }
 }

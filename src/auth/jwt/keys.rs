@@ -1,5 +1,7 @@
 //! The keys that sign and verify tokens.
 
+use std::sync::Arc;
+
 use base64::Engine as _;
 use base64::prelude::BASE64_URL_SAFE_NO_PAD as BASE64;
 use jsonwebtoken::jwk::{AlgorithmParameters, EllipticCurve, Jwk, KeyAlgorithm, KeyOperations, PublicKeyUse};
@@ -12,6 +14,7 @@ use openssl::rsa::Rsa;
 use openssl::sha::sha256;
 use serde::Serialize;
 
+use super::checks::Checks;
 use super::{Algorithm, Error, Token, es512, provider};
 use crate::limits::{RSA_LEAST_BITS, RSA_MOST_BITS};
 
@@ -24,6 +27,8 @@ pub struct VerifyingKey {
     pub id: String,
     /// The algorithms that it takes; at least one.
     takes: Vec<Algorithm>,
+    /// What it is used with.
+    checks: Arc<Checks>,
 }
 
 impl VerifyingKey {
@@ -32,7 +37,7 @@ impl VerifyingKey {
     pub fn new(key: PKey<Public>) -> Result<Option<VerifyingKey>, Error> {
         let Some(algorithm) = Algorithm::of(&key) else { return Ok(None) };
         let id = id(&key)?;
-        Ok(Some(VerifyingKey { key, id, takes: vec![algorithm] }))
+        Ok(Some(VerifyingKey { key, id, takes: vec![algorithm], checks: Arc::default() }))
     }
 
     /// A key of a published document. It takes the algorithm that the document says, or any of those that fit if it says
@@ -58,7 +63,8 @@ impl VerifyingKey {
         if takes.is_empty() {
             return Ok(None);
         }
-        Ok(Some(VerifyingKey { key, id: common.key_id.clone().unwrap_or_default(), takes }))
+        let id = common.key_id.clone().unwrap_or_default();
+        Ok(Some(VerifyingKey { key, id, takes, checks: Arc::default() }))
     }
 
     /// The algorithms that it takes; at least one.
@@ -72,7 +78,7 @@ impl VerifyingKey {
         let algorithm = token.algorithm.filter(|algorithm| self.takes.contains(algorithm));
         let signed = token.text.rsplit_once('.').map(|(signed, _)| signed);
         algorithm.zip(signed).is_some_and(|(algorithm, signed)| {
-            algorithm.verifies(&self.key, signed.as_bytes(), &token.signature)
+            self.checks.verifies(algorithm, &self.key, signed.as_bytes(), &token.signature)
         })
     }
 }

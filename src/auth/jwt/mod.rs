@@ -5,6 +5,7 @@
 //! unsigned, and nothing that is signed with a public key as if it were a shared secret, is ever looked at twice.
 
 mod algorithm;
+mod checks;
 mod es512;
 mod keys;
 mod provider;

@@ -248,6 +248,23 @@ fn whoever_opens_a_token_checks_its_claims() {
 }
 
 #[test]
+fn one_key_checks_good_and_bad_tokens_in_turn_and_on_many_threads() {
+    thread::scope(|scope| {
+        for which in 0..SIGNED.len() {
+            scope.spawn(move || {
+                for turn in 0..40 {
+                    let (algorithm, key, token) = &SIGNED[(which + turn) % SIGNED.len()];
+                    let forged = format!("{}.{}", token.rsplit_once('.').unwrap().0, BASE64.encode([7; 256]));
+                    assert!(accepted(key, token), "{algorithm:?}");
+                    assert!(!accepted(key, &forged), "{algorithm:?}");
+                    assert!(openssl::error::ErrorStack::get().errors().is_empty(), "{algorithm:?}");
+                }
+            });
+        }
+    });
+}
+
+#[test]
 fn a_ring_finds_the_key_by_its_name() {
     let signed: Vec<_> = KEYS.iter().map(usual).collect();
     let ring = Ring::new(signed.iter().map(|(_, key)| key.clone()).collect());
