@@ -147,10 +147,10 @@ impl Algorithm {
         }
     }
 
-    /// What is signed of a text. Not by way of the generic interface, which looks for an implementation each time.
+    /// What is signed of a text.
     pub(super) fn digest_of(self, text: &[u8]) -> Vec<u8> {
         match self {
-            Algorithm::Es256 | Algorithm::Ps256 | Algorithm::Rs256 => sha::sha256(text).to_vec(),
+            Algorithm::Es256 | Algorithm::Ps256 | Algorithm::Rs256 => crate::auth::digest(text).to_vec(),
             Algorithm::Es384 | Algorithm::Ps384 | Algorithm::Rs384 => sha::sha384(text).to_vec(),
             Algorithm::Es512 | Algorithm::Ps512 | Algorithm::Rs512 => sha::sha512(text).to_vec(),
         }

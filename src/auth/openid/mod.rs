@@ -13,7 +13,6 @@ mod rules;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use openssl::sha::sha256;
 use pilothouse_actors::answer::Answer;
 use pilothouse_actors::authenticator::{Verdict, Verifier};
 use pilothouse_actors::clock::{Clock, Timestamp};
@@ -151,7 +150,7 @@ impl Verifier for OpenIdTokens {
     fn verify(&self, credentials: &Credentials) -> Answer<Verdict> {
         let token = credentials.bearer.as_ref().filter(|token| token.len() <= OIDC_TOKEN_BYTES);
         let Some(token) = token else { return Answer::Now(Verdict::NoOpinion) };
-        let digest = sha256(token.as_bytes());
+        let digest = crate::auth::digest(token.as_bytes());
         if let Some(identity) = self.0.recall(&digest) {
             return Answer::Now(Verdict::Known(identity));
         }

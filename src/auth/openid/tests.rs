@@ -186,7 +186,7 @@ fn memory_is_bounded() {
         for at in from..from + count {
             let identity = Arc::new(Identity::default());
             let until = verifier.0.clock.now().plus(OIDC_TOKEN_REMEMBERED);
-            verifier.0.remember(sha256(&at.to_be_bytes()), Remembered { identity, until });
+            verifier.0.remember(crate::auth::digest(&at.to_be_bytes()), Remembered { identity, until });
         }
     };
     fill(0, OIDC_TOKENS_REMEMBERED);

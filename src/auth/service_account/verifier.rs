@@ -9,7 +9,6 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
-use openssl::sha::sha256;
 use pilothouse_actors::answer::Answer;
 use pilothouse_actors::authenticator::{Bearer, Verdict, Verifier};
 use pilothouse_actors::clock::Clock;
@@ -147,7 +146,7 @@ impl Shared {
 
     /// The token, if its signature is good.
     fn signed(&self, token: &str) -> Result<Option<Arc<Signed>>, String> {
-        let (digest, began) = (sha256(token.as_bytes()), self.clock.now());
+        let (digest, began) = (crate::auth::digest(token.as_bytes()), self.clock.now());
         let known = self.remembered().get(&digest).cloned();
         if let Some(known) = known {
             self.metrics.authentication.looked_up(true, began, self.clock.now());
@@ -174,10 +173,14 @@ impl Shared {
             told_on: AtomicU64::default(),
         });
         let mut remembered = self.remembered();
-        if remembered.len() >= TOKENS_REMEMBERED {
-            remembered.clear();
-        }
+        let forgotten = match remembered.len() >= TOKENS_REMEMBERED {
+            true => std::mem::take(&mut *remembered),
+            false => HashMap::new(),
+        };
         remembered.insert(digest, Arc::clone(&signed));
+        // Thousands of them take a while to let go, and others look for theirs.
+        drop(remembered);
+        drop(forgotten);
         Ok(Some(signed))
     }
 
