@@ -209,22 +209,37 @@ fn filtered() {
     );
 }
 
-/// A tenth of the watchers does not read. The floor is the same run without them.
+/// A tenth of the watchers does not read. The floor is the same run without them. Both by turns, and the middle of each: the
+/// client and the server share the machine, and what one run says of the last hundredth is luck.
 fn slow() {
     const UPDATES: u64 = 2_000;
-    let mut late = Vec::new();
-    for stalled in [0_usize, 100] {
-        let (server, _) = Process::server(&scratch("slow"), "redb");
-        make(server.port, "hot");
-        let watchers = crowd(900 + stalled, stalled, head(server.port));
-        let expected = (900 * UPDATES, stalled as u64 * UPDATES);
-        let act = updates(server.port, server.id(), 0, UPDATES);
-        let (mut followed, before) = follow(server.port, watchers, expected, true, Some(server.id()), act);
-        report(&format!("900 that read, {stalled} that do not"), before, &mut followed);
-        assert_eq!((followed.cut, followed.wrong), (0, 0), "nobody is cut, and all are told everything");
-        late.push(followed.percentile(0.99).as_secs_f64());
+    const ROUNDS: usize = 5;
+    let mut late = [Vec::new(), Vec::new()];
+    for _ in 0..ROUNDS {
+        for (times, stalled) in late.iter_mut().zip([0_usize, 100]) {
+            let (server, _) = Process::server(&scratch("slow"), "redb");
+            make(server.port, "hot");
+            let watchers = crowd(900 + stalled, stalled, head(server.port));
+            let expected = (900 * UPDATES, stalled as u64 * UPDATES);
+            let act = updates(server.port, server.id(), 0, UPDATES);
+            let (mut followed, before) =
+                follow(server.port, watchers, expected, true, Some(server.id()), act);
+            report(&format!("900 that read, {stalled} that do not"), before, &mut followed);
+            assert_eq!((followed.cut, followed.wrong), (0, 0), "nobody is cut, and all are told everything");
+            times.push(followed.percentile(0.99).as_secs_f64());
+        }
     }
-    println!("slow watchers: p99 of the others {:.2} of the run without them (goal 1.1)", late[1] / late[0]);
+    let [without, with] = late.map(|mut times| {
+        times.sort_by(f64::total_cmp);
+        times[ROUNDS / 2]
+    });
+    println!(
+        "slow watchers: p99 of the others {:.2} of the runs without them (goal 1.1), {:.0} ms against {:.0} ms, the middle of \
+         {ROUNDS} each",
+        with / without,
+        with * 1e3,
+        without * 1e3
+    );
 }
 
 /// Kill -9 and a new start with a thousand clients that watch. The floor is the start alone and a thousand connections.
@@ -266,20 +281,24 @@ fn restart() {
     );
 }
 
-/// Memory of a watch that nothing happens to. The floor is a connection that was answered once.
+/// Memory of a watch that nothing happens to. The floor is a connection that was answered once, to a server of its own: what
+/// connections that have ended leave behind would be counted among the watches.
 fn idle() {
     const COUNT: usize = 9_500;
-    let (server, _) = Process::server(&scratch("idle-watches"), "memory");
-    let from = head(server.port);
-    let before = server.resident_mb();
-    let path = format!("{COLLECTION}?watch=1");
-    let connected = hold(server.port, COUNT, None, || server.resident_mb());
-    std::thread::sleep(Duration::from_secs(3));
-    let watching = hold(server.port, COUNT, Some((&path, from)), || server.resident_mb());
+    let held = |name: &str, path: Option<&str>| {
+        let (server, _) = Process::server(&scratch(name), "memory");
+        let from = head(server.port);
+        let before = server.resident_mb();
+        hold(server.port, COUNT, path.map(|path| (path, from)), || {
+            (server.resident_mb() - before, server.resident_mb())
+        })
+    };
+    let (connected, _) = held("idle-connections", None);
+    let (watching, all) = held("idle-watches", Some(&format!("{COLLECTION}?watch=1")));
     let each = |mb: f64| mb * 1024.0 / COUNT as f64;
     println!(
-        "idle, {COUNT} watches: {:.1} KiB each beyond the connection (goal 8), which has {:.1} KiB; {watching:.0} MB in all",
+        "idle, {COUNT} watches: {:.1} KiB each beyond the connection (goal 8), which has {:.1} KiB; {all:.0} MB in all",
         each(watching - connected),
-        each(connected - before)
+        each(connected)
     );
 }
