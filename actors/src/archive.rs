@@ -3,13 +3,17 @@
 //! A window is bounded by bytes, the history by time. Between the two lie events whose records are still in the log: a
 //! watch that stalled, or one that comes back after minutes, gets them from there and goes on in memory. Reading is
 //! slow and nobody else may wait for it, so it happens on threads that may block, few at a time.
+//!
+//! Who is late is seldom alone: after a restart, or a stall of the network, many watches stand at much the same place. What was
+//! read last is kept for them, so that the log is read, and each event is encoded, once.
 
+use std::collections::VecDeque;
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use tokio::sync::Semaphore;
 
-use crate::limits::{SHELF_BYTES, SHELF_READERS};
+use crate::limits::{SHELF_BYTES, SHELF_READERS, SHELF_READS_KEPT};
 use crate::object::{Revision, TypeName};
 use crate::window::Event;
 
@@ -48,6 +52,32 @@ pub trait Archive: Send + Sync {
 pub struct Shelf {
     archive: Arc<dyn Archive>,
     type_name: TypeName,
+    lately: Arc<Mutex<Lately>>,
+}
+
+/// What was read last, the newest at the end. Each is without a gap.
+#[derive(Default)]
+struct Lately(VecDeque<Vec<Arc<Event>>>);
+
+impl Lately {
+    /// The events of a span that one of the last reads brought; none if none did.
+    fn find(&self, span: Span) -> Vec<Arc<Event>> {
+        let wanted = |event: &Arc<Event>| event.revision() > span.after;
+        let found = self.0.iter().rev().find_map(|events| {
+            let begins = events.first()?.revision() <= span.after.next();
+            let from = events.iter().position(wanted).filter(|_| begins)?;
+            events.get(from..)
+        });
+        let events = found.unwrap_or_default().iter().take(span.most);
+        events.take_while(|event| event.revision() <= span.through).cloned().collect()
+    }
+
+    fn keep(&mut self, events: &[Arc<Event>]) {
+        if self.0.len() == SHELF_READS_KEPT {
+            self.0.pop_front();
+        }
+        self.0.push_back(events.to_vec());
+    }
 }
 
 impl fmt::Debug for Shelf {
@@ -68,7 +98,7 @@ static READERS: Semaphore = Semaphore::const_new(SHELF_READERS);
 impl Shelf {
     /// The shelf of a type.
     pub fn new(archive: Arc<dyn Archive>, type_name: TypeName) -> Shelf {
-        Shelf { archive, type_name }
+        Shelf { archive, type_name, lately: Arc::default() }
     }
 
     /// Some events after a cursor, up to `through`: at least one.
@@ -77,12 +107,116 @@ impl Shelf {
         after: Revision,
         through: Revision,
         most: usize,
-    ) -> Result<Vec<Event>, ArchiveError> {
+    ) -> Result<Vec<Arc<Event>>, ArchiveError> {
         let span = Span { after, through, most, bytes: SHELF_BYTES };
+        let lately = || self.lately.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = lately().find(span);
+        if !known.is_empty() {
+            return Ok(known);
+        }
         let _turn = READERS.acquire().await.map_err(|_| ArchiveError::Gone)?;
+        // Whoever had the turn before may have wanted the same.
+        let known = lately().find(span);
+        if !known.is_empty() {
+            return Ok(known);
+        }
         let shelf = self.clone();
         let read = tokio::task::spawn_blocking(move || shelf.archive.read(&shelf.type_name, span)).await;
         let events = read.map_err(|error| ArchiveError::Broken(error.to_string()))??;
-        if events.is_empty() { Err(ArchiveError::Gone) } else { Ok(events) }
+        if events.is_empty() {
+            return Err(ArchiveError::Gone);
+        }
+        let events: Vec<Arc<Event>> = events.into_iter().map(Arc::new).collect();
+        lately().keep(&events);
+        Ok(events)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use bytes::Bytes;
+
+    use super::*;
+    use crate::clock::Timestamp;
+    use crate::object::{Draft, Key, Object, Pairs, Variant};
+    use crate::window::Change;
+
+    /// A log of revisions 1 to 100 that counts how often it is read.
+    #[derive(Default)]
+    struct Counting(AtomicUsize);
+
+    impl Archive for Counting {
+        fn read(&self, _: &TypeName, span: Span) -> Result<Vec<Event>, ArchiveError> {
+            self.0.fetch_add(1, Ordering::Relaxed);
+            let revisions = (span.after.next().0..=span.through.0.min(100)).take(span.most);
+            Ok(revisions.map(event).collect())
+        }
+    }
+
+    fn event(revision: u64) -> Event {
+        let draft = Draft {
+            key: Key::cluster("a"),
+            bytes: Bytes::from_static(br#"{"resourceVersion":""}"#),
+            revision_at: 20,
+            item_at: 1,
+            labels: Pairs::default(),
+            fields: Pairs::default(),
+        };
+        Event::new(Change::Created, Arc::new(Object::new(draft, Revision(revision))), None, Timestamp(0))
+    }
+
+    fn shelf() -> (Arc<Counting>, Shelf) {
+        let archive = Arc::new(Counting::default());
+        (archive.clone(), Shelf::new(archive, TypeName::new("pods")))
+    }
+
+    fn revisions(read: &Result<Vec<Arc<Event>>, ArchiveError>) -> Vec<u64> {
+        read.as_ref().unwrap().iter().map(|event| event.revision().0).collect()
+    }
+
+    #[actix_rt::test]
+    async fn many_at_one_place_read_once_and_share_what_is_encoded() {
+        let (archive, shelf) = shelf();
+        let reads =
+            futures::future::join_all((0..50).map(|_| shelf.read(Revision(10), Revision(40), 20))).await;
+        // As many as may read at once cannot know of each other.
+        assert!(archive.0.load(Ordering::Relaxed) <= SHELF_READERS);
+        for read in &reads {
+            assert_eq!(revisions(read), (11..=30).collect::<Vec<_>>());
+        }
+        let last = shelf.read(Revision(10), Revision(40), 20).await.unwrap();
+        last[0].frame(Variant(1), || Bytes::from_static(b"once"));
+        let again = shelf.read(Revision(10), Revision(40), 20).await.unwrap();
+        again[0].frame(Variant(1), || unreachable!("it is encoded already"));
+    }
+
+    #[actix_rt::test]
+    async fn whoever_stands_in_the_middle_gets_the_rest_and_nothing_beyond_what_they_asked_for() {
+        let (archive, shelf) = shelf();
+        shelf.read(Revision(10), Revision(40), 20).await.unwrap();
+        assert_eq!(
+            revisions(&shelf.read(Revision(15), Revision(40), 20).await),
+            (16..=30).collect::<Vec<_>>()
+        );
+        assert_eq!(revisions(&shelf.read(Revision(15), Revision(18), 20).await), [16, 17, 18]);
+        assert_eq!(revisions(&shelf.read(Revision(15), Revision(40), 2).await), [16, 17]);
+        assert_eq!(archive.0.load(Ordering::Relaxed), 1, "all of them from what was read first");
+        assert_eq!(revisions(&shelf.read(Revision(30), Revision(32), 20).await), [31, 32]);
+        assert_eq!(revisions(&shelf.read(Revision(9), Revision(12), 20).await), [10, 11, 12]);
+        assert_eq!(archive.0.load(Ordering::Relaxed), 3, "what lies outside is read");
+    }
+
+    #[actix_rt::test]
+    async fn only_the_last_reads_are_kept() {
+        let (archive, shelf) = shelf();
+        for after in 0..=SHELF_READS_KEPT as u64 {
+            shelf.read(Revision(10 * after), Revision(100), 5).await.unwrap();
+        }
+        let before = archive.0.load(Ordering::Relaxed);
+        shelf.read(Revision(0), Revision(100), 5).await.unwrap();
+        assert_eq!(archive.0.load(Ordering::Relaxed), before + 1);
+        assert_eq!(shelf.lately.lock().unwrap().0.len(), SHELF_READS_KEPT);
     }
 }

@@ -41,6 +41,8 @@ pub const WINDOW_BYTES: usize = 64 << 20;
 pub const SHELVED_EVENTS: usize = 1 << 20;
 /// Bytes of objects that one read from the log brings back.
 pub const SHELF_BYTES: usize = SESSION_BYTES;
+/// Reads from the log of one type whose events are kept for others who are as late.
+pub const SHELF_READS_KEPT: usize = 2;
 /// Reads from the log at a time: enough for a disk, few enough that a herd of late watches does not take all threads.
 pub const SHELF_READERS: usize = 2;
 /// States at older revisions that one type keeps for lists in chunks.

@@ -43,7 +43,7 @@ pub async fn state_at(
             Read::Shelved(shelf, through) => {
                 let read = shelf.read(cursor, through.min(base.revision), EXPIRE_PER_TURN).await;
                 let events = read.map_err(|_| NoState::Gone)?;
-                (events.into_iter().map(Arc::new).collect::<Vec<_>>(), true)
+                (events, true)
             }
         };
         let (mut last, mut kept) = (None, 0);

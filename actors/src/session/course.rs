@@ -244,14 +244,14 @@ impl Course {
 
     /// Takes in what the log had. What finds no room is read again later: a client that does not read must not cost
     /// memory.
-    pub(super) fn fetched(&mut self, read: Result<Vec<Event>, ArchiveError>) {
+    pub(super) fn fetched(&mut self, read: Result<Vec<Arc<Event>>, ArchiveError>) {
         if !matches!(self.state, State::Fetching) {
             return;
         }
         self.state = State::CatchingUp;
         match read {
             Ok(events) => {
-                self.take_in(events.iter());
+                self.take_in(events.iter().map(|event| &**event));
             }
             Err(error) => {
                 if error != ArchiveError::Gone {

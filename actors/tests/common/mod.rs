@@ -80,7 +80,7 @@ pub async fn events(position: &Position) -> Vec<Arc<Event>> {
             Read::Shelved(shelf, through) => {
                 let events = shelf.read(cursor, through, 3).await.unwrap();
                 cursor = events.last().unwrap().revision();
-                found.extend(events.into_iter().map(Arc::new));
+                found.extend(events);
             }
             Read::Expired(floor) => panic!("a window expired at its own floor {floor}"),
         }
