@@ -1,6 +1,8 @@
 //! What a list or a watch wants, as a predicate over an object.
 
 use std::collections::BTreeSet;
+use std::fmt;
+use std::sync::Arc;
 
 use crate::object::{Key, Object, Pairs};
 
@@ -20,7 +22,35 @@ pub struct Filter {
     pub labels: Vec<LabelRule>,
     /// All of these must hold of the indexed fields.
     pub fields: Vec<FieldRule>,
+    /// How fields are read that are not kept with objects.
+    pub reader: Option<FieldReader>,
 }
+
+/// Reads the fields of objects of a type whose fields are not kept with them, because what they are can change while the objects
+/// stay.
+#[derive(Clone)]
+pub struct FieldReader(Arc<dyn Fn(&Object) -> Pairs + Send + Sync>);
+
+impl FieldReader {
+    /// Reads fields by this function.
+    pub fn new(read: impl Fn(&Object) -> Pairs + Send + Sync + 'static) -> FieldReader {
+        FieldReader(Arc::new(read))
+    }
+}
+
+impl fmt::Debug for FieldReader {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("FieldReader")
+    }
+}
+
+impl PartialEq for FieldReader {
+    fn eq(&self, other: &FieldReader) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+}
+
+impl Eq for FieldReader {}
 
 /// One requirement of a label selector.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -63,7 +93,17 @@ impl Filter {
     pub fn matches(&self, object: &Object) -> bool {
         self.wants_key(&object.key)
             && self.labels.iter().all(|rule| rule.holds(&object.labels))
-            && self.fields.iter().all(|rule| rule.holds_of(object))
+            && self.has_fields(object)
+    }
+
+    fn has_fields(&self, object: &Object) -> bool {
+        match &self.reader {
+            Some(FieldReader(read)) if !self.fields.is_empty() => {
+                let fields = read(object);
+                self.fields.iter().all(|rule| rule.holds_of(object, &fields))
+            }
+            _ => self.fields.iter().all(|rule| rule.holds_of(object, &object.fields)),
+        }
     }
 
     /// Whether an object with this key can match at all.
@@ -89,13 +129,13 @@ impl LabelRule {
 }
 
 impl FieldRule {
-    /// Whether the object satisfies the rule. Name and namespace are fields too, though only the key holds them.
-    pub fn holds_of(&self, object: &Object) -> bool {
+    /// Whether the object with these fields satisfies the rule. Name and namespace are fields too, though only the key holds them.
+    pub fn holds_of(&self, object: &Object, fields: &Pairs) -> bool {
         let (FieldRule::Equals(field, value) | FieldRule::Differs(field, value)) = self;
         let found = match &**field {
             NAME_FIELD => object.key.name(),
             NAMESPACE_FIELD => object.key.namespace(),
-            _ => return self.holds(&object.fields),
+            _ => return self.holds(fields),
         };
         (found == &**value) == matches!(self, FieldRule::Equals(..))
     }
@@ -155,6 +195,28 @@ mod tests {
         assert!(!matches(FieldRule::Differs(NAME_FIELD.into(), "a".into())));
         assert!(matches(FieldRule::Equals(NAMESPACE_FIELD.into(), "n".into())));
         assert!(!matches(FieldRule::Differs(NAMESPACE_FIELD.into(), "n".into())));
+    }
+
+    #[test]
+    fn fields_that_are_not_kept_are_read() {
+        let draft = Draft {
+            key: Key::cluster("a"),
+            bytes: Bytes::from_static(b"{}"),
+            revision_at: 1,
+            item_at: 1,
+            labels: Pairs::default(),
+            fields: Pairs::from_iter([("color", "red")]),
+        };
+        let object = Object::new(draft, Revision(2));
+        let rule = |value: &str| FieldRule::Equals("color".into(), value.into());
+        let reader = FieldReader::new(|_| Pairs::from_iter([("color", "blue")]));
+        let filter = |value: &str, reader: Option<&FieldReader>| Filter {
+            fields: vec![rule(value)],
+            reader: reader.cloned(),
+            ..Filter::everything()
+        };
+        assert!(filter("red", None).matches(&object) && !filter("red", Some(&reader)).matches(&object));
+        assert!(filter("blue", Some(&reader)).matches(&object));
     }
 
     #[test]

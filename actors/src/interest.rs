@@ -30,7 +30,9 @@ pub enum Interest {
 impl Interest {
     /// The most selective part of the filter: one object, one name, one field value, one namespace.
     pub fn of(filter: &Filter) -> Interest {
-        let equality = filter.fields.iter().find_map(|rule| match rule {
+        // What is not kept with objects cannot be looked up by them.
+        let kept = filter.fields.iter().filter(|_| filter.reader.is_none());
+        let equality = kept.into_iter().find_map(|rule| match rule {
             FieldRule::Equals(field, value) => Some((field, value)),
             FieldRule::Differs(..) => None,
         });
@@ -146,7 +148,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::filter::LabelRule;
+    use crate::filter::{FieldReader, LabelRule};
     use crate::object::{Draft, Pairs, Revision};
 
     /// What the index must find, by asking everyone.
@@ -178,12 +180,19 @@ mod tests {
         let namespace = prop::option::of(text(&["", "x", "y"]));
         let name = prop::option::weighted(0.3, text(&["a", "b"]));
         let labels = prop::option::of(text(&["app"]).prop_map(LabelRule::Exists));
-        (namespace, name, labels, rules()).prop_map(|(namespace, name, labels, fields)| Filter {
-            namespace,
-            name,
-            labels: labels.into_iter().collect(),
-            fields,
-        })
+        (namespace, name, labels, rules(), any::<bool>()).prop_map(
+            |(namespace, name, labels, fields, reads)| {
+                Filter {
+                    namespace,
+                    name,
+                    labels: labels.into_iter().collect(),
+                    fields,
+                    // What is read need not be what is kept.
+                    reader: reads
+                        .then(|| FieldReader::new(|_| Pairs::from_iter([("node", "1"), ("phase", "2")]))),
+                }
+            },
+        )
     }
 
     fn objects() -> impl Strategy<Value = Object> {

@@ -108,6 +108,8 @@ pub struct Watching {
     pub initial_events: bool,
     /// What is counted.
     pub metrics: Arc<Metrics>,
+    /// Whether a resource is still what is served under its name: those of custom kinds are replaced when their definition changes.
+    pub is_served: Rc<dyn Fn(&Arc<Resource>) -> bool>,
 }
 
 impl Backend {
