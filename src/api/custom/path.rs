@@ -358,8 +358,8 @@ fn range(count: usize, (from, to): (Option<i64>, To)) -> Option<(usize, usize)> 
         To::At(at) if at < 0 => at + count,
         To::At(at) => at,
         // Behind the last item, if the first was counted from the end.
-        To::Next if first + 1 <= 0 => first + 1 + count,
-        To::Next => first + 1,
+        To::Next if first < 0 => first + 1 + count,
+        To::Next => first.saturating_add(1),
     };
     if begin == end {
         return Some((0, 0));
@@ -446,6 +446,8 @@ mod tests {
             (".spec.none.x", None),
             // One item too few, and nothing is found at all.
             (".spec.l[7]", None),
+            (".spec.l[9223372036854775807]", None),
+            (".spec.l[-9223372036854775808:9223372036854775807:9223372036854775807]", None),
             (".spec.l[0:9].n", None),
             (".spec.color[0]", None),
             (".spec.['color']", None),
