@@ -26,15 +26,26 @@ pub struct Filter {
     pub reader: Option<FieldReader>,
 }
 
-/// Reads the fields of objects of a type whose fields are not kept with them, because what they are can change while the objects
-/// stay.
+/// The field in which an object says by which rules its other fields were kept; see [`FieldReader`].
+pub const MARK_FIELD: &str = "";
+
+/// Reads the fields of objects of a type whose fields need not be those that are kept with them, because what they are can change
+/// while the objects stay. An object whose [`MARK_FIELD`] is that of the reader was kept by the same rules, and need not be read.
 #[derive(Clone)]
-pub struct FieldReader(Arc<dyn Fn(&Object) -> Pairs + Send + Sync>);
+pub struct FieldReader {
+    mark: Box<str>,
+    read: Arc<dyn Fn(&Object) -> Pairs + Send + Sync>,
+}
 
 impl FieldReader {
-    /// Reads fields by this function.
-    pub fn new(read: impl Fn(&Object) -> Pairs + Send + Sync + 'static) -> FieldReader {
-        FieldReader(Arc::new(read))
+    /// Reads fields by this function where their mark is another.
+    pub fn new(mark: &str, read: impl Fn(&Object) -> Pairs + Send + Sync + 'static) -> FieldReader {
+        FieldReader { mark: mark.into(), read: Arc::new(read) }
+    }
+
+    /// The mark of objects whose fields need not be read.
+    pub fn mark(&self) -> &str {
+        &self.mark
     }
 }
 
@@ -46,7 +57,7 @@ impl fmt::Debug for FieldReader {
 
 impl PartialEq for FieldReader {
     fn eq(&self, other: &FieldReader) -> bool {
-        Arc::ptr_eq(&self.0, &other.0)
+        Arc::ptr_eq(&self.read, &other.read)
     }
 }
 
@@ -98,7 +109,9 @@ impl Filter {
 
     fn has_fields(&self, object: &Object) -> bool {
         match &self.reader {
-            Some(FieldReader(read)) if !self.fields.is_empty() => {
+            Some(FieldReader { mark, read })
+                if !self.fields.is_empty() && object.fields.get(MARK_FIELD) != Some(mark) =>
+            {
                 let fields = read(object);
                 self.fields.iter().all(|rule| rule.holds_of(object, &fields))
             }
@@ -205,11 +218,12 @@ mod tests {
             revision_at: 1,
             item_at: 1,
             labels: Pairs::default(),
-            fields: Pairs::from_iter([("color", "red")]),
+            fields: Pairs::from_iter([("color", "red"), (MARK_FIELD, "now")]),
         };
         let object = Object::new(draft, Revision(2));
         let rule = |value: &str| FieldRule::Equals("color".into(), value.into());
-        let reader = FieldReader::new(|_| Pairs::from_iter([("color", "blue")]));
+        let reader_of = |mark: &str| FieldReader::new(mark, |_| Pairs::from_iter([("color", "blue")]));
+        let reader = reader_of("later");
         let filter = |value: &str, reader: Option<&FieldReader>| Filter {
             fields: vec![rule(value)],
             reader: reader.cloned(),
@@ -217,6 +231,7 @@ mod tests {
         };
         assert!(filter("red", None).matches(&object) && !filter("red", Some(&reader)).matches(&object));
         assert!(filter("blue", Some(&reader)).matches(&object));
+        assert!(filter("red", Some(&reader_of("now"))).matches(&object), "kept by the same rules");
     }
 
     #[test]

@@ -152,8 +152,7 @@ impl Backend {
     /// Encodes a value of the stored version for the store.
     pub fn draft(&self, call: &Call<'_>, key: Key, value: &Value) -> Result<Draft> {
         if let Some(custom) = &call.resource.custom {
-            // Which fields they can be selected by may change while they stay: those are read when somebody selects.
-            return Ok(drafted(custom::stored(custom, value), key, value, Pairs::default()));
+            return Ok(drafted(custom::stored(custom, value), key, value, custom.kept(value)));
         }
         self.draft_kind(&call.stored.version, &call.resource.kind, key, value)
     }

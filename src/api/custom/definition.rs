@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 
+use openssl::sha::sha256;
 use pilothouse_actors::object::TypeName;
 
 use super::kind::{Cell, Custom, Schemas};
@@ -14,6 +15,7 @@ use super::types::Types;
 use super::{prune, status};
 use crate::api::catalog::build::storage_hash;
 use crate::api::catalog::resource::{About, Column, Resource, Stored, Subresource};
+use crate::api::codec::json;
 use crate::api::parts::{Part, ReplicaPaths};
 use crate::api::schema::{GroupVersionKind, Registry};
 use crate::api::value::Value;
@@ -54,7 +56,9 @@ pub fn resources(
         (GroupVersion::new(said.group, version.name()).to_string(), version.schema.clone())
     };
     let schemas: Schemas = versions.iter().map(of_version).collect::<BTreeMap<_, _>>().into();
-    let common = Common { registry: Arc::new(added.done()), ordinals: ordinals.clone(), schemas };
+    let digest = sha256(&json::to_json(said.spec("versions").unwrap_or(&Value::Null)));
+    let digest: String = digest.iter().take(8).map(|byte| format!("{byte:02x}")).collect();
+    let common = Common { digest, registry: Arc::new(added.done()), ordinals: ordinals.clone(), schemas };
     let made: Vec<_> = versions
         .iter()
         .zip(ordinals)
@@ -88,6 +92,8 @@ struct Common {
     registry: Arc<Registry>,
     ordinals: RangeInclusive<u32>,
     schemas: Schemas,
+    /// Tells what is said of all versions from what was said of them at another time, also before a restart.
+    digest: String,
 }
 
 /// Whether a store has custom objects.
@@ -193,6 +199,7 @@ impl<'a> Said<'a> {
             ordinals: common.ordinals.clone(),
             cells,
             selectable: selectable.iter().filter_map(selectable_field).collect(),
+            mark: format!("{}/{}", common.digest, version.name()).into(),
             scale: version
                 .said
                 .at(&["subresources", "scale"])
@@ -326,7 +333,6 @@ fn columns(version: &Value) -> (Vec<Column>, Vec<Cell>) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::api::codec::json;
 
     fn definition(versions: &str) -> Value {
         let text = format!(

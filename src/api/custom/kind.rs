@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 
+use pilothouse_actors::filter::MARK_FIELD;
 use pilothouse_actors::object::Pairs;
 
 use super::path::JsonPath;
@@ -45,6 +46,8 @@ pub struct Custom {
     pub ordinals: RangeInclusive<u32>,
     /// The fields that its objects can be selected by, and where they stand.
     pub selectable: Vec<(String, JsonPath)>,
+    /// What tells fields that were kept by what this definition says from others.
+    pub mark: Arc<str>,
     /// Its scale, if it has one.
     pub scale: Option<Part>,
     /// What its clients are told, if they should use another version.
@@ -116,6 +119,16 @@ impl Custom {
     pub fn read(&self, bytes: &[u8]) -> Option<Value> {
         codec::decode_stored(bytes, self.registry.free_object(), &self.registry)
             .map(|value| self.shown(value))
+    }
+
+    /// The fields that are kept with an object which is about to be stored. What another version writes is changed on its way, and
+    /// read when somebody selects.
+    pub fn kept(&self, object: &Value) -> Pairs {
+        if self.selectable.is_empty() || self.api_version != self.stored_as {
+            return Pairs::default();
+        }
+        let fields = self.selected(&self.shown(object.clone()));
+        fields.iter().chain([(MARK_FIELD, &*self.mark)]).collect()
     }
 
     /// The fields of an object that it can be selected by, beside name and namespace. One that is absent counts as empty, so

@@ -208,7 +208,8 @@ pub fn fields_of(group: &str, kind: &str, object: &Value) -> Pairs {
 /// Reads the fields of objects of a custom kind, as its definition is now. What it finds stays with an object like other forms of it.
 pub(super) fn reader_of(custom: &Arc<Custom>, ordinal: u32) -> FieldReader {
     let custom = Arc::clone(custom);
-    FieldReader::new(move |object| {
+    let mark = custom.mark.clone();
+    FieldReader::new(&mark, move |object| {
         let is_living = |variant: Variant| custom.ordinals.contains(&(variant.0 / Form::NUMBERS));
         let made = object.variant(Variant(ordinal * Form::NUMBERS + Form::FIELDS), is_living, |object| {
             let value = custom.read(&object.bytes).ok_or(())?;
