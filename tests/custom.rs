@@ -397,7 +397,7 @@ fn a_definition_waits_for_its_objects() {
 
 #[test]
 fn a_definition_that_goes_holds_up_no_other() {
-    const MANY: usize = 600;
+    const MANY: usize = 2_000;
     let server = Server::with(&["--engine=memory"]);
     let mut admin = server.admin();
     define(&mut admin, &kites());
