@@ -51,14 +51,14 @@ impl Tools {
         resource: Option<Arc<Resource>>,
         mut progress: Progress,
     ) -> Result<Ended> {
-        let Some(resource) = resource else {
-            self.say(&name, &Ending::NeverServed).await?;
-            return Ok(Ended::Gone);
-        };
         if !progress.is_told {
             self.say(&name, &Ending::Deleting).await?;
             progress.is_told = true;
         }
+        let Some(resource) = resource else {
+            self.say(&name, &Ending::NeverServed).await?;
+            return Ok(Ended::Gone);
+        };
         let left = match self.delete_all(&resource, &store_named(&name), progress.through).await {
             Ok((through, left)) => {
                 progress.through = through;
