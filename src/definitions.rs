@@ -3,11 +3,14 @@
 //!
 //! It belongs to the server and not to the control loops: whatever those are told, definitions work. It owns the list of what is
 //! defined. Nobody sends it anything but bells, and whoever starts the server its first [`Follow`]. Each round reads the
-//! definitions as they are now, settles them one after the other, publishes the resources of all that are served, and only then
-//! writes down that they are: whoever reads that a kind is established finds it served.
+//! definitions that changed, settles them, publishes the resources of all that are served, and only then writes down that they are:
+//! whoever reads that a kind is established finds it served. The objects of definitions that go are deleted beside the rounds.
 
+mod book;
+mod ending;
 mod round;
 
+use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,30 +20,37 @@ use pilothouse_actors::bell::{Bell, Bells, Published};
 use pilothouse_actors::fatal::Fatal;
 use pilothouse_actors::identity::Identity;
 use pilothouse_actors::object::TypeName;
+use tokio::sync::Semaphore;
+use tokio::task::JoinError;
 
 use crate::api::catalog::Catalog;
 use crate::api::catalog::resource::Resource;
-use crate::api::status::Result;
-use crate::api::value::Value;
+use crate::api::custom::definition::store_named;
+use crate::api::openapi;
+use crate::api::status::{Result, Status};
 use crate::api::words::MASTERS;
-use crate::limits::DEFINITIONS_MAILBOX;
+use crate::limits::{DEFINITIONS_MAILBOX, DELETIONS_AT_ONCE};
 use crate::verbs::Backend;
 use crate::verbs::bootstrap::OWN_NAME;
-use round::{Book, Tools};
+use book::Book;
+use ending::{Ended, Progress};
+use round::Tools;
 
-/// How soon a round is repeated that could not be finished.
+/// How soon something is repeated that could not be finished.
 const AGAIN: Duration = Duration::from_millis(500);
 /// How often that pause doubles.
 const LONGEST_PAUSE: u32 = 6;
 /// How long the objects of a definition may take to go before it is said that they stay.
 const PATIENCE: Duration = Duration::from_secs(60);
+/// How soon a store is asked again to end that was busy.
+const RELEASED_AGAIN: Duration = Duration::from_secs(10);
 
 /// What is defined now.
 pub struct Defined {
     /// The resources of all definitions that are served.
     pub resources: Vec<Arc<Resource>>,
-    /// The definitions that they are of, for those who describe them.
-    pub definitions: Vec<Arc<Value>>,
+    /// How their kinds are described.
+    pub described: Vec<Arc<openapi::Custom>>,
     /// The stores whose objects mean something else than before: watches of them end.
     pub changed: Vec<TypeName>,
 }
@@ -75,9 +85,31 @@ pub struct Definitions {
     bells: Bells,
     tools: Rc<Tools>,
     book: Book,
+    /// The definitions that go.
+    leaving: BTreeMap<String, Leaving>,
     /// How many rounds have failed since one did not.
     failures: u32,
+    /// Whether stores are asked again to end, later.
+    releases_again: bool,
     fatal: Fatal,
+}
+
+/// A definition that goes.
+#[derive(Default)]
+struct Leaving {
+    progress: Progress,
+    /// Whether a task is at it.
+    is_under_way: bool,
+    /// Whether something happened to its objects since that one began.
+    is_rung: bool,
+    /// What ends the patience with its objects.
+    timer: Option<SpawnHandle>,
+    /// How often it has failed since it did not.
+    failures: u32,
+}
+
+fn pause(failures: u32) -> Duration {
+    AGAIN * (1 << failures.min(LONGEST_PAUSE))
 }
 
 impl Definitions {
@@ -88,42 +120,135 @@ impl Definitions {
             Identity { name: OWN_NAME.to_owned(), groups: vec![MASTERS.to_owned()], ..Identity::default() };
         Definitions::create(|context| {
             let bell = bells.add(Bell::new(context.address().recipient()));
-            let tools = Rc::new(Tools { backend, resource, catalog, publish, user });
-            let book = Book { first_ordinal, next_ordinal: first_ordinal, ..Book::default() };
-            Definitions { bell, bells, tools, book, failures: 0, fatal }
+            let deletions = Semaphore::new(DELETIONS_AT_ONCE);
+            let tools = Rc::new(Tools { backend, resource, catalog, publish, user, deletions });
+            Definitions {
+                bell,
+                bells,
+                tools,
+                book: Book::new(first_ordinal),
+                leaving: BTreeMap::new(),
+                failures: 0,
+                releases_again: false,
+                fatal,
+            }
         })
     }
 
-    /// A round as a future that takes the book along and brings it back.
-    fn round(&mut self, ends: bool) -> impl ActorFuture<Self, Output = Result<()>> + use<> {
+    /// A round as a future that takes the book along and brings it back. `is_ready`: the server serves, and what goes may go.
+    fn round(&mut self, is_ready: bool) -> impl ActorFuture<Self, Output = Result<()>> + use<> {
         let (tools, mut book) = (self.tools.clone(), std::mem::take(&mut self.book));
         let round = async move {
-            let done = tools.round(&mut book, ends).await;
-            (book, done)
+            let done = tools.round(&mut book).await;
+            let releases_again = is_ready && tools.release(&mut book).await;
+            (book, done, releases_again)
         };
-        round.into_actor(self).map(|(book, done), definitions: &mut Definitions, context| {
-            let waits = !book.waited_for.is_subset(&book.told);
-            definitions.book = book;
-            match &done {
-                Ok(()) => definitions.failures = 0,
-                Err(status) => {
-                    tracing::warn!(%status, "definitions could not be followed; it is tried again");
-                    let pause = AGAIN * (1 << definitions.failures.min(LONGEST_PAUSE));
-                    definitions.failures += 1;
-                    context.run_later(pause, |definitions, _| {
-                        definitions.bell.ring(&definitions.tools.store());
+        round.into_actor(self).map(
+            move |(book, done, releases_again), definitions: &mut Definitions, context| {
+                definitions.book = book;
+                match &done {
+                    Ok(()) => definitions.failures = 0,
+                    Err(status) => {
+                        tracing::warn!(%status, "definitions could not be followed; it is tried again");
+                        let pause = pause(definitions.failures);
+                        definitions.failures += 1;
+                        context.run_later(pause, |definitions, _| definitions.ring());
+                    }
+                }
+                if releases_again && !std::mem::replace(&mut definitions.releases_again, true) {
+                    context.run_later(RELEASED_AGAIN, |definitions, _| {
+                        definitions.releases_again = false;
+                        definitions.ring();
                     });
                 }
+                if is_ready {
+                    definitions.see_off(context);
+                }
+                done
+            },
+        )
+    }
+
+    /// Asks for another round.
+    fn ring(&self) {
+        self.bell.ring(&self.tools.store());
+    }
+
+    /// Sees to the definitions that go, and forgets those that have gone.
+    fn see_off(&mut self, context: &mut Context<Self>) {
+        let going = self.book.going();
+        self.leaving.retain(|name, leaving| {
+            let stays = going.contains(name);
+            if let Some(timer) = leaving.timer.take_if(|_| !stays) {
+                context.cancel_future(timer);
             }
-            if waits {
-                context.run_later(PATIENCE, |definitions, _| {
-                    let waited_for = definitions.book.waited_for.clone();
-                    definitions.book.told.extend(waited_for);
-                    definitions.bell.ring(&definitions.tools.store());
-                });
+            stays
+        });
+        let new: Vec<String> =
+            going.iter().filter(|name| !self.leaving.contains_key(*name)).cloned().collect();
+        for name in new {
+            self.leaving.insert(name.clone(), Leaving::default());
+            self.end(&name, context);
+        }
+    }
+
+    /// Begins a task that goes on with the end of a definition, or lets the one that is at it look once more.
+    fn end(&mut self, name: &str, context: &mut Context<Self>) {
+        let Some(leaving) = self.leaving.get_mut(name) else { return };
+        if leaving.is_under_way {
+            leaving.is_rung = true;
+            return;
+        }
+        (leaving.is_under_way, leaving.is_rung) = (true, false);
+        let task = self.tools.clone().end(name.to_owned(), self.book.stored(name), leaving.progress);
+        // Not within the actor: a round, in which nothing else of the actor goes on, may want the turn that a task has.
+        let task = actix::spawn(task);
+        let name = name.to_owned();
+        context.spawn(task.into_actor(self).map(move |ended, definitions, context| {
+            let died = |error: JoinError| Err(Status::internal(error.to_string()));
+            definitions.ended(&name, ended.unwrap_or_else(died), context);
+        }));
+    }
+
+    fn ended(&mut self, name: &str, ended: Result<Ended>, context: &mut Context<Self>) {
+        let Some(leaving) = self.leaving.get_mut(name) else { return };
+        leaving.is_under_way = false;
+        match ended {
+            Ok(Ended::Gone) => {
+                leaving.failures = 0;
+                // If it is still there, somebody else changed it: the next round begins anew with it.
+                if let Some(timer) = self.leaving.remove(name).and_then(|leaving| leaving.timer) {
+                    context.cancel_future(timer);
+                }
+                self.book.unsure.insert(name.to_owned());
+                self.ring();
             }
-            done
-        })
+            Ok(Ended::Waits(progress)) => {
+                let is_late = leaving.progress.is_late;
+                leaving.progress = progress;
+                leaving.progress.is_late = is_late;
+                leaving.failures = 0;
+                if leaving.timer.is_none() && !is_late {
+                    let of = name.to_owned();
+                    leaving.timer = Some(context.run_later(PATIENCE, move |definitions, context| {
+                        if let Some(leaving) = definitions.leaving.get_mut(&of) {
+                            (leaving.timer, leaving.progress.is_late) = (None, true);
+                            definitions.end(&of, context);
+                        }
+                    }));
+                }
+                if leaving.is_rung {
+                    self.end(name, context);
+                }
+            }
+            Err(status) => {
+                tracing::warn!(name, %status, "the objects of a definition could not be deleted; it is tried again");
+                let pause = pause(leaving.failures);
+                leaving.failures += 1;
+                let name = name.to_owned();
+                context.run_later(pause, move |definitions, context| definitions.end(&name, context));
+            }
+        }
     }
 }
 
@@ -149,8 +274,13 @@ impl Handler<Published> for Definitions {
 
     fn handle(&mut self, _: Published, context: &mut Self::Context) {
         let own = self.tools.store();
-        let concerns = |of: &TypeName| *of == own || self.book.waited_for.contains(of);
-        if self.bell.drain().iter().any(concerns) {
+        let rung = self.bell.drain();
+        let concerned: Vec<String> =
+            self.leaving.keys().filter(|name| rung.contains(&store_named(name))).cloned().collect();
+        for name in concerned {
+            self.end(&name, context);
+        }
+        if rung.contains(&own) {
             let round = self.round(true).map(|_, _, _| ());
             context.wait(round);
         }
@@ -166,9 +296,9 @@ impl Handler<Follow> for Definitions {
             // What could not be written is tried again; what is defined is known.
             self.round(false).map(|done, definitions, _| {
                 // Those that go are seen to once the server is ready.
-                definitions.bell.ring(&definitions.tools.store());
+                definitions.ring();
                 match done {
-                    Err(status) if definitions.book.definitions.is_empty() => Err(status.to_string()),
+                    Err(status) if definitions.book.is_empty() => Err(status.to_string()),
                     _ => Ok(()),
                 }
             }),

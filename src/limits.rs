@@ -224,5 +224,9 @@ pub const CONTROLLER_EVENTS_PER_TURN: usize = 512;
 pub const INFORMER_MAILBOX: usize = 64;
 /// Bells of the actor that follows definitions: one rings at a time.
 pub const DEFINITIONS_MAILBOX: usize = 16;
-/// Objects of a definition that goes which are deleted at the same time.
+/// Objects of definitions that go which are deleted at the same time.
 pub const DELETIONS_AT_ONCE: usize = 64;
+/// Definitions whose status is written at the same time.
+pub const DEFINITIONS_WRITTEN_AT_ONCE: usize = 64;
+/// Changes of definitions that are followed one by one; after more of them all definitions are looked at.
+pub const DEFINITIONS_PER_READ: usize = 4096;

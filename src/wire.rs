@@ -45,7 +45,6 @@ use crate::api::catalog::Catalog;
 use crate::api::catalog::build::Builtin;
 use crate::api::catalog::runtime_config::RuntimeConfig;
 use crate::api::connect::place::KubeletRules;
-use crate::api::discovery::Documents;
 use crate::api::kinds::engines::Authority;
 use crate::api::schema::Registry;
 use crate::api::services::addresses::AddressRange;
@@ -168,9 +167,8 @@ async fn parts(boot: &Boot, guests: Vec<Guest>) -> Result<Parts, StartError> {
     let history = history.unwrap_or(limits::LONGEST_HISTORY);
     let options = directory::Options { clock: boot.clock.clone(), history, ..directory::Options::default() };
     let storage = directory::start(engine, options).map_err(|error| broken(&error))?;
-    let documents = Documents::new(&catalog, &boot.address.to_string());
-    let builtin =
-        Builtins::new(&catalog, boot.address.to_string(), config.gates().enabled("CBORServingAndStorage"));
+    let (address, cbor) = (boot.address.to_string(), config.gates().enabled("CBORServingAndStorage"));
+    let builtin = Builtins::new(&catalog, &address, cbor);
     let objects = Arc::new(Objects::new(storage.directory.clone()));
     let metrics = Arc::new(Metrics::new(boot.clock.now()).map_err(|error| broken(&error))?);
     let callers = Callers::open(boot, &metrics)?;
@@ -178,11 +176,7 @@ async fn parts(boot: &Boot, guests: Vec<Guest>) -> Result<Parts, StartError> {
     let loops = Loops::new(config, &boot.pki, guests)?;
     tokens.verifier.tell(loops.uses());
     let shared = Shared {
-        served: ArcSwap::from_pointee(Served {
-            catalog,
-            documents,
-            openapi: OpenApi::new(Vec::new(), config.gates().enabled("CBORServingAndStorage")),
-        }),
+        served: ArcSwap::from_pointee(Served::new(catalog, address.into(), OpenApi::new(Vec::new(), cbor))),
         places: Places {
             reading: Arc::new(Semaphore::new(most(config.limits.max_requests_inflight))),
             writing: Arc::new(Semaphore::new(most(config.limits.max_mutating_requests_inflight))),
@@ -421,12 +415,14 @@ fn services(parts: &Parts) -> Services {
 fn watching(parts: &Parts) -> Watching {
     let broadcaster = Broadcaster::begin(&parts.storage.bells, &parts.storage.fatal);
     parts.broadcasters.lock().unwrap_or_else(PoisonError::into_inner).push(broadcaster.clone());
+    let shared = parts.shared.clone();
     Watching {
         broadcaster,
         live_sessions: parts.live_sessions.clone(),
         min_request_timeout: parts.min_request_timeout,
         initial_events: parts.initial_events,
         metrics: parts.shared.metrics.clone(),
+        is_served: Rc::new(move |resource| custom::is_served(&shared, resource)),
     }
 }
 

@@ -396,6 +396,162 @@ fn a_definition_waits_for_its_objects() {
 }
 
 #[test]
+fn a_definition_that_goes_holds_up_no_other() {
+    const MANY: usize = 2_000;
+    let server = Server::with(&["--engine=memory"]);
+    let mut admin = server.admin();
+    define(&mut admin, &kites());
+    std::thread::scope(|scope| {
+        for part in 0..4 {
+            let server = &server;
+            scope.spawn(move || {
+                let mut admin = server.admin();
+                for at in 0..MANY / 4 {
+                    admin.post(KITES, &kite(&format!("k{part}-{at}"))).ok();
+                }
+            });
+        }
+    });
+    let mut held = kite("held");
+    held["metadata"]["finalizers"] = json!(["toys.example/hand"]);
+    admin.post(KITES, &held).ok();
+    let path = format!("{DEFINITIONS}/kites.{GROUP}");
+    admin.delete(&path).ok();
+    define(&mut admin, &definition("suns", "Sun", "Cluster", &[version("v1", true)]));
+    let left = admin.get(KITES).ok()["items"].as_array().unwrap().len();
+    assert!(left > 1, "the other one was served before all objects of this one had gone: {left}");
+    let all_but_one = || (admin.get(KITES).ok()["items"].as_array().unwrap().len() == 1).then_some(());
+    poll(CAP, all_but_one).expect("they go");
+    define(&mut admin, &definition("moons", "Moon", "Cluster", &[version("v1", true)]));
+    // What is held comes under another schema meanwhile; it goes as soon as nobody holds it.
+    admin.patch(&format!("{KITES}/held"), MERGE, &json!({"metadata": {"finalizers": null}})).ok();
+    gone(&mut admin, &path);
+}
+
+#[test]
+fn what_a_definition_leaves_is_let_go_and_versions_of_before_are_refused() {
+    let folder = directory();
+    let data = folder.path().join("data");
+    let server = Server::on(&data, &[]);
+    let mut admin = server.admin();
+    define(&mut admin, &kites());
+    let version_of = |value: &Value| text(value, "/metadata/resourceVersion").parse::<u64>().unwrap();
+    let first = version_of(&admin.post(KITES, &kite("a")).ok());
+    let path = format!("{DEFINITIONS}/kites.{GROUP}");
+    admin.delete(&path).ok();
+    gone(&mut admin, &path);
+    // Two more rounds: the store is let go at the end of the one in which its definition went.
+    define(&mut admin, &definition("suns", "Sun", "Cluster", &[version("v1", true)]));
+    define(&mut admin, &definition("moons", "Moon", "Cluster", &[version("v1", true)]));
+    admin.get(&format!("/apis/{GROUP}/v1/suns")).ok();
+    let told = admin.get("/metrics").text();
+    assert!(told.contains("suns.toys.example"), "a store that is there is counted");
+    assert!(!told.contains("kites.toys.example"), "one that is not is not");
+    let check = |server: &Server, after: u64| {
+        let mut admin = server.admin();
+        let list = admin.get(KITES).ok();
+        assert_eq!(list["items"], json!([]));
+        assert!(version_of(&list) > after, "versions go on");
+        let mut watch = server.admin().watch(KITES, &format!("resourceVersion={after}"));
+        let told = watch.next();
+        assert_eq!((&told["type"], &told["object"]["code"]), (&json!("ERROR"), &json!(410)), "{told}");
+    };
+    define(&mut admin, &kites());
+    check(&server, first);
+    let second = version_of(&admin.post(KITES, &kite("a")).ok());
+    assert!(second > first + 1);
+    admin.delete(&path).ok();
+    gone(&mut admin, &path);
+    define(&mut admin, &definition("stars", "Star", "Cluster", &[version("v1", true)]));
+    server.kill();
+    let server = Server::on(&data, &[]);
+    let mut admin = server.admin();
+    define(&mut admin, &kites());
+    check(&server, second);
+    admin.post(KITES, &kite("a")).ok();
+}
+
+#[test]
+fn the_version_that_is_stored_says_what_objects_leave_out() {
+    let server = Server::with(&["--engine=memory"]);
+    let mut admin = server.admin();
+    let mut other = version("v2", false);
+    let spec = &mut other["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"];
+    spec["size"]["default"] = json!(9);
+    spec["string"] = json!({"type": "string", "default": "long"});
+    spec.as_object_mut().unwrap().remove("note");
+    define(&mut admin, &definition("kites", "Kite", "Namespaced", &[version("v1", true), other]));
+    let second = KITES.replace("/v1/", "/v2/");
+    let mut noted = kite("a");
+    noted["spec"]["note"] = json!("hm");
+    admin.post(KITES, &noted).ok();
+    // Shown in the second: what the first fills in, without what the second does not know, and nothing that it would fill in.
+    assert_eq!(admin.get(&format!("{second}/a")).ok()["spec"], json!({"color": "red", "size": 3}));
+    // Made in the second: it fills in what is its own; what the first does not know is not stored.
+    let mut made = kite("b");
+    made["apiVersion"] = json!("toys.example/v2");
+    let made = admin.post(&second, &made).ok();
+    assert_eq!(made["spec"], json!({"color": "red", "size": 9}));
+    assert_eq!(admin.get(&format!("{KITES}/b")).ok()["spec"], json!({"color": "red", "size": 9}));
+    // Stored in the second from now on: objects of before are still those of the first.
+    let path = format!("{DEFINITIONS}/kites.{GROUP}");
+    let turn = json!([{"op": "replace", "path": "/spec/versions/0/storage", "value": false},
+        {"op": "replace", "path": "/spec/versions/1/storage", "value": true}]);
+    let turned = admin.patch(&path, "json", &turn).ok();
+    assert_eq!(turned["status"]["storedVersions"], json!(["v1", "v2"]));
+    let mut third = kite("c");
+    third["apiVersion"] = json!("toys.example/v2");
+    let stored = || {
+        let made = admin.post(&second, &third).ok();
+        if made["spec"]["string"] == "long" {
+            return Some(());
+        }
+        admin.delete(&format!("{second}/c")).ok();
+        None
+    };
+    poll(CAP, stored).expect("the second is stored");
+    assert_eq!(
+        admin.get(&format!("{KITES}/a")).ok()["spec"],
+        json!({"color": "red", "size": 3, "note": "hm"})
+    );
+    assert_eq!(admin.get(&format!("{second}/a")).ok()["spec"], json!({"color": "red", "size": 3}));
+    assert_eq!(admin.get(&format!("{KITES}/c")).ok()["spec"], json!({"color": "red", "size": 9}));
+}
+
+#[test]
+fn fields_become_selectable_for_what_is_stored_already() {
+    let server = Server::with(&["--engine=memory"]);
+    let mut admin = server.admin();
+    define(&mut admin, &kites());
+    admin.post(KITES, &kite("a")).ok();
+    let mut blue = kite("b");
+    blue["spec"]["color"] = json!("blue");
+    admin.post(KITES, &blue).ok();
+    let selected = format!("{KITES}?fieldSelector=spec.color%3Dblue");
+    admin.get(&selected).refused(400, "BadRequest");
+    let fields = json!([{"op": "add", "path": "/spec/versions/0/selectableFields",
+        "value": [{"jsonPath": ".spec.color"}, {"jsonPath": ".spec.size"}]}]);
+    admin.patch(&format!("{DEFINITIONS}/kites.{GROUP}"), "json", &fields).ok();
+    let found = poll(CAP, || Some(admin.get(&selected)).filter(|answer| answer.status == 200));
+    let names = |list: &Value| -> Vec<String> {
+        list["items"].as_array().unwrap().iter().map(|one| text(one, "/metadata/name").to_owned()).collect()
+    };
+    assert_eq!(names(&found.expect("it can be selected by").ok()), ["b"]);
+    // Also by what nobody said and the schema fills in, and by what is not.
+    let both = admin.get(&format!("{KITES}?fieldSelector=spec.size%3D3,spec.color!%3Dred")).ok();
+    assert_eq!(names(&both), ["b"]);
+    let mut watch = server.admin().watch(KITES, "fieldSelector=spec.color%3Dblue");
+    let told = watch.next();
+    assert_eq!((&told["type"], text(&told, "/object/metadata/name")), (&json!("ADDED"), "b"));
+    admin.patch(&format!("{KITES}/a"), MERGE, &json!({"spec": {"color": "blue"}})).ok();
+    let told = watch.next();
+    assert_eq!((&told["type"], text(&told, "/object/metadata/name")), (&json!("ADDED"), "a"));
+    admin.patch(&format!("{KITES}/b"), MERGE, &json!({"spec": {"color": "red"}})).ok();
+    let told = watch.next();
+    assert_eq!((&told["type"], text(&told, "/object/metadata/name")), (&json!("DELETED"), "b"));
+}
+
+#[test]
 fn a_definition_beside_a_built_in_kind_has_objects_of_its_own() {
     const POLICIES: &str = "/apis/networking.k8s.io/v1/namespaces/default/networkpolicies";
     let server = Server::with(&["--engine=memory"]);

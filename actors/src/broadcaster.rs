@@ -496,7 +496,7 @@ mod tests {
     }
 
     fn node(value: &str) -> Interest {
-        Interest::Field("node".into(), value.into())
+        Interest::Field((None, "node".into()), value.into())
     }
 
     #[actix::test]

@@ -8,7 +8,10 @@ use std::io;
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
-use actix::{Actor, Addr, Arbiter, Context, Handler, Message, MessageResult, ResponseFuture};
+use actix::{
+    Actor, ActorFutureExt as _, Addr, Arbiter, AtomicResponse, Context, Handler, Message, MessageResult,
+    ResponseFuture, WrapFuture as _,
+};
 
 use tokio::sync::oneshot;
 
@@ -23,8 +26,9 @@ use crate::gauge::Gauge;
 use crate::limits::{COMMITTER_MAILBOX, DIRECTORY_MAILBOX, HISTORY, HOUSEKEEPING_EVERY, WINDOW_BYTES};
 use crate::object::TypeName;
 use crate::recover::{State, recover};
-use crate::store::{self, Store, Surroundings};
+use crate::store::{self, Rested, Store, Surroundings};
 use crate::trims::Trims;
+use crate::window::Extent;
 
 /// Asks for the store of a type, which is started if need be. The asker vouches that such a type exists.
 /// Answers its address, or Unavailable when the server ends. On Full the sender tries again, on Closed the server ends.
@@ -35,7 +39,28 @@ pub struct Find {
     pub type_name: TypeName,
 }
 
-/// Asks for every type that was ever written to or asked for.
+/// Tells that a type is no more: its store ends if it has no objects, and takes its history along. What is kept is the counter:
+/// should such a type come again, its revisions go on, and those of before are told to be too old. On Full and Closed the sender
+/// may ask again; nothing but memory is lost.
+#[derive(Message)]
+#[rtype(result = "Released")]
+pub struct Release {
+    /// Which type.
+    pub type_name: TypeName,
+}
+
+/// What became of a [`Release`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Released {
+    /// There is no store of that type now.
+    Done,
+    /// It has objects and stays.
+    HasObjects,
+    /// It is busy: it is worth asking again.
+    Busy,
+}
+
+/// Asks for every type that was ever written to or asked for, without those that are no more.
 #[derive(Message)]
 #[rtype(result = "Vec<TypeName>")]
 pub struct Types;
@@ -126,6 +151,7 @@ pub fn start(mut engine: Box<dyn Engine>, options: Options) -> Result<Stores, En
     let directory = Directory {
         asleep: recovered.types,
         awake: HashMap::new(),
+        gone: BTreeMap::new(),
         threads,
         committing: Some(committing),
         window_bytes: options.window_bytes,
@@ -140,6 +166,8 @@ pub struct Directory {
     /// Types that nobody has asked for since the start.
     asleep: BTreeMap<TypeName, State>,
     awake: HashMap<TypeName, Addr<Store>>,
+    /// Types that are no more: nothing but their counters.
+    gone: BTreeMap<TypeName, State>,
     /// The threads that stores share; none once the server ends.
     threads: Vec<Arbiter>,
     /// The thread of the committer; none once the server ends.
@@ -158,7 +186,8 @@ impl Directory {
         // Round robin: types are started in the order of their first use, which mixes busy and quiet ones.
         let turn = self.awake.len().checked_rem(self.threads.len()).ok_or(StoreError::Unavailable)?;
         let thread = self.threads.get(turn).ok_or(StoreError::Unavailable)?;
-        let state = self.asleep.remove(type_name).unwrap_or_else(|| {
+        let state = self.asleep.remove(type_name).or_else(|| self.gone.remove(type_name));
+        let state = state.unwrap_or_else(|| {
             let shelf =
                 self.archive.as_ref().map(|archive| Shelf::new(Arc::clone(archive), type_name.clone()));
             State::empty(self.window_bytes, shelf)
@@ -168,6 +197,24 @@ impl Directory {
             Store::start_in_arbiter(&thread.handle(), move |ctx| Store::new(name, state, around, ctx));
         self.awake.insert(type_name.clone(), store.clone());
         Ok(store)
+    }
+
+    /// Releases a type that nobody has asked for since the start.
+    fn release_asleep(&mut self, type_name: TypeName) -> Released {
+        match self.asleep.get(&type_name) {
+            Some(state) if !state.snapshot.objects.is_empty() => Released::HasObjects,
+            // Its history would go on to take room: a store lets go of that, also by and by.
+            Some(state) if state.window.extent() != Extent::default() => match self.find(&type_name) {
+                Ok(_) => Released::Busy,
+                Err(_) => Released::Done,
+            },
+            Some(_) => {
+                let state = self.asleep.remove(&type_name);
+                self.gone.extend(state.map(|state| (type_name, state)));
+                Released::Done
+            }
+            None => Released::Done,
+        }
     }
 
     fn types(&self) -> Vec<TypeName> {
@@ -210,6 +257,31 @@ impl Handler<Find> for Directory {
     }
 }
 
+impl Handler<Release> for Directory {
+    type Result = AtomicResponse<Self, Released>;
+
+    fn handle(&mut self, Release { type_name }: Release, _: &mut Self::Context) -> Self::Result {
+        // Nothing else is handled meanwhile: nobody finds a store that is about to end.
+        let rested = self.awake.get(&type_name).map(|store| store.send(store::Rest));
+        let rested = async move {
+            match rested {
+                Some(rested) => Some(rested.await),
+                None => None,
+            }
+        };
+        AtomicResponse::new(Box::pin(rested.into_actor(self).map(move |rested, directory, _| match rested {
+            Some(Ok(Rested::Ended(state))) => {
+                directory.awake.remove(&type_name);
+                directory.gone.insert(type_name, state);
+                Released::Done
+            }
+            Some(Ok(Rested::HasObjects)) => Released::HasObjects,
+            Some(Ok(Rested::Busy) | Err(_)) => Released::Busy,
+            None => directory.release_asleep(type_name),
+        })))
+    }
+}
+
 impl Handler<Types> for Directory {
     type Result = MessageResult<Types>;
 
@@ -227,6 +299,7 @@ impl Handler<Stop> for Directory {
         let threads = std::mem::take(&mut self.threads);
         let committing = self.committing.take();
         self.asleep.clear();
+        self.gone.clear();
         Box::pin(async move {
             let closed = committer.send(committer::Stop).await.unwrap_or(Err(StoreError::Unavailable));
             // The committer has told the stores of their last writes before it answered; a store hears this after it.

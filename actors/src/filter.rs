@@ -1,6 +1,8 @@
 //! What a list or a watch wants, as a predicate over an object.
 
 use std::collections::BTreeSet;
+use std::fmt;
+use std::sync::Arc;
 
 use crate::object::{Key, Object, Pairs};
 
@@ -20,7 +22,46 @@ pub struct Filter {
     pub labels: Vec<LabelRule>,
     /// All of these must hold of the indexed fields.
     pub fields: Vec<FieldRule>,
+    /// How fields are read that are not kept with objects.
+    pub reader: Option<FieldReader>,
 }
+
+/// The field in which an object says by which rules its other fields were kept; see [`FieldReader`].
+pub const MARK_FIELD: &str = "";
+
+/// Reads the fields of objects of a type whose fields need not be those that are kept with them, because what they are can change
+/// while the objects stay. An object whose [`MARK_FIELD`] is that of the reader was kept by the same rules, and need not be read.
+#[derive(Clone)]
+pub struct FieldReader {
+    mark: Box<str>,
+    read: Arc<dyn Fn(&Object) -> Pairs + Send + Sync>,
+}
+
+impl FieldReader {
+    /// Reads fields by this function where their mark is another.
+    pub fn new(mark: &str, read: impl Fn(&Object) -> Pairs + Send + Sync + 'static) -> FieldReader {
+        FieldReader { mark: mark.into(), read: Arc::new(read) }
+    }
+
+    /// The mark of objects whose fields need not be read.
+    pub fn mark(&self) -> &str {
+        &self.mark
+    }
+}
+
+impl fmt::Debug for FieldReader {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("FieldReader")
+    }
+}
+
+impl PartialEq for FieldReader {
+    fn eq(&self, other: &FieldReader) -> bool {
+        Arc::ptr_eq(&self.read, &other.read)
+    }
+}
+
+impl Eq for FieldReader {}
 
 /// One requirement of a label selector.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -63,7 +104,19 @@ impl Filter {
     pub fn matches(&self, object: &Object) -> bool {
         self.wants_key(&object.key)
             && self.labels.iter().all(|rule| rule.holds(&object.labels))
-            && self.fields.iter().all(|rule| rule.holds_of(object))
+            && self.has_fields(object)
+    }
+
+    fn has_fields(&self, object: &Object) -> bool {
+        match &self.reader {
+            Some(FieldReader { mark, read })
+                if !self.fields.is_empty() && object.fields.get(MARK_FIELD) != Some(mark) =>
+            {
+                let fields = read(object);
+                self.fields.iter().all(|rule| rule.holds_of(object, &fields))
+            }
+            _ => self.fields.iter().all(|rule| rule.holds_of(object, &object.fields)),
+        }
     }
 
     /// Whether an object with this key can match at all.
@@ -89,13 +142,13 @@ impl LabelRule {
 }
 
 impl FieldRule {
-    /// Whether the object satisfies the rule. Name and namespace are fields too, though only the key holds them.
-    pub fn holds_of(&self, object: &Object) -> bool {
+    /// Whether the object with these fields satisfies the rule. Name and namespace are fields too, though only the key holds them.
+    pub fn holds_of(&self, object: &Object, fields: &Pairs) -> bool {
         let (FieldRule::Equals(field, value) | FieldRule::Differs(field, value)) = self;
         let found = match &**field {
             NAME_FIELD => object.key.name(),
             NAMESPACE_FIELD => object.key.namespace(),
-            _ => return self.holds(&object.fields),
+            _ => return self.holds(fields),
         };
         (found == &**value) == matches!(self, FieldRule::Equals(..))
     }
@@ -155,6 +208,30 @@ mod tests {
         assert!(!matches(FieldRule::Differs(NAME_FIELD.into(), "a".into())));
         assert!(matches(FieldRule::Equals(NAMESPACE_FIELD.into(), "n".into())));
         assert!(!matches(FieldRule::Differs(NAMESPACE_FIELD.into(), "n".into())));
+    }
+
+    #[test]
+    fn fields_that_are_not_kept_are_read() {
+        let draft = Draft {
+            key: Key::cluster("a"),
+            bytes: Bytes::from_static(b"{}"),
+            revision_at: 1,
+            item_at: 1,
+            labels: Pairs::default(),
+            fields: Pairs::from_iter([("color", "red"), (MARK_FIELD, "now")]),
+        };
+        let object = Object::new(draft, Revision(2));
+        let rule = |value: &str| FieldRule::Equals("color".into(), value.into());
+        let reader_of = |mark: &str| FieldReader::new(mark, |_| Pairs::from_iter([("color", "blue")]));
+        let reader = reader_of("later");
+        let filter = |value: &str, reader: Option<&FieldReader>| Filter {
+            fields: vec![rule(value)],
+            reader: reader.cloned(),
+            ..Filter::everything()
+        };
+        assert!(filter("red", None).matches(&object) && !filter("red", Some(&reader)).matches(&object));
+        assert!(filter("blue", Some(&reader)).matches(&object));
+        assert!(filter("red", Some(&reader_of("now"))).matches(&object), "kept by the same rules");
     }
 
     #[test]

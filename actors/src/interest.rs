@@ -9,7 +9,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::hash::Hash;
 
-use crate::filter::{FieldRule, Filter};
+use crate::filter::{FieldRule, Filter, MARK_FIELD};
 use crate::object::{Key, Object};
 
 /// Where a reader stands in the index.
@@ -19,8 +19,9 @@ pub enum Interest {
     Key(Key),
     /// The objects of this name, in whatever namespace.
     Name(Box<str>),
-    /// The objects with this value of an indexed field; an absent field has the empty value.
-    Field(Box<str>, Box<str>),
+    /// The objects with this value of an indexed field; an absent field has the empty value. Of those whose fields were not kept by
+    /// the rules of this mark nobody knows.
+    Field(Place, Box<str>),
     /// The objects of one namespace.
     Namespace(Box<str>),
     /// Everything.
@@ -30,6 +31,7 @@ pub enum Interest {
 impl Interest {
     /// The most selective part of the filter: one object, one name, one field value, one namespace.
     pub fn of(filter: &Filter) -> Interest {
+        let mark = filter.reader.as_ref().map(|reader| Box::from(reader.mark()));
         let equality = filter.fields.iter().find_map(|rule| match rule {
             FieldRule::Equals(field, value) => Some((field, value)),
             FieldRule::Differs(..) => None,
@@ -38,12 +40,15 @@ impl Interest {
             (Some(""), Some(name), _) => Interest::Key(Key::cluster(name)),
             (Some(namespace), Some(name), _) => Interest::Key(Key::namespaced(namespace, name)),
             (None, Some(name), _) => Interest::Name(name.into()),
-            (_, None, Some((field, value))) => Interest::Field(field.clone(), value.clone()),
+            (_, None, Some((field, value))) => Interest::Field((mark, field.clone()), value.clone()),
             (Some(namespace), None, None) => Interest::Namespace(namespace.into()),
             (None, None, None) => Interest::All,
         }
     }
 }
+
+/// A field, and the mark of objects that it can be looked up by; none if by all.
+pub type Place = (Option<Box<str>>, Box<str>);
 
 /// The readers in one place, by their number.
 type Group<T> = BTreeMap<u64, T>;
@@ -55,7 +60,7 @@ pub struct Index<T> {
     names: HashMap<Box<str>, Group<T>>,
     keys: HashMap<Key, Group<T>>,
     /// By field, then by value: an object is looked up once per field that anyone has asked for.
-    fields: BTreeMap<Box<str>, HashMap<Box<str>, Group<T>>>,
+    fields: BTreeMap<Place, HashMap<Box<str>, Group<T>>>,
 }
 
 impl<T> Default for Index<T> {
@@ -112,13 +117,15 @@ impl<T> Index<T> {
             self.names.get(object.key.name()),
             self.keys.get(&object.key),
         ];
-        let by_field = self
-            .fields
-            .iter()
-            .filter_map(|(field, values)| values.get(object.fields.get(field).unwrap_or_default()))
-            .filter(|_| object.is_readable());
-        let by_any_field = self.fields.values().flat_map(HashMap::values).filter(|_| !object.is_readable());
-        let by_field = by_field.chain(by_any_field);
+        let mark = object.fields.get(MARK_FIELD);
+        let is_kept = |place: &Place| {
+            object.is_readable() && place.0.as_deref().is_none_or(|wanted| mark == Some(wanted))
+        };
+        let by_field = self.fields.iter().filter(|(place, _)| is_kept(place));
+        let by_field = by_field
+            .filter_map(|(place, values)| values.get(object.fields.get(&place.1).unwrap_or_default()));
+        let by_any_field = self.fields.iter().filter(|(place, _)| !is_kept(place));
+        let by_field = by_field.chain(by_any_field.flat_map(|(_, values)| values.values()));
         for group in places.into_iter().flatten().chain(by_field) {
             group.values().for_each(&mut found);
         }
@@ -146,7 +153,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::filter::LabelRule;
+    use crate::filter::{FieldReader, LabelRule};
     use crate::object::{Draft, Pairs, Revision};
 
     /// What the index must find, by asking everyone.
@@ -156,7 +163,10 @@ mod tests {
             Interest::Namespace(namespace) => object.key.namespace() == &**namespace,
             Interest::Name(name) => object.key.name() == &**name,
             Interest::Key(key) => object.key == *key,
-            Interest::Field(field, value) => object.fields.get(field).unwrap_or_default() == &**value,
+            Interest::Field((mark, field), value) => {
+                mark.as_deref().is_some_and(|mark| object.fields.get(MARK_FIELD) != Some(mark))
+                    || object.fields.get(field).unwrap_or_default() == &**value
+            }
         }
     }
 
@@ -178,16 +188,25 @@ mod tests {
         let namespace = prop::option::of(text(&["", "x", "y"]));
         let name = prop::option::weighted(0.3, text(&["a", "b"]));
         let labels = prop::option::of(text(&["app"]).prop_map(LabelRule::Exists));
-        (namespace, name, labels, rules()).prop_map(|(namespace, name, labels, fields)| Filter {
-            namespace,
-            name,
-            labels: labels.into_iter().collect(),
-            fields,
-        })
+        (namespace, name, labels, rules(), any::<bool>()).prop_map(
+            |(namespace, name, labels, fields, reads)| {
+                Filter {
+                    namespace,
+                    name,
+                    labels: labels.into_iter().collect(),
+                    fields,
+                    // What is read need not be what is kept.
+                    reader: reads.then(|| {
+                        FieldReader::new("1", |_| Pairs::from_iter([("node", "1"), ("phase", "2")]))
+                    }),
+                }
+            },
+        )
     }
 
     fn objects() -> impl Strategy<Value = Object> {
-        let fields = prop::collection::btree_map(text(&["node", "phase"]), text(&["", "1", "2"]), 0..3);
+        // The mark is one of the fields.
+        let fields = prop::collection::btree_map(text(&["node", "phase", ""]), text(&["", "1", "2"]), 0..4);
         let labels = prop::collection::btree_map(text(&["app"]), text(&["v"]), 0..2);
         (text(&["", "x", "y"]), text(&["a", "b"]), fields, labels).prop_map(
             |(namespace, name, fields, labels)| {
@@ -251,7 +270,7 @@ mod tests {
     fn a_reader_of_one_node_costs_the_others_nothing() {
         let mut index = Index::default();
         for node in 0..10_000_u64 {
-            index.insert(node, &Interest::Field("node".into(), node.to_string().into()), node);
+            index.insert(node, &Interest::Field((None, "node".into()), node.to_string().into()), node);
         }
         let draft = Draft {
             key: Key::namespaced("n", "a"),

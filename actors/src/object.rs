@@ -259,10 +259,12 @@ impl Object {
     }
 
     /// Another form of the bytes, made by `make` on first use and shared by everyone after that. Only so many forms are
-    /// kept: a client that asks for all of them must not multiply what an object takes.
+    /// kept: a client that asks for all of them must not multiply what an object takes. Those that are not living any more
+    /// (what they were made for means something else now) make room first.
     pub fn variant<E>(
         &self,
         variant: Variant,
+        is_living: impl Fn(Variant) -> bool,
         make: impl FnOnce(&Object) -> Result<Bytes, E>,
     ) -> Result<Bytes, E> {
         if let Some(made) = self.made(variant) {
@@ -271,6 +273,7 @@ impl Object {
         // Made outside the lock: two threads may both make it, which costs time once and blocks nobody.
         let bytes = make(self)?;
         let mut variants = self.variants.lock().unwrap_or_else(PoisonError::into_inner);
+        variants.retain(|(known, _)| is_living(*known));
         if variants.len() < VARIANTS_KEPT && !variants.iter().any(|(known, _)| *known == variant) {
             variants.push((variant, bytes.clone()));
         }
@@ -353,8 +356,25 @@ mod tests {
     fn a_variant_is_made_once() {
         let object = Object::new(draft(), Revision(2));
         let make = |_: &Object| Ok::<_, ()>(Bytes::from_static(b"x"));
-        assert_eq!(object.variant(Variant(1), make), Ok(Bytes::from_static(b"x")));
-        assert_eq!(object.variant(Variant(1), |_| Err(())), Ok(Bytes::from_static(b"x")));
-        assert_eq!(object.variant(Variant(2), |_| Err(())), Err(()));
+        let all = |_: Variant| true;
+        assert_eq!(object.variant(Variant(1), all, make), Ok(Bytes::from_static(b"x")));
+        assert_eq!(object.variant(Variant(1), all, |_| Err(())), Ok(Bytes::from_static(b"x")));
+        assert_eq!(object.variant(Variant(2), all, |_| Err(())), Err(()));
+    }
+
+    #[test]
+    fn forms_of_what_is_no_more_make_room() {
+        let object = Object::new(draft(), Revision(2));
+        let make = |_: &Object| Ok::<_, ()>(Bytes::from_static(b"x"));
+        let count = u32::try_from(VARIANTS_KEPT).unwrap();
+        for generation in 0..5 {
+            let living = |variant: Variant| variant.0 / count == generation;
+            for form in generation * count..(generation + 1) * count {
+                assert!(object.variant(Variant(form), living, make).is_ok());
+            }
+            for form in generation * count..(generation + 1) * count {
+                assert!(object.variant(Variant(form), living, |_| Err(())).is_ok(), "{form} is kept");
+            }
+        }
     }
 }

@@ -98,23 +98,28 @@ pub struct Watch {
     pub initial_end_bookmark: bool,
     /// Counts this session while it lives.
     pub live: LiveSessions,
+    /// Whether what is watched still means what it meant when the client asked. It is asked once, when the session is known to its
+    /// broadcaster: whoever changes the meaning later tells that one to end it, whoever did before is found out here.
+    pub is_current: Box<dyn Fn() -> bool>,
 }
 
 /// The actor of one watch. See the module text.
 pub struct Session {
     course: Rc<RefCell<Course>>,
     deadline: Option<Duration>,
+    is_current: Box<dyn Fn() -> bool>,
 }
 
 impl Session {
     /// Starts the session of a watch on this thread, which must run an actix system, and returns what its body reads.
-    pub fn open(watch: Watch) -> Feed {
+    pub fn open(mut watch: Watch) -> Feed {
         let context = Context::new();
         let deadline = watch.deadline;
+        let is_current = std::mem::replace(&mut watch.is_current, Box::new(|| true));
         let (course, mut feed) = Course::new(watch, Summons::new(context.address().recipient()));
         let course = Rc::new(RefCell::new(course));
         feed.follow(Rc::downgrade(&course));
-        context.run(Session { course, deadline });
+        context.run(Session { course, deadline, is_current });
         feed
     }
 
@@ -152,9 +157,13 @@ impl Actor for Session {
                 context.stop();
             });
         }
-        match subscribed {
-            true => self.take_turn(context),
-            false => context.stop(),
+        if !subscribed {
+            context.stop();
+        } else if !(self.is_current)() {
+            self.course.borrow_mut().finish();
+            context.stop();
+        } else {
+            self.take_turn(context);
         }
     }
 }

@@ -15,7 +15,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use actix::dev::SendError;
-use actix::{Actor, ActorContext, Addr, AsyncContext, Context, Handler, Message, Recipient, ResponseFuture};
+use actix::{
+    Actor, ActorContext, Addr, AsyncContext, Context, Handler, Message, MessageResult, Recipient,
+    ResponseFuture,
+};
 use tokio::sync::oneshot;
 
 use crate::bell::Bells;
@@ -136,6 +139,22 @@ pub struct Expire;
 #[derive(Message)]
 #[rtype(result = "()")]
 pub struct Stop;
+
+/// Asks the store to let go of its history and to end, because its type is no more. It does if it has no objects, and nothing is
+/// under way. Sent by the directory, which then keeps what the next store of that type goes on from.
+#[derive(Message)]
+#[rtype(result = "Rested")]
+pub struct Rest;
+
+/// What became of a [`Rest`].
+pub enum Rested {
+    /// The store has ended. The counter goes on here, and so does the window: whoever has it hears of what comes later.
+    Ended(State),
+    /// It has objects and stays.
+    HasObjects,
+    /// Something is under way, or the records of its history have no room yet on their way out: it is worth asking again.
+    Busy,
+}
 
 /// What every store shares with the rest. Cheap to clone.
 #[derive(Clone)]
@@ -616,6 +635,28 @@ impl Handler<Expire> for Store {
 
     fn handle(&mut self, _: Expire, _: &mut Self::Context) -> Self::Result {
         self.expire(self.around.clock.now())
+    }
+}
+
+impl Handler<Rest> for Store {
+    type Result = MessageResult<Rest>;
+
+    fn handle(&mut self, _: Rest, ctx: &mut Self::Context) -> Self::Result {
+        let under_way = !self.pending.is_empty() || !self.under_way.is_empty() || !self.turns.is_empty();
+        let extent = self.window.extent();
+        MessageResult(if !self.snapshot.objects.is_empty() {
+            Rested::HasObjects
+        } else if self.is_over()
+            || under_way
+            || (extent.events + extent.shelved) > self.around.trims.room() / 2
+        {
+            Rested::Busy
+        } else {
+            let gone = self.window.forget_before(Timestamp(u64::MAX), usize::MAX);
+            self.trim(&gone);
+            ctx.stop();
+            Rested::Ended(State { snapshot: self.snapshot.clone(), window: Arc::clone(&self.window) })
+        })
     }
 }
 

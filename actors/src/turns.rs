@@ -134,6 +134,11 @@ impl MessageResponse<Store, TakeTurn> for Awaited {
 pub(crate) struct Turns(HashMap<Key, VecDeque<Waiting>>);
 
 impl Turns {
+    /// Whether nobody has a turn.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
     /// Whether somebody has a turn at this key.
     pub(crate) fn is_taken(&self, key: &Key) -> bool {
         self.0.contains_key(key)

@@ -232,6 +232,10 @@ impl Window {
             };
             gone.extend(trace.map(|trace| inner.forget(trace)));
         }
+        if inner.events.is_empty() && inner.shelved.is_empty() {
+            // The room of what was there once goes with it.
+            (inner.events, inner.shelved) = (VecDeque::new(), VecDeque::new());
+        }
         self.checkpoints.forget_before(inner.in_memory, inner.floor);
         gone
     }

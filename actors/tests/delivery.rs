@@ -102,6 +102,7 @@ fn filters() -> impl Strategy<Value = Filter> {
             })
             .into_iter()
             .collect(),
+        reader: None,
     })
 }
 
@@ -266,6 +267,7 @@ impl World {
             bookmarks: false,
             initial_end_bookmark: false,
             live: self.live.clone(),
+            is_current: Box::new(|| true),
         });
         let is_woken = Arc::new(Woken(AtomicBool::new(true)));
         let (feed, heard) = (Some(feed), String::new());
@@ -594,6 +596,7 @@ fn a_deadline_ends_the_watch() {
             bookmarks: true,
             initial_end_bookmark: false,
             live: world.live.clone(),
+            is_current: Box::new(|| true),
         });
         assert_eq!(feed.next().await, Some(Bytes::from_static(b"bookmark 1\n")));
         assert_eq!(feed.next().await, None);

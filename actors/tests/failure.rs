@@ -15,7 +15,7 @@ use pilothouse_actors::bell::Bells;
 use pilothouse_actors::broadcaster::Broadcaster;
 use pilothouse_actors::clock::{Clock, Timestamp};
 use pilothouse_actors::committer::{Check, Flush, Tidy};
-use pilothouse_actors::directory::{Find, Options, Stop, Stores, start};
+use pilothouse_actors::directory::{Find, Options, Release, Released, Stop, Stores, Types, start};
 use pilothouse_actors::engine::faulty::{Fault, Faults, Faulty};
 use pilothouse_actors::engine::memory::Memory;
 use pilothouse_actors::engine::redb::Redb;
@@ -31,6 +31,7 @@ use pilothouse_actors::permit::Permit;
 use pilothouse_actors::recover::recover;
 use pilothouse_actors::store::{Create, Expire, Get, Replace, Settled, Store};
 use pilothouse_actors::turns::{TakeTurn, Turning};
+use pilothouse_actors::window::Read;
 use tokio::sync::Semaphore;
 
 fn faulty(log: &Memory) -> (Stores, Faults) {
@@ -663,4 +664,48 @@ async fn a_client_that_hangs_up_does_not_free_its_place() {
     // The write that nobody waits for is durable all the same, and then its place is free.
     let _place = places.acquire().await.unwrap();
     assert_eq!(position(&pods).await.snapshot.len(), 1);
+}
+
+#[actix_rt::test]
+async fn a_type_that_is_no_more_leaves_its_counter_alone() {
+    let log = Memory::new();
+    let stores = run(Box::new(log.clone()), &quiet());
+    let release = |name: &str| stores.directory.send(Release { type_name: TypeName::new(name) });
+    let kites = find(&stores, "kites").await;
+    let made = create(&kites, "a", "1").await.unwrap();
+    assert_eq!(release("kites").await.unwrap(), Released::HasObjects);
+    assert!(kites.connected());
+    let window = position(&kites).await.window;
+    let gone = remove(&kites, "a", made.revision).await.unwrap();
+    assert_eq!(release("kites").await.unwrap(), Released::Done);
+    while kites.connected() {
+        actix_rt::task::yield_now().await;
+    }
+    assert!(!stores.directory.send(Types).await.unwrap().contains(&TypeName::new("kites")));
+    assert_eq!(release("kites").await.unwrap(), Released::Done, "nothing is left to do");
+    // It comes again: its revisions go on, those of before are refused, and whoever still has the window hears of it.
+    let again = find(&stores, "kites").await;
+    let here = position(&again).await;
+    assert_eq!((here.snapshot.revision, here.snapshot.len()), (gone.revision, 0));
+    assert!(matches!(here.window.read(made.revision, 9), Read::Expired(_)));
+    let next = create(&again, "a", "2").await.unwrap();
+    assert_eq!(next.revision, gone.revision.next());
+    assert!(matches!(window.read(gone.revision, 9), Read::Events(events) if events.len() == 1));
+    remove(&again, "a", next.revision).await.unwrap();
+    assert_eq!(release("kites").await.unwrap(), Released::Done);
+    stores.directory.send(Stop).await.unwrap().unwrap();
+    // The same over a restart, of a type that nobody has asked for since.
+    let stores = run(Box::new(log), &quiet());
+    let release = |name: &str| stores.directory.send(Release { type_name: TypeName::new(name) });
+    let mut released = release("kites").await.unwrap();
+    while released == Released::Busy {
+        actix_rt::task::yield_now().await;
+        released = release("kites").await.unwrap();
+    }
+    assert_eq!(released, Released::Done);
+    assert!(stores.directory.send(Types).await.unwrap().is_empty());
+    let last = find(&stores, "kites").await;
+    assert_eq!(create(&last, "b", "1").await.unwrap().revision, Revision(next.revision.0 + 2));
+    assert_eq!(release("kites").await.unwrap(), Released::HasObjects);
+    stores.directory.send(Stop).await.unwrap().unwrap();
 }

@@ -147,8 +147,10 @@ impl Form {
     }
 
     const SHAPES: u32 = 9;
+    /// The number of what no client sees: the fields that an object of a custom kind can be selected by.
+    pub const FIELDS: u32 = 3 * Form::SHAPES;
     /// More than any number of a form.
-    pub const NUMBERS: u32 = 3 * Form::SHAPES;
+    pub const NUMBERS: u32 = Form::FIELDS + 1;
 }
 
 impl Include {
@@ -223,6 +225,6 @@ mod tests {
         numbers.sort_unstable();
         numbers.dedup();
         assert_eq!(numbers.len(), encodings.len() * shapes.len());
-        assert!(numbers.iter().all(|number| *number < Form::NUMBERS));
+        assert!(numbers.iter().all(|number| *number < Form::FIELDS));
     }
 }

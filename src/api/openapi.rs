@@ -15,6 +15,8 @@ mod schemas;
 #[cfg(test)]
 mod tests;
 
+use std::sync::Arc;
+
 use super::catalog::Catalog;
 use super::schema::{GroupVersionKind, Registry};
 
@@ -28,7 +30,7 @@ pub struct Sources<'a> {
     /// The resources.
     pub catalog: &'a Catalog,
     /// The kinds that are not built in.
-    pub custom: &'a [Custom],
+    pub custom: &'a [Arc<Custom>],
     /// Whether CBOR is one of the encodings.
     pub cbor: bool,
 }

@@ -7,7 +7,7 @@ mod labels;
 use pilothouse_actors::filter::{FieldRule, Filter, LabelRule, NAME_FIELD, NAMESPACE_FIELD};
 
 pub use fields::{FieldSelector, Term};
-pub use kinds::{fields_of, fields_of_custom};
+pub use kinds::fields_of;
 pub use labels::parse as parse_labels;
 
 use super::catalog::resource::Resource;
@@ -35,6 +35,10 @@ pub fn filter(
     }
     for term in wanted.terms() {
         add(&mut filter, term);
+    }
+    if let Some(custom) = &resource.custom {
+        filter.reader =
+            Some(kinds::reader_of(custom, resource.ordinal)).filter(|_| !filter.fields.is_empty());
     }
     Ok(filter)
 }
@@ -87,6 +91,7 @@ mod tests {
                 FieldRule::Equals("spec.nodeName".into(), "n1".into()),
                 FieldRule::Differs("status.phase".into(), "Running".into()),
             ],
+            reader: None,
         };
         assert_eq!(found.unwrap(), wanted);
     }

@@ -1,59 +1,31 @@
-//! One round over all definitions: read, settle, publish, write, and take away what goes.
+//! One round over the definitions that changed: read, settle, publish, write.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use futures::StreamExt as _;
-use pilothouse_actors::error::StoreError;
+use pilothouse_actors::directory::Released;
 use pilothouse_actors::identity::Identity;
-use pilothouse_actors::object::{Object, Revision, TypeName};
+use pilothouse_actors::object::{Object, TypeName};
 use pilothouse_actors::permit::Permit;
+use pilothouse_actors::store::Position;
+use pilothouse_actors::window::Read;
+use tokio::sync::Semaphore;
 
 use super::Defined;
+use super::book::Book;
 use crate::api::catalog::Catalog;
 use crate::api::catalog::resource::Resource;
-use crate::api::custom::definition::{Made, resources, store_of};
-use crate::api::custom::status::{self, Ending, Taken};
+use crate::api::custom::definition::{is_custom, resource_of_store};
 use crate::api::meta;
-use crate::api::options::DeleteOptions;
 use crate::api::query::Query;
 use crate::api::schema::time;
 use crate::api::status::{Result, Status};
 use crate::api::value::Value;
-use crate::limits::DELETIONS_AT_ONCE;
+use crate::limits::{DEFINITIONS_PER_READ, DEFINITIONS_WRITTEN_AT_ONCE};
 use crate::verbs::bootstrap::defined_api_services;
-use crate::verbs::delete::delete_object;
 use crate::verbs::update::{NewState, store_update};
 use crate::verbs::{Backend, Call, Warnings};
-
-/// The numbers of resources begin anew after this one: what is made from objects is numbered by them, several to each.
-const LAST_ORDINAL: u32 = 10_000_000;
-
-/// One definition.
-pub(super) struct Definition {
-    revision: Revision,
-    /// As it is, or as it is about to be written.
-    value: Arc<Value>,
-    /// What its resources are made of: when that changes they are made anew.
-    basis: Value,
-    resources: Vec<Arc<Resource>>,
-    /// What its objects are taken away as; none before it is established.
-    stored: Option<Arc<Resource>>,
-}
-
-/// What is defined. It moves into each round and back.
-#[derive(Default)]
-pub(super) struct Book {
-    pub(super) definitions: BTreeMap<String, Definition>,
-    pub(super) first_ordinal: u32,
-    pub(super) next_ordinal: u32,
-    /// The stores of definitions that wait for their objects to go.
-    pub(super) waited_for: BTreeSet<TypeName>,
-    /// Those of them whose patience is over.
-    pub(super) told: BTreeSet<TypeName>,
-    /// Whether clients have not been told yet, by APIServices, which versions there are.
-    pub(super) unregistered: bool,
-}
 
 /// What a round needs.
 pub(super) struct Tools {
@@ -62,6 +34,8 @@ pub(super) struct Tools {
     pub(super) catalog: Catalog,
     pub(super) publish: Box<dyn Fn(Defined)>,
     pub(super) user: Identity,
+    /// How many objects may be deleted at once, of all definitions that go.
+    pub(super) deletions: Semaphore,
 }
 
 impl Tools {
@@ -70,283 +44,117 @@ impl Tools {
         self.resource.stored.as_ref().map_or_else(|| TypeName::new(""), |stored| stored.store.clone())
     }
 
-    fn now(&self) -> String {
+    pub(super) fn now(&self) -> String {
         time::format_seconds(i64::try_from(self.backend.clock.now().seconds()).unwrap_or(i64::MAX))
     }
 
-    /// Reads the definitions as they are and does what they ask for. `ends`: also for those that go, which may take long.
-    pub(super) async fn round(&self, book: &mut Book, ends: bool) -> Result<()> {
-        let snapshot = self.backend.stores.snapshot(&self.store(), &Permit::none()).await;
-        let snapshot = snapshot.map_err(|error| Status::from_store(&error, self.resource.name(), ""))?;
-        let mut gone: BTreeSet<String> = book.definitions.keys().cloned().collect();
-        let mut changed = BTreeSet::new();
-        let mut news = false;
-        for object in snapshot.objects.values() {
-            gone.remove(object.key.name());
-            self.read(book, object);
-        }
-        for name in gone {
-            if let Some(definition) = book.definitions.remove(&name) {
-                let store = store_of(&definition.value);
-                book.waited_for.remove(&store);
-                book.told.remove(&store);
-                if !definition.resources.is_empty() {
-                    news = true;
-                    changed.insert(store);
-                }
+    /// Reads the definitions that changed and does what they ask for.
+    pub(super) async fn round(&self, book: &mut Book) -> Result<()> {
+        let position = self.backend.stores.open_watch(&self.store(), &Permit::none()).await;
+        let position = position.map_err(|error| Status::from_store(&error, self.resource.name(), ""))?;
+        for name in changed(book, &position) {
+            match position.snapshot.get(&name) {
+                Some(object) => self.read(book, object),
+                None => book.remove(&name),
             }
         }
-        let settled = self.settle(book);
-        news |= self.make(book, &mut changed);
-        if news {
-            (self.publish)(book.defined(changed));
+        let is_first = book.cursor.is_none();
+        book.cursor = Some(position.snapshot.revision);
+        let settled = book.settle(&self.now());
+        book.make(&self.backend.registry);
+        if let Some(news) = book.news() {
+            (self.publish)(news);
         }
-        // One that cannot be written does not keep the others.
-        let mut failed = Ok(());
-        for name in settled {
-            if let Some(definition) = book.definitions.get_mut(&name)
-                && let Err(status) = self.write(definition).await
-            {
-                // Read and settled anew in the next round.
-                definition.revision = Revision::default();
-                failed = Err(status);
-            }
+        let written = self.write_all(book, settled).await;
+        let registered = self.register(book).await;
+        if is_first {
+            self.find_unused(book).await?;
         }
-        book.unregistered |= news;
-        if book.unregistered {
-            let versions = book.definitions.values().flat_map(|one| &one.resources);
-            let versions = versions.map(|resource| resource.gv.clone()).collect();
-            defined_api_services(&self.backend, &self.catalog, &versions).await?;
-            book.unregistered = false;
-        }
-        if ends {
-            self.end(book).await?;
-        }
-        failed
+        written.and(registered)
     }
 
     /// Takes in a definition that is new or has changed.
     fn read(&self, book: &mut Book, object: &Arc<Object>) {
         let name = object.key.name();
-        if book.definitions.get(name).is_some_and(|known| known.revision == object.revision) {
+        if book.knows(name, object.revision) {
             return;
         }
-        let value = match self.backend.load_of(&self.resource, object) {
-            Ok(value) => Arc::new(value),
+        match self.backend.load_of(&self.resource, object) {
+            Ok(value) => book.take_in(name, object.revision, value),
             Err(status) => {
-                tracing::error!(name, %status, "a definition cannot be read");
-                return;
-            }
-        };
-        match book.definitions.get_mut(name) {
-            Some(known) => {
-                known.revision = object.revision;
-                known.value = value;
-            }
-            None => {
-                let definition = Definition {
-                    revision: object.revision,
-                    value,
-                    basis: Value::Null,
-                    resources: Vec::new(),
-                    stored: None,
-                };
-                book.definitions.insert(name.to_owned(), definition);
+                if book.cannot_read(name, object.revision) {
+                    tracing::error!(name, %status, "a definition cannot be read; what was known of it stays");
+                }
             }
         }
     }
 
-    /// Gives definitions their names, the oldest first. Answers the names of those that are to be written.
-    fn settle(&self, book: &mut Book) -> Vec<String> {
-        let now = self.now();
-        let mut groups: BTreeMap<String, Taken> = BTreeMap::new();
-        let group = |value: &Value| value.get("spec").map_or("", |spec| spec.str("group")).to_owned();
-        for definition in book.definitions.values() {
-            groups.entry(group(&definition.value)).or_default().add(&definition.value);
-        }
-        let mut in_order: Vec<(Revision, String)> =
-            book.definitions.iter().map(|(name, one)| (one.revision, name.clone())).collect();
-        in_order.sort();
-        let mut written = Vec::new();
-        for (_, name) in in_order {
-            let Some(definition) = book.definitions.get_mut(&name) else { continue };
-            let taken = groups.entry(group(&definition.value)).or_default();
-            let mut value = Value::clone(&definition.value);
-            if status::settle(&mut value, taken, &now) {
-                taken.add(&value);
-                definition.value = Arc::new(value);
-                written.push(name);
-            }
-        }
-        written
-    }
-
-    /// Makes the resources of definitions whose basis has changed. Whether there are any.
-    fn make(&self, book: &mut Book, changed: &mut BTreeSet<TypeName>) -> bool {
-        let Book { definitions, first_ordinal, next_ordinal, .. } = book;
-        let mut news = false;
-        for definition in definitions.values_mut() {
-            let basis = basis(&definition.value);
-            if basis == definition.basis {
-                continue;
-            }
-            let same = ["spec", "names"].iter().all(|part| definition.basis.get(part) == basis.get(part));
-            definition.basis = basis;
-            let before = !definition.resources.is_empty();
-            let made = if status::is_true(&definition.value, status::ESTABLISHED) {
-                resources(&definition.value, &self.backend.registry, || {
-                    *next_ordinal =
-                        if *next_ordinal < LAST_ORDINAL { *next_ordinal + 1 } else { *first_ordinal };
-                    *next_ordinal
-                })
-            } else {
-                Made::default()
-            };
-            (definition.resources, definition.stored) = (made.served, made.stored);
-            news |= before || !definition.resources.is_empty();
-            if before && (!same || definition.resources.is_empty()) {
-                changed.insert(store_of(&definition.value));
-            }
-        }
-        news
-    }
-
-    /// Takes the objects of definitions away that go, and lets those go that have none left. One that cannot go does not keep the
-    /// others, and is tried again.
-    async fn end(&self, book: &mut Book) -> Result<()> {
-        let Book { definitions, waited_for, told, .. } = book;
+    /// Writes what is said of definitions. One that cannot be written does not keep the others, and is tried again.
+    async fn write_all(&self, book: &mut Book, names: Vec<String>) -> Result<()> {
+        let values = names.into_iter().filter_map(|name| Some((book.value(&name)?, name)));
+        let values: Vec<(Arc<Value>, String)> = values.collect();
+        // Several at once, so that they share a sync of the disk.
+        let mut writes = futures::stream::iter(values)
+            .map(|(value, name)| async move { (self.write(&value).await, name) })
+            .buffer_unordered(DEFINITIONS_WRITTEN_AT_ONCE);
         let mut failed = Ok(());
-        for definition in definitions.values_mut().filter(|one| status::is_kept(&one.value)) {
-            if let Err(status) = self.end_one(definition, waited_for, told).await {
-                // Read anew in the next round: what was to be written may not be there.
-                definition.revision = Revision::default();
+        while let Some((written, name)) = writes.next().await {
+            if let Err(status) = written {
+                book.unsure.insert(name);
                 failed = Err(status);
             }
         }
         failed
     }
 
-    async fn end_one(
-        &self,
-        definition: &mut Definition,
-        waited_for: &mut BTreeSet<TypeName>,
-        told: &mut BTreeSet<TypeName>,
-    ) -> Result<()> {
-        let store = store_of(&definition.value);
-        let Some(resource) = definition.stored.clone() else {
-            return self.finish(definition, &Ending::NeverServed).await;
-        };
-        if !waited_for.contains(&store) {
-            self.tell(definition, &Ending::Deleting).await?;
+    /// Writes what the actor says of a definition, unless somebody has changed it since it was read: then its bell rings, and the
+    /// next round sees to it.
+    async fn write(&self, value: &Value) -> Result<()> {
+        let (query, warnings) = (Query::default(), Warnings::default());
+        let call = self.call(&self.resource, "", meta::name(value), "status", (&query, &warnings))?;
+        let state = Said { tools: self, call: &call, value };
+        match store_update(&self.backend, &call, &state, false).await {
+            Err(status) if !matches!(status.code, 404 | 409) => Err(status),
+            _ => Ok(()),
         }
-        match self.delete_all(&resource, &store).await {
-            Ok(0) => {
-                waited_for.remove(&store);
-                told.remove(&store);
-                return self.finish(definition, &Ending::Done).await;
-            }
-            Ok(_) if told.contains(&store) => self.tell(definition, &Ending::Waiting).await?,
-            Ok(_) => {}
-            Err(status) => {
-                let why = format!("could not issue all deletes: {}", status.message);
-                self.tell(definition, &Ending::Failed(why)).await?;
-                return Err(status);
-            }
+    }
+
+    /// Tells clients, by APIServices, which versions there are.
+    async fn register(&self, book: &mut Book) -> Result<()> {
+        let versions = book.versions();
+        if book.registered.as_ref() == Some(&versions) {
+            return Ok(());
         }
-        waited_for.insert(store);
+        defined_api_services(&self.backend, &self.catalog, &versions, book.registered.as_ref()).await?;
+        book.registered = Some(versions);
         Ok(())
     }
 
-    /// Deletes the objects of a store, as far as nobody holds them. Answers how many are left.
-    async fn delete_all(&self, resource: &Arc<Resource>, store: &TypeName) -> Result<usize> {
-        let snapshot = || async {
-            let taken = self.backend.stores.snapshot(store, &Permit::none()).await;
-            taken.map_err(|error| Status::from_store(&error, resource.name(), ""))
-        };
-        let all = snapshot().await?;
-        let mut deletions = futures::stream::iter(all.objects.values().cloned())
-            .map(|object| self.delete(resource, object))
-            .buffer_unordered(DELETIONS_AT_ONCE);
-        let mut failed = None;
-        while let Some(deleted) = deletions.next().await {
-            if let Err(status) = deleted {
-                failed = Some(status);
+    /// Notes the stores that definitions have left which were gone when the server started.
+    async fn find_unused(&self, book: &mut Book) -> Result<()> {
+        let types = self.backend.stores.types().await;
+        let types = types.map_err(|error| Status::from_store(&error, self.resource.name(), ""))?;
+        let names: BTreeSet<&String> = book.names().collect();
+        let is_left = |of: &TypeName| is_custom(of) && !names.contains(&resource_of_store(of).to_owned());
+        let left: Vec<TypeName> = types.into_iter().filter(is_left).collect();
+        book.unreleased.extend(left);
+        Ok(())
+    }
+
+    /// Lets go of the stores of definitions that are gone. Whether some are to be asked again.
+    pub(super) async fn release(&self, book: &mut Book) -> bool {
+        for store in std::mem::take(&mut book.unreleased) {
+            match self.backend.stores.release(&store).await {
+                Ok(Released::Busy) => drop(book.unreleased.insert(store)),
+                // Somebody let a definition go without its objects. They stay, in case it comes back.
+                Ok(Released::HasObjects | Released::Done) => {}
+                Err(error) => tracing::debug!(%store, %error, "a store is not released"),
             }
         }
-        drop(deletions);
-        match failed {
-            Some(status) => Err(status),
-            None => Ok(snapshot().await?.objects.len()),
-        }
+        !book.unreleased.is_empty()
     }
 
-    async fn delete(&self, resource: &Arc<Resource>, object: Arc<Object>) -> Result<()> {
-        let value = self.backend.load_of(resource, &object)?;
-        if meta::is_terminating(&value) {
-            return Ok(());
-        }
-        let key = object.key.clone();
-        let (query, warnings) = (Query::default(), Warnings::default());
-        let call = self.call(resource, key.namespace(), key.name(), "", (&query, &warnings))?;
-        match delete_object(&self.backend, &call, object, &DeleteOptions::default()).await {
-            Ok(_) => Ok(()),
-            Err(status) if status.code == 404 => Ok(()),
-            Err(status) => Err(status),
-        }
-    }
-
-    /// Says how far the end of a definition is.
-    async fn tell(&self, definition: &mut Definition, how: &Ending) -> Result<()> {
-        let mut value = Value::clone(&definition.value);
-        status::ending(&mut value, how, &self.now());
-        if value == *definition.value {
-            return Ok(());
-        }
-        definition.value = Arc::new(value);
-        self.write(definition).await
-    }
-
-    /// Lets a definition go.
-    async fn finish(&self, definition: &mut Definition, how: &Ending) -> Result<()> {
-        let mut value = Value::clone(&definition.value);
-        status::ending(&mut value, how, &self.now());
-        status::release(&mut value);
-        definition.value = Arc::new(value);
-        self.write(definition).await
-    }
-
-    /// Writes what the actor says of a definition, unless somebody has changed it since it was read: then its bell rings, and the
-    /// next round sees to it.
-    async fn write(&self, definition: &mut Definition) -> Result<()> {
-        let (query, warnings) = (Query::default(), Warnings::default());
-        let value = definition.value.clone();
-        let call = self.call(&self.resource, "", meta::name(&value), "status", (&query, &warnings))?;
-        let state = Said { tools: self, call: &call, value: &value };
-        match store_update(&self.backend, &call, &state, false).await {
-            Ok(_) => self.read_again(definition, &call).await,
-            Err(status) if matches!(status.code, 404 | 409) => {
-                definition.revision = Revision::default();
-                Ok(())
-            }
-            Err(status) => Err(status),
-        }
-    }
-
-    /// Takes in what was written, so that the next write is one of the version that is there.
-    async fn read_again(&self, definition: &mut Definition, call: &Call<'_>) -> Result<()> {
-        let found = self.backend.stores.get(&self.store(), call.key(call.name), &Permit::none()).await;
-        match found {
-            Ok(object) => {
-                definition.value = Arc::new(self.backend.load_of(&self.resource, &object)?);
-                definition.revision = object.revision;
-                Ok(())
-            }
-            Err(StoreError::NotFound) => Ok(()),
-            Err(error) => Err(Status::from_store(&error, call.of(), call.name)),
-        }
-    }
-
-    fn call<'a>(
+    pub(super) fn call<'a>(
         &'a self,
         resource: &'a Arc<Resource>,
         namespace: &'a str,
@@ -359,26 +167,21 @@ impl Tools {
     }
 }
 
-impl Book {
-    fn defined(&self, changed: BTreeSet<TypeName>) -> Defined {
-        let served = || self.definitions.values().filter(|one| !one.resources.is_empty());
-        Defined {
-            resources: served().flat_map(|one| one.resources.iter().cloned()).collect(),
-            definitions: served().map(|one| one.value.clone()).collect(),
-            changed: changed.into_iter().collect(),
+/// The definitions that may have changed since the last round. As long as their history reaches back that far, those are the ones
+/// that were written to.
+fn changed(book: &Book, position: &Position) -> BTreeSet<String> {
+    let mut names = book.unsure.clone();
+    let read = book.cursor.map(|cursor| position.window.read(cursor, DEFINITIONS_PER_READ));
+    match read {
+        Some(Read::Events(events)) if events.len() < DEFINITIONS_PER_READ => {
+            names.extend(events.iter().map(|event| event.object.key.name().to_owned()));
+        }
+        _ => {
+            names.extend(position.snapshot.objects.keys().map(|key| key.name().to_owned()));
+            names.extend(book.names().cloned());
         }
     }
-}
-
-/// What the resources of a definition depend on.
-fn basis(definition: &Value) -> Value {
-    let mut basis = Value::object();
-    let part = |path: &[&str]| definition.at(path).cloned().unwrap_or_default();
-    basis.set("spec", part(&["spec"]));
-    basis.set("names", part(&["status", "acceptedNames"]));
-    basis.set("established", status::is_true(definition, status::ESTABLISHED));
-    basis.set("going", status::is_true(definition, status::TERMINATING));
-    basis
+    names
 }
 
 /// What the actor says of a definition that it has read.
@@ -398,9 +201,6 @@ impl NewState for Said<'_> {
         let mut new = old.clone();
         if let Some(status) = self.value.get("status") {
             new.set("status", status.clone());
-        }
-        if status::is_kept(old) && !status::is_kept(self.value) {
-            status::release(&mut new);
         }
         self.tools.backend.record(self.call, Some(old), &mut new);
         Ok(new)

@@ -64,17 +64,26 @@ pub async fn api_services(backend: &Backend, catalog: &Catalog) -> Result<()> {
     own.tell_all(made, "fieldManager=kube-apiserver", api_services::available).await
 }
 
-/// Makes the objects that say which groups and versions were defined, and removes those of versions that no longer are.
+/// Makes the objects that say which groups and versions were defined, and removes those of versions that no longer are. `before`:
+/// the versions for which that has been done; then only what differs is looked at.
 pub async fn defined_api_services(
     backend: &Backend,
     catalog: &Catalog,
     versions: &BTreeSet<GroupVersion>,
+    before: Option<&BTreeSet<GroupVersion>>,
 ) -> Result<()> {
     let own = Own::new(backend, catalog);
-    let wanted: Vec<Wanted> = versions.iter().map(api_services::defined).collect();
-    let names: BTreeSet<String> = wanted.iter().map(|one| meta::name(&one.object).to_owned()).collect();
+    let is_new = |version: &&GroupVersion| before.is_none_or(|before| !before.contains(*version));
+    let wanted: Vec<Wanted> = versions.iter().filter(is_new).map(api_services::defined).collect();
     let made = own.make_all(wanted, "fieldManager=kube-apiserver").await?;
     own.tell_all(made, "fieldManager=kube-apiserver", api_services::available).await?;
+    if before.is_some_and(|before| before.is_subset(versions)) {
+        return Ok(());
+    }
+    let names: BTreeSet<String> = versions
+        .iter()
+        .map(|version| meta::name(&api_services::defined(version).object).to_owned())
+        .collect();
     let resource = catalog.find("apiregistration.k8s.io", "v1", "apiservices");
     let Some(stored) = resource.and_then(|resource| resource.stored.as_ref()) else { return Ok(()) };
     let all = backend.stores.snapshot(&stored.store, &Permit::none()).await;

@@ -96,6 +96,9 @@ pub struct Backend {
     pub judges_selectors: bool,
 }
 
+/// Says whether a resource is still what is served under its name.
+pub type IsServed = Rc<dyn Fn(&Arc<Resource>) -> bool>;
+
 /// What watches need besides. One per HTTP worker.
 pub struct Watching {
     /// Wakes the watches of this worker.
@@ -108,6 +111,8 @@ pub struct Watching {
     pub initial_events: bool,
     /// What is counted.
     pub metrics: Arc<Metrics>,
+    /// Whether a resource is still what is served under its name: those of custom kinds are replaced when their definition changes.
+    pub is_served: IsServed,
 }
 
 impl Backend {

@@ -7,7 +7,7 @@ use pilothouse_actors::object::{Draft, Key, Object, Pairs};
 
 use crate::api::catalog::resource::Resource;
 use crate::api::codec::{self, Decoded};
-use crate::api::custom::{self, Custom};
+use crate::api::custom;
 use crate::api::kinds;
 use crate::api::limits::OBJECT_PARTS;
 use crate::api::media::Encoding;
@@ -127,16 +127,10 @@ impl Backend {
     /// A stored object as a value of the stored version; `None` if it cannot be read.
     fn load_one(&self, resource: &Resource, object: &Object) -> Option<Value> {
         if let Some(custom) = &resource.custom {
-            return self.load_custom(custom, &object.bytes);
+            return custom.read(&object.bytes);
         }
         let version = resource.stored.as_ref().map_or(&resource.gv, |stored| &stored.version);
         codec::decode_stored(&object.bytes, self.type_of(version, &resource.kind).ok()?, &self.registry)
-    }
-
-    /// A stored object of a custom kind as a version of it shows it.
-    pub(super) fn load_custom(&self, custom: &Custom, bytes: &[u8]) -> Option<Value> {
-        codec::decode_stored(bytes, self.registry.free_object(), &self.registry)
-            .map(|value| custom.shown(value))
     }
 
     /// A stored object of any resource as a value of the stored version.
@@ -158,8 +152,7 @@ impl Backend {
     /// Encodes a value of the stored version for the store.
     pub fn draft(&self, call: &Call<'_>, key: Key, value: &Value) -> Result<Draft> {
         if let Some(custom) = &call.resource.custom {
-            let fields = select::fields_of_custom(custom, value);
-            return Ok(drafted(custom::stored(custom, value), key, value, fields));
+            return Ok(drafted(custom::stored(custom, value), key, value, custom.kept(value)));
         }
         self.draft_kind(&call.stored.version, &call.resource.kind, key, value)
     }

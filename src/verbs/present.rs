@@ -53,6 +53,13 @@ impl<'a> Kept<'a> {
     }
 }
 
+/// Whether something that was made from an object is of any use to those who ask for this resource: what was made for a custom kind
+/// before its definition changed is not.
+fn is_living(resource: &Resource) -> impl Fn(Variant) -> bool {
+    let living = resource.custom.as_ref().map(|custom| custom.ordinals.clone());
+    move |variant: Variant| living.as_ref().is_none_or(|living| living.contains(&(variant.0 / Form::NUMBERS)))
+}
+
 /// Which of the things made from one object this is.
 pub(super) fn variant(resource: &Resource, form: Form) -> Variant {
     Variant(resource.ordinal * Form::NUMBERS + form.number())
@@ -152,12 +159,14 @@ impl Backend {
                 Ok(object.bytes.clone())
             }
             (Encoding::Json | Encoding::Yaml, Shape::Whole) if resource.custom.is_some() => {
-                object.variant(variant(resource, Form::PLAIN), |object| self.json(resource, Kept::of(object)))
+                object.variant(variant(resource, Form::PLAIN), is_living(resource), |object| {
+                    self.json(resource, Kept::of(object))
+                })
             }
             (_, Shape::Table(..)) | (Encoding::Json | Encoding::Yaml, Shape::Metadata(_)) => {
                 self.made(resource, form, Kept::of(object), columns)
             }
-            _ => object.variant(variant(resource, form), |object| {
+            _ => object.variant(variant(resource, form), is_living(resource), |object| {
                 self.made(resource, form, Kept::of(object), columns)
             }),
         }
@@ -165,7 +174,9 @@ impl Backend {
 
     /// The Protobuf message of an object without its envelope: an item of a list. Made once and shared.
     pub fn protobuf_message(&self, resource: &Resource, form: Form, object: &Object) -> Result<Bytes> {
-        object.variant(variant(resource, form), |object| self.message(resource, form, Kept::of(object)))
+        object.variant(variant(resource, form), is_living(resource), |object| {
+            self.message(resource, form, Kept::of(object))
+        })
     }
 
     fn message(&self, resource: &Resource, form: Form, kept: Kept<'_>) -> Result<Bytes> {
@@ -359,7 +370,7 @@ impl Backend {
 
     fn stored_value(&self, resource: &Resource, kept: Kept<'_>) -> Result<Value> {
         if let Some(custom) = &resource.custom {
-            return self.load_custom(custom, kept.bytes).ok_or_else(unreadable);
+            return custom.read(kept.bytes).ok_or_else(unreadable);
         }
         let version = resource.stored.as_ref().map_or(&resource.gv, |stored| &stored.version);
         self.value_of(self.type_of(version, &resource.kind)?, kept.bytes)

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use actix::Addr;
 use actix::dev::ToEnvelope;
 use actix::{Handler, MailboxError, Message};
-use pilothouse_actors::directory::{Directory, Find, Types};
+use pilothouse_actors::directory::{Directory, Find, Release, Released, Types};
 use pilothouse_actors::error::StoreError;
 use pilothouse_actors::object::{Draft, Key, Object, Revision, TypeName};
 use pilothouse_actors::permit::Permit;
@@ -26,7 +26,7 @@ pub type StoreResult<T> = Result<T, StoreError>;
 /// The stores as one worker sees them.
 pub struct Stores {
     directory: Addr<Directory>,
-    /// Addresses that were found before: a store lives as long as the server, so an address never goes stale.
+    /// Addresses that were found before. A store lives as long as the server, unless its type is no more.
     found: RefCell<HashMap<TypeName, Addr<Store>>>,
 }
 
@@ -131,6 +131,13 @@ impl Stores {
         self.directory.send(Types).await.map_err(|_: MailboxError| StoreError::Unavailable)
     }
 
+    /// Lets go of the store of a type that is no more. Answers whether there is more to do later.
+    pub async fn release(&self, of: &TypeName) -> StoreResult<Released> {
+        self.found.borrow_mut().remove(of);
+        let released = self.directory.send(Release { type_name: of.clone() }).await;
+        released.map_err(|_: MailboxError| StoreError::Unavailable)
+    }
+
     async fn ask<M, T>(&self, of: &TypeName, command: M) -> StoreResult<T>
     where
         M: Message<Result = StoreResult<T>> + Send + 'static,
@@ -144,7 +151,9 @@ impl Stores {
     }
 
     async fn find(&self, of: &TypeName) -> StoreResult<Addr<Store>> {
-        if let Some(store) = self.found.borrow().get(of) {
+        if let Some(store) = self.found.borrow().get(of)
+            && store.connected()
+        {
             return Ok(store.clone());
         }
         let found = self.directory.send(Find { type_name: of.clone() }).await;

@@ -75,6 +75,10 @@ pub async fn watch(backend: &Rc<Backend>, watching: &Watching, call: &Call<'_>) 
         bookmarks: options.allow_watch_bookmarks,
         initial_end_bookmark: options.is_streaming_list(),
         live: watching.live_sessions.clone(),
+        is_current: {
+            let (is_served, resource) = (watching.is_served.clone(), call.resource.clone());
+            Box::new(move || is_served(&resource))
+        },
     });
     Ok(Reply::Watch(feed))
 }

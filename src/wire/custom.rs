@@ -1,5 +1,6 @@
 //! Custom kinds: who follows their definitions, and how what they define is made known.
 
+use std::collections::BTreeSet;
 use std::sync::{Arc, PoisonError, Weak};
 
 use actix::Actor as _;
@@ -8,41 +9,36 @@ use pilothouse_actors::broadcaster::CloseType;
 
 use super::{Parts, backend};
 use crate::api::catalog::Catalog;
-use crate::api::custom::published::published;
-use crate::api::discovery::Documents;
+use crate::api::catalog::resource::Resource;
 use crate::auth::modes::AlwaysAllow;
 use crate::definitions::{Defined, Definitions, Follow, Outside};
 use crate::http::handler::openapi::OpenApi;
-use crate::http::handler::worker::Served;
+use crate::http::handler::worker::{Served, Shared};
 use crate::server::StartError;
 
 /// What is built in, and how it is described.
 pub(super) struct Builtins {
     catalog: Catalog,
-    address: String,
+    address: Arc<str>,
     cbor: bool,
 }
 
 impl Builtins {
-    pub(super) fn new(catalog: &Catalog, address: String, cbor: bool) -> Builtins {
-        Builtins { catalog: catalog.clone(), address, cbor }
+    pub(super) fn new(catalog: &Catalog, address: &str, cbor: bool) -> Builtins {
+        Builtins { catalog: catalog.clone(), address: address.into(), cbor }
     }
 
     /// All that is served once this is defined.
     fn with(&self, defined: &Defined, before: &Served) -> Served {
         let catalog = self.catalog.with(defined.resources.iter().cloned());
-        let documents = Documents::new(&catalog, &self.address);
-        let described = defined.definitions.iter().flat_map(|definition| published(definition)).collect();
+        let groups: BTreeSet<&str> = defined.resources.iter().map(|resource| &*resource.gv.group).collect();
         // What is built in is described as before, unless something is defined beside it.
         let same = |name: &str| {
             let group = name.strip_prefix("apis/").map(|rest| rest.split('/').next().unwrap_or_default());
-            group.is_none_or(|group| {
-                let custom = defined.resources.iter().any(|resource| *resource.gv.group == *group);
-                self.catalog.group(group).is_some() && !custom
-            })
+            group.is_none_or(|group| self.catalog.group(group).is_some() && !groups.contains(group))
         };
-        let openapi = OpenApi::new(described, self.cbor).keeping(&before.openapi, same);
-        Served { catalog, documents, openapi }
+        let openapi = OpenApi::new(defined.described.clone(), self.cbor).keeping(&before.openapi, same);
+        Served::new(catalog, self.address.clone(), openapi)
     }
 }
 
@@ -66,6 +62,15 @@ pub(super) async fn follow(parts: &Arc<Parts>) -> Result<(), StartError> {
     let broken = |error: String| StartError::Store(format!("custom kinds: {error}"));
     let done = Definitions::begin(outside).send(Follow).await;
     done.map_err(|error| broken(error.to_string()))?.map_err(broken)
+}
+
+/// Whether a resource is what is served under its name now. Those that are built in are never replaced.
+pub(super) fn is_served(shared: &Shared, resource: &Arc<Resource>) -> bool {
+    let found = |served: &Served| {
+        let found = served.catalog.find(&resource.gv.group, &resource.gv.version, &resource.plural);
+        found.is_some_and(|found| Arc::ptr_eq(found, resource))
+    };
+    resource.custom.is_none() || found(&shared.served.load())
 }
 
 /// Makes known what is defined, then ends the watches of what means something else now.

@@ -87,6 +87,7 @@ fn watch(window: &Arc<Window>, frames: &Rc<Words>) -> Watch {
         bookmarks: true,
         initial_end_bookmark: false,
         live: LiveSessions::default(),
+        is_current: Box::new(|| true),
     }
 }
 
@@ -418,4 +419,19 @@ async fn what_stands_on_the_note_is_read_also_where_something_is_owed() {
     settle().await;
     assert_eq!(woken.get(), before + 1, "who leaves is heard");
     assert_eq!(course.borrow_mut().turn_of_session(), Next::Stop);
+}
+
+#[actix::test]
+async fn a_watch_of_what_has_changed_meanwhile_ends_at_once() {
+    let window = window();
+    append(&window, "n", 2);
+    for (is_current, wanted) in [(true, "Added:a@2"), (false, "END")] {
+        let mut feed = super::super::Session::open(Watch {
+            is_current: Box::new(move || is_current),
+            bookmarks: false,
+            ..watch(&window, &words(0))
+        });
+        settle().await;
+        assert_eq!(read(&mut feed), wanted);
+    }
 }

@@ -1,10 +1,13 @@
 //! From a definition to the resources that it means.
 
+use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 
+use openssl::sha::sha256;
 use pilothouse_actors::object::TypeName;
 
-use super::kind::{Cell, Custom};
+use super::kind::{Cell, Custom, Schemas};
 use super::path::JsonPath;
 use super::pattern::Patterns;
 use super::schema::Schema;
@@ -12,6 +15,7 @@ use super::types::Types;
 use super::{prune, status};
 use crate::api::catalog::build::storage_hash;
 use crate::api::catalog::resource::{About, Column, Resource, Stored, Subresource};
+use crate::api::codec::json;
 use crate::api::parts::{Part, ReplicaPaths};
 use crate::api::schema::{GroupVersionKind, Registry};
 use crate::api::value::Value;
@@ -32,8 +36,12 @@ pub struct Made {
     pub stored: Option<Arc<Resource>>,
 }
 
-/// The resources of a definition. `ordinal` is asked for numbers that no other resource has had.
-pub fn resources(definition: &Value, base: &Arc<Registry>, mut ordinal: impl FnMut() -> u32) -> Made {
+/// The resources of a definition. `ordinals` is asked once for so many numbers in a row that no other resource has.
+pub fn resources(
+    definition: &Value,
+    base: &Arc<Registry>,
+    ordinals: impl FnOnce(u32) -> RangeInclusive<u32>,
+) -> Made {
     let said = Said::of(definition);
     let versions = said.versions();
     let Some(storage) = versions.iter().find(|version| version.is("storage")) else { return Made::default() };
@@ -43,10 +51,22 @@ pub fn resources(definition: &Value, base: &Arc<Registry>, mut ordinal: impl FnM
     for (version, described) in versions.iter().zip(described) {
         added.kind(&GroupVersionKind::new(said.group, version.name(), said.kind), described);
     }
-    let registry = Arc::new(added.done());
-    let mut make =
-        |version: &Version<'_>| Arc::new(said.resource(version, (&versions, storage), &registry, ordinal()));
-    let made: Vec<_> = versions.iter().map(|version| (version.is("served"), make(version))).collect();
+    let ordinals = ordinals(u32::try_from(versions.len()).unwrap_or(u32::MAX));
+    let of_version = |version: &Version<'_>| {
+        (GroupVersion::new(said.group, version.name()).to_string(), version.schema.clone())
+    };
+    let schemas: Schemas = versions.iter().map(of_version).collect::<BTreeMap<_, _>>().into();
+    let digest = sha256(&json::to_json(said.spec("versions").unwrap_or(&Value::Null)));
+    let digest: String = digest.iter().take(8).map(|byte| format!("{byte:02x}")).collect();
+    let common = Common { digest, registry: Arc::new(added.done()), ordinals: ordinals.clone(), schemas };
+    let made: Vec<_> = versions
+        .iter()
+        .zip(ordinals)
+        .map(|(version, ordinal)| {
+            let resource = said.resource(version, (&versions, storage), &common, ordinal);
+            (version.is("served"), Arc::new(resource))
+        })
+        .collect();
     let stored = versions.iter().zip(&made).find(|(version, _)| version.is("storage"));
     Made {
         stored: stored.map(|(_, (_, resource))| resource.clone()),
@@ -67,10 +87,23 @@ pub fn resource_of_store(store: &TypeName) -> &str {
     store.as_str().strip_prefix(STORE_PREFIX).unwrap_or(store.as_str())
 }
 
-/// The name of the store that has the objects of a definition.
-pub fn store_of(definition: &Value) -> TypeName {
-    let said = Said::of(definition);
-    said.store()
+/// What all versions of a kind share.
+struct Common {
+    registry: Arc<Registry>,
+    ordinals: RangeInclusive<u32>,
+    schemas: Schemas,
+    /// Tells what is said of all versions from what was said of them at another time, also before a restart.
+    digest: String,
+}
+
+/// Whether a store has custom objects.
+pub fn is_custom(store: &TypeName) -> bool {
+    store.as_str().starts_with(STORE_PREFIX)
+}
+
+/// The store of the objects of the definition with this name: that is its plural and its group.
+pub fn store_named(definition: &str) -> TypeName {
+    TypeName::new(&format!("{STORE_PREFIX}{definition}"))
 }
 
 /// What a definition says.
@@ -84,7 +117,7 @@ struct Said<'a> {
 /// What it says of one version.
 struct Version<'a> {
     said: &'a Value,
-    schema: Schema,
+    schema: Arc<Schema>,
 }
 
 impl Version<'_> {
@@ -133,7 +166,7 @@ impl<'a> Said<'a> {
             let schema = schema.map(|said| Schema::read_with(said, &mut patterns));
             let mut schema = schema.unwrap_or_default();
             prune_defaults(&mut schema);
-            Version { said, schema }
+            Version { said, schema: Arc::new(schema) }
         };
         all.iter().map(read).collect()
     }
@@ -142,7 +175,7 @@ impl<'a> Said<'a> {
         &self,
         version: &Version<'a>,
         (versions, storage): (&[Version<'a>], &Version<'a>),
-        registry: &Arc<Registry>,
+        common: &Common,
         ordinal: u32,
     ) -> Resource {
         let gv = GroupVersion::new(self.group, version.name());
@@ -161,10 +194,12 @@ impl<'a> Said<'a> {
             stored_as: GroupVersion::new(self.group, storage.name()).to_string().into(),
             schema: version.schema.clone(),
             keeps_all: self.spec("preserveUnknownFields").and_then(Value::as_bool) == Some(true),
-            registry: registry.clone(),
+            schemas: common.schemas.clone(),
+            registry: common.registry.clone(),
+            ordinals: common.ordinals.clone(),
             cells,
-            selectable: selectable.iter().filter_map(selectable_field).map(|(name, _)| name).collect(),
-            indexed: indexed(versions),
+            selectable: selectable.iter().filter_map(selectable_field).collect(),
+            mark: format!("{}/{}", common.digest, version.name()).into(),
             scale: version
                 .said
                 .at(&["subresources", "scale"])
@@ -256,15 +291,6 @@ fn selectable_field(said: &Value) -> Option<(String, JsonPath)> {
     Some((path.strip_prefix('.').unwrap_or(path).to_owned(), JsonPath::parse(path)?))
 }
 
-/// The fields that any of the versions can be selected by, each once.
-fn indexed(versions: &[Version<'_>]) -> Arc<[(String, JsonPath)]> {
-    let said = versions.iter().filter_map(|version| version.said.get("selectableFields"));
-    let mut all: Vec<(String, JsonPath)> = said.flat_map(Value::items).filter_map(selectable_field).collect();
-    all.sort_by(|a, b| a.0.cmp(&b.0));
-    all.dedup_by(|a, b| a.0 == b.0);
-    all.into()
-}
-
 /// The columns of a version's tables, and where their cells come from. After a column that makes no sense there are no more.
 fn columns(version: &Value) -> (Vec<Column>, Vec<Cell>) {
     let text = |text: &str| -> Arc<str> { text.into() };
@@ -307,7 +333,6 @@ fn columns(version: &Value) -> (Vec<Column>, Vec<Cell>) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::api::codec::json;
 
     fn definition(versions: &str) -> Value {
         let text = format!(
@@ -329,14 +354,10 @@ mod tests {
                  "additionalPrinterColumns":[{"name":"N","type":"integer","jsonPath":".spec.n"}],
                  "schema":{"openAPIV3Schema":{"type":"object"}}}]"#,
         );
-        let mut next = 100;
-        let Made { served: all, stored } = resources(&definition, &base, || {
-            next += 1;
-            next
-        });
+        let Made { served: all, stored } = resources(&definition, &base, |count| 101..=100 + count);
         assert_eq!(&*stored.unwrap().api_version, "g.example/v1");
         assert_eq!(
-            store_of(&definition).as_str(),
+            store_named("kites.g.example").as_str(),
             "custom/kites.g.example",
             "no built-in store has such a name"
         );
@@ -349,9 +370,9 @@ mod tests {
         );
         let subs: Vec<&str> = all[1].subresources.iter().map(|sub| &*sub.name).collect();
         assert_eq!(subs, ["status", "scale"]);
-        assert!(all.iter().all(|one| one.stored.as_ref().unwrap().store == store_of(&definition)));
+        assert!(all.iter().all(|one| one.stored.as_ref().unwrap().store == store_named("kites.g.example")));
         let custom = all[0].custom.as_ref().unwrap();
-        assert_eq!(&*custom.stored_as, "g.example/v1");
+        assert_eq!((&*custom.stored_as, custom.ordinals.clone()), ("g.example/v1", 101..=103));
         assert!(custom.registry.kind("g.example", "v1beta1", "Kite").is_some());
         assert!(
             custom.registry.kind("", "v1", "Pod").is_some() && base.kind("g.example", "v1", "Kite").is_none()

@@ -1,6 +1,11 @@
 //! What is known of one version of a custom kind besides what every resource says, and how it reads its objects.
 
+use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
 use std::sync::Arc;
+
+use pilothouse_actors::filter::MARK_FIELD;
+use pilothouse_actors::object::Pairs;
 
 use super::path::JsonPath;
 use super::schema::Schema;
@@ -15,6 +20,9 @@ use crate::api::schema::{Registry, time};
 use crate::api::value::Value;
 use crate::api::{meta, names};
 
+/// What the objects of each version of a kind may say, by what stands in their apiVersion field.
+pub type Schemas = Arc<BTreeMap<String, Arc<Schema>>>;
+
 /// What is known of one version of a custom kind.
 #[derive(Debug)]
 pub struct Custom {
@@ -25,17 +33,21 @@ pub struct Custom {
     /// The same of the version that objects are stored in.
     pub stored_as: Arc<str>,
     /// What its objects may say.
-    pub schema: Schema,
+    pub schema: Arc<Schema>,
+    /// The same of all versions: an object may be stored in any of them.
+    pub schemas: Schemas,
     /// Whether objects keep all that they say.
     pub keeps_all: bool,
     /// Its types, and those that are built in.
     pub registry: Arc<Registry>,
     /// The cells of its rows behind the name.
     pub cells: Vec<Cell>,
-    /// The fields that its objects can be selected by.
-    pub selectable: Vec<String>,
-    /// The fields that objects of any of its versions can be selected by: all of them are kept with an object.
-    pub indexed: Arc<[(String, JsonPath)]>,
+    /// The numbers of the resources that its definition means now.
+    pub ordinals: RangeInclusive<u32>,
+    /// The fields that its objects can be selected by, and where they stand.
+    pub selectable: Vec<(String, JsonPath)>,
+    /// What tells fields that were kept by what this definition says from others.
+    pub mark: Arc<str>,
     /// Its scale, if it has one.
     pub scale: Option<Part>,
     /// What its clients are told, if they should use another version.
@@ -79,18 +91,55 @@ impl Custom {
         prune::fill(&self.schema, object, &mut room)
     }
 
-    /// A stored object as this version shows it, whatever version and schema it was stored by.
+    /// A stored object as this version shows it. The version that it was stored in says what it is and what it leaves out; this one
+    /// only takes out what it does not know.
     pub fn shown(&self, mut object: Value) -> Value {
-        object.set("apiVersion", &*self.api_version);
-        if !self.keeps_all {
-            prune::prune(&self.schema, &mut object);
-            prune::drop_nulls(&self.schema, &mut object);
-            // What cannot be read was let pass once, and is left out.
-            let _dropped = embedded::coerce(&self.schema, &mut object, &self.registry, true);
-        }
+        let stored_by = self.schemas.get(object.str("apiVersion")).unwrap_or(&self.schema);
+        self.clean(stored_by, &mut object);
         // What has no room now had none when it was stored.
-        let _fits = self.fill(&mut object);
+        let _fits = prune::fill(stored_by, &mut object, &mut { FILLED_BYTES });
+        object.set("apiVersion", &*self.api_version);
+        if !Arc::ptr_eq(stored_by, &self.schema) {
+            self.clean(&self.schema, &mut object);
+        }
         object
+    }
+
+    /// Takes out of an object that is stored, or about to be, what a version of its kind does not know.
+    fn clean(&self, schema: &Schema, object: &mut Value) {
+        if !self.keeps_all {
+            prune::prune(schema, object);
+            prune::drop_nulls(schema, object);
+            // What cannot be read was let pass once, and is left out.
+            let _dropped = embedded::coerce(schema, object, &self.registry, true);
+        }
+    }
+
+    /// The object that is stored as these bytes, as this version shows it; `None` if it cannot be read.
+    pub fn read(&self, bytes: &[u8]) -> Option<Value> {
+        codec::decode_stored(bytes, self.registry.free_object(), &self.registry)
+            .map(|value| self.shown(value))
+    }
+
+    /// The fields that are kept with an object which is about to be stored. What another version writes is changed on its way, and
+    /// read when somebody selects.
+    pub fn kept(&self, object: &Value) -> Pairs {
+        if self.selectable.is_empty() || self.api_version != self.stored_as {
+            return Pairs::default();
+        }
+        let fields = self.selected(&self.shown(object.clone()));
+        fields.iter().chain([(MARK_FIELD, &*self.mark)]).collect()
+    }
+
+    /// The fields of an object that it can be selected by, beside name and namespace. One that is absent counts as empty, so
+    /// empty ones need no room.
+    pub fn selected(&self, object: &Value) -> Pairs {
+        let said = |value: &Value| if value.is_null() { String::new() } else { text(value) };
+        let pairs = self
+            .selectable
+            .iter()
+            .map(|(name, path)| (name.as_str(), path.first(object).map(said).unwrap_or_default()));
+        pairs.filter(|(_, value)| !value.is_empty()).collect()
     }
 
     /// Checks a new object, its metadata apart.
@@ -162,11 +211,6 @@ impl Custom {
         cells.extend(self.cells.iter().map(|cell| cell.of(object, now)));
         cells
     }
-
-    /// The value of a field that objects can be selected by.
-    pub fn selected(path: &JsonPath, object: &Value) -> String {
-        path.first(object).map(text).unwrap_or_default()
-    }
 }
 
 /// What the writer of an object is told of finalizers that it adds.
@@ -199,8 +243,22 @@ pub fn warn_of_finalizers(new: &Value, old: Option<&Value>, warned: &mut Warned)
 fn text(value: &Value) -> String {
     match value {
         Value::String(text) => text.clone(),
-        Value::Null => String::new(),
+        Value::Null => "<no value>".to_owned(),
+        Value::Float(number) => plain_float(*number),
         other => String::from_utf8_lossy(&json::to_json(other)).into_owned(),
+    }
+}
+
+/// A number as text: with a power of ten if it is very small or not small.
+fn plain_float(number: f64) -> String {
+    let scientific = format!("{number:e}");
+    let Some((digits, power)) = scientific.split_once('e') else { return scientific };
+    match power.parse::<i32>() {
+        Ok(power) if !(-4..6).contains(&power) => {
+            let sign = if power < 0 { '-' } else { '+' };
+            format!("{digits}e{sign}{:02}", power.unsigned_abs())
+        }
+        _ => number.to_string(),
     }
 }
 
@@ -208,13 +266,15 @@ impl Cell {
     fn of(&self, object: &Value, now: i64) -> Value {
         let Some(value) = self.path.first(object) else { return Value::Null };
         match (&*self.kind, value) {
-            ("string", Value::Null) => Value::Null,
             ("string", value) => Value::String(text(value)),
             ("integer", Value::Int(_)) | ("number", Value::Float(_)) | ("boolean", Value::Bool(_)) => {
                 value.clone()
             }
             ("integer", Value::Float(number)) => Value::Int(*number as i64),
             ("number", Value::Int(number)) => Value::Float(*number as f64),
+            ("date", Value::String(text)) if matches!(text.as_str(), "" | "null") => {
+                Value::String(print::since(None, now))
+            }
             ("date", Value::String(text)) => match time::parse_seconds(text) {
                 Ok(seconds) => Value::String(print::since(Some(seconds), now)),
                 Err(_) => Value::from("<invalid>"),
@@ -240,5 +300,46 @@ pub fn check_default(schema: &Value, path: &Path, errors: &mut Errors) {
 pub fn stored(custom: &Custom, object: &Value) -> codec::Encoded {
     let mut object = object.clone();
     object.set("apiVersion", &*custom.stored_as);
+    if let Some(schema) =
+        custom.schemas.get(&*custom.stored_as).filter(|_| custom.stored_as != custom.api_version)
+    {
+        custom.clean(schema, &mut object);
+    }
     codec::encode_draft(&custom.registry, custom.registry.free_object(), &object)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cells_are_told_as_their_columns_say() {
+        let cell = |kind: &str, value: &str| {
+            let object = json::read(format!(r#"{{"v":{value}}}"#).as_bytes()).unwrap();
+            let cell = Cell { path: JsonPath::parse(".v").unwrap(), kind: kind.into() };
+            cell.of(&object, 100)
+        };
+        let table = [
+            ("string", r#""x""#, r#""x""#),
+            ("string", "3", r#""3""#),
+            ("string", "2.50", r#""2.5""#),
+            ("string", "1234567.5", r#""1.2345675e+06""#),
+            ("string", "0.00001", r#""1e-05""#),
+            ("string", "true", r#""true""#),
+            ("string", "null", r#""<no value>""#),
+            ("string", r#"{"a":"<b>"}"#, r#""{\"a\":\"\\u003cb\\u003e\"}""#),
+            ("integer", "2.9", "2"),
+            ("integer", r#""3""#, "null"),
+            ("number", "3", "3.0"),
+            ("boolean", "true", "true"),
+            ("boolean", r#""true""#, "null"),
+            ("date", r#""1970-01-01T00:01:30Z""#, r#""10s""#),
+            ("date", r#""soon""#, r#""<invalid>""#),
+            ("date", r#""""#, r#""<unknown>""#),
+            ("date", "null", "null"),
+        ];
+        for (kind, value, wanted) in table {
+            assert_eq!(cell(kind, value), json::read(wanted.as_bytes()).unwrap(), "{kind} {value}");
+        }
+    }
 }

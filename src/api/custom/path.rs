@@ -1,8 +1,10 @@
-//! Simple paths into objects: `.spec.color`, `.status.conditions[?(@.type=="Ready")].status`.
+//! Paths into objects: `.spec.color`, `.status.conditions[?(@.type=="Ready")].status`, as the columns of tables and the fields of
+//! selectors name them. What such a path means is what clients of the reference know, down to its oddities: a name in quotes is
+//! read as a path again, a dot before a bracket names a field without a name, and a path that asks for an item that is not there
+//! finds nothing at all.
 
 use std::cmp::Ordering;
 
-use crate::api::codec::json;
 use crate::api::limits::{JSON_PATH_BYTES, JSON_PATH_DEPTH};
 use crate::api::value::Value;
 
@@ -13,241 +15,493 @@ pub struct JsonPath(Vec<Step>);
 #[derive(Clone, Debug, PartialEq)]
 enum Step {
     Field(String),
-    Index(i64),
+    /// Items from one place to another, each so many.
+    Slice {
+        from: Option<i64>,
+        to: To,
+        by: Option<i64>,
+    },
+    /// What several paths lead to.
+    Union(Vec<Vec<Step>>),
+    /// All that is right inside.
     All,
-    Where { left: Vec<Step>, operator: Operator, right: Value },
+    /// All that is inside, at every depth.
+    Below,
+    /// A value of its own. Text stands there once; numbers and truths once for each value that led here.
+    Text(Value),
+    Literal(Value),
+    Where {
+        left: Vec<Step>,
+        operator: Option<Operator>,
+        right: Vec<Step>,
+    },
+    /// Something that can be read and never be followed.
+    Nonsense,
+}
+
+/// Where items end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum To {
+    /// Right behind the first.
+    Next,
+    /// At the end.
+    End,
+    At(i64),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Operator {
-    Exists,
     Equal,
     Unequal,
     Less,
     LessOrEqual,
     Greater,
     GreaterOrEqual,
+    Unknown,
 }
 
 /// How many results a path may have on its way.
 const MOST_RESULTS: usize = 10_000;
 
 impl JsonPath {
-    /// Reads a path; `None` if it is none, none that is understood, or a longer or deeper one than is taken.
+    /// Reads a path; `None` if it is none, or a longer or deeper one than is taken.
     pub fn parse(text: &str) -> Option<JsonPath> {
         if text.len() > JSON_PATH_BYTES { None } else { steps(text, 0).map(JsonPath) }
     }
 
     /// The first value at the end of the path.
-    pub fn first<'v>(&self, object: &'v Value) -> Option<&'v Value> {
-        walk(&self.0, object).into_iter().next()
+    pub fn first<'v>(&'v self, object: &'v Value) -> Option<&'v Value> {
+        walk(&self.0, vec![object])?.into_iter().next()
     }
 }
 
-/// `depth` counts the conditions around the text: each is a call within a call.
+/// Where a name ends.
+fn is_terminator(letter: char) -> bool {
+    matches!(letter, ' ' | '\t' | '\r' | '\n' | '.' | ',' | '[' | ']' | '$' | '@' | '{' | '}')
+}
+
+/// `depth` counts the texts that this one stands in: each is a call within a call.
 fn steps(text: &str, depth: usize) -> Option<Vec<Step>> {
     if depth > JSON_PATH_DEPTH {
         return None;
     }
     let mut all = Vec::new();
     let mut rest = text;
-    while !rest.is_empty() {
-        if let Some(behind) = rest.strip_prefix('.') {
-            // A dot right before a bracket names nothing.
-            if behind.starts_with('[') {
-                rest = behind;
-                continue;
-            }
-            let (name, behind) = name(behind);
-            match name.as_str() {
-                "" => return None,
-                "*" => all.push(Step::All),
-                _ => all.push(Step::Field(name)),
-            }
-            rest = behind;
-        } else {
-            let inner = rest.strip_prefix('[')?;
-            let end = closing(inner)?;
-            all.push(subscript(inner.get(..end)?, depth)?);
-            rest = inner.get(end + 1..)?;
+    while let Some(letter) = rest.chars().next() {
+        if let Some(behind) = rest.strip_prefix("[?(") {
+            rest = filter(behind, depth, &mut all)?;
+            continue;
         }
+        if let Some(behind) = rest.strip_prefix("..") {
+            if all.last() == Some(&Step::Below) {
+                return None;
+            }
+            all.push(Step::Below);
+            rest = behind;
+            if rest.starts_with(|c: char| c == '_' || c.is_alphanumeric()) {
+                rest = field(rest, &mut all);
+            }
+            continue;
+        }
+        let behind = rest.get(letter.len_utf8()..)?;
+        rest = match letter {
+            ' ' | '@' | '$' => behind,
+            '[' => array(behind, depth, &mut all)?,
+            '"' | '\'' => quote(rest, &mut all)?,
+            '.' => field(behind, &mut all),
+            '+' | '-' => number(rest, &mut all)?,
+            letter if letter.is_numeric() => number(rest, &mut all)?,
+            letter if letter == '_' || letter.is_alphabetic() => identifier(rest, &mut all),
+            _ => return None,
+        };
     }
     Some(all)
 }
 
-/// A name up to the next dot or bracket that no backslash stands before.
-fn name(text: &str) -> (String, &str) {
-    let mut name = String::new();
+/// A name up to the next sign that ends it and that no backslash stands before.
+fn field<'t>(text: &'t str, all: &mut Vec<Step>) -> &'t str {
     let mut letters = text.char_indices();
+    let mut end = text.len();
     while let Some((at, letter)) = letters.next() {
-        match letter {
-            '.' | '[' => return (name, text.get(at..).unwrap_or_default()),
-            '\\' => name.extend(letters.next().map(|(_, letter)| letter)),
-            letter => name.push(letter),
+        if letter == '\\' {
+            letters.next();
+        } else if is_terminator(letter) {
+            end = at;
+            break;
         }
     }
-    (name, "")
+    let (name, rest) = text.split_at(end);
+    all.push(if name == "*" { Step::All } else { Step::Field(name.replace('\\', "")) });
+    rest
 }
 
-/// Where the bracket closes that is open already.
-fn closing(text: &str) -> Option<usize> {
-    let (mut depth, mut quote) = (0usize, None);
-    for (at, letter) in text.char_indices() {
-        match (quote, letter) {
-            (Some(open), letter) if open == letter => quote = None,
-            (Some(_), _) => {}
-            (None, '\'' | '"') => quote = Some(letter),
-            (None, '[') => depth += 1,
-            (None, ']') if depth == 0 => return Some(at),
-            (None, ']') => depth -= 1,
-            _ => {}
+fn identifier<'t>(text: &'t str, all: &mut Vec<Step>) -> &'t str {
+    let (name, rest) = text.split_at(text.find(is_terminator).unwrap_or(text.len()));
+    all.push(match name {
+        "true" | "false" => Step::Literal(Value::Bool(name == "true")),
+        _ => Step::Nonsense,
+    });
+    rest
+}
+
+fn number<'t>(text: &'t str, all: &mut Vec<Step>) -> Option<&'t str> {
+    let signed = text.strip_prefix(['+', '-']).unwrap_or(text);
+    let digits = signed.find(|c: char| c != '.' && !c.is_numeric()).unwrap_or(signed.len());
+    let (said, rest) = text.split_at(text.len() - signed.len() + digits);
+    all.push(Step::Literal(match said.parse() {
+        Ok(whole) => Value::Int(whole),
+        Err(_) => Value::Float(said.parse().ok()?),
+    }));
+    Some(rest)
+}
+
+/// Text in quotes, which `text` begins with.
+fn quote<'t>(text: &'t str, all: &mut Vec<Step>) -> Option<&'t str> {
+    let mut letters = text.char_indices();
+    let (_, quote) = letters.next()?;
+    let mut said = String::new();
+    while let Some((at, letter)) = letters.next() {
+        match letter {
+            '\n' => return None,
+            letter if letter == quote => {
+                all.push(Step::Text(Value::String(said)));
+                return text.get(at + 1..);
+            }
+            '\\' => said.push(match letters.next()?.1 {
+                'n' => '\n',
+                't' => '\t',
+                'r' => '\r',
+                letter if letter == '\\' || letter == quote => letter,
+                _ => return None,
+            }),
+            letter => said.push(letter),
         }
     }
     None
 }
 
-fn unquoted(text: &str) -> Option<&str> {
-    let text = text.trim();
-    ['\'', '"'].iter().find_map(|quote| text.strip_prefix(*quote)?.strip_suffix(*quote))
+/// What stands in brackets, behind the one that opens.
+fn array<'t>(text: &'t str, depth: usize, all: &mut Vec<Step>) -> Option<&'t str> {
+    let end =
+        text.find([']', '\n']).filter(|end| text.get(*end..).is_some_and(|rest| rest.starts_with(']')))?;
+    let (inner, rest) = (text.get(..end)?, text.get(end + 1..)?);
+    if inner.contains(',') {
+        let parts = inner.split(',').map(|part| steps(&format!("[{}]", part.trim_matches(' ')), depth + 1));
+        all.push(Step::Union(parts.collect::<Option<_>>()?));
+        return Some(rest);
+    }
+    let quoted = inner.strip_prefix('\'').and_then(|inner| inner.strip_suffix('\''));
+    if let Some(key) = quoted.filter(|key| !key.contains('\'')) {
+        all.extend(steps(&format!(".{key}"), depth + 1)?);
+        return Some(rest);
+    }
+    all.push(slice(if inner == "*" { ":" } else { inner })?);
+    Some(rest)
 }
 
-fn subscript(text: &str, depth: usize) -> Option<Step> {
-    let text = text.trim();
-    if text == "*" {
-        return Some(Step::All);
-    }
-    if let Some(name) = unquoted(text) {
-        return Some(Step::Field(name.to_owned()));
-    }
-    if let Some(filter) = text.strip_prefix("?(").and_then(|text| text.strip_suffix(')')) {
-        return condition(filter, depth);
-    }
-    text.parse().ok().map(Step::Index)
-}
-
-fn condition(text: &str, depth: usize) -> Option<Step> {
-    const OPERATORS: [(&str, Operator); 6] = [
-        ("==", Operator::Equal),
-        ("!=", Operator::Unequal),
-        ("<=", Operator::LessOrEqual),
-        (">=", Operator::GreaterOrEqual),
-        ("<", Operator::Less),
-        (">", Operator::Greater),
-    ];
-    let found = OPERATORS.iter().find_map(|(sign, operator)| Some((text.find(sign)?, *sign, *operator)));
-    let (left, operator, right) = match found {
-        Some((at, sign, operator)) => (&text[..at], operator, &text[at + sign.len()..]),
-        None => (text, Operator::Exists, "null"),
+fn slice(text: &str) -> Option<Step> {
+    let parts: Vec<&str> = text.split(':').collect();
+    let count = |text: &str| -> Option<Option<i64>> {
+        let digits = text.strip_prefix('-').unwrap_or(text);
+        match digits.bytes().all(|byte| byte.is_ascii_digit()) {
+            true if text.is_empty() => Some(None),
+            true => text.parse().ok().map(Some),
+            false => None,
+        }
     };
-    let left = steps(left.trim().strip_prefix('@')?, depth + 1)?;
-    let right = match unquoted(right) {
-        Some(text) => Value::from(text),
-        None => json::read(right.trim().as_bytes()).ok()?,
+    let part = |at: usize| parts.get(at).map(|text| count(text));
+    let from = part(0)??;
+    let to = match part(1) {
+        None => To::Next,
+        Some(to) => to?.map_or(To::End, To::At),
     };
-    Some(Step::Where { left, operator, right })
+    let by = part(2).map_or(Some(None), |by| by)?;
+    (parts.len() <= 3).then_some(Step::Slice { from, to, by })
 }
 
-fn walk<'v>(steps: &[Step], object: &'v Value) -> Vec<&'v Value> {
-    let mut here = vec![object];
+/// A condition, behind the brackets that open it.
+fn filter<'t>(text: &'t str, depth: usize, all: &mut Vec<Step>) -> Option<&'t str> {
+    let (mut opened, mut closed) = (None, false);
+    let mut before = ' ';
+    let mut end = None;
+    for (at, letter) in text.char_indices() {
+        match letter {
+            '\n' => return None,
+            '"' | '\'' if opened.is_none() => opened = Some(letter),
+            '"' | '\'' => closed |= opened == Some(letter) && before != '\\',
+            ')' if opened.is_some() == closed => {
+                end = Some(at);
+                break;
+            }
+            _ => {}
+        }
+        before = letter;
+    }
+    let end = end?;
+    let (inner, rest) = (text.get(..end)?, text.get(end + 1..)?.strip_prefix(']')?);
+    let signs = |c: char| matches!(c, '!' | '<' | '>' | '=');
+    let parts = inner.find(signs).filter(|at| *at > 0).and_then(|at| {
+        let (left, rest) = inner.split_at(at);
+        // As many signs as there are, but something must be left.
+        let end =
+            rest.find(|c: char| !signs(c)).or_else(|| rest.len().checked_sub(1)).filter(|end| *end > 0)?;
+        let (sign, right) = rest.split_at(end);
+        Some((left, sign, right))
+    });
+    all.push(match parts {
+        None => Step::Where { left: steps(inner, depth + 1)?, operator: None, right: Vec::new() },
+        Some((left, sign, right)) => Step::Where {
+            left: steps(left, depth + 1)?,
+            operator: Some(match sign {
+                "==" => Operator::Equal,
+                "!=" => Operator::Unequal,
+                "<" => Operator::Less,
+                "<=" => Operator::LessOrEqual,
+                ">" => Operator::Greater,
+                ">=" => Operator::GreaterOrEqual,
+                _ => Operator::Unknown,
+            }),
+            right: steps(right, depth + 1)?,
+        },
+    });
+    Some(rest)
+}
+
+/// What is at the end of a path from each of these; `None` if it cannot be followed.
+fn walk<'v>(steps: &'v [Step], from: Vec<&'v Value>) -> Option<Vec<&'v Value>> {
+    let mut here = from;
     for step in steps {
-        let next = here.into_iter().flat_map(|value| step.from(value));
-        here = next.take(MOST_RESULTS).collect();
+        here = step.from(here)?;
+        here.truncate(MOST_RESULTS);
     }
-    here
+    Some(here)
+}
+
+/// What is right inside of a value.
+fn inside(value: &Value) -> Vec<&Value> {
+    match value {
+        Value::Array(items) => items.iter().collect(),
+        Value::Object(fields) => fields.values().collect(),
+        _ => Vec::new(),
+    }
+}
+
+fn below<'v>(value: &'v Value, all: &mut Vec<&'v Value>) {
+    let is_full = !inside(value).is_empty() || value.as_str().is_some_and(|text| !text.is_empty());
+    if is_full && all.len() < MOST_RESULTS {
+        all.push(value);
+        inside(value).into_iter().for_each(|inner| below(inner, all));
+    }
 }
 
 impl Step {
-    fn from<'v>(&self, value: &'v Value) -> Vec<&'v Value> {
-        match self {
-            Step::Field(name) => value.fields().and_then(|fields| fields.get(name)).into_iter().collect(),
-            Step::Index(index) => {
-                let items = value.items();
-                let from_end = i64::try_from(items.len()).unwrap_or(i64::MAX);
-                let index = if *index < 0 { from_end + index } else { *index };
-                usize::try_from(index).ok().and_then(|index| items.get(index)).into_iter().collect()
+    fn from<'v>(&'v self, here: Vec<&'v Value>) -> Option<Vec<&'v Value>> {
+        Some(match self {
+            Step::Field(name) => here
+                .into_iter()
+                .filter_map(|value| value.fields().and_then(|fields| fields.get(name)))
+                .collect(),
+            Step::All => here.into_iter().flat_map(inside).take(MOST_RESULTS).collect(),
+            Step::Below => {
+                let mut all = Vec::new();
+                here.into_iter().for_each(|value| below(value, &mut all));
+                all
             }
-            Step::All => match value {
-                Value::Array(items) => items.iter().collect(),
-                Value::Object(fields) => fields.values().collect(),
-                _ => Vec::new(),
-            },
+            Step::Text(text) => vec![text],
+            Step::Literal(value) => vec![value; here.len()],
+            Step::Union(parts) => {
+                let mut all = Vec::new();
+                for part in parts {
+                    all.extend(walk(part, here.clone())?);
+                }
+                all
+            }
+            Step::Slice { from, to, by } => {
+                let mut all = Vec::new();
+                for value in here.into_iter().filter(|value| !value.is_null()) {
+                    let Value::Array(items) = value else { return None };
+                    match range(items.len(), (*from, *to))? {
+                        (from, to) if from == to => return Some(all),
+                        (from, to) => {
+                            let step =
+                                by.map_or(Some(1), |by| usize::try_from(by).ok()).filter(|by| *by > 0)?;
+                            all.extend(items.get(from..to)?.iter().step_by(step));
+                        }
+                    }
+                }
+                all
+            }
             Step::Where { left, operator, right } => {
-                let holds = |item: &&Value| {
-                    let found = walk(left, item).into_iter().next();
-                    found.is_some_and(|found| operator.holds(found, right))
-                };
-                value.items().iter().filter(holds).collect()
+                let mut all = Vec::new();
+                for value in here {
+                    let Value::Array(items) = value else { return None };
+                    for item in items {
+                        if holds(item, left, *operator, right)? {
+                            all.push(item);
+                        }
+                    }
+                }
+                all
             }
-        }
+            Step::Nonsense => return None,
+        })
     }
 }
 
-impl Operator {
-    fn holds(self, left: &Value, right: &Value) -> bool {
-        let number = |value: &Value| match value {
-            Value::Int(number) => Some(*number as f64),
-            Value::Float(number) => Some(*number),
-            _ => None,
-        };
-        let order = match (left, right) {
-            (Value::String(left), Value::String(right)) => Some(left.cmp(right)),
-            _ => number(left).zip(number(right)).and_then(|(left, right)| left.partial_cmp(&right)),
-        };
-        match self {
-            Operator::Exists => true,
-            Operator::Equal => left == right || order == Some(Ordering::Equal),
-            Operator::Unequal => left != right && order != Some(Ordering::Equal),
-            Operator::Less => order == Some(Ordering::Less),
-            Operator::LessOrEqual => order.is_some_and(Ordering::is_le),
-            Operator::Greater => order == Some(Ordering::Greater),
-            Operator::GreaterOrEqual => order.is_some_and(Ordering::is_ge),
+/// The places of items that a slice means among so many; two that are the same if it means none.
+fn range(count: usize, (from, to): (Option<i64>, To)) -> Option<(usize, usize)> {
+    let count = i64::try_from(count).ok()?;
+    let first = from.unwrap_or(0);
+    let begin = if first < 0 { first + count } else { first };
+    let end = match to {
+        To::End => count,
+        To::At(at) if at < 0 => at + count,
+        To::At(at) => at,
+        // Behind the last item, if the first was counted from the end.
+        To::Next if first < 0 => first + 1 + count,
+        To::Next => first.saturating_add(1),
+    };
+    if begin == end {
+        return Some((0, 0));
+    }
+    let fits = (0..count).contains(&begin) && (0..=count).contains(&end) && begin <= end;
+    fits.then(|| Some((usize::try_from(begin).ok()?, usize::try_from(end).ok()?)))?
+}
+
+/// Whether an item satisfies a condition; `None` if that cannot be said of any item then.
+fn holds(item: &Value, left: &[Step], operator: Option<Operator>, right: &[Step]) -> Option<bool> {
+    let lefts = walk(left, vec![item]);
+    let Some(operator) = operator else { return Some(lefts.is_some_and(|lefts| !lefts.is_empty())) };
+    let (left, right) = match (&*lefts?, &*walk(right, vec![item])?) {
+        ([], _) | (_, []) => return Some(false),
+        ([left], [right]) => (*left, *right),
+        _ => return None,
+    };
+    let order = match (left, right) {
+        (Value::String(left), Value::String(right)) => left.cmp(right),
+        (Value::Int(left), Value::Int(right)) => left.cmp(right),
+        (Value::Float(left), Value::Float(right)) => left.partial_cmp(right)?,
+        // Truths are the same or not, and there is no order of them.
+        (Value::Bool(left), Value::Bool(right)) => {
+            return match operator {
+                Operator::Equal => Some(left == right),
+                Operator::Unequal => Some(left != right),
+                _ => None,
+            };
         }
+        _ => return None,
+    };
+    match operator {
+        Operator::Equal => Some(order == Ordering::Equal),
+        Operator::Unequal => Some(order != Ordering::Equal),
+        Operator::Less => Some(order == Ordering::Less),
+        Operator::LessOrEqual => Some(order.is_le()),
+        Operator::Greater => Some(order == Ordering::Greater),
+        Operator::GreaterOrEqual => Some(order.is_ge()),
+        Operator::Unknown => None,
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::api::codec::json;
 
     #[test]
     fn paths_lead_into_objects() {
         let object = json::read(
-            br#"{"spec":{"color":"red","a.b":1,"l":[{"n":1},{"n":2}]},
+            br#"{"spec":{"color":"red","a.b":1,"a":{"b":2},"on":true,"none":null,"l":[{"n":1},{"n":2},{"m":3}]},
                 "status":{"conditions":[{"type":"A","status":"x"},{"type":"Ready","status":"True"}]}}"#,
         )
         .unwrap();
         let table = [
             (".spec.color", Some(r#""red""#)),
-            (".spec['a.b']", Some("1")),
+            (r".spec['a\.b']", Some("1")),
+            (".spec['a.b']", Some("2")),
             (r".spec.a\.b", Some("1")),
             (".spec.l[1].n", Some("2")),
-            (".spec.l[-1].n", Some("2")),
+            (".spec.l[-2].n", Some("2")),
+            (".spec.l[-1:].m", Some("3")),
+            (".spec.l[-1].m", Some("3")),
+            (".spec.l[0:2].n", Some("1")),
+            (".spec.l[::2].m", Some("3")),
+            (".spec.l[1:1].n", None),
             (".spec.l[*].n", Some("1")),
+            (".spec.l[].n", Some("1")),
+            (".spec.l[1,0].n", Some("2")),
+            (".spec['color','on']", Some(r#""red""#)),
             (".spec.l[?(@.n>1)].n", Some("2")),
+            (".spec.l[?(@.m)].m", Some("3")),
+            ("..m", Some("3")),
+            (".spec..n", Some("1")),
+            ("$.spec.color", Some(r#""red""#)),
             (r#".status.conditions[?(@.type=="Ready")].status"#, Some(r#""True""#)),
+            (r#".status.conditions[?( @.type == "Ready" )].status"#, Some(r#""True""#)),
+            (".status.conditions[?(@.type!='A')].type", Some(r#""Ready""#)),
             (".status.conditions[?(@.type=='Nope')].status", None),
+            (".status.conditions[?(@.type==Ready)].status", None),
+            (".status.conditions[?(@.type==1)].status", None),
             (".spec.nothing.here", None),
+            (".spec.none", Some("null")),
+            (".spec.none.x", None),
+            // One item too few, and nothing is found at all.
             (".spec.l[7]", None),
+            (".spec.l[9223372036854775807]", None),
+            (".spec.l[-9223372036854775808:9223372036854775807:9223372036854775807]", None),
+            (".spec.l[0:9].n", None),
+            (".spec.color[0]", None),
+            (".spec.['color']", None),
+            (".", None),
         ];
         for (path, wanted) in table {
             let path = JsonPath::parse(path).unwrap();
             let found = path.first(&object).map(|value| String::from_utf8(json::to_json(value)).unwrap());
             assert_eq!(found.as_deref(), wanted, "{path:?}");
         }
-        for bad in ["spec", ".", ".a[", ".a[?(x)]", ".a..b"] {
+        for bad in [
+            ".a[",
+            ".a[?(@.x]",
+            ".a....b",
+            r#".a["b"]"#,
+            ".a[x]",
+            ".a[1:2:3:4]",
+            ".a #",
+            ".a}",
+            "'x",
+            ".a[?(@.b[?(@.c)])]",
+        ] {
             assert_eq!(JsonPath::parse(bad), None, "{bad}");
         }
     }
 
     #[test]
-    fn long_and_deep_paths_are_none() {
-        let nested = |depth: usize| format!(".a{}{}", "[?(@.a".repeat(depth), ")]".repeat(depth));
-        assert!(JsonPath::parse(&nested(JSON_PATH_DEPTH)).is_some());
-        assert_eq!(JsonPath::parse(&nested(JSON_PATH_DEPTH + 1)), None);
-        assert_eq!(JsonPath::parse(&nested(4_000)), None);
-        // The depth alone keeps the stack, whatever length is taken.
-        assert_eq!(steps(&nested(4_000), 0), None);
+    fn long_paths_are_none_and_none_is_deep() {
+        assert_eq!(steps("[0,1]", JSON_PATH_DEPTH), None);
+        assert!(steps(".a", JSON_PATH_DEPTH).is_some());
+        let nested = format!(".a{}{}", "[?(@.a".repeat(4_000), ")]".repeat(4_000));
+        assert_eq!(steps(&nested, 0), None);
         assert!(JsonPath::parse(&format!(".{}", "a".repeat(JSON_PATH_BYTES - 1))).is_some());
         assert_eq!(JsonPath::parse(&format!(".{}", "a".repeat(JSON_PATH_BYTES))), None);
+    }
+
+    #[test]
+    fn no_path_makes_it_panic() {
+        let pieces = [
+            "[", "]", "?(", ")", "'", "\"", ".", "*", ":", "-1", "@", "é", "\\", ",", "==", "a", " ", "{",
+            "}",
+        ];
+        let object = json::read(br#"{"a":[{"a":"x"},1,null]}"#).unwrap();
+        let mut state = 7usize;
+        for _ in 0..20_000 {
+            let mut text = ".a".to_owned();
+            for _ in 0..state % 9 {
+                state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+                text.push_str(pieces[(state >> 33) % pieces.len()]);
+            }
+            state = state.wrapping_add(1);
+            if let Some(path) = JsonPath::parse(&text) {
+                path.first(&object);
+            }
+        }
     }
 }

@@ -15,28 +15,19 @@ const LIST: &str = "io.k8s.api.core.v1.PodList";
 const CONVENTIONS: &str =
     "https://git.k8s.io/community/contributors/devel/sig-architecture/api-conventions.md";
 
-/// What the second version cannot say, or its clients do not understand: what values must be like.
-const THIRD_ONLY: [&str; 20] = [
-    "allOf",
-    "anyOf",
-    "oneOf",
-    "not",
+/// What the second version cannot say.
+const JUNCTORS: [&str; 4] = ["allOf", "anyOf", "oneOf", "not"];
+/// What is said of a schema and not of its values.
+const LEFT_OUT: [&str; 2] = ["example", "externalDocs"];
+/// What is not said if it is not so.
+const FLAGS: [&str; 7] = [
     "nullable",
-    "enum",
-    "format",
-    "maximum",
+    "uniqueItems",
     "exclusiveMaximum",
-    "minimum",
     "exclusiveMinimum",
-    "maxLength",
-    "minLength",
-    "pattern",
-    "maxItems",
-    "minItems",
-    "multipleOf",
-    "maxProperties",
-    "minProperties",
-    "x-kubernetes-validations",
+    "x-kubernetes-preserve-unknown-fields",
+    "x-kubernetes-embedded-resource",
+    "x-kubernetes-int-or-string",
 ];
 
 /// The kinds of a definition that is served, and those of their lists.
@@ -55,7 +46,12 @@ pub fn published(definition: &Value) -> Vec<Custom> {
             let schema = version.at(&["schema", "openAPIV3Schema"]).unwrap_or(&empty);
             let named = |kind: &str| GroupVersionKind::new(group, version.str("name"), kind);
             let write = |made: &dyn Fn(Dialect) -> Value| {
-                (json::to_json(&made(Dialect::Third)), json::to_json(&made(Dialect::Second)))
+                let written = |dialect| {
+                    let mut made = made(dialect);
+                    add_selectable(&mut made, version);
+                    json::to_json(&made)
+                };
+                (written(Dialect::Third), written(Dialect::Second))
             };
             let object = write(&|dialect| object(schema, &named(kind), keeps_all, dialect));
             let lists = write(&|dialect| list_of(&named(kind), list, names.str("plural"), dialect));
@@ -133,10 +129,11 @@ fn object(schema: &Value, kind: &GroupVersionKind, keeps_all: bool, dialect: Dia
         made.set("type", "object");
     } else {
         made = schema.clone();
-        embedded(&mut made, dialect);
+        unfold(&mut made);
         if dialect == Dialect::Second {
             simplify(&mut made);
         }
+        embedded(&mut made, dialect);
         add_own(&mut made, OBJECT, "ObjectMeta", dialect);
     }
     add_kind(&mut made, kind);
@@ -174,21 +171,86 @@ fn embedded(schema: &mut Value, dialect: Dialect) {
     schema.set("required", Value::Array(required));
 }
 
-/// Leaves out what the second version does not know.
-fn simplify(schema: &mut Value) {
-    let flag = |name: &str| schema.get(name).and_then(Value::as_bool) == Some(true);
-    let open = flag("nullable") || flag("x-kubernetes-preserve-unknown-fields");
-    if flag("nullable") {
-        schema.remove("type");
+fn is_set(schema: &Value, flag: &str) -> bool {
+    schema.get(flag).and_then(Value::as_bool) == Some(true)
+}
+
+/// Leaves out what means nothing, and says of what is a number or text that it is one of both.
+fn unfold(schema: &mut Value) {
+    LEFT_OUT.iter().for_each(|field| drop(schema.remove(field)));
+    for flag in FLAGS {
+        if schema.get(flag).is_some() && !is_set(schema, flag) {
+            schema.remove(flag);
+        }
     }
-    if open {
+    if is_set(schema, "x-kubernetes-int-or-string") {
+        let of_type = |name: &str| {
+            let mut said = Value::object();
+            said.set("type", name);
+            said
+        };
+        let both = Value::Array(["integer", "string"].map(of_type).to_vec());
+        let first =
+            schema.get("allOf").and_then(|all| all.items().first()).and_then(|first| first.get("anyOf"));
+        let is_said = schema.get("anyOf") == Some(&both) || first == Some(&both);
+        if !is_said && schema.get("anyOf").is_none() {
+            schema.set("anyOf", both);
+        } else if !is_said {
+            let mut any = Value::object();
+            any.set("anyOf", both);
+            let rest = schema.get("allOf").map(Value::items).unwrap_or_default();
+            let all = std::iter::once(any).chain(rest.iter().cloned()).collect();
+            schema.set("allOf", Value::Array(all));
+        }
+    }
+    each_below(schema, &mut unfold);
+}
+
+/// Leaves out what the second version does not know, or its clients do not understand.
+fn simplify(schema: &mut Value) {
+    JUNCTORS.iter().for_each(|field| drop(schema.remove(field)));
+    let (nullable, preserves) =
+        (is_set(schema, "nullable"), is_set(schema, "x-kubernetes-preserve-unknown-fields"));
+    if nullable {
+        schema.remove("nullable");
+    }
+    if nullable || preserves {
         schema.remove("properties");
         schema.remove("items");
     }
-    for field in THIRD_ONLY {
-        schema.remove(field);
+    let is_bare = match schema.str("type") {
+        "array" => schema.get("items").is_none(),
+        "object" => preserves,
+        _ => false,
+    };
+    if nullable || is_bare {
+        schema.remove("type");
+    }
+    let may_be_null = |below: Option<&Value>| below.is_some_and(|below| is_set(below, "nullable"));
+    if let Some(required) = schema.get("required") {
+        let any = may_be_null(schema.get("additionalProperties"));
+        let property = |name: &Value| schema.at(&["properties", name.as_str().unwrap_or_default()]);
+        let rest = required.items().iter().filter(|name| !any && !may_be_null(property(name)));
+        let rest: Vec<Value> = rest.cloned().collect();
+        schema.remove("required");
+        if !rest.is_empty() {
+            schema.set("required", Value::Array(rest));
+        }
     }
     each_below(schema, &mut simplify);
+}
+
+/// Adds the fields that objects can be selected by.
+fn add_selectable(schema: &mut Value, version: &Value) {
+    let said = version.get("selectableFields").map(Value::items).unwrap_or_default();
+    let named = |field: &Value| {
+        let (path, mut named) = (field.str("jsonPath"), Value::object());
+        named.set("fieldPath", path.strip_prefix('.').unwrap_or(path));
+        named
+    };
+    if !said.is_empty() {
+        schema.set("x-kubernetes-selectable-fields", Value::Array(said.iter().map(named).collect()));
+    }
 }
 
 fn list_of(kind: &GroupVersionKind, list: &str, plural: &str, dialect: Dialect) -> Value {
@@ -216,8 +278,14 @@ mod tests {
     fn each_kind_and_its_list_are_described_in_both_versions() {
         let definition = json::read(
             br#"{"spec":{"group":"g.example","versions":[{"name":"v1","served":true,"schema":{"openAPIV3Schema":{
-                "type":"object","properties":{"spec":{"type":"object","required":["a"],"properties":{
-                "a":{"type":"string","enum":["x"],"description":"a word"},"n":{"type":"string","nullable":true}}}}}}},
+                "type":"object","properties":{"spec":{"type":"object","required":["a","n"],"properties":{
+                "a":{"type":"string","enum":["x"],"description":"a word","nullable":false},"n":{"type":"string","nullable":true},
+                "i":{"x-kubernetes-int-or-string":true,"pattern":"x"},
+                "j":{"x-kubernetes-int-or-string":true,"anyOf":[{"pattern":"y"}]},
+                "p":{"type":"object","x-kubernetes-preserve-unknown-fields":true,"properties":{"q":{"type":"string"}}},
+                "e":{"type":"object","x-kubernetes-embedded-resource":true,"properties":{"spec":{"type":"object"}}},
+                "l":{"type":"array","nullable":true,"items":{"type":"string"},"example":[1]}}}}}},
+                "selectableFields":[{"jsonPath":".spec.a"}]},
                 {"name":"v2","served":false}]},
                 "status":{"conditions":[{"type":"Established","status":"True"}],
                 "acceptedNames":{"plural":"kites","kind":"Kite","listKind":"KiteList"}}}"#,
@@ -232,8 +300,31 @@ mod tests {
         let reference = third.at(&["properties", "metadata"]).unwrap().str("$ref");
         assert_eq!(reference, format!("#/components/schemas/{META}.ObjectMeta"));
         let second = json::read(&all[0].schema_v2).unwrap();
-        assert!(second.at(&["properties", "spec", "properties", "a", "enum"]).is_none());
-        assert_eq!(second.at(&["properties", "spec", "properties", "n"]), Some(&Value::object()));
+        let part = |schema: &Value, path: &[&str]| {
+            let path: Vec<&str> = ["properties", "spec"].iter().chain(path).copied().collect();
+            schema.at(&path).map(|part| String::from_utf8(json::to_json(part)).unwrap())
+        };
+        let field = |schema: &Value, name: &str| part(schema, &["properties", name]).unwrap();
+        assert_eq!(field(&second, "a"), r#"{"description":"a word","enum":["x"],"type":"string"}"#);
+        assert_eq!((field(&second, "n").as_str(), field(&second, "l").as_str()), ("{}", "{}"));
+        assert_eq!(part(&second, &["required"]).unwrap(), r#"["a"]"#, "what may be null need not be there");
+        assert_eq!(part(&third, &["required"]).unwrap(), r#"["a","n"]"#);
+        assert_eq!(
+            field(&third, "i"),
+            r#"{"anyOf":[{"type":"integer"},{"type":"string"}],"pattern":"x","x-kubernetes-int-or-string":true}"#
+        );
+        assert_eq!(
+            field(&third, "j"),
+            r#"{"allOf":[{"anyOf":[{"type":"integer"},{"type":"string"}]}],"anyOf":[{"pattern":"y"}],"x-kubernetes-int-or-string":true}"#
+        );
+        assert_eq!(field(&second, "i"), r#"{"pattern":"x","x-kubernetes-int-or-string":true}"#);
+        assert_eq!(field(&second, "p"), r#"{"x-kubernetes-preserve-unknown-fields":true}"#);
+        assert!(field(&third, "p").contains(r#""q":{"type":"string"}"#));
+        for schema in [&third, &second] {
+            assert_eq!(part(schema, &["properties", "e", "required"]).unwrap(), r#"["kind","apiVersion"]"#);
+            let said = schema.get("x-kubernetes-selectable-fields").map(json::to_json).unwrap();
+            assert_eq!(String::from_utf8(said).unwrap(), r#"[{"fieldPath":"spec.a"}]"#);
+        }
         let list = json::read(&all[1].schema).unwrap();
         let item = list.at(&["properties", "items", "items"]).unwrap().str("$ref");
         assert_eq!(item, "#/components/schemas/example.g.v1.Kite");

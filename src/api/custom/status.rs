@@ -1,6 +1,6 @@
 //! What the server says of definitions: which of their names they have, whether their kinds are served, how far their end is.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 
 use crate::api::field::quoted;
 use crate::api::value::Value;
@@ -16,23 +16,51 @@ pub const CLEANUP_FINALIZER: &str = "customresourcecleanup.apiextensions.k8s.io"
 
 const APPROVED: &str = "api-approved.kubernetes.io";
 
-/// The names that the definitions of a group have.
+/// The names that the definitions of a group have, and how many have them: a definition may have one twice.
 #[derive(Clone, Debug, Default)]
 pub struct Taken {
-    resources: BTreeSet<String>,
-    kinds: BTreeSet<String>,
+    resources: BTreeMap<String, usize>,
+    kinds: BTreeMap<String, usize>,
 }
 
 impl Taken {
     /// Takes in what a definition has.
     pub fn add(&mut self, definition: &Value) {
-        let Some(names) = definition.at(&["status", "acceptedNames"]) else { return };
-        let short = names.get("shortNames").map(Value::items).unwrap_or_default();
-        let short = short.iter().filter_map(Value::as_str);
-        self.resources
-            .extend([names.str("plural"), names.str("singular")].into_iter().chain(short).map(str::to_owned));
-        self.kinds.extend([names.str("kind"), names.str("listKind")].map(str::to_owned));
+        let (resources, kinds) = had(definition);
+        for (names, known) in [(resources, &mut self.resources), (kinds, &mut self.kinds)] {
+            names.iter().for_each(|name| *known.entry((*name).to_owned()).or_default() += 1);
+        }
     }
+
+    /// Lets go of what a definition had.
+    pub fn remove(&mut self, definition: &Value) {
+        let (resources, kinds) = had(definition);
+        for (names, known) in [(resources, &mut self.resources), (kinds, &mut self.kinds)] {
+            for name in names {
+                if let Some(count) = known.get_mut(name) {
+                    *count -= 1;
+                    if *count == 0 {
+                        known.remove(name);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Whether nobody has any name.
+    pub fn is_empty(&self) -> bool {
+        self.resources.is_empty() && self.kinds.is_empty()
+    }
+}
+
+/// The names that a definition has: of its resource, and of its kind.
+fn had(definition: &Value) -> (Vec<&str>, Vec<&str>) {
+    let Some(names) = definition.at(&["status", "acceptedNames"]) else { return (Vec::new(), Vec::new()) };
+    let short = names.get("shortNames").map(Value::items).unwrap_or_default();
+    let short = short.iter().filter_map(Value::as_str);
+    let said = |name: &&str| !name.is_empty();
+    let resources = [names.str("plural"), names.str("singular")].into_iter().chain(short).filter(said);
+    (resources.collect(), [names.str("kind"), names.str("listKind")].into_iter().filter(said).collect())
 }
 
 /// A condition of a definition.
@@ -108,11 +136,11 @@ fn name(definition: &mut Value, taken: &Taken, now: &str) {
     let mut conflict: Option<(&str, String)> = None;
     let in_use = |name: &str| format!("{} is already in use", quoted(name));
     let mut text = |field: &str,
-                    among: &BTreeSet<String>,
+                    among: &BTreeMap<String, usize>,
                     reason: &'static str,
                     conflict: &mut Option<(&str, String)>| {
         let name = asked.str(field);
-        if name != has.str(field) && among.contains(name) {
+        if name != has.str(field) && among.contains_key(name) {
             *conflict = Some((reason, in_use(name)));
         } else {
             new.set(field, name);
@@ -125,7 +153,7 @@ fn name(definition: &mut Value, taken: &Taken, now: &str) {
         .iter()
         .filter(|name| !had.contains(name))
         .filter_map(Value::as_str)
-        .filter(|name| taken.resources.contains(*name))
+        .filter(|name| taken.resources.contains_key(*name))
         .map(in_use)
         .collect();
     if !wrong.is_empty() && short(&asked) != had {
@@ -311,7 +339,9 @@ mod tests {
         assert_eq!((names.str("plural"), names.str("kind")), ("birds", ""));
         assert!(!is_true(&second, ESTABLISHED));
         // The first goes, and its names are free.
-        assert!(settle(&mut second, &Taken::default(), "later"));
+        taken.remove(&first);
+        assert!(taken.is_empty());
+        assert!(settle(&mut second, &taken, "later"));
         assert!(is_true(&second, ESTABLISHED) && is_true(&second, NAMES_ACCEPTED));
     }
 

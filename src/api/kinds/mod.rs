@@ -216,11 +216,10 @@ pub static CUSTOM: KindRules = KindRules {
 
 /// Whether two objects say the same, their metadata apart.
 fn same_but_metadata(one: &Value, other: &Value) -> bool {
-    let rest = |object: &'_ Value| {
-        let fields = object.fields().into_iter().flatten().filter(|(name, _)| *name != "metadata");
-        fields.map(|(name, value)| (name.clone(), value.clone())).collect::<Vec<_>>()
-    };
-    rest(one) == rest(other)
+    fn rest(object: &Value) -> impl Iterator<Item = (&String, &Value)> {
+        object.fields().into_iter().flatten().filter(|(name, _)| *name != "metadata")
+    }
+    rest(one).eq(rest(other))
 }
 
 /// The rules of a kind.

@@ -1,5 +1,7 @@
 //! What can be done with resources, and at which paths.
 
+use std::sync::Arc;
+
 use super::Sources;
 use super::names::{self, META};
 use super::parameters::Parameter;
@@ -446,7 +448,7 @@ impl Sources<'_> {
         if let Some(id) = self.registry.kind(&gv.group, &gv.version, kind) {
             return Some((self.published(id), Schema::Type(id)));
         }
-        let same = |custom: &super::Custom| {
+        let same = |custom: &Arc<super::Custom>| {
             custom.kind.kind == kind && custom.kind.group == *gv.group && custom.kind.version == *gv.version
         };
         let at = self.custom.iter().position(same)?;

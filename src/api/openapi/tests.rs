@@ -222,13 +222,15 @@ fn kinds_that_are_not_built_in_join() {
         ..(**config_maps).clone()
     };
     let catalog = builtin.with([std::sync::Arc::new(gadgets)]);
-    let custom: Vec<Custom> = ["Gadget", "GadgetList"]
+    let custom: Vec<std::sync::Arc<Custom>> = ["Gadget", "GadgetList"]
         .into_iter()
-        .map(|kind| Custom {
-            kind: GroupVersionKind::new("example.com", "v1", kind),
-            published: format!("com.example.v1.{kind}"),
-            schema: br#"{"type":"object","additionalProperties":true}"#.to_vec(),
-            schema_v2: br#"{"type":"object"}"#.to_vec(),
+        .map(|kind| {
+            std::sync::Arc::new(Custom {
+                kind: GroupVersionKind::new("example.com", "v1", kind),
+                published: format!("com.example.v1.{kind}"),
+                schema: br#"{"type":"object","additionalProperties":true}"#.to_vec(),
+                schema_v2: br#"{"type":"object"}"#.to_vec(),
+            })
         })
         .collect();
     let sources = Sources { custom: &custom, ..sources(&catalog) };

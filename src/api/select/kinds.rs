@@ -1,11 +1,15 @@
 //! Which fields of which kind a selector can ask for, and what an object has in them.
 
-use pilothouse_actors::filter::{NAME_FIELD as NAME, NAMESPACE_FIELD as NAMESPACE};
-use pilothouse_actors::object::Pairs;
+use std::sync::Arc;
+
+use pilothouse_actors::filter::{FieldReader, NAME_FIELD as NAME, NAMESPACE_FIELD as NAMESPACE};
+use pilothouse_actors::object::{Pairs, Variant};
 
 use crate::api::catalog::resource::Resource;
+use crate::api::codec::json;
 use crate::api::custom::Custom;
 use crate::api::field::quoted;
+use crate::api::form::Form;
 use crate::api::value::Value;
 
 /// How a kind says that it does not know a field.
@@ -165,7 +169,7 @@ pub(super) fn indexed_field(resource: &Resource, label: &str) -> Result<String, 
     if let Some(custom) = &resource.custom {
         let known = label == NAME
             || (label == NAMESPACE && resource.namespaced)
-            || custom.selectable.iter().any(|name| name == label);
+            || custom.selectable.iter().any(|(name, _)| name == label);
         return if known { Ok(label.to_owned()) } else { Err(format!("field label not supported: {label}")) };
     }
     let Some(fields) = row(&resource.gv.group, &resource.kind) else {
@@ -201,10 +205,24 @@ pub fn fields_of(group: &str, kind: &str, object: &Value) -> Pairs {
     pairs.filter(|(_, value)| !value.is_empty()).collect()
 }
 
-/// The same of an object of a custom kind.
-pub fn fields_of_custom(custom: &Custom, object: &Value) -> Pairs {
-    let pairs = custom.indexed.iter().map(|(name, path)| (name.as_str(), Custom::selected(path, object)));
-    pairs.filter(|(_, value)| !value.is_empty()).collect()
+/// Reads the fields of objects of a custom kind, as its definition is now. What it finds stays with an object like other forms of it.
+pub(super) fn reader_of(custom: &Arc<Custom>, ordinal: u32) -> FieldReader {
+    let custom = Arc::clone(custom);
+    let mark = custom.mark.clone();
+    FieldReader::new(&mark, move |object| {
+        let is_living = |variant: Variant| custom.ordinals.contains(&(variant.0 / Form::NUMBERS));
+        let made = object.variant(Variant(ordinal * Form::NUMBERS + Form::FIELDS), is_living, |object| {
+            let value = custom.read(&object.bytes).ok_or(())?;
+            let mut fields = Value::object();
+            for (name, value) in custom.selected(&value).iter() {
+                fields.set(name, value);
+            }
+            Ok::<_, ()>(json::to_json(&fields).into())
+        });
+        let fields = made.ok().and_then(|made| json::read(&made).ok()).unwrap_or_default();
+        let fields = fields.fields().into_iter().flatten();
+        fields.filter_map(|(name, value)| Some((name.as_str(), value.as_str()?))).collect()
+    })
 }
 
 fn text(object: &Value, path: &[&str]) -> String {

@@ -28,7 +28,7 @@ pub fn answer(worker: &Worker, request: &HttpRequest, path: &str, context: &Cont
     if let Some(response) = about_tokens(worker, path, context)? {
         return Ok(response);
     }
-    let Some(document) = served.documents.at(path) else {
+    let Some(document) = served.documents().at(path) else {
         // Below a known group a missing document is a missing resource; elsewhere it is just no page.
         let mut parts = path.trim_matches('/').split('/');
         return match (parts.next(), parts.next()) {
@@ -39,7 +39,7 @@ pub fn answer(worker: &Worker, request: &HttpRequest, path: &str, context: &Cont
             _ => Ok(render::page_not_found()),
         };
     };
-    let aggregated = served.documents.aggregated_at(path);
+    let aggregated = served.documents().aggregated_at(path);
     let agreed = media::negotiate(&context.accept, context.offer, |_, asked| {
         aggregated.is_some()
             && asked.group == DISCOVERY_GROUP

@@ -45,7 +45,7 @@ const YEAR: Duration = Duration::from_secs(365 * 24 * 60 * 60);
 #[derive(Default)]
 pub struct OpenApi {
     /// The kinds that are not built in.
-    custom: Vec<Custom>,
+    custom: Vec<Arc<Custom>>,
     /// Whether objects are served in CBOR too.
     cbor: bool,
     /// What is known of the documents written so far, by name.
@@ -67,7 +67,7 @@ struct Known {
 
 impl OpenApi {
     /// The documents of a catalog that has these kinds besides those which are built in.
-    pub fn new(custom: Vec<Custom>, cbor: bool) -> OpenApi {
+    pub fn new(custom: Vec<Arc<Custom>>, cbor: bool) -> OpenApi {
         OpenApi { custom, cbor, ..OpenApi::default() }
     }
 

@@ -2,7 +2,7 @@
 
 use std::cell::Cell;
 use std::rc::Rc;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use actix::Addr;
@@ -80,10 +80,24 @@ pub struct Encodings {
 pub struct Served {
     /// Every resource.
     pub catalog: Catalog,
-    /// The discovery documents.
-    pub documents: Documents,
     /// The OpenAPI documents.
     pub openapi: OpenApi,
+    /// Where clients of any network reach the server, as host and port.
+    address: Arc<str>,
+    /// The discovery documents, once somebody has asked: while many definitions are made nobody does for each.
+    documents: OnceLock<Documents>,
+}
+
+impl Served {
+    /// What a catalog means. `address`: where clients of any network reach the server, as host and port.
+    pub fn new(catalog: Catalog, address: Arc<str>, openapi: OpenApi) -> Served {
+        Served { catalog, openapi, address, documents: OnceLock::new() }
+    }
+
+    /// The discovery documents.
+    pub fn documents(&self) -> &Documents {
+        self.documents.get_or_init(|| Documents::new(&self.catalog, &self.address))
+    }
 }
 
 impl AsRef<Catalog> for Served {

@@ -1,0 +1,162 @@
+//! The end of one definition: its objects are deleted, and when the last has gone it goes.
+//!
+//! Each definition that goes has a task of its own, one at a time, so that one with many objects, or with objects that others hold,
+//! keeps nobody waiting. All tasks together delete so many objects at once and no more.
+
+use std::rc::Rc;
+use std::sync::Arc;
+
+use futures::StreamExt as _;
+use pilothouse_actors::object::{Object, Revision, TypeName};
+use pilothouse_actors::permit::Permit;
+
+use super::round::Tools;
+use crate::api::catalog::resource::Resource;
+use crate::api::custom::definition::store_named;
+use crate::api::custom::status::{self, Ending};
+use crate::api::meta;
+use crate::api::options::DeleteOptions;
+use crate::api::query::Query;
+use crate::api::status::{Result, Status};
+use crate::api::value::Value;
+use crate::limits::DELETIONS_AT_ONCE;
+use crate::verbs::delete::delete_object;
+use crate::verbs::update::{NewState, store_update};
+use crate::verbs::{Call, Warnings};
+
+/// How far the end of a definition has come.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Progress {
+    /// All objects up to here have been told to go.
+    through: Revision,
+    /// Whether it was said that they are being deleted.
+    is_told: bool,
+    /// Whether they have taken too long.
+    pub(super) is_late: bool,
+}
+
+/// What a task found.
+pub(super) enum Ended {
+    /// The definition was let go.
+    Gone,
+    /// Others hold some of its objects.
+    Waits(Progress),
+}
+
+impl Tools {
+    /// Goes on with the end of a definition. `resource`: what its objects are taken away as.
+    pub(super) async fn end(
+        self: Rc<Tools>,
+        name: String,
+        resource: Option<Arc<Resource>>,
+        mut progress: Progress,
+    ) -> Result<Ended> {
+        if !progress.is_told {
+            self.say(&name, &Ending::Deleting).await?;
+            progress.is_told = true;
+        }
+        let Some(resource) = resource else {
+            self.say(&name, &Ending::NeverServed).await?;
+            return Ok(Ended::Gone);
+        };
+        let left = match self.delete_all(&resource, &store_named(&name), progress.through).await {
+            Ok((through, left)) => {
+                progress.through = through;
+                left
+            }
+            Err(status) => {
+                let why = format!("could not issue all deletes: {}", status.message);
+                self.say(&name, &Ending::Failed(why)).await?;
+                return Err(status);
+            }
+        };
+        if left == 0 {
+            self.say(&name, &Ending::Done).await?;
+            return Ok(Ended::Gone);
+        }
+        if progress.is_late {
+            self.say(&name, &Ending::Waiting).await?;
+        }
+        Ok(Ended::Waits(progress))
+    }
+
+    /// Deletes the objects of a store that were written after a revision, as far as nobody holds them. Answers up to which
+    /// revision that has been done now, and how many objects are left.
+    async fn delete_all(
+        &self,
+        resource: &Arc<Resource>,
+        store: &TypeName,
+        after: Revision,
+    ) -> Result<(Revision, usize)> {
+        let snapshot = || async {
+            let taken = self.backend.stores.snapshot(store, &Permit::none()).await;
+            taken.map_err(|error| Status::from_store(&error, resource.name(), ""))
+        };
+        let all = snapshot().await?;
+        let new = all.objects.values().filter(|object| object.revision > after).cloned();
+        let mut deletions = futures::stream::iter(new)
+            .map(|object| self.delete(resource, object))
+            .buffer_unordered(DELETIONS_AT_ONCE);
+        let mut failed = None;
+        while let Some(deleted) = deletions.next().await {
+            if let Err(status) = deleted {
+                failed = Some(status);
+            }
+        }
+        drop(deletions);
+        match failed {
+            Some(status) => Err(status),
+            None => Ok((all.revision, snapshot().await?.objects.len())),
+        }
+    }
+
+    async fn delete(&self, resource: &Arc<Resource>, object: Arc<Object>) -> Result<()> {
+        let _place = self.deletions.acquire().await;
+        let value = self.backend.load_of(resource, &object)?;
+        if meta::is_terminating(&value) {
+            return Ok(());
+        }
+        let key = object.key.clone();
+        let (query, warnings) = (Query::default(), Warnings::default());
+        let call = self.call(resource, key.namespace(), key.name(), "", (&query, &warnings))?;
+        match delete_object(&self.backend, &call, object, &DeleteOptions::default()).await {
+            Ok(_) => Ok(()),
+            Err(status) if status.code == 404 => Ok(()),
+            Err(status) => Err(status),
+        }
+    }
+
+    /// Says how far the end of a definition is, and lets it go at the end.
+    async fn say(&self, name: &str, how: &Ending) -> Result<()> {
+        let (query, warnings) = (Query::default(), Warnings::default());
+        let call = self.call(&self.resource, "", name, "status", (&query, &warnings))?;
+        let state = Ends { tools: self, call: &call, how };
+        match store_update(&self.backend, &call, &state, false).await {
+            Err(status) if status.code != 404 => Err(status),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// A definition that goes, a step further.
+struct Ends<'a> {
+    tools: &'a Tools,
+    call: &'a Call<'a>,
+    how: &'a Ending,
+}
+
+impl NewState for Ends<'_> {
+    fn after(&self, old: &Value) -> Result<Value> {
+        let mut new = old.clone();
+        // Another one of its name may have come meanwhile, or somebody let it go.
+        if !status::is_kept(old) {
+            return Ok(new);
+        }
+        status::ending(&mut new, self.how, &self.tools.now());
+        if matches!(self.how, Ending::Done | Ending::NeverServed) {
+            status::release(&mut new);
+        }
+        self.tools.backend.record(self.call, Some(old), &mut new);
+        Ok(new)
+    }
+}
