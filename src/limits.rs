@@ -97,6 +97,8 @@ pub const SERVICE_CANDIDATES: usize = 64;
 pub const CONVERSATION_BYTES: usize = 16 << 10;
 /// Bytes of a WebSocket frame that is no data; the standard's value.
 pub const WEBSOCKET_CONTROL_BYTES: usize = 125;
+/// Pings of one end of a conversation that wait to be answered; more are not.
+pub const PINGS_WAITING: usize = 16;
 /// Bytes of a SPDY frame that is no data.
 pub const SPDY_CONTROL_BYTES: usize = 64 << 10;
 /// Bytes of the last word of a command: a Status.
