@@ -38,8 +38,7 @@ const PROTOCOL: HeaderName = HeaderName::from_static("x-stream-protocol-version"
 fn proposed(request: &HttpRequest) -> impl Iterator<Item = &str> {
     let asks = headers::asks_to_switch(request)
         && text(request.headers(), header::UPGRADE).eq_ignore_ascii_case("websocket");
-    let all = text(request.headers(), header::SEC_WEBSOCKET_PROTOCOL).split(',').map(str::trim);
-    all.filter(move |_| asks)
+    headers::protocols(request).filter(move |_| asks)
 }
 
 /// Whether a client wants the streams of a command in frames that a kubelet does not know.
@@ -170,4 +169,24 @@ async fn unpack<C: AsyncRead + AsyncWrite + Unpin>(client: C, mut channel: Chann
         () = pongs::to_client(&mut pinged, &client) => {}
     }
     let _ = timeout(DISCONNECT, async { client.lock().await.close().await }).await;
+}
+
+#[cfg(test)]
+mod tests {
+    use actix_web::test::TestRequest;
+
+    use super::*;
+
+    #[test]
+    fn proposals_may_stand_on_many_lines() {
+        let mut request = TestRequest::get()
+            .insert_header(("Connection", "Upgrade"))
+            .insert_header(("Upgrade", "websocket"));
+        for line in ["v4.channel.k8s.io", "SPDY/3.1+a.k8s.io, x", "SPDY/3.1+b.k8s.io", "v5.channel.k8s.io"] {
+            request = request.append_header(("Sec-WebSocket-Protocol", line));
+        }
+        let request = request.to_http_request();
+        assert!(wants_streams(&request));
+        assert_eq!(wants_tunnel(&request), ["a.k8s.io", "b.k8s.io"]);
+    }
 }
