@@ -89,6 +89,10 @@ pub const KUBELET_HEAD: Duration = Duration::from_secs(60);
 pub const PROXY_HEAD: Duration = Duration::from_secs(600);
 /// Bytes of a page whose links are led back through the proxy; a larger one passes as it is.
 pub const PROXY_PAGE_BYTES: usize = 4 << 20;
+/// How long such a page may take to come; one that takes longer passes as it is.
+pub const PROXY_PAGE: Duration = Duration::from_secs(30);
+/// Bytes that all such pages in flight may hold together.
+pub const PROXY_PAGES_BYTES: usize = 128 << 20;
 /// Bytes that are read of a kubelet's refusal; the reference server's value.
 pub const KUBELET_REFUSAL_BYTES: usize = 50_000;
 /// Pods that are looked at to find one that answers for a service.

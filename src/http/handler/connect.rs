@@ -27,6 +27,7 @@ use crate::http::drain::Drain;
 use crate::http::peer::Peer;
 use crate::limits::KUBELET_REFUSAL_BYTES;
 use crate::upstream::{Answer, Ask, Failure, RequestBody, Upstream};
+use crate::verbs::budget::Budget;
 use crate::verbs::connect::{Asked, Led, lead};
 
 use super::render::text;
@@ -42,6 +43,8 @@ pub struct Connecting {
     pub translates_streams: bool,
     /// Whether ports over WebSocket are.
     pub unpacks_tunnels: bool,
+    /// How much the pages whose links are led back hold.
+    pub pages: Budget,
     /// Turns when the server stops: logs that are followed end then, as watches do.
     pub leaving: Drain,
 }
