@@ -418,7 +418,8 @@ fn help_has_groups() {
 fn stopping_is_graceful() {
     let directory = directory();
     let data = directory.path().join("data");
-    let server = Server::on(&data, &["--shutdown-delay-duration=2s"]);
+    // Long enough for all that is asked for meanwhile, also on a busy machine.
+    let server = Server::on(&data, &["--shutdown-delay-duration=6s"]);
     let mut client = server.admin();
     let mut health = server.admin();
     let from = text(&client.get(MAPS).ok(), "/metadata/resourceVersion").to_owned();
