@@ -95,6 +95,8 @@ pub const PROXY_PAGE: Duration = Duration::from_secs(30);
 pub const PROXY_PAGES_BYTES: usize = 128 << 20;
 /// Bytes that are read of a kubelet's refusal; the reference server's value.
 pub const KUBELET_REFUSAL_BYTES: usize = 50_000;
+/// How long they are waited for.
+pub const KUBELET_REFUSAL: Duration = Duration::from_secs(10);
 /// Pods that are looked at to find one that answers for a service.
 pub const SERVICE_CANDIDATES: usize = 64;
 /// Bytes that are copied at a time between the two ends of a conversation.

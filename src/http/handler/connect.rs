@@ -13,8 +13,10 @@ use std::sync::Arc;
 use actix_web::http::header;
 use actix_web::web::Payload;
 use actix_web::{HttpMessage as _, HttpRequest, HttpResponse};
-use futures::StreamExt as _;
+use bytes::Bytes;
+use futures::{Stream, StreamExt as _};
 use hyper::Method;
+use tokio::time::{Instant, timeout_at};
 
 use crate::api::catalog::resource::Resource;
 use crate::api::connect::place::{self, KubeletRules};
@@ -25,7 +27,7 @@ use crate::api::status::{GroupResource, Result, Status};
 use crate::http::body::Patience;
 use crate::http::drain::Drain;
 use crate::http::peer::Peer;
-use crate::limits::KUBELET_REFUSAL_BYTES;
+use crate::limits::{KUBELET_REFUSAL, KUBELET_REFUSAL_BYTES};
 use crate::upstream::{Answer, Ask, Failure, RequestBody, Upstream};
 use crate::verbs::budget::Budget;
 use crate::verbs::connect::{Asked, Led, lead};
@@ -123,17 +125,27 @@ async fn log(connecting: &Arc<Connecting>, to: &Destination, name: &str) -> Resu
 }
 
 /// What a kubelet that gives no log says about it.
-async fn refusal(code: u16, mut answer: Answer, name: &str) -> Box<Status> {
+async fn refusal(code: u16, answer: Answer, name: &str) -> Box<Status> {
+    let said = beginning(answer.body, Instant::now() + KUBELET_REFUSAL).await;
+    let of = GroupResource { group: "", resource: "pods/log" };
+    Status::passed_on(code, of, name, &String::from_utf8_lossy(&said))
+}
+
+/// What comes of a body in time, up to a bound. Logs have no time of their own: a kubelet that stops in the middle of its
+/// refusal would keep the client waiting for ever.
+async fn beginning<E>(
+    mut body: impl Stream<Item = std::result::Result<Bytes, E>> + Unpin,
+    until: Instant,
+) -> Vec<u8> {
     let mut said = Vec::new();
-    while let Some(Ok(piece)) = answer.body.next().await {
+    while let Ok(Some(Ok(piece))) = timeout_at(until, body.next()).await {
         let room = KUBELET_REFUSAL_BYTES - said.len();
         said.extend_from_slice(&piece[..piece.len().min(room)]);
         if said.len() == KUBELET_REFUSAL_BYTES {
             break;
         }
     }
-    let of = GroupResource { group: "", resource: "pods/log" };
-    Status::passed_on(code, of, name, &String::from_utf8_lossy(&said))
+    said
 }
 
 /// What a failure means whatever was asked for; `None` if that depends.
@@ -159,5 +171,26 @@ fn host(request: &HttpRequest) -> &str {
         // HTTP/2 says it in the URL.
         "" => request.uri().authority().map(|authority| authority.as_str()).unwrap_or_default(),
         host => host,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures::stream;
+
+    use super::*;
+
+    #[actix_rt::test]
+    async fn a_refusal_is_read_as_far_as_it_comes_in_time_and_no_further() {
+        let piece = |text: &'static [u8]| Ok::<_, ()>(Bytes::from_static(text));
+        let late = Instant::now() + KUBELET_REFUSAL;
+        let whole = stream::iter([piece(b"not "), piece(b"you")]);
+        assert_eq!(beginning(whole, late).await, b"not you");
+        let broken = stream::iter([piece(b"not "), Err(()), piece(b"you")]);
+        assert_eq!(beginning(broken, late).await, b"not ");
+        let stuck = stream::iter([piece(b"not ")]).chain(stream::pending());
+        assert_eq!(beginning(stuck, Instant::now()).await, b"not ");
+        let endless = stream::repeat_with(|| piece(&[b'x'; 1_000]));
+        assert_eq!(beginning(endless, late).await.len(), KUBELET_REFUSAL_BYTES);
     }
 }
