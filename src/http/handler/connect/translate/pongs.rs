@@ -32,7 +32,7 @@ pub(super) async fn to_client<W: AsyncWrite + Unpin>(
     while let Some(bytes) = waiting.recv().await {
         let _ = client.lock().await.pong(&bytes).await;
     }
-    std::future::pending().await
+    std::future::pending::<()>().await;
 }
 
 /// The same for a kubelet.
@@ -43,5 +43,5 @@ pub(super) async fn to_kubelet<W: AsyncWrite + Unpin>(
     while let Some(number) = waiting.recv().await {
         let _ = kubelet.lock().await.pong(number).await;
     }
-    std::future::pending().await
+    std::future::pending::<()>().await;
 }
