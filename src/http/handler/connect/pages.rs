@@ -2,13 +2,15 @@
 //! bound for all of them; one that is too large or too slow passes as it is.
 
 use std::io::{self, Read as _};
+use std::pin::pin;
+use std::time::Duration;
 
 use actix_web::{HttpResponse, web};
 use bytes::{Bytes, BytesMut};
 use flate2::read::GzDecoder;
 use futures::{Stream, StreamExt as _, stream};
 use hyper::header::{CONTENT_ENCODING, CONTENT_TYPE, HeaderMap, HeaderName};
-use tokio::time::{Instant, timeout_at};
+use tokio::time::sleep;
 
 use crate::api::connect::links::Links;
 use crate::api::status::{Result, Status};
@@ -63,7 +65,7 @@ pub(super) async fn led_back(
     let Answer { status, headers, mut body } = answer;
     let packing = packing(&headers).unwrap_or(Packing::Plain);
     let mut builder = proxy::head(status.as_u16(), &headers);
-    let page = match gather(&mut body, held, Instant::now() + PROXY_PAGE).await? {
+    let page = match gather(&mut body, held, PROXY_PAGE).await? {
         Gathered::All(page) => page,
         Gathered::Begun(page, full) => {
             if let Some(full) = full.filter(|_| may_refuse) {
@@ -89,14 +91,19 @@ enum Gathered {
     Begun(Counted, Option<Box<Status>>),
 }
 
-async fn gather<S>(body: &mut S, mut held: Held, until: Instant) -> Result<Gathered>
+async fn gather<S>(body: &mut S, mut held: Held, within: Duration) -> Result<Gathered>
 where
     S: Stream<Item = io::Result<Bytes>> + Unpin,
 {
     let mut page = BytesMut::new();
     let mut full = None;
+    let mut late = pin!(sleep(within));
     while full.is_none() && page.len() <= PROXY_PAGE_BYTES {
-        let Ok(piece) = timeout_at(until, body.next()).await else { break };
+        let piece = tokio::select! {
+            biased;
+            piece = body.next() => piece,
+            () = &mut late => break,
+        };
         let Some(piece) = piece else {
             return Ok(Gathered::All(Counted { bytes: page.freeze(), held }));
         };
@@ -178,7 +185,7 @@ mod tests {
             let (budget, page) = (&budget, &page);
             async move {
                 let mut body = stream::iter(std::iter::repeat_n(page.clone(), pieces).map(Ok));
-                gather(&mut body, budget.take(0).unwrap(), Instant::now() + PROXY_PAGE).await.unwrap()
+                gather(&mut body, budget.take(0).unwrap(), PROXY_PAGE).await.unwrap()
             }
         };
         let Gathered::All(first) = gathering(1).await else { panic!("there is room for all of it") };
@@ -206,12 +213,12 @@ mod tests {
         let budget = Budget::new(64 << 20);
         let piece = Bytes::from(vec![b'x'; PROXY_PAGE_BYTES]);
         let mut large = stream::iter(vec![Ok(piece.clone()), Ok(piece)]).chain(stream::pending());
-        let begun = gather(&mut large, budget.take(0).unwrap(), Instant::now() + PROXY_PAGE);
+        let begun = gather(&mut large, budget.take(0).unwrap(), PROXY_PAGE);
         let Some(Ok(Gathered::Begun(begun, None))) = begun.now_or_never() else { panic!("it does not wait") };
         assert_eq!(begun.bytes.len(), 2 * PROXY_PAGE_BYTES);
         let first = stream::iter([Ok(Bytes::from_static(b"<html>"))]);
         let begun =
-            gather(&mut first.chain(stream::pending()), budget.take(0).unwrap(), Instant::now()).await;
+            gather(&mut first.chain(stream::pending()), budget.take(0).unwrap(), Duration::ZERO).await;
         let Ok(Gathered::Begun(begun, None)) = begun else { panic!("it does not come") };
         assert_eq!(begun.collect::<Vec<_>>().concat(), b"<html>");
     }
