@@ -89,14 +89,22 @@ pub const KUBELET_HEAD: Duration = Duration::from_secs(60);
 pub const PROXY_HEAD: Duration = Duration::from_secs(600);
 /// Bytes of a page whose links are led back through the proxy; a larger one passes as it is.
 pub const PROXY_PAGE_BYTES: usize = 4 << 20;
+/// How long such a page may take to come; one that takes longer passes as it is.
+pub const PROXY_PAGE: Duration = Duration::from_secs(30);
+/// Bytes that all such pages in flight may hold together.
+pub const PROXY_PAGES_BYTES: usize = 128 << 20;
 /// Bytes that are read of a kubelet's refusal; the reference server's value.
 pub const KUBELET_REFUSAL_BYTES: usize = 50_000;
+/// How long they are waited for.
+pub const KUBELET_REFUSAL: Duration = Duration::from_secs(10);
 /// Pods that are looked at to find one that answers for a service.
 pub const SERVICE_CANDIDATES: usize = 64;
 /// Bytes that are copied at a time between the two ends of a conversation.
 pub const CONVERSATION_BYTES: usize = 16 << 10;
 /// Bytes of a WebSocket frame that is no data; the standard's value.
 pub const WEBSOCKET_CONTROL_BYTES: usize = 125;
+/// Pings of one end of a conversation that wait to be answered; more are not.
+pub const PINGS_WAITING: usize = 16;
 /// Bytes of a SPDY frame that is no data.
 pub const SPDY_CONTROL_BYTES: usize = 64 << 10;
 /// Bytes of the last word of a command: a Status.

@@ -252,7 +252,7 @@ async fn parts(boot: &Boot, guests: Vec<Guest>) -> Result<Parts, StartError> {
         live_sessions: LiveSessions::default(),
         min_request_timeout: Duration::from_secs(u64::from(config.limits.min_request_timeout)),
         initial_events: config.gates().enabled("WatchList"),
-        lists: Budget::default(),
+        lists: Budget::new(limits::LIST_BYTES),
         broadcasters: Mutex::default(),
         loops,
         builtin,
@@ -276,6 +276,7 @@ fn connecting(config: &Config) -> Result<Connecting, TlsError> {
         upstream: Upstream::new(&files, kubelets.kubelet_timeout)?,
         translates_streams: config.gates().enabled("TranslateStreamCloseWebsocketRequests"),
         unpacks_tunnels: config.gates().enabled("PortForwardWebsockets"),
+        pages: Budget::new(limits::PROXY_PAGES_BYTES),
         leaving: Drain::default(),
     })
 }

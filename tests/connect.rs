@@ -321,9 +321,12 @@ fn what_the_kubelet_says_instead_of_switching_reaches_the_client() {
 #[test]
 fn a_kubelet_that_is_absent_silent_or_somebody_else_is_told_apart() {
     let mut scene =
-        Scene::at(LOOPBACK, &["--kubelet-timeout=1s"], |_, wire| wire.answer("200 OK", "", b"log"));
+        Scene::at(LOOPBACK, &["--kubelet-timeout=3s"], |_, wire| wire.answer("200 OK", "", b"log"));
     let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    let absent = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    // Bound and not listening: nobody else gets the port, and nobody answers there.
+    let nobody = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
+    nobody.bind(&std::net::SocketAddr::new(LOOPBACK, 0).into()).unwrap();
+    let absent = nobody.local_addr().unwrap().as_socket().unwrap();
     let stranger = Kubelet::start(LOOPBACK, &Papers::new("n9", &["127.0.0.1"]), |_, wire| {
         wire.answer("200 OK", "", b"a stranger's log");
     });

@@ -131,7 +131,9 @@ fn what_belongs_to_the_server_comes_back() {
         "/api/v1/namespaces/kube-system/configmaps/extension-apiserver-authentication",
     ];
     for path in lost {
-        let before = client.get(path).ok()["metadata"]["uid"].clone();
+        // The endpoints go with the service, and come back a moment after it.
+        let there = becomes(&mut client, path, |there| there["metadata"]["uid"].is_string());
+        let before = there["metadata"]["uid"].clone();
         client.delete(path).ok();
         becomes(&mut client, path, |now| {
             now["metadata"]["uid"].is_string() && now["metadata"]["uid"] != before

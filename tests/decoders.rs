@@ -19,14 +19,25 @@ fn kind() -> GroupVersionKind {
     GroupVersionKind::new("", "v1", "ConfigMap")
 }
 
+/// How soon a refusal must come.
+const SOON: Duration = Duration::from_secs(5);
+
 /// The refusal of a body, which must come soon.
 fn refusal(decode: Decode, body: &[u8]) -> String {
-    let begun = Instant::now();
-    let message = match decode(body, &kind(), &REGISTRY) {
-        Ok(decoded) => panic!("accepted as {decoded:?}"),
-        Err(error) => error.message,
-    };
-    assert!(begun.elapsed() < Duration::from_secs(5), "took {:?}: {message}", begun.elapsed());
+    let (mut message, mut took) = (String::new(), Duration::MAX);
+    // A machine may be busy once; a reader that does too much is slow each time.
+    for _ in 0..3 {
+        let begun = Instant::now();
+        message = match decode(body, &kind(), &REGISTRY) {
+            Ok(decoded) => panic!("accepted as {decoded:?}"),
+            Err(error) => error.message,
+        };
+        took = took.min(begun.elapsed());
+        if took < SOON {
+            break;
+        }
+    }
+    assert!(took < SOON, "took {took:?}: {message}");
     assert!(message.contains("ConfigMap"), "{message}");
     message
 }

@@ -361,7 +361,7 @@ fn connections_that_stop_half_way() {
 
 #[test]
 fn clients_that_stall() {
-    let (mut server, mut client) = server(&["--request-timeout=2s"]);
+    let (mut server, mut client) = server(&["--request-timeout=5s"]);
     let stalls = [
         "GET /api/v1".to_owned(),
         client.head("GET", MAPS, &[]),

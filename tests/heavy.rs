@@ -57,6 +57,13 @@ fn is_bounded(what: &str, found: Result<Warned, Errors>) {
 /// Creates an object of a kind, and writes it and its status over itself.
 #[track_caller]
 fn takes_its_time(api: (&str, &str, &str), what: &str, fields: &str) {
+    // A machine may be busy once; work that grows with the square is slow each time.
+    let slow = (0..3).map_while(|_| too_slow(api, what, fields)).collect::<Vec<_>>();
+    assert!(slow.len() < 3, "{what}: {slow:?}");
+}
+
+/// How long the writes took, if that was too long.
+fn too_slow(api: (&str, &str, &str), what: &str, fields: &str) -> Option<String> {
     let (group, version, kind) = api;
     let body = format!("{{\"metadata\":{{\"name\":\"a.b\",\"namespace\":\"n\",\"uid\":\"u\"}},{fields}}}");
     let body = if fields.starts_with("\"metadata\"") { format!("{{{fields}}}") } else { body };
@@ -80,7 +87,7 @@ fn takes_its_time(api: (&str, &str, &str), what: &str, fields: &str) {
     is_bounded(what, before_status_update(kind, &mut new, &value, &occasion));
     let status = start.elapsed() - created - updated;
     let longest = created.max(updated).max(status);
-    assert!(longest < patience, "{what}: {created:?} {updated:?} {status:?}, at most {patience:?}");
+    (longest >= patience).then(|| format!("{created:?} {updated:?} {status:?}, at most {patience:?}"))
 }
 
 const POD: (&str, &str, &str) = ("", "v1", "Pod");

@@ -148,9 +148,17 @@ fn what_cannot_be_read_is_not_taken_for_empty() {
     orphan["metadata"]["ownerReferences"][0]["name"] = json!("nobody");
     orphan["metadata"]["ownerReferences"][0]["uid"] = json!("none");
     client.post(MAPS, &orphan).ok();
+    client.post("/api/v1/namespaces", &json!({"metadata": {"name": "counted"}})).ok();
+    for name in ["broken", "whole"] {
+        let resources = json!({"requests": {"cpu": "1"}});
+        let pod = json!({"metadata": {"name": name}, "spec": {
+            "containers": [{"name": "c", "image": "i", "resources": resources}]}});
+        client.post("/api/v1/namespaces/counted/pods", &pod).ok();
+    }
     server.stop();
     let mut engine = Redb::open(&data.join("pilothouse.redb")).expect("the store");
-    for (of, key) in [("namespaces", "guarded"), ("configmaps", "default/owner")] {
+    for (of, key) in [("namespaces", "guarded"), ("configmaps", "default/owner"), ("pods", "counted/broken")]
+    {
         assert!(engine.damage(&TypeName::new(of), key).expect("a store that can be written"), "{key}");
     }
     drop(engine);
@@ -163,6 +171,14 @@ fn what_cannot_be_read_is_not_taken_for_empty() {
     })
     .expect("it goes");
     client.get(&format!("{MAPS}/dependent")).ok();
+    // A pod that nobody can read is one, and does not keep the others from being counted.
+    let quota = json!({"metadata": {"name": "q"}, "spec": {"hard": {"pods": "5", "requests.cpu": "5"}}});
+    client.post("/api/v1/namespaces/counted/resourcequotas", &quota).ok();
+    let used = support::wait::poll(support::wait::CAP, || {
+        let quota = client.get("/api/v1/namespaces/counted/resourcequotas/q").ok();
+        Some(quota["status"]["used"].clone()).filter(|used| !used.is_null())
+    });
+    assert_eq!(used.expect("it is counted"), json!({"pods": "2", "requests.cpu": "1"}));
     let pod = json!({"metadata": {"name": "p"}, "spec": {
         "containers": [{"name": "c", "image": "i", "securityContext": {"privileged": true}}]}});
     let refused = client.post("/api/v1/namespaces/guarded/pods", &pod);
@@ -402,7 +418,8 @@ fn help_has_groups() {
 fn stopping_is_graceful() {
     let directory = directory();
     let data = directory.path().join("data");
-    let server = Server::on(&data, &["--shutdown-delay-duration=2s"]);
+    // Long enough for all that is asked for meanwhile, also on a busy machine.
+    let server = Server::on(&data, &["--shutdown-delay-duration=6s"]);
     let mut client = server.admin();
     let mut health = server.admin();
     let from = text(&client.get(MAPS).ok(), "/metadata/resourceVersion").to_owned();

@@ -17,6 +17,7 @@ use crate::api::status::Result;
 use crate::api::value::Value;
 
 use super::client::{At, Client};
+use super::each;
 use super::queue::{Outcome, Queue};
 use super::runner::{Follows, Loop, News};
 use super::start::Authorities;
@@ -103,16 +104,17 @@ impl AccountTokens {
     async fn account(&self, key: &Key) -> Result<Outcome> {
         let secrets = self.client.resource(SECRETS)?;
         let snapshot = self.client.snapshot(&TypeName::new(SECRETS)).await?;
-        for object in snapshot.scan(Some(key.namespace()), Bound::Unbounded) {
-            if object.fields.get("type") == Some(TOKEN_TYPE) {
-                let secret = self.client.load(&secrets, object)?;
-                if annotation(&secret, NAME) == key.name() {
-                    // Decides again by what is there then.
-                    Box::pin(self.secret(&object.key)).await?;
-                }
+        let in_place = snapshot.scan(Some(key.namespace()), Bound::Unbounded);
+        let tokens = in_place.filter(|object| object.fields.get("type") == Some(TOKEN_TYPE));
+        let looks = tokens.map(|object| async {
+            let secret = self.client.load(&secrets, object)?;
+            if annotation(&secret, NAME) == key.name() {
+                // Decides again by what is there then.
+                self.secret(&object.key).await?;
             }
-        }
-        Ok(Outcome::Done)
+            Ok(())
+        });
+        each::all(looks, 1).await.map(|()| Outcome::Done)
     }
 
     /// Makes an account forget a Secret that is gone.

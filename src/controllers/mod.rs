@@ -9,6 +9,7 @@ mod bootstrap_tokens;
 mod certificate_cleaner;
 mod certificates;
 pub mod client;
+mod each;
 mod events;
 pub mod expiry;
 mod finished;

@@ -13,8 +13,8 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures::FutureExt as _;
 use futures::future::LocalBoxFuture;
-use futures::{FutureExt as _, StreamExt as _, stream};
 use pilothouse_actors::clock::Clock;
 use pilothouse_actors::object::{Object, TypeName};
 
@@ -28,6 +28,7 @@ use crate::api::words::{NAMESPACE_FINALIZER, NAMESPACES};
 use crate::limits::DELETIONS_IN_FLIGHT;
 
 use super::client::{At, Client};
+use super::each;
 use super::head::Head;
 use super::queue::{Outcome, Queue};
 use super::runner::{Follows, Loop, News};
@@ -221,19 +222,12 @@ impl NamespaceController {
                 propagation: Some(Propagation::Background),
                 ..DeleteOptions::default()
             };
-            self.client.delete(resource, object, &options).await
-        });
-        let mut deletions = stream::iter(deletions).buffer_unordered(DELETIONS_IN_FLIGHT);
-        let mut first = None;
-        while let Some(deleted) = deletions.next().await {
-            match deleted {
-                Err(status) if !matches!(status.code, 404 | 409) && first.is_none() => {
-                    first = Some(status.message);
-                }
-                _ => {}
+            match self.client.delete(resource, object, &options).await {
+                Err(status) if !matches!(status.code, 404 | 409) => Err(status),
+                _ => Ok(()),
             }
-        }
-        first.map_or(Ok(()), Err)
+        });
+        each::all(deletions, DELETIONS_IN_FLIGHT).await.map_err(|status| status.message)
     }
 
     /// How many seconds the pods of a namespace may take to end, counted from its deletion.
@@ -263,7 +257,7 @@ impl NamespaceController {
     /// before the namespace was seen to be gone: so nothing goes that belongs to a new namespace of the same name.
     async fn sweep_latecomers(&self, at: At<'_>) -> Result<Outcome> {
         let written = self.client.written().await?;
-        let mut late = Vec::new();
+        let (mut late, mut first) = (Vec::new(), None);
         for resource in &self.client.known().deletable {
             let Some(stored) = resource.stored.as_ref().filter(|stored| written.contains(&stored.store))
             else {
@@ -272,18 +266,19 @@ impl NamespaceController {
             match self.objects(&stored.store, at.name).await {
                 Ok(objects) if objects.is_empty() => {}
                 Ok(objects) => late.push((resource.clone(), objects)),
-                Err(why) => return Ok(Outcome::Again(why)),
+                // One type that cannot be read, or one object that cannot be removed, does not keep the others.
+                Err(why) => drop(first.get_or_insert(why)),
             }
         }
-        if late.is_empty() || self.client.get(at).await?.is_some() {
+        if !late.is_empty() && self.client.get(at).await?.is_some() {
             return Ok(Outcome::Done);
         }
         for (resource, objects) in late {
             if let Err(why) = self.delete_all(&resource, objects).await {
-                return Ok(Outcome::Again(why));
+                first.get_or_insert(why);
             }
         }
-        Ok(Outcome::Done)
+        Ok(first.map_or(Outcome::Done, Outcome::Again))
     }
 }
 

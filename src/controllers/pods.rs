@@ -9,8 +9,8 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures::FutureExt as _;
 use futures::future::LocalBoxFuture;
-use futures::{FutureExt as _, StreamExt as _, stream};
 use pilothouse_actors::clock::{Clock, Timestamp};
 use pilothouse_actors::object::{Key, Object, TypeName};
 use pilothouse_actors::snapshot::Snapshot;
@@ -23,6 +23,7 @@ use crate::api::value::Value;
 use crate::limits::DELETIONS_IN_FLIGHT;
 
 use super::client::{At, Client};
+use super::each::{self, Attempts};
 use super::head::Head;
 use super::queue::{Outcome, Queue};
 use super::runner::{Follows, Loop, News};
@@ -31,6 +32,9 @@ const PODS: &str = "pods";
 const NODES: &str = "nodes";
 /// How long a node may be missing before its pods go: it may be about to come.
 const QUARANTINE: Duration = Duration::from_secs(40);
+/// How soon a node is looked at again of which nobody could tell, or whose pods could not be ended; the reference's value
+/// for every look.
+const AGAIN: Duration = Duration::from_secs(20);
 /// How long pods that are over are gathered before somebody looks whether there are too many.
 const GATHERED: Duration = Duration::from_secs(1);
 /// What an operator puts on a node that is gone for good though its object is there.
@@ -97,15 +101,16 @@ impl PodCollector {
                     return Ok(Outcome::Done);
                 }
                 let mut aged: Vec<(bool, String, Arc<Object>)> = Vec::with_capacity(over.len());
+                let mut attempts = Attempts::default();
                 for object in over {
-                    let pod = self.client.load(&resource, &object)?;
+                    let Some(pod) = attempts.take(self.client.load(&resource, &object)) else { continue };
                     let evicted = pod.at(&["status", "reason"]).and_then(Value::as_str) == Some("Evicted");
                     aged.push((!evicted, meta::of(&pod).str("creationTimestamp").to_owned(), object));
                 }
                 aged.sort_by(|a, b| (a.0, &a.1, a.2.key.name()).cmp(&(b.0, &b.1, b.2.key.name())));
                 let oldest = aged.into_iter().take(many).map(|(.., object)| object);
-                self.end_all(&resource, oldest.collect(), None).await?;
-                Ok(Outcome::Done)
+                attempts.take(self.end_all(&resource, oldest.collect(), None).await);
+                attempts.end().map(|()| Outcome::Done)
             }
         }
     }
@@ -114,10 +119,9 @@ impl PodCollector {
         let now = self.clock.now();
         // Taken out before anybody looks: a pod that comes while the work goes on makes its node doubtful anew.
         let due = self.state.borrow_mut().due(now);
-        if let Err(status) = self.look_at(resource, &due).await {
-            let mut state = self.state.borrow_mut();
-            due.into_iter().for_each(|node| state.doubt(node, now));
-            return Err(status);
+        if let Err(status) = self.look_at(resource, due).await {
+            // Not tried again as a whole: the pauses of that would grow, and the other nodes would wait for them too.
+            tracing::debug!(%status, "the pods of some nodes are looked at again");
         }
         let next = self.state.borrow().doubted.values().min().copied();
         // Nodes that are doubted soon after each other share the look at all pods.
@@ -125,26 +129,37 @@ impl PodCollector {
         Ok(next.map_or(Outcome::Done, |at| Outcome::After(left(at).max(GATHERED))))
     }
 
-    async fn look_at(&self, resource: &Arc<Resource>, doubted: &[String]) -> Result<()> {
-        let nodes = self.client.resource(NODES)?;
-        let (mut gone, mut lost) = (HashSet::new(), HashSet::new());
+    /// Ends the pods of those nodes that are gone or lost. Those of which that could not be said, or not done, stay in doubt.
+    async fn look_at(&self, resource: &Arc<Resource>, doubted: Vec<String>) -> Result<()> {
+        let mut found = Found::default();
+        let nodes = self.client.resource(NODES);
         for name in doubted {
-            match self.client.read(At { resource: &nodes, namespace: "", name }).await? {
-                None => gone.insert(name.as_str()),
-                Some(node) if is_lost(&node) => lost.insert(name.as_str()),
-                Some(_) => continue,
+            let node = match &nodes {
+                Ok(nodes) => self.client.read(At { resource: nodes, namespace: "", name: &name }).await,
+                Err(status) => Err(status.clone()),
             };
+            found.sort(name, node);
         }
-        if gone.is_empty() && lost.is_empty() {
+        if let Err(status) = self.end_pods_of(resource, &found).await {
+            found.attempts.take(Err::<(), _>(status));
+            found.in_doubt.extend(found.gone.drain().chain(found.lost.drain()));
+        }
+        let (mut state, again) = (self.state.borrow_mut(), self.clock.now().plus(AGAIN));
+        found.in_doubt.into_iter().for_each(|node| state.doubt(node, again));
+        found.attempts.end()
+    }
+
+    async fn end_pods_of(&self, resource: &Arc<Resource>, found: &Found) -> Result<()> {
+        if found.gone.is_empty() && found.lost.is_empty() {
             return Ok(());
         }
         let snapshot = self.client.snapshot(&TypeName::new(PODS)).await?;
         let (mut orphans, mut going) = (Vec::new(), Vec::new());
         for pod in snapshot.iter() {
             let node = node_of(pod);
-            if gone.contains(node) {
+            if found.gone.contains(node) {
                 orphans.push(pod.clone());
-            } else if lost.contains(node) && Head::of(pod).is_terminating() {
+            } else if found.lost.contains(node) && Head::of(pod).is_terminating() {
                 going.push(pod.clone());
             }
         }
@@ -158,17 +173,7 @@ impl PodCollector {
         pods: Vec<Arc<Object>>,
         because: Option<&str>,
     ) -> Result<()> {
-        let ends = pods.into_iter().map(|pod| self.end(resource, pod, because));
-        let mut ends = stream::iter(ends).buffer_unordered(DELETIONS_IN_FLIGHT);
-        let mut first = Ok(());
-        while let Some(ended) = ends.next().await {
-            if let Err(status) = ended
-                && first.is_ok()
-            {
-                first = Err(status);
-            }
-        }
-        first
+        each::all(pods.into_iter().map(|pod| self.end(resource, pod, because)), DELETIONS_IN_FLIGHT).await
     }
 
     /// Makes a pod say that it failed, since nobody else will, and removes it.
@@ -244,6 +249,27 @@ impl PodCollector {
         let at = self.clock.now().plus(after);
         state.doubt(node.to_owned(), at);
         queue.add_at(Work::Nodes, at);
+    }
+}
+
+/// What nodes that were doubted turned out to be.
+#[derive(Default)]
+struct Found {
+    gone: HashSet<String>,
+    lost: HashSet<String>,
+    /// Those of which nobody can tell.
+    in_doubt: Vec<String>,
+    attempts: Attempts,
+}
+
+impl Found {
+    fn sort(&mut self, name: String, node: Result<Option<Value>>) {
+        match self.attempts.take(node) {
+            None => self.in_doubt.push(name),
+            Some(None) => drop(self.gone.insert(name)),
+            Some(Some(node)) if is_lost(&node) => drop(self.lost.insert(name)),
+            Some(Some(_)) => {}
+        }
     }
 }
 
@@ -371,6 +397,24 @@ mod tests {
         assert_eq!(state.due(Timestamp(9)), [""; 0]);
         assert_eq!(state.due(Timestamp(10)), ["b"]);
         assert_eq!((state.due(Timestamp(60)), state.doubted.len()), (vec!["a".to_owned()], 0));
+    }
+
+    #[test]
+    fn a_node_that_cannot_be_read_stays_in_doubt_and_keeps_no_other() {
+        let lost = object(r#"{"spec":{"taints":[{"key":"node.kubernetes.io/out-of-service"}]}}"#);
+        let mut found = Found::default();
+        for (name, node) in [
+            ("broken", Err(Status::internal("it cannot be read"))),
+            ("gone", Ok(None)),
+            ("lost", Ok(Some(lost))),
+            ("there", Ok(Some(object("{}")))),
+        ] {
+            found.sort(name.to_owned(), node);
+        }
+        let Found { gone, lost, in_doubt, attempts } = found;
+        assert_eq!((gone, lost), (HashSet::from(["gone".to_owned()]), HashSet::from(["lost".to_owned()])));
+        assert_eq!(in_doubt, ["broken"]);
+        assert!(attempts.end().is_err());
     }
 
     #[test]

@@ -137,12 +137,13 @@ impl QuotaStatus {
                 if at % COUNTED_PER_TURN == COUNTED_PER_TURN - 1 {
                     tokio::task::yield_now().await;
                 }
-                // Of most types only the number counts, whatever the objects say.
-                if self.depends_on_content(resource) {
-                    tally.add(resource.name(), &self.client.load(resource, object)?, now);
-                } else {
-                    tally.add(resource.name(), &Value::Null, now);
-                }
+                // Of most types only the number counts, whatever the objects say. So it is with one that cannot be read: it
+                // is there, and nobody knows what else it uses.
+                let content = match self.depends_on_content(resource) {
+                    true => self.client.load(resource, object).unwrap_or_default(),
+                    false => Value::Null,
+                };
+                tally.add(resource.name(), &content, now);
             }
         }
         Ok(tally.end())

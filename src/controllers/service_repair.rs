@@ -13,6 +13,7 @@ use crate::api::status::{GroupResource, Result, Status};
 use crate::verbs::services::repair::Finding;
 
 use super::client::Client;
+use super::each;
 use super::queue::{Outcome, Queue};
 use super::runner::{Follows, Loop, News};
 
@@ -39,10 +40,9 @@ impl ServiceRepair {
         let services = self.client.services();
         let found = services.findings().await.map_err(|error| Status::from_store(&error, of, ""))?;
         let wrong: Vec<Finding> = found.intersection(&self.doubted.borrow()).cloned().collect();
-        for finding in &wrong {
-            services.mend(finding).await?;
-        }
+        let mended = each::all(wrong.iter().map(|finding| services.mend(finding)), 1).await;
         *self.doubted.borrow_mut() = found;
+        mended?;
         Ok(Outcome::After(self.every))
     }
 }

@@ -20,6 +20,7 @@ use crate::auth::service_account::used::{INVALID_SINCE, LAST_USED, day, is_day};
 use crate::verbs::bootstrap::trust::{SINCE, TRACKED};
 
 use super::client::{At, Client};
+use super::each;
 use super::queue::{Outcome, Queue};
 use super::runner::{Follows, Loop, News};
 
@@ -74,9 +75,8 @@ impl LegacyTokenCleaner {
         let now = self.clock.now();
         if self.tracked_long_enough(now).await? {
             let secrets = self.client.snapshot(&TypeName::new(SECRETS)).await?;
-            for object in secrets.iter().filter(|object| object.fields.get("type") == Some(TOKEN_TYPE)) {
-                self.look(object, now).await?;
-            }
+            let tokens = secrets.iter().filter(|object| object.fields.get("type") == Some(TOKEN_TYPE));
+            each::all(tokens.map(|object| self.look(object, now)), 1).await?;
         }
         Ok(Outcome::After(EVERY))
     }

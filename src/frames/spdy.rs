@@ -6,8 +6,9 @@
 
 use std::io;
 
-use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite};
 
+use super::outbox::Outbox;
 use crate::limits::{CONVERSATION_BYTES, SPDY_CONTROL_BYTES};
 
 /// The first half of the first word of a control frame: a bit, and the version.
@@ -26,8 +27,8 @@ const EMPTY_BLOCK: [u8; 5] = [0, 0, 0, 0xff, 0xff];
 /// What the other end says.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Said {
-    /// It takes part in this stream.
-    Reply(u32),
+    /// It takes part in this stream. The flag says whether it has nothing to say on it.
+    Reply(u32, bool),
     /// Bytes of a stream. The flag says whether they are its last.
     Data(u32, Vec<u8>, bool),
     /// It wants no more of this stream.
@@ -91,8 +92,7 @@ impl<R: AsyncRead + Unpin> Reader<R> {
         self.io.read_exact(&mut body).await?;
         let number = body.first_chunk().map(|bytes| u32::from_be_bytes(*bytes) & 0x7fff_ffff);
         Ok(match (kind, number) {
-            (SYN_REPLY, Some(stream)) if flags & FIN != 0 => Said::Data(stream, Vec::new(), true),
-            (SYN_REPLY, Some(stream)) => Said::Reply(stream),
+            (SYN_REPLY, Some(stream)) => Said::Reply(stream, flags & FIN != 0),
             (RST_STREAM, Some(stream)) => Said::Reset(stream),
             (PING, Some(number)) => Said::Ping(number),
             (GOAWAY, _) => Said::Leaving,
@@ -103,14 +103,14 @@ impl<R: AsyncRead + Unpin> Reader<R> {
 
 /// Says something to the other end.
 pub struct Writer<W> {
-    io: W,
+    out: Outbox<W>,
     begun: bool,
 }
 
 impl<W: AsyncWrite + Unpin> Writer<W> {
     /// Writes to `io`.
     pub fn new(io: W) -> Writer<W> {
-        Writer { io, begun: false }
+        Writer { out: Outbox::new(io), begun: false }
     }
 
     /// Opens a stream with one header.
@@ -137,12 +137,8 @@ impl<W: AsyncWrite + Unpin> Writer<W> {
 
     /// Sends bytes of a stream.
     pub async fn data(&mut self, stream: u32, bytes: &[u8], last: bool) -> io::Result<()> {
-        let mut frame = Vec::with_capacity(bytes.len() + 8);
-        frame.extend_from_slice(&stream.to_be_bytes());
-        frame.extend_from_slice(&word(if last { FIN } else { 0 }, bytes.len())?);
-        frame.extend_from_slice(bytes);
-        self.io.write_all(&frame).await?;
-        self.io.flush().await
+        let length = word(if last { FIN } else { 0 }, bytes.len())?;
+        self.out.send(&[&stream.to_be_bytes(), &length, bytes]).await
     }
 
     /// Answers a ping.
@@ -153,16 +149,12 @@ impl<W: AsyncWrite + Unpin> Writer<W> {
     /// Says that nothing follows.
     pub async fn close(&mut self) -> io::Result<()> {
         self.control(GOAWAY, &[0; 8]).await?;
-        self.io.shutdown().await
+        self.out.shutdown().await
     }
 
     async fn control(&mut self, kind: u16, body: &[u8]) -> io::Result<()> {
-        let mut frame = CONTROL.to_be_bytes().to_vec();
-        frame.extend_from_slice(&kind.to_be_bytes());
-        frame.extend_from_slice(&word(0, body.len())?);
-        frame.extend_from_slice(body);
-        self.io.write_all(&frame).await?;
-        self.io.flush().await
+        let length = word(0, body.len())?;
+        self.out.send(&[&CONTROL.to_be_bytes(), &kind.to_be_bytes(), &length, body]).await
     }
 }
 
@@ -220,12 +212,14 @@ mod tests {
             Said::Data(5, b"abc".to_vec(), false),
             Said::Data(5, Vec::new(), true),
             Said::Ping(2),
-            Said::Reply(3),
+            Said::Reply(3, false),
             Said::Reset(7),
             Said::Other,
             Said::Leaving,
         ];
         assert_eq!(read(&out).await, wanted);
+        let ended = [0x80, 3, 0, 2, FIN, 0, 0, 4, 0, 0, 0, 3];
+        assert_eq!(read(&ended).await, [Said::Reply(3, true)], "a reply that is all it says");
         assert!(read(&[0x80, 3, 0, 2, 0, 0xff, 0xff, 0xff]).await.is_empty(), "a frame that is too long");
     }
 

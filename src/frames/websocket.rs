@@ -3,8 +3,9 @@
 use std::io;
 
 use openssl::sha::sha1;
-use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite};
 
+use super::outbox::Outbox;
 use crate::limits::{CONVERSATION_BYTES, WEBSOCKET_CONTROL_BYTES};
 
 /// What every handshake mixes into the key of the client.
@@ -121,13 +122,13 @@ impl<R: AsyncRead + Unpin> Reader<R> {
 
 /// Says something to a client.
 pub struct Writer<W> {
-    io: W,
+    out: Outbox<W>,
 }
 
 impl<W: AsyncWrite + Unpin> Writer<W> {
     /// Writes to `io`, on which the handshake is done.
     pub fn new(io: W) -> Writer<W> {
-        Writer { io }
+        Writer { out: Outbox::new(io) }
     }
 
     /// Sends a message that is made of two parts.
@@ -143,28 +144,24 @@ impl<W: AsyncWrite + Unpin> Writer<W> {
     /// Says that nothing follows.
     pub async fn close(&mut self) -> io::Result<()> {
         self.frame(CLOSE, &[], &NORMAL).await?;
-        self.io.shutdown().await
+        self.out.shutdown().await
     }
 
     async fn frame(&mut self, kind: u8, head: &[u8], body: &[u8]) -> io::Result<()> {
         let length = head.len() + body.len();
-        let mut frame = Vec::with_capacity(length + 10);
-        frame.push(0x80 | kind);
+        let mut start = vec![0x80 | kind];
         match (u8::try_from(length), u16::try_from(length)) {
-            (Ok(short @ 0..=125), _) => frame.push(short),
+            (Ok(short @ 0..=125), _) => start.push(short),
             (_, Ok(middle)) => {
-                frame.push(126);
-                frame.extend_from_slice(&middle.to_be_bytes());
+                start.push(126);
+                start.extend_from_slice(&middle.to_be_bytes());
             }
             _ => {
-                frame.push(127);
-                frame.extend_from_slice(&(length as u64).to_be_bytes());
+                start.push(127);
+                start.extend_from_slice(&(length as u64).to_be_bytes());
             }
         }
-        frame.extend_from_slice(head);
-        frame.extend_from_slice(body);
-        self.io.write_all(&frame).await?;
-        self.io.flush().await
+        self.out.send(&[&start, head, body]).await
     }
 }
 

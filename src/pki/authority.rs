@@ -23,6 +23,8 @@ use super::host::Names;
 use crate::limits;
 
 const AUTHORITY_NAME: &str = "pilothouse-ca";
+/// The name of servers in the certificates that are made here.
+pub(super) const SERVING_NAME: &str = "kube-apiserver";
 
 /// What a certificate is for.
 pub(super) enum Purpose<'a> {
@@ -63,6 +65,10 @@ impl Authority {
         Ok(Identity { certificates_pem: self.certificate_pem()?, key_pem })
     }
 
+    pub(super) fn certificate(&self) -> X509 {
+        self.certificate.clone()
+    }
+
     pub(super) fn certificate_pem(&self) -> Result<Vec<u8>, ErrorStack> {
         self.certificate.to_pem()
     }
@@ -71,7 +77,7 @@ impl Authority {
     pub(super) fn issue(&self, purpose: &Purpose<'_>, now: Timestamp) -> Result<Identity, ErrorStack> {
         let key = new_key()?;
         let subject = match purpose {
-            Purpose::Serving(_) => name("kube-apiserver", None)?,
+            Purpose::Serving(_) => name(SERVING_NAME, None)?,
             Purpose::Client { user, group } => name(user, Some(group))?,
         };
         let issuer = self.certificate.subject_name();

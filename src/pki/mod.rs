@@ -4,12 +4,17 @@
 //! | file | what it is |
 //! |---|---|
 //! | `ca.crt`, `ca.key` | the authority of everything made here |
-//! | `apiserver.crt`, `apiserver.key` | the serving certificate; one that another authority issued is used as it is |
+//! | `apiserver.crt`, `apiserver.key` | the serving certificate; one that another authority issued is used as it is, if it is known who verifies it |
 //! | `admin.crt`, `admin.key` | client certificate of an administrator |
 //! | `sa.key`, `sa.pub` | what signs the tokens of service accounts |
 //!
 //! Each file appears whole or not at all, a key before its certificate: so a certificate without a key is an
 //! operator's mistake and not the trace of a crash, and a key alone is simply replaced.
+//!
+//! Clients are told to trust what verifies the serving certificate: the end of the chain in its file, the authority of this
+//! server, one of `--client-ca-file`, or as much of the chain as there is. If nothing does, a certificate that was made
+//! here is made anew: its authority was replaced. Another one in the folder is refused, because nobody could verify it. One that
+//! a flag names is served all the same, and clients are told to trust it and nothing else.
 
 mod authority;
 mod files;
@@ -20,6 +25,7 @@ pub mod signing;
 #[cfg(test)]
 pub mod testing;
 mod token_keys;
+mod trust;
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -199,8 +205,15 @@ fn serving(
         (&config.serving.tls_cert_file, &config.serving.tls_private_key_file)
     {
         let found = Identity { certificates_pem: files::read(certificate)?, key_pem: files::read(key)? };
-        check_pair(certificate, key, &found)?;
-        let trusted = last_of_chain(&found)?;
+        let (leaf, _) = check_pair(certificate, key, &found)?;
+        let trusted = match verifier(config, authority, &found)? {
+            Some(trusted) => trusted,
+            None => {
+                let path = certificate.display();
+                tracing::warn!(%path, "nothing is known that verifies this certificate but itself: clients are told to trust it alone. Add its chain to the file");
+                leaf.to_pem()?
+            }
+        };
         return Ok((found, trusted));
     }
     let own = authority.certificate_pem()?;
@@ -208,8 +221,14 @@ fn serving(
     if let Some(found) = folder.pair(pair.0, pair.1)? {
         let (certificate, _) = parse(folder, pair, &found)?;
         if !authority.claims(&certificate) {
-            let trusted = last_of_chain(&found)?;
-            return Ok((found, trusted));
+            if let Some(trusted) = verifier(config, authority, &found)? {
+                return Ok((found, trusted));
+            }
+            if !trust::was_made_here(&certificate, authority::SERVING_NAME) {
+                let why = "was issued by an authority that is neither in this file nor known: add its chain, or \
+                     remove this file and its key to have others made";
+                return Err(content(&folder.path(pair.0), why));
+            }
         }
         if authority.issued(&certificate) && authority::serves(&certificate, names, clock.now())? {
             return Ok((found, own));
@@ -220,10 +239,14 @@ fn serving(
     Ok((made, own))
 }
 
-/// What a client must trust when another authority issued the certificate: the end of the chain that is shown.
-fn last_of_chain(found: &Identity) -> Result<Vec<u8>, PkiError> {
+/// What a client must trust to believe a serving certificate that was not made here; `None` if that is not known.
+fn verifier(config: &Config, authority: &Authority, found: &Identity) -> Result<Option<Vec<u8>>, PkiError> {
     let chain = X509::stack_from_pem(&found.certificates_pem)?;
-    chain.last().map_or_else(|| Ok(Vec::new()), |last| Ok(last.to_pem()?))
+    let mut known = vec![authority.certificate()];
+    if let Some(path) = &config.authentication.client_ca_file {
+        known.extend(X509::stack_from_pem(&bundle(path)?)?);
+    }
+    Ok(trust::root_of(&chain, &known)?.map(|root| root.to_pem()).transpose()?)
 }
 
 fn admin(folder: &mut Folder, authority: &Authority, clock: &Clock) -> Result<Identity, PkiError> {

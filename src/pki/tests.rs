@@ -153,6 +153,66 @@ fn a_serving_certificate_of_another_authority_is_used_as_it_is() {
     assert_eq!(pki.serving_ca_pem, foreign.to_pem().unwrap());
 }
 
+/// Another authority than those made here, of another name.
+fn other_authority(name: &str) -> Authority {
+    let key = authority::new_key().unwrap();
+    Authority::new(self_signed(name, &key), key)
+}
+
+#[test]
+fn after_the_authority_was_replaced_by_one_of_another_name_a_certificate_made_here_is_made_anew() {
+    let (home, clock) = (tempfile::tempdir().unwrap(), Clock::manual(NOW));
+    let certs = home.path().join("pki");
+    let old = prepare(&config(home.path()), bound(), &clock).unwrap();
+    let new = other_authority("new-ca").identity().unwrap();
+    fs::write(certs.join("ca.key"), &new.key_pem).unwrap();
+    fs::write(certs.join("ca.crt"), &new.certificates_pem).unwrap();
+    for take in [renew, prepare] {
+        let pki = take(&config(home.path()), bound(), &clock).unwrap();
+        assert_ne!(pki.serving.certificates_pem, old.serving.certificates_pem);
+        assert_eq!(pki.serving_ca_pem, new.certificates_pem, "and only the authority is told to others");
+        assert!(trusted(&pki.serving_ca_pem, &pki.serving));
+        assert!(trusted(&pki.client_ca_pem, &pki.admin));
+    }
+}
+
+#[test]
+fn only_what_verifies_the_serving_certificate_is_told_to_others() {
+    let (home, clock) = (tempfile::tempdir().unwrap(), Clock::manual(NOW));
+    let (other, stranger) = (other_authority("other-ca"), other_authority("stranger-ca"));
+    let purpose = |user| Purpose::Client { user, group: "g" };
+    let names = Names::of(&config(home.path()), bound());
+    let leaf = other.issue(&Purpose::Serving(&names), NOW).unwrap();
+    let pem = |authority: &Authority| authority.certificate_pem().unwrap();
+    let (root, strange) = (pem(&other), pem(&stranger));
+    let write = |name: &str, bytes: &[u8]| {
+        let path = home.path().join(name);
+        fs::write(&path, bytes).unwrap();
+        path
+    };
+    let with = |chain: &[u8], client_ca: Option<&[u8]>| {
+        let mut config = Config::ephemeral();
+        config.serving.tls_cert_file = Some(write("crt", chain));
+        config.serving.tls_private_key_file = Some(write("key", &leaf.key_pem));
+        config.authentication.client_ca_file = client_ca.map(|pem| write("client-ca", pem));
+        prepare(&config, bound(), &clock).unwrap().serving_ca_pem
+    };
+    let own = &leaf.certificates_pem[..];
+    assert_eq!(with(&[own, &root].concat(), None), root);
+    assert_eq!(with(&[own, &root, &strange].concat(), None), root, "a stranger at the end verifies nothing");
+    assert_eq!(with(own, Some(&[&strange[..], &root].concat())), root, "found among those of clients");
+    assert_eq!(with(own, Some(&strange)), own, "nothing else verifies it");
+    // In the folder, where a file may be a mistake, such a certificate is refused, and stays.
+    let certs = home.path().join("pki");
+    fs::create_dir(&certs).unwrap();
+    let foreign = other.issue(&purpose("somebody"), NOW).unwrap();
+    fs::write(certs.join("apiserver.crt"), &foreign.certificates_pem).unwrap();
+    fs::write(certs.join("apiserver.key"), &foreign.key_pem).unwrap();
+    let refused = prepare(&config(home.path()), bound(), &clock).unwrap_err().to_string();
+    assert!(refused.contains("apiserver.crt: was issued by an authority that is neither"), "{refused}");
+    assert_eq!(fs::read(certs.join("apiserver.crt")).unwrap(), foreign.certificates_pem);
+}
+
 fn self_signed(name: &str, key: &PKey<Private>) -> X509 {
     let mut subject = openssl::x509::X509Name::builder().unwrap();
     subject.append_entry_by_text("CN", name).unwrap();

@@ -1,29 +1,35 @@
-//! How much the lists in flight may hold together. What a client asks for with one line can be a hundred megabytes to make:
-//! whoever would go over the bound is asked to come back before anything is made.
+//! How much the large answers in flight may hold together. What a client asks for with one line can be a hundred megabytes
+//! to make: whoever would go over the bound is asked to come back before anything is made.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::api::status::{Result, Status};
-use crate::limits::LIST_BYTES;
 
-/// The bytes of all lists in flight, on all workers. Cheap to clone.
-#[derive(Clone, Debug, Default)]
-pub struct Budget(Arc<AtomicUsize>);
+/// The bytes of all answers of one sort in flight, on all workers. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct Budget {
+    taken: Arc<AtomicUsize>,
+    most: usize,
+}
 
 impl Budget {
-    /// Room for a list of so many bytes, or 429. A list that is larger than all room still gets in when it is alone.
+    /// Room for so many bytes.
+    pub fn new(most: usize) -> Budget {
+        Budget { taken: Arc::default(), most }
+    }
+
+    /// Room for an answer of so many bytes, or 429. One that is larger than all room still gets in when it is alone.
     pub fn take(&self, bytes: usize) -> Result<Held> {
         self.take_more(bytes, &[])
     }
 
-    /// The same for a list that has some room already.
+    /// The same for an answer that has some room already.
     pub fn take_more(&self, bytes: usize, own: &[Held]) -> Result<Held> {
         let held = Held { of: self.clone(), bytes };
         // Counted first and checked after: `held` gives back what did not fit.
-        let before = self.0.fetch_add(bytes, Ordering::SeqCst);
-        if before <= own.iter().map(Held::bytes).sum::<usize>() || before.saturating_add(bytes) <= LIST_BYTES
-        {
+        let before = self.taken.fetch_add(bytes, Ordering::SeqCst);
+        if before <= own.iter().map(Held::bytes).sum::<usize>() || before.saturating_add(bytes) <= self.most {
             return Ok(held);
         }
         Err(Status::too_many_requests("Too many requests, please try again later.", 1))
@@ -31,11 +37,11 @@ impl Budget {
 
     /// What is held now.
     pub fn bytes(&self) -> usize {
-        self.0.load(Ordering::SeqCst)
+        self.taken.load(Ordering::SeqCst)
     }
 }
 
-/// The room of one list, given back on drop.
+/// The room of one answer, given back on drop.
 #[derive(Debug)]
 pub struct Held {
     of: Budget,
@@ -47,11 +53,24 @@ impl Held {
     pub fn bytes(&self) -> usize {
         self.bytes
     }
+
+    /// Makes it this much, more or less. If there is no room for more it stays as it is.
+    pub fn set(&mut self, bytes: usize) -> Result<()> {
+        if bytes > self.bytes {
+            let mut more = self.of.take_more(bytes - self.bytes, std::slice::from_ref(self))?;
+            // What was taken is this one's now, and given back with it.
+            more.bytes = 0;
+        } else {
+            self.of.taken.fetch_sub(self.bytes - bytes, Ordering::SeqCst);
+        }
+        self.bytes = bytes;
+        Ok(())
+    }
 }
 
 impl Drop for Held {
     fn drop(&mut self) {
-        self.of.0.fetch_sub(self.bytes, Ordering::SeqCst);
+        self.of.taken.fetch_sub(self.bytes, Ordering::SeqCst);
     }
 }
 
@@ -59,18 +78,36 @@ impl Drop for Held {
 mod tests {
     use super::*;
 
+    const MOST: usize = 1_000;
+
     #[test]
     fn what_does_not_fit_comes_back_later() {
-        let budget = Budget::default();
-        let alone = budget.take(2 * LIST_BYTES).unwrap();
+        let budget = Budget::new(MOST);
+        let alone = budget.take(2 * MOST).unwrap();
         let refused = budget.take(1).unwrap_err();
         assert_eq!((refused.code, refused.retry_after()), (429, Some(1)));
         drop(alone);
         assert_eq!(budget.bytes(), 0);
-        let own = [budget.take(LIST_BYTES / 2).unwrap(), budget.take(LIST_BYTES / 2).unwrap()];
+        let own = [budget.take(MOST / 2).unwrap(), budget.take(MOST / 2).unwrap()];
         assert!(budget.take(1).is_err());
-        assert_eq!(budget.bytes(), LIST_BYTES / 2 * 2);
+        assert_eq!(budget.bytes(), MOST / 2 * 2);
         assert!(budget.take_more(1, &own).is_ok(), "it is alone with what it has");
         assert!(budget.take_more(1, &own[..1]).is_err());
+    }
+
+    #[test]
+    fn room_grows_and_shrinks_and_is_given_back() {
+        let budget = Budget::new(MOST);
+        let mut one = budget.take(1).unwrap();
+        let other = budget.take(MOST / 2).unwrap();
+        one.set(MOST / 2).unwrap();
+        assert!(one.set(MOST / 2 + 1).is_err());
+        assert_eq!((one.bytes(), budget.bytes()), (MOST / 2, MOST), "as before");
+        drop(other);
+        one.set(2 * MOST).unwrap();
+        one.set(7).unwrap();
+        assert_eq!(budget.bytes(), 7);
+        drop(one);
+        assert_eq!(budget.bytes(), 0);
     }
 }

@@ -26,6 +26,8 @@ use super::budget::Held;
 use super::paging::{Continue, Page, select_page};
 use super::{Answered, Backend, Call, Reply};
 
+/// How many times its JSON a list needs that is laid out, or written as YAML: as JSON, and as the text that is made of it.
+const WRITTEN_ANEW: usize = 2;
 /// How much of a list is encoded at a time: large enough to fill the network, small enough that thousands of lists in
 /// flight hold little.
 const CHUNK_BYTES: usize = 64 << 10;
@@ -50,7 +52,7 @@ pub struct Listing {
     /// What the items have in bytes.
     weight: usize,
     /// The places among the lists in flight, until all is sent.
-    _held: Vec<Held>,
+    held: Vec<Held>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -115,7 +117,7 @@ impl Listing {
             tail,
             state: State::Head,
             weight,
-            _held: held,
+            held,
         })
     }
 
@@ -174,14 +176,16 @@ impl Listing {
     }
 
     /// The whole list at once, for encodings that cannot be streamed. Other requests of the worker get their turns.
-    pub async fn collect(mut self) -> Result<Bytes> {
-        let _whole = self.backend.lists.take(self.weight)?;
+    /// Answers it with its room, of which there is as much as it takes to write it once more in other words.
+    pub async fn collect(mut self) -> Result<(Bytes, Held)> {
+        let room = self.weight.saturating_mul(WRITTEN_ANEW);
+        let held = self.backend.lists.take_more(room, &self.held)?;
         let mut whole = BytesMut::new();
         while let Some(chunk) = self.next_chunk() {
             whole.extend_from_slice(&chunk?);
             tokio::task::yield_now().await;
         }
-        Ok(whole.freeze())
+        Ok((whole.freeze(), held))
     }
 }
 

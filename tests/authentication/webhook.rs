@@ -127,7 +127,7 @@ fn whoever_another_server_knows_is_known() {
 #[test]
 fn a_server_that_hangs_holds_nobody_else() {
     let webhook = Webhook::start(None);
-    let mut server = Server::with(&["--engine=memory", &webhook.flag(&json!({})), "--request-timeout=2s"]);
+    let mut server = Server::with(&["--engine=memory", &webhook.flag(&json!({})), "--request-timeout=5s"]);
     let mut hanging = with(&server, "hang").raw();
     let head = with(&server, "hang").head("GET", "/version", &[]);
     hanging.send(format!("{head}\r\n").as_bytes()).unwrap();

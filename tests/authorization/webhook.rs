@@ -194,7 +194,7 @@ fn a_file_names_several_who_are_asked_in_order_and_may_change() {
     let home = directory();
     let (first, second) = (hangs.kubeconfig(home.path(), "first"), knows.kubeconfig(home.path(), "second"));
     let file = home.path().join("authorization.yaml");
-    let careful = entry("careful.test", &first, "    timeout: 300ms\n    failurePolicy: Deny\n");
+    let careful = entry("careful.test", &first, "    timeout: 2s\n    failurePolicy: Deny\n");
     let knowing = entry("knowing.test", &second, "    timeout: 10s\n    failurePolicy: NoOpinion\n");
     let roles = "- {type: RBAC, name: rbac}\n";
     fs::write(&file, format!("{HEAD}{careful}{knowing}{roles}")).unwrap();

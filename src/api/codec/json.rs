@@ -10,15 +10,49 @@ use crate::api::value::{Fields, Value};
 /// Reads a whole text. Keys that stand twice count once, the last time.
 pub fn read(text: &[u8]) -> Result<Value, serde_json::Error> {
     let mut tokens = serde_json::Deserializer::from_slice(text);
-    let value = Any.deserialize(&mut tokens)?;
+    let value = Any(&mut Silent).deserialize(&mut tokens)?;
     tokens.end()?;
     Ok(value)
 }
 
-/// Reads any value, one token after the other.
-pub struct Any;
+/// Hears of every step of [`Any`], so that it can say what was wrong where. What it hears of a field that stands twice decides
+/// nothing: the last one counts.
+pub trait Listen {
+    /// What it remembers of a step down until that is left.
+    type Mark;
 
-impl<'de> DeserializeSeed<'de> for Any {
+    /// A field begins. `again` looks whether its object has had one of this name.
+    fn enter_field(&mut self, name: &str, again: impl FnOnce() -> bool) -> Self::Mark;
+
+    /// It was read, or could not be.
+    fn leave_field(&mut self, mark: Self::Mark, name: &str);
+
+    /// An item of a list begins, or the list ends instead.
+    fn enter_item(&mut self, index: usize) -> Self::Mark;
+
+    /// It was read, or could not be, or there was none.
+    fn leave_item(&mut self, mark: Self::Mark, index: usize);
+}
+
+/// Hears nothing, and costs nothing.
+pub struct Silent;
+
+impl Listen for Silent {
+    type Mark = ();
+
+    fn enter_field(&mut self, _: &str, _: impl FnOnce() -> bool) {}
+
+    fn leave_field(&mut self, (): (), _: &str) {}
+
+    fn enter_item(&mut self, _: usize) {}
+
+    fn leave_item(&mut self, (): (), _: usize) {}
+}
+
+/// Reads any value, one token after the other. How deep it may be is the tokenizer's to say.
+pub struct Any<'l, L>(pub &'l mut L);
+
+impl<'de, L: Listen> DeserializeSeed<'de> for Any<'_, L> {
     type Value = Value;
 
     fn deserialize<D: Deserializer<'de>>(self, tokens: D) -> Result<Value, D::Error> {
@@ -26,7 +60,7 @@ impl<'de> DeserializeSeed<'de> for Any {
     }
 }
 
-impl<'de> Visitor<'de> for Any {
+impl<'de, L: Listen> Visitor<'de> for Any<'_, L> {
     type Value = Value;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -72,17 +106,24 @@ impl<'de> Visitor<'de> for Any {
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Value, A::Error> {
         let mut all = Vec::new();
-        while let Some(item) = items.next_element_seed(Any)? {
-            all.push(item);
+        loop {
+            let mark = self.0.enter_item(all.len());
+            let item = items.next_element_seed(Any(&mut *self.0));
+            self.0.leave_item(mark, all.len());
+            match item? {
+                Some(item) => all.push(item),
+                None => return Ok(Value::Array(all)),
+            }
         }
-        Ok(Value::Array(all))
     }
 
     fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<Value, A::Error> {
         let mut all = Fields::new();
         while let Some(key) = entries.next_key::<String>()? {
-            let value = entries.next_value_seed(Any)?;
-            all.insert(key, value);
+            let mark = self.0.enter_field(&key, || all.contains_key(&key));
+            let value = entries.next_value_seed(Any(&mut *self.0));
+            self.0.leave_field(mark, &key);
+            all.insert(key, value?);
         }
         Ok(Value::Object(all.into()))
     }
@@ -280,6 +321,48 @@ mod tests {
         ] {
             assert_eq!(text(&read(given.as_bytes()).unwrap()), printed, "{given}");
         }
+    }
+
+    /// Writes down what it hears.
+    #[derive(Default)]
+    struct Diary(Vec<String>);
+
+    impl Listen for Diary {
+        type Mark = usize;
+
+        fn enter_field(&mut self, name: &str, again: impl FnOnce() -> bool) -> usize {
+            self.0.push(format!("{name}{}", if again() { " again" } else { "" }));
+            self.0.len()
+        }
+
+        fn leave_field(&mut self, mark: usize, name: &str) {
+            self.0.push(format!("/{name} since {mark}"));
+        }
+
+        fn enter_item(&mut self, index: usize) -> usize {
+            self.0.push(index.to_string());
+            self.0.len()
+        }
+
+        fn leave_item(&mut self, mark: usize, index: usize) {
+            self.0.push(format!("/{index} since {mark}"));
+        }
+    }
+
+    #[test]
+    fn whoever_listens_hears_of_every_step_and_nothing_else_changes() {
+        let text = br#"{"a":[true],"b":1,"b":null}"#;
+        let mut diary = Diary::default();
+        let value =
+            Any(&mut diary).deserialize(&mut serde_json::Deserializer::from_slice(text)).expect("good JSON");
+        assert_eq!(value, read(text).unwrap());
+        let heard = ["a", "0", "/0 since 2", "1", "/1 since 4", "/a since 1"];
+        assert_eq!(diary.0[..6], heard);
+        assert_eq!(diary.0[6..], ["b", "/b since 7", "b again", "/b since 9"]);
+        let mut broken = Diary::default();
+        let cut = Any(&mut broken).deserialize(&mut serde_json::Deserializer::from_slice(b"[{\"a\":"));
+        assert!(cut.is_err());
+        assert_eq!(broken.0, ["0", "a", "/a since 2", "/0 since 1"], "what was entered is left");
     }
 
     #[test]

@@ -165,15 +165,15 @@ impl<'de> Visitor<'de> for Any<'_> {
     }
 
     fn visit_bool<E: serde::de::Error>(self, truth: bool) -> Result<Value, E> {
-        json::Any.visit_bool(truth)
+        json::Any(&mut json::Silent).visit_bool(truth)
     }
 
     fn visit_i64<E: serde::de::Error>(self, number: i64) -> Result<Value, E> {
-        json::Any.visit_i64(number)
+        json::Any(&mut json::Silent).visit_i64(number)
     }
 
     fn visit_u64<E: serde::de::Error>(self, number: u64) -> Result<Value, E> {
-        json::Any.visit_u64(number)
+        json::Any(&mut json::Silent).visit_u64(number)
     }
 
     fn visit_i128<E: serde::de::Error>(self, number: i128) -> Result<Value, E> {
@@ -185,15 +185,15 @@ impl<'de> Visitor<'de> for Any<'_> {
     }
 
     fn visit_f64<E: serde::de::Error>(self, number: f64) -> Result<Value, E> {
-        json::Any.visit_f64(number)
+        json::Any(&mut json::Silent).visit_f64(number)
     }
 
     fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<Value, E> {
-        json::Any.visit_str(text)
+        json::Any(&mut json::Silent).visit_str(text)
     }
 
     fn visit_string<E: serde::de::Error>(self, text: String) -> Result<Value, E> {
-        json::Any.visit_string(text)
+        json::Any(&mut json::Silent).visit_string(text)
     }
 
     fn visit_unit<E: serde::de::Error>(self) -> Result<Value, E> {
@@ -218,7 +218,7 @@ impl<'de> Visitor<'de> for Any<'_> {
 
     fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<Value, A::Error> {
         let mut all = Fields::new();
-        while let Some(key) = entries.next_key_seed(json::Any)? {
+        while let Some(key) = entries.next_key_seed(json::Any(&mut json::Silent))? {
             let key = match key {
                 Value::String(text) => text,
                 Value::Bool(truth) => truth.to_string(),

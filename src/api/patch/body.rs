@@ -1,14 +1,14 @@
 //! Reading the body of a patch: any JSON, with what a strict reader finds wrong noted on the way.
 
 use std::borrow::Cow;
-use std::fmt;
 
-use serde::de::{DeserializeSeed, Deserializer, MapAccess, SeqAccess, Visitor};
+use serde::de::DeserializeSeed as _;
 
-use crate::api::codec::{json, syntax};
+use crate::api::codec::json::{Any, Listen};
+use crate::api::codec::syntax;
 use crate::api::field::quoted;
 use crate::api::limits;
-use crate::api::value::{Object, Value};
+use crate::api::value::Value;
 
 /// What a body holds.
 #[derive(Debug)]
@@ -46,7 +46,7 @@ fn repaired(body: &[u8]) -> Result<Cow<'_, str>, String> {
 fn read_text(text: &str, operations: bool) -> Result<(Value, Vec<String>), serde_json::Error> {
     let mut notes = Notes { operations, path: Vec::new(), found: Vec::new() };
     let mut tokens = serde_json::Deserializer::from_str(text);
-    let value = Seed(&mut notes).deserialize(&mut tokens)?;
+    let value = Any(&mut notes).deserialize(&mut tokens)?;
     tokens.end()?;
     Ok((value, notes.found))
 }
@@ -91,74 +91,28 @@ impl Notes {
     }
 }
 
-struct Seed<'n>(&'n mut Notes);
+impl Listen for Notes {
+    type Mark = ();
 
-impl<'de> DeserializeSeed<'de> for Seed<'_> {
-    type Value = Value;
-
-    fn deserialize<D: Deserializer<'de>>(self, tokens: D) -> Result<Value, D::Error> {
-        tokens.deserialize_any(self)
-    }
-}
-
-impl<'de> Visitor<'de> for Seed<'_> {
-    type Value = Value;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("any value")
-    }
-
-    fn visit_bool<E>(self, truth: bool) -> Result<Value, E> {
-        Ok(Value::Bool(truth))
-    }
-
-    fn visit_i64<E>(self, number: i64) -> Result<Value, E> {
-        Ok(Value::Int(number))
-    }
-
-    fn visit_u64<E: serde::de::Error>(self, number: u64) -> Result<Value, E> {
-        json::Any.visit_u64(number)
-    }
-
-    fn visit_f64<E: serde::de::Error>(self, number: f64) -> Result<Value, E> {
-        json::Any.visit_f64(number)
-    }
-
-    fn visit_str<E>(self, text: &str) -> Result<Value, E> {
-        Ok(Value::String(text.to_owned()))
-    }
-
-    fn visit_unit<E>(self) -> Result<Value, E> {
-        Ok(Value::Null)
-    }
-
-    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Value, A::Error> {
-        let mut all = Vec::new();
-        loop {
-            self.0.path.push(Step::Index(all.len()));
-            let item = items.next_element_seed(Seed(&mut *self.0))?;
-            self.0.path.pop();
-            match item {
-                Some(item) => all.push(item),
-                None => return Ok(Value::Array(all)),
-            }
+    fn enter_field(&mut self, name: &str, again: impl FnOnce() -> bool) {
+        if self.is_unknown(name) {
+            self.note("unknown", name);
+        } else if again() {
+            self.note("duplicate", name);
         }
+        self.path.push(Step::Key(name.to_owned()));
     }
 
-    fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<Value, A::Error> {
-        let mut all = Object::new();
-        while let Some(key) = entries.next_key::<String>()? {
-            if self.0.is_unknown(&key) {
-                self.0.note("unknown", &key);
-            } else if all.contains_key(&key) {
-                self.0.note("duplicate", &key);
-            }
-            self.0.path.push(Step::Key(key.clone()));
-            let value = entries.next_value_seed(Seed(&mut *self.0))?;
-            self.0.path.pop();
-            all.insert(key, value);
-        }
-        Ok(Value::Object(all))
+    fn leave_field(&mut self, (): (), _: &str) {
+        self.path.pop();
+    }
+
+    fn enter_item(&mut self, index: usize) {
+        self.path.push(Step::Index(index));
+    }
+
+    fn leave_item(&mut self, (): (), _: usize) {
+        self.path.pop();
     }
 }
 
@@ -254,7 +208,7 @@ mod tests {
 
     #[test]
     fn values_are_printed_as_maps() {
-        let value = json::read(br#"{"b":[1,"x",null,true],"a":{"c":1.5}}"#).unwrap();
+        let value = crate::api::codec::json::read(br#"{"b":[1,"x",null,true],"a":{"c":1.5}}"#).unwrap();
         assert_eq!(printed(&value), "map[a:map[c:1.5] b:[1 x <nil> true]]");
     }
 }

@@ -9,11 +9,10 @@ use serde::Deserialize as _;
 use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde_json::value::RawValue;
 
-use super::free::Free;
 use super::notes::{Notes, What};
 use super::quantity::Quantity;
 use super::{Either, Field, Other, Registry, Scalar, Struct, Type, TypeId, base64, time};
-use crate::api::codec::json;
+use crate::api::codec::json::{self, Listen as _};
 use crate::api::value::{Fields, Value};
 
 /// What a body holds.
@@ -71,10 +70,10 @@ impl<'de> DeserializeSeed<'de> for Seed<'_, '_> {
     fn deserialize<D: Deserializer<'de>>(self, tokens: D) -> Result<Option<Value>, D::Error> {
         match self.notes.registry.get(self.ty) {
             Type::Scalar(Scalar::Raw | Scalar::RawJson) => {
-                let value = json::Any.deserialize(tokens)?;
+                let value = json::Any(&mut json::Silent).deserialize(tokens)?;
                 Ok(Some(value).filter(|value| !value.is_null()))
             }
-            Type::Scalar(Scalar::Free) => Free(self.notes).deserialize(tokens).map(Some),
+            Type::Scalar(Scalar::Free) => json::Any(self.notes).deserialize(tokens).map(Some),
             Type::Scalar(Scalar::String | Scalar::Bool | Scalar::Bytes) => tokens.deserialize_any(self),
             // These need the text of the token itself: numbers for messages, quantities because they are no JSON
             // numbers at all.
@@ -193,12 +192,9 @@ impl<'r> Seed<'_, 'r> {
             let (at, field) = match key {
                 Ok(found) => found,
                 Err(unknown) if structure.open.is_some() => {
-                    if fields.contains_key(&unknown) {
-                        notes.find("duplicate field", &unknown);
-                    }
-                    let mark = notes.mark();
-                    let value = entries.next_value_seed(Free(&mut *notes));
-                    notes.prefix(mark, &unknown);
+                    let mark = notes.enter_field(&unknown, || fields.contains_key(&unknown));
+                    let value = entries.next_value_seed(json::Any(&mut *notes));
+                    notes.leave_field(mark, &unknown);
                     fields.insert(unknown, value?);
                     continue;
                 }

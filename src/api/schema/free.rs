@@ -1,82 +1,28 @@
-//! Reading a value of which no type says anything: all of it is kept, and what stands twice is noted.
+//! Reading a value of which no type says anything: all of it is kept, `null` included, and what stands twice is noted.
 
-use std::fmt;
+use super::notes::{Mark, Notes};
+use crate::api::codec::json::Listen;
 
-use serde::de::{DeserializeSeed, Deserializer, MapAccess, SeqAccess, Visitor};
+impl Listen for Notes<'_> {
+    type Mark = Mark;
 
-use super::notes::Notes;
-use crate::api::codec::json;
-use crate::api::value::{Object, Value};
-
-/// Reads any value, `null` included.
-pub(super) struct Free<'n, 'r>(pub(super) &'n mut Notes<'r>);
-
-impl<'de> DeserializeSeed<'de> for Free<'_, '_> {
-    type Value = Value;
-
-    fn deserialize<D: Deserializer<'de>>(self, tokens: D) -> Result<Value, D::Error> {
-        tokens.deserialize_any(self)
-    }
-}
-
-impl<'de> Visitor<'de> for Free<'_, '_> {
-    type Value = Value;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("any value")
-    }
-
-    fn visit_unit<E>(self) -> Result<Value, E> {
-        Ok(Value::Null)
-    }
-
-    fn visit_bool<E>(self, truth: bool) -> Result<Value, E> {
-        Ok(Value::Bool(truth))
-    }
-
-    fn visit_i64<E: serde::de::Error>(self, number: i64) -> Result<Value, E> {
-        json::Any.visit_i64(number)
-    }
-
-    fn visit_u64<E: serde::de::Error>(self, number: u64) -> Result<Value, E> {
-        json::Any.visit_u64(number)
-    }
-
-    fn visit_f64<E: serde::de::Error>(self, number: f64) -> Result<Value, E> {
-        json::Any.visit_f64(number)
-    }
-
-    fn visit_str<E>(self, text: &str) -> Result<Value, E> {
-        Ok(Value::String(text.to_owned()))
-    }
-
-    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Value, A::Error> {
-        let notes = self.0;
-        let mut all = Vec::new();
-        loop {
-            let mark = notes.mark();
-            let item = items.next_element_seed(Free(&mut *notes));
-            notes.left_item(mark, all.len());
-            match item? {
-                Some(item) => all.push(item),
-                None => return Ok(Value::Array(all)),
-            }
+    fn enter_field(&mut self, name: &str, again: impl FnOnce() -> bool) -> Mark {
+        if again() {
+            self.find("duplicate field", name);
         }
+        self.mark()
     }
 
-    fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<Value, A::Error> {
-        let notes = self.0;
-        let mut all = Object::new();
-        while let Some(key) = entries.next_key::<String>()? {
-            if all.contains_key(&key) {
-                notes.find("duplicate field", &key);
-            }
-            let mark = notes.mark();
-            let value = entries.next_value_seed(Free(&mut *notes));
-            notes.prefix(mark, &key);
-            all.insert(key, value?);
-        }
-        Ok(Value::Object(all))
+    fn leave_field(&mut self, mark: Mark, name: &str) {
+        self.prefix(mark, name);
+    }
+
+    fn enter_item(&mut self, _: usize) -> Mark {
+        self.mark()
+    }
+
+    fn leave_item(&mut self, mark: Mark, index: usize) {
+        self.left_item(mark, index);
     }
 }
 

@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use futures::{StreamExt as _, stream};
 use pilothouse_actors::object::Object;
 
 use crate::api::catalog::resource::Resource;
@@ -11,6 +10,7 @@ use crate::api::options::{DeleteOptions, Propagation};
 use crate::api::status::{Result, Status};
 use crate::api::value::Value;
 use crate::controllers::client::At;
+use crate::controllers::each;
 use crate::controllers::head::{Head, Reference};
 use crate::controllers::queue::Outcome;
 use crate::limits::DELETIONS_IN_FLIGHT;
@@ -229,11 +229,7 @@ impl GarbageCollector {
                 None => Ok(()),
             }
         });
-        let mut let_go = stream::iter(let_go).buffer_unordered(DELETIONS_IN_FLIGHT);
-        while let Some(done) = let_go.next().await {
-            done?;
-        }
-        drop(let_go);
+        each::all(let_go, DELETIONS_IN_FLIGHT).await?;
         self.take_off(&item, ORPHAN_FINALIZER).await
     }
 

@@ -7,14 +7,18 @@ mod proxy;
 mod talk;
 mod translate;
 
+use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::Duration;
 
 use actix_web::http::header;
 use actix_web::web::Payload;
 use actix_web::{HttpMessage as _, HttpRequest, HttpResponse};
-use futures::StreamExt as _;
+use bytes::Bytes;
+use futures::{Stream, StreamExt as _};
 use hyper::Method;
+use tokio::time::sleep;
 
 use crate::api::catalog::resource::Resource;
 use crate::api::connect::place::{self, KubeletRules};
@@ -25,8 +29,9 @@ use crate::api::status::{GroupResource, Result, Status};
 use crate::http::body::Patience;
 use crate::http::drain::Drain;
 use crate::http::peer::Peer;
-use crate::limits::KUBELET_REFUSAL_BYTES;
+use crate::limits::{KUBELET_REFUSAL, KUBELET_REFUSAL_BYTES};
 use crate::upstream::{Answer, Ask, Failure, RequestBody, Upstream};
+use crate::verbs::budget::Budget;
 use crate::verbs::connect::{Asked, Led, lead};
 
 use super::render::text;
@@ -42,6 +47,8 @@ pub struct Connecting {
     pub translates_streams: bool,
     /// Whether ports over WebSocket are.
     pub unpacks_tunnels: bool,
+    /// How much the pages whose links are led back hold.
+    pub pages: Budget,
     /// Turns when the server stops: logs that are followed end then, as watches do.
     pub leaving: Drain,
 }
@@ -120,17 +127,34 @@ async fn log(connecting: &Arc<Connecting>, to: &Destination, name: &str) -> Resu
 }
 
 /// What a kubelet that gives no log says about it.
-async fn refusal(code: u16, mut answer: Answer, name: &str) -> Box<Status> {
+async fn refusal(code: u16, answer: Answer, name: &str) -> Box<Status> {
+    let said = beginning(answer.body, KUBELET_REFUSAL).await;
+    let of = GroupResource { group: "", resource: "pods/log" };
+    Status::passed_on(code, of, name, &String::from_utf8_lossy(&said))
+}
+
+/// What comes of a body in time, up to a bound. Logs have no time of their own: a kubelet that stops in the middle of its
+/// refusal would keep the client waiting for ever.
+async fn beginning<E>(
+    mut body: impl Stream<Item = std::result::Result<Bytes, E>> + Unpin,
+    within: Duration,
+) -> Vec<u8> {
     let mut said = Vec::new();
-    while let Some(Ok(piece)) = answer.body.next().await {
+    let mut late = pin!(sleep(within));
+    loop {
+        let piece = tokio::select! {
+            biased;
+            piece = body.next() => piece,
+            () = &mut late => break,
+        };
+        let Some(Ok(piece)) = piece else { break };
         let room = KUBELET_REFUSAL_BYTES - said.len();
         said.extend_from_slice(&piece[..piece.len().min(room)]);
         if said.len() == KUBELET_REFUSAL_BYTES {
             break;
         }
     }
-    let of = GroupResource { group: "", resource: "pods/log" };
-    Status::passed_on(code, of, name, &String::from_utf8_lossy(&said))
+    said
 }
 
 /// What a failure means whatever was asked for; `None` if that depends.
@@ -156,5 +180,25 @@ fn host(request: &HttpRequest) -> &str {
         // HTTP/2 says it in the URL.
         "" => request.uri().authority().map(|authority| authority.as_str()).unwrap_or_default(),
         host => host,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures::stream;
+
+    use super::*;
+
+    #[actix_rt::test]
+    async fn a_refusal_is_read_as_far_as_it_comes_in_time_and_no_further() {
+        let piece = |text: &'static [u8]| Ok::<_, ()>(Bytes::from_static(text));
+        let whole = stream::iter([piece(b"not "), piece(b"you")]);
+        assert_eq!(beginning(whole, KUBELET_REFUSAL).await, b"not you");
+        let broken = stream::iter([piece(b"not "), Err(()), piece(b"you")]);
+        assert_eq!(beginning(broken, KUBELET_REFUSAL).await, b"not ");
+        let stuck = stream::iter([piece(b"not ")]).chain(stream::pending());
+        assert_eq!(beginning(stuck, Duration::ZERO).await, b"not ");
+        let endless = stream::repeat_with(|| piece(&[b'x'; 1_000]));
+        assert_eq!(beginning(endless, KUBELET_REFUSAL).await.len(), KUBELET_REFUSAL_BYTES);
     }
 }

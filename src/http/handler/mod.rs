@@ -3,6 +3,7 @@
 pub mod app;
 mod body;
 pub mod connect;
+mod counted;
 mod deadline;
 mod documents;
 mod guards;

@@ -22,6 +22,7 @@ use crate::ids;
 use crate::verbs::list::Listing;
 use crate::verbs::{Reply, Warnings};
 
+use super::counted::counted;
 use super::gzip::{self, Gzip};
 use super::worker::Worker;
 
@@ -203,8 +204,9 @@ async fn text_of(context: &Context, agreed: Agreed<'_>, json: Bytes) -> Result<B
 async fn list(context: &Context, agreed: Agreed<'_>, mut listing: Listing) -> Result<HttpResponse> {
     let laid_out = context.pretty || agreed.pretty;
     if agreed.encoding == Encoding::Yaml || agreed.encoding == Encoding::Json && laid_out {
-        let whole = listing.collect().await?;
-        return shown(context, agreed, 200, whole.slice(..whole.trim_ascii_end().len())).await;
+        let (whole, held) = listing.collect().await?;
+        let shown = shown(context, agreed, 200, whole.slice(..whole.trim_ascii_end().len())).await?;
+        return Ok(counted(shown, held));
     }
     let mut first = listing.next_chunk().transpose()?.unwrap_or_default();
     // Whether a list is worth compressing shows only when enough of it is there.

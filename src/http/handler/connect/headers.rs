@@ -69,18 +69,19 @@ pub(super) fn passed_on(request: &HttpRequest) -> HeaderMap {
 /// The headers of a request to speak something else.
 pub(super) fn to_switch(request: &HttpRequest) -> HeaderMap {
     let mut headers = kept(request, |name| *name != TRANSFER_ENCODING);
-    let Some(protocols) = headers.remove(WEBSOCKET_PROTOCOL) else { return headers };
-    let kept: Vec<&str> = protocols
-        .to_str()
-        .unwrap_or_default()
-        .split(',')
-        .map(str::trim)
-        .filter(|protocol| !protocol.starts_with(PROTOCOL_WITH_TOKEN))
-        .collect();
-    if let Ok(kept) = HeaderValue::try_from(kept.join(", ")) {
+    let without_token = protocols(request).filter(|protocol| !protocol.starts_with(PROTOCOL_WITH_TOKEN));
+    let kept: Vec<&str> = without_token.collect();
+    headers.remove(WEBSOCKET_PROTOCOL);
+    if let Some(kept) = HeaderValue::try_from(kept.join(", ")).ok().filter(|_| !kept.is_empty()) {
         headers.insert(WEBSOCKET_PROTOCOL, kept);
     }
     headers
+}
+
+/// The protocols that a client proposes to speak over WebSocket, in its order. They may stand on one line or on many.
+pub(super) fn protocols(request: &HttpRequest) -> impl Iterator<Item = &str> {
+    let lines = request.headers().get_all(WEBSOCKET_PROTOCOL.as_str()).filter_map(|line| line.to_str().ok());
+    lines.flat_map(|line| line.split(',')).map(str::trim).filter(|protocol| !protocol.is_empty())
 }
 
 fn kept(request: &HttpRequest, wanted: impl Fn(&HeaderName) -> bool) -> HeaderMap {
@@ -174,5 +175,20 @@ mod tests {
         );
         assert_eq!(headers[WEBSOCKET_PROTOCOL], "v4.channel.k8s.io");
         assert!(!asks_to_switch(&TestRequest::get().to_http_request()));
+    }
+
+    #[test]
+    fn protocols_that_are_proposed_on_many_lines_are_all_passed_on() {
+        let line = |request: TestRequest, text| request.append_header(("Sec-WebSocket-Protocol", text));
+        let mut request = TestRequest::get().insert_header(("Connection", "Upgrade"));
+        for text in ["a.example, ", "base64url.bearer.authorization.k8s.io.c2VjcmV0", "b.example,c.example"] {
+            request = line(request, text);
+        }
+        let headers = to_switch(&request.to_http_request());
+        let lines: Vec<&HeaderValue> = headers.get_all(WEBSOCKET_PROTOCOL).iter().collect();
+        assert_eq!(lines, ["a.example, b.example, c.example"]);
+        let token = "base64url.bearer.authorization.k8s.io.c2VjcmV0";
+        let alone = line(TestRequest::get(), token).to_http_request();
+        assert_eq!(to_switch(&alone).get(WEBSOCKET_PROTOCOL), None, "nothing is left to propose");
     }
 }

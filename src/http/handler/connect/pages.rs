@@ -1,24 +1,33 @@
-//! Pages that come back through a proxy, with their links led back. They are gathered for that, up to a bound; a larger one
-//! passes as it is.
+//! Pages that come back through a proxy, with their links led back. They are gathered for that, up to a bound each and a
+//! bound for all of them; one that is too large or too slow passes as it is.
 
 use std::io::{self, Read as _};
+use std::pin::pin;
+use std::time::Duration;
 
 use actix_web::{HttpResponse, web};
 use bytes::{Bytes, BytesMut};
 use flate2::read::GzDecoder;
-use futures::{StreamExt as _, stream};
+use futures::{Stream, StreamExt as _, stream};
 use hyper::header::{CONTENT_ENCODING, CONTENT_TYPE, HeaderMap, HeaderName};
+use tokio::time::sleep;
 
 use crate::api::connect::links::Links;
 use crate::api::status::{Result, Status};
-use crate::limits::PROXY_PAGE_BYTES;
-
-/// What a page may grow to when its links are led back.
-const GROWN_PAGE_BYTES: usize = 2 * PROXY_PAGE_BYTES;
+use crate::limits::{PROXY_PAGE, PROXY_PAGE_BYTES};
 use crate::upstream::Answer;
+use crate::verbs::budget::Held;
 
+use super::super::counted::Counted;
 use super::super::gzip;
 use super::proxy;
+
+/// What a page may grow to when its links are led back: so many times its length and a little more, so that what a small
+/// page may need is small too.
+const GROWS_BY: usize = 8;
+const GROWS_ANYWAY_BYTES: usize = 64 << 10;
+/// What any page may grow to.
+const GROWN_PAGE_BYTES: usize = 2 * PROXY_PAGE_BYTES;
 
 /// How a page is packed.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -45,58 +54,172 @@ pub(super) fn is_page(headers: &HeaderMap) -> bool {
     media.trim() == "text/html" && packing(headers).is_some()
 }
 
-/// The answer with its links led back.
-pub(super) async fn led_back(answer: Answer, links: &Links) -> Result<HttpResponse> {
+/// The answer with its links led back. `held`: its room among the pages; if there is no more of it the answer is refused, or
+/// passes as it is.
+pub(super) async fn led_back(
+    answer: Answer,
+    links: &Links,
+    held: Held,
+    may_refuse: bool,
+) -> Result<HttpResponse> {
     let Answer { status, headers, mut body } = answer;
     let packing = packing(&headers).unwrap_or(Packing::Plain);
     let mut builder = proxy::head(status.as_u16(), &headers);
-    let mut page = BytesMut::new();
-    while let Some(piece) = body.next().await {
-        let broken = |error| Status::unavailable(format!("error trying to reach service: {error}"));
-        page.extend_from_slice(&piece.map_err(broken)?);
-        if page.len() > PROXY_PAGE_BYTES {
-            let begun = stream::once(std::future::ready(Ok::<_, io::Error>(page.freeze())));
-            return Ok(builder.streaming(begun.chain(body)));
+    let page = match gather(&mut body, held, PROXY_PAGE).await? {
+        Gathered::All(page) => page,
+        Gathered::Begun(page, full) => {
+            if let Some(full) = full.filter(|_| may_refuse) {
+                return Err(full);
+            }
+            return Ok(builder.streaming(stream::iter(page).map(Ok::<_, io::Error>).chain(body)));
         }
-    }
-    let (page, links) = (page.freeze(), links.clone());
+    };
+    let links = links.clone();
     // A large page takes milliseconds: the other requests of this thread shall not wait for it.
-    let made = web::block(move || rewrite(&page, packing, &links)).await;
-    Ok(builder.body(made.map_err(|error| Status::internal(error.to_string()))?))
+    let made = web::block(move || rewrite(page, packing, &links)).await;
+    match made.map_err(|error| Status::internal(error.to_string()))? {
+        (_, Some(full)) if may_refuse => Err(full),
+        (page, _) => Ok(builder.body(page)),
+    }
 }
 
-fn rewrite(page: &Bytes, packing: Packing, links: &Links) -> Bytes {
-    match packing {
-        Packing::Plain => links.rewrite_page(page, GROWN_PAGE_BYTES).into(),
-        Packing::Gzip => {
-            let mut plain = Vec::new();
-            let read = GzDecoder::new(&page[..]).take(PROXY_PAGE_BYTES as u64 + 1).read_to_end(&mut plain);
-            match read {
-                Ok(length) if length <= PROXY_PAGE_BYTES => {
-                    gzip::pack(&links.rewrite_page(&plain, GROWN_PAGE_BYTES))
-                }
-                // Too large, or broken: the client shall see what is there.
-                _ => page.clone(),
-            }
-        }
+/// What came of gathering a page.
+enum Gathered {
+    /// All of it.
+    All(Counted),
+    /// Only its beginning: it is too large or too slow, or there was no room, which is said here.
+    Begun(Counted, Option<Box<Status>>),
+}
+
+async fn gather<S>(body: &mut S, mut held: Held, within: Duration) -> Result<Gathered>
+where
+    S: Stream<Item = io::Result<Bytes>> + Unpin,
+{
+    let mut page = BytesMut::new();
+    let mut full = None;
+    let mut late = pin!(sleep(within));
+    while full.is_none() && page.len() <= PROXY_PAGE_BYTES {
+        let piece = tokio::select! {
+            biased;
+            piece = body.next() => piece,
+            () = &mut late => break,
+        };
+        let Some(piece) = piece else {
+            return Ok(Gathered::All(Counted { bytes: page.freeze(), held }));
+        };
+        let broken = |error| Status::unavailable(format!("error trying to reach service: {error}"));
+        page.extend_from_slice(&piece.map_err(broken)?);
+        full = held.set(page.len()).err();
     }
+    Ok(Gathered::Begun(Counted { bytes: page.freeze(), held }, full))
+}
+
+/// The page with its links led back; as it was if that cannot be. If only because there was no room, that is said.
+fn rewrite(page: Counted, packing: Packing, links: &Links) -> (Counted, Option<Box<Status>>) {
+    let Counted { bytes, mut held } = page;
+    let (bytes, full) = match make(&bytes, packing, links, &mut held) {
+        Ok(made) => (made.unwrap_or(bytes), None),
+        Err(full) => (bytes, Some(full)),
+    };
+    // Never more than before: what it was made of has gone.
+    let left = bytes.len().min(held.bytes());
+    let _ = held.set(left);
+    (Counted { bytes, held }, full)
+}
+
+/// The page anew; none if it cannot be read.
+fn make(page: &Bytes, packing: Packing, links: &Links, held: &mut Held) -> Result<Option<Bytes>> {
+    let most = |length: usize| (GROWS_BY * length + GROWS_ANYWAY_BYTES).min(GROWN_PAGE_BYTES);
+    if packing == Packing::Plain {
+        held.set(page.len() + most(page.len()))?;
+        return Ok(Some(links.rewrite_page(page, most(page.len())).into()));
+    }
+    held.set(page.len() + PROXY_PAGE_BYTES)?;
+    let mut plain = Vec::new();
+    let read = GzDecoder::new(&page[..]).take(PROXY_PAGE_BYTES as u64 + 1).read_to_end(&mut plain);
+    // Too large, or broken: the client shall see what is there.
+    if !read.is_ok_and(|length| length <= PROXY_PAGE_BYTES) {
+        return Ok(None);
+    }
+    let most = most(plain.len());
+    // Both unpacked, the new one, and that packed again.
+    held.set(page.len() + plain.len() + 2 * most)?;
+    Ok(Some(gzip::pack(&links.rewrite_page(&plain, most))))
 }
 
 #[cfg(test)]
 mod tests {
+    use futures::FutureExt as _;
+
     use super::*;
+    use crate::verbs::budget::Budget;
+
+    fn links() -> Links {
+        Links { prefix: "/p".to_owned(), there: "t".to_owned(), here: "h".to_owned() }
+    }
+
+    fn made(page: &Bytes, packing: Packing) -> Bytes {
+        let held = Budget::new(64 << 20).take(page.len()).unwrap();
+        let (page, full) = rewrite(Counted { bytes: page.clone(), held }, packing, &links());
+        assert!(full.is_none());
+        page.bytes
+    }
 
     #[test]
     fn a_packed_page_is_packed_again_and_a_broken_one_left_alone() {
-        let links = Links { prefix: "/p".to_owned(), there: "t".to_owned(), here: "h".to_owned() };
         let page = gzip::pack(b"<a href=\"/x\">");
-        let made = rewrite(&page, Packing::Gzip, &links);
         let mut text = String::new();
-        GzDecoder::new(&made[..]).read_to_string(&mut text).unwrap();
+        GzDecoder::new(&made(&page, Packing::Gzip)[..]).read_to_string(&mut text).unwrap();
         assert_eq!(text, "<a href=\"/p/x\">");
         let broken = Bytes::from_static(b"no gzip");
-        assert_eq!(rewrite(&broken, Packing::Gzip, &links), broken);
+        assert_eq!(made(&broken, Packing::Gzip), broken);
         let bomb = gzip::pack(&vec![0; PROXY_PAGE_BYTES + 1]);
-        assert_eq!(rewrite(&bomb, Packing::Gzip, &links), bomb);
+        assert_eq!(made(&bomb, Packing::Gzip), bomb);
+    }
+
+    #[actix_rt::test]
+    async fn pages_are_counted_until_they_are_sent() {
+        let budget = Budget::new(1 << 20);
+        let page = Bytes::from(vec![b'x'; 100_000]);
+        let gathering = |pieces: usize| {
+            let (budget, page) = (&budget, &page);
+            async move {
+                let mut body = stream::iter(std::iter::repeat_n(page.clone(), pieces).map(Ok));
+                gather(&mut body, budget.take(0).unwrap(), PROXY_PAGE).await.unwrap()
+            }
+        };
+        let Gathered::All(first) = gathering(1).await else { panic!("there is room for all of it") };
+        assert_eq!(budget.bytes(), 100_000);
+        let (mut first, full) = rewrite(first, Packing::Plain, &links());
+        assert!(full.is_none());
+        assert_eq!(budget.bytes(), 100_000, "what making it took has been given back");
+        let other = budget.take((1 << 20) - 200_000).unwrap();
+        let Gathered::Begun(second, Some(full)) = gathering(2).await else { panic!("there is no room") };
+        assert_eq!((full.code, second.bytes.len()), (429, 200_000), "what came is not lost");
+        drop(second);
+        let Gathered::All(third) = gathering(1).await else { panic!("there is room to gather it") };
+        let (third, full) = rewrite(third, Packing::Plain, &links());
+        assert_eq!((full.unwrap().code, &third.bytes), (429, &page), "and none to change it");
+        drop((third, other));
+        let begun = first.next().unwrap().len();
+        assert!(begun < 100_000);
+        assert_eq!(budget.bytes(), 100_000, "some of it is still here");
+        assert_eq!(first.by_ref().map(|piece| piece.len()).sum::<usize>(), 100_000 - begun);
+        assert_eq!(budget.bytes(), 0);
+    }
+
+    #[actix_rt::test]
+    async fn a_page_that_is_too_large_or_too_slow_passes_as_it_is() {
+        let budget = Budget::new(64 << 20);
+        let piece = Bytes::from(vec![b'x'; PROXY_PAGE_BYTES]);
+        let mut large = stream::iter(vec![Ok(piece.clone()), Ok(piece)]).chain(stream::pending());
+        let begun = gather(&mut large, budget.take(0).unwrap(), PROXY_PAGE);
+        let Some(Ok(Gathered::Begun(begun, None))) = begun.now_or_never() else { panic!("it does not wait") };
+        assert_eq!(begun.bytes.len(), 2 * PROXY_PAGE_BYTES);
+        let first = stream::iter([Ok(Bytes::from_static(b"<html>"))]);
+        let begun =
+            gather(&mut first.chain(stream::pending()), budget.take(0).unwrap(), Duration::ZERO).await;
+        let Ok(Gathered::Begun(begun, None)) = begun else { panic!("it does not come") };
+        assert_eq!(begun.collect::<Vec<_>>().concat(), b"<html>");
     }
 }

@@ -39,7 +39,7 @@ pub(super) async fn pass(
     let links = Links::new(out.path, out.found.rest, to.location.authority(), host(request));
     let ask = ask(request, payload, &links, &to)?;
     let answer = connecting.upstream.ask(&to, ask).await.map_err(|failure| unreachable(&to, &failure))?;
-    back(request, answer, &links).await
+    back(connecting, request, answer, &links).await
 }
 
 fn with_slash(request: &HttpRequest) -> HttpResponse {
@@ -84,7 +84,12 @@ pub(super) fn unreachable(to: &Destination, failure: &Failure) -> Box<Status> {
 }
 
 /// The answer as the client shall see it.
-async fn back(request: &HttpRequest, mut answer: Answer, links: &Links) -> Result<HttpResponse> {
+async fn back(
+    connecting: &Connecting,
+    request: &HttpRequest,
+    mut answer: Answer,
+    links: &Links,
+) -> Result<HttpResponse> {
     let location = answer.headers.get(LOCATION).and_then(|value| value.to_str().ok());
     if let Some(location) = location {
         let led_back = links.rewrite(location).and_then(|new| HeaderValue::try_from(new).ok());
@@ -94,7 +99,10 @@ async fn back(request: &HttpRequest, mut answer: Answer, links: &Links) -> Resul
     if !pages::is_page(&answer.headers) || *request.method() == actix_web::http::Method::HEAD {
         return Ok(whole(request, answer));
     }
-    pages::led_back(answer, links).await
+    // Whoever is behind has done what was asked for: a client that may do it twice is asked to come back if there is no
+    // room, any other gets the page as it is.
+    let may_refuse = request.method().is_safe();
+    pages::led_back(answer, links, connecting.pages.take(0)?, may_refuse).await
 }
 
 /// An answer that passes as it is.

@@ -283,3 +283,6 @@ fn fail(open: Vec<Charge>, status: &Status) {
         charge.end(Err(Failure::Status(Box::new(status.clone()))));
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,70 @@
+//! Frames on their way out. One whose sender gave up in the middle is finished before the next begins: half a frame would
+//! make everything behind it unreadable.
+
+use std::io;
+
+use bytes::BytesMut;
+use tokio::io::{AsyncWrite, AsyncWriteExt as _};
+
+/// A way out, and what is left of the last frame.
+pub(super) struct Outbox<W> {
+    io: W,
+    unsent: BytesMut,
+}
+
+impl<W: AsyncWrite + Unpin> Outbox<W> {
+    pub(super) fn new(io: W) -> Outbox<W> {
+        Outbox { io, unsent: BytesMut::new() }
+    }
+
+    /// Sends a frame, made of parts.
+    pub(super) async fn send(&mut self, parts: &[&[u8]]) -> io::Result<()> {
+        // First what is left: so no more than one frame ever waits here.
+        self.drain().await?;
+        for part in parts {
+            self.unsent.extend_from_slice(part);
+        }
+        self.drain().await?;
+        self.io.flush().await
+    }
+
+    /// Says that nothing follows.
+    pub(super) async fn shutdown(&mut self) -> io::Result<()> {
+        self.io.shutdown().await
+    }
+
+    async fn drain(&mut self) -> io::Result<()> {
+        while !self.unsent.is_empty() {
+            match self.io.write_buf(&mut self.unsent).await {
+                Ok(1..) => {}
+                // Nobody takes it: neither now nor later.
+                failed => {
+                    self.unsent.clear();
+                    return failed.and(Err(io::ErrorKind::WriteZero.into()));
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures::FutureExt as _;
+    use tokio::io::AsyncReadExt as _;
+
+    use super::*;
+
+    #[actix_rt::test]
+    async fn a_frame_that_was_given_up_is_whole_before_the_next() {
+        let (near, mut far) = tokio::io::duplex(4);
+        let mut out = Outbox::new(near);
+        assert!(out.send(&[b"01", b"2345"]).now_or_never().is_none(), "there is no room for all of it");
+        let mut read = vec![0; 10];
+        let (sent, _) = tokio::join!(out.send(&[b"6789"]), far.read_exact(&mut read));
+        sent.unwrap();
+        assert_eq!(read, b"0123456789");
+        drop(far);
+        assert!(out.send(&[b"x"]).await.is_err());
+    }
+}

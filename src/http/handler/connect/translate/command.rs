@@ -1,0 +1,450 @@
+//! The streams of a command, on their way between the frames of a client and those of a kubelet.
+
+use std::io;
+
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt as _};
+use tokio::sync::Mutex;
+use tokio::time::timeout;
+
+use crate::api::connect::options::StreamOptions;
+use crate::api::connect::verdict;
+use crate::frames::{spdy, websocket};
+use crate::limits::{DISCONNECT, LAST_WORD_BYTES, STREAMS_OPEN};
+use crate::upstream::Channel;
+
+use super::agreed_on;
+use super::pongs::{self, Pings};
+
+/// The numbers of streams over WebSocket.
+const STDIN: u8 = 0;
+const STDOUT: u8 = 1;
+const STDERR: u8 = 2;
+const LAST_WORD: u8 = 3;
+const RESIZE: u8 = 4;
+const CLOSE: u8 = 255;
+
+/// The streams of a command on the side of the kubelet, by their numbers there; zero is none.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Opened {
+    last_word: u32,
+    stdin: u32,
+    stdout: u32,
+    stderr: u32,
+    resize: u32,
+}
+
+impl Opened {
+    /// The streams that these options ask for, with the words for them, in the order in which a kubelet expects them.
+    fn plan(options: &StreamOptions) -> (Opened, Vec<(u32, &'static str)>) {
+        let mut planned = Vec::new();
+        let mut plan = |wanted: bool, word| {
+            let number = if wanted { u32::try_from(planned.len()).unwrap_or_default() * 2 + 1 } else { 0 };
+            planned.extend(wanted.then_some((number, word)));
+            number
+        };
+        let opened = Opened {
+            last_word: plan(true, "error"),
+            stdin: plan(options.stdin, "stdin"),
+            stdout: plan(options.stdout, "stdout"),
+            stderr: plan(options.stderr && !options.tty, "stderr"),
+            resize: plan(options.tty, "resize"),
+        };
+        (opened, planned)
+    }
+}
+
+/// Carries the streams of a command until it has ended or the client has gone.
+pub(super) async fn run<C>(client: C, mut channel: Channel, head: Vec<u8>, options: StreamOptions)
+where
+    C: AsyncRead + AsyncWrite + Unpin,
+{
+    let (from_client, mut to_client) = tokio::io::split(client);
+    if to_client.write_all(&head).await.is_err() || to_client.flush().await.is_err() {
+        return;
+    }
+    let client = Mutex::new(websocket::Writer::new(to_client));
+    // The client waits for a first message, which says nothing.
+    let first = [(options.stdout, STDOUT), (options.stderr, STDERR), (true, LAST_WORD)];
+    let first = first.into_iter().find_map(|(wanted, number)| wanted.then_some(number)).unwrap_or(LAST_WORD);
+    if client.lock().await.message(&[first], &[]).await.is_err() {
+        return;
+    }
+    let protocol = agreed_on(&channel);
+    let (from_kubelet, to_kubelet) = tokio::io::split(channel.io());
+    let mut ends = Ends {
+        from_client: websocket::Reader::new(from_client),
+        from_kubelet: spdy::Reader::new(from_kubelet),
+        client,
+        kubelet: Mutex::new(spdy::Writer::new(to_kubelet)),
+    };
+    let status = ends.carry(&options, &protocol).await;
+    let _ = timeout(DISCONNECT, ends.close(status)).await;
+}
+
+/// Both ends of a conversation.
+struct Ends<CR, CW, KR, KW> {
+    from_client: websocket::Reader<CR>,
+    from_kubelet: spdy::Reader<KR>,
+    client: Mutex<websocket::Writer<CW>>,
+    kubelet: Mutex<spdy::Writer<KW>>,
+}
+
+impl<CR, CW, KR, KW> Ends<CR, CW, KR, KW>
+where
+    CR: AsyncRead + Unpin,
+    CW: AsyncWrite + Unpin,
+    KR: AsyncRead + Unpin,
+    KW: AsyncWrite + Unpin,
+{
+    /// Carries the streams, and answers what became of the command, unless the client has gone.
+    async fn carry(&mut self, options: &StreamOptions, protocol: &str) -> Option<Vec<u8>> {
+        let Ends { from_client, from_kubelet, client, kubelet } = self;
+        let (opened, planned) = Opened::plan(options);
+        let (client_pings, mut client_pinged) = pongs::waiting();
+        let (kubelet_pings, mut kubelet_pinged) = pongs::waiting();
+        let mut output = Output::new(opened, client, kubelet_pings);
+        let conversation = async {
+            match timeout(STREAMS_OPEN, open(from_kubelet, kubelet, &planned, &mut output)).await {
+                Err(_) => Some(verdict::failure("the kubelet did not open the streams in time")),
+                Ok(Err(error)) => {
+                    Some(verdict::failure(&format!("the kubelet did not open the streams: {error}")))
+                }
+                Ok(Ok(())) => tokio::select! {
+                    said = outward(from_kubelet, output) => {
+                        said.ok().map(|said| verdict::of_last_word(protocol, &said))
+                    }
+                    () = inward(from_client, &client_pings, kubelet, &opened) => None,
+                },
+            }
+        };
+        tokio::select! {
+            status = conversation => status,
+            () = pongs::to_client(&mut client_pinged, client) => None,
+            () = pongs::to_kubelet(&mut kubelet_pinged, kubelet) => None,
+        }
+    }
+
+    async fn close(&self, status: Option<Vec<u8>>) -> io::Result<()> {
+        let mut client = self.client.lock().await;
+        if let Some(status) = status {
+            client.message(&[LAST_WORD], &status).await?;
+        }
+        client.close().await?;
+        self.kubelet.lock().await.close().await
+    }
+}
+
+/// What a kubelet says on the streams of a command, on its way to the client.
+struct Output<'a, W> {
+    opened: Opened,
+    /// The streams that have not ended.
+    going: Vec<u32>,
+    last_word: Vec<u8>,
+    client: &'a Mutex<websocket::Writer<W>>,
+    pings: Pings<u32>,
+}
+
+impl<'a, W: AsyncWrite + Unpin> Output<'a, W> {
+    fn new(opened: Opened, client: &'a Mutex<websocket::Writer<W>>, pings: Pings<u32>) -> Output<'a, W> {
+        let mut going: Vec<u32> = [opened.last_word, opened.stdout, opened.stderr].into();
+        going.retain(|stream| *stream != 0);
+        Output { opened, going, last_word: Vec::new(), client, pings }
+    }
+
+    fn end(&mut self, stream: u32) {
+        self.going.retain(|one| *one != stream);
+    }
+
+    /// Passes on one thing that was said. An error means that the client has gone.
+    async fn hear(&mut self, said: spdy::Said) -> io::Result<()> {
+        match said {
+            spdy::Said::Data(stream, bytes, last) => {
+                self.pass(stream, &bytes).await?;
+                if last {
+                    self.end(stream);
+                }
+            }
+            spdy::Said::Reply(stream, true) | spdy::Said::Reset(stream) => self.end(stream),
+            // Odd numbers are answers to ours, and there are none.
+            spdy::Said::Ping(number) if number % 2 == 0 => self.pings.note(number),
+            _ => {}
+        }
+        Ok(())
+    }
+
+    async fn pass(&mut self, stream: u32, bytes: &[u8]) -> io::Result<()> {
+        let to = match stream {
+            stream if stream == self.opened.last_word => {
+                let room = LAST_WORD_BYTES - self.last_word.len();
+                self.last_word.extend_from_slice(&bytes[..bytes.len().min(room)]);
+                return Ok(());
+            }
+            stream if stream == self.opened.stdout => STDOUT,
+            stream if stream == self.opened.stderr => STDERR,
+            _ => return Ok(()),
+        };
+        match bytes {
+            [] => Ok(()),
+            bytes => self.client.lock().await.message(&[to], bytes).await,
+        }
+    }
+}
+
+/// Opens the streams and waits until the kubelet takes part in all of them: it starts to read only then. What it says on
+/// one of them before that is passed on.
+async fn open<R, W, C>(
+    from_kubelet: &mut spdy::Reader<R>,
+    kubelet: &Mutex<spdy::Writer<W>>,
+    planned: &[(u32, &'static str)],
+    output: &mut Output<'_, C>,
+) -> io::Result<()>
+where
+    R: AsyncRead + Unpin,
+    W: AsyncWrite + Unpin,
+    C: AsyncWrite + Unpin,
+{
+    for (number, word) in planned {
+        kubelet.lock().await.open(*number, "streamtype", word).await?;
+    }
+    let mut missing: Vec<u32> = planned.iter().map(|(number, _)| *number).collect();
+    while !missing.is_empty() {
+        let said = from_kubelet.next().await?;
+        match said {
+            spdy::Said::Reply(stream, _) => missing.retain(|one| *one != stream),
+            spdy::Said::Reset(_) | spdy::Said::Leaving => return Err(io::ErrorKind::ConnectionReset.into()),
+            _ => {}
+        }
+        output.hear(said).await?;
+    }
+    Ok(())
+}
+
+/// From the kubelet to the client, until every stream has ended; answers the last word. An error means that the client has
+/// gone.
+async fn outward<R, C>(from_kubelet: &mut spdy::Reader<R>, mut output: Output<'_, C>) -> io::Result<Vec<u8>>
+where
+    R: AsyncRead + Unpin,
+    C: AsyncWrite + Unpin,
+{
+    while !output.going.is_empty() {
+        // A kubelet that hangs up has said everything.
+        let Ok(said) = from_kubelet.next().await else { break };
+        output.hear(said).await?;
+    }
+    Ok(output.last_word)
+}
+
+/// From the client to the kubelet, until the client has gone. A kubelet that takes no more does not end it: there may be
+/// output on its way.
+async fn inward<R, W>(
+    from_client: &mut websocket::Reader<R>,
+    pings: &Pings<Vec<u8>>,
+    kubelet: &Mutex<spdy::Writer<W>>,
+    opened: &Opened,
+) where
+    R: AsyncRead + Unpin,
+    W: AsyncWrite + Unpin,
+{
+    let stream_of = |number: u8| match number {
+        STDIN => opened.stdin,
+        RESIZE => opened.resize,
+        _ => 0,
+    };
+    let mut to = LAST_WORD;
+    // Streams that the client has closed: SPDY allows nothing behind that.
+    let mut closed = Vec::new();
+    while let Ok(said) = from_client.next().await {
+        let bytes = match said {
+            websocket::Said::Close => return,
+            websocket::Said::Ping(bytes) => {
+                pings.note(bytes);
+                continue;
+            }
+            websocket::Said::Piece(first, mut bytes) => {
+                if first {
+                    to = bytes.remove(0);
+                }
+                bytes
+            }
+        };
+        let (stream, last) = match (to, bytes.first()) {
+            (CLOSE, Some(which)) => (stream_of(*which), true),
+            (number, Some(_)) => (stream_of(number), false),
+            (_, None) => continue,
+        };
+        if stream == 0 || closed.contains(&stream) {
+            continue;
+        }
+        let _ = match last {
+            true => {
+                closed.push(stream);
+                kubelet.lock().await.data(stream, &[], true).await
+            }
+            false => kubelet.lock().await.data(stream, &bytes, false).await,
+        };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use tokio::io::{AsyncReadExt as _, DuplexStream, ReadHalf, WriteHalf, duplex, split};
+
+    use super::*;
+
+    /// Far longer than anything here takes: only what hangs runs into it.
+    const CAP: Duration = Duration::from_secs(20);
+
+    #[test]
+    fn streams_are_opened_in_the_order_that_kubelets_expect() {
+        let all = StreamOptions { stdin: true, stdout: true, stderr: true, ..StreamOptions::default() };
+        let (opened, planned) = Opened::plan(&all);
+        assert_eq!(planned, [(1, "error"), (3, "stdin"), (5, "stdout"), (7, "stderr")]);
+        assert_eq!(opened, Opened { last_word: 1, stdin: 3, stdout: 5, stderr: 7, resize: 0 });
+        let (opened, planned) = Opened::plan(&StreamOptions { tty: true, ..all });
+        assert_eq!(planned, [(1, "error"), (3, "stdin"), (5, "stdout"), (7, "resize")]);
+        assert_eq!((opened.stderr, opened.resize), (0, 7), "a terminal has one output");
+    }
+
+    type Between = Ends<
+        ReadHalf<DuplexStream>,
+        WriteHalf<DuplexStream>,
+        ReadHalf<DuplexStream>,
+        WriteHalf<DuplexStream>,
+    >;
+
+    /// A conversation through pipes that hold a few bytes, and its two ends.
+    fn between() -> (Between, DuplexStream, DuplexStream) {
+        let ((client, near), (far, kubelet)) = (duplex(64), duplex(64));
+        let ((from_client, to_client), (from_kubelet, to_kubelet)) = (split(near), split(far));
+        let ends = Ends {
+            from_client: websocket::Reader::new(from_client),
+            from_kubelet: spdy::Reader::new(from_kubelet),
+            client: Mutex::new(websocket::Writer::new(to_client)),
+            kubelet: Mutex::new(spdy::Writer::new(to_kubelet)),
+        };
+        (ends, client, kubelet)
+    }
+
+    fn reply(stream: u8, flags: u8) -> [u8; 12] {
+        [0x80, 3, 0, 2, flags, 0, 0, 4, 0, 0, 0, stream]
+    }
+
+    fn data(stream: u8, bytes: &[u8], flags: u8) -> Vec<u8> {
+        [&[0, 0, 0, stream, flags, 0, 0, bytes.len() as u8], bytes].concat()
+    }
+
+    /// Reads one frame of SPDY: its kind, zero for data, and its content.
+    async fn frame(kubelet: &mut DuplexStream) -> (u8, Vec<u8>) {
+        let mut head = [0; 8];
+        kubelet.read_exact(&mut head).await.unwrap();
+        let mut body = vec![0; usize::from(head[6]) << 8 | usize::from(head[7])];
+        kubelet.read_exact(&mut body).await.unwrap();
+        (if head[0] == 0 { 0 } else { head[3] }, body)
+    }
+
+    #[actix_rt::test]
+    async fn streams_that_end_while_they_are_opened_are_open_and_ended_and_nothing_said_meanwhile_is_lost() {
+        let (mut ends, mut client, mut kubelet) = between();
+        let options = StreamOptions { stdout: true, stderr: true, ..StreamOptions::default() };
+        let playing = async {
+            for _ in 0..3 {
+                assert_eq!(frame(&mut kubelet).await.0, 1);
+            }
+            kubelet.write_all(&reply(3, 0)).await.unwrap();
+            kubelet.write_all(&data(3, b"early", 0)).await.unwrap();
+            kubelet.write_all(&reply(5, 1)).await.unwrap();
+            kubelet.write_all(&data(3, b"", 1)).await.unwrap();
+            // The last of them: it says nothing at all, and there is nothing more to wait for.
+            kubelet.write_all(&reply(1, 1)).await.unwrap();
+        };
+        let both = async { tokio::join!(ends.carry(&options, "v4.channel.k8s.io"), playing).0 };
+        let status = timeout(CAP, both).await.expect("every stream was opened, and has ended");
+        assert_eq!(status, Some(verdict::of_last_word("v4.channel.k8s.io", b"")));
+        let mut out = [0; 8];
+        client.read_exact(&mut out).await.unwrap();
+        assert_eq!(out, *b"\x82\x06\x01early");
+    }
+
+    #[actix_rt::test]
+    async fn a_ping_of_a_kubelet_that_reads_no_input_does_not_stop_its_output() {
+        let (mut ends, client, mut kubelet) = between();
+        let options = StreamOptions { stdin: true, stdout: true, ..StreamOptions::default() };
+        let (mut from_server, mut to_server) = split(client);
+        let playing = async {
+            for stream in [1, 3, 5] {
+                assert_eq!(frame(&mut kubelet).await.0, 1);
+                kubelet.write_all(&reply(stream, 0)).await.unwrap();
+            }
+            // More than all pipes hold: whoever carries the input is stuck from here on.
+            let input = [&[0x82, 0x80 | 126, 16, 0, 0, 0, 0, 0, STDIN][..], &[b'x'; 4_095]].concat();
+            let pinging = async {
+                for _ in 0..64 {
+                    kubelet.write_all(&[0x80, 3, 0, 6, 0, 0, 0, 4, 0, 0, 0, 2]).await.unwrap();
+                    kubelet.write_all(&data(5, &[b'o'; 100], 0)).await.unwrap();
+                }
+                // Only now does it read: all of the input, with answers to its pings between two pieces or behind.
+                let (mut read, mut answered) = (0, false);
+                while read < 4_095 || !answered {
+                    match frame(&mut kubelet).await {
+                        (0, bytes) => read += bytes.len(),
+                        (kind, body) => answered |= kind == 6 && body == [0, 0, 0, 2],
+                    }
+                }
+                for stream in [1, 5] {
+                    kubelet.write_all(&data(stream, b"", 1)).await.unwrap();
+                }
+            };
+            let reading = async {
+                let mut left = 64 * 100;
+                while left > 0 {
+                    left -= usize::from(from_server.read_u8().await.unwrap() == b'o');
+                }
+            };
+            tokio::join!(async { to_server.write_all(&input).await.unwrap() }, pinging, reading);
+        };
+        let both = async { tokio::join!(ends.carry(&options, "v4.channel.k8s.io"), playing).0 };
+        assert!(timeout(CAP, both).await.expect("nobody waits for ever").is_some());
+    }
+
+    #[actix_rt::test]
+    async fn a_ping_of_a_client_that_reads_no_output_does_not_stop_its_input() {
+        let (mut ends, client, mut kubelet) = between();
+        let options = StreamOptions { stdin: true, stdout: true, ..StreamOptions::default() };
+        let (mut from_server, mut to_server) = split(client);
+        let playing = async {
+            for stream in [1, 3, 5] {
+                assert_eq!(frame(&mut kubelet).await.0, 1);
+                kubelet.write_all(&reply(stream, 0)).await.unwrap();
+            }
+            // Output that nobody reads yet: whoever carries it is stuck from here on.
+            kubelet.write_all(&data(5, &[b'o'; 120], 0)).await.unwrap();
+            let speaking = async {
+                for _ in 0..64 {
+                    to_server.write_all(&[0x89, 0x81, 0, 0, 0, 0, b'?']).await.unwrap();
+                    to_server.write_all(&[0x82, 0x82, 0, 0, 0, 0, STDIN, b'x']).await.unwrap();
+                }
+                // Only now does it read: answers come among the output.
+                let (mut read, mut answered) = (0, false);
+                while read < 120 || !answered {
+                    match from_server.read_u8().await.unwrap() {
+                        b'o' => read += 1,
+                        byte => answered |= byte == b'?',
+                    }
+                }
+            };
+            let hearing = async {
+                for _ in 0..64 {
+                    assert_eq!(frame(&mut kubelet).await, (0, b"x".to_vec()));
+                }
+            };
+            tokio::join!(speaking, hearing);
+            for stream in [1, 5] {
+                kubelet.write_all(&data(stream, b"", 1)).await.unwrap();
+            }
+        };
+        let both = async { tokio::join!(ends.carry(&options, "v4.channel.k8s.io"), playing).0 };
+        assert!(timeout(CAP, both).await.expect("nobody waits for ever").is_some());
+    }
+}

@@ -1,0 +1,80 @@
+//! Bodies that are there as a whole, and counted among what answers hold until the client has read them.
+
+use std::convert::Infallible;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use actix_web::HttpResponse;
+use actix_web::body::{BodySize, BoxBody, MessageBody};
+use bytes::Bytes;
+
+use crate::verbs::budget::Held;
+
+/// What is handed out at a time: the rest is counted until the client has read what was before.
+const PIECE_BYTES: usize = 64 << 10;
+
+/// A body, or a piece of one, with its room.
+pub struct Counted {
+    /// What is left of it.
+    pub bytes: Bytes,
+    /// The room.
+    pub held: Held,
+}
+
+impl Iterator for Counted {
+    type Item = Bytes;
+
+    fn next(&mut self) -> Option<Bytes> {
+        let piece = self.bytes.split_to(self.bytes.len().min(PIECE_BYTES));
+        if self.bytes.is_empty() {
+            // To have less always works.
+            let _ = self.held.set(0);
+        }
+        Some(piece).filter(|piece| !piece.is_empty())
+    }
+}
+
+impl MessageBody for Counted {
+    type Error = Infallible;
+
+    fn size(&self) -> BodySize {
+        BodySize::Sized(self.bytes.len() as u64)
+    }
+
+    fn poll_next(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<Result<Bytes, Infallible>>> {
+        Poll::Ready(self.next().map(Ok))
+    }
+}
+
+/// An answer whose body was made in this room: it keeps as much of it as it needs, until it is sent.
+pub fn counted(response: HttpResponse, mut held: Held) -> HttpResponse {
+    response.map_body(|_, body| match body.try_into_bytes() {
+        Ok(bytes) => {
+            // It is made: if it grew beyond its room and there is no more, it counts as much as it has.
+            let _ = held.set(bytes.len());
+            BoxBody::new(Counted { bytes, held })
+        }
+        Err(body) => body,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use actix_web::body::to_bytes;
+
+    use super::*;
+    use crate::verbs::budget::Budget;
+
+    #[actix_rt::test]
+    async fn an_answer_keeps_what_it_needs_of_its_room_until_it_is_sent() {
+        let budget = Budget::new(1 << 20);
+        let text = Bytes::from(vec![b'x'; 2 * PIECE_BYTES + 1]);
+        let answer = counted(HttpResponse::Ok().body(text.clone()), budget.take(1 << 20).unwrap());
+        assert_eq!(budget.bytes(), text.len());
+        assert_eq!(answer.body().size(), BodySize::Sized(text.len() as u64));
+        assert_eq!(to_bytes(answer.into_body()).await.unwrap(), text);
+        assert_eq!(budget.bytes(), 0);
+        drop(counted(HttpResponse::Ok().body(text), budget.take(1).unwrap()));
+        assert_eq!(budget.bytes(), 0, "nor does one that nobody reads");
+    }
+}

@@ -1,0 +1,57 @@
+//! Whom clients must trust to believe the serving certificate. Only what really verifies it may be told to them: whoever trusts
+//! something else cannot reach this server, and a certificate that is no authority verifies nothing once it is replaced.
+
+use openssl::error::ErrorStack;
+use openssl::nid::Nid;
+use openssl::stack::Stack;
+use openssl::x509::store::X509StoreBuilder;
+use openssl::x509::verify::{X509VerifyFlags, X509VerifyParam};
+use openssl::x509::{X509, X509PurposeId, X509Ref, X509StoreContext, X509VerifyResult};
+
+/// The certificate that verifies the first of a chain: the best of those that come with it and those that are `known`
+/// besides. `None` if there is none.
+pub(super) fn root_of<'a>(chain: &'a [X509], known: &'a [X509]) -> Result<Option<&'a X509>, ErrorStack> {
+    let Some((leaf, rest)) = chain.split_first() else { return Ok(None) };
+    if is_self_signed(leaf) {
+        return Ok(Some(leaf));
+    }
+    // The end of a chain first. One in the middle does as well, and is what there is of a chain without its end.
+    let (ends, middle): (Vec<&X509>, Vec<&X509>) = rest.iter().rev().partition(|one| is_self_signed(one));
+    for anchor in ends.into_iter().chain(known).chain(middle) {
+        if verifies(anchor, leaf, rest)? {
+            return Ok(Some(anchor));
+        }
+    }
+    Ok(None)
+}
+
+fn is_self_signed(certificate: &X509Ref) -> bool {
+    let own_key = || certificate.public_key().and_then(|key| certificate.verify(&key));
+    certificate.issued(certificate) == X509VerifyResult::OK && own_key().unwrap_or(false)
+}
+
+/// Whether a client that trusts `anchor` alone would believe a server that shows `leaf` and `rest`. Their times do not count:
+/// a certificate that has run out is no other authority's.
+fn verifies(anchor: &X509, leaf: &X509, rest: &[X509]) -> Result<bool, ErrorStack> {
+    let mut store = X509StoreBuilder::new()?;
+    store.add_cert(anchor.clone())?;
+    let mut rules = X509VerifyParam::new()?;
+    rules.set_flags(X509VerifyFlags::PARTIAL_CHAIN | X509VerifyFlags::NO_CHECK_TIME)?;
+    rules.set_purpose(X509PurposeId::SSL_SERVER)?;
+    store.set_param(&rules)?;
+    let mut shown = Stack::new()?;
+    for certificate in rest {
+        shown.push(certificate.clone())?;
+    }
+    X509StoreContext::new()?.init(&store.build(), leaf, &shown, |context| context.verify_cert())
+}
+
+/// Whether a certificate looks like one that was made here, by whatever authority there was then. Nothing is lost with it.
+pub(super) fn was_made_here(certificate: &X509Ref, name: &str) -> bool {
+    let mut subject = certificate.subject_name().entries();
+    let named = subject.next().is_some_and(|entry| {
+        entry.object().nid() == Nid::COMMONNAME && entry.data().as_slice() == name.as_bytes()
+    });
+    let curve = certificate.public_key().and_then(|key| key.ec_key()).map(|key| key.group().curve_name());
+    named && subject.next().is_none() && matches!(curve, Ok(Some(Nid::X9_62_PRIME256V1)))
+}
