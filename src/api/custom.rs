@@ -10,12 +10,12 @@
 
 pub mod definition;
 mod embedded;
-mod formats;
+pub mod formats;
 mod found;
 mod kind;
 mod lists;
 mod path;
-mod pattern;
+pub mod pattern;
 mod prune;
 pub mod published;
 mod schema;
