@@ -98,3 +98,16 @@ pub const CEL_SNIPPET_CHARS: usize = 16_384;
 pub const CEL_EFFORT: u64 = 10_000_000;
 /// Bytes of one text that an expression makes.
 pub const CEL_TEXT_BYTES: usize = 16 << 20;
+
+/// What one rule of a custom kind may cost for one object, in the units of the language.
+pub const RULE_COST: u64 = 1_000_000;
+/// What all rules of a custom kind may cost for one object together.
+pub const RULES_COST: u64 = 10_000_000;
+/// What one rule of a definition may be estimated to cost, wherever it applies. Clients are told how much more theirs is.
+pub const RULE_ESTIMATE: u64 = 10_000_000;
+/// The same of all rules of one schema.
+pub const RULES_ESTIMATE: u64 = 100_000_000;
+/// Bytes of a message that a rule works out.
+pub const RULE_MESSAGE_BYTES: usize = 5 << 10;
+/// Bytes of the largest object that estimates think of: prices must not change with what a server takes.
+pub const REQUEST_BYTES_PRICED: u64 = 3 << 20;

@@ -7,6 +7,7 @@ use pilothouse_actors::object::TypeName;
 use super::kind::{Cell, Custom};
 use super::path::JsonPath;
 use super::pattern::Patterns;
+use super::rules::Rules;
 use super::schema::Schema;
 use super::types::Types;
 use super::{prune, status};
@@ -85,6 +86,7 @@ struct Said<'a> {
 struct Version<'a> {
     said: &'a Value,
     schema: Schema,
+    rules: Option<Arc<Rules>>,
 }
 
 impl Version<'_> {
@@ -129,11 +131,11 @@ impl<'a> Said<'a> {
         let all = self.spec("versions").map(Value::items).unwrap_or_default();
         let mut patterns = Patterns::default();
         let read = |said: &'a Value| {
-            let schema = said.at(&["schema", "openAPIV3Schema"]);
-            let schema = schema.map(|said| Schema::read_with(said, &mut patterns));
-            let mut schema = schema.unwrap_or_default();
+            let own = said.at(&["schema", "openAPIV3Schema"]);
+            let mut schema = own.map(|said| Schema::read_with(said, &mut patterns)).unwrap_or_default();
             prune_defaults(&mut schema);
-            Version { said, schema }
+            let rules = own.and_then(|said| Rules::of(said, &mut patterns)).map(Arc::new);
+            Version { said, schema, rules }
         };
         all.iter().map(read).collect()
     }
@@ -160,6 +162,7 @@ impl<'a> Said<'a> {
             api_version: api_version.clone(),
             stored_as: GroupVersion::new(self.group, storage.name()).to_string().into(),
             schema: version.schema.clone(),
+            rules: version.rules.clone(),
             keeps_all: self.spec("preserveUnknownFields").and_then(Value::as_bool) == Some(true),
             registry: registry.clone(),
             cells,

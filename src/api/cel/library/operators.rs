@@ -348,7 +348,10 @@ fn at<'v>(target: &Val<'v>, key: &Val<'v>) -> Result<Option<Val<'v>>, Fault> {
                 }
                 Val::Double(_) => None,
                 _ => {
-                    return Err(Fault::error(format!("unsupported index type '{}' in list", key.type_name())));
+                    return Err(Fault::error(format!(
+                        "unsupported index type '{}' in list",
+                        key.type_name()
+                    )));
                 }
             };
             index.and_then(|index| list.get(index)).transpose()
