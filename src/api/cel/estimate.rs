@@ -259,7 +259,7 @@ impl Estimator<'_> {
         let kind = self.kind(expr);
         let item = match kind.parameters().first() {
             Some(item) => {
-                let mut path = path.clone();
+                let mut path = path;
                 let size = if path.is_empty() {
                     None
                 } else {
@@ -378,6 +378,7 @@ impl Estimator<'_> {
 }
 
 /// Which part of what is walked over a name stands for.
+#[derive(Clone, Copy)]
 enum Part {
     Key,
     Value,

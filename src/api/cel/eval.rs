@@ -190,7 +190,6 @@ impl<'v, 'r> Run<'v, 'r> {
 
     fn or_else(&mut self, left: &'v Node, right: &'v Node, unwrap: Unwrap) -> Outcome<'v> {
         let left = self.eval(left)?;
-        self.charge(1)?;
         match (left, unwrap) {
             (Val::Optional(Some(inner)), Unwrap::Yes) => Ok((*inner).clone()),
             (some @ Val::Optional(Some(_)), Unwrap::No) => Ok(some),

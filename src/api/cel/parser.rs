@@ -1,6 +1,9 @@
 //! From words to an expression.
 
-use super::ast::{Entry, Expr, Init, Kind, Literal};
+mod aggregates;
+mod copy;
+
+use super::ast::{Expr, Kind, Literal};
 use super::lexer::{self, Token, Word};
 use super::literal;
 use super::macros;
@@ -104,7 +107,7 @@ impl<'s> Parser<'s> {
         } else {
             "mismatched"
         };
-        self.wrong(format!("{what} input '{}' expecting <EOF>", self.token().shown(self.source)))
+        self.wrong(&format!("{what} input '{}' expecting <EOF>", self.token().shown(self.source)))
     }
 
     fn token(&self) -> &Token {
@@ -124,7 +127,7 @@ impl<'s> Parser<'s> {
     }
 
     /// Tells of a word that does not fit, and stops.
-    fn wrong<T>(&mut self, message: String) -> Read<T> {
+    fn wrong<T>(&mut self, message: &str) -> Read<T> {
         let place = self.token().start;
         self.issues.add(place, format!("Syntax error: {message}"));
         Err(Stopped)
@@ -135,7 +138,7 @@ impl<'s> Parser<'s> {
         let fits = BEGINS.iter().filter(|(_, sign)| *sign == "*" || others.contains(sign));
         let names: Vec<&str> = fits.map(|(name, _)| *name).collect();
         let shown = self.token().shown(self.source);
-        self.wrong(format!("mismatched input '{shown}' expecting {{{}}}", names.join(", ")))
+        self.wrong(&format!("mismatched input '{shown}' expecting {{{}}}", names.join(", ")))
     }
 
     /// A sign that must come next. `ends` says whether the expression may end behind it.
@@ -145,7 +148,7 @@ impl<'s> Parser<'s> {
         }
         let shown = self.token().shown(self.source);
         let next_fits = self.tokens.get(self.at + 1).is_some_and(|next| next.is(sign));
-        self.wrong(if next_fits {
+        self.wrong(&if next_fits {
             format!("extraneous input '{shown}' expecting '{sign}'")
         } else if ends && self.token().word == Word::End {
             format!("missing '{sign}' at '<EOF>'")
@@ -317,13 +320,13 @@ impl<'s> Parser<'s> {
             }
             Word::Sign(word) if word.chars().all(char::is_alphabetic) => {
                 self.at -= 1;
-                return self.wrong(format!("mismatched input '{word}' expecting IDENTIFIER"));
+                return self.wrong(&format!("mismatched input '{word}' expecting IDENTIFIER"));
             }
             _ => {
                 self.at -= 1;
                 let mark = if optional { ".?" } else { "." };
                 let shown = if token.word == Word::End { String::new() } else { token.shown(self.source) };
-                return self.wrong(format!("no viable alternative at input '{mark}{shown}'"));
+                return self.wrong(&format!("no viable alternative at input '{mark}{shown}'"));
             }
         };
         if optional {
@@ -405,10 +408,10 @@ impl<'s> Parser<'s> {
         let Word::Name(name) = token.word else {
             self.at -= 1;
             let shown = self.token().shown(self.source);
-            return self.wrong(format!("mismatched input '{shown}' expecting IDENTIFIER"));
+            return self.wrong(&format!("mismatched input '{shown}' expecting IDENTIFIER"));
         };
         if let Some(end) = self.object_ahead() {
-            return self.object(dot, name, end);
+            return self.object(dot, &name, end);
         }
         let is_reserved = RESERVED.contains(&name.as_str());
         if let Some(open) = self.sign("(") {
@@ -422,166 +425,5 @@ impl<'s> Parser<'s> {
             return Ok(self.issue(start, format!("reserved identifier: {name}")));
         }
         self.made(token.start, Kind::Ident(format!("{dot}{name}")))
-    }
-
-    /// Whether names and dots lead to a brace, and where it is.
-    fn object_ahead(&self) -> Option<usize> {
-        let mut at = self.at;
-        loop {
-            let token = self.tokens.get(at)?;
-            if token.is("{") {
-                return Some(at);
-            }
-            let name = self.tokens.get(at + 1)?;
-            if !token.is(".") || !matches!(name.word, Word::Name(_)) {
-                return None;
-            }
-            at += 2;
-        }
-    }
-
-    fn object(&mut self, dot: &str, first: String, brace: usize) -> Read<Expr> {
-        let mut name = format!("{dot}{first}");
-        while self.at < brace {
-            if let Word::Name(part) = self.take().word {
-                name.push('.');
-                name.push_str(&part);
-            }
-        }
-        let place = self.take().start;
-        let mut fields = Vec::new();
-        loop {
-            if self.sign("}").is_some() {
-                break;
-            }
-            let optional = self.sign("?").is_some();
-            let Word::Name(field) = self.take().word else {
-                self.at -= 1;
-                let shown = self.token().shown(self.source);
-                return self.wrong(format!(
-                    "mismatched input '{shown}' expecting {{'}}', ',', '?', IDENTIFIER, ESC_IDENTIFIER}}"
-                ));
-            };
-            let colon = self.expect(":", false)?;
-            let value = self.expr("")?;
-            let id = self.made(colon, Kind::Broken)?.id;
-            fields.push(Init { id, name: field, value, optional });
-            if self.sign(",").is_none() {
-                self.closing("}")?;
-                break;
-            }
-        }
-        self.made(place, Kind::Object { name, fields })
-    }
-
-    /// The sign that closes a list or a map behind an item that no comma follows.
-    fn closing(&mut self, sign: &str) -> Read<()> {
-        if self.sign(sign).is_some() {
-            return Ok(());
-        }
-        let shown = self.token().shown(self.source);
-        if self.tokens.get(self.at + 1).is_some_and(|next| next.is(sign) || next.is(",")) {
-            return self.wrong(format!("extraneous input '{shown}' expecting {{'{sign}', ','}}"));
-        }
-        self.wrong(format!("mismatched input '{shown}' expecting {{'{sign}', ','}}"))
-    }
-
-    fn list(&mut self) -> Read<Expr> {
-        let place = self.take().start;
-        let mut items = Vec::new();
-        loop {
-            if self.sign("]").is_some() {
-                break;
-            }
-            let optional = self.sign("?").is_some();
-            let item = self.expr(if items.is_empty() { "],?" } else { "]?" })?;
-            items.push((item, optional));
-            if self.sign(",").is_none() {
-                self.closing("]")?;
-                break;
-            }
-        }
-        self.made(place, Kind::List { items })
-    }
-
-    fn map(&mut self) -> Read<Expr> {
-        let place = self.take().start;
-        let mut entries = Vec::new();
-        loop {
-            if self.sign("}").is_some() {
-                break;
-            }
-            let optional = self.sign("?").is_some();
-            let key = self.expr(if entries.is_empty() { "},?" } else { "}?" })?;
-            self.expect(":", false)?;
-            let value = self.expr("")?;
-            entries.push(Entry { key, value, optional });
-            if self.sign(",").is_none() {
-                self.closing("}")?;
-                break;
-            }
-        }
-        self.made(place, Kind::Map { entries })
-    }
-}
-
-impl Parser<'_> {
-    /// The same expression with numbers of its own. A copy of a copy is twice as large, so the parts are counted.
-    pub fn copied(&mut self, expr: &Expr) -> Read<Expr> {
-        if self.places.len() > CEL_CHARS {
-            self.issues.add(None, "max recursion depth exceeded".to_owned());
-            return Err(Stopped);
-        }
-        let kind = match &expr.kind {
-            Kind::Broken => Kind::Broken,
-            Kind::Literal(literal) => Kind::Literal(literal.clone()),
-            Kind::Ident(name) => Kind::Ident(name.clone()),
-            Kind::Select { operand, field, test } => {
-                Kind::Select { operand: Box::new(self.copied(operand)?), field: field.clone(), test: *test }
-            }
-            Kind::Call { function, target, args } => {
-                let target = target.as_deref().map(|target| self.copied(target)).transpose()?.map(Box::new);
-                let args = args.iter().map(|arg| self.copied(arg)).collect::<Read<_>>()?;
-                Kind::Call { function: function.clone(), target, args }
-            }
-            Kind::List { items } => {
-                let copied = items.iter().map(|(item, optional)| Ok((self.copied(item)?, *optional)));
-                Kind::List { items: copied.collect::<Read<_>>()? }
-            }
-            Kind::Map { entries } => {
-                let copied = entries.iter().map(|entry| {
-                    let (key, value) = (self.copied(&entry.key)?, self.copied(&entry.value)?);
-                    Ok(Entry { key, value, optional: entry.optional })
-                });
-                Kind::Map { entries: copied.collect::<Read<_>>()? }
-            }
-            Kind::Object { name, fields } => {
-                let copied = fields.iter().map(|field| {
-                    let value = self.copied(&field.value)?;
-                    let (id, name) = (
-                        self.made(self.places.get(field.id).copied().unwrap_or(0), Kind::Broken)?.id,
-                        field.name.clone(),
-                    );
-                    Ok(Init { id, name, value, optional: field.optional })
-                });
-                Kind::Object { name: name.clone(), fields: copied.collect::<Read<_>>()? }
-            }
-            Kind::Fold(fold) => {
-                let [range, init, condition, step, result] =
-                    [&fold.range, &fold.init, &fold.condition, &fold.step, &fold.result]
-                        .map(|part| self.copied(part));
-                Kind::Fold(Box::new(super::ast::Fold {
-                    range: range?,
-                    init: init?,
-                    condition: condition?,
-                    step: step?,
-                    result: result?,
-                    var: fold.var.clone(),
-                    var2: fold.var2.clone(),
-                    accu: fold.accu.clone(),
-                }))
-            }
-        };
-        self.made(self.place(expr), kind)
     }
 }

@@ -170,7 +170,7 @@ impl Walk<'_> {
             Value::Object(fields) => {
                 let was = |name: &str| old.and_then(Value::fields).and_then(|fields| fields.get(name));
                 if let Some(inner) = &rules.others {
-                    for (name, value) in fields.iter() {
+                    for (name, value) in fields {
                         self.value(inner, value, was(name), before.field(name), &path.key(name))?;
                     }
                 }

@@ -249,3 +249,55 @@ fn rules_that_make_no_sense_are_refused_with_their_definition() {
     );
     assert!(refused(&often(""))[0].contains("exceeds budget by factor of more than 100x"));
 }
+
+#[test]
+fn estimates_are_those_of_the_reference() {
+    let array = |items: &str| format!(r#"{{"type":"array","items":{items}}}"#);
+    let map = |values: &str| format!(r#"{{"type":"object","additionalProperties":{values}}}"#);
+    let (number, text) = (r#"{"type":"number"}"#, r#"{"type":"string"}"#);
+    let (date, day) = (r#"{"type":"string","format":"date-time"}"#, r#"{"type":"string","format":"date"}"#);
+    let either = r#"{"x-kubernetes-int-or-string":true}"#;
+    let object = r#"{"type":"object","required":["required"],"properties":{"required":{"type":"string"},"optional":{"type":"string"}}}"#;
+    let table: Vec<(String, &str, u64)> = vec![
+        (array(number), "self.all(x, true)", 4_718_591),
+        (array(text), "self.all(x, true)", 3_145_727),
+        (array(&array(number)), "self.all(x, true)", 3_145_727),
+        (array(object), "self.all(x, true)", 555_128),
+        (array(day), "self.all(x, true)", 725_936),
+        (array(date), "self.all(x, true)", 428_963),
+        (array(either), "self[0] == 5", 3),
+        (array(number), "self[1] == 0.0", 2),
+        (array(text), "self[1] == self[1]", 314_577),
+        (array(number), "self.all(x, x == 0.0)", 6_291_454),
+        (array(object), "self[0] == null", 2),
+        (array(date), "self[2].getMinutes() == 45", 4),
+        (array(&map(object)), r#"self.all(x, x["y"].required == "z")"#, 7_340_027),
+        (array(&map(number)), "self.all(x, x.y == 25.2)", 6_291_452),
+        (map(number), "self.all(x, true)", 1_348_169),
+        (map(either), "self.all(x, true)", 1_348_169),
+        (map(text), "self.all(x, x.contains(self[x]))", 2_752_507),
+        (map(date), r#"self["a"] == self["b"]"#, 8),
+        (map(number), "oldSelf.size() == self.size()", 5),
+        (text.to_owned(), "self.contains('test')", 314_574),
+        (text.to_owned(), "self.startsWith('test')", 2),
+        (text.to_owned(), r#"size(self + "hello") > size("hello")"#, 314_578),
+        (text.to_owned(), r#"self.matches("x")"#, 314_574),
+        (text.to_owned(), r#""".matches("(((((((((())))))))))[0-9]")"#, 7),
+        (text.to_owned(), "self.find('[0-9]+') == ''", 629_147),
+        (r#"{"type":"string","maxLength":10}"#.to_owned(), "self.find('[0-9]+') == ''", 11),
+        (r#"{"type":"string","enum":["A","LongValue"]}"#.to_owned(), "self.contains('A')", 2),
+        (r#"{"type":"array","maxItems":10,"items":{"type":"number"}}"#.to_owned(), "self.all(x, self.all(y, true))", 352),
+        (
+            r#"{"type":"object","properties":{"str":{"type":"string"},"before":{"type":"string"},"after":{"type":"string"}}}"#.to_owned(),
+            "self.str.replace(self.before, self.after) == 'does not matter'",
+            629_154,
+        ),
+    ];
+    for (schema, rule, wanted) in table {
+        let (schema, mut said) = (value(&schema), Value::object());
+        said.set("rule", rule);
+        let shape = shapes::shape(&schema, false, "selfType").unwrap();
+        let compiled = Compiled::of(&said, &schema, &shape, &mut Patterns::default());
+        assert_eq!((compiled.wrong, compiled.most_cost), (None, wanted), "{rule} of {schema:?}");
+    }
+}
