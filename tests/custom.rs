@@ -9,7 +9,7 @@ use support::compare::text;
 use support::kubectl::Kubectl;
 use support::server::directory;
 use support::wait::{CAP, Deadline, poll};
-use support::{Client, Server};
+use support::{Answer, Client, Server};
 
 const DEFINITIONS: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
 const GROUP: &str = "toys.example";
@@ -702,4 +702,92 @@ fn kubectl_knows_custom_kinds() {
     );
     assert!(kubectl.run(&["delete", "kites", "--all"]).contains("deleted"));
     assert!(kubectl.run(&["delete", "crd", "kites.toys.example"]).contains("deleted"));
+}
+
+/// Kites whose rules say how long tails may be, and that colors stay.
+fn ruled() -> Value {
+    let mut version = version("v1", true);
+    version["subresources"] = json!({"status": {}});
+    let spec = &mut version["schema"]["openAPIV3Schema"]["properties"]["spec"];
+    spec["x-kubernetes-validations"] = json!([
+        {"rule": "self.color == oldSelf.color", "message": "a kite keeps its color", "fieldPath": ".color",
+            "reason": "FieldValueForbidden"},
+        {"rule": "!has(self.note) || self.note.size() <= self.size", "message": "too long",
+            "messageExpression": "'a note of %d is too long for a size of %d'.format([self.note.size(), self.size])"}]);
+    spec["properties"]["note"]["maxLength"] = json!(100);
+    spec["properties"]["tails"]["items"]["x-kubernetes-validations"] =
+        json!([{"rule": "!has(self.length) || self.length < 100"}]);
+    spec["properties"]["tails"]["maxItems"] = json!(10);
+    version["schema"]["openAPIV3Schema"]["properties"]["status"]["x-kubernetes-validations"] =
+        json!([{"rule": "!has(self.count) || self.count >= 0", "message": "no debts"}]);
+    definition("kites", "Kite", "Namespaced", &[version])
+}
+
+#[test]
+fn rules_decide_over_objects() {
+    let server = Server::with(&["--engine=memory"]);
+    let mut admin = server.admin();
+    define(&mut admin, &ruled());
+    let with = |spec: Value| {
+        let mut object = kite("a");
+        object["spec"] = spec;
+        object
+    };
+    let refused = |answer: &Answer| -> (u16, Vec<String>) {
+        let causes = answer.json()["details"]["causes"].as_array().cloned().unwrap_or_default();
+        let told = |cause: &Value| format!("{}: {}", text(cause, "/field"), text(cause, "/message"));
+        (answer.status, causes.iter().map(told).collect())
+    };
+    let long =
+        with(json!({"color": "red", "size": 2, "note": "hello", "tails": [{"name": "t", "length": 100}]}));
+    assert_eq!(
+        refused(&admin.post(KITES, &long)),
+        (
+            422,
+            vec![
+                "spec: Invalid value: \"object\": a note of 5 is too long for a size of 2".to_owned(),
+                "spec.tails[0]: Invalid value: \"object\": failed rule: !has(self.length) || self.length < 100"
+                    .to_owned()
+            ]
+        )
+    );
+    let wrong = with(json!({"color": "green"}));
+    let (_, causes) = refused(&admin.post(KITES, &wrong));
+    assert!(causes.last().unwrap().contains("some validation rules were not checked"), "{causes:?}");
+    admin.post(KITES, &with(json!({"color": "red", "note": "hi"}))).ok();
+    let path = format!("{KITES}/a");
+    let blue = admin.patch(&path, MERGE, &json!({"spec": {"color": "blue"}}));
+    assert_eq!(refused(&blue), (422, vec!["spec.color: Forbidden: a kite keeps its color".to_owned()]));
+    let debts = admin.patch(&format!("{path}/status"), MERGE, &json!({"status": {"count": -1}}));
+    assert_eq!(refused(&debts), (422, vec!["status: Invalid value: \"object\": no debts".to_owned()]));
+    admin.patch(&format!("{path}/status"), MERGE, &json!({"status": {"count": 1}})).ok();
+
+    // A rule that comes later lets pass what is there, but tells of it.
+    let definition_path = format!("{DEFINITIONS}/kites.{GROUP}");
+    let mut stricter = admin.get(&definition_path).ok();
+    let rules = "/spec/versions/0/schema/openAPIV3Schema/properties/spec/x-kubernetes-validations/1/rule";
+    *stricter.pointer_mut(rules).unwrap() = json!("!has(self.note) || self.note == 'no'");
+    admin.put(&definition_path, &stricter).ok();
+    let mut tick = 0;
+    let warned = poll(CAP, || {
+        tick += 1;
+        let answer = admin.patch(&path, MERGE, &json!({"metadata": {"labels": {"tick": tick.to_string()}}}));
+        answer.ok();
+        let warnings = answer.warnings();
+        (!warnings.is_empty()).then_some(warnings)
+    });
+    let wanted = "spec: Invalid value: \"object\": a note of 2 is too long for a size of 3";
+    assert_eq!(warned.expect("the new rule is known in time"), [wanted]);
+    let mut broken = ruled();
+    broken["metadata"]["name"] = json!(format!("birds.{GROUP}"));
+    broken["spec"]["names"] = json!({"plural": "birds", "kind": "Bird"});
+    *broken.pointer_mut(rules).unwrap() = json!("self.wings == 2");
+    let (status, causes) = refused(&admin.post(DEFINITIONS, &broken));
+    assert_eq!(status, 422);
+    assert!(
+        causes[0].contains(
+            "compilation failed: ERROR: <input>:1:5: undefined field 'wings'\n | self.wings == 2\n | ....^"
+        ),
+        "{causes:?}"
+    );
 }

@@ -6,22 +6,30 @@
 //! in what is left out, [`validate`] and [`lists`] check, [`embedded`] looks after objects within objects. For ownership and
 //! apply the schema is a type as those of built-in kinds are ([`types`]).
 //!
+//! [`rules`] are those that are written as expressions; [`shapes`] says what expressions may speak of.
+//!
 //! [`status`] is what the server itself writes into definitions.
 
+mod check_rules;
 pub mod definition;
 mod embedded;
-mod formats;
+pub mod formats;
 mod found;
 mod kind;
 mod lists;
 mod path;
-mod pattern;
+pub mod pattern;
 mod prune;
 pub mod published;
+mod rule;
+mod rule_path;
+pub mod rules;
 mod schema;
+mod shapes;
 pub mod status;
 mod types;
 mod validate;
 mod values;
 
+pub use check_rules::check as check_rules;
 pub use kind::{Custom, check_default, stored, warn_of_finalizers};

@@ -4,6 +4,7 @@ pub mod amounts;
 pub mod bearer;
 pub mod bootstrap;
 pub mod catalog;
+pub mod cel;
 pub mod codec;
 pub mod connect;
 pub mod convert;

@@ -63,15 +63,15 @@ fn by_schema(
     old: Option<&Value>,
     checked: Result<Warned, Errors>,
 ) -> Result<Warned, Errors> {
-    let (warned, mut errors) = match checked {
+    let (mut warned, mut errors) = match checked {
         Ok(warned) => (warned, Errors::new()),
         Err(errors) => (Warned::new(), errors),
     };
     match old {
-        None => custom.check_new(new, &mut errors),
+        None => custom.check_new(new, &mut errors, &mut warned),
         Some(old) if new == old => {}
-        Some(old) if subresource == "status" => custom.check_status(new, old, &mut errors),
-        Some(old) => custom.check_change(new, old, &mut errors),
+        Some(old) if subresource == "status" => custom.check_status(new, old, &mut errors, &mut warned),
+        Some(old) => custom.check_change(new, old, &mut errors, &mut warned),
     }
     if errors.is_empty() { Ok(warned) } else { Err(errors) }
 }

@@ -10,6 +10,7 @@ use pilothouse_actors::object::TypeName;
 use super::kind::{Cell, Custom, Schemas};
 use super::path::JsonPath;
 use super::pattern::Patterns;
+use super::rules::Rules;
 use super::schema::Schema;
 use super::types::Types;
 use super::{prune, status};
@@ -118,6 +119,7 @@ struct Said<'a> {
 struct Version<'a> {
     said: &'a Value,
     schema: Arc<Schema>,
+    rules: Option<Arc<Rules>>,
 }
 
 impl Version<'_> {
@@ -162,11 +164,11 @@ impl<'a> Said<'a> {
         let all = self.spec("versions").map(Value::items).unwrap_or_default();
         let mut patterns = Patterns::default();
         let read = |said: &'a Value| {
-            let schema = said.at(&["schema", "openAPIV3Schema"]);
-            let schema = schema.map(|said| Schema::read_with(said, &mut patterns));
-            let mut schema = schema.unwrap_or_default();
+            let own = said.at(&["schema", "openAPIV3Schema"]);
+            let mut schema = own.map(|said| Schema::read_with(said, &mut patterns)).unwrap_or_default();
             prune_defaults(&mut schema);
-            Version { said, schema: Arc::new(schema) }
+            let rules = own.and_then(|said| Rules::of(said, &mut patterns)).map(Arc::new);
+            Version { said, schema: Arc::new(schema), rules }
         };
         all.iter().map(read).collect()
     }
@@ -193,6 +195,7 @@ impl<'a> Said<'a> {
             api_version: api_version.clone(),
             stored_as: GroupVersion::new(self.group, storage.name()).to_string().into(),
             schema: version.schema.clone(),
+            rules: version.rules.clone(),
             keeps_all: self.spec("preserveUnknownFields").and_then(Value::as_bool) == Some(true),
             schemas: common.schemas.clone(),
             registry: common.registry.clone(),

@@ -8,6 +8,7 @@ use pilothouse_actors::filter::MARK_FIELD;
 use pilothouse_actors::object::Pairs;
 
 use super::path::JsonPath;
+use super::rules::Rules;
 use super::schema::Schema;
 use super::{embedded, lists, prune, validate, values};
 use crate::api::codec::{self, json};
@@ -36,6 +37,8 @@ pub struct Custom {
     pub schema: Arc<Schema>,
     /// The same of all versions: an object may be stored in any of them.
     pub schemas: Schemas,
+    /// The rules that are written as expressions.
+    pub rules: Option<Arc<Rules>>,
     /// Whether objects keep all that they say.
     pub keeps_all: bool,
     /// Its types, and those that are built in.
@@ -143,17 +146,24 @@ impl Custom {
     }
 
     /// Checks a new object, its metadata apart.
-    pub fn check_new(&self, object: &Value, errors: &mut Errors) {
+    pub fn check_new(&self, object: &Value, errors: &mut Errors, warned: &mut Warned) {
         if self.check_kind(object, errors) {
             validate::check(&self.schema, object, None, &Path::root(), errors);
             self.check_scale(object, true, errors);
             embedded::check(&self.schema, object, &self.registry, errors);
             lists::check(&self.schema, object, errors);
+            self.check_rules(object, None, errors, warned);
+        }
+    }
+
+    fn check_rules(&self, new: &Value, old: Option<&Value>, errors: &mut Errors, warned: &mut Warned) {
+        if let Some(rules) = &self.rules {
+            rules.check(new, old, errors, warned);
         }
     }
 
     /// Checks a changed object, its metadata apart.
-    pub fn check_change(&self, new: &Value, old: &Value, errors: &mut Errors) {
+    pub fn check_change(&self, new: &Value, old: &Value, errors: &mut Errors, warned: &mut Warned) {
         if !self.check_kind(new, errors) {
             return;
         }
@@ -161,10 +171,11 @@ impl Custom {
         self.check_scale(new, true, errors);
         embedded::check(&self.schema, new, &self.registry, errors);
         self.check_lists(new, old, errors);
+        self.check_rules(new, Some(old), errors, warned);
     }
 
     /// Checks a changed status.
-    pub fn check_status(&self, new: &Value, old: &Value, errors: &mut Errors) {
+    pub fn check_status(&self, new: &Value, old: &Value, errors: &mut Errors, warned: &mut Warned) {
         if !self.check_kind(new, errors) {
             return;
         }
@@ -174,6 +185,7 @@ impl Custom {
         }
         self.check_scale(new, false, errors);
         self.check_lists(new, old, errors);
+        self.check_rules(new, Some(old), errors, warned);
     }
 
     fn check_lists(&self, new: &Value, old: &Value, errors: &mut Errors) {

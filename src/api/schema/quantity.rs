@@ -124,6 +124,21 @@ impl Quantity {
         self.rounded_up(0)
     }
 
+    /// The whole number that it is, if it is one and fits.
+    pub fn whole(&self) -> Option<i64> {
+        let size = i128::from(if self.is_zero() { 0 } else { self.integer()? });
+        i64::try_from(if self.negative { -size } else { size }).ok()
+    }
+
+    /// Nearly the amount.
+    pub fn approximate(&self) -> f64 {
+        let digits = std::str::from_utf8(&self.digits).unwrap_or_default();
+        let size = format!("{}e{}", if digits.is_empty() { "0" } else { digits }, self.exponent)
+            .parse()
+            .unwrap_or(0.0);
+        if self.negative { -size } else { size }
+    }
+
     /// The amount in thousandths, rounded away from nothing: what ratios are made of, since a third of 900m is 300m and not
     /// nearly so.
     pub fn thousandths(&self) -> i128 {

@@ -45,7 +45,7 @@ fn stem(seconds: i64) -> String {
 }
 
 /// The date of a day counted from 1970. Years begin in March here, so that the leap day comes last.
-fn date(days: i64) -> (i64, i64, i64) {
+pub fn date(days: i64) -> (i64, i64, i64) {
     let shifted = days + 719_468;
     let era = shifted.div_euclid(146_097);
     let of_era = shifted.rem_euclid(146_097);
@@ -58,7 +58,7 @@ fn date(days: i64) -> (i64, i64, i64) {
 }
 
 /// The day, counted from 1970, of a date.
-fn days(year: i64, month: i64, day: i64) -> i64 {
+pub fn days(year: i64, month: i64, day: i64) -> i64 {
     let year = year - i64::from(month <= 2);
     let era = year.div_euclid(400);
     let year_of_era = year.rem_euclid(400);

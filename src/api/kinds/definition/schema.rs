@@ -1,5 +1,5 @@
-//! The schemas of custom resources: what they may say, beyond being structural. Expressions are only looked at for
-//! being there.
+//! The schemas of custom resources: what they may say, beyond being structural. What expressions say is another matter
+//! (`custom::check_rules`).
 
 use std::collections::BTreeSet;
 
@@ -53,14 +53,18 @@ pub fn validate(holder: &Node<'_>, with_status: bool, errors: &mut Errors) {
         errors.push(FieldError::forbidden(&path, "nullable cannot be true at the root"));
     }
     let unsupported = structural::unsupported(&schema);
+    let found = errors.len();
     if unsupported.is_none() {
-        let found = errors.len();
         structural::validate(&schema, errors);
         if errors.len() == found {
             defaults(&schema, errors);
         }
     }
+    let is_structural = unsupported.is_none() && errors.len() == found;
     walk(&schema, Place { is_root: true, ..Place::default() }, errors);
+    if is_structural {
+        custom::check_rules(schema.value, &schema.path, errors);
+    }
     if let Some(why) = unsupported.filter(|_| errors.len() == before) {
         errors.push(FieldError::invalid(&schema.path, "\"\"", &why));
     }

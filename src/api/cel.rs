@@ -1,0 +1,146 @@
+//! The Common Expression Language: small expressions over objects, checked before there are any.
+//!
+//! An [`Environment`] says which variables there are, of which types, and which libraries of functions. It makes a [`Program`]
+//! of a text, or tells what is wrong with it in the words of the reference. A program is made once and evaluated many
+//! times, by many threads; what an evaluation may cost is bounded, and so is every size on the way. Objects are not copied:
+//! [`Val`] borrows from them.
+//!
+//! A text goes through [`lexer`], [`parser`] (with [`macros`]), [`checker`] (with [`types`], [`unify`] and
+//! [`functions`]), [`literals`] and [`plan`]; [`eval`] runs what comes out with the functions of [`library`] and charges for it
+//! ([`cost`]). [`estimate`] tells what it can cost at most.
+
+mod ast;
+mod checker;
+mod clock;
+mod cost;
+pub mod escape;
+mod estimate;
+mod estimate_calls;
+mod eval;
+mod functions;
+mod lexer;
+mod library;
+mod literal;
+mod literals;
+mod macros;
+mod parser;
+mod plan;
+mod source;
+#[cfg(test)]
+mod tests;
+pub mod types;
+mod unify;
+mod value;
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, LazyLock};
+
+use ast::Expr;
+use checker::Checked;
+use eval::Run;
+use functions::Functions;
+pub use functions::Library;
+use plan::Node;
+use source::{Issues, Source};
+use types::Type;
+pub use value::{Fault, Foreign, List, Map, Outcome, Text, Val};
+
+use super::custom::pattern::Patterns;
+
+/// What new expressions may call; read once.
+static NEW: LazyLock<Arc<Functions>> = LazyLock::new(|| Arc::new(Functions::of(&Library::NEW)));
+
+/// Which names expressions may use.
+#[derive(Clone, Debug)]
+pub struct Environment {
+    functions: Arc<Functions>,
+    variables: BTreeMap<String, Type>,
+}
+
+impl Environment {
+    /// With the functions that new expressions may use, and no variables.
+    pub fn standard() -> Environment {
+        Environment { functions: NEW.clone(), variables: BTreeMap::new() }
+    }
+
+    /// With the functions of some libraries, and no variables.
+    pub fn with_libraries(libraries: &[Library]) -> Environment {
+        Environment { functions: Arc::new(Functions::of(libraries)), variables: BTreeMap::new() }
+    }
+
+    /// The same with one more variable. Its name may have dots.
+    pub fn variable(mut self, name: &str, kind: Type) -> Environment {
+        self.variables.insert(name.to_owned(), kind);
+        self
+    }
+
+    /// Makes a program of a text, or tells what is wrong with it. The patterns in it count towards those of `patterns`.
+    pub fn compile(&self, text: &str, patterns: &mut Patterns) -> Result<Program, String> {
+        let source = Source::new(text);
+        let mut issues = Issues::default();
+        let Some(parsed) = parser::parse(&source, &mut issues) else { return Err(issues.told(&source)) };
+        let (mut root, places) = (parsed.root, parsed.places);
+        let checked = checker::check(&mut root, &places, &self.functions, &self.variables, &mut issues);
+        if issues.is_empty() {
+            literals::check(&root, &places, &checked, patterns, &mut issues);
+        }
+        if !issues.is_empty() {
+            return Err(issues.told(&source));
+        }
+        let node = plan::plan(&root, &checked, patterns);
+        let node =
+            node.ok_or_else(|| "ERROR: <input>:-1:0: the expression cannot be evaluated".to_owned())?;
+        Ok(Program { root, checked, node })
+    }
+}
+
+/// An expression that can be evaluated, many times and by many threads.
+pub struct Program {
+    root: Expr,
+    checked: Checked,
+    node: Node,
+}
+
+impl std::fmt::Debug for Program {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("Program").field(&self.node).finish()
+    }
+}
+
+/// What came out of an evaluation.
+#[derive(Debug)]
+pub struct Evaluated<'v> {
+    /// The value, or why there is none.
+    pub outcome: Outcome<'v>,
+    /// What it has cost, to the step that was too much.
+    pub cost: u64,
+}
+
+impl Program {
+    /// The type of its value.
+    pub fn kind(&self) -> Type {
+        self.checked.types.get(self.root.id).cloned().unwrap_or(Type::Dyn)
+    }
+
+    /// Whether it uses a variable.
+    pub fn uses(&self, variable: &str) -> bool {
+        self.checked.uses.iter().any(|used| used == variable)
+    }
+
+    /// What it can cost at most. `sizes` tells the most items, entries or bytes that the value at the end of a path
+    /// has, whose first step is a variable.
+    pub fn most_cost(&self, sizes: &dyn Fn(&[String]) -> Option<u64>) -> u64 {
+        estimate::estimate(&self.root, &self.checked, sizes).most
+    }
+
+    /// Evaluates it, for no more than `limit`. `resolve` is asked for each variable once, when it is needed.
+    pub fn evaluate<'v>(
+        &'v self,
+        resolve: &dyn Fn(&str) -> Option<Outcome<'v>>,
+        limit: u64,
+    ) -> Evaluated<'v> {
+        let mut run = Run::new(&self.checked.uses, resolve, limit);
+        let outcome = run.eval(&self.node);
+        Evaluated { outcome, cost: run.cost }
+    }
+}

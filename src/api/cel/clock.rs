@@ -1,0 +1,234 @@
+//! Points and lengths of time, as texts and as numbers.
+
+use base64::Engine as _;
+
+use crate::api::schema::time;
+
+/// A point in time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Instant {
+    /// Seconds since 1970.
+    pub seconds: i64,
+    /// Nanoseconds beyond them.
+    pub nanos: u32,
+}
+
+const SECOND: i128 = 1_000_000_000;
+const FIRST_SECOND: i64 = -62_135_596_800;
+const LAST_SECOND: i64 = 253_402_300_799;
+
+impl Instant {
+    /// The beginning of the calendar.
+    pub const ZERO: Instant = Instant { seconds: FIRST_SECOND, nanos: 0 };
+
+    /// The instant of these seconds, if there is a year for it.
+    pub fn at(seconds: i64, nanos: u32) -> Option<Instant> {
+        (FIRST_SECOND..=LAST_SECOND).contains(&seconds).then_some(Instant { seconds, nanos })
+    }
+
+    /// Reads RFC 3339.
+    pub fn parse(text: &str) -> Result<Instant, String> {
+        let seconds = time::parse_seconds(text)?;
+        let fraction = text.get(19..).unwrap_or_default();
+        let digits: String = match fraction.strip_prefix(['.', ',']) {
+            Some(rest) => rest.chars().take_while(char::is_ascii_digit).take(9).collect(),
+            None => String::new(),
+        };
+        let nanos = format!("{digits:0<9}").parse().unwrap_or(0);
+        Instant::at(seconds, nanos).ok_or_else(|| "timestamp overflow".to_owned())
+    }
+
+    /// Writes RFC 3339.
+    pub fn text(self) -> String {
+        let mut text = time::format_seconds(self.seconds);
+        if self.nanos > 0 {
+            text.pop();
+            let digits = format!("{:09}", self.nanos);
+            text = format!("{text}.{}Z", digits.trim_end_matches('0'));
+        }
+        text
+    }
+
+    /// The instant that is so many nanoseconds later.
+    pub fn plus(self, nanos: i128) -> Option<Instant> {
+        let all = i128::from(self.seconds) * SECOND + i128::from(self.nanos) + nanos;
+        let seconds = i64::try_from(all.div_euclid(SECOND)).ok()?;
+        Instant::at(seconds, u32::try_from(all.rem_euclid(SECOND)).ok()?)
+    }
+
+    /// How many nanoseconds lie between an earlier instant and this one.
+    pub fn since(self, other: Instant) -> Option<i64> {
+        let seconds = i128::from(self.seconds) - i128::from(other.seconds);
+        i64::try_from(seconds * SECOND + i128::from(self.nanos) - i128::from(other.nanos)).ok()
+    }
+
+    /// A part of the date or the time of day, as its function is named, where clocks are so many seconds ahead.
+    pub fn part(self, function: &str, ahead: i64) -> Option<i64> {
+        const DAY: i64 = 86_400;
+        let local = self.seconds + ahead;
+        let (days, of_day) = (local.div_euclid(DAY), local.rem_euclid(DAY));
+        let (year, month, day) = time::date(days);
+        Some(match function {
+            "getFullYear" => year,
+            "getMonth" => month - 1,
+            "getDayOfYear" => days - time::days(year, 1, 1),
+            "getDayOfMonth" => day - 1,
+            "getDate" => day,
+            "getDayOfWeek" => (days + 4).rem_euclid(7),
+            "getHours" => of_day / 3600,
+            "getMinutes" => of_day / 60 % 60,
+            "getSeconds" => of_day % 60,
+            "getMilliseconds" => i64::from(self.nanos / 1_000_000),
+            _ => return None,
+        })
+    }
+}
+
+/// How many seconds clocks are ahead in a zone: an offset such as `-07:30`, or one of the names of the time that has none.
+pub fn zone(name: &str) -> Result<i64, String> {
+    if matches!(name, "" | "UTC" | "GMT" | "Etc/UTC" | "Etc/GMT" | "Z") {
+        return Ok(0);
+    }
+    let unknown = || format!("unknown time zone {name}");
+    let (sign, rest) = match name.strip_prefix('-') {
+        Some(rest) => (-1, rest),
+        None => (1, name.strip_prefix('+').unwrap_or(name)),
+    };
+    let (hours, minutes) = rest.split_once(':').ok_or_else(unknown)?;
+    let number = |text: &str| text.parse::<u8>().map(i64::from).map_err(|_| unknown());
+    Ok(sign * (number(hours)? * 3600 + number(minutes)? * 60))
+}
+
+const UNITS: [(&str, i128); 8] = [
+    ("ns", 1),
+    ("us", 1_000),
+    ("µs", 1_000),
+    ("μs", 1_000),
+    ("ms", 1_000_000),
+    ("s", SECOND),
+    ("m", 60 * SECOND),
+    ("h", 3_600 * SECOND),
+];
+
+/// Reads a length of time such as `1h30m` or `-1.5s`.
+pub fn duration(text: &str) -> Result<i64, String> {
+    let wrong = || format!("time: invalid duration {}", crate::api::field::quoted(text));
+    let (sign, mut rest) = match text.strip_prefix('-') {
+        Some(rest) => (-1, rest),
+        None => (1, text.strip_prefix('+').unwrap_or(text)),
+    };
+    if rest == "0" {
+        return Ok(0);
+    }
+    if rest.is_empty() {
+        return Err(wrong());
+    }
+    let mut all: i128 = 0;
+    while !rest.is_empty() {
+        let end = rest
+            .find(|c: char| !c.is_ascii_digit() && c != '.')
+            .ok_or_else(|| format!("time: missing unit in duration {}", crate::api::field::quoted(text)))?;
+        let (number, behind) = rest.split_at(end);
+        let end = behind.find(|c: char| c.is_ascii_digit() || c == '.').unwrap_or(behind.len());
+        let (unit, behind) = behind.split_at(end);
+        let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
+        if (whole.is_empty() && fraction.is_empty()) || fraction.contains('.') || whole.len() > 19 {
+            return Err(wrong());
+        }
+        let (_, size) = UNITS.iter().find(|(name, _)| *name == unit).ok_or_else(|| {
+            let quoted = crate::api::field::quoted;
+            format!("time: unknown unit {} in duration {}", quoted(unit), quoted(text))
+        })?;
+        let whole: i128 = if whole.is_empty() { 0 } else { whole.parse().map_err(|_| wrong())? };
+        let digits: String = fraction.chars().take(18).collect();
+        let parts: i128 = if digits.is_empty() { 0 } else { digits.parse().map_err(|_| wrong())? };
+        let scale = 10i128.pow(u32::try_from(digits.len()).unwrap_or(0));
+        all += whole * size + parts * size / scale;
+        rest = behind;
+    }
+    i64::try_from(sign * all).map_err(|_| wrong())
+}
+
+/// The same in the words that schemas take, too: `3 days`, `2 weeks`.
+pub fn lenient_duration(text: &str) -> Result<i64, String> {
+    duration(text).or_else(|why| {
+        let mut all: i128 = 0;
+        let mut rest = text.trim();
+        while !rest.is_empty() {
+            let end = rest.find(|c: char| !c.is_ascii_digit()).filter(|end| *end > 0).ok_or(why.clone())?;
+            let (number, behind) = rest.split_at(end);
+            let behind = behind.trim_start();
+            let end = behind.find(|c: char| !c.is_alphabetic()).unwrap_or(behind.len());
+            let (unit, behind) = behind.split_at(end);
+            let size = match unit {
+                "d" | "day" | "days" => 86_400 * SECOND,
+                "w" | "wk" | "week" | "weeks" => 604_800 * SECOND,
+                "h" | "hr" | "hour" | "hours" => 3_600 * SECOND,
+                "m" | "min" | "minute" | "minutes" => 60 * SECOND,
+                "s" | "sec" | "second" | "seconds" => SECOND,
+                "ms" | "milli" | "millis" | "millisecond" | "milliseconds" => 1_000_000,
+                "us" | "µs" | "micro" | "micros" | "microsecond" | "microseconds" => 1_000,
+                "ns" | "nano" | "nanos" | "nanosecond" | "nanoseconds" => 1,
+                _ => return Err(why),
+            };
+            all += number.parse::<u64>().map_err(|_| why.clone())? as i128 * size;
+            rest = behind.trim_start();
+        }
+        i64::try_from(all).map_err(|_| why)
+    })
+}
+
+/// Writes a length of time in seconds.
+pub fn duration_text(nanos: i64) -> String {
+    let (sign, size) = (if nanos < 0 { "-" } else { "" }, i128::from(nanos).abs());
+    let (seconds, rest) = (size / SECOND, size % SECOND);
+    if rest == 0 {
+        return format!("{sign}{seconds}s");
+    }
+    let digits = format!("{rest:09}");
+    format!("{sign}{seconds}.{}s", digits.trim_end_matches('0'))
+}
+
+/// The bytes that a text in base64 stands for.
+pub fn base64(text: &str) -> Result<Vec<u8>, String> {
+    base64::engine::general_purpose::STANDARD.decode(text).map_err(|why| why.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_read_and_write() {
+        for text in ["2024-02-29T12:34:56Z", "0001-01-01T00:00:00Z", "2024-01-01T00:00:00.123456789Z"] {
+            assert_eq!(Instant::parse(text).unwrap().text(), text);
+        }
+        assert_eq!(Instant::parse("2024-01-01T01:00:00.5+01:00").unwrap().text(), "2024-01-01T00:00:00.5Z");
+        assert!(Instant::parse("2024-13-01T00:00:00Z").is_err());
+        let instant = Instant::parse("2024-02-29T23:30:00Z").unwrap();
+        assert_eq!(instant.part("getDayOfYear", 0), Some(59));
+        assert_eq!(instant.part("getDate", 3600), Some(1));
+        assert_eq!(instant.part("getDayOfWeek", 0), Some(4));
+        assert_eq!(zone("-07:30"), Ok(-27_000));
+        assert!(zone("Mars/Olympus").is_err());
+    }
+
+    #[test]
+    fn durations_read_and_write() {
+        for (text, nanos, written) in [
+            ("1h30m", 5_400_000_000_000, "5400s"),
+            ("-1.5s", -1_500_000_000, "-1.5s"),
+            ("0", 0, "0s"),
+            ("1ms2us3ns", 1_002_003, "0.001002003s"),
+            (".5m", 30_000_000_000, "30s"),
+        ] {
+            assert_eq!(duration(text), Ok(nanos), "{text}");
+            assert_eq!(duration_text(nanos), written);
+        }
+        for bad in ["", "1", "1x", "s", "1.2.3s", "9999999999h", "-"] {
+            assert!(duration(bad).is_err(), "{bad}");
+        }
+        assert_eq!(lenient_duration("3 days"), Ok(259_200_000_000_000));
+        assert!(lenient_duration("3 moons").is_err());
+    }
+}

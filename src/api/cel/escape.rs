@@ -1,0 +1,75 @@
+//! Names of fields as expressions write them: `a-b` is `a__dash__b`.
+
+const RESERVED: [&str; 21] = [
+    "true",
+    "false",
+    "null",
+    "in",
+    "as",
+    "break",
+    "const",
+    "continue",
+    "else",
+    "for",
+    "function",
+    "if",
+    "import",
+    "let",
+    "loop",
+    "package",
+    "namespace",
+    "return",
+    "var",
+    "void",
+    "while",
+];
+
+/// The name of a field in expressions; `None` if no expression can name it.
+pub fn escape(name: &str) -> Option<String> {
+    let first = name.chars().next()?;
+    if first.is_ascii_digit() {
+        return None;
+    }
+    if RESERVED.contains(&name) {
+        return Some(format!("__{name}__"));
+    }
+    let mut out = String::with_capacity(name.len());
+    let mut rest = name;
+    while let Some(letter) = rest.chars().next() {
+        let (word, length) = match letter {
+            '_' if rest.starts_with("__") => ("__underscores__", 2),
+            '.' => ("__dot__", 1),
+            '-' => ("__dash__", 1),
+            '/' => ("__slash__", 1),
+            letter if letter.is_ascii_alphanumeric() || letter == '_' => (rest.get(..1)?, 1),
+            _ => return None,
+        };
+        out.push_str(word);
+        rest = rest.get(length..)?;
+    }
+    Some(out)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_escaped_where_they_must_be() {
+        let table = [
+            ("a", Some("a")),
+            ("a_b", Some("a_b")),
+            ("namespace", Some("__namespace__")),
+            ("a-b.c/d", Some("a__dash__b__dot__c__slash__d")),
+            ("a__b", Some("a__underscores__b")),
+            ("a___b", Some("a__underscores___b")),
+            ("9a", None),
+            ("", None),
+            ("a b", None),
+            ("ä", None),
+        ];
+        for (name, wanted) in table {
+            assert_eq!(escape(name).as_deref(), wanted, "{name}");
+        }
+    }
+}

@@ -1,0 +1,384 @@
+//! How a planned expression becomes a value.
+
+use std::sync::Arc;
+
+use regex::Regex;
+
+use super::cost;
+use super::library;
+use super::plan::{Call, FoldNode, Node, Unwrap};
+use super::value::{Fault, List, Map, Outcome, Val};
+use crate::api::custom::pattern::Patterns;
+use crate::api::limits::CEL_EFFORT;
+
+/// One evaluation: what it has cost, and what it has seen.
+pub struct Run<'v, 'r> {
+    /// Where variables come from.
+    resolve: &'r dyn Fn(&str) -> Option<Outcome<'v>>,
+    names: &'v [String],
+    variables: Vec<Option<Outcome<'v>>>,
+    locals: Vec<Outcome<'v>>,
+    /// What is charged.
+    pub cost: u64,
+    limit: u64,
+    /// What functions need beside their arguments.
+    work: Work,
+}
+
+/// What functions use that lasts as long as an evaluation.
+#[derive(Debug, Default)]
+pub struct Work {
+    patterns: Patterns,
+    effort: u64,
+    /// The pattern of the call that runs, if it was known before.
+    known: Option<Regex>,
+}
+
+impl Work {
+    /// Counts steps that the price of a function does not say. Nobody is charged for them, but there is an end.
+    pub fn effort(&mut self, steps: usize) -> Result<(), Fault> {
+        self.effort = self.effort.saturating_add(steps as u64);
+        if self.effort > CEL_EFFORT { Err(Fault::Budget) } else { Ok(()) }
+    }
+
+    /// A pattern, made once.
+    pub fn pattern(&mut self, text: &str) -> Result<Regex, Fault> {
+        if let Some(known) = &self.known {
+            return Ok(known.clone());
+        }
+        let made = self.patterns.compiled(text);
+        made.ok_or_else(|| Fault::error(format!("error parsing regexp: {}", crate::api::field::quoted(text))))
+    }
+}
+
+impl<'v, 'r> Run<'v, 'r> {
+    /// Begins an evaluation.
+    pub fn new(
+        names: &'v [String],
+        resolve: &'r dyn Fn(&str) -> Option<Outcome<'v>>,
+        limit: u64,
+    ) -> Run<'v, 'r> {
+        let variables = names.iter().map(|_| None).collect();
+        Run { resolve, names, variables, locals: Vec::new(), cost: 0, limit, work: Work::default() }
+    }
+
+    /// The value of a node.
+    pub fn eval(&mut self, node: &'v Node) -> Outcome<'v> {
+        match node {
+            Node::Const(value) => Ok(value.clone()),
+            Node::Variable(place) => self.variable(*place),
+            Node::Local(place) => self.local(*place),
+            Node::Select(operand, field) => self.select(operand, field),
+            Node::Has(operand, field) => self.has(operand, field),
+            Node::OptionalSelect(operand, field) => self.optional_select(operand, field),
+            Node::And(both) => self.logical(&both.0, &both.1, false),
+            Node::Or(both) => self.logical(&both.0, &both.1, true),
+            Node::If(parts) => self.conditional(&parts.0, &parts.1, &parts.2),
+            Node::NotFalse(inner) => self.not_false(inner),
+            Node::OrElse(both, unwrap) => self.or_else(&both.0, &both.1, *unwrap),
+            Node::Call(call) => self.call(call),
+            Node::List(items) => self.list(items),
+            Node::Map(entries) => self.map(entries),
+            Node::Fold(fold) => self.fold(fold),
+            Node::Append(place, item) => self.append(*place, item),
+            Node::Insert(place, args) => self.insert(*place, args),
+        }
+    }
+
+    fn charge(&mut self, cost: u64) -> Result<(), Fault> {
+        self.cost = self.cost.saturating_add(cost);
+        if self.cost > self.limit { Err(Fault::Budget) } else { Ok(()) }
+    }
+
+    /// A name costs nothing where it is only the choice of a condition or the key of a subscript.
+    fn refund(&mut self, node: &Node) {
+        if node.is_attribute() {
+            self.cost = self.cost.saturating_sub(cost::NAME);
+        }
+    }
+
+    fn variable(&mut self, place: usize) -> Outcome<'v> {
+        self.charge(cost::NAME)?;
+        if let Some(Some(known)) = self.variables.get(place) {
+            return known.clone();
+        }
+        let name = self.names.get(place).map(String::as_str).unwrap_or_default();
+        let missing = || Err(Fault::error(format!("no such attribute(s): {name}")));
+        let value = (self.resolve)(name).unwrap_or_else(missing);
+        if let Some(slot) = self.variables.get_mut(place) {
+            *slot = Some(value.clone());
+        }
+        value
+    }
+
+    fn local(&mut self, place: usize) -> Outcome<'v> {
+        self.charge(cost::NAME)?;
+        self.locals.get(place).cloned().unwrap_or_else(|| Err(Fault::no_overload()))
+    }
+
+    fn set(&mut self, place: usize, value: Outcome<'v>) {
+        while self.locals.len() <= place {
+            self.locals.push(Ok(Val::Null));
+        }
+        if let Some(slot) = self.locals.get_mut(place) {
+            *slot = value;
+        }
+    }
+
+    fn select(&mut self, operand: &'v Node, field: &str) -> Outcome<'v> {
+        let operand = self.eval(operand)?;
+        self.charge(cost::NAME)?;
+        // A field of what may not be there may not be there.
+        if let Val::Optional(inner) = operand {
+            return optional_field(inner.as_deref(), field);
+        }
+        field_of(&operand, field)?.unwrap_or_else(|| Err(Fault::error(format!("no such key: {field}"))))
+    }
+
+    fn has(&mut self, operand: &'v Node, field: &str) -> Outcome<'v> {
+        let operand = self.eval(operand)?;
+        let there = match &operand {
+            Val::Optional(None) => false,
+            Val::Optional(Some(inner)) => field_of(inner, field)?.transpose()?.is_some(),
+            other => field_of(other, field)?.transpose()?.is_some(),
+        };
+        Ok(Val::Bool(there))
+    }
+
+    fn optional_select(&mut self, operand: &'v Node, field: &str) -> Outcome<'v> {
+        let operand = self.eval(operand)?;
+        self.charge(cost::NAME)?;
+        match operand {
+            Val::Optional(inner) => optional_field(inner.as_deref(), field),
+            other => optional_field(Some(&other), field),
+        }
+    }
+
+    /// "And" and "or" take their sides in any order: an error on one does not matter if the other decides.
+    fn logical(&mut self, left: &'v Node, right: &'v Node, decides: bool) -> Outcome<'v> {
+        let left = truth(self.eval(left))?;
+        if left == Ok(decides) {
+            return Ok(Val::Bool(decides));
+        }
+        let right = truth(self.eval(right))?;
+        if right == Ok(decides) {
+            return Ok(Val::Bool(decides));
+        }
+        left.and(right).map(Val::Bool)
+    }
+
+    fn conditional(&mut self, condition: &'v Node, yes: &'v Node, no: &'v Node) -> Outcome<'v> {
+        let chosen = match self.eval(condition)? {
+            Val::Bool(true) => yes,
+            Val::Bool(false) => no,
+            _ => return Err(Fault::no_overload()),
+        };
+        let value = self.eval(chosen);
+        self.refund(chosen);
+        value
+    }
+
+    fn not_false(&mut self, inner: &'v Node) -> Outcome<'v> {
+        let inner = self.eval(inner);
+        self.charge(1)?;
+        match inner {
+            Err(Fault::Budget) => inner,
+            Ok(Val::Bool(false)) => inner,
+            _ => Ok(Val::Bool(true)),
+        }
+    }
+
+    fn or_else(&mut self, left: &'v Node, right: &'v Node, unwrap: Unwrap) -> Outcome<'v> {
+        let left = self.eval(left)?;
+        match (left, unwrap) {
+            (Val::Optional(Some(inner)), Unwrap::Yes) => Ok((*inner).clone()),
+            (some @ Val::Optional(Some(_)), Unwrap::No) => Ok(some),
+            (Val::Optional(None), _) => self.eval(right),
+            _ => Err(Fault::no_overload()),
+        }
+    }
+
+    fn call(&mut self, call: &'v Call) -> Outcome<'v> {
+        let mut args = Vec::with_capacity(call.args.len());
+        for arg in &call.args {
+            args.push(self.eval(arg)?);
+        }
+        match (&*call.name, call.args.get(1)) {
+            // Membership in what is known is looked up.
+            ("@in", Some(Node::Const(Val::List(_)))) => {}
+            ("_[_]", Some(key)) => {
+                self.refund(key);
+                self.charge(1)?;
+            }
+            _ => self.charge(cost::before(&call.name, &args))?,
+        }
+        self.work.known.clone_from(&call.pattern);
+        let result = if let Some(Val::Foreign(foreign)) = args.first() {
+            let foreign = foreign.clone();
+            foreign.call(&call.name, args.get(1..).unwrap_or_default())
+        } else {
+            (call.run)(&call.name, &args, &mut self.work)
+        };
+        if let Ok(value) = &result {
+            self.charge(cost::after(&call.name, value))?;
+        }
+        result
+    }
+
+    fn list(&mut self, items: &'v [(Node, bool)]) -> Outcome<'v> {
+        let mut values = Vec::with_capacity(items.len());
+        for (item, optional) in items {
+            match (self.eval(item)?, optional) {
+                (Val::Optional(Some(inner)), true) => values.push((*inner).clone()),
+                (Val::Optional(None), true) => {}
+                (value, _) => values.push(value),
+            }
+        }
+        self.charge(cost::LIST)?;
+        Ok(Val::from(values))
+    }
+
+    fn map(&mut self, entries: &'v [(Node, Node, bool)]) -> Outcome<'v> {
+        let mut made = std::collections::BTreeMap::new();
+        for (key, value, optional) in entries {
+            let key = self.eval(key)?;
+            let value = match (self.eval(value)?, optional) {
+                (Val::Optional(Some(inner)), true) => (*inner).clone(),
+                (Val::Optional(None), true) => continue,
+                (value, _) => value,
+            };
+            let Some(found) = key.key() else {
+                return Err(Fault::error(format!("unsupported key type: {}", key.type_name())));
+            };
+            if made.insert(found, (key.clone(), value)).is_some() {
+                return Err(Fault::error(format!("Failed with repeated key [{key}]")));
+            }
+        }
+        self.charge(cost::MAP)?;
+        Ok(Val::Map(Map::Made(Arc::new(made))))
+    }
+
+    /// What has been gathered. Taken out of its place, it has no other owner and grows where it is.
+    fn gathered(&mut self, place: usize) -> Outcome<'v> {
+        self.charge(cost::NAME)?;
+        match self.locals.get_mut(place) {
+            Some(slot) if slot.is_ok() => std::mem::replace(slot, Ok(Val::Null)),
+            Some(slot) => slot.clone(),
+            None => Err(Fault::no_overload()),
+        }
+    }
+
+    fn insert(&mut self, place: usize, args: &'v [Node]) -> Outcome<'v> {
+        let Val::Map(Map::Made(mut entries)) = self.gathered(place)? else {
+            return Err(Fault::no_overload());
+        };
+        let args: Vec<Val<'v>> = args.iter().map(|arg| self.eval(arg)).collect::<Result<_, _>>()?;
+        self.charge(1)?;
+        library::insert(Arc::make_mut(&mut entries), &args)?;
+        Ok(Val::Map(Map::Made(entries)))
+    }
+
+    fn append(&mut self, place: usize, item: &'v Node) -> Outcome<'v> {
+        let Val::List(List::Made(mut items)) = self.gathered(place)? else {
+            return Err(Fault::no_overload());
+        };
+        let item = self.eval(item)?;
+        self.charge(cost::LIST + 1)?;
+        Arc::make_mut(&mut items).push(item);
+        Ok(Val::List(List::Made(items)))
+    }
+
+    fn fold(&mut self, fold: &'v FoldNode) -> Outcome<'v> {
+        let range = self.eval(&fold.range)?;
+        let init = self.eval(&fold.init);
+        if let Err(Fault::Budget) = init {
+            return init;
+        }
+        self.set(fold.accu, init);
+        match range {
+            Val::List(list) => {
+                for index in 0..list.len() {
+                    let item = list.get(index).unwrap_or(Ok(Val::Null));
+                    if !self.step(fold, Ok(Val::Int(index as i64)), item, true)? {
+                        break;
+                    }
+                }
+            }
+            Val::Map(map) => {
+                for key in map.keys() {
+                    let value = match fold.var2 {
+                        Some(_) => map.get(&key)?.map_or(Ok(Val::Null), Ok),
+                        None => Ok(Val::Null),
+                    };
+                    if !self.step(fold, Ok(key), value, false)? {
+                        break;
+                    }
+                }
+            }
+            _ => return Err(Fault::no_overload()),
+        }
+        self.eval(&fold.result)
+    }
+
+    /// One step; whether there is another.
+    fn step(
+        &mut self,
+        fold: &'v FoldNode,
+        key: Outcome<'v>,
+        value: Outcome<'v>,
+        is_list: bool,
+    ) -> Result<bool, Fault> {
+        match fold.var2 {
+            Some(var2) => {
+                self.set(fold.var, key);
+                self.set(var2, value);
+            }
+            None => self.set(fold.var, if is_list { value } else { key }),
+        }
+        let go_on = self.eval(&fold.condition);
+        match go_on {
+            Ok(Val::Bool(true)) => {}
+            Err(Fault::Budget) => return Err(Fault::Budget),
+            _ => return Ok(false),
+        }
+        let next = self.eval(&fold.step);
+        if let Err(Fault::Budget) = next {
+            return Err(Fault::Budget);
+        }
+        // What goes on whatever happens will not get better after an error.
+        let stop = next.is_err() && matches!(fold.condition, Node::Const(_));
+        self.set(fold.accu, next);
+        Ok(!stop)
+    }
+}
+
+/// A truth value, or the error in its place; only the end of the budget ends everything.
+fn truth(outcome: Outcome<'_>) -> Result<Result<bool, Fault>, Fault> {
+    match outcome {
+        Ok(Val::Bool(truth)) => Ok(Ok(truth)),
+        Ok(_) => Ok(Err(Fault::no_overload())),
+        Err(Fault::Budget) => Err(Fault::Budget),
+        Err(error) => Ok(Err(error)),
+    }
+}
+
+/// A field of a value: fails if it can have none, and there is nothing if it has not this one.
+fn field_of<'v>(value: &Val<'v>, field: &str) -> Result<Option<Outcome<'v>>, Fault> {
+    match value {
+        Val::Map(map) => Ok(map.field(field)),
+        _ => Err(Fault::no_overload()),
+    }
+}
+
+fn optional_field<'v>(value: Option<&Val<'v>>, field: &str) -> Outcome<'v> {
+    let found = match value {
+        Some(value) => field_of(value, field)?.transpose()?,
+        None => None,
+    };
+    Ok(match found {
+        // What is optional already is not wrapped again.
+        Some(optional @ Val::Optional(_)) => optional,
+        Some(value) => value.some(),
+        None => Val::Optional(None),
+    })
+}

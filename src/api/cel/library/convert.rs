@@ -1,0 +1,148 @@
+//! Conversions between types.
+
+use super::super::clock::{self, Instant};
+use super::super::eval::Work;
+use super::super::value::{Fault, Outcome, Val};
+
+/// `int(x)` and its like.
+pub fn convert<'v>(name: &str, args: &[Val<'v>], _: &mut Work) -> Outcome<'v> {
+    let [value] = args else { return Err(Fault::no_overload()) };
+    match name {
+        "dyn" => Ok(value.clone()),
+        "type" => Ok(Val::Type(value.type_name().into())),
+        "bool" => to_bool(value),
+        "bytes" => match value {
+            Val::Bytes(_) => Ok(value.clone()),
+            Val::String(text) => Ok(Val::Bytes(text.as_bytes().into())),
+            _ => Err(Fault::no_overload()),
+        },
+        "double" => to_double(value),
+        "int" => to_int(value),
+        "uint" => to_uint(value),
+        "string" => to_string(value),
+        "duration" => match value {
+            Val::Duration(_) => Ok(value.clone()),
+            Val::Int(nanos) => Ok(Val::Duration(*nanos)),
+            Val::String(text) => clock::duration(text).map(Val::Duration).map_err(Fault::Error),
+            _ => Err(Fault::no_overload()),
+        },
+        "timestamp" => match value {
+            Val::Timestamp(_) => Ok(value.clone()),
+            Val::Int(seconds) => {
+                Instant::at(*seconds, 0).map(Val::Timestamp).ok_or_else(|| Fault::error("timestamp overflow"))
+            }
+            Val::String(text) => Instant::parse(text).map(Val::Timestamp).map_err(Fault::Error),
+            _ => Err(Fault::no_overload()),
+        },
+        _ => Err(Fault::no_overload()),
+    }
+}
+
+fn impossible(from: &str, to: &str) -> Fault {
+    Fault::error(format!("type conversion error from '{from}' to '{to}'"))
+}
+
+fn to_bool<'v>(value: &Val<'v>) -> Outcome<'v> {
+    match value {
+        Val::Bool(_) => Ok(value.clone()),
+        Val::String(text) => match &**text {
+            "1" | "t" | "T" | "TRUE" | "true" | "True" => Ok(Val::Bool(true)),
+            "0" | "f" | "F" | "FALSE" | "false" | "False" => Ok(Val::Bool(false)),
+            _ => Err(impossible("string", "bool")),
+        },
+        _ => Err(Fault::no_overload()),
+    }
+}
+
+fn to_double<'v>(value: &Val<'v>) -> Outcome<'v> {
+    Ok(Val::Double(match value {
+        Val::Double(number) => *number,
+        Val::Int(number) => *number as f64,
+        Val::Uint(number) => *number as f64,
+        Val::String(text) => match &**text {
+            "Infinity" | "+Infinity" => f64::INFINITY,
+            "-Infinity" => f64::NEG_INFINITY,
+            text => text.parse().map_err(|_| impossible("string", "double"))?,
+        },
+        _ => return Err(Fault::no_overload()),
+    }))
+}
+
+fn to_int<'v>(value: &Val<'v>) -> Outcome<'v> {
+    let overflow = || Fault::error("integer overflow");
+    Ok(Val::Int(match value {
+        Val::Int(number) => *number,
+        Val::Uint(number) => i64::try_from(*number).map_err(|_| overflow())?,
+        // The ends of the range are not doubles themselves.
+        Val::Double(number)
+            if *number > -9_223_372_036_854_775_808.0 && *number < 9_223_372_036_854_775_807.0 =>
+        {
+            *number as i64
+        }
+        Val::Double(_) => return Err(overflow()),
+        Val::String(text) => text.parse().map_err(|_| impossible("string", "int"))?,
+        Val::Timestamp(instant) => instant.seconds,
+        Val::Duration(nanos) => *nanos,
+        _ => return Err(Fault::no_overload()),
+    }))
+}
+
+fn to_uint<'v>(value: &Val<'v>) -> Outcome<'v> {
+    let overflow = || Fault::error("unsigned integer overflow");
+    Ok(Val::Uint(match value {
+        Val::Uint(number) => *number,
+        Val::Int(number) => u64::try_from(*number).map_err(|_| overflow())?,
+        Val::Double(number) if *number >= 0.0 && *number < 18_446_744_073_709_551_615.0 => *number as u64,
+        Val::Double(_) => return Err(overflow()),
+        Val::String(text) => text.parse().map_err(|_| impossible("string", "uint"))?,
+        _ => return Err(Fault::no_overload()),
+    }))
+}
+
+fn to_string<'v>(value: &Val<'v>) -> Outcome<'v> {
+    if let Val::String(_) = value {
+        return Ok(value.clone());
+    }
+    text(value).map(Val::from)
+}
+
+/// A value as text.
+pub fn text(value: &Val<'_>) -> Result<String, Fault> {
+    Ok(match value {
+        Val::String(text) => text.to_string(),
+        Val::Bool(truth) => truth.to_string(),
+        Val::Int(number) => number.to_string(),
+        Val::Uint(number) => number.to_string(),
+        Val::Double(number) => double(*number),
+        Val::Bytes(bytes) => std::str::from_utf8(bytes)
+            .map_err(|_| Fault::error("invalid UTF-8 in bytes, cannot convert to string"))?
+            .to_owned(),
+        Val::Timestamp(instant) => instant.text(),
+        Val::Duration(nanos) => clock::duration_text(*nanos),
+        Val::Type(name) => name.to_string(),
+        Val::Ip(address) => address.to_string(),
+        Val::Cidr(address, bits) => format!("{address}/{bits}"),
+        _ => return Err(Fault::no_overload()),
+    })
+}
+
+/// A number with a fraction in the shortest form that reads back: an exponent for the very small and the very large.
+fn double(number: f64) -> String {
+    if number.is_nan() {
+        return "NaN".to_owned();
+    }
+    if number.is_infinite() {
+        return if number > 0.0 { "+Inf" } else { "-Inf" }.to_owned();
+    }
+    let size = number.abs();
+    if size != 0.0 && !(1e-4..1e21).contains(&size) {
+        let text = format!("{number:e}");
+        let (digits, exponent) = text.split_once('e').unwrap_or((&text, "0"));
+        let (sign, exponent) = match exponent.strip_prefix('-') {
+            Some(rest) => ('-', rest),
+            None => ('+', exponent),
+        };
+        return format!("{digits}e{sign}{exponent:0>2}");
+    }
+    format!("{number}")
+}

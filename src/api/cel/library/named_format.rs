@@ -1,0 +1,123 @@
+//! Forms of texts that have names.
+
+use super::super::eval::Work;
+use super::super::value::{Fault, Outcome, Val};
+use super::url::Url;
+use crate::api::custom::formats::Format;
+use crate::api::names;
+
+/// A form of texts.
+#[derive(Debug)]
+pub struct NamedFormat {
+    /// What expressions call it.
+    pub function: &'static str,
+    /// Its own name.
+    pub name: &'static str,
+    /// How long its pattern is taken to be.
+    pub pattern_size: u64,
+    check: fn(&str) -> Vec<String>,
+}
+
+fn by_schema(name: &str, text: &str, why: &str) -> Vec<String> {
+    if Format::named(name).is_some_and(|format| format.holds(text)) {
+        Vec::new()
+    } else {
+        vec![why.to_owned()]
+    }
+}
+
+/// All of them.
+pub const ALL: &[NamedFormat] = &[
+    NamedFormat {
+        function: "dns1123Label",
+        name: "DNS1123Label",
+        pattern_size: 30,
+        check: |text| names::label_name(text, false),
+    },
+    NamedFormat {
+        function: "dns1123Subdomain",
+        name: "DNS1123Subdomain",
+        pattern_size: 60,
+        check: |text| names::subdomain_name(text, false),
+    },
+    NamedFormat {
+        function: "dns1035Label",
+        name: "DNS1035Label",
+        pattern_size: 30,
+        check: |text| names::dns_1035_name(text, false),
+    },
+    NamedFormat {
+        function: "qualifiedName",
+        name: "QualifiedName",
+        pattern_size: 60,
+        check: names::qualified_name,
+    },
+    NamedFormat {
+        function: "dns1123LabelPrefix",
+        name: "DNS1123LabelPrefix",
+        pattern_size: 30,
+        check: |text| names::label_name(text, true),
+    },
+    NamedFormat {
+        function: "dns1123SubdomainPrefix",
+        name: "DNS1123SubdomainPrefix",
+        pattern_size: 60,
+        check: |text| names::subdomain_name(text, true),
+    },
+    NamedFormat {
+        function: "dns1035LabelPrefix",
+        name: "DNS1035LabelPrefix",
+        pattern_size: 30,
+        check: |text| names::dns_1035_name(text, true),
+    },
+    NamedFormat { function: "labelValue", name: "LabelValue", pattern_size: 40, check: names::label_value },
+    NamedFormat {
+        function: "uri",
+        name: "URI",
+        pattern_size: 1_103,
+        check: |text| Url::parse(text).err().into_iter().collect(),
+    },
+    NamedFormat {
+        function: "uuid",
+        name: "uuid",
+        pattern_size: 79,
+        check: |text| by_schema("uuid", text, "does not match the UUID format"),
+    },
+    NamedFormat {
+        function: "byte",
+        name: "byte",
+        pattern_size: 84,
+        check: |text| by_schema("byte", text, "invalid base64"),
+    },
+    NamedFormat {
+        function: "date",
+        name: "date",
+        pattern_size: 146,
+        check: |text| by_schema("date", text, "invalid date"),
+    },
+    NamedFormat {
+        function: "datetime",
+        name: "datetime",
+        pattern_size: 146,
+        check: |text| by_schema("datetime", text, "invalid datetime"),
+    },
+];
+
+/// `format.uuid()`, `format.named('uuid')`, `format.uuid().validate(text)`.
+pub fn run<'v>(name: &str, args: &[Val<'v>], _: &mut Work) -> Outcome<'v> {
+    let named = |name: &str| ALL.iter().find(|format| format.function == name);
+    match (name, args) {
+        ("format.named", [Val::String(name)]) => {
+            Ok(named(name).map_or(Val::Optional(None), |format| Val::Format(format).some()))
+        }
+        ("validate", [Val::Format(format), Val::String(text)]) => {
+            let wrong: Vec<Val<'v>> = (format.check)(text).into_iter().map(Val::from).collect();
+            Ok(if wrong.is_empty() { Val::Optional(None) } else { Val::from(wrong).some() })
+        }
+        (name, []) => {
+            let format = name.strip_prefix("format.").and_then(named);
+            format.map(Val::Format).ok_or_else(Fault::no_overload)
+        }
+        _ => Err(Fault::no_overload()),
+    }
+}

@@ -1,0 +1,102 @@
+//! Whether values are the same.
+
+use std::cmp::Ordering;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use super::super::super::eval::Work;
+use super::super::super::types::ListKind;
+use super::super::super::value::{Fault, List, Map, Outcome, Val};
+use super::{compared, identity};
+use crate::api::value::Value;
+
+/// `x == y`, `x != y`.
+pub fn equality<'v>(name: &str, args: &[Val<'v>], work: &mut Work) -> Outcome<'v> {
+    let [left, right] = args else { return Err(Fault::no_overload()) };
+    Ok(Val::Bool(equal(left, right, work)? == (name == "_==_")))
+}
+
+/// Whether two values are the same.
+pub fn equal<'v>(left: &Val<'v>, right: &Val<'v>, work: &mut Work) -> Result<bool, Fault> {
+    work.effort(1)?;
+    Ok(match (left, right) {
+        (Val::Null, Val::Null) => true,
+        (Val::Bool(left), Val::Bool(right)) => left == right,
+        (Val::Int(_) | Val::Uint(_) | Val::Double(_), Val::Int(_) | Val::Uint(_) | Val::Double(_)) => {
+            compared(left, right).is_ok_and(|order| order == Some(Ordering::Equal))
+        }
+        (Val::String(left), Val::String(right)) => {
+            work.effort(left.len().min(right.len()) / 64)?;
+            **left == **right
+        }
+        (Val::Bytes(left), Val::Bytes(right)) => left == right,
+        (Val::List(left), Val::List(right)) => equal_lists(left, right, work)?,
+        (Val::Map(left), Val::Map(right)) => equal_maps(left, right, work)?,
+        (Val::Timestamp(left), Val::Timestamp(right)) => left == right,
+        (Val::Duration(left), Val::Duration(right)) => left == right,
+        (Val::Type(left), Val::Type(right)) => left == right,
+        (Val::Optional(left), Val::Optional(right)) => match (left, right) {
+            (Some(left), Some(right)) => equal(left, right, work)?,
+            (left, right) => left.is_none() && right.is_none(),
+        },
+        (Val::Quantity(left), Val::Quantity(right)) => left == right,
+        (Val::Url(left), Val::Url(right)) => left.text == right.text,
+        (Val::Ip(left), Val::Ip(right)) => left == right,
+        (Val::Cidr(left, bits), Val::Cidr(right, other_bits)) => left == right && bits == other_bits,
+        (Val::Format(left), Val::Format(right)) => left.name == right.name,
+        (Val::Semver(left), Val::Semver(right)) => left.compare(right) == Ordering::Equal,
+        (Val::Foreign(left), Val::Foreign(right)) => Arc::ptr_eq(left, right),
+        _ => false,
+    })
+}
+
+fn equal_lists<'v>(left: &List<'v>, right: &List<'v>, work: &mut Work) -> Result<bool, Fault> {
+    if left.len() != right.len() {
+        return Ok(false);
+    }
+    // Two lists of an object whose order does not matter are compared by what tells their items apart.
+    if let (List::Given(items, shape, kind), List::Given(others, other_shape, _)) = (left, right)
+        && **kind != ListKind::Ordered
+    {
+        work.effort(items.len() * 2)?;
+        let known: BTreeMap<Vec<u8>, &Value> =
+            others.iter().map(|item| (identity(item, kind), item)).collect();
+        for item in *items {
+            let Some(other) = known.get(&identity(item, kind)) else { return Ok(false) };
+            if !equal(&Val::given(item, shape)?, &Val::given(other, other_shape)?, work)? {
+                return Ok(false);
+            }
+        }
+        return Ok(true);
+    }
+    for (left, right) in left.iter().zip(right.iter()) {
+        if !equal(&left?, &right?, work)? {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
+fn equal_maps<'v>(left: &Map<'v>, right: &Map<'v>, work: &mut Work) -> Result<bool, Fault> {
+    if left.len() != right.len() {
+        return Ok(false);
+    }
+    // What a schema does not say of an object counts all the same.
+    if let (Map::Object(fields, object), Map::Object(others, _)) = (left, right) {
+        let said = |name: &str| object.fields.values().any(|property| property.name == *name);
+        for (name, value) in fields.iter().filter(|(name, _)| !said(name)) {
+            work.effort(1)?;
+            if others.get(name).is_some_and(|other| other != value) {
+                return Ok(false);
+            }
+        }
+    }
+    for key in left.keys() {
+        match (left.get(&key)?, right.get(&key)?) {
+            (Some(left), Some(right)) if equal(&left, &right, work)? => {}
+            (None, None) => {}
+            _ => return Ok(false),
+        }
+    }
+    Ok(true)
+}

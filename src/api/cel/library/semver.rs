@@ -1,0 +1,152 @@
+//! Versions of software.
+
+use std::cmp::Ordering;
+
+/// A version such as `1.2.3-rc.1+build`.
+#[derive(Clone, Debug)]
+pub struct Semver {
+    /// Major, minor and patch.
+    pub numbers: [u64; 3],
+    before: Vec<Part>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Part {
+    Number(u64),
+    Text(String),
+}
+
+impl Semver {
+    /// Reads a version, strictly.
+    pub fn parse(text: &str) -> Result<Semver, String> {
+        if text.is_empty() {
+            return Err("Version string empty".to_owned());
+        }
+        let (rest, build) = match text.split_once('+') {
+            Some((rest, build)) => (rest, Some(build)),
+            None => (text, None),
+        };
+        let (rest, before) = match rest.split_once('-') {
+            Some((rest, before)) => (rest, Some(before)),
+            None => (rest, None),
+        };
+        let parts: Vec<&str> = rest.split('.').collect();
+        let &[major, minor, patch] = parts.as_slice() else {
+            return Err("No Major.Minor.Patch elements found".to_owned());
+        };
+        let numbers = [number(major, "major")?, number(minor, "minor")?, number(patch, "patch")?];
+        let fits = |text: &str| {
+            !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-')
+        };
+        let mut parts = Vec::new();
+        for part in before.into_iter().flat_map(|text| text.split('.')) {
+            if !fits(part) {
+                return Err(format!(
+                    "Invalid character(s) found in prerelease {}",
+                    crate::api::field::quoted(part)
+                ));
+            }
+            parts.push(if part.bytes().all(|byte| byte.is_ascii_digit()) {
+                if part.len() > 1 && part.starts_with('0') {
+                    return Err(format!(
+                        "Numeric PreRelease version must not contain leading zeroes {}",
+                        crate::api::field::quoted(part)
+                    ));
+                }
+                Part::Number(part.parse().map_err(|_| "value out of range".to_owned())?)
+            } else {
+                Part::Text(part.to_owned())
+            });
+        }
+        if build.is_some_and(|build| !build.split('.').all(fits)) {
+            return Err("Invalid character(s) found in build meta data".to_owned());
+        }
+        Ok(Semver { numbers, before: parts })
+    }
+
+    /// Reads a version that need not be complete: `v1`, `01.2`.
+    pub fn lenient(text: &str) -> Result<Semver, String> {
+        let text = text.strip_prefix('v').unwrap_or(text);
+        let mut parts: Vec<String> = text.splitn(3, '.').map(trimmed).collect();
+        if parts.len() < 3 {
+            if parts.last().is_some_and(|last| last.contains(['+', '-'])) {
+                return Err("short version cannot contain PreRelease/Build meta data".to_owned());
+            }
+            parts.resize(3, "0".to_owned());
+        }
+        Semver::parse(&parts.join("."))
+    }
+
+    /// Which of two versions comes first.
+    pub fn compare(&self, other: &Semver) -> Ordering {
+        self.numbers.cmp(&other.numbers).then_with(|| {
+            match (self.before.is_empty(), other.before.is_empty()) {
+                (true, true) => Ordering::Equal,
+                // What comes before a version is less than the version.
+                (true, false) => Ordering::Greater,
+                (false, true) => Ordering::Less,
+                (false, false) => {
+                    let each = self.before.iter().zip(&other.before).map(|(one, other)| match (one, other) {
+                        (Part::Number(one), Part::Number(other)) => one.cmp(other),
+                        (Part::Number(_), Part::Text(_)) => Ordering::Less,
+                        (Part::Text(_), Part::Number(_)) => Ordering::Greater,
+                        (Part::Text(one), Part::Text(other)) => one.cmp(other),
+                    });
+                    let different = each.into_iter().find(|order| *order != Ordering::Equal);
+                    different.unwrap_or_else(|| self.before.len().cmp(&other.before.len()))
+                }
+            }
+        })
+    }
+}
+
+/// A part without zeros before it.
+fn trimmed(part: &str) -> String {
+    if part.len() < 2 {
+        return part.to_owned();
+    }
+    let rest = part.trim_start_matches('0');
+    if rest.starts_with(|c: char| c.is_ascii_digit()) { rest.to_owned() } else { format!("0{rest}") }
+}
+
+fn number(text: &str, which: &str) -> Result<u64, String> {
+    let quoted = crate::api::field::quoted(text);
+    if text.is_empty() || !text.bytes().all(|byte| byte.is_ascii_digit()) {
+        return Err(format!("Invalid character(s) found in {which} number {quoted}"));
+    }
+    if text.len() > 1 && text.starts_with('0') {
+        let title = format!("{}{}", which[..1].to_uppercase(), &which[1..]);
+        return Err(format!("{title} number must not contain leading zeroes {quoted}"));
+    }
+    text.parse().map_err(|_| format!("strconv.ParseUint: parsing {quoted}: value out of range"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn versions_have_an_order() {
+        let all = [
+            "1.0.0-alpha",
+            "1.0.0-alpha.1",
+            "1.0.0-beta.2",
+            "1.0.0-beta.11",
+            "1.0.0-rc.1",
+            "1.0.0",
+            "1.2.0",
+            "1.10.0",
+        ];
+        for pair in all.windows(2) {
+            let [one, other] = [pair[0], pair[1]].map(|text| Semver::parse(text).unwrap());
+            assert_eq!(one.compare(&other), Ordering::Less, "{pair:?}");
+        }
+        for bad in ["", "1", "1.2", "v1.2.3", "01.2.3", "1.2.3-", "1.2.3-01", "1.2.x", "1.2.3+"] {
+            assert!(Semver::parse(bad).is_err(), "{bad}");
+        }
+        for (text, wanted) in [("v1", [1, 0, 0]), ("01.02", [1, 2, 0]), ("v1.0.03", [1, 0, 3])] {
+            assert_eq!(Semver::lenient(text).unwrap().numbers, wanted);
+        }
+        assert!(Semver::lenient("1.0-rc").is_err());
+    }
+}

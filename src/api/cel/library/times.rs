@@ -1,0 +1,24 @@
+//! Parts of times.
+
+use super::super::clock;
+use super::super::eval::Work;
+use super::super::value::{Fault, Outcome, Val};
+
+/// `time.getHours()` and its like.
+pub fn run<'v>(name: &str, args: &[Val<'v>], _: &mut Work) -> Outcome<'v> {
+    let part = match args {
+        [Val::Timestamp(instant)] => instant.part(name, 0),
+        [Val::Timestamp(instant), Val::String(zone)] => {
+            instant.part(name, clock::zone(zone).map_err(Fault::Error)?)
+        }
+        [Val::Duration(nanos)] => match name {
+            "getHours" => Some(nanos / 3_600_000_000_000),
+            "getMinutes" => Some(nanos / 60_000_000_000),
+            "getSeconds" => Some(nanos / 1_000_000_000),
+            "getMilliseconds" => Some(nanos / 1_000_000),
+            _ => None,
+        },
+        _ => None,
+    };
+    part.map(Val::Int).ok_or_else(Fault::no_overload)
+}

@@ -1,0 +1,429 @@
+//! From words to an expression.
+
+mod aggregates;
+mod copy;
+
+use super::ast::{Expr, Kind, Literal};
+use super::lexer::{self, Token, Word};
+use super::literal;
+use super::macros;
+use super::source::{Issues, Source};
+use crate::api::limits::{CEL_CHARS, CEL_DEPTH, CEL_HEIGHT};
+
+/// An expression that was read.
+pub struct Parsed {
+    /// The expression.
+    pub root: Expr,
+    /// Where each of its parts stands, by their numbers.
+    pub places: Vec<usize>,
+}
+
+/// Names that no variable may have.
+const RESERVED: [&str; 17] = [
+    "as",
+    "break",
+    "const",
+    "continue",
+    "else",
+    "for",
+    "function",
+    "if",
+    "import",
+    "let",
+    "loop",
+    "package",
+    "namespace",
+    "return",
+    "var",
+    "void",
+    "while",
+];
+
+/// Reads an expression.
+pub fn parse(source: &Source, issues: &mut Issues) -> Option<Parsed> {
+    if source.len() > CEL_CHARS {
+        let size = source.len();
+        issues
+            .add(None, format!("expression code point size exceeds limit: size: {size}, limit {CEL_CHARS}"));
+        return None;
+    }
+    let tokens = lexer::words(source, issues);
+    let mut parser =
+        Parser { source, tokens, at: 0, issues, places: Vec::new(), heights: Vec::new(), depth: 0 };
+    let root = parser.whole().ok()?;
+    let places = std::mem::take(&mut parser.places);
+    issues.is_empty().then_some(Parsed { root, places })
+}
+
+/// Reading has stopped, and why has been told.
+pub struct Stopped;
+
+type Read<T> = Result<T, Stopped>;
+
+pub struct Parser<'s> {
+    source: &'s Source,
+    tokens: Vec<Token>,
+    at: usize,
+    issues: &'s mut Issues,
+    places: Vec<usize>,
+    /// How deep the expressions go that are made, by their numbers.
+    heights: Vec<usize>,
+    /// How deep reading is.
+    depth: usize,
+}
+
+/// What an expression may begin with, as messages name it, with what else may stand in its place.
+const BEGINS: [(&str, &str); 20] = [
+    ("'['", "*"),
+    ("']'", "]"),
+    ("'{'", "*"),
+    ("'}'", "}"),
+    ("'('", "*"),
+    ("')'", ")"),
+    ("'.'", "*"),
+    ("','", ","),
+    ("'-'", "*"),
+    ("'!'", "*"),
+    ("'?'", "?"),
+    ("'true'", "*"),
+    ("'false'", "*"),
+    ("'null'", "*"),
+    ("NUM_FLOAT", "*"),
+    ("NUM_INT", "*"),
+    ("NUM_UINT", "*"),
+    ("STRING", "*"),
+    ("BYTES", "*"),
+    ("IDENTIFIER", "*"),
+];
+
+impl<'s> Parser<'s> {
+    fn whole(&mut self) -> Read<Expr> {
+        let root = self.expr("")?;
+        if self.token().word == Word::End {
+            return Ok(root);
+        }
+        let what = if self.tokens.get(self.at + 1).is_some_and(|next| next.word == Word::End) {
+            "extraneous"
+        } else {
+            "mismatched"
+        };
+        self.wrong(&format!("{what} input '{}' expecting <EOF>", self.token().shown(self.source)))
+    }
+
+    fn token(&self) -> &Token {
+        // The end is never passed.
+        &self.tokens[self.at.min(self.tokens.len() - 1)]
+    }
+
+    fn take(&mut self) -> Token {
+        let token = self.token().clone();
+        self.at += 1;
+        token
+    }
+
+    /// Takes a sign if it comes next, and says where it stood.
+    fn sign(&mut self, sign: &str) -> Option<usize> {
+        self.token().is(sign).then(|| self.take().start)
+    }
+
+    /// Tells of a word that does not fit, and stops.
+    fn wrong<T>(&mut self, message: &str) -> Read<T> {
+        let place = self.token().start;
+        self.issues.add(place, format!("Syntax error: {message}"));
+        Err(Stopped)
+    }
+
+    /// A word that cannot begin an expression. `others` are the signs that could stand here as well.
+    fn unexpected<T>(&mut self, others: &str) -> Read<T> {
+        let fits = BEGINS.iter().filter(|(_, sign)| *sign == "*" || others.contains(sign));
+        let names: Vec<&str> = fits.map(|(name, _)| *name).collect();
+        let shown = self.token().shown(self.source);
+        self.wrong(&format!("mismatched input '{shown}' expecting {{{}}}", names.join(", ")))
+    }
+
+    /// A sign that must come next. `ends` says whether the expression may end behind it.
+    fn expect(&mut self, sign: &str, ends: bool) -> Read<usize> {
+        if let Some(place) = self.sign(sign) {
+            return Ok(place);
+        }
+        let shown = self.token().shown(self.source);
+        let next_fits = self.tokens.get(self.at + 1).is_some_and(|next| next.is(sign));
+        self.wrong(&if next_fits {
+            format!("extraneous input '{shown}' expecting '{sign}'")
+        } else if ends && self.token().word == Word::End {
+            format!("missing '{sign}' at '<EOF>'")
+        } else {
+            format!("mismatched input '{shown}' expecting '{sign}'")
+        })
+    }
+
+    /// Says that the expression is wrong in a way that does not stop reading.
+    pub fn issue(&mut self, place: usize, message: String) -> Expr {
+        self.issues.add(place, message);
+        self.made(place, Kind::Broken).unwrap_or(Expr { id: 0, kind: Kind::Broken })
+    }
+
+    /// A part of the expression with a number of its own.
+    pub fn made(&mut self, place: usize, kind: Kind) -> Read<Expr> {
+        let expr = Expr { id: self.places.len(), kind };
+        let below = expr.parts().iter().filter_map(|part| self.heights.get(part.id)).max().copied();
+        let height = below.unwrap_or(0) + 1;
+        self.places.push(place);
+        self.heights.push(height);
+        if height > CEL_HEIGHT {
+            self.issues.add(None, "max recursion depth exceeded".to_owned());
+            return Err(Stopped);
+        }
+        Ok(expr)
+    }
+
+    /// Where a part of the expression stands.
+    pub fn place(&self, expr: &Expr) -> usize {
+        self.places.get(expr.id).copied().unwrap_or(0)
+    }
+
+    fn call(&mut self, place: usize, function: &str, args: Vec<Expr>) -> Read<Expr> {
+        self.made(place, Kind::Call { function: function.to_owned(), target: None, args })
+    }
+
+    /// A whole expression. `others` are the signs that could stand instead of it.
+    fn expr(&mut self, others: &str) -> Read<Expr> {
+        self.depth += 1;
+        if self.depth > CEL_DEPTH {
+            self.issues.add(None, format!("expression recursion limit exceeded: {CEL_DEPTH}"));
+            return Err(Stopped);
+        }
+        let mut result = self.binary(0, others)?;
+        if let Some(place) = self.sign("?") {
+            let yes = self.binary(0, "")?;
+            self.expect(":", false)?;
+            let no = self.expr("")?;
+            result = self.call(place, "_?_:_", vec![result, yes, no])?;
+        }
+        self.depth -= 1;
+        Ok(result)
+    }
+
+    fn operator(&self) -> Option<(usize, &'static str, &'static str)> {
+        let Word::Sign(sign) = self.token().word else { return None };
+        Some(match sign {
+            "||" => (0, sign, "_||_"),
+            "&&" => (1, sign, "_&&_"),
+            "==" => (2, sign, "_==_"),
+            "!=" => (2, sign, "_!=_"),
+            "<" => (2, sign, "_<_"),
+            "<=" => (2, sign, "_<=_"),
+            ">" => (2, sign, "_>_"),
+            ">=" => (2, sign, "_>=_"),
+            "in" => (2, sign, "@in"),
+            "+" => (3, sign, "_+_"),
+            "-" => (3, sign, "_-_"),
+            "*" => (4, sign, "_*_"),
+            "/" => (4, sign, "_/_"),
+            "%" => (4, sign, "_%_"),
+            _ => return None,
+        })
+    }
+
+    /// Operators that bind at least as strongly as `level`.
+    fn binary(&mut self, level: usize, others: &str) -> Read<Expr> {
+        let mut left = self.member(others)?;
+        while let Some((own, sign, function)) = self.operator().filter(|(own, ..)| *own >= level) {
+            if own > 1 {
+                let place = self.take().start;
+                let right = self.binary(own + 1, "")?;
+                left = self.call(place, function, vec![left, right])?;
+                continue;
+            }
+            // Long rows of "and" and "or" become a balanced tree, whose depth nobody has to fear.
+            let (mut terms, mut places) = (vec![left], Vec::new());
+            while let Some(place) = self.sign(sign) {
+                places.push(place);
+                terms.push(self.binary(own + 1, "")?);
+            }
+            let mut terms: Vec<Option<Expr>> = terms.into_iter().map(Some).collect();
+            left = self.balanced(function, &mut terms, &places, 0, places.len() - 1)?;
+        }
+        Ok(left)
+    }
+
+    fn balanced(
+        &mut self,
+        function: &str,
+        terms: &mut [Option<Expr>],
+        places: &[usize],
+        low: usize,
+        high: usize,
+    ) -> Read<Expr> {
+        let mid = (low + high).div_ceil(2);
+        let left = if mid == low {
+            self.term(terms, mid)?
+        } else {
+            self.balanced(function, terms, places, low, mid - 1)?
+        };
+        let right = if mid == high {
+            self.term(terms, mid + 1)?
+        } else {
+            self.balanced(function, terms, places, mid + 1, high)?
+        };
+        self.call(places.get(mid).copied().unwrap_or(0), function, vec![left, right])
+    }
+
+    fn term(&mut self, terms: &mut [Option<Expr>], at: usize) -> Read<Expr> {
+        terms.get_mut(at).and_then(Option::take).ok_or(Stopped)
+    }
+
+    /// Something with signs before it, and fields, calls and subscripts behind it.
+    fn member(&mut self, others: &str) -> Read<Expr> {
+        let place = self.token().start;
+        for (sign, function) in [("!", "!_"), ("-", "-_")] {
+            // The sign of a number belongs to it.
+            let is_number = |token: Option<&Token>| {
+                matches!(token.map(|token| &token.word), Some(Word::Int(_) | Word::Float(_)))
+            };
+            if !self.token().is(sign) || (sign == "-" && is_number(self.tokens.get(self.at + 1))) {
+                continue;
+            }
+            let mut count = 0;
+            while self.sign(sign).is_some() {
+                count += 1;
+            }
+            let inner = self.tail("")?;
+            return if count % 2 == 0 { Ok(inner) } else { self.call(place, function, vec![inner]) };
+        }
+        self.tail(others)
+    }
+
+    fn tail(&mut self, others: &str) -> Read<Expr> {
+        let mut expr = self.primary(others)?;
+        loop {
+            if let Some(place) = self.sign(".") {
+                expr = self.dotted(expr, place)?;
+            } else if let Some(place) = self.sign("[") {
+                let function = if self.sign("?").is_some() { "_[?_]" } else { "_[_]" };
+                let index = self.expr("?")?;
+                self.expect("]", true)?;
+                expr = self.call(place, function, vec![expr, index])?;
+            } else {
+                return Ok(expr);
+            }
+        }
+    }
+
+    fn dotted(&mut self, operand: Expr, place: usize) -> Read<Expr> {
+        let optional = self.sign("?").is_some();
+        let token = self.take();
+        let field = match token.word {
+            Word::Name(name) => name,
+            Word::EscapedName => {
+                return Ok(self.issue(token.start, "unsupported syntax: '`'".to_owned()));
+            }
+            Word::Sign(word) if word.chars().all(char::is_alphabetic) => {
+                self.at -= 1;
+                return self.wrong(&format!("mismatched input '{word}' expecting IDENTIFIER"));
+            }
+            _ => {
+                self.at -= 1;
+                let mark = if optional { ".?" } else { "." };
+                let shown = if token.word == Word::End { String::new() } else { token.shown(self.source) };
+                return self.wrong(&format!("no viable alternative at input '{mark}{shown}'"));
+            }
+        };
+        if optional {
+            let name = self.made(token.start, Kind::Literal(Literal::String(field)))?;
+            return self.call(place, "_?._", vec![operand, name]);
+        }
+        if let Some(open) = self.sign("(") {
+            let args = self.arguments()?;
+            return macros::member(self, open, &field, operand, args);
+        }
+        self.made(place, Kind::Select { operand: Box::new(operand), field, test: false })
+    }
+
+    /// What stands between parentheses, the second of which is read as well.
+    fn arguments(&mut self) -> Read<Vec<Expr>> {
+        let mut args = Vec::new();
+        if self.sign(")").is_some() {
+            return Ok(args);
+        }
+        loop {
+            args.push(self.expr(if args.is_empty() { ")" } else { "" })?);
+            if self.sign(",").is_none() {
+                self.expect(")", true)?;
+                return Ok(args);
+            }
+        }
+    }
+
+    fn primary(&mut self, others: &str) -> Read<Expr> {
+        let token = self.token().clone();
+        let literal = match &token.word {
+            Word::Sign("(") => {
+                self.take();
+                let inner = self.expr("")?;
+                self.expect(")", true)?;
+                return Ok(inner);
+            }
+            Word::Sign("[") => return self.list(),
+            Word::Sign("{") => return self.map(),
+            Word::Sign("." | "-") | Word::Name(_) => return self.named(others),
+            Word::Sign("true") => Ok(Literal::Bool(true)),
+            Word::Sign("false") => Ok(Literal::Bool(false)),
+            Word::Sign("null") => Ok(Literal::Null),
+            Word::Int(text) => literal::int(text, false),
+            Word::Uint(text) => literal::uint(text),
+            Word::Float(text) => literal::double(text, false),
+            Word::String(text) => literal::text(text),
+            Word::Bytes(text) => literal::bytes(text),
+            Word::Sign(_) | Word::EscapedName | Word::End => return self.unexpected(others),
+        };
+        self.take();
+        self.literal(token.start, literal)
+    }
+
+    fn literal(&mut self, place: usize, literal: Result<Literal, String>) -> Read<Expr> {
+        match literal {
+            Ok(literal) => self.made(place, Kind::Literal(literal)),
+            Err(why) => Ok(self.issue(place, why)),
+        }
+    }
+
+    /// A name, a call, an object of a named type, or a negative number.
+    fn named(&mut self, others: &str) -> Read<Expr> {
+        let start = self.token().start;
+        if self.sign("-").is_some() {
+            let literal = match self.token().word.clone() {
+                Word::Int(text) => literal::int(&text, true),
+                Word::Float(text) => literal::double(&text, true),
+                _ => {
+                    self.at -= 1;
+                    return self.unexpected(others);
+                }
+            };
+            self.take();
+            return self.literal(start, literal);
+        }
+        let dot = if self.sign(".").is_some() { "." } else { "" };
+        let token = self.take();
+        let Word::Name(name) = token.word else {
+            self.at -= 1;
+            let shown = self.token().shown(self.source);
+            return self.wrong(&format!("mismatched input '{shown}' expecting IDENTIFIER"));
+        };
+        if let Some(end) = self.object_ahead() {
+            return self.object(dot, &name, end);
+        }
+        let is_reserved = RESERVED.contains(&name.as_str());
+        if let Some(open) = self.sign("(") {
+            let args = self.arguments()?;
+            if is_reserved {
+                return Ok(self.issue(start, format!("reserved identifier: {name}")));
+            }
+            return macros::global(self, open, &format!("{dot}{name}"), args);
+        }
+        if is_reserved {
+            return Ok(self.issue(start, format!("reserved identifier: {name}")));
+        }
+        self.made(token.start, Kind::Ident(format!("{dot}{name}")))
+    }
+}

@@ -1,0 +1,107 @@
+//! Lists, maps and objects.
+
+use super::super::ast::{Entry, Expr, Init, Kind};
+use super::super::lexer::Word;
+use super::{Parser, Read};
+
+impl Parser<'_> {
+    /// Whether names and dots lead to a brace, and where it is.
+    pub(super) fn object_ahead(&self) -> Option<usize> {
+        let mut at = self.at;
+        loop {
+            let token = self.tokens.get(at)?;
+            if token.is("{") {
+                return Some(at);
+            }
+            let name = self.tokens.get(at + 1)?;
+            if !token.is(".") || !matches!(name.word, Word::Name(_)) {
+                return None;
+            }
+            at += 2;
+        }
+    }
+
+    pub(super) fn object(&mut self, dot: &str, first: &str, brace: usize) -> Read<Expr> {
+        let mut name = format!("{dot}{first}");
+        while self.at < brace {
+            if let Word::Name(part) = self.take().word {
+                name.push('.');
+                name.push_str(&part);
+            }
+        }
+        let place = self.take().start;
+        let mut fields = Vec::new();
+        loop {
+            if self.sign("}").is_some() {
+                break;
+            }
+            let optional = self.sign("?").is_some();
+            let Word::Name(field) = self.take().word else {
+                self.at -= 1;
+                let shown = self.token().shown(self.source);
+                return self.wrong(&format!(
+                    "mismatched input '{shown}' expecting {{'}}', ',', '?', IDENTIFIER, ESC_IDENTIFIER}}"
+                ));
+            };
+            let colon = self.expect(":", false)?;
+            let value = self.expr("")?;
+            let id = self.made(colon, Kind::Broken)?.id;
+            fields.push(Init { id, name: field, value, optional });
+            if self.sign(",").is_none() {
+                self.closing("}")?;
+                break;
+            }
+        }
+        self.made(place, Kind::Object { name, fields })
+    }
+
+    /// The sign that closes a list or a map behind an item that no comma follows.
+    fn closing(&mut self, sign: &str) -> Read<()> {
+        if self.sign(sign).is_some() {
+            return Ok(());
+        }
+        let shown = self.token().shown(self.source);
+        if self.tokens.get(self.at + 1).is_some_and(|next| next.is(sign) || next.is(",")) {
+            return self.wrong(&format!("extraneous input '{shown}' expecting {{'{sign}', ','}}"));
+        }
+        self.wrong(&format!("mismatched input '{shown}' expecting {{'{sign}', ','}}"))
+    }
+
+    pub(super) fn list(&mut self) -> Read<Expr> {
+        let place = self.take().start;
+        let mut items = Vec::new();
+        loop {
+            if self.sign("]").is_some() {
+                break;
+            }
+            let optional = self.sign("?").is_some();
+            let item = self.expr(if items.is_empty() { "],?" } else { "]?" })?;
+            items.push((item, optional));
+            if self.sign(",").is_none() {
+                self.closing("]")?;
+                break;
+            }
+        }
+        self.made(place, Kind::List { items })
+    }
+
+    pub(super) fn map(&mut self) -> Read<Expr> {
+        let place = self.take().start;
+        let mut entries = Vec::new();
+        loop {
+            if self.sign("}").is_some() {
+                break;
+            }
+            let optional = self.sign("?").is_some();
+            let key = self.expr(if entries.is_empty() { "},?" } else { "}?" })?;
+            self.expect(":", false)?;
+            let value = self.expr("")?;
+            entries.push(Entry { key, value, optional });
+            if self.sign(",").is_none() {
+                self.closing("}")?;
+                break;
+            }
+        }
+        self.made(place, Kind::Map { entries })
+    }
+}

@@ -1,0 +1,145 @@
+//! The text of an expression, and what is said of places in it.
+
+use std::fmt;
+
+use crate::api::limits::{CEL_ISSUES, CEL_SNIPPET_CHARS};
+
+/// The text of an expression, by characters: places in it are counted so.
+#[derive(Debug, Default)]
+pub struct Source {
+    chars: Vec<char>,
+    /// Where each line begins.
+    lines: Vec<usize>,
+}
+
+impl Source {
+    /// Takes a text apart.
+    pub fn new(text: &str) -> Source {
+        let chars: Vec<char> = text.chars().collect();
+        let breaks = chars.iter().enumerate().filter(|(_, c)| **c == '\n').map(|(at, _)| at + 1);
+        let lines = std::iter::once(0).chain(breaks).collect();
+        Source { chars, lines }
+    }
+
+    /// How many characters there are.
+    pub fn len(&self) -> usize {
+        self.chars.len()
+    }
+
+    /// The character at a place.
+    pub fn at(&self, place: usize) -> Option<char> {
+        self.chars.get(place).copied()
+    }
+
+    /// The text between two places.
+    pub fn text(&self, from: usize, to: usize) -> String {
+        self.chars.get(from..to.min(self.chars.len())).unwrap_or_default().iter().collect()
+    }
+
+    /// The line of a place, counted from one, and how far into it the place is.
+    fn position(&self, place: usize) -> (usize, usize) {
+        let line = self.lines.partition_point(|begin| *begin <= place);
+        (line, place - self.lines.get(line.saturating_sub(1)).copied().unwrap_or(0))
+    }
+
+    fn line(&self, line: usize) -> &[char] {
+        let Some(begin) = line.checked_sub(1).and_then(|index| self.lines.get(index)) else { return &[] };
+        let end = self.lines.get(line).map_or(self.chars.len(), |next| next - 1);
+        self.chars.get(*begin..end).unwrap_or_default()
+    }
+}
+
+/// One thing that is wrong with an expression.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Issue {
+    /// Where; nowhere in particular if the expression as a whole is wrong.
+    pub place: Option<usize>,
+    /// What.
+    pub message: String,
+}
+
+/// All that is wrong with one expression.
+#[derive(Debug, Default)]
+pub struct Issues {
+    all: Vec<Issue>,
+    count: usize,
+}
+
+impl Issues {
+    /// Adds one.
+    pub fn add(&mut self, place: impl Into<Option<usize>>, message: String) {
+        self.count += 1;
+        if self.all.len() < CEL_ISSUES {
+            self.all.push(Issue { place: place.into(), message });
+        }
+    }
+
+    /// Whether nothing is wrong.
+    pub fn is_empty(&self) -> bool {
+        self.count == 0
+    }
+
+    /// How they are told: each with the line that it is about and a mark below it.
+    pub fn told(mut self, source: &Source) -> String {
+        self.all.sort_by_key(|issue| issue.place);
+        let mut told: Vec<String> = self.all.iter().map(|issue| Told { issue, source }.to_string()).collect();
+        if self.count > self.all.len() {
+            told.push(format!("{} more errors were truncated", self.count - self.all.len()));
+        }
+        told.join("\n")
+    }
+}
+
+struct Told<'i> {
+    issue: &'i Issue,
+    source: &'i Source,
+}
+
+impl fmt::Display for Told<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Some(place) = self.issue.place else {
+            return write!(f, "ERROR: <input>:-1:0: {}", self.issue.message);
+        };
+        let (line, column) = self.source.position(place);
+        write!(f, "ERROR: <input>:{line}:{}: {}", column + 1, self.issue.message)?;
+        let text = self.source.line(line);
+        if text.len() > CEL_SNIPPET_CHARS {
+            return Ok(());
+        }
+        let shown: String = text.iter().map(|c| if *c == '\t' { ' ' } else { *c }).collect();
+        write!(f, "\n | {shown}\n | ")?;
+        // Wide letters get wide dots, so that the mark stands below what it means.
+        for c in text.iter().take(column) {
+            f.write_str(if c.is_ascii() { "." } else { "\u{ff0e}" })?;
+        }
+        f.write_str(if text.get(column).is_none_or(char::is_ascii) { "^" } else { "\u{ff3e}" })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn issues_show_the_line_and_the_place() {
+        let source = Source::new("a +\n\tö + ü");
+        let mut issues = Issues::default();
+        issues.add(9, "second".to_owned());
+        issues.add(0, "first".to_owned());
+        issues.add(None, "whole".to_owned());
+        assert_eq!(
+            issues.told(&source),
+            "ERROR: <input>:-1:0: whole\nERROR: <input>:1:1: first\n | a +\n | ^\n\
+             ERROR: <input>:2:6: second\n |  ö + ü\n | .\u{ff0e}...\u{ff3e}"
+        );
+    }
+
+    #[test]
+    fn issues_are_bounded() {
+        let mut issues = Issues::default();
+        for _ in 0..CEL_ISSUES + 5 {
+            issues.add(0, "x".to_owned());
+        }
+        assert!(issues.told(&Source::new("a")).ends_with("5 more errors were truncated"));
+    }
+}

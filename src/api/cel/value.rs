@@ -1,0 +1,329 @@
+//! The values that expressions work with. Objects stay where they are: what is read of them is borrowed.
+
+mod collections;
+
+use std::fmt;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+pub use collections::{Key, List, Map};
+
+use super::clock::{self, Instant};
+use super::library::named_format::NamedFormat;
+use super::library::semver::Semver;
+use super::library::url::Url;
+use super::types::{Form, ListKind, Shape};
+use crate::api::schema::quantity::Quantity;
+use crate::api::value::Value;
+
+/// Why there is no value.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// Something is wrong with what was asked for. Another part of the expression may make up for it.
+    Error(String),
+    /// It would have cost more than it may. Nothing makes up for that.
+    Budget,
+}
+
+impl Fault {
+    /// A fault with a message.
+    pub fn error(message: impl Into<String>) -> Fault {
+        Fault::Error(message.into())
+    }
+
+    /// No function takes such values.
+    pub fn no_overload() -> Fault {
+        Fault::error("no such overload")
+    }
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Fault::Error(message) => f.write_str(message),
+            Fault::Budget => f.write_str("operation cancelled: actual cost limit exceeded"),
+        }
+    }
+}
+
+/// A value, or why there is none.
+pub type Outcome<'v> = Result<Val<'v>, Fault>;
+
+/// A value.
+#[derive(Clone, Debug)]
+pub enum Val<'v> {
+    /// `null`.
+    Null,
+    /// Truth.
+    Bool(bool),
+    /// A whole number.
+    Int(i64),
+    /// A whole number without a sign.
+    Uint(u64),
+    /// A number with a fraction.
+    Double(f64),
+    /// Text.
+    String(Text<'v>),
+    /// Bytes.
+    Bytes(Arc<[u8]>),
+    /// A list.
+    List(List<'v>),
+    /// A map, or an object.
+    Map(Map<'v>),
+    /// A point in time.
+    Timestamp(Instant),
+    /// A length of time in nanoseconds.
+    Duration(i64),
+    /// A type, by its name.
+    Type(Arc<str>),
+    /// What may not be there.
+    Optional(Option<Arc<Val<'v>>>),
+    /// An amount.
+    Quantity(Arc<Quantity>),
+    /// A URL.
+    Url(Arc<Url>),
+    /// An address.
+    Ip(IpAddr),
+    /// A range of addresses: one of them, and how many bits they share.
+    Cidr(IpAddr, u8),
+    /// A form of texts.
+    Format(&'static NamedFormat),
+    /// A version of software.
+    Semver(Arc<Semver>),
+    /// Something of the caller's.
+    Foreign(Arc<dyn Foreign + 'v>),
+}
+
+/// A value of the caller's, whose functions it answers itself.
+pub trait Foreign: fmt::Debug + Send + Sync {
+    /// The name of its type.
+    fn type_name(&self) -> &str;
+    /// What a function answers whose first argument it is.
+    fn call(&self, function: &str, args: &[Val<'_>]) -> Result<Val<'static>, Fault>;
+}
+
+/// Text: of an object, or made.
+#[derive(Clone, Debug)]
+pub enum Text<'v> {
+    /// Of an object or of the program.
+    Borrowed(&'v str),
+    /// Made.
+    Owned(Arc<str>),
+}
+
+impl std::ops::Deref for Text<'_> {
+    type Target = str;
+
+    fn deref(&self) -> &str {
+        match self {
+            Text::Borrowed(text) => text,
+            Text::Owned(text) => text,
+        }
+    }
+}
+
+impl<'v> From<&'v str> for Val<'v> {
+    fn from(text: &'v str) -> Val<'v> {
+        Val::String(Text::Borrowed(text))
+    }
+}
+
+impl From<String> for Val<'_> {
+    fn from(text: String) -> Self {
+        Val::String(Text::Owned(text.into()))
+    }
+}
+
+impl<'v> From<Vec<Val<'v>>> for Val<'v> {
+    fn from(items: Vec<Val<'v>>) -> Val<'v> {
+        Val::List(List::Made(Arc::new(items)))
+    }
+}
+
+impl<'v> Val<'v> {
+    /// A value of an object, read as its shape says.
+    pub fn given(value: &'v Value, shape: &'v Shape) -> Outcome<'v> {
+        let text = || {
+            value
+                .as_str()
+                .ok_or_else(|| Fault::error(format!("invalid data, expected string, got {}", go_type(value))))
+        };
+        Ok(match (&shape.form, value) {
+            (Form::Dyn, _) => Val::free(value),
+            (_, Value::Null) => Val::Null,
+            (Form::Object(object), Value::Object(fields)) => Val::Map(Map::Object(fields, object)),
+            (Form::Map(values), Value::Object(fields)) => Val::Map(Map::Given(fields, values)),
+            (Form::List(items, kind), Value::Array(values)) => Val::List(List::Given(values, items, kind)),
+            (Form::Bool, Value::Bool(truth)) => Val::Bool(*truth),
+            (Form::Int, Value::Int(number)) => Val::Int(*number),
+            (Form::Double, Value::Int(number)) => Val::Double(*number as f64),
+            (Form::Double, Value::Float(number)) => Val::Double(*number),
+            (Form::String, _) => Val::from(text()?),
+            (Form::Bytes, _) => Val::Bytes(
+                clock::base64(text()?)
+                    .map_err(|why| {
+                        Fault::error(format!(
+                            "Invalid byte formatted string {}: {why}",
+                            value.as_str().unwrap_or_default()
+                        ))
+                    })?
+                    .into(),
+            ),
+            (Form::Timestamp, _) => Val::Timestamp(Instant::parse(text()?).map_err(|why| {
+                Fault::error(format!(
+                    "Invalid date-time formatted string {}: {why}",
+                    value.as_str().unwrap_or_default()
+                ))
+            })?),
+            (Form::Date, _) => {
+                Val::Timestamp(Instant::parse(&format!("{}T00:00:00Z", text()?)).map_err(|why| {
+                    Fault::error(format!(
+                        "Invalid date formatted string {}: {why}",
+                        value.as_str().unwrap_or_default()
+                    ))
+                })?)
+            }
+            (Form::Duration, _) => Val::Duration(clock::lenient_duration(text()?).map_err(|why| {
+                Fault::error(format!("Invalid duration {}: {why}", value.as_str().unwrap_or_default()))
+            })?),
+            (form, _) => {
+                let wanted = match form {
+                    Form::Object(_) | Form::Map(_) => "a map for the provided schema with type=object",
+                    Form::List(..) => "an array for the provided schema with type=array",
+                    Form::Bool => "bool",
+                    Form::Int => "int",
+                    _ => "float",
+                };
+                return Err(Fault::error(format!("invalid data, expected {wanted}")));
+            }
+        })
+    }
+
+    /// A value of which nothing is known but itself.
+    pub fn free(value: &'v Value) -> Val<'v> {
+        match value {
+            Value::Null => Val::Null,
+            Value::Bool(truth) => Val::Bool(*truth),
+            Value::Int(number) => Val::Int(*number),
+            Value::Float(number) => Val::Double(*number),
+            Value::String(text) => Val::from(text.as_str()),
+            Value::Array(items) => Val::List(List::Given(items, &FREE, &ListKind::Ordered)),
+            Value::Object(fields) => Val::Map(Map::Free(fields)),
+        }
+    }
+
+    /// The value in an optional.
+    pub fn some(self) -> Val<'v> {
+        Val::Optional(Some(Arc::new(self)))
+    }
+
+    /// The name of its type.
+    pub fn type_name(&self) -> &str {
+        match self {
+            Val::Null => "null_type",
+            Val::Bool(_) => "bool",
+            Val::Int(_) => "int",
+            Val::Uint(_) => "uint",
+            Val::Double(_) => "double",
+            Val::String(_) => "string",
+            Val::Bytes(_) => "bytes",
+            Val::List(_) => "list",
+            Val::Map(_) => "map",
+            Val::Timestamp(_) => "google.protobuf.Timestamp",
+            Val::Duration(_) => "google.protobuf.Duration",
+            Val::Type(_) => "type",
+            Val::Optional(_) => "optional_type",
+            Val::Quantity(_) => "kubernetes.Quantity",
+            Val::Url(_) => "kubernetes.URL",
+            Val::Ip(_) => "net.IP",
+            Val::Cidr(..) => "net.CIDR",
+            Val::Format(_) => "kubernetes.NamedFormat",
+            Val::Semver(_) => "kubernetes.Semver",
+            Val::Foreign(foreign) => foreign.type_name(),
+        }
+    }
+
+    /// How many characters, bytes, items or entries it has; 1 for what has none.
+    pub fn size(&self) -> u64 {
+        match self {
+            Val::String(text) => text.chars().count() as u64,
+            Val::Bytes(bytes) => bytes.len() as u64,
+            Val::List(list) => list.len() as u64,
+            Val::Map(map) => map.len() as u64,
+            Val::Ip(address) => {
+                if address.is_ipv4() {
+                    4
+                } else {
+                    16
+                }
+            }
+            Val::Cidr(address, _) => {
+                if address.is_ipv4() {
+                    4
+                } else {
+                    16
+                }
+            }
+            Val::Optional(Some(inner)) => inner.size(),
+            _ => 1,
+        }
+    }
+
+    /// The key that it is, if it can be one.
+    pub fn key(&self) -> Option<Key<'v>> {
+        Some(match self {
+            Val::Bool(truth) => Key::Bool(*truth),
+            Val::Int(number) => Key::Number(i128::from(*number)),
+            Val::Uint(number) => Key::Number(i128::from(*number)),
+            Val::Double(number) if number.fract() == 0.0 && number.abs() < 1e19 => {
+                Key::Number(*number as i128)
+            }
+            Val::String(text) => Key::String(text.clone()),
+            _ => return None,
+        })
+    }
+
+    /// Whether it is nothing: empty, zero, false.
+    pub fn is_zero(&self) -> bool {
+        match self {
+            Val::Null => true,
+            Val::Bool(truth) => !truth,
+            Val::Int(number) => *number == 0,
+            Val::Uint(number) => *number == 0,
+            Val::Double(number) => *number == 0.0,
+            Val::Duration(nanos) => *nanos == 0,
+            Val::Timestamp(instant) => *instant == Instant::ZERO,
+            Val::String(_) | Val::Bytes(_) | Val::List(_) | Val::Map(_) => self.size() == 0,
+            Val::Optional(inner) => inner.is_none(),
+            _ => false,
+        }
+    }
+}
+
+static FREE: Shape = Shape { form: Form::Dyn, most: u64::MAX, least: 1 };
+
+fn go_type(value: &Value) -> &'static str {
+    match value {
+        Value::Null => "<nil>",
+        Value::Bool(_) => "bool",
+        Value::Int(_) => "int64",
+        Value::Float(_) => "float64",
+        Value::String(_) => "string",
+        Value::Array(_) => "[]interface {}",
+        Value::Object(_) => "map[string]interface {}",
+    }
+}
+
+impl fmt::Display for Val<'_> {
+    /// The value as messages show it.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Val::Bool(truth) => write!(f, "{truth}"),
+            Val::Int(number) => write!(f, "{number}"),
+            Val::Uint(number) => write!(f, "{number}"),
+            Val::Double(number) => write!(f, "{number}"),
+            Val::String(text) => f.write_str(text),
+            other => f.write_str(other.type_name()),
+        }
+    }
+}

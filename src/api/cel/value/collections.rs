@@ -1,0 +1,163 @@
+//! Lists and maps: made, or of an object.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use super::super::types::{ListKind, ObjectType, Shape};
+use super::{Fault, Outcome, Text, Val};
+use crate::api::value::{Object, Value};
+
+/// A list.
+#[derive(Clone, Debug)]
+pub enum List<'v> {
+    /// That was made.
+    Made(Arc<Vec<Val<'v>>>),
+    /// Of an object.
+    Given(&'v [Value], &'v Shape, &'v ListKind),
+    /// One behind the other, and their length.
+    Joined(Arc<(List<'v>, List<'v>)>, usize),
+}
+
+/// A map.
+#[derive(Clone, Debug)]
+pub enum Map<'v> {
+    /// That was made: the keys as they were given stand beside the values.
+    Made(Arc<BTreeMap<Key<'v>, (Val<'v>, Val<'v>)>>),
+    /// Of an object, with values of one kind.
+    Given(&'v Object, &'v Shape),
+    /// An object with fields of its own.
+    Object(&'v Object, &'v ObjectType),
+    /// An object of which nothing is known.
+    Free(&'v Object),
+}
+
+/// What entries of a map are found by. Equal numbers are the same key, whatever their types.
+#[derive(Clone, Debug)]
+pub enum Key<'v> {
+    /// Truth.
+    Bool(bool),
+    /// A whole number.
+    Number(i128),
+    /// Text.
+    String(Text<'v>),
+}
+
+impl Key<'_> {
+    fn order(&self) -> (u8, i128, &str) {
+        match self {
+            Key::Bool(truth) => (0, i128::from(*truth), ""),
+            Key::Number(number) => (1, *number, ""),
+            Key::String(text) => (2, 0, text),
+        }
+    }
+}
+
+impl PartialEq for Key<'_> {
+    fn eq(&self, other: &Key<'_>) -> bool {
+        self.order() == other.order()
+    }
+}
+
+impl Eq for Key<'_> {}
+
+impl PartialOrd for Key<'_> {
+    fn partial_cmp(&self, other: &Key<'_>) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Key<'_> {
+    fn cmp(&self, other: &Key<'_>) -> std::cmp::Ordering {
+        self.order().cmp(&other.order())
+    }
+}
+
+impl<'v> List<'v> {
+    /// How many items it has.
+    pub fn len(&self) -> usize {
+        match self {
+            List::Made(items) => items.len(),
+            List::Given(items, ..) => items.len(),
+            List::Joined(_, length) => *length,
+        }
+    }
+
+    /// Whether it has none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// An item.
+    pub fn get(&self, index: usize) -> Option<Outcome<'v>> {
+        match self {
+            List::Made(items) => items.get(index).cloned().map(Ok),
+            List::Given(items, shape, _) => items.get(index).map(|item| Val::given(item, shape)),
+            List::Joined(lists, _) => match index.checked_sub(lists.0.len()) {
+                Some(behind) => lists.1.get(behind),
+                None => lists.0.get(index),
+            },
+        }
+    }
+
+    /// All items.
+    pub fn iter(&self) -> impl Iterator<Item = Outcome<'v>> {
+        (0..self.len()).filter_map(|index| self.get(index))
+    }
+}
+
+impl<'v> Map<'v> {
+    /// How many entries it has.
+    pub fn len(&self) -> usize {
+        match self {
+            Map::Made(entries) => entries.len(),
+            Map::Given(fields, _) | Map::Object(fields, _) | Map::Free(fields) => fields.len(),
+        }
+    }
+
+    /// Whether it has none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The value of a key.
+    pub fn get(&self, key: &Val<'v>) -> Result<Option<Val<'v>>, Fault> {
+        match (self, key) {
+            (Map::Made(entries), key) => {
+                let found = key.key().and_then(|key| entries.get(&key).cloned());
+                Ok(found.map(|(_, value)| value))
+            }
+            (_, Val::String(name)) => self.field(name).transpose(),
+            _ => Err(Fault::no_overload()),
+        }
+    }
+
+    /// The value of a key of text. Fields of objects have the names that expressions give them.
+    pub fn field(&self, name: &str) -> Option<Outcome<'v>> {
+        match self {
+            Map::Made(entries) => {
+                let key = Key::String(Text::Owned(name.into()));
+                entries.get(&key).map(|(_, value)| Ok(value.clone()))
+            }
+            Map::Given(fields, shape) => fields.get(name).map(|value| Val::given(value, shape)),
+            Map::Object(fields, object) => {
+                let property = object.fields.get(name)?;
+                let value = fields.get(&property.name).filter(|value| !value.is_null())?;
+                Some(Val::given(value, &property.shape))
+            }
+            Map::Free(fields) => fields.get(name).map(|value| Ok(Val::free(value))),
+        }
+    }
+
+    /// All keys.
+    pub fn keys(&self) -> Vec<Val<'v>> {
+        match self {
+            Map::Made(entries) => entries.values().map(|(key, _)| key.clone()).collect(),
+            Map::Given(fields, _) => fields.keys().map(|name| Val::from(name.as_str())).collect(),
+            Map::Free(fields) => fields.keys().map(|name| Val::from(name.as_str())).collect(),
+            Map::Object(fields, object) => {
+                let known = object.fields.iter().filter(|(_, property)| fields.contains_key(&property.name));
+                known.map(|(name, _)| Val::from(name.as_str())).collect()
+            }
+        }
+    }
+}

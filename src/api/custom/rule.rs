@@ -1,0 +1,206 @@
+//! One rule that is written as an expression.
+
+use std::sync::Arc;
+
+use super::pattern::Patterns;
+use super::rule_path;
+use crate::api::cel::types::{Shape, Type};
+use crate::api::cel::{Environment, Evaluated, Fault, Outcome, Program, Val};
+use crate::api::field::Problem;
+use crate::api::limits::{REQUEST_BYTES_PRICED, RULE_COST, RULE_MESSAGE_BYTES};
+use crate::api::value::Value;
+
+/// What an object is called in rules.
+const SELF: &str = "self";
+/// The same of what it was.
+const OLD_SELF: &str = "oldSelf";
+
+/// A rule that was read, with what is wrong with it.
+#[derive(Debug)]
+pub struct Compiled {
+    /// What it says; nothing if there is nothing to evaluate.
+    program: Option<Program>,
+    /// Why it makes no sense.
+    pub wrong: Option<String>,
+    /// What it can cost at most, each time.
+    pub most_cost: u64,
+    /// What says what is wrong with an object, and what that can cost.
+    message: Option<(Program, u64)>,
+    /// Why that makes no sense.
+    pub message_wrong: Option<String>,
+    /// Whether it speaks of what the object was.
+    pub uses_old: bool,
+    /// Whether it can do without.
+    old_is_optional: bool,
+    /// What kind of wrong an object is that breaks it.
+    pub reason: Problem,
+    /// The field that is wrong then.
+    pub field_path: Option<String>,
+    /// The rule as messages name it.
+    shown: String,
+    /// What is said of such an object.
+    said: String,
+}
+
+/// What a rule says of an object.
+pub enum Verdict {
+    /// It is good.
+    Holds,
+    /// It is not.
+    Fails,
+    /// The rule could not be asked.
+    Wrong(String),
+    /// It cost too much, and no other is asked.
+    TooDear(String),
+}
+
+impl Compiled {
+    /// Reads a rule of a schema. `shape` is that of its values.
+    pub fn of(rule: &Value, schema: &Value, shape: &Arc<Shape>, patterns: &mut Patterns) -> Compiled {
+        let (text, message) = (rule.str("rule"), rule.str("message"));
+        let old_is_optional = rule.get("optionalOldSelf").and_then(Value::as_bool) == Some(true);
+        let shown = if message.is_empty() { text.trim() } else { message.trim() };
+        let mut compiled = Compiled {
+            program: None,
+            wrong: None,
+            most_cost: 0,
+            message: None,
+            message_wrong: None,
+            uses_old: false,
+            old_is_optional,
+            reason: match rule.str("reason") {
+                "FieldValueForbidden" => Problem::Forbidden,
+                "FieldValueRequired" => Problem::Required,
+                "FieldValueDuplicate" => Problem::Duplicate,
+                _ => Problem::Invalid,
+            },
+            field_path: rule_path::read(rule.str("fieldPath"), schema),
+            shown: shown.to_owned(),
+            said: if message.is_empty() { format!("failed rule: {shown}") } else { shown.to_owned() },
+        };
+        if text.trim().is_empty() {
+            return compiled;
+        }
+        let kind = shape.kind();
+        let was = if old_is_optional { Type::optional(kind.clone()) } else { kind.clone() };
+        let environment = Environment::standard().variable(SELF, kind).variable(OLD_SELF, was);
+        let sizes = |path: &[String]| shape.most_at(path.iter().skip(1).map(String::as_str));
+        match environment.compile(text, patterns) {
+            Err(why) => compiled.wrong = Some(format!("compilation failed: {why}")),
+            Ok(program) if program.kind() != Type::Bool => {
+                compiled.wrong = Some("cel expression must evaluate to a bool".to_owned());
+            }
+            Ok(program) => {
+                compiled.most_cost = program.most_cost(&sizes);
+                compiled.uses_old = program.uses(OLD_SELF);
+                compiled.program = Some(program);
+            }
+        }
+        let text = rule.str("messageExpression");
+        if compiled.wrong.is_some() || text.is_empty() {
+            return compiled;
+        }
+        match environment.compile(text, patterns) {
+            Err(why) => compiled.message_wrong = Some(format!("messageExpression compilation failed: {why}")),
+            Ok(program) if program.kind() != Type::String => {
+                compiled.message_wrong = Some("messageExpression must evaluate to a string".to_owned());
+            }
+            Ok(program) => {
+                let cost = program.most_cost(&sizes);
+                compiled.message = Some((program, cost));
+            }
+        }
+        compiled
+    }
+
+    /// What its message can cost at most, if it has one that is worked out.
+    pub fn message_cost(&self) -> Option<u64> {
+        self.message.as_ref().map(|(_, cost)| *cost)
+    }
+
+    /// Asks the rule of an object; `None` if it does not apply. Also what that has cost.
+    pub fn judge<'v>(
+        &'v self,
+        new: &'v Value,
+        old: Option<&'v Value>,
+        shape: &'v Shape,
+    ) -> Option<(Verdict, u64)> {
+        let shown = &self.shown;
+        if let Some(why) = &self.wrong {
+            return Some((Verdict::Wrong(format!("rule compile error: {why}")), 0));
+        }
+        let program = self.program.as_ref()?;
+        if self.uses_old && old.is_none() && !self.old_is_optional {
+            return None;
+        }
+        let Evaluated { outcome, cost } = self.run(program, new, old, shape);
+        let verdict = match outcome {
+            Ok(Val::Bool(true)) => Verdict::Holds,
+            Ok(_) => Verdict::Fails,
+            Err(fault @ Fault::Budget) => Verdict::TooDear(format!(
+                "'{fault}': no further validation rules will be run due to call cost exceeds limit for rule: {shown}"
+            )),
+            Err(Fault::Error(why)) if why.starts_with("no such overload") => Verdict::Wrong(format!(
+                "'{why}': call arguments did not match a supported operator, function or macro signature for rule: {shown}"
+            )),
+            Err(Fault::Error(why)) => Verdict::Wrong(format!("{why} evaluating rule: {shown}")),
+        };
+        Some((verdict, cost))
+    }
+
+    fn run<'v>(
+        &self,
+        program: &'v Program,
+        new: &'v Value,
+        old: Option<&'v Value>,
+        shape: &'v Shape,
+    ) -> Evaluated<'v> {
+        let resolve = |name: &str| -> Option<Outcome<'v>> {
+            match (name, old) {
+                (SELF, _) => Some(Val::given(new, shape)),
+                (OLD_SELF, Some(old)) if self.old_is_optional => Some(Val::given(old, shape).map(Val::some)),
+                (OLD_SELF, Some(old)) => Some(Val::given(old, shape)),
+                (OLD_SELF, None) if self.old_is_optional => Some(Ok(Val::Optional(None))),
+                _ => None,
+            }
+        };
+        program.evaluate(&resolve, RULE_COST)
+    }
+
+    /// What is said of an object that breaks the rule; fails if saying it costs more than is left.
+    pub fn message<'v>(
+        &'v self,
+        new: &'v Value,
+        old: Option<&'v Value>,
+        shape: &'v Shape,
+        budget: &mut u64,
+    ) -> Result<String, String> {
+        let Some((program, _)) = &self.message else { return Ok(self.said.clone()) };
+        let Evaluated { outcome, cost } = self.run(program, new, old, shape);
+        let Some(left) = budget.checked_sub(cost) else {
+            return Err("messageExpression evaluation failed due to running out of cost budget, no further validation rules will be run".to_owned());
+        };
+        match outcome {
+            Err(Fault::Budget) => Err(format!(
+                "no further validation rules will be run due to call cost exceeds limit for messageExpression: {}",
+                self.shown
+            )),
+            Ok(Val::String(text)) => {
+                *budget = left;
+                let text = text.trim();
+                let fits = !text.is_empty() && text.len() <= RULE_MESSAGE_BYTES && !text.contains('\n');
+                // A message that cannot be shown is replaced by the one that always can.
+                Ok(if fits { text.to_owned() } else { self.said.clone() })
+            }
+            _ => {
+                *budget = left;
+                Ok(self.said.clone())
+            }
+        }
+    }
+}
+
+/// How often values of a shape can stand in one object at most.
+pub fn most_often(shape: &Shape) -> u64 {
+    REQUEST_BYTES_PRICED / (shape.least + 1)
+}

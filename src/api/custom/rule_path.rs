@@ -1,0 +1,81 @@
+//! The fields that rules name: `.spec.size`, `.data['a.b']`.
+
+use crate::api::field::Path;
+use crate::api::value::Value;
+
+/// The path of a field as messages print it; `None` if it is none, or none that the schema has.
+pub fn read(text: &str, schema: &Value) -> Option<String> {
+    if text.is_empty() {
+        return None;
+    }
+    let (mut path, mut place, mut rest) = (Path::root(), schema, text);
+    while !rest.is_empty() {
+        let name;
+        (name, rest) = step(rest)?;
+        if let Some(properties) = place.get("properties") {
+            place = properties.get(&name)?;
+            path = path.child(&name);
+        } else {
+            place = place.get("additionalProperties").filter(|values| values.fields().is_some())?;
+            path = path.key(&name);
+        }
+    }
+    Some(path.to_string())
+}
+
+/// The next name, and what follows it.
+fn step(text: &str) -> Option<(String, &str)> {
+    if let Some(inner) = text.strip_prefix("['") {
+        let mut name = String::new();
+        let mut letters = inner.char_indices();
+        while let Some((at, letter)) = letters.next() {
+            match letter {
+                '\'' => return Some((name, inner.get(at + 1..)?.strip_prefix(']')?)),
+                '\\' => name.push(match letters.next()?.1 {
+                    'a' => '\u{7}',
+                    'b' => '\u{8}',
+                    'f' => '\u{c}',
+                    'n' => '\n',
+                    'r' => '\r',
+                    't' => '\t',
+                    'v' => '\u{b}',
+                    letter @ ('\'' | '\\') => letter,
+                    _ => return None,
+                }),
+                letter => name.push(letter),
+            }
+        }
+        return None;
+    }
+    let inner = text.strip_prefix('.')?;
+    let end = inner.find(['.', '[', ']']).unwrap_or(inner.len());
+    let (name, rest) = inner.split_at(end);
+    (!name.is_empty()).then(|| (name.to_owned(), rest))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::api::codec::json;
+
+    #[test]
+    fn paths_follow_the_schema() {
+        let schema = json::read(
+            br#"{"properties":{"a.b":{"additionalProperties":{"properties":{"c":{}}}},"d":{"type":"string"}}}"#,
+        )
+        .unwrap();
+        let table = [
+            (".d", Some("d")),
+            ("['a.b'].x.c", Some("a.b[x].c")),
+            (r"['a.b']['it\'s']", Some("a.b[it's]")),
+            (".e", None),
+            ("d", None),
+            (".d.", None),
+            ("['d'", None),
+            ("", None),
+        ];
+        for (text, wanted) in table {
+            assert_eq!(read(text, &schema).as_deref(), wanted, "{text}");
+        }
+    }
+}

@@ -1,0 +1,275 @@
+//! The rules of a custom kind that are written as expressions: made once from its definition, held against every object.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use super::pattern::Patterns;
+use super::rule::{Compiled, Verdict};
+use super::shapes;
+use crate::api::cel::types::Shape;
+use crate::api::codec::json;
+use crate::api::field::{FieldError, Path, Problem, quoted};
+use crate::api::findings::{Errors, Warned};
+use crate::api::limits::RULES_COST;
+use crate::api::value::Value;
+
+/// The rules of a schema and of what is within it.
+#[derive(Debug)]
+pub struct Rules {
+    shape: Arc<Shape>,
+    /// What its values are, as messages say it.
+    kind: String,
+    own: Vec<Compiled>,
+    properties: BTreeMap<String, Rules>,
+    others: Option<Box<Rules>>,
+    items: Option<Box<Rules>>,
+    /// The fields that tell items of a list apart, if they can be.
+    keys: Option<Vec<String>>,
+}
+
+impl Rules {
+    /// The rules of the schema of a version; `None` if it has none.
+    pub fn of(said: &Value, patterns: &mut Patterns) -> Option<Rules> {
+        if !has_rules(said) {
+            return None;
+        }
+        let shape = shapes::shape(said, true, "selfType")?;
+        Rules::read(said, shape, patterns)
+    }
+
+    fn read(said: &Value, shape: Arc<Shape>, patterns: &mut Patterns) -> Option<Rules> {
+        let own = said.get("x-kubernetes-validations").map(Value::items).unwrap_or_default();
+        let own: Vec<Compiled> = own.iter().map(|rule| Compiled::of(rule, said, &shape, patterns)).collect();
+        let mut properties = BTreeMap::new();
+        for (name, inner) in said.get("properties").and_then(Value::fields).into_iter().flatten() {
+            let found = shapes::below(&shape, Some(name)).cloned();
+            // A field that no expression can name has rules of its own all the same.
+            let unnamed = || match crate::api::cel::escape::escape(name) {
+                None => shapes::shape(inner, shapes::is_embedded(inner), "selfType"),
+                Some(_) => None,
+            };
+            let Some(inner_shape) = found.or_else(unnamed) else { continue };
+            if let Some(rules) = Rules::read(inner, inner_shape, patterns) {
+                properties.insert(name.clone(), rules);
+            }
+        }
+        let mut part = |field: &str| {
+            let inner = said.get(field).filter(|inner| inner.fields().is_some())?;
+            Rules::read(inner, shapes::below(&shape, None)?.clone(), patterns).map(Box::new)
+        };
+        let (others, items) = (part("additionalProperties"), part("items"));
+        if own.is_empty() && properties.is_empty() && others.is_none() && items.is_none() {
+            return None;
+        }
+        let keys = (said.str("x-kubernetes-list-type") == "map").then(|| shapes::keys(said));
+        Some(Rules { kind: said.str("type").to_owned(), shape, own, properties, others, items, keys })
+    }
+
+    /// Holds the rules against an object. What is wrong but was so before is only told to the writer.
+    pub fn check(&self, new: &Value, old: Option<&Value>, errors: &mut Errors, warned: &mut Warned) {
+        if errors.iter().any(|error| blocks(error.problem)) {
+            let why = "some validation rules were not checked because the object was invalid; correct the existing \
+                       errors to complete validation";
+            errors.push(FieldError::invalid(&Path::new("<nil>"), "\"null\"", why));
+            return;
+        }
+        let mut walk = Walk { budget: RULES_COST, errors, warned };
+        let before = Before { current: old.map(|old| (new, old)), above: None };
+        // When the budget is used up, that has been told.
+        let _done = walk.value(self, new, old, before, &Path::root());
+    }
+}
+
+fn has_rules(said: &Value) -> bool {
+    let inside =
+        |field: &str| said.get(field).is_some_and(|inner| inner.fields().is_some() && has_rules(inner));
+    let mut properties = said.get("properties").and_then(Value::fields).into_iter().flatten();
+    !said.get("x-kubernetes-validations").map(Value::items).unwrap_or_default().is_empty()
+        || inside("items")
+        || inside("additionalProperties")
+        || properties.any(|(_, inner)| has_rules(inner))
+}
+
+/// Whether rules are not asked of an object that is wrong like this.
+fn blocks(problem: Problem) -> bool {
+    matches!(
+        problem,
+        Problem::NotSupported
+            | Problem::Required
+            | Problem::TooLong
+            | Problem::TooMany
+            | Problem::TypeInvalid
+    )
+}
+
+/// What a value was before, as far as somebody can tell: errors of what has not changed are forgiven.
+#[derive(Clone, Copy)]
+struct Before<'v> {
+    current: Option<(&'v Value, &'v Value)>,
+    /// The nearest value around it of which that is known.
+    above: Option<(&'v Value, &'v Value)>,
+}
+
+impl<'v> Before<'v> {
+    fn is_unchanged(self) -> bool {
+        self.current.or(self.above).is_some_and(|(new, old)| new == old)
+    }
+
+    fn field(self, name: &str) -> Before<'v> {
+        let Some((new, old)) = self.current else { return self };
+        // Both are shown in one version, whatever they were.
+        if self.above.is_none() && matches!(name, "apiVersion" | "kind") {
+            return Before { current: None, above: None };
+        }
+        let of = |value: &'v Value| value.fields().and_then(|fields| fields.get(name));
+        Before { current: of(new).zip(of(old)), above: self.current }
+    }
+
+    fn item(self, new: &'v Value, old: Option<&'v Value>) -> Before<'v> {
+        match self.current {
+            None => self,
+            current => Before { current: old.map(|old| (new, old)), above: current },
+        }
+    }
+}
+
+/// The budget is used up, and that has been told.
+struct UsedUp;
+
+struct Walk<'w> {
+    budget: u64,
+    errors: &'w mut Errors,
+    warned: &'w mut Warned,
+}
+
+impl Walk<'_> {
+    fn value<'v>(
+        &mut self,
+        rules: &'v Rules,
+        new: &'v Value,
+        old: Option<&'v Value>,
+        before: Before<'v>,
+        path: &Path,
+    ) -> Result<(), UsedUp> {
+        // Of what is null only rules around it can speak.
+        if new.is_null() || self.errors.is_full() {
+            return Ok(());
+        }
+        let old = old.filter(|old| !old.is_null());
+        self.own(rules, new, old, before, path)?;
+        match new {
+            Value::Array(items) => {
+                let Some(inner) = &rules.items else { return Ok(()) };
+                let known = keyed(rules.keys.as_deref(), old);
+                for (index, item) in items.iter().enumerate() {
+                    let keys = rules.keys.as_deref().unwrap_or_default();
+                    let was = if known.is_empty() { None } else { known.get(&key_of(keys, item)).copied() };
+                    self.value(inner, item, was, before.item(item, was), &path.index(index))?;
+                }
+            }
+            Value::Object(fields) => {
+                let was = |name: &str| old.and_then(Value::fields).and_then(|fields| fields.get(name));
+                if let Some(inner) = &rules.others {
+                    for (name, value) in fields {
+                        self.value(inner, value, was(name), before.field(name), &path.key(name))?;
+                    }
+                }
+                for (name, inner) in &rules.properties {
+                    if let Some(value) = fields.get(name) {
+                        self.value(inner, value, was(name), before.field(name), &path.child(name))?;
+                    }
+                }
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn invalid(&mut self, rules: &Rules, path: &Path, why: &str) {
+        self.errors.push(FieldError::invalid(&shown(path), &quoted(&rules.kind), why));
+    }
+
+    fn own<'v>(
+        &mut self,
+        rules: &'v Rules,
+        new: &'v Value,
+        old: Option<&'v Value>,
+        before: Before<'v>,
+        path: &Path,
+    ) -> Result<(), UsedUp> {
+        const EMPTY: &str =
+            "validation failed due to running out of cost budget, no further validation rules will be run";
+        if !rules.own.is_empty() && self.budget == 0 {
+            self.invalid(rules, path, EMPTY);
+            return Err(UsedUp);
+        }
+        for rule in &rules.own {
+            let Some((verdict, cost)) = rule.judge(new, old, &rules.shape) else { continue };
+            let Some(left) = self.budget.checked_sub(cost) else {
+                self.invalid(rules, path, EMPTY);
+                return Err(UsedUp);
+            };
+            self.budget = left;
+            match verdict {
+                Verdict::Holds => {}
+                Verdict::Wrong(why) => self.invalid(rules, path, &why),
+                Verdict::TooDear(why) => {
+                    self.invalid(rules, path, &why);
+                    return Err(UsedUp);
+                }
+                Verdict::Fails => self.failed(rules, rule, (new, old), before, path)?,
+            }
+        }
+        Ok(())
+    }
+
+    fn failed<'v>(
+        &mut self,
+        rules: &'v Rules,
+        rule: &'v Compiled,
+        (new, old): (&'v Value, Option<&'v Value>),
+        before: Before<'v>,
+        path: &Path,
+    ) -> Result<(), UsedUp> {
+        let place = rule.field_path.as_deref().map_or_else(|| path.clone(), |field| path.child(field));
+        let place = shown(&place);
+        let forgiven = !rule.uses_old && before.is_unchanged();
+        let (message, used_up) = match rule.message(new, old, &rules.shape, &mut self.budget) {
+            Ok(message) => (message, false),
+            Err(why) => (why, true),
+        };
+        let kind = quoted(&rules.kind);
+        let error = match rule.reason {
+            _ if used_up => FieldError::invalid(&place, &kind, &message),
+            Problem::Forbidden => FieldError::forbidden(&place, &message),
+            Problem::Required => FieldError::required(&place, &message),
+            Problem::Duplicate => FieldError::duplicate(&place, &kind),
+            _ => FieldError::invalid(&place, &kind, &message),
+        };
+        if forgiven {
+            self.warned.push(error.to_string());
+        } else {
+            self.errors.push(error);
+        }
+        if used_up { Err(UsedUp) } else { Ok(()) }
+    }
+}
+
+/// The path of an object as a whole has a name in messages.
+fn shown(path: &Path) -> Path {
+    if path.is_empty() { Path::new("<nil>") } else { path.clone() }
+}
+
+/// What items of a list were, where they can be told apart.
+fn keyed<'v>(keys: Option<&[String]>, old: Option<&'v Value>) -> BTreeMap<Vec<u8>, &'v Value> {
+    let Some(keys) = keys else { return BTreeMap::new() };
+    old.map(Value::items).unwrap_or_default().iter().map(|item| (key_of(keys, item), item)).collect()
+}
+
+fn key_of(keys: &[String], item: &Value) -> Vec<u8> {
+    let fields = keys.iter().filter_map(|key| Some((key.clone(), item.fields()?.get(key)?.clone())));
+    json::to_json(&Value::Object(fields.collect()))
+}
+
+#[cfg(test)]
+mod tests;

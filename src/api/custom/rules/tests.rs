@@ -1,0 +1,303 @@
+//! Rules of definitions, and of their objects.
+
+use super::super::check_rules;
+use super::*;
+
+fn value(text: &str) -> Value {
+    json::read(text.as_bytes()).unwrap()
+}
+
+/// What is told of an object: errors first, then what is only a warning.
+fn told(schema: &str, new: &str, old: Option<&str>) -> Vec<String> {
+    let rules = Rules::of(&value(schema), &mut Patterns::default()).unwrap();
+    let (mut errors, mut warned) = (Errors::new(), Warned::new());
+    let old = old.map(value);
+    rules.check(&value(new), old.as_ref(), &mut errors, &mut warned);
+    let warned = warned.iter().map(|warning| format!("warning: {warning}"));
+    errors.iter().map(ToString::to_string).chain(warned).collect()
+}
+
+fn refused(schema: &str) -> Vec<String> {
+    let mut errors = Errors::new();
+    check_rules::check(&value(schema), &Path::new("s"), &mut errors);
+    errors.iter().map(ToString::to_string).collect()
+}
+
+/// A schema whose spec has these rules.
+fn with(rules: &str) -> String {
+    format!(
+        r#"{{"type":"object","properties":{{"spec":{{"type":"object","x-kubernetes-validations":[{rules}],"properties":{{
+        "min":{{"type":"integer"}},"max":{{"type":"integer"}},"name":{{"type":"string","maxLength":20}},
+        "port":{{"x-kubernetes-int-or-string":true}},"a-b":{{"type":"string"}},
+        "m":{{"type":"object","maxProperties":5,"additionalProperties":{{"type":"string"}}}}}}}}}}}}"#
+    )
+}
+
+#[test]
+fn objects_that_break_a_rule_are_refused_in_its_words() {
+    let table: &[(&str, &str, &[&str])] = &[
+        (r#"{"rule":"self.min <= self.max"}"#, r#"{"spec":{"min":1,"max":2}}"#, &[]),
+        (
+            r#"{"rule":"self.min <= self.max"}"#,
+            r#"{"spec":{"min":3,"max":2}}"#,
+            &[r#"spec: Invalid value: "object": failed rule: self.min <= self.max"#],
+        ),
+        (
+            r#"{"rule":"self.min <= self.max","message":" too large "}"#,
+            r#"{"spec":{"min":3,"max":2}}"#,
+            &[r#"spec: Invalid value: "object": too large"#],
+        ),
+        (
+            r#"{"rule":"self.min <= self.max","message":"m","messageExpression":"'%d is more than %d'.format([self.min, self.max])"}"#,
+            r#"{"spec":{"min":3,"max":2}}"#,
+            &[r#"spec: Invalid value: "object": 3 is more than 2"#],
+        ),
+        (
+            r#"{"rule":"self.min <= self.max","message":"m","messageExpression":"self.name"}"#,
+            r#"{"spec":{"min":3,"max":2}}"#,
+            &[r#"spec: Invalid value: "object": m"#],
+        ),
+        (
+            r#"{"rule":"self.min <= self.max","reason":"FieldValueForbidden","fieldPath":".min"}"#,
+            r#"{"spec":{"min":3,"max":2}}"#,
+            &["spec.min: Forbidden: failed rule: self.min <= self.max"],
+        ),
+        (
+            r#"{"rule":"has(self.name)","reason":"FieldValueRequired","fieldPath":".name","message":"name it"}"#,
+            r#"{"spec":{}}"#,
+            &["spec.name: Required value: name it"],
+        ),
+        (
+            r#"{"rule":"false","reason":"FieldValueDuplicate"}"#,
+            r#"{"spec":{}}"#,
+            &[r#"spec: Duplicate value: "object""#],
+        ),
+        (
+            r#"{"rule":"self.name == 'x'"}"#,
+            r#"{"spec":{}}"#,
+            &[r#"spec: Invalid value: "object": no such key: name evaluating rule: self.name == 'x'"#],
+        ),
+        (
+            r#"{"rule":"self.port > 5"}"#,
+            r#"{"spec":{"port":"a"}}"#,
+            &[
+                r#"spec: Invalid value: "object": 'no such overload': call arguments did not match a supported operator, function or macro signature for rule: self.port > 5"#,
+            ],
+        ),
+        (
+            r#"{"rule":"self.a__dash__b == 'c' && self.m.k == 'v'"}"#,
+            r#"{"spec":{"a-b":"c","m":{"k":"v"}}}"#,
+            &[],
+        ),
+        (r#"{"rule":"oldSelf.min == self.min"}"#, r#"{"spec":{"min":1}}"#, &[]),
+    ];
+    for (rule, object, wanted) in table {
+        assert_eq!(told(&with(rule), object, None), *wanted, "{rule} {object}");
+    }
+    let root = r#"{"type":"object","x-kubernetes-validations":[{"rule":"self.metadata.name.size() < 3"}]}"#;
+    assert_eq!(
+        told(root, r#"{"metadata":{"name":"kite"}}"#, None),
+        [r#"<nil>: Invalid value: "object": failed rule: self.metadata.name.size() < 3"#]
+    );
+}
+
+#[test]
+fn rules_may_speak_of_what_was_there() {
+    let fixed = with(r#"{"rule":"self.name == oldSelf.name","message":"stays"}"#);
+    let (a, b) = (r#"{"spec":{"name":"a"}}"#, r#"{"spec":{"name":"b"}}"#);
+    assert!(told(&fixed, a, None).is_empty() && told(&fixed, a, Some(a)).is_empty());
+    assert_eq!(told(&fixed, b, Some(a)), [r#"spec: Invalid value: "object": stays"#]);
+    let optional = with(
+        r#"{"rule":"!oldSelf.hasValue() || oldSelf.value().name == self.name","optionalOldSelf":true,"message":"stays"}"#,
+    );
+    assert!(told(&optional, a, None).is_empty());
+    assert_eq!(told(&optional, b, Some(a)), [r#"spec: Invalid value: "object": stays"#]);
+    let lists = |kind: &str| {
+        format!(
+            r#"{{"type":"object","properties":{{"l":{{"type":"array",{kind}"items":{{"type":"object","properties":{{
+            "k":{{"type":"string"}},"v":{{"type":"integer"}}}},"x-kubernetes-validations":[{{"rule":"self.v >= oldSelf.v","message":"grows"}}]}}}}}}}}"#
+        )
+    };
+    let old = r#"{"l":[{"k":"a","v":5},{"k":"b","v":5}]}"#;
+    let new = r#"{"l":[{"k":"c","v":1},{"k":"b","v":6},{"k":"a","v":4}]}"#;
+    let keyed = lists(r#""x-kubernetes-list-type":"map","x-kubernetes-list-map-keys":["k"],"#);
+    assert_eq!(told(&keyed, new, Some(old)), [r#"l[2]: Invalid value: "object": grows"#]);
+    assert!(told(&lists(""), new, Some(old)).is_empty(), "nobody knows what an item was");
+}
+
+#[test]
+fn what_was_wrong_before_is_only_told() {
+    let schema = r#"{"type":"object","properties":{"spec":{"type":"object","properties":{
+        "a":{"type":"string","x-kubernetes-validations":[{"rule":"self == 'good'"}]},
+        "l":{"type":"array","items":{"type":"string","x-kubernetes-validations":[{"rule":"self == 'good'"}]}},
+        "n":{"type":"integer"}}}}}"#;
+    let old = r#"{"spec":{"a":"bad","l":["bad"],"n":1}}"#;
+    assert_eq!(told(schema, old, None).len(), 2);
+    assert_eq!(
+        told(schema, r#"{"spec":{"a":"bad","l":["bad"],"n":2}}"#, Some(old)),
+        [
+            r#"warning: spec.a: Invalid value: "string": failed rule: self == 'good'"#,
+            r#"warning: spec.l[0]: Invalid value: "string": failed rule: self == 'good'"#,
+        ]
+    );
+    assert_eq!(
+        told(schema, r#"{"spec":{"a":"worse","l":["bad","good"],"n":2}}"#, Some(old)),
+        [
+            r#"spec.a: Invalid value: "string": failed rule: self == 'good'"#,
+            r#"spec.l[0]: Invalid value: "string": failed rule: self == 'good'"#,
+        ]
+    );
+}
+
+#[test]
+fn an_invalid_object_is_not_asked_rules() {
+    let rules = Rules::of(&value(&with(r#"{"rule":"false"}"#)), &mut Patterns::default()).unwrap();
+    let mut errors = Errors::new();
+    errors.push(FieldError::required(&Path::new("spec"), ""));
+    rules.check(&value("{}"), None, &mut errors, &mut Warned::new());
+    let last = errors.iter().next_back().unwrap().to_string();
+    assert!(
+        last.starts_with("<nil>: Invalid value: \"null\": some validation rules were not checked"),
+        "{last}"
+    );
+}
+
+#[test]
+fn what_rules_cost_is_bounded() {
+    let schema = r#"{"type":"object","properties":{"l":{"type":"array","items":{"type":"integer"},
+        "x-kubernetes-validations":[{"rule":"self.all(x, self.all(y, x != y || x == y))"},{"rule":"false"}]}}}"#;
+    let items: Vec<String> = (0..2_000).map(|at| at.to_string()).collect();
+    assert_eq!(
+        told(schema, &format!(r#"{{"l":[{}]}}"#, items.join(",")), None),
+        [
+            r#"l: Invalid value: "array": 'operation cancelled: actual cost limit exceeded': no further validation rules will be run due to call cost exceeds limit for rule: self.all(x, self.all(y, x != y || x == y))"#
+        ]
+    );
+    let many = r#"{"type":"object","properties":{"l":{"type":"array","items":{"type":"object","properties":{
+        "w":{"type":"array","items":{"type":"integer"},"x-kubernetes-validations":[{"rule":"self.all(x, self.all(y, true))"}]}}}}}}"#;
+    let item = format!(r#"{{"w":[{}]}}"#, vec!["1"; 500].join(","));
+    let told = told(many, &format!(r#"{{"l":[{}]}}"#, vec![item; 20].join(",")), None);
+    assert_eq!(told.len(), 1);
+    assert!(
+        told[0].ends_with(
+            "validation failed due to running out of cost budget, no further validation rules will be run"
+        ),
+        "{told:?}"
+    );
+}
+
+#[test]
+fn rules_that_make_no_sense_are_refused_with_their_definition() {
+    let one = |rule: &str| refused(&with(rule));
+    let at = "s.properties[spec].x-kubernetes-validations[0]";
+    let table: &[(&str, &[&str])] = &[
+        (r#"{"rule":"self.min > 1"}"#, &[]),
+        (
+            r#"{"rule":"self.nope > 1"}"#,
+            &["compilation failed: ERROR: <input>:1:5: undefined field 'nope'\n | self.nope > 1\n | ....^"],
+        ),
+        (r#"{"rule":"self.min"}"#, &["cel expression must evaluate to a bool"]),
+        (r#"{"rule":"true","messageExpression":"1"}"#, &["messageExpression must evaluate to a string"]),
+        (
+            r#"{"rule":"true","messageExpression":"'a"}"#,
+            &["messageExpression compilation failed: ERROR: <input>:1:1: Syntax error"],
+        ),
+        (
+            r#"{"rule":"true","optionalOldSelf":true}"#,
+            &["optionalOldSelf: Invalid value: true: may not be set if oldSelf is not used in rule"],
+        ),
+        (
+            r#"{"rule":"self.a__dash__b.matches('^a{100}$') && self.a__dash__b.contains(self.a__dash__b)"}"#,
+            &[
+                "Forbidden: estimated rule cost exceeds budget by factor of more than 100x",
+                "contributed to estimated",
+                "s: Forbidden: x-kubernetes-validations estimated rule cost total for entire OpenAPIv3 schema exceeds budget by factor of more than 100x",
+            ],
+        ),
+    ];
+    for (rule, wanted) in table {
+        let told = one(rule);
+        assert_eq!(told.len(), wanted.len(), "{rule}: {told:?}");
+        for (told, wanted) in told.iter().zip(*wanted) {
+            assert!(
+                told.contains(wanted) && (told.starts_with(at) || told.starts_with("s:")),
+                "{rule}: {told}"
+            );
+        }
+    }
+    let shown = &one(r#"{"rule":"self.min"}"#)[0];
+    assert!(
+        shown.contains(r#"Invalid value: apiextensions.ValidationRule{Rule:"self.min", Message:"", "#),
+        "{shown}"
+    );
+    let unknown = r#"{"type":"object","properties":{"l":{"type":"array","maxItems":9,"items":{"type":"string",
+        "maxLength":9,"x-kubernetes-validations":[{"rule":"self == oldSelf"}]}}}}"#;
+    assert!(refused(unknown)[0].ends_with(
+        r#"rule: Invalid value: "self == oldSelf": oldSelf cannot be used on the uncorrelatable portion of the schema within s.properties[l]"#
+    ));
+    let often = |most: &str| {
+        format!(
+            r#"{{"type":"object","properties":{{"l":{{"type":"array"{most},"items":{{"type":"object","properties":{{
+            "w":{{"type":"array","maxItems":1000,"items":{{"type":"integer"}},"x-kubernetes-validations":[{{"rule":"self.all(x, x > 0)"}}]}}}}}}}}}}}}"#
+        )
+    };
+    assert!(refused(&often(r#","maxItems":100"#)).is_empty());
+    assert!(
+        refused(&often(r#","maxItems":3000"#))[0].contains("exceeds budget by factor of 1.5x"),
+        "{:?}",
+        refused(&often(r#","maxItems":3000"#))
+    );
+    assert!(refused(&often(""))[0].contains("exceeds budget by factor of more than 100x"));
+}
+
+#[test]
+fn estimates_are_those_of_the_reference() {
+    let array = |items: &str| format!(r#"{{"type":"array","items":{items}}}"#);
+    let map = |values: &str| format!(r#"{{"type":"object","additionalProperties":{values}}}"#);
+    let (number, text) = (r#"{"type":"number"}"#, r#"{"type":"string"}"#);
+    let (date, day) = (r#"{"type":"string","format":"date-time"}"#, r#"{"type":"string","format":"date"}"#);
+    let either = r#"{"x-kubernetes-int-or-string":true}"#;
+    let object = r#"{"type":"object","required":["required"],"properties":{"required":{"type":"string"},"optional":{"type":"string"}}}"#;
+    let table: Vec<(String, &str, u64)> = vec![
+        (array(number), "self.all(x, true)", 4_718_591),
+        (array(text), "self.all(x, true)", 3_145_727),
+        (array(&array(number)), "self.all(x, true)", 3_145_727),
+        (array(object), "self.all(x, true)", 555_128),
+        (array(day), "self.all(x, true)", 725_936),
+        (array(date), "self.all(x, true)", 428_963),
+        (array(either), "self[0] == 5", 3),
+        (array(number), "self[1] == 0.0", 2),
+        (array(text), "self[1] == self[1]", 314_577),
+        (array(number), "self.all(x, x == 0.0)", 6_291_454),
+        (array(object), "self[0] == null", 2),
+        (array(date), "self[2].getMinutes() == 45", 4),
+        (array(&map(object)), r#"self.all(x, x["y"].required == "z")"#, 7_340_027),
+        (array(&map(number)), "self.all(x, x.y == 25.2)", 6_291_452),
+        (map(number), "self.all(x, true)", 1_348_169),
+        (map(either), "self.all(x, true)", 1_348_169),
+        (map(text), "self.all(x, x.contains(self[x]))", 2_752_507),
+        (map(date), r#"self["a"] == self["b"]"#, 8),
+        (map(number), "oldSelf.size() == self.size()", 5),
+        (text.to_owned(), "self.contains('test')", 314_574),
+        (text.to_owned(), "self.startsWith('test')", 2),
+        (text.to_owned(), r#"size(self + "hello") > size("hello")"#, 314_578),
+        (text.to_owned(), r#"self.matches("x")"#, 314_574),
+        (text.to_owned(), r#""".matches("(((((((((())))))))))[0-9]")"#, 7),
+        (text.to_owned(), "self.find('[0-9]+') == ''", 629_147),
+        (r#"{"type":"string","maxLength":10}"#.to_owned(), "self.find('[0-9]+') == ''", 11),
+        (r#"{"type":"string","enum":["A","LongValue"]}"#.to_owned(), "self.contains('A')", 2),
+        (r#"{"type":"array","maxItems":10,"items":{"type":"number"}}"#.to_owned(), "self.all(x, self.all(y, true))", 352),
+        (
+            r#"{"type":"object","properties":{"str":{"type":"string"},"before":{"type":"string"},"after":{"type":"string"}}}"#.to_owned(),
+            "self.str.replace(self.before, self.after) == 'does not matter'",
+            629_154,
+        ),
+    ];
+    for (schema, rule, wanted) in table {
+        let (schema, mut said) = (value(&schema), Value::object());
+        said.set("rule", rule);
+        let shape = shapes::shape(&schema, false, "selfType").unwrap();
+        let compiled = Compiled::of(&said, &schema, &shape, &mut Patterns::default());
+        assert_eq!((compiled.wrong, compiled.most_cost), (None, wanted), "{rule} of {schema:?}");
+    }
+}
