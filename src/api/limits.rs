@@ -103,6 +103,8 @@ pub const CEL_TEXT_BYTES: usize = 16 << 20;
 pub const RULE_COST: u64 = 1_000_000;
 /// What all rules of a custom kind may cost for one object together.
 pub const RULES_COST: u64 = 10_000_000;
+/// Rules that are made to check the defaults of one schema, where each default asks for all rules within it.
+pub const DEFAULT_RULES: usize = 10_000;
 /// What one rule of a definition may be estimated to cost, wherever it applies. Clients are told how much more theirs is.
 pub const RULE_ESTIMATE: u64 = 10_000_000;
 /// The same of all rules of one schema.

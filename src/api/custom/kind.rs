@@ -8,7 +8,7 @@ use pilothouse_actors::filter::MARK_FIELD;
 use pilothouse_actors::object::Pairs;
 
 use super::path::JsonPath;
-use super::rules::Rules;
+use super::rules::{self, Allowance, Rules};
 use super::schema::Schema;
 use super::{embedded, lists, prune, validate, values};
 use crate::api::codec::{self, json};
@@ -297,15 +297,19 @@ impl Cell {
 }
 
 /// Checks the default that a schema states for its own values.
-pub fn check_default(schema: &Value, path: &Path, errors: &mut Errors) {
-    let schema = Schema::read(schema);
+pub fn check_default(said: &Value, path: &Path, left: &mut Allowance, errors: &mut Errors) {
+    let schema = Schema::read(said);
     let Some(default) = &schema.default else { return };
     let mut pruned = default.clone();
     prune::prune_default(&schema, &mut pruned);
     if pruned != *default {
         errors.push(FieldError::invalid(path, &values::shown(default), "must not have unknown fields"));
     }
+    let before = errors.len();
     validate::check(&schema, default, None, path, errors);
+    if errors.len() == before {
+        rules::check_default(said, default, path, left, errors);
+    }
 }
 
 /// The bytes that are stored of an object of this kind.

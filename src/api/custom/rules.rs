@@ -10,7 +10,7 @@ use crate::api::cel::types::Shape;
 use crate::api::codec::json;
 use crate::api::field::{FieldError, Path, Problem, quoted};
 use crate::api::findings::{Errors, Warned};
-use crate::api::limits::RULES_COST;
+use crate::api::limits::{DEFAULT_RULES, RULES_COST};
 use crate::api::value::Value;
 
 /// The rules of a schema and of what is within it.
@@ -78,6 +78,51 @@ impl Rules {
         // When the budget is used up, that has been told.
         let _done = walk.value(self, new, old, before, &Path::root());
     }
+}
+
+/// What checking the defaults of one schema may still take. Each of them may have all rules of what is within it.
+#[derive(Debug)]
+pub struct Allowance {
+    cost: u64,
+    rules: usize,
+}
+
+impl Default for Allowance {
+    fn default() -> Allowance {
+        Allowance { cost: RULES_COST, rules: DEFAULT_RULES }
+    }
+}
+
+/// Holds the rules of a schema against the default that it states: as a value that was there before, and as a new one.
+/// Beyond what is allowed nobody looks: an object that is filled in will be refused by the same rules.
+pub fn check_default(said: &Value, default: &Value, path: &Path, left: &mut Allowance, errors: &mut Errors) {
+    let Some(rest) = left.rules.checked_sub(count(said)) else { return };
+    if rest == left.rules {
+        return;
+    }
+    left.rules = rest;
+    let Some(shape) = shapes::shape(said, shapes::is_embedded(said), "selfType") else { return };
+    let Some(rules) = Rules::read(said, shape, &mut Patterns::default()) else { return };
+    let unknown = Before { current: None, above: None };
+    for old in [Some(default), None] {
+        let mut found = Errors::new();
+        let mut walk = Walk { budget: left.cost, errors: &mut found, warned: &mut Warned::new() };
+        let done = walk.value(&rules, default, old, unknown, path);
+        left.cost = if done.is_ok() { walk.budget } else { 0 };
+        if !found.is_empty() {
+            errors.append(&mut found);
+            return;
+        }
+    }
+}
+
+/// How many rules a schema and what is within it have.
+fn count(said: &Value) -> usize {
+    let own = said.get("x-kubernetes-validations").map(Value::items).unwrap_or_default().len();
+    let parts = ["items", "additionalProperties"].into_iter().filter_map(|field| said.get(field));
+    let properties =
+        said.get("properties").and_then(Value::fields).into_iter().flatten().map(|(_, inner)| inner);
+    own + parts.filter(|part| part.fields().is_some()).chain(properties).map(count).sum::<usize>()
 }
 
 fn has_rules(said: &Value) -> bool {

@@ -301,3 +301,29 @@ fn estimates_are_those_of_the_reference() {
         assert_eq!((compiled.wrong, compiled.most_cost), (None, wanted), "{rule} of {schema:?}");
     }
 }
+
+#[test]
+fn defaults_keep_the_rules() {
+    let told = |schema: &str| {
+        let schema = value(schema);
+        let mut errors = Errors::new();
+        let path = Path::new("d");
+        check_default(&schema, schema.get("default").unwrap(), &path, &mut Allowance::default(), &mut errors);
+        errors.iter().map(ToString::to_string).collect::<Vec<_>>()
+    };
+    let with = |rule: &str| {
+        format!(
+            r#"{{"type":"object","default":{{"n":5}},"properties":{{"n":{{"type":"integer","x-kubernetes-validations":[{rule}]}}}}}}"#
+        )
+    };
+    assert!(told(&with(r#"{"rule":"self > 1"}"#)).is_empty());
+    assert!(told(&with(r#"{"rule":"self == oldSelf"}"#)).is_empty());
+    assert_eq!(
+        told(&with(r#"{"rule":"self < 1"}"#)),
+        [r#"d.n: Invalid value: "integer": failed rule: self < 1"#]
+    );
+    assert_eq!(
+        told(&with(r#"{"rule":"oldSelf.hasValue()","optionalOldSelf":true}"#)),
+        [r#"d.n: Invalid value: "integer": failed rule: oldSelf.hasValue()"#]
+    );
+}

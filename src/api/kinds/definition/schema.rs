@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 
 use super::structural;
 use crate::api::custom;
+use crate::api::custom::rules::Allowance;
 use crate::api::field::{FieldError, quoted};
 use crate::api::kinds::check::Node;
 use crate::api::kinds::{Errors, say};
@@ -57,7 +58,7 @@ pub fn validate(holder: &Node<'_>, with_status: bool, errors: &mut Errors) {
     if unsupported.is_none() {
         structural::validate(&schema, errors);
         if errors.len() == found {
-            defaults(&schema, errors);
+            defaults(&schema, &mut Allowance::default(), errors);
         }
     }
     let is_structural = unsupported.is_none() && errors.len() == found;
@@ -348,13 +349,13 @@ fn rules(schema: &Node<'_>, errors: &mut Errors) {
 }
 
 /// Checks that defaults have the types of their fields.
-fn defaults(schema: &Node<'_>, errors: &mut Errors) {
+fn defaults(schema: &Node<'_>, left: &mut Allowance, errors: &mut Errors) {
     let value = schema.child("default");
     if value.is_set() {
-        custom::check_default(schema.value, &value.path, errors);
+        custom::check_default(schema.value, &value.path, left, errors);
     }
     for part in structural::below(schema) {
-        defaults(&part, errors);
+        defaults(&part, left, errors);
     }
 }
 
