@@ -42,7 +42,7 @@ const AGAIN: Duration = Duration::from_millis(500);
 const LONGEST_PAUSE: u32 = 6;
 /// How long the objects of a definition may take to go before it is said that they stay.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// How soon a store is asked again to end that was busy.
+/// How soon a store is asked again to end that was busy, or that somebody may have started again.
 const RELEASED_AGAIN: Duration = Duration::from_secs(10);
 
 /// What is defined now.
@@ -158,6 +158,8 @@ impl Definitions {
                 if releases_again && !std::mem::replace(&mut definitions.releases_again, true) {
                     context.run_later(RELEASED_AGAIN, |definitions, _| {
                         definitions.releases_again = false;
+                        let released = std::mem::take(&mut definitions.book.released);
+                        definitions.book.unreleased.extend(released);
                         definitions.ring();
                     });
                 }

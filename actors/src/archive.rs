@@ -101,6 +101,11 @@ impl Shelf {
         Shelf { archive, type_name, lately: Arc::default() }
     }
 
+    /// Lets go of what was read last: the history has moved on.
+    pub fn forget(&self) {
+        self.lately.lock().unwrap_or_else(PoisonError::into_inner).0 = VecDeque::new();
+    }
+
     /// Some events after a cursor, up to `through`: at least one.
     pub async fn read(
         &self,

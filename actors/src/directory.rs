@@ -52,8 +52,10 @@ pub struct Release {
 /// What became of a [`Release`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Released {
-    /// There is no store of that type now.
+    /// There is no store of that type any more.
     Done,
+    /// There was none.
+    Absent,
     /// It has objects and stays.
     HasObjects,
     /// It is busy: it is worth asking again.
@@ -213,7 +215,7 @@ impl Directory {
                 self.gone.extend(state.map(|state| (type_name, state)));
                 Released::Done
             }
-            None => Released::Done,
+            None => Released::Absent,
         }
     }
 

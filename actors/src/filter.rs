@@ -142,6 +142,12 @@ impl LabelRule {
 }
 
 impl FieldRule {
+    /// The field that it is about.
+    pub fn field(&self) -> &str {
+        let (FieldRule::Equals(field, _) | FieldRule::Differs(field, _)) = self;
+        field
+    }
+
     /// Whether the object with these fields satisfies the rule. Name and namespace are fields too, though only the key holds them.
     pub fn holds_of(&self, object: &Object, fields: &Pairs) -> bool {
         let (FieldRule::Equals(field, value) | FieldRule::Differs(field, value)) = self;

@@ -236,6 +236,10 @@ impl Window {
             // The room of what was there once goes with it.
             (inner.events, inner.shelved) = (VecDeque::new(), VecDeque::new());
         }
+        if inner.shelved.is_empty() && !gone.is_empty() {
+            // Nobody is sent there any more for what it read last.
+            self.shelf.iter().for_each(Shelf::forget);
+        }
         self.checkpoints.forget_before(inner.in_memory, inner.floor);
         gone
     }

@@ -682,7 +682,7 @@ async fn a_type_that_is_no_more_leaves_its_counter_alone() {
         actix_rt::task::yield_now().await;
     }
     assert!(!stores.directory.send(Types).await.unwrap().contains(&TypeName::new("kites")));
-    assert_eq!(release("kites").await.unwrap(), Released::Done, "nothing is left to do");
+    assert_eq!(release("kites").await.unwrap(), Released::Absent, "nothing is left to do");
     // It comes again: its revisions go on, those of before are refused, and whoever still has the window hears of it.
     let again = find(&stores, "kites").await;
     let here = position(&again).await;

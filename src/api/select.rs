@@ -37,8 +37,10 @@ pub fn filter(
         add(&mut filter, term);
     }
     if let Some(custom) = &resource.custom {
+        // Name and namespace are told by the key: nobody reads an object for them.
+        let is_read = |rule: &FieldRule| !matches!(rule.field(), NAME_FIELD | NAMESPACE_FIELD);
         filter.reader =
-            Some(kinds::reader_of(custom, resource.ordinal)).filter(|_| !filter.fields.is_empty());
+            Some(kinds::reader_of(custom, resource.ordinal)).filter(|_| filter.fields.iter().any(is_read));
     }
     Ok(filter)
 }

@@ -72,6 +72,8 @@ pub(super) struct Book {
     changed: BTreeSet<TypeName>,
     /// The stores of definitions that are gone, until they are released.
     pub(super) unreleased: BTreeSet<TypeName>,
+    /// Those that have ended, until somebody has looked whether they stay so.
+    pub(super) released: BTreeSet<TypeName>,
     /// The versions that clients were told of by APIServices; nothing before the first round.
     pub(super) registered: Option<BTreeSet<GroupVersion>>,
     pub(super) first_ordinal: u32,
@@ -123,6 +125,7 @@ impl Book {
         self.unsure.remove(name);
         self.unreadable.remove(name);
         self.unreleased.remove(&store_named(name));
+        self.released.remove(&store_named(name));
         let value = Arc::new(value);
         let before = match self.definitions.get_mut(name) {
             Some(known) => {

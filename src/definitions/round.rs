@@ -146,12 +146,14 @@ impl Tools {
         for store in std::mem::take(&mut book.unreleased) {
             match self.backend.stores.release(&store).await {
                 Ok(Released::Busy) => drop(book.unreleased.insert(store)),
+                // Whoever was about to look at it may start it once more.
+                Ok(Released::Done) => drop(book.released.insert(store)),
                 // Somebody let a definition go without its objects. They stay, in case it comes back.
-                Ok(Released::HasObjects | Released::Done) => {}
+                Ok(Released::HasObjects | Released::Absent) => {}
                 Err(error) => tracing::debug!(%store, %error, "a store is not released"),
             }
         }
-        !book.unreleased.is_empty()
+        !book.unreleased.is_empty() || !book.released.is_empty()
     }
 
     pub(super) fn call<'a>(

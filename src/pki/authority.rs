@@ -22,7 +22,7 @@ use super::Identity;
 use super::host::Names;
 use crate::limits;
 
-const AUTHORITY_NAME: &str = "pilothouse-ca";
+pub(super) const AUTHORITY_NAME: &str = "pilothouse-ca";
 /// The name of servers in the certificates that are made here.
 pub(super) const SERVING_NAME: &str = "kube-apiserver";
 

@@ -208,11 +208,7 @@ fn serving(
         let (leaf, _) = check_pair(certificate, key, &found)?;
         let trusted = match verifier(config, authority, &found)? {
             Some(trusted) => trusted,
-            None => {
-                let path = certificate.display();
-                tracing::warn!(%path, "nothing is known that verifies this certificate but itself: clients are told to trust it alone. Add its chain to the file");
-                leaf.to_pem()?
-            }
+            None => itself(certificate, &leaf)?,
         };
         return Ok((found, trusted));
     }
@@ -224,10 +220,10 @@ fn serving(
             if let Some(trusted) = verifier(config, authority, &found)? {
                 return Ok((found, trusted));
             }
-            if !trust::was_made_here(&certificate, authority::SERVING_NAME) {
-                let why = "was issued by an authority that is neither in this file nor known: add its chain, or \
-                     remove this file and its key to have others made";
-                return Err(content(&folder.path(pair.0), why));
+            // What an operator has put here is served as it is.
+            if !trust::was_made_here(&certificate, authority::SERVING_NAME, authority::AUTHORITY_NAME) {
+                let trusted = itself(&folder.path(pair.0), &certificate)?;
+                return Ok((found, trusted));
             }
         }
         if authority.issued(&certificate) && authority::serves(&certificate, names, clock.now())? {
@@ -237,6 +233,13 @@ fn serving(
     let made = authority.issue(&Purpose::Serving(names), clock.now())?;
     folder.stage_pair(pair, &made);
     Ok((made, own))
+}
+
+/// A serving certificate as what clients are told to trust: nothing else is known that verifies it.
+fn itself(path: &Path, leaf: &X509) -> Result<Vec<u8>, PkiError> {
+    let path = path.display();
+    tracing::warn!(%path, "nothing is known that verifies this certificate but itself: clients are told to trust it alone. Add its chain to the file");
+    Ok(leaf.to_pem()?)
 }
 
 /// What a client must trust to believe a serving certificate that was not made here; `None` if that is not known.

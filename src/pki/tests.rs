@@ -180,7 +180,6 @@ fn after_the_authority_was_replaced_by_one_of_another_name_a_certificate_made_he
 fn only_what_verifies_the_serving_certificate_is_told_to_others() {
     let (home, clock) = (tempfile::tempdir().unwrap(), Clock::manual(NOW));
     let (other, stranger) = (other_authority("other-ca"), other_authority("stranger-ca"));
-    let purpose = |user| Purpose::Client { user, group: "g" };
     let names = Names::of(&config(home.path()), bound());
     let leaf = other.issue(&Purpose::Serving(&names), NOW).unwrap();
     let pem = |authority: &Authority| authority.certificate_pem().unwrap();
@@ -202,15 +201,19 @@ fn only_what_verifies_the_serving_certificate_is_told_to_others() {
     assert_eq!(with(&[own, &root, &strange].concat(), None), root, "a stranger at the end verifies nothing");
     assert_eq!(with(own, Some(&[&strange[..], &root].concat())), root, "found among those of clients");
     assert_eq!(with(own, Some(&strange)), own, "nothing else verifies it");
-    // In the folder, where a file may be a mistake, such a certificate is refused, and stays.
+    // In the folder as well, also if it looks much like one that was made here: it stays, with its key.
     let certs = home.path().join("pki");
     fs::create_dir(&certs).unwrap();
-    let foreign = other.issue(&purpose("somebody"), NOW).unwrap();
+    let foreign = other.issue(&Purpose::Serving(&Names::default()), NOW).unwrap();
     fs::write(certs.join("apiserver.crt"), &foreign.certificates_pem).unwrap();
     fs::write(certs.join("apiserver.key"), &foreign.key_pem).unwrap();
-    let refused = prepare(&config(home.path()), bound(), &clock).unwrap_err().to_string();
-    assert!(refused.contains("apiserver.crt: was issued by an authority that is neither"), "{refused}");
-    assert_eq!(fs::read(certs.join("apiserver.crt")).unwrap(), foreign.certificates_pem);
+    for take in [prepare, renew] {
+        let pki = take(&config(home.path()), bound(), &clock).unwrap();
+        assert_eq!(pki.serving.certificates_pem, foreign.certificates_pem);
+        assert_eq!(pki.serving_ca_pem, X509::from_pem(&foreign.certificates_pem).unwrap().to_pem().unwrap());
+        assert_eq!(fs::read(certs.join("apiserver.crt")).unwrap(), foreign.certificates_pem);
+        assert_eq!(fs::read(certs.join("apiserver.key")).unwrap(), foreign.key_pem);
+    }
 }
 
 fn self_signed(name: &str, key: &PKey<Private>) -> X509 {

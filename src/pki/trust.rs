@@ -6,7 +6,7 @@ use openssl::nid::Nid;
 use openssl::stack::Stack;
 use openssl::x509::store::X509StoreBuilder;
 use openssl::x509::verify::{X509VerifyFlags, X509VerifyParam};
-use openssl::x509::{X509, X509PurposeId, X509Ref, X509StoreContext, X509VerifyResult};
+use openssl::x509::{X509, X509NameRef, X509PurposeId, X509Ref, X509StoreContext, X509VerifyResult};
 
 /// The certificate that verifies the first of a chain: the best of those that come with it and those that are `known`
 /// besides. `None` if there is none.
@@ -46,12 +46,18 @@ fn verifies(anchor: &X509, leaf: &X509, rest: &[X509]) -> Result<bool, ErrorStac
     X509StoreContext::new()?.init(&store.build(), leaf, &shown, |context| context.verify_cert())
 }
 
-/// Whether a certificate looks like one that was made here, by whatever authority there was then. Nothing is lost with it.
-pub(super) fn was_made_here(certificate: &X509Ref, name: &str) -> bool {
-    let mut subject = certificate.subject_name().entries();
-    let named = subject.next().is_some_and(|entry| {
-        entry.object().nid() == Nid::COMMONNAME && entry.data().as_slice() == name.as_bytes()
-    });
+/// Whether a certificate looks like one that was made here, for `name` and by an authority called `issuer`, whichever that was
+/// then. Nothing is lost with it: those of others, which may look much like it, have other issuers.
+pub(super) fn was_made_here(certificate: &X509Ref, name: &str, issuer: &str) -> bool {
+    let is_only = |found: &X509NameRef, name: &str| {
+        let mut entries = found.entries();
+        let named = entries.next().is_some_and(|entry| {
+            entry.object().nid() == Nid::COMMONNAME && entry.data().as_slice() == name.as_bytes()
+        });
+        named && entries.next().is_none()
+    };
     let curve = certificate.public_key().and_then(|key| key.ec_key()).map(|key| key.group().curve_name());
-    named && subject.next().is_none() && matches!(curve, Ok(Some(Nid::X9_62_PRIME256V1)))
+    is_only(certificate.subject_name(), name)
+        && is_only(certificate.issuer_name(), issuer)
+        && matches!(curve, Ok(Some(Nid::X9_62_PRIME256V1)))
 }

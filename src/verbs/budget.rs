@@ -19,6 +19,11 @@ impl Budget {
         Budget { taken: Arc::default(), most }
     }
 
+    /// No room yet, for an answer that asks for it as it grows.
+    pub fn nothing(&self) -> Held {
+        Held { of: self.clone(), bytes: 0 }
+    }
+
     /// Room for an answer of so many bytes, or 429. One that is larger than all room still gets in when it is alone.
     pub fn take(&self, bytes: usize) -> Result<Held> {
         self.take_more(bytes, &[])

@@ -313,6 +313,7 @@ impl Step {
                 let mut all = Vec::new();
                 for part in parts {
                     all.extend(walk(part, here.clone())?);
+                    all.truncate(MOST_RESULTS);
                 }
                 all
             }
@@ -325,7 +326,8 @@ impl Step {
                         (from, to) => {
                             let step =
                                 by.map_or(Some(1), |by| usize::try_from(by).ok()).filter(|by| *by > 0)?;
-                            all.extend(items.get(from..to)?.iter().step_by(step));
+                            let room = MOST_RESULTS.saturating_sub(all.len());
+                            all.extend(items.get(from..to)?.iter().step_by(step).take(room));
                         }
                     }
                 }
@@ -336,7 +338,7 @@ impl Step {
                 for value in here {
                     let Value::Array(items) = value else { return None };
                     for item in items {
-                        if holds(item, left, *operator, right)? {
+                        if holds(item, left, *operator, right)? && all.len() < MOST_RESULTS {
                             all.push(item);
                         }
                     }
@@ -482,6 +484,21 @@ mod tests {
         assert_eq!(steps(&nested, 0), None);
         assert!(JsonPath::parse(&format!(".{}", "a".repeat(JSON_PATH_BYTES - 1))).is_some());
         assert_eq!(JsonPath::parse(&format!(".{}", "a".repeat(JSON_PATH_BYTES))), None);
+    }
+
+    #[test]
+    fn no_path_finds_more_than_there_is_room_for() {
+        let many = format!(r#"{{"l":[[{}0]]}}"#, "0,".repeat(MOST_RESULTS));
+        let object = json::read(many.as_bytes()).unwrap();
+        let unions = format!(".l[{}0]", "0,".repeat(50));
+        for path in [format!("{unions}[*]"), format!("{unions}[0:]"), format!("{unions}[?(@==0)]")] {
+            let steps = steps(&path, 0).unwrap();
+            let mut here = vec![&object];
+            for step in &steps {
+                here = step.from(here).unwrap();
+                assert!(here.len() <= MOST_RESULTS, "{path}: {}", here.len());
+            }
+        }
     }
 
     #[test]

@@ -1,9 +1,12 @@
 //! /metrics: what was counted, and what can be counted now.
 
+use std::collections::BTreeSet;
+
 use actix_web::HttpResponse;
 use actix_web::http::header;
 use pilothouse_actors::directory::Types;
 use pilothouse_actors::permit::Permit;
+use prometheus::core::{Collector as _, MetricVec, MetricVecBuilder};
 use tokio::sync::Semaphore;
 
 use super::render::plain;
@@ -28,10 +31,18 @@ pub async fn page(worker: &Worker) -> HttpResponse {
     watching.stalled.set(number(worker.watching.live_sessions.stalled()));
     watching.list_bytes.set(number(worker.backend.lists.bytes()));
     let now = worker.backend.clock.now();
+    let types = shared.health.directory.send(Types).await.unwrap_or_default();
+    let living: BTreeSet<&str> = types.iter().map(resource_of_store).collect();
+    for numbers in
+        [&metrics.objects, &watching.window_events, &watching.shelved_events, &watching.window_bytes]
+    {
+        keep(numbers, &living);
+    }
+    keep(&watching.window_age, &living);
     // A store that does not answer is told of by the health checks; here its last numbers stay.
-    for of in shared.health.directory.send(Types).await.unwrap_or_default() {
-        if let Ok(position) = worker.backend.stores.open_watch(&of, &Permit::none()).await {
-            let (labels, extent) = ([resource_of_store(&of)], position.window.extent());
+    for of in &types {
+        if let Ok(position) = worker.backend.stores.open_watch(of, &Permit::none()).await {
+            let (labels, extent) = ([resource_of_store(of)], position.window.extent());
             metrics.objects.with_label_values(&labels).set(number(position.snapshot.len()));
             watching.window_events.with_label_values(&labels).set(number(extent.events));
             watching.shelved_events.with_label_values(&labels).set(number(extent.shelved));
@@ -46,5 +57,15 @@ pub async fn page(worker: &Worker) -> HttpResponse {
             tracing::warn!(%error, "the metrics cannot be written");
             plain(500, "internal server error\n".to_owned())
         }
+    }
+}
+
+/// Says nothing more of resources that are no more.
+fn keep<T: MetricVecBuilder>(numbers: &MetricVec<T>, living: &BTreeSet<&str>) {
+    let told = numbers.collect();
+    let told = told.iter().flat_map(|family| family.get_metric()).flat_map(|number| number.get_label());
+    for label in told.filter(|label| !living.contains(label.value())) {
+        // Somebody else who asks at this moment may have done it.
+        let _gone = numbers.remove_label_values(&[label.value()]);
     }
 }

@@ -102,7 +102,7 @@ async fn back(
     // Whoever is behind has done what was asked for: a client that may do it twice is asked to come back if there is no
     // room, any other gets the page as it is.
     let may_refuse = request.method().is_safe();
-    pages::led_back(answer, links, connecting.pages.take(0)?, may_refuse).await
+    pages::led_back(answer, links, connecting.pages.nothing(), may_refuse).await
 }
 
 /// An answer that passes as it is.
