@@ -81,10 +81,10 @@ fn updates(port: u16, pid: u32, from: u64, count: u64) -> impl FnOnce() -> Durat
     }
 }
 
-fn crowd(count: usize, stalled: usize, from: u64) -> Vec<Watcher> {
+fn crowd(count: usize, stalled: usize, (from, measured_from): (u64, u64)) -> Vec<Watcher> {
     let habit = |number| if number < stalled { Habit::Stalls } else { Habit::Reads };
     let path = || format!("{COLLECTION}?watch=1");
-    (0..count).map(|number| Watcher { path: path(), from, habit: habit(number) }).collect()
+    (0..count).map(|number| Watcher { path: path(), from, habit: habit(number), measured_from }).collect()
 }
 
 fn report(what: &str, before: Duration, followed: &mut Followed) -> (f64, f64) {
@@ -110,7 +110,7 @@ fn fanout() {
         let floor = Process::of_bench("serve-fanout", bytes);
         let (mut bare, before) = follow(
             floor.port,
-            crowd(watchers, 0, 0),
+            crowd(watchers, 0, (0, 0)),
             expected,
             true,
             Some(floor.id()),
@@ -120,7 +120,7 @@ fn fanout() {
         let from = head(server.port);
         let (mut ours, before) = follow(
             server.port,
-            crowd(watchers, 0, from),
+            crowd(watchers, 0, (from, 0)),
             expected,
             true,
             Some(server.id()),
@@ -151,7 +151,8 @@ fn paced() {
             before
         };
         let expected = (WATCHERS as u64 * UPDATES, 0);
-        let (mut followed, before) = follow(port, crowd(WATCHERS, 0, from), expected, true, Some(pid), act);
+        let (mut followed, before) =
+            follow(port, crowd(WATCHERS, 0, (from, 0)), expected, true, Some(pid), act);
         let (_, cpu) = report(&format!("{what}, {WATCHERS} watchers"), before, &mut followed);
         (followed.percentile(0.99), cpu)
     };
@@ -181,7 +182,12 @@ fn filtered() {
         });
         let from = head(port);
         let path = |number| format!("{COLLECTION}?watch=1&fieldSelector=metadata.name%3Dw-{number}");
-        let all = (0..watchers).map(|number| Watcher { path: path(number), from, habit: Habit::Reads });
+        let all = (0..watchers).map(|number| Watcher {
+            path: path(number),
+            from,
+            habit: Habit::Reads,
+            measured_from: 0,
+        });
         let expected = if watchers == 0 { 0 } else { UPDATES };
         let (mut followed, before) =
             follow(port, all.collect(), (expected, 0), false, Some(pid), move || {
@@ -212,14 +218,16 @@ fn filtered() {
 /// A tenth of the watchers does not read. The floor is the same run without them. Both by turns, and the middle of each: the
 /// client and the server share the machine, and what one run says of the last hundredth is luck.
 fn slow() {
-    const UPDATES: u64 = 2_000;
+    // The first of them fill what the system keeps for connections that nobody reads from: only then do they stall.
+    const FILLING: u64 = 3_000;
+    const UPDATES: u64 = FILLING + 2_000;
     const ROUNDS: usize = 5;
     let mut late = [Vec::new(), Vec::new()];
     for _ in 0..ROUNDS {
         for (times, stalled) in late.iter_mut().zip([0_usize, 100]) {
             let (server, _) = Process::server(&scratch("slow"), "redb");
             make(server.port, "hot");
-            let watchers = crowd(900 + stalled, stalled, head(server.port));
+            let watchers = crowd(900 + stalled, stalled, (head(server.port), FILLING));
             let expected = (900 * UPDATES, stalled as u64 * UPDATES);
             let act = updates(server.port, server.id(), 0, UPDATES);
             let (mut followed, before) =
@@ -252,7 +260,9 @@ fn restart() {
     make(port, "hot");
     let from = head(port);
     let path = || format!("{COLLECTION}?watch=1");
-    let watchers = (0..WATCHERS).map(|_| Watcher { path: path(), from, habit: Habit::Returns }).collect();
+    let watchers = (0..WATCHERS)
+        .map(|_| Watcher { path: path(), from, habit: Habit::Returns, measured_from: 0 })
+        .collect();
     let expected = 2 * UPDATES * WATCHERS as u64;
     let (mut followed, (_server, ready)) = follow(port, watchers, (expected, 0), true, None, move || {
         updates(port, server.id(), 0, UPDATES)();

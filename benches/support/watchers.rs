@@ -51,6 +51,8 @@ pub struct Watcher {
     pub from: u64,
     /// What it does.
     pub habit: Habit,
+    /// The first number whose delay counts: what comes before it brings the server where it shall be measured.
+    pub measured_from: u64,
 }
 
 /// What the crowd saw.
@@ -157,7 +159,7 @@ async fn one(
     in_order: bool,
     board: Rc<Board>,
 ) {
-    let Watcher { path, mut from, habit } = watcher;
+    let Watcher { path, mut from, habit, measured_from } = watcher;
     if habit == Habit::Stalls {
         board.read_now.notified().await;
     }
@@ -183,7 +185,9 @@ async fn one(
                     board.stalled_events.set(board.stalled_events.get() + 1);
                 } else {
                     board.events.set(board.events.get() + 1);
-                    board.latencies.borrow_mut().push(now.saturating_sub(Duration::from_nanos(moment)));
+                    if number >= measured_from {
+                        board.latencies.borrow_mut().push(now.saturating_sub(Duration::from_nanos(moment)));
+                    }
                 }
                 board.changed.notify_one();
                 used += found + MARK_BYTES;
