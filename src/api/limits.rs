@@ -82,3 +82,5 @@ pub const ROLE_PERMISSIONS: usize = 50_000;
 pub const RIGHTS_COMPARED: usize = 10_000_000;
 /// Roles that a subject has and nobody has made, of which the answer to a question tells.
 pub const MISSING_ROLES_TOLD: usize = 100;
+/// Warnings of one webhook that are looked at; an answer has far fewer.
+pub const HOOK_WARNINGS: usize = 1_000;

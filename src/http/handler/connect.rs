@@ -15,6 +15,7 @@ use actix_web::web::Payload;
 use actix_web::{HttpMessage as _, HttpRequest, HttpResponse};
 use futures::StreamExt as _;
 use hyper::Method;
+use pilothouse_actors::identity::Identity;
 
 use crate::api::catalog::resource::Resource;
 use crate::api::connect::place::{self, KubeletRules};
@@ -27,7 +28,8 @@ use crate::http::drain::Drain;
 use crate::http::peer::Peer;
 use crate::limits::KUBELET_REFUSAL_BYTES;
 use crate::upstream::{Answer, Ask, Failure, RequestBody, Upstream};
-use crate::verbs::connect::{Asked, Led, lead};
+use crate::verbs::connect::{Asked, Led, admit, lead};
+use crate::verbs::{Call, Warnings};
 
 use super::render::text;
 use super::worker::Worker;
@@ -51,13 +53,17 @@ pub struct Out<'a> {
     /// Which.
     pub way: Way,
     /// What it stands below.
-    pub resource: &'a Resource,
+    pub resource: &'a Arc<Resource>,
     /// The path, taken apart.
     pub found: &'a ResourcePath<'a>,
     /// The path as a whole, without escapes.
     pub path: &'a str,
     /// The parameters.
     pub query: &'a Query<'a>,
+    /// Who asks.
+    pub user: &'a Identity,
+    /// Where warnings go.
+    pub warnings: &'a Warnings,
 }
 
 /// Goes out.
@@ -84,6 +90,9 @@ pub async fn serve(
         query: out.query,
         path: url::sub_path(out.found.rest, out.path),
     };
+    let place = (asked.namespace, asked.name, out.found.subresource);
+    let call = Call::own(out.resource, place, (out.query, out.warnings), (out.user, ""))?;
+    admit(&worker.backend, &call, &asked).await?;
     let connecting = &worker.shared.connecting;
     let led = lead(&worker.backend, &connecting.rules, &asked).await?;
     if let Some(patience) = request.extensions().get::<Patience>() {
