@@ -313,8 +313,12 @@ fn broken(error: &hyper::Error) -> String {
     if error.is_incomplete_message() || error.is_canceled() {
         return "EOF".to_owned();
     }
-    let cause = error.source().map(|cause| format!(": {cause}")).unwrap_or_default();
-    format!("{error}{cause}")
+    let cause = error.source().map(ToString::to_string).unwrap_or_default();
+    // Whoever is killed says no goodbye, which TLS notices.
+    if cause.to_lowercase().contains("unexpected eof") {
+        return "EOF".to_owned();
+    }
+    if cause.is_empty() { error.to_string() } else { format!("{error}: {cause}") }
 }
 
 fn cut(error: &hyper::Error) -> String {

@@ -232,7 +232,8 @@ fn a_trial_asks_only_those_who_do_nothing_else() {
 #[test]
 fn selectors_and_rules_choose_what_a_webhook_hears() {
     let hooks = HookServer::start("h", |_, _| yes());
-    let server = Server::start();
+    // Without control loops, which write into every new namespace.
+    let server = Server::with(&["--engine=memory", "--controllers=-*"]);
     let mut admin = server.admin();
     let namespaces = json!({"matchPolicy": "Exact", "namespaceSelector": {"matchLabels": {"watched": "yes"}},
         "rules": [{"operations": ["*"], "apiGroups": ["*"], "apiVersions": ["*"], "resources": ["*", "*/*"]}]});
@@ -303,7 +304,7 @@ fn those_before_a_change_are_asked_again() {
     let made = admin.post(MAPS, &map("a")).ok();
     assert_eq!(made["data"], json!({"a": "b", "late": "yes", "seen": "yes"}));
     let order: Vec<String> = hooks.targets().iter().map(|target| target[1..2].to_owned()).collect();
-    assert_eq!(order.join(""), "1231", "the last saw all there was to see, until the first changed it");
+    assert_eq!(order.join(""), "12313", "and those that had been asked before the second change, too");
 }
 
 #[test]

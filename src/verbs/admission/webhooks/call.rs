@@ -174,6 +174,10 @@ fn raw(text: Option<String>) -> Result<Option<Box<RawValue>>, Trouble> {
     text.map_err(|error| Trouble::Server(Status::internal(error.to_string())))
 }
 
+fn kind_name(kind: &GroupVersionKind) -> KindName<'_> {
+    KindName { group: &kind.group, version: &kind.version, kind: &kind.kind }
+}
+
 /// The question in words.
 fn question(
     subject: &Subject<'_>,
@@ -186,14 +190,7 @@ fn question(
     let call = write.call;
     let shown = call.shown_kind();
     let asked = GroupVersionKind::new(&shown.0.group, &shown.0.version, shown.1);
-    fn kind_name(kind: &GroupVersionKind) -> KindName<'_> {
-        KindName { group: &kind.group, version: &kind.version, kind: &kind.kind }
-    }
-    let named = |resource: &crate::api::catalog::resource::Resource| {
-        let (gv, plural) = (resource.gv.clone(), resource.plural.clone());
-        (gv, plural)
-    };
-    let (gv, plural) = named(&subject.resource);
+    let (gv, plural) = (&subject.resource.gv, &subject.resource.plural);
     let server = |status: Box<Status>| Trouble::Server(status);
     let old = write.old.map(|old| subject.text(old)).transpose().map_err(server)?.flatten();
     let review = Review {
@@ -202,7 +199,7 @@ fn question(
         request: Request {
             uid,
             kind: kind_name(&subject.kind),
-            resource: ResourceName { group: &gv.group, version: &gv.version, resource: &plural },
+            resource: ResourceName { group: &gv.group, version: &gv.version, resource: plural },
             sub_resource: call.subresource,
             request_kind: kind_name(&asked),
             request_resource: ResourceName {

@@ -19,6 +19,7 @@ use crate::api::value::Value;
 use crate::api::version::GroupVersion;
 use crate::api::words::NAMESPACES;
 
+use super::super::super::object::check_size;
 use super::super::{Operation, Write};
 use super::Webhooks;
 
@@ -197,7 +198,7 @@ impl<'a> Subject<'a> {
             });
         }
         let (version, kind) = (self.version(), self.kind.kind.as_str());
-        super::super::super::object::check_size(&value)?;
+        check_size(&value)?;
         (kinds::rules(&version.group, kind).default)(&mut value);
         default::apply(&backend.registry, self.type_id()?, &mut value);
         if *kind != *call.resource.kind {
