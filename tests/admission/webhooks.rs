@@ -236,7 +236,7 @@ fn selectors_and_rules_choose_what_a_webhook_hears() {
     let server = Server::with(&["--engine=memory", "--controllers=-*"]);
     let mut admin = server.admin();
     let namespaces = json!({"matchPolicy": "Exact", "namespaceSelector": {"matchLabels": {"watched": "yes"}},
-        "rules": [{"operations": ["*"], "apiGroups": ["*"], "apiVersions": ["*"], "resources": ["*", "*/*"]}]});
+        "rules": [{"operations": ["*"], "apiGroups": ["*"], "apiVersions": ["*"], "resources": ["*/*"]}]});
     let objects = json!({"objectSelector": {"matchLabels": {"o": "1"}}});
     let equivalent = json!({"rules": [{"operations": ["*"], "apiGroups": ["events.k8s.io"], "apiVersions": ["v1"],
         "resources": ["events"]}]});
@@ -250,7 +250,7 @@ fn selectors_and_rules_choose_what_a_webhook_hears() {
             hook(&hooks, "e.x.io", &equivalent),
         ],
     );
-    let mut heard = |admin: &mut Client, path: &str, object: &Value| {
+    let heard = |admin: &mut Client, path: &str, object: &Value| {
         hooks.forget();
         admin.post(path, object).ok();
         let mut targets: Vec<String> =
@@ -333,7 +333,7 @@ fn a_service_is_found_and_shown_what_the_operator_says() {
     let hooks = HookServer::start("s.default.svc", |_, _| yes());
     let home = directory();
     let users = home.path().join("users");
-    std::fs::write(&users, "users: [{name: '*.default.svc', user: {token: secret}}]\n").unwrap();
+    std::fs::write(&users, "users: [{name: '*', user: {token: secret}}]\n").unwrap();
     let file = home.path().join("admission.yaml");
     let document = format!(
         "apiVersion: apiserver.config.k8s.io/v1\nkind: AdmissionConfiguration\nplugins:\n\
@@ -446,4 +446,88 @@ fn a_webhook_that_dies_refuses_what_it_cannot_judge_and_nothing_else() {
     });
     // Others go on.
     admin.post(PODS, &pod("p", &json!({}))).ok();
+}
+
+#[test]
+fn parts_collections_and_applied_objects_are_asked_about() {
+    let hooks = HookServer::start("h", |path, request| match (path, request["operation"].as_str()) {
+        ("/scale.x.io", Some("UPDATE")) => {
+            patch(&json!([{"op": "replace", "path": "/spec/replicas", "value": 7}]))
+        }
+        _ => yes(),
+    });
+    let server = Server::with(&["--engine=memory", "--controllers=-*"]);
+    let mut admin = server.admin();
+    let scale = json!({"rules": [{"operations": ["*"], "apiGroups": ["apps"], "apiVersions": ["v1"], "resources": ["*/scale"]}]});
+    configure(
+        &mut admin,
+        "Mutating",
+        "m",
+        &[hook(&hooks, "maps.x.io", &json!({})), hook(&hooks, "scale.x.io", &scale)],
+    );
+    let body =
+        json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "a", "labels": {"l": "1"}}});
+    let apply = [("Content-Type", "application/apply-patch+yaml")];
+    let path = format!("{MAPS}/a?fieldManager=me&force=true");
+    admin.request("PATCH", &path, &apply, body.to_string().as_bytes()).ok();
+    admin.delete(&format!("{MAPS}?labelSelector=l%3D1")).ok();
+    let asked = hooks.asked();
+    assert_eq!((text(&asked[0], "/operation"), text(&asked[0], "/name")), ("CREATE", "a"));
+    let options = json!({"kind": "CreateOptions", "apiVersion": "meta.k8s.io/v1", "fieldManager": "me"});
+    assert_eq!(asked[0]["options"], options);
+    assert_eq!((text(&asked[1], "/operation"), asked[1].get("name")), ("DELETE", None));
+    assert_eq!(text(&asked[1], "/oldObject/metadata/name"), "a");
+
+    let deployments = "/apis/apps/v1/namespaces/default/deployments";
+    let deployment = json!({"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "d"}, "spec": {
+        "replicas": 1, "selector": {"matchLabels": {"a": "b"}}, "template": {"metadata": {"labels": {"a": "b"}},
+        "spec": {"containers": [{"name": "c", "image": "i"}]}}}});
+    admin.post(deployments, &deployment).ok();
+    hooks.forget();
+    let scaled =
+        admin.patch(&format!("{deployments}/d/scale"), "merge", &json!({"spec": {"replicas": 3}})).ok();
+    assert_eq!(scaled["spec"]["replicas"], 7);
+    assert_eq!(admin.get(&format!("{deployments}/d")).ok()["spec"]["replicas"], 7);
+    let request = hooks.asked().pop().unwrap();
+    assert_eq!(request["kind"], json!({"group": "autoscaling", "version": "v1", "kind": "Scale"}));
+    assert_eq!((text(&request, "/subResource"), text(&request, "/resource/group")), ("scale", "apps"));
+    assert_eq!(
+        (&request["object"]["spec"]["replicas"], &request["oldObject"]["spec"]["replicas"]),
+        (&json!(3), &json!(1))
+    );
+}
+
+#[test]
+fn custom_objects_are_sent_in_the_version_that_rules_name() {
+    let hooks =
+        HookServer::start("h", |_, _| patch(&json!([{"op": "add", "path": "/spec/by", "value": "hook"}])));
+    let server = Server::with(&["--engine=memory", "--controllers=-*"]);
+    let mut admin = server.admin();
+    let version = |name: &str, storage: bool| {
+        let open = json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true});
+        json!({"name": name, "served": true, "storage": storage,
+            "schema": {"openAPIV3Schema": {"type": "object", "properties": {"spec": open}}}})
+    };
+    let definition = json!({"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
+        "metadata": {"name": "things.x.io"}, "spec": {"group": "x.io", "scope": "Namespaced",
+        "names": {"plural": "things", "kind": "Thing"}, "versions": [version("v1", true), version("v2", false)]}});
+    admin.post("/apis/apiextensions.k8s.io/v1/customresourcedefinitions", &definition).ok();
+    let things = "/apis/x.io/v1/namespaces/default/things";
+    for _ in 0..200 {
+        if admin.get(things).status == 200 {
+            break;
+        }
+        thread::sleep(std::time::Duration::from_millis(50));
+    }
+    let v2 = json!({"rules": [{"operations": ["*"], "apiGroups": ["x.io"], "apiVersions": ["v2"], "resources": ["things"]}]});
+    let exact = json!({"rules": v2["rules"], "matchPolicy": "Exact"});
+    configure(&mut admin, "Mutating", "m", &[hook(&hooks, "m.x.io", &v2), hook(&hooks, "e.x.io", &exact)]);
+    let thing =
+        json!({"apiVersion": "x.io/v1", "kind": "Thing", "metadata": {"name": "t"}, "spec": {"a": 1}});
+    let made = admin.post(things, &thing).ok();
+    assert_eq!((text(&made, "/apiVersion"), &made["spec"]), ("x.io/v1", &json!({"a": 1, "by": "hook"})));
+    assert_eq!(hooks.targets(), ["/m.x.io?timeout=5s"]);
+    let request = hooks.asked().pop().unwrap();
+    assert_eq!((text(&request, "/kind/version"), text(&request, "/requestKind/version")), ("v2", "v1"));
+    assert_eq!(text(&request, "/object/apiVersion"), "x.io/v2");
 }
