@@ -6,6 +6,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 
 use super::hook_server::{Deed, HookServer};
+use super::support::wait::{CAP, poll};
 use super::*;
 
 const MAPS: &str = "/api/v1/namespaces/default/configmaps";
@@ -513,12 +514,7 @@ fn custom_objects_are_sent_in_the_version_that_rules_name() {
         "names": {"plural": "things", "kind": "Thing"}, "versions": [version("v1", true), version("v2", false)]}});
     admin.post("/apis/apiextensions.k8s.io/v1/customresourcedefinitions", &definition).ok();
     let things = "/apis/x.io/v1/namespaces/default/things";
-    for _ in 0..200 {
-        if admin.get(things).status == 200 {
-            break;
-        }
-        thread::sleep(std::time::Duration::from_millis(50));
-    }
+    poll(CAP, || (admin.get(things).status == 200).then_some(())).expect("it is served");
     let v2 = json!({"rules": [{"operations": ["*"], "apiGroups": ["x.io"], "apiVersions": ["v2"], "resources": ["things"]}]});
     let exact = json!({"rules": v2["rules"], "matchPolicy": "Exact"});
     configure(&mut admin, "Mutating", "m", &[hook(&hooks, "m.x.io", &v2), hook(&hooks, "e.x.io", &exact)]);

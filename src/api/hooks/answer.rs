@@ -41,7 +41,7 @@ pub struct Unusable {
     pub code: u16,
 }
 
-fn nonsense(why: String) -> Unusable {
+fn nonsense(why: &str) -> Unusable {
     Unusable { why: format!("failed to call webhook: {why}"), code: 400 }
 }
 
@@ -75,9 +75,9 @@ pub fn read(body: &[u8], version: ReviewVersion, uid: &str, mutating: bool) -> R
 
 /// The review, with every field of the type that it must have.
 fn parsed(body: &[u8], version: ReviewVersion) -> Result<Value, Unusable> {
-    let unread = |why: String| nonsense(format!("couldn't get version/kind; json parse error: {why}"));
+    let unread = |why: String| nonsense(&format!("couldn't get version/kind; json parse error: {why}"));
     syntax::check(body).map_err(unread)?;
-    let review = json::read(body).map_err(|error| nonsense(error.to_string()))?;
+    let review = json::read(body).map_err(|error| nonsense(&error.to_string()))?;
     let Some(_) = review.fields() else {
         let found = word(&review);
         return Err(unread(format!(
@@ -91,9 +91,9 @@ fn parsed(body: &[u8], version: ReviewVersion) -> Result<Value, Unusable> {
     // What names another kind is that kind, whoever was asked.
     if !is(kind, REVIEW_KIND) || !is(api_version, &wanted) {
         if (kind, api_version) == ("Status", "v1") {
-            return Err(nonsense(review.str("message").to_owned()));
+            return Err(nonsense(review.str("message")));
         }
-        return Err(nonsense(format!(
+        return Err(nonsense(&format!(
             "no kind {} is registered for version {} in scheme \"pkg/runtime/scheme.go\"",
             quoted(kind),
             quoted(api_version)
@@ -104,7 +104,7 @@ fn parsed(body: &[u8], version: ReviewVersion) -> Result<Value, Unusable> {
             Some(found) if !wanted.fits(found) => {
                 let (holder, field) = (path.len().saturating_sub(1), path.join("."));
                 let holder = if holder == 0 { REVIEW_KIND } else { "AdmissionResponse" };
-                return Err(nonsense(format!(
+                return Err(nonsense(&format!(
                     "json: cannot unmarshal {} into Go struct field {holder}.{field} of type {}",
                     word(found),
                     wanted.word()
@@ -122,7 +122,7 @@ enum Type {
     Response,
     Text,
     Uid,
-    PatchType,
+    Language,
     Bool,
     Bytes,
     Status,
@@ -138,7 +138,7 @@ const FIELDS: [(&[&str], Type); 10] = [
     (&["response", "allowed"], Type::Bool),
     (&["response", "status"], Type::Status),
     (&["response", "patch"], Type::Bytes),
-    (&["response", "patchType"], Type::PatchType),
+    (&["response", "patchType"], Type::Language),
     (&["response", "auditAnnotations"], Type::Pairs),
     (&["response", "warnings"], Type::Texts),
 ];
@@ -148,7 +148,7 @@ impl Type {
         let text = |value: &Value| value.as_str().is_some();
         match self {
             Type::Response | Type::Status => value.fields().is_some(),
-            Type::Text | Type::Uid | Type::PatchType | Type::Bytes => text(value),
+            Type::Text | Type::Uid | Type::Language | Type::Bytes => text(value),
             Type::Bool => value.as_bool().is_some(),
             Type::Texts => matches!(value, Value::Array(items) if items.iter().all(text)),
             Type::Pairs => value.fields().is_some_and(|fields| fields.values().all(text)),
@@ -160,7 +160,7 @@ impl Type {
             Type::Response => "v1.AdmissionResponse",
             Type::Text => "string",
             Type::Uid => "types.UID",
-            Type::PatchType => "v1.PatchType",
+            Type::Language => "v1.PatchType",
             Type::Bool => "bool",
             Type::Bytes => "[]uint8",
             Type::Status => "v1.Status",
@@ -183,7 +183,8 @@ fn word(value: &Value) -> &'static str {
 
 fn bytes(response: &Value, field: &str) -> Result<Option<Vec<u8>>, Unusable> {
     let text = response.str(field);
-    let decoded = STANDARD.decode(text).map_err(|error| nonsense(format!("illegal base64 data: {error}")))?;
+    let decoded =
+        STANDARD.decode(text).map_err(|error| nonsense(&format!("illegal base64 data: {error}")))?;
     Ok(Some(decoded).filter(|bytes| !bytes.is_empty()))
 }
 
