@@ -238,3 +238,13 @@ pub const DELETIONS_AT_ONCE: usize = 64;
 pub const DEFINITIONS_WRITTEN_AT_ONCE: usize = 64;
 /// Changes of definitions that are followed one by one; after more of them all definitions are looked at.
 pub const DEFINITIONS_PER_READ: usize = 4096;
+/// Connections to one admission webhook that wait for the next question, for each worker; the reference server's value.
+pub const HOOK_CONNECTIONS_KEPT: usize = 25;
+/// How long such a connection waits; the reference server's value.
+pub const HOOK_CONNECTION_IDLE: Duration = Duration::from_secs(90);
+/// Admission webhooks to which a worker keeps connections; past it all are closed. The reference server's value.
+pub const HOOK_PEERS: usize = 200;
+/// Bytes of an answer of an admission webhook: a patch that puts a whole object into another one, in base64, fits.
+pub const HOOK_ANSWER_BYTES: usize = 8 << 20;
+/// Questions to admission webhooks that one worker has under way; more wait for their turn as long as an answer may take.
+pub const HOOK_QUESTIONS: usize = 1_024;

@@ -1,6 +1,7 @@
 //! Questions to other servers: one JSON object out, one back; or just a document that they publish. One connection per
 //! question: they are few, because answers are remembered, and whoever answers may have moved.
 
+pub mod kept;
 #[cfg(test)]
 pub mod testing;
 mod tunnel;

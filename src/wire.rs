@@ -226,7 +226,7 @@ async fn parts(boot: &Boot, guests: Vec<Guest>) -> Result<Parts, StartError> {
         service_ranges: service_ranges(config)?,
         node_port_range: range.to_string(),
         authority: authority(config),
-        admission: of_admission::settings(boot, &storage, &registry, shared.clone())?,
+        admission: of_admission::settings(boot, &storage, &registry, shared.clone()).await?,
         forced_deletion: config.gates().enabled("AllowUnsafeMalformedObjectDeletion"),
         storage,
         registry,

@@ -6,10 +6,14 @@
 mod quota;
 mod support;
 
+#[path = "admission/hook_server.rs"]
+mod hook_server;
 #[path = "admission/operator.rs"]
 mod operator;
 #[path = "admission/pod_security.rs"]
 mod pod_security;
+#[path = "admission/webhooks.rs"]
+mod webhooks;
 
 use serde_json::{Value, json};
 use support::client::JSON;

@@ -113,3 +113,5 @@ pub const RULES_ESTIMATE: u64 = 100_000_000;
 pub const RULE_MESSAGE_BYTES: usize = 5 << 10;
 /// Bytes of the largest object that estimates think of: prices must not change with what a server takes.
 pub const REQUEST_BYTES_PRICED: u64 = 3 << 20;
+/// Warnings of one webhook that are looked at; an answer has far fewer.
+pub const HOOK_WARNINGS: usize = 1_000;

@@ -24,6 +24,10 @@ const MANAGER_LENGTH: usize = 128;
 /// What the name of a sub-resource may be long.
 const SUBRESOURCE_LENGTH: usize = 256;
 
+/// What becomes of owners that are named twice.
+const DEDUPED: &str = "API server dedups owner references in 1.20+, and may reject such requests as early as 1.24; \
+                       please fix your requests";
+
 /// The finalizer that leaves dependents alone.
 pub const ORPHAN_FINALIZER: &str = "orphan";
 /// The finalizer that waits for dependents.
@@ -138,11 +142,16 @@ pub fn dedupe_owners(object: &mut Value) -> Option<String> {
     }
     (!twice.is_empty()).then(|| {
         format!(
-            ".metadata.ownerReferences contains duplicate entries; API server dedups owner references in 1.20+, and \
-             may reject such requests as early as 1.24; please fix your requests; duplicate UID(s) observed: {}",
+            ".metadata.ownerReferences contains duplicate entries; {DEDUPED}; duplicate UID(s) observed: {}",
             twice.join(", ")
         )
     })
+}
+
+/// The same for an object that somebody else has changed on the way in.
+pub fn dedupe_changed_owners(object: &mut Value) -> Option<String> {
+    let warning = dedupe_owners(object)?;
+    Some(warning.replacen("duplicate entries;", "duplicate entries after mutating admission happens;", 1))
 }
 
 /// Carries over what an update cannot change, whatever it says.

@@ -16,6 +16,7 @@ pub mod discovery;
 pub mod field;
 pub mod findings;
 pub mod form;
+pub mod hooks;
 pub mod kinds;
 pub mod limits;
 pub mod media;

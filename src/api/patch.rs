@@ -62,6 +62,25 @@ pub fn apply(
     }
 }
 
+/// Applies a JSON Patch of a webhook to the text of an object; `None` if it has no operations. The error says why it cannot be
+/// applied, in the words that authors of webhooks know.
+pub fn apply_operations(bytes: &[u8], original: &str) -> std::result::Result<Option<String>, String> {
+    let body = read_operations(bytes, FieldValidation::Ignore).map_err(|status| status.message)?;
+    let count = body.value.items().len();
+    if count > limits::PATCH_OPERATIONS {
+        return Err(format!("the patch has {count} operations, more than {}", limits::PATCH_OPERATIONS));
+    }
+    if count == 0 {
+        return Ok(None);
+    }
+    let operations = json::read(&body.text).ok_or("the patch is no list of operations")?;
+    let mut node = Node::of(Cow::Borrowed(original));
+    node.open();
+    json::apply_told(&mut node, &operations)
+        .map_err(|at| operations.get(at).map_or_else(String::new, json::Operation::told))?;
+    Ok(Some(node.to_text()))
+}
+
 /// 422 for a patch whose outcome is no object of the kind. `outcome` is shown.
 fn invalid(outcome: &str, why: &str) -> Box<Status> {
     Status::invalid("", "", "", &[FieldError::invalid(&Path::new("patch"), &quoted(outcome), why)])

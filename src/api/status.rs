@@ -62,6 +62,8 @@ pub struct Status {
     pub message: String,
     /// `None` leaves the details out, which differs from empty details.
     pub details: Option<Details>,
+    /// The word of somebody else, in the place of ours: what a webhook gives as its reason.
+    pub said: Option<Box<str>>,
 }
 
 /// A group and the plural name of a resource: how errors name what was asked for.
@@ -89,7 +91,7 @@ pub type Result<T> = std::result::Result<T, Box<Status>>;
 impl Status {
     /// An error without details.
     pub fn bare(code: u16, reason: &'static str, message: impl Into<String>) -> Box<Status> {
-        Box::new(Status { code, reason, message: message.into(), details: None })
+        Box::new(Status { code, reason, message: message.into(), details: None, said: None })
     }
 
     fn about(
@@ -105,7 +107,7 @@ impl Status {
             kind: of.resource.to_owned(),
             ..Details::default()
         };
-        Box::new(Status { code, reason, message, details: Some(details) })
+        Box::new(Status { code, reason, message, details: Some(details), said: None })
     }
 
     /// 200: done, and nothing is left to show but what it was about.
@@ -117,18 +119,18 @@ impl Status {
             uid: uid.to_owned(),
             ..Details::default()
         };
-        Status { code: 200, reason: "", message: String::new(), details: Some(details) }
+        Status { code: 200, reason: "", message: String::new(), details: Some(details), said: None }
     }
 
     /// 200: the object of this kind is gone, and nothing can be told of it but its name.
     pub fn success_of(kind: &str, name: &str) -> Status {
         let details = Details { name: name.to_owned(), kind: kind.to_owned(), ..Details::default() };
-        Status { code: 200, reason: "", message: String::new(), details: Some(details) }
+        Status { code: 200, reason: "", message: String::new(), details: Some(details), said: None }
     }
 
     /// 201: done, and there is nothing to show.
     pub fn created() -> Status {
-        Status { code: 201, reason: "", message: String::new(), details: None }
+        Status { code: 201, reason: "", message: String::new(), details: None, said: None }
     }
 
     /// 400: the request makes no sense.
@@ -150,6 +152,7 @@ impl Status {
                 reason: "Forbidden",
                 message,
                 details: Some(Details::default()),
+                said: None,
             });
         };
         let message = match name {
@@ -182,13 +185,25 @@ impl Status {
     /// 404: no resource stands at this path.
     pub fn no_such_resource() -> Box<Status> {
         let message = "the server could not find the requested resource".to_owned();
-        Box::new(Status { code: 404, reason: "NotFound", message, details: Some(Details::default()) })
+        Box::new(Status {
+            code: 404,
+            reason: "NotFound",
+            message,
+            details: Some(Details::default()),
+            said: None,
+        })
     }
 
     /// 405: the resource does not know this verb.
     pub fn method_not_allowed() -> Box<Status> {
         let message = "the server does not allow this method on the requested resource".to_owned();
-        Box::new(Status { code: 405, reason: "MethodNotAllowed", message, details: Some(Details::default()) })
+        Box::new(Status {
+            code: 405,
+            reason: "MethodNotAllowed",
+            message,
+            details: Some(Details::default()),
+            said: None,
+        })
     }
 
     /// 405: nothing new is made of a kind whose definition goes.
@@ -200,7 +215,13 @@ impl Status {
     /// 406: no media type of the request is known here at all.
     pub fn no_representation(offered: &str) -> Box<Status> {
         let message = format!("406: Not Acceptable\n\nAvailable representations: {offered}");
-        Box::new(Status { code: 406, reason: "NotAcceptable", message, details: Some(Details::default()) })
+        Box::new(Status {
+            code: 406,
+            reason: "NotAcceptable",
+            message,
+            details: Some(Details::default()),
+            said: None,
+        })
     }
 
     /// 406: the media types are known, but not what the request wants of them.
@@ -229,6 +250,7 @@ impl Status {
             reason: "UnsupportedMediaType",
             message,
             details: Some(Details::default()),
+            said: None,
         })
     }
 
@@ -269,7 +291,7 @@ impl Status {
     /// 409: others own fields that an apply would change.
     pub fn apply_conflict(message: String, causes: Vec<Cause>) -> Box<Status> {
         let details = Details { causes, ..Details::default() };
-        Box::new(Status { code: 409, reason: "Conflict", message, details: Some(details) })
+        Box::new(Status { code: 409, reason: "Conflict", message, details: Some(details), said: None })
     }
 
     /// 410: the version asked for is no longer kept.
@@ -371,13 +393,25 @@ impl Status {
     /// 422: a patch does not fit what it is applied to. Clients are not told why, and know this answer by its text.
     pub fn patch_does_not_apply() -> Box<Status> {
         let message = "the server rejected our request due to an error in our request".to_owned();
-        Box::new(Status { code: 422, reason: "Invalid", message, details: Some(Details::default()) })
+        Box::new(Status {
+            code: 422,
+            reason: "Invalid",
+            message,
+            details: Some(Details::default()),
+            said: None,
+        })
     }
 
     /// 429: too much at once.
     pub fn too_many_requests(message: impl Into<String>, retry_after_seconds: u32) -> Box<Status> {
         let details = Some(Details { retry_after_seconds, ..Details::default() });
-        Box::new(Status { code: 429, reason: "TooManyRequests", message: message.into(), details })
+        Box::new(Status {
+            code: 429,
+            reason: "TooManyRequests",
+            message: message.into(),
+            details,
+            said: None,
+        })
     }
 
     /// 500: the server is at fault.
@@ -386,12 +420,18 @@ impl Status {
         let cause = Cause { reason: String::new(), message: message.clone(), field: String::new() };
         let details = Some(Details { causes: vec![cause], ..Details::default() });
         let message = format!("Internal error occurred: {message}");
-        Box::new(Status { code: 500, reason: "InternalError", message, details })
+        Box::new(Status { code: 500, reason: "InternalError", message, details, said: None })
     }
 
     /// 500 without a reason: what the reference lets through as it comes. What lies behind this server did not do its part.
     pub fn unexplained(message: impl Into<String>) -> Box<Status> {
         Status::bare(500, "", message)
+    }
+
+    /// What somebody else answers in our name, in their own words: the refusal of a webhook.
+    pub fn foreign(code: u16, reason: &str, message: String, details: Option<Details>) -> Box<Status> {
+        let said = (!reason.is_empty()).then(|| reason.into());
+        Box::new(Status { code, reason: "", message, details, said })
     }
 
     /// 500: the object is there, but its record cannot be read.
@@ -424,7 +464,13 @@ impl Status {
             ..Details::default()
         };
         let message = format!("failed to read one or more {of} from the storage");
-        Box::new(Status { code: 500, reason: "StorageReadError", message, details: Some(details) })
+        Box::new(Status {
+            code: 500,
+            reason: "StorageReadError",
+            message,
+            details: Some(details),
+            said: None,
+        })
     }
 
     /// 500: what a watch ends with when an object went whose record could not be read.
@@ -503,7 +549,7 @@ impl Status {
             field: String::new(),
         };
         let details = Some(Details { causes: vec![cause], retry_after_seconds: 1, ..Details::default() });
-        Box::new(Status { code: 504, reason: "Timeout", message, details })
+        Box::new(Status { code: 504, reason: "Timeout", message, details, said: None })
     }
 
     /// What a store's refusal means to a client.
@@ -547,7 +593,7 @@ impl Status {
             metadata: ListMeta { go_on },
             status: if self.code < 400 { "Success" } else { "Failure" },
             message: &self.message,
-            reason: self.reason,
+            reason: self.said.as_deref().unwrap_or(self.reason),
             details: self.details.as_ref().filter(|details| details.go_on.is_empty()),
             // A plain success needs no number.
             code: if self.code == 200 { 0 } else { self.code },
@@ -567,7 +613,7 @@ struct StatusJson<'a> {
     #[serde(skip_serializing_if = "str::is_empty")]
     message: &'a str,
     #[serde(skip_serializing_if = "str::is_empty")]
-    reason: &'static str,
+    reason: &'a str,
     #[serde(skip_serializing_if = "Option::is_none")]
     details: Option<&'a Details>,
     #[serde(skip_serializing_if = "is_zero")]

@@ -81,7 +81,6 @@ const OTHERS: &[(&str, Takes)] = &[
     ("egress-selector-config-file", Text),
     ("emulated-version", Text),
     ("emulation-forward-compatible", Bool),
-    ("enable-aggregator-routing", Bool),
     ("enable-garbage-collector", Bool),
     ("enable-logs-handler", Bool),
     ("enable-priority-and-fairness", Bool),

@@ -317,6 +317,9 @@ pub struct Kubelets {
     /// How long it may take to connect to a kubelet, a pod or a service.
     #[arg(long, default_value = "5s", value_parser = go_duration, value_name = "DURATION")]
     pub kubelet_timeout: Duration,
+    /// Ask webhooks that are services at one of their endpoints instead of the address of the service.
+    #[arg(long, action = ArgAction::Set, default_value_t = false)]
+    pub enable_aggregator_routing: bool,
 }
 
 /// What the control loops are told.

@@ -53,9 +53,9 @@ pub const PLUGINS: [Plugin; 36] = [
     plugin("DenyServiceExternalIPs", false, true),
     plugin("PodTopologyLabels", true, true),
     plugin("MutatingAdmissionPolicy", true, false),
-    plugin("MutatingAdmissionWebhook", true, false),
+    plugin("MutatingAdmissionWebhook", true, true),
     plugin("ValidatingAdmissionPolicy", true, false),
-    plugin("ValidatingAdmissionWebhook", true, false),
+    plugin("ValidatingAdmissionWebhook", true, true),
     plugin("ResourceQuota", true, true),
     plugin("AlwaysDeny", false, true),
 ];

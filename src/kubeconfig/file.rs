@@ -95,7 +95,7 @@ fn of_cluster(cluster: &Value, home: &Path) -> Result<Access, String> {
     Ok(access)
 }
 
-fn identity(user: &Value, home: &Path) -> Result<Option<IdentityPem>, String> {
+pub(super) fn identity(user: &Value, home: &Path) -> Result<Option<IdentityPem>, String> {
     match (bytes(user, "client-certificate", home)?, bytes(user, "client-key", home)?) {
         (Some(certificate), Some(key)) => Ok(Some((certificate, key))),
         (None, None) => Ok(None),
@@ -103,7 +103,7 @@ fn identity(user: &Value, home: &Path) -> Result<Option<IdentityPem>, String> {
     }
 }
 
-fn acting_as(user: &Value) -> Result<ActingAs, String> {
+pub(super) fn acting_as(user: &Value) -> Result<ActingAs, String> {
     let extra = user.get("as-user-extra").and_then(Value::fields).into_iter().flatten();
     let acting_as = ActingAs {
         user: user.str("as").to_owned(),
@@ -122,7 +122,12 @@ fn acting_as(user: &Value) -> Result<ActingAs, String> {
     Ok(acting_as)
 }
 
-fn credentials(user: &Value, cluster: &Value, access: &Access, home: &Path) -> Result<Credentials, String> {
+pub(super) fn credentials(
+    user: &Value,
+    cluster: &Value,
+    access: &Access,
+    home: &Path,
+) -> Result<Credentials, String> {
     if user.get("auth-provider").is_some_and(|provider| !provider.is_null()) {
         return Err("auth-provider is not supported: use exec".to_owned());
     }

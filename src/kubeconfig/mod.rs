@@ -7,6 +7,7 @@ mod file;
 pub mod plugin;
 pub mod proxy;
 pub mod user;
+pub mod users;
 
 use std::path::Path;
 

@@ -35,6 +35,7 @@ mod toleration_restriction;
 mod toleration_seconds;
 mod tolerations;
 mod topology_labels;
+pub mod webhooks;
 
 use std::sync::Arc;
 
@@ -49,6 +50,8 @@ use crate::api::status::{GroupResource, Result, Status};
 use crate::api::value::Value;
 
 pub use self::configured::Configured;
+pub use self::webhooks::Round;
+use self::webhooks::{Phase, Webhooks};
 use super::{Backend, Call};
 
 /// What a write does to the object.
@@ -60,6 +63,8 @@ pub enum Operation {
     Update,
     /// It goes, or its going begins.
     Delete,
+    /// Somebody is led to what stands behind it.
+    Connect,
 }
 
 /// One write on its way in.
@@ -120,6 +125,16 @@ pub trait Plugin {
         done(Ok(()))
     }
 
+    /// The same for those that want to know what others did to the object before and after: see [`Round`].
+    fn admit<'a>(&'a self, write: &'a Write<'a>, object: &'a mut Value, _: &'a Round) -> Outcome<'a> {
+        self.mutate(write, object)
+    }
+
+    /// Whether it has anything to say about connections.
+    fn connects(&self) -> bool {
+        false
+    }
+
     /// Whether pods get the labels of the bindings that give them their nodes.
     fn labels_bound_pods(&self) -> bool {
         false
@@ -150,6 +165,8 @@ pub struct Settings {
     pub rates: Addr<Rates>,
     /// What is served.
     pub kinds: Kinds,
+    /// Who else is asked.
+    pub webhooks: webhooks::Settings,
 }
 
 /// The plug-ins that are on, in order. One chain per worker, so that they may remember things without locks.
@@ -167,8 +184,18 @@ impl Chain {
 
     /// Lets the plug-ins change a new object or the new state of one.
     pub async fn mutate(&self, write: &Write<'_>, object: &mut Value) -> Result<()> {
+        let round = Round::default();
         for plugin in self.of(write) {
-            plugin.mutate(write, object).await?;
+            plugin.admit(write, object, &round).await?;
+        }
+        if round.again() {
+            for plugin in self.of(write) {
+                plugin.admit(write, object, &round).await?;
+            }
+        }
+        // What connects is no object.
+        if round.has_patched() && write.operation != Operation::Connect {
+            round.settle(write.call, write.operation == Operation::Create, object)?;
         }
         Ok(())
     }
@@ -188,13 +215,22 @@ impl Chain {
         self.validate(&write, &Value::Null).await
     }
 
+    /// Lets the plug-ins refuse a connection. `options` is what the client says of it; nobody heeds what becomes of that.
+    pub async fn connect(&self, backend: &Backend, call: &Call<'_>, mut options: Value) -> Result<()> {
+        let write = Write { backend, call, operation: Operation::Connect, old: None };
+        self.mutate(&write, &mut options).await?;
+        self.validate(&write, &options).await
+    }
+
     /// Whether pods get the labels of the bindings that give them their nodes.
     pub fn labels_bound_pods(&self) -> bool {
         self.0.iter().any(|plugin| plugin.labels_bound_pods())
     }
 
     fn of<'a>(&'a self, write: &'a Write<'a>) -> impl Iterator<Item = &'a dyn Plugin> {
-        self.0.iter().map(AsRef::as_ref).filter(|plugin| plugin.handles(write))
+        let connects = write.operation == Operation::Connect;
+        let asked = move |plugin: &&dyn Plugin| (!connects || plugin.connects()) && plugin.handles(write);
+        self.0.iter().map(AsRef::as_ref).filter(asked)
     }
 }
 
@@ -242,6 +278,12 @@ fn make(name: &str, settings: &Settings, authorizer: &Addr<Authorizer>) -> Optio
         "ResourceQuota" => Box::new(quota::ResourceQuota::new(settings.quota.clone())),
         "DenyServiceExternalIPs" => Box::new(external_ips::DenyServiceExternalIps),
         "PodTopologyLabels" if configured.topology_labels => Box::new(topology_labels::PodTopologyLabels),
+        webhooks::MUTATING => {
+            Box::new(Webhooks::new(Phase::Mutating, &settings.webhooks, &configured.webhooks))
+        }
+        webhooks::VALIDATING => {
+            Box::new(Webhooks::new(Phase::Validating, &settings.webhooks, &configured.webhooks))
+        }
         "AlwaysDeny" => Box::new(always_deny::AlwaysDeny),
         _ => return None,
     })

@@ -13,7 +13,7 @@ use crate::api::version::GroupVersion;
 use crate::ids;
 use crate::limits::SERVICE_CANDIDATES;
 
-use super::Backend;
+use super::{Backend, Call};
 
 /// A request for a way.
 pub struct Asked<'a> {
@@ -65,6 +65,44 @@ impl Source {
         let of = GroupResource { group: "", resource: self.resource };
         let object = found.map_err(|error| Status::from_store(&error, of, name))?;
         backend.load_kind(&GroupVersion::new("", "v1"), self.kind, &object)
+    }
+}
+
+/// Lets admission refuse a way, which is told what the client wants of it.
+pub async fn admit(backend: &Backend, call: &Call<'_>, asked: &Asked<'_>) -> Result<()> {
+    let mut options = Value::object();
+    match asked.way {
+        // A log is only read.
+        Way::Log => return Ok(()),
+        Way::Exec => put_streams(&mut options, &StreamOptions::exec(asked.query)),
+        Way::Attach => put_streams(&mut options, &StreamOptions::attach(asked.query)),
+        Way::PortForward => {
+            let ports = PortForwardOptions::parse(asked.query)?.ports;
+            if !ports.is_empty() {
+                let ports = ports.into_iter().map(|port| Value::from(i64::from(port)));
+                options.set("ports", Value::Array(ports.collect()));
+            }
+        }
+        Way::Proxy if asked.path.is_empty() => {}
+        Way::Proxy => options.set("path", asked.path.as_str()),
+    }
+    backend.admission.connect(backend, call, options).await
+}
+
+fn put_streams(options: &mut Value, streams: &StreamOptions) {
+    let flags = [
+        ("stdin", streams.stdin),
+        ("stdout", streams.stdout),
+        ("stderr", streams.stderr),
+        ("tty", streams.tty),
+    ];
+    flags.into_iter().filter(|(_, set)| *set).for_each(|(name, set)| options.set(name, set));
+    if !streams.container.is_empty() {
+        options.set("container", streams.container.as_str());
+    }
+    if !streams.command.is_empty() {
+        let words = streams.command.iter().map(|word| Value::from(word.as_str()));
+        options.set("command", Value::Array(words.collect()));
     }
 }
 

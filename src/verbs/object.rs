@@ -189,7 +189,7 @@ fn drafted(encoded: codec::Encoded, key: Key, value: &Value, fields: Pairs) -> D
 
 /// Refuses an object of so many parts that its defaults would outgrow any bound. The metadata are not defaulted, and their
 /// owned fields are many.
-fn check_size(value: &Value) -> Result<()> {
+pub(super) fn check_size(value: &Value) -> Result<()> {
     let fields = value.fields().into_iter().flatten().filter(|(name, _)| *name != "metadata");
     let parts =
         fields.fold(0, |parts: usize, (_, value)| parts + value.objects(OBJECT_PARTS.saturating_sub(parts)));

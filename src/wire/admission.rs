@@ -8,17 +8,18 @@ use pilothouse_actors::directory::Stores as Storage;
 use pilothouse_actors::rates::Rates;
 use pilothouse_actors::rounds::Rounds;
 
+use crate::api::catalog::resource::Stored;
 use crate::api::quota::{Features, Limited};
 use crate::api::schema::Registry;
 use crate::config::{Config, ConfigError};
 use crate::http::handler::worker::Shared;
 use crate::server::StartError;
 use crate::server::wiring::Boot;
-use crate::verbs::admission::{self, quota};
+use crate::verbs::admission::{self, quota, webhooks};
 use crate::verbs::stores::Stores;
 
-/// Reads what the operator says, and starts the actors that all workers ask.
-pub fn settings(
+/// Reads what the operator says and who else is asked, and starts the actors that all workers ask.
+pub async fn settings(
     boot: &Boot,
     storage: &Storage,
     registry: &Arc<Registry>,
@@ -33,7 +34,30 @@ pub fn settings(
         quota: quotas(config, configured.limited(), storage, registry, &boot.clock),
         rates: Rates::new(configured.event_limits(), boot.clock.clone()).start(),
         configured,
+        webhooks: webhooks(boot, storage, &shared).await?,
         kinds: kinds(shared),
+    })
+}
+
+/// Who else is asked. Read before anybody is served: whoever must be asked is asked from the first write on.
+async fn webhooks(
+    boot: &Boot,
+    storage: &Storage,
+    shared: &Arc<Shared>,
+) -> Result<webhooks::Settings, StartError> {
+    let hooks = webhooks::open(storage.directory.clone()).await;
+    let served = shared.clone();
+    Ok(webhooks::Settings {
+        hooks: Arc::new(hooks.map_err(|error| StartError::Store(error.to_string()))?),
+        equivalents: Arc::new(move |store| {
+            let served = served.served.load();
+            let is_there = |stored: &Stored| stored.store == *store;
+            let all = served.catalog.resources();
+            all.filter(|resource| resource.stored.as_ref().is_some_and(is_there)).cloned().collect()
+        }),
+        to_endpoints: boot.config.kubelets.enable_aggregator_routing,
+        metrics: shared.metrics.clone(),
+        clock: boot.clock.clone(),
     })
 }
 

@@ -26,7 +26,7 @@ mod quantity;
 mod rbac;
 mod registration;
 mod say;
-mod selector;
+pub mod selector;
 mod small;
 mod storage;
 mod table;

@@ -45,6 +45,27 @@ pub fn apply<'a>(target: &mut Node<'a>, operations: &[Operation<'a>]) -> Applied
     operations.iter().try_for_each(|operation| work.apply(operation))
 }
 
+/// The same; the error is which of them does not apply.
+pub fn apply_told<'a>(target: &mut Node<'a>, operations: &[Operation<'a>]) -> Result<(), usize> {
+    let mut work = Work { target, copied: 0, shifted: 0 };
+    operations.iter().enumerate().try_for_each(|(at, operation)| work.apply(operation).map_err(|_| at))
+}
+
+impl Operation<'_> {
+    /// Why it does not apply, in the words that authors of webhooks know.
+    pub fn told(&self) -> String {
+        let path = self.path.as_deref().unwrap_or_default();
+        match self.kind.as_deref() {
+            Some("test") => format!("testing value {path} failed: test failed"),
+            Some(kind @ ("add" | "remove" | "replace" | "move" | "copy")) => {
+                let path = if kind == "replace" { path.to_owned() } else { format!("\"{path}\"") };
+                format!("{kind} operation does not apply: doc is missing path: {path}: missing value")
+            }
+            kind => format!("Unexpected kind: {}", kind.unwrap_or("unknown")),
+        }
+    }
+}
+
 struct Work<'t, 'a> {
     target: &'t mut Node<'a>,
     copied: usize,

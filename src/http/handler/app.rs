@@ -89,7 +89,15 @@ async fn serve(
             let Some(resource) = resource else { return Ok(render::page_not_found()) };
             resource.deprecation().into_iter().for_each(|warning| context.warnings.add(warning));
             if let Some(way) = Way::of(&resource, found.subresource).filter(|_| !found.legacy_watch) {
-                let out = Out { way, resource: &resource, found, path: &path, query: &query };
+                let out = Out {
+                    way,
+                    resource: &resource,
+                    found,
+                    path: &path,
+                    query: &query,
+                    user: &identity,
+                    warnings: &context.warnings,
+                };
                 return connect::serve(worker, request, payload, &out).await;
             }
             let verb = allowed_verb(&resource, found, parsed.verb, request.method())?;

@@ -18,6 +18,7 @@ use actix_web::{HttpMessage as _, HttpRequest, HttpResponse};
 use bytes::Bytes;
 use futures::{Stream, StreamExt as _};
 use hyper::Method;
+use pilothouse_actors::identity::Identity;
 use tokio::time::sleep;
 
 use crate::api::catalog::resource::Resource;
@@ -32,7 +33,8 @@ use crate::http::peer::Peer;
 use crate::limits::{KUBELET_REFUSAL, KUBELET_REFUSAL_BYTES};
 use crate::upstream::{Answer, Ask, Failure, RequestBody, Upstream};
 use crate::verbs::budget::Budget;
-use crate::verbs::connect::{Asked, Led, lead};
+use crate::verbs::connect::{Asked, Led, admit, lead};
+use crate::verbs::{Call, Warnings};
 
 use super::render::text;
 use super::worker::Worker;
@@ -58,13 +60,17 @@ pub struct Out<'a> {
     /// Which.
     pub way: Way,
     /// What it stands below.
-    pub resource: &'a Resource,
+    pub resource: &'a Arc<Resource>,
     /// The path, taken apart.
     pub found: &'a ResourcePath<'a>,
     /// The path as a whole, without escapes.
     pub path: &'a str,
     /// The parameters.
     pub query: &'a Query<'a>,
+    /// Who asks.
+    pub user: &'a Identity,
+    /// Where warnings go.
+    pub warnings: &'a Warnings,
 }
 
 /// Goes out.
@@ -91,6 +97,9 @@ pub async fn serve(
         query: out.query,
         path: url::sub_path(out.found.rest, out.path),
     };
+    let place = (asked.namespace, asked.name, out.found.subresource);
+    let call = Call::own(out.resource, place, (out.query, out.warnings), (out.user, ""))?;
+    admit(&worker.backend, &call, &asked).await?;
     let connecting = &worker.shared.connecting;
     let led = lead(&worker.backend, &connecting.rules, &asked).await?;
     if let Some(patience) = request.extensions().get::<Patience>() {

@@ -14,6 +14,10 @@ impl Plugin for AlwaysDeny {
         write.call.user.name != OWN_NAME
     }
 
+    fn connects(&self) -> bool {
+        true
+    }
+
     fn mutate<'a>(&'a self, write: &'a Write<'a>, object: &'a mut Value) -> Outcome<'a> {
         done(Err(write.forbidden(object, "admission control is denying all modifications")))
     }

@@ -7,7 +7,9 @@ use pilothouse_actors::rates::Limit;
 use crate::api::quota::Limited;
 use crate::api::value::Value;
 
-use super::{event_rates, node_restriction, node_selector, pod_security, quota, toleration_restriction};
+use super::{
+    event_rates, node_restriction, node_selector, pod_security, quota, toleration_restriction, webhooks,
+};
 
 /// The settings of all plug-ins that have documents.
 pub struct Configured {
@@ -16,6 +18,7 @@ pub struct Configured {
     pub(super) node_selectors: Arc<node_selector::Selectors>,
     pub(super) tolerations: Arc<toleration_restriction::Lists>,
     limited: Vec<Limited>,
+    pub(super) webhooks: webhooks::Shown,
     /// The feature gate of PodTopologyLabels.
     pub(super) topology_labels: bool,
     pub(super) of_nodes: node_restriction::Allowances,
@@ -46,6 +49,7 @@ impl Configured {
             node_selectors: Arc::new(node_selectors.map_err(broken("PodNodeSelector"))?),
             tolerations: Arc::new(tolerations.map_err(broken("PodTolerationRestriction"))?),
             limited: limited.map_err(broken("ResourceQuota"))?,
+            webhooks: webhooks::Shown::read(of(webhooks::MUTATING), of(webhooks::VALIDATING))?,
             topology_labels: gate("PodTopologyLabelsAdmission"),
             of_nodes: node_restriction::Allowances::read(&gate),
         })
@@ -71,7 +75,9 @@ mod tests {
         let broken = Value::object();
         let read = |enabled: &[&str]| Configured::read(enabled, |_| Some(&broken), |_| false).map(drop);
         assert_eq!(read(&["Priority"]), Ok(()));
-        for plugin in ["PodSecurity", "EventRateLimit", "PodTolerationRestriction", "ResourceQuota"] {
+        for plugin in
+            ["PodSecurity", "EventRateLimit", "PodTolerationRestriction", "ResourceQuota", webhooks::MUTATING]
+        {
             let error = read(&[plugin]).unwrap_err();
             assert!(error.starts_with(&format!("{plugin}: ")), "{error}");
         }

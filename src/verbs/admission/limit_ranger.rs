@@ -27,7 +27,7 @@ impl Plugin for LimitRanger {
             Operation::Update => {
                 write.is_of_part("", "pods", "resize") || write.is_of("", "persistentvolumeclaims")
             }
-            Operation::Delete => false,
+            Operation::Delete | Operation::Connect => false,
         };
         matters && !write.old.is_some_and(meta::is_terminating)
     }

@@ -29,6 +29,7 @@ impl Plugin for NamespaceLifecycle {
                 write.call.resource.namespaced && write.call.of() != REVIEWS
             }
             Operation::Delete => write.is_of("", NAMESPACES),
+            Operation::Connect => false,
         }
     }
 

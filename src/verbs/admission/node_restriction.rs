@@ -87,7 +87,7 @@ async fn check(write: &Write<'_>, object: &Value, allowances: Allowances) -> Res
             Operation::Delete => {
                 Some(format!("node {node:?} can only delete pods with spec.nodeName set to itself"))
             }
-            Operation::Update => Some(format!(
+            Operation::Update | Operation::Connect => Some(format!(
                 "unexpected operation \"UPDATE\", node {node:?} can only create and delete mirror pods"
             )),
         },
@@ -360,7 +360,7 @@ fn slice(write: &Write<'_>, slice: &Value, node: &str) -> Option<String> {
     let (verb, slice) = match write.operation {
         Operation::Create => ("create", Some(slice)),
         Operation::Delete => ("delete", write.old),
-        Operation::Update => return None,
+        Operation::Update | Operation::Connect => return None,
     };
     let other = !is_on(slice, node);
     other.then(|| format!("can only {verb} ResourceSlice with the same NodeName as the requesting node"))

@@ -136,7 +136,7 @@ fn change(write: &Write<'_>) -> Option<Change> {
     match write.operation {
         Operation::Create => Some(Change::Create),
         Operation::Update => Some(Change::Update),
-        Operation::Delete => None,
+        Operation::Delete | Operation::Connect => None,
     }
 }
 

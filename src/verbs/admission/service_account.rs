@@ -28,7 +28,7 @@ impl Plugin for ServiceAccount {
         match write.operation {
             Operation::Create => write.is_of("", "pods"),
             Operation::Update => write.is_of_part("", "pods", "ephemeralcontainers"),
-            Operation::Delete => false,
+            Operation::Delete | Operation::Connect => false,
         }
     }
 

@@ -1,0 +1,43 @@
+//! Webhooks of admission: what a configuration says, whom a request concerns, what is asked and what an answer means. Who
+//! asks is `verbs/admission/webhooks.rs`.
+
+pub mod answer;
+pub mod hook;
+pub mod rules;
+
+pub use hook::{Hook, ReviewVersion, Way};
+pub use rules::{Attributes, Rule};
+
+/// The group of the questions.
+pub const REVIEW_GROUP: &str = "admission.k8s.io";
+/// The kind of the questions.
+pub const REVIEW_KIND: &str = "AdmissionReview";
+/// The group of the configurations.
+pub const CONFIGURATION_GROUP: &str = "admissionregistration.k8s.io";
+
+/// Kinds that no webhook is asked about: whoever got one wrong could not put it right any more.
+const EXEMPT: [&str; 6] = [
+    "ValidatingWebhookConfiguration",
+    "MutatingWebhookConfiguration",
+    "ValidatingAdmissionPolicy",
+    "ValidatingAdmissionPolicyBinding",
+    "MutatingAdmissionPolicy",
+    "MutatingAdmissionPolicyBinding",
+];
+
+/// Whether no webhook is asked about objects of this kind.
+pub fn is_exempt(group: &str, kind: &str) -> bool {
+    group == CONFIGURATION_GROUP && EXEMPT.contains(&kind)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_configures_admission_is_not_asked_about() {
+        assert!(is_exempt(CONFIGURATION_GROUP, "MutatingWebhookConfiguration"));
+        assert!(!is_exempt("example.com", "MutatingWebhookConfiguration"));
+        assert!(!is_exempt("authentication.k8s.io", "TokenReview"));
+    }
+}

@@ -1,0 +1,237 @@
+//! One webhook of a configuration, taken apart once.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+
+use super::rules::Rule;
+use crate::api::kinds::selector;
+use crate::api::meta;
+use crate::api::value::Value;
+
+/// How long an answer is waited for where nothing is said; the default of the API.
+const TIMEOUT_SECONDS: u64 = 10;
+/// The port of a service where none is said.
+const PORT: u16 = 443;
+
+/// The versions of questions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ReviewVersion {
+    /// `v1`
+    V1,
+    /// `v1beta1`
+    V1beta1,
+}
+
+impl ReviewVersion {
+    /// The version in the words of the API.
+    pub fn word(self) -> &'static str {
+        match self {
+            ReviewVersion::V1 => "v1",
+            ReviewVersion::V1beta1 => "v1beta1",
+        }
+    }
+}
+
+/// Where a webhook is asked.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Way {
+    /// At this URL.
+    Url(String),
+    /// At a service of the cluster.
+    Service {
+        /// Where it stands.
+        namespace: String,
+        /// What it is called.
+        name: String,
+        /// The path to ask at.
+        path: String,
+        /// The port of the service.
+        port: u16,
+    },
+    /// Nowhere.
+    None,
+}
+
+/// What a webhook does besides answering.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SideEffects {
+    /// Nothing, at least when nothing shall happen.
+    None,
+    /// Something, or nobody knows.
+    Some,
+    /// Nothing is said.
+    Unsaid,
+}
+
+/// One webhook.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Hook {
+    /// Its name.
+    pub name: String,
+    /// The configuration that it stands in.
+    pub configuration: String,
+    /// Tells it from all others: a configuration may have a name twice.
+    pub uid: String,
+    /// Where it is asked.
+    pub way: Way,
+    /// Whom it must be known to, in PEM; empty: to whom the system believes.
+    pub authority_pem: Vec<u8>,
+    /// Which requests it wants to hear of.
+    pub rules: Vec<Rule>,
+    /// Whether a request goes on when it cannot be asked.
+    pub ignores_failures: bool,
+    /// Whether rules are meant for all versions of what they name.
+    pub is_equivalent: bool,
+    /// What it does besides answering.
+    pub side_effects: SideEffects,
+    /// How long an answer is waited for.
+    pub timeout: Duration,
+    /// The version of the question; `None`: it understands none of ours.
+    pub version: Option<ReviewVersion>,
+    /// Whether it wants to be asked again when others changed the object after it.
+    pub wants_again: bool,
+    /// Expressions that must hold as well.
+    pub conditions: Vec<Value>,
+    namespaces: Option<Value>,
+    objects: Option<Value>,
+}
+
+impl Hook {
+    /// The webhooks of a stored configuration, in order.
+    pub fn read_all(configuration: &Value) -> Vec<Hook> {
+        let mut names: HashMap<&str, usize> = HashMap::new();
+        let hooks = configuration.get("webhooks").map(Value::items).unwrap_or_default().iter();
+        let owner = meta::name(configuration);
+        hooks
+            .map(|hook| {
+                let count = names.entry(hook.str("name")).or_default();
+                let uid = format!("{owner}/{}/{count}", hook.str("name"));
+                *count += 1;
+                Hook::read(hook, owner, uid)
+            })
+            .collect()
+    }
+
+    fn read(hook: &Value, configuration: &str, uid: String) -> Hook {
+        let texts = |field| hook.get(field).map(Value::items).unwrap_or_default().iter();
+        let versions = texts("admissionReviewVersions").find_map(|version| match version.as_str() {
+            Some("v1") => Some(ReviewVersion::V1),
+            Some("v1beta1") => Some(ReviewVersion::V1beta1),
+            _ => None,
+        });
+        // One that selects everything is not looked at again.
+        let selects = |field| hook.get(field).filter(|given| !selector::is_empty(given)).cloned();
+        let seconds = hook.get("timeoutSeconds").and_then(Value::as_int);
+        let client = hook.get("clientConfig").unwrap_or(&Value::Null);
+        Hook {
+            name: hook.str("name").to_owned(),
+            configuration: configuration.to_owned(),
+            uid,
+            way: way(client),
+            authority_pem: STANDARD.decode(client.str("caBundle")).unwrap_or_default(),
+            rules: texts("rules").map(Rule::read).collect(),
+            ignores_failures: hook.str("failurePolicy") == "Ignore",
+            is_equivalent: hook.str("matchPolicy") != "Exact",
+            side_effects: match hook.str("sideEffects") {
+                "" => SideEffects::Unsaid,
+                "None" | "NoneOnDryRun" => SideEffects::None,
+                _ => SideEffects::Some,
+            },
+            timeout: Duration::from_secs(
+                seconds.and_then(|it| u64::try_from(it).ok()).unwrap_or(TIMEOUT_SECONDS),
+            ),
+            version: versions,
+            wants_again: hook.str("reinvocationPolicy") == "IfNeeded",
+            conditions: texts("matchConditions").cloned().collect(),
+            namespaces: selects("namespaceSelector"),
+            objects: selects("objectSelector"),
+        }
+    }
+
+    /// Whether it matters which labels the namespace has.
+    pub fn selects_namespaces(&self) -> bool {
+        self.namespaces.is_some()
+    }
+
+    /// Whether a namespace with these labels is one it wants to hear of.
+    pub fn wants_namespace(&self, labels: Option<&Value>) -> bool {
+        self.namespaces.as_ref().is_none_or(|wanted| selector::matches(Some(wanted), labels))
+    }
+
+    /// Whether one of these states of the object is one it wants to hear of. What has no metadata has no labels to go by.
+    pub fn wants_object<'a>(&self, states: impl IntoIterator<Item = &'a Value>) -> bool {
+        let Some(wanted) = &self.objects else { return true };
+        let mut states = states.into_iter().map(meta::of).filter(|meta| !meta.is_null());
+        states.any(|meta| selector::matches(Some(wanted), meta.get("labels")))
+    }
+}
+
+fn way(client: &Value) -> Way {
+    if let Some(service) = client.get("service") {
+        let port = service.get("port").and_then(Value::as_int).and_then(|port| u16::try_from(port).ok());
+        return Way::Service {
+            namespace: service.str("namespace").to_owned(),
+            name: service.str("name").to_owned(),
+            path: service.str("path").to_owned(),
+            port: port.unwrap_or(PORT),
+        };
+    }
+    match client.str("url") {
+        "" => Way::None,
+        url => Way::Url(url.to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::api::codec::json;
+
+    fn value(text: &str) -> Value {
+        json::read(text.as_bytes()).unwrap()
+    }
+
+    fn hooks(text: &str) -> Vec<Hook> {
+        Hook::read_all(&value(text))
+    }
+
+    #[test]
+    fn a_configuration_is_taken_apart() {
+        let all = hooks(
+            r#"{"metadata":{"name":"c"},"webhooks":[
+            {"name":"a","clientConfig":{"service":{"namespace":"n","name":"s","path":"/p","port":8443},"caBundle":"YWJj"},
+             "failurePolicy":"Ignore","matchPolicy":"Exact","sideEffects":"NoneOnDryRun","timeoutSeconds":3,
+             "admissionReviewVersions":["v9","v1beta1","v1"],"reinvocationPolicy":"IfNeeded",
+             "rules":[{"operations":["*"]}],"namespaceSelector":{},"objectSelector":{"matchLabels":{"a":"b"}}},
+            {"name":"a","clientConfig":{"url":"https://h/x"},"sideEffects":"Unknown","failurePolicy":"Fail"}]}"#,
+        );
+        let [first, second] = &all[..] else { panic!("{all:?}") };
+        assert_eq!((first.uid.as_str(), second.uid.as_str()), ("c/a/0", "c/a/1"));
+        let (namespace, name, path) = ("n".into(), "s".into(), "/p".into());
+        assert_eq!(first.way, Way::Service { namespace, name, path, port: 8443 });
+        assert_eq!(first.authority_pem, b"abc");
+        assert_eq!(first.version, Some(ReviewVersion::V1beta1), "the first that both know");
+        assert!(first.ignores_failures && !first.is_equivalent && first.wants_again);
+        assert!(!first.selects_namespaces() && first.wants_namespace(None));
+        assert_eq!((first.side_effects, first.timeout), (SideEffects::None, Duration::from_secs(3)));
+        assert_eq!(second.way, Way::Url("https://h/x".into()));
+        assert_eq!((second.side_effects, second.timeout), (SideEffects::Some, Duration::from_secs(10)));
+        assert!(!second.ignores_failures && second.is_equivalent && second.version.is_none());
+    }
+
+    #[test]
+    fn either_state_of_an_object_may_match() {
+        let hook = &hooks(
+            r#"{"webhooks":[{"objectSelector":{"matchLabels":{"a":"b"}},
+                "namespaceSelector":{"matchExpressions":[{"key":"k","operator":"DoesNotExist"}]}}]}"#,
+        )[0];
+        let labelled = value(r#"{"metadata":{"labels":{"a":"b"}}}"#);
+        let plain = value(r#"{"metadata":{"name":"x"}}"#);
+        assert!(hook.wants_object([&labelled, &plain]) && hook.wants_object([&plain, &labelled]));
+        assert!(!hook.wants_object([&plain]) && !hook.wants_object([&Value::Null]));
+        assert!(hook.wants_namespace(None) && !hook.wants_namespace(Some(&value(r#"{"k":"v"}"#))));
+    }
+}

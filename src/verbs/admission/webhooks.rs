@@ -1,0 +1,268 @@
+//! Webhooks: others are asked whether a write may happen, and may change it first. `table.rs` knows whom to ask, `subject.rs`
+//! what is asked about, `call.rs` how; `round.rs` remembers who has to be asked again.
+
+mod call;
+mod resolve;
+mod round;
+mod subject;
+mod table;
+
+use std::rc::Rc;
+use std::sync::Arc;
+
+use futures::future::join_all;
+use pilothouse_actors::answer::Answer;
+use pilothouse_actors::clock::Clock;
+use pilothouse_actors::object::TypeName;
+use tokio::sync::Semaphore;
+
+use crate::api::catalog::resource::Resource;
+use crate::api::hooks::{self, Hook};
+use crate::api::status::{Result, Status};
+use crate::api::value::Value;
+use crate::kubeconfig::users::Users;
+use crate::limits::HOOK_QUESTIONS;
+use crate::metrics::Metrics;
+use crate::metrics::hooks::{Asked, Fault};
+use crate::webhook::kept::Peers;
+
+use self::call::Trouble;
+pub use self::round::Round;
+use self::subject::Subject;
+pub use self::table::{Hooks, open};
+
+use super::super::bootstrap::OWN_NAME;
+use super::documents::Document;
+use super::{Outcome, Plugin, Write};
+
+/// The name of the plug-in that lets objects be changed.
+pub const MUTATING: &str = "MutatingAdmissionWebhook";
+/// The name of the one that only asks.
+pub const VALIDATING: &str = "ValidatingAdmissionWebhook";
+
+/// The resources whose objects are in a store, as they are served now.
+pub type Equivalents = Arc<dyn Fn(&TypeName) -> Vec<Arc<Resource>> + Send + Sync>;
+
+/// What asking needs, the same for all workers.
+#[derive(Clone)]
+pub struct Settings {
+    /// Whom to ask.
+    pub hooks: Arc<Hooks>,
+    /// Which resources are the same under other names.
+    pub equivalents: Equivalents,
+    /// Whether services are asked at one of their endpoints.
+    pub to_endpoints: bool,
+    /// What is counted.
+    pub metrics: Arc<Metrics>,
+    /// The time.
+    pub clock: Clock,
+}
+
+/// What is shown to webhooks, by plug-in.
+#[derive(Clone, Default)]
+pub struct Shown {
+    mutating: Arc<Users>,
+    validating: Arc<Users>,
+}
+
+impl Shown {
+    /// Reads what the documents of both plug-ins name.
+    pub fn read(mutating: Option<&Value>, validating: Option<&Value>) -> std::result::Result<Shown, String> {
+        let read = |plugin: &str, document| users(document).map_err(|why| format!("{plugin}: {why}"));
+        Ok(Shown {
+            mutating: Arc::new(read(MUTATING, mutating)?),
+            validating: Arc::new(read(VALIDATING, validating)?),
+        })
+    }
+}
+
+fn users(document: Option<&Value>) -> std::result::Result<Users, String> {
+    let Some(document) = document else { return Ok(Users::default()) };
+    let read = match document.str("kind") {
+        "WebhookAdmission" => {
+            Document::of(document, &["apiserver.config.k8s.io/v1alpha1"], "WebhookAdmission")?
+        }
+        _ => Document::of(document, &["apiserver.config.k8s.io/v1"], "WebhookAdmissionConfiguration")?,
+    };
+    read.has_only("", &["apiVersion", "kind", "kubeConfigFile"])?;
+    let path = read.text(&["kubeConfigFile"])?;
+    if !path.starts_with('/') {
+        let path = crate::api::field::quoted(path);
+        return Err(format!("kubeConfigFile: Invalid value: {path}: must be an absolute file path"));
+    }
+    Users::read(path.as_ref())
+}
+
+/// When webhooks are asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Phase {
+    /// While the object may still change.
+    Mutating,
+    /// When it may not.
+    Validating,
+}
+
+impl Phase {
+    /// As metrics call it.
+    fn word(self) -> &'static str {
+        match self {
+            Phase::Mutating => "admit",
+            Phase::Validating => "validating",
+        }
+    }
+}
+
+/// The plug-in of one phase.
+pub struct Webhooks {
+    phase: Phase,
+    settings: Settings,
+    users: Arc<Users>,
+    peers: Rc<Peers>,
+    places: Rc<Semaphore>,
+}
+
+impl Webhooks {
+    /// Makes the plug-in.
+    pub fn new(phase: Phase, settings: &Settings, shown: &Shown) -> Webhooks {
+        let users = match phase {
+            Phase::Mutating => &shown.mutating,
+            Phase::Validating => &shown.validating,
+        };
+        Webhooks {
+            phase,
+            settings: settings.clone(),
+            users: users.clone(),
+            peers: Rc::new(Peers::new(settings.clock.clone())),
+            places: Rc::new(Semaphore::new(HOOK_QUESTIONS)),
+        }
+    }
+
+    /// Whom to ask, in order.
+    async fn hooks(&self, write: &Write<'_>) -> Result<Arc<[Arc<Hook>]>> {
+        let phase = self.phase;
+        let found = match self.settings.hooks.look(move |table| table.all(phase)) {
+            Answer::Now(found) => found,
+            Answer::Later(found) => found.await,
+        };
+        found.map_err(|_| write.forbidden(&Value::Null, "not yet ready to handle request"))
+    }
+
+    /// Asks one webhook and counts that. `None`: it could not be asked, and that is no matter.
+    async fn ask(&self, subject: &Subject<'_>, object: &Value) -> Result<Option<call::Outcome>> {
+        let hook = subject.hook;
+        let began = self.settings.clock.now();
+        let outcome = self.call(subject, object).await;
+        let seconds = self.settings.clock.now().0.saturating_sub(began.0) as f64 / 1e6;
+        let operation = subject.operation;
+        let asked = Asked { name: &hook.name, sort: self.phase.word(), operation };
+        let metrics = &self.settings.metrics.hooks;
+        match outcome {
+            Ok(outcome) => {
+                metrics.asked(asked, seconds, 200, None);
+                Ok(Some(outcome))
+            }
+            Err(Trouble::Calling { why, code }) => {
+                let rejected = (!hook.ignores_failures).then_some(Fault::Calling);
+                metrics.asked(asked, seconds, code, rejected);
+                let text = format!("failed calling webhook {}: {why}", crate::api::field::quoted(&hook.name));
+                if hook.ignores_failures {
+                    tracing::warn!(webhook = hook.name, %why, "a webhook cannot be asked; the request goes on");
+                    metrics.left_open(asked);
+                    return Ok(None);
+                }
+                tracing::warn!(webhook = hook.name, %why, "a webhook cannot be asked; the request is refused");
+                Err(Status::internal(text))
+            }
+            Err(Trouble::Denied(status)) => {
+                metrics.asked(asked, seconds, status.code, Some(Fault::None));
+                Err(status)
+            }
+            Err(Trouble::Server(status)) => {
+                metrics.asked(asked, seconds, 0, Some(Fault::Server));
+                Err(status)
+            }
+        }
+    }
+
+    /// Asks one after the other: each sees what those before it changed.
+    async fn mutate_all(&self, write: &Write<'_>, object: &mut Value, round: &Round) -> Result<()> {
+        let hooks = self.hooks(write).await?;
+        round.begin(object);
+        for hook in hooks.iter() {
+            let Some(subject) = Subject::of(self, write, hook, object).await? else { continue };
+            // Who was not asked in the first round is not asked in the second.
+            if round.is_second() && !round.is_wanted(&hook.uid) {
+                continue;
+            }
+            let changed = match self.ask(&subject, object).await? {
+                Some(call::Outcome { patched: Some((new, changed)), .. }) => {
+                    *object = new;
+                    round.patched();
+                    changed
+                }
+                _ => false,
+            };
+            round.asked(hook, changed);
+        }
+        round.end(object);
+        Ok(())
+    }
+
+    /// Asks all at once. The first refusal, in the order of the webhooks, is the answer.
+    async fn validate_all(&self, write: &Write<'_>, object: &Value) -> Result<()> {
+        let hooks = self.hooks(write).await?;
+        let mut subjects = Vec::new();
+        for hook in hooks.iter() {
+            subjects.extend(Subject::of(self, write, hook, object).await?);
+        }
+        let answers = join_all(subjects.iter().map(|subject| self.ask(subject, object))).await;
+        answers.into_iter().try_for_each(|answer| answer.map(drop))
+    }
+}
+
+impl Plugin for Webhooks {
+    fn handles(&self, write: &Write<'_>) -> bool {
+        let (gv, kind) = write.call.shown_kind();
+        // What is being read anew is waited for.
+        let somebody = || self.settings.hooks.fresh().is_none_or(|table| !table.is_empty(self.phase));
+        // The server's own objects come before anybody can be asked: without them it would not start.
+        write.call.user.name != OWN_NAME && !hooks::is_exempt(&gv.group, kind) && somebody()
+    }
+
+    fn connects(&self) -> bool {
+        true
+    }
+
+    fn admit<'a>(&'a self, write: &'a Write<'a>, object: &'a mut Value, round: &'a Round) -> Outcome<'a> {
+        match self.phase {
+            Phase::Mutating => Box::pin(self.mutate_all(write, object, round)),
+            Phase::Validating => super::done(Ok(())),
+        }
+    }
+
+    fn validate<'a>(&'a self, write: &'a Write<'a>, object: &'a Value) -> Outcome<'a> {
+        match self.phase {
+            Phase::Mutating => super::done(Ok(())),
+            Phase::Validating => Box::pin(self.validate_all(write, object)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::api::codec::json;
+
+    #[test]
+    fn documents_name_absolute_files() {
+        let read = |text: &str| users(Some(&json::read(text.as_bytes()).unwrap())).map(drop);
+        let head = r#""apiVersion":"apiserver.config.k8s.io/v1","kind":"WebhookAdmissionConfiguration""#;
+        assert_eq!(
+            read(&format!(r#"{{{head},"kubeConfigFile":"x"}}"#)),
+            Err("kubeConfigFile: Invalid value: \"x\": must be an absolute file path".to_owned())
+        );
+        assert!(read(&format!(r#"{{{head},"kubeConfig":"/x"}}"#)).unwrap_err().contains("unknown field"));
+        assert!(read(r#"{"apiVersion":"v1","kind":"Pod"}"#).is_err());
+        assert!(users(None).is_ok());
+    }
+}

@@ -1,0 +1,139 @@
+//! Whom to ask: the webhooks of all configurations, taken apart and in order, never older than the last write that was answered.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use actix::Addr;
+use pilothouse_actors::directory::Directory;
+use pilothouse_actors::error::StoreError;
+use pilothouse_actors::object::{Object, TypeName};
+
+use super::Phase;
+use crate::api::codec::json;
+use crate::api::hooks::{CONFIGURATION_GROUP, Hook};
+use crate::auth::followed::{Followed, View};
+
+/// The table as it stays true.
+pub type Hooks = Followed<Table>;
+
+/// The types of configurations, in the order of [`Phase`].
+const RESOURCES: [&str; 2] = ["mutatingwebhookconfigurations", "validatingwebhookconfigurations"];
+
+/// Reads all configurations.
+pub async fn open(directory: Addr<Directory>) -> Result<Hooks, StoreError> {
+    let types = RESOURCES.map(|resource| TypeName::new(&format!("{resource}.{CONFIGURATION_GROUP}")));
+    Followed::open(directory, types, Table::default()).await
+}
+
+/// The webhooks of one phase.
+#[derive(Default)]
+struct List {
+    /// By configuration; their names are their order.
+    configurations: BTreeMap<String, Vec<Arc<Hook>>>,
+    all: Option<Arc<[Arc<Hook>]>>,
+}
+
+impl List {
+    fn changed(&mut self) {
+        self.all = Some(self.configurations.values().flatten().cloned().collect());
+    }
+}
+
+/// The webhooks of all configurations.
+#[derive(Default)]
+pub struct Table([List; 2]);
+
+impl Table {
+    fn list(&self, phase: Phase) -> &List {
+        let [mutating, validating] = &self.0;
+        match phase {
+            Phase::Mutating => mutating,
+            Phase::Validating => validating,
+        }
+    }
+
+    /// All webhooks of a phase, in the order in which they are asked.
+    pub fn all(&self, phase: Phase) -> Arc<[Arc<Hook>]> {
+        self.list(phase).all.clone().unwrap_or_default()
+    }
+
+    /// Whether there is nobody to ask.
+    pub fn is_empty(&self, phase: Phase) -> bool {
+        self.list(phase).all.as_ref().is_none_or(|all| all.is_empty())
+    }
+}
+
+impl View for Table {
+    fn put(&mut self, of: usize, object: &Object) {
+        let Some(list) = self.0.get_mut(of) else { return };
+        let name = object.key.name().to_owned();
+        match json::read(&object.bytes) {
+            Ok(configuration) => {
+                let hooks = Hook::read_all(&configuration).into_iter().map(Arc::new).collect();
+                list.configurations.insert(name, hooks);
+            }
+            // What was known of it still counts: to forget it would let pass what it refuses.
+            Err(_) => tracing::error!(object = ?object.key, "a configuration of webhooks cannot be read"),
+        }
+        list.changed();
+    }
+
+    fn remove(&mut self, of: usize, object: &Object) {
+        if let Some(list) = self.0.get_mut(of) {
+            list.configurations.remove(object.key.name());
+            list.changed();
+        }
+    }
+
+    fn clear(&mut self, of: usize) {
+        if let Some(list) = self.0.get_mut(of) {
+            *list = List::default();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+    use pilothouse_actors::object::{Draft, Key, Pairs, Revision};
+
+    use super::*;
+
+    fn configuration(name: &str, hooks: &[&str]) -> Object {
+        let hooks: Vec<String> = hooks.iter().map(|hook| format!(r#"{{"name":"{hook}"}}"#)).collect();
+        let text = format!(
+            r#"{{"metadata":{{"name":"{name}","resourceVersion":""}},"webhooks":[{}]}}"#,
+            hooks.join(",")
+        );
+        let draft = Draft {
+            key: Key::cluster(name),
+            revision_at: text.find(r#"Version":""#).unwrap() + 10,
+            item_at: 1,
+            bytes: Bytes::from(text),
+            labels: Pairs::from_iter([("", ""); 0]),
+            fields: Pairs::from_iter([("", ""); 0]),
+        };
+        Object::new(draft, Revision(7))
+    }
+
+    #[test]
+    fn configurations_are_asked_in_the_order_of_their_names() {
+        let mut table = Table::default();
+        let names = |table: &Table, phase| {
+            table.all(phase).iter().map(|hook| hook.name.clone()).collect::<Vec<_>>().join(" ")
+        };
+        assert!(table.is_empty(Phase::Mutating));
+        table.put(0, &configuration("b", &["x", "a"]));
+        table.put(0, &configuration("a", &["z"]));
+        table.put(1, &configuration("c", &["v"]));
+        assert_eq!(names(&table, Phase::Mutating), "z x a");
+        assert_eq!(names(&table, Phase::Validating), "v");
+        table.put(0, &configuration("b", &["y"]));
+        assert_eq!(names(&table, Phase::Mutating), "z y");
+        table.remove(0, &configuration("a", &[]));
+        table.remove(0, &configuration("b", &[]));
+        assert!(table.is_empty(Phase::Mutating) && !table.is_empty(Phase::Validating));
+        table.clear(1);
+        assert!(table.is_empty(Phase::Validating));
+    }
+}
