@@ -103,6 +103,10 @@ pub const CEL_TEXT_BYTES: usize = 16 << 20;
 pub const RULE_COST: u64 = 1_000_000;
 /// What all rules of a custom kind may cost for one object together.
 pub const RULES_COST: u64 = 10_000_000;
+/// Variables of a policy that expressions can also ask for all at once, to know whether there is one.
+pub const VARIABLES_AS_ONE: usize = 1_000;
+/// What all conditions of one policy or webhook may cost for one request together.
+pub const CONDITIONS_COST: u64 = 2_500_000;
 /// What one rule of a definition may be estimated to cost, wherever it applies. Clients are told how much more theirs is.
 pub const RULE_ESTIMATE: u64 = 10_000_000;
 /// The same of all rules of one schema.
