@@ -224,3 +224,10 @@ pub const INFORMER_MAILBOX: usize = 64;
 pub const DEFINITIONS_MAILBOX: usize = 16;
 /// Objects of a definition that goes which are deleted at the same time.
 pub const DELETIONS_AT_ONCE: usize = 64;
+/// Things that are noted for the record of one request.
+pub const REQUEST_NOTES: usize = 64;
+/// Bytes of one note of a policy; the reference server's value.
+pub const POLICY_NOTE_BYTES: usize = 10 << 10;
+/// How often a policy is asked anew because it wants to know who may do what. Each question costs it so much that it never
+/// comes this far.
+pub const POLICY_QUESTIONS: usize = 256;

@@ -2,6 +2,7 @@
 //! server use. Labels are bounded: they name resources that exist, never what a client wrote.
 
 pub mod authentication;
+pub mod policies;
 pub mod tokens;
 
 use std::cell::RefCell;
@@ -16,6 +17,7 @@ use prometheus::{
 };
 
 use self::authentication::Authentication;
+use self::policies::Policies;
 use self::tokens::Tokens;
 use crate::api::catalog::resource::Resource;
 use crate::api::connect::Way;
@@ -67,6 +69,8 @@ pub struct Metrics {
     pub authentication: Authentication,
     /// Which tokens of service accounts are shown.
     pub tokens: Tokens,
+    /// What admission policies found.
+    pub policies: Policies,
     queue_depth: IntGaugeVec,
     queue_adds: IntCounterVec,
     queue_retries: IntCounterVec,
@@ -166,6 +170,7 @@ impl Metrics {
             reloaded_at: GaugeVec::new(reloaded_at, &["status", "apiserver_id_hash"])?,
             authentication: Authentication::new()?,
             tokens: Tokens::new()?,
+            policies: Policies::new()?,
             queue_depth: IntGaugeVec::new(depth, &["name"])?,
             queue_adds: queue(
                 "workqueue_adds_total",
@@ -217,6 +222,7 @@ impl Metrics {
         registry.register(Box::new(self.reloaded_at.clone()))?;
         self.authentication.register(registry)?;
         self.tokens.register(registry)?;
+        self.policies.register(registry)?;
         registry.register(Box::new(self.queue_depth.clone()))?;
         for queue in [&self.queue_adds, &self.queue_retries] {
             registry.register(Box::new(queue.clone()))?;

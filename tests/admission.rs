@@ -10,6 +10,8 @@ mod support;
 mod operator;
 #[path = "admission/pod_security.rs"]
 mod pod_security;
+#[path = "admission/policies.rs"]
+mod policies;
 
 use serde_json::{Value, json};
 use support::client::JSON;

@@ -103,6 +103,8 @@ pub const CEL_TEXT_BYTES: usize = 16 << 20;
 pub const RULE_COST: u64 = 1_000_000;
 /// What all rules of a custom kind may cost for one object together.
 pub const RULES_COST: u64 = 10_000_000;
+/// Kinds that the expressions of one policy are held against; the reference server's value.
+pub const TYPES_CHECKED: usize = 10;
 /// Variables of a policy that expressions can also ask for all at once, to know whether there is one.
 pub const VARIABLES_AS_ONE: usize = 1_000;
 /// What all conditions of one policy or webhook may cost for one request together.

@@ -8,12 +8,14 @@ use pilothouse_actors::directory::Stores as Storage;
 use pilothouse_actors::rates::Rates;
 use pilothouse_actors::rounds::Rounds;
 
+use crate::api::catalog::resource::Resource;
 use crate::api::quota::{Features, Limited};
 use crate::api::schema::Registry;
 use crate::config::{Config, ConfigError};
 use crate::http::handler::worker::Shared;
 use crate::server::StartError;
 use crate::server::wiring::Boot;
+use crate::verbs::admission::policies::table::Policies;
 use crate::verbs::admission::{self, quota};
 use crate::verbs::stores::Stores;
 
@@ -23,6 +25,7 @@ pub fn settings(
     storage: &Storage,
     registry: &Arc<Registry>,
     shared: Arc<Shared>,
+    policies: Arc<Policies>,
 ) -> Result<admission::Settings, StartError> {
     let config = &boot.config;
     let configured = configured(config)?;
@@ -33,7 +36,10 @@ pub fn settings(
         quota: quotas(config, configured.limited(), storage, registry, &boot.clock),
         rates: Rates::new(configured.event_limits(), boot.clock.clone()).start(),
         configured,
+        metrics: shared.metrics.clone(),
+        equivalents: equivalents(shared.clone()),
         kinds: kinds(shared),
+        policies,
     })
 }
 
@@ -89,5 +95,19 @@ fn kinds(shared: Arc<Shared>) -> admission::Kinds {
         let resources = group.and_then(|group| group.version(version)).map(|version| &version.resources);
         let of_kind = resources.into_iter().flatten().filter(|resource| &*resource.kind == kind);
         of_kind.cloned().collect()
+    })
+}
+
+/// What shows the same objects at the moment somebody asks.
+fn equivalents(shared: Arc<Shared>) -> admission::Equivalents {
+    Arc::new(move |resource, subresource| {
+        let Some(stored) = &resource.stored else { return Vec::new() };
+        let served = shared.served.load();
+        let is_other = |other: &&Arc<Resource>| {
+            other.stored.as_ref().is_some_and(|other| other.store == stored.store)
+                && (subresource.is_empty() || other.subresource(subresource).is_some())
+                && (&other.gv, &other.plural) != (&resource.gv, &resource.plural)
+        };
+        served.catalog.resources().filter(is_other).cloned().collect()
     })
 }
