@@ -223,9 +223,11 @@ mod tests {
 
     #[test]
     fn exceptions_names_and_versions_decide() {
-        let rule = r#"{"operations":["*"],"apiGroups":["apps"],"apiVersions":["v1"],"resources":["deployments"]}"#;
+        let rule =
+            r#"{"operations":["*"],"apiGroups":["apps"],"apiVersions":["v1"],"resources":["deployments"]}"#;
         let read = |text: &str| Matching::read(Some(&value(text))).unwrap();
-        let found = |text: &str, asked: Asked<'_>, others: &[Asked<'_>]| read(text).rules_match(&asked, others);
+        let found =
+            |text: &str, asked: Asked<'_>, others: &[Asked<'_>]| read(text).rules_match(&asked, others);
         let old = Asked { version: "v1beta1", ..ASKED };
         assert_eq!(found("{}", ASKED, &[]), Some(Match::AsAsked), "no rules mean everything");
         let exact = format!(r#"{{"resourceRules":[{rule}],"matchPolicy":"Exact"}}"#);

@@ -11,6 +11,6 @@ pub mod judge;
 pub mod policy;
 pub mod request;
 pub mod rights;
-pub mod typed;
 #[cfg(test)]
 mod tests;
+pub mod typed;

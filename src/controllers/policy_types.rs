@@ -90,7 +90,8 @@ impl PolicyTypes {
         });
         let typed: Vec<_> = typed.collect();
         let params = policy.at(&["spec", "paramKind"]).and_then(|kind| {
-            let (group, version) = kind.str("apiVersion").split_once('/').unwrap_or(("", kind.str("apiVersion")));
+            let (group, version) =
+                kind.str("apiVersion").split_once('/').unwrap_or(("", kind.str("apiVersion")));
             type_of(registry, &GroupVersionKind::new(group, version, kind.str("kind")))
         });
         check(policy, &typed, params.as_ref())

@@ -23,7 +23,10 @@ impl Policies {
         );
         Ok(Policies {
             checks: IntCounterVec::new(checks, &LABELS)?,
-            durations: HistogramVec::new(durations.buckets(vec![0.000_000_5, 0.001, 0.01, 0.1, 1.0]), &LABELS)?,
+            durations: HistogramVec::new(
+                durations.buckets(vec![0.000_000_5, 0.001, 0.01, 0.1, 1.0]),
+                &LABELS,
+            )?,
         })
     }
 

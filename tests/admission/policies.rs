@@ -8,7 +8,7 @@ use super::support::{Client, Server};
 const POLICIES: &str = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies";
 const BINDINGS: &str = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicybindings";
 const MAPS: &str = "/api/v1/namespaces/default/configmaps";
-const MERGE: &str = "application/merge-patch+json";
+const MERGE: &str = "merge";
 
 fn rules(operations: &[&str], resources: &[&str]) -> Value {
     json!({"resourceRules": [{"apiGroups": ["", "apps"], "apiVersions": ["v1"], "operations": operations,
@@ -70,8 +70,10 @@ fn what_a_policy_denies_is_refused_and_what_it_warns_of_is_not() {
     admin.post(MAPS, &map("exempt", &full)).ok();
     admin.post(MAPS, &map("kept", &json!({"a": "1"}))).ok();
     admin.patch(&format!("{MAPS}/kept"), MERGE, &json!({"data": full})).refused(403, "Forbidden");
+    let headers = [("Content-Type", "application/apply-patch+yaml")];
+    let body = map("applied", &full).to_string();
     admin
-        .patch(&format!("{MAPS}/applied?fieldManager=m"), "application/apply-patch+yaml", &map("applied", &full))
+        .request("PATCH", &format!("{MAPS}/applied?fieldManager=m"), &headers, body.as_bytes())
         .refused(403, "Forbidden");
     let status = admin.delete(&format!("{MAPS}/kept")).refused(403, "Forbidden");
     assert!(text(&status, "/message").ends_with("denied request: too many: 0"), "{status}");
@@ -87,9 +89,18 @@ fn what_a_policy_denies_is_refused_and_what_it_warns_of_is_not() {
     assert!(answer.warnings()[0].contains(warned), "{:?}", answer.warnings());
     admin.patch(&format!("{BINDINGS}/p-b"), MERGE, &json!({"spec": {"validationActions": ["Deny"]}})).ok();
     admin
-        .patch(&format!("{POLICIES}/p"), MERGE, &json!({"spec": {"validations": [{"expression": "object == null || !('z' in object.data)"}]}}))
+        .patch(
+            &format!("{POLICIES}/p"),
+            MERGE,
+            &json!({"spec": {"validations": [{"expression": "object == null || !('z' in object.data)"}]}}),
+        )
         .ok();
-    refused(&mut admin, "b", &json!({"z": "1"}), "failed expression: object == null || !('z' in object.data)");
+    refused(
+        &mut admin,
+        "b",
+        &json!({"z": "1"}),
+        "failed expression: object == null || !('z' in object.data)",
+    );
     admin.post(MAPS, &map("b", &full)).ok();
     admin.delete(&format!("{POLICIES}/p")).ok();
     admin.post(MAPS, &map("c", &json!({"z": "1"}))).ok();
@@ -113,15 +124,14 @@ fn parameters_come_from_the_objects_that_a_binding_names() {
     let missing = "ValidatingAdmissionPolicy 'p' with binding 'p-b' denied request: failed to configure binding: no \
                    params found for policy binding with `Deny` parameterNotFoundAction";
     refused(&mut admin, "a", &json!({"a": "1"}), missing);
-    let secret = |name: &str, kind: &str, labels: &Value| {
-        json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": name, "labels": labels}, "type": kind})
-    };
+    let secret = |name: &str, kind: &str, labels: &Value| json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": name, "labels": labels}, "type": kind});
     admin.post("/api/v1/namespaces/default/secrets", &secret("limit", "1", &json!({"a": "b"}))).ok();
     admin.post(MAPS, &map("a", &json!({"a": "1"}))).ok();
     refused(&mut admin, "b", &json!({"a": "1", "b": "2"}), "failed expression: params == null");
 
     // Selected ones must all agree; none at all is nothing to ask about if the binding says so.
-    let selected = json!({"selector": {"matchLabels": {"a": "b"}}, "name": null, "parameterNotFoundAction": "Allow"});
+    let selected =
+        json!({"selector": {"matchLabels": {"a": "b"}}, "name": null, "parameterNotFoundAction": "Allow"});
     admin.patch(&format!("{BINDINGS}/p-b"), MERGE, &json!({"spec": {"paramRef": selected}})).ok();
     admin.post("/api/v1/namespaces/default/secrets", &secret("more", "9", &json!({"a": "b"}))).ok();
     refused(&mut admin, "b", &json!({"a": "1", "b": "2"}), "failed expression: params == null");
@@ -132,7 +142,11 @@ fn parameters_come_from_the_objects_that_a_binding_names() {
 
     // A kind that nobody serves.
     admin
-        .patch(&format!("{POLICIES}/p"), MERGE, &json!({"spec": {"paramKind": {"apiVersion": "x.io/v1", "kind": "Nope"}}}))
+        .patch(
+            &format!("{POLICIES}/p"),
+            MERGE,
+            &json!({"spec": {"paramKind": {"apiVersion": "x.io/v1", "kind": "Nope"}}}),
+        )
         .ok();
     let unknown = "ValidatingAdmissionPolicy 'p' denied request: failed to configure policy: failed to find resource \
                    referenced by paramKind: 'x.io/v1, Kind=Nope'";
@@ -166,7 +180,7 @@ fn policies_see_who_asks_and_what_they_may() {
     refused(&mut admin, "b", &json!({}), "failed expression: authorizer.serviceAccount('default', 'sa')");
     let rbac = "/apis/rbac.authorization.k8s.io/v1/namespaces/default";
     admin.post(&format!("{rbac}/rolebindings"), &json!({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "RoleBinding",
-        "metadata": {"name": "x"}, "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "admin"},
+        "metadata": {"name": "x"}, "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "cluster-admin"},
         "subjects": [{"kind": "ServiceAccount", "name": "sa", "namespace": "default"}]})).ok();
     admin.post(MAPS, &map("b", &json!({}))).ok();
 }
@@ -199,11 +213,18 @@ fn namespaces_objects_and_versions_are_matched() {
 
     // A part of an object is matched as that.
     let deployments = "/apis/apps/v1/namespaces/red/deployments";
-    admin.post(deployments, &json!({"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "d"},
+    admin
+        .post(
+            deployments,
+            &json!({"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "d"},
         "spec": {"selector": {"matchLabels": {"a": "b"}}, "template": {"metadata": {"labels": {"a": "b"}},
-        "spec": {"containers": [{"name": "c", "image": "i"}]}}}})).ok();
+        "spec": {"containers": [{"name": "c", "image": "i"}]}}}}),
+        )
+        .ok();
     admin.patch(&format!("{deployments}/d/scale"), MERGE, &json!({"spec": {"replicas": 2}})).ok();
-    admin.patch(&format!("{deployments}/d/scale"), MERGE, &json!({"spec": {"replicas": 3}})).refused(422, "Invalid");
+    admin
+        .patch(&format!("{deployments}/d/scale"), MERGE, &json!({"spec": {"replicas": 3}}))
+        .refused(422, "Invalid");
 
     // A rule about one version means requests in the others, and shows the object in its own.
     let autoscalers = json!({"resourceRules": [{"apiGroups": ["autoscaling"], "apiVersions": ["v1"], "operations": ["*"],
@@ -231,16 +252,32 @@ fn policies_that_fail_or_cost_too_much_refuse_unless_they_say_otherwise() {
     let server = Server::start();
     let mut admin = server.admin();
     let list = "[0,1,2,3,4,5,6,7,8,9]";
-    let dear = format!("{list}.all(a, {list}.all(b, {list}.all(c, {list}.all(d, {list}.all(e, a + b + c + d + e >= 0)))))");
+    let dear = format!(
+        "{list}.all(a, {list}.all(b, {list}.all(c, {list}.all(d, {list}.all(e, a + b + c + d + e >= 0)))))"
+    );
     policy(&mut admin, "p", &json!({"validations": [{"expression": dear}]}));
     bind(&mut admin, "p", &json!({}));
-    refused(&mut admin, "a", &json!({}), "resulted in error: operation cancelled: actual cost limit exceeded");
+    refused(
+        &mut admin,
+        "a",
+        &json!({}),
+        "resulted in error: operation cancelled: actual cost limit exceeded",
+    );
     admin.patch(&format!("{POLICIES}/p"), MERGE, &json!({"spec": {"failurePolicy": "Ignore"}})).ok();
     admin.post(MAPS, &map("a", &json!({}))).ok();
     admin
-        .patch(&format!("{POLICIES}/p"), MERGE, &json!({"spec": {"failurePolicy": "Fail", "validations": [{"expression": "object.nope == 1"}]}}))
+        .patch(
+            &format!("{POLICIES}/p"),
+            MERGE,
+            &json!({"spec": {"failurePolicy": "Fail", "validations": [{"expression": "object.nope == 1"}]}}),
+        )
         .ok();
-    refused(&mut admin, "b", &json!({}), "denied request: expression 'object.nope == 1' resulted in error: no such key: nope");
+    refused(
+        &mut admin,
+        "b",
+        &json!({}),
+        "denied request: expression 'object.nope == 1' resulted in error: no such key: nope",
+    );
     // Whoever made it can still take it back.
     admin.delete(&format!("{POLICIES}/p")).ok();
     admin.post(MAPS, &map("b", &json!({}))).ok();
@@ -258,9 +295,8 @@ fn nobody_reads_through_a_policy_what_they_may_not_read() {
         "kind": "ClusterRoleBinding", "metadata": {"name": "writer"}, "subjects": [{"kind": "User", "name": "bob"}],
         "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "writer"}})).ok();
     let as_bob = [("Impersonate-User", "bob"), ("Content-Type", "application/json")];
-    let mut post = |path: &str, object: &Value| {
-        admin.request("POST", path, &as_bob, object.to_string().as_bytes())
-    };
+    let mut post =
+        |path: &str, object: &Value| admin.request("POST", path, &as_bob, object.to_string().as_bytes());
     let policy = |name: &str, kind: &str| {
         json!({"apiVersion": "admissionregistration.k8s.io/v1", "kind": "ValidatingAdmissionPolicy", "metadata": {"name": name},
             "spec": {"matchConstraints": rules(&["*"], &["pods"]), "paramKind": {"apiVersion": "v1", "kind": kind},
@@ -278,5 +314,9 @@ fn nobody_reads_through_a_policy_what_they_may_not_read() {
     };
     post(BINDINGS, &binding("c", "c")).ok();
     let status = post(BINDINGS, &binding("n", "none")).refused(422, "Invalid");
-    assert!(text(&status, "/message").contains("spec.paramRef: Forbidden: unable to get policy none to determine"), "{status}");
+    assert!(
+        text(&status, "/message")
+            .contains("spec.paramRef: Forbidden: unable to get policy none to determine"),
+        "{status}"
+    );
 }

@@ -137,7 +137,9 @@ impl<'v> Scope<'v> {
         }
         let (name, expression) = self.variables.get(place).ok_or_else(Fault::no_overload)?;
         let outcome = match &expression.program {
-            Err(why) => Err(Fault::error(format!("composited variable {} fails to compile: {why}", quoted(name)))),
+            Err(why) => {
+                Err(Fault::error(format!("composited variable {} fails to compile: {why}", quoted(name))))
+            }
             Ok(program) => {
                 let Evaluated { outcome, cost } = program.evaluate(&|name| self.resolve(name), RULE_COST);
                 self.spent.set(self.spent.get().saturating_add(cost));
@@ -158,8 +160,11 @@ impl<'v> Scope<'v> {
 
     /// All variables, for an expression that wants them as one. Those that have no value are left out.
     fn all(&self) -> Outcome<'v> {
-        Ok(Val::named_fields(self.variables.iter().enumerate().filter_map(|(place, (name, _))| {
-            Some((name.as_str(), self.variable(place).ok()?))
-        })))
+        Ok(Val::named_fields(
+            self.variables
+                .iter()
+                .enumerate()
+                .filter_map(|(place, (name, _))| Some((name.as_str(), self.variable(place).ok()?))),
+        ))
     }
 }

@@ -197,9 +197,8 @@ fn plain(form: Form) -> Arc<Shape> {
 }
 
 fn object_type<'n>(name: &str, fields: impl IntoIterator<Item = (&'n str, Arc<Shape>)>) -> Type {
-    let property = |(name, shape): (&str, Arc<Shape>)| {
-        (name.to_owned(), Property { name: name.to_owned(), shape })
-    };
+    let property =
+        |(name, shape): (&str, Arc<Shape>)| (name.to_owned(), Property { name: name.to_owned(), shape });
     Type::Object(Arc::new(ObjectType {
         name: name.to_owned(),
         fields: fields.into_iter().map(property).collect(),

@@ -75,7 +75,9 @@ pub fn judge(policy: &Policy, case: Case<'_>) -> Result<Judgement, Unanswered> {
         decisions.push(match found {
             None => continue,
             Some(Err(why)) => failed(policy, why),
-            Some(Ok(_)) if messages.is_err() => failed(policy, format!("failed messageExpression: {USED_UP}")),
+            Some(Ok(_)) if messages.is_err() => {
+                failed(policy, format!("failed messageExpression: {USED_UP}"))
+            }
             Some(Ok(Found::Truth(true))) => {
                 Decision { denies: false, is_admitted: true, message: String::new(), reason: "" }
             }

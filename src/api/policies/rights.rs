@@ -219,7 +219,8 @@ impl Foreign for Right {
             (Form::Resource(resource), "check", [verb]) => {
                 let About { group, resource: plural, subresource, namespace, name } = resource.about.clone();
                 let version = "*".to_owned();
-                let target = Target::Resource { group, version, resource: plural, subresource, namespace, name };
+                let target =
+                    Target::Resource { group, version, resource: plural, subresource, namespace, name };
                 self.check(verb, target, Some(resource))
             }
             (Form::Resource(resource), function, [text]) => {

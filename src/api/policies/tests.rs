@@ -40,7 +40,8 @@ fn judged_with(spec: &str, object: &str, params: &str, rights: &Rights) -> Resul
     let kind = ("", "v1", "ConfigMap");
     let told = Told { asked: asked(), kind, user: &user, is_trial: false, options: &Value::Null };
     let request = request(&told, &asked(), kind);
-    let whole = value(r#"{"metadata":{"name":"n","labels":{"a":"b"},"managedFields":[]},"spec":{},"status":{}}"#);
+    let whole =
+        value(r#"{"metadata":{"name":"n","labels":{"a":"b"},"managedFields":[]},"spec":{},"status":{}}"#);
     let namespace = namespace(&whole);
     let inputs = Inputs {
         object: &object,
@@ -85,7 +86,12 @@ fn what_expressions_come_to_is_checked_before_there_is_an_object() {
         ("request.userInfo.groups[0]", Wanted::Text, true, None),
         ("namespaceObject.metadata.labels['a']", Wanted::Text, true, None),
         ("authorizer.requestResource.check('get').allowed()", Wanted::Truth, true, None),
-        ("authorizer.serviceAccount('a', 'b').group('').resource('c').check('d').reason()", Wanted::Text, true, None),
+        (
+            "authorizer.serviceAccount('a', 'b').group('').resource('c').check('d').reason()",
+            Wanted::Text,
+            true,
+            None,
+        ),
     ] {
         assert_eq!(check(text, wanted, authorizer).as_deref(), wrong, "{text}");
     }
@@ -143,8 +149,11 @@ fn conditions_decide_whether_a_policy_is_asked() {
     let spec = |conditions: &str, rest: &str| {
         format!(r#"{{"validations":[{{"expression":"false"}}],"matchConditions":[{conditions}]{rest}}}"#)
     };
-    let (yes, no, broken) =
-        (r#"{"expression":"true"}"#, r#"{"expression":"request.name == 'x'"}"#, r#"{"expression":"object.a.b"}"#);
+    let (yes, no, broken) = (
+        r#"{"expression":"true"}"#,
+        r#"{"expression":"request.name == 'x'"}"#,
+        r#"{"expression":"object.a.b"}"#,
+    );
     let broken = &broken.replace("object.a.b", "object.a.b == 1");
     assert_eq!(told(&spec(yes, ""), "{}").len(), 1);
     assert_eq!(told(&spec(&format!("{yes},{no},{broken}"), ""), "{}"), [], "one that does not hold decides");
@@ -159,7 +168,8 @@ fn conditions_decide_whether_a_policy_is_asked() {
 
 #[test]
 fn variables_are_worked_out_when_they_are_wanted_and_once() {
-    let heavy = "[1,2,3,4,5,6,7,8,9].map(a, [1,2,3,4,5,6,7,8,9].map(b, [1,2,3,4,5,6,7,8,9].map(c, a * b * c)))";
+    let heavy =
+        "[1,2,3,4,5,6,7,8,9].map(a, [1,2,3,4,5,6,7,8,9].map(b, [1,2,3,4,5,6,7,8,9].map(c, a * b * c)))";
     let spec = format!(
         r#"{{"variables":[{{"name":"bad","expression":"object.nope"}},{{"name":"n","expression":"size(object.l)"}},
             {{"name":"m","expression":"variables.n * 2"}},{{"name":"heavy","expression":"{heavy}"}}],
@@ -174,9 +184,12 @@ fn variables_are_worked_out_when_they_are_wanted_and_once() {
 #[test]
 fn what_costs_too_much_ends() {
     let list = "[0,1,2,3,4,5,6,7,8,9]";
-    let loops = format!("{list}.all(a, {list}.all(b, {list}.all(c, {list}.all(d, {list}.all(e, a + b + c + d + e >= 0)))))");
+    let loops = format!(
+        "{list}.all(a, {list}.all(b, {list}.all(c, {list}.all(d, {list}.all(e, a + b + c + d + e >= 0)))))"
+    );
     let one = told(&format!(r#"{{"validations":[{{"expression":"{loops}"}}]}}"#), "{}");
-    let why = format!("expression '{loops}' resulted in error: operation cancelled: actual cost limit exceeded");
+    let why =
+        format!("expression '{loops}' resulted in error: operation cancelled: actual cost limit exceeded");
     assert_eq!(one, [(why, "Invalid")]);
     let many = vec![format!(r#"{{"expression":"{loops}"}}"#); 12].join(",");
     assert_eq!(told(&format!(r#"{{"validations":[{many}]}}"#), "{}"), [(USED_UP.to_owned(), "Invalid")]);
@@ -187,13 +200,15 @@ fn what_costs_too_much_ends() {
 
 #[test]
 fn notes_say_texts_and_nothing_else() {
-    let spec = |expression: &str| format!(r#"{{"auditAnnotations":[{{"key":"k","valueExpression":"{expression}"}}]}}"#);
+    let spec = |expression: &str| {
+        format!(r#"{{"auditAnnotations":[{{"key":"k","valueExpression":"{expression}"}}]}}"#)
+    };
     let notes = |expression: &str| judged(&spec(expression), r#"{"x":"y","n":1}"#).notes;
     assert_eq!(notes("' a ' + object.x"), [Note::Says("k".to_owned(), "a y".to_owned())]);
-    assert_eq!(notes("true ? null : 'x'"), [], "nothing to say");
+    assert_eq!(notes("null"), [], "nothing to say");
     assert_eq!(notes("'  '"), []);
-    let why = "expression ''' + object.nope' resulted in error".to_owned();
-    assert!(matches!(&notes("'' + object.nope")[..], [Note::Fails(said)] if !said.contains(&why)));
+    let why = "expression ''' + object.nope' resulted in error: no such key: nope".to_owned();
+    assert_eq!(notes("'' + object.nope"), [Note::Fails(why)]);
     assert_eq!(
         notes("namespaceObject.metadata.name"),
         [Note::Says("k".to_owned(), "n".to_owned())],
@@ -218,7 +233,9 @@ fn questions_about_rights_are_answered_before_the_policy_is_asked_again() {
                 for question in rights.answers.wanted() {
                     asked.push(question.clone());
                     let error = question.account.is_some().then(|| "broken".to_owned());
-                    rights.answers.tell(question, Answer { allowed: true, reason: "because".to_owned(), error });
+                    rights
+                        .answers
+                        .tell(question, Answer { allowed: true, reason: "because".to_owned(), error });
                 }
                 assert!(asked.len() < 9, "each question is asked once");
             }
@@ -228,7 +245,8 @@ fn questions_about_rights_are_answered_before_the_policy_is_asked_again() {
     let Target::Resource { namespace, resource, version, .. } = &asked[0].action.target else { panic!() };
     assert_eq!((namespace.as_str(), resource.as_str(), version.as_str()), ("m", "deployments", "*"));
     assert_eq!(asked[2].account, Some(("n".to_owned(), "sa".to_owned())));
-    let wrong: Vec<&str> = decisions.iter().filter(|one| one.denies).map(|one| one.message.as_str()).collect();
+    let wrong: Vec<&str> =
+        decisions.iter().filter(|one| one.denies).map(|one| one.message.as_str()).collect();
     assert_eq!(wrong.len(), 2, "{wrong:?}");
     assert!(wrong[0].ends_with("resulted in error: Invalid service account namespace"));
     assert!(wrong[1].ends_with("resulted in error: path must not be empty"));

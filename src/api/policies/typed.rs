@@ -22,12 +22,18 @@ pub struct Mismatch {
 
 /// The resources that a policy names, as group, version and plural. Rules that name everything say nothing of types.
 pub fn named(policy: &Value) -> Vec<(String, String, String)> {
-    let rules = policy.at(&["spec", "matchConstraints", "resourceRules"]).map(Value::items).unwrap_or_default();
+    let rules =
+        policy.at(&["spec", "matchConstraints", "resourceRules"]).map(Value::items).unwrap_or_default();
     let mut found = Vec::new();
     for rule in rules {
         let texts = |field: &str| -> Vec<&str> {
-            let mut all: Vec<&str> =
-                rule.get(field).map(Value::items).unwrap_or_default().iter().filter_map(Value::as_str).collect();
+            let mut all: Vec<&str> = rule
+                .get(field)
+                .map(Value::items)
+                .unwrap_or_default()
+                .iter()
+                .filter_map(Value::as_str)
+                .collect();
             all.sort_unstable();
             all
         };
@@ -181,7 +187,10 @@ mod tests {
             wrong[0].warning,
             "apps/v1, Kind=Deployment: ERROR: <input>:1:7: undefined field 'replicas'\n | object.replicas > 1\n | ......^\n"
         );
-        assert!(told("variables.r == 'x'")[0].warning.contains("no matching overload"), "variables have types too");
+        assert!(
+            told("variables.r == 'x'")[0].warning.contains("no matching overload"),
+            "variables have types too"
+        );
     }
 
     #[test]

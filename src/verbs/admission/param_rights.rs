@@ -52,7 +52,10 @@ impl ParamRights {
     /// The resource of a kind. What nobody serves may be anything of that version.
     fn resolve(&self, kind: &Value) -> (Params, bool) {
         let Some(gv) = GroupVersion::parse(kind.str("apiVersion")) else {
-            return (Params { group: "*".to_owned(), version: "*".to_owned(), resource: "*".to_owned() }, false);
+            return (
+                Params { group: "*".to_owned(), version: "*".to_owned(), resource: "*".to_owned() },
+                false,
+            );
         };
         let served: Vec<Arc<Resource>> = (self.0)(&gv.group, &gv.version, kind.str("kind"));
         let resource = served.first().map(|resource| resource.plural.to_string());
@@ -107,11 +110,14 @@ impl ParamRights {
             (false, _) => format!("unable to get policy {} {least}", spec.str("policyName")),
             (true, false) => {
                 let kind = kind.unwrap_or(&Value::Null);
-                let kind = format!("&ParamKind{{APIVersion:{},Kind:{},}}", kind.str("apiVersion"), kind.str("kind"));
+                let kind =
+                    format!("&ParamKind{{APIVersion:{},Kind:{},}}", kind.str("apiVersion"), kind.str("kind"));
                 format!("unable to resolve paramKind {kind} {least}")
             }
             (true, true) => {
-                format!("user {user} does not have \"{verb}\" permission on the object referenced by paramRef")
+                format!(
+                    "user {user} does not have \"{verb}\" permission on the object referenced by paramRef"
+                )
             }
         };
         Err(refused(write, binding, "paramRef", &why))
@@ -153,7 +159,11 @@ mod tests {
 
     #[test]
     fn users_are_shown_with_all_that_is_known_of_them() {
-        let mut user = Identity { name: "a".to_owned(), groups: vec!["g".to_owned(), "h".to_owned()], ..Identity::default() };
+        let mut user = Identity {
+            name: "a".to_owned(),
+            groups: vec!["g".to_owned(), "h".to_owned()],
+            ..Identity::default()
+        };
         assert_eq!(shown(&user), "&{a  [g h] map[]}");
         user.extra.insert("k".to_owned(), vec!["v".to_owned(), "w".to_owned()]);
         assert_eq!(shown(&user), "&{a  [g h] map[k:[v w]]}");

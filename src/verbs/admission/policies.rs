@@ -265,9 +265,8 @@ impl<'a> Round<'a> {
         if self.asked.namespace.is_empty() && !is_namespace {
             return Ok(true);
         }
-        let is_written = is_namespace
-            && self.asked.subresource.is_empty()
-            && self.write.operation != Operation::Delete;
+        let is_written =
+            is_namespace && self.asked.subresource.is_empty() && self.write.operation != Operation::Delete;
         if is_written {
             return Ok(matching.selects_namespace(self.object.at(&["metadata", "labels"])));
         }
@@ -314,9 +313,8 @@ impl<'a> Round<'a> {
     ) -> Result<()> {
         if states.is_none() {
             let shown = |value: &Value| shown::state(self.write, value, matched.resource);
-            let converted = shown(self.object).and_then(|new| {
-                Ok((new, self.write.old.map_or(Ok(Value::Null), shown)?))
-            });
+            let converted =
+                shown(self.object).and_then(|new| Ok((new, self.write.old.map_or(Ok(Value::Null), shown)?)));
             match converted {
                 Ok(both) => *states = Some(both),
                 Err(status) => {
@@ -343,10 +341,17 @@ impl<'a> Round<'a> {
         let request = request::request(&told, &matched.asked, kind);
         let original = request::request(&told, &self.asked, kind);
         let namespace = request::namespace(&whole);
-        let inputs =
-            Inputs { object: new, old, params, request: &request, namespace: &namespace, rights: Some(&self.rights) };
+        let inputs = Inputs {
+            object: new,
+            old,
+            params,
+            request: &request,
+            namespace: &namespace,
+            rights: Some(&self.rights),
+        };
         let began = Instant::now();
-        let judgement = self.ask_until_answered(policy, Case { inputs, asked: &original, namespace: &whole }).await?;
+        let judgement =
+            self.ask_until_answered(policy, Case { inputs, asked: &original, namespace: &whole }).await?;
         let seconds = began.elapsed().as_secs_f64();
         self.react(policy, binding, judgement, seconds, notes);
         Ok(())

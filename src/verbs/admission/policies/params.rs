@@ -66,10 +66,13 @@ fn place<'a>(
 ) -> Result<Option<&'a str>, String> {
     match (resource.namespaced, wanted.namespace.as_str(), namespace) {
         (false, "", _) => Ok(None),
-        (false, ..) => Err("paramRef.namespace must not be provided for a cluster-scoped `paramKind`".to_owned()),
-        (true, "", "") => Err(
-            "cannot use namespaced paramRef in policy binding that matches cluster-scoped resources".to_owned()
-        ),
+        (false, ..) => {
+            Err("paramRef.namespace must not be provided for a cluster-scoped `paramKind`".to_owned())
+        }
+        (true, "", "") => {
+            Err("cannot use namespaced paramRef in policy binding that matches cluster-scoped resources"
+                .to_owned())
+        }
         (true, "", own) => Ok(Some(own)),
         (true, named, _) => Ok(Some(named)),
     }
