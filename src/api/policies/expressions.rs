@@ -69,9 +69,9 @@ pub struct Compiler {
 }
 
 /// What expressions know of objects of which nothing is known.
-static ANY: LazyLock<[[Environment; 2]; 2]> = LazyLock::new(|| known(Type::Dyn));
+static ANY: LazyLock<[[Environment; 2]; 2]> = LazyLock::new(|| known(&Type::Dyn));
 
-fn known(object: Type) -> [[Environment; 2]; 2] {
+fn known(object: &Type) -> [[Environment; 2]; 2] {
     static ALL: LazyLock<Environment> =
         LazyLock::new(|| Environment::with_libraries(&[&Library::NEW[..], &[Library::Semver]].concat()));
     let with_inputs = |environment: Environment| {
@@ -96,7 +96,7 @@ impl Compiler {
     }
 
     /// Of objects and parameters whose types are known. There are no parameters without a type.
-    pub fn typed(object: Type, params: Option<Type>) -> Compiler {
+    pub fn typed(object: &Type, params: Option<Type>) -> Compiler {
         Compiler::made(known(object), params, true)
     }
 

@@ -60,7 +60,7 @@ pub fn check(policy: &Value, kinds: &[(GroupVersionKind, Type)], params: Option<
     let mut compilers: Vec<(String, Compiler)> = kinds
         .iter()
         .map(|(kind, object)| {
-            let mut compiler = Compiler::typed(object.clone(), params.cloned());
+            let mut compiler = Compiler::typed(object, params.cloned());
             for variable in list("variables") {
                 let made = compiler.read(variable.str("expression"), true, Age::Stored);
                 compiler.add(variable.str("name"), made.as_ref().ok());

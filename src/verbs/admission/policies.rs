@@ -11,7 +11,7 @@ pub mod table;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::Duration;
 
 use pilothouse_actors::authorizer::{Decision, Judge, Selection};
 
@@ -349,10 +349,11 @@ impl<'a> Round<'a> {
             namespace: &namespace,
             rights: Some(&self.rights),
         };
-        let began = Instant::now();
+        let began = self.write.backend.clock.now();
         let judgement =
             self.ask_until_answered(policy, Case { inputs, asked: &original, namespace: &whole }).await?;
-        let seconds = began.elapsed().as_secs_f64();
+        let ended = self.write.backend.clock.now();
+        let seconds = Duration::from_micros(ended.0.saturating_sub(began.0)).as_secs_f64();
         self.react(policy, binding, judgement, seconds, notes);
         Ok(())
     }
@@ -437,7 +438,7 @@ impl<'a> Round<'a> {
         for note in judgement.notes {
             match note {
                 Note::Says(key, mut text) => {
-                    text.truncate(text.floor_char_boundary(POLICY_NOTE_BYTES));
+                    text.truncate(boundary(&text, POLICY_NOTE_BYTES));
                     let said = notes.entry(key).or_default();
                     if !said.contains(&text) {
                         said.push(text);
@@ -477,6 +478,11 @@ fn failure(binding: &Binding, place: usize, message: &str) -> String {
     )
 }
 
+/// The end of the last character that fits into so many bytes.
+fn boundary(text: &str, most: usize) -> usize {
+    (0..=most.min(text.len())).rev().find(|at| text.is_char_boundary(*at)).unwrap_or(0)
+}
+
 /// How metrics name what went wrong.
 fn error_type(is_admitted: bool, message: &str) -> &'static str {
     if is_admitted {
@@ -487,5 +493,31 @@ fn error_type(is_admitted: bool, message: &str) -> &'static str {
         "out_of_budget"
     } else {
         "invalid_error"
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn notes_are_cut_between_characters_and_failures_are_told_in_order() {
+        assert_eq!([0, 1, 2, 3, 9].map(|most| boundary("aüb", most)), [0, 1, 1, 3, 4]);
+        let binding = json::read(
+            br#"{"metadata":{"name":"b"},"spec":{"policyName":"p","validationActions":["Warn","Audit"]}}"#,
+        );
+        let binding = Binding::read(&binding.unwrap());
+        assert_eq!(
+            failure(&binding, 1, "a \"b\""),
+            r#"[{"message":"a \"b\"","policy":"p","binding":"b","expressionIndex":1,"validationActions":["Warn","Audit"]}]"#
+        );
+        for (is_admitted, message, word) in [
+            (true, "", "no_error"),
+            (false, "compilation error: x", "compile_error"),
+            (false, "no", "invalid_error"),
+            (false, crate::api::policies::evaluate::USED_UP, "out_of_budget"),
+        ] {
+            assert_eq!(error_type(is_admitted, message), word);
+        }
     }
 }
