@@ -248,3 +248,10 @@ pub const HOOK_PEERS: usize = 200;
 pub const HOOK_ANSWER_BYTES: usize = 8 << 20;
 /// Questions to admission webhooks that one worker has under way; more wait for their turn as long as an answer may take.
 pub const HOOK_QUESTIONS: usize = 1_024;
+/// Things that are noted for the record of one request.
+pub const REQUEST_NOTES: usize = 64;
+/// Bytes of one note of a policy; the reference server's value.
+pub const POLICY_NOTE_BYTES: usize = 10 << 10;
+/// How often a policy is asked anew because it wants to know who may do what. Each question costs it so much that it never
+/// comes this far.
+pub const POLICY_QUESTIONS: usize = 256;

@@ -3,6 +3,7 @@
 
 pub mod authentication;
 pub mod hooks;
+pub mod policies;
 pub mod tokens;
 
 use std::cell::RefCell;
@@ -18,6 +19,7 @@ use prometheus::{
 
 use self::authentication::Authentication;
 use self::hooks::Hooks;
+use self::policies::Policies;
 use self::tokens::Tokens;
 use crate::api::catalog::resource::Resource;
 use crate::api::connect::Way;
@@ -71,6 +73,8 @@ pub struct Metrics {
     pub tokens: Tokens,
     /// What admission webhooks say.
     pub hooks: Hooks,
+    /// What admission policies found.
+    pub policies: Policies,
     queue_depth: IntGaugeVec,
     queue_adds: IntCounterVec,
     queue_retries: IntCounterVec,
@@ -171,6 +175,7 @@ impl Metrics {
             authentication: Authentication::new()?,
             tokens: Tokens::new()?,
             hooks: Hooks::new()?,
+            policies: Policies::new()?,
             queue_depth: IntGaugeVec::new(depth, &["name"])?,
             queue_adds: queue(
                 "workqueue_adds_total",
@@ -223,6 +228,7 @@ impl Metrics {
         self.authentication.register(registry)?;
         self.tokens.register(registry)?;
         self.hooks.register(registry)?;
+        self.policies.register(registry)?;
         registry.register(Box::new(self.queue_depth.clone()))?;
         for queue in [&self.queue_adds, &self.queue_retries] {
             registry.register(Box::new(queue.clone()))?;

@@ -71,6 +71,7 @@ use crate::pki::{Pki, host};
 use crate::server::StartError;
 use crate::server::wiring::{Application, Boot, Wired, Wiring};
 use crate::upstream::{TlsError, TlsFiles, Upstream};
+use crate::verbs::admission::policies::table;
 use crate::verbs::admission::{self, Chain};
 use crate::verbs::bootstrap::{self, home::Home};
 use crate::verbs::budget::Budget;
@@ -214,6 +215,7 @@ async fn parts(boot: &Boot, guests: Vec<Guest>) -> Result<Parts, StartError> {
     let pool = Pool::new(range.first, range.last, repair::ports(&held));
     let roles = rbac::open(storage.directory.clone()).await.map_err(|error| broken(&error))?;
     let roles = Arc::new(roles);
+    let policies = table::open(storage.directory.clone()).await.map_err(|error| broken(&error))?;
     let deciding = Deciding::open(config, &roles, &storage, &shared.metrics, &boot.clock).await?;
     let parts = Parts {
         ports: Ports::new(pool, storage.fatal.clone()).start(),
@@ -226,7 +228,8 @@ async fn parts(boot: &Boot, guests: Vec<Guest>) -> Result<Parts, StartError> {
         service_ranges: service_ranges(config)?,
         node_port_range: range.to_string(),
         authority: authority(config),
-        admission: of_admission::settings(boot, &storage, &registry, shared.clone()).await?,
+        admission: of_admission::settings(boot, &storage, &registry, shared.clone(), Arc::new(policies))
+            .await?,
         forced_deletion: config.gates().enabled("AllowUnsafeMalformedObjectDeletion"),
         storage,
         registry,

@@ -14,6 +14,8 @@ mod operator;
 mod pod_security;
 #[path = "admission/webhooks.rs"]
 mod webhooks;
+#[path = "admission/policies.rs"]
+mod policies;
 
 use serde_json::{Value, json};
 use support::client::JSON;

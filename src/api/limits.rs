@@ -105,6 +105,12 @@ pub const RULE_COST: u64 = 1_000_000;
 pub const RULES_COST: u64 = 10_000_000;
 /// Rules that are made to check the defaults of one schema, where each default asks for all rules within it.
 pub const DEFAULT_RULES: usize = 10_000;
+/// Kinds that the expressions of one policy are held against; the reference server's value.
+pub const TYPES_CHECKED: usize = 10;
+/// Variables of a policy that expressions can also ask for all at once, to know whether there is one.
+pub const VARIABLES_AS_ONE: usize = 1_000;
+/// What all conditions of one policy or webhook may cost for one request together.
+pub const CONDITIONS_COST: u64 = 2_500_000;
 /// What one rule of a definition may be estimated to cost, wherever it applies. Clients are told how much more theirs is.
 pub const RULE_ESTIMATE: u64 = 10_000_000;
 /// The same of all rules of one schema.

@@ -162,6 +162,28 @@ impl Status {
         Status::about(403, "Forbidden", message, of, name)
     }
 
+    /// A policy of the cluster refuses this: 403 in words, and the code of the reason that it gives.
+    pub fn denied_by_policy(
+        of: GroupResource<'_>,
+        name: &str,
+        message: &str,
+        reason: &'static str,
+    ) -> Box<Status> {
+        let mut status = Status::forbidden(message, Some((of, name)));
+        status.reason = reason;
+        status.code = match reason {
+            "Forbidden" => 403,
+            "Unauthorized" => 401,
+            "RequestEntityTooLarge" => 413,
+            _ => 422,
+        };
+        if let Some(details) = &mut status.details {
+            let (reason, field) = (String::new(), String::new());
+            details.causes.push(Cause { reason, message: message.to_owned(), field });
+        }
+        status
+    }
+
     /// 403: nothing new may come into a namespace that is going.
     pub fn namespace_terminating(of: GroupResource<'_>, name: &str, namespace: &str) -> Box<Status> {
         let message =

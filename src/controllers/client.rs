@@ -15,7 +15,7 @@ use crate::api::codec;
 use crate::api::discovery::RELEASE;
 use crate::api::options::{DeleteOptions, PatchOptions};
 use crate::api::query::Query;
-use crate::api::schema::time;
+use crate::api::schema::{Registry, time};
 use crate::api::status::{GroupResource, Result, Status};
 use crate::api::value::Value;
 use crate::api::words::AUTHENTICATED;
@@ -97,6 +97,11 @@ impl Client {
     /// What is served now.
     pub fn known(&self) -> Rc<Known> {
         self.catalogs.now()
+    }
+
+    /// The schemas of all kinds that are built in.
+    pub fn registry(&self) -> &Registry {
+        &self.backend.registry
     }
 
     /// The resource of a store, if it is served.

@@ -79,6 +79,11 @@ impl Known {
         self.by_store.get(store)
     }
 
+    /// The resource of this plural.
+    pub fn plural(&self, group: &str, version: &str, plural: &str) -> Option<&Arc<Resource>> {
+        self.by_kind.values().find(|resource| resource.gv.is(group, version) && *resource.plural == *plural)
+    }
+
     /// The resource of a kind.
     pub fn of_kind(&self, api_version: &str, kind: &str) -> Option<&Arc<Resource>> {
         self.by_kind.get(&(api_version.into(), kind.into()))
@@ -110,6 +115,7 @@ mod tests {
         let autoscaler = known.of_kind("autoscaling/v1", "HorizontalPodAutoscaler").unwrap();
         assert_eq!(&*autoscaler.gv.version, "v1");
         assert!(known.of_kind("apps/v1", "Pod").is_none());
+        assert_eq!(&*known.plural("apps", "v1", "deployments").unwrap().kind, "Deployment");
         let named: Vec<String> = known
             .deletable
             .iter()

@@ -24,6 +24,7 @@ mod own_objects;
 mod per_namespace;
 mod per_object;
 mod pods;
+mod policy_types;
 mod protection;
 pub mod queue;
 mod quota;
@@ -36,7 +37,7 @@ mod token_cleaner;
 mod token_use;
 
 /// The loops that can be chosen: the name that the reference's controller manager has for each, and the older one.
-pub const NAMES: [(&str, &str); 17] = [
+pub const NAMES: [(&str, &str); 18] = [
     ("namespace-controller", "namespace"),
     ("garbage-collector-controller", "garbagecollector"),
     ("serviceaccount-controller", "serviceaccount"),
@@ -54,6 +55,7 @@ pub const NAMES: [(&str, &str); 17] = [
     ("certificatesigningrequest-signing-controller", "csrsigning"),
     ("certificatesigningrequest-approving-controller", "csrapproving"),
     ("clusterrole-aggregation-controller", "clusterrole-aggregation"),
+    ("validatingadmissionpolicy-status-controller", "validatingadmissionpolicy-status"),
 ];
 
 /// Which loops a list of names asks for: `*` for all, `NAME` for one, `-NAME` for all but one. The first entry that

@@ -14,6 +14,7 @@ use super::gathered_roles::GatheredRoles;
 use super::namespace::{NamespaceController, Rules};
 use super::per_namespace::{Made, PerNamespace};
 use super::pods::PodCollector;
+use super::policy_types::PolicyTypes;
 use super::protection::{Protected, Protection};
 use super::quota::QuotaStatus;
 use super::start::{House, Settings};
@@ -116,6 +117,10 @@ impl House {
             "clusterrole-aggregation-controller" => {
                 let client = self.client(name);
                 self.keep(name, move || GatheredRoles::new(client.clone()));
+            }
+            "validatingadmissionpolicy-status-controller" => {
+                let client = self.client(name);
+                self.keep(name, move || PolicyTypes { client: client.clone() });
             }
             _ => tracing::warn!(controller = name, "no such control loop"),
         }

@@ -24,7 +24,9 @@ mod node_restriction;
 mod node_selector;
 mod node_taint;
 mod owner_references;
+mod param_rights;
 mod pod_security;
+pub mod policies;
 mod priority;
 mod pull_images;
 pub mod quota;
@@ -48,6 +50,8 @@ use crate::api::catalog::resource::Resource;
 use crate::api::meta;
 use crate::api::status::{GroupResource, Result, Status};
 use crate::api::value::Value;
+
+use crate::metrics::Metrics;
 
 pub use self::configured::Configured;
 pub use self::webhooks::Round;
@@ -149,6 +153,9 @@ pub trait Plugin {
 /// The resources of a group, version and kind, as they are served now.
 pub type Kinds = Arc<dyn Fn(&str, &str, &str) -> Vec<Arc<Resource>> + Send + Sync>;
 
+/// The other resources that show the objects of one, or the same part of them, as they are served now.
+pub type Equivalents = Arc<dyn Fn(&Resource, &str) -> Vec<Arc<Resource>> + Send + Sync>;
+
 /// What the plug-ins are made from.
 pub struct Settings {
     /// The names of those that are on, in the order in which they work.
@@ -167,6 +174,12 @@ pub struct Settings {
     pub kinds: Kinds,
     /// Who else is asked.
     pub webhooks: webhooks::Settings,
+    /// What shows the same objects.
+    pub equivalents: Equivalents,
+    /// The policies of the cluster.
+    pub policies: Arc<policies::table::Policies>,
+    /// What is counted.
+    pub metrics: Arc<Metrics>,
 }
 
 /// The plug-ins that are on, in order. One chain per worker, so that they may remember things without locks.
@@ -179,6 +192,7 @@ impl Chain {
         let mut chain: Vec<Box<dyn Plugin>> = vec![Box::new(create_rights::CreateRights)];
         chain.extend(settings.enabled.iter().filter_map(|name| make(name, settings, authorizer)));
         chain.push(Box::new(escalation::Escalation));
+        chain.push(Box::new(param_rights::ParamRights(settings.kinds.clone())));
         Chain(chain)
     }
 
@@ -285,6 +299,12 @@ fn make(name: &str, settings: &Settings, authorizer: &Addr<Authorizer>) -> Optio
             Box::new(Webhooks::new(Phase::Validating, &settings.webhooks, &configured.webhooks))
         }
         "AlwaysDeny" => Box::new(always_deny::AlwaysDeny),
+        "ValidatingAdmissionPolicy" => Box::new(policies::ValidatingAdmissionPolicy {
+            policies: settings.policies.clone(),
+            kinds: settings.kinds.clone(),
+            equivalents: settings.equivalents.clone(),
+            metrics: settings.metrics.clone(),
+        }),
         _ => return None,
     })
 }

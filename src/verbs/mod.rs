@@ -27,6 +27,7 @@ pub mod update;
 pub mod watch;
 
 use std::cell::RefCell;
+use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -55,7 +56,7 @@ use crate::api::status::{GroupResource, Result, Status};
 use crate::api::version::GroupVersion;
 use crate::auth::rbac::Roles;
 use crate::auth::service_account::issuer::Issuer;
-use crate::limits::{CUT_WARNING_CHARS, WARNING_CHARS, WARNINGS};
+use crate::limits::{CUT_WARNING_CHARS, REQUEST_NOTES, WARNING_CHARS, WARNINGS};
 use crate::metrics::Metrics;
 
 use self::admission::Chain;
@@ -267,14 +268,18 @@ impl Call<'_> {
     }
 }
 
-/// What the client should know besides the answer, also when the answer is an error.
+/// What the client should know besides the answer, also when the answer is an error; and what a record of the request
+/// would note.
 #[derive(Debug, Default)]
-pub struct Warnings(RefCell<Vec<String>>);
+pub struct Warnings {
+    told: RefCell<Vec<String>>,
+    notes: RefCell<BTreeMap<String, String>>,
+}
 
 impl Warnings {
     /// Adds one, up to a bound: a body with a thousand unknown fields shall not make a thousand headers.
     pub fn add(&self, text: impl Into<String>) {
-        let mut all = self.0.borrow_mut();
+        let mut all = self.told.borrow_mut();
         let text = text.into();
         if all.len() < WARNINGS && !all.contains(&text) {
             all.push(text);
@@ -283,7 +288,20 @@ impl Warnings {
 
     /// All of them, in order, as far as headers hold them.
     pub fn take(&self) -> Vec<String> {
-        fitting(self.0.take())
+        fitting(self.told.take())
+    }
+
+    /// Notes something for the record of the request, up to a bound. What was noted under a key first stays.
+    pub fn note(&self, key: &str, text: String) {
+        let mut notes = self.notes.borrow_mut();
+        if notes.len() < REQUEST_NOTES && !notes.contains_key(key) {
+            notes.insert(key.to_owned(), text);
+        }
+    }
+
+    /// What is noted, by key.
+    pub fn notes(&self) -> BTreeMap<String, String> {
+        self.notes.borrow().clone()
     }
 }
 

@@ -8,13 +8,14 @@ use pilothouse_actors::directory::Stores as Storage;
 use pilothouse_actors::rates::Rates;
 use pilothouse_actors::rounds::Rounds;
 
-use crate::api::catalog::resource::Stored;
+use crate::api::catalog::resource::{Resource, Stored};
 use crate::api::quota::{Features, Limited};
 use crate::api::schema::Registry;
 use crate::config::{Config, ConfigError};
 use crate::http::handler::worker::Shared;
 use crate::server::StartError;
 use crate::server::wiring::Boot;
+use crate::verbs::admission::policies::table::Policies;
 use crate::verbs::admission::{self, quota, webhooks};
 use crate::verbs::stores::Stores;
 
@@ -24,6 +25,7 @@ pub async fn settings(
     storage: &Storage,
     registry: &Arc<Registry>,
     shared: Arc<Shared>,
+    policies: Arc<Policies>,
 ) -> Result<admission::Settings, StartError> {
     let config = &boot.config;
     let configured = configured(config)?;
@@ -35,7 +37,10 @@ pub async fn settings(
         rates: Rates::new(configured.event_limits(), boot.clock.clone()).start(),
         configured,
         webhooks: webhooks(boot, storage, &shared).await?,
+        metrics: shared.metrics.clone(),
+        equivalents: equivalents(shared.clone()),
         kinds: kinds(shared),
+        policies,
     })
 }
 
@@ -113,5 +118,19 @@ fn kinds(shared: Arc<Shared>) -> admission::Kinds {
         let resources = group.and_then(|group| group.version(version)).map(|version| &version.resources);
         let of_kind = resources.into_iter().flatten().filter(|resource| &*resource.kind == kind);
         of_kind.cloned().collect()
+    })
+}
+
+/// What shows the same objects at the moment somebody asks.
+fn equivalents(shared: Arc<Shared>) -> admission::Equivalents {
+    Arc::new(move |resource, subresource| {
+        let Some(stored) = &resource.stored else { return Vec::new() };
+        let served = shared.served.load();
+        let is_other = |other: &&Arc<Resource>| {
+            other.stored.as_ref().is_some_and(|other| other.store == stored.store)
+                && (subresource.is_empty() || other.subresource(subresource).is_some())
+                && (&other.gv, &other.plural) != (&resource.gv, &resource.plural)
+        };
+        served.catalog.resources().filter(is_other).cloned().collect()
     })
 }

@@ -362,11 +362,12 @@ fn truth(outcome: Outcome<'_>) -> Result<Result<bool, Fault>, Fault> {
     }
 }
 
-/// A field of a value: fails if it can have none, and there is nothing if it has not this one.
+/// A field of a value: a list fails because it has items instead; whatever else has no fields has not this one either.
 fn field_of<'v>(value: &Val<'v>, field: &str) -> Result<Option<Outcome<'v>>, Fault> {
     match value {
         Val::Map(map) => Ok(map.field(field)),
-        _ => Err(Fault::no_overload()),
+        Val::List(_) => Err(Fault::no_overload()),
+        _ => Ok(None),
     }
 }
 

@@ -212,6 +212,12 @@ impl<'v> Val<'v> {
         }
     }
 
+    /// A map with these keys.
+    pub fn named_fields(fields: impl IntoIterator<Item = (&'v str, Val<'v>)>) -> Val<'v> {
+        let entry = |(name, value)| (Key::String(Text::Borrowed(name)), (Val::from(name), value));
+        Val::Map(Map::Made(Arc::new(fields.into_iter().map(entry).collect())))
+    }
+
     /// The value in an optional.
     pub fn some(self) -> Val<'v> {
         Val::Optional(Some(Arc::new(self)))

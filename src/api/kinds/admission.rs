@@ -4,8 +4,9 @@ use std::collections::BTreeSet;
 
 use super::check::{Node, fill, items_mut, present_mut, same};
 use super::{Errors, say, selector, webhook};
-use crate::api::field::FieldError;
+use crate::api::field::{FieldError, quoted};
 use crate::api::names;
+use crate::api::policies::expressions::{Age, Compiler, Wanted};
 use crate::api::value::Value;
 
 const LONGEST_TIMEOUT: i64 = 30;
@@ -41,13 +42,13 @@ struct Allowed {
 
 /// Checks the webhooks of a configuration.
 pub fn validate_webhooks(configuration: &Value, errors: &mut Errors) {
-    validate_all(configuration, Allowed::default(), errors);
+    validate_all(configuration, Allowed::default(), &BTreeSet::new(), errors);
 }
 
-fn validate_all(configuration: &Value, allowed: Allowed, errors: &mut Errors) {
+fn validate_all(configuration: &Value, allowed: Allowed, before: &BTreeSet<&str>, errors: &mut Errors) {
     let mut seen = BTreeSet::new();
     for hook in Node::of(configuration, "webhooks").items() {
-        validate_webhook(&hook, allowed, errors);
+        validate_webhook(&hook, allowed, before, errors);
         review_versions(&hook.child("admissionReviewVersions"), allowed, errors);
         let name = hook.child("name");
         if !name.is_empty() && !seen.insert(name.text()) && !allowed.same_names {
@@ -68,7 +69,7 @@ fn hook_name(name: &Node<'_>, errors: &mut Errors) {
     }
 }
 
-fn validate_webhook(hook: &Node<'_>, allowed: Allowed, errors: &mut Errors) {
+fn validate_webhook(hook: &Node<'_>, allowed: Allowed, before: &BTreeSet<&str>, errors: &mut Errors) {
     hook_name(&hook.child("name"), errors);
     for rule in hook.child("rules").items() {
         validate_rule(&rule, errors);
@@ -103,7 +104,7 @@ fn validate_webhook(hook: &Node<'_>, allowed: Allowed, errors: &mut Errors) {
         webhook::service(&service, true, errors);
     }
     if !allowed.match_conditions {
-        match_conditions(&hook.child("matchConditions"), errors);
+        match_conditions(&hook.child("matchConditions"), false, before, errors);
     }
 }
 
@@ -192,17 +193,24 @@ fn resources(list: &Node<'_>, errors: &mut Errors) {
     }
 }
 
-/// Checks the conditions of a match; their expressions are only looked at for being there.
-pub fn match_conditions(list: &Node<'_>, errors: &mut Errors) {
+/// Checks the conditions of a match. `before` are the expressions that were accepted already.
+pub fn match_conditions(list: &Node<'_>, has_params: bool, before: &BTreeSet<&str>, errors: &mut Errors) {
     const MOST: usize = 64;
     if list.len() > MOST {
         errors.push(FieldError::too_many(&list.path, list.len(), MOST));
     }
+    let mut compiler = Compiler::new(has_params, false);
     let mut seen = BTreeSet::new();
     for condition in list.items() {
         let (name, expression) = (condition.child("name"), condition.child("expression"));
-        if expression.text().trim().is_empty() {
-            expression.required(errors, "");
+        match expression.text().trim() {
+            "" => expression.required(errors, ""),
+            text => {
+                let age = if before.contains(text) { Age::Stored } else { Age::New };
+                if let Err(why) = compiler.compile(text, Wanted::Truth, true, age) {
+                    errors.push(FieldError::invalid(&expression.path, &quoted(text), &why));
+                }
+            }
         }
         name.need_syntax(errors, names::qualified_name);
         if !name.is_empty() && !seen.insert(name.text()) {
@@ -231,7 +239,9 @@ pub fn validate_webhooks_update(new: &Value, old: &Value, errors: &mut Errors) {
         same_names: names.len() < was.len(),
         match_conditions: same(Some(&now), Some(&before)),
     };
-    validate_all(new, allowed, errors);
+    let conditions = was.items().flat_map(|hook| hook.read("matchConditions").items());
+    let accepted: BTreeSet<&str> = conditions.map(|condition| condition.str("expression")).collect();
+    validate_all(new, allowed, &accepted, errors);
 }
 
 #[cfg(test)]

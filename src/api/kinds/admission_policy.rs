@@ -1,5 +1,5 @@
-//! Admission policies and their bindings. Expressions are looked at for being there; what they mean is decided where
-//! they are compiled.
+//! Admission policies and their bindings. The expressions of policies that check are compiled; of those that change objects
+//! only the conditions and variables are.
 
 use std::collections::BTreeSet;
 
@@ -7,6 +7,7 @@ use super::admission::{match_conditions, validate_rule};
 use super::check::{Node, same};
 use super::{Errors, say, selector};
 use crate::api::field::{FieldError, quoted};
+use crate::api::policies::expressions::{Age, Compiler, Wanted};
 use crate::api::value::Value;
 use crate::api::{meta, names};
 
@@ -37,22 +38,53 @@ const RESERVED: [&str; 21] = [
 
 /// Checks a ValidatingAdmissionPolicy.
 pub fn validate_validating(policy: &Value, errors: &mut Errors) {
-    validating(policy, false, errors);
+    validating(policy, &Before::default(), errors);
 }
 
 /// Checks a changed ValidatingAdmissionPolicy.
 pub fn validate_validating_update(new: &Value, old: &Value, errors: &mut Errors) {
-    validating(new, same_conditions(new, old), errors);
+    validating(new, &Before::of(new, old), errors);
 }
 
 /// Checks a MutatingAdmissionPolicy.
 pub fn validate_mutating(policy: &Value, errors: &mut Errors) {
-    mutating(policy, false, errors);
+    mutating(policy, &Before::default(), errors);
 }
 
 /// Checks a changed MutatingAdmissionPolicy.
 pub fn validate_mutating_update(new: &Value, old: &Value, errors: &mut Errors) {
-    mutating(new, same_conditions(new, old), errors);
+    mutating(new, &Before::of(new, old), errors);
+}
+
+/// What was accepted before and stays so.
+#[derive(Default)]
+struct Before<'a> {
+    /// Whether the conditions are the same: then they are not looked at again.
+    same_conditions: bool,
+    conditions: BTreeSet<&'a str>,
+    validations: BTreeSet<&'a str>,
+    messages: BTreeSet<&'a str>,
+    annotations: BTreeSet<&'a str>,
+}
+
+impl<'a> Before<'a> {
+    fn of(new: &Value, old: &'a Value) -> Before<'a> {
+        let texts = |list: &str, field: &str| -> BTreeSet<&'a str> {
+            let items = old.at(&["spec", list]).map(Value::items).unwrap_or_default();
+            items.iter().map(|item| item.str(field)).filter(|text| !text.is_empty()).collect()
+        };
+        Before {
+            same_conditions: same_conditions(new, old),
+            conditions: texts("matchConditions", "expression"),
+            validations: texts("validations", "expression"),
+            messages: texts("validations", "messageExpression"),
+            annotations: texts("auditAnnotations", "valueExpression"),
+        }
+    }
+}
+
+fn age(before: &BTreeSet<&str>, text: &str) -> Age {
+    if before.contains(text) { Age::Stored } else { Age::New }
 }
 
 /// Whether the conditions are those that were accepted before.
@@ -62,15 +94,16 @@ fn same_conditions(new: &Value, old: &Value) -> bool {
         .all(|field| same(new.at(&["spec", field]), old.at(&["spec", field])))
 }
 
-/// Checks what both kinds of policies have. `known` conditions are not looked at again.
-fn common(spec: &Node<'_>, mutates: bool, known: bool, errors: &mut Errors) {
+/// Checks what both kinds of policies have, and makes the variables known to those who come after.
+fn common(spec: &Node<'_>, mutates: bool, before: &Before<'_>, errors: &mut Errors) -> Compiler {
     let failure = spec.child("failurePolicy");
     if failure.is_set() {
         failure.one_of(errors, &["Fail", "Ignore"]);
     } else {
         failure.required(errors, "");
     }
-    if spec.child("paramKind").is_set() {
+    let has_params = spec.child("paramKind").is_set();
+    if has_params {
         param_kind(&spec.child("paramKind"), errors);
     }
     let matched = spec.child("matchConstraints");
@@ -83,9 +116,10 @@ fn common(spec: &Node<'_>, mutates: bool, known: bool, errors: &mut Errors) {
     } else {
         matched.required(errors, "");
     }
-    if !known {
-        match_conditions(&spec.child("matchConditions"), errors);
+    if !before.same_conditions {
+        match_conditions(&spec.child("matchConditions"), has_params, &before.conditions, errors);
     }
+    let mut compiler = Compiler::new(has_params, !spec.child("variables").is_empty());
     for variable in spec.child("variables").items() {
         let (name, expression) = (variable.child("name"), variable.child("expression"));
         if name.text().trim().is_empty() {
@@ -93,14 +127,24 @@ fn common(spec: &Node<'_>, mutates: bool, known: bool, errors: &mut Errors) {
         } else if !is_identifier(name.text()) {
             name.invalid(errors, "name is not a valid CEL identifier");
         }
-        need_expression(&expression, "expression is not specified", errors);
+        if need_expression(&expression, "expression is not specified", errors) {
+            let age = age(&before.validations, expression.text());
+            let made = compiler.compile(expression.text(), Wanted::Anything, true, age);
+            compiler.add(name.text(), made.as_ref().ok());
+            if let Err(why) = made {
+                expression.invalid_text(errors, &why);
+            }
+        }
     }
+    compiler
 }
 
-fn need_expression(expression: &Node<'_>, why: &str, errors: &mut Errors) {
-    if expression.text().trim().is_empty() {
+fn need_expression(expression: &Node<'_>, why: &str, errors: &mut Errors) -> bool {
+    let is_there = !expression.text().trim().is_empty();
+    if !is_there {
         expression.required(errors, why);
     }
+    is_there
 }
 
 fn is_identifier(name: &str) -> bool {
@@ -110,10 +154,10 @@ fn is_identifier(name: &str) -> bool {
         && !RESERVED.contains(&name)
 }
 
-fn validating(policy: &Value, known: bool, errors: &mut Errors) {
+fn validating(policy: &Value, before: &Before<'_>, errors: &mut Errors) {
     const NONE: &str = "validations or auditAnnotations must contain at least one item";
     let spec = Node::of(policy, "spec");
-    common(&spec, false, known, errors);
+    let mut compiler = common(&spec, false, before, errors);
     let (validations, annotations) = (spec.child("validations"), spec.child("auditAnnotations"));
     if validations.is_empty() && annotations.is_empty() {
         validations.required(errors, NONE);
@@ -121,17 +165,28 @@ fn validating(policy: &Value, known: bool, errors: &mut Errors) {
         return;
     }
     for validation in validations.items() {
-        validate_one(&validation, errors);
+        validate_one(&validation, &mut compiler, before, errors);
     }
-    audit_annotations(meta::name(policy), &annotations, errors);
+    audit_annotations(meta::name(policy), &annotations, &mut compiler, before, errors);
 }
 
-fn validate_one(validation: &Node<'_>, errors: &mut Errors) {
-    need_expression(&validation.child("expression"), "expression is not specified", errors);
+fn validate_one(validation: &Node<'_>, compiler: &mut Compiler, before: &Before<'_>, errors: &mut Errors) {
+    let expression = validation.child("expression");
+    if need_expression(&expression, "expression is not specified", errors) {
+        let age = age(&before.validations, expression.text());
+        if let Err(why) = compiler.compile(expression.text(), Wanted::Truth, true, age) {
+            expression.invalid_text(errors, &why);
+        }
+    }
     let (computed, message) = (validation.child("messageExpression"), validation.child("message"));
     let blank = |node: &Node<'_>| !node.is_empty() && node.text().trim().is_empty();
     if blank(&computed) {
         computed.invalid(errors, "must be non-empty if specified");
+    } else if !computed.is_empty() {
+        let age = age(&before.messages, computed.text());
+        if let Err(why) = compiler.compile(computed.text(), Wanted::Text, false, age) {
+            computed.invalid_text(errors, &why);
+        }
     }
     if blank(&message) {
         message.invalid(errors, "message must be non-empty if specified");
@@ -141,7 +196,13 @@ fn validate_one(validation: &Node<'_>, errors: &mut Errors) {
     validation.child("reason").one_of_if_set(errors, &["Forbidden", "Invalid", "RequestEntityTooLarge"]);
 }
 
-fn audit_annotations(policy: &str, list: &Node<'_>, errors: &mut Errors) {
+fn audit_annotations(
+    policy: &str,
+    list: &Node<'_>,
+    compiler: &mut Compiler,
+    before: &Before<'_>,
+    errors: &mut Errors,
+) {
     const MOST: usize = 20;
     const LONGEST: usize = 5 * 1_024;
     if list.len() > MOST {
@@ -157,19 +218,24 @@ fn audit_annotations(policy: &str, list: &Node<'_>, errors: &mut Errors) {
             let whole = format!("{policy}/{}", key.text());
             meta::texts(errors, &key.path, &whole, names::qualified_name(&whole));
         }
-        if value.text().trim().len() > LONGEST {
+        let text = value.text().trim();
+        if text.len() > LONGEST {
             value.required(errors, &format!("must not exceed {LONGEST} bytes in length"));
+        } else if need_expression(&value, "valueExpression is not specified", errors) {
+            let age = age(&before.annotations, value.text());
+            if let Err(why) = compiler.compile(text, Wanted::TextOrNull, true, age) {
+                value.invalid_text(errors, &why);
+            }
         }
-        need_expression(&value, "valueExpression is not specified", errors);
         if !seen.insert(key.text()) {
             errors.push(FieldError::duplicate(&key.path, &quoted(key.text())));
         }
     }
 }
 
-fn mutating(policy: &Value, known: bool, errors: &mut Errors) {
+fn mutating(policy: &Value, before: &Before<'_>, errors: &mut Errors) {
     let spec = Node::of(policy, "spec");
-    common(&spec, true, known, errors);
+    common(&spec, true, before, errors);
     let mutations = spec.child("mutations");
     if mutations.is_empty() {
         mutations.required(errors, "mutations must contain at least one item");

@@ -48,8 +48,8 @@ pub use lifecycle::{
 
 pub use super::findings::{Errors, Warned};
 pub use pem::Request as CertificateRequest;
-pub use selector::matches as selector_matches;
 pub(in crate::api) use selector::{check_values, is_set_based};
+pub use selector::{is_empty as selector_is_empty, matches as selector_matches};
 
 use super::custom::warn_of_finalizers;
 use super::meta;

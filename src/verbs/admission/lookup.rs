@@ -42,6 +42,12 @@ pub const INGRESS_CLASSES: Source =
 /// What runs containers.
 pub const RUNTIME_CLASSES: Source =
     Source { group: "node.k8s.io", resource: "runtimeclasses", kind: "RuntimeClass" };
+/// What may be stored, in expressions.
+pub const POLICIES: Source = Source {
+    group: "admissionregistration.k8s.io",
+    resource: "validatingadmissionpolicies",
+    kind: "ValidatingAdmissionPolicy",
+};
 /// Whom pods speak for.
 pub const SERVICE_ACCOUNTS: Source =
     Source { group: "", resource: "serviceaccounts", kind: "ServiceAccount" };

@@ -1,0 +1,256 @@
+//! Which requests the rules of policies and webhooks are about.
+
+use super::kinds::{selector_is_empty, selector_matches};
+use super::value::Value;
+
+/// A request, as rules see it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Asked<'a> {
+    /// The group of the resource.
+    pub group: &'a str,
+    /// Its version.
+    pub version: &'a str,
+    /// Its plural.
+    pub resource: &'a str,
+    /// The part of the object; empty for all of it.
+    pub subresource: &'a str,
+    /// The namespace; empty for none. For a namespace itself it is its own name.
+    pub namespace: &'a str,
+    /// The object; empty if its name is not known yet.
+    pub name: &'a str,
+    /// What is to be done, in capital letters.
+    pub operation: &'a str,
+}
+
+impl<'a> Asked<'a> {
+    /// The same request, as if it were made in another group and version.
+    pub fn as_of(self, group: &'a str, version: &'a str, resource: &'a str) -> Asked<'a> {
+        Asked { group, version, resource, ..self }
+    }
+
+    /// Whether it is about namespaces, which stand in none.
+    pub fn is_of_namespaces(&self) -> bool {
+        (self.group, self.version, self.resource) == ("", "v1", "namespaces")
+    }
+}
+
+/// One rule: requests match if every part of it has a word for them.
+#[derive(Debug, Default)]
+pub struct Rule {
+    operations: Vec<String>,
+    groups: Vec<String>,
+    versions: Vec<String>,
+    resources: Vec<String>,
+    scope: String,
+    names: Vec<String>,
+}
+
+impl Rule {
+    /// Reads a rule.
+    pub fn read(rule: &Value) -> Rule {
+        let texts = |field: &str| -> Vec<String> {
+            let all = rule.get(field).map(Value::items).unwrap_or_default();
+            all.iter().filter_map(Value::as_str).map(str::to_owned).collect()
+        };
+        Rule {
+            operations: texts("operations"),
+            groups: texts("apiGroups"),
+            versions: texts("apiVersions"),
+            resources: texts("resources"),
+            scope: rule.str("scope").to_owned(),
+            names: texts("resourceNames"),
+        }
+    }
+
+    /// All rules of a list.
+    pub fn read_all(list: Option<&Value>) -> Vec<Rule> {
+        list.map(Value::items).unwrap_or_default().iter().map(Rule::read).collect()
+    }
+
+    /// Whether it is about a request, whatever the name of the object.
+    pub fn covers(&self, asked: &Asked<'_>) -> bool {
+        let has = |words: &[String], wanted: &str| words.iter().any(|word| word == "*" || word == wanted);
+        let stands_alone = asked.is_of_namespaces() || asked.namespace.is_empty();
+        let in_scope = match self.scope.as_str() {
+            "" | "*" => true,
+            "Namespaced" => !stands_alone,
+            "Cluster" => stands_alone,
+            _ => false,
+        };
+        let part = |word: &String| {
+            let (resource, subresource) = word.split_once('/').unwrap_or((word, ""));
+            (resource == "*" || resource == asked.resource)
+                && (subresource == "*" || subresource == asked.subresource)
+        };
+        in_scope
+            && has(&self.operations, asked.operation)
+            && has(&self.groups, asked.group)
+            && has(&self.versions, asked.version)
+            && self.resources.iter().any(part)
+    }
+
+    /// Whether it is about objects of this name. A rule that names none is about all.
+    fn names(&self, name: &str) -> bool {
+        self.names.is_empty() || self.names.iter().any(|one| one == name)
+    }
+}
+
+/// Which requests are meant.
+#[derive(Debug)]
+pub struct Matching {
+    namespaces: Value,
+    objects: Value,
+    rules: Vec<Rule>,
+    excluded: Vec<Rule>,
+    /// Whether a request for another version of what a rule names is meant too.
+    is_broad: bool,
+}
+
+/// How a request came to be meant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Match {
+    /// As it was made.
+    AsAsked,
+    /// As if it were made for another resource, by its place among those that are equivalent.
+    As(usize),
+}
+
+impl Matching {
+    /// Reads constraints; `None` if there are none.
+    pub fn read(constraints: Option<&Value>) -> Option<Matching> {
+        let constraints = constraints.filter(|constraints| !constraints.is_null())?;
+        let selector = |field: &str| constraints.get(field).cloned().unwrap_or_else(Value::object);
+        Some(Matching {
+            namespaces: selector("namespaceSelector"),
+            objects: selector("objectSelector"),
+            rules: Rule::read_all(constraints.get("resourceRules")),
+            excluded: Rule::read_all(constraints.get("excludeResourceRules")),
+            is_broad: constraints.str("matchPolicy") == "Equivalent",
+        })
+    }
+
+    /// Whether somebody has to know the labels of the namespace.
+    pub fn selects_namespaces(&self) -> bool {
+        !selector_is_empty(&self.namespaces)
+    }
+
+    /// Whether a namespace with these labels is meant.
+    pub fn selects_namespace(&self, labels: Option<&Value>) -> bool {
+        selector_matches(Some(&self.namespaces), labels)
+    }
+
+    /// Whether an object is meant, by its old or its new state.
+    pub fn selects_object(&self, new: &Value, old: Option<&Value>) -> bool {
+        if selector_is_empty(&self.objects) {
+            return true;
+        }
+        let fits = |object: &Value| {
+            !object.is_null() && selector_matches(Some(&self.objects), object.at(&["metadata", "labels"]))
+        };
+        fits(new) || old.is_some_and(fits)
+    }
+
+    /// Whether the rules mean a request. `equivalents` are the other resources that show the same objects.
+    pub fn rules_match(&self, asked: &Asked<'_>, equivalents: &[Asked<'_>]) -> Option<Match> {
+        if self.found(&self.excluded, asked, equivalents).is_some() {
+            return None;
+        }
+        if self.rules.is_empty() { Some(Match::AsAsked) } else { self.found(&self.rules, asked, equivalents) }
+    }
+
+    fn found(&self, rules: &[Rule], asked: &Asked<'_>, equivalents: &[Asked<'_>]) -> Option<Match> {
+        let mut named = rules.iter().filter(|rule| rule.names(asked.name));
+        if named.any(|rule| rule.covers(asked)) {
+            return Some(Match::AsAsked);
+        }
+        if !self.is_broad {
+            return None;
+        }
+        let mut named = rules.iter().filter(|rule| rule.names(asked.name));
+        named.find_map(|rule| equivalents.iter().position(|other| rule.covers(other))).map(Match::As)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::api::codec::json;
+
+    fn value(text: &str) -> Value {
+        json::read(text.as_bytes()).unwrap()
+    }
+
+    const ASKED: Asked<'_> = Asked {
+        group: "apps",
+        version: "v1",
+        resource: "deployments",
+        subresource: "",
+        namespace: "n",
+        name: "d",
+        operation: "CREATE",
+    };
+
+    #[test]
+    fn every_part_of_a_rule_counts() {
+        let base = r#""operations":["CREATE"],"apiGroups":["apps"],"apiVersions":["v1"],"resources":["deployments"]"#;
+        let covers = |text: &str, asked: &Asked<'_>| Rule::read(&value(text)).covers(asked);
+        assert!(covers(&format!("{{{base}}}"), &ASKED));
+        for (changed, yes) in [
+            (r#""operations":["*"]"#, true),
+            (r#""operations":["UPDATE","DELETE"]"#, false),
+            (r#""apiGroups":["*"]"#, true),
+            (r#""apiGroups":["", "extensions"]"#, false),
+            (r#""apiVersions":["v1beta1"]"#, false),
+            (r#""resources":["*"]"#, true),
+            (r#""resources":["*/*"]"#, true),
+            (r#""resources":["deployments/*"]"#, true),
+            (r#""resources":["deployments/scale"]"#, false),
+            (r#""resources":["*/scale"]"#, false),
+            (r#""scope":"Namespaced""#, true),
+            (r#""scope":"Cluster""#, false),
+            (r#""scope":"*""#, true),
+        ] {
+            assert_eq!(covers(&format!("{{{base},{changed}}}"), &ASKED), yes, "{changed}");
+        }
+        let scale = Asked { subresource: "scale", ..ASKED };
+        assert!(!covers(&format!("{{{base}}}"), &scale), "a part is not the object");
+        assert!(covers(&format!(r#"{{{base},"resources":["*/scale"]}}"#), &scale));
+        let namespace = Asked { group: "", resource: "namespaces", namespace: "n", name: "n", ..ASKED };
+        let all = r#"{"operations":["*"],"apiGroups":["*"],"apiVersions":["*"],"resources":["*"],"scope":"#;
+        assert!(covers(&format!(r#"{all}"Cluster"}}"#), &namespace));
+        assert!(!covers(&format!(r#"{all}"Namespaced"}}"#), &namespace));
+    }
+
+    #[test]
+    fn exceptions_names_and_versions_decide() {
+        let rule =
+            r#"{"operations":["*"],"apiGroups":["apps"],"apiVersions":["v1"],"resources":["deployments"]}"#;
+        let read = |text: &str| Matching::read(Some(&value(text))).unwrap();
+        let found =
+            |text: &str, asked: Asked<'_>, others: &[Asked<'_>]| read(text).rules_match(&asked, others);
+        let old = Asked { version: "v1beta1", ..ASKED };
+        assert_eq!(found("{}", ASKED, &[]), Some(Match::AsAsked), "no rules mean everything");
+        let exact = format!(r#"{{"resourceRules":[{rule}],"matchPolicy":"Exact"}}"#);
+        assert_eq!(found(&exact, old, &[ASKED]), None);
+        let broad = format!(r#"{{"resourceRules":[{rule}],"matchPolicy":"Equivalent"}}"#);
+        assert_eq!(found(&broad, old, &[ASKED]), Some(Match::As(0)));
+        assert_eq!(found(&broad, ASKED, &[old]), Some(Match::AsAsked));
+        let excluded = format!(r#"{{"excludeResourceRules":[{rule}],"matchPolicy":"Equivalent"}}"#);
+        assert_eq!(found(&excluded, old, &[ASKED]), None, "exceptions are as broad");
+        let named = broad.replace(r#""operations""#, r#""resourceNames":["d"],"operations""#);
+        assert_eq!(found(&named, ASKED, &[]), Some(Match::AsAsked));
+        assert_eq!(found(&named, Asked { name: "e", ..ASKED }, &[]), None);
+        assert_eq!(found(&named, Asked { name: "e", ..old }, &[ASKED]), None);
+    }
+
+    #[test]
+    fn an_object_is_meant_by_either_of_its_states() {
+        let read = |text: &str| Matching::read(Some(&value(text))).unwrap();
+        let matching = read(r#"{"objectSelector":{"matchLabels":{"a":"b"}}}"#);
+        let (yes, no) = (value(r#"{"metadata":{"labels":{"a":"b"}}}"#), value(r#"{"metadata":{}}"#));
+        assert!(matching.selects_object(&no, Some(&yes)) && matching.selects_object(&yes, None));
+        assert!(!matching.selects_object(&no, Some(&no)) && !matching.selects_object(&Value::Null, None));
+        assert!(read("{}").selects_object(&Value::Null, None), "an empty selector selects everything");
+        assert!(Matching::read(Some(&Value::Null)).is_none());
+    }
+}

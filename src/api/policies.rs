@@ -1,0 +1,16 @@
+//! Policies of the cluster that are written as expressions: what may be stored, said by objects instead of plug-ins.
+//!
+//! [`expressions`] says which names their expressions know and makes programs of them; [`policy`] reads policies and their
+//! bindings; [`evaluate`] runs the programs of one set over the inputs of one request; [`judge`] says what a policy makes of
+//! all that; [`request`] is the request as expressions see it; [`rights`] is how they ask who may do what; [`typed`] holds
+//! expressions against the types of the objects that a policy is about.
+
+pub mod evaluate;
+pub mod expressions;
+pub mod judge;
+pub mod policy;
+pub mod request;
+pub mod rights;
+#[cfg(test)]
+mod tests;
+pub mod typed;

@@ -1,0 +1,188 @@
+//! What a policy makes of a request.
+
+use super::evaluate::{Evaluation, Found, Inputs, Stop, USED_UP, run};
+use super::policy::{Policy, Validation};
+use crate::api::limits::{CONDITIONS_COST, RULE_MESSAGE_BYTES, RULES_COST};
+use crate::api::value::Value;
+
+/// What came of one demand.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Decision {
+    /// Whether the request is to be refused for it.
+    pub denies: bool,
+    /// Whether the demand was not met, or could not be evaluated.
+    pub is_admitted: bool,
+    /// What is wrong.
+    pub message: String,
+    /// The word for machines.
+    pub reason: &'static str,
+}
+
+/// What came of a note.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Note {
+    /// It says this.
+    Says(String, String),
+    /// It could not be evaluated, for which the request is to be refused.
+    Fails(String),
+}
+
+/// All that came of asking a policy.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Judgement {
+    /// Of its demands.
+    pub decisions: Vec<Decision>,
+    /// Of its notes.
+    pub notes: Vec<Note>,
+}
+
+/// What a policy sees besides what all expressions see.
+#[derive(Clone, Copy, Debug)]
+pub struct Case<'v> {
+    /// What most of its expressions see.
+    pub inputs: Inputs<'v>,
+    /// The request as conditions see it: they know the resource that was asked for, and not the one that was matched.
+    pub asked: &'v Value,
+    /// The namespace as notes see it, with all of its metadata.
+    pub namespace: &'v Value,
+}
+
+/// Somebody has to be asked before the policy can say more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Unanswered;
+
+/// Asks a policy.
+pub fn judge(policy: &Policy, case: Case<'_>) -> Result<Judgement, Unanswered> {
+    match matches(policy, case)? {
+        Err(why) => return Ok(Judgement { decisions: vec![failed(policy, why)], ..Judgement::default() }),
+        Ok(false) => return Ok(Judgement::default()),
+        Ok(true) => {}
+    }
+    let mut budget = RULES_COST;
+    let demands = policy.validations.iter().map(|one| Some(&one.expression));
+    let found = match run(&policy.variables, demands, case.inputs, &mut budget) {
+        Ok(found) => found,
+        Err(Stop::Unanswered) => return Err(Unanswered),
+        Err(Stop::UsedUp) => return Ok(used_up(policy)),
+    };
+    // Also of those that were met: saying what would be wrong may cost too much even so.
+    let messages = policy.validations.iter().map(|one| one.message_expression.as_ref());
+    let unasked = Inputs { rights: None, ..case.inputs };
+    let messages = run(&policy.variables, messages, unasked, &mut budget);
+    let mut decisions = Vec::with_capacity(found.len());
+    for (place, (validation, found)) in policy.validations.iter().zip(found).enumerate() {
+        let message = messages.as_ref().ok().and_then(|all| all.get(place)).and_then(Option::as_ref);
+        decisions.push(match found {
+            None => continue,
+            Some(Err(why)) => failed(policy, why),
+            Some(Ok(_)) if messages.is_err() => {
+                failed(policy, format!("failed messageExpression: {USED_UP}"))
+            }
+            Some(Ok(Found::Truth(true))) => {
+                Decision { denies: false, is_admitted: true, message: String::new(), reason: "" }
+            }
+            Some(Ok(_)) => Decision {
+                denies: true,
+                is_admitted: false,
+                message: wrong(validation, message),
+                reason: reason(&validation.reason),
+            },
+        });
+    }
+    match notes(policy, Inputs { namespace: case.namespace, ..unasked }) {
+        Ok(notes) => Ok(Judgement { decisions, notes }),
+        Err(Stop::Unanswered) => Err(Unanswered),
+        Err(Stop::UsedUp) => Ok(used_up(policy)),
+    }
+}
+
+/// Whether all conditions of a policy hold; an error if that is not known and matters.
+fn matches(policy: &Policy, case: Case<'_>) -> Result<Result<bool, String>, Unanswered> {
+    let inputs = Inputs { request: case.asked, namespace: &Value::Null, ..case.inputs };
+    let mut budget = CONDITIONS_COST;
+    let found = match run(&policy.variables, policy.conditions.iter().map(Some), inputs, &mut budget) {
+        Ok(found) => found,
+        Err(Stop::Unanswered) => return Err(Unanswered),
+        Err(Stop::UsedUp) => return Ok(if policy.fails { Err(USED_UP.to_owned()) } else { Ok(false) }),
+    };
+    Ok(all_hold(found.into_iter().flatten(), policy.fails))
+}
+
+/// What a row of conditions comes to: one that does not hold decides, whatever the others say.
+pub fn all_hold(found: impl IntoIterator<Item = Evaluation>, fails: bool) -> Result<bool, String> {
+    let mut errors: Vec<String> = Vec::new();
+    for one in found {
+        match one {
+            Ok(Found::Truth(false)) => return Ok(false),
+            Ok(_) => {}
+            Err(why) if !errors.contains(&why) => errors.push(why),
+            Err(_) => {}
+        }
+    }
+    match (errors.as_slice(), fails) {
+        ([], _) => Ok(true),
+        (_, false) => Ok(false),
+        ([one], true) => Err(one.clone()),
+        (several, true) => Err(format!("[{}]", several.join(", "))),
+    }
+}
+
+fn failed(policy: &Policy, message: String) -> Decision {
+    Decision { denies: policy.fails, is_admitted: false, message, reason: "Invalid" }
+}
+
+fn used_up(policy: &Policy) -> Judgement {
+    Judgement { decisions: vec![failed(policy, USED_UP.to_owned())], notes: Vec::new() }
+}
+
+fn reason(word: &str) -> &'static str {
+    match word {
+        "Forbidden" => "Forbidden",
+        "Unauthorized" => "Unauthorized",
+        "RequestEntityTooLarge" => "RequestEntityTooLarge",
+        _ => "Invalid",
+    }
+}
+
+/// What is said of a demand that was not met: what its expression says if that can be shown, else what stands there.
+fn wrong(validation: &Validation, worked_out: Option<&Evaluation>) -> String {
+    if let Some(Ok(Found::Text(text))) = worked_out {
+        let text = text.trim();
+        if !text.is_empty() && text.len() <= RULE_MESSAGE_BYTES && !text.contains('\n') {
+            return text.to_owned();
+        }
+    }
+    match validation.message.trim() {
+        "" => format!("failed expression: {}", validation.expression.text.trim()),
+        message => message.to_owned(),
+    }
+}
+
+fn notes(policy: &Policy, inputs: Inputs<'_>) -> Result<Vec<Note>, Stop> {
+    let mut budget = RULES_COST;
+    let expressions = policy.annotations.iter().map(|(_, expression)| Some(expression));
+    let found = run(&policy.variables, expressions, inputs, &mut budget)?;
+    let note = |((key, expression), found): (&(String, _), Option<Evaluation>)| {
+        let expression: &super::policy::Expression = expression;
+        match found? {
+            Ok(Found::Null) => None,
+            Ok(Found::Text(text)) => {
+                let text = text.trim();
+                (!text.is_empty()).then(|| Note::Says(key.clone(), text.to_owned()))
+            }
+            Ok(other) => {
+                let kind = match other {
+                    Found::Truth(_) => "bool".to_owned(),
+                    Found::Other(kind) => kind,
+                    _ => String::new(),
+                };
+                Some(Note::Fails(format!(
+                    "valueExpression '{}' resulted in unsupported return type: {kind}. Return type must be either string or null.",
+                    expression.text
+                )))
+            }
+            Err(why) => policy.fails.then_some(Note::Fails(why)),
+        }
+    };
+    Ok(policy.annotations.iter().zip(found).filter_map(note).collect())
+}

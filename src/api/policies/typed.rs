@@ -1,0 +1,202 @@
+//! Whether the expressions of a policy fit the objects that it is about. Nothing depends on it: whoever wrote the policy
+//! is told.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use super::expressions::{Age, Compiler};
+use crate::api::cel::escape::escape;
+use crate::api::cel::types::{Form, ListKind, ObjectType, Property, Shape, Type};
+use crate::api::limits::TYPES_CHECKED;
+use crate::api::schema::{GroupVersionKind, Registry, Scalar, Type as SchemaType, TypeId};
+use crate::api::value::Value;
+
+/// Something that does not fit.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Mismatch {
+    /// The path of the expression.
+    pub field: String,
+    /// What is wrong, for each kind.
+    pub warning: String,
+}
+
+/// The resources that a policy names, as group, version and plural. Rules that name everything say nothing of types.
+pub fn named(policy: &Value) -> Vec<(String, String, String)> {
+    let rules =
+        policy.at(&["spec", "matchConstraints", "resourceRules"]).map(Value::items).unwrap_or_default();
+    let mut found = Vec::new();
+    for rule in rules {
+        let texts = |field: &str| -> Vec<&str> {
+            let mut all: Vec<&str> = rule
+                .get(field)
+                .map(Value::items)
+                .unwrap_or_default()
+                .iter()
+                .filter_map(Value::as_str)
+                .collect();
+            all.sort_unstable();
+            all
+        };
+        let (groups, versions) = (texts("apiGroups"), texts("apiVersions"));
+        if groups.iter().chain(&versions).any(|word| word.contains('*')) {
+            continue;
+        }
+        for group in &groups {
+            for version in &versions {
+                for resource in texts("resources").iter().filter(|word| !word.contains(['*', '/'])) {
+                    if found.len() < TYPES_CHECKED {
+                        found.push(((*group).to_owned(), (*version).to_owned(), (*resource).to_owned()));
+                    }
+                }
+            }
+        }
+    }
+    found
+}
+
+/// Holds the expressions of a policy against the kinds that it is about, whose order is that of what is told.
+pub fn check(policy: &Value, kinds: &[(GroupVersionKind, Type)], params: Option<&Type>) -> Vec<Mismatch> {
+    let list = |field: &str| policy.at(&["spec", field]).map(Value::items).unwrap_or_default();
+    let mut compilers: Vec<(String, Compiler)> = kinds
+        .iter()
+        .map(|(kind, object)| {
+            let mut compiler = Compiler::typed(object, params.cloned());
+            for variable in list("variables") {
+                let made = compiler.read(variable.str("expression"), true, Age::Stored);
+                compiler.add(variable.str("name"), made.as_ref().ok());
+            }
+            (format!("{}/{}, Kind={}", kind.group, kind.version, kind.kind), compiler)
+        })
+        .collect();
+    let mut found = Vec::new();
+    for (place, validation) in list("validations").iter().enumerate() {
+        for field in ["expression", "messageExpression"] {
+            let text = validation.str(field);
+            if text.is_empty() && field == "messageExpression" {
+                continue;
+            }
+            let wrong = compilers.iter_mut().filter_map(|(kind, compiler)| {
+                let why = compiler.read(text, true, Age::Stored).err()?;
+                Some(format!("{kind}: {why}\n"))
+            });
+            let wrong: Vec<String> = wrong.collect();
+            if !wrong.is_empty() {
+                let field = format!("spec.validations[{place}].{field}");
+                found.push(Mismatch { field, warning: wrong.join("\n") });
+            }
+        }
+    }
+    found
+}
+
+/// The type of the objects of a built-in kind.
+pub fn type_of(registry: &Registry, kind: &GroupVersionKind) -> Option<Type> {
+    let id = registry.lookup(kind)?;
+    let mut walk = Walk { registry, known: BTreeMap::new(), within: Vec::new() };
+    Some(walk.shape(id, &kind.kind).kind()).filter(|kind| matches!(kind, Type::Object(_)))
+}
+
+struct Walk<'r> {
+    registry: &'r Registry,
+    known: BTreeMap<TypeId, Arc<Shape>>,
+    /// The types that are being looked at: one that contains itself is anything there.
+    within: Vec<TypeId>,
+}
+
+impl Walk<'_> {
+    fn shape(&mut self, id: TypeId, name: &str) -> Arc<Shape> {
+        if let Some(known) = self.known.get(&id) {
+            return known.clone();
+        }
+        if self.within.contains(&id) {
+            return Arc::new(Shape::any());
+        }
+        self.within.push(id);
+        let form = self.form(id, name);
+        self.within.pop();
+        let shape = Arc::new(Shape { form, most: u64::MAX, least: 1 });
+        self.known.insert(id, shape.clone());
+        shape
+    }
+
+    fn form(&mut self, id: TypeId, name: &str) -> Form {
+        let registry = self.registry;
+        match registry.get(id) {
+            SchemaType::Struct(structure) if structure.open.is_some() => Form::Dyn,
+            SchemaType::Struct(structure) => {
+                let mut fields = BTreeMap::new();
+                for field in &structure.fields {
+                    let shape = self.shape(field.ty, &format!("{name}.{}", field.name));
+                    if let Some(escaped) = escape(&field.name) {
+                        fields.insert(escaped.to_string(), Property { name: field.name.to_string(), shape });
+                    }
+                }
+                Form::Object(Arc::new(ObjectType { name: name.to_owned(), fields }))
+            }
+            SchemaType::List(list) => {
+                Form::List(self.shape(list.item, &format!("{name}.@idx")), ListKind::Ordered)
+            }
+            SchemaType::Map(map) => Form::Map(self.shape(map.value, &format!("{name}.@elem"))),
+            SchemaType::Either(_) => Form::Dyn,
+            SchemaType::Scalar(scalar) => match scalar {
+                Scalar::String => Form::String,
+                Scalar::Int32 | Scalar::Int64 => Form::Int,
+                Scalar::Bool => Form::Bool,
+                Scalar::Double => Form::Double,
+                Scalar::Bytes => Form::Bytes,
+                Scalar::Time | Scalar::MicroTime => Form::Timestamp,
+                _ => Form::Dyn,
+            },
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::api::codec::json;
+
+    fn told(expression: &str) -> Vec<Mismatch> {
+        let registry = Registry::builtin().unwrap();
+        let policy = format!(
+            r#"{{"spec":{{"matchConstraints":{{"resourceRules":[{{"apiGroups":["apps"],"apiVersions":["v1"],"resources":["deployments","*/scale"]}},
+            {{"apiGroups":["*"],"apiVersions":["v1"],"resources":["pods"]}}]}},
+            "variables":[{{"name":"r","expression":"object.spec.replicas"}}],"validations":[{{"expression":"{expression}"}}]}}}}"#
+        );
+        let policy = json::read(policy.as_bytes()).unwrap();
+        assert_eq!(named(&policy), [("apps".to_owned(), "v1".to_owned(), "deployments".to_owned())]);
+        let kind = GroupVersionKind::new("apps", "v1", "Deployment");
+        let object = type_of(&registry, &kind).unwrap();
+        check(&policy, &[(kind, object)], None)
+    }
+
+    #[test]
+    fn expressions_are_held_against_the_types_of_objects() {
+        for good in [
+            "object.spec.replicas < 3",
+            "variables.r < 3",
+            "object.metadata.labels['a'] == 'b' && object.kind == 'Deployment'",
+            "object.spec.template.spec.containers.all(c, c.image.startsWith('x'))",
+            "object.metadata.creationTimestamp < timestamp('2020-01-01T00:00:00Z')",
+        ] {
+            assert_eq!(told(good), [], "{good}");
+        }
+        let wrong = told("object.replicas > 1");
+        assert_eq!(wrong[0].field, "spec.validations[0].expression");
+        assert_eq!(
+            wrong[0].warning,
+            "apps/v1, Kind=Deployment: ERROR: <input>:1:7: undefined field 'replicas'\n | object.replicas > 1\n | ......^\n"
+        );
+        assert!(
+            told("variables.r == 'x'")[0].warning.contains("no matching overload"),
+            "variables have types too"
+        );
+    }
+
+    #[test]
+    fn types_that_contain_themselves_end() {
+        let registry = Registry::builtin().unwrap();
+        let kind = GroupVersionKind::new("apiextensions.k8s.io", "v1", "CustomResourceDefinition");
+        assert!(type_of(&registry, &kind).is_some());
+    }
+}

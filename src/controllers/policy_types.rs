@@ -1,0 +1,118 @@
+//! validatingadmissionpolicy-status-controller: tells those who write policies where an expression does not fit the objects
+//! that the policy is about.
+
+use pilothouse_actors::object::Key;
+
+use crate::api::meta;
+use crate::api::policies::typed::{Mismatch, check, named, type_of};
+use crate::api::schema::GroupVersionKind;
+use crate::api::status::Result;
+use crate::api::value::Value;
+
+use super::client::{At, Client};
+use super::per_object::PerObject;
+use super::queue::Outcome;
+
+const STORE: &str = "validatingadmissionpolicies.admissionregistration.k8s.io";
+
+/// The loop.
+pub struct PolicyTypes {
+    /// What it reads and writes with.
+    pub client: Client,
+}
+
+impl PerObject for PolicyTypes {
+    const NAME: &'static str = "validatingadmissionpolicy-status-controller";
+    const STORES: &'static [&'static str] = &[STORE];
+
+    async fn sync(&self, key: &Key) -> Result<Outcome> {
+        let resource = self.client.resource(STORE)?;
+        let at = At::of(&resource, key);
+        let Some(policy) = self.client.read(at).await? else { return Ok(Outcome::Done) };
+        if is_observed(&policy) {
+            return Ok(Outcome::Done);
+        }
+        let found = self.mismatches(&policy);
+        let generation = meta::generation(&policy);
+        let written = self.client.edit(At::of(&resource, key), "status", |policy| {
+            if meta::generation(policy) != generation || is_observed(policy) {
+                return Ok(false);
+            }
+            tell(policy, generation, &found);
+            Ok(true)
+        });
+        match written.await {
+            Err(status) if status.code != 404 => Err(status),
+            _ => Ok(Outcome::Done),
+        }
+    }
+}
+
+fn is_observed(policy: &Value) -> bool {
+    let observed = policy.at(&["status", "observedGeneration"]).and_then(Value::as_int).unwrap_or(0);
+    meta::generation(policy) <= observed
+}
+
+/// Writes down what does not fit.
+fn tell(policy: &mut Value, generation: i64, found: &[Mismatch]) {
+    let warning = |mismatch: &Mismatch| {
+        let mut warning = Value::object();
+        warning.set("fieldRef", mismatch.field.as_str());
+        warning.set("warning", mismatch.warning.as_str());
+        warning
+    };
+    let status = policy.entry("status");
+    status.set("observedGeneration", Value::Int(generation));
+    let mut types = Value::object();
+    if !found.is_empty() {
+        types.set("expressionWarnings", found.iter().map(warning).collect::<Vec<_>>());
+    }
+    status.set("typeChecking", types);
+}
+
+impl PolicyTypes {
+    fn mismatches(&self, policy: &Value) -> Vec<Mismatch> {
+        let (known, registry) = (self.client.known(), self.client.registry());
+        let mut kinds: Vec<GroupVersionKind> = named(policy)
+            .into_iter()
+            .filter_map(|(group, version, plural)| {
+                let resource = known.plural(&group, &version, &plural)?;
+                Some(GroupVersionKind::new(&group, &version, &resource.kind))
+            })
+            .collect();
+        kinds.sort_by(|one, other| {
+            (&one.group, &one.version, &one.kind).cmp(&(&other.group, &other.version, &other.kind))
+        });
+        kinds.dedup();
+        let typed = kinds.into_iter().filter_map(|kind| {
+            let object = type_of(registry, &kind)?;
+            Some((kind, object))
+        });
+        let typed: Vec<_> = typed.collect();
+        let params = policy.at(&["spec", "paramKind"]).and_then(|kind| {
+            let (group, version) =
+                kind.str("apiVersion").split_once('/').unwrap_or(("", kind.str("apiVersion")));
+            type_of(registry, &GroupVersionKind::new(group, version, kind.str("kind")))
+        });
+        check(policy, &typed, params.as_ref())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing::object;
+    use super::*;
+
+    #[test]
+    fn what_was_looked_at_is_not_looked_at_again() {
+        let mut policy = object(r#"{"metadata":{"generation":2},"status":{"observedGeneration":1}}"#);
+        assert!(!is_observed(&policy));
+        let found = [Mismatch { field: "f".to_owned(), warning: "w".to_owned() }];
+        tell(&mut policy, 2, &found);
+        assert!(is_observed(&policy));
+        let told = policy.at(&["status", "typeChecking", "expressionWarnings"]).unwrap();
+        assert_eq!((told.items()[0].str("fieldRef"), told.items()[0].str("warning")), ("f", "w"));
+        tell(&mut policy, 2, &[]);
+        assert_eq!(policy.at(&["status", "typeChecking"]), Some(&Value::object()), "nothing is wrong");
+    }
+}
