@@ -12,10 +12,10 @@ mod hook_server;
 mod operator;
 #[path = "admission/pod_security.rs"]
 mod pod_security;
-#[path = "admission/webhooks.rs"]
-mod webhooks;
 #[path = "admission/policies.rs"]
 mod policies;
+#[path = "admission/webhooks.rs"]
+mod webhooks;
 
 use serde_json::{Value, json};
 use support::client::JSON;

@@ -8,7 +8,7 @@ use pilothouse_actors::directory::Stores as Storage;
 use pilothouse_actors::rates::Rates;
 use pilothouse_actors::rounds::Rounds;
 
-use crate::api::catalog::resource::{Resource, Stored};
+use crate::api::catalog::resource::Resource;
 use crate::api::quota::{Features, Limited};
 use crate::api::schema::Registry;
 use crate::config::{Config, ConfigError};
@@ -51,15 +51,9 @@ async fn webhooks(
     shared: &Arc<Shared>,
 ) -> Result<webhooks::Settings, StartError> {
     let hooks = webhooks::open(storage.directory.clone()).await;
-    let served = shared.clone();
     Ok(webhooks::Settings {
         hooks: Arc::new(hooks.map_err(|error| StartError::Store(error.to_string()))?),
-        equivalents: Arc::new(move |store| {
-            let served = served.served.load();
-            let is_there = |stored: &Stored| stored.store == *store;
-            let all = served.catalog.resources();
-            all.filter(|resource| resource.stored.as_ref().is_some_and(is_there)).cloned().collect()
-        }),
+        equivalents: equivalents(shared.clone()),
         to_endpoints: boot.config.kubelets.enable_aggregator_routing,
         metrics: shared.metrics.clone(),
         clock: boot.clock.clone(),

@@ -78,6 +78,10 @@ impl Plugin for ValidatingAdmissionPolicy {
     fn validate<'a>(&'a self, write: &'a Write<'a>, object: &'a Value) -> Outcome<'a> {
         Box::pin(self.ask_all(write, object))
     }
+
+    fn connects(&self) -> bool {
+        true
+    }
 }
 
 /// Why a request is refused: the first reason that was found.
@@ -178,6 +182,7 @@ fn asked<'a>(write: &'a Write<'a>, object: &'a Value) -> Asked<'a> {
             Operation::Create => "CREATE",
             Operation::Update => "UPDATE",
             Operation::Delete => "DELETE",
+            Operation::Connect => "CONNECT",
         },
     }
 }

@@ -13,10 +13,8 @@ use std::sync::Arc;
 use futures::future::join_all;
 use pilothouse_actors::answer::Answer;
 use pilothouse_actors::clock::Clock;
-use pilothouse_actors::object::TypeName;
 use tokio::sync::Semaphore;
 
-use crate::api::catalog::resource::Resource;
 use crate::api::hooks::{self, Hook};
 use crate::api::status::{Result, Status};
 use crate::api::value::Value;
@@ -33,15 +31,12 @@ pub use self::table::{Hooks, open};
 
 use super::super::bootstrap::OWN_NAME;
 use super::documents::Document;
-use super::{Outcome, Plugin, Write};
+use super::{Equivalents, Outcome, Plugin, Write};
 
 /// The name of the plug-in that lets objects be changed.
 pub const MUTATING: &str = "MutatingAdmissionWebhook";
 /// The name of the one that only asks.
 pub const VALIDATING: &str = "ValidatingAdmissionWebhook";
-
-/// The resources whose objects are in a store, as they are served now.
-pub type Equivalents = Arc<dyn Fn(&TypeName) -> Vec<Arc<Resource>> + Send + Sync>;
 
 /// What asking needs, the same for all workers.
 #[derive(Clone)]

@@ -61,7 +61,7 @@ fn named(mut value: Value, gv: &GroupVersion, kind: &str) -> Value {
     value
 }
 
-/// The options of a write as an object.
+/// The options of a write as an object; nothing for a connection, whose options are its object.
 pub fn options(write: &Write<'_>) -> Value {
     let call = write.call;
     let mut options = match write.operation {
@@ -74,6 +74,7 @@ pub fn options(write: &Write<'_>) -> Value {
         Operation::Create => "CreateOptions",
         Operation::Update => "UpdateOptions",
         Operation::Delete => "DeleteOptions",
+        Operation::Connect => return Value::Null,
     };
     options.set("kind", kind);
     options.set("apiVersion", "meta.k8s.io/v1");

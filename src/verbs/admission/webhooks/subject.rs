@@ -83,7 +83,7 @@ impl<'a> Subject<'a> {
             namespace,
             operation: operation(write),
         };
-        let Some(resource) = plugin.wanted(hook, &attributes, call.resource, &call.stored.store) else {
+        let Some(resource) = plugin.wanted(hook, &attributes, call.resource) else {
             return Ok(None);
         };
         let states = [Some(object), write.old].into_iter().flatten();
@@ -211,31 +211,20 @@ impl<'a> Subject<'a> {
 impl Webhooks {
     /// The resource in the version in which a webhook wants to hear of a request, if it does. Rules that name it as the client
     /// did come first; then, in their order, those that name another version of it.
-    fn wanted(
-        &self,
-        hook: &Hook,
-        of: &Attributes<'_>,
-        resource: &Arc<Resource>,
-        store: &TypeName,
-    ) -> Option<Arc<Resource>> {
+    fn wanted(&self, hook: &Hook, of: &Attributes<'_>, resource: &Arc<Resource>) -> Option<Arc<Resource>> {
         if hook.rules.iter().any(|rule| rule.matches(of)) {
             return Some(resource.clone());
         }
         if !hook.is_equivalent || resource.is_virtual() {
             return None;
         }
-        let others = (self.settings.equivalents)(store);
-        let serves = |other: &&Arc<Resource>| {
-            other.gv != resource.gv
-                && (of.subresource.is_empty() || other.subresource(of.subresource).is_some())
-        };
-        let others: Vec<&Arc<Resource>> = others.iter().filter(serves).collect();
+        let others = (self.settings.equivalents)(resource, of.subresource);
         hook.rules.iter().find_map(|rule| {
-            let named = |other: &&&Arc<Resource>| {
+            let named = |other: &&Arc<Resource>| {
                 let (group, version) = (&*other.gv.group, &*other.gv.version);
                 rule.matches(&Attributes { group, version, resource: &other.plural, ..*of })
             };
-            others.iter().find(named).map(|other| Arc::clone(other))
+            others.iter().find(named).cloned()
         })
     }
 }
