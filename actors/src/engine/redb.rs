@@ -361,7 +361,7 @@ fn fault(path: &Path, error: impl Into<redb::Error>) -> EngineError {
         redb::Error::UpgradeRequired(found) => {
             EngineError::Format { found: found.into(), known: REDB_FORMAT }
         }
-        redb::Error::Io(error) if error.kind() != io::ErrorKind::InvalidData => EngineError::Io(error),
+        redb::Error::Io(error) if !is_of_content(&error) => EngineError::Io(error),
         error @ (redb::Error::PreviousIo | redb::Error::DatabaseClosed) => {
             EngineError::Io(io::Error::other(error.to_string()))
         }
@@ -369,8 +369,26 @@ fn fault(path: &Path, error: impl Into<redb::Error>) -> EngineError {
     }
 }
 
+/// Whether a file that can be read says nonsense: what it says is at a place, or goes on, where it has ended.
+fn is_of_content(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::InvalidData | io::ErrorKind::UnexpectedEof)
+}
+
 /// A new file is only as durable as the entry of the folder that names it.
 fn sync_folder(path: &Path) -> Result<(), EngineError> {
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     Ok(File::open(folder)?.sync_all()?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_that_points_beyond_its_end_is_damaged_and_a_disk_that_fails_is_not() {
+        let told = |kind: io::ErrorKind| fault(Path::new("log"), redb::Error::Io(kind.into()));
+        assert!(matches!(told(io::ErrorKind::UnexpectedEof), EngineError::Damaged(_)));
+        assert!(matches!(told(io::ErrorKind::InvalidData), EngineError::Damaged(_)));
+        assert!(matches!(told(io::ErrorKind::StorageFull), EngineError::Io(_)));
+    }
 }
