@@ -31,6 +31,7 @@ mod tests;
 pub mod types;
 mod unify;
 mod value;
+pub mod words;
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, LazyLock};

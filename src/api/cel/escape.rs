@@ -1,28 +1,6 @@
 //! Names of fields as expressions write them: `a-b` is `a__dash__b`.
 
-const RESERVED: [&str; 21] = [
-    "true",
-    "false",
-    "null",
-    "in",
-    "as",
-    "break",
-    "const",
-    "continue",
-    "else",
-    "for",
-    "function",
-    "if",
-    "import",
-    "let",
-    "loop",
-    "package",
-    "namespace",
-    "return",
-    "var",
-    "void",
-    "while",
-];
+use super::words;
 
 /// The name of a field in expressions; `None` if no expression can name it.
 pub fn escape(name: &str) -> Option<String> {
@@ -30,7 +8,7 @@ pub fn escape(name: &str) -> Option<String> {
     if first.is_ascii_digit() {
         return None;
     }
-    if RESERVED.contains(&name) {
+    if words::is_taken(name) {
         return Some(format!("__{name}__"));
     }
     let mut out = String::with_capacity(name.len());

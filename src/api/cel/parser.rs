@@ -8,6 +8,7 @@ use super::lexer::{self, Token, Word};
 use super::literal;
 use super::macros;
 use super::source::{Issues, Source};
+use super::words;
 use crate::api::limits::{CEL_CHARS, CEL_DEPTH, CEL_HEIGHT};
 
 /// An expression that was read.
@@ -17,27 +18,6 @@ pub struct Parsed {
     /// Where each of its parts stands, by their numbers.
     pub places: Vec<usize>,
 }
-
-/// Names that no variable may have.
-const RESERVED: [&str; 17] = [
-    "as",
-    "break",
-    "const",
-    "continue",
-    "else",
-    "for",
-    "function",
-    "if",
-    "import",
-    "let",
-    "loop",
-    "package",
-    "namespace",
-    "return",
-    "var",
-    "void",
-    "while",
-];
 
 /// Reads an expression.
 pub fn parse(source: &Source, issues: &mut Issues) -> Option<Parsed> {
@@ -413,7 +393,7 @@ impl<'s> Parser<'s> {
         if let Some(end) = self.object_ahead() {
             return self.object(dot, &name, end);
         }
-        let is_reserved = RESERVED.contains(&name.as_str());
+        let is_reserved = words::RESERVED.contains(&name.as_str());
         if let Some(open) = self.sign("(") {
             let args = self.arguments()?;
             if is_reserved {

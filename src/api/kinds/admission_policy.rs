@@ -6,35 +6,11 @@ use std::collections::BTreeSet;
 use super::admission::{match_conditions, validate_rule};
 use super::check::{Node, same};
 use super::{Errors, say, selector};
+use crate::api::cel::words;
 use crate::api::field::{FieldError, quoted};
 use crate::api::policies::expressions::{Age, Compiler, Wanted};
 use crate::api::value::Value;
 use crate::api::{meta, names};
-
-/// Words that no variable of an expression may be called.
-const RESERVED: [&str; 21] = [
-    "true",
-    "false",
-    "null",
-    "in",
-    "as",
-    "break",
-    "const",
-    "continue",
-    "else",
-    "for",
-    "function",
-    "if",
-    "import",
-    "let",
-    "loop",
-    "package",
-    "namespace",
-    "return",
-    "var",
-    "void",
-    "while",
-];
 
 /// Checks a ValidatingAdmissionPolicy.
 pub fn validate_validating(policy: &Value, errors: &mut Errors) {
@@ -151,7 +127,7 @@ fn is_identifier(name: &str) -> bool {
     let fits = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_';
     name.bytes().all(fits)
         && name.bytes().next().is_some_and(|first| !first.is_ascii_digit())
-        && !RESERVED.contains(&name)
+        && !words::is_taken(name)
 }
 
 fn validating(policy: &Value, before: &Before<'_>, errors: &mut Errors) {
