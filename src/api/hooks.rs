@@ -3,10 +3,8 @@
 
 pub mod answer;
 pub mod hook;
-pub mod rules;
 
 pub use hook::{Hook, ReviewVersion, Way};
-pub use rules::{Attributes, Rule};
 
 /// The group of the questions.
 pub const REVIEW_GROUP: &str = "admission.k8s.io";

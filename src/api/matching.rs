@@ -35,7 +35,7 @@ impl<'a> Asked<'a> {
 }
 
 /// One rule: requests match if every part of it has a word for them.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Rule {
     operations: Vec<String>,
     groups: Vec<String>,
@@ -252,5 +252,67 @@ mod tests {
         assert!(!matching.selects_object(&no, Some(&no)) && !matching.selects_object(&Value::Null, None));
         assert!(read("{}").selects_object(&Value::Null, None), "an empty selector selects everything");
         assert!(Matching::read(Some(&Value::Null)).is_none());
+    }
+
+    const PODS: Asked<'_> = Asked {
+        group: "",
+        version: "v1",
+        resource: "pods",
+        subresource: "",
+        namespace: "n",
+        name: "p",
+        operation: "CREATE",
+    };
+
+    fn rule(operations: &str, groups: &str, versions: &str, resources: &str, scope: &str) -> Rule {
+        let list = |words: &str| {
+            let words: Vec<String> = words.split_whitespace().map(|word| format!("\"{word}\"")).collect();
+            format!("[{}]", words.join(",")).replace("core", "")
+        };
+        let (operations, groups) = (list(operations), list(groups));
+        let (versions, resources) = (list(versions), list(resources));
+        let text = format!(
+            r#"{{"operations":{operations},"apiGroups":{groups},"apiVersions":{versions},"resources":{resources},
+                "scope":"{scope}"}}"#
+        );
+        Rule::read(&json::read(text.as_bytes()).unwrap())
+    }
+
+    #[test]
+    fn rules_match_parts_wildcards_and_scopes() {
+        let exec = Asked { subresource: "exec", operation: "CONNECT", ..PODS };
+        let scale = Asked { group: "apps", resource: "deployments", subresource: "scale", ..PODS };
+        let namespace = Asked { resource: "namespaces", namespace: "n", ..PODS };
+        let node = Asked { resource: "nodes", namespace: "", ..PODS };
+        for (of, operations, groups, resources, scope, wanted) in [
+            (PODS, "CREATE", "core", "pods", "*", true),
+            (PODS, "CREATE UPDATE", "core apps", "services pods", "", true),
+            (PODS, "UPDATE", "core", "pods", "*", false),
+            (PODS, "*", "apps", "pods", "*", false),
+            (PODS, "*", "*", "pods/*", "*", true),
+            (PODS, "*", "*", "pods/status", "*", false),
+            (PODS, "*", "*", "*", "*", true),
+            (PODS, "*", "*", "*/scale", "*", false),
+            (exec, "*", "*", "pods", "*", false),
+            (exec, "*", "*", "*", "*", false),
+            (exec, "*", "*", "*/*", "*", true),
+            (exec, "CONNECT", "*", "pods/exec", "*", true),
+            (exec, "CREATE", "*", "pods/exec", "*", false),
+            (scale, "*", "*", "*/scale", "*", true),
+            (scale, "*", "*", "deployments", "*", false),
+            (PODS, "*", "*", "*", "Namespaced", true),
+            (PODS, "*", "*", "*", "Cluster", false),
+            (namespace, "*", "*", "*", "Namespaced", false),
+            (namespace, "*", "*", "*", "Cluster", true),
+            (node, "*", "*", "*", "Namespaced", false),
+            (node, "*", "*", "*", "Cluster", true),
+            (node, "*", "*", "*", "Elsewhere", false),
+        ] {
+            let rule = rule(operations, groups, "v1", resources, scope);
+            assert_eq!(rule.covers(&of), wanted, "{of:?} {rule:?}");
+        }
+        assert!(!rule("*", "*", "v2", "*", "*").covers(&PODS));
+        assert!(rule("*", "*", "v2 *", "*", "*").covers(&PODS));
+        assert!(!rule("", "", "", "", "*").covers(&PODS));
     }
 }

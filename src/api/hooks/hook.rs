@@ -6,8 +6,8 @@ use std::time::Duration;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 
-use super::rules::Rule;
 use crate::api::kinds::selector;
+use crate::api::matching::Rule;
 use crate::api::meta;
 use crate::api::value::Value;
 

@@ -9,8 +9,9 @@ use pilothouse_actors::object::{Key, TypeName};
 use crate::api::catalog::resource::Resource;
 use crate::api::codec;
 use crate::api::custom::Custom;
-use crate::api::hooks::{Attributes, Hook};
+use crate::api::hooks::Hook;
 use crate::api::kinds;
+use crate::api::matching::Asked;
 use crate::api::meta;
 use crate::api::patch;
 use crate::api::schema::{GroupVersionKind, TypeId, default};
@@ -75,15 +76,16 @@ impl<'a> Subject<'a> {
         };
         let is_namespace = call.of() == GroupResource { group: "", resource: NAMESPACES };
         let namespace = if is_namespace { name } else { call.namespace };
-        let attributes = Attributes {
+        let asked = Asked {
             group: &call.resource.gv.group,
             version: &call.resource.gv.version,
             resource: &call.resource.plural,
             subresource: call.subresource,
             namespace,
+            name,
             operation: operation(write),
         };
-        let Some(resource) = plugin.wanted(hook, &attributes, call.resource) else {
+        let Some(resource) = plugin.wanted(hook, &asked, call.resource) else {
             return Ok(None);
         };
         let states = [Some(object), write.old].into_iter().flatten();
@@ -211,8 +213,8 @@ impl<'a> Subject<'a> {
 impl Webhooks {
     /// The resource in the version in which a webhook wants to hear of a request, if it does. Rules that name it as the client
     /// did come first; then, in their order, those that name another version of it.
-    fn wanted(&self, hook: &Hook, of: &Attributes<'_>, resource: &Arc<Resource>) -> Option<Arc<Resource>> {
-        if hook.rules.iter().any(|rule| rule.matches(of)) {
+    fn wanted(&self, hook: &Hook, of: &Asked<'_>, resource: &Arc<Resource>) -> Option<Arc<Resource>> {
+        if hook.rules.iter().any(|rule| rule.covers(of)) {
             return Some(resource.clone());
         }
         if !hook.is_equivalent || resource.is_virtual() {
@@ -222,7 +224,7 @@ impl Webhooks {
         hook.rules.iter().find_map(|rule| {
             let named = |other: &&Arc<Resource>| {
                 let (group, version) = (&*other.gv.group, &*other.gv.version);
-                rule.matches(&Attributes { group, version, resource: &other.plural, ..*of })
+                rule.covers(&of.as_of(group, version, &other.plural))
             };
             others.iter().find(named).cloned()
         })
