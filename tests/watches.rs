@@ -259,6 +259,75 @@ fn a_watch_ends_in_time_with_a_bookmark() {
     while over.attempt(Deadline::after(CAP)).unwrap().is_some() {}
 }
 
+/// A request for a watch of the maps that ends by itself.
+fn watch_of_a_second(client: &Client) -> String {
+    client.head("GET", &format!("{MAPS}?watch=1&timeoutSeconds=1"), &[]) + "\r\n"
+}
+
+#[test]
+fn a_connection_goes_on_after_its_watch() {
+    let (_server, mut client) = start(|_| ());
+    client.post(MAPS, &map("a")).ok();
+    let (watch, version) = (watch_of_a_second(&client), client.head("GET", "/version", &[]) + "\r\n");
+    let deadline = Deadline::after(CAP);
+    let read = |connection: &mut support::wire::Connection| {
+        let head = connection.head(deadline).unwrap();
+        let body = connection.body(support::wire::Connection::framing(&head, "GET"), deadline).unwrap();
+        (head, String::from_utf8(body).unwrap())
+    };
+
+    // One request after the other, and one that comes while the watch goes on.
+    for early in [false, true] {
+        let mut connection = client.raw();
+        for _ in 0..2 {
+            connection.send(watch.as_bytes()).unwrap();
+            if early {
+                connection.send(version.as_bytes()).unwrap();
+            }
+            let (head, events) = read(&mut connection);
+            assert_eq!((head.status, head.header("content-type")), (200, Some("application/json")));
+            assert!(head.header("date").is_some() && head.header("audit-id").is_some(), "{head:?}");
+            assert!(events.starts_with(r#"{"type":"ADDED""#) && events.ends_with("}\n"), "{events}");
+            if !early {
+                connection.send(version.as_bytes()).unwrap();
+            }
+            assert!(read(&mut connection).1.contains("gitVersion"), "early: {early}");
+        }
+    }
+
+    // Both in one piece: the driver has read the second before the first is answered.
+    let mut connection = client.raw();
+    connection.send(format!("{watch}{version}").as_bytes()).unwrap();
+    assert!(read(&mut connection).1.contains("ADDED"));
+    assert!(read(&mut connection).1.contains("gitVersion"));
+}
+
+#[test]
+fn a_watch_that_nobody_reads_or_wants_any_more_leaves_nothing_behind() {
+    let (_server, mut client) = start(|_| ());
+    let large = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "large"},
+        "data": {"text": "x".repeat(900_000)}});
+    client.post(MAPS, &large).ok();
+    // Much larger than what the system takes for somebody who does not read.
+    let mut watches: Vec<_> = (0..3).map(|_| client.watch(MAPS, "")).collect();
+    for turn in 0..12 {
+        let change = json!({"metadata": {"labels": {"turn": turn.to_string()}}});
+        client.patch(&format!("{MAPS}/large"), "merge", &change).ok();
+    }
+    // Who reads late is told all, whole and in order.
+    let mut late = watches.remove(0);
+    let told = (0..13).map(|_| late.next());
+    let turns: Vec<Value> = told.map(|event| event["object"]["metadata"]["labels"]["turn"].clone()).collect();
+    assert_eq!(
+        turns[1..].iter().map(|turn| turn.as_str().unwrap()).collect::<Vec<_>>(),
+        ["0", "1", "2", "3", "4", "5", "6", "7", "8", "9", "10", "11"]
+    );
+    assert_eq!(metric(&mut client, "apiserver_longrunning_requests"), 3.0);
+    // Two hang up without having read, the third in the middle of its silence.
+    drop((watches, late));
+    poll(CAP, || (metric(&mut client, "apiserver_longrunning_requests") == 0.0).then_some(())).unwrap();
+}
+
 /// A frame of a WebSocket as a server sends it: opcode and payload.
 fn message(connection: &mut support::wire::Connection) -> (u8, Vec<u8>) {
     let deadline = Deadline::after(CAP);

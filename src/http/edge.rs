@@ -142,8 +142,9 @@ fn run(server: actix_server::Server) -> io::Result<oneshot::Receiver<io::Result<
 impl Plan {
     async fn worker(self, app: App) -> Result<Worker, ()> {
         let Plan { tls, clock, max_streams, goaway_chance, drain, connections, started, .. } = self;
-        let h1 = H1::new(app.clone(), drain.clone()).await?;
-        let h2 = H2 { app, drain, dates: Rc::new(Dates::new(clock)), max_streams, goaway_chance };
+        let dates = Rc::new(Dates::new(clock));
+        let h1 = H1::new(app.clone(), drain.clone(), Rc::clone(&dates)).await?;
+        let h2 = H2 { app, drain, dates, max_streams, goaway_chance };
         Ok(Worker { tls, h1, h2, connections, _alive: Rc::new(started.enter()) })
     }
 }

@@ -1,16 +1,21 @@
 //! HTTP/1.1, through actix-http, for clients that do not speak HTTP/2 and for those that switch protocols.
 
+use std::future::poll_fn;
 use std::rc::Rc;
 
 use actix_http::body::BoxBody;
 use actix_http::{HttpService, KeepAlive, Request, Response};
 use actix_service::{Service as _, ServiceFactory as _, fn_service};
 use futures::future::LocalBoxFuture;
+use tokio::io::AsyncWriteExt as _;
+use tokio::time::timeout;
 
 use super::app::App;
 use super::drain::Drain;
+use super::h1_stream::{Streaming, is_plain};
+use super::h2_stream::Dates;
 use super::peer::Peer;
-use super::switch::{Connection, Switch};
+use super::switch::{Connection, Departure, Switch};
 use super::tls::TlsStream;
 use crate::limits;
 
@@ -24,12 +29,23 @@ pub(super) struct H1 {
 }
 
 impl H1 {
-    pub(super) async fn new(app: App, drain: Drain) -> Result<H1, ()> {
-        let handler = fn_service(move |request: Request| {
-            let app = app.clone();
+    pub(super) async fn new(app: App, drain: Drain, dates: Rc<Dates>) -> Result<H1, ()> {
+        let handler = fn_service(move |mut request: Request| {
+            let (app, dates) = (app.clone(), Rc::clone(&dates));
             async move {
                 let peer = request.conn_data::<Peer>().cloned().unwrap_or_default();
-                Ok::<Response<BoxBody>, Response<BoxBody>>(app.call(request, peer).await)
+                let switch = request.conn_data::<Switch>().cloned();
+                let is_plain = is_plain(&mut request);
+                let switch = switch.filter(|switch| switch.note_request() && is_plain);
+                let response = app.call(request, peer).await;
+                let Some(switch) = switch else { return Ok::<_, Response<BoxBody>>(response) };
+                Ok(match Streaming::of(response, &dates) {
+                    Ok(answer) => {
+                        switch.stream(answer);
+                        Response::ok()
+                    }
+                    Err(response) => response,
+                })
             }
         });
         let signal = drain.clone();
@@ -63,14 +79,39 @@ impl H1 {
         Ok(H1 { driver, drain })
     }
 
-    /// Serves a connection until it ends, also after it has left HTTP. A server that drains waits for no conversation.
-    pub(super) async fn drive(&self, io: TlsStream) {
-        let switch = Switch::new(io);
-        (self.driver)(switch.connection()).await;
-        let Some((conversation, io)) = switch.take() else { return };
+    /// Serves a connection until it ends, also after it has left HTTP. A server that drains waits for no conversation, but for
+    /// answers: watches are told to end.
+    pub(super) async fn drive(&self, mut io: TlsStream) {
+        loop {
+            let switch = Switch::new(io);
+            (self.driver)(switch.connection()).await;
+            let (answer, taken) = match switch.take() {
+                None => return,
+                Some((Departure::Stream(answer), io)) => (answer, io),
+                Some((Departure::Conversation(conversation), io)) => {
+                    return tokio::select! {
+                        () = conversation(io) => {}
+                        () = self.drain.begun() => {}
+                    };
+                }
+            };
+            drop(switch);
+            let Some(back) = answer.send(taken).await else { return };
+            io = back;
+            if !self.is_asked_again(&mut io).await {
+                let _ = timeout(limits::DISCONNECT, io.shutdown()).await;
+                return;
+            }
+        }
+    }
+
+    /// Waits for the next request as long as a connection may be idle. The driver would take it for a request that comes too
+    /// slowly.
+    async fn is_asked_again(&self, io: &mut TlsStream) -> bool {
+        let asked = poll_fn(|cx| io.poll_heard(cx));
         tokio::select! {
-            () = conversation(io) => {}
-            () = self.drain.begun() => {}
+            asked = timeout(limits::IDLE, asked) => asked.unwrap_or(false),
+            () = self.drain.begun() => false,
         }
     }
 }

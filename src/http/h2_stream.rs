@@ -204,7 +204,7 @@ impl Dates {
         Dates { clock, made: RefCell::new(None) }
     }
 
-    fn now(&self) -> Option<HeaderValue> {
+    pub(super) fn now(&self) -> Option<HeaderValue> {
         let second = self.clock.now().seconds();
         let mut made = self.made.borrow_mut();
         if made.as_ref().is_none_or(|(at, _)| *at != second) {

@@ -182,6 +182,20 @@ impl TlsStream {
     pub(super) fn is_http2(&self) -> bool {
         self.stream.ssl().selected_alpn_protocol() == Some(b"h2")
     }
+
+    /// Whether the client has said something, which stays to be read; if not, it is gone.
+    pub(super) fn poll_heard(&mut self, cx: &mut Context<'_>) -> Poll<bool> {
+        if self.is_drained {
+            match self.stream.get_ref().poll_read_ready(cx) {
+                Poll::Pending => return Poll::Pending,
+                Poll::Ready(Err(_)) => return Poll::Ready(false),
+                Poll::Ready(Ok(())) => {}
+            }
+        }
+        let heard = Pin::new(&mut self.stream).poll_peek(cx, &mut [0]);
+        self.is_drained = heard.is_pending();
+        heard.map(|heard| heard.is_ok_and(|bytes| bytes > 0))
+    }
 }
 
 impl AsyncRead for TlsStream {

@@ -18,6 +18,7 @@ use crate::api::media::{self, Agreed, Encoding, Offer};
 use crate::api::query::Query;
 use crate::api::schema::Registry;
 use crate::api::status::{Result, Status};
+use crate::http::h1_stream::Endless;
 use crate::ids;
 use crate::verbs::list::Listing;
 use crate::verbs::{Reply, Warnings};
@@ -119,7 +120,9 @@ pub async fn answer(context: &Context, agreed: Agreed<'_>, reply: Reply) -> Resu
         Reply::Watch(feed) => {
             let media = agreed.encoding.stream_type().ok_or_else(|| media::no_stream(context.offer))?;
             let body = feed.map(Ok::<_, Infallible>);
-            Ok(HttpResponse::Ok().content_type(media).streaming(body))
+            let mut response = HttpResponse::Ok().content_type(media).streaming(body);
+            response.extensions_mut().insert(Endless);
+            Ok(response)
         }
     }
 }

@@ -12,6 +12,7 @@ use tokio::time::timeout;
 use crate::api::connect::Destination;
 use crate::api::connect::options::StreamOptions;
 use crate::api::status::{Result, Status};
+use crate::http::h1_stream;
 use crate::http::switch::Switch;
 use crate::limits::{CONVERSATION_BYTES, DISCONNECT};
 use crate::upstream::{Answer, Ask, Channel, Failure, RequestBody, Switched};
@@ -102,26 +103,8 @@ pub(super) fn refused(request: &HttpRequest, answer: Answer) -> Result<HttpRespo
 
 /// The head with which the other end agreed, for the client.
 fn agreement(headers: &HeaderMap) -> Vec<u8> {
-    let mut head = b"HTTP/1.1 101 Switching Protocols\r\n".to_vec();
-    for (name, value) in headers {
-        head.extend_from_slice(title(name.as_str()).as_bytes());
-        head.extend_from_slice(b": ");
-        head.extend_from_slice(value.as_bytes());
-        head.extend_from_slice(b"\r\n");
-    }
-    head.extend_from_slice(b"\r\n");
-    head
-}
-
-/// A name with its words in capitals: some clients compare letter by letter.
-fn title(name: &str) -> String {
-    let mut start = true;
-    let capital = |letter: char| {
-        let letter = if start { letter.to_ascii_uppercase() } else { letter };
-        start = letter == '-';
-        letter
-    };
-    name.chars().map(capital).collect()
+    let headers = headers.iter().map(|(name, value)| (name.as_str(), value.as_bytes()));
+    h1_stream::head("101 Switching Protocols", headers)
 }
 
 async fn converse<C>(mut client: C, mut channel: Channel, head: Vec<u8>)

@@ -1,0 +1,217 @@
+//! An answer over HTTP/1.1 that has no end of its own: a watch. It leaves the driver, and is written here.
+//!
+//! The driver keeps 16 KiB of buffers for a connection, and looks for requests, timers and its own state whenever a body has
+//! something to say. A watch needs none of it for hours: its connection costs what TLS and the session need, and an event is one
+//! write. After the last chunk the connection goes back to the driver.
+
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::future::poll_fn;
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use actix_http::body::{BodySize, BoxBody, MessageBody as _};
+use actix_http::{ConnectionType, Payload, Request, Response, StatusCode, Version};
+use bytes::Bytes;
+use tokio::io::AsyncWrite as _;
+
+use super::h2_stream::Dates;
+use super::tls::TlsStream;
+
+/// Chunks up to this size are sent in one piece with what stands around them, which takes a copy; larger ones as they are.
+const COPIED_BYTES: usize = 16 << 10;
+const LINE_END: &[u8] = b"\r\n";
+const LAST_CHUNK: &[u8] = b"0\r\n\r\n";
+
+/// Marks an answer that may go on for hours.
+pub(super) struct Endless;
+
+thread_local! {
+    /// Where chunks are put together: one for all connections of the thread, so that none keeps memory for it.
+    static PIECE: RefCell<Vec<u8>> = RefCell::new(Vec::with_capacity(COPIED_BYTES + 16));
+}
+
+/// An answer that has left the driver.
+pub(super) struct Streaming {
+    head: Bytes,
+    body: BoxBody,
+}
+
+/// Whether the answer to this request can be sent without the driver: nothing is said in it about the connection, nor is there a
+/// body that the driver would have to read to its end.
+pub(super) fn is_plain(request: &mut Request) -> bool {
+    request.version() == Version::HTTP_11
+        && request.head().connection_type() == ConnectionType::KeepAlive
+        && matches!(request.payload(), Payload::None)
+}
+
+impl Streaming {
+    /// Takes the answer if it is an endless one.
+    pub(super) fn of(response: Response<BoxBody>, dates: &Dates) -> Result<Streaming, Response<BoxBody>> {
+        let is_marked = response.extensions().get::<Endless>().is_some();
+        let keeps = response.head().connection_type() == ConnectionType::KeepAlive;
+        let is_endless = response.body().size() == BodySize::Stream && response.status() == StatusCode::OK;
+        if !is_marked || !keeps || !is_endless {
+            return Err(response);
+        }
+        let (response, body) = response.into_parts();
+        let headers = response.headers().iter().map(|(name, value)| (name.as_str(), value.as_bytes()));
+        let date = dates.now();
+        let date = date.iter().map(|date| ("date", date.as_bytes()));
+        let chunked = [("transfer-encoding", b"chunked".as_slice())];
+        let head = head("200 OK", headers.chain(date).chain(chunked));
+        Ok(Streaming { head: Bytes::from(head), body })
+    }
+
+    /// Sends it until it ends. Gives the connection back if the client may ask for more on it.
+    pub(super) async fn send(self, io: TlsStream) -> Option<TlsStream> {
+        let unsent = VecDeque::from([self.head]);
+        let mut writing = Writing { io, body: Some(self.body), unsent, has_spoken: false };
+        match poll_fn(|cx| writing.poll(cx)).await {
+            Ok(()) => Some(writing.io),
+            Err(error) => {
+                tracing::debug!(%error, "a watch over HTTP/1.1 was cut");
+                None
+            }
+        }
+    }
+}
+
+/// The head of an answer. Names have their words in capitals: some clients compare letter by letter.
+pub(super) fn head<'a>(status: &str, headers: impl Iterator<Item = (&'a str, &'a [u8])>) -> Vec<u8> {
+    let mut head = format!("HTTP/1.1 {status}\r\n").into_bytes();
+    for (name, value) in headers {
+        let mut is_start = true;
+        head.extend(name.bytes().map(|letter| {
+            let capital = if is_start { letter.to_ascii_uppercase() } else { letter };
+            is_start = letter == b'-';
+            capital
+        }));
+        head.extend_from_slice(b": ");
+        head.extend_from_slice(value);
+        head.extend_from_slice(LINE_END);
+    }
+    head.extend_from_slice(LINE_END);
+    head
+}
+
+struct Writing {
+    io: TlsStream,
+    /// Gone once it has ended.
+    body: Option<BoxBody>,
+    /// What the client has not taken yet. While there is something, the body is asked for nothing: that is how its session
+    /// learns that nobody reads.
+    unsent: VecDeque<Bytes>,
+    /// Whether the client has sent something meanwhile: the next request, which the driver will read.
+    has_spoken: bool,
+}
+
+impl Writing {
+    /// Ready when all of the answer is sent, or cannot be.
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.listen(cx)?;
+        loop {
+            ready!(self.flush(cx))?;
+            let Some(body) = &mut self.body else { return Poll::Ready(Ok(())) };
+            match ready!(Pin::new(body).poll_next(cx)) {
+                Some(Ok(chunk)) if chunk.is_empty() => {}
+                Some(Ok(chunk)) => self.say(cx, chunk)?,
+                // Without the last chunk the client does not take what it got for the whole.
+                Some(Err(error)) => return Poll::Ready(Err(io::Error::other(error.to_string()))),
+                None => {
+                    self.body = None;
+                    self.unsent.push_back(Bytes::from_static(LAST_CHUNK));
+                }
+            }
+        }
+    }
+
+    /// Finds out when the client is gone: a quiet watch would otherwise never notice.
+    fn listen(&mut self, cx: &mut Context<'_>) -> io::Result<()> {
+        if self.has_spoken {
+            return Ok(());
+        }
+        match self.io.poll_heard(cx) {
+            Poll::Pending => Ok(()),
+            Poll::Ready(true) => {
+                self.has_spoken = true;
+                Ok(())
+            }
+            Poll::Ready(false) => Err(io::ErrorKind::ConnectionAborted.into()),
+        }
+    }
+
+    fn say(&mut self, cx: &mut Context<'_>, chunk: Bytes) -> io::Result<()> {
+        if chunk.len() > COPIED_BYTES {
+            let size = format!("{:x}\r\n", chunk.len());
+            self.unsent.extend([Bytes::from(size), chunk, Bytes::from_static(LINE_END)]);
+            return Ok(());
+        }
+        PIECE.with_borrow_mut(|piece| {
+            piece.clear();
+            push_hex(piece, chunk.len());
+            piece.extend_from_slice(LINE_END);
+            piece.extend_from_slice(&chunk);
+            piece.extend_from_slice(LINE_END);
+            let sent = self.write(cx, piece)?;
+            if let Some(rest) = piece.get(sent..).filter(|rest| !rest.is_empty()) {
+                self.unsent.push_back(Bytes::copy_from_slice(rest));
+            }
+            Ok(())
+        })
+    }
+
+    fn flush(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        while let Some(mut first) = self.unsent.pop_front() {
+            let sent = self.write(cx, &first)?;
+            if sent < first.len() {
+                self.unsent.push_front(first.split_off(sent));
+                return Poll::Pending;
+            }
+        }
+        Poll::Ready(Ok(()))
+    }
+
+    /// Writes as much as the client takes now.
+    fn write(&mut self, cx: &mut Context<'_>, bytes: &[u8]) -> io::Result<usize> {
+        let mut sent = 0;
+        while let Some(rest) = bytes.get(sent..).filter(|rest| !rest.is_empty()) {
+            match Pin::new(&mut self.io).poll_write(cx, rest) {
+                Poll::Ready(Ok(0)) => return Err(io::ErrorKind::WriteZero.into()),
+                Poll::Ready(Ok(more)) => sent += more,
+                Poll::Ready(Err(error)) => return Err(error),
+                Poll::Pending => break,
+            }
+        }
+        Ok(sent)
+    }
+}
+
+/// A number as chunks are counted. The general way of writing numbers takes longer than all else that is done for a chunk here.
+fn push_hex(out: &mut Vec<u8>, number: usize) {
+    let digits = (usize::BITS - number.leading_zeros()).div_ceil(4).max(1);
+    let digit = |place: u32| b"0123456789abcdef"[(number >> (4 * place)) & 0xf];
+    out.extend((0..digits).rev().map(digit));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn chunks_are_counted_in_hexadecimal() {
+        for number in [0, 1, 9, 10, 15, 16, 255, 256, 4_095, 4_096, 65_535, 1 << 20, usize::MAX] {
+            let mut written = Vec::new();
+            push_hex(&mut written, number);
+            assert_eq!(String::from_utf8(written).unwrap(), format!("{number:x}"));
+        }
+    }
+
+    #[test]
+    fn names_of_headers_have_their_words_in_capitals() {
+        let headers = [("audit-id", b"x".as_slice()), ("date", b"now")];
+        let head = head("200 OK", headers.into_iter());
+        assert_eq!(String::from_utf8(head).unwrap(), "HTTP/1.1 200 OK\r\nAudit-Id: x\r\nDate: now\r\n\r\n");
+    }
+}
