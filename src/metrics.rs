@@ -35,9 +35,18 @@ const SECONDS: [f64; 23] = [
 /// The bounds of the classes of lag, in seconds: from what nobody notices to what a history lasts.
 const LAG_SECONDS: [f64; 12] = [0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.1, 0.5, 2.5, 10.0, 60.0, 300.0];
 const COMPONENT: &str = "apiserver";
-/// Paths that are no resources and are counted by name.
-const PATHS: [&str; 8] =
-    ["/healthz", "/livez", "/readyz", "/metrics", "/version", "/api", "/apis", "/openapi"];
+/// Paths that are no resources and are counted by name, with that name.
+const PATHS: [(&str, &str); 9] = [
+    ("/healthz", "/healthz"),
+    ("/livez", "/livez"),
+    ("/readyz", "/readyz"),
+    ("/metrics", "/metrics"),
+    ("/version", "/version"),
+    ("/api", "api"),
+    ("/apis", "apis"),
+    ("/openapi/v2", "openapi/v2"),
+    ("/openapi/v3", "openapi/v3"),
+];
 /// Sub-resources that are conversations.
 const LASTING_PARTS: [&str; 5] = ["attach", "exec", "log", "portforward", "proxy"];
 /// The size of a page of memory on the machines this runs on.
@@ -517,6 +526,8 @@ struct Class {
     part: Option<usize>,
     scope: &'static str,
     dry_run: bool,
+    /// Whether it is a patch that applies.
+    applies: bool,
     code: u16,
 }
 
@@ -556,9 +567,15 @@ impl Sample {
         matches!(class.verb, Verb::Watch | Verb::Proxy) || converses
     }
 
-    /// Notes what it is about. A resource that nobody knows is none.
-    pub fn note(&self, request: &Request<'_>, resource: Option<&Arc<Resource>>, dry_run: bool) {
-        let mut class = Class { resource: None, verb: request.verb, part: None, scope: "", dry_run, code: 0 };
+    /// Notes what it is about: a dry run, a patch that applies. A resource that nobody knows is none.
+    pub fn note(
+        &self,
+        request: &Request<'_>,
+        resource: Option<&Arc<Resource>>,
+        (dry_run, applies): (bool, bool),
+    ) {
+        let verb = request.verb;
+        let mut class = Class { resource: None, verb, part: None, scope: "", dry_run, applies, code: 0 };
         match (&request.target, resource) {
             (Target::Resource(found), Some(resource)) => {
                 class.resource = Some(resource.ordinal);
@@ -575,7 +592,7 @@ impl Sample {
                 let below = |known: &str| {
                     path.strip_prefix(known).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
                 };
-                class.part = PATHS.iter().position(|known| below(known));
+                class.part = PATHS.iter().position(|(known, _)| below(known));
                 class.dry_run = false;
             }
         }
@@ -597,6 +614,8 @@ fn scope(found: &ResourcePath<'_>, verb: Verb) -> &'static str {
 fn verb_label(class: &Class) -> String {
     match (class.verb, class.resource) {
         (Verb::Create, _) => "POST".to_owned(),
+        (Verb::Patch, _) if class.applies => "APPLY".to_owned(),
+        (Verb::DeleteCollection, _) => "DELETE".to_owned(),
         (Verb::Update, _) => "PUT".to_owned(),
         (Verb::Proxy, _) => "CONNECT".to_owned(),
         (Verb::Unknown, _) => "other".to_owned(),
@@ -613,7 +632,15 @@ impl Meter {
     /// Counts a request that was answered. One that was refused before anybody looked at it counts as a path.
     pub fn end(&self, sample: Sample, now: Timestamp, code: u16) {
         let (mut class, resource) = sample.noted.into_inner().unwrap_or((
-            Class { resource: None, verb: Verb::Unknown, part: None, scope: "", dry_run: false, code },
+            Class {
+                resource: None,
+                verb: Verb::Unknown,
+                part: None,
+                scope: "",
+                dry_run: false,
+                applies: false,
+                code,
+            },
             None,
         ));
         class.code = code;
@@ -642,7 +669,7 @@ impl Meter {
                 let part = class.part.and_then(|at| resource.subresources.get(at)).map(|sub| &*sub.name);
                 (&*resource.gv.group, &*resource.gv.version, &*resource.plural, part.unwrap_or_default())
             }
-            None => ("", "", "", class.part.and_then(|at| PATHS.get(at)).copied().unwrap_or_default()),
+            None => ("", "", "", class.part.and_then(|at| PATHS.get(at)).map_or("", |(_, name)| name)),
         };
         if let Some(removed) = resource.as_ref().filter(|resource| resource.deprecated.is_some()) {
             let removed =
@@ -678,7 +705,7 @@ mod tests {
                 Target::Resource(found) => catalog.at(found),
                 Target::NonResource(_) => None,
             };
-            sample.note(&request, resource, false);
+            sample.note(&request, resource, (false, *method == "PATCH"));
             meter.end(sample, Timestamp(30_000), *code);
         }
         metrics.count_mismatches(2);
@@ -695,8 +722,16 @@ mod tests {
             ("PUT", "/apis/apps/v1/namespaces/n/deployments/d/status", 200),
             ("GET", "/api/v1/namespaces/n/endpoints/e", 200),
             ("GET", "/livez/ping", 200),
+            ("GET", "/apis", 200),
+            ("GET", "/openapi/v3/api/v1", 200),
+            ("PATCH", "/api/v1/namespaces/n/pods/p", 200),
+            ("DELETE", "/api/v1/namespaces/n/pods", 200),
         ]);
         let wanted = [
+            r#"subresource="apis",verb="GET""#,
+            r#"subresource="openapi/v3",verb="GET""#,
+            r#"scope="resource",subresource="",verb="APPLY""#,
+            r#"scope="namespace",subresource="",verb="DELETE""#,
             r#"apiserver_request_total{code="200",component="apiserver",dry_run="",group="",resource="pods",scope="resource",subresource="",verb="GET",version="v1"} 2"#,
             r#"apiserver_request_total{code="403",component="apiserver",dry_run="",group="",resource="pods",scope="namespace",subresource="",verb="LIST",version="v1"} 1"#,
             r#"apiserver_request_total{code="201",component="apiserver",dry_run="",group="",resource="pods",scope="resource",subresource="",verb="POST",version="v1"} 1"#,

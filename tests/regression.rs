@@ -121,3 +121,30 @@ fn a_deletion_that_takes_the_object_out_answers_with_the_version_of_its_last_eve
         std::iter::repeat_with(|| watch.next()).find(|event| event["type"] == "DELETED").expect("the end");
     assert_eq!(last["object"]["metadata"]["resourceVersion"], gone["metadata"]["resourceVersion"]);
 }
+
+/// A manifest with the version 0, which means none, could not be created.
+#[test]
+fn the_version_zero_is_none() {
+    let server = Server::with(&["--engine=memory"]);
+    let mut client = server.admin();
+    let object = |name: &str, version: &str| {
+        json!({"apiVersion": "v1", "kind": "ConfigMap",
+        "metadata": {"name": name, "resourceVersion": version}})
+    };
+    let created = client.post(MAPS, &object("a", "0")).ok();
+    assert_ne!(created["metadata"]["resourceVersion"], "0");
+    assert_eq!(client.get(&format!("{MAPS}/a")).ok(), created);
+    client.post(MAPS, &object("b", "1")).refused(400, "BadRequest");
+}
+
+/// The priority classes of the system could be deleted, and were back only after a restart.
+#[test]
+fn the_priorities_of_the_system_stay() {
+    let server = Server::with(&["--engine=memory"]);
+    let mut client = server.admin();
+    let path = "/apis/scheduling.k8s.io/v1/priorityclasses/system-node-critical";
+    let refused = client.delete(path).refused(403, "Forbidden");
+    let message = refused["message"].as_str().unwrap();
+    assert!(message.ends_with("this is a system priority class and cannot be deleted"), "{message}");
+    client.get(path).ok();
+}

@@ -62,7 +62,7 @@ fn an_address_is_taken_with_the_service_and_free_without_it() {
     let object = client.get(&format!("{ADDRESSES}/{address}")).ok();
     let parent = json!({"resource": "services", "namespace": "default", "name": "one"});
     assert_eq!(object["spec"]["parentRef"], parent);
-    assert_eq!(object["metadata"]["labels"]["ipaddress.kubernetes.io/managed-by"], "ipallocator");
+    assert_eq!(object["metadata"]["labels"]["ipaddress.kubernetes.io/managed-by"], "ipallocator.k8s.io");
     assert_eq!(object["metadata"]["labels"]["ipaddress.kubernetes.io/ip-family"], "IPv4");
 
     let message = refusal(&mut client, "two", json!({"clusterIP": address}));
@@ -180,7 +180,7 @@ fn what_is_taken_stays_taken_over_a_restart() {
     made(&mut client, "s", json!({"type": "NodePort", "clusterIP": "10.77.0.30", "ports": ports}));
     // As after a crash: an address whose service was never stored, and a service whose address was lost.
     let orphan = json!({"apiVersion": "networking.k8s.io/v1", "kind": "IPAddress",
-        "metadata": {"name": "10.77.0.31", "labels": {"ipaddress.kubernetes.io/managed-by": "ipallocator"}},
+        "metadata": {"name": "10.77.0.31", "labels": {"ipaddress.kubernetes.io/managed-by": "ipallocator.k8s.io"}},
         "spec": {"parentRef": {"resource": "services", "namespace": "default", "name": "never"}}});
     client.post(ADDRESSES, &orphan).ok();
     made(&mut client, "t", json!({"clusterIP": "10.77.0.32"}));

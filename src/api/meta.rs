@@ -76,9 +76,9 @@ pub fn generate_name(object: &mut Value, random: &mut dyn FnMut(usize) -> usize)
     true
 }
 
-/// Checks that a new object carries no version, which only the store gives.
+/// Checks that a new object carries no version, which only the store gives. The version 0 means none.
 pub fn check_unversioned(object: &Value) -> Result<(), Box<Status>> {
-    if of(object).str("resourceVersion").is_empty() {
+    if matches!(of(object).str("resourceVersion"), "" | "0") {
         return Ok(());
     }
     Err(Status::bad_request("resourceVersion should not be set on objects to be created"))

@@ -76,7 +76,8 @@ fn own_key(folder: &mut Folder) -> Result<PKey<Private>, PkiError> {
         Some(pem) => private_key(&folder.path("sa.key"), &pem)?,
         None => {
             let key = authority::new_key()?;
-            folder.stage_private("sa.key", &key.private_key_to_pem_pkcs8()?);
+            // In the older of two forms: other API servers read only that one.
+            folder.stage_private("sa.key", &key.ec_key()?.private_key_to_pem()?);
             key
         }
     };

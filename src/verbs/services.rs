@@ -53,7 +53,7 @@ const RANGES: &str = "servicecidrs.networking.k8s.io";
 const DEFAULT_RANGE: &str = "kubernetes";
 const MANAGED_BY: &str = "ipaddress.kubernetes.io/managed-by";
 const FAMILY: &str = "ipaddress.kubernetes.io/ip-family";
-const MANAGER: &str = "ipallocator";
+const MANAGER: &str = "ipallocator.k8s.io";
 /// How often the removal of an address is tried again when others change its object.
 const RELEASE_ATTEMPTS: usize = 4;
 
@@ -258,7 +258,6 @@ fn address_object(address: IpAddr, owner: &Key, now: &str) -> Value {
     parent.set("namespace", owner.namespace());
     parent.set("name", owner.name());
     meta::set_system_fields(&mut object, &ids::uuid(), now);
-    object.entry("metadata").set("generation", 1);
     object
 }
 

@@ -145,6 +145,8 @@ pub struct KindRules {
     pub orphans: bool,
     /// What the one who deletes should know who does not say what becomes of the dependents.
     pub warn_on_delete: Option<&'static str>,
+    /// Why the object of this name cannot be deleted, if it cannot.
+    pub keep: fn(&str) -> Option<&'static str>,
     /// Whether a deletion gives the object time to end.
     pub graceful: bool,
     /// Whether the object itself says that its deletion is not over, besides its finalizers.
@@ -185,6 +187,7 @@ const BASE: KindRules = KindRules {
     meta_again: MetaAgain::Change,
     orphans: false,
     warn_on_delete: None,
+    keep: |_| None,
     graceful: false,
     holds: |_| false,
     terminate: |_| {},

@@ -114,6 +114,12 @@ pub fn default_priority(class: &mut Value) {
     fill(class, "preemptionPolicy", "PreemptLowerPriority");
 }
 
+/// Why a PriorityClass cannot be deleted: the system needs its own.
+pub fn keep_priority(name: &str) -> Option<&'static str> {
+    let is_of_system = SYSTEM_PRIORITIES.iter().any(|(known, _)| *known == name);
+    is_of_system.then_some("this is a system priority class and cannot be deleted")
+}
+
 /// Checks a PriorityClass: the highest ones belong to the system.
 pub fn validate_priority(class: &Value, errors: &mut Errors) {
     let (name, value) = (meta::name(class), Node::of(class, "value").number());

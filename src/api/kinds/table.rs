@@ -507,6 +507,7 @@ pub static TABLE: &[(&str, &str, KindRules)] = &[
             default: small::default_priority,
             validate: small::validate_priority,
             validate_update: small::validate_priority_update,
+            keep: small::keep_priority,
             meta_again: MetaAgain::Change,
             ..BASE
         },

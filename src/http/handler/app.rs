@@ -34,6 +34,9 @@ use super::render::{self, Context};
 use super::worker::Worker;
 use super::{body, connect, deadline, documents, guards, health, metrics, openapi};
 
+/// How the types begin of patches that apply.
+const APPLY_PATCH: &str = "application/apply-patch+";
+
 /// Puts the handler and the state of its worker into an actix-web application.
 pub fn configure(worker: Rc<Worker>) -> impl FnOnce(&mut ServiceConfig) {
     move |config| {
@@ -72,7 +75,8 @@ async fn serve(
     let query = Query::parse(request.query_string());
     let parsed = Request::parse(request.method().as_str(), &path, &query)?;
     let known = parsed.resource().and_then(|found| worker.served().catalog.at(found).cloned());
-    sample.note(&parsed, known.as_ref(), query.get("dryRun") == Some("All"));
+    let applies = render::text(request.headers(), header::CONTENT_TYPE).starts_with(APPLY_PATCH);
+    sample.note(&parsed, known.as_ref(), (query.get("dryRun") == Some("All"), applies));
     let permit = guards::take_place(worker, &identity, &parsed)?;
     guards::authorize(worker, request, &identity, &parsed, &query).await?;
     match &parsed.target {
