@@ -2,6 +2,7 @@
 //! server use. Labels are bounded: they name resources that exist, never what a client wrote.
 
 pub mod authentication;
+pub mod conditions;
 pub mod hooks;
 pub mod policies;
 pub mod tokens;

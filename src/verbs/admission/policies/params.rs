@@ -10,8 +10,7 @@ use crate::api::kinds::selector_matches;
 use crate::api::policies::policy::{Binding, ParamRef, Policy};
 use crate::api::value::Value;
 
-use super::super::{Kinds, Write};
-use super::shown;
+use super::super::{Kinds, Write, shown};
 
 /// The resource that the parameters of a policy are of; nothing if it has none, an error if nobody serves their kind.
 pub fn resource(policy: &Policy, kinds: &Kinds) -> Result<Option<Arc<Resource>>, String> {

@@ -1,15 +1,14 @@
-//! Objects and options as expressions see them: all that a client would be shown, in the version that a rule names.
+//! Objects as webhooks and expressions see them: all that a client would be shown, in the version that a rule names.
 
 use pilothouse_actors::object::Object;
 
 use crate::api::catalog::resource::Resource;
 use crate::api::codec::{self, json};
-use crate::api::media::Encoding;
 use crate::api::status::{Result, Status};
 use crate::api::value::Value;
 use crate::api::version::GroupVersion;
 
-use super::super::{Operation, Write};
+use super::Write;
 
 /// The version and kind of what a path below a resource shows.
 pub fn kind<'a>(resource: &'a Resource, subresource: &str) -> (&'a GroupVersion, &'a str) {
@@ -26,8 +25,10 @@ pub fn state(write: &Write<'_>, value: &Value, resource: &Resource) -> Result<Va
     }
     let (gv, name) = kind(resource, write.call.subresource);
     let own = *name == *resource.kind;
-    if own && resource.custom.is_some() {
-        return Ok(named(value.clone(), gv, name));
+    if let Some(custom) = resource.custom.as_ref().filter(|_| own) {
+        let is_other = resource.gv != write.call.resource.gv;
+        let value = if is_other { custom.shown(value.clone()) } else { value.clone() };
+        return Ok(named(value, gv, name));
     }
     let value = match own {
         true => write.backend.convert(value.clone(), &write.call.stored.version, gv, name)?,
@@ -59,42 +60,4 @@ fn named(mut value: Value, gv: &GroupVersion, kind: &str) -> Value {
     value.set("apiVersion", gv.to_string());
     value.set("kind", kind);
     value
-}
-
-/// The options of a write as an object; nothing for a connection, whose options are its object.
-pub fn options(write: &Write<'_>) -> Value {
-    let call = write.call;
-    let mut options = match write.operation {
-        Operation::Delete if call.encoding == Encoding::Json && !call.body.is_empty() => {
-            json::read(&call.body).ok().filter(|body| body.fields().is_some()).unwrap_or_else(Value::object)
-        }
-        _ => Value::object(),
-    };
-    let kind = match write.operation {
-        Operation::Create => "CreateOptions",
-        Operation::Update => "UpdateOptions",
-        Operation::Delete => "DeleteOptions",
-        Operation::Connect => return Value::Null,
-    };
-    options.set("kind", kind);
-    options.set("apiVersion", "meta.k8s.io/v1");
-    let trials: Vec<Value> = call.query.all("dryRun").map(Value::from).collect();
-    if !trials.is_empty() {
-        options.set("dryRun", trials);
-    }
-    let texts: &[&str] = match write.operation {
-        Operation::Delete => &["propagationPolicy"],
-        _ => &["fieldManager", "fieldValidation"],
-    };
-    for field in texts {
-        if let Some(text) = call.query.all(field).find(|text| !text.is_empty()) {
-            options.set(field, text);
-        }
-    }
-    if write.operation == Operation::Delete
-        && let Some(seconds) = call.query.all("gracePeriodSeconds").find_map(|text| text.parse::<i64>().ok())
-    {
-        options.set("gracePeriodSeconds", Value::Int(seconds));
-    }
-    options
 }
