@@ -3,6 +3,7 @@
 
 pub mod authentication;
 pub mod conditions;
+pub mod conversion;
 pub mod hooks;
 pub mod policies;
 pub mod tokens;
@@ -19,6 +20,7 @@ use prometheus::{
 };
 
 use self::authentication::Authentication;
+use self::conversion::Conversions;
 use self::hooks::Hooks;
 use self::policies::Policies;
 use self::tokens::Tokens;
@@ -76,6 +78,8 @@ pub struct Metrics {
     pub hooks: Hooks,
     /// What admission policies found.
     pub policies: Policies,
+    /// How custom objects are converted.
+    pub conversions: Conversions,
     queue_depth: IntGaugeVec,
     queue_adds: IntCounterVec,
     queue_retries: IntCounterVec,
@@ -177,6 +181,7 @@ impl Metrics {
             tokens: Tokens::new()?,
             hooks: Hooks::new()?,
             policies: Policies::new()?,
+            conversions: Conversions::new()?,
             queue_depth: IntGaugeVec::new(depth, &["name"])?,
             queue_adds: queue(
                 "workqueue_adds_total",
@@ -230,6 +235,7 @@ impl Metrics {
         self.tokens.register(registry)?;
         self.hooks.register(registry)?;
         self.policies.register(registry)?;
+        self.conversions.register(registry)?;
         registry.register(Box::new(self.queue_depth.clone()))?;
         for queue in [&self.queue_adds, &self.queue_retries] {
             registry.register(Box::new(queue.clone()))?;

@@ -62,9 +62,9 @@ async fn store_once(write: &Write<'_>, value: Value, dry_run: bool) -> Result<Op
         return dry(backend, call, value).await.map(Some);
     }
     let name = meta::name(&value);
-    let draft = backend.draft(call, call.key(name), &value)?;
+    let draft = backend.stored_draft(call, call.key(name), &value).await?;
     match backend.stores.create(&call.stored.store, draft, &call.permit).await {
-        Ok(object) => Ok(Some(Reply::Object(201, backend.show(call, &object)?))),
+        Ok(object) => Ok(Some(Reply::Object(201, backend.tell(call, &object).await?))),
         Err(StoreError::Exists) => Ok(None),
         Err(error) => Err(Status::from_store(&error, call.of(), name)),
     }
@@ -97,7 +97,7 @@ fn complete(backend: &Backend, call: &Call<'_>, mut value: Value) -> Result<Valu
             call.warn(warned);
             Ok(value)
         }
-        Err(errors) => Err(call.invalid(meta::name(&value), &errors)),
+        Err(errors) => Err(call.invalid_object(meta::name(&value), &value, &errors)),
     }
 }
 

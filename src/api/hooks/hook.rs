@@ -186,7 +186,8 @@ fn conditions(hook: &Value) -> Vec<Expression> {
     all.iter().map(made).collect()
 }
 
-fn way(client: &Value) -> Way {
+/// Where a webhook with this `clientConfig` is asked.
+pub fn way(client: &Value) -> Way {
     if let Some(service) = client.get("service") {
         let port = service.get("port").and_then(Value::as_int).and_then(|port| u16::try_from(port).ok());
         return Way::Service {

@@ -272,10 +272,7 @@ impl<'a> Round<'a> {
         notes: &mut BTreeMap<String, Vec<String>>,
     ) -> Result<()> {
         if states.is_none() {
-            let shown = |value: &Value| shown::state(self.write, value, matched.resource);
-            let converted =
-                shown(self.object).and_then(|new| Ok((new, self.write.old.map_or(Ok(Value::Null), shown)?)));
-            match converted {
+            match shown::states(self.write, self.object, matched.resource).await {
                 Ok(both) => *states = Some(both),
                 Err(status) => {
                     let why = format!("failed to convert object version: {}", status.message);

@@ -1,5 +1,7 @@
 //! Objects as webhooks and expressions see them: all that a client would be shown, in the version that a rule names.
 
+use std::sync::Arc;
+
 use pilothouse_actors::object::Object;
 
 use crate::api::catalog::resource::Resource;
@@ -18,8 +20,17 @@ pub fn kind<'a>(resource: &'a Resource, subresource: &str) -> (&'a GroupVersion,
     }
 }
 
+/// Both states of the object that a write is about: the new one and the one before; null if there is none.
+pub async fn states(write: &Write<'_>, object: &Value, resource: &Resource) -> Result<(Value, Value)> {
+    let old = match write.old {
+        Some(old) => state(write, old, resource).await?,
+        None => Value::Null,
+    };
+    Ok((state(write, object, resource).await?, old))
+}
+
 /// A state of the object that a write is about, as another resource that shows the same objects would.
-pub fn state(write: &Write<'_>, value: &Value, resource: &Resource) -> Result<Value> {
+async fn state(write: &Write<'_>, value: &Value, resource: &Resource) -> Result<Value> {
     if value.is_null() {
         return Ok(Value::Null);
     }
@@ -27,7 +38,10 @@ pub fn state(write: &Write<'_>, value: &Value, resource: &Resource) -> Result<Va
     let own = *name == *resource.kind;
     if let Some(custom) = resource.custom.as_ref().filter(|_| own) {
         let is_other = resource.gv != write.call.resource.gv;
-        let value = if is_other { custom.shown(value.clone()) } else { value.clone() };
+        let value = match is_other {
+            true => write.backend.value_in_version(custom, value.clone(), &write.call.permit).await?,
+            false => value.clone(),
+        };
         return Ok(named(value, gv, name));
     }
     let value = match own {
@@ -39,8 +53,9 @@ pub fn state(write: &Write<'_>, value: &Value, resource: &Resource) -> Result<Va
 }
 
 /// A stored object, as a resource shows it.
-pub fn stored(write: &Write<'_>, resource: &Resource, object: &Object) -> Result<Value> {
-    let value = write.backend.load_of(resource, object)?;
+pub async fn stored(write: &Write<'_>, resource: &Resource, object: Arc<Object>) -> Result<Value> {
+    let found = write.backend.in_version(resource, vec![object.clone()], &write.call.permit).await?;
+    let value = write.backend.load_of(resource, found.first().unwrap_or(&object))?;
     if resource.custom.is_some() {
         return Ok(named(value, &resource.gv, &resource.kind));
     }

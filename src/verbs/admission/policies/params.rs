@@ -45,7 +45,7 @@ pub async fn collect(
     };
     let mut params = Vec::new();
     for object in found {
-        let value = shown::stored(write, resource, &object).map_err(|status| status.message)?;
+        let value = shown::stored(write, resource, object).await.map_err(|status| status.message)?;
         let is_meant = |selector| selector_matches(Some(selector), value.at(&["metadata", "labels"]));
         if wanted.selector.as_ref().is_none_or(is_meant) {
             params.push(value);

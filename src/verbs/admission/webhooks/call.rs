@@ -1,23 +1,23 @@
 //! Asking one webhook: the question in words, the way there, and what comes of the answer.
 
 use bytes::Bytes;
-use hyper::Uri;
 use tokio::time::timeout;
 
 use crate::api::codec::json;
 use crate::api::field::quoted;
 use crate::api::hooks::answer::{self, Said, Unusable};
 use crate::api::hooks::hook::SideEffects;
-use crate::api::hooks::{REVIEW_GROUP, REVIEW_KIND, ReviewVersion, Way};
+use crate::api::hooks::{REVIEW_GROUP, REVIEW_KIND, ReviewVersion};
 use crate::api::status::Status;
 use crate::api::value::Value;
 use crate::ids;
 use crate::limits::HOOK_ANSWER_BYTES;
-use crate::webhook::kept::{Place, Question, Reply, seconds};
+use crate::webhook::kept::{Question, Reply, seconds};
 
+use super::super::super::ways::{self, Target};
 use super::super::asked::{Options, options};
 use super::subject::Subject;
-use super::{Phase, Webhooks, resolve};
+use super::{Phase, Webhooks};
 
 /// What came of asking a webhook that lets the request go on.
 #[derive(Debug, Default)]
@@ -73,61 +73,6 @@ fn question(
     json::to_json(&review)
 }
 
-/// Where to ask, as messages and requests say it.
-struct Target {
-    place: Place,
-    /// The name that users of the operator's configuration are found by.
-    known_as: String,
-    path: String,
-    says_port: bool,
-    url: String,
-}
-
-fn target(way: &Way, authority_pem: &[u8]) -> Result<Target, Trouble> {
-    let unusable = |why: &str| calling(format!("could not get REST client: {why}"));
-    let place = |secure, host: &str, port| Place {
-        secure,
-        host: host.to_owned(),
-        port,
-        authority_pem: authority_pem.to_vec(),
-    };
-    match way {
-        Way::None => Err(unusable("webhook configuration must have either service or URL")),
-        Way::Service { namespace, name, path, port } => {
-            let host = format!("{name}.{namespace}.svc");
-            let path = rooted(path);
-            Ok(Target {
-                known_as: format!("{host}:{port}"),
-                url: format!("https://{host}:{port}{path}"),
-                place: place(true, &host, *port),
-                path,
-                says_port: true,
-            })
-        }
-        Way::Url(url) => {
-            let uri: Uri = url.parse().map_err(|error| unusable(&format!("Unparsable URL: {error}")))?;
-            let host = uri.host().ok_or_else(|| unusable("the URL has no host"))?;
-            let secure = uri.scheme_str() != Some("http");
-            let port = uri.port_u16().unwrap_or(if secure { 443 } else { 80 });
-            let path = rooted(uri.path());
-            let authority = uri.authority().map(|authority| authority.as_str()).unwrap_or_default();
-            let scheme = if secure { "https" } else { "http" };
-            Ok(Target {
-                known_as: format!("{host}:{}", uri.port_u16().unwrap_or(443)),
-                url: format!("{scheme}://{authority}{path}"),
-                place: place(secure, host.trim_matches(['[', ']']), port),
-                path,
-                says_port: uri.port_u16().is_some(),
-            })
-        }
-    }
-}
-
-/// A path as clients of the reference join it: with a slash before and none behind.
-fn rooted(path: &str) -> String {
-    format!("/{}", path.trim_matches('/'))
-}
-
 impl Webhooks {
     /// Asks, and does what the answer says.
     pub(super) async fn call(&self, subject: &Subject<'_>, object: &Value) -> Result<Outcome, Trouble> {
@@ -152,10 +97,10 @@ impl Webhooks {
         })?;
         let uid = ids::uuid();
         let body = question(subject, object, &uid, version, &options);
-        let target = target(&hook.way, &hook.authority_pem)?;
+        let target = Target::of(&hook.way, &hook.authority_pem).map_err(calling)?;
         let reply = self.exchange(subject, &target, body).await?;
         let said = read(&reply, version, &uid, self.phase == Phase::Mutating)?;
-        self.heed(subject, object, said)
+        self.heed(subject, object, said).await
     }
 
     async fn exchange(
@@ -168,13 +113,9 @@ impl Webhooks {
         let parameter = format!("timeout={}", seconds(hook.timeout));
         let asked = async {
             let _place = self.places.acquire().await.map_err(|error| error.to_string())?;
-            let at = match &hook.way {
-                Way::Service { namespace, name, port, .. } => {
-                    let service = (namespace.as_str(), name.as_str(), *port);
-                    Some(resolve::service(subject.write, self.settings.to_endpoints, service).await?)
-                }
-                Way::Url(_) | Way::None => None,
-            };
+            let write = subject.write;
+            let asker = (write.backend, &write.call.permit);
+            let at = ways::place(asker, self.settings.to_endpoints, &hook.way).await?;
             let question = Question {
                 target: format!("{}?{parameter}", target.path),
                 body: Bytes::from(body),
@@ -191,7 +132,7 @@ impl Webhooks {
         })
     }
 
-    fn heed(&self, subject: &Subject<'_>, object: &Value, said: Said) -> Result<Outcome, Trouble> {
+    async fn heed(&self, subject: &Subject<'_>, object: &Value, said: Said) -> Result<Outcome, Trouble> {
         let hook = subject.hook;
         for (key, value) in &said.annotations {
             tracing::debug!(annotation = format!("{}/{key}", hook.name), value, "a webhook has a remark");
@@ -203,7 +144,7 @@ impl Webhooks {
             return Err(Trouble::Denied(answer::denial(&hook.name, said.status.as_ref())));
         }
         let Some(patch) = said.patch else { return Ok(Outcome::default()) };
-        let patched = subject.patched(object, &patch).map_err(Trouble::Server)?;
+        let patched = subject.patched(object, &patch).await.map_err(Trouble::Server)?;
         Ok(Outcome { patched })
     }
 }
@@ -232,27 +173,6 @@ mod tests {
             Trouble::Calling { why, code } => (why, code),
             Trouble::Denied(status) | Trouble::Server(status) => (status.message.clone(), status.code),
         }
-    }
-
-    #[test]
-    fn every_way_has_a_url() {
-        let (namespace, name, path) = ("n".to_owned(), "s".to_owned(), "p/q/".to_owned());
-        let service = Way::Service { namespace, name, path, port: 443 };
-        for (way, url, known_as, port) in [
-            (service, "https://s.n.svc:443/p/q", "s.n.svc:443", 443),
-            (Way::Url("https://h".into()), "https://h/", "h:443", 443),
-            (Way::Url("https://h:8443/a/".into()), "https://h:8443/a", "h:8443", 8443),
-            (Way::Url("https://[::1]:1/a".into()), "https://[::1]:1/a", "[::1]:1", 1),
-        ] {
-            let target = target(&way, b"pem").ok().unwrap();
-            assert_eq!(
-                (target.url.as_str(), target.known_as.as_str(), target.place.port),
-                (url, known_as, port)
-            );
-            assert!(!target.place.host.contains('[') && target.place.authority_pem == b"pem");
-        }
-        let wrong = told(target(&Way::None, b"").err().unwrap());
-        assert!(wrong.0.ends_with("must have either service or URL"), "{wrong:?}");
     }
 
     #[test]

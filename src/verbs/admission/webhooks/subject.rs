@@ -63,13 +63,13 @@ impl<'a> Subject<'a> {
             return Ok(None);
         }
         let (gv, kind) = shown::kind(&resource, call.subresource);
-        let show = |value: &Value| shown::state(write, value, &resource);
+        let states = shown::states(write, object, &resource).await?;
         let subject = Subject {
             hook,
             write,
             operation: operation(write),
             kind: GroupVersionKind::new(&gv.group, &gv.version, kind),
-            states: (show(object)?, write.old.map_or(Ok(Value::Null), show)?),
+            states,
             resource,
         };
         Ok(subject.meets_conditions(plugin, asked).await?.then_some(subject))
@@ -153,7 +153,7 @@ impl<'a> Subject<'a> {
     }
 
     /// The object as a patch leaves it, in the stored version, with its defaults, and whether that is another object.
-    pub fn patched(&self, object: &Value, patch: &[u8]) -> Result<Option<(Value, bool)>> {
+    pub async fn patched(&self, object: &Value, patch: &[u8]) -> Result<Option<(Value, bool)>> {
         let original = String::from_utf8(json::to_json(&self.states.0))
             .map_err(|error| Status::internal(error.to_string()))?;
         let Some(text) = patch::apply_operations(patch, &original).map_err(Status::internal)? else {
@@ -172,11 +172,11 @@ impl<'a> Subject<'a> {
         };
         let new = decode(&text)?;
         let changed = decode(&original)? != new;
-        self.stored(new).map(|new| Some((new, changed)))
+        self.stored(new).await.map(|new| Some((new, changed)))
     }
 
     /// Fills in what a value in the version that was sent leaves out, and turns it into the stored version.
-    fn stored(&self, mut value: Value) -> Result<Value> {
+    async fn stored(&self, mut value: Value) -> Result<Value> {
         let (backend, call) = (self.write.backend, self.write.call);
         if let Some(custom) = self.custom() {
             custom.coerce(&mut value).map_err(Status::internal)?;
@@ -184,7 +184,9 @@ impl<'a> Subject<'a> {
                 return Err(Status::too_large("the defaults of the object are too large"));
             }
             return Ok(match &call.resource.custom {
-                Some(own) if !self.is_own_version() => own.shown(value),
+                Some(own) if !self.is_own_version() => {
+                    backend.value_in_version(own, value, &call.permit).await?
+                }
                 _ => value,
             });
         }
