@@ -261,5 +261,7 @@ pub const CONVERSION_TIMEOUT: Duration = Duration::from_secs(30);
 pub const CONVERSION_OBJECTS: usize = 256;
 /// Bytes of stored objects after which the next question begins: its answer must fit into [`HOOK_ANSWER_BYTES`].
 pub const CONVERSION_BYTES: usize = 2 << 20;
+/// How often the owners of an object are worked out anew because somebody owns fields in one more version.
+pub const CONVERSION_ROUNDS: usize = 64;
 /// Questions to such webhooks that one worker has under way; more wait for their turn.
 pub const CONVERSION_QUESTIONS: usize = 256;

@@ -29,7 +29,8 @@ use crate::api::version::GroupVersion;
 use crate::ids;
 use crate::kubeconfig::users::Users;
 use crate::limits::{
-    CONVERSION_BYTES, CONVERSION_OBJECTS, CONVERSION_QUESTIONS, CONVERSION_TIMEOUT, HOOK_ANSWER_BYTES,
+    CONVERSION_BYTES, CONVERSION_OBJECTS, CONVERSION_QUESTIONS, CONVERSION_ROUNDS, CONVERSION_TIMEOUT,
+    HOOK_ANSWER_BYTES,
 };
 use crate::metrics::Metrics;
 use crate::webhook::kept::{Peers, Question, seconds};
@@ -186,6 +187,31 @@ impl Backend {
             }
             _ => Ok(custom.shown(value)),
         }
+    }
+
+    /// Works something out, and again once the other versions that it asks for are made. There are no more of those than a
+    /// definition has.
+    pub async fn with_versions<T>(&self, call: &Call<'_>, work: impl Fn() -> Result<T>) -> Result<T> {
+        let custom = call.resource.custom.as_deref();
+        let Some((custom, conversion)) =
+            custom.and_then(|custom| Some((custom, custom.conversion.as_deref()?)))
+        else {
+            return work();
+        };
+        for _ in 0..CONVERSION_ROUNDS {
+            let done = work();
+            let wanted = call.elsewhere.take_wanted();
+            if wanted.is_empty() {
+                return done;
+            }
+            for (value, version) in wanted {
+                let made =
+                    self.ask(conversion, &version.to_string(), vec![value.clone()], &call.permit).await?;
+                let made = custom.known_in(&version.to_string(), made.into_iter().next().unwrap_or_default());
+                call.elsewhere.tell(value, version, made);
+            }
+        }
+        Err(Status::internal("the owners of the object speak too many versions"))
     }
 
     /// Turns the objects at these places into the version of a resource.

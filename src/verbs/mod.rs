@@ -51,6 +51,7 @@ use crate::api::custom::Custom;
 use crate::api::form::Form;
 use crate::api::kinds::{self, Kind, Writer};
 use crate::api::media::{Encoding, PatchType};
+use crate::api::ownership::Elsewhere;
 use crate::api::parts::{self, Part};
 use crate::api::query::Query;
 use crate::api::schema::{Registry, time};
@@ -165,6 +166,8 @@ pub struct Call<'a> {
     /// The place among the requests in flight: a copy travels in every message, so that a client that hangs up does
     /// not free it while a store still works for it.
     pub permit: Permit,
+    /// What its objects are in other versions, where a webhook makes those.
+    pub elsewhere: Elsewhere,
 }
 
 impl<'a> Call<'a> {
@@ -190,6 +193,7 @@ impl<'a> Call<'a> {
             user,
             user_agent,
             permit: Permit::none(),
+            elsewhere: Elsewhere::default(),
         })
     }
 }

@@ -137,11 +137,12 @@ async fn follow(
 ) -> Result<Outcome> {
     let old = backend.read_in_version(call, current).await?;
     let was = backend.show_owned(call, part, &old)?;
-    let mut body = state.after(&was)?;
+    let mut body = backend.with_versions(call, || state.after(&was)).await?;
     let wanted = options::revision(meta::of(&body).str("resourceVersion"))?.filter(|wanted| *wanted > 0);
     let write = Write { backend, call, operation: Operation::Update, old: Some(&was) };
     backend.admission.mutate(&write, &mut body).await?;
-    let mut new = backend.write_owned(call, part, &old, body)?;
+    let written = || backend.write_owned(call, part, &old, body.clone());
+    let mut new = backend.with_versions(call, written).await?;
     check_version(call, part, wanted, current.revision.0)?;
     let claim = services::claim_changed(backend, call, &mut new, &old, dry_run).await?;
     let stored = change(&write, part, (current, turn), (new, &old), dry_run).await;

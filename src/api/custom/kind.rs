@@ -123,8 +123,15 @@ impl Custom {
     }
 
     /// What a webhook made of an object, without what this version does not know.
-    pub fn known(&self, mut object: Value) -> Value {
-        self.clean(&self.schema, &mut object);
+    pub fn known(&self, object: Value) -> Value {
+        self.known_in(&self.api_version, object)
+    }
+
+    /// The same for another version of the kind.
+    pub fn known_in(&self, api_version: &str, mut object: Value) -> Value {
+        if let Some(schema) = self.schemas.get(api_version) {
+            self.clean(schema, &mut object);
+        }
         object
     }
 

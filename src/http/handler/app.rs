@@ -18,6 +18,7 @@ use crate::api::connect::Way;
 use crate::api::form::{self, Extent, Form};
 use crate::api::media::{self, Agreed, Offer};
 use crate::api::options::ListOptions;
+use crate::api::ownership::Elsewhere;
 use crate::api::parts;
 use crate::api::path::{Request, ResourcePath, Target};
 use crate::api::query::{self, Query};
@@ -293,6 +294,7 @@ async fn dispatch(worker: &Rc<Worker>, verb: Verb, resource: &Arc<Resource>, par
         user: part.identity,
         user_agent: part.user_agent,
         permit: part.permit,
+        elsewhere: Elsewhere::default(),
     };
     let backend = &worker.backend;
     match verb {
