@@ -109,17 +109,6 @@ fn a_webhook_turns_objects_into_the_version_that_is_asked_for() {
     assert_eq!(applied.ok()["spec"], json!({"paint": "green", "size": 4}));
     assert_eq!(admin.get(&format!("{KITES}/b")).ok()["spec"], json!({"color": "green", "size": 4}));
 
-    for name in 0..20 {
-        admin.post(KITES, &kite(&format!("many-{name}"))).ok();
-    }
-    hooks.forget();
-    let listed = admin.get(PAINTED).ok();
-    let paints: Vec<&str> =
-        listed["items"].as_array().unwrap().iter().map(|one| text(one, "/spec/paint")).collect();
-    assert_eq!((paints.len(), paints[0], paints[1], paints[21]), (22, "red", "green", "red"));
-    assert!(hooks.asked().len() <= 1, "a list is converted at once");
-    let rows = admin.request("GET", PAINTED, &[TABLE], b"").ok();
-    assert_eq!(rows["rows"].as_array().unwrap().len(), 22);
     assert_eq!(admin.delete(&format!("{PAINTED}/b")).ok()["status"], "Success");
     let counted = admin.get("/metrics").text();
     assert!(
@@ -127,6 +116,69 @@ fn a_webhook_turns_objects_into_the_version_that_is_asked_for() {
     );
     let by_definition = r#"apiserver_crd_conversion_webhook_duration_seconds_count{crd_name="kites.toys.example",from_version="v1",succeeded="true",to_version="v2"}"#;
     assert!(counted.contains(by_definition), "{counted}");
+}
+
+#[test]
+fn a_list_is_converted_at_once() {
+    let hooks = HookServer::start("h", |_, request| success(&renamed(request)));
+    let server = Server::with(&["--engine=memory"]);
+    let mut admin = server.admin();
+    define(&mut admin, &converted(&hooks, &["v1"]));
+    for name in 0..20 {
+        admin.post(KITES, &kite(&format!("many-{name:02}"))).ok();
+    }
+    admin.post(PAINTED, &painted("other", "green")).ok();
+    hooks.forget();
+    let listed = admin.get(PAINTED).ok();
+    let paints: Vec<&str> =
+        listed["items"].as_array().unwrap().iter().map(|one| text(one, "/spec/paint")).collect();
+    assert_eq!((paints.len(), paints[0], paints[19], paints[20]), (21, "red", "red", "green"));
+    let asked = hooks.asked();
+    assert_eq!(
+        (asked.len(), asked[0]["objects"].as_array().unwrap().len()),
+        (1, 20),
+        "all but what is known"
+    );
+    let rows = admin.request("GET", PAINTED, &[TABLE], b"").ok();
+    assert_eq!(rows["rows"].as_array().unwrap().len(), 21);
+    assert_eq!(hooks.asked().len(), 1);
+}
+
+/// Who owns a field is known by the name that each version has for it.
+#[test]
+fn owners_are_compared_in_the_versions_that_they_speak() {
+    let hooks = HookServer::start("h", |_, request| success(&renamed(request)));
+    let server = Server::with(&["--engine=memory"]);
+    let mut admin = server.admin();
+    define(&mut admin, &converted(&hooks, &["v1"]));
+    let apply = |admin: &mut Client, place: &str, object: &Value, query: &str| {
+        let path = format!("{place}/a?{query}");
+        admin.request(
+            "PATCH",
+            &path,
+            &[("content-type", "application/apply-patch+yaml")],
+            object.to_string().as_bytes(),
+        )
+    };
+    apply(&mut admin, PAINTED, &painted("a", "red"), "fieldManager=painter").ok();
+    let mut colored = kite("a");
+    colored["spec"] = json!({"color": "blue"});
+    let refused = apply(&mut admin, KITES, &colored, "fieldManager=dyer").refused(409, "Conflict");
+    assert_eq!(
+        text(&refused, "/message"),
+        "Apply failed with 1 conflict: conflict with \"painter\": .spec.paint"
+    );
+    let applied = apply(&mut admin, KITES, &colored, "fieldManager=dyer&force=true").ok();
+    let owners = applied["metadata"]["managedFields"].as_array().unwrap();
+    assert_eq!(owners.len(), 1, "who lost all fields is forgotten: {owners:?}");
+    let patched = admin.patch(&format!("{PAINTED}/a"), MERGE, &json!({"spec": {"paint": "green"}})).ok();
+    let owners = patched["metadata"]["managedFields"].as_array().unwrap();
+    let owns = |owner: &Value| {
+        owner["fieldsV1"]["f:spec"]
+            .as_object()
+            .is_some_and(|spec| spec.keys().any(|key| key.starts_with("f:")))
+    };
+    assert_eq!(owners.iter().filter(|owner| owns(owner)).count(), 1, "{owners:?}");
 }
 
 #[test]
