@@ -255,3 +255,13 @@ pub const POLICY_NOTE_BYTES: usize = 10 << 10;
 /// How often a policy is asked anew because it wants to know who may do what. Each question costs it so much that it never
 /// comes this far.
 pub const POLICY_QUESTIONS: usize = 256;
+/// How long a webhook may take that turns custom objects into another version; the reference server's value.
+pub const CONVERSION_TIMEOUT: Duration = Duration::from_secs(30);
+/// Objects that one question to such a webhook holds at most.
+pub const CONVERSION_OBJECTS: usize = 256;
+/// Bytes of stored objects after which the next question begins: its answer must fit into [`HOOK_ANSWER_BYTES`].
+pub const CONVERSION_BYTES: usize = 2 << 20;
+/// How often the owners of an object are worked out anew because somebody owns fields in one more version.
+pub const CONVERSION_ROUNDS: usize = 64;
+/// Questions to such webhooks that one worker has under way; more wait for their turn.
+pub const CONVERSION_QUESTIONS: usize = 256;

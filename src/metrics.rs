@@ -2,6 +2,8 @@
 //! server use. Labels are bounded: they name resources that exist, never what a client wrote.
 
 pub mod authentication;
+pub mod conditions;
+pub mod conversion;
 pub mod hooks;
 pub mod policies;
 pub mod tokens;
@@ -18,6 +20,7 @@ use prometheus::{
 };
 
 use self::authentication::Authentication;
+use self::conversion::Conversions;
 use self::hooks::Hooks;
 use self::policies::Policies;
 use self::tokens::Tokens;
@@ -84,6 +87,8 @@ pub struct Metrics {
     pub hooks: Hooks,
     /// What admission policies found.
     pub policies: Policies,
+    /// How custom objects are converted.
+    pub conversions: Conversions,
     queue_depth: IntGaugeVec,
     queue_adds: IntCounterVec,
     queue_retries: IntCounterVec,
@@ -185,6 +190,7 @@ impl Metrics {
             tokens: Tokens::new()?,
             hooks: Hooks::new()?,
             policies: Policies::new()?,
+            conversions: Conversions::new()?,
             queue_depth: IntGaugeVec::new(depth, &["name"])?,
             queue_adds: queue(
                 "workqueue_adds_total",
@@ -238,6 +244,7 @@ impl Metrics {
         self.tokens.register(registry)?;
         self.hooks.register(registry)?;
         self.policies.register(registry)?;
+        self.conversions.register(registry)?;
         registry.register(Box::new(self.queue_depth.clone()))?;
         for queue in [&self.queue_adds, &self.queue_retries] {
             registry.register(Box::new(queue.clone()))?;

@@ -75,6 +75,7 @@ use crate::verbs::admission::policies::table;
 use crate::verbs::admission::{self, Chain};
 use crate::verbs::bootstrap::{self, home::Home};
 use crate::verbs::budget::Budget;
+use crate::verbs::conversion::Conversions;
 use crate::verbs::engines::Engines;
 use crate::verbs::forced::Forced;
 use crate::verbs::services::{Services, repair};
@@ -401,6 +402,11 @@ fn backend(parts: &Parts, authorizer: &Addr<Authorizer>) -> Backend {
         authenticator: Authenticator::new(parts.verifiers.clone(), parts.house.clone()).start(),
         authorizer: authorizer.clone(),
         roles: parts.roles.clone(),
+        conversions: Rc::new(Conversions::new(
+            parts.admission.webhooks.to_endpoints,
+            parts.shared.metrics.clone(),
+            parts.clock.clone(),
+        )),
         judges_selectors: parts.gates.enabled("AuthorizeWithSelectors"),
     }
 }

@@ -2,6 +2,10 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
+#[path = "custom/conversion.rs"]
+mod conversion;
+#[path = "admission/hook_server.rs"]
+mod hook_server;
 mod support;
 
 use serde_json::{Value, json};

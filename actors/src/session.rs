@@ -14,6 +14,7 @@
 pub(crate) mod course;
 
 use std::cell::RefCell;
+use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -30,7 +31,7 @@ use crate::limits::{SESSION_EVENTS_PER_TURN, SESSION_MAILBOX};
 use crate::object::{Object, Revision, TypeName, Variant};
 use crate::summons::{Summons, Wake};
 use crate::telling::Told;
-use crate::window::Window;
+use crate::window::{Event, Window};
 use course::{Course, Next};
 
 /// How what happened is written for one client. Whoever has the same variant writes the same bytes.
@@ -47,9 +48,17 @@ pub trait Frames {
     fn unreadable(&self, object: &Object, is_gone: bool) -> Bytes;
     /// The history before `floor` is gone, the client has come no further than `cursor`, and must read the present state.
     fn expired(&self, cursor: Revision, floor: Revision) -> Bytes;
+    /// What has to be done before these events can be written, if anything has. If it fails the watch ends with the frame that it
+    /// fails with.
+    fn prepare(&self, _events: &[Arc<Event>]) -> Option<Preparation> {
+        None
+    }
     /// So many events were queued, the first of them accepted at `oldest`: for those who count.
     fn told(&self, _events: usize, _oldest: Timestamp) {}
 }
+
+/// What has to be done before events can be written.
+pub type Preparation = Pin<Box<dyn Future<Output = Result<(), Bytes>>>>;
 
 /// How many sessions live, on all threads together.
 #[derive(Clone, Debug, Default)]
@@ -137,6 +146,14 @@ impl Session {
                 context.spawn(read.into_actor(self).map(|read, session, _| {
                     let mut course = session.course.borrow_mut();
                     course.fetched(read);
+                    course.summons.resume();
+                }));
+            }
+            Next::Prepare => {
+                let Some(preparation) = self.course.borrow_mut().preparation.take() else { return };
+                context.spawn(preparation.into_actor(self).map(|prepared, session, _| {
+                    let mut course = session.course.borrow_mut();
+                    course.prepared(prepared);
                     course.summons.resume();
                 }));
             }

@@ -54,6 +54,11 @@ impl Event {
         self.object.revision
     }
 
+    /// Whether somebody has written it in this form before.
+    pub fn is_written(&self, variant: Variant) -> bool {
+        self.made(variant).is_some()
+    }
+
     /// The event as a session sends it, encoded by the first session that asks and shared by all others.
     pub fn frame(&self, variant: Variant, make: impl FnOnce() -> Bytes) -> Bytes {
         if let Some(made) = self.made(variant) {

@@ -125,6 +125,11 @@ impl Catalog {
 }
 
 impl Group {
+    /// Whether something in it is built in.
+    pub fn is_builtin(&self) -> bool {
+        self.versions.iter().flat_map(|version| &version.resources).any(|one| one.custom.is_none())
+    }
+
     fn new(name: Arc<str>, versions: ByVersion) -> Group {
         let mut versions: Vec<Version> =
             versions.into_iter().map(|(name, resources)| Version::new(name, resources)).collect();

@@ -8,9 +8,12 @@
 //!
 //! [`rules`] are those that are written as expressions; [`shapes`] says what expressions may speak of.
 //!
+//! [`conversion`] is what webhooks are asked that turn objects into other versions, and what their answers mean.
+//!
 //! [`status`] is what the server itself writes into definitions.
 
 mod check_rules;
+pub mod conversion;
 pub mod definition;
 mod embedded;
 pub mod formats;

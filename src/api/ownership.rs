@@ -11,6 +11,7 @@
 pub mod apply;
 mod check;
 pub mod compare;
+mod elsewhere;
 mod field_set;
 pub mod fields_v1;
 mod last_applied;
@@ -37,6 +38,7 @@ use compare::Comparison;
 use managers::{Manager, Managers, Operation};
 use set::Set;
 
+pub use elsewhere::Elsewhere;
 pub use reset::{custom_reset_fields, reset_fields};
 
 /// The longest name of an owner, in bytes.
@@ -67,6 +69,8 @@ pub struct Versions<'a> {
     pub kind: &'a str,
     /// The version that the values are in.
     pub stored: &'a GroupVersion,
+    /// What other versions look like; `None`: that is told by their kind.
+    pub elsewhere: Option<&'a Elsewhere>,
 }
 
 impl Versions<'_> {
@@ -76,10 +80,18 @@ impl Versions<'_> {
 
     /// A value in another version than the stored one.
     fn shown<'v>(&self, value: &'v Value, version: &GroupVersion) -> Option<Cow<'v, Value>> {
-        if version == self.stored {
+        self.turned(value, self.stored, version)
+    }
+
+    /// A value of one version in another.
+    fn turned<'v>(&self, value: &'v Value, from: &GroupVersion, to: &GroupVersion) -> Option<Cow<'v, Value>> {
+        if from == to {
             return Some(Cow::Borrowed(value));
         }
-        convert(value.clone(), self.stored, version, self.kind).ok().map(Cow::Owned)
+        match self.elsewhere {
+            Some(elsewhere) => elsewhere.find(value, to).map(Cow::Owned),
+            None => convert(value.clone(), from, to, self.kind).ok().map(Cow::Owned),
+        }
     }
 
     /// What differs between two states as a version shows them. `Ok(None)`: the kind has no such version.

@@ -135,13 +135,36 @@ fn apply_text(
         merge::apply(&mut node, Node::of(Cow::Borrowed(&*text)));
     }
     let outcome = node.to_text();
-    let mut decoded = codec::decode_object(outcome.as_bytes(), target.kind, target.registry)
-        .map_err(|error| invalid(&outcome, &error.why))?;
+    let Some(custom) = target.custom else {
+        let decoded = codec::decode_object(outcome.as_bytes(), target.kind, target.registry)
+            .map_err(|error| invalid(&outcome, &error.why))?;
+        strict.extend(decoded.strict);
+        return Ok(Patched { value: decoded.value, warnings: judged(validation, strict, || outcome)? });
+    };
+    // The fields of custom objects are told in the order of their names.
+    let read = codec::json::read(outcome.as_bytes()).unwrap_or_default();
+    let told = || String::from_utf8_lossy(&codec::json::to_json(&read)).into_owned();
+    let (kind, api_version) = (read.str("kind"), read.str("apiVersion"));
+    // What it says it is is for its rules to judge.
+    let is_other = !kind.is_empty() && (kind != target.kind.kind || api_version != target.kind.api_version());
+    let text = if is_other { renamed(&read, target.kind) } else { outcome };
+    let mut decoded = codec::decode_object(text.as_bytes(), target.kind, target.registry)
+        .map_err(|error| invalid(&told(), &error.why))?;
     strict.extend(decoded.strict);
-    if let Some(custom) = target.custom {
-        strict.extend(custom.coerce(&mut decoded.value).map_err(|why| invalid(&outcome, &why))?);
+    strict.extend(custom.coerce(&mut decoded.value).map_err(|why| invalid(&told(), &why))?);
+    decoded.value.set("kind", kind);
+    decoded.value.set("apiVersion", api_version);
+    Ok(Patched { value: decoded.value, warnings: judged(validation, strict, told)? })
+}
+
+/// A custom object under the name that it must have, so that it can be read.
+fn renamed(object: &Value, kind: &GroupVersionKind) -> String {
+    let mut object = object.clone();
+    if object.fields().is_some() {
+        object.set("kind", kind.kind.as_str());
+        object.set("apiVersion", kind.api_version());
     }
-    Ok(Patched { value: decoded.value, warnings: judged(validation, strict, || outcome)? })
+    String::from_utf8_lossy(&codec::json::to_json(&object)).into_owned()
 }
 
 /// The body of a JSON Patch: a list of operations whose words are texts.

@@ -365,9 +365,8 @@ impl Status {
         wanted: &str,
         found: &str,
     ) -> Box<Status> {
-        let resource = of.resource;
         let why = format!(
-            "StorageError: invalid object, Code: 4, Key: /registry/{resource}/{key}, ResourceVersion: 0, \
+            "StorageError: invalid object, Code: 4, Key: /registry/{key}, ResourceVersion: 0, \
              AdditionalErrorMsg: Precondition failed: {field} in precondition: {wanted}, {field} in object meta: {found}"
         );
         Status::conflict(of, key.rsplit('/').next().unwrap_or(key), &why)

@@ -2,6 +2,8 @@
 
 use prometheus::{HistogramOpts, HistogramVec, IntCounterVec, Opts, Registry};
 
+use super::conditions::Counts;
+
 /// The bounds of the classes of duration, in seconds; the reference server's.
 const SECONDS: [f64; 8] = [0.005, 0.025, 0.1, 0.5, 1.0, 2.5, 10.0, 25.0];
 /// All codes above count as this one.
@@ -41,6 +43,8 @@ pub struct Asked<'a> {
 
 /// What admission webhooks are asked and say.
 pub struct Hooks {
+    /// How conditions were evaluated, of policies too.
+    pub conditions: Counts,
     durations: HistogramVec,
     rejections: IntCounterVec,
     open: IntCounterVec,
@@ -56,6 +60,7 @@ impl Hooks {
         let counter =
             |name: &str, help: &str, labels: &[&str]| IntCounterVec::new(Opts::new(name, help), labels);
         Ok(Hooks {
+            conditions: Counts::new()?,
             durations: HistogramVec::new(
                 durations.buckets(SECONDS.to_vec()),
                 &["name", "type", "operation", "rejected"],
@@ -80,6 +85,7 @@ impl Hooks {
     }
 
     pub(super) fn register(&self, registry: &Registry) -> Result<(), prometheus::Error> {
+        self.conditions.register(registry)?;
         for counters in [&self.rejections, &self.open, &self.requests] {
             registry.register(Box::new(counters.clone()))?;
         }

@@ -5,6 +5,7 @@
 
 mod always_deny;
 mod anti_affinity;
+mod asked;
 mod auto_provision;
 mod certificates;
 mod claim_resize;
@@ -32,6 +33,7 @@ mod pull_images;
 pub mod quota;
 mod runtime_class;
 mod service_account;
+mod shown;
 mod storage_protection;
 mod toleration_restriction;
 mod toleration_seconds;

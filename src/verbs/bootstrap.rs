@@ -21,6 +21,7 @@ use crate::api::catalog::Catalog;
 use crate::api::form::Form;
 use crate::api::media::Encoding;
 use crate::api::options::PatchOptions;
+use crate::api::ownership::Elsewhere;
 use crate::api::query::Query;
 use crate::api::status::{GroupResource, Result, Status};
 use crate::api::value::Value;
@@ -183,6 +184,7 @@ impl<'a> Own<'a> {
             user: &self.user,
             user_agent: "kube-apiserver",
             permit: Permit::none(),
+            elsewhere: Elsewhere::default(),
         };
         match verb {
             Verb::Create => create::create(self.backend, &call).await,

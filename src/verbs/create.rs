@@ -23,7 +23,10 @@ pub async fn create(backend: &Backend, call: &Call<'_>) -> Answered {
     meta::dedupe_owners(&mut value).into_iter().for_each(|warning| call.warnings.add(warning));
     backend.record(call, None, &mut value);
     admit(backend, call, &mut value).await?;
-    meta::check_unversioned(&value)?;
+    // Only who stores looks at it.
+    if !options.dry_run {
+        meta::check_unversioned(&value)?;
+    }
     store_new(backend, call, &value, options.dry_run).await
 }
 
@@ -62,9 +65,9 @@ async fn store_once(write: &Write<'_>, value: Value, dry_run: bool) -> Result<Op
         return dry(backend, call, value).await.map(Some);
     }
     let name = meta::name(&value);
-    let draft = backend.draft(call, call.key(name), &value)?;
+    let draft = backend.stored_draft(call, call.key(name), &value).await?;
     match backend.stores.create(&call.stored.store, draft, &call.permit).await {
-        Ok(object) => Ok(Some(Reply::Object(201, backend.show(call, &object)?))),
+        Ok(object) => Ok(Some(Reply::Object(201, backend.tell(call, &object).await?))),
         Err(StoreError::Exists) => Ok(None),
         Err(error) => Err(Status::from_store(&error, call.of(), name)),
     }
@@ -97,7 +100,7 @@ fn complete(backend: &Backend, call: &Call<'_>, mut value: Value) -> Result<Valu
             call.warn(warned);
             Ok(value)
         }
-        Err(errors) => Err(call.invalid(meta::name(&value), &errors)),
+        Err(errors) => Err(call.invalid_object(meta::name(&value), &value, &errors)),
     }
 }
 

@@ -38,7 +38,7 @@ pub async fn delete(backend: &Backend, call: &Call<'_>) -> Answered {
     }
     let object = backend.read(call).await?;
     let outcome = delete_object(backend, call, object, &options).await?;
-    reply(backend, call, outcome, &options)
+    reply(backend, call, outcome, &options).await
 }
 
 /// Tells the client of dependents that stay although it did not ask for that.
@@ -48,10 +48,15 @@ pub fn warn_of_dependents(call: &Call<'_>, options: &DeleteOptions) {
     }
 }
 
-fn reply(backend: &Backend, call: &Call<'_>, outcome: Outcome, options: &DeleteOptions) -> Result<Reply> {
+async fn reply(
+    backend: &Backend,
+    call: &Call<'_>,
+    outcome: Outcome,
+    options: &DeleteOptions,
+) -> Result<Reply> {
     match outcome {
         Outcome::Gone(object) if kinds::shows_deleted(&call.stored.version.group, &call.resource.kind) => {
-            Ok(Reply::Object(200, backend.show(call, &object)?))
+            Ok(Reply::Object(200, backend.tell(call, &object).await?))
         }
         Outcome::Gone(object) => {
             let value = backend.load(call, &object)?;
@@ -59,7 +64,7 @@ fn reply(backend: &Backend, call: &Call<'_>, outcome: Outcome, options: &DeleteO
         }
         Outcome::Marked(object) => {
             let code = if options.orphan_dependents == Some(false) { 202 } else { 200 };
-            Ok(Reply::Object(code, backend.show(call, &object)?))
+            Ok(Reply::Object(code, backend.tell(call, &object).await?))
         }
     }
 }
@@ -73,7 +78,7 @@ pub async fn delete_object(
 ) -> Result<Outcome> {
     let mut turn = None;
     for _ in 0..ATTEMPTS {
-        let mut value = backend.load(call, &object)?;
+        let mut value = backend.read_in_version(call, &object).await?;
         deletion::check_preconditions(options, &value, &call.resource.gv.group)?;
         // What is deleted on the way of another request was admitted as that.
         if call.subresource.is_empty() {
@@ -86,7 +91,7 @@ pub async fn delete_object(
             Deletion::Now => remove(backend, call, &object).await,
             Deletion::Mark | Deletion::MarkThenGo => {
                 let goes = decision == Deletion::MarkThenGo;
-                let draft = backend.draft(call, object.key.clone(), &value)?;
+                let draft = backend.stored_draft(call, object.key.clone(), &value).await?;
                 mark(backend, call, &object, draft, goes, options.dry_run).await?
             }
         };
@@ -123,7 +128,7 @@ async fn mark(
     goes: bool,
     dry_run: bool,
 ) -> Result<Tried> {
-    let marked = if unchanged(backend, call, object, &draft)? {
+    let marked = if unchanged(backend, call, object, &draft).await? {
         object.clone()
     } else if dry_run {
         Arc::new(Object::new(draft, object.revision))
@@ -143,7 +148,7 @@ async fn mark(
 }
 
 /// Whether a second deletion would write what is there already.
-fn unchanged(backend: &Backend, call: &Call<'_>, object: &Object, draft: &Draft) -> Result<bool> {
-    let present = backend.load(call, object)?;
-    Ok(*draft == backend.draft(call, object.key.clone(), &present)?)
+async fn unchanged(backend: &Backend, call: &Call<'_>, object: &Object, draft: &Draft) -> Result<bool> {
+    let present = backend.read_in_version(call, object).await?;
+    Ok(*draft == backend.stored_draft(call, object.key.clone(), &present).await?)
 }

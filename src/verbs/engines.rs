@@ -32,7 +32,13 @@ impl Backend {
         checked: Result<Warned, Errors>,
     ) -> Result<Warned, Errors> {
         if let Some(custom) = &call.resource.custom {
-            return by_schema(custom, call.subresource, new, old, checked);
+            let (warned, errors) = by_schema(custom, call.subresource, new, old, checked);
+            if errors.is_empty() {
+                return Ok(warned);
+            }
+            // What is let pass is told of even if something else is not.
+            call.warn(warned);
+            return Err(errors);
         }
         let authority = self.engines.authority;
         let version = &call.stored.version;
@@ -62,7 +68,7 @@ fn by_schema(
     new: &Value,
     old: Option<&Value>,
     checked: Result<Warned, Errors>,
-) -> Result<Warned, Errors> {
+) -> (Warned, Errors) {
     let (mut warned, mut errors) = match checked {
         Ok(warned) => (warned, Errors::new()),
         Err(errors) => (Warned::new(), errors),
@@ -73,5 +79,5 @@ fn by_schema(
         Some(old) if subresource == "status" => custom.check_status(new, old, &mut errors, &mut warned),
         Some(old) => custom.check_change(new, old, &mut errors, &mut warned),
     }
-    if errors.is_empty() { Ok(warned) } else { Err(errors) }
+    (warned, errors)
 }

@@ -17,5 +17,5 @@ pub async fn get(backend: &Backend, call: &Call<'_>) -> Answered {
             found = backend.read(call).await;
         }
     }
-    Ok(Reply::Object(200, backend.show(call, &*found?)?))
+    Ok(Reply::Object(200, backend.tell(call, &*found?).await?))
 }

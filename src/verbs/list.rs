@@ -84,6 +84,7 @@ impl Listing {
             list_meta.insert_str(1, r#""continue":"","#);
         }
         let mut page = page;
+        page.items = backend.in_version(resource, page.items, &call.permit).await?;
         if matches!(form.shape, Shape::Table(..)) {
             backend.sort_rows(resource, &mut page.items)?;
         }

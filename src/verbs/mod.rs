@@ -8,6 +8,7 @@ pub mod budget;
 pub mod collection;
 pub mod component_status;
 pub mod connect;
+pub mod conversion;
 pub mod create;
 pub mod delete;
 pub mod engines;
@@ -25,6 +26,7 @@ pub mod stores;
 pub mod sub;
 pub mod update;
 pub mod watch;
+mod ways;
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -49,10 +51,12 @@ use crate::api::custom::Custom;
 use crate::api::form::Form;
 use crate::api::kinds::{self, Kind, Writer};
 use crate::api::media::{Encoding, PatchType};
+use crate::api::ownership::Elsewhere;
 use crate::api::parts::{self, Part};
 use crate::api::query::Query;
 use crate::api::schema::{Registry, time};
 use crate::api::status::{GroupResource, Result, Status};
+use crate::api::value::Value;
 use crate::api::version::GroupVersion;
 use crate::auth::rbac::Roles;
 use crate::auth::service_account::issuer::Issuer;
@@ -61,6 +65,7 @@ use crate::metrics::Metrics;
 
 use self::admission::Chain;
 use self::budget::Budget;
+use self::conversion::Conversions;
 use self::engines::Engines;
 use self::forced::Forced;
 use self::list::Listing;
@@ -93,6 +98,8 @@ pub struct Backend {
     pub authorizer: Addr<Authorizer>,
     /// Who has which role.
     pub roles: Arc<Roles>,
+    /// Who asks the webhooks that turn custom objects into other versions.
+    pub conversions: Rc<Conversions>,
     /// Whether selectors count when somebody asks what they may do.
     pub judges_selectors: bool,
 }
@@ -159,6 +166,8 @@ pub struct Call<'a> {
     /// The place among the requests in flight: a copy travels in every message, so that a client that hangs up does
     /// not free it while a store still works for it.
     pub permit: Permit,
+    /// What its objects are in other versions, where a webhook makes those.
+    pub elsewhere: Elsewhere,
 }
 
 impl<'a> Call<'a> {
@@ -184,6 +193,7 @@ impl<'a> Call<'a> {
             user,
             user_agent,
             permit: Permit::none(),
+            elsewhere: Elsewhere::default(),
         })
     }
 }
@@ -260,6 +270,30 @@ impl Call<'_> {
     pub fn invalid_body(&self, name: &str, errors: &[crate::api::field::FieldError]) -> Box<Status> {
         let (gv, kind) = self.shown_kind();
         Status::invalid(&gv.group, kind, name, errors)
+    }
+
+    /// The same for an object that may say that it is of another kind: those of custom kinds are called what they say.
+    pub fn invalid_object(
+        &self,
+        name: &str,
+        object: &Value,
+        errors: &[crate::api::field::FieldError],
+    ) -> Box<Status> {
+        let kind = object.str("kind");
+        if self.resource.custom.is_none() || kind.is_empty() {
+            return self.invalid(name, errors);
+        }
+        let group = object.str("apiVersion").split_once('/').map_or("", |(group, _)| group);
+        Status::invalid(group, kind, name, errors)
+    }
+
+    /// Where messages say that an object is kept: those of custom kinds stand below their group.
+    pub fn registered(&self, name: &str) -> String {
+        let key = self.key(name);
+        match self.resource.custom {
+            Some(_) => format!("{}/{}/{}", self.resource.gv.group, self.resource.plural, key.as_str()),
+            None => format!("{}/{}", self.resource.plural, key.as_str()),
+        }
     }
 
     /// 422 for an object whose fields are wrong.

@@ -170,7 +170,7 @@ impl Backend {
     }
 }
 
-fn drafted(encoded: codec::Encoded, key: Key, value: &Value, fields: Pairs) -> Draft {
+pub(super) fn drafted(encoded: codec::Encoded, key: Key, value: &Value, fields: Pairs) -> Draft {
     let labels = value.at(&["metadata", "labels"]).and_then(Value::fields);
     let labels: Pairs = labels
         .into_iter()

@@ -92,14 +92,16 @@ impl Backend {
             return self.whole_versions(call);
         }
         // What looks like another kind is never stored as such.
-        Versions { registry: &self.registry, kind, stored: gv }
+        Versions { registry: &self.registry, kind, stored: gv, elsewhere: None }
     }
 
     fn whole_versions<'a>(&'a self, call: &'a Call<'_>) -> Versions<'a> {
+        let converts = call.resource.custom.as_ref().is_some_and(|custom| custom.conversion.is_some());
         Versions {
             registry: self.registry_of(call.resource),
             kind: &call.resource.kind,
             stored: &call.stored.version,
+            elsewhere: converts.then_some(&call.elsewhere),
         }
     }
 
@@ -122,7 +124,7 @@ pub(super) fn record_own(
     old: Option<&Value>,
     new: &mut Value,
 ) {
-    let versions = Versions { registry, kind, stored: version };
+    let versions = Versions { registry, kind, stored: version, elsewhere: None };
     let reset = ownership::reset_fields(&version.group, kind, subresource, !subresource.is_empty());
     let write = Write { manager: OWN_NAME, version, subresource, now, reset };
     ownership::record(&versions, &write, old, new);

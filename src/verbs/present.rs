@@ -55,7 +55,7 @@ impl<'a> Kept<'a> {
 
 /// Whether something that was made from an object is of any use to those who ask for this resource: what was made for a custom kind
 /// before its definition changed is not.
-fn is_living(resource: &Resource) -> impl Fn(Variant) -> bool {
+pub(super) fn is_living(resource: &Resource) -> impl Fn(Variant) -> bool {
     let living = resource.custom.as_ref().map(|custom| custom.ordinals.clone());
     move |variant: Variant| living.as_ref().is_none_or(|living| living.contains(&(variant.0 / Form::NUMBERS)))
 }

@@ -135,14 +135,15 @@ async fn follow(
     (current, turn): (&Object, Option<Turn>),
     dry_run: bool,
 ) -> Result<Outcome> {
-    let old = backend.load(call, current)?;
+    let old = backend.read_in_version(call, current).await?;
     let was = backend.show_owned(call, part, &old)?;
-    let mut body = state.after(&was)?;
+    let mut body = backend.with_versions(call, || state.after(&was)).await?;
     let wanted = options::revision(meta::of(&body).str("resourceVersion"))?.filter(|wanted| *wanted > 0);
     let write = Write { backend, call, operation: Operation::Update, old: Some(&was) };
     backend.admission.mutate(&write, &mut body).await?;
-    let mut new = backend.write_owned(call, part, &old, body)?;
-    check_version(call, wanted, current.revision.0)?;
+    let written = || backend.write_owned(call, part, &old, body.clone());
+    let mut new = backend.with_versions(call, written).await?;
+    check_version(call, part, wanted, current.revision.0)?;
     let claim = services::claim_changed(backend, call, &mut new, &old, dry_run).await?;
     let stored = change(&write, part, (current, turn), (new, &old), dry_run).await;
     claim.end(matches!(stored, Ok(Outcome::Stored(_) | Outcome::Same(_)))).await;
@@ -173,7 +174,7 @@ async fn create_instead(
 ) -> Result<Reply> {
     let uid = meta::of(&value).str("uid");
     if !uid.is_empty() {
-        return Err(Status::wrong_uid(call.of(), call.key(call.name).as_str(), uid, ""));
+        return Err(Status::wrong_uid(call.of(), &call.registered(call.name), uid, ""));
     }
     admit(backend, call, &mut value).await?;
     value.entry("metadata").remove("resourceVersion");
@@ -186,13 +187,14 @@ fn check_uid(call: &Call<'_>, value: &Value, old: &Value) -> Result<()> {
     if wanted.is_empty() || wanted == found {
         return Ok(());
     }
-    Err(Status::wrong_uid(call.of(), call.key(call.name).as_str(), wanted, found))
+    Err(Status::wrong_uid(call.of(), &call.registered(call.name), wanted, found))
 }
 
-fn check_version(call: &Call<'_>, wanted: Option<u64>, current: u64) -> Result<()> {
+fn check_version(call: &Call<'_>, part: &Part, wanted: Option<u64>, current: u64) -> Result<()> {
     match wanted {
         Some(wanted) if wanted != current => Err(Status::stale(call.of(), call.name)),
-        None if !call.kind().rules.unconditional_update => {
+        // What looks like another kind need not name a version, whatever its object needs.
+        None if !call.kind().rules.unconditional_update && !part.is_view() => {
             let path = Path::new("metadata").child("resourceVersion");
             let errors = [FieldError::invalid(&path, "0x0", "must be specified for an update")];
             let of = call.of();
@@ -214,7 +216,7 @@ fn complete(backend: &Backend, call: &Call<'_>, part: &Part, mut value: Value, o
             call.warn(warned);
             Ok(value)
         }
-        Err(errors) => Err(call.invalid(call.name, &errors)),
+        Err(errors) => Err(call.invalid_object(call.name, &value, &errors)),
     }
 }
 
@@ -226,30 +228,31 @@ async fn put(
     (new, old): (&Value, &Value),
     dry_run: bool,
 ) -> Result<Outcome> {
-    let shown = |object: &Object| backend.show(call, object).map(|bytes| Reply::Object(200, bytes));
+    let shown =
+        async |object: &Object| backend.tell(call, object).await.map(|bytes| Reply::Object(200, bytes));
     if new == old {
-        return shown(current).map(Outcome::Same);
+        return shown(current).await.map(Outcome::Same);
     }
-    let draft = backend.draft(call, current.key.clone(), new)?;
     // Two values may say the same in different ways.
-    if draft == backend.draft(call, current.key.clone(), old)? {
-        return shown(current).map(Outcome::Same);
+    if backend.draft(call, current.key.clone(), new)? == backend.draft(call, current.key.clone(), old)? {
+        return shown(current).await.map(Outcome::Same);
     }
+    let draft = backend.stored_draft(call, current.key.clone(), new).await?;
     if dry_run {
-        return shown(&Object::new(draft, current.revision)).map(Outcome::Same);
+        return shown(&Object::new(draft, current.revision)).await.map(Outcome::Same);
     }
     let store = &call.stored.store;
     if deletion::is_over(call.kind().rules, new) {
         // The last finalizer has left an object that was only waiting for it.
         let last = Object::new(draft, current.revision);
         return match backend.stores.remove(store, current.key.clone(), current.revision, &call.permit).await {
-            Ok(_) | Err(StoreError::NotFound) => shown(&last).map(Outcome::Stored),
+            Ok(_) | Err(StoreError::NotFound) => shown(&last).await.map(Outcome::Stored),
             Err(StoreError::Conflict(_)) => Ok(Outcome::Overtaken),
             Err(error) => Err(Status::from_store(&error, call.of(), call.name)),
         };
     }
     match backend.stores.replace_in_turn(store, draft, current.revision, &call.permit, turn).await {
-        Ok(object) => shown(&object).map(Outcome::Stored),
+        Ok(object) => shown(&object).await.map(Outcome::Stored),
         Err(StoreError::Conflict(_) | StoreError::NotFound) => Ok(Outcome::Overtaken),
         Err(error) => Err(Status::from_store(&error, call.of(), call.name)),
     }

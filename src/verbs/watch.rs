@@ -1,6 +1,7 @@
 //! watch: a session on the connection's own thread that follows the history of a type.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
+use std::collections::{HashMap, HashSet};
 use std::ops::Bound;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -11,16 +12,17 @@ use pilothouse_actors::clock::Timestamp;
 use pilothouse_actors::feed::Feed;
 use pilothouse_actors::filter::Filter;
 use pilothouse_actors::object::{Object, Revision, Variant};
-use pilothouse_actors::session::{Frames, Session, Watch};
+use pilothouse_actors::session::{Frames, Preparation, Session, Watch};
 use pilothouse_actors::snapshot::Snapshot;
-use pilothouse_actors::telling::Told;
+use pilothouse_actors::telling::{self, Told};
+use pilothouse_actors::window::{Change, Event};
 
 use crate::api::catalog::resource::Resource;
 use crate::api::codec::{cbor, encode_document, protobuf};
 use crate::api::form::{Form, Shape};
 use crate::api::media::Encoding;
 use crate::api::options::{self, ListOptions};
-use crate::api::status::Status;
+use crate::api::status::{Result, Status};
 use crate::ids;
 use crate::metrics::OpenWatch;
 
@@ -47,6 +49,8 @@ pub async fn watch(backend: &Rc<Backend>, watching: &Watching, call: &Call<'_>) 
         resource: call.resource.clone(),
         form: call.form,
         columns: Cell::new(true),
+        ready: Rc::default(),
+        filter: filter.clone(),
         counted: watching.metrics.watch(call.resource, scope),
     });
     // Whoever has seen a version that does not exist has seen another store: to wait for it for ever would be to miss all
@@ -59,7 +63,10 @@ pub async fn watch(backend: &Rc<Backend>, watching: &Watching, call: &Call<'_>) 
     let head = position.snapshot.revision;
     let (initial, cursor): (Box<dyn Iterator<Item = Arc<Object>>>, _) =
         match (options.send_initial_events, asked) {
-            (Some(true), _) | (None, 0) => (initial(position.snapshot, &filter), head),
+            (Some(true), _) | (None, 0) => {
+                let initial = initial(position.snapshot, &filter);
+                (converted(backend, call, &filter, initial).await?, head)
+            }
             (Some(false), 0) => (Box::new(std::iter::empty()), head),
             (_, asked) => (Box::new(std::iter::empty()), Revision(asked)),
         };
@@ -95,6 +102,26 @@ fn initial(snapshot: Snapshot, filter: &Filter) -> Box<dyn Iterator<Item = Arc<O
     }
 }
 
+/// What is there when a watch begins, in the version that is asked for. All of it is made before the first is told, as in a list.
+async fn converted(
+    backend: &Rc<Backend>,
+    call: &Call<'_>,
+    filter: &Filter,
+    initial: Box<dyn Iterator<Item = Arc<Object>>>,
+) -> Result<Box<dyn Iterator<Item = Arc<Object>>>> {
+    if call.resource.custom.as_ref().is_none_or(|custom| custom.conversion.is_none()) {
+        return Ok(initial);
+    }
+    let wanted: Vec<Arc<Object>> = initial.filter(|object| filter.matches(object)).collect();
+    let weight = wanted.iter().map(|object| object.bytes.len()).sum();
+    let held = backend.lists.take_more(weight, &[])?;
+    let made = backend.in_version(call.resource, wanted, &call.permit).await?;
+    // The room is given back when all of them are told.
+    Ok(Box::new(made.into_iter().inspect(move |_| {
+        let _still = &held;
+    })))
+}
+
 /// How long a watch lasts: what the client asks for, and less than nothing is over at once; else between once and twice the
 /// minimum, so that the watches of a restart do not all end at one moment.
 fn lifetime(options: &ListOptions, minimum: Duration) -> Duration {
@@ -114,6 +141,11 @@ struct EventFrames {
     form: Form,
     /// The columns of a table are described once, with its first row.
     columns: Cell<bool>,
+    /// Objects in the version that is asked for, which had to be made first, by what is stored of them. No more than one turn
+    /// tells.
+    ready: Rc<RefCell<HashMap<Bytes, Object>>>,
+    /// The objects that the client asked for.
+    filter: Filter,
     /// Counts this watch for as long as it lasts, and what it tells.
     counted: OpenWatch,
 }
@@ -121,17 +153,25 @@ struct EventFrames {
 impl EventFrames {
     /// One event around an object that is encoded already.
     fn wrap(&self, kind: &str, object: &[u8]) -> Bytes {
-        match self.form.encoding {
-            Encoding::Json | Encoding::Yaml => json_line(kind, object),
-            Encoding::Protobuf => Bytes::from(protobuf::watch_frame(kind, object)),
-            Encoding::Cbor => Bytes::from(cbor::watch_event(kind, object)),
-        }
+        wrap(self.form, kind, object)
     }
 
     fn error(&self, status: &Status) -> Bytes {
-        let object = encode_document(&self.backend.registry, self.form.encoding, &status.to_json());
-        self.wrap("ERROR", &object.unwrap_or_else(|_| status.to_json()))
+        error(&self.backend, self.form, status)
     }
+}
+
+fn wrap(form: Form, kind: &str, object: &[u8]) -> Bytes {
+    match form.encoding {
+        Encoding::Json | Encoding::Yaml => json_line(kind, object),
+        Encoding::Protobuf => Bytes::from(protobuf::watch_frame(kind, object)),
+        Encoding::Cbor => Bytes::from(cbor::watch_event(kind, object)),
+    }
+}
+
+fn error(backend: &Backend, form: Form, status: &Status) -> Bytes {
+    let object = encode_document(&backend.registry, form.encoding, &status.to_json());
+    wrap(form, "ERROR", &object.unwrap_or_else(|_| status.to_json()))
 }
 
 /// An event as a JSON document on a line of its own.
@@ -157,6 +197,8 @@ impl Frames for EventFrames {
             Told::Modified => "MODIFIED",
             Told::Deleted => "DELETED",
         };
+        let ready = self.ready.borrow();
+        let object = ready.get(&object.bytes).unwrap_or(object);
         match self.backend.present(&self.resource, self.form, object, self.columns.get()) {
             Ok(bytes) => self.wrap(kind, &bytes),
             Err(status) => self.error(&status),
@@ -174,11 +216,49 @@ impl Frames for EventFrames {
         }
     }
 
+    fn prepare(&self, events: &[Arc<Event>]) -> Option<Preparation> {
+        self.resource.custom.as_ref().filter(|custom| custom.conversion.is_some())?;
+        let mut batch = Vec::new();
+        for event in events {
+            let Some(told) = telling::told(&self.filter, event) else { continue };
+            if event.is_written(told.frame_of(self.variant())) {
+                continue;
+            }
+            // As `telling::shown` chooses; what is made of it is kept with the object itself, whose revision is another.
+            let source = match (told, event.change, &event.previous) {
+                (Told::Deleted, Change::Replaced, Some(previous)) => previous,
+                _ => &event.object,
+            };
+            batch.push((source.clone(), event.revision()));
+        }
+        batch.retain(|(object, _)| self.backend.is_foreign(&self.resource, object));
+        let key = |(object, at): &(Arc<Object>, Revision)| object.at(*at).bytes;
+        let keys: HashSet<Bytes> = batch.iter().map(key).collect();
+        // What is not among these was told.
+        self.ready.borrow_mut().retain(|known, _| keys.contains(known));
+        batch.retain(|state| !self.ready.borrow().contains_key(&key(state)));
+        if batch.is_empty() {
+            return None;
+        }
+        let (backend, resource, form) = (self.backend.clone(), self.resource.clone(), self.form);
+        let ready = self.ready.clone();
+        Some(Box::pin(async move {
+            let objects = batch.iter().map(|(object, _)| object.clone()).collect();
+            let made = backend.in_version_by_turns(&resource, objects).await;
+            let made = made.map_err(|status| error(&backend, form, &status))?;
+            let pairs =
+                batch.iter().zip(made).map(|((object, at), made)| (object.at(*at).bytes, made.at(*at)));
+            ready.borrow_mut().extend(pairs);
+            Ok(())
+        }))
+    }
+
     fn expired(&self, cursor: Revision, floor: Revision) -> Bytes {
         self.error(&Status::watch_expired(cursor.0, floor.0))
     }
 
     fn told(&self, events: usize, oldest: Timestamp) {
+        self.ready.borrow_mut().clear();
         self.counted.told(events, oldest, self.backend.clock.now());
     }
 

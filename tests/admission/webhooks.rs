@@ -403,19 +403,60 @@ fn connections_and_reviews_are_asked_about() {
 }
 
 #[test]
-fn conditions_that_nobody_can_evaluate_fail() {
+fn conditions_decide_who_is_asked() {
     let hooks = HookServer::start("h", |_, _| yes());
     let server = Server::start();
     let mut admin = server.admin();
-    let condition = json!([{"name": "c", "expression": "true"}]);
-    let fails = json!({"matchConditions": condition});
-    configure(&mut admin, "Validating", "v", &[hook(&hooks, "v.x.io", &fails)]);
-    admin.post(MAPS, &map("a")).refused(403, "Forbidden");
-    admin.delete(&format!("{GROUP}/validatingwebhookconfigurations/v")).ok();
-    let ignored = json!({"matchConditions": condition, "failurePolicy": "Ignore"});
-    configure(&mut admin, "Validating", "v", &[hook(&hooks, "v.x.io", &ignored)]);
-    admin.post(MAPS, &map("a")).ok();
-    assert!(hooks.asked().is_empty());
+    let configured = |admin: &mut Client, conditions: Value, failures: &str| {
+        let named: Vec<Value> = (0..)
+            .zip(conditions.as_array().unwrap())
+            .map(|(place, text)| json!({"name": format!("c{place}"), "expression": text}))
+            .collect();
+        let _absent = admin.delete(&format!("{GROUP}/validatingwebhookconfigurations/v"));
+        let fields = json!({"matchConditions": named, "failurePolicy": failures});
+        configure(admin, "Validating", "v", &[hook(&hooks, "v.x.io", &fields)]);
+        hooks.forget();
+    };
+    let all = json!([
+        "request.operation == 'CREATE' && request.resource.resource == 'configmaps'",
+        "object.metadata.name.startsWith('a') && oldObject == null",
+        "authorizer.group('').resource('pods').namespace('default').check('get').allowed()",
+        "request.userInfo.username != '' && !request.dryRun"
+    ]);
+    configured(&mut admin, all, "Fail");
+    admin.post(MAPS, &map("b")).ok();
+    assert!(hooks.asked().is_empty(), "a condition does not hold");
+    admin.post(MAPS, &map("a1")).ok();
+    assert_eq!(hooks.asked().len(), 1);
+    let broken = json!(["true", "object.data.none == 'x'"]);
+    configured(&mut admin, broken.clone(), "Fail");
+    let refused = admin.post(MAPS, &map("a2"));
+    refused.refused(403, "Forbidden");
+    assert_eq!(
+        refused.json()["message"],
+        "configmaps \"a2\" is forbidden: expression 'object.data.none == 'x'' resulted in error: no such key: none"
+    );
+    configured(&mut admin, broken, "Ignore");
+    admin.post(MAPS, &map("a2")).ok();
+    configured(&mut admin, json!(["object.data.none == 'x'", "false"]), "Fail");
+    admin.post(MAPS, &map("a3")).ok();
+    assert!(hooks.asked().is_empty(), "one that does not hold decides");
+    let wrong = json!([{"name": "c", "expression": "object.nope("}]);
+    let _absent = admin.delete(&format!("{GROUP}/validatingwebhookconfigurations/v"));
+    let configuration = json!({
+        "apiVersion": "admissionregistration.k8s.io/v1", "kind": "ValidatingWebhookConfiguration",
+        "metadata": {"name": "v"}, "webhooks": [hook(&hooks, "v.x.io", &json!({"matchConditions": wrong}))]
+    });
+    let refused = admin.post(&format!("{GROUP}/validatingwebhookconfigurations"), &configuration);
+    refused.refused(422, "Invalid");
+    let counted = admin.get("/metrics").text();
+    for wanted in [
+        r#"apiserver_admission_match_condition_exclusions_total{kind="webhook",name="v.x.io",operation="CREATE",type="validating"} 3"#,
+        r#"apiserver_admission_match_condition_evaluation_errors_total{kind="webhook",name="v.x.io",operation="CREATE",type="validating"} 3"#,
+        r#"apiserver_admission_match_condition_evaluation_seconds_count{kind="webhook",name="v.x.io",operation="CREATE",type="validating"} 5"#,
+    ] {
+        assert!(counted.contains(wanted), "{wanted} is not in {counted}");
+    }
 }
 
 #[test]

@@ -5,8 +5,9 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use actix::Addr;
+use bytes::Bytes;
 
-use super::{Frames, LiveSessions, Watch};
+use super::{Frames, LiveSessions, Preparation, Watch};
 use crate::archive::{ArchiveError, Shelf};
 use crate::broadcaster::{Broadcaster, Subscribe, SubscriptionId, Unsubscribe};
 use crate::feed::{Feed, Outlet, feed};
@@ -24,8 +25,8 @@ enum State {
     Initial(Box<dyn Iterator<Item = Arc<Object>>>),
     /// There may be events after the cursor that it has not read. Next: caught up, or ended if they are gone.
     CatchingUp,
-    /// As catching up, but its cursor lies before what memory holds: a read of the log is under way. Next: catching up
-    /// when it is done, or ended.
+    /// As catching up, but its cursor lies before what memory holds and a read of the log is under way, or what it found has to be
+    /// made ready first. Next: catching up when that is done, or ended.
     Fetching,
     /// It has read everything, and the broadcaster announces what comes. The cursor may fall behind the window here,
     /// which means nothing: whatever is between was of no interest. Next: catching up, when something is announced.
@@ -43,6 +44,8 @@ pub(crate) enum Next {
     Again,
     /// Goes on when the log was read.
     Fetch(Shelf, Revision),
+    /// Goes on when what it found can be written.
+    Prepare,
     /// Stops.
     Stop,
 }
@@ -63,6 +66,8 @@ pub(crate) struct Course {
     initial_end_bookmark: bool,
     /// What a turn that the body took left for the session to do.
     owed: Option<Next>,
+    /// What [`Next::Prepare`] means.
+    pub(super) preparation: Option<Preparation>,
     /// Whether it is counted as one whose client does not read.
     stalled: bool,
     live: LiveSessions,
@@ -100,6 +105,7 @@ impl Course {
             bookmarks: watch.bookmarks,
             initial_end_bookmark: watch.initial_end_bookmark,
             owed: None,
+            preparation: None,
             stalled: false,
             live: watch.live,
         };
@@ -234,6 +240,9 @@ impl Course {
                 return Ok(0);
             }
         };
+        if self.must_wait_for(&events) {
+            return Err(Next::Prepare);
+        }
         let taken = self.take_in(events.iter().map(|event| &**event));
         if taken == events.len() && events.len() < most {
             self.cursor = self.cursor.max(head);
@@ -250,6 +259,10 @@ impl Course {
         }
         self.state = State::CatchingUp;
         match read {
+            // They are read again once they are ready: then nothing has to be kept meanwhile.
+            Ok(events) if self.must_wait_for(&events) => {
+                self.owed = Some(Next::Prepare);
+            }
             Ok(events) => {
                 self.take_in(events.iter().map(|event| &**event));
             }
@@ -259,6 +272,27 @@ impl Course {
                 }
                 self.expire(self.window.floor());
             }
+        }
+    }
+
+    /// Whether events have to be made ready before they can be written.
+    fn must_wait_for(&mut self, events: &[Arc<Event>]) -> bool {
+        self.preparation = self.frames.prepare(events);
+        if self.preparation.is_some() {
+            self.state = State::Fetching;
+        }
+        self.preparation.is_some()
+    }
+
+    /// What had to be made ready is, or cannot be.
+    pub(super) fn prepared(&mut self, prepared: Result<(), Bytes>) {
+        if !matches!(self.state, State::Fetching) {
+            return;
+        }
+        self.state = State::CatchingUp;
+        if let Err(frame) = prepared {
+            self.outlet.push(frame);
+            self.end();
         }
     }
 

@@ -139,7 +139,7 @@ impl Checker<'_> {
         };
         let found = match &target {
             Type::Map(_, values) => (**values).clone(),
-            Type::Object(object) => match object.fields.get(field) {
+            Type::Object(object) => match object.field(field) {
                 Some(property) => property.shape.kind(),
                 None => {
                     self.issue(id, format!("undefined field '{field}'"));

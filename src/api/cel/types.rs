@@ -159,6 +159,14 @@ pub struct ObjectType {
     pub fields: BTreeMap<String, Property>,
 }
 
+impl ObjectType {
+    /// The field that an expression calls so. Words of the language may be said plainly where only a field can stand.
+    pub fn field(&self, name: &str) -> Option<&Property> {
+        let escaped = || super::words::is_taken(name).then(|| self.fields.get(&format!("__{name}__")))?;
+        self.fields.get(name).or_else(escaped)
+    }
+}
+
 impl PartialEq for ObjectType {
     fn eq(&self, other: &ObjectType) -> bool {
         std::ptr::eq(self, other)
@@ -256,7 +264,7 @@ impl Shape {
                 ("@items" | "@values", Form::List(items, _) | Form::Map(items)) => items,
                 // Keys of maps are texts of which nothing is known.
                 ("@keys", Form::Map(_)) => return Some(0),
-                (name, Form::Object(object)) => &object.fields.get(name)?.shape,
+                (name, Form::Object(object)) => &object.field(name)?.shape,
                 _ => return None,
             };
         }

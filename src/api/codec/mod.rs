@@ -185,6 +185,9 @@ impl Body<'_> {
         let repaired = syntax::repair(self.text);
         let actual = self.interpreted(&repaired)?;
         if self.is_free() {
+            if self.is_kindless(&repaired) {
+                return Err(self.kindless());
+            }
             let read = decode::decode(self.registry, self.registry.free_object(), &repaired);
             return self.freed(read.map_err(|refused| self.misread(&actual, refused))?);
         }
@@ -205,18 +208,29 @@ impl Body<'_> {
         match refused {
             // The metadata of such objects are read by themselves.
             Refused::Type(message) => {
-                self.not_handled(actual, &message.replace("ObjectMeta.metadata.", "ObjectMeta."))
+                let message = message.replace("ObjectMeta.metadata.", "ObjectMeta.");
+                self.not_handled(actual, &message.replace("struct field .metadata of", "value of"))
             }
             Refused::Tokens => self.not_handled(actual, "exceeded max depth"),
         }
+    }
+
+    /// Whether a body says nothing of its kind, whatever else is wrong with it.
+    fn is_kindless(&self, text: &[u8]) -> bool {
+        let read = decode::decode(self.registry, self.registry.type_meta(), text);
+        read.is_ok_and(|read| read.value.str("kind").is_empty())
+    }
+
+    fn kindless(&self) -> DecodeError {
+        let body = String::from_utf8_lossy(self.shown);
+        self.unrecognized(&format!("Object 'Kind' is missing in '{body}'"))
     }
 
     /// Judges an object that was read as it is. It must say its kind and version itself; whether the kind is the right one
     /// is for its rules.
     fn freed(&self, mut decoded: Decoded) -> Result<Decoded, DecodeError> {
         if decoded.value.str("kind").is_empty() {
-            let message = "Object 'Kind' is missing in 'unstructured object has no kind'";
-            return Err(DecodeError::new(message.to_owned()));
+            return Err(self.kindless());
         }
         let said = decoded.value.str("apiVersion");
         if said != self.expected.api_version() {

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use openssl::sha::sha256;
 use pilothouse_actors::object::TypeName;
 
+use super::conversion::Conversion;
 use super::kind::{Cell, Custom, Schemas};
 use super::path::JsonPath;
 use super::pattern::Patterns;
@@ -59,7 +60,13 @@ pub fn resources(
     let schemas: Schemas = versions.iter().map(of_version).collect::<BTreeMap<_, _>>().into();
     let digest = sha256(&json::to_json(said.spec("versions").unwrap_or(&Value::Null)));
     let digest: String = digest.iter().take(8).map(|byte| format!("{byte:02x}")).collect();
-    let common = Common { digest, registry: Arc::new(added.done()), ordinals: ordinals.clone(), schemas };
+    let common = Common {
+        digest,
+        registry: Arc::new(added.done()),
+        ordinals: ordinals.clone(),
+        schemas,
+        conversion: Conversion::read(definition).map(Arc::new),
+    };
     let made: Vec<_> = versions
         .iter()
         .zip(ordinals)
@@ -95,6 +102,7 @@ struct Common {
     schemas: Schemas,
     /// Tells what is said of all versions from what was said of them at another time, also before a restart.
     digest: String,
+    conversion: Option<Arc<Conversion>>,
 }
 
 /// Whether a store has custom objects.
@@ -209,6 +217,7 @@ impl<'a> Said<'a> {
                 .map(|said| Part::scale(ReplicaPaths::read(said))),
             deprecation: self.deprecation(version, versions).map(Into::into),
             is_going,
+            conversion: common.conversion.clone(),
         };
         let plain = [Verb::Get, Verb::Patch, Verb::Update];
         let sub = |name: &str, gv: GroupVersion, kind: &str| Subresource {

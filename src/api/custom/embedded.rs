@@ -35,6 +35,9 @@ impl Walk<'_> {
         if schema.embedded
             && let Value::Object(fields) = value
         {
+            if !self.lenient {
+                named_by_texts(fields, path)?;
+            }
             self.metadata(fields, path)?;
         }
         self.below(schema, value, path)
@@ -89,11 +92,21 @@ impl Walk<'_> {
                     Refused::Type(why) => why,
                     Refused::Tokens => "exceeded max depth".to_owned(),
                 };
-                return Err(FieldError::invalid(&path.child("metadata"), "null", &why).to_string());
+                return Err(FieldError::invalid(&path.child("metadata"), &shown(said), &why).to_string());
             }
         }
         Ok(())
     }
+}
+
+/// Refuses an object within an object whose kind or version is no text.
+fn named_by_texts(fields: &Object, path: &Path) -> Result<(), String> {
+    for field in ["apiVersion", "kind"] {
+        if let Some(said) = fields.get(field).filter(|said| said.as_str().is_none()) {
+            return Err(FieldError::invalid(&path.child(field), &shown(said), "must be a string").to_string());
+        }
+    }
+    Ok(())
 }
 
 /// Checks the kinds and metadata of objects within an object.

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use pilothouse_actors::filter::MARK_FIELD;
 use pilothouse_actors::object::Pairs;
 
+use super::conversion::Conversion;
 use super::path::JsonPath;
 use super::rules::{self, Allowance, Rules};
 use super::schema::Schema;
@@ -57,6 +58,8 @@ pub struct Custom {
     pub deprecation: Option<Arc<str>>,
     /// Whether its definition goes: then nothing new is made.
     pub is_going: bool,
+    /// Who turns its objects into other versions; without, versions differ in their `apiVersion` alone.
+    pub conversion: Option<Arc<Conversion>>,
 }
 
 /// One cell of a row.
@@ -104,6 +107,30 @@ impl Custom {
         object.set("apiVersion", &*self.api_version);
         if !Arc::ptr_eq(stored_by, &self.schema) {
             self.clean(&self.schema, &mut object);
+        }
+        object
+    }
+
+    /// The object that is stored as these bytes, in the version that it is stored in, with what it leaves out; `None` if it cannot
+    /// be read.
+    pub fn read_stored(&self, bytes: &[u8]) -> Option<Value> {
+        let mut object = codec::decode_stored(bytes, self.registry.free_object(), &self.registry)?;
+        let stored_by = self.schemas.get(object.str("apiVersion")).unwrap_or(&self.schema);
+        self.clean(stored_by, &mut object);
+        // What has no room now had none when it was stored.
+        let _fits = prune::fill(stored_by, &mut object, &mut { FILLED_BYTES });
+        Some(object)
+    }
+
+    /// What a webhook made of an object, without what this version does not know.
+    pub fn known(&self, object: Value) -> Value {
+        self.known_in(&self.api_version, object)
+    }
+
+    /// The same for another version of the kind.
+    pub fn known_in(&self, api_version: &str, mut object: Value) -> Value {
+        if let Some(schema) = self.schemas.get(api_version) {
+            self.clean(schema, &mut object);
         }
         object
     }
@@ -262,7 +289,7 @@ fn text(value: &Value) -> String {
 }
 
 /// A number as text: with a power of ten if it is very small or not small.
-fn plain_float(number: f64) -> String {
+pub(super) fn plain_float(number: f64) -> String {
     let scientific = format!("{number:e}");
     let Some((digits, power)) = scientific.split_once('e') else { return scientific };
     match power.parse::<i32>() {

@@ -29,7 +29,7 @@ fn walk(schema: &Schema, value: &Value, path: &Path, errors: &mut Errors) {
         Value::Array(items) => {
             match &schema.list {
                 ListFact::Set => {
-                    twice(items.iter().map(json::to_json), |index| {
+                    twice(items.iter().map(told_apart), |index| {
                         let item = items.get(index).unwrap_or(&Value::Null);
                         errors.push(FieldError::duplicate(&path.index(index), &shown(item)));
                     });
@@ -45,6 +45,15 @@ fn walk(schema: &Schema, value: &Value, path: &Path, errors: &mut Errors) {
         }
         _ => {}
     }
+}
+
+/// What tells an item of a set from others: 1 is not 1.0.
+fn told_apart(item: &Value) -> Vec<u8> {
+    let mut text = json::to_json(item);
+    if matches!(item, Value::Float(_)) {
+        text.push(b'f');
+    }
+    text
 }
 
 fn keyed(keys: &[String], items: &[Value], path: &Path, errors: &mut Errors) {
@@ -75,5 +84,24 @@ fn twice(all: impl Iterator<Item = Vec<u8>>, mut tell: impl FnMut(usize)) {
         if *times == 2 {
             tell(index);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_whole_number_is_not_a_fraction() {
+        let said =
+            json::read(br#"{"type":"array","x-kubernetes-list-type":"set","items":{"type":"number"}}"#)
+                .unwrap();
+        let found = |items: &[Value]| {
+            let mut errors = Errors::new();
+            check(&Schema::read(&said), &Value::Array(items.to_vec()), &mut errors);
+            errors.len()
+        };
+        assert_eq!(found(&[Value::Int(1), Value::Float(1.0)]), 0);
+        assert_eq!(found(&[Value::Int(1), Value::Int(1), Value::Float(1.0), Value::Float(1.0)]), 2);
     }
 }

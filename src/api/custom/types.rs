@@ -115,7 +115,7 @@ mod tests {
         added.kind(&GroupVersionKind::new("g", "v1", "K"), described);
         let registry = added.done();
         let version = GroupVersion::new("g", "v1");
-        let versions = Versions { registry: &registry, kind: "K", stored: &version };
+        let versions = Versions { registry: &registry, kind: "K", stored: &version, elsewhere: None };
         let write = Write { manager: "m", version: &version, subresource: "", now: "now", reset: &[] };
         let mut object = value(object);
         ownership::record(&versions, &write, None, &mut object);

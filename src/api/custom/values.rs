@@ -1,10 +1,14 @@
 //! Whether a single value is what its schema says: its type, its form, its bounds.
 
 use super::found::{Found, Place, Problem, What, other, typed};
+use super::kind::plain_float;
 use super::schema::{Checks, Schema};
 use crate::api::codec::json;
 use crate::api::field::quoted;
 use crate::api::value::Value;
+
+/// The first integer whose neighbour a binary fraction cannot say.
+const EXACT_INTEGERS: f64 = 9_007_199_254_740_992.0;
 
 /// The type of a value, and how exact its numbers are.
 fn type_of(value: &Value) -> (&'static str, &'static str) {
@@ -38,7 +42,9 @@ pub(super) fn of_type(
         }
         return;
     }
-    let whole = matches!(value, Value::Float(number) if number.fract() == 0.0) && has("integer");
+    // Beyond these a binary fraction cannot tell one integer from the next.
+    let is_whole = |number: f64| number.fract() == 0.0 && number.abs() < EXACT_INTEGERS;
+    let whole = matches!(value, Value::Float(number) if is_whole(*number)) && has("integer");
     let fits = has(kind) || whole || (kind == "integer" && has("number"));
     let is_text = matches!(value, Value::String(_) | Value::Array(_));
     if !format.is_empty() && !is_text && !fits && exact != format {
@@ -79,14 +85,19 @@ pub(super) fn of_number(checks: &Checks, value: &Value, path: &Place<'_>, found:
     };
     // Bounds of integers are cut to integers, as they always were. Nobody knows of a zero whether it was written as one.
     let bound = |bound: f64| if is_int && number != 0.0 { bound.trunc() } else { bound };
-    let mut wrong =
-        |text: String| found.add(other(path, shown(value), format!("{path} in body should be {text}")));
     if let Some(factor) = checks.multiple_of {
-        let whole = if is_int && factor >= 1.0 { factor.trunc() } else { factor };
-        if !(factor > 0.0 && is_multiple(number, whole)) {
-            wrong(format!("a multiple of {}", shown_number(factor)));
+        let factor = if is_int { factor.trunc() } else { factor };
+        if factor <= 0.0 {
+            let factor = shown_number(factor);
+            let why = format!("factor MultipleOf declared for {path} must be positive: {factor}");
+            found.add(other(path, factor, why));
+        } else if !is_multiple(number, factor) {
+            let why = format!("{path} in body should be a multiple of {}", shown_number(factor));
+            found.add(other(path, shown(value), why));
         }
     }
+    let mut wrong =
+        |text: String| found.add(other(path, shown(value), format!("{path} in body should be {text}")));
     if let Some((least, exclusive)) = checks.minimum {
         let least = bound(least);
         if exclusive && number <= least {
@@ -140,7 +151,7 @@ pub fn shown(value: &Value) -> String {
     match value {
         Value::Null => "null".to_owned(),
         Value::String(text) => quoted(text),
-        Value::Float(number) => shown_number(*number),
+        Value::Float(number) => plain_float(*number),
         _ => printed(value),
     }
 }
@@ -169,12 +180,39 @@ mod tests {
     use super::*;
 
     #[test]
+    fn numbers_that_fractions_cannot_say_are_no_integers() {
+        let told = |schema: &str, value: Value| {
+            let said = format!(r#"{{"type":"object","properties":{{"n":{schema}}}}}"#);
+            let schema = Schema::read(&json::read(said.as_bytes()).unwrap());
+            let mut errors = crate::api::findings::Errors::new();
+            let mut object = Value::object();
+            object.set("n", value);
+            let root = crate::api::field::Path::root();
+            super::super::validate::check(&schema, &object, None, &root, &mut errors);
+            errors.iter().map(ToString::to_string).collect::<Vec<_>>()
+        };
+        assert_eq!(told(r#"{"type":"integer"}"#, Value::Float(4.0)), Vec::<String>::new());
+        assert_eq!(
+            told(r#"{"type":"integer","maximum":10}"#, Value::Float(1e20)),
+            [
+                "n: Invalid value: \"number\": n in body must be of type integer: \"number\"",
+                "n: Invalid value: 1e+20: n in body should be less than or equal to 10",
+            ]
+        );
+        assert_eq!(
+            told(r#"{"type":"number","multipleOf":0.5}"#, Value::Int(3)),
+            ["n: Invalid value: 0: factor MultipleOf declared for n must be positive: 0"]
+        );
+    }
+
+    #[test]
     fn numbers_are_held_against_fractions() {
         let table = [
             (r#"{"type":"number","multipleOf":0.1}"#, "0.3", true),
             (r#"{"type":"number","multipleOf":0.1}"#, "0.35", false),
             (r#"{"type":"number","multipleOf":0.01}"#, "1.15", true),
-            (r#"{"type":"number","multipleOf":0.5}"#, "3", true),
+            (r#"{"type":"number","multipleOf":0.5}"#, "3", false),
+            (r#"{"type":"number","multipleOf":0.5}"#, "3.5", true),
             (r#"{"type":"number","multipleOf":2}"#, "3", false),
             (r#"{"type":"number","multipleOf":2}"#, "4.0", true),
             (r#"{"type":"number","multipleOf":2}"#, "0", true),

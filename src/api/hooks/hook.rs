@@ -9,6 +9,8 @@ use base64::engine::general_purpose::STANDARD;
 use crate::api::kinds::selector;
 use crate::api::matching::Rule;
 use crate::api::meta;
+use crate::api::policies::expressions::{Age, Compiler, Wanted};
+use crate::api::policies::policy::Expression;
 use crate::api::value::Value;
 
 /// How long an answer is waited for where nothing is said; the default of the API.
@@ -67,7 +69,7 @@ pub enum SideEffects {
 }
 
 /// One webhook.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Debug)]
 pub struct Hook {
     /// Its name.
     pub name: String,
@@ -94,7 +96,7 @@ pub struct Hook {
     /// Whether it wants to be asked again when others changed the object after it.
     pub wants_again: bool,
     /// Expressions that must hold as well.
-    pub conditions: Vec<Value>,
+    pub conditions: Vec<Expression>,
     namespaces: Option<Value>,
     objects: Option<Value>,
 }
@@ -145,7 +147,7 @@ impl Hook {
             ),
             version: versions,
             wants_again: hook.str("reinvocationPolicy") == "IfNeeded",
-            conditions: texts("matchConditions").cloned().collect(),
+            conditions: conditions(hook),
             namespaces: selects("namespaceSelector"),
             objects: selects("objectSelector"),
         }
@@ -169,7 +171,23 @@ impl Hook {
     }
 }
 
-fn way(client: &Value) -> Way {
+/// The conditions of a webhook. They were checked when it was written; what does not compile any more fails whenever it is asked.
+fn conditions(hook: &Value) -> Vec<Expression> {
+    let all = hook.get("matchConditions").map(Value::items).unwrap_or_default();
+    if all.is_empty() {
+        return Vec::new();
+    }
+    let mut compiler = Compiler::new(false, false);
+    let made = |condition: &Value| {
+        let text = condition.str("expression");
+        let program = compiler.compile(text, Wanted::Truth, true, Age::Stored);
+        Expression { text: text.to_owned(), program }
+    };
+    all.iter().map(made).collect()
+}
+
+/// Where a webhook with this `clientConfig` is asked.
+pub fn way(client: &Value) -> Way {
     if let Some(service) = client.get("service") {
         let port = service.get("port").and_then(Value::as_int).and_then(|port| u16::try_from(port).ok());
         return Way::Service {

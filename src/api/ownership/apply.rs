@@ -294,10 +294,7 @@ impl Work<'_> {
         from: &GroupVersion,
         to: &GroupVersion,
     ) -> Option<Cow<'v, Value>> {
-        if from == to {
-            return Some(Cow::Borrowed(value));
-        }
-        convert(value.clone(), from, to, self.versions.kind).ok().map(Cow::Owned)
+        self.versions.turned(value, from, to)
     }
 }
 

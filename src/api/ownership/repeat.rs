@@ -274,7 +274,7 @@ mod tests {
         }
 
         fn versions(&self) -> Versions<'_> {
-            Versions { registry: &self.registry, kind: "Pod", stored: &self.version }
+            Versions { registry: &self.registry, kind: "Pod", stored: &self.version, elsewhere: None }
         }
 
         fn write<'a>(&'a self, manager: &'a str) -> Write<'a> {

@@ -34,7 +34,7 @@ impl Stage {
     }
 
     fn versions(&self) -> Versions<'_> {
-        Versions { registry: &REGISTRY, kind: self.kind, stored: &self.version }
+        Versions { registry: &REGISTRY, kind: self.kind, stored: &self.version, elsewhere: None }
     }
 
     fn write<'a>(&'a self, manager: &'a str, now: &'a str) -> Write<'a> {

@@ -1,7 +1,7 @@
 //! What a policy makes of a request.
 
 use super::evaluate::{Evaluation, Found, Inputs, Stop, USED_UP, run};
-use super::policy::{Policy, Validation};
+use super::policy::{Expression, Policy, Validation};
 use crate::api::limits::{CONDITIONS_COST, RULE_MESSAGE_BYTES, RULES_COST};
 use crate::api::value::Value;
 
@@ -34,6 +34,8 @@ pub struct Judgement {
     pub decisions: Vec<Decision>,
     /// Of its notes.
     pub notes: Vec<Note>,
+    /// How many of its conditions could not be evaluated.
+    pub condition_errors: usize,
 }
 
 /// What a policy sees besides what all expressions see.
@@ -53,9 +55,18 @@ pub struct Unanswered;
 
 /// Asks a policy.
 pub fn judge(policy: &Policy, case: Case<'_>) -> Result<Judgement, Unanswered> {
-    match matches(policy, case)? {
-        Err(why) => return Ok(Judgement { decisions: vec![failed(policy, why)], ..Judgement::default() }),
-        Ok(false) => return Ok(Judgement::default()),
+    let inputs = Inputs { request: case.asked, namespace: &Value::Null, ..case.inputs };
+    let Conditioned { hold, errors: condition_errors } =
+        conditioned(&policy.variables, &policy.conditions, inputs, policy.fails)?;
+    match hold {
+        Err(why) => {
+            return Ok(Judgement {
+                decisions: vec![failed(policy, why)],
+                notes: Vec::new(),
+                condition_errors,
+            });
+        }
+        Ok(false) => return Ok(Judgement { condition_errors, ..Judgement::default() }),
         Ok(true) => {}
     }
     let mut budget = RULES_COST;
@@ -90,41 +101,61 @@ pub fn judge(policy: &Policy, case: Case<'_>) -> Result<Judgement, Unanswered> {
         });
     }
     match notes(policy, Inputs { namespace: case.namespace, ..unasked }) {
-        Ok(notes) => Ok(Judgement { decisions, notes }),
+        Ok(notes) => Ok(Judgement { decisions, notes, condition_errors }),
         Err(Stop::Unanswered) => Err(Unanswered),
         Err(Stop::UsedUp) => Ok(used_up(policy)),
     }
 }
 
-/// Whether all conditions of a policy hold; an error if that is not known and matters.
-fn matches(policy: &Policy, case: Case<'_>) -> Result<Result<bool, String>, Unanswered> {
-    let inputs = Inputs { request: case.asked, namespace: &Value::Null, ..case.inputs };
+/// What came of a row of conditions.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Conditioned {
+    /// Whether all of them hold; an error if that is not known and matters.
+    pub hold: Result<bool, String>,
+    /// How many could not be evaluated.
+    pub errors: usize,
+}
+
+/// Whether a row of conditions holds. `fails`: it matters if that is not known.
+pub fn conditioned<'v>(
+    variables: &'v [(String, Expression)],
+    conditions: impl IntoIterator<Item = &'v Expression>,
+    inputs: Inputs<'v>,
+    fails: bool,
+) -> Result<Conditioned, Unanswered> {
     let mut budget = CONDITIONS_COST;
-    let found = match run(&policy.variables, policy.conditions.iter().map(Some), inputs, &mut budget) {
-        Ok(found) => found,
-        Err(Stop::Unanswered) => return Err(Unanswered),
-        Err(Stop::UsedUp) => return Ok(if policy.fails { Err(USED_UP.to_owned()) } else { Ok(false) }),
-    };
-    Ok(all_hold(found.into_iter().flatten(), policy.fails))
+    match run(variables, conditions.into_iter().map(Some), inputs, &mut budget) {
+        Ok(found) => Ok(all_hold(found.into_iter().flatten(), fails)),
+        Err(Stop::Unanswered) => Err(Unanswered),
+        Err(Stop::UsedUp) => {
+            let hold = if fails { Err(USED_UP.to_owned()) } else { Ok(false) };
+            Ok(Conditioned { hold, errors: 0 })
+        }
+    }
 }
 
 /// What a row of conditions comes to: one that does not hold decides, whatever the others say.
-pub fn all_hold(found: impl IntoIterator<Item = Evaluation>, fails: bool) -> Result<bool, String> {
-    let mut errors: Vec<String> = Vec::new();
+pub fn all_hold(found: impl IntoIterator<Item = Evaluation>, fails: bool) -> Conditioned {
+    let (mut told, mut errors): (Vec<String>, usize) = (Vec::new(), 0);
     for one in found {
         match one {
-            Ok(Found::Truth(false)) => return Ok(false),
+            Ok(Found::Truth(false)) => return Conditioned { hold: Ok(false), errors },
             Ok(_) => {}
-            Err(why) if !errors.contains(&why) => errors.push(why),
-            Err(_) => {}
+            Err(why) => {
+                errors += 1;
+                if !told.contains(&why) {
+                    told.push(why);
+                }
+            }
         }
     }
-    match (errors.as_slice(), fails) {
+    let hold = match (told.as_slice(), fails) {
         ([], _) => Ok(true),
         (_, false) => Ok(false),
         ([one], true) => Err(one.clone()),
         (several, true) => Err(format!("[{}]", several.join(", "))),
-    }
+    };
+    Conditioned { hold, errors }
 }
 
 fn failed(policy: &Policy, message: String) -> Decision {
@@ -132,7 +163,7 @@ fn failed(policy: &Policy, message: String) -> Decision {
 }
 
 fn used_up(policy: &Policy) -> Judgement {
-    Judgement { decisions: vec![failed(policy, USED_UP.to_owned())], notes: Vec::new() }
+    Judgement { decisions: vec![failed(policy, USED_UP.to_owned())], ..Judgement::default() }
 }
 
 fn reason(word: &str) -> &'static str {

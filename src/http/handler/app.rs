@@ -18,6 +18,7 @@ use crate::api::connect::Way;
 use crate::api::form::{self, Extent, Form};
 use crate::api::media::{self, Agreed, Offer};
 use crate::api::options::ListOptions;
+use crate::api::ownership::Elsewhere;
 use crate::api::parts;
 use crate::api::path::{Request, ResourcePath, Target};
 use crate::api::query::{self, Query};
@@ -141,10 +142,7 @@ fn find(
     let Some(resource) = known else {
         let served = worker.served();
         // Of groups that were defined the reference knows nothing but what is in them.
-        let is_builtin = |group: &Group| {
-            group.versions.iter().flat_map(|version| &version.resources).any(|one| one.custom.is_none())
-        };
-        let known = served.catalog.group(found.group).is_some_and(is_builtin);
+        let known = served.catalog.group(found.group).is_some_and(Group::is_builtin);
         return if known { Err(Status::no_such_resource()) } else { Ok(None) };
     };
     let misplaced = match (resource.namespaced, found.namespace.is_empty()) {
@@ -203,6 +201,10 @@ fn allowed_verb(resource: &Resource, found: &ResourcePath<'_>, verb: Verb, metho
         Verb::Update | Verb::Patch | Verb::Get | Verb::Delete => named,
         _ => true,
     };
+    let is_unnamed = !named && matches!(*method, Method::PUT | Method::PATCH);
+    if is_unnamed && resource.custom.is_some() && !everywhere {
+        return Err(Status::bad_request("name must be provided"));
+    }
     if !fits || !verbs.contains(verb) || *method == Method::HEAD {
         return Err(Status::method_not_allowed());
     }
@@ -296,6 +298,7 @@ async fn dispatch(worker: &Rc<Worker>, verb: Verb, resource: &Arc<Resource>, par
         user: part.identity,
         user_agent: part.user_agent,
         permit: part.permit,
+        elsewhere: Elsewhere::default(),
     };
     let backend = &worker.backend;
     match verb {

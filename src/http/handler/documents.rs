@@ -3,6 +3,7 @@
 use actix_web::http::header::{self, HeaderValue};
 use actix_web::{HttpRequest, HttpResponse};
 
+use crate::api::catalog::Group;
 use crate::api::discovery::{Document, version_document};
 use crate::api::media::{self, Encoding, Offer};
 use crate::api::status::{Result, Status};
@@ -33,7 +34,8 @@ pub fn answer(worker: &Worker, request: &HttpRequest, path: &str, context: &Cont
         let mut parts = path.trim_matches('/').split('/');
         return match (parts.next(), parts.next()) {
             (Some("api"), _) => Err(Status::no_such_resource()),
-            (Some("apis"), Some(group)) if served.catalog.group(group).is_some() => {
+            // Of groups that were defined the reference knows nothing but what is in them.
+            (Some("apis"), Some(group)) if served.catalog.group(group).is_some_and(Group::is_builtin) => {
                 Err(Status::no_such_resource())
             }
             _ => Ok(render::page_not_found()),

@@ -2,41 +2,36 @@
 //!
 //! What policies say is compiled once and shared ([`table`]). Of the policies whose rules mean a request, each binding that
 //! means it too is looked at: its parameters are read ([`params`]), the object is shown in the version that the rule names
-//! ([`shown`]), and the policy is asked, which is pure (`api/policies/`). A policy that asks who may do what is asked again once
+//! (`shown.rs`), and the policy is asked, which is pure (`api/policies/`). A policy that asks who may do what is asked again once
 //! the authorizer has answered.
 
 mod params;
-mod shown;
 pub mod table;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use pilothouse_actors::authorizer::{Decision, Judge, Selection};
-
 use crate::api::catalog::resource::Resource;
 use crate::api::codec::json;
 use crate::api::matching::{Asked, Match, Matching};
-use crate::api::meta;
 use crate::api::policies::evaluate::Inputs;
 use crate::api::policies::judge::{Case, Judgement, Note, judge};
 use crate::api::policies::policy::{Binding, Policy, Reaction};
-use crate::api::policies::request::{self, Told};
-use crate::api::policies::rights::{About, Answer, Question, Rights};
-use crate::api::reviews::access::parse_fields;
-use crate::api::select::parse_labels;
+use crate::api::policies::request;
+use crate::api::policies::rights::Rights;
 use crate::api::status::{GroupResource, Result, Status};
 use crate::api::value::Value;
 use crate::api::version::GroupVersion;
 use crate::api::words;
-use crate::auth::service_account::claims::account;
-use crate::limits::{POLICY_NOTE_BYTES, POLICY_QUESTIONS};
+use crate::limits::POLICY_NOTE_BYTES;
 use crate::metrics::Metrics;
+use crate::metrics::conditions::Conditions;
 
 use self::table::{Hook, Policies};
+use super::asked::{Options, asked, options, rights, told, triple, until_answered};
 use super::lookup::NAMESPACES;
-use super::{Equivalents, Kinds, Operation, Outcome, Plugin, Write};
+use super::{Equivalents, Kinds, Operation, Outcome, Plugin, Write, shown};
 
 const GROUP: &str = "admissionregistration.k8s.io";
 
@@ -97,7 +92,7 @@ struct Round<'a> {
     asked: Asked<'a>,
     others: &'a [Arc<Resource>],
     equivalents: Vec<Asked<'a>>,
-    options: Value,
+    options: Options,
     rights: Rights,
     /// The namespace of the request, once somebody wanted to know.
     namespace: Option<Value>,
@@ -126,21 +121,14 @@ impl ValidatingAdmissionPolicy {
         let asked = asked(write, object);
         let equivalents =
             others.iter().map(|one| asked.as_of(&one.gv.group, &one.gv.version, &one.plural)).collect();
-        let about = About {
-            group: asked.group.to_owned(),
-            resource: asked.resource.to_owned(),
-            subresource: asked.subresource.to_owned(),
-            namespace: asked.namespace.to_owned(),
-            name: asked.name.to_owned(),
-        };
         let mut round = Round {
             write,
             object,
+            rights: rights(&asked),
             asked,
             others: &others,
             equivalents,
-            options: shown::options(write),
-            rights: Rights::new(about),
+            options: options(write),
             namespace: None,
             denial: None,
             metrics: &self.metrics,
@@ -156,39 +144,6 @@ impl ValidatingAdmissionPolicy {
             }
         }
     }
-}
-
-/// The request as rules see it.
-fn asked<'a>(write: &'a Write<'a>, object: &'a Value) -> Asked<'a> {
-    let call = write.call;
-    let given = meta::of(object);
-    let (name, prefix) = (given.str("name"), given.str("generateName"));
-    // A name that the server made up was not there when the request came.
-    let is_made = !prefix.is_empty() && name.len() == prefix.len() + 5 && name.starts_with(prefix);
-    let name = match (call.name, write.operation) {
-        ("", Operation::Create) if !is_made => name,
-        (name, _) => name,
-    };
-    let resource = call.resource;
-    let is_namespace = resource.gv.group.is_empty() && *resource.plural == *words::NAMESPACES;
-    Asked {
-        group: &resource.gv.group,
-        version: &resource.gv.version,
-        resource: &resource.plural,
-        subresource: call.subresource,
-        namespace: if is_namespace { name } else { call.namespace },
-        name,
-        operation: match write.operation {
-            Operation::Create => "CREATE",
-            Operation::Update => "UPDATE",
-            Operation::Delete => "DELETE",
-            Operation::Connect => "CONNECT",
-        },
-    }
-}
-
-fn triple<'a>((gv, kind): (&'a GroupVersion, &'a str)) -> (&'a str, &'a str, &'a str) {
-    (&gv.group, &gv.version, kind)
 }
 
 impl<'a> Round<'a> {
@@ -317,10 +272,7 @@ impl<'a> Round<'a> {
         notes: &mut BTreeMap<String, Vec<String>>,
     ) -> Result<()> {
         if states.is_none() {
-            let shown = |value: &Value| shown::state(self.write, value, matched.resource);
-            let converted =
-                shown(self.object).and_then(|new| Ok((new, self.write.old.map_or(Ok(Value::Null), shown)?)));
-            match converted {
+            match shown::states(self.write, self.object, matched.resource).await {
                 Ok(both) => *states = Some(both),
                 Err(status) => {
                     let why = format!("failed to convert object version: {}", status.message);
@@ -336,13 +288,7 @@ impl<'a> Round<'a> {
             name if name.is_empty() || is_namespace => Value::Null,
             _ => self.namespace().await?.clone(),
         };
-        let told = Told {
-            asked: self.asked,
-            kind: triple(self.write.call.shown_kind()),
-            user: self.write.call.user,
-            is_trial: self.write.is_dry_run(),
-            options: &self.options,
-        };
+        let told = told(self.write, self.asked, &self.options);
         let request = request::request(&told, &matched.asked, kind);
         let original = request::request(&told, &self.asked, kind);
         let namespace = request::namespace(&whole);
@@ -355,48 +301,27 @@ impl<'a> Round<'a> {
             rights: Some(&self.rights),
         };
         let began = self.write.backend.clock.now();
-        let judgement =
-            self.ask_until_answered(policy, Case { inputs, asked: &original, namespace: &whole }).await?;
+        let case = Case { inputs, asked: &original, namespace: &whole };
+        let who = format!("policy {:?}", policy.name);
+        let judgement = until_answered(self.write, &self.rights, &who, || judge(policy, case).ok()).await?;
         let ended = self.write.backend.clock.now();
         let seconds = Duration::from_micros(ended.0.saturating_sub(began.0)).as_secs_f64();
+        self.count_conditions(policy, &judgement, seconds);
         self.react(policy, binding, judgement, seconds, notes);
         Ok(())
     }
 
-    async fn ask_until_answered(&self, policy: &Policy, case: Case<'_>) -> Result<Judgement> {
-        for _ in 0..POLICY_QUESTIONS {
-            if let Ok(judgement) = judge(policy, case) {
-                return Ok(judgement);
-            }
-            for question in self.rights.answers.wanted() {
-                let answer = self.answer(&question).await?;
-                self.rights.answers.tell(question, answer);
-            }
+    /// Counts that the conditions of a policy were evaluated.
+    fn count_conditions(&self, policy: &Policy, judgement: &Judgement, seconds: f64) {
+        if !policy.conditions.is_empty() {
+            let of = Conditions {
+                name: &policy.name,
+                kind: "policy",
+                sort: "validate",
+                operation: self.asked.operation,
+            };
+            self.metrics.hooks.conditions.evaluated(of, judgement.condition_errors, seconds);
         }
-        Err(Status::internal(format!("policy {:?} asks for more rights than it may", policy.name)))
-    }
-
-    async fn answer(&self, question: &Question) -> Result<Answer> {
-        let identity = match &question.account {
-            Some((namespace, name)) => account(namespace, name, ""),
-            None => self.write.call.user.clone(),
-        };
-        let backend = self.write.backend;
-        let mut selection = Selection::default();
-        if backend.judges_selectors {
-            // What cannot be understood is left out, which asks for more.
-            selection.fields = parse_fields(&question.fields).unwrap_or_default();
-            selection.labels = parse_labels(&question.labels).unwrap_or_default();
-        }
-        let asked = Judge {
-            identity: Arc::new(identity),
-            action: Arc::new(question.action.clone()),
-            selection: Arc::new(selection),
-        };
-        let verdict = backend.authorizer.send(asked).await;
-        let verdict = verdict.map_err(|_| Status::unavailable("the authorizer does not answer"))?;
-        let allowed = verdict.decision == Decision::Allowed;
-        Ok(Answer { allowed, reason: verdict.reason(), error: verdict.error })
     }
 
     fn react(

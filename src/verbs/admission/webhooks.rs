@@ -2,7 +2,6 @@
 //! what is asked about, `call.rs` how; `round.rs` remembers who has to be asked again.
 
 mod call;
-mod resolve;
 mod round;
 mod subject;
 mod table;

@@ -140,7 +140,7 @@ impl<'v> Map<'v> {
             }
             Map::Given(fields, shape) => fields.get(name).map(|value| Val::given(value, shape)),
             Map::Object(fields, object) => {
-                let property = object.fields.get(name)?;
+                let property = object.field(name)?;
                 let value = fields.get(&property.name).filter(|value| !value.is_null())?;
                 Some(Val::given(value, &property.shape))
             }

@@ -327,3 +327,18 @@ fn defaults_keep_the_rules() {
         [r#"d.n: Invalid value: "integer": failed rule: oldSelf.hasValue()"#]
     );
 }
+
+#[test]
+fn words_of_the_language_may_be_names_of_fields() {
+    let schema = |rule: &str| {
+        format!(
+            r#"{{"type":"object","properties":{{"namespace":{{"type":"string"}}}},"x-kubernetes-validations":[{{"rule":"{rule}"}}]}}"#
+        )
+    };
+    for rule in ["self.namespace == 'a'", "self.__namespace__ == 'a'", "has(self.namespace)"] {
+        assert_eq!(refused(&schema(rule)), Vec::<String>::new(), "{rule}");
+        assert_eq!(told(&schema(rule), r#"{"namespace":"a"}"#, None), Vec::<String>::new(), "{rule}");
+    }
+    assert_eq!(told(&schema("self.namespace == 'a'"), r#"{"namespace":"b"}"#, None).len(), 1);
+    assert_eq!(refused(&schema("self.package == 'a'")).len(), 1, "only of fields that there are");
+}

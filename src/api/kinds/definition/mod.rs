@@ -27,8 +27,12 @@ pub fn default(definition: &mut Value) {
         fill_text(names, "singular", &kind.to_lowercase());
         fill_text(names, "listKind", &format!("{kind}List"));
     }
+    // One that is there and says nothing is a mistake.
+    let is_said = spec.get("conversion").is_some_and(|conversion| conversion.fields().is_some());
     let conversion = spec.entry("conversion");
-    fill_text(conversion, "strategy", "None");
+    if !is_said {
+        fill_text(conversion, "strategy", "None");
+    }
     let service = present_mut(conversion, "webhook")
         .and_then(|webhook| present_mut(webhook, "clientConfig"))
         .and_then(|config| present_mut(config, "service"));
@@ -81,7 +85,8 @@ fn remember_stored(definition: &mut Value) {
 pub fn validate(definition: &Value, errors: &mut Errors) {
     let spec = Node::of(definition, "spec");
     let wanted = format!("{}.{}", spec.child("names").child("plural").text(), spec.child("group").text());
-    if meta::name(definition) != wanted {
+    // One without a name is refused for that.
+    if !matches!(meta::name(definition), name if name.is_empty() || name == wanted) {
         let path = Path::new("metadata").child("name");
         let why = "must be spec.names.plural+\".\"+spec.group";
         errors.push(FieldError::invalid(&path, &quoted(meta::name(definition)), why));

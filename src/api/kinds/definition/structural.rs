@@ -71,7 +71,8 @@ fn invariants(schema: &Node<'_>, level: Level, errors: &mut Errors) {
     if kind.text() == "array" && !items.is_set() {
         items.required(errors, "must be specified");
     }
-    if items.is_set() {
+    // A list of schemas is refused elsewhere.
+    if items.value.fields().is_some() {
         invariants(&items, Level::Item, errors);
     }
     for (_, property) in schema.child("properties").entries() {

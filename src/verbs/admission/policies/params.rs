@@ -10,8 +10,7 @@ use crate::api::kinds::selector_matches;
 use crate::api::policies::policy::{Binding, ParamRef, Policy};
 use crate::api::value::Value;
 
-use super::super::{Kinds, Write};
-use super::shown;
+use super::super::{Kinds, Write, shown};
 
 /// The resource that the parameters of a policy are of; nothing if it has none, an error if nobody serves their kind.
 pub fn resource(policy: &Policy, kinds: &Kinds) -> Result<Option<Arc<Resource>>, String> {
@@ -46,7 +45,7 @@ pub async fn collect(
     };
     let mut params = Vec::new();
     for object in found {
-        let value = shown::stored(write, resource, &object).map_err(|status| status.message)?;
+        let value = shown::stored(write, resource, object).await.map_err(|status| status.message)?;
         let is_meant = |selector| selector_matches(Some(selector), value.at(&["metadata", "labels"]));
         if wanted.selector.as_ref().is_none_or(is_meant) {
             params.push(value);

@@ -262,7 +262,7 @@ impl Ledger {
         let reset = ownership::reset_fields("", KIND, "status", true);
         let write =
             ownership::Write { manager: MANAGER, version: &version, subresource: "status", now: &now, reset };
-        let versions = Versions { registry: &self.registry, kind: KIND, stored: &version };
+        let versions = Versions { registry: &self.registry, kind: KIND, stored: &version, elsewhere: None };
         ownership::record(&versions, &write, Some(&page.value), &mut value);
         let ty =
             self.registry.kind("", "v1", KIND).ok_or_else(|| Status::internal("no schema for quotas"))?;

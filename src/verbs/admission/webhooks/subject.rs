@@ -1,27 +1,32 @@
 //! What a webhook is asked about: the request, and the object in the version that its rules name.
 
-use std::borrow::Cow;
 use std::sync::Arc;
 
 use pilothouse_actors::error::StoreError;
 use pilothouse_actors::object::{Key, TypeName};
 
 use crate::api::catalog::resource::Resource;
-use crate::api::codec;
+use crate::api::codec::{self, json};
 use crate::api::custom::Custom;
 use crate::api::hooks::Hook;
 use crate::api::kinds;
 use crate::api::matching::Asked;
 use crate::api::meta;
 use crate::api::patch;
+use crate::api::policies::evaluate::Inputs;
+use crate::api::policies::judge::{Conditioned, conditioned};
+use crate::api::policies::request;
 use crate::api::schema::{GroupVersionKind, TypeId, default};
 use crate::api::status::{GroupResource, Result, Status};
 use crate::api::value::Value;
 use crate::api::version::GroupVersion;
 use crate::api::words::NAMESPACES;
 
+use crate::metrics::conditions::Conditions;
+
 use super::super::super::object::check_size;
-use super::super::{Operation, Write};
+use super::super::asked::{Options, asked, operation, options, rights, told, until_answered};
+use super::super::{Operation, Write, shown};
 use super::Webhooks;
 
 /// One question to one webhook, before it is put into words.
@@ -36,29 +41,8 @@ pub struct Subject<'a> {
     pub resource: Arc<Resource>,
     /// The kind of what is sent.
     pub kind: GroupVersionKind,
-    /// The name of the object, empty if it has none yet.
-    pub name: String,
-    /// The namespace; that of a namespace is itself.
-    pub namespace: String,
-}
-
-/// What is done, in the words of rules.
-pub fn operation(write: &Write<'_>) -> &'static str {
-    match write.operation {
-        Operation::Create => "CREATE",
-        Operation::Update => "UPDATE",
-        Operation::Delete => "DELETE",
-        Operation::Connect => "CONNECT",
-    }
-}
-
-/// The kind that a resource shows, or a part of it.
-fn kind_of(resource: &Resource, subresource: &str) -> GroupVersionKind {
-    let (gv, kind) = match resource.subresource(subresource) {
-        Some(part) => (&part.gv, &part.kind),
-        None => (&resource.gv, &resource.kind),
-    };
-    GroupVersionKind::new(&gv.group, &gv.version, kind)
+    /// The object as it is sent, and what was there before; null if there is none.
+    pub states: (Value, Value),
 }
 
 impl<'a> Subject<'a> {
@@ -70,53 +54,72 @@ impl<'a> Subject<'a> {
         object: &Value,
     ) -> Result<Option<Subject<'a>>> {
         let call = write.call;
-        let name = match call.name {
-            "" if write.operation == Operation::Create => meta::name(object),
-            name => name,
-        };
-        let is_namespace = call.of() == GroupResource { group: "", resource: NAMESPACES };
-        let namespace = if is_namespace { name } else { call.namespace };
-        let asked = Asked {
-            group: &call.resource.gv.group,
-            version: &call.resource.gv.version,
-            resource: &call.resource.plural,
-            subresource: call.subresource,
-            namespace,
-            name,
-            operation: operation(write),
-        };
+        let asked = asked(write, object);
         let Some(resource) = plugin.wanted(hook, &asked, call.resource) else {
             return Ok(None);
         };
         let states = [Some(object), write.old].into_iter().flatten();
-        if !wants_namespace(hook, write, namespace, object).await? || !hook.wants_object(states) {
+        if !wants_namespace(hook, write, asked.namespace, object).await? || !hook.wants_object(states) {
             return Ok(None);
         }
+        let (gv, kind) = shown::kind(&resource, call.subresource);
+        let states = shown::states(write, object, &resource).await?;
         let subject = Subject {
             hook,
             write,
             operation: operation(write),
-            kind: kind_of(&resource, call.subresource),
+            kind: GroupVersionKind::new(&gv.group, &gv.version, kind),
+            states,
             resource,
-            name: name.to_owned(),
-            namespace: namespace.to_owned(),
         };
-        Ok(subject.meets_conditions()?.then_some(subject))
+        Ok(subject.meets_conditions(plugin, asked).await?.then_some(subject))
     }
 
-    /// Whether the conditions of the webhook hold. Here is where its expressions are evaluated; until they can be, they fail as
-    /// expressions may: that refuses the request, or leaves the webhook out if its failures are ignored.
-    fn meets_conditions(&self) -> Result<bool> {
-        let Some(condition) = self.hook.conditions.first() else { return Ok(true) };
-        if self.hook.ignores_failures {
-            return Ok(false);
+    /// Whether the conditions of the webhook hold. If that is not known the request is refused, or the webhook left out if its
+    /// failures are ignored.
+    async fn meets_conditions(&self, plugin: &Webhooks, asked: Asked<'_>) -> Result<bool> {
+        let hook = self.hook;
+        if hook.conditions.is_empty() {
+            return Ok(true);
         }
-        let why = format!(
-            "the match condition {} of webhook {} cannot be evaluated",
-            crate::api::field::quoted(condition.str("name")),
-            crate::api::field::quoted(&self.hook.name)
-        );
-        Err(Status::forbidden(&why, Some((self.write.call.of(), &self.name))))
+        let began = plugin.settings.clock.now();
+        let options = options(self.write);
+        let told = told(self.write, asked, &options);
+        let kind = (&*self.kind.group, &*self.kind.version, &*self.kind.kind);
+        // They know the resource that was asked for, and not the one that was matched.
+        let request = request::request(&told, &asked, kind);
+        let rights = rights(&asked);
+        let inputs = Inputs {
+            object: &self.states.0,
+            old: &self.states.1,
+            params: &Value::Null,
+            request: &request,
+            namespace: &Value::Null,
+            rights: Some(&rights),
+        };
+        let who = format!("webhook {}", crate::api::field::quoted(&hook.name));
+        let evaluate = || conditioned(&[], &hook.conditions, inputs, !hook.ignores_failures).ok();
+        let Conditioned { hold, errors } = until_answered(self.write, &rights, &who, evaluate).await?;
+        let seconds = plugin.settings.clock.now().0.saturating_sub(began.0) as f64 / 1e6;
+        let of = Conditions {
+            name: &hook.name,
+            kind: "webhook",
+            sort: plugin.phase.word(),
+            operation: asked.operation,
+        };
+        let counts = &plugin.settings.metrics.hooks.conditions;
+        counts.evaluated(of, errors, seconds);
+        match hold {
+            Ok(true) => Ok(true),
+            Ok(false) => {
+                counts.excluded(of);
+                Ok(false)
+            }
+            Err(why) => {
+                tracing::warn!(webhook = hook.name, %why, "the conditions of a webhook cannot be evaluated");
+                Err(Status::forbidden(&why, Some((self.write.call.of(), asked.name))))
+            }
+        }
     }
 
     /// What is known of the kind that is sent, if that is a custom one.
@@ -140,33 +143,19 @@ impl<'a> Subject<'a> {
         self.resource.gv == self.write.call.resource.gv
     }
 
-    /// The text of the object in the version that is sent; `None` if there is no object.
-    pub fn text(&self, object: &Value) -> Result<Option<String>> {
-        if object.is_null() {
-            return Ok(None);
-        }
-        let (backend, call) = (self.write.backend, self.write.call);
-        let mut value = match self.custom() {
-            Some(_) if self.is_own_version() => object.clone(),
-            Some(custom) => custom.shown(object.clone()),
-            None if *self.kind.kind == *call.resource.kind => {
-                backend.convert(object.clone(), &call.stored.version, &self.version(), &self.kind.kind)?
-            }
-            // What looks like another kind is in its version already.
-            None => object.clone(),
-        };
-        value.set("kind", self.kind.kind.as_str());
-        value.set("apiVersion", self.kind.api_version());
-        let bytes = codec::encode(&backend.registry, self.type_id()?, &value);
-        String::from_utf8(bytes).map(Some).map_err(|error| Status::internal(error.to_string()))
+    /// The question, in the words of expressions; the objects are left out.
+    pub fn request(&self, object: &Value, options: &Options) -> Value {
+        let asked = asked(self.write, object);
+        let gv = &self.resource.gv;
+        let matched = asked.as_of(&gv.group, &gv.version, &self.resource.plural);
+        let kind = (&*self.kind.group, &*self.kind.version, &*self.kind.kind);
+        request::request(&told(self.write, asked, options), &matched, kind)
     }
 
     /// The object as a patch leaves it, in the stored version, with its defaults, and whether that is another object.
-    pub fn patched(&self, object: &Value, patch: &[u8]) -> Result<Option<(Value, bool)>> {
-        let original = match self.text(object)? {
-            Some(text) => Cow::Owned(text),
-            None => Cow::Borrowed("null"),
-        };
+    pub async fn patched(&self, object: &Value, patch: &[u8]) -> Result<Option<(Value, bool)>> {
+        let original = String::from_utf8(json::to_json(&self.states.0))
+            .map_err(|error| Status::internal(error.to_string()))?;
         let Some(text) = patch::apply_operations(patch, &original).map_err(Status::internal)? else {
             return Ok(None);
         };
@@ -183,11 +172,11 @@ impl<'a> Subject<'a> {
         };
         let new = decode(&text)?;
         let changed = decode(&original)? != new;
-        self.stored(new).map(|new| Some((new, changed)))
+        self.stored(new).await.map(|new| Some((new, changed)))
     }
 
     /// Fills in what a value in the version that was sent leaves out, and turns it into the stored version.
-    fn stored(&self, mut value: Value) -> Result<Value> {
+    async fn stored(&self, mut value: Value) -> Result<Value> {
         let (backend, call) = (self.write.backend, self.write.call);
         if let Some(custom) = self.custom() {
             custom.coerce(&mut value).map_err(Status::internal)?;
@@ -195,7 +184,9 @@ impl<'a> Subject<'a> {
                 return Err(Status::too_large("the defaults of the object are too large"));
             }
             return Ok(match &call.resource.custom {
-                Some(own) if !self.is_own_version() => own.shown(value),
+                Some(own) if !self.is_own_version() => {
+                    backend.value_in_version(own, value, &call.permit).await?
+                }
                 _ => value,
             });
         }

@@ -2,45 +2,46 @@
 
 use pilothouse_actors::error::StoreError;
 use pilothouse_actors::object::{Key, TypeName};
+use pilothouse_actors::permit::Permit;
 
 use crate::api::field::quoted;
 use crate::api::value::Value;
 use crate::api::version::GroupVersion;
 use crate::ids;
 
-use super::super::Write;
+use super::super::Backend;
 
 type Found = Result<(String, u16), String>;
 
 /// Where this port of a service is. The error is in the reference server's words.
 pub async fn service(
-    write: &Write<'_>,
+    (backend, permit): (&Backend, &Permit),
     to_endpoints: bool,
     (namespace, name, port): (&str, &str, u16),
 ) -> Found {
-    let service = get(write, ("services", "Service"), namespace, name).await?;
+    let service = get((backend, permit), ("services", "Service"), namespace, name).await?;
     if !to_endpoints {
         return of_cluster(&service, name, port);
     }
     let port_name = routed(&service, name, port)?;
-    let endpoints = get(write, ("endpoints", "Endpoints"), namespace, name).await?;
+    let endpoints = get((backend, permit), ("endpoints", "Endpoints"), namespace, name).await?;
     of_endpoints(&endpoints, name, &port_name, &mut ids::below)
 }
 
 async fn get(
-    write: &Write<'_>,
+    (backend, permit): (&Backend, &Permit),
     (resource, kind): (&str, &str),
     namespace: &str,
     name: &str,
 ) -> Result<Value, String> {
     let key = Key::namespaced(namespace, name);
-    let found = write.backend.stores.get(&TypeName::new(resource), key, &write.call.permit).await;
+    let found = backend.stores.get(&TypeName::new(resource), key, permit).await;
     let object = found.map_err(|error| match error {
         // Listers name one thing, not many.
         StoreError::NotFound => format!("{} {} not found", resource.trim_end_matches('s'), quoted(name)),
         error => error.to_string(),
     })?;
-    let read = write.backend.load_kind(&GroupVersion::new("", "v1"), kind, &object);
+    let read = backend.load_kind(&GroupVersion::new("", "v1"), kind, &object);
     read.map_err(|status| status.message.clone())
 }
 

@@ -1,0 +1,62 @@
+//! What is counted of the webhooks that turn custom objects into other versions.
+
+use prometheus::{HistogramOpts, HistogramVec, IntCounterVec, Opts, Registry};
+
+use crate::api::custom::conversion::Failure;
+
+/// The bounds of the classes of duration, in seconds; the reference server's.
+const SECONDS: [f64; 15] =
+    [0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 30.0, 45.0, 60.0];
+/// The first bound of the classes by definition; each is twice the one before.
+const FIRST_SECONDS: f64 = 0.001;
+const LABELS: [&str; 2] = ["result", "failure_type"];
+
+/// How conversions went.
+pub struct Conversions {
+    requests: IntCounterVec,
+    durations: HistogramVec,
+    by_definition: HistogramVec,
+}
+
+impl Conversions {
+    pub(super) fn new() -> Result<Conversions, prometheus::Error> {
+        let requests = Opts::new(
+            "apiserver_conversion_webhook_request_total",
+            "Questions to webhooks that convert custom objects, by result and kind of failure.",
+        );
+        let durations = HistogramOpts::new(
+            "apiserver_conversion_webhook_duration_seconds",
+            "How long questions to webhooks that convert custom objects took, by result and kind of failure.",
+        );
+        let by_definition = HistogramOpts::new(
+            "apiserver_crd_conversion_webhook_duration_seconds",
+            "How long conversions of custom objects took, by definition, versions and whether they succeeded.",
+        );
+        Ok(Conversions {
+            requests: IntCounterVec::new(requests, &LABELS)?,
+            durations: HistogramVec::new(durations.buckets(SECONDS.to_vec()), &LABELS)?,
+            by_definition: HistogramVec::new(
+                by_definition.buckets(prometheus::exponential_buckets(FIRST_SECONDS, 2.0, 15)?),
+                &["crd_name", "from_version", "to_version", "succeeded"],
+            )?,
+        })
+    }
+
+    pub(super) fn register(&self, registry: &Registry) -> Result<(), prometheus::Error> {
+        registry.register(Box::new(self.requests.clone()))?;
+        registry.register(Box::new(self.durations.clone()))?;
+        registry.register(Box::new(self.by_definition.clone()))
+    }
+
+    /// Counts one question: of which definition, from which version to which, and what went wrong.
+    pub fn asked(&self, (definition, from, to): (&str, &str, &str), seconds: f64, failure: Option<Failure>) {
+        let labels = match failure {
+            None => ["success", ""],
+            Some(failure) => ["failure", failure.word()],
+        };
+        self.requests.with_label_values(&labels).inc();
+        self.durations.with_label_values(&labels).observe(seconds);
+        let succeeded = failure.is_none().to_string();
+        self.by_definition.with_label_values(&[definition, from, to, &succeeded]).observe(seconds);
+    }
+}

@@ -1,0 +1,213 @@
+//! A request as those see it who are asked about it: what rules match, what webhooks are told and what expressions know.
+
+use std::sync::Arc;
+
+use pilothouse_actors::authorizer::{Decision, Judge, Selection};
+
+use crate::api::matching::Asked;
+use crate::api::meta;
+use crate::api::options::{DeleteOptions, Propagation};
+use crate::api::policies::request::Told;
+use crate::api::policies::rights::{About, Answer, Question, Rights};
+use crate::api::reviews::access::parse_fields;
+use crate::api::select::parse_labels;
+use crate::api::status::{Result, Status};
+use crate::api::value::Value;
+use crate::api::version::GroupVersion;
+use crate::api::words::NAMESPACES;
+use crate::auth::service_account::claims::account;
+use crate::limits::POLICY_QUESTIONS;
+
+use super::{Operation, Write};
+
+/// What is done, in the words of rules.
+pub fn operation(write: &Write<'_>) -> &'static str {
+    match write.operation {
+        Operation::Create => "CREATE",
+        Operation::Update => "UPDATE",
+        Operation::Delete => "DELETE",
+        Operation::Connect => "CONNECT",
+    }
+}
+
+/// The request as rules see it.
+pub fn asked<'a>(write: &'a Write<'a>, object: &'a Value) -> Asked<'a> {
+    let call = write.call;
+    let given = meta::of(object);
+    let (name, prefix) = (given.str("name"), given.str("generateName"));
+    // A name that the server made up was not there when the request came.
+    let is_made = !prefix.is_empty() && name.len() == prefix.len() + 5 && name.starts_with(prefix);
+    let name = match (call.name, write.operation) {
+        ("", Operation::Create) if !is_made => name,
+        (name, _) => name,
+    };
+    let resource = call.resource;
+    let is_namespace = resource.gv.group.is_empty() && *resource.plural == *NAMESPACES;
+    Asked {
+        group: &resource.gv.group,
+        version: &resource.gv.version,
+        resource: &resource.plural,
+        subresource: call.subresource,
+        namespace: if is_namespace { name } else { call.namespace },
+        name,
+        operation: operation(write),
+    }
+}
+
+/// A version and kind in three words.
+pub fn triple<'a>((gv, kind): (&'a GroupVersion, &'a str)) -> (&'a str, &'a str, &'a str) {
+    (&gv.group, &gv.version, kind)
+}
+
+/// What there is to say of a request, with its [`options`].
+pub fn told<'a>(write: &'a Write<'a>, asked: Asked<'a>, options: &'a Options) -> Told<'a> {
+    Told {
+        asked,
+        kind: triple(write.call.shown_kind()),
+        user: write.call.user,
+        is_trial: options.is_trial,
+        options: &options.said,
+    }
+}
+
+/// What the client asked for besides.
+#[derive(Debug, PartialEq)]
+pub struct Options {
+    /// As an object of its own; null for a connection, whose options are its object.
+    pub said: Value,
+    /// Whether nothing shall happen.
+    pub is_trial: bool,
+}
+
+/// The options of a write.
+pub fn options(write: &Write<'_>) -> Options {
+    let query = write.call.query;
+    let kind = match write.operation {
+        Operation::Create => "CreateOptions",
+        Operation::Update => "UpdateOptions",
+        Operation::Delete => {
+            let options = write.backend.delete_options(write.call).unwrap_or_default();
+            return Options { said: deletion(&options), is_trial: options.dry_run };
+        }
+        Operation::Connect => return Options { said: Value::Null, is_trial: false },
+    };
+    let mut said = named(kind);
+    let trials: Vec<Value> = query.all("dryRun").filter(|value| !value.is_empty()).map(Value::from).collect();
+    if !trials.is_empty() {
+        said.set("dryRun", trials);
+    }
+    for field in ["fieldManager", "fieldValidation"] {
+        if let Some(text) = query.get(field).filter(|text| !text.is_empty()) {
+            said.set(field, text);
+        }
+    }
+    Options { said, is_trial: write.is_dry_run() }
+}
+
+fn named(kind: &str) -> Value {
+    let mut options = Value::object();
+    options.set("kind", kind);
+    options.set("apiVersion", "meta.k8s.io/v1");
+    options
+}
+
+fn deletion(options: &DeleteOptions) -> Value {
+    let mut said = named("DeleteOptions");
+    if let Some(seconds) = options.grace_period_seconds {
+        said.set("gracePeriodSeconds", Value::Int(seconds));
+    }
+    for (field, text) in [("uid", &options.uid), ("resourceVersion", &options.resource_version)] {
+        if let Some(text) = text {
+            said.entry("preconditions").set(field, text.as_str());
+        }
+    }
+    if let Some(orphan) = options.orphan_dependents {
+        said.set("orphanDependents", Value::Bool(orphan));
+    } else if let Some(propagation) = options.propagation {
+        said.set(
+            "propagationPolicy",
+            match propagation {
+                Propagation::Orphan => "Orphan",
+                Propagation::Background => "Background",
+                Propagation::Foreground => "Foreground",
+            },
+        );
+    }
+    if options.dry_run {
+        said.set("dryRun", vec![Value::from("All")]);
+    }
+    said
+}
+
+/// How the expressions about a request ask who may do what.
+pub fn rights(asked: &Asked<'_>) -> Rights {
+    Rights::new(About {
+        group: asked.group.to_owned(),
+        resource: asked.resource.to_owned(),
+        subresource: asked.subresource.to_owned(),
+        namespace: asked.namespace.to_owned(),
+        name: asked.name.to_owned(),
+    })
+}
+
+/// Evaluates until all that is asked on the way is answered. `who` is named if it asks for more than it may.
+pub async fn until_answered<T>(
+    write: &Write<'_>,
+    rights: &Rights,
+    who: &str,
+    evaluate: impl Fn() -> Option<T>,
+) -> Result<T> {
+    for _ in 0..POLICY_QUESTIONS {
+        if let Some(outcome) = evaluate() {
+            return Ok(outcome);
+        }
+        for question in rights.answers.wanted() {
+            let answer = answer(write, &question).await?;
+            rights.answers.tell(question, answer);
+        }
+    }
+    Err(Status::internal(format!("{who} asks for more rights than it may")))
+}
+
+async fn answer(write: &Write<'_>, question: &Question) -> Result<Answer> {
+    let identity = match &question.account {
+        Some((namespace, name)) => account(namespace, name, ""),
+        None => write.call.user.clone(),
+    };
+    let backend = write.backend;
+    let mut selection = Selection::default();
+    if backend.judges_selectors {
+        // What cannot be understood is left out, which asks for more.
+        selection.fields = parse_fields(&question.fields).unwrap_or_default();
+        selection.labels = parse_labels(&question.labels).unwrap_or_default();
+    }
+    let asked = Judge {
+        identity: Arc::new(identity),
+        action: Arc::new(question.action.clone()),
+        selection: Arc::new(selection),
+    };
+    let verdict = backend.authorizer.send(asked).await;
+    let verdict = verdict.map_err(|_| Status::unavailable("the authorizer does not answer"))?;
+    let allowed = verdict.decision == Decision::Allowed;
+    Ok(Answer { allowed, reason: verdict.reason(), error: verdict.error })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::api::codec::json;
+
+    #[test]
+    fn options_of_deletions_are_told_as_they_came() {
+        let options = DeleteOptions {
+            grace_period_seconds: Some(3),
+            uid: Some("u".into()),
+            propagation: Some(Propagation::Foreground),
+            dry_run: true,
+            ..DeleteOptions::default()
+        };
+        let wanted = br#"{"kind":"DeleteOptions","apiVersion":"meta.k8s.io/v1","gracePeriodSeconds":3,
+            "preconditions":{"uid":"u"},"propagationPolicy":"Foreground","dryRun":["All"]}"#;
+        assert_eq!(deletion(&options), json::read(wanted).unwrap());
+    }
+}

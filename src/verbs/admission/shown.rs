@@ -1,0 +1,78 @@
+//! Objects as webhooks and expressions see them: all that a client would be shown, in the version that a rule names.
+
+use std::sync::Arc;
+
+use pilothouse_actors::object::Object;
+
+use crate::api::catalog::resource::Resource;
+use crate::api::codec::{self, json};
+use crate::api::status::{Result, Status};
+use crate::api::value::Value;
+use crate::api::version::GroupVersion;
+
+use super::Write;
+
+/// The version and kind of what a path below a resource shows.
+pub fn kind<'a>(resource: &'a Resource, subresource: &str) -> (&'a GroupVersion, &'a str) {
+    match resource.subresource(subresource) {
+        Some(sub) => (&sub.gv, &sub.kind),
+        None => (&resource.gv, &resource.kind),
+    }
+}
+
+/// Both states of the object that a write is about: the new one and the one before; null if there is none.
+pub async fn states(write: &Write<'_>, object: &Value, resource: &Resource) -> Result<(Value, Value)> {
+    let old = match write.old {
+        Some(old) => state(write, old, resource).await?,
+        None => Value::Null,
+    };
+    Ok((state(write, object, resource).await?, old))
+}
+
+/// A state of the object that a write is about, as another resource that shows the same objects would.
+async fn state(write: &Write<'_>, value: &Value, resource: &Resource) -> Result<Value> {
+    if value.is_null() {
+        return Ok(Value::Null);
+    }
+    let (gv, name) = kind(resource, write.call.subresource);
+    let own = *name == *resource.kind;
+    if let Some(custom) = resource.custom.as_ref().filter(|_| own) {
+        let is_other = resource.gv != write.call.resource.gv;
+        let value = match is_other {
+            true => write.backend.value_in_version(custom, value.clone(), &write.call.permit).await?,
+            false => value.clone(),
+        };
+        return Ok(named(value, gv, name));
+    }
+    let value = match own {
+        true => write.backend.convert(value.clone(), &write.call.stored.version, gv, name)?,
+        // What looks like another kind is in its own version.
+        false => value.clone(),
+    };
+    whole(write, &value, gv, name)
+}
+
+/// A stored object, as a resource shows it.
+pub async fn stored(write: &Write<'_>, resource: &Resource, object: Arc<Object>) -> Result<Value> {
+    let found = write.backend.in_version(resource, vec![object.clone()], &write.call.permit).await?;
+    let value = write.backend.load_of(resource, found.first().unwrap_or(&object))?;
+    if resource.custom.is_some() {
+        return Ok(named(value, &resource.gv, &resource.kind));
+    }
+    let from = resource.stored.as_ref().map_or(&resource.gv, |stored| &stored.version);
+    let value = write.backend.convert(value, from, &resource.gv, &resource.kind)?;
+    whole(write, &value, &resource.gv, &resource.kind)
+}
+
+/// A value of a built-in kind with the fields that are shown though nobody set them.
+pub fn whole(write: &Write<'_>, value: &Value, gv: &GroupVersion, kind: &str) -> Result<Value> {
+    let text = codec::encode(&write.backend.registry, write.backend.type_of(gv, kind)?, value);
+    let read = json::read(&text).map_err(|error| Status::internal(error.to_string()))?;
+    Ok(named(read, gv, kind))
+}
+
+fn named(mut value: Value, gv: &GroupVersion, kind: &str) -> Value {
+    value.set("apiVersion", gv.to_string());
+    value.set("kind", kind);
+    value
+}

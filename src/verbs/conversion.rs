@@ -1,0 +1,343 @@
+//! Custom objects in the version that somebody asks for, where a webhook makes it: see `api/custom/conversion.rs`.
+//!
+//! Stores keep objects in the stored version. What is read is turned into the version of the request before anything else looks at
+//! it, and turned back before it is stored; all that lies between knows one version. What was made of an object is kept with it,
+//! so that everybody who asks for the same version of the same object gets it without asking again; watches take turns at it.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use pilothouse_actors::clock::Clock;
+use pilothouse_actors::object::{Draft, Key, Object, Pairs};
+use pilothouse_actors::permit::Permit;
+use tokio::sync::{Mutex, Semaphore};
+use tokio::time::timeout;
+
+use crate::api::catalog::resource::Resource;
+use crate::api::codec;
+use crate::api::custom::conversion::{self, Conversion, Failure, Wrong};
+use crate::api::custom::{self, Custom};
+use crate::api::field::quoted;
+use crate::api::form::Form;
+use crate::api::hooks::answer;
+use crate::api::status::{Result, Status};
+use crate::api::value::Value;
+use crate::api::version::GroupVersion;
+use crate::ids;
+use crate::kubeconfig::users::Users;
+use crate::limits::{
+    CONVERSION_BYTES, CONVERSION_OBJECTS, CONVERSION_QUESTIONS, CONVERSION_ROUNDS, CONVERSION_TIMEOUT,
+    HOOK_ANSWER_BYTES,
+};
+use crate::metrics::Metrics;
+use crate::webhook::kept::{Peers, Question, seconds};
+
+use super::object::drafted;
+use super::present::{is_living, variant};
+use super::ways::{self, Target};
+use super::{Backend, Call};
+
+/// Who asks the webhooks. One per worker.
+pub struct Conversions {
+    peers: Peers,
+    places: Semaphore,
+    to_endpoints: bool,
+    metrics: Arc<Metrics>,
+    clock: Clock,
+    /// Whose turn it is among the watches of one version of a kind, by its number: the first makes what the others want too.
+    turns: RefCell<BTreeMap<u32, Rc<Mutex<()>>>>,
+}
+
+impl Conversions {
+    /// Nobody is asked yet. `to_endpoints`: services are asked at one of their endpoints.
+    pub fn new(to_endpoints: bool, metrics: Arc<Metrics>, clock: Clock) -> Conversions {
+        Conversions {
+            peers: Peers::new(clock.clone()),
+            places: Semaphore::new(CONVERSION_QUESTIONS),
+            to_endpoints,
+            metrics,
+            clock,
+            turns: RefCell::default(),
+        }
+    }
+
+    fn turn(&self, ordinal: u32) -> Rc<Mutex<()>> {
+        let mut turns = self.turns.borrow_mut();
+        // Those of definitions that have changed since.
+        turns.retain(|known, turn| *known == ordinal || Rc::strong_count(turn) > 1);
+        turns.entry(ordinal).or_default().clone()
+    }
+}
+
+/// The webhook that has to be asked for an object as a version of its kind shows it; `None` if nobody has to be.
+fn asked<'c>(custom: &'c Custom, object: &Object) -> Option<&'c Conversion> {
+    let conversion = custom.conversion.as_deref()?;
+    // Kind and version come first in what is stored.
+    let head = object.bytes.get(..object.item_at()).unwrap_or_default();
+    let own = format!(r#""apiVersion":"{}""#, custom.api_version);
+    (object.is_readable() && memchr::memmem::find(head, own.as_bytes()).is_none()).then_some(conversion)
+}
+
+impl Backend {
+    /// Objects as a resource shows them. Those that are in another version are turned into it, many at once.
+    pub async fn in_version(
+        &self,
+        resource: &Resource,
+        mut objects: Vec<Arc<Object>>,
+        permit: &Permit,
+    ) -> Result<Vec<Arc<Object>>> {
+        let Some(custom) = resource.custom.as_deref().filter(|custom| custom.conversion.is_some()) else {
+            return Ok(objects);
+        };
+        let mut waiting: Vec<usize> = Vec::new();
+        let mut weight = 0;
+        for place in 0..objects.len() {
+            let Some(object) = objects.get(place).filter(|object| asked(custom, object).is_some()) else {
+                continue;
+            };
+            if let Some(made) = known(resource, custom, object) {
+                objects[place] = Arc::new(made);
+                continue;
+            }
+            weight += object.bytes.len();
+            waiting.push(place);
+            if waiting.len() >= CONVERSION_OBJECTS || weight >= CONVERSION_BYTES {
+                self.make(resource, custom, &mut objects, &std::mem::take(&mut waiting), permit).await?;
+                weight = 0;
+            }
+        }
+        self.make(resource, custom, &mut objects, &waiting, permit).await?;
+        Ok(objects)
+    }
+
+    /// The same for those who watch: one after the other, because all of them want the same.
+    pub async fn in_version_by_turns(
+        &self,
+        resource: &Resource,
+        objects: Vec<Arc<Object>>,
+    ) -> Result<Vec<Arc<Object>>> {
+        let turn = self.conversions.turn(resource.ordinal);
+        let _mine = turn.lock().await;
+        self.in_version(resource, objects, &Permit::none()).await
+    }
+
+    /// Whether an object has to be turned into another version before a resource can show it.
+    pub fn is_foreign(&self, resource: &Resource, object: &Object) -> bool {
+        resource.custom.as_deref().is_some_and(|custom| asked(custom, object).is_some())
+    }
+
+    /// One object as the resource of the call shows it.
+    pub async fn shown(&self, call: &Call<'_>, object: &Object) -> Result<Option<Object>> {
+        let Some(custom) = call.resource.custom.as_deref() else { return Ok(None) };
+        if asked(custom, object).is_none() {
+            return Ok(None);
+        }
+        // The object may be nobody's but the caller's, so what is made of it is kept with a copy.
+        let copy = Arc::new(object.at(object.revision));
+        if let Some(made) = known(call.resource, custom, object) {
+            return Ok(Some(made));
+        }
+        let mut all = self.in_version(call.resource, vec![copy.clone()], &call.permit).await?;
+        let made = all.pop().unwrap_or(copy);
+        keep(call.resource, object, &made.bytes);
+        Ok(Some(made.at(object.revision)))
+    }
+
+    /// A stored object as the whole answer to the call, in its version.
+    pub async fn tell(&self, call: &Call<'_>, object: &Object) -> Result<Bytes> {
+        match self.shown(call, object).await? {
+            Some(made) => self.show(call, &made),
+            None => self.show(call, object),
+        }
+    }
+
+    /// A stored object as a value of the version that verbs work on.
+    pub async fn read_in_version(&self, call: &Call<'_>, object: &Object) -> Result<Value> {
+        match self.shown(call, object).await? {
+            Some(made) => self.load(call, &made),
+            None => self.load(call, object),
+        }
+    }
+
+    /// Encodes a value for the store, in the version that is stored.
+    pub async fn stored_draft(&self, call: &Call<'_>, key: Key, value: &Value) -> Result<Draft> {
+        let custom = call.resource.custom.as_deref();
+        let Some((custom, conversion)) =
+            custom.and_then(|custom| Some((custom, custom.conversion.as_deref()?)))
+        else {
+            return self.draft(call, key, value);
+        };
+        if custom.api_version == custom.stored_as {
+            return self.draft(call, key, value);
+        }
+        let made = self.ask(conversion, &custom.stored_as, vec![value.clone()], &call.permit).await?;
+        let made = made.into_iter().next().unwrap_or_default();
+        Ok(drafted(custom::stored(custom, &made), key, &made, custom.kept(value)))
+    }
+
+    /// A value of one version of a custom kind in another.
+    pub async fn value_in_version(&self, custom: &Custom, value: Value, permit: &Permit) -> Result<Value> {
+        match custom.conversion.as_deref() {
+            Some(conversion) if value.str("apiVersion") != &*custom.api_version => {
+                let made = self.ask(conversion, &custom.api_version, vec![value], permit).await?;
+                Ok(custom.known(made.into_iter().next().unwrap_or_default()))
+            }
+            _ => Ok(custom.shown(value)),
+        }
+    }
+
+    /// Works something out, and again once the other versions that it asks for are made. There are no more of those than a
+    /// definition has.
+    pub async fn with_versions<T>(&self, call: &Call<'_>, work: impl Fn() -> Result<T>) -> Result<T> {
+        let custom = call.resource.custom.as_deref();
+        let Some((custom, conversion)) =
+            custom.and_then(|custom| Some((custom, custom.conversion.as_deref()?)))
+        else {
+            return work();
+        };
+        for _ in 0..CONVERSION_ROUNDS {
+            let done = work();
+            let wanted = call.elsewhere.take_wanted();
+            if wanted.is_empty() {
+                return done;
+            }
+            for (value, version) in wanted {
+                let made =
+                    self.ask(conversion, &version.to_string(), vec![value.clone()], &call.permit).await?;
+                let made = custom.known_in(&version.to_string(), made.into_iter().next().unwrap_or_default());
+                call.elsewhere.tell(value, version, made);
+            }
+        }
+        Err(Status::internal("the owners of the object speak too many versions"))
+    }
+
+    /// Turns the objects at these places into the version of a resource.
+    async fn make(
+        &self,
+        resource: &Resource,
+        custom: &Custom,
+        objects: &mut [Arc<Object>],
+        places: &[usize],
+        permit: &Permit,
+    ) -> Result<()> {
+        let Some(conversion) = custom.conversion.as_deref().filter(|_| !places.is_empty()) else {
+            return Ok(());
+        };
+        let broken = || Status::internal("a stored object cannot be read".to_owned());
+        let mut sent = Vec::with_capacity(places.len());
+        for place in places {
+            let object = objects.get(*place).ok_or_else(broken)?;
+            sent.push(custom.read_stored(&object.bytes).ok_or_else(broken)?);
+        }
+        let made = self.ask(conversion, &custom.api_version, sent, permit).await?;
+        for (place, value) in places.iter().zip(made) {
+            let Some(object) = objects.get_mut(*place) else { continue };
+            let made = object_of(custom, object, &custom.known(value));
+            keep(resource, object, &made.bytes);
+            *object = Arc::new(made);
+        }
+        Ok(())
+    }
+
+    /// Asks a webhook, and counts that.
+    async fn ask(
+        &self,
+        conversion: &Conversion,
+        wanted: &str,
+        sent: Vec<Value>,
+        permit: &Permit,
+    ) -> Result<Vec<Value>> {
+        let wanted = GroupVersion::parse(wanted).unwrap_or_else(|| GroupVersion::new("", wanted));
+        let first = sent.first().map(|object| object.str("apiVersion").to_owned()).unwrap_or_default();
+        let from = first.split('/').next_back().unwrap_or_default();
+        let began = self.conversions.clock.now();
+        let made = self.exchange(conversion, &wanted, &sent, permit).await;
+        let took = self.conversions.clock.now().0.saturating_sub(began.0) as f64 / 1e6;
+        let failure = made.as_ref().err().map(|wrong| wrong.failure);
+        let versions = (conversion.definition.as_str(), from, &*wanted.version);
+        self.conversions.metrics.conversions.asked(versions, took, failure);
+        made.map_err(|wrong| {
+            tracing::warn!(
+                definition = conversion.definition,
+                why = wrong.why,
+                "objects cannot be converted"
+            );
+            Status::unexplained(wrong.why)
+        })
+    }
+
+    async fn exchange(
+        &self,
+        conversion: &Conversion,
+        wanted: &GroupVersion,
+        sent: &[Value],
+        permit: &Permit,
+    ) -> std::result::Result<Vec<Value>, Wrong> {
+        let of = sent.first().map(conversion::called).unwrap_or_default();
+        let failed = |why: String| Wrong {
+            why: format!("conversion webhook for {of} failed: {why}"),
+            failure: Failure::Call,
+        };
+        let version = conversion.version.ok_or_else(|| Wrong {
+            why: "no supported conversion review versions".to_owned(),
+            failure: Failure::Call,
+        })?;
+        let target = Target::of(&conversion.way, &conversion.authority_pem).map_err(failed)?;
+        let uid = ids::uuid();
+        let body = conversion::question(version, &uid, &wanted.to_string(), sent);
+        let parameter = format!("timeout={}", seconds(CONVERSION_TIMEOUT));
+        let asked = async {
+            let _place = self.conversions.places.acquire().await.map_err(|error| error.to_string())?;
+            let at = ways::place((self, permit), self.conversions.to_endpoints, &conversion.way).await?;
+            let question = Question {
+                target: format!("{}?{parameter}", target.path),
+                body: Bytes::from(body),
+                says_port: target.says_port,
+                most: HOOK_ANSWER_BYTES,
+            };
+            let access = || Users::default().of(&target.known_as);
+            self.conversions.peers.ask(&target.place, access, at, &question).await
+        };
+        let reply = timeout(CONVERSION_TIMEOUT, asked).await;
+        let reply = reply.unwrap_or_else(|_| Err("context deadline exceeded".to_owned())).map_err(|why| {
+            failed(format!("Post {}: {why}", quoted(&format!("{}?{parameter}", target.url))))
+        })?;
+        if !(200..=206).contains(&reply.status) {
+            let is_text = reply.content_type.is_empty() || reply.content_type.starts_with("text/");
+            let why = answer::refused(reply.status, is_text, &reply.body).why;
+            return Err(failed(why.trim_start_matches("failed to call webhook: ").to_owned()));
+        }
+        conversion::converted(&reply.body, (version, &uid), wanted, sent)
+    }
+}
+
+/// What was made of an object before.
+fn known(resource: &Resource, custom: &Custom, object: &Object) -> Option<Object> {
+    let kept = object.variant(variant(resource, Form::PLAIN), is_living(resource), |_| Err(())).ok()?;
+    let value = codec::decode_stored(&kept, custom.registry.free_object(), &custom.registry)?;
+    Some(object_of(custom, object, &value))
+}
+
+/// Keeps what was made of an object with it.
+fn keep(resource: &Resource, object: &Object, bytes: &Bytes) {
+    let kept: std::result::Result<Bytes, ()> =
+        object.variant(variant(resource, Form::PLAIN), is_living(resource), |_| Ok(bytes.clone()));
+    drop(kept);
+}
+
+/// An object in another version, as if it had been stored so.
+fn object_of(custom: &Custom, object: &Object, value: &Value) -> Object {
+    let encoded = codec::encode_draft(&custom.registry, custom.registry.free_object(), value);
+    let draft = Draft {
+        key: object.key.clone(),
+        bytes: Bytes::from(encoded.bytes),
+        revision_at: encoded.revision_at,
+        item_at: encoded.item_at,
+        labels: object.labels.clone(),
+        fields: Pairs::default(),
+    };
+    Object::new(draft, object.revision)
+}

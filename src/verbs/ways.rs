@@ -1,0 +1,119 @@
+//! Where webhooks are asked, whatever for: at a URL, or at a service of the cluster.
+
+mod resolve;
+
+use hyper::Uri;
+use pilothouse_actors::permit::Permit;
+
+use crate::api::hooks::Way;
+use crate::webhook::kept::Place;
+
+use super::Backend;
+
+/// Where to ask, as messages and requests say it.
+#[derive(Debug)]
+pub struct Target {
+    /// Whom to connect to.
+    pub place: Place,
+    /// The name that users of the operator's configuration are found by.
+    pub known_as: String,
+    /// The path to ask at.
+    pub path: String,
+    /// Whether the port is said, whatever it is.
+    pub says_port: bool,
+    /// The whole of it.
+    pub url: String,
+}
+
+fn target(way: &Way, authority_pem: &[u8]) -> Result<Target, String> {
+    let unusable = |why: &str| format!("could not get REST client: {why}");
+    let place = |secure, host: &str, port| Place {
+        secure,
+        host: host.to_owned(),
+        port,
+        authority_pem: authority_pem.to_vec(),
+    };
+    match way {
+        Way::None => Err(unusable("webhook configuration must have either service or URL")),
+        Way::Service { namespace, name, path, port } => {
+            let host = format!("{name}.{namespace}.svc");
+            let path = rooted(path);
+            Ok(Target {
+                known_as: format!("{host}:{port}"),
+                url: format!("https://{host}:{port}{path}"),
+                place: place(true, &host, *port),
+                path,
+                says_port: true,
+            })
+        }
+        Way::Url(url) => {
+            let uri: Uri = url.parse().map_err(|error| unusable(&format!("Unparsable URL: {error}")))?;
+            let host = uri.host().ok_or_else(|| unusable("the URL has no host"))?;
+            let secure = uri.scheme_str() != Some("http");
+            let port = uri.port_u16().unwrap_or(if secure { 443 } else { 80 });
+            let path = rooted(uri.path());
+            let authority = uri.authority().map(|authority| authority.as_str()).unwrap_or_default();
+            let scheme = if secure { "https" } else { "http" };
+            Ok(Target {
+                known_as: format!("{host}:{}", uri.port_u16().unwrap_or(443)),
+                url: format!("{scheme}://{authority}{path}"),
+                place: place(secure, host.trim_matches(['[', ']']), port),
+                path,
+                says_port: uri.port_u16().is_some(),
+            })
+        }
+    }
+}
+
+/// A path as clients of the reference join it: with a slash before and none behind.
+fn rooted(path: &str) -> String {
+    format!("/{}", path.trim_matches('/'))
+}
+
+impl Target {
+    /// Where this way leads. The error is in the words that clients know.
+    pub fn of(way: &Way, authority_pem: &[u8]) -> Result<Target, String> {
+        target(way, authority_pem)
+    }
+}
+
+/// Where to connect to if that is not where the target says: services have addresses of their own.
+pub async fn place(
+    asker: (&Backend, &Permit),
+    to_endpoints: bool,
+    way: &Way,
+) -> Result<Option<(String, u16)>, String> {
+    match way {
+        Way::Service { namespace, name, port, .. } => {
+            let service = (namespace.as_str(), name.as_str(), *port);
+            resolve::service(asker, to_endpoints, service).await.map(Some)
+        }
+        Way::Url(_) | Way::None => Ok(None),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_way_has_a_url() {
+        let (namespace, name, path) = ("n".to_owned(), "s".to_owned(), "p/q/".to_owned());
+        let service = Way::Service { namespace, name, path, port: 443 };
+        for (way, url, known_as, port) in [
+            (service, "https://s.n.svc:443/p/q", "s.n.svc:443", 443),
+            (Way::Url("https://h".into()), "https://h/", "h:443", 443),
+            (Way::Url("https://h:8443/a/".into()), "https://h:8443/a", "h:8443", 8443),
+            (Way::Url("https://[::1]:1/a".into()), "https://[::1]:1/a", "[::1]:1", 1),
+        ] {
+            let target = target(&way, b"pem").unwrap();
+            assert_eq!(
+                (target.url.as_str(), target.known_as.as_str(), target.place.port),
+                (url, known_as, port)
+            );
+            assert!(!target.place.host.contains('[') && target.place.authority_pem == b"pem");
+        }
+        let wrong = target(&Way::None, b"").err().unwrap();
+        assert!(wrong.ends_with("must have either service or URL"), "{wrong}");
+    }
+}

@@ -1,0 +1,239 @@
+//! Webhooks that turn custom objects into other versions: kites that have a color in one version and a paint in the other.
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+
+use super::hook_server::{Deed, HookServer};
+use super::*;
+
+const PAINTED: &str = "/apis/toys.example/v2/namespaces/default/kites";
+
+fn versioned(name: &str, field: &str, storage: bool) -> Value {
+    json!({"name": name, "served": true, "storage": storage, "schema": {"openAPIV3Schema": {"type": "object",
+        "properties": {"spec": {"type": "object", "properties": {
+            field: {"type": "string"}, "size": {"type": "integer", "minimum": 1}}}}}}})
+}
+
+/// A definition whose versions a webhook turns into each other.
+fn converted(server: &HookServer, reviews: &[&str]) -> Value {
+    let versions = [versioned("v1", "color", true), versioned("v2", "paint", false)];
+    let mut made = definition("kites", "Kite", "Namespaced", &versions);
+    made["spec"]["conversion"] = json!({"strategy": "Webhook", "webhook": {"conversionReviewVersions": reviews,
+        "clientConfig": {"url": server.url("/convert"), "caBundle": STANDARD.encode(&server.authority_pem)}}});
+    made
+}
+
+/// Renames the field, and tells by a label who did.
+fn renamed(request: &Value) -> Vec<Value> {
+    let wanted = text(request, "/desiredAPIVersion");
+    let (from, to) = if wanted.ends_with("v2") { ("color", "paint") } else { ("paint", "color") };
+    let objects = request["objects"].as_array().unwrap().iter();
+    objects
+        .map(|object| {
+            let mut object = object.clone();
+            object["apiVersion"] = json!(wanted);
+            object["metadata"]["generation"] = json!(77);
+            if let Some(value) = object["spec"].as_object_mut().and_then(|spec| spec.remove(from)) {
+                object["spec"][to] = value;
+            }
+            object
+        })
+        .collect()
+}
+
+fn success(objects: &[Value]) -> Deed {
+    Deed::Says(json!({"result": {"status": "Success"}, "convertedObjects": objects}))
+}
+
+fn painted(name: &str, paint: &str) -> Value {
+    json!({"apiVersion": "toys.example/v2", "kind": "Kite", "metadata": {"name": name}, "spec": {"paint": paint}})
+}
+
+#[test]
+fn a_webhook_turns_objects_into_the_version_that_is_asked_for() {
+    let hooks = HookServer::start("h", |_, request| success(&renamed(request)));
+    let server = Server::with(&["--engine=memory"]);
+    let mut admin = server.admin();
+    define(&mut admin, &converted(&hooks, &["v9", "v1"]));
+    admin.post(KITES, &kite("a")).ok();
+    assert!(hooks.asked().is_empty(), "what is stored as it came needs nobody");
+
+    let mut watches =
+        [server.admin().watch(PAINTED, ""), server.admin().watch(PAINTED, "labelSelector=x%3Dy")];
+    assert_eq!(watches[0].next_of("a")["object"]["spec"], json!({"paint": "red"}));
+    let read = admin.get(&format!("{PAINTED}/a")).ok();
+    assert_eq!((&read["spec"], &read["apiVersion"]), (&json!({"paint": "red"}), &json!("toys.example/v2")));
+    assert_eq!(read["metadata"]["generation"], 1, "metadata stay as they are");
+    assert_eq!(hooks.asked().len(), 1, "what was made is kept with the object");
+    assert!(hooks.targets()[0].ends_with("/convert?timeout=30s"), "{:?}", hooks.targets());
+
+    let made = admin.post(PAINTED, &painted("b", "blue")).ok();
+    assert_eq!(made["spec"], json!({"paint": "blue"}));
+    assert_eq!(admin.get(&format!("{KITES}/b")).ok()["spec"], json!({"color": "blue"}));
+    assert_eq!(watches[0].next_of("b")["object"]["spec"], json!({"paint": "blue"}));
+
+    let mut changed = made.clone();
+    changed["spec"]["paint"] = json!("red");
+    changed["metadata"]["labels"] = json!({"x": "y"});
+    let updated = admin.put(&format!("{PAINTED}/b"), &changed).ok();
+    assert_eq!((&updated["spec"]["paint"], &updated["metadata"]["generation"]), (&json!("red"), &json!(2)));
+    let told = watches[0].next_of("b");
+    assert_eq!((&told["type"], &told["object"]["spec"]["paint"]), (&json!("MODIFIED"), &json!("red")));
+    assert_eq!(watches[1].next_of("b")["type"], "ADDED");
+    admin.put(&format!("{PAINTED}/b"), &updated).ok();
+    assert_eq!(
+        admin.get(&format!("{PAINTED}/b")).ok()["metadata"]["resourceVersion"],
+        updated["metadata"]["resourceVersion"]
+    );
+
+    let patched = admin.patch(
+        &format!("{PAINTED}/b"),
+        MERGE,
+        &json!({"spec": {"size": 4}, "metadata": {"labels": null}}),
+    );
+    assert_eq!(patched.ok()["spec"], json!({"paint": "red", "size": 4}));
+    let told = watches[1].next_of("b");
+    assert_eq!(
+        (&told["type"], &told["object"]["spec"]),
+        (&json!("DELETED"), &json!({"paint": "red"})),
+        "as it was in the view"
+    );
+    let refused = admin.patch(&format!("{PAINTED}/b"), MERGE, &json!({"spec": {"size": 0}}));
+    refused.refused(422, "Invalid");
+    let applied = admin.request(
+        "PATCH",
+        &format!("{PAINTED}/b?fieldManager=me&force=true"),
+        &[("content-type", "application/apply-patch+yaml")],
+        painted("b", "green").to_string().as_bytes(),
+    );
+    assert_eq!(applied.ok()["spec"], json!({"paint": "green", "size": 4}));
+    assert_eq!(admin.get(&format!("{KITES}/b")).ok()["spec"], json!({"color": "green", "size": 4}));
+
+    assert_eq!(admin.delete(&format!("{PAINTED}/b")).ok()["status"], "Success");
+    let counted = admin.get("/metrics").text();
+    assert!(
+        counted.contains(r#"apiserver_conversion_webhook_request_total{failure_type="",result="success"}"#)
+    );
+    let by_definition = r#"apiserver_crd_conversion_webhook_duration_seconds_count{crd_name="kites.toys.example",from_version="v1",succeeded="true",to_version="v2"}"#;
+    assert!(counted.contains(by_definition), "{counted}");
+}
+
+#[test]
+fn a_list_is_converted_at_once() {
+    let hooks = HookServer::start("h", |_, request| success(&renamed(request)));
+    let server = Server::with(&["--engine=memory"]);
+    let mut admin = server.admin();
+    define(&mut admin, &converted(&hooks, &["v1"]));
+    for name in 0..20 {
+        admin.post(KITES, &kite(&format!("many-{name:02}"))).ok();
+    }
+    admin.post(PAINTED, &painted("other", "green")).ok();
+    hooks.forget();
+    let listed = admin.get(PAINTED).ok();
+    let paints: Vec<&str> =
+        listed["items"].as_array().unwrap().iter().map(|one| text(one, "/spec/paint")).collect();
+    assert_eq!((paints.len(), paints[0], paints[19], paints[20]), (21, "red", "red", "green"));
+    let asked = hooks.asked();
+    assert_eq!(
+        (asked.len(), asked[0]["objects"].as_array().unwrap().len()),
+        (1, 20),
+        "all but what is known"
+    );
+    let rows = admin.request("GET", PAINTED, &[TABLE], b"").ok();
+    assert_eq!(rows["rows"].as_array().unwrap().len(), 21);
+    assert_eq!(hooks.asked().len(), 1);
+}
+
+/// Who owns a field is known by the name that each version has for it.
+#[test]
+fn owners_are_compared_in_the_versions_that_they_speak() {
+    let hooks = HookServer::start("h", |_, request| success(&renamed(request)));
+    let server = Server::with(&["--engine=memory"]);
+    let mut admin = server.admin();
+    define(&mut admin, &converted(&hooks, &["v1"]));
+    let apply = |admin: &mut Client, place: &str, object: &Value, query: &str| {
+        let path = format!("{place}/a?{query}");
+        admin.request(
+            "PATCH",
+            &path,
+            &[("content-type", "application/apply-patch+yaml")],
+            object.to_string().as_bytes(),
+        )
+    };
+    apply(&mut admin, PAINTED, &painted("a", "red"), "fieldManager=painter").ok();
+    let mut colored = kite("a");
+    colored["spec"] = json!({"color": "blue"});
+    let refused = apply(&mut admin, KITES, &colored, "fieldManager=dyer").refused(409, "Conflict");
+    assert_eq!(
+        text(&refused, "/message"),
+        "Apply failed with 1 conflict: conflict with \"painter\": .spec.paint"
+    );
+    let applied = apply(&mut admin, KITES, &colored, "fieldManager=dyer&force=true").ok();
+    let owners = applied["metadata"]["managedFields"].as_array().unwrap();
+    assert_eq!(owners.len(), 1, "who lost all fields is forgotten: {owners:?}");
+    let patched = admin.patch(&format!("{PAINTED}/a"), MERGE, &json!({"spec": {"paint": "green"}})).ok();
+    let owners = patched["metadata"]["managedFields"].as_array().unwrap();
+    let owns = |owner: &Value| {
+        owner["fieldsV1"]["f:spec"]
+            .as_object()
+            .is_some_and(|spec| spec.keys().any(|key| key.starts_with("f:")))
+    };
+    assert_eq!(owners.iter().filter(|owner| owns(owner)).count(), 1, "{owners:?}");
+}
+
+#[test]
+fn a_webhook_that_fails_is_told_of() {
+    let hooks = HookServer::start("h", |_, request| match text(request, "/objects/0/metadata/name") {
+        "refused" => Deed::Says(json!({"result": {"status": "Failed", "message": "no such paint"}})),
+        "fewer" => success(&[]),
+        "renamed" => {
+            let mut objects = renamed(request);
+            objects[0]["metadata"]["name"] = json!("x");
+            success(&objects)
+        }
+        "broken" => Deed::Raw("500 Internal Server Error", "oops".to_owned()),
+        _ => success(&renamed(request)),
+    });
+    let server = Server::with(&["--engine=memory"]);
+    let mut admin = server.admin();
+    define(&mut admin, &converted(&hooks, &["v1beta1"]));
+    for (name, wanted) in [
+        ("refused", "conversion webhook for toys.example/v1, Kind=Kite failed: no such paint"),
+        ("fewer", "conversion webhook for toys.example/v1, Kind=Kite returned 0 objects, expected 1"),
+        (
+            "renamed",
+            "conversion webhook for toys.example/v1, Kind=Kite returned invalid object: must have the same name: renamed != x",
+        ),
+        (
+            "broken",
+            "conversion webhook for toys.example/v1, Kind=Kite failed: an error on the server (\"oops\") has prevented the \
+             request from succeeding",
+        ),
+    ] {
+        let mut watch = server.admin().watch(PAINTED, &format!("fieldSelector=metadata.name%3D{name}"));
+        admin.post(KITES, &kite(name)).ok();
+        let answer = admin.get(&format!("{PAINTED}/{name}"));
+        assert_eq!((answer.status, text(&answer.json(), "/message")), (500, wanted));
+        let told = watch.next();
+        assert_eq!((&told["type"], text(&told["object"], "/message")), (&json!("ERROR"), wanted));
+        assert_eq!(
+            admin.get(&format!("{KITES}/{name}")).ok()["spec"]["color"],
+            "red",
+            "the stored version needs nobody"
+        );
+        let refused = admin.put(&format!("{PAINTED}/{name}"), &painted(name, "red"));
+        assert_eq!(refused.status, 500);
+        admin.delete(&format!("{KITES}/{name}")).ok();
+    }
+    hooks.kill();
+    admin.post(KITES, &kite("b")).ok();
+    let answer = admin.get(&format!("{PAINTED}/b"));
+    let told = answer.json();
+    assert_eq!(answer.status, 500);
+    assert!(
+        text(&told, "/message").starts_with(
+            "conversion webhook for toys.example/v1, Kind=Kite failed: Post \"https://127.0.0.1:"
+        ),
+        "{told}"
+    );
+}
