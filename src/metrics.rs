@@ -2,6 +2,7 @@
 //! server use. Labels are bounded: they name resources that exist, never what a client wrote.
 
 pub mod authentication;
+mod conditions;
 pub mod hooks;
 pub mod policies;
 pub mod tokens;
@@ -18,6 +19,7 @@ use prometheus::{
 };
 
 use self::authentication::Authentication;
+use self::conditions::Conditions;
 use self::hooks::Hooks;
 use self::policies::Policies;
 use self::tokens::Tokens;
@@ -65,6 +67,7 @@ pub struct Metrics {
     webhook_rounds: IntCounterVec,
     webhook_durations: HistogramVec,
     webhook_open: IntCounterVec,
+    webhook_conditions: Conditions,
     reloads: IntCounterVec,
     reloaded_at: GaugeVec,
     /// Who is asking.
@@ -170,6 +173,7 @@ impl Metrics {
                 "apiserver_authorization_webhook_evaluations_fail_open_total",
                 "Questions that others had to decide because a webhook did not answer, by webhook and result.",
             )?,
+            webhook_conditions: Conditions::new()?,
             reloads: IntCounterVec::new(reloads, &["status", "apiserver_id_hash"])?,
             reloaded_at: GaugeVec::new(reloaded_at, &["status", "apiserver_id_hash"])?,
             authentication: Authentication::new()?,
@@ -223,6 +227,7 @@ impl Metrics {
         registry.register(Box::new(self.webhook_rounds.clone()))?;
         registry.register(Box::new(self.webhook_durations.clone()))?;
         registry.register(Box::new(self.webhook_open.clone()))?;
+        self.webhook_conditions.register(registry)?;
         registry.register(Box::new(self.reloads.clone()))?;
         registry.register(Box::new(self.reloaded_at.clone()))?;
         self.authentication.register(registry)?;
@@ -291,6 +296,7 @@ impl Metrics {
             rounds: self.webhook_rounds.clone(),
             durations: self.webhook_durations.clone(),
             open: self.webhook_open.clone(),
+            conditions: self.webhook_conditions.clone(),
         }
     }
 
@@ -341,6 +347,7 @@ pub struct WebhookMeter {
     rounds: IntCounterVec,
     durations: HistogramVec,
     open: IntCounterVec,
+    conditions: Conditions,
 }
 
 /// How a question to a webhook ended.
@@ -368,6 +375,11 @@ impl WebhookMeter {
     /// What operators call it.
     pub fn name(&self) -> &str {
         &self.name
+    }
+
+    /// Counts how long its conditions took, whether they left a request to others, and whether some failed.
+    pub fn matched(&self, seconds: f64, excluded: bool, failed: bool) {
+        self.conditions.count(&self.name, seconds, excluded, failed);
     }
 
     /// Counts one question and how long it took.
