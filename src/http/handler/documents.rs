@@ -1,5 +1,6 @@
 //! The documents that describe the server: version and discovery, made once per catalog and shared.
 
+use actix_web::http::Method;
 use actix_web::http::header::{self, HeaderValue};
 use actix_web::{HttpRequest, HttpResponse};
 
@@ -21,6 +22,9 @@ const KEY_SET: &str = "application/jwk-set+json";
 /// Answers a path that names a document.
 pub fn answer(worker: &Worker, request: &HttpRequest, path: &str, context: &Context) -> Result<HttpResponse> {
     let served = worker.served();
+    if !at_any_method(path) && *request.method() != Method::GET && is_document(worker, path) {
+        return Err(Status::method_not_allowed());
+    }
     if matches!(path, "/version" | "/version/") {
         let agreed = media::negotiate(&context.accept, Offer::JSON_ONLY, |_, _| false)?;
         return render::document(context, agreed, 200, &version_document());
@@ -52,6 +56,21 @@ pub fn answer(worker: &Worker, request: &HttpRequest, path: &str, context: &Cont
         }
         _ => render::document(context, agreed, 200, &document.json),
     }
+}
+
+/// Whether somebody answers there who does not look at the method: those who speak of groups do not.
+fn at_any_method(path: &str) -> bool {
+    let mut parts = path.trim_matches('/').split('/');
+    parts.next() == Some("apis") && parts.nth(1).is_none()
+}
+
+fn is_document(worker: &Worker, path: &str) -> bool {
+    let short = path.strip_suffix('/').unwrap_or(path);
+    let about_tokens =
+        worker.shared.token_metadata.is_some() && [CONFIGURATION_PATH, KEYS_PATH].contains(&short);
+    about_tokens
+        || short == "/version"
+        || (!short.is_empty() && worker.served().documents().at(path).is_some())
 }
 
 /// The documents that others verify tokens of service accounts with. They may be kept by everybody on the way.
