@@ -165,6 +165,8 @@ impl Found<'_> {
                     self.wrong(&FieldError::invalid(&at, &quoted(prefix), why));
                 }
                 let made = self.compile(&text, &path.child("expression"), Compiler::mapping);
+                // What is wrong already is not looked at any further.
+                let made = made.filter(|_| prefix.is_none());
                 made.map(|made| Some(Source::Made(made))).ok_or(())
             }
         }

@@ -162,7 +162,7 @@ fn what_is_wrong_is_named() {
             "jwt[0].claimMappings.username.expression: Invalid value: \"claims.\": compilation failed: ERROR: <input>:1:8: ",
         ),
         (
-            one(username, "{expression: claims.sub, prefix: ''}"),
+            one(username, "{expression: claims.email, prefix: ''}"),
             "jwt[0].claimMappings.username.prefix: Invalid value: \"\": prefix can't be set when expression is set",
         ),
         (

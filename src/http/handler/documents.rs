@@ -10,6 +10,7 @@ use crate::api::status::{Result, Status};
 use crate::api::words::{DISCOVERY_GROUP, JSON};
 use crate::auth::service_account::metadata::{CONFIGURATION_PATH, KEYS_PATH};
 
+use super::health;
 use super::render::{self, Context, text};
 use super::worker::Worker;
 
@@ -22,6 +23,9 @@ const KEY_SET: &str = "application/jwk-set+json";
 /// Answers a path that names a document.
 pub fn answer(worker: &Worker, request: &HttpRequest, path: &str, context: &Context) -> Result<HttpResponse> {
     let served = worker.served();
+    if matches!(path, "/" | "/index.html") {
+        return Ok(index(worker));
+    }
     if !at_any_method(path) && *request.method() != Method::GET && is_document(worker, path) {
         return Err(Status::method_not_allowed());
     }
@@ -56,6 +60,19 @@ pub fn answer(worker: &Worker, request: &HttpRequest, path: &str, context: &Cont
         }
         _ => render::document(context, agreed, 200, &document.json),
     }
+}
+
+/// Every path that somebody answers at, for those who look around.
+fn index(worker: &Worker) -> HttpResponse {
+    const OTHERS: [&str; 5] = ["/metrics", "/openapi/v2", "/openapi/v3", "/openapi/v3/", "/version"];
+    let served = worker.served();
+    let others = OTHERS.into_iter().chain(served.documents().paths()).map(str::to_owned);
+    let about_tokens = worker.shared.token_metadata.iter().flat_map(|_| [CONFIGURATION_PATH, KEYS_PATH]);
+    let mut paths: Vec<String> =
+        others.chain(about_tokens.map(str::to_owned)).chain(health::paths(worker)).collect();
+    paths.sort_unstable();
+    let all = serde_json::json!({ "paths": paths });
+    HttpResponse::Ok().content_type(JSON).body(format!("{all:#}"))
 }
 
 /// Whether somebody answers there who does not look at the method: those who speak of groups do not.
