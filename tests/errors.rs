@@ -253,6 +253,17 @@ fn verbs() {
         200,
         "groups are told whatever the method"
     );
+    for (path, accept, status) in [
+        ("/apis", "application/*", 200),
+        ("/apis/apps", "application/*", 200),
+        ("/api", "application/*", 406),
+        ("/version", "application/json;as=Table;v=v1;g=meta.k8s.io", 200),
+        ("/version", "application/yaml", 406),
+        ("/version/x", "*/*", 404),
+        ("/healthz/", "*/*", 404),
+    ] {
+        assert_eq!(client.request("GET", path, &[("Accept", accept)], b"").status, status, "{path} {accept}");
+    }
     let index = client.get("/").ok();
     let paths: Vec<&str> =
         index["paths"].as_array().unwrap().iter().filter_map(|path| path.as_str()).collect();

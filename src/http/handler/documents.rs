@@ -5,7 +5,7 @@ use actix_web::http::header::{self, HeaderValue};
 use actix_web::{HttpRequest, HttpResponse};
 
 use crate::api::discovery::{Document, version_document};
-use crate::api::media::{self, Encoding, Offer};
+use crate::api::media::{self, Agreed, Encoding, Offer, Transform};
 use crate::api::status::{Result, Status};
 use crate::api::words::{DISCOVERY_GROUP, JSON};
 use crate::auth::service_account::metadata::{CONFIGURATION_PATH, KEYS_PATH};
@@ -26,12 +26,15 @@ pub fn answer(worker: &Worker, request: &HttpRequest, path: &str, context: &Cont
     if matches!(path, "/" | "/index.html") {
         return Ok(index(worker));
     }
-    if !at_any_method(path) && *request.method() != Method::GET && is_document(worker, path) {
+    if !speaks_of_groups(path) && *request.method() != Method::GET && is_document(worker, path) {
         return Err(Status::method_not_allowed());
     }
     if matches!(path, "/version" | "/version/") {
-        let agreed = media::negotiate(&context.accept, Offer::JSON_ONLY, |_, _| false)?;
-        return render::document(context, agreed, 200, &version_document());
+        media::routed(&context.accept, Offer::JSON_ONLY)?;
+        return render::document(context, Agreed::DEFAULT, 200, &version_document());
+    }
+    if path.starts_with("/version/") {
+        return Err(Status::no_such_resource());
     }
     if let Some(response) = about_tokens(worker, path, context)? {
         return Ok(response);
@@ -48,12 +51,16 @@ pub fn answer(worker: &Worker, request: &HttpRequest, path: &str, context: &Cont
         };
     };
     let aggregated = served.documents().aggregated_at(path);
-    let agreed = media::negotiate(&context.accept, context.offer, |_, asked| {
+    let allows = |_, asked: Transform<'_>| {
         aggregated.is_some()
             && asked.group == DISCOVERY_GROUP
             && asked.version == "v2"
             && asked.kind == "APIGroupDiscoveryList"
-    })?;
+    };
+    let agreed = match speaks_of_groups(path) {
+        true => media::agree(&context.accept, context.offer, allows)?,
+        false => media::negotiate(&context.accept, context.offer, allows)?,
+    };
     match aggregated {
         Some(aggregated) if agreed.transform.is_some() && agreed.encoding == Encoding::Json => {
             Ok(tagged(request, aggregated, context))
@@ -75,8 +82,9 @@ fn index(worker: &Worker) -> HttpResponse {
     HttpResponse::Ok().content_type(JSON).body(format!("{all:#}"))
 }
 
-/// Whether somebody answers there who does not look at the method: those who speak of groups do not.
-fn at_any_method(path: &str) -> bool {
+/// Whether the document is one about groups. Those are told by somebody who looks neither at the method nor, at first, at what
+/// is accepted.
+fn speaks_of_groups(path: &str) -> bool {
     let mut parts = path.trim_matches('/').split('/');
     parts.next() == Some("apis") && parts.nth(1).is_none()
 }

@@ -122,6 +122,9 @@ const READY: [Check; 8] = [
 /// Answers a health path; `None` for any other path.
 pub async fn answer(worker: &Worker, path: &str, query: &Query<'_>) -> Option<HttpResponse> {
     let (endpoint, rest) = split(path)?;
+    if path.ends_with('/') {
+        return Some(page_not_found());
+    }
     let checks = checks_of(worker, endpoint);
     let checks = checks.as_slice();
     if rest.is_empty() {
