@@ -217,6 +217,8 @@ pub const JWT_RELOAD: Duration = Duration::from_secs(60);
 pub const AUTHORIZATION_LOOK_EVERY: Duration = Duration::from_secs(1);
 /// How often it reads it whatever its times say; the reference server's value.
 pub const AUTHORIZATION_READ_EVERY: Duration = Duration::from_secs(60);
+/// Conditions under which one other server is asked; the reference server's value.
+pub const MATCH_CONDITIONS: usize = 64;
 /// Answers of another server that are remembered; past it the oldest half goes.
 pub const WEBHOOK_ANSWERS_KEPT: usize = 8_192;
 /// Bytes of what a client can choose of a question whose answer is remembered; the reference server's value.

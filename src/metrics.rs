@@ -20,6 +20,7 @@ use prometheus::{
 };
 
 use self::authentication::Authentication;
+use self::conditions::{Authorizer, Counts};
 use self::conversion::Conversions;
 use self::hooks::Hooks;
 use self::policies::Policies;
@@ -77,6 +78,7 @@ pub struct Metrics {
     webhook_rounds: IntCounterVec,
     webhook_durations: HistogramVec,
     webhook_open: IntCounterVec,
+    webhook_conditions: Counts,
     reloads: IntCounterVec,
     reloaded_at: GaugeVec,
     /// Who is asking.
@@ -184,6 +186,7 @@ impl Metrics {
                 "apiserver_authorization_webhook_evaluations_fail_open_total",
                 "Questions that others had to decide because a webhook did not answer, by webhook and result.",
             )?,
+            webhook_conditions: Counts::of_authorization()?,
             reloads: IntCounterVec::new(reloads, &["status", "apiserver_id_hash"])?,
             reloaded_at: GaugeVec::new(reloaded_at, &["status", "apiserver_id_hash"])?,
             authentication: Authentication::new()?,
@@ -238,6 +241,7 @@ impl Metrics {
         registry.register(Box::new(self.webhook_rounds.clone()))?;
         registry.register(Box::new(self.webhook_durations.clone()))?;
         registry.register(Box::new(self.webhook_open.clone()))?;
+        self.webhook_conditions.register(registry)?;
         registry.register(Box::new(self.reloads.clone()))?;
         registry.register(Box::new(self.reloaded_at.clone()))?;
         self.authentication.register(registry)?;
@@ -307,6 +311,7 @@ impl Metrics {
             rounds: self.webhook_rounds.clone(),
             durations: self.webhook_durations.clone(),
             open: self.webhook_open.clone(),
+            conditions: self.webhook_conditions.clone(),
         }
     }
 
@@ -357,6 +362,7 @@ pub struct WebhookMeter {
     rounds: IntCounterVec,
     durations: HistogramVec,
     open: IntCounterVec,
+    conditions: Counts,
 }
 
 /// How a question to a webhook ended.
@@ -384,6 +390,15 @@ impl WebhookMeter {
     /// What operators call it.
     pub fn name(&self) -> &str {
         &self.name
+    }
+
+    /// Counts how long its conditions took, whether they left a request to others, and whether some failed.
+    pub fn matched(&self, seconds: f64, excluded: bool, failed: bool) {
+        let of = Authorizer(&self.name);
+        self.conditions.evaluated(of, usize::from(failed), seconds);
+        if excluded {
+            self.conditions.excluded(of);
+        }
     }
 
     /// Counts one question and how long it took.

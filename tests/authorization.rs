@@ -54,6 +54,52 @@ fn map(name: &str) -> Value {
 }
 
 #[test]
+fn what_is_only_asked_has_nothing_below_it_and_no_rows() {
+    let server = Server::with(&["--engine=memory"]);
+    let mut admin = server.admin();
+    let questions = [
+        format!("{REVIEWS}/subjectaccessreviews"),
+        format!("{REVIEWS}/selfsubjectaccessreviews"),
+        format!("{REVIEWS}/namespaces/default/localsubjectaccessreviews"),
+        "/apis/authentication.k8s.io/v1/tokenreviews".to_owned(),
+        "/api/v1/namespaces/default/bindings".to_owned(),
+    ];
+    let table = [JSON[0], ("Accept", "application/json;as=Table;v=v1;g=meta.k8s.io")];
+    for path in &questions {
+        admin.get(path).refused(405, "MethodNotAllowed");
+        for method in ["GET", "PUT", "POST", "DELETE"] {
+            admin.request(method, &format!("{path}/x"), &JSON, b"{}").refused(404, "NotFound");
+        }
+        admin.request("POST", path, &table, b"{}").refused(406, "NotAcceptable");
+    }
+    for path in [format!("{REVIEWS}/localsubjectaccessreviews"), "/api/v1/bindings".to_owned()] {
+        admin.post(&path, &json!({})).refused(404, "NotFound");
+        admin.get(&path).refused(404, "NotFound");
+    }
+    // What only the server says of objects is not held against a question.
+    let question = json!({"apiVersion": "authorization.k8s.io/v1", "kind": "SubjectAccessReview",
+        "metadata": {"uid": "x", "creationTimestamp": "2020-01-01T00:00:00Z"},
+        "spec": {"user": "a", "nonResourceAttributes": {"path": "/", "verb": "get"}}});
+    admin.post(&questions[0], &question).ok();
+}
+
+#[test]
+fn whoever_makes_a_role_without_a_name_is_told_so() {
+    let server = Server::with(&["--engine=memory"]);
+    let (mut admin, mut alice) = (server.admin(), alice(&server));
+    let roles = format!("{RBAC}/namespaces/default/roles");
+    let author = rule(&["create"], "rbac.authorization.k8s.io", &["roles"]);
+    admin.post(&roles, &object("Role", "author", &json!({"rules": [author]}))).ok();
+    bind(&mut admin, ("Role", "author"));
+    let mut role = object("Role", "", &json!({"rules": [rule(&["get"], "", &["pods"])]}));
+    role["metadata"] = json!({"generateName": "new-"});
+    let status = alice.post(&roles, &role).refused(403, "Forbidden");
+    let message = text(&status, "/message");
+    assert!(message.starts_with("roles.rbac.authorization.k8s.io is forbidden: user \"alice\""), "{message}");
+    assert_eq!(status["details"].get("name"), None);
+}
+
+#[test]
 fn a_change_counts_for_the_next_request() {
     let server = Server::with(&["--engine=memory"]);
     let (mut admin, mut alice) = (server.admin(), alice(&server));

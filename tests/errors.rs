@@ -245,6 +245,34 @@ fn verbs() {
     client.delete("/api/v1/namespaces").refused(405, "MethodNotAllowed");
     client.get("/apis/authorization.k8s.io/v1/selfsubjectaccessreviews").refused(405, "MethodNotAllowed");
     client.request("FOO", &one, &[], b"").refused(405, "MethodNotAllowed");
+    for path in ["/version", "/api", "/api/v1/", "/apis/apps/v1", "/openid/v1/jwks"] {
+        client.request("POST", path, &JSON, b"{}").refused(405, "MethodNotAllowed");
+    }
+    assert_eq!(
+        client.request("POST", "/apis", &JSON, b"{}").status,
+        200,
+        "groups are told whatever the method"
+    );
+    for (path, accept, status) in [
+        ("/apis", "application/*", 200),
+        ("/apis/apps", "application/*", 200),
+        ("/api", "application/*", 406),
+        ("/version", "application/json;as=Table;v=v1;g=meta.k8s.io", 200),
+        ("/version", "application/yaml", 406),
+        ("/version/x", "*/*", 404),
+        ("/healthz/", "*/*", 404),
+    ] {
+        assert_eq!(client.request("GET", path, &[("Accept", accept)], b"").status, status, "{path} {accept}");
+    }
+    let index = client.get("/").ok();
+    let paths: Vec<&str> =
+        index["paths"].as_array().unwrap().iter().filter_map(|path| path.as_str()).collect();
+    for path in ["/api/v1", "/apis/", "/apis/apps/v1", "/livez/ping", "/readyz/shutdown", "/version"] {
+        assert!(paths.contains(&path), "{path}: {paths:?}");
+    }
+    assert!(paths.is_sorted());
+    let odd = client.get(&format!("{MAPS}/a%22b")).refused(404, "NotFound");
+    assert_eq!(odd["message"], "configmaps \"a\\\"b\" not found");
     let head = client.request("HEAD", &one, &[], b"");
     assert_eq!(head.status, 405);
     // The connection is still in step: a HEAD has no body.

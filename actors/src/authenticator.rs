@@ -77,7 +77,7 @@ pub enum Remark {
 }
 
 /// What is said of a token that no verifier knows; the reference server's words.
-const UNKNOWN_TOKEN: &str = "invalid bearer token";
+pub const UNKNOWN_TOKEN: &str = "invalid bearer token";
 
 /// Who sent this? Answers the bearer or why there is none. On Full the sender waits, within its own permit; on Closed
 /// it answers 503.

@@ -36,7 +36,7 @@ pub mod words;
 use std::collections::BTreeMap;
 use std::sync::{Arc, LazyLock};
 
-use ast::Expr;
+use ast::{Expr, Kind};
 use checker::Checked;
 use eval::Run;
 use functions::Functions;
@@ -126,6 +126,26 @@ impl Program {
     /// Whether it uses a variable.
     pub fn uses(&self, variable: &str) -> bool {
         self.checked.uses.iter().any(|used| used == variable)
+    }
+
+    /// Whether it reads this field of this variable, or asks whether it is there, by its name after a dot.
+    pub fn selects(&self, variable: &str, field: &str) -> bool {
+        let is_variable = |part: &Expr| matches!(&part.kind, Kind::Ident(name) if name == variable);
+        let mut rest = vec![&self.root];
+        while let Some(part) = rest.pop() {
+            let found = match &part.kind {
+                Kind::Select { operand, field: own, .. } => own == field && is_variable(operand),
+                Kind::Call { function, target: None, args } if function == "_?._" => {
+                    matches!(args.as_slice(), [of, name] if is_variable(of) && name.literal_text() == Some(field))
+                }
+                _ => false,
+            };
+            if found {
+                return true;
+            }
+            rest.extend(part.parts());
+        }
+        false
     }
 
     /// What it can cost at most. `sizes` tells the most items, entries or bytes that the value at the end of a path

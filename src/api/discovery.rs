@@ -71,6 +71,11 @@ impl Documents {
         }
     }
 
+    /// Where there are documents.
+    pub fn paths(&self) -> impl Iterator<Item = &str> {
+        self.by_path.keys().map(String::as_str).chain(["/api", "/apis", "/apis/"])
+    }
+
     /// The document at a path that has everything in one, for clients that ask for it.
     pub fn aggregated_at(&self, path: &str) -> Option<&Document> {
         match path.strip_suffix('/').unwrap_or(path) {

@@ -178,15 +178,28 @@ pub fn negotiate<'a>(
     offer: Offer,
     allows: impl Fn(Encoding, Transform<'_>) -> bool,
 ) -> Result<Agreed<'a>> {
+    routed(accept, offer)?;
+    agree(accept, offer, allows)
+}
+
+/// Whether one of the media types is known here at all, whatever is wanted of it: the first look at a request.
+pub fn routed(accept: &str, offer: Offer) -> Result<()> {
     // What nearly everybody says, first.
+    let known = matches!(accept, "" | JSON)
+        || clauses(accept).iter().any(|clause| clause.media == "*/*" || offer.find(clause.media).is_some());
+    if known { Ok(()) } else { Err(Status::no_representation(&offer.all_names())) }
+}
+
+/// The same as [`negotiate`] for those who are asked without that first look.
+pub fn agree<'a>(
+    accept: &'a str,
+    offer: Offer,
+    allows: impl Fn(Encoding, Transform<'_>) -> bool,
+) -> Result<Agreed<'a>> {
     if matches!(accept, "" | JSON) {
         return Ok(Agreed::DEFAULT);
     }
-    let clauses = clauses(accept);
-    if !clauses.iter().any(|clause| clause.media == "*/*" || offer.find(clause.media).is_some()) {
-        return Err(Status::no_representation(&offer.all_names()));
-    }
-    for clause in &clauses {
+    for clause in &clauses(accept) {
         let wild = matches!(clause.media, "*/*" | "application/*");
         for encoding in offer.encodings.iter().copied() {
             if !wild && encoding.media_type() != clause.media {

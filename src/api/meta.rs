@@ -118,12 +118,19 @@ pub fn check_name(object: &Value, name: &str) -> Result<(), Box<Status>> {
 
 /// Replaces what only the server may say about a new object.
 pub fn set_system_fields(object: &mut Value, uid: &str, now: &str) {
+    clear_system_fields(object);
     let meta = object.entry("metadata");
-    for field in ["deletionTimestamp", "deletionGracePeriodSeconds", "selfLink"] {
-        meta.remove(field);
-    }
     meta.set("uid", uid);
     meta.set("creationTimestamp", now);
+}
+
+/// Takes out what only the server may say about an object.
+pub fn clear_system_fields(object: &mut Value) {
+    let own = ["uid", "creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds", "selfLink"];
+    let meta = object.entry("metadata");
+    own.iter().for_each(|field| {
+        meta.remove(field);
+    });
 }
 
 /// Takes owners out that stand twice with all their fields equal. Answers the warning that the client gets for it.

@@ -3,6 +3,7 @@
 pub mod amounts;
 pub mod bearer;
 pub mod bootstrap;
+pub mod callers;
 pub mod catalog;
 pub mod cel;
 pub mod codec;

@@ -157,7 +157,7 @@ impl Status {
         };
         let message = match name {
             "" => format!("{of} is forbidden: {message}"),
-            name => format!("{of} \"{name}\" is forbidden: {message}"),
+            name => format!("{of} {} is forbidden: {message}", quoted(name)),
         };
         Status::about(403, "Forbidden", message, of, name)
     }
@@ -201,7 +201,7 @@ impl Status {
 
     /// 404: no object has this name.
     pub fn not_found(of: GroupResource<'_>, name: &str) -> Box<Status> {
-        Status::about(404, "NotFound", format!("{of} \"{name}\" not found"), of, name)
+        Status::about(404, "NotFound", format!("{of} {} not found", quoted(name)), of, name)
     }
 
     /// 404: no resource stands at this path.
@@ -278,7 +278,7 @@ impl Status {
 
     /// 409: an object with this name is there already.
     pub fn already_exists(of: GroupResource<'_>, name: &str) -> Box<Status> {
-        Status::about(409, "AlreadyExists", format!("{of} \"{name}\" already exists"), of, name)
+        Status::about(409, "AlreadyExists", format!("{of} {} already exists", quoted(name)), of, name)
     }
 
     /// 409: an object with this name is still there, but on its way out.
@@ -297,7 +297,7 @@ impl Status {
 
     /// 409: the object is not what the caller thinks it is.
     pub fn conflict(of: GroupResource<'_>, name: &str, why: &str) -> Box<Status> {
-        let message = format!("Operation cannot be fulfilled on {of} \"{name}\": {why}");
+        let message = format!("Operation cannot be fulfilled on {of} {}: {why}", quoted(name));
         Status::about(409, "Conflict", message, of, name)
     }
 
@@ -404,7 +404,7 @@ impl Status {
             many => format!("[{}]", many.join(", ")),
         };
         let mut status =
-            Status::about(422, "Invalid", format!("{of} \"{name}\" is invalid: {list}"), of, name);
+            Status::about(422, "Invalid", format!("{of} {} is invalid: {list}", quoted(name)), of, name);
         if let Some(details) = &mut status.details {
             details.causes = causes;
         }

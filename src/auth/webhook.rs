@@ -14,6 +14,8 @@ use serde_json::{Value as Json, json};
 use thiserror::Error;
 
 use super::kept::Kept;
+use crate::api::callers::Expression;
+use crate::api::callers::conditions::{Matched, matched};
 use crate::limits::WEBHOOK_CACHED_BYTES;
 use crate::metrics::{Round, WebhookMeter};
 use crate::webhook::{Failure, Service, patiently};
@@ -33,6 +35,8 @@ pub struct Settings {
     pub timeout: Duration,
     /// Whether nothing is allowed while it cannot be asked.
     pub denies_on_failure: bool,
+    /// It is asked about requests of which all of these hold.
+    pub conditions: Vec<Expression>,
 }
 
 /// What the other server says.
@@ -43,6 +47,8 @@ struct Said {
     denied: bool,
     reason: String,
 }
+
+mod asked;
 
 /// What an answer says, if it is one to a question of this version. It may leave out what it is, but not lie about it.
 fn read(answer: &[u8], version: &str) -> Result<Said, String> {
@@ -216,6 +222,27 @@ impl Inner {
         })
     }
 
+    /// What counts without a question: the conditions leave this request to others, or could not be evaluated.
+    fn passes_over(&self, who: &Identity, action: &Action, selection: &Selection) -> Option<Verdict> {
+        let conditions = &self.settings.conditions;
+        if conditions.is_empty() {
+            return None;
+        }
+        let began = self.clock.now();
+        let found = matched(conditions, &asked::request(who, action, selection));
+        let seconds = self.clock.now().0.saturating_sub(began.0) as f64 / 1e6;
+        let failed = matches!(found, Matched::Failed(_) | Matched::No { some_failed: true });
+        self.meter.matched(seconds, matches!(found, Matched::No { .. }), failed);
+        match found {
+            Matched::Yes => None,
+            Matched::No { .. } => Some(Decision::NoOpinion(String::new()).into()),
+            Matched::Failed(why) => {
+                tracing::warn!(%why, webhook = self.meter.name(), "a condition of an authorization webhook fails");
+                Some(self.unknown(why))
+            }
+        }
+    }
+
     /// What counts while it cannot be asked.
     fn unknown(&self, error: String) -> Verdict {
         let nothing = String::new();
@@ -233,6 +260,9 @@ impl Policy for AskedElsewhere {
     }
 
     fn judge(&self, identity: &Identity, action: &Action, selection: &Selection) -> Answer<Verdict> {
+        if let Some(verdict) = self.0.passes_over(identity, action, selection) {
+            return Answer::Now(verdict);
+        }
         let spec = spec(&self.0.settings.version, identity, action, selection);
         let key = spec.to_string();
         if let Some(said) = self.0.said.get(&key, self.0.clock.now()) {
@@ -280,6 +310,7 @@ mod tests {
             refused_for: Duration::from_secs(30),
             timeout: Duration::from_secs(5),
             denies_on_failure: false,
+            conditions: Vec::new(),
         };
         let clock = Clock::manual(Timestamp(1));
         let meter = Metrics::new(Timestamp(0)).unwrap().webhook("w");
@@ -325,6 +356,27 @@ mod tests {
             asked[0]["spec"],
             json!({"user": "u", "groups": ["g"], "nonResourceAttributes": {"path": "/a", "verb": "get"}})
         );
+    }
+
+    #[actix::test]
+    async fn conditions_decide_what_is_asked() {
+        let (policy, asked, _) = server(vec![status(r#"{"allowed":true}"#)]).await;
+        let Ok(mut inner) = Arc::try_unwrap(policy.0) else { panic!("nobody else has it") };
+        let mut compiler = crate::api::callers::conditions::Compiler::default();
+        let paths = "request.nonResourceAttributes.path";
+        inner.settings.conditions = vec![
+            compiler.compile("request.extra['a'] == [] || request.user == 'u'").unwrap(),
+            compiler.compile(&format!("{paths} != '/no'")).unwrap(),
+            compiler.compile(&format!("{paths} != '/bad' || request.resourceAttributes.name == ''")).unwrap(),
+        ];
+        inner.settings.denies_on_failure = true;
+        let policy = AskedElsewhere(Arc::new(inner));
+        assert_eq!(judged(&policy, "/no").await.decision, Decision::NoOpinion(String::new()));
+        let bad = judged(&policy, "/bad").await;
+        assert_eq!(bad.decision, Decision::Denied(String::new()));
+        assert!(bad.error.unwrap().ends_with("resulted in error: no such key: resourceAttributes"));
+        assert_eq!(judged(&policy, "/yes").await.decision, Decision::Allowed);
+        assert_eq!(asked.await.unwrap().len(), 1);
     }
 
     #[actix::test]

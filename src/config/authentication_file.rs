@@ -1,7 +1,7 @@
 //! `--authentication-config`: the providers whose tokens are accepted, with what of the tokens counts, and where requests
 //! without credentials get in. What the `--oidc-*` flags say is the same in short.
-//!
-//! Expressions are refused: better no server than one that lets in whom an expression keeps out.
+
+mod claims;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,13 +9,14 @@ use openssl::x509::X509;
 
 use super::document;
 use super::oidc::wrong_with_url;
+use crate::api::callers::Expression;
+use crate::api::callers::tokens::{Compiler, Rule};
 use crate::api::field::{FieldError, Path, quoted};
 use crate::api::value::Value;
 use crate::limits::{AUTHENTICATION_FILE_BYTES, JWT_AUTHENTICATORS};
 
 const KIND: &str = "AuthenticationConfiguration";
 const VERSIONS: [&str; 2] = ["apiserver.config.k8s.io/v1beta1", "apiserver.config.k8s.io/v1alpha1"];
-const NO_EXPRESSIONS: &str = "this server evaluates no expressions yet";
 const MATCH_ANY: &str = "MatchAny";
 
 /// What the file says.
@@ -39,13 +40,34 @@ pub struct Jwt {
     /// Whom tokens must be made for: one of them is enough.
     pub audiences: Vec<String>,
     /// What names the user.
-    pub username: Mapping,
+    pub username: Source,
     /// What names the groups; `None`: nobody has any.
-    pub groups: Option<Mapping>,
-    /// The claim that tells two bearers of one name apart.
-    pub uid: Option<String>,
+    pub groups: Option<Source>,
+    /// What tells two bearers of one name apart; a claim without a prefix.
+    pub uid: Option<Source>,
+    /// What else is known of users, by its key.
+    pub extra: Vec<(String, Expression)>,
     /// Claims that tokens must have, with their values.
     pub required: BTreeMap<String, String>,
+    /// What must hold of the claims.
+    pub claim_rules: Vec<Rule>,
+    /// What must hold of the user.
+    pub user_rules: Vec<Rule>,
+}
+
+/// What names something.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Source {
+    /// A claim.
+    Claim(Mapping),
+    /// What is made of all claims.
+    Made(Expression),
+}
+
+impl Default for Source {
+    fn default() -> Source {
+        Source::Claim(Mapping::default())
+    }
 }
 
 /// A claim, and what is put before its value.
@@ -99,6 +121,7 @@ struct Found<'a> {
     others: &'a [String],
     issuers: BTreeSet<String>,
     discoveries: BTreeSet<String>,
+    compiler: Compiler,
     wrong: Vec<String>,
 }
 
@@ -143,34 +166,15 @@ impl Found<'_> {
         self.maybe_text(value, field, path).unwrap_or_default()
     }
 
-    /// Whether there is an expression, which is a mistake here.
-    fn expression(&mut self, value: &Value, field: &str, path: &Path) -> bool {
-        let text = self.text(value, field, path);
-        if !text.is_empty() {
-            self.wrong(&FieldError::forbidden(&path.child(field), NO_EXPRESSIONS));
-        }
-        !text.is_empty()
-    }
-
     fn jwt(&mut self, one: &Value, path: &Path) -> Jwt {
         self.only(one, path, &["issuer", "claimValidationRules", "claimMappings", "userValidationRules"]);
         let nothing = Value::object();
         let part = |field: &str| one.get(field).filter(|value| !value.is_null()).unwrap_or(&nothing);
         let mut jwt = Jwt::default();
         self.issuer(part("issuer"), &path.child("issuer"), &mut jwt);
-        let rules = path.child("claimValidationRules");
-        for (at, rule) in self.list(one, "claimValidationRules", &rules).iter().enumerate() {
-            self.claim_rule(rule, &rules.index(at), &mut jwt.required);
-        }
-        self.mappings(part("claimMappings"), &path.child("claimMappings"), &mut jwt);
-        let rules = path.child("userValidationRules");
-        for (at, rule) in self.list(one, "userValidationRules", &rules).iter().enumerate() {
-            let path = rules.index(at);
-            self.only(rule, &path, &["expression", "message"]);
-            if !self.expression(rule, "expression", &path) {
-                self.wrong(&FieldError::required(&path.child("expression"), "expression is required"));
-            }
-        }
+        let verified = self.claim_rules(one, &path.child("claimValidationRules"), &mut jwt);
+        self.mappings(part("claimMappings"), &path.child("claimMappings"), verified, &mut jwt);
+        self.user_rules(one, &path.child("userValidationRules"), &mut jwt);
         jwt
     }
 
@@ -238,78 +242,6 @@ impl Found<'_> {
         };
         self.wrong(&FieldError::invalid(&path.child("audienceMatchPolicy"), &quoted(&policy), why));
         audiences
-    }
-
-    fn claim_rule(&mut self, rule: &Value, path: &Path, required: &mut BTreeMap<String, String>) {
-        self.only(rule, path, &["claim", "requiredValue", "expression", "message"]);
-        let claim = self.text(rule, "claim", path);
-        let (value, message) = (self.text(rule, "requiredValue", path), self.text(rule, "message", path));
-        let expression = self.text(rule, "expression", path);
-        if !claim.is_empty() && !expression.is_empty() {
-            let why = "claim and expression can't both be set";
-            return self.wrong(&FieldError::invalid(path, &quoted(&claim), why));
-        }
-        if self.expression(rule, "expression", path) {
-            return;
-        }
-        if claim.is_empty() {
-            return self.wrong(&FieldError::required(path, "claim or expression is required"));
-        }
-        if !message.is_empty() {
-            let why = "message can't be set when claim is set";
-            self.wrong(&FieldError::invalid(&path.child("message"), &quoted(&message), why));
-        }
-        if required.insert(claim.clone(), value).is_some() {
-            self.wrong(&FieldError::duplicate(&path.child("claim"), &quoted(&claim)));
-        }
-    }
-
-    fn mappings(&mut self, value: &Value, path: &Path, jwt: &mut Jwt) {
-        self.only(value, path, &["username", "groups", "uid", "extra"]);
-        let nothing = Value::object();
-        let part = |field: &str| value.get(field).filter(|value| !value.is_null()).unwrap_or(&nothing);
-        match self.mapping(part("username"), &path.child("username")) {
-            Some(mapping) => jwt.username = mapping,
-            None if part("username").str("expression").is_empty() => {
-                let why = "claim or expression is required";
-                self.wrong(&FieldError::required(&path.child("username"), why));
-            }
-            None => {}
-        }
-        jwt.groups = self.mapping(part("groups"), &path.child("groups"));
-        let (uid, at) = (part("uid"), path.child("uid"));
-        self.only(uid, &at, &["claim", "expression"]);
-        jwt.uid = self.maybe_text(uid, "claim", &at).filter(|claim| !claim.is_empty());
-        self.expression(uid, "expression", &at);
-        let at = path.child("extra");
-        for (number, extra) in self.list(value, "extra", &at).iter().enumerate() {
-            let path = at.index(number);
-            self.only(extra, &path, &["key", "valueExpression"]);
-            if !self.expression(extra, "valueExpression", &path) {
-                let why = "valueExpression is required";
-                self.wrong(&FieldError::required(&path.child("valueExpression"), why));
-            }
-        }
-    }
-
-    /// A claim with its prefix; `None` if there is none.
-    fn mapping(&mut self, value: &Value, path: &Path) -> Option<Mapping> {
-        self.only(value, path, &["claim", "prefix", "expression"]);
-        let claim = self.text(value, "claim", path);
-        let prefix = self.maybe_text(value, "prefix", path);
-        if !claim.is_empty() && !value.str("expression").is_empty() {
-            self.wrong(&FieldError::invalid(path, "\"\"", "claim and expression can't both be set"));
-            return Some(Mapping::default());
-        }
-        if self.expression(value, "expression", path) || claim.is_empty() {
-            return None;
-        }
-        if prefix.is_none() {
-            let why =
-                "prefix is required when claim is set. It can be set to an empty string to disable prefixing";
-            self.wrong(&FieldError::required(&path.child("prefix"), why));
-        }
-        Some(Mapping { claim, prefix: prefix.unwrap_or_default() })
     }
 
     fn anonymous(&mut self, value: &Value) -> Anonymous {

@@ -8,10 +8,12 @@ use std::time::Duration;
 use super::document;
 use super::groups::{Authorization, AuthorizationMode};
 use super::values::go_duration;
+use crate::api::callers::Expression;
+use crate::api::callers::conditions::Compiler;
 use crate::api::field::{FieldError, Path, quoted};
 use crate::api::names;
 use crate::api::value::Value;
-use crate::limits::{AUTHORIZATION_FILE_BYTES, WEBHOOK_QUESTION};
+use crate::limits::{AUTHORIZATION_FILE_BYTES, MATCH_CONDITIONS, WEBHOOK_QUESTION};
 
 const KIND: &str = "AuthorizationConfiguration";
 const VERSIONS: [&str; 3] =
@@ -56,6 +58,8 @@ pub struct Webhook {
     pub timeout: Duration,
     /// Whether nothing is allowed while it cannot be asked. Else the others decide.
     pub denies_on_failure: bool,
+    /// It is asked about requests of which all of these hold.
+    pub conditions: Vec<Expression>,
 }
 
 impl Decider {
@@ -79,6 +83,7 @@ impl Decider {
                 refused_for: flags.authorization_webhook_cache_unauthorized_ttl,
                 timeout: WEBHOOK_QUESTION,
                 denies_on_failure: false,
+                conditions: Vec::new(),
             };
             Ok(Decider { mode: *mode, name: DEFAULT_WEBHOOK.to_owned(), webhook: Some(webhook) })
         };
@@ -131,6 +136,7 @@ impl Decider {
 struct Found {
     modes: BTreeSet<String>,
     names: BTreeSet<String>,
+    compiler: Compiler,
     wrong: Vec<String>,
 }
 
@@ -213,19 +219,17 @@ impl Found {
         let allowed_for = self.duration(webhook, path, "authorizedTTL", Some(ALLOWED_FOR), None);
         let refused_for = self.duration(webhook, path, "unauthorizedTTL", Some(REFUSED_FOR), None);
         let version = self.one_of(webhook, path, "subjectAccessReviewVersion", &["v1", "v1beta1"]);
-        if webhook.get("matchConditionSubjectAccessReviewVersion").is_some() {
-            self.one_of(webhook, path, "matchConditionSubjectAccessReviewVersion", &["v1"]);
+        let conditions = webhook.get("matchConditions").filter(|all| !all.is_null());
+        let field = "matchConditionSubjectAccessReviewVersion";
+        if !webhook.str(field).is_empty() {
+            self.one_of(webhook, path, field, &["v1"]);
+        } else if conditions.is_some_and(|all| !all.items().is_empty()) {
+            let why = "required if match conditions are specified";
+            self.wrong(&FieldError::required(&path.child(field), why));
         }
         let policy = self.one_of(webhook, path, "failurePolicy", &["NoOpinion", "Deny"]);
         let kubeconfig = self.connection(webhook.get("connectionInfo").unwrap_or(&Value::Null), path);
-        // Better no server than one that asks where it was told not to.
-        if webhook
-            .get("matchConditions")
-            .is_some_and(|all| !all.is_null() && all != &Value::Array(Vec::new()))
-        {
-            let why = "this server evaluates no expressions yet";
-            self.wrong(&FieldError::forbidden(&path.child("matchConditions"), why));
-        }
+        let conditions = conditions.map(|all| self.conditions(all, &path.child("matchConditions")));
         Webhook {
             kubeconfig,
             version: version.to_owned(),
@@ -233,7 +237,36 @@ impl Found {
             refused_for,
             timeout,
             denies_on_failure: policy == "Deny",
+            conditions: conditions.unwrap_or_default(),
         }
+    }
+
+    fn conditions(&mut self, all: &Value, path: &Path) -> Vec<Expression> {
+        // Better no server than one that asks where it was told not to.
+        let Value::Array(all) = all else {
+            self.wrong.push(format!("{path}: must be a list"));
+            return Vec::new();
+        };
+        if all.len() > MATCH_CONDITIONS {
+            self.wrong(&FieldError::too_many(path, all.len(), MATCH_CONDITIONS));
+            return Vec::new();
+        }
+        let (mut seen, mut made) = (BTreeSet::new(), Vec::new());
+        for (at, condition) in all.iter().enumerate() {
+            self.only(condition, &path.index(at), &["expression"]);
+            let (text, at) = (condition.str("expression"), path.index(at).child("expression"));
+            if text.trim().is_empty() {
+                self.wrong(&FieldError::required(&at, ""));
+            } else if !seen.insert(text) {
+                self.wrong(&FieldError::duplicate(&at, &quoted(text)));
+            } else {
+                match self.compiler.compile(text) {
+                    Ok(condition) => made.push(condition),
+                    Err(why) => self.wrong(&FieldError::invalid(&at, &quoted(text), &why)),
+                }
+            }
+        }
+        made
     }
 
     fn one_of<'a>(&mut self, value: &'a Value, path: &Path, field: &str, known: &[&str]) -> &'a str {
@@ -340,6 +373,7 @@ mod tests {
                 refused_for: REFUSED_FOR,
                 timeout: Duration::from_secs(3),
                 denies_on_failure: true,
+                conditions: Vec::new(),
             }
         );
         let second = all[3].webhook.clone().unwrap();
@@ -356,6 +390,9 @@ mod tests {
     #[test]
     fn what_is_wrong_is_named() {
         let webhook = |from: &str, to: &str| WEBHOOK.replace(from, to);
+        let condition = |all: &str| {
+            webhook("failurePolicy: Deny", &format!("failurePolicy: Deny\n    matchConditions: {all}"))
+        };
         let table = [
             (
                 "  []".to_owned(),
@@ -408,11 +445,37 @@ mod tests {
                 "authorizers[0].connectionInfo.type: Invalid value: \"InClusterConfig\"",
             ),
             (
+                condition("[{expression: request.user}]"),
+                "authorizers[0].matchConditions[0].expression: Invalid value: \"request.user\": must evaluate to bool but got string",
+            ),
+            (
+                condition("[{expression: object.x}]"),
+                "authorizers[0].matchConditions[0].expression: Invalid value: \"object.x\": compilation failed: ERROR: <input>:1:1: undeclared reference to 'object'",
+            ),
+            (
+                condition("[{expression: ' '}]"),
+                "authorizers[0].matchConditions[0].expression: Required value",
+            ),
+            (
+                condition("[{expression: 'true'}, {expression: 'true'}]"),
+                "authorizers[0].matchConditions[1].expression: Duplicate value: \"true\"",
+            ),
+            (condition("1"), "authorizers[0].matchConditions: must be a list"),
+            (
+                condition(&format!("[{}]", "{expression: 'true'}, ".repeat(65))),
+                "authorizers[0].matchConditions: Too many: 65: must have at most 64 items",
+            ),
+            (
+                condition("[{expression: 'true'}]")
+                    .replace("    matchConditionSubjectAccessReviewVersion: v1\n", ""),
+                "authorizers[0].matchConditionSubjectAccessReviewVersion: Required value: required if match conditions are specified",
+            ),
+            (
                 webhook(
-                    "failurePolicy: Deny",
-                    "failurePolicy: Deny\n    matchConditions: [{expression: 'true'}]",
+                    "matchConditionSubjectAccessReviewVersion: v1",
+                    "matchConditionSubjectAccessReviewVersion: v2",
                 ),
-                "authorizers[0].matchConditions: Forbidden: this server evaluates no expressions yet",
+                "authorizers[0].matchConditionSubjectAccessReviewVersion: Unsupported value: \"v2\"",
             ),
             ("- 1".to_owned(), "[authorizers[0]: must be an object, authorizers[0].type: Required value]"),
         ];

@@ -64,6 +64,8 @@ pub fn bearer(headers: &HeaderMap) -> Option<String> {
         words(headers, &header::SEC_WEBSOCKET_PROTOCOL).partition(|word| word.starts_with(TOKEN_PROTOCOL));
     let first = *tokens.first()?;
     let decoded = match tokens[..] {
+        // A token of which nothing is there is none, as in a header.
+        [TOKEN_PROTOCOL] => return None,
         [token] if others.iter().any(|other| !other.is_empty()) => decode(token),
         _ => None,
     };
@@ -72,8 +74,7 @@ pub fn bearer(headers: &HeaderMap) -> Option<String> {
 
 fn decode(token: &str) -> Option<String> {
     let encoded = token.strip_prefix(TOKEN_PROTOCOL)?;
-    let token = String::from_utf8(BASE64_URL_SAFE_NO_PAD.decode(encoded).ok()?).ok()?;
-    Some(token).filter(|token| !token.is_empty())
+    String::from_utf8(BASE64_URL_SAFE_NO_PAD.decode(encoded).ok()?).ok()
 }
 
 impl Upgrade {
@@ -325,7 +326,8 @@ mod tests {
             Some(&*token),
             "whose is it?"
         );
-        for wrong in ["!", "", "_w"] {
+        assert_eq!(of("websocket", &format!("{TOKEN_PROTOCOL}, x")), None, "nothing is no token");
+        for wrong in ["!", "_w"] {
             let wrong = format!("{TOKEN_PROTOCOL}{wrong}");
             assert_eq!(of("websocket", &format!("{wrong}, x")), Some(wrong));
         }

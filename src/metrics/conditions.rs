@@ -1,12 +1,20 @@
-//! What is counted of the conditions of webhooks and policies. The labels name what operators made.
+//! What is counted of conditions: those of admission webhooks and policies, and those of authorization webhooks. The labels name
+//! what operators made.
 
 use prometheus::{HistogramOpts, HistogramVec, IntCounterVec, Opts, Registry};
 
 /// The bounds of the classes of duration, in seconds; the reference server's.
 const SECONDS: [f64; 7] = [0.001, 0.005, 0.01, 0.025, 0.1, 0.2, 0.25];
-const LABELS: [&str; 4] = ["name", "kind", "type", "operation"];
+/// The type of the only authorizers that have conditions.
+const WEBHOOK: &str = "Webhook";
 
-/// Whose conditions, when, and about what.
+/// Whose conditions they are, in the words of the labels.
+pub trait Subject {
+    /// The values of the labels, in their order.
+    fn labels(&self) -> impl AsRef<[&str]>;
+}
+
+/// Of a webhook or policy of admission: whose, when, and about what.
 #[derive(Clone, Copy)]
 pub struct Conditions<'a> {
     /// The name of the webhook or policy.
@@ -19,13 +27,24 @@ pub struct Conditions<'a> {
     pub operation: &'a str,
 }
 
-impl Conditions<'_> {
-    fn labels(&self) -> [&str; 4] {
+impl Subject for Conditions<'_> {
+    fn labels(&self) -> impl AsRef<[&str]> {
         [self.name, self.kind, self.sort, self.operation]
     }
 }
 
+/// Of the authorization webhook of this name.
+#[derive(Clone, Copy)]
+pub struct Authorizer<'a>(pub &'a str);
+
+impl Subject for Authorizer<'_> {
+    fn labels(&self) -> impl AsRef<[&str]> {
+        [WEBHOOK, self.0]
+    }
+}
+
 /// How conditions were evaluated.
+#[derive(Clone)]
 pub struct Counts {
     errors: IntCounterVec,
     exclusions: IntCounterVec,
@@ -33,24 +52,33 @@ pub struct Counts {
 }
 
 impl Counts {
-    pub(super) fn new() -> Result<Counts, prometheus::Error> {
-        let name = |what: &str| format!("apiserver_admission_match_condition_{what}");
+    pub(super) fn of_admission() -> Result<Counts, prometheus::Error> {
+        Counts::new("admission", &["name", "kind", "type", "operation"])
+    }
+
+    pub(super) fn of_authorization() -> Result<Counts, prometheus::Error> {
+        Counts::new("authorization", &["type", "name"])
+    }
+
+    fn new(part: &str, labels: &[&str]) -> Result<Counts, prometheus::Error> {
+        let name = |what: &str| format!("apiserver_{part}_match_condition_{what}");
+        let by = labels.join(", ");
         let errors = Opts::new(
             name("evaluation_errors_total"),
-            "Match conditions that could not be evaluated, by what has them, its kind, type and operation.",
+            format!("Match conditions that could not be evaluated, by {by}."),
         );
         let exclusions = Opts::new(
             name("exclusions_total"),
-            "Requests that match conditions kept away, by what has them, its kind, type and operation.",
+            format!("Requests that match conditions kept away, by {by}."),
         );
         let durations = HistogramOpts::new(
             name("evaluation_seconds"),
-            "How long match conditions took, by what has them, its kind, type and operation.",
+            format!("How long match conditions took, by {by}."),
         );
         Ok(Counts {
-            errors: IntCounterVec::new(errors, &LABELS)?,
-            exclusions: IntCounterVec::new(exclusions, &LABELS)?,
-            durations: HistogramVec::new(durations.buckets(SECONDS.to_vec()), &LABELS)?,
+            errors: IntCounterVec::new(errors, labels)?,
+            exclusions: IntCounterVec::new(exclusions, labels)?,
+            durations: HistogramVec::new(durations.buckets(SECONDS.to_vec()), labels)?,
         })
     }
 
@@ -60,16 +88,17 @@ impl Counts {
         registry.register(Box::new(self.durations.clone()))
     }
 
-    /// Counts that the conditions of one webhook or policy were evaluated.
-    pub fn evaluated(&self, of: Conditions<'_>, errors: usize, seconds: f64) {
+    /// Counts that the conditions of one of them were evaluated.
+    pub fn evaluated(&self, of: impl Subject, errors: usize, seconds: f64) {
+        let labels = of.labels();
         if errors > 0 {
-            self.errors.with_label_values(&of.labels()).inc_by(errors as u64);
+            self.errors.with_label_values(labels.as_ref()).inc_by(errors as u64);
         }
-        self.durations.with_label_values(&of.labels()).observe(seconds);
+        self.durations.with_label_values(labels.as_ref()).observe(seconds);
     }
 
     /// Counts that they kept a request away.
-    pub fn excluded(&self, of: Conditions<'_>) {
-        self.exclusions.with_label_values(&of.labels()).inc();
+    pub fn excluded(&self, of: impl Subject) {
+        self.exclusions.with_label_values(of.labels().as_ref()).inc();
     }
 }

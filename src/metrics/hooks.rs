@@ -60,7 +60,7 @@ impl Hooks {
         let counter =
             |name: &str, help: &str, labels: &[&str]| IntCounterVec::new(Opts::new(name, help), labels);
         Ok(Hooks {
-            conditions: Counts::new()?,
+            conditions: Counts::of_admission()?,
             durations: HistogramVec::new(
                 durations.buckets(SECONDS.to_vec()),
                 &["name", "type", "operation", "rejected"],

@@ -60,6 +60,7 @@ pub async fn create(backend: &Backend, call: &Call<'_>) -> Answered {
     let question = question(call.resource).ok_or_else(Status::no_such_resource)?;
     let options = WriteOptions::create(call.query)?;
     let mut review = backend.decode_body(call, options.field_validation)?;
+    meta::clear_system_fields(&mut review);
     meta::agree_on_namespace(&mut review, call.namespace)?;
     meta::dedupe_owners(&mut review).into_iter().for_each(|warning| call.warnings.add(warning));
     backend.record(call, None, &mut review);

@@ -128,6 +128,7 @@ impl Deciding {
             refused_for: settings.refused_for,
             timeout: settings.timeout,
             denies_on_failure: settings.denies_on_failure,
+            conditions: settings.conditions.clone(),
         };
         Ok(AskedElsewhere::new(service, settings, self.clock.clone(), self.metrics.webhook(name)))
     }

@@ -263,8 +263,50 @@ fn settings_that_make_no_sense_are_refused_at_the_start() {
     let rest = "    timeout: 1s\n    failurePolicy: Deny\n";
     let gone = started(&format!("{HEAD}{}", entry("w", "/nowhere/at/all", rest)), &[]);
     assert!(gone.contains("/nowhere/at/all"), "{gone}");
-    let conditions =
-        "    matchConditions: [{expression: 'true'}]\n    matchConditionSubjectAccessReviewVersion: v1\n";
+    let conditions = "    matchConditions: [{expression: request.user}]\n    matchConditionSubjectAccessReviewVersion: v1\n";
     let expression = started(&format!("{HEAD}{}", entry("w", "/x", &format!("{rest}{conditions}"))), &[]);
-    assert!(expression.contains("this server evaluates no expressions yet"), "{expression}");
+    assert!(expression.contains("must evaluate to bool but got string"), "{expression}");
+}
+
+#[test]
+fn conditions_say_which_requests_a_webhook_is_asked_about() {
+    let webhook = Webhook::start(|_| allowed());
+    let home = directory();
+    let kubeconfig = webhook.kubeconfig(home.path(), "w");
+    let file = home.path().join("authorization.yaml");
+    let conditions = "    timeout: 5s
+    matchConditionSubjectAccessReviewVersion: v1
+    matchConditions:
+    - expression: \"has(request.resourceAttributes) && 'devs' in request.groups\"
+    - expression: \"request.resourceAttributes.name != 'broken' || request.resourceAttributes.fieldSelector.requirements.size() == 0\"
+    - expression: \"request.resourceAttributes.name != 'secret'\"
+";
+    let roles = "- {type: RBAC, name: rbac}\n";
+    let written = |policy: &str| {
+        let rest = format!("{conditions}    failurePolicy: {policy}\n");
+        fs::write(&file, format!("{HEAD}{}{roles}", entry("some.test", &kubeconfig, &rest))).unwrap();
+        Server::with(&["--engine=memory", &format!("--authorization-config={}", file.display())])
+    };
+    let server = written("Deny");
+    let mut client = alice(&server);
+    assert_eq!(get(&mut client, "a"), 404, "all conditions hold, and the webhook allows it");
+    assert_eq!(webhook.asked_about("alice").len(), 1);
+    assert_eq!(get(&mut client, "secret"), 403, "one does not hold: nobody else allows it");
+    assert_eq!(client.get("/metrics").status, 403, "no resource");
+    assert_eq!(get(&mut client, "broken"), 500, "what cannot be evaluated denies");
+    assert_eq!(webhook.asked_about("alice").len(), 1, "the webhook was asked nothing of that");
+    let metrics = server.admin().get("/metrics").text();
+    let name = "apiserver_authorization_match_condition";
+    for line in [
+        format!("{name}_exclusions_total{{name=\"some.test\",type=\"Webhook\"}} 2"),
+        format!("{name}_evaluation_errors_total{{name=\"some.test\",type=\"Webhook\"}} 1"),
+        format!("{name}_evaluation_seconds_count{{name=\"some.test\",type=\"Webhook\"}} 4"),
+    ] {
+        assert!(metrics.contains(&line), "{line}\n{metrics}");
+    }
+    let server = written("NoOpinion");
+    // Whoever has no opinion but failed is told of, as long as nobody allows it.
+    let status = get(&mut alice(&server), "broken");
+    assert_eq!(status, 500);
+    assert_eq!(webhook.asked_about("alice").len(), 1, "nor of this");
 }

@@ -329,10 +329,10 @@ fn a_file_names_providers_and_the_doors_of_the_anonymous() {
         change(&mut one);
         json!({"jwt": [one]})
     };
-    let expression = jwt(&|one| one["claimMappings"]["username"] = json!({"expression": "claims.sub"}));
+    let expression = jwt(&|one| one["claimMappings"]["username"] = json!({"expression": "claims.email"}));
     let ours = jwt(&|one| one["issuer"]["url"] = "https://kubernetes.default.svc".into());
     for (content, flags, part) in [
-        (expression, vec![], "this server evaluates no expressions yet"),
+        (expression, vec![], "claims.email_verified must be used in claimMappings.username.expression"),
         (ours, vec![], "URL must not overlap with disallowed issuers"),
         (json!({"more": 1}), vec![], "unknown field \\\"more\\\""),
         (
@@ -353,6 +353,43 @@ fn a_file_names_providers_and_the_doors_of_the_anonymous() {
         let said = refusal.stderr.replace('\\', "");
         assert!(said.contains(&part.replace('\\', "")), "{content}: {refusal:?}");
     }
+}
+
+#[test]
+fn expressions_say_whom_claims_make() {
+    let place = Place::new();
+    let jwt = json!({"issuer": {"url": place.issuer(), "audiences": ["pilothouse"],
+            "certificateAuthority": fs::read_to_string(&place.certificate).unwrap()},
+        "claimValidationRules": [{"expression": "claims.?tier.orValue('') == 'gold'", "message": "only gold"}],
+        "claimMappings": {
+            "username": {"expression": "claims.?email_verified.orValue(true) ? 'x:' + claims.email : ''"},
+            "groups": {"expression": "claims.groups.filter(g, g != 'testers').map(g, 'e:' + g)"},
+            "uid": {"expression": "claims.sub"},
+            "extra": [{"key": "a.test/tier", "valueExpression": "claims.tier"},
+                {"key": "a.test/none", "valueExpression": "''"}]},
+        "userValidationRules": [{"expression": "!('e:robots' in user.groups)", "message": "no robots"},
+            {"expression": "user.extra['a.test/tier'] == ['gold']"}]});
+    let path = configuration(place.folder.path(), &json!({"jwt": [jwt]}));
+    let mut server = Server::with(&["--engine=memory", &format!("--authentication-config={path}")]);
+    let _provider = place.open();
+    let token = place.login("pilothouse", "ann");
+    poll(CAP, || (status(&server, &token) == 403).then_some(())).expect("the provider is found");
+    let me = whoami(&server, &token);
+    assert_eq!((&me["username"], &me["uid"]), (&json!("x:ann@example.com"), &json!("ann")));
+    assert_eq!(me["groups"], json!(["e:devs", "system:authenticated"]));
+    assert_eq!(me["extra"]["a.test/tier"], json!(["gold"]));
+    assert_eq!(me["extra"].get("a.test/none"), None, "what is empty is not there");
+    for user in ["bob", "cat"] {
+        assert_eq!(status(&server, &place.login("pilothouse", user)), 401, "{user}");
+    }
+    let is_told = |why: &str| server.log().contains(why).then_some(());
+    let cat = place.login("pilothouse", "cat");
+    poll(CAP, || {
+        bearer(&server, &cat).get(MAPS);
+        is_told("oidc: error evaluating")
+    })
+    .expect("the log says why");
+    server.unharmed();
 }
 
 #[test]

@@ -73,9 +73,7 @@ fn heading(words: &[&str]) -> Option<Wanted> {
             metadata.entry("labels").set(&format!("{AGGREGATE_TO}{role}"), "true");
         }
     }
-    if role_kind.is_empty() {
-        object.set("rules", Vec::<Value>::new());
-    } else {
+    if !role_kind.is_empty() {
         let role = object.entry("roleRef");
         role.set("apiGroup", GROUP);
         role.set("kind", role_kind);
@@ -270,7 +268,7 @@ mod tests {
         assert_eq!(
             json(&find(&all, "clusterroles", "edit")),
             serde_json::json!({
-                "apiVersion": API_VERSION, "kind": "ClusterRole", "rules": [],
+                "apiVersion": API_VERSION, "kind": "ClusterRole",
                 "metadata": {
                     "name": "edit",
                     "annotations": {AUTO_UPDATE: "true"},

@@ -133,7 +133,9 @@ pub fn validate(request: &Value, errors: &mut Errors) {
 fn validate_whole(request: &Value, old: Option<&Value>, errors: &mut Errors) {
     let spec = Node::of(request, "spec");
     if let Err(wrong) = parse_request(request) {
-        errors.push(FieldError::invalid(&spec.child("request").path, "[]byte{}", &wrong));
+        let carried = spec.child("request");
+        let shown = if carried.is_set() { "[]byte{}" } else { "[]byte(nil)" };
+        errors.push(FieldError::invalid(&carried.path, shown, &wrong));
     }
     usages(&spec.child("usages"), old.map(|old| Node::of(old, "spec").child("usages")).as_ref(), errors);
     let signer = spec.child("signerName");
@@ -459,6 +461,7 @@ mod tests {
             &base(),
             validate,
             &[
+                ("spec.request", "null", "spec.request: Invalid value: []byte(nil): PEM block"),
                 ("spec.request", r#""AA==""#, "PEM block type must be CERTIFICATE REQUEST"),
                 ("spec.request", &broken, "spec.request: Invalid value: []byte{}: asn1: structure error"),
                 ("spec.usages", "[]", "spec.usages: Required value"),

@@ -164,10 +164,17 @@ fn common_errors(kind: Kind, new: &Value, old: &Value) -> Errors {
     meta::validate(new, plain, &mut errors);
     meta::validate_update(new, old, false, &mut errors);
     let again = kind.rules.meta_again;
-    if matches!(again, MetaAgain::Whole | MetaAgain::WholeAndChange) {
+    let (whole, change) = match again {
+        MetaAgain::No => (0, false),
+        MetaAgain::Change => (0, true),
+        MetaAgain::Whole => (1, false),
+        MetaAgain::WholeAndChange => (1, true),
+        MetaAgain::WholeTwiceAndChange => (2, true),
+    };
+    for _ in 0..whole {
         meta::validate(new, kind.meta_rules(), &mut errors);
     }
-    if matches!(again, MetaAgain::Change | MetaAgain::WholeAndChange) {
+    if change {
         meta::validate_update(new, old, kind.rules.known_finalizers, &mut errors);
     }
     errors

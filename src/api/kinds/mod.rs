@@ -121,6 +121,8 @@ pub enum MetaAgain {
     Whole,
     /// Both.
     WholeAndChange,
+    /// Both, and the first of them twice.
+    WholeTwiceAndChange,
 }
 
 /// Everything that sets one kind apart from the others.

@@ -55,8 +55,10 @@ pub fn validate_role(role: &Value, errors: &mut Errors) {
     rules(role, true, errors);
 }
 
-/// Checks a changed Role.
+/// Checks a changed Role. Like all of this group it is checked as a new one and as a changed one, so that everything that is
+/// wrong with it counts twice.
 pub fn validate_role_update(new: &Value, _old: &Value, errors: &mut Errors) {
+    validate_role(new, errors);
     validate_role(new, errors);
 }
 
@@ -85,6 +87,7 @@ pub fn validate_cluster_role(role: &Value, errors: &mut Errors) {
 
 /// Checks a changed ClusterRole.
 pub fn validate_cluster_role_update(new: &Value, _old: &Value, errors: &mut Errors) {
+    validate_cluster_role(new, errors);
     validate_cluster_role(new, errors);
 }
 
@@ -128,6 +131,7 @@ pub fn validate_binding(object: &Value, errors: &mut Errors) {
 /// Checks a changed RoleBinding.
 pub fn validate_binding_update(new: &Value, old: &Value, errors: &mut Errors) {
     binding(new, true, errors);
+    binding(new, true, errors);
     same_role(new, old, errors);
 }
 
@@ -138,6 +142,7 @@ pub fn validate_cluster_binding(object: &Value, errors: &mut Errors) {
 
 /// Checks a changed ClusterRoleBinding.
 pub fn validate_cluster_binding_update(new: &Value, old: &Value, errors: &mut Errors) {
+    binding(new, false, errors);
     binding(new, false, errors);
     same_role(new, old, errors);
 }

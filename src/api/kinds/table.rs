@@ -36,7 +36,12 @@ const WEBHOOKS: KindRules = KindRules {
     ..ADMISSION
 };
 /// Roles and bindings.
-const RBAC: KindRules = KindRules { name: rbac::name, create_on_update: true, ..PLAIN };
+const RBAC: KindRules = KindRules {
+    name: rbac::name,
+    create_on_update: true,
+    meta_again: MetaAgain::WholeTwiceAndChange,
+    ..PLAIN
+};
 /// Events of the core have any name, and hardly anything is said about their metadata.
 const EVENT: KindRules = KindRules {
     name: names::path_segment,

@@ -187,16 +187,21 @@ fn shape_of(kind: &Type) -> Shape {
 }
 
 /// A type with all that is inside of it, as those who wanted another one are told.
-fn full_name(kind: &Type) -> String {
+pub(in crate::api) fn full_name(kind: &Type) -> String {
     let inner: Vec<String> = kind.parameters().into_iter().map(full_name).collect();
     if inner.is_empty() { kind.name() } else { format!("{}({})", kind.name(), inner.join(", ")) }
 }
 
-fn plain(form: Form) -> Arc<Shape> {
+/// What is of this form, and of any size.
+pub(in crate::api) fn plain(form: Form) -> Arc<Shape> {
     Arc::new(Shape { form, most: u64::MAX, least: 1 })
 }
 
-fn object_type<'n>(name: &str, fields: impl IntoIterator<Item = (&'n str, Arc<Shape>)>) -> Type {
+/// An object with these fields.
+pub(in crate::api) fn object_type<'n>(
+    name: &str,
+    fields: impl IntoIterator<Item = (&'n str, Arc<Shape>)>,
+) -> Type {
     let property =
         |(name, shape): (&str, Arc<Shape>)| (name.to_owned(), Property { name: name.to_owned(), shape });
     Type::Object(Arc::new(ObjectType {
@@ -206,18 +211,20 @@ fn object_type<'n>(name: &str, fields: impl IntoIterator<Item = (&'n str, Arc<Sh
 }
 
 /// A field that is an object itself.
-fn nested(kind: Type) -> Arc<Shape> {
+pub(in crate::api) fn nested(kind: Type) -> Arc<Shape> {
     match kind {
         Type::Object(object) => plain(Form::Object(object)),
         _ => plain(Form::Dyn),
     }
 }
 
-fn texts(names: &[&'static str]) -> Vec<(&'static str, Arc<Shape>)> {
+/// Fields that are texts.
+pub(in crate::api) fn texts(names: &[&'static str]) -> Vec<(&'static str, Arc<Shape>)> {
     names.iter().map(|name| (*name, plain(Form::String))).collect()
 }
 
-fn list(items: Arc<Shape>) -> Arc<Shape> {
+/// A list of these.
+pub(in crate::api) fn list(items: Arc<Shape>) -> Arc<Shape> {
     plain(Form::List(items, ListKind::Ordered))
 }
 

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use pilothouse_actors::authenticator::{Bearer, Refusal};
+use pilothouse_actors::authenticator::{Bearer, Refusal, UNKNOWN_TOKEN};
 
 use super::{describe, texts};
 use crate::api::bearer::bearer;
@@ -45,7 +45,11 @@ pub fn answer(review: &mut Value, found: std::result::Result<Bearer, Refusal>) {
             }
         }
         Err(Refusal::Anonymous) => {}
-        Err(Refusal::Refused(reasons)) => status.set("error", together(reasons)),
+        // The one who knows the server's own token is asked first, and is not asked about any other.
+        Err(Refusal::Refused(reasons)) => {
+            let all = [UNKNOWN_TOKEN.to_owned()].into_iter().chain(reasons).collect();
+            status.set("error", together(all));
+        }
     }
     review.set("status", status);
 }
@@ -109,8 +113,8 @@ mod tests {
             assert_eq!((status.get("authenticated"), status.get("user")), (None, None));
             status.str("error").to_owned()
         };
-        assert_eq!(refused(&["a"]), "a");
-        assert_eq!(refused(&["a", "b", "a"]), "[a, b]");
-        assert_eq!(refused(&["a", "a"]), "a");
+        assert_eq!(refused(&[UNKNOWN_TOKEN]), "invalid bearer token");
+        assert_eq!(refused(&["a"]), "[invalid bearer token, a]");
+        assert_eq!(refused(&["a", "b", "a"]), "[invalid bearer token, a, b]");
     }
 }

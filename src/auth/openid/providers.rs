@@ -134,16 +134,20 @@ mod tests {
 
     use super::super::stage::{NOW, Signer, Stage, claims};
     use super::*;
-    use crate::config::authentication_file::Mapping;
+    use crate::config::authentication_file::{Mapping, Source};
     use pilothouse_actors::clock::Timestamp;
+
+    fn claim(claim: &str, prefix: &str) -> Source {
+        Source::Claim(Mapping { claim: claim.into(), prefix: prefix.into() })
+    }
 
     fn jwt(stage: &Stage, audience: &str) -> Jwt {
         Jwt {
             issuer: stage.issuer.clone(),
             authority_pem: Some(stage.authority_pem.clone()),
             audiences: vec!["x".into(), audience.into()],
-            username: Mapping { claim: "sub".into(), prefix: "p:".into() },
-            uid: Some("jti".into()),
+            username: claim("sub", "p:"),
+            uid: Some(claim("jti", "")),
             ..Jwt::default()
         }
     }

@@ -6,9 +6,13 @@ use pilothouse_actors::clock::Timestamp;
 use pilothouse_actors::identity::Identity;
 use serde_json::{Map, Value};
 
+use crate::api::callers::Expression;
+use crate::api::callers::tokens::{Rule, Untold, check_claims, check_user};
+use crate::api::policies::request::user;
+use crate::api::value::Value as Given;
 use crate::auth::jwt::{Algorithm, Token};
 use crate::config::OpenId;
-use crate::config::authentication_file::Jwt;
+use crate::config::authentication_file::{Jwt, Mapping, Source};
 use crate::limits::TOKEN_LEEWAY;
 
 /// An issuer that calls itself by two names.
@@ -37,6 +41,11 @@ impl Claims {
     /// A claim that has to be there and to be a text.
     fn text(&self, claim: &str) -> Result<&str, &'static str> {
         self.get(claim).ok_or("claim not present")?.as_str().ok_or("claim is not a string")
+    }
+
+    /// All of them as expressions see them.
+    fn given(&self) -> Given {
+        Given::Object(self.0.iter().map(|(claim, value)| (claim.clone(), given(value))).collect())
     }
 
     /// Seconds since the epoch; `None` if the claim is not there.
@@ -69,6 +78,22 @@ impl Claims {
     }
 }
 
+/// A claim as expressions see it. The reader of the token has bounded its depth.
+fn given(value: &Value) -> Given {
+    match value {
+        Value::Null => Given::Null,
+        Value::Bool(truth) => Given::Bool(*truth),
+        Value::Number(number) => {
+            number.as_i64().map_or_else(|| Given::Float(number.as_f64().unwrap_or_default()), Given::Int)
+        }
+        Value::String(text) => Given::String(text.clone()),
+        Value::Array(items) => Given::Array(items.iter().map(given).collect()),
+        Value::Object(fields) => {
+            Given::Object(fields.iter().map(|(key, value)| (key.clone(), given(value))).collect())
+        }
+    }
+}
+
 /// A text, or a list of them.
 fn texts(value: &Value) -> Option<Vec<&str>> {
     match value {
@@ -89,49 +114,55 @@ pub struct Rules {
     pub discovery: Option<String>,
     /// Whom they must be made for: one of them is enough.
     audiences: Vec<String>,
-    username_claim: String,
-    username_prefix: String,
-    groups_claim: Option<String>,
-    groups_prefix: String,
+    username: Source,
+    groups: Option<Source>,
     /// What tells two bearers of one name apart.
-    uid_claim: Option<String>,
+    uid: Option<Source>,
+    /// What else is known of users.
+    extra: Vec<(String, Expression)>,
     /// What they must say besides.
     required: BTreeMap<String, String>,
+    /// What must hold of what they say, and of whom that makes.
+    claim_rules: Vec<Rule>,
+    user_rules: Vec<Rule>,
 }
 
 impl Rules {
     /// What the flags say; `None` if they name no provider.
     pub fn new(flags: &OpenId) -> Option<Rules> {
         let (issuer, client) = flags.issuer_and_client()?;
+        let claim = |name: &str, prefix| Source::Claim(Mapping { claim: name.to_owned(), prefix });
         Some(Rules {
             issuer: issuer.to_owned(),
             algorithms: flags.signing_algorithms().into_iter().filter_map(Algorithm::named).collect(),
             discovery: None,
             audiences: vec![client.to_owned()],
-            username_claim: flags.username_claim().to_owned(),
-            username_prefix: flags.username_prefix(),
-            groups_claim: flags.groups_claim().map(str::to_owned),
-            groups_prefix: flags.oidc_groups_prefix.clone().unwrap_or_default(),
-            uid_claim: None,
+            username: claim(flags.username_claim(), flags.username_prefix()),
+            groups: flags
+                .groups_claim()
+                .map(|name| claim(name, flags.oidc_groups_prefix.clone().unwrap_or_default())),
+            uid: None,
+            extra: Vec::new(),
             required: flags.required_claims(),
+            claim_rules: Vec::new(),
+            user_rules: Vec::new(),
         })
     }
 
     /// What a file says of one provider. Such tokens may be signed in every way that a key of it takes.
     pub fn of(jwt: &Jwt) -> Rules {
-        let (groups_claim, groups_prefix) =
-            jwt.groups.clone().map(|groups| (groups.claim, groups.prefix)).unzip();
         Rules {
             issuer: jwt.issuer.clone(),
             algorithms: Algorithm::ALL.to_vec(),
             discovery: jwt.discovery.clone(),
             audiences: jwt.audiences.clone(),
-            username_claim: jwt.username.claim.clone(),
-            username_prefix: jwt.username.prefix.clone(),
-            groups_claim,
-            groups_prefix: groups_prefix.unwrap_or_default(),
-            uid_claim: jwt.uid.clone(),
+            username: jwt.username.clone(),
+            groups: jwt.groups.clone(),
+            uid: jwt.uid.clone(),
+            extra: jwt.extra.clone(),
             required: jwt.required.clone(),
+            claim_rules: jwt.claim_rules.clone(),
+            user_rules: jwt.user_rules.clone(),
         }
     }
 
@@ -191,9 +222,11 @@ impl Rules {
     /// Who bears a token whose signature is good.
     pub(super) fn identity(&self, claims: &Claims) -> Result<Identity, String> {
         self.refuse_elsewhere(claims)?;
-        let name = self.username(claims)?;
-        let groups = self.groups(claims)?;
-        let uid = self.uid(claims)?;
+        let given = if self.evaluates() { claims.given() } else { Given::Null };
+        let name = self.username(claims, &given)?;
+        let groups = self.groups(claims, &given)?;
+        let uid = self.uid(claims, &given)?;
+        let extra = self.extra(claims, &given)?;
         for (claim, wanted) in &self.required {
             match claims.text(claim) {
                 Ok(said) if said == wanted => {}
@@ -204,17 +237,34 @@ impl Rules {
                 Err(why) => return Err(format!("oidc: parse claim {claim}: {why}")),
             }
         }
-        let id = claims.text("jti").ok().filter(|id| !id.is_empty());
-        let extra = id.map(|id| (CREDENTIAL_ID.to_owned(), vec![format!("JTI={id}")]));
-        Ok(Identity { name, uid, groups, extra: extra.into_iter().collect() })
+        check_claims(&self.claim_rules, &given)
+            .map_err(|why| format!("oidc: error evaluating claim validation expression: {why}"))?;
+        let identity = Identity { name, uid, groups, extra };
+        if !self.user_rules.is_empty() {
+            check_user(&self.user_rules, &whole_user(&identity))
+                .map_err(|why| format!("oidc: error evaluating user info validation rule: {why}"))?;
+        }
+        Ok(identity)
+    }
+
+    /// Whether anything is made of all claims.
+    fn evaluates(&self) -> bool {
+        let sources = [Some(&self.username), self.groups.as_ref(), self.uid.as_ref()];
+        sources.into_iter().flatten().any(|source| matches!(source, Source::Made(_)))
+            || !self.extra.is_empty()
+            || !self.claim_rules.is_empty()
     }
 
     /// Nobody is asked for claims that the token does not hold itself. To take such a bearer for one without groups would be
     /// wrong the other way round: a rule that forbids something to a group would not bind them.
     fn refuse_elsewhere(&self, claims: &Claims) -> Result<(), String> {
         let elsewhere = claims.elsewhere()?;
-        let used = [Some(&self.username_claim), self.groups_claim.as_ref(), self.uid_claim.as_ref()];
-        let mut used = used.into_iter().flatten().chain(self.required.keys());
+        let sources = [Some(&self.username), self.groups.as_ref(), self.uid.as_ref()];
+        let used = sources.into_iter().flatten().filter_map(|source| match source {
+            Source::Claim(mapping) => Some(&mapping.claim),
+            Source::Made(_) => None,
+        });
+        let mut used = used.chain(self.required.keys());
         match used.find(|claim| claims.get(claim).is_none() && elsewhere.contains(claim.as_str())) {
             Some(claim) => Err(format!(
                 "oidc: could not expand distributed claims: {claim:?} is a distributed or aggregated claim, which is not supported"
@@ -223,8 +273,17 @@ impl Rules {
         }
     }
 
-    fn username(&self, claims: &Claims) -> Result<String, String> {
-        let claim = &self.username_claim;
+    fn username(&self, claims: &Claims, given: &Given) -> Result<String, String> {
+        let Mapping { claim, prefix } = match &self.username {
+            Source::Claim(mapping) => mapping,
+            Source::Made(expression) => {
+                let name = made_text(expression, given, "username")?;
+                return match name.as_str() {
+                    "" => Err("oidc: empty username via CEL expression is not allowed".to_owned()),
+                    _ => Ok(name),
+                };
+            }
+        };
         let name = claims.text(claim).and_then(|name| match name {
             // A prefix alone would be a user that all such tokens share.
             "" => Err("claim is empty"),
@@ -238,25 +297,80 @@ impl Rules {
                 Some(_) => return Err("oidc: parse 'email_verified' claim: not a boolean".to_owned()),
             }
         }
-        Ok(format!("{}{name}", self.username_prefix))
+        Ok(format!("{prefix}{name}"))
     }
 
-    fn uid(&self, claims: &Claims) -> Result<String, String> {
-        let Some(claim) = &self.uid_claim else { return Ok(String::new()) };
+    fn uid(&self, claims: &Claims, given: &Given) -> Result<String, String> {
+        let claim = match &self.uid {
+            None => return Ok(String::new()),
+            Some(Source::Claim(mapping)) => &mapping.claim,
+            Some(Source::Made(expression)) => return made_text(expression, given, "uid"),
+        };
         let uid = claims.text(claim).map_err(|why| format!("oidc: parse uid claim {claim:?}: {why}"))?;
         Ok(uid.to_owned())
     }
 
-    fn groups(&self, claims: &Claims) -> Result<Vec<String>, String> {
-        let Some(claim) = &self.groups_claim else { return Ok(Vec::new()) };
+    fn groups(&self, claims: &Claims, given: &Given) -> Result<Vec<String>, String> {
+        let Mapping { claim, prefix } = match &self.groups {
+            None => return Ok(Vec::new()),
+            Some(Source::Claim(mapping)) => mapping,
+            Some(Source::Made(expression)) => {
+                return expression.texts_of(given).map_err(|(Untold::Failed(why) | Untold::NoTexts(why))| {
+                    format!("oidc: error evaluating group claim expression: {why}")
+                });
+            }
+        };
         let groups = match claims.get(claim) {
             None | Some(Value::Null) => Vec::new(),
             Some(value) => texts(value).ok_or_else(|| {
                 format!("oidc: parse groups claim {claim:?}: neither a string nor a list of strings")
             })?,
         };
-        Ok(groups.into_iter().map(|group| format!("{}{group}", self.groups_prefix)).collect())
+        Ok(groups.into_iter().map(|group| format!("{prefix}{group}")).collect())
     }
+
+    fn extra(&self, claims: &Claims, given: &Given) -> Result<BTreeMap<String, Vec<String>>, String> {
+        let id = claims.text("jti").ok().filter(|id| !id.is_empty());
+        let id = id.map(|id| (CREDENTIAL_ID.to_owned(), vec![format!("JTI={id}")]));
+        let mut extra: BTreeMap<_, _> = id.into_iter().collect();
+        for (key, expression) in &self.extra {
+            let values = expression.texts_of(given).map_err(|untold| match untold {
+                Untold::Failed(why) => why,
+                Untold::NoTexts(why) => {
+                    let text = expression.text();
+                    format!("oidc: error evaluating extra claim expression: {text}: {why}")
+                }
+            })?;
+            if !values.is_empty() {
+                extra.insert(key.clone(), values);
+            }
+        }
+        Ok(extra)
+    }
+}
+
+/// The text that an expression makes of claims for a part of the user.
+fn made_text(expression: &Expression, given: &Given, part: &str) -> Result<String, String> {
+    let told = |why: String| format!("oidc: error evaluating {part} claim expression: {why}");
+    let text = expression.text_of(given).map_err(told)?;
+    text.ok_or_else(|| told(format!("{part} claim expression must return a string")))
+}
+
+/// The user with all fields, also those that are empty: rules need not ask whether they are there.
+fn whole_user(identity: &Identity) -> Given {
+    let mut whole = user(identity);
+    for field in ["username", "uid"] {
+        if whole.get(field).is_none() {
+            whole.set(field, "");
+        }
+    }
+    if whole.get("groups").is_none() {
+        whole.set("groups", Given::Array(Vec::new()));
+    }
+    if whole.get("extra").is_none() {
+        whole.set("extra", Given::object());
+    }
+    whole
 }
 
 /// Texts as the reference lists them.

@@ -34,7 +34,8 @@ anonymous: {{enabled: true, conditions: [{{path: /livez}}, {{path: /readyz}}]}}
 "
     ));
     let file = file.unwrap();
-    let mapping = |claim: &str, prefix: &str| Mapping { claim: claim.into(), prefix: prefix.into() };
+    let mapping =
+        |claim: &str, prefix: &str| Source::Claim(Mapping { claim: claim.into(), prefix: prefix.into() });
     let found = &file.jwt[0];
     let read = X509::stack_from_pem(found.authority_pem.as_ref().unwrap()).unwrap();
     assert_eq!(read[0].to_pem().unwrap(), pem);
@@ -45,8 +46,9 @@ anonymous: {{enabled: true, conditions: [{{path: /livez}}, {{path: /readyz}}]}}
         audiences: vec!["a".into(), "b".into()],
         username: mapping("email", "mail:"),
         groups: Some(mapping("roles", "")),
-        uid: Some("id".into()),
+        uid: Some(mapping("id", "")),
         required: BTreeMap::from([("hd".into(), "example.com".into()), ("empty".into(), String::new())]),
+        ..Jwt::default()
     };
     assert_eq!(*found, wanted);
     let paths = vec!["/livez".to_owned(), "/readyz".to_owned()];
@@ -60,6 +62,44 @@ anonymous: {{enabled: true, conditions: [{{path: /livez}}, {{path: /readyz}}]}}
 }
 
 #[test]
+fn expressions_are_read() {
+    let file = parse(
+        "jwt:
+- issuer: {url: https://login.test, audiences: [a]}
+  claimValidationRules: [{expression: claims.email_verified == true, message: unverified}]
+  claimMappings:
+    username: {expression: claims.email}
+    groups: {expression: 'claims.roles.split(\",\")'}
+    uid: {expression: claims.id}
+    extra: [{key: a.test/b, valueExpression: claims.b}]
+  userValidationRules: [{expression: '!user.username.startsWith(\"system:\")', message: reserved}]
+",
+    );
+    let jwt = &file.unwrap().jwt[0];
+    let text = |source: &Source| match source {
+        Source::Made(made) => made.text().to_owned(),
+        Source::Claim(mapping) => panic!("{mapping:?}"),
+    };
+    assert_eq!(text(&jwt.username), "claims.email");
+    assert_eq!(jwt.groups.as_ref().map(text).unwrap(), "claims.roles.split(\",\")");
+    assert_eq!(jwt.uid.as_ref().map(text).unwrap(), "claims.id");
+    let extra: Vec<_> = jwt.extra.iter().map(|(key, made)| (key.as_str(), made.text())).collect();
+    assert_eq!(extra, [("a.test/b", "claims.b")]);
+    let said = |rules: &[Rule]| rules.iter().map(|rule| rule.message.clone()).collect::<Vec<_>>();
+    assert_eq!(
+        (said(&jwt.claim_rules), said(&jwt.user_rules)),
+        (vec!["unverified".into()], vec!["reserved".into()])
+    );
+    // An address counts if anything looks whether it is verified.
+    for more in [
+        "username: {expression: 'claims.email_verified ? claims.email : claims.sub'}",
+        "username: {expression: claims.email}, extra: [{key: a.test/v, valueExpression: 'string(claims.email_verified)'}]",
+    ] {
+        parse(&ONE.replace("username: {claim: sub, prefix: ''}", more)).unwrap();
+    }
+}
+
+#[test]
 fn what_is_wrong_is_named() {
     let one = |from: &str, to: &str| {
         assert!(ONE.contains(from), "{from}");
@@ -67,6 +107,7 @@ fn what_is_wrong_is_named() {
     };
     let username = "{claim: sub, prefix: ''}";
     let more = |text: &str| format!("{ONE}  {text}\n");
+    let extra = |text: &str| one("prefix: ''}", &format!("prefix: ''}}, extra: [{text}]"));
     let url = "https://login.test";
     for (text, wanted) in [
         (one(url, "''"), "jwt[0].issuer.url: Required value: URL is required"),
@@ -117,28 +158,83 @@ fn what_is_wrong_is_named() {
             "jwt[0].claimMappings.username.prefix: Required value: prefix is required when claim is set. It can be set to an empty string to disable prefixing",
         ),
         (
-            one(username, "{expression: claims.sub}"),
-            "jwt[0].claimMappings.username.expression: Forbidden: this server evaluates no expressions yet",
+            one(username, "{expression: 'claims.'}"),
+            "jwt[0].claimMappings.username.expression: Invalid value: \"claims.\": compilation failed: ERROR: <input>:1:8: ",
+        ),
+        (
+            one(username, "{expression: claims.email, prefix: ''}"),
+            "jwt[0].claimMappings.username.prefix: Invalid value: \"\": prefix can't be set when expression is set",
+        ),
+        (
+            one(username, "{expression: claims.email}"),
+            "jwt[0].claimMappings.username.expression: Invalid value: \"claims.email\": claims.email_verified must be used in \
+             claimMappings.username.expression or claimMappings.extra[*].valueExpression or \
+             claimValidationRules[*].expression when claims.email is used in claimMappings.username.expression",
         ),
         (
             one(username, "{claim: sub, prefix: '', expression: claims.sub}"),
             "jwt[0].claimMappings.username: Invalid value: \"\": claim and expression can't both be set",
         ),
         (
-            one("prefix: ''}", "prefix: ''}, uid: {expression: claims.id}"),
-            "jwt[0].claimMappings.uid.expression: Forbidden: this server evaluates no expressions yet",
+            one("prefix: ''}", "prefix: ''}, groups: {expression: nobody}"),
+            "jwt[0].claimMappings.groups.expression: Invalid value: \"nobody\": compilation failed: ERROR: ",
         ),
         (
-            one("prefix: ''}", "prefix: ''}, extra: [{key: a.test/b, valueExpression: claims.b}]"),
-            "jwt[0].claimMappings.extra[0].valueExpression: Forbidden: this server evaluates no expressions yet",
+            one("prefix: ''}", "prefix: ''}, uid: {expression: claims.id, claim: id}"),
+            "jwt[0].claimMappings.uid: Invalid value: \"\": claim and expression can't both be set",
+        ),
+        (
+            one("prefix: ''}", "prefix: ''}, uid: {expression: nobody}"),
+            "jwt[0].claimMappings.uid.expression: Invalid value: \"nobody\": compilation failed: ERROR: ",
+        ),
+        (extra("{valueExpression: claims.b}"), "jwt[0].claimMappings.extra[0].key: Required value"),
+        (
+            extra("{key: b, valueExpression: claims.b}"),
+            "jwt[0].claimMappings.extra[0].key: Invalid value: \"b\": must be a domain-prefixed path (such as \"acme.io/foo\")",
+        ),
+        (
+            extra("{key: a.test/B, valueExpression: claims.b}"),
+            "jwt[0].claimMappings.extra[0].key: Invalid value: \"a.test/B\": key must be lowercase",
+        ),
+        (
+            extra("{key: x.k8s.io/b, valueExpression: claims.b}"),
+            "jwt[0].claimMappings.extra[0].key: Invalid value: \"x.k8s.io/b\": k8s.io, kubernetes.io and their subdomains are reserved",
+        ),
+        (
+            extra("{key: kubernetes.io/b, valueExpression: claims.b}"),
+            "jwt[0].claimMappings.extra[0].key: Invalid value: \"kubernetes.io/b\": k8s.io, kubernetes.io and their",
+        ),
+        (
+            extra("{key: a.test/b, valueExpression: claims.b}, {key: a.test/b, valueExpression: claims.c}"),
+            "jwt[0].claimMappings.extra[1].key: Duplicate value: \"a.test/b\"",
+        ),
+        (
+            extra("{key: a.test/b}"),
+            "jwt[0].claimMappings.extra[0].valueExpression: Required value: valueExpression is required",
+        ),
+        (
+            extra("{key: a.test/b, valueExpression: nobody}"),
+            "jwt[0].claimMappings.extra[0].valueExpression: Invalid value: \"nobody\": compilation failed: ERROR: ",
         ),
         (
             more("claimValidationRules: [{}]"),
             "jwt[0].claimValidationRules[0]: Required value: claim or expression is required",
         ),
         (
-            more("claimValidationRules: [{expression: 'true'}]"),
-            "jwt[0].claimValidationRules[0].expression: Forbidden: this server evaluates no expressions yet",
+            more("claimValidationRules: [{expression: claims.ok}]"),
+            "jwt[0].claimValidationRules[0].expression: Invalid value: \"claims.ok\": must evaluate to bool",
+        ),
+        (
+            more("claimValidationRules: [{expression: 'true', claim: a}]"),
+            "jwt[0].claimValidationRules[0]: Invalid value: \"a\": claim and expression can't both be set",
+        ),
+        (
+            more("claimValidationRules: [{expression: 'true', requiredValue: a}]"),
+            "jwt[0].claimValidationRules[0].requiredValue: Invalid value: \"a\": requiredValue can't be set when expression is set",
+        ),
+        (
+            more("claimValidationRules: [{expression: 'true'}, {expression: 'true'}]"),
+            "jwt[0].claimValidationRules[1].expression: Duplicate value: \"true\"",
         ),
         (
             more("claimValidationRules: [{claim: a, message: m}]"),
@@ -149,8 +245,16 @@ fn what_is_wrong_is_named() {
             "jwt[0].claimValidationRules[1].claim: Duplicate value: \"a\"",
         ),
         (
-            more("userValidationRules: [{expression: 'true'}]"),
-            "jwt[0].userValidationRules[0].expression: Forbidden: this server evaluates no expressions yet",
+            more("userValidationRules: [{message: m}]"),
+            "jwt[0].userValidationRules[0].expression: Required value: expression is required",
+        ),
+        (
+            more("userValidationRules: [{expression: user.uid}]"),
+            "jwt[0].userValidationRules[0].expression: Invalid value: \"user.uid\": must evaluate to bool",
+        ),
+        (
+            more("userValidationRules: [{expression: 'true'}, {expression: 'true'}]"),
+            "jwt[0].userValidationRules[1].expression: Duplicate value: \"true\"",
         ),
         (more("more: 1"), "unknown field \"jwt[0].more\""),
         (one("[a]", "[a], more: 1"), "unknown field \"jwt[0].issuer.more\""),

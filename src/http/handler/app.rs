@@ -92,7 +92,6 @@ async fn serve(
         Target::Resource(found) => {
             let resource = find(worker, known, found, parsed.verb)?;
             let Some(resource) = resource else { return Ok(render::page_not_found()) };
-            resource.deprecation().into_iter().for_each(|warning| context.warnings.add(warning));
             if let Some(way) = Way::of(&resource, found.subresource).filter(|_| !found.legacy_watch) {
                 let out = Out {
                     way,
@@ -106,7 +105,10 @@ async fn serve(
                 return connect::serve(worker, request, payload, &out).await;
             }
             let verb = allowed_verb(&resource, found, parsed.verb, request.method())?;
-            let rows = verb != Verb::Watch || !streams_list(worker, &query);
+            resource.deprecation().into_iter().for_each(|warning| context.warnings.add(warning));
+            // What is only asked and never kept has no rows.
+            let kept = !found.subresource.is_empty() || resource.verbs.contains(Verb::Get);
+            let rows = kept && (verb != Verb::Watch || !streams_list(worker, &query));
             let is_custom = resource.custom.is_some() && found.subresource != "scale";
             let offer = if is_custom { context.offer.custom() } else { context.offer };
             let agreed = agree(context, offer, verb, rows && parts::has_table(found.subresource))?;
@@ -158,7 +160,11 @@ fn find(
         return custom(resource, found, verb, unknown_sub, misplaced);
     }
     let too_deep = !found.rest.is_empty() && found.subresource != "proxy";
-    if misplaced || unknown_sub || too_deep {
+    // What is only asked and never kept has an address for questions, and none for objects or those of all namespaces.
+    let everywhere = resource.namespaced && found.namespace.is_empty();
+    let only_asked = !resource.verbs.contains(Verb::Get) && !resource.verbs.contains(Verb::List);
+    let nothing_there = only_asked && found.subresource.is_empty() && (!found.name.is_empty() || everywhere);
+    if misplaced || unknown_sub || too_deep || nothing_there {
         return Err(Status::no_such_resource());
     }
     Ok(Some(resource))
@@ -194,7 +200,7 @@ fn allowed_verb(resource: &Resource, found: &ResourcePath<'_>, verb: Verb, metho
     // An object is not a collection: POST to a name and PUT to a collection have no meaning. Neither has a new object in
     // all namespaces at once.
     let fits = match verb {
-        Verb::Create => (!named || !found.subresource.is_empty()) && (!everywhere || resource.is_virtual()),
+        Verb::Create => (!named || !found.subresource.is_empty()) && !everywhere,
         Verb::DeleteCollection => !everywhere,
         // The old prefix says it in the path: that alone does not make a write a watch.
         Verb::Watch => *method == Method::GET,

@@ -1,15 +1,17 @@
 //! The documents that describe the server: version and discovery, made once per catalog and shared.
 
+use actix_web::http::Method;
 use actix_web::http::header::{self, HeaderValue};
 use actix_web::{HttpRequest, HttpResponse};
 
 use crate::api::catalog::Group;
 use crate::api::discovery::{Document, version_document};
-use crate::api::media::{self, Encoding, Offer};
+use crate::api::media::{self, Agreed, Encoding, Offer, Transform};
 use crate::api::status::{Result, Status};
 use crate::api::words::{DISCOVERY_GROUP, JSON};
 use crate::auth::service_account::metadata::{CONFIGURATION_PATH, KEYS_PATH};
 
+use super::health;
 use super::render::{self, Context, text};
 use super::worker::Worker;
 
@@ -22,9 +24,18 @@ const KEY_SET: &str = "application/jwk-set+json";
 /// Answers a path that names a document.
 pub fn answer(worker: &Worker, request: &HttpRequest, path: &str, context: &Context) -> Result<HttpResponse> {
     let served = worker.served();
+    if matches!(path, "/" | "/index.html") {
+        return Ok(index(worker));
+    }
+    if !speaks_of_groups(path) && *request.method() != Method::GET && is_document(worker, path) {
+        return Err(Status::method_not_allowed());
+    }
     if matches!(path, "/version" | "/version/") {
-        let agreed = media::negotiate(&context.accept, Offer::JSON_ONLY, |_, _| false)?;
-        return render::document(context, agreed, 200, &version_document());
+        media::routed(&context.accept, Offer::JSON_ONLY)?;
+        return render::document(context, Agreed::DEFAULT, 200, &version_document());
+    }
+    if path.starts_with("/version/") {
+        return Err(Status::no_such_resource());
     }
     if let Some(response) = about_tokens(worker, path, context)? {
         return Ok(response);
@@ -42,18 +53,51 @@ pub fn answer(worker: &Worker, request: &HttpRequest, path: &str, context: &Cont
         };
     };
     let aggregated = served.documents().aggregated_at(path);
-    let agreed = media::negotiate(&context.accept, context.offer, |_, asked| {
+    let allows = |_, asked: Transform<'_>| {
         aggregated.is_some()
             && asked.group == DISCOVERY_GROUP
             && asked.version == "v2"
             && asked.kind == "APIGroupDiscoveryList"
-    })?;
+    };
+    let agreed = match speaks_of_groups(path) {
+        true => media::agree(&context.accept, context.offer, allows)?,
+        false => media::negotiate(&context.accept, context.offer, allows)?,
+    };
     match aggregated {
         Some(aggregated) if agreed.transform.is_some() && agreed.encoding == Encoding::Json => {
             Ok(tagged(request, aggregated, context))
         }
         _ => render::document(context, agreed, 200, &document.json),
     }
+}
+
+/// Every path that somebody answers at, for those who look around.
+fn index(worker: &Worker) -> HttpResponse {
+    const OTHERS: [&str; 5] = ["/metrics", "/openapi/v2", "/openapi/v3", "/openapi/v3/", "/version"];
+    let served = worker.served();
+    let others = OTHERS.into_iter().chain(served.documents().paths()).map(str::to_owned);
+    let about_tokens = worker.shared.token_metadata.iter().flat_map(|_| [CONFIGURATION_PATH, KEYS_PATH]);
+    let mut paths: Vec<String> =
+        others.chain(about_tokens.map(str::to_owned)).chain(health::paths(worker)).collect();
+    paths.sort_unstable();
+    let all = serde_json::json!({ "paths": paths });
+    HttpResponse::Ok().content_type(JSON).body(format!("{all:#}"))
+}
+
+/// Whether the document is one about groups. Those are told by somebody who looks neither at the method nor, at first, at what
+/// is accepted.
+fn speaks_of_groups(path: &str) -> bool {
+    let mut parts = path.trim_matches('/').split('/');
+    parts.next() == Some("apis") && parts.nth(1).is_none()
+}
+
+fn is_document(worker: &Worker, path: &str) -> bool {
+    let short = path.strip_suffix('/').unwrap_or(path);
+    let about_tokens =
+        worker.shared.token_metadata.is_some() && [CONFIGURATION_PATH, KEYS_PATH].contains(&short);
+    about_tokens
+        || short == "/version"
+        || (!short.is_empty() && worker.served().documents().at(path).is_some())
 }
 
 /// The documents that others verify tokens of service accounts with. They may be kept by everybody on the way.

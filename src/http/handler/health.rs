@@ -106,6 +106,7 @@ fn flag(good: bool, otherwise: &str) -> Result<(), String> {
     if good { Ok(()) } else { Err(otherwise.to_owned()) }
 }
 
+const ENDPOINTS: [&str; 3] = ["healthz", "livez", "readyz"];
 const LIVE: [Check; 5] = [Check::Ping, Check::Log, Check::Etcd, Check::Directory, Check::Catalog];
 const READY: [Check; 8] = [
     Check::Ping,
@@ -121,8 +122,10 @@ const READY: [Check; 8] = [
 /// Answers a health path; `None` for any other path.
 pub async fn answer(worker: &Worker, path: &str, query: &Query<'_>) -> Option<HttpResponse> {
     let (endpoint, rest) = split(path)?;
-    let mut checks = if endpoint == "readyz" { READY.to_vec() } else { LIVE.to_vec() };
-    checks.retain(|check| *check != Check::Loops || worker.shared.health.loops.is_some());
+    if path.ends_with('/') {
+        return Some(page_not_found());
+    }
+    let checks = checks_of(worker, endpoint);
     let checks = checks.as_slice();
     if rest.is_empty() {
         return Some(all(worker, endpoint, checks, query).await);
@@ -136,6 +139,22 @@ pub async fn answer(worker: &Worker, path: &str, query: &Query<'_>) -> Option<Ht
     })
 }
 
+fn checks_of(worker: &Worker, endpoint: &str) -> Vec<Check> {
+    let mut checks = if endpoint == "readyz" { READY.to_vec() } else { LIVE.to_vec() };
+    checks.retain(|check| *check != Check::Loops || worker.shared.health.loops.is_some());
+    checks
+}
+
+/// Every path that asks for the health of the server.
+pub fn paths(worker: &Worker) -> Vec<String> {
+    let of = |endpoint: &&str| {
+        let checks = checks_of(worker, endpoint).into_iter();
+        let single: Vec<String> = checks.map(|check| format!("/{endpoint}/{}", check.name())).collect();
+        [format!("/{endpoint}")].into_iter().chain(single)
+    };
+    ENDPOINTS.iter().flat_map(of).collect()
+}
+
 /// Whether a path asks for the health of the server.
 pub fn is_health(path: &str) -> bool {
     split(path).is_some()
@@ -144,7 +163,7 @@ pub fn is_health(path: &str) -> bool {
 fn split(path: &str) -> Option<(&str, &str)> {
     let path = path.strip_prefix('/')?;
     let (endpoint, rest) = path.split_once('/').unwrap_or((path, ""));
-    matches!(endpoint, "healthz" | "livez" | "readyz").then_some((endpoint, rest))
+    ENDPOINTS.contains(&endpoint).then_some((endpoint, rest))
 }
 
 async fn all(worker: &Worker, endpoint: &str, checks: &[Check], query: &Query<'_>) -> HttpResponse {

@@ -7,6 +7,7 @@ use pilothouse_actors::answer::Answer;
 use pilothouse_actors::authorizer::{Action, Authorize, Decision, Target};
 
 use crate::api::kinds::same;
+use crate::api::meta;
 use crate::api::rbac::GROUP;
 use crate::api::rbac::escalation::{everything, missing, refusal};
 use crate::api::rbac::index::{Missing, RoleRef};
@@ -85,7 +86,7 @@ async fn check_role(write: &Write<'_>, role: &Value) -> Result<()> {
     };
     // Whoever sets it could gather anything.
     if (gathers(role) || write.old.is_some_and(gathers)) && !held.covers(&everything()) {
-        return Err(write.forbidden(role, "must have cluster-admin privileges to use the aggregationRule"));
+        return Err(forbidden(write, role, "must have cluster-admin privileges to use the aggregationRule"));
     }
     Ok(())
 }
@@ -111,6 +112,13 @@ async fn check_binding(write: &Write<'_>, binding: &Value) -> Result<()> {
         _ => Status::internal(Missing(role).to_string()),
     })?;
     held(write).await?.must_cover(write, binding, role.rules())
+}
+
+/// Refuses a write by the name that the object has so far: it was not given one of its own yet.
+fn forbidden(write: &Write<'_>, object: &Value, why: &str) -> Box<Status> {
+    let names = [write.call.name, meta::name(object)];
+    let name = names.into_iter().find(|name| !name.is_empty()).unwrap_or_default();
+    Status::forbidden(why, Some((write.call.of(), name)))
 }
 
 /// What the writer holds.
@@ -150,7 +158,7 @@ impl Held {
         let trouble = self.missing.iter().map(|Missing(role)| Status::not_found(of, &role.name).message);
         let trouble: Vec<String> = trouble.collect();
         let user = write.call.user;
-        Err(write.forbidden(object, &refusal(&user.name, &user.groups, &lacking, &trouble)))
+        Err(forbidden(write, object, &refusal(&user.name, &user.groups, &lacking, &trouble)))
     }
 }
 

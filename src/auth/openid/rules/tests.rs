@@ -5,7 +5,7 @@ use serde_json::json;
 
 use super::super::stage::{ISSUER, NOW, claims, flags};
 use super::*;
-use crate::config::authentication_file::Mapping;
+use crate::config::authentication_file::AuthenticationFile;
 use crate::config::oidc::SIGNING_ALGORITHMS;
 
 fn rules(more: &[&str]) -> Rules {
@@ -56,13 +56,14 @@ fn tokens_of_others_are_none_of_our_business() {
 
 #[test]
 fn a_file_says_more_than_flags() {
-    let mapping = |claim: &str, prefix: &str| Mapping { claim: claim.into(), prefix: prefix.into() };
+    let mapping =
+        |claim: &str, prefix: &str| Source::Claim(Mapping { claim: claim.into(), prefix: prefix.into() });
     let jwt = Jwt {
         issuer: ISSUER.into(),
         audiences: vec!["c".into(), "d".into()],
         username: mapping("email", "m:"),
         groups: Some(mapping("roles", "r:")),
-        uid: Some("id".into()),
+        uid: Some(mapping("id", "")),
         required: BTreeMap::from([("hd".into(), "x".into())]),
         ..Jwt::default()
     };
@@ -93,6 +94,59 @@ fn a_file_says_more_than_flags() {
     assert_eq!(
         refused(&[], "RS256", &json!({"aud": ["x", "y"]})).as_deref(),
         Some("oidc: expected audience \"c\" got [\"x\" \"y\"]")
+    );
+}
+
+#[test]
+fn expressions_make_users_of_claims() {
+    let file = format!(
+        "apiVersion: apiserver.config.k8s.io/v1beta1
+kind: AuthenticationConfiguration
+jwt:
+- issuer: {{url: {ISSUER}, audiences: [c]}}
+  claimValidationRules: [{{expression: claims.level > 2, message: too low}}]
+  claimMappings:
+    username: {{expression: \"'x:' + claims.who\"}}
+    groups: {{expression: \"claims.?teams.orValue([])\"}}
+    uid: {{expression: claims.id}}
+    extra: [{{key: a.test/b, valueExpression: claims.b}}]
+  userValidationRules:
+  - {{expression: \"user.groups.all(g, !g.startsWith('system:'))\", message: reserved}}
+  - {{expression: \"user.extra.size() < 3 && user.uid != 'root'\"}}
+"
+    );
+    let rules = Rules::of(&AuthenticationFile::parse(file.as_bytes(), &[]).unwrap().jwt[0]);
+    let said = json!({"who": "ann", "level": 3, "id": "7", "b": ["p", ""], "jti": "j"});
+    let made = |changes: &Value| {
+        let mut all = said.as_object().unwrap().clone();
+        all.extend(changes.as_object().unwrap().clone());
+        rules.identity(&of(&claims(ISSUER, &all.into())))
+    };
+    let ann = made(&json!({})).unwrap();
+    assert_eq!((&*ann.name, &*ann.uid, &ann.groups), ("x:ann", "7", &vec![]));
+    assert_eq!(ann.extra["a.test/b"], ["p"]);
+    assert_eq!(ann.extra[CREDENTIAL_ID], ["JTI=j"]);
+    assert_eq!(made(&json!({"teams": ["a", "b"]})).unwrap().groups, ["a", "b"]);
+    assert!(!made(&json!({"b": ""})).unwrap().extra.contains_key("a.test/b"), "what is empty is not there");
+    let failed = "resulted in error: no such key: ";
+    for (changes, why) in [
+        (json!({"who": null}), format!("oidc: error evaluating username claim expression: expression ''x:' + claims.who' {failed}who")),
+        (json!({"teams": 1}), "oidc: error evaluating group claim expression: expression must return a string or a list of strings".into()),
+        (json!({"id": 7}), "oidc: error evaluating uid claim expression: uid claim expression must return a string".into()),
+        (json!({"b": 1}), "oidc: error evaluating extra claim expression: claims.b: expression must return a string or a list of strings".into()),
+        (json!({"b": null}), format!("expression 'claims.b' {failed}b")),
+        (json!({"level": 1}), "oidc: error evaluating claim validation expression: validation expression 'claims.level > 2' failed: too low".into()),
+        (json!({"teams": ["system:masters"]}), "oidc: error evaluating user info validation rule: validation expression 'user.groups.all(g, !g.startsWith('system:'))' failed: reserved".into()),
+        (json!({"id": "root"}), "oidc: error evaluating user info validation rule: validation expression 'user.extra.size() < 3 && user.uid != 'root'' failed: ".into()),
+    ] {
+        assert_eq!(made(&changes).unwrap_err(), why, "{changes}");
+    }
+    let empty = file.replace("\"'x:' + claims.who\"", "claims.who");
+    let rules = Rules::of(&AuthenticationFile::parse(empty.as_bytes(), &[]).unwrap().jwt[0]);
+    let nameless = json!({"who": "", "level": 3, "id": "7", "b": "p"});
+    assert_eq!(
+        rules.identity(&of(&claims(ISSUER, &nameless))).unwrap_err(),
+        "oidc: empty username via CEL expression is not allowed"
     );
 }
 

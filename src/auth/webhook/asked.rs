@@ -1,0 +1,81 @@
+//! What is asked, as conditions see it: the specification of a review with all texts, also those that are empty, so that a
+//! condition need not ask whether they are there.
+
+use pilothouse_actors::authorizer::{Action, Selection, Target};
+use pilothouse_actors::filter::{FieldRule, LabelRule};
+use pilothouse_actors::identity::Identity;
+
+use crate::api::value::Value;
+
+fn texts<T: AsRef<str>>(all: impl IntoIterator<Item = T>) -> Value {
+    Value::Array(all.into_iter().map(|text| Value::from(text.as_ref())).collect())
+}
+
+fn requirement(key: &str, operator: &str, values: Value) -> Value {
+    let mut requirement = Value::object();
+    requirement.set("key", key);
+    requirement.set("operator", operator);
+    requirement.set("values", values);
+    requirement
+}
+
+fn of_field(rule: &FieldRule) -> Value {
+    match rule {
+        FieldRule::Equals(key, value) => requirement(key, "In", texts([value])),
+        FieldRule::Differs(key, value) => requirement(key, "NotIn", texts([value])),
+    }
+}
+
+/// Comparisons of numbers cannot be said; without them the question is about more objects, not fewer.
+fn of_label(rule: &LabelRule) -> Option<Value> {
+    let none: [&str; 0] = [];
+    Some(match rule {
+        LabelRule::In(key, values) => requirement(key, "In", texts(values)),
+        LabelRule::NotIn(key, values) => requirement(key, "NotIn", texts(values)),
+        LabelRule::Exists(key) => requirement(key, "Exists", texts(none)),
+        LabelRule::Absent(key) => requirement(key, "DoesNotExist", texts(none)),
+        LabelRule::Above(..) | LabelRule::Below(..) => return None,
+    })
+}
+
+/// The request.
+pub(super) fn request(who: &Identity, action: &Action, selection: &Selection) -> Value {
+    let mut request = Value::object();
+    request.set("user", who.name.as_str());
+    request.set("uid", who.uid.as_str());
+    request.set("groups", texts(&who.groups));
+    request.set("extra", Value::object());
+    for (key, values) in &who.extra {
+        request.entry("extra").set(key, texts(values));
+    }
+    match &action.target {
+        Target::Path(path) => {
+            let about = request.entry("nonResourceAttributes");
+            about.set("path", path.as_str());
+            about.set("verb", action.verb.as_str());
+        }
+        Target::Resource { group, version, resource, subresource, namespace, name } => {
+            let about = request.entry("resourceAttributes");
+            about.set("verb", action.verb.as_str());
+            let parts = [
+                ("group", group),
+                ("version", version),
+                ("resource", resource),
+                ("subresource", subresource),
+                ("namespace", namespace),
+                ("name", name),
+            ];
+            for (field, text) in parts {
+                about.set(field, text.as_str());
+            }
+            let fields: Vec<Value> = selection.fields.iter().map(of_field).collect();
+            let labels: Vec<Value> = selection.labels.iter().filter_map(of_label).collect();
+            for (field, all) in [("fieldSelector", fields), ("labelSelector", labels)] {
+                if !all.is_empty() {
+                    about.entry(field).set("requirements", Value::Array(all));
+                }
+            }
+        }
+    }
+    request
+}
