@@ -365,9 +365,9 @@ impl Status {
         wanted: &str,
         found: &str,
     ) -> Box<Status> {
-        let resource = of.resource;
+        let lies_at = storage_key(of, key);
         let why = format!(
-            "StorageError: invalid object, Code: 4, Key: /registry/{resource}/{key}, ResourceVersion: 0, \
+            "StorageError: invalid object, Code: 4, Key: {lies_at}, ResourceVersion: 0, \
              AdditionalErrorMsg: Precondition failed: {field} in precondition: {wanted}, {field} in object meta: {found}"
         );
         Status::conflict(of, key.rsplit('/').next().unwrap_or(key), &why)
@@ -665,7 +665,15 @@ const UNREADABLE_NAMED: usize = 100;
 
 /// Where an object lies, as messages call it.
 fn storage_key(of: GroupResource<'_>, key: &str) -> String {
-    format!("/registry/{}/{key}", of.resource)
+    let folder = match (of.group, of.resource) {
+        ("", "services") => "services/specs",
+        ("", "endpoints") => "services/endpoints",
+        ("", "nodes") => "minions",
+        ("", "replicationcontrollers") => "controllers",
+        ("networking.k8s.io", "ingresses") => "ingress",
+        (_, resource) => resource,
+    };
+    format!("/registry/{folder}/{key}")
 }
 
 fn undecodable(revision: u64) -> String {
@@ -685,6 +693,20 @@ mod tests {
     use crate::api::field::Path;
 
     const DEPLOYMENTS: GroupResource<'_> = GroupResource { group: "apps", resource: "deployments" };
+
+    #[test]
+    fn some_kinds_lie_elsewhere_for_historical_reasons() {
+        for (group, resource, wanted) in [
+            ("", "services", "/registry/services/specs/n/a"),
+            ("", "endpoints", "/registry/services/endpoints/n/a"),
+            ("", "nodes", "/registry/minions/n/a"),
+            ("", "replicationcontrollers", "/registry/controllers/n/a"),
+            ("networking.k8s.io", "ingresses", "/registry/ingress/n/a"),
+            ("apps", "deployments", "/registry/deployments/n/a"),
+        ] {
+            assert_eq!(storage_key(GroupResource { group, resource }, "n/a"), wanted);
+        }
+    }
 
     #[test]
     fn every_store_error_has_its_status() {
