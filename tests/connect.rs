@@ -186,7 +186,7 @@ fn requests_that_make_no_sense_are_refused_before_anybody_is_asked() {
             "PodLogOptions \"p\" is invalid: tailLines: Invalid value: -1: must be greater than or equal to 0",
         ),
         ("GET", "none/log", 404, "NotFound", "pods \"none\" not found"),
-        ("GET", "lost/log", 404, "NotFound", "nodes \"n2\" not found"),
+        ("GET", "lost/log", 404, "NotFound", "pods \"n2\" not found"),
         ("POST", "nowhere/exec?command=x", 400, "BadRequest", "pod nowhere does not have a host assigned"),
         ("POST", "nowhere/portforward", 400, "BadRequest", "pod nowhere does not have a host assigned"),
         ("POST", "p/exec?command=x", 400, "BadRequest", "Upgrade request required"),

@@ -202,6 +202,11 @@ impl FieldError {
         FieldError::new(path, Problem::Invalid, Some(value), detail)
     }
 
+    /// A check could not be made.
+    pub fn internal(path: &Path, detail: &str) -> FieldError {
+        FieldError::new(path, Problem::Internal, None, detail)
+    }
+
     /// The value is of another type than it should be.
     pub fn type_invalid(path: &Path, value: &str, detail: &str) -> FieldError {
         FieldError::new(path, Problem::TypeInvalid, Some(value), detail)

@@ -662,9 +662,20 @@ impl std::error::Error for Status {}
 /// The most objects that one answer names as unreadable.
 const UNREADABLE_NAMED: usize = 100;
 
-/// Where an object lies, as messages call it.
+/// Below what the objects of a built-in resource lie, as messages call it.
+pub fn storage_folder(of: GroupResource<'_>) -> &str {
+    match (of.group, of.resource) {
+        ("", "services") => "services/specs",
+        ("", "endpoints") => "services/endpoints",
+        ("", "nodes") => "minions",
+        ("", "replicationcontrollers") => "controllers",
+        ("networking.k8s.io", "ingresses") => "ingress",
+        (_, resource) => resource,
+    }
+}
+
 fn storage_key(of: GroupResource<'_>, key: &str) -> String {
-    format!("/registry/{}/{key}", of.resource)
+    format!("/registry/{}/{key}", storage_folder(of))
 }
 
 fn undecodable(revision: u64) -> String {
@@ -684,6 +695,20 @@ mod tests {
     use crate::api::field::Path;
 
     const DEPLOYMENTS: GroupResource<'_> = GroupResource { group: "apps", resource: "deployments" };
+
+    #[test]
+    fn some_kinds_lie_elsewhere_for_historical_reasons() {
+        for (group, resource, wanted) in [
+            ("", "services", "/registry/services/specs/n/a"),
+            ("", "endpoints", "/registry/services/endpoints/n/a"),
+            ("", "nodes", "/registry/minions/n/a"),
+            ("", "replicationcontrollers", "/registry/controllers/n/a"),
+            ("networking.k8s.io", "ingresses", "/registry/ingress/n/a"),
+            ("apps", "deployments", "/registry/deployments/n/a"),
+        ] {
+            assert_eq!(storage_key(GroupResource { group, resource }, "n/a"), wanted);
+        }
+    }
 
     #[test]
     fn every_store_error_has_its_status() {

@@ -58,13 +58,19 @@ const SERVICES: Source = Source { resource: "services", kind: "Service" };
 const ENDPOINTS: Source = Source { resource: "endpoints", kind: "Endpoints" };
 
 impl Source {
-    async fn get(&self, backend: &Backend, namespace: &str, name: &str) -> Result<Value> {
+    /// Reads an object. What is not there is said to be missing where the client asked: it never heard of the rest.
+    async fn get(&self, backend: &Backend, asked: &Asked<'_>, name: &str) -> Result<Value> {
+        let namespace = if self.is_of_cluster() { "" } else { asked.namespace };
         let key = if namespace.is_empty() { Key::cluster(name) } else { Key::namespaced(namespace, name) };
         // No place among the requests in flight: what waits here is bounded by the connections of clients.
         let found = backend.stores.get(&TypeName::new(self.resource), key, &Permit::none()).await;
-        let of = GroupResource { group: "", resource: self.resource };
+        let of = GroupResource { group: "", resource: asked.plural };
         let object = found.map_err(|error| Status::from_store(&error, of, name))?;
         backend.load_kind(&GroupVersion::new("", "v1"), self.kind, &object)
+    }
+
+    fn is_of_cluster(&self) -> bool {
+        self.resource == NODES.resource
     }
 }
 
@@ -114,8 +120,8 @@ pub async fn lead(backend: &Backend, rules: &KubeletRules, asked: &Asked<'_>) ->
         Way::Attach => streams(backend, rules, asked, "attach", StreamOptions::attach(asked.query)).await,
         Way::PortForward => {
             let options = PortForwardOptions::parse(asked.query)?;
-            let pod = PODS.get(backend, asked.namespace, asked.name).await?;
-            let mut location = assigned(backend, rules, &pod, asked.name).await?;
+            let pod = PODS.get(backend, asked, asked.name).await?;
+            let mut location = assigned(backend, rules, &pod, asked).await?;
             location.path = format!("/portForward/{}/{}", asked.namespace, asked.name);
             location.query = options.to_query();
             Ok(Led::Ports(kubelet(location, Trust::Kubelet)))
@@ -143,10 +149,10 @@ fn anybody(location: Location) -> Destination {
 async fn log(backend: &Backend, rules: &KubeletRules, asked: &Asked<'_>) -> Result<Led> {
     let options = LogOptions::parse(asked.query)?;
     options.validate(asked.name)?;
-    let pod = PODS.get(backend, asked.namespace, asked.name).await?;
+    let pod = PODS.get(backend, asked, asked.name).await?;
     let container = place::container(&pod, &options.container)?;
     let Some(node) = place::node_name(&pod) else { return Ok(Led::Nowhere) };
-    let node = NODES.get(backend, "", node).await?;
+    let node = NODES.get(backend, asked, node).await?;
     let mut location = place::kubelet(&node, rules)?;
     location.path = format!("/containerLogs/{}/{}/{container}", asked.namespace, asked.name);
     location.query = options.to_query();
@@ -161,31 +167,36 @@ async fn streams(
     what: &str,
     options: StreamOptions,
 ) -> Result<Led> {
-    let pod = PODS.get(backend, asked.namespace, asked.name).await?;
+    let pod = PODS.get(backend, asked, asked.name).await?;
     let container = place::container(&pod, &options.container)?;
-    let mut location = assigned(backend, rules, &pod, asked.name).await?;
+    let mut location = assigned(backend, rules, &pod, asked).await?;
     location.path = format!("/{what}/{}/{}/{container}", asked.namespace, asked.name);
     location.query = options.to_query();
     Ok(Led::Streams(kubelet(location, Trust::Kubelet), options))
 }
 
 /// Where the kubelet of a pod is, which must have one.
-async fn assigned(backend: &Backend, rules: &KubeletRules, pod: &Value, name: &str) -> Result<Location> {
+async fn assigned(
+    backend: &Backend,
+    rules: &KubeletRules,
+    pod: &Value,
+    asked: &Asked<'_>,
+) -> Result<Location> {
     let Some(node) = place::node_name(pod) else {
-        return Err(Status::bad_request(format!("pod {name} does not have a host assigned")));
+        return Err(Status::bad_request(format!("pod {} does not have a host assigned", asked.name)));
     };
-    place::kubelet(&NODES.get(backend, "", node).await?, rules)
+    place::kubelet(&NODES.get(backend, asked, node).await?, rules)
 }
 
 async fn pod(backend: &Backend, asked: &Asked<'_>) -> Result<Destination> {
     let target = Target::parse("pod", asked.name)?;
-    let found = PODS.get(backend, asked.namespace, target.name).await?;
+    let found = PODS.get(backend, asked, target.name).await?;
     Ok(anybody(place::pod(&target, &found)?))
 }
 
 async fn node(backend: &Backend, rules: &KubeletRules, asked: &Asked<'_>) -> Result<Destination> {
     let target = Target::parse("node", asked.name)?;
-    let found = NODES.get(backend, "", target.name).await?;
+    let found = NODES.get(backend, asked, target.name).await?;
     let (location, is_kubelet) = place::node(&target, place::kubelet(&found, rules)?)?;
     let trust = if is_kubelet { Trust::Kubelet } else { Trust::Nobody };
     Ok(Destination { trust, ..anybody(location) })
@@ -195,12 +206,12 @@ async fn service(backend: &Backend, asked: &Asked<'_>) -> Result<Destination> {
     let target = Target::parse("service", asked.name)?;
     let port_name = match target.port.parse::<i64>() {
         Ok(number) => {
-            let service = SERVICES.get(backend, asked.namespace, target.name).await?;
+            let service = SERVICES.get(backend, asked, target.name).await?;
             place::service_port(&service, target.name, number)?
         }
         Err(_) => target.port.to_owned(),
     };
-    let endpoints = ENDPOINTS.get(backend, asked.namespace, target.name).await?;
+    let endpoints = ENDPOINTS.get(backend, asked, target.name).await?;
     if endpoints.get("subsets").is_none_or(|subsets| subsets.items().is_empty()) {
         return Err(place::no_endpoints(target.name));
     }
@@ -221,7 +232,7 @@ async fn confirmed(
     target: &Target<'_>,
     candidate: &Candidate,
 ) -> Result<Option<Location>> {
-    match PODS.get(backend, asked.namespace, &candidate.pod).await {
+    match PODS.get(backend, asked, &candidate.pod).await {
         Ok(pod) => Ok(place::candidate(target, candidate, &pod)),
         Err(status) if status.code == 404 => Ok(None),
         Err(status) => Err(status),

@@ -94,6 +94,7 @@ fn begin(backend: &Backend, mut value: Value) -> (Value, bool) {
 fn complete(backend: &Backend, call: &Call<'_>, mut value: Value) -> Result<Value> {
     let now = backend.now();
     let occasion = Occasion { now: &now, user: &call.writer() };
+    call.warn(kinds::warn_given(call.kind(), &value));
     let checked = kinds::before_create(call.kind(), &mut value, &occasion);
     match backend.check_rules(call, &value, None, checked) {
         Ok(warned) => {

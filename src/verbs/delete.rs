@@ -79,7 +79,7 @@ pub async fn delete_object(
     let mut turn = None;
     for _ in 0..ATTEMPTS {
         let mut value = backend.read_in_version(call, &object).await?;
-        deletion::check_preconditions(options, &value, &call.resource.gv.group)?;
+        deletion::check_preconditions(options, &value, &call.stored.version.group)?;
         // What is deleted on the way of another request was admitted as that.
         if call.subresource.is_empty() {
             backend.admission.delete(backend, call, &value).await?;

@@ -55,7 +55,7 @@ use crate::api::ownership::Elsewhere;
 use crate::api::parts::{self, Part};
 use crate::api::query::Query;
 use crate::api::schema::{Registry, time};
-use crate::api::status::{GroupResource, Result, Status};
+use crate::api::status::{self, GroupResource, Result, Status};
 use crate::api::value::Value;
 use crate::api::version::GroupVersion;
 use crate::auth::rbac::Roles;
@@ -292,13 +292,13 @@ impl Call<'_> {
         let key = self.key(name);
         match self.resource.custom {
             Some(_) => format!("{}/{}/{}", self.resource.gv.group, self.resource.plural, key.as_str()),
-            None => format!("{}/{}", self.resource.plural, key.as_str()),
+            None => format!("{}/{}", status::storage_folder(self.of()), key.as_str()),
         }
     }
 
-    /// 422 for an object whose fields are wrong.
+    /// 422 for an object whose fields are wrong, in the name of the group that it is stored in: events have two.
     pub fn invalid(&self, name: &str, errors: &[crate::api::field::FieldError]) -> Box<Status> {
-        Status::invalid(&self.resource.gv.group, &self.resource.kind, name, errors)
+        Status::invalid(&self.stored.version.group, &self.resource.kind, name, errors)
     }
 }
 

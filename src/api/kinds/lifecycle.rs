@@ -1,7 +1,7 @@
 //! How the rules of a kind are applied: the same steps in the same order for every kind.
 
-use super::check::same;
-use super::core::namespace;
+use super::check::{present_mut, same};
+use super::core::{namespace, pod_default};
 use super::{DESCRIPTIONS, Errors, Generation, KindRules, MetaAgain, Occasion, StatusMeta, Warned};
 use crate::api::meta::{self, MetaRules};
 use crate::api::names;
@@ -39,11 +39,35 @@ pub fn before_create(kind: Kind, object: &mut Value, occasion: &Occasion<'_>) ->
     if kind.rules.generation.starts {
         object.entry("metadata").set("generation", 1);
     }
+    drop_disabled(kind, object);
     (kind.rules.prepare_create)(object, occasion);
     let mut errors = Errors::new();
     meta::validate(object, kind.meta_rules(), &mut errors);
     (kind.rules.validate)(object, &mut errors);
-    if errors.is_empty() { Ok(warned(kind, object, None)) } else { Err(errors) }
+    if !errors.is_empty() {
+        return Err(errors);
+    }
+    let warned = warned(kind, object, None);
+    (kind.rules.finish_create)(object);
+    Ok(warned)
+}
+
+/// What the writer of a new object should know, whether it can be stored or not.
+pub fn warn_given(kind: Kind, object: &Value) -> Warned {
+    let mut warned = Warned::new();
+    (kind.rules.warn_given)(object, &mut warned);
+    warned
+}
+
+/// Takes the fields of features that are off out of the pods that an object is or makes.
+fn drop_disabled(kind: Kind, object: &mut Value) {
+    let mut pods = Some(object).filter(|_| !kind.rules.pods_at.is_empty());
+    for field in kind.rules.pods_at {
+        pods = pods.and_then(|holder| present_mut(holder, field));
+    }
+    if let Some(spec) = pods {
+        pod_default::drop_disabled(spec);
+    }
 }
 
 /// Prepares and checks what an object shall become.
@@ -57,6 +81,7 @@ pub fn before_update(
     if kind.has_status {
         meta::copy(new, old, "status");
     }
+    drop_disabled(kind, new);
     (kind.rules.prepare_update)(new, old, occasion);
     if moved(kind.rules.generation, new, old) {
         new.entry("metadata").set("generation", meta::generation(old) + 1);
@@ -66,7 +91,7 @@ pub fn before_update(
     if new == old {
         return Ok(warned(kind, new, Some(old)));
     }
-    let mut errors = common_errors(kind, new, old);
+    let mut errors = common_errors(kind, kind.rules.meta_again, new, old);
     (kind.rules.validate_update)(new, old, &mut errors);
     if errors.is_empty() { Ok(warned(kind, new, Some(old))) } else { Err(errors) }
 }
@@ -96,7 +121,7 @@ pub fn before_status_update(
     meta::copy(new.entry("metadata"), meta::of(old), "generation");
     (kind.rules.prepare_status)(new, old, occasion);
     meta::keep_system_fields(new, old);
-    let mut errors = common_errors(kind, new, old);
+    let mut errors = common_errors(kind, kind.rules.status_again, new, old);
     (kind.rules.validate_status)(new, old, &mut errors);
     if !errors.is_empty() {
         return Err(errors);
@@ -111,7 +136,7 @@ pub fn before_finalize(kind: Kind, new: &mut Value, old: &Value) -> Result<Warne
     meta::copy(new, old, "status");
     meta::copy(new.entry("metadata"), meta::of(old), "generation");
     meta::keep_system_fields(new, old);
-    let mut errors = common_errors(kind, new, old);
+    let mut errors = common_errors(kind, kind.rules.meta_again, new, old);
     namespace::validate_finalize(new, &mut errors);
     if errors.is_empty() { Ok(Warned::new()) } else { Err(errors) }
 }
@@ -125,12 +150,13 @@ pub fn before_part_update(
     validate: fn(&Value, &Value, &mut Errors),
 ) -> Result<Warned, Errors> {
     meta::copy(new.entry("metadata"), meta::of(old), "generation");
+    drop_disabled(kind, new);
     prepare(new, old);
     if moved(kind.rules.generation, new, old) {
         new.entry("metadata").set("generation", meta::generation(old) + 1);
     }
     meta::keep_system_fields(new, old);
-    let mut errors = common_errors(kind, new, old);
+    let mut errors = common_errors(kind, kind.rules.meta_again, new, old);
     validate(new, old, &mut errors);
     if errors.is_empty() { Ok(Warned::new()) } else { Err(errors) }
 }
@@ -158,17 +184,17 @@ fn moved(generation: Generation, new: &Value, old: &Value) -> bool {
 }
 
 /// What every update checks, and what the kind makes it check again.
-fn common_errors(kind: Kind, new: &Value, old: &Value) -> Errors {
+fn common_errors(kind: Kind, again: MetaAgain, new: &Value, old: &Value) -> Errors {
     let mut errors = Errors::new();
     let plain = MetaRules { name: names::path_segment, known_finalizers: false, ..kind.meta_rules() };
     meta::validate(new, plain, &mut errors);
     meta::validate_update(new, old, false, &mut errors);
-    let again = kind.rules.meta_again;
     let (whole, change) = match again {
         MetaAgain::No => (0, false),
         MetaAgain::Change => (0, true),
         MetaAgain::Whole => (1, false),
         MetaAgain::WholeAndChange => (1, true),
+        MetaAgain::WholeTwice => (2, false),
         MetaAgain::WholeTwiceAndChange => (2, true),
     };
     for _ in 0..whole {
@@ -300,5 +326,58 @@ mod tests {
             assert_eq!(found, wanted, "row {index}");
         }
         assert!(rules("batch", "Job").orphans && !rules("apps", "Deployment").orphans);
+    }
+
+    #[test]
+    fn features_that_are_off_are_dropped_wherever_pods_are_described() {
+        let pods = r#"{"containers":[],"resourceClaims":[{"name":"r"}]}"#;
+        for (group, name, body) in [
+            ("", "Pod", format!(r#"{{"spec":{pods}}}"#)),
+            ("", "PodTemplate", format!(r#"{{"template":{{"spec":{pods}}}}}"#)),
+            ("", "ReplicationController", format!(r#"{{"spec":{{"template":{{"spec":{pods}}}}}}}"#)),
+            ("apps", "Deployment", format!(r#"{{"spec":{{"template":{{"spec":{pods}}}}}}}"#)),
+            ("apps", "ReplicaSet", format!(r#"{{"spec":{{"template":{{"spec":{pods}}}}}}}"#)),
+            ("apps", "StatefulSet", format!(r#"{{"spec":{{"template":{{"spec":{pods}}}}}}}"#)),
+            ("apps", "DaemonSet", format!(r#"{{"spec":{{"template":{{"spec":{pods}}}}}}}"#)),
+            ("batch", "Job", format!(r#"{{"spec":{{"template":{{"spec":{pods}}}}}}}"#)),
+            (
+                "batch",
+                "CronJob",
+                format!(r#"{{"spec":{{"jobTemplate":{{"spec":{{"template":{{"spec":{pods}}}}}}}}}}}"#),
+            ),
+        ] {
+            let kind = Kind { rules: rules(group, name), namespaced: true, has_status: true };
+            let mut found = object(&body);
+            drop_disabled(kind, &mut found);
+            let mut pods = &found;
+            for field in kind.rules.pods_at {
+                pods = pods.get(field).unwrap();
+            }
+            assert!(!kind.rules.pods_at.is_empty(), "{name}");
+            assert_eq!(pods, &object(r#"{"containers":[]}"#), "{name}");
+        }
+    }
+
+    #[test]
+    fn each_repeated_check_of_the_metadata_is_one_more_cause() {
+        let mut new = stored();
+        new.entry("metadata").entry("labels").set("a b", "c");
+        let count = |again| common_errors(KIND, again, &new, &stored()).len();
+        let table = [
+            (MetaAgain::No, 2),
+            (MetaAgain::Change, 3),
+            (MetaAgain::Whole, 3),
+            (MetaAgain::WholeAndChange, 4),
+            (MetaAgain::WholeTwice, 4),
+            (MetaAgain::WholeTwiceAndChange, 5),
+        ];
+        for (again, wanted) in table {
+            assert_eq!(count(again), wanted, "{again:?}");
+        }
+        // What reports on a pod says how the metadata changed, and no more.
+        let pod = Kind { rules: rules("", "Pod"), namespaced: true, has_status: true };
+        let mut reported = new.clone();
+        let refused = before_status_update(pod, &mut reported, &stored(), &NOW).unwrap_err();
+        assert_eq!(refused.iter().filter(|error| error.path.to_string() == "metadata.labels").count(), 3);
     }
 }

@@ -43,7 +43,7 @@ pub use core::resources::is_extended;
 pub use core::security::allow_privileged;
 pub use lifecycle::{
     Kind, before_create, before_finalize, before_part_update, before_status_update, before_update,
-    grace_period,
+    grace_period, warn_given,
 };
 
 pub use super::findings::{Errors, Warned};
@@ -121,7 +121,9 @@ pub enum MetaAgain {
     Whole,
     /// Both.
     WholeAndChange,
-    /// Both, and the first of them twice.
+    /// All of it, and then once more.
+    WholeTwice,
+    /// All of it, how it changed, and all of it once more.
     WholeTwiceAndChange,
 }
 
@@ -143,6 +145,11 @@ pub struct KindRules {
     pub status_meta: StatusMeta,
     /// Which metadata checks an update repeats.
     pub meta_again: MetaAgain,
+    /// The same for a write of the status.
+    pub status_again: MetaAgain,
+    /// Where the spec of the pods stands that the kind is or makes. What features that are off would read is dropped
+    /// from it, but only after it was noted who wrote it.
+    pub pods_at: &'static [&'static str],
     /// Whether a deletion that does not say otherwise leaves the dependents.
     pub orphans: bool,
     /// What the one who deletes should know who does not say what becomes of the dependents.
@@ -163,6 +170,8 @@ pub struct KindRules {
     pub prepare_update: fn(&mut Value, &Value, &Occasion<'_>),
     /// The same for a write of the status.
     pub prepare_status: fn(&mut Value, &Value, &Occasion<'_>),
+    /// Sets what is filled in when a new object is read back, which its checks do not look at.
+    pub finish_create: fn(&mut Value),
     /// Checks a new object, its metadata apart.
     pub validate: fn(&Value, &mut Errors),
     /// Checks a changed object against the old one, its metadata apart.
@@ -173,6 +182,8 @@ pub struct KindRules {
     pub warn: fn(&Value, Option<&Value>, &mut Warned),
     /// The same for the writer of a status.
     pub warn_status: fn(&Value, &mut Warned),
+    /// What the writer of a new object should know even if it is refused.
+    pub warn_given: fn(&Value, &mut Warned),
 }
 
 /// The rules of a kind that says nothing special; custom resources have these too.
@@ -187,6 +198,8 @@ const BASE: KindRules = KindRules {
     status_on_create: false,
     status_meta: StatusMeta::Free,
     meta_again: MetaAgain::Change,
+    status_again: MetaAgain::Change,
+    pods_at: &[],
     orphans: false,
     warn_on_delete: None,
     keep: |_| None,
@@ -197,11 +210,13 @@ const BASE: KindRules = KindRules {
     prepare_create: |_, _| {},
     prepare_update: |_, _, _| {},
     prepare_status: |_, _, _| {},
+    finish_create: |_| {},
     validate: |_, _| {},
     validate_update: |_, _, _| {},
     validate_status: |_, _, _| {},
     warn: |_, _, _| {},
     warn_status: |_, _| {},
+    warn_given: |_, _| {},
 };
 
 /// The rules of custom kinds. What their schemas say is checked besides.

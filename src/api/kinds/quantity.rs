@@ -1,5 +1,6 @@
 //! The amounts of resources: `500m`, `1Gi`, `1e3`. Only what the rules need: comparing and adding them.
 
+use crate::api::field::quoted;
 use crate::api::value::Value;
 
 /// An amount in billionths, the finest that the API keeps.
@@ -98,9 +99,59 @@ fn scale(suffix: &str) -> Option<(i128, i128)> {
     })
 }
 
+/// Amounts by name as messages print them where they show the whole structure. How an amount was written before it was
+/// brought into its canonical form is not known here.
+pub fn shown_list(list: &Value) -> String {
+    let amounts = list.fields().into_iter().flatten().map(|(name, amount)| {
+        let text = amount.as_str().unwrap_or_default();
+        let (value, scale, format) = parts(text);
+        format!(
+            "{}:resource.Quantity{{i:resource.int64Amount{{value:{value}, scale:{scale}}}, \
+             d:resource.infDecAmount{{Dec:(*inf.Dec)(nil)}}, s:{}, Format:\"{format}\"}}",
+            quoted(name),
+            quoted(text)
+        )
+    });
+    format!("core.ResourceList{{{}}}", amounts.collect::<Vec<_>>().join(", "))
+}
+
+/// The number of an amount, the power of ten that it counts, and how it is written.
+fn parts(text: &str) -> (i128, i32, &'static str) {
+    const POWERS: [(&str, i32); 9] =
+        [("n", -9), ("u", -6), ("m", -3), ("k", 3), ("M", 6), ("G", 9), ("T", 12), ("P", 15), ("E", 18)];
+    if text.ends_with('i') {
+        return (Amount::parse(text).map_or(0, Amount::ceiling), 0, "BinarySI");
+    }
+    let (number, power) = POWERS
+        .iter()
+        .find_map(|(suffix, power)| text.strip_suffix(suffix).map(|number| (number, *power)))
+        .unwrap_or((text, 0));
+    (number.parse().unwrap_or_default(), power, "DecimalSI")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_list_is_shown_with_all_its_parts() {
+        for (text, value, scale, format) in [
+            ("1", 1, 0, "DecimalSI"),
+            ("100m", 100, -3, "DecimalSI"),
+            ("2G", 2, 9, "DecimalSI"),
+            ("1Gi", 1 << 30, 0, "BinarySI"),
+        ] {
+            let mut list = Value::object();
+            list.set("cpu", text);
+            assert_eq!(
+                shown_list(&list),
+                format!(
+                    "core.ResourceList{{\"cpu\":resource.Quantity{{i:resource.int64Amount{{value:{value}, scale:{scale}}}, \
+                     d:resource.infDecAmount{{Dec:(*inf.Dec)(nil)}}, s:\"{text}\", Format:\"{format}\"}}}}"
+                )
+            );
+        }
+    }
 
     #[test]
     fn equal_amounts_compare_equal_however_they_are_written() {

@@ -30,9 +30,6 @@ pub fn same_structure(new: &Node<'_>, old: &Node<'_>, kind: &str, errors: &mut E
 
 /// A list of numbers as messages print it.
 pub fn shown_numbers(list: &Node<'_>) -> String {
-    if list.is_empty() {
-        return "[]int32(nil)".to_owned();
-    }
     let numbers: Vec<String> = list.items().map(|item| item.number().to_string()).collect();
     format!("[]int32{{{}}}", numbers.join(", "))
 }
@@ -65,7 +62,7 @@ pub fn no_less(new: &Node<'_>, old: &Node<'_>, errors: &mut Errors, why: &str) {
 /// Says that one number is above another.
 pub fn no_more(one: &Node<'_>, most: i64, errors: &mut Errors, why: &str) {
     if one.number() > most {
-        one.invalid(errors, why);
+        errors.push(FieldError::invalid(&one.path, &one.number().to_string(), why));
     }
 }
 

@@ -23,6 +23,13 @@ pub fn validate(selector: &Node<'_>, errors: &mut Errors) {
     }
 }
 
+/// Checks a selector of labels, if there is one. Answers whether labels can be compared with it.
+pub fn check(selector: &Node<'_>, errors: &mut Errors) -> bool {
+    let before = errors.len();
+    validate(selector, errors);
+    errors.len() == before
+}
+
 /// Whether an operator compares with a set of values; selectors of labels and of nodes both know these.
 pub fn is_set_based(operator: &str) -> bool {
     matches!(operator, "In" | "NotIn" | "Exists" | "DoesNotExist")

@@ -14,6 +14,8 @@ use crate::api::names;
 const BOTH: MetaAgain = MetaAgain::WholeAndChange;
 /// A kind whose spec moves the generation.
 const COUNTED: KindRules = KindRules { generation: Generation::SPEC, meta_again: BOTH, ..BASE };
+/// Where a controller says what its pods are like.
+const TEMPLATE: &[&str] = &["spec", "template", "spec"];
 /// A kind without a generation.
 const PLAIN: KindRules = KindRules { meta_again: BOTH, ..BASE };
 /// A kind that must be read before it is written.
@@ -66,6 +68,8 @@ pub static TABLE: &[(&str, &str, KindRules)] = &[
         "",
         "Pod",
         KindRules {
+            pods_at: &["spec"],
+            warn_given: pod::warn_given,
             graceful: true,
             status_meta: StatusMeta::Without(&["ownerReferences"]),
             default: pod_default::pod,
@@ -83,6 +87,7 @@ pub static TABLE: &[(&str, &str, KindRules)] = &[
         "",
         "PodTemplate",
         KindRules {
+            pods_at: &["template", "spec"],
             generation: Generation { starts: true, moves_with: &[&["template"]] },
             default: template::default,
             validate: template::validate_object,
@@ -181,8 +186,9 @@ pub static TABLE: &[(&str, &str, KindRules)] = &[
             prepare_status: persistent_volume::prepare_status,
             validate: persistent_volume::validate,
             validate_update: persistent_volume::validate_update,
+            prepare_update: persistent_volume::prepare_update,
             warn: persistent_volume::warn,
-            meta_again: MetaAgain::Whole,
+            meta_again: MetaAgain::WholeTwice,
             ..BASE
         },
     ),
@@ -198,7 +204,8 @@ pub static TABLE: &[(&str, &str, KindRules)] = &[
             validate: volume_claim::validate_claim,
             validate_update: volume_claim::validate_claim_update,
             warn: volume_claim::warn_claim,
-            ..PLAIN
+            meta_again: MetaAgain::WholeTwiceAndChange,
+            ..BASE
         },
     ),
     (
@@ -221,6 +228,7 @@ pub static TABLE: &[(&str, &str, KindRules)] = &[
         KindRules {
             create_on_update: true,
             default: limits::default_range,
+            prepare_create: limits::prepare_range,
             validate: limits::validate_range,
             validate_update: limits::validate_range_update,
             meta_again: MetaAgain::Whole,
@@ -231,6 +239,7 @@ pub static TABLE: &[(&str, &str, KindRules)] = &[
         "",
         "ResourceQuota",
         KindRules {
+            meta_again: MetaAgain::Change,
             validate: limits::validate_quota,
             validate_update: limits::validate_quota_update,
             validate_status: limits::validate_quota_status,
@@ -241,6 +250,7 @@ pub static TABLE: &[(&str, &str, KindRules)] = &[
         "",
         "ReplicationController",
         KindRules {
+            pods_at: TEMPLATE,
             orphans: true,
             default: replication::default,
             validate: replication::validate,
@@ -254,6 +264,7 @@ pub static TABLE: &[(&str, &str, KindRules)] = &[
         "apps",
         "Deployment",
         KindRules {
+            pods_at: TEMPLATE,
             generation: Generation { starts: true, moves_with: &[&["spec"], &["metadata", "annotations"]] },
             status_meta: StatusMeta::Without(&["labels"]),
             default: apps::default_deployment,
@@ -270,6 +281,7 @@ pub static TABLE: &[(&str, &str, KindRules)] = &[
         "apps",
         "ReplicaSet",
         KindRules {
+            pods_at: TEMPLATE,
             default: apps::default_replica_set,
             prepare_status: apps::prepare_replicas_status,
             validate: apps::validate_replica_set,
@@ -283,6 +295,7 @@ pub static TABLE: &[(&str, &str, KindRules)] = &[
         "apps",
         "StatefulSet",
         KindRules {
+            pods_at: TEMPLATE,
             name: names::label_name,
             default: apps::default_stateful_set,
             prepare_create: apps::prepare_stateful_set,
@@ -299,9 +312,11 @@ pub static TABLE: &[(&str, &str, KindRules)] = &[
         "apps",
         "DaemonSet",
         KindRules {
+            pods_at: TEMPLATE,
             default: apps::default_daemon_set,
             prepare_create: apps::prepare_daemon_set,
             prepare_update: apps::prepare_daemon_set_update,
+            prepare_status: apps::prepare_daemon_set_status,
             validate: apps::validate_daemon_set,
             validate_update: apps::validate_daemon_set_update,
             validate_status: apps::validate_daemon_set_status,
@@ -322,6 +337,8 @@ pub static TABLE: &[(&str, &str, KindRules)] = &[
         "batch",
         "Job",
         KindRules {
+            pods_at: TEMPLATE,
+            finish_create: batch::job::take_labels,
             orphans: true,
             warn_on_delete: Some(batch::job::WARN_ON_DELETE),
             default: batch::job::default,
@@ -337,6 +354,8 @@ pub static TABLE: &[(&str, &str, KindRules)] = &[
         "batch",
         "CronJob",
         KindRules {
+            pods_at: &["spec", "jobTemplate", "spec", "template", "spec"],
+            status_again: MetaAgain::No,
             default: batch::cron_job::default,
             validate: batch::cron_job::validate,
             validate_update: batch::cron_job::validate_update,
@@ -363,6 +382,7 @@ pub static TABLE: &[(&str, &str, KindRules)] = &[
         "policy",
         "PodDisruptionBudget",
         KindRules {
+            status_again: MetaAgain::No,
             name: names::path_segment,
             known_finalizers: false,
             unconditional_update: false,
@@ -582,7 +602,7 @@ pub static TABLE: &[(&str, &str, KindRules)] = &[
             validate_update: storage::validate_attachment_update,
             prepare_status: storage::prepare_attachment_status,
             validate_status: storage::validate_attachment_update,
-            meta_again: MetaAgain::Whole,
+            meta_again: MetaAgain::WholeTwice,
             ..GUARDED
         },
     ),

@@ -16,6 +16,7 @@ mod notes;
 pub mod quantity;
 pub mod registry;
 pub mod table;
+mod text_types;
 pub mod time;
 pub mod validate;
 

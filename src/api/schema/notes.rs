@@ -6,7 +6,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use super::{Field, Registry, Struct, TypeId};
+use super::{Field, Registry, Struct, TypeId, text_types};
 use crate::api::field::quoted;
 use crate::api::limits;
 
@@ -48,6 +48,15 @@ pub(super) enum What {
 impl Problem {
     fn new(what: What) -> Problem {
         Problem { what, owner: None, path: Vec::new() }
+    }
+
+    /// Calls the type that was wanted what the field calls it, or what it calls the type of its items.
+    fn name_type(&mut self, owner: &Struct, field: &Field, registry: &Registry) {
+        let What::Mismatch { wanted, .. } = &mut self.what else { return };
+        if let Some(kind) = text_types::of(&owner.package, &owner.name, &field.name) {
+            let is_whole = *wanted == registry.type_name(field.ty);
+            *wanted = if is_whole { kind } else { text_types::held_by(kind) }.to_owned();
+        }
     }
 }
 
@@ -123,7 +132,10 @@ impl<'r> Notes<'r> {
         }
         let saved = if mark.saved { None } else { self.saved.as_mut() };
         for problem in [saved, self.fatal.as_mut()].into_iter().flatten() {
-            problem.owner.get_or_insert_with(|| owner.name.clone());
+            if problem.owner.is_none() {
+                problem.owner = Some(owner.name.clone());
+                problem.name_type(owner, field, self.registry);
+            }
             problem.path.push(field.name.clone());
         }
         self.prefix(mark, &field.name);

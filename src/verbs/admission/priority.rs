@@ -123,8 +123,9 @@ fn apply(pod: &mut Value, class: &Class) -> std::result::Result<(), String> {
     if preemption.is_empty() {
         return Ok(());
     }
-    let said = spec.str("preemptionPolicy");
-    if !said.is_empty() && said != preemption {
+    if let Some(said) = spec.get("preemptionPolicy").and_then(Value::as_str)
+        && said != preemption
+    {
         return Err(format!(
             "the string value of PreemptionPolicy ({said}) must not be provided in pod spec; priority admission \
              controller computed {preemption} from the given PriorityClass name"
@@ -182,6 +183,8 @@ mod tests {
         assert_eq!(apply(&mut pod(&[("priority", Value::Int(7))]), &class("d", 7, "")), Ok(()));
         let wrong =
             apply(&mut pod(&[("preemptionPolicy", Value::from("Never"))]), &Class::none()).unwrap_err();
+        let empty = apply(&mut pod(&[("preemptionPolicy", Value::from(""))]), &Class::none()).unwrap_err();
+        assert!(empty.contains("PreemptionPolicy () must not be provided"), "{empty}");
         assert!(
             wrong.contains("PreemptionPolicy (Never)")
                 && wrong.contains("computed PreemptLowerPriority from")

@@ -40,6 +40,7 @@ pub async fn create(backend: &Backend, call: &Call<'_>, body: &Value, dry_run: b
 }
 
 async fn evict(backend: &Backend, call: &Call<'_>, options: &DeleteOptions) -> Result<()> {
+    let mut refused = Status::stale(call.of(), call.name);
     for _ in 0..ATTEMPTS {
         let pod = backend.load(call, &*backend.read(call).await?)?;
         let standing = eviction::standing(&pod);
@@ -53,11 +54,11 @@ async fn evict(backend: &Backend, call: &Call<'_>, options: &DeleteOptions) -> R
         };
         match tried {
             // A version that the client named will not come back.
-            Err(status) if status.code == 409 && options.resource_version.is_none() => {}
+            Err(status) if status.code == 409 && options.resource_version.is_none() => refused = status,
             tried => return tried,
         }
     }
-    Err(Status::stale(call.of(), call.name))
+    Err(refused)
 }
 
 /// The options, for the pod as it was read and no later state of it. What the client has said stays.

@@ -5,6 +5,7 @@ use super::super::core::{pod_default, template};
 use super::super::{Errors, Occasion, Warned, say, selector};
 use super::share::{
     ROLLING, at_most_all, count, count_or_percent, counters, no_fewer_collisions, same_selector,
+    shown_strategy,
 };
 use crate::api::field::{FieldError, Path};
 use crate::api::meta;
@@ -12,6 +13,9 @@ use crate::api::value::Value;
 
 /// The defaults of a DaemonSet.
 pub fn default_daemon_set(object: &mut Value) {
+    // The count of templates is a field that only old clients see. All others see it here, whether they know it or not,
+    // so whoever writes a DaemonSet also writes this.
+    fill(object.entry("metadata").entry("annotations"), TEMPLATE_GENERATION, "0");
     let spec = object.entry("spec");
     pod_default::template(spec, "template");
     let strategy = spec.entry("updateStrategy");
@@ -51,10 +55,21 @@ pub fn warn_daemon_set(object: &Value, old: Option<&Value>, warned: &mut Warned)
 
 /// A new template is the first of its line.
 pub fn prepare_daemon_set(object: &mut Value, _: &Occasion<'_>) {
-    let annotations = meta::of(object).get("annotations").cloned().unwrap_or_default();
-    if annotations.get(TEMPLATE_GENERATION).is_none() {
+    if templates(object) < 1 {
         object.entry("metadata").entry("annotations").set(TEMPLATE_GENERATION, "1");
     }
+}
+
+/// How many templates a DaemonSet has had.
+fn templates(object: &Value) -> i64 {
+    let count = meta::of(object).get("annotations").map_or("", |all| all.str(TEMPLATE_GENERATION));
+    count.parse().unwrap_or_default()
+}
+
+/// Who reports on a DaemonSet does not count its templates.
+pub fn prepare_daemon_set_status(new: &mut Value, old: &Value, _: &Occasion<'_>) {
+    let count = templates(old).to_string();
+    new.entry("metadata").entry("annotations").set(TEMPLATE_GENERATION, count);
 }
 
 /// The annotation in which a DaemonSet counts its templates.
@@ -62,8 +77,7 @@ pub(super) const TEMPLATE_GENERATION: &str = "deprecated.daemonset.template.gene
 
 /// A changed template counts.
 pub fn prepare_daemon_set_update(new: &mut Value, old: &Value, _: &Occasion<'_>) {
-    let count = meta::of(old).get("annotations").map_or("", |all| all.str(TEMPLATE_GENERATION));
-    let count: i64 = count.parse().unwrap_or(1);
+    let count = templates(old);
     let template = ["spec", "template"];
     let moved = i64::from(!same(new.at(&template), old.at(&template)));
     new.entry("metadata").entry("annotations").set(TEMPLATE_GENERATION, (count + moved).to_string());
@@ -73,9 +87,9 @@ pub fn prepare_daemon_set_update(new: &mut Value, old: &Value, _: &Occasion<'_>)
 pub fn validate_daemon_set(object: &Value, errors: &mut Errors) {
     let spec = Node::of(object, "spec");
     let (chosen, pods) = (spec.child("selector"), spec.child("template"));
-    selector::validate(&chosen, errors);
+    let usable = selector::check(&chosen, errors);
     let labels = pods.child("metadata").child("labels");
-    if !selector::matches(Some(chosen.value), Some(labels.value)) {
+    if usable && !selector::matches(Some(chosen.value), Some(labels.value)) {
         template::mismatch(&pods, errors);
     }
     if chosen.is_set() && selector::is_empty(chosen.value) {
@@ -112,13 +126,17 @@ fn daemon_strategy(strategy: &Node<'_>, errors: &mut Errors) {
             }
         }
         _ => {
-            errors.push(FieldError::not_supported(&strategy.path, &strategy.shown(), &[ROLLING, "OnDelete"]));
+            let shown =
+                shown_strategy(strategy, "apps.DaemonSetUpdateStrategy", "apps.RollingUpdateDaemonSet");
+            errors.push(FieldError::not_supported(&strategy.path, &shown, &[ROLLING, "OnDelete"]));
         }
     }
 }
 
 /// Checks a changed DaemonSet.
 pub fn validate_daemon_set_update(new: &Value, old: &Value, errors: &mut Errors) {
+    // Each mistake counts twice: once for what the set is, once for what it became.
+    validate_daemon_set(new, errors);
     validate_daemon_set(new, errors);
     same_selector(new, old, errors);
 }

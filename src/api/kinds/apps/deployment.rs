@@ -5,7 +5,7 @@ use super::super::core::{pod_default, template};
 use super::super::{Errors, say};
 use super::share::{
     ROLLING, at_most_all, count, count_or_percent, counters, need_selector, no_fewer_collisions,
-    same_selector, shown_percent,
+    same_selector, shown_percent, shown_strategy,
 };
 use crate::api::field::FieldError;
 use crate::api::value::Value;
@@ -32,8 +32,9 @@ pub fn default_replica_set(object: &mut Value) {
 pub fn validate_deployment(object: &Value, errors: &mut Errors) {
     let spec = Node::of(object, "spec");
     spec.child("replicas").not_negative(errors);
-    need_selector(&spec, "deployment", errors);
-    template::validate_for_controller(&spec, "ReplicaSet", errors);
+    if need_selector(&spec, "deployment", "invalid label selector", errors) {
+        template::validate_for_controller(&spec, "ReplicaSet", errors);
+    }
     deployment_strategy(&spec.child("strategy"), errors);
     let ready = spec.child("minReadySeconds");
     ready.not_negative(errors);
@@ -70,7 +71,8 @@ fn deployment_strategy(strategy: &Node<'_>, errors: &mut Errors) {
             at_most_all(&unavailable, errors);
         }
         _ => {
-            errors.push(FieldError::not_supported(&strategy.path, &strategy.shown(), &["Recreate", ROLLING]));
+            let shown = shown_strategy(strategy, "apps.DeploymentStrategy", "apps.RollingUpdateDeployment");
+            errors.push(FieldError::not_supported(&strategy.path, &shown, &["Recreate", ROLLING]));
         }
     }
 }
@@ -122,12 +124,15 @@ pub fn validate_replica_set(object: &Value, errors: &mut Errors) {
     let spec = Node::of(object, "spec");
     spec.child("replicas").not_negative(errors);
     spec.child("minReadySeconds").not_negative(errors);
-    need_selector(&spec, "deployment", errors);
-    template::validate_for_controller(&spec, "ReplicaSet", errors);
+    if need_selector(&spec, "deployment", "invalid label selector", errors) {
+        template::validate_for_controller(&spec, "ReplicaSet", errors);
+    }
 }
 
 /// Checks a changed ReplicaSet.
 pub fn validate_replica_set_update(new: &Value, old: &Value, errors: &mut Errors) {
+    // Each mistake counts twice: once for what the set is, once for what it became.
+    validate_replica_set(new, errors);
     validate_replica_set(new, errors);
     same_selector(new, old, errors);
 }

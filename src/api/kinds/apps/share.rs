@@ -7,6 +7,7 @@ use crate::api::names;
 use crate::api::value::Value;
 
 pub(super) const ROLLING: &str = "RollingUpdate";
+const SELECTOR: &str = "v1.LabelSelector{}";
 
 /// Checks a number, or a share of all in percent.
 pub fn count_or_percent(node: &Node<'_>, errors: &mut Errors) {
@@ -39,17 +40,28 @@ pub(super) fn shown_percent(node: &Node<'_>) -> String {
     format!("intstr.IntOrString{{Type:1, IntVal:0, StrVal:{}}}", quoted(node.text()))
 }
 
-pub(super) fn need_selector(spec: &Node<'_>, kind: &str, errors: &mut Errors) {
+/// Checks that pods are chosen, and not all of them. Answers whether labels can be compared with the selector; if not,
+/// `unusable` is said of it as a whole.
+pub(super) fn need_selector(spec: &Node<'_>, kind: &str, unusable: &str, errors: &mut Errors) -> bool {
     let chosen = spec.child("selector");
     if !chosen.is_set() {
         chosen.required(errors, "");
-        return;
+        return true;
     }
-    selector::validate(&chosen, errors);
+    let usable = selector::check(&chosen, errors);
     if selector::is_empty(chosen.value) {
         let wrong = format!("empty selector is invalid for {kind}");
-        errors.push(FieldError::invalid(&chosen.path, "v1.LabelSelector{}", &wrong));
+        errors.push(FieldError::invalid(&chosen.path, SELECTOR, &wrong));
     }
+    if !usable {
+        errors.push(FieldError::invalid(&chosen.path, SELECTOR, unusable));
+    }
+    usable
+}
+
+/// A strategy as messages print it: the whole structure, where all that it says is its type.
+pub(super) fn shown_strategy(strategy: &Node<'_>, kind: &str, rolling: &str) -> String {
+    format!("{kind}{{Type:{}, RollingUpdate:(*{rolling})(nil)}}", quoted(strategy.str("type")))
 }
 
 pub(super) fn same_selector(new: &Value, old: &Value, errors: &mut Errors) {

@@ -109,14 +109,16 @@ fn stateful_set_spec(spec: &Node<'_>, errors: &mut Errors) {
 }
 
 fn stateful_set_pods(spec: &Node<'_>, errors: &mut Errors) {
-    need_selector(spec, "statefulset", errors);
+    let usable = need_selector(spec, "statefulset", "", errors);
     let (chosen, pods) = (spec.child("selector"), spec.child("template"));
     let labels = pods.child("metadata").child("labels");
     let everything = chosen.is_set() && selector::is_empty(chosen.value);
-    if !everything && !selector::matches(Some(chosen.value), Some(labels.value)) {
-        template::mismatch(&pods, errors);
+    if usable {
+        if !everything && !selector::matches(Some(chosen.value), Some(labels.value)) {
+            template::mismatch(&pods, errors);
+        }
+        template::validate_meta(&pods, errors);
     }
-    template::validate_meta(&pods, errors);
     template::always_restarts(&pods, "StatefulSet", errors);
 }
 

@@ -41,7 +41,12 @@ fn each_rule_of_a_deployment_refuses() {
                 r#""Recreate""#,
                 "may not be specified when strategy `type` is 'Recreate'",
             ),
-            ("spec.strategy.type", r#""X""#, "supported values: \"Recreate\", \"RollingUpdate\""),
+            (
+                "spec.strategy",
+                r#"{"type":"X"}"#,
+                "Unsupported value: apps.DeploymentStrategy{Type:\"X\", RollingUpdate:(*apps.RollingUpdateDeployment)(nil)}: \
+                 supported values: \"Recreate\", \"RollingUpdate\"",
+            ),
             ("spec.strategy.rollingUpdate.maxSurge", r#""x""#, "a valid percent string must be"),
             ("spec.strategy.rollingUpdate.maxSurge", "-1", "maxSurge: Invalid value: -1"),
             ("spec.strategy.rollingUpdate.maxUnavailable", r#""101%""#, "must not be greater than 100%"),
@@ -254,4 +259,61 @@ fn each_rule_of_the_others_refuses() {
         ],
     );
     each_change_refused(&revision, validate_revision_update, &[("data.x", "2", "field is immutable")]);
+}
+
+#[test]
+fn pods_are_not_held_against_a_selector_that_cannot_be_used() {
+    type Check = fn(&Value, &mut Errors);
+    let table: [(fn(&mut Value), Check, usize); 4] = [
+        (default_deployment, validate_deployment, 2),
+        (default_replica_set, validate_replica_set, 2),
+        (default_stateful_set, validate_stateful_set, 2),
+        (default_daemon_set, validate_daemon_set, 1),
+    ];
+    for (default, check, wanted) in table {
+        let mut object = base(default);
+        object.entry("spec").set("podManagementPolicy", "Parallel");
+        object.entry("spec").entry("selector").entry("matchLabels").set("a", "b c");
+        let mut errors = Errors::new();
+        check(&object, &mut errors);
+        let said = said(&errors);
+        assert_eq!(said.len(), wanted, "{said:?}");
+        assert!(!said.iter().any(|one| one.contains("does not match template")), "{said:?}");
+        let whole =
+            said.iter().filter(|one| one.starts_with("spec.selector: Invalid value: v1.LabelSelector{}"));
+        assert_eq!(whole.count(), wanted - 1, "{said:?}");
+    }
+}
+
+#[test]
+fn some_kinds_count_each_mistake_of_an_update_twice() {
+    type Change = fn(&Value, &Value, &mut Errors);
+    let table: [(fn(&mut Value), Change, usize); 3] = [
+        (default_deployment, validate_deployment_update, 1),
+        (default_replica_set, validate_replica_set_update, 2),
+        (default_daemon_set, validate_daemon_set_update, 2),
+    ];
+    for (default, check, wanted) in table {
+        let (old, mut new) = (base(default), base(default));
+        new.entry("spec").set("minReadySeconds", -1);
+        let mut errors = Errors::new();
+        check(&new, &old, &mut errors);
+        let of_it = said(&errors).iter().filter(|one| one.starts_with("spec.minReadySeconds")).count();
+        assert_eq!(of_it, wanted);
+    }
+}
+
+#[test]
+fn whoever_writes_a_daemon_set_writes_the_count_of_its_templates() {
+    let count = |object: &Value| {
+        meta::of(object).at(&["annotations", TEMPLATE_GENERATION]).and_then(Value::as_str).map(str::to_owned)
+    };
+    let occasion = Occasion { now: "", user: &NOBODY };
+    let mut set = base(default_daemon_set);
+    assert_eq!(count(&set).as_deref(), Some("0"));
+    prepare_daemon_set(&mut set, &occasion);
+    assert_eq!(count(&set).as_deref(), Some("1"));
+    let mut reported = base(default_daemon_set);
+    prepare_daemon_set_status(&mut reported, &set, &occasion);
+    assert_eq!(count(&reported).as_deref(), Some("1"));
 }

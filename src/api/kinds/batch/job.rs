@@ -55,6 +55,11 @@ pub fn default(job: &mut Value) {
             }
         }
     }
+    take_labels(job);
+}
+
+/// A Job without labels has those of its pods.
+pub fn take_labels(job: &mut Value) {
     let labels = job.at(&["spec", "template", "metadata", "labels"]).cloned();
     let bare = meta::of(job).get("labels").and_then(Value::fields).is_none_or(|fields| fields.is_empty());
     if let Some(labels) = labels.filter(|_| bare) {
@@ -68,7 +73,6 @@ pub fn prepare_create(job: &mut Value, _: &Occasion<'_>) {
         return;
     }
     let (name, uid) = (meta::name(job).to_owned(), meta::of(job).str("uid").to_owned());
-    let bare = meta::of(job).get("labels").and_then(Value::fields).is_none_or(|fields| fields.is_empty());
     let spec = job.entry("spec");
     let labels = spec.entry("template").entry("metadata").entry("labels");
     for label in NAME_LABELS {
@@ -77,11 +81,7 @@ pub fn prepare_create(job: &mut Value, _: &Occasion<'_>) {
     for label in UID_LABELS {
         fill(labels, label, uid.as_str());
     }
-    let labels = labels.clone();
     fill(spec.entry("selector").entry("matchLabels"), UID_LABELS[1], uid);
-    if bare {
-        job.entry("metadata").set("labels", labels);
-    }
 }
 
 /// Checks a Job.
@@ -131,7 +131,8 @@ fn generated_selector(job: &Value, spec: &Node<'_>, prefixed: bool, errors: &mut
             Some(_) => {}
         }
     }
-    if !selector::matches(Some(chosen.value), Some(&expected)) {
+    let usable = selector::check(&chosen, &mut Errors::new());
+    if usable && !selector::matches(Some(chosen.value), Some(&expected)) {
         errors.push(FieldError::invalid(&chosen.path, "v1.LabelSelector{}", "`selector` not auto-generated"));
     }
 }
@@ -168,12 +169,13 @@ pub fn validate_spec(spec: &Node<'_>, with_selector: bool, errors: &mut Errors) 
         return;
     }
     let chosen = spec.child("selector");
+    let mut usable = true;
     if chosen.is_set() {
-        selector::validate(&chosen, errors);
+        usable = selector::check(&chosen, errors);
     } else {
         chosen.required(errors, "");
     }
-    if !selector::matches(Some(chosen.value), Some(pods.child("metadata").child("labels").value)) {
+    if usable && !selector::matches(Some(chosen.value), Some(pods.child("metadata").child("labels").value)) {
         template::mismatch(&pods, errors);
     }
 }
@@ -216,7 +218,7 @@ fn completion_mode(spec: &Node<'_>, errors: &mut Errors) {
         if completions.number() > MANY_COMPLETIONS && spec.child("backoffLimitPerIndex").is_set() {
             bound_of_many(&parallelism, &failed, errors);
         }
-    } else if matches!(mode.text(), "" | "NonIndexed") {
+    } else if !mode.is_set() || mode.text() == "NonIndexed" {
         for field in ["backoffLimitPerIndex", "maxFailedIndexes"] {
             if spec.child(field).is_set() {
                 spec.child(field).invalid(errors, NEEDS_INDEX);
@@ -344,7 +346,9 @@ mod tests {
 
     #[test]
     fn a_job_gets_its_own_labels_and_defaults() {
-        let job = base();
+        let mut job = base();
+        assert_eq!(job.at(&["metadata", "labels"]), None, "checks say what is wrong with labels once");
+        take_labels(&mut job);
         let labels = object(
             r#"{"batch.kubernetes.io/controller-uid":"u","batch.kubernetes.io/job-name":"j","controller-uid":"u","job-name":"j"}"#,
         );

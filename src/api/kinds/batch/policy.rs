@@ -181,7 +181,7 @@ mod tests {
                     r#""x""#,
                     "must be one of the container or initContainer names in the pod template",
                 ),
-                (&values, "[]", "values: Invalid value: []int32(nil): at least one value is required"),
+                (&values, "[]", "values: Invalid value: []int32{}: at least one value is required"),
                 (&values, "[0]", "values[0]: Invalid value: 0: must not be 0 for the In operator"),
                 (&values, "[1,1]", "values[1]: Duplicate value: 1"),
                 (&values, "[2,1]", "values: Invalid value: []int32{2, 1}: must be ordered"),

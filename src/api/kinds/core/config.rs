@@ -4,6 +4,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 
 use super::key_pair;
+use crate::api::codec::syntax;
 use crate::api::field::{FieldError, Path};
 use crate::api::kinds::check::{Node, fill_text, same};
 use crate::api::kinds::{Errors, Occasion, Warned};
@@ -125,33 +126,24 @@ fn docker_config(data: &Node<'_>, key: &str, errors: &mut Errors) {
         return;
     };
     let bytes = STANDARD.decode(text).unwrap_or_default();
-    let parsed: Result<std::collections::BTreeMap<String, serde_json::Value>, _> =
-        serde_json::from_slice(&bytes);
-    if parsed.is_err() {
-        errors.push(FieldError::invalid(&path, "\"<secret contents redacted>\"", &json_error(&bytes)));
+    if let Some(wrong) = no_object(&bytes) {
+        errors.push(FieldError::invalid(&path, "\"<secret contents redacted>\"", &wrong));
     }
 }
 
-/// Why bytes are no JSON object, in the words that clients know for the common cases.
-fn json_error(bytes: &[u8]) -> String {
-    let text = bytes.trim_ascii_start();
-    let Some(first) = text.first() else { return "unexpected end of JSON input".to_owned() };
-    for word in ["null", "true", "false"].into_iter().filter(|word| word.as_bytes().first() == Some(first)) {
-        for (index, wanted) in word.bytes().enumerate() {
-            match text.get(index) {
-                None => return "unexpected end of JSON input".to_owned(),
-                Some(found) if *found != wanted => {
-                    let (found, wanted) = (char::from(*found), char::from(wanted));
-                    return format!("invalid character '{found}' in literal {word} (expecting '{wanted}')");
-                }
-                Some(_) => {}
-            }
-        }
+/// Why bytes are no JSON object, in the words that clients know.
+fn no_object(bytes: &[u8]) -> Option<String> {
+    if let Err(wrong) = syntax::check(bytes) {
+        return Some(wrong);
     }
-    if !b"{[\"tfn-0123456789".contains(first) {
-        return format!("invalid character '{}' looking for beginning of value", char::from(*first));
-    }
-    "json: cannot unmarshal value into Go value of type map[string]interface {}".to_owned()
+    let kind = match bytes.trim_ascii_start().first() {
+        Some(b'{' | b'n') => return None,
+        Some(b'[') => "array",
+        Some(b'"') => "string",
+        Some(b't' | b'f') => "bool",
+        _ => "number",
+    };
+    Some(format!("json: cannot unmarshal {kind} into Go value of type map[string]interface {{}}"))
 }
 
 /// Warns about a pair of certificate and key that nothing can serve with.
@@ -243,6 +235,22 @@ mod tests {
             &[
                 ("data", r#"{".dockercfg":"eA=="}"#, "<secret contents redacted>\": invalid character 'x'"),
                 ("data", r#"{".dockercfg":"bm8="}"#, "invalid character 'o' in literal null (expecting 'u')"),
+                (
+                    "data",
+                    r#"{".dockercfg":"e3g="}"#,
+                    "invalid character 'x' looking for beginning of object key",
+                ),
+                (
+                    "data",
+                    r#"{".dockercfg":"W10="}"#,
+                    "json: cannot unmarshal array into Go value of type map",
+                ),
+                (
+                    "data",
+                    r#"{".dockercfg":"NQ=="}"#,
+                    "json: cannot unmarshal number into Go value of type map",
+                ),
+                ("data", r#"{".dockercfg":""}"#, "unexpected end of JSON input"),
                 ("data.k k", r#""""#, "data[k k]: Invalid value: \"k k\""),
             ],
         );

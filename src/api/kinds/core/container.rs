@@ -115,8 +115,11 @@ pub fn ephemeral(
         if !target.is_empty() && !others.contains(target.text()) {
             errors.push(FieldError::not_found(&target.path, &target.shown()));
         }
-        for field in NOT_FOR_EPHEMERAL.iter().filter_map(|field| container.opt(field)) {
-            if !field.is_empty() {
+        for name in NOT_FOR_EPHEMERAL {
+            let Some(field) = container.opt(name) else { continue };
+            // Hooks and probes that say nothing are there all the same; amounts are part of every container.
+            let there = name != "resources" && field.value.fields().is_some();
+            if there || !field.is_empty() {
                 field.forbidden(errors, NOT_EPHEMERAL);
             }
         }

@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::resources;
 use crate::api::field::{FieldError, quoted};
-use crate::api::kinds::Errors;
 use crate::api::kinds::check::{Node, fill, items_mut, present_mut, shown_quantity};
+use crate::api::kinds::{Errors, Occasion};
 use crate::api::meta;
 use crate::api::names;
 use crate::api::value::Value;
@@ -20,6 +20,14 @@ pub fn default_range(range: &mut Value) {
                 fill(item.entry(to), name, amount.clone());
             }
         }
+    }
+}
+
+/// A range that nobody named is named at random, and its uid is that already.
+pub fn prepare_range(range: &mut Value, _: &Occasion<'_>) {
+    if meta::name(range).is_empty() {
+        let uid = meta::of(range).str("uid").to_owned();
+        range.entry("metadata").set("name", uid);
     }
 }
 
@@ -316,8 +324,17 @@ pub fn validate_quota_status(new: &Value, _old: &Value, errors: &mut Errors) {
 
 #[cfg(test)]
 mod tests {
-    use super::super::super::testing::{each_change_refused, each_refused, object};
+    use super::super::super::testing::{NOBODY, each_change_refused, each_refused, object};
     use super::*;
+
+    #[test]
+    fn a_range_has_a_name() {
+        for (given, wanted) in [(r#"{"uid":"u"}"#, "u"), (r#"{"uid":"u","name":"n"}"#, "n")] {
+            let mut range = object(&format!(r#"{{"metadata":{given}}}"#));
+            prepare_range(&mut range, &Occasion { now: "", user: &NOBODY });
+            assert_eq!(meta::name(&range), wanted);
+        }
+    }
 
     #[test]
     fn defaults_follow_from_bounds() {

@@ -64,8 +64,16 @@ pub fn validate(node: &Value, errors: &mut Errors) {
         range.syntax(errors, names::cidr);
     }
     if ranges.len() > 1 {
-        let dual = address::dual_stack(ranges.value.items().iter().filter_map(Value::as_str));
-        if !dual || ranges.len() > 2 {
+        let texts = || ranges.value.items().iter().filter_map(Value::as_str);
+        let bad = texts().enumerate().find(|(_, text)| names::parse_cidr(text).is_none());
+        if let Some((index, text)) = bad {
+            let wrong = format!(
+                "invalid PodCIDRs. failed to check with dual stack with error:invalid CIDR[{index}]: <nil> \
+                 (invalid CIDR address: {text})"
+            );
+            errors.push(FieldError::internal(&ranges.path, &wrong));
+        }
+        if bad.is_some() || !address::dual_stack(texts()) || ranges.len() > 2 {
             ranges.invalid(errors, "may specify no more than one CIDR for each IP family");
         }
     }

@@ -4,7 +4,7 @@ use super::volume_source::{self, Owner, no_backsteps};
 use super::{affinity, node_label, volume_claim};
 use crate::api::field::{FieldError, Path};
 use crate::api::kinds::check::{Node, fill, fill_text, present_mut, same};
-use crate::api::kinds::{Errors, Occasion, Warned};
+use crate::api::kinds::{Errors, Occasion, Warned, quantity};
 use crate::api::value::Value;
 use crate::api::{meta, names};
 
@@ -64,7 +64,6 @@ const DEAD: [(&str, &str, &str); 6] = [
 pub fn default(volume: &mut Value) {
     fill_text(volume.entry("status"), "phase", "Pending");
     let spec = volume.entry("spec");
-    spec.remove("volumeAttributesClassName");
     fill_text(spec, "persistentVolumeReclaimPolicy", "Retain");
     fill(spec, "volumeMode", "Filesystem");
     if let Some(path) = present_mut(spec, "hostPath") {
@@ -77,6 +76,18 @@ pub fn prepare(volume: &mut Value, occasion: &Occasion<'_>) {
     let status = volume.entry("status");
     status.set("phase", "Pending");
     status.set("lastPhaseTransitionTime", occasion.now);
+    drop_attributes(volume);
+}
+
+/// A changed volume gets no class of attributes: the feature is off.
+pub fn prepare_update(volume: &mut Value, _: &Value, _: &Occasion<'_>) {
+    drop_attributes(volume);
+}
+
+fn drop_attributes(volume: &mut Value) {
+    if let Some(spec) = present_mut(volume, "spec") {
+        spec.remove("volumeAttributesClassName");
+    }
 }
 
 /// A change of the phase is dated.
@@ -145,7 +156,11 @@ fn cleans_to_root(path: &str) -> bool {
 }
 
 fn capacity(capacity: &Node<'_>, errors: &mut Errors) {
-    let shown = if capacity.need(errors) { capacity.shown() } else { "core.ResourceList(nil)".to_owned() };
+    let shown = if capacity.need(errors) {
+        quantity::shown_list(capacity.value)
+    } else {
+        "core.ResourceList(nil)".to_owned()
+    };
     if !capacity.has("storage") || capacity.len() > 1 {
         errors.push(FieldError::not_supported(&capacity.path, &shown, &["storage"]));
     }

@@ -4,7 +4,7 @@ use super::{container, pod_change, pod_meta, pod_spec};
 use crate::api::field::Path;
 use crate::api::kinds::check::{Node, items_mut, present_mut, same};
 use crate::api::kinds::quantity::Amount;
-use crate::api::kinds::{Errors, Occasion};
+use crate::api::kinds::{Errors, Occasion, Warned};
 use crate::api::meta;
 use crate::api::value::Value;
 
@@ -107,6 +107,30 @@ fn name_profiles(pod: &mut Value) {
     }
     for (key, name) in names {
         pod.entry("metadata").entry("annotations").set(&key, name);
+    }
+}
+
+/// An annotation that no field repeats still counts, but its writer should know the field.
+pub fn warn_given(pod: &Value, warned: &mut Warned) {
+    let spec = pod.get("spec").unwrap_or(&Value::Null);
+    let Some(annotations) = annotations(pod).fields() else { return };
+    if spec.at(&["os", "name"]).and_then(Value::as_str) == Some("windows") {
+        return;
+    }
+    let of_pod = spec.at(&["securityContext", "appArmorProfile"]);
+    for kind in KINDS_OF_CONTAINERS {
+        for one in spec.get(kind).map(Value::items).unwrap_or_default() {
+            let key = format!("{}{}", pod_meta::APPARMOR, one.str("name"));
+            let Some(name) = annotations.get(&key).and_then(Value::as_str) else { continue };
+            let repeated = one.at(&["securityContext", "appArmorProfile"]).is_some()
+                || pod_meta::profile_of(name).is_some_and(|profile| same(Some(&profile), of_pod));
+            if !repeated {
+                warned.push(format!(
+                    "{}: deprecated since v1.30; use the \"appArmorProfile\" field instead",
+                    annotations_path().key(&key)
+                ));
+            }
+        }
     }
 }
 
@@ -290,11 +314,22 @@ mod tests {
         let mut by_note = object(&format!(
             r#"{{"metadata":{{"annotations":{{"{key}":"unconfined"}}}},"spec":{{"containers":[{{"name":"c"}}]}}}}"#
         ));
+        let mut warned = Warned::new();
+        warn_given(&by_note, &mut warned);
+        let wanted = format!(
+            "metadata.annotations[{key}]: deprecated since v1.30; use the \"appArmorProfile\" field instead"
+        );
+        assert_eq!(warned.first(), Some(&wanted));
+        assert_eq!(warned.len(), 1);
         name_profiles(&mut by_note);
         let containers = by_note.at(&["spec", "containers"]).unwrap().items();
         assert_eq!(
             containers[0].at(&["securityContext", "appArmorProfile", "type"]),
             Some(&Value::from("Unconfined"))
         );
+        // Once the field says the same, there is nothing to tell.
+        let mut warned = Warned::new();
+        warn_given(&by_note, &mut warned);
+        assert!(warned.is_empty());
     }
 }

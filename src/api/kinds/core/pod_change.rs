@@ -153,7 +153,9 @@ fn narrowed(nodes: &Node<'_>, before: Option<&Value>, errors: &mut Errors) {
     let terms = nodes.child(REQUIRED).child("nodeSelectorTerms");
     let old = old.items();
     if !old.is_empty() && terms.len() != old.len() {
-        terms.invalid(errors, "no additions/deletions to non-empty NodeSelectorTerms list are allowed");
+        let shown = format!("[]core.NodeSelectorTerm{}", if terms.is_empty() { "(nil)" } else { "{}" });
+        let wrong = "no additions/deletions to non-empty NodeSelectorTerms list are allowed";
+        errors.push(FieldError::invalid(&terms.path, &shown, wrong));
         return;
     }
     for (term, old) in terms.items().zip(old) {
@@ -311,13 +313,17 @@ fn is_sidecar(container: &Value) -> bool {
     container.str("restartPolicy") == "Always"
 }
 
-/// A container without what a resize may change.
-fn without_amounts(container: &Value) -> Value {
+/// A container without what a resize may change: where nothing was said before, anything may be said.
+fn without_amounts(container: &Value, was: &Value) -> Value {
     let mut rest = container.clone();
     for part in ["limits", "requests"] {
-        if let Some(resources) = rest.get_mut("resources").and_then(|resources| resources.get_mut(part)) {
-            resources.remove("cpu");
-            resources.remove("memory");
+        let said = was.at(&["resources", part]).is_some();
+        let Some(resources) = rest.get_mut("resources") else { continue };
+        if !said {
+            resources.remove(part);
+        } else if let Some(amounts) = resources.get_mut(part) {
+            amounts.remove("cpu");
+            amounts.remove("memory");
         }
     }
     rest
@@ -327,8 +333,9 @@ fn only_amounts_differ(new: &Value, old: &Value) -> bool {
     let bare = |spec: &Value| {
         let mut spec = spec.clone();
         for list in ["containers", "initContainers"] {
-            for container in items_mut(&mut spec, list) {
-                *container = without_amounts(container);
+            let before = old.get(list).map(Value::items).unwrap_or_default();
+            for (container, was) in items_mut(&mut spec, list).iter_mut().zip(before) {
+                *container = without_amounts(container, was);
             }
         }
         spec
@@ -345,13 +352,13 @@ fn amounts(spec: &Node<'_>, was: &Node<'_>, errors: &mut Errors) {
         }
     }
     for (new, old) in spec.child("containers").items().zip(was.read("containers").items()) {
-        if !same(Some(&without_amounts(new.value)), Some(&without_amounts(old))) {
+        if !same(Some(&without_amounts(new.value, old)), Some(&without_amounts(old, old))) {
             spec.forbidden(errors, ONLY_AMOUNTS);
         }
     }
     for (new, old) in spec.child("initContainers").items().zip(was.read("initContainers").items()) {
         if is_sidecar(new.value) {
-            if !same(Some(&without_amounts(new.value)), Some(&without_amounts(old))) {
+            if !same(Some(&without_amounts(new.value, old)), Some(&without_amounts(old, old))) {
                 spec.forbidden(errors, "only cpu and memory resources for sidecar containers are mutable");
             }
         } else if !same(Some(new.value), Some(old)) {

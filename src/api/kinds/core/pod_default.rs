@@ -7,14 +7,40 @@ use crate::api::value::Value;
 
 const CONTAINER_LISTS: [&str; 3] = ["initContainers", "containers", "ephemeralContainers"];
 
+/// Where pods named their init containers before there was a field for them. Nodes of old would still believe it.
+const OLD_INIT_CONTAINERS: [&str; 4] = [
+    "pod.alpha.kubernetes.io/init-container-statuses",
+    "pod.alpha.kubernetes.io/init-containers",
+    "pod.beta.kubernetes.io/init-container-statuses",
+    "pod.beta.kubernetes.io/init-containers",
+];
+
+/// Takes out annotations that nobody shall find any more.
+fn drop_old_annotations(object: &mut Value) {
+    let Some(metadata) = present_mut(object, "metadata") else { return };
+    let Some(annotations) = present_mut(metadata, "annotations") else { return };
+    let mut found = false;
+    for key in OLD_INIT_CONTAINERS {
+        found |= annotations.remove(key).is_some();
+    }
+    if found && annotations.fields().is_some_and(|fields| fields.is_empty()) {
+        metadata.remove("annotations");
+    }
+}
+
 /// The defaults of a pod.
 pub fn pod(object: &mut Value) {
+    drop_old_annotations(object);
     if let Some(status) = present_mut(object, "status") {
         mirror_first(status, "podIP", "podIPs", Some("ip"));
     }
     let spec = object.entry("spec");
     pod_spec(spec);
     fill(spec, "enableServiceLinks", true);
+    // Pods that were stored before this was checked still end; templates may say what they like.
+    if spec.get("terminationGracePeriodSeconds").and_then(Value::as_int).is_some_and(|seconds| seconds < 0) {
+        spec.set("terminationGracePeriodSeconds", 1);
+    }
     let host_network = spec.get("hostNetwork").and_then(Value::as_bool).unwrap_or_default();
     for list in ["containers", "initContainers"] {
         for container in items_mut(spec, list) {
@@ -26,9 +52,8 @@ pub fn pod(object: &mut Value) {
     }
 }
 
-/// The defaults of what a pod and a template share, and what they cannot have while a feature is off.
+/// The defaults of what a pod and a template share.
 pub fn pod_spec(spec: &mut Value) {
-    drop_disabled(spec);
     fill(spec, "securityContext", Value::object());
     mirror_service_account(spec);
     for list in CONTAINER_LISTS {
@@ -47,12 +72,13 @@ pub fn pod_spec(spec: &mut Value) {
 /// The defaults of a template that stands in `object`.
 pub fn template(object: &mut Value, field: &str) {
     if let Some(template) = present_mut(object, field) {
+        drop_old_annotations(template);
         pod_spec(template.entry("spec"));
     }
 }
 
 /// Takes out the fields of features that are off by default, as if nobody had heard of them.
-fn drop_disabled(spec: &mut Value) {
+pub fn drop_disabled(spec: &mut Value) {
     spec.remove("resources");
     spec.remove("resourceClaims");
     for list in CONTAINER_LISTS {
@@ -236,12 +262,35 @@ mod tests {
                 "containers":[{"name":"c","image":"i:1","imagePullPolicy":"Always","lifecycle":{"stopSignal":"SIGTERM"},
                     "resources":{"claims":[{"name":"r"}]},"volumeMounts":[{"name":"i","mountPath":"/i"}]}]}"#,
         );
+        let before = found.clone();
         pod_spec(&mut found);
+        assert_eq!(found, before, "whoever writes them is still said to have written them");
+        drop_disabled(&mut found);
         let wanted = object(
             r#"{"securityContext":{},"volumes":[{"name":"p","projected":{"sources":[{}]}}],
                 "containers":[{"name":"c","image":"i:1","imagePullPolicy":"Always","resources":{}}]}"#,
         );
         assert_eq!(found, wanted);
+    }
+
+    #[test]
+    fn pods_end_and_name_their_first_containers_in_fields_only() {
+        let old = "pod.beta.kubernetes.io/init-containers";
+        for (seconds, wanted) in [(-1, 1), (-9, 1), (0, 0), (7, 7)] {
+            let mut found = object(&format!(
+                r#"{{"metadata":{{"annotations":{{"{old}":"[]"}}}},"spec":{{"terminationGracePeriodSeconds":{seconds}}}}}"#
+            ));
+            pod(&mut found);
+            assert_eq!(found.at(&["spec", "terminationGracePeriodSeconds"]), Some(&Value::Int(wanted)));
+            assert_eq!(found.at(&["metadata", "annotations"]), None);
+        }
+        let mut holder = object(&format!(
+            r#"{{"template":{{"metadata":{{"annotations":{{"{old}":"[]","a":"b"}}}},"spec":{{"terminationGracePeriodSeconds":-1}}}}}}"#
+        ));
+        template(&mut holder, "template");
+        let found = holder.get("template").unwrap();
+        assert_eq!(found.at(&["metadata", "annotations"]), Some(&object(r#"{"a":"b"}"#)));
+        assert_eq!(found.at(&["spec", "terminationGracePeriodSeconds"]), Some(&Value::Int(-1)));
     }
 
     #[test]

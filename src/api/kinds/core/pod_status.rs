@@ -15,6 +15,10 @@ const LARGEST_ID: i64 = i32::MAX as i64;
 
 /// The quality of service is decided once, and fields whose features are off do not come in.
 pub fn prepare(new: &mut Value, old: &Value, _: &Occasion<'_>) {
+    // Whoever reports on a pod does not delete it.
+    if let Some(metadata) = present_mut(new, "metadata") {
+        metadata.remove("deletionTimestamp");
+    }
     if let Some(class) = old.at(&["status", "qosClass"]) {
         fill(new.entry("status"), "qosClass", class.clone());
     }
@@ -105,8 +109,13 @@ fn addresses(status: &Node<'_>, was: &Node<'_>, field: &str, errors: &mut Errors
         address::unless_known(&one.path, one.str("ip"), &known, errors);
     }
     if list.len() > 1 {
-        let dual = address::dual_stack(list.value.items().iter().map(|one| one.str("ip")));
-        if !dual || list.len() > 2 {
+        let texts = || list.value.items().iter().map(|one| one.str("ip"));
+        let bad = texts().enumerate().find(|(_, text)| names::parse_ip(text).is_none());
+        if let Some((index, text)) = bad {
+            let wrong = format!("failed to check for dual stack with error:invalid IP[{index}]: {text}");
+            errors.push(FieldError::internal(&list.path, &wrong));
+        }
+        if bad.is_some() || !address::dual_stack(texts()) || list.len() > 2 {
             list.invalid(errors, "may specify no more than one IP for each IP family");
         }
     }
@@ -183,9 +192,18 @@ mod tests {
         validate(&sidecar, &base, &mut errors);
         assert_eq!(errors, []);
         let mut new = object(
-            r#"{"status":{"observedGeneration":1,"conditions":[{"type":"Ready","observedGeneration":1}]}}"#,
+            r#"{"metadata":{"name":"p","deletionTimestamp":"2024-01-01T00:00:00Z"},
+                "status":{"observedGeneration":1,"conditions":[{"type":"Ready","observedGeneration":1}]}}"#,
         );
         prepare(&mut new, &base, &Occasion { now: "", user: &NOBODY });
-        assert_eq!(new, object(r#"{"status":{"qosClass":"BestEffort","conditions":[{"type":"Ready"}]}}"#));
+        let wanted =
+            r#"{"metadata":{"name":"p"},"status":{"qosClass":"BestEffort","conditions":[{"type":"Ready"}]}}"#;
+        assert_eq!(new, object(wanted));
+        new.entry("status").set("hostIPs", object(r#"[{"ip":"10.0.0.9"},{"ip":"x"}]"#));
+        let mut errors = Errors::new();
+        addresses(&Node::of(&new, "status"), &Node::of(&base, "status"), "hostIPs", &mut errors);
+        let wanted =
+            "status.hostIPs: Internal error: failed to check for dual stack with error:invalid IP[1]: x";
+        assert!(errors.iter().any(|error| error.to_string() == wanted), "{errors:?}");
     }
 }

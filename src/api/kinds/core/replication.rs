@@ -3,8 +3,8 @@
 use super::{pod_default, template};
 use crate::api::field::Path;
 use crate::api::kinds::check::{Node, covered};
-use crate::api::kinds::selector;
 use crate::api::kinds::{Errors, Warned};
+use crate::api::kinds::{say, selector};
 use crate::api::meta;
 use crate::api::value::Value;
 
@@ -49,6 +49,8 @@ pub fn validate(controller: &Value, errors: &mut Errors) {
 
 /// Checks a changed controller.
 pub fn validate_update(new: &Value, _old: &Value, errors: &mut Errors) {
+    // Each mistake counts twice: once for what the controller is, once for what it became.
+    validate(new, errors);
     validate(new, errors);
 }
 
@@ -62,26 +64,45 @@ pub fn validate_status(new: &Value, _old: &Value, errors: &mut Errors) {
     }
     let all = status.child("replicas").number();
     for part in ["fullyLabeledReplicas", "readyReplicas", "availableReplicas"] {
-        if status.child(part).number() > all {
-            status.child(part).invalid(errors, "cannot be greater than status.replicas");
-        }
+        say::no_more(&status.child(part), all, errors, "cannot be greater than status.replicas");
     }
-    let available = status.child("availableReplicas");
-    if available.number() > status.child("readyReplicas").number() {
-        available.invalid(errors, "cannot be greater than readyReplicas");
-    }
+    let ready = status.child("readyReplicas").number();
+    say::no_more(&status.child("availableReplicas"), ready, errors, "cannot be greater than readyReplicas");
 }
 
-/// Warns about the pods of a controller.
+/// Warns about the pods of a controller. The writer of a change is told about the pods that there were before, which is
+/// what clients of this API are used to.
 pub fn warn(new: &Value, old: Option<&Value>, warned: &mut Warned) {
-    let old = old.and_then(|old| old.at(&["spec", "template"]));
-    template::warn(&Path::new("spec").child("template"), new.at(&["spec", "template"]), old, warned);
+    if old.is_some_and(|old| meta::generation(old) == meta::generation(new)) {
+        return;
+    }
+    let told = old.unwrap_or(new).at(&["spec", "template"]);
+    template::warn(&Path::new("spec").child("template"), told, None, warned);
 }
 
 #[cfg(test)]
 mod tests {
     use super::super::super::testing::{each_change_refused, each_refused, object};
     use super::*;
+
+    #[test]
+    fn a_change_of_the_pods_is_told_about_the_pods_before() {
+        let with = |generation: i64, env: &str| {
+            object(&format!(
+                r#"{{"metadata":{{"generation":{generation}}},"spec":{{"template":{{"spec":{{"containers":[{{"name":"c","env":[{env}]}}]}}}}}}}}"#
+            ))
+        };
+        let (twice, once) = (r#"{"name":"A"},{"name":"A"}"#, r#"{"name":"A"}"#);
+        let count = |new: &Value, old: Option<&Value>| {
+            let mut warned = Warned::new();
+            warn(new, old, &mut warned);
+            warned.len()
+        };
+        assert_eq!(count(&with(1, twice), None), 1);
+        assert_eq!(count(&with(1, twice), Some(&with(1, twice))), 0, "nothing changed");
+        assert_eq!(count(&with(2, once), Some(&with(1, twice))), 1);
+        assert_eq!(count(&with(2, twice), Some(&with(1, once))), 0);
+    }
 
     #[test]
     fn each_rule_of_a_controller_refuses() {

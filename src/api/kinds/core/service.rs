@@ -48,7 +48,6 @@ pub fn default(service: &mut Value) {
     if spec.str("type") == "LoadBalancer" {
         fill(spec, "allocateLoadBalancerNodePorts", true);
     }
-    carry::mirror_address(spec);
     let balances = spec.str("type") == "LoadBalancer";
     let Some(status) = present_mut(service, "status").filter(|_| balances) else { return };
     if let Some(balancer) = present_mut(status, "loadBalancer") {
@@ -288,6 +287,9 @@ mod tests {
     fn base() -> Value {
         let mut service = object(r#"{"spec":{"clusterIP":"10.0.0.1","ports":[{"port":80}]}}"#);
         default(&mut service);
+        // The second address field is nothing that its writer is said to have written.
+        assert_eq!(service.at(&["spec", "clusterIPs"]), None);
+        carry::mirror_address(service.entry("spec"));
         service
     }
 

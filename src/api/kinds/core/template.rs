@@ -70,6 +70,9 @@ pub fn warn(path: &Path, template: Option<&Value>, _old: Option<&Value>, warned:
 
 /// Warns about a PodTemplate.
 pub fn warn_object(new: &Value, old: Option<&Value>, warned: &mut Warned) {
+    if old.is_some_and(|old| meta::generation(old) == meta::generation(new)) {
+        return;
+    }
     warn(&Path::new("template"), new.get("template"), old.and_then(|old| old.get("template")), warned);
 }
 

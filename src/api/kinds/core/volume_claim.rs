@@ -112,7 +112,6 @@ fn class_mode_and_sources(spec: &Node<'_>, errors: &mut Errors) {
     if !source.is_set() || !other.is_set() {
         return;
     }
-    let path = source.path.to_string();
     let wrong = if !other.str("namespace").is_empty() {
         "may not be specified when dataSourceRef.namespace is specified"
     } else if ["apiGroup", "kind", "name"].iter().any(|field| source.read(field) != other.read(field)) {
@@ -120,7 +119,7 @@ fn class_mode_and_sources(spec: &Node<'_>, errors: &mut Errors) {
     } else {
         return;
     };
-    errors.push(FieldError::invalid(&spec.path, &path, wrong));
+    errors.push(FieldError::invalid(&spec.path, "field.Path{}", wrong));
 }
 
 /// Checks ways of access.
@@ -199,12 +198,12 @@ pub fn validate_claim_update(new: &Value, old: &Value, errors: &mut Errors) {
     if !same(Some(&rest), Some(&base)) {
         spec.forbidden(errors, FIXED);
     }
-    let size = |spec: &Node<'_>| spec.child("resources").child("requests").child("storage").amount();
+    let size = |spec: &Node<'_>| {
+        spec.child("resources").child("requests").child("storage").amount().unwrap_or_default()
+    };
     let capacity = Node::of(old, "status").child("capacity").child("storage").amount().unwrap_or_default();
-    if let (Some(new), Some(old)) = (size(&spec), size(&was))
-        && new < old
-        && new <= capacity
-    {
+    // A claim that asks for nothing asks for less than it did.
+    if size(&spec) < size(&was) && size(&spec) <= capacity {
         let path = spec.child("resources").child("requests").child("storage").path;
         errors.push(FieldError::forbidden(&path, "field can not be less than status.capacity"));
     }
@@ -332,7 +331,7 @@ mod tests {
                     "spec",
                     r#"{"accessModes":["ReadWriteOnce"],"resources":{"requests":{"storage":"1Gi"}},
                         "dataSource":{"kind":"X","name":"x","apiGroup":"g"},"dataSourceRef":{"kind":"X","name":"y","apiGroup":"g"}}"#,
-                    "spec: Invalid value: spec.dataSource: must match dataSourceRef",
+                    "spec: Invalid value: field.Path{}: must match dataSourceRef",
                 ),
                 (
                     "spec.dataSourceRef",
@@ -353,6 +352,12 @@ mod tests {
                 ("spec.resources.requests.storage", r#""2Gi""#, FIXED),
             ],
         );
+        let mut nothing = claim();
+        nothing.entry("spec").set("resources", Value::object());
+        let mut errors = Errors::new();
+        validate_claim_update(&nothing, &claim(), &mut errors);
+        let wanted = "spec.resources.requests.storage: Forbidden: field can not be less than status.capacity";
+        assert!(errors.iter().any(|error| error.to_string() == wanted), "{errors:?}");
     }
 
     #[test]

@@ -86,6 +86,11 @@ fn debugging_containers_stay() {
                 r#""j""#,
                 "existing ephemeral containers \"e\" may not be changed",
             ),
+            (
+                "spec.ephemeralContainers.0.lifecycle",
+                "{}",
+                "lifecycle: Forbidden: cannot be set for an Ephemeral Container",
+            ),
         ],
     );
     let mut new = with(&old, "spec.containers.0.image", r#""x""#);
@@ -143,4 +148,17 @@ fn only_amounts_are_resized() {
     validate_resize(&larger, &best, &mut errors);
     assert_eq!(errors[0].path.to_string(), "spec");
     assert!(errors[0].message.contains("Pod QOS Class may not change as a result of resizing"));
+    // Where nothing was said, anything may be said that does not change the class.
+    let devices =
+        with(&best, "spec.containers.0.resources", r#"{"limits":{"a.b/c":"1"},"requests":{"a.b/c":"1"}}"#);
+    let mut errors = Errors::new();
+    validate_resize(&devices, &best, &mut errors);
+    assert_eq!(said(&errors), Vec::<String>::new());
+    let more = with(&base, "spec.containers.0.resources.limits", r#"{"memory":"2Gi","a.b/c":"1"}"#);
+    validate_resize(
+        &with(&more, "spec.containers.0.resources.requests", r#"{"cpu":"1","memory":"1Gi","a.b/c":"1"}"#),
+        &base,
+        &mut errors,
+    );
+    assert!(said(&errors).contains(&"spec: Forbidden: only cpu and memory resources are mutable".to_owned()));
 }

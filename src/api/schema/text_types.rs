@@ -1,0 +1,62 @@
+//! What the types of texts are called. The table of facts knows them all as texts; messages about a value that is none
+//! name the type, and clients compare messages.
+
+/// Lines of `package <name>`, each followed by lines of `<struct>.<field> <type>` of that package.
+const TABLE: &str = include_str!("../../../schema/text-types.txt");
+
+/// The type of a field, if it is a text, or a list or map of texts, with a name of its own. Looked for from the start:
+/// only messages ask.
+pub(super) fn of(package: &str, owner: &str, field: &str) -> Option<&'static str> {
+    let lines = TABLE.lines().skip_while(|line| line.strip_prefix("package ") != Some(package)).skip(1);
+    lines.take_while(|line| !line.starts_with("package ")).find_map(|line| {
+        let (place, kind) = line.split_once(' ')?;
+        let (of, name) = place.split_once('.')?;
+        (of == owner && name == field).then_some(kind)
+    })
+}
+
+/// The type of what a list or map of that type holds; other types hold nothing but themselves.
+pub(super) fn held_by(kind: &str) -> &str {
+    let map = kind.strip_prefix("map[").and_then(|rest| rest.split_once(']')).map(|(_, held)| held);
+    map.or_else(|| kind.strip_prefix("[]")).unwrap_or(kind)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::api::schema::{Registry, Type, TypeId};
+
+    #[test]
+    fn types_are_found_in_their_package() {
+        let core = "k8s.io.api.core.v1";
+        assert_eq!(of(core, "ServiceSpec", "type"), Some("v1.ServiceType"));
+        assert_eq!(of(core, "ServiceSpec", "ipFamilies"), Some("[]v1.IPFamily"));
+        assert_eq!(of(core, "ServiceSpec", "clusterIP"), None);
+        assert_eq!(of("k8s.io.api.apps.v1", "ServiceSpec", "type"), None);
+        for (kind, wanted) in [("[]v1.IPFamily", "v1.IPFamily"), ("map[v1.A]v1.B", "v1.B"), ("v1.A", "v1.A")]
+        {
+            assert_eq!(held_by(kind), wanted);
+        }
+    }
+
+    #[test]
+    fn each_line_is_about_a_field_that_there_is() {
+        let registry = Registry::builtin().unwrap();
+        let mut package = "";
+        for line in TABLE.lines() {
+            if let Some(name) = line.strip_prefix("package ") {
+                package = name;
+                continue;
+            }
+            let (owner, field) = line.split_once(' ').and_then(|(place, _)| place.split_once('.')).unwrap();
+            let mut ids = (0..u32::try_from(registry.len()).unwrap()).map(TypeId);
+            let known = ids.any(|id| match registry.get(id) {
+                Type::Struct(one) => {
+                    *one.package == *package && *one.name == *owner && one.field(field).is_some()
+                }
+                _ => false,
+            });
+            assert!(known, "{package}: {line}");
+        }
+    }
+}
