@@ -44,7 +44,7 @@ impl Found<'_> {
             let expression = text("expression");
             match (claim.as_str(), expression.as_str()) {
                 ("", "") => self.wrong(&FieldError::required(&path, ONE_OF_BOTH)),
-                (_, "") => self.claim_value(&path, claim, value, &message, jwt),
+                (_, "") => self.claim_value(&path, &claim, value, &message, jwt),
                 ("", _) => {
                     if !value.is_empty() {
                         let why = "requiredValue can't be set when expression is set";
@@ -60,13 +60,13 @@ impl Found<'_> {
         jwt.claim_rules.iter().any(|rule| rule.expression.uses_claim(EMAIL_VERIFIED))
     }
 
-    fn claim_value(&mut self, path: &Path, claim: String, value: String, message: &str, jwt: &mut Jwt) {
+    fn claim_value(&mut self, path: &Path, claim: &str, value: String, message: &str, jwt: &mut Jwt) {
         if !message.is_empty() {
             let why = "message can't be set when claim is set";
             self.wrong(&FieldError::invalid(&path.child("message"), &quoted(message), why));
         }
-        if jwt.required.insert(claim.clone(), value).is_some() {
-            self.wrong(&FieldError::duplicate(&path.child("claim"), &quoted(&claim)));
+        if jwt.required.insert(claim.to_owned(), value).is_some() {
+            self.wrong(&FieldError::duplicate(&path.child("claim"), &quoted(claim)));
         }
     }
 

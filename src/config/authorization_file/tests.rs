@@ -1,0 +1,158 @@
+use super::*;
+
+const HEAD: &str = "apiVersion: apiserver.config.k8s.io/v1\nkind: AuthorizationConfiguration\nauthorizers:\n";
+const WEBHOOK: &str = "- type: Webhook
+  name: first.example.com
+  webhook:
+    timeout: 3s
+    subjectAccessReviewVersion: v1
+    matchConditionSubjectAccessReviewVersion: v1
+    failurePolicy: Deny
+    connectionInfo: {type: KubeConfigFile, kubeConfigFile: /x/first.kubeconfig}
+";
+
+fn parse(rest: &str) -> Result<Vec<Decider>, String> {
+    Decider::parse(format!("{HEAD}{rest}").as_bytes())
+}
+
+#[test]
+fn all_of_it_is_read_in_its_order() {
+    let all = parse(&format!(
+        "{WEBHOOK}- {{type: Node, name: node}}\n- {{type: RBAC, name: rbac}}\n{}",
+        WEBHOOK.replace("first", "second").replace("timeout: 3s", "timeout: 500ms\n    authorizedTTL: 1m")
+    ));
+    let all = all.unwrap();
+    let names: Vec<&str> = all.iter().map(|one| one.name.as_str()).collect();
+    assert_eq!(names, ["first.example.com", "node", "rbac", "second.example.com"]);
+    let webhook = all[0].webhook.clone().unwrap();
+    assert_eq!(
+        webhook,
+        Webhook {
+            kubeconfig: PathBuf::from("/x/first.kubeconfig"),
+            version: "v1".into(),
+            allowed_for: ALLOWED_FOR,
+            refused_for: REFUSED_FOR,
+            timeout: Duration::from_secs(3),
+            denies_on_failure: true,
+            conditions: Vec::new(),
+        }
+    );
+    let second = all[3].webhook.clone().unwrap();
+    assert_eq!((second.timeout, second.allowed_for), (Duration::from_millis(500), Duration::from_secs(60)));
+    for version in VERSIONS {
+        let text = format!("{HEAD}- {{type: RBAC, name: rbac}}").replace(VERSIONS[0], version);
+        assert_eq!(Decider::parse(text.as_bytes()).unwrap(), [Decider::plain(AuthorizationMode::Rbac)]);
+    }
+}
+
+#[test]
+fn what_is_wrong_is_named() {
+    let webhook = |from: &str, to: &str| WEBHOOK.replace(from, to);
+    let condition = |all: &str| {
+        webhook("failurePolicy: Deny", &format!("failurePolicy: Deny\n    matchConditions: {all}"))
+    };
+    let table = [
+        ("  []".to_owned(), "authorizers: Required value: at least one authorization mode must be defined"),
+        ("- {name: rbac}".to_owned(), "authorizers[0].type: Required value"),
+        (
+            "- {type: Other, name: other}".to_owned(),
+            "authorizers[0].type: Unsupported value: \"Other\": supported values: \"ABAC\", \"AlwaysAllow\", \
+             \"AlwaysDeny\", \"Node\", \"RBAC\", \"Webhook\"",
+        ),
+        (
+            "- {type: RBAC, name: rbac}\n- {type: RBAC, name: rbac}".to_owned(),
+            "authorizers[1].type: Duplicate value: \"RBAC\"",
+        ),
+        ("- {type: RBAC, name: x}".to_owned(), "expected name rbac for authorizer RBAC instead of x"),
+        ("- {type: RBAC, name: rbac, more: 1}".to_owned(), "unknown field \"authorizers[0].more\""),
+        (
+            "- {type: RBAC, name: rbac, webhook: {}}".to_owned(),
+            "authorizers[0].webhook: Invalid value: \"non-null\": may only be specified when type=Webhook",
+        ),
+        (
+            "- {type: Webhook, name: w}".to_owned(),
+            "authorizers[0].webhook: Required value: required when type=Webhook",
+        ),
+        (format!("{WEBHOOK}{WEBHOOK}"), "authorizers[1].name: Duplicate value: \"first.example.com\""),
+        (
+            webhook("timeout: 3s", "timeout: ''"),
+            "authorizers[0].timeout: Invalid value: \"\": \"\" is no duration",
+        ),
+        (webhook("    timeout: 3s\n", ""), "authorizers[0].timeout: Required value"),
+        (
+            webhook("timeout: 3s", "timeout: 31s"),
+            "authorizers[0].timeout: Invalid value: \"31s\": must be > 0s and <= 30s",
+        ),
+        (
+            webhook("ReviewVersion: v1\n    match", "ReviewVersion: v2\n    match"),
+            "authorizers[0].subjectAccessReviewVersion: Unsupported value: \"v2\": supported values: \"v1\", \"v1beta1\"",
+        ),
+        (
+            webhook("failurePolicy: Deny", "failurePolicy: Allow"),
+            "authorizers[0].failurePolicy: Unsupported value: \"Allow\"",
+        ),
+        (
+            webhook("/x/first", "x/first"),
+            "authorizers[0].connectionInfo.kubeConfigFile: Invalid value: \"x/first.kubeconfig\": must be an absolute path",
+        ),
+        (
+            webhook("type: KubeConfigFile", "type: InClusterConfig"),
+            "authorizers[0].connectionInfo.type: Invalid value: \"InClusterConfig\"",
+        ),
+        (
+            condition("[{expression: request.user}]"),
+            "authorizers[0].matchConditions[0].expression: Invalid value: \"request.user\": must evaluate to bool but got string",
+        ),
+        (
+            condition("[{expression: object.x}]"),
+            "authorizers[0].matchConditions[0].expression: Invalid value: \"object.x\": compilation failed: ERROR: <input>:1:1: undeclared reference to 'object'",
+        ),
+        (condition("[{expression: ' '}]"), "authorizers[0].matchConditions[0].expression: Required value"),
+        (
+            condition("[{expression: 'true'}, {expression: 'true'}]"),
+            "authorizers[0].matchConditions[1].expression: Duplicate value: \"true\"",
+        ),
+        (condition("1"), "authorizers[0].matchConditions: must be a list"),
+        (
+            condition(&format!("[{}]", "{expression: 'true'}, ".repeat(65))),
+            "authorizers[0].matchConditions: Too many: 65: must have at most 64 items",
+        ),
+        (
+            condition("[{expression: 'true'}]")
+                .replace("    matchConditionSubjectAccessReviewVersion: v1\n", ""),
+            "authorizers[0].matchConditionSubjectAccessReviewVersion: Required value: required if match conditions are specified",
+        ),
+        (
+            webhook(
+                "matchConditionSubjectAccessReviewVersion: v1",
+                "matchConditionSubjectAccessReviewVersion: v2",
+            ),
+            "authorizers[0].matchConditionSubjectAccessReviewVersion: Unsupported value: \"v2\"",
+        ),
+        ("- 1".to_owned(), "[authorizers[0]: must be an object, authorizers[0].type: Required value]"),
+    ];
+    for (text, wanted) in table {
+        let found = parse(&text).unwrap_err();
+        assert!(found.starts_with(wanted), "{text}\n{found}");
+    }
+    assert!(Decider::parse(b"- a").is_err() && Decider::parse(b"kind: AuthorizationConfiguration").is_err());
+    assert!(Decider::parse(&vec![b' '; AUTHORIZATION_FILE_BYTES + 1]).is_err());
+}
+
+#[test]
+fn who_was_there_from_the_start_stays() {
+    let all = |modes: &[AuthorizationMode]| -> Vec<Decider> {
+        modes.iter().map(|mode| Decider::plain(*mode)).collect()
+    };
+    use AuthorizationMode::{AlwaysDeny, Node, Rbac, Webhook};
+    let first = all(&[Node, Rbac]);
+    assert_eq!(Decider::may_follow(&first, &all(&[Rbac, Webhook, Node, AlwaysDeny])), Ok(()));
+    assert_eq!(
+        Decider::may_follow(&first, &all(&[Webhook])),
+        Err("missing required types: [Node RBAC]".into())
+    );
+    assert_eq!(
+        Decider::may_follow(&all(&[Node]), &first),
+        Err("authorizer type RBAC is not allowed if it was not enabled at initial server startup".into())
+    );
+}
