@@ -395,9 +395,9 @@ impl WebhookMeter {
     /// Counts how long its conditions took, whether they left a request to others, and whether some failed.
     pub fn matched(&self, seconds: f64, excluded: bool, failed: bool) {
         let of = Authorizer(&self.name);
-        self.conditions.evaluated(of, usize::from(failed), seconds);
+        self.conditions.evaluated(&of, usize::from(failed), seconds);
         if excluded {
-            self.conditions.excluded(of);
+            self.conditions.excluded(&of);
         }
     }
 

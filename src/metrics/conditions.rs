@@ -89,7 +89,7 @@ impl Counts {
     }
 
     /// Counts that the conditions of one of them were evaluated.
-    pub fn evaluated(&self, of: impl Subject, errors: usize, seconds: f64) {
+    pub fn evaluated(&self, of: &impl Subject, errors: usize, seconds: f64) {
         let labels = of.labels();
         if errors > 0 {
             self.errors.with_label_values(labels.as_ref()).inc_by(errors as u64);
@@ -98,7 +98,7 @@ impl Counts {
     }
 
     /// Counts that they kept a request away.
-    pub fn excluded(&self, of: impl Subject) {
+    pub fn excluded(&self, of: &impl Subject) {
         self.exclusions.with_label_values(of.labels().as_ref()).inc();
     }
 }

@@ -320,7 +320,7 @@ impl<'a> Round<'a> {
                 sort: "validate",
                 operation: self.asked.operation,
             };
-            self.metrics.hooks.conditions.evaluated(of, judgement.condition_errors, seconds);
+            self.metrics.hooks.conditions.evaluated(&of, judgement.condition_errors, seconds);
         }
     }
 

@@ -108,11 +108,11 @@ impl<'a> Subject<'a> {
             operation: asked.operation,
         };
         let counts = &plugin.settings.metrics.hooks.conditions;
-        counts.evaluated(of, errors, seconds);
+        counts.evaluated(&of, errors, seconds);
         match hold {
             Ok(true) => Ok(true),
             Ok(false) => {
-                counts.excluded(of);
+                counts.excluded(&of);
                 Ok(false)
             }
             Err(why) => {
