@@ -33,6 +33,9 @@ pub async fn delete(backend: &Backend, call: &Call<'_>) -> Answered {
         return forced.delete(backend, call).await;
     }
     warn_of_dependents(call, &options);
+    if let Some(why) = kinds::undeletable(call.of().group, &call.resource.kind, call.name) {
+        return Err(Status::forbidden(why, Some((call.of(), call.name))));
+    }
     let object = backend.read(call).await?;
     let outcome = delete_object(backend, call, object, &options).await?;
     reply(backend, call, outcome, &options).await

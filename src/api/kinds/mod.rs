@@ -227,6 +227,12 @@ pub fn rules(group: &str, kind: &str) -> &'static KindRules {
     table::TABLE.iter().find(|row| row.0 == group && row.1 == kind).map_or(&GENERIC, |row| &row.2)
 }
 
+/// Why an object cannot be deleted by its name, whoever asks.
+pub fn undeletable(group: &str, kind: &str, name: &str) -> Option<&'static str> {
+    let is_system = (group, kind) == ("scheduling.k8s.io", "PriorityClass") && small::is_system_class(name);
+    is_system.then_some("this is a system priority class and cannot be deleted")
+}
+
 /// Whether a finished deletion answers with the object as it last was.
 pub fn shows_deleted(group: &str, kind: &str) -> bool {
     table::SHOWN_WHEN_DELETED.contains(&(group, kind))

@@ -14,6 +14,11 @@ const SYSTEM_PREFIX: &str = "system-";
 const SYSTEM_PRIORITIES: [(&str, i64); 2] =
     [("system-cluster-critical", 2_000_000_000), ("system-node-critical", 2_000_001_000)];
 
+/// Whether a priority class of this name is the system's.
+pub fn is_system_class(name: &str) -> bool {
+    SYSTEM_PRIORITIES.iter().any(|(known, _)| *known == name)
+}
+
 /// Checks a Lease.
 pub fn validate_lease(lease: &Value, errors: &mut Errors) {
     let spec = Node::of(lease, "spec");
