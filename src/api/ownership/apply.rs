@@ -12,7 +12,6 @@ use super::owned::{self, Owned};
 use super::repeat::{Repeated, repeated};
 use super::set::Set;
 use super::{Comparisons, Versions, Write, take_from_others, updated};
-use crate::api::convert::convert;
 use crate::api::schema::TypeId;
 use crate::api::status::{Cause, Result, Status};
 use crate::api::value::Value;
