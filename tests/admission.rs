@@ -387,6 +387,8 @@ fn a_fresh_cluster_has_what_clients_look_for_and_keeps_what_users_made_of_it() {
     let first = Server::on(&data, &[]);
     let mut admin = first.admin();
     let critical = admin.get(&format!("{CLASSES}/system-cluster-critical")).ok();
+    let refused = admin.delete(&format!("{CLASSES}/system-cluster-critical")).refused(403, "Forbidden");
+    assert!(text(&refused, "/message").ends_with("this is a system priority class and cannot be deleted"));
     assert_eq!(critical["value"], 2_000_000_000);
     assert!(text(&critical, "/description").starts_with("Used for system critical pods that must run"));
     let schemas = admin.get(SCHEMAS).ok();

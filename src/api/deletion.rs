@@ -22,27 +22,40 @@ pub enum Deletion {
     Pending,
 }
 
+/// Kinds that go in steps, whose storage looks at the preconditions itself and has words of its own.
+const STEPWISE: [(&str, &str, &str); 2] = [
+    ("", "Namespace", "namespaces"),
+    ("apiextensions.k8s.io", "CustomResourceDefinition", "customresourcedefinitions"),
+];
+
 /// Refuses the deletion of an object that is not the one the client means.
 pub fn check_preconditions(options: &DeleteOptions, object: &Value, group: &str) -> Result<()> {
     let meta = meta::of(object);
-    // Here, and only here, errors name the kind and not the resource.
-    let of = GroupResource { group, resource: object.str("kind") };
-    let name = meta.str("name");
-    if let Some(uid) = options.uid.as_deref().filter(|uid| *uid != meta.str("uid")) {
-        let why = format!(
-            "the UID in the precondition ({uid}) does not match the UID in record ({}). The object might have been \
-             deleted and then recreated",
-            meta.str("uid")
-        );
-        return Err(Status::conflict(of, name, &why));
-    }
-    if let Some(version) = options.resource_version.as_deref().filter(|v| *v != meta.str("resourceVersion")) {
-        let why = format!(
-            "the ResourceVersion in the precondition ({version}) does not match the ResourceVersion in record ({}). The \
-             object might have been modified",
-            meta.str("resourceVersion")
-        );
-        return Err(Status::conflict(of, name, &why));
+    let kind = object.str("kind");
+    let wanted = [
+        ("UID", &options.uid, meta.str("uid"), "deleted and then recreated"),
+        ("ResourceVersion", &options.resource_version, meta.str("resourceVersion"), "modified"),
+    ];
+    for (field, wanted, found, fate) in wanted {
+        let Some(wanted) = wanted.as_deref().filter(|wanted| *wanted != found) else { continue };
+        let stepwise = STEPWISE.iter().find(|(known, name, _)| (*known, *name) == (group, kind));
+        let (resource, why) = match stepwise {
+            Some((_, _, resource)) => (
+                *resource,
+                format!(
+                    "Precondition failed: {field} in precondition: {wanted}, {field} in object meta: {found}"
+                ),
+            ),
+            // Here, and only here, errors name the kind and not the resource.
+            None => (
+                kind,
+                format!(
+                    "the {field} in the precondition ({wanted}) does not match the {field} in record ({found}). The \
+                     object might have been {fate}"
+                ),
+            ),
+        };
+        return Err(Status::conflict(GroupResource { group, resource }, meta.str("name"), &why));
     }
     Ok(())
 }
@@ -182,4 +195,37 @@ fn wants_orphans(rules: &KindRules, options: &DeleteOptions) -> Option<bool> {
 pub fn is_over(rules: &KindRules, object: &Value) -> bool {
     let grace = meta::of(object).get("deletionGracePeriodSeconds").and_then(Value::as_int).unwrap_or(0);
     meta::is_terminating(object) && !has_finalizers(object) && !(rules.holds)(object) && grace == 0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::api::codec::json;
+
+    #[test]
+    fn a_precondition_is_refused_in_the_words_of_its_kind() {
+        let told = |kind: &str, group: &str, options: &DeleteOptions| {
+            let text =
+                format!(r#"{{"kind":"{kind}","metadata":{{"name":"a","uid":"u","resourceVersion":"3"}}}}"#);
+            let refused = check_preconditions(options, &json::read(text.as_bytes()).unwrap(), group);
+            refused.err().map(|status| status.message).unwrap_or_default()
+        };
+        let uid = DeleteOptions { uid: Some("x".into()), ..DeleteOptions::default() };
+        let version = DeleteOptions { resource_version: Some("2".into()), ..DeleteOptions::default() };
+        assert_eq!(told("Pod", "", &DeleteOptions { uid: Some("u".into()), ..DeleteOptions::default() }), "");
+        assert_eq!(
+            told("Pod", "", &uid),
+            "Operation cannot be fulfilled on Pod \"a\": the UID in the precondition (x) does not match the UID in record \
+             (u). The object might have been deleted and then recreated"
+        );
+        assert_eq!(
+            told("Namespace", "", &version),
+            "Operation cannot be fulfilled on namespaces \"a\": Precondition failed: ResourceVersion in precondition: 2, \
+             ResourceVersion in object meta: 3"
+        );
+        assert!(
+            told("CustomResourceDefinition", "apiextensions.k8s.io", &uid)
+                .ends_with("Precondition failed: UID in precondition: x, UID in object meta: u")
+        );
+    }
 }

@@ -95,11 +95,11 @@ impl Backend {
         let mut waiting: Vec<usize> = Vec::new();
         let mut weight = 0;
         for place in 0..objects.len() {
-            let Some(object) = objects.get(place).filter(|object| asked(custom, object).is_some()) else {
+            let Some(object) = objects.get_mut(place).filter(|object| asked(custom, object).is_some()) else {
                 continue;
             };
             if let Some(made) = known(resource, custom, object) {
-                objects[place] = Arc::new(made);
+                *object = Arc::new(made);
                 continue;
             }
             weight += object.bytes.len();
