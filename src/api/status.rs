@@ -404,8 +404,8 @@ impl Status {
             [one] => one.clone(),
             many => format!("[{}]", many.join(", ")),
         };
-        let mut status =
-            Status::about(422, "Invalid", format!("{of} \"{name}\" is invalid: {list}"), of, name);
+        let message = format!("{of} {} is invalid: {list}", quoted(name));
+        let mut status = Status::about(422, "Invalid", message, of, name);
         if let Some(details) = &mut status.details {
             details.causes = causes;
         }

@@ -50,19 +50,21 @@ pub enum Led {
 struct Source {
     resource: &'static str,
     kind: &'static str,
+    /// What is said not to be there where it is not: the client asked for that.
+    told: &'static str,
 }
 
-const PODS: Source = Source { resource: "pods", kind: "Pod" };
-const NODES: Source = Source { resource: "nodes", kind: "Node" };
-const SERVICES: Source = Source { resource: "services", kind: "Service" };
-const ENDPOINTS: Source = Source { resource: "endpoints", kind: "Endpoints" };
+const PODS: Source = Source { resource: "pods", kind: "Pod", told: "pods" };
+const NODES: Source = Source { resource: "nodes", kind: "Node", told: "nodes" };
+const SERVICES: Source = Source { resource: "services", kind: "Service", told: "services" };
+const ENDPOINTS: Source = Source { resource: "endpoints", kind: "Endpoints", told: "services" };
 
 impl Source {
     async fn get(&self, backend: &Backend, namespace: &str, name: &str) -> Result<Value> {
         let key = if namespace.is_empty() { Key::cluster(name) } else { Key::namespaced(namespace, name) };
         // No place among the requests in flight: what waits here is bounded by the connections of clients.
         let found = backend.stores.get(&TypeName::new(self.resource), key, &Permit::none()).await;
-        let of = GroupResource { group: "", resource: self.resource };
+        let of = GroupResource { group: "", resource: self.told };
         let object = found.map_err(|error| Status::from_store(&error, of, name))?;
         backend.load_kind(&GroupVersion::new("", "v1"), self.kind, &object)
     }

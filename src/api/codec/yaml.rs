@@ -12,6 +12,7 @@ use crate::api::limits;
 use crate::api::schema::{GroupVersionKind, Registry};
 use crate::api::value::{Fields, Value};
 
+use super::yaml_words::{first_document, is_foreign, told};
 pub use super::yaml_write::to_yaml;
 
 /// Reads a YAML body that must hold an object of kind `expected`.
@@ -66,13 +67,17 @@ fn parse(body: &[u8]) -> Result<(Value, Option<String>), String> {
     if let Some(value) = read_json(text) {
         return Ok((value, None));
     }
+    if is_foreign(text) {
+        return Err("found incompatible YAML document".to_owned());
+    }
+    let text = first_document(text);
     let mut twice = None;
     let seed = Any { twice: &mut twice };
     let options = options(DuplicateKeyPolicy::LastWins);
     let value = serde_saphyr::with_deserializer_from_str_with_options(text, options, |document| {
         seed.deserialize(document)
     });
-    let value = value.map_err(|error| message(&error))?;
+    let value = value.map_err(|error| message(text, &error))?;
     Ok((value, twice))
 }
 
@@ -85,13 +90,19 @@ fn read_json(text: &str) -> Option<Value> {
     let mut twice = None;
     let mut tokens = serde_json::Deserializer::from_str(text);
     let value = Any { twice: &mut twice }.deserialize(&mut tokens).ok()?;
-    tokens.end().ok()?;
+    if tokens.end().is_err() {
+        // What follows a document is not read, unless the document turns out to be a key.
+        let mut documents =
+            serde_json::Deserializer::from_str(text).into_iter::<&serde_json::value::RawValue>();
+        documents.next()?.ok()?;
+        text.get(documents.byte_offset()..).filter(|rest| !rest.trim_start().starts_with(':'))?;
+    }
     twice.is_none().then_some(value)
 }
 
 /// The line of the first key that stands twice in its map: the same document once more, with that as an error.
 fn repeated_line(body: &[u8]) -> Option<u64> {
-    let text = std::str::from_utf8(body).ok()?;
+    let text = first_document(std::str::from_utf8(body).ok()?);
     let mut twice = None;
     let seed = Any { twice: &mut twice };
     let options = options(DuplicateKeyPolicy::Error);
@@ -134,14 +145,11 @@ fn is_blank(line: &str) -> bool {
 }
 
 /// The parser's report on one line, with the place before what is wrong there.
-fn message(error: &serde_saphyr::Error) -> String {
+fn message(text: &str, error: &serde_saphyr::Error) -> String {
     let report = error.to_string();
     let report = report.lines().next().unwrap_or_default();
     let what = report.rsplit_once(" at line ").map_or(report, |(what, _)| what);
-    match error.location().map(|location| location.line()) {
-        Some(line) if line > 1 => format!("line {line}: {what}"),
-        _ => what.to_owned(),
-    }
+    told(text, what, error.location().map(|location| location.line()))
 }
 
 /// Reads any value, and remembers the first key that stands twice.
@@ -297,7 +305,8 @@ mod tests {
         let error = decode_object(b"\tbad", &kind, &registry).unwrap_err();
         assert!(error.message.ends_with("yaml: found character that cannot start any token (09626164)"));
         assert_eq!(read(b"a: 1\n- b").unwrap_err().split(':').next(), Some("line 2"), "the line comes first");
-        assert!(decode_object(b"a: 1\n---\nb: 2\n", &kind, &registry).is_err());
+        let first = decode_object(b"data: {a: b}\n---\ndata: 2\n", &kind, &registry).unwrap();
+        assert_eq!(first.value.at(&["data", "a"]).and_then(Value::as_str), Some("b"));
     }
 
     #[test]

@@ -43,7 +43,7 @@ pub use core::resources::is_extended;
 pub use core::security::allow_privileged;
 pub use lifecycle::{
     Kind, before_create, before_finalize, before_part_update, before_status_update, before_update,
-    grace_period,
+    count_presence, grace_period,
 };
 
 pub use super::findings::{Errors, Warned};
@@ -141,6 +141,8 @@ pub struct KindRules {
     pub status_meta: StatusMeta,
     /// Which metadata checks an update repeats.
     pub meta_again: MetaAgain,
+    /// Whether a deletion may say what becomes of dependents: nothing depends on some kinds.
+    pub collected: bool,
     /// Whether a deletion that does not say otherwise leaves the dependents.
     pub orphans: bool,
     /// What the one who deletes should know who does not say what becomes of the dependents.
@@ -183,6 +185,7 @@ const BASE: KindRules = KindRules {
     status_on_create: false,
     status_meta: StatusMeta::Free,
     meta_again: MetaAgain::Change,
+    collected: true,
     orphans: false,
     warn_on_delete: None,
     graceful: false,

@@ -270,15 +270,13 @@ fn lists_merge_item_by_item_where_their_type_says_so() {
         (r#"[{"port":2},{"port":1}]"#, vec![9, 2, 1]),
         (r#"[{"port":5},{"port":1},{"port":6},{"port":2}]"#, vec![5, 1, 9, 6, 2]),
         (r#"[{"port":1,"protocol":"UDP"}]"#, vec![1, 9, 2, 1]),
+        // A number that is always shown is known even where it is not stated.
+        (r#"[{"name":"a","port":0}]"#, vec![1, 9, 2, 0]),
     ] {
         assert_eq!(order(ports), expected, "{ports}");
     }
     for (ports, message) in [
         (r#"[{"port":1},{"port":1}]"#, r#".spec.ports: duplicate entries for key [port=1,protocol="TCP"]"#),
-        (
-            r#"[{"name":"a"}]"#,
-            r#".spec.ports: element 0: associative list with keys has an element that omits key field "port" (and doesn't have default value)"#,
-        ),
         (
             r#"[{"port":"x"}]"#,
             r#".spec.ports[port="x",protocol="TCP"].port: expected numeric (int or float), got string"#,
@@ -295,6 +293,35 @@ fn lists_merge_item_by_item_where_their_type_says_so() {
             format!("failed to create typed patch object (/s; /v1, Kind=Service): {message}")
         );
     }
+}
+
+#[test]
+fn what_is_stated_is_compared_to_the_letter_with_what_is_shown() {
+    let stage = Stage::new("apps/v1", "Deployment");
+    let paused = |paused: bool| {
+        format!(
+            r#"{{"kind":"Deployment","apiVersion":"apps/v1","metadata":{{"name":"d"}},"spec":{{"paused":{paused}}}}}"#
+        )
+    };
+    // To state nothing but the zero value is to state something.
+    let live = stage.apply("a", "1", None, &paused(true), false).unwrap();
+    let refused = stage.apply("b", "2", Some(&live), &paused(false), false).unwrap_err();
+    assert_eq!(refused, r#"Apply failed with 1 conflict: conflict with "a": .spec.paused"#);
+
+    // A list that is replaced as a whole shows more than was stated.
+    let slices = Stage::new("discovery.k8s.io/v1", "EndpointSlice");
+    let slice = |endpoint: &str| {
+        format!(
+            r#"{{"kind":"EndpointSlice","apiVersion":"discovery.k8s.io/v1","metadata":{{"name":"s"}},
+                "addressType":"IPv4","endpoints":[{endpoint}]}}"#
+        )
+    };
+    let short = slice(r#"{"addresses":["1.2.3.4"]}"#);
+    let live = slices.apply("a", "1", None, &short, false).unwrap();
+    assert!(slices.apply("b", "2", Some(&live), &short, false).unwrap_err().contains(": .endpoints"));
+    let whole = slice(r#"{"addresses":["1.2.3.4"],"conditions":{}}"#);
+    let same = slices.apply("b", "2", Some(&live), &whole, false).unwrap();
+    assert!(owners(&same).iter().any(|(who, _)| who == "b Apply"), "nothing changed, so there is no time");
 }
 
 #[test]
@@ -407,11 +434,22 @@ fn a_view_lends_the_owners_of_its_field_and_gives_them_back() {
     assert_eq!((lent.str("manager"), lent.str("apiVersion")), ("maker", "autoscaling/v1"));
     assert_eq!(text(lent.get("fieldsV1").unwrap()), r#"{"f:spec":{"f:replicas":{}}}"#);
 
-    // Nothing changed: everybody keeps what they have.
+    // Nothing changed: whoever wrote the field owns it still, but apart from the rest. Whoever applied it has it as before.
     let same = scale.update("scaler", "t2", Some(&part), &shown(1));
     let mut kept = value(&object(1));
     view.owners(&whole, &same).store(&mut kept);
-    assert_eq!(kept.at(&["metadata", "managedFields"]), whole.at(&["metadata", "managedFields"]));
+    let found = owners(&kept);
+    let apart = ("maker Update".to_owned(), r#"{"f:spec":{"f:replicas":{}}}"#.to_owned());
+    assert_eq!(found.first(), Some(&apart));
+    assert!(found[1].0 == "maker Update t1" && !found[1].1.contains("f:replicas"), "{found:?}");
+    assert_eq!(found.len(), 2);
+    let applied = stage.apply("applier", "t1", None, &object(1), false).unwrap();
+    let mut part_of_applied = value(&shown(1));
+    view.lend(&applied, &mut part_of_applied);
+    let same = scale.update("scaler", "t2", Some(&part_of_applied), &shown(1));
+    let mut kept = value(&object(1));
+    view.owners(&applied, &same).store(&mut kept);
+    assert_eq!(kept.at(&["metadata", "managedFields"]), applied.at(&["metadata", "managedFields"]));
 
     let more = scale.update("scaler", "t2", Some(&part), &shown(2));
     let owners = view.owners(&whole, &more);

@@ -121,9 +121,11 @@ const READY: [Check; 8] = [
 /// Answers a health path; `None` for any other path.
 pub async fn answer(worker: &Worker, path: &str, query: &Query<'_>) -> Option<HttpResponse> {
     let (endpoint, rest) = split(path)?;
-    let mut checks = if endpoint == "readyz" { READY.to_vec() } else { LIVE.to_vec() };
-    checks.retain(|check| *check != Check::Loops || worker.shared.health.loops.is_some());
+    let checks = checks(worker, endpoint);
     let checks = checks.as_slice();
+    if path.ends_with('/') {
+        return Some(page_not_found());
+    }
     if rest.is_empty() {
         return Some(all(worker, endpoint, checks, query).await);
     }
@@ -134,6 +136,23 @@ pub async fn answer(worker: &Worker, path: &str, query: &Query<'_>) -> Option<Ht
         Ok(()) => plain(200, "ok".to_owned()),
         Err(why) => plain(500, format!("internal server error: {why}\n")),
     })
+}
+
+/// The checks of an endpoint.
+fn checks(worker: &Worker, endpoint: &str) -> Vec<Check> {
+    let mut checks = if endpoint == "readyz" { READY.to_vec() } else { LIVE.to_vec() };
+    checks.retain(|check| *check != Check::Loops || worker.shared.health.loops.is_some());
+    checks
+}
+
+/// The paths of all checks.
+pub fn paths(worker: &Worker) -> Vec<String> {
+    let mut paths = Vec::new();
+    for endpoint in ["healthz", "livez", "readyz"] {
+        paths.push(format!("/{endpoint}"));
+        paths.extend(checks(worker, endpoint).iter().map(|check| format!("/{endpoint}/{}", check.name())));
+    }
+    paths
 }
 
 /// Whether a path asks for the health of the server.

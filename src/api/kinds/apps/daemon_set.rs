@@ -12,6 +12,10 @@ use crate::api::value::Value;
 
 /// The defaults of a DaemonSet.
 pub fn default_daemon_set(object: &mut Value) {
+    // Every state of a DaemonSet counts its templates, so whoever writes one without the count has written that it is 0.
+    if meta::of(object).at(&["annotations", TEMPLATE_GENERATION]).is_none() {
+        object.entry("metadata").entry("annotations").set(TEMPLATE_GENERATION, "0");
+    }
     let spec = object.entry("spec");
     pod_default::template(spec, "template");
     let strategy = spec.entry("updateStrategy");
@@ -51,8 +55,8 @@ pub fn warn_daemon_set(object: &Value, old: Option<&Value>, warned: &mut Warned)
 
 /// A new template is the first of its line.
 pub fn prepare_daemon_set(object: &mut Value, _: &Occasion<'_>) {
-    let annotations = meta::of(object).get("annotations").cloned().unwrap_or_default();
-    if annotations.get(TEMPLATE_GENERATION).is_none() {
+    let count = meta::of(object).get("annotations").map_or("", |all| all.str(TEMPLATE_GENERATION));
+    if count.parse().unwrap_or(0) < 1_i64 {
         object.entry("metadata").entry("annotations").set(TEMPLATE_GENERATION, "1");
     }
 }
