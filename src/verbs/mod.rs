@@ -262,9 +262,9 @@ impl Call<'_> {
         Status::invalid(&gv.group, kind, name, errors)
     }
 
-    /// 422 for an object whose fields are wrong.
+    /// 422 for an object whose fields are wrong. A kind that is served by several groups is told by the one that it is kept in.
     pub fn invalid(&self, name: &str, errors: &[crate::api::field::FieldError]) -> Box<Status> {
-        Status::invalid(&self.resource.gv.group, &self.resource.kind, name, errors)
+        Status::invalid(&self.stored.version.group, &self.resource.kind, name, errors)
     }
 }
 

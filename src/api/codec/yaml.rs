@@ -3,7 +3,7 @@
 use std::collections::btree_map::Entry;
 use std::fmt;
 
-use serde::de::{DeserializeSeed, Deserializer, MapAccess, SeqAccess, Visitor};
+use serde::de::{Deserialize, DeserializeSeed, Deserializer, MapAccess, SeqAccess, Visitor};
 use serde_saphyr::Options;
 use serde_saphyr::options::{DuplicateKeyPolicy, NonFiniteFloatPolicy};
 
@@ -12,6 +12,7 @@ use crate::api::limits;
 use crate::api::schema::{GroupVersionKind, Registry};
 use crate::api::value::{Fields, Value};
 
+use super::yaml_twice::Twice;
 use super::yaml_words::{first_document, is_foreign, told};
 pub use super::yaml_write::to_yaml;
 
@@ -34,11 +35,18 @@ pub fn decode_object(
     Ok(decoded)
 }
 
-/// What is wrong about a key that stands twice.
+/// What is wrong about keys that stand twice, of which `key` is the first.
 fn repeated(body: &[u8], key: &str) -> String {
-    let line = repeated_line(body).unwrap_or_default();
-    let key = crate::api::field::quoted(key);
-    format!("yaml: unmarshal errors:\n  line {line}: key {key} already set in map")
+    let mut all = repeats(body).unwrap_or_default();
+    if all.is_empty() {
+        all.push((0, key.to_owned()));
+    }
+    let mut text = "yaml: unmarshal errors:".to_owned();
+    for (line, key) in all {
+        let key = crate::api::field::quoted(&key);
+        text.push_str(&format!("\n  line {line}: key {key} already set in map"));
+    }
+    text
 }
 
 /// Reads a YAML document into a value, and says what is wrong if a key stands twice in it.
@@ -100,16 +108,25 @@ fn read_json(text: &str) -> Option<Value> {
     twice.is_none().then_some(value)
 }
 
-/// The line of the first key that stands twice in its map: the same document once more, with that as an error.
-fn repeated_line(body: &[u8]) -> Option<u64> {
+/// The keys that stand twice: the same document once more, with its places.
+fn repeats(body: &[u8]) -> Option<Vec<(u64, String)>> {
     let text = first_document(std::str::from_utf8(body).ok()?);
-    let mut twice = None;
-    let seed = Any { twice: &mut twice };
-    let options = options(DuplicateKeyPolicy::Error);
-    let result = serde_saphyr::with_deserializer_from_str_with_options(text, options, |document| {
-        seed.deserialize(document)
+    let options = options(DuplicateKeyPolicy::LastWins);
+    let all = serde_saphyr::with_deserializer_from_str_with_options(text, options, |document| {
+        Twice::deserialize(document).map(|twice| twice.0)
     });
-    result.err()?.location().map(|location| location.line())
+    all.ok()
+}
+
+/// A key as JSON has it; `None` for what cannot be one.
+pub(super) fn key_text(key: Value) -> Option<String> {
+    match key {
+        Value::String(text) => Some(text),
+        Value::Bool(truth) => Some(truth.to_string()),
+        Value::Int(number) => Some(number.to_string()),
+        Value::Float(number) => Some(number.to_string()),
+        Value::Null | Value::Array(_) | Value::Object(_) => None,
+    }
 }
 
 fn options(duplicate_keys: DuplicateKeyPolicy) -> Options {
@@ -227,15 +244,7 @@ impl<'de> Visitor<'de> for Any<'_> {
     fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<Value, A::Error> {
         let mut all = Fields::new();
         while let Some(key) = entries.next_key_seed(json::Any(&mut json::Silent))? {
-            let key = match key {
-                Value::String(text) => text,
-                Value::Bool(truth) => truth.to_string(),
-                Value::Int(number) => number.to_string(),
-                Value::Float(number) => number.to_string(),
-                Value::Null | Value::Array(_) | Value::Object(_) => {
-                    return Err(serde::de::Error::custom("Unsupported map key"));
-                }
-            };
+            let key = key_text(key).ok_or_else(|| serde::de::Error::custom("Unsupported map key"))?;
             let value = entries.next_value_seed(Any { twice: &mut *self.twice })?;
             match all.entry(key) {
                 Entry::Vacant(free) => {
@@ -304,7 +313,15 @@ mod tests {
         );
         let error = decode_object(b"\tbad", &kind, &registry).unwrap_err();
         assert!(error.message.ends_with("yaml: found character that cannot start any token (09626164)"));
-        assert_eq!(read(b"a: 1\n- b").unwrap_err().split(':').next(), Some("line 2"), "the line comes first");
+        assert_eq!(read(b"a: 1\n- b").unwrap_err(), "line 1: did not find expected key");
+        let twice = decode_object(
+            b"kind: ConfigMap\nmetadata:\n  name: a\n  name: b\ndata:\n  x: y\n  x: z\n  x: z\n",
+            &kind,
+            &registry,
+        );
+        let lines = "yaml: unmarshal errors:\n  line 4: key \"name\" already set in map\n  line 7: key \"x\" already set in map\n  \
+                     line 8: key \"x\" already set in map";
+        assert_eq!(twice.unwrap().strict, [lines]);
         let first = decode_object(b"data: {a: b}\n---\ndata: 2\n", &kind, &registry).unwrap();
         assert_eq!(first.value.at(&["data", "a"]).and_then(Value::as_str), Some("b"));
     }

@@ -24,7 +24,17 @@ pub(super) fn told(text: &str, report: &str, line: Option<u64>) -> String {
     if report.starts_with("alias references unknown anchor") {
         return format!("unknown anchor '{}' referenced", unknown_alias(text).unwrap_or_default());
     }
+    if report.starts_with("invalid trailing content after") {
+        let is_flow = text.trim_start().starts_with('{');
+        return at(before, if is_flow { "did not find expected ',' or '}'" } else { NO_KEY });
+    }
+    if report.starts_with("tabs disallowed within this context") {
+        return of_scanner("found character that cannot start any token");
+    }
     match report {
+        "misplaced bracket" => at(before, NO_KEY),
+        "unexpected EOF while parsing an implicit flow mapping" => at(before, NO_CONTENT),
+        NO_KEY | NO_CONTENT => at(before, report),
         "simple key expected ':'" => at(line.unwrap_or_default() + 1, "could not find expected ':'"),
         "invalid indentation in multiline quoted scalar" => of_scanner("found unexpected end of stream"),
         "unclosed quote" => at(if last > 1 { last } else { 0 }, "found unexpected end of stream"),
@@ -41,6 +51,7 @@ pub(super) fn told(text: &str, report: &str, line: Option<u64>) -> String {
     }
 }
 
+const NO_KEY: &str = "did not find expected key";
 const NO_CONTENT: &str = "did not find expected node content";
 
 /// What is missing where a bracket is never closed.
@@ -110,6 +121,9 @@ mod tests {
             ("a: 1\nb\n", "line 3: could not find expected ':'"),
             ("\"", "found unexpected end of stream"),
             ("a: 'x\n", "line 2: found unexpected end of stream"),
+            ("a:\n\tb: c\n", "line 2: found character that cannot start any token"),
+            ("a: 1\nb: 'it's'\n", "line 1: did not find expected key"),
+            ("{\"a\":\"b\" \"c\":1}", "did not find expected ',' or '}'"),
             ("%YAML 1.2\n---\na: b\n", "found incompatible YAML document"),
         ];
         for (text, expected) in table {

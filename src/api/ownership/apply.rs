@@ -143,9 +143,9 @@ impl Work<'_> {
             Some(last) => self.prune(merged, &managers, &last).map_err(unmerged)?,
             None => merged,
         };
-        let own = compare_to_the_letter(registry, self.ty, &live, &object).map_err(unmerged)?.without(&reset);
+        let own = compare_to_the_letter(registry, self.ty, &live, &object).map_err(unmerged)?;
         let states = (self.live, &object);
-        let mut comparisons = Comparisons::new(&self.versions, states, (self.write.version, own));
+        let mut comparisons = Comparisons::new(&self.versions, states, (self.write.version, own), &reset);
         let conflicts = if force { Vec::new() } else { self.conflicts(&mut comparisons, &managers) };
         if !conflicts.is_empty() {
             return Err(refusal(&conflicts));
@@ -292,7 +292,10 @@ impl Work<'_> {
 
     /// Whether the kind has this version.
     fn exists(&self, api_version: &str) -> bool {
-        GroupVersion::parse(api_version).is_some_and(|version| self.versions.type_in(&version).is_some())
+        let version = GroupVersion::parse(api_version);
+        version.is_some_and(|version| {
+            version.group == self.write.version.group && self.versions.type_in(&version).is_some()
+        })
     }
 
     fn as_version<'v>(

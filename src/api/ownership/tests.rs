@@ -296,6 +296,40 @@ fn lists_merge_item_by_item_where_their_type_says_so() {
 }
 
 #[test]
+fn what_a_write_cannot_set_it_takes_from_nobody_in_any_version() {
+    let stage = Stage::new("autoscaling/v2", "HorizontalPodAutoscaler");
+    let scaler = |rest: &str| {
+        format!(
+            r#"{{"kind":"HorizontalPodAutoscaler","apiVersion":"autoscaling/v2","metadata":{{"name":"a","uid":"u"}},
+                "spec":{{"maxReplicas":3,"scaleTargetRef":{{"kind":"D","name":"d"}}}}{rest}}}"#
+        )
+    };
+    let mut old = value(&scaler(r#","status":{"currentReplicas":2,"desiredReplicas":3}"#));
+    let entry = r#"[{"manager":"m","operation":"Update","apiVersion":"autoscaling/v1","fieldsType":"FieldsV1",
+        "fieldsV1":{"f:status":{"f:currentReplicas":{}}},"subresource":"status","time":"1"}]"#;
+    old.entry("metadata").set("managedFields", value(entry));
+    let mut new = value(&scaler(""));
+    let reset: &[&[&str]] = &[&["status"]];
+    let write = Write { reset, ..stage.write("n", "2") };
+    record(&stage.versions(), &write, Some(&old), &mut new);
+    assert_eq!(owners(&new), owned(&[("m Update 1", r#"{"f:status":{"f:currentReplicas":{}}}"#)]));
+}
+
+#[test]
+fn owners_in_another_group_mean_nothing() {
+    let (core, events) = (Stage::new("v1", "Event"), GroupVersion::new("events.k8s.io", "v1"));
+    let event = |reason: &str| {
+        format!(r#"{{"kind":"Event","apiVersion":"v1","metadata":{{"name":"e"}},"reason":"{reason}"}}"#)
+    };
+    let old = core.update("m", "1", None, &event("a"));
+    assert_eq!(owners(&old).len(), 1);
+    let mut new = value(&event("b"));
+    let write = Write { version: &events, ..core.write("n", "2") };
+    record(&core.versions(), &write, Some(&old), &mut new);
+    assert_eq!(owners(&new), owned(&[("n Update 2", r#"{"f:reason":{}}"#)]));
+}
+
+#[test]
 fn what_is_stated_is_compared_to_the_letter_with_what_is_shown() {
     let stage = Stage::new("apps/v1", "Deployment");
     let paused = |paused: bool| {

@@ -204,10 +204,11 @@ fn allowed_verb(resource: &Resource, found: &ResourcePath<'_>, verb: Verb, metho
         _ => true,
     };
     if !fits || !verbs.contains(verb) || *method == Method::HEAD {
-        let exists = resource.custom.is_some() || is_mounted(resource, found, everywhere);
+        let exists =
+            resource.custom.is_some() || (verb != Verb::Proxy && is_mounted(resource, found, everywhere));
         return Err(if exists { Status::method_not_allowed() } else { Status::no_such_resource() });
     }
-    if matches!(verb, Verb::Get | Verb::Delete) && resource.custom.is_none() {
+    if matches!(verb, Verb::Get | Verb::Delete | Verb::Patch) && resource.custom.is_none() {
         check_segment(found.name)?;
     }
     Ok(verb)

@@ -81,7 +81,7 @@ fn remember_stored(definition: &mut Value) {
 pub fn validate(definition: &Value, errors: &mut Errors) {
     let spec = Node::of(definition, "spec");
     let wanted = format!("{}.{}", spec.child("names").child("plural").text(), spec.child("group").text());
-    if meta::name(definition) != wanted {
+    if !meta::name(definition).is_empty() && meta::name(definition) != wanted {
         let path = Path::new("metadata").child("name");
         let why = "must be spec.names.plural+\".\"+spec.group";
         errors.push(FieldError::invalid(&path, &quoted(meta::name(definition)), why));
