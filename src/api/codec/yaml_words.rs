@@ -40,12 +40,13 @@ pub(super) fn told(text: &str, report: &str, line: Option<u64>) -> String {
         "unclosed quote" => at(if last > 1 { last } else { 0 }, "found unexpected end of stream"),
         "Unsupported map key" => "unsupported map key".to_owned(),
         _ => match report.split_once(", ") {
-            Some((context, what)) if context.starts_with("while ") => of_scanner(match what {
+            Some((context, what)) if context.starts_with("while ") => match what {
+                NO_KEY | NO_CONTENT => at(before, what),
                 "found high surrogate without following low surrogate" => {
-                    "found invalid Unicode character escape code"
+                    of_scanner("found invalid Unicode character escape code")
                 }
-                what => what,
-            }),
+                _ => of_scanner(what),
+            },
             _ => of_scanner(report),
         },
     }
