@@ -273,6 +273,24 @@ fn verbs() {
     assert!(paths.is_sorted());
     let odd = client.get(&format!("{MAPS}/a%22b")).refused(404, "NotFound");
     assert_eq!(odd["message"], "configmaps \"a\\\"b\" not found");
+    // Where nothing is mounted for any method, nothing is found.
+    for nowhere in ["/api/v1/bindings", "/api/v1/namespaces/default/bindings/a", "/api/v1/proxy/nodes/a"] {
+        client.get(nowhere).refused(404, "NotFound");
+    }
+    // Documents are read.
+    for document in ["/api", "/api/v1", "/apis/apps/v1", "/version"] {
+        client.get(document).ok();
+        client.post(document, &map("a")).refused(405, "MethodNotAllowed");
+    }
+    assert_eq!(client.get("/healthz/").status, 404);
+    let index = client.get("/").ok();
+    assert!(index.to_string().contains("\"/apis/apps/v1\""), "{index}");
+    client.get(&format!("{MAPS}/.")).refused(400, "BadRequest");
+    client.get(&format!("{one}?export=true")).refused(400, "BadRequest");
+    // A collection is not deleted at a version or from a place that makes no sense.
+    client.delete(&format!("{MAPS}?resourceVersion=x")).refused(400, "BadRequest");
+    client.delete(&format!("{MAPS}?continue=x")).refused(400, "BadRequest");
+    client.get(&one).ok();
     let head = client.request("HEAD", &one, &[], b"");
     assert_eq!(head.status, 405);
     // The connection is still in step: a HEAD has no body.

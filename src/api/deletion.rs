@@ -158,6 +158,9 @@ fn mark(object: &mut Value, now: Timestamp) {
 
 /// Adds or takes away the finalizers by which the garbage collector learns what to do with dependents.
 fn set_finalizers(rules: &KindRules, object: &mut Value, options: &DeleteOptions) {
+    if !rules.collected {
+        return;
+    }
     let present = |object: &Value, finalizer: &str| {
         let all = meta::of(object).get("finalizers").map(Value::items).unwrap_or_default();
         all.iter().any(|one| one.as_str() == Some(finalizer))

@@ -1,5 +1,7 @@
 //! How a client sees objects: in which encoding, and turned into what.
 
+pub mod inner;
+
 use super::field::{FieldError, Path, quoted};
 use super::media::{Agreed, Encoding, Transform};
 use super::status::{Result, Status};

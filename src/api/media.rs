@@ -83,7 +83,8 @@ impl Offer {
         Offer { streams: true, ..self }
     }
 
-    fn names(self) -> String {
+    /// The media types, as messages list them.
+    pub fn names(self) -> String {
         let names: Vec<&str> = self.encodings.iter().map(|encoding| encoding.media_type()).collect();
         names.join(", ")
     }
@@ -237,8 +238,14 @@ pub fn of_body(content_type: &str, offer: Offer) -> Result<Encoding> {
     if content_type.is_empty() {
         return Ok(Encoding::Json);
     }
-    let media = content_type.split(';').next().unwrap_or_default().trim();
-    let found = offer.find(&media.to_ascii_lowercase());
+    let mut parts = content_type.split(';');
+    let media = parts.next().unwrap_or_default().trim();
+    // A parameter is a pair; a type with anything else behind it is none.
+    let sound = parts.map(str::trim).all(|pair| {
+        pair.is_empty()
+            || pair.split_once('=').is_some_and(|(key, value)| !key.is_empty() && !value.is_empty())
+    });
+    let found = offer.find(&media.to_ascii_lowercase()).filter(|_| sound);
     found.ok_or_else(|| Status::unsupported_body(&offer.names()))
 }
 
@@ -255,13 +262,22 @@ pub enum PatchType {
     Apply,
 }
 
+/// What objects can be patched with.
+const PATCHES: &str = "application/json-patch+json, application/merge-patch+json, \
+     application/strategic-merge-patch+json, application/apply-patch+yaml";
 /// What objects of custom kinds can be patched with: nothing says how the others would merge their lists.
 const CUSTOM_PATCHES: &str =
     "application/json-patch+json, application/merge-patch+json, application/apply-patch+yaml";
 
+fn is_patch(one: &str) -> bool {
+    let media = one.split(';').next().unwrap_or_default().trim();
+    PATCHES.split(", ").any(|patch| patch == media)
+}
+
 /// The language and the encoding of a patch, if this is the media type of one.
 pub fn of_patch(content_type: &str, offer: Offer) -> Result<(PatchType, Encoding)> {
-    let media = content_type.split(';').next().unwrap_or_default().trim();
+    // Up to the first parameter, with whatever stands before that.
+    let media = content_type.split(';').next().unwrap_or_default();
     match media {
         "application/json-patch+json" => Ok((PatchType::Json, Encoding::Json)),
         "application/merge-patch+json" => Ok((PatchType::Merge, Encoding::Json)),
@@ -273,6 +289,8 @@ pub fn of_patch(content_type: &str, offer: Offer) -> Result<(PatchType, Encoding
             Ok((PatchType::Apply, Encoding::Cbor))
         }
         _ if offer.custom => Err(Status::unsupported_body(CUSTOM_PATCHES)),
+        // Whoever comes close to a patch is told of the patches, others are turned away at the door.
+        _ if content_type.split(',').any(is_patch) => Err(Status::unsupported_body(PATCHES)),
         _ => Err(Status::unsupported_patch()),
     }
 }
@@ -356,6 +374,14 @@ mod tests {
         assert_eq!(of("Application/JSON").unwrap(), Encoding::Json);
         assert_eq!(of("").unwrap(), Encoding::Json);
         assert_eq!(of(";charset=utf-8").unwrap_err().code, 415);
+        assert_eq!(of("application/json;x").unwrap_err().code, 415);
+        assert!(of("application/json; charset=utf-8;").is_ok());
+        let close = of_patch("application/merge-patch+json ;q=1", Offer::objects(false)).unwrap_err();
+        assert!(
+            close.message.ends_with("application/strategic-merge-patch+json, application/apply-patch+yaml")
+        );
+        let far = of_patch("application/json", Offer::objects(false)).unwrap_err();
+        assert_eq!(far.message, "415: Unsupported Media Type");
         assert_eq!(of("text/plain").unwrap_err().code, 415);
     }
 }

@@ -120,6 +120,10 @@ struct Comparisons<'a> {
     versions: &'a Versions<'a>,
     old: Option<&'a Value>,
     new: &'a Value,
+    /// What the write cannot set, which has the same names in every version.
+    reset: &'a Set,
+    /// The group that the client speaks: what others own in another group means nothing here.
+    group: String,
     known: Vec<(String, Option<Comparison>)>,
 }
 
@@ -128,8 +132,16 @@ impl<'a> Comparisons<'a> {
         versions: &'a Versions<'a>,
         (old, new): (Option<&'a Value>, &'a Value),
         own: (&GroupVersion, Comparison),
+        reset: &'a Set,
     ) -> Comparisons<'a> {
-        Comparisons { versions, old, new, known: vec![(own.0.to_string(), Some(own.1))] }
+        Comparisons {
+            versions,
+            old,
+            new,
+            reset,
+            group: own.0.group.to_string(),
+            known: vec![(own.0.to_string(), Some(own.1.without(reset)))],
+        }
     }
 
     /// `Ok(None)`: the kind has no such version.
@@ -138,10 +150,13 @@ impl<'a> Comparisons<'a> {
             Some(at) => at,
             None => {
                 let version = GroupVersion::parse(api_version);
-                let exists = version.filter(|version| self.versions.type_in(version).is_some());
+                let exists = version.filter(|version| {
+                    *version.group == *self.group && self.versions.type_in(version).is_some()
+                });
                 // Versions that do not exist are not remembered: anybody may have named any number of them.
                 let Some(version) = exists else { return Ok(None) };
                 let compared = self.versions.compare(&version, self.old, self.new)?;
+                let compared = compared.map(|compared| compared.without(self.reset));
                 self.known.push((api_version.to_owned(), compared));
                 self.known.len() - 1
             }
@@ -224,10 +239,14 @@ fn updated(
     mut managers: Managers,
 ) -> Result<Managers, String> {
     let own = versions.compare(write.version, old, new)?.unwrap_or_default();
-    let own = own.without(&Set::of_fields(write.reset));
+    let reset = Set::of_fields(write.reset);
+    let own = own.without(&reset);
     let mut me = write.manager(Operation::Update);
     me.fields = own.set();
-    take_from_others(&mut Comparisons::new(versions, (old, new), (write.version, own)), &mut managers)?;
+    take_from_others(
+        &mut Comparisons::new(versions, (old, new), (write.version, own), &reset),
+        &mut managers,
+    )?;
     if !me.fields.is_empty() {
         if let Some(before) = managers.take(&me) {
             me.fields = me.fields.union(&before.fields);
@@ -274,7 +293,10 @@ pub fn keep_times(old: &Value, new: &mut Value) {
 /// Whether two lists of owners differ in their times at most, and in the order that those give them: owners that applied in
 /// between must not make a write of one that changes nothing.
 fn same_but_times(one: &[Value], other: &[Value]) -> bool {
-    let alike = |(one, other): (&Value, &Value)| same_without(one, other, "time");
+    // An owner that has no time any more has changed.
+    let alike = |(one, other): (&Value, &Value)| {
+        same_without(one, other, "time") && one.get("time").is_some() == other.get("time").is_some()
+    };
     one.len() == other.len() && by_name(one).into_iter().zip(by_name(other)).all(alike)
 }
 

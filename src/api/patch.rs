@@ -124,7 +124,7 @@ fn apply_text(
         let count = value.items().len();
         if count > limits::PATCH_OPERATIONS {
             return Err(Status::too_large(format!(
-                "The allowed maximum operations in a JSON patch is {}, got {count}",
+                "Request entity too large: The allowed maximum operations in a JSON patch is {}, got {count}",
                 limits::PATCH_OPERATIONS
             )));
         }

@@ -403,8 +403,8 @@ impl Status {
             [one] => one.clone(),
             many => format!("[{}]", many.join(", ")),
         };
-        let mut status =
-            Status::about(422, "Invalid", format!("{of} {} is invalid: {list}", quoted(name)), of, name);
+        let message = format!("{of} {} is invalid: {list}", quoted(name));
+        let mut status = Status::about(422, "Invalid", message, of, name);
         if let Some(details) = &mut status.details {
             details.causes = causes;
         }

@@ -102,8 +102,8 @@ impl Configuration<'_> {
         match (&self.dubious, self.validation) {
             (None, _) | (_, FieldValidation::Ignore) => {}
             (Some(dubious), FieldValidation::Warn) => {
-                // A warning is one line.
-                self.call.warnings.add(dubious.lines().last().unwrap_or_default().trim());
+                // A warning is one line, and the first says only that others follow.
+                dubious.lines().skip(1).for_each(|line| self.call.warnings.add(line.trim()));
             }
             (Some(dubious), FieldValidation::Strict) => {
                 return Err(Status::bad_request(format!(

@@ -3,12 +3,14 @@
 use std::rc::Rc;
 
 use crate::api::options::{ListOptions, no_force_of_many};
-use crate::api::status::Status;
 
 use super::delete::{delete_object, warn_of_dependents};
-use super::list::{Listing, filter};
+use super::list::{Chosen, Listing, at_version, filter, open, page_limit};
 use super::paging::select_page;
 use super::{Answered, Backend, Call, Reply};
+
+/// How many objects the reference reads at a time, whoever asks for no number.
+const PAGE: i64 = 10_000;
 
 /// Deletes what matches and answers the list of what it was.
 pub async fn delete_collection(backend: &Rc<Backend>, call: &Call<'_>) -> Answered {
@@ -18,12 +20,16 @@ pub async fn delete_collection(backend: &Rc<Backend>, call: &Call<'_>) -> Answer
     if options.unreadable {
         return Err(no_force_of_many());
     }
-    warn_of_dependents(call, &options);
     let filter = filter(call, &list)?;
-    let snapshot = backend.stores.snapshot(&call.stored.store, &call.permit).await;
-    let snapshot = snapshot.map_err(|error| Status::from_store(&error, call.of(), ""))?;
-    let limit = usize::try_from(list.limit).ok().filter(|limit| *limit > 0);
-    let page = select_page(&snapshot, &filter, None, limit);
+    warn_of_dependents(call, &options);
+    let position = open(backend, call).await?;
+    // The reference always reads in pages, so a version that is asked for is meant exactly.
+    let mut paged = list.clone();
+    if paged.limit == 0 {
+        paged.limit = PAGE;
+    }
+    let Chosen { snapshot, after, held } = at_version(backend, call, &paged, &position).await?;
+    let page = select_page(&snapshot, &filter, after.as_deref(), page_limit(&list));
     page.check(call.of())?;
     for object in &page.items {
         match delete_object(backend, call, object.clone(), &options).await {
@@ -33,7 +39,6 @@ pub async fn delete_collection(backend: &Rc<Backend>, call: &Call<'_>) -> Answer
             Err(status) => return Err(status),
         }
     }
-    let listing =
-        Listing::page(backend, call, snapshot.revision, page, filter.is_selective(), Vec::new()).await?;
+    let listing = Listing::page(backend, call, snapshot.revision, page, filter.is_selective(), held).await?;
     Ok(Reply::List(listing))
 }

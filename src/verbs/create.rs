@@ -23,10 +23,6 @@ pub async fn create(backend: &Backend, call: &Call<'_>) -> Answered {
     meta::dedupe_owners(&mut value).into_iter().for_each(|warning| call.warnings.add(warning));
     backend.record(call, None, &mut value);
     admit(backend, call, &mut value).await?;
-    // Only who stores looks at it.
-    if !options.dry_run {
-        meta::check_unversioned(&value)?;
-    }
     store_new(backend, call, &value, options.dry_run).await
 }
 
@@ -64,6 +60,8 @@ async fn store_once(write: &Write<'_>, value: Value, dry_run: bool) -> Result<Op
     if dry_run {
         return dry(backend, call, value).await.map(Some);
     }
+    // Where everything else is right: what is only tried is not stored, and may say what it likes.
+    meta::check_unversioned(&value)?;
     let name = meta::name(&value);
     let draft = backend.stored_draft(call, call.key(name), &value).await?;
     match backend.stores.create(&call.stored.store, draft, &call.permit).await {

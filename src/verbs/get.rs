@@ -3,9 +3,14 @@
 use super::list::{not_older, open};
 use super::{Answered, Backend, Call, Reply};
 use crate::api::options::{self, GetOptions};
+use crate::api::status::Status;
 
 /// Answers the object that the path names.
 pub async fn get(backend: &Backend, call: &Call<'_>) -> Answered {
+    if call.query.flag("export") == Some(true) && call.query.get("export") != Some("") {
+        let gone = "the export parameter, deprecated since v1.14, is no longer supported";
+        return Err(Status::bad_request(gone));
+    }
     let wanted = options::revision(&GetOptions::parse(call.query).resource_version)?;
     let mut found = backend.read(call).await;
     // An object at or behind the wanted version proves that the version exists; only an older one leaves it open.

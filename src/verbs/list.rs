@@ -232,9 +232,7 @@ pub async fn list(backend: &Rc<Backend>, call: &Call<'_>) -> Answered {
     let filter = filter(call, &options)?;
     let position = open(backend, call).await?;
     let Chosen { snapshot, after, held } = at_version(backend, call, &options, &position).await?;
-    // Any version will do: then the reference answers from memory and all at once, whatever the limit.
-    let any = options.resource_version == "0" && options.continue_token.is_empty();
-    let limit = usize::try_from(options.limit).ok().filter(|limit| *limit > 0 && !any);
+    let limit = page_limit(&options);
     let page = select_page(&snapshot, &filter, after.as_deref(), limit);
     page.check(call.of())?;
     let revision = snapshot.revision;
@@ -245,6 +243,13 @@ pub async fn list(backend: &Rc<Backend>, call: &Call<'_>) -> Answered {
     }
     let listing = Listing::page(backend, call, revision, page, filter.is_selective(), held).await?;
     Ok(Reply::List(listing))
+}
+
+/// How many objects an answer has at most.
+pub(super) fn page_limit(options: &ListOptions) -> Option<usize> {
+    // Any version will do: then the reference answers from memory and all at once, whatever the limit.
+    let any = options.resource_version == "0" && options.continue_token.is_empty();
+    usize::try_from(options.limit).ok().filter(|limit| *limit > 0 && !any)
 }
 
 /// The present state of what is called for, and its history.
@@ -280,12 +285,13 @@ pub fn filter(call: &Call<'_>, options: &ListOptions) -> Result<Filter> {
 }
 
 /// What a list shows.
-struct Chosen {
-    snapshot: Snapshot,
+pub(super) struct Chosen {
+    /// The state.
+    pub(super) snapshot: Snapshot,
     /// The key behind which it begins.
-    after: Option<String>,
+    pub(super) after: Option<String>,
     /// The room that the snapshot takes beside what is in memory anyway.
-    held: Vec<Held>,
+    pub(super) held: Vec<Held>,
 }
 
 impl Chosen {
@@ -295,20 +301,24 @@ impl Chosen {
 }
 
 /// The snapshot that the options ask for.
-async fn at_version(
+pub(super) async fn at_version(
     backend: &Backend,
     call: &Call<'_>,
     options: &ListOptions,
     position: &Position,
 ) -> Result<Chosen> {
     let token = Some(&options.continue_token).filter(|token| !token.is_empty());
+    if token.is_some() && !matches!(options.resource_version.as_str(), "" | "0") {
+        let why = "specifying resource version is not allowed when using continue";
+        return Err(Status::bad_request(why));
+    }
     let token = token.map(|token| Continue::decode(token)).transpose()?;
-    let asked = options::revision(&options.resource_version)?.filter(|asked| *asked > 0);
+    let asked = options::revision(&options.resource_version).map_err(|mut status| {
+        status.message = format!("invalid resource version: {}", status.message);
+        status
+    })?;
+    let asked = asked.filter(|asked| *asked > 0);
     if let Some(Continue { revision, after }) = token {
-        if asked.is_some() {
-            let why = "specifying resource version is not allowed when using continue";
-            return Err(Status::bad_request(why));
-        }
         let Some(revision) = revision else {
             return Ok(Chosen::present(position.snapshot.clone(), Some(after)));
         };

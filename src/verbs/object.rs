@@ -39,7 +39,7 @@ impl Backend {
         }
         match validation {
             FieldValidation::Ignore => {}
-            FieldValidation::Warn => strict.into_iter().for_each(|warning| call.warnings.add(warning)),
+            FieldValidation::Warn => warn(call, &strict),
             FieldValidation::Strict if strict.is_empty() => {}
             FieldValidation::Strict => {
                 return Err(Status::bad_request(codec::strict_refusal(&kind, &strict).message));
@@ -197,4 +197,14 @@ pub(super) fn check_size(value: &Value) -> Result<()> {
         return Err(Status::too_large(format!("the object has more than {OBJECT_PARTS} parts")));
     }
     Ok(())
+}
+
+/// Tells what would be refused. A list of faults begins with a line that says so, and each fault is a warning.
+fn warn(call: &Call<'_>, strict: &[String]) {
+    for fault in strict {
+        match fault.split_once('\n') {
+            Some((_, faults)) => faults.lines().for_each(|fault| call.warnings.add(fault.trim())),
+            None => call.warnings.add(fault.as_str()),
+        }
+    }
 }

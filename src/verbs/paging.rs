@@ -22,7 +22,8 @@ pub struct Continue {
     pub after: String,
 }
 
-#[derive(Serialize, Deserialize)]
+#[derive(Serialize, Deserialize, Default)]
+#[serde(default)]
 struct Token {
     v: String,
     rv: i64,

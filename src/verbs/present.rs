@@ -15,7 +15,7 @@ use serde_json::value::RawValue;
 use crate::api::catalog::resource::Resource;
 use crate::api::codec::{self, cbor, protobuf};
 use crate::api::convert::convert;
-use crate::api::form::{Form, Include, MetaVersion, Shape};
+use crate::api::form::{Form, Include, MetaVersion, Shape, inner};
 use crate::api::media::Encoding;
 use crate::api::print;
 use crate::api::schema::encode::Form as Telling;
@@ -398,12 +398,12 @@ fn unreadable() -> Box<Status> {
 
 /// The metadata of an object as an object of its own.
 fn partial(version: MetaVersion, kept: Kept<'_>) -> Result<Bytes> {
-    let metadata = kept.metadata()?;
+    let metadata = inner::metadata(kept.bytes, kept.metadata()?);
     let mut json = BytesMut::with_capacity(metadata.len() + 80);
     json.put_slice(br#"{"kind":"PartialObjectMetadata","apiVersion":""#);
     json.put_slice(version.api_version().as_bytes());
     json.put_slice(br#"","metadata":"#);
-    json.put_slice(metadata);
+    json.put_slice(&metadata);
     json.put_u8(b'}');
     Ok(json.freeze())
 }

@@ -6,12 +6,13 @@ use pilothouse_actors::turns::{Basis, Turn, Turning};
 
 use crate::api::deletion;
 use crate::api::field::{FieldError, Path};
-use crate::api::kinds::Occasion;
+use crate::api::kinds::{self, Occasion};
 use crate::api::meta;
 use crate::api::options::{self, WriteOptions};
 use crate::api::ownership;
 use crate::api::parts::Part;
-use crate::api::status::{Result, Status};
+use crate::api::schema::GroupVersionKind;
+use crate::api::status::{GroupResource, Result, Status};
 use crate::api::value::Value;
 
 use super::admission::{Operation, Write};
@@ -50,6 +51,10 @@ impl NewState for Whole<'_> {
     }
 
     fn first(&self) -> Option<Result<Value>> {
+        // Whoever means one object is told that it is not this one, before anything else.
+        if let Err(other) = check_uid(self.call, &self.value, &Value::Null) {
+            return Some(Err(other));
+        }
         let creates = self.call.kind().rules.create_on_update && self.call.subresource.is_empty();
         creates.then(|| {
             let mut value = self.value.clone();
@@ -138,6 +143,9 @@ async fn follow(
     let old = backend.read_in_version(call, current).await?;
     let was = backend.show_owned(call, part, &old)?;
     let mut body = backend.with_versions(call, || state.after(&was)).await?;
+    if part.shared_field().is_some() {
+        check_viewed(call, &body, &was)?;
+    }
     let wanted = options::revision(meta::of(&body).str("resourceVersion"))?.filter(|wanted| *wanted > 0);
     let write = Write { backend, call, operation: Operation::Update, old: Some(&was) };
     backend.admission.mutate(&write, &mut body).await?;
@@ -172,10 +180,6 @@ async fn create_instead(
     mut value: Value,
     dry_run: bool,
 ) -> Result<Reply> {
-    let uid = meta::of(&value).str("uid");
-    if !uid.is_empty() {
-        return Err(Status::wrong_uid(call.of(), &call.registered(call.name), uid, ""));
-    }
     admit(backend, call, &mut value).await?;
     value.entry("metadata").remove("resourceVersion");
     store_new(backend, call, &value, dry_run).await
@@ -188,6 +192,18 @@ fn check_uid(call: &Call<'_>, value: &Value, old: &Value) -> Result<()> {
         return Ok(());
     }
     Err(Status::wrong_uid(call.of(), &call.registered(call.name), wanted, found))
+}
+
+/// The same for a part that looks like another kind, in a patch too: it can name the uid though it cannot change it.
+fn check_viewed(call: &Call<'_>, body: &Value, was: &Value) -> Result<()> {
+    let (wanted, found) = (meta::of(body).str("uid"), meta::of(was).str("uid"));
+    if wanted.is_empty() || wanted == found {
+        return Ok(());
+    }
+    let resource = format!("{}/{}", call.of().resource, call.subresource);
+    let of = GroupResource { group: call.of().group, resource: &resource };
+    let why = format!("Precondition failed: UID in precondition: {wanted}, UID in object meta: {found}");
+    Err(Status::conflict(of, call.name, &why))
 }
 
 fn check_version(call: &Call<'_>, part: &Part, wanted: Option<u64>, current: u64) -> Result<()> {
@@ -211,6 +227,11 @@ fn complete(backend: &Backend, call: &Call<'_>, part: &Part, mut value: Value, o
     // Whoever names no version means the present one; the rules want to see it.
     meta::copy(value.entry("metadata"), meta::of(old), "resourceVersion");
     let checked = part.settle(call.kind(), &mut value, old, &occasion);
+    let version = &call.stored.version;
+    let stored = GroupVersionKind::new(&version.group, &version.version, &call.resource.kind);
+    if let Some(ty) = backend.registry_of(call.resource).lookup(&stored) {
+        kinds::count_presence(call.kind(), backend.registry_of(call.resource), ty, &mut value, old);
+    }
     match backend.check_rules(call, &value, Some(old), checked) {
         Ok(warned) => {
             call.warn(warned);

@@ -3,7 +3,7 @@
 use std::collections::btree_map::Entry;
 use std::fmt;
 
-use serde::de::{DeserializeSeed, Deserializer, MapAccess, SeqAccess, Visitor};
+use serde::de::{Deserialize, DeserializeSeed, Deserializer, MapAccess, SeqAccess, Visitor};
 use serde_saphyr::Options;
 use serde_saphyr::options::{DuplicateKeyPolicy, NonFiniteFloatPolicy};
 
@@ -12,6 +12,8 @@ use crate::api::limits;
 use crate::api::schema::{GroupVersionKind, Registry};
 use crate::api::value::{Fields, Value};
 
+use super::yaml_twice::Twice;
+use super::yaml_words::{first_document, is_foreign, told};
 pub use super::yaml_write::to_yaml;
 
 /// Reads a YAML body that must hold an object of kind `expected`.
@@ -33,11 +35,18 @@ pub fn decode_object(
     Ok(decoded)
 }
 
-/// What is wrong about a key that stands twice.
+/// What is wrong about keys that stand twice, of which `key` is the first.
 fn repeated(body: &[u8], key: &str) -> String {
-    let line = repeated_line(body).unwrap_or_default();
-    let key = crate::api::field::quoted(key);
-    format!("yaml: unmarshal errors:\n  line {line}: key {key} already set in map")
+    let mut all = repeats(body).unwrap_or_default();
+    if all.is_empty() {
+        all.push((0, key.to_owned()));
+    }
+    let mut text = "yaml: unmarshal errors:".to_owned();
+    for (line, key) in all {
+        let key = crate::api::field::quoted(&key);
+        text.push_str(&format!("\n  line {line}: key {key} already set in map"));
+    }
+    text
 }
 
 /// Reads a YAML document into a value, and says what is wrong if a key stands twice in it.
@@ -66,13 +75,17 @@ fn parse(body: &[u8]) -> Result<(Value, Option<String>), String> {
     if let Some(value) = read_json(text) {
         return Ok((value, None));
     }
+    if is_foreign(text) {
+        return Err("found incompatible YAML document".to_owned());
+    }
+    let text = first_document(text);
     let mut twice = None;
     let seed = Any { twice: &mut twice };
     let options = options(DuplicateKeyPolicy::LastWins);
     let value = serde_saphyr::with_deserializer_from_str_with_options(text, options, |document| {
         seed.deserialize(document)
     });
-    let value = value.map_err(|error| message(&error))?;
+    let value = value.map_err(|error| message(text, &error))?;
     Ok((value, twice))
 }
 
@@ -85,20 +98,35 @@ fn read_json(text: &str) -> Option<Value> {
     let mut twice = None;
     let mut tokens = serde_json::Deserializer::from_str(text);
     let value = Any { twice: &mut twice }.deserialize(&mut tokens).ok()?;
-    tokens.end().ok()?;
+    if tokens.end().is_err() {
+        // What follows a document is not read, unless the document turns out to be a key.
+        let mut documents =
+            serde_json::Deserializer::from_str(text).into_iter::<&serde_json::value::RawValue>();
+        documents.next()?.ok()?;
+        text.get(documents.byte_offset()..).filter(|rest| !rest.trim_start().starts_with(':'))?;
+    }
     twice.is_none().then_some(value)
 }
 
-/// The line of the first key that stands twice in its map: the same document once more, with that as an error.
-fn repeated_line(body: &[u8]) -> Option<u64> {
-    let text = std::str::from_utf8(body).ok()?;
-    let mut twice = None;
-    let seed = Any { twice: &mut twice };
-    let options = options(DuplicateKeyPolicy::Error);
-    let result = serde_saphyr::with_deserializer_from_str_with_options(text, options, |document| {
-        seed.deserialize(document)
+/// The keys that stand twice: the same document once more, with its places.
+fn repeats(body: &[u8]) -> Option<Vec<(u64, String)>> {
+    let text = first_document(std::str::from_utf8(body).ok()?);
+    let options = options(DuplicateKeyPolicy::LastWins);
+    let all = serde_saphyr::with_deserializer_from_str_with_options(text, options, |document| {
+        Twice::deserialize(document).map(|twice| twice.0)
     });
-    result.err()?.location().map(|location| location.line())
+    all.ok()
+}
+
+/// A key as JSON has it; `None` for what cannot be one.
+pub(super) fn key_text(key: Value) -> Option<String> {
+    match key {
+        Value::String(text) => Some(text),
+        Value::Bool(truth) => Some(truth.to_string()),
+        Value::Int(number) => Some(number.to_string()),
+        Value::Float(number) => Some(number.to_string()),
+        Value::Null | Value::Array(_) | Value::Object(_) => None,
+    }
 }
 
 fn options(duplicate_keys: DuplicateKeyPolicy) -> Options {
@@ -134,14 +162,11 @@ fn is_blank(line: &str) -> bool {
 }
 
 /// The parser's report on one line, with the place before what is wrong there.
-fn message(error: &serde_saphyr::Error) -> String {
+fn message(text: &str, error: &serde_saphyr::Error) -> String {
     let report = error.to_string();
     let report = report.lines().next().unwrap_or_default();
     let what = report.rsplit_once(" at line ").map_or(report, |(what, _)| what);
-    match error.location().map(|location| location.line()) {
-        Some(line) if line > 1 => format!("line {line}: {what}"),
-        _ => what.to_owned(),
-    }
+    told(text, what, error.location().map(|location| location.line()))
 }
 
 /// Reads any value, and remembers the first key that stands twice.
@@ -219,15 +244,7 @@ impl<'de> Visitor<'de> for Any<'_> {
     fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<Value, A::Error> {
         let mut all = Fields::new();
         while let Some(key) = entries.next_key_seed(json::Any(&mut json::Silent))? {
-            let key = match key {
-                Value::String(text) => text,
-                Value::Bool(truth) => truth.to_string(),
-                Value::Int(number) => number.to_string(),
-                Value::Float(number) => number.to_string(),
-                Value::Null | Value::Array(_) | Value::Object(_) => {
-                    return Err(serde::de::Error::custom("Unsupported map key"));
-                }
-            };
+            let key = key_text(key).ok_or_else(|| serde::de::Error::custom("Unsupported map key"))?;
             let value = entries.next_value_seed(Any { twice: &mut *self.twice })?;
             match all.entry(key) {
                 Entry::Vacant(free) => {
@@ -296,8 +313,17 @@ mod tests {
         );
         let error = decode_object(b"\tbad", &kind, &registry).unwrap_err();
         assert!(error.message.ends_with("yaml: found character that cannot start any token (09626164)"));
-        assert_eq!(read(b"a: 1\n- b").unwrap_err().split(':').next(), Some("line 2"), "the line comes first");
-        assert!(decode_object(b"a: 1\n---\nb: 2\n", &kind, &registry).is_err());
+        assert_eq!(read(b"a: 1\n- b").unwrap_err(), "line 1: did not find expected key");
+        let twice = decode_object(
+            b"kind: ConfigMap\nmetadata:\n  name: a\n  name: b\ndata:\n  x: y\n  x: z\n  x: z\n",
+            &kind,
+            &registry,
+        );
+        let lines = "yaml: unmarshal errors:\n  line 4: key \"name\" already set in map\n  line 7: key \"x\" already set in map\n  \
+                     line 8: key \"x\" already set in map";
+        assert_eq!(twice.unwrap().strict, [lines]);
+        let first = decode_object(b"data: {a: b}\n---\ndata: 2\n", &kind, &registry).unwrap();
+        assert_eq!(first.value.at(&["data", "a"]).and_then(Value::as_str), Some("b"));
     }
 
     #[test]

@@ -5,6 +5,8 @@ use super::core::{namespace, pod_default};
 use super::{DESCRIPTIONS, Errors, Generation, KindRules, MetaAgain, Occasion, StatusMeta, Warned};
 use crate::api::meta::{self, MetaRules};
 use crate::api::names;
+use crate::api::schema::encode::{encode, encode_zero};
+use crate::api::schema::{Registry, TypeId};
 use crate::api::value::Value;
 
 /// The grace period of a pod that says nothing.
@@ -181,6 +183,26 @@ fn keep_status_meta(rule: StatusMeta, new: &mut Value, old: &Value) {
 /// Whether a field that the generation follows has changed.
 fn moved(generation: Generation, new: &Value, old: &Value) -> bool {
     generation.moves_with.iter().any(|path| !same(new.at(path), old.at(path)))
+}
+
+/// Moves the generation where something came or went that says nothing but that it is there, such as an empty selector: the
+/// rules of kinds know no types, so they take it for nothing at all.
+pub fn count_presence(kind: Kind, registry: &Registry, ty: TypeId, new: &mut Value, old: &Value) {
+    let printed = |ty, value: Option<&Value>| {
+        value.map_or_else(|| encode_zero(registry, ty), |value| encode(registry, ty, value))
+    };
+    let differs = |path: &[&str]| {
+        let (new, old) = (new.at(path), old.at(path));
+        let field = |ty: TypeId, name: &&str| Some(registry.structure(ty)?.field(name)?.ty);
+        let inner = path.iter().try_fold(ty, field);
+        new != old && inner.is_some_and(|ty| printed(ty, new) != printed(ty, old))
+    };
+    let generation = meta::generation(old);
+    if meta::generation(new) == generation
+        && kind.rules.generation.moves_with.iter().any(|path| differs(path))
+    {
+        new.entry("metadata").set("generation", generation + 1);
+    }
 }
 
 /// What every update checks, and what the kind makes it check again.

@@ -43,7 +43,7 @@ pub use core::resources::is_extended;
 pub use core::security::allow_privileged;
 pub use lifecycle::{
     Kind, before_create, before_finalize, before_part_update, before_status_update, before_update,
-    grace_period, warn_given,
+    count_presence, grace_period, warn_given,
 };
 
 pub use super::findings::{Errors, Warned};
@@ -150,6 +150,8 @@ pub struct KindRules {
     /// Where the spec of the pods stands that the kind is or makes. What features that are off would read is dropped
     /// from it, but only after it was noted who wrote it.
     pub pods_at: &'static [&'static str],
+    /// Whether a deletion may say what becomes of dependents: nothing depends on some kinds.
+    pub collected: bool,
     /// Whether a deletion that does not say otherwise leaves the dependents.
     pub orphans: bool,
     /// What the one who deletes should know who does not say what becomes of the dependents.
@@ -200,6 +202,7 @@ const BASE: KindRules = KindRules {
     meta_again: MetaAgain::Change,
     status_again: MetaAgain::Change,
     pods_at: &[],
+    collected: true,
     orphans: false,
     warn_on_delete: None,
     keep: |_| None,

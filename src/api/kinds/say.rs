@@ -62,7 +62,7 @@ pub fn no_less(new: &Node<'_>, old: &Node<'_>, errors: &mut Errors, why: &str) {
 /// Says that one number is above another.
 pub fn no_more(one: &Node<'_>, most: i64, errors: &mut Errors, why: &str) {
     if one.number() > most {
-        errors.push(FieldError::invalid(&one.path, &one.number().to_string(), why));
+        errors.add(|| FieldError::invalid(&one.path, &one.number().to_string(), why));
     }
 }
 

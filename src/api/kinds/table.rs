@@ -50,6 +50,7 @@ const EVENT: KindRules = KindRules {
     known_finalizers: false,
     create_on_update: true,
     meta_again: MetaAgain::No,
+    collected: false,
     validate: event::validate,
     validate_update: event::validate_update,
     ..BASE
@@ -57,6 +58,7 @@ const EVENT: KindRules = KindRules {
 /// Events of their own group are looked at more closely.
 const NEW_EVENT: KindRules = KindRules {
     create_on_update: true,
+    collected: false,
     validate: event::validate_new,
     validate_update: event::validate_new_update,
     ..BASE

@@ -320,12 +320,10 @@ enum FixedAnswer {
     Text,
     Meta(&'static str),
     Version,
-    /// Files of a folder: nothing is said of them.
-    Files,
 }
 
 /// The paths that are no resources, by name.
-const FIXED: [Fixed; 6] = [
+const FIXED: [Fixed; 5] = [
     Fixed {
         path: "/.well-known/openid-configuration/",
         id: "getServiceAccountIssuerOpenIDConfiguration",
@@ -349,14 +347,6 @@ const FIXED: [Fixed; 6] = [
         tag: "apis",
         media: Media::Group,
         answer: FixedAnswer::Meta("APIGroupList"),
-    },
-    Fixed {
-        path: "/logs/",
-        id: "logFileListHandler",
-        about: "",
-        tag: "logs",
-        media: Media::Object,
-        answer: FixedAnswer::Files,
     },
     Fixed {
         path: "/openid/v1/jwks/",
@@ -384,37 +374,27 @@ impl Fixed {
             about: self.about.to_owned(),
             tag: self.tag.to_owned(),
             media: self.media,
-            codes: if matches!(self.answer, FixedAnswer::Files) { &[] } else { &[("200", "OK")] },
+            codes: &[("200", "OK")],
             answer: match self.answer {
                 FixedAnswer::Text => Answer::Text,
                 FixedAnswer::Meta(name) => sources.meta_answer(name),
                 FixedAnswer::Version => {
                     Answer::Type("io.k8s.apimachinery.pkg.version.Info".to_owned(), Schema::Version)
                 }
-                FixedAnswer::Files => Answer::Nothing,
             },
             ..Operation::default()
         };
-        let mut paths = vec![];
-        if matches!(self.answer, FixedAnswer::Files) {
-            let file = Operation {
-                method: "get",
-                id: "logFileHandler".to_owned(),
-                tag: self.tag.to_owned(),
-                parameters: vec![Parameter::log_path()],
-                ..Operation::default()
-            };
-            paths.push(Path { path: format!("{}{{logpath}}", self.path), operations: vec![file] });
-        }
-        paths.push(Path { path: self.path.to_owned(), operations: vec![operation] });
-        paths
+        vec![Path { path: self.path.to_owned(), operations: vec![operation] }]
     }
 }
+
+/// The release of the API, as the documents call it.
+const RELEASE: &str = "1.33";
 
 fn info(out: &mut Out) {
     out.key("info").object(|out| {
         out.field("title", "Kubernetes");
-        out.field("version", "unversioned");
+        out.field("version", RELEASE);
     });
 }
 

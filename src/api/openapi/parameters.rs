@@ -52,10 +52,6 @@ impl Parameter {
         Parameter::text("path", Place::Path, "path to the resource")
     }
 
-    pub(super) fn log_path() -> Parameter {
-        Parameter::text("logpath", Place::Path, "path to the log")
-    }
-
     fn place(&self) -> &'static str {
         match self.place {
             Place::Path => "path",

@@ -251,22 +251,25 @@ impl Sources<'_> {
                 package: value.package,
                 field: None,
             };
+            let values = value.field.map(|field| &*field.item_values).unwrap_or_default();
+            let item = |out: &mut Out, ty: TypeId| {
+                if values.is_empty() {
+                    self.place(out, dialect, ty, &inner(ty));
+                } else {
+                    enumeration(out, dialect, values);
+                }
+            };
             match self.registry.get(id) {
                 Type::List(list) => {
                     out.field("type", "array");
                     out.key("items");
-                    let items = value.field.map(|field| &*field.item_values).unwrap_or_default();
-                    if items.is_empty() {
-                        self.place(out, dialect, list.item, &inner(list.item));
-                    } else {
-                        enumeration(out, dialect, items);
-                    }
+                    item(out, list.item);
                     merged_as(out, &list.merge);
                 }
                 Type::Map(map) => {
                     out.field("type", "object");
                     out.key("additionalProperties");
-                    self.place(out, dialect, map.value, &inner(map.value));
+                    item(out, map.value);
                 }
                 Type::Scalar(scalar) => plain_scalar(out, *scalar),
                 Type::Struct(_) | Type::Either(_) => {}

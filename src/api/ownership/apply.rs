@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 
 use super::check::check;
-use super::compare::compare;
+use super::compare::compare_to_the_letter;
 use super::field_set::{all_fields, owned_fields, with_named};
 use super::last_applied;
 use super::managers::{self, Manager, Managers, Operation};
@@ -12,7 +12,9 @@ use super::owned::{self, Owned};
 use super::repeat::{Repeated, repeated};
 use super::set::Set;
 use super::{Comparisons, Versions, Write, take_from_others, updated};
+use crate::api::codec::json;
 use crate::api::schema::TypeId;
+use crate::api::schema::encode::encode;
 use crate::api::status::{Cause, Result, Status};
 use crate::api::value::Value;
 use crate::api::version::GroupVersion;
@@ -97,7 +99,10 @@ fn check_kind(versions: &Versions<'_>, version: &GroupVersion, config: &Value) -
     if api_version == version.to_string() && kind == versions.kind {
         return Ok(());
     }
-    let (group, version) = api_version.split_once('/').unwrap_or(("", api_version));
+    // What is no version says nothing at all, nor does the kind beside it.
+    let stated = GroupVersion::parse(api_version);
+    let (group, version, kind) =
+        stated.as_ref().map_or(("", "", ""), |stated| (&*stated.group, &*stated.version, kind));
     Err(Status::bad_request(format!("invalid object type: {group}/{version}, Kind={kind}")))
 }
 
@@ -131,23 +136,22 @@ impl Work<'_> {
             owned_fields(registry, self.ty, self.config).map_err(unmerged)?.recursive_difference(&reset);
         me.time = last.as_ref().and_then(|last| last.time.clone());
 
-        let nobody = self.empty();
-        let live = self.live.unwrap_or(&nobody);
-        let merged = merge(registry, self.ty, live, self.config).map_err(unmerged)?;
+        let live = self.printed()?;
+        let merged = merge(registry, self.ty, &live, self.config).map_err(unmerged)?;
         let mut object = match last.filter(|last| !last.fields.is_empty()) {
             Some(last) => self.prune(merged, &managers, &last).map_err(unmerged)?,
             None => merged,
         };
-        let own = compare(registry, self.ty, self.live, &object).map_err(unmerged)?.without(&reset);
+        let own = compare_to_the_letter(registry, self.ty, &live, &object).map_err(unmerged)?;
         let states = (self.live, &object);
-        let mut comparisons = Comparisons::new(&self.versions, states, (self.write.version, own));
+        let mut comparisons = Comparisons::new(&self.versions, states, (self.write.version, own), &reset);
         let conflicts = if force { Vec::new() } else { self.conflicts(&mut comparisons, &managers) };
         if !conflicts.is_empty() {
             return Err(refusal(&conflicts));
         }
         take_from_others(&mut comparisons, &mut managers).map_err(unmerged)?;
         // Whoever applies what is there already owns it too, but nothing happened.
-        let is_there = self.live.is_some() && object == *live;
+        let is_there = self.live.is_some() && object == live;
         if !is_there {
             me.time = Some(self.write.now.to_owned());
         }
@@ -192,11 +196,14 @@ impl Work<'_> {
         repeated(self.versions.registry, self.ty, (live, self.config), fields, &reset, spares)
     }
 
-    fn empty(&self) -> Value {
+    /// The object as clients see it, with the fields that are printed though nothing set them: the statement is merged into
+    /// that, and differs from it where it does not say the same in the same way.
+    fn printed(&self) -> Result<Value> {
         let mut empty = Value::object();
         empty.set("kind", self.versions.kind);
         empty.set("apiVersion", self.write.version.to_string());
-        empty
+        let text = encode(self.versions.registry, self.ty, self.live.unwrap_or(&empty));
+        json::read(&text).map_err(|_| Status::internal("the object cannot be printed"))
     }
 
     /// The owners there are, and the one that applies apart from them. What nobody owns yet belongs to whoever was there before.
@@ -284,7 +291,10 @@ impl Work<'_> {
 
     /// Whether the kind has this version.
     fn exists(&self, api_version: &str) -> bool {
-        GroupVersion::parse(api_version).is_some_and(|version| self.versions.type_in(&version).is_some())
+        let version = GroupVersion::parse(api_version);
+        version.is_some_and(|version| {
+            version.group == self.write.version.group && self.versions.type_in(&version).is_some()
+        })
     }
 
     fn as_version<'v>(

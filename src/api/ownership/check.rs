@@ -85,7 +85,7 @@ impl Walk<'_> {
         let mut seen = BTreeSet::new();
         for (index, value) in items.iter().enumerate() {
             let element = if owned {
-                match shape::stated_element(self.registry, shape, value) {
+                match shape::element(self.registry, shape, value) {
                     Ok(element) => element,
                     Err(error) => return self.report(path, &format!("element {index}: {error}")),
                 }

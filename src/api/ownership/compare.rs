@@ -74,18 +74,22 @@ pub fn compare(
     old: Option<&Value>,
     new: &Value,
 ) -> Result<Comparison, String> {
-    let mut found = Comparison::default();
     let old = old.map_or(Side::Zero, Side::Value);
-    let walk = Walk::new(registry);
-    walk.value(
-        shape::of_type(registry, ty, None),
-        Place::Root,
-        old,
-        Side::Value(new),
-        OWNED_DEPTH,
-        &mut found,
-    )?;
-    Ok(found)
+    Walk::new(registry).all(ty, old, Side::Value(new))
+}
+
+/// Compares two states to the letter: a field is there if and only if it stands there, whatever it says. So are compared what
+/// clients see of an object and that with a statement merged into it, which nobody has decoded yet.
+///
+/// Fails as [`compare`] does.
+pub fn compare_to_the_letter(
+    registry: &Registry,
+    ty: TypeId,
+    old: &Value,
+    new: &Value,
+) -> Result<Comparison, String> {
+    let walk = Walk { registry, to_the_letter: true };
+    walk.all(ty, Side::Value(old), Side::Value(new))
 }
 
 /// One state of a place.
@@ -132,15 +136,6 @@ impl<'v> Side<'v> {
         }
     }
 
-    fn field(self, registry: &Registry, field: &Field) -> Side<'v> {
-        let fields = match self {
-            Side::Absent | Side::Null => return Side::Absent,
-            Side::Zero => None,
-            Side::Value(value) => value.fields(),
-        };
-        Side::among(registry, field, fields)
-    }
-
     /// What an object of these fields shows of one.
     pub(super) fn among(registry: &Registry, field: &Field, fields: Option<&'v Object>) -> Side<'v> {
         match printed(registry, field, fields, Form::Exact) {
@@ -154,11 +149,32 @@ impl<'v> Side<'v> {
 
 pub(super) struct Walk<'r> {
     registry: &'r Registry,
+    to_the_letter: bool,
 }
 
 impl<'r> Walk<'r> {
     pub(super) fn new(registry: &'r Registry) -> Walk<'r> {
-        Walk { registry }
+        Walk { registry, to_the_letter: false }
+    }
+
+    fn all(&self, ty: TypeId, old: Side<'_>, new: Side<'_>) -> Result<Comparison, String> {
+        let mut found = Comparison::default();
+        let shape = shape::of_type(self.registry, ty, None);
+        self.value(shape, Place::Root, old, new, OWNED_DEPTH, &mut found)?;
+        Ok(found)
+    }
+
+    /// What a state shows of a field.
+    fn field<'v>(&self, side: Side<'v>, field: &Field) -> Side<'v> {
+        let fields = match side {
+            Side::Absent | Side::Null => return Side::Absent,
+            Side::Zero => None,
+            Side::Value(value) => value.fields(),
+        };
+        if self.to_the_letter {
+            return Side::of(fields.and_then(|fields| fields.get(&*field.name)));
+        }
+        Side::among(self.registry, field, fields)
     }
 
     /// Whether two states of a place whose parts are equal are equal themselves.
@@ -214,7 +230,7 @@ impl<'r> Walk<'r> {
     ) -> Result<bool, String> {
         let mut any = false;
         for field in &structure.fields {
-            let (old, new) = (old.field(self.registry, field), new.field(self.registry, field));
+            let (old, new) = (self.field(old, field), self.field(new, field));
             if old.is_absent() && new.is_absent() {
                 continue;
             }
@@ -354,6 +370,7 @@ impl<'r> Walk<'r> {
             (Side::Value(old), Side::Value(new)) if old == new => true,
             (Side::Null, _) | (_, Side::Null) => false,
             _ => match shape {
+                Shape::Whole(_) | Shape::Free(_) if self.to_the_letter => false,
                 // Two values of one type may say the same in different ways; their JSON does not.
                 Shape::Whole(ty) | Shape::Free(ty) => self.json(ty, old) == self.json(ty, new),
                 Shape::Struct(_) | Shape::Map(_) | Shape::Set(_) | Shape::Keyed(..) => looked,

@@ -157,7 +157,7 @@ fn write_step(text: &mut Vec<u8>, registry: &Registry, shape: Shape<'_>, item: &
             let mut names: Vec<&String> = keys.iter().collect();
             names.sort_unstable();
             for (at, name) in names.into_iter().enumerate() {
-                let value = shape::key(registry, ty, name, fields, true).ok_or(Doubt)?;
+                let value = shape::key(registry, ty, name, fields).ok_or(Doubt)?;
                 if at > 0 {
                     text.push(b',');
                 }

@@ -8,7 +8,9 @@ use super::field_set::is_nothing;
 use super::owned::{Owned, Steps};
 use super::set::{Element, Set};
 use super::shape::{self, Place, Shape};
+use crate::api::codec::json;
 use crate::api::limits::OWNED_DEPTH;
+use crate::api::schema::encode::encode;
 use crate::api::schema::{Registry, Struct, TypeId, default};
 use crate::api::value::{Object, Value};
 
@@ -153,6 +155,10 @@ impl<'r> Repetition<'r> {
                 _ => {
                     self.is_literal &= says_nothing(shape, value);
                     let new = Side::among(self.registry, field, Some(config));
+                    if matches!(old, Side::Absent) {
+                        // What says as much as nothing is stated where nothing is shown: it would be added first.
+                        filled.push(Element::Field(field.name.clone()), Set::leaf());
+                    }
                     stated && owned.is_empty() && self.compared.same(shape, old, new)
                 }
             };
@@ -213,11 +219,11 @@ impl<'r> Repetition<'r> {
         let shape = shape.settled([Some(live), Some(config)]);
         let same = match shape {
             Shape::Whole(ty) => {
+                below.member = !self.prints(ty, live, config);
                 owned.is_empty()
                     && (live == config || {
                         let same = self.compared.same(shape, Side::of(Some(live)), Side::of(Some(config)));
                         self.is_literal &= !same;
-                        below.member = !same;
                         same || self.fills_to(ty, live, config)
                     })
             }
@@ -232,6 +238,16 @@ impl<'r> Repetition<'r> {
             filled.push(element(), below);
         }
         same
+    }
+
+    /// Whether what is there is printed as it is stated.
+    fn prints(&self, ty: TypeId, live: &Value, config: &Value) -> bool {
+        match config {
+            Value::Object(_) | Value::Array(_) => {
+                json::read(&encode(self.registry, ty, live)).is_ok_and(|printed| printed == *config)
+            }
+            _ => live == config,
+        }
     }
 
     /// Whether the defaults make of what is stated what is there.
@@ -252,7 +268,7 @@ mod tests {
     use super::super::apply::{Applied, apply, apply_at_length};
     use super::super::{Versions, Write};
     use super::*;
-    use crate::api::codec::{self, json};
+    use crate::api::codec;
     use crate::api::kinds;
     use crate::api::schema::GroupVersionKind;
     use crate::api::status::Result;

@@ -115,7 +115,7 @@ pub(super) fn of_item<'r>(registry: &'r Registry, list: Shape<'_>, item: TypeId)
 /// What tells an item from the others of its list.
 pub(super) fn element(registry: &Registry, shape: Shape<'_>, item: &Value) -> Result<Element, String> {
     match (shape, item) {
-        (Shape::Keyed(ty, keys), Value::Object(fields)) => keyed(registry, ty, keys, fields, true),
+        (Shape::Keyed(ty, keys), Value::Object(fields)) => keyed(registry, ty, keys, fields),
         (Shape::Keyed(..), Value::Null) => {
             Err("associative list with keys may not have a null element".to_owned())
         }
@@ -131,27 +131,12 @@ pub(super) fn element(registry: &Registry, shape: Shape<'_>, item: &Value) -> Re
     }
 }
 
-/// What tells an item of a partial object from the others: nothing there is shown that is not stated.
-pub(super) fn stated_element(registry: &Registry, shape: Shape<'_>, item: &Value) -> Result<Element, String> {
-    match (shape, item) {
-        (Shape::Keyed(ty, keys), Value::Object(fields)) => keyed(registry, ty, keys, fields, false),
-        _ => element(registry, shape, item),
-    }
-}
-
-/// `whole`: whether fields that nobody set are shown with their zero values.
-fn keyed(
-    registry: &Registry,
-    item: TypeId,
-    keys: &[String],
-    fields: &Object,
-    whole: bool,
-) -> Result<Element, String> {
+fn keyed(registry: &Registry, item: TypeId, keys: &[String], fields: &Object) -> Result<Element, String> {
     let structure = registry.structure(item);
     let mut values: Vec<(Arc<str>, Value)> = Vec::with_capacity(keys.len());
     for name in keys {
         let field = structure.and_then(|structure| structure.field(name));
-        let value = key(registry, item, name, fields, whole).ok_or_else(|| {
+        let value = key(registry, item, name, fields).ok_or_else(|| {
             format!("associative list with keys has an element that omits key field {name:?} (and doesn't have default value)")
         })?;
         let name = field.map_or_else(|| name.as_str().into(), |field| field.name.clone());
@@ -161,13 +146,13 @@ fn keyed(
     Ok(Element::Key(values.into()))
 }
 
-/// The value of one of the key fields of an item. `whole` as for [`keyed`].
+/// The value of one of the key fields of an item: what is stated, its default, or the zero value of a field that is always
+/// shown.
 pub(super) fn key<'v>(
     registry: &'v Registry,
     item: TypeId,
     name: &str,
     fields: &'v Object,
-    whole: bool,
 ) -> Option<Cow<'v, Value>> {
     if let Some(stated) = fields.get(name).filter(|value| !value.is_null()) {
         return Some(Cow::Borrowed(stated));
@@ -175,8 +160,7 @@ pub(super) fn key<'v>(
     let field = registry.structure(item)?.field(name)?;
     match &field.default {
         Some(default) => Some(Cow::Borrowed(default)),
-        None if whole => unsaid(registry, field).map(Cow::Owned),
-        None => None,
+        None => unsaid(registry, field).map(Cow::Owned),
     }
 }
 

@@ -270,15 +270,13 @@ fn lists_merge_item_by_item_where_their_type_says_so() {
         (r#"[{"port":2},{"port":1}]"#, vec![9, 2, 1]),
         (r#"[{"port":5},{"port":1},{"port":6},{"port":2}]"#, vec![5, 1, 9, 6, 2]),
         (r#"[{"port":1,"protocol":"UDP"}]"#, vec![1, 9, 2, 1]),
+        // A number that is always shown is known even where it is not stated.
+        (r#"[{"name":"a","port":0}]"#, vec![1, 9, 2, 0]),
     ] {
         assert_eq!(order(ports), expected, "{ports}");
     }
     for (ports, message) in [
         (r#"[{"port":1},{"port":1}]"#, r#".spec.ports: duplicate entries for key [port=1,protocol="TCP"]"#),
-        (
-            r#"[{"name":"a"}]"#,
-            r#".spec.ports: element 0: associative list with keys has an element that omits key field "port" (and doesn't have default value)"#,
-        ),
         (
             r#"[{"port":"x"}]"#,
             r#".spec.ports[port="x",protocol="TCP"].port: expected numeric (int or float), got string"#,
@@ -295,6 +293,69 @@ fn lists_merge_item_by_item_where_their_type_says_so() {
             format!("failed to create typed patch object (/s; /v1, Kind=Service): {message}")
         );
     }
+}
+
+#[test]
+fn what_a_write_cannot_set_it_takes_from_nobody_in_any_version() {
+    let stage = Stage::new("autoscaling/v2", "HorizontalPodAutoscaler");
+    let scaler = |rest: &str| {
+        format!(
+            r#"{{"kind":"HorizontalPodAutoscaler","apiVersion":"autoscaling/v2","metadata":{{"name":"a","uid":"u"}},
+                "spec":{{"maxReplicas":3,"scaleTargetRef":{{"kind":"D","name":"d"}}}}{rest}}}"#
+        )
+    };
+    let mut old = value(&scaler(r#","status":{"currentReplicas":2,"desiredReplicas":3}"#));
+    let entry = r#"[{"manager":"m","operation":"Update","apiVersion":"autoscaling/v1","fieldsType":"FieldsV1",
+        "fieldsV1":{"f:status":{"f:currentReplicas":{}}},"subresource":"status","time":"1"}]"#;
+    old.entry("metadata").set("managedFields", value(entry));
+    let mut new = value(&scaler(""));
+    let reset: &[&[&str]] = &[&["status"]];
+    let write = Write { reset, ..stage.write("n", "2") };
+    record(&stage.versions(), &write, Some(&old), &mut new);
+    assert_eq!(owners(&new), owned(&[("m Update 1", r#"{"f:status":{"f:currentReplicas":{}}}"#)]));
+}
+
+#[test]
+fn owners_in_another_group_mean_nothing() {
+    let (core, events) = (Stage::new("v1", "Event"), GroupVersion::new("events.k8s.io", "v1"));
+    let event = |reason: &str| {
+        format!(r#"{{"kind":"Event","apiVersion":"v1","metadata":{{"name":"e"}},"reason":"{reason}"}}"#)
+    };
+    let old = core.update("m", "1", None, &event("a"));
+    assert_eq!(owners(&old).len(), 1);
+    let mut new = value(&event("b"));
+    let write = Write { version: &events, ..core.write("n", "2") };
+    record(&core.versions(), &write, Some(&old), &mut new);
+    assert_eq!(owners(&new), owned(&[("n Update 2", r#"{"f:reason":{}}"#)]));
+}
+
+#[test]
+fn what_is_stated_is_compared_to_the_letter_with_what_is_shown() {
+    let stage = Stage::new("apps/v1", "Deployment");
+    let paused = |paused: bool| {
+        format!(
+            r#"{{"kind":"Deployment","apiVersion":"apps/v1","metadata":{{"name":"d"}},"spec":{{"paused":{paused}}}}}"#
+        )
+    };
+    // To state nothing but the zero value is to state something.
+    let live = stage.apply("a", "1", None, &paused(true), false).unwrap();
+    let refused = stage.apply("b", "2", Some(&live), &paused(false), false).unwrap_err();
+    assert_eq!(refused, r#"Apply failed with 1 conflict: conflict with "a": .spec.paused"#);
+
+    // A list that is replaced as a whole shows more than was stated.
+    let slices = Stage::new("discovery.k8s.io/v1", "EndpointSlice");
+    let slice = |endpoint: &str| {
+        format!(
+            r#"{{"kind":"EndpointSlice","apiVersion":"discovery.k8s.io/v1","metadata":{{"name":"s"}},
+                "addressType":"IPv4","endpoints":[{endpoint}]}}"#
+        )
+    };
+    let short = slice(r#"{"addresses":["1.2.3.4"]}"#);
+    let live = slices.apply("a", "1", None, &short, false).unwrap();
+    assert!(slices.apply("b", "2", Some(&live), &short, false).unwrap_err().contains(": .endpoints"));
+    let whole = slice(r#"{"addresses":["1.2.3.4"],"conditions":{}}"#);
+    let same = slices.apply("b", "2", Some(&live), &whole, false).unwrap();
+    assert!(owners(&same).iter().any(|(who, _)| who == "b Apply"), "nothing changed, so there is no time");
 }
 
 #[test]
@@ -407,11 +468,22 @@ fn a_view_lends_the_owners_of_its_field_and_gives_them_back() {
     assert_eq!((lent.str("manager"), lent.str("apiVersion")), ("maker", "autoscaling/v1"));
     assert_eq!(text(lent.get("fieldsV1").unwrap()), r#"{"f:spec":{"f:replicas":{}}}"#);
 
-    // Nothing changed: everybody keeps what they have.
+    // Nothing changed: whoever wrote the field owns it still, but apart from the rest. Whoever applied it has it as before.
     let same = scale.update("scaler", "t2", Some(&part), &shown(1));
     let mut kept = value(&object(1));
     view.owners(&whole, &same).store(&mut kept);
-    assert_eq!(kept.at(&["metadata", "managedFields"]), whole.at(&["metadata", "managedFields"]));
+    let found = owners(&kept);
+    let apart = ("maker Update".to_owned(), r#"{"f:spec":{"f:replicas":{}}}"#.to_owned());
+    assert_eq!(found.first(), Some(&apart));
+    assert!(found[1].0 == "maker Update t1" && !found[1].1.contains("f:replicas"), "{found:?}");
+    assert_eq!(found.len(), 2);
+    let applied = stage.apply("applier", "t1", None, &object(1), false).unwrap();
+    let mut part_of_applied = value(&shown(1));
+    view.lend(&applied, &mut part_of_applied);
+    let same = scale.update("scaler", "t2", Some(&part_of_applied), &shown(1));
+    let mut kept = value(&object(1));
+    view.owners(&applied, &same).store(&mut kept);
+    assert_eq!(kept.at(&["metadata", "managedFields"]), applied.at(&["metadata", "managedFields"]));
 
     let more = scale.update("scaler", "t2", Some(&part), &shown(2));
     let owners = view.owners(&whole, &more);

@@ -44,7 +44,8 @@ impl View<'_> {
             if !self.is_known(&owner) {
                 continue;
             }
-            if self.owns(&owner) && shown.take(&self.in_view(&owner)).is_none() {
+            // Only whoever applied is known again in another version. Others own the field apart from now on.
+            if self.owns(&owner) && shown.take(&owner).is_none() {
                 owner.fields = owner.fields.difference(&field);
             }
             if !owner.fields.is_empty() {

@@ -132,6 +132,6 @@ fn operations_are_counted() {
     let (code, message) = patched(Json, &patch(10_001), Warn).unwrap_err();
     assert_eq!(
         (code, message.as_str()),
-        (413, "The allowed maximum operations in a JSON patch is 10000, got 10001")
+        (413, "Request entity too large: The allowed maximum operations in a JSON patch is 10000, got 10001")
     );
 }

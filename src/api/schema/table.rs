@@ -462,7 +462,8 @@ fn patch_fact(value: &str) -> PatchFact {
 }
 
 fn enum_values(value: &str) -> Vec<String> {
-    value.split(',').map(|word| if word == "\"\"" { String::new() } else { word.to_owned() }).collect()
+    // A word with a space is written as JSON, which has another way to write it.
+    value.split(',').map(|word| serde_json::from_str(word).unwrap_or_else(|_| word.to_owned())).collect()
 }
 
 fn shape(word: &str) -> Result<Shape, String> {

@@ -15,6 +15,7 @@ use pilothouse_actors::permit::Permit;
 use crate::api::catalog::Group;
 use crate::api::catalog::resource::Resource;
 use crate::api::connect::Way;
+use crate::api::field::quoted;
 use crate::api::form::{self, Extent, Form};
 use crate::api::media::{self, Agreed, Offer};
 use crate::api::options::ListOptions;
@@ -89,6 +90,8 @@ async fn serve(
                 None => documents::answer(worker, request, path, context),
             },
         },
+        // Nothing is mounted there, though authorization knows what it would be about.
+        Target::Resource(_) if path.starts_with("//") => Ok(render::page_not_found()),
         Target::Resource(found) => {
             let resource = find(worker, known, found, parsed.verb)?;
             let Some(resource) = resource else { return Ok(render::page_not_found()) };
@@ -120,7 +123,8 @@ async fn serve(
             };
             let warnings = &context.warnings;
             let agent = request.headers().get(header::USER_AGENT);
-            let user_agent = agent.and_then(|agent| agent.to_str().ok()).unwrap_or_default();
+            let user_agent = agent.map(|agent| String::from_utf8_lossy(agent.as_bytes())).unwrap_or_default();
+            let user_agent = &*user_agent;
             let identity = &identity;
             let part = Part { found, query: &query, body, form, warnings, identity, user_agent, permit };
             let answer = dispatch(worker, verb, &resource, part).await?;
@@ -212,9 +216,43 @@ fn allowed_verb(resource: &Resource, found: &ResourcePath<'_>, verb: Verb, metho
         return Err(Status::bad_request("name must be provided"));
     }
     if !fits || !verbs.contains(verb) || *method == Method::HEAD {
-        return Err(Status::method_not_allowed());
+        let exists =
+            resource.custom.is_some() || (verb != Verb::Proxy && is_mounted(resource, found, everywhere));
+        return Err(if exists { Status::method_not_allowed() } else { Status::no_such_resource() });
+    }
+    if matches!(verb, Verb::Get | Verb::Delete | Verb::Patch) && resource.custom.is_none() {
+        check_segment(found.name)?;
     }
     Ok(verb)
+}
+
+/// Whether there is anything at a path, for whatever method: some resources have no objects, others no collection in all
+/// namespaces.
+fn is_mounted(resource: &Resource, found: &ResourcePath<'_>, everywhere: bool) -> bool {
+    let any = |verbs: &[Verb]| verbs.iter().any(|verb| resource.verbs.contains(*verb));
+    if !found.subresource.is_empty() {
+        return true;
+    }
+    if found.legacy_watch {
+        return any(&[Verb::Watch]);
+    }
+    match (found.name.is_empty(), everywhere) {
+        (false, _) => any(&[Verb::Get, Verb::Update, Verb::Patch, Verb::Delete]),
+        (true, true) => any(&[Verb::List, Verb::Watch]),
+        (true, false) => any(&[Verb::List, Verb::Watch, Verb::Create, Verb::DeleteCollection]),
+    }
+}
+
+/// A name that could not stand in a path by itself is no name of anything.
+fn check_segment(name: &str) -> Result<()> {
+    let why = match name {
+        "." => "may not be '.'",
+        ".." => "may not be '..'",
+        _ if name.contains('/') => "may not contain '/'",
+        _ if name.contains('%') => "may not contain '%'",
+        _ => return Ok(()),
+    };
+    Err(Status::bad_request(format!("Name parameter invalid: {}: {why}", quoted(name))))
 }
 
 /// Whether a watch is a list as well, which has no rows.

@@ -18,6 +18,9 @@ use super::worker::Worker;
 /// The media type of the aggregated form; the parameters are part of the answer's name.
 const AGGREGATED: &str = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList";
 
+/// Its parameters, which other encodings have too.
+const AGGREGATED_FORM: &str = "g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList";
+
 /// The media type of a set of keys.
 const KEY_SET: &str = "application/jwk-set+json";
 
@@ -66,6 +69,14 @@ pub fn answer(worker: &Worker, request: &HttpRequest, path: &str, context: &Cont
     match aggregated {
         Some(aggregated) if agreed.transform.is_some() && agreed.encoding == Encoding::Json => {
             Ok(tagged(request, aggregated, context))
+        }
+        Some(aggregated) if agreed.transform.is_some() => {
+            let media = format!("{};{AGGREGATED_FORM}", agreed.encoding.media_type());
+            let mut response = render::document(context, agreed, 200, &aggregated.json)?;
+            if let Ok(media) = HeaderValue::try_from(media) {
+                response.headers_mut().insert(header::CONTENT_TYPE, media);
+            }
+            Ok(response)
         }
         _ => render::document(context, agreed, 200, &document.json),
     }

@@ -68,7 +68,12 @@ pub fn validate_new_update(new: &Value, old: &Value, errors: &mut Errors) {
     ];
     for (field, shown) in fixed {
         let (now, before) = (Node::of(new, field), Node::of(old, field));
-        if !crate::api::kinds::same(Some(now.value), Some(before.value)) {
+        // A text that is not there says as much as an empty one.
+        let is_same = match (now.value, before.value) {
+            (Value::String(_) | Value::Null, Value::String(_) | Value::Null) => now.text() == before.text(),
+            (now, before) => crate::api::kinds::same(Some(now), Some(before)),
+        };
+        if !is_same {
             errors.push(FieldError::invalid(&Path::new(shown), &printed(field, &now), IMMUTABLE));
         }
     }
@@ -164,6 +169,16 @@ mod tests {
             r#"{"metadata":{"namespace":"kube-system"},"eventTime":"2024-01-01T00:00:00.500000Z","type":"Normal","reason":"r",
                 "action":"a","reportingComponent":"c","reportingInstance":"i","series":{"count":2,"lastObservedTime":"2024-01-01T00:00:00.000000Z"}}"#,
         )
+    }
+
+    #[test]
+    fn a_text_that_is_not_there_is_an_empty_one() {
+        let (mut old, mut new) = (new(), new());
+        old.remove("reportingInstance");
+        new.set("reportingInstance", "");
+        let mut errors = Errors::new();
+        validate_new_update(&new, &old, &mut errors);
+        assert!(!errors.iter().any(|error| error.to_string().contains("immutable")));
     }
 
     #[test]
