@@ -76,6 +76,17 @@ pub fn generate_name(object: &mut Value, random: &mut dyn FnMut(usize) -> usize)
     true
 }
 
+/// Gives an object without a name its `generateName` as it is. Answers that no name was made: another try finds the same.
+pub fn take_prefix_as_name(object: &mut Value) -> bool {
+    let meta = of(object);
+    let prefix = meta.str("generateName");
+    if meta.str("name").is_empty() && !prefix.is_empty() {
+        let prefix = prefix.to_owned();
+        object.entry("metadata").set("name", prefix);
+    }
+    false
+}
+
 /// Checks that a new object carries no version, which only the store gives.
 pub fn check_unversioned(object: &Value) -> Result<(), Box<Status>> {
     if of(object).str("resourceVersion").is_empty() {

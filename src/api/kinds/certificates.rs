@@ -133,7 +133,9 @@ pub fn validate(request: &Value, errors: &mut Errors) {
 fn validate_whole(request: &Value, old: Option<&Value>, errors: &mut Errors) {
     let spec = Node::of(request, "spec");
     if let Err(wrong) = parse_request(request) {
-        errors.push(FieldError::invalid(&spec.child("request").path, "[]byte{}", &wrong));
+        let sent = spec.child("request");
+        let shown = if sent.is_set() { "[]byte{}" } else { "[]byte(nil)" };
+        errors.push(FieldError::invalid(&sent.path, shown, &wrong));
     }
     usages(&spec.child("usages"), old.map(|old| Node::of(old, "spec").child("usages")).as_ref(), errors);
     let signer = spec.child("signerName");

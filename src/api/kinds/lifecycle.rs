@@ -2,7 +2,7 @@
 
 use super::check::same;
 use super::core::namespace;
-use super::{DESCRIPTIONS, Errors, Generation, KindRules, MetaAgain, Occasion, StatusMeta, Warned};
+use super::{DESCRIPTIONS, Errors, Generation, KindRules, Occasion, StatusMeta, Warned};
 use crate::api::meta::{self, MetaRules};
 use crate::api::names;
 use crate::api::value::Value;
@@ -54,7 +54,7 @@ pub fn before_update(
     occasion: &Occasion<'_>,
 ) -> Result<Warned, Errors> {
     meta::copy(new.entry("metadata"), meta::of(old), "generation");
-    if kind.has_status {
+    if kind.has_status && !kind.rules.status_on_update {
         meta::copy(new, old, "status");
     }
     (kind.rules.prepare_update)(new, old, occasion);
@@ -163,11 +163,11 @@ fn common_errors(kind: Kind, new: &Value, old: &Value) -> Errors {
     let plain = MetaRules { name: names::path_segment, known_finalizers: false, ..kind.meta_rules() };
     meta::validate(new, plain, &mut errors);
     meta::validate_update(new, old, false, &mut errors);
-    let again = kind.rules.meta_again;
-    if matches!(again, MetaAgain::Whole | MetaAgain::WholeAndChange) {
+    let (whole, change) = kind.rules.meta_again.times();
+    for _ in 0..whole {
         meta::validate(new, kind.meta_rules(), &mut errors);
     }
-    if matches!(again, MetaAgain::Change | MetaAgain::WholeAndChange) {
+    for _ in 0..change {
         meta::validate_update(new, old, kind.rules.known_finalizers, &mut errors);
     }
     errors

@@ -121,12 +121,32 @@ pub enum MetaAgain {
     Whole,
     /// Both.
     WholeAndChange,
+    /// All of the metadata, and once more because the kind checks an update both as new and as changed.
+    WholeTwice,
+    /// The same and how it changed.
+    WholeTwiceAndChange,
+}
+
+impl MetaAgain {
+    /// How often all of the metadata is checked again, and how often its change.
+    pub fn times(self) -> (usize, usize) {
+        match self {
+            MetaAgain::No => (0, 0),
+            MetaAgain::Change => (0, 1),
+            MetaAgain::Whole => (1, 0),
+            MetaAgain::WholeAndChange => (1, 1),
+            MetaAgain::WholeTwice => (2, 0),
+            MetaAgain::WholeTwiceAndChange => (2, 1),
+        }
+    }
 }
 
 /// Everything that sets one kind apart from the others.
 pub struct KindRules {
     /// The syntax of names.
     pub name: NameRule,
+    /// Whether `generateName` is the name of an object that has none, because no suffix would make a good name.
+    pub prefix_is_name: bool,
     /// Whether a finalizer without a domain must be one of the known ones.
     pub known_finalizers: bool,
     /// Whether a PUT may create.
@@ -137,6 +157,8 @@ pub struct KindRules {
     pub generation: Generation,
     /// Whether a new object keeps the status that the client sent.
     pub status_on_create: bool,
+    /// Whether a write of the whole object may change the status.
+    pub status_on_update: bool,
     /// What a status write may change besides the status.
     pub status_meta: StatusMeta,
     /// Which metadata checks an update repeats.
@@ -176,11 +198,13 @@ pub static GENERIC: KindRules = KindRules { unconditional_update: false, ..BASE 
 
 const BASE: KindRules = KindRules {
     name: names::subdomain_name,
+    prefix_is_name: false,
     known_finalizers: true,
     create_on_update: false,
     unconditional_update: true,
     generation: Generation::NONE,
     status_on_create: false,
+    status_on_update: false,
     status_meta: StatusMeta::Free,
     meta_again: MetaAgain::Change,
     orphans: false,

@@ -55,8 +55,9 @@ pub fn validate_role(role: &Value, errors: &mut Errors) {
     rules(role, true, errors);
 }
 
-/// Checks a changed Role.
+/// Checks a changed Role. All kinds of this group are looked at twice, as new and as changed.
 pub fn validate_role_update(new: &Value, _old: &Value, errors: &mut Errors) {
+    validate_role(new, errors);
     validate_role(new, errors);
 }
 
@@ -85,6 +86,7 @@ pub fn validate_cluster_role(role: &Value, errors: &mut Errors) {
 
 /// Checks a changed ClusterRole.
 pub fn validate_cluster_role_update(new: &Value, _old: &Value, errors: &mut Errors) {
+    validate_cluster_role(new, errors);
     validate_cluster_role(new, errors);
 }
 
@@ -128,6 +130,7 @@ pub fn validate_binding(object: &Value, errors: &mut Errors) {
 /// Checks a changed RoleBinding.
 pub fn validate_binding_update(new: &Value, old: &Value, errors: &mut Errors) {
     binding(new, true, errors);
+    binding(new, true, errors);
     same_role(new, old, errors);
 }
 
@@ -138,6 +141,7 @@ pub fn validate_cluster_binding(object: &Value, errors: &mut Errors) {
 
 /// Checks a changed ClusterRoleBinding.
 pub fn validate_cluster_binding_update(new: &Value, old: &Value, errors: &mut Errors) {
+    binding(new, false, errors);
     binding(new, false, errors);
     same_role(new, old, errors);
 }

@@ -32,10 +32,12 @@ pub fn validate_service(object: &Value, errors: &mut Errors) {
     let spec = Node::of(object, "spec");
     let (group, version) = (spec.child("group"), spec.child("version"));
     let wanted = format!("{}.{}", version.text(), group.text());
-    if meta::name(object) != wanted && names::path_segment(meta::name(object), false).is_empty() {
-        let wrong = format!("must be `spec.version+\".\"+spec.group`: {}", quoted(&wanted));
-        let path = Path::new("metadata").child("name");
-        errors.push(FieldError::invalid(&path, &quoted(meta::name(object)), &wrong));
+    for field in ["generateName", "name"] {
+        let name = meta::of(object).str(field);
+        if !name.is_empty() && name != wanted && names::path_segment(name, false).is_empty() {
+            let wrong = format!("must be `spec.version+\".\"+spec.group`: {}", quoted(&wanted));
+            errors.push(FieldError::invalid(&Path::new("metadata").child(field), &quoted(name), &wrong));
+        }
     }
     if group.is_empty() && version.text() != "v1" {
         group.required(errors, "only v1 may have an empty group and it better be legacy kube");

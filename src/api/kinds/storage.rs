@@ -1,6 +1,6 @@
 //! The kinds that describe storage.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::check::{Node, fill, same};
 use super::core::node_label;
@@ -17,7 +17,11 @@ pub fn default_class(class: &mut Value) {
 }
 
 fn provisioner(node: &Node<'_>, errors: &mut Errors) {
-    node.need_syntax(errors, |name| names::qualified_name(&name.to_lowercase()));
+    if node.need(errors) {
+        // Messages show the name as it was looked at.
+        let name = node.text().to_lowercase();
+        meta::texts(errors, &node.path, &name, names::qualified_name(&name));
+    }
 }
 
 fn parameters(node: &Node<'_>, errors: &mut Errors) {
@@ -56,9 +60,11 @@ pub fn validate_class(class: &Value, errors: &mut Errors) {
     topologies(&Node::of(class, "allowedTopologies"), errors);
 }
 
-/// Checks where volumes may be: no two terms may say the same, and no term may say a thing twice.
+/// Checks where volumes may be: no two terms may say the same, and no term may say a thing twice. A term that says
+/// nothing is taken for a copy of as many others as there are terms.
 fn topologies(list: &Node<'_>, errors: &mut Errors) {
-    let mut terms: BTreeSet<Vec<(&str, BTreeSet<&str>)>> = BTreeSet::new();
+    let mut terms: BTreeMap<Vec<(&str, BTreeSet<&str>)>, usize> = BTreeMap::new();
+    terms.insert(Vec::new(), list.len());
     for term in list.items() {
         let expressions = term.child("matchLabelExpressions");
         let mut all: Vec<(&str, BTreeSet<&str>)> = Vec::new();
@@ -79,9 +85,11 @@ fn topologies(list: &Node<'_>, errors: &mut Errors) {
             all.push((key.text(), seen));
         }
         all.sort();
-        if !terms.insert(all) {
-            errors.push(FieldError::duplicate(&expressions.path, "\"\""));
+        let same = terms.entry(all).or_default();
+        for _ in 0..*same {
+            errors.add(|| FieldError::duplicate(&expressions.path, "\"\""));
         }
+        *same += 1;
     }
 }
 

@@ -36,7 +36,12 @@ const WEBHOOKS: KindRules = KindRules {
     ..ADMISSION
 };
 /// Roles and bindings.
-const RBAC: KindRules = KindRules { name: rbac::name, create_on_update: true, ..PLAIN };
+const RBAC: KindRules = KindRules {
+    name: rbac::name,
+    create_on_update: true,
+    meta_again: MetaAgain::WholeTwiceAndChange,
+    ..BASE
+};
 /// Events of the core have any name, and hardly anything is said about their metadata.
 const EVENT: KindRules = KindRules {
     name: names::path_segment,
@@ -229,7 +234,8 @@ pub static TABLE: &[(&str, &str, KindRules)] = &[
             validate: limits::validate_quota,
             validate_update: limits::validate_quota_update,
             validate_status: limits::validate_quota_status,
-            ..PLAIN
+            meta_again: MetaAgain::Change,
+            ..BASE
         },
     ),
     (
@@ -405,6 +411,7 @@ pub static TABLE: &[(&str, &str, KindRules)] = &[
         "networking.k8s.io",
         "IPAddress",
         KindRules {
+            prefix_is_name: true,
             name: names::ip_name,
             validate: networking::validate_address,
             validate_update: networking::validate_address_update,
@@ -418,6 +425,9 @@ pub static TABLE: &[(&str, &str, KindRules)] = &[
             status_meta: StatusMeta::Fixed,
             validate: networking::validate_service_cidr,
             validate_update: networking::validate_service_cidr_update,
+            // Nothing of it is put back, neither for who makes one nor for who changes it.
+            status_on_create: true,
+            status_on_update: true,
             meta_again: MetaAgain::Change,
             ..BASE
         },
@@ -426,10 +436,7 @@ pub static TABLE: &[(&str, &str, KindRules)] = &[
         "discovery.k8s.io",
         "EndpointSlice",
         KindRules {
-            generation: Generation {
-                starts: true,
-                moves_with: &[&["addressType"], &["endpoints"], &["ports"], &["metadata", "labels"]],
-            },
+            generation: Generation { starts: true, moves_with: &[] },
             default: discovery::default,
             prepare_create: discovery::prepare_create,
             prepare_update: discovery::prepare_update,
@@ -480,6 +487,8 @@ pub static TABLE: &[(&str, &str, KindRules)] = &[
         KindRules {
             create_on_update: true,
             known_finalizers: false,
+            prepare_create: small::prepare_lease,
+            prepare_update: small::prepare_lease_update,
             validate: small::validate_lease,
             validate_update: small::validate_lease_update,
             meta_again: MetaAgain::Change,
@@ -553,7 +562,7 @@ pub static TABLE: &[(&str, &str, KindRules)] = &[
         KindRules {
             validate: storage::validate_csi_node,
             validate_update: storage::validate_csi_node_update,
-            meta_again: MetaAgain::Whole,
+            meta_again: MetaAgain::WholeTwice,
             ..GUARDED
         },
     ),
@@ -576,7 +585,7 @@ pub static TABLE: &[(&str, &str, KindRules)] = &[
             validate_update: storage::validate_attachment_update,
             prepare_status: storage::prepare_attachment_status,
             validate_status: storage::validate_attachment_update,
-            meta_again: MetaAgain::Whole,
+            meta_again: MetaAgain::WholeTwice,
             ..GUARDED
         },
     ),

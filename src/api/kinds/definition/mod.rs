@@ -81,10 +81,12 @@ fn remember_stored(definition: &mut Value) {
 pub fn validate(definition: &Value, errors: &mut Errors) {
     let spec = Node::of(definition, "spec");
     let wanted = format!("{}.{}", spec.child("names").child("plural").text(), spec.child("group").text());
-    if meta::name(definition) != wanted {
-        let path = Path::new("metadata").child("name");
-        let why = "must be spec.names.plural+\".\"+spec.group";
-        errors.push(FieldError::invalid(&path, &quoted(meta::name(definition)), why));
+    for field in ["generateName", "name"] {
+        let name = meta::of(definition).str(field);
+        if !name.is_empty() && name != wanted {
+            let why = "must be spec.names.plural+\".\"+spec.group";
+            errors.push(FieldError::invalid(&Path::new("metadata").child(field), &quoted(name), why));
+        }
     }
     validate_spec(&spec, true, errors);
     validate_rest(definition, None, errors);
