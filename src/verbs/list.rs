@@ -97,7 +97,9 @@ impl Listing {
             Encoding::Protobuf if form.shape == Shape::Metadata(MetaVersion::V1beta1) => {
                 let items = std::mem::take(&mut page.items);
                 (
-                    backend.partial_list(MetaVersion::V1beta1, read_meta(&list_meta)?, &items).await?,
+                    backend
+                        .partial_list(resource, MetaVersion::V1beta1, read_meta(&list_meta)?, &items)
+                        .await?,
                     Bytes::new(),
                 )
             }

@@ -16,6 +16,7 @@ use crate::api::catalog::resource::Resource;
 use crate::api::codec::{self, cbor, protobuf};
 use crate::api::convert::convert;
 use crate::api::form::{Form, Include, MetaVersion, Shape};
+use crate::api::kinds;
 use crate::api::media::Encoding;
 use crate::api::print;
 use crate::api::schema::encode::Form as Telling;
@@ -194,6 +195,7 @@ impl Backend {
     /// cannot be written item by item.
     pub async fn partial_list(
         &self,
+        resource: &Resource,
         version: MetaVersion,
         meta: Value,
         objects: &[Arc<Object>],
@@ -202,7 +204,7 @@ impl Backend {
         let mut items = Vec::with_capacity(objects.len());
         for batch in objects.chunks(ITEMS_PER_TURN) {
             for object in batch {
-                items.push(self.value_of(item_type, &partial(version, Kept::of(object))?)?);
+                items.push(self.value_of(item_type, &partial(resource, version, Kept::of(object))?)?);
             }
             tokio::task::yield_now().await;
         }
@@ -231,7 +233,7 @@ impl Backend {
         }
         let json = match form.shape {
             Shape::Whole => self.json(resource, kept)?,
-            Shape::Metadata(version) => partial(version, kept)?,
+            Shape::Metadata(version) => partial(resource, version, kept)?,
             Shape::Table(version, include) => {
                 let value = self.stored_value(resource, kept)?;
                 let revision = value.at(&["metadata", "resourceVersion"]).and_then(Value::as_str);
@@ -276,7 +278,7 @@ impl Backend {
         match form.shape {
             Shape::Metadata(version) => {
                 let ty = partial_type(&self.registry)?;
-                Ok((ty, self.value_of(ty, &partial(version, kept)?)?))
+                Ok((ty, self.value_of(ty, &partial(resource, version, kept)?)?))
             }
             _ => Ok((self.type_in(resource, &resource.gv)?, self.converted(resource, kept)?)),
         }
@@ -320,7 +322,7 @@ impl Backend {
     ) -> Result<Option<Bytes>> {
         match include {
             Include::None => Ok(None),
-            Include::Metadata => partial(version, kept).map(Some),
+            Include::Metadata => partial(resource, version, kept).map(Some),
             Include::Object => self.json(resource, kept).map(Some),
         }
     }
@@ -397,8 +399,11 @@ fn unreadable() -> Box<Status> {
 }
 
 /// The metadata of an object as an object of its own.
-fn partial(version: MetaVersion, kept: Kept<'_>) -> Result<Bytes> {
+fn partial(resource: &Resource, version: MetaVersion, kept: Kept<'_>) -> Result<Bytes> {
     let metadata = kept.metadata()?;
+    let hidden = kinds::annotation_of_whole(&resource.gv.group, &resource.kind);
+    let shown = hidden.and_then(|annotation| without_annotation(metadata, annotation));
+    let metadata = shown.as_deref().unwrap_or(metadata);
     let mut json = BytesMut::with_capacity(metadata.len() + 80);
     json.put_slice(br#"{"kind":"PartialObjectMetadata","apiVersion":""#);
     json.put_slice(version.api_version().as_bytes());
@@ -408,8 +413,37 @@ fn partial(version: MetaVersion, kept: Kept<'_>) -> Result<Bytes> {
     Ok(json.freeze())
 }
 
+/// Metadata without an annotation; `None` if it cannot be read.
+fn without_annotation(metadata: &[u8], annotation: &str) -> Option<Vec<u8>> {
+    let mut metadata = codec::json::read(metadata).ok()?;
+    let annotations = metadata.entry("annotations");
+    annotations.remove(annotation);
+    if annotations.fields().is_none_or(|rest| rest.is_empty()) {
+        metadata.remove("annotations");
+    }
+    Some(codec::to_json(&metadata))
+}
+
 /// Both versions of a partial object are one type; the object says which it is.
 fn partial_type(registry: &Registry) -> Result<TypeId> {
     let found = registry.meta("PartialObjectMetadata");
     found.ok_or_else(|| Status::internal("no schema for PartialObjectMetadata".to_owned()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_annotation_goes_alone_or_with_the_last() {
+        let table = [
+            (r#"{"annotations":{"a":"1","b":"2"},"name":"n"}"#, r#"{"annotations":{"b":"2"},"name":"n"}"#),
+            (r#"{"annotations":{"a":"1"},"name":"n"}"#, r#"{"name":"n"}"#),
+            (r#"{"name":"n"}"#, r#"{"name":"n"}"#),
+        ];
+        for (before, after) in table {
+            assert_eq!(without_annotation(before.as_bytes(), "a").unwrap(), after.as_bytes(), "{before}");
+        }
+        assert_eq!(without_annotation(b"{", "a"), None);
+    }
 }

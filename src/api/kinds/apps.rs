@@ -8,9 +8,9 @@ mod stateful_set;
 mod tests;
 
 pub use self::daemon_set::{
-    default_daemon_set, prepare_daemon_set, prepare_daemon_set_update, validate_daemon_set,
-    validate_daemon_set_status, validate_daemon_set_update, validate_revision, validate_revision_update,
-    warn_daemon_set,
+    TEMPLATE_GENERATION, default_daemon_set, prepare_daemon_set, prepare_daemon_set_update,
+    validate_daemon_set, validate_daemon_set_status, validate_daemon_set_update, validate_revision,
+    validate_revision_update, warn_daemon_set,
 };
 pub use self::deployment::{
     default_deployment, default_replica_set, validate_deployment, validate_deployment_status,

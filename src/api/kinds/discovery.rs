@@ -206,6 +206,21 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_field_that_is_not_kept_counts_as_a_change() {
+        use super::super::testing::NOBODY;
+        let occasion = Occasion { now: "t", user: &NOBODY };
+        let stored = object(r#"{"metadata":{"generation":3},"endpoints":[{"addresses":["1.1.1.1"]}]}"#);
+        let mut new = stored.clone();
+        prepare_update(&mut new, &stored, &occasion);
+        assert_eq!(meta::generation(&new), 3);
+        new = object(
+            r#"{"metadata":{"generation":3},"endpoints":[{"addresses":["1.1.1.1"],"deprecatedTopology":{"a":"b"}}]}"#,
+        );
+        prepare_update(&mut new, &stored, &occasion);
+        assert_eq!((meta::generation(&new), new.get("endpoints")), (4, stored.get("endpoints")));
+    }
+
+    #[test]
     fn unusual_slices_are_warned_of_and_trimmed() {
         let mut slice = object(
             r#"{"addressType":"FQDN","endpoints":[{"addresses":["010.0.0.1"],"deprecatedTopology":{"a":"b"},

@@ -85,13 +85,17 @@ pub struct Generation {
     pub starts: bool,
     /// The fields whose change raises it.
     pub moves_with: &'static [&'static [&'static str]],
+    /// Whether a list that is there without items counts as a change each time, since none is ever stored.
+    pub empty_lists_count: bool,
 }
 
 impl Generation {
     /// The server leaves it alone.
-    pub const NONE: Generation = Generation { starts: false, moves_with: &[] };
+    pub const NONE: Generation = Generation { starts: false, moves_with: &[], empty_lists_count: false };
+    /// It starts at 1 and stays.
+    pub const FIRST: Generation = Generation { starts: true, ..Generation::NONE };
     /// It starts at 1 and moves with the spec.
-    pub const SPEC: Generation = Generation { starts: true, moves_with: &[&["spec"]] };
+    pub const SPEC: Generation = Generation { moves_with: &[&["spec"]], ..Generation::FIRST };
 }
 
 /// What a write of the status may change in the metadata.
@@ -163,6 +167,10 @@ pub struct KindRules {
     pub status_meta: StatusMeta,
     /// Which metadata checks an update repeats.
     pub meta_again: MetaAgain,
+    /// Which of them a write of the status repeats.
+    pub status_meta_again: MetaAgain,
+    /// What else is wrong with a name, or the beginning of one, that depends on the object.
+    pub own_name: fn(&Value, &str) -> Option<String>,
     /// Whether a deletion that does not say otherwise leaves the dependents.
     pub orphans: bool,
     /// What the one who deletes should know who does not say what becomes of the dependents.
@@ -207,6 +215,8 @@ const BASE: KindRules = KindRules {
     status_on_update: false,
     status_meta: StatusMeta::Free,
     meta_again: MetaAgain::Change,
+    status_meta_again: MetaAgain::Change,
+    own_name: meta::any_name,
     orphans: false,
     warn_on_delete: None,
     graceful: false,
@@ -226,7 +236,7 @@ const BASE: KindRules = KindRules {
 /// The rules of custom kinds. What their schemas say is checked besides.
 pub static CUSTOM: KindRules = KindRules {
     known_finalizers: false,
-    generation: Generation { starts: true, moves_with: &[] },
+    generation: Generation::FIRST,
     status_meta: StatusMeta::Fixed,
     prepare_update: |new, old, _| {
         if !same_but_metadata(new, old) {
@@ -249,6 +259,12 @@ fn same_but_metadata(one: &Value, other: &Value) -> bool {
 /// The rules of a kind.
 pub fn rules(group: &str, kind: &str) -> &'static KindRules {
     table::TABLE.iter().find(|row| row.0 == group && row.1 == kind).map_or(&GENERIC, |row| &row.2)
+}
+
+/// An annotation that only the whole object has: it is made from a field that the versions of the kind do not have, so
+/// whoever asks for the metadata alone is not told.
+pub fn annotation_of_whole(group: &str, kind: &str) -> Option<&'static str> {
+    ((group, kind) == ("apps", "DaemonSet")).then_some(apps::TEMPLATE_GENERATION)
 }
 
 /// Whether a finished deletion answers with the object as it last was.

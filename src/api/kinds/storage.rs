@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::check::{Node, fill, same};
-use super::core::node_label;
+use super::core::{node_label, persistent_volume};
 use super::quantity::Amount;
 use super::{Errors, Occasion, Warned, say, selector};
 use crate::api::field::{FieldError, Path, quoted};
@@ -312,7 +312,8 @@ fn attachment_any(attachment: &Value, errors: &mut Errors) {
         (false, true) if named.is_empty() => {
             named.required(errors, "must specify non empty persistentVolumeName");
         }
-        _ => {}
+        (true, false) => persistent_volume::validate_inline(&inline, errors),
+        (false, true) => {}
     }
     spec.child("nodeName").syntax(errors, names::dns_subdomain);
     attachment_status(&Node::of(attachment, "status"), errors);
@@ -587,6 +588,61 @@ mod tests {
                 "nodeTopology.matchExpressions[0].key: beta.kubernetes.io/arch is deprecated since v1.14; use \"kubernetes.io/arch\" instead",
                 "nodeTopology.matchLabels.beta.kubernetes.io/os: deprecated since v1.14; use \"kubernetes.io/os\" instead",
             ]
+        );
+    }
+
+    #[test]
+    fn a_term_that_says_nothing_is_a_copy_of_all() {
+        let class = |terms: &str| {
+            let class = format!(
+                r#"{{"provisioner":"Ex.com/P","volumeBindingMode":"Immediate","allowedTopologies":{terms}}}"#
+            );
+            let mut errors = Errors::new();
+            validate_class(&object(&class), &mut errors);
+            errors.len()
+        };
+        assert_eq!(class("[]"), 0);
+        assert_eq!(class("[{}]"), 1);
+        assert_eq!(class("[{},{}]"), 5, "two for the first, three for the second");
+    }
+
+    #[test]
+    fn names_of_provisioners_are_shown_in_small_letters() {
+        let mut errors = Errors::new();
+        provisioner(&Node::of(&object(r#"{"provisioner":"Bad!"}"#), "provisioner"), &mut errors);
+        assert!(errors.iter().all(|error| error.message.starts_with("Invalid value: \"bad!\"")));
+        assert!(!errors.is_empty());
+    }
+
+    #[test]
+    fn each_rule_of_an_inline_volume_refuses() {
+        let base = object(
+            r#"{"spec":{"attacher":"a.b","nodeName":"n","source":{"inlineVolumeSpec":{"accessModes":["ReadWriteOnce"],
+                "csi":{"driver":"d.e","volumeHandle":"h"}}}}}"#,
+        );
+        let wrong = "may not be specified in the context of inline volumes";
+        let at = |field: &str| format!("spec.source.inlineVolumeSpec.{field}");
+        let (claim, capacity, nodes, class, policy, mode, modes) = (
+            at("claimRef"),
+            at("capacity"),
+            at("nodeAffinity"),
+            at("storageClassName"),
+            at("persistentVolumeReclaimPolicy"),
+            at("volumeMode"),
+            at("accessModes"),
+        );
+        each_refused(
+            &base,
+            validate_attachment,
+            &[
+                (&claim, r#"{"name":"c"}"#, wrong),
+                (&capacity, r#"{"storage":"1Gi"}"#, wrong),
+                (&nodes, r#"{"required":{}}"#, wrong),
+                (&class, r#""c""#, wrong),
+                (&policy, r#""Delete""#, "may only be Retain in the context of inline volumes"),
+                (&mode, r#""Block""#, "may not specify volumeMode other than Filesystem"),
+                (&modes, "[]", "accessModes: Required value"),
+            ],
         );
     }
 }

@@ -29,7 +29,7 @@ const ADMISSION: KindRules = KindRules {
 };
 /// Webhooks are counted as a whole.
 const WEBHOOKS: KindRules = KindRules {
-    generation: Generation { starts: true, moves_with: &[&["webhooks"]] },
+    generation: Generation { moves_with: &[&["webhooks"]], empty_lists_count: true, ..Generation::FIRST },
     default: admission::default_webhooks,
     validate: admission::validate_webhooks,
     validate_update: admission::validate_webhooks_update,
@@ -83,7 +83,7 @@ pub static TABLE: &[(&str, &str, KindRules)] = &[
         "",
         "PodTemplate",
         KindRules {
-            generation: Generation { starts: true, moves_with: &[&["template"]] },
+            generation: Generation { moves_with: &[&["template"]], ..Generation::FIRST },
             default: template::default,
             validate: template::validate_object,
             validate_update: template::validate_object_update,
@@ -182,7 +182,7 @@ pub static TABLE: &[(&str, &str, KindRules)] = &[
             validate: persistent_volume::validate,
             validate_update: persistent_volume::validate_update,
             warn: persistent_volume::warn,
-            meta_again: MetaAgain::Whole,
+            meta_again: MetaAgain::WholeTwice,
             ..BASE
         },
     ),
@@ -198,7 +198,8 @@ pub static TABLE: &[(&str, &str, KindRules)] = &[
             validate: volume_claim::validate_claim,
             validate_update: volume_claim::validate_claim_update,
             warn: volume_claim::warn_claim,
-            ..PLAIN
+            meta_again: MetaAgain::WholeTwiceAndChange,
+            ..BASE
         },
     ),
     (
@@ -255,7 +256,10 @@ pub static TABLE: &[(&str, &str, KindRules)] = &[
         "apps",
         "Deployment",
         KindRules {
-            generation: Generation { starts: true, moves_with: &[&["spec"], &["metadata", "annotations"]] },
+            generation: Generation {
+                moves_with: &[&["spec"], &["metadata", "annotations"]],
+                ..Generation::FIRST
+            },
             status_meta: StatusMeta::Without(&["labels"]),
             default: apps::default_deployment,
             prepare_status: apps::prepare_replicas_status,
@@ -342,6 +346,7 @@ pub static TABLE: &[(&str, &str, KindRules)] = &[
             validate: batch::cron_job::validate,
             validate_update: batch::cron_job::validate_update,
             warn: batch::cron_job::warn,
+            status_meta_again: MetaAgain::No,
             meta_again: MetaAgain::Change,
             ..COUNTED
         },
@@ -370,6 +375,7 @@ pub static TABLE: &[(&str, &str, KindRules)] = &[
             validate: policy::validate,
             validate_update: policy::validate_update,
             validate_status: policy::validate_status,
+            status_meta_again: MetaAgain::No,
             meta_again: MetaAgain::No,
             ..COUNTED
         },
@@ -400,6 +406,7 @@ pub static TABLE: &[(&str, &str, KindRules)] = &[
         "networking.k8s.io",
         "NetworkPolicy",
         KindRules {
+            generation: Generation { empty_lists_count: true, ..Generation::SPEC },
             default: networking::default_policy,
             validate: networking::validate_policy,
             validate_update: networking::validate_policy_update,
@@ -436,7 +443,7 @@ pub static TABLE: &[(&str, &str, KindRules)] = &[
         "discovery.k8s.io",
         "EndpointSlice",
         KindRules {
-            generation: Generation { starts: true, moves_with: &[] },
+            generation: Generation::FIRST,
             default: discovery::default,
             prepare_create: discovery::prepare_create,
             prepare_update: discovery::prepare_update,
@@ -512,7 +519,7 @@ pub static TABLE: &[(&str, &str, KindRules)] = &[
         "scheduling.k8s.io",
         "PriorityClass",
         KindRules {
-            generation: Generation { starts: true, moves_with: &[] },
+            generation: Generation::FIRST,
             default: small::default_priority,
             validate: small::validate_priority,
             validate_update: small::validate_priority_update,
@@ -547,7 +554,7 @@ pub static TABLE: &[(&str, &str, KindRules)] = &[
         "storage.k8s.io",
         "CSIDriver",
         KindRules {
-            generation: Generation { starts: false, moves_with: &[&["spec"]] },
+            generation: Generation { starts: false, ..Generation::SPEC },
             prepare_create: storage::prepare_driver,
             prepare_update: storage::prepare_driver_update,
             validate: storage::validate_driver,
@@ -616,6 +623,7 @@ pub static TABLE: &[(&str, &str, KindRules)] = &[
             name: names::group_resource_name,
             status_meta: StatusMeta::Fixed,
             validate_status: migration::validate_stored_status,
+            status_meta_again: MetaAgain::No,
             meta_again: MetaAgain::No,
             ..GUARDED
         },
@@ -655,6 +663,7 @@ pub static TABLE: &[(&str, &str, KindRules)] = &[
             validate: certificates::validate,
             validate_update: certificates::validate_update,
             validate_status: certificates::validate_status,
+            status_meta_again: BOTH,
             ..PLAIN
         },
     ),
@@ -712,6 +721,7 @@ pub static TABLE: &[(&str, &str, KindRules)] = &[
         "apiextensions.k8s.io",
         "CustomResourceDefinition",
         KindRules {
+            own_name: definition::own_name,
             known_finalizers: false,
             unconditional_update: false,
             default: definition::default,
@@ -730,6 +740,7 @@ pub static TABLE: &[(&str, &str, KindRules)] = &[
         "apiregistration.k8s.io",
         "APIService",
         KindRules {
+            own_name: registration::own_name,
             name: names::path_segment,
             unconditional_update: false,
             status_meta: StatusMeta::Without(&["labels", "annotations", "finalizers", "ownerReferences"]),
