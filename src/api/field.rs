@@ -285,11 +285,24 @@ pub fn quoted(text: &str) -> String {
             c if (c as u32) < 0x20 || c as u32 == 0x7f => {
                 let _ = write!(out, "\\x{:02x}", c as u32);
             }
+            c if !is_printable(c) => {
+                let _ = match c as u32 {
+                    number @ ..=0xffff => write!(out, "\\u{number:04x}"),
+                    number => write!(out, "\\U{number:08x}"),
+                };
+            }
             c => out.push(c),
         }
     }
     out.push('"');
     out
+}
+
+/// Whether a character is shown as it is: letters, marks, numbers, punctuation and symbols are; spaces, what controls, what
+/// is private and what nobody has assigned are not. The standard library draws the same line for text that is not at its
+/// beginning, but for spaces.
+fn is_printable(c: char) -> bool {
+    c.is_ascii() || (!c.is_whitespace() && format!("a{c}").escape_debug().nth(1) == Some(c))
 }
 
 #[cfg(test)]
@@ -308,6 +321,11 @@ mod tests {
         assert_eq!(Path::new("a").index(9).index(10).key("k").to_string(), "a[9][10][k]");
         assert_eq!(FieldError::forbidden(&Path::nameless(), "x").to_string(), "[]: Forbidden: x");
         assert_eq!(quoted("a\"b\n\u{1}"), r#""a\"b\n\x01""#);
+        assert_eq!(quoted("é漢🦀\u{301}"), "\"é漢🦀\u{301}\"");
+        assert_eq!(
+            quoted("\u{200b}\u{a0}\u{feff}\u{e000}\u{10ffff}"),
+            r#""\u200b\u00a0\ufeff\ue000\U0010ffff""#
+        );
     }
 
     #[test]

@@ -76,6 +76,17 @@ pub fn generate_name(object: &mut Value, random: &mut dyn FnMut(usize) -> usize)
     true
 }
 
+/// Gives an object without a name its `generateName` as it is. Answers that no name was made: another try finds the same.
+pub fn take_prefix_as_name(object: &mut Value) -> bool {
+    let meta = of(object);
+    let prefix = meta.str("generateName");
+    if meta.str("name").is_empty() && !prefix.is_empty() {
+        let prefix = prefix.to_owned();
+        object.entry("metadata").set("name", prefix);
+    }
+    false
+}
+
 /// Checks that a new object carries no version, which only the store gives. The version 0 means none.
 pub fn check_unversioned(object: &Value) -> Result<(), Box<Status>> {
     if matches!(of(object).str("resourceVersion"), "" | "0") {
@@ -190,11 +201,18 @@ pub fn copy(to: &mut Value, from: &Value, field: &str) {
     }
 }
 
+/// The rule of kinds whose names depend on nothing else in the object.
+pub fn any_name(_: &Value, _: &str) -> Option<String> {
+    None
+}
+
 /// What decides how the metadata of a kind is checked.
 #[derive(Clone, Copy)]
 pub struct MetaRules {
     /// The syntax of the name.
     pub name: NameRule,
+    /// What else is wrong with a name, or the beginning of one, that depends on the object.
+    pub own_name: fn(&Value, &str) -> Option<String>,
     /// Whether objects live in namespaces.
     pub namespaced: bool,
     /// Whether a finalizer without a domain must be one of the known ones.
@@ -207,12 +225,16 @@ pub fn validate(object: &Value, rules: MetaRules, errors: &mut Errors) {
     let meta = of(object);
     let (base, name, namespace) = (meta.str("generateName"), meta.str("name"), meta.str("namespace"));
     if !base.is_empty() {
-        texts(errors, &path.child("generateName"), base, (rules.name)(base, true));
+        let mut wrong = (rules.name)(base, true);
+        wrong.extend((rules.own_name)(object, base));
+        texts(errors, &path.child("generateName"), base, wrong);
     }
     if name.is_empty() {
         errors.push(FieldError::required(&path.child("name"), "name or generateName is required"));
     } else {
-        texts(errors, &path.child("name"), name, (rules.name)(name, false));
+        let mut wrong = (rules.name)(name, false);
+        wrong.extend((rules.own_name)(object, name));
+        texts(errors, &path.child("name"), name, wrong);
     }
     if rules.namespaced {
         if namespace.is_empty() {
@@ -433,13 +455,27 @@ mod tests {
     use super::*;
     use crate::api::kinds::testing::{object, said};
 
-    const RULES: MetaRules =
-        MetaRules { name: names::subdomain_name, namespaced: true, known_finalizers: true };
+    const RULES: MetaRules = MetaRules {
+        name: names::subdomain_name,
+        own_name: any_name,
+        namespaced: true,
+        known_finalizers: true,
+    };
 
     fn create_errors(meta: &str) -> Vec<String> {
         let mut errors = Errors::new();
         validate(&object(&format!(r#"{{"metadata":{meta}}}"#)), RULES, &mut errors);
         said(&errors)
+    }
+
+    #[test]
+    fn a_prefix_may_be_the_name() {
+        let mut value = Value::object();
+        assert!(!take_prefix_as_name(&mut value));
+        assert_eq!(name(&value), "");
+        value.entry("metadata").set("generateName", "10.0.0.1");
+        assert!(!take_prefix_as_name(&mut value), "nothing was drawn");
+        assert_eq!(name(&value), "10.0.0.1");
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use pilothouse_actors::error::StoreError;
 
-use crate::api::kinds::{self, Occasion};
+use crate::api::kinds::{self, KindRules, Occasion};
 use crate::api::meta;
 use crate::api::options::WriteOptions;
 use crate::api::status::{Result, Status};
@@ -38,7 +38,7 @@ pub async fn store_new(backend: &Backend, call: &Call<'_>, value: &Value, dry_ru
     let mut attempts = 0;
     loop {
         attempts += 1;
-        let (mut value, generated) = begin(backend, value.clone());
+        let (mut value, generated) = begin(backend, call.kind().rules, value.clone());
         let name = meta::name(&value).to_owned();
         let claim = services::claim_new(backend, call, &mut value, dry_run).await?;
         let stored = store_once(&write, value, dry_run).await;
@@ -82,9 +82,12 @@ async fn taken(backend: &Backend, call: &Call<'_>, name: &str) -> Box<Status> {
 }
 
 /// Fills in the metadata that the server owns. Also says whether the name was made here.
-fn begin(backend: &Backend, mut value: Value) -> (Value, bool) {
+fn begin(backend: &Backend, rules: &KindRules, mut value: Value) -> (Value, bool) {
     meta::set_system_fields(&mut value, &ids::uuid(), &backend.now());
-    let generated = meta::generate_name(&mut value, &mut ids::below);
+    let generated = match rules.prefix_is_name {
+        true => meta::take_prefix_as_name(&mut value),
+        false => meta::generate_name(&mut value, &mut ids::below),
+    };
     (value, generated)
 }
 

@@ -10,7 +10,7 @@ use crate::api::schema::validate::{self, Unchanged};
 use crate::api::value::Value;
 use crate::metrics::Metrics;
 
-use super::{Backend, Call};
+use super::{Backend, Call, proof};
 
 /// How objects are checked.
 #[derive(Clone)]
@@ -40,6 +40,8 @@ impl Backend {
             call.warn(warned);
             return Err(errors);
         }
+        let is_request = (&*call.resource.gv.group, &*call.resource.kind) == CERTIFICATE_REQUEST;
+        let checked = if is_request && old.is_none() { proven(new, checked) } else { checked };
         let authority = self.engines.authority;
         let version = &call.stored.version;
         let ty = self.registry.kind(&version.group, &version.version, &call.resource.kind);
@@ -59,6 +61,19 @@ impl Backend {
         self.engines.metrics.count_mismatches(judged.mismatches.len() as u64);
         if judged.errors.is_empty() { Ok(warned) } else { Err(judged.errors) }
     }
+}
+
+/// Group and kind of what must be signed with the key that it is about.
+const CERTIFICATE_REQUEST: (&str, &str) = ("certificates.k8s.io", "CertificateSigningRequest");
+
+/// Checks the signature of a request too.
+fn proven(request: &Value, checked: Result<Warned, Errors>) -> Result<Warned, Errors> {
+    let (warned, errors) = match checked {
+        Ok(warned) => (warned, Errors::new()),
+        Err(errors) => (Warned::new(), errors),
+    };
+    let errors = proof::check(request, errors);
+    if errors.is_empty() { Ok(warned) } else { Err(errors) }
 }
 
 /// Checks an object of a custom kind by its schema too.

@@ -415,6 +415,13 @@ fn json_ends(resource: &Resource, form: Form, list_meta: &str, empty: bool) -> (
         return (Bytes::from(head), Bytes::from(tail));
     }
     let (kind, api_version) = list_kind(resource, form.shape);
+    if empty && matches!(form.shape, Shape::Metadata(_)) {
+        // No list at all, where lists of whole objects are empty: clients have seen it so for ever.
+        let all = format!(
+            r#"{{"kind":"{kind}","apiVersion":"{api_version}","metadata":{list_meta},"items":null}}"#
+        );
+        return (Bytes::from(all), Bytes::from_static(b"\n"));
+    }
     let head = format!(r#"{{"kind":"{kind}","apiVersion":"{api_version}","metadata":{list_meta},"items":["#);
     (Bytes::from(head), Bytes::from_static(b"]}\n"))
 }

@@ -20,6 +20,7 @@ mod ownership;
 pub mod paging;
 pub mod patch;
 pub mod present;
+mod proof;
 pub mod review;
 pub mod services;
 pub mod stores;

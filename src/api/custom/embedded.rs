@@ -173,7 +173,12 @@ fn check_one(fields: &Object, path: &Path, registry: &Registry, errors: &mut Err
     }
     let namespaced = !meta::of(&object).str("namespace").is_empty();
     let mut found = Errors::new();
-    let rules = MetaRules { name: names::path_segment, namespaced, known_finalizers: false };
+    let rules = MetaRules {
+        name: names::path_segment,
+        own_name: meta::any_name,
+        namespaced,
+        known_finalizers: false,
+    };
     meta::validate(&object, rules, &mut found);
     for error in &*found {
         let place = path.child(&error.path.to_string());

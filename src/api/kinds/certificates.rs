@@ -88,7 +88,12 @@ pub fn before_approval(new: &mut Value, old: &Value, occasion: &Occasion<'_>) ->
     meta::copy(new.entry("metadata"), meta::of(old), "generation");
     meta::keep_system_fields(new, old);
     let mut errors = Errors::new();
-    let rules = MetaRules { name: names::path_segment, namespaced: false, known_finalizers: true };
+    let rules = MetaRules {
+        name: names::path_segment,
+        own_name: meta::any_name,
+        namespaced: false,
+        known_finalizers: true,
+    };
     meta::validate(new, rules, &mut errors);
     meta::validate_update(new, old, true, &mut errors);
     validate_approval(new, old, &mut errors);
@@ -167,7 +172,7 @@ pub fn parse_request(object: &Value) -> Result<pem::Request, String> {
     let block =
         pem::decode(&text).map(|(block, _)| block).filter(|block| block.kind == "CERTIFICATE REQUEST");
     let block = block.ok_or_else(|| NO_BLOCK.to_owned())?;
-    pem::request(&block.bytes).ok_or_else(|| "asn1: structure error: tags don't match".to_owned())
+    pem::request(&block.bytes).ok_or_else(|| pem::what_is_wrong(&block.bytes).to_owned())
 }
 
 fn plain(encoded: &str) -> String {

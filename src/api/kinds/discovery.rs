@@ -8,8 +8,8 @@ use super::core::address;
 use super::core::endpoints::endpoint_ip;
 use super::{Errors, Occasion, Warned, say};
 use crate::api::field::{FieldError, quoted};
-use crate::api::names;
 use crate::api::value::Value;
+use crate::api::{meta, names};
 
 const MOST_ENDPOINTS: usize = 1_000;
 const MOST_PORTS: usize = 20_000;
@@ -32,6 +32,11 @@ pub fn prepare_create(slice: &mut Value, _: &Occasion<'_>) {
 
 /// The same for a change, unless it was there before.
 pub fn prepare_update(new: &mut Value, old: &Value, _: &Occasion<'_>) {
+    // Counted before anything is dropped: a client that repeats a field that is never kept counts as one that changes.
+    let fields: [&[&str]; 4] = [&["addressType"], &["endpoints"], &["ports"], &["metadata", "labels"]];
+    if fields.iter().any(|field| !same(new.at(field), old.at(field))) {
+        new.entry("metadata").set("generation", meta::generation(old) + 1);
+    }
     prepare(new, Some(old));
 }
 
@@ -57,7 +62,7 @@ pub fn warn(slice: &Value, old: Option<&Value>, warned: &mut Warned) {
     if old.is_none() && slice.str("addressType") == "FQDN" {
         warned.push("spec.addressType: FQDN endpoints are deprecated".to_owned());
     }
-    let manager = crate::api::meta::of(slice).at(&["labels", "endpointslice.kubernetes.io/managed-by"]);
+    let manager = meta::of(slice).at(&["labels", "endpointslice.kubernetes.io/managed-by"]);
     let controllers = ["endpointslice-controller.k8s.io", "endpointslicemirroring-controller.k8s.io"];
     if manager.and_then(Value::as_str).is_some_and(|manager| controllers.contains(&manager)) {
         return;
@@ -89,7 +94,12 @@ fn validate_frame(slice: &Value, errors: &mut Errors) {
         if !seen.insert(name.text()) {
             errors.push(FieldError::duplicate(&name.path, &quoted(name.text())));
         }
-        port.child("protocol").need_one_of(errors, &["SCTP", "TCP", "UDP"]);
+        let protocol = port.child("protocol");
+        if protocol.is_set() {
+            protocol.one_of(errors, &["SCTP", "TCP", "UDP"]);
+        } else {
+            protocol.required(errors, "");
+        }
         if port.child("appProtocol").is_set() {
             port.child("appProtocol").syntax(errors, names::qualified_name);
         }
@@ -119,7 +129,7 @@ fn validate_endpoints(slice: &Value, errors: &mut Errors) {
         if topology.len() > MOST_TOPOLOGY_LABELS {
             errors.push(FieldError::too_many(&topology.path, topology.len(), MOST_TOPOLOGY_LABELS));
         }
-        crate::api::meta::validate_labels(Some(topology.value), &topology.path, errors);
+        meta::validate_labels(Some(topology.value), &topology.path, errors);
         if endpoint.child("hostname").is_set() {
             endpoint.child("hostname").syntax(errors, names::dns_label);
         }
@@ -185,13 +195,30 @@ pub fn validate_update(new: &Value, old: &Value, errors: &mut Errors) {
     if !same(new.get("endpoints"), old.get("endpoints")) {
         validate_endpoints(new, errors);
     }
-    Node::of(new, "addressType").unchanged(&Node::of(old, "addressType"), errors);
+    if new.str("addressType") != old.str("addressType") {
+        Node::of(new, "addressType").invalid_text(errors, meta::IMMUTABLE);
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::super::testing::{each_change_refused, each_refused, object};
     use super::*;
+
+    #[test]
+    fn a_field_that_is_not_kept_counts_as_a_change() {
+        use super::super::testing::NOBODY;
+        let occasion = Occasion { now: "t", user: &NOBODY };
+        let stored = object(r#"{"metadata":{"generation":3},"endpoints":[{"addresses":["1.1.1.1"]}]}"#);
+        let mut new = stored.clone();
+        prepare_update(&mut new, &stored, &occasion);
+        assert_eq!(meta::generation(&new), 3);
+        new = object(
+            r#"{"metadata":{"generation":3},"endpoints":[{"addresses":["1.1.1.1"],"deprecatedTopology":{"a":"b"}}]}"#,
+        );
+        prepare_update(&mut new, &stored, &occasion);
+        assert_eq!((meta::generation(&new), new.get("endpoints")), (4, stored.get("endpoints")));
+    }
 
     #[test]
     fn unusual_slices_are_warned_of_and_trimmed() {

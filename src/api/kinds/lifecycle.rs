@@ -27,6 +27,7 @@ impl Kind {
     fn meta_rules(&self) -> MetaRules {
         MetaRules {
             name: self.rules.name,
+            own_name: self.rules.own_name,
             namespaced: self.namespaced,
             known_finalizers: self.rules.known_finalizers,
         }
@@ -80,7 +81,7 @@ pub fn before_update(
     occasion: &Occasion<'_>,
 ) -> Result<Warned, Errors> {
     meta::copy(new.entry("metadata"), meta::of(old), "generation");
-    if kind.has_status {
+    if kind.has_status && !kind.rules.status_on_update {
         meta::copy(new, old, "status");
     }
     drop_disabled(kind, new);
@@ -182,7 +183,20 @@ fn keep_status_meta(rule: StatusMeta, new: &mut Value, old: &Value) {
 
 /// Whether a field that the generation follows has changed.
 fn moved(generation: Generation, new: &Value, old: &Value) -> bool {
-    generation.moves_with.iter().any(|path| !same(new.at(path), old.at(path)))
+    let moves = |path: &&[&str]| {
+        let value = new.at(path);
+        !same(value, old.at(path)) || (generation.empty_lists_count && value.is_some_and(has_empty_list))
+    };
+    generation.moves_with.iter().any(moves)
+}
+
+/// Whether there is a list without items somewhere.
+fn has_empty_list(value: &Value) -> bool {
+    match value {
+        Value::Array(items) => items.is_empty() || items.iter().any(has_empty_list),
+        Value::Object(fields) => fields.values().any(has_empty_list),
+        _ => false,
+    }
 }
 
 /// Moves the generation where something came or went that says nothing but that it is there, such as an empty selector: the
@@ -208,21 +222,19 @@ pub fn count_presence(kind: Kind, registry: &Registry, ty: TypeId, new: &mut Val
 /// What every update checks, and what the kind makes it check again.
 fn common_errors(kind: Kind, again: MetaAgain, new: &Value, old: &Value) -> Errors {
     let mut errors = Errors::new();
-    let plain = MetaRules { name: names::path_segment, known_finalizers: false, ..kind.meta_rules() };
+    let plain = MetaRules {
+        name: names::path_segment,
+        own_name: meta::any_name,
+        known_finalizers: false,
+        ..kind.meta_rules()
+    };
     meta::validate(new, plain, &mut errors);
     meta::validate_update(new, old, false, &mut errors);
-    let (whole, change) = match again {
-        MetaAgain::No => (0, false),
-        MetaAgain::Change => (0, true),
-        MetaAgain::Whole => (1, false),
-        MetaAgain::WholeAndChange => (1, true),
-        MetaAgain::WholeTwice => (2, false),
-        MetaAgain::WholeTwiceAndChange => (2, true),
-    };
+    let (whole, change) = again.times();
     for _ in 0..whole {
         meta::validate(new, kind.meta_rules(), &mut errors);
     }
-    if change {
+    for _ in 0..change {
         meta::validate_update(new, old, kind.rules.known_finalizers, &mut errors);
     }
     errors
@@ -311,6 +323,39 @@ mod tests {
         let errors = before_update(KIND, &mut new, &stored(), &NOW).unwrap_err();
         let wanted = "metadata.uid: Invalid value: \"v\": field is immutable";
         assert_eq!(said(&errors), [wanted, wanted]);
+    }
+
+    #[test]
+    fn a_status_that_nobody_puts_back_is_written_with_the_object() {
+        static OPEN: KindRules = KindRules { status_on_create: true, status_on_update: true, ..BASE };
+        let kind = Kind { rules: &OPEN, ..KIND };
+        let mut new = stored();
+        assert!(before_create(kind, &mut new, &NOW).is_ok());
+        assert_eq!(new.get("status"), stored().get("status"));
+        new.set("status", object(r#"{"s":2}"#));
+        assert!(before_update(kind, &mut new, &stored(), &NOW).is_ok());
+        assert_eq!(new.at(&["status", "s"]), Some(&Value::Int(2)));
+    }
+
+    #[test]
+    fn a_list_without_items_moves_the_generation_where_it_counts() {
+        let counts = Generation { empty_lists_count: true, ..Generation::SPEC };
+        let (bare, empty) = (object(r#"{"spec":{}}"#), object(r#"{"spec":{"a":{"b":[]}}}"#));
+        assert!(moved(counts, &empty, &bare) && !moved(counts, &bare, &empty));
+        assert!(!moved(Generation::SPEC, &empty, &bare));
+    }
+
+    #[test]
+    fn metadata_is_checked_as_often_as_the_kind_says() {
+        static OFTEN: KindRules =
+            KindRules { meta_again: MetaAgain::WholeTwiceAndChange, status_again: MetaAgain::No, ..BASE };
+        let kind = Kind { rules: &OFTEN, ..KIND };
+        let mut new = stored();
+        new.entry("metadata").entry("labels").set("l", "-");
+        let errors = before_update(kind, &mut new.clone(), &stored(), &NOW).unwrap_err();
+        assert_eq!(errors.len(), 5, "two of every update, and three more");
+        let errors = before_status_update(kind, &mut new, &stored(), &NOW).unwrap_err();
+        assert_eq!(errors.len(), 2);
     }
 
     #[test]

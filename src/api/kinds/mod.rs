@@ -85,13 +85,17 @@ pub struct Generation {
     pub starts: bool,
     /// The fields whose change raises it.
     pub moves_with: &'static [&'static [&'static str]],
+    /// Whether a list that is there without items counts as a change each time, since none is ever stored.
+    pub empty_lists_count: bool,
 }
 
 impl Generation {
     /// The server leaves it alone.
-    pub const NONE: Generation = Generation { starts: false, moves_with: &[] };
+    pub const NONE: Generation = Generation { starts: false, moves_with: &[], empty_lists_count: false };
+    /// It starts at 1 and stays.
+    pub const FIRST: Generation = Generation { starts: true, ..Generation::NONE };
     /// It starts at 1 and moves with the spec.
-    pub const SPEC: Generation = Generation { starts: true, moves_with: &[&["spec"]] };
+    pub const SPEC: Generation = Generation { moves_with: &[&["spec"]], ..Generation::FIRST };
 }
 
 /// What a write of the status may change in the metadata.
@@ -121,16 +125,32 @@ pub enum MetaAgain {
     Whole,
     /// Both.
     WholeAndChange,
-    /// All of it, and then once more.
+    /// All of the metadata, and once more because the kind checks an update both as new and as changed.
     WholeTwice,
-    /// All of it, how it changed, and all of it once more.
+    /// The same and how it changed.
     WholeTwiceAndChange,
+}
+
+impl MetaAgain {
+    /// How often all of the metadata is checked again, and how often its change.
+    pub fn times(self) -> (usize, usize) {
+        match self {
+            MetaAgain::No => (0, 0),
+            MetaAgain::Change => (0, 1),
+            MetaAgain::Whole => (1, 0),
+            MetaAgain::WholeAndChange => (1, 1),
+            MetaAgain::WholeTwice => (2, 0),
+            MetaAgain::WholeTwiceAndChange => (2, 1),
+        }
+    }
 }
 
 /// Everything that sets one kind apart from the others.
 pub struct KindRules {
     /// The syntax of names.
     pub name: NameRule,
+    /// Whether `generateName` is the name of an object that has none, because no suffix would make a good name.
+    pub prefix_is_name: bool,
     /// Whether a finalizer without a domain must be one of the known ones.
     pub known_finalizers: bool,
     /// Whether a PUT may create.
@@ -141,6 +161,8 @@ pub struct KindRules {
     pub generation: Generation,
     /// Whether a new object keeps the status that the client sent.
     pub status_on_create: bool,
+    /// Whether a write of the whole object may change the status.
+    pub status_on_update: bool,
     /// What a status write may change besides the status.
     pub status_meta: StatusMeta,
     /// Which metadata checks an update repeats.
@@ -152,6 +174,8 @@ pub struct KindRules {
     pub pods_at: &'static [&'static str],
     /// Whether a deletion may say what becomes of dependents: nothing depends on some kinds.
     pub collected: bool,
+    /// What else is wrong with a name, or the beginning of one, that depends on the object.
+    pub own_name: fn(&Value, &str) -> Option<String>,
     /// Whether a deletion that does not say otherwise leaves the dependents.
     pub orphans: bool,
     /// What the one who deletes should know who does not say what becomes of the dependents.
@@ -193,16 +217,19 @@ pub static GENERIC: KindRules = KindRules { unconditional_update: false, ..BASE 
 
 const BASE: KindRules = KindRules {
     name: names::subdomain_name,
+    prefix_is_name: false,
     known_finalizers: true,
     create_on_update: false,
     unconditional_update: true,
     generation: Generation::NONE,
     status_on_create: false,
+    status_on_update: false,
     status_meta: StatusMeta::Free,
     meta_again: MetaAgain::Change,
     status_again: MetaAgain::Change,
     pods_at: &[],
     collected: true,
+    own_name: meta::any_name,
     orphans: false,
     warn_on_delete: None,
     keep: |_| None,
@@ -225,7 +252,7 @@ const BASE: KindRules = KindRules {
 /// The rules of custom kinds. What their schemas say is checked besides.
 pub static CUSTOM: KindRules = KindRules {
     known_finalizers: false,
-    generation: Generation { starts: true, moves_with: &[] },
+    generation: Generation::FIRST,
     status_meta: StatusMeta::Fixed,
     prepare_update: |new, old, _| {
         if !same_but_metadata(new, old) {

@@ -138,6 +138,19 @@ fn signed(bytes: &[u8]) -> Option<Vec<Part<'_>>> {
     }
 }
 
+/// Why bytes are no structure of three parts, in the words of the reference as far as its outermost layer tells.
+pub fn what_is_wrong(bytes: &[u8]) -> &'static str {
+    const TRUNCATED: &str = "asn1: syntax error: sequence truncated";
+    match (bytes, part(bytes)) {
+        ([], _) => TRUNCATED,
+        ([_], _) => "asn1: syntax error: truncated tag or length",
+        (_, None) => "asn1: syntax error: data truncated",
+        (_, Some((_, [_, ..]))) => "asn1: syntax error: trailing data",
+        (_, Some((whole, []))) if whole.tag == SEQUENCE && whole.content.is_empty() => TRUNCATED,
+        _ => "asn1: structure error: tags don't match",
+    }
+}
+
 /// What a request for a certificate says of its subject.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Request {
@@ -266,6 +279,23 @@ mod tests {
         let leaf = decode(LEAF).unwrap().0.bytes;
         assert!(certificate(&leaf).is_some_and(|leaf| !leaf.is_authority));
         assert_eq!(request(&ca), None);
+    }
+
+    #[test]
+    fn what_is_no_structure_is_told_apart() {
+        let request = decode(REQUEST).unwrap().0.bytes;
+        let more = [request.as_slice(), b"x"].concat();
+        let table: [(&[u8], &str); 6] = [
+            (b"", "sequence truncated"),
+            (b"\0", "truncated tag or length"),
+            (request.get(..request.len() - 5).unwrap(), "data truncated"),
+            (&more, "trailing data"),
+            (b"0\0", "sequence truncated"),
+            (b"\x04\x01x", "tags don't match"),
+        ];
+        for (bytes, wanted) in table {
+            assert!(what_is_wrong(bytes).ends_with(wanted), "{bytes:?}: {}", what_is_wrong(bytes));
+        }
     }
 
     proptest::proptest! {

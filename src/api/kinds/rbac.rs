@@ -188,6 +188,21 @@ mod tests {
     }
 
     #[test]
+    fn what_an_update_breaks_is_said_twice() {
+        let (role, binding) = (object(r#"{"rules":[{"verbs":["get"],"apiGroups":[""]}]}"#), object("{}"));
+        for (validate, object, wanted) in [
+            (validate_role_update as fn(&Value, &Value, &mut Errors), &role, 2),
+            (validate_cluster_role_update, &role, 2),
+            (validate_binding_update, &binding, 6),
+            (validate_cluster_binding_update, &binding, 6),
+        ] {
+            let mut errors = Errors::new();
+            validate(object, object, &mut errors);
+            assert_eq!(errors.len(), wanted, "{errors:?}");
+        }
+    }
+
+    #[test]
     fn each_rule_of_a_binding_refuses() {
         let mut base = object(
             r#"{"roleRef":{"kind":"ClusterRole","name":"r"},"subjects":[{"kind":"User","name":"u"},

@@ -2,9 +2,9 @@
 
 use super::check::{Node, fill, present_mut};
 use super::{Errors, Occasion};
-use crate::api::field::{FieldError, Path, quoted};
+use crate::api::field::{FieldError, quoted};
+use crate::api::names;
 use crate::api::value::Value;
-use crate::api::{meta, names};
 
 /// The defaults of an APIService.
 pub fn default_service(service: &mut Value) {
@@ -27,17 +27,18 @@ pub fn prepare_service(service: &mut Value, occasion: &Occasion<'_>) {
     service.entry("status").set("conditions", vec![condition]);
 }
 
+/// Whether a name that fits in a path is not that of the version and the group.
+pub fn own_name(object: &Value, name: &str) -> Option<String> {
+    let spec = object.get("spec").unwrap_or(&Value::Null);
+    let wanted = format!("{}.{}", spec.str("version"), spec.str("group"));
+    let wrong = name != wanted && names::path_segment(name, false).is_empty();
+    wrong.then(|| format!("must be `spec.version+\".\"+spec.group`: {}", quoted(&wanted)))
+}
+
 /// Checks an APIService.
 pub fn validate_service(object: &Value, errors: &mut Errors) {
     let spec = Node::of(object, "spec");
     let (group, version) = (spec.child("group"), spec.child("version"));
-    let wanted = format!("{}.{}", version.text(), group.text());
-    let name = meta::name(object);
-    if !name.is_empty() && name != wanted && names::path_segment(name, false).is_empty() {
-        let wrong = format!("must be `spec.version+\".\"+spec.group`: {}", quoted(&wanted));
-        let path = Path::new("metadata").child("name");
-        errors.push(FieldError::invalid(&path, &quoted(meta::name(object)), &wrong));
-    }
     if group.is_empty() && version.text() != "v1" {
         group.required(errors, "only v1 may have an empty group and it better be legacy kube");
     }
@@ -104,11 +105,6 @@ mod tests {
             &base,
             validate_service,
             &[
-                (
-                    "metadata.name",
-                    r#""x""#,
-                    "metadata.name: Invalid value: \"x\": must be `spec.version+\".\"+spec.group`: \"v1.g.example\"",
-                ),
                 ("spec.groupPriorityMinimum", "0", "must be positive and less than 20000"),
                 ("spec.versionPriority", "1001", "must be positive and less than 1000"),
                 ("spec.service.name", "null", "spec.service.name: Required value"),
@@ -117,6 +113,10 @@ mod tests {
                 ("spec.service", "null", "local APIServices may not have insecureSkipTLSVerify"),
             ],
         );
+        assert_eq!(own_name(&base, "v1.g.example"), None);
+        assert_eq!(own_name(&base, "a/b"), None, "the syntax is told instead");
+        let wanted = "must be `spec.version+\".\"+spec.group`: \"v1.g.example\"";
+        assert_eq!(own_name(&base, "x").as_deref(), Some(wanted));
         let mut local = object(r#"{"spec":{}}"#);
         prepare_service(&mut local, &Occasion { now: "t", user: &NOBODY });
         assert_eq!(local.at(&["status", "conditions"]).unwrap().items()[0].str("reason"), "Local");

@@ -1,9 +1,9 @@
 //! The kinds that describe storage.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::check::{Node, fill, same};
-use super::core::node_label;
+use super::core::{node_label, persistent_volume};
 use super::quantity::Amount;
 use super::{Errors, Occasion, Warned, say, selector};
 use crate::api::field::{FieldError, Path, quoted};
@@ -17,7 +17,11 @@ pub fn default_class(class: &mut Value) {
 }
 
 fn provisioner(node: &Node<'_>, errors: &mut Errors) {
-    node.need_syntax(errors, |name| names::qualified_name(&name.to_lowercase()));
+    if node.need(errors) {
+        // Messages show the name as it was looked at.
+        let name = node.text().to_lowercase();
+        meta::texts(errors, &node.path, &name, names::qualified_name(&name));
+    }
 }
 
 fn parameters(node: &Node<'_>, errors: &mut Errors) {
@@ -56,9 +60,11 @@ pub fn validate_class(class: &Value, errors: &mut Errors) {
     topologies(&Node::of(class, "allowedTopologies"), errors);
 }
 
-/// Checks where volumes may be: no two terms may say the same, and no term may say a thing twice.
+/// Checks where volumes may be: no two terms may say the same, and no term may say a thing twice. A term that says
+/// nothing is taken for a copy of as many others as there are terms.
 fn topologies(list: &Node<'_>, errors: &mut Errors) {
-    let mut terms: BTreeSet<Vec<(&str, BTreeSet<&str>)>> = BTreeSet::new();
+    let mut terms: BTreeMap<Vec<(&str, BTreeSet<&str>)>, usize> = BTreeMap::new();
+    terms.insert(Vec::new(), list.len());
     for term in list.items() {
         let expressions = term.child("matchLabelExpressions");
         let mut all: Vec<(&str, BTreeSet<&str>)> = Vec::new();
@@ -79,9 +85,11 @@ fn topologies(list: &Node<'_>, errors: &mut Errors) {
             all.push((key.text(), seen));
         }
         all.sort();
-        if !terms.insert(all) {
-            errors.push(FieldError::duplicate(&expressions.path, "\"\""));
+        let same = terms.entry(all).or_default();
+        for _ in 0..*same {
+            errors.add(|| FieldError::duplicate(&expressions.path, "\"\""));
         }
+        *same += 1;
     }
 }
 
@@ -304,7 +312,8 @@ fn attachment_any(attachment: &Value, errors: &mut Errors) {
         (false, true) if named.is_empty() => {
             named.required(errors, "must specify non empty persistentVolumeName");
         }
-        _ => {}
+        (true, false) => persistent_volume::validate_inline(&inline, errors),
+        (false, true) => {}
     }
     spec.child("nodeName").syntax(errors, names::dns_subdomain);
     attachment_status(&Node::of(attachment, "status"), errors);
@@ -579,6 +588,61 @@ mod tests {
                 "nodeTopology.matchExpressions[0].key: beta.kubernetes.io/arch is deprecated since v1.14; use \"kubernetes.io/arch\" instead",
                 "nodeTopology.matchLabels.beta.kubernetes.io/os: deprecated since v1.14; use \"kubernetes.io/os\" instead",
             ]
+        );
+    }
+
+    #[test]
+    fn a_term_that_says_nothing_is_a_copy_of_all() {
+        let class = |terms: &str| {
+            let class = format!(
+                r#"{{"provisioner":"Ex.com/P","volumeBindingMode":"Immediate","allowedTopologies":{terms}}}"#
+            );
+            let mut errors = Errors::new();
+            validate_class(&object(&class), &mut errors);
+            errors.len()
+        };
+        assert_eq!(class("[]"), 0);
+        assert_eq!(class("[{}]"), 1);
+        assert_eq!(class("[{},{}]"), 5, "two for the first, three for the second");
+    }
+
+    #[test]
+    fn names_of_provisioners_are_shown_in_small_letters() {
+        let mut errors = Errors::new();
+        provisioner(&Node::of(&object(r#"{"provisioner":"Bad!"}"#), "provisioner"), &mut errors);
+        assert!(errors.iter().all(|error| error.message.starts_with("Invalid value: \"bad!\"")));
+        assert!(!errors.is_empty());
+    }
+
+    #[test]
+    fn each_rule_of_an_inline_volume_refuses() {
+        let base = object(
+            r#"{"spec":{"attacher":"a.b","nodeName":"n","source":{"inlineVolumeSpec":{"accessModes":["ReadWriteOnce"],
+                "csi":{"driver":"d.e","volumeHandle":"h"}}}}}"#,
+        );
+        let wrong = "may not be specified in the context of inline volumes";
+        let at = |field: &str| format!("spec.source.inlineVolumeSpec.{field}");
+        let (claim, capacity, nodes, class, policy, mode, modes) = (
+            at("claimRef"),
+            at("capacity"),
+            at("nodeAffinity"),
+            at("storageClassName"),
+            at("persistentVolumeReclaimPolicy"),
+            at("volumeMode"),
+            at("accessModes"),
+        );
+        each_refused(
+            &base,
+            validate_attachment,
+            &[
+                (&claim, r#"{"name":"c"}"#, wrong),
+                (&capacity, r#"{"storage":"1Gi"}"#, wrong),
+                (&nodes, r#"{"required":{}}"#, wrong),
+                (&class, r#""c""#, wrong),
+                (&policy, r#""Delete""#, "may only be Retain in the context of inline volumes"),
+                (&mode, r#""Block""#, "may not specify volumeMode other than Filesystem"),
+                (&modes, "[]", "accessModes: Required value"),
+            ],
         );
     }
 }

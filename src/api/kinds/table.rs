@@ -31,7 +31,7 @@ const ADMISSION: KindRules = KindRules {
 };
 /// Webhooks are counted as a whole.
 const WEBHOOKS: KindRules = KindRules {
-    generation: Generation { starts: true, moves_with: &[&["webhooks"]] },
+    generation: Generation { moves_with: &[&["webhooks"]], empty_lists_count: true, ..Generation::FIRST },
     default: admission::default_webhooks,
     validate: admission::validate_webhooks,
     validate_update: admission::validate_webhooks_update,
@@ -90,7 +90,7 @@ pub static TABLE: &[(&str, &str, KindRules)] = &[
         "PodTemplate",
         KindRules {
             pods_at: &["template", "spec"],
-            generation: Generation { starts: true, moves_with: &[&["template"]] },
+            generation: Generation { moves_with: &[&["template"]], ..Generation::FIRST },
             default: template::default,
             validate: template::validate_object,
             validate_update: template::validate_object_update,
@@ -245,7 +245,7 @@ pub static TABLE: &[(&str, &str, KindRules)] = &[
             validate: limits::validate_quota,
             validate_update: limits::validate_quota_update,
             validate_status: limits::validate_quota_status,
-            ..PLAIN
+            ..BASE
         },
     ),
     (
@@ -267,7 +267,10 @@ pub static TABLE: &[(&str, &str, KindRules)] = &[
         "Deployment",
         KindRules {
             pods_at: TEMPLATE,
-            generation: Generation { starts: true, moves_with: &[&["spec"], &["metadata", "annotations"]] },
+            generation: Generation {
+                moves_with: &[&["spec"], &["metadata", "annotations"]],
+                ..Generation::FIRST
+            },
             status_meta: StatusMeta::Without(&["labels"]),
             default: apps::default_deployment,
             prepare_status: apps::prepare_replicas_status,
@@ -421,6 +424,7 @@ pub static TABLE: &[(&str, &str, KindRules)] = &[
         "networking.k8s.io",
         "NetworkPolicy",
         KindRules {
+            generation: Generation { empty_lists_count: true, ..Generation::SPEC },
             default: networking::default_policy,
             validate: networking::validate_policy,
             validate_update: networking::validate_policy_update,
@@ -432,6 +436,7 @@ pub static TABLE: &[(&str, &str, KindRules)] = &[
         "networking.k8s.io",
         "IPAddress",
         KindRules {
+            prefix_is_name: true,
             name: names::ip_name,
             validate: networking::validate_address,
             validate_update: networking::validate_address_update,
@@ -445,6 +450,9 @@ pub static TABLE: &[(&str, &str, KindRules)] = &[
             status_meta: StatusMeta::Fixed,
             validate: networking::validate_service_cidr,
             validate_update: networking::validate_service_cidr_update,
+            // Nothing of it is put back, neither for who makes one nor for who changes it.
+            status_on_create: true,
+            status_on_update: true,
             meta_again: MetaAgain::Change,
             ..BASE
         },
@@ -453,10 +461,7 @@ pub static TABLE: &[(&str, &str, KindRules)] = &[
         "discovery.k8s.io",
         "EndpointSlice",
         KindRules {
-            generation: Generation {
-                starts: true,
-                moves_with: &[&["addressType"], &["endpoints"], &["ports"], &["metadata", "labels"]],
-            },
+            generation: Generation::FIRST,
             default: discovery::default,
             prepare_create: discovery::prepare_create,
             prepare_update: discovery::prepare_update,
@@ -507,6 +512,8 @@ pub static TABLE: &[(&str, &str, KindRules)] = &[
         KindRules {
             create_on_update: true,
             known_finalizers: false,
+            prepare_create: small::prepare_lease,
+            prepare_update: small::prepare_lease_update,
             validate: small::validate_lease,
             validate_update: small::validate_lease_update,
             meta_again: MetaAgain::Change,
@@ -530,7 +537,7 @@ pub static TABLE: &[(&str, &str, KindRules)] = &[
         "scheduling.k8s.io",
         "PriorityClass",
         KindRules {
-            generation: Generation { starts: true, moves_with: &[] },
+            generation: Generation::FIRST,
             default: small::default_priority,
             validate: small::validate_priority,
             validate_update: small::validate_priority_update,
@@ -566,7 +573,7 @@ pub static TABLE: &[(&str, &str, KindRules)] = &[
         "storage.k8s.io",
         "CSIDriver",
         KindRules {
-            generation: Generation { starts: false, moves_with: &[&["spec"]] },
+            generation: Generation { starts: false, ..Generation::SPEC },
             prepare_create: storage::prepare_driver,
             prepare_update: storage::prepare_driver_update,
             validate: storage::validate_driver,
@@ -581,7 +588,7 @@ pub static TABLE: &[(&str, &str, KindRules)] = &[
         KindRules {
             validate: storage::validate_csi_node,
             validate_update: storage::validate_csi_node_update,
-            meta_again: MetaAgain::Whole,
+            meta_again: MetaAgain::WholeTwice,
             ..GUARDED
         },
     ),
@@ -635,6 +642,7 @@ pub static TABLE: &[(&str, &str, KindRules)] = &[
             name: names::group_resource_name,
             status_meta: StatusMeta::Fixed,
             validate_status: migration::validate_stored_status,
+            status_again: MetaAgain::No,
             meta_again: MetaAgain::No,
             ..GUARDED
         },
@@ -674,6 +682,7 @@ pub static TABLE: &[(&str, &str, KindRules)] = &[
             validate: certificates::validate,
             validate_update: certificates::validate_update,
             validate_status: certificates::validate_status,
+            status_again: BOTH,
             ..PLAIN
         },
     ),
@@ -731,6 +740,7 @@ pub static TABLE: &[(&str, &str, KindRules)] = &[
         "apiextensions.k8s.io",
         "CustomResourceDefinition",
         KindRules {
+            own_name: definition::own_name,
             known_finalizers: false,
             unconditional_update: false,
             default: definition::default,
@@ -749,6 +759,7 @@ pub static TABLE: &[(&str, &str, KindRules)] = &[
         "apiregistration.k8s.io",
         "APIService",
         KindRules {
+            own_name: registration::own_name,
             name: names::path_segment,
             unconditional_update: false,
             status_meta: StatusMeta::Without(&["labels", "annotations", "finalizers", "ownerReferences"]),

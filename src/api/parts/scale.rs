@@ -198,7 +198,12 @@ fn selector(object: &Value) -> Option<String> {
 }
 
 fn validate(scale: &Value, errors: &mut Errors) {
-    let rules = MetaRules { name: names::subdomain_name, namespaced: true, known_finalizers: true };
+    let rules = MetaRules {
+        name: names::subdomain_name,
+        own_name: meta::any_name,
+        namespaced: true,
+        known_finalizers: true,
+    };
     meta::validate(scale, rules, errors);
     let replicas = wanted(scale);
     if replicas < 0 {

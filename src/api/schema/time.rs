@@ -2,8 +2,6 @@
 
 use std::fmt::Write as _;
 
-use crate::api::field::quoted;
-
 /// Seconds since 1970 of the zero time, which stands for no time at all.
 pub const ZERO_SECONDS: i64 = -62_135_596_800;
 
@@ -101,8 +99,8 @@ impl<'a> Reader<'a> {
         let fraction = if micros { self.micros()? } else { self.skip_fraction() };
         let offset = self.zone()?;
         if !self.rest.is_empty() {
-            let extra = quoted(&String::from_utf8_lossy(self.rest));
-            return Err(format!("parsing time {}: extra text: {extra}", quoted(self.whole)));
+            let extra = quoted(self.rest);
+            return Err(format!("parsing time {}: extra text: {extra}", quoted(self.whole.as_bytes())));
         }
         if day < 1 || day > days_in(year, month) {
             return Err(self.out_of_range("day"));
@@ -114,15 +112,15 @@ impl<'a> Reader<'a> {
     fn cannot(&self, rest: &[u8], element: &str) -> String {
         format!(
             "parsing time {} as {}: cannot parse {} as {}",
-            quoted(self.whole),
-            quoted(self.layout),
-            quoted(&String::from_utf8_lossy(rest)),
-            quoted(element)
+            quoted(self.whole.as_bytes()),
+            quoted(self.layout.as_bytes()),
+            quoted(rest),
+            quoted(element.as_bytes())
         )
     }
 
     fn out_of_range(&self, what: &str) -> String {
-        format!("parsing time {}: {what} out of range", quoted(self.whole))
+        format!("parsing time {}: {what} out of range", quoted(self.whole.as_bytes()))
     }
 
     fn digits(&mut self, count: usize, element: &str) -> Result<i64, String> {
@@ -205,6 +203,23 @@ fn number(digits: &[u8]) -> i64 {
     digits.iter().fold(0, |sum, digit| sum * 10 + i64::from(digit.wrapping_sub(b'0')))
 }
 
+/// Text as messages about times print it: what is not plain ASCII is written byte by byte.
+fn quoted(bytes: &[u8]) -> String {
+    let mut out = String::with_capacity(bytes.len() + 2);
+    out.push('"');
+    for byte in bytes {
+        match byte {
+            b'"' | b'\\' => out.extend(['\\', char::from(*byte)]),
+            b' '..=b'\x7f' => out.push(char::from(*byte)),
+            _ => {
+                let _ = write!(out, "\\x{byte:02x}");
+            }
+        }
+    }
+    out.push('"');
+    out
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -223,6 +238,7 @@ mod tests {
     #[test]
     fn errors_have_the_words_of_the_api() {
         let of = |text| parse_seconds(text).unwrap_err();
+        assert!(of("x\ny\"é").starts_with(r#"parsing time "x\x0ay\"\xc3\xa9" as"#), "{}", of("x\ny\"é"));
         assert_eq!(of("x"), r#"parsing time "x" as "2006-01-02T15:04:05Z07:00": cannot parse "x" as "2006""#);
         assert_eq!(
             of("2024-01-01"),

@@ -73,7 +73,7 @@ pub fn prepare_daemon_set_status(new: &mut Value, old: &Value, _: &Occasion<'_>)
 }
 
 /// The annotation in which a DaemonSet counts its templates.
-pub(super) const TEMPLATE_GENERATION: &str = "deprecated.daemonset.template.generation";
+pub const TEMPLATE_GENERATION: &str = "deprecated.daemonset.template.generation";
 
 /// A changed template counts.
 pub fn prepare_daemon_set_update(new: &mut Value, old: &Value, _: &Occasion<'_>) {

@@ -142,6 +142,39 @@ fn validate_spec(spec: &Node<'_>, name: &str, errors: &mut Errors) {
     spec.child("volumeMode").one_of_if_set(errors, &["Block", "Filesystem"]);
 }
 
+/// Checks a volume that stands inside of another object, where no claim can find it: it is one of a driver, and nothing is
+/// said of it that only a claim would ask for.
+pub fn validate_inline(spec: &Node<'_>, errors: &mut Errors) {
+    const NOT_INLINE: &str = "may not be specified in the context of inline volumes";
+    let forbidden = |field: &str, errors: &mut Errors| {
+        if !spec.child(field).is_empty() || (spec.has(field) && field != "capacity") {
+            spec.child(field).forbidden(errors, NOT_INLINE);
+        }
+    };
+    forbidden("claimRef", errors);
+    forbidden("capacity", errors);
+    if !spec.has("csi") {
+        spec.child("csi").required(errors, "has to be specified in the context of inline volumes");
+    }
+    let modes = spec.child("accessModes");
+    modes.need(errors);
+    volume_claim::access_modes(&modes, errors);
+    let policy = spec.child("persistentVolumeReclaimPolicy");
+    if !matches!(policy.text(), "" | "Retain") {
+        policy.forbidden(errors, "may only be Retain in the context of inline volumes");
+    }
+    forbidden("nodeAffinity", errors);
+    source(spec, "", errors);
+    if !spec.str("storageClassName").is_empty() {
+        spec.child("storageClassName").forbidden(errors, NOT_INLINE);
+    }
+    let mode = spec.child("volumeMode");
+    if mode.is_set() && mode.text() != "Filesystem" {
+        let wrong = "may not specify volumeMode other than Filesystem in the context of inline volumes";
+        mode.forbidden(errors, wrong);
+    }
+}
+
 /// Whether a path, once its dots are resolved, is that of all files.
 fn cleans_to_root(path: &str) -> bool {
     let mut depth = 0usize;

@@ -81,16 +81,16 @@ fn remember_stored(definition: &mut Value) {
     *list = Value::Array(all);
 }
 
+/// Whether a name is not that of the kind and the group.
+pub fn own_name(definition: &Value, name: &str) -> Option<String> {
+    let text = |path: &[&str]| definition.at(path).and_then(Value::as_str).unwrap_or_default();
+    let wanted = format!("{}.{}", text(&["spec", "names", "plural"]), text(&["spec", "group"]));
+    (name != wanted).then(|| "must be spec.names.plural+\".\"+spec.group".to_owned())
+}
+
 /// Checks a definition.
 pub fn validate(definition: &Value, errors: &mut Errors) {
     let spec = Node::of(definition, "spec");
-    let wanted = format!("{}.{}", spec.child("names").child("plural").text(), spec.child("group").text());
-    // One without a name is refused for that.
-    if !matches!(meta::name(definition), name if name.is_empty() || name == wanted) {
-        let path = Path::new("metadata").child("name");
-        let why = "must be spec.names.plural+\".\"+spec.group";
-        errors.push(FieldError::invalid(&path, &quoted(meta::name(definition)), why));
-    }
     validate_spec(&spec, true, errors);
     validate_rest(definition, None, errors);
 }
@@ -568,6 +568,14 @@ mod tests {
     }
 
     #[test]
+    fn a_definition_is_named_after_what_it_defines() {
+        let definition = object(r#"{"spec":{"group":"y.z","names":{"plural":"x"}}}"#);
+        assert_eq!(own_name(&definition, "x.y.z"), None);
+        let wrong = "must be spec.names.plural+\".\"+spec.group";
+        assert_eq!(own_name(&definition, "x").as_deref(), Some(wrong));
+    }
+
+    #[test]
     fn an_empty_definition_says_all_that_it_lacks() {
         let mut empty = object(r#"{"metadata":{"name":"x.y.z"}}"#);
         default(&mut empty);
@@ -576,7 +584,6 @@ mod tests {
         assert_eq!(
             said(&errors),
             [
-                "metadata.name: Invalid value: \"x.y.z\": must be spec.names.plural+\".\"+spec.group",
                 "spec.group: Required value",
                 "spec.scope: Required value",
                 "spec.versions: Invalid value: []apiextensions.CustomResourceDefinitionVersion(nil): must have exactly one version marked as storage version",
@@ -598,7 +605,6 @@ mod tests {
             &base(),
             validate,
             &[
-                ("metadata.name", r#""x""#, "must be spec.names.plural+\".\"+spec.group"),
                 (
                     "spec.scope",
                     r#""X""#,

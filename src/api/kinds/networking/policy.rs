@@ -115,8 +115,9 @@ pub(super) fn contains(network: std::net::IpAddr, length: u8, address: std::net:
     }
 }
 
-/// Checks a changed NetworkPolicy.
+/// Checks a changed NetworkPolicy. It is looked at twice, as new and as changed.
 pub fn validate_policy_update(new: &Value, _old: &Value, errors: &mut Errors) {
+    validate_policy(new, errors);
     validate_policy(new, errors);
 }
 

@@ -1,6 +1,6 @@
 //! IPAddresses and the ServiceCIDRs that they come from.
 
-use super::super::check::{Node, same};
+use super::super::check::Node;
 use super::super::{Errors, say};
 use crate::api::field::FieldError;
 use crate::api::value::Value;
@@ -31,9 +31,7 @@ pub fn validate_address(address: &Value, errors: &mut Errors) {
 pub fn validate_address_update(new: &Value, old: &Value, errors: &mut Errors) {
     validate_address(new, errors);
     let parent = |object| Node::of(object, "spec").child("parentRef");
-    if !same(Some(parent(new).value), Some(parent(old).value)) {
-        errors.push(FieldError::invalid(&parent(new).path, "networking.ParentReference{}", meta::IMMUTABLE));
-    }
+    say::same_structure(&parent(new), &parent(old), "networking.ParentReference", errors);
 }
 
 /// Checks a ServiceCIDR.

@@ -1,0 +1,89 @@
+//! Whether a request for a certificate was made by whoever has its key.
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use openssl::pkey::Id;
+use openssl::x509::X509Req;
+
+use crate::api::field::{FieldError, Path};
+use crate::api::kinds::Errors;
+use crate::api::value::Value;
+
+/// Adds to the errors of a new CertificateSigningRequest that its signature is not that of its key. Rules know no keys,
+/// so this stands beside them; the error comes where theirs would, behind those of the metadata.
+pub fn check(request: &Value, errors: Errors) -> Errors {
+    let Some(wrong) = wrong_signature(request) else { return errors };
+    let path = Path::new("spec").child("request");
+    let error = FieldError::invalid(&path, "[]byte{}", wrong);
+    let (mut all, mut error) = (Errors::new(), Some(error));
+    for known in errors {
+        if !known.path.to_string().starts_with("metadata") {
+            all.extend(error.take());
+        }
+        all.push(known);
+    }
+    all.extend(error);
+    all
+}
+
+/// What is wrong with the signature of a request that can be read.
+fn wrong_signature(request: &Value) -> Option<&'static str> {
+    let text = request.at(&["spec", "request"]).and_then(Value::as_str).unwrap_or_default();
+    // A request that cannot be read is told of by the rules of the kind.
+    let request = X509Req::from_pem(&STANDARD.decode(text).ok()?).ok()?;
+    let key = request.public_key().ok()?;
+    if request.verify(&key).unwrap_or(false) {
+        return None;
+    }
+    Some(match key.id() {
+        Id::RSA => "crypto/rsa: verification error",
+        Id::EC => "x509: ECDSA verification failure",
+        Id::ED25519 => "x509: Ed25519 verification failure",
+        _ => "x509: cannot verify signature: algorithm unimplemented",
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use openssl::hash::MessageDigest;
+    use openssl::nid::Nid;
+    use openssl::pkey::{PKey, Private};
+
+    use super::*;
+
+    fn keys() -> [(PKey<Private>, &'static str); 2] {
+        let curve = openssl::ec::EcGroup::from_curve_name(Nid::X9_62_PRIME256V1).unwrap();
+        let curved = PKey::from_ec_key(openssl::ec::EcKey::generate(&curve).unwrap()).unwrap();
+        let rsa = PKey::from_rsa(openssl::rsa::Rsa::generate(2048).unwrap()).unwrap();
+        [(curved, "x509: ECDSA verification failure"), (rsa, "crypto/rsa: verification error")]
+    }
+
+    fn object(pem: &[u8]) -> Value {
+        let mut object = Value::object();
+        object.entry("spec").set("request", STANDARD.encode(pem));
+        object
+    }
+
+    #[test]
+    fn only_the_key_itself_can_sign() {
+        for (key, wanted) in keys() {
+            let other = PKey::from_rsa(openssl::rsa::Rsa::generate(2048).unwrap()).unwrap();
+            let signed_by = |signer: &PKey<Private>| {
+                let mut request = X509Req::builder().unwrap();
+                request.set_pubkey(&key).unwrap();
+                request.sign(signer, MessageDigest::sha256()).unwrap();
+                object(&request.build().to_pem().unwrap())
+            };
+            assert_eq!(wrong_signature(&signed_by(&key)), None);
+            assert_eq!(wrong_signature(&signed_by(&other)), Some(wanted));
+            let mut errors = Errors::new();
+            for field in ["metadata", "spec"] {
+                errors.push(FieldError::required(&Path::new(field).child("x"), ""));
+            }
+            let all: Vec<String> =
+                check(&signed_by(&other), errors).iter().map(|error| error.path.to_string()).collect();
+            assert_eq!(all, ["metadata.x", "spec.request", "spec.x"]);
+        }
+        assert_eq!(wrong_signature(&object(b"hello")), None);
+    }
+}
