@@ -7,7 +7,9 @@ use super::*;
 use crate::api::meta;
 use crate::api::value::Value;
 
-fn base(default: fn(&mut Value)) -> Value {
+type Fill = fn(&mut Value);
+
+fn base(default: Fill) -> Value {
     let mut object = object(
         r#"{"spec":{"selector":{"matchLabels":{"a":"b"}},"template":{"metadata":{"labels":{"a":"b"}},
             "spec":{"containers":[{"name":"c","image":"i"}],"restartPolicy":"Always"}}}}"#,
@@ -263,8 +265,8 @@ fn each_rule_of_the_others_refuses() {
 
 #[test]
 fn pods_are_not_held_against_a_selector_that_cannot_be_used() {
-    type Check = fn(&Value, &mut Errors);
-    let table: [(fn(&mut Value), Check, usize); 4] = [
+    type Row = (Fill, fn(&Value, &mut Errors), usize);
+    let table: [Row; 4] = [
         (default_deployment, validate_deployment, 2),
         (default_replica_set, validate_replica_set, 2),
         (default_stateful_set, validate_stateful_set, 2),
@@ -287,8 +289,8 @@ fn pods_are_not_held_against_a_selector_that_cannot_be_used() {
 
 #[test]
 fn some_kinds_count_each_mistake_of_an_update_twice() {
-    type Change = fn(&Value, &Value, &mut Errors);
-    let table: [(fn(&mut Value), Change, usize); 3] = [
+    type Row = (Fill, fn(&Value, &Value, &mut Errors), usize);
+    let table: [Row; 3] = [
         (default_deployment, validate_deployment_update, 1),
         (default_replica_set, validate_replica_set_update, 2),
         (default_daemon_set, validate_daemon_set_update, 2),
