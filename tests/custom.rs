@@ -5,6 +5,7 @@
 #[path = "custom/conversion.rs"]
 mod conversion;
 #[path = "admission/hook_server.rs"]
+#[allow(dead_code, reason = "the tests of admission use the rest")]
 mod hook_server;
 mod support;
 

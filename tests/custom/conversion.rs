@@ -72,7 +72,7 @@ fn a_webhook_turns_objects_into_the_version_that_is_asked_for() {
     assert_eq!(admin.get(&format!("{KITES}/b")).ok()["spec"], json!({"color": "blue"}));
     assert_eq!(watches[0].next_of("b")["object"]["spec"], json!({"paint": "blue"}));
 
-    let mut changed = made.clone();
+    let mut changed = made;
     changed["spec"]["paint"] = json!("red");
     changed["metadata"]["labels"] = json!({"x": "y"});
     let updated = admin.put(&format!("{PAINTED}/b"), &changed).ok();
