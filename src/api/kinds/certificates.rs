@@ -468,7 +468,11 @@ mod tests {
             &[
                 ("spec.request", "null", "spec.request: Invalid value: []byte(nil): PEM block"),
                 ("spec.request", r#""AA==""#, "PEM block type must be CERTIFICATE REQUEST"),
-                ("spec.request", &broken, "spec.request: Invalid value: []byte{}: asn1: syntax error: truncated tag or length"),
+                (
+                    "spec.request",
+                    &broken,
+                    "spec.request: Invalid value: []byte{}: asn1: syntax error: truncated tag or length",
+                ),
                 ("spec.usages", "[]", "spec.usages: Required value"),
                 (
                     "spec.usages",
