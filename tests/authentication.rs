@@ -81,8 +81,9 @@ fn a_review_says_whose_a_token_is() {
     assert_eq!(known["status"]["audiences"], json!(["other", "vault"]), "{known}");
     assert_eq!(known["status"]["user"]["username"], "system:serviceaccount:default:sa");
     let meant = review(&mut admin, token, &[]);
-    let why =
-        format!("token audiences [\"vault\" \"other\"] is invalid for the target audiences [\"{ISSUER}\"]");
+    let why = format!(
+        "[invalid bearer token, token audiences [\"vault\" \"other\"] is invalid for the target audiences [\"{ISSUER}\"]]"
+    );
     assert_eq!(meant["status"], json!({"user": {}, "error": why}));
 
     // So does a bootstrap token.
