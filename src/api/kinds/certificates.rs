@@ -467,7 +467,7 @@ mod tests {
             validate,
             &[
                 ("spec.request", r#""AA==""#, "PEM block type must be CERTIFICATE REQUEST"),
-                ("spec.request", &broken, "spec.request: Invalid value: []byte{}: asn1: structure error"),
+                ("spec.request", &broken, "spec.request: Invalid value: []byte{}: asn1: syntax error"),
                 ("spec.usages", "[]", "spec.usages: Required value"),
                 (
                     "spec.usages",

@@ -358,7 +358,7 @@ mod tests {
         let mut new = whole.clone();
         prepare_lease(&mut new, &occasion);
         assert_eq!(new, object(r#"{"spec":{"holderIdentity":"h"}}"#));
-        let mut again = whole.clone();
+        let mut again = whole;
         prepare_lease_update(&mut again, &object(r#"{"spec":{"strategy":"s.t/u"}}"#), &occasion);
         assert_eq!(again, object(r#"{"spec":{"holderIdentity":"h","strategy":"s.t/u"}}"#));
     }
