@@ -611,6 +611,7 @@ pub static TABLE: &[(&str, &str, KindRules)] = &[
             validate_update: storage::validate_attachment_update,
             prepare_status: storage::prepare_attachment_status,
             validate_status: storage::validate_attachment_update,
+            status_again: MetaAgain::WholeTwice,
             meta_again: MetaAgain::WholeTwice,
             ..GUARDED
         },
@@ -702,6 +703,7 @@ pub static TABLE: &[(&str, &str, KindRules)] = &[
         "admissionregistration.k8s.io",
         "ValidatingAdmissionPolicy",
         KindRules {
+            status_again: MetaAgain::Whole,
             status_meta: StatusMeta::Fixed,
             validate: admission_policy::validate_validating,
             validate_update: admission_policy::validate_validating_update,
