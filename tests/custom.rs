@@ -140,6 +140,9 @@ fn whoever_reads_that_a_kind_is_established_finds_it_served() {
         admin.get(&path).refused(404, "NotFound");
         admin.delete(&place).ok();
         assert_eq!(admin.get(&place).ok()["items"], json!([]));
+        // Who means the one that was there is told that it is another one.
+        admin.put(&path, &read).refused(409, "Conflict");
+        read["metadata"].as_object_mut().unwrap().remove("uid");
         admin.put(&path, &read).refused(404, "NotFound");
     }
     let group = admin.get(&format!("/apis/{GROUP}")).ok();
