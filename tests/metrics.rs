@@ -100,6 +100,8 @@ fn both_engines_say_the_same() {
             .flat_map(|status| status["details"]["causes"].as_array().unwrap().iter().map(Value::to_string))
             .collect();
         causes.sort();
+        // The functions look at an update twice, the table once.
+        causes.dedup();
         said.push(causes);
         assert_eq!(value(&page(&mut client), "declarative_validation_mismatch_total", &[]), 0.0, "{gates:?}");
     }
