@@ -105,10 +105,15 @@ fn a_review_says_whose_a_token_is() {
     let (head, signature) = token.rsplit_once('.').unwrap();
     let first = if signature.starts_with('A') { 'B' } else { 'A' };
     let forged = review(&mut admin, &format!("{head}.{first}{}", &signature[1..]), &["vault"]);
-    assert_eq!(forged["status"]["error"], "go-jose/go-jose: error in cryptographic primitive", "{forged}");
+    assert_eq!(
+        forged["status"]["error"],
+        "[invalid bearer token, go-jose/go-jose: error in cryptographic primitive]",
+        "{forged}"
+    );
     admin.delete("/api/v1/namespaces/default/serviceaccounts/sa").ok();
     let ended = review(&mut admin, token, &["vault"]);
-    assert_eq!(ended["status"]["error"], "serviceaccounts \"sa\" not found", "{ended}");
+    let why = "[invalid bearer token, serviceaccounts \"sa\" not found]";
+    assert_eq!(ended["status"]["error"], why, "{ended}");
 
     // Not everybody may ask.
     let mut alice = server.anonymous().with_token(Some(USER_TOKEN));
