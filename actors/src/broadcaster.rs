@@ -7,8 +7,8 @@
 //!
 //! Sessions are called a few at a time, and the other tasks of the thread have their turn in between. So a write is answered while
 //! thousands still wait to hear of the last one, and who is called late finds more to tell at once: the busier the server, the
-//! less each event costs. For the same reason a type whose news call a crowd rests after them, for as long as its share of the
-//! thread asks: what happens meanwhile is one call with more to tell. Other types do not wait for it.
+//! less each event costs. For the same reason a type whose news call a crowd rests after them if there are more by then, for as long
+//! as its share of the thread asks: what happens meanwhile is one call with more to tell. Other types do not wait for it.
 //!
 //! Invariants: events of one type are looked up in order, none is left out, and a session is called for each that its
 //! place in the index matches, before or after the change. Each message drains the bell first, so a ring that found the
@@ -246,11 +246,12 @@ impl Broadcaster {
         if self.is_calling {
             return;
         }
-        let some = self.to_call.len().min(CALLS_PER_TURN);
-        for call in self.to_call.drain(..some) {
-            match call {
-                Call::Session(summons) => summons.call(),
-                Call::Rest(type_name, rest) => {
+        for _ in 0..CALLS_PER_TURN {
+            match self.to_call.pop_front() {
+                None => break,
+                Some(Call::Session(summons)) => summons.call(),
+                Some(Call::Rest(type_name, _)) if !self.begin_rest(&type_name) => {}
+                Some(Call::Rest(type_name, rest)) => {
                     context.run_later(rest, move |broadcaster, context| {
                         broadcaster.end_rest(&type_name);
                         broadcaster.hear(context);
@@ -287,6 +288,13 @@ impl Broadcaster {
             !is_all
         });
         rung
+    }
+
+    /// Whether a type rests whose crowd was called: only if there are news already. Else those that come next need not wait.
+    fn begin_rest(&mut self, type_name: &TypeName) -> bool {
+        let Some(audience) = self.audiences.get_mut(type_name) else { return false };
+        audience.is_resting = audience.is_rung;
+        audience.is_rung
     }
 
     fn end_rest(&mut self, type_name: &TypeName) {
@@ -604,9 +612,14 @@ mod tests {
             assert_eq!(news(&crowd), [None]);
         }
         broadcaster.to_call.clear();
+        assert!(broadcaster.begin_rest(&pods()));
         broadcaster.end_rest(&pods());
         assert!(broadcaster.find_interested().is_empty());
         assert_eq!(news(&crowd), [Some(Revision(3))]);
+        broadcaster.to_call.clear();
+        assert!(!broadcaster.begin_rest(&pods()), "nothing has happened since");
+        hear(&mut broadcaster, "1", "1", 6);
+        assert_eq!(news(&crowd), [Some(Revision(5))]);
         assert_eq!(rest_after(CALLS_PER_TURN), None);
         assert_eq!(rest_after(usize::MAX), Some(LONGEST_REST));
     }
