@@ -238,7 +238,7 @@ pub fn repair(text: &[u8]) -> Vec<u8> {
     out
 }
 
-/// The code unit that a `\uXXXX` escape stands for.
+/// The code unit that an escape of `\u` and four digits stands for.
 fn unit(text: &[u8]) -> Option<u32> {
     let digits = text.strip_prefix(b"\\u")?.get(..4)?;
     u32::from_str_radix(std::str::from_utf8(digits).ok()?, 16).ok()
