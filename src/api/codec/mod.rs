@@ -8,7 +8,8 @@ pub mod syntax;
 pub mod transcode;
 pub mod yaml;
 mod yaml_plain;
-mod yaml_twice;
+mod yaml_read;
+mod yaml_tree;
 mod yaml_words;
 mod yaml_write;
 

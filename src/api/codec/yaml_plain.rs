@@ -1,59 +1,105 @@
-//! What a YAML reader takes text without quotes for.
+//! What YAML takes text without quotes for.
 
 use crate::api::schema::time;
 
-/// Whether plain text is read back as text, not as a number, a truth value, null or an instant.
-pub(super) fn reads_as_text(text: &str) -> bool {
-    const WORDS: [&str; 22] = [
-        "y", "Y", "yes", "Yes", "YES", "on", "On", "ON", "n", "N", "no", "No", "NO", "off", "Off", "OFF",
-        "~", "null", "Null", "NULL", "true", "false",
-    ];
-    const MORE_WORDS: [&str; 16] = [
-        "True", "TRUE", "False", "FALSE", ".nan", ".NaN", ".NAN", ".inf", ".Inf", ".INF", "+.inf", "+.Inf",
-        "+.INF", "-.inf", "-.Inf", "-.INF",
-    ];
-    if text.is_empty() || WORDS.contains(&text) || MORE_WORDS.contains(&text) {
-        return false;
-    }
-    match text.as_bytes().first() {
-        Some(b'.') => !is_finite_number(text),
-        Some(b'0'..=b'9' | b'+' | b'-') => {
-            let plain = text.replace('_', "");
-            !(is_instant(text) || is_integer(&plain) || is_yaml_float(&plain) || is_base_sixty(text))
+/// What plain text means.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) enum Plain {
+    Text,
+    /// A date, or a date with a time: read as text, but other readers make more of it.
+    Instant,
+    Null,
+    Truth(bool),
+    Int(i64),
+    /// An integer beyond the signed ones.
+    Large(u64),
+    Float(f64),
+}
+
+impl Plain {
+    /// The name of its type.
+    pub(super) fn tag(self) -> &'static str {
+        match self {
+            Plain::Text => "!!str",
+            Plain::Instant => "!!timestamp",
+            Plain::Null => "!!null",
+            Plain::Truth(_) => "!!bool",
+            Plain::Int(_) | Plain::Large(_) => "!!int",
+            Plain::Float(_) => "!!float",
         }
-        _ => true,
     }
 }
 
-fn is_finite_number(text: &str) -> bool {
-    text.parse::<f64>().is_ok_and(f64::is_finite)
+/// What plain text means, by the rules of YAML 1.1 as the ecosystem has them: words in three spellings each, no more.
+pub(super) fn resolve(text: &str) -> Plain {
+    match text {
+        "y" | "Y" | "yes" | "Yes" | "YES" | "true" | "True" | "TRUE" | "on" | "On" | "ON" => {
+            Plain::Truth(true)
+        }
+        "n" | "N" | "no" | "No" | "NO" | "false" | "False" | "FALSE" | "off" | "Off" | "OFF" => {
+            Plain::Truth(false)
+        }
+        "" | "~" | "null" | "Null" | "NULL" => Plain::Null,
+        ".nan" | ".NaN" | ".NAN" => Plain::Float(f64::NAN),
+        ".inf" | ".Inf" | ".INF" | "+.inf" | "+.Inf" | "+.INF" => Plain::Float(f64::INFINITY),
+        "-.inf" | "-.Inf" | "-.INF" => Plain::Float(f64::NEG_INFINITY),
+        _ => match text.as_bytes().first() {
+            Some(b'.') => finite(text).map_or(Plain::Text, Plain::Float),
+            Some(b'0'..=b'9' | b'+' | b'-') => number(text),
+            _ => Plain::Text,
+        },
+    }
 }
 
-/// Whether text is an integer in any of the bases that a prefix can name.
-fn is_integer(text: &str) -> bool {
-    let (negative, digits) = match text.strip_prefix('-') {
-        Some(digits) => (true, digits),
-        None => (false, text.strip_prefix('+').unwrap_or(text)),
-    };
-    let lower = digits.to_ascii_lowercase();
-    let (digits, base) = match lower.as_str() {
-        digits if digits.starts_with("0x") => (digits.get(2..), 16),
-        digits if digits.starts_with("0b") => (digits.get(2..), 2),
-        digits if digits.starts_with("0o") => (digits.get(2..), 8),
-        digits if digits.len() > 1 && digits.starts_with('0') => (digits.get(1..), 8),
-        digits => (Some(digits), 10),
-    };
-    let digits = digits.unwrap_or_default();
-    let signed = text.starts_with(['-', '+']);
-    let most = if signed { (i64::MAX as u64) + u64::from(negative) } else { u64::MAX };
-    digits.starts_with(|c: char| c.is_ascii_hexdigit())
-        && u64::from_str_radix(digits, base).is_ok_and(|number| number <= most)
+/// Whether plain text is read back as text, by older readers as well, which know numbers of base sixty.
+pub(super) fn reads_as_text(text: &str) -> bool {
+    resolve(text) == Plain::Text && !is_base_sixty(text)
 }
 
-fn is_yaml_float(text: &str) -> bool {
+/// What text means that begins like a number.
+fn number(text: &str) -> Plain {
+    if is_instant(text) {
+        return Plain::Instant;
+    }
+    let plain = text.replace('_', "");
+    let binary = || plain.strip_prefix("0b").and_then(|digits| i64::from_str_radix(digits, 2).ok());
+    integer(&plain)
+        .or_else(|| float(&plain).map(Plain::Float))
+        .or_else(|| binary().map(Plain::Int))
+        .unwrap_or(Plain::Text)
+}
+
+fn finite(text: &str) -> Option<f64> {
+    text.parse().ok().filter(|number: &f64| number.is_finite())
+}
+
+/// An integer in any of the bases that a prefix can name.
+fn integer(text: &str) -> Option<Plain> {
+    let (sign, digits) = match text.as_bytes().first()? {
+        b'-' => ("-", text.get(1..)?),
+        b'+' => ("+", text.get(1..)?),
+        _ => ("", text),
+    };
+    let (digits, base) = match digits.as_bytes() {
+        [b'0', b'x' | b'X', ..] => (digits.get(2..)?, 16),
+        [b'0', b'b' | b'B', ..] => (digits.get(2..)?, 2),
+        [b'0', b'o' | b'O', ..] => (digits.get(2..)?, 8),
+        [b'0', _, ..] => (digits.get(1..)?, 8),
+        _ => (digits, 10),
+    };
+    // The number parser would take another sign.
+    if !digits.starts_with(|c: char| c.is_ascii_hexdigit()) {
+        return None;
+    }
+    let signed = i64::from_str_radix(&format!("{sign}{digits}"), base).map(Plain::Int);
+    let large = || u64::from_str_radix(digits, base).ok().filter(|_| sign.is_empty()).map(Plain::Large);
+    signed.ok().or_else(large)
+}
+
+fn float(text: &str) -> Option<f64> {
     let unsigned = text.strip_prefix(['-', '+']).unwrap_or(text);
-    unsigned.bytes().all(|byte| byte.is_ascii_digit() || matches!(byte, b'.' | b'e' | b'E' | b'-' | b'+'))
-        && is_finite_number(unsigned)
+    let known = |byte: u8| byte.is_ascii_digit() || matches!(byte, b'.' | b'e' | b'E' | b'-' | b'+');
+    finite(text).filter(|_| unsigned.bytes().all(known))
 }
 
 /// Whether text looks like minutes and seconds, `1:30`, which older readers take for a number.
@@ -139,6 +185,8 @@ mod tests {
         }
         for text in [
             "yEs",
+            "oN",
+            "nULL",
             "1.2.3",
             "1e999",
             "0x",
@@ -151,6 +199,33 @@ mod tests {
             "99999999999999999999x",
         ] {
             assert!(reads_as_text(text), "{text}");
+        }
+    }
+
+    #[test]
+    fn text_means_what_the_ecosystem_takes_it_for() {
+        for (text, meaning) in [
+            ("On", Plain::Truth(true)),
+            ("off", Plain::Truth(false)),
+            ("~", Plain::Null),
+            ("+12", Plain::Int(12)),
+            ("-0x1_F", Plain::Int(-31)),
+            ("0X1f", Plain::Int(31)),
+            ("010", Plain::Int(8)),
+            ("08", Plain::Float(8.0)),
+            ("0b11", Plain::Int(3)),
+            ("1__0", Plain::Int(10)),
+            ("18446744073709551615", Plain::Large(u64::MAX)),
+            ("-9223372036854775808", Plain::Int(i64::MIN)),
+            ("18446744073709551616", Plain::Float(18_446_744_073_709_551_616.0)),
+            ("1.", Plain::Float(1.0)),
+            ("-.5e1", Plain::Float(-5.0)),
+            ("2001-01-02", Plain::Instant),
+            ("tRUE", Plain::Text),
+            ("1:30", Plain::Text),
+            ("--1", Plain::Text),
+        ] {
+            assert_eq!(resolve(text), meaning, "{text}");
         }
     }
 }

@@ -1,12 +1,21 @@
 //! What is wrong with a YAML document, in the words that clients of the ecosystem know.
 
-/// The parser's report in those words. `line` is the line of the fault, counted from 1.
-pub(super) fn told(text: &str, report: &str, line: Option<u64>) -> String {
-    let last = u64::try_from(text.lines().count()).unwrap_or(u64::MAX);
-    let at = |line: u64, what: &str| if line > 0 { format!("line {line}: {what}") } else { what.to_owned() };
+use granit_parser::Marker;
+
+/// What is wrong on a line that the scanner has found it on: the first one is not named.
+pub(super) fn at_line(line: usize, what: &str) -> String {
+    if line > 1 { format!("line {line}: {what}") } else { what.to_owned() }
+}
+
+/// The parser's report in those words, and where it was made.
+pub(super) fn told(text: &str, report: &str, place: &Marker) -> String {
+    let (last, line) = (text.lines().count(), place.line());
+    let at =
+        |line: usize, what: &str| if line > 0 { format!("line {line}: {what}") } else { what.to_owned() };
     // Faults of the grammar are told with the line before theirs, and none of those with the first.
-    let before = line.unwrap_or_default().saturating_sub(1);
-    let of_scanner = |what: &str| at(line.filter(|line| *line > 1).unwrap_or_default(), what);
+    let before = line.saturating_sub(1);
+    let of_scanner = |what: &str| at_line(line, what);
+    let of_end = || at_line(text.matches('\n').count() + 1, "found unexpected end of stream");
     if let Some(open) = report.strip_prefix("unclosed bracket '").and_then(|rest| rest.chars().next()) {
         return at(last, unfinished(text, open));
     }
@@ -21,9 +30,6 @@ pub(super) fn told(text: &str, report: &str, line: Option<u64>) -> String {
             of_scanner("found character that cannot start any token")
         };
     }
-    if report.starts_with("alias references unknown anchor") {
-        return format!("unknown anchor '{}' referenced", unknown_alias(text).unwrap_or_default());
-    }
     if report.starts_with("invalid trailing content after") {
         let is_flow = text.trim_start().starts_with('{');
         return at(before, if is_flow { "did not find expected ',' or '}'" } else { NO_KEY });
@@ -32,16 +38,18 @@ pub(super) fn told(text: &str, report: &str, line: Option<u64>) -> String {
         return of_scanner("found character that cannot start any token");
     }
     match report {
+        "misplaced bracket" if begins_node(text, place) => at(before, NO_CONTENT),
         "misplaced bracket" => at(before, NO_KEY),
+        "unexpected EOF while parsing a block mapping" | "unexpected EOF while parsing a block sequence" => {
+            at(before, NO_CONTENT)
+        }
         "unexpected EOF while parsing an implicit flow mapping" => at(before, NO_CONTENT),
         NO_KEY | NO_CONTENT => at(before, report),
-        "simple key expected ':'" => at(line.unwrap_or_default() + 1, "could not find expected ':'"),
-        "invalid indentation in multiline quoted scalar" => of_scanner("found unexpected end of stream"),
-        "unclosed quote" => at(if last > 1 { last } else { 0 }, "found unexpected end of stream"),
-        "Unsupported map key" => "unsupported map key".to_owned(),
+        "simple key expected ':'" => at(line + 1, "could not find expected ':'"),
+        "invalid indentation in multiline quoted scalar" | "unclosed quote" => of_end(),
         _ => match report.split_once(", ") {
             Some((context, what)) if context.starts_with("while ") => match what {
-                NO_KEY | NO_CONTENT => at(before, what),
+                NO_KEY | NO_CONTENT | "did not find expected '-' indicator" => at(before, what),
                 "found high surrogate without following low surrogate" => {
                     of_scanner("found invalid Unicode character escape code")
                 }
@@ -55,6 +63,13 @@ pub(super) fn told(text: &str, report: &str, line: Option<u64>) -> String {
 const NO_KEY: &str = "did not find expected key";
 const NO_CONTENT: &str = "did not find expected node content";
 
+/// Whether a bracket that closes nothing stands where a node should begin.
+fn begins_node(text: &str, place: &Marker) -> bool {
+    let before = place.byte_offset().and_then(|offset| text.get(..offset)).unwrap_or_default();
+    let row = before.rsplit('\n').next().unwrap_or_default().trim_end();
+    row.is_empty() || row.ends_with([':', '-'])
+}
+
 /// What is missing where a bracket is never closed.
 fn unfinished(text: &str, open: char) -> &'static str {
     match (text.trim_end().ends_with(['{', '[', ',', ':']), open) {
@@ -62,17 +77,6 @@ fn unfinished(text: &str, open: char) -> &'static str {
         (false, '{') => "did not find expected ',' or '}'",
         (false, _) => "did not find expected ',' or ']'",
     }
-}
-
-/// The first alias whose anchor does not stand before it.
-fn unknown_alias(text: &str) -> Option<&str> {
-    let is_word = |letter: char| letter.is_alphanumeric() || matches!(letter, '_' | '-');
-    text.match_indices('*').find_map(|(at, _)| {
-        let rest = text.get(at + 1..)?;
-        let name = rest.split(|letter| !is_word(letter)).next().filter(|name| !name.is_empty())?;
-        let anchor = format!("&{name}");
-        (!text.get(..at)?.contains(&anchor)).then_some(name)
-    })
 }
 
 /// Whether a document says that it is of another version than the one that is read.
@@ -119,6 +123,11 @@ mod tests {
             ("a: \"\\q\"\n", "found unknown escape character"),
             ("a: |x\n  b\n", "did not find expected comment or line break"),
             ("a: *x\n", "unknown anchor 'x' referenced"),
+            ("a: &\\ b\n", "did not find expected alphabetic or numeric character"),
+            ("a: }\n", "did not find expected node content"),
+            ("a: ,\n", "did not find expected node content"),
+            ("- a\n- []\n - b\n", "line 2: did not find expected '-' indicator"),
+            ("---\n'\n", "line 3: found unexpected end of stream"),
             ("a: 1\nb\n", "line 3: could not find expected ':'"),
             ("\"", "found unexpected end of stream"),
             ("a: 'x\n", "line 2: found unexpected end of stream"),

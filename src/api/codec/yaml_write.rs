@@ -325,8 +325,22 @@ impl Features {
 
 /// A double in its shortest form, with an exponent from a million on.
 fn float(number: f64) -> String {
-    let scientific = format!("{number:e}");
-    let Some((digits, exponent)) = scientific.split_once('e') else { return scientific };
+    scientific_if_long(&format!("{number:e}"), number)
+}
+
+/// A double as keys have it: with the digits of a single one.
+pub(super) fn short_float(number: f64) -> String {
+    let single = number as f32;
+    match single {
+        f32::INFINITY => ".inf".to_owned(),
+        f32::NEG_INFINITY => "-.inf".to_owned(),
+        single if single.is_nan() => ".nan".to_owned(),
+        single => scientific_if_long(&format!("{single:e}"), single),
+    }
+}
+
+fn scientific_if_long(scientific: &str, number: impl std::fmt::Display) -> String {
+    let Some((digits, exponent)) = scientific.split_once('e') else { return scientific.to_owned() };
     let power: i32 = exponent.parse().unwrap_or_default();
     if (-4..6).contains(&power) {
         return number.to_string();

@@ -1,0 +1,273 @@
+//! What a YAML document means: aliases and merges replaced, plain text taken for what it looks like, keys made text.
+
+use std::collections::btree_map::Entry;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+
+use super::yaml_plain::{Plain, resolve};
+use super::yaml_tree::{Content, Node, Scalar, Tree};
+use super::yaml_write::short_float;
+use crate::api::field::quoted;
+use crate::api::limits;
+use crate::api::value::{Fields, Value};
+
+/// What a document means, and what stands in it twice.
+pub(super) struct Meaning {
+    pub value: Value,
+    /// The repeated keys as a person would write them, each with the line of what it says the second time.
+    pub twice: Vec<(usize, String)>,
+}
+
+/// Reads the first document of a text.
+pub(super) fn meaning(text: &str) -> Result<Meaning, String> {
+    let tree = Tree::read(text)?;
+    let mut reader = Reader { tree: &tree, twice: Vec::new(), open: Vec::new(), steps: 0, alias_steps: 0 };
+    let value = match tree.node(0) {
+        Some(root) => reader.value(root, 0)?,
+        None => Value::Null,
+    };
+    Ok(Meaning { value, twice: reader.twice })
+}
+
+struct Reader<'d, 't> {
+    tree: &'d Tree<'t>,
+    twice: Vec<(usize, String)>,
+    /// The nodes whose aliases are being read, to find one that holds itself.
+    open: Vec<usize>,
+    /// Nodes read, and how many of them because of an alias.
+    steps: usize,
+    alias_steps: usize,
+}
+
+impl<'d, 't> Reader<'d, 't> {
+    fn value(&mut self, node: &'d Node<'t>, depth: usize) -> Result<Value, String> {
+        self.step(depth)?;
+        match &node.content {
+            Content::Scalar(scalar) => read_scalar(scalar),
+            Content::List(items) => {
+                let items = items.iter().filter_map(|item| self.tree.node(*item));
+                items.map(|item| self.value(item, depth + 1)).collect::<Result<_, _>>().map(Value::Array)
+            }
+            Content::Map(_) => {
+                let mut fields = Fields::new();
+                self.fields(node, &mut fields, depth)?;
+                Ok(Value::Object(fields.into()))
+            }
+            Content::Alias { .. } => {
+                self.through_alias(node, |reader, target| reader.value(target, depth + 1))
+            }
+        }
+    }
+
+    /// Adds the fields of a map to those that are there.
+    fn fields(&mut self, map: &'d Node<'t>, into: &mut Fields, depth: usize) -> Result<(), String> {
+        let Content::Map(entries) = &map.content else { return Err(NO_MAP.to_owned()) };
+        let nodes = |pair: &[usize]| Some((self.tree.node(*pair.first()?)?, self.tree.node(*pair.get(1)?)?));
+        for (key, value) in entries.chunks_exact(2).filter_map(nodes).collect::<Vec<_>>() {
+            if matches!(&key.content, Content::Scalar(scalar) if scalar.is_merge()) {
+                self.merge(value, into, depth + 1)?;
+                continue;
+            }
+            let (key, told) = self.key(key, depth + 1)?;
+            let read = self.value(value, depth + 1)?;
+            match into.entry(key) {
+                Entry::Vacant(free) => {
+                    free.insert(read);
+                }
+                Entry::Occupied(mut taken) => {
+                    taken.insert(read);
+                    if self.twice.len() < limits::FIELD_ERRORS {
+                        self.twice.push((value.line, told));
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// A key as JSON has it, and as it is told.
+    fn key(&mut self, node: &'d Node<'t>, depth: usize) -> Result<(String, String), String> {
+        if let Content::Scalar(Scalar { text, plain: true, tag: None }) = &node.content
+            && let Plain::Float(number) = resolve(text)
+        {
+            let text = short_float(number);
+            return Ok((text.clone(), text));
+        }
+        let text = match self.value(node, depth)? {
+            Value::String(text) => return Ok((text.clone(), quoted(&text))),
+            Value::Bool(truth) => truth.to_string(),
+            Value::Int(number) => number.to_string(),
+            Value::Float(number) => short_float(number),
+            Value::Null => return Err("unsupported map key".to_owned()),
+            Value::Array(_) | Value::Object(_) => return Err("invalid map key".to_owned()),
+        };
+        Ok((text.clone(), text))
+    }
+
+    /// Adds the fields of what stands behind `<<`: of a map, or of several, of which the first counts most.
+    fn merge(&mut self, from: &'d Node<'t>, into: &mut Fields, depth: usize) -> Result<(), String> {
+        if let Content::List(maps) = &from.content {
+            for map in maps.iter().rev().filter_map(|map| self.tree.node(*map)) {
+                self.merge_one(map, into, depth)?;
+            }
+            return Ok(());
+        }
+        self.merge_one(from, into, depth)
+    }
+
+    fn merge_one(&mut self, from: &'d Node<'t>, into: &mut Fields, depth: usize) -> Result<(), String> {
+        self.step(depth)?;
+        if matches!(from.content, Content::Alias { .. }) {
+            return self.through_alias(from, |reader, map| reader.fields(map, into, depth));
+        }
+        self.fields(from, into, depth)
+    }
+
+    /// Reads what an alias stands for.
+    fn through_alias<T>(
+        &mut self,
+        alias: &'d Node<'t>,
+        read: impl FnOnce(&mut Self, &'d Node<'t>) -> Result<T, String>,
+    ) -> Result<T, String> {
+        let Content::Alias { of, name } = &alias.content else { return Err(NO_MAP.to_owned()) };
+        let target = self.tree.node(*of).filter(|_| !self.open.contains(of));
+        let Some(target) = target else { return Err(format!("anchor '{name}' value contains itself")) };
+        self.open.push(*of);
+        let result = read(self, target);
+        self.open.pop();
+        result
+    }
+
+    /// Counts one more node. A small document may be nearly all aliases, but not unfold without end.
+    fn step(&mut self, depth: usize) -> Result<(), String> {
+        self.steps += 1;
+        self.alias_steps += usize::from(!self.open.is_empty());
+        if depth > limits::YAML_DEPTH {
+            return Err(format!("exceeded max depth of {}", limits::YAML_DEPTH));
+        }
+        let many = self.alias_steps > 100 && self.steps > 1000 && self.alias_steps * 100 > self.steps * 99;
+        if many || self.steps > limits::YAML_NODES {
+            return Err("document contains excessive aliasing".to_owned());
+        }
+        Ok(())
+    }
+}
+
+const NO_MAP: &str = "map merge requires map or sequence of maps as the value";
+
+fn read_scalar(scalar: &Scalar<'_>) -> Result<Value, String> {
+    let text = || Value::String(scalar.text.clone().into_owned());
+    let Some(tag) = scalar.tag.as_deref() else {
+        return if scalar.plain { valued(resolve(&scalar.text), text) } else { Ok(text()) };
+    };
+    let found = match resolve(&scalar.text) {
+        Plain::Instant if tag != "!!timestamp" => Plain::Text,
+        found => found,
+    };
+    match (tag, found) {
+        ("!!binary", _) => STANDARD
+            .decode(scalar.text.as_bytes())
+            .map(|bytes| Value::String(String::from_utf8_lossy(&bytes).into_owned()))
+            .map_err(|_| "!!binary value contains invalid base64 data".to_owned()),
+        ("!!float", Plain::Int(number)) => valued(Plain::Float(number as f64), text),
+        ("!!bool" | "!!int" | "!!float" | "!!null" | "!!timestamp", found) if found.tag() != tag => {
+            Err(format!("cannot decode {} `{}` as a {tag}", found.tag(), scalar.text))
+        }
+        ("!!bool" | "!!int" | "!!float" | "!!null", found) => valued(found, text),
+        _ => Ok(text()),
+    }
+}
+
+fn valued(plain: Plain, text: impl FnOnce() -> Value) -> Result<Value, String> {
+    Ok(match plain {
+        Plain::Text | Plain::Instant => text(),
+        Plain::Null => Value::Null,
+        Plain::Truth(truth) => Value::Bool(truth),
+        Plain::Int(number) => Value::Int(number),
+        Plain::Large(number) => Value::Float(number as f64),
+        Plain::Float(number) if !number.is_finite() => {
+            let name = if number.is_nan() {
+                "NaN"
+            } else if number > 0.0 {
+                "+Inf"
+            } else {
+                "-Inf"
+            };
+            return Err(format!("json: unsupported value: {name}"));
+        }
+        // JSON is read so as well: a zero with a sign is the integer.
+        Plain::Float(0.0) => Value::Int(0),
+        Plain::Float(number) => Value::Float(number),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::api::codec::json::to_json;
+
+    fn as_json(text: &str) -> String {
+        String::from_utf8(to_json(&meaning(text).unwrap().value)).unwrap()
+    }
+
+    #[test]
+    fn words_count_in_their_spellings_alone() {
+        assert_eq!(
+            as_json("a: On\nb: oN\nc: nULL\nd: tRue\n"),
+            r#"{"a":true,"b":"oN","c":"nULL","d":"tRue"}"#
+        );
+    }
+
+    #[test]
+    fn keys_become_text() {
+        assert_eq!(
+            as_json("1: a\n.5: b\n.inf: c\nyes: d\n1e9: e\n"),
+            r#"{".inf":"c","0.5":"b","1":"a","1e+09":"e","true":"d"}"#
+        );
+        assert_eq!(meaning("~: a\n").err().unwrap(), "unsupported map key");
+        assert_eq!(meaning("? [a]\n: b\n").err().unwrap(), "invalid map key");
+    }
+
+    #[test]
+    fn tags_decide() {
+        assert_eq!(
+            as_json("a: !!str 1\nb: !!float 2\nc: !own 3\nd: !!binary aGk=\ne: !!timestamp 2001-01-01\n"),
+            r#"{"a":"1","b":2,"c":"3","d":"hi","e":"2001-01-01"}"#
+        );
+        assert_eq!(meaning("a: !!int x\n").err().unwrap(), "cannot decode !!str `x` as a !!int");
+    }
+
+    #[test]
+    fn fields_are_merged_in_the_order_they_stand_in() {
+        let shared = "x: &x {k: 1, l: 1}\ny: &y {k: 2, m: 2}\n";
+        assert!(
+            as_json(&format!("{shared}a:\n  <<: [*x, *y]\n  l: 3\n"))
+                .starts_with(r#"{"a":{"k":1,"l":3,"m":2}"#)
+        );
+        assert!(as_json(&format!("{shared}a:\n  k: 3\n  <<: *x\n")).starts_with(r#"{"a":{"k":1,"l":1}"#));
+        assert_eq!(meaning("<<: 1\n").err().unwrap(), NO_MAP);
+    }
+
+    #[test]
+    fn what_stands_twice_is_found_with_its_line() {
+        let twice = |text| meaning(text).unwrap().twice;
+        assert_eq!(twice("a: 1\na: |\n\n  x\n1: x\n1: y\n"), [(2, "\"a\"".to_owned()), (6, "1".to_owned())]);
+    }
+
+    #[test]
+    fn nothing_unfolds_without_end() {
+        assert_eq!(meaning("a: &a [*a]\n").err().unwrap(), "anchor 'a' value contains itself");
+        let mut laughs = "a0: &a0 [x,x,x,x,x,x,x,x,x,x]\n".to_owned();
+        for level in 1..9 {
+            let many = vec![format!("*a{}", level - 1); 10].join(",");
+            laughs.push_str(&format!("a{level}: &a{level} [{many}]\n"));
+        }
+        assert_eq!(meaning(&laughs).err().unwrap(), "document contains excessive aliasing");
+        let mut deep = "a0: &a0 [x]\n".to_owned();
+        for level in 1..200 {
+            deep.push_str(&format!("a{level}: &a{level} [*a{}]\n", level - 1));
+        }
+        assert!(meaning(&deep).err().unwrap().starts_with("exceeded max depth"));
+    }
+}
