@@ -62,7 +62,8 @@ fn ask(request: &HttpRequest, payload: Payload, links: &Links, to: &Destination)
     Ok(Ask { method, headers, body: body(request, payload) })
 }
 
-fn body(request: &HttpRequest, payload: Payload) -> RequestBody {
+/// The body of a request as it comes.
+pub(super) fn body(request: &HttpRequest, payload: Payload) -> RequestBody {
     let body = payload.into_inner();
     let length = text(request.headers(), header::CONTENT_LENGTH).parse().ok();
     if matches!(body, Body::None) || length == Some(0) {
@@ -84,7 +85,7 @@ pub(super) fn unreachable(to: &Destination, failure: &Failure) -> Box<Status> {
 }
 
 /// The answer as the client shall see it.
-async fn back(
+pub(super) async fn back(
     connecting: &Connecting,
     request: &HttpRequest,
     mut answer: Answer,
