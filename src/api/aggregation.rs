@@ -70,7 +70,10 @@ impl Registration {
             gv: GroupVersion::new(spec.str("group"), spec.str("version")),
             group_priority: number("groupPriorityMinimum"),
             version_priority: number("versionPriority"),
-            service: spec.get("service").filter(|service| !service.is_null()).map(|service| read(spec, service)),
+            service: spec
+                .get("service")
+                .filter(|service| !service.is_null())
+                .map(|service| read(spec, service)),
             is_available: availability::is_available(object),
         }
     }
@@ -127,7 +130,10 @@ mod tests {
         let service = remote.service.unwrap();
         assert_eq!((service.name.as_str(), service.port), ("s", 443));
         assert!(remote.is_available && service.peer.verifies);
-        assert_eq!((service.peer.server_name.as_str(), &*service.peer.authority_pem), ("s.n.svc", &b"pem"[..]));
+        assert_eq!(
+            (service.peer.server_name.as_str(), &*service.peer.authority_pem),
+            ("s.n.svc", &b"pem"[..])
+        );
     }
 
     #[test]

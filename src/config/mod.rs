@@ -31,8 +31,8 @@ pub use authentication_file::AuthenticationFile;
 pub use callers::{FrontProxy, TokenWebhook};
 pub use gates::FeatureGates;
 pub use groups::{
-    Aggregation, Api, Authentication, Authorization, AuthorizationMode, Backend, Engine, Kubelets, Lifecycle, LogFormat,
-    Logging, Loops, RequestLimits, ServiceAccounts, Serving, Storage, TlsVersion,
+    Aggregation, Api, Authentication, Authorization, AuthorizationMode, Backend, Engine, Kubelets, Lifecycle,
+    LogFormat, Logging, Loops, RequestLimits, ServiceAccounts, Serving, Storage, TlsVersion,
 };
 pub use oidc::OpenId;
 pub use signing::Signing;

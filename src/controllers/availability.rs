@@ -113,7 +113,12 @@ impl Availability {
         match written.await {
             Err(status) if status.code != 404 => Err(status),
             _ => {
-                tracing::debug!(name = at.name, status = verdict.status, reason = verdict.reason, "an APIService");
+                tracing::debug!(
+                    name = at.name,
+                    status = verdict.status,
+                    reason = verdict.reason,
+                    "an APIService"
+                );
                 Ok(())
             }
         }
@@ -137,7 +142,8 @@ impl Availability {
             self.client.read(at).await
         };
         let found = read("services").await;
-        let found = found.map_err(|status| Verdict::unknown(service, "ServiceAccessError", &status.message))?;
+        let found =
+            found.map_err(|status| Verdict::unknown(service, "ServiceAccessError", &status.message))?;
         let Some(found) = found else { return Err(Verdict::no_service(service)) };
         let Some(port) = port_name(service, &found)? else { return Ok(()) };
         let endpoints = read("endpoints").await;
@@ -160,8 +166,9 @@ impl Availability {
             most: EXTENSION_DOCUMENT_BYTES,
             verifies: false,
         };
-        let mut asked: FuturesUnordered<_> =
-            (0..EXTENSION_PROBES).map(|_| self.extensions.ask(self.client.backend(), service, &question)).collect();
+        let mut asked: FuturesUnordered<_> = (0..EXTENSION_PROBES)
+            .map(|_| self.extensions.ask(self.client.backend(), service, &question))
+            .collect();
         let mut last = String::new();
         while let Some(reply) = asked.next().await {
             match reply {

@@ -10,12 +10,10 @@ use futures::FutureExt as _;
 use futures::future::LocalBoxFuture;
 use pilothouse_actors::identity::Identity;
 
-use crate::api::aggregation::found::{FoundVersion, CURRENT, STALE, read_all, read_one, read_openapi_index};
+use crate::api::aggregation::found::{CURRENT, FoundVersion, STALE, read_all, read_one, read_openapi_index};
 use crate::api::aggregation::{ASKS_AS, READS_AS, Registration, STORE, Service};
 use crate::api::words::MASTERS;
-use crate::limits::{
-    EXTENSION_DISCOVERY, EXTENSION_DOCUMENT_BYTES, EXTENSION_OPENAPI, EXTENSION_READ_EVERY,
-};
+use crate::limits::{EXTENSION_DISCOVERY, EXTENSION_DOCUMENT_BYTES, EXTENSION_OPENAPI, EXTENSION_READ_EVERY};
 use crate::verbs::aggregation::{Extensions, Question, Reply, Told};
 
 use super::client::Client;
@@ -119,7 +117,11 @@ impl ExtensionDocuments {
                 let bytes = reply.body.len();
                 // A server that says what it serves, and not this: then that is what is known of it.
                 let found = all.remove(&registration.gv);
-                return told(found.unwrap_or_else(|| FoundVersion::bare(version, CURRENT)), &reply.etag, bytes);
+                return told(
+                    found.unwrap_or_else(|| FoundVersion::bare(version, CURRENT)),
+                    &reply.etag,
+                    bytes,
+                );
             }
             Some(_) => {}
         }
@@ -160,8 +162,12 @@ mod tests {
     #[test]
     fn a_document_with_everything_says_so() {
         assert!(is_everything("application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"));
-        assert!(is_everything("application/json; as=APIGroupDiscoveryList; v=v2beta1; g=apidiscovery.k8s.io"));
-        for other in ["application/json", "", "application/json;v=v2", "text/plain;g=apidiscovery.k8s.io;v=v2"] {
+        assert!(is_everything(
+            "application/json; as=APIGroupDiscoveryList; v=v2beta1; g=apidiscovery.k8s.io"
+        ));
+        for other in
+            ["application/json", "", "application/json;v=v2", "text/plain;g=apidiscovery.k8s.io;v=v2"]
+        {
             assert!(!is_everything(other), "{other}");
         }
     }

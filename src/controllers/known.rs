@@ -86,7 +86,8 @@ impl Known {
 
     /// Whether somebody has defined this version.
     pub fn defines(&self, group: &str, version: &str) -> bool {
-        let is_custom = |resource: &&Arc<Resource>| resource.custom.is_some() && resource.gv.is(group, version);
+        let is_custom =
+            |resource: &&Arc<Resource>| resource.custom.is_some() && resource.gv.is(group, version);
         self.by_kind.values().any(|resource| is_custom(&resource))
     }
 

@@ -89,24 +89,14 @@ impl Contexts {
         Ok(())
     }
 
-    fn extension(&self, peer: &Arc<Peer>) -> Result<SslContext, ErrorStack> {
+    fn extension(&self, peer: &Arc<Peer>) -> Result<SslContext, Failure> {
+        let refused = |error: ErrorStack| Failure::Tls(format!("tls: {error}"));
         let mut extensions = self.extensions.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(known) = extensions.contexts.get(peer) {
             return Ok(known.clone());
         }
-        let mut context = builder()?;
-        match (peer.verifies, peer.authority_pem.as_slice()) {
-            (false, _) => context.set_verify(SslVerifyMode::NONE),
-            (true, []) => {
-                context.set_default_verify_paths()?;
-                context.set_verify(SslVerifyMode::PEER);
-            }
-            (true, pem) => believe(&mut context, X509::stack_from_pem(pem)?)?,
-        }
-        if let Some((certificate, key)) = &extensions.identity {
-            show(&mut context, certificate, key)?;
-        }
-        let context = context.build();
+        let context = extension(peer, extensions.identity.as_ref()).map_err(refused)?;
+        let context = context.ok_or(Failure::NoAuthorities)?;
         if extensions.contexts.len() >= EXTENSIONS_REMEMBERED {
             extensions.contexts.clear();
         }
@@ -126,9 +116,7 @@ impl Contexts {
             Trust::Kubelet => client(&self.kubelet, host, self.verifies),
             Trust::KubeletUnverified => client(&self.unverified, host, false),
             Trust::Nobody => client(&self.nobody, host, false),
-            Trust::Extension(peer) => {
-                self.extension(peer).and_then(|context| client(&context, &peer.server_name, peer.verifies))
-            }
+            Trust::Extension(peer) => client(&self.extension(peer)?, &peer.server_name, peer.verifies),
         };
         let ssl = ssl.map_err(refused)?;
         let mut stream = SslStream::new(ssl, io).map_err(refused)?;
@@ -194,6 +182,26 @@ fn show(context: &mut SslContextBuilder, certificate: &[u8], key: &[u8]) -> Resu
     }
     context.set_private_key(&*PKey::private_key_from_pem(key)?)?;
     context.check_private_key()
+}
+
+/// What connections to an extension are made of; `None` if nobody is named whom it could be known to.
+fn extension(peer: &Peer, identity: Option<&(Vec<u8>, Vec<u8>)>) -> Result<Option<SslContext>, ErrorStack> {
+    let mut context = builder()?;
+    match (peer.verifies, peer.authority_pem.as_slice()) {
+        (false, _) => context.set_verify(SslVerifyMode::NONE),
+        (true, []) => {
+            context.set_default_verify_paths()?;
+            context.set_verify(SslVerifyMode::PEER);
+        }
+        (true, pem) => match X509::stack_from_pem(pem) {
+            Ok(authorities) if !authorities.is_empty() => believe(&mut context, authorities)?,
+            _ => return Ok(None),
+        },
+    }
+    if let Some((certificate, key)) = identity {
+        show(&mut context, certificate, key)?;
+    }
+    Ok(Some(context.build()))
 }
 
 fn context(authority: Option<&Path>, identity: Option<&(PathBuf, PathBuf)>) -> Result<SslContext, TlsError> {

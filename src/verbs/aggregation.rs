@@ -4,7 +4,7 @@
 mod ask;
 mod table;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 
@@ -144,12 +144,21 @@ impl Extensions {
 
     /// Who has the OpenAPI document of this name.
     pub async fn describes(&self, document: &str) -> Option<Arc<Registration>> {
-        let name = {
+        let names: BTreeSet<String> = {
             let told = self.told.read().unwrap_or_else(PoisonError::into_inner);
-            let found = told.iter().find(|(_, told)| told.openapi.contains_key(document));
-            found.map(|(name, _)| name.clone())?
+            let found = told.iter().filter(|(_, told)| told.openapi.contains_key(document));
+            found.map(|(name, _)| name.clone()).collect()
         };
-        self.named(&name).await.filter(|known| known.service.is_some())
+        if names.is_empty() {
+            return None;
+        }
+        // One server may stand behind several versions: then any of them that can be reached will do.
+        self.look(move |table| {
+            let found = || table.remotes().filter(|known| names.contains(&known.name));
+            found().find(|known| known.is_available).or_else(|| found().next()).cloned()
+        })
+        .await
+        .flatten()
     }
 
     /// Keeps what a server said, in the place of what it said before; `None`: it is forgotten.
@@ -158,7 +167,10 @@ impl Extensions {
         let others: usize = told.iter().filter(|(known, _)| *known != name).map(|(_, told)| told.bytes).sum();
         let new = new.map(|mut new| {
             if others + new.bytes > EXTENSION_DOCUMENTS_BYTES {
-                tracing::warn!(name, "the documents of extension servers are too large: of this one nothing is kept");
+                tracing::warn!(
+                    name,
+                    "the documents of extension servers are too large: of this one nothing is kept"
+                );
                 new = Told::default();
             }
             Arc::new(new)

@@ -155,7 +155,9 @@ impl<'a> Own<'a> {
     /// The objects that say who serves a version and that are looked after like this.
     async fn api_services(&self, managed: &str) -> Result<Vec<Arc<Object>>> {
         let resource = self.catalog.find("apiregistration.k8s.io", "v1", "apiservices");
-        let Some(stored) = resource.and_then(|resource| resource.stored.as_ref()) else { return Ok(Vec::new()) };
+        let Some(stored) = resource.and_then(|resource| resource.stored.as_ref()) else {
+            return Ok(Vec::new());
+        };
         let all = self.backend.stores.snapshot(&stored.store, &Permit::none()).await;
         let nothing = GroupResource { group: "", resource: "" };
         let all = all.map_err(|error| Status::from_store(&error, nothing, ""))?;

@@ -10,9 +10,9 @@ use arc_swap::ArcSwap;
 use tokio::sync::watch;
 
 use super::loops;
-use crate::config::Aggregation;
 use crate::auth::certificate::CertificateVerifier;
 use crate::auth::front_proxy::FrontProxy;
+use crate::config::Aggregation;
 use crate::controllers::start::Authorities;
 use crate::http::handler::worker::Shared;
 use crate::limits::{PKI_LOOK_EVERY, PKI_RENEW_EVERY};

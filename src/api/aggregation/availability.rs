@@ -79,7 +79,8 @@ pub fn check_endpoints(service: &Service, port: &str, endpoints: Option<&Value>)
     };
     let list = |value: &Value, field: &str| value.get(field).map(Value::items).unwrap_or_default().to_vec();
     let is_there = |subset: &Value| {
-        !list(subset, "addresses").is_empty() && list(subset, "ports").iter().any(|one| one.str("name") == port)
+        !list(subset, "addresses").is_empty()
+            && list(subset, "ports").iter().any(|one| one.str("name") == port)
     };
     if list(endpoints, "subsets").iter().any(is_there) {
         return Ok(());
@@ -169,7 +170,8 @@ mod tests {
     fn somebody_must_stand_behind_it() {
         let of = |text: Option<&str>| {
             let endpoints = text.map(value);
-            check_endpoints(&service(), "a", endpoints.as_ref()).map_err(|verdict| (verdict.reason, verdict.message))
+            check_endpoints(&service(), "a", endpoints.as_ref())
+                .map_err(|verdict| (verdict.reason, verdict.message))
         };
         assert_eq!(
             of(None),
@@ -194,7 +196,10 @@ mod tests {
         assert!(!is_available(&object));
         assert!(tell(&mut object, &Verdict::failed("why".to_owned()), "t2"));
         let at = |object: &Value, field: &str| condition(object).unwrap().str(field).to_owned();
-        assert_eq!((at(&object, "reason").as_str(), at(&object, "lastTransitionTime").as_str()), ("FailedDiscoveryCheck", "t1"));
+        assert_eq!(
+            (at(&object, "reason").as_str(), at(&object, "lastTransitionTime").as_str()),
+            ("FailedDiscoveryCheck", "t1")
+        );
         assert!(!tell(&mut object, &Verdict::failed("why".to_owned()), "t3"), "nothing new");
         assert!(tell(&mut object, &Verdict::passed(), "t4") && is_available(&object));
         assert_eq!(at(&object, "lastTransitionTime"), "t4");

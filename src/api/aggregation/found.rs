@@ -162,9 +162,11 @@ impl Listed {
     fn kind(&self) -> FoundKind {
         match self.kind.is_empty() {
             true => FoundKind::default(),
-            false => {
-                FoundKind { group: self.group.clone(), version: self.version.clone(), kind: self.kind.clone() }
-            }
+            false => FoundKind {
+                group: self.group.clone(),
+                version: self.version.clone(),
+                kind: self.kind.clone(),
+            },
         }
     }
 }

@@ -161,7 +161,11 @@ mod tests {
     }
 
     fn names(list: &serde_json::Value, at: &str) -> Vec<String> {
-        list.as_array().unwrap().iter().map(|item| item.pointer(at).unwrap().as_str().unwrap().to_owned()).collect()
+        list.as_array()
+            .unwrap()
+            .iter()
+            .map(|item| item.pointer(at).unwrap().as_str().unwrap().to_owned())
+            .collect()
     }
 
     #[test]
@@ -190,7 +194,8 @@ mod tests {
         let apps = json(documents.at("/apis/apps"));
         assert_eq!(names(&apps["versions"], "/version"), ["v1", "v9"]);
         assert_eq!(apps["preferredVersion"]["version"], "v1");
-        let policy = told["items"].as_array().unwrap().iter().find(|item| item["metadata"]["name"] == "policy");
+        let policy =
+            told["items"].as_array().unwrap().iter().find(|item| item["metadata"]["name"] == "policy");
         assert!(!policy.unwrap()["versions"][0]["resources"].is_null(), "what is built in cannot be covered");
         assert!(documents.at("/apis/metrics.k8s.io/v1beta1").is_none(), "its server has that");
         assert!(documents.paths().any(|path| path == "/apis/metrics.k8s.io/v1beta1"));

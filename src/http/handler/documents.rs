@@ -82,6 +82,7 @@ pub async fn answer(
             if let Ok(media) = HeaderValue::try_from(media) {
                 response.headers_mut().insert(header::CONTENT_TYPE, media);
             }
+            label(&mut response, aggregated);
             Ok(response)
         }
         _ => render::document(context, agreed, 200, &document.json),
@@ -111,9 +112,7 @@ fn is_document(worker: &Worker, documents: &Documents, path: &str) -> bool {
     let short = path.strip_suffix('/').unwrap_or(path);
     let about_tokens =
         worker.shared.token_metadata.is_some() && [CONFIGURATION_PATH, KEYS_PATH].contains(&short);
-    about_tokens
-        || short == "/version"
-        || (!short.is_empty() && documents.at(path).is_some())
+    about_tokens || short == "/version" || (!short.is_empty() && documents.at(path).is_some())
 }
 
 /// The documents that others verify tokens of service accounts with. They may be kept by everybody on the way.
@@ -149,10 +148,16 @@ fn tagged(request: &HttpRequest, document: &Document, context: &Context) -> Http
             .content_type(AGGREGATED)
             .body(render::json_text(context.is_pretty(), &document.json))
     };
+    label(&mut response, document);
+    response
+}
+
+/// Says by which tag the document can be asked for again. Everybody on the way may keep it.
+fn label(response: &mut HttpResponse, document: &Document) {
     let headers = response.headers_mut();
-    if let Ok(tag) = HeaderValue::try_from(tag) {
+    if let Ok(tag) = HeaderValue::try_from(document.etag.as_deref().unwrap_or_default()) {
         headers.insert(header::ETAG, tag);
     }
     headers.insert(header::VARY, HeaderValue::from_static("Accept"));
-    response
+    headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("public"));
 }

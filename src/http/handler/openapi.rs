@@ -318,7 +318,8 @@ mod tests {
 
     #[test]
     fn names_of_others_break_nothing() {
-        let places = BTreeMap::from([("a\"b".to_owned(), "/x".to_owned()), ("c".to_owned(), "\n".to_owned())]);
+        let places =
+            BTreeMap::from([("a\"b".to_owned(), "/x".to_owned()), ("c".to_owned(), "\n".to_owned())]);
         let list: serde_json::Value = serde_json::from_str(&listed(&places)).unwrap();
         assert_eq!(list["paths"]["a\"b"]["serverRelativeURL"], "/x");
         assert_eq!(listed(&BTreeMap::new()), r#"{"paths":{}}"#);

@@ -183,7 +183,9 @@ mod tests {
             extra: BTreeMap::from([("example.com/k".to_owned(), vec!["1".to_owned(), "2".to_owned()])]),
         };
         let headers = identity_headers(&user);
-        let of = |name: &str| headers.get_all(name).iter().map(|value| value.to_str().unwrap()).collect::<Vec<_>>();
+        let of = |name: &str| {
+            headers.get_all(name).iter().map(|value| value.to_str().unwrap()).collect::<Vec<_>>()
+        };
         assert_eq!((of("x-remote-user"), of("x-remote-uid")), (vec!["ann"], vec!["7"]));
         assert_eq!(of("x-remote-group"), ["a", "b"]);
         assert_eq!(of("x-remote-extra-example.com%2fk"), ["1", "2"]);

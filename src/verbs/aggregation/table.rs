@@ -101,7 +101,10 @@ mod tests {
     #[test]
     fn only_what_others_serve_is_led_there() {
         let mut table = Table::default();
-        table.set("v1.apps", registration(r#"{"metadata":{"name":"v1.apps"},"spec":{"group":"apps","version":"v1"}}"#));
+        table.set(
+            "v1.apps",
+            registration(r#"{"metadata":{"name":"v1.apps"},"spec":{"group":"apps","version":"v1"}}"#),
+        );
         assert!(table.remote("v1.apps").is_none() && table.get("v1.apps").is_some());
         let remote = r#"{"metadata":{"name":"v1.x"},"spec":{"group":"x","version":"v1","service":{"namespace":"n","name":"s"}}}"#;
         table.set("v1.x", registration(remote));

@@ -15,7 +15,6 @@ use tokio::time::timeout;
 
 use crate::api::aggregation::{Registration, Service, version_at};
 use crate::api::catalog::resource::Resource;
-use crate::api::connect::links::Links;
 use crate::api::connect::{Destination, url};
 use crate::api::path::{Request, Target};
 use crate::api::status::Status;
@@ -26,10 +25,11 @@ use crate::verbs::aggregation::identity_headers;
 
 use super::super::render;
 use super::super::worker::Worker;
-use super::{headers, host, proxy, talk};
+use super::{headers, proxy, talk};
 
 /// Where OpenAPI documents stand.
 const OPENAPI: &str = "/openapi/v3/";
+const PLAIN: &str = "text/plain; charset=utf-8";
 /// What other servers may not say to browsers in the name of this one.
 const CORS: [&str; 4] = [
     "access-control-allow-credentials",
@@ -112,7 +112,8 @@ pub async fn pass(
     payload: Payload,
     passed: &Passed<'_>,
 ) -> HttpResponse {
-    let Some(service) = passed.registration.service.as_ref().filter(|_| passed.registration.is_available) else {
+    let Some(service) = passed.registration.service.as_ref().filter(|_| passed.registration.is_available)
+    else {
         return unavailable("service unavailable");
     };
     let to = match resolve(worker, service, request, passed).await {
@@ -202,27 +203,20 @@ async fn forward(
         None => asking.await,
     };
     match answer {
-        Ok(answer) => back(worker, request, answer, to).await,
+        Ok(answer) => back(worker, request, answer),
+        Err(failure @ Failure::NoAuthorities) => render::plain(500, format!("{failure}\n")),
         Err(failure) => unavailable(&format!("error trying to reach service: {failure}")),
     }
 }
 
-async fn back(
-    worker: &Rc<Worker>,
-    request: &HttpRequest,
-    mut answer: Answer,
-    to: &Destination,
-) -> HttpResponse {
+fn back(worker: &Worker, request: &HttpRequest, mut answer: Answer) -> HttpResponse {
     let leads_on = answer.status.is_redirection() && answer.headers.contains_key(LOCATION);
     if leads_on && worker.shared.manners.refuses_redirects {
         let why = "the backend attempted to redirect this request, which is not permitted";
-        return HttpResponse::BadGateway().body(why);
+        return HttpResponse::BadGateway().content_type(PLAIN).body(why);
     }
     CORS.iter().for_each(|name| drop(answer.headers.remove(*name)));
-    // The path is the same here and there.
-    let links = Links { prefix: String::new(), there: to.location.authority(), here: host(request).to_owned() };
-    let back = proxy::back(&worker.shared.connecting, request, answer, &links).await;
-    back.unwrap_or_else(|status| unavailable(&status.message))
+    proxy::whole(request, answer)
 }
 
 /// Both ends agree to speak something else.

@@ -85,7 +85,7 @@ pub(super) fn unreachable(to: &Destination, failure: &Failure) -> Box<Status> {
 }
 
 /// The answer as the client shall see it.
-pub(super) async fn back(
+async fn back(
     connecting: &Connecting,
     request: &HttpRequest,
     mut answer: Answer,
