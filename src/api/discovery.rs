@@ -14,7 +14,7 @@ use super::catalog::resource::{Resource, Subresource};
 use super::catalog::{Catalog, Version};
 use super::words::DISCOVERY_GROUP;
 
-pub use self::merged::Other;
+pub use self::merged::{Other, usual_places};
 
 /// One document.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -105,14 +105,14 @@ impl Extensions {
         table.remotes().map(|known| known.name.clone()).collect()
     }
 
-    /// Which state of registrations and of what is told of them this is, and whether any of them is not simply ours; `None`: nobody
-    /// knows. A state that was seen once never comes again.
-    pub async fn state(&self, is_served: impl Fn(&Registration) -> bool + 'static) -> Option<State> {
+    /// Which state of registrations and of what is told of them this is; `None`: nobody knows. `is_ours` says of one whether this
+    /// server serves it, in its usual place. A state that was seen once never comes again.
+    pub async fn state(&self, is_ours: impl Fn(&Registration) -> bool + 'static) -> Option<State> {
         let told = self.changes.load(Ordering::Acquire);
         self.look(move |table| State {
             registered: table.changes(),
             told,
-            is_plain: table.all().all(|known| known.service.is_none() && is_served(known)),
+            is_plain: table.all().all(|known| known.service.is_none() && is_ours(known)),
         })
         .await
     }
@@ -191,6 +191,6 @@ impl Extensions {
 pub struct State {
     registered: u64,
     told: u64,
-    /// Whether this server serves all that is registered.
+    /// Whether this server serves all that is registered, as ever.
     pub is_plain: bool,
 }

@@ -1,7 +1,6 @@
 //! The groups that clients are told of: those of the catalog, and those that others serve, in the order that their registrations
 //! give them.
 
-use std::borrow::Cow;
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -37,8 +36,8 @@ pub enum Member<'a> {
 pub struct Entry<'a> {
     /// Its name.
     pub name: &'a str,
-    /// How early it stands among those of its group.
-    priority: i64,
+    /// How early its group stands among the groups, and the version among those of its group.
+    places: (i64, i64),
     /// Who tells of it.
     pub member: Member<'a>,
 }
@@ -47,12 +46,14 @@ pub struct Entry<'a> {
 pub struct Merged<'a> {
     /// Its name.
     pub name: &'a str,
-    /// How early it stands among the groups.
-    priority: i64,
-    /// The name of the registration that gives it that place.
-    by: Cow<'a, str>,
     /// Its versions, the preferred one first.
     pub versions: Vec<Entry<'a>>,
+}
+
+/// Where a version stands that this server serves, unless its registration says otherwise.
+pub fn usual_places(group: &str, version: &str) -> (i64, i64) {
+    let priority = version_priority(group, version).unwrap_or(DEFINED_PRIORITY);
+    (i64::from(catalog::priority(group)), priority)
 }
 
 impl<'a> Merged<'a> {
@@ -60,63 +61,49 @@ impl<'a> Merged<'a> {
     pub fn all(catalog: &'a Catalog, others: &'a [Other]) -> Vec<Merged<'a>> {
         let mut groups: BTreeMap<&'a str, Merged<'a>> = BTreeMap::new();
         for group in catalog.groups() {
-            let merged = Merged::new(&group.name, i64::from(catalog::priority(&group.name)));
-            let merged = groups.entry(&group.name).or_insert(merged);
-            for version in &group.versions {
-                let priority = version_priority(&group.name, &version.name).unwrap_or(DEFINED_PRIORITY);
-                merged.versions.push(Entry { name: &version.name, priority, member: Member::Here(version) });
-                merged.is_named_by(Cow::Owned(name_of(&group.name, &version.name)));
-            }
+            let entry = |version: &'a Version| Entry {
+                name: &version.name,
+                places: usual_places(&group.name, &version.name),
+                member: Member::Here(version),
+            };
+            let versions = group.versions.iter().map(entry).collect();
+            groups.insert(&group.name, Merged { name: &group.name, versions });
         }
-        for other in others {
+        for other in others.iter().filter(|other| !other.registration.gv.group.is_empty()) {
             let registration = &*other.registration;
             let gv = &registration.gv;
             let member = other.found.as_deref().map_or(Member::Nowhere, Member::There);
-            let known = groups.contains_key(&*gv.group);
-            if gv.group.is_empty() {
-                continue;
-            }
-            let merged = groups.entry(&gv.group).or_insert_with(|| Merged::new(&gv.group, 0));
-            let place = merged.versions.iter_mut().find(|entry| entry.name == &*gv.version);
-            match (place, member) {
+            let places = (registration.group_priority, registration.version_priority);
+            let merged = groups.entry(&gv.group);
+            let merged = merged.or_insert_with(|| Merged { name: &gv.group, versions: Vec::new() });
+            match merged.versions.iter_mut().find(|entry| entry.name == &*gv.version) {
                 // What is registered as ours and is: only its place may be another one.
-                (Some(entry), Member::Nowhere) => entry.priority = registration.version_priority,
-                (Some(entry), _) if is_builtin(entry) => continue,
-                (Some(entry), _) => {
-                    entry.member = member;
-                    entry.priority = registration.version_priority;
-                }
-                (None, _) => {
-                    let priority = registration.version_priority;
-                    merged.versions.push(Entry { name: &gv.version, priority, member });
-                }
-            }
-            if registration.group_priority > merged.priority || !known && merged.by.is_empty() {
-                merged.priority = registration.group_priority;
-                merged.by = Cow::Borrowed(&registration.name);
-            } else if registration.group_priority == merged.priority {
-                merged.is_named_by(Cow::Borrowed(&registration.name));
+                Some(entry) if matches!(member, Member::Nowhere) => entry.places = places,
+                Some(entry) if is_builtin(entry) => {}
+                Some(entry) => (entry.member, entry.places) = (member, places),
+                None => merged.versions.push(Entry { name: &gv.version, places, member }),
             }
         }
         let mut groups: Vec<Merged<'a>> = groups.into_values().collect();
         for group in &mut groups {
             group.versions.sort_by(|a, b| {
-                b.priority.cmp(&a.priority).then_with(|| version::preferred_first(a.name, b.name))
+                b.places.1.cmp(&a.places.1).then_with(|| version::preferred_first(a.name, b.name))
             });
         }
-        groups.sort_by_key(|group| (Reverse(group.priority), group.name));
+        groups.sort_by_key(|group| (Reverse(group.place()), group.name));
         groups
     }
 
-    fn new(name: &'a str, priority: i64) -> Merged<'a> {
-        Merged { name, priority, by: Cow::Borrowed(""), versions: Vec::new() }
+    /// How early it stands among the groups.
+    fn place(&self) -> i64 {
+        self.versions.iter().map(|entry| entry.places.0).max().unwrap_or(0)
     }
 
-    /// Of several registrations that give it the same place the first by name counts.
-    fn is_named_by(&mut self, name: Cow<'a, str>) {
-        if self.by.is_empty() || name < self.by {
-            self.by = name;
-        }
+    /// The name of the registration that gives it that place; of several the first.
+    fn placed_by(&self) -> Option<String> {
+        let place = self.place();
+        let best = self.versions.iter().filter(|entry| entry.places.0 == place);
+        best.map(|entry| name_of(self.name, entry.name)).min()
     }
 }
 
@@ -129,7 +116,7 @@ fn is_builtin(entry: &Entry<'_>) -> bool {
 /// The groups in the order of the plain list: where several have the same place, the names of their registrations decide.
 pub fn by_registration<'m, 'a>(groups: &[&'m Merged<'a>]) -> Vec<&'m Merged<'a>> {
     let mut groups = groups.to_vec();
-    groups.sort_by(|a, b| b.priority.cmp(&a.priority).then_with(|| a.by.cmp(&b.by)));
+    groups.sort_by_cached_key(|group| (Reverse(group.place()), group.placed_by()));
     groups
 }
 

@@ -2,7 +2,8 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use crate::api::discovery::Documents;
+use crate::api::aggregation::Registration;
+use crate::api::discovery::{Documents, usual_places};
 use crate::verbs::aggregation::{Extensions, State};
 
 use super::worker::Served;
@@ -21,8 +22,12 @@ impl MergedDocuments {
     /// The documents of what is served here and elsewhere now.
     pub async fn of(&self, served: &Arc<Served>, extensions: &Extensions) -> Arc<Documents> {
         let here = served.clone();
-        let is_ours = move |gv: &crate::api::version::GroupVersion| here.serves(&gv.group, &gv.version);
-        let state = extensions.state(move |known| is_ours(&known.gv)).await;
+        let is_ours = move |known: &Registration| {
+            let (group, version) = (&*known.gv.group, &*known.gv.version);
+            let places = (known.group_priority, known.version_priority);
+            here.serves(group, version) && places == usual_places(group, version)
+        };
+        let state = extensions.state(is_ours).await;
         let Some(state) = state.filter(|state| !state.is_plain) else { return served.documents().clone() };
         if let Some(known) = self.known(served, state) {
             return known;
