@@ -245,7 +245,7 @@ mod tests {
         );
         let bare = serde_json::to_string(&FoundVersion::bare("v1", STALE)).unwrap();
         assert_eq!(bare, r#"{"version":"v1","freshness":"Stale"}"#);
-        assert_eq!(read_all(b"[]"), None);
+        assert_eq!(read_all(b"nonsense"), None);
         assert_eq!(read_all(b"{}"), Some(Versions::new()));
     }
 

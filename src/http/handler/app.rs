@@ -84,7 +84,8 @@ async fn serve(
     guards::authorize(worker, request, &identity, &parsed, &query).await?;
     if let Some(registration) = extension::route(worker, &parsed, &path, known.as_ref()).await {
         let (user, audit_id, permit) = (&*identity, context.audit_id(), &permit);
-        let passed = Passed { registration, path: &path, user, audit_id, permit };
+        let is_watch = parsed.verb == Verb::Watch;
+        let passed = Passed { registration, path: &path, user, is_watch, audit_id, permit };
         return Ok(extension::pass(worker, request, payload, &passed).await);
     }
     match &parsed.target {

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use actix_web::http::header::HeaderValue as Value;
 use actix_web::web::Payload;
 use actix_web::{HttpMessage as _, HttpRequest, HttpResponse};
+use futures::StreamExt as _;
 use hyper::Method;
 use hyper::header::{HOST, HeaderMap, HeaderName, HeaderValue, LOCATION};
 use pilothouse_actors::identity::Identity;
@@ -55,6 +56,8 @@ pub struct Passed<'a> {
     pub path: &'a str,
     /// Who asks.
     pub user: &'a Identity,
+    /// Whether it asks for events as they come.
+    pub is_watch: bool,
     /// By which records know the request.
     pub audit_id: &'a Value,
     /// The place among the requests in flight.
@@ -203,19 +206,25 @@ async fn forward(
         None => asking.await,
     };
     match answer {
-        Ok(answer) => back(worker, request, answer),
+        Ok(answer) => back(worker, request, answer, passed.is_watch),
         Err(failure @ Failure::NoAuthorities) => render::plain(500, format!("{failure}\n")),
         Err(failure) => unavailable(&format!("error trying to reach service: {failure}")),
     }
 }
 
-fn back(worker: &Worker, request: &HttpRequest, mut answer: Answer) -> HttpResponse {
+fn back(worker: &Worker, request: &HttpRequest, mut answer: Answer, is_watch: bool) -> HttpResponse {
     let leads_on = answer.status.is_redirection() && answer.headers.contains_key(LOCATION);
     if leads_on && worker.shared.manners.refuses_redirects {
         let why = "the backend attempted to redirect this request, which is not permitted";
         return HttpResponse::BadGateway().content_type(PLAIN).body(why);
     }
     CORS.iter().for_each(|name| drop(answer.headers.remove(*name)));
+    if is_watch && answer.body.length().is_none() {
+        // It has no end of its own: a server that stops ends it, as it ends its own.
+        let leaving = worker.shared.connecting.leaving.clone();
+        let body = answer.body.take_until(async move { leaving.begun().await });
+        return proxy::head(answer.status.as_u16(), &answer.headers).streaming(body);
+    }
     proxy::whole(request, answer)
 }
 
