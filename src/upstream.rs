@@ -29,7 +29,7 @@ use crate::limits;
 
 pub use body::{AnswerBody, RequestBody};
 pub use failure::Failure;
-pub use tls::{TlsError, TlsFiles, read};
+pub use tls::{Shown, TlsError, TlsFiles, read};
 
 /// The way out. One per server.
 pub struct Upstream {
@@ -111,7 +111,7 @@ impl Upstream {
     }
 
     /// Shows this certificate and key (PEM) to servers that extend this API from now on; `None`: nothing.
-    pub fn show_to_extensions(&self, identity: Option<(Vec<u8>, Vec<u8>)>) -> Result<(), TlsError> {
+    pub fn show_to_extensions(&self, identity: Option<Shown>) -> Result<(), TlsError> {
         self.tls.show_to_extensions(identity)
     }
 

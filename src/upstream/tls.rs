@@ -34,6 +34,9 @@ pub struct TlsFiles {
     pub identity: Option<(PathBuf, PathBuf)>,
 }
 
+/// A certificate with those that vouch for it, and its key, both PEM.
+pub type Shown = (Vec<u8>, Vec<u8>);
+
 /// Files that make no TLS client.
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {
@@ -62,7 +65,7 @@ pub(super) struct Contexts {
 #[derive(Default)]
 struct Extensions {
     /// What they are shown: a certificate and its key, PEM.
-    identity: Option<(Vec<u8>, Vec<u8>)>,
+    identity: Option<Shown>,
     /// The contexts made so far. Reading authorities takes longer than most of their answers.
     contexts: HashMap<Arc<Peer>, SslContext>,
 }
@@ -79,7 +82,7 @@ impl Contexts {
     }
 
     /// Shows this to extensions from now on.
-    pub(super) fn show_to_extensions(&self, identity: Option<(Vec<u8>, Vec<u8>)>) -> Result<(), TlsError> {
+    pub(super) fn show_to_extensions(&self, identity: Option<Shown>) -> Result<(), TlsError> {
         if let Some((certificate, key)) = &identity {
             // What cannot be shown is found out now, and not by the first client.
             show(&mut builder()?, certificate, key)?;
@@ -185,7 +188,7 @@ fn show(context: &mut SslContextBuilder, certificate: &[u8], key: &[u8]) -> Resu
 }
 
 /// What connections to an extension are made of; `None` if nobody is named whom it could be known to.
-fn extension(peer: &Peer, identity: Option<&(Vec<u8>, Vec<u8>)>) -> Result<Option<SslContext>, ErrorStack> {
+fn extension(peer: &Peer, identity: Option<&Shown>) -> Result<Option<SslContext>, ErrorStack> {
     let mut context = builder()?;
     match (peer.verifies, peer.authority_pem.as_slice()) {
         (false, _) => context.set_verify(SslVerifyMode::NONE),

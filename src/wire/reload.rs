@@ -18,7 +18,7 @@ use crate::http::handler::worker::Shared;
 use crate::limits::{PKI_LOOK_EVERY, PKI_RENEW_EVERY};
 use crate::pki::{self, Pki};
 use crate::server::wiring::Boot;
-use crate::upstream::{self, TlsError};
+use crate::upstream::{self, Shown, TlsError};
 
 /// What can be told of a file without reading it.
 type Mark = Option<(SystemTime, u64)>;
@@ -122,7 +122,7 @@ impl Reload {
 }
 
 /// The certificate and key (PEM) that extension servers are shown; `None` without either.
-pub(super) fn proxy_identity(files: &Aggregation) -> Result<Option<(Vec<u8>, Vec<u8>)>, TlsError> {
+pub(super) fn proxy_identity(files: &Aggregation) -> Result<Option<Shown>, TlsError> {
     let Some((certificate, key)) =
         files.proxy_client_cert_file.as_ref().zip(files.proxy_client_key_file.as_ref())
     else {
