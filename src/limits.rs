@@ -112,6 +112,25 @@ pub const LAST_WORD_BYTES: usize = 64 << 10;
 /// How long a kubelet may take to open the streams of a command; the reference server's value.
 pub const STREAMS_OPEN: Duration = Duration::from_secs(30);
 
+/// Servers that extend this API whose ways to be made sure of are remembered; past it all are made anew.
+pub const EXTENSIONS_REMEMBERED: usize = 256;
+/// How long such a server may take to say what it serves, connection included; the reference server's value.
+pub const EXTENSION_DISCOVERY: Duration = Duration::from_secs(5);
+/// How long it may take to list the descriptions of its API; the reference server's value.
+pub const EXTENSION_OPENAPI: Duration = Duration::from_secs(60);
+/// Bytes of a document by which such a server says what it serves; a larger one counts as none.
+pub const EXTENSION_DOCUMENT_BYTES: usize = 4 << 20;
+/// Bytes that the documents of all of them may hold together; past it further ones are left out.
+pub const EXTENSION_DOCUMENTS_BYTES: usize = 32 << 20;
+/// How often they are asked whether they still answer; the reference server's value.
+pub const EXTENSION_PROBED_EVERY: Duration = Duration::from_secs(30);
+/// How often they are asked what they serve; the reference server's value.
+pub const EXTENSION_READ_EVERY: Duration = Duration::from_secs(60);
+/// Questions of one look whether a server answers: of several endpoints one may be gone. The reference server's value.
+pub const EXTENSION_PROBES: usize = 5;
+/// APIServices that metrics know by name; whoever makes more is counted under one.
+pub const EXTENSIONS_COUNTED: usize = 1_024;
+
 /// How long a certificate authority made here lives.
 pub const AUTHORITY_LIFE: Duration = Duration::from_secs(10 * 365 * 86_400);
 /// How long a certificate made here lives.

@@ -1,6 +1,7 @@
 //! What the server counts, all in one place. The names and labels are those that dashboards and alerts of the reference
 //! server use. Labels are bounded: they name resources that exist, never what a client wrote.
 
+pub mod aggregation;
 pub mod authentication;
 pub mod conditions;
 pub mod conversion;
@@ -19,6 +20,7 @@ use prometheus::{
     IntGauge, IntGaugeVec, Opts, Registry, TextEncoder,
 };
 
+use self::aggregation::Aggregation;
 use self::authentication::Authentication;
 use self::conditions::{Authorizer, Counts};
 use self::conversion::Conversions;
@@ -91,6 +93,8 @@ pub struct Metrics {
     pub policies: Policies,
     /// How custom objects are converted.
     pub conversions: Conversions,
+    /// Which versions that others serve can be reached.
+    pub aggregation: Aggregation,
     queue_depth: IntGaugeVec,
     queue_adds: IntCounterVec,
     queue_retries: IntCounterVec,
@@ -194,6 +198,7 @@ impl Metrics {
             hooks: Hooks::new()?,
             policies: Policies::new()?,
             conversions: Conversions::new()?,
+            aggregation: Aggregation::new()?,
             queue_depth: IntGaugeVec::new(depth, &["name"])?,
             queue_adds: queue(
                 "workqueue_adds_total",
@@ -249,6 +254,7 @@ impl Metrics {
         self.hooks.register(registry)?;
         self.policies.register(registry)?;
         self.conversions.register(registry)?;
+        self.aggregation.register(registry)?;
         registry.register(Box::new(self.queue_depth.clone()))?;
         for queue in [&self.queue_adds, &self.queue_retries] {
             registry.register(Box::new(queue.clone()))?;

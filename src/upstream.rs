@@ -29,7 +29,7 @@ use crate::limits;
 
 pub use body::{AnswerBody, RequestBody};
 pub use failure::Failure;
-pub use tls::{TlsError, TlsFiles};
+pub use tls::{Shown, TlsError, TlsFiles, read};
 
 /// The way out. One per server.
 pub struct Upstream {
@@ -110,6 +110,11 @@ impl Upstream {
         })
     }
 
+    /// Shows this certificate and key (PEM) to servers that extend this API from now on; `None`: nothing.
+    pub fn show_to_extensions(&self, identity: Option<Shown>) -> Result<(), TlsError> {
+        self.tls.show_to_extensions(identity)
+    }
+
     /// Sends a request and waits for the beginning of the answer.
     pub async fn ask(&self, to: &Destination, ask: Ask) -> Result<Answer, Failure> {
         let (response, held) = self.send(to, ask).await?;
@@ -149,7 +154,7 @@ impl Upstream {
         *request.headers_mut() = ask.headers;
         *request.uri_mut() = to.location.target().parse().map_err(|_| Failure::BadTarget)?;
         let within = match to.trust {
-            Trust::Nobody => self.proxy_head_within,
+            Trust::Nobody | Trust::Extension(_) => self.proxy_head_within,
             Trust::Kubelet | Trust::KubeletUnverified => self.kubelet_head_within,
         };
         let sent = sender.send_request(request);

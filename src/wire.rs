@@ -62,7 +62,9 @@ use crate::http::drain::Drain;
 use crate::http::edge::Edge;
 use crate::http::handler::app;
 use crate::http::handler::connect::Connecting;
+use crate::http::handler::connect::extension::Manners;
 use crate::http::handler::health::Health;
+use crate::http::handler::merged::MergedDocuments;
 use crate::http::handler::openapi::OpenApi;
 use crate::http::handler::worker::{Encodings, Places, Served, Shared, Worker};
 use crate::limits;
@@ -73,6 +75,7 @@ use crate::server::wiring::{Application, Boot, Wired, Wiring};
 use crate::upstream::{TlsError, TlsFiles, Upstream};
 use crate::verbs::admission::policies::table;
 use crate::verbs::admission::{self, Chain};
+use crate::verbs::aggregation::Extensions;
 use crate::verbs::bootstrap::{self, home::Home};
 use crate::verbs::budget::Budget;
 use crate::verbs::conversion::Conversions;
@@ -177,6 +180,10 @@ async fn parts(boot: &Boot, guests: Vec<Guest>) -> Result<Parts, StartError> {
     let tokens = tokens(boot, &objects, &metrics).map_err(|error| broken(&error))?;
     let loops = Loops::new(config, &boot.pki, guests)?;
     tokens.verifier.tell(loops.uses());
+    let connecting = connecting(config).map_err(|error| broken(&error))?;
+    let to_endpoints = config.kubelets.enable_aggregator_routing;
+    let extensions =
+        Extensions::open(storage.directory.clone(), connecting.upstream.clone(), to_endpoints).await;
     let shared = Shared {
         served: ArcSwap::from_pointee(Served::new(catalog, address.into(), OpenApi::new(Vec::new(), cbor))),
         places: Places {
@@ -200,7 +207,13 @@ async fn parts(boot: &Boot, guests: Vec<Guest>) -> Result<Parts, StartError> {
             cbor: config.gates().enabled("CBORServingAndStorage"),
             gzip: config.gates().enabled("APIResponseCompression"),
         },
-        connecting: Arc::new(connecting(config).map_err(|error| broken(&error))?),
+        connecting: Arc::new(connecting),
+        extensions: Arc::new(extensions.map_err(|error| broken(&error))?),
+        manners: Manners {
+            refuses_redirects: config.aggregation.aggregator_reject_forwarding_redirect,
+            tells_uid: config.gates().enabled("RemoteRequestHeaderUID"),
+        },
+        merged: MergedDocuments::default(),
         token_metadata: tokens.metadata,
         front_headers: Headers::configured(&config.front_proxy),
         anonymous_paths: callers.anonymous_paths(),
@@ -272,12 +285,14 @@ fn connecting(config: &Config) -> Result<Connecting, TlsError> {
         authority: kubelets.kubelet_certificate_authority.clone(),
         identity: kubelets.kubelet_client_certificate.clone().zip(kubelets.kubelet_client_key.clone()),
     };
+    let upstream = Upstream::new(&files, kubelets.kubelet_timeout)?;
+    upstream.show_to_extensions(reload::proxy_identity(&config.aggregation)?)?;
     Ok(Connecting {
         rules: KubeletRules {
             address_types: kubelets.kubelet_preferred_address_types.clone(),
             port: kubelets.kubelet_port,
         },
-        upstream: Upstream::new(&files, kubelets.kubelet_timeout)?,
+        upstream: Arc::new(upstream),
         translates_streams: config.gates().enabled("TranslateStreamCloseWebsocketRequests"),
         unpacks_tunnels: config.gates().enabled("PortForwardWebsockets"),
         pages: Budget::new(limits::PROXY_PAGES_BYTES),

@@ -3,6 +3,8 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 #![allow(clippy::print_stderr, reason = "a test that is skipped says so")]
 
+#[path = "connect/aggregation.rs"]
+mod aggregation;
 mod support;
 
 use std::net::IpAddr;

@@ -157,7 +157,8 @@ impl Version {
     }
 }
 
-fn priority(group: &str) -> u32 {
+/// How early a group stands among the groups.
+pub fn priority(group: &str) -> u32 {
     PRIORITIES.iter().find(|(name, _)| *name == group).map_or(CUSTOM_PRIORITY, |(_, priority)| *priority)
 }
 

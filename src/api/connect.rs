@@ -8,6 +8,8 @@ pub mod place;
 pub mod url;
 pub mod verdict;
 
+use std::sync::Arc;
+
 use super::catalog::resource::Resource;
 use super::query::Query;
 use super::status::{Result, Status};
@@ -67,7 +69,7 @@ pub fn refuse_dry_run(query: &Query<'_>) -> Result<()> {
 }
 
 /// How the other end of a connection is made sure of.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Trust {
     /// A kubelet: its certificate is verified, and it is shown ours.
     Kubelet,
@@ -75,6 +77,19 @@ pub enum Trust {
     KubeletUnverified,
     /// Anybody: nothing is verified, and nobody is shown our certificate.
     Nobody,
+    /// A server that extends this API: it is shown the certificate by which it knows us as the one who speaks for others.
+    Extension(Arc<Peer>),
+}
+
+/// How a server that extends this API is made sure of.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Peer {
+    /// The name that it is asked by, and that its certificate must have.
+    pub server_name: String,
+    /// Whom it must be known to, in PEM; empty: to whom the system believes.
+    pub authority_pem: Vec<u8>,
+    /// Whether it has to prove anything.
+    pub verifies: bool,
 }
 
 /// Which addresses may be connected to.

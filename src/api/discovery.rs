@@ -1,14 +1,20 @@
 //! What clients read to learn what is served. Every document is written once per catalog and shared.
 
+mod merged;
+
 use std::collections::HashMap;
 
 use bytes::Bytes;
 use openssl::sha::sha512;
 use serde::Serialize;
 
+use self::merged::{Member, Merged};
+use super::aggregation::found::FoundVersion;
 use super::catalog::resource::{Resource, Subresource};
-use super::catalog::{Catalog, Group, Version};
+use super::catalog::{Catalog, Version};
 use super::words::DISCOVERY_GROUP;
+
+pub use self::merged::{Other, usual_places};
 
 /// One document.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -34,31 +40,48 @@ pub struct Documents {
     pub aggregated_apis: Document,
     /// By path, without the slash at the end: `/api/v1`, `/apis/apps`, `/apis/apps/v1`.
     by_path: HashMap<String, Document>,
+    /// Where others have documents.
+    elsewhere: Vec<String>,
 }
 
 impl Documents {
     /// Writes the documents of a catalog. `address`: where clients of any network reach the server, as host and port.
     pub fn new(catalog: &Catalog, address: &str) -> Documents {
-        let mut by_path = HashMap::new();
-        for group in catalog.groups() {
+        Documents::with(catalog, address, &[])
+    }
+
+    /// The same, with versions that others serve among them.
+    pub fn with(catalog: &Catalog, address: &str, others: &[Other]) -> Documents {
+        let (mut by_path, mut elsewhere) = (HashMap::new(), Vec::new());
+        let groups = Merged::all(catalog, others);
+        for group in &groups {
             let prefix =
                 if group.name.is_empty() { "/api".to_owned() } else { format!("/apis/{}", group.name) };
             if !group.name.is_empty() {
                 by_path.insert(prefix.clone(), document("APIGroup", &ApiGroup::of(group, true)));
             }
             for version in &group.versions {
-                let list = ApiResourceList::of(&group.name, version);
-                by_path.insert(format!("{prefix}/{}", version.name), document("APIResourceList", &list));
+                let path = format!("{prefix}/{}", version.name);
+                match version.member {
+                    Member::Here(version) => {
+                        let list = ApiResourceList::of(group.name, version);
+                        by_path.insert(path, document("APIResourceList", &list));
+                    }
+                    Member::There(_) => elsewhere.push(path),
+                    Member::Nowhere => {}
+                }
             }
         }
-        let (core, named): (Vec<&Group>, Vec<&Group>) =
-            catalog.groups().partition(|group| group.name.is_empty());
+        let (core, named): (Vec<&Merged<'_>>, Vec<&Merged<'_>>) =
+            groups.iter().partition(|group| group.name.is_empty());
+        let listed = merged::by_registration(&named);
         Documents {
             api: document("APIVersions", &ApiVersions::of(&core, address)),
-            apis: document("APIGroupList", &ApiGroupList::of(&named)),
+            apis: document("APIGroupList", &ApiGroupList::of(&listed)),
             aggregated_api: tagged("APIGroupDiscoveryList", &GroupDiscoveryList::of(&core)),
             aggregated_apis: tagged("APIGroupDiscoveryList", &GroupDiscoveryList::of(&named)),
             by_path,
+            elsewhere,
         }
     }
 
@@ -73,7 +96,8 @@ impl Documents {
 
     /// Where there are documents.
     pub fn paths(&self) -> impl Iterator<Item = &str> {
-        self.by_path.keys().map(String::as_str).chain(["/api", "/apis", "/apis/"])
+        let all = self.by_path.keys().chain(&self.elsewhere);
+        all.map(String::as_str).chain(["/api", "/apis", "/apis/"])
     }
 
     /// The document at a path that has everything in one, for clients that ask for it.
@@ -142,10 +166,10 @@ struct ServerAddress<'a> {
 }
 
 impl<'a> ApiVersions<'a> {
-    fn of(core: &[&'a Group], address: &'a str) -> ApiVersions<'a> {
+    fn of(core: &[&Merged<'a>], address: &'a str) -> ApiVersions<'a> {
         ApiVersions {
             kind: "APIVersions",
-            versions: core.iter().flat_map(|group| &group.versions).map(|version| &*version.name).collect(),
+            versions: core.iter().flat_map(|group| &group.versions).map(|version| version.name).collect(),
             server_addresses: [ServerAddress { client_cidr: "0.0.0.0/0", server_address: address }],
         }
     }
@@ -160,7 +184,7 @@ struct ApiGroupList<'a> {
 }
 
 impl<'a> ApiGroupList<'a> {
-    fn of(groups: &[&'a Group]) -> ApiGroupList<'a> {
+    fn of(groups: &[&Merged<'a>]) -> ApiGroupList<'a> {
         let groups = groups.iter().map(|group| ApiGroup::of(group, false)).collect();
         ApiGroupList { kind: "APIGroupList", api_version: "v1", groups }
     }
@@ -187,17 +211,17 @@ struct NamedVersion<'a> {
 
 impl<'a> ApiGroup<'a> {
     /// `alone`: whether the group is a document of its own, which says what it is.
-    fn of(group: &'a Group, alone: bool) -> ApiGroup<'a> {
-        let named = |version: &'a Version| NamedVersion {
-            group_version: group_version(&group.name, &version.name),
-            version: &version.name,
+    fn of(group: &Merged<'a>, alone: bool) -> ApiGroup<'a> {
+        let named = |version: &merged::Entry<'a>| NamedVersion {
+            group_version: group_version(group.name, version.name),
+            version: version.name,
         };
         ApiGroup {
             kind: alone.then_some("APIGroup"),
             api_version: alone.then_some("v1"),
-            name: &group.name,
+            name: group.name,
             versions: group.versions.iter().map(named).collect(),
-            preferred_version: group.preferred().map(named),
+            preferred_version: group.versions.first().map(named),
         }
     }
 }
@@ -299,7 +323,15 @@ struct Empty {}
 #[derive(Serialize)]
 struct GroupDiscovery<'a> {
     metadata: GroupMeta<'a>,
-    versions: Vec<VersionDiscovery<'a>>,
+    versions: Vec<AnyVersion<'a>>,
+}
+
+/// A version as this server says it, or as somebody else did.
+#[derive(Serialize)]
+#[serde(untagged)]
+enum AnyVersion<'a> {
+    Here(VersionDiscovery<'a>),
+    There(&'a FoundVersion),
 }
 
 #[derive(Serialize)]
@@ -349,11 +381,18 @@ struct ResponseKind<'a> {
 }
 
 impl<'a> GroupDiscoveryList<'a> {
-    fn of(groups: &[&'a Group]) -> GroupDiscoveryList<'a> {
+    fn of(groups: &[&Merged<'a>]) -> GroupDiscoveryList<'a> {
+        let version = |entry: &merged::Entry<'a>| match entry.member {
+            Member::Here(version) => Some(AnyVersion::Here(VersionDiscovery::of(version))),
+            Member::There(found) => Some(AnyVersion::There(found)),
+            Member::Nowhere => None,
+        };
         let items = groups.iter().map(|group| GroupDiscovery {
-            metadata: GroupMeta { name: &group.name, creation_timestamp: None },
-            versions: group.versions.iter().map(VersionDiscovery::of).collect(),
+            metadata: GroupMeta { name: group.name, creation_timestamp: None },
+            versions: group.versions.iter().filter_map(version).collect(),
         });
+        // Of what is only registered nobody can say what it is.
+        let items = items.filter(|group| !group.versions.is_empty());
         GroupDiscoveryList {
             kind: "APIGroupDiscoveryList",
             api_version: format!("{DISCOVERY_GROUP}/v2"),

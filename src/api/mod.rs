@@ -1,5 +1,6 @@
 //! What the API says: pure functions over schemas and values. No actors, no I/O, no clock, nothing of HTTP.
 
+pub mod aggregation;
 pub mod amounts;
 pub mod bearer;
 pub mod bootstrap;

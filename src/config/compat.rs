@@ -33,7 +33,6 @@ const ETCD: &[(&str, Takes)] = &[
 
 const OTHERS: &[(&str, Takes)] = &[
     ("admission-control", Text),
-    ("aggregator-reject-forwarding-redirect", Bool),
     ("allow-metric-labels", Text),
     ("allow-metric-labels-manifest", Text),
     ("apiserver-count", Text),
@@ -101,8 +100,6 @@ const OTHERS: &[(&str, Takes)] = &[
     ("permit-address-sharing", Bool),
     ("permit-port-sharing", Bool),
     ("profiling", Bool),
-    ("proxy-client-cert-file", Text),
-    ("proxy-client-key-file", Text),
     ("runtime-config-emulation-forward-compatible", Bool),
     ("service-account-signing-endpoint", Text),
     ("show-hidden-metrics-for-version", Text),

@@ -317,9 +317,24 @@ pub struct Kubelets {
     /// How long it may take to connect to a kubelet, a pod or a service.
     #[arg(long, default_value = "5s", value_parser = go_duration, value_name = "DURATION")]
     pub kubelet_timeout: Duration,
-    /// Ask webhooks that are services at one of their endpoints instead of the address of the service.
+    /// Reach webhooks and extension servers that are services at one of their endpoints instead of the address of the service.
     #[arg(long, action = ArgAction::Set, default_value_t = false)]
     pub enable_aggregator_routing: bool,
+}
+
+/// How requests are passed on to servers that extend this API.
+#[derive(Args, Clone, Debug)]
+#[command(next_help_heading = "Extension servers")]
+pub struct Aggregation {
+    /// Certificate by which extension servers know this server as the one who speaks for others; needs --proxy-client-key-file.
+    #[arg(long, value_name = "FILE")]
+    pub proxy_client_cert_file: Option<PathBuf>,
+    /// Private key of --proxy-client-cert-file.
+    #[arg(long, value_name = "FILE")]
+    pub proxy_client_key_file: Option<PathBuf>,
+    /// Refuse answers of extension servers that lead clients elsewhere.
+    #[arg(long, action = ArgAction::Set, default_value_t = true)]
+    pub aggregator_reject_forwarding_redirect: bool,
 }
 
 /// What the control loops are told.

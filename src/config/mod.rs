@@ -31,8 +31,8 @@ pub use authentication_file::AuthenticationFile;
 pub use callers::{FrontProxy, TokenWebhook};
 pub use gates::FeatureGates;
 pub use groups::{
-    Api, Authentication, Authorization, AuthorizationMode, Backend, Engine, Kubelets, Lifecycle, LogFormat,
-    Logging, Loops, RequestLimits, ServiceAccounts, Serving, Storage, TlsVersion,
+    Aggregation, Api, Authentication, Authorization, AuthorizationMode, Backend, Engine, Kubelets, Lifecycle,
+    LogFormat, Logging, Loops, RequestLimits, ServiceAccounts, Serving, Storage, TlsVersion,
 };
 pub use oidc::OpenId;
 pub use signing::Signing;
@@ -72,6 +72,9 @@ pub struct Config {
     /// How nodes are reached.
     #[command(flatten)]
     pub kubelets: Kubelets,
+    /// How servers that extend this API are reached.
+    #[command(flatten)]
+    pub aggregation: Aggregation,
     /// What the control loops are told.
     #[command(flatten)]
     pub loops: Loops,

@@ -18,7 +18,8 @@ use crate::api::query::Query;
 use crate::api::schema::{Registry, time};
 use crate::api::status::{GroupResource, Result, Status};
 use crate::api::value::Value;
-use crate::api::words::AUTHENTICATED;
+use crate::api::words::{AUTHENTICATED, MASTERS};
+use crate::verbs::bootstrap::OWN_NAME;
 use crate::verbs::delete::{Outcome, delete_object};
 use crate::verbs::services::Services;
 use crate::verbs::update::{NewState, store_update};
@@ -87,6 +88,18 @@ impl Client {
         };
         let agent = format!("kube-controller-manager/{RELEASE} ({}) {name}", std::env::consts::OS);
         Client { backend, catalogs, user: Rc::new(user), agent: agent.into() }
+    }
+
+    /// A client that acts as the server itself.
+    pub fn of_server(backend: Rc<Backend>, catalogs: Rc<Catalogs>) -> Client {
+        let user =
+            Identity { name: OWN_NAME.to_owned(), groups: vec![MASTERS.to_owned()], ..Identity::default() };
+        Client { backend, catalogs, user: Rc::new(user), agent: "kube-apiserver".into() }
+    }
+
+    /// What the verbs use.
+    pub fn backend(&self) -> &Backend {
+        &self.backend
     }
 
     /// What services hold of the cluster.

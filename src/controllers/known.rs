@@ -84,6 +84,13 @@ impl Known {
         self.by_kind.values().find(|resource| resource.gv.is(group, version) && *resource.plural == *plural)
     }
 
+    /// Whether somebody has defined this version.
+    pub fn defines(&self, group: &str, version: &str) -> bool {
+        let is_custom =
+            |resource: &&Arc<Resource>| resource.custom.is_some() && resource.gv.is(group, version);
+        self.by_kind.values().any(|resource| is_custom(&resource))
+    }
+
     /// The resource of a kind.
     pub fn of_kind(&self, api_version: &str, kind: &str) -> Option<&Arc<Resource>> {
         self.by_kind.get(&(api_version.into(), kind.into()))

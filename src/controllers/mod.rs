@@ -5,6 +5,7 @@
 //! (`queue.rs`); what they write goes through the verbs (`client.rs`) like everybody's writes. See docs/ARCHITECTURE.md.
 
 pub mod account_tokens;
+mod availability;
 mod bootstrap_tokens;
 mod certificate_cleaner;
 mod certificates;
@@ -12,6 +13,7 @@ pub mod client;
 mod each;
 mod events;
 pub mod expiry;
+mod extension_documents;
 mod finished;
 mod garbage;
 mod gathered_roles;
@@ -28,6 +30,7 @@ mod policy_types;
 mod protection;
 pub mod queue;
 mod quota;
+mod registrations;
 mod roster;
 pub mod runner;
 mod server_leases;

@@ -17,15 +17,19 @@ use crate::auth::service_account::used::UsesHeard;
 use crate::metrics::Metrics;
 use crate::pki::signers::Signers;
 use crate::verbs::Backend;
+use crate::verbs::aggregation::Extensions;
 use crate::verbs::stores::Stores;
 
 use super::account_tokens::SignToken;
+use super::availability::{self, Availability};
 use super::client::Client;
 use super::expiry::{self, Expiry};
+use super::extension_documents::{self, ExtensionDocuments};
 use super::informer::{Hearing, Join, Member};
 use super::known::Catalogs;
 use super::lease::{LEASE, Lead, LeaseHolder};
 use super::own_objects::{self, OwnObjects, Settle};
+use super::registrations::{self, Registrations};
 use super::runner::{Loop, Runner, Stop, Surroundings};
 use super::server_leases::{self, ServerLeases};
 use super::service_repair::{self, ServiceRepair};
@@ -76,6 +80,8 @@ pub struct Kit {
     pub sign_token: SignToken,
     /// Makes what the server itself needs to be as it should be.
     pub settle: Settle,
+    /// The groups that other servers serve.
+    pub extensions: Arc<Extensions>,
 }
 
 /// What others trust of this server, which can change while it runs.
@@ -143,6 +149,7 @@ pub struct House {
     pub(super) sign_token: SignToken,
     pub(super) hearing: Rc<Hearing>,
     settle: Settle,
+    extensions: Arc<Extensions>,
     uses: Rc<Mutex<UsesHeard>>,
     authorities: watch::Receiver<Arc<Authorities>>,
     around: Surroundings,
@@ -159,6 +166,7 @@ impl House {
             sign_token: kit.sign_token,
             hearing: Rc::new(Hearing::new(bells, stores)),
             settle: kit.settle,
+            extensions: kit.extensions,
             uses: Rc::new(Mutex::new(uses)),
             authorities,
             around: Surroundings { clock, metrics, lead: Lead::default() },
@@ -192,6 +200,7 @@ impl House {
             clock: of_uses.clone(),
             uses: uses.clone(),
         });
+        self.keep_extensions();
         if settings.enabled.is_empty() && guests.is_empty() {
             return;
         }
@@ -206,6 +215,25 @@ impl House {
             self.keep_named(name, settings, &clock);
         }
         guests.into_iter().for_each(|guest| guest(self));
+    }
+
+    /// Runs the loops that look after versions which others serve, and after the objects that say who serves what.
+    fn keep_extensions(&self) {
+        let client = Client::of_server(self.backend.clone(), self.catalogs.clone());
+        let of_server = client.clone();
+        self.keep(registrations::NAME, move || Registrations { client: of_server.clone() });
+        let (of_server, extensions) = (client.clone(), self.extensions.clone());
+        let metrics = self.around.metrics.clone();
+        self.keep(availability::NAME, move || Availability {
+            client: of_server.clone(),
+            extensions: extensions.clone(),
+            metrics: metrics.clone(),
+        });
+        let extensions = self.extensions.clone();
+        self.keep(extension_documents::NAME, move || ExtensionDocuments {
+            client: client.clone(),
+            extensions: extensions.clone(),
+        });
     }
 
     /// Runs the loop that `make` makes, and another one whenever it has panicked. It works while this server holds the lease.

@@ -115,7 +115,7 @@ impl ActingAs {
 }
 
 /// A key as part of the name of a header: what no name may hold is written as numbers.
-fn escaped(key: &str) -> String {
+pub fn escaped(key: &str) -> String {
     let mut name = String::new();
     for byte in key.bytes() {
         let plain = byte.is_ascii_alphanumeric() || b"!#$&'*+-.^_`|~".contains(&byte);

@@ -38,7 +38,7 @@ pub(super) async fn dial(tls: &Contexts, to: &Destination, within: Duration) -> 
     if !location.secure {
         return Ok(Stream::Plain(tcp));
     }
-    let handshake = timeout(within, tls.handshake(*trust, &location.host, tcp)).await;
+    let handshake = timeout(within, tls.handshake(trust, &location.host, tcp)).await;
     Ok(Stream::Private(Box::new(handshake.map_err(|_| Failure::SlowTls)??)))
 }
 

@@ -25,6 +25,9 @@ pub enum Failure {
     /// The other end did not prove who it is, or speaks no TLS.
     #[error("{0}")]
     Tls(String),
+    /// There is nobody whom the other end could be known to: what names them holds no certificate.
+    #[error("unable to load root certificates: unable to parse bytes as PEM block")]
+    NoAuthorities,
     /// TLS took too long.
     #[error("net/http: TLS handshake timeout")]
     SlowTls,

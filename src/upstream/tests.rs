@@ -5,7 +5,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 
 use super::*;
-use crate::api::connect::{Location, Reach};
+use crate::api::connect::{Location, Peer, Reach};
 
 fn upstream() -> Upstream {
     Upstream::new(&TlsFiles::default(), Duration::from_secs(10)).unwrap()
@@ -135,4 +135,24 @@ async fn after_a_switch_both_ends_say_what_they_like() {
     let (head, said) = there.await.unwrap();
     assert!(head.contains("Upgrade: X\r\n"), "{head}");
     assert_eq!(said, "hello");
+}
+
+#[test]
+fn what_extensions_are_shown_must_be_a_certificate_and_its_key() {
+    let upstream = upstream();
+    let nonsense = (b"nonsense".to_vec(), b"nonsense".to_vec());
+    assert!(upstream.show_to_extensions(Some(nonsense)).is_err());
+    assert!(upstream.show_to_extensions(None).is_ok());
+}
+
+#[actix_rt::test]
+async fn an_extension_without_anybody_to_be_known_to_is_not_asked() {
+    let (listener, address) = listen().await;
+    let _there = actix_rt::spawn(async move { listener.accept().await.map(drop) });
+    let peer =
+        Peer { server_name: "s.n.svc".to_owned(), authority_pem: b"nonsense".to_vec(), verifies: true };
+    let mut extension = to(address);
+    extension.location.secure = true;
+    extension.trust = Trust::Extension(Arc::new(peer));
+    assert!(matches!(upstream().ask(&extension, get()).await, Err(Failure::NoAuthorities)));
 }

@@ -7,12 +7,13 @@ pub mod trust;
 pub use roles::roles;
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use bytes::Bytes;
 use futures::future::try_join_all;
 use pilothouse_actors::error::StoreError;
 use pilothouse_actors::identity::Identity;
-use pilothouse_actors::object::Key;
+use pilothouse_actors::object::{Key, Object};
 use pilothouse_actors::permit::Permit;
 use serde_json::Value as Json;
 
@@ -61,7 +62,9 @@ pub async fn priority_classes(backend: &Backend, catalog: &Catalog) -> Result<()
 pub async fn api_services(backend: &Backend, catalog: &Catalog) -> Result<()> {
     let own = Own::new(backend, catalog);
     let versions = catalog.resources().map(|resource| &resource.gv);
-    let made = own.make_all(api_services::all(versions), "fieldManager=kube-apiserver").await?;
+    let wanted = api_services::all(versions);
+    own.settle_api_services(&wanted).await?;
+    let made = own.make_all(wanted, "fieldManager=kube-apiserver").await?;
     own.tell_all(made, "fieldManager=kube-apiserver", api_services::available).await
 }
 
@@ -85,24 +88,17 @@ pub async fn defined_api_services(
         .iter()
         .map(|version| meta::name(&api_services::defined(version).object).to_owned())
         .collect();
-    let resource = catalog.find("apiregistration.k8s.io", "v1", "apiservices");
-    let Some(stored) = resource.and_then(|resource| resource.stored.as_ref()) else { return Ok(()) };
-    let all = backend.stores.snapshot(&stored.store, &Permit::none()).await;
-    let all =
-        all.map_err(|error| Status::from_store(&error, GroupResource { group: "", resource: "" }, ""))?;
-    for object in all.iter() {
-        let name = object.key.name();
-        let is_ours = object.labels.get(api_services::MANAGED) == Some(api_services::DEFINED);
-        if is_ours && !names.contains(name) {
-            let place =
-                Place { group: "apiregistration.k8s.io", resource: "apiservices", namespace: "", name };
-            match own.call(place, Verb::Delete, &Json::Null).await {
-                Err(status) if status.code != 404 => return Err(status),
-                _ => {}
-            }
+    for object in own.api_services(api_services::DEFINED).await? {
+        if !names.contains(object.key.name()) {
+            own.remove(registered(object.key.name())).await?;
         }
     }
     Ok(())
+}
+
+/// Where the object of this name stands that says who serves a version.
+fn registered(name: &str) -> Place<'_> {
+    Place { group: "apiregistration.k8s.io", resource: "apiservices", namespace: "", name }
 }
 
 /// Makes the configuration of flow control that is not there.
@@ -154,6 +150,44 @@ impl<'a> Own<'a> {
         let user =
             Identity { name: OWN_NAME.to_owned(), groups: vec![MASTERS.to_owned()], ..Identity::default() };
         Own { backend, catalog, user }
+    }
+
+    /// The objects that say who serves a version and that are looked after like this.
+    async fn api_services(&self, managed: &str) -> Result<Vec<Arc<Object>>> {
+        let resource = self.catalog.find("apiregistration.k8s.io", "v1", "apiservices");
+        let Some(stored) = resource.and_then(|resource| resource.stored.as_ref()) else {
+            return Ok(Vec::new());
+        };
+        let all = self.backend.stores.snapshot(&stored.store, &Permit::none()).await;
+        let nothing = GroupResource { group: "", resource: "" };
+        let all = all.map_err(|error| Status::from_store(&error, nothing, ""))?;
+        let is_so = |object: &&Arc<Object>| object.labels.get(api_services::MANAGED) == Some(managed);
+        Ok(all.iter().filter(is_so).cloned().collect())
+    }
+
+    /// Makes what an earlier start has left say what is wanted now, and takes away what is not wanted any more.
+    async fn settle_api_services(&self, wanted: &[Wanted]) -> Result<()> {
+        let found = self.api_services(api_services::ON_START).await?;
+        for object in found {
+            let name = object.key.name();
+            match wanted.iter().find(|wanted| meta::name(&wanted.object) == name) {
+                None => self.remove(registered(name)).await?,
+                Some(wanted) => {
+                    let body = codec::to_json(&wanted.object);
+                    let body = serde_json::from_slice(&body).unwrap_or_default();
+                    self.keep(registered(name), &body, "spec").await?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Removes an object, if it is there.
+    async fn remove(&self, place: Place<'_>) -> Result<()> {
+        match self.call(place, Verb::Delete, &Json::Null).await {
+            Err(status) if status.code != 404 => Err(status),
+            _ => Ok(()),
+        }
     }
 
     /// Whether the resource is served: flags can turn it off.

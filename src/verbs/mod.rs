@@ -2,6 +2,7 @@
 //! Nothing here knows HTTP.
 
 pub mod admission;
+pub mod aggregation;
 pub mod apply;
 pub mod bootstrap;
 pub mod budget;

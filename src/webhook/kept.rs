@@ -273,7 +273,7 @@ impl Peer {
 }
 
 /// Why nobody proved who they are, in the words that clients know.
-fn unproven(verified: X509VerifyResult, name: &str, error: &dyn std::fmt::Display) -> String {
+pub(crate) fn unproven(verified: X509VerifyResult, name: &str, error: &dyn std::fmt::Display) -> String {
     let why = match verified.as_raw() {
         0 => return format!("tls: {error}"),
         // No issuer, or one that nobody believes.

@@ -134,6 +134,7 @@ impl Loops {
                 authorizer: Authorizer::asking(parts.deciding.panel()).start(),
                 sign_token: Rc::new(move |claims| tokens.sign(claims)),
                 settle: Rc::new(move || settle(of_own.clone(), own.clone()).boxed_local()),
+                extensions: parts.shared.extensions.clone(),
             }
         })?;
         *self.running.lock().unwrap_or_else(PoisonError::into_inner) = Some(running);

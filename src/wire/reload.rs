@@ -12,11 +12,13 @@ use tokio::sync::watch;
 use super::loops;
 use crate::auth::certificate::CertificateVerifier;
 use crate::auth::front_proxy::FrontProxy;
+use crate::config::Aggregation;
 use crate::controllers::start::Authorities;
 use crate::http::handler::worker::Shared;
 use crate::limits::{PKI_LOOK_EVERY, PKI_RENEW_EVERY};
 use crate::pki::{self, Pki};
 use crate::server::wiring::Boot;
+use crate::upstream::{self, Shown, TlsError};
 
 /// What can be told of a file without reading it.
 type Mark = Option<(SystemTime, u64)>;
@@ -41,7 +43,7 @@ impl Reload {
     /// Looks at the files from time to time, until the server stops.
     pub async fn run(self) {
         // What has changed since the start is found by the first look.
-        let (mut own, mut signing) = (Look::default(), Look::default());
+        let (mut own, mut signing, mut shown) = (Look::default(), Look::default(), Look::default());
         let mut turns = tokio::time::interval(PKI_LOOK_EVERY);
         turns.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         let renew = PKI_RENEW_EVERY.as_secs() / PKI_LOOK_EVERY.as_secs().max(1);
@@ -59,6 +61,13 @@ impl Reload {
             // What signs may lie elsewhere, and what the loops show is that of the folder.
             let marks = self.boot.config.signing.files().into_iter().map(mark).collect();
             signing.take(marks, false, || self.take_signers());
+            let aggregation = &self.boot.config.aggregation;
+            let files = [&aggregation.proxy_client_cert_file, &aggregation.proxy_client_key_file];
+            let marks = files.into_iter().flatten().map(|path| mark(path)).collect();
+            shown.take(marks, false, || {
+                let identity = proxy_identity(aggregation).map_err(text)?;
+                self.shared.connecting.upstream.show_to_extensions(identity).map_err(text)
+            });
         }
     }
 
@@ -110,6 +119,16 @@ impl Reload {
         let files = named.into_iter().flatten().cloned().chain(made);
         files.map(|path| mark(&path)).collect()
     }
+}
+
+/// The certificate and key (PEM) that extension servers are shown; `None` without either.
+pub(super) fn proxy_identity(files: &Aggregation) -> Result<Option<Shown>, TlsError> {
+    let Some((certificate, key)) =
+        files.proxy_client_cert_file.as_ref().zip(files.proxy_client_key_file.as_ref())
+    else {
+        return Ok(None);
+    };
+    Ok(Some((upstream::read(certificate)?, upstream::read(key)?)))
 }
 
 fn mark(path: &Path) -> Mark {

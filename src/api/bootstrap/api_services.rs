@@ -39,6 +39,11 @@ pub const MANAGED: &str = "kube-aggregator.kubernetes.io/automanaged";
 /// What it says of versions that somebody has defined.
 pub const DEFINED: &str = "true";
 
+/// What it says of versions that are built in: what is done to their objects is done once, at the start.
+pub const ON_START: &str = "onstart";
+/// How early such a version stands among those of its group.
+pub const DEFINED_PRIORITY: i64 = 100;
+
 /// The group of APIServices itself, which has none.
 const GROUP: &str = "apiregistration.k8s.io";
 
@@ -52,12 +57,18 @@ pub fn all<'a>(versions: impl Iterator<Item = &'a GroupVersion>) -> Vec<Wanted> 
 fn wanted(group: &str, version: &str) -> Option<Wanted> {
     let (_, first, versions) = PRIORITIES.iter().find(|row| row.0 == group)?;
     let (_, priority) = versions.iter().find(|row| row.0 == version)?;
-    Some(service(group, version, "onstart", (*first, *priority)))
+    Some(service(group, version, ON_START, (*first, *priority)))
+}
+
+/// How early a version that is built in stands among those of its group; `None` for others.
+pub fn version_priority(group: &str, version: &str) -> Option<i64> {
+    let (.., versions) = PRIORITIES.iter().find(|row| row.0 == group)?;
+    versions.iter().find(|row| row.0 == version).map(|row| row.1)
 }
 
 /// The object for a version that somebody has defined: behind all that are built in.
 pub fn defined(version: &GroupVersion) -> Wanted {
-    service(&version.group, &version.version, DEFINED, (1_000, 100))
+    service(&version.group, &version.version, DEFINED, (1_000, DEFINED_PRIORITY))
 }
 
 fn service(group: &str, version: &str, managed: &str, (first, priority): (i64, i64)) -> Wanted {

@@ -32,6 +32,7 @@ use crate::verbs::{self, Answered, Call, Reply, Warnings};
 
 use super::body::Body;
 use super::connect::Out;
+use super::connect::extension::{self, Passed};
 use super::render::{self, Context};
 use super::worker::Worker;
 use super::{body, connect, deadline, documents, guards, health, metrics, openapi};
@@ -81,13 +82,19 @@ async fn serve(
     sample.note(&parsed, known.as_ref(), (query.get("dryRun") == Some("All"), applies));
     let permit = guards::take_place(worker, &identity, &parsed)?;
     guards::authorize(worker, request, &identity, &parsed, &query).await?;
+    if let Some(registration) = extension::route(worker, &parsed, &path, known.as_ref()).await {
+        let (user, audit_id, permit) = (&*identity, context.audit_id(), &permit);
+        let is_watch = parsed.verb == Verb::Watch;
+        let passed = Passed { registration, path: &path, user, is_watch, audit_id, permit };
+        return Ok(extension::pass(worker, request, payload, &passed).await);
+    }
     match &parsed.target {
         Target::NonResource("/metrics") => Ok(metrics::page(worker).await),
         Target::NonResource(path) => match health::answer(worker, path, &query).await {
             Some(response) => Ok(response),
             None => match openapi::answer(worker, request, path, context).await {
                 Some(response) => Ok(response),
-                None => documents::answer(worker, request, path, context),
+                None => documents::answer(worker, request, path, context).await,
             },
         },
         // Nothing is mounted there, though authorization knows what it would be about.

@@ -1,6 +1,7 @@
 //! Ways out of this server, as HTTP: a log is streamed, a proxy passes requests and answers on, a conversation leaves HTTP
 //! altogether. Who may go was decided before; where to is decided by [`verbs::connect`].
 
+pub mod extension;
 mod headers;
 mod pages;
 mod proxy;
@@ -44,7 +45,7 @@ pub struct Connecting {
     /// How kubelets are found.
     pub rules: KubeletRules,
     /// The way to others.
-    pub upstream: Upstream,
+    pub upstream: Arc<Upstream>,
     /// Whether streams of commands over WebSocket are put into the frames of kubelets.
     pub translates_streams: bool,
     /// Whether ports over WebSocket are.

@@ -5,7 +5,7 @@ use actix_web::http::header::{self, HeaderValue};
 use actix_web::{HttpRequest, HttpResponse};
 
 use crate::api::catalog::Group;
-use crate::api::discovery::{Document, version_document};
+use crate::api::discovery::{Document, Documents, version_document};
 use crate::api::media::{self, Agreed, Encoding, Offer, Transform};
 use crate::api::status::{Result, Status};
 use crate::api::words::{DISCOVERY_GROUP, JSON};
@@ -25,12 +25,18 @@ const AGGREGATED_FORM: &str = "g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryLi
 const KEY_SET: &str = "application/jwk-set+json";
 
 /// Answers a path that names a document.
-pub fn answer(worker: &Worker, request: &HttpRequest, path: &str, context: &Context) -> Result<HttpResponse> {
-    let served = worker.served();
+pub async fn answer(
+    worker: &Worker,
+    request: &HttpRequest,
+    path: &str,
+    context: &Context,
+) -> Result<HttpResponse> {
+    let served = worker.shared.served.load_full();
+    let documents = worker.shared.merged.of(&served, &worker.shared.extensions).await;
     if matches!(path, "/" | "/index.html") {
-        return Ok(index(worker));
+        return Ok(index(worker, &documents));
     }
-    if !speaks_of_groups(path) && *request.method() != Method::GET && is_document(worker, path) {
+    if !speaks_of_groups(path) && *request.method() != Method::GET && is_document(worker, &documents, path) {
         return Err(Status::method_not_allowed());
     }
     if matches!(path, "/version" | "/version/") {
@@ -43,7 +49,7 @@ pub fn answer(worker: &Worker, request: &HttpRequest, path: &str, context: &Cont
     if let Some(response) = about_tokens(worker, path, context)? {
         return Ok(response);
     }
-    let Some(document) = served.documents().at(path) else {
+    let Some(document) = documents.at(path) else {
         // Below a known group a missing document is a missing resource; elsewhere it is just no page.
         let mut parts = path.trim_matches('/').split('/');
         return match (parts.next(), parts.next()) {
@@ -55,7 +61,7 @@ pub fn answer(worker: &Worker, request: &HttpRequest, path: &str, context: &Cont
             _ => Ok(render::page_not_found()),
         };
     };
-    let aggregated = served.documents().aggregated_at(path);
+    let aggregated = documents.aggregated_at(path);
     let allows = |_, asked: Transform<'_>| {
         aggregated.is_some()
             && asked.group == DISCOVERY_GROUP
@@ -76,6 +82,7 @@ pub fn answer(worker: &Worker, request: &HttpRequest, path: &str, context: &Cont
             if let Ok(media) = HeaderValue::try_from(media) {
                 response.headers_mut().insert(header::CONTENT_TYPE, media);
             }
+            label(&mut response, aggregated);
             Ok(response)
         }
         _ => render::document(context, agreed, 200, &document.json),
@@ -83,10 +90,9 @@ pub fn answer(worker: &Worker, request: &HttpRequest, path: &str, context: &Cont
 }
 
 /// Every path that somebody answers at, for those who look around.
-fn index(worker: &Worker) -> HttpResponse {
+fn index(worker: &Worker, documents: &Documents) -> HttpResponse {
     const OTHERS: [&str; 5] = ["/metrics", "/openapi/v2", "/openapi/v3", "/openapi/v3/", "/version"];
-    let served = worker.served();
-    let others = OTHERS.into_iter().chain(served.documents().paths()).map(str::to_owned);
+    let others = OTHERS.into_iter().chain(documents.paths()).map(str::to_owned);
     let about_tokens = worker.shared.token_metadata.iter().flat_map(|_| [CONFIGURATION_PATH, KEYS_PATH]);
     let mut paths: Vec<String> =
         others.chain(about_tokens.map(str::to_owned)).chain(health::paths(worker)).collect();
@@ -102,13 +108,11 @@ fn speaks_of_groups(path: &str) -> bool {
     parts.next() == Some("apis") && parts.nth(1).is_none()
 }
 
-fn is_document(worker: &Worker, path: &str) -> bool {
+fn is_document(worker: &Worker, documents: &Documents, path: &str) -> bool {
     let short = path.strip_suffix('/').unwrap_or(path);
     let about_tokens =
         worker.shared.token_metadata.is_some() && [CONFIGURATION_PATH, KEYS_PATH].contains(&short);
-    about_tokens
-        || short == "/version"
-        || (!short.is_empty() && worker.served().documents().at(path).is_some())
+    about_tokens || short == "/version" || (!short.is_empty() && documents.at(path).is_some())
 }
 
 /// The documents that others verify tokens of service accounts with. They may be kept by everybody on the way.
@@ -144,10 +148,16 @@ fn tagged(request: &HttpRequest, document: &Document, context: &Context) -> Http
             .content_type(AGGREGATED)
             .body(render::json_text(context.is_pretty(), &document.json))
     };
+    label(&mut response, document);
+    response
+}
+
+/// Says by which tag the document can be asked for again. Everybody on the way may keep it.
+fn label(response: &mut HttpResponse, document: &Document) {
     let headers = response.headers_mut();
-    if let Ok(tag) = HeaderValue::try_from(tag) {
+    if let Ok(tag) = HeaderValue::try_from(document.etag.as_deref().unwrap_or_default()) {
         headers.insert(header::ETAG, tag);
     }
     headers.insert(header::VARY, HeaderValue::from_static("Accept"));
-    response
+    headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("public"));
 }

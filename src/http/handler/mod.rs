@@ -9,6 +9,7 @@ mod documents;
 mod guards;
 mod gzip;
 pub mod health;
+pub mod merged;
 mod metrics;
 pub mod openapi;
 mod render;

@@ -3,7 +3,7 @@
 //! A document takes milliseconds to write and megabytes to keep, and clients come back with its tag. So the tags of all
 //! are kept, of the documents themselves only the latest few, and whoever writes one does it off the worker's thread.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
@@ -155,21 +155,19 @@ async fn index(worker: &Worker, request: &HttpRequest) -> HttpResponse {
     let served = worker.shared.served.load_full();
     let registry = worker.backend.registry.clone();
     let shared = served.clone();
+    let mut places = worker.shared.extensions.openapi();
     let _writing = shared.openapi.writing.lock().await;
     let write = move || {
         let openapi = &served.openapi;
-        let mut json = String::from("{\"paths\":{");
         let sources = openapi.sources(&served, &registry);
         for name in sources.names() {
             let known =
                 openapi.known(&name).or_else(|| Some(openapi.note(&name, &sources.v3_digest(&name)?, now)));
             let Some(Known { hash, .. }) = known else { continue };
-            if !json.ends_with('{') {
-                json.push(',');
-            }
-            json.push_str(&format!("\"{name}\":{{\"serverRelativeURL\":\"{PREFIX}/{name}?hash={hash}\"}}"));
+            // What this server serves it describes itself, whatever others say.
+            places.insert(name.clone(), format!("{PREFIX}/{name}?hash={hash}"));
         }
-        json.push_str("}}");
+        let json = listed(&places);
         let hash = hexadecimal(&sha512(json.as_bytes()));
         (Bytes::from(json), hash)
     };
@@ -181,6 +179,16 @@ async fn index(worker: &Worker, request: &HttpRequest) -> HttpResponse {
         }
         Err(_) => HttpResponse::InternalServerError().finish(),
     }
+}
+
+/// The list of documents, by name and place. Others may have written either.
+fn listed(places: &BTreeMap<String, String>) -> String {
+    let text = |text: &str| serde_json::Value::from(text).to_string();
+    let entry = |(name, place): (&String, &String)| {
+        format!("{}:{{\"serverRelativeURL\":{}}}", text(name), text(place))
+    };
+    let entries: Vec<String> = places.iter().map(entry).collect();
+    format!("{{\"paths\":{{{}}}}}", entries.join(","))
 }
 
 /// One document; `None` if there is none of this name.
@@ -306,6 +314,15 @@ mod tests {
         assert!(openapi.kept("a", true).is_none());
         openapi.keep("big", false, &Bytes::from(vec![b' '; KEPT_BYTES + 1]));
         assert!(openapi.kept("big", false).is_none());
+    }
+
+    #[test]
+    fn names_of_others_break_nothing() {
+        let places =
+            BTreeMap::from([("a\"b".to_owned(), "/x".to_owned()), ("c".to_owned(), "\n".to_owned())]);
+        let list: serde_json::Value = serde_json::from_str(&listed(&places)).unwrap();
+        assert_eq!(list["paths"]["a\"b"]["serverRelativeURL"], "/x");
+        assert_eq!(listed(&BTreeMap::new()), r#"{"paths":{}}"#);
     }
 
     #[test]

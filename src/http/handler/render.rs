@@ -72,6 +72,11 @@ impl Context {
         &self.worker.backend.registry
     }
 
+    /// By which records know the request.
+    pub fn audit_id(&self) -> &HeaderValue {
+        &self.audit_id
+    }
+
     /// Whether a person will read the answer.
     pub fn is_pretty(&self) -> bool {
         self.pretty

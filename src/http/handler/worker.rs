@@ -13,14 +13,17 @@ use pilothouse_actors::clock::Timestamp;
 use tokio::sync::Semaphore;
 
 use crate::api::catalog::Catalog;
-use crate::api::discovery::Documents;
+use crate::api::discovery::{Documents, Other};
 use crate::auth::front_proxy::Headers;
 use crate::auth::service_account::metadata::Metadata;
 use crate::metrics::{Meter, Metrics};
+use crate::verbs::aggregation::Extensions;
 use crate::verbs::{Backend, Watching};
 
 use super::connect::Connecting;
+use super::connect::extension::Manners;
 use super::health::Health;
+use super::merged::MergedDocuments;
 use super::openapi::OpenApi;
 
 /// The state of one worker thread. Everything in it is reached without crossing a thread.
@@ -61,6 +64,12 @@ pub struct Shared {
     pub front_headers: Option<Headers>,
     /// The paths where requests without credentials get in; `None`: everywhere, if anywhere.
     pub anonymous_paths: Option<Vec<String>>,
+    /// The groups that other servers serve.
+    pub extensions: Arc<Extensions>,
+    /// How those are dealt with.
+    pub manners: Manners,
+    /// The discovery documents in which those groups stand.
+    pub merged: MergedDocuments,
     /// How long a request may take that has an end of its own.
     pub request_timeout: Duration,
     /// Whether HTTP/2 connections of those whom nobody knows end after their first request.
@@ -85,7 +94,7 @@ pub struct Served {
     /// Where clients of any network reach the server, as host and port.
     address: Arc<str>,
     /// The discovery documents, once somebody has asked: while many definitions are made nobody does for each.
-    documents: OnceLock<Documents>,
+    documents: OnceLock<Arc<Documents>>,
 }
 
 impl Served {
@@ -95,8 +104,18 @@ impl Served {
     }
 
     /// The discovery documents.
-    pub fn documents(&self) -> &Documents {
-        self.documents.get_or_init(|| Documents::new(&self.catalog, &self.address))
+    pub fn documents(&self) -> &Arc<Documents> {
+        self.documents.get_or_init(|| Arc::new(Documents::new(&self.catalog, &self.address)))
+    }
+
+    /// The same, with versions that others serve among them.
+    pub fn documents_with(&self, others: &[Other]) -> Documents {
+        Documents::with(&self.catalog, &self.address, others)
+    }
+
+    /// Whether a version is served here.
+    pub fn serves(&self, group: &str, version: &str) -> bool {
+        self.catalog.group(group).is_some_and(|group| group.version(version).is_some())
     }
 }
 

@@ -62,7 +62,8 @@ fn ask(request: &HttpRequest, payload: Payload, links: &Links, to: &Destination)
     Ok(Ask { method, headers, body: body(request, payload) })
 }
 
-fn body(request: &HttpRequest, payload: Payload) -> RequestBody {
+/// The body of a request as it comes.
+pub(super) fn body(request: &HttpRequest, payload: Payload) -> RequestBody {
     let body = payload.into_inner();
     let length = text(request.headers(), header::CONTENT_LENGTH).parse().ok();
     if matches!(body, Body::None) || length == Some(0) {

@@ -66,12 +66,15 @@ async fn pass_through(
     let ask = Ask { method, headers: headers::to_switch(request), body: RequestBody::Empty };
     match connecting.upstream.switch(to, ask).await.map_err(|failure| failed(&failure))? {
         Switched::Answer(answer) => refused(request, answer),
-        Switched::Channel(channel) => {
-            let head = agreement(&channel.headers);
-            switch.turn(Box::new(move |client| Box::pin(converse(client, channel, head))));
-            Ok(switched())
-        }
+        Switched::Channel(channel) => Ok(hand_over(&switch, channel)),
     }
+}
+
+/// Lets the client and the other end converse from now on.
+pub(super) fn hand_over(switch: &Switch, channel: Channel) -> HttpResponse {
+    let head = agreement(&channel.headers);
+    switch.turn(Box::new(move |client| Box::pin(converse(client, channel, head))));
+    switched()
 }
 
 /// What lets the connection of a request leave HTTP. HTTP/2 has no such thing.

@@ -1,0 +1,153 @@
+//! Groups that other servers serve: what an APIService says of one of their versions, whether that server can be reached, and what
+//! it says of itself.
+
+pub mod availability;
+pub mod found;
+
+use std::sync::Arc;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+
+use super::connect::Peer;
+use super::meta;
+use super::value::Value;
+use super::version::GroupVersion;
+
+/// The group of APIServices.
+pub const GROUP: &str = "apiregistration.k8s.io";
+/// Their store.
+pub const STORE: &str = "apiservices.apiregistration.k8s.io";
+/// As whom this server asks others what they serve.
+pub const ASKS_AS: &str = "system:kube-aggregator";
+/// The same where it asks for descriptions of their API.
+pub const READS_AS: &str = "system:aggregator";
+/// The port of services that name none.
+const USUAL_PORT: u16 = 443;
+
+/// What an APIService says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Registration {
+    /// Its name: the version, a dot and the group.
+    pub name: String,
+    /// What it is about.
+    pub gv: GroupVersion,
+    /// How early the group stands among the groups, at least.
+    pub group_priority: i64,
+    /// How early the version stands among those of its group.
+    pub version_priority: i64,
+    /// Who serves it; `None`: this server.
+    pub service: Option<Service>,
+    /// Whether somebody has said that it is.
+    pub is_available: bool,
+}
+
+/// A service of the cluster behind which somebody serves a group.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Service {
+    /// Its namespace.
+    pub namespace: String,
+    /// Its name.
+    pub name: String,
+    /// Its port.
+    pub port: u16,
+    /// How whoever is there is made sure of.
+    pub peer: Arc<Peer>,
+}
+
+/// The name of the APIService of a version.
+pub fn name_of(group: &str, version: &str) -> String {
+    format!("{version}.{group}")
+}
+
+impl Registration {
+    /// Reads an APIService.
+    pub fn read(object: &Value) -> Registration {
+        let spec = object.get("spec").unwrap_or(&Value::Null);
+        let number = |field: &str| spec.get(field).and_then(Value::as_int).unwrap_or(0);
+        Registration {
+            name: meta::name(object).to_owned(),
+            gv: GroupVersion::new(spec.str("group"), spec.str("version")),
+            group_priority: number("groupPriorityMinimum"),
+            version_priority: number("versionPriority"),
+            service: spec
+                .get("service")
+                .filter(|service| !service.is_null())
+                .map(|service| read(spec, service)),
+            is_available: availability::is_available(object),
+        }
+    }
+
+    /// Where its document of discovery stands.
+    pub fn path(&self) -> String {
+        match &*self.gv.group {
+            "" => format!("/api/{}", self.gv.version),
+            group => format!("/apis/{group}/{}", self.gv.version),
+        }
+    }
+}
+
+fn read(spec: &Value, service: &Value) -> Service {
+    let (namespace, name) = (service.str("namespace").to_owned(), service.str("name").to_owned());
+    let port = service.get("port").and_then(Value::as_int).and_then(|port| u16::try_from(port).ok());
+    let insecure = spec.get("insecureSkipTLSVerify").and_then(Value::as_bool).unwrap_or(false);
+    let peer = Peer {
+        server_name: format!("{name}.{namespace}.svc"),
+        authority_pem: STANDARD.decode(spec.str("caBundle")).unwrap_or_default(),
+        verifies: !insecure,
+    };
+    Service { namespace, name, port: port.unwrap_or(USUAL_PORT), peer: Arc::new(peer) }
+}
+
+/// The group and version that a path of discovery is about: `/apis/GROUP/VERSION`, maybe with a slash behind it.
+pub fn version_at(path: &str) -> Option<(&str, &str)> {
+    let rest = path.strip_prefix("/apis/")?;
+    let (group, version) = rest.strip_suffix('/').unwrap_or(rest).split_once('/')?;
+    (!group.is_empty() && !version.is_empty() && !version.contains('/')).then_some((group, version))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::api::codec::json;
+
+    fn value(text: &str) -> Value {
+        json::read(text.as_bytes()).unwrap()
+    }
+
+    #[test]
+    fn an_api_service_says_who_serves_a_version() {
+        let local = Registration::read(&value(
+            r#"{"metadata":{"name":"v1.apps"},"spec":{"group":"apps","version":"v1","groupPriorityMinimum":17800,"versionPriority":15}}"#,
+        ));
+        assert_eq!((local.name.as_str(), local.path().as_str()), ("v1.apps", "/apis/apps/v1"));
+        assert_eq!((local.group_priority, local.version_priority), (17_800, 15));
+        assert!(local.service.is_none() && !local.is_available);
+        let remote = Registration::read(&value(
+            r#"{"metadata":{"name":"v1.x"},"spec":{"group":"x","version":"v1","caBundle":"cGVt","service":{"namespace":"n","name":"s"}},
+                "status":{"conditions":[{"type":"Available","status":"True"}]}}"#,
+        ));
+        let service = remote.service.unwrap();
+        assert_eq!((service.name.as_str(), service.port), ("s", 443));
+        assert!(remote.is_available && service.peer.verifies);
+        assert_eq!(
+            (service.peer.server_name.as_str(), &*service.peer.authority_pem),
+            ("s.n.svc", &b"pem"[..])
+        );
+    }
+
+    #[test]
+    fn a_path_of_discovery_names_a_version() {
+        for (path, wanted) in [
+            ("/apis/a/v1", Some(("a", "v1"))),
+            ("/apis/a/v1/", Some(("a", "v1"))),
+            ("/apis/a", None),
+            ("/apis/a/", None),
+            ("/apis/a/v1/pods", None),
+            ("/api/v1", None),
+            ("/apis//v1", None),
+        ] {
+            assert_eq!(version_at(path), wanted, "{path}");
+        }
+    }
+}

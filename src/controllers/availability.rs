@@ -1,0 +1,185 @@
+//! Whether those who serve versions for this server can be reached: every APIService says so in its status. The server looks after
+//! this itself, whichever loops run.
+
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::future::LocalBoxFuture;
+use futures::stream::FuturesUnordered;
+use futures::{FutureExt as _, StreamExt as _};
+use pilothouse_actors::identity::Identity;
+
+use crate::api::aggregation::availability::{Verdict, check_endpoints, port_name, tell};
+use crate::api::aggregation::{ASKS_AS, Registration, STORE, Service};
+use crate::api::status::Result;
+use crate::api::value::Value;
+use crate::api::words::MASTERS;
+use crate::limits::{
+    EXTENSION_DISCOVERY, EXTENSION_DOCUMENT_BYTES, EXTENSION_PROBED_EVERY, EXTENSION_PROBES,
+};
+use crate::metrics::Metrics;
+use crate::verbs::aggregation::{Extensions, Question};
+
+use super::client::{At, Client};
+use super::queue::{Outcome, Queue};
+use super::runner::{Follows, Loop, News};
+
+/// The name of the loop.
+pub const NAME: &str = "apiservice-availability";
+
+/// The loop.
+pub struct Availability {
+    /// What it reads and writes with.
+    pub client: Client,
+    /// Who serves what.
+    pub extensions: Arc<Extensions>,
+    /// Where it is counted.
+    pub metrics: Arc<Metrics>,
+}
+
+impl Loop for Availability {
+    type Key = String;
+
+    fn name(&self) -> &'static str {
+        NAME
+    }
+
+    fn follows(&self) -> Follows {
+        Follows::These(&[STORE, "services", "endpoints"])
+    }
+
+    /// The reference server's value: a network that heals tells nobody.
+    fn longest_retry(&self) -> Duration {
+        EXTENSION_PROBED_EVERY
+    }
+
+    fn hear(&self, news: &News<'_>, queue: &mut Queue<String>) {
+        let key = &news.object.key;
+        match news.of.as_str() {
+            STORE => queue.add(key.name().to_owned()),
+            _ => {
+                let names = self.extensions.behind(key.namespace(), key.name());
+                names.into_iter().for_each(|name| queue.add(name));
+            }
+        }
+    }
+
+    fn work(self: Rc<Self>, name: String) -> LocalBoxFuture<'static, Outcome> {
+        async move { self.look(&name).await.unwrap_or_else(|status| Outcome::Again(status.to_string())) }
+            .boxed_local()
+    }
+}
+
+impl Availability {
+    async fn look(&self, name: &str) -> Result<Outcome> {
+        let resource = self.client.resource(STORE)?;
+        let at = At { resource: &resource, namespace: "", name };
+        let Some(object) = self.client.read(at).await? else {
+            self.metrics.aggregation.forget(name);
+            return Ok(Outcome::Done);
+        };
+        let registration = Registration::read(&object);
+        let verdict = match &registration.service {
+            None => Verdict::local(),
+            Some(service) => self.check(&registration, service).await,
+        };
+        let available = verdict.status == "True";
+        self.metrics.aggregation.is(name, available);
+        self.write(at, &object, &verdict).await?;
+        if registration.is_available && !available {
+            self.metrics.aggregation.became_unavailable(name, verdict.reason);
+        }
+        Ok(match (&registration.service, verdict.reason) {
+            (None, _) => Outcome::Done,
+            // Looked at again soon, with growing pauses.
+            (_, "FailedDiscoveryCheck") => Outcome::Again(verdict.message),
+            _ => Outcome::After(EXTENSION_PROBED_EVERY),
+        })
+    }
+
+    /// Writes what was found, unless it says so already, or means something else by now: then it is looked at once more.
+    async fn write(&self, at: At<'_>, seen: &Value, verdict: &Verdict) -> Result<()> {
+        if !tell(&mut seen.clone(), verdict, "") {
+            return Ok(());
+        }
+        let now = self.client.now();
+        let written = self.client.edit(at, "status", |object| {
+            if object.get("spec") != seen.get("spec") {
+                return Ok(false);
+            }
+            Ok(tell(object, verdict, &now))
+        });
+        match written.await {
+            Err(status) if status.code != 404 => Err(status),
+            _ => {
+                tracing::debug!(
+                    name = at.name,
+                    status = verdict.status,
+                    reason = verdict.reason,
+                    "an APIService"
+                );
+                Ok(())
+            }
+        }
+    }
+
+    async fn check(&self, registration: &Registration, service: &Service) -> Verdict {
+        match self.stands(service).await {
+            Err(verdict) => verdict,
+            Ok(()) => match self.probe(registration, service).await {
+                Ok(()) => Verdict::passed(),
+                Err(why) => Verdict::failed(why),
+            },
+        }
+    }
+
+    /// Whether there is a service with such a port and somebody behind it.
+    async fn stands(&self, service: &Service) -> std::result::Result<(), Verdict> {
+        let read = |store: &'static str| async move {
+            let resource = self.client.resource(store)?;
+            let at = At { resource: &resource, namespace: &service.namespace, name: &service.name };
+            self.client.read(at).await
+        };
+        let found = read("services").await;
+        let found =
+            found.map_err(|status| Verdict::unknown(service, "ServiceAccessError", &status.message))?;
+        let Some(found) = found else { return Err(Verdict::no_service(service)) };
+        let Some(port) = port_name(service, &found)? else { return Ok(()) };
+        let endpoints = read("endpoints").await;
+        let endpoints =
+            endpoints.map_err(|status| Verdict::unknown(service, "EndpointsAccessError", &status.message))?;
+        check_endpoints(service, &port, endpoints.as_ref())
+    }
+
+    /// Whether somebody answers there. One answer is enough: of several endpoints one may be gone.
+    async fn probe(&self, registration: &Registration, service: &Service) -> std::result::Result<(), String> {
+        let path = registration.path();
+        let user =
+            Identity { name: ASKS_AS.to_owned(), groups: vec![MASTERS.to_owned()], ..Identity::default() };
+        let question = Question {
+            path: &path,
+            user: &user,
+            accept: "",
+            known: "",
+            within: EXTENSION_DISCOVERY,
+            most: EXTENSION_DOCUMENT_BYTES,
+            verifies: false,
+        };
+        let mut asked: FuturesUnordered<_> = (0..EXTENSION_PROBES)
+            .map(|_| self.extensions.ask(self.client.backend(), service, &question))
+            .collect();
+        let mut last = String::new();
+        while let Some(reply) = asked.next().await {
+            match reply {
+                Ok(reply) if (200..300).contains(&reply.status) => return Ok(()),
+                Ok(reply) => {
+                    let (url, code) = (reply.url, reply.status);
+                    last = format!("failing or missing response from {url}: bad status from {url}: {code}");
+                }
+                Err(why) => last = why,
+            }
+        }
+        Err(last)
+    }
+}

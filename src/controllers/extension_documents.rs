@@ -1,0 +1,174 @@
+//! What other servers say of the versions that they serve: asked for when an APIService changes and from time to time, so that
+//! discovery never waits for anybody. The server does this itself, whichever loops run.
+
+use std::collections::BTreeMap;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::FutureExt as _;
+use futures::future::LocalBoxFuture;
+use pilothouse_actors::identity::Identity;
+
+use crate::api::aggregation::found::{CURRENT, FoundVersion, STALE, read_all, read_one, read_openapi_index};
+use crate::api::aggregation::{ASKS_AS, READS_AS, Registration, STORE, Service};
+use crate::api::words::MASTERS;
+use crate::limits::{EXTENSION_DISCOVERY, EXTENSION_DOCUMENT_BYTES, EXTENSION_OPENAPI, EXTENSION_READ_EVERY};
+use crate::verbs::aggregation::{Extensions, Question, Reply, Told};
+
+use super::client::Client;
+use super::queue::{Outcome, Queue};
+use super::runner::{Follows, Loop, News};
+
+/// The name of the loop.
+pub const NAME: &str = "apiservice-documents";
+/// In which forms everything is told in one document.
+const EVERYTHING: &str = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList,\
+                          application/json;g=apidiscovery.k8s.io;v=v2beta1;as=APIGroupDiscoveryList";
+const JSON: &str = "application/json";
+
+/// The loop.
+pub struct ExtensionDocuments {
+    /// What it reads with.
+    pub client: Client,
+    /// Who serves what, and where it is kept what they say.
+    pub extensions: Arc<Extensions>,
+}
+
+impl Loop for ExtensionDocuments {
+    type Key = String;
+
+    fn name(&self) -> &'static str {
+        NAME
+    }
+
+    fn follows(&self) -> Follows {
+        Follows::These(&[STORE])
+    }
+
+    fn longest_retry(&self) -> Duration {
+        EXTENSION_READ_EVERY
+    }
+
+    fn hear(&self, news: &News<'_>, queue: &mut Queue<String>) {
+        queue.add(news.object.key.name().to_owned());
+    }
+
+    fn work(self: Rc<Self>, name: String) -> LocalBoxFuture<'static, Outcome> {
+        async move { self.read(&name).await }.boxed_local()
+    }
+}
+
+impl ExtensionDocuments {
+    async fn read(&self, name: &str) -> Outcome {
+        let registration = self.extensions.named(name).await;
+        let Some((registration, service)) =
+            registration.as_ref().and_then(|known| Some((known, known.service.as_ref()?)))
+        else {
+            self.extensions.keep(name, None);
+            return Outcome::Done;
+        };
+        let before = self.extensions.told(name).unwrap_or_default();
+        let mut told = self.discover(registration, service, &before).await;
+        match self.openapi(service).await {
+            Some((openapi, bytes)) => {
+                told.openapi = openapi;
+                told.bytes += bytes;
+            }
+            // What cannot be asked for now was there before, and may come back.
+            None => told.openapi.clone_from(&before.openapi),
+        }
+        self.extensions.keep(name, Some(told));
+        Outcome::After(EXTENSION_READ_EVERY)
+    }
+
+    async fn ask(&self, service: &Service, asked: (&str, &str, &str), user: &Identity) -> Option<Reply> {
+        let (path, accept, known) = asked;
+        let within = if user.name == READS_AS { EXTENSION_OPENAPI } else { EXTENSION_DISCOVERY };
+        let question =
+            Question { path, user, accept, known, within, most: EXTENSION_DOCUMENT_BYTES, verifies: true };
+        let reply = self.extensions.ask(self.client.backend(), service, &question).await;
+        if let Err(why) = &reply {
+            tracing::debug!(path, why, "an extension server does not say what it serves");
+        }
+        reply.ok()
+    }
+
+    async fn discover(&self, registration: &Registration, service: &Service, before: &Told) -> Told {
+        let user =
+            Identity { name: ASKS_AS.to_owned(), groups: vec![MASTERS.to_owned()], ..Identity::default() };
+        let version = &*registration.gv.version;
+        let told = |version: FoundVersion, etag: &str, bytes| Told {
+            version: Some(Arc::new(version)),
+            etag: etag.to_owned(),
+            bytes,
+            ..Told::default()
+        };
+        let stale = || told(FoundVersion::bare(version, STALE), "", 0);
+        let all = self.ask(service, ("/apis", EVERYTHING, &before.etag), &user).await;
+        match all {
+            None => return stale(),
+            Some(reply) if reply.status == 503 => return stale(),
+            Some(reply) if reply.status == 304 => {
+                return Told { openapi: BTreeMap::new(), ..before.clone() };
+            }
+            Some(reply) if reply.status == 200 && is_everything(&reply.content_type) => {
+                let Some(mut all) = read_all(&reply.body) else { return stale() };
+                let bytes = reply.body.len();
+                // A server that says what it serves, and not this: then that is what is known of it.
+                let found = all.remove(&registration.gv);
+                return told(
+                    found.unwrap_or_else(|| FoundVersion::bare(version, CURRENT)),
+                    &reply.etag,
+                    bytes,
+                );
+            }
+            Some(_) => {}
+        }
+        // Older servers have one document for each version.
+        let user = Identity { groups: Vec::new(), ..user };
+        let one = self.ask(service, (&registration.path(), JSON, ""), &user).await;
+        let one = one.filter(|reply| reply.status == 200);
+        let found = one.and_then(|reply| Some((read_one(version, &reply.body)?, reply.body.len())));
+        found.map_or_else(stale, |(found, bytes)| told(found, "", bytes))
+    }
+
+    /// Where its OpenAPI documents stand; `None` if it cannot be asked.
+    async fn openapi(&self, service: &Service) -> Option<(BTreeMap<String, String>, usize)> {
+        let user = Identity { name: READS_AS.to_owned(), ..Identity::default() };
+        let reply = self.ask(service, ("/openapi/v3", JSON, ""), &user).await?;
+        match reply.status {
+            200 => Some((read_openapi_index(&reply.body)?, reply.body.len())),
+            404 => Some((BTreeMap::new(), 0)),
+            _ => None,
+        }
+    }
+}
+
+/// Whether this is the type of a document that has everything in one.
+fn is_everything(content_type: &str) -> bool {
+    let mut parts = content_type.split(';').map(str::trim);
+    let has = |wanted: &str| content_type.split(';').any(|part| part.trim() == wanted);
+    parts.next() == Some(JSON)
+        && has("g=apidiscovery.k8s.io")
+        && has("as=APIGroupDiscoveryList")
+        && (has("v=v2") || has("v=v2beta1"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_document_with_everything_says_so() {
+        assert!(is_everything("application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"));
+        assert!(is_everything(
+            "application/json; as=APIGroupDiscoveryList; v=v2beta1; g=apidiscovery.k8s.io"
+        ));
+        for other in
+            ["application/json", "", "application/json;v=v2", "text/plain;g=apidiscovery.k8s.io;v=v2"]
+        {
+            assert!(!is_everything(other), "{other}");
+        }
+    }
+}

@@ -1,0 +1,137 @@
+//! The objects that say of versions which somebody has defined that this server serves them: whoever takes them away or changes them,
+//! they are put right; those of definitions that are gone go. Of versions that are built in that is done at the start alone, as in the
+//! reference. The server does this itself, whichever loops run.
+
+use std::rc::Rc;
+
+use futures::FutureExt as _;
+use futures::future::LocalBoxFuture;
+
+use crate::api::aggregation::STORE;
+use crate::api::bootstrap::api_services::{DEFINED, MANAGED, ON_START, defined};
+use crate::api::meta;
+use crate::api::options::DeleteOptions;
+use crate::api::status::Result;
+use crate::api::value::Value;
+use crate::api::version::GroupVersion;
+
+use super::client::{At, Client};
+use super::queue::{Outcome, Queue};
+use super::runner::{Follows, Loop, News};
+
+/// The name of the loop.
+pub const NAME: &str = "apiservice-registrations";
+
+/// The loop.
+pub struct Registrations {
+    /// What it reads and writes with.
+    pub client: Client,
+}
+
+/// What is to be done about one of the objects.
+#[derive(Debug, PartialEq, Eq)]
+enum Deed {
+    Nothing,
+    Make,
+    Restore,
+    Remove,
+}
+
+/// Decides. `is_defined`: whether somebody has defined the version; `spec`: what would be said of it then.
+fn decide(found: Option<&Value>, is_defined: bool, spec: Option<&Value>) -> Deed {
+    let Some(found) = found else { return if is_defined { Deed::Make } else { Deed::Nothing } };
+    let managed = meta::of(found).get("labels").map_or("", |labels| labels.str(MANAGED));
+    match (managed, is_defined) {
+        (DEFINED, false) => Deed::Remove,
+        (DEFINED | ON_START, true) if found.get("spec") != spec => Deed::Restore,
+        _ => Deed::Nothing,
+    }
+}
+
+impl Loop for Registrations {
+    type Key = String;
+
+    fn name(&self) -> &'static str {
+        NAME
+    }
+
+    fn follows(&self) -> Follows {
+        Follows::These(&[STORE])
+    }
+
+    fn hear(&self, news: &News<'_>, queue: &mut Queue<String>) {
+        queue.add(news.object.key.name().to_owned());
+    }
+
+    fn work(self: Rc<Self>, name: String) -> LocalBoxFuture<'static, Outcome> {
+        async move {
+            match self.settle(&name).await {
+                Ok(()) => Outcome::Done,
+                Err(status) => Outcome::Again(status.to_string()),
+            }
+        }
+        .boxed_local()
+    }
+}
+
+impl Registrations {
+    async fn settle(&self, name: &str) -> Result<()> {
+        let Some((version, group)) = name.split_once('.') else { return Ok(()) };
+        let resource = self.client.resource(STORE)?;
+        let at = At { resource: &resource, namespace: "", name };
+        let found = self.client.read(at).await?;
+        let is_defined = self.client.known().defines(group, version);
+        let wanted = defined(&GroupVersion::new(group, version)).object;
+        match decide(found.as_ref(), is_defined, wanted.get("spec")) {
+            Deed::Nothing => Ok(()),
+            Deed::Make => match self.client.create(at, &wanted).await {
+                Err(status) if !status.is_taken() => Err(status),
+                _ => Ok(()),
+            },
+            Deed::Restore => {
+                let spec = wanted.get("spec").cloned().unwrap_or_default();
+                let written = self.client.edit(at, "", |object| {
+                    object.set("spec", spec.clone());
+                    Ok(true)
+                });
+                gone_is_fine(written.await)
+            }
+            Deed::Remove => {
+                let Some(object) = self.client.get(at).await? else { return Ok(()) };
+                gone_is_fine(self.client.delete(&resource, object, &DeleteOptions::default()).await.map(drop))
+            }
+        }
+    }
+}
+
+fn gone_is_fine(done: Result<()>) -> Result<()> {
+    match done {
+        Err(status) if !matches!(status.code, 404 | 409) => Err(status),
+        _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing::object;
+    use super::*;
+
+    #[test]
+    fn what_is_defined_is_registered_and_nothing_else_is_touched() {
+        let wanted = defined(&GroupVersion::new("x.io", "v1")).object;
+        let spec = wanted.get("spec");
+        let with = |label: &str, priority: i64| {
+            object(&format!(
+                r#"{{"metadata":{{"name":"v1.x.io","labels":{{"{MANAGED}":"{label}"}}}},
+                    "spec":{{"group":"x.io","version":"v1","groupPriorityMinimum":1000,"versionPriority":{priority}}}}}"#
+            ))
+        };
+        let of = |found: Option<&Value>, is_defined| decide(found, is_defined, spec);
+        assert_eq!((of(None, true), of(None, false)), (Deed::Make, Deed::Nothing));
+        assert_eq!(of(Some(&with("true", 100)), true), Deed::Nothing);
+        assert_eq!(of(Some(&with("true", 7)), true), Deed::Restore);
+        assert_eq!(of(Some(&with("true", 100)), false), Deed::Remove);
+        assert_eq!(of(Some(&with("onstart", 100)), false), Deed::Nothing);
+        assert_eq!(of(Some(&with("false", 7)), true), Deed::Nothing, "somebody else looks after it");
+    }
+}

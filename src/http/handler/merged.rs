@@ -1,0 +1,46 @@
+//! The discovery documents where others serve groups too: written once per catalog, set of registrations and what their servers say.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use crate::api::aggregation::Registration;
+use crate::api::discovery::{Documents, usual_places};
+use crate::verbs::aggregation::{Extensions, State};
+
+use super::worker::Served;
+
+/// The documents that were written last, and of what.
+#[derive(Default)]
+pub struct MergedDocuments(Mutex<Option<Written>>);
+
+struct Written {
+    of: Arc<Served>,
+    state: State,
+    documents: Arc<Documents>,
+}
+
+impl MergedDocuments {
+    /// The documents of what is served here and elsewhere now.
+    pub async fn of(&self, served: &Arc<Served>, extensions: &Extensions) -> Arc<Documents> {
+        let here = served.clone();
+        let is_ours = move |known: &Registration| {
+            let (group, version) = (&*known.gv.group, &*known.gv.version);
+            let places = (known.group_priority, known.version_priority);
+            here.serves(group, version) && places == usual_places(group, version)
+        };
+        let state = extensions.state(is_ours).await;
+        let Some(state) = state.filter(|state| !state.is_plain) else { return served.documents().clone() };
+        if let Some(known) = self.known(served, state) {
+            return known;
+        }
+        let documents = Arc::new(served.documents_with(&extensions.all().await));
+        let written = Written { of: served.clone(), state, documents: documents.clone() };
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(written);
+        documents
+    }
+
+    fn known(&self, served: &Arc<Served>, state: State) -> Option<Arc<Documents>> {
+        let known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = known.as_ref().filter(|known| Arc::ptr_eq(&known.of, served) && known.state == state);
+        known.map(|known| known.documents.clone())
+    }
+}

@@ -1,0 +1,196 @@
+//! Groups that other servers serve: which there are, never older than the last write that was answered, what their servers say of
+//! themselves, and how those are asked.
+
+mod ask;
+mod table;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, PoisonError, RwLock};
+
+use actix::Addr;
+use pilothouse_actors::answer::Answer;
+use pilothouse_actors::directory::Directory;
+use pilothouse_actors::error::StoreError;
+use pilothouse_actors::object::TypeName;
+
+use crate::api::aggregation::found::{FoundVersion, STALE};
+use crate::api::aggregation::{Registration, STORE, name_of};
+use crate::api::discovery::Other;
+use crate::auth::followed::Followed;
+use crate::limits::EXTENSION_DOCUMENTS_BYTES;
+use crate::upstream::Upstream;
+
+pub use ask::{Question, Reply, identity_headers};
+pub use table::Table;
+
+/// What the server of a version says of it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Told {
+    /// What it serves, and whether it said so lately.
+    pub version: Option<Arc<FoundVersion>>,
+    /// Its OpenAPI documents: where each stands, by its name.
+    pub openapi: BTreeMap<String, String>,
+    /// How large the documents were that this was read from.
+    pub bytes: usize,
+    /// The tag of the document of discovery, for the next time.
+    pub etag: String,
+}
+
+/// The groups that other servers serve. One for all workers and loops.
+pub struct Extensions {
+    registrations: Arc<Followed<Table>>,
+    /// By the name of the registration. A std lock: it is held for one look or one change.
+    told: RwLock<BTreeMap<String, Arc<Told>>>,
+    /// How often that has changed.
+    changes: AtomicU64,
+    /// The way to them.
+    upstream: Arc<Upstream>,
+    /// Whether services are reached at their endpoints.
+    to_endpoints: bool,
+}
+
+impl Extensions {
+    /// Reads all registrations.
+    pub async fn open(
+        directory: Addr<Directory>,
+        upstream: Arc<Upstream>,
+        to_endpoints: bool,
+    ) -> Result<Extensions, StoreError> {
+        let registrations = Followed::open(directory, [TypeName::new(STORE)], Table::default()).await?;
+        Ok(Extensions {
+            registrations: Arc::new(registrations),
+            told: RwLock::default(),
+            changes: AtomicU64::default(),
+            upstream,
+            to_endpoints,
+        })
+    }
+
+    async fn look<T: 'static>(&self, look: impl Fn(&Table) -> T + 'static) -> Option<T> {
+        let looked = match self.registrations.look(look) {
+            Answer::Now(looked) => looked,
+            Answer::Later(looked) => looked.await,
+        };
+        if let Err(error) = &looked {
+            tracing::warn!(%error, "nobody knows which groups others serve");
+        }
+        looked.ok()
+    }
+
+    /// What is registered for a version, if somebody else serves it.
+    pub async fn find(&self, group: &str, version: &str) -> Option<Arc<Registration>> {
+        if let Some(table) = self.registrations.fresh() {
+            return table.remote(&name_of(group, version));
+        }
+        let name = name_of(group, version);
+        self.look(move |table| table.remote(&name)).await.flatten()
+    }
+
+    /// What is registered under a name.
+    pub async fn named(&self, name: &str) -> Option<Arc<Registration>> {
+        let name = name.to_owned();
+        self.look(move |table| table.get(&name)).await.flatten()
+    }
+
+    /// The names of those that a service stands behind.
+    pub fn behind(&self, namespace: &str, name: &str) -> Vec<String> {
+        let table = self.registrations.fresh().unwrap_or_else(|| self.registrations.stale());
+        table.behind(namespace, name)
+    }
+
+    /// The names of all that others serve.
+    pub fn names(&self) -> Vec<String> {
+        let table = self.registrations.fresh().unwrap_or_else(|| self.registrations.stale());
+        table.remotes().map(|known| known.name.clone()).collect()
+    }
+
+    /// Which state of registrations and of what is told of them this is; `None`: nobody knows. `is_ours` says of one whether this
+    /// server serves it, in its usual place. A state that was seen once never comes again.
+    pub async fn state(&self, is_ours: impl Fn(&Registration) -> bool + 'static) -> Option<State> {
+        let told = self.changes.load(Ordering::Acquire);
+        self.look(move |table| State {
+            registered: table.changes(),
+            told,
+            is_plain: table.all().all(|known| known.service.is_none() && is_ours(known)),
+        })
+        .await
+    }
+
+    /// All registrations, with what is told of them.
+    pub async fn all(&self) -> Vec<Other> {
+        let all = self.look(|table| table.all().cloned().collect::<Vec<_>>()).await.unwrap_or_default();
+        let told = self.told.read().unwrap_or_else(PoisonError::into_inner);
+        let other = |registration: Arc<Registration>| {
+            let found = registration.service.as_ref().map(|_| {
+                let known = told.get(&registration.name).and_then(|told| told.version.clone());
+                known.unwrap_or_else(|| Arc::new(FoundVersion::bare(&registration.gv.version, STALE)))
+            });
+            Other { registration, found }
+        };
+        all.into_iter().map(other).collect()
+    }
+
+    /// What the server of a version said of it.
+    pub fn told(&self, name: &str) -> Option<Arc<Told>> {
+        self.told.read().unwrap_or_else(PoisonError::into_inner).get(name).cloned()
+    }
+
+    /// The OpenAPI documents that others have, and where.
+    pub fn openapi(&self) -> BTreeMap<String, String> {
+        let told = self.told.read().unwrap_or_else(PoisonError::into_inner);
+        told.values().flat_map(|told| told.openapi.clone()).collect()
+    }
+
+    /// Who has the OpenAPI document of this name.
+    pub async fn describes(&self, document: &str) -> Option<Arc<Registration>> {
+        let names: BTreeSet<String> = {
+            let told = self.told.read().unwrap_or_else(PoisonError::into_inner);
+            let found = told.iter().filter(|(_, told)| told.openapi.contains_key(document));
+            found.map(|(name, _)| name.clone()).collect()
+        };
+        if names.is_empty() {
+            return None;
+        }
+        // One server may stand behind several versions: then any of them that can be reached will do.
+        self.look(move |table| {
+            let found = || table.remotes().filter(|known| names.contains(&known.name));
+            found().find(|known| known.is_available).or_else(|| found().next()).cloned()
+        })
+        .await
+        .flatten()
+    }
+
+    /// Keeps what a server said, in the place of what it said before; `None`: it is forgotten.
+    pub fn keep(&self, name: &str, new: Option<Told>) {
+        let mut told = self.told.write().unwrap_or_else(PoisonError::into_inner);
+        let others: usize = told.iter().filter(|(known, _)| *known != name).map(|(_, told)| told.bytes).sum();
+        let new = new.map(|mut new| {
+            if others + new.bytes > EXTENSION_DOCUMENTS_BYTES {
+                tracing::warn!(
+                    name,
+                    "the documents of extension servers are too large: of this one nothing is kept"
+                );
+                new = Told::default();
+            }
+            Arc::new(new)
+        });
+        if told.get(name) == new.as_ref() {
+            return;
+        }
+        match new {
+            Some(new) => told.insert(name.to_owned(), new),
+            None => told.remove(name),
+        };
+        self.changes.fetch_add(1, Ordering::AcqRel);
+    }
+}
+
+/// A state of registrations.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct State {
+    registered: u64,
+    told: u64,
+    /// Whether this server serves all that is registered, as ever.
+    pub is_plain: bool,
+}

@@ -1,0 +1,195 @@
+//! How extension servers are asked: where they are, as whom, and what of their answers is read.
+
+use std::time::Duration;
+
+use futures::StreamExt as _;
+use hyper::Method;
+use hyper::header::{ACCEPT, CONTENT_TYPE, ETAG, HOST, HeaderMap, HeaderValue, IF_NONE_MATCH, USER_AGENT};
+use pilothouse_actors::identity::Identity;
+use pilothouse_actors::permit::Permit;
+use tokio::time::timeout;
+
+use super::Extensions;
+use crate::api::aggregation::Service;
+use crate::api::connect::{Destination, Location, Reach, Trust};
+use crate::api::discovery::RELEASE;
+use crate::api::hooks::Way;
+use crate::kubeconfig::user::escaped;
+use crate::upstream::{Answer, Ask, RequestBody, Upstream, header};
+use crate::verbs::{Backend, ways};
+
+/// Something that this server itself wants to know.
+pub struct Question<'a> {
+    /// Where to ask.
+    pub path: &'a str,
+    /// As whom.
+    pub user: &'a Identity,
+    /// In which forms the answer is understood; empty: in any.
+    pub accept: &'a str,
+    /// The tag of what is known already; empty: nothing.
+    pub known: &'a str,
+    /// How long all of it may take.
+    pub within: Duration,
+    /// How much of the answer is read.
+    pub most: usize,
+    /// Whether the certificate is looked at. Whether somebody answers at all can be asked of anybody.
+    pub verifies: bool,
+}
+
+/// What was answered.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Reply {
+    /// The status.
+    pub status: u16,
+    /// What the body is; empty if nothing is said.
+    pub content_type: String,
+    /// The tag of the body; empty if there is none.
+    pub etag: String,
+    /// The body.
+    pub body: Vec<u8>,
+    /// Where it came from.
+    pub url: String,
+}
+
+impl Extensions {
+    /// Where a service is, for a request to `path` with this query. The error is in the words that clients know.
+    pub async fn resolve(
+        &self,
+        (backend, permit): (&Backend, &Permit),
+        service: &Service,
+        (path, query): (&str, &str),
+    ) -> Result<Destination, String> {
+        let Service { namespace, name, port, peer } = service;
+        let way = Way::Service {
+            namespace: namespace.clone(),
+            name: name.clone(),
+            path: String::new(),
+            port: *port,
+        };
+        let found = ways::place((backend, permit), self.to_endpoints, &way).await?;
+        let (host, port) = found.ok_or_else(|| "no such service".to_owned())?;
+        let (path, query) = (path.to_owned(), query.to_owned());
+        Ok(Destination {
+            location: Location { secure: true, host, port, path, query },
+            trust: Trust::Extension(peer.clone()),
+            // As in the reference: who may make APIServices and the services that they name may lead this server anywhere.
+            reach: Reach::Any,
+            is_patient: false,
+        })
+    }
+
+    /// The way to those servers.
+    pub fn upstream(&self) -> &Upstream {
+        &self.upstream
+    }
+
+    /// Asks a server. The error is in the words that clients know, with the place that was asked.
+    pub async fn ask(
+        &self,
+        backend: &Backend,
+        service: &Service,
+        question: &Question<'_>,
+    ) -> Result<Reply, String> {
+        let mut to = self.resolve((backend, &Permit::none()), service, (question.path, "")).await?;
+        if !question.verifies {
+            let mut peer = (*service.peer).clone();
+            (peer.verifies, peer.authority_pem) = (false, Vec::new());
+            to.trust = Trust::Extension(peer.into());
+        }
+        let mut headers = identity_headers(question.user);
+        let said = [(ACCEPT, question.accept), (IF_NONE_MATCH, question.known), (USER_AGENT, &agent())];
+        for (name, value) in said.into_iter().filter(|(_, value)| !value.is_empty()) {
+            if let Ok(value) = HeaderValue::try_from(value) {
+                headers.insert(name, value);
+            }
+        }
+        if let Ok(host) = HeaderValue::try_from(to.location.authority()) {
+            headers.insert(HOST, host);
+        }
+        let asked = Ask { method: Method::GET, headers, body: RequestBody::Empty };
+        let asking = async {
+            let answer = self.upstream.ask(&to, asked).await.map_err(|failure| failure.to_string())?;
+            read(answer, question.most).await
+        };
+        let url = to.location.url();
+        match timeout(question.within, asking).await {
+            Ok(Ok(reply)) => Ok(Reply { url, ..reply }),
+            Ok(Err(why)) => Err(format!("failing or missing response from {url}: Get \"{url}\": {why}")),
+            Err(_) => Err(format!(
+                "failing or missing response from {url}: Get \"{url}\": context deadline exceeded (Client.Timeout \
+                 exceeded while awaiting headers)"
+            )),
+        }
+    }
+}
+
+/// The program that asks.
+fn agent() -> String {
+    format!("kube-apiserver/{RELEASE}")
+}
+
+async fn read(answer: Answer, most: usize) -> Result<Reply, String> {
+    let text = |name| answer.headers.get(name).and_then(|value: &HeaderValue| value.to_str().ok());
+    let (content_type, etag) = (text(CONTENT_TYPE).unwrap_or_default(), text(ETAG).unwrap_or_default());
+    let mut reply = Reply {
+        status: answer.status.as_u16(),
+        content_type: content_type.to_owned(),
+        etag: etag.to_owned(),
+        ..Reply::default()
+    };
+    let mut body = answer.body;
+    while let Some(piece) = body.next().await {
+        let piece = piece.map_err(|error| error.to_string())?;
+        if reply.body.len() + piece.len() > most {
+            return Err(format!("the answer has more than {most} bytes"));
+        }
+        reply.body.extend_from_slice(&piece);
+    }
+    Ok(reply)
+}
+
+/// The headers by which an extension server learns whom it is asked for.
+pub fn identity_headers(user: &Identity) -> HeaderMap {
+    let mut headers = HeaderMap::new();
+    let mut add = |name: &str, value: &str| {
+        if let Some((name, value)) = header(name, value.as_bytes()) {
+            headers.append(name, value);
+        }
+    };
+    add("x-remote-user", &user.name);
+    if !user.uid.is_empty() {
+        add("x-remote-uid", &user.uid);
+    }
+    user.groups.iter().for_each(|group| add("x-remote-group", group));
+    for (key, values) in &user.extra {
+        let name = format!("x-remote-extra-{}", escaped(key));
+        values.iter().for_each(|value| add(&name, value));
+    }
+    headers
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+
+    #[test]
+    fn extension_servers_learn_whom_they_are_asked_for() {
+        let user = Identity {
+            name: "ann".to_owned(),
+            uid: "7".to_owned(),
+            groups: vec!["a".to_owned(), "b".to_owned()],
+            extra: BTreeMap::from([("example.com/k".to_owned(), vec!["1".to_owned(), "2".to_owned()])]),
+        };
+        let headers = identity_headers(&user);
+        let of = |name: &str| {
+            headers.get_all(name).iter().map(|value| value.to_str().unwrap()).collect::<Vec<_>>()
+        };
+        assert_eq!((of("x-remote-user"), of("x-remote-uid")), (vec!["ann"], vec!["7"]));
+        assert_eq!(of("x-remote-group"), ["a", "b"]);
+        assert_eq!(of("x-remote-extra-example.com%2fk"), ["1", "2"]);
+        let bare = identity_headers(&Identity { name: "x".to_owned(), ..Identity::default() });
+        assert_eq!(bare.len(), 1);
+    }
+}

@@ -1,0 +1,122 @@
+//! The registrations of versions, by name.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use pilothouse_actors::object::Object;
+
+use crate::api::aggregation::Registration;
+use crate::api::codec::json;
+use crate::auth::followed::View;
+
+/// All of them.
+#[derive(Default)]
+pub struct Table {
+    by_name: BTreeMap<String, Arc<Registration>>,
+    /// How many of them others serve.
+    remote: usize,
+    /// How often something changed.
+    changes: u64,
+}
+
+impl Table {
+    /// What is registered under a name.
+    pub fn get(&self, name: &str) -> Option<Arc<Registration>> {
+        self.by_name.get(name).cloned()
+    }
+
+    /// The same, if somebody else serves it.
+    pub fn remote(&self, name: &str) -> Option<Arc<Registration>> {
+        if self.remote == 0 {
+            return None;
+        }
+        self.get(name).filter(|known| known.service.is_some())
+    }
+
+    /// All of them, by name.
+    pub fn all(&self) -> impl Iterator<Item = &Arc<Registration>> {
+        self.by_name.values()
+    }
+
+    /// Those that others serve.
+    pub fn remotes(&self) -> impl Iterator<Item = &Arc<Registration>> {
+        let any = self.remote > 0;
+        self.by_name.values().filter(move |known| any && known.service.is_some())
+    }
+
+    /// The names of those that a service stands behind.
+    pub fn behind(&self, namespace: &str, name: &str) -> Vec<String> {
+        let is_it = |known: &&Arc<Registration>| {
+            let service = known.service.as_ref();
+            service.is_some_and(|service| service.namespace == namespace && service.name == name)
+        };
+        self.remotes().filter(is_it).map(|known| known.name.clone()).collect()
+    }
+
+    /// How often something changed.
+    pub fn changes(&self) -> u64 {
+        self.changes
+    }
+
+    fn set(&mut self, name: &str, new: Option<Registration>) {
+        self.changes += 1;
+        let is_remote = |known: &Registration| known.service.is_some();
+        self.remote += usize::from(new.as_ref().is_some_and(is_remote));
+        let old = match new {
+            Some(new) => self.by_name.insert(name.to_owned(), Arc::new(new)),
+            None => self.by_name.remove(name),
+        };
+        self.remote -= usize::from(old.as_deref().is_some_and(is_remote));
+    }
+}
+
+impl View for Table {
+    fn put(&mut self, _: usize, object: &Object) {
+        match json::read(&object.bytes) {
+            Ok(read) => self.set(object.key.name(), Some(Registration::read(&read))),
+            // What was known of it still counts: to forget it would make its group unknown.
+            Err(_) => tracing::error!(object = ?object.key, "an APIService cannot be read"),
+        }
+    }
+
+    fn remove(&mut self, _: usize, object: &Object) {
+        self.set(object.key.name(), None);
+    }
+
+    fn clear(&mut self, _: usize) {
+        *self = Table { changes: self.changes + 1, ..Table::default() };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::api::value::Value;
+
+    fn registration(text: &str) -> Option<Registration> {
+        let object: Value = json::read(text.as_bytes()).unwrap();
+        Some(Registration::read(&object))
+    }
+
+    #[test]
+    fn only_what_others_serve_is_led_there() {
+        let mut table = Table::default();
+        table.set(
+            "v1.apps",
+            registration(r#"{"metadata":{"name":"v1.apps"},"spec":{"group":"apps","version":"v1"}}"#),
+        );
+        assert!(table.remote("v1.apps").is_none() && table.get("v1.apps").is_some());
+        let remote = r#"{"metadata":{"name":"v1.x"},"spec":{"group":"x","version":"v1","service":{"namespace":"n","name":"s"}}}"#;
+        table.set("v1.x", registration(remote));
+        assert!(table.remote("v1.x").is_some() && table.remote("v1.apps").is_none());
+        assert_eq!(table.behind("n", "s"), ["v1.x"]);
+        assert!(table.behind("n", "t").is_empty() && table.behind("m", "s").is_empty());
+        table.set("v1.x", registration(remote));
+        assert_eq!((table.remote, table.changes()), (1, 3));
+        table.set("v1.x", None);
+        assert!(table.remote("v1.x").is_none() && table.behind("n", "s").is_empty());
+        let changes = table.changes();
+        table.clear(0);
+        assert!(table.changes() > changes && table.all().next().is_none());
+    }
+}
