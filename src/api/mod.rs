@@ -1,6 +1,7 @@
 //! What the API says: pure functions over schemas and values. No actors, no I/O, no clock, nothing of HTTP.
 
 pub mod amounts;
+pub mod audit;
 pub mod bearer;
 pub mod bootstrap;
 pub mod callers;

@@ -21,6 +21,7 @@ pub mod paging;
 pub mod patch;
 pub mod present;
 mod proof;
+pub mod record;
 pub mod review;
 pub mod services;
 pub mod stores;
@@ -70,6 +71,7 @@ use self::conversion::Conversions;
 use self::engines::Engines;
 use self::forced::Forced;
 use self::list::Listing;
+use self::record::Received;
 use self::services::Services;
 use self::stores::Stores;
 
@@ -309,6 +311,8 @@ impl Call<'_> {
 pub struct Warnings {
     told: RefCell<Vec<String>>,
     notes: RefCell<BTreeMap<String, String>>,
+    /// What a record holds of the body.
+    pub received: Received,
 }
 
 impl Warnings {

@@ -19,6 +19,7 @@ use crate::auth::service_account::metadata::Metadata;
 use crate::metrics::{Meter, Metrics};
 use crate::verbs::{Backend, Watching};
 
+use super::audit::Audit;
 use super::connect::Connecting;
 use super::health::Health;
 use super::openapi::OpenApi;
@@ -61,6 +62,8 @@ pub struct Shared {
     pub front_headers: Option<Headers>,
     /// The paths where requests without credentials get in; `None`: everywhere, if anywhere.
     pub anonymous_paths: Option<Vec<String>>,
+    /// What is written down of requests, if anything is.
+    pub audit: Option<Audit>,
     /// How long a request may take that has an end of its own.
     pub request_timeout: Duration,
     /// Whether HTTP/2 connections of those whom nobody knows end after their first request.
