@@ -7,6 +7,7 @@ use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use flate2::Compression;
 use flate2::write::GzEncoder;
@@ -24,6 +25,7 @@ const FOLDER_MODE: u32 = 0o700;
 /// What compressed files end with.
 const PACKED: &str = ".gz";
 const DAY_SECONDS: u64 = 86_400;
+const MILLISECOND: Duration = Duration::from_millis(1);
 
 /// What becomes of old files.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -98,7 +100,12 @@ impl LogFile {
     /// Gives the file its name with the time, and begins another.
     fn put_aside(&mut self) -> io::Result<File> {
         let mode = fs::metadata(&self.path).map_or(FILE_MODE, |known| known.permissions().mode());
-        fs::rename(&self.path, aside(&self.path, self.clock.now()))?;
+        let mut now = self.clock.now();
+        while aside(&self.path, now).exists() {
+            // Two in one moment: none may take the place of another.
+            now = now.plus(MILLISECOND);
+        }
+        fs::rename(&self.path, aside(&self.path, now))?;
         let file = opened(&self.path, mode)?;
         self.tidy();
         Ok(file)
@@ -146,7 +153,7 @@ fn put_aside_at(path: &Path, name: &str) -> Option<Timestamp> {
     let name = name.strip_suffix(PACKED).filter(|_| ending != PACKED).unwrap_or(name);
     let moment = name.strip_prefix(&stem)?.strip_prefix('-')?.strip_suffix(ending.as_str())?;
     let (day, of_day) = moment.split_once('T')?;
-    let (seconds, micros) = time::parse_micros(&format!("{day}T{}Z", of_day.replace('-', ":"))).ok()?;
+    let (seconds, micros) = time::parse_micros(&format!("{day}T{}000Z", of_day.replace('-', ":"))).ok()?;
     Some(Timestamp(u64::try_from(seconds).ok()?.checked_mul(1_000_000)? + u64::from(micros)))
 }
 
@@ -256,8 +263,6 @@ impl Writer for Log {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
 
     const START: Timestamp = Timestamp(1_700_000_000_123_456);

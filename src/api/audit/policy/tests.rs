@@ -32,7 +32,7 @@ fn the_first_rule_that_means_a_request_counts() {
         ..Identity::default()
     };
     let (quiet, dev, other) = (user("quiet", &["devs"]), user("ann", &["x", "devs"]), user("bob", &[]));
-    let pods = "/api/v1/namespaces/n/pods";
+    let pods = "/api/v1/namespaces/nn/pods";
     for (user, method, wanted) in [
         (Some(&quiet), "POST", Level::None),
         (Some(&dev), "POST", Level::Request),
@@ -47,18 +47,18 @@ fn the_first_rule_that_means_a_request_counts() {
 
 #[test]
 fn rules_know_resources_parts_names_namespaces_and_paths() {
-    let pod = "/api/v1/namespaces/n/pods/a";
+    let pod = "/api/v1/namespaces/nn/pods/a";
     for (rule, method, uri, wanted) in [
         ("resources: [{resources: [pods]}]", "GET", pod, true),
-        ("resources: [{resources: [pods]}]", "GET", "/api/v1/namespaces/n/pods/a/log", false),
-        ("resources: [{resources: [pods/log]}]", "GET", "/api/v1/namespaces/n/pods/a/log", true),
+        ("resources: [{resources: [pods]}]", "GET", "/api/v1/namespaces/nn/pods/a/log", false),
+        ("resources: [{resources: [pods/log]}]", "GET", "/api/v1/namespaces/nn/pods/a/log", true),
         ("resources: [{resources: [pods/log]}]", "GET", pod, false),
-        ("resources: [{resources: ['pods/*']}]", "GET", "/api/v1/namespaces/n/pods/a/log", true),
+        ("resources: [{resources: ['pods/*']}]", "GET", "/api/v1/namespaces/nn/pods/a/log", true),
         ("resources: [{resources: ['pods/*']}]", "GET", pod, true),
         ("resources: [{resources: ['pods/*']}]", "GET", "/api/v1/nodes/a", false),
-        ("resources: [{resources: ['*/status']}]", "GET", "/api/v1/namespaces/n/pods/a/status", true),
+        ("resources: [{resources: ['*/status']}]", "GET", "/api/v1/namespaces/nn/pods/a/status", true),
         ("resources: [{resources: ['*/status']}]", "GET", pod, false),
-        ("resources: [{resources: ['*']}]", "GET", "/api/v1/namespaces/n/pods/a/log", true),
+        ("resources: [{resources: ['*']}]", "GET", "/api/v1/namespaces/nn/pods/a/log", true),
         ("resources: [{resources: ['*']}]", "GET", "/apis/apps/v1/deployments", false),
         ("resources: [{group: apps}]", "GET", "/apis/apps/v1/deployments", true),
         ("resources: [{group: apps}]", "GET", pod, false),
@@ -70,7 +70,7 @@ fn rules_know_resources_parts_names_namespaces_and_paths() {
             "/api/v1/pods?fieldSelector=metadata.name%3Da",
             true,
         ),
-        ("namespaces: [n]", "GET", pod, true),
+        ("namespaces: [nn]", "GET", pod, true),
         ("namespaces: [m]", "GET", pod, false),
         ("namespaces: ['']", "GET", "/api/v1/nodes", true),
         ("namespaces: ['']", "GET", "/healthz", false),
@@ -134,7 +134,7 @@ fn what_is_wrong_is_told_in_the_words_of_the_reference() {
              the final character of the rule]",
         ),
         (
-            "rules: [{level: None, nonResourceURLs: [/a], namespaces: [n]}]",
+            "rules: [{level: None, nonResourceURLs: [/a], namespaces: [nn]}]",
             "rules[0].nonResourceURLs: Invalid value: []string{\"/a\"}: rules cannot apply to both regular resources \
              and non-resource URLs",
         ),
