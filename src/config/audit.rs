@@ -226,7 +226,8 @@ impl Said<'_> {
         if self.version != VERSION {
             wrong.push(format!("invalid group version, allowed versions are [{VERSION:?}]"));
         }
-        let Ok(mode) = mode.and_then(|mode| if wrong.is_empty() { Ok(mode) } else { Err(String::new()) }) else {
+        let Ok(mode) = mode.and_then(|mode| if wrong.is_empty() { Ok(mode) } else { Err(String::new()) })
+        else {
             return Err(wrong);
         };
         let truncation = Truncation { event: positive(self.event_bytes), batch: positive(self.batch_bytes) };
@@ -283,7 +284,10 @@ impl AuditLog {
         let mut wrong = Vec::new();
         let format = &self.audit_log_format;
         if !FORMATS.contains(&format.as_str()) {
-            wrong.push(format!("invalid audit log format {format}, allowed formats are {:?}", FORMATS.join(",")));
+            wrong.push(format!(
+                "invalid audit log format {format}, allowed formats are {:?}",
+                FORMATS.join(",")
+            ));
         }
         for (flag, number) in [
             ("maxage", self.audit_log_maxage),
@@ -344,7 +348,9 @@ impl Audit {
             ("--audit-webhook-config-file", self.webhook.audit_webhook_config_file.is_some()),
         ];
         let given = places.into_iter().filter(|(_, given)| *given && self.audit_policy_file.is_none());
-        given.map(|(flag, _)| format!("{flag}: without --audit-policy-file no requests are written down")).collect()
+        given
+            .map(|(flag, _)| format!("{flag}: without --audit-policy-file no requests are written down"))
+            .collect()
     }
 
     /// The policy, if there is one, and what a stricter reader would refuse of it. Reads a file: asked once, at start.

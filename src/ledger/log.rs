@@ -73,9 +73,7 @@ impl LogFile {
     fn append(&mut self, line: &[u8]) -> io::Result<()> {
         let (length, most) = (line.len() as u64, self.keeping.bytes);
         if length > most {
-            return Err(io::Error::other(format!(
-                "write length {length} exceeds maximum file size {most}"
-            )));
+            return Err(io::Error::other(format!("write length {length} exceeds maximum file size {most}")));
         }
         let (mut file, size) = match self.open.take() {
             Some(open) => open,
@@ -316,7 +314,8 @@ mod tests {
     fn old_files_are_compressed_and_go() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("audit.log");
-        for name in ["audit-2023-11-14T22-13-20.123.log", "audit-2023-11-10T00-00-00.000.log", "other-1.log"] {
+        for name in ["audit-2023-11-14T22-13-20.123.log", "audit-2023-11-10T00-00-00.000.log", "other-1.log"]
+        {
             fs::write(folder.path().join(name), b"line\n").unwrap();
         }
         let keeping = Keeping { bytes: 10, days: 2, compress: true, ..Keeping::default() };

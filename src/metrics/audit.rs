@@ -26,7 +26,11 @@ impl Audit {
                 "Records that were lost, by what lost them: buffered (nobody took them in time), truncate, log or webhook.",
                 "plugin",
             )?,
-            levels: by("apiserver_audit_level_total", "Requests, by how much is written down of them.", "level")?,
+            levels: by(
+                "apiserver_audit_level_total",
+                "Requests, by how much is written down of them.",
+                "level",
+            )?,
             rejected: IntCounter::new(
                 "apiserver_audit_requests_rejected_total",
                 "Requests that were refused because nothing could be written down of them.",

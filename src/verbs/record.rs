@@ -129,7 +129,8 @@ impl Backend {
             return;
         }
         let body = compact(&call.body).or_else(|| {
-            let read = (language == PatchType::Apply).then(|| codec::yaml::read(&call.body).ok()).flatten()?;
+            let read =
+                (language == PatchType::Apply).then(|| codec::yaml::read(&call.body).ok()).flatten()?;
             Some(json::to_json(&read))
         });
         if let Some(body) = body {

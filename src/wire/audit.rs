@@ -75,8 +75,8 @@ fn add_webhook(ledger: &mut Ledger, flags: &Flags, clock: Clock) -> Result<(), S
     let flags = &flags.webhook;
     let Some(path) = &flags.audit_webhook_config_file else { return Ok(()) };
     let delivery = flags.delivery().map_err(wrong)?;
-    let service = service(path)
-        .map_err(|error| StartError::Store(format!("initializing audit webhook: {error}")))?;
+    let service =
+        service(path).map_err(|error| StartError::Store(format!("initializing audit webhook: {error}")))?;
     let (counts, pause) = (ledger.counts().clone(), flags.audit_webhook_initial_backoff);
     let of_webhook = counts.clone();
     let spawned = ledger.add(delivery, |queue| {

@@ -176,7 +176,9 @@ mod tests {
     fn owners_leave_objects_lists_and_tables() {
         let out = |text: &str| String::from_utf8(without_owners(text.as_bytes()).unwrap()).unwrap();
         assert_eq!(
-            out(r#"{"kind":"A","metadata":{"name":"a","managedFields":[{"x":1}],"uid":"u"},"managedFields":1}"#),
+            out(
+                r#"{"kind":"A","metadata":{"name":"a","managedFields":[{"x":1}],"uid":"u"},"managedFields":1}"#
+            ),
             r#"{"kind":"A","metadata":{"name":"a","uid":"u"},"managedFields":1}"#
         );
         assert_eq!(
@@ -184,7 +186,9 @@ mod tests {
             r#"{"metadata":{},"items":[{"metadata":{}},{"z":1,"metadata":{"a":2}}]}"#
         );
         assert_eq!(
-            out(r#"{"rows":[{"cells":[1],"object":{"metadata":{"managedFields":[],"name":"a"}}},{"object":null}]}"#),
+            out(
+                r#"{"rows":[{"cells":[1],"object":{"metadata":{"managedFields":[],"name":"a"}}},{"object":null}]}"#
+            ),
             r#"{"rows":[{"cells":[1],"object":{"metadata":{"name":"a"}}},{"object":null}]}"#
         );
         assert_eq!(without_owners(b"[\"managedFields\"]"), None);

@@ -411,7 +411,10 @@ mod tests {
             json(&event, false)
         );
         event.answered = Some(Answered::status(&Status::success_of("Pod", "p")));
-        assert!(json(&event, false).contains(r#""status":"Success","details":{"name":"p","kind":"Pod"},"code":200}"#));
+        assert!(
+            json(&event, false)
+                .contains(r#""status":"Success","details":{"name":"p","kind":"Pod"},"code":200}"#)
+        );
         for other in [Answered::early(), Answered::panicked()] {
             event.answered = Some(other);
             assert!(serde_json::from_str::<serde_json::Value>(&json(&event, true)).is_ok());

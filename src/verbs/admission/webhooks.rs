@@ -276,8 +276,7 @@ impl Webhooks {
         }
         let index = |place| Index { round: 0, place };
         let asked = subjects.iter().enumerate();
-        let answers =
-            join_all(asked.map(|(place, subject)| self.ask(subject, object, index(place)))).await;
+        let answers = join_all(asked.map(|(place, subject)| self.ask(subject, object, index(place)))).await;
         answers.into_iter().try_for_each(|answer| answer.map(drop))
     }
 }

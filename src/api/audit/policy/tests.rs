@@ -151,7 +151,9 @@ fn what_is_wrong_is_told_in_the_words_of_the_reference() {
         assert_eq!(read(rules).unwrap_err(), wanted, "{rules}");
     }
     assert!(
-        read("rules: [{level: None, resources: [{group: a/v1}]}]").unwrap_err().contains("resources.group: Inv")
+        read("rules: [{level: None, resources: [{group: a/v1}]}]")
+            .unwrap_err()
+            .contains("resources.group: Inv")
     );
     let other = yaml::read(b"{apiVersion: audit.k8s.io/v1beta1, kind: Policy}").unwrap();
     assert!(Policy::read(&other).unwrap_err().starts_with("failed decoding: no kind \"Policy\""));
