@@ -358,15 +358,19 @@ impl Audit {
         let Some(path) = &self.audit_policy_file else { return Ok(None) };
         let wrong = |why: String| format!("loading audit policy file: {why}");
         let shown = path.display();
-        let text = std::fs::read(path)
-            .map_err(|error| wrong(format!("failed to read file path \"{shown}\": {error}")))?;
+        let text = std::fs::read(path).map_err(|error| {
+            let why = error.to_string();
+            // As the reference says it: in small letters, and without a number.
+            let why = why.split(" (os error").next().unwrap_or_default().to_lowercase();
+            wrong(format!("failed to read file path \"{shown}\": open {shown}: {why}"))
+        })?;
         let from = |why: String| wrong(format!("{why}: from file {shown}"));
         if text.len() > limits::AUDIT_POLICY_BYTES {
             return Err(from(format!("more than {} bytes", limits::AUDIT_POLICY_BYTES)));
         }
         let (file, repeated) =
-            yaml::read_strict(&text).map_err(|why| from(format!("failed decoding: {why}")))?;
-        if !matches!(file, Value::Object(_)) {
+            yaml::read_strict(&text).map_err(|why| from(format!("failed decoding: yaml: {why}")))?;
+        if !matches!(file, Value::Object(_) | Value::Null) {
             return Err(from("failed decoding: it must be an object".to_owned()));
         }
         let read = Policy::read(&file).map_err(from)?;

@@ -4,10 +4,10 @@ use std::sync::Arc;
 
 use pilothouse_actors::clock::Clock;
 
-use super::authentication::service;
-use crate::config::Audit as Flags;
 use crate::config::audit::{AuditLog, Delivery};
+use crate::config::{Audit as Flags, ConfigError};
 use crate::http::handler::audit::Audit;
+use crate::kubeconfig::Access;
 use crate::ledger::log::{self, Keeping, Log, LogFile, Out};
 use crate::ledger::webhook::Webhook;
 use crate::ledger::{Ledger, batches};
@@ -15,15 +15,16 @@ use crate::limits::AUDIT_LOG_BYTES;
 use crate::metrics::Metrics;
 use crate::server::StartError;
 use crate::server::wiring::Boot;
+use crate::webhook::Service;
 
 const MEGABYTE: u64 = 1 << 20;
 
 /// What is written down of requests, if anything is: it takes a policy, and somewhere to write.
 pub(super) fn open(boot: &Boot, metrics: &Metrics) -> Result<Option<Audit>, StartError> {
     let flags = &boot.config.audit;
-    let policy = flags.policy().map_err(StartError::Store)?;
+    let policy = flags.policy().map_err(broken)?;
     if let Some(path) = file(&flags.log) {
-        log::prepare(path).map_err(|error| StartError::Store(format!("ensureLogFile: {error}")))?;
+        log::prepare(path).map_err(|error| broken(format!("ensureLogFile: {error}")))?;
     }
     let Some((policy, lenient)) = policy else { return Ok(None) };
     if !lenient.is_empty() {
@@ -39,8 +40,13 @@ fn file(flags: &AuditLog) -> Option<&std::path::Path> {
     flags.audit_log_path.as_deref().filter(|path| path.as_os_str() != "-")
 }
 
+fn broken(why: impl Into<String>) -> StartError {
+    ConfigError::new(why).into()
+}
+
+#[expect(clippy::needless_pass_by_value, reason = "what an error is made of")]
 fn wrong(errors: Vec<String>) -> StartError {
-    StartError::Store(errors.join(", "))
+    broken(errors.join(", "))
 }
 
 fn add_log(ledger: &mut Ledger, flags: &Flags, clock: Clock) -> Result<(), StartError> {
@@ -68,20 +74,21 @@ fn add_log(ledger: &mut Ledger, flags: &Flags, clock: Clock) -> Result<(), Start
     let log = Log { out, is_legacy: flags.audit_log_format == "legacy", counts: counts.clone() };
     let spawned =
         ledger.add(delivery, |queue| batches::spawn("audit-log", queue, (delivery, clock, counts), || log));
-    spawned.map_err(|error| StartError::Store(error.to_string()))
+    spawned.map_err(|error| broken(error.to_string()))
 }
 
 fn add_webhook(ledger: &mut Ledger, flags: &Flags, clock: Clock) -> Result<(), StartError> {
     let flags = &flags.webhook;
     let Some(path) = &flags.audit_webhook_config_file else { return Ok(()) };
     let delivery = flags.delivery().map_err(wrong)?;
-    let service =
-        service(path).map_err(|error| StartError::Store(format!("initializing audit webhook: {error}")))?;
+    let failed = |why: &dyn std::fmt::Display| broken(format!("initializing audit webhook: {why}"));
+    let access = Access::read(path).map_err(|error| failed(&error))?;
+    let service = Service::new(&access).map_err(|error| failed(&error))?;
     let (counts, pause) = (ledger.counts().clone(), flags.audit_webhook_initial_backoff);
     let of_webhook = counts.clone();
     let spawned = ledger.add(delivery, |queue| {
         let make = move || Webhook::new(service, pause, of_webhook);
         batches::spawn("audit-webhook", queue, (delivery, clock, counts), make)
     });
-    spawned.map_err(|error| StartError::Store(error.to_string()))
+    spawned.map_err(|error| broken(error.to_string()))
 }

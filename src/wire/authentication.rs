@@ -60,7 +60,7 @@ pub(super) fn verifiers(
 }
 
 /// Another server that a kubeconfig leads to.
-pub(super) fn service(path: &Path) -> Result<Service, StartError> {
+fn service(path: &Path) -> Result<Service, StartError> {
     let broken = |error: &dyn std::fmt::Display| StartError::Store(format!("{}: {error}", path.display()));
     let access = Access::read(path).map_err(|error| broken(&error))?;
     Service::new(&access).map_err(|error| broken(&error))

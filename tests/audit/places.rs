@@ -48,8 +48,6 @@ fn a_log_that_is_full_is_put_aside_and_old_ones_go() {
 /// What a server that gets records does with them.
 #[derive(Clone, Copy, PartialEq)]
 enum Manner {
-    /// Takes them.
-    Takes,
     /// Refuses the first time, and then takes them.
     RefusesOnce,
     /// Takes the connection and never answers.
@@ -187,7 +185,7 @@ fn a_server_that_takes_no_records_slows_nobody_and_costs_no_memory() {
     };
     let large = "x".repeat(100 << 10);
     admin.request("POST", MAPS, &JSON, map("m", &large).as_bytes()).ok();
-    let mut round = |admin: &mut Client| {
+    let round = |admin: &mut Client| {
         let until = Deadline::after(CAP);
         for _ in 0..500 {
             assert_eq!(admin.get(&format!("{MAPS}/m")).status, 200);

@@ -9,6 +9,8 @@ use crate::api::path::{Request, ResourcePath, Target};
 use crate::api::value::Value;
 
 const KIND: &str = "Policy";
+/// The other kinds of the group.
+const OTHER_KINDS: [&str; 3] = ["Event", "EventList", "PolicyList"];
 
 /// What is written down of a request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -65,15 +67,23 @@ impl Policy {
     /// Reads a policy. The errors are the reference's.
     pub fn read(file: &Value) -> Result<Read, String> {
         let (kind, version) = (file.str("kind"), file.str("apiVersion"));
-        if kind.is_empty() {
-            return Err(format!("failed decoding: Object 'Kind' is missing in '{}'", shown(file)));
+        // What says no kind is taken for one; its version it has to say.
+        if version.is_empty() && matches!(kind, "" | KIND) {
+            return Err(
+                "unknown group version field audit.k8s.io/__internal, Kind=Policy in policy".to_owned()
+            );
         }
-        if version.is_empty() {
-            return Err(format!("failed decoding: Object 'apiVersion' is missing in '{}'", shown(file)));
+        if version == API_VERSION && OTHER_KINDS.contains(&kind) {
+            return Err(format!(
+                "failed decoding: converting (v1.{kind}) to (audit.Policy): unknown conversion"
+            ));
         }
-        if (kind, version) != (KIND, API_VERSION) {
+        if version != API_VERSION || !matches!(kind, "" | KIND) {
             let (kind, version) = (quoted(kind), quoted(version));
-            return Err(format!("failed decoding: no kind {kind} is registered for version {version}"));
+            return Err(format!(
+                "failed decoding: no kind {kind} is registered for version {version} in scheme \
+                 \"k8s.io/apiserver/pkg/audit/scheme.go:30\""
+            ));
         }
         let mut reader = Reader::default();
         let policy = reader.policy(file);
@@ -159,11 +169,6 @@ fn is_resource(known: &str, found: &ResourcePath<'_>) -> bool {
 
 fn is_path(known: &str, path: &str) -> bool {
     known == "*" || known == path || (known.ends_with('*') && path.starts_with(known.trim_end_matches('*')))
-}
-
-/// The value as messages show it.
-fn shown(value: &Value) -> String {
-    String::from_utf8_lossy(&crate::api::codec::to_json(value)).into_owned()
 }
 
 /// Reads a policy and notes what is wrong with it.

@@ -51,7 +51,7 @@ async fn handle(request: HttpRequest, payload: Payload) -> HttpResponse {
         return HttpResponse::InternalServerError().finish();
     };
     let context = Context::of(&request, &worker);
-    let sample = Sample::begin(worker.backend.clock.now());
+    let sample = Sample::begin(context.began);
     let serving = serve(&worker, &request, payload, &context, &sample);
     let mut response = match deadline::within(&worker, &request, &sample, serving).await {
         Ok(response) => context.finish(response),
@@ -85,8 +85,11 @@ async fn serve(
     {
         return Ok(refusal);
     }
-    let identity = guards::impersonate(worker, request, caller.clone()).await?;
-    if let Some(trail) = context.trail().filter(|_| !Arc::ptr_eq(&identity, &caller)) {
+    let asker = context.trail().map(|_| caller.clone());
+    let identity = guards::impersonate(worker, request, caller).await?;
+    if let (Some(trail), Some(asker)) = (context.trail(), asker)
+        && !Arc::ptr_eq(&identity, &asker)
+    {
         trail.acts_as(&identity);
     }
     let (parsed, path) = (parsed?, path.as_deref().unwrap_or_default());

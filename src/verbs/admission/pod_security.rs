@@ -99,7 +99,7 @@ impl PodSecurity {
         let namespace = namespace(write).await;
         let namespace = namespace.ok_or_else(|| {
             let why = format!("failed to lookup namespace {name:?}");
-            note(write, "error", why.clone());
+            note(write, "error", &why);
             Status::internal(why)
         });
         let (policy, errors) = match (namespace, is_minor) {
@@ -109,14 +109,14 @@ impl PodSecurity {
         };
         let pod = Pod::of(object, self.0.relaxed);
         if errors.is_empty() && policy.allows_all() {
-            note(write, "enforce-policy", policy.enforce.to_string());
+            note(write, "enforce-policy", policy.enforce);
             return Ok(());
         }
         if is_minor || self.is_exempt_runtime(write, &pod) {
             return Ok(());
         }
         note_errors(write, &errors);
-        note(write, "enforce-policy", policy.enforce.to_string());
+        note(write, "enforce-policy", policy.enforce);
         let findings = Findings::of(&pod, policy.enforce);
         note_violations(write, &policy, &pod);
         if !findings.is_empty() {
@@ -183,7 +183,7 @@ impl PodSecurity {
     /// Whether a write is no concern of the plug-in for where it is done and by whom; that is noted.
     fn is_exempt(&self, write: &Write<'_>) -> bool {
         let why = self.0.exempts(write.call.namespace, &write.call.user.name);
-        why.into_iter().for_each(|why| note(write, "exempt", why.to_owned()));
+        why.into_iter().for_each(|why| note(write, "exempt", why));
         why.is_some()
     }
 
@@ -191,15 +191,21 @@ impl PodSecurity {
     fn is_exempt_runtime(&self, write: &Write<'_>, pod: &Pod<'_>) -> bool {
         let is_exempt = self.0.exempts_runtime(pod);
         if is_exempt {
-            note(write, "exempt", "runtimeClass".to_owned());
+            note(write, "exempt", "runtimeClass");
         }
         is_exempt
     }
 }
 
-/// Notes something for the record of the request.
-fn note(write: &Write<'_>, key: &str, text: String) {
-    write.call.warnings.note(&format!("pod-security.kubernetes.io/{key}"), text);
+/// Notes something for the record of the request, if there is one.
+fn note(write: &Write<'_>, key: &str, text: impl ToString) {
+    if is_recorded(write) {
+        write.call.warnings.note(&format!("pod-security.kubernetes.io/{key}"), text.to_string());
+    }
+}
+
+fn is_recorded(write: &Write<'_>) -> bool {
+    write.call.warnings.received.level() > audit::Level::None
 }
 
 fn note_errors(write: &Write<'_>, errors: &[FieldError]) {
@@ -214,7 +220,7 @@ fn note_errors(write: &Write<'_>, errors: &[FieldError]) {
 /// Notes what does not meet the standard of notes.
 fn note_violations(write: &Write<'_>, policy: &Policy, pod: &Pod<'_>) {
     // Only a record wants to know.
-    if write.call.warnings.received.level() == audit::Level::None {
+    if !is_recorded(write) {
         return;
     }
     let findings = Findings::of(pod, policy.audit);

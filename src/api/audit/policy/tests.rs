@@ -155,9 +155,22 @@ fn what_is_wrong_is_told_in_the_words_of_the_reference() {
             .unwrap_err()
             .contains("resources.group: Inv")
     );
-    let other = yaml::read(b"{apiVersion: audit.k8s.io/v1beta1, kind: Policy}").unwrap();
-    assert!(Policy::read(&other).unwrap_err().starts_with("failed decoding: no kind \"Policy\""));
-    assert!(Policy::read(&Value::object()).unwrap_err().contains("Object 'Kind' is missing"));
+    for (head, wanted) in [
+        (
+            r#"{"kind":"Policy","apiVersion":"audit.k8s.io/v1beta1"}"#,
+            "failed decoding: no kind \"Policy\" is registered",
+        ),
+        (
+            r#"{"kind":"Event","apiVersion":"audit.k8s.io/v1"}"#,
+            "failed decoding: converting (v1.Event) to (audit.Policy)",
+        ),
+        ("{}", "unknown group version field audit.k8s.io/__internal, Kind=Policy in policy"),
+        (r#"{"kind":"Policy"}"#, "unknown group version field"),
+        (r#"{"apiVersion":"audit.k8s.io/v1"}"#, "loaded illegal policy with 0 rules"),
+    ] {
+        let why = Policy::read(&yaml::read(head.as_bytes()).unwrap()).unwrap_err();
+        assert!(why.starts_with(wanted), "{why}");
+    }
     let lenient = read("rules: [{level: None, userz: [a]}]").unwrap();
     assert_eq!(lenient.unknown, ["unknown field \"rules[0].userz\""]);
 }
