@@ -13,6 +13,7 @@ pub mod healthcheck;
 pub mod http;
 mod ids;
 pub mod kubeconfig;
+pub mod ledger;
 pub mod limits;
 pub mod metrics;
 pub mod pki;

@@ -286,3 +286,23 @@ pub const CONVERSION_BYTES: usize = 2 << 20;
 pub const CONVERSION_ROUNDS: usize = 64;
 /// Questions to such webhooks that one worker has under way; more wait for their turn.
 pub const CONVERSION_QUESTIONS: usize = 256;
+/// Bytes of the file that says what is written down of requests.
+pub const AUDIT_POLICY_BYTES: usize = 1 << 20;
+/// Records of requests that may wait for one place where they are written, whatever the flags say.
+pub const AUDIT_EVENTS_WAITING: usize = 1 << 20;
+/// Bytes of all records that wait, and of bodies that are kept for one; past it records lose their bodies, or are lost.
+pub const AUDIT_BYTES: usize = 64 << 20;
+/// Bytes of one body that is kept for a record; a larger one is left out.
+pub const AUDIT_BODY_BYTES: usize = 16 << 20;
+/// Records that are written to the log at once where answers wait for them.
+pub const AUDIT_LINES_AT_ONCE: usize = 256;
+/// Bytes of records after which the next batch begins.
+pub const AUDIT_BATCH_BYTES: usize = 10 << 20;
+/// Batches that are on their way to the webhook; the rest waits.
+pub const AUDIT_BATCHES_SENT: usize = 16;
+/// How long a server that stops waits for its last records to be written.
+pub const AUDIT_CLOSING: Duration = Duration::from_secs(5);
+/// Bytes of the log file before another is begun, if nothing is said; the reference server's value.
+pub const AUDIT_LOG_BYTES: u64 = 100 << 20;
+/// Bytes of what a client says it is that a record repeats; the reference server's value.
+pub const AUDIT_AGENT_BYTES: usize = 1_024;

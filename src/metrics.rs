@@ -2,6 +2,7 @@
 //! server use. Labels are bounded: they name resources that exist, never what a client wrote.
 
 pub mod aggregation;
+pub mod audit;
 pub mod authentication;
 pub mod conditions;
 pub mod conversion;
@@ -21,6 +22,7 @@ use prometheus::{
 };
 
 use self::aggregation::Aggregation;
+use self::audit::Audit;
 use self::authentication::Authentication;
 use self::conditions::{Authorizer, Counts};
 use self::conversion::Conversions;
@@ -83,6 +85,8 @@ pub struct Metrics {
     webhook_conditions: Counts,
     reloads: IntCounterVec,
     reloaded_at: GaugeVec,
+    /// What is written down of requests.
+    pub audit: Audit,
     /// Who is asking.
     pub authentication: Authentication,
     /// Which tokens of service accounts are shown.
@@ -193,6 +197,7 @@ impl Metrics {
             webhook_conditions: Counts::of_authorization()?,
             reloads: IntCounterVec::new(reloads, &["status", "apiserver_id_hash"])?,
             reloaded_at: GaugeVec::new(reloaded_at, &["status", "apiserver_id_hash"])?,
+            audit: Audit::new()?,
             authentication: Authentication::new()?,
             tokens: Tokens::new()?,
             hooks: Hooks::new()?,
@@ -249,6 +254,7 @@ impl Metrics {
         self.webhook_conditions.register(registry)?;
         registry.register(Box::new(self.reloads.clone()))?;
         registry.register(Box::new(self.reloaded_at.clone()))?;
+        self.audit.register(registry)?;
         self.authentication.register(registry)?;
         self.tokens.register(registry)?;
         self.hooks.register(registry)?;

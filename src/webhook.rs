@@ -63,11 +63,23 @@ impl Failure {
 }
 
 /// Asks again and again where that may help, with growing pauses.
-pub async fn patiently<T, E, F>(mut ask: impl FnMut() -> F, may_pass: impl Fn(&E) -> bool) -> Result<T, E>
+pub async fn patiently<T, E, F>(ask: impl FnMut() -> F, may_pass: impl Fn(&E) -> bool) -> Result<T, E>
 where
     F: Future<Output = Result<T, E>>,
 {
-    let mut pause = FIRST_PAUSE;
+    pausing(FIRST_PAUSE, ask, may_pass).await
+}
+
+/// The same with another first pause.
+pub async fn pausing<T, E, F>(
+    first: Duration,
+    mut ask: impl FnMut() -> F,
+    may_pass: impl Fn(&E) -> bool,
+) -> Result<T, E>
+where
+    F: Future<Output = Result<T, E>>,
+{
+    let mut pause = first;
     for attempt in 1..ATTEMPTS {
         match ask().await {
             Err(failure) if may_pass(&failure) => {

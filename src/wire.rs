@@ -4,6 +4,7 @@
 //! broadcaster, authenticator and authorizer, so that guards and wakes cross no thread. Watch sessions run on the worker
 //! of their connection.
 
+mod audit;
 mod authentication;
 mod authorization;
 mod custom;
@@ -192,6 +193,7 @@ async fn parts(boot: &Boot, guests: Vec<Guest>) -> Result<Parts, StartError> {
             most_reading: most(config.limits.max_requests_inflight),
             most_writing: most(config.limits.max_mutating_requests_inflight),
         },
+        audit: audit::open(boot, &metrics)?,
         metrics,
         health: Health {
             committer: storage.committer.clone(),
@@ -515,6 +517,9 @@ impl Application for Running {
 
     fn flush(&self) -> LocalBoxFuture<'_, Result<(), String>> {
         async {
+            if let Some(audit) = &self.0.shared.audit {
+                audit.ledger.close().await;
+            }
             match self.0.storage.directory.send(directory::Stop).await {
                 Ok(stopped) => stopped.map_err(|error| error.to_string()),
                 Err(error) => Err(error.to_string()),

@@ -164,6 +164,32 @@ fn logs_that_are_followed_and_conversations_end_when_the_server_stops() {
 }
 
 #[test]
+fn a_conversation_is_written_down_when_it_begins_and_when_it_ends() {
+    let folder = support::server::directory();
+    let (policy, log) = (folder.path().join("policy.yaml"), folder.path().join("audit.log"));
+    let rules = "rules: [{level: Metadata, resources: [{resources: ['pods/*']}]}]";
+    std::fs::write(&policy, format!("apiVersion: audit.k8s.io/v1\nkind: Policy\n{rules}\n")).unwrap();
+    let flags =
+        [format!("--audit-policy-file={}", policy.display()), format!("--audit-log-path={}", log.display())];
+    let scene = Scene::at(LOOPBACK, &[&flags[0], &flags[1]], |_, wire| {
+        wire.say(AGREED).unwrap();
+        wire.until_hung_up();
+    });
+    let stages = || -> Vec<Value> {
+        let text = std::fs::read_to_string(&log).unwrap();
+        let records = text.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+        let of_exec = records.filter(|record| record["objectRef"]["subresource"] == "exec");
+        of_exec.map(|record| json!([record["stage"], record["responseStatus"]["code"]])).collect()
+    };
+    let talking = scene.switch(&format!("{POD}/exec?command=x&stdin=1"), &SPDY);
+    let begun = [json!(["RequestReceived", null]), json!(["ResponseStarted", 101])];
+    assert_eq!(stages(), begun);
+    drop(talking);
+    support::wait::poll(CAP, || (stages().len() == 3).then_some(())).expect("it has ended");
+    assert_eq!(stages()[2], json!(["ResponseComplete", 101]));
+}
+
+#[test]
 fn requests_that_make_no_sense_are_refused_before_anybody_is_asked() {
     let mut scene = Scene::new(|_, wire| wire.answer("200 OK", "", b""));
     let admin = &mut scene.admin;

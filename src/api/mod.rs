@@ -2,6 +2,7 @@
 
 pub mod aggregation;
 pub mod amounts;
+pub mod audit;
 pub mod bearer;
 pub mod bootstrap;
 pub mod callers;

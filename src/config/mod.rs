@@ -4,6 +4,7 @@
 //! reference server that are taken without effect.
 
 pub mod admission_file;
+pub mod audit;
 pub mod authentication_file;
 pub mod authorization_file;
 pub mod callers;
@@ -27,6 +28,7 @@ use clap::builder::ValueParser;
 use clap::{Args, Command, FromArgMatches};
 
 pub use admission_file::AdmissionFile;
+pub use audit::Audit;
 pub use authentication_file::AuthenticationFile;
 pub use callers::{FrontProxy, TokenWebhook};
 pub use gates::FeatureGates;
@@ -87,6 +89,9 @@ pub struct Config {
     /// How the server comes and goes.
     #[command(flatten)]
     pub lifecycle: Lifecycle,
+    /// What is written down of requests.
+    #[command(flatten)]
+    pub audit: Audit,
     /// What the server tells its operator.
     #[command(flatten)]
     pub logging: Logging,
@@ -151,6 +156,7 @@ impl Config {
         config.remarks.extend(config.api.feature_gates.iter().filter_map(|gate| gate.warning()));
         config.remarks.extend(config.service_accounts.remarks());
         config.remarks.extend(config.front_proxy.remarks());
+        config.remarks.extend(config.audit.remarks());
         let is_said_elsewhere = config.authentication.authentication_config.is_some();
         if config.authentication.anonymous_auth && !is_said_elsewhere && !config.admits_anonymous() {
             let why = "--anonymous-auth is off: it does not go with the authorization mode AlwaysAllow";
@@ -200,6 +206,7 @@ impl Config {
         plugins::validate(&self.api.enable_admission_plugins, &self.api.disable_admission_plugins)
             .map_err(ConfigError)?;
         self.signing.signed_by().map_err(ConfigError)?;
+        self.audit.validate().map_err(ConfigError)?;
         self.validate_ranges()?;
         self.validate_modes()
     }

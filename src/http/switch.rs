@@ -103,6 +103,26 @@ impl Switch {
         self.depart(Departure::Conversation(conversation));
     }
 
+    /// Keeps something until the conversation is over that this connection is leaving for; `false` if there is none.
+    pub(super) fn accompany(&self, companion: Box<dyn std::any::Any>) -> bool {
+        let mut departure = self.0.departure.borrow_mut();
+        match departure.take() {
+            Some(Departure::Conversation(conversation)) => {
+                *departure = Some(Departure::Conversation(Box::new(move |client| {
+                    Box::pin(async move {
+                        conversation(client).await;
+                        drop(companion);
+                    })
+                })));
+                true
+            }
+            other => {
+                *departure = other;
+                false
+            }
+        }
+    }
+
     /// Leaves the driver for the time of this answer, instead of which the caller answers anything.
     pub(super) fn stream(&self, answer: Streaming) {
         self.depart(Departure::Stream(answer));

@@ -22,6 +22,7 @@ pub mod paging;
 pub mod patch;
 pub mod present;
 mod proof;
+pub mod record;
 pub mod review;
 pub mod services;
 pub mod stores;
@@ -71,6 +72,7 @@ use self::conversion::Conversions;
 use self::engines::Engines;
 use self::forced::Forced;
 use self::list::Listing;
+use self::record::Received;
 use self::services::Services;
 use self::stores::Stores;
 
@@ -310,6 +312,8 @@ impl Call<'_> {
 pub struct Warnings {
     told: RefCell<Vec<String>>,
     notes: RefCell<BTreeMap<String, String>>,
+    /// What a record holds of the body.
+    pub received: Received,
 }
 
 impl Warnings {

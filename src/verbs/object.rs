@@ -45,7 +45,9 @@ impl Backend {
                 return Err(Status::bad_request(codec::strict_refusal(&kind, &strict).message));
             }
         }
-        self.into_stored(call, value)
+        let stored = self.into_stored(call, value)?;
+        self.note_body(call, &stored);
+        Ok(stored)
     }
 
     /// Fills in the defaults of a value in the version of the request and turns it into the stored version.
@@ -110,6 +112,7 @@ impl Backend {
         // Every group has options of this kind in its own name: the body may say any of them.
         let kind = GroupVersionKind::new(META_GROUP, "v1", "DeleteOptions");
         let options = self.decode_any_version(call, &kind)?;
+        self.note_options(call, &options.value);
         DeleteOptions::parse(call.query, Some(&options.value), self.forced.is_some())
     }
 

@@ -19,6 +19,7 @@ use super::{Answered, Backend, Call};
 pub async fn patch(backend: &Backend, call: &Call<'_>) -> Answered {
     let Some(language) = call.patch else { return Err(Status::unsupported_patch()) };
     let options = PatchOptions::parse(call.query, language == PatchType::Apply)?;
+    Backend::note_patch(call, language);
     if language == PatchType::Apply {
         return apply(backend, call, &options).await;
     }

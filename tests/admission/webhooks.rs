@@ -106,6 +106,57 @@ fn a_webhook_changes_what_is_stored() {
 }
 
 #[test]
+fn what_webhooks_do_stands_in_the_record_of_a_request() {
+    let hooks = HookServer::start("h", |path, _| match path {
+        "/m.x.io" => patch(&json!([{"op": "add", "path": "/data/by", "value": "<hook>"}])),
+        "/cut.x.io" => Deed::Cuts,
+        _ => Deed::Says(json!({"allowed": true, "auditAnnotations": {"k": "v"}})),
+    });
+    let folder = directory();
+    let (policy, log) = (folder.path().join("policy.json"), folder.path().join("audit.log"));
+    let rules = json!([{"level": "Request", "resources": [{"resources": ["configmaps"]}]}]);
+    let text = json!({"apiVersion": "audit.k8s.io/v1", "kind": "Policy", "rules": rules}).to_string();
+    std::fs::write(&policy, text).unwrap();
+    let flags =
+        [format!("--audit-policy-file={}", policy.display()), format!("--audit-log-path={}", log.display())];
+    let server = Server::on(&folder.path().join("data"), &[&flags[0], &flags[1]]);
+    let mut admin = server.admin();
+    let open = json!({"failurePolicy": "Ignore"});
+    let mutating = [hook(&hooks, "m.x.io", &json!({})), hook(&hooks, "cut.x.io", &open)];
+    configure(&mut admin, "Mutating", "m", &mutating);
+    configure(
+        &mut admin,
+        "Validating",
+        "v",
+        &[hook(&hooks, "v.x.io", &json!({})), hook(&hooks, "cut.x.io", &open)],
+    );
+    admin.post(MAPS, &map("a")).ok();
+    let records = std::fs::read_to_string(&log).unwrap();
+    let last: Value = serde_json::from_str(records.lines().last().unwrap()).unwrap();
+    let notes = &last["annotations"];
+    for (key, wanted) in [
+        (
+            "mutation.webhook.admission.k8s.io/round_0_index_0",
+            r#"{"configuration":"m","webhook":"m.x.io","mutated":true}"#,
+        ),
+        (
+            "mutation.webhook.admission.k8s.io/round_0_index_1",
+            r#"{"configuration":"m","webhook":"cut.x.io","mutated":false}"#,
+        ),
+        ("failed-open.mutation.webhook.admission.k8s.io/round_0_index_1", "cut.x.io"),
+        ("failed-open.validating.webhook.admission.k8s.io/round_0_index_1", "cut.x.io"),
+        (
+            "patch.webhook.admission.k8s.io/round_0_index_0",
+            r#"{"configuration":"m","webhook":"m.x.io","patch":[{"op":"add","path":"/data/by","value":"\u003chook\u003e"}],"patchType":"JSONPatch"}"#,
+        ),
+        ("v.x.io/k", "v"),
+    ] {
+        assert_eq!(notes[key], wanted, "{key}: {notes:#}");
+    }
+    assert_eq!(last["requestObject"]["data"], json!({"a": "b"}), "as it came");
+}
+
+#[test]
 fn a_refusal_is_told_in_the_webhooks_words() {
     let hooks = HookServer::start("h", |path, _| match path {
         "/bare.x.io" => Deed::Says(json!({"allowed": false})),

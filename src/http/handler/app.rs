@@ -35,7 +35,7 @@ use super::connect::Out;
 use super::connect::extension::{self, Passed};
 use super::render::{self, Context};
 use super::worker::Worker;
-use super::{body, connect, deadline, documents, guards, health, metrics, openapi};
+use super::{audit, body, connect, deadline, documents, guards, health, metrics, openapi};
 
 /// How the types begin of patches that apply.
 const APPLY_PATCH: &str = "application/apply-patch+";
@@ -52,12 +52,16 @@ async fn handle(request: HttpRequest, payload: Payload) -> HttpResponse {
         return HttpResponse::InternalServerError().finish();
     };
     let context = Context::of(&request, &worker);
-    let sample = Sample::begin(worker.backend.clock.now());
+    let sample = Sample::begin(context.began);
     let serving = serve(&worker, &request, payload, &context, &sample);
     let mut response = match deadline::within(&worker, &request, &sample, serving).await {
         Ok(response) => context.finish(response),
-        Err(status) => context.finish(render::error(&context, &status)),
+        Err(status) => {
+            audit::refused(&worker, &request, &context);
+            context.finish(render::error(&context, &status))
+        }
     };
+    response = audit::close(&request, &context, response).await;
     if guards::shall_end(&worker, &request) {
         response.head_mut().set_connection_type(ConnectionType::Close);
     }
@@ -73,10 +77,23 @@ async fn serve(
     sample: &Sample,
 ) -> Result<HttpResponse> {
     let caller = guards::authenticate(worker, request, &context.warnings).await?;
-    let identity = guards::impersonate(worker, request, caller).await?;
-    let path = query::decode_path(request.uri().path())?;
+    let path = query::decode_path(request.uri().path());
     let query = Query::parse(request.query_string());
-    let parsed = Request::parse(request.method().as_str(), &path, &query)?;
+    let parse = |path| Request::parse(request.method().as_str(), path, &query);
+    let parsed = path.as_ref().map_err(Clone::clone).and_then(|path| parse(path));
+    if let Ok(parsed) = &parsed
+        && let Some(refusal) = audit::open(worker, request, context, &caller, parsed).await
+    {
+        return Ok(refusal);
+    }
+    let asker = context.trail().map(|_| caller.clone());
+    let identity = guards::impersonate(worker, request, caller).await?;
+    if let (Some(trail), Some(asker)) = (context.trail(), asker)
+        && !Arc::ptr_eq(&identity, &asker)
+    {
+        trail.acts_as(&identity);
+    }
+    let (parsed, path) = (parsed?, path.as_deref().unwrap_or_default());
     let known = parsed.resource().and_then(|found| worker.served().catalog.at(found).cloned());
     let applies = render::text(request.headers(), header::CONTENT_TYPE).starts_with(APPLY_PATCH);
     sample.note(&parsed, known.as_ref(), (query.get("dryRun") == Some("All"), applies));
@@ -107,7 +124,7 @@ async fn serve(
                     way,
                     resource: &resource,
                     found,
-                    path: &path,
+                    path,
                     query: &query,
                     user: &identity,
                     warnings: &context.warnings,
@@ -116,6 +133,7 @@ async fn serve(
             }
             let verb = allowed_verb(&resource, found, parsed.verb, request.method())?;
             resource.deprecation().into_iter().for_each(|warning| context.warnings.add(warning));
+            context.trail().into_iter().for_each(|trail| trail.deprecated(&resource));
             // What is only asked and never kept has no rows.
             let kept = !found.subresource.is_empty() || resource.verbs.contains(Verb::Get);
             let rows = kept && (verb != Verb::Watch || !streams_list(worker, &query));

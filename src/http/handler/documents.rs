@@ -72,6 +72,8 @@ pub async fn answer(
         true => media::agree(&context.accept, context.offer, allows)?,
         false => media::negotiate(&context.accept, context.offer, allows)?,
     };
+    let told = aggregated.filter(|_| agreed.transform.is_some()).unwrap_or(document);
+    context.told(Encoding::Json, &told.json);
     match aggregated {
         Some(aggregated) if agreed.transform.is_some() && agreed.encoding == Encoding::Json => {
             Ok(tagged(request, aggregated, context))

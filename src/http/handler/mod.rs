@@ -1,6 +1,7 @@
 //! What happens to a request once it has been read: one chain for all of them, and the answers of the server itself.
 
 pub mod app;
+pub mod audit;
 mod body;
 pub mod connect;
 mod counted;

@@ -1,5 +1,6 @@
 //! Answers as HTTP: status line, headers, and bodies in the encoding that was agreed upon.
 
+use std::cell::OnceCell;
 use std::convert::Infallible;
 use std::pin::Pin;
 use std::rc::Rc;
@@ -13,6 +14,8 @@ use actix_web::{HttpRequest, HttpResponse, web};
 use bytes::{Bytes, BytesMut};
 use futures::StreamExt as _;
 
+use pilothouse_actors::clock::Timestamp;
+
 use crate::api::codec;
 use crate::api::media::{self, Agreed, Encoding, Offer};
 use crate::api::query::Query;
@@ -23,6 +26,7 @@ use crate::ids;
 use crate::verbs::list::Listing;
 use crate::verbs::{Reply, Warnings};
 
+use super::audit::Trail;
 use super::counted::counted;
 use super::gzip::{self, Gzip};
 use super::worker::Worker;
@@ -42,6 +46,10 @@ pub struct Context {
     pub warnings: Warnings,
     /// What objects can be encoded in.
     pub offer: Offer,
+    /// When the request came.
+    pub began: Timestamp,
+    /// Its record, once it is known whether there is one.
+    pub trail: OnceCell<Option<Rc<Trail>>>,
     worker: Rc<Worker>,
     audit_id: HeaderValue,
     pretty: bool,
@@ -61,10 +69,29 @@ impl Context {
             accept: text(headers, header::ACCEPT).to_owned(),
             warnings: Warnings::default(),
             offer: Offer::objects(worker.shared.encoding.cbor),
+            began: worker.backend.clock.now(),
+            trail: OnceCell::new(),
             worker: worker.clone(),
             audit_id,
             pretty: wants_pretty(request),
             gzip: worker.shared.encoding.gzip && gzip::is_accepted(text(headers, header::ACCEPT_ENCODING)),
+        }
+    }
+
+    /// The record of the request, if there is one.
+    pub fn trail(&self) -> Option<&Rc<Trail>> {
+        self.trail.get()?.as_ref()
+    }
+
+    /// What ties the records of the request together.
+    pub fn audit_id(&self) -> &str {
+        self.audit_id.to_str().unwrap_or_default()
+    }
+
+    /// Notes a piece of the answer for the record.
+    pub fn told(&self, encoding: Encoding, piece: &[u8]) {
+        if let Some(trail) = self.trail() {
+            trail.told(encoding, piece);
         }
     }
 
@@ -120,7 +147,13 @@ fn wants_pretty(request: &HttpRequest) -> bool {
 pub async fn answer(context: &Context, agreed: Agreed<'_>, reply: Reply) -> Result<HttpResponse> {
     match reply {
         Reply::Object(code, bytes) => shown(context, agreed, code, bytes).await,
-        Reply::Status(status) => document(context, agreed, status.code, &status.to_json()),
+        Reply::Status(status) => {
+            let json = status.to_json();
+            if let Some(trail) = context.trail() {
+                trail.status(&status, &json);
+            }
+            document(context, agreed, status.code, &json)
+        }
         Reply::List(listing) => list(context, agreed, listing).await,
         Reply::Watch(feed) => {
             let media = agreed.encoding.stream_type().ok_or_else(|| media::no_stream(context.offer))?;
@@ -149,6 +182,7 @@ fn warning_header(text: &str) -> String {
 
 /// An object in the form that was agreed upon; for YAML in JSON, of which it is made.
 async fn shown(context: &Context, agreed: Agreed<'_>, code: u16, bytes: Bytes) -> Result<HttpResponse> {
+    context.told(agreed.encoding, &bytes);
     let body = match agreed.encoding {
         Encoding::Json | Encoding::Yaml => text_of(context, agreed, bytes).await?,
         Encoding::Protobuf | Encoding::Cbor => bytes,
@@ -227,6 +261,7 @@ async fn list(context: &Context, agreed: Agreed<'_>, mut listing: Listing) -> Re
         }
         first = begun.freeze();
     }
+    context.told(agreed.encoding, &first);
     let long = context.gzip && first.len() > gzip::THRESHOLD;
     // Most lists are small: they go out whole, with their length.
     if listing.is_done() && !long {
@@ -234,7 +269,8 @@ async fn list(context: &Context, agreed: Agreed<'_>, mut listing: Listing) -> Re
     }
     let mut builder = HttpResponse::Ok();
     builder.insert_header((header::CONTENT_TYPE, agreed.encoding.media_type()));
-    let body = ListBody { first: Some(first), listing };
+    let trail = context.trail().cloned().map(|trail| (trail, agreed.encoding));
+    let body = ListBody { first: Some(first), listing, trail };
     if !long {
         return Ok(builder.body(body));
     }
@@ -246,13 +282,22 @@ async fn list(context: &Context, agreed: Agreed<'_>, mut listing: Listing) -> Re
 struct ListBody {
     first: Option<Bytes>,
     listing: Listing,
+    /// What is noted of it, and in which encoding it is.
+    trail: Option<(Rc<Trail>, Encoding)>,
 }
 
 impl Iterator for ListBody {
     type Item = Result<Bytes>;
 
     fn next(&mut self) -> Option<Result<Bytes>> {
-        self.first.take().map(Ok).or_else(|| self.listing.next_chunk())
+        if let Some(first) = self.first.take() {
+            return Some(Ok(first));
+        }
+        let chunk = self.listing.next_chunk();
+        if let (Some((trail, encoding)), Some(Ok(chunk))) = (&self.trail, &chunk) {
+            trail.told(*encoding, chunk);
+        }
+        chunk
     }
 }
 
@@ -273,8 +318,13 @@ impl MessageBody for ListBody {
 
 /// An error in the encoding that the client reads, or JSON if it reads none of ours.
 pub fn error(context: &Context, status: &Status) -> HttpResponse {
-    let agreed = media::negotiate(&context.accept, context.offer, |_, _| false).unwrap_or(Agreed::DEFAULT);
+    let negotiated = media::negotiate(&context.accept, context.offer, |_, _| false);
     let json = status.to_json();
+    // What the client cannot read is not noted either, as in the reference.
+    if let Some(trail) = context.trail().filter(|_| negotiated.is_ok()) {
+        trail.status(status, &json);
+    }
+    let agreed = negotiated.unwrap_or(Agreed::DEFAULT);
     let mut response = document(context, agreed, status.code, &json)
         .unwrap_or_else(|_| HttpResponse::InternalServerError().body(json.clone()));
     let headers = response.headers_mut();

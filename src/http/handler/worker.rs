@@ -20,6 +20,7 @@ use crate::metrics::{Meter, Metrics};
 use crate::verbs::aggregation::Extensions;
 use crate::verbs::{Backend, Watching};
 
+use super::audit::Audit;
 use super::connect::Connecting;
 use super::connect::extension::Manners;
 use super::health::Health;
@@ -70,6 +71,8 @@ pub struct Shared {
     pub manners: Manners,
     /// The discovery documents in which those groups stand.
     pub merged: MergedDocuments,
+    /// What is written down of requests, if anything is.
+    pub audit: Option<Audit>,
     /// How long a request may take that has an end of its own.
     pub request_timeout: Duration,
     /// Whether HTTP/2 connections of those whom nobody knows end after their first request.

@@ -18,6 +18,8 @@ use std::sync::Arc;
 
 use pilothouse_actors::object::{Key, Object, TypeName};
 
+use crate::api::audit;
+use crate::api::field::FieldError;
 use crate::api::meta;
 use crate::api::status::{Result, Status};
 use crate::api::value::Value;
@@ -89,20 +91,34 @@ impl Plugin for PodSecurity {
 
 impl PodSecurity {
     async fn pod(&self, write: &Write<'_>, object: &Value) -> Result<()> {
-        let is_minor = write.old.is_some_and(|old| !is_significant(object, old));
-        if is_minor || self.0.exempts(write.call.namespace, &write.call.user.name) {
+        if self.is_exempt(write) {
             return Ok(());
         }
+        let is_minor = write.old.is_some_and(|old| !is_significant(object, old));
         let name = write.call.namespace;
         let namespace = namespace(write).await;
-        let namespace =
-            namespace.ok_or_else(|| Status::internal(format!("failed to lookup namespace {name:?}")))?;
-        let policy = self.policy(&namespace);
+        let namespace = namespace.ok_or_else(|| {
+            let why = format!("failed to lookup namespace {name:?}");
+            note(write, "error", &why);
+            Status::internal(why)
+        });
+        let (policy, errors) = match (namespace, is_minor) {
+            (Ok(namespace), _) => self.asked_of(&namespace),
+            (Err(_), true) => return Ok(()),
+            (Err(error), false) => return Err(error),
+        };
         let pod = Pod::of(object, self.0.relaxed);
-        if policy.allows_all() || self.0.exempts_runtime(&pod) {
+        if errors.is_empty() && policy.allows_all() {
+            note(write, "enforce-policy", policy.enforce);
             return Ok(());
         }
+        if is_minor || self.is_exempt_runtime(write, &pod) {
+            return Ok(());
+        }
+        note_errors(write, &errors);
+        note(write, "enforce-policy", policy.enforce);
         let findings = Findings::of(&pod, policy.enforce);
+        note_violations(write, &policy, &pod);
         if !findings.is_empty() {
             let why = format!("violates PodSecurity \"{}\": {}", policy.enforce, findings.details());
             return Err(write.forbidden(object, &why));
@@ -112,15 +128,20 @@ impl PodSecurity {
     }
 
     async fn controller(&self, write: &Write<'_>, object: &Value, template: &[&str]) -> Result<()> {
-        if self.0.exempts(write.call.namespace, &write.call.user.name) {
+        if self.is_exempt(write) {
             return Ok(());
         }
         // The pods themselves will be held to it: what cannot be looked up now refuses nobody.
         let Some(namespace) = namespace(write).await else { return Ok(()) };
-        let policy = self.policy(&namespace);
+        let (policy, errors) = self.asked_of(&namespace);
+        if errors.is_empty() && [policy.warn, policy.audit].iter().all(|one| one.level == Level::Privileged) {
+            return Ok(());
+        }
         let Some(template) = object.at(template) else { return Ok(()) };
         let pod = Pod::of(template, self.0.relaxed);
-        if !self.0.exempts_runtime(&pod) {
+        if !self.is_exempt_runtime(write, &pod) {
+            note_errors(write, &errors);
+            note_violations(write, &policy, &pod);
             warn(write, &policy, &pod);
         }
         Ok(())
@@ -140,7 +161,7 @@ impl PodSecurity {
             return Ok(());
         }
         let name = write.name(object);
-        if self.0.exempts(name, "") {
+        if self.0.exempts(name, "").is_some() {
             let ignored = levels::ignored(name, |label| new.get(label)?.as_str(), &policy, &self.0.defaults);
             ignored.into_iter().for_each(|warning| write.call.warnings.add(warning));
             return Ok(());
@@ -154,8 +175,58 @@ impl PodSecurity {
         Ok(())
     }
 
-    fn policy(&self, namespace: &Object) -> Policy {
-        self.0.asked(|label| namespace.labels.get(label)).0
+    /// What the labels of a namespace ask for, and what is wrong with them.
+    fn asked_of(&self, namespace: &Object) -> (Policy, Vec<FieldError>) {
+        self.0.asked(|label| namespace.labels.get(label))
+    }
+
+    /// Whether a write is no concern of the plug-in for where it is done and by whom; that is noted.
+    fn is_exempt(&self, write: &Write<'_>) -> bool {
+        let why = self.0.exempts(write.call.namespace, &write.call.user.name);
+        why.into_iter().for_each(|why| note(write, "exempt", why));
+        why.is_some()
+    }
+
+    /// The same for what runs the pod.
+    fn is_exempt_runtime(&self, write: &Write<'_>, pod: &Pod<'_>) -> bool {
+        let is_exempt = self.0.exempts_runtime(pod);
+        if is_exempt {
+            note(write, "exempt", "runtimeClass");
+        }
+        is_exempt
+    }
+}
+
+/// Notes something for the record of the request, if there is one.
+fn note(write: &Write<'_>, key: &str, text: impl ToString) {
+    if is_recorded(write) {
+        write.call.warnings.note(&format!("pod-security.kubernetes.io/{key}"), text.to_string());
+    }
+}
+
+fn is_recorded(write: &Write<'_>) -> bool {
+    write.call.warnings.received.level() > audit::Level::None
+}
+
+fn note_errors(write: &Write<'_>, errors: &[FieldError]) {
+    let all: Vec<String> = errors.iter().map(ToString::to_string).collect();
+    match all.as_slice() {
+        [] => {}
+        [one] => note(write, "error", format!("Failed to parse policy: {one}")),
+        several => note(write, "error", format!("Failed to parse policy: [{}]", several.join(", "))),
+    }
+}
+
+/// Notes what does not meet the standard of notes.
+fn note_violations(write: &Write<'_>, policy: &Policy, pod: &Pod<'_>) {
+    // Only a record wants to know.
+    if !is_recorded(write) {
+        return;
+    }
+    let findings = Findings::of(pod, policy.audit);
+    if !findings.is_empty() {
+        let text = format!("would violate PodSecurity \"{}\": {}", policy.audit, findings.details());
+        note(write, "audit-violations", text);
     }
 }
 

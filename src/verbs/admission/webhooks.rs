@@ -14,6 +14,8 @@ use pilothouse_actors::answer::Answer;
 use pilothouse_actors::clock::Clock;
 use tokio::sync::Semaphore;
 
+use crate::api::audit;
+use crate::api::codec::json::write_string;
 use crate::api::hooks::{self, Hook};
 use crate::api::status::{Result, Status};
 use crate::api::value::Value;
@@ -97,6 +99,14 @@ pub enum Phase {
 }
 
 impl Phase {
+    /// What notes about it begin with.
+    fn prefix(self) -> &'static str {
+        match self {
+            Phase::Mutating => "mutation.webhook.admission.k8s.io/",
+            Phase::Validating => "validating.webhook.admission.k8s.io/",
+        }
+    }
+
     /// As metrics call it.
     fn word(self) -> &'static str {
         match self {
@@ -104,6 +114,50 @@ impl Phase {
             Phase::Validating => "validating",
         }
     }
+}
+
+/// Which question of a write this is, as notes name it.
+#[derive(Clone, Copy)]
+struct Index {
+    round: usize,
+    place: usize,
+}
+
+impl Index {
+    /// Notes something about the question for the record of the request.
+    fn note(self, subject: &Subject<'_>, prefix: &str, text: String) {
+        let key = format!("{prefix}round_{}_index_{}", self.round, self.place);
+        subject.write.call.warnings.note(&key, text);
+    }
+
+    /// Notes whether the webhook has changed the object.
+    fn note_change(self, subject: &Subject<'_>, mutated: bool) {
+        if subject.write.call.warnings.received.level() >= audit::Level::Metadata {
+            let said = format!(r#"{{{},"mutated":{mutated}}}"#, names(subject.hook));
+            self.note(subject, Phase::Mutating.prefix(), said);
+        }
+    }
+
+    /// Notes how, where bodies are written down too.
+    fn note_patch(self, subject: &Subject<'_>, patch: Option<&[u8]>) {
+        if subject.write.call.warnings.received.level() < audit::Level::Request {
+            return;
+        }
+        if let Some(patch) = patch.and_then(audit::bodies::compact) {
+            let (names, patch) = (names(subject.hook), String::from_utf8_lossy(&patch).into_owned());
+            let said = format!(r#"{{{names},"patch":{patch},"patchType":"JSONPatch"}}"#);
+            self.note(subject, "patch.webhook.admission.k8s.io/", said);
+        }
+    }
+}
+
+/// Which webhook it was, in the words of notes.
+fn names(hook: &Hook) -> String {
+    let mut out = b"\"configuration\":".to_vec();
+    write_string(&mut out, &hook.configuration);
+    out.extend_from_slice(b",\"webhook\":");
+    write_string(&mut out, &hook.name);
+    String::from_utf8_lossy(&out).into_owned()
 }
 
 /// The plug-in of one phase.
@@ -142,7 +196,13 @@ impl Webhooks {
     }
 
     /// Asks one webhook and counts that. `None`: it could not be asked, and that is no matter.
-    async fn ask(&self, subject: &Subject<'_>, object: &Value) -> Result<Option<call::Outcome>> {
+    /// `index`: its place among those that are asked.
+    async fn ask(
+        &self,
+        subject: &Subject<'_>,
+        object: &Value,
+        index: Index,
+    ) -> Result<Option<call::Outcome>> {
         let hook = subject.hook;
         let began = self.settings.clock.now();
         let outcome = self.call(subject, object).await;
@@ -162,6 +222,7 @@ impl Webhooks {
                 if hook.ignores_failures {
                     tracing::warn!(webhook = hook.name, %why, "a webhook cannot be asked; the request goes on");
                     metrics.left_open(asked);
+                    index.note(subject, &format!("failed-open.{}", self.phase.prefix()), hook.name.clone());
                     return Ok(None);
                 }
                 tracing::warn!(webhook = hook.name, %why, "a webhook cannot be asked; the request is refused");
@@ -182,20 +243,24 @@ impl Webhooks {
     async fn mutate_all(&self, write: &Write<'_>, object: &mut Value, round: &Round) -> Result<()> {
         let hooks = self.hooks(write).await?;
         round.begin(object);
-        for hook in hooks.iter() {
+        for (place, hook) in hooks.iter().enumerate() {
             let Some(subject) = Subject::of(self, write, hook, object).await? else { continue };
             // Who was not asked in the first round is not asked in the second.
             if round.is_second() && !round.is_wanted(&hook.uid) {
                 continue;
             }
-            let changed = match self.ask(&subject, object).await? {
-                Some(call::Outcome { patched: Some((new, changed)), .. }) => {
-                    *object = new;
-                    round.patched();
-                    changed
-                }
+            let index = Index { round: usize::from(round.is_second()), place };
+            let asked = self.ask(&subject, object, index).await;
+            let changed = match &asked {
+                Ok(Some(outcome)) => outcome.patched.as_ref().is_some_and(|(_, changed)| *changed),
                 _ => false,
             };
+            index.note_change(&subject, changed);
+            if let Some(call::Outcome { patched: Some((new, _)), patch }) = asked? {
+                index.note_patch(&subject, patch.as_deref());
+                *object = new;
+                round.patched();
+            }
             round.asked(hook, changed);
         }
         round.end(object);
@@ -209,7 +274,9 @@ impl Webhooks {
         for hook in hooks.iter() {
             subjects.extend(Subject::of(self, write, hook, object).await?);
         }
-        let answers = join_all(subjects.iter().map(|subject| self.ask(subject, object))).await;
+        let index = |place| Index { round: 0, place };
+        let asked = subjects.iter().enumerate();
+        let answers = join_all(asked.map(|(place, subject)| self.ask(subject, object, index(place)))).await;
         answers.into_iter().try_for_each(|answer| answer.map(drop))
     }
 }

@@ -14,6 +14,9 @@ use crate::auth::service_account::claims::{Bound, Grant, Reference};
 use crate::ids;
 use crate::verbs::{Answered, Backend, Call, Reply};
 
+/// The note about which token was made.
+const ISSUED: &str = "authentication.kubernetes.io/issued-credential-id";
+
 /// Answers the request with a token in it. Nothing is stored, so that a dry run is as good as any other.
 pub async fn create(backend: &Backend, call: &Call<'_>, mut request: Value) -> Answered {
     let mut errors = Errors::new();
@@ -43,8 +46,10 @@ pub async fn create(backend: &Backend, call: &Call<'_>, mut request: Value) -> A
     let (asked, audiences) = (token::seconds(&request), token::audiences(&request));
     let (seconds, warn_after_seconds) = rules.life(asked, bound.pod.is_some(), &audiences);
     let grant = Grant { bound, audiences, seconds, warn_after_seconds };
-    let made = backend.tokens.issue(&grant, &ids::uuid(), now).await;
+    let id = ids::uuid();
+    let made = backend.tokens.issue(&grant, &id, now).await;
     let made = made.map_err(|error| Status::internal(format!("failed to generate token: {error}")))?;
+    call.warnings.note(ISSUED, format!("JTI={id}"));
 
     let status = request.entry("status");
     status.set("token", made);

@@ -93,10 +93,13 @@ impl Configuration {
         levels::read(label, &self.defaults)
     }
 
-    /// Whether what this user does in this namespace is no concern of the plug-in.
-    pub(super) fn exempts(&self, namespace: &str, user: &str) -> bool {
+    /// Why what this user does in this namespace is no concern of the plug-in, if it is none.
+    pub(super) fn exempts(&self, namespace: &str, user: &str) -> Option<&'static str> {
         let has = |list: &[String], name: &str| list.iter().any(|one| one == name);
-        has(&self.namespaces, namespace) || has(&self.users, user)
+        if has(&self.namespaces, namespace) {
+            return Some("namespace");
+        }
+        has(&self.users, user).then_some("user")
     }
 
     /// Whether what runs the pod keeps it apart well enough.
@@ -144,7 +147,8 @@ mod tests {
         assert_eq!(read.defaults.enforce.to_string(), "baseline:v1.30");
         assert_eq!(read.defaults.warn.to_string(), "restricted:latest");
         assert_eq!(read.defaults.audit.to_string(), "privileged:latest");
-        assert!(read.exempts("kube-system", "") && read.exempts("a", "jane") && !read.exempts("a", "joe"));
+        assert_eq!(read.exempts("kube-system", ""), Some("namespace"));
+        assert_eq!((read.exempts("a", "jane"), read.exempts("a", "joe")), (Some("user"), None));
         let mut pod = Value::object();
         pod.entry("spec").set("runtimeClassName", "kata");
         assert!(read.exempts_runtime(&Pod::of(&pod, false)));

@@ -24,6 +24,8 @@ use super::{Phase, Webhooks};
 pub struct Outcome {
     /// The object as the webhook wants it, in the stored version, and whether that is another one.
     pub patched: Option<(Value, bool)>,
+    /// How it says so, for the record of the request.
+    pub patch: Option<Vec<u8>>,
 }
 
 /// Why the request does not just go on.
@@ -134,8 +136,8 @@ impl Webhooks {
 
     async fn heed(&self, subject: &Subject<'_>, object: &Value, said: Said) -> Result<Outcome, Trouble> {
         let hook = subject.hook;
-        for (key, value) in &said.annotations {
-            tracing::debug!(annotation = format!("{}/{key}", hook.name), value, "a webhook has a remark");
+        for (key, value) in said.annotations {
+            subject.write.call.warnings.note(&format!("{}/{key}", hook.name), value);
         }
         for warning in said.warnings {
             subject.write.call.warnings.add(warning);
@@ -145,7 +147,8 @@ impl Webhooks {
         }
         let Some(patch) = said.patch else { return Ok(Outcome::default()) };
         let patched = subject.patched(object, &patch).await.map_err(Trouble::Server)?;
-        Ok(Outcome { patched })
+        let patch = patched.is_some().then_some(patch);
+        Ok(Outcome { patched, patch })
     }
 }
 

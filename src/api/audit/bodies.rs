@@ -1,0 +1,207 @@
+//! Bodies as records hold them: JSON on one line, with the escapes of web pages, and without owners where a policy says so.
+//! All of it works on text: the order of fields stays as it came.
+
+use std::borrow::Cow;
+use std::fmt;
+
+use serde::Deserializer as _;
+use serde::de::{MapAccess, Visitor};
+use serde_json::value::RawValue;
+
+use crate::api::codec::json::write_string;
+use crate::api::codec::syntax;
+
+/// Where it stands who owns the fields.
+const OWNERS: &str = "managedFields";
+
+/// A text of JSON on one line; `None` if it is none.
+pub fn compact(text: &[u8]) -> Option<Vec<u8>> {
+    std::str::from_utf8(text).ok()?;
+    syntax::check(text).ok()?;
+    let mut out = Vec::with_capacity(text.len());
+    let (mut in_string, mut escaped) = (false, false);
+    let mut rest = text;
+    while let [byte, after @ ..] = rest {
+        rest = after;
+        if !in_string {
+            in_string = *byte == b'"';
+            if !matches!(byte, b' ' | b'\t' | b'\r' | b'\n') {
+                out.push(*byte);
+            }
+            continue;
+        }
+        let escape: &[u8] = match (byte, after) {
+            (b'<', _) => b"\\u003c",
+            (b'>', _) => b"\\u003e",
+            (b'&', _) => b"\\u0026",
+            (0xe2, [0x80, 0xa8, ..]) => b"\\u2028",
+            (0xe2, [0x80, 0xa9, ..]) => b"\\u2029",
+            _ => {
+                out.push(*byte);
+                in_string = escaped || *byte != b'"';
+                escaped = *byte == b'\\' && !escaped;
+                continue;
+            }
+        };
+        out.extend_from_slice(escape);
+        if *byte == 0xe2 {
+            rest = after.get(2..).unwrap_or_default();
+        }
+    }
+    Some(out)
+}
+
+/// An object, a list or a table without what says who owns the fields of its objects; `None` if it cannot be read.
+pub fn without_owners(text: &[u8]) -> Option<Vec<u8>> {
+    if memchr::memmem::find(text, OWNERS.as_bytes()).is_none() {
+        return Some(text.to_vec());
+    }
+    rewritten(text, |key, value| match key {
+        "metadata" => metadata(value),
+        "items" => each(value, object),
+        "rows" => each(value, row),
+        _ => None,
+    })
+}
+
+type Fields<'a> = Vec<(Cow<'a, str>, &'a RawValue)>;
+
+/// The fields of an object, in order.
+fn fields(text: &[u8]) -> Option<Fields<'_>> {
+    struct Ordered;
+    impl<'de> Visitor<'de> for Ordered {
+        type Value = Fields<'de>;
+
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("an object")
+        }
+
+        fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Fields<'de>, A::Error> {
+            let mut all = Vec::new();
+            while let Some((key, value)) = map.next_entry::<Cow<'de, str>, &'de RawValue>()? {
+                all.push((key, value));
+            }
+            Ok(all)
+        }
+    }
+    serde_json::Deserializer::from_slice(text).deserialize_map(Ordered).ok()
+}
+
+/// What becomes of a field that does not stay as it is.
+enum Other {
+    /// It says this.
+    Says(Vec<u8>),
+    /// It goes.
+    Gone,
+}
+
+/// An object in which some fields are others.
+fn rewritten(text: &[u8], other: impl Fn(&str, &RawValue) -> Option<Other>) -> Option<Vec<u8>> {
+    let mut out = vec![b'{'];
+    for (key, value) in fields(text)? {
+        let other = other(&key, value);
+        if matches!(other, Some(Other::Gone)) {
+            continue;
+        }
+        if out.len() > 1 {
+            out.push(b',');
+        }
+        write_string(&mut out, &key);
+        out.push(b':');
+        match &other {
+            Some(Other::Says(text)) => out.extend_from_slice(text),
+            _ => out.extend_from_slice(value.get().as_bytes()),
+        }
+    }
+    out.push(b'}');
+    Some(out)
+}
+
+fn metadata(value: &RawValue) -> Option<Other> {
+    let gone = |key: &str, _: &RawValue| (key == OWNERS).then_some(Other::Gone);
+    rewritten(value.get().as_bytes(), gone).map(Other::Says)
+}
+
+fn object(value: &RawValue) -> Option<Vec<u8>> {
+    let inner = |key: &str, value: &RawValue| if key == "metadata" { metadata(value) } else { None };
+    rewritten(value.get().as_bytes(), inner)
+}
+
+/// A row of a table.
+fn row(value: &RawValue) -> Option<Vec<u8>> {
+    let inner =
+        |key: &str, value: &RawValue| if key == "object" { object(value).map(Other::Says) } else { None };
+    rewritten(value.get().as_bytes(), inner)
+}
+
+/// A list of which each item is another; those that cannot be stay.
+fn each(list: &RawValue, other: impl Fn(&RawValue) -> Option<Vec<u8>>) -> Option<Other> {
+    let items: Vec<&RawValue> = serde_json::from_str(list.get()).ok()?;
+    let mut out = vec![b'['];
+    for (index, item) in items.into_iter().enumerate() {
+        if index > 0 {
+            out.push(b',');
+        }
+        match other(item) {
+            Some(other) => out.extend_from_slice(&other),
+            None => out.extend_from_slice(item.get().as_bytes()),
+        }
+    }
+    out.push(b']');
+    Some(Other::Says(out))
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn compacted(text: &str) -> Option<String> {
+        compact(text.as_bytes()).map(|out| String::from_utf8(out).unwrap())
+    }
+
+    #[test]
+    fn bodies_stand_on_one_line() {
+        assert_eq!(
+            compacted("{ \"b\" : [1, 2],\n\t\"a\": \" <\\\"> \\\\\" }").unwrap(),
+            "{\"b\":[1,2],\"a\":\" \\u003c\\\"\\u003e \\\\\"}"
+        );
+        assert_eq!(compacted("\"a\u{2028}b€\"").unwrap(), "\"a\\u2028b€\"");
+        assert_eq!(compacted("a: b"), None);
+        assert_eq!(compacted(""), None);
+    }
+
+    #[test]
+    fn owners_leave_objects_lists_and_tables() {
+        let out = |text: &str| String::from_utf8(without_owners(text.as_bytes()).unwrap()).unwrap();
+        assert_eq!(
+            out(
+                r#"{"kind":"A","metadata":{"name":"a","managedFields":[{"x":1}],"uid":"u"},"managedFields":1}"#
+            ),
+            r#"{"kind":"A","metadata":{"name":"a","uid":"u"},"managedFields":1}"#
+        );
+        assert_eq!(
+            out(r#"{"metadata":{},"items":[{"metadata":{"managedFields":[]}},{"z":1,"metadata":{"a":2}}]}"#),
+            r#"{"metadata":{},"items":[{"metadata":{}},{"z":1,"metadata":{"a":2}}]}"#
+        );
+        assert_eq!(
+            out(
+                r#"{"rows":[{"cells":[1],"object":{"metadata":{"managedFields":[],"name":"a"}}},{"object":null}]}"#
+            ),
+            r#"{"rows":[{"cells":[1],"object":{"metadata":{"name":"a"}}},{"object":null}]}"#
+        );
+        assert_eq!(without_owners(b"[\"managedFields\"]"), None);
+    }
+
+    proptest! {
+        #[test]
+        fn one_line_says_the_same(text in "[ \\\\\"<>&a-c\u{2028}\u{e9}]{0,20}", spaces in "[ \n\t]{0,3}") {
+            let value = serde_json::json!({"k<": [text, 1.5, null], "b": {"c": true}});
+            let pretty = format!("{spaces}{value:#}{spaces}");
+            let out = compacted(&pretty).unwrap();
+            prop_assert_eq!(serde_json::from_str::<serde_json::Value>(&out).unwrap(), value);
+            prop_assert!(!out.contains('\n') && !out.contains('<') && !out.contains('&'));
+        }
+    }
+}

@@ -1,0 +1,460 @@
+//! One record, and the two forms in which it is written: an object, or a line of words.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use pilothouse_actors::clock::Timestamp;
+use pilothouse_actors::identity::Identity;
+
+use super::{API_VERSION, Level, Stage};
+use crate::api::codec::json::write_string;
+use crate::api::field::quoted;
+use crate::api::schema::time;
+use crate::api::status::Status;
+
+/// What says that a record does not hold all that it should.
+pub const TRUNCATED: &str = "audit.k8s.io/truncated";
+
+/// What all records of a request have in common.
+#[derive(Debug, Default)]
+pub struct Head {
+    /// How much is written down.
+    pub level: Level,
+    /// What ties the records of a request together.
+    pub id: String,
+    /// The request as it came.
+    pub uri: String,
+    /// What it wants to do.
+    pub verb: &'static str,
+    /// Who asks, if they could be known.
+    pub user: Option<Arc<Identity>>,
+    /// Where it comes from.
+    pub sources: Vec<String>,
+    /// What it was sent with.
+    pub agent: String,
+    /// When it came.
+    pub received: Timestamp,
+}
+
+/// What a request is about.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ObjectRef {
+    /// The plural of the resource.
+    pub resource: String,
+    /// The namespace.
+    pub namespace: String,
+    /// The name: of the path, or else of the body.
+    pub name: String,
+    /// The uid that the body names.
+    pub uid: String,
+    /// The group.
+    pub group: String,
+    /// The version of the group.
+    pub version: String,
+    /// The version of the object that the body names.
+    pub resource_version: String,
+    /// The part of the object.
+    pub subresource: String,
+}
+
+/// How a request was answered.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Answered {
+    /// With this code, and something that is no status.
+    Code(u16),
+    /// With a status: the object, and its code.
+    Status(Vec<u8>, u16),
+}
+
+impl Answered {
+    /// A status as records hold it.
+    pub fn status(status: &Status) -> Answered {
+        Answered::Status(status.to_json(), status.code)
+    }
+
+    /// What stands in for an answer of which nothing was sent.
+    pub fn early() -> Answered {
+        let text = r#"{"metadata":{},"status":"Success","message":"Connection closed early","code":200}"#;
+        Answered::Status(text.as_bytes().to_vec(), 200)
+    }
+
+    /// What is written of a request that broke the server.
+    pub fn panicked() -> Answered {
+        let text = r#"{"metadata":{},"status":"Failure","message":"APIServer panic'd","reason":"InternalError","code":500}"#;
+        Answered::Status(text.as_bytes().to_vec(), 500)
+    }
+
+    fn code(&self) -> u16 {
+        match self {
+            Answered::Code(code) | Answered::Status(_, code) => *code,
+        }
+    }
+
+    fn write(&self, out: &mut Vec<u8>) {
+        const KIND: &[u8] = br#""kind":"Status","apiVersion":"v1","#;
+        match self {
+            Answered::Code(code) => {
+                out.extend_from_slice(br#"{"metadata":{},"code":"#);
+                out.extend_from_slice(itoa::Buffer::new().format(*code).as_bytes());
+                out.push(b'}');
+            }
+            Answered::Status(text, code) => {
+                let rest = text.strip_prefix(b"{").unwrap_or(text);
+                let rest = rest.strip_prefix(KIND).unwrap_or(rest);
+                out.push(b'{');
+                // A plain success says no number of its own.
+                match rest.strip_suffix(b"}") {
+                    Some(rest) if *code == 200 && !rest.ends_with(b",\"code\":200") => {
+                        out.extend_from_slice(rest);
+                        out.extend_from_slice(b",\"code\":200}");
+                    }
+                    _ => out.extend_from_slice(rest),
+                }
+            }
+        }
+    }
+}
+
+/// One record.
+#[derive(Clone, Debug)]
+pub struct Event {
+    /// What all records of the request have in common.
+    pub head: Arc<Head>,
+    /// When it is written.
+    pub stage: Stage,
+    /// Whom they act as, if that is somebody else.
+    pub acts_as: Option<Arc<Identity>>,
+    /// What the request is about.
+    pub object: Option<ObjectRef>,
+    /// How it was answered.
+    pub answered: Option<Answered>,
+    /// The body, in JSON on one line.
+    pub request: Option<Bytes>,
+    /// The answer, in JSON on one line.
+    pub response: Option<Bytes>,
+    /// When that was.
+    pub at: Timestamp,
+    /// What else there is to say.
+    pub notes: BTreeMap<String, String>,
+}
+
+/// Writes the fields of an object, commas between them.
+struct Fields<'a> {
+    out: &'a mut Vec<u8>,
+    first: bool,
+}
+
+impl<'a> Fields<'a> {
+    fn begin(out: &'a mut Vec<u8>) -> Fields<'a> {
+        out.push(b'{');
+        Fields { out, first: true }
+    }
+
+    fn key(&mut self, name: &str) -> &mut Vec<u8> {
+        if !self.first {
+            self.out.push(b',');
+        }
+        self.first = false;
+        write_string(self.out, name);
+        self.out.push(b':');
+        self.out
+    }
+
+    fn always(&mut self, name: &str, text: &str) {
+        write_string(self.key(name), text);
+    }
+
+    fn text(&mut self, name: &str, text: &str) {
+        if !text.is_empty() {
+            self.always(name, text);
+        }
+    }
+
+    fn texts(&mut self, name: &str, texts: &[String]) {
+        if !texts.is_empty() {
+            write_texts(self.key(name), texts);
+        }
+    }
+
+    fn raw(&mut self, name: &str, text: Option<&Bytes>) {
+        if let Some(text) = text {
+            self.key(name).extend_from_slice(text);
+        }
+    }
+
+    fn end(self) {
+        self.out.push(b'}');
+    }
+}
+
+fn write_texts(out: &mut Vec<u8>, texts: &[String]) {
+    out.push(b'[');
+    for (index, text) in texts.iter().enumerate() {
+        if index > 0 {
+            out.push(b',');
+        }
+        write_string(out, text);
+    }
+    out.push(b']');
+}
+
+fn write_user(out: &mut Vec<u8>, user: Option<&Identity>) {
+    let mut fields = Fields::begin(out);
+    if let Some(user) = user {
+        fields.text("username", &user.name);
+        fields.text("uid", &user.uid);
+        fields.texts("groups", &user.groups);
+        if !user.extra.is_empty() {
+            let mut extra = Fields::begin(fields.key("extra"));
+            for (key, values) in &user.extra {
+                write_texts(extra.key(key), values);
+            }
+            extra.end();
+        }
+    }
+    fields.end();
+}
+
+fn moment(at: Timestamp) -> String {
+    let seconds = i64::try_from(at.seconds()).unwrap_or(i64::MAX);
+    time::format_micros(seconds, u32::try_from(at.0 % 1_000_000).unwrap_or_default())
+}
+
+/// A time of some milliseconds or more, as the reference writes it.
+pub fn span(micros: u64) -> String {
+    let digits = |whole: u64, rest: String| {
+        let rest = rest.trim_end_matches('0');
+        if rest.is_empty() { whole.to_string() } else { format!("{whole}.{rest}") }
+    };
+    let seconds = micros / 1_000_000;
+    if seconds == 0 {
+        return format!("{}ms", digits(micros / 1_000, format!("{:03}", micros % 1_000)));
+    }
+    let text = |seconds| format!("{}s", digits(seconds, format!("{:06}", micros % 1_000_000)));
+    match (seconds / 3_600, seconds / 60 % 60) {
+        (0, 0) => text(seconds),
+        (0, minutes) => format!("{minutes}m{}", text(seconds % 60)),
+        (hours, minutes) => format!("{hours}h{minutes}m{}", text(seconds % 60)),
+    }
+}
+
+impl ObjectRef {
+    fn write(&self, out: &mut Vec<u8>) {
+        let mut fields = Fields::begin(out);
+        fields.text("resource", &self.resource);
+        fields.text("namespace", &self.namespace);
+        fields.text("name", &self.name);
+        fields.text("uid", &self.uid);
+        fields.text("apiGroup", &self.group);
+        fields.text("apiVersion", &self.version);
+        fields.text("resourceVersion", &self.resource_version);
+        fields.text("subresource", &self.subresource);
+        fields.end();
+    }
+}
+
+impl Event {
+    /// Without bodies, for want of room; it says so.
+    pub fn truncate(&mut self) {
+        self.request = None;
+        self.response = None;
+        self.notes.insert(TRUNCATED.to_owned(), "true".to_owned());
+    }
+
+    /// About how many bytes it holds.
+    pub fn weight(&self) -> usize {
+        let bytes = |body: &Option<Bytes>| body.as_ref().map_or(0, Bytes::len);
+        let notes: usize = self.notes.iter().map(|(key, text)| key.len() + text.len()).sum();
+        let head = self.head.uri.len() + self.head.agent.len() + self.head.id.len();
+        1_024 + bytes(&self.request) + bytes(&self.response) + notes + head
+    }
+
+    /// Appends the record as an object. `named`: whether it says of what kind it is, which one in a list does not.
+    pub fn write_json(&self, out: &mut Vec<u8>, named: bool) {
+        let head = &self.head;
+        let mut fields = Fields::begin(out);
+        if named {
+            fields.always("kind", "Event");
+            fields.always("apiVersion", API_VERSION);
+        }
+        fields.always("level", head.level.word());
+        fields.always("auditID", &head.id);
+        fields.always("stage", self.stage.word());
+        fields.always("requestURI", &head.uri);
+        fields.always("verb", head.verb);
+        write_user(fields.key("user"), head.user.as_deref());
+        if let Some(user) = &self.acts_as {
+            write_user(fields.key("impersonatedUser"), Some(user));
+        }
+        fields.texts("sourceIPs", &head.sources);
+        fields.text("userAgent", &head.agent);
+        if let Some(object) = &self.object {
+            object.write(fields.key("objectRef"));
+        }
+        if let Some(answered) = &self.answered {
+            answered.write(fields.key("responseStatus"));
+        }
+        fields.raw("requestObject", self.request.as_ref());
+        fields.raw("responseObject", self.response.as_ref());
+        fields.always("requestReceivedTimestamp", &moment(head.received));
+        fields.always("stageTimestamp", &moment(self.at));
+        if !self.notes.is_empty() {
+            let mut notes = Fields::begin(fields.key("annotations"));
+            self.notes.iter().for_each(|(key, text)| notes.always(key, text));
+            notes.end();
+        }
+        fields.end();
+    }
+
+    /// The record in one line of words, of which it says the most important.
+    pub fn line(&self) -> String {
+        let head = &self.head;
+        let user = head.user.as_ref().filter(|user| !user.name.is_empty());
+        let list = |groups: &[String]| groups.iter().map(|group| quoted(group)).collect::<Vec<_>>().join(",");
+        let or = |text: String, otherwise: &str| if text.is_empty() { otherwise.to_owned() } else { text };
+        let groups = or(user.map(|user| list(&user.groups)).unwrap_or_default(), "<none>");
+        let other = self.acts_as.as_ref();
+        let other_groups = other.filter(|user| !user.groups.is_empty()).map(|user| list(&user.groups));
+        let namespace = self.object.as_ref().map(|object| object.namespace.clone()).unwrap_or_default();
+        let code = self.answered.as_ref().map(|answered| answered.code().to_string());
+        // The moment without the zeros at its end.
+        let moment = moment(head.received);
+        let moment = moment.trim_end_matches('Z').trim_end_matches('0').trim_end_matches('.');
+        let mut line = format!("{moment}Z AUDIT:");
+        for (key, text) in [
+            ("id", head.id.clone()),
+            ("stage", self.stage.word().to_owned()),
+            ("ip", head.sources.first().map_or("<unknown>", String::as_str).to_owned()),
+            ("method", head.verb.to_owned()),
+            ("user", user.map_or("<none>", |user| user.name.as_str()).to_owned()),
+            ("groups", groups),
+            ("as", other.map_or("<self>", |user| user.name.as_str()).to_owned()),
+            ("asgroups", other_groups.unwrap_or_else(|| "<lookup>".to_owned())),
+            ("user-agent", head.agent.clone()),
+            ("namespace", or(namespace, "<none>")),
+            ("uri", head.uri.clone()),
+        ] {
+            let _ = write!(line, " {key}={}", quoted(&text));
+        }
+        let _ = write!(line, " response=\"{}\"", code.unwrap_or_else(|| "<deferred>".to_owned()));
+        line
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn event() -> Event {
+        let user = Identity {
+            name: "ann".to_owned(),
+            uid: "u".to_owned(),
+            groups: vec!["a".to_owned(), "b".to_owned()],
+            extra: [("k".to_owned(), vec!["<v>".to_owned()])].into(),
+        };
+        let head = Head {
+            level: Level::Request,
+            id: "id".to_owned(),
+            uri: "/api/v1/namespaces/n/pods?a=b&c".to_owned(),
+            verb: "create",
+            user: Some(Arc::new(user)),
+            sources: vec!["127.0.0.1".to_owned()],
+            agent: "curl".to_owned(),
+            received: Timestamp(1_000_250),
+        };
+        Event {
+            head: Arc::new(head),
+            stage: Stage::ResponseComplete,
+            acts_as: None,
+            object: Some(ObjectRef {
+                resource: "pods".to_owned(),
+                namespace: "n".to_owned(),
+                name: "p".to_owned(),
+                version: "v1".to_owned(),
+                ..ObjectRef::default()
+            }),
+            answered: Some(Answered::Code(201)),
+            request: Some(Bytes::from_static(b"{\"a\":1}")),
+            response: None,
+            at: Timestamp(2_000_000),
+            notes: [("b".to_owned(), "2".to_owned()), ("a".to_owned(), "1".to_owned())].into(),
+        }
+    }
+
+    fn json(event: &Event, named: bool) -> String {
+        let mut out = Vec::new();
+        event.write_json(&mut out, named);
+        String::from_utf8(out).unwrap()
+    }
+
+    #[test]
+    fn fields_stand_in_the_order_of_the_reference() {
+        let event = event();
+        assert_eq!(
+            json(&event, true),
+            r#"{"kind":"Event","apiVersion":"audit.k8s.io/v1","level":"Request","auditID":"id","stage":"ResponseComplete","requestURI":"/api/v1/namespaces/n/pods?a=b\u0026c","verb":"create","user":{"username":"ann","uid":"u","groups":["a","b"],"extra":{"k":["\u003cv\u003e"]}},"sourceIPs":["127.0.0.1"],"userAgent":"curl","objectRef":{"resource":"pods","namespace":"n","name":"p","apiVersion":"v1"},"responseStatus":{"metadata":{},"code":201},"requestObject":{"a":1},"requestReceivedTimestamp":"1970-01-01T00:00:01.000250Z","stageTimestamp":"1970-01-01T00:00:02.000000Z","annotations":{"a":"1","b":"2"}}"#
+        );
+        assert!(json(&event, false).starts_with(r#"{"level":"Request","#));
+    }
+
+    #[test]
+    fn a_status_is_told_without_its_kind() {
+        let mut event = event();
+        event.answered = Some(Answered::status(&Status::bad_request("no")));
+        assert!(
+            json(&event, false).contains(
+                r#""responseStatus":{"metadata":{},"status":"Failure","message":"no","reason":"BadRequest","code":400}"#
+            ),
+            "{}",
+            json(&event, false)
+        );
+        event.answered = Some(Answered::status(&Status::success_of("Pod", "p")));
+        assert!(
+            json(&event, false)
+                .contains(r#""status":"Success","details":{"name":"p","kind":"Pod"},"code":200}"#)
+        );
+        for other in [Answered::early(), Answered::panicked()] {
+            event.answered = Some(other);
+            assert!(serde_json::from_str::<serde_json::Value>(&json(&event, true)).is_ok());
+        }
+    }
+
+    #[test]
+    fn a_line_says_the_most_important() {
+        let mut event = event();
+        assert_eq!(
+            event.line(),
+            r#"1970-01-01T00:00:01.00025Z AUDIT: id="id" stage="ResponseComplete" ip="127.0.0.1" method="create" user="ann" groups="\"a\",\"b\"" as="<self>" asgroups="<lookup>" user-agent="curl" namespace="n" uri="/api/v1/namespaces/n/pods?a=b&c" response="201""#
+        );
+        event.answered = None;
+        event.acts_as = Some(Arc::new(Identity { name: "bob".to_owned(), ..Identity::default() }));
+        assert!(event.line().ends_with("response=\"<deferred>\""));
+        assert!(event.line().contains(r#"as="bob" asgroups="<lookup>""#));
+    }
+
+    #[test]
+    fn spans_are_written_as_the_reference_writes_them() {
+        for (micros, wanted) in [
+            (501_000, "501ms"),
+            (501_250, "501.25ms"),
+            (1_000_000, "1s"),
+            (2_500_001, "2.500001s"),
+            (61_000_000, "1m1s"),
+            (3_661_500_000, "1h1m1.5s"),
+        ] {
+            assert_eq!(span(micros), wanted);
+        }
+    }
+
+    #[test]
+    fn what_is_cut_says_so() {
+        let mut event = event();
+        let before = event.weight();
+        event.truncate();
+        assert!(event.weight() < before + TRUNCATED.len() + 4);
+        assert!(!json(&event, true).contains("requestObject"));
+        assert!(json(&event, true).contains(r#""audit.k8s.io/truncated":"true""#));
+    }
+}

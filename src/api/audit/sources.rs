@@ -1,0 +1,34 @@
+//! Where a request comes from: what proxies say of that, and the other end of the connection last, which nobody can make up.
+
+use std::net::IpAddr;
+
+/// The addresses, from the farthest to the nearest. `forwarded`: the addresses between commas that proxies leave; `real`: the
+/// one that some leave; `peer`: the other end.
+pub fn sources(forwarded: &str, real: &str, peer: Option<IpAddr>) -> Vec<String> {
+    let address = |text: &str| text.trim().parse::<IpAddr>().ok().map(|address| address.to_canonical());
+    let mut all: Vec<IpAddr> = forwarded.split(',').filter_map(address).collect();
+    all.extend(address(real).filter(|real| !all.contains(real)));
+    all.extend(peer.map(|peer| peer.to_canonical()).filter(|peer| all.last() != Some(peer)));
+    all.iter().map(ToString::to_string).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_nearest_is_last_and_nobody_stands_twice() {
+        let peer = Some("10.0.0.9".parse().unwrap());
+        for (forwarded, real, wanted) in [
+            ("", "", &["10.0.0.9"][..]),
+            ("1.1.1.1, 2.2.2.2", "", &["1.1.1.1", "2.2.2.2", "10.0.0.9"]),
+            ("1.1.1.1,nonsense", "3.3.3.3", &["1.1.1.1", "3.3.3.3", "10.0.0.9"]),
+            ("1.1.1.1", "1.1.1.1", &["1.1.1.1", "10.0.0.9"]),
+            ("10.0.0.9", "", &["10.0.0.9"]),
+            ("10.0.0.9,1.1.1.1", "", &["10.0.0.9", "1.1.1.1", "10.0.0.9"]),
+            ("::ffff:1.2.3.4", "::1", &["1.2.3.4", "::1", "10.0.0.9"]),
+        ] {
+            assert_eq!(sources(forwarded, real, peer), wanted, "{forwarded} {real}");
+        }
+    }
+}

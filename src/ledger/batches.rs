@@ -1,0 +1,259 @@
+//! From the queue of one place to whoever writes: records are gathered, held against the bounds of their size, and passed on.
+
+use std::future::Future;
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use pilothouse_actors::clock::{Clock, Timestamp};
+use tokio::sync::{mpsc, oneshot};
+use tokio::time::{sleep, timeout};
+
+use crate::api::audit::Level;
+use crate::api::audit::event::Event;
+use crate::config::audit::{Batching, Delivery, Mode, Truncation};
+use crate::limits::{AUDIT_BATCH_BYTES, AUDIT_LINES_AT_ONCE};
+use crate::metrics::audit::Audit as Counts;
+use crate::verbs::budget::Held;
+
+/// A record on its way.
+pub struct Entry {
+    /// The record.
+    pub event: Arc<Event>,
+    /// Its room, given back when all places are done with it.
+    pub held: Option<Arc<Held>>,
+    /// Who waits for it.
+    pub done: Option<oneshot::Sender<bool>>,
+}
+
+/// What comes out of a queue.
+pub enum Word {
+    /// A record to write.
+    Write(Entry),
+    /// The end: write what came before, and say so.
+    Close(oneshot::Sender<()>),
+}
+
+/// A record as it is written.
+pub struct Line {
+    /// The text.
+    pub text: Vec<u8>,
+    entry: Entry,
+}
+
+impl Line {
+    /// Tells who waits what came of it.
+    pub fn done(self, written: bool) {
+        if let Some(done) = self.entry.done {
+            // Whoever has gone does not need to know.
+            let _ = done.send(written);
+        }
+    }
+}
+
+/// Who writes records.
+pub trait Writer {
+    /// A record as this one writes it.
+    fn text(&self, event: &Event) -> Vec<u8>;
+
+    /// Writes records, and tells those who wait.
+    fn write(&mut self, lines: Vec<Line>) -> impl Future<Output = ()>;
+
+    /// Waits until all that was taken is written.
+    fn finish(&mut self) -> impl Future<Output = ()>;
+}
+
+/// How many batches may be sent.
+struct Rate {
+    per_second: f64,
+    most: f64,
+    tokens: f64,
+    at: Timestamp,
+}
+
+impl Rate {
+    fn new((per_second, burst): (f64, u32), now: Timestamp) -> Rate {
+        Rate { per_second, most: f64::from(burst), tokens: f64::from(burst), at: now }
+    }
+
+    /// Takes a place, and says how long it is until then.
+    fn take(&mut self, now: Timestamp) -> Duration {
+        let passed = now.0.saturating_sub(self.at.0) as f64 / 1e6;
+        self.at = now;
+        self.tokens = (self.tokens + passed * self.per_second).min(self.most) - 1.0;
+        if self.tokens >= 0.0 || self.per_second <= 0.0 {
+            return Duration::ZERO;
+        }
+        Duration::try_from_secs_f64(-self.tokens / self.per_second).unwrap_or_default()
+    }
+}
+
+/// Starts a thread that takes what comes out of a queue. `writer` is made there.
+pub fn spawn<W: Writer>(
+    name: &str,
+    queue: mpsc::Receiver<Word>,
+    (delivery, clock, counts): (Delivery, Clock, Counts),
+    writer: impl FnOnce() -> W + Send + 'static,
+) -> io::Result<()> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let work = move || {
+        let local = tokio::task::LocalSet::new();
+        let batches = Batches {
+            queue,
+            batching: batching(&delivery),
+            truncation: delivery.truncation,
+            rate: None,
+            clock,
+            counts,
+        };
+        local.block_on(&runtime, batches.run(writer()));
+    };
+    std::thread::Builder::new().name(name.to_owned()).spawn(work).map(drop)
+}
+
+/// Where answers wait, nothing else does: what is there is written at once.
+fn batching(delivery: &Delivery) -> Batching {
+    match delivery.mode {
+        Mode::Batch => delivery.batching,
+        _ => Batching { most: AUDIT_LINES_AT_ONCE, wait: Duration::ZERO, rate: None, ..delivery.batching },
+    }
+}
+
+struct Batches {
+    queue: mpsc::Receiver<Word>,
+    batching: Batching,
+    truncation: Option<Truncation>,
+    rate: Option<Rate>,
+    clock: Clock,
+    counts: Counts,
+}
+
+impl Batches {
+    async fn run(mut self, mut writer: impl Writer) {
+        self.rate = self.batching.rate.map(|rate| Rate::new(rate, self.clock.now()));
+        loop {
+            let (entries, end) = self.gather().await;
+            let lines: Vec<Line> =
+                entries.into_iter().filter_map(|entry| self.line(&writer, entry)).collect();
+            if !lines.is_empty() {
+                if let Some(rate) = &mut self.rate {
+                    sleep(rate.take(self.clock.now())).await;
+                }
+                writer.write(lines).await;
+            }
+            match end {
+                None => {}
+                Some(done) => {
+                    // Nothing more gets in, and what is in comes out.
+                    self.queue.close();
+                    self.rate = None;
+                    self.batching.wait = Duration::ZERO;
+                    if self.queue.is_empty() {
+                        writer.finish().await;
+                        if let Some(done) = done {
+                            let _ = done.send(());
+                        }
+                        return;
+                    }
+                    self.drain(&mut writer).await;
+                    if let Some(done) = done {
+                        let _ = done.send(());
+                    }
+                    return;
+                }
+            }
+        }
+    }
+
+    /// Writes what is left in a queue that is closed.
+    async fn drain(&mut self, writer: &mut impl Writer) {
+        while let Some(word) = self.queue.recv().await {
+            if let Word::Write(entry) = word
+                && let Some(line) = self.line(writer, entry)
+            {
+                writer.write(vec![line]).await;
+            }
+        }
+        writer.finish().await;
+    }
+
+    /// The next records that go together, at least one; and whether they are the last, with who wants to know.
+    async fn gather(&mut self) -> (Vec<Entry>, Option<Option<oneshot::Sender<()>>>) {
+        let (mut entries, mut bytes) = (Vec::new(), 0);
+        match self.queue.recv().await {
+            None => return (entries, Some(None)),
+            Some(Word::Close(done)) => return (entries, Some(Some(done))),
+            Some(Word::Write(entry)) => {
+                bytes += entry.event.weight();
+                entries.push(entry);
+            }
+        }
+        let most = self.truncation.map_or(AUDIT_BATCH_BYTES, |bounds| bounds.batch.min(AUDIT_BATCH_BYTES));
+        let wait = self.batching.wait;
+        let until = self.clock.now().plus(wait);
+        while entries.len() < self.batching.most && bytes < most {
+            let word = match self.queue.try_recv() {
+                Ok(word) => word,
+                Err(mpsc::error::TryRecvError::Disconnected) => return (entries, Some(None)),
+                Err(mpsc::error::TryRecvError::Empty) => {
+                    let left = Duration::from_micros(until.0.saturating_sub(self.clock.now().0));
+                    if left.is_zero() {
+                        break;
+                    }
+                    match timeout(left.min(wait), self.queue.recv()).await {
+                        Ok(Some(word)) => word,
+                        Ok(None) => return (entries, Some(None)),
+                        Err(_) => break,
+                    }
+                }
+            };
+            match word {
+                Word::Close(done) => return (entries, Some(Some(done))),
+                Word::Write(entry) => {
+                    bytes += entry.event.weight();
+                    entries.push(entry);
+                }
+            }
+        }
+        (entries, None)
+    }
+
+    /// The record as it is written, as far as it is small enough.
+    fn line(&self, writer: &impl Writer, mut entry: Entry) -> Option<Line> {
+        let size = |event: &Event| {
+            let mut text = Vec::new();
+            event.write_json(&mut text, true);
+            text.len() + 1
+        };
+        if let Some(bounds) = self.truncation {
+            if size(&entry.event) > bounds.event && entry.event.head.level >= Level::Request {
+                let mut smaller = Event::clone(&entry.event);
+                smaller.truncate();
+                entry.event = Arc::new(smaller);
+            }
+            if size(&entry.event) > bounds.event {
+                self.counts.lost("truncate", 1, "event is too large even after truncating");
+                Line { text: Vec::new(), entry }.done(true);
+                return None;
+            }
+        }
+        Some(Line { text: writer.text(&entry.event), entry })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn batches_are_few_after_the_first() {
+        let mut rate = Rate::new((10.0, 2), Timestamp(0));
+        assert_eq!(rate.take(Timestamp(0)), Duration::ZERO);
+        assert_eq!(rate.take(Timestamp(0)), Duration::ZERO);
+        assert_eq!(rate.take(Timestamp(0)), Duration::from_millis(100));
+        assert_eq!(rate.take(Timestamp(0)), Duration::from_millis(200));
+        assert_eq!(rate.take(Timestamp(10_000_000)), Duration::ZERO, "rest fills it again");
+        assert_eq!(rate.take(Timestamp(10_000_000)), Duration::ZERO);
+        assert_ne!(rate.take(Timestamp(10_000_000)), Duration::ZERO, "and no more than that");
+    }
+}

@@ -1,0 +1,343 @@
+//! Records in a file, or on the standard output. A file that has grown is put aside under a name with the time, and another is
+//! begun; those put aside are compressed and removed as the flags say, by a thread that runs for that alone.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Read as _, Write as _};
+use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use flate2::Compression;
+use flate2::write::GzEncoder;
+use pilothouse_actors::clock::{Clock, Timestamp};
+
+use super::batches::{Line, Writer};
+use crate::api::audit::event::Event;
+use crate::api::schema::time;
+use crate::metrics::audit::Audit as Counts;
+
+/// Who may read a log that is made here.
+const FILE_MODE: u32 = 0o600;
+/// Who may look into a folder that is made here.
+const FOLDER_MODE: u32 = 0o700;
+/// What compressed files end with.
+const PACKED: &str = ".gz";
+const DAY_SECONDS: u64 = 86_400;
+const MILLISECOND: Duration = Duration::from_millis(1);
+
+/// What becomes of old files.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Keeping {
+    /// Bytes of the file before another is begun.
+    pub bytes: u64,
+    /// Old files that stay; 0: all.
+    pub files: usize,
+    /// Days that they stay; 0: for ever.
+    pub days: u64,
+    /// Whether they are compressed.
+    pub compress: bool,
+}
+
+/// Makes the file, and the folder it lies in, if they are not there.
+pub fn prepare(path: &Path) -> io::Result<()> {
+    if let Some(folder) = path.parent().filter(|folder| !folder.as_os_str().is_empty() && !folder.exists()) {
+        fs::create_dir_all(folder)?;
+        fs::set_permissions(folder, fs::Permissions::from_mode(FOLDER_MODE))?;
+    }
+    opened(path, FILE_MODE).map(drop)
+}
+
+fn opened(path: &Path, mode: u32) -> io::Result<File> {
+    OpenOptions::new().create(true).append(true).mode(mode).open(path)
+}
+
+/// A file that grows.
+pub struct LogFile {
+    path: PathBuf,
+    keeping: Keeping,
+    clock: Clock,
+    open: Option<(File, u64)>,
+    /// Whether somebody looks after the old files right now.
+    tidying: Arc<AtomicBool>,
+}
+
+impl LogFile {
+    /// The file of this path.
+    pub fn new(path: PathBuf, keeping: Keeping, clock: Clock) -> LogFile {
+        LogFile { path, keeping, clock, open: None, tidying: Arc::default() }
+    }
+
+    /// Appends a line.
+    fn append(&mut self, line: &[u8]) -> io::Result<()> {
+        let (length, most) = (line.len() as u64, self.keeping.bytes);
+        if length > most {
+            return Err(io::Error::other(format!("write length {length} exceeds maximum file size {most}")));
+        }
+        let (mut file, size) = match self.open.take() {
+            Some(open) => open,
+            None => {
+                let file = opened(&self.path, FILE_MODE)?;
+                let size = file.metadata()?.len();
+                self.tidy();
+                (file, size)
+            }
+        };
+        let mut size = size;
+        if size + length > most {
+            drop(file);
+            file = self.put_aside()?;
+            size = 0;
+        }
+        let written = file.write_all(line);
+        self.open = Some((file, size + length));
+        written
+    }
+
+    /// Gives the file its name with the time, and begins another.
+    fn put_aside(&mut self) -> io::Result<File> {
+        let mode = fs::metadata(&self.path).map_or(FILE_MODE, |known| known.permissions().mode());
+        let mut now = self.clock.now();
+        while aside(&self.path, now).exists() {
+            // Two in one moment: none may take the place of another.
+            now = now.plus(MILLISECOND);
+        }
+        fs::rename(&self.path, aside(&self.path, now))?;
+        let file = opened(&self.path, mode)?;
+        self.tidy();
+        Ok(file)
+    }
+
+    /// Looks after the old files, beside the records.
+    fn tidy(&self) {
+        let Keeping { files, days, compress, .. } = self.keeping;
+        if (files == 0 && days == 0 && !compress) || self.tidying.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        let (path, keeping, now) = (self.path.clone(), self.keeping.clone(), self.clock.now());
+        let busy = self.tidying.clone();
+        let work = move || {
+            if let Err(error) = tidied(&path, &keeping, now) {
+                tracing::warn!(%error, "old audit logs cannot be looked after");
+            }
+            busy.store(false, Ordering::Release);
+        };
+        if std::thread::Builder::new().name("audit-tidy".to_owned()).spawn(work).is_err() {
+            self.tidying.store(false, Ordering::Release);
+        }
+    }
+}
+
+/// The stem and the ending of a file's name.
+fn parts(path: &Path) -> (String, String) {
+    let text = |part: Option<&std::ffi::OsStr>| part.map(|part| part.to_string_lossy().into_owned());
+    let ending = text(path.extension()).map(|ending| format!(".{ending}")).unwrap_or_default();
+    (text(path.file_stem()).unwrap_or_default(), ending)
+}
+
+/// The name under which a file is put aside at this moment.
+fn aside(path: &Path, now: Timestamp) -> PathBuf {
+    let (stem, ending) = parts(path);
+    let seconds = i64::try_from(now.seconds()).unwrap_or(i64::MAX);
+    let moment = time::format_seconds(seconds).trim_end_matches('Z').replace(':', "-");
+    let millis = now.0 / 1_000 % 1_000;
+    path.with_file_name(format!("{stem}-{moment}.{millis:03}{ending}"))
+}
+
+/// When a file was put aside, if it is one of this log.
+fn put_aside_at(path: &Path, name: &str) -> Option<Timestamp> {
+    let (stem, ending) = parts(path);
+    let name = name.strip_suffix(PACKED).filter(|_| ending != PACKED).unwrap_or(name);
+    let moment = name.strip_prefix(&stem)?.strip_prefix('-')?.strip_suffix(ending.as_str())?;
+    let (day, of_day) = moment.split_once('T')?;
+    let (seconds, micros) = time::parse_micros(&format!("{day}T{}000Z", of_day.replace('-', ":"))).ok()?;
+    Some(Timestamp(u64::try_from(seconds).ok()?.checked_mul(1_000_000)? + u64::from(micros)))
+}
+
+/// Removes old files that are too many or too old, and compresses the others.
+fn tidied(path: &Path, keeping: &Keeping, now: Timestamp) -> io::Result<()> {
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let mut old = Vec::new();
+    for entry in fs::read_dir(folder)? {
+        let entry = entry?;
+        if let Some(at) = entry.file_name().to_str().and_then(|name| put_aside_at(path, name)) {
+            old.push((at, entry.path()));
+        }
+    }
+    old.sort_unstable_by(|one, other| other.cmp(one));
+    let oldest = now.0.saturating_sub(keeping.days.saturating_mul(DAY_SECONDS).saturating_mul(1_000_000));
+    // A file and what was made of it when the server ended in the middle of that are one.
+    let mut moments: Vec<Timestamp> = old.iter().map(|(at, _)| *at).collect();
+    moments.dedup();
+    let kept = if keeping.files == 0 { moments.len() } else { keeping.files.min(moments.len()) };
+    let kept = moments.get(..kept).unwrap_or_default();
+    for (at, file) in old {
+        let too_old = keeping.days > 0 && at.0 < oldest;
+        if too_old || !kept.contains(&at) {
+            fs::remove_file(&file)?;
+        } else if keeping.compress && file.extension().is_none_or(|ending| ending != "gz") {
+            pack(&file)?;
+        }
+    }
+    Ok(())
+}
+
+/// Compresses a file, which then goes.
+fn pack(path: &Path) -> io::Result<()> {
+    const PIECE: usize = 64 << 10;
+    let mut name = path.as_os_str().to_owned();
+    name.push(PACKED);
+    let mode = fs::metadata(path)?.permissions().mode();
+    let out = OpenOptions::new().create(true).write(true).truncate(true).mode(mode).open(&name)?;
+    let mut out = GzEncoder::new(out, Compression::default());
+    let (mut file, mut piece) = (File::open(path)?, vec![0; PIECE]);
+    loop {
+        let read = file.read(&mut piece)?;
+        if read == 0 {
+            break;
+        }
+        out.write_all(piece.get(..read).unwrap_or_default())?;
+    }
+    out.finish()?.sync_all()?;
+    fs::remove_file(path)
+}
+
+/// Where lines go.
+pub enum Out {
+    /// The standard output.
+    Standard,
+    /// A file.
+    File(LogFile),
+}
+
+/// Writes records as lines.
+pub struct Log {
+    /// Where to.
+    pub out: Out,
+    /// Whether records are lines of words.
+    pub is_legacy: bool,
+    /// What is counted.
+    pub counts: Counts,
+}
+
+impl Log {
+    fn append(&mut self, line: &[u8]) -> io::Result<()> {
+        match &mut self.out {
+            Out::File(file) => file.append(line),
+            Out::Standard => {
+                let mut out = io::stdout().lock();
+                out.write_all(line)?;
+                out.flush()
+            }
+        }
+    }
+}
+
+impl Writer for Log {
+    fn text(&self, event: &Event) -> Vec<u8> {
+        let mut text = Vec::new();
+        if self.is_legacy {
+            text.extend_from_slice(event.line().as_bytes());
+        } else {
+            event.write_json(&mut text, true);
+        }
+        text.push(b'\n');
+        text
+    }
+
+    async fn write(&mut self, lines: Vec<Line>) {
+        for line in lines {
+            let written = self.append(&line.text);
+            if let Err(error) = &written {
+                self.counts.lost("log", 1, &error.to_string());
+            }
+            line.done(written.is_ok());
+        }
+    }
+
+    async fn finish(&mut self) {}
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const START: Timestamp = Timestamp(1_700_000_000_123_456);
+
+    fn names(folder: &Path) -> Vec<String> {
+        let mut names: Vec<String> = fs::read_dir(folder)
+            .unwrap()
+            .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+            .collect();
+        names.sort_unstable();
+        names
+    }
+
+    fn settled(file: &LogFile) {
+        while file.tidying.load(Ordering::Acquire) {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    #[test]
+    fn a_file_that_is_full_is_put_aside_under_the_time() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("audit.log");
+        prepare(&path).unwrap();
+        let clock = Clock::manual(START);
+        let keeping = Keeping { bytes: 10, files: 2, ..Keeping::default() };
+        let mut file = LogFile::new(path.clone(), keeping.clone(), clock.clone());
+        for line in ["aaaa\n", "bbbb\n", "cccc\n"] {
+            file.append(line.as_bytes()).unwrap();
+        }
+        settled(&file);
+        assert_eq!(names(folder.path()), ["audit-2023-11-14T22-13-20.123.log", "audit.log"]);
+        assert_eq!(fs::read(&path).unwrap(), b"cccc\n");
+        for _ in 0..4 {
+            clock.advance(Duration::from_millis(5));
+            file.append(b"dddddddd\n").unwrap();
+            settled(&file);
+        }
+        assert_eq!(
+            names(folder.path()),
+            ["audit-2023-11-14T22-13-20.138.log", "audit-2023-11-14T22-13-20.143.log", "audit.log"]
+        );
+        assert!(file.append(&[b'x'; 11]).unwrap_err().to_string().contains("exceeds maximum file size 10"));
+        drop(file);
+        let mut again = LogFile::new(path.clone(), keeping, clock);
+        again.append(b"e\n").unwrap_or_default();
+        assert_eq!(fs::read(&path).unwrap(), b"e\n", "what was there counts");
+    }
+
+    #[test]
+    fn old_files_are_compressed_and_go() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("audit.log");
+        for name in ["audit-2023-11-14T22-13-20.123.log", "audit-2023-11-10T00-00-00.000.log", "other-1.log"]
+        {
+            fs::write(folder.path().join(name), b"line\n").unwrap();
+        }
+        let keeping = Keeping { bytes: 10, days: 2, compress: true, ..Keeping::default() };
+        tidied(&path, &keeping, START).unwrap();
+        assert_eq!(names(folder.path()), ["audit-2023-11-14T22-13-20.123.log.gz", "other-1.log"]);
+        let packed = File::open(folder.path().join("audit-2023-11-14T22-13-20.123.log.gz")).unwrap();
+        let mut text = String::new();
+        flate2::read::GzDecoder::new(packed).read_to_string(&mut text).unwrap();
+        assert_eq!(text, "line\n");
+        tidied(&path, &keeping, START).unwrap();
+        assert_eq!(names(folder.path()).len(), 2, "what is compressed stays so");
+    }
+
+    #[test]
+    fn only_files_of_the_log_are_its_own() {
+        let path = Path::new("/x/audit.log");
+        let at = Timestamp(1_700_000_000_123_000);
+        let name = aside(path, at).file_name().unwrap().to_str().unwrap().to_owned();
+        assert_eq!(put_aside_at(path, &name), Some(at));
+        assert_eq!(put_aside_at(path, &format!("{name}.gz")), Some(at));
+        for other in ["audit.log", "audit-x.log", "audit-2023-11-14T22-13-20.123.txt", "b-2023.log"] {
+            assert_eq!(put_aside_at(path, other), None, "{other}");
+        }
+    }
+}

@@ -1,0 +1,151 @@
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use pilothouse_actors::clock::{Clock, Timestamp};
+use tokio::sync::Semaphore;
+
+use super::batches::{Line, Writer, spawn};
+use super::*;
+use crate::api::audit::event::Head;
+use crate::api::audit::{Level, Stage};
+use crate::config::audit::{Batching, Truncation};
+use crate::metrics::Metrics;
+
+/// Writes once it may, and counts.
+struct Slow {
+    may: Arc<Semaphore>,
+    written: Arc<AtomicUsize>,
+    largest: Arc<AtomicUsize>,
+    works: bool,
+}
+
+impl Writer for Slow {
+    fn text(&self, event: &Event) -> Vec<u8> {
+        let mut text = Vec::new();
+        event.write_json(&mut text, true);
+        text
+    }
+
+    async fn write(&mut self, lines: Vec<Line>) {
+        let may = self.may.acquire().await.unwrap();
+        self.largest.fetch_max(lines.len(), Ordering::SeqCst);
+        self.written.fetch_add(lines.len(), Ordering::SeqCst);
+        lines.into_iter().for_each(|line| line.done(self.works));
+        drop(may);
+    }
+
+    async fn finish(&mut self) {}
+}
+
+struct Bench {
+    ledger: Arc<Ledger>,
+    metrics: Metrics,
+    may: Arc<Semaphore>,
+    written: Arc<AtomicUsize>,
+    largest: Arc<AtomicUsize>,
+}
+
+fn bench(mode: Mode, waiting: usize, most: usize, truncation: Option<Truncation>, works: bool) -> Bench {
+    let metrics = Metrics::new(Timestamp(0)).unwrap();
+    let (may, written, largest) =
+        (Arc::new(Semaphore::new(0)), Arc::<AtomicUsize>::default(), Arc::<AtomicUsize>::default());
+    let mut ledger = Ledger::new(metrics.audit.clone());
+    let batching = Batching { waiting, most, wait: Duration::ZERO, rate: None };
+    let delivery = Delivery { mode, batching, truncation };
+    let slow = Slow { may: may.clone(), written: written.clone(), largest: largest.clone(), works };
+    let counts = metrics.audit.clone();
+    let spawned: io::Result<()> =
+        ledger.add(delivery, |queue| spawn("test", queue, (delivery, Clock::system(), counts), || slow));
+    spawned.unwrap();
+    Bench { ledger: Arc::new(ledger), metrics, may, written, largest }
+}
+
+fn event(body: usize) -> Event {
+    let head = Head { level: Level::Request, id: "i".to_owned(), verb: "get", ..Head::default() };
+    Event {
+        head: Arc::new(head),
+        stage: Stage::ResponseComplete,
+        acts_as: None,
+        object: None,
+        answered: None,
+        request: (body > 0).then(|| format!("\"{}\"", "x".repeat(body)).into()),
+        response: None,
+        at: Timestamp(0),
+        notes: [].into(),
+    }
+}
+
+fn count(metrics: &Metrics, line: &str) -> u64 {
+    let text = String::from_utf8(metrics.text().unwrap()).unwrap();
+    let found = text.lines().find_map(|one| one.strip_prefix(line)?.trim().parse().ok());
+    found.unwrap_or(0)
+}
+
+const LOST: &str = r#"apiserver_audit_error_total{plugin="buffered"}"#;
+
+#[actix_rt::test]
+async fn in_batch_mode_nobody_waits_and_what_finds_no_room_is_counted() {
+    let bench = bench(Mode::Batch, 10, 4, None, true);
+    for _ in 0..100 {
+        assert!(bench.ledger.write(event(0), bench.ledger.room()).await);
+    }
+    let lost = count(&bench.metrics, LOST);
+    assert!((85..=90).contains(&lost), "{lost}");
+    assert_eq!(count(&bench.metrics, "apiserver_audit_event_total"), 100);
+    bench.may.add_permits(1_000);
+    bench.ledger.close().await;
+    assert_eq!(bench.written.load(Ordering::SeqCst) as u64 + lost, 100, "what was taken is written");
+    assert!(bench.largest.load(Ordering::SeqCst) <= 4);
+    bench.ledger.write_later(event(0), bench.ledger.room());
+    assert_eq!(count(&bench.metrics, LOST), lost + 1, "what comes later is lost");
+    assert_eq!(bench.ledger.room.bytes(), 0, "and all room is given back");
+}
+
+#[actix_rt::test]
+async fn bodies_have_one_room_together() {
+    let bench = bench(Mode::Batch, 1_000, 1, None, true);
+    for _ in 0..20 {
+        bench.ledger.write(event(AUDIT_BYTES / 10), bench.ledger.room()).await;
+        assert!(bench.ledger.room.bytes() <= AUDIT_BYTES, "{}", bench.ledger.room.bytes());
+    }
+    assert_eq!(count(&bench.metrics, LOST), 0, "without bodies there is room for all of them");
+    bench.may.add_permits(1_000);
+    bench.ledger.close().await;
+    assert_eq!(bench.written.load(Ordering::SeqCst), 20);
+    assert_eq!(bench.ledger.room.bytes(), 0);
+}
+
+#[actix_rt::test]
+async fn in_blocking_mode_requests_wait() {
+    let bench = bench(Mode::Blocking, 10, 1, None, false);
+    let writing = bench.ledger.write(event(0), bench.ledger.room());
+    assert!(timeout(Duration::from_millis(50), writing).await.is_err(), "until it is written");
+    bench.may.add_permits(10);
+    let (ledger, room) = (bench.ledger.clone(), bench.ledger.room());
+    assert!(ledger.write(event(0), room).await, "whatever comes of it");
+    assert_eq!(bench.written.load(Ordering::SeqCst), 2);
+}
+
+#[actix_rt::test]
+async fn in_strict_mode_a_request_without_a_record_is_refused() {
+    for works in [true, false] {
+        let bench = bench(Mode::BlockingStrict, 10, 1, None, works);
+        bench.may.add_permits(10);
+        assert_eq!(bench.ledger.write(event(0), bench.ledger.room()).await, works);
+    }
+}
+
+#[actix_rt::test]
+async fn large_records_lose_their_bodies_or_are_lost() {
+    let bench = bench(Mode::Blocking, 10, 1, Some(Truncation { event: 500, batch: 1_000 }), true);
+    bench.may.add_permits(10);
+    assert!(bench.ledger.write(event(1_000), bench.ledger.room()).await);
+    assert_eq!(bench.written.load(Ordering::SeqCst), 1);
+    let mut large = event(0);
+    large.notes.insert("k".to_owned(), "x".repeat(600));
+    assert!(bench.ledger.write(large, bench.ledger.room()).await, "that refuses nobody");
+    assert_eq!(bench.written.load(Ordering::SeqCst), 1);
+    assert_eq!(count(&bench.metrics, r#"apiserver_audit_error_total{plugin="truncate"}"#), 1);
+}

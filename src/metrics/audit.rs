@@ -1,0 +1,68 @@
+//! What is counted of the records of requests.
+
+use prometheus::{IntCounter, IntCounterVec, Opts, Registry};
+
+use crate::api::audit::Level;
+
+/// What is written down of requests, and what is not.
+#[derive(Clone)]
+pub struct Audit {
+    events: IntCounter,
+    errors: IntCounterVec,
+    levels: IntCounterVec,
+    rejected: IntCounter,
+}
+
+impl Audit {
+    pub(super) fn new() -> Result<Audit, prometheus::Error> {
+        let by = |name: &str, help: &str, label: &str| IntCounterVec::new(Opts::new(name, help), &[label]);
+        Ok(Audit {
+            events: IntCounter::new(
+                "apiserver_audit_event_total",
+                "Records of requests that were made and passed on to be written.",
+            )?,
+            errors: by(
+                "apiserver_audit_error_total",
+                "Records that were lost, by what lost them: buffered (nobody took them in time), truncate, log or webhook.",
+                "plugin",
+            )?,
+            levels: by(
+                "apiserver_audit_level_total",
+                "Requests, by how much is written down of them.",
+                "level",
+            )?,
+            rejected: IntCounter::new(
+                "apiserver_audit_requests_rejected_total",
+                "Requests that were refused because nothing could be written down of them.",
+            )?,
+        })
+    }
+
+    pub(super) fn register(&self, registry: &Registry) -> Result<(), prometheus::Error> {
+        registry.register(Box::new(self.events.clone()))?;
+        registry.register(Box::new(self.errors.clone()))?;
+        registry.register(Box::new(self.levels.clone()))?;
+        registry.register(Box::new(self.rejected.clone()))
+    }
+
+    /// Counts a request by how much is written down of it.
+    pub fn decided(&self, level: Level) {
+        self.levels.with_label_values(&[level.word()]).inc();
+    }
+
+    /// Counts a record.
+    pub fn made(&self) {
+        self.events.inc();
+    }
+
+    /// Counts records that were lost, and tells the log.
+    pub fn lost(&self, plugin: &str, records: usize, why: &str) {
+        self.errors.with_label_values(&[plugin]).inc_by(records as u64);
+        tracing::warn!(plugin, records, why, "records of requests are lost");
+    }
+
+    /// Counts a request that was refused for want of a record.
+    pub fn refused(&self) {
+        self.rejected.inc();
+    }
+}

@@ -1,0 +1,140 @@
+//! What the record of a request holds of its body. Verbs say it when they have read the body; without a record nothing is
+//! made.
+
+use std::cell::{Cell, RefCell};
+
+use bytes::Bytes;
+
+use crate::api::audit::Level;
+use crate::api::audit::bodies::compact;
+use crate::api::codec::{self, json};
+use crate::api::media::PatchType;
+use crate::api::meta;
+use crate::api::value::Value;
+use crate::api::words::META_GROUP;
+
+use super::{Backend, Call};
+
+/// Where it stands who owns the fields.
+const OWNERS: &str = "managedFields";
+/// How the reference names the version of options, unless they name the one of a group.
+const OPTIONS_VERSION: &str = "meta.k8s.io/__internal";
+
+/// What a body says of its object.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Named {
+    /// Its namespace.
+    pub namespace: String,
+    /// Its name.
+    pub name: String,
+    /// Its uid.
+    pub uid: String,
+    /// Its version.
+    pub resource_version: String,
+}
+
+/// What a record wants of a body, and what it has got.
+#[derive(Debug, Default)]
+pub struct Received {
+    level: Cell<Level>,
+    drops_owners: Cell<bool>,
+    named: RefCell<Option<Named>>,
+    body: RefCell<Option<Bytes>>,
+}
+
+impl Received {
+    /// Says that a record is made, and what it wants.
+    pub fn want(&self, level: Level, drops_owners: bool) {
+        self.level.set(level);
+        self.drops_owners.set(drops_owners);
+    }
+
+    /// How much is written down of the request.
+    pub fn level(&self) -> Level {
+        self.level.get()
+    }
+
+    /// What the body says of its object, if it was read.
+    pub fn named(&self) -> Option<Named> {
+        self.named.borrow().clone()
+    }
+
+    /// The body in JSON on one line, if it is wanted.
+    pub fn body(&self) -> Option<Bytes> {
+        self.body.borrow().clone()
+    }
+
+    fn name(&self, object: &Value) {
+        let of = meta::of(object);
+        let text = |field| of.str(field).to_owned();
+        self.named.replace(Some(Named {
+            namespace: text("namespace"),
+            name: text("name"),
+            uid: text("uid"),
+            resource_version: text("resourceVersion"),
+        }));
+    }
+
+    fn keep(&self, body: Vec<u8>) {
+        self.body.replace(Some(Bytes::from(body)));
+    }
+}
+
+impl Backend {
+    /// Notes the body of a write, in the stored version, as the client would see it.
+    pub(super) fn note_body(&self, call: &Call<'_>, stored: &Value) {
+        let received = &call.warnings.received;
+        if received.level() < Level::Metadata {
+            return;
+        }
+        received.name(stored);
+        if received.level() < Level::Request {
+            return;
+        }
+        let mut value = stored.clone();
+        if received.drops_owners.get()
+            && let Some(metadata) = value.get_mut("metadata")
+        {
+            metadata.remove(OWNERS);
+        }
+        let (gv, kind) = call.shown_kind();
+        let (ty, value) = match call.custom() {
+            Some(_) => (Ok(self.registry.free_object()), Ok(value)),
+            None => (self.type_of(gv, kind), self.into_shown(call, value)),
+        };
+        if let (Ok(ty), Ok(value)) = (ty, value) {
+            received.keep(codec::encode(&self.registry, ty, &value));
+        }
+    }
+
+    /// Notes the options of a deletion.
+    pub(super) fn note_options(&self, call: &Call<'_>, options: &Value) {
+        let received = &call.warnings.received;
+        if received.level() < Level::Request {
+            return;
+        }
+        let mut options = options.clone();
+        if matches!(options.str("apiVersion"), "" | "v1" | "meta.k8s.io/v1") {
+            options.set("apiVersion", OPTIONS_VERSION);
+        }
+        if let Some(ty) = self.registry.kind(META_GROUP, "v1", "DeleteOptions") {
+            received.keep(codec::encode(&self.registry, ty, &options));
+        }
+    }
+
+    /// Notes a patch as it came; one that is no JSON as the JSON that it means.
+    pub(super) fn note_patch(call: &Call<'_>, language: PatchType) {
+        let received = &call.warnings.received;
+        if received.level() < Level::Request {
+            return;
+        }
+        let body = compact(&call.body).or_else(|| {
+            let read =
+                (language == PatchType::Apply).then(|| codec::yaml::read(&call.body).ok()).flatten()?;
+            Some(json::to_json(&read))
+        });
+        if let Some(body) = body {
+            received.keep(body);
+        }
+    }
+}
