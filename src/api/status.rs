@@ -366,7 +366,7 @@ impl Status {
         found: &str,
     ) -> Box<Status> {
         let why = format!(
-            "StorageError: invalid object, Code: 4, Key: /registry/{key}, ResourceVersion: 0, \
+            "StorageError: invalid object, Code: 4, Key: /{key}, ResourceVersion: 0, \
              AdditionalErrorMsg: Precondition failed: {field} in precondition: {wanted}, {field} in object meta: {found}"
         );
         Status::conflict(of, key.rsplit('/').next().unwrap_or(key), &why)

@@ -34,7 +34,7 @@ use super::body::Body;
 use super::connect::Out;
 use super::render::{self, Context};
 use super::worker::Worker;
-use super::{body, connect, deadline, documents, guards, health, metrics, openapi};
+use super::{body, connect, deadline, documents, flags, guards, health, metrics, openapi};
 
 /// How the types begin of patches that apply.
 const APPLY_PATCH: &str = "application/apply-patch+";
@@ -79,10 +79,16 @@ async fn serve(
     let known = parsed.resource().and_then(|found| worker.served().catalog.at(found).cloned());
     let applies = render::text(request.headers(), header::CONTENT_TYPE).starts_with(APPLY_PATCH);
     sample.note(&parsed, known.as_ref(), (query.get("dryRun") == Some("All"), applies));
+    context.put_to(guards::flow(worker, &identity, &parsed));
     let permit = guards::take_place(worker, &identity, &parsed)?;
-    guards::authorize(worker, request, &identity, &parsed, &query).await?;
+    let judged = guards::authorize(worker, request, &identity, &parsed, &query).await;
+    judged.inspect_err(|_| sample.forget())?;
     match &parsed.target {
         Target::NonResource("/metrics") => Ok(metrics::page(worker).await),
+        Target::NonResource("/metrics/slis") => Ok(metrics::slis(worker)),
+        Target::NonResource(path) if worker.shared.changes_flags && flags::is_flag(path) => {
+            Ok(flags::answer(request, payload, path).await)
+        }
         Target::NonResource(path) => match health::answer(worker, path, &query).await {
             Some(response) => Ok(response),
             None => match openapi::answer(worker, request, path, context).await {

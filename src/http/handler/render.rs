@@ -1,5 +1,6 @@
 //! Answers as HTTP: status line, headers, and bodies in the encoding that was agreed upon.
 
+use std::cell::OnceCell;
 use std::convert::Infallible;
 use std::pin::Pin;
 use std::rc::Rc;
@@ -14,6 +15,7 @@ use bytes::{Bytes, BytesMut};
 use futures::StreamExt as _;
 
 use crate::api::codec;
+use crate::api::flows::Flow;
 use crate::api::media::{self, Agreed, Encoding, Offer};
 use crate::api::query::Query;
 use crate::api::schema::Registry;
@@ -28,6 +30,8 @@ use super::gzip::{self, Gzip};
 use super::worker::Worker;
 
 const AUDIT_ID: HeaderName = HeaderName::from_static("audit-id");
+const FLOW_SCHEMA: HeaderName = HeaderName::from_static("x-kubernetes-pf-flowschema-uid");
+const PRIORITY_LEVEL: HeaderName = HeaderName::from_static("x-kubernetes-pf-prioritylevel-uid");
 /// Longer ids of clients are not repeated.
 const LONGEST_AUDIT_ID: usize = 128;
 /// What is larger than this is not laid out for people on a thread that serves others too.
@@ -44,6 +48,7 @@ pub struct Context {
     pub offer: Offer,
     worker: Rc<Worker>,
     audit_id: HeaderValue,
+    flow: OnceCell<Flow>,
     pretty: bool,
     gzip: bool,
 }
@@ -63,6 +68,7 @@ impl Context {
             offer: Offer::objects(worker.shared.encoding.cbor),
             worker: worker.clone(),
             audit_id,
+            flow: OnceCell::new(),
             pretty: wants_pretty(request),
             gzip: worker.shared.encoding.gzip && gzip::is_accepted(text(headers, header::ACCEPT_ENCODING)),
         }
@@ -70,6 +76,14 @@ impl Context {
 
     fn registry(&self) -> &Arc<Registry> {
         &self.worker.backend.registry
+    }
+
+    /// Lets the answer say which flow its request belongs to.
+    pub fn put_to(&self, flow: Option<Flow>) {
+        if let Some(flow) = flow {
+            // A request belongs to one flow: there is no second time.
+            let _ = self.flow.set(flow);
+        }
     }
 
     /// Whether a person will read the answer.
@@ -83,6 +97,13 @@ impl Context {
         response.head_mut().set_camel_case_headers(true);
         let headers = response.headers_mut();
         headers.insert(AUDIT_ID, self.audit_id.clone());
+        if let Some(flow) = self.flow.get() {
+            for (name, uid) in [(FLOW_SCHEMA, &flow.schema), (PRIORITY_LEVEL, &flow.level)] {
+                if let Ok(value) = HeaderValue::from_maybe_shared(uid.clone()) {
+                    headers.insert(name, value);
+                }
+            }
+        }
         if !headers.contains_key(header::CACHE_CONTROL) {
             headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache, private"));
         }
