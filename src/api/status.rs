@@ -670,6 +670,10 @@ pub fn storage_folder(of: GroupResource<'_>) -> &str {
         ("", "nodes") => "minions",
         ("", "replicationcontrollers") => "controllers",
         ("networking.k8s.io", "ingresses") => "ingress",
+        ("apiregistration.k8s.io", "apiservices") => "apiregistration.k8s.io/apiservices",
+        ("apiextensions.k8s.io", "customresourcedefinitions") => {
+            "apiextensions.k8s.io/customresourcedefinitions"
+        }
         (_, resource) => resource,
     }
 }

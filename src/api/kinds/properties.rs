@@ -9,6 +9,7 @@ use super::testing::NOBODY;
 use super::{Occasion, rules, same};
 use crate::api::codec;
 use crate::api::schema::{GroupVersionKind, Registry, TypeId, arbitrary, decode, default, encode};
+use crate::api::value::Value;
 
 static REGISTRY: LazyLock<Registry> = LazyLock::new(|| Registry::builtin().unwrap());
 
@@ -41,8 +42,12 @@ proptest! {
         (rules.prepare_create)(&mut value, &Occasion { now: "2024-01-01T00:00:00Z", user: &NOBODY });
         let stored = encode::encode(&REGISTRY, ty, &value);
         let again = decode::decode(&REGISTRY, ty, &stored).unwrap().value;
-        // Of the large parts of an object none is a pointer, and whoever looks for something in them may leave them empty.
-        value.fields_mut().retain(|_, part| part.fields().is_none_or(|fields| !fields.is_empty()));
+        // These are no pointers, and whoever looks for something in them may leave them empty.
+        for part in ["spec", "status"] {
+            if value.get(part).and_then(Value::fields).is_some_and(|fields| fields.is_empty()) {
+                value.remove(part);
+            }
+        }
         let shown = |value| String::from_utf8_lossy(&codec::to_json(value)).into_owned();
         prop_assert!(same(Some(&again), Some(&value)), "{kind}\n{}\n{}", shown(&again), shown(&value));
     }

@@ -188,9 +188,9 @@ impl Services {
                 families::fill(service, index, &range.network().to_string());
                 continue;
             };
-            if addresses::parse(&written).is_some_and(|address| !range.contains(address)) {
+            if let Some(address) = addresses::parse(&written).filter(|address| !range.contains(*address)) {
                 let why = format!(
-                    "the provided IP ({written}) is not in the valid range. The range of valid IPs is {range}"
+                    "the provided IP ({address}) is not in the valid range. The range of valid IPs is {range}"
                 );
                 return Err(NotGot::Address(written, why));
             }
