@@ -12,6 +12,8 @@ pub const HANDSHAKE: Duration = Duration::from_secs(10);
 pub const REQUEST_HEAD: Duration = Duration::from_secs(32);
 /// Bytes of a request body; the reference server's value.
 pub const REQUEST_BODY_BYTES: usize = 3 << 20;
+/// Bytes that a flag may be changed to while the server runs.
+pub const FLAG_BYTES: usize = 64;
 /// How long a writer that lost to another waits for its turn at the object. Past it the writer tries without one: somebody
 /// whose admission takes its time shall not keep the others.
 pub const TURN: Duration = Duration::from_millis(500);

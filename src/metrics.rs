@@ -8,6 +8,7 @@ pub mod conditions;
 pub mod conversion;
 pub mod hooks;
 pub mod policies;
+pub mod slis;
 pub mod tokens;
 
 use std::cell::RefCell;
@@ -28,6 +29,7 @@ use self::conditions::{Authorizer, Counts};
 use self::conversion::Conversions;
 use self::hooks::Hooks;
 use self::policies::Policies;
+use self::slis::Slis;
 use self::tokens::Tokens;
 use crate::api::catalog::resource::Resource;
 use crate::api::connect::Way;
@@ -99,6 +101,8 @@ pub struct Metrics {
     pub conversions: Conversions,
     /// Which versions that others serve can be reached.
     pub aggregation: Aggregation,
+    /// How health checks went.
+    pub slis: Slis,
     queue_depth: IntGaugeVec,
     queue_adds: IntCounterVec,
     queue_retries: IntCounterVec,
@@ -204,6 +208,7 @@ impl Metrics {
             policies: Policies::new()?,
             conversions: Conversions::new()?,
             aggregation: Aggregation::new()?,
+            slis: Slis::new(started)?,
             queue_depth: IntGaugeVec::new(depth, &["name"])?,
             queue_adds: queue(
                 "workqueue_adds_total",
@@ -592,6 +597,11 @@ impl Sample {
         Sample { began: now, noted: RefCell::new(None) }
     }
 
+    /// Lets go of what is known of it, so that it does not count: whoever may not ask has asked for nothing.
+    pub fn forget(&self) {
+        self.noted.take();
+    }
+
     /// Whether it has no end of its own, as far as is known.
     pub fn is_long_running(&self) -> bool {
         let noted = self.noted.borrow();
@@ -663,20 +673,9 @@ impl Meter {
         Meter { metrics, series: RefCell::default() }
     }
 
-    /// Counts a request that was answered. One that was refused before anybody looked at it counts as a path.
+    /// Counts a request that was answered. One that was refused before anybody looked at it does not count.
     pub fn end(&self, sample: Sample, now: Timestamp, code: u16) {
-        let (mut class, resource) = sample.noted.into_inner().unwrap_or((
-            Class {
-                resource: None,
-                verb: Verb::Unknown,
-                part: None,
-                scope: "",
-                dry_run: false,
-                applies: false,
-                code,
-            },
-            None,
-        ));
+        let Some((mut class, resource)) = sample.noted.into_inner() else { return };
         class.code = code;
         let mut known = self.series.borrow_mut();
         let series = known.entry(class).or_insert_with(|| self.find(&class, resource.clone()));
@@ -710,7 +709,9 @@ impl Meter {
                 removed.removed.map(|(major, minor)| format!("{major}.{minor}")).unwrap_or_default();
             self.metrics.deprecated.with_label_values(&[group, version, plural, part, &removed]).set(1);
         }
-        let labels = [verb.as_str(), dry_run, group, version, plural, part, class.scope, COMPONENT];
+        // Of those who ask for its health the reference does not say which of its parts they asked.
+        let component = if ["/healthz", "/livez", "/readyz"].contains(&part) { "" } else { COMPONENT };
+        let labels = [verb.as_str(), dry_run, group, version, plural, part, class.scope, component];
         let code = class.code.to_string();
         let with_code = [&labels[..], &[code.as_str()]].concat();
         let count = self.metrics.requests.with_label_values(&with_code);
@@ -751,7 +752,7 @@ mod tests {
         let text = scraped(&[
             ("GET", "/api/v1/namespaces/n/pods/p", 200),
             ("GET", "/api/v1/namespaces/n/pods/q", 200),
-            ("GET", "/api/v1/namespaces/n/pods", 403),
+            ("GET", "/api/v1/namespaces/n/pods", 410),
             ("POST", "/api/v1/namespaces/n/pods", 201),
             ("PUT", "/apis/apps/v1/namespaces/n/deployments/d/status", 200),
             ("GET", "/api/v1/namespaces/n/endpoints/e", 200),
@@ -767,7 +768,7 @@ mod tests {
             r#"scope="resource",subresource="",verb="APPLY""#,
             r#"scope="namespace",subresource="",verb="DELETE""#,
             r#"apiserver_request_total{code="200",component="apiserver",dry_run="",group="",resource="pods",scope="resource",subresource="",verb="GET",version="v1"} 2"#,
-            r#"apiserver_request_total{code="403",component="apiserver",dry_run="",group="",resource="pods",scope="namespace",subresource="",verb="LIST",version="v1"} 1"#,
+            r#"apiserver_request_total{code="410",component="apiserver",dry_run="",group="",resource="pods",scope="namespace",subresource="",verb="LIST",version="v1"} 1"#,
             r#"apiserver_request_total{code="201",component="apiserver",dry_run="",group="",resource="pods",scope="resource",subresource="",verb="POST",version="v1"} 1"#,
             r#"group="apps",resource="deployments",scope="resource",subresource="status",verb="PUT",version="v1"} 1"#,
             r#"resource="",scope="",subresource="/livez",verb="GET",version=""} 1"#,
@@ -780,6 +781,19 @@ mod tests {
         for wanted in wanted {
             assert!(text.contains(wanted), "{wanted}\n{text}");
         }
+    }
+
+    #[test]
+    fn whoever_may_not_ask_is_not_counted() {
+        let metrics = Arc::new(Metrics::new(Timestamp(0)).unwrap());
+        let meter = Meter::new(metrics.clone());
+        meter.end(Sample::begin(Timestamp(0)), Timestamp(1), 401);
+        let sample = Sample::begin(Timestamp(0));
+        sample.note(&Request::parse("GET", "/version", &Query::parse("")).unwrap(), None, (false, false));
+        sample.forget();
+        meter.end(sample, Timestamp(1), 403);
+        let text = String::from_utf8(metrics.text().unwrap()).unwrap();
+        assert!(!text.contains("apiserver_request_total{"), "{text}");
     }
 
     #[test]

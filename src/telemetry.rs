@@ -1,20 +1,54 @@
 //! What the server tells its operator: log lines on stderr.
 
 use std::io;
+use std::sync::OnceLock;
 
 use tracing_subscriber::EnvFilter;
+use tracing_subscriber::reload::Handle;
 use tracing_subscriber::util::{SubscriberInitExt as _, TryInitError};
 
 use crate::config::{LogFormat, Logging};
+
+/// What changes how much is logged from now on.
+type Change = Box<dyn Fn(u32) -> Result<(), String> + Send + Sync>;
+
+/// Set once logging has started. There is one log for a process, however many servers run in it.
+static CHANGE: OnceLock<Change> = OnceLock::new();
 
 /// Starts logging for this process. Only the binary calls it: an embedder has a subscriber of its own.
 pub fn init(logging: &Logging) -> Result<(), TryInitError> {
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(directives(logging)));
     let lines = tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr).with_ansi(false);
     match logging.logging_format {
-        LogFormat::Text => lines.finish().try_init(),
-        LogFormat::Json => lines.json().finish().try_init(),
+        LogFormat::Text => {
+            let lines = lines.with_filter_reloading();
+            change_by(logging, lines.reload_handle());
+            lines.finish().try_init()
+        }
+        LogFormat::Json => {
+            let lines = lines.json().with_filter_reloading();
+            change_by(logging, lines.reload_handle());
+            lines.finish().try_init()
+        }
     }
+}
+
+fn change_by<S: 'static>(logging: &Logging, handle: Handle<EnvFilter, S>) {
+    let logging = logging.clone();
+    let change = move |verbosity| {
+        let filter = EnvFilter::new(directives(&Logging { verbosity, ..logging.clone() }));
+        handle.reload(filter).map_err(|error| error.to_string())
+    };
+    // A second start of logging fails anyway.
+    let _ = CHANGE.set(Box::new(change));
+}
+
+/// Changes how much is logged from now on, whatever RUST_LOG says. Fails in a process whose log is not this one.
+pub fn set_verbosity(verbosity: u32) -> Result<(), String> {
+    let change = CHANGE.get().ok_or("this server does not write the log of its process")?;
+    change(verbosity)?;
+    tracing::info!(verbosity, "the log says more or less from now on");
+    Ok(())
 }
 
 /// The reference server's levels, which are numbers, as ours.

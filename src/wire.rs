@@ -33,6 +33,7 @@ use pilothouse_actors::directory::{self, Stores as Storage};
 use pilothouse_actors::engine::memory::Memory;
 use pilothouse_actors::engine::redb::Redb;
 use pilothouse_actors::engine::{Engine, EngineError};
+use pilothouse_actors::error::StoreError;
 use pilothouse_actors::identity::Identity;
 use pilothouse_actors::ports::{Pool, Ports};
 use pilothouse_actors::session::LiveSessions;
@@ -51,6 +52,7 @@ use crate::api::schema::Registry;
 use crate::api::services::addresses::AddressRange;
 use crate::api::words::{ANONYMOUS, AUTHENTICATED, UNAUTHENTICATED};
 use crate::auth::certificate::CertificateVerifier;
+use crate::auth::flows::{self, Following};
 use crate::auth::front_proxy::{FrontProxy, Headers};
 use crate::auth::objects::Objects;
 use crate::auth::rbac::{self, Roles};
@@ -216,6 +218,8 @@ async fn parts(boot: &Boot, guests: Vec<Guest>) -> Result<Parts, StartError> {
             tells_uid: config.gates().enabled("RemoteRequestHeaderUID"),
         },
         merged: MergedDocuments::default(),
+        changes_flags: config.logging.profiling,
+        flows: following(config, &storage).await.map_err(|error| broken(&error))?,
         token_metadata: tokens.metadata,
         front_headers: Headers::configured(&config.front_proxy),
         anonymous_paths: callers.anonymous_paths(),
@@ -278,6 +282,14 @@ async fn parts(boot: &Boot, guests: Vec<Guest>) -> Result<Parts, StartError> {
     };
     services(&parts).repair(&held).await.map_err(|error| broken(&error))?;
     Ok(parts)
+}
+
+/// What says which flow a request belongs to.
+async fn following(config: &Config, storage: &Storage) -> Result<Option<Following>, StoreError> {
+    if !config.limits.enable_priority_and_fairness {
+        return Ok(None);
+    }
+    flows::open(storage.directory.clone()).await.map(Some)
 }
 
 /// How kubelets, pods and services are reached.

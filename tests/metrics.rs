@@ -44,6 +44,8 @@ fn the_page_says_what_happened() {
     }
     client.get("/api/v1/namespaces/nobody").refused(404, "NotFound");
     client.get("/apis/unheard.of/v1/things");
+    server.anonymous().get("/api/v1/namespaces/default").refused(403, "Forbidden");
+    client.with_token(Some("unknown")).get("/api/v1/namespaces/default").refused(401, "Unauthorized");
     client.get("/api/v1/namespaces/default/endpoints").ok();
     let map = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "m"}});
     client.post("/api/v1/namespaces/default/configmaps", &map).ok();
@@ -68,6 +70,7 @@ fn the_page_says_what_happened() {
     assert!(value(&page, "process_start_time_seconds", &[]) > 1e9);
     assert!(value(&page, "process_resident_memory_bytes", &[]) > 1e6);
     assert!(!page.contains("unheard"), "a client makes no labels: {page}");
+    assert!(!page.contains(r#"code="401""#) && !page.contains(r#"code="403""#), "{page}");
 }
 
 #[test]
@@ -107,4 +110,69 @@ fn both_engines_say_the_same() {
     }
     assert_eq!(said[0].len(), 3, "{said:?}");
     assert!(said.iter().all(|causes| *causes == said[0]), "{said:?}");
+}
+
+#[test]
+fn health_checks_have_a_page_of_their_own() {
+    let server = Server::start();
+    let mut client = server.admin();
+    client.get("/livez").status;
+    client.get("/livez").status;
+    let answer = client.get("/metrics/slis");
+    assert_eq!(answer.status, 200);
+    let page = answer.text();
+    let ping = [r#"name="ping""#, r#"type="livez""#];
+    assert_eq!(value(&page, "kubernetes_healthcheck", &ping), 1.0);
+    let succeeded = [&ping[..], &[r#"status="success""#]].concat();
+    assert_eq!(value(&page, "kubernetes_healthchecks_total", &succeeded), 2.0);
+}
+
+#[test]
+fn the_log_says_more_when_it_is_told_to() {
+    let server = Server::start();
+    let mut client = server.admin();
+    let answer = client.request("PUT", "/debug/flags/v", &[], b"4");
+    assert_eq!(
+        (answer.status, answer.text().as_str()),
+        (200, "successfully set klog.logging.verbosity to 4\n")
+    );
+    let answer = client.request("PUT", "/debug/flags/v", &[], b"much");
+    assert_eq!(answer.status, 400);
+    assert_eq!(client.get("/debug/flags/v").status, 406);
+    server.anonymous().request("PUT", "/debug/flags/v", &[], b"4").refused(403, "Forbidden");
+}
+
+#[test]
+fn answers_say_which_flow_their_request_belongs_to() {
+    let server = Server::start();
+    let mut client = server.admin();
+    const SCHEMAS: &str = "/apis/flowcontrol.apiserver.k8s.io/v1/flowschemas";
+    const LEVELS: &str = "/apis/flowcontrol.apiserver.k8s.io/v1/prioritylevelconfigurations";
+    let uid = |client: &mut Client, path: String| {
+        client.get(&path).ok()["metadata"]["uid"].as_str().unwrap().to_owned()
+    };
+    let flow = |client: &mut Client, schema: &str, level: &str| {
+        let mut admin = server.admin();
+        let answer = client.get("/api/v1/namespaces/default");
+        let said = |name: &str| answer.header(name).map(str::to_owned);
+        assert_eq!(
+            said("x-kubernetes-pf-flowschema-uid"),
+            Some(uid(&mut admin, format!("{SCHEMAS}/{schema}")))
+        );
+        assert_eq!(
+            said("x-kubernetes-pf-prioritylevel-uid"),
+            Some(uid(&mut admin, format!("{LEVELS}/{level}")))
+        );
+    };
+    flow(&mut server.admin(), "exempt", "exempt");
+    flow(&mut server.anonymous(), "global-default", "global-default");
+    let mine = json!({"apiVersion": "flowcontrol.apiserver.k8s.io/v1", "kind": "FlowSchema", "metadata": {"name": "mine"},
+        "spec": {"matchingPrecedence": 7, "priorityLevelConfiguration": {"name": "system"}, "rules": [{
+            "subjects": [{"kind": "User", "user": {"name": "system:anonymous"}}],
+            "resourceRules": [{"verbs": ["get"], "apiGroups": [""], "resources": ["namespaces"], "clusterScope": true,
+                "namespaces": ["*"]}]}]}});
+    client.post(SCHEMAS, &mine).ok();
+    flow(&mut server.anonymous(), "mine", "system");
+    let answer = server.anonymous().with_token(Some("unknown")).get("/api/v1/namespaces/default");
+    assert_eq!(answer.header("x-kubernetes-pf-flowschema-uid"), None, "nobody knows whose request it was");
 }

@@ -18,6 +18,7 @@ pub mod descriptions;
 pub mod discovery;
 pub mod field;
 pub mod findings;
+pub mod flows;
 pub mod form;
 pub mod hooks;
 pub mod kinds;

@@ -366,7 +366,7 @@ impl Status {
         found: &str,
     ) -> Box<Status> {
         let why = format!(
-            "StorageError: invalid object, Code: 4, Key: /registry/{key}, ResourceVersion: 0, \
+            "StorageError: invalid object, Code: 4, Key: /{key}, ResourceVersion: 0, \
              AdditionalErrorMsg: Precondition failed: {field} in precondition: {wanted}, {field} in object meta: {found}"
         );
         Status::conflict(of, key.rsplit('/').next().unwrap_or(key), &why)
@@ -670,6 +670,10 @@ pub fn storage_folder(of: GroupResource<'_>) -> &str {
         ("", "nodes") => "minions",
         ("", "replicationcontrollers") => "controllers",
         ("networking.k8s.io", "ingresses") => "ingress",
+        ("apiregistration.k8s.io", "apiservices") => "apiregistration.k8s.io/apiservices",
+        ("apiextensions.k8s.io", "customresourcedefinitions") => {
+            "apiextensions.k8s.io/customresourcedefinitions"
+        }
         (_, resource) => resource,
     }
 }

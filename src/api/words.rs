@@ -28,6 +28,8 @@ pub const UNAUTHENTICATED: &str = "system:unauthenticated";
 pub const AUTHENTICATED: &str = "system:authenticated";
 /// The group that may do everything.
 pub const MASTERS: &str = "system:masters";
+/// How the names of service accounts begin as users.
+pub const ACCOUNT_PREFIX: &str = "system:serviceaccount:";
 
 /// The namespaces that exist from the first start.
 pub const SYSTEM_NAMESPACES: [&str; 4] = ["default", "kube-system", "kube-public", "kube-node-lease"];

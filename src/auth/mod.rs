@@ -5,6 +5,7 @@ pub mod bootstrap_token;
 pub mod certificate;
 pub mod chains;
 pub mod counted;
+pub mod flows;
 pub mod followed;
 pub mod front_proxy;
 pub mod impersonation;

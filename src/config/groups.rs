@@ -362,6 +362,9 @@ pub struct RequestLimits {
     /// Writing requests in flight; 0 is no limit.
     #[arg(long, default_value_t = 200, value_name = "N")]
     pub max_mutating_requests_inflight: u32,
+    /// Tell clients which flow schema and priority level their requests belong to; nothing queues by them.
+    #[arg(long, action = ArgAction::Set, default_value_t = true)]
+    pub enable_priority_and_fairness: bool,
     /// How long a request may take, watches excepted.
     #[arg(long, default_value = "1m0s", value_parser = go_duration, value_name = "DURATION")]
     pub request_timeout: Duration,
@@ -395,6 +398,9 @@ pub struct Logging {
     /// How much to say: 0 the usual, 4 debugging, 6 everything. The variable RUST_LOG wins over it.
     #[arg(short = 'v', long = "v", default_value_t = 0, value_name = "LEVEL")]
     pub verbosity: u32,
+    /// Let /debug/flags/v change how much is said while the server runs.
+    #[arg(long, action = ArgAction::Set, default_value_t = true)]
+    pub profiling: bool,
     /// How much single modules say: http=6,pki=4.
     #[arg(long, value_delimiter = ',', value_name = "MODULE=LEVEL,...")]
     pub vmodule: Vec<String>,

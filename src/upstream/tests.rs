@@ -102,6 +102,24 @@ async fn failures_are_told_apart() {
 }
 
 #[actix_rt::test]
+async fn what_is_wrong_with_a_handshake_is_told_in_words() {
+    let (listener, address) = listen().await;
+    let there = actix_rt::spawn(async move {
+        let (mut stream, _) = listener.accept().await.unwrap();
+        stream.write_all(b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n").await.unwrap();
+        stream
+    });
+    let mut private = to(address);
+    private.location.secure = true;
+    let refused = upstream().ask(&private, get()).await.err().unwrap();
+    assert!(
+        refused.to_string().ends_with("tls: first record does not look like a TLS handshake"),
+        "{refused}"
+    );
+    there.await.unwrap();
+}
+
+#[actix_rt::test]
 async fn there_are_only_so_many_connections() {
     let (_listener, address) = listen().await;
     let mut upstream = upstream();

@@ -114,7 +114,7 @@ impl Contexts {
         host: &str,
         io: TcpStream,
     ) -> Result<SslStream<TcpStream>, Failure> {
-        let refused = |error: ErrorStack| Failure::Tls(format!("tls: {error}"));
+        let refused = |error: ErrorStack| Failure::Tls(format!("tls: {}", reason(&error)));
         let ssl = match trust {
             Trust::Kubelet => client(&self.kubelet, host, self.verifies),
             Trust::KubeletUnverified => client(&self.unverified, host, false),
@@ -136,9 +136,25 @@ impl Contexts {
                     let why = verified.error_string();
                     return Err(Failure::Tls(format!("tls: failed to verify certificate: x509: {why}")));
                 }
-                Err(Failure::Tls(format!("tls: {error}")))
+                let why = match (error.ssl_error(), error.io_error()) {
+                    (Some(stack), _) => reason(stack),
+                    (None, Some(broken)) => broken.to_string(),
+                    (None, None) => "the connection ended during the handshake".to_owned(),
+                };
+                Err(Failure::Tls(format!("tls: {why}")))
             }
         }
+    }
+}
+
+/// Why the library refuses, without the places in its own source, which mean nothing to whoever reads it.
+fn reason(stack: &ErrorStack) -> String {
+    match stack.errors().first().and_then(|error| error.reason()) {
+        Some("wrong version number" | "packet length too long" | "http request") => {
+            "first record does not look like a TLS handshake".to_owned()
+        }
+        Some(reason) => reason.to_owned(),
+        None => "the handshake failed".to_owned(),
     }
 }
 

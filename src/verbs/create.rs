@@ -14,6 +14,9 @@ use super::{Answered, Backend, Call, Reply, services};
 
 /// How often a generated name is drawn anew when it is taken.
 const GENERATED_NAME_ATTEMPTS: usize = 8;
+/// The field that says of a stored object that it was filled in after its creation. Selectors cannot name it. Its first update is
+/// a write even if it changes nothing, because the reference stores only then what it has shown all along.
+pub const FILLED_IN: &str = "~filled-in";
 
 /// Adds the object of the body to the collection of the path.
 pub async fn create(backend: &Backend, call: &Call<'_>) -> Answered {
@@ -55,7 +58,7 @@ pub async fn store_new(backend: &Backend, call: &Call<'_>, value: &Value, dry_ru
 /// Checks and stores a value under its name. `None` means that the name is taken.
 async fn store_once(write: &Write<'_>, value: Value, dry_run: bool) -> Result<Option<Reply>> {
     let Write { backend, call, .. } = *write;
-    let value = complete(backend, call, value)?;
+    let (value, filled) = complete(backend, call, value)?;
     backend.admission.validate(write, &value).await?;
     if dry_run {
         return dry(backend, call, value).await.map(Some);
@@ -63,7 +66,10 @@ async fn store_once(write: &Write<'_>, value: Value, dry_run: bool) -> Result<Op
     // Where everything else is right: what is only tried is not stored, and may say what it likes.
     meta::check_unversioned(&value)?;
     let name = meta::name(&value);
-    let draft = backend.stored_draft(call, call.key(name), &value).await?;
+    let mut draft = backend.stored_draft(call, call.key(name), &value).await?;
+    if filled {
+        draft.fields = draft.fields.iter().chain([(FILLED_IN, "")]).collect();
+    }
     match backend.stores.create(&call.stored.store, draft, &call.permit).await {
         Ok(object) => Ok(Some(Reply::Object(201, backend.tell(call, &object).await?))),
         Err(StoreError::Exists) => Ok(None),
@@ -91,8 +97,8 @@ fn begin(backend: &Backend, rules: &KindRules, mut value: Value) -> (Value, bool
     (value, generated)
 }
 
-/// Fills in what else the server owns and checks the result.
-fn complete(backend: &Backend, call: &Call<'_>, mut value: Value) -> Result<Value> {
+/// Fills in what else the server owns and checks the result. Also says whether it was filled in once more after that.
+fn complete(backend: &Backend, call: &Call<'_>, mut value: Value) -> Result<(Value, bool)> {
     let now = backend.now();
     let occasion = Occasion { now: &now, user: &call.writer() };
     call.warn(kinds::warn_given(call.kind(), &value));
@@ -100,7 +106,8 @@ fn complete(backend: &Backend, call: &Call<'_>, mut value: Value) -> Result<Valu
     match backend.check_rules(call, &value, None, checked) {
         Ok(warned) => {
             call.warn(warned);
-            Ok(value)
+            let filled = kinds::finish_create(call.kind(), &mut value);
+            Ok((value, filled))
         }
         Err(errors) => Err(call.invalid_object(meta::name(&value), &value, &errors)),
     }

@@ -294,9 +294,13 @@ impl Call<'_> {
     /// Where messages say that an object is kept: those of custom kinds stand below their group.
     pub fn registered(&self, name: &str) -> String {
         let key = self.key(name);
+        // What is only tried is tried before the storage puts its own folder in front.
+        let root = if self.query.get("dryRun") == Some("All") { "" } else { "registry/" };
         match self.resource.custom {
-            Some(_) => format!("{}/{}/{}", self.resource.gv.group, self.resource.plural, key.as_str()),
-            None => format!("{}/{}", status::storage_folder(self.of()), key.as_str()),
+            Some(_) => {
+                format!("{root}{}/{}/{}", self.resource.gv.group, self.resource.plural, key.as_str())
+            }
+            None => format!("{root}{}/{}", status::storage_folder(self.of()), key.as_str()),
         }
     }
 

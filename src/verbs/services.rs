@@ -21,7 +21,7 @@ use actix::Addr;
 use bytes::Bytes;
 use pilothouse_actors::clock::Clock;
 use pilothouse_actors::error::StoreError;
-use pilothouse_actors::object::{Draft, Key, Object, Pairs, TypeName};
+use pilothouse_actors::object::{Draft, Key, Object, TypeName};
 use pilothouse_actors::permit::Permit;
 use pilothouse_actors::ports::{Ports, Return};
 
@@ -54,6 +54,8 @@ const DEFAULT_RANGE: &str = "kubernetes";
 const MANAGED_BY: &str = "ipaddress.kubernetes.io/managed-by";
 const FAMILY: &str = "ipaddress.kubernetes.io/ip-family";
 const MANAGER: &str = "ipallocator.k8s.io";
+/// What earlier builds of this server wrote there.
+const OLD_MANAGER: &str = "ipallocator";
 /// How often the removal of an address is tried again when others change its object.
 const RELEASE_ATTEMPTS: usize = 4;
 
@@ -123,20 +125,38 @@ impl Services {
         let mut object = address_object(address, owner, &now);
         let version = GroupVersion::new(NETWORKING, "v1");
         ownership::record_own(&self.registry, (&version, "IPAddress"), "", &now, None, &mut object);
-        let encoded = codec::encode_draft(&self.registry, ty, &object);
-        let draft = Draft {
-            key: Key::cluster(&address.to_string()),
-            bytes: Bytes::from(encoded.bytes),
-            revision_at: encoded.revision_at,
-            item_at: encoded.item_at,
-            labels: Pairs::from_iter([(FAMILY, Family::of(address).as_str()), (MANAGED_BY, MANAGER)]),
-            fields: select::fields_of(NETWORKING, "IPAddress", &object),
-        };
+        let draft = self.address_draft(ty, &address.to_string(), &object);
         match self.stores.create(&TypeName::new(ADDRESSES), draft, permit).await {
             Ok(_) => Ok(true),
             Err(StoreError::Exists) => Ok(false),
             Err(error) => Err(Status::from_store(&error, of, &address.to_string())),
         }
+    }
+
+    fn address_draft(&self, ty: TypeId, name: &str, object: &Value) -> Draft {
+        let encoded = codec::encode_draft(&self.registry, ty, object);
+        let labels = meta::of(object).get("labels").and_then(Value::fields).into_iter().flatten();
+        Draft {
+            key: Key::cluster(name),
+            bytes: Bytes::from(encoded.bytes),
+            revision_at: encoded.revision_at,
+            item_at: encoded.item_at,
+            labels: labels.filter_map(|(key, value)| Some((key.as_str(), value.as_str()?))).collect(),
+            fields: select::fields_of(NETWORKING, "IPAddress", object),
+        }
+    }
+
+    /// Lets an address say who takes care of it in the words that others look for.
+    async fn relabel(&self, object: &Object) -> std::result::Result<(), StoreError> {
+        let ty = self.type_of(NETWORKING, "IPAddress");
+        let Some((ty, mut address)) = ty.zip(self.decode(object, NETWORKING, "IPAddress")) else {
+            return Ok(());
+        };
+        address.entry("metadata").entry("labels").set(MANAGED_BY, MANAGER);
+        let draft = self.address_draft(ty, object.key.name(), &address);
+        let replaced =
+            self.stores.replace(&TypeName::new(ADDRESSES), draft, object.revision, &Permit::none()).await;
+        replaced.map(drop)
     }
 
     /// Takes any address of a family that is free.

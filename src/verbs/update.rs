@@ -6,17 +6,16 @@ use pilothouse_actors::turns::{Basis, Turn, Turning};
 
 use crate::api::deletion;
 use crate::api::field::{FieldError, Path};
-use crate::api::kinds::{self, Occasion};
+use crate::api::kinds::Occasion;
 use crate::api::meta;
 use crate::api::options::{self, WriteOptions};
 use crate::api::ownership;
 use crate::api::parts::Part;
-use crate::api::schema::GroupVersionKind;
 use crate::api::status::{GroupResource, Result, Status};
 use crate::api::value::Value;
 
 use super::admission::{Operation, Write};
-use super::create::{admit, store_new};
+use super::create::{FILLED_IN, admit, store_new};
 use super::{Answered, Backend, Call, Reply, services};
 
 /// How often a write is tried again when others write the same object. One of those who contend always gets through,
@@ -227,11 +226,6 @@ fn complete(backend: &Backend, call: &Call<'_>, part: &Part, mut value: Value, o
     // Whoever names no version means the present one; the rules want to see it.
     meta::copy(value.entry("metadata"), meta::of(old), "resourceVersion");
     let checked = part.settle(call.kind(), &mut value, old, &occasion);
-    let version = &call.stored.version;
-    let stored = GroupVersionKind::new(&version.group, &version.version, &call.resource.kind);
-    if let Some(ty) = backend.registry_of(call.resource).lookup(&stored) {
-        kinds::count_presence(call.kind(), backend.registry_of(call.resource), ty, &mut value, old);
-    }
     match backend.check_rules(call, &value, Some(old), checked) {
         Ok(warned) => {
             call.warn(warned);
@@ -251,11 +245,14 @@ async fn put(
 ) -> Result<Outcome> {
     let shown =
         async |object: &Object| backend.tell(call, object).await.map(|bytes| Reply::Object(200, bytes));
-    if new == old {
+    let is_written = current.fields.get(FILLED_IN).is_none();
+    if is_written && new == old {
         return shown(current).await.map(Outcome::Same);
     }
     // Two values may say the same in different ways.
-    if backend.draft(call, current.key.clone(), new)? == backend.draft(call, current.key.clone(), old)? {
+    if is_written
+        && backend.draft(call, current.key.clone(), new)? == backend.draft(call, current.key.clone(), old)?
+    {
         return shown(current).await.map(Outcome::Same);
     }
     let draft = backend.stored_draft(call, current.key.clone(), new).await?;

@@ -1,15 +1,20 @@
 //! How requests are told apart and how much room each sort gets: the configuration of a fresh cluster.
 //!
-//! Nothing here queues by it; it exists because clients and administrators list and edit it. The annotation says that a
-//! server may bring the spec up to date. The reference does so for as long as the annotation says `true`, and for `exempt`
+//! Nothing here queues by it; it exists because clients and administrators list and edit it, and answers say which part of it
+//! a request was put to (`src/api/flows.rs`). The annotation says that a server may bring the spec up to date. The reference does so for as long as the annotation says `true`, and for `exempt`
 //! and `catch-all` whatever it says. Here what is there is left alone: whoever changed it meant it.
 
 use super::{Wanted, named};
 use crate::api::value::Value;
 use crate::api::words::{AUTHENTICATED, MASTERS, UNAUTHENTICATED};
 
-const GROUP: &str = "flowcontrol.apiserver.k8s.io";
+/// The group of both kinds.
+pub const GROUP: &str = "flowcontrol.apiserver.k8s.io";
 const API_VERSION: &str = "flowcontrol.apiserver.k8s.io/v1";
+/// The name of the schema and the level for those who may do everything.
+pub const EXEMPT: &str = "exempt";
+/// The name of the schema and the level for all that no other schema means.
+pub const CATCH_ALL: &str = "catch-all";
 const AUTO_UPDATE: &str = "apf.kubernetes.io/autoupdate-spec";
 
 /// A level of limited concurrency: its share, the percentage that others may borrow, and its queues (how many, how many of
@@ -17,7 +22,7 @@ const AUTO_UPDATE: &str = "apf.kubernetes.io/autoupdate-spec";
 struct Level(&'static str, i64, i64, Option<(i64, i64, i64)>);
 
 const LEVELS: [Level; 7] = [
-    Level("catch-all", 5, 0, None),
+    Level(CATCH_ALL, 5, 0, None),
     Level("global-default", 20, 50, Some((128, 6, 50))),
     Level("leader-election", 10, 0, Some((16, 4, 50))),
     Level("node-high", 40, 25, Some((64, 6, 50))),
@@ -57,12 +62,12 @@ struct Schema {
 }
 
 const SCHEMAS: [Schema; 13] = [
-    Schema { by: "", ..everything("exempt", "exempt", 1, &[Group(MASTERS)]) },
+    Schema { by: "", ..everything(EXEMPT, EXEMPT, 1, &[Group(MASTERS)]) },
     Schema {
         by: "",
         resources: &[],
         paths: Some(("get", &["/healthz", "/readyz", "/livez"])),
-        ..everything("probes", "exempt", 2, &[Group(UNAUTHENTICATED), Group(AUTHENTICATED)])
+        ..everything("probes", EXEMPT, 2, &[Group(UNAUTHENTICATED), Group(AUTHENTICATED)])
     },
     Schema {
         resources: &[LEASES],
@@ -121,7 +126,7 @@ const SCHEMAS: [Schema; 13] = [
     },
     everything("service-accounts", "workload-low", 9_000, &[Group("system:serviceaccounts")]),
     everything("global-default", "global-default", 9_900, &[Group(UNAUTHENTICATED), Group(AUTHENTICATED)]),
-    everything("catch-all", "catch-all", 10_000, &[Group(UNAUTHENTICATED), Group(AUTHENTICATED)]),
+    everything(CATCH_ALL, CATCH_ALL, 10_000, &[Group(UNAUTHENTICATED), Group(AUTHENTICATED)]),
 ];
 
 /// A schema of all that these subjects do, one flow for each user.
@@ -137,7 +142,7 @@ const fn everything(
 
 /// The priority levels.
 pub fn levels() -> Vec<Wanted> {
-    let mut exempt = base("PriorityLevelConfiguration", "exempt");
+    let mut exempt = base("PriorityLevelConfiguration", EXEMPT);
     let spec = exempt.entry("spec");
     spec.set("type", "Exempt");
     spec.entry("exempt").set("nominalConcurrencyShares", 0);

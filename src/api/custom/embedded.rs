@@ -111,10 +111,16 @@ fn named_by_texts(fields: &Object, path: &Path) -> Result<(), String> {
 
 /// Checks the kinds and metadata of objects within an object.
 pub fn check(schema: &Schema, object: &Value, registry: &Registry, errors: &mut Errors) {
-    inside(schema, object, &Path::root(), registry, errors);
+    inside(schema, object, &Path::root(), Some(registry), errors);
 }
 
-fn inside(schema: &Schema, value: &Value, path: &Path, registry: &Registry, errors: &mut Errors) {
+/// Checks the kinds of objects within a default, and of the default itself where it is such an object.
+pub fn check_kinds(schema: &Schema, default: &Value, path: &Path, errors: &mut Errors) {
+    inside(schema, default, path, None, errors);
+}
+
+/// Without a registry nothing is said of metadata.
+fn inside(schema: &Schema, value: &Value, path: &Path, registry: Option<&Registry>, errors: &mut Errors) {
     match value {
         Value::Object(fields) => {
             if schema.embedded {
@@ -141,7 +147,7 @@ fn inside(schema: &Schema, value: &Value, path: &Path, registry: &Registry, erro
     }
 }
 
-fn check_one(fields: &Object, path: &Path, registry: &Registry, errors: &mut Errors) {
+fn check_one(fields: &Object, path: &Path, registry: Option<&Registry>, errors: &mut Errors) {
     for field in ["apiVersion", "kind"] {
         let place = path.child(field);
         match fields.get(field) {
@@ -164,7 +170,8 @@ fn check_one(fields: &Object, path: &Path, registry: &Registry, errors: &mut Err
             Some(other) => errors.push(FieldError::invalid(&place, &shown(other), "must be a string")),
         }
     }
-    let (Some(said), Some(ty)) = (fields.get("metadata"), registry.meta("ObjectMeta")) else { return };
+    let (Some(said), Some(registry)) = (fields.get("metadata"), registry) else { return };
+    let Some(ty) = registry.meta("ObjectMeta") else { return };
     let Ok(read) = decode::decode(registry, ty, &json::to_json(said)) else { return };
     let mut object = Value::object();
     object.set("metadata", read.value);

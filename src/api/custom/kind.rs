@@ -323,9 +323,11 @@ impl Cell {
     }
 }
 
-/// Checks the default that a schema states for its own values.
-pub fn check_default(said: &Value, path: &Path, left: &mut Allowance, errors: &mut Errors) {
-    let schema = Schema::read(said);
+/// Checks the default that a schema states for its own values. `is_root`: the schema is that of whole objects, which have a
+/// kind and metadata as objects within objects have.
+pub fn check_default(said: &Value, is_root: bool, path: &Path, left: &mut Allowance, errors: &mut Errors) {
+    let mut schema = Schema::read(said);
+    schema.embedded |= is_root;
     let Some(default) = &schema.default else { return };
     let mut pruned = default.clone();
     prune::prune_default(&schema, &mut pruned);
@@ -333,7 +335,10 @@ pub fn check_default(said: &Value, path: &Path, left: &mut Allowance, errors: &m
         errors.push(FieldError::invalid(path, &values::shown(default), "must not have unknown fields"));
     }
     let before = errors.len();
-    validate::check(&schema, default, None, path, errors);
+    embedded::check_kinds(&schema, default, path, errors);
+    if errors.len() == before {
+        validate::check(&schema, default, None, path, errors);
+    }
     if errors.len() == before {
         rules::check_default(said, default, path, left, errors);
     }

@@ -10,17 +10,30 @@ use crate::api::schema::{Field, List, Map, Registry, Scalar, Type, TypeId};
 pub struct Types<'a> {
     base: &'a Arc<Registry>,
     added: Addition,
+    /// The metadata of objects within objects, once it was needed.
+    inner_metadata: Option<TypeId>,
+}
+
+/// What a struct has besides its own fields.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Whole {
+    /// Nothing.
+    Part,
+    /// A kind and metadata, as every object has.
+    Object,
+    /// The same, but for an object within an object: nobody fills in its metadata, so a field is there if it was said.
+    Embedded,
 }
 
 impl<'a> Types<'a> {
     /// On top of these.
     pub fn on(base: &'a Arc<Registry>) -> Types<'a> {
-        Types { base, added: Addition::to(base) }
+        Types { base, added: Addition::to(base), inner_metadata: None }
     }
 
     /// The type of a kind with this schema.
     pub fn object(&mut self, schema: &Schema) -> TypeId {
-        self.structure(schema, true)
+        self.structure(schema, Whole::Object)
     }
 
     /// Where all of it is.
@@ -38,14 +51,26 @@ impl<'a> Types<'a> {
         }
     }
 
-    /// `whole`: whether it has a kind and metadata of its own.
-    fn structure(&mut self, schema: &Schema, whole: bool) -> TypeId {
+    /// The metadata of an object within an object.
+    fn inner_metadata(&mut self) -> Option<TypeId> {
+        if self.inner_metadata.is_none() {
+            let mut metadata = self.base.structure(self.base.meta("ObjectMeta")?)?.clone();
+            metadata.fields.iter_mut().for_each(|field| field.pointer = true);
+            self.inner_metadata = Some(self.added.add(Type::Struct(metadata)));
+        }
+        self.inner_metadata
+    }
+
+    fn structure(&mut self, schema: &Schema, sort: Whole) -> TypeId {
         let mut fields = Vec::new();
+        let whole = sort != Whole::Part;
         if whole {
             let text = self.scalar(Scalar::String);
             fields.extend(["kind", "apiVersion"].map(|name| plain_field(name.into(), text)));
-            if let Some(metadata) = self.base.meta("ObjectMeta") {
-                fields.push(plain_field("metadata".into(), metadata));
+            let embedded = sort == Whole::Embedded;
+            let metadata = if embedded { self.inner_metadata() } else { self.base.meta("ObjectMeta") };
+            if let Some(metadata) = metadata {
+                fields.push(Field { pointer: embedded, ..plain_field("metadata".into(), metadata) });
             }
         }
         let own = |name: &str| whole && matches!(name, "kind" | "apiVersion" | "metadata");
@@ -73,7 +98,7 @@ impl<'a> Types<'a> {
                 }
                 None => self.base.free(),
             },
-            ["object"] if schema.embedded => self.structure(schema, true),
+            ["object"] if schema.embedded => self.structure(schema, Whole::Embedded),
             ["object"] => match &schema.others {
                 Some(Others::Of(inner)) => {
                     let value = self.value(inner);
@@ -81,9 +106,9 @@ impl<'a> Types<'a> {
                 }
                 Some(Others::Any) => self.base.free(),
                 None if schema.properties.is_empty() && schema.preserves => self.base.free(),
-                None => self.structure(schema, false),
+                None => self.structure(schema, Whole::Part),
             },
-            _ if !schema.properties.is_empty() => self.structure(schema, false),
+            _ if !schema.properties.is_empty() => self.structure(schema, Whole::Part),
             _ => self.base.free(),
         }
     }
@@ -120,6 +145,21 @@ mod tests {
         let mut object = value(object);
         ownership::record(&versions, &write, None, &mut object);
         object.at(&["metadata", "managedFields"]).unwrap().items()[0].get("fieldsV1").unwrap().clone()
+    }
+
+    #[test]
+    fn of_an_object_within_an_object_only_what_was_said_is_owned() {
+        let schema = r#"{"type":"object","properties":{"e":{"type":"object","x-kubernetes-embedded-resource":true,
+            "x-kubernetes-preserve-unknown-fields":true}}}"#;
+        let inner = |metadata: &str| {
+            let object = format!(
+                r#"{{"kind":"K","apiVersion":"g/v1","metadata":{{"name":"n"}},"e":{{"kind":"P","apiVersion":"v1"{metadata}}}}}"#
+            );
+            owned(schema, &object).at(&["f:e", "f:metadata"]).cloned()
+        };
+        assert_eq!(inner(""), None);
+        let named = inner(r#","metadata":{"name":"p"}"#).unwrap();
+        assert_eq!((named.get("f:name"), named.get("f:creationTimestamp")), (Some(&Value::object()), None));
     }
 
     #[test]

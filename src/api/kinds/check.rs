@@ -309,8 +309,9 @@ pub fn shown_map(map: Option<&Value>) -> String {
     format!("map[string]string{{{}}}", fields.join(", "))
 }
 
-/// Whether two values mean the same: what is absent equals what has no content, and amounts are compared as such
-/// already because they are in canonical form.
+/// Whether two values mean the same. A list without items equals none, but an object without fields does not: it stands
+/// where the API's own types have a pointer, and there it says something. All other objects without fields are gone once a
+/// value was decoded; see `schema/decode.rs`. Amounts are in canonical form and compare as they are.
 pub fn same(one: Option<&Value>, other: Option<&Value>) -> bool {
     match (one.unwrap_or(&ABSENT), other.unwrap_or(&ABSENT)) {
         (Value::Object(one), Value::Object(other)) if one.is_shared_with(other) => true,
@@ -329,7 +330,6 @@ fn is_void(value: &Value) -> bool {
     match value {
         Value::Null => true,
         Value::Array(items) => items.is_empty(),
-        Value::Object(fields) => fields.values().all(is_void),
         _ => false,
     }
 }
@@ -389,10 +389,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_has_no_content_equals_what_is_absent() {
+    fn no_items_are_none_but_no_fields_say_something() {
         let table = [
             (r#"{"a":[]}"#, "{}", true),
-            (r#"{"a":{"b":{}}}"#, "{}", true),
+            (r#"{"a":{}}"#, "{}", false),
+            (r#"{"a":{"b":{}}}"#, r#"{"a":{}}"#, false),
+            (r#"{"a":{"b":[]}}"#, r#"{"a":{}}"#, true),
             (r#"{"a":null}"#, "{}", true),
             (r#"{"a":0}"#, "{}", false),
             (r#"{"a":[1]}"#, r#"{"a":[1,2]}"#, false),

@@ -4,13 +4,12 @@ use std::collections::BTreeSet;
 
 use super::check::{Node, same};
 use super::{Errors, say};
+use crate::api::bootstrap::flow_control::{CATCH_ALL, EXEMPT};
 use crate::api::field::{FieldError, Path, quoted};
 use crate::api::value::Value;
 use crate::api::{meta, names};
 
 const LARGEST_PRECEDENCE: i64 = 10_000;
-const EXEMPT: &str = "exempt";
-const CATCH_ALL: &str = "catch-all";
 const VERBS: [&str; 9] =
     ["create", "delete", "deletecollection", "get", "list", "patch", "proxy", "update", "watch"];
 /// A version of old that had no other way to say "none" forbids this annotation in all newer ones.

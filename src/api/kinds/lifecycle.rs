@@ -5,8 +5,6 @@ use super::core::{namespace, pod_default};
 use super::{DESCRIPTIONS, Errors, Generation, KindRules, MetaAgain, Occasion, StatusMeta, Warned};
 use crate::api::meta::{self, MetaRules};
 use crate::api::names;
-use crate::api::schema::encode::{encode, encode_zero};
-use crate::api::schema::{Registry, TypeId};
 use crate::api::value::Value;
 
 /// The grace period of a pod that says nothing.
@@ -50,9 +48,15 @@ pub fn before_create(kind: Kind, object: &mut Value, occasion: &Occasion<'_>) ->
     if !errors.is_empty() {
         return Err(errors);
     }
-    let warned = warned(kind, object, None);
-    (kind.rules.finish_create)(object);
-    Ok(warned)
+    Ok(warned(kind, object, None))
+}
+
+/// Fills in what a new object has when it is read for the first time. Answers whether that was anything.
+pub fn finish_create(kind: Kind, object: &mut Value) -> bool {
+    let Some(finish) = kind.rules.finish_create else { return false };
+    let before = object.clone();
+    finish(object);
+    *object != before
 }
 
 /// What the writer of a new object should know, whether it can be stored or not.
@@ -178,16 +182,26 @@ fn keep_status_meta(rule: StatusMeta, new: &mut Value, old: &Value) {
                 meta::copy(meta, meta::of(old), field);
             }
         }
+        StatusMeta::Kept => {
+            let mut kept = meta::of(old).clone();
+            meta::copy(&mut kept, meta, "managedFields");
+            *meta = kept;
+        }
     }
 }
 
 /// Whether a field that the generation follows has changed.
 fn moved(generation: Generation, new: &Value, old: &Value) -> bool {
     let moves = |path: &&[&str]| {
-        let value = new.at(path);
-        !same(value, old.at(path)) || (generation.empty_lists_count && value.is_some_and(has_empty_list))
+        let (value, before) = (whole(new, path), whole(old, path));
+        !same(value, before) || (generation.empty_lists_count && value.is_some_and(has_empty_list))
     };
     generation.moves_with.iter().any(moves)
+}
+
+/// A large part of an object. None of these is a pointer: one without fields is none, whoever made it.
+fn whole<'a>(object: &'a Value, path: &[&str]) -> Option<&'a Value> {
+    object.at(path).filter(|value| value.fields().is_none_or(|fields| !fields.is_empty()))
 }
 
 /// Whether there is a list without items somewhere.
@@ -196,26 +210,6 @@ fn has_empty_list(value: &Value) -> bool {
         Value::Array(items) => items.is_empty() || items.iter().any(has_empty_list),
         Value::Object(fields) => fields.values().any(has_empty_list),
         _ => false,
-    }
-}
-
-/// Moves the generation where something came or went that says nothing but that it is there, such as an empty selector: the
-/// rules of kinds know no types, so they take it for nothing at all.
-pub fn count_presence(kind: Kind, registry: &Registry, ty: TypeId, new: &mut Value, old: &Value) {
-    let printed = |ty, value: Option<&Value>| {
-        value.map_or_else(|| encode_zero(registry, ty), |value| encode(registry, ty, value))
-    };
-    let differs = |path: &[&str]| {
-        let (new, old) = (new.at(path), old.at(path));
-        let field = |ty: TypeId, name: &&str| Some(registry.structure(ty)?.field(name)?.ty);
-        let inner = path.iter().try_fold(ty, field);
-        new != old && inner.is_some_and(|ty| printed(ty, new) != printed(ty, old))
-    };
-    let generation = meta::generation(old);
-    if meta::generation(new) == generation
-        && kind.rules.generation.moves_with.iter().any(|path| differs(path))
-    {
-        new.entry("metadata").set("generation", generation + 1);
     }
 }
 
@@ -284,6 +278,16 @@ mod tests {
     }
 
     #[test]
+    fn what_is_filled_in_afterwards_is_told() {
+        let kind = |kind| Kind { rules: rules("", kind), namespaced: true, has_status: true };
+        let mut claim = object(r#"{"spec":{}}"#);
+        assert!(finish_create(kind("PersistentVolumeClaim"), &mut claim));
+        assert_eq!(claim.at(&["status", "phase"]), Some(&Value::from("Pending")));
+        assert!(!finish_create(kind("PersistentVolumeClaim"), &mut claim));
+        assert!(!finish_create(kind("ConfigMap"), &mut object("{}")));
+    }
+
+    #[test]
     fn an_update_keeps_the_status_and_counts_changes_of_the_spec() {
         let mut new = stored();
         new.set("status", Value::Null);
@@ -317,6 +321,17 @@ mod tests {
     }
 
     #[test]
+    fn metadata_that_are_kept_are_kept_whole() {
+        let mut meta = object(
+            r#"{"metadata":{"generateName":"g","labels":{"l":"new"},"managedFields":[{"manager":"m"}]}}"#,
+        );
+        keep_status_meta(StatusMeta::Kept, &mut meta, &stored());
+        assert_eq!(meta.at(&["metadata", "managedFields"]).map(|all| all.items().len()), Some(1));
+        meta.entry("metadata").remove("managedFields");
+        assert_eq!(meta.get("metadata"), stored().get("metadata"));
+    }
+
+    #[test]
     fn an_update_names_a_fixed_field_once_for_itself_and_once_for_the_kind() {
         let mut new = stored();
         new.entry("metadata").set("uid", "v");
@@ -340,9 +355,11 @@ mod tests {
     #[test]
     fn a_list_without_items_moves_the_generation_where_it_counts() {
         let counts = Generation { empty_lists_count: true, ..Generation::SPEC };
-        let (bare, empty) = (object(r#"{"spec":{}}"#), object(r#"{"spec":{"a":{"b":[]}}}"#));
+        let (bare, empty) = (object(r#"{"spec":{"a":{}}}"#), object(r#"{"spec":{"a":{"b":[]}}}"#));
         assert!(moved(counts, &empty, &bare) && !moved(counts, &bare, &empty));
         assert!(!moved(Generation::SPEC, &empty, &bare));
+        assert!(moved(Generation::SPEC, &bare, &object("{}")));
+        assert!(!moved(Generation::SPEC, &object(r#"{"spec":{}}"#), &object("{}")));
     }
 
     #[test]

@@ -22,6 +22,8 @@ mod migration;
 mod networking;
 mod pem;
 mod policy;
+#[cfg(test)]
+mod properties;
 mod quantity;
 mod rbac;
 mod registration;
@@ -43,7 +45,7 @@ pub use core::resources::is_extended;
 pub use core::security::allow_privileged;
 pub use lifecycle::{
     Kind, before_create, before_finalize, before_part_update, before_status_update, before_update,
-    count_presence, grace_period, warn_given,
+    finish_create, grace_period, warn_given,
 };
 
 pub use super::findings::{Errors, Warned};
@@ -105,8 +107,10 @@ pub enum StatusMeta {
     Free,
     /// All of that but these fields.
     Without(&'static [&'static str]),
-    /// Nothing but the managed fields.
+    /// Nothing of what says what the object is for.
     Fixed,
+    /// Nothing at all but the managed fields.
+    Kept,
 }
 
 /// The fields that say what an object is for, which a strict status write keeps.
@@ -196,8 +200,9 @@ pub struct KindRules {
     pub prepare_update: fn(&mut Value, &Value, &Occasion<'_>),
     /// The same for a write of the status.
     pub prepare_status: fn(&mut Value, &Value, &Occasion<'_>),
-    /// Sets what is filled in when a new object is read back, which its checks do not look at.
-    pub finish_create: fn(&mut Value),
+    /// Sets what the reference fills in when a new object is read back: its checks do not look at it, and the first update
+    /// stores it.
+    pub finish_create: Option<fn(&mut Value)>,
     /// Checks a new object, its metadata apart.
     pub validate: fn(&Value, &mut Errors),
     /// Checks a changed object against the old one, its metadata apart.
@@ -240,7 +245,7 @@ const BASE: KindRules = KindRules {
     prepare_create: |_, _| {},
     prepare_update: |_, _, _| {},
     prepare_status: |_, _, _| {},
-    finish_create: |_| {},
+    finish_create: None,
     validate: |_, _| {},
     validate_update: |_, _, _| {},
     validate_status: |_, _, _| {},

@@ -200,6 +200,7 @@ pub static TABLE: &[(&str, &str, KindRules)] = &[
         KindRules {
             default: volume_claim::default_claim,
             prepare_create: volume_claim::prepare_claim,
+            finish_create: Some(volume_claim::finish_claim),
             prepare_update: volume_claim::prepare_claim_update,
             prepare_status: volume_claim::prepare_claim_status,
             validate_status: volume_claim::validate_claim_status,
@@ -343,7 +344,7 @@ pub static TABLE: &[(&str, &str, KindRules)] = &[
         "Job",
         KindRules {
             pods_at: TEMPLATE,
-            finish_create: batch::job::take_labels,
+            finish_create: Some(batch::job::take_labels),
             orphans: true,
             warn_on_delete: Some(batch::job::WARN_ON_DELETE),
             default: batch::job::default,
@@ -652,7 +653,7 @@ pub static TABLE: &[(&str, &str, KindRules)] = &[
         "flowcontrol.apiserver.k8s.io",
         "FlowSchema",
         KindRules {
-            status_meta: StatusMeta::Fixed,
+            status_meta: StatusMeta::Kept,
             validate: flowcontrol::validate_schema,
             validate_update: flowcontrol::validate_schema_update,
             validate_status: flowcontrol::validate_status,
@@ -664,7 +665,7 @@ pub static TABLE: &[(&str, &str, KindRules)] = &[
         "flowcontrol.apiserver.k8s.io",
         "PriorityLevelConfiguration",
         KindRules {
-            status_meta: StatusMeta::Fixed,
+            status_meta: StatusMeta::Kept,
             validate: flowcontrol::validate_level,
             validate_update: flowcontrol::validate_level_update,
             validate_status: flowcontrol::validate_status,
@@ -703,7 +704,7 @@ pub static TABLE: &[(&str, &str, KindRules)] = &[
         "admissionregistration.k8s.io",
         "ValidatingAdmissionPolicy",
         KindRules {
-            status_again: MetaAgain::Whole,
+            status_again: MetaAgain::No,
             status_meta: StatusMeta::Fixed,
             validate: admission_policy::validate_validating,
             validate_update: admission_policy::validate_validating_update,

@@ -8,8 +8,11 @@ use super::body::kind;
 use crate::api::codec::json;
 use crate::api::limits;
 use crate::api::schema::decode::{self, Refused};
-use crate::api::schema::{Registry, Scalar, Struct, Type, TypeId, base64};
+use crate::api::schema::{Field, Registry, Scalar, Struct, Type, TypeId, base64, text_types};
 use crate::api::value::{Object, Value};
+
+/// What is said of a number where a text belongs.
+const NO_TEXT: &str = "cannot convert int64 to string";
 
 /// Holds a value against a type and makes its numbers what the type keeps. Answers one sentence for each field that the
 /// type does not know; the error is the first thing that does not fit.
@@ -59,7 +62,7 @@ impl<'r> Fitting<'r> {
         for field in &structure.fields {
             if let Some(value) = fields.get_mut(&*field.name) {
                 self.enter(&field.name);
-                self.value(field.ty, value)?;
+                self.value(field.ty, value).map_err(|wrong| named(structure, field, wrong))?;
                 self.path.truncate(length);
             }
         }
@@ -101,7 +104,7 @@ impl<'r> Fitting<'r> {
                 *value = Value::Int(if scalar == Scalar::Int32 { i64::from(whole as i32) } else { whole });
                 Ok(())
             }
-            (Scalar::String, Value::Int(_)) => Err(format!("cannot convert int64 to {name}")),
+            (Scalar::String, Value::Int(_)) => Err(NO_TEXT.to_owned()),
             (Scalar::Int32 | Scalar::Int64, Value::Float(_)) => {
                 Err(format!("cannot convert float64 to {name}"))
             }
@@ -109,6 +112,11 @@ impl<'r> Fitting<'r> {
                 Ok(_) => Ok(()),
                 Err(at) => Err(format!("error decoding from json: illegal base64 data at input byte {at}")),
             },
+            (Scalar::Bytes, Value::Array(items)) => {
+                *value =
+                    Value::String(base64::encode(&items.iter().map(byte).collect::<Result<Vec<u8>, _>>()?));
+                Ok(())
+            }
             (Scalar::Bytes, other) => Err(format!("cannot restore slice from {}", kind(other))),
             (Scalar::String | Scalar::Bool | Scalar::Int32 | Scalar::Int64 | Scalar::Double, _) => {
                 Err(format!("unrecognized type: {name}"))
@@ -126,6 +134,27 @@ impl<'r> Fitting<'r> {
             Err(Refused::Type(message)) => Err(message),
             Err(Refused::Tokens) => Err("exceeded max depth".to_owned()),
         }
+    }
+}
+
+/// Calls a text what the field calls it. Fields whose texts have no name of their own, and fields of other types, are not in
+/// that table: what is wrong deeper down stays as it is.
+fn named(owner: &Struct, field: &Field, wrong: String) -> String {
+    if wrong != NO_TEXT {
+        return wrong;
+    }
+    let kind = text_types::of(&owner.package, &owner.name, &field.name).map(text_types::held_by);
+    kind.map_or(wrong, |kind| format!("cannot convert int64 to {kind}"))
+}
+
+/// A byte that stands as a number in a list; too large ones lose their upper part, as other numbers do.
+fn byte(item: &Value) -> Result<u8, String> {
+    match item {
+        Value::Null => Ok(0),
+        Value::Int(number) => Ok(*number as u8),
+        Value::Float(number) if number.fract() == 0.0 => Ok(*number as i64 as u8),
+        Value::Float(_) => Err("cannot convert float64 to uint8".to_owned()),
+        _ => Err("unrecognized type: uint8".to_owned()),
     }
 }
 
@@ -149,6 +178,12 @@ mod tests {
             (r#"{"metadata":{"labels":"x"}}"#, "cannot restore map from string"),
             (r#"{"metadata":{"labels":{"a":1}}}"#, "cannot convert int64 to string"),
             (r#"{"metadata":{"labels":{"a":true}}}"#, "unrecognized type: string"),
+            (r#"{"spec":{"strategy":{"type":1}}}"#, "cannot convert int64 to v1.DeploymentStrategyType"),
+            (
+                r#"{"spec":{"template":{"spec":{"containers":[{"securityContext":{"capabilities":{"add":[1]}}}]}}}}"#,
+                "cannot convert int64 to v1.Capability",
+            ),
+            (r#"{"spec":{"template":{"spec":{"nodeName":1}}}}"#, "cannot convert int64 to string"),
             (r#"{"metadata":{"finalizers":{}}}"#, "cannot restore slice from map"),
             (
                 r#"{"spec":{"strategy":{"rollingUpdate":{"maxSurge":true}}}}"#,
@@ -164,6 +199,20 @@ mod tests {
         let text = r#"{"z":1,"spec":{"template":{"spec":{"containers":[{},{"x":1}]}},"b":{}},"metadata":{"labels":{"q":"1"}}}"#;
         let wanted = ["spec.b", "spec.template.spec.containers[1].x", "z"];
         assert_eq!(fitted(text).unwrap(), wanted.map(|path| format!("unknown field \"{path}\"")));
+    }
+
+    #[test]
+    fn bytes_may_be_numbers() {
+        let registry = Registry::builtin().unwrap();
+        let ty = registry.kind("", "v1", "Secret").unwrap();
+        let fitted = |text: &str| {
+            let mut value = json::read(text.as_bytes()).unwrap();
+            fit(&registry, ty, &mut value).map(|_| value.at(&["data", "a"]).cloned().unwrap())
+        };
+        assert_eq!(fitted(r#"{"data":{"a":[1,257]}}"#), Ok(Value::from("AQE=")));
+        assert_eq!(fitted(r#"{"data":{"a":[]}}"#), Ok(Value::from("")));
+        assert_eq!(fitted(r#"{"data":{"a":["a"]}}"#), Err("unrecognized type: uint8".to_owned()));
+        assert_eq!(fitted(r#"{"data":{"a":{}}}"#), Err("cannot restore slice from map".to_owned()));
     }
 
     #[test]

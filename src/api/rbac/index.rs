@@ -21,9 +21,7 @@ use super::role::Role;
 use super::rule::{Ask, Rule, null_is_default};
 use crate::api::field::quoted;
 use crate::api::limits::MISSING_ROLES_TOLD;
-
-/// What the names of service accounts begin with, where users are meant.
-const ACCOUNT_PREFIX: &str = "system:serviceaccount:";
+use crate::api::words::ACCOUNT_PREFIX;
 
 /// Changes of roles after which those that nobody has any more are looked for.
 const SWEEP_EVERY: usize = 10_000;

@@ -14,6 +14,11 @@ pub fn canonical(text: &str) -> Result<Cow<'_, str>, usize> {
     Ok(Cow::Owned(STANDARD.encode(bytes)))
 }
 
+/// Bytes as base64 text.
+pub fn encode(bytes: &[u8]) -> String {
+    STANDARD.encode(bytes)
+}
+
 fn lenient(text: &[u8]) -> Result<Vec<u8>, usize> {
     let mut out = Vec::with_capacity(text.len() / 4 * 3);
     let mut quantum = 0u32;

@@ -399,8 +399,8 @@ pub(crate) fn is_nothing(registry: &Registry, field: &Field, value: &Value) -> b
     }
     match (registry.get(field.ty), value) {
         (Type::Struct(_), Value::Object(fields)) => fields.is_empty(),
-        (Type::Map(_), Value::Object(entries)) => entries.is_empty() && !field.emit,
-        (Type::List(_), Value::Array(items)) => items.is_empty() && !field.emit,
+        (Type::Map(_), Value::Object(entries)) => entries.is_empty() && !field.emit && !field.given,
+        (Type::List(_), Value::Array(items)) => items.is_empty() && !field.emit && !field.given,
         (Type::Scalar(Scalar::Bytes), Value::String(text)) => text.is_empty() && !field.emit,
         (Type::Scalar(Scalar::Quantity), Value::String(text)) => text == "0",
         (Type::Scalar(Scalar::String), Value::String(text)) => text.is_empty(),

@@ -16,7 +16,7 @@ mod notes;
 pub mod quantity;
 pub mod registry;
 pub mod table;
-mod text_types;
+pub(in crate::api) mod text_types;
 pub mod time;
 pub mod validate;
 
@@ -212,6 +212,8 @@ pub struct Field {
     pub pointer: bool,
     /// Whether it is printed even when zero.
     pub emit: bool,
+    /// Whether an empty list or map that a client sends is told from none until it is stored.
+    pub given: bool,
     /// Whether null is a value of it, and not its absence.
     pub nullable: bool,
     /// Whether the published schema requires it.

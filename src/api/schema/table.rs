@@ -119,6 +119,8 @@ pub struct FieldFact {
     pub pointer: bool,
     /// Whether it is printed even when zero.
     pub emit: bool,
+    /// Whether an empty list or map that a client sends is told from none until it is stored.
+    pub given: bool,
     /// Whether the published schema requires it.
     pub required: bool,
     /// Whether the published schema advises against it.
@@ -414,6 +416,7 @@ fn flag(field: &mut FieldFact, word: &str) -> Result<(), String> {
     let (name, value) = word.split_once('=').unwrap_or((word, ""));
     match name {
         "emit" => field.emit = true,
+        "given" => field.given = true,
         "req" => field.required = true,
         "deprecated" => field.deprecated = true,
         "list" => field.list = list_fact(value)?,

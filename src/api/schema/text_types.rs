@@ -6,7 +6,7 @@ const TABLE: &str = include_str!("../../../schema/text-types.txt");
 
 /// The type of a field, if it is a text, or a list or map of texts, with a name of its own. Looked for from the start:
 /// only messages ask.
-pub(super) fn of(package: &str, owner: &str, field: &str) -> Option<&'static str> {
+pub(in crate::api) fn of(package: &str, owner: &str, field: &str) -> Option<&'static str> {
     let lines = TABLE.lines().skip_while(|line| line.strip_prefix("package ") != Some(package)).skip(1);
     lines.take_while(|line| !line.starts_with("package ")).find_map(|line| {
         let (place, kind) = line.split_once(' ')?;
@@ -16,7 +16,7 @@ pub(super) fn of(package: &str, owner: &str, field: &str) -> Option<&'static str
 }
 
 /// The type of what a list or map of that type holds; other types hold nothing but themselves.
-pub(super) fn held_by(kind: &str) -> &str {
+pub(in crate::api) fn held_by(kind: &str) -> &str {
     let map = kind.strip_prefix("map[").and_then(|rest| rest.split_once(']')).map(|(_, held)| held);
     map.or_else(|| kind.strip_prefix("[]")).unwrap_or(kind)
 }

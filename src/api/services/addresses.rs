@@ -60,7 +60,12 @@ impl Family {
 
 /// The name of an address: the one way to write it, however it was written.
 pub fn name(written: &str) -> Option<String> {
-    names::parse_ip(written).map(|address| address.to_string())
+    parse(written).map(|address| address.to_string())
+}
+
+/// An address, however it was written: one of version 4 that wears a prefix of version 6 is one of version 4.
+pub fn parse(written: &str) -> Option<IpAddr> {
+    names::parse_ip(written).map(|address| address.to_canonical())
 }
 
 /// A block of addresses for services.
@@ -181,6 +186,14 @@ mod tests {
 
     fn range(text: &str) -> AddressRange {
         AddressRange::parse(text).unwrap()
+    }
+
+    #[test]
+    fn an_address_has_one_name_however_it_is_written() {
+        assert_eq!(name("::ffff:10.96.0.7").as_deref(), Some("10.96.0.7"));
+        assert_eq!(name("010.96.0.7").as_deref(), Some("10.96.0.7"));
+        assert_eq!(name("FD00::0:1").as_deref(), Some("fd00::1"));
+        assert_eq!(parse("::ffff:10.96.0.7").map(Family::of), Some(Family::V4));
     }
 
     #[test]

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 
-use super::addresses::Family;
+use super::addresses::{self, Family};
 use super::{HEADLESS, is_headless, list, needs_address};
 use crate::api::field::{FieldError, Path, quoted};
 use crate::api::kinds::{Errors, Node, same};
@@ -128,7 +128,7 @@ fn infer(spec: &Value, cluster: Families, errors: &mut Errors) -> Vec<String> {
         path: Path::new("spec").child("clusterIPs"),
     };
     for (index, address) in addresses.items().enumerate().skip(families.len()) {
-        let Some(found) = names::parse_ip(address.text()) else { break };
+        let Some(found) = addresses::parse(address.text()) else { break };
         let family = Family::of(found);
         if cluster.has(family) {
             families.push(family.as_str().to_owned());
@@ -242,7 +242,7 @@ pub fn validate(spec: &Node<'_>, errors: &mut Errors) {
 fn validate_pairs(spec: &Node<'_>, errors: &mut Errors) {
     let all = spec.child("clusterIPs");
     let families: Vec<Option<Family>> =
-        all.items().map(|address| names::parse_ip(address.text()).map(Family::of)).collect();
+        all.items().map(|address| addresses::parse(address.text()).map(Family::of)).collect();
     if families.len() > 1 && families.iter().all(|family| *family == families[0]) {
         all.invalid(errors, "may specify no more than one IP for each IP family");
     }

@@ -35,7 +35,7 @@ use super::connect::Out;
 use super::connect::extension::{self, Passed};
 use super::render::{self, Context};
 use super::worker::Worker;
-use super::{audit, body, connect, deadline, documents, guards, health, metrics, openapi};
+use super::{audit, body, connect, deadline, documents, flags, guards, health, metrics, openapi};
 
 /// How the types begin of patches that apply.
 const APPLY_PATCH: &str = "application/apply-patch+";
@@ -97,16 +97,22 @@ async fn serve(
     let known = parsed.resource().and_then(|found| worker.served().catalog.at(found).cloned());
     let applies = render::text(request.headers(), header::CONTENT_TYPE).starts_with(APPLY_PATCH);
     sample.note(&parsed, known.as_ref(), (query.get("dryRun") == Some("All"), applies));
+    context.put_to(guards::flow(worker, &identity, &parsed));
     let permit = guards::take_place(worker, &identity, &parsed)?;
-    guards::authorize(worker, request, &identity, &parsed, &query).await?;
-    if let Some(registration) = extension::route(worker, &parsed, &path, known.as_ref()).await {
+    let judged = guards::authorize(worker, request, &identity, &parsed, &query).await;
+    judged.inspect_err(|_| sample.forget())?;
+    if let Some(registration) = extension::route(worker, &parsed, path, known.as_ref()).await {
         let (user, audit_id, permit) = (&*identity, context.audit_id(), &permit);
         let is_watch = parsed.verb == Verb::Watch;
-        let passed = Passed { registration, path: &path, user, is_watch, audit_id, permit };
+        let passed = Passed { registration, path, user, is_watch, audit_id, permit };
         return Ok(extension::pass(worker, request, payload, &passed).await);
     }
     match &parsed.target {
         Target::NonResource("/metrics") => Ok(metrics::page(worker).await),
+        Target::NonResource("/metrics/slis") => Ok(metrics::slis(worker)),
+        Target::NonResource(path) if worker.shared.changes_flags && flags::is_flag(path) => {
+            Ok(flags::answer(request, payload, path).await)
+        }
         Target::NonResource(path) => match health::answer(worker, path, &query).await {
             Some(response) => Ok(response),
             None => match openapi::answer(worker, request, path, context).await {

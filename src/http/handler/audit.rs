@@ -97,7 +97,7 @@ impl Trail {
         let uri = request.uri();
         let head = Head {
             level: decision.level,
-            id: context.audit_id().to_owned(),
+            id: context.audit_id().to_str().unwrap_or_default().to_owned(),
             uri: uri.path_and_query().map_or_else(|| uri.path().to_owned(), ToString::to_string),
             verb: parsed.verb.as_str(),
             user: user.cloned(),

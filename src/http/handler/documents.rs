@@ -93,7 +93,8 @@ pub async fn answer(
 
 /// Every path that somebody answers at, for those who look around.
 fn index(worker: &Worker, documents: &Documents) -> HttpResponse {
-    const OTHERS: [&str; 5] = ["/metrics", "/openapi/v2", "/openapi/v3", "/openapi/v3/", "/version"];
+    const OTHERS: [&str; 6] =
+        ["/metrics", "/metrics/slis", "/openapi/v2", "/openapi/v3", "/openapi/v3/", "/version"];
     let others = OTHERS.into_iter().chain(documents.paths()).map(str::to_owned);
     let about_tokens = worker.shared.token_metadata.iter().flat_map(|_| [CONFIGURATION_PATH, KEYS_PATH]);
     let mut paths: Vec<String> =

@@ -13,6 +13,7 @@ use pilothouse_actors::permit::Permit;
 use crate::api::bearer::bearer;
 use crate::api::connect::WAYS;
 use crate::api::denial::denied;
+use crate::api::flows::Flow;
 use crate::api::path::{Request, Target};
 use crate::api::query::Query;
 use crate::api::reviews::access::parse_fields;
@@ -162,6 +163,13 @@ pub fn take_place(worker: &Worker, identity: &Identity, request: &Request<'_>) -
         Err(_) if identity.groups.iter().any(|group| group == MASTERS) => Ok(Permit::none()),
         Err(_) => Err(Status::too_many_requests("Too many requests, please try again later.", 1)),
     }
+}
+
+/// Which flow a request belongs to, for its answer to say. It is known once it is known who asks, whether they may or not.
+pub fn flow(worker: &Worker, identity: &Identity, request: &Request<'_>) -> Option<Flow> {
+    let flows = worker.shared.flows.as_ref()?;
+    // A table that lacks the last writes will do: nothing is allowed or refused by it.
+    flows.fresh().unwrap_or_else(|| flows.stale()).of(identity, request)
 }
 
 /// What there is to say of the credentials that were shown, in the words of audit logs. It stays with the request.

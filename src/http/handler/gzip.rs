@@ -21,6 +21,15 @@ pub fn is_accepted(accept_encoding: &str) -> bool {
     accept_encoding.split(',').any(|token| token.trim() == "gzip")
 }
 
+/// The same where a client may also say how much it likes each encoding: none at all is no.
+pub fn is_taken(accept_encoding: &str) -> bool {
+    accept_encoding.split(',').any(|token| {
+        let (name, said) = token.split_once(';').unwrap_or((token, ""));
+        let share = said.trim().strip_prefix("q=").map_or(Ok(1.0), str::parse::<f64>);
+        name.trim().eq_ignore_ascii_case("gzip") && share.is_ok_and(|share| share > 0.0)
+    })
+}
+
 /// Says that the body is compressed, and that caches must know who asks.
 pub fn mark(builder: &mut HttpResponseBuilder) {
     builder.insert_header((header::CONTENT_ENCODING, "gzip"));
@@ -105,6 +114,12 @@ mod tests {
         let mut whole = Vec::new();
         GzDecoder::new(bytes).read_to_end(&mut whole).unwrap();
         whole
+    }
+
+    #[test]
+    fn a_client_may_say_how_much_it_likes_gzip() {
+        assert!(is_taken("gzip") && is_taken("br;q=1, gzip;q=0.5") && is_taken("deflate, GZIP ; q=1.0"));
+        assert!(!is_taken("") && !is_taken("br") && !is_taken("gzip;q=0") && !is_taken("gzip;q=x"));
     }
 
     #[test]

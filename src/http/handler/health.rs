@@ -176,7 +176,9 @@ async fn all(worker: &Worker, endpoint: &str, checks: &[Check], query: &Query<'_
             lines.push_str(&format!("[+]{name} excluded: ok\n"));
             continue;
         }
-        match check.run(worker).await {
+        let found = check.run(worker).await;
+        worker.shared.metrics.slis.checked(name, endpoint, found.is_ok());
+        match found {
             Ok(()) => lines.push_str(&format!("[+]{name} ok\n")),
             Err(why) => {
                 tracing::warn!(check = name, %why, "{endpoint} check failed");

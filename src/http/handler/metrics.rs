@@ -51,7 +51,16 @@ pub async fn page(worker: &Worker) -> HttpResponse {
             watching.window_age.with_label_values(&labels).set(age as f64 / 1e6);
         }
     }
-    match metrics.text() {
+    written(metrics.text())
+}
+
+/// The page about health checks.
+pub fn slis(worker: &Worker) -> HttpResponse {
+    written(worker.shared.metrics.slis.text())
+}
+
+fn written(text: Result<Vec<u8>, prometheus::Error>) -> HttpResponse {
+    match text {
         Ok(text) => HttpResponse::Ok().insert_header((header::CONTENT_TYPE, TEXT)).body(text),
         Err(error) => {
             tracing::warn!(%error, "the metrics cannot be written");

@@ -7,6 +7,7 @@ pub mod connect;
 mod counted;
 mod deadline;
 mod documents;
+mod flags;
 mod guards;
 mod gzip;
 pub mod health;

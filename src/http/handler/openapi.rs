@@ -7,6 +7,7 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
+use actix_web::http::StatusCode;
 use actix_web::http::header::{self, HeaderName, HeaderValue, HttpDate};
 use actix_web::{HttpRequest, HttpResponse, web};
 use bytes::Bytes;
@@ -18,6 +19,7 @@ use crate::api::query::Query;
 use crate::api::schema::Registry;
 use crate::api::words::JSON;
 
+use super::gzip;
 use super::render::{Context, text};
 use super::worker::{Served, Worker};
 
@@ -50,10 +52,19 @@ pub struct OpenApi {
     cbor: bool,
     /// What is known of the documents written so far, by name.
     known: Mutex<HashMap<String, Known>>,
-    /// The documents written last, by name and whether it is the Protobuf form.
-    kept: Mutex<VecDeque<(String, bool, Bytes)>>,
+    /// The documents written last, by name and form.
+    kept: Mutex<VecDeque<(String, Form, Bytes)>>,
     /// Held while documents are written: others who want one wait for it here, and not on the threads for slow work.
     writing: tokio::sync::Mutex<()>,
+}
+
+/// The form of a document.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Form {
+    /// Protobuf, and not JSON.
+    binary: bool,
+    /// Compressed.
+    packed: bool,
 }
 
 /// What is known of a document.
@@ -84,16 +95,16 @@ impl OpenApi {
         lock(&self.known).get(name).cloned()
     }
 
-    fn kept(&self, name: &str, binary: bool) -> Option<Bytes> {
+    fn kept(&self, name: &str, form: Form) -> Option<Bytes> {
         let kept = lock(&self.kept);
-        let found = kept.iter().find(|(known, form, _)| known == name && *form == binary);
+        let found = kept.iter().find(|(known, of, _)| known == name && *of == form);
         found.map(|(_, _, body)| body.clone())
     }
 
-    fn keep(&self, name: &str, binary: bool, body: &Bytes) {
+    fn keep(&self, name: &str, form: Form, body: &Bytes) {
         let mut kept = lock(&self.kept);
-        kept.retain(|(known, form, _)| known != name || *form != binary);
-        kept.push_back((name.to_owned(), binary, body.clone()));
+        kept.retain(|(known, of, _)| known != name || *of != form);
+        kept.push_back((name.to_owned(), form, body.clone()));
         let mut size: usize = kept.iter().map(|(_, _, body)| body.len()).sum();
         while size > KEPT_BYTES
             && let Some((_, _, oldest)) = kept.pop_front()
@@ -200,13 +211,16 @@ async fn document(
 ) -> Option<HttpResponse> {
     let served = worker.shared.served.load_full();
     let Some(media_type) = media_type else { return Some(HttpResponse::NotAcceptable().finish()) };
+    // Only the one large document of the second version is ever compressed, as in the reference.
+    let packed = name == V2 && gzip::is_taken(text(request.headers(), header::ACCEPT_ENCODING));
     let binary = media_type != JSON;
+    let form = Form { binary, packed };
     let media_type = match (binary, name) {
         (false, _) => JSON,
         (true, V2) => OFFERED_V2[1],
         (true, _) => OFFERED_V3[1],
     };
-    let ready = served.openapi.known(name).zip(served.openapi.kept(name, binary));
+    let ready = served.openapi.known(name).zip(served.openapi.kept(name, form));
     let (known, body) = match (ready, served.openapi.known(name)) {
         (Some(ready), _) => ready,
         // Whoever has it already gets nothing but a yes.
@@ -216,7 +230,7 @@ async fn document(
             let registry = worker.backend.registry.clone();
             let _writing = served.openapi.writing.lock().await;
             let (name, served) = (name.to_owned(), served.clone());
-            let written = web::block(move || prepare(&served, &registry, &name, binary, now)).await;
+            let written = web::block(move || prepare(&served, &registry, &name, form, now)).await;
             written.ok().flatten()?
         }
     };
@@ -232,6 +246,12 @@ async fn document(
     }
     let mut response = respond(request, media_type, &known, body);
     insert(&mut response, header::VARY, "Accept");
+    if name == V2 {
+        response.headers_mut().append(header::VARY, HeaderValue::from_static("Accept-Encoding"));
+    }
+    if packed && response.status() == StatusCode::OK {
+        insert(&mut response, header::CONTENT_ENCODING, "gzip");
+    }
     if !hash.is_empty() {
         let now = Duration::from_secs(worker.backend.clock.now().seconds());
         insert(&mut response, header::CACHE_CONTROL, "public, immutable");
@@ -245,24 +265,19 @@ async fn document(
 }
 
 /// Writes a document in the form that was asked for, unless somebody did just now.
-fn prepare(
-    served: &Served,
-    registry: &Registry,
-    name: &str,
-    binary: bool,
-    now: u64,
-) -> Option<(Known, Bytes)> {
+fn prepare(served: &Served, registry: &Registry, name: &str, form: Form, now: u64) -> Option<(Known, Bytes)> {
     let openapi = &served.openapi;
-    if let Some(ready) = openapi.known(name).zip(openapi.kept(name, binary)) {
+    if let Some(ready) = openapi.known(name).zip(openapi.kept(name, form)) {
         return Some(ready);
     }
     let (json, known) = openapi.write(served, registry, name, now)?;
-    let body = Bytes::from(match (binary, name) {
+    let body = Bytes::from(match (form.binary, name) {
         (false, _) => json,
         (true, V2) => v2_protobuf(&json)?,
         (true, _) => v3_protobuf(&json)?,
     });
-    openapi.keep(name, binary, &body);
+    let body = if form.packed { gzip::pack(&body) } else { body };
+    openapi.keep(name, form, &body);
     Some((known, body))
 }
 
@@ -304,16 +319,16 @@ mod tests {
 
     #[test]
     fn only_the_latest_documents_are_kept() {
-        let openapi = OpenApi::default();
+        let (openapi, json) = (OpenApi::default(), Form::default());
         let third = Bytes::from(vec![b' '; KEPT_BYTES / 3]);
         for name in ["a", "b", "c", "a", "d"] {
-            openapi.keep(name, false, &third);
+            openapi.keep(name, json, &third);
         }
-        assert!(openapi.kept("b", false).is_none(), "the oldest made room");
-        assert!(openapi.kept("a", false).is_some() && openapi.kept("d", false).is_some());
-        assert!(openapi.kept("a", true).is_none());
-        openapi.keep("big", false, &Bytes::from(vec![b' '; KEPT_BYTES + 1]));
-        assert!(openapi.kept("big", false).is_none());
+        assert!(openapi.kept("b", json).is_none(), "the oldest made room");
+        assert!(openapi.kept("a", json).is_some() && openapi.kept("d", json).is_some());
+        assert!(openapi.kept("a", Form { packed: true, ..json }).is_none());
+        openapi.keep("big", json, &Bytes::from(vec![b' '; KEPT_BYTES + 1]));
+        assert!(openapi.kept("big", json).is_none());
     }
 
     #[test]

@@ -17,6 +17,7 @@ use futures::StreamExt as _;
 use pilothouse_actors::clock::Timestamp;
 
 use crate::api::codec;
+use crate::api::flows::Flow;
 use crate::api::media::{self, Agreed, Encoding, Offer};
 use crate::api::query::Query;
 use crate::api::schema::Registry;
@@ -32,6 +33,8 @@ use super::gzip::{self, Gzip};
 use super::worker::Worker;
 
 const AUDIT_ID: HeaderName = HeaderName::from_static("audit-id");
+const FLOW_SCHEMA: HeaderName = HeaderName::from_static("x-kubernetes-pf-flowschema-uid");
+const PRIORITY_LEVEL: HeaderName = HeaderName::from_static("x-kubernetes-pf-prioritylevel-uid");
 /// Longer ids of clients are not repeated.
 const LONGEST_AUDIT_ID: usize = 128;
 /// What is larger than this is not laid out for people on a thread that serves others too.
@@ -52,6 +55,7 @@ pub struct Context {
     pub trail: OnceCell<Option<Rc<Trail>>>,
     worker: Rc<Worker>,
     audit_id: HeaderValue,
+    flow: OnceCell<Flow>,
     pretty: bool,
     gzip: bool,
 }
@@ -73,6 +77,7 @@ impl Context {
             trail: OnceCell::new(),
             worker: worker.clone(),
             audit_id,
+            flow: OnceCell::new(),
             pretty: wants_pretty(request),
             gzip: worker.shared.encoding.gzip && gzip::is_accepted(text(headers, header::ACCEPT_ENCODING)),
         }
@@ -81,11 +86,6 @@ impl Context {
     /// The record of the request, if there is one.
     pub fn trail(&self) -> Option<&Rc<Trail>> {
         self.trail.get()?.as_ref()
-    }
-
-    /// What ties the records of the request together.
-    pub fn audit_id(&self) -> &str {
-        self.audit_id.to_str().unwrap_or_default()
     }
 
     /// Notes a piece of the answer for the record.
@@ -104,6 +104,14 @@ impl Context {
         &self.audit_id
     }
 
+    /// Lets the answer say which flow its request belongs to.
+    pub fn put_to(&self, flow: Option<Flow>) {
+        if let Some(flow) = flow {
+            // A request belongs to one flow: there is no second time.
+            let _ = self.flow.set(flow);
+        }
+    }
+
     /// Whether a person will read the answer.
     pub fn is_pretty(&self) -> bool {
         self.pretty
@@ -115,6 +123,13 @@ impl Context {
         response.head_mut().set_camel_case_headers(true);
         let headers = response.headers_mut();
         headers.insert(AUDIT_ID, self.audit_id.clone());
+        if let Some(flow) = self.flow.get() {
+            for (name, uid) in [(FLOW_SCHEMA, &flow.schema), (PRIORITY_LEVEL, &flow.level)] {
+                if let Ok(value) = HeaderValue::from_maybe_shared(uid.clone()) {
+                    headers.insert(name, value);
+                }
+            }
+        }
         if !headers.contains_key(header::CACHE_CONTROL) {
             headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache, private"));
         }

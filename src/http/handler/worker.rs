@@ -14,6 +14,7 @@ use tokio::sync::Semaphore;
 
 use crate::api::catalog::Catalog;
 use crate::api::discovery::{Documents, Other};
+use crate::auth::flows::Following;
 use crate::auth::front_proxy::Headers;
 use crate::auth::service_account::metadata::Metadata;
 use crate::metrics::{Meter, Metrics};
@@ -61,6 +62,10 @@ pub struct Shared {
     pub connecting: Arc<Connecting>,
     /// What others verify tokens of service accounts with.
     pub token_metadata: Option<Metadata>,
+    /// Whether flags can be changed while the server runs.
+    pub changes_flags: bool,
+    /// Which flow a request belongs to, if answers shall say so.
+    pub flows: Option<Following>,
     /// The headers in which a proxy says who is asking.
     pub front_headers: Option<Headers>,
     /// The paths where requests without credentials get in; `None`: everywhere, if anywhere.

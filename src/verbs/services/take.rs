@@ -11,8 +11,7 @@ use pilothouse_actors::ports::{Look, Reason, Take, Want};
 use super::Services;
 use super::claim::{Claim, Open};
 use crate::api::field::{FieldError, Path, quoted};
-use crate::api::names;
-use crate::api::services::addresses::Family;
+use crate::api::services::addresses::{self, Family};
 use crate::api::services::ports::{self, Ask};
 use crate::api::services::{Holdings, families, list, spec};
 use crate::api::status::{Result, Status};
@@ -163,7 +162,7 @@ impl Services {
         permit: &Permit,
     ) -> std::result::Result<IpAddr, NotGot> {
         let no = |why: &str| Err(NotGot::Address(written.to_owned(), why.to_owned()));
-        let Some(address) = names::parse_ip(written) else { return no("it is no address") };
+        let Some(address) = addresses::parse(written) else { return no("it is no address") };
         let ranges = self.ranges(Family::of(address), permit).await?;
         if !ranges.iter().any(|range| range.contains(address)) {
             return no("the provided network does not match the current range");
@@ -189,9 +188,9 @@ impl Services {
                 families::fill(service, index, &range.network().to_string());
                 continue;
             };
-            if names::parse_ip(&written).is_some_and(|address| !range.contains(address)) {
+            if let Some(address) = addresses::parse(&written).filter(|address| !range.contains(*address)) {
                 let why = format!(
-                    "the provided IP ({written}) is not in the valid range. The range of valid IPs is {range}"
+                    "the provided IP ({address}) is not in the valid range. The range of valid IPs is {range}"
                 );
                 return Err(NotGot::Address(written, why));
             }

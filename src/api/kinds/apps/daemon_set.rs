@@ -1,6 +1,6 @@
 //! DaemonSets, and the ControllerRevisions that they and StatefulSets keep.
 
-use super::super::check::{Node, fill, fill_text, same};
+use super::super::check::{Node, fill, fill_text, present_mut, same};
 use super::super::core::{pod_default, template};
 use super::super::{Errors, Occasion, Warned, say, selector};
 use super::share::{
@@ -23,6 +23,10 @@ pub fn default_daemon_set(object: &mut Value) {
     if strategy.str("type") == ROLLING {
         let rolling = strategy.entry("rollingUpdate");
         fill(rolling, "maxUnavailable", 1);
+        fill(rolling, "maxSurge", 0);
+    } else if let Some(rolling) = present_mut(strategy, "rollingUpdate") {
+        // What is not used gets no defaults, and what is not said is zero.
+        fill(rolling, "maxUnavailable", 0);
         fill(rolling, "maxSurge", 0);
     }
 }

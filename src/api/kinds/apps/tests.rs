@@ -306,6 +306,15 @@ fn some_kinds_count_each_mistake_of_an_update_twice() {
 }
 
 #[test]
+fn a_strategy_that_is_not_used_gets_no_defaults() {
+    let mut set = base(default_daemon_set);
+    set.entry("spec").set("updateStrategy", object(r#"{"type":"OnDelete","rollingUpdate":{}}"#));
+    default_daemon_set(&mut set);
+    let rolling = set.at(&["spec", "updateStrategy", "rollingUpdate"]);
+    assert_eq!(rolling, Some(&object(r#"{"maxUnavailable":0,"maxSurge":0}"#)));
+}
+
+#[test]
 fn whoever_writes_a_daemon_set_writes_the_count_of_its_templates() {
     let count = |object: &Value| {
         meta::of(object).at(&["annotations", TEMPLATE_GENERATION]).and_then(Value::as_str).map(str::to_owned)

@@ -72,6 +72,7 @@ pub fn prepare_create(job: &mut Value, _: &Occasion<'_>) {
     if job.at(&["spec", "manualSelector"]).and_then(Value::as_bool) == Some(true) {
         return;
     }
+    let took = took_labels(job);
     let (name, uid) = (meta::name(job).to_owned(), meta::of(job).str("uid").to_owned());
     let spec = job.entry("spec");
     let labels = spec.entry("template").entry("metadata").entry("labels");
@@ -81,7 +82,19 @@ pub fn prepare_create(job: &mut Value, _: &Occasion<'_>) {
     for label in UID_LABELS {
         fill(labels, label, uid.as_str());
     }
+    let labels = labels.clone();
     fill(spec.entry("selector").entry("matchLabels"), UID_LABELS[1], uid);
+    if took {
+        job.entry("metadata").set("labels", labels);
+    }
+}
+
+/// Whether a Job has the labels of its pods because it had none: then they are one and the same until something is written to
+/// either, and what its pods get it gets, too. Labels that a client wrote to both are two.
+fn took_labels(job: &Value) -> bool {
+    let own = meta::of(job).get("labels").and_then(Value::fields);
+    let pods = job.at(&["spec", "template", "metadata", "labels"]).and_then(Value::fields);
+    own.zip(pods).is_some_and(|(own, pods)| own.is_shared_with(pods))
 }
 
 /// Checks a Job.
@@ -293,14 +306,29 @@ fn template_change(spec: &Node<'_>, was: &Node<'_>, old: &Value, errors: &mut Er
         for field in ["nodeSelector", "tolerations", "schedulingGates"] {
             meta::copy(before.entry("spec"), pods.value, field);
         }
-        let affinity = before.entry("spec").entry("affinity");
-        meta::copy(affinity, pods.child("affinity").value, "nodeAffinity");
+        placed_like(before.entry("spec"), pods.child("affinity").value);
         for field in ["annotations", "labels"] {
             meta::copy(before.entry("metadata"), template.child("metadata").value, field);
         }
     }
     if !same(Some(template.value), Some(&before)) {
         say::structure(&template.path, "core.PodTemplateSpec", errors, meta::IMMUTABLE);
+    }
+}
+
+/// Lets a spec of pods want the same of nodes as `affinity` does, and the rest as before.
+fn placed_like(spec: &mut Value, affinity: &Value) {
+    if !affinity.is_null() {
+        let before = spec.entry("affinity");
+        // What only came to want something of nodes may come as a whole.
+        before.fields_mut();
+        meta::copy(before, affinity, "nodeAffinity");
+    } else if let Some(before) = present_mut(spec, "affinity") {
+        before.remove("nodeAffinity");
+        // What wanted something of nodes alone may go as a whole.
+        if before.fields().is_some_and(|rest| rest.is_empty()) {
+            spec.remove("affinity");
+        }
     }
 }
 
@@ -342,6 +370,47 @@ mod tests {
         default(&mut job);
         prepare_create(&mut job, &Occasion { now: "", user: &NOBODY });
         job
+    }
+
+    #[test]
+    fn a_job_that_took_the_labels_of_its_pods_takes_what_they_get() {
+        let made = |own: &str| {
+            let mut job = object(&format!(
+                r#"{{"metadata":{{"name":"j","uid":"u"{own}}},"spec":{{"template":{{"metadata":{{"labels":{{"a":"b"}}}},
+                    "spec":{{"containers":[]}}}}}}}}"#
+            ));
+            default(&mut job);
+            prepare_create(&mut job, &Occasion { now: "", user: &NOBODY });
+            job.at(&["metadata", "labels"]).and_then(Value::fields).unwrap().len()
+        };
+        assert_eq!(made(""), 5);
+        assert_eq!(made(r#","labels":{"a":"b"}"#), 1, "these are its own");
+        assert_eq!(made(r#","labels":{"c":"d"}"#), 1);
+    }
+
+    #[test]
+    fn a_suspended_job_may_be_placed_elsewhere() {
+        let node = r#"{"affinity":{"nodeAffinity":{"x":[1]}}}"#;
+        let table = [
+            ("null", node, "{}"),
+            (
+                "null",
+                r#"{"affinity":{"podAffinity":{},"nodeAffinity":{}}}"#,
+                r#"{"affinity":{"podAffinity":{}}}"#,
+            ),
+            (r#"{"nodeAffinity":{"x":[1]}}"#, "{}", node),
+            ("{}", "{}", r#"{"affinity":{}}"#),
+            (
+                r#"{"podAffinity":{},"nodeAffinity":{"y":[2]}}"#,
+                node,
+                r#"{"affinity":{"nodeAffinity":{"y":[2]}}}"#,
+            ),
+        ];
+        for (new, old, wanted) in table {
+            let mut spec = object(old);
+            placed_like(&mut spec, &object(new));
+            assert_eq!(spec, object(wanted), "{old} like {new}");
+        }
     }
 
     #[test]

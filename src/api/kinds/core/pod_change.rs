@@ -8,7 +8,7 @@ use super::pod::{annotations, annotations_path, quality, validate_any};
 use super::{pod_meta, pod_spec};
 use crate::api::field::{FieldError, Path, quoted};
 use crate::api::kinds::Errors;
-use crate::api::kinds::check::{Node, items_mut, same, shown_map};
+use crate::api::kinds::check::{Node, items_mut, present_mut, same, shown_map};
 use crate::api::meta;
 use crate::api::value::Value;
 
@@ -139,10 +139,13 @@ fn gated_placement(rest: &mut Value, spec: &Node<'_>, was: &Node<'_>, errors: &m
         return;
     }
     narrowed(&nodes, before, errors);
-    match before {
-        Some(before) => rest.entry("affinity").set("nodeAffinity", before.clone()),
-        None => {
-            rest.entry("affinity").remove("nodeAffinity");
+    if let Some(before) = before {
+        rest.entry("affinity").set("nodeAffinity", before.clone());
+    } else if let Some(affinity) = present_mut(rest, "affinity") {
+        affinity.remove("nodeAffinity");
+        // An affinity that only came to want something of nodes may come as a whole.
+        if affinity.fields().is_some_and(|others| others.is_empty()) && was.opt("affinity").is_none() {
+            rest.remove("affinity");
         }
     }
 }

@@ -17,12 +17,16 @@ pub fn default_claim(claim: &mut Value) {
     fill(claim.entry("spec"), "volumeMode", "Filesystem");
 }
 
-/// A new claim waits for its volume, and both ways of naming a source say the same.
+/// Both ways of naming the source of a new claim say the same.
 pub fn prepare_claim(claim: &mut Value, _: &Occasion<'_>) {
-    claim.entry("status").set("phase", "Pending");
     let spec = claim.entry("spec");
     drop_disabled(spec, None);
     normalize_sources(spec);
+}
+
+/// A new claim waits for its volume.
+pub fn finish_claim(claim: &mut Value) {
+    fill_text(claim.entry("status"), "phase", "Pending");
 }
 
 /// Both ways of naming a source say the same in an update, too.

@@ -58,7 +58,7 @@ pub fn validate(holder: &Node<'_>, with_status: bool, errors: &mut Errors) {
     if unsupported.is_none() {
         structural::validate(&schema, errors);
         if errors.len() == found {
-            defaults(&schema, &mut Allowance::default(), errors);
+            defaults(&schema, true, &mut Allowance::default(), errors);
         }
     }
     let is_structural = unsupported.is_none() && errors.len() == found;
@@ -349,13 +349,13 @@ fn rules(schema: &Node<'_>, errors: &mut Errors) {
 }
 
 /// Checks that defaults have the types of their fields.
-fn defaults(schema: &Node<'_>, left: &mut Allowance, errors: &mut Errors) {
+fn defaults(schema: &Node<'_>, is_root: bool, left: &mut Allowance, errors: &mut Errors) {
     let value = schema.child("default");
     if value.is_set() {
-        custom::check_default(schema.value, &value.path, left, errors);
+        custom::check_default(schema.value, is_root, &value.path, left, errors);
     }
     for part in structural::below(schema) {
-        defaults(&part, left, errors);
+        defaults(&part, false, left, errors);
     }
 }
 

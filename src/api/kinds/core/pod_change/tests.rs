@@ -66,11 +66,19 @@ fn a_pod_that_is_held_back_may_be_placed_more_narrowly() {
             ("spec.affinity", &other, "nodeSelectorTerms[0]: Invalid value"),
         ],
     );
-    for (path, json) in [("spec.nodeSelector", r#"{"a":"b","c":"d"}"#), ("spec.affinity", more.as_str())] {
+    let anywhere = with(&base, "spec.affinity", "null");
+    for (path, json, old) in [
+        ("spec.nodeSelector", r#"{"a":"b","c":"d"}"#, &base),
+        ("spec.affinity", more.as_str(), &base),
+        ("spec.affinity", more.as_str(), &anywhere),
+        ("spec.affinity", more.as_str(), &with(&base, "spec.affinity", "{}")),
+    ] {
         let mut errors = Errors::new();
-        validate(&with(&base, path, json), &base, &mut errors);
+        validate(&with(old, path, json), old, &mut errors);
         assert_eq!(said(&errors), Vec::<String>::new(), "{path}");
     }
+    // An affinity that wants nothing is one.
+    each_change_refused(&anywhere, validate, &[("spec.affinity", "{}", "pod updates may not change fields")]);
 }
 
 #[test]
@@ -86,12 +94,16 @@ fn debugging_containers_stay() {
                 r#""j""#,
                 "existing ephemeral containers \"e\" may not be changed",
             ),
-            (
-                "spec.ephemeralContainers.0.lifecycle",
-                "{}",
-                "lifecycle: Forbidden: cannot be set for an Ephemeral Container",
-            ),
         ],
+    );
+    let mut errors = Errors::new();
+    validate_ephemeral(&with(&old, "spec.ephemeralContainers.0.lifecycle", "{}"), &old, &mut errors);
+    assert_eq!(
+        said(&errors),
+        [
+            "spec.ephemeralContainers[0].lifecycle: Forbidden: cannot be set for an Ephemeral Container",
+            "spec.ephemeralContainers: Forbidden: existing ephemeral containers \"e\" may not be changed",
+        ]
     );
     let mut new = with(&old, "spec.containers.0.image", r#""x""#);
     new = with(&new, "spec.ephemeralContainers", r#"[{"name":"e","image":"i"},{"name":"f","image":"i"}]"#);
