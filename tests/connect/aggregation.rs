@@ -39,13 +39,16 @@ fn serve(state: u8, seen: &Seen, wire: &mut Wire) {
         return wire.answer("500 Internal Server Error", "", b"broken");
     }
     match seen.path() {
+        "/apis" if state == WELL && seen.header("if-none-match") == Some("\"1\"") => {
+            wire.answer("304 Not Modified", "", b"");
+        }
         "/apis" if state == WELL => {
             let resource = json!({"resource": "nodes", "responseKind": {"group": "", "version": "", "kind": "NodeMetrics"},
                 "scope": "Cluster", "singularResource": "node", "verbs": ["get", "list"]});
             let group = json!({"metadata": {"name": "metrics.k8s.io"},
                 "versions": [{"version": "v1beta1", "resources": [resource], "freshness": "Current"}]});
             let all = json!({"kind": "APIGroupDiscoveryList", "items": [group]}).to_string();
-            wire.answer("200 OK", &format!("Content-Type: {EVERYTHING}\r\n"), all.as_bytes());
+            wire.answer("200 OK", &format!("Content-Type: {EVERYTHING}\r\nETag: \"1\"\r\n"), all.as_bytes());
         }
         METRICS => {
             let resources = json!([
@@ -332,6 +335,15 @@ fn a_server_that_breaks_is_stale_and_comes_back() {
     });
     assert!(index.unwrap()["paths"].get("api/v1").is_some());
     assert_eq!(scene.admin.get("/openapi/v3/apis/metrics.k8s.io/v1beta1").ok()["openapi"], "3.0.0");
+
+    // What has not changed is not sent again, and stays.
+    scene.touch(name);
+    let again = || {
+        let asked = |seen: &Seen| seen.path() == "/apis" && seen.header("if-none-match").is_some();
+        scene.extension.seen().iter().any(asked).then_some(())
+    };
+    assert!(poll(CAP, again).is_some());
+    fresh(&mut scene, "Current", 1);
 
     scene.is(OLD, name);
     fresh(&mut scene, "Current", 2);
