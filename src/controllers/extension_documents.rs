@@ -71,12 +71,9 @@ impl ExtensionDocuments {
         let before = self.extensions.told(name).unwrap_or_default();
         let mut told = self.discover(registration, service, &before).await;
         match self.openapi(service).await {
-            Some((openapi, bytes)) => {
-                told.openapi = openapi;
-                told.bytes += bytes;
-            }
+            Some(found) => (told.openapi, told.openapi_bytes) = found,
             // What cannot be asked for now was there before, and may come back.
-            None => told.openapi.clone_from(&before.openapi),
+            None => (told.openapi, told.openapi_bytes) = (before.openapi.clone(), before.openapi_bytes),
         }
         self.extensions.keep(name, Some(told));
         Outcome::After(EXTENSION_READ_EVERY)
@@ -109,9 +106,7 @@ impl ExtensionDocuments {
         match all {
             None => return stale(),
             Some(reply) if reply.status == 503 => return stale(),
-            Some(reply) if reply.status == 304 => {
-                return Told { openapi: BTreeMap::new(), ..before.clone() };
-            }
+            Some(reply) if reply.status == 304 => return before.clone(),
             Some(reply) if reply.status == 200 && is_everything(&reply.content_type) => {
                 let Some(mut all) = read_all(&reply.body) else { return stale() };
                 let bytes = reply.body.len();

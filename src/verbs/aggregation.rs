@@ -31,10 +31,18 @@ pub struct Told {
     pub version: Option<Arc<FoundVersion>>,
     /// Its OpenAPI documents: where each stands, by its name.
     pub openapi: BTreeMap<String, String>,
-    /// How large the documents were that this was read from.
+    /// How large the document was that they were read from.
+    pub openapi_bytes: usize,
+    /// How large that of what it serves was.
     pub bytes: usize,
     /// The tag of the document of discovery, for the next time.
     pub etag: String,
+}
+
+impl Told {
+    fn size(&self) -> usize {
+        self.bytes + self.openapi_bytes
+    }
 }
 
 /// The groups that other servers serve. One for all workers and loops.
@@ -81,7 +89,7 @@ impl Extensions {
     /// What is registered for a version, if somebody else serves it.
     pub async fn find(&self, group: &str, version: &str) -> Option<Arc<Registration>> {
         if let Some(table) = self.registrations.fresh() {
-            return table.remote(&name_of(group, version));
+            return if table.has_remotes() { table.remote(&name_of(group, version)) } else { None };
         }
         let name = name_of(group, version);
         self.look(move |table| table.remote(&name)).await.flatten()
@@ -164,9 +172,10 @@ impl Extensions {
     /// Keeps what a server said, in the place of what it said before; `None`: it is forgotten.
     pub fn keep(&self, name: &str, new: Option<Told>) {
         let mut told = self.told.write().unwrap_or_else(PoisonError::into_inner);
-        let others: usize = told.iter().filter(|(known, _)| *known != name).map(|(_, told)| told.bytes).sum();
+        let others: usize =
+            told.iter().filter(|(known, _)| *known != name).map(|(_, told)| told.size()).sum();
         let new = new.map(|mut new| {
-            if others + new.bytes > EXTENSION_DOCUMENTS_BYTES {
+            if others + new.size() > EXTENSION_DOCUMENTS_BYTES {
                 tracing::warn!(
                     name,
                     "the documents of extension servers are too large: of this one nothing is kept"

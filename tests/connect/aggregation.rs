@@ -39,13 +39,16 @@ fn serve(state: u8, seen: &Seen, wire: &mut Wire) {
         return wire.answer("500 Internal Server Error", "", b"broken");
     }
     match seen.path() {
+        "/apis" if state == WELL && seen.header("if-none-match") == Some("\"1\"") => {
+            wire.answer("304 Not Modified", "", b"");
+        }
         "/apis" if state == WELL => {
             let resource = json!({"resource": "nodes", "responseKind": {"group": "", "version": "", "kind": "NodeMetrics"},
                 "scope": "Cluster", "singularResource": "node", "verbs": ["get", "list"]});
             let group = json!({"metadata": {"name": "metrics.k8s.io"},
                 "versions": [{"version": "v1beta1", "resources": [resource], "freshness": "Current"}]});
             let all = json!({"kind": "APIGroupDiscoveryList", "items": [group]}).to_string();
-            wire.answer("200 OK", &format!("Content-Type: {EVERYTHING}\r\n"), all.as_bytes());
+            wire.answer("200 OK", &format!("Content-Type: {EVERYTHING}\r\nETag: \"1\"\r\n"), all.as_bytes());
         }
         METRICS => {
             let resources = json!([
@@ -171,6 +174,12 @@ impl Scene {
         items.into_iter().find(|item| item["metadata"]["name"] == group).unwrap_or_default()
     }
 
+    /// What was asked there last. Whether it answers is asked all the time.
+    fn asked(&self, path: &str) -> Seen {
+        let seen = self.extension.seen().into_iter().rev().find(|seen| seen.path().ends_with(path));
+        seen.unwrap_or_else(|| panic!("nobody asked for {path}"))
+    }
+
     fn touch(&mut self, name: &str) {
         let times = self.extension.seen().len().to_string();
         let mark = json!({"metadata": {"annotations": {"touched": times}}});
@@ -196,7 +205,7 @@ fn requests_are_passed_on_with_whom_they_are_for() {
     let answer = scene.admin.request("GET", &format!("{nodes}?limit=2"), &headers, b"");
     assert_eq!(answer.ok()["items"][1]["metadata"]["name"], "n2");
     assert!(answer.header("audit-id").is_some());
-    let seen = scene.extension.last();
+    let seen = scene.asked(&nodes);
     assert_eq!((seen.path(), seen.query()), (nodes.as_str(), "limit=2"));
     assert_eq!(seen.client.as_deref(), Some("front-proxy-client"), "it is shown who speaks for others");
     assert_eq!((seen.header("authorization"), seen.header("x-remote-extra-a")), (None, None));
@@ -213,8 +222,8 @@ fn requests_are_passed_on_with_whom_they_are_for() {
     // Impersonation counts, and the right to it was checked here.
     let masked = [("Impersonate-User", "ann"), ("Impersonate-Group", "system:masters")];
     scene.admin.request("GET", &nodes, &masked, b"").ok();
-    assert_eq!(scene.extension.last().header("x-remote-user"), Some("ann"));
-    assert_eq!(scene.extension.last().header("impersonate-user"), None);
+    assert_eq!(scene.asked(&nodes).header("x-remote-user"), Some("ann"));
+    assert_eq!(scene.asked(&nodes).header("impersonate-user"), None);
 
     let echoed = scene.admin.post(&format!("{METRICS}/namespaces/default/echo"), &json!({"a": 1}));
     assert_eq!((echoed.status, echoed.json()), (201, json!({"a": 1})));
@@ -245,7 +254,7 @@ fn streams_and_conversations_pass_both_ways() {
     assert_eq!(connection.head(Deadline::after(CAP)).unwrap().status, 101);
     connection.send(b"hello").unwrap();
     assert_eq!(connection.exactly(5, Deadline::after(CAP)).unwrap(), b"HELLO");
-    assert!(scene.extension.last().header("x-remote-user").is_some());
+    assert!(scene.asked("/talk").header("x-remote-user").is_some());
 }
 
 #[test]
@@ -326,6 +335,15 @@ fn a_server_that_breaks_is_stale_and_comes_back() {
     });
     assert!(index.unwrap()["paths"].get("api/v1").is_some());
     assert_eq!(scene.admin.get("/openapi/v3/apis/metrics.k8s.io/v1beta1").ok()["openapi"], "3.0.0");
+
+    // What has not changed is not sent again, and stays.
+    scene.touch(name);
+    let again = || {
+        let asked = |seen: &Seen| seen.path() == "/apis" && seen.header("if-none-match").is_some();
+        scene.extension.seen().iter().any(asked).then_some(())
+    };
+    assert!(poll(CAP, again).is_some());
+    fresh(&mut scene, "Current", 1);
 
     scene.is(OLD, name);
     fresh(&mut scene, "Current", 2);

@@ -27,10 +27,12 @@ impl Table {
 
     /// The same, if somebody else serves it.
     pub fn remote(&self, name: &str) -> Option<Arc<Registration>> {
-        if self.remote == 0 {
-            return None;
-        }
         self.get(name).filter(|known| known.service.is_some())
+    }
+
+    /// Whether others serve anything at all.
+    pub fn has_remotes(&self) -> bool {
+        self.remote > 0
     }
 
     /// All of them, by name.
@@ -40,7 +42,7 @@ impl Table {
 
     /// Those that others serve.
     pub fn remotes(&self) -> impl Iterator<Item = &Arc<Registration>> {
-        let any = self.remote > 0;
+        let any = self.has_remotes();
         self.by_name.values().filter(move |known| any && known.service.is_some())
     }
 
