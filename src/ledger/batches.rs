@@ -141,26 +141,14 @@ impl Batches {
                 }
                 writer.write(lines).await;
             }
-            match end {
-                None => {}
-                Some(done) => {
-                    // Nothing more gets in, and what is in comes out.
-                    self.queue.close();
-                    self.rate = None;
-                    self.batching.wait = Duration::ZERO;
-                    if self.queue.is_empty() {
-                        writer.finish().await;
-                        if let Some(done) = done {
-                            let _ = done.send(());
-                        }
-                        return;
-                    }
-                    self.drain(&mut writer).await;
-                    if let Some(done) = done {
-                        let _ = done.send(());
-                    }
-                    return;
+            if let Some(done) = end {
+                // Nothing more gets in, and what is in comes out.
+                self.queue.close();
+                self.drain(&mut writer).await;
+                if let Some(done) = done {
+                    let _ = done.send(());
                 }
+                return;
             }
         }
     }

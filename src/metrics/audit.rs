@@ -55,10 +55,16 @@ impl Audit {
         self.events.inc();
     }
 
-    /// Counts records that were lost, and tells the log.
+    /// Counts records that were lost. The log is told of the first, and then whenever there are twice as many: who loses many
+    /// shall not fill a disk with that.
     pub fn lost(&self, plugin: &str, records: usize, why: &str) {
-        self.errors.with_label_values(&[plugin]).inc_by(records as u64);
-        tracing::warn!(plugin, records, why, "records of requests are lost");
+        let lost = self.errors.with_label_values(&[plugin]);
+        let before = lost.get();
+        lost.inc_by(records as u64);
+        let lost = before + records as u64;
+        if before.checked_ilog2() != lost.checked_ilog2() {
+            tracing::warn!(plugin, lost, why, "records of requests are lost");
+        }
     }
 
     /// Counts a request that was refused for want of a record.

@@ -8,6 +8,7 @@ use bytes::Bytes;
 use pilothouse_actors::clock::Timestamp;
 use pilothouse_actors::identity::Identity;
 
+use super::bodies::compact;
 use super::{API_VERSION, Level, Stage};
 use crate::api::codec::json::write_string;
 use crate::api::field::quoted;
@@ -71,7 +72,8 @@ pub enum Answered {
 impl Answered {
     /// A status as records hold it.
     pub fn status(status: &Status) -> Answered {
-        Answered::Status(status.to_json(), status.code)
+        let json = status.to_json();
+        Answered::Status(compact(&json).unwrap_or(json), status.code)
     }
 
     /// What stands in for an answer of which nothing was sent.
@@ -402,10 +404,10 @@ mod tests {
     #[test]
     fn a_status_is_told_without_its_kind() {
         let mut event = event();
-        event.answered = Some(Answered::status(&Status::bad_request("no")));
+        event.answered = Some(Answered::status(&Status::bad_request("<no>")));
         assert!(
             json(&event, false).contains(
-                r#""responseStatus":{"metadata":{},"status":"Failure","message":"no","reason":"BadRequest","code":400}"#
+                r#""responseStatus":{"metadata":{},"status":"Failure","message":"\u003cno\u003e","reason":"BadRequest","code":400}"#
             ),
             "{}",
             json(&event, false)

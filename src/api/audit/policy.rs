@@ -324,7 +324,8 @@ impl Reader {
         let resources = self.resources(rule, at, path);
         let omitted = self.stages(rule, at, path).and(otherwise.omitted);
         let namespaces = self.texts(rule, at, "namespaces", "string");
-        if !paths.is_empty() && !(resources.is_empty() && namespaces.is_empty()) {
+        let of_resources = !resources.is_empty() || !namespaces.is_empty();
+        if of_resources && !paths.is_empty() {
             let why = "rules cannot apply to both regular resources and non-resource URLs";
             self.errors.push(FieldError::invalid(&path.child("nonResourceURLs"), &listed(&paths), why));
         }

@@ -109,14 +109,14 @@ impl PodSecurity {
         };
         let pod = Pod::of(object, self.0.relaxed);
         if errors.is_empty() && policy.allows_all() {
-            note(write, "enforce-policy", policy.enforce);
+            note(write, "enforce-policy", &policy.enforce);
             return Ok(());
         }
         if is_minor || self.is_exempt_runtime(write, &pod) {
             return Ok(());
         }
         note_errors(write, &errors);
-        note(write, "enforce-policy", policy.enforce);
+        note(write, "enforce-policy", &policy.enforce);
         let findings = Findings::of(&pod, policy.enforce);
         note_violations(write, &policy, &pod);
         if !findings.is_empty() {
@@ -183,7 +183,7 @@ impl PodSecurity {
     /// Whether a write is no concern of the plug-in for where it is done and by whom; that is noted.
     fn is_exempt(&self, write: &Write<'_>) -> bool {
         let why = self.0.exempts(write.call.namespace, &write.call.user.name);
-        why.into_iter().for_each(|why| note(write, "exempt", why));
+        why.into_iter().for_each(|why| note(write, "exempt", &why));
         why.is_some()
     }
 
@@ -191,14 +191,14 @@ impl PodSecurity {
     fn is_exempt_runtime(&self, write: &Write<'_>, pod: &Pod<'_>) -> bool {
         let is_exempt = self.0.exempts_runtime(pod);
         if is_exempt {
-            note(write, "exempt", "runtimeClass");
+            note(write, "exempt", &"runtimeClass");
         }
         is_exempt
     }
 }
 
 /// Notes something for the record of the request, if there is one.
-fn note(write: &Write<'_>, key: &str, text: impl ToString) {
+fn note(write: &Write<'_>, key: &str, text: &dyn std::fmt::Display) {
     if is_recorded(write) {
         write.call.warnings.note(&format!("pod-security.kubernetes.io/{key}"), text.to_string());
     }
@@ -212,8 +212,8 @@ fn note_errors(write: &Write<'_>, errors: &[FieldError]) {
     let all: Vec<String> = errors.iter().map(ToString::to_string).collect();
     match all.as_slice() {
         [] => {}
-        [one] => note(write, "error", format!("Failed to parse policy: {one}")),
-        several => note(write, "error", format!("Failed to parse policy: [{}]", several.join(", "))),
+        [one] => note(write, "error", &format!("Failed to parse policy: {one}")),
+        several => note(write, "error", &format!("Failed to parse policy: [{}]", several.join(", "))),
     }
 }
 
@@ -226,7 +226,7 @@ fn note_violations(write: &Write<'_>, policy: &Policy, pod: &Pod<'_>) {
     let findings = Findings::of(pod, policy.audit);
     if !findings.is_empty() {
         let text = format!("would violate PodSecurity \"{}\": {}", policy.audit, findings.details());
-        note(write, "audit-violations", text);
+        note(write, "audit-violations", &text);
     }
 }
 

@@ -1,0 +1,336 @@
+//! The record of one request as it grows.
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use actix_web::http::header;
+use actix_web::{HttpMessage as _, HttpRequest};
+use bytes::Bytes;
+use pilothouse_actors::clock::Clock;
+use pilothouse_actors::identity::Identity;
+
+use crate::api::audit::bodies::{compact, without_owners};
+use crate::api::audit::event::{Answered, Event, Head, ObjectRef, TRUNCATED, span};
+use crate::api::audit::policy::Decision;
+use crate::api::audit::sources::sources;
+use crate::api::audit::{Level, Stage};
+use crate::api::catalog::resource::Resource;
+use crate::api::codec::transcode::{self, transcode};
+use crate::api::connect::WAYS;
+use crate::api::media::Encoding;
+use crate::api::path::{Request, Target};
+use crate::api::schema::Registry;
+use crate::api::status::Status;
+use crate::api::verb::Verb;
+use crate::http::peer::Peer;
+use crate::ledger::Ledger;
+use crate::limits::{AUDIT_AGENT_BYTES, AUDIT_BODY_BYTES};
+use crate::verbs::budget::Held;
+
+use super::super::guards::{Annotations, Judgement};
+use super::super::render::Context;
+use super::super::worker::Worker;
+use super::Audit;
+
+/// Requests that take longer than this say so.
+const SLOW_MICROS: u64 = 500_000;
+
+/// What is kept of an answer.
+#[derive(Default)]
+struct Answer {
+    encoding: Option<Encoding>,
+    bytes: Vec<u8>,
+    /// Whether it was too much.
+    cut: bool,
+}
+
+/// The record of one request as it grows.
+pub struct Trail {
+    pub(super) ledger: Arc<Ledger>,
+    clock: Clock,
+    registry: Arc<Registry>,
+    pub(super) head: Arc<Head>,
+    decision: Decision,
+    object: RefCell<Option<ObjectRef>>,
+    pub(super) is_long_running: bool,
+    /// Whether the request was refused before anybody was known: of those there is one record.
+    pub(super) is_refused: bool,
+    acts_as: RefCell<Option<Arc<Identity>>>,
+    answered: RefCell<Option<Answered>>,
+    request: RefCell<Option<Bytes>>,
+    answer: RefCell<Answer>,
+    held: RefCell<Option<Held>>,
+    notes: RefCell<BTreeMap<String, String>>,
+    /// What is noted only when all is over.
+    late: RefCell<BTreeMap<String, String>>,
+    pub(super) is_over: Cell<bool>,
+}
+
+impl Trail {
+    pub(super) fn new(
+        (worker, audit): (&Worker, &Audit),
+        (request, context): (&HttpRequest, &Context),
+        user: Option<&Arc<Identity>>,
+        (parsed, decision): (&Request<'_>, Decision),
+    ) -> Trail {
+        let headers = request.headers();
+        let peer = request.extensions().get::<Peer>().and_then(|peer| peer.address);
+        let header = |name: &str| headers.get(name).and_then(|value| value.to_str().ok()).unwrap_or_default();
+        let agent = headers.get(header::USER_AGENT).map(|agent| agent.as_bytes()).unwrap_or_default();
+        let uri = request.uri();
+        let head = Head {
+            level: decision.level,
+            id: context.audit_id().to_str().unwrap_or_default().to_owned(),
+            uri: uri.path_and_query().map_or_else(|| uri.path().to_owned(), ToString::to_string),
+            verb: parsed.verb.as_str(),
+            user: user.cloned(),
+            sources: sources(
+                header("x-forwarded-for"),
+                header("x-real-ip"),
+                peer.map(|address| address.ip()),
+            ),
+            agent: cut_agent(agent),
+            received: context.began,
+        };
+        let leads_out = parsed.resource().is_some_and(|found| WAYS.contains(&found.subresource));
+        Trail {
+            ledger: audit.ledger.clone(),
+            clock: worker.backend.clock.clone(),
+            registry: worker.backend.registry.clone(),
+            head: Arc::new(head),
+            decision,
+            object: RefCell::new(object(parsed)),
+            is_long_running: leads_out || matches!(parsed.verb, Verb::Watch | Verb::Proxy),
+            is_refused: user.is_none(),
+            acts_as: RefCell::default(),
+            answered: RefCell::default(),
+            request: RefCell::default(),
+            answer: RefCell::default(),
+            held: RefCell::new(Some(audit.ledger.room())),
+            notes: RefCell::default(),
+            late: RefCell::default(),
+            is_over: Cell::new(false),
+        }
+    }
+
+    /// Notes whom the caller acts as.
+    pub fn acts_as(&self, identity: &Arc<Identity>) {
+        self.acts_as.replace(Some(identity.clone()));
+    }
+
+    /// Notes that the request asks for something that will go.
+    pub fn deprecated(&self, resource: &Resource) {
+        if resource.deprecation().is_none() {
+            return;
+        }
+        let mut late = self.late.borrow_mut();
+        late.insert("k8s.io/deprecated".to_owned(), "true".to_owned());
+        if let Some((major, minor)) = resource.removed {
+            late.insert("k8s.io/removed-release".to_owned(), format!("{major}.{minor}"));
+        }
+    }
+
+    /// Notes a status that is the answer.
+    pub fn status(&self, status: &Status, json: &[u8]) {
+        self.answered.replace(Some(Answered::status(status)));
+        if self.head.level == Level::RequestResponse {
+            self.told(Encoding::Json, compact(json).as_deref().unwrap_or(json));
+        }
+    }
+
+    /// Notes a piece of the answer.
+    pub fn told(&self, encoding: Encoding, piece: &[u8]) {
+        if self.head.level < Level::RequestResponse {
+            return;
+        }
+        let mut answer = self.answer.borrow_mut();
+        let bytes = answer.bytes.len() + piece.len();
+        if answer.cut {
+            return;
+        }
+        let fits = bytes <= AUDIT_BODY_BYTES
+            && self.held.borrow_mut().as_mut().is_some_and(|held| held.set(bytes).is_ok());
+        if fits {
+            answer.encoding = Some(encoding);
+            answer.bytes.extend_from_slice(piece);
+        } else {
+            *answer = Answer { cut: true, ..Answer::default() };
+        }
+    }
+
+    /// The answer in JSON on one line.
+    pub(super) fn response(&self) -> Option<Bytes> {
+        let answer = self.answer.take();
+        if answer.cut {
+            self.notes.borrow_mut().insert(TRUNCATED.to_owned(), "true".to_owned());
+        }
+        let from = match answer.encoding? {
+            Encoding::Json | Encoding::Yaml => transcode::Encoding::Json,
+            Encoding::Protobuf => transcode::Encoding::Protobuf,
+            Encoding::Cbor => transcode::Encoding::Cbor,
+        };
+        let mut json = answer.bytes;
+        if from != transcode::Encoding::Json {
+            json = transcode(&self.registry, from, transcode::Encoding::Json, &json).ok()?;
+        }
+        json.truncate(json.trim_ascii_end().len());
+        if self.decision.drops_owners {
+            json = without_owners(&json).unwrap_or(json);
+        }
+        Some(Bytes::from(json))
+    }
+
+    pub(super) fn event(&self, stage: Stage) -> Event {
+        let at = if stage == Stage::RequestReceived { self.head.received } else { self.clock.now() };
+        let mut notes = self.notes.borrow().clone();
+        if stage == Stage::ResponseComplete {
+            notes.append(&mut self.late.borrow().clone());
+            let took = at.0.saturating_sub(self.head.received.0);
+            if took > SLOW_MICROS && !self.is_long_running {
+                notes.insert("apiserver.latency.k8s.io/total".to_owned(), span(took));
+            }
+        }
+        Event {
+            head: self.head.clone(),
+            stage,
+            acts_as: self.acts_as.borrow().clone(),
+            object: self.object.borrow().clone(),
+            answered: self.answered.borrow().clone(),
+            request: self.request.borrow().clone(),
+            response: None,
+            at,
+            notes,
+        }
+    }
+
+    /// Writes a record and waits for it, if anybody wants that.
+    pub(super) async fn write(&self, event: Event, held: Held) -> bool {
+        if self.decision.omitted.contain(event.stage) {
+            return true;
+        }
+        self.ledger.write(event, held).await
+    }
+
+    /// The last record: what is in it is taken out of the trail.
+    fn last(&self) -> Option<(Event, Held)> {
+        if self.is_over.replace(true) {
+            return None;
+        }
+        let panicked = std::thread::panicking();
+        if panicked {
+            self.answered.replace(Some(Answered::panicked()));
+        } else if self.answered.borrow().is_none() {
+            self.answered.replace(Some(Answered::early()));
+        }
+        let response = self.response();
+        let mut event = self.event(if panicked { Stage::Panic } else { Stage::ResponseComplete });
+        event.response = response;
+        let held = self.held.take().unwrap_or_else(|| self.ledger.room());
+        (!self.decision.omitted.contain(event.stage)).then_some((event, held))
+    }
+
+    /// The request is over.
+    pub(super) async fn end(&self) {
+        if let Some((event, held)) = self.last() {
+            self.ledger.write(event, held).await;
+        }
+    }
+
+    /// Takes over what guards and verbs have noted, and how the request is answered.
+    pub(super) fn answered(&self, request: &HttpRequest, context: &Context, code: u16) {
+        self.note(request, context);
+        let received = &context.warnings.received;
+        self.request.replace(received.body());
+        if let (Some(object), Some(named)) = (self.object.borrow_mut().as_mut(), received.named()) {
+            let fill = |field: &mut String, text: String| {
+                if field.is_empty() {
+                    *field = text;
+                }
+            };
+            fill(&mut object.namespace, named.namespace);
+            fill(&mut object.name, named.name);
+            fill(&mut object.uid, named.uid);
+            fill(&mut object.resource_version, named.resource_version);
+        }
+        let mut answered = self.answered.borrow_mut();
+        if answered.is_none() {
+            *answered = Some(Answered::Code(code));
+        }
+    }
+
+    pub(super) fn note(&self, request: &HttpRequest, context: &Context) {
+        let mut notes = self.notes.borrow_mut();
+        let extensions = request.extensions();
+        if let Some(Annotations(all)) = extensions.get::<Annotations>() {
+            notes.extend(all.iter().map(|(key, text)| ((*key).to_owned(), text.clone())));
+        }
+        if let Some(judgement) = extensions.get::<Judgement>() {
+            if !judgement.decision.is_empty() {
+                notes.insert("authorization.k8s.io/decision".to_owned(), judgement.decision.to_owned());
+            }
+            notes.insert("authorization.k8s.io/reason".to_owned(), judgement.reason());
+        }
+        for (key, text) in context.warnings.notes() {
+            notes.entry(key).or_insert(text);
+        }
+    }
+
+    /// What was said already when the answer of a request without an end begins: all of it, if that is a refusal.
+    pub(super) fn so_far(&self) -> Option<Bytes> {
+        let kept = {
+            let answer = self.answer.borrow();
+            (answer.encoding, answer.bytes.clone(), answer.cut)
+        };
+        let response = self.response();
+        self.answer.replace(Answer { encoding: kept.0, bytes: kept.1, cut: kept.2 });
+        response
+    }
+}
+
+/// A request that nobody waits for any more, and one that broke the server, are written down too.
+impl Drop for Trail {
+    fn drop(&mut self) {
+        if self.is_refused {
+            return;
+        }
+        if let Some((event, held)) = self.last() {
+            self.ledger.write_later(event, held);
+        }
+    }
+}
+
+fn cut_agent(agent: &[u8]) -> String {
+    match agent.get(..AUDIT_AGENT_BYTES) {
+        Some(begin) if agent.len() > AUDIT_AGENT_BYTES => {
+            format!("{}...TRUNCATED", String::from_utf8_lossy(begin))
+        }
+        _ => String::from_utf8_lossy(agent).into_owned(),
+    }
+}
+
+fn object(parsed: &Request<'_>) -> Option<ObjectRef> {
+    let Target::Resource(found) = &parsed.target else { return None };
+    Some(ObjectRef {
+        resource: found.resource.to_owned(),
+        namespace: found.namespace.to_owned(),
+        name: found.authorized_name.to_string(),
+        group: found.group.to_owned(),
+        version: found.version.to_owned(),
+        subresource: found.subresource.to_owned(),
+        ..ObjectRef::default()
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn long_agents_are_cut() {
+        assert_eq!(cut_agent(b"curl"), "curl");
+        assert_eq!(cut_agent(&[b'x'; 1_024]).len(), 1_024);
+        let cut = cut_agent(&[b'x'; 2_000]);
+        assert!(cut.starts_with("xxx") && cut.ends_with("x...TRUNCATED") && cut.len() == 1_036);
+    }
+}
