@@ -6,8 +6,7 @@ use proptest::prelude::*;
 
 use super::table::TABLE;
 use super::testing::NOBODY;
-use super::{Occasion, rules, same};
-use crate::api::codec;
+use super::{Occasion, rules};
 use crate::api::schema::{GroupVersionKind, Registry, TypeId, arbitrary, decode, default, encode};
 use crate::api::value::Value;
 
@@ -23,13 +22,33 @@ fn kinds() -> Vec<(GroupVersionKind, TypeId)> {
     kinds
 }
 
+/// Where there are objects without fields.
+fn empty_objects(value: &Value) -> Vec<String> {
+    match value {
+        Value::Object(fields) if fields.is_empty() => vec![String::new()],
+        Value::Object(fields) => {
+            let below = |(name, value): (&String, &Value)| -> Vec<String> {
+                empty_objects(value).into_iter().map(|rest| format!(".{name}{rest}")).collect()
+            };
+            fields.iter().flat_map(below).collect()
+        }
+        Value::Array(items) => {
+            let below = |(at, value): (usize, &Value)| -> Vec<String> {
+                empty_objects(value).into_iter().map(|rest| format!("[{at}]{rest}")).collect()
+            };
+            items.iter().enumerate().flat_map(below).collect()
+        }
+        _ => Vec::new(),
+    }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(2_000))]
 
-    /// What rules compare is in its smallest form: else an object would differ from itself after it was stored, and each
-    /// update of it would count as a change.
+    /// What rules compare has an object without fields only where there is a pointer: else an object would differ from itself after
+    /// it was stored, and each update of it would count as a change.
     #[test]
-    fn an_object_that_was_filled_in_is_the_same_after_it_was_stored(
+    fn what_fills_objects_in_leaves_no_empty_ones_behind(
         (kind, ty) in proptest::sample::select(kinds()),
         seed in any::<u64>(),
     ) {
@@ -48,7 +67,6 @@ proptest! {
                 value.remove(part);
             }
         }
-        let shown = |value| String::from_utf8_lossy(&codec::to_json(value)).into_owned();
-        prop_assert!(same(Some(&again), Some(&value)), "{kind}\n{}\n{}", shown(&again), shown(&value));
+        prop_assert_eq!(empty_objects(&again), empty_objects(&value), "{}", kind);
     }
 }

@@ -333,6 +333,10 @@ fn claim_status(node: &str, new: &Value, old: Option<&Value>) -> Option<String> 
         FREE.iter().for_each(|field| {
             claim.entry("status").remove(field);
         });
+        // A status of which nothing is left is none.
+        if claim.get("status").and_then(Value::fields).is_none_or(|fields| fields.is_empty()) {
+            claim.remove("status");
+        }
         claim
     };
     let unchanged = old.is_some_and(|old| same(Some(&fixed(new)), Some(&fixed(old))));

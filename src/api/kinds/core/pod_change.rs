@@ -327,9 +327,18 @@ fn without_amounts(container: &Value, was: &Value) -> Value {
         } else if let Some(amounts) = resources.get_mut(part) {
             amounts.remove("cpu");
             amounts.remove("memory");
+            remove_if_empty(resources, part);
         }
     }
+    remove_if_empty(&mut rest, "resources");
     rest
+}
+
+/// Takes out a map or struct that is no pointer and has nothing in it.
+fn remove_if_empty(object: &mut Value, field: &str) {
+    if object.get(field).and_then(Value::fields).is_some_and(|fields| fields.is_empty()) {
+        object.remove(field);
+    }
 }
 
 fn only_amounts_differ(new: &Value, old: &Value) -> bool {

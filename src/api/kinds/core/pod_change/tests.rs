@@ -156,8 +156,9 @@ fn only_amounts_are_resized() {
     let mut new = with(&larger, "spec.restartPolicy", r#""Never""#);
     prepare_resize(&mut new, &base);
     assert_eq!(new, larger);
-    let best = with(&base, "spec.containers.0.resources", "{}");
+    let best = with(&base, "spec.containers.0.resources", "null");
     validate_resize(&larger, &best, &mut errors);
+    assert!(!said(&errors).iter().any(|error| error.contains("only cpu and memory")), "{errors:?}");
     assert_eq!(errors[0].path.to_string(), "spec");
     assert!(errors[0].message.contains("Pod QOS Class may not change as a result of resizing"));
     // Where nothing was said, anything may be said that does not change the class.
