@@ -179,7 +179,7 @@ fn read_operations(bytes: &[u8], validation: FieldValidation) -> Result<Body<'_>
         ("[]handlers.jsonPatchOp", "handlers.jsonPatchOp")
     };
     let mismatch = |value: &Value, into: &str| {
-        refused(&format!("json: cannot unmarshal {} into Go value of type {into}", body::word(value)))
+        refused(&format!("json: cannot unmarshal {} into Go value of type {into}", value.json_word()))
     };
     let body = body::read(bytes, true).map_err(|why| refused(&why))?;
     let items = match &body.value {
@@ -194,7 +194,7 @@ fn read_operations(bytes: &[u8], validation: FieldValidation) -> Result<Body<'_>
                 && !lenient
                 && !matches!(found, Value::String(_) | Value::Null)
             {
-                let found = body::word(found);
+                let found = found.json_word();
                 return Err(refused(&format!(
                     "json: cannot unmarshal {found} into Go struct field jsonPatchOp.{name} of type string"
                 )));
@@ -228,7 +228,7 @@ fn read_object(bytes: &[u8]) -> std::result::Result<Body<'_>, String> {
     match &body.value {
         Value::Object(_) | Value::Null => Ok(body),
         other => {
-            let found = body::word(other);
+            let found = other.json_word();
             Err(format!("json: cannot unmarshal {found} into Go value of type map[string]interface {{}}"))
         }
     }

@@ -28,6 +28,18 @@ pub enum Value {
 }
 
 impl Value {
+    /// What it is, as messages about JSON call it.
+    pub fn json_word(&self) -> &'static str {
+        match self {
+            Value::Null => "null",
+            Value::Bool(_) => "bool",
+            Value::Int(_) | Value::Float(_) => "number",
+            Value::String(_) => "string",
+            Value::Array(_) => "array",
+            Value::Object(_) => "object",
+        }
+    }
+
     /// The empty object.
     pub fn object() -> Value {
         Value::Object(Object::new())

@@ -194,21 +194,10 @@ impl At<'_> {
     }
 }
 
-fn word(value: &Value) -> &'static str {
-    match value {
-        Value::Null => "null",
-        Value::Bool(_) => "bool",
-        Value::Int(_) | Value::Float(_) => "number",
-        Value::String(_) => "string",
-        Value::Array(_) => "array",
-        Value::Object(_) => "object",
-    }
-}
-
 impl Reader {
     fn mistyped(&mut self, value: &Value, at: At<'_>, name: &str, wanted: &str) {
         let field = at.field(name);
-        let found = word(value);
+        let found = value.json_word();
         self.mistyped.get_or_insert_with(|| {
             format!("json: cannot unmarshal {found} into Go struct field {field} of type {wanted}")
         });

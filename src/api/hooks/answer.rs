@@ -79,7 +79,7 @@ fn parsed(body: &[u8], version: ReviewVersion) -> Result<Value, Unusable> {
     syntax::check(body).map_err(unread)?;
     let review = json::read(body).map_err(|error| nonsense(&error.to_string()))?;
     let Some(_) = review.fields() else {
-        let found = word(&review);
+        let found = review.json_word();
         return Err(unread(format!(
             "json: cannot unmarshal {found} into Go value of type struct {{ APIVersion string \
              \"json:\\\"apiVersion,omitempty\\\"\"; Kind string \"json:\\\"kind,omitempty\\\"\" }}"
@@ -106,7 +106,7 @@ fn parsed(body: &[u8], version: ReviewVersion) -> Result<Value, Unusable> {
                 let holder = if holder == 0 { REVIEW_KIND } else { "AdmissionResponse" };
                 return Err(nonsense(&format!(
                     "json: cannot unmarshal {} into Go struct field {holder}.{field} of type {}",
-                    word(found),
+                    found.json_word(),
                     wanted.word()
                 )));
             }
@@ -167,17 +167,6 @@ impl Type {
             Type::Texts => "[]string",
             Type::Pairs => "map[string]string",
         }
-    }
-}
-
-fn word(value: &Value) -> &'static str {
-    match value {
-        Value::Null => "null",
-        Value::Bool(_) => "bool",
-        Value::Int(_) | Value::Float(_) => "number",
-        Value::String(_) => "string",
-        Value::Array(_) => "array",
-        Value::Object(_) => "object",
     }
 }
 

@@ -116,18 +116,6 @@ impl Listen for Notes {
     }
 }
 
-/// What a value is, as messages about JSON call it.
-pub fn word(value: &Value) -> &'static str {
-    match value {
-        Value::Null => "null",
-        Value::Bool(_) => "bool",
-        Value::Int(_) | Value::Float(_) => "number",
-        Value::String(_) => "string",
-        Value::Array(_) => "array",
-        Value::Object(_) => "object",
-    }
-}
-
 /// What a value is, as messages about patches call its kind.
 pub fn kind(value: &Value) -> &'static str {
     match value {
