@@ -33,7 +33,7 @@ impl Audit {
             )?,
             rejected: IntCounter::new(
                 "apiserver_audit_requests_rejected_total",
-                "Requests that were refused because nothing could be written down of them.",
+                "Requests that were refused because they could not be written down.",
             )?,
         })
     }
