@@ -42,6 +42,30 @@ fn empty_objects(value: &Value) -> Vec<String> {
     }
 }
 
+#[test]
+fn what_was_given_empty_is_told_from_none_until_it_is_stored() {
+    let table = [
+        (
+            "autoscaling",
+            "v2",
+            "HorizontalPodAutoscaler",
+            r#"{"spec":{"behavior":{"scaleUp":{"policies":[]}}}}"#,
+        ),
+        ("", "v1", "Secret", r#"{"data":{}}"#),
+        ("storage.k8s.io", "v1", "StorageClass", r#"{"parameters":{}}"#),
+        ("networking.k8s.io", "v1", "NetworkPolicy", r#"{"spec":{"ingress":[{"from":[]}]}}"#),
+    ];
+    for (group, version, kind, body) in table {
+        let ty = REGISTRY.kind(group, version, kind).unwrap();
+        let given = decode::decode(&REGISTRY, ty, body.as_bytes()).unwrap().value;
+        assert_eq!(given, super::testing::object(body), "{kind}");
+        let stored = encode::encode(&REGISTRY, ty, &given);
+        let read = decode::decode(&REGISTRY, ty, &stored).unwrap().value;
+        assert_ne!(read, given, "{kind}");
+        assert_eq!(encode::encode(&REGISTRY, ty, &read), stored, "{kind}");
+    }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(2_000))]
 
