@@ -33,6 +33,9 @@ pub(super) enum Departure {
 /// What happens with a connection that has left HTTP.
 pub(super) type Conversation = Box<dyn FnOnce(TlsStream) -> LocalBoxFuture<'static, ()>>;
 
+/// What goes on around a conversation.
+pub(super) type Around = Box<dyn FnOnce(LocalBoxFuture<'static, ()>) -> LocalBoxFuture<'static, ()>>;
+
 /// The switch of one connection. Cheap to clone; handlers find it in the data of their connection.
 #[derive(Clone)]
 pub(super) struct Switch(Rc<State>);
@@ -103,17 +106,14 @@ impl Switch {
         self.depart(Departure::Conversation(conversation));
     }
 
-    /// Keeps something until the conversation is over that this connection is leaving for; `false` if there is none.
-    pub(super) fn accompany(&self, companion: Box<dyn std::any::Any>) -> bool {
+    /// Lets somebody act before and after the conversation that this connection is leaving for; `false` if there is none. Whoever
+    /// answers must do so before they wait for anything: the driver ends, and their task with it, as soon as it may leave.
+    pub(super) fn surround(&self, around: Around) -> bool {
         let mut departure = self.0.departure.borrow_mut();
         match departure.take() {
             Some(Departure::Conversation(conversation)) => {
-                *departure = Some(Departure::Conversation(Box::new(move |client| {
-                    Box::pin(async move {
-                        conversation(client).await;
-                        drop(companion);
-                    })
-                })));
+                *departure =
+                    Some(Departure::Conversation(Box::new(move |client| around(conversation(client)))));
                 true
             }
             other => {

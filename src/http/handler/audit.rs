@@ -101,15 +101,29 @@ pub async fn close(request: &HttpRequest, context: &Context, response: HttpRespo
     if trail.is_over.get() {
         return response;
     }
-    if trail.is_long_running {
-        let event = Event { response: trail.so_far(), ..trail.event(Stage::ResponseStarted) };
-        trail.write(event, trail.ledger.room()).await;
-    }
+    let started = trail
+        .is_long_running
+        .then(|| Event { response: trail.so_far(), ..trail.event(Stage::ResponseStarted) });
     if response.status().as_u16() == 101
         && let Some(switch) = request.conn_data::<Switch>()
-        && switch.accompany(Box::new(trail.clone()))
     {
-        return response;
+        let (kept, started) = (trail.clone(), started.clone());
+        let around = move |conversation: LocalBoxFuture<'static, ()>| {
+            let whole = async move {
+                if let Some(started) = started {
+                    kept.write(started, kept.ledger.room()).await;
+                }
+                conversation.await;
+                kept.end().await;
+            };
+            whole.boxed_local()
+        };
+        if switch.surround(Box::new(around)) {
+            return response;
+        }
+    }
+    if let Some(started) = started {
+        trail.write(started, trail.ledger.room()).await;
     }
     if matches!(response.body().size(), BodySize::Stream) {
         let trail = trail.clone();
