@@ -1,7 +1,7 @@
 //! What watches cost, each figure beside the floor it is compared to in the same run.
 //!
-//! `cargo bench --bench watches` runs all of it; `-- fanout`, `-- paced`, `-- filtered`, `-- slow`, `-- restart`, `-- idle` run a
-//! part.
+//! `cargo bench --bench watches` runs all of it; `-- fanout`, `-- paced`, `-- shared`, `-- filtered`, `-- slow`, `-- restart`,
+//! `-- idle` run a part.
 //! docs/numbers.md keeps what it printed. Lists are in the bench `server`.
 
 #![allow(
@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use support::load::{Until, fetch, request, run};
 use support::process::{Process, cpu_of, scratch};
-use support::watchers::{Followed, Habit, Watcher, follow, hold, mark};
+use support::watchers::{Crowd, Followed, Habit, Watcher, follow, hold, mark};
 
 const COLLECTION: &str = "/api/v1/namespaces/default/configmaps";
 
@@ -34,9 +34,10 @@ fn main() {
     }
     let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
     setrlimit(Resource::RLIMIT_NOFILE, hard, hard).unwrap();
-    let parts: [(&str, fn()); 6] = [
+    let parts: [(&str, fn()); 7] = [
         ("fanout", fanout),
         ("paced", paced),
+        ("shared", shared),
         ("filtered", filtered),
         ("slow", slow),
         ("restart", restart),
@@ -138,32 +139,43 @@ fn fanout() {
 /// Everybody gets everything, at a rate that leaves room: then the delay is the server's and not that of a client that cannot keep up.
 /// The floor is told as often.
 fn paced() {
-    const WATCHERS: usize = 1_000;
+    paced_for("paced", 1_000, 1);
+}
+
+/// The same for clients that share connections over HTTP/2, as those in one program do.
+fn shared() {
+    for watchers in [1_000, 5_000] {
+        paced_for("shared", watchers, 100);
+    }
+}
+
+fn paced_for(name: &str, watchers: usize, sharing: usize) {
     const UPDATES: u64 = 100;
-    const EVERY: Duration = Duration::from_millis(50);
+    let every = Duration::from_micros(50) * u32::try_from(watchers).unwrap();
     let measure = |what: &str, port: u16, pid: u32, from: u64| {
         let act = move || {
             let before = cpu_of(pid);
             for number in 0..UPDATES {
-                std::thread::sleep(EVERY);
+                std::thread::sleep(every);
                 updates(port, pid, number, 1)();
             }
             before
         };
-        let expected = (WATCHERS as u64 * UPDATES, 0);
-        let (mut followed, before) =
-            follow(port, crowd(WATCHERS, 0, (from, 0)), expected, true, Some(pid), act);
-        let (_, cpu) = report(&format!("{what}, {WATCHERS} watchers"), before, &mut followed);
+        let expected = (watchers as u64 * UPDATES, 0);
+        let crowd = Crowd { watchers: crowd(watchers, 0, (from, 0)), sharing };
+        let (mut followed, before) = follow(port, crowd, expected, true, Some(pid), act);
+        let (_, cpu) = report(&format!("{what}, {watchers} watchers"), before, &mut followed);
         (followed.percentile(0.99), cpu)
     };
     let floor = Process::of_bench("serve-fanout", marked("hot", 0).len() + 420);
-    let (bare, bare_cpu) = measure("paced floor", floor.port, floor.id(), 0);
-    let (server, _) = Process::server(&scratch("paced"), "redb");
+    let (bare, bare_cpu) = measure(&format!("{name} floor"), floor.port, floor.id(), 0);
+    let (server, _) = Process::server(&scratch(name), "redb");
     make(server.port, "hot");
-    let (late, cpu) = measure("paced", server.port, server.id(), head(server.port));
+    let (late, cpu) = measure(name, server.port, server.id(), head(server.port));
     println!(
-        "paced, {WATCHERS} watchers, an update every {EVERY:?}: p99 {late:?} against {bare:?} of the floor (goal 10 ms), \
-         {cpu:.2} µs CPU per event against {bare_cpu:.2}"
+        "{name}, {watchers} watchers, an update every {every:?}: p99 {late:?} against {bare:?} of the floor (goal {} ms), \
+         {cpu:.2} µs CPU per event against {bare_cpu:.2}",
+        watchers / 100
     );
 }
 
@@ -191,7 +203,7 @@ fn filtered() {
         });
         let expected = if watchers == 0 { 0 } else { UPDATES * ROUNDS };
         let (mut followed, mut rounds) =
-            follow(port, all.collect(), (expected, 0), false, Some(pid), move || {
+            follow(port, all.collect::<Vec<_>>(), (expected, 0), false, Some(pid), move || {
                 let round = |round: u64| {
                     let before = cpu_of(pid);
                     run(port, 16, Until::Count(UPDATES), 200, move |number| {
@@ -265,7 +277,7 @@ fn restart() {
     make(port, "hot");
     let from = head(port);
     let path = || format!("{COLLECTION}?watch=1");
-    let watchers = (0..WATCHERS)
+    let watchers: Vec<Watcher> = (0..WATCHERS)
         .map(|_| Watcher { path: path(), from, habit: Habit::Returns, measured_from: 0 })
         .collect();
     let expected = 2 * UPDATES * WATCHERS as u64;

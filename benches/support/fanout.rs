@@ -1,10 +1,12 @@
-//! The floor of a fan-out: a program that writes the same bytes to the same number of TLS sockets, and does nothing else.
+//! The floor of a fan-out: a program that writes the same bytes to the same number of TLS sockets, or to as many streams of the
+//! HTTP/2 library on as many sockets, and does nothing else.
 
+use std::future::poll_fn;
 use std::net::TcpListener;
 use std::pin::Pin;
 
 use bytes::Bytes;
-use openssl::ssl::{Ssl, SslContext};
+use openssl::ssl::{AlpnError, Ssl, SslContext, select_next_proto};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::sync::broadcast;
@@ -17,7 +19,11 @@ pub fn serve(bytes: usize) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     listener.set_nonblocking(true).unwrap();
     println!("{}", listener.local_addr().unwrap().port());
-    let context = super::floor::acceptor().build().into_context();
+    let mut acceptor = super::floor::acceptor();
+    acceptor.set_alpn_select_callback(|_, offered| {
+        select_next_proto(b"\x02h2\x08http/1.1", offered).ok_or(AlpnError::NOACK)
+    });
+    let context = acceptor.build().into_context();
     let (news, _) = broadcast::channel(4_096);
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
     let serving = (0..threads).map(|_| {
@@ -47,6 +53,9 @@ async fn converse(
     bytes: usize,
 ) -> std::io::Result<()> {
     Pin::new(&mut stream).accept().await.map_err(std::io::Error::other)?;
+    if stream.ssl().selected_alpn_protocol() == Some(b"h2") {
+        return share(stream, news).await.map_err(std::io::Error::other);
+    }
     let mut buffer = Vec::new();
     loop {
         let Some(end) = memchr::memmem::find(&buffer, b"\r\n\r\n") else {
@@ -79,4 +88,28 @@ async fn converse(
         stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok").await?;
         buffer.drain(..whole);
     }
+}
+
+/// Everybody on this connection is told everything.
+async fn share(stream: SslStream<TcpStream>, news: broadcast::Sender<Bytes>) -> Result<(), h2::Error> {
+    let mut connection = h2::server::handshake(stream).await?;
+    while let Some(asked) = connection.accept().await {
+        let (_, mut answer) = asked?;
+        let mut heard = news.subscribe();
+        let mut body = answer.send_response(http::Response::new(()), false)?;
+        tokio::task::spawn_local(async move {
+            while let Ok(event) = heard.recv().await {
+                body.reserve_capacity(event.len());
+                while body.capacity() < event.len() {
+                    if poll_fn(|context| body.poll_capacity(context)).await.is_none_or(|room| room.is_err()) {
+                        return;
+                    }
+                }
+                if body.send_data(event, false).is_err() {
+                    return;
+                }
+            }
+        });
+    }
+    Ok(())
 }

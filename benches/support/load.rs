@@ -88,7 +88,17 @@ async fn connect(port: u16) -> SslStream<TcpStream> {
 
 /// One connection, to a server that may not be there.
 pub async fn try_connect(port: u16) -> std::io::Result<SslStream<TcpStream>> {
+    try_connect_as(port, b"\x08http/1.1").await
+}
+
+/// The same for HTTP/2.
+pub async fn try_connect_h2(port: u16) -> std::io::Result<SslStream<TcpStream>> {
+    try_connect_as(port, b"\x02h2").await
+}
+
+async fn try_connect_as(port: u16, protocol: &[u8]) -> std::io::Result<SslStream<TcpStream>> {
     let mut connector = SslConnector::builder(SslMethod::tls()).unwrap();
+    connector.set_alpn_protos(protocol).unwrap();
     // The floor and the server make certificates of their own: what is measured is the same either way.
     connector.set_verify(SslVerifyMode::NONE);
     let ssl = connector.build().configure().unwrap().verify_hostname(false).into_ssl("localhost").unwrap();

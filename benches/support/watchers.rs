@@ -1,4 +1,5 @@
-//! A crowd of clients that watch, on one thread. They find the marks of the writer by their bytes and parse nothing.
+//! A crowd of clients that watch, on one thread. They find the marks of the writer by their bytes and parse nothing. Each has a
+//! connection, or many share one over HTTP/2 as the clients in one program do.
 
 use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
@@ -8,12 +9,14 @@ use std::sync::OnceLock;
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
+use h2::RecvStream;
+use h2::client::SendRequest;
 use tokio::io::{AsyncRead as _, AsyncWriteExt as _, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::sync::Notify;
 use tokio_openssl::SslStream;
 
-use super::load::try_connect;
+use super::load::{try_connect, try_connect_h2};
 use super::process::cpu_of;
 
 /// What a mark begins with. Behind it stand the number of the write and its moment.
@@ -55,6 +58,26 @@ pub struct Watcher {
     pub measured_from: u64,
 }
 
+/// Who watches, and how.
+pub struct Crowd {
+    /// The clients.
+    pub watchers: Vec<Watcher>,
+    /// How many of them have a connection together, over HTTP/2; one: each has its own, over HTTP/1.1.
+    pub sharing: usize,
+}
+
+impl From<Vec<Watcher>> for Crowd {
+    fn from(watchers: Vec<Watcher>) -> Crowd {
+        Crowd { watchers, sharing: 1 }
+    }
+}
+
+/// Where events come from.
+enum Source {
+    Socket(SslStream<TcpStream>),
+    Stream(RecvStream),
+}
+
 /// What the crowd saw.
 pub struct Followed {
     /// Events that were told.
@@ -94,21 +117,31 @@ struct Board {
 /// who did not. `in_order`: every watcher sees every number. `server`: the process whose CPU is read at the end.
 pub fn follow<T: Send + 'static>(
     port: u16,
-    watchers: Vec<Watcher>,
+    crowd: impl Into<Crowd>,
     (expected, late): (u64, u64),
     in_order: bool,
     server: Option<u32>,
     act: impl FnOnce() -> T + Send + 'static,
 ) -> (Followed, T) {
+    let Crowd { watchers, sharing } = crowd.into();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     tokio::task::LocalSet::new().block_on(&runtime, async move {
         let board = Rc::new(Board::default());
-        let mut open = Vec::new();
-        for watcher in watchers {
-            open.push((open_watch(port, &watcher.path, watcher.from).await.unwrap(), watcher));
+        let (mut open, mut connection) = (Vec::new(), None);
+        for (number, watcher) in watchers.into_iter().enumerate() {
+            let Watcher { path, from, .. } = &watcher;
+            let source = if sharing == 1 {
+                Source::Socket(open_watch(port, path, *from).await.unwrap())
+            } else {
+                if number % sharing == 0 {
+                    connection = Some(share(port).await);
+                }
+                Source::Stream(open_stream(connection.as_ref().unwrap(), port, path, *from).await)
+            };
+            open.push((source, watcher));
         }
-        for (stream, watcher) in open {
-            tokio::task::spawn_local(one(port, stream, watcher, in_order, Rc::clone(&board)));
+        for (source, watcher) in open {
+            tokio::task::spawn_local(one(port, source, watcher, in_order, Rc::clone(&board)));
         }
         let begun = Instant::now();
         let acting = std::thread::spawn(act);
@@ -152,13 +185,33 @@ async fn open_watch(port: u16, path: &str, from: u64) -> std::io::Result<SslStre
     Ok(stream)
 }
 
-async fn one(
-    port: u16,
-    mut stream: SslStream<TcpStream>,
-    watcher: Watcher,
-    in_order: bool,
-    board: Rc<Board>,
-) {
+/// A connection that many share. What they need of it while they read is done on this thread.
+async fn share(port: u16) -> SendRequest<bytes::Bytes> {
+    let io = try_connect_h2(port).await.unwrap();
+    let mut builder = h2::client::Builder::new();
+    // As Go's clients have it: 4 MiB for a stream, 1 GiB for all.
+    builder.initial_window_size(4 << 20).initial_connection_window_size(1 << 30);
+    let (requests, connection) = builder.handshake(io).await.unwrap();
+    tokio::task::spawn_local(async move {
+        // It ends with the process that is measured.
+        let _ = connection.await;
+    });
+    requests
+}
+
+async fn open_stream(connection: &SendRequest<bytes::Bytes>, port: u16, path: &str, from: u64) -> RecvStream {
+    let request = http::Request::get(format!("https://localhost:{port}{path}&resourceVersion={from}"))
+        .header("authorization", "Bearer bench")
+        .body(())
+        .unwrap();
+    let mut ready = connection.clone().ready().await.unwrap();
+    let (answer, _) = ready.send_request(request, true).unwrap();
+    let answer = answer.await.unwrap();
+    assert_eq!(answer.status(), 200);
+    answer.into_body()
+}
+
+async fn one(port: u16, mut source: Source, watcher: Watcher, in_order: bool, board: Rc<Board>) {
     let Watcher { path, mut from, habit, measured_from } = watcher;
     if habit == Habit::Stalls {
         board.read_now.notified().await;
@@ -197,7 +250,11 @@ async fn one(
             let drop_to = rest.len() - keep;
             rest.drain(..drop_to);
         };
-        if read(&mut stream, &mut take).await {
+        let is_open = match &mut source {
+            Source::Socket(stream) => read(stream, &mut take).await,
+            Source::Stream(stream) => read_stream(stream, &mut take).await,
+        };
+        if is_open {
             continue;
         }
         if habit != Habit::Returns {
@@ -205,9 +262,9 @@ async fn one(
             return board.changed.notify_one();
         }
         rest.clear();
-        stream = loop {
+        source = loop {
             match open_watch(port, &path, from).await {
-                Ok(stream) => break stream,
+                Ok(stream) => break Source::Socket(stream),
                 Err(_) => tokio::time::sleep(Duration::from_millis(10)).await,
             }
         };
@@ -242,6 +299,13 @@ async fn read(stream: &mut SslStream<TcpStream>, take: &mut impl FnMut(&[u8])) -
         })
     })
     .await
+}
+
+/// Reads once from a connection that is shared; `false` at the end.
+async fn read_stream(stream: &mut RecvStream, take: &mut impl FnMut(&[u8])) -> bool {
+    let Some(Ok(bytes)) = stream.data().await else { return false };
+    take(&bytes);
+    stream.flow_control().release_capacity(bytes.len()).is_ok()
 }
 
 /// Holds `count` connections while `measure` runs: each has been answered once, and watches if it is given a path.

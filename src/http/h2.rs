@@ -4,6 +4,7 @@
 
 use std::cell::Cell;
 use std::future::poll_fn;
+use std::io;
 use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::task::{Context, Poll};
@@ -18,6 +19,7 @@ use tokio::time::{Sleep, sleep, timeout};
 
 use super::app::App;
 use super::drain::Drain;
+use super::gather::Gathered;
 use super::h2_stream::{self, Dates};
 use super::tls::TlsStream;
 use crate::limits;
@@ -32,6 +34,15 @@ pub(super) struct H2 {
     pub(super) max_streams: u32,
     /// Chance that a request makes its connection go, from 0 to 1.
     pub(super) goaway_chance: f64,
+}
+
+/// Why a connection ended before its time.
+#[derive(Debug, thiserror::Error)]
+enum Cut {
+    #[error(transparent)]
+    Protocol(#[from] h2::Error),
+    #[error(transparent)]
+    Io(#[from] io::Error),
 }
 
 /// How far the end of a connection is.
@@ -52,12 +63,14 @@ impl H2 {
         }
     }
 
-    async fn serve(&self, io: TlsStream) -> Result<(), h2::Error> {
+    async fn serve(&self, io: TlsStream) -> Result<(), Cut> {
         let peer = io.peer.clone();
-        let Ok(connection) = timeout(limits::HANDSHAKE, self.settings().handshake(io)).await else {
+        let io = Gathered::new(io);
+        let handshake = io.send_between(self.settings().handshake(io.clone()));
+        let Ok(connection) = timeout(limits::HANDSHAKE, handshake).await else {
             return Ok(());
         };
-        let mut connection: Connection<TlsStream, Bytes> = connection?;
+        let mut connection: Connection<Gathered<TlsStream>, Bytes> = connection??;
         let mut pulse = Pulse::new(connection.ping_pong(), limits::PING_EVERY, limits::PING_ANSWER);
         let mut told_to_go = pin!(self.drain.begun());
         let mut linger = pin!(sleep(limits::DRAIN_LINGER));
@@ -65,8 +78,8 @@ impl H2 {
         let load = Rc::new(Load::default());
         loop {
             let leave = tokio::select! {
-                accepted = connection.accept() => {
-                    let Some(accepted) = accepted else { return Ok(()) };
+                accepted = io.send_between(connection.accept()) => {
+                    let Some(accepted) = accepted? else { return Ok(()) };
                     let (request, respond) = accepted?;
                     let (app, dates) = (self.app.clone(), Rc::clone(&self.dates));
                     actix_rt::spawn(h2_stream::serve(app, request, respond, peer.clone(), dates, load.enter()));

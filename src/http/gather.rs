@@ -1,0 +1,223 @@
+//! What HTTP/2 writes in many pieces leaves in few.
+//!
+//! Its codec writes what stands before a frame and the frame each by itself, and flushes after every frame. Each write would be a TLS
+//! record and a call of the system: two for every event of every watch, and three for a small answer. So they are gathered
+//! here, in whole records, and leave when the connection has nothing more to say for the moment: that knows only who drives it.
+
+use std::cell::{Cell, RefCell};
+use std::future::{Future, poll_fn};
+use std::io;
+use std::pin::{Pin, pin};
+use std::rc::Rc;
+use std::task::{Context, Poll, ready};
+
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+
+/// The most that one TLS record holds.
+const RECORD_BYTES: usize = 16 << 10;
+
+thread_local! {
+    /// Room for what is gathered. A connection has it only while something is unsent, which seldom outlasts a turn of its task:
+    /// so one is enough for a thread, and idle connections keep none.
+    static ROOM: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
+}
+
+/// A connection for an HTTP/2 codec, and for who drives it. Clones are the same connection.
+pub(super) struct Gathered<S>(Rc<RefCell<Gathering<S>>>);
+
+struct Gathering<S> {
+    io: S,
+    /// What was written and has not left.
+    unsent: Vec<u8>,
+    /// How much of that has left.
+    sent: usize,
+}
+
+impl<S: AsyncWrite + Unpin> Gathered<S> {
+    pub(super) fn new(io: S) -> Gathered<S> {
+        Gathered(Rc::new(RefCell::new(Gathering { io, unsent: Vec::new(), sent: 0 })))
+    }
+
+    /// Waits for `work`, which writes to this connection. Whenever that waits itself, what it wrote leaves. What it wrote when it
+    /// ended leaves with the work that comes next.
+    pub(super) async fn send_between<T>(&self, work: impl Future<Output = T>) -> io::Result<T> {
+        let mut work = pin!(work);
+        poll_fn(|cx| {
+            if let Poll::Ready(done) = work.as_mut().poll(cx) {
+                return Poll::Ready(Ok(done));
+            }
+            match self.0.borrow_mut().poll_send(cx) {
+                Poll::Ready(Err(error)) => Poll::Ready(Err(error)),
+                Poll::Ready(Ok(())) | Poll::Pending => Poll::Pending,
+            }
+        })
+        .await
+    }
+}
+
+impl<S: AsyncWrite + Unpin> Gathering<S> {
+    /// Sends all that was gathered.
+    fn poll_send(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        while let Some(rest) = self.unsent.get(self.sent..).filter(|rest| !rest.is_empty()) {
+            match ready!(Pin::new(&mut self.io).poll_write(cx, rest))? {
+                0 => return Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
+                more => self.sent += more,
+            }
+        }
+        self.sent = 0;
+        let mut room = std::mem::take(&mut self.unsent);
+        if room.capacity() > 0 {
+            room.clear();
+            ROOM.set(room);
+        }
+        Poll::Ready(Ok(()))
+    }
+
+    /// Takes as much as fits into a record. A full one leaves first.
+    fn poll_gather(&mut self, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        if self.unsent.len() >= RECORD_BYTES {
+            ready!(self.poll_send(cx))?;
+        }
+        if self.unsent.capacity() == 0 {
+            self.unsent = ROOM.take();
+            self.unsent.reserve_exact(RECORD_BYTES);
+        }
+        let (fits, _) = bytes.split_at(bytes.len().min(RECORD_BYTES.saturating_sub(self.unsent.len())));
+        self.unsent.extend_from_slice(fits);
+        Poll::Ready(Ok(fits.len()))
+    }
+}
+
+impl<S> Clone for Gathered<S> {
+    fn clone(&self) -> Self {
+        Gathered(Rc::clone(&self.0))
+    }
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for Gathered<S> {
+    fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.0.borrow_mut().io).poll_read(cx, buf)
+    }
+}
+
+impl<S: AsyncWrite + Unpin> AsyncWrite for Gathered<S> {
+    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        self.0.borrow_mut().poll_gather(cx, bytes)
+    }
+
+    /// Does nothing: the codec asks for it after every frame. See [`Gathered::send_between`].
+    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let mut gathering = self.0.borrow_mut();
+        ready!(gathering.poll_send(cx))?;
+        Pin::new(&mut gathering.io).poll_shutdown(cx)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures::FutureExt as _;
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream, duplex};
+
+    use super::*;
+
+    /// Counts the writes that reach the other side.
+    struct Counting(DuplexStream, Rc<Cell<usize>>);
+
+    impl AsyncWrite for Counting {
+        fn poll_write(
+            mut self: Pin<&mut Self>,
+            cx: &mut Context<'_>,
+            bytes: &[u8],
+        ) -> Poll<io::Result<usize>> {
+            self.1.set(self.1.get() + 1);
+            Pin::new(&mut self.0).poll_write(cx, bytes)
+        }
+
+        fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+            Pin::new(&mut self.0).poll_flush(cx)
+        }
+
+        fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+            Pin::new(&mut self.0).poll_shutdown(cx)
+        }
+    }
+
+    /// A connection that holds `room` bytes which nobody has read, its other end, and how often it was written to.
+    fn connection(room: usize) -> (Gathered<Counting>, DuplexStream, Rc<Cell<usize>>) {
+        let (near, far) = duplex(room);
+        let writes = Rc::new(Cell::new(0));
+        (Gathered::new(Counting(near, Rc::clone(&writes))), far, writes)
+    }
+
+    /// Bytes that differ from their neighbours, so that a piece that is lost or twice there is seen.
+    fn speech(length: usize) -> Vec<u8> {
+        (0..length).map(|place| (place % 251) as u8).collect()
+    }
+
+    /// Writes and flushes these pieces, then waits for ever.
+    async fn say(to: Gathered<Counting>, pieces: Vec<Vec<u8>>) {
+        let mut to = to;
+        for piece in pieces {
+            to.write_all(&piece).await.unwrap();
+            to.flush().await.unwrap();
+        }
+        std::future::pending().await
+    }
+
+    #[actix_rt::test]
+    async fn many_pieces_leave_in_one_write_once_the_writer_waits() {
+        let (gathered, mut far, writes) = connection(1 << 20);
+        let pieces: Vec<Vec<u8>> = speech(900).chunks(9).map(<[u8]>::to_vec).collect();
+        let said = gathered.send_between(say(gathered.clone(), pieces)).now_or_never();
+        assert!(said.is_none());
+        assert_eq!(writes.get(), 1);
+        let mut heard = vec![0; 900];
+        far.read_exact(&mut heard).await.unwrap();
+        assert_eq!(heard, speech(900));
+        assert_eq!(gathered.0.borrow().unsent.capacity(), 0, "an idle connection keeps no room");
+    }
+
+    #[actix_rt::test]
+    async fn a_slow_reader_gets_every_byte_once_and_in_order() {
+        const LENGTH: usize = 5 * RECORD_BYTES + 77;
+        let (gathered, mut far, _) = connection(1_000);
+        let pieces: Vec<Vec<u8>> = speech(LENGTH).chunks(7_001).map(<[u8]>::to_vec).collect();
+        let mut heard = vec![0; LENGTH];
+        tokio::select! {
+            _ = gathered.send_between(say(gathered.clone(), pieces)) => unreachable!("it waits for ever"),
+            read = far.read_exact(&mut heard) => assert_eq!(read.unwrap(), LENGTH),
+        }
+        assert_eq!(heard, speech(LENGTH));
+    }
+
+    #[actix_rt::test]
+    async fn nobody_gathers_more_than_a_record() {
+        let (gathered, _far, _) = connection(1);
+        let pieces = vec![speech(10 * RECORD_BYTES)];
+        assert!(gathered.send_between(say(gathered.clone(), pieces)).now_or_never().is_none());
+        assert_eq!(gathered.0.borrow().unsent.len(), RECORD_BYTES);
+    }
+
+    #[actix_rt::test]
+    async fn what_is_unsent_leaves_before_the_end() {
+        let (gathered, mut far, _) = connection(1 << 20);
+        let mut end = gathered.clone();
+        end.write_all(b"goodbye").await.unwrap();
+        end.shutdown().await.unwrap();
+        let mut heard = Vec::new();
+        far.read_to_end(&mut heard).await.unwrap();
+        assert_eq!(heard, b"goodbye");
+    }
+
+    #[actix_rt::test]
+    async fn a_reader_that_is_gone_ends_the_work() {
+        let (gathered, far, _) = connection(16);
+        drop(far);
+        let said = gathered.send_between(say(gathered.clone(), vec![speech(8)])).await;
+        assert_eq!(said.unwrap_err().kind(), io::ErrorKind::BrokenPipe);
+    }
+}
