@@ -18,6 +18,7 @@ pub mod limits;
 pub mod metrics;
 pub mod pki;
 pub mod server;
+mod signatures;
 mod socket;
 pub mod telemetry;
 pub mod upstream;

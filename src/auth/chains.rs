@@ -16,6 +16,8 @@ use openssl::x509::verify::{X509VerifyFlags, X509VerifyParam};
 use openssl::x509::{X509, X509PurposeId, X509Ref, X509StoreContext};
 use pilothouse_actors::clock::{Clock, Timestamp};
 
+use crate::signatures;
+
 /// Certificates remembered. When it is full it starts anew: whoever is still there is verified again.
 const REMEMBERED: usize = 1_024;
 
@@ -59,13 +61,8 @@ impl<T: Clone> Chains<T> {
             return Ok((known.read.clone(), known.valid_until));
         }
         let authorities = self.authorities.load_full();
-        let verified = verify(leaf, rest, &authorities, now)
-            .unwrap_or_else(|error| Err(format!("the client certificate cannot be read: {error}")));
-        if verified.is_err() {
-            // What OpenSSL leaves behind would be taken for a failure of the next connection of this thread.
-            drop(ErrorStack::get());
-        }
-        let (certificate, seconds) = verified?;
+        let (certificate, seconds) = verify(leaf, rest, &authorities, now)
+            .unwrap_or_else(|error| Err(format!("the client certificate cannot be read: {error}")))?;
         let read = read(&certificate)?;
         let valid_until = now.plus(Duration::from_secs(seconds));
         self.remember(leaf, &read, &authorities, valid_until);
@@ -119,7 +116,7 @@ fn verify(
     }
     let mut context = X509StoreContext::new()?;
     let left = context.init(authorities, &certificate, &intermediates, |context| {
-        if !context.verify_cert()? {
+        if !signatures::chain_holds(context)? {
             return Ok(Err(format!("the client certificate is not valid: {}", context.error())));
         }
         // The chain that was found, up to the authority: each link must hold today, and ends with the first to end.

@@ -3,10 +3,13 @@
 
 use openssl::error::ErrorStack;
 use openssl::nid::Nid;
+use openssl::pkey::{PKey, Public};
 use openssl::stack::Stack;
 use openssl::x509::store::X509StoreBuilder;
 use openssl::x509::verify::{X509VerifyFlags, X509VerifyParam};
 use openssl::x509::{X509, X509NameRef, X509PurposeId, X509Ref, X509StoreContext, X509VerifyResult};
+
+use crate::signatures;
 
 /// The certificate that verifies the first of a chain: the best of those that come with it and those that are `known`
 /// besides. `None` if there is none.
@@ -26,8 +29,8 @@ pub(super) fn root_of<'a>(chain: &'a [X509], known: &'a [X509]) -> Result<Option
 }
 
 fn is_self_signed(certificate: &X509Ref) -> bool {
-    let own_key = || certificate.public_key().and_then(|key| certificate.verify(&key));
-    certificate.issued(certificate) == X509VerifyResult::OK && own_key().unwrap_or(false)
+    let is_by = |key: PKey<Public>| signatures::certificate_is_by(certificate, &key);
+    certificate.issued(certificate) == X509VerifyResult::OK && certificate.public_key().is_ok_and(is_by)
 }
 
 /// Whether a client that trusts `anchor` alone would believe a server that shows `leaf` and `rest`. Their times do not count:
@@ -43,7 +46,7 @@ fn verifies(anchor: &X509, leaf: &X509, rest: &[X509]) -> Result<bool, ErrorStac
     for certificate in rest {
         shown.push(certificate.clone())?;
     }
-    X509StoreContext::new()?.init(&store.build(), leaf, &shown, |context| context.verify_cert())
+    X509StoreContext::new()?.init(&store.build(), leaf, &shown, signatures::chain_holds)
 }
 
 /// Whether a certificate looks like one that was made here, for `name` and by an authority called `issuer`, whichever that was

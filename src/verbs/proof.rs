@@ -8,6 +8,7 @@ use openssl::x509::X509Req;
 use crate::api::field::{FieldError, Path};
 use crate::api::kinds::Errors;
 use crate::api::value::Value;
+use crate::signatures;
 
 /// Adds to the errors of a new CertificateSigningRequest that its signature is not that of its key. Rules know no keys,
 /// so this stands beside them; the error comes where theirs would, behind those of the metadata.
@@ -32,7 +33,7 @@ fn wrong_signature(request: &Value) -> Option<&'static str> {
     // A request that cannot be read is told of by the rules of the kind.
     let request = X509Req::from_pem(&STANDARD.decode(text).ok()?).ok()?;
     let key = request.public_key().ok()?;
-    if request.verify(&key).unwrap_or(false) {
+    if signatures::request_is_by(&request, &key) {
         return None;
     }
     Some(match key.id() {

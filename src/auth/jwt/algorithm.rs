@@ -12,6 +12,8 @@ use openssl::rsa::Padding;
 use openssl::sha;
 use openssl::sign::{RsaPssSaltlen, Signer};
 
+use crate::signatures;
+
 /// How a key signs. Nothing that is unsigned, and nothing with a shared secret, is among them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Algorithm {
@@ -188,6 +190,7 @@ impl Algorithm {
         }
         let (r, s) = signature.split_at(length);
         let signature = EcdsaSig::from_private_components(BigNum::from_slice(r)?, BigNum::from_slice(s)?)?;
-        signature.verify(digest, &*key.ec_key()?)
+        let key = key.ec_key()?;
+        Ok(signatures::digest_is_by(&signature, digest, &key))
     }
 }

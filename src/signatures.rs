@@ -1,0 +1,106 @@
+//! Signatures, checked by OpenSSL so that nothing is left behind.
+//!
+//! A signature that is just wrong is no error of these checks, but its reasons stay in a queue of the thread. The next TLS connection that
+//! has nothing to read would find them there, take them for its own and be cut: whoever shows others a bad signature would
+//! end the connections of strangers. So nobody calls OpenSSL for this but here, which the lints see to.
+
+#![allow(clippy::disallowed_methods, reason = "this is where they are called")]
+
+use openssl::ec::EcKeyRef;
+use openssl::ecdsa::EcdsaSigRef;
+use openssl::error::ErrorStack;
+use openssl::pkey::{PKeyRef, Public};
+use openssl::x509::{X509Ref, X509ReqRef, X509StoreContextRef};
+
+/// Whether this key signed the certificate.
+pub(crate) fn certificate_is_by(certificate: &X509Ref, key: &PKeyRef<Public>) -> bool {
+    swept(certificate.verify(key)).unwrap_or(false)
+}
+
+/// Whether this key signed the request for a certificate.
+pub(crate) fn request_is_by(request: &X509ReqRef, key: &PKeyRef<Public>) -> bool {
+    swept(request.verify(key)).unwrap_or(false)
+}
+
+/// Whether this key on a curve signed what has the digest.
+pub(crate) fn digest_is_by(signature: &EcdsaSigRef, digest: &[u8], key: &EcKeyRef<Public>) -> bool {
+    swept(signature.verify(digest, key)).unwrap_or(false)
+}
+
+/// Whether the chain of certificates that the context was made for holds.
+pub(crate) fn chain_holds(context: &mut X509StoreContextRef) -> Result<bool, ErrorStack> {
+    swept(context.verify_cert())
+}
+
+/// Empties the queue of this thread.
+fn swept(checked: Result<bool, ErrorStack>) -> Result<bool, ErrorStack> {
+    drop(ErrorStack::get());
+    checked
+}
+
+#[cfg(test)]
+mod tests {
+    use openssl::ec::{EcGroup, EcKey};
+    use openssl::ecdsa::EcdsaSig;
+    use openssl::hash::MessageDigest;
+    use openssl::nid::Nid;
+    use openssl::pkey::{PKey, Private};
+    use openssl::stack::Stack;
+    use openssl::x509::store::X509StoreBuilder;
+    use openssl::x509::{X509, X509NameBuilder, X509Req, X509StoreContext};
+
+    use super::*;
+
+    fn key() -> PKey<Private> {
+        let group = EcGroup::from_curve_name(Nid::X9_62_PRIME256V1).unwrap();
+        PKey::from_ec_key(EcKey::generate(&group).unwrap()).unwrap()
+    }
+
+    fn public(key: &PKey<Private>) -> PKey<Public> {
+        PKey::public_key_from_der(&key.public_key_to_der().unwrap()).unwrap()
+    }
+
+    /// A certificate for itself, signed with another key than the one it shows if there is one.
+    fn certificate(shown: &PKey<Private>, signing: &PKey<Private>) -> X509 {
+        let mut name = X509NameBuilder::new().unwrap();
+        name.append_entry_by_text("CN", "authority").unwrap();
+        let name = name.build();
+        let mut builder = X509::builder().unwrap();
+        builder.set_version(2).unwrap();
+        builder.set_subject_name(&name).unwrap();
+        builder.set_issuer_name(&name).unwrap();
+        builder.set_pubkey(shown).unwrap();
+        builder.set_not_before(&openssl::asn1::Asn1Time::days_from_now(0).unwrap()).unwrap();
+        builder.set_not_after(&openssl::asn1::Asn1Time::days_from_now(1).unwrap()).unwrap();
+        builder.sign(signing, MessageDigest::sha256()).unwrap();
+        builder.build()
+    }
+
+    #[test]
+    fn what_is_wrong_is_said_and_nothing_is_left_for_the_next_connection() {
+        let (own, other) = (key(), key());
+        let mut request = X509Req::builder().unwrap();
+        request.set_pubkey(&own).unwrap();
+        request.sign(&other, MessageDigest::sha256()).unwrap();
+        let request = request.build();
+        let (good, bad) = (certificate(&own, &own), certificate(&own, &other));
+        let signature = EcdsaSig::sign(&[1; 32], &other.ec_key().unwrap()).unwrap();
+        let clean = || assert!(ErrorStack::get().errors().is_empty());
+
+        assert!(!request_is_by(&request, &public(&own)));
+        clean();
+        assert!(!certificate_is_by(&bad, &public(&own)));
+        clean();
+        assert!(!digest_is_by(&signature, &[1; 32], &public(&own).ec_key().unwrap()));
+        clean();
+        let mut trusted = X509StoreBuilder::new().unwrap();
+        trusted.add_cert(good.clone()).unwrap();
+        let mut context = X509StoreContext::new().unwrap();
+        let held = context.init(&trusted.build(), &bad, &Stack::new().unwrap(), chain_holds);
+        assert!(!held.unwrap());
+        clean();
+
+        assert!(request_is_by(&request, &public(&other)) && certificate_is_by(&good, &public(&own)));
+        assert!(digest_is_by(&signature, &[1; 32], &public(&other).ec_key().unwrap()));
+    }
+}
