@@ -178,11 +178,21 @@ fn owners(object: &Value) -> BTreeMap<String, BTreeSet<String>> {
     entries.iter().map(of).filter(|(_, owned)| !owned.is_empty()).collect()
 }
 
+/// The lists that can be without items. To be there at all has owners, too: whoever updated an object that had no such list.
+const LISTS: [&str; 2] = ["finalizers", "ports"];
+
+fn lists(said: &Said) -> BTreeSet<&'static str> {
+    LISTS.into_iter().filter(|list| said.keys().any(|path| path.starts_with(&format!("{list}/")))).collect()
+}
+
 /// What should be, worked out path by path.
 #[derive(Default)]
 struct Model {
     said: Said,
     owners: BTreeMap<String, BTreeSet<String>>,
+    /// Who owns that lists are there. An apply that takes the last item out leaves the list to them, empty; in the object that is stored
+    /// it is none.
+    lists: BTreeMap<String, BTreeSet<&'static str>>,
 }
 
 impl Model {
@@ -196,10 +206,14 @@ impl Model {
         let others = |path: &str| {
             self.owners.iter().filter(|(other, owned)| *other != who && owned.contains(path)).count()
         };
-        changed.map(|(path, _)| others(path)).sum()
+        let come = &lists(config) - &lists(&self.said);
+        let of_lists = |list: &str| self.lists.values().filter(|owned| owned.contains(list)).count();
+        changed.map(|(path, _)| others(path)).chain(come.into_iter().map(of_lists)).sum()
     }
 
     fn apply(&mut self, who: &str, config: &Said) {
+        let come = &lists(config) - &lists(&self.said);
+        self.lists.values_mut().for_each(|owned| owned.retain(|list| !come.contains(list)));
         let before = self.owners.remove(who).unwrap_or_default();
         for path in before.into_iter().filter(|path| !config.contains_key(path)) {
             if !self.is_others(who, &path) {
@@ -219,6 +233,10 @@ impl Model {
     }
 
     fn update(&mut self, who: &str, state: &Said) {
+        let (old, new) = (lists(&self.said), lists(state));
+        let differ = &old ^ &new;
+        self.lists.values_mut().for_each(|owned| owned.retain(|list| !differ.contains(list)));
+        self.lists.entry(who.to_owned()).or_default().extend(&new - &old);
         let gone: Vec<String> = self.said.keys().filter(|path| !state.contains_key(*path)).cloned().collect();
         gone.iter().for_each(|path| self.take(path));
         let changed: Vec<String> = state
