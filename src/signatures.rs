@@ -47,7 +47,7 @@ mod tests {
     use openssl::pkey::{PKey, Private};
     use openssl::stack::Stack;
     use openssl::x509::store::X509StoreBuilder;
-    use openssl::x509::{X509, X509NameBuilder, X509Req, X509StoreContext};
+    use openssl::x509::{X509, X509Name, X509NameBuilder, X509Req, X509StoreContext};
 
     use super::*;
 
@@ -60,15 +60,18 @@ mod tests {
         PKey::public_key_from_der(&key.public_key_to_der().unwrap()).unwrap()
     }
 
-    /// A certificate for itself, signed with another key than the one it shows if there is one.
-    fn certificate(shown: &PKey<Private>, signing: &PKey<Private>) -> X509 {
+    fn name(text: &str) -> X509Name {
         let mut name = X509NameBuilder::new().unwrap();
-        name.append_entry_by_text("CN", "authority").unwrap();
-        let name = name.build();
+        name.append_entry_by_text("CN", text).unwrap();
+        name.build()
+    }
+
+    /// A certificate that says it is the authority's.
+    fn certificate(subject: &str, shown: &PKey<Private>, signing: &PKey<Private>) -> X509 {
         let mut builder = X509::builder().unwrap();
         builder.set_version(2).unwrap();
-        builder.set_subject_name(&name).unwrap();
-        builder.set_issuer_name(&name).unwrap();
+        builder.set_subject_name(&name(subject)).unwrap();
+        builder.set_issuer_name(&name("authority")).unwrap();
         builder.set_pubkey(shown).unwrap();
         builder.set_not_before(&openssl::asn1::Asn1Time::days_from_now(0).unwrap()).unwrap();
         builder.set_not_after(&openssl::asn1::Asn1Time::days_from_now(1).unwrap()).unwrap();
@@ -79,15 +82,19 @@ mod tests {
     #[test]
     fn what_is_wrong_is_said_and_nothing_is_left_for_the_next_connection() {
         let (own, other) = (key(), key());
-        let mut request = X509Req::builder().unwrap();
-        request.set_pubkey(&own).unwrap();
-        request.sign(&other, MessageDigest::sha256()).unwrap();
-        let request = request.build();
-        let (good, bad) = (certificate(&own, &own), certificate(&own, &other));
+        let request = |signing: &PKey<Private>| {
+            let mut request = X509Req::builder().unwrap();
+            request.set_version(0).unwrap();
+            request.set_subject_name(&name("leaf")).unwrap();
+            request.set_pubkey(&own).unwrap();
+            request.sign(signing, MessageDigest::sha256()).unwrap();
+            request.build()
+        };
+        let (good, bad) = (certificate("authority", &own, &own), certificate("leaf", &other, &other));
         let signature = EcdsaSig::sign(&[1; 32], &other.ec_key().unwrap()).unwrap();
         let clean = || assert!(ErrorStack::get().errors().is_empty());
 
-        assert!(!request_is_by(&request, &public(&own)));
+        assert!(!request_is_by(&request(&other), &public(&own)));
         clean();
         assert!(!certificate_is_by(&bad, &public(&own)));
         clean();
@@ -100,7 +107,8 @@ mod tests {
         assert!(!held.unwrap());
         clean();
 
-        assert!(request_is_by(&request, &public(&other)) && certificate_is_by(&good, &public(&own)));
+        assert!(request_is_by(&request(&own), &public(&own)));
+        assert!(certificate_is_by(&good, &public(&own)));
         assert!(digest_is_by(&signature, &[1; 32], &public(&other).ec_key().unwrap()));
     }
 }

@@ -165,7 +165,7 @@ mod tests {
             to.write_all(&piece).await.unwrap();
             to.flush().await.unwrap();
         }
-        std::future::pending().await
+        std::future::pending::<()>().await;
     }
 
     #[actix_rt::test]
