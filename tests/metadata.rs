@@ -137,14 +137,20 @@ fn the_server_sets_what_is_its_own() {
     assert!(created["metadata"]["selfLink"].is_null(), "{created}");
     // What is only tried shows a link to itself, as there is no storage that would drop it.
     let path = format!("{MAPS}/mine");
-    let linked = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "mine", "selfLink": "/here"}});
+    let linked =
+        json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "mine", "selfLink": "/here"}});
     assert_eq!(text(&client.put(&format!("{path}?dryRun=All"), &linked).ok(), "/metadata/selfLink"), "/here");
     assert!(client.put(&path, &linked).ok()["metadata"]["selfLink"].is_null());
-    assert!(client.post(&format!("{MAPS}?dryRun=All"), &{
-        let mut new = linked.clone();
-        new["metadata"]["name"] = json!("new");
-        new
-    }).ok()["metadata"]["selfLink"].is_null());
+    assert!(
+        client
+            .post(&format!("{MAPS}?dryRun=All"), &{
+                let mut new = linked.clone();
+                new["metadata"]["name"] = json!("new");
+                new
+            })
+            .ok()["metadata"]["selfLink"]
+            .is_null()
+    );
     let created = client.get(&path).ok();
     assert!(created["metadata"]["selfLink"].is_null(), "{created}");
 

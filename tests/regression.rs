@@ -136,7 +136,10 @@ fn an_empty_overhead_needs_a_class() {
     let pods = "/api/v1/namespaces/default/pods";
     let pod = json!({"metadata": {"name": "p"}, "spec": {"overhead": {}, "containers": [{"name": "c", "image": "i:1"}]}});
     let status = client.post(pods, &pod).refused(403, "Forbidden");
-    assert!(status["message"].as_str().is_some_and(|why| why.contains("Pod Overhead set without")), "{status}");
+    assert!(
+        status["message"].as_str().is_some_and(|why| why.contains("Pod Overhead set without")),
+        "{status}"
+    );
     // An update may say it: it says nothing new.
     let mut plain = pod.clone();
     plain["spec"].as_object_mut().expect("a spec").remove("overhead");

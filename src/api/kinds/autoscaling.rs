@@ -4,8 +4,8 @@ use super::check::{Node, fill, present_mut};
 use super::core::resources;
 use super::{Errors, Occasion, say};
 use crate::api::field::FieldError;
-use crate::api::{meta, names};
 use crate::api::value::Value;
+use crate::api::{meta, names};
 
 const DEFAULT_UTILIZATION: i64 = 80;
 const LONGEST_WINDOW: i64 = 3_600;
@@ -447,7 +447,10 @@ mod tests {
         let mut errors = Errors::new();
         resource(true, &Node { value: &source, path: Path::new("s") }, &mut errors);
         let told = said(&errors);
-        assert!(told[0].starts_with("s.name: Invalid value: \"/abs\": prefix part must be non-empty"), "{told:?}");
+        assert!(
+            told[0].starts_with("s.name: Invalid value: \"/abs\": prefix part must be non-empty"),
+            "{told:?}"
+        );
         assert_eq!(told[1], "s.name: Invalid value: /abs: doesn't follow extended resource name standard");
     }
 }

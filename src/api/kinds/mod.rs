@@ -44,8 +44,8 @@ pub use core::pod_change;
 pub use core::resources::is_extended;
 pub use core::security::allow_privileged;
 pub use lifecycle::{
-    Kind, before_create, before_finalize, before_part_update, before_status_update, before_update,
-    finish, grace_period, warn_given,
+    Kind, before_create, before_finalize, before_part_update, before_status_update, before_update, finish,
+    grace_period, warn_given,
 };
 
 pub use super::findings::{Errors, Warned};

@@ -5,9 +5,9 @@ use super::core::{
     pod_status, pod_warn, replication, service, service_account, service_change, template, volume_claim,
 };
 use super::{
-    BASE, FirstDeletion, Generation, KindRules, MetaAgain, StatusMeta, admission, admission_policy, apps, autoscaling,
-    batch, certificates, definition, devices, discovery, flowcontrol, migration, networking, policy, rbac,
-    registration, small, storage,
+    BASE, FirstDeletion, Generation, KindRules, MetaAgain, StatusMeta, admission, admission_policy, apps,
+    autoscaling, batch, certificates, definition, devices, discovery, flowcontrol, migration, networking,
+    policy, rbac, registration, small, storage,
 };
 use crate::api::names;
 

@@ -4,8 +4,8 @@ use super::super::check::{Node, fill, fill_text, present_mut, same};
 use super::super::core::{pod_default, template};
 use super::super::{Errors, Occasion, Warned, say, selector};
 use super::share::{
-    ROLLING, at_most_all, count, count_or_percent, counters, no_fewer_collisions, same_selector,
-    shown_share, shown_strategy,
+    ROLLING, at_most_all, count, count_or_percent, counters, no_fewer_collisions, same_selector, shown_share,
+    shown_strategy,
 };
 use crate::api::field::{FieldError, Path};
 use crate::api::meta;

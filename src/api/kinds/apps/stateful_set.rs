@@ -4,8 +4,7 @@ use super::super::check::{Node, fill, fill_text, present_mut, same};
 use super::super::core::{pod_default, template, volume_claim};
 use super::super::{Errors, Occasion, Warned, say, selector};
 use super::share::{
-    ROLLING, at_most_all, count, count_or_percent, counters, need_selector, no_fewer_collisions,
-    shown_share,
+    ROLLING, at_most_all, count, count_or_percent, counters, need_selector, no_fewer_collisions, shown_share,
 };
 use crate::api::field::FieldError;
 use crate::api::meta;

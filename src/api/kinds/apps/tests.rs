@@ -111,7 +111,10 @@ fn texts_that_are_no_shares_count_as_the_numbers_that_they_spell() {
         rolling.set("maxUnavailable", object(unavailable));
         let mut errors = Errors::new();
         validate_daemon_set(&set, &mut errors);
-        said(&errors).into_iter().map(|error| error.rsplit(": ").next().unwrap_or_default().to_owned()).collect::<Vec<_>>()
+        said(&errors)
+            .into_iter()
+            .map(|error| error.rsplit(": ").next().unwrap_or_default().to_owned())
+            .collect::<Vec<_>>()
     };
     let form = "a valid percent string must be a numeric string followed by an ending '%' (e.g. '1%',  or '93%', regex used for \
                 validation is '[0-9]+%')";

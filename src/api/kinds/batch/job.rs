@@ -530,7 +530,10 @@ mod tests {
         open.entry("spec").set("completions", -1);
         let mut errors = Errors::new();
         validate(&open, &mut errors);
-        assert_eq!(said(&errors), ["spec.completions: Invalid value: -1: must be greater than or equal to 0"]);
+        assert_eq!(
+            said(&errors),
+            ["spec.completions: Invalid value: -1: must be greater than or equal to 0"]
+        );
         each_change_refused(
             &job,
             validate_update,

@@ -92,8 +92,19 @@ mod tests {
     fn the_latest_is_told_from_what_is_fixed_or_cannot_be_read() {
         let digest = format!("sha256:{}", "a".repeat(64));
         let latest = [
-            "i", "i:latest", "Host/i", "a.b/c", "a:5000/c", "[::1]:5000/a", "[::1]/a", "localhost/c", "a--b", "a__b",
-            "A/b", "h_x.y/a", "a.b:80/c/d:latest",
+            "i",
+            "i:latest",
+            "Host/i",
+            "a.b/c",
+            "a:5000/c",
+            "[::1]:5000/a",
+            "[::1]/a",
+            "localhost/c",
+            "a--b",
+            "a__b",
+            "A/b",
+            "h_x.y/a",
+            "a.b:80/c/d:latest",
         ];
         for image in latest {
             assert!(is_latest(image), "{image}");
@@ -101,14 +112,43 @@ mod tests {
         assert!(is_latest(&format!("i:latest@{digest}")));
         assert!(is_latest(&"a".repeat(247)));
         let other = [
-            "", "i:1", "I", "a.b/I", "i@sha256:aa", "i:latest@sha256:aa", "a//b", "a/", "/a", "-a", "a-", "a___b", "a..b",
-            "a._b", "a:x/c", "-h.x/a", "h-.x/a", "h..x/a", "h.x:/a", "i:", "i:-x", "i:LATEST", "a b", "i:latest ", "i@",
-            "@x", ":x", "a:b:c", "[::1]x/a", "[]/a",
+            "",
+            "i:1",
+            "I",
+            "a.b/I",
+            "i@sha256:aa",
+            "i:latest@sha256:aa",
+            "a//b",
+            "a/",
+            "/a",
+            "-a",
+            "a-",
+            "a___b",
+            "a..b",
+            "a._b",
+            "a:x/c",
+            "-h.x/a",
+            "h-.x/a",
+            "h..x/a",
+            "h.x:/a",
+            "i:",
+            "i:-x",
+            "i:LATEST",
+            "a b",
+            "i:latest ",
+            "i@",
+            "@x",
+            ":x",
+            "a:b:c",
+            "[::1]x/a",
+            "[]/a",
         ];
         for image in other {
             assert!(!is_latest(image), "{image}");
         }
-        for image in [format!("i@{digest}"), "a".repeat(64), "a".repeat(248), format!("h.x/{}", "a".repeat(256))] {
+        for image in
+            [format!("i@{digest}"), "a".repeat(64), "a".repeat(248), format!("h.x/{}", "a".repeat(256))]
+        {
             assert!(!is_latest(&image), "{image}");
         }
     }
