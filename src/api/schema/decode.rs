@@ -445,7 +445,7 @@ fn merged(registry: &Registry, ty: TypeId, old: Value, new: Value) -> Value {
 pub(crate) fn zero(registry: &Registry, ty: TypeId) -> Value {
     match registry.get(ty) {
         Type::Struct(_) => Value::object(),
-        Type::Scalar(Scalar::String | Scalar::Bytes) => Value::String(String::new()),
+        Type::Scalar(Scalar::String) => Value::String(String::new()),
         Type::Scalar(Scalar::Int32 | Scalar::Int64 | Scalar::IntOrString) => Value::Int(0),
         Type::Scalar(Scalar::Bool) => Value::Bool(false),
         Type::Scalar(Scalar::Double) => Value::Float(0.0),
