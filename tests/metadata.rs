@@ -57,7 +57,13 @@ fn generated_names() {
 
     let both = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "given", "generateName": "made-"}});
     assert_eq!(text(&client.post(MAPS, &both).ok(), "/metadata/name"), "given");
-    client.post(MAPS, &both).refused(409, "AlreadyExists");
+    let taken = client.post(MAPS, &both).refused(409, "AlreadyExists");
+    assert_eq!(
+        text(&taken, "/message"),
+        "configmaps \"given\" already exists, the server was not able to generate a unique name for the object"
+    );
+
+    assert_eq!(taken["details"]["retryAfterSeconds"], 1, "{taken}");
 
     let prefix = "p".repeat(300);
     let long = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"generateName": prefix}});
@@ -128,6 +134,26 @@ fn the_server_sets_what_is_its_own() {
     assert_ne!(created["metadata"]["creationTimestamp"], object["metadata"]["creationTimestamp"]);
     assert!(created["metadata"]["deletionTimestamp"].is_null(), "{created}");
 
+    assert!(created["metadata"]["selfLink"].is_null(), "{created}");
+    // What is only tried shows a link to itself, as there is no storage that would drop it.
+    let path = format!("{MAPS}/mine");
+    let linked =
+        json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "mine", "selfLink": "/here"}});
+    assert_eq!(text(&client.put(&format!("{path}?dryRun=All"), &linked).ok(), "/metadata/selfLink"), "/here");
+    assert!(client.put(&path, &linked).ok()["metadata"]["selfLink"].is_null());
+    assert!(
+        client
+            .post(&format!("{MAPS}?dryRun=All"), &{
+                let mut new = linked.clone();
+                new["metadata"]["name"] = json!("new");
+                new
+            })
+            .ok()["metadata"]["selfLink"]
+            .is_null()
+    );
+    let created = client.get(&path).ok();
+    assert!(created["metadata"]["selfLink"].is_null(), "{created}");
+
     let mut other = created.clone();
     other["metadata"]["uid"] = json!("11111111-2222-3333-4444-555555555555");
     client.put(&format!("{MAPS}/mine"), &other).refused(409, "Conflict");
@@ -193,6 +219,25 @@ fn a_namespace_must_exist_and_stay() {
     // What is there may still be changed and deleted.
     client.put("/api/v1/namespaces/leaving/configmaps/a", &map("a")).ok();
     client.delete("/api/v1/namespaces/leaving/configmaps/a").ok();
+}
+
+/// A namespace that nothing was left to wait for went with its first deletion.
+#[test]
+fn the_first_deletion_of_a_namespace_only_marks_it() {
+    let server = Server::with(&["--engine=memory", "--controllers=-*"]);
+    let mut client = server.admin();
+    let path = "/api/v1/namespaces/leaving";
+    client.post("/api/v1/namespaces", &namespace("leaving")).ok();
+    let mut free = namespace("leaving");
+    free["spec"] = json!({"finalizers": []});
+    client.put(&format!("{path}/finalize"), &free).ok();
+    for query in ["?dryRun=All", ""] {
+        let marked = client.delete(&format!("{path}{query}")).ok();
+        assert_eq!(text(&marked, "/status/phase"), "Terminating", "{marked}");
+        assert!(marked["metadata"]["deletionTimestamp"].is_string(), "{marked}");
+    }
+    client.delete(path).ok();
+    client.get(path).refused(404, "NotFound");
 }
 
 #[test]

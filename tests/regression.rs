@@ -100,6 +100,54 @@ fn a_label_does_not_move_the_generation() {
     assert_eq!(updated["metadata"]["generation"], 1);
 }
 
+/// A status without labels took those away that a controller has from its template.
+#[test]
+fn what_is_read_back_has_the_labels_of_its_template() {
+    let server = Server::with(&["--engine=memory"]);
+    let mut client = server.admin();
+    let template = json!({"metadata": {"labels": {"app": "a"}}, "spec": {"restartPolicy": "Never", "containers": [{"name": "c", "image": "i:1"}]}});
+    let mut pods = template.clone();
+    pods["spec"]["restartPolicy"] = json!("Always");
+    let controllers = "/api/v1/namespaces/default/replicationcontrollers";
+    let controller = json!({"apiVersion": "v1", "kind": "ReplicationController", "metadata": {"name": "r"}, "spec": {"template": pods}});
+    client.post(controllers, &controller).ok();
+    let bare = json!({"apiVersion": "v1", "kind": "ReplicationController", "metadata": {"name": "r"}});
+    for query in ["?dryRun=All", ""] {
+        let answer = client.put(&format!("{controllers}/r/status{query}"), &bare).ok();
+        assert_eq!(answer["metadata"]["labels"], json!({"app": "a"}));
+    }
+    let jobs = "/apis/batch/v1/namespaces/default/jobs";
+    let job = |meta: serde_json::Value| json!({"apiVersion": "batch/v1", "kind": "Job", "metadata": meta, "spec": {"template": template}});
+    // The labels that the pods of a Job get are its own, too, as long as it shares theirs; a name that is made parts them.
+    let named = client.post(jobs, &job(json!({"name": "j"}))).ok();
+    assert_eq!(named["metadata"]["labels"]["job-name"], "j");
+    let made = client.post(jobs, &job(json!({"generateName": "j-"}))).ok();
+    assert_eq!(made["metadata"]["labels"], json!({"app": "a"}));
+    let bare = json!({"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "j"}});
+    let answer = client.put(&format!("{jobs}/j/status"), &bare).ok();
+    assert_eq!(answer["metadata"]["labels"]["job-name"], "j", "{answer}");
+}
+
+/// An overhead without amounts counted as none.
+#[test]
+fn an_empty_overhead_needs_a_class() {
+    let server = Server::with(&["--engine=memory", "--disable-admission-plugins=ServiceAccount"]);
+    let mut client = server.admin();
+    let pods = "/api/v1/namespaces/default/pods";
+    let pod = json!({"metadata": {"name": "p"}, "spec": {"overhead": {}, "containers": [{"name": "c", "image": "i:1"}]}});
+    let status = client.post(pods, &pod).refused(403, "Forbidden");
+    assert!(
+        status["message"].as_str().is_some_and(|why| why.contains("Pod Overhead set without")),
+        "{status}"
+    );
+    // An update may say it: it says nothing new.
+    let mut plain = pod.clone();
+    plain["spec"].as_object_mut().expect("a spec").remove("overhead");
+    client.post(pods, &plain).ok();
+    let updated = client.put(&format!("{pods}/p"), &pod).ok();
+    assert_eq!(updated["metadata"]["generation"], 1);
+}
+
 /// The answer to a deletion that ended a grace period had the version of the mark, which no watch ends with.
 #[test]
 fn a_deletion_that_takes_the_object_out_answers_with_the_version_of_its_last_event() {

@@ -2,7 +2,7 @@
 
 use pilothouse_actors::clock::Timestamp;
 
-use super::kinds::{KindRules, grace_period};
+use super::kinds::{FirstDeletion, KindRules, grace_period};
 use super::meta::{self, FOREGROUND_FINALIZER, ORPHAN_FINALIZER};
 use super::options::{DeleteOptions, Propagation};
 use super::schema::time;
@@ -62,6 +62,20 @@ pub fn check_preconditions(options: &DeleteOptions, object: &Value, group: &str)
 
 /// Decides what a deletion does and marks the object where it must wait.
 pub fn begin(rules: &KindRules, object: &mut Value, options: &DeleteOptions, now: Timestamp) -> Deletion {
+    if !meta::is_terminating(object) && rules.first_deletion != FirstDeletion::Plain {
+        if rules.first_deletion == FirstDeletion::MarksWithDependents {
+            // Who wants no orphans here wants to wait for the dependents, which means nothing elsewhere.
+            let waits = options.orphan_dependents == Some(false);
+            let propagation = if waits { Some(Propagation::Foreground) } else { options.propagation };
+            set_finalizers(rules, object, &DeleteOptions { propagation, ..options.clone() });
+        }
+        object.entry("metadata").set("deletionTimestamp", time::format_seconds(seconds_of(now)));
+        (rules.terminate)(object);
+        return Deletion::Mark;
+    }
+    if (rules.holds)(object) {
+        return Deletion::Pending;
+    }
     let graceful = match grace(rules, object, options, now) {
         Grace::Pending => return Deletion::Pending,
         Grace::Given => true,
@@ -69,10 +83,6 @@ pub fn begin(rules: &KindRules, object: &mut Value, options: &DeleteOptions, now
     };
     set_finalizers(rules, object, options);
     let finalized = !has_finalizers(object);
-    if (rules.holds)(object) {
-        hold(rules, object, now);
-        return Deletion::Mark;
-    }
     if !finalized && !graceful {
         mark(object, now);
     }
@@ -86,14 +96,6 @@ pub fn begin(rules: &KindRules, object: &mut Value, options: &DeleteOptions, now
 
 fn has_finalizers(object: &Value) -> bool {
     meta::of(object).get("finalizers").is_some_and(|finalizers| !finalizers.items().is_empty())
-}
-
-/// Marks an object that holds itself: the time of the first deletion stays.
-fn hold(rules: &KindRules, object: &mut Value, now: Timestamp) {
-    if !meta::is_terminating(object) {
-        object.entry("metadata").set("deletionTimestamp", time::format_seconds(seconds_of(now)));
-    }
-    (rules.terminate)(object);
 }
 
 fn seconds_of(at: Timestamp) -> i64 {
@@ -204,6 +206,41 @@ pub fn is_over(rules: &KindRules, object: &Value) -> bool {
 mod tests {
     use super::*;
     use crate::api::codec::json;
+    use crate::api::kinds::rules;
+
+    #[test]
+    fn what_goes_in_steps_is_only_marked_at_first() {
+        let begun = |group: &str, kind: &str, body: &str, options: &DeleteOptions| {
+            let mut object = json::read(body.as_bytes()).unwrap();
+            let decision = begin(rules(group, kind), &mut object, options, Timestamp(1_000_000));
+            (decision, object)
+        };
+        let plain = DeleteOptions::default();
+        let foreground =
+            DeleteOptions { propagation: Some(Propagation::Foreground), ..DeleteOptions::default() };
+        let adopted = DeleteOptions { orphan_dependents: Some(false), ..DeleteOptions::default() };
+        let finalizers = |object: &Value| meta::of(object).get("finalizers").cloned();
+
+        let (decision, empty) = begun("", "Namespace", r#"{"metadata":{"name":"a"}}"#, &plain);
+        assert_eq!(decision, Deletion::Mark, "even where nothing is left to wait for");
+        assert_eq!(empty.at(&["status", "phase"]), Some(&Value::from("Terminating")));
+        assert_eq!(meta::of(&empty).get("deletionGracePeriodSeconds"), None);
+        let going = r#"{"metadata":{"name":"a","deletionTimestamp":"2001-01-01T00:00:00Z"}}"#;
+        assert_eq!(begun("", "Namespace", going, &plain).0, Deletion::Now);
+        for options in [&foreground, &adopted] {
+            let (_, waiting) = begun("", "Namespace", r#"{"metadata":{"name":"a"}}"#, options);
+            assert_eq!(finalizers(&waiting), Some(Value::Array(vec![FOREGROUND_FINALIZER.into()])));
+        }
+        let full = going.replacen("}}", r#"},"spec":{"finalizers":["kubernetes"]}}"#, 1);
+        let (decision, held) = begun("", "Namespace", &full, &foreground);
+        assert_eq!((decision, finalizers(&held)), (Deletion::Pending, None), "what waits is left alone");
+
+        let group = "apiextensions.k8s.io";
+        let (decision, definition) =
+            begun(group, "CustomResourceDefinition", r#"{"metadata":{"name":"a"}}"#, &foreground);
+        let cleanup = Value::from("customresourcecleanup.apiextensions.k8s.io");
+        assert_eq!((decision, finalizers(&definition)), (Deletion::Mark, Some(Value::Array(vec![cleanup]))));
+    }
 
     #[test]
     fn a_precondition_is_refused_in_the_words_of_its_kind() {

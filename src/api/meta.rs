@@ -16,6 +16,8 @@ pub const ANNOTATION_BYTES: usize = 256 << 10;
 /// What a generated name may be long, so that it still is a DNS label.
 const NAME_LENGTH: usize = 63;
 /// The length of a generated suffix.
+/// Where objects once said where they are.
+const SELF_LINK: &str = "selfLink";
 const SUFFIX_LENGTH: usize = 5;
 /// The characters of a generated suffix: no vowels and nothing that looks like them, so that no words come out.
 const SUFFIX_ALPHABET: &[u8; 27] = b"bcdfghjklmnpqrstvwxz2456789";
@@ -76,6 +78,20 @@ pub fn generate_name(object: &mut Value, random: &mut dyn FnMut(usize) -> usize)
     true
 }
 
+/// Whether an object names a beginning for its name, needed or not.
+pub fn has_prefix(object: &Value) -> bool {
+    !of(object).str("generateName").is_empty()
+}
+
+/// Makes the labels of an object its own, where it has taken them over from a part of itself. Each name that is made is tried
+/// with a copy of the object, in which they are two.
+pub fn part_labels(object: &mut Value) {
+    let labels = of(object).get("labels").and_then(Value::fields).cloned();
+    if let Some(labels) = labels {
+        object.entry("metadata").set("labels", Value::Object(labels.into_fields().into()));
+    }
+}
+
 /// Gives an object without a name its `generateName` as it is. Answers that no name was made: another try finds the same.
 pub fn take_prefix_as_name(object: &mut Value) -> bool {
     let meta = of(object);
@@ -127,9 +143,14 @@ pub fn check_name(object: &Value, name: &str) -> Result<(), Box<Status>> {
     }
 }
 
-/// Replaces what only the server may say about a new object.
+/// Replaces what only the server may say about a new object. A link to itself stays: it is shown where nothing is stored, and
+/// goes when something is.
 pub fn set_system_fields(object: &mut Value, uid: &str, now: &str) {
+    let link = of(object).get(SELF_LINK).cloned();
     clear_system_fields(object);
+    if let Some(link) = link {
+        object.entry("metadata").set(SELF_LINK, link);
+    }
     let meta = object.entry("metadata");
     meta.set("uid", uid);
     meta.set("creationTimestamp", now);
@@ -137,7 +158,7 @@ pub fn set_system_fields(object: &mut Value, uid: &str, now: &str) {
 
 /// Takes out what only the server may say about an object.
 pub fn clear_system_fields(object: &mut Value) {
-    let own = ["uid", "creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds", "selfLink"];
+    let own = ["uid", "creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds", SELF_LINK];
     let meta = object.entry("metadata");
     own.iter().for_each(|field| {
         meta.remove(field);
@@ -188,7 +209,13 @@ pub fn keep_system_fields(new: &mut Value, old: &Value) {
     if meta.get("deletionGracePeriodSeconds").is_none() {
         copy(meta, old, "deletionGracePeriodSeconds");
     }
-    meta.remove("selfLink");
+}
+
+/// Takes out what objects do not keep.
+pub fn drop_link(object: &mut Value) {
+    if of(object).get(SELF_LINK).is_some() {
+        object.entry("metadata").remove(SELF_LINK);
+    }
 }
 
 /// Makes a field what it is in `from`, absent too.

@@ -63,9 +63,14 @@ pub fn of(subresource: &str) -> Option<&'static Part> {
     })
 }
 
-/// Whether a part can be shown as a table. Nobody has thought of how the others would look as one.
-pub fn has_table(subresource: &str) -> bool {
-    matches!(subresource, "" | "scale" | "status")
+/// Whether a part can be shown as a table. Nobody has thought of how the others would look as one, nor of the status of what
+/// extends the server.
+pub fn has_table(group: &str, subresource: &str) -> bool {
+    match subresource {
+        "" | "scale" => true,
+        "status" => !matches!(group, "apiextensions.k8s.io" | "apiregistration.k8s.io"),
+        _ => false,
+    }
 }
 
 impl Part {
@@ -143,6 +148,12 @@ mod tests {
     use crate::api::kinds::testing::{NOBODY, object, said};
 
     const NOW: Occasion<'_> = Occasion { now: "2024-01-01T00:00:00Z", user: &NOBODY };
+
+    #[test]
+    fn what_extends_the_server_has_no_table_of_its_status() {
+        assert!(has_table("apps", "status") && has_table("apiextensions.k8s.io", ""));
+        assert!(!has_table("apiextensions.k8s.io", "status") && !has_table("apps", "finalize"));
+    }
 
     #[test]
     fn a_part_of_the_same_kind_is_the_object() {

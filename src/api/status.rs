@@ -281,18 +281,19 @@ impl Status {
         Status::about(409, "AlreadyExists", format!("{of} {} already exists", quoted(name)), of, name)
     }
 
-    /// 409: an object with this name is still there, but on its way out.
-    pub fn still_going(of: GroupResource<'_>, name: &str) -> Box<Status> {
-        let mut status = Status::already_exists(of, name);
-        status.message.insert_str(0, "object is being deleted: ");
-        status
+    /// The same of an object that is on its way out.
+    pub fn still_going(mut self: Box<Status>) -> Box<Status> {
+        self.message.insert_str(0, "object is being deleted: ");
+        self
     }
 
-    /// 409: every name that was generated is taken.
-    pub fn generated_name_taken(of: GroupResource<'_>, name: &str) -> Box<Status> {
-        let mut status = Status::already_exists(of, name);
-        status.message.push_str(", the server was not able to generate a unique name for the object");
-        status
+    /// The same of a name that the server should have made.
+    pub fn not_generated(mut self: Box<Status>) -> Box<Status> {
+        self.message.push_str(", the server was not able to generate a unique name for the object");
+        if let Some(details) = &mut self.details {
+            details.retry_after_seconds = 1;
+        }
+        self
     }
 
     /// 409: the object is not what the caller thinks it is.

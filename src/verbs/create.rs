@@ -23,6 +23,7 @@ pub async fn create(backend: &Backend, call: &Call<'_>) -> Answered {
     let options = WriteOptions::create(call.query)?;
     let mut value = backend.decode_body(call, options.field_validation)?;
     meta::agree_on_namespace(&mut value, call.namespace)?;
+    meta::clear_system_fields(&mut value);
     meta::dedupe_owners(&mut value).into_iter().for_each(|warning| call.warnings.add(warning));
     backend.record(call, None, &mut value);
     admit(backend, call, &mut value).await?;
@@ -42,15 +43,14 @@ pub async fn store_new(backend: &Backend, call: &Call<'_>, value: &Value, dry_ru
     loop {
         attempts += 1;
         let (mut value, generated) = begin(backend, call.kind().rules, value.clone());
-        let name = meta::name(&value).to_owned();
+        let (name, has_prefix) = (meta::name(&value).to_owned(), meta::has_prefix(&value));
         let claim = services::claim_new(backend, call, &mut value, dry_run).await?;
         let stored = store_once(&write, value, dry_run).await;
         claim.end(matches!(stored, Ok(Some(_)))).await;
         match stored? {
             Some(reply) => return Ok(reply),
             None if generated && attempts < GENERATED_NAME_ATTEMPTS => {}
-            None if generated => return Err(Status::generated_name_taken(call.of(), &name)),
-            None => return Err(taken(backend, call, &name).await),
+            None => return Err(taken(backend, call, &name, has_prefix).await),
         }
     }
 }
@@ -58,11 +58,12 @@ pub async fn store_new(backend: &Backend, call: &Call<'_>, value: &Value, dry_ru
 /// Checks and stores a value under its name. `None` means that the name is taken.
 async fn store_once(write: &Write<'_>, value: Value, dry_run: bool) -> Result<Option<Reply>> {
     let Write { backend, call, .. } = *write;
-    let (value, filled) = complete(backend, call, value)?;
+    let (mut value, filled) = complete(backend, call, value)?;
     backend.admission.validate(write, &value).await?;
     if dry_run {
-        return dry(backend, call, value).await.map(Some);
+        return dry(backend, call, value).await;
     }
+    meta::drop_link(&mut value);
     // Where everything else is right: what is only tried is not stored, and may say what it likes.
     meta::check_unversioned(&value)?;
     let name = meta::name(&value);
@@ -77,14 +78,17 @@ async fn store_once(write: &Write<'_>, value: Value, dry_run: bool) -> Result<Op
     }
 }
 
-/// Why a name cannot be had: an object that is going still has it, which the client may wait for.
-async fn taken(backend: &Backend, call: &Call<'_>, name: &str) -> Box<Status> {
+/// Why a name cannot be had: an object that is going still has it, which the client may wait for. Who gave a prefix is told
+/// that no name could be made of it, even if the name was given, too.
+async fn taken(backend: &Backend, call: &Call<'_>, name: &str, has_prefix: bool) -> Box<Status> {
     let present = backend.stores.get(&call.stored.store, call.key(name), &call.permit).await;
     let going = present
         .ok()
         .and_then(|object| backend.load(call, &object).ok())
         .is_some_and(|old| meta::is_terminating(&old));
-    if going { Status::still_going(call.of(), name) } else { Status::already_exists(call.of(), name) }
+    let taken = Status::already_exists(call.of(), name);
+    let taken = if has_prefix { taken.not_generated() } else { taken };
+    if going { taken.still_going() } else { taken }
 }
 
 /// Fills in the metadata that the server owns. Also says whether the name was made here.
@@ -94,6 +98,9 @@ fn begin(backend: &Backend, rules: &KindRules, mut value: Value) -> (Value, bool
         true => meta::take_prefix_as_name(&mut value),
         false => meta::generate_name(&mut value, &mut ids::below),
     };
+    if generated {
+        meta::part_labels(&mut value);
+    }
     (value, generated)
 }
 
@@ -106,19 +113,19 @@ fn complete(backend: &Backend, call: &Call<'_>, mut value: Value) -> Result<(Val
     match backend.check_rules(call, &value, None, checked) {
         Ok(warned) => {
             call.warn(warned);
-            let filled = kinds::finish_create(call.kind(), &mut value);
+            let filled = kinds::finish(call.kind(), &mut value);
             Ok((value, filled))
         }
         Err(errors) => Err(call.invalid_object(meta::name(&value), &value, &errors)),
     }
 }
 
-/// What would have been stored. A name that is taken is refused as it would be.
-async fn dry(backend: &Backend, call: &Call<'_>, value: Value) -> Result<Reply> {
+/// What would have been stored. `None` means that the name is taken.
+async fn dry(backend: &Backend, call: &Call<'_>, value: Value) -> Result<Option<Reply>> {
     let name = meta::name(&value).to_owned();
     match backend.stores.get(&call.stored.store, call.key(&name), &call.permit).await {
-        Err(StoreError::NotFound) => Ok(Reply::Object(201, backend.show_value(call, &value)?)),
-        Ok(_) | Err(StoreError::Unreadable(_)) => Err(Status::already_exists(call.of(), &name)),
+        Err(StoreError::NotFound) => Ok(Some(Reply::Object(201, backend.show_value(call, &value)?))),
+        Ok(_) | Err(StoreError::Unreadable(_)) => Ok(None),
         Err(error) => Err(Status::from_store(&error, call.of(), &name)),
     }
 }

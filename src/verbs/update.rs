@@ -6,7 +6,7 @@ use pilothouse_actors::turns::{Basis, Turn, Turning};
 
 use crate::api::deletion;
 use crate::api::field::{FieldError, Path};
-use crate::api::kinds::Occasion;
+use crate::api::kinds::{self, Occasion};
 use crate::api::meta;
 use crate::api::options::{self, WriteOptions};
 use crate::api::ownership;
@@ -170,7 +170,7 @@ async fn change(
     ownership::keep_times(old, &mut new);
     let shown = part.show(&new)?;
     backend.admission.validate(write, &shown).await?;
-    put(backend, call, (current, turn), (&new, old), dry_run).await
+    put(backend, call, (current, turn), (new, old), dry_run).await
 }
 
 async fn create_instead(
@@ -240,27 +240,34 @@ async fn put(
     backend: &Backend,
     call: &Call<'_>,
     (current, turn): (&Object, Option<Turn>),
-    (new, old): (&Value, &Value),
+    (mut new, old): (Value, &Value),
     dry_run: bool,
 ) -> Result<Outcome> {
     let shown =
         async |object: &Object| backend.tell(call, object).await.map(|bytes| Reply::Object(200, bytes));
     let is_written = current.fields.get(FILLED_IN).is_none();
-    if is_written && new == old {
+    if !dry_run {
+        meta::drop_link(&mut new);
+    }
+    if is_written && new == *old {
         return shown(current).await.map(Outcome::Same);
     }
     // Two values may say the same in different ways.
     if is_written
-        && backend.draft(call, current.key.clone(), new)? == backend.draft(call, current.key.clone(), old)?
+        && backend.draft(call, current.key.clone(), &new)? == backend.draft(call, current.key.clone(), old)?
     {
         return shown(current).await.map(Outcome::Same);
     }
-    let draft = backend.stored_draft(call, current.key.clone(), new).await?;
+    let filled = kinds::finish(call.kind(), &mut new);
+    let mut draft = backend.stored_draft(call, current.key.clone(), &new).await?;
+    if filled {
+        draft.fields = draft.fields.iter().chain([(FILLED_IN, "")]).collect();
+    }
     if dry_run {
         return shown(&Object::new(draft, current.revision)).await.map(Outcome::Same);
     }
     let store = &call.stored.store;
-    if deletion::is_over(call.kind().rules, new) {
+    if deletion::is_over(call.kind().rules, &new) {
         // The last finalizer has left an object that was only waiting for it.
         let last = Object::new(draft, current.revision);
         return match backend.stores.remove(store, current.key.clone(), current.revision, &call.permit).await {

@@ -246,6 +246,17 @@ impl Token {
         }
     }
 
+    /// Whether an expression may begin with it.
+    pub fn begins(&self) -> bool {
+        match self.word {
+            Word::Sign(sign) => {
+                matches!(sign, "[" | "{" | "(" | "." | "-" | "!" | "true" | "false" | "null")
+            }
+            Word::EscapedName | Word::End => false,
+            _ => true,
+        }
+    }
+
     /// Whether it is this sign.
     pub fn is(&self, sign: &str) -> bool {
         matches!(self.word, Word::Sign(own) if own == sign)

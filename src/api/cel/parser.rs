@@ -76,6 +76,10 @@ const BEGINS: [(&str, &str); 20] = [
     ("IDENTIFIER", "*"),
 ];
 
+fn is_among(token: &Token, signs: &str) -> bool {
+    matches!(token.word, Word::Sign(sign) if signs.contains(sign))
+}
+
 impl<'s> Parser<'s> {
     fn whole(&mut self) -> Read<Expr> {
         let root = self.expr("")?;
@@ -113,12 +117,19 @@ impl<'s> Parser<'s> {
         Err(Stopped)
     }
 
-    /// A word that cannot begin an expression. `others` are the signs that could stand here as well.
-    fn unexpected<T>(&mut self, others: &str) -> Read<T> {
+    /// A word that cannot begin an expression. `others` are the signs that could stand here as well. Where it is one too many
+    /// reading goes on behind it.
+    fn unexpected(&mut self, others: &str) -> Read<()> {
         let fits = BEGINS.iter().filter(|(_, sign)| *sign == "*" || others.contains(sign));
-        let names: Vec<&str> = fits.map(|(name, _)| *name).collect();
-        let shown = self.token().shown(self.source);
-        self.wrong(&format!("mismatched input '{shown}' expecting {{{}}}", names.join(", ")))
+        let names = fits.map(|(name, _)| *name).collect::<Vec<&str>>().join(", ");
+        let (place, shown) = (self.token().start, self.token().shown(self.source));
+        let next = self.tokens.get(self.at + 1).filter(|_| self.token().word != Word::End);
+        if !next.is_some_and(|next| next.begins() || is_among(next, others)) {
+            return self.wrong(&format!("mismatched input '{shown}' expecting {{{names}}}"));
+        }
+        self.issues.add(place, format!("Syntax error: extraneous input '{shown}' expecting {{{names}}}"));
+        self.take();
+        Ok(())
     }
 
     /// A sign that must come next. `ends` says whether the expression may end behind it.
@@ -128,6 +139,11 @@ impl<'s> Parser<'s> {
         }
         let shown = self.token().shown(self.source);
         let next_fits = self.tokens.get(self.at + 1).is_some_and(|next| next.is(sign));
+        if sign == ":" && !next_fits && self.token().begins() {
+            let place = self.token().start;
+            self.issues.add(place, format!("Syntax error: missing ':' at '{shown}'"));
+            return Ok(place);
+        }
         self.wrong(&if next_fits {
             format!("extraneous input '{shown}' expecting '{sign}'")
         } else if ends && self.token().word == Word::End {
@@ -355,7 +371,14 @@ impl<'s> Parser<'s> {
             Word::Float(text) => literal::double(text, false),
             Word::String(text) => literal::text(text),
             Word::Bytes(text) => literal::bytes(text),
-            Word::Sign(_) | Word::EscapedName | Word::End => return self.unexpected(others),
+            Word::Sign(_) | Word::EscapedName | Word::End => {
+                self.unexpected(others)?;
+                return if is_among(self.token(), others) {
+                    self.made(token.start, Kind::Broken)
+                } else {
+                    self.primary(others)
+                };
+            }
         };
         self.take();
         self.literal(token.start, literal)
@@ -377,7 +400,8 @@ impl<'s> Parser<'s> {
                 Word::Float(text) => literal::double(&text, true),
                 _ => {
                     self.at -= 1;
-                    return self.unexpected(others);
+                    self.unexpected(others)?;
+                    return self.primary(others);
                 }
             };
             self.take();
@@ -388,7 +412,12 @@ impl<'s> Parser<'s> {
         let Word::Name(name) = token.word else {
             self.at -= 1;
             let shown = self.token().shown(self.source);
-            return self.wrong(&format!("mismatched input '{shown}' expecting IDENTIFIER"));
+            let is_word = matches!(token.word, Word::Sign(word) if word.chars().all(char::is_alphabetic));
+            return self.wrong(&match token.word {
+                Word::End => format!("no viable alternative at input '{dot}'"),
+                _ if is_word => format!("mismatched input '{shown}' expecting IDENTIFIER"),
+                _ => format!("no viable alternative at input '{dot}{shown}'"),
+            });
         };
         if let Some(end) = self.object_ahead() {
             return self.object(dot, &name, end);

@@ -143,6 +143,18 @@ fn syntax_errors_are_told_in_the_words_of_the_reference() {
         ("[1].map(1, true)", "ERROR: <input>:1:9: argument is not an identifier".to_owned()),
         ("'abc", "ERROR: <input>:1:1: Syntax error: token recognition error at: ''abc'".to_owned()),
         ("99999999999999999999", "ERROR: <input>:1:1: invalid int literal".to_owned()),
+        (
+            "/abs",
+            format!("ERROR: <input>:1:1: Syntax error: extraneous input '/' expecting {{{BEGINS}}}\n | /abs\n | ^"),
+        ),
+        (
+            "f(,)",
+            "ERROR: <input>:1:3: Syntax error: extraneous input ',' expecting {'[', '{', '(', ')', '.', '-', '!', 'true', 'false', 'null', NUM_FLOAT, NUM_INT, NUM_UINT, STRING, BYTES, IDENTIFIER}\n | f(,)\n | ..^".to_owned(),
+        ),
+        ("../x", "ERROR: <input>:1:2: Syntax error: no viable alternative at input '..'".to_owned()),
+        (".", "ERROR: <input>:1:2: Syntax error: no viable alternative at input '.'".to_owned()),
+        ("[1,,2]", "ERROR: <input>:1:4: Syntax error: mismatched input ',' expecting ']'".to_owned()),
+        ("{'a' 1}", "ERROR: <input>:1:6: Syntax error: missing ':' at '1'\n | {'a' 1}\n | .....^".to_owned()),
         ("true ? 1", "ERROR: <input>:1:9: Syntax error: mismatched input '<EOF>' expecting ':'".to_owned()),
     ];
     for (text, wanted) in table {
@@ -156,6 +168,8 @@ fn syntax_errors_are_told_in_the_words_of_the_reference() {
         "a-1".trim_start_matches("a-"),
         "{'a': 1,}",
         "[1,]",
+        "[,] == []",
+        "{,} == {}",
         "1 // note",
         "'a' + \"b\" + r'c'",
     ] {

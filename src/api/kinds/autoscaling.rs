@@ -4,8 +4,8 @@ use super::check::{Node, fill, present_mut};
 use super::core::resources;
 use super::{Errors, Occasion, say};
 use crate::api::field::FieldError;
-use crate::api::names;
 use crate::api::value::Value;
+use crate::api::{meta, names};
 
 const DEFAULT_UTILIZATION: i64 = 80;
 const LONGEST_WINDOW: i64 = 3_600;
@@ -219,7 +219,14 @@ fn resource(of_container: bool, source: &Node<'_>, errors: &mut Errors) {
     if name.is_empty() {
         name.required(errors, "must specify a resource name");
     } else if of_container {
-        resources::container_resource(name.text(), &name, errors);
+        // Only what is wrong with its form is said of a text.
+        let wrong = names::qualified_name(name.text());
+        if wrong.is_empty() {
+            resources::container_resource(name.text(), &name, errors);
+        } else {
+            meta::texts(errors, &name.path, name.text(), wrong);
+            resources::of_containers(name.text(), &name, errors);
+        }
     }
     if !of_container {
         return;
@@ -311,8 +318,9 @@ pub fn validate_status(new: &Value, _old: &Value, errors: &mut Errors) {
 
 #[cfg(test)]
 mod tests {
-    use super::super::testing::{each_refused, object};
+    use super::super::testing::{each_refused, object, said};
     use super::*;
+    use crate::api::field::Path;
 
     #[test]
     fn each_rule_of_an_autoscaler_refuses() {
@@ -431,5 +439,18 @@ mod tests {
                 ),
             ],
         );
+    }
+
+    #[test]
+    fn the_form_of_a_resource_is_told_of_a_text_and_the_rest_of_a_name() {
+        let source = object(r#"{"name":"/abs","container":"c"}"#);
+        let mut errors = Errors::new();
+        resource(true, &Node { value: &source, path: Path::new("s") }, &mut errors);
+        let told = said(&errors);
+        assert!(
+            told[0].starts_with("s.name: Invalid value: \"/abs\": prefix part must be non-empty"),
+            "{told:?}"
+        );
+        assert_eq!(told[1], "s.name: Invalid value: /abs: doesn't follow extended resource name standard");
     }
 }

@@ -51,9 +51,9 @@ pub fn before_create(kind: Kind, object: &mut Value, occasion: &Occasion<'_>) ->
     Ok(warned(kind, object, None))
 }
 
-/// Fills in what a new object has when it is read for the first time. Answers whether that was anything.
-pub fn finish_create(kind: Kind, object: &mut Value) -> bool {
-    let Some(finish) = kind.rules.finish_create else { return false };
+/// Fills in what an object has when it is read after it was written. Answers whether that was anything.
+pub fn finish(kind: Kind, object: &mut Value) -> bool {
+    let Some(finish) = kind.rules.finish else { return false };
     let before = object.clone();
     finish(object);
     *object != before
@@ -66,15 +66,33 @@ pub fn warn_given(kind: Kind, object: &Value) -> Warned {
     warned
 }
 
-/// Takes the fields of features that are off out of the pods that an object is or makes.
-fn drop_disabled(kind: Kind, object: &mut Value) {
+/// The spec of the pods that an object is or makes.
+fn pods_of(kind: Kind, object: &mut Value) -> Option<&mut Value> {
     let mut pods = Some(object).filter(|_| !kind.rules.pods_at.is_empty());
     for field in kind.rules.pods_at {
         pods = pods.and_then(|holder| present_mut(holder, field));
     }
-    if let Some(spec) = pods {
+    pods
+}
+
+/// Takes the fields of features that are off out of the pods that an object is or makes.
+fn drop_disabled(kind: Kind, object: &mut Value) {
+    if let Some(spec) = pods_of(kind, object) {
         pod_default::drop_disabled(spec);
     }
+}
+
+/// The same for an object that there is already, of which an overhead without amounts says nothing new.
+fn drop_unchanged(kind: Kind, object: &mut Value) {
+    drop_disabled(kind, object);
+    let pods = pods_of(kind, object);
+    if let Some(spec) = pods.filter(|spec| spec.get("overhead").is_some_and(is_empty_object)) {
+        spec.remove("overhead");
+    }
+}
+
+fn is_empty_object(value: &Value) -> bool {
+    value.fields().is_some_and(|fields| fields.is_empty())
 }
 
 /// Prepares and checks what an object shall become.
@@ -88,7 +106,7 @@ pub fn before_update(
     if kind.has_status && !kind.rules.status_on_update {
         meta::copy(new, old, "status");
     }
-    drop_disabled(kind, new);
+    drop_unchanged(kind, new);
     (kind.rules.prepare_update)(new, old, occasion);
     if moved(kind.rules.generation, new, old) {
         new.entry("metadata").set("generation", meta::generation(old) + 1);
@@ -157,7 +175,7 @@ pub fn before_part_update(
     validate: fn(&Value, &Value, &mut Errors),
 ) -> Result<Warned, Errors> {
     meta::copy(new.entry("metadata"), meta::of(old), "generation");
-    drop_disabled(kind, new);
+    drop_unchanged(kind, new);
     prepare(new, old);
     if moved(kind.rules.generation, new, old) {
         new.entry("metadata").set("generation", meta::generation(old) + 1);
@@ -201,7 +219,7 @@ fn moved(generation: Generation, new: &Value, old: &Value) -> bool {
 
 /// A large part of an object. None of these is a pointer: one without fields is none, whoever made it.
 fn whole<'a>(object: &'a Value, path: &[&str]) -> Option<&'a Value> {
-    object.at(path).filter(|value| value.fields().is_none_or(|fields| !fields.is_empty()))
+    object.at(path).filter(|value| !is_empty_object(value))
 }
 
 /// Whether there is a list without items somewhere.
@@ -281,10 +299,10 @@ mod tests {
     fn what_is_filled_in_afterwards_is_told() {
         let kind = |kind| Kind { rules: rules("", kind), namespaced: true, has_status: true };
         let mut claim = object(r#"{"spec":{}}"#);
-        assert!(finish_create(kind("PersistentVolumeClaim"), &mut claim));
+        assert!(finish(kind("PersistentVolumeClaim"), &mut claim));
         assert_eq!(claim.at(&["status", "phase"]), Some(&Value::from("Pending")));
-        assert!(!finish_create(kind("PersistentVolumeClaim"), &mut claim));
-        assert!(!finish_create(kind("ConfigMap"), &mut object("{}")));
+        assert!(!finish(kind("PersistentVolumeClaim"), &mut claim));
+        assert!(!finish(kind("ConfigMap"), &mut object("{}")));
     }
 
     #[test]

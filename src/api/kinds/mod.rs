@@ -44,8 +44,8 @@ pub use core::pod_change;
 pub use core::resources::is_extended;
 pub use core::security::allow_privileged;
 pub use lifecycle::{
-    Kind, before_create, before_finalize, before_part_update, before_status_update, before_update,
-    finish_create, grace_period, warn_given,
+    Kind, before_create, before_finalize, before_part_update, before_status_update, before_update, finish,
+    grace_period, warn_given,
 };
 
 pub use super::findings::{Errors, Warned};
@@ -149,6 +149,17 @@ impl MetaAgain {
     }
 }
 
+/// What the first deletion of an object does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FirstDeletion {
+    /// What its finalizers and its grace say.
+    Plain,
+    /// It marks the object and what shall become of its dependents, even if nothing holds it; the next one decides.
+    MarksWithDependents,
+    /// It marks the object, whatever shall become of its dependents.
+    Marks,
+}
+
 /// Everything that sets one kind apart from the others.
 pub struct KindRules {
     /// The syntax of names.
@@ -188,6 +199,8 @@ pub struct KindRules {
     pub keep: fn(&str) -> Option<&'static str>,
     /// Whether a deletion gives the object time to end.
     pub graceful: bool,
+    /// What the first deletion of an object does.
+    pub first_deletion: FirstDeletion,
     /// Whether the object itself says that its deletion is not over, besides its finalizers.
     pub holds: fn(&Value) -> bool,
     /// What a deletion that has to wait changes in the object, besides its metadata.
@@ -200,9 +213,9 @@ pub struct KindRules {
     pub prepare_update: fn(&mut Value, &Value, &Occasion<'_>),
     /// The same for a write of the status.
     pub prepare_status: fn(&mut Value, &Value, &Occasion<'_>),
-    /// Sets what the reference fills in when a new object is read back: its checks do not look at it, and the first update
+    /// Sets what the reference fills in when what was written is read back: its checks do not look at it, and the next update
     /// stores it.
-    pub finish_create: Option<fn(&mut Value)>,
+    pub finish: Option<fn(&mut Value)>,
     /// Checks a new object, its metadata apart.
     pub validate: fn(&Value, &mut Errors),
     /// Checks a changed object against the old one, its metadata apart.
@@ -240,12 +253,13 @@ const BASE: KindRules = KindRules {
     keep: |_| None,
     graceful: false,
     holds: |_| false,
+    first_deletion: FirstDeletion::Plain,
     terminate: |_| {},
     default: |_| {},
     prepare_create: |_, _| {},
     prepare_update: |_, _, _| {},
     prepare_status: |_, _, _| {},
-    finish_create: None,
+    finish: None,
     validate: |_, _| {},
     validate_update: |_, _, _| {},
     validate_status: |_, _, _| {},

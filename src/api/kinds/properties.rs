@@ -52,6 +52,9 @@ fn what_was_given_empty_is_told_from_none_until_it_is_stored() {
             r#"{"spec":{"behavior":{"scaleUp":{"policies":[]}}}}"#,
         ),
         ("", "v1", "Secret", r#"{"data":{}}"#),
+        ("", "v1", "Pod", r#"{"spec":{"overhead":{}}}"#),
+        ("", "v1", "PersistentVolume", r#"{"spec":{"capacity":{}}}"#),
+        ("networking.k8s.io", "v1", "ServiceCIDR", r#"{"spec":{"cidrs":[]}}"#),
         ("storage.k8s.io", "v1", "StorageClass", r#"{"parameters":{}}"#),
         ("networking.k8s.io", "v1", "NetworkPolicy", r#"{"spec":{"ingress":[{"from":[]}]}}"#),
     ];

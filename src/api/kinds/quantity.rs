@@ -8,6 +8,8 @@ use crate::api::value::Value;
 pub struct Amount(i128);
 
 const UNIT: i128 = 1_000_000_000;
+/// What every larger amount counts as: no machine has as much.
+const MOST: i128 = i128::MAX / UNIT * UNIT;
 
 impl Amount {
     /// The amount that a text is. A digit below a billionth counts as one more billionth.
@@ -24,13 +26,14 @@ impl Amount {
             return None;
         }
         let (factor, divisor) = scale(suffix)?;
-        let mantissa: i128 = match fraction {
-            "" => whole.parse().ok()?,
-            _ => [whole, fraction].concat().parse().ok()?,
+        let places = u32::try_from(fraction.len()).unwrap_or(u32::MAX);
+        let below = 10i128.saturating_pow(places).saturating_mul(divisor);
+        // All are digits: what cannot be counted is too large.
+        let mantissa: i128 = [whole, fraction].concat().parse().unwrap_or(MOST);
+        let amount = match mantissa.checked_mul(factor).and_then(|raised| raised.checked_mul(UNIT)) {
+            Some(raised) => raised / below + i128::from(raised % below != 0),
+            None => MOST,
         };
-        let below = 10i128.checked_pow(u32::try_from(fraction.len()).ok()?)?.checked_mul(divisor)?;
-        let raised = mantissa.checked_mul(factor)?.checked_mul(UNIT)?;
-        let amount = raised / below + i128::from(raised % below != 0);
         Some(Amount(if negative { -amount } else { amount }))
     }
 
@@ -93,7 +96,7 @@ fn scale(suffix: &str) -> Option<(i128, i128)> {
         "Ei" => binary(6),
         _ => {
             let power: i32 = suffix.strip_prefix(['e', 'E'])?.parse().ok()?;
-            let size = 10i128.checked_pow(power.unsigned_abs()).filter(|size| *size <= UNIT * UNIT)?;
+            let size = 10i128.saturating_pow(power.unsigned_abs());
             if power < 0 { (1, size) } else { (size, 1) }
         }
     })
@@ -161,13 +164,19 @@ mod tests {
             assert_eq!(Amount::parse(one), Amount::parse(other), "{one} {other}");
         }
         assert!(Amount::parse("1Gi") > Amount::parse("1G"));
+        for large in ["1e40", "1e99", "99999999999999999999999999999999999999999", "1000000000000Ei"] {
+            assert!(Amount::parse(large) > Amount::parse("1Ei"), "{large}");
+            assert!(Amount::parse(large).is_some_and(Amount::is_whole), "{large}");
+            assert!(Amount::parse(&format!("-{large}")).is_some_and(Amount::is_negative), "{large}");
+        }
+        assert!(Amount::parse("0e99").is_some_and(Amount::is_zero));
         assert!(Amount::parse("-1").is_some_and(Amount::is_negative));
         assert!(Amount::parse("0.0").is_some_and(Amount::is_zero));
         assert!(!Amount::parse("1m").is_some_and(Amount::is_whole));
         assert_eq!(Amount::parse("1500m").map(Amount::ceiling), Some(2));
         assert_eq!(Amount::parse("-1500m").map(Amount::ceiling), Some(-1));
         assert_eq!(Amount::parse("1500m").map(Amount::thousandths), Some(1500));
-        for bad in ["", "x", "1.2.3", "1KiB", "e3", "1e99", "."] {
+        for bad in ["", "x", "1.2.3", "1KiB", "e3", "."] {
             assert_eq!(Amount::parse(bad), None, "{bad}");
         }
     }

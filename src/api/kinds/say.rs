@@ -30,6 +30,9 @@ pub fn same_structure(new: &Node<'_>, old: &Node<'_>, kind: &str, errors: &mut E
 
 /// A list of numbers as messages print it.
 pub fn shown_numbers(list: &Node<'_>) -> String {
+    if !list.is_set() {
+        return "[]int32(nil)".to_owned();
+    }
     let numbers: Vec<String> = list.items().map(|item| item.number().to_string()).collect();
     format!("[]int32{{{}}}", numbers.join(", "))
 }

@@ -5,9 +5,9 @@ use super::core::{
     pod_status, pod_warn, replication, service, service_account, service_change, template, volume_claim,
 };
 use super::{
-    BASE, Generation, KindRules, MetaAgain, StatusMeta, admission, admission_policy, apps, autoscaling,
-    batch, certificates, definition, devices, discovery, flowcontrol, migration, networking, policy, rbac,
-    registration, small, storage,
+    BASE, FirstDeletion, Generation, KindRules, MetaAgain, StatusMeta, admission, admission_policy, apps,
+    autoscaling, batch, certificates, definition, devices, discovery, flowcontrol, migration, networking,
+    policy, rbac, registration, small, storage,
 };
 use crate::api::names;
 
@@ -127,7 +127,7 @@ pub static TABLE: &[(&str, &str, KindRules)] = &[
             name: names::dns_1035_name,
             create_on_update: true,
             default: service::default,
-            prepare_create: service::prepare_create,
+            finish: Some(service::drop_inner_policy),
             prepare_update: service::prepare_update,
             validate: service::validate,
             validate_update: service::validate_update,
@@ -152,6 +152,7 @@ pub static TABLE: &[(&str, &str, KindRules)] = &[
         "Namespace",
         KindRules {
             name: names::label_name,
+            first_deletion: FirstDeletion::MarksWithDependents,
             holds: namespace::holds,
             terminate: namespace::terminate,
             default: namespace::default,
@@ -200,7 +201,7 @@ pub static TABLE: &[(&str, &str, KindRules)] = &[
         KindRules {
             default: volume_claim::default_claim,
             prepare_create: volume_claim::prepare_claim,
-            finish_create: Some(volume_claim::finish_claim),
+            finish: Some(volume_claim::finish_claim),
             prepare_update: volume_claim::prepare_claim_update,
             prepare_status: volume_claim::prepare_claim_status,
             validate_status: volume_claim::validate_claim_status,
@@ -256,6 +257,7 @@ pub static TABLE: &[(&str, &str, KindRules)] = &[
             pods_at: TEMPLATE,
             orphans: true,
             default: replication::default,
+            finish: Some(replication::default),
             validate: replication::validate,
             validate_update: replication::validate_update,
             validate_status: replication::validate_status,
@@ -344,7 +346,7 @@ pub static TABLE: &[(&str, &str, KindRules)] = &[
         "Job",
         KindRules {
             pods_at: TEMPLATE,
-            finish_create: Some(batch::job::take_labels),
+            finish: Some(batch::job::take_labels),
             orphans: true,
             warn_on_delete: Some(batch::job::WARN_ON_DELETE),
             default: batch::job::default,
@@ -747,9 +749,10 @@ pub static TABLE: &[(&str, &str, KindRules)] = &[
             known_finalizers: false,
             unconditional_update: false,
             default: definition::default,
+            finish: Some(definition::default),
             prepare_create: definition::prepare_create,
             prepare_update: definition::prepare_update,
-            holds: definition::holds,
+            first_deletion: FirstDeletion::Marks,
             terminate: definition::terminate,
             validate: definition::validate,
             validate_update: definition::validate_update,
@@ -764,6 +767,7 @@ pub static TABLE: &[(&str, &str, KindRules)] = &[
         KindRules {
             own_name: registration::own_name,
             name: names::path_segment,
+            known_finalizers: false,
             unconditional_update: false,
             status_meta: StatusMeta::Without(&["labels", "annotations", "finalizers", "ownerReferences"]),
             default: registration::default_service,

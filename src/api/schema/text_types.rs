@@ -33,6 +33,11 @@ mod tests {
         assert_eq!(of(core, "ServiceSpec", "ipFamilies"), Some("[]v1.IPFamily"));
         assert_eq!(of(core, "ServiceSpec", "clusterIP"), None);
         assert_eq!(of("k8s.io.api.apps.v1", "ServiceSpec", "type"), None);
+        let definitions = "k8s.io.apiextensions_apiserver.pkg.apis.apiextensions.v1";
+        assert_eq!(
+            of(definitions, "CustomResourceConversion", "strategy"),
+            Some("v1.ConversionStrategyType")
+        );
         for (kind, wanted) in [("[]v1.IPFamily", "v1.IPFamily"), ("map[v1.A]v1.B", "v1.B"), ("v1.A", "v1.A")]
         {
             assert_eq!(held_by(kind), wanted);

@@ -145,7 +145,8 @@ async fn serve(
             let rows = kept && (verb != Verb::Watch || !streams_list(worker, &query));
             let is_custom = resource.custom.is_some() && found.subresource != "scale";
             let offer = if is_custom { context.offer.custom() } else { context.offer };
-            let agreed = agree(context, offer, verb, rows && parts::has_table(found.subresource))?;
+            let agreed =
+                agree(context, offer, verb, rows && parts::has_table(found.group, found.subresource))?;
             let form = form(worker, &agreed, verb, (&resource, found.subresource), &query)?;
             let socket = if verb == Verb::Watch { Upgrade::asked(request)? } else { None };
             let (body, payload) = match &socket {

@@ -50,8 +50,11 @@ fn set_overhead(pod: &mut Value, class: &Value) -> std::result::Result<(), Strin
     if said.and_then(Value::fields).is_some_and(|said| !said.is_empty()) && !same(said, fixed) {
         return Err(MISMATCH.to_owned());
     }
-    if let Some(fixed) = fixed {
-        pod.entry("spec").set("overhead", fixed.clone());
+    match fixed {
+        Some(fixed) => pod.entry("spec").set("overhead", fixed.clone()),
+        None => {
+            pod.entry("spec").remove("overhead");
+        }
     }
     Ok(())
 }
@@ -111,6 +114,17 @@ mod tests {
         assert_eq!(pod.at(&["spec", "tolerations"]).map(|all| all.items().len()), Some(1));
         assert_eq!(check_overhead(&pod, Some(&class())), Ok(()));
         assert_eq!(check_overhead(&pod, None), Err(UNFOUNDED));
+    }
+
+    #[test]
+    fn a_class_without_amounts_takes_an_empty_overhead_away() {
+        let mut class = Value::object();
+        class.set("overhead", Value::object());
+        let mut pod = Value::object();
+        pod.entry("spec").set("overhead", Value::object());
+        assert_eq!(check_overhead(&pod, None), Err(UNFOUNDED), "empty is not none");
+        assert_eq!(set_overhead(&mut pod, &class), Ok(()));
+        assert_eq!(check_overhead(&pod, Some(&class)), Ok(()));
     }
 
     #[test]

@@ -32,7 +32,7 @@ impl Parser<'_> {
         let place = self.take().start;
         let mut fields = Vec::new();
         loop {
-            if self.sign("}").is_some() {
+            if self.closed("}", fields.is_empty())? {
                 break;
             }
             let optional = self.sign("?").is_some();
@@ -67,11 +67,25 @@ impl Parser<'_> {
         self.wrong(&format!("mismatched input '{shown}' expecting {{'{sign}', ','}}"))
     }
 
+    /// Takes the sign that closes a list or a map if it comes next. A comma may stand before it, even where there is no item.
+    fn closed(&mut self, sign: &str, is_empty: bool) -> Read<bool> {
+        if self.sign(sign).is_some() {
+            return Ok(true);
+        }
+        if self.token().is(",") {
+            if is_empty {
+                self.take();
+            }
+            return self.expect(sign, true).map(|_| true);
+        }
+        Ok(false)
+    }
+
     pub(super) fn list(&mut self) -> Read<Expr> {
         let place = self.take().start;
         let mut items = Vec::new();
         loop {
-            if self.sign("]").is_some() {
+            if self.closed("]", items.is_empty())? {
                 break;
             }
             let optional = self.sign("?").is_some();
@@ -89,7 +103,7 @@ impl Parser<'_> {
         let place = self.take().start;
         let mut entries = Vec::new();
         loop {
-            if self.sign("}").is_some() {
+            if self.closed("}", entries.is_empty())? {
                 break;
             }
             let optional = self.sign("?").is_some();

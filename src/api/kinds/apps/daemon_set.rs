@@ -4,7 +4,7 @@ use super::super::check::{Node, fill, fill_text, present_mut, same};
 use super::super::core::{pod_default, template};
 use super::super::{Errors, Occasion, Warned, say, selector};
 use super::share::{
-    ROLLING, at_most_all, count, count_or_percent, counters, no_fewer_collisions, same_selector,
+    ROLLING, at_most_all, count, count_or_percent, counters, no_fewer_collisions, same_selector, shown_share,
     shown_strategy,
 };
 use crate::api::field::{FieldError, Path};
@@ -123,7 +123,7 @@ fn daemon_strategy(strategy: &Node<'_>, errors: &mut Errors) {
             match (count(&unavailable) != 0, count(&surge) != 0) {
                 (true, true) => {
                     let wrong = "may not be set when maxUnavailable is non-zero";
-                    errors.push(FieldError::invalid(&surge.path, "intstr.IntOrString{}", wrong));
+                    errors.push(FieldError::invalid(&surge.path, &shown_share(&surge), wrong));
                 }
                 (false, false) => unavailable.required(errors, "cannot be 0 when maxSurge is 0"),
                 _ => {}

@@ -5,7 +5,7 @@ use super::super::core::{pod_default, template};
 use super::super::{Errors, say};
 use super::share::{
     ROLLING, at_most_all, count, count_or_percent, counters, need_selector, no_fewer_collisions,
-    same_selector, shown_percent, shown_strategy,
+    same_selector, shown_share, shown_strategy,
 };
 use crate::api::field::FieldError;
 use crate::api::value::Value;
@@ -60,13 +60,8 @@ fn deployment_strategy(strategy: &Node<'_>, errors: &mut Errors) {
             count_or_percent(&unavailable, errors);
             count_or_percent(&surge, errors);
             if rolling.is_set() && count(&unavailable) == 0 && count(&surge) == 0 {
-                let shown = if unavailable.value.as_str().is_some() {
-                    shown_percent(&unavailable)
-                } else {
-                    "intstr.IntOrString{}".to_owned()
-                };
                 let wrong = "may not be 0 when `maxSurge` is 0";
-                errors.push(FieldError::invalid(&unavailable.path, &shown, wrong));
+                errors.push(FieldError::invalid(&unavailable.path, &shown_share(&unavailable), wrong));
             }
             at_most_all(&unavailable, errors);
         }

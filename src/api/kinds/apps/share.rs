@@ -13,7 +13,7 @@ const SELECTOR: &str = "v1.LabelSelector{}";
 pub fn count_or_percent(node: &Node<'_>, errors: &mut Errors) {
     if node.value.as_str().is_some() {
         for wrong in names::percent(node.text()) {
-            errors.push(FieldError::invalid(&node.path, &shown_percent(node), &wrong));
+            errors.push(FieldError::invalid(&node.path, &shown_share(node), &wrong));
         }
     } else {
         node.not_negative(errors);
@@ -23,21 +23,26 @@ pub fn count_or_percent(node: &Node<'_>, errors: &mut Errors) {
 /// Checks that a share is not more than all.
 pub fn at_most_all(node: &Node<'_>, errors: &mut Errors) {
     if percent(node).is_some_and(|percent| percent > 100) {
-        errors.push(FieldError::invalid(&node.path, &shown_percent(node), "must not be greater than 100%"));
+        errors.push(FieldError::invalid(&node.path, &shown_share(node), "must not be greater than 100%"));
     }
 }
 
-pub(super) fn percent(node: &Node<'_>) -> Option<i64> {
-    node.text().strip_suffix('%').and_then(|digits| digits.parse().ok())
+fn percent(node: &Node<'_>) -> Option<i64> {
+    let digits = node.text().strip_suffix('%')?;
+    digits.bytes().all(|byte| byte.is_ascii_digit()).then(|| digits.parse().ok()).flatten()
 }
 
+/// How many there are: of a text that is no share, the number that it spells, if any.
 pub(super) fn count(node: &Node<'_>) -> i64 {
-    percent(node).unwrap_or_else(|| node.number())
+    percent(node)
+        .or_else(|| node.value.as_str().map(|text| text.parse().unwrap_or_default()))
+        .unwrap_or_else(|| node.number())
 }
 
 /// A number-or-text as messages print it: the whole structure.
-pub(super) fn shown_percent(node: &Node<'_>) -> String {
-    format!("intstr.IntOrString{{Type:1, IntVal:0, StrVal:{}}}", quoted(node.text()))
+pub(super) fn shown_share(node: &Node<'_>) -> String {
+    let (kind, number) = (i64::from(node.value.as_str().is_some()), node.number());
+    format!("intstr.IntOrString{{Type:{kind}, IntVal:{number}, StrVal:{}}}", quoted(node.text()))
 }
 
 /// Checks that pods are chosen, and not all of them. Answers whether labels can be compared with the selector; if not,

@@ -1,11 +1,12 @@
 //! StatefulSets.
 
-use super::super::check::{Node, fill, fill_text, same};
+use super::super::check::{Node, fill, fill_text, present_mut, same};
 use super::super::core::{pod_default, template, volume_claim};
 use super::super::{Errors, Occasion, Warned, say, selector};
 use super::share::{
-    ROLLING, at_most_all, count, count_or_percent, counters, need_selector, no_fewer_collisions,
+    ROLLING, at_most_all, count, count_or_percent, counters, need_selector, no_fewer_collisions, shown_share,
 };
+use crate::api::field::FieldError;
 use crate::api::meta;
 use crate::api::names;
 use crate::api::value::Value;
@@ -17,9 +18,12 @@ pub fn default_stateful_set(object: &mut Value) {
     let strategy = spec.entry("updateStrategy");
     if strategy.str("type").is_empty() {
         strategy.set("type", ROLLING);
+        strategy.entry("rollingUpdate").fields_mut();
     }
-    if strategy.str("type") == ROLLING {
-        fill(strategy.entry("rollingUpdate"), "partition", 0);
+    if strategy.str("type") == ROLLING
+        && let Some(rolling) = present_mut(strategy, "rollingUpdate")
+    {
+        fill(rolling, "partition", 0);
     }
     let retention = spec.entry("persistentVolumeClaimRetentionPolicy");
     fill_text(retention, "whenDeleted", "Retain");
@@ -86,7 +90,8 @@ fn stateful_set_spec(spec: &Node<'_>, errors: &mut Errors) {
             if unavailable.is_set() {
                 count_or_percent(&unavailable, errors);
                 if count(&unavailable) == 0 {
-                    say::structure(&unavailable.path, "intstr.IntOrString", errors, "cannot be 0");
+                    let shown = shown_share(&unavailable);
+                    errors.push(FieldError::invalid(&unavailable.path, &shown, "cannot be 0"));
                 }
                 at_most_all(&unavailable, errors);
             }

@@ -90,6 +90,53 @@ fn an_empty_deployment_says_all_that_it_lacks() {
 }
 
 #[test]
+fn a_strategy_that_is_named_gets_no_parts() {
+    let named = |strategy: &str| {
+        let mut set = object(&format!(r#"{{"spec":{{"updateStrategy":{strategy}}}}}"#));
+        default_stateful_set(&mut set);
+        set.at(&["spec", "updateStrategy", "rollingUpdate"]).cloned()
+    };
+    assert_eq!(named(r#"{"type":"RollingUpdate"}"#), None);
+    let parts = object(r#"{"partition":0}"#);
+    assert_eq!(named(r#"{"type":"RollingUpdate","rollingUpdate":{}}"#), Some(parts.clone()));
+    assert_eq!(named("{}"), Some(parts));
+}
+
+#[test]
+fn texts_that_are_no_shares_count_as_the_numbers_that_they_spell() {
+    let told = |surge: &str, unavailable: &str| {
+        let mut set = base(default_daemon_set);
+        let rolling = set.entry("spec").entry("updateStrategy").entry("rollingUpdate");
+        rolling.set("maxSurge", object(surge));
+        rolling.set("maxUnavailable", object(unavailable));
+        let mut errors = Errors::new();
+        validate_daemon_set(&set, &mut errors);
+        said(&errors)
+            .into_iter()
+            .map(|error| error.rsplit(": ").next().unwrap_or_default().to_owned())
+            .collect::<Vec<_>>()
+    };
+    let form = "a valid percent string must be a numeric string followed by an ending '%' (e.g. '1%',  or '93%', regex used for \
+                validation is '[0-9]+%')";
+    assert_eq!(told(r#""-5%""#, "1"), [form], "no share, and no number either");
+    assert_eq!(told(r#""50""#, "1"), [form, "may not be set when maxUnavailable is non-zero"]);
+    assert_eq!(told("0", r#""-5%""#), [form, "cannot be 0 when maxSurge is 0"]);
+    assert_eq!(told("0", r#""50""#), [form]);
+    let mut deployment = base(default_deployment);
+    let rolling = deployment.entry("spec").entry("strategy").entry("rollingUpdate");
+    rolling.set("maxSurge", "x");
+    rolling.set("maxUnavailable", "-1%");
+    let mut errors = Errors::new();
+    validate_deployment(&deployment, &mut errors);
+    let last = said(&errors).pop().unwrap_or_default();
+    assert_eq!(
+        last,
+        "spec.strategy.rollingUpdate.maxUnavailable: Invalid value: intstr.IntOrString{Type:1, IntVal:0, StrVal:\"-1%\"}: \
+         may not be 0 when `maxSurge` is 0"
+    );
+}
+
+#[test]
 fn each_rule_of_a_stateful_set_refuses() {
     let set = base(default_stateful_set);
     assert_eq!(set.at(&["spec", "updateStrategy", "rollingUpdate", "partition"]), Some(&Value::Int(0)));
@@ -106,7 +153,7 @@ fn each_rule_of_a_stateful_set_refuses() {
             (
                 "spec.updateStrategy.rollingUpdate.maxUnavailable",
                 "0",
-                "maxUnavailable: Invalid value: intstr.IntOrString{}: cannot be 0",
+                "maxUnavailable: Invalid value: intstr.IntOrString{Type:0, IntVal:0, StrVal:\"\"}: cannot be 0",
             ),
             (
                 "spec.updateStrategy.rollingUpdate.maxUnavailable",

@@ -222,7 +222,7 @@ fn completion_mode(spec: &Node<'_>, errors: &mut Errors) {
                 format!("must be less than or equal to {MOST_INDEXED_PODS} when completion mode is Indexed");
             parallelism.invalid(errors, &wrong);
         }
-        if completions.is_set() && failed.number() > completions.number() {
+        if completions.is_set() && failed.is_set() && failed.number() > completions.number() {
             failed.invalid(errors, "must be less than or equal to completions");
         }
         if failed.number() > MOST_INDEXED_PODS {
@@ -309,6 +309,10 @@ fn template_change(spec: &Node<'_>, was: &Node<'_>, old: &Value, errors: &mut Er
         placed_like(before.entry("spec"), pods.child("affinity").value);
         for field in ["annotations", "labels"] {
             meta::copy(before.entry("metadata"), template.child("metadata").value, field);
+        }
+        // Where neither is left there are no metadata.
+        if before.get("metadata").and_then(Value::fields).is_none_or(|fields| fields.is_empty()) {
+            before.remove("metadata");
         }
     }
     if !same(Some(template.value), Some(&before)) {
@@ -520,6 +524,16 @@ mod tests {
                 ("spec.successPolicy", r#"{"rules":[]}"#, "at least one rules must be specified"),
             ],
         );
+        let mut open = job.clone();
+        open.entry("spec").remove("maxFailedIndexes");
+        open.entry("spec").remove("backoffLimitPerIndex");
+        open.entry("spec").set("completions", -1);
+        let mut errors = Errors::new();
+        validate(&open, &mut errors);
+        assert_eq!(
+            said(&errors),
+            ["spec.completions: Invalid value: -1: must be greater than or equal to 0"]
+        );
         each_change_refused(
             &job,
             validate_update,
@@ -529,6 +543,17 @@ mod tests {
         job.entry("spec").set("parallelism", 20_000);
         warn(&job, None, &mut warned);
         assert!(warned[0].starts_with("spec: In Indexed Jobs with a number of completions"));
+    }
+
+    #[test]
+    fn a_suspended_job_may_lose_the_metadata_of_its_pods() {
+        let mut old = base();
+        old.entry("spec").set("suspend", true);
+        let mut new = old.clone();
+        new.entry("spec").entry("template").remove("metadata");
+        let mut errors = Errors::new();
+        template_change(&Node::of(&new, "spec"), &Node::of(&old, "spec"), &old, &mut errors);
+        assert_eq!(said(&errors), Vec::<String>::new());
     }
 
     #[test]

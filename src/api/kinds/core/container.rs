@@ -117,9 +117,8 @@ pub fn ephemeral(
         }
         for name in NOT_FOR_EPHEMERAL {
             let Some(field) = container.opt(name) else { continue };
-            // Hooks and probes that say nothing are there all the same; amounts are part of every container.
-            let there = name != "resources" && field.value.fields().is_some();
-            if there || !field.is_empty() {
+            // What says nothing is there all the same; amounts are part of every container.
+            if name != "resources" || !field.is_empty() {
                 field.forbidden(errors, NOT_EPHEMERAL);
             }
         }

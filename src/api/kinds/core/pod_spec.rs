@@ -358,6 +358,11 @@ mod tests {
                 ),
                 (
                     "spec.ephemeralContainers",
+                    r#"[{"name":"e","image":"i","ports":[]}]"#,
+                    "ephemeralContainers[0].ports: Forbidden: cannot be set for an Ephemeral Container",
+                ),
+                (
+                    "spec.ephemeralContainers",
                     r#"[{"name":"e","image":"i","ports":[{"containerPort":1}]}]"#,
                     "cannot be set for an Ephemeral Container",
                 ),

@@ -76,6 +76,9 @@ pub fn warn(new: &Value, old: Option<&Value>, warned: &mut Warned) {
     if old.is_some_and(|old| meta::generation(old) == meta::generation(new)) {
         return;
     }
+    if old.is_none() {
+        say::pod_names(new, warned);
+    }
     let told = old.unwrap_or(new).at(&["spec", "template"]);
     template::warn(&Path::new("spec").child("template"), told, None, warned);
 }
@@ -89,7 +92,7 @@ mod tests {
     fn a_change_of_the_pods_is_told_about_the_pods_before() {
         let with = |generation: i64, env: &str| {
             object(&format!(
-                r#"{{"metadata":{{"generation":{generation}}},"spec":{{"template":{{"spec":{{"containers":[{{"name":"c","env":[{env}]}}]}}}}}}}}"#
+                r#"{{"metadata":{{"name":"c","generation":{generation}}},"spec":{{"template":{{"spec":{{"containers":[{{"name":"c","env":[{env}]}}]}}}}}}}}"#
             ))
         };
         let (twice, once) = (r#"{"name":"A"},{"name":"A"}"#, r#"{"name":"A"}"#);
@@ -99,6 +102,10 @@ mod tests {
             warned.len()
         };
         assert_eq!(count(&with(1, twice), None), 1);
+        let mut dotted = with(1, once);
+        dotted.entry("metadata").set("name", "a.b");
+        assert_eq!(count(&dotted, None), 1, "the name of a controller becomes part of those of its pods");
+        assert_eq!(count(&dotted, Some(&dotted)), 0);
         assert_eq!(count(&with(1, twice), Some(&with(1, twice))), 0, "nothing changed");
         assert_eq!(count(&with(2, once), Some(&with(1, twice))), 1);
         assert_eq!(count(&with(2, twice), Some(&with(1, once))), 0);

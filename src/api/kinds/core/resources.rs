@@ -91,6 +91,11 @@ pub fn name(name: &str, node: &Node<'_>, errors: &mut Errors) -> bool {
 /// Checks the name of a resource that a container can have.
 pub fn container_resource(resource: &str, node: &Node<'_>, errors: &mut Errors) {
     name(resource, node, errors);
+    of_containers(resource, node, errors);
+}
+
+/// Checks that a resource is one that a container can have.
+pub fn of_containers(resource: &str, node: &Node<'_>, errors: &mut Errors) {
     let wrong = if resource.contains('/') {
         (!is_native(resource) && !is_extended(resource))
             .then_some("doesn't follow extended resource name standard")

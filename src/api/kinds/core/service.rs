@@ -57,19 +57,13 @@ pub fn default(service: &mut Value) {
     }
 }
 
-/// Drops what the type has no use for.
-pub fn prepare_create(new: &mut Value, _: &Occasion<'_>) {
-    drop_inner_policy(new);
-}
-
 /// Drops what the new type has no use for.
 pub fn prepare_update(new: &mut Value, old: &Value, _: &Occasion<'_>) {
     carry::drop_useless(new, old);
-    drop_inner_policy(new);
 }
 
-/// Nothing inside the cluster stands between a name and what it names.
-fn drop_inner_policy(service: &mut Value) {
+/// Nothing inside the cluster stands between a name and what it names. What is said of it must be right nevertheless.
+pub fn drop_inner_policy(service: &mut Value) {
     let spec = service.entry("spec");
     if spec.str("type") == "ExternalName" {
         spec.remove("internalTrafficPolicy");
@@ -150,7 +144,9 @@ fn by_type(spec: &Node<'_>, errors: &mut Errors) {
         }
         "ExternalName" => {
             for field in ["clusterIPs", "ipFamilies", "ipFamilyPolicy"] {
-                if !spec.child(field).is_empty() {
+                let value = spec.child(field);
+                // An empty text is not none here.
+                if value.value.as_str().is_some() || !value.is_empty() {
                     spec.child(field).forbidden(errors, "may not be set for ExternalName services");
                 }
             }

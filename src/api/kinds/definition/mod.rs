@@ -39,14 +39,12 @@ pub fn default(definition: &mut Value) {
     if let Some(service) = service {
         fill(service, "port", 443);
     }
+    if definition.at(&["status", "storedVersions"]).is_none_or(|all| all.items().is_empty()) {
+        remember_stored(definition);
+    }
 }
 
-/// A definition whose deletion has just been asked for stays until its objects have gone.
-pub fn holds(definition: &Value) -> bool {
-    !meta::is_terminating(definition)
-}
-
-/// Says so, and who lets it go.
+/// A definition whose deletion has just been asked for stays until its objects have gone: it says so, and who lets it go.
 pub fn terminate(definition: &mut Value) {
     let now = meta::of(definition).str("deletionTimestamp").to_owned();
     let finalizers = definition.entry("metadata").entry("finalizers");
@@ -150,10 +148,11 @@ fn stored_versions(definition: &Value, errors: &mut Errors) {
         return;
     }
     let versions = Node::of(definition, "spec").child("versions");
-    let in_storage: BTreeSet<&str> = stored.items().map(|one| one.text()).collect();
-    for version in versions.items().filter(|version| version.child("storage").is_true()) {
+    let mut in_storage: BTreeSet<&str> = stored.items().map(|one| one.text()).collect();
+    for version in versions.items() {
         let name = version.child("name").text();
-        if !in_storage.contains(name) {
+        // A name that stands twice is looked for twice, and there only once.
+        if !in_storage.remove(name) && version.child("storage").is_true() {
             let why = format!("must have the storage version {name}");
             errors.add(|| FieldError::invalid(&stored.path, &shown, &why));
         }
@@ -271,7 +270,8 @@ fn validate_spec(spec: &Node<'_>, recognized: bool, errors: &mut Errors) {
         }
         if selectable.is_none() {
             let own = version.child("schema").child("openAPIV3Schema");
-            selectable_fields(&version.child("selectableFields"), &own, errors);
+            let needed = "version.schema.openAPIV3Schema is not included";
+            selectable_fields(&version.child("selectableFields"), &own, needed, errors);
         }
     }
     version_set(spec, &versions, errors);
@@ -292,7 +292,7 @@ fn validate_spec(spec: &Node<'_>, recognized: bool, errors: &mut Errors) {
     if let Some(selectable) = &selectable {
         let first = versions.items().next().map(|version| version.child("schema").child("openAPIV3Schema"));
         if let Some(own) = first {
-            selectable_fields(selectable, &own, errors);
+            selectable_fields(selectable, &own, "validations.schema is included", errors);
         }
     }
     conversion(&spec.child("conversion"), preserves, recognized, errors);
@@ -311,10 +311,10 @@ fn version_name(name: &Node<'_>, place: &Node<'_>, errors: &mut Errors) {
 }
 
 fn version_set(spec: &Node<'_>, versions: &Node<'_>, errors: &mut Errors) {
-    let shown = if versions.is_empty() {
-        "[]apiextensions.CustomResourceDefinitionVersion(nil)"
-    } else {
+    let shown = if versions.is_set() {
         "[]apiextensions.CustomResourceDefinitionVersion{}"
+    } else {
+        "[]apiextensions.CustomResourceDefinitionVersion(nil)"
     };
     let mut bad = |why: &str| errors.push(FieldError::invalid(&versions.path, shown, why));
     let all: BTreeSet<&str> = versions.items().map(|version| version.child("name").text()).collect();
@@ -439,14 +439,15 @@ fn printer_columns(columns: &Node<'_>, errors: &mut Errors) {
     }
 }
 
-fn selectable_fields(fields: &Node<'_>, schema: &Node<'_>, errors: &mut Errors) {
+/// Checks the fields that selectors may name. `needed` says where the schema was looked for, in the words of the reference.
+fn selectable_fields(fields: &Node<'_>, schema: &Node<'_>, needed: &str, errors: &mut Errors) {
     const MOST: usize = 8;
     if fields.is_empty() {
         return;
     }
     if !schema.is_set() {
-        let why = "selectableFields may only be set when version.schema.openAPIV3Schema is not included";
-        errors.push(FieldError::invalid(&fields.path, "\"\"", why));
+        let why = format!("selectableFields may only be set when {needed}");
+        errors.push(FieldError::invalid(&fields.path, "\"\"", &why));
         return;
     }
     let mut seen = BTreeSet::new();
@@ -565,6 +566,9 @@ mod tests {
             Some(&object(r#"{"kind":"Kite","singular":"kite","listKind":"KiteList"}"#))
         );
         assert_eq!(definition.at(&["spec", "conversion", "strategy"]), Some(&Value::from("None")));
+        let mut silent = object(r#"{"spec":{"versions":[{"name":"v1"},{"name":"v2","storage":true}]}}"#);
+        default(&mut silent);
+        assert_eq!(silent.at(&["status", "storedVersions"]), Some(&object(r#"["v2"]"#)));
     }
 
     #[test]

@@ -74,7 +74,11 @@ pub fn validate_service_cidr_update(new: &Value, old: &Value, errors: &mut Error
             }
         }
         _ => {
-            let shown = say::shown_texts(&ranges, "string");
+            let shown = if ranges.is_set() && ranges.is_empty() {
+                "[]string{}".to_owned()
+            } else {
+                say::shown_texts(&ranges, "string")
+            };
             errors.push(FieldError::invalid(&ranges.path, &shown, meta::IMMUTABLE));
         }
     }
