@@ -805,3 +805,77 @@ fn rules_decide_over_objects() {
         "{causes:?}"
     );
 }
+
+/// Parts of custom objects said of what cannot be done with them what paths say.
+#[test]
+fn what_cannot_be_done_with_custom_objects_is_named() {
+    let server = Server::with(&["--engine=memory"]);
+    let mut client = server.admin();
+    let mut with_status = version("v1", true);
+    with_status["subresources"] = json!({"status": {}});
+    client.post(DEFINITIONS, &definition("kites", "Kite", "Namespaced", &[with_status])).ok();
+    poll(CAP, || Some(client.get(KITES)).filter(|answer| answer.status == 200)).expect("kites");
+    client.post(KITES, &kite("a")).ok();
+    let refused = client.delete(&format!("{KITES}/a/status")).refused(405, "MethodNotAllowed");
+    assert_eq!(
+        text(&refused, "/message"),
+        format!("delete is not supported on resources of kind \"kites.{GROUP}\"")
+    );
+    assert_eq!(refused["details"], json!({"group": GROUP, "kind": "kites"}));
+}
+
+/// A field that a schema allows without naming it has an owner, as an entry of a map has.
+#[test]
+fn fields_that_no_schema_names_are_owned_as_entries() {
+    let server = Server::with(&["--engine=memory"]);
+    let mut client = server.admin();
+    let mut open = version("v1", true);
+    open["schema"]["openAPIV3Schema"] =
+        json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true});
+    client.post(DEFINITIONS, &definition("kites", "Kite", "Namespaced", &[open])).ok();
+    poll(CAP, || Some(client.get(KITES)).filter(|answer| answer.status == 200)).expect("kites");
+    let headers = [("Content-Type", "application/apply-patch+yaml")];
+    let body = serde_json::to_vec(&kite("a")).unwrap();
+    let applied = client.request("PATCH", &format!("{KITES}/a?fieldManager=m"), &headers, &body).ok();
+    let owned = &applied["metadata"]["managedFields"][0]["fieldsV1"];
+    assert_eq!(*owned, json!({"f:spec": {".": {}, "f:color": {}}}));
+}
+
+/// Documents about custom kinds are written by somebody else in the reference, who says other things about them.
+#[test]
+fn documents_about_custom_kinds_are_their_own() {
+    let server = Server::with(&["--engine=memory"]);
+    let mut client = server.admin();
+    let mut scaled = version("v1", true);
+    scaled["subresources"] = json!({"status": {}, "scale": {"specReplicasPath": ".spec.size", "statusReplicasPath": ".status.count"}});
+    client.post(DEFINITIONS, &definition("kites", "Kite", "Namespaced", &[scaled])).ok();
+    let path = format!("/openapi/v3/apis/{GROUP}/v1");
+    let document = poll(CAP, || Some(client.get(&path)).filter(|answer| answer.status == 200));
+    let document = document.expect("the document").json();
+    assert_eq!(document["info"], json!({"title": "Kubernetes CRD Swagger", "version": "v0.1.0"}));
+    assert_eq!(client.get(&format!("/openapi/v3/apis/{GROUP}")).status, 404);
+    assert_eq!(document["components"]["securitySchemes"], Value::Null);
+    let paths = &document["paths"];
+    assert_eq!(paths[format!("/apis/{GROUP}/v1/")], Value::Null);
+    let collection = &paths[format!("/apis/{GROUP}/v1/namespaces/{{namespace}}/kites")];
+    assert_eq!(collection["get"]["description"], "list objects of kind Kite");
+    let bodies: Vec<&String> =
+        collection["post"]["requestBody"]["content"].as_object().unwrap().keys().collect();
+    assert_eq!(bodies, ["application/json", "application/yaml"]);
+    assert_eq!(collection["delete"]["requestBody"], Value::Null);
+    let one = &paths[format!("/apis/{GROUP}/v1/namespaces/{{namespace}}/kites/{{name}}")];
+    assert_eq!(one["get"]["parameters"][0]["name"], "resourceVersion");
+    assert_eq!(one["patch"]["responses"]["201"], Value::Null);
+    let scale = &paths[format!("/apis/{GROUP}/v1/namespaces/{{namespace}}/kites/{{name}}/scale")]["get"];
+    assert_eq!(scale["x-kubernetes-group-version-kind"]["kind"], "Kite");
+    let schemas = &document["components"]["schemas"];
+    let known =
+        schemas["io.k8s.apimachinery.pkg.apis.meta.v1.DeleteOptions"]["x-kubernetes-group-version-kind"]
+            .as_array()
+            .unwrap();
+    assert!(known.iter().all(|one| one["group"] != "apiextensions.k8s.io"));
+    let second = client.get("/openapi/v2").json();
+    assert_eq!(second["paths"][format!("/apis/{GROUP}/")], Value::Null);
+    let size = &second["definitions"]["example.toys.v1.Kite"]["properties"]["spec"]["properties"]["size"];
+    assert_eq!(size["default"], Value::Null);
+}

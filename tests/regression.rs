@@ -196,3 +196,83 @@ fn the_priorities_of_the_system_stay() {
     assert!(message.ends_with("this is a system priority class and cannot be deleted"), "{message}");
     client.get(path).ok();
 }
+
+/// A list of one name told of a next chunk, and a token that said where to go on by a key alone was refused.
+#[test]
+fn a_list_goes_on_from_any_key() {
+    let server = Server::with(&["--engine=memory"]);
+    let mut client = server.admin();
+    for name in ["a", "b", "c"] {
+        client.post(MAPS, &json!({"metadata": {"name": name}})).ok();
+    }
+    let one = client.get(&format!("{MAPS}?limit=1&fieldSelector=metadata.name%3Db")).ok();
+    assert_eq!(
+        (one["items"].as_array().map(Vec::len), &one["metadata"]["continue"]),
+        (Some(1), &Value::Null)
+    );
+    // {"v":"meta.k8s.io/v1","rv":-1,"start":"b"}
+    let token = "eyJ2IjoibWV0YS5rOHMuaW8vdjEiLCJydiI6LTEsInN0YXJ0IjoiYiJ9";
+    let rest = client.get(&format!("{MAPS}?continue={token}")).ok();
+    assert_eq!(
+        (&rest["items"][0]["metadata"]["name"], rest["items"].as_array().map(Vec::len)),
+        (&json!("b"), Some(2))
+    );
+    let first = client.get("/api/v1/configmaps?limit=1&fieldSelector=metadata.namespace%3Ddefault").ok();
+    let token = first["metadata"]["continue"].as_str().unwrap();
+    let path = "/api/v1/configmaps?fieldSelector=metadata.namespace%3Ddefault";
+    let second = client.get(&format!("{path}&limit=1&continue={token}")).ok();
+    assert_eq!(second["items"][0]["metadata"]["name"], "b");
+}
+
+/// A form that cannot be had was refused before anybody looked whether there is an object.
+#[test]
+fn what_is_not_there_has_no_form() {
+    let server = Server::with(&["--engine=memory"]);
+    let mut client = server.admin();
+    client.post(MAPS, &json!({"metadata": {"name": "a"}})).ok();
+    let accept = [("Accept", "application/json;as=PartialObjectMetadataList;v=v1;g=meta.k8s.io")];
+    client.request("GET", &format!("{MAPS}/none"), &accept, b"").refused(404, "NotFound");
+    client.request("GET", &format!("{MAPS}/a"), &accept, b"").refused(406, "NotAcceptable");
+    let gone = client.request("DELETE", &format!("{MAPS}/a"), &accept, b"").ok();
+    assert_eq!(gone["status"], "Success");
+}
+
+/// A collection that cannot be watched answered as if its path took no GET.
+#[test]
+fn what_cannot_be_watched_says_so() {
+    let server = Server::with(&["--engine=memory"]);
+    let mut client = server.admin();
+    let answer = client.get("/api/v1/componentstatuses?watch=1");
+    assert_eq!(answer.header("warning"), Some("299 - \"v1 ComponentStatus is deprecated in v1.19+\""));
+    let status = answer.refused(405, "MethodNotAllowed");
+    assert_eq!(status["message"], "watch is not supported on resources of kind \"componentstatuses\"");
+    assert_eq!(status["details"], json!({"kind": "componentstatuses"}));
+    client.get("/api/v1/watch/componentstatuses").refused(404, "NotFound");
+    client.get("/api/v1/watch/namespaces/default/pods/x/log").refused(404, "NotFound");
+}
+
+/// Aggregated discovery was told where the reference does not, and not told to who would rather have something else.
+#[test]
+fn all_groups_at_once_are_for_who_knows_them() {
+    let server = Server::with(&["--engine=memory"]);
+    let mut client = server.admin();
+    let all = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList";
+    let mut get = |path: &str, accept: &str| client.request("GET", path, &[("Accept", accept)], b"");
+    let preferring = format!("application/json,{all};q=0.1");
+    assert_eq!(get("/apis", &preferring).json()["kind"], "APIGroupDiscoveryList");
+    get("/apis/", all).refused(406, "NotAcceptable");
+    assert_eq!(get("/apis/", &format!("{all},application/json")).json()["kind"], "APIGroupList");
+}
+
+/// Checks that clients know by the names of the reference were not there.
+#[test]
+fn health_has_the_names_that_clients_ask_for() {
+    let server = Server::with(&["--engine=memory"]);
+    let mut client = server.admin();
+    for path in ["/livez/poststarthook/rbac/bootstrap-roles", "/readyz/etcd-readiness"] {
+        assert_eq!((client.get(path).status, client.get(path).text()), (200, "ok".to_owned()), "{path}");
+    }
+    assert_eq!(client.get("/livez/etcd-readiness").status, 404);
+    let told = client.get("/livez?verbose&exclude=nope&exclude=nada").text();
+    assert!(told.contains("no matches for \"nada\",\"nope\"\n"), "{told}");
+}

@@ -241,7 +241,7 @@ impl FieldError {
             path,
             Problem::TooMany,
             Some(&actual.to_string()),
-            &format!("must have at most {most} {}", if most == 1 { "item" } else { "items" }),
+            &format!("must have at most {most} items"),
         )
     }
 

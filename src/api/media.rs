@@ -133,44 +133,81 @@ impl Agreed<'_> {
 
 /// One item of an Accept header.
 struct Clause<'a> {
-    media: &'a str,
+    kind: &'a str,
+    subtype: &'a str,
     parameters: &'a str,
-    quality: f32,
+    quality: f64,
 }
 
+impl Clause<'_> {
+    /// What is no type with one subtype counts for nothing; a lone asterisk means all.
+    fn read(item: &str) -> Option<Clause<'_>> {
+        let (media, parameters) = item.split_once(';').unwrap_or((item, ""));
+        let (kind, subtype) = match media.split_once('/') {
+            Some((kind, subtype)) if !subtype.is_empty() && !subtype.contains('/') => (kind, subtype),
+            Some(("*", "")) => ("*", "*"),
+            None if trimmed(media) == "*" => ("*", "*"),
+            _ => return None,
+        };
+        let quality = raw_parameter(parameters, "q").map_or(1.0, |q| q.parse().unwrap_or(0.0));
+        Some(Clause { kind: trimmed(kind), subtype: trimmed(subtype), parameters, quality })
+    }
+
+    /// Whether it comes before another: a better one, or one that says more. Both count by themselves, so this is no
+    /// order, and the way of sorting decides with it.
+    fn precedes(&self, other: &Clause<'_>) -> bool {
+        self.quality > other.quality
+            || (self.kind != "*" && other.kind == "*")
+            || (self.subtype != "*" && other.subtype == "*")
+    }
+
+    fn takes(&self, media: &str) -> bool {
+        let (kind, subtype) = media.split_once('/').unwrap_or((media, ""));
+        let exactly = self.kind == kind && self.subtype == subtype;
+        exactly || (self.subtype == "*" && (self.kind == "*" || self.kind == kind))
+    }
+}
+
+/// More items than anybody sends; what follows is not looked at.
+const CLAUSES: usize = 64;
+
 fn clauses(accept: &str) -> Vec<Clause<'_>> {
-    let mut all: Vec<Clause<'_>> = accept
-        .split(',')
-        .map(|item| {
-            let (media, parameters) = item.split_once(';').unwrap_or((item, ""));
-            let quality = parameter(parameters, "q").and_then(|q| q.parse().ok()).unwrap_or(1.0);
-            Clause { media: media.trim(), parameters, quality }
-        })
-        .collect();
-    // Stable: among equals the order of the client counts.
-    all.sort_by(|a, b| b.quality.total_cmp(&a.quality));
+    let mut all: Vec<Clause<'_>> = accept.split(',').filter_map(Clause::read).take(CLAUSES).collect();
+    // By insertion, as the reference sorts the few there are: each moves up past those that it precedes.
+    for from in 1..all.len() {
+        let place = (0..from).rev().take_while(|at| precedes(&all, from, *at)).last();
+        if let Some(place) = place {
+            all.get_mut(place..=from).unwrap_or_default().rotate_right(1);
+        }
+    }
     all
 }
 
+fn precedes(all: &[Clause<'_>], one: usize, other: usize) -> bool {
+    all.get(one).zip(all.get(other)).is_some_and(|(one, other)| one.precedes(other))
+}
+
+fn trimmed(text: &str) -> &str {
+    text.trim_matches(' ')
+}
+
+/// The last value that a parameter is given, as it stands. One without a value, or with a second sign of equality, is none.
+fn raw_parameter<'a>(parameters: &'a str, name: &str) -> Option<&'a str> {
+    let pairs = parameters.split(';').filter_map(|pair| pair.split_once('='));
+    pairs
+        .filter(|(key, value)| trimmed(key) == name && !value.is_empty() && !value.contains('='))
+        .last()
+        .map(|(_, value)| value)
+}
+
 fn parameter<'a>(parameters: &'a str, name: &str) -> Option<&'a str> {
-    parameters
-        .split(';')
-        .filter_map(|parameter| parameter.split_once('='))
-        .find(|(key, _)| key.trim().eq_ignore_ascii_case(name))
-        .map(|(_, value)| value.trim().trim_matches('"'))
+    raw_parameter(parameters, name).map(trimmed)
 }
 
 /// The first of the `offered` media types that a client takes, by the client's order; anything if it does not say.
 pub fn choose<'a>(accept: &str, offered: &[&'a str]) -> Option<&'a str> {
     let accept = if accept.is_empty() { "*/*" } else { accept };
-    clauses(accept).iter().find_map(|clause| {
-        let (kind, subtype) = clause.media.split_once('/')?;
-        let takes = |known: &str| {
-            let (known_kind, known_subtype) = known.split_once('/').unwrap_or((known, ""));
-            (kind == "*" || kind == known_kind) && (subtype == "*" || subtype == known_subtype)
-        };
-        offered.iter().copied().find(|known| takes(known))
-    })
+    clauses(accept).iter().find_map(|clause| offered.iter().copied().find(|known| clause.takes(known)))
 }
 
 /// Agrees on the encoding of an answer. `allows` says which transformations this endpoint knows in which encoding.
@@ -187,7 +224,10 @@ pub fn negotiate<'a>(
 pub fn routed(accept: &str, offer: Offer) -> Result<()> {
     // What nearly everybody says, first.
     let known = matches!(accept, "" | JSON)
-        || clauses(accept).iter().any(|clause| clause.media == "*/*" || offer.find(clause.media).is_some());
+        || accept.split(',').any(|item| {
+            let media = trimmed(item.split(';').next().unwrap_or_default());
+            media == "*/*" || offer.find(media).is_some()
+        });
     if known { Ok(()) } else { Err(Status::no_representation(&offer.all_names())) }
 }
 
@@ -200,32 +240,47 @@ pub fn agree<'a>(
     if matches!(accept, "" | JSON) {
         return Ok(Agreed::DEFAULT);
     }
-    for clause in &clauses(accept) {
-        let wild = matches!(clause.media, "*/*" | "application/*");
-        for encoding in offer.encodings.iter().copied() {
-            if !wild && encoding.media_type() != clause.media {
-                continue;
-            }
-            let part = |name| parameter(clause.parameters, name);
-            let streams = match part("stream") {
-                None | Some("") => true,
-                Some(stream) => stream == "watch" && encoding.stream_type().is_some(),
-            };
-            let transform = match (part("as"), part("g"), part("v")) {
-                (None, None, None) => None,
-                (kind, group, version) => Some(Transform {
-                    kind: kind.unwrap_or_default(),
-                    group: group.unwrap_or_default(),
-                    version: version.unwrap_or_default(),
-                }),
-            };
-            if streams && transform.map_or_else(|| offer.has_whole(encoding), |asked| allows(encoding, asked))
-            {
-                return Ok(Agreed { encoding, transform, pretty: part("pretty") == Some("1") });
-            }
-        }
-    }
-    Err(Status::not_acceptable(&offer.names()))
+    let fits = |encoding, asked: Option<Transform<'_>>| {
+        asked.map_or_else(|| offer.has_whole(encoding), |asked| allows(encoding, asked))
+    };
+    first(accept, offer, fits).ok_or_else(|| Status::not_acceptable(&offer.names()))
+}
+
+/// What is agreed upon with clients that want a transformation, whatever else they would take.
+pub fn transformed<'a>(
+    accept: &'a str,
+    offer: Offer,
+    allows: impl Fn(Encoding, Transform<'_>) -> bool,
+) -> Option<Agreed<'a>> {
+    first(accept, offer, |encoding, asked| asked.is_some_and(|asked| allows(encoding, asked)))
+}
+
+/// The first that fits of what a client takes.
+fn first<'a>(
+    accept: &'a str,
+    offer: Offer,
+    fits: impl Fn(Encoding, Option<Transform<'_>>) -> bool,
+) -> Option<Agreed<'a>> {
+    let all = clauses(accept);
+    let pairs = all.iter().flat_map(|clause| offer.encodings.iter().map(move |encoding| (clause, *encoding)));
+    let takes = |(clause, encoding): &(&Clause<'a>, Encoding)| clause.takes(encoding.media_type());
+    pairs.filter(takes).find_map(|(clause, encoding)| {
+        let part = |name| parameter(clause.parameters, name);
+        let streams = match part("stream") {
+            None | Some("") => true,
+            Some(stream) => stream == "watch" && encoding.stream_type().is_some(),
+        };
+        let transform = match (part("as"), part("g"), part("v")) {
+            (None, None, None) => None,
+            (kind, group, version) => Some(Transform {
+                kind: kind.unwrap_or_default(),
+                group: group.unwrap_or_default(),
+                version: version.unwrap_or_default(),
+            }),
+        };
+        let pretty = part("pretty") == Some("1");
+        (streams && fits(encoding, transform)).then_some(Agreed { encoding, transform, pretty })
+    })
 }
 
 /// 406 for a watch in an encoding that cannot be streamed.
@@ -238,13 +293,19 @@ pub fn of_body(content_type: &str, offer: Offer) -> Result<Encoding> {
     if content_type.is_empty() {
         return Ok(Encoding::Json);
     }
-    let mut parts = content_type.split(';');
-    let media = parts.next().unwrap_or_default().trim();
-    // A parameter is a pair; a type with anything else behind it is none.
-    let sound = parts.map(str::trim).all(|pair| {
-        pair.is_empty()
-            || pair.split_once('=').is_some_and(|(key, value)| !key.is_empty() && !value.is_empty())
-    });
+    let (media, parameters) = content_type.split_once(';').unwrap_or((content_type, ""));
+    let (media, parameters) = (media.trim(), parameters.trim());
+    let mut known: Vec<String> = Vec::new();
+    // Parameters are pairs that stand once each; a type with anything else behind it is none, but for a last semicolon.
+    let sound = parameters.is_empty()
+        || parameters.strip_suffix(';').unwrap_or(parameters).split(';').take(CLAUSES).all(|pair| {
+            pair.trim().split_once('=').is_some_and(|(key, value)| {
+                let key = key.to_ascii_lowercase();
+                let new = !key.is_empty() && !value.is_empty() && !known.contains(&key);
+                known.push(key);
+                new
+            })
+        });
     let found = offer.find(&media.to_ascii_lowercase()).filter(|_| sound);
     found.ok_or_else(|| Status::unsupported_body(&offer.names()))
 }
@@ -338,6 +399,26 @@ mod tests {
     }
 
     #[test]
+    fn what_says_more_comes_before_what_takes_all() {
+        assert_eq!(encoding("*/*;q=0.5,application/yaml;q=0.5"), Ok(Encoding::Yaml));
+        assert_eq!(encoding("*/*, application/yaml;q=0.1"), Ok(Encoding::Yaml), "even if it is wanted less");
+        assert_eq!(encoding("application/json;q=x,application/yaml;q=0.1"), Ok(Encoding::Yaml));
+        assert_eq!(encoding("application/json;Q=0.1,application/yaml;q=0.2"), Ok(Encoding::Json));
+        let accept = "*/*, application/json;as=Table;v=v1;g=meta.k8s.io";
+        assert!(negotiate(accept, OFFER, |_, _| true).unwrap().transform.is_some());
+    }
+
+    #[test]
+    fn parameters_count_as_they_are_written() {
+        let transform = |accept| {
+            negotiate(accept, OFFER, |_, asked| asked.kind == "Table").map(|agreed| agreed.transform)
+        };
+        assert_eq!(transform("application/json;as=").unwrap(), None);
+        assert_eq!(transform("application/json;AS=Table;V=v1;G=meta.k8s.io").unwrap(), None);
+        assert!(transform("application/json;as=\"Table\";v=v1;g=meta.k8s.io").is_err());
+    }
+
+    #[test]
     fn the_two_refusals_read_differently() {
         assert!(encoding("text/html").unwrap_err().starts_with("406: Not Acceptable"));
         assert!(encoding("application/*").unwrap_err().starts_with("406: Not Acceptable"));
@@ -374,8 +455,12 @@ mod tests {
         assert_eq!(of("Application/JSON").unwrap(), Encoding::Json);
         assert_eq!(of("").unwrap(), Encoding::Json);
         assert_eq!(of(";charset=utf-8").unwrap_err().code, 415);
-        assert_eq!(of("application/json;x").unwrap_err().code, 415);
-        assert!(of("application/json; charset=utf-8;").is_ok());
+        for refused in ["application/json;x", "application/json;;", "application/json; a=b; A=c"] {
+            assert_eq!(of(refused).unwrap_err().code, 415, "{refused}");
+        }
+        for taken in ["application/json; charset=utf-8;", "application/json;", "application/json; a=b; c=d"] {
+            assert!(of(taken).is_ok(), "{taken}");
+        }
         let close = of_patch("application/merge-patch+json ;q=1", Offer::objects(false)).unwrap_err();
         assert!(
             close.message.ends_with("application/strategic-merge-patch+json, application/apply-patch+yaml")

@@ -53,18 +53,20 @@ pub struct Custom {
 enum Dialect {
     V2,
     V3,
+    /// The same for kinds that are defined, whose documents know fewer groups.
+    V3Defined,
 }
 
 impl Dialect {
     fn reference(self, name: &str) -> String {
         match self {
             Dialect::V2 => format!("#/definitions/{name}"),
-            Dialect::V3 => format!("#/components/schemas/{name}"),
+            Dialect::V3 | Dialect::V3Defined => format!("#/components/schemas/{name}"),
         }
     }
 
     /// Whether schemas tell defaults. Clients of the second version have never seen any.
     fn has_defaults(self) -> bool {
-        self == Dialect::V3
+        self != Dialect::V2
     }
 }

@@ -216,6 +216,14 @@ impl Status {
         })
     }
 
+    /// 405: this cannot be done with objects of a resource.
+    pub fn not_supported(of: GroupResource<'_>, what: &str) -> Box<Status> {
+        let message = format!("{what} is not supported on resources of kind {}", quoted(&of.to_string()));
+        let details =
+            Details { kind: of.resource.to_owned(), group: of.group.to_owned(), ..Details::default() };
+        Box::new(Status { details: Some(details), message, ..*Status::method_not_allowed() })
+    }
+
     /// 405: the resource does not know this verb.
     pub fn method_not_allowed() -> Box<Status> {
         let message = "the server does not allow this method on the requested resource".to_owned();

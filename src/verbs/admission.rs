@@ -106,8 +106,9 @@ impl Write<'_> {
         Status::forbidden(why, Some((self.call.of(), self.name(object))))
     }
 
+    /// What goes with its collection has no name here: the request is about all of them.
     fn name<'b>(&'b self, object: &'b Value) -> &'b str {
-        let meta = meta::of(self.old.filter(|_| object.is_null()).unwrap_or(object));
+        let meta = meta::of(object);
         let names = [self.call.name, meta.str("name"), meta.str("generateName")];
         names.into_iter().find(|name| !name.is_empty()).unwrap_or("Unknown")
     }

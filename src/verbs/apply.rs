@@ -36,8 +36,9 @@ fn read(call: &Call<'_>) -> Result<(Value, Option<String>)> {
             let value = codec::cbor::read(&call.body);
             (value.map_err(|error| Status::bad_request(format!("error decoding CBOR: {error}")))?, None)
         }
-        _ => codec::yaml::read_strict(&call.body)
-            .map_err(|error| wrong(format!("error converting YAML to JSON: yaml: {error}")))?,
+        _ => codec::yaml::read_strict(&call.body).map_err(|error| {
+            wrong(format!("error converting YAML to JSON: {}", codec::yaml::attributed(&error)))
+        })?,
     };
     let found = match &config {
         Value::Object(_) => return Ok((config, dubious)),

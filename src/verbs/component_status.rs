@@ -153,6 +153,8 @@ fn shown(name: &str, health: &Result<(), (&str, String)>) -> Value {
     }
     let mut part = Value::object();
     part.entry("metadata").set("name", name);
+    // Nobody made it.
+    part.entry("metadata").set("creationTimestamp", Value::Null);
     part.set("conditions", vec![condition]);
     part
 }
@@ -167,5 +169,9 @@ mod tests {
         let condition = &sick.get("conditions").unwrap().items()[0];
         assert_eq!((condition.str("status"), condition.str("error")), ("False", "broken"));
         assert_eq!(condition.get("message"), None);
+        assert_eq!(
+            codec::to_json(&sick.get("metadata").cloned().unwrap()),
+            br#"{"creationTimestamp":null,"name":"a"}"#
+        );
     }
 }

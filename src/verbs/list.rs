@@ -231,9 +231,9 @@ pub async fn list(backend: &Rc<Backend>, call: &Call<'_>) -> Answered {
     options.validate(false)?;
     let filter = filter(call, &options)?;
     let position = open(backend, call).await?;
-    let Chosen { snapshot, after, held } = at_version(backend, call, &options, &position).await?;
+    let Chosen { snapshot, from, held } = at_version(backend, call, &options, &position).await?;
     let limit = page_limit(&options);
-    let page = select_page(&snapshot, &filter, after.as_deref(), limit);
+    let page = select_page(&snapshot, &filter, from.as_deref(), limit);
     page.check(call.of())?;
     let revision = snapshot.revision;
     if page.next.is_some() && revision == position.snapshot.revision {
@@ -288,15 +288,15 @@ pub fn filter(call: &Call<'_>, options: &ListOptions) -> Result<Filter> {
 pub(super) struct Chosen {
     /// The state.
     pub(super) snapshot: Snapshot,
-    /// The key behind which it begins.
-    pub(super) after: Option<String>,
+    /// The key that it begins with, as tokens say it.
+    pub(super) from: Option<String>,
     /// The room that the snapshot takes beside what is in memory anyway.
     pub(super) held: Vec<Held>,
 }
 
 impl Chosen {
-    fn present(snapshot: Snapshot, after: Option<String>) -> Chosen {
-        Chosen { snapshot, after, held: Vec::new() }
+    fn present(snapshot: Snapshot, from: Option<String>) -> Chosen {
+        Chosen { snapshot, from, held: Vec::new() }
     }
 }
 
@@ -318,13 +318,14 @@ pub(super) async fn at_version(
         status
     })?;
     let asked = asked.filter(|asked| *asked > 0);
-    if let Some(Continue { revision, after }) = token {
-        let Some(revision) = revision else {
-            return Ok(Chosen::present(position.snapshot.clone(), Some(after)));
+    if let Some(token) = token {
+        let from = Some(token.from.clone());
+        let Some(revision) = token.revision else {
+            return Ok(Chosen::present(position.snapshot.clone(), from));
         };
         return match past(backend, position, revision).await? {
-            Some(chosen) => Ok(Chosen { after: Some(after), ..chosen }),
-            None => Err(Status::continue_expired(Continue { revision: None, after }.encode())),
+            Some(chosen) => Ok(Chosen { from, ..chosen }),
+            None => Err(Status::continue_expired(Continue { revision: None, ..token }.encode())),
         };
     }
     let Some(asked) = asked else { return Ok(Chosen::present(position.snapshot.clone(), None)) };
@@ -355,7 +356,7 @@ async fn past(backend: &Backend, position: &Position, revision: u64) -> Result<O
         refused.is_none()
     };
     match state_at(position, Revision(revision), room).await {
-        Ok(snapshot) => Ok(Some(Chosen { snapshot, after: None, held })),
+        Ok(snapshot) => Ok(Some(Chosen { snapshot, from: None, held })),
         Err(NoState::Gone) => Ok(None),
         Err(NoState::TooLarge) => refused.map_or(Ok(None), Err),
     }

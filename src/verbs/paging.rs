@@ -8,9 +8,11 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use pilothouse_actors::filter::Filter;
 use pilothouse_actors::object::Object;
 use pilothouse_actors::snapshot::Snapshot;
-use serde::{Deserialize, Serialize};
 
+use crate::api::codec::json::read;
+use crate::api::codec::syntax;
 use crate::api::status::{GroupResource, Result, Status};
+use crate::api::value::Value;
 
 /// What a continue token says.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -18,16 +20,9 @@ pub struct Continue {
     /// The version of the whole list; `None` goes on with what is there now, for clients that would rather have that than
     /// begin again.
     pub revision: Option<u64>,
-    /// The key of the last object that was sent: the next chunk begins behind it.
-    pub after: String,
-}
-
-#[derive(Serialize, Deserialize, Default)]
-#[serde(default)]
-struct Token {
-    v: String,
-    rv: i64,
-    start: String,
+    /// The key that the next chunk begins with, if it is there, within what is listed: without the namespace where there is
+    /// one.
+    pub from: String,
 }
 
 /// The version of a token that goes on with what is there.
@@ -39,15 +34,12 @@ const LONGEST: usize = 4 << 10;
 impl Continue {
     /// The token as clients carry it.
     pub fn encode(&self) -> String {
-        let token = Token {
-            v: FORM.to_owned(),
-            rv: self.revision.map_or(LATEST, |revision| i64::try_from(revision).unwrap_or(i64::MAX)),
-            start: format!("{}\0", self.after),
-        };
-        URL_SAFE_NO_PAD.encode(serde_json::to_vec(&token).unwrap_or_default())
+        let revision = self.revision.map_or(LATEST, |revision| i64::try_from(revision).unwrap_or(i64::MAX));
+        let token = serde_json::json!({"v": FORM, "rv": revision, "start": self.from});
+        URL_SAFE_NO_PAD.encode(token.to_string())
     }
 
-    /// Reads a token that a client sent back. A token that was not made here is refused, not repaired.
+    /// Reads a token that a client sent back. One that could not have been made here is refused, not repaired.
     pub fn decode(text: &str) -> Result<Continue> {
         let invalid = |why: &str| {
             Status::bad_request(format!("invalid continue token: continue key is not valid{why}"))
@@ -56,21 +48,67 @@ impl Continue {
             return Err(invalid(": too long"));
         }
         let json = URL_SAFE_NO_PAD.decode(text).map_err(|_| invalid(&not_base64(text)))?;
-        let token: Token = serde_json::from_slice(&json).map_err(|error| invalid(&format!(": {error}")))?;
-        if token.v != FORM {
-            return Err(invalid(&format!(": server does not recognize this encoded version {}", token.v)));
+        syntax::check(&json).map_err(|error| invalid(&format!(": {error}")))?;
+        let value = read(&json).map_err(|error| invalid(&format!(": {error}")))?;
+        let Token { form, revision, start } =
+            Token::read(&value).map_err(|error| invalid(&format!(": json: cannot unmarshal {error}")))?;
+        if form != FORM {
+            return Err(invalid(&format!(": server does not recognize this encoded version {form}")));
         }
-        if token.rv == 0 {
+        if revision == 0 {
             return Err(invalid(": incorrect encoded start resourceVersion (version meta.k8s.io/v1)"));
         }
-        if token.start.is_empty() {
+        if start.is_empty() {
             return Err(invalid(": encoded start key empty (version meta.k8s.io/v1)"));
         }
         // What lies above or beside the collection cannot be reached by a key of it.
-        let strange = |part: &str| matches!(part, "" | "." | "..");
-        let after = token.start.strip_suffix('\0').filter(|after| !after.split('/').any(strange));
-        let after = after.ok_or_else(|| invalid(&format!(": {}", token.start)))?;
-        Ok(Continue { revision: u64::try_from(token.rv).ok(), after: after.to_owned() })
+        let from = start.strip_prefix('/').unwrap_or(start);
+        if from.split('/').any(|part| matches!(part, "" | "." | "..")) {
+            return Err(invalid(&format!(": {start}")));
+        }
+        Ok(Continue { revision: u64::try_from(revision).ok(), from: from.to_owned() })
+    }
+}
+
+/// What a token says, whether it makes sense or not. What it does not say is empty.
+#[derive(Default)]
+struct Token<'a> {
+    form: &'a str,
+    revision: i64,
+    start: &'a str,
+}
+
+impl Token<'_> {
+    /// Reads it; the error says what is of the wrong type.
+    fn read(value: &Value) -> std::result::Result<Token<'_>, String> {
+        let mut token = Token::default();
+        let fields = match value {
+            Value::Null => return Ok(token),
+            Value::Object(fields) => fields,
+            other => {
+                return Err(format!("{} into Go value of type storage.continueToken", other.json_word()));
+            }
+        };
+        let wrong = |found: &Value, field: &str, ty: &str| {
+            let number = match found {
+                Value::Float(number) if ty == "int64" => format!(" {number}"),
+                _ => String::new(),
+            };
+            let found = found.json_word();
+            Err(format!("{found}{number} into Go struct field continueToken.{field} of type {ty}"))
+        };
+        for (name, value) in fields {
+            match (name.to_ascii_lowercase().as_str(), value) {
+                (_, Value::Null) => {}
+                ("v", Value::String(form)) => token.form = form,
+                ("rv", Value::Int(revision)) => token.revision = *revision,
+                ("start", Value::String(start)) => token.start = start,
+                (field @ ("v" | "start"), found) => return wrong(found, field, "string"),
+                ("rv", found) => return wrong(found, "rv", "int64"),
+                _ => {}
+            }
+        }
+        Ok(token)
     }
 }
 
@@ -104,10 +142,13 @@ impl Page {
     }
 }
 
-/// The matching objects behind `after`, at most `limit`.
-pub fn select_page(snapshot: &Snapshot, filter: &Filter, after: Option<&str>, limit: Option<usize>) -> Page {
-    let start = after.map_or(Bound::Unbounded, Bound::Excluded);
-    let mut rest = snapshot.scan(filter.namespace.as_deref(), start);
+/// The matching objects from a key on, as tokens say it, at most `limit`.
+pub fn select_page(snapshot: &Snapshot, filter: &Filter, from: Option<&str>, limit: Option<usize>) -> Page {
+    let namespace = filter.namespace.as_deref();
+    let from =
+        from.map(|from| namespace.map_or_else(|| from.to_owned(), |namespace| format!("{namespace}/{from}")));
+    let start = from.as_deref().map_or(Bound::Unbounded, Bound::Included);
+    let mut rest = snapshot.scan(namespace, start);
     let mut page = Page { items: Vec::new(), next: None, remaining: 0, unreadable: Vec::new() };
     while limit.is_none_or(|limit| page.items.len() < limit) {
         let Some(object) = rest.next() else { return page };
@@ -120,9 +161,13 @@ pub fn select_page(snapshot: &Snapshot, filter: &Filter, after: Option<&str>, li
     // Whether what follows matches is not looked at: the last chunk may be empty.
     // With a selector nobody is told how much is left, so it is not counted.
     page.remaining = if filter.is_selective() { usize::from(rest.next().is_some()) } else { rest.count() };
-    if let Some(last) = page.items.last().filter(|_| page.remaining > 0) {
-        page.next =
-            Some(Continue { revision: Some(snapshot.revision.0), after: last.key.as_str().to_owned() });
+    // Of one name there is one object, so nothing follows it.
+    let is_single = |key: &str| filter.name.is_some() && (namespace.is_some() || !key.contains('/'));
+    if let Some(last) = page.items.last().filter(|last| page.remaining > 0 && !is_single(last.key.as_str())) {
+        let within = namespace.map_or(0, |namespace| namespace.len() + 1);
+        let key = last.key.as_str().get(within..).unwrap_or_default();
+        // The first key behind that one.
+        page.next = Some(Continue { revision: Some(snapshot.revision.0), from: format!("{key}\0") });
     }
     page
 }
@@ -134,7 +179,7 @@ mod tests {
     #[test]
     fn a_token_comes_back_as_it_went() {
         for revision in [Some(7), None] {
-            let token = Continue { revision, after: "default/a".to_owned() };
+            let token = Continue { revision, from: "default/a\0".to_owned() };
             assert_eq!(Continue::decode(&token.encode()).unwrap(), token);
         }
     }
@@ -145,7 +190,23 @@ mod tests {
         let table = [
             ("!!".to_owned(), "illegal base64 data at input byte 0"),
             ("abcde".to_owned(), "illegal base64 data at input byte 4"),
-            (made("{}"), ""),
+            (made("{}"), "server does not recognize this encoded version "),
+            (made("null"), "server does not recognize this encoded version "),
+            (made("{"), ": unexpected end of JSON input"),
+            (made("x"), ": invalid character 'x' looking for beginning of value"),
+            (made("[]"), ": json: cannot unmarshal array into Go value of type storage.continueToken"),
+            (
+                made(r#"{"rv":"1"}"#),
+                ": json: cannot unmarshal string into Go struct field continueToken.rv of type int64",
+            ),
+            (
+                made(r#"{"rv":1.5}"#),
+                ": json: cannot unmarshal number 1.5 into Go struct field continueToken.rv of type int64",
+            ),
+            (
+                made(r#"{"start":5}"#),
+                ": json: cannot unmarshal number into Go struct field continueToken.start of type string",
+            ),
             (made(r#"{"v":"v9","rv":1,"start":"a\u0000"}"#), "does not recognize this encoded version v9"),
             (
                 made(r#"{"v":"meta.k8s.io/v1","rv":0,"start":"a\u0000"}"#),

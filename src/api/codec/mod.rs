@@ -7,10 +7,10 @@ pub mod protobuf;
 pub mod syntax;
 pub mod transcode;
 pub mod yaml;
+mod yaml_fault;
 mod yaml_plain;
 mod yaml_read;
 mod yaml_tree;
-mod yaml_words;
 mod yaml_write;
 
 use super::media::Encoding;

@@ -95,7 +95,7 @@ fn read(from: Encoding, input: &[u8]) -> Result<Value, String> {
             syntax::check(input)?;
             json::read(&syntax::repair(input)).map_err(|error| error.to_string())
         }
-        Encoding::Yaml => yaml::read(input).map_err(|why| format!("yaml: {why}")),
+        Encoding::Yaml => yaml::read(input).map_err(|why| yaml::attributed(&why)),
         Encoding::Cbor => cbor::read(input),
         // Nobody asks: a message without its type is a row of numbers.
         Encoding::Protobuf => Err("Protobuf cannot be read without a type".to_owned()),

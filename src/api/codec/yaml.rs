@@ -2,8 +2,8 @@
 
 use serde::de::DeserializeSeed;
 
-use super::yaml_read::{Meaning, meaning};
-use super::yaml_words::{first_document, is_foreign};
+use super::yaml_fault;
+use super::yaml_read::{Meaning, UNSUPPORTED_KEY, UNSUPPORTED_VALUE, meaning};
 pub use super::yaml_write::to_yaml;
 use super::{DecodeError, Decoded, decode_converted, json, summary};
 use crate::api::limits;
@@ -17,9 +17,9 @@ pub fn decode_object(
     registry: &Registry,
 ) -> Result<Decoded, DecodeError> {
     let Meaning { value, twice } = parse(body).map_err(|why| {
-        let (wanted, summary) = (&expected.kind, summary(body));
+        let (wanted, summary, why) = (&expected.kind, summary(body), attributed(&why));
         DecodeError::new(format!(
-            "the object provided is unrecognized (must be of type {wanted}): yaml: {why} ({summary})"
+            "the object provided is unrecognized (must be of type {wanted}): {why} ({summary})"
         ))
     })?;
     let mut decoded = decode_converted(&json::to_json(&value), body, expected, registry)?;
@@ -45,29 +45,57 @@ pub fn read(body: &[u8]) -> Result<Value, String> {
     parse(body).map(|meaning| meaning.value)
 }
 
+/// What is wrong, with who says so: what YAML can say and JSON cannot is told by another.
+pub fn attributed(why: &str) -> String {
+    let of_json = [UNSUPPORTED_KEY, UNSUPPORTED_VALUE].iter().any(|words| why.starts_with(words));
+    if of_json { why.to_owned() } else { format!("yaml: {why}") }
+}
+
 fn parse(body: &[u8]) -> Result<Meaning, String> {
     let text = std::str::from_utf8(body).map_err(|_| "control characters are not allowed".to_owned())?;
     if text.len() > limits::BODY_BYTES {
         return Err(format!("document is larger than {} bytes", limits::BODY_BYTES));
     }
     let nothing = Meaning { value: Value::Null, twice: Vec::new() };
-    let Some(first) = text.lines().find(|line| !is_blank(line)) else { return Ok(nothing) };
-    if first.starts_with('\t') {
-        return Err("found character that cannot start any token".to_owned());
-    }
     if let Some(value) = read_json(text) {
         return Ok(Meaning { value, ..nothing });
     }
-    if is_foreign(text) {
-        return Err("found incompatible YAML document".to_owned());
+    if let Some(fault) = yaml_fault::find(text) {
+        return Err(fault);
     }
-    meaning(first_document(text))
+    if text.lines().all(is_blank) { Ok(nothing) } else { meaning(first_document(text)) }
+}
+
+/// The first document of a text: nobody reads what follows.
+fn first_document(text: &str) -> &str {
+    let ends = |line: &str| {
+        ["---", "..."].iter().any(|mark| {
+            line.strip_prefix(mark)
+                .is_some_and(|rest| rest.is_empty() || rest.starts_with([' ', '\t', '\r', '\n']))
+        })
+    };
+    let (mut at, mut begun) = (0, false);
+    for line in text.split_inclusive('\n') {
+        if begun && ends(line) {
+            return text.get(..at).unwrap_or(text);
+        }
+        let trimmed = line.trim();
+        begun |=
+            !(trimmed.is_empty() || trimmed.starts_with('#') || trimmed.starts_with('%') || trimmed == "---");
+        at += line.len();
+    }
+    text
 }
 
 /// A document that is JSON, as most programs send it, means the same as JSON, which is read in a tenth of the time. `None` if it
 /// is none, or not without faults: those are told in the words of YAML.
 fn read_json(text: &str) -> Option<Value> {
     if !text.trim_start().starts_with('{') {
+        return None;
+    }
+    // Some escapes mean something in one of the two alone.
+    let is_strange = |next: Option<&u8>| matches!(next, Some(b'/' | b'u'));
+    if memchr::memchr_iter(b'\\', text.as_bytes()).any(|at| is_strange(text.as_bytes().get(at + 1))) {
         return None;
     }
     let mut repeats = Repeats(false);
@@ -192,5 +220,19 @@ mod tests {
         fn no_text_panics(text in "[a-z0-9:\\-\\[\\]{}&*!|>'\"#%@,? \n]{0,60}") {
             let _ = read(text.as_bytes());
         }
+    }
+
+    #[test]
+    fn one_document_is_read() {
+        for text in ["a: 1\n---\nb: 2\n", "---\na: 1\n--- x\n", "# c\n---\na: 1\n...\n- [", "a: 1\n"] {
+            assert_eq!(
+                first_document(text).trim_start_matches("# c\n").trim_start_matches("---\n"),
+                "a: 1\n"
+            );
+            assert!(read(text.as_bytes()).is_ok(), "{text:?}");
+        }
+        assert_eq!(first_document("a: |\n  ---\n"), "a: |\n  ---\n", "an indented mark is text");
+        assert!(read(br#"{"a":1} and more"#).is_ok());
+        assert!(read(br#"{"a":1}}"#).is_ok());
     }
 }

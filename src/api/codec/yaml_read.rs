@@ -69,8 +69,12 @@ impl<'d, 't> Reader<'d, 't> {
                 self.merge(value, into, depth + 1)?;
                 continue;
             }
-            let (key, told) = self.key(key, depth + 1)?;
+            let key = self.key(key, depth + 1)?;
             let read = self.value(value, depth + 1)?;
+            let Some((key, told)) = key else {
+                let value = if read.is_null() { "<nil>".to_owned() } else { dumped(&read) };
+                return Err(format!("{UNSUPPORTED_KEY}%!s(<nil>), key: <nil>, value: {value}"));
+            };
             match into.entry(key) {
                 Entry::Vacant(free) => {
                     free.insert(read);
@@ -86,23 +90,25 @@ impl<'d, 't> Reader<'d, 't> {
         Ok(())
     }
 
-    /// A key as JSON has it, and as it is told.
-    fn key(&mut self, node: &'d Node<'t>, depth: usize) -> Result<(String, String), String> {
+    /// A key as JSON has it, and as it is told; none where JSON has no such key.
+    fn key(&mut self, node: &'d Node<'t>, depth: usize) -> Result<Option<(String, String)>, String> {
         if let Content::Scalar(Scalar { text, plain: true, tag: None }) = &node.content
             && let Plain::Float(number) = resolve(text)
         {
             let text = short_float(number);
-            return Ok((text.clone(), text));
+            return Ok(Some((text.clone(), text)));
         }
         let text = match self.value(node, depth)? {
-            Value::String(text) => return Ok((text.clone(), quoted(&text))),
+            Value::String(text) => return Ok(Some((text.clone(), quoted(&text)))),
             Value::Bool(truth) => truth.to_string(),
             Value::Int(number) => number.to_string(),
             Value::Float(number) => short_float(number),
-            Value::Null => return Err("unsupported map key".to_owned()),
-            Value::Array(_) | Value::Object(_) => return Err("invalid map key".to_owned()),
+            Value::Null => return Ok(None),
+            found @ (Value::Array(_) | Value::Object(_)) => {
+                return Err(format!("invalid map key: {}", dumped(&found)));
+            }
         };
-        Ok((text.clone(), text))
+        Ok(Some((text.clone(), text)))
     }
 
     /// Adds the fields of what stands behind `<<`: of a map, or of several, of which the first counts most.
@@ -154,6 +160,28 @@ impl<'d, 't> Reader<'d, 't> {
     }
 }
 
+/// How it begins that is said of keys that JSON cannot have.
+pub(super) const UNSUPPORTED_KEY: &str = "unsupported map key of type: ";
+/// The same for values.
+pub(super) const UNSUPPORTED_VALUE: &str = "json: unsupported value: ";
+
+/// A value as it stands in messages about what cannot be a key.
+fn dumped(value: &Value) -> String {
+    let joined = |parts: Vec<String>| parts.join(", ");
+    match value {
+        Value::Null => "interface {}(nil)".to_owned(),
+        Value::Bool(truth) => truth.to_string(),
+        Value::Int(number) => number.to_string(),
+        Value::Float(number) => short_float(*number),
+        Value::String(text) => quoted(text),
+        Value::Array(items) => format!("[]interface {{}}{{{}}}", joined(items.iter().map(dumped).collect())),
+        Value::Object(fields) => {
+            let pairs = fields.iter().map(|(key, value)| format!("{}:{}", quoted(key), dumped(value)));
+            format!("map[interface {{}}]interface {{}}{{{}}}", joined(pairs.collect()))
+        }
+    }
+}
+
 const NO_MAP: &str = "map merge requires map or sequence of maps as the value";
 
 fn read_scalar(scalar: &Scalar<'_>) -> Result<Value, String> {
@@ -167,7 +195,7 @@ fn read_scalar(scalar: &Scalar<'_>) -> Result<Value, String> {
     };
     match (tag, found) {
         ("!!binary", _) => STANDARD
-            .decode(scalar.text.as_bytes())
+            .decode(scalar.text.replace(['\r', '\n'], ""))
             .map(|bytes| Value::String(String::from_utf8_lossy(&bytes).into_owned()))
             .map_err(|_| "!!binary value contains invalid base64 data".to_owned()),
         ("!!float", Plain::Int(number)) => valued(Plain::Float(number as f64), text),
@@ -194,7 +222,7 @@ fn valued(plain: Plain, text: impl FnOnce() -> Value) -> Result<Value, String> {
             } else {
                 "-Inf"
             };
-            return Err(format!("json: unsupported value: {name}"));
+            return Err(format!("{UNSUPPORTED_VALUE}{name}"));
         }
         // JSON is read so as well: a zero with a sign is the integer.
         Plain::Float(0.0) => Value::Int(0),
@@ -225,14 +253,25 @@ mod tests {
             as_json("1: a\n.5: b\n.inf: c\nyes: d\n1e9: e\n"),
             r#"{".inf":"c","0.5":"b","1":"a","1e+09":"e","true":"d"}"#
         );
-        assert_eq!(meaning("~: a\n").err().unwrap(), "unsupported map key");
-        assert_eq!(meaning("? [a]\n: b\n").err().unwrap(), "invalid map key");
+        let wrong = |text| meaning(text).err().unwrap();
+        let no_key = "unsupported map key of type: %!s(<nil>), key: <nil>, value: ";
+        assert_eq!(wrong("~: a\n"), format!("{no_key}\"a\""));
+        assert_eq!(wrong("~: ~\n"), format!("{no_key}<nil>"));
+        assert_eq!(
+            wrong("~: [1, {b: c}, x, true, 1.5, ~]\n"),
+            format!(
+                "{no_key}[]interface {{}}{{1, map[interface {{}}]interface {{}}{{\"b\":\"c\"}}, \"x\", true, 1.5, interface {{}}(nil)}}"
+            )
+        );
+        assert_eq!(wrong("? [a]\n: b\n"), "invalid map key: []interface {}{\"a\"}");
     }
 
     #[test]
     fn tags_decide() {
         assert_eq!(
-            as_json("a: !!str 1\nb: !!float 2\nc: !own 3\nd: !!binary aGk=\ne: !!timestamp 2001-01-01\n"),
+            as_json(
+                "a: !!str 1\nb: !!float 2\nc: !own 3\nd: !!binary |\n  aG\n  k=\ne: !!timestamp 2001-01-01\n"
+            ),
             r#"{"a":"1","b":2,"c":"3","d":"hi","e":"2001-01-01"}"#
         );
         assert_eq!(meaning("a: !!int x\n").err().unwrap(), "cannot decode !!str `x` as a !!int");

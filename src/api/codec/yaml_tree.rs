@@ -5,7 +5,6 @@ use std::collections::HashMap;
 
 use granit_parser::{Event, Parser, ScalarStyle, ScanError, Span, Tag};
 
-use super::yaml_words::{at_line, told};
 use crate::api::limits;
 
 /// The nodes of a document. One that holds others comes before them, the first one holds all.
@@ -60,7 +59,7 @@ impl<'t> Tree<'t> {
         let mut anchors = HashMap::new();
         let mut aliases = 0;
         while let Some(next) = parser.next_event() {
-            let (event, span) = next.map_err(|error| fault(text, &error))?;
+            let (event, span) = next.map_err(|error| fault(&error))?;
             let line = first_line(text, &event, &span);
             let (content, anchor) = match event {
                 Event::DocumentEnd | Event::StreamEnd => break,
@@ -147,7 +146,13 @@ fn check_name(name: &str, line: usize) -> Result<(), String> {
     Err(at_line(line, "did not find expected alphabetic or numeric character"))
 }
 
-fn fault(text: &str, error: &ScanError) -> String {
+/// What this parser does not take of what is right elsewhere, in its own words.
+fn fault(error: &ScanError) -> String {
     let report = error.info();
-    told(text, report.lines().next().unwrap_or_default(), error.marker())
+    at_line(error.marker().line(), report.lines().next().unwrap_or_default())
+}
+
+/// What is wrong on a line: the first one is not named.
+fn at_line(line: usize, what: &str) -> String {
+    if line > 1 { format!("line {line}: {what}") } else { what.to_owned() }
 }

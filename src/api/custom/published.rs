@@ -107,7 +107,13 @@ fn add_own(schema: &mut Value, of: &str, meta: &str, dialect: Dialect) {
     }
     let mut metadata = Value::object();
     set_text(&mut metadata, "description", described(of, "metadata"));
-    metadata.set("$ref", dialect.reference(&format!("{META}.{meta}")));
+    let mut reference = Value::object();
+    reference.set("$ref", dialect.reference(&format!("{META}.{meta}")));
+    match dialect {
+        Dialect::Second => metadata.set("$ref", dialect.reference(&format!("{META}.{meta}"))),
+        // Nothing may stand beside a reference in the third version.
+        Dialect::Third => metadata.set("allOf", Value::Array(vec![reference])),
+    }
     schema.entry("properties").set("metadata", metadata);
 }
 
@@ -208,6 +214,7 @@ fn unfold(schema: &mut Value) {
 
 /// Leaves out what the second version does not know, or its clients do not understand.
 fn simplify(schema: &mut Value) {
+    schema.remove("default");
     JUNCTORS.iter().for_each(|field| drop(schema.remove(field)));
     let (nullable, preserves) =
         (is_set(schema, "nullable"), is_set(schema, "x-kubernetes-preserve-unknown-fields"));
@@ -279,7 +286,7 @@ mod tests {
         let definition = json::read(
             br#"{"spec":{"group":"g.example","versions":[{"name":"v1","served":true,"schema":{"openAPIV3Schema":{
                 "type":"object","properties":{"spec":{"type":"object","required":["a","n"],"properties":{
-                "a":{"type":"string","enum":["x"],"description":"a word","nullable":false},"n":{"type":"string","nullable":true},
+                "a":{"type":"string","enum":["x"],"default":"x","description":"a word","nullable":false},"n":{"type":"string","nullable":true},
                 "i":{"x-kubernetes-int-or-string":true,"pattern":"x"},
                 "j":{"x-kubernetes-int-or-string":true,"anyOf":[{"pattern":"y"}]},
                 "p":{"type":"object","x-kubernetes-preserve-unknown-fields":true,"properties":{"q":{"type":"string"}}},
@@ -297,7 +304,7 @@ mod tests {
         let third = json::read(&all[0].schema).unwrap();
         let a = third.at(&["properties", "spec", "properties", "a"]).unwrap();
         assert!(a.get("enum").is_some() && a.str("description") == "a word");
-        let reference = third.at(&["properties", "metadata"]).unwrap().str("$ref");
+        let reference = third.at(&["properties", "metadata", "allOf"]).unwrap().items()[0].str("$ref");
         assert_eq!(reference, format!("#/components/schemas/{META}.ObjectMeta"));
         let second = json::read(&all[0].schema_v2).unwrap();
         let part = |schema: &Value, path: &[&str]| {

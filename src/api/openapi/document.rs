@@ -13,6 +13,7 @@ use super::{Dialect, Sources};
 
 use crate::api::words::{JSON, PROTOBUF, YAML};
 
+const TITLE: &str = "Kubernetes";
 const CBOR: &str = "application/cbor";
 const STREAMS: [&str; 2] =
     ["application/json;stream=watch", "application/vnd.kubernetes.protobuf;stream=watch"];
@@ -38,7 +39,10 @@ impl Sources<'_> {
             let prefix =
                 if group.name.is_empty() { "api".to_owned() } else { format!("apis/{}", group.name) };
             names.extend(group.versions.iter().map(|version| format!("{prefix}/{}", version.name)));
-            names.push(prefix);
+            // What is defined is described by its versions alone.
+            if group.is_builtin() {
+                names.push(prefix);
+            }
         }
         names.sort();
         names.dedup();
@@ -61,9 +65,16 @@ impl Sources<'_> {
 
     fn write_v3(&self, out: &mut Out, name: &str) -> Option<()> {
         let paths = self.paths_of(name)?;
+        let group = name.strip_prefix("apis/").and_then(|rest| rest.split('/').next());
+        let defined =
+            group.and_then(|group| self.catalog.group(group)).is_some_and(|group| !group.is_builtin());
         out.object(|out| {
             out.field("openapi", "3.0.0");
-            info(out);
+            if defined {
+                info(out, "Kubernetes CRD Swagger", "v0.1.0")
+            } else {
+                info(out, TITLE, RELEASE)
+            }
             let mut referred = Referred::new();
             out.key("paths").object(|out| {
                 for (path, operations) in &paths {
@@ -74,9 +85,11 @@ impl Sources<'_> {
             out.key("components").object(|out| {
                 if !referred.is_empty() {
                     out.key("schemas");
-                    self.schemas(out, Dialect::V3, referred);
+                    self.schemas(out, if defined { Dialect::V3Defined } else { Dialect::V3 }, referred);
                 }
-                out.key("securitySchemes").object(security);
+                if !defined {
+                    out.key("securitySchemes").object(security);
+                }
             });
         });
         Some(())
@@ -93,7 +106,7 @@ impl Sources<'_> {
         let mut shared = BTreeMap::new();
         out.object(|out| {
             out.field("swagger", "2.0");
-            info(out);
+            info(out, TITLE, RELEASE);
             out.key("paths").object(|out| {
                 for (path, operations) in &paths {
                     out.key(path);
@@ -130,13 +143,17 @@ impl Sources<'_> {
                 });
             }
             (_, None) => {
-                self.catalog.group(group)?;
+                self.catalog.group(group).filter(|group| group.is_builtin())?;
                 paths.insert(root, vec![self.discovery(group, "", "APIGroup", "get information of a group")]);
             }
             (_, Some(version)) => {
-                let found = self.catalog.group(group)?.version(version)?;
-                let discovery = self.discovery(group, version, "APIResourceList", "get available resources");
-                paths.insert(format!("{root}{version}/"), vec![discovery]);
+                let of = self.catalog.group(group)?;
+                let found = of.version(version)?;
+                if of.is_builtin() {
+                    let discovery =
+                        self.discovery(group, version, "APIResourceList", "get available resources");
+                    paths.insert(format!("{root}{version}/"), vec![discovery]);
+                }
                 for path in found.resources.iter().flat_map(|resource| self.paths(resource)) {
                     paths.insert(path.path, path.operations);
                 }
@@ -207,7 +224,11 @@ impl Sources<'_> {
         if let Some(body) = &operation.body {
             referred.insert(body.name.clone(), body.schema);
             out.key("requestBody").object(|out| {
-                let types = if body.patch { sorted(self.patches(operation.media)) } else { vec!["*/*"] };
+                let types = match operation.media {
+                    media if body.patch => sorted(self.patches(media)),
+                    Media::Custom => sorted(self.media(Media::Custom)),
+                    _ => vec!["*/*"],
+                };
                 content(out, &types, |out| refer(out, Dialect::V3, &body.name));
                 if body.required {
                     out.key("required").raw(b"true");
@@ -269,6 +290,7 @@ impl Sources<'_> {
             let consumes = match (patch, discovery) {
                 (true, _) => self.patches(operation.media),
                 (false, true) => self.media(operation.media),
+                (false, false) if operation.media == Media::Custom => self.media(operation.media),
                 (false, false) => vec!["*/*"],
             };
             out.texts("consumes", consumes);
@@ -391,10 +413,10 @@ impl Fixed {
 /// The release of the API, as the documents call it.
 const RELEASE: &str = "1.33";
 
-fn info(out: &mut Out) {
+fn info(out: &mut Out, title: &str, version: &str) {
     out.key("info").object(|out| {
-        out.field("title", "Kubernetes");
-        out.field("version", RELEASE);
+        out.field("title", title);
+        out.field("version", version);
     });
 }
 

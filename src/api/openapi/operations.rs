@@ -149,14 +149,28 @@ impl<'a> Subject<'a> {
             parameters.push(Parameter::namespace());
         }
         if named {
-            parameters.push(Parameter::name(self.kind));
+            parameters.push(Parameter::name(self.about().1));
         }
         parameters
     }
 
+    /// The kind that operations are said to be about. What is below an object of a custom kind is about that, whatever it
+    /// shows.
+    fn about(&self) -> (&GroupVersion, &str) {
+        match self.is_custom() {
+            true => (&self.resource.gv, &self.resource.kind),
+            false => (self.gv, self.kind),
+        }
+    }
+
+    fn is_custom(&self) -> bool {
+        self.resource.custom.is_some()
+    }
+
     fn operation(&self, method: &'static str, action: &'static str) -> Operation {
         let gv = &self.resource.gv;
-        let kind = (self.gv.group.to_string(), self.gv.version.to_string(), self.kind.to_owned());
+        let (about, kind) = self.about();
+        let kind = (about.group.to_string(), about.version.to_string(), kind.to_owned());
         Operation {
             method,
             action,
@@ -244,12 +258,14 @@ impl Sources<'_> {
             operation.id = subject.id("delete", &format!("Collection{}", subject.word));
             operation.about = format!("delete collection of {}", subject.kind);
             operation.parameters.extend(subject.place(false));
-            operation.parameters.extend(self.options("DeleteOptions"));
-            let listing = self.options("ListOptions").into_iter();
-            let no_watch =
-                |parameter: &Parameter| !matches!(&*parameter.name, "watch" | "allowWatchBookmarks");
-            operation.parameters.extend(listing.filter(no_watch));
-            operation.body = self.delete_body();
+            let mut listing = self.options("ListOptions");
+            // Of custom kinds nothing is said but which of them go.
+            if !subject.is_custom() {
+                listing.retain(|parameter| !matches!(&*parameter.name, "watch" | "allowWatchBookmarks"));
+                operation.parameters.extend(self.options("DeleteOptions"));
+                operation.body = self.delete_body();
+            }
+            operation.parameters.extend(listing);
             operation.answer = self.meta_answer("Status");
             operations.push(operation);
         }
@@ -277,7 +293,7 @@ impl Sources<'_> {
                 operation.parameters.extend(subject.place(true));
                 operation.parameters.extend(self.options(options));
                 operation.answer = self.answer(subject.gv, subject.kind);
-                operation.codes = CREATED;
+                operation.codes = if verb == Verb::Patch && subject.is_custom() { OK } else { CREATED };
                 operation.body = if verb == Verb::Patch {
                     let name = format!("{META}.Patch");
                     Some(Body { name, schema: Schema::Patch, required: true, patch: true })
@@ -298,6 +314,10 @@ impl Sources<'_> {
         operation.id = subject.id("read", &subject.word);
         operation.about = format!("read {}", subject.specified());
         operation.parameters.extend(subject.place(true));
+        if subject.is_custom() {
+            let listing = self.options("ListOptions").into_iter();
+            operation.parameters.extend(listing.filter(|parameter| parameter.name == "resourceVersion"));
+        }
         operation.answer = self.answer(subject.gv, subject.kind);
         if subject.sub.is_some_and(|sub| *sub.name == *"log") {
             operation.media = Media::Log;
@@ -342,7 +362,8 @@ impl Sources<'_> {
 
     fn list(&self, subject: &Subject<'_>) -> Operation {
         let mut operation = subject.operation("get", "list");
-        let watch = if subject.resource.verbs.contains(Verb::Watch) { "list or watch" } else { "list" };
+        let watched = subject.resource.verbs.contains(Verb::Watch) && !subject.is_custom();
+        let watch = if watched { "list or watch" } else { "list" };
         operation.id = subject.id("list", &subject.word);
         operation.about = format!("{watch} objects of kind {}", subject.kind);
         operation.parameters.extend(subject.place(false));

@@ -41,6 +41,10 @@ const VERSION: [(&str, bool); 13] = [
     ("platform", true),
 ];
 
+/// Groups that whoever describes kinds that are defined knows nothing of.
+const ELSEWHERE: [&str; 4] =
+    ["admission.k8s.io", "apiextensions.k8s.io", "apiregistration.k8s.io", "imagepolicy.k8s.io"];
+
 /// Where the kinds of the meta group that every group version knows are said to be: in all versions that ever were, and
 /// clients look one up by the version they speak.
 const EVERYWHERE: [(&str, &[&str]); 26] = [
@@ -168,7 +172,7 @@ impl Sources<'_> {
                     }
                 });
             }
-            self.kinds(out, id, structure);
+            self.kinds(out, dialect, id, structure);
             if structure.atomic {
                 out.field("x-kubernetes-map-type", "atomic");
             }
@@ -179,7 +183,7 @@ impl Sources<'_> {
     }
 
     /// The kinds that a type is known as.
-    fn kinds(&self, out: &mut Out, id: TypeId, structure: &Struct) {
+    fn kinds(&self, out: &mut Out, dialect: Dialect, id: TypeId, structure: &Struct) {
         let kind = &*structure.name;
         // An event of a watch is a kind without carrying one.
         let Some((group, version)) =
@@ -189,7 +193,8 @@ impl Sources<'_> {
         };
         out.key("x-kubernetes-group-version-kind").list(|out| match (group, kind) {
             ("meta.k8s.io", "DeleteOptions" | "WatchEvent") => {
-                for (group, versions) in EVERYWHERE {
+                let known = |group: &str| dialect != Dialect::V3Defined || !ELSEWHERE.contains(&group);
+                for (group, versions) in EVERYWHERE.into_iter().filter(|(group, _)| known(group)) {
                     versions.iter().for_each(|version| group_version_kind(out, group, version, kind));
                 }
             }
@@ -397,7 +402,7 @@ fn plain_scalar(out: &mut Out, scalar: Scalar) {
 fn referred_scalar(out: &mut Out, dialect: Dialect, scalar: Scalar, name: &str) {
     let one_of = |out: &mut Out, names: [&str; 2]| match dialect {
         Dialect::V2 => out.field("type", "string"),
-        Dialect::V3 => out.key("oneOf").list(|out| {
+        Dialect::V3 | Dialect::V3Defined => out.key("oneOf").list(|out| {
             names.iter().for_each(|name| out.object(|out| out.field("type", name)));
         }),
     };

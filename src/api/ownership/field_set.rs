@@ -31,8 +31,9 @@ fn stated(
             for (name, value) in fields.iter().filter(|(name, _)| !place.skips(name)) {
                 let Some(shape) = shape::of_name(registry, structure, name) else { continue };
                 let mut below = stated(registry, shape, place.under(name), value, depth)?;
-                // Nobody owns the metadata as a whole.
+                // Nobody owns the metadata as a whole. What the type does not name is an entry of a map.
                 below.member |= is_nothing(value) && place.under(name) != Place::Metadata;
+                below.member |= structure.field(name).is_none();
                 set.push(Element::field(name), below);
             }
         }

@@ -29,7 +29,10 @@ impl FieldSelector {
                 || Status::bad_request(format!("invalid selector: '{text}'; can't understand '{part}'"));
             term(part).ok_or_else(not_understood)?
         });
-        terms.collect::<status::Result<Vec<Term>>>().map(FieldSelector)
+        let mut terms = terms.collect::<status::Result<Vec<Term>>>()?;
+        // Of no field, no value: that holds of everything, whatever the sign between them.
+        terms.retain(|term| !(term.field.is_empty() && term.value.is_empty()));
+        Ok(FieldSelector(terms))
     }
 
     /// The requirements.
@@ -137,6 +140,9 @@ mod tests {
         for (text, wanted) in [
             ("", terms(&[])),
             (",", terms(&[])),
+            ("=", terms(&[])),
+            ("!=,a=1", terms(&[("a", true, "1")])),
+            ("=1", terms(&[("", true, "1")])),
             ("b=2,a=1", terms(&[("a", true, "1"), ("b", true, "2")])),
             ("a==1", terms(&[("a", true, "1")])),
             ("a!=1", terms(&[("a", false, "1")])),

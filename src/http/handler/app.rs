@@ -16,8 +16,8 @@ use crate::api::catalog::Group;
 use crate::api::catalog::resource::Resource;
 use crate::api::connect::Way;
 use crate::api::field::quoted;
-use crate::api::form::{self, Extent, Form};
-use crate::api::media::{self, Agreed, Offer};
+use crate::api::form::{self, Extent, Form, Shape};
+use crate::api::media::{self, Agreed, Encoding, Offer};
 use crate::api::options::ListOptions;
 use crate::api::ownership::Elsewhere;
 use crate::api::parts;
@@ -26,7 +26,7 @@ use crate::api::query::{self, Query};
 use crate::api::status::{Result, Status};
 use crate::api::verb::Verb;
 use crate::http::websocket::Upgrade;
-use crate::metrics::Sample;
+use crate::metrics::requests::Sample;
 use crate::verbs::component_status::Question;
 use crate::verbs::{self, Answered, Call, Reply, Warnings};
 
@@ -147,7 +147,8 @@ async fn serve(
             let offer = if is_custom { context.offer.custom() } else { context.offer };
             let agreed =
                 agree(context, offer, verb, rows && parts::has_table(found.group, found.subresource))?;
-            let form = form(worker, &agreed, verb, (&resource, found.subresource), &query)?;
+            let form = form(worker, &agreed, verb, (&resource, found.subresource), &query);
+            let (form, misfit) = misfit(form, verb, agreed.encoding)?;
             let socket = if verb == Verb::Watch { Upgrade::asked(request)? } else { None };
             let (body, payload) = match &socket {
                 Some(_) => (Body::default(), Some(payload)),
@@ -160,6 +161,9 @@ async fn serve(
             let identity = &identity;
             let part = Part { found, query: &query, body, form, warnings, identity, user_agent, permit };
             let answer = dispatch(worker, verb, &resource, part).await?;
+            if let (Some(misfit), Reply::Object(..) | Reply::List(_)) = (misfit, &answer) {
+                return Err(misfit);
+            }
             match (answer, socket, payload) {
                 (Reply::Watch(feed), Some(socket), Some(payload)) => {
                     Ok(socket.answer(feed, payload, agreed.encoding))
@@ -247,9 +251,13 @@ fn allowed_verb(resource: &Resource, found: &ResourcePath<'_>, verb: Verb, metho
     if is_unnamed && resource.custom.is_some() && !everywhere {
         return Err(Status::bad_request("name must be provided"));
     }
-    if !fits || !verbs.contains(verb) || *method == Method::HEAD {
-        let exists =
-            resource.custom.is_some() || (verb != Verb::Proxy && is_mounted(resource, found, everywhere));
+    // A collection that can only be looked at says so itself: see `dispatch`.
+    let looked_at = verb == Verb::Watch && !found.legacy_watch && !named && verbs.contains(Verb::List);
+    if !fits || !(verbs.contains(verb) || looked_at) || *method == Method::HEAD {
+        if resource.custom.is_some() {
+            return Err(Status::not_supported(resource.name(), verb.as_str()));
+        }
+        let exists = verb != Verb::Proxy && is_mounted(resource, found, everywhere);
         return Err(if exists { Status::method_not_allowed() } else { Status::no_such_resource() });
     }
     if matches!(verb, Verb::Get | Verb::Delete | Verb::Patch) && resource.custom.is_none() {
@@ -262,11 +270,11 @@ fn allowed_verb(resource: &Resource, found: &ResourcePath<'_>, verb: Verb, metho
 /// namespaces.
 fn is_mounted(resource: &Resource, found: &ResourcePath<'_>, everywhere: bool) -> bool {
     let any = |verbs: &[Verb]| verbs.iter().any(|verb| resource.verbs.contains(*verb));
+    if found.legacy_watch {
+        return found.subresource.is_empty() && any(&[Verb::Watch]);
+    }
     if !found.subresource.is_empty() {
         return true;
-    }
-    if found.legacy_watch {
-        return any(&[Verb::Watch]);
     }
     match (found.name.is_empty(), everywhere) {
         (false, _) => any(&[Verb::Get, Verb::Update, Verb::Patch, Verb::Delete]),
@@ -331,6 +339,18 @@ fn form(
     Form::agreed(agreed, extent, query.get(form::INCLUDE_OBJECT).unwrap_or_default(), name)
 }
 
+/// A form that cannot be had is told only instead of objects: what cannot be answered for another reason says that first,
+/// and a Status has its own form. Where something would be stored before, it is refused at once.
+fn misfit(form: Result<Form>, verb: Verb, encoding: Encoding) -> Result<(Form, Option<Box<Status>>)> {
+    match form {
+        Ok(form) => Ok((form, None)),
+        Err(status) if matches!(verb, Verb::Get | Verb::List | Verb::Delete) => {
+            Ok((Form { encoding, shape: Shape::Whole }, Some(status)))
+        }
+        Err(status) => Err(status),
+    }
+}
+
 /// What a call is made of, before it is known where its objects are.
 struct Part<'a> {
     found: &'a ResourcePath<'a>,
@@ -344,6 +364,9 @@ struct Part<'a> {
 }
 
 async fn dispatch(worker: &Rc<Worker>, verb: Verb, resource: &Arc<Resource>, part: Part<'_>) -> Answered {
+    if verb == Verb::Watch && !resource.verbs.contains(Verb::Watch) {
+        return Err(Status::not_supported(resource.name(), "watch"));
+    }
     if verbs::component_status::is(resource) {
         let storage = &worker.shared.health.committer;
         let asked = Question { resource, name: part.found.name, query: part.query, form: part.form };

@@ -6,7 +6,7 @@ use actix_web::{HttpRequest, HttpResponse};
 
 use crate::api::catalog::Group;
 use crate::api::discovery::{Document, Documents, version_document};
-use crate::api::media::{self, Agreed, Encoding, Offer, Transform};
+use crate::api::media::{self, Agreed, Encoding, Offer};
 use crate::api::status::{Result, Status};
 use crate::api::words::{DISCOVERY_GROUP, JSON};
 use crate::auth::service_account::metadata::{CONFIGURATION_PATH, KEYS_PATH};
@@ -61,16 +61,12 @@ pub async fn answer(
             _ => Ok(render::page_not_found()),
         };
     };
-    let aggregated = documents.aggregated_at(path);
-    let allows = |_, asked: Transform<'_>| {
-        aggregated.is_some()
-            && asked.group == DISCOVERY_GROUP
-            && asked.version == "v2"
-            && asked.kind == "APIGroupDiscoveryList"
-    };
-    let agreed = match speaks_of_groups(path) {
-        true => media::agree(&context.accept, context.offer, allows)?,
-        false => media::negotiate(&context.accept, context.offer, allows)?,
+    // Nobody looks for everything at once behind this path with a slash.
+    let aggregated = documents.aggregated_at(path).filter(|_| path != "/apis/");
+    let agreed = match aggregated.and_then(|_| everything(&context.accept, context.offer)) {
+        Some(agreed) => agreed,
+        None if speaks_of_groups(path) => media::agree(&context.accept, context.offer, |_, _| false)?,
+        None => media::negotiate(&context.accept, context.offer, |_, _| false)?,
     };
     let told = aggregated.filter(|_| agreed.transform.is_some()).unwrap_or(document);
     context.told(Encoding::Json, &told.json);
@@ -89,6 +85,13 @@ pub async fn answer(
         }
         _ => render::document(context, agreed, 200, &document.json),
     }
+}
+
+/// The encoding of the aggregated form, if a client takes that at all: whoever knows it gets it, whatever else is wanted more.
+fn everything(accept: &str, offer: Offer) -> Option<Agreed<'_>> {
+    media::transformed(accept, offer, |_, asked| {
+        asked.group == DISCOVERY_GROUP && asked.version == "v2" && asked.kind == "APIGroupDiscoveryList"
+    })
 }
 
 /// Every path that somebody answers at, for those who look around.

@@ -41,6 +41,10 @@ enum Check {
     Log,
     /// The storage behind everything takes writes. The name is the reference's: clients exclude it by that name.
     Etcd,
+    /// The same under the name by which only readiness asks for it.
+    EtcdReadiness,
+    /// Something that a start does before anybody is served is done.
+    Hook(&'static str),
     /// The stores can be found.
     Directory,
     /// Resources are served.
@@ -59,6 +63,8 @@ impl Check {
             Check::Ping => "ping",
             Check::Log => "log",
             Check::Etcd => "etcd",
+            Check::EtcdReadiness => "etcd-readiness",
+            Check::Hook(name) => name,
             Check::Directory => "poststarthook/start-store-directory",
             Check::Catalog => "poststarthook/publish-catalog",
             Check::InformerSync => "informer-sync",
@@ -71,12 +77,14 @@ impl Check {
         let health = &worker.shared.health;
         match self {
             Check::Ping | Check::Log => Ok(()),
-            Check::Etcd => match (health.fatal.raised(), health.committer.send(CheckCommitter).await) {
-                (Some(reason), _) => Err(reason),
-                (None, Ok(Ok(_))) => Ok(()),
-                (None, Ok(Err(error))) => Err(error.to_string()),
-                (None, Err(error)) => Err(error.to_string()),
-            },
+            Check::Etcd | Check::EtcdReadiness => {
+                match (health.fatal.raised(), health.committer.send(CheckCommitter).await) {
+                    (Some(reason), _) => Err(reason),
+                    (None, Ok(Ok(_))) => Ok(()),
+                    (None, Ok(Err(error))) => Err(error.to_string()),
+                    (None, Err(error)) => Err(error.to_string()),
+                }
+            }
             Check::Directory => {
                 health.directory.send(Types).await.map(drop).map_err(|error| error.to_string())
             }
@@ -84,7 +92,7 @@ impl Check {
                 let empty = worker.served().catalog.resources().next().is_none();
                 if empty { Err("no resource is served".to_owned()) } else { Ok(()) }
             }
-            Check::InformerSync => {
+            Check::InformerSync | Check::Hook(_) => {
                 flag(health.started.load(Ordering::Acquire), "the server is still starting")
             }
             Check::Loops => {
@@ -107,17 +115,21 @@ fn flag(good: bool, otherwise: &str) -> Result<(), String> {
 }
 
 const ENDPOINTS: [&str; 3] = ["healthz", "livez", "readyz"];
-const LIVE: [Check; 5] = [Check::Ping, Check::Log, Check::Etcd, Check::Directory, Check::Catalog];
-const READY: [Check; 8] = [
+/// The checks that every endpoint has. The hooks are those of the reference that have something to do here.
+const LIVE: [Check; 10] = [
     Check::Ping,
     Check::Log,
     Check::Etcd,
-    Check::InformerSync,
     Check::Directory,
     Check::Catalog,
-    Check::Loops,
-    Check::Shutdown,
+    Check::Hook("poststarthook/crd-informer-synced"),
+    Check::Hook("poststarthook/start-system-namespaces-controller"),
+    Check::Hook("poststarthook/rbac/bootstrap-roles"),
+    Check::Hook("poststarthook/scheduling/bootstrap-system-priority-classes"),
+    Check::Hook("poststarthook/bootstrap-controller"),
 ];
+/// What readiness asks for besides.
+const READY: [Check; 4] = [Check::EtcdReadiness, Check::InformerSync, Check::Loops, Check::Shutdown];
 
 /// Answers a health path; `None` for any other path.
 pub async fn answer(worker: &Worker, path: &str, query: &Query<'_>) -> Option<HttpResponse> {
@@ -140,7 +152,10 @@ pub async fn answer(worker: &Worker, path: &str, query: &Query<'_>) -> Option<Ht
 }
 
 fn checks_of(worker: &Worker, endpoint: &str) -> Vec<Check> {
-    let mut checks = if endpoint == "readyz" { READY.to_vec() } else { LIVE.to_vec() };
+    let mut checks = LIVE.to_vec();
+    if endpoint == "readyz" {
+        checks.extend(READY);
+    }
     checks.retain(|check| *check != Check::Loops || worker.shared.health.loops.is_some());
     checks
 }
@@ -192,7 +207,7 @@ async fn all(worker: &Worker, endpoint: &str, checks: &[Check], query: &Query<'_
         let names: Vec<String> = excluded.iter().map(|name| quoted(name)).collect();
         lines.push_str(&format!(
             "warn: some health checks cannot be excluded: no matches for {}\n",
-            names.join(", ")
+            names.join(",")
         ));
     }
     if failed {

@@ -1,0 +1,334 @@
+//! Finds the first fault of a YAML document and tells it in the words that clients of the ecosystem know.
+//!
+//! Two parsers that agree on what is right need not agree on what is wrong. This one makes nothing of a document: it walks
+//! through tokens and grammar in the order in which the reference does, so that it stumbles where that does.
+
+mod cursor;
+mod scalars;
+mod scan;
+
+use std::collections::HashSet;
+
+use self::scan::{Kind, Scanner, Token};
+
+/// What is wrong, and where.
+#[derive(Debug, PartialEq, Eq)]
+struct Fault {
+    what: String,
+    /// The line as it is told; none where it is not.
+    line: usize,
+}
+
+impl Fault {
+    /// Found among the characters of a line, counted from 0. The first line is not named.
+    fn of_scanner(what: &str, line: usize) -> Fault {
+        Fault { what: what.to_owned(), line: if line == 0 { 0 } else { line + 1 } }
+    }
+
+    /// Found among tokens. Those are told with the line before theirs.
+    fn of_grammar(what: &str, token: &Token<'_>) -> Fault {
+        Fault { what: what.to_owned(), line: token.line }
+    }
+
+    fn nowhere(what: String) -> Fault {
+        Fault { what, line: 0 }
+    }
+}
+
+/// The first fault of the first document of a text.
+pub(super) fn find(text: &str) -> Option<String> {
+    let mut grammar = Grammar {
+        tokens: Scanner::new(text),
+        anchors: HashSet::new(),
+        handles: HashSet::new(),
+        steps: Vec::new(),
+    };
+    let Fault { what, line } = grammar.document().err()?;
+    Some(if line > 0 { format!("line {line}: {what}") } else { what })
+}
+
+/// What is to be read next.
+#[derive(Clone, Copy)]
+enum Step {
+    /// A node: whether one in block style may stand there, and whether a list may without being indented.
+    Node { block: bool, indentless: bool },
+    /// The next item of a list in block style, or its end.
+    Entry,
+    /// The same for one that is not indented: nothing marks its end.
+    IndentlessEntry,
+    /// The next key of a map in block style, or its end.
+    Key,
+    /// The value to a key.
+    Value,
+    /// The next item of a list in brackets, or its end.
+    Item { first: bool },
+    /// The key of a pair that stands in a list in brackets.
+    PairKey,
+    /// The value to that.
+    PairValue,
+    /// The next key of a map in braces, or its end.
+    FlowKey { first: bool },
+    /// The value to that.
+    FlowValue,
+}
+
+struct Grammar<'t> {
+    tokens: Scanner<'t>,
+    anchors: HashSet<&'t str>,
+    /// The handles of tags that the document says something about.
+    handles: HashSet<&'t str>,
+    /// What is to be read, the next last.
+    steps: Vec<Step>,
+}
+
+type Found<T> = Result<T, Fault>;
+
+impl<'t> Grammar<'t> {
+    fn document(&mut self) -> Found<()> {
+        let first = self.tokens.peek()?;
+        match first.kind {
+            Kind::StreamEnd => return Ok(()),
+            Kind::Version { .. } | Kind::TagDirective { .. } | Kind::DocumentStart => {
+                self.directives()?;
+                let token = self.tokens.peek()?;
+                if token.kind != Kind::DocumentStart {
+                    return Err(Fault::of_grammar("did not find expected <document start>", &token));
+                }
+                self.tokens.take();
+                let ends = |kind: &Kind<'_>| {
+                    matches!(kind, Kind::Version { .. } | Kind::TagDirective { .. } | Kind::StreamEnd)
+                        || matches!(kind, Kind::DocumentStart | Kind::DocumentEnd)
+                };
+                if ends(&self.tokens.peek()?.kind) {
+                    return Ok(());
+                }
+            }
+            _ => {}
+        }
+        self.steps.push(Step::Node { block: true, indentless: false });
+        while let Some(step) = self.steps.pop() {
+            self.walk(step)?;
+        }
+        // What ends the document is looked at, too.
+        self.tokens.peek().map(drop)
+    }
+
+    fn directives(&mut self) -> Found<()> {
+        let mut versions = 0;
+        loop {
+            let token = self.tokens.peek()?;
+            match token.kind {
+                Kind::Version { .. } if versions > 0 => {
+                    return Err(Fault::of_grammar("found duplicate %YAML directive", &token));
+                }
+                Kind::Version { known: false } => {
+                    return Err(Fault::of_grammar("found incompatible YAML document", &token));
+                }
+                Kind::Version { .. } => versions += 1,
+                Kind::TagDirective { handle } => {
+                    if !self.handles.insert(handle) {
+                        return Err(Fault::of_grammar("found duplicate %TAG directive", &token));
+                    }
+                }
+                _ => return Ok(()),
+            }
+            self.tokens.take();
+        }
+    }
+
+    fn walk(&mut self, step: Step) -> Found<()> {
+        match step {
+            Step::Node { block, indentless } => self.node(block, indentless),
+            Step::Entry => self.entry(),
+            Step::IndentlessEntry => self.indentless_entry(),
+            Step::Key => self.key(),
+            Step::Value => {
+                if self.tokens.peek()?.kind == Kind::Value {
+                    self.tokens.take();
+                    self.unless(|kind| matches!(kind, Kind::Key | Kind::Value | Kind::BlockEnd), true)?;
+                }
+                Ok(())
+            }
+            Step::Item { first } => self.item(first),
+            Step::PairKey => {
+                self.steps.push(Step::PairValue);
+                let ends = |kind: &Kind<'_>| matches!(kind, Kind::Value | Kind::FlowEntry | Kind::ListEnd);
+                if ends(&self.tokens.peek()?.kind) {
+                    // As the reference does: the token is lost.
+                    self.tokens.take();
+                    return Ok(());
+                }
+                self.flow_node();
+                Ok(())
+            }
+            Step::PairValue => self.flow_value(&Kind::ListEnd),
+            Step::FlowKey { first } => self.flow_key(first),
+            Step::FlowValue => self.flow_value(&Kind::MapEnd),
+        }
+    }
+
+    /// Reads a node next, unless the token says that there is none.
+    fn unless(&mut self, none: impl Fn(&Kind<'t>) -> bool, indentless: bool) -> Found<()> {
+        if !none(&self.tokens.peek()?.kind) {
+            self.steps.push(Step::Node { block: true, indentless });
+        }
+        Ok(())
+    }
+
+    fn flow_node(&mut self) {
+        self.steps.push(Step::Node { block: false, indentless: false });
+    }
+
+    fn entry(&mut self) -> Found<()> {
+        let token = self.tokens.peek()?;
+        match token.kind {
+            Kind::BlockEntry => {
+                self.tokens.take();
+                self.steps.push(Step::Entry);
+                self.unless(|kind| matches!(kind, Kind::BlockEntry | Kind::BlockEnd), false)
+            }
+            Kind::BlockEnd => {
+                self.tokens.take();
+                Ok(())
+            }
+            _ => Err(Fault::of_grammar("did not find expected '-' indicator", &token)),
+        }
+    }
+
+    fn indentless_entry(&mut self) -> Found<()> {
+        if self.tokens.peek()?.kind == Kind::BlockEntry {
+            self.tokens.take();
+            self.steps.push(Step::IndentlessEntry);
+            let none =
+                |kind: &Kind<'_>| matches!(kind, Kind::BlockEntry | Kind::Key | Kind::Value | Kind::BlockEnd);
+            return self.unless(none, false);
+        }
+        Ok(())
+    }
+
+    fn key(&mut self) -> Found<()> {
+        let token = self.tokens.peek()?;
+        match token.kind {
+            Kind::Key => {
+                self.tokens.take();
+                self.steps.extend([Step::Key, Step::Value]);
+                self.unless(|kind| matches!(kind, Kind::Key | Kind::Value | Kind::BlockEnd), true)
+            }
+            Kind::BlockEnd => {
+                self.tokens.take();
+                Ok(())
+            }
+            _ => Err(Fault::of_grammar("did not find expected key", &token)),
+        }
+    }
+
+    fn item(&mut self, first: bool) -> Found<()> {
+        let token = self.next_in_flow(first, &Kind::ListEnd, "did not find expected ',' or ']'")?;
+        match token.kind {
+            Kind::ListEnd => self.tokens.take(),
+            Kind::Key => {
+                self.tokens.take();
+                self.steps.extend([Step::Item { first: false }, Step::PairKey]);
+            }
+            _ => {
+                self.steps.push(Step::Item { first: false });
+                self.flow_node();
+            }
+        }
+        Ok(())
+    }
+
+    fn flow_key(&mut self, first: bool) -> Found<()> {
+        let token = self.next_in_flow(first, &Kind::MapEnd, "did not find expected ',' or '}'")?;
+        match token.kind {
+            Kind::MapEnd => self.tokens.take(),
+            Kind::Key => {
+                self.tokens.take();
+                self.steps.extend([Step::FlowKey { first: false }, Step::FlowValue]);
+                let ends = |kind: &Kind<'_>| matches!(kind, Kind::Value | Kind::FlowEntry | Kind::MapEnd);
+                if !ends(&self.tokens.peek()?.kind) {
+                    self.flow_node();
+                }
+            }
+            // A key without a value.
+            _ => {
+                self.steps.push(Step::FlowKey { first: false });
+                self.flow_node();
+            }
+        }
+        Ok(())
+    }
+
+    /// The token that begins the next part between brackets, past the comma.
+    fn next_in_flow(&mut self, first: bool, end: &Kind<'_>, otherwise: &str) -> Found<Token<'t>> {
+        let token = self.tokens.peek()?;
+        if first || token.kind == *end {
+            return Ok(token);
+        }
+        if token.kind != Kind::FlowEntry {
+            return Err(Fault::of_grammar(otherwise, &token));
+        }
+        self.tokens.take();
+        self.tokens.peek()
+    }
+
+    fn flow_value(&mut self, end: &Kind<'_>) -> Found<()> {
+        if self.tokens.peek()?.kind == Kind::Value {
+            self.tokens.take();
+            let next = self.tokens.peek()?.kind;
+            if next != Kind::FlowEntry && next != *end {
+                self.flow_node();
+            }
+        }
+        Ok(())
+    }
+
+    fn node(&mut self, block: bool, indentless: bool) -> Found<()> {
+        let mut token = self.tokens.peek()?;
+        if let Kind::Alias(name) = token.kind {
+            self.tokens.take();
+            let known = self.anchors.contains(name);
+            return if known {
+                Ok(())
+            } else {
+                Err(Fault::nowhere(format!("unknown anchor '{name}' referenced")))
+            };
+        }
+        let (mut anchor, mut tag) = (None, None);
+        loop {
+            match token.kind {
+                Kind::Anchor(name) if anchor.is_none() => anchor = Some(name),
+                Kind::Tag { handle } if tag.is_none() => tag = Some((handle, token.clone())),
+                _ => break,
+            }
+            self.tokens.take();
+            token = self.tokens.peek()?;
+        }
+        if let Some((handle, token)) = &tag
+            && !matches!(*handle, "" | "!" | "!!")
+            && !self.handles.contains(handle)
+        {
+            return Err(Fault::of_grammar("found undefined tag handle", token));
+        }
+        self.anchors.extend(anchor);
+        let next = match token.kind {
+            Kind::BlockEntry if indentless => {
+                self.steps.push(Step::IndentlessEntry);
+                return Ok(());
+            }
+            Kind::Scalar => None,
+            Kind::ListStart => Some(Step::Item { first: true }),
+            Kind::MapStart => Some(Step::FlowKey { first: true }),
+            Kind::BlockListStart if block => Some(Step::Entry),
+            Kind::BlockMapStart if block => Some(Step::Key),
+            _ if anchor.is_some() || tag.is_some() => return Ok(()),
+            _ => return Err(Fault::of_grammar("did not find expected node content", &token)),
+        };
+        self.tokens.take();
+        self.steps.extend(next);
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,129 @@
+//! Where a scanner stands in a text.
+
+/// How many bytes the reference decodes at a time. A character that may not stand in a document is found with all that came
+/// with it.
+const CHUNK: usize = 512;
+
+/// A place in a text.
+#[derive(Clone, Copy)]
+pub(super) struct Mark {
+    /// Characters before it.
+    pub index: usize,
+    /// Lines before it.
+    pub line: usize,
+    /// Characters before it on its line.
+    pub column: usize,
+}
+
+pub(super) struct Cursor<'t> {
+    text: &'t str,
+    at: usize,
+    pub mark: Mark,
+    /// Where reading ends because of what follows.
+    barrier: Option<usize>,
+}
+
+impl<'t> Cursor<'t> {
+    pub(super) fn new(text: &'t str) -> Cursor<'t> {
+        let text = text.strip_prefix('\u{feff}').unwrap_or(text);
+        let strange = text.char_indices().find(|(_, c)| !is_printable(*c)).map(|(at, _)| at / CHUNK * CHUNK);
+        Cursor { text, at: 0, mark: Mark { index: 0, line: 0, column: 0 }, barrier: strange }
+    }
+
+    /// Whether what follows cannot even be read.
+    pub(super) fn is_barred(&self) -> bool {
+        // A few characters are always looked at before they are needed.
+        self.barrier.is_some_and(|barrier| self.at + 4 > barrier)
+    }
+
+    pub(super) fn rest(&self) -> &'t str {
+        self.text.get(self.at..).unwrap_or_default()
+    }
+
+    pub(super) fn char(&self) -> Option<char> {
+        self.rest().chars().next()
+    }
+
+    /// The byte some places further; 0 behind the end.
+    pub(super) fn byte(&self, ahead: usize) -> u8 {
+        self.text.as_bytes().get(self.at + ahead).copied().unwrap_or_default()
+    }
+
+    fn char_behind(&self, ahead: usize) -> Option<char> {
+        self.text.get(self.at + ahead..).and_then(|rest| rest.chars().next())
+    }
+
+    pub(super) fn is_end(&self) -> bool {
+        self.at >= self.text.len()
+    }
+
+    pub(super) fn is_break(&self) -> bool {
+        self.char().is_some_and(is_line_break)
+    }
+
+    pub(super) fn is_blank(&self) -> bool {
+        matches!(self.byte(0), b' ' | b'\t')
+    }
+
+    pub(super) fn is_break_or_end(&self) -> bool {
+        self.is_end() || self.is_break()
+    }
+
+    /// Whether some bytes further, all of them ASCII, there is nothing of a word.
+    pub(super) fn is_space(&self, ahead: usize) -> bool {
+        self.char_behind(ahead).is_none_or(|c| matches!(c, ' ' | '\t') || is_line_break(c))
+    }
+
+    /// Whether a mark of a document stands here.
+    pub(super) fn is_document_mark(&self, mark: &str) -> bool {
+        self.mark.column == 0 && self.rest().starts_with(mark) && self.is_space(3)
+    }
+
+    /// The place of some characters further on the same line.
+    pub(super) fn skip(&mut self, count: usize) {
+        for _ in 0..count {
+            let Some(c) = self.char() else { return };
+            self.at += c.len_utf8();
+            self.mark.index += 1;
+            self.mark.column += 1;
+        }
+    }
+
+    pub(super) fn skip_while(&mut self, wanted: impl Fn(char) -> bool) -> &'t str {
+        let from = self.at;
+        while self.char().is_some_and(&wanted) {
+            self.skip(1);
+        }
+        self.text.get(from..self.at).unwrap_or_default()
+    }
+
+    pub(super) fn skip_comment(&mut self) {
+        if self.byte(0) == b'#' {
+            self.skip_while(|c| !is_line_break(c));
+        }
+    }
+
+    /// To the beginning of the next line, from the end of this.
+    pub(super) fn skip_break(&mut self) {
+        let Some(c) = self.char() else { return };
+        let length = if self.rest().starts_with("\r\n") { 2 } else { c.len_utf8() };
+        self.at += length;
+        self.mark = Mark { index: self.mark.index + 1, line: self.mark.line + 1, column: 0 };
+    }
+
+    /// Behind the end of the text, on a line of its own.
+    pub(super) fn end_line(&mut self) {
+        if self.mark.column != 0 {
+            self.mark.column = 0;
+            self.mark.line += 1;
+        }
+    }
+}
+
+pub(super) fn is_line_break(c: char) -> bool {
+    matches!(c, '\r' | '\n' | '\u{85}' | '\u{2028}' | '\u{2029}')
+}
+
+fn is_printable(c: char) -> bool {
+    matches!(c, '\t' | '\n' | '\r' | ' '..='~' | '\u{85}' | '\u{a0}'..='\u{d7ff}' | '\u{e000}'..='\u{fffd}' | '\u{10000}'..)
+}
