@@ -292,8 +292,10 @@ pub const CONVERSION_QUESTIONS: usize = 256;
 pub const AUDIT_POLICY_BYTES: usize = 1 << 20;
 /// Records of requests that may wait for one place where they are written, whatever the flags say.
 pub const AUDIT_EVENTS_WAITING: usize = 1 << 20;
-/// Bytes of all records that wait, and of bodies that are kept for one; past it records lose their bodies, or are lost.
-pub const AUDIT_BYTES: usize = 64 << 20;
+/// Bytes of all records that wait, their bodies apart; past it records are lost.
+pub const AUDIT_HEADS_BYTES: usize = 32 << 20;
+/// Bytes of the bodies of records that wait, and of those that are kept for one; past it records lose theirs.
+pub const AUDIT_BODIES_BYTES: usize = 32 << 20;
 /// Bytes of one body that is kept for a record; a larger one is left out.
 pub const AUDIT_BODY_BYTES: usize = 16 << 20;
 /// Records that are written to the log at once where answers wait for them.

@@ -529,9 +529,7 @@ impl Application for Running {
 
     fn flush(&self) -> LocalBoxFuture<'_, Result<(), String>> {
         async {
-            if let Some(audit) = &self.0.shared.audit {
-                audit.ledger.close().await;
-            }
+            close_ledger(&self.0).await;
             match self.0.storage.directory.send(directory::Stop).await {
                 Ok(stopped) => stopped.map_err(|error| error.to_string()),
                 Err(error) => Err(error.to_string()),
@@ -544,3 +542,16 @@ impl Application for Running {
         self.0.storage.fatal.wait().boxed_local()
     }
 }
+
+    fn give_up(&self) -> LocalBoxFuture<'_, ()> {
+        self.0.loops.stop();
+        // What was asked last may be why it came to this.
+        close_ledger(&self.0).boxed_local()
+    }
+}
+
+/// Lets the last records of requests be written, for a while.
+async fn close_ledger(parts: &Parts) {
+    if let Some(audit) = &parts.shared.audit {
+        audit.ledger.close().await;
+    }
