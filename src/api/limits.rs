@@ -12,8 +12,10 @@ pub const YAML_DEPTH: usize = 100;
 pub const YAML_NODES: usize = 250_000;
 /// Anchors in one YAML document.
 pub const YAML_ANCHORS: usize = 1_000;
-/// Aliases in one YAML document, and what they may add to it.
+/// Aliases in one YAML document.
 pub const YAML_ALIASES: usize = 1_000;
+/// Bytes of text that aliases add to one YAML document.
+pub const YAML_ALIAS_BYTES: usize = 4 << 20;
 /// Levels of nesting in a CBOR body, rows of tags included. Clients are told this number.
 pub const CBOR_DEPTH: usize = 64;
 /// Items of one CBOR array. Clients are told this number.
