@@ -79,6 +79,8 @@ pub const GOAWAY_CHANCE: f64 = 0.02;
 
 /// Connections to kubelets, pods and services that may be open at once, conversations and logs that are followed included.
 pub const UPSTREAM_CONNECTIONS: usize = 4_096;
+/// The same to servers that extend this API.
+pub const EXTENSION_CONNECTIONS: usize = 4_096;
 /// Addresses of one host that are tried.
 pub const UPSTREAM_ADDRESSES: usize = 8;
 /// Bytes that are read from such a connection before somebody takes them; the head of an answer has to fit.

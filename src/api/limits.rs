@@ -24,6 +24,13 @@ pub const CBOR_ITEMS: u64 = 1_024;
 pub const CBOR_PAIRS: u64 = 1_024;
 /// Levels of nesting in an object that came as Protobuf: its JSON must be readable again.
 pub const PROTOBUF_DEPTH: usize = 100;
+/// Objects within a document by which an extension server says what it serves: each takes a hundred times the two bytes that an
+/// empty one is written with.
+pub const EXTENSION_DOCUMENT_OBJECTS: usize = 20_000;
+/// Objects within the OpenAPI document of an extension server.
+pub const OPENAPI_PARTS: usize = 200_000;
+/// Bytes of one path, definition or parameter in it; a larger one is left out.
+pub const OPENAPI_PART_BYTES: usize = 1 << 20;
 /// Types that may be inlined in each other. The table nests two; more is a mistake that would not end.
 pub const INLINE_DEPTH: usize = 8;
 

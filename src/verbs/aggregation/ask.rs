@@ -15,6 +15,7 @@ use crate::api::connect::{Destination, Location, Reach, Trust};
 use crate::api::discovery::RELEASE;
 use crate::api::hooks::Way;
 use crate::kubeconfig::user::escaped;
+use crate::api::field::quoted;
 use crate::upstream::{Answer, Ask, RequestBody, Upstream, header};
 use crate::verbs::{Backend, ways};
 
@@ -96,7 +97,7 @@ impl Extensions {
             (peer.verifies, peer.authority_pem) = (false, Vec::new());
             to.trust = Trust::Extension(peer.into());
         }
-        let mut headers = identity_headers(question.user);
+        let mut headers = identity_headers(question.user, true)?;
         let said = [(ACCEPT, question.accept), (IF_NONE_MATCH, question.known), (USER_AGENT, &agent())];
         for (name, value) in said.into_iter().filter(|(_, value)| !value.is_empty()) {
             if let Ok(value) = HeaderValue::try_from(value) {
@@ -148,24 +149,30 @@ async fn read(answer: Answer, most: usize) -> Result<Reply, String> {
     Ok(reply)
 }
 
-/// The headers by which an extension server learns whom it is asked for.
-pub fn identity_headers(user: &Identity) -> HeaderMap {
+/// The headers by which an extension server learns whom it is asked for. The error, in the words that clients know, is about somebody
+/// whom no header can name: without them the other server would take this one for whoever asks.
+pub fn identity_headers(user: &Identity, tells_uid: bool) -> Result<HeaderMap, String> {
     let mut headers = HeaderMap::new();
-    let mut add = |name: &str, value: &str| {
-        if let Some((name, value)) = header(name, value.as_bytes()) {
-            headers.append(name, value);
-        }
+    let mut add = |name: &str, value: &str| -> Result<(), String> {
+        let (name, value) = header(name, value.as_bytes())
+            .ok_or_else(|| format!("net/http: invalid header field value for {}", quoted(name)))?;
+        headers.append(name, value);
+        Ok(())
     };
-    add("x-remote-user", &user.name);
-    if !user.uid.is_empty() {
-        add("x-remote-uid", &user.uid);
+    add("X-Remote-User", &user.name)?;
+    if tells_uid && !user.uid.is_empty() {
+        add("X-Remote-Uid", &user.uid)?;
     }
-    user.groups.iter().for_each(|group| add("x-remote-group", group));
+    for group in &user.groups {
+        add("X-Remote-Group", group)?;
+    }
     for (key, values) in &user.extra {
-        let name = format!("x-remote-extra-{}", escaped(key));
-        values.iter().for_each(|value| add(&name, value));
+        let name = format!("X-Remote-Extra-{}", escaped(key));
+        for value in values {
+            add(&name, value)?;
+        }
     }
-    headers
+    Ok(headers)
 }
 
 #[cfg(test)]
@@ -182,14 +189,29 @@ mod tests {
             groups: vec!["a".to_owned(), "b".to_owned()],
             extra: BTreeMap::from([("example.com/k".to_owned(), vec!["1".to_owned(), "2".to_owned()])]),
         };
-        let headers = identity_headers(&user);
+        let headers = identity_headers(&user, true).unwrap();
         let of = |name: &str| {
             headers.get_all(name).iter().map(|value| value.to_str().unwrap()).collect::<Vec<_>>()
         };
         assert_eq!((of("x-remote-user"), of("x-remote-uid")), (vec!["ann"], vec!["7"]));
         assert_eq!(of("x-remote-group"), ["a", "b"]);
         assert_eq!(of("x-remote-extra-example.com%2fk"), ["1", "2"]);
-        let bare = identity_headers(&Identity { name: "x".to_owned(), ..Identity::default() });
-        assert_eq!(bare.len(), 1);
+        assert!(!identity_headers(&user, false).unwrap().contains_key("x-remote-uid"));
+        let bare = identity_headers(&Identity { name: "x".to_owned(), ..Identity::default() }, true);
+        assert_eq!(bare.unwrap().len(), 1);
+    }
+
+    #[test]
+    fn nobody_is_told_of_who_cannot_be_named() {
+        let named = |name: &str| Identity { name: name.to_owned(), ..Identity::default() };
+        assert_eq!(
+            identity_headers(&named("a\nb"), true).unwrap_err(),
+            "net/http: invalid header field value for \"X-Remote-User\""
+        );
+        let user = Identity { groups: vec!["a".to_owned(), "b\r".to_owned()], ..named("a") };
+        assert!(identity_headers(&user, true).is_err());
+        let extra = BTreeMap::from([("k\n".to_owned(), vec!["\0".to_owned()])]);
+        assert!(identity_headers(&Identity { extra, ..named("a") }, true).is_err());
+        assert!(identity_headers(&named("jos\u{e9}"), true).is_ok());
     }
 }
