@@ -122,6 +122,10 @@ pub const EXTENSIONS_REMEMBERED: usize = 256;
 pub const EXTENSION_DISCOVERY: Duration = Duration::from_secs(5);
 /// How long it may take to list the descriptions of its API; the reference server's value.
 pub const EXTENSION_OPENAPI: Duration = Duration::from_secs(60);
+/// How long it may take to delete or to list what it keeps in a namespace that goes.
+pub const EXTENSION_DELETION: Duration = Duration::from_secs(30);
+/// Bytes of a list of what it keeps in such a namespace; a larger one counts as a failure.
+pub const EXTENSION_LIST_BYTES: usize = 16 << 20;
 /// Bytes of a document by which such a server says what it serves; a larger one counts as none.
 pub const EXTENSION_DOCUMENT_BYTES: usize = 4 << 20;
 /// Bytes that the documents of all of them may hold together; past it further ones are left out.

@@ -158,7 +158,7 @@ pub struct House {
     pub(super) sign_token: SignToken,
     pub(super) hearing: Rc<Hearing>,
     settle: Settle,
-    extensions: Arc<Extensions>,
+    pub(super) extensions: Arc<Extensions>,
     uses: Rc<Mutex<UsesHeard>>,
     authorities: watch::Receiver<Arc<Authorities>>,
     around: Surroundings,

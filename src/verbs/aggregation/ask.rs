@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use futures::StreamExt as _;
+use bytes::Bytes;
+use futures::future::ready;
+use futures::{StreamExt as _, stream};
 use hyper::Method;
 use hyper::header::{ACCEPT, CONTENT_TYPE, ETAG, HOST, HeaderMap, HeaderValue, IF_NONE_MATCH, USER_AGENT};
 use pilothouse_actors::identity::Identity;
@@ -13,16 +15,23 @@ use super::Extensions;
 use crate::api::aggregation::Service;
 use crate::api::connect::{Destination, Location, Reach, Trust};
 use crate::api::discovery::RELEASE;
+use crate::api::field::quoted;
 use crate::api::hooks::Way;
 use crate::kubeconfig::user::escaped;
-use crate::api::field::quoted;
+use crate::limits::EXTENSION_DOCUMENT_BYTES;
 use crate::upstream::{Answer, Ask, RequestBody, Upstream, header};
 use crate::verbs::{Backend, ways};
 
 /// Something that this server itself wants to know.
 pub struct Question<'a> {
+    /// What shall be done.
+    pub method: Method,
     /// Where to ask.
     pub path: &'a str,
+    /// The parameters.
+    pub query: &'a str,
+    /// What is sent along, in JSON; empty: nothing.
+    pub body: &'static [u8],
     /// As whom.
     pub user: &'a Identity,
     /// In which forms the answer is understood; empty: in any.
@@ -35,6 +44,24 @@ pub struct Question<'a> {
     pub most: usize,
     /// Whether the certificate is looked at. Whether somebody answers at all can be asked of anybody.
     pub verifies: bool,
+}
+
+impl<'a> Question<'a> {
+    /// What stands there, in any form, of somebody whose certificate is looked at.
+    pub fn get(path: &'a str, user: &'a Identity, within: Duration) -> Question<'a> {
+        Question {
+            method: Method::GET,
+            path,
+            query: "",
+            body: &[],
+            user,
+            accept: "",
+            known: "",
+            within,
+            most: EXTENSION_DOCUMENT_BYTES,
+            verifies: true,
+        }
+    }
 }
 
 /// What was answered.
@@ -91,7 +118,8 @@ impl Extensions {
         service: &Service,
         question: &Question<'_>,
     ) -> Result<Reply, String> {
-        let mut to = self.resolve((backend, &Permit::none()), service, (question.path, "")).await?;
+        let mut to =
+            self.resolve((backend, &Permit::none()), service, (question.path, question.query)).await?;
         if !question.verifies {
             let mut peer = (*service.peer).clone();
             (peer.verifies, peer.authority_pem) = (false, Vec::new());
@@ -107,18 +135,29 @@ impl Extensions {
         if let Ok(host) = HeaderValue::try_from(to.location.authority()) {
             headers.insert(HOST, host);
         }
-        let asked = Ask { method: Method::GET, headers, body: RequestBody::Empty };
+        let body = match question.body {
+            [] => RequestBody::Empty,
+            body => {
+                headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+                let piece = stream::once(ready(Ok(Bytes::from_static(body))));
+                RequestBody::Pieces(Box::pin(piece), Some(body.len() as u64))
+            }
+        };
+        let asked = Ask { method: question.method.clone(), headers, body };
         let asking = async {
             let answer = self.upstream.ask(&to, asked).await.map_err(|failure| failure.to_string())?;
-            read(answer, question.most).await
+            // What was deleted need not be told.
+            let is_done = question.method == Method::DELETE && answer.status.is_success();
+            read(answer, if is_done { 0 } else { question.most }).await
         };
         let url = to.location.url();
+        let verb = if question.method == Method::DELETE { "Delete" } else { "Get" };
         match timeout(question.within, asking).await {
             Ok(Ok(reply)) => Ok(Reply { url, ..reply }),
-            Ok(Err(why)) => Err(format!("failing or missing response from {url}: Get \"{url}\": {why}")),
+            Ok(Err(why)) => Err(format!("failing or missing response from {url}: {verb} \"{url}\": {why}")),
             Err(_) => Err(format!(
-                "failing or missing response from {url}: Get \"{url}\": context deadline exceeded (Client.Timeout \
-                 exceeded while awaiting headers)"
+                "failing or missing response from {url}: {verb} \"{url}\": context deadline exceeded \
+                 (Client.Timeout exceeded while awaiting headers)"
             )),
         }
     }
@@ -129,6 +168,7 @@ fn agent() -> String {
     format!("kube-apiserver/{RELEASE}")
 }
 
+/// Reads an answer; 0: no more than its head.
 async fn read(answer: Answer, most: usize) -> Result<Reply, String> {
     let text = |name| answer.headers.get(name).and_then(|value: &HeaderValue| value.to_str().ok());
     let (content_type, etag) = (text(CONTENT_TYPE).unwrap_or_default(), text(ETAG).unwrap_or_default());
@@ -138,6 +178,9 @@ async fn read(answer: Answer, most: usize) -> Result<Reply, String> {
         etag: etag.to_owned(),
         ..Reply::default()
     };
+    if most == 0 {
+        return Ok(reply);
+    }
     let mut body = answer.body;
     while let Some(piece) = body.next().await {
         let piece = piece.map_err(|error| error.to_string())?;
