@@ -71,7 +71,8 @@ use crate::http::handler::merged::MergedDocuments;
 use crate::http::handler::openapi::OpenApi;
 use crate::http::handler::worker::{Encodings, Places, Served, Shared, Worker};
 use crate::limits;
-use crate::metrics::{Meter, Metrics};
+use crate::metrics::Metrics;
+use crate::metrics::requests::Meter;
 use crate::pki::{Pki, host};
 use crate::server::StartError;
 use crate::server::wiring::{Application, Boot, Wired, Wiring};
@@ -541,7 +542,6 @@ impl Application for Running {
     fn failed(&self) -> LocalBoxFuture<'_, String> {
         self.0.storage.fatal.wait().boxed_local()
     }
-}
 
     fn give_up(&self) -> LocalBoxFuture<'_, ()> {
         self.0.loops.stop();
@@ -555,3 +555,4 @@ async fn close_ledger(parts: &Parts) {
     if let Some(audit) = &parts.shared.audit {
         audit.ledger.close().await;
     }
+}

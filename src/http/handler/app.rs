@@ -26,7 +26,7 @@ use crate::api::query::{self, Query};
 use crate::api::status::{Result, Status};
 use crate::api::verb::Verb;
 use crate::http::websocket::Upgrade;
-use crate::metrics::Sample;
+use crate::metrics::requests::Sample;
 use crate::verbs::component_status::Question;
 use crate::verbs::{self, Answered, Call, Reply, Warnings};
 
