@@ -2,7 +2,8 @@
 //!
 //! Each place that gets records, the log (`log.rs`) and the webhook (`webhook.rs`), has a thread of its own and a bounded queue
 //! before it (`batches.rs`). In batch mode nobody waits: a record that finds no room is lost, and counted. In the other modes a
-//! request waits until its record is written. All records together, and the bodies that are kept for them, have one room.
+//! request waits until its record is written. All records together have one room and their bodies another, so that large answers
+//! which somebody reads slowly cost the records of others their bodies at most.
 
 pub mod batches;
 pub mod log;
@@ -11,19 +12,23 @@ pub mod webhook;
 use std::sync::Arc;
 
 use futures::future::join_all;
+use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::timeout;
 
 use crate::api::audit::event::Event;
 use crate::config::audit::{Delivery, Mode};
-use crate::limits::{AUDIT_BYTES, AUDIT_CLOSING};
+use crate::limits::{AUDIT_BODIES_BYTES, AUDIT_CLOSING, AUDIT_HEADS_BYTES};
 use crate::metrics::audit::Audit as Counts;
 use crate::verbs::budget::{Budget, Held};
 
-use self::batches::{Entry, Word};
+use self::batches::{Entry, Rooms, Word};
 
 /// What metrics call a queue that is full.
 const BUFFERED: &str = "buffered";
+/// Why records are lost there.
+const FULL: &str = "audit buffer queue blocked";
+const CLOSED: &str = "audit backend shut down";
 
 /// One place that gets records.
 pub struct Place {
@@ -34,14 +39,30 @@ pub struct Place {
 /// Where the records of requests go.
 pub struct Ledger {
     places: Vec<Place>,
-    room: Budget,
+    heads: Budget,
+    bodies: Budget,
     counts: Counts,
+}
+
+/// A record that waits for its turn to enter a full queue. Whoever goes away meanwhile takes it along, which is counted.
+struct Outside<'a> {
+    word: Option<Word>,
+    counts: &'a Counts,
+}
+
+impl Drop for Outside<'_> {
+    fn drop(&mut self) {
+        if self.word.is_some() {
+            self.counts.lost(BUFFERED, 1, FULL);
+        }
+    }
 }
 
 impl Ledger {
     /// A ledger without places.
     pub fn new(counts: Counts) -> Ledger {
-        Ledger { places: Vec::new(), room: Budget::new(AUDIT_BYTES), counts }
+        let (heads, bodies) = (Budget::new(AUDIT_HEADS_BYTES), Budget::new(AUDIT_BODIES_BYTES));
+        Ledger { places: Vec::new(), heads, bodies, counts }
     }
 
     /// Adds a place; `spawn` starts the thread that takes what comes out of its queue.
@@ -68,69 +89,87 @@ impl Ledger {
 
     /// Room for a body that grows.
     pub fn room(&self) -> Held {
-        self.room.nothing()
+        self.bodies.nothing()
     }
 
-    /// Whether requests wait for their records.
-    pub fn is_waited_for(&self) -> bool {
-        self.places.iter().any(|place| place.mode != Mode::Batch)
-    }
-
-    /// Makes room for a record, without its bodies if there is too little; `None` if there is none at all.
-    fn fit(&self, event: &mut Event, mut held: Held) -> Option<Held> {
-        if held.set(event.weight()).is_ok() {
-            return Some(held);
+    /// Makes room for a record, without its bodies if there is too little for those; `None` if there is none for the rest.
+    fn fit(&self, event: &mut Event, mut bodies: Held) -> Option<Rooms> {
+        if bodies.set(event.body_bytes()).is_err() {
+            event.shrink();
+            // To need less is always possible.
+            let _ = bodies.set(0);
         }
-        event.truncate();
-        held.set(event.weight()).is_ok().then_some(held)
+        let head = self.heads.take(event.head_bytes()).ok()?;
+        Some(Rooms { _head: head, _bodies: bodies })
     }
 
     /// Writes a record down, and waits for it where that is asked for. `false`: whoever must not go on without it shall not.
-    pub async fn write(&self, mut event: Event, held: Held) -> bool {
+    pub async fn write(&self, mut event: Event, bodies: Held) -> bool {
         self.counts.made();
-        let held = self.fit(&mut event, held).map(Arc::new);
+        let rooms = self.fit(&mut event, bodies).map(Arc::new);
         let event = Arc::new(event);
-        let mut written = true;
-        for place in &self.places {
-            if place.mode == Mode::Batch {
-                self.pass_on(place, &event, held.clone());
-                continue;
-            }
-            let (done, answer) = oneshot::channel();
-            let entry = Entry { event: event.clone(), held: held.clone(), done: Some(done) };
-            let sent = place.words.send(Word::Write(entry)).await.is_ok();
-            if !sent {
-                self.counts.lost(BUFFERED, 1, "audit backend shut down");
-            }
-            let done = sent && answer.await.unwrap_or(false);
-            written &= done || place.mode != Mode::BlockingStrict;
-        }
-        written
+        // All places hear of it before anybody waits: a client that hangs up meanwhile keeps no record from any of them.
+        let delivered = self.places.iter().map(|place| self.deliver(place, &event, rooms.clone()));
+        join_all(delivered).await.into_iter().all(|may_go_on| may_go_on)
     }
 
     /// Writes a record down that nobody can wait for.
-    pub fn write_later(self: &Arc<Self>, mut event: Event, held: Held) {
+    pub fn write_later(&self, mut event: Event, bodies: Held) {
         self.counts.made();
-        let held = self.fit(&mut event, held).map(Arc::new);
+        let rooms = self.fit(&mut event, bodies).map(Arc::new);
         let event = Arc::new(event);
         for place in &self.places {
-            self.pass_on(place, &event, held.clone());
+            self.pass_on(place, &event, rooms.clone());
         }
     }
 
-    fn pass_on(&self, place: &Place, event: &Arc<Event>, held: Option<Arc<Held>>) {
-        if held.is_none() {
-            return self.counts.lost(BUFFERED, 1, "audit buffer queue blocked");
+    /// Brings a record to a place as that wants it. Whether the request may go on.
+    async fn deliver(&self, place: &Place, event: &Arc<Event>, rooms: Option<Arc<Rooms>>) -> bool {
+        if place.mode == Mode::Batch {
+            self.pass_on(place, event, rooms);
+            return true;
         }
-        let entry = Entry { event: event.clone(), held, done: None };
+        let written = match rooms {
+            Some(rooms) => {
+                let (done, answer) = oneshot::channel();
+                let word = Word::Write(Entry { event: event.clone(), rooms, done: Some(done) });
+                self.enter(place, word).await && answer.await.unwrap_or(false)
+            }
+            None => {
+                self.counts.lost(BUFFERED, 1, FULL);
+                false
+            }
+        };
+        written || place.mode != Mode::BlockingStrict
+    }
+
+    /// Puts a word into the queue of a place, when there is room. `false`: nobody takes any out.
+    async fn enter(&self, place: &Place, word: Word) -> bool {
+        let word = match place.words.try_send(word) {
+            Ok(()) => return true,
+            Err(TrySendError::Full(word) | TrySendError::Closed(word)) => word,
+        };
+        let mut outside = Outside { word: Some(word), counts: &self.counts };
+        let room = place.words.reserve().await;
+        match (room, outside.word.take()) {
+            (Ok(room), Some(word)) => {
+                room.send(word);
+                true
+            }
+            _ => {
+                self.counts.lost(BUFFERED, 1, CLOSED);
+                false
+            }
+        }
+    }
+
+    fn pass_on(&self, place: &Place, event: &Arc<Event>, rooms: Option<Arc<Rooms>>) {
+        let Some(rooms) = rooms else { return self.counts.lost(BUFFERED, 1, FULL) };
+        let entry = Entry { event: event.clone(), rooms, done: None };
         match place.words.try_send(Word::Write(entry)) {
             Ok(()) => {}
-            Err(mpsc::error::TrySendError::Full(_)) => {
-                self.counts.lost(BUFFERED, 1, "audit buffer queue blocked");
-            }
-            Err(mpsc::error::TrySendError::Closed(_)) => {
-                self.counts.lost(BUFFERED, 1, "audit backend shut down");
-            }
+            Err(TrySendError::Full(_)) => self.counts.lost(BUFFERED, 1, FULL),
+            Err(TrySendError::Closed(_)) => self.counts.lost(BUFFERED, 1, CLOSED),
         }
     }
 

@@ -79,6 +79,8 @@ pub const GOAWAY_CHANCE: f64 = 0.02;
 
 /// Connections to kubelets, pods and services that may be open at once, conversations and logs that are followed included.
 pub const UPSTREAM_CONNECTIONS: usize = 4_096;
+/// The same to servers that extend this API.
+pub const EXTENSION_CONNECTIONS: usize = 4_096;
 /// Addresses of one host that are tried.
 pub const UPSTREAM_ADDRESSES: usize = 8;
 /// Bytes that are read from such a connection before somebody takes them; the head of an answer has to fit.
@@ -120,6 +122,10 @@ pub const EXTENSIONS_REMEMBERED: usize = 256;
 pub const EXTENSION_DISCOVERY: Duration = Duration::from_secs(5);
 /// How long it may take to list the descriptions of its API; the reference server's value.
 pub const EXTENSION_OPENAPI: Duration = Duration::from_secs(60);
+/// How long it may take to delete or to list what it keeps in a namespace that goes.
+pub const EXTENSION_DELETION: Duration = Duration::from_secs(30);
+/// Bytes of a list of what it keeps in such a namespace; a larger one counts as a failure.
+pub const EXTENSION_LIST_BYTES: usize = 16 << 20;
 /// Bytes of a document by which such a server says what it serves; a larger one counts as none.
 pub const EXTENSION_DOCUMENT_BYTES: usize = 4 << 20;
 /// Bytes that the documents of all of them may hold together; past it further ones are left out.
@@ -292,8 +298,10 @@ pub const CONVERSION_QUESTIONS: usize = 256;
 pub const AUDIT_POLICY_BYTES: usize = 1 << 20;
 /// Records of requests that may wait for one place where they are written, whatever the flags say.
 pub const AUDIT_EVENTS_WAITING: usize = 1 << 20;
-/// Bytes of all records that wait, and of bodies that are kept for one; past it records lose their bodies, or are lost.
-pub const AUDIT_BYTES: usize = 64 << 20;
+/// Bytes of all records that wait, their bodies apart; past it records are lost.
+pub const AUDIT_HEADS_BYTES: usize = 32 << 20;
+/// Bytes of the bodies of records that wait, and of those that are kept for one; past it records lose theirs.
+pub const AUDIT_BODIES_BYTES: usize = 32 << 20;
 /// Bytes of one body that is kept for a record; a larger one is left out.
 pub const AUDIT_BODY_BYTES: usize = 16 << 20;
 /// Records that are written to the log at once where answers wait for them.

@@ -8,57 +8,40 @@ pub mod conditions;
 pub mod conversion;
 pub mod hooks;
 pub mod policies;
+pub mod requests;
 pub mod slis;
 pub mod tokens;
+pub mod watches;
+pub mod webhooks;
 
-use std::cell::RefCell;
-use std::collections::HashMap;
 use std::fs;
-use std::sync::Arc;
 
 use pilothouse_actors::clock::Timestamp;
 use prometheus::{
-    Encoder as _, Gauge, GaugeVec, Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec,
-    IntGauge, IntGaugeVec, Opts, Registry, TextEncoder,
+    Encoder as _, Gauge, GaugeVec, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge,
+    IntGaugeVec, Opts, Registry, TextEncoder,
 };
 
 use self::aggregation::Aggregation;
 use self::audit::Audit;
 use self::authentication::Authentication;
-use self::conditions::{Authorizer, Counts};
+use self::conditions::Counts;
 use self::conversion::Conversions;
 use self::hooks::Hooks;
 use self::policies::Policies;
 use self::slis::Slis;
 use self::tokens::Tokens;
+use self::watches::{OpenWatch, Watched};
+use self::webhooks::{Judged, WebhookMeter};
 use crate::api::catalog::resource::Resource;
-use crate::api::connect::Way;
 use crate::api::discovery::RELEASE;
-use crate::api::path::{Request, ResourcePath, Target};
-use crate::api::verb::Verb;
 
 /// The bounds of the classes of duration, in seconds; the reference server's.
 const SECONDS: [f64; 23] = [
     0.005, 0.025, 0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 1.0, 1.25, 1.5, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0, 15.0,
     20.0, 30.0, 45.0, 60.0,
 ];
-/// The bounds of the classes of lag, in seconds: from what nobody notices to what a history lasts.
-const LAG_SECONDS: [f64; 12] = [0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.1, 0.5, 2.5, 10.0, 60.0, 300.0];
 const COMPONENT: &str = "apiserver";
-/// Paths that are no resources and are counted by name, with that name.
-const PATHS: [(&str, &str); 9] = [
-    ("/healthz", "/healthz"),
-    ("/livez", "/livez"),
-    ("/readyz", "/readyz"),
-    ("/metrics", "/metrics"),
-    ("/version", "/version"),
-    ("/api", "api"),
-    ("/apis", "apis"),
-    ("/openapi/v2", "openapi/v2"),
-    ("/openapi/v3", "openapi/v3"),
-];
-/// Sub-resources that are conversations.
-const LASTING_PARTS: [&str; 5] = ["attach", "exec", "log", "portforward", "proxy"];
 /// The size of a page of memory on the machines this runs on.
 const PAGE_BYTES: i64 = 4_096;
 
@@ -307,8 +290,7 @@ impl Metrics {
         let labels = ["WATCH", group, version, &resource.plural, "", scope, COMPONENT];
         let open = self.longrunning.with_label_values(&labels);
         open.inc();
-        let events = self.watching.events.with_label_values(&[group, version, &resource.kind]);
-        OpenWatch { open, events, lag: self.watching.lag.clone() }
+        self.watching.open(open, resource)
     }
 
     /// Counts disagreements of the two engines of validation.
@@ -372,440 +354,8 @@ impl Metrics {
     }
 }
 
-/// What is counted of one authorization webhook. Operators choose the names.
-#[derive(Clone)]
-pub struct WebhookMeter {
-    name: String,
-    rounds: IntCounterVec,
-    durations: HistogramVec,
-    open: IntCounterVec,
-    conditions: Counts,
-}
-
-/// How a question to a webhook ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Round {
-    /// With an answer.
-    Success,
-    /// With none in time.
-    Timeout,
-    /// With anything else.
-    Error,
-}
-
-impl Round {
-    fn name(self) -> &'static str {
-        match self {
-            Round::Success => "success",
-            Round::Timeout => "timeout",
-            Round::Error => "error",
-        }
-    }
-}
-
-impl WebhookMeter {
-    /// What operators call it.
-    pub fn name(&self) -> &str {
-        &self.name
-    }
-
-    /// Counts how long its conditions took, whether they left a request to others, and whether some failed.
-    pub fn matched(&self, seconds: f64, excluded: bool, failed: bool) {
-        let of = Authorizer(&self.name);
-        self.conditions.evaluated(&of, usize::from(failed), seconds);
-        if excluded {
-            self.conditions.excluded(&of);
-        }
-    }
-
-    /// Counts one question and how long it took.
-    pub fn asked(&self, round: Round, seconds: f64) {
-        let labels = [self.name.as_str(), round.name()];
-        self.rounds.with_label_values(&labels).inc();
-        self.durations.with_label_values(&labels).observe(seconds);
-    }
-
-    /// Counts a question that others decide because of this end.
-    pub fn left_open(&self, round: Round) {
-        self.open.with_label_values(&[&self.name, round.name()]).inc();
-    }
-}
-
-/// What is counted of watches beside their number.
-pub struct Watched {
-    events: IntCounterVec,
-    lag: Histogram,
-    /// Watches that have something to tell and whose clients do not read.
-    pub stalled: IntGauge,
-    /// Bytes that the lists in flight hold.
-    pub list_bytes: IntGauge,
-    /// Events that the windows hold in memory, by type.
-    pub window_events: IntGaugeVec,
-    /// Events that only the log holds, by type.
-    pub shelved_events: IntGaugeVec,
-    /// What the windows weigh, by type.
-    pub window_bytes: IntGaugeVec,
-    /// The age of the oldest event that can be read, by type.
-    pub window_age: GaugeVec,
-}
-
-impl Watched {
-    fn new() -> Result<Watched, prometheus::Error> {
-        let of = |name: &str, help: &str| IntGaugeVec::new(Opts::new(name, help), &["resource"]);
-        let events = Opts::new(
-            "apiserver_watch_events_total",
-            "Events that watches told, by group, version and kind.",
-        );
-        let lag = HistogramOpts::new(
-            "pilothouse_watch_lag_seconds",
-            "How long ago the oldest event was accepted that a watch took in at once.",
-        );
-        let age = Opts::new(
-            "pilothouse_watch_window_age_seconds",
-            "How far back the history reaches that watches can begin in, by resource.",
-        );
-        Ok(Watched {
-            events: IntCounterVec::new(events, &["group", "version", "kind"])?,
-            lag: Histogram::with_opts(lag.buckets(LAG_SECONDS.to_vec()))?,
-            stalled: IntGauge::new(
-                "pilothouse_watch_stalled_sessions",
-                "Watches that have something to tell and whose clients do not read.",
-            )?,
-            list_bytes: IntGauge::new(
-                "pilothouse_list_bytes_inflight",
-                "Bytes that the lists in flight hold.",
-            )?,
-            window_events: of(
-                "pilothouse_watch_window_events",
-                "Events of the history in memory, by resource.",
-            )?,
-            shelved_events: of(
-                "pilothouse_watch_window_shelved_events",
-                "Events of the history that are read from the log, by resource.",
-            )?,
-            window_bytes: of(
-                "pilothouse_watch_window_bytes",
-                "What the history in memory weighs, by resource.",
-            )?,
-            window_age: GaugeVec::new(age, &["resource"])?,
-        })
-    }
-
-    fn register(&self, registry: &Registry) -> Result<(), prometheus::Error> {
-        registry.register(Box::new(self.events.clone()))?;
-        registry.register(Box::new(self.lag.clone()))?;
-        for gauge in [&self.stalled, &self.list_bytes] {
-            registry.register(Box::new(gauge.clone()))?;
-        }
-        for gauges in [&self.window_events, &self.shelved_events, &self.window_bytes] {
-            registry.register(Box::new(gauges.clone()))?;
-        }
-        registry.register(Box::new(self.window_age.clone()))
-    }
-}
-
-/// One watch that is open, with the counters it was given at its start.
-pub struct OpenWatch {
-    open: IntGauge,
-    events: IntCounter,
-    lag: Histogram,
-}
-
-impl OpenWatch {
-    /// Counts events that were told, the first of them accepted at `oldest`.
-    pub fn told(&self, events: usize, oldest: Timestamp, now: Timestamp) {
-        self.events.inc_by(events as u64);
-        self.lag.observe(now.0.saturating_sub(oldest.0) as f64 / 1e6);
-    }
-}
-
-impl Drop for OpenWatch {
-    fn drop(&mut self) {
-        self.open.dec();
-    }
-}
-
-/// What came of judging a request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Judged {
-    /// It may pass.
-    Allowed,
-    /// A policy is against it.
-    Denied,
-    /// No policy is for it.
-    NoOpinion,
-    /// Nobody knows.
-    Failed,
-}
-
-impl Judged {
-    fn name(self) -> &'static str {
-        match self {
-            Judged::Allowed => "allowed",
-            Judged::Denied => "denied",
-            Judged::NoOpinion => "no-opinion",
-            Judged::Failed => "error",
-        }
-    }
-}
-
 /// What the kernel says that this process holds in memory.
 fn resident_bytes() -> Option<i64> {
     let text = fs::read_to_string("/proc/self/statm").ok()?;
     text.split_whitespace().nth(1)?.parse::<i64>().ok().map(|pages| pages * PAGE_BYTES)
-}
-
-/// How a request is counted, but for its outcome.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-struct Class {
-    /// The resource's number; none for a path.
-    resource: Option<u32>,
-    verb: Verb,
-    /// The position of the sub-resource or of the path among those that are known.
-    part: Option<usize>,
-    scope: &'static str,
-    dry_run: bool,
-    /// Whether it is a patch that applies.
-    applies: bool,
-    code: u16,
-}
-
-/// The counters of one class of requests, found once.
-struct Series {
-    resource: Option<Arc<Resource>>,
-    count: IntCounter,
-    /// Watches have none: they last as long as the client wants.
-    duration: Option<Histogram>,
-}
-
-/// What one worker counts with. It remembers the counters it has used, because finding one by its labels costs more than
-/// counting.
-pub struct Meter {
-    metrics: Arc<Metrics>,
-    series: RefCell<HashMap<Class, Series>>,
-}
-
-/// One request on its way.
-pub struct Sample {
-    began: Timestamp,
-    noted: RefCell<Option<(Class, Option<Arc<Resource>>)>>,
-}
-
-impl Sample {
-    /// A request that begins now.
-    pub fn begin(now: Timestamp) -> Sample {
-        Sample { began: now, noted: RefCell::new(None) }
-    }
-
-    /// Lets go of what is known of it, so that it does not count: whoever may not ask has asked for nothing.
-    pub fn forget(&self) {
-        self.noted.take();
-    }
-
-    /// Whether it has no end of its own, as far as is known.
-    pub fn is_long_running(&self) -> bool {
-        let noted = self.noted.borrow();
-        let Some((class, resource)) = noted.as_ref() else { return false };
-        let part = class.part.and_then(|at| resource.as_ref()?.subresources.get(at));
-        let converses = part.is_some_and(|part| LASTING_PARTS.contains(&&*part.name));
-        matches!(class.verb, Verb::Watch | Verb::Proxy) || converses
-    }
-
-    /// Notes what it is about: a dry run, a patch that applies. A resource that nobody knows is none.
-    pub fn note(
-        &self,
-        request: &Request<'_>,
-        resource: Option<&Arc<Resource>>,
-        (dry_run, applies): (bool, bool),
-    ) {
-        let verb = request.verb;
-        let mut class = Class { resource: None, verb, part: None, scope: "", dry_run, applies, code: 0 };
-        match (&request.target, resource) {
-            (Target::Resource(found), Some(resource)) => {
-                class.resource = Some(resource.ordinal);
-                let mut parts = resource.subresources.iter();
-                class.part = parts.position(|sub| *sub.name == *found.subresource);
-                class.scope = scope(found, request.verb);
-                // Whatever the method: it is between the client and whoever it is led to.
-                if Way::of(resource, found.subresource).is_some() {
-                    class.verb = Verb::Connect;
-                }
-            }
-            (Target::Resource(_), None) => {}
-            (Target::NonResource(path), _) => {
-                let below = |known: &str| {
-                    path.strip_prefix(known).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
-                };
-                class.part = PATHS.iter().position(|(known, _)| below(known));
-                class.dry_run = false;
-            }
-        }
-        *self.noted.borrow_mut() = Some((class, resource.cloned()));
-    }
-}
-
-fn scope(found: &ResourcePath<'_>, verb: Verb) -> &'static str {
-    if !found.name.is_empty() || verb == Verb::Create {
-        "resource"
-    } else if !found.namespace.is_empty() {
-        "namespace"
-    } else {
-        "cluster"
-    }
-}
-
-/// The verb as the metrics name it.
-fn verb_label(class: &Class) -> String {
-    match (class.verb, class.resource) {
-        (Verb::Create, _) => "POST".to_owned(),
-        (Verb::Patch, _) if class.applies => "APPLY".to_owned(),
-        (Verb::DeleteCollection, _) => "DELETE".to_owned(),
-        (Verb::Update, _) => "PUT".to_owned(),
-        (Verb::Proxy, _) => "CONNECT".to_owned(),
-        (Verb::Unknown, _) => "other".to_owned(),
-        (verb, _) => verb.as_str().to_ascii_uppercase(),
-    }
-}
-
-impl Meter {
-    /// A meter that counts into these.
-    pub fn new(metrics: Arc<Metrics>) -> Meter {
-        Meter { metrics, series: RefCell::default() }
-    }
-
-    /// Counts a request that was answered. One that was refused before anybody looked at it does not count.
-    pub fn end(&self, sample: Sample, now: Timestamp, code: u16) {
-        let Some((mut class, resource)) = sample.noted.into_inner() else { return };
-        class.code = code;
-        let mut known = self.series.borrow_mut();
-        let series = known.entry(class).or_insert_with(|| self.find(&class, resource.clone()));
-        // A custom resource may come again with the number of one that went.
-        let same = match (&series.resource, &resource) {
-            (Some(one), Some(other)) => Arc::ptr_eq(one, other),
-            (None, None) => true,
-            _ => false,
-        };
-        if !same {
-            *series = self.find(&class, resource);
-        }
-        series.count.inc();
-        if let Some(duration) = &series.duration {
-            duration.observe(now.0.saturating_sub(sample.began.0) as f64 / 1e6);
-        }
-    }
-
-    fn find(&self, class: &Class, resource: Option<Arc<Resource>>) -> Series {
-        let verb = verb_label(class);
-        let dry_run = if class.dry_run { "All" } else { "" };
-        let (group, version, plural, part) = match &resource {
-            Some(resource) => {
-                let part = class.part.and_then(|at| resource.subresources.get(at)).map(|sub| &*sub.name);
-                (&*resource.gv.group, &*resource.gv.version, &*resource.plural, part.unwrap_or_default())
-            }
-            None => ("", "", "", class.part.and_then(|at| PATHS.get(at)).map_or("", |(_, name)| name)),
-        };
-        if let Some(removed) = resource.as_ref().filter(|resource| resource.deprecated.is_some()) {
-            let removed =
-                removed.removed.map(|(major, minor)| format!("{major}.{minor}")).unwrap_or_default();
-            self.metrics.deprecated.with_label_values(&[group, version, plural, part, &removed]).set(1);
-        }
-        // Of those who ask for its health the reference does not say which of its parts they asked.
-        let component = if ["/healthz", "/livez", "/readyz"].contains(&part) { "" } else { COMPONENT };
-        let labels = [verb.as_str(), dry_run, group, version, plural, part, class.scope, component];
-        let code = class.code.to_string();
-        let with_code = [&labels[..], &[code.as_str()]].concat();
-        let count = self.metrics.requests.with_label_values(&with_code);
-        let lasts = class.verb == Verb::Watch;
-        let duration = (!lasts).then(|| self.metrics.durations.with_label_values(&labels));
-        Series { resource, count, duration }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::api::catalog::build::Builtin;
-    use crate::api::catalog::runtime_config::RuntimeConfig;
-    use crate::api::query::Query;
-
-    fn scraped(paths: &[(&str, &str, u16)]) -> String {
-        let metrics = Arc::new(Metrics::new(Timestamp(1_500_000)).unwrap());
-        let meter = Meter::new(metrics.clone());
-        let catalog = Builtin::load().unwrap().serve(&RuntimeConfig::default()).unwrap();
-        for (method, path, code) in paths {
-            let sample = Sample::begin(Timestamp(0));
-            let query = Query::parse("");
-            let request = Request::parse(method, path, &query).unwrap();
-            let resource = match &request.target {
-                Target::Resource(found) => catalog.at(found),
-                Target::NonResource(_) => None,
-            };
-            sample.note(&request, resource, (false, *method == "PATCH"));
-            meter.end(sample, Timestamp(30_000), *code);
-        }
-        metrics.count_mismatches(2);
-        String::from_utf8(metrics.text().unwrap()).unwrap()
-    }
-
-    #[test]
-    fn requests_are_counted_by_what_they_are_about() {
-        let text = scraped(&[
-            ("GET", "/api/v1/namespaces/n/pods/p", 200),
-            ("GET", "/api/v1/namespaces/n/pods/q", 200),
-            ("GET", "/api/v1/namespaces/n/pods", 410),
-            ("POST", "/api/v1/namespaces/n/pods", 201),
-            ("PUT", "/apis/apps/v1/namespaces/n/deployments/d/status", 200),
-            ("GET", "/api/v1/namespaces/n/endpoints/e", 200),
-            ("GET", "/livez/ping", 200),
-            ("GET", "/apis", 200),
-            ("GET", "/openapi/v3/api/v1", 200),
-            ("PATCH", "/api/v1/namespaces/n/pods/p", 200),
-            ("DELETE", "/api/v1/namespaces/n/pods", 200),
-        ]);
-        let wanted = [
-            r#"subresource="apis",verb="GET""#,
-            r#"subresource="openapi/v3",verb="GET""#,
-            r#"scope="resource",subresource="",verb="APPLY""#,
-            r#"scope="namespace",subresource="",verb="DELETE""#,
-            r#"apiserver_request_total{code="200",component="apiserver",dry_run="",group="",resource="pods",scope="resource",subresource="",verb="GET",version="v1"} 2"#,
-            r#"apiserver_request_total{code="410",component="apiserver",dry_run="",group="",resource="pods",scope="namespace",subresource="",verb="LIST",version="v1"} 1"#,
-            r#"apiserver_request_total{code="201",component="apiserver",dry_run="",group="",resource="pods",scope="resource",subresource="",verb="POST",version="v1"} 1"#,
-            r#"group="apps",resource="deployments",scope="resource",subresource="status",verb="PUT",version="v1"} 1"#,
-            r#"resource="",scope="",subresource="/livez",verb="GET",version=""} 1"#,
-            r#"apiserver_requested_deprecated_apis{group="",removed_release="",resource="endpoints",subresource="",version="v1"} 1"#,
-            r#"verb="GET",version="v1",le="0.05"} 2"#,
-            "declarative_validation_mismatch_total 2",
-            "process_start_time_seconds 1.5",
-            r#"kubernetes_build_info{"#,
-        ];
-        for wanted in wanted {
-            assert!(text.contains(wanted), "{wanted}\n{text}");
-        }
-    }
-
-    #[test]
-    fn whoever_may_not_ask_is_not_counted() {
-        let metrics = Arc::new(Metrics::new(Timestamp(0)).unwrap());
-        let meter = Meter::new(metrics.clone());
-        meter.end(Sample::begin(Timestamp(0)), Timestamp(1), 401);
-        let sample = Sample::begin(Timestamp(0));
-        sample.note(&Request::parse("GET", "/version", &Query::parse("")).unwrap(), None, (false, false));
-        sample.forget();
-        meter.end(sample, Timestamp(1), 403);
-        let text = String::from_utf8(metrics.text().unwrap()).unwrap();
-        assert!(!text.contains("apiserver_request_total{"), "{text}");
-    }
-
-    #[test]
-    fn what_nobody_knows_makes_no_series() {
-        let text = scraped(&[
-            ("GET", "/apis/made.up/v1/namespaces/n/things/t", 404),
-            ("GET", "/apis/made.up/v1/namespaces/n/others/t", 404),
-            ("GET", "/api/v1/namespaces/n/pods/p/nothing", 404),
-            ("GET", "/some/page", 404),
-        ]);
-        assert!(!text.contains("made.up") && !text.contains("things") && !text.contains("nothing"), "{text}");
-        let lines = text.lines().filter(|line| line.starts_with("apiserver_request_total{"));
-        assert_eq!(lines.count(), 2, "{text}");
-    }
 }

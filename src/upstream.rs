@@ -41,6 +41,8 @@ pub struct Upstream {
     /// How long anybody else may.
     proxy_head_within: Duration,
     places: Arc<Semaphore>,
+    /// Those for extension servers: one that hangs leaves kubelets theirs.
+    extension_places: Arc<Semaphore>,
 }
 
 /// A request to somebody else.
@@ -107,6 +109,7 @@ impl Upstream {
             kubelet_head_within: limits::KUBELET_HEAD,
             proxy_head_within: limits::PROXY_HEAD,
             places: Arc::new(Semaphore::new(limits::UPSTREAM_CONNECTIONS)),
+            extension_places: Arc::new(Semaphore::new(limits::EXTENSION_CONNECTIONS)),
         })
     }
 
@@ -118,6 +121,11 @@ impl Upstream {
     /// Sends a request and waits for the beginning of the answer.
     pub async fn ask(&self, to: &Destination, ask: Ask) -> Result<Answer, Failure> {
         let (response, held) = self.send(to, ask).await?;
+        if response.status() == StatusCode::SWITCHING_PROTOCOLS {
+            return Err(Failure::Broken(
+                "an answer that nobody asked for: 101 Switching Protocols".to_owned(),
+            ));
+        }
         Ok(answer(response, held))
     }
 
@@ -134,7 +142,11 @@ impl Upstream {
     }
 
     async fn send(&self, to: &Destination, ask: Ask) -> Result<(Response<Incoming>, Held), Failure> {
-        let place = self.places.clone().try_acquire_owned().map_err(|_| Failure::Busy)?;
+        let places = match to.trust {
+            Trust::Extension(_) => &self.extension_places,
+            Trust::Nobody | Trust::Kubelet | Trust::KubeletUnverified => &self.places,
+        };
+        let place = places.clone().try_acquire_owned().map_err(|_| Failure::Busy)?;
         let io = dial::dial(&self.tls, to, self.connect_within).await?;
         let (mut sender, connection) = http1::Builder::new()
             .max_buf_size(limits::UPSTREAM_BUFFER_BYTES)

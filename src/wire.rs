@@ -71,7 +71,8 @@ use crate::http::handler::merged::MergedDocuments;
 use crate::http::handler::openapi::OpenApi;
 use crate::http::handler::worker::{Encodings, Places, Served, Shared, Worker};
 use crate::limits;
-use crate::metrics::{Meter, Metrics};
+use crate::metrics::Metrics;
+use crate::metrics::requests::Meter;
 use crate::pki::{Pki, host};
 use crate::server::StartError;
 use crate::server::wiring::{Application, Boot, Wired, Wiring};
@@ -529,9 +530,7 @@ impl Application for Running {
 
     fn flush(&self) -> LocalBoxFuture<'_, Result<(), String>> {
         async {
-            if let Some(audit) = &self.0.shared.audit {
-                audit.ledger.close().await;
-            }
+            close_ledger(&self.0).await;
             match self.0.storage.directory.send(directory::Stop).await {
                 Ok(stopped) => stopped.map_err(|error| error.to_string()),
                 Err(error) => Err(error.to_string()),
@@ -542,5 +541,18 @@ impl Application for Running {
 
     fn failed(&self) -> LocalBoxFuture<'_, String> {
         self.0.storage.fatal.wait().boxed_local()
+    }
+
+    fn give_up(&self) -> LocalBoxFuture<'_, ()> {
+        self.0.loops.stop();
+        // What was asked last may be why it came to this.
+        close_ledger(&self.0).boxed_local()
+    }
+}
+
+/// Lets the last records of requests be written, for a while.
+async fn close_ledger(parts: &Parts) {
+    if let Some(audit) = &parts.shared.audit {
+        audit.ledger.close().await;
     }
 }

@@ -2,6 +2,7 @@
 //! it says of itself.
 
 pub mod availability;
+pub mod contents;
 pub mod found;
 
 use std::sync::Arc;

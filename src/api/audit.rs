@@ -1,9 +1,10 @@
 //! What is written down of requests: which of them and how much (`policy`), in which words (`event`), what is left of
-//! bodies (`bodies`), and where requests come from (`sources`).
+//! bodies (`bodies`, `response`), and where requests come from (`sources`).
 
 pub mod bodies;
 pub mod event;
 pub mod policy;
+pub mod response;
 pub mod sources;
 
 /// The group and version of records and policies.

@@ -4,6 +4,7 @@
 //! administrators about those.
 
 use std::collections::BTreeMap;
+use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
 use pilothouse_actors::identity::Identity;
@@ -34,7 +35,7 @@ pub struct Schema {
     uid: Bytes,
     level: String,
     precedence: i64,
-    rules: Vec<Rule>,
+    rules: Arc<[Rule]>,
 }
 
 /// Whom a rule means, and which of their requests.
@@ -196,7 +197,7 @@ impl Schema {
             uid: uid(schema),
             level: level.str("name").to_owned(),
             precedence: spec.get("matchingPrecedence").and_then(Value::as_int).unwrap_or_default(),
-            rules: read_all(spec, "rules", |rule| Some(Rule::read(rule))),
+            rules: read_all(spec, "rules", |rule| Some(Rule::read(rule))).into(),
         }
     }
 
@@ -216,7 +217,7 @@ impl Schema {
             resources: vec![resources],
             paths: vec![paths],
         };
-        Schema { level: EXEMPT.to_owned(), rules: vec![rule], ..Schema::default() }
+        Schema { level: EXEMPT.to_owned(), rules: [rule].into(), ..Schema::default() }
     }
 }
 
@@ -230,8 +231,14 @@ pub fn uid(object: &Value) -> Bytes {
 pub struct Flows {
     schemas: BTreeMap<String, Schema>,
     levels: BTreeMap<String, Bytes>,
+    /// What follows from both, made when somebody asks: many may change before that.
+    arranged: OnceLock<Arranged>,
+}
+
+/// Flow schemas as they are asked.
+struct Arranged {
     /// The schemas that count, in the order in which they are asked, and the flow of each.
-    order: Vec<(Vec<Rule>, Flow)>,
+    order: Vec<(Arc<[Rule]>, Flow)>,
     /// What is left for all others.
     rest: Flow,
 }
@@ -240,28 +247,28 @@ impl Flows {
     /// Takes a schema in, or lets go of it.
     pub fn put_schema(&mut self, name: &str, schema: Option<Schema>) {
         put(&mut self.schemas, name, schema);
-        self.arrange();
+        self.arranged.take();
     }
 
     /// Takes a level in by its uid, or lets go of it.
     pub fn put_level(&mut self, name: &str, uid: Option<Bytes>) {
         put(&mut self.levels, name, uid);
-        self.arrange();
+        self.arranged.take();
     }
 
     /// Lets go of all schemas.
     pub fn clear_schemas(&mut self) {
         self.schemas.clear();
-        self.arrange();
+        self.arranged.take();
     }
 
     /// Lets go of all levels.
     pub fn clear_levels(&mut self) {
         self.levels.clear();
-        self.arrange();
+        self.arranged.take();
     }
 
-    fn arrange(&mut self) {
+    fn arrange(&self) -> Arranged {
         let level = |name: &str| self.levels.get(name).cloned();
         // The two levels that must be there count as there.
         let known = |schema: &Schema| {
@@ -282,7 +289,7 @@ impl Flows {
         let rest = good.iter().find(|(name, _)| *name == CATCH_ALL).map(|(_, schema)| flow(schema));
         let rest = rest
             .unwrap_or_else(|| Flow { schema: Bytes::new(), level: level(CATCH_ALL).unwrap_or_default() });
-        (self.order, self.rest) = (order, rest);
+        Arranged { order, rest }
     }
 
     /// The flow that a request of this user belongs to. `None` for what lasts as long as its two ends like, which is put to
@@ -293,8 +300,9 @@ impl Flows {
             return None;
         }
         let means = |rules: &[Rule]| rules.iter().any(|rule| rule.means(user, request));
-        let found = self.order.iter().find(|(rules, _)| means(rules));
-        Some(found.map_or(&self.rest, |(_, flow)| flow).clone())
+        let Arranged { order, rest } = self.arranged.get_or_init(|| self.arrange());
+        let found = order.iter().find(|(rules, _)| means(rules));
+        Some(found.map_or(rest, |(_, flow)| flow).clone())
     }
 }
 
@@ -415,6 +423,14 @@ mod tests {
             flows.put_schema(name, None);
         }
         assert_eq!(flow(&flows, &alice, "GET", pods), "global-default global-default");
+    }
+
+    #[test]
+    fn nothing_is_put_in_order_before_somebody_asks() {
+        let flows = fresh();
+        assert!(flows.arranged.get().is_none(), "to read many costs no more than each of them");
+        assert_eq!(flow(&flows, &user("odd", &[]), "GET", "/api/v1/pods"), "catch-all catch-all");
+        assert!(flows.arranged.get().is_some());
     }
 
     #[test]

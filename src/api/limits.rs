@@ -12,8 +12,10 @@ pub const YAML_DEPTH: usize = 100;
 pub const YAML_NODES: usize = 250_000;
 /// Anchors in one YAML document.
 pub const YAML_ANCHORS: usize = 1_000;
-/// Aliases in one YAML document, and what they may add to it.
+/// Aliases in one YAML document.
 pub const YAML_ALIASES: usize = 1_000;
+/// Bytes of text that aliases add to one YAML document.
+pub const YAML_ALIAS_BYTES: usize = 4 << 20;
 /// Levels of nesting in a CBOR body, rows of tags included. Clients are told this number.
 pub const CBOR_DEPTH: usize = 64;
 /// Items of one CBOR array. Clients are told this number.
@@ -22,6 +24,13 @@ pub const CBOR_ITEMS: u64 = 1_024;
 pub const CBOR_PAIRS: u64 = 1_024;
 /// Levels of nesting in an object that came as Protobuf: its JSON must be readable again.
 pub const PROTOBUF_DEPTH: usize = 100;
+/// Objects within a document by which an extension server says what it serves: each takes a hundred times the two bytes that an
+/// empty one is written with.
+pub const EXTENSION_DOCUMENT_OBJECTS: usize = 20_000;
+/// Objects within the OpenAPI document of an extension server.
+pub const OPENAPI_PARTS: usize = 200_000;
+/// Bytes of one path, definition or parameter in it; a larger one is left out.
+pub const OPENAPI_PART_BYTES: usize = 1 << 20;
 /// Types that may be inlined in each other. The table nests two; more is a mistake that would not end.
 pub const INLINE_DEPTH: usize = 8;
 

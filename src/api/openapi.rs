@@ -6,6 +6,7 @@
 
 mod document;
 mod json;
+pub mod merged;
 mod messages;
 mod names;
 mod operations;

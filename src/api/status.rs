@@ -1,5 +1,9 @@
 //! The one place where an error becomes a Status: code, reason, message and details as clients know them.
 
+mod elsewhere;
+mod json;
+mod unreadable;
+
 use std::collections::HashSet;
 use std::fmt;
 
@@ -8,6 +12,8 @@ use serde::Serialize;
 
 use super::field::{FieldError, quoted};
 use super::limits::FIELD_ERRORS;
+
+pub use unreadable::storage_folder;
 
 /// What an error says of the object it is about.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
@@ -458,61 +464,6 @@ impl Status {
         Status::bare(500, "", message)
     }
 
-    /// What somebody else answers in our name, in their own words: the refusal of a webhook.
-    pub fn foreign(code: u16, reason: &str, message: String, details: Option<Details>) -> Box<Status> {
-        let said = (!reason.is_empty()).then(|| reason.into());
-        Box::new(Status { code, reason: "", message, details, said })
-    }
-
-    /// 500: the object is there, but its record cannot be read.
-    pub fn unreadable(of: GroupResource<'_>, key: &str, revision: u64) -> Box<Status> {
-        Status::internal(unreadable_text(of, key, revision))
-    }
-
-    /// 500: a list would have to show objects whose records cannot be read. Names each of them, up to a bound.
-    pub fn unreadable_list<'a>(
-        of: GroupResource<'_>,
-        objects: impl Iterator<Item = (&'a str, u64)>,
-    ) -> Box<Status> {
-        let mut causes: Vec<Cause> = objects
-            .take(UNREADABLE_NAMED + 1)
-            .map(|(key, revision)| Cause {
-                reason: "UnexpectedServerResponse".to_owned(),
-                message: unreadable_text(of, key, revision),
-                field: storage_key(of, key),
-            })
-            .collect();
-        if let Some(last) = causes.get_mut(UNREADABLE_NAMED) {
-            let message = "too many errors, the list is truncated".to_owned();
-            *last = Cause { reason: "FieldValueTooMany".to_owned(), message, field: String::new() };
-        }
-        let details = Details {
-            name: "list".to_owned(),
-            group: of.group.to_owned(),
-            kind: of.resource.to_owned(),
-            causes,
-            ..Details::default()
-        };
-        let message = format!("failed to read one or more {of} from the storage");
-        Box::new(Status {
-            code: 500,
-            reason: "StorageReadError",
-            message,
-            details: Some(details),
-            said: None,
-        })
-    }
-
-    /// 500: what a watch ends with when an object went whose record could not be read.
-    pub fn unreadable_gone(revision: u64) -> Box<Status> {
-        let why = undecodable(revision);
-        Status::bare(
-            500,
-            "StorageReadError",
-            format!("saw a DELETED event, but object data is corrupt - {why}"),
-        )
-    }
-
     /// 503: not now; the outcome of a write that was under way is unknown.
     pub fn unavailable(message: impl Into<String>) -> Box<Status> {
         Status::bare(503, "ServiceUnavailable", message)
@@ -521,53 +472,6 @@ impl Status {
     /// 504: somebody else was asked and has not answered in time.
     pub fn no_answer(message: impl Into<String>) -> Box<Status> {
         Status::bare(504, "Timeout", message)
-    }
-
-    /// What a refusal of somebody else, who was asked about an object, means to the client. `said` is their explanation.
-    pub fn passed_on(code: u16, of: GroupResource<'_>, name: &str, said: &str) -> Box<Status> {
-        let (reason, message) = match code {
-            400 => return Status::bad_request(said),
-            500 => return Status::internal(said),
-            401 => ("Unauthorized", "the server has asked for the client to provide credentials".to_owned()),
-            403 => ("Forbidden", said.to_owned()),
-            404 => ("NotFound", "the server could not find the requested resource".to_owned()),
-            405 => {
-                let message = "the server does not allow this method on the requested resource";
-                ("MethodNotAllowed", message.to_owned())
-            }
-            406 if said.is_empty() || said == "unknown" => {
-                let message = "the server was unable to respond with a content type that the client supports";
-                ("NotAcceptable", message.to_owned())
-            }
-            406 => ("NotAcceptable", said.to_owned()),
-            409 => ("Conflict", "the server reported a conflict".to_owned()),
-            415 => ("UnsupportedMediaType", said.to_owned()),
-            422 => ("Invalid", "the server rejected our request due to an error in our request".to_owned()),
-            429 => {
-                let message = "the server has received too many requests and has asked us to try again later";
-                ("TooManyRequests", message.to_owned())
-            }
-            503 => ("ServiceUnavailable", "the server is currently unable to handle the request".to_owned()),
-            504 => {
-                let message = "the server was unable to return a response in the time allotted, but may still be \
-                     processing the request";
-                ("Timeout", message.to_owned())
-            }
-            501.. => {
-                let said = quoted(said);
-                let message =
-                    format!("an error on the server ({said}) has prevented the request from succeeding");
-                ("InternalError", message)
-            }
-            _ => {
-                let message = format!(
-                    "the server responded with the status code {code} but did not return more information"
-                );
-                ("", message)
-            }
-        };
-        // The place of the verb stays empty.
-        Status::about(code, reason, format!("{message} ( {of} {name})"), of, name)
     }
 
     /// 504: the version asked for did not come.
@@ -613,47 +517,6 @@ impl Status {
     pub fn retry_after(&self) -> Option<u32> {
         self.details.as_ref().map(|details| details.retry_after_seconds).filter(|seconds| *seconds > 0)
     }
-
-    /// The Status as JSON, fields in the API's order.
-    pub fn to_json(&self) -> Vec<u8> {
-        let go_on = self.details.as_ref().map_or("", |details| &details.go_on);
-        let json = StatusJson {
-            kind: "Status",
-            api_version: "v1",
-            metadata: ListMeta { go_on },
-            status: if self.code < 400 { "Success" } else { "Failure" },
-            message: &self.message,
-            reason: self.said.as_deref().unwrap_or(self.reason),
-            details: self.details.as_ref().filter(|details| details.go_on.is_empty()),
-            // A plain success needs no number.
-            code: if self.code == 200 { 0 } else { self.code },
-        };
-        // Strings and numbers only: there is nothing in it that could fail to be written.
-        serde_json::to_vec(&json).unwrap_or_default()
-    }
-}
-
-#[derive(Serialize)]
-#[serde(rename_all = "camelCase")]
-struct StatusJson<'a> {
-    kind: &'static str,
-    api_version: &'static str,
-    metadata: ListMeta<'a>,
-    status: &'static str,
-    #[serde(skip_serializing_if = "str::is_empty")]
-    message: &'a str,
-    #[serde(skip_serializing_if = "str::is_empty")]
-    reason: &'a str,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    details: Option<&'a Details>,
-    #[serde(skip_serializing_if = "is_zero")]
-    code: u16,
-}
-
-#[derive(Serialize)]
-struct ListMeta<'a> {
-    #[serde(rename = "continue", skip_serializing_if = "str::is_empty")]
-    go_on: &'a str,
 }
 
 fn is_zero<T: Default + PartialEq>(number: &T) -> bool {
@@ -668,60 +531,12 @@ impl fmt::Display for Status {
 
 impl std::error::Error for Status {}
 
-/// The most objects that one answer names as unreadable.
-const UNREADABLE_NAMED: usize = 100;
-
-/// Below what the objects of a built-in resource lie, as messages call it.
-pub fn storage_folder(of: GroupResource<'_>) -> &str {
-    match (of.group, of.resource) {
-        ("", "services") => "services/specs",
-        ("", "endpoints") => "services/endpoints",
-        ("", "nodes") => "minions",
-        ("", "replicationcontrollers") => "controllers",
-        ("networking.k8s.io", "ingresses") => "ingress",
-        ("apiregistration.k8s.io", "apiservices") => "apiregistration.k8s.io/apiservices",
-        ("apiextensions.k8s.io", "customresourcedefinitions") => {
-            "apiextensions.k8s.io/customresourcedefinitions"
-        }
-        (_, resource) => resource,
-    }
-}
-
-fn storage_key(of: GroupResource<'_>, key: &str) -> String {
-    format!("/registry/{}/{key}", storage_folder(of))
-}
-
-fn undecodable(revision: u64) -> String {
-    format!("object not decodable revision={revision}: the record has a wrong checksum")
-}
-
-fn unreadable_text(of: GroupResource<'_>, key: &str, revision: u64) -> String {
-    let (key, why) = (storage_key(of, key), undecodable(revision));
-    format!(
-        "StorageError: corrupt object, Code: 7, Key: {key}, ResourceVersion: 0, AdditionalErrorMsg: {why}"
-    )
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::api::field::Path;
 
     const DEPLOYMENTS: GroupResource<'_> = GroupResource { group: "apps", resource: "deployments" };
-
-    #[test]
-    fn some_kinds_lie_elsewhere_for_historical_reasons() {
-        for (group, resource, wanted) in [
-            ("", "services", "/registry/services/specs/n/a"),
-            ("", "endpoints", "/registry/services/endpoints/n/a"),
-            ("", "nodes", "/registry/minions/n/a"),
-            ("", "replicationcontrollers", "/registry/controllers/n/a"),
-            ("networking.k8s.io", "ingresses", "/registry/ingress/n/a"),
-            ("apps", "deployments", "/registry/deployments/n/a"),
-        ] {
-            assert_eq!(storage_key(GroupResource { group, resource }, "n/a"), wanted);
-        }
-    }
 
     #[test]
     fn every_store_error_has_its_status() {

@@ -19,7 +19,7 @@ use super::kept::Kept;
 use crate::api::callers::Expression;
 use crate::api::callers::conditions::{Matched, matched};
 use crate::limits::WEBHOOK_CACHED_BYTES;
-use crate::metrics::{Round, WebhookMeter};
+use crate::metrics::webhooks::{Round, WebhookMeter};
 use crate::webhook::{Failure, Service, patiently};
 
 const KIND: &str = "SubjectAccessReview";

@@ -15,9 +15,7 @@ use crate::api::aggregation::{ASKS_AS, Registration, STORE, Service};
 use crate::api::status::Result;
 use crate::api::value::Value;
 use crate::api::words::MASTERS;
-use crate::limits::{
-    EXTENSION_DISCOVERY, EXTENSION_DOCUMENT_BYTES, EXTENSION_PROBED_EVERY, EXTENSION_PROBES,
-};
+use crate::limits::{EXTENSION_DISCOVERY, EXTENSION_PROBED_EVERY, EXTENSION_PROBES};
 use crate::metrics::Metrics;
 use crate::verbs::aggregation::{Extensions, Question};
 
@@ -157,15 +155,7 @@ impl Availability {
         let path = registration.path();
         let user =
             Identity { name: ASKS_AS.to_owned(), groups: vec![MASTERS.to_owned()], ..Identity::default() };
-        let question = Question {
-            path: &path,
-            user: &user,
-            accept: "",
-            known: "",
-            within: EXTENSION_DISCOVERY,
-            most: EXTENSION_DOCUMENT_BYTES,
-            verifies: false,
-        };
+        let question = Question { verifies: false, ..Question::get(&path, &user, EXTENSION_DISCOVERY) };
         let mut asked: FuturesUnordered<_> = (0..EXTENSION_PROBES)
             .map(|_| self.extensions.ask(self.client.backend(), service, &question))
             .collect();

@@ -97,6 +97,11 @@ impl Client {
         Client { backend, catalogs, user: Rc::new(user), agent: "kube-apiserver".into() }
     }
 
+    /// Whom it acts as.
+    pub fn user(&self) -> &Identity {
+        &self.user
+    }
+
     /// What the verbs use.
     pub fn backend(&self) -> &Backend {
         &self.backend

@@ -6,15 +6,17 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures::FutureExt as _;
 use futures::future::LocalBoxFuture;
+use futures::{FutureExt as _, join};
+use openssl::sha::Sha256;
 use pilothouse_actors::identity::Identity;
 
 use crate::api::aggregation::found::{CURRENT, FoundVersion, STALE, read_all, read_one, read_openapi_index};
 use crate::api::aggregation::{ASKS_AS, READS_AS, Registration, STORE, Service};
+use crate::api::openapi::merged::Described;
 use crate::api::words::MASTERS;
-use crate::limits::{EXTENSION_DISCOVERY, EXTENSION_DOCUMENT_BYTES, EXTENSION_OPENAPI, EXTENSION_READ_EVERY};
-use crate::verbs::aggregation::{Extensions, Question, Reply, Told};
+use crate::limits::{EXTENSION_DISCOVERY, EXTENSION_OPENAPI, EXTENSION_READ_EVERY};
+use crate::verbs::aggregation::{Description, Extensions, Question, Reply, Told};
 
 use super::client::Client;
 use super::queue::{Outcome, Queue};
@@ -70,10 +72,18 @@ impl ExtensionDocuments {
         };
         let before = self.extensions.told(name).unwrap_or_default();
         let mut told = self.discover(registration, service, &before).await;
-        match self.openapi(service).await {
-            Some(found) => (told.openapi, told.openapi_bytes) = found,
-            // What cannot be asked for now was there before, and may come back.
-            None => (told.openapi, told.openapi_bytes) = (before.openapi.clone(), before.openapi_bytes),
+        // What cannot be asked for now was there before, and may come back.
+        (told.openapi, told.openapi_bytes) = (before.openapi.clone(), before.openapi_bytes);
+        told.described = before.described.clone();
+        // Descriptions may take long, and discovery does not wait for them.
+        self.extensions.keep(name, Some(told.clone()));
+        let (openapi, described) =
+            join!(self.openapi(service), self.describe(registration, service, &before.described));
+        if let Some(openapi) = openapi {
+            (told.openapi, told.openapi_bytes) = openapi;
+        }
+        if let Some(described) = described {
+            told.described = described;
         }
         self.extensions.keep(name, Some(told));
         Outcome::After(EXTENSION_READ_EVERY)
@@ -82,8 +92,7 @@ impl ExtensionDocuments {
     async fn ask(&self, service: &Service, asked: (&str, &str, &str), user: &Identity) -> Option<Reply> {
         let (path, accept, known) = asked;
         let within = if user.name == READS_AS { EXTENSION_OPENAPI } else { EXTENSION_DISCOVERY };
-        let question =
-            Question { path, user, accept, known, within, most: EXTENSION_DOCUMENT_BYTES, verifies: true };
+        let question = Question { accept, known, ..Question::get(path, user, within) };
         let reply = self.extensions.ask(self.client.backend(), service, &question).await;
         if let Err(why) = &reply {
             tracing::debug!(path, why, "an extension server does not say what it serves");
@@ -135,6 +144,33 @@ impl ExtensionDocuments {
         match reply.status {
             200 => Some((read_openapi_index(&reply.body)?, reply.body.len())),
             404 => Some((BTreeMap::new(), 0)),
+            _ => None,
+        }
+    }
+
+    /// What it says of the version in the second version of OpenAPI; `None` if that is not new, or it cannot be asked.
+    async fn describe(
+        &self,
+        registration: &Registration,
+        service: &Service,
+        before: &Description,
+    ) -> Option<Description> {
+        let user = Identity { name: READS_AS.to_owned(), ..Identity::default() };
+        let reply = self.ask(service, ("/openapi/v2", JSON, &before.etag), &user).await?;
+        match reply.status {
+            200 => {
+                // Of one document different versions are told of under different names.
+                let mut digest = Sha256::new();
+                [registration.name.as_bytes(), &reply.body].iter().for_each(|text| digest.update(text));
+                let digest = digest.finish();
+                if digest == before.digest {
+                    return None;
+                }
+                let gv = &registration.gv;
+                let content = Described::read(&reply.body, &gv.group, &gv.version)?;
+                Some(Description { content: Arc::new(content), digest, etag: reply.etag })
+            }
+            404 => Some(Description::default()),
             _ => None,
         }
     }

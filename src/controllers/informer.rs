@@ -26,10 +26,10 @@ use super::runner::{CaughtUp, Follows, Heard, Listed};
 /// How soon a type is asked for again whose store did not answer.
 const ASKED_AGAIN: Duration = Duration::from_millis(200);
 
-/// Tell me what happens. Answers when all there is has been told: whether that was possible, else the loop is not taken in.
+/// Tell me what happens. Answers when all there is has been told; an error if that was not possible, and the loop is not taken in.
 /// On Full the sender waits; on Closed it asks for another informer.
 #[derive(Message)]
-#[rtype(result = "bool")]
+#[rtype(result = "StoreResult<()>")]
 pub struct Join(pub Member);
 
 /// Tell everybody what has happened until now. Answers when that is done whether it was possible: then every loop knows all
@@ -168,7 +168,7 @@ impl Handler<Hear> for Informer {
 }
 
 impl Handler<Join> for Informer {
-    type Result = AtomicResponse<Self, bool>;
+    type Result = AtomicResponse<Self, StoreResult<()>>;
 
     fn handle(&mut self, Join(member): Join, _: &mut Self::Context) -> Self::Result {
         let (mut ear, stores) = (std::mem::take(&mut self.ear), (self.stores)());
@@ -179,8 +179,6 @@ impl Handler<Join> for Informer {
         AtomicResponse::new(Box::pin(round.into_actor(self).map(|(ear, joined), informer, context| {
             informer.heard(ear, context);
             joined
-                .inspect_err(|error| tracing::warn!(%error, "a control loop cannot be told what there is"))
-                .is_ok()
         })))
     }
 }

@@ -91,6 +91,13 @@ impl Known {
         self.by_kind.values().any(|resource| is_custom(&resource))
     }
 
+    /// Whether something of this version is built in.
+    pub fn has_builtin(&self, group: &str, version: &str) -> bool {
+        let is_builtin =
+            |resource: &&Arc<Resource>| resource.custom.is_none() && resource.gv.is(group, version);
+        self.by_kind.values().any(|resource| is_builtin(&resource))
+    }
+
     /// The resource of a kind.
     pub fn of_kind(&self, api_version: &str, kind: &str) -> Option<&Arc<Resource>> {
         self.by_kind.get(&(api_version.into(), kind.into()))

@@ -1,10 +1,11 @@
 //! namespace-controller: when a namespace goes, everything in it goes first.
 //!
-//! Pods before the rest, then every type that the catalog serves at that moment. What holds an object holds the namespace,
-//! which says so in its conditions. Nothing of this is remembered outside the store: a server that was killed in the
+//! Pods before the rest, then every type that the catalog serves at that moment, then what extension servers keep (`elsewhere.rs`).
+//! What holds an object holds the namespace, which says so in its conditions, and so does a server that does not say what it keeps. Nothing of this is remembered outside the store: a server that was killed in the
 //! middle goes on after its next start.
 
 mod conditions;
+mod elsewhere;
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, HashSet};
@@ -24,8 +25,10 @@ use crate::api::options::{DeleteOptions, Propagation};
 use crate::api::schema::time;
 use crate::api::status::Result;
 use crate::api::value::Value;
+use crate::api::version::GroupVersion;
 use crate::api::words::{NAMESPACE_FINALIZER, NAMESPACES};
 use crate::limits::DELETIONS_IN_FLIGHT;
+use crate::verbs::aggregation::Extensions;
 
 use super::client::{At, Client};
 use super::each;
@@ -33,6 +36,7 @@ use super::head::Head;
 use super::queue::{Outcome, Queue};
 use super::runner::{Follows, Loop, News};
 use conditions::Found;
+use elsewhere::Elsewhere;
 
 /// How long the finalizers of objects are given before somebody looks again, if nothing else happens.
 const FINALIZERS_TAKE: i64 = 15;
@@ -53,6 +57,7 @@ pub struct NamespaceController {
     client: Client,
     clock: Clock,
     rules: Rules,
+    elsewhere: Elsewhere,
     /// The namespaces that are there.
     there: RefCell<HashSet<String>>,
     /// Namespaces in which something was left: a removal there is worth another look.
@@ -69,10 +74,55 @@ struct Progress {
     errors: Vec<String>,
 }
 
+impl Progress {
+    /// Notes what went wrong with one resource.
+    fn fail(&mut self, error: String) {
+        self.errors.push(error.clone());
+        self.found.failures.push(error);
+    }
+
+    /// Notes how many objects of a resource are left, and how many of them wait for each finalizer. `estimate`: how many seconds they
+    /// are known to take. The error is about those that have no reason to be there.
+    fn note(
+        &mut self,
+        namespace: &str,
+        (gv, plural): (&GroupVersion, &str),
+        estimate: i64,
+        (count, finalizers): (usize, BTreeMap<String, usize>),
+    ) -> std::result::Result<(), String> {
+        if count == 0 {
+            return Ok(());
+        }
+        *self.found.remaining.entry(format!("{plural}.{}", gv.group)).or_default() += count;
+        let held = !finalizers.is_empty();
+        for (finalizer, count) in finalizers {
+            *self.found.finalizers.entry(finalizer).or_default() += count;
+        }
+        match (estimate, held) {
+            (0, true) => self.estimate = self.estimate.max(FINALIZERS_TAKE),
+            (0, false) => {
+                let (group, version) = (&gv.group, &gv.version);
+                return Err(format!(
+                    "unexpected items still remain in namespace: {namespace} for gvr: {group}/{version}, Resource={plural}"
+                ));
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+}
+
 impl NamespaceController {
     /// The loop, acting as `client`.
-    pub fn new(client: Client, clock: Clock, rules: Rules) -> NamespaceController {
-        NamespaceController { client, clock, rules, there: RefCell::default(), waiting: RefCell::default() }
+    pub fn new(
+        client: Client,
+        clock: Clock,
+        rules: Rules,
+        extensions: Arc<Extensions>,
+    ) -> NamespaceController {
+        let elsewhere = Elsewhere { client: client.clone(), extensions };
+        let (there, waiting) = (RefCell::default(), RefCell::default());
+        NamespaceController { client, clock, rules, elsewhere, there, waiting }
     }
 
     async fn sync(&self, name: &str) -> Result<Outcome> {
@@ -150,11 +200,32 @@ impl NamespaceController {
         }
         for resource in all.iter().filter(|resource| !(self.rules.pods_first && is_pods(resource))) {
             if let Err(error) = self.clear_type(resource, namespace, deleted_at, &mut progress).await {
-                progress.errors.push(error.clone());
-                progress.found.failures.push(error);
+                progress.fail(error);
             }
         }
+        self.clear_elsewhere(namespace, &mut progress).await;
         Ok(progress)
+    }
+
+    /// The same for what extension servers keep.
+    async fn clear_elsewhere(&self, namespace: &str, progress: &mut Progress) {
+        let (resources, unknown) = self.elsewhere.resources().await;
+        for resource in &resources {
+            let left = match self.elsewhere.clear(resource, namespace).await {
+                Ok(left) => left,
+                Err(error) => {
+                    progress.fail(error);
+                    continue;
+                }
+            };
+            let gv = &resource.registration.gv;
+            let of = (gv, resource.resource.as_str());
+            if let Err(error) = progress.note(namespace, of, 0, (left.count, left.finalizers)) {
+                progress.fail(error);
+            }
+        }
+        progress.errors.extend(conditions::undiscovered(&unknown));
+        progress.found.undiscovered = unknown;
     }
 
     /// Tells the objects of one resource to go, a bounded number at a time, and counts what is left.
@@ -174,30 +245,11 @@ impl NamespaceController {
         progress.estimate = progress.estimate.max(estimate);
         self.delete_all(resource, objects).await?;
         let left = self.objects(&stored.store, namespace).await?;
-        if left.is_empty() {
-            return Ok(());
-        }
         let mut finalizers: BTreeMap<String, usize> = BTreeMap::new();
         for finalizer in left.iter().flat_map(|object| Head::of(object).finalizers) {
             *finalizers.entry(finalizer.into_owned()).or_default() += 1;
         }
-        let name = format!("{}.{}", resource.plural, resource.gv.group);
-        *progress.found.remaining.entry(name).or_default() += left.len();
-        let held = !finalizers.is_empty();
-        for (finalizer, count) in finalizers {
-            *progress.found.finalizers.entry(finalizer).or_default() += count;
-        }
-        if estimate == 0 && held {
-            progress.estimate = progress.estimate.max(FINALIZERS_TAKE);
-        }
-        if estimate == 0 && !held {
-            let (group, version) = (&resource.gv.group, &resource.gv.version);
-            return Err(format!(
-                "unexpected items still remain in namespace: {namespace} for gvr: {group}/{version}, Resource={}",
-                resource.plural
-            ));
-        }
-        Ok(())
+        progress.note(namespace, (&resource.gv, &*resource.plural), estimate, (left.len(), finalizers))
     }
 
     async fn objects(

@@ -27,7 +27,10 @@ impl House {
             "namespace-controller" => {
                 let (client, clock) = (self.client("namespace-controller"), clock.clone());
                 let rules = Rules { pods_first: settings.pods_first, needed: settings.namespaces_needed };
-                self.keep(name, move || NamespaceController::new(client.clone(), clock.clone(), rules));
+                let extensions = self.extensions.clone();
+                self.keep(name, move || {
+                    NamespaceController::new(client.clone(), clock.clone(), rules, extensions.clone())
+                });
             }
             "garbage-collector-controller" => {
                 let (client, hearing) = (self.client("generic-garbage-collector"), self.hearing.clone());

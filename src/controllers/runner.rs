@@ -10,6 +10,7 @@ use std::fmt::Debug;
 use std::hash::Hash;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use actix::prelude::*;
@@ -142,6 +143,24 @@ pub struct Surroundings {
     pub metrics: Arc<Metrics>,
     /// Whether this server is the one whose loops work.
     pub lead: Lead,
+    /// Whether the server is leaving.
+    pub leaving: Leaving,
+}
+
+/// Turns once, when the server begins to leave: loops that end from then on are not missed. Cheap to clone.
+#[derive(Clone, Debug, Default)]
+pub struct Leaving(Arc<AtomicBool>);
+
+impl Leaving {
+    /// The server leaves from now on.
+    pub fn begin(&self) {
+        self.0.store(true, Ordering::Release);
+    }
+
+    /// Whether it does.
+    pub fn has_begun(&self) -> bool {
+        self.0.load(Ordering::Acquire)
+    }
 }
 
 /// The actor. See the module text.

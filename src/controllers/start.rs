@@ -30,7 +30,7 @@ use super::known::Catalogs;
 use super::lease::{LEASE, Lead, LeaseHolder};
 use super::own_objects::{self, OwnObjects, Settle};
 use super::registrations::{self, Registrations};
-use super::runner::{Loop, Runner, Stop, Surroundings};
+use super::runner::{Leaving, Loop, Runner, Stop, Surroundings};
 use super::server_leases::{self, ServerLeases};
 use super::service_repair::{self, ServiceRepair};
 use super::token_use::{self, TokenUse};
@@ -118,12 +118,17 @@ pub struct Outside {
 }
 
 /// The loops, running. They end when this is told to stop.
-pub struct Running(Arbiter);
+pub struct Running {
+    arbiter: Arbiter,
+    leaving: Leaving,
+}
 
 impl Running {
     /// Ends all loops where they stand: what they wrote is written, and what they did not is found again.
     pub fn stop(&self) {
-        self.0.stop();
+        // Their thread may take a while to hear of its end, and the stores do not wait for it.
+        self.leaving.begin();
+        self.arbiter.stop();
     }
 }
 
@@ -133,12 +138,16 @@ pub fn start(
     outside: Outside,
     make: impl FnOnce() -> Kit + Send + 'static,
 ) -> io::Result<Running> {
-    let arbiter = Arbiter::try_new()?;
+    let (arbiter, leaving) = (Arbiter::try_new()?, Leaving::default());
+    let of_house = leaving.clone();
     let begun = arbiter.spawn_fn(move || {
-        let (house, guests) = House::new(outside, make());
+        let (house, guests) = House::new(outside, make(), of_house);
         house.open(&settings, guests);
     });
-    if begun { Ok(Running(arbiter)) } else { Err(io::Error::other("the thread of the control loops ended")) }
+    match begun {
+        true => Ok(Running { arbiter, leaving }),
+        false => Err(io::Error::other("the thread of the control loops ended")),
+    }
 }
 
 /// Everything on the thread of the loops.
@@ -149,7 +158,7 @@ pub struct House {
     pub(super) sign_token: SignToken,
     pub(super) hearing: Rc<Hearing>,
     settle: Settle,
-    extensions: Arc<Extensions>,
+    pub(super) extensions: Arc<Extensions>,
     uses: Rc<Mutex<UsesHeard>>,
     authorities: watch::Receiver<Arc<Authorities>>,
     around: Surroundings,
@@ -157,7 +166,7 @@ pub struct House {
 }
 
 impl House {
-    fn new(outside: Outside, kit: Kit) -> (House, Vec<Guest>) {
+    fn new(outside: Outside, kit: Kit, leaving: Leaving) -> (House, Vec<Guest>) {
         let Outside { bells, stores, clock, metrics, down, uses, authorities, guests } = outside;
         let house = House {
             backend: Rc::new(kit.backend),
@@ -169,7 +178,7 @@ impl House {
             extensions: kit.extensions,
             uses: Rc::new(Mutex::new(uses)),
             authorities,
-            around: Surroundings { clock, metrics, lead: Lead::default() },
+            around: Surroundings { clock, metrics, lead: Lead::default(), leaving },
             down: Rc::new(down),
         };
         (house, guests)
@@ -299,7 +308,12 @@ async fn supervise<L: Loop, S: Future<Output = ()>>(
         let began = around.clock.now();
         // Asked for before it is made: what changes in between is a change.
         let stale = stale();
-        let why = match run(make(), stale, &hearing, &around).await {
+        let end = run(make(), stale, &hearing, &around).await;
+        if around.leaving.has_begun() {
+            // Stores and loops end together, in any order.
+            return;
+        }
+        let why = match end {
             End::Stale => continue,
             End::Panicked => "panicked",
             End::Deaf => "hears nothing",
@@ -339,9 +353,13 @@ async fn run<L: Loop>(
         caught_up: runner.clone().recipient(),
     };
     let deaf = async {
-        // Nothing is ever sent there either.
-        if informer.send(Join(member)).await == Ok(true) {
-            let _ended = lives.changed().await;
+        match informer.send(Join(member)).await {
+            // Nothing is ever sent there either.
+            Ok(Ok(())) => drop(lives.changed().await),
+            Ok(Err(error)) if !around.leaving.has_begun() => {
+                tracing::warn!(%error, "a control loop cannot be told what there is");
+            }
+            _ => {}
         }
     };
     let why = tokio::select! {

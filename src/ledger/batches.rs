@@ -16,12 +16,20 @@ use crate::limits::{AUDIT_BATCH_BYTES, AUDIT_LINES_AT_ONCE};
 use crate::metrics::audit::Audit as Counts;
 use crate::verbs::budget::Held;
 
+/// What a record holds of the room of all records.
+pub struct Rooms {
+    /// For all but its bodies.
+    pub(super) _head: Held,
+    /// For those.
+    pub(super) _bodies: Held,
+}
+
 /// A record on its way.
 pub struct Entry {
     /// The record.
     pub event: Arc<Event>,
     /// Its room, given back when all places are done with it.
-    pub held: Option<Arc<Held>>,
+    pub rooms: Arc<Rooms>,
     /// Who waits for it.
     pub done: Option<oneshot::Sender<bool>>,
 }
@@ -119,6 +127,29 @@ fn batching(delivery: &Delivery) -> Batching {
     }
 }
 
+/// About how many bytes a record will be when it is written.
+fn weight(entry: &Entry) -> usize {
+    entry.event.head_bytes() + entry.event.body_bytes()
+}
+
+/// Lines in batches that have no more bytes than may go together, unless one alone has.
+fn split(lines: Vec<Line>, most: usize) -> Vec<Vec<Line>> {
+    let (mut batches, mut bytes): (Vec<Vec<Line>>, usize) = (Vec::new(), 0);
+    for line in lines {
+        match batches.last_mut() {
+            Some(batch) if bytes + line.text.len() <= most => {
+                bytes += line.text.len();
+                batch.push(line);
+            }
+            _ => {
+                bytes = line.text.len();
+                batches.push(vec![line]);
+            }
+        }
+    }
+    batches
+}
+
 struct Batches {
     queue: mpsc::Receiver<Word>,
     batching: Batching,
@@ -133,9 +164,8 @@ impl Batches {
         self.rate = self.batching.rate.map(|rate| Rate::new(rate, self.clock.now()));
         loop {
             let (entries, end) = self.gather().await;
-            let lines: Vec<Line> =
-                entries.into_iter().filter_map(|entry| self.line(&writer, entry)).collect();
-            if !lines.is_empty() {
+            let lines = entries.into_iter().filter_map(|entry| self.line(&writer, entry)).collect();
+            for lines in split(lines, self.most_bytes()) {
                 if let Some(rate) = &mut self.rate {
                     sleep(rate.take(self.clock.now())).await;
                 }
@@ -172,11 +202,11 @@ impl Batches {
             None => return (entries, Some(None)),
             Some(Word::Close(done)) => return (entries, Some(Some(done))),
             Some(Word::Write(entry)) => {
-                bytes += entry.event.weight();
+                bytes += weight(&entry);
                 entries.push(entry);
             }
         }
-        let most = self.truncation.map_or(AUDIT_BATCH_BYTES, |bounds| bounds.batch.min(AUDIT_BATCH_BYTES));
+        let most = self.most_bytes();
         let wait = self.batching.wait;
         let until = self.clock.now().plus(wait);
         while entries.len() < self.batching.most && bytes < most {
@@ -198,12 +228,17 @@ impl Batches {
             match word {
                 Word::Close(done) => return (entries, Some(Some(done))),
                 Word::Write(entry) => {
-                    bytes += entry.event.weight();
+                    bytes += weight(&entry);
                     entries.push(entry);
                 }
             }
         }
         (entries, None)
+    }
+
+    /// How many bytes go together.
+    fn most_bytes(&self) -> usize {
+        self.truncation.map_or(AUDIT_BATCH_BYTES, |bounds| bounds.batch.min(AUDIT_BATCH_BYTES))
     }
 
     /// The record as it is written, as far as it is small enough.
@@ -214,12 +249,14 @@ impl Batches {
             text.len() + 1
         };
         if let Some(bounds) = self.truncation {
-            if size(&entry.event) > bounds.event && entry.event.head.level >= Level::Request {
+            let mut bytes = size(&entry.event);
+            if bytes > bounds.event && entry.event.head.level >= Level::Request {
                 let mut smaller = Event::clone(&entry.event);
                 smaller.truncate();
+                bytes = size(&smaller);
                 entry.event = Arc::new(smaller);
             }
-            if size(&entry.event) > bounds.event {
+            if bytes > bounds.event {
                 self.counts.lost("truncate", 1, "event is too large even after truncating");
                 Line { text: Vec::new(), entry }.done(true);
                 return None;
@@ -232,6 +269,8 @@ impl Batches {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::api::audit::Stage;
+    use crate::verbs::budget::Budget;
 
     #[test]
     fn batches_are_few_after_the_first() {
@@ -243,5 +282,35 @@ mod tests {
         assert_eq!(rate.take(Timestamp(10_000_000)), Duration::ZERO, "rest fills it again");
         assert_eq!(rate.take(Timestamp(10_000_000)), Duration::ZERO);
         assert_ne!(rate.take(Timestamp(10_000_000)), Duration::ZERO, "and no more than that");
+    }
+
+    #[test]
+    fn no_batch_is_larger_than_may_go_together() {
+        let budget = Budget::new(1_000);
+        let line = |bytes: usize| {
+            let rooms = Arc::new(Rooms { _head: budget.nothing(), _bodies: budget.nothing() });
+            Line { text: vec![b'x'; bytes], entry: Entry { event: event(), rooms, done: None } }
+        };
+        let sizes = |lines: &[usize]| -> Vec<Vec<usize>> {
+            let batches = split(lines.iter().map(|bytes| line(*bytes)).collect(), 10);
+            batches.iter().map(|batch| batch.iter().map(|line| line.text.len()).collect()).collect()
+        };
+        assert_eq!(sizes(&[4, 6, 1, 9, 3]), [vec![4, 6], vec![1, 9], vec![3]]);
+        assert_eq!(sizes(&[9, 20, 1]), [vec![9], vec![20], vec![1]], "one alone may be larger");
+        assert!(sizes(&[]).is_empty());
+    }
+
+    fn event() -> Arc<Event> {
+        Arc::new(Event {
+            head: Arc::default(),
+            stage: Stage::RequestReceived,
+            acts_as: None,
+            object: None,
+            answered: None,
+            request: None,
+            response: None,
+            at: Timestamp(0),
+            notes: [].into(),
+        })
     }
 }

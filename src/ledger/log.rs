@@ -53,6 +53,28 @@ fn opened(path: &Path, mode: u32) -> io::Result<File> {
     OpenOptions::new().create(true).append(true).mode(mode).open(path)
 }
 
+/// What lines are appended to.
+trait Target: io::Write {
+    /// Cuts off what stands behind this many bytes.
+    fn cut(&mut self, bytes: u64) -> io::Result<()>;
+}
+
+impl Target for File {
+    fn cut(&mut self, bytes: u64) -> io::Result<()> {
+        self.set_len(bytes)
+    }
+}
+
+/// Appends a line to something of this size, or nothing of it: where a disk is full half a line may get through, and the next record
+/// would stand behind it as if both were one.
+fn append_whole(target: &mut impl Target, size: u64, line: &[u8]) -> io::Result<()> {
+    target.write_all(line).inspect_err(|_| {
+        if let Err(error) = target.cut(size) {
+            tracing::warn!(%error, "a line of the audit log stays unfinished");
+        }
+    })
+}
+
 /// A file that grows.
 pub struct LogFile {
     path: PathBuf,
@@ -90,9 +112,9 @@ impl LogFile {
             file = self.put_aside()?;
             size = 0;
         }
-        let written = file.write_all(line);
+        append_whole(&mut file, size, line)?;
         self.open = Some((file, size + length));
-        written
+        Ok(())
     }
 
     /// Gives the file its name with the time, and begins another.
@@ -172,24 +194,37 @@ fn tidied(path: &Path, keeping: &Keeping, now: Timestamp) -> io::Result<()> {
     moments.dedup();
     let kept = if keeping.files == 0 { moments.len() } else { keeping.files.min(moments.len()) };
     let kept = moments.get(..kept).unwrap_or_default();
-    for (at, file) in old {
-        let too_old = keeping.days > 0 && at.0 < oldest;
-        if too_old || !kept.contains(&at) {
-            fs::remove_file(&file)?;
-        } else if keeping.compress && file.extension().is_none_or(|ending| ending != "gz") {
-            pack(&file)?;
-        }
-    }
-    Ok(())
+    let stays = |at: &Timestamp| kept.contains(at) && !(keeping.days > 0 && at.0 < oldest);
+    let (staying, going): (Vec<_>, Vec<_>) = old.into_iter().partition(|(at, _)| stays(at));
+    // Those that go make room for those that are compressed, and one that cannot keeps no other: the disk may be full.
+    let removed = each(&going, |file| fs::remove_file(file));
+    let plain = |file: &Path| file.extension().is_none_or(|ending| ending != "gz");
+    let packed = each(&staying, |file| if keeping.compress && plain(file) { pack(file) } else { Ok(()) });
+    removed.and(packed)
+}
+
+/// Does the same with each file, and answers what went wrong first.
+fn each(files: &[(Timestamp, PathBuf)], act: impl Fn(&Path) -> io::Result<()>) -> io::Result<()> {
+    files.iter().map(|(_, file)| act(file)).fold(Ok(()), io::Result::and)
 }
 
 /// Compresses a file, which then goes.
 fn pack(path: &Path) -> io::Result<()> {
-    const PIECE: usize = 64 << 10;
     let mut name = path.as_os_str().to_owned();
     name.push(PACKED);
+    let packed = pack_into(path, Path::new(&name));
+    if packed.is_err() {
+        // What is half made holds nothing but room. It may not even be there.
+        let _ = fs::remove_file(&name);
+    }
+    packed?;
+    fs::remove_file(path)
+}
+
+fn pack_into(path: &Path, name: &Path) -> io::Result<()> {
+    const PIECE: usize = 64 << 10;
     let mode = fs::metadata(path)?.permissions().mode();
-    let out = OpenOptions::new().create(true).write(true).truncate(true).mode(mode).open(&name)?;
+    let out = OpenOptions::new().create(true).write(true).truncate(true).mode(mode).open(name)?;
     let mut out = GzEncoder::new(out, Compression::default());
     let (mut file, mut piece) = (File::open(path)?, vec![0; PIECE]);
     loop {
@@ -199,8 +234,7 @@ fn pack(path: &Path) -> io::Result<()> {
         }
         out.write_all(piece.get(..read).unwrap_or_default())?;
     }
-    out.finish()?.sync_all()?;
-    fs::remove_file(path)
+    out.finish()?.sync_all()
 }
 
 /// Where lines go.
@@ -327,6 +361,60 @@ mod tests {
         assert_eq!(text, "line\n");
         tidied(&path, &keeping, START).unwrap();
         assert_eq!(names(folder.path()).len(), 2, "what is compressed stays so");
+    }
+
+    #[test]
+    fn one_old_file_that_cannot_be_dealt_with_keeps_no_other() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("audit.log");
+        // Nobody can remove or compress a folder as if it were a file: it stands for a disk that is full.
+        fs::create_dir(folder.path().join("audit-2023-11-14T22-13-20.300.log")).unwrap();
+        fs::create_dir(folder.path().join("audit-2023-11-14T22-13-20.090.log")).unwrap();
+        for name in ["audit-2023-11-14T22-13-20.200.log", "audit-2023-11-14T22-13-20.050.log"] {
+            fs::write(folder.path().join(name), b"line\n").unwrap();
+        }
+        let keeping = Keeping { bytes: 10, files: 2, compress: true, ..Keeping::default() };
+        assert!(tidied(&path, &keeping, START).is_err());
+        assert_eq!(
+            names(folder.path()),
+            [
+                "audit-2023-11-14T22-13-20.090.log",
+                "audit-2023-11-14T22-13-20.200.log.gz",
+                "audit-2023-11-14T22-13-20.300.log"
+            ],
+            "nothing half made is left either"
+        );
+    }
+
+    #[test]
+    fn half_a_line_never_stays() {
+        /// Takes so many bytes and no more.
+        struct Full(Vec<u8>, usize);
+        impl io::Write for Full {
+            fn write(&mut self, text: &[u8]) -> io::Result<usize> {
+                let fits = text.len().min(self.1 - self.0.len());
+                if fits == 0 {
+                    return Err(io::ErrorKind::StorageFull.into());
+                }
+                self.0.extend_from_slice(&text[..fits]);
+                Ok(fits)
+            }
+
+            fn flush(&mut self) -> io::Result<()> {
+                Ok(())
+            }
+        }
+        impl Target for Full {
+            fn cut(&mut self, bytes: u64) -> io::Result<()> {
+                self.0.truncate(usize::try_from(bytes).unwrap());
+                Ok(())
+            }
+        }
+        let mut disk = Full(b"first\n".to_vec(), 10);
+        assert_eq!(append_whole(&mut disk, 6, b"second\n").unwrap_err().kind(), io::ErrorKind::StorageFull);
+        assert_eq!(disk.0, b"first\n");
+        append_whole(&mut disk, 6, b"3rd\n").unwrap();
+        assert_eq!(disk.0, b"first\n3rd\n");
     }
 
     #[test]

@@ -8,8 +8,9 @@ use tokio::sync::Semaphore;
 
 use super::batches::{Line, Writer, spawn};
 use super::*;
-use crate::api::audit::event::Head;
+use crate::api::audit::event::{Answered, Head};
 use crate::api::audit::{Level, Stage};
+use crate::api::status::Status;
 use crate::config::audit::{Batching, Truncation};
 use crate::metrics::Metrics;
 
@@ -100,21 +101,54 @@ async fn in_batch_mode_nobody_waits_and_what_finds_no_room_is_counted() {
     assert!(bench.largest.load(Ordering::SeqCst) <= 4);
     bench.ledger.write_later(event(0), bench.ledger.room());
     assert_eq!(count(&bench.metrics, LOST), lost + 1, "what comes later is lost");
-    assert_eq!(bench.ledger.room.bytes(), 0, "and all room is given back");
+    assert_eq!(bench.ledger.heads.bytes(), 0, "and all room is given back");
 }
 
 #[actix_rt::test]
 async fn bodies_have_one_room_together() {
     let bench = bench(Mode::Batch, 1_000, 1, None, true);
     for _ in 0..20 {
-        bench.ledger.write(event(AUDIT_BYTES / 10), bench.ledger.room()).await;
-        assert!(bench.ledger.room.bytes() <= AUDIT_BYTES, "{}", bench.ledger.room.bytes());
+        bench.ledger.write(event(AUDIT_BODIES_BYTES / 10), bench.ledger.room()).await;
+        let bytes = bench.ledger.bodies.bytes();
+        assert!(bytes <= AUDIT_BODIES_BYTES, "{bytes}");
     }
     assert_eq!(count(&bench.metrics, LOST), 0, "without bodies there is room for all of them");
     bench.may.add_permits(1_000);
     bench.ledger.close().await;
     assert_eq!(bench.written.load(Ordering::SeqCst), 20);
-    assert_eq!(bench.ledger.room.bytes(), 0);
+    assert_eq!((bench.ledger.bodies.bytes(), bench.ledger.heads.bytes()), (0, 0));
+}
+
+#[actix_rt::test]
+async fn large_answers_that_are_read_slowly_cost_others_their_bodies_at_most() {
+    let bench = bench(Mode::Batch, 1_000, 1, None, true);
+    let mut slow = bench.ledger.room();
+    slow.set(AUDIT_BODIES_BYTES).unwrap();
+    let mut refused = event(10);
+    refused.answered = Some(Answered::status(&Status::bad_request("x".repeat(1_000))));
+    for _ in 0..100 {
+        bench.ledger.write(refused.clone(), bench.ledger.room()).await;
+    }
+    assert_eq!(count(&bench.metrics, LOST), 0);
+    assert_eq!(bench.ledger.bodies.bytes(), AUDIT_BODIES_BYTES);
+    bench.may.add_permits(1_000);
+    bench.ledger.close().await;
+    assert_eq!(bench.written.load(Ordering::SeqCst), 100);
+}
+
+#[actix_rt::test]
+async fn statuses_count_as_much_as_they_are() {
+    let bench = bench(Mode::Batch, 1_000, 1, None, true);
+    let mut refused = event(0);
+    refused.answered = Some(Answered::status(&Status::bad_request("x".repeat(AUDIT_BODIES_BYTES / 10))));
+    for _ in 0..20 {
+        bench.ledger.write_later(refused.clone(), bench.ledger.room());
+        let bytes = bench.ledger.bodies.bytes();
+        assert!(bytes <= AUDIT_BODIES_BYTES, "{bytes}");
+    }
+    assert_eq!(count(&bench.metrics, LOST), 0, "without its words there is room for each");
+    bench.may.add_permits(1_000);
+    bench.ledger.close().await;
 }
 
 #[actix_rt::test]
@@ -126,6 +160,48 @@ async fn in_blocking_mode_requests_wait() {
     let (ledger, room) = (bench.ledger.clone(), bench.ledger.room());
     assert!(ledger.write(event(0), room).await, "whatever comes of it");
     assert_eq!(bench.written.load(Ordering::SeqCst), 2);
+}
+
+#[actix_rt::test]
+async fn a_client_that_hangs_up_keeps_its_record_from_no_place() {
+    let mut bench = bench(Mode::Blocking, 10, 1, None, true);
+    let other = Arc::<AtomicUsize>::default();
+    let delivery = Delivery {
+        mode: Mode::Batch,
+        batching: Batching { waiting: 10, most: 1, wait: Duration::ZERO, rate: None },
+        truncation: None,
+    };
+    let writer = Slow {
+        may: Arc::new(Semaphore::new(10)),
+        written: other.clone(),
+        largest: Arc::default(),
+        works: true,
+    };
+    let counts = bench.metrics.audit.clone();
+    let ledger = Arc::get_mut(&mut bench.ledger).unwrap();
+    let spawned =
+        ledger.add(delivery, |queue| spawn("other", queue, (delivery, Clock::system(), counts), || writer));
+    spawned.unwrap();
+    let writing = bench.ledger.write(event(0), bench.ledger.room());
+    assert!(timeout(Duration::from_millis(50), writing).await.is_err(), "the first place takes its time");
+    bench.may.add_permits(10);
+    bench.ledger.close().await;
+    assert_eq!((bench.written.load(Ordering::SeqCst), other.load(Ordering::SeqCst)), (1, 1));
+}
+
+#[actix_rt::test]
+async fn a_client_that_hangs_up_before_a_full_queue_loses_its_record_and_that_is_counted() {
+    let bench = bench(Mode::Blocking, 1, 1, None, true);
+    for lost in [0, 0, 1, 2] {
+        // The writer has the first and the queue the second.
+        let writing = bench.ledger.write(event(0), bench.ledger.room());
+        assert!(timeout(Duration::from_millis(50), writing).await.is_err());
+        assert_eq!(count(&bench.metrics, LOST), lost);
+    }
+    bench.may.add_permits(10);
+    bench.ledger.close().await;
+    assert_eq!(bench.written.load(Ordering::SeqCst), 2);
+    assert_eq!(bench.ledger.heads.bytes(), 0);
 }
 
 #[actix_rt::test]

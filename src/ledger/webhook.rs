@@ -31,13 +31,14 @@ impl Webhook {
     }
 }
 
-fn list(lines: &[Line]) -> String {
+/// The list of records. What each said goes into it.
+fn list(lines: &mut [Line]) -> String {
     let mut text = HEAD.as_bytes().to_vec();
-    for (index, line) in lines.iter().enumerate() {
+    for (index, line) in lines.iter_mut().enumerate() {
         if index > 0 {
             text.push(b',');
         }
-        text.extend_from_slice(&line.text);
+        text.extend_from_slice(&std::mem::take(&mut line.text));
     }
     text.extend_from_slice(b"]}\n");
     String::from_utf8_lossy(&text).into_owned()
@@ -50,13 +51,13 @@ impl Writer for Webhook {
         text
     }
 
-    async fn write(&mut self, lines: Vec<Line>) {
+    async fn write(&mut self, mut lines: Vec<Line>) {
         while self.sent.len() >= AUDIT_BATCHES_SENT {
             self.sent.join_next().await;
         }
         let (service, first, counts) = (self.service.clone(), self.first_pause, self.counts.clone());
         self.sent.spawn_local(async move {
-            let text = list(&lines);
+            let text = list(&mut lines);
             // Whatever went wrong: the records are worth another attempt.
             let sent = pausing(first, || service.ask(text.clone()), |_: &Failure| true).await;
             if let Err(failure) = &sent {

@@ -118,5 +118,6 @@ async fn cut(wired: Wired, why: String) -> Exit {
     tracing::error!("{why}");
     wired.application.refuse_readiness();
     wired.serving.stop().await;
+    wired.application.give_up().await;
     Exit::Failed(why)
 }

@@ -55,10 +55,15 @@ pub trait Application {
     /// Ends every watch as if its time were up, so that clients come back elsewhere without an error.
     fn end_watches(&self) -> LocalBoxFuture<'_, ()>;
 
-    /// Makes everything durable that was accepted, and lets go of the store's files. The last thing that is called.
+    /// Makes everything durable that was accepted, and lets go of the store's files. The last thing that is called, if all goes
+    /// well.
     fn flush(&self) -> LocalBoxFuture<'_, Result<(), String>>;
 
-    /// Waits until the application cannot go on, and says why. A server that hears this exits at once, without a
-    /// flush: recovery at the next start decides what is true.
+    /// Waits until the application cannot go on, and says why. A server that hears this exits without a flush: recovery at
+    /// the next start decides what is true.
     fn failed(&self) -> LocalBoxFuture<'_, String>;
+
+    /// Ends an application that cannot go on. What it knows besides the store is still told where it can be. The last thing that is
+    /// called.
+    fn give_up(&self) -> LocalBoxFuture<'_, ()>;
 }

@@ -125,6 +125,27 @@ async fn there_are_only_so_many_connections() {
     let mut upstream = upstream();
     upstream.places = Arc::new(Semaphore::new(0));
     assert!(matches!(upstream.ask(&to(address), get()).await, Err(Failure::Busy)));
+    // Extension servers and all others do not take each other's.
+    let peer = Peer { server_name: "x".to_owned(), authority_pem: Vec::new(), verifies: false };
+    let extension = Destination { trust: Trust::Extension(Arc::new(peer)), ..to(address) };
+    upstream.proxy_head_within = Duration::from_millis(20);
+    assert!(matches!(upstream.ask(&extension, get()).await, Err(Failure::SlowAnswer)));
+    upstream.extension_places = Arc::new(Semaphore::new(0));
+    assert!(matches!(upstream.ask(&extension, get()).await, Err(Failure::Busy)));
+}
+
+#[actix_rt::test]
+async fn nobody_switches_who_was_not_asked_to() {
+    let (listener, address) = listen().await;
+    let there = actix_rt::spawn(async move {
+        let (mut stream, _) = listener.accept().await.unwrap();
+        head(&mut stream).await;
+        let odd = b"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: x\r\n\r\n";
+        stream.write_all(odd).await.unwrap();
+        stream.read(&mut [0]).await.unwrap_or(0)
+    });
+    assert!(matches!(upstream().ask(&to(address), get()).await, Err(Failure::Broken(_))));
+    assert_eq!(there.await.unwrap(), 0, "and is hung up on");
 }
 
 #[actix_rt::test]

@@ -4,6 +4,7 @@
 mod ask;
 mod table;
 
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
@@ -17,6 +18,7 @@ use pilothouse_actors::object::TypeName;
 use crate::api::aggregation::found::{FoundVersion, STALE};
 use crate::api::aggregation::{Registration, STORE, name_of};
 use crate::api::discovery::Other;
+use crate::api::openapi::merged::Described;
 use crate::auth::followed::Followed;
 use crate::limits::EXTENSION_DOCUMENTS_BYTES;
 use crate::upstream::Upstream;
@@ -33,6 +35,8 @@ pub struct Told {
     pub openapi: BTreeMap<String, String>,
     /// How large the document was that they were read from.
     pub openapi_bytes: usize,
+    /// What its OpenAPI document of the second version says of this one.
+    pub described: Description,
     /// How large that of what it serves was.
     pub bytes: usize,
     /// The tag of the document of discovery, for the next time.
@@ -41,9 +45,32 @@ pub struct Told {
 
 impl Told {
     fn size(&self) -> usize {
-        self.bytes + self.openapi_bytes
+        self.bytes + self.openapi_bytes + self.described.content.bytes()
     }
 }
+
+/// What an OpenAPI document of the second version says of one version.
+#[derive(Clone, Debug, Default)]
+pub struct Description {
+    /// What it says.
+    pub content: Arc<Described>,
+    /// The digest of the whole document and of the name of the version.
+    pub digest: Digest,
+    /// Its tag, for the next time.
+    pub etag: String,
+}
+
+/// By which documents are known.
+pub type Digest = [u8; DIGEST_BYTES];
+const DIGEST_BYTES: usize = 32;
+
+impl PartialEq for Description {
+    fn eq(&self, other: &Description) -> bool {
+        self.digest == other.digest
+    }
+}
+
+impl Eq for Description {}
 
 /// The groups that other servers serve. One for all workers and loops.
 pub struct Extensions {
@@ -142,6 +169,21 @@ impl Extensions {
     /// What the server of a version said of it.
     pub fn told(&self, name: &str) -> Option<Arc<Told>> {
         self.told.read().unwrap_or_else(PoisonError::into_inner).get(name).cloned()
+    }
+
+    /// What others say of the versions that they serve, in the order in which it counts. `is_ours`: what is said of this one does not.
+    pub async fn described(&self, is_ours: impl Fn(&Registration) -> bool + 'static) -> Vec<Description> {
+        let mut all = self
+            .look(move |table| table.remotes().filter(|known| !is_ours(known)).cloned().collect::<Vec<_>>())
+            .await
+            .unwrap_or_default();
+        all.sort_by_cached_key(|known| {
+            let (first, then) = (Reverse(known.group_priority), Reverse(known.version_priority));
+            (first, known.gv.group.clone(), then, known.name.clone())
+        });
+        let told = self.told.read().unwrap_or_else(PoisonError::into_inner);
+        let described = all.iter().filter_map(|known| Some(told.get(&known.name)?.described.clone()));
+        described.filter(|described| !described.content.is_empty()).collect()
     }
 
     /// The OpenAPI documents that others have, and where.

@@ -24,7 +24,7 @@ use crate::api::media::Encoding;
 use crate::api::options::{self, ListOptions};
 use crate::api::status::{Result, Status};
 use crate::ids;
-use crate::metrics::OpenWatch;
+use crate::metrics::watches::OpenWatch;
 
 use super::list::{filter, not_older, open};
 use super::present::variant;

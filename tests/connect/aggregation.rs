@@ -1,7 +1,9 @@
 //! Versions that other servers serve, against an extension server that the tests play.
 
-use std::sync::Arc;
+use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -19,6 +21,8 @@ const REGISTRATIONS: &str = "/apis/apiregistration.k8s.io/v1/apiservices";
 const METRICS: &str = "/apis/metrics.k8s.io/v1beta1";
 const EVERYTHING: &str = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList";
 
+/// How long a namespace may take that was kept for a while: it is looked at again with growing pauses.
+const LONG: Duration = Duration::from_secs(60);
 /// How the extension server is.
 const WELL: u8 = 0;
 const BROKEN: u8 = 1;
@@ -28,6 +32,25 @@ const OLD: u8 = 2;
 fn node(name: &str, cpu: &str) -> Value {
     json!({"metadata": {"name": name}, "timestamp": "2024-01-01T00:00:00Z", "window": "30s",
         "usage": {"cpu": cpu, "memory": "1024Mi"}})
+}
+
+/// What the server of metrics says of itself, and of what is not its own.
+fn description() -> Value {
+    let of = |name: &str| json!({"schema": {"$ref": format!("#/definitions/{name}")}});
+    json!({
+        "swagger": "2.0",
+        "info": {"title": "metrics", "version": "1"},
+        "paths": {
+            format!("{METRICS}/nodes"): {"get": {"responses": {"200": of("io.k8s.metrics.NodeMetrics"), "400": of("Pod")}}},
+            "/api/v1/pods": {"get": {"description": "not mine"}},
+        },
+        "definitions": {
+            "io.k8s.metrics.NodeMetrics": {"type": "object", "description": "what a node uses",
+                "properties": {"meta": {"$ref": "#/definitions/io.k8s.api.core.v1.Pod"}}},
+            "io.k8s.api.core.v1.Pod": {"type": "string"},
+            "Unused": {"type": "object"},
+        },
+    })
 }
 
 /// A small server of metrics.
@@ -64,6 +87,7 @@ fn serve(state: u8, seen: &Seen, wire: &mut Wire) {
             json(wire, &json!({"paths": {"apis/metrics.k8s.io/v1beta1": {"serverRelativeURL": place}}}));
         }
         "/openapi/v3/apis/metrics.k8s.io/v1beta1" => json(wire, &json!({"openapi": "3.0.0"})),
+        "/openapi/v2" => json(wire, &description()),
         path if path.ends_with("/nodes") && seen.query().contains("watch=") => {
             let head =
                 "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n";
@@ -116,6 +140,10 @@ impl Scene {
     }
 
     fn with(loops: &str) -> Scene {
+        Scene::behind(loops, serve)
+    }
+
+    fn behind(loops: &str, serve: impl Fn(u8, &Seen, &mut Wire) + Send + Sync + 'static) -> Scene {
         let folder = super::support::server::directory();
         let papers = Papers::new("metrics.default.svc", &[]);
         let (authority, _) = papers.write(folder.path(), "extension");
@@ -255,6 +283,164 @@ fn streams_and_conversations_pass_both_ways() {
     connection.send(b"hello").unwrap();
     assert_eq!(connection.exactly(5, Deadline::after(CAP)).unwrap(), b"HELLO");
     assert!(scene.asked("/talk").header("x-remote-user").is_some());
+}
+
+#[test]
+fn nothing_that_a_client_says_of_itself_gets_through() {
+    let mut scene = Scene::new();
+    scene.register("metrics.k8s.io", "v1beta1", &json!({}));
+    scene.wait_for("v1beta1.metrics.k8s.io", "Passed");
+    let nodes = format!("{METRICS}/nodes");
+    let users = |seen: &Seen| {
+        let all = seen.headers.iter().filter(|(name, _)| name.eq_ignore_ascii_case("x-remote-user"));
+        all.map(|(_, value)| value.clone()).collect::<Vec<_>>()
+    };
+    // What is named in Connection concerns this connection and no other.
+    let named =
+        [("Connection", "X-Remote-User, X-Remote-Group, X-Hop"), ("X-Hop", "1"), ("X-Remote-User", "evil")];
+    scene.admin.request("GET", &nodes, &named, b"").ok();
+    let seen = scene.asked(&nodes);
+    assert_eq!((seen.header("connection"), seen.header("x-hop")), (None, None));
+    assert!(users(&seen).len() == 1 && users(&seen)[0] != "evil", "{seen:?}");
+    assert!(seen.header("x-remote-group").is_some());
+    let mut connection = scene.admin.raw();
+    let switching =
+        [("Connection", "Upgrade, X-Remote-User"), ("Upgrade", "SPDY/3.1"), ("X-Remote-User", "evil")];
+    let head = scene.admin.head("POST", &format!("{METRICS}/namespaces/default/talk"), &switching);
+    connection.send(format!("{head}Content-Length: 0\r\n\r\n").as_bytes()).unwrap();
+    assert_eq!(connection.head(Deadline::after(CAP)).unwrap().status, 101);
+    let seen = scene.asked("/talk");
+    assert_eq!((seen.header("connection"), seen.header("upgrade")), (Some("Upgrade"), Some("SPDY/3.1")));
+    assert!(users(&seen).len() == 1 && users(&seen)[0] != "evil", "{seen:?}");
+    // Another HTTP is not spoken on a connection of this server: whoever did could name anybody there.
+    let other =
+        [("Connection", "Upgrade, HTTP2-Settings"), ("Upgrade", "h2c"), ("HTTP2-Settings", "AAMAAABk")];
+    scene.server.admin().request("GET", &nodes, &other, b"").ok();
+    let seen = scene.asked(&nodes);
+    assert_eq!((seen.header("upgrade"), seen.header("http2-settings")), (None, None));
+    // Nor does anybody switch who was not asked to.
+    let odd = scene.admin.get(&format!("{METRICS}/namespaces/default/talk"));
+    assert_eq!(odd.status, 503, "{}", odd.text());
+}
+
+#[test]
+fn descriptions_of_others_join_ours() {
+    let mut scene = Scene::new();
+    let ours = scene.admin.get("/openapi/v2").ok();
+    scene.register("metrics.k8s.io", "v1beta1", &json!({}));
+    let nodes = format!("{METRICS}/nodes");
+    let all =
+        poll(CAP, || Some(scene.admin.get("/openapi/v2").ok()).filter(|all| !all["paths"][&nodes].is_null()));
+    let all = all.expect("theirs has joined");
+    let answers = &all["paths"][&nodes]["get"]["responses"];
+    assert_eq!(answers["200"]["schema"]["$ref"], "#/definitions/io.k8s.metrics.NodeMetrics");
+    let described = &all["definitions"]["io.k8s.metrics.NodeMetrics"];
+    assert_eq!(described["properties"]["meta"]["$ref"], "#/definitions/io.k8s.api.core.v1.Pod_v2");
+    assert_eq!(all["definitions"]["io.k8s.api.core.v1.Pod_v2"]["type"], "string");
+    assert_eq!(all["definitions"]["io.k8s.api.core.v1.Pod"], ours["definitions"]["io.k8s.api.core.v1.Pod"]);
+    assert_eq!(
+        (&all["paths"]["/api/v1/pods"], &all["info"]),
+        (&ours["paths"]["/api/v1/pods"], &ours["info"])
+    );
+    assert!(all["definitions"]["Unused"].is_null());
+    assert_eq!(all["paths"].as_object().unwrap().len(), ours["paths"].as_object().unwrap().len() + 1);
+    let binary = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf";
+    let answer = scene.admin.request("GET", "/openapi/v2", &[("Accept", binary)], b"");
+    assert!(answer.status == 200 && answer.text().contains("what a node uses"));
+    scene.admin.delete(&format!("{REGISTRATIONS}/v1beta1.metrics.k8s.io")).ok();
+    assert_eq!(scene.admin.get("/openapi/v2").ok(), ours, "it goes with the registration");
+}
+
+/// A server that keeps things in namespaces.
+fn keep(kept: &Mutex<BTreeSet<String>>, state: u8, seen: &Seen, wire: &mut Wire) {
+    const GROUP: &str = "/apis/keep.io/v1";
+    let json = |wire: &mut Wire, body: &Value| {
+        wire.answer("200 OK", "Content-Type: application/json\r\n", body.to_string().as_bytes());
+    };
+    if state == BROKEN {
+        return wire.answer("503 Service Unavailable", "", b"broken");
+    }
+    let length = seen.header("content-length").and_then(|length| length.parse().ok()).unwrap_or(0);
+    wire.exactly(length).unwrap();
+    let mut kept = kept.lock().unwrap();
+    match (seen.method.as_str(), seen.path()) {
+        ("GET", GROUP) => json(
+            wire,
+            &json!({"kind": "APIResourceList", "groupVersion": "keep.io/v1", "resources": [
+                {"name": "things", "namespaced": true, "kind": "Thing", "verbs": ["list", "delete"]},
+                {"name": "lots", "namespaced": true, "kind": "Lot", "verbs": ["list", "delete", "deletecollection"]},
+                {"name": "shown", "namespaced": true, "kind": "Shown", "verbs": ["list"]},
+            ]}),
+        ),
+        ("GET", path) if path.starts_with(&format!("{GROUP}/namespaces/")) => {
+            let names = kept.iter().filter_map(|known| known.strip_prefix(&format!("{path}/")));
+            let items: Vec<Value> = names.map(|name| json!({"metadata": {"name": name}})).collect();
+            json(wire, &json!({"kind": "List", "metadata": {}, "items": items}));
+        }
+        ("DELETE", path) => {
+            kept.retain(|known| known != path && !known.starts_with(&format!("{path}/")));
+            json(wire, &json!({"kind": "Status", "status": "Success"}));
+        }
+        _ => wire.answer("404 Not Found", "", b"nothing"),
+    }
+}
+
+#[test]
+fn what_others_keep_goes_with_its_namespace() {
+    let kept = Arc::<Mutex<BTreeSet<String>>>::default();
+    let of_server = kept.clone();
+    let mut scene = Scene::behind("--controllers=namespace", move |state, seen, wire| {
+        keep(&of_server, state, seen, wire);
+    });
+    scene.register("keep.io", "v1", &json!({}));
+    scene.wait_for("v1.keep.io", "Passed");
+    let put = |namespace: &str| {
+        for name in ["things/a", "things/b", "lots/c"] {
+            kept.lock().unwrap().insert(format!("/apis/keep.io/v1/namespaces/{namespace}/{name}"));
+        }
+    };
+    let make = |scene: &mut Scene, name: &str| {
+        let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}});
+        scene.admin.post("/api/v1/namespaces", &namespace).ok();
+        put(name);
+    };
+    let gone = |scene: &mut Scene, name: &str| {
+        let path = format!("/api/v1/namespaces/{name}");
+        let gone = poll(LONG, || (scene.admin.get(&path).status == 404).then_some(()));
+        gone.unwrap_or_else(|| panic!("{}", scene.admin.get(&path).text()));
+    };
+    make(&mut scene, "going");
+    make(&mut scene, "staying");
+    scene.admin.delete("/api/v1/namespaces/going").ok();
+    gone(&mut scene, "going");
+    assert_eq!(kept.lock().unwrap().len(), 3, "those of others stay");
+    assert!(kept.lock().unwrap().iter().all(|known| known.contains("/staying/")));
+    let deletions: Vec<Seen> =
+        scene.extension.seen().into_iter().filter(|seen| seen.method == "DELETE").collect();
+    let account = "system:serviceaccount:kube-system:namespace-controller";
+    assert!(deletions.iter().all(|seen| seen.header("x-remote-user") == Some(account)), "{deletions:?}");
+    let at_once = deletions.iter().filter(|seen| seen.path().ends_with("/lots")).count();
+    assert_eq!((at_once, deletions.iter().filter(|seen| seen.path().contains("/shown")).count()), (1, 0));
+
+    // Who does not say what they keep may keep anything.
+    scene.is(BROKEN, "v1.keep.io");
+    let stale =
+        poll(CAP, || (scene.discovered("keep.io")["versions"][0]["freshness"] == "Stale").then_some(()));
+    assert!(stale.is_some());
+    scene.admin.delete("/api/v1/namespaces/staying").ok();
+    let condition = poll(CAP, || {
+        let namespace = scene.admin.get("/api/v1/namespaces/staying").json();
+        let first = namespace["status"]["conditions"][0].clone();
+        (first["reason"] == "DiscoveryFailed").then_some(first)
+    });
+    assert_eq!(
+        condition.expect("a condition")["message"],
+        "Discovery failed for some groups, 1 failing: unable to retrieve the complete list of server APIs: keep.io/v1: \
+         stale GroupVersion discovery: keep.io/v1"
+    );
+    scene.is(WELL, "v1.keep.io");
+    gone(&mut scene, "staying");
+    assert!(kept.lock().unwrap().is_empty());
 }
 
 #[test]
@@ -465,11 +651,13 @@ fn kubectl_shows_what_nodes_use() {
     assert!(shown.contains("n1") && shown.contains("100m") && shown.contains("50%"), "{shown}");
     let raw = kubectl.run(&["get", "--raw", &format!("{METRICS}/nodes")]);
     assert!(raw.contains("NodeMetricsList"), "{raw}");
-    // While it is broken everything else works, and namespaces go.
-    scene.is(BROKEN, "v1beta1.metrics.k8s.io");
-    scene.wait_for("v1beta1.metrics.k8s.io", "FailedDiscoveryCheck");
+    // Namespaces go, though it keeps nothing in them that could.
     kubectl.run(&["create", "namespace", "short"]);
     kubectl.run(&["delete", "namespace", "short", "--timeout=30s"]);
+    // While it is broken everything else works.
+    scene.is(BROKEN, "v1beta1.metrics.k8s.io");
+    scene.wait_for("v1beta1.metrics.k8s.io", "FailedDiscoveryCheck");
+    assert!(kubectl.run(&["get", "nodes"]).contains("n2"));
     assert!(
         kubectl
             .run(&["get", "apiservice", "v1beta1.metrics.k8s.io"])

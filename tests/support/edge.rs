@@ -39,6 +39,7 @@ pub struct Live(Arc<State>);
 struct State {
     guards: AtomicUsize,
     flushes: AtomicUsize,
+    given_up: AtomicUsize,
     stopping: Drain,
     watches: Drain,
     gate: Drain,
@@ -54,6 +55,11 @@ impl Live {
 
     pub fn flushes(&self) -> usize {
         self.0.flushes.load(Ordering::SeqCst)
+    }
+
+    /// How often the application was ended because it could not go on.
+    pub fn given_up(&self) -> usize {
+        self.0.given_up.load(Ordering::SeqCst)
     }
 
     /// Whether readiness was refused.
@@ -140,6 +146,11 @@ impl Application for Live {
             self.0.failure.lock().unwrap().clone()
         }
         .boxed_local()
+    }
+
+    fn give_up(&self) -> LocalBoxFuture<'_, ()> {
+        self.0.given_up.fetch_add(1, Ordering::SeqCst);
+        async {}.boxed_local()
     }
 }
 

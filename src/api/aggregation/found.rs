@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Deserializer, Serialize};
 
+use crate::api::limits::EXTENSION_DOCUMENT_OBJECTS;
 use crate::api::version::GroupVersion;
 
 /// The word for what was told lately.
@@ -118,9 +119,15 @@ struct Named {
     name: String,
 }
 
+/// Reads a document, unless it would become many times as large in memory.
+fn read<'t, T: Deserialize<'t>>(text: &'t [u8]) -> Option<T> {
+    let objects = memchr::memchr_iter(b'{', text).count();
+    if objects > EXTENSION_DOCUMENT_OBJECTS { None } else { serde_json::from_slice(text).ok() }
+}
+
 /// Reads the document that has everything in one. `None`: it is none.
 pub fn read_all(text: &[u8]) -> Option<Versions> {
-    let groups: Groups = serde_json::from_slice(text).ok()?;
+    let groups: Groups = read(text)?;
     let mut all = Versions::new();
     for group in groups.items {
         for mut version in group.versions {
@@ -173,7 +180,7 @@ impl Listed {
 
 /// Reads the document of one version, which servers have that know no other. `None`: it is none.
 pub fn read_one(version: &str, text: &[u8]) -> Option<FoundVersion> {
-    let listed: Resources = serde_json::from_slice(text).ok()?;
+    let listed: Resources = read(text)?;
     let mut found = FoundVersion::bare(version, CURRENT);
     for one in listed.resources.iter().filter(|one| !one.name.contains('/')) {
         found.resources.push(FoundResource {
@@ -223,7 +230,7 @@ struct OpenApiPlace {
 
 /// Reads the list of OpenAPI documents: where each stands, by its name. `None`: it is no such list.
 pub fn read_openapi_index(text: &[u8]) -> Option<BTreeMap<String, String>> {
-    let index: OpenApiIndex = serde_json::from_slice(text).ok()?;
+    let index: OpenApiIndex = read(text)?;
     Some(index.paths.into_iter().map(|(name, at)| (name, at.place)).collect())
 }
 
@@ -264,6 +271,19 @@ mod tests {
         let mixed = br#"{"resources":[{"name":"a","namespaced":true},{"name":"a/b","namespaced":false}]}"#;
         assert_eq!(read_one("v1", mixed), None, "a part stands where its resource does");
         assert_eq!(read_one("v1", b"nonsense"), None);
+    }
+
+    #[test]
+    fn a_document_of_empty_objects_does_not_grow_in_memory() {
+        let of = |resources: usize| {
+            let resources = vec!["{}"; resources].join(",");
+            read_all(
+                format!(r#"{{"items":[{{"versions":[{{"version":"v1","resources":[{resources}]}}]}}]}}"#)
+                    .as_bytes(),
+            )
+        };
+        assert!(of(EXTENSION_DOCUMENT_OBJECTS / 2).is_some());
+        assert_eq!(of(EXTENSION_DOCUMENT_OBJECTS), None);
     }
 
     #[test]

@@ -9,6 +9,7 @@ use pilothouse_actors::clock::Timestamp;
 use pilothouse_actors::identity::Identity;
 
 use super::bodies::compact;
+use super::response::Response;
 use super::{API_VERSION, Level, Stage};
 use crate::api::codec::json::write_string;
 use crate::api::field::quoted;
@@ -94,6 +95,13 @@ impl Answered {
         }
     }
 
+    fn bytes(&self) -> usize {
+        match self {
+            Answered::Code(_) => 0,
+            Answered::Status(text, _) => text.len(),
+        }
+    }
+
     fn write(&self, out: &mut Vec<u8>) {
         const KIND: &[u8] = br#""kind":"Status","apiVersion":"v1","#;
         match self {
@@ -134,8 +142,8 @@ pub struct Event {
     pub answered: Option<Answered>,
     /// The body, in JSON on one line.
     pub request: Option<Bytes>,
-    /// The answer, in JSON on one line.
-    pub response: Option<Bytes>,
+    /// The answer.
+    pub response: Option<Arc<Response>>,
     /// When that was.
     pub at: Timestamp,
     /// What else there is to say.
@@ -219,6 +227,15 @@ fn write_user(out: &mut Vec<u8>, user: Option<&Identity>) {
     fields.end();
 }
 
+fn texts_bytes(texts: &[String]) -> usize {
+    texts.iter().map(|text| text.len() + size_of::<String>()).sum()
+}
+
+fn user_bytes(user: &Identity) -> usize {
+    let extra = user.extra.iter().map(|(key, values)| key.len() + texts_bytes(values));
+    user.name.len() + user.uid.len() + texts_bytes(&user.groups) + extra.sum::<usize>()
+}
+
 fn moment(at: Timestamp) -> String {
     let seconds = i64::try_from(at.seconds()).unwrap_or(i64::MAX);
     time::format_micros(seconds, u32::try_from(at.0 % 1_000_000).unwrap_or_default())
@@ -258,19 +275,33 @@ impl ObjectRef {
 }
 
 impl Event {
-    /// Without bodies, for want of room; it says so.
+    /// Without bodies, because it is too large; it says so.
     pub fn truncate(&mut self) {
         self.request = None;
         self.response = None;
         self.notes.insert(TRUNCATED.to_owned(), "true".to_owned());
     }
 
-    /// About how many bytes it holds.
-    pub fn weight(&self) -> usize {
-        let bytes = |body: &Option<Bytes>| body.as_ref().map_or(0, Bytes::len);
+    /// Without bodies and the words of its status, for want of room; it says so.
+    pub fn shrink(&mut self) {
+        self.truncate();
+        self.answered = self.answered.take().map(|answered| Answered::Code(answered.code()));
+    }
+
+    /// How many bytes its bodies hold. A status is one of them: it may name a thousand fields.
+    pub fn body_bytes(&self) -> usize {
+        let request = self.request.as_ref().map_or(0, Bytes::len);
+        let response = self.response.as_ref().map_or(0, |response| response.bytes());
+        request + response + self.answered.as_ref().map_or(0, Answered::bytes)
+    }
+
+    /// About how many bytes it holds besides.
+    pub fn head_bytes(&self) -> usize {
+        let head = &self.head;
         let notes: usize = self.notes.iter().map(|(key, text)| key.len() + text.len()).sum();
-        let head = self.head.uri.len() + self.head.agent.len() + self.head.id.len();
-        1_024 + bytes(&self.request) + bytes(&self.response) + notes + head
+        let users: usize = head.user.iter().chain(&self.acts_as).map(|user| user_bytes(user)).sum();
+        let texts = [&head.uri, &head.agent, &head.id].map(String::len).iter().sum::<usize>();
+        1_024 + texts + texts_bytes(&head.sources) + users + notes
     }
 
     /// Appends the record as an object. `named`: whether it says of what kind it is, which one in a list does not.
@@ -299,7 +330,7 @@ impl Event {
             answered.write(fields.key("responseStatus"));
         }
         fields.raw("requestObject", self.request.as_ref());
-        fields.raw("responseObject", self.response.as_ref());
+        fields.raw("responseObject", self.response.as_ref().and_then(|response| response.json()));
         fields.always("requestReceivedTimestamp", &moment(head.received));
         fields.always("stageTimestamp", &moment(self.at));
         if !self.notes.is_empty() {
@@ -453,10 +484,44 @@ mod tests {
     #[test]
     fn what_is_cut_says_so() {
         let mut event = event();
-        let before = event.weight();
         event.truncate();
-        assert!(event.weight() < before + TRUNCATED.len() + 4);
+        assert_eq!(event.body_bytes(), 0);
         assert!(!json(&event, true).contains("requestObject"));
         assert!(json(&event, true).contains(r#""audit.k8s.io/truncated":"true""#));
+    }
+
+    #[test]
+    fn a_record_without_room_keeps_the_number_of_its_answer() {
+        let mut event = event();
+        event.answered = Some(Answered::status(&Status::bad_request("x".repeat(1_000))));
+        assert!(event.body_bytes() > 1_000);
+        event.shrink();
+        assert_eq!((event.body_bytes(), &event.answered), (0, &Some(Answered::Code(400))));
+        assert!(json(&event, true).contains(r#""audit.k8s.io/truncated":"true""#));
+    }
+
+    #[test]
+    fn all_that_a_client_can_make_long_counts() {
+        type Change = fn(&mut Identity, &mut Head);
+        fn long() -> String {
+            "x".repeat(1_000)
+        }
+        let bytes = |change: Change| {
+            let (mut user, mut head) = (Identity::default(), Head::default());
+            change(&mut user, &mut head);
+            head.user = Some(Arc::new(user));
+            Event { head: Arc::new(head), ..event() }.head_bytes()
+        };
+        let least = bytes(|_, _| {});
+        let changes: [(&str, Change); 5] = [
+            ("name", |user, _| user.name = long()),
+            ("groups", |user, _| user.groups = vec![long()]),
+            ("extra", |user, _| drop(user.extra.insert(String::new(), vec![long()]))),
+            ("sources", |_, head| head.sources = vec![long()]),
+            ("uri", |_, head| head.uri = long()),
+        ];
+        for (what, change) in changes {
+            assert!(bytes(change) >= least + 1_000, "{what}");
+        }
     }
 }

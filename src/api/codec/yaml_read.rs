@@ -22,7 +22,8 @@ pub(super) struct Meaning {
 /// Reads the first document of a text.
 pub(super) fn meaning(text: &str) -> Result<Meaning, String> {
     let tree = Tree::read(text)?;
-    let mut reader = Reader { tree: &tree, twice: Vec::new(), open: Vec::new(), steps: 0, alias_steps: 0 };
+    let mut reader =
+        Reader { tree: &tree, twice: Vec::new(), open: Vec::new(), steps: 0, alias_steps: 0, alias_bytes: 0 };
     let value = match tree.node(0) {
         Some(root) => reader.value(root, 0)?,
         None => Value::Null,
@@ -38,13 +39,20 @@ struct Reader<'d, 't> {
     /// Nodes read, and how many of them because of an alias.
     steps: usize,
     alias_steps: usize,
+    /// Bytes of text that were read because of an alias.
+    alias_bytes: usize,
 }
+
+const EXCESSIVE: &str = "document contains excessive aliasing";
 
 impl<'d, 't> Reader<'d, 't> {
     fn value(&mut self, node: &'d Node<'t>, depth: usize) -> Result<Value, String> {
         self.step(depth)?;
         match &node.content {
-            Content::Scalar(scalar) => read_scalar(scalar),
+            Content::Scalar(scalar) => {
+                self.copy(scalar)?;
+                read_scalar(scalar)
+            }
             Content::List(items) => {
                 let items = items.iter().filter_map(|item| self.tree.node(*item));
                 items.map(|item| self.value(item, depth + 1)).collect::<Result<_, _>>().map(Value::Array)
@@ -154,9 +162,17 @@ impl<'d, 't> Reader<'d, 't> {
         }
         let many = self.alias_steps > 100 && self.steps > 1000 && self.alias_steps * 100 > self.steps * 99;
         if many || self.steps > limits::YAML_NODES {
-            return Err("document contains excessive aliasing".to_owned());
+            return Err(EXCESSIVE.to_owned());
         }
         Ok(())
+    }
+
+    /// Counts text that an alias repeats: one long text and many aliases make a small document large with few nodes.
+    fn copy(&mut self, scalar: &Scalar<'_>) -> Result<(), String> {
+        if !self.open.is_empty() {
+            self.alias_bytes += scalar.text.len();
+        }
+        if self.alias_bytes > limits::YAML_ALIAS_BYTES { Err(EXCESSIVE.to_owned()) } else { Ok(()) }
     }
 }
 
@@ -303,6 +319,12 @@ mod tests {
             laughs.push_str(&format!("a{level}: &a{level} [{many}]\n"));
         }
         assert_eq!(meaning(&laughs).err().unwrap(), "document contains excessive aliasing");
+        let long = format!("a: &a {}\nb: [{}]\n", "x".repeat(1 << 20), ["*a"; 5].join(","));
+        assert_eq!(meaning(&long).err().unwrap(), "document contains excessive aliasing");
+        let keys = format!("a: &a {{? {} : 1}}\nb: [{}]\n", "x".repeat(1 << 20), ["*a"; 5].join(","));
+        assert_eq!(meaning(&keys).err().unwrap(), "document contains excessive aliasing");
+        let few = format!("a: &a {}\nb: [{}]\n", "x".repeat(1 << 10), ["*a"; 900].join(","));
+        assert!(meaning(&few).is_ok());
         let mut deep = "a0: &a0 [x]\n".to_owned();
         for level in 1..200 {
             deep.push_str(&format!("a{level}: &a{level} [*a{}]\n", level - 1));

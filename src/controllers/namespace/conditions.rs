@@ -1,6 +1,6 @@
 //! What a namespace that goes says of its contents, in the words of the reference.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::api::value::Value;
 
@@ -30,6 +30,16 @@ pub struct Found {
     pub finalizers: BTreeMap<String, usize>,
     /// What went wrong.
     pub failures: Vec<String>,
+    /// Versions of which nobody knows what they have.
+    pub undiscovered: BTreeSet<String>,
+}
+
+/// What is wrong where nobody knows what versions have.
+pub fn undiscovered(versions: &BTreeSet<String>) -> Option<String> {
+    let stale = |version: &String| format!("{version}: stale GroupVersion discovery: {version}");
+    let all: Vec<String> = versions.iter().map(stale).collect();
+    let all = all.join(", ");
+    (!versions.is_empty()).then(|| format!("unable to retrieve the complete list of server APIs: {all}"))
 }
 
 impl Found {
@@ -45,6 +55,10 @@ impl Found {
             lines.join(", ")
         };
         match condition {
+            "NamespaceDeletionDiscoveryFailure" => {
+                let (why, count) = (undiscovered(&self.undiscovered)?, self.undiscovered.len());
+                Some(("DiscoveryFailed", format!("Discovery failed for some groups, {count} failing: {why}")))
+            }
             "NamespaceDeletionContentFailure" if !self.failures.is_empty() => {
                 let mut failures = self.failures.clone();
                 failures.sort();
@@ -158,6 +172,18 @@ mod tests {
             )
         );
         assert_eq!(said(&namespace, "NamespaceDeletionDiscoveryFailure").3, "t1");
+        found.undiscovered = BTreeSet::from(["a.io/v1".to_owned(), "b.io/v1".to_owned()]);
+        assert!(found.write(&mut namespace, "t3"));
+        assert_eq!(
+            said(&namespace, "NamespaceDeletionDiscoveryFailure"),
+            wanted(
+                "True",
+                "DiscoveryFailed",
+                "Discovery failed for some groups, 2 failing: unable to retrieve the complete list of server APIs: \
+                 a.io/v1: stale GroupVersion discovery: a.io/v1, b.io/v1: stale GroupVersion discovery: b.io/v1",
+                "t3"
+            )
+        );
         found.remaining.insert("pods.".to_owned(), 1);
         assert!(found.write(&mut namespace, "t4"));
         assert_eq!(said(&namespace, "NamespaceContentRemaining").3, "t3", "the status is the same");

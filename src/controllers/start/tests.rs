@@ -77,7 +77,33 @@ fn surroundings() -> (directory::Stores, Rc<Hearing>, Surroundings) {
     let stores = Arc::new(move || Stores::new(finder.clone()));
     let hearing = Rc::new(Hearing::new(storage.bells.clone(), stores));
     let metrics = Arc::new(Metrics::new(Timestamp(0)).unwrap());
-    (storage, hearing, Surroundings { clock: Clock::system(), metrics, lead: Lead::default() })
+    let around =
+        Surroundings { clock: Clock::system(), metrics, lead: Lead::default(), leaving: Leaving::default() };
+    (storage, hearing, around)
+}
+
+#[actix_rt::test]
+async fn a_loop_that_ends_with_its_server_is_not_missed() {
+    let (_storage, hearing, around) = surroundings();
+    let (metrics, leaving) = (around.metrics.clone(), around.leaving.clone());
+    let (tell, down) = watch::channel(Down::new());
+    let done = Rc::new(Cell::new(false));
+    let make = {
+        let done = done.clone();
+        move || Fragile { left: Rc::default(), done: done.clone() }
+    };
+    let supervised = supervise(expiry::NAME, make, pending, hearing.clone(), around, Rc::new(tell));
+    let supervised = actix::spawn(supervised);
+    while !done.get() {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    leaving.begin();
+    assert!(hearing.informer().0.send(Break).await.is_err());
+    let ended = tokio::time::timeout(Duration::from_secs(10), supervised).await;
+    ended.expect("it is not started again").unwrap();
+    assert!(down.borrow().is_empty());
+    let text = String::from_utf8(metrics.text().unwrap()).unwrap();
+    assert!(!text.contains("pilothouse_controller_restarts_total{name=\"event-expiry\"}"), "{text}");
 }
 
 #[actix_rt::test]

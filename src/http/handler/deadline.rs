@@ -14,7 +14,7 @@ use crate::api::query::{self, Query};
 use crate::api::status::{Result, Status};
 use crate::api::verb::Verb;
 use crate::config::values::go_duration;
-use crate::metrics::Sample;
+use crate::metrics::requests::Sample;
 
 use super::worker::Worker;
 

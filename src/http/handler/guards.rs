@@ -25,8 +25,8 @@ use crate::auth::impersonation::{self, Mask};
 use crate::http::peer::Peer;
 use crate::http::websocket;
 use crate::limits::{REFUSAL_CHARS, REFUSAL_TOLD_EVERY};
-use crate::metrics::Judged;
 use crate::metrics::authentication::Attempt;
+use crate::metrics::webhooks::Judged;
 use crate::verbs::Warnings;
 
 use super::health;

@@ -11,13 +11,16 @@ use actix_web::http::StatusCode;
 use actix_web::http::header::{self, HeaderName, HeaderValue, HttpDate};
 use actix_web::{HttpRequest, HttpResponse, web};
 use bytes::Bytes;
-use openssl::sha::sha512;
+use openssl::sha::{sha256, sha512};
 
+use crate::api::aggregation::Registration;
 use crate::api::media;
+use crate::api::openapi::merged::merge;
 use crate::api::openapi::{Custom, Sources, v2_protobuf, v3_protobuf};
 use crate::api::query::Query;
 use crate::api::schema::Registry;
 use crate::api::words::JSON;
+use crate::verbs::aggregation::Description;
 
 use super::gzip;
 use super::render::{Context, text};
@@ -36,8 +39,9 @@ const OFFERED_V3: [&str; 3] = [
     "application/com.github.proto-openapi.spec.v3@v1.0+protobuf",
 ];
 const PREFIX: &str = "/openapi/v3";
-/// The name of the one document of the second version among those of the third, none of which is empty.
-const V2: &str = "";
+/// How the names of documents of the second version begin among those of the third, none of which does: it has one name for each set of
+/// documents of others that joined it.
+const V2: &str = "?";
 /// How much of the documents is kept.
 const KEPT_BYTES: usize = 4 << 20;
 /// How long a document may be kept that is named by its content.
@@ -84,9 +88,10 @@ impl OpenApi {
 
     /// Takes over what is known of documents that are the same in an earlier catalog.
     pub fn keeping(self, earlier: &OpenApi, same: impl Fn(&str) -> bool) -> OpenApi {
-        let known = lock(&earlier.known).clone().into_iter().filter(|(name, _)| name != V2 && same(name));
+        let stays = |name: &str| !name.starts_with(V2) && same(name);
+        let known = lock(&earlier.known).clone().into_iter().filter(|(name, _)| stays(name));
         *lock(&self.known) = known.collect();
-        let kept = lock(&earlier.kept).clone().into_iter().filter(|(name, ..)| name != V2 && same(name));
+        let kept = lock(&earlier.kept).clone().into_iter().filter(|(name, ..)| stays(name));
         *lock(&self.kept) = kept.collect();
         self
     }
@@ -114,22 +119,64 @@ impl OpenApi {
     }
 
     /// Writes a document and notes its tag.
-    fn write(&self, served: &Served, registry: &Registry, name: &str, now: u64) -> Option<(Vec<u8>, Known)> {
+    fn write(
+        &self,
+        (served, registry): (&Served, &Registry),
+        asked: &Asked,
+        now: u64,
+    ) -> Option<(Vec<u8>, Known)> {
         let sources = self.sources(served, registry);
-        let json = if name == V2 { sources.v2() } else { sources.v3(name)? };
-        let known = self.note(name, &sha512(&json), now);
+        let json = match asked.is_v2() {
+            true => joined(sources.v2(), &asked.others),
+            false => sources.v3(&asked.name)?,
+        };
+        let known = self.note(&asked.name, &sha512(&json), now);
         Some((json, known))
     }
 
     /// Notes the digest of a document that was written.
     fn note(&self, name: &str, digest: &[u8], now: u64) -> Known {
         let new = || Known { hash: hexadecimal(digest).into(), written: now };
-        lock(&self.known).entry(name.to_owned()).or_insert_with(new).clone()
+        let mut known = lock(&self.known);
+        if name.starts_with(V2) {
+            // Whatever others said before is said no more, or will be written again.
+            known.retain(|other, _| !other.starts_with(V2) || other == name);
+        }
+        known.entry(name.to_owned()).or_insert_with(new).clone()
     }
 
     fn sources<'a>(&'a self, served: &'a Served, registry: &'a Registry) -> Sources<'a> {
         Sources { registry, catalog: &served.catalog, custom: &self.custom, cbor: self.cbor }
     }
+}
+
+/// The document that somebody asks for.
+struct Asked {
+    name: String,
+    /// What others say of the versions that they serve, for the second version.
+    others: Vec<Description>,
+}
+
+impl Asked {
+    /// The one of the second version. What others say of it is part of its name.
+    fn v2(others: Vec<Description>) -> Asked {
+        let digests: Vec<u8> = others.iter().flat_map(|other| other.digest).collect();
+        let name =
+            if others.is_empty() { V2.to_owned() } else { format!("{V2}{}", hexadecimal(&sha256(&digests))) };
+        Asked { name, others }
+    }
+
+    fn is_v2(&self) -> bool {
+        self.name.starts_with(V2)
+    }
+}
+
+/// Our document with those of others.
+fn joined(ours: Vec<u8>, others: &[Description]) -> Vec<u8> {
+    if others.is_empty() {
+        return ours;
+    }
+    merge(&ours, others.iter().map(|other| &*other.content)).unwrap_or(ours)
 }
 
 fn hexadecimal(digest: &[u8]) -> String {
@@ -148,16 +195,28 @@ pub async fn answer(
     path: &str,
     context: &Context,
 ) -> Option<HttpResponse> {
-    let asked = match path.strip_prefix(PREFIX) {
+    let (asked, offered) = match path.strip_prefix(PREFIX) {
         Some("") => return Some(index(worker, request).await),
         Some("/") => return Some(HttpResponse::NotFound().finish()),
-        Some(rest) => rest.strip_prefix('/')?,
-        None if path == "/openapi/v2" => V2,
+        Some(rest) => {
+            let name = rest.strip_prefix('/')?.to_owned();
+            if name.starts_with(V2) {
+                return Some(HttpResponse::NotFound().finish());
+            }
+            (Asked { name, others: Vec::new() }, OFFERED_V3)
+        }
+        None if path == "/openapi/v2" => (Asked::v2(described(worker).await), OFFERED_V2),
         None => return None,
     };
-    let offered = if path == "/openapi/v2" { OFFERED_V2 } else { OFFERED_V3 };
     let found = document(worker, asked, media::choose(&context.accept, &offered), request).await;
     Some(found.unwrap_or_else(|| HttpResponse::NotFound().finish()))
+}
+
+/// What others say of the versions that they serve. What this server serves it describes itself.
+async fn described(worker: &Worker) -> Vec<Description> {
+    let served = worker.shared.served.load_full();
+    let is_ours = move |known: &Registration| served.serves(&known.gv.group, &known.gv.version);
+    worker.shared.extensions.described(is_ours).await
 }
 
 /// The list of the documents of the third version, each with the digest of its content.
@@ -205,23 +264,24 @@ fn listed(places: &BTreeMap<String, String>) -> String {
 /// One document; `None` if there is none of this name.
 async fn document(
     worker: &Worker,
-    name: &str,
+    asked: Asked,
     media_type: Option<&'static str>,
     request: &HttpRequest,
 ) -> Option<HttpResponse> {
+    let (is_v2, name) = (asked.is_v2(), asked.name.clone());
     let served = worker.shared.served.load_full();
     let Some(media_type) = media_type else { return Some(HttpResponse::NotAcceptable().finish()) };
     // Only the one large document of the second version is ever compressed, as in the reference.
-    let packed = name == V2 && gzip::is_taken(text(request.headers(), header::ACCEPT_ENCODING));
+    let packed = is_v2 && gzip::is_taken(text(request.headers(), header::ACCEPT_ENCODING));
     let binary = media_type != JSON;
     let form = Form { binary, packed };
-    let media_type = match (binary, name) {
+    let media_type = match (binary, is_v2) {
         (false, _) => JSON,
-        (true, V2) => OFFERED_V2[1],
-        (true, _) => OFFERED_V3[1],
+        (true, true) => OFFERED_V2[1],
+        (true, false) => OFFERED_V3[1],
     };
-    let ready = served.openapi.known(name).zip(served.openapi.kept(name, form));
-    let (known, body) = match (ready, served.openapi.known(name)) {
+    let ready = served.openapi.known(&name).zip(served.openapi.kept(&name, form));
+    let (known, body) = match (ready, served.openapi.known(&name)) {
         (Some(ready), _) => ready,
         // Whoever has it already gets nothing but a yes.
         (None, Some(known)) if has(request, &known) => (known, Bytes::new()),
@@ -229,13 +289,13 @@ async fn document(
             let now = worker.backend.clock.now().seconds();
             let registry = worker.backend.registry.clone();
             let _writing = served.openapi.writing.lock().await;
-            let (name, served) = (name.to_owned(), served.clone());
-            let written = web::block(move || prepare(&served, &registry, &name, form, now)).await;
+            let of = served.clone();
+            let written = web::block(move || prepare((&of, &registry), &asked, form, now)).await;
             written.ok().flatten()?
         }
     };
     // The one document of the second version is not named by its content.
-    let hash = if name == V2 { String::new() } else { Query::parse(request.query_string()).text("hash") };
+    let hash = if is_v2 { String::new() } else { Query::parse(request.query_string()).text("hash") };
     if !hash.is_empty() && *hash != *known.hash {
         let place = format!("{PREFIX}/{name}?hash={}", known.hash);
         let mut response = HttpResponse::MovedPermanently().content_type(media_type).finish();
@@ -246,7 +306,7 @@ async fn document(
     }
     let mut response = respond(request, media_type, &known, body);
     insert(&mut response, header::VARY, "Accept");
-    if name == V2 {
+    if is_v2 {
         response.headers_mut().append(header::VARY, HeaderValue::from_static("Accept-Encoding"));
     }
     if packed && response.status() == StatusCode::OK {
@@ -265,16 +325,21 @@ async fn document(
 }
 
 /// Writes a document in the form that was asked for, unless somebody did just now.
-fn prepare(served: &Served, registry: &Registry, name: &str, form: Form, now: u64) -> Option<(Known, Bytes)> {
-    let openapi = &served.openapi;
+fn prepare(
+    (served, registry): (&Served, &Registry),
+    asked: &Asked,
+    form: Form,
+    now: u64,
+) -> Option<(Known, Bytes)> {
+    let (openapi, name) = (&served.openapi, &asked.name);
     if let Some(ready) = openapi.known(name).zip(openapi.kept(name, form)) {
         return Some(ready);
     }
-    let (json, known) = openapi.write(served, registry, name, now)?;
-    let body = Bytes::from(match (form.binary, name) {
+    let (json, known) = openapi.write((served, registry), asked, now)?;
+    let body = Bytes::from(match (form.binary, asked.is_v2()) {
         (false, _) => json,
-        (true, V2) => v2_protobuf(&json)?,
-        (true, _) => v3_protobuf(&json)?,
+        (true, true) => v2_protobuf(&json)?,
+        (true, false) => v3_protobuf(&json)?,
     });
     let body = if form.packed { gzip::pack(&body) } else { body };
     openapi.keep(name, form, &body);

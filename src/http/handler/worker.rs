@@ -17,7 +17,8 @@ use crate::api::discovery::{Documents, Other};
 use crate::auth::flows::Following;
 use crate::auth::front_proxy::Headers;
 use crate::auth::service_account::metadata::Metadata;
-use crate::metrics::{Meter, Metrics};
+use crate::metrics::Metrics;
+use crate::metrics::requests::Meter;
 use crate::verbs::aggregation::Extensions;
 use crate::verbs::{Backend, Watching};
 

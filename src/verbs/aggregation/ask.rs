@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use futures::StreamExt as _;
+use bytes::Bytes;
+use futures::future::ready;
+use futures::{StreamExt as _, stream};
 use hyper::Method;
 use hyper::header::{ACCEPT, CONTENT_TYPE, ETAG, HOST, HeaderMap, HeaderValue, IF_NONE_MATCH, USER_AGENT};
 use pilothouse_actors::identity::Identity;
@@ -13,15 +15,23 @@ use super::Extensions;
 use crate::api::aggregation::Service;
 use crate::api::connect::{Destination, Location, Reach, Trust};
 use crate::api::discovery::RELEASE;
+use crate::api::field::quoted;
 use crate::api::hooks::Way;
 use crate::kubeconfig::user::escaped;
+use crate::limits::EXTENSION_DOCUMENT_BYTES;
 use crate::upstream::{Answer, Ask, RequestBody, Upstream, header};
 use crate::verbs::{Backend, ways};
 
 /// Something that this server itself wants to know.
 pub struct Question<'a> {
+    /// What shall be done.
+    pub method: Method,
     /// Where to ask.
     pub path: &'a str,
+    /// The parameters.
+    pub query: &'a str,
+    /// What is sent along, in JSON; empty: nothing.
+    pub body: &'static [u8],
     /// As whom.
     pub user: &'a Identity,
     /// In which forms the answer is understood; empty: in any.
@@ -34,6 +44,24 @@ pub struct Question<'a> {
     pub most: usize,
     /// Whether the certificate is looked at. Whether somebody answers at all can be asked of anybody.
     pub verifies: bool,
+}
+
+impl<'a> Question<'a> {
+    /// What stands there, in any form, of somebody whose certificate is looked at.
+    pub fn get(path: &'a str, user: &'a Identity, within: Duration) -> Question<'a> {
+        Question {
+            method: Method::GET,
+            path,
+            query: "",
+            body: &[],
+            user,
+            accept: "",
+            known: "",
+            within,
+            most: EXTENSION_DOCUMENT_BYTES,
+            verifies: true,
+        }
+    }
 }
 
 /// What was answered.
@@ -90,13 +118,14 @@ impl Extensions {
         service: &Service,
         question: &Question<'_>,
     ) -> Result<Reply, String> {
-        let mut to = self.resolve((backend, &Permit::none()), service, (question.path, "")).await?;
+        let mut to =
+            self.resolve((backend, &Permit::none()), service, (question.path, question.query)).await?;
         if !question.verifies {
             let mut peer = (*service.peer).clone();
             (peer.verifies, peer.authority_pem) = (false, Vec::new());
             to.trust = Trust::Extension(peer.into());
         }
-        let mut headers = identity_headers(question.user);
+        let mut headers = identity_headers(question.user, true)?;
         let said = [(ACCEPT, question.accept), (IF_NONE_MATCH, question.known), (USER_AGENT, &agent())];
         for (name, value) in said.into_iter().filter(|(_, value)| !value.is_empty()) {
             if let Ok(value) = HeaderValue::try_from(value) {
@@ -106,18 +135,29 @@ impl Extensions {
         if let Ok(host) = HeaderValue::try_from(to.location.authority()) {
             headers.insert(HOST, host);
         }
-        let asked = Ask { method: Method::GET, headers, body: RequestBody::Empty };
+        let body = match question.body {
+            [] => RequestBody::Empty,
+            body => {
+                headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+                let piece = stream::once(ready(Ok(Bytes::from_static(body))));
+                RequestBody::Pieces(Box::pin(piece), Some(body.len() as u64))
+            }
+        };
+        let asked = Ask { method: question.method.clone(), headers, body };
         let asking = async {
             let answer = self.upstream.ask(&to, asked).await.map_err(|failure| failure.to_string())?;
-            read(answer, question.most).await
+            // What was deleted need not be told.
+            let is_done = question.method == Method::DELETE && answer.status.is_success();
+            read(answer, if is_done { 0 } else { question.most }).await
         };
         let url = to.location.url();
+        let verb = if question.method == Method::DELETE { "Delete" } else { "Get" };
         match timeout(question.within, asking).await {
             Ok(Ok(reply)) => Ok(Reply { url, ..reply }),
-            Ok(Err(why)) => Err(format!("failing or missing response from {url}: Get \"{url}\": {why}")),
+            Ok(Err(why)) => Err(format!("failing or missing response from {url}: {verb} \"{url}\": {why}")),
             Err(_) => Err(format!(
-                "failing or missing response from {url}: Get \"{url}\": context deadline exceeded (Client.Timeout \
-                 exceeded while awaiting headers)"
+                "failing or missing response from {url}: {verb} \"{url}\": context deadline exceeded \
+                 (Client.Timeout exceeded while awaiting headers)"
             )),
         }
     }
@@ -128,6 +168,7 @@ fn agent() -> String {
     format!("kube-apiserver/{RELEASE}")
 }
 
+/// Reads an answer; 0: no more than its head.
 async fn read(answer: Answer, most: usize) -> Result<Reply, String> {
     let text = |name| answer.headers.get(name).and_then(|value: &HeaderValue| value.to_str().ok());
     let (content_type, etag) = (text(CONTENT_TYPE).unwrap_or_default(), text(ETAG).unwrap_or_default());
@@ -137,6 +178,9 @@ async fn read(answer: Answer, most: usize) -> Result<Reply, String> {
         etag: etag.to_owned(),
         ..Reply::default()
     };
+    if most == 0 {
+        return Ok(reply);
+    }
     let mut body = answer.body;
     while let Some(piece) = body.next().await {
         let piece = piece.map_err(|error| error.to_string())?;
@@ -148,24 +192,30 @@ async fn read(answer: Answer, most: usize) -> Result<Reply, String> {
     Ok(reply)
 }
 
-/// The headers by which an extension server learns whom it is asked for.
-pub fn identity_headers(user: &Identity) -> HeaderMap {
+/// The headers by which an extension server learns whom it is asked for. The error, in the words that clients know, is about somebody
+/// whom no header can name: without them the other server would take this one for whoever asks.
+pub fn identity_headers(user: &Identity, tells_uid: bool) -> Result<HeaderMap, String> {
     let mut headers = HeaderMap::new();
-    let mut add = |name: &str, value: &str| {
-        if let Some((name, value)) = header(name, value.as_bytes()) {
-            headers.append(name, value);
-        }
+    let mut add = |name: &str, value: &str| -> Result<(), String> {
+        let (name, value) = header(name, value.as_bytes())
+            .ok_or_else(|| format!("net/http: invalid header field value for {}", quoted(name)))?;
+        headers.append(name, value);
+        Ok(())
     };
-    add("x-remote-user", &user.name);
-    if !user.uid.is_empty() {
-        add("x-remote-uid", &user.uid);
+    add("X-Remote-User", &user.name)?;
+    if tells_uid && !user.uid.is_empty() {
+        add("X-Remote-Uid", &user.uid)?;
     }
-    user.groups.iter().for_each(|group| add("x-remote-group", group));
+    for group in &user.groups {
+        add("X-Remote-Group", group)?;
+    }
     for (key, values) in &user.extra {
-        let name = format!("x-remote-extra-{}", escaped(key));
-        values.iter().for_each(|value| add(&name, value));
+        let name = format!("X-Remote-Extra-{}", escaped(key));
+        for value in values {
+            add(&name, value)?;
+        }
     }
-    headers
+    Ok(headers)
 }
 
 #[cfg(test)]
@@ -182,14 +232,29 @@ mod tests {
             groups: vec!["a".to_owned(), "b".to_owned()],
             extra: BTreeMap::from([("example.com/k".to_owned(), vec!["1".to_owned(), "2".to_owned()])]),
         };
-        let headers = identity_headers(&user);
+        let headers = identity_headers(&user, true).unwrap();
         let of = |name: &str| {
             headers.get_all(name).iter().map(|value| value.to_str().unwrap()).collect::<Vec<_>>()
         };
         assert_eq!((of("x-remote-user"), of("x-remote-uid")), (vec!["ann"], vec!["7"]));
         assert_eq!(of("x-remote-group"), ["a", "b"]);
         assert_eq!(of("x-remote-extra-example.com%2fk"), ["1", "2"]);
-        let bare = identity_headers(&Identity { name: "x".to_owned(), ..Identity::default() });
-        assert_eq!(bare.len(), 1);
+        assert!(!identity_headers(&user, false).unwrap().contains_key("x-remote-uid"));
+        let bare = identity_headers(&Identity { name: "x".to_owned(), ..Identity::default() }, true);
+        assert_eq!(bare.unwrap().len(), 1);
+    }
+
+    #[test]
+    fn nobody_is_told_of_who_cannot_be_named() {
+        let named = |name: &str| Identity { name: name.to_owned(), ..Identity::default() };
+        assert_eq!(
+            identity_headers(&named("a\nb"), true).unwrap_err(),
+            "net/http: invalid header field value for \"X-Remote-User\""
+        );
+        let user = Identity { groups: vec!["a".to_owned(), "b\r".to_owned()], ..named("a") };
+        assert!(identity_headers(&user, true).is_err());
+        let extra = BTreeMap::from([("k\n".to_owned(), vec!["\0".to_owned()])]);
+        assert!(identity_headers(&Identity { extra, ..named("a") }, true).is_err());
+        assert!(identity_headers(&named("jos\u{e9}"), true).is_ok());
     }
 }

@@ -10,13 +10,13 @@ use bytes::Bytes;
 use pilothouse_actors::clock::Clock;
 use pilothouse_actors::identity::Identity;
 
-use crate::api::audit::bodies::{compact, without_owners};
+use crate::api::audit::bodies::compact;
 use crate::api::audit::event::{Answered, Event, Head, ObjectRef, TRUNCATED, span};
 use crate::api::audit::policy::Decision;
+use crate::api::audit::response::Response;
 use crate::api::audit::sources::sources;
 use crate::api::audit::{Level, Stage};
 use crate::api::catalog::resource::Resource;
-use crate::api::codec::transcode::{self, transcode};
 use crate::api::connect::WAYS;
 use crate::api::media::Encoding;
 use crate::api::path::{Request, Target};
@@ -149,36 +149,33 @@ impl Trail {
         if answer.cut {
             return;
         }
-        let fits = bytes <= AUDIT_BODY_BYTES
-            && self.held.borrow_mut().as_mut().is_some_and(|held| held.set(bytes).is_ok());
-        if fits {
+        let mut room = self.held.borrow_mut();
+        let fits = |held: &mut Held| bytes <= AUDIT_BODY_BYTES && held.set(bytes).is_ok();
+        if room.as_mut().is_some_and(fits) {
             answer.encoding = Some(encoding);
             answer.bytes.extend_from_slice(piece);
-        } else {
-            *answer = Answer { cut: true, ..Answer::default() };
+            return;
         }
+        *answer = Answer { cut: true, ..Answer::default() };
+        self.notes.borrow_mut().insert(TRUNCATED.to_owned(), "true".to_owned());
+        // Nothing is kept, so nothing is held: whoever reads slowly takes no room from others for it.
+        *room = Some(self.ledger.room());
     }
 
-    /// The answer in JSON on one line.
-    pub(super) fn response(&self) -> Option<Bytes> {
+    /// The answer. What is in it is taken out of the trail.
+    pub(super) fn response(&self) -> Option<Arc<Response>> {
         let answer = self.answer.take();
-        if answer.cut {
-            self.notes.borrow_mut().insert(TRUNCATED.to_owned(), "true".to_owned());
-        }
-        let from = match answer.encoding? {
-            Encoding::Json | Encoding::Yaml => transcode::Encoding::Json,
-            Encoding::Protobuf => transcode::Encoding::Protobuf,
-            Encoding::Cbor => transcode::Encoding::Cbor,
-        };
-        let mut json = answer.bytes;
-        if from != transcode::Encoding::Json {
-            json = transcode(&self.registry, from, transcode::Encoding::Json, &json).ok()?;
-        }
-        json.truncate(json.trim_ascii_end().len());
-        if self.decision.drops_owners {
-            json = without_owners(&json).unwrap_or(json);
-        }
-        Some(Bytes::from(json))
+        Some(self.kept(answer.encoding?, answer.bytes.into()))
+    }
+
+    /// What was said already when the answer of a request without an end begins: all of it, if that is a refusal.
+    pub(super) fn so_far(&self) -> Option<Arc<Response>> {
+        let answer = self.answer.borrow();
+        Some(self.kept(answer.encoding?, Bytes::copy_from_slice(&answer.bytes)))
+    }
+
+    fn kept(&self, encoding: Encoding, sent: Bytes) -> Arc<Response> {
+        Arc::new(Response::new(encoding, sent, self.decision.drops_owners, self.registry.clone()))
     }
 
     pub(super) fn event(&self, stage: Stage) -> Event {
@@ -275,17 +272,6 @@ impl Trail {
             notes.entry(key).or_insert(text);
         }
     }
-
-    /// What was said already when the answer of a request without an end begins: all of it, if that is a refusal.
-    pub(super) fn so_far(&self) -> Option<Bytes> {
-        let kept = {
-            let answer = self.answer.borrow();
-            (answer.encoding, answer.bytes.clone(), answer.cut)
-        };
-        let response = self.response();
-        self.answer.replace(Answer { encoding: kept.0, bytes: kept.1, cut: kept.2 });
-        response
-    }
 }
 
 /// A request that nobody waits for any more, and one that broke the server, are written down too.
@@ -324,7 +310,106 @@ fn object(parsed: &Request<'_>) -> Option<ObjectRef> {
 
 #[cfg(test)]
 mod tests {
+    use std::panic::AssertUnwindSafe;
+    use std::time::Duration;
+
+    use futures::FutureExt as _;
+    use pilothouse_actors::clock::Timestamp;
+    use tokio::sync::mpsc;
+
     use super::*;
+    use crate::api::audit::Stages;
+    use crate::config::audit::{Batching, Delivery, Mode};
+    use crate::ledger::batches::Word;
+    use crate::metrics::Metrics;
+
+    /// The trail of a request, and where its records go.
+    fn trail(omitted: Stages) -> (Trail, mpsc::Receiver<Word>) {
+        let mut ledger = Ledger::new(Metrics::new(Timestamp(0)).unwrap().audit);
+        let batching = Batching { waiting: 10, most: 1, wait: Duration::ZERO, rate: None };
+        let delivery = Delivery { mode: Mode::Blocking, batching, truncation: None };
+        let mut queue = None;
+        ledger
+            .add(delivery, |words| {
+                queue = Some(words);
+                Ok(())
+            })
+            .unwrap();
+        let decision = Decision { level: Level::RequestResponse, omitted, drops_owners: false };
+        let trail = Trail {
+            held: RefCell::new(Some(ledger.room())),
+            ledger: Arc::new(ledger),
+            clock: Clock::manual(Timestamp(0)),
+            registry: Arc::new(Registry::builtin().unwrap()),
+            head: Arc::new(Head { level: decision.level, verb: "get", ..Head::default() }),
+            decision,
+            object: RefCell::default(),
+            is_long_running: false,
+            is_refused: false,
+            acts_as: RefCell::default(),
+            answered: RefCell::default(),
+            request: RefCell::default(),
+            answer: RefCell::default(),
+            notes: RefCell::default(),
+            late: RefCell::default(),
+            is_over: Cell::new(false),
+        };
+        (trail, queue.unwrap())
+    }
+
+    fn record(queue: &mut mpsc::Receiver<Word>) -> Option<serde_json::Value> {
+        let Ok(Word::Write(entry)) = queue.try_recv() else { return None };
+        let mut text = Vec::new();
+        entry.event.write_json(&mut text, true);
+        Some(serde_json::from_slice(&text).unwrap())
+    }
+
+    /// Handles a request until the server breaks on it.
+    async fn broken(trail: Trail) {
+        let handling = async move {
+            let _context = trail;
+            tokio::task::yield_now().await;
+            panic!("a handler that fails on purpose");
+        };
+        assert!(AssertUnwindSafe(handling).catch_unwind().await.is_err());
+    }
+
+    #[actix_rt::test]
+    async fn a_request_that_breaks_the_server_is_written_down_so() {
+        let (trail, mut queue) = trail(Stages::default());
+        broken(trail).await;
+        let record = record(&mut queue).expect("a record");
+        assert_eq!((&record["stage"], &record["responseStatus"]["code"]), (&"Panic".into(), &500.into()));
+        assert_eq!(record["responseStatus"]["message"], "APIServer panic'd");
+        assert!(queue.try_recv().is_err(), "and once");
+        let (trail, mut queue) = self::trail(Stages::default().with(Stage::Panic));
+        broken(trail).await;
+        assert!(queue.try_recv().is_err(), "unless the policy leaves that out");
+    }
+
+    #[actix_rt::test]
+    async fn a_request_that_nobody_waits_for_any_more_is_written_down() {
+        let (trail, mut queue) = trail(Stages::default());
+        drop(trail);
+        let record = record(&mut queue).expect("a record");
+        assert_eq!(record["stage"], "ResponseComplete");
+        assert_eq!(record["responseStatus"]["message"], "Connection closed early");
+    }
+
+    #[actix_rt::test]
+    async fn an_answer_that_is_too_long_is_left_out_and_holds_no_room() {
+        let (trail, mut queue) = trail(Stages::default());
+        let piece = vec![b' '; AUDIT_BODY_BYTES / 2 + 1];
+        trail.told(Encoding::Json, &piece);
+        assert_eq!(trail.held.borrow().as_ref().unwrap().bytes(), piece.len());
+        trail.told(Encoding::Json, &piece);
+        assert_eq!(trail.held.borrow().as_ref().unwrap().bytes(), 0);
+        trail.told(Encoding::Json, b"{}");
+        drop(trail);
+        let record = record(&mut queue).expect("a record");
+        assert_eq!(record["annotations"][TRUNCATED], "true");
+        assert_eq!(record.get("responseObject"), None);
+    }
 
     #[test]
     fn long_agents_are_cut() {

@@ -150,8 +150,14 @@ fn unavailable(why: &str) -> HttpResponse {
     render::plain(503, format!("{why}\n"))
 }
 
-/// What the other server is told of the client, and of how the request came.
-fn told(worker: &Worker, headers: &mut HeaderMap, to: &Destination, passed: &Passed<'_>) {
+/// Adds what the other server is told of the client, and of how the request came. What clients said of themselves was left out.
+/// The error is about somebody whom it cannot be told of.
+fn tell(
+    worker: &Worker,
+    headers: &mut HeaderMap,
+    to: &Destination,
+    passed: &Passed<'_>,
+) -> Result<(), String> {
     let authority = to.location.authority();
     if let Ok(authority) = HeaderValue::try_from(authority) {
         headers.insert(HOST, authority);
@@ -159,18 +165,8 @@ fn told(worker: &Worker, headers: &mut HeaderMap, to: &Destination, passed: &Pas
     if let Ok(id) = HeaderValue::from_bytes(passed.audit_id.as_bytes()) {
         headers.insert(HeaderName::from_static("audit-id"), id);
     }
-    let mut named = identity_headers(passed.user);
-    if !worker.shared.manners.tells_uid {
-        named.remove("x-remote-uid");
-    }
-    // Those of clients were left out.
-    let mut last = None;
-    for (name, value) in named {
-        last = name.or(last);
-        if let Some(name) = &last {
-            headers.append(name.clone(), value);
-        }
-    }
+    headers.extend(identity_headers(passed.user, worker.shared.manners.tells_uid)?);
+    Ok(())
 }
 
 fn method(request: &HttpRequest) -> Method {
@@ -185,7 +181,9 @@ async fn forward(
     passed: &Passed<'_>,
 ) -> HttpResponse {
     let mut headers = headers::passed_on(request);
-    told(worker, &mut headers, to, passed);
+    if let Err(why) = tell(worker, &mut headers, to, passed) {
+        return unavailable(&format!("error trying to reach service: {why}"));
+    }
     for (name, value) in [
         ("x-forwarded-uri", url::escape_path(passed.path)),
         ("x-forwarded-host", to.location.authority()),
@@ -240,7 +238,9 @@ async fn switch(
         Err(status) => return unavailable(&status.message),
     };
     let mut headers = headers::to_switch(request);
-    told(worker, &mut headers, to, passed);
+    if let Err(why) = tell(worker, &mut headers, to, passed) {
+        return unavailable(&format!("error dialing backend: {why}"));
+    }
     let ask = Ask { method: method(request), headers, body: RequestBody::Empty };
     match worker.shared.extensions.upstream().switch(to, ask).await {
         Ok(Switched::Channel(channel)) => talk::hand_over(&switch, channel),

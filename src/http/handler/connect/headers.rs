@@ -36,10 +36,16 @@ fn is_credential(name: &HeaderName, of_proxies: &[&Headers]) -> bool {
         || of_proxies.iter().any(|headers| headers.has(name.as_str()))
 }
 
-/// Whether the client wants to speak something else than HTTP.
+/// Whether the client wants to speak something else than HTTP. Another version of HTTP is not: on a connection that is this server's
+/// own, the client could then say whatever this server may, in anybody's name.
 pub(super) fn asks_to_switch(request: &HttpRequest) -> bool {
-    let mut values = request.headers().get_all("connection");
-    values.any(|value| value.to_str().is_ok_and(|value| value.to_ascii_lowercase().contains("upgrade")))
+    let has = |header: &str, wanted: &dyn Fn(&str) -> bool| {
+        let mut values = request.headers().get_all(header).filter_map(|value| value.to_str().ok());
+        values.any(|value| wanted(&value.to_ascii_lowercase()))
+    };
+    let is_http = |protocol: &str| protocol.starts_with("h2") || protocol.starts_with("http");
+    has("connection", &|value| value.contains("upgrade"))
+        && !has("upgrade", &|value| value.split(',').any(|protocol| is_http(protocol.trim())))
 }
 
 /// The headers of a request that this server makes itself.
@@ -68,7 +74,11 @@ pub(super) fn passed_on(request: &HttpRequest) -> HeaderMap {
 
 /// The headers of a request to speak something else.
 pub(super) fn to_switch(request: &HttpRequest) -> HeaderMap {
-    let mut headers = kept(request, |name| *name != TRANSFER_ENCODING);
+    let named = named_in_connection(request.headers());
+    let is_named = |name: &HeaderName| named.iter().any(|one| name == one.as_str());
+    let mut headers = kept(request, |name| *name == UPGRADE || !is_hop(name) && !is_named(name));
+    // What else the client names there must not make anybody on the way drop what this server says of it.
+    headers.insert(CONNECTION, HeaderValue::from_static("Upgrade"));
     let without_token = protocols(request).filter(|protocol| !protocol.starts_with(PROTOCOL_WITH_TOKEN));
     let kept: Vec<&str> = without_token.collect();
     headers.remove(WEBSOCKET_PROTOCOL);
@@ -169,12 +179,31 @@ mod tests {
     fn a_switch_is_asked_for_as_the_client_did_but_without_its_token() {
         assert!(asks_to_switch(&request()));
         let headers = to_switch(&request());
-        assert_eq!(
-            names(&headers),
-            ["connection", "host", "sec-websocket-protocol", "upgrade", "x-hop", "x-kept"]
-        );
+        assert_eq!(names(&headers), ["connection", "host", "sec-websocket-protocol", "upgrade", "x-kept"]);
+        assert_eq!(headers[CONNECTION], "Upgrade");
+        assert_eq!(headers[UPGRADE], "websocket");
         assert_eq!(headers[WEBSOCKET_PROTOCOL], "v4.channel.k8s.io");
         assert!(!asks_to_switch(&TestRequest::get().to_http_request()));
+    }
+
+    #[test]
+    fn nobody_switches_to_another_http() {
+        for (protocol, switches) in [
+            ("websocket", true),
+            ("SPDY/3.1", true),
+            ("h2c", false),
+            ("H2C", false),
+            ("websocket, h2c", false),
+            ("HTTP/2.0", false),
+        ] {
+            let request = TestRequest::get()
+                .insert_header(("Connection", "Upgrade, HTTP2-Settings"))
+                .insert_header(("Upgrade", protocol))
+                .insert_header(("HTTP2-Settings", "AAMAAABk"));
+            let request = request.to_http_request();
+            assert_eq!(asks_to_switch(&request), switches, "{protocol}");
+            assert_eq!(names(&passed_on(&request)), ["host"], "nor does it hear of that");
+        }
     }
 
     #[test]

@@ -1,0 +1,203 @@
+//! What extension servers keep in namespaces: what can be deleted of it, and what is left after that.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use serde::Deserialize;
+
+use super::Registration;
+use super::found::{FoundResource, STALE};
+use crate::api::discovery::Other;
+use crate::api::version::{self, GroupVersion};
+
+/// Objects that a list is asked for: more than their number nobody needs to know.
+pub const LISTED: usize = 500;
+
+/// A resource of an extension server whose objects stand in namespaces and can be deleted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Deletable {
+    /// Who serves it.
+    pub registration: Arc<Registration>,
+    /// Its plural.
+    pub resource: String,
+    /// Whether all of a namespace can be deleted at once.
+    pub at_once: bool,
+    /// Whether they can be listed.
+    pub listable: bool,
+}
+
+impl Deletable {
+    /// The path of its objects in a namespace.
+    pub fn path(&self, namespace: &str) -> String {
+        format!("{}/namespaces/{namespace}/{}", self.registration.path(), self.resource)
+    }
+
+    /// Its name in conditions.
+    pub fn name(&self) -> String {
+        format!("{}.{}", self.resource, self.registration.gv.group)
+    }
+}
+
+/// What extension servers keep in namespaces: each resource once, in the version that clients should use; and the versions of which
+/// nobody knows what they have. `is_builtin`: what this server serves whoever registers it.
+pub fn deletable(
+    others: &[Other],
+    is_builtin: impl Fn(&GroupVersion) -> bool,
+) -> (Vec<Deletable>, BTreeSet<String>) {
+    let mut remote: Vec<_> = others
+        .iter()
+        .filter_map(|other| Some((&other.registration, other.found.as_deref()?)))
+        .filter(|(registration, _)| !is_builtin(&registration.gv))
+        .collect();
+    remote.sort_by(|(a, _), (b, _)| {
+        let by_priority = Reverse(a.version_priority).cmp(&Reverse(b.version_priority));
+        by_priority.then_with(|| version::preferred_first(&a.gv.version, &b.gv.version))
+    });
+    let mut unknown = BTreeSet::new();
+    let mut found: BTreeMap<(&str, &str), Deletable> = BTreeMap::new();
+    for (registration, version) in remote {
+        if version.freshness == STALE {
+            unknown.insert(format!("{}/{}", registration.gv.group, registration.gv.version));
+        }
+        for resource in version.resources.iter().filter(|resource| resource.scope == "Namespaced") {
+            let can = |verb: &str| has(resource, verb);
+            if can("delete") {
+                let key = (&*registration.gv.group, resource.resource.as_str());
+                found.entry(key).or_insert_with(|| Deletable {
+                    registration: registration.clone(),
+                    resource: resource.resource.clone(),
+                    at_once: can("deletecollection"),
+                    listable: can("list"),
+                });
+            }
+        }
+    }
+    (found.into_values().collect(), unknown)
+}
+
+fn has(resource: &FoundResource, verb: &str) -> bool {
+    resource.verbs.iter().flatten().any(|known| known == verb)
+}
+
+/// What is left of a resource in a namespace.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Left {
+    /// The names of some of them.
+    pub names: Vec<String>,
+    /// How many there are.
+    pub count: usize,
+    /// How many wait for each finalizer, as far as they were listed.
+    pub finalizers: BTreeMap<String, usize>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct List {
+    metadata: ListMetadata,
+    items: Option<Vec<Item>>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct ListMetadata {
+    #[serde(rename = "continue")]
+    rest: Option<String>,
+    remaining_item_count: Option<usize>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Item {
+    metadata: ItemMetadata,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct ItemMetadata {
+    name: String,
+    finalizers: Option<Vec<String>>,
+}
+
+impl Left {
+    /// Reads the answer of a list. `None`: it is none.
+    pub fn read(text: &[u8]) -> Option<Left> {
+        let list: List = serde_json::from_slice(text).ok()?;
+        let items = list.items.unwrap_or_default();
+        let more = list.metadata.rest.is_some_and(|rest| !rest.is_empty());
+        // Who does not say how many follow has at least one more.
+        let further = if more { list.metadata.remaining_item_count.unwrap_or(1) } else { 0 };
+        let mut left = Left { count: items.len().saturating_add(further), ..Left::default() };
+        for Item { metadata } in items {
+            for finalizer in metadata.finalizers.unwrap_or_default() {
+                *left.finalizers.entry(finalizer).or_default() += 1;
+            }
+            left.names.push(metadata.name);
+        }
+        Some(left)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::found::read_one;
+    use super::super::name_of;
+    use super::*;
+
+    fn other(group: &str, version: &str, priority: i64, resources: Option<&str>) -> Other {
+        let registration = Registration {
+            name: name_of(group, version),
+            gv: GroupVersion::new(group, version),
+            group_priority: 1,
+            version_priority: priority,
+            service: None,
+            is_available: true,
+        };
+        let found = match resources {
+            Some(resources) => read_one(version, format!(r#"{{"resources":{resources}}}"#).as_bytes()),
+            None => Some(super::super::found::FoundVersion::bare(version, STALE)),
+        };
+        Other { registration: Arc::new(registration), found: found.map(Arc::new) }
+    }
+
+    #[test]
+    fn resources_are_deleted_in_the_version_that_clients_use() {
+        let things = r#"[{"name":"things","namespaced":true,"verbs":["delete","list","deletecollection"]},
+            {"name":"things/status","namespaced":true,"verbs":["get","delete"]},
+            {"name":"wide","namespaced":false,"verbs":["delete","list"]},
+            {"name":"shown","namespaced":true,"verbs":["get","list"]}]"#;
+        let old = r#"[{"name":"things","namespaced":true,"verbs":["delete"]},{"name":"older","namespaced":true,"verbs":["delete"]}]"#;
+        let others = [
+            other("x.io", "v1", 10, Some(old)),
+            other("x.io", "v2", 20, Some(things)),
+            other("down.io", "v1", 1, None),
+            other("apps", "v1", 1, Some(things)),
+        ];
+        let (found, unknown) = deletable(&others, |gv| &*gv.group == "apps");
+        let said: Vec<_> =
+            found.iter().map(|one| (one.path("n"), one.name(), one.at_once, one.listable)).collect();
+        let text = |text: &str| text.to_owned();
+        assert_eq!(
+            said,
+            [
+                (text("/apis/x.io/v1/namespaces/n/older"), text("older.x.io"), false, false),
+                (text("/apis/x.io/v2/namespaces/n/things"), text("things.x.io"), true, true),
+            ]
+        );
+        assert_eq!(unknown, BTreeSet::from([text("down.io/v1")]));
+    }
+
+    #[test]
+    fn what_is_left_is_counted() {
+        let left = Left::read(
+            br#"{"metadata":{"continue":"c","remainingItemCount":3},"items":[{"metadata":{"name":"a","finalizers":["f","g"]}},
+                {"metadata":{"name":"b","finalizers":["f"]}},{"metadata":{"name":"c"}}]}"#,
+        );
+        let left = left.unwrap();
+        assert_eq!((left.count, left.names.len()), (6, 3));
+        assert_eq!(left.finalizers, BTreeMap::from([("f".to_owned(), 2), ("g".to_owned(), 1)]));
+        assert_eq!(Left::read(br#"{"items":null}"#), Some(Left::default()));
+        assert_eq!(Left::read(br#"{"metadata":{"continue":"c"},"items":[]}"#).unwrap().count, 1);
+        assert_eq!(Left::read(b"x"), None);
+    }
+}

@@ -1,0 +1,90 @@
+//! The answer of a request as records hold it.
+
+use std::fmt;
+use std::sync::{Arc, OnceLock};
+
+use bytes::Bytes;
+
+use super::bodies::without_owners;
+use crate::api::codec::transcode::{self, transcode};
+use crate::api::media::Encoding;
+use crate::api::schema::Registry;
+
+/// The answer of a request: as it was sent, and in JSON on one line. That is made where it is written down: a long list takes longer
+/// than other requests shall wait for.
+pub struct Response {
+    encoding: Encoding,
+    sent: Bytes,
+    /// Whether it is written down without what says who owns its fields.
+    drops_owners: bool,
+    registry: Arc<Registry>,
+    json: OnceLock<Option<Bytes>>,
+}
+
+impl Response {
+    /// What was sent in an encoding; of YAML the JSON that it was made of.
+    pub fn new(encoding: Encoding, sent: Bytes, drops_owners: bool, registry: Arc<Registry>) -> Response {
+        Response { encoding, sent, drops_owners, registry, json: OnceLock::new() }
+    }
+
+    /// How many bytes were sent.
+    pub fn bytes(&self) -> usize {
+        self.sent.len()
+    }
+
+    /// The answer in JSON on one line; `None` if it cannot be read.
+    pub fn json(&self) -> Option<&Bytes> {
+        self.json.get_or_init(|| self.written()).as_ref()
+    }
+
+    fn written(&self) -> Option<Bytes> {
+        let from = match self.encoding {
+            Encoding::Json | Encoding::Yaml => None,
+            Encoding::Protobuf => Some(transcode::Encoding::Protobuf),
+            Encoding::Cbor => Some(transcode::Encoding::Cbor),
+        };
+        let json = match from {
+            None => self.sent.clone(),
+            Some(from) => transcode(&self.registry, from, transcode::Encoding::Json, &self.sent).ok()?.into(),
+        };
+        let json = json.slice(..json.trim_ascii_end().len());
+        match self.drops_owners {
+            true => Some(without_owners(&json).map_or(json, Bytes::from)),
+            false => Some(json),
+        }
+    }
+}
+
+impl fmt::Debug for Response {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Response").field("encoding", &self.encoding).field("bytes", &self.bytes()).finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn whatever_was_sent_is_written_down_in_json() {
+        let registry = Arc::new(Registry::builtin().unwrap());
+        let text = br#"{"kind":"ConfigMap","apiVersion":"v1","metadata":{"name":"a","managedFields":[{"manager":"m"}]}}"#;
+        let of = |encoding, sent: &[u8], drops_owners| {
+            let response =
+                Response::new(encoding, Bytes::copy_from_slice(sent), drops_owners, registry.clone());
+            assert_eq!(response.bytes(), sent.len());
+            response.json().map(|json| String::from_utf8(json.to_vec()).unwrap())
+        };
+        let line = [&text[..], b"\n"].concat();
+        assert_eq!(of(Encoding::Json, &line, false).unwrap().as_bytes(), text);
+        assert!(!of(Encoding::Json, &line, true).unwrap().contains("managedFields"));
+        for (encoding, to) in
+            [(Encoding::Protobuf, transcode::Encoding::Protobuf), (Encoding::Cbor, transcode::Encoding::Cbor)]
+        {
+            let sent = transcode(&registry, transcode::Encoding::Json, to, text).unwrap();
+            let json = of(encoding, &sent, true).unwrap();
+            assert!(json.contains(r#""name":"a""#) && !json.contains("managedFields"), "{json}");
+            assert_eq!(of(encoding, b"nonsense", true), None);
+        }
+    }
+}

@@ -1,0 +1,386 @@
+//! The one document of the second version where others serve versions too: what their servers say of those joins what this one says
+//! of its own. Nothing is read deeper than it must be: of paths, definitions and parameters only the names, and whom they refer to.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::ops::Range;
+
+use serde::de::{MapAccess, Visitor};
+use serde::{Deserialize, Deserializer};
+use serde_json::value::RawValue;
+
+use crate::api::codec::json::write_string;
+use crate::api::limits::{OPENAPI_PART_BYTES, OPENAPI_PARTS};
+
+/// Where definitions and parameters are referred to.
+const DEFINITIONS: &str = "#/definitions/";
+const PARAMETERS: &str = "#/parameters/";
+/// What says which kinds a definition describes. Definitions that differ in nothing else are the same.
+const KINDS: &str = "x-kubernetes-group-version-kind";
+
+/// Named parts of a document, each an object as text.
+type Parts = BTreeMap<String, String>;
+
+/// What a server says of a version that it serves.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Described {
+    paths: Parts,
+    definitions: Parts,
+    parameters: Parts,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Document<'t> {
+    #[serde(borrow)]
+    paths: Named<'t>,
+    #[serde(borrow)]
+    definitions: Named<'t>,
+    #[serde(borrow)]
+    parameters: Named<'t>,
+}
+
+/// The objects among the fields of an object.
+#[derive(Default)]
+struct Named<'t>(BTreeMap<String, &'t str>);
+
+impl<'de: 't, 't> Deserialize<'de> for Named<'t> {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Named<'t>, D::Error> {
+        struct Objects;
+        impl<'de> Visitor<'de> for Objects {
+            type Value = Named<'de>;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an object")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Named<'de>, A::Error> {
+                let mut all = BTreeMap::new();
+                while let Some((name, part)) = map.next_entry::<String, &RawValue>()? {
+                    if part.get().starts_with('{') {
+                        all.insert(name, part.get());
+                    }
+                }
+                Ok(Named(all))
+            }
+        }
+        from.deserialize_map(Objects)
+    }
+}
+
+impl Described {
+    /// Reads the document of another server, as far as it is about this version. `None`: it is none, or too large.
+    pub fn read(text: &[u8], group: &str, version: &str) -> Option<Described> {
+        if memchr::memchr_iter(b'{', text).count() > OPENAPI_PARTS {
+            return None;
+        }
+        let Document { paths, definitions, parameters } = serde_json::from_slice(text).ok()?;
+        let place = format!("/apis/{group}/{version}/");
+        let wanted = |path: &str| path.starts_with(&place);
+        let paths: BTreeMap<String, &str> =
+            paths.0.into_iter().filter(|(path, part)| wanted(path) && is_sound(part)).collect();
+        let parameters = reached(paths.values().copied(), PARAMETERS, &parameters.0);
+        let roots = paths.values().chain(parameters.values()).copied();
+        let definitions = reached(roots, DEFINITIONS, &definitions.0);
+        let owned = |parts: BTreeMap<String, &str>| {
+            parts.into_iter().map(|(name, part)| (name, part.to_owned())).collect()
+        };
+        let described =
+            Described { definitions: owned(definitions), parameters: owned(parameters), paths: owned(paths) };
+        Some(described)
+    }
+
+    /// Whether nothing is described.
+    pub fn is_empty(&self) -> bool {
+        self.paths.is_empty()
+    }
+
+    /// How many bytes it holds.
+    pub fn bytes(&self) -> usize {
+        let all = [&self.paths, &self.definitions, &self.parameters].into_iter().flatten();
+        all.map(|(name, part)| name.len() + part.len()).sum()
+    }
+
+    /// Takes in what another says, but for paths that are described already. Parts of the same name that say something else get another.
+    fn join(&mut self, other: &Described) {
+        let new: Vec<&String> = other.paths.keys().filter(|path| !self.paths.contains_key(*path)).collect();
+        if new.is_empty() {
+            return;
+        }
+        let mut renamed = renames(&self.definitions, &other.definitions, DEFINITIONS);
+        renamed.extend(renames(&self.parameters, &other.parameters, PARAMETERS));
+        let name = |prefix: &str, name: &String| -> String {
+            let known = renamed.get(&format!("{prefix}{name}"));
+            known.map_or(name.clone(), |new| new.strip_prefix(prefix).unwrap_or(new).to_owned())
+        };
+        for (old, part) in &other.definitions {
+            self.definitions.entry(name(DEFINITIONS, old)).or_insert_with(|| referring(part, &renamed));
+        }
+        for (old, part) in &other.parameters {
+            self.parameters.entry(name(PARAMETERS, old)).or_insert_with(|| referring(part, &renamed));
+        }
+        for path in new {
+            if let Some(part) = other.paths.get(path) {
+                self.paths.insert(path.clone(), referring(part, &renamed));
+            }
+        }
+    }
+}
+
+/// Whether a part is small enough and not too deep.
+fn is_sound(part: &str) -> bool {
+    part.len() <= OPENAPI_PART_BYTES && serde_json::from_str::<serde_json::Value>(part).is_ok()
+}
+
+/// The parts that are referred to, by those given and by each other.
+fn reached<'t>(
+    roots: impl Iterator<Item = &'t str>,
+    prefix: &str,
+    all: &BTreeMap<String, &'t str>,
+) -> BTreeMap<String, &'t str> {
+    let mut found = BTreeMap::new();
+    let mut open: Vec<&str> = roots.collect();
+    while let Some(part) = open.pop() {
+        for (_, reference) in references(part) {
+            let Some((name, part)) = reference.strip_prefix(prefix).and_then(|name| all.get_key_value(name))
+            else {
+                continue;
+            };
+            if !found.contains_key(name) && is_sound(part) {
+                found.insert(name.clone(), *part);
+                open.push(part);
+            }
+        }
+    }
+    found
+}
+
+/// What a part refers to, and where in its text that stands.
+fn references(part: &str) -> impl Iterator<Item = (Range<usize>, &str)> {
+    // The first quote of this cannot stand inside a text: there it would have a backslash before it.
+    const KEY: &str = "\"$ref\"";
+    let keys = memchr::memmem::find_iter(part.as_bytes(), KEY).map(|at| at + KEY.len());
+    keys.filter_map(move |end| {
+        let rest = part.get(end..)?.trim_start().strip_prefix(':')?.trim_start().strip_prefix('"')?;
+        let reference = rest.get(..rest.find(['"', '\\'])?)?;
+        let begin = part.len() - rest.len();
+        Some((begin..begin + reference.len(), reference))
+    })
+}
+
+/// A part that refers to others by their new names.
+fn referring(part: &str, renamed: &BTreeMap<String, String>) -> String {
+    let (mut out, mut done) = (String::with_capacity(part.len()), 0);
+    for (place, reference) in references(part) {
+        let Some(new) = renamed.get(reference) else { continue };
+        out.push_str(part.get(done..place.start).unwrap_or_default());
+        out.push_str(new);
+        done = place.end;
+    }
+    out.push_str(part.get(done..).unwrap_or_default());
+    out
+}
+
+/// Whether two parts say the same, of whatever kinds.
+fn is_same(one: &str, other: &str) -> bool {
+    let read = |part: &str| {
+        let mut part: serde_json::Value = serde_json::from_str(part).ok()?;
+        part.as_object_mut()?.remove(KINDS);
+        Some(part)
+    };
+    one == other || read(one).is_some_and(|one| Some(one) == read(other))
+}
+
+/// New names for the parts of others that say something else than ours of the same name, each with its prefix.
+fn renames(ours: &Parts, others: &Parts, prefix: &str) -> BTreeMap<String, String> {
+    let mut taken = BTreeSet::new();
+    let mut renamed = BTreeMap::new();
+    for (name, part) in others {
+        if ours.get(name).is_none_or(|known| is_same(known, part)) {
+            continue;
+        }
+        let free = (2_usize..).map(|number| format!("{name}_v{number}")).find(|new| match ours.get(new) {
+            // It was renamed before, for another version of the same server.
+            Some(known) => is_same(known, part),
+            None => !others.contains_key(new) && !taken.contains(new),
+        });
+        if let Some(new) = free {
+            renamed.insert(format!("{prefix}{name}"), format!("{prefix}{new}"));
+            taken.insert(new);
+        }
+    }
+    renamed
+}
+
+/// Our document with what others say of the versions that they serve. `None`: it is no document.
+pub fn merge<'d>(ours: &[u8], others: impl IntoIterator<Item = &'d Described>) -> Option<Vec<u8>> {
+    let Document { paths, definitions, parameters } = serde_json::from_slice(ours).ok()?;
+    let owned =
+        |Named(parts): Named<'_>| parts.into_iter().map(|(name, part)| (name, part.to_owned())).collect();
+    let mut all =
+        Described { paths: owned(paths), definitions: owned(definitions), parameters: owned(parameters) };
+    others.into_iter().for_each(|other| all.join(other));
+    let fields = serde_json::from_slice::<Whole<'_>>(ours).ok()?;
+    let mut out = vec![b'{'];
+    for (name, value) in fields.0 {
+        key(&mut out, &name);
+        match name.as_str() {
+            "paths" => write(&mut out, &all.paths),
+            "definitions" => write(&mut out, &all.definitions),
+            "parameters" => write(&mut out, &all.parameters),
+            _ => out.extend_from_slice(value.get().as_bytes()),
+        }
+    }
+    out.push(b'}');
+    Some(out)
+}
+
+/// The fields of a document, in order.
+struct Whole<'t>(Vec<(String, &'t RawValue)>);
+
+impl<'de: 't, 't> Deserialize<'de> for Whole<'t> {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Whole<'t>, D::Error> {
+        struct Ordered;
+        impl<'de> Visitor<'de> for Ordered {
+            type Value = Whole<'de>;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a document")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Whole<'de>, A::Error> {
+                let mut all = Vec::new();
+                while let Some(field) = map.next_entry()? {
+                    all.push(field);
+                }
+                Ok(Whole(all))
+            }
+        }
+        from.deserialize_map(Ordered)
+    }
+}
+
+fn write(out: &mut Vec<u8>, parts: &Parts) {
+    out.push(b'{');
+    for (name, part) in parts {
+        key(out, name);
+        out.extend_from_slice(part.as_bytes());
+    }
+    out.push(b'}');
+}
+
+/// Begins a field, with a comma after the one before.
+fn key(out: &mut Vec<u8>, name: &str) {
+    if out.last() != Some(&b'{') {
+        out.push(b',');
+    }
+    write_string(out, name);
+    out.push(b':');
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn described(document: &Value) -> Described {
+        Described::read(document.to_string().as_bytes(), "x.io", "v1").unwrap()
+    }
+
+    fn merged(ours: &Value, others: &[Described]) -> Value {
+        serde_json::from_slice(&merge(ours.to_string().as_bytes(), others).unwrap()).unwrap()
+    }
+
+    fn reference(name: &str) -> Value {
+        json!({"$ref": format!("#/definitions/{name}")})
+    }
+
+    #[test]
+    fn of_another_document_what_is_about_the_version_counts() {
+        let read = described(&json!({
+            "swagger": "2.0",
+            "paths": {
+                "/apis/x.io/v1/things": {"get": {"schema": reference("Thing"),
+                    "parameters": [{"$ref": "#/parameters/limit"}]}},
+                "/apis/x.io/v2/things": {"get": {"schema": reference("Other")}},
+                "/api/v1/pods": {"get": {}},
+                "/apis/x.io/v1/odd": 7,
+            },
+            "definitions": {
+                "Thing": {"properties": {"self": reference("Thing"), "meta": reference("Meta"), "none": reference("None")}},
+                "Meta": {"type": "object"},
+                "Other": {"type": "object"},
+                "Text": {"description": "says \"$ref\": \"#/definitions/Other\""},
+            },
+            "parameters": {"limit": {"in": "query"}, "unused": {"in": "query"}},
+        }));
+        assert_eq!(read.paths.keys().collect::<Vec<_>>(), ["/apis/x.io/v1/things"]);
+        assert_eq!(read.definitions.keys().collect::<Vec<_>>(), ["Meta", "Thing"]);
+        assert_eq!(read.parameters.keys().collect::<Vec<_>>(), ["limit"]);
+        assert!(!read.is_empty() && read.bytes() > 100);
+        assert!(Described::read(b"{}", "x.io", "v1").unwrap().is_empty());
+        for none in [&b"7"[..], b"nonsense", b""] {
+            assert_eq!(Described::read(none, "x.io", "v1"), None);
+        }
+    }
+
+    #[test]
+    fn what_is_too_much_is_left_out() {
+        let large = "x".repeat(OPENAPI_PART_BYTES);
+        let deep = format!("{}1{}", "[".repeat(1_000), "]".repeat(1_000));
+        let text = format!(
+            r#"{{"paths":{{"/apis/x.io/v1/a":{{"x":"{large}"}},"/apis/x.io/v1/b":{{"x":{deep}}},"/apis/x.io/v1/c":{{}}}}}}"#
+        );
+        let read = Described::read(text.as_bytes(), "x.io", "v1").unwrap();
+        assert_eq!(read.paths.keys().collect::<Vec<_>>(), ["/apis/x.io/v1/c"]);
+        let many = format!("[{}]", vec!["{}"; OPENAPI_PARTS + 1].join(","));
+        assert_eq!(Described::read(many.as_bytes(), "x.io", "v1"), None);
+    }
+
+    #[test]
+    fn documents_become_one_and_ours_counts_first() {
+        let ours = json!({
+            "swagger": "2.0", "info": {"title": "T"},
+            "paths": {"/api/v1/pods": {"get": {}}, "/apis/x.io/v1/ours": {"get": {}}},
+            "definitions": {"Meta": {"type": "object", KINDS: [{"kind": "A"}]}, "Thing": {"type": "string"}},
+            "parameters": {"limit": {"in": "query", "type": "integer"}},
+            "security": [{"BearerToken": []}],
+        });
+        let theirs = described(&json!({
+            "paths": {
+                "/apis/x.io/v1/ours": {"get": {"schema": reference("Thing")}},
+                "/apis/x.io/v1/things": {"get": {"schema": reference("Thing"),
+                    "parameters": [{"$ref": "#/parameters/limit"}]}},
+            },
+            "definitions": {
+                "Thing": {"properties": {"self": reference("Thing"), "meta": reference("Meta")}},
+                "Meta": {"type": "object", KINDS: [{"kind": "B"}]},
+            },
+            "parameters": {"limit": {"in": "query", "type": "string"}},
+        }));
+        let all = merged(&ours, std::slice::from_ref(&theirs));
+        assert_eq!(all["paths"]["/apis/x.io/v1/ours"], json!({"get": {}}), "what is described stays so");
+        let things = &all["paths"]["/apis/x.io/v1/things"]["get"];
+        assert_eq!(things["schema"], reference("Thing_v2"));
+        assert_eq!(things["parameters"][0]["$ref"], "#/parameters/limit_v2");
+        assert_eq!(all["parameters"]["limit_v2"]["type"], "string");
+        assert_eq!(all["definitions"]["Thing"]["type"], "string");
+        assert_eq!(
+            all["definitions"]["Thing_v2"]["properties"],
+            json!({"self": reference("Thing_v2"), "meta": reference("Meta")}),
+            "and refers to itself by its new name"
+        );
+        assert_eq!(
+            all["definitions"].as_object().unwrap().len(),
+            3,
+            "other kinds alone make no other definition"
+        );
+        assert_eq!((&all["info"]["title"], &all["security"]), (&json!("T"), &ours["security"]));
+        assert_eq!(merged(&ours, &[]), ours);
+        let more =
+            Described { paths: [("/apis/x.io/v1/new".to_owned(), "{}".to_owned())].into(), ..theirs.clone() };
+        let twice = merged(&ours, &[theirs, more]);
+        assert_eq!(twice["parameters"], all["parameters"], "what was renamed is known by its new name");
+    }
+}

@@ -1,0 +1,137 @@
+//! The options of a deletion, in its body or behind the question mark.
+
+use super::{dry_run_errors, refuse};
+use crate::api::field::{FieldError, Path, quoted};
+use crate::api::query::Query;
+use crate::api::status::{self, Status};
+use crate::api::value::Value;
+use crate::api::words::META_GROUP;
+
+/// What becomes of the objects that an object owns.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Propagation {
+    /// They stay, without their owner.
+    Orphan,
+    /// They go after it.
+    Background,
+    /// They go before it.
+    Foreground,
+}
+
+/// The options of a deletion.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct DeleteOptions {
+    /// Whether to answer as if, and change nothing.
+    pub dry_run: bool,
+    /// How long the object may take to end.
+    pub grace_period_seconds: Option<i64>,
+    /// What becomes of the objects it owns.
+    pub propagation: Option<Propagation>,
+    /// The older way to say the same, which a few answers still depend on.
+    pub orphan_dependents: Option<bool>,
+    /// The uid the object must have.
+    pub uid: Option<String>,
+    /// The version the object must be at.
+    pub resource_version: Option<String>,
+    /// Whether to remove an object that cannot be read.
+    pub unreadable: bool,
+}
+
+/// What the option is called that removes objects which cannot be read.
+pub const IGNORE_READ_ERROR: &str = "ignoreStoreReadErrorWithClusterBreakingPotential";
+
+impl DeleteOptions {
+    /// Reads and checks the options. A body, decoded and of the right types, says everything: then the parameters say
+    /// nothing. Unless `force` is allowed nobody hears of [`IGNORE_READ_ERROR`].
+    pub fn parse(query: &Query<'_>, body: Option<&Value>, force: bool) -> status::Result<DeleteOptions> {
+        match body {
+            Some(body) => DeleteOptions::from_body(body, force),
+            None if query.is_empty() => Ok(DeleteOptions::default()),
+            None => DeleteOptions::from_query(query, force),
+        }
+    }
+
+    fn from_query(query: &Query<'_>, force: bool) -> status::Result<DeleteOptions> {
+        let precondition = |key| query.get(key).filter(|value| !value.is_empty()).map(str::to_owned);
+        let options = DeleteOptions {
+            grace_period_seconds: query.integer("gracePeriodSeconds")?,
+            orphan_dependents: query.flag("orphanDependents"),
+            uid: precondition("uid"),
+            resource_version: precondition("resourceVersion"),
+            unreadable: force && query.flag(IGNORE_READ_ERROR).unwrap_or_default(),
+            ..DeleteOptions::default()
+        };
+        // The parameters know no preconditions as a whole.
+        let dry_run = query.all("dryRun").collect::<Vec<_>>();
+        options.checked(&dry_run, query.get("propagationPolicy"), false)
+    }
+
+    fn from_body(body: &Value, force: bool) -> status::Result<DeleteOptions> {
+        let text = |path: &[&str]| body.at(path).and_then(Value::as_str);
+        let options = DeleteOptions {
+            grace_period_seconds: body.get("gracePeriodSeconds").and_then(Value::as_int),
+            orphan_dependents: body.get("orphanDependents").and_then(Value::as_bool),
+            uid: text(&["preconditions", "uid"]).map(str::to_owned),
+            resource_version: text(&["preconditions", "resourceVersion"]).map(str::to_owned),
+            unreadable: force && body.get(IGNORE_READ_ERROR).and_then(Value::as_bool).unwrap_or_default(),
+            ..DeleteOptions::default()
+        };
+        let dry_run = body.get("dryRun").map(Value::items).unwrap_or_default();
+        let dry_run: Vec<&str> = dry_run.iter().filter_map(Value::as_str).collect();
+        options.checked(&dry_run, text(&["propagationPolicy"]), body.get("preconditions").is_some())
+    }
+
+    fn checked(
+        mut self,
+        dry_run: &[&str],
+        policy: Option<&str>,
+        preconditions: bool,
+    ) -> status::Result<DeleteOptions> {
+        let mut errors = Vec::new();
+        if let Some(policy) = policy {
+            let path = Path::new("propagationPolicy");
+            if self.orphan_dependents.is_some() {
+                let detail = "orphanDependents and deletionPropagation cannot be both set";
+                errors.push(FieldError::invalid(&path, &quoted(policy), detail));
+            }
+            self.propagation = match policy {
+                "Orphan" => Some(Propagation::Orphan),
+                "Background" => Some(Propagation::Background),
+                "Foreground" => Some(Propagation::Foreground),
+                _ => {
+                    let known = ["Foreground", "Background", "Orphan", "nil"];
+                    errors.push(FieldError::not_supported(&path, &quoted(policy), &known));
+                    None
+                }
+            };
+        }
+        errors.extend(dry_run_errors(dry_run));
+        if self.unreadable {
+            let others = [
+                ("dryRun", !dry_run.is_empty()),
+                ("propagationPolicy", policy.is_some()),
+                ("orphanDependents", self.orphan_dependents.is_some()),
+                ("gracePeriodSeconds", self.grace_period_seconds.is_some()),
+                ("preconditions", preconditions || self.uid.is_some() || self.resource_version.is_some()),
+            ];
+            let said = others.iter().filter(|(_, is_said)| *is_said);
+            errors.extend(
+                said.map(|(other, _)| refuse_force(&format!("cannot be set together with .{other}"))),
+            );
+        }
+        refuse("DeleteOptions", &errors)?;
+        self.dry_run = dry_run.contains(&"All");
+        Ok(self)
+    }
+}
+
+/// Why an object that cannot be read is not removed.
+pub fn refuse_force(why: &str) -> FieldError {
+    FieldError::invalid(&Path::new(IGNORE_READ_ERROR), "true", why)
+}
+
+/// 422: the option to remove what cannot be read is for one object alone.
+pub fn no_force_of_many() -> Box<Status> {
+    let why = "is not allowed with DELETECOLLECTION, try again after removing the option";
+    Status::invalid(META_GROUP, "DeleteOptions", "", &[refuse_force(why)])
+}

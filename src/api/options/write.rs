@@ -1,0 +1,117 @@
+//! The options of create, update and patch.
+
+use super::{dry_run_errors, refuse};
+use crate::api::field::{FieldError, Path, quoted};
+use crate::api::query::Query;
+use crate::api::status;
+
+/// The longest name of a field manager, in bytes.
+const FIELD_MANAGER_BYTES: usize = 128;
+
+/// What happens to fields that the kind does not know, or that stand twice.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum FieldValidation {
+    /// They are dropped without a word.
+    Ignore,
+    /// They are dropped with a warning.
+    #[default]
+    Warn,
+    /// The request is refused.
+    Strict,
+}
+
+/// The options of create and update, and the part of patch that is the same.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct WriteOptions {
+    /// Whether to answer as if, and change nothing.
+    pub dry_run: bool,
+    /// The name that owns the fields this request sets; empty when the client does not say.
+    pub field_manager: String,
+    /// What happens to unknown and duplicate fields.
+    pub field_validation: FieldValidation,
+}
+
+/// The options of a create.
+pub type CreateOptions = WriteOptions;
+/// The options of an update.
+pub type UpdateOptions = WriteOptions;
+
+impl WriteOptions {
+    /// Reads and checks the options of a create.
+    pub fn create(query: &Query<'_>) -> status::Result<CreateOptions> {
+        WriteOptions::checked(query, "CreateOptions", Vec::new())
+    }
+
+    /// Reads and checks the options of an update.
+    pub fn update(query: &Query<'_>) -> status::Result<UpdateOptions> {
+        WriteOptions::checked(query, "UpdateOptions", Vec::new())
+    }
+
+    fn checked(query: &Query<'_>, kind: &str, mut errors: Vec<FieldError>) -> status::Result<WriteOptions> {
+        if query.is_empty() && errors.is_empty() {
+            return Ok(WriteOptions::default());
+        }
+        let field_manager = query.text("fieldManager");
+        errors.extend(field_manager_errors(&field_manager, &Path::new("fieldManager")));
+        let dry_run: Vec<&str> = query.all("dryRun").collect();
+        errors.extend(dry_run_errors(&dry_run));
+        let (field_validation, known) = match query.get("fieldValidation").unwrap_or_default() {
+            "" | "Warn" => (FieldValidation::Warn, true),
+            "Ignore" => (FieldValidation::Ignore, true),
+            "Strict" => (FieldValidation::Strict, true),
+            _ => (FieldValidation::Warn, false),
+        };
+        if !known {
+            let value = quoted(&query.text("fieldValidation"));
+            let path = Path::new("fieldValidation");
+            errors.push(FieldError::not_supported(&path, &value, &["", "Ignore", "Strict", "Warn"]));
+        }
+        refuse(kind, &errors)?;
+        Ok(WriteOptions { dry_run: dry_run.contains(&"All"), field_manager, field_validation })
+    }
+}
+
+/// The options of a patch.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PatchOptions {
+    /// What it shares with the other writes.
+    pub write: WriteOptions,
+    /// Whether an apply takes fields over from their owners.
+    pub force: bool,
+}
+
+impl PatchOptions {
+    /// Reads and checks the options. `apply`: whether the body says what the fields shall be, not how to change them.
+    pub fn parse(query: &Query<'_>, apply: bool) -> status::Result<PatchOptions> {
+        let force = query.flag("force");
+        let mut errors = Vec::new();
+        if apply && query.get("fieldManager").unwrap_or_default().is_empty() {
+            errors.push(FieldError::required(&Path::new("fieldManager"), "is required for apply patch"));
+        }
+        if !apply && force.is_some() {
+            let detail = "may not be specified for non-apply patch";
+            errors.push(FieldError::forbidden(&Path::new("force"), detail));
+        }
+        let write = WriteOptions::checked(query, "PatchOptions", errors)?;
+        Ok(PatchOptions { write, force: force.unwrap_or(false) })
+    }
+}
+
+/// What is wrong with the name of a field manager.
+pub fn field_manager_errors(manager: &str, path: &Path) -> Vec<FieldError> {
+    let mut errors = Vec::new();
+    if manager.len() > FIELD_MANAGER_BYTES {
+        errors.push(FieldError::too_long(path, FIELD_MANAGER_BYTES));
+    }
+    for (at, c) in manager.char_indices().filter(|(_, c)| !is_printable(*c)) {
+        let detail = format!("invalid character U+{:04X} (at position {at})", u32::from(c));
+        errors.push(FieldError::invalid(path, &quoted(manager), &detail));
+    }
+    errors
+}
+
+/// Whether a character shows on paper: letters, numbers, signs, and the plain space. Marks that only combine with a
+/// letter do not count, because nothing at hand tells them from what never prints.
+fn is_printable(c: char) -> bool {
+    matches!(c, '"' | '\\' | '\'') || c.escape_debug().len() == 1
+}

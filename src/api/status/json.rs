@@ -1,0 +1,48 @@
+//! A Status as clients read it.
+
+use serde::Serialize;
+
+use super::{Details, Status, is_zero};
+
+impl Status {
+    /// The Status as JSON, fields in the API's order.
+    pub fn to_json(&self) -> Vec<u8> {
+        let go_on = self.details.as_ref().map_or("", |details| &details.go_on);
+        let json = StatusJson {
+            kind: "Status",
+            api_version: "v1",
+            metadata: ListMeta { go_on },
+            status: if self.code < 400 { "Success" } else { "Failure" },
+            message: &self.message,
+            reason: self.said.as_deref().unwrap_or(self.reason),
+            details: self.details.as_ref().filter(|details| details.go_on.is_empty()),
+            // A plain success needs no number.
+            code: if self.code == 200 { 0 } else { self.code },
+        };
+        // Strings and numbers only: there is nothing in it that could fail to be written.
+        serde_json::to_vec(&json).unwrap_or_default()
+    }
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct StatusJson<'a> {
+    kind: &'static str,
+    api_version: &'static str,
+    metadata: ListMeta<'a>,
+    status: &'static str,
+    #[serde(skip_serializing_if = "str::is_empty")]
+    message: &'a str,
+    #[serde(skip_serializing_if = "str::is_empty")]
+    reason: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    details: Option<&'a Details>,
+    #[serde(skip_serializing_if = "is_zero")]
+    code: u16,
+}
+
+#[derive(Serialize)]
+struct ListMeta<'a> {
+    #[serde(rename = "continue", skip_serializing_if = "str::is_empty")]
+    go_on: &'a str,
+}

@@ -1,0 +1,107 @@
+//! Objects whose records cannot be read, in the words of a storage that knows them by their keys.
+
+use super::{Cause, Details, GroupResource, Status};
+
+/// The most objects that one answer names as unreadable.
+const UNREADABLE_NAMED: usize = 100;
+
+impl Status {
+    /// 500: the object is there, but its record cannot be read.
+    pub fn unreadable(of: GroupResource<'_>, key: &str, revision: u64) -> Box<Status> {
+        Status::internal(unreadable_text(of, key, revision))
+    }
+
+    /// 500: a list would have to show objects whose records cannot be read. Names each of them, up to a bound.
+    pub fn unreadable_list<'a>(
+        of: GroupResource<'_>,
+        objects: impl Iterator<Item = (&'a str, u64)>,
+    ) -> Box<Status> {
+        let mut causes: Vec<Cause> = objects
+            .take(UNREADABLE_NAMED + 1)
+            .map(|(key, revision)| Cause {
+                reason: "UnexpectedServerResponse".to_owned(),
+                message: unreadable_text(of, key, revision),
+                field: storage_key(of, key),
+            })
+            .collect();
+        if let Some(last) = causes.get_mut(UNREADABLE_NAMED) {
+            let message = "too many errors, the list is truncated".to_owned();
+            *last = Cause { reason: "FieldValueTooMany".to_owned(), message, field: String::new() };
+        }
+        let details = Details {
+            name: "list".to_owned(),
+            group: of.group.to_owned(),
+            kind: of.resource.to_owned(),
+            causes,
+            ..Details::default()
+        };
+        let message = format!("failed to read one or more {of} from the storage");
+        Box::new(Status {
+            code: 500,
+            reason: "StorageReadError",
+            message,
+            details: Some(details),
+            said: None,
+        })
+    }
+
+    /// 500: what a watch ends with when an object went whose record could not be read.
+    pub fn unreadable_gone(revision: u64) -> Box<Status> {
+        let why = undecodable(revision);
+        Status::bare(
+            500,
+            "StorageReadError",
+            format!("saw a DELETED event, but object data is corrupt - {why}"),
+        )
+    }
+}
+
+/// Below what the objects of a built-in resource lie, as messages call it.
+pub fn storage_folder(of: GroupResource<'_>) -> &str {
+    match (of.group, of.resource) {
+        ("", "services") => "services/specs",
+        ("", "endpoints") => "services/endpoints",
+        ("", "nodes") => "minions",
+        ("", "replicationcontrollers") => "controllers",
+        ("networking.k8s.io", "ingresses") => "ingress",
+        ("apiregistration.k8s.io", "apiservices") => "apiregistration.k8s.io/apiservices",
+        ("apiextensions.k8s.io", "customresourcedefinitions") => {
+            "apiextensions.k8s.io/customresourcedefinitions"
+        }
+        (_, resource) => resource,
+    }
+}
+
+fn storage_key(of: GroupResource<'_>, key: &str) -> String {
+    format!("/registry/{}/{key}", storage_folder(of))
+}
+
+fn undecodable(revision: u64) -> String {
+    format!("object not decodable revision={revision}: the record has a wrong checksum")
+}
+
+fn unreadable_text(of: GroupResource<'_>, key: &str, revision: u64) -> String {
+    let (key, why) = (storage_key(of, key), undecodable(revision));
+    format!(
+        "StorageError: corrupt object, Code: 7, Key: {key}, ResourceVersion: 0, AdditionalErrorMsg: {why}"
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn some_kinds_lie_elsewhere_for_historical_reasons() {
+        for (group, resource, wanted) in [
+            ("", "services", "/registry/services/specs/n/a"),
+            ("", "endpoints", "/registry/services/endpoints/n/a"),
+            ("", "nodes", "/registry/minions/n/a"),
+            ("", "replicationcontrollers", "/registry/controllers/n/a"),
+            ("networking.k8s.io", "ingresses", "/registry/ingress/n/a"),
+            ("apps", "deployments", "/registry/deployments/n/a"),
+        ] {
+            assert_eq!(storage_key(GroupResource { group, resource }, "n/a"), wanted);
+        }
+    }
+}

@@ -1,0 +1,115 @@
+//! What extension servers keep in a namespace that goes: they are asked to delete it, and then what is left.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use hyper::Method;
+use serde::Deserialize;
+
+use crate::api::aggregation::contents::{Deletable, LISTED, Left, deletable};
+use crate::limits::{EXTENSION_DELETION, EXTENSION_LIST_BYTES};
+use crate::verbs::aggregation::{Extensions, Question, Reply};
+
+use super::super::client::Client;
+
+/// What is sent with every deletion: dependents go by themselves, and nothing waits for them.
+const OPTIONS: &[u8] = br#"{"kind":"DeleteOptions","apiVersion":"v1","propagationPolicy":"Background"}"#;
+/// Of objects only their metadata matters.
+const METADATA_LIST: &str =
+    "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,application/json";
+const JSON: &str = "application/json";
+/// Letters of a refusal that the namespace repeats.
+const SAID: usize = 1_024;
+
+/// The extension servers as the namespace loop asks them.
+pub struct Elsewhere {
+    /// As whom.
+    pub client: Client,
+    /// Who serves what.
+    pub extensions: Arc<Extensions>,
+}
+
+impl Elsewhere {
+    /// What they keep in namespaces, and the versions of which nobody knows what they have.
+    pub async fn resources(&self) -> (Vec<Deletable>, BTreeSet<String>) {
+        let known = self.client.known();
+        deletable(&self.extensions.all().await, |gv| known.has_builtin(&gv.group, &gv.version))
+    }
+
+    /// Tells the objects of a resource to go, and answers what is left of them.
+    pub async fn clear(&self, resource: &Deletable, namespace: &str) -> Result<Left, String> {
+        let path = resource.path(namespace);
+        let at_once = resource.at_once
+            && match self.ask(resource, Method::DELETE, &path, "").await? {
+                reply if is_fine(&reply) => true,
+                // It was said to be possible, and is not.
+                reply if matches!(reply.status, 404 | 405) => false,
+                reply => return Err(refused(&reply, "deletecollection", resource)),
+            };
+        if !at_once {
+            for name in self.left(resource, &path).await?.names {
+                let reply = self.ask(resource, Method::DELETE, &format!("{path}/{name}"), "").await?;
+                if !is_fine(&reply) && !matches!(reply.status, 404 | 405) {
+                    return Err(refused(&reply, "delete", resource));
+                }
+            }
+        }
+        self.left(resource, &path).await
+    }
+
+    async fn left(&self, resource: &Deletable, path: &str) -> Result<Left, String> {
+        if !resource.listable {
+            return Ok(Left::default());
+        }
+        let reply = self.ask(resource, Method::GET, path, METADATA_LIST).await?;
+        match reply.status {
+            404 | 405 => Ok(Left::default()),
+            _ if is_fine(&reply) => {
+                Left::read(&reply.body).ok_or_else(|| format!("no list of {}", resource.name()))
+            }
+            _ => Err(refused(&reply, "list", resource)),
+        }
+    }
+
+    async fn ask(
+        &self,
+        resource: &Deletable,
+        method: Method,
+        path: &str,
+        accept: &str,
+    ) -> Result<Reply, String> {
+        let service = resource.registration.service.as_ref().ok_or("nobody serves it any more")?;
+        let limit = format!("limit={LISTED}");
+        let lists = method == Method::GET;
+        let question = Question {
+            query: if lists { &limit } else { "" },
+            accept: if lists { accept } else { JSON },
+            body: if lists { &[] } else { OPTIONS },
+            method,
+            most: EXTENSION_LIST_BYTES,
+            ..Question::get(path, self.client.user(), EXTENSION_DELETION)
+        };
+        self.extensions.ask(self.client.backend(), service, &question).await
+    }
+}
+
+fn is_fine(reply: &Reply) -> bool {
+    (200..300).contains(&reply.status)
+}
+
+/// Why a server did not do as it was asked.
+fn refused(reply: &Reply, verb: &str, resource: &Deletable) -> String {
+    let said = serde_json::from_slice::<Said>(&reply.body).unwrap_or_default().message;
+    match said.char_indices().nth(SAID).map_or(said.as_str(), |(end, _)| said.get(..end).unwrap_or_default())
+    {
+        "" => format!("the server answered {} ({verb} {})", reply.status, resource.name()),
+        said => said.to_owned(),
+    }
+}
+
+/// What a status says.
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Said {
+    message: String,
+}

@@ -1,0 +1,284 @@
+//! What is counted of requests: each belongs to a class, whose counters are found once.
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use pilothouse_actors::clock::Timestamp;
+use prometheus::{Histogram, IntCounter};
+
+use super::{COMPONENT, Metrics};
+use crate::api::catalog::resource::Resource;
+use crate::api::connect::Way;
+use crate::api::path::{Request, ResourcePath, Target};
+use crate::api::verb::Verb;
+
+/// Paths that are no resources and are counted by name, with that name.
+const PATHS: [(&str, &str); 9] = [
+    ("/healthz", "/healthz"),
+    ("/livez", "/livez"),
+    ("/readyz", "/readyz"),
+    ("/metrics", "/metrics"),
+    ("/version", "/version"),
+    ("/api", "api"),
+    ("/apis", "apis"),
+    ("/openapi/v2", "openapi/v2"),
+    ("/openapi/v3", "openapi/v3"),
+];
+/// Sub-resources that are conversations.
+const LASTING_PARTS: [&str; 5] = ["attach", "exec", "log", "portforward", "proxy"];
+
+/// How a request is counted, but for its outcome.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+struct Class {
+    /// The resource's number; none for a path.
+    resource: Option<u32>,
+    verb: Verb,
+    /// The position of the sub-resource or of the path among those that are known.
+    part: Option<usize>,
+    scope: &'static str,
+    dry_run: bool,
+    /// Whether it is a patch that applies.
+    applies: bool,
+    code: u16,
+}
+
+/// The counters of one class of requests, found once.
+struct Series {
+    resource: Option<Arc<Resource>>,
+    count: IntCounter,
+    /// Watches have none: they last as long as the client wants.
+    duration: Option<Histogram>,
+}
+
+/// What one worker counts with. It remembers the counters it has used, because finding one by its labels costs more than
+/// counting.
+pub struct Meter {
+    metrics: Arc<Metrics>,
+    series: RefCell<HashMap<Class, Series>>,
+}
+
+/// One request on its way.
+pub struct Sample {
+    began: Timestamp,
+    noted: RefCell<Option<(Class, Option<Arc<Resource>>)>>,
+}
+
+impl Sample {
+    /// A request that begins now.
+    pub fn begin(now: Timestamp) -> Sample {
+        Sample { began: now, noted: RefCell::new(None) }
+    }
+
+    /// Lets go of what is known of it, so that it does not count: whoever may not ask has asked for nothing.
+    pub fn forget(&self) {
+        self.noted.take();
+    }
+
+    /// Whether it has no end of its own, as far as is known.
+    pub fn is_long_running(&self) -> bool {
+        let noted = self.noted.borrow();
+        let Some((class, resource)) = noted.as_ref() else { return false };
+        let part = class.part.and_then(|at| resource.as_ref()?.subresources.get(at));
+        let converses = part.is_some_and(|part| LASTING_PARTS.contains(&&*part.name));
+        matches!(class.verb, Verb::Watch | Verb::Proxy) || converses
+    }
+
+    /// Notes what it is about: a dry run, a patch that applies. A resource that nobody knows is none.
+    pub fn note(
+        &self,
+        request: &Request<'_>,
+        resource: Option<&Arc<Resource>>,
+        (dry_run, applies): (bool, bool),
+    ) {
+        let verb = request.verb;
+        let mut class = Class { resource: None, verb, part: None, scope: "", dry_run, applies, code: 0 };
+        match (&request.target, resource) {
+            (Target::Resource(found), Some(resource)) => {
+                class.resource = Some(resource.ordinal);
+                let mut parts = resource.subresources.iter();
+                class.part = parts.position(|sub| *sub.name == *found.subresource);
+                class.scope = scope(found, request.verb);
+                // Whatever the method: it is between the client and whoever it is led to.
+                if Way::of(resource, found.subresource).is_some() {
+                    class.verb = Verb::Connect;
+                }
+            }
+            (Target::Resource(_), None) => {}
+            (Target::NonResource(path), _) => {
+                let below = |known: &str| {
+                    path.strip_prefix(known).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+                };
+                class.part = PATHS.iter().position(|(known, _)| below(known));
+                class.dry_run = false;
+            }
+        }
+        *self.noted.borrow_mut() = Some((class, resource.cloned()));
+    }
+}
+
+fn scope(found: &ResourcePath<'_>, verb: Verb) -> &'static str {
+    if !found.name.is_empty() || verb == Verb::Create {
+        "resource"
+    } else if !found.namespace.is_empty() {
+        "namespace"
+    } else {
+        "cluster"
+    }
+}
+
+/// The verb as the metrics name it.
+fn verb_label(class: &Class) -> String {
+    match (class.verb, class.resource) {
+        (Verb::Create, _) => "POST".to_owned(),
+        (Verb::Patch, _) if class.applies => "APPLY".to_owned(),
+        (Verb::DeleteCollection, _) => "DELETE".to_owned(),
+        (Verb::Update, _) => "PUT".to_owned(),
+        (Verb::Proxy, _) => "CONNECT".to_owned(),
+        (Verb::Unknown, _) => "other".to_owned(),
+        (verb, _) => verb.as_str().to_ascii_uppercase(),
+    }
+}
+
+impl Meter {
+    /// A meter that counts into these.
+    pub fn new(metrics: Arc<Metrics>) -> Meter {
+        Meter { metrics, series: RefCell::default() }
+    }
+
+    /// Counts a request that was answered. One that was refused before anybody looked at it does not count.
+    pub fn end(&self, sample: Sample, now: Timestamp, code: u16) {
+        let Some((mut class, resource)) = sample.noted.into_inner() else { return };
+        class.code = code;
+        let mut known = self.series.borrow_mut();
+        let series = known.entry(class).or_insert_with(|| self.find(&class, resource.clone()));
+        // A custom resource may come again with the number of one that went.
+        let same = match (&series.resource, &resource) {
+            (Some(one), Some(other)) => Arc::ptr_eq(one, other),
+            (None, None) => true,
+            _ => false,
+        };
+        if !same {
+            *series = self.find(&class, resource);
+        }
+        series.count.inc();
+        if let Some(duration) = &series.duration {
+            duration.observe(now.0.saturating_sub(sample.began.0) as f64 / 1e6);
+        }
+    }
+
+    fn find(&self, class: &Class, resource: Option<Arc<Resource>>) -> Series {
+        let verb = verb_label(class);
+        let dry_run = if class.dry_run { "All" } else { "" };
+        let (group, version, plural, part) = match &resource {
+            Some(resource) => {
+                let part = class.part.and_then(|at| resource.subresources.get(at)).map(|sub| &*sub.name);
+                (&*resource.gv.group, &*resource.gv.version, &*resource.plural, part.unwrap_or_default())
+            }
+            None => ("", "", "", class.part.and_then(|at| PATHS.get(at)).map_or("", |(_, name)| name)),
+        };
+        if let Some(removed) = resource.as_ref().filter(|resource| resource.deprecated.is_some()) {
+            let removed =
+                removed.removed.map(|(major, minor)| format!("{major}.{minor}")).unwrap_or_default();
+            self.metrics.deprecated.with_label_values(&[group, version, plural, part, &removed]).set(1);
+        }
+        // Of those who ask for its health the reference does not say which of its parts they asked.
+        let component = if ["/healthz", "/livez", "/readyz"].contains(&part) { "" } else { COMPONENT };
+        let labels = [verb.as_str(), dry_run, group, version, plural, part, class.scope, component];
+        let code = class.code.to_string();
+        let with_code = [&labels[..], &[code.as_str()]].concat();
+        let count = self.metrics.requests.with_label_values(&with_code);
+        let lasts = class.verb == Verb::Watch;
+        let duration = (!lasts).then(|| self.metrics.durations.with_label_values(&labels));
+        Series { resource, count, duration }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::api::catalog::build::Builtin;
+    use crate::api::catalog::runtime_config::RuntimeConfig;
+    use crate::api::query::Query;
+
+    fn scraped(paths: &[(&str, &str, u16)]) -> String {
+        let metrics = Arc::new(Metrics::new(Timestamp(1_500_000)).unwrap());
+        let meter = Meter::new(metrics.clone());
+        let catalog = Builtin::load().unwrap().serve(&RuntimeConfig::default()).unwrap();
+        for (method, path, code) in paths {
+            let sample = Sample::begin(Timestamp(0));
+            let query = Query::parse("");
+            let request = Request::parse(method, path, &query).unwrap();
+            let resource = match &request.target {
+                Target::Resource(found) => catalog.at(found),
+                Target::NonResource(_) => None,
+            };
+            sample.note(&request, resource, (false, *method == "PATCH"));
+            meter.end(sample, Timestamp(30_000), *code);
+        }
+        metrics.count_mismatches(2);
+        String::from_utf8(metrics.text().unwrap()).unwrap()
+    }
+
+    #[test]
+    fn requests_are_counted_by_what_they_are_about() {
+        let text = scraped(&[
+            ("GET", "/api/v1/namespaces/n/pods/p", 200),
+            ("GET", "/api/v1/namespaces/n/pods/q", 200),
+            ("GET", "/api/v1/namespaces/n/pods", 410),
+            ("POST", "/api/v1/namespaces/n/pods", 201),
+            ("PUT", "/apis/apps/v1/namespaces/n/deployments/d/status", 200),
+            ("GET", "/api/v1/namespaces/n/endpoints/e", 200),
+            ("GET", "/livez/ping", 200),
+            ("GET", "/apis", 200),
+            ("GET", "/openapi/v3/api/v1", 200),
+            ("PATCH", "/api/v1/namespaces/n/pods/p", 200),
+            ("DELETE", "/api/v1/namespaces/n/pods", 200),
+        ]);
+        let wanted = [
+            r#"subresource="apis",verb="GET""#,
+            r#"subresource="openapi/v3",verb="GET""#,
+            r#"scope="resource",subresource="",verb="APPLY""#,
+            r#"scope="namespace",subresource="",verb="DELETE""#,
+            r#"apiserver_request_total{code="200",component="apiserver",dry_run="",group="",resource="pods",scope="resource",subresource="",verb="GET",version="v1"} 2"#,
+            r#"apiserver_request_total{code="410",component="apiserver",dry_run="",group="",resource="pods",scope="namespace",subresource="",verb="LIST",version="v1"} 1"#,
+            r#"apiserver_request_total{code="201",component="apiserver",dry_run="",group="",resource="pods",scope="resource",subresource="",verb="POST",version="v1"} 1"#,
+            r#"group="apps",resource="deployments",scope="resource",subresource="status",verb="PUT",version="v1"} 1"#,
+            r#"resource="",scope="",subresource="/livez",verb="GET",version=""} 1"#,
+            r#"apiserver_requested_deprecated_apis{group="",removed_release="",resource="endpoints",subresource="",version="v1"} 1"#,
+            r#"verb="GET",version="v1",le="0.05"} 2"#,
+            "declarative_validation_mismatch_total 2",
+            "process_start_time_seconds 1.5",
+            r#"kubernetes_build_info{"#,
+        ];
+        for wanted in wanted {
+            assert!(text.contains(wanted), "{wanted}\n{text}");
+        }
+    }
+
+    #[test]
+    fn whoever_may_not_ask_is_not_counted() {
+        let metrics = Arc::new(Metrics::new(Timestamp(0)).unwrap());
+        let meter = Meter::new(metrics.clone());
+        meter.end(Sample::begin(Timestamp(0)), Timestamp(1), 401);
+        let sample = Sample::begin(Timestamp(0));
+        sample.note(&Request::parse("GET", "/version", &Query::parse("")).unwrap(), None, (false, false));
+        sample.forget();
+        meter.end(sample, Timestamp(1), 403);
+        let text = String::from_utf8(metrics.text().unwrap()).unwrap();
+        assert!(!text.contains("apiserver_request_total{"), "{text}");
+    }
+
+    #[test]
+    fn what_nobody_knows_makes_no_series() {
+        let text = scraped(&[
+            ("GET", "/apis/made.up/v1/namespaces/n/things/t", 404),
+            ("GET", "/apis/made.up/v1/namespaces/n/others/t", 404),
+            ("GET", "/api/v1/namespaces/n/pods/p/nothing", 404),
+            ("GET", "/some/page", 404),
+        ]);
+        assert!(!text.contains("made.up") && !text.contains("things") && !text.contains("nothing"), "{text}");
+        let lines = text.lines().filter(|line| line.starts_with("apiserver_request_total{"));
+        assert_eq!(lines.count(), 2, "{text}");
+    }
+}

@@ -1,0 +1,111 @@
+//! What is counted of watches, and of the history that they tell from.
+
+use pilothouse_actors::clock::Timestamp;
+use prometheus::{
+    GaugeVec, Histogram, HistogramOpts, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry,
+};
+
+use crate::api::catalog::resource::Resource;
+
+/// The bounds of the classes of lag, in seconds: from what nobody notices to what a history lasts.
+const LAG_SECONDS: [f64; 12] = [0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.1, 0.5, 2.5, 10.0, 60.0, 300.0];
+
+/// What is counted of watches beside their number.
+pub struct Watched {
+    events: IntCounterVec,
+    lag: Histogram,
+    /// Watches that have something to tell and whose clients do not read.
+    pub stalled: IntGauge,
+    /// Bytes that the lists in flight hold.
+    pub list_bytes: IntGauge,
+    /// Events that the windows hold in memory, by type.
+    pub window_events: IntGaugeVec,
+    /// Events that only the log holds, by type.
+    pub shelved_events: IntGaugeVec,
+    /// What the windows weigh, by type.
+    pub window_bytes: IntGaugeVec,
+    /// The age of the oldest event that can be read, by type.
+    pub window_age: GaugeVec,
+}
+
+impl Watched {
+    pub(super) fn new() -> Result<Watched, prometheus::Error> {
+        let of = |name: &str, help: &str| IntGaugeVec::new(Opts::new(name, help), &["resource"]);
+        let events = Opts::new(
+            "apiserver_watch_events_total",
+            "Events that watches told, by group, version and kind.",
+        );
+        let lag = HistogramOpts::new(
+            "pilothouse_watch_lag_seconds",
+            "How long ago the oldest event was accepted that a watch took in at once.",
+        );
+        let age = Opts::new(
+            "pilothouse_watch_window_age_seconds",
+            "How far back the history reaches that watches can begin in, by resource.",
+        );
+        Ok(Watched {
+            events: IntCounterVec::new(events, &["group", "version", "kind"])?,
+            lag: Histogram::with_opts(lag.buckets(LAG_SECONDS.to_vec()))?,
+            stalled: IntGauge::new(
+                "pilothouse_watch_stalled_sessions",
+                "Watches that have something to tell and whose clients do not read.",
+            )?,
+            list_bytes: IntGauge::new(
+                "pilothouse_list_bytes_inflight",
+                "Bytes that the lists in flight hold.",
+            )?,
+            window_events: of(
+                "pilothouse_watch_window_events",
+                "Events of the history in memory, by resource.",
+            )?,
+            shelved_events: of(
+                "pilothouse_watch_window_shelved_events",
+                "Events of the history that are read from the log, by resource.",
+            )?,
+            window_bytes: of(
+                "pilothouse_watch_window_bytes",
+                "What the history in memory weighs, by resource.",
+            )?,
+            window_age: GaugeVec::new(age, &["resource"])?,
+        })
+    }
+
+    pub(super) fn register(&self, registry: &Registry) -> Result<(), prometheus::Error> {
+        registry.register(Box::new(self.events.clone()))?;
+        registry.register(Box::new(self.lag.clone()))?;
+        for gauge in [&self.stalled, &self.list_bytes] {
+            registry.register(Box::new(gauge.clone()))?;
+        }
+        for gauges in [&self.window_events, &self.shelved_events, &self.window_bytes] {
+            registry.register(Box::new(gauges.clone()))?;
+        }
+        registry.register(Box::new(self.window_age.clone()))
+    }
+
+    /// The counters of a watch, which `open` counts until it ends.
+    pub(super) fn open(&self, open: IntGauge, resource: &Resource) -> OpenWatch {
+        let labels = [&*resource.gv.group, &*resource.gv.version, &*resource.kind];
+        OpenWatch { open, events: self.events.with_label_values(&labels), lag: self.lag.clone() }
+    }
+}
+
+/// One watch that is open, with the counters it was given at its start.
+pub struct OpenWatch {
+    open: IntGauge,
+    events: IntCounter,
+    lag: Histogram,
+}
+
+impl OpenWatch {
+    /// Counts events that were told, the first of them accepted at `oldest`.
+    pub fn told(&self, events: usize, oldest: Timestamp, now: Timestamp) {
+        self.events.inc_by(events as u64);
+        self.lag.observe(now.0.saturating_sub(oldest.0) as f64 / 1e6);
+    }
+}
+
+impl Drop for OpenWatch {
+    fn drop(&mut self) {
+        self.open.dec();
+    }
+}
