@@ -193,10 +193,9 @@ fn trimmed(text: &str) -> &str {
 
 /// The last value that a parameter is given, as it stands. One without a value, or with a second sign of equality, is none.
 fn raw_parameter<'a>(parameters: &'a str, name: &str) -> Option<&'a str> {
-    let pairs = parameters.split(';').filter_map(|pair| pair.split_once('='));
+    let mut pairs = parameters.split(';').filter_map(|pair| pair.split_once('='));
     pairs
-        .filter(|(key, value)| trimmed(key) == name && !value.is_empty() && !value.contains('='))
-        .last()
+        .rfind(|(key, value)| trimmed(key) == name && !value.is_empty() && !value.contains('='))
         .map(|(_, value)| value)
 }
 

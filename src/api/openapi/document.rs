@@ -71,9 +71,9 @@ impl Sources<'_> {
         out.object(|out| {
             out.field("openapi", "3.0.0");
             if defined {
-                info(out, "Kubernetes CRD Swagger", "v0.1.0")
+                info(out, "Kubernetes CRD Swagger", "v0.1.0");
             } else {
-                info(out, TITLE, RELEASE)
+                info(out, TITLE, RELEASE);
             }
             let mut referred = Referred::new();
             out.key("paths").object(|out| {
