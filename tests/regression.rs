@@ -276,3 +276,15 @@ fn health_has_the_names_that_clients_ask_for() {
     let told = client.get("/livez?verbose&exclude=nope&exclude=nada").text();
     assert!(told.contains("no matches for \"nada\",\"nope\"\n"), "{told}");
 }
+
+/// A write that offered WebSocket waited for ever: what came after its head was a body without end.
+#[test]
+fn a_write_that_offers_another_protocol_is_a_write() {
+    let server = Server::with(&["--engine=memory"]);
+    let mut client = server.admin();
+    let offers = [("Connection", "Upgrade"), ("Upgrade", "websocket"), ("Content-Type", "application/json")];
+    let object = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "x"}}).to_string();
+    assert_eq!(client.request("POST", MAPS, &offers, object.as_bytes()).status, 201);
+    assert_eq!(client.request("DELETE", &format!("{MAPS}/x"), &offers, b"").status, 200);
+    client.get(&format!("{MAPS}/x")).refused(404, "NotFound");
+}

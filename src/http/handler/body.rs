@@ -62,8 +62,10 @@ async fn whole(request: &HttpRequest, mut payload: Payload) -> Result<Bytes> {
     if announced > REQUEST_BODY_BYTES {
         return Err(too_large());
     }
+    let is_endless = is_endless(request);
     let mut body = BytesMut::with_capacity(announced);
-    while let Some(chunk) = payload.next().await {
+    while !is_endless || body.len() < announced {
+        let Some(chunk) = payload.next().await else { break };
         let chunk = chunk.map_err(|error| match error {
             PayloadError::Io(error) if error.kind() == ErrorKind::TimedOut => Status::slow_body(),
             error => Status::bad_request(format!("the body cannot be read: {error}")),
@@ -73,5 +75,16 @@ async fn whole(request: &HttpRequest, mut payload: Payload) -> Result<Bytes> {
         }
         body.extend_from_slice(&chunk);
     }
+    if is_endless {
+        body.truncate(announced);
+    }
     Ok(body.freeze())
+}
+
+/// Whether the driver takes all that comes on the connection for the body: it believes whoever offers WebSocket, though a write
+/// is none and has the length that it says.
+fn is_endless(request: &HttpRequest) -> bool {
+    let headers = request.headers();
+    text(headers, header::UPGRADE).trim().eq_ignore_ascii_case("websocket")
+        && !headers.contains_key(header::TRANSFER_ENCODING)
 }
