@@ -42,7 +42,7 @@ pub const PING_ANSWER: Duration = Duration::from_secs(15);
 pub const RESPONSE_STALL: Duration = Duration::from_secs(300);
 /// How long a closing TLS connection may take.
 pub const DISCONNECT: Duration = Duration::from_secs(5);
-/// How long a connection that was told to go and has nothing in flight may linger before it is cut.
+/// How long a connection that was told to go and has nothing in flight may linger before it is cut; up to twice as long over HTTP/2.
 pub const DRAIN_LINGER: Duration = Duration::from_secs(2);
 /// How long a stop without grace waits for watches to end.
 pub const HURRIED_STOP: Duration = Duration::from_secs(2);
@@ -124,6 +124,8 @@ pub const EXTENSION_DISCOVERY: Duration = Duration::from_secs(5);
 pub const EXTENSION_OPENAPI: Duration = Duration::from_secs(60);
 /// How long it may take to delete or to list what it keeps in a namespace that goes.
 pub const EXTENSION_DELETION: Duration = Duration::from_secs(30);
+/// How long one round may take in which an extension server deletes what it keeps of a resource in a namespace that goes.
+pub const EXTENSION_CLEARING: Duration = Duration::from_secs(60);
 /// Bytes of a list of what it keeps in such a namespace; a larger one counts as a failure.
 pub const EXTENSION_LIST_BYTES: usize = 16 << 20;
 /// Bytes of a document by which such a server says what it serves; a larger one counts as none.

@@ -15,6 +15,8 @@ use tokio::signal::unix::{SignalKind, signal};
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() -> ExitCode {
+    // Before anything else: what is in a huge page by then stays there.
+    let huge_pages = refuse_huge_pages();
     let asked = pilothouse::healthcheck::run_if_asked(std::env::args_os())
         .or_else(|| pilothouse::convert_command::run_if_asked(std::env::args_os()));
     if let Some(code) = asked {
@@ -28,7 +30,7 @@ fn main() -> ExitCode {
             return ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(1));
         }
     };
-    match run(config) {
+    match run(config, huge_pages) {
         Ok(Exit::Stopped) => ExitCode::SUCCESS,
         Ok(Exit::Failed(why)) => fail(&why),
         Err(error) => fail(&error.to_string()),
@@ -40,10 +42,12 @@ fn fail(why: &str) -> ExitCode {
     ExitCode::FAILURE
 }
 
-fn run(config: Config) -> Result<Exit, Box<dyn std::error::Error>> {
+fn run(config: Config, huge_pages: nix::Result<()>) -> Result<Exit, Box<dyn std::error::Error>> {
     telemetry::init(&config.logging)?;
+    if let Err(error) = huge_pages {
+        tracing::debug!(%error, "huge pages cannot be refused");
+    }
     raise_open_files();
-    refuse_huge_pages();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
         // Before the start, so that a signal that comes during it is not lost.
@@ -76,13 +80,12 @@ fn greet(server: &Handle) -> std::io::Result<()> {
     stdout.flush()
 }
 
-/// The allocator asks for huge pages, and the kernel fills them whole: 20 MB more for a server that has nothing to do, and nothing
-/// was measured to be quicker with them.
-fn refuse_huge_pages() {
+/// The allocator asks for huge pages, and the kernel fills them whole: up to 20 MB more for a server that has nothing to do, and
+/// nothing was measured to be quicker with them.
+fn refuse_huge_pages() -> nix::Result<()> {
     #[cfg(target_os = "linux")]
-    if let Err(error) = nix::sys::prctl::set_thp_disable(true) {
-        tracing::debug!(%error, "huge pages cannot be refused");
-    }
+    nix::sys::prctl::set_thp_disable(true)?;
+    Ok(())
 }
 
 /// Every connection is an open file, and the usual soft limit is far below what this server can serve.

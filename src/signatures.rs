@@ -2,7 +2,8 @@
 //!
 //! A signature that is just wrong is no error of these checks, but its reasons stay in a queue of the thread. The next TLS connection that
 //! has nothing to read would find them there, take them for its own and be cut: whoever shows others a bad signature would
-//! end the connections of strangers. So nobody calls OpenSSL for this but here, which the lints see to.
+//! end the connections of strangers. So nobody calls OpenSSL for this but here, which the lints see to. (`PkeyCtx::verify`, by which
+//! tokens are checked, takes its reasons along by itself.)
 
 #![allow(clippy::disallowed_methods, reason = "this is where they are called")]
 

@@ -10,6 +10,7 @@ use futures::future::LocalBoxFuture;
 use futures::{FutureExt as _, join};
 use openssl::sha::Sha256;
 use pilothouse_actors::identity::Identity;
+use tokio::task::spawn_blocking;
 
 use crate::api::aggregation::found::{CURRENT, FoundVersion, STALE, read_all, read_one, read_openapi_index};
 use crate::api::aggregation::{ASKS_AS, READS_AS, Registration, STORE, Service};
@@ -89,13 +90,10 @@ impl ExtensionDocuments {
         Outcome::After(EXTENSION_READ_EVERY)
     }
 
-    async fn ask(&self, service: &Service, asked: (&str, &str, &str), user: &Identity) -> Option<Reply> {
-        let (path, accept, known) = asked;
-        let within = if user.name == READS_AS { EXTENSION_OPENAPI } else { EXTENSION_DISCOVERY };
-        let question = Question { accept, known, ..Question::get(path, user, within) };
-        let reply = self.extensions.ask(self.client.backend(), service, &question).await;
+    async fn ask(&self, service: &Service, question: &Question<'_>) -> Option<Reply> {
+        let reply = self.extensions.ask(self.client.backend(), service, question).await;
         if let Err(why) = &reply {
-            tracing::debug!(path, why, "an extension server does not say what it serves");
+            tracing::debug!(path = question.path, why, "an extension server does not say what it serves");
         }
         reply.ok()
     }
@@ -111,8 +109,12 @@ impl ExtensionDocuments {
             ..Told::default()
         };
         let stale = || told(FoundVersion::bare(version, STALE), "", 0);
-        let all = self.ask(service, ("/apis", EVERYTHING, &before.etag), &user).await;
-        match all {
+        let question = Question {
+            accept: EVERYTHING,
+            known: &before.etag,
+            ..Question::get("/apis", &user, EXTENSION_DISCOVERY)
+        };
+        match self.ask(service, &question).await {
             None => return stale(),
             Some(reply) if reply.status == 503 => return stale(),
             Some(reply) if reply.status == 304 => return before.clone(),
@@ -131,8 +133,9 @@ impl ExtensionDocuments {
         }
         // Older servers have one document for each version.
         let user = Identity { groups: Vec::new(), ..user };
-        let one = self.ask(service, (&registration.path(), JSON, ""), &user).await;
-        let one = one.filter(|reply| reply.status == 200);
+        let path = registration.path();
+        let question = Question { accept: JSON, ..Question::get(&path, &user, EXTENSION_DISCOVERY) };
+        let one = self.ask(service, &question).await.filter(|reply| reply.status == 200);
         let found = one.and_then(|reply| Some((read_one(version, &reply.body)?, reply.body.len())));
         found.map_or_else(stale, |(found, bytes)| told(found, "", bytes))
     }
@@ -140,7 +143,8 @@ impl ExtensionDocuments {
     /// Where its OpenAPI documents stand; `None` if it cannot be asked.
     async fn openapi(&self, service: &Service) -> Option<(BTreeMap<String, String>, usize)> {
         let user = Identity { name: READS_AS.to_owned(), ..Identity::default() };
-        let reply = self.ask(service, ("/openapi/v3", JSON, ""), &user).await?;
+        let question = Question { accept: JSON, ..Question::get("/openapi/v3", &user, EXTENSION_OPENAPI) };
+        let reply = self.ask(service, &question).await?;
         match reply.status {
             200 => Some((read_openapi_index(&reply.body)?, reply.body.len())),
             404 => Some((BTreeMap::new(), 0)),
@@ -148,7 +152,7 @@ impl ExtensionDocuments {
         }
     }
 
-    /// What it says of the version in the second version of OpenAPI; `None` if that is not new, or it cannot be asked.
+    /// What it says of the version in the second version of OpenAPI; `None` if that is as it was, or it cannot be asked.
     async fn describe(
         &self,
         registration: &Registration,
@@ -156,7 +160,12 @@ impl ExtensionDocuments {
         before: &Description,
     ) -> Option<Description> {
         let user = Identity { name: READS_AS.to_owned(), ..Identity::default() };
-        let reply = self.ask(service, ("/openapi/v2", JSON, &before.etag), &user).await?;
+        let question = Question {
+            accept: JSON,
+            known: &before.etag,
+            ..Question::get("/openapi/v2", &user, EXTENSION_OPENAPI)
+        };
+        let reply = self.ask(service, &question).await?;
         match reply.status {
             200 => {
                 // Of one document different versions are told of under different names.
@@ -164,11 +173,12 @@ impl ExtensionDocuments {
                 [registration.name.as_bytes(), &reply.body].iter().for_each(|text| digest.update(text));
                 let digest = digest.finish();
                 if digest == before.digest {
-                    return None;
+                    return Some(Description { etag: reply.etag, ..before.clone() });
                 }
-                let gv = &registration.gv;
-                let content = Described::read(&reply.body, &gv.group, &gv.version)?;
-                Some(Description { content: Arc::new(content), digest, etag: reply.etag })
+                let (gv, body) = (registration.gv.clone(), reply.body);
+                // It may have megabytes, and all loops share this thread.
+                let reading = spawn_blocking(move || Described::read(&body, &gv.group, &gv.version));
+                Some(Description { content: Arc::new(reading.await.ok()??), digest, etag: reply.etag })
             }
             404 => Some(Description::default()),
             _ => None,

@@ -209,7 +209,10 @@ impl NamespaceController {
 
     /// The same for what extension servers keep.
     async fn clear_elsewhere(&self, namespace: &str, progress: &mut Progress) {
-        let (resources, unknown) = self.elsewhere.resources().await;
+        let Some((resources, unknown)) = self.elsewhere.resources().await else {
+            progress.fail("nobody knows which extension servers there are".to_owned());
+            return;
+        };
         for resource in &resources {
             let left = match self.elsewhere.clear(resource, namespace).await {
                 Ok(left) => left,

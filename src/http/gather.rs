@@ -10,8 +10,10 @@ use std::io;
 use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::task::{Context, Poll, ready};
+use std::time::Duration;
 
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, ReadBuf};
+use tokio::time::timeout;
 
 /// The most that one TLS record holds.
 const RECORD_BYTES: usize = 16 << 10;
@@ -52,6 +54,23 @@ impl<S: AsyncWrite + Unpin> Gathered<S> {
             }
         })
         .await
+    }
+}
+
+impl<S> Gathered<S> {
+    /// Whether nothing waits to be sent. A peer that does not take what it is sent keeps this from being so.
+    pub(super) fn is_sent(&self) -> bool {
+        self.0.borrow().unsent.is_empty()
+    }
+}
+
+impl<S: AsyncRead + AsyncWrite + Unpin> Gathered<S> {
+    /// Ends the connection once the peer has taken what it was sent and ends it as well, or says nothing for `silence`. Closed any
+    /// earlier, while something of the peer is unread or still comes, the system would throw away what the peer has not taken.
+    pub(super) async fn close(mut self, silence: Duration) {
+        let mut unread = [0; 1 << 10];
+        let Ok(Ok(())) = timeout(silence, self.shutdown()).await else { return };
+        while let Ok(Ok(1..)) = timeout(silence, self.read(&mut unread)).await {}
     }
 }
 
@@ -120,7 +139,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Gathered<S> {
 #[cfg(test)]
 mod tests {
     use futures::FutureExt as _;
-    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream, duplex};
+    use tokio::io::{DuplexStream, duplex};
 
     use super::*;
 
@@ -211,6 +230,36 @@ mod tests {
         let mut heard = Vec::new();
         far.read_to_end(&mut heard).await.unwrap();
         assert_eq!(heard, b"goodbye");
+    }
+
+    #[actix_rt::test]
+    async fn a_connection_closes_when_its_peer_has_heard_all_and_goes() {
+        const PATIENT: Duration = Duration::from_secs(600);
+        let (near, mut far) = duplex(128);
+        let gathered = Gathered::new(near);
+        gathered.clone().write_all(&speech(500)).await.unwrap();
+        assert!(!gathered.is_sent());
+        let closing = actix_rt::spawn(gathered.close(PATIENT));
+        let mut heard = Vec::new();
+        // It goes on speaking while it listens, as those do who make room for more.
+        while heard.len() < 500 {
+            far.write_all(b"more").await.unwrap();
+            assert!(far.read_buf(&mut heard).await.unwrap() > 0);
+        }
+        assert_eq!(heard, speech(500));
+        assert!(!closing.is_finished(), "it has not gone yet");
+        drop(far);
+        closing.await.unwrap();
+    }
+
+    #[actix_rt::test]
+    async fn a_silent_peer_is_not_waited_for() {
+        let (near, _far) = duplex(16);
+        Gathered::new(near).close(Duration::from_millis(1)).await;
+        let (stuck, _far) = duplex(16);
+        let stuck = Gathered::new(stuck);
+        stuck.clone().write_all(&speech(500)).await.unwrap();
+        stuck.close(Duration::from_millis(1)).await;
     }
 
     #[actix_rt::test]

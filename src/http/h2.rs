@@ -21,6 +21,7 @@ use super::app::App;
 use super::drain::Drain;
 use super::gather::Gathered;
 use super::h2_stream::{self, Dates};
+use super::peer::Peer;
 use super::tls::TlsStream;
 use crate::limits;
 
@@ -66,6 +67,14 @@ impl H2 {
     async fn serve(&self, io: TlsStream) -> Result<(), Cut> {
         let peer = io.peer.clone();
         let io = Gathered::new(io);
+        self.converse(&io, &peer).await?;
+        // Whoever reads slowly shall have the end of the last answer as well.
+        let _ = timeout(limits::IDLE, io.close(limits::DISCONNECT)).await;
+        Ok(())
+    }
+
+    /// Serves a connection until one of its ends has said everything.
+    async fn converse(&self, io: &Gathered<TlsStream>, peer: &Peer) -> Result<(), Cut> {
         let handshake = io.send_between(self.settings().handshake(io.clone()));
         let Ok(connection) = timeout(limits::HANDSHAKE, handshake).await else {
             return Ok(());
@@ -89,7 +98,7 @@ impl H2 {
                 () = load.leaving.notified(), if phase == Phase::Open => true,
                 () = &mut linger, if phase == Phase::Leaving => {
                     // A polite peer closes once its streams are done; this one does not.
-                    if load.is_empty() {
+                    if load.has_rested() && io.is_sent() {
                         return Ok(());
                     }
                     linger.set(sleep(limits::DRAIN_LINGER));
@@ -141,6 +150,8 @@ pub(super) struct Load {
     seen: Cell<u64>,
     /// Beats in a row without any stream.
     quiet: Cell<u32>,
+    /// `ever` when no stream was found open, if that was so when [`Load::has_rested`] was asked last.
+    rested: Cell<Option<u64>>,
     /// Told when an answer ends its connection.
     leaving: Notify,
 }
@@ -154,6 +165,14 @@ impl Load {
 
     fn is_empty(&self) -> bool {
         self.open.get() == 0
+    }
+
+    /// Whether there is no stream and was none since this was asked last. One look is not enough: a stream is over when its answer
+    /// is handed to the connection, and the last bytes of it must have the time to leave.
+    fn has_rested(&self) -> bool {
+        let now = self.is_empty().then(|| self.ever.get());
+        let before = self.rested.replace(now);
+        now.is_some() && now == before
     }
 
     /// Asked once per beat.
@@ -259,6 +278,19 @@ mod tests {
         }
         drop(watching);
         assert!(load.is_empty());
+    }
+
+    #[test]
+    fn a_connection_has_rested_when_two_looks_in_a_row_found_no_stream_and_none_came_between() {
+        let load = Rc::new(Load::default());
+        let last = load.enter();
+        assert!(!load.has_rested());
+        drop(last);
+        assert!(!load.has_rested(), "its answer may not have left yet");
+        assert!(load.has_rested());
+        drop(load.enter());
+        assert!(!load.has_rested(), "another came and went");
+        assert!(load.has_rested());
     }
 
     #[actix_rt::test]

@@ -55,24 +55,40 @@ fn opened(path: &Path, mode: u32) -> io::Result<File> {
 
 /// What lines are appended to.
 trait Target: io::Write {
-    /// Cuts off what stands behind this many bytes.
-    fn cut(&mut self, bytes: u64) -> io::Result<()>;
+    /// Takes this many bytes off its end.
+    fn shorten(&mut self, bytes: u64) -> io::Result<()>;
 }
 
 impl Target for File {
-    fn cut(&mut self, bytes: u64) -> io::Result<()> {
-        self.set_len(bytes)
+    fn shorten(&mut self, bytes: u64) -> io::Result<()> {
+        // As long as it is now: somebody else may have emptied it.
+        self.set_len(self.metadata()?.len().saturating_sub(bytes))
     }
 }
 
-/// Appends a line to something of this size, or nothing of it: where a disk is full half a line may get through, and the next record
-/// would stand behind it as if both were one.
-fn append_whole(target: &mut impl Target, size: u64, line: &[u8]) -> io::Result<()> {
-    target.write_all(line).inspect_err(|_| {
-        if let Err(error) = target.cut(size) {
-            tracing::warn!(%error, "a line of the audit log stays unfinished");
+/// Appends a line, or nothing of it: where a disk is full half a line may get through, and the next record would stand behind it as
+/// if both were one.
+fn append_whole(target: &mut impl Target, line: &[u8]) -> io::Result<()> {
+    let mut rest = line;
+    let written = loop {
+        match target.write(rest) {
+            Ok(0) if !rest.is_empty() => break Err(io::ErrorKind::WriteZero.into()),
+            Ok(more) => rest = rest.get(more..).unwrap_or_default(),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => break Err(error),
         }
-    })
+        if rest.is_empty() {
+            break Ok(());
+        }
+    };
+    let half = line.len() - rest.len();
+    if written.is_err()
+        && half > 0
+        && let Err(error) = target.shorten(half as u64)
+    {
+        tracing::warn!(%error, "a line of the audit log stays unfinished");
+    }
+    written
 }
 
 /// A file that grows.
@@ -112,7 +128,7 @@ impl LogFile {
             file = self.put_aside()?;
             size = 0;
         }
-        append_whole(&mut file, size, line)?;
+        append_whole(&mut file, line)?;
         self.open = Some((file, size + length));
         Ok(())
     }
@@ -405,15 +421,15 @@ mod tests {
             }
         }
         impl Target for Full {
-            fn cut(&mut self, bytes: u64) -> io::Result<()> {
-                self.0.truncate(usize::try_from(bytes).unwrap());
+            fn shorten(&mut self, bytes: u64) -> io::Result<()> {
+                self.0.truncate(self.0.len() - usize::try_from(bytes).unwrap());
                 Ok(())
             }
         }
         let mut disk = Full(b"first\n".to_vec(), 10);
-        assert_eq!(append_whole(&mut disk, 6, b"second\n").unwrap_err().kind(), io::ErrorKind::StorageFull);
+        assert_eq!(append_whole(&mut disk, b"second\n").unwrap_err().kind(), io::ErrorKind::StorageFull);
         assert_eq!(disk.0, b"first\n");
-        append_whole(&mut disk, 6, b"3rd\n").unwrap();
+        append_whole(&mut disk, b"3rd\n").unwrap();
         assert_eq!(disk.0, b"first\n3rd\n");
     }
 

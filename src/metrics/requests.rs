@@ -129,14 +129,14 @@ fn scope(found: &ResourcePath<'_>, verb: Verb) -> &'static str {
 
 /// The verb as the metrics name it.
 fn verb_label(class: &Class) -> String {
-    match (class.verb, class.resource) {
-        (Verb::Create, _) => "POST".to_owned(),
-        (Verb::Patch, _) if class.applies => "APPLY".to_owned(),
-        (Verb::DeleteCollection, _) => "DELETE".to_owned(),
-        (Verb::Update, _) => "PUT".to_owned(),
-        (Verb::Proxy, _) => "CONNECT".to_owned(),
-        (Verb::Unknown, _) => "other".to_owned(),
-        (verb, _) => verb.as_str().to_ascii_uppercase(),
+    match class.verb {
+        Verb::Create => "POST".to_owned(),
+        Verb::Patch if class.applies => "APPLY".to_owned(),
+        Verb::DeleteCollection => "DELETE".to_owned(),
+        Verb::Update => "PUT".to_owned(),
+        Verb::Proxy => "CONNECT".to_owned(),
+        Verb::Unknown => "other".to_owned(),
+        verb => verb.as_str().to_ascii_uppercase(),
     }
 }
 

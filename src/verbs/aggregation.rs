@@ -47,6 +47,29 @@ impl Told {
     fn size(&self) -> usize {
         self.bytes + self.openapi_bytes + self.described.content.bytes()
     }
+
+    /// What of it fits into so many bytes. Descriptions go first and what it serves goes last: without that no namespace could
+    /// be deleted. Tags and digests stay, so that what does not fit is not sent again and again.
+    fn within(mut self, most: usize, name: &str) -> Told {
+        type Drop = fn(&mut Told);
+        let drops: [(&str, Drop); 3] = [
+            ("OpenAPI v2", |told| told.described.content = Arc::default()),
+            ("OpenAPI v3", |told| (told.openapi, told.openapi_bytes) = (BTreeMap::new(), 0)),
+            ("discovery", |told| *told = Told::default()),
+        ];
+        for (what, drop) in drops {
+            if self.size() <= most {
+                break;
+            }
+            tracing::warn!(
+                name,
+                what,
+                "the documents of extension servers are too large: of this one it is not kept"
+            );
+            drop(&mut self);
+        }
+        self
+    }
 }
 
 /// What an OpenAPI document of the second version says of one version.
@@ -152,9 +175,9 @@ impl Extensions {
         .await
     }
 
-    /// All registrations, with what is told of them.
-    pub async fn all(&self) -> Vec<Other> {
-        let all = self.look(|table| table.all().cloned().collect::<Vec<_>>()).await.unwrap_or_default();
+    /// All registrations, with what is told of them; `None`: nobody knows.
+    pub async fn all(&self) -> Option<Vec<Other>> {
+        let all = self.look(|table| table.all().cloned().collect::<Vec<_>>()).await?;
         let told = self.told.read().unwrap_or_else(PoisonError::into_inner);
         let other = |registration: Arc<Registration>| {
             let found = registration.service.as_ref().map(|_| {
@@ -163,7 +186,7 @@ impl Extensions {
             });
             Other { registration, found }
         };
-        all.into_iter().map(other).collect()
+        Some(all.into_iter().map(other).collect())
     }
 
     /// What the server of a version said of it.
@@ -216,24 +239,16 @@ impl Extensions {
         let mut told = self.told.write().unwrap_or_else(PoisonError::into_inner);
         let others: usize =
             told.iter().filter(|(known, _)| *known != name).map(|(_, told)| told.size()).sum();
-        let new = new.map(|mut new| {
-            if others + new.size() > EXTENSION_DOCUMENTS_BYTES {
-                tracing::warn!(
-                    name,
-                    "the documents of extension servers are too large: of this one nothing is kept"
-                );
-                new = Told::default();
-            }
-            Arc::new(new)
-        });
-        if told.get(name) == new.as_ref() {
-            return;
-        }
+        let new = new.map(|new| Arc::new(new.within(EXTENSION_DOCUMENTS_BYTES.saturating_sub(others), name)));
+        let is_news = told.get(name) != new.as_ref();
+        // Kept in any case: tags may be new where nothing else is.
         match new {
             Some(new) => told.insert(name.to_owned(), new),
             None => told.remove(name),
         };
-        self.changes.fetch_add(1, Ordering::AcqRel);
+        if is_news {
+            self.changes.fetch_add(1, Ordering::AcqRel);
+        }
     }
 }
 
@@ -244,4 +259,33 @@ pub struct State {
     told: u64,
     /// Whether this server serves all that is registered, as ever.
     pub is_plain: bool,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn where_there_is_too_little_room_what_a_server_serves_goes_last() {
+        let document = br#"{"paths":{"/apis/g/v1/things":{"get":{}}}}"#;
+        let content = Arc::new(Described::read(document, "g", "v1").unwrap());
+        let described = Description { content, digest: [7; DIGEST_BYTES], etag: "tag".to_owned() };
+        let told = Told {
+            version: Some(Arc::new(FoundVersion::bare("v1", STALE))),
+            openapi: BTreeMap::from([("apis/g/v1".to_owned(), "/x".to_owned())]),
+            openapi_bytes: 50,
+            described,
+            bytes: 100,
+            etag: "e".to_owned(),
+        };
+        let size = told.size();
+        assert!(size > 150);
+        assert_eq!(told.clone().within(size, "v1.g").size(), size);
+        let undescribed = told.clone().within(size - 1, "v1.g");
+        assert_eq!(undescribed.size(), 150);
+        assert_eq!(undescribed.described, told.described, "or it would be sent again every time");
+        let served = told.clone().within(149, "v1.g");
+        assert!(served.version.is_some() && served.openapi.is_empty());
+        assert_eq!(told.within(99, "v1.g"), Told::default());
+    }
 }

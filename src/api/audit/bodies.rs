@@ -1,14 +1,10 @@
 //! Bodies as records hold them: JSON on one line, with the escapes of web pages, and without owners where a policy says so.
 //! All of it works on text: the order of fields stays as it came.
 
-use std::borrow::Cow;
-use std::fmt;
-
-use serde::Deserializer as _;
-use serde::de::{MapAccess, Visitor};
 use serde_json::value::RawValue;
 
 use crate::api::codec::json::write_string;
+use crate::api::codec::raw_fields::raw_fields;
 use crate::api::codec::syntax;
 
 /// Where it stands who owns the fields.
@@ -64,29 +60,6 @@ pub fn without_owners(text: &[u8]) -> Option<Vec<u8>> {
     })
 }
 
-type Fields<'a> = Vec<(Cow<'a, str>, &'a RawValue)>;
-
-/// The fields of an object, in order.
-fn fields(text: &[u8]) -> Option<Fields<'_>> {
-    struct Ordered;
-    impl<'de> Visitor<'de> for Ordered {
-        type Value = Fields<'de>;
-
-        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-            f.write_str("an object")
-        }
-
-        fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Fields<'de>, A::Error> {
-            let mut all = Vec::new();
-            while let Some((key, value)) = map.next_entry::<Cow<'de, str>, &'de RawValue>()? {
-                all.push((key, value));
-            }
-            Ok(all)
-        }
-    }
-    serde_json::Deserializer::from_slice(text).deserialize_map(Ordered).ok()
-}
-
 /// What becomes of a field that does not stay as it is.
 enum Other {
     /// It says this.
@@ -98,7 +71,7 @@ enum Other {
 /// An object in which some fields are others.
 fn rewritten(text: &[u8], other: impl Fn(&str, &RawValue) -> Option<Other>) -> Option<Vec<u8>> {
     let mut out = vec![b'{'];
-    for (key, value) in fields(text)? {
+    for (key, value) in raw_fields(text)? {
         let other = other(&key, value);
         if matches!(other, Some(Other::Gone)) {
             continue;

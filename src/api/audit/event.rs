@@ -260,6 +260,14 @@ pub fn span(micros: u64) -> String {
 }
 
 impl ObjectRef {
+    /// How long its texts are. Those that come from a body may be as long as that.
+    fn bytes(&self) -> usize {
+        let ObjectRef { resource, namespace, name, uid, group, version, resource_version, subresource } =
+            self;
+        let texts = [resource, namespace, name, uid, group, version, resource_version, subresource];
+        texts.map(String::len).iter().sum()
+    }
+
     fn write(&self, out: &mut Vec<u8>) {
         let mut fields = Fields::begin(out);
         fields.text("resource", &self.resource);
@@ -301,7 +309,8 @@ impl Event {
         let notes: usize = self.notes.iter().map(|(key, text)| key.len() + text.len()).sum();
         let users: usize = head.user.iter().chain(&self.acts_as).map(|user| user_bytes(user)).sum();
         let texts = [&head.uri, &head.agent, &head.id].map(String::len).iter().sum::<usize>();
-        1_024 + texts + texts_bytes(&head.sources) + users + notes
+        let object = self.object.as_ref().map_or(0, ObjectRef::bytes);
+        1_024 + texts + object + texts_bytes(&head.sources) + users + notes
     }
 
     /// Appends the record as an object. `named`: whether it says of what kind it is, which one in a list does not.
@@ -523,5 +532,10 @@ mod tests {
         for (what, change) in changes {
             assert!(bytes(change) >= least + 1_000, "{what}");
         }
+        let object =
+            ObjectRef { name: long(), uid: long(), resource_version: long(), ..ObjectRef::default() };
+        let about = Event { object: Some(object), ..event() };
+        let nothing = Event { object: None, ..event() };
+        assert!(about.head_bytes() >= nothing.head_bytes() + 3_000);
     }
 }

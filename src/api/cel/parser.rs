@@ -352,17 +352,28 @@ impl<'s> Parser<'s> {
     }
 
     fn primary(&mut self, others: &str) -> Read<Expr> {
+        // In a loop, because a text can have a hundred thousand signs too many in a row, and the stack has no room for as many calls.
+        loop {
+            if let Some(expr) = self.begun(others)? {
+                return Ok(expr);
+            }
+        }
+    }
+
+    /// What the next word begins; nothing if that was one too many and was passed over.
+    fn begun(&mut self, others: &str) -> Read<Option<Expr>> {
         let token = self.token().clone();
         let literal = match &token.word {
             Word::Sign("(") => {
                 self.take();
                 let inner = self.expr("")?;
                 self.expect(")", true)?;
-                return Ok(inner);
+                return Ok(Some(inner));
             }
-            Word::Sign("[") => return self.list(),
-            Word::Sign("{") => return self.map(),
-            Word::Sign("." | "-") | Word::Name(_) => return self.named(others),
+            Word::Sign("[") => return self.list().map(Some),
+            Word::Sign("{") => return self.map().map(Some),
+            Word::Sign("-") => return self.negative(others),
+            Word::Sign(".") | Word::Name(_) => return self.named().map(Some),
             Word::Sign("true") => Ok(Literal::Bool(true)),
             Word::Sign("false") => Ok(Literal::Bool(false)),
             Word::Sign("null") => Ok(Literal::Null),
@@ -373,15 +384,24 @@ impl<'s> Parser<'s> {
             Word::Bytes(text) => literal::bytes(text),
             Word::Sign(_) | Word::EscapedName | Word::End => {
                 self.unexpected(others)?;
-                return if is_among(self.token(), others) {
-                    self.made(token.start, Kind::Broken)
-                } else {
-                    self.primary(others)
-                };
+                let ends = is_among(self.token(), others);
+                return if ends { self.made(token.start, Kind::Broken).map(Some) } else { Ok(None) };
             }
         };
         self.take();
-        self.literal(token.start, literal)
+        self.literal(token.start, literal).map(Some)
+    }
+
+    /// A negative number; nothing if the sign was one too many.
+    fn negative(&mut self, others: &str) -> Read<Option<Expr>> {
+        let start = self.token().start;
+        let literal = match self.tokens.get(self.at + 1).map(|number| &number.word) {
+            Some(Word::Int(text)) => literal::int(text, true),
+            Some(Word::Float(text)) => literal::double(text, true),
+            _ => return self.unexpected(others).map(|()| None),
+        };
+        self.at += 2;
+        self.literal(start, literal).map(Some)
     }
 
     fn literal(&mut self, place: usize, literal: Result<Literal, String>) -> Read<Expr> {
@@ -391,22 +411,9 @@ impl<'s> Parser<'s> {
         }
     }
 
-    /// A name, a call, an object of a named type, or a negative number.
-    fn named(&mut self, others: &str) -> Read<Expr> {
+    /// A name, a call, or an object of a named type.
+    fn named(&mut self) -> Read<Expr> {
         let start = self.token().start;
-        if self.sign("-").is_some() {
-            let literal = match self.token().word.clone() {
-                Word::Int(text) => literal::int(&text, true),
-                Word::Float(text) => literal::double(&text, true),
-                _ => {
-                    self.at -= 1;
-                    self.unexpected(others)?;
-                    return self.primary(others);
-                }
-            };
-            self.take();
-            return self.literal(start, literal);
-        }
         let dot = if self.sign(".").is_some() { "." } else { "" };
         let token = self.take();
         let Word::Name(name) = token.word else {

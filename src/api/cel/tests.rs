@@ -193,6 +193,10 @@ fn nesting_and_size_are_bounded() {
     assert!(
         wrong(&format!("{}true{}", "[1].all(x, ".repeat(160), ")".repeat(160))).contains("depth exceeded")
     );
+    for sign in ["!", "-", "%", "% !", "*-"] {
+        let told = wrong(&format!("/{}x", sign.repeat(99_000 / sign.len())));
+        assert!(told.starts_with("ERROR: <input>:1:1: Syntax error: "), "{sign}");
+    }
     let doubled = format!("optional.of(1){}", ".optMap(x, x)".repeat(40));
     assert!(wrong(&doubled).contains("depth exceeded"), "copies of copies end");
 }

@@ -4,6 +4,7 @@ pub mod cbor;
 pub mod json;
 pub mod legacy;
 pub mod protobuf;
+pub mod raw_fields;
 pub mod syntax;
 pub mod transcode;
 pub mod yaml;

@@ -107,12 +107,15 @@ fn add_own(schema: &mut Value, of: &str, meta: &str, dialect: Dialect) {
     }
     let mut metadata = Value::object();
     set_text(&mut metadata, "description", described(of, "metadata"));
-    let mut reference = Value::object();
-    reference.set("$ref", dialect.reference(&format!("{META}.{meta}")));
+    let place = dialect.reference(&format!("{META}.{meta}"));
     match dialect {
-        Dialect::Second => metadata.set("$ref", dialect.reference(&format!("{META}.{meta}"))),
+        Dialect::Second => metadata.set("$ref", place),
         // Nothing may stand beside a reference in the third version.
-        Dialect::Third => metadata.set("allOf", Value::Array(vec![reference])),
+        Dialect::Third => {
+            let mut reference = Value::object();
+            reference.set("$ref", place);
+            metadata.set("allOf", Value::Array(vec![reference]));
+        }
     }
     schema.entry("properties").set("metadata", metadata);
 }

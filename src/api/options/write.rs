@@ -2,6 +2,7 @@
 
 use super::{dry_run_errors, refuse};
 use crate::api::field::{FieldError, Path, quoted};
+use crate::api::findings::Errors;
 use crate::api::query::Query;
 use crate::api::status;
 
@@ -39,20 +40,20 @@ pub type UpdateOptions = WriteOptions;
 impl WriteOptions {
     /// Reads and checks the options of a create.
     pub fn create(query: &Query<'_>) -> status::Result<CreateOptions> {
-        WriteOptions::checked(query, "CreateOptions", Vec::new())
+        WriteOptions::checked(query, "CreateOptions", Errors::new())
     }
 
     /// Reads and checks the options of an update.
     pub fn update(query: &Query<'_>) -> status::Result<UpdateOptions> {
-        WriteOptions::checked(query, "UpdateOptions", Vec::new())
+        WriteOptions::checked(query, "UpdateOptions", Errors::new())
     }
 
-    fn checked(query: &Query<'_>, kind: &str, mut errors: Vec<FieldError>) -> status::Result<WriteOptions> {
+    fn checked(query: &Query<'_>, kind: &str, mut errors: Errors) -> status::Result<WriteOptions> {
         if query.is_empty() && errors.is_empty() {
             return Ok(WriteOptions::default());
         }
         let field_manager = query.text("fieldManager");
-        errors.extend(field_manager_errors(&field_manager, &Path::new("fieldManager")));
+        errors.append(&mut field_manager_errors(&field_manager, &Path::new("fieldManager")));
         let dry_run: Vec<&str> = query.all("dryRun").collect();
         errors.extend(dry_run_errors(&dry_run));
         let (field_validation, known) = match query.get("fieldValidation").unwrap_or_default() {
@@ -84,7 +85,7 @@ impl PatchOptions {
     /// Reads and checks the options. `apply`: whether the body says what the fields shall be, not how to change them.
     pub fn parse(query: &Query<'_>, apply: bool) -> status::Result<PatchOptions> {
         let force = query.flag("force");
-        let mut errors = Vec::new();
+        let mut errors = Errors::new();
         if apply && query.get("fieldManager").unwrap_or_default().is_empty() {
             errors.push(FieldError::required(&Path::new("fieldManager"), "is required for apply patch"));
         }
@@ -98,14 +99,17 @@ impl PatchOptions {
 }
 
 /// What is wrong with the name of a field manager.
-pub fn field_manager_errors(manager: &str, path: &Path) -> Vec<FieldError> {
-    let mut errors = Vec::new();
+pub fn field_manager_errors(manager: &str, path: &Path) -> Errors {
+    let mut errors = Errors::new();
     if manager.len() > FIELD_MANAGER_BYTES {
         errors.push(FieldError::too_long(path, FIELD_MANAGER_BYTES));
     }
     for (at, c) in manager.char_indices().filter(|(_, c)| !is_printable(*c)) {
-        let detail = format!("invalid character U+{:04X} (at position {at})", u32::from(c));
-        errors.push(FieldError::invalid(path, &quoted(manager), &detail));
+        // Each repeats the whole name, so none is made that is not kept.
+        errors.add(|| {
+            let detail = format!("invalid character U+{:04X} (at position {at})", u32::from(c));
+            FieldError::invalid(path, &quoted(manager), &detail)
+        });
     }
     errors
 }

@@ -148,7 +148,7 @@ impl Quantity {
     }
 
     /// The amount in the smallest parts that are kept. What is far beyond all units counts as the most there is.
-    fn billionths(&self) -> i128 {
+    pub fn billionths(&self) -> i128 {
         let digits = std::str::from_utf8(&self.digits).unwrap_or_default();
         let zeros = u32::try_from(self.exponent - NANO).ok().and_then(|zeros| 10i128.checked_pow(zeros));
         let number = match digits {

@@ -3,11 +3,13 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use futures::{StreamExt as _, TryStreamExt as _, stream};
 use hyper::Method;
 use serde::Deserialize;
+use tokio::time::timeout;
 
 use crate::api::aggregation::contents::{Deletable, LISTED, Left, deletable};
-use crate::limits::{EXTENSION_DELETION, EXTENSION_LIST_BYTES};
+use crate::limits::{DELETIONS_IN_FLIGHT, EXTENSION_CLEARING, EXTENSION_DELETION, EXTENSION_LIST_BYTES};
 use crate::verbs::aggregation::{Extensions, Question, Reply};
 
 use super::super::client::Client;
@@ -30,29 +32,38 @@ pub struct Elsewhere {
 }
 
 impl Elsewhere {
-    /// What they keep in namespaces, and the versions of which nobody knows what they have.
-    pub async fn resources(&self) -> (Vec<Deletable>, BTreeSet<String>) {
+    /// What they keep in namespaces, and the versions of which nobody knows what they have; `None` if nobody knows which servers
+    /// there are.
+    pub async fn resources(&self) -> Option<(Vec<Deletable>, BTreeSet<String>)> {
         let known = self.client.known();
-        deletable(&self.extensions.all().await, |gv| known.has_builtin(&gv.group, &gv.version))
+        let all = self.extensions.all().await?;
+        Some(deletable(&all, |gv| known.has_builtin(&gv.group, &gv.version)))
     }
 
     /// Tells the objects of a resource to go, and answers what is left of them.
     pub async fn clear(&self, resource: &Deletable, namespace: &str) -> Result<Left, String> {
+        timeout(EXTENSION_CLEARING, self.clear_slowly(resource, namespace))
+            .await
+            .unwrap_or_else(|_| Err(format!("the server of {} takes too long", resource.name())))
+    }
+
+    async fn clear_slowly(&self, resource: &Deletable, namespace: &str) -> Result<Left, String> {
         let path = resource.path(namespace);
         let at_once = resource.at_once
-            && match self.ask(resource, Method::DELETE, &path, "").await? {
+            && match self.delete(resource, &path).await? {
                 reply if is_fine(&reply) => true,
                 // It was said to be possible, and is not.
                 reply if matches!(reply.status, 404 | 405) => false,
                 reply => return Err(refused(&reply, "deletecollection", resource)),
             };
         if !at_once {
-            for name in self.left(resource, &path).await?.names {
-                let reply = self.ask(resource, Method::DELETE, &format!("{path}/{name}"), "").await?;
-                if !is_fine(&reply) && !matches!(reply.status, 404 | 405) {
-                    return Err(refused(&reply, "delete", resource));
-                }
-            }
+            let names = self.left(resource, &path).await?.names;
+            let deletions = names.iter().map(async |name| {
+                let reply = self.delete(resource, &format!("{path}/{name}")).await?;
+                let is_gone = is_fine(&reply) || matches!(reply.status, 404 | 405);
+                if is_gone { Ok(()) } else { Err(refused(&reply, "delete", resource)) }
+            });
+            stream::iter(deletions).buffer_unordered(DELETIONS_IN_FLIGHT).try_collect::<()>().await?;
         }
         self.left(resource, &path).await
     }
@@ -61,7 +72,9 @@ impl Elsewhere {
         if !resource.listable {
             return Ok(Left::default());
         }
-        let reply = self.ask(resource, Method::GET, path, METADATA_LIST).await?;
+        let query = format!("limit={LISTED}");
+        let question = Question { query: &query, accept: METADATA_LIST, ..self.question(path) };
+        let reply = self.ask(resource, &question).await?;
         match reply.status {
             404 | 405 => Ok(Left::default()),
             _ if is_fine(&reply) => {
@@ -71,25 +84,19 @@ impl Elsewhere {
         }
     }
 
-    async fn ask(
-        &self,
-        resource: &Deletable,
-        method: Method,
-        path: &str,
-        accept: &str,
-    ) -> Result<Reply, String> {
+    async fn delete(&self, resource: &Deletable, path: &str) -> Result<Reply, String> {
+        let question =
+            Question { method: Method::DELETE, accept: JSON, body: OPTIONS, ..self.question(path) };
+        self.ask(resource, &question).await
+    }
+
+    fn question<'q>(&'q self, path: &'q str) -> Question<'q> {
+        Question { most: EXTENSION_LIST_BYTES, ..Question::get(path, self.client.user(), EXTENSION_DELETION) }
+    }
+
+    async fn ask(&self, resource: &Deletable, question: &Question<'_>) -> Result<Reply, String> {
         let service = resource.registration.service.as_ref().ok_or("nobody serves it any more")?;
-        let limit = format!("limit={LISTED}");
-        let lists = method == Method::GET;
-        let question = Question {
-            query: if lists { &limit } else { "" },
-            accept: if lists { accept } else { JSON },
-            body: if lists { &[] } else { OPTIONS },
-            method,
-            most: EXTENSION_LIST_BYTES,
-            ..Question::get(path, self.client.user(), EXTENSION_DELETION)
-        };
-        self.extensions.ask(self.client.backend(), service, &question).await
+        self.extensions.ask(self.client.backend(), service, question).await
     }
 }
 

@@ -32,7 +32,7 @@ impl MergedDocuments {
         if let Some(known) = self.known(served, state) {
             return known;
         }
-        let documents = Arc::new(served.documents_with(&extensions.all().await));
+        let documents = Arc::new(served.documents_with(&extensions.all().await.unwrap_or_default()));
         let written = Written { of: served.clone(), state, documents: documents.clone() };
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(written);
         documents

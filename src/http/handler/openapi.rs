@@ -11,7 +11,7 @@ use actix_web::http::StatusCode;
 use actix_web::http::header::{self, HeaderName, HeaderValue, HttpDate};
 use actix_web::{HttpRequest, HttpResponse, web};
 use bytes::Bytes;
-use openssl::sha::{sha256, sha512};
+use openssl::sha::sha512;
 
 use crate::api::aggregation::Registration;
 use crate::api::media;
@@ -20,7 +20,7 @@ use crate::api::openapi::{Custom, Sources, v2_protobuf, v3_protobuf};
 use crate::api::query::Query;
 use crate::api::schema::Registry;
 use crate::api::words::JSON;
-use crate::verbs::aggregation::Description;
+use crate::verbs::aggregation::{Description, Digest};
 
 use super::gzip;
 use super::render::{Context, text};
@@ -39,9 +39,6 @@ const OFFERED_V3: [&str; 3] = [
     "application/com.github.proto-openapi.spec.v3@v1.0+protobuf",
 ];
 const PREFIX: &str = "/openapi/v3";
-/// How the names of documents of the second version begin among those of the third, none of which does: it has one name for each set of
-/// documents of others that joined it.
-const V2: &str = "?";
 /// How much of the documents is kept.
 const KEPT_BYTES: usize = 4 << 20;
 /// How long a document may be kept that is named by its content.
@@ -55,11 +52,26 @@ pub struct OpenApi {
     /// Whether objects are served in CBOR too.
     cbor: bool,
     /// What is known of the documents written so far, by name.
-    known: Mutex<HashMap<String, Known>>,
+    known: Mutex<HashMap<Name, Known>>,
     /// The documents written last, by name and form.
-    kept: Mutex<VecDeque<(String, Form, Bytes)>>,
+    kept: Mutex<VecDeque<(Name, Form, Bytes)>>,
     /// Held while documents are written: others who want one wait for it here, and not on the threads for slow work.
     writing: tokio::sync::Mutex<()>,
+}
+
+/// By which a document is known.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+enum Name {
+    /// The one of the second version. There is one for each set of documents of others that joined it: the digests of those.
+    V2(Vec<Digest>),
+    /// One of the third version.
+    V3(String),
+}
+
+impl Name {
+    fn is_v2(&self) -> bool {
+        matches!(self, Name::V2(_))
+    }
 }
 
 /// The form of a document.
@@ -88,7 +100,7 @@ impl OpenApi {
 
     /// Takes over what is known of documents that are the same in an earlier catalog.
     pub fn keeping(self, earlier: &OpenApi, same: impl Fn(&str) -> bool) -> OpenApi {
-        let stays = |name: &str| !name.starts_with(V2) && same(name);
+        let stays = |name: &Name| matches!(name, Name::V3(name) if same(name));
         let known = lock(&earlier.known).clone().into_iter().filter(|(name, _)| stays(name));
         *lock(&self.known) = known.collect();
         let kept = lock(&earlier.kept).clone().into_iter().filter(|(name, ..)| stays(name));
@@ -96,20 +108,20 @@ impl OpenApi {
         self
     }
 
-    fn known(&self, name: &str) -> Option<Known> {
+    fn known(&self, name: &Name) -> Option<Known> {
         lock(&self.known).get(name).cloned()
     }
 
-    fn kept(&self, name: &str, form: Form) -> Option<Bytes> {
+    fn kept(&self, name: &Name, form: Form) -> Option<Bytes> {
         let kept = lock(&self.kept);
         let found = kept.iter().find(|(known, of, _)| known == name && *of == form);
         found.map(|(_, _, body)| body.clone())
     }
 
-    fn keep(&self, name: &str, form: Form, body: &Bytes) {
+    fn keep(&self, name: &Name, form: Form, body: &Bytes) {
         let mut kept = lock(&self.kept);
         kept.retain(|(known, of, _)| known != name || *of != form);
-        kept.push_back((name.to_owned(), form, body.clone()));
+        kept.push_back((name.clone(), form, body.clone()));
         let mut size: usize = kept.iter().map(|(_, _, body)| body.len()).sum();
         while size > KEPT_BYTES
             && let Some((_, _, oldest)) = kept.pop_front()
@@ -126,23 +138,23 @@ impl OpenApi {
         now: u64,
     ) -> Option<(Vec<u8>, Known)> {
         let sources = self.sources(served, registry);
-        let json = match asked.is_v2() {
-            true => joined(sources.v2(), &asked.others),
-            false => sources.v3(&asked.name)?,
+        let json = match &asked.name {
+            Name::V2(_) => joined(sources.v2(), &asked.others),
+            Name::V3(name) => sources.v3(name)?,
         };
         let known = self.note(&asked.name, &sha512(&json), now);
         Some((json, known))
     }
 
     /// Notes the digest of a document that was written.
-    fn note(&self, name: &str, digest: &[u8], now: u64) -> Known {
+    fn note(&self, name: &Name, digest: &[u8], now: u64) -> Known {
         let new = || Known { hash: hexadecimal(digest).into(), written: now };
         let mut known = lock(&self.known);
-        if name.starts_with(V2) {
+        if name.is_v2() {
             // Whatever others said before is said no more, or will be written again.
-            known.retain(|other, _| !other.starts_with(V2) || other == name);
+            known.retain(|other, _| !other.is_v2() || other == name);
         }
-        known.entry(name.to_owned()).or_insert_with(new).clone()
+        known.entry(name.clone()).or_insert_with(new).clone()
     }
 
     fn sources<'a>(&'a self, served: &'a Served, registry: &'a Registry) -> Sources<'a> {
@@ -152,22 +164,18 @@ impl OpenApi {
 
 /// The document that somebody asks for.
 struct Asked {
-    name: String,
+    name: Name,
     /// What others say of the versions that they serve, for the second version.
     others: Vec<Description>,
 }
 
 impl Asked {
-    /// The one of the second version. What others say of it is part of its name.
     fn v2(others: Vec<Description>) -> Asked {
-        let digests: Vec<u8> = others.iter().flat_map(|other| other.digest).collect();
-        let name =
-            if others.is_empty() { V2.to_owned() } else { format!("{V2}{}", hexadecimal(&sha256(&digests))) };
-        Asked { name, others }
+        Asked { name: Name::V2(others.iter().map(|other| other.digest).collect()), others }
     }
 
-    fn is_v2(&self) -> bool {
-        self.name.starts_with(V2)
+    fn v3(name: &str) -> Asked {
+        Asked { name: Name::V3(name.to_owned()), others: Vec::new() }
     }
 }
 
@@ -198,18 +206,19 @@ pub async fn answer(
     let (asked, offered) = match path.strip_prefix(PREFIX) {
         Some("") => return Some(index(worker, request).await),
         Some("/") => return Some(HttpResponse::NotFound().finish()),
-        Some(rest) => {
-            let name = rest.strip_prefix('/')?.to_owned();
-            if name.starts_with(V2) {
-                return Some(HttpResponse::NotFound().finish());
-            }
-            (Asked { name, others: Vec::new() }, OFFERED_V3)
-        }
+        Some(rest) => (Asked::v3(rest.strip_prefix('/')?), OFFERED_V3),
         None if path == "/openapi/v2" => (Asked::v2(described(worker).await), OFFERED_V2),
         None => return None,
     };
     let found = document(worker, asked, media::choose(&context.accept, &offered), request).await;
     Some(found.unwrap_or_else(|| HttpResponse::NotFound().finish()))
+}
+
+/// Whether this server has a document of the third version of this name itself.
+pub fn has_own(worker: &Worker, name: &str) -> bool {
+    let served = worker.shared.served.load_full();
+    let sources = served.openapi.sources(&served, &worker.backend.registry);
+    sources.names().iter().any(|own| own == name)
 }
 
 /// What others say of the versions that they serve. What this server serves it describes itself.
@@ -231,11 +240,13 @@ async fn index(worker: &Worker, request: &HttpRequest) -> HttpResponse {
         let openapi = &served.openapi;
         let sources = openapi.sources(&served, &registry);
         for name in sources.names() {
+            let by = Name::V3(name.clone());
             let known =
-                openapi.known(&name).or_else(|| Some(openapi.note(&name, &sources.v3_digest(&name)?, now)));
+                openapi.known(&by).or_else(|| Some(openapi.note(&by, &sources.v3_digest(&name)?, now)));
             let Some(Known { hash, .. }) = known else { continue };
             // What this server serves it describes itself, whatever others say.
-            places.insert(name.clone(), format!("{PREFIX}/{name}?hash={hash}"));
+            let place = format!("{PREFIX}/{name}?hash={hash}");
+            places.insert(name, place);
         }
         let json = listed(&places);
         let hash = hexadecimal(&sha512(json.as_bytes()));
@@ -268,7 +279,8 @@ async fn document(
     media_type: Option<&'static str>,
     request: &HttpRequest,
 ) -> Option<HttpResponse> {
-    let (is_v2, name) = (asked.is_v2(), asked.name.clone());
+    let name = asked.name.clone();
+    let is_v2 = name.is_v2();
     let served = worker.shared.served.load_full();
     let Some(media_type) = media_type else { return Some(HttpResponse::NotAcceptable().finish()) };
     // Only the one large document of the second version is ever compressed, as in the reference.
@@ -296,7 +308,10 @@ async fn document(
     };
     // The one document of the second version is not named by its content.
     let hash = if is_v2 { String::new() } else { Query::parse(request.query_string()).text("hash") };
-    if !hash.is_empty() && *hash != *known.hash {
+    if let Name::V3(name) = &name
+        && !hash.is_empty()
+        && *hash != *known.hash
+    {
         let place = format!("{PREFIX}/{name}?hash={}", known.hash);
         let mut response = HttpResponse::MovedPermanently().content_type(media_type).finish();
         insert(&mut response, header::LOCATION, &place);
@@ -336,7 +351,7 @@ fn prepare(
         return Some(ready);
     }
     let (json, known) = openapi.write((served, registry), asked, now)?;
-    let body = Bytes::from(match (form.binary, asked.is_v2()) {
+    let body = Bytes::from(match (form.binary, name.is_v2()) {
         (false, _) => json,
         (true, true) => v2_protobuf(&json)?,
         (true, false) => v3_protobuf(&json)?,
@@ -386,14 +401,15 @@ mod tests {
     fn only_the_latest_documents_are_kept() {
         let (openapi, json) = (OpenApi::default(), Form::default());
         let third = Bytes::from(vec![b' '; KEPT_BYTES / 3]);
+        let by = |name: &str| Name::V3(name.to_owned());
         for name in ["a", "b", "c", "a", "d"] {
-            openapi.keep(name, json, &third);
+            openapi.keep(&by(name), json, &third);
         }
-        assert!(openapi.kept("b", json).is_none(), "the oldest made room");
-        assert!(openapi.kept("a", json).is_some() && openapi.kept("d", json).is_some());
-        assert!(openapi.kept("a", Form { packed: true, ..json }).is_none());
-        openapi.keep("big", json, &Bytes::from(vec![b' '; KEPT_BYTES + 1]));
-        assert!(openapi.kept("big", json).is_none());
+        assert!(openapi.kept(&by("b"), json).is_none(), "the oldest made room");
+        assert!(openapi.kept(&by("a"), json).is_some() && openapi.kept(&by("d"), json).is_some());
+        assert!(openapi.kept(&by("a"), Form { packed: true, ..json }).is_none());
+        openapi.keep(&by("big"), json, &Bytes::from(vec![b' '; KEPT_BYTES + 1]));
+        assert!(openapi.kept(&by("big"), json).is_none());
     }
 
     #[test]

@@ -24,8 +24,8 @@ use crate::limits::EXTENSION_DISCOVERY;
 use crate::upstream::{Answer, Ask, Failure, RequestBody, Switched};
 use crate::verbs::aggregation::identity_headers;
 
-use super::super::render;
 use super::super::worker::Worker;
+use super::super::{openapi, render};
 use super::{headers, proxy, talk};
 
 /// Where OpenAPI documents stand.
@@ -79,7 +79,7 @@ pub async fn route(
         Target::Resource(found) if path.starts_with("/apis/") => (found.group, found.version),
         Target::Resource(_) => return None,
         Target::NonResource(path) => match path.strip_prefix(OPENAPI) {
-            Some(document) if !is_described(worker, document) => {
+            Some(document) if !openapi::has_own(worker, document) => {
                 return extensions.describes(document).await;
             }
             Some(_) => return None,
@@ -97,15 +97,6 @@ fn is_builtin(worker: &Worker, group: &str, version: &str) -> bool {
     let served = worker.served();
     let version = served.catalog.group(group).and_then(|group| group.version(version));
     version.is_some_and(|version| version.resources.iter().any(|resource| resource.custom.is_none()))
-}
-
-/// Whether this server has an OpenAPI document of this name itself.
-fn is_described(worker: &Worker, document: &str) -> bool {
-    let Some((group, version)) = document.strip_prefix("apis/").and_then(|rest| rest.split_once('/')) else {
-        // Those of single groups and of the rest.
-        return true;
-    };
-    worker.served().serves(group, version)
 }
 
 /// Passes a request on.

@@ -39,13 +39,15 @@ fn is_credential(name: &HeaderName, of_proxies: &[&Headers]) -> bool {
 /// Whether the client wants to speak something else than HTTP. Another version of HTTP is not: on a connection that is this server's
 /// own, the client could then say whatever this server may, in anybody's name.
 pub(super) fn asks_to_switch(request: &HttpRequest) -> bool {
-    let has = |header: &str, wanted: &dyn Fn(&str) -> bool| {
-        let mut values = request.headers().get_all(header).filter_map(|value| value.to_str().ok());
-        values.any(|value| wanted(&value.to_ascii_lowercase()))
-    };
     let is_http = |protocol: &str| protocol.starts_with("h2") || protocol.starts_with("http");
-    has("connection", &|value| value.contains("upgrade"))
-        && !has("upgrade", &|value| value.split(',').any(|protocol| is_http(protocol.trim())))
+    parts(request.headers(), "connection").any(|part| part.contains("upgrade"))
+        && !parts(request.headers(), "upgrade").any(|protocol| is_http(&protocol))
+}
+
+/// What a header lists, in small letters. Signs that are no text hide nothing: others may read what stands beside them.
+fn parts(headers: &Incoming, name: &str) -> impl Iterator<Item = String> {
+    let parts = headers.get_all(name).flat_map(|value| value.as_bytes().split(|byte| *byte == b','));
+    parts.map(|part| String::from_utf8_lossy(part.trim_ascii()).to_ascii_lowercase())
 }
 
 /// The headers of a request that this server makes itself.
@@ -125,8 +127,7 @@ fn add_client(request: &HttpRequest, headers: &mut HeaderMap) {
 }
 
 fn named_in_connection(headers: &Incoming) -> Vec<String> {
-    let values = headers.get_all("connection").filter_map(|value| value.to_str().ok());
-    values.flat_map(|value| value.split(',')).map(|name| name.trim().to_ascii_lowercase()).collect()
+    parts(headers, "connection").collect()
 }
 
 /// The headers of an answer that the client shall see.
@@ -141,6 +142,7 @@ pub(super) fn of_answer(headers: &HeaderMap) -> impl Iterator<Item = (&HeaderNam
 
 #[cfg(test)]
 mod tests {
+    use actix_web::http::header::HeaderValue as FromClient;
     use actix_web::test::TestRequest;
 
     use super::*;
@@ -189,19 +191,20 @@ mod tests {
     #[test]
     fn nobody_switches_to_another_http() {
         for (protocol, switches) in [
-            ("websocket", true),
-            ("SPDY/3.1", true),
-            ("h2c", false),
-            ("H2C", false),
-            ("websocket, h2c", false),
-            ("HTTP/2.0", false),
+            (&b"websocket"[..], true),
+            (b"SPDY/3.1", true),
+            (b"h2c", false),
+            (b"H2C", false),
+            (b"websocket, h2c", false),
+            (b"h2c, \x80", false),
+            (b"HTTP/2.0", false),
         ] {
             let request = TestRequest::get()
                 .insert_header(("Connection", "Upgrade, HTTP2-Settings"))
-                .insert_header(("Upgrade", protocol))
+                .insert_header((UPGRADE.as_str(), FromClient::from_bytes(protocol).unwrap()))
                 .insert_header(("HTTP2-Settings", "AAMAAABk"));
             let request = request.to_http_request();
-            assert_eq!(asks_to_switch(&request), switches, "{protocol}");
+            assert_eq!(asks_to_switch(&request), switches, "{}", protocol.escape_ascii());
             assert_eq!(names(&passed_on(&request)), ["host"], "nor does it hear of that");
         }
     }

@@ -1,0 +1,49 @@
+//! The fields of an object in JSON, in their order and each as text: for those who pass most of it on unread.
+
+use std::fmt;
+
+use serde::Deserializer as _;
+use serde::de::{MapAccess, Visitor};
+use serde_json::value::RawValue;
+
+/// The fields of one object, not yet read.
+pub type RawFields<'t> = Vec<(String, &'t RawValue)>;
+
+/// The fields of the object that a text is; `None` if it is none.
+pub fn raw_fields(text: &[u8]) -> Option<RawFields<'_>> {
+    struct Ordered;
+    impl<'de> Visitor<'de> for Ordered {
+        type Value = RawFields<'de>;
+
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("an object")
+        }
+
+        fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<RawFields<'de>, A::Error> {
+            let mut all = Vec::new();
+            while let Some(field) = map.next_entry()? {
+                all.push(field);
+            }
+            Ok(all)
+        }
+    }
+    let mut reader = serde_json::Deserializer::from_slice(text);
+    let fields = reader.deserialize_map(Ordered).ok()?;
+    reader.end().ok()?;
+    Some(fields)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fields_keep_their_order_and_their_text() {
+        let fields = raw_fields(br#" {"b": 1.0, "a\u0031": {"x" : [ ]}, "b": null} "#).unwrap();
+        let shown: Vec<(&str, &str)> = fields.iter().map(|(name, raw)| (name.as_str(), raw.get())).collect();
+        assert_eq!(shown, [("b", "1.0"), ("a1", r#"{"x" : [ ]}"#), ("b", "null")]);
+        for none in ["", "7", "[]", "{", "{} x", r#"{"a":}"#] {
+            assert!(raw_fields(none.as_bytes()).is_none(), "{none}");
+        }
+    }
+}
