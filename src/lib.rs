@@ -8,6 +8,7 @@ pub mod config;
 pub mod controllers;
 pub mod convert_command;
 mod definitions;
+mod flows;
 mod frames;
 pub mod healthcheck;
 pub mod http;

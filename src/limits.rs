@@ -19,6 +19,8 @@ pub const FLAG_BYTES: usize = 64;
 pub const TURN: Duration = Duration::from_millis(500);
 /// How long history is kept that is kept for ever.
 pub const LONGEST_HISTORY: Duration = Duration::from_secs(10 * 365 * 86_400);
+/// How long a request waits for a seat at most, if a quarter of the time that it has is not less; the reference server's value.
+pub const LONGEST_WAIT: Duration = Duration::from_secs(60);
 /// Bytes that all lists in flight may hold together before they are sent.
 pub const LIST_BYTES: usize = 256 << 20;
 /// Warning headers of one answer.

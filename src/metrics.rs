@@ -6,6 +6,7 @@ pub mod audit;
 pub mod authentication;
 pub mod conditions;
 pub mod conversion;
+pub mod flows;
 pub mod hooks;
 pub mod policies;
 pub mod requests;
@@ -27,6 +28,7 @@ use self::audit::Audit;
 use self::authentication::Authentication;
 use self::conditions::Counts;
 use self::conversion::Conversions;
+use self::flows::Flows;
 use self::hooks::Hooks;
 use self::policies::Policies;
 use self::slis::Slis;
@@ -84,6 +86,8 @@ pub struct Metrics {
     pub conversions: Conversions,
     /// Which versions that others serve can be reached.
     pub aggregation: Aggregation,
+    /// Who is let in, by schema and level.
+    pub flows: Flows,
     /// How health checks went.
     pub slis: Slis,
     queue_depth: IntGaugeVec,
@@ -191,6 +195,7 @@ impl Metrics {
             policies: Policies::new()?,
             conversions: Conversions::new()?,
             aggregation: Aggregation::new()?,
+            flows: Flows::new()?,
             slis: Slis::new(started)?,
             queue_depth: IntGaugeVec::new(depth, &["name"])?,
             queue_adds: queue(
@@ -249,6 +254,7 @@ impl Metrics {
         self.policies.register(registry)?;
         self.conversions.register(registry)?;
         self.aggregation.register(registry)?;
+        self.flows.register(registry)?;
         registry.register(Box::new(self.queue_depth.clone()))?;
         for queue in [&self.queue_adds, &self.queue_retries] {
             registry.register(Box::new(queue.clone()))?;

@@ -33,11 +33,9 @@ use pilothouse_actors::directory::{self, Stores as Storage};
 use pilothouse_actors::engine::memory::Memory;
 use pilothouse_actors::engine::redb::Redb;
 use pilothouse_actors::engine::{Engine, EngineError};
-use pilothouse_actors::error::StoreError;
 use pilothouse_actors::identity::Identity;
 use pilothouse_actors::ports::{Pool, Ports};
 use pilothouse_actors::session::LiveSessions;
-use tokio::sync::Semaphore;
 
 use self::authentication::{told, verifiers};
 use self::authorization::Deciding;
@@ -52,7 +50,6 @@ use crate::api::schema::Registry;
 use crate::api::services::addresses::AddressRange;
 use crate::api::words::{ANONYMOUS, AUTHENTICATED, UNAUTHENTICATED};
 use crate::auth::certificate::CertificateVerifier;
-use crate::auth::flows::{self, Following};
 use crate::auth::front_proxy::{FrontProxy, Headers};
 use crate::auth::objects::Objects;
 use crate::auth::rbac::{self, Roles};
@@ -61,6 +58,7 @@ use crate::auth::service_account::issuer::Issuer;
 use crate::auth::service_account::used::day;
 use crate::config::{Config, Engine as EngineChoice, FeatureGates};
 use crate::controllers::start::Guest;
+use crate::flows::{Gate, Places, Room};
 use crate::http::drain::Drain;
 use crate::http::edge::Edge;
 use crate::http::handler::app;
@@ -69,7 +67,7 @@ use crate::http::handler::connect::extension::Manners;
 use crate::http::handler::health::Health;
 use crate::http::handler::merged::MergedDocuments;
 use crate::http::handler::openapi::OpenApi;
-use crate::http::handler::worker::{Encodings, Places, Served, Shared, Worker};
+use crate::http::handler::worker::{Encodings, Served, Shared, Worker};
 use crate::limits;
 use crate::metrics::Metrics;
 use crate::metrics::requests::Meter;
@@ -85,6 +83,7 @@ use crate::verbs::budget::Budget;
 use crate::verbs::conversion::Conversions;
 use crate::verbs::engines::Engines;
 use crate::verbs::forced::Forced;
+use crate::verbs::load::Load;
 use crate::verbs::services::{Services, repair};
 use crate::verbs::stores::Stores;
 use crate::verbs::{Backend, Watching};
@@ -145,6 +144,8 @@ struct Parts {
     initial_events: bool,
     /// How much the lists in flight hold.
     lists: Budget,
+    /// What is known of what requests will cost.
+    load: Arc<Load>,
     /// The broadcasters of all workers, to end their watches.
     broadcasters: Mutex<Vec<Addr<Broadcaster>>>,
     /// The control loops.
@@ -188,14 +189,10 @@ async fn parts(boot: &Boot, guests: Vec<Guest>) -> Result<Parts, StartError> {
     let to_endpoints = config.kubelets.enable_aggregator_routing;
     let extensions =
         Extensions::open(storage.directory.clone(), connecting.upstream.clone(), to_endpoints).await;
+    let load = Arc::new(Load::default());
     let shared = Shared {
         served: ArcSwap::from_pointee(Served::new(catalog, address.into(), OpenApi::new(Vec::new(), cbor))),
-        places: Places {
-            reading: Arc::new(Semaphore::new(most(config.limits.max_requests_inflight))),
-            writing: Arc::new(Semaphore::new(most(config.limits.max_mutating_requests_inflight))),
-            most_reading: most(config.limits.max_requests_inflight),
-            most_writing: most(config.limits.max_mutating_requests_inflight),
-        },
+        room: room(boot, &storage, &load, &metrics).await?,
         audit: audit::open(boot, &metrics)?,
         metrics,
         health: Health {
@@ -220,7 +217,6 @@ async fn parts(boot: &Boot, guests: Vec<Guest>) -> Result<Parts, StartError> {
         },
         merged: MergedDocuments::default(),
         changes_flags: config.logging.profiling,
-        flows: following(config, &storage).await.map_err(|error| broken(&error))?,
         token_metadata: tokens.metadata,
         front_headers: Headers::configured(&config.front_proxy),
         anonymous_paths: callers.anonymous_paths(),
@@ -277,6 +273,7 @@ async fn parts(boot: &Boot, guests: Vec<Guest>) -> Result<Parts, StartError> {
         min_request_timeout: Duration::from_secs(u64::from(config.limits.min_request_timeout)),
         initial_events: config.gates().enabled("WatchList"),
         lists: Budget::new(limits::LIST_BYTES),
+        load,
         broadcasters: Mutex::default(),
         loops,
         builtin,
@@ -285,12 +282,21 @@ async fn parts(boot: &Boot, guests: Vec<Guest>) -> Result<Parts, StartError> {
     Ok(parts)
 }
 
-/// What says which flow a request belongs to.
-async fn following(config: &Config, storage: &Storage) -> Result<Option<Following>, StoreError> {
-    if !config.limits.enable_priority_and_fairness {
-        return Ok(None);
+/// What decides who is let in.
+async fn room(
+    boot: &Boot,
+    storage: &Storage,
+    load: &Arc<Load>,
+    metrics: &Arc<Metrics>,
+) -> Result<Room, StartError> {
+    let limits = &boot.config.limits;
+    let (reading, writing) = (limits.max_requests_inflight, limits.max_mutating_requests_inflight);
+    if !limits.enable_priority_and_fairness {
+        return Ok(Room::Plain(Places::new(reading, writing, metrics, &boot.clock)));
     }
-    flows::open(storage.directory.clone()).await.map(Some)
+    let total = reading.saturating_add(writing);
+    let gate = Gate::open(storage.directory.clone(), total, load.clone(), metrics, &boot.clock).await;
+    gate.map(Room::Fair).map_err(|error| StartError::Store(error.to_string()))
 }
 
 /// How kubelets, pods and services are reached.
@@ -322,12 +328,6 @@ fn service_ranges(config: &Config) -> Result<Arc<[AddressRange]>, StartError> {
         AddressRange::new(range.network, range.prefix).ok_or_else(wrong)
     });
     ranges.collect()
-}
-
-/// Zero means no limit, as in the reference.
-fn most(asked: u32) -> usize {
-    let most = if asked == 0 { Semaphore::MAX_PERMITS } else { asked as usize };
-    most.min(Semaphore::MAX_PERMITS)
 }
 
 /// Which engine of validation decides. Without the first gate the second means nothing.
@@ -429,6 +429,7 @@ fn backend(parts: &Parts, authorizer: &Addr<Authorizer>) -> Backend {
         forced: parts.forced_deletion.then(|| Forced::asking(authorizer)),
         tokens: parts.tokens.clone(),
         lists: parts.lists.clone(),
+        load: parts.load.clone(),
         authenticator: Authenticator::new(parts.verifiers.clone(), parts.house.clone()).start(),
         authorizer: authorizer.clone(),
         roles: parts.roles.clone(),
@@ -506,6 +507,10 @@ impl Application for Running {
                 shared: self.0.shared.clone(),
             };
             actix::spawn(reload.run());
+            if let Room::Fair(gate) = &self.0.shared.room {
+                let seats = gate.seats();
+                actix::spawn(async move { seats.keep().await });
+            }
             // Before the server is ready: what was defined before it stopped is served from the start.
             custom::follow(&self.0).await?;
             self.0.shared.health.started.store(true, Ordering::Release);

@@ -113,6 +113,30 @@ const LAYERS: &[Layer] = &[
         because: "verifiers and policies are injected and know nobody above them",
     },
     Layer {
+        place: "src/flows",
+        forbidden: &[
+            "crate::http",
+            "crate::wire",
+            "crate::config",
+            "crate::server",
+            "crate::controllers",
+            "actix_web",
+        ],
+        because: "who is let in is decided by whom and what, not by how it came",
+    },
+    Layer {
+        place: "src/flows.rs",
+        forbidden: &[
+            "crate::http",
+            "crate::wire",
+            "crate::config",
+            "crate::server",
+            "crate::controllers",
+            "actix_web",
+        ],
+        because: "who is let in is decided by whom and what, not by how it came",
+    },
+    Layer {
         place: "src/http",
         forbidden: &["crate::wire", "crate::server"],
         because: "the edge is wired, it does not wire",

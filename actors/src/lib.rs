@@ -10,7 +10,7 @@
 //!   called, [`session`] and [`telling`] what it says, [`feed`] what the client reads;
 //! - [`authenticator`] and [`authorizer`]: who is asking, and may they;
 //! - [`ports`]: which port on the nodes belongs to whom; [`rates`]: how fast things may come;
-//! - [`rounds`]: how many who want to change one thing take turns.
+//! - [`rounds`]: how many who want to change one thing take turns; [`fair`]: who is served next when not all can be.
 
 pub mod answer;
 pub mod archive;
@@ -24,6 +24,7 @@ pub mod committer;
 pub mod directory;
 pub mod engine;
 pub mod error;
+pub mod fair;
 pub mod fatal;
 pub mod feed;
 pub mod filter;

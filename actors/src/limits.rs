@@ -88,6 +88,9 @@ pub const ROUNDS_MAILBOX: usize = 1_024;
 pub const ROUND_ITEMS: usize = 256;
 /// Commands that may wait for the keeper of rates. Each carries the permit of a write.
 pub const RATES_MAILBOX: usize = 1_024;
+/// Requests that wait for a seat of one level of priority, whatever its configuration says. Such a request holds its head and
+/// nothing else: its body is not read yet.
+pub const REQUESTS_WAITING_PER_LEVEL: usize = 16_384;
 /// Commands that may wait for the directory.
 pub const DIRECTORY_MAILBOX: usize = 1_024;
 /// What redb may cache. Its own default is 1 GiB; reads never go to disk here, so the cache only serves commits.

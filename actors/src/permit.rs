@@ -1,18 +1,22 @@
 //! The place of a request in flight. It travels inside every command, so that a client that hangs up does not free its
 //! place while its work goes on.
 
+use std::any::Any;
 use std::sync::Arc;
-
-use tokio::sync::OwnedSemaphorePermit;
 
 /// Held by whoever works on the request; the place is free again when the last holder drops it.
 #[derive(Clone, Debug)]
-pub struct Permit(Option<Arc<OwnedSemaphorePermit>>);
+pub struct Permit(Option<Arc<dyn Any + Send + Sync>>);
 
 impl Permit {
     /// For work that no client asked for, and for requests that are never counted.
     pub fn none() -> Permit {
         Permit(None)
+    }
+
+    /// Holds this place, whatever it is, until the last copy is dropped.
+    pub fn holding(place: impl Any + Send + Sync) -> Permit {
+        Permit(Some(Arc::new(place)))
     }
 
     /// Whether this permit holds a place.
@@ -21,25 +25,19 @@ impl Permit {
     }
 }
 
-impl From<OwnedSemaphorePermit> for Permit {
-    fn from(permit: OwnedSemaphorePermit) -> Permit {
-        Permit(Some(Arc::new(permit)))
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use tokio::sync::Semaphore;
-
     use super::*;
 
     #[test]
     fn the_place_is_held_until_the_permit_goes() {
-        let places = Arc::new(Semaphore::new(1));
-        let permit = Permit::from(Arc::clone(&places).try_acquire_owned().unwrap());
+        let place = Arc::new(());
+        let permit = Permit::holding(place.clone());
+        let copy = permit.clone();
         assert!(permit.is_counted() && !Permit::none().is_counted());
-        assert_eq!(places.available_permits(), 0);
         drop(permit);
-        assert_eq!(places.available_permits(), 1);
+        assert_eq!(Arc::strong_count(&place), 2);
+        drop(copy);
+        assert_eq!(Arc::strong_count(&place), 1);
     }
 }

@@ -493,7 +493,7 @@ async fn whoever_gives_up_waiting_for_a_turn_leaves_its_place_to_others() {
     let holder = ask(Permit::none()).await.unwrap().unwrap();
     let mut waiting = Vec::new();
     for _ in 0..TURNS_WAITING_PER_KEY {
-        let permit = Permit::from(Arc::clone(&places).try_acquire_owned().unwrap());
+        let permit = Permit::holding(Arc::clone(&places).try_acquire_owned().unwrap());
         let mut one = Box::pin(ask(permit));
         assert!(futures::poll!(&mut one).is_pending());
         waiting.push(one);
@@ -654,7 +654,7 @@ async fn a_client_that_hangs_up_does_not_free_its_place() {
     let (stores, faults) = faulty(&Memory::new());
     let pods = find(&stores, "pods").await;
     let places = Arc::new(Semaphore::new(1));
-    let permit = Permit::from(Arc::clone(&places).try_acquire_owned().unwrap());
+    let permit = Permit::holding(Arc::clone(&places).try_acquire_owned().unwrap());
     faults.hold();
     let sending = pods.send(Create { draft: draft("a", ""), permit });
     held(&stores, 1).await;

@@ -1,52 +1,81 @@
-//! Which flow schema a request belongs to: what the configuration of priority and fairness says, taken apart and in order.
-//!
-//! Nothing here queues. Clients are told the schema and the priority level that their request was put to, and ask their
-//! administrators about those.
+//! What the configuration of priority and fairness says, taken apart: which requests a flow schema means, what makes flows of
+//! them, and what a priority level may have. `crate::flows` puts requests to them.
 
-use std::collections::BTreeMap;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 use bytes::Bytes;
+use pilothouse_actors::fair::queues::Shape;
+use pilothouse_actors::fair::shares::Share;
 use pilothouse_actors::identity::Identity;
 
-use super::bootstrap::flow_control::{CATCH_ALL, EXEMPT};
+use super::bootstrap::flow_control::{self, EXEMPT};
 use super::connect::WAYS;
 use super::meta;
 use super::path::{Request, ResourcePath, Target};
 use super::value::Value;
 use super::verb::Verb;
-use super::words::{ACCOUNT_PREFIX, MASTERS};
+use super::words::ACCOUNT_PREFIX;
 
 /// What stands for everything in a list of one.
 const EVERY: &str = "*";
 
-/// Whom and what a request was put to, by their uids.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Flow {
-    /// The schema; empty for one that must be there and is not.
-    pub schema: Bytes,
-    /// Its priority level; likewise.
-    pub level: Bytes,
-}
-
 /// A flow schema, read.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Schema {
-    uid: Bytes,
-    level: String,
-    precedence: i64,
+    /// By which clients know it; empty for one that must be there and is not.
+    pub uid: Bytes,
+    /// The priority level of its requests.
+    pub level: String,
+    /// Of several that mean a request the one with the lowest counts.
+    pub precedence: i64,
+    /// What makes flows of its requests.
+    pub by: By,
     rules: Arc<[Rule]>,
 }
 
+/// What makes flows of the requests of one schema.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum By {
+    /// Nothing: they are one flow.
+    #[default]
+    Nothing,
+    /// Who sends them.
+    User,
+    /// The namespace they are about.
+    Namespace,
+}
+
+impl By {
+    /// What tells the flow of a request from others of its schema.
+    pub fn tell<'a>(self, user: &'a Identity, request: &'a Request<'a>) -> &'a str {
+        match self {
+            By::Nothing => "",
+            By::User => &user.name,
+            By::Namespace => request.resource().map_or("", |found| found.namespace),
+        }
+    }
+}
+
+/// A priority level, read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Level {
+    /// By which clients know it; empty for one that must be there and is not.
+    pub uid: Bytes,
+    /// What it may have.
+    pub share: Share,
+    /// What it does with requests for which it has no room.
+    pub shape: Shape,
+}
+
 /// Whom a rule means, and which of their requests.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Rule {
     subjects: Vec<Subject>,
     resources: Vec<ResourceRule>,
     paths: Vec<PathRule>,
 }
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 enum Subject {
     User(String),
     Group(String),
@@ -54,7 +83,7 @@ enum Subject {
     Accounts(String),
 }
 
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct ResourceRule {
     verbs: Words,
     groups: Words,
@@ -64,14 +93,14 @@ struct ResourceRule {
     cluster: bool,
 }
 
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct PathRule {
     verbs: Words,
     paths: Vec<String>,
 }
 
 /// Some words, or every word.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Words {
     every: bool,
     words: Vec<String>,
@@ -188,7 +217,18 @@ impl Rule {
     }
 }
 
+/// Whether a request is put to no flow: it lasts as long as its two ends like. Watches are put to one, for their beginning.
+pub fn is_put_to_none(request: &Request<'_>) -> bool {
+    let is_way = || request.resource().is_some_and(|found| WAYS.contains(&found.subresource));
+    request.verb == Verb::Proxy || (request.verb != Verb::Watch && is_way())
+}
+
 impl Schema {
+    /// Whether it means this request of this user.
+    pub fn means(&self, user: &Identity, request: &Request<'_>) -> bool {
+        self.rules.iter().any(|rule| rule.means(user, request))
+    }
+
     /// Reads a stored flow schema.
     pub fn read(schema: &Value) -> Schema {
         let spec = schema.get("spec").unwrap_or(&Value::Null);
@@ -197,27 +237,20 @@ impl Schema {
             uid: uid(schema),
             level: level.str("name").to_owned(),
             precedence: spec.get("matchingPrecedence").and_then(Value::as_int).unwrap_or_default(),
+            by: match spec.at(&["distinguisherMethod", "type"]).and_then(Value::as_str) {
+                Some("ByUser") => By::User,
+                Some("ByNamespace") => By::Namespace,
+                _ => By::Nothing,
+            },
             rules: read_all(spec, "rules", |rule| Some(Rule::read(rule))).into(),
         }
     }
 
-    /// The one for those who may do everything, where nobody has made it.
-    fn exempt() -> Schema {
-        let everything = Words { every: true, ..Words::default() };
-        let resources = ResourceRule {
-            verbs: everything.clone(),
-            groups: everything.clone(),
-            resources: everything.clone(),
-            namespaces: everything.clone(),
-            cluster: true,
-        };
-        let paths = PathRule { verbs: everything, paths: vec![EVERY.to_owned()] };
-        let rule = Rule {
-            subjects: vec![Subject::Group(MASTERS.to_owned())],
-            resources: vec![resources],
-            paths: vec![paths],
-        };
-        Schema { level: EXEMPT.to_owned(), rules: [rule].into(), ..Schema::default() }
+    /// One that must be there, where nobody has made it.
+    pub fn mandatory(name: &str) -> Schema {
+        let schemas = flow_control::schemas();
+        let found = schemas.iter().find(|wanted| meta::name(&wanted.object) == name);
+        found.map(|wanted| Schema::read(&wanted.object)).unwrap_or_default()
     }
 }
 
@@ -226,225 +259,70 @@ pub fn uid(object: &Value) -> Bytes {
     Bytes::copy_from_slice(meta::of(object).str("uid").as_bytes())
 }
 
-/// All flow schemas and priority levels.
-#[derive(Default)]
-pub struct Flows {
-    schemas: BTreeMap<String, Schema>,
-    levels: BTreeMap<String, Bytes>,
-    /// What follows from both, made when somebody asks: many may change before that.
-    arranged: OnceLock<Arranged>,
+/// The number of a field that cannot be less than nothing.
+fn number(object: &Value, field: &str) -> Option<u32> {
+    object.get(field).and_then(Value::as_int).map(|number| u32::try_from(number).unwrap_or_default())
 }
 
-/// Flow schemas as they are asked.
-struct Arranged {
-    /// The schemas that count, in the order in which they are asked, and the flow of each.
-    order: Vec<(Arc<[Rule]>, Flow)>,
-    /// What is left for all others.
-    rest: Flow,
-}
-
-impl Flows {
-    /// Takes a schema in, or lets go of it.
-    pub fn put_schema(&mut self, name: &str, schema: Option<Schema>) {
-        put(&mut self.schemas, name, schema);
-        self.arranged.take();
-    }
-
-    /// Takes a level in by its uid, or lets go of it.
-    pub fn put_level(&mut self, name: &str, uid: Option<Bytes>) {
-        put(&mut self.levels, name, uid);
-        self.arranged.take();
-    }
-
-    /// Lets go of all schemas.
-    pub fn clear_schemas(&mut self) {
-        self.schemas.clear();
-        self.arranged.take();
-    }
-
-    /// Lets go of all levels.
-    pub fn clear_levels(&mut self) {
-        self.levels.clear();
-        self.arranged.take();
-    }
-
-    fn arrange(&self) -> Arranged {
-        let level = |name: &str| self.levels.get(name).cloned();
-        // The two levels that must be there count as there.
-        let known = |schema: &Schema| {
-            [EXEMPT, CATCH_ALL].contains(&&*schema.level) || self.levels.contains_key(&schema.level)
-        };
-        let flow = |schema: &Schema| Flow {
-            schema: schema.uid.clone(),
-            level: level(&schema.level).unwrap_or_default(),
-        };
-        // Names are their order already: of two with the same precedence the first by name is asked first.
-        let mut good: Vec<(&String, &Schema)> =
-            self.schemas.iter().filter(|(_, schema)| known(schema)).collect();
-        good.sort_by_key(|(_, schema)| schema.precedence);
-        let has = |wanted: &str| good.iter().any(|(name, _)| *name == wanted);
-        let exempt = (!has(EXEMPT)).then(Schema::exempt);
-        let all = exempt.iter().chain(good.iter().map(|(_, schema)| *schema));
-        let order = all.map(|schema| (schema.rules.clone(), flow(schema))).collect();
-        let rest = good.iter().find(|(name, _)| *name == CATCH_ALL).map(|(_, schema)| flow(schema));
-        let rest = rest
-            .unwrap_or_else(|| Flow { schema: Bytes::new(), level: level(CATCH_ALL).unwrap_or_default() });
-        Arranged { order, rest }
-    }
-
-    /// The flow that a request of this user belongs to. `None` for what lasts as long as its two ends like, which is put to
-    /// none; watches are put to one, for their beginning.
-    pub fn of(&self, user: &Identity, request: &Request<'_>) -> Option<Flow> {
-        let is_way = || request.resource().is_some_and(|found| WAYS.contains(&found.subresource));
-        if request.verb == Verb::Proxy || (request.verb != Verb::Watch && is_way()) {
+impl Level {
+    /// Reads a stored priority level. `None` for one that makes no sense, which nobody could have stored.
+    pub fn read(level: &Value) -> Option<Level> {
+        let spec = level.get("spec")?;
+        let is_exempt = spec.str("type") == "Exempt";
+        if is_exempt != (meta::name(level) == EXEMPT) {
             return None;
         }
-        let means = |rules: &[Rule]| rules.iter().any(|rule| rule.means(user, request));
-        let Arranged { order, rest } = self.arranged.get_or_init(|| self.arrange());
-        let found = order.iter().find(|(rules, _)| means(rules));
-        Some(found.map_or(rest, |(_, flow)| flow).clone())
+        let numbers = spec.get(if is_exempt { "exempt" } else { "limited" })?;
+        let share = Share {
+            is_exempt,
+            shares: number(numbers, "nominalConcurrencyShares").unwrap_or_default(),
+            lendable: number(numbers, "lendablePercent").unwrap_or_default(),
+            borrowing: number(numbers, "borrowingLimitPercent").filter(|_| !is_exempt),
+        };
+        let queuing = numbers.at(&["limitResponse", "queuing"]);
+        let shape = match queuing {
+            _ if is_exempt => Shape::Exempt,
+            None => Shape::Reject,
+            Some(queuing) => Shape::Queue {
+                queues: number(queuing, "queues")?,
+                hand: number(queuing, "handSize")? as usize,
+                length: number(queuing, "queueLengthLimit")? as usize,
+            },
+        };
+        Some(Level { uid: uid(level), share, shape })
     }
-}
 
-fn put<T>(all: &mut BTreeMap<String, T>, name: &str, value: Option<T>) {
-    match value {
-        Some(value) => {
-            all.insert(name.to_owned(), value);
-        }
-        None => {
-            all.remove(name);
-        }
+    /// One that must be there, where nobody has made it.
+    pub fn mandatory(name: &str) -> Option<Level> {
+        let levels = flow_control::levels();
+        let found = levels.iter().find(|wanted| meta::name(&wanted.object) == name)?;
+        Level::read(&found.object)
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::bootstrap::flow_control;
-    use super::super::query::Query;
     use super::*;
-    use crate::api::kinds::testing::object;
 
-    /// What a fresh cluster has. Uids are the names.
-    fn fresh() -> Flows {
-        let mut flows = Flows::default();
-        let named = |object: &Value| {
-            let name = meta::name(object).to_owned();
-            let mut object = object.clone();
-            object.entry("metadata").set("uid", name.as_str());
-            (name, object)
-        };
-        for level in flow_control::levels() {
-            let (name, level) = named(&level.object);
-            flows.put_level(&name, Some(uid(&level)));
-        }
-        for schema in flow_control::schemas() {
-            let (name, schema) = named(&schema.object);
-            flows.put_schema(&name, Some(Schema::read(&schema)));
-        }
-        flows
-    }
-
-    fn user(name: &str, groups: &[&str]) -> Identity {
-        let groups = groups.iter().map(|group| (*group).to_owned()).collect();
-        Identity { name: name.to_owned(), groups, ..Identity::default() }
-    }
-
-    fn flow(flows: &Flows, user: &Identity, method: &str, path: &str) -> String {
-        let query = Query::parse("");
-        let found = flows.of(user, &Request::parse(method, path, &query).unwrap());
-        let text = |uid: &Bytes| String::from_utf8(uid.to_vec()).unwrap();
-        found.map_or("none".to_owned(), |flow| format!("{} {}", text(&flow.schema), text(&flow.level)))
+    #[test]
+    fn levels_are_what_their_configuration_says() {
+        let levels: Vec<Option<Level>> =
+            flow_control::levels().iter().map(|wanted| Level::read(&wanted.object)).collect();
+        assert!(levels.len() == 8 && levels.iter().all(Option::is_some));
+        let workload = levels[7].as_ref().unwrap();
+        assert_eq!(workload.shape, Shape::Queue { queues: 128, hand: 6, length: 50 });
+        assert_eq!(workload.share, Share { is_exempt: false, shares: 100, lendable: 90, borrowing: None });
+        assert_eq!(Level::mandatory(EXEMPT).unwrap().shape, Shape::Exempt);
+        let rest = Level::mandatory("catch-all").unwrap();
+        assert_eq!((rest.shape, rest.share.shares), (Shape::Reject, 5));
+        assert_eq!((Schema::mandatory(EXEMPT).precedence, Schema::mandatory("catch-all").by), (1, By::User));
     }
 
     #[test]
-    fn a_fresh_cluster_puts_everybody_where_they_belong() {
-        let flows = fresh();
-        let known = "system:authenticated";
-        let (admin, alice) = (user("admin", &["system:masters", known]), user("alice", &[known]));
-        let nobody = user("system:anonymous", &["system:unauthenticated"]);
-        let node = user("system:node:n", &["system:nodes", known]);
-        let account = user("system:serviceaccount:n:a", &["system:serviceaccounts", known]);
-        let own = user("system:serviceaccount:kube-system:a", &["system:serviceaccounts", known]);
-        let pods = "/api/v1/namespaces/n/pods";
-        let table = [
-            (&admin, "GET", "/healthz", "exempt exempt"),
-            (&alice, "GET", "/healthz", "probes exempt"),
-            (&nobody, "GET", "/livez/ping", "probes exempt"),
-            (&nobody, "GET", "/livezz", "global-default global-default"),
-            (&nobody, "POST", "/healthz", "global-default global-default"),
-            (&alice, "GET", pods, "global-default global-default"),
-            (&node, "GET", pods, "system-nodes system"),
-            (&node, "PUT", "/api/v1/nodes/n/status", "system-node-high node-high"),
-            (&node, "GET", "/api/v1/nodes/n", "system-node-high node-high"),
-            (&account, "GET", pods, "service-accounts workload-low"),
-            (&own, "GET", pods, "kube-system-service-accounts workload-high"),
-            (
-                &own,
-                "PUT",
-                "/apis/coordination.k8s.io/v1/namespaces/n/leases/l",
-                "system-leader-election leader-election",
-            ),
-            (&admin, "GET", "/api/v1/namespaces/n/pods/p/log", "none"),
-            (&admin, "POST", "/api/v1/namespaces/n/pods/p/exec", "none"),
-            (&admin, "GET", "/api/v1/watch/namespaces/n/pods", "exempt exempt"),
-            (&user("odd", &[]), "GET", pods, "catch-all catch-all"),
-        ];
-        for (who, method, path, wanted) in table {
-            assert_eq!(flow(&flows, who, method, path), wanted, "{} {method} {path}", who.name);
-        }
+    fn a_level_that_makes_no_sense_is_none() {
+        let mut level = flow_control::levels().swap_remove(0).object;
+        level.entry("metadata").set("name", "other");
+        assert_eq!(Level::read(&level), None, "only one is exempt");
+        assert_eq!(Level::read(&Value::object()), None);
     }
-
-    #[test]
-    fn schemas_come_by_precedence_and_name_and_need_their_level() {
-        let mut flows = fresh();
-        let alice = user("alice", &[AUTHENTICATED]);
-        let schema = |precedence: i64, level: &str, uid: &str| {
-            let text = format!(
-                r#"{{"metadata":{{"uid":"{uid}"}},"spec":{{"matchingPrecedence":{precedence},
-                    "priorityLevelConfiguration":{{"name":"{level}"}},
-                    "rules":[{{"subjects":[{{"kind":"User","user":{{"name":"alice"}}}}],
-                        "resourceRules":[{{"verbs":["list"],"apiGroups":[""],"resources":["pods"],
-                            "namespaces":["n"]}}]}}]}}}}"#
-            );
-            Some(Schema::read(&object(&text)))
-        };
-        let pods = "/api/v1/namespaces/n/pods";
-        flows.put_schema("b", schema(50, "system", "b"));
-        assert_eq!(flow(&flows, &alice, "GET", pods), "b system");
-        assert_eq!(flow(&flows, &alice, "GET", "/api/v1/pods"), "global-default global-default");
-        assert_eq!(flow(&flows, &alice, "GET", "/api/v1/namespaces/m/pods"), "global-default global-default");
-        flows.put_schema("a", schema(50, "not-yet", "a"));
-        assert_eq!(flow(&flows, &alice, "GET", pods), "b system");
-        flows.put_level("not-yet", Some(Bytes::from_static(b"l")));
-        assert_eq!(flow(&flows, &alice, "GET", pods), "a l");
-        flows.put_schema("c", schema(49, "system", "c"));
-        assert_eq!(flow(&flows, &alice, "GET", pods), "c system");
-        for name in ["a", "b", "c"] {
-            flows.put_schema(name, None);
-        }
-        assert_eq!(flow(&flows, &alice, "GET", pods), "global-default global-default");
-    }
-
-    #[test]
-    fn nothing_is_put_in_order_before_somebody_asks() {
-        let flows = fresh();
-        assert!(flows.arranged.get().is_none(), "to read many costs no more than each of them");
-        assert_eq!(flow(&flows, &user("odd", &[]), "GET", "/api/v1/pods"), "catch-all catch-all");
-        assert!(flows.arranged.get().is_some());
-    }
-
-    #[test]
-    fn what_must_be_there_is_there() {
-        let mut flows = Flows::default();
-        flows.clear_levels();
-        let admin = user("admin", &[MASTERS]);
-        assert_eq!(flow(&flows, &admin, "GET", "/api/v1/pods"), " ");
-        let mut flows = fresh();
-        flows.put_schema(EXEMPT, None);
-        assert_eq!(flow(&flows, &admin, "GET", "/api/v1/pods"), " exempt");
-        flows.put_schema(CATCH_ALL, None);
-        assert_eq!(flow(&flows, &user("odd", &[]), "GET", "/api/v1/pods"), " catch-all");
-    }
-
-    const AUTHENTICATED: &str = crate::api::words::AUTHENTICATED;
 }

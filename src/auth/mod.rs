@@ -5,7 +5,6 @@ pub mod bootstrap_token;
 pub mod certificate;
 pub mod chains;
 pub mod counted;
-pub mod flows;
 pub mod followed;
 pub mod front_proxy;
 pub mod impersonation;

@@ -356,13 +356,13 @@ pub struct Loops {
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "Limits")]
 pub struct RequestLimits {
-    /// Reading requests in flight; 0 is no limit.
+    /// Reading requests in flight; 0 is no limit. With priority and fairness the sum of both is shared by the priority levels.
     #[arg(long, default_value_t = 400, value_name = "N")]
     pub max_requests_inflight: u32,
-    /// Writing requests in flight; 0 is no limit.
+    /// Writing requests in flight; 0 is no limit. With priority and fairness the sum of both is shared by the priority levels.
     #[arg(long, default_value_t = 200, value_name = "N")]
     pub max_mutating_requests_inflight: u32,
-    /// Tell clients which flow schema and priority level their requests belong to; nothing queues by them.
+    /// Let requests in by flow schemas and priority levels, with queues that are fair to flows, instead of by two plain limits.
     #[arg(long, action = ArgAction::Set, default_value_t = true)]
     pub enable_priority_and_fairness: bool,
     /// How long a request may take, watches excepted.

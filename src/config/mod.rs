@@ -197,6 +197,15 @@ impl Config {
         if self.limits.request_timeout.is_zero() {
             return refuse("--request-timeout must be greater than zero");
         }
+        if self.limits.enable_priority_and_fairness
+            && self.limits.max_requests_inflight == 0
+            && self.limits.max_mutating_requests_inflight == 0
+        {
+            return refuse(
+                "--max-requests-inflight and --max-mutating-requests-inflight must add up to something positive, or \
+                 --enable-priority-and-fairness=false must be given",
+            );
+        }
         if serving.workers > limits::WORKERS {
             return refuse("--workers can not be greater than 512");
         }

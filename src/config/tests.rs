@@ -141,6 +141,7 @@ fn settings_that_do_not_go_together_are_refused() {
         ("--authorization-mode=RBAC,RBAC", "more than once"),
         ("--request-timeout=0", "--request-timeout"),
         ("--workers=1000", "512"),
+        ("--max-requests-inflight=0 --max-mutating-requests-inflight=0", "something positive"),
         ("--bind-address=0.0.0.0 --advertise-address=0.0.0.0", "reach"),
     ] {
         let error = parse(line).unwrap().validate().expect_err(line).to_string();

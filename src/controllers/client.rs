@@ -201,11 +201,12 @@ impl Client {
         store_update(&self.backend, &call, &state, false).await.map(drop)
     }
 
-    /// Says what some fields of an object shall be, and owns them from now on, whoever owned them before.
-    pub async fn apply(&self, at: At<'_>, manager: &str, object: &Value) -> Result<()> {
+    /// Says what some fields of an object, or of the part of it that `subresource` names, shall be, and owns them from now on,
+    /// whoever owned them before.
+    pub async fn apply(&self, at: At<'_>, subresource: &str, manager: &str, object: &Value) -> Result<()> {
         let query = format!("fieldManager={manager}&force=true");
         let (query, warnings) = (Query::parse(&query), Warnings::default());
-        let mut call = self.call(at, "", &query, &warnings)?;
+        let mut call = self.call(at, subresource, &query, &warnings)?;
         call.body = Bytes::from(codec::to_json(object));
         let options = PatchOptions::parse(&query, true)?;
         apply::apply(&self.backend, &call, &options).await.map(drop)

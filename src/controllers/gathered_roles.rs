@@ -66,7 +66,7 @@ impl GatheredRoles {
         body.entry("metadata").set("uid", meta::of(&role).str("uid"));
         body.set("rules", rules.iter().map(Rule::to_value).collect::<Vec<_>>());
         let at = At { resource: &resource, namespace: "", name };
-        match self.client.apply(at, NAME, &body).await {
+        match self.client.apply(at, "", NAME, &body).await {
             // Gone meanwhile, or made anew: that will be heard of.
             Err(status) if matches!(status.code, 404 | 409) => Ok(()),
             written => written,

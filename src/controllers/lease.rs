@@ -32,10 +32,11 @@ const HOLDS: Duration = Duration::from_secs(60);
 const RENEWED_EVERY: Duration = Duration::from_secs(30);
 
 /// The loops that belong to a server and not to the cluster.
-const OF_EACH_SERVER: [&str; 8] = [
+const OF_EACH_SERVER: [&str; 9] = [
     super::availability::NAME,
     super::expiry::NAME,
     super::extension_documents::NAME,
+    super::flow_schemas::NAME,
     super::own_objects::NAME,
     super::registrations::NAME,
     super::server_leases::NAME,

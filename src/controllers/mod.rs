@@ -15,6 +15,7 @@ mod events;
 pub mod expiry;
 mod extension_documents;
 mod finished;
+mod flow_schemas;
 mod garbage;
 mod gathered_roles;
 pub mod head;

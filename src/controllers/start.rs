@@ -1,5 +1,6 @@
 //! Starts the loops on their own thread and starts them again when one of them panics.
 
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::io;
 use std::rc::Rc;
@@ -25,6 +26,7 @@ use super::availability::{self, Availability};
 use super::client::Client;
 use super::expiry::{self, Expiry};
 use super::extension_documents::{self, ExtensionDocuments};
+use super::flow_schemas::{self, FlowSchemas};
 use super::informer::{Hearing, Join, Member};
 use super::known::Catalogs;
 use super::lease::{LEASE, Lead, LeaseHolder};
@@ -66,6 +68,8 @@ pub struct Settings {
     pub tokens_unused_for: Duration,
     /// How many pods that are over may stay; zero for all.
     pub pods_that_are_over: u32,
+    /// Whether requests are put to flow schemas.
+    pub has_flows: bool,
 }
 
 /// What the loops are made from on their thread.
@@ -80,6 +84,10 @@ pub struct Kit {
     pub sign_token: SignToken,
     /// Makes what the server itself needs to be as it should be.
     pub settle: Settle,
+    /// The same for the configuration of priority and fairness.
+    pub settle_flows: Settle,
+    /// Lets that configuration count.
+    pub count_flows: Settle,
     /// The groups that other servers serve.
     pub extensions: Arc<Extensions>,
 }
@@ -158,6 +166,8 @@ pub struct House {
     pub(super) sign_token: SignToken,
     pub(super) hearing: Rc<Hearing>,
     settle: Settle,
+    settle_flows: Settle,
+    count_flows: Settle,
     pub(super) extensions: Arc<Extensions>,
     uses: Rc<Mutex<UsesHeard>>,
     authorities: watch::Receiver<Arc<Authorities>>,
@@ -175,6 +185,8 @@ impl House {
             sign_token: kit.sign_token,
             hearing: Rc::new(Hearing::new(bells, stores)),
             settle: kit.settle,
+            settle_flows: kit.settle_flows,
+            count_flows: kit.count_flows,
             extensions: kit.extensions,
             uses: Rc::new(Mutex::new(uses)),
             authorities,
@@ -208,6 +220,17 @@ impl House {
             client: client.clone(),
             clock: of_uses.clone(),
             uses: uses.clone(),
+        });
+        let client = Client::of_server(self.backend.clone(), self.catalogs.clone());
+        let (of_flows, settle, tells) = (clock.clone(), self.settle_flows.clone(), settings.has_flows);
+        let count = self.count_flows.clone();
+        self.keep(flow_schemas::NAME, move || FlowSchemas {
+            client: client.clone(),
+            clock: of_flows.clone(),
+            settle: settle.clone(),
+            count: count.clone(),
+            tells,
+            written: RefCell::default(),
         });
         self.keep_extensions();
         if settings.enabled.is_empty() && guests.is_empty() {

@@ -101,15 +101,18 @@ fn registered(name: &str) -> Place<'_> {
     Place { group: "apiregistration.k8s.io", resource: "apiservices", namespace: "", name }
 }
 
-/// Makes the configuration of flow control that is not there.
+/// Makes the configuration of flow control that is not there, and brings what is there up to date unless somebody wants it
+/// otherwise.
 pub async fn flow_control(backend: &Backend, catalog: &Catalog) -> Result<()> {
     let own = Own::new(backend, catalog);
     let mut all = flow_control::levels();
     all.extend(flow_control::schemas());
-    let mut made = own.make_all(all, "fieldManager=api-priority-and-fairness-config-producer-v1").await?;
+    for resource in ["prioritylevelconfigurations", "flowschemas"] {
+        own.revise_flow_control(resource, &all).await?;
+    }
+    let mut made = own.make_all(all, &format!("fieldManager={}", flow_control::PRODUCER)).await?;
     made.retain(|wanted| wanted.resource == "flowschemas");
-    own.state_all(made, "fieldManager=api-priority-and-fairness-config-consumer-v1", flow_control::found)
-        .await
+    own.state_all(made, &format!("fieldManager={}", flow_control::CONSUMER), flow_control::found).await
 }
 
 /// The server as a client of itself.
@@ -177,6 +180,38 @@ impl<'a> Own<'a> {
                     let body = serde_json::from_slice(&body).unwrap_or_default();
                     self.keep(registered(name), &body, "spec").await?;
                 }
+            }
+        }
+        Ok(())
+    }
+
+    /// Brings what is stored of one resource of flow control up to date.
+    async fn revise_flow_control(&self, resource: &str, wanted: &[Wanted]) -> Result<()> {
+        let group = flow_control::GROUP;
+        let Some(known) = self.catalog.find(group, "v1", resource) else { return Ok(()) };
+        let Some(stored) = &known.stored else { return Ok(()) };
+        let all = self.backend.stores.snapshot(&stored.store, &Permit::none()).await;
+        let all = all.map_err(|error| Status::from_store(&error, known.name(), ""))?;
+        for object in all.iter().filter(|object| object.is_readable()) {
+            let place = Place { group, resource, namespace: "", name: object.key.name() };
+            let current = self.backend.load_of(known, object)?;
+            let is_it = |wanted: &&Wanted| {
+                wanted.resource == resource && meta::name(&wanted.object) == object.key.name()
+            };
+            let revised = match wanted.iter().find(is_it) {
+                Some(wanted) => flow_control::revised(&current, &wanted.object),
+                None if flow_control::is_left_over(&current) => {
+                    self.remove(place).await?;
+                    continue;
+                }
+                None => None,
+            };
+            let Some(revised) = revised else { continue };
+            let query = format!("fieldManager={}", flow_control::PRODUCER);
+            match self.ask(place, Verb::Update, &query, codec::to_json(&revised).into()).await {
+                // Somebody else was quicker: it is looked at again later.
+                Err(status) if ![404, 409].contains(&status.code) => return Err(status),
+                _ => tracing::debug!(resource, name = object.key.name(), "brought up to date"),
             }
         }
         Ok(())

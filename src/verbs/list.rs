@@ -255,7 +255,9 @@ pub(super) fn page_limit(options: &ListOptions) -> Option<usize> {
 /// The present state of what is called for, and its history.
 pub(super) async fn open(backend: &Backend, call: &Call<'_>) -> Result<Position> {
     let position = backend.stores.open_watch(&call.stored.store, &call.permit).await;
-    position.map_err(|error| Status::from_store(&error, call.of(), ""))
+    let position = position.map_err(|error| Status::from_store(&error, call.of(), ""))?;
+    backend.load.note(&call.stored.store, position.snapshot.len());
+    Ok(position)
 }
 
 /// A state that is not older than `asked`. A version that does not exist yet may be on its way from another server: it is

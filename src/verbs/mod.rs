@@ -16,6 +16,7 @@ pub mod engines;
 pub mod forced;
 pub mod get;
 pub mod list;
+pub mod load;
 pub mod object;
 mod ownership;
 pub mod paging;
@@ -72,6 +73,7 @@ use self::conversion::Conversions;
 use self::engines::Engines;
 use self::forced::Forced;
 use self::list::Listing;
+use self::load::Load;
 use self::record::Received;
 use self::services::Services;
 use self::stores::Stores;
@@ -96,6 +98,8 @@ pub struct Backend {
     pub tokens: Arc<Issuer>,
     /// How much the lists in flight hold.
     pub lists: Budget,
+    /// What is known of what requests will cost.
+    pub load: Arc<Load>,
     /// Says whose a token is that somebody else was shown.
     pub authenticator: Addr<Authenticator>,
     /// Says who may do what, where a verb has to know more than whether it may run.

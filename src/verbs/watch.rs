@@ -10,7 +10,7 @@ use std::time::Duration;
 use bytes::{BufMut, Bytes, BytesMut};
 use pilothouse_actors::clock::Timestamp;
 use pilothouse_actors::feed::Feed;
-use pilothouse_actors::filter::Filter;
+use pilothouse_actors::filter::{FieldRule, Filter};
 use pilothouse_actors::object::{Object, Revision, Variant};
 use pilothouse_actors::session::{Frames, Preparation, Session, Watch};
 use pilothouse_actors::snapshot::Snapshot;
@@ -27,6 +27,7 @@ use crate::ids;
 use crate::metrics::watches::OpenWatch;
 
 use super::list::{filter, not_older, open};
+use super::load::Watcher;
 use super::present::variant;
 use super::{Answered, Backend, Call, Reply, Watching};
 
@@ -52,6 +53,10 @@ pub async fn watch(backend: &Rc<Backend>, watching: &Watching, call: &Call<'_>) 
         ready: Rc::default(),
         filter: filter.clone(),
         counted: watching.metrics.watch(call.resource, scope),
+        _heard_of: (!hears_of_one_node(&filter)).then(|| {
+            let name = filter.name.as_deref().unwrap_or_default();
+            backend.load.watch(&call.stored.store, call.namespace, name)
+        }),
     });
     // Whoever has seen a version that does not exist has seen another store: to wait for it for ever would be to miss all
     // that happens until then. The reference does wait; a client that is told begins anew.
@@ -88,6 +93,12 @@ pub async fn watch(backend: &Rc<Backend>, watching: &Watching, call: &Call<'_>) 
         },
     });
     Ok(Reply::Watch(feed))
+}
+
+/// Whether a watch is about what runs on one node: there are as many as nodes, and a write interests one of them.
+fn hears_of_one_node(filter: &Filter) -> bool {
+    let is_node = |rule: &FieldRule| matches!(rule, FieldRule::Equals(field, node) if **field == *"spec.nodeName" && !node.is_empty());
+    filter.fields.iter().any(is_node)
 }
 
 /// What is there when a watch begins. Of one namespace only its own objects are looked at, of all they are looked at as
@@ -148,6 +159,8 @@ struct EventFrames {
     filter: Filter,
     /// Counts this watch for as long as it lasts, and what it tells.
     counted: OpenWatch,
+    /// Counts it among those that make writes dearer.
+    _heard_of: Option<Watcher>,
 }
 
 impl EventFrames {

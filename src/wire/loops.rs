@@ -11,12 +11,14 @@ use tokio::sync::watch;
 use super::authentication::told;
 use super::of_admission::quota_features;
 use super::{Parts, backend};
+use crate::api::status::Status;
 use crate::auth::modes::AlwaysAllow;
 use crate::auth::service_account::used::{self, Uses, UsesHeard};
 use crate::config::Config;
 use crate::controllers;
 use crate::controllers::known::{Catalogs, Published};
 use crate::controllers::start::{Authorities, Down, Guest, Kit, Outside, Running, Settings};
+use crate::flows::Room;
 use crate::pki::signers::Signers;
 use crate::pki::{Pki, PkiError};
 use crate::server::StartError;
@@ -31,6 +33,19 @@ async fn settle(parts: Arc<Parts>, backend: Rc<Backend>) -> crate::api::status::
     let home = bootstrap::home::kubernetes(&backend, &served.catalog, &parts.home).await;
     let trust = bootstrap::trust::authentication(&backend, &served.catalog, told(&parts)).await;
     namespaces.and(home).and(trust)
+}
+
+/// Makes the configuration of priority and fairness as it should be.
+async fn settle_flows(parts: Arc<Parts>, backend: Rc<Backend>) -> crate::api::status::Result<()> {
+    let served = parts.shared.served.load_full();
+    bootstrap::flow_control(&backend, &served.catalog).await?;
+    count_flows(parts).await
+}
+
+/// Lets that configuration count for those who wait.
+async fn count_flows(parts: Arc<Parts>) -> crate::api::status::Result<()> {
+    let Room::Fair(gate) = &parts.shared.room else { return Ok(()) };
+    gate.settle().await.map_err(|error| Status::unavailable(error.to_string()))
 }
 
 /// The control loops of a server.
@@ -73,6 +88,7 @@ impl Loops {
             quotas_counted_every: config.loops.resource_quota_sync_period,
             tokens_unused_for: config.loops.legacy_service_account_token_clean_up_period,
             pods_that_are_over: config.loops.terminated_pod_gc_threshold,
+            has_flows: config.limits.enable_priority_and_fairness,
         };
         let (uses, heard) = used::channel();
         Ok(Loops {
@@ -128,12 +144,17 @@ impl Loops {
             let (shared, tokens) = (parts.shared.clone(), parts.tokens.clone());
             let own = Rc::new(self::backend(&parts, &Authorizer::asking(parts.deciding.panel()).start()));
             let of_own = parts.clone();
+            let (of_flows, own_flows, counted) = (parts.clone(), own.clone(), parts.clone());
             Kit {
                 backend,
                 catalogs: Catalogs::new(move || shared.served.load_full() as Published),
                 authorizer: Authorizer::asking(parts.deciding.panel()).start(),
                 sign_token: Rc::new(move |claims| tokens.sign(claims)),
                 settle: Rc::new(move || settle(of_own.clone(), own.clone()).boxed_local()),
+                settle_flows: Rc::new(move || {
+                    settle_flows(of_flows.clone(), own_flows.clone()).boxed_local()
+                }),
+                count_flows: Rc::new(move || count_flows(counted.clone()).boxed_local()),
                 extensions: parts.shared.extensions.clone(),
             }
         })?;

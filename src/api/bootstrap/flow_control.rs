@@ -1,10 +1,11 @@
 //! How requests are told apart and how much room each sort gets: the configuration of a fresh cluster.
 //!
-//! Nothing here queues by it; it exists because clients and administrators list and edit it, and answers say which part of it
-//! a request was put to (`src/api/flows.rs`). The annotation says that a server may bring the spec up to date. The reference does so for as long as the annotation says `true`, and for `exempt`
-//! and `catch-all` whatever it says. Here what is there is left alone: whoever changed it meant it.
+//! The annotation says that a server may bring the spec up to date: it does so for as long as that says `true`, and for `exempt`
+//! and `catch-all` whatever it says.
 
 use super::{Wanted, named};
+use crate::api::field::quoted;
+use crate::api::meta;
 use crate::api::value::Value;
 use crate::api::words::{AUTHENTICATED, MASTERS, UNAUTHENTICATED};
 
@@ -16,6 +17,10 @@ pub const EXEMPT: &str = "exempt";
 /// The name of the schema and the level for all that no other schema means.
 pub const CATCH_ALL: &str = "catch-all";
 const AUTO_UPDATE: &str = "apf.kubernetes.io/autoupdate-spec";
+/// Whoever makes these objects, and whoever says in their status what came of them.
+pub const PRODUCER: &str = "api-priority-and-fairness-config-producer-v1";
+/// See [`PRODUCER`].
+pub const CONSUMER: &str = "api-priority-and-fairness-config-consumer-v1";
 
 /// A level of limited concurrency: its share, the percentage that others may borrow, and its queues (how many, how many of
 /// them one flow may use, how long each); without queues what is too much is rejected.
@@ -157,22 +162,86 @@ pub fn schemas() -> Vec<Wanted> {
     schemas.map(|object| Wanted { group: GROUP, resource: "flowschemas", object }).collect()
 }
 
+/// The name of the level that a schema puts its requests to.
+pub fn level_of(schema: &Value) -> &str {
+    schema.at(&["spec", "priorityLevelConfiguration", "name"]).and_then(Value::as_str).unwrap_or_default()
+}
+
 /// The status of a schema whose level is there.
 pub fn found(schema: &Value, now: &str) -> Value {
-    let level = schema.at(&["spec", "priorityLevelConfiguration", "name"]).and_then(Value::as_str);
+    dangling(level_of(schema), true, now)
+}
+
+/// What a schema is brought to that says no more than its status.
+pub fn stated(schema: &Value, status: Value) -> Value {
+    let mut config = named(API_VERSION, "FlowSchema", meta::name(schema));
+    config.set("status", status);
+    config
+}
+
+/// The status of a schema whose level is there, or is not.
+pub fn dangling(level: &str, is_there: bool, now: &str) -> Value {
     let mut condition = Value::object();
     condition.set("type", "Dangling");
-    condition.set("status", "False");
+    condition.set("status", if is_there { "False" } else { "True" });
     condition.set("lastTransitionTime", now);
-    condition.set("reason", "Found");
+    condition.set("reason", if is_there { "Found" } else { "NotFound" });
+    let what = if is_there { "and it exists" } else { "but there is no such object" };
     let message = format!(
-        "This FlowSchema references the PriorityLevelConfiguration object named {:?} and it exists",
-        level.unwrap_or_default()
+        "This FlowSchema references the PriorityLevelConfiguration object named {} {what}",
+        quoted(level)
     );
     condition.set("message", message);
     let mut status = Value::object();
     status.set("conditions", vec![condition]);
     status
+}
+
+/// Whether a text says yes or no, as the reference reads it.
+fn truth(text: &str) -> Option<bool> {
+    match text {
+        "1" | "t" | "T" | "true" | "TRUE" | "True" => Some(true),
+        "0" | "f" | "F" | "false" | "FALSE" | "False" => Some(false),
+        _ => None,
+    }
+}
+
+/// What the annotation says.
+fn auto_update(object: &Value) -> Option<bool> {
+    let annotations = meta::of(object).get("annotations")?;
+    annotations.get(AUTO_UPDATE).and_then(Value::as_str).and_then(truth)
+}
+
+/// Whether an object that a fresh cluster does not have is one that an earlier release made, and nobody has kept.
+pub fn is_left_over(object: &Value) -> bool {
+    auto_update(object) == Some(true)
+}
+
+/// What is to be made of an object that a fresh cluster has; `None` if it is as it should be, or as somebody wants it.
+pub fn revised(current: &Value, wanted: &Value) -> Option<Value> {
+    let is_mandatory = [EXEMPT, CATCH_ALL].contains(&meta::name(wanted));
+    let said = auto_update(current);
+    // Without a word for or against it, whoever never changed the spec did not mean to.
+    let updates = is_mandatory || said.unwrap_or(meta::generation(current) == 1);
+    let mut spec = wanted.get("spec").cloned().unwrap_or_default();
+    if let Some(theirs) = current.at(&["spec", "exempt"]).filter(|_| spec.get("exempt").is_some()) {
+        // How much those have who may do everything is for others to say.
+        for field in ["nominalConcurrencyShares", "lendablePercent"] {
+            let number = theirs.get(field).cloned().unwrap_or_default();
+            spec.entry("exempt").set(field, number);
+        }
+    }
+    let differs = updates && current.get("spec") != Some(&spec);
+    if !differs && said == Some(updates) {
+        return None;
+    }
+    let mut revised = current.clone();
+    if differs {
+        revised.set("spec", spec);
+    }
+    let annotations = revised.entry("metadata").entry("annotations");
+    annotations.set(AUTO_UPDATE, if updates { "true" } else { "false" });
+    Some(revised)
 }
 
 fn base(kind: &str, name: &str) -> Value {
@@ -252,7 +321,36 @@ fn resources(Rule(verbs, group, resources, cluster): &Rule) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::api::meta;
+
+    #[test]
+    fn what_somebody_wants_otherwise_stays_and_what_must_be_there_does_not() {
+        let of = |name: &str| {
+            let all = levels().into_iter().map(|wanted| wanted.object);
+            all.into_iter().find(|level| meta::name(level) == name).unwrap()
+        };
+        let (system, rest) = (of("system"), of(CATCH_ALL));
+        let mut stored = system.clone();
+        stored.entry("metadata").set("generation", 1);
+        assert_eq!(revised(&stored, &system), None);
+        stored.entry("spec").entry("limited").set("nominalConcurrencyShares", 31);
+        stored.entry("metadata").set("generation", 2);
+        let back = revised(&stored, &system).unwrap();
+        assert_eq!(back.get("spec"), system.get("spec"));
+        stored.entry("metadata").entry("annotations").set(AUTO_UPDATE, "false");
+        assert_eq!(revised(&stored, &system), None, "somebody means it");
+        stored.entry("metadata").entry("annotations").set(AUTO_UPDATE, "maybe");
+        let marked = revised(&stored, &system).unwrap();
+        assert_eq!(marked.get("spec"), stored.get("spec"));
+        assert_eq!(auto_update(&marked), Some(false));
+        let mut stored = rest.clone();
+        stored.entry("metadata").entry("annotations").set(AUTO_UPDATE, "false");
+        assert_eq!(revised(&stored, &rest).as_ref().and_then(auto_update), Some(true));
+        let exempt = of(EXEMPT);
+        let mut stored = exempt.clone();
+        stored.entry("spec").entry("exempt").set("nominalConcurrencyShares", 7);
+        assert_eq!(revised(&stored, &exempt), None, "that is for others to say");
+        assert!(is_left_over(&stored));
+    }
 
     #[test]
     fn every_schema_has_its_level_and_they_come_in_order() {

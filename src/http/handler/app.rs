@@ -5,6 +5,7 @@
 
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::Duration;
 
 use actix_web::http::{ConnectionType, Method, header};
 use actix_web::web::{self, Payload, ServiceConfig};
@@ -25,6 +26,7 @@ use crate::api::path::{Request, ResourcePath, Target};
 use crate::api::query::{self, Query};
 use crate::api::status::{Result, Status};
 use crate::api::verb::Verb;
+use crate::flows::Asked;
 use crate::http::websocket::Upgrade;
 use crate::metrics::requests::Sample;
 use crate::verbs::component_status::Question;
@@ -53,8 +55,14 @@ async fn handle(request: HttpRequest, payload: Payload) -> HttpResponse {
     };
     let context = Context::of(&request, &worker);
     let sample = Sample::begin(context.began);
-    let serving = serve(&worker, &request, payload, &context, &sample);
-    let mut response = match deadline::within(&worker, &request, &sample, serving).await {
+    let answered = match deadline::limit(worker.shared.request_timeout, &request) {
+        Ok(limit) => {
+            let serving = serve(&worker, &request, payload, &context, &sample, limit);
+            deadline::within(limit, &sample, serving).await
+        }
+        Err(status) => Err(status),
+    };
+    let mut response = match answered {
         Ok(response) => context.finish(response),
         Err(status) => {
             audit::refused(&worker, &request, &context);
@@ -75,6 +83,7 @@ async fn serve(
     payload: Payload,
     context: &Context,
     sample: &Sample,
+    limit: Duration,
 ) -> Result<HttpResponse> {
     let caller = guards::authenticate(worker, request, &context.warnings).await?;
     let path = query::decode_path(request.uri().path());
@@ -97,8 +106,11 @@ async fn serve(
     let known = parsed.resource().and_then(|found| worker.served().catalog.at(found).cloned());
     let applies = render::text(request.headers(), header::CONTENT_TYPE).starts_with(APPLY_PATCH);
     sample.note(&parsed, known.as_ref(), (query.get("dryRun") == Some("All"), applies));
-    context.put_to(guards::flow(worker, &identity, &parsed));
-    let permit = guards::take_place(worker, &identity, &parsed)?;
+    let asked = Asked { user: &identity, request: &parsed, resource: known.as_deref(), query: &query };
+    let permit = match guards::let_in(worker, &asked, context, limit).await {
+        Ok(permit) => permit,
+        Err(refused) => return Ok(render::too_many_requests(refused.seconds)),
+    };
     let judged = guards::authorize(worker, request, &identity, &parsed, &query).await;
     judged.inspect_err(|_| sample.forget())?;
     if let Some(registration) = extension::route(worker, &parsed, path, known.as_ref()).await {

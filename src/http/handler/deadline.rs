@@ -16,16 +16,12 @@ use crate::api::verb::Verb;
 use crate::config::values::go_duration;
 use crate::metrics::requests::Sample;
 
-use super::worker::Worker;
-
 /// The answer, or 504 if it does not come in time. A write that was passed to its store is not taken back.
 pub async fn within(
-    worker: &Worker,
-    request: &HttpRequest,
+    limit: Duration,
     sample: &Sample,
     serving: impl Future<Output = Result<HttpResponse>>,
 ) -> Result<HttpResponse> {
-    let limit = limit(worker.shared.request_timeout, request)?;
     let mut serving = pin!(serving);
     match timeout(limit, &mut serving).await {
         Ok(answer) => answer,
@@ -35,7 +31,7 @@ pub async fn within(
 }
 
 /// What the client allows, if that is less than the server does.
-fn limit(most: Duration, request: &HttpRequest) -> Result<Duration> {
+pub fn limit(most: Duration, request: &HttpRequest) -> Result<Duration> {
     let text = request.query_string();
     if !text.contains("timeout=") {
         return Ok(most);

@@ -2,26 +2,28 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use actix_web::http::{Version, header};
 use actix_web::{HttpMessage as _, HttpRequest};
 use pilothouse_actors::authenticator::{Authenticate, Refusal, Remark};
 use pilothouse_actors::authorizer::{Action, Decision, Judge, Selection, Target as ActionTarget, Verdict};
+use pilothouse_actors::fair::level::Refused;
 use pilothouse_actors::identity::{Credentials, Identity};
 use pilothouse_actors::permit::Permit;
 
 use crate::api::bearer::bearer;
 use crate::api::connect::WAYS;
 use crate::api::denial::denied;
-use crate::api::flows::Flow;
 use crate::api::path::{Request, Target};
 use crate::api::query::Query;
 use crate::api::reviews::access::parse_fields;
 use crate::api::select::parse_labels;
 use crate::api::status::{Result, Status};
 use crate::api::verb::Verb;
-use crate::api::words::{ANONYMOUS, MASTERS, UNAUTHENTICATED};
+use crate::api::words::{ANONYMOUS, UNAUTHENTICATED};
 use crate::auth::impersonation::{self, Mask};
+use crate::flows::{Asked, Room};
 use crate::http::peer::Peer;
 use crate::http::websocket;
 use crate::limits::{REFUSAL_CHARS, REFUSAL_TOLD_EVERY};
@@ -30,7 +32,11 @@ use crate::metrics::webhooks::Judged;
 use crate::verbs::Warnings;
 
 use super::health;
+use super::render::Context;
 use super::worker::Worker;
+
+/// The part of its time that a request may wait to be let in; the reference server's value.
+const WAITS_FOR: u32 = 4;
 
 /// The mark of a request from somebody whom nobody knows.
 struct Unknown;
@@ -140,36 +146,31 @@ fn silent(worker: &Worker, guard: &str) -> Box<Status> {
     Status::unavailable(format!("the {guard} does not answer"))
 }
 
-/// A place among the requests in flight, or 429. The permit travels inside the messages of the request.
-/// Those who may do everything get in however full it is: they are who could help.
-pub fn take_place(worker: &Worker, identity: &Identity, request: &Request<'_>) -> Result<Permit> {
-    let places = &worker.shared.places;
-    // A server that is busy is not sick: whoever asks for its health gets an answer.
-    if let Target::NonResource(path) = request.target
-        && health::is_health(path)
-    {
-        return Ok(Permit::none());
+/// Lets a request in, after a while if need be, or says when to come back. The permit travels inside the messages of the
+/// request. `limit`: how long the request may take in all.
+pub async fn let_in(
+    worker: &Worker,
+    asked: &Asked<'_>,
+    context: &Context,
+    limit: Duration,
+) -> std::result::Result<Permit, Refused> {
+    match &worker.shared.room {
+        Room::Fair(gate) => {
+            let Some(flow) = gate.flow(asked.user, asked.request) else { return Ok(Permit::none()) };
+            context.put_to(Some(flow.clone()));
+            // Nobody has set an end to a watch.
+            let limit = if asked.request.verb == Verb::Watch { worker.shared.request_timeout } else { limit };
+            gate.enter(&flow, asked, limit / WAITS_FOR).await
+        }
+        Room::Plain(places) => {
+            let is_way = asked.request.resource().is_some_and(|found| WAYS.contains(&found.subresource));
+            // A server that is busy is not sick: whoever asks for its health gets an answer.
+            let is_health =
+                matches!(asked.request.target, Target::NonResource(path) if health::is_health(path));
+            let lasts = matches!(asked.request.verb, Verb::Watch | Verb::Proxy) || is_way;
+            if lasts || is_health { Ok(Permit::none()) } else { places.enter(asked) }
+        }
     }
-    if request.resource().is_some_and(|found| WAYS.contains(&found.subresource)) {
-        return Ok(Permit::none());
-    }
-    let room = match request.verb {
-        Verb::Watch => return Ok(Permit::none()),
-        Verb::Get | Verb::List | Verb::Head | Verb::Options => &places.reading,
-        _ => &places.writing,
-    };
-    match room.clone().try_acquire_owned() {
-        Ok(permit) => Ok(Permit::from(permit)),
-        Err(_) if identity.groups.iter().any(|group| group == MASTERS) => Ok(Permit::none()),
-        Err(_) => Err(Status::too_many_requests("Too many requests, please try again later.", 1)),
-    }
-}
-
-/// Which flow a request belongs to, for its answer to say. It is known once it is known who asks, whether they may or not.
-pub fn flow(worker: &Worker, identity: &Identity, request: &Request<'_>) -> Option<Flow> {
-    let flows = worker.shared.flows.as_ref()?;
-    // A table that lacks the last writes will do: nothing is allowed or refused by it.
-    flows.fresh().unwrap_or_else(|| flows.stale()).of(identity, request)
 }
 
 /// What there is to say of the credentials that were shown, in the words of audit logs. It stays with the request.

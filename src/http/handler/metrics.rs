@@ -7,11 +7,11 @@ use actix_web::http::header;
 use pilothouse_actors::directory::Types;
 use pilothouse_actors::permit::Permit;
 use prometheus::core::{Collector as _, MetricVec, MetricVecBuilder};
-use tokio::sync::Semaphore;
 
 use super::render::plain;
 use super::worker::Worker;
 use crate::api::custom::definition::resource_of_store;
+use crate::flows::Room;
 
 /// The text form, with the parameters that the reference server names.
 const TEXT: &str = "text/plain; version=0.0.4; charset=utf-8; escaping=underscores";
@@ -19,13 +19,9 @@ const TEXT: &str = "text/plain; version=0.0.4; charset=utf-8; escaping=underscor
 /// The page that scrapers read.
 pub async fn page(worker: &Worker) -> HttpResponse {
     let (shared, metrics) = (&worker.shared, &worker.shared.metrics);
-    let places = &shared.places;
-    let in_use = |places: &Semaphore, most: usize| {
-        i64::try_from(most.saturating_sub(places.available_permits())).unwrap_or(i64::MAX)
-    };
-    let inflight = |kind: &str, count: i64| metrics.inflight.with_label_values(&[kind]).set(count);
-    inflight("readOnly", in_use(&places.reading, places.most_reading));
-    inflight("mutating", in_use(&places.writing, places.most_writing));
+    if let Room::Fair(gate) = &shared.room {
+        gate.tell(metrics);
+    }
     let number = |count: usize| i64::try_from(count).unwrap_or(i64::MAX);
     let watching = &metrics.watching;
     watching.stalled.set(number(worker.watching.live_sessions.stalled()));

@@ -17,11 +17,11 @@ use futures::StreamExt as _;
 use pilothouse_actors::clock::Timestamp;
 
 use crate::api::codec;
-use crate::api::flows::Flow;
 use crate::api::media::{self, Agreed, Encoding, Offer};
 use crate::api::query::Query;
 use crate::api::schema::Registry;
 use crate::api::status::{Result, Status};
+use crate::flows::table::Flow;
 use crate::http::h1_stream::Endless;
 use crate::ids;
 use crate::verbs::list::Listing;
@@ -55,7 +55,7 @@ pub struct Context {
     pub trail: OnceCell<Option<Rc<Trail>>>,
     worker: Rc<Worker>,
     audit_id: HeaderValue,
-    flow: OnceCell<Flow>,
+    flow: OnceCell<Arc<Flow>>,
     pretty: bool,
     gzip: bool,
 }
@@ -105,7 +105,7 @@ impl Context {
     }
 
     /// Lets the answer say which flow its request belongs to.
-    pub fn put_to(&self, flow: Option<Flow>) {
+    pub fn put_to(&self, flow: Option<Arc<Flow>>) {
         if let Some(flow) = flow {
             // A request belongs to one flow: there is no second time.
             let _ = self.flow.set(flow);
@@ -124,7 +124,7 @@ impl Context {
         let headers = response.headers_mut();
         headers.insert(AUDIT_ID, self.audit_id.clone());
         if let Some(flow) = self.flow.get() {
-            for (name, uid) in [(FLOW_SCHEMA, &flow.schema), (PRIORITY_LEVEL, &flow.level)] {
+            for (name, uid) in [(FLOW_SCHEMA, &flow.schema.uid), (PRIORITY_LEVEL, &flow.level_uid)] {
                 if let Ok(value) = HeaderValue::from_maybe_shared(uid.clone()) {
                     headers.insert(name, value);
                 }
@@ -359,6 +359,13 @@ pub fn plain(code: u16, body: String) -> HttpResponse {
         .insert_header((header::CONTENT_TYPE, PLAIN_TEXT))
         .insert_header((header::X_CONTENT_TYPE_OPTIONS, "nosniff"))
         .body(body)
+}
+
+/// 429 for a request that is not let in, as the reference words it, with the seconds after which to come back.
+pub fn too_many_requests(seconds: u64) -> HttpResponse {
+    let mut response = plain(429, "Too many requests, please try again later.\n".to_owned());
+    response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(seconds));
+    response
 }
 
 /// 404 where not even the group of the path is known.

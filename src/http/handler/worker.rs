@@ -10,13 +10,12 @@ use arc_swap::{ArcSwap, Guard};
 use pilothouse_actors::authenticator::Authenticator;
 use pilothouse_actors::authorizer::Authorizer;
 use pilothouse_actors::clock::Timestamp;
-use tokio::sync::Semaphore;
 
 use crate::api::catalog::Catalog;
 use crate::api::discovery::{Documents, Other};
-use crate::auth::flows::Following;
 use crate::auth::front_proxy::Headers;
 use crate::auth::service_account::metadata::Metadata;
+use crate::flows::Room;
 use crate::metrics::Metrics;
 use crate::metrics::requests::Meter;
 use crate::verbs::aggregation::Extensions;
@@ -51,8 +50,8 @@ pub struct Worker {
 pub struct Shared {
     /// What is served. Replaced as a whole when types come and go.
     pub served: ArcSwap<Served>,
-    /// The places for requests in flight.
-    pub places: Places,
+    /// What decides who is let in.
+    pub room: Room,
     /// What the health endpoints look at.
     pub health: Health,
     /// What the gates say of encodings.
@@ -65,8 +64,6 @@ pub struct Shared {
     pub token_metadata: Option<Metadata>,
     /// Whether flags can be changed while the server runs.
     pub changes_flags: bool,
-    /// Which flow a request belongs to, if answers shall say so.
-    pub flows: Option<Following>,
     /// The headers in which a proxy says who is asking.
     pub front_headers: Option<Headers>,
     /// The paths where requests without credentials get in; `None`: everywhere, if anywhere.
@@ -132,18 +129,6 @@ impl AsRef<Catalog> for Served {
     fn as_ref(&self) -> &Catalog {
         &self.catalog
     }
-}
-
-/// How many requests may be in flight. Watches do not count: they wait for events, not for us.
-pub struct Places {
-    /// For requests that read.
-    pub reading: Arc<Semaphore>,
-    /// For requests that write.
-    pub writing: Arc<Semaphore>,
-    /// How many read at most.
-    pub most_reading: usize,
-    /// How many write at most.
-    pub most_writing: usize,
 }
 
 impl Worker {

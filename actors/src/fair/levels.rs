@@ -1,0 +1,259 @@
+//! All levels of a server: how many seats each has, and when that changes.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::Notify;
+use tokio::time::{MissedTickBehavior, interval, sleep};
+
+use super::demand::Observed;
+use super::level::Level;
+use super::queues::Shape;
+use super::shares::{Bounds, Party, Share, divide, lend};
+use crate::clock::{Clock, Timestamp};
+
+/// How often seats are lent anew; the reference server's value.
+const LENT_EVERY: Duration = Duration::from_secs(10);
+/// The most seats of one request, and of those the part of its level that it shall not go beyond; the reference server's values.
+const WIDEST: u32 = 10;
+const WIDEST_PART: f64 = 0.15;
+
+/// What a level shall be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Spec {
+    /// Its name.
+    pub name: String,
+    /// What it may have.
+    pub share: Share,
+    /// What it does with requests for which it has no seat.
+    pub shape: Shape,
+}
+
+/// A level, and what it has.
+struct Standing {
+    level: Arc<Level>,
+    share: Share,
+    shape: Shape,
+    bounds: Bounds,
+    observed: Observed,
+    target: f64,
+    seats: u32,
+    /// Whether it is still meant to be there; if not, it goes when nobody uses it any more.
+    is_wanted: bool,
+}
+
+/// What is told of a level.
+#[derive(Clone, Debug)]
+pub struct Told {
+    /// Its name.
+    pub name: String,
+    /// Its seats.
+    pub bounds: Bounds,
+    /// Its seats now.
+    pub seats: u32,
+    /// What it wanted lately.
+    pub observed: Observed,
+    /// What it was aimed at.
+    pub target: f64,
+}
+
+/// All levels that share the seats of a server.
+pub struct Levels {
+    total: u32,
+    clock: Clock,
+    alarm: Arc<Notify>,
+    known: Mutex<Known>,
+}
+
+#[derive(Default)]
+struct Known {
+    standing: BTreeMap<String, Standing>,
+    fair: f64,
+}
+
+impl Levels {
+    /// No levels yet that share so many seats.
+    pub fn new(total: u32, clock: Clock) -> Levels {
+        Levels { total, clock, alarm: Arc::default(), known: Mutex::default() }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Known> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Makes the levels these. One that was there stays, with all who are in it.
+    pub fn configure(&self, specs: &[Spec]) -> BTreeMap<String, Arc<Level>> {
+        let mut known = self.lock();
+        known.standing.values_mut().for_each(|standing| standing.is_wanted = false);
+        for spec in specs {
+            let make = || Standing {
+                level: Arc::new(Level::new(spec.shape, 0, &self.clock, &self.alarm)),
+                share: spec.share,
+                shape: spec.shape,
+                bounds: Bounds::default(),
+                observed: Observed::default(),
+                target: 0.0,
+                seats: 0,
+                is_wanted: true,
+            };
+            let standing = known.standing.entry(spec.name.clone()).or_insert_with(make);
+            (standing.share, standing.shape, standing.is_wanted) = (spec.share, spec.shape, true);
+        }
+        known.divide(self.total);
+        let wanted = known.standing.iter().filter(|(_, standing)| standing.is_wanted);
+        wanted.map(|(name, standing)| (name.clone(), standing.level.clone())).collect()
+    }
+
+    /// Lends seats anew, by what was wanted since the last time.
+    pub fn adjust(&self) {
+        self.lock().divide(self.total);
+    }
+
+    /// What each level has.
+    pub fn told(&self) -> Vec<Told> {
+        let known = self.lock();
+        let told = known.standing.iter().map(|(name, standing)| Told {
+            name: name.clone(),
+            bounds: standing.bounds,
+            seats: standing.seats,
+            observed: standing.observed,
+            target: standing.target,
+        });
+        told.collect()
+    }
+
+    /// How much of its target every level has that is not at a bound.
+    pub fn fair_part(&self) -> f64 {
+        self.lock().fair
+    }
+
+    fn all(&self) -> Vec<Arc<Level>> {
+        self.lock().standing.values().map(|standing| standing.level.clone()).collect()
+    }
+
+    /// Frees seats whose time has come. Answers when the next are free that somebody waits for.
+    fn release(&self) -> Option<Timestamp> {
+        let all = self.all();
+        all.iter().for_each(|level| level.release());
+        all.iter().filter_map(|level| level.next_release()).min()
+    }
+
+    /// Lends seats from time to time, and frees those that nobody gives back. Never ends.
+    pub async fn keep(&self) {
+        let mut turns = interval(LENT_EVERY);
+        turns.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            let due = self.release();
+            let release = async {
+                match due {
+                    Some(due) => sleep(Duration::from_micros(due.0.saturating_sub(self.clock.now().0))).await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                _ = turns.tick() => self.adjust(),
+                () = self.alarm.notified() => {}
+                () = release => {}
+            }
+        }
+    }
+}
+
+impl Known {
+    /// Gives every level its seats. Those that are not wanted have some until they are empty.
+    fn divide(&mut self, total: u32) {
+        self.standing.retain(|_, standing| standing.is_wanted || !standing.level.is_idle());
+        let shares: Vec<Share> = self.standing.values().map(|standing| standing.share).collect();
+        for (standing, bounds) in self.standing.values_mut().zip(divide(total, &shares)) {
+            standing.bounds = bounds;
+            standing.level.widen(widest(standing.shape, bounds.nominal));
+            standing.observed = standing.level.observe(&standing.observed);
+        }
+        let party = |standing: &Standing| Party {
+            is_exempt: standing.share.is_exempt,
+            bounds: standing.bounds,
+            wanted: standing.observed,
+        };
+        let lent = lend(&self.standing.values().map(party).collect::<Vec<_>>());
+        self.fair = lent.fair;
+        for ((standing, seats), target) in self.standing.values_mut().zip(lent.seats).zip(lent.targets) {
+            (standing.seats, standing.target) = (seats, target);
+            standing.level.reshape(standing.shape, seats);
+        }
+    }
+}
+
+/// The most seats that one request of a level shall ask for.
+fn widest(shape: Shape, nominal: u32) -> u32 {
+    match shape {
+        Shape::Queue { hand, .. } => {
+            let part = (f64::from(nominal) * WIDEST_PART).ceil() as u32;
+            let of_hand = nominal / u32::try_from(hand.max(1)).unwrap_or(u32::MAX);
+            part.min(of_hand).clamp(1, WIDEST)
+        }
+        Shape::Exempt | Shape::Reject => WIDEST,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::level::Entry;
+    use super::super::queues::Work;
+    use super::*;
+
+    const QUEUE: Shape = Shape::Queue { queues: 4, hand: 2, length: 10 };
+
+    fn spec(name: &str, shares: u32, shape: Shape) -> Spec {
+        let share = Share { shares, is_exempt: shape == Shape::Exempt, ..Share::default() };
+        Spec { name: name.to_owned(), share, shape }
+    }
+
+    fn seats(levels: &Levels) -> Vec<(String, u32)> {
+        levels.told().into_iter().map(|told| (told.name, told.seats)).collect()
+    }
+
+    #[test]
+    fn levels_stay_while_they_are_used_and_come_back_as_they_were() {
+        let clock = Clock::manual(Timestamp(0));
+        let levels = Levels::new(10, clock);
+        let both = [spec("a", 1, QUEUE), spec("b", 1, Shape::Reject)];
+        let first = levels.configure(&both);
+        assert_eq!(seats(&levels), [("a".to_owned(), 5), ("b".to_owned(), 5)]);
+        let Entry::Seated(seat) = first["b"].enter(Timestamp(0), 1, Work::ONE) else { panic!("no seat") };
+        let left = levels.configure(&both[..1]);
+        assert_eq!((left.len(), levels.told().len()), (1, 2), "somebody is in it");
+        let again = levels.configure(&both);
+        assert!(Arc::ptr_eq(&again["b"], &first["b"]) && Arc::ptr_eq(&again["a"], &first["a"]));
+        levels.configure(&both[..1]);
+        drop(seat);
+        levels.adjust();
+        assert_eq!(seats(&levels), [("a".to_owned(), 10)]);
+    }
+
+    #[test]
+    fn seats_that_are_lent_come_to_who_waits_for_them() {
+        let clock = Clock::manual(Timestamp(0));
+        let levels = Levels::new(10, clock.clone());
+        let mut lender = spec("b", 1, Shape::Reject);
+        lender.share.lendable = 100;
+        let made = levels.configure(&[spec("a", 1, QUEUE), lender]);
+        let mut here = Vec::new();
+        for flow in 0..9 {
+            here.push(made["a"].enter(Timestamp(0), flow, Work::ONE));
+        }
+        clock.advance(LENT_EVERY);
+        levels.adjust();
+        assert!(levels.told()[0].seats >= 9, "{:?}", levels.told());
+        assert_eq!(made["a"].load().waiting, 0);
+    }
+
+    #[test]
+    fn no_request_is_wider_than_its_level_can_bear() {
+        assert_eq!(widest(QUEUE, 100), 10);
+        assert_eq!(widest(QUEUE, 20), 3);
+        assert_eq!(widest(Shape::Queue { queues: 8, hand: 8, length: 1 }, 20), 2);
+        assert_eq!(widest(QUEUE, 0), 1);
+        assert_eq!(widest(Shape::Reject, 1), WIDEST);
+    }
+}

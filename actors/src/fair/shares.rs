@@ -1,0 +1,262 @@
+//! How many seats each level has: its share of all, and what it lends or borrows of that.
+
+use super::demand::Observed;
+
+/// What is wanted at least: it is divided by.
+const SMALLEST_TARGET: f64 = 0.001;
+
+/// What a level may have.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Share {
+    /// Whether it has a seat for everybody.
+    pub is_exempt: bool,
+    /// Its part of all seats, against those of the others.
+    pub shares: u32,
+    /// How many percent of its seats others may have.
+    pub lendable: u32,
+    /// How many percent more than its seats it may have of others; `None`: as many as there are.
+    pub borrowing: Option<u32>,
+}
+
+/// The seats of a level.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Bounds {
+    /// Those of its share.
+    pub nominal: u32,
+    /// Those that nobody else can have.
+    pub lower: u32,
+    /// The most that it can have.
+    pub upper: u32,
+}
+
+/// Divides all seats. Each share is rounded up, so that nobody who has one gets nothing.
+pub fn divide(total: u32, shares: &[Share]) -> Vec<Bounds> {
+    let sum: f64 = shares.iter().map(|share| f64::from(share.shares)).sum();
+    let percent = |of: u32, percent: u32| (f64::from(of) * f64::from(percent) / 100.0).round() as u32;
+    let bounds = |share: &Share| {
+        let part = f64::from(total) * f64::from(share.shares) / sum.max(1.0);
+        let nominal = part.ceil() as u32;
+        let lends = percent(nominal, share.lendable.min(100));
+        let borrows = share.borrowing.map_or(total, |borrowing| percent(nominal, borrowing));
+        Bounds { nominal, lower: nominal - lends, upper: nominal.saturating_add(borrows) }
+    };
+    shares.iter().map(bounds).collect()
+}
+
+/// A level that lends and borrows.
+#[derive(Clone, Copy, Debug)]
+pub struct Party {
+    /// Whether it has a seat for everybody; what it uses is not there for others.
+    pub is_exempt: bool,
+    /// Its seats.
+    pub bounds: Bounds,
+    /// What it wanted lately.
+    pub wanted: Observed,
+}
+
+impl Party {
+    /// What it keeps in any case: what it used of its own.
+    fn kept(&self) -> u32 {
+        let high = self.wanted.high.round() as u32;
+        let used = if self.is_exempt { high } else { high.min(self.bounds.nominal) };
+        self.bounds.lower.max(used)
+    }
+
+    fn at_least(&self, seats: u32) -> u32 {
+        seats.max(self.bounds.nominal.min(1))
+    }
+}
+
+/// What came of lending.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Lent {
+    /// The seats of each level now.
+    pub seats: Vec<u32>,
+    /// What each was aimed at.
+    pub targets: Vec<f64>,
+    /// How much of their target all levels have that are not at a bound.
+    pub fair: f64,
+}
+
+/// Lends seats to those who could use them. Whoever has a share keeps one seat in any case: who comes next to a level that nobody
+/// has used lately shall not wait until it is looked at again.
+pub fn lend(parties: &[Party]) -> Lent {
+    let total: u32 = parties.iter().map(|party| party.bounds.nominal).sum();
+    let exempt: u32 = parties.iter().filter(|party| party.is_exempt).map(Party::kept).sum();
+    let left = total.saturating_sub(exempt);
+    let limited = || parties.iter().filter(|party| !party.is_exempt);
+    let lower: u32 = limited().map(|party| party.bounds.lower).sum();
+    let kept: u32 = limited().map(Party::kept).sum();
+    let target = |party: &Party| f64::from(party.kept()).max(party.wanted.smoothed);
+    let targets = parties.iter().map(target).collect();
+    if left <= kept {
+        // Those who are exempt use so much that the others cannot keep what they used.
+        let part = f64::from(left.saturating_sub(lower)) / f64::from(kept.saturating_sub(lower).max(1));
+        let seats = parties.iter().map(|party| {
+            let more = f64::from(party.kept() - party.bounds.lower) * part;
+            if party.is_exempt {
+                party.kept()
+            } else {
+                party.at_least(party.bounds.lower + more.round() as u32)
+            }
+        });
+        return Lent { seats: seats.collect(), targets, fair: 0.0 };
+    }
+    let wishes: Vec<Wish> = limited()
+        .map(|party| Wish {
+            lower: f64::from(party.kept()),
+            upper: f64::from(party.bounds.upper),
+            target: target(party).max(SMALLEST_TARGET),
+        })
+        .collect();
+    let fair = fair_part(f64::from(total), &wishes);
+    let mut granted = wishes.iter().map(|wish| wish.at(fair).round() as u32);
+    let seats = parties.iter().map(|party| {
+        if party.is_exempt { party.kept() } else { party.at_least(granted.next().unwrap_or_default()) }
+    });
+    Lent { seats: seats.collect(), targets, fair }
+}
+
+/// What somebody wants of something, and between which bounds.
+struct Wish {
+    lower: f64,
+    upper: f64,
+    target: f64,
+}
+
+impl Wish {
+    /// What it gets if everybody gets this part of their target.
+    fn at(&self, part: f64) -> f64 {
+        (self.target * part).min(self.upper).max(self.lower)
+    }
+}
+
+/// The part of their target that everybody can get of `total`, as far as their bounds allow. What all get together grows with
+/// the part, in a straight line between the parts at which somebody meets a bound.
+fn fair_part(total: f64, wishes: &[Wish]) -> f64 {
+    let all = |part: f64| wishes.iter().map(|wish| wish.at(part)).sum::<f64>();
+    let mut turns: Vec<f64> =
+        wishes.iter().flat_map(|wish| [wish.lower / wish.target, wish.upper / wish.target]).collect();
+    turns.sort_by(f64::total_cmp);
+    let enough = turns.partition_point(|part| all(*part) < total);
+    let (Some(before), Some(after)) = (turns.get(enough.wrapping_sub(1)), turns.get(enough)) else {
+        // Too little for the lower bounds, or more than anybody may have.
+        let end = if enough == 0 { turns.first() } else { turns.last() };
+        return end.copied().unwrap_or_default();
+    };
+    let (less, more) = (all(*before), all(*after));
+    if more > less { before + (after - before) * (total - less) / (more - less) } else { *after }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn share(shares: u32, lendable: u32) -> Share {
+        Share { shares, lendable, ..Share::default() }
+    }
+
+    /// Levels of a fresh cluster, with what they wanted lately.
+    fn fresh(wanted: [f64; 8]) -> Vec<Party> {
+        let shares = [
+            Share { is_exempt: true, ..Share::default() },
+            share(5, 0),
+            share(20, 50),
+            share(10, 0),
+            share(40, 25),
+            share(30, 33),
+            share(40, 50),
+            share(100, 90),
+        ];
+        let bounds = divide(600, &shares).into_iter();
+        let seen = |high| Observed { high, smoothed: high, ..Observed::default() };
+        let parties = shares.iter().zip(bounds).zip(wanted);
+        parties
+            .map(|((share, bounds), high)| Party { is_exempt: share.is_exempt, bounds, wanted: seen(high) })
+            .collect()
+    }
+
+    #[test]
+    fn seats_are_divided_as_the_reference_does() {
+        let bounds: Vec<(u32, u32, u32)> = fresh([0.0; 8])
+            .iter()
+            .map(|party| (party.bounds.nominal, party.bounds.lower, party.bounds.upper))
+            .collect();
+        assert_eq!(
+            bounds,
+            [
+                (0, 0, 600),
+                (13, 13, 613),
+                (49, 24, 649),
+                (25, 25, 625),
+                (98, 73, 698),
+                (74, 50, 674),
+                (98, 49, 698),
+                (245, 24, 845)
+            ]
+        );
+        let none = divide(10, &[share(0, 0), share(1, 0)]);
+        assert_eq!((none[0].nominal, none[1].nominal), (0, 10));
+        assert_eq!(divide(10, &[share(0, 0)])[0].nominal, 0);
+        let strict = divide(10, &[Share { borrowing: Some(0), ..share(1, 0) }, share(245, 0)]);
+        assert_eq!(strict[0], Bounds { nominal: 1, lower: 1, upper: 1 });
+    }
+
+    #[test]
+    fn who_wants_more_borrows_of_who_wants_less() {
+        let idle = lend(&fresh([0.0; 8]));
+        assert_eq!(idle.seats[0], 0);
+        let few = divide(10, &[share(1, 100), share(245, 0)]);
+        let idle = |bounds: &Bounds| Party { is_exempt: false, bounds: *bounds, wanted: Observed::default() };
+        assert_eq!(lend(&few.iter().map(idle).collect::<Vec<_>>()).seats, [1, 11], "nobody has none");
+        let busy = lend(&fresh([0.0, 0.0, 400.0, 0.0, 0.0, 0.0, 0.0, 0.0]));
+        assert!(busy.seats[2] > 300, "{busy:?}");
+        let back = lend(&fresh([0.0, 0.0, 400.0, 0.0, 0.0, 0.0, 0.0, 245.0]));
+        assert!(back.seats[7] >= 245, "what is wanted of one's own is not lent: {back:?}");
+    }
+
+    #[test]
+    fn what_the_exempt_use_is_not_there_for_others() {
+        let some = lend(&fresh([400.0, 13.0, 49.0, 25.0, 98.0, 74.0, 98.0, 245.0]));
+        assert_eq!((some.seats[0], some.seats[1]), (400, 13));
+        assert!(some.seats[7] < 245 && some.seats[7] >= 24, "{some:?}");
+        let all = lend(&fresh([9_000.0, 13.0, 49.0, 25.0, 98.0, 74.0, 98.0, 245.0]));
+        assert_eq!(all.seats[1..], [13, 24, 25, 73, 50, 49, 24], "but what nobody else can have stays");
+    }
+
+    proptest! {
+        #[test]
+        fn nobody_gets_less_than_they_keep_nor_more_than_they_may(
+            levels in prop::collection::vec((0_u32..200, 0_u32..=100, prop::option::of(0_u32..300), 0.0..2_000.0), 1..12),
+            total in 1_u32..2_000,
+        ) {
+            let shares: Vec<Share> = levels
+                .iter()
+                .map(|(shares, lendable, borrowing, _)| Share { borrowing: *borrowing, ..share(*shares, *lendable) })
+                .collect();
+            let bounds = divide(total, &shares);
+            let parties: Vec<Party> = bounds
+                .iter()
+                .zip(&levels)
+                .map(|(bounds, (.., high))| {
+                    let wanted = Observed { high: *high, smoothed: *high, ..Observed::default() };
+                    Party { is_exempt: false, bounds: *bounds, wanted }
+                })
+                .collect();
+            let lent = lend(&parties);
+            prop_assert_eq!(lent.seats.len(), parties.len());
+            for (party, seats) in parties.iter().zip(&lent.seats) {
+                prop_assert!(*seats >= party.bounds.lower && *seats <= party.bounds.upper, "{:?} {}", party, seats);
+            }
+            let nominal: u32 = bounds.iter().map(|bounds| bounds.nominal).sum();
+            let upper: u32 = bounds.iter().map(|bounds| bounds.upper).sum();
+            let given: u32 = lent.seats.iter().sum();
+            // Each is rounded, and each has one in any case.
+            let rounding = 2 * u32::try_from(parties.len()).unwrap_or_default();
+            prop_assert!(given <= nominal + rounding, "no more than there is: {} of {}", given, nominal);
+            prop_assert!(given + rounding >= nominal.min(upper), "and all of it: {} of {}", given, nominal);
+        }
+    }
+}

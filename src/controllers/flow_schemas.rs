@@ -1,0 +1,209 @@
+//! The configuration of priority and fairness: what a fresh cluster has is looked after, and every flow schema says whether its
+//! priority level is there. The server does this itself, whichever loops run.
+
+use std::cell::RefCell;
+use std::collections::{HashMap, VecDeque};
+use std::rc::Rc;
+use std::time::Duration;
+
+use futures::FutureExt as _;
+use futures::future::LocalBoxFuture;
+use pilothouse_actors::clock::{Clock, Timestamp};
+use pilothouse_actors::object::{Key, TypeName};
+
+use crate::api::bootstrap::flow_control;
+use crate::api::status::Result;
+use crate::api::value::Value;
+
+use super::client::{At, Client};
+use super::own_objects::Settle;
+use super::queue::{Outcome, Queue};
+use super::runner::{Follows, Loop, News};
+
+/// The name of the loop.
+pub const NAME: &str = "priority-and-fairness-config";
+const SCHEMAS: &str = "flowschemas.flowcontrol.apiserver.k8s.io";
+const LEVELS: &str = "prioritylevelconfigurations.flowcontrol.apiserver.k8s.io";
+/// How often what a fresh cluster has is looked after; the reference server's value.
+const EVERY: Duration = Duration::from_secs(60);
+/// How often the status of one schema is written in how long, and when it is looked at again after more: somebody else wants it
+/// otherwise. The reference server's values.
+const MOST_WRITES: usize = 6;
+const WRITES_COUNTED: Duration = Duration::from_secs(60);
+const NEXT_LOOK: Duration = Duration::from_secs(30);
+
+/// What it looks at.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Task {
+    /// What a fresh cluster has.
+    Own,
+    /// All schemas: a level came or went.
+    All,
+    /// One schema.
+    One(Key),
+    /// What the levels are: who waits shall have what they say now.
+    Count,
+}
+
+/// The loop.
+pub struct FlowSchemas {
+    /// What it reads and writes with.
+    pub client: Client,
+    /// The time.
+    pub clock: Clock,
+    /// Looks after what a fresh cluster has.
+    pub settle: Settle,
+    /// Lets the configuration count, also if no request comes.
+    pub count: Settle,
+    /// Whether the status of schemas is written: only where requests are put to them.
+    pub tells: bool,
+    /// When the status of which schema was written lately; none but those of the last minute.
+    pub written: RefCell<HashMap<Key, VecDeque<Timestamp>>>,
+}
+
+impl FlowSchemas {
+    async fn own(&self) -> Outcome {
+        match (self.settle)().await {
+            Ok(()) => Outcome::After(EVERY),
+            Err(status) => {
+                tracing::warn!(%status, "flow schemas and priority levels are not as they should be");
+                Outcome::Again(status.to_string())
+            }
+        }
+    }
+
+    async fn all(&self) -> Result<Outcome> {
+        let snapshot = self.client.snapshot(&TypeName::new(SCHEMAS)).await?;
+        let mut outcome = Outcome::Done;
+        for object in snapshot.iter().filter(|object| object.is_readable()) {
+            if let Outcome::After(pause) = self.one(&object.key).await? {
+                outcome = Outcome::After(pause);
+            }
+        }
+        Ok(outcome)
+    }
+
+    async fn one(&self, key: &Key) -> Result<Outcome> {
+        let (schemas, levels) = (self.client.resource(SCHEMAS)?, self.client.resource(LEVELS)?);
+        let at = At::of(&schemas, key);
+        let Some(schema) = self.client.read(at).await? else { return Ok(Outcome::Done) };
+        let level = flow_control::level_of(&schema);
+        let found = self.client.get(At { resource: &levels, namespace: "", name: level }).await?.is_some();
+        let status = flow_control::dangling(level, found, &self.client.now());
+        if says(&schema, &status) {
+            return Ok(Outcome::Done);
+        }
+        if !self.may_write(key) {
+            return Ok(Outcome::After(NEXT_LOOK));
+        }
+        let body = flow_control::stated(&schema, status);
+        match self.client.apply(at, "status", flow_control::CONSUMER, &body).await {
+            Err(status) if status.code != 404 => Err(status),
+            _ => Ok(Outcome::Done),
+        }
+    }
+
+    /// Counts a write, unless there were too many.
+    fn may_write(&self, key: &Key) -> bool {
+        let now = self.clock.now();
+        let horizon = now.minus(WRITES_COUNTED);
+        let mut written = self.written.borrow_mut();
+        written.retain(|_, times| {
+            times.retain(|at| *at > horizon);
+            !times.is_empty()
+        });
+        let times = written.entry(key.clone()).or_default();
+        let may = times.len() < MOST_WRITES;
+        if may {
+            times.push_back(now);
+        }
+        may
+    }
+}
+
+/// Whether a schema says this already, whenever it began to.
+fn says(schema: &Value, status: &Value) -> bool {
+    let conditions = |of: Option<&Value>| {
+        of.and_then(|status| status.get("conditions")).map(Value::items).unwrap_or_default().to_vec()
+    };
+    let wanted = conditions(Some(status));
+    let told = conditions(schema.get("status"));
+    let same = |one: &Value, other: &Value| {
+        ["type", "status", "reason", "message"].iter().all(|field| one.str(field) == other.str(field))
+    };
+    wanted.iter().all(|wanted| told.iter().any(|told| same(told, wanted)))
+}
+
+impl Loop for FlowSchemas {
+    type Key = Task;
+
+    fn name(&self) -> &'static str {
+        NAME
+    }
+
+    fn follows(&self) -> Follows {
+        Follows::These(&[SCHEMAS, LEVELS])
+    }
+
+    fn workers(&self) -> usize {
+        1
+    }
+
+    fn longest_retry(&self) -> Duration {
+        EVERY
+    }
+
+    fn begins_with(&self) -> Vec<Task> {
+        vec![Task::Own]
+    }
+
+    fn hear(&self, news: &News<'_>, queue: &mut Queue<Task>) {
+        if !self.tells {
+            return;
+        }
+        match news.of.as_str() {
+            SCHEMAS if !news.gone => queue.add(Task::One(news.object.key.clone())),
+            LEVELS => {
+                queue.add(Task::Count);
+                if news.gone || news.previous.is_none() {
+                    queue.add(Task::All);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn work(self: Rc<Self>, task: Task) -> LocalBoxFuture<'static, Outcome> {
+        async move {
+            let done = match &task {
+                Task::Own => return self.own().await,
+                Task::All => self.all().await,
+                Task::One(key) => self.one(key).await,
+                Task::Count => (self.count)().await.map(|()| Outcome::Done),
+            };
+            done.unwrap_or_else(|status| Outcome::Again(status.to_string()))
+        }
+        .boxed_local()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing::object;
+    use super::*;
+    use crate::api::meta;
+
+    #[test]
+    fn what_is_said_already_is_not_said_again() {
+        let schema = object(
+            r#"{"metadata":{"name":"s"},"spec":{"priorityLevelConfiguration":{"name":"l"}},"status":{"conditions":[
+                {"type":"Dangling","status":"True","reason":"NotFound","lastTransitionTime":"2020-01-01T00:00:00Z",
+                "message":"This FlowSchema references the PriorityLevelConfiguration object named \"l\" but there is no such object"}]}}"#,
+        );
+        let (level, now) = (flow_control::level_of(&schema), "2026-01-01T00:00:00Z");
+        assert_eq!((level, meta::name(&schema)), ("l", "s"));
+        assert!(says(&schema, &flow_control::dangling(level, false, now)));
+        assert!(!says(&schema, &flow_control::dangling(level, true, now)));
+        assert!(!says(&schema, &flow_control::dangling("other", false, now)));
+    }
+}

@@ -1,0 +1,265 @@
+//! Who is let in when not everybody can be: priority and fairness, or the plain limits of requests in flight.
+//!
+//! A request is put to a flow schema and its priority level (`table`), asks for as many seats as it is dear (`work`), and takes
+//! them, waits for them or is refused (`pilothouse_actors::fair`). What lets it in is its permit, which travels with its work.
+
+pub mod table;
+mod work;
+
+use std::hash::{BuildHasher as _, RandomState};
+use std::sync::Arc;
+use std::time::Duration;
+
+use actix::Addr;
+use pilothouse_actors::answer::Answer;
+use pilothouse_actors::clock::{Clock, Timestamp};
+use pilothouse_actors::directory::Directory;
+use pilothouse_actors::error::StoreError;
+use pilothouse_actors::fair::level::{Entry, Level, Refused, Seat};
+use pilothouse_actors::fair::levels::Levels;
+use pilothouse_actors::fair::queues::{Shape, Work};
+use pilothouse_actors::identity::Identity;
+use pilothouse_actors::permit::Permit;
+use prometheus::IntGauge;
+
+use self::table::{Flow, Table};
+use crate::api::catalog::resource::Resource;
+use crate::api::path::Request;
+use crate::api::query::Query;
+use crate::api::verb::Verb;
+use crate::api::words::MASTERS;
+use crate::auth::followed::Followed;
+use crate::limits::LONGEST_WAIT;
+use crate::metrics::Metrics;
+use crate::verbs::load::Load;
+
+/// What decides who is let in.
+pub enum Room {
+    /// Priority and fairness.
+    Fair(Gate),
+    /// A limit for those who read and one for those who write.
+    Plain(Places),
+}
+
+/// What is known of a request before it is let in.
+pub struct Asked<'a> {
+    /// Who sends it.
+    pub user: &'a Identity,
+    /// What it is about.
+    pub request: &'a Request<'a>,
+    /// The resource, if it is one that is known.
+    pub resource: Option<&'a Resource>,
+    /// The parameters.
+    pub query: &'a Query<'a>,
+}
+
+impl Asked<'_> {
+    fn writes(&self) -> bool {
+        !matches!(
+            self.request.verb,
+            Verb::Get | Verb::List | Verb::Watch | Verb::Proxy | Verb::Head | Verb::Options
+        )
+    }
+}
+
+/// How many are in flight: those who read, and those who write.
+struct InFlight([IntGauge; 2]);
+
+impl InFlight {
+    fn new(metrics: &Metrics) -> InFlight {
+        InFlight(["readOnly", "mutating"].map(|kind| metrics.inflight.with_label_values(&[kind])))
+    }
+
+    fn count(&self, asked: &Asked<'_>) -> Counted {
+        let gauge = self.0[usize::from(asked.writes())].clone();
+        gauge.inc();
+        Counted(gauge)
+    }
+}
+
+/// A request that is counted until this is dropped.
+struct Counted(IntGauge);
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.0.dec();
+    }
+}
+
+/// A request that was let in: what its permit holds.
+struct LetIn {
+    _counted: Counted,
+    seat: Option<Seat>,
+    begun: Option<Begun>,
+}
+
+/// What is counted of it when it ends.
+struct Begun {
+    flow: Arc<Flow>,
+    seats: u32,
+    is_watch: bool,
+    at: Timestamp,
+    clock: Clock,
+}
+
+impl Drop for LetIn {
+    fn drop(&mut self) {
+        if let Some(Begun { flow, seats, is_watch, at, clock }) = &self.begun {
+            let now = clock.now();
+            flow.counted().end(*seats, *is_watch, seconds(*at, now));
+            self.seat.take().into_iter().for_each(|seat| seat.give_back(now));
+        }
+    }
+}
+
+fn seconds(from: Timestamp, to: Timestamp) -> f64 {
+    to.0.saturating_sub(from.0) as f64 / 1e6
+}
+
+/// A request that waits, for as long as it does.
+struct Waiting<'a> {
+    flow: &'a Flow,
+    seats: u32,
+}
+
+impl<'a> Waiting<'a> {
+    fn begin(flow: &'a Flow, seats: u32) -> Waiting<'a> {
+        flow.counted().waiting.inc();
+        flow.counted().seats_wanted.add(i64::from(seats));
+        Waiting { flow, seats }
+    }
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.flow.counted().waiting.dec();
+        self.flow.counted().seats_wanted.sub(i64::from(self.seats));
+    }
+}
+
+/// Priority and fairness. One per server.
+pub struct Gate {
+    table: Arc<Followed<Table>>,
+    seats: Arc<Levels>,
+    /// Makes numbers of flows that nobody can choose.
+    secret: RandomState,
+    load: Arc<Load>,
+    inflight: InFlight,
+    clock: Clock,
+}
+
+impl Gate {
+    /// Reads all flow schemas and priority levels, which share so many seats.
+    pub async fn open(
+        directory: Addr<Directory>,
+        total: u32,
+        load: Arc<Load>,
+        metrics: &Arc<Metrics>,
+        clock: &Clock,
+    ) -> Result<Gate, StoreError> {
+        let seats = Arc::new(Levels::new(total, clock.clone()));
+        let table = Table::new(seats.clone(), metrics.clone());
+        Ok(Gate {
+            table: Arc::new(Followed::open(directory, table::types(), table).await?),
+            seats,
+            secret: RandomState::new(),
+            load,
+            inflight: InFlight::new(metrics),
+            clock: clock.clone(),
+        })
+    }
+
+    /// Where a request is put to. It is known once it is known who asks, whether they may or not.
+    pub fn flow(&self, user: &Identity, request: &Request<'_>) -> Option<Arc<Flow>> {
+        // A table that lacks the last writes will do: nothing is allowed by it, and a loop brings it up to date soon.
+        self.table.fresh().unwrap_or_else(|| self.table.stale()).of(user, request)
+    }
+
+    /// Lets a request in that is put to this flow, at once or within `most`.
+    pub async fn enter(
+        &self,
+        flow: &Arc<Flow>,
+        asked: &Asked<'_>,
+        most: Duration,
+    ) -> Result<Permit, Refused> {
+        let work = work::estimate(asked, &self.load, flow.level.widest());
+        flow.counted().widths.observe(f64::from(work.width()));
+        let hash = self.secret.hash_one((&*flow.name, flow.schema.by.tell(asked.user, asked.request)));
+        let came = self.clock.now();
+        let (entry, at) = match flow.level.enter(came, hash, work) {
+            Entry::Seated(seat) => (Ok(seat), came),
+            Entry::Refused(refused) => (Err(refused), came),
+            Entry::Waits(waiter) => {
+                flow.counted().lengths.observe(waiter.length() as f64);
+                let _waiting = Waiting::begin(flow, work.width());
+                (waiter.wait(most.min(LONGEST_WAIT)).await, self.clock.now())
+            }
+        };
+        if !flow.is_exempt {
+            flow.counted().wait(entry.is_ok(), seconds(came, at));
+        }
+        let seat = entry.inspect_err(|refused| flow.counted().refuse(refused.why))?;
+        flow.counted().begin(work.width());
+        let is_watch = asked.request.verb == Verb::Watch;
+        let begun =
+            Begun { flow: flow.clone(), seats: work.width(), is_watch, at, clock: self.clock.clone() };
+        let counted = self.inflight.count(asked);
+        Ok(Permit::holding(LetIn { _counted: counted, seat: Some(seat), begun: Some(begun) }))
+    }
+
+    /// Tells what the levels have now.
+    pub fn tell(&self, metrics: &Metrics) {
+        metrics.flows.tell(&self.seats.told(), self.seats.fair_part());
+    }
+
+    /// Gives the levels what their configuration says now, for those who wait.
+    pub async fn settle(&self) -> Result<(), StoreError> {
+        match self.table.look(Table::settle) {
+            Answer::Now(settled) => settled,
+            Answer::Later(settled) => settled.await,
+        }
+    }
+
+    /// What lends seats from time to time, and frees those that nobody gives back.
+    pub fn seats(&self) -> Arc<Levels> {
+        self.seats.clone()
+    }
+}
+
+/// How many requests may be in flight, where there is no priority and fairness. Watches do not count: they wait for events, not
+/// for us.
+pub struct Places {
+    /// For those who read, and for those who write.
+    levels: [Arc<Level>; 2],
+    inflight: InFlight,
+    clock: Clock,
+}
+
+impl Places {
+    /// So many that read and so many that write; nothing means no limit.
+    pub fn new(reading: u32, writing: u32, metrics: &Metrics, clock: &Clock) -> Places {
+        let level = |limit: u32| {
+            let shape = if limit == 0 { Shape::Exempt } else { Shape::Reject };
+            Arc::new(Level::new(shape, limit, clock, &Arc::default()))
+        };
+        Places {
+            levels: [level(reading), level(writing)],
+            inflight: InFlight::new(metrics),
+            clock: clock.clone(),
+        }
+    }
+
+    /// Lets a request in. Those who may do everything get in however full it is: they are who could help.
+    pub fn enter(&self, asked: &Asked<'_>) -> Result<Permit, Refused> {
+        match self.levels[usize::from(asked.writes())].enter(self.clock.now(), 0, Work::ONE) {
+            Entry::Seated(seat) => {
+                let counted = self.inflight.count(asked);
+                Ok(Permit::holding(LetIn { _counted: counted, seat: Some(seat), begun: None }))
+            }
+            _ if asked.user.is_in(MASTERS) => Ok(Permit::none()),
+            Entry::Refused(refused) => Err(Refused { seconds: 1, ..refused }),
+            // Nobody waits without queues.
+            Entry::Waits(_) => Ok(Permit::none()),
+        }
+    }
+}

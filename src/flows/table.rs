@@ -1,0 +1,208 @@
+//! The flow schemas and priority levels that are there, as of the last write that was answered, in the order in which they are
+//! asked.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, OnceLock};
+
+use bytes::Bytes;
+use pilothouse_actors::fair::level;
+use pilothouse_actors::fair::levels::{Levels, Spec};
+use pilothouse_actors::fair::queues::Shape;
+use pilothouse_actors::identity::Identity;
+use pilothouse_actors::object::{Object, TypeName};
+
+use crate::api::bootstrap::flow_control::{CATCH_ALL, EXEMPT, GROUP};
+use crate::api::codec::json;
+use crate::api::flows::{Level, Schema, is_put_to_none};
+use crate::api::path::Request;
+use crate::api::value::Value;
+use crate::auth::followed::View;
+use crate::metrics::Metrics;
+use crate::metrics::flows::FlowSeries;
+
+/// The types that the table follows; levels come second.
+const RESOURCES: [&str; 2] = ["flowschemas", "prioritylevelconfigurations"];
+const SCHEMAS: usize = 0;
+
+/// The types that the table follows.
+pub fn types() -> [TypeName; 2] {
+    RESOURCES.map(|resource| TypeName::new(&format!("{resource}.{GROUP}")))
+}
+
+/// Where a request is put to: a schema with its level.
+pub struct Flow {
+    /// The uid of the level; empty for one that must be there and is not.
+    pub level_uid: Bytes,
+    /// The level.
+    pub level: Arc<level::Level>,
+    /// Whether it lets everybody in.
+    pub is_exempt: bool,
+    /// The name of the schema.
+    pub name: String,
+    /// The schema.
+    pub schema: Schema,
+    /// What is counted of its requests, once there was one.
+    counted: OnceLock<FlowSeries>,
+    metrics: Arc<Metrics>,
+}
+
+impl Flow {
+    /// What is counted of its requests.
+    pub fn counted(&self) -> &FlowSeries {
+        self.counted.get_or_init(|| self.metrics.flows.of(&self.schema.level, &self.name))
+    }
+}
+
+/// All flow schemas and priority levels.
+pub struct Table {
+    schemas: BTreeMap<String, Schema>,
+    levels: BTreeMap<String, Level>,
+    /// What shares the seats of the server.
+    seats: Arc<Levels>,
+    metrics: Arc<Metrics>,
+    /// The levels as they are used, and what follows from both, made when somebody asks: many may change before that.
+    used: OnceLock<BTreeMap<String, Arc<level::Level>>>,
+    arranged: OnceLock<Vec<Arc<Flow>>>,
+}
+
+impl Table {
+    /// A table of nothing but what must be there.
+    pub fn new(seats: Arc<Levels>, metrics: Arc<Metrics>) -> Table {
+        Table {
+            schemas: BTreeMap::new(),
+            levels: BTreeMap::new(),
+            seats,
+            metrics,
+            used: OnceLock::new(),
+            arranged: OnceLock::new(),
+        }
+    }
+
+    fn put_schema(&mut self, name: &str, schema: Option<Schema>) {
+        // Most changes of a schema are about its status.
+        if self.schemas.get(name) != schema.as_ref() {
+            put(&mut self.schemas, name, schema);
+            self.arranged.take();
+        }
+    }
+
+    fn put_level(&mut self, name: &str, level: Option<Level>) {
+        if self.levels.get(name) != level.as_ref() {
+            put(&mut self.levels, name, level);
+            self.used.take();
+            self.arranged.take();
+        }
+    }
+
+    /// The level of this name. Those that must be there are.
+    fn level(&self, name: &str) -> Option<Level> {
+        self.levels.get(name).cloned().or_else(|| Level::mandatory(name).filter(|_| is_mandatory(name)))
+    }
+
+    fn used(&self) -> &BTreeMap<String, Arc<level::Level>> {
+        self.used.get_or_init(|| {
+            let names = self.levels.keys().map(String::as_str).chain([EXEMPT, CATCH_ALL]);
+            let names: BTreeSet<&str> = names.collect();
+            let spec = |name: &str| {
+                let Level { share, shape, .. } = self.level(name)?;
+                Some(Spec { name: name.to_owned(), share, shape })
+            };
+            self.seats.configure(&names.into_iter().filter_map(spec).collect::<Vec<_>>())
+        })
+    }
+
+    fn flow(&self, name: &str, schema: &Schema) -> Option<Arc<Flow>> {
+        let level = self.level(&schema.level)?;
+        Some(Arc::new(Flow {
+            level_uid: level.uid,
+            level: self.used().get(&schema.level)?.clone(),
+            is_exempt: level.shape == Shape::Exempt,
+            name: name.to_owned(),
+            schema: schema.clone(),
+            counted: OnceLock::new(),
+            metrics: self.metrics.clone(),
+        }))
+    }
+
+    /// The schemas whose level is there, in the order in which they are asked; the last is for all the rest.
+    fn arrange(&self) -> Vec<Arc<Flow>> {
+        // Names are their order already: of two with the same precedence the first by name is asked first.
+        let mut order: Vec<Arc<Flow>> =
+            self.schemas.iter().filter_map(|(name, schema)| self.flow(name, schema)).collect();
+        order.sort_by_key(|flow| flow.schema.precedence);
+        let has = |wanted: &str| order.iter().any(|flow| flow.name == wanted);
+        let (exempt, rest) = (has(EXEMPT), order.iter().find(|flow| flow.name == CATCH_ALL).cloned());
+        if let Some(flow) = self.flow(EXEMPT, &Schema::mandatory(EXEMPT)).filter(|_| !exempt) {
+            order.insert(0, flow);
+        }
+        order.extend(rest.or_else(|| self.flow(CATCH_ALL, &Schema::mandatory(CATCH_ALL))));
+        let told = order.iter().map(|flow| (flow.schema.level.clone(), flow.name.clone()));
+        self.metrics.flows.keep(told.collect());
+        order
+    }
+
+    /// Where a request of this user is put to. `None` for what lasts as long as its two ends like.
+    pub fn of(&self, user: &Identity, request: &Request<'_>) -> Option<Arc<Flow>> {
+        if is_put_to_none(request) {
+            return None;
+        }
+        let order = self.arranged.get_or_init(|| self.arrange());
+        let found = order.iter().find(|flow| flow.schema.means(user, request));
+        // Whoever is in no group at all is meant by none.
+        found.or(order.last()).cloned()
+    }
+
+    /// Gives the levels what their configuration says now, if nobody has asked since it changed.
+    pub fn settle(&self) {
+        self.used();
+    }
+}
+
+fn is_mandatory(level: &str) -> bool {
+    [EXEMPT, CATCH_ALL].contains(&level)
+}
+
+fn put<T>(all: &mut BTreeMap<String, T>, name: &str, value: Option<T>) {
+    match value {
+        Some(value) => all.insert(name.to_owned(), value),
+        None => all.remove(name),
+    };
+}
+
+impl Table {
+    fn change(&mut self, of: usize, name: &str, object: Option<&Value>) {
+        match of {
+            SCHEMAS => self.put_schema(name, object.map(Schema::read)),
+            _ => self.put_level(name, object.and_then(Level::read)),
+        }
+    }
+}
+
+impl View for Table {
+    fn put(&mut self, of: usize, object: &Object) {
+        match json::read(&object.bytes) {
+            Ok(read) => self.change(of, object.key.name(), Some(&read)),
+            // What it said before still counts; what must be there is there in any case.
+            Err(_) => tracing::error!(object = ?object.key, "a part of flow control cannot be read"),
+        }
+    }
+
+    fn remove(&mut self, of: usize, object: &Object) {
+        self.change(of, object.key.name(), None);
+    }
+
+    fn clear(&mut self, of: usize) {
+        match of {
+            SCHEMAS => self.schemas.clear(),
+            _ => {
+                self.levels.clear();
+                self.used.take();
+            }
+        }
+        self.arranged.take();
+    }
+}
+
+#[cfg(test)]
+#[path = "table_tests.rs"]
+mod tests;

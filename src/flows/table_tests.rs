@@ -1,0 +1,153 @@
+use pilothouse_actors::clock::{Clock, Timestamp};
+
+use super::*;
+use crate::api::bootstrap::flow_control;
+use crate::api::kinds::testing::object;
+use crate::api::meta;
+use crate::api::query::Query;
+use crate::api::words::{AUTHENTICATED, MASTERS};
+
+/// What there is where nobody has made anything.
+fn empty() -> Table {
+    let seats = Levels::new(600, Clock::manual(Timestamp(0)));
+    Table::new(Arc::new(seats), Arc::new(Metrics::new(Timestamp(0)).unwrap()))
+}
+
+/// What a fresh cluster has. Uids are the names.
+fn fresh() -> Table {
+    let mut flows = empty();
+    let named = |object: &Value| {
+        let name = meta::name(object).to_owned();
+        let mut object = object.clone();
+        object.entry("metadata").set("uid", name.as_str());
+        (name, object)
+    };
+    for level in flow_control::levels() {
+        let (name, level) = named(&level.object);
+        flows.put_level(&name, Level::read(&level));
+    }
+    for schema in flow_control::schemas() {
+        let (name, schema) = named(&schema.object);
+        flows.put_schema(&name, Some(Schema::read(&schema)));
+    }
+    flows
+}
+
+fn user(name: &str, groups: &[&str]) -> Identity {
+    let groups = groups.iter().map(|group| (*group).to_owned()).collect();
+    Identity { name: name.to_owned(), groups, ..Identity::default() }
+}
+
+fn flow(flows: &Table, user: &Identity, method: &str, path: &str) -> String {
+    let query = Query::parse("");
+    let found = flows.of(user, &Request::parse(method, path, &query).unwrap());
+    let text = |uid: &Bytes| String::from_utf8(uid.to_vec()).unwrap();
+    found.map_or("none".to_owned(), |flow| format!("{} {}", text(&flow.schema.uid), text(&flow.level_uid)))
+}
+
+#[test]
+fn a_fresh_cluster_puts_everybody_where_they_belong() {
+    let flows = fresh();
+    let known = "system:authenticated";
+    let (admin, alice) = (user("admin", &["system:masters", known]), user("alice", &[known]));
+    let nobody = user("system:anonymous", &["system:unauthenticated"]);
+    let node = user("system:node:n", &["system:nodes", known]);
+    let account = user("system:serviceaccount:n:a", &["system:serviceaccounts", known]);
+    let own = user("system:serviceaccount:kube-system:a", &["system:serviceaccounts", known]);
+    let pods = "/api/v1/namespaces/n/pods";
+    let table = [
+        (&admin, "GET", "/healthz", "exempt exempt"),
+        (&alice, "GET", "/healthz", "probes exempt"),
+        (&nobody, "GET", "/livez/ping", "probes exempt"),
+        (&nobody, "GET", "/livezz", "global-default global-default"),
+        (&nobody, "POST", "/healthz", "global-default global-default"),
+        (&alice, "GET", pods, "global-default global-default"),
+        (&node, "GET", pods, "system-nodes system"),
+        (&node, "PUT", "/api/v1/nodes/n/status", "system-node-high node-high"),
+        (&node, "GET", "/api/v1/nodes/n", "system-node-high node-high"),
+        (&account, "GET", pods, "service-accounts workload-low"),
+        (&own, "GET", pods, "kube-system-service-accounts workload-high"),
+        (
+            &own,
+            "PUT",
+            "/apis/coordination.k8s.io/v1/namespaces/n/leases/l",
+            "system-leader-election leader-election",
+        ),
+        (&admin, "GET", "/api/v1/namespaces/n/pods/p/log", "none"),
+        (&admin, "POST", "/api/v1/namespaces/n/pods/p/exec", "none"),
+        (&admin, "GET", "/api/v1/watch/namespaces/n/pods", "exempt exempt"),
+        (&user("odd", &[]), "GET", pods, "catch-all catch-all"),
+    ];
+    for (who, method, path, wanted) in table {
+        assert_eq!(flow(&flows, who, method, path), wanted, "{} {method} {path}", who.name);
+    }
+}
+
+#[test]
+fn schemas_come_by_precedence_and_name_and_need_their_level() {
+    let mut flows = fresh();
+    let alice = user("alice", &[AUTHENTICATED]);
+    let schema = |precedence: i64, level: &str, uid: &str| {
+        let text = format!(
+            r#"{{"metadata":{{"uid":"{uid}"}},"spec":{{"matchingPrecedence":{precedence},
+                "priorityLevelConfiguration":{{"name":"{level}"}},
+                "rules":[{{"subjects":[{{"kind":"User","user":{{"name":"alice"}}}}],
+                    "resourceRules":[{{"verbs":["list"],"apiGroups":[""],"resources":["pods"],
+                        "namespaces":["n"]}}]}}]}}}}"#
+        );
+        Some(Schema::read(&object(&text)))
+    };
+    let pods = "/api/v1/namespaces/n/pods";
+    flows.put_schema("b", schema(50, "system", "b"));
+    assert_eq!(flow(&flows, &alice, "GET", pods), "b system");
+    assert_eq!(flow(&flows, &alice, "GET", "/api/v1/pods"), "global-default global-default");
+    assert_eq!(flow(&flows, &alice, "GET", "/api/v1/namespaces/m/pods"), "global-default global-default");
+    flows.put_schema("a", schema(50, "not-yet", "a"));
+    assert_eq!(flow(&flows, &alice, "GET", pods), "b system");
+    let level = Level { uid: Bytes::from_static(b"l"), ..Level::mandatory(CATCH_ALL).unwrap() };
+    flows.put_level("not-yet", Some(level));
+    assert_eq!(flow(&flows, &alice, "GET", pods), "a l");
+    flows.put_schema("c", schema(49, "system", "c"));
+    assert_eq!(flow(&flows, &alice, "GET", pods), "c system");
+    for name in ["a", "b", "c"] {
+        flows.put_schema(name, None);
+    }
+    assert_eq!(flow(&flows, &alice, "GET", pods), "global-default global-default");
+}
+
+#[test]
+fn nothing_is_put_in_order_before_somebody_asks() {
+    let flows = fresh();
+    assert!(flows.arranged.get().is_none(), "to read many costs no more than each of them");
+    assert_eq!(flow(&flows, &user("odd", &[]), "GET", "/api/v1/pods"), "catch-all catch-all");
+    assert!(flows.arranged.get().is_some());
+}
+
+#[test]
+fn what_must_be_there_is_there() {
+    let flows = empty();
+    let admin = user("admin", &[MASTERS]);
+    assert_eq!(flow(&flows, &admin, "GET", "/api/v1/pods"), " ");
+    let mut flows = fresh();
+    flows.put_schema(EXEMPT, None);
+    assert_eq!(flow(&flows, &admin, "GET", "/api/v1/pods"), " exempt");
+    flows.put_schema(CATCH_ALL, None);
+    assert_eq!(flow(&flows, &user("odd", &[]), "GET", "/api/v1/pods"), " catch-all");
+}
+
+#[test]
+fn a_level_keeps_its_state_while_schemas_change() {
+    let mut flows = fresh();
+    let (alice, query) = (user("alice", &[AUTHENTICATED]), Query::parse(""));
+    let request = Request::parse("GET", "/api/v1/pods", &query).unwrap();
+    let before = flows.of(&alice, &request).unwrap();
+    let schema = flows.schemas.get("probes").cloned();
+    flows.put_schema("probes", schema);
+    assert!(Arc::ptr_eq(&before, &flows.of(&alice, &request).unwrap()), "nothing has changed");
+    flows.put_schema("probes", None);
+    let after = flows.of(&alice, &request).unwrap();
+    assert!(!Arc::ptr_eq(&before, &after) && Arc::ptr_eq(&before.level, &after.level));
+    flows.put_level("system", None);
+    assert!(Arc::ptr_eq(&before.level, &flows.of(&alice, &request).unwrap().level));
+    assert_eq!(flows.seats.told().len(), 7);
+}

@@ -1,0 +1,112 @@
+//! What requests will cost, as far as that is known without asking anybody: how many objects a type has and how many watch
+//! them. Whoever lets requests in asks; verbs say what they saw.
+
+use std::collections::HashMap;
+use std::hash::{BuildHasher as _, RandomState};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+
+use pilothouse_actors::object::TypeName;
+
+/// What is known. One per server.
+#[derive(Debug, Default)]
+pub struct Load {
+    /// How many objects each type had when it was last listed.
+    objects: RwLock<HashMap<TypeName, usize>>,
+    /// How many watch the same, by the hash of what that is: texts come from clients.
+    watchers: Mutex<HashMap<u64, usize>>,
+    secret: RandomState,
+    /// How many watch anything.
+    all: AtomicUsize,
+}
+
+impl Load {
+    /// A type has so many objects.
+    pub fn note(&self, of: &TypeName, objects: usize) {
+        if self.objects(of) != Some(objects) {
+            let mut known = self.objects.write().unwrap_or_else(PoisonError::into_inner);
+            known.insert(of.clone(), objects);
+        }
+    }
+
+    /// How many objects a type had when it was last listed.
+    pub fn objects(&self, of: &TypeName) -> Option<usize> {
+        self.objects.read().unwrap_or_else(PoisonError::into_inner).get(of).copied()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<u64, usize>> {
+        self.watchers.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Counts somebody who watches a type, or one namespace or one object of it, until the guard is dropped.
+    pub fn watch(self: &Arc<Load>, of: &TypeName, namespace: &str, name: &str) -> Watcher {
+        let what = self.secret.hash_one((of, namespace, name));
+        *self.lock().entry(what).or_default() += 1;
+        self.all.fetch_add(1, Ordering::Relaxed);
+        Watcher { load: self.clone(), what }
+    }
+
+    /// How many will hear of a write of this object; the name is empty if it has none yet. `least`: fewer do not matter, and are
+    /// not counted.
+    pub fn watchers(&self, of: &TypeName, namespace: &str, name: &str, least: usize) -> usize {
+        if self.all.load(Ordering::Relaxed) < least {
+            return 0;
+        }
+        let known = self.lock();
+        let count = |namespace: &str, name: &str| {
+            known.get(&self.secret.hash_one((of, namespace, name))).copied().unwrap_or_default()
+        };
+        let of_namespace = if namespace.is_empty() { 0 } else { count(namespace, "") };
+        let of_name = if name.is_empty() { 0 } else { count(namespace, name) };
+        count("", "") + of_namespace + of_name
+    }
+}
+
+/// Somebody who watches.
+#[derive(Debug)]
+pub struct Watcher {
+    load: Arc<Load>,
+    what: u64,
+}
+
+impl Drop for Watcher {
+    fn drop(&mut self) {
+        self.load.all.fetch_sub(1, Ordering::Relaxed);
+        let mut known = self.load.lock();
+        if let Some(count) = known.get_mut(&self.what) {
+            *count -= 1;
+            if *count == 0 {
+                known.remove(&self.what);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn those_are_counted_who_will_hear_of_a_write() {
+        let (load, pods) = (Arc::new(Load::default()), TypeName::new("pods"));
+        let all: Vec<Watcher> = [("", ""), ("n", ""), ("n", ""), ("n", "a"), ("m", "")]
+            .map(|(namespace, name)| load.watch(&pods, namespace, name))
+            .into();
+        assert_eq!(load.watchers(&pods, "n", "a", 1), 4);
+        assert_eq!(load.watchers(&pods, "n", "", 1), 3);
+        assert_eq!(load.watchers(&pods, "o", "a", 1), 1);
+        assert_eq!(load.watchers(&TypeName::new("nodes"), "", "a", 1), 0);
+        assert_eq!(load.watchers(&pods, "n", "a", 6), 0, "so few do not matter");
+        drop(all);
+        assert_eq!((load.watchers(&pods, "n", "a", 0), load.lock().len()), (0, 0));
+    }
+
+    #[test]
+    fn the_last_count_of_a_type_is_known() {
+        let (load, pods) = (Load::default(), TypeName::new("pods"));
+        assert_eq!(load.objects(&pods), None);
+        load.note(&pods, 3);
+        load.note(&pods, 7);
+        assert_eq!(load.objects(&pods), Some(7));
+    }
+}

@@ -1,0 +1,293 @@
+//! Priority and fairness seen from outside: who is let in, who waits, who is refused and in which words.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
+
+mod support;
+
+use std::thread;
+
+use serde_json::{Value, json};
+use support::Server;
+use support::client::{Client, JSON};
+use support::compare::text;
+use support::server::directory;
+use support::wait::{CAP, Deadline, poll};
+use support::wire::Connection;
+
+const MAPS: &str = "/api/v1/namespaces/default/configmaps";
+const GROUP: &str = "/apis/flowcontrol.apiserver.k8s.io/v1";
+const USER: &str = support::USER_TOKEN;
+const REFUSAL: &str = "Too many requests, please try again later.\n";
+
+/// Everybody may do everything, but not all at once: there are ten seats.
+fn narrow(arguments: &[&str]) -> Server {
+    let few = ["--engine=memory", "--authorization-mode=AlwaysAllow", "--max-requests-inflight=10"];
+    Server::with(&[&few[..], &["--max-mutating-requests-inflight=0"], arguments].concat())
+}
+
+/// A level of one seat, which borrows none.
+fn level(name: &str, response: &Value) -> Value {
+    json!({"apiVersion": "flowcontrol.apiserver.k8s.io/v1", "kind": "PriorityLevelConfiguration",
+        "metadata": {"name": name}, "spec": {"type": "Limited", "limited": {
+            "nominalConcurrencyShares": 1, "borrowingLimitPercent": 0, "limitResponse": response}}})
+}
+
+/// A schema of all resources for alice.
+fn schema(name: &str, level: &str) -> Value {
+    json!({"apiVersion": "flowcontrol.apiserver.k8s.io/v1", "kind": "FlowSchema", "metadata": {"name": name},
+        "spec": {"matchingPrecedence": 500, "priorityLevelConfiguration": {"name": level},
+            "distinguisherMethod": {"type": "ByUser"}, "rules": [{
+                "subjects": [{"kind": "User", "user": {"name": "alice"}}],
+                "resourceRules": [{"verbs": ["*"], "apiGroups": ["*"], "resources": ["*"], "namespaces": ["*"],
+                    "clusterScope": true}]}]}})
+}
+
+/// Puts alice to a level of one seat. Answers the uids of schema and level.
+fn confine(admin: &mut Client, response: &Value) -> (String, String) {
+    let level = admin.post(&format!("{GROUP}/prioritylevelconfigurations"), &level("one", response)).ok();
+    let schema = admin.post(&format!("{GROUP}/flowschemas"), &schema("alice", "one")).ok();
+    (text(&schema, "/metadata/uid").to_owned(), text(&level, "/metadata/uid").to_owned())
+}
+
+/// Waits until it is so.
+fn wait_for(what: &str, mut is_so: impl FnMut() -> bool) {
+    assert!(poll(CAP, || is_so().then_some(())).is_some(), "{what}");
+}
+
+/// What a series of the level of alice says; nothing if it is not told.
+fn told(admin: &mut Client, name: &str) -> f64 {
+    let page = admin.get("/metrics").text();
+    let of = |line: &&str| line.starts_with(&format!("{name}{{")) && line.contains(r#"priority_level="one""#);
+    page.lines().filter(of).filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok()).sum()
+}
+
+fn until(admin: &mut Client, name: &str, value: f64) {
+    wait_for(&format!("{name} is {value}"), || {
+        (told(admin, &format!("apiserver_flowcontrol_{name}")) - value).abs() < 0.1
+    });
+}
+
+/// A request that takes its seat and does not end: its body is not sent yet.
+struct Held {
+    connection: Connection,
+    body: String,
+}
+
+impl Held {
+    fn begin(client: &Client, name: &str) -> Held {
+        let object = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name}});
+        let (mut connection, body) = (client.raw(), object.to_string());
+        let head = client.head("POST", MAPS, &JSON);
+        connection.send(format!("{head}Content-Length: {}\r\n\r\n", body.len()).as_bytes()).unwrap();
+        Held { connection, body }
+    }
+
+    fn end(mut self) -> u16 {
+        self.connection.send(self.body.as_bytes()).unwrap();
+        self.connection.head(Deadline::after(CAP)).unwrap().status
+    }
+}
+
+#[test]
+fn a_level_that_is_full_refuses_and_disturbs_nobody_else() {
+    let server = narrow(&[]);
+    let mut admin = server.admin();
+    let mut alice = admin.with_token(Some(USER));
+    let (schema, level) = confine(&mut admin, &json!({"type": "Reject"}));
+    alice.get(MAPS).ok();
+    let held = Held::begin(&alice, "held");
+    until(&mut admin, "current_executing_requests", 1.0);
+    for _ in 0..2 {
+        let refused = alice.get(MAPS);
+        assert_eq!((refused.status, refused.text().as_str()), (429, REFUSAL));
+        for (header, value) in [
+            ("Retry-After", "1"),
+            ("Content-Type", "text/plain; charset=utf-8"),
+            ("X-Content-Type-Options", "nosniff"),
+            ("Cache-Control", "no-cache, private"),
+            ("X-Kubernetes-PF-FlowSchema-UID", &schema),
+            ("X-Kubernetes-PF-PriorityLevel-UID", &level),
+        ] {
+            assert_eq!(refused.header(header), Some(value), "{header}");
+        }
+    }
+    assert!(alice.try_watch(MAPS, "").is_err(), "a watch needs a seat to begin");
+    // Another level, those who ask for its health, and those who may do everything.
+    admin.request("GET", MAPS, &[("Impersonate-User", "bob")], b"").ok();
+    assert_eq!(alice.get("/readyz").text(), "ok");
+    let more: Vec<Held> = (0..15).map(|n| Held::begin(&admin, &format!("more{n}"))).collect();
+    admin.again().get(MAPS).ok();
+    assert!(more.into_iter().all(|held| held.end() == 201), "masters are never limited");
+    assert_eq!(told(&mut admin, "apiserver_flowcontrol_rejected_requests_total"), 3.0);
+    assert_eq!(told(&mut admin, "apiserver_flowcontrol_current_limit_seats"), 1.0);
+    assert_eq!(held.end(), 201);
+    until(&mut admin, "current_executing_requests", 0.0);
+    // Watches hold a seat no longer than they take to begin.
+    let watches: Vec<_> = (0..3).map(|_| alice.watch(MAPS, "")).collect();
+    alice.get(MAPS).ok();
+    drop(watches);
+    // What is deleted is told no more, and alice is where she was before.
+    admin.delete(&format!("{GROUP}/flowschemas/alice")).ok();
+    admin.delete(&format!("{GROUP}/prioritylevelconfigurations/one")).ok();
+    assert_ne!(alice.get(MAPS).header("X-Kubernetes-PF-FlowSchema-UID"), Some(schema.as_str()));
+    wait_for("nothing is told of the level", || {
+        !admin.get("/metrics").text().contains(r#"priority_level="one""#)
+    });
+}
+
+#[test]
+fn those_who_find_no_seat_wait_for_one_and_leave_when_they_hang_up() {
+    let server = narrow(&[]);
+    let mut admin = server.admin();
+    let alice = admin.with_token(Some(USER));
+    let queuing = json!({"queues": 1, "handSize": 1, "queueLengthLimit": 3});
+    confine(&mut admin, &json!({"type": "Queue", "queuing": queuing}));
+    let held = Held::begin(&alice, "held");
+    until(&mut admin, "current_executing_requests", 1.0);
+    let waiting: Vec<_> = (0..2)
+        .map(|_| {
+            let mut client = alice.again();
+            thread::spawn(move || client.get(MAPS).status)
+        })
+        .collect();
+    until(&mut admin, "current_inqueue_requests", 2.0);
+    let gone = Held::begin(&alice, "gone");
+    until(&mut admin, "current_inqueue_requests", 3.0);
+    let refused = alice.again().get(MAPS);
+    assert_eq!((refused.status, refused.text().as_str()), (429, REFUSAL), "the queue is full");
+    drop(gone);
+    until(&mut admin, "current_inqueue_requests", 2.0);
+    // A quarter of the time that it has is all that a request waits.
+    let late = alice.again().get(&format!("{MAPS}?timeout=400ms"));
+    assert_eq!((late.status, late.header("Retry-After")), (429, Some("1")));
+    assert!(waiting.iter().all(|request| !request.is_finished()));
+    assert_eq!(held.end(), 201);
+    for request in waiting {
+        assert_eq!(request.join().unwrap(), 200, "served when there was a seat");
+    }
+    let page = admin.get("/metrics").text();
+    for reason in ["queue-full", "time-out"] {
+        let one = format!(
+            r#"rejected_requests_total{{flow_schema="alice",priority_level="one",reason="{reason}"}} 1"#
+        );
+        assert!(page.contains(&one), "{reason}: {page}");
+    }
+    assert!(!page.contains(r#"configmaps/gone"#) && admin.get(&format!("{MAPS}/gone")).status == 404);
+}
+
+#[test]
+fn a_level_that_grows_lets_those_in_who_wait() {
+    let server = narrow(&[]);
+    let mut admin = server.admin();
+    let alice = admin.with_token(Some(USER));
+    let queuing = json!({"queues": 8, "handSize": 2, "queueLengthLimit": 3});
+    confine(&mut admin, &json!({"type": "Queue", "queuing": queuing}));
+    let held = Held::begin(&alice, "held");
+    until(&mut admin, "current_executing_requests", 1.0);
+    let mut client = alice.again();
+    let waiting = thread::spawn(move || client.get(MAPS).status);
+    until(&mut admin, "current_inqueue_requests", 1.0);
+    let more = json!({"spec": {"limited": {"nominalConcurrencyShares": 200}}});
+    admin.patch(&format!("{GROUP}/prioritylevelconfigurations/one"), "merge", &more).ok();
+    assert_eq!(waiting.join().unwrap(), 200);
+    assert_eq!(held.end(), 201);
+}
+
+fn dangling(admin: &mut Client, status: &str) -> Value {
+    let path = format!("{GROUP}/flowschemas/alice");
+    let mut found = Value::Null;
+    wait_for("the condition", || {
+        found = admin.get(&path).ok();
+        found["status"]["conditions"][0]["status"] == status
+    });
+    found
+}
+
+#[test]
+fn a_flow_schema_says_whether_its_level_is_there() {
+    let server = Server::with(&["--engine=memory"]);
+    let mut admin = server.admin();
+    admin.post(&format!("{GROUP}/flowschemas"), &schema("alice", "one")).ok();
+    let lost = dangling(&mut admin, "True");
+    let condition = &lost["status"]["conditions"][0];
+    assert_eq!((&condition["type"], &condition["reason"]), (&json!("Dangling"), &json!("NotFound")));
+    let message = "This FlowSchema references the PriorityLevelConfiguration object named \"one\" but there is no such object";
+    assert_eq!(condition["message"], message);
+    let managers = lost["metadata"]["managedFields"].as_array().unwrap();
+    let consumer = "api-priority-and-fairness-config-consumer-v1";
+    let entry = managers.iter().find(|entry| entry["manager"] == consumer).expect("an owner of the status");
+    assert_eq!((&entry["operation"], &entry["subresource"]), (&json!("Apply"), &json!("status")));
+    admin
+        .post(&format!("{GROUP}/prioritylevelconfigurations"), &level("one", &json!({"type": "Reject"})))
+        .ok();
+    let found = dangling(&mut admin, "False");
+    let condition = &found["status"]["conditions"][0];
+    let message =
+        "This FlowSchema references the PriorityLevelConfiguration object named \"one\" and it exists";
+    assert_eq!((&condition["reason"], &condition["message"]), (&json!("Found"), &json!(message)));
+    // Whoever writes something else into it is corrected.
+    let wrong =
+        json!({"status": {"conditions": [{"type": "Dangling", "status": "True", "reason": "Why not"}]}});
+    admin.patch(&format!("{GROUP}/flowschemas/alice/status"), "merge", &wrong).ok();
+    dangling(&mut admin, "False");
+    admin.delete(&format!("{GROUP}/prioritylevelconfigurations/one")).ok();
+    dangling(&mut admin, "True");
+}
+
+#[test]
+fn what_a_fresh_cluster_has_is_looked_after_unless_somebody_wants_it_otherwise() {
+    let data = directory();
+    let at = |what: &str| format!("{GROUP}/{what}");
+    let shares = |admin: &mut Client, name: &str| {
+        admin.get(&at(&format!("prioritylevelconfigurations/{name}"))).ok()["spec"]["limited"]
+            ["nominalConcurrencyShares"]
+            .clone()
+    };
+    {
+        let server = Server::on(data.path(), &[]);
+        let mut admin = server.admin();
+        let more = json!({"spec": {"limited": {"nominalConcurrencyShares": 77}}});
+        admin.patch(&at("prioritylevelconfigurations/system"), "merge", &more).ok();
+        let meant = json!({"metadata": {"annotations": {"apf.kubernetes.io/autoupdate-spec": "false"}},
+            "spec": {"limited": {"nominalConcurrencyShares": 78}}});
+        admin.patch(&at("prioritylevelconfigurations/node-high"), "merge", &meant).ok();
+        admin.delete(&at("flowschemas/probes")).ok();
+        let mut left = schema("left", "system");
+        left["metadata"]["annotations"] = json!({"apf.kubernetes.io/autoupdate-spec": "true"});
+        admin.post(&at("flowschemas"), &left).ok();
+    }
+    let server = Server::on(data.path(), &[]);
+    let mut admin = server.admin();
+    assert_eq!((shares(&mut admin, "system"), shares(&mut admin, "node-high")), (json!(30), json!(78)));
+    admin.get(&at("flowschemas/probes")).ok();
+    admin.get(&at("flowschemas/left")).refused(404, "NotFound");
+    let before = admin.get(&at("prioritylevelconfigurations")).ok();
+    drop(server);
+    let server = Server::on(data.path(), &[]);
+    let after = server.admin().get(&at("prioritylevelconfigurations")).ok();
+    assert_eq!(before["items"], after["items"], "what is as it should be is not written");
+}
+
+#[test]
+fn without_priority_and_fairness_there_are_two_plain_limits() {
+    let server = Server::with(&[
+        "--engine=memory",
+        "--authorization-mode=AlwaysAllow",
+        "--enable-priority-and-fairness=false",
+        "--max-requests-inflight=400",
+        "--max-mutating-requests-inflight=1",
+    ]);
+    let mut admin = server.admin();
+    let mut alice = admin.with_token(Some(USER));
+    let held = Held::begin(&alice, "held");
+    let object = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "other"}});
+    let writing = r#"apiserver_current_inflight_requests{request_kind="mutating"} 1"#;
+    wait_for("the request is there", || admin.get("/metrics").text().contains(writing));
+    let refused = alice.post(MAPS, &object);
+    assert_eq!((refused.status, refused.text().as_str()), (429, REFUSAL));
+    assert_eq!(refused.header("Retry-After"), Some("1"));
+    assert_eq!(refused.header("X-Kubernetes-PF-FlowSchema-UID"), None);
+    alice.get(MAPS).ok();
+    admin.post(MAPS, &object).ok();
+    assert_eq!(held.end(), 201);
+}
