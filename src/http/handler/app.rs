@@ -135,54 +135,64 @@ async fn serve(
         // Nothing is mounted there, though authorization knows what it would be about.
         Target::Resource(_) if path.starts_with("//") => Ok(render::page_not_found()),
         Target::Resource(found) => {
-            let resource = find(worker, known, found, parsed.verb)?;
-            let Some(resource) = resource else { return Ok(render::page_not_found()) };
-            if let Some(way) = Way::of(&resource, found.subresource).filter(|_| !found.legacy_watch) {
-                let out = Out {
-                    way,
-                    resource: &resource,
-                    found,
-                    path,
-                    query: &query,
-                    user: &identity,
-                    warnings: &context.warnings,
-                };
-                return connect::serve(worker, request, payload, &out).await;
-            }
-            let verb = allowed_verb(&resource, found, parsed.verb, request.method())?;
-            resource.deprecation().into_iter().for_each(|warning| context.warnings.add(warning));
-            context.trail().into_iter().for_each(|trail| trail.deprecated(&resource));
-            // What is only asked and never kept has no rows.
-            let kept = !found.subresource.is_empty() || resource.verbs.contains(Verb::Get);
-            let rows = kept && (verb != Verb::Watch || !streams_list(worker, &query));
-            let is_custom = resource.custom.is_some() && found.subresource != "scale";
-            let offer = if is_custom { context.offer.custom() } else { context.offer };
-            let agreed =
-                agree(context, offer, verb, rows && parts::has_table(found.group, found.subresource))?;
-            let form = form(worker, &agreed, verb, (&resource, found.subresource), &query);
-            let (form, misfit) = misfit(form, verb, agreed.encoding)?;
-            let socket = if verb == Verb::Watch { Upgrade::asked(request)? } else { None };
-            let (body, payload) = match &socket {
-                Some(_) => (Body::default(), Some(payload)),
-                None => (body::read(request, payload, verb, offer).await?, None),
-            };
-            let warnings = &context.warnings;
-            let agent = request.headers().get(header::USER_AGENT);
-            let user_agent = agent.map(|agent| String::from_utf8_lossy(agent.as_bytes())).unwrap_or_default();
-            let user_agent = &*user_agent;
-            let identity = &identity;
-            let part = Part { found, query: &query, body, form, warnings, identity, user_agent, permit };
-            let answer = dispatch(worker, verb, &resource, part).await?;
-            if let (Some(misfit), Reply::Object(..) | Reply::List(_)) = (misfit, &answer) {
-                return Err(misfit);
-            }
-            match (answer, socket, payload) {
-                (Reply::Watch(feed), Some(socket), Some(payload)) => {
-                    Ok(socket.answer(feed, payload, agreed.encoding))
-                }
-                (answer, ..) => render::answer(context, agreed, answer).await,
-            }
+            let asked = ResourceRequest { found, verb: parsed.verb, path, query: &query, user: &identity };
+            serve_resource(worker, (request, payload), context, (asked, known), permit).await
         }
+    }
+}
+
+/// A request for a resource, and who sends it.
+struct ResourceRequest<'a> {
+    found: &'a ResourcePath<'a>,
+    verb: Verb,
+    path: &'a str,
+    query: &'a Query<'a>,
+    user: &'a Arc<Identity>,
+}
+
+async fn serve_resource(
+    worker: &Rc<Worker>,
+    (request, payload): (&HttpRequest, Payload),
+    context: &Context,
+    (asked, known): (ResourceRequest<'_>, Option<Arc<Resource>>),
+    permit: Permit,
+) -> Result<HttpResponse> {
+    let ResourceRequest { found, path, query, user, .. } = asked;
+    let Some(resource) = find(worker, known, found, asked.verb)? else { return Ok(render::page_not_found()) };
+    let warnings = &context.warnings;
+    if let Some(way) = Way::of(&resource, found.subresource).filter(|_| !found.legacy_watch) {
+        let out = Out { way, resource: &resource, found, path, query, user, warnings };
+        return connect::serve(worker, request, payload, &out).await;
+    }
+    let verb = allowed_verb(&resource, found, asked.verb, request.method())?;
+    resource.deprecation().into_iter().for_each(|warning| warnings.add(warning));
+    context.trail().into_iter().for_each(|trail| trail.deprecated(&resource));
+    // What is only asked and never kept has no rows.
+    let kept = !found.subresource.is_empty() || resource.verbs.contains(Verb::Get);
+    let rows = kept && (verb != Verb::Watch || !streams_list(worker, query));
+    let is_custom = resource.custom.is_some() && found.subresource != "scale";
+    let offer = if is_custom { context.offer.custom() } else { context.offer };
+    let agreed = agree(context, offer, verb, rows && parts::has_table(found.group, found.subresource))?;
+    let form = form(worker, &agreed, verb, (&resource, found.subresource), query);
+    let (form, misfit) = misfit(form, verb, agreed.encoding)?;
+    let socket = if verb == Verb::Watch { Upgrade::asked(request)? } else { None };
+    let (body, payload) = match &socket {
+        Some(_) => (Body::default(), Some(payload)),
+        None => (body::read(request, payload, verb, offer).await?, None),
+    };
+    let agent = request.headers().get(header::USER_AGENT);
+    let user_agent = agent.map(|agent| String::from_utf8_lossy(agent.as_bytes())).unwrap_or_default();
+    let user_agent = &*user_agent;
+    let part = Part { found, query, body, form, warnings, identity: user, user_agent, permit };
+    let answer = dispatch(worker, verb, &resource, part).await?;
+    if let (Some(misfit), Reply::Object(..) | Reply::List(_)) = (misfit, &answer) {
+        return Err(misfit);
+    }
+    match (answer, socket, payload) {
+        (Reply::Watch(feed), Some(socket), Some(payload)) => {
+            Ok(socket.answer(feed, payload, agreed.encoding))
+        }
+        (answer, ..) => render::answer(context, agreed, answer).await,
     }
 }
 
@@ -352,7 +362,7 @@ fn form(
 }
 
 /// A form that cannot be had is told only instead of objects: what cannot be answered for another reason says that first,
-/// and a Status has its own form. Where something would be stored before, it is refused at once.
+/// and a Status has its own form. What would be stored is refused before it is; what is deleted is gone by then, as in the reference.
 fn misfit(form: Result<Form>, verb: Verb, encoding: Encoding) -> Result<(Form, Option<Box<Status>>)> {
     match form {
         Ok(form) => Ok((form, None)),
