@@ -105,6 +105,8 @@ pub const KUBELET_REFUSAL: Duration = Duration::from_secs(10);
 pub const SERVICE_CANDIDATES: usize = 64;
 /// Bytes that are copied at a time between the two ends of a conversation.
 pub const CONVERSATION_BYTES: usize = 16 << 10;
+/// Bytes of a log that stand in one message of WebSocket; the reference server's value.
+pub const LOG_MESSAGE_BYTES: usize = 2 << 10;
 /// Bytes of a WebSocket frame that is no data; the standard's value.
 pub const WEBSOCKET_CONTROL_BYTES: usize = 125;
 /// Pings of one end of a conversation that wait to be answered; more are not.
