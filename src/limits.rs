@@ -81,6 +81,14 @@ pub const GOAWAY_CHANCE: f64 = 0.02;
 pub const UPSTREAM_CONNECTIONS: usize = 4_096;
 /// The same to servers that extend this API.
 pub const EXTENSION_CONNECTIONS: usize = 4_096;
+/// Connections to others that wait for the next question, to one of them; the reference server's value.
+pub const CONNECTIONS_KEPT_EACH: usize = 25;
+/// The same to all of them; past it the one goes that waited longest.
+pub const CONNECTIONS_KEPT: usize = 1_024;
+/// How long such a connection waits; the reference server's value.
+pub const CONNECTION_KEPT: Duration = Duration::from_secs(90);
+/// How long a connection may take after an answer to become free; one that takes longer is cut.
+pub const CONNECTION_SETTLES: Duration = Duration::from_secs(1);
 /// Addresses of one host that are tried.
 pub const UPSTREAM_ADDRESSES: usize = 8;
 /// Bytes that are read from such a connection before somebody takes them; the head of an answer has to fit.
@@ -269,11 +277,7 @@ pub const DELETIONS_AT_ONCE: usize = 64;
 pub const DEFINITIONS_WRITTEN_AT_ONCE: usize = 64;
 /// Changes of definitions that are followed one by one; after more of them all definitions are looked at.
 pub const DEFINITIONS_PER_READ: usize = 4096;
-/// Connections to one admission webhook that wait for the next question, for each worker; the reference server's value.
-pub const HOOK_CONNECTIONS_KEPT: usize = 25;
-/// How long such a connection waits; the reference server's value.
-pub const HOOK_CONNECTION_IDLE: Duration = Duration::from_secs(90);
-/// Admission webhooks to which a worker keeps connections; past it all are closed. The reference server's value.
+/// Webhooks whose ways to be made sure of a worker remembers; past it all are made anew. The reference server's value.
 pub const HOOK_PEERS: usize = 200;
 /// Bytes of an answer of an admission webhook: a patch that puts a whole object into another one, in base64, fits.
 pub const HOOK_ANSWER_BYTES: usize = 8 << 20;
