@@ -53,7 +53,7 @@ struct Outside<'a> {
 }
 
 impl Outside<'_> {
-    fn is_in(mut self) {
+    fn enter(mut self) {
         self.places = 0;
     }
 }
@@ -145,7 +145,7 @@ impl Ledger {
                 }
                 let outside = Outside { places: patient.len(), counts: &self.counts };
                 let head = self.head(event.head_bytes()).await;
-                outside.is_in();
+                outside.enter();
                 (self.rooms(head, bodies), patient)
             }
         };
@@ -192,7 +192,7 @@ impl Ledger {
         };
         let outside = Outside { places: 1, counts: &self.counts };
         let room = place.words.reserve().await;
-        outside.is_in();
+        outside.enter();
         match room {
             Ok(room) => {
                 room.send(word);

@@ -55,7 +55,7 @@ impl Scene {
         let mut admin = server.admin();
         node(&mut admin, "n1", &address.to_string(), kubelet.address.port());
         pod(&mut admin, "p", "n1", &["c"]);
-        Scene { server, kubelet, admin, papers: papers }
+        Scene { server, kubelet, admin, papers }
     }
 
     /// Sends the head of a request to switch, and answers the connection once the other end has agreed.
@@ -597,9 +597,17 @@ fn logs_are_asked_for_over_one_connection() {
         assert_eq!(scene.admin.get(&format!("{POD}/log")).text(), "one\n");
     }
     assert!(scene.kubelet.seen().iter().all(|seen| seen.connection == 0));
+    let kept = |scene: &mut Scene| {
+        let metrics = scene.admin.get("/metrics").text();
+        let found = metrics.lines().find_map(|line| line.strip_prefix("pilothouse_connections_kept "));
+        found.map(str::to_owned)
+    };
+    assert_eq!(kept(&mut scene).as_deref(), Some("1"));
     scene.kubelet.hang_up();
     assert_eq!(scene.admin.get(&format!("{POD}/log")).text(), "one\n");
     assert_eq!(scene.kubelet.last().connection, 1);
+    scene.kubelet.hang_up();
+    assert!(poll(CAP, || kept(&mut scene).filter(|kept| kept == "0")).is_some());
 }
 
 #[test]

@@ -43,6 +43,15 @@ pub enum Purpose {
 }
 
 impl Purpose {
+    /// Whether a question does no more than be answered, however often it is asked: who somebody is, what they may do, what an
+    /// object is in another version. Records may come twice in any case.
+    fn may_repeat(self) -> bool {
+        match self {
+            Purpose::Service | Purpose::Conversion => true,
+            Purpose::Kubelet | Purpose::Extension | Purpose::Admission => false,
+        }
+    }
+
     /// Whether objects say whom to ask, so that connections go with them.
     fn hangs_on_objects(self) -> bool {
         match self {
@@ -286,7 +295,7 @@ impl Pool {
         mut request: Request<RequestBody>,
     ) -> Result<Tried, hyper::Error> {
         while let Some(mut connection) = self.take(origin) {
-            let (again, heard) = (repeatable(&request), connection.line.heard());
+            let (again, heard) = (repeatable(origin.purpose, &request), connection.line.heard());
             let mut failed = match connection.send(request).await {
                 Ok(response) => return Ok(Tried::Answered(response, connection)),
                 Err(failed) => failed,
@@ -374,9 +383,11 @@ impl Kept {
             left = pool.kept_for.saturating_sub(waited);
         }
     }
+}
 
-    /// The connection has ended: it waits for nobody.
-    fn ended(&self) {
+/// The connection has ended, with its thread or before: it waits for nobody.
+impl Drop for Kept {
+    fn drop(&mut self) {
         if let Some(pool) = self.pool.upgrade() {
             let gone = pool.lock().remove(&self.origin, |waiting| waiting.line.number == self.number);
             drop(gone);
@@ -385,12 +396,14 @@ impl Kept {
 }
 
 /// The same request once more, if it may be asked twice.
-fn repeatable(request: &Request<RequestBody>) -> Option<Request<RequestBody>> {
+fn repeatable(purpose: Purpose, request: &Request<RequestBody>) -> Option<Request<RequestBody>> {
     let is_safe = matches!(*request.method(), Method::GET | Method::HEAD | Method::OPTIONS | Method::TRACE);
-    if !is_safe || !matches!(request.body(), RequestBody::Empty) {
-        return None;
-    }
-    let mut again = Request::new(RequestBody::Empty);
+    let body = match request.body() {
+        RequestBody::Empty if is_safe => RequestBody::Empty,
+        RequestBody::Whole(body) if purpose.may_repeat() => RequestBody::Whole(body.clone()),
+        _ => return None,
+    };
+    let mut again = Request::new(body);
     again.method_mut().clone_from(request.method());
     again.uri_mut().clone_from(request.uri());
     again.headers_mut().clone_from(request.headers());

@@ -81,6 +81,32 @@ async fn a_certificate_that_a_plugin_makes_is_shown_from_then_on() {
 }
 
 #[actix::test]
+async fn questions_go_over_one_connection_and_nobody_notices_its_end() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let place = format!("http://{}", listener.local_addr().unwrap());
+    let serving = tokio::task::spawn_local(async move {
+        let mut asked = Vec::new();
+        for turns in [50, 3] {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            for turn in 1..=turns {
+                let mut question = [0; 4_096];
+                assert!(stream.read(&mut question).await.unwrap() > 0);
+                stream.write_all(b"HTTP/1.1 200 Yes\r\nContent-Length: 2\r\n\r\n{}").await.unwrap();
+                if turn == turns {
+                    asked.push(turn);
+                }
+            }
+        }
+        asked
+    });
+    let service = Service::alone(&Access::to(place)).unwrap();
+    for _ in 0..53 {
+        assert_eq!(service.ask("{}".to_owned()).await.unwrap(), b"{}");
+    }
+    assert_eq!(serving.await.unwrap(), [50, 3]);
+}
+
+#[actix::test]
 async fn whoever_finds_no_place_waits_for_one() {
     let (place, asked) = testing::server(vec![(200, "{}".to_owned())]).await;
     let service = Service::alone(&Access::to(place)).unwrap();

@@ -81,13 +81,10 @@ impl Line {
             };
             match kept {
                 None => spoken.await,
-                Some(kept) => {
-                    tokio::select! {
-                        () = spoken => {}
-                        () = kept.outlived() => {}
-                    }
-                    kept.ended();
-                }
+                Some(kept) => tokio::select! {
+                    () = spoken => {}
+                    () = kept.outlived() => {}
+                },
             }
         });
         Ok(Line { number, thread: thread::current().id(), sender, heard, driver })

@@ -175,12 +175,20 @@ async fn a_connection_that_was_closed_meanwhile_goes_unnoticed() {
 async fn what_was_sent_is_sent_again_only_if_it_may_be_and_nothing_came_back() {
     // Each connection answers once, then reads a question and hangs up.
     let server = Server::start(|_, turn| if turn == 0 { (ANSWER, true) } else { (b"", false) }).await;
-    let (pool, origin) = (pool(), server.origin(Purpose::Service));
+    let (pool, origin) = (pool(), server.origin(Purpose::Kubelet));
     server.ask(&pool, &origin, Method::GET).await.unwrap();
     assert_eq!(server.ask(&pool, &origin, Method::GET).await.unwrap(), b"ok");
     assert_eq!(*server.asked.borrow(), [2, 1]);
     assert!(server.ask(&pool, &origin, Method::POST).await.is_none());
     assert_eq!(*server.asked.borrow(), [2, 2], "nobody knows whether it was done");
+    let review = server.origin(Purpose::Service);
+    server.ask(&pool, &review, Method::POST).await.unwrap();
+    assert_eq!(
+        server.ask(&pool, &review, Method::POST).await.unwrap(),
+        b"ok",
+        "who may do what can be asked twice"
+    );
+    assert_eq!(*server.asked.borrow(), [2, 2, 2, 1]);
     let server = Server::start(|_, turn| if turn == 0 { (ANSWER, true) } else { (b"HTTP/", false) }).await;
     let origin = server.origin(Purpose::Service);
     server.ask(&pool, &origin, Method::GET).await.unwrap();
@@ -289,4 +297,22 @@ async fn no_other_thread_uses_a_connection() {
     let taken = std::thread::spawn(move || elsewhere.take(&same).is_some()).join().unwrap();
     assert!(!taken && pool.waiting() == 1);
     assert!(pool.take(&origin).is_some());
+    // What a thread has made ends with it.
+    let (elsewhere, address) = (pool.clone(), server.address);
+    let run = move || {
+        actix_rt::System::new().block_on(async move {
+            let io = TcpStream::connect(address).await.unwrap();
+            let mut connection = elsewhere.open(Some(origin), io).await.unwrap();
+            let request = Request::new(RequestBody::Empty);
+            let response = connection.send(request).await.map_err(|failed| failed.into_error()).unwrap();
+            line::read::<()>(response, 10).await.map(drop).unwrap();
+            connection.done();
+            elsewhere.waiting()
+        })
+    };
+    let thread = std::thread::spawn(run);
+    while !thread.is_finished() {
+        tokio::time::sleep(Duration::from_millis(2)).await;
+    }
+    assert_eq!((thread.join().unwrap(), pool.waiting()), (1, 0));
 }
