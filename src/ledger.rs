@@ -2,8 +2,8 @@
 //!
 //! Each place that gets records, the log (`log.rs`) and the webhook (`webhook.rs`), has a thread of its own and a bounded queue
 //! before it (`batches.rs`). In batch mode nobody waits: a record that finds no room is lost, and counted. In the other modes a
-//! request waits until its record is written. All records together have one room and their bodies another, so that large answers
-//! which somebody reads slowly cost the records of others their bodies at most.
+//! request waits until there is room for its record and it is written, or until whoever asks has gone. All records together have one
+//! room and their bodies another, so that large answers which somebody reads slowly cost the records of others their bodies at most.
 
 pub mod batches;
 pub mod log;
@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 use futures::future::join_all;
 use tokio::sync::mpsc::error::TrySendError;
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{Notify, mpsc, oneshot};
 use tokio::time::timeout;
 
 use crate::api::audit::event::Event;
@@ -22,7 +22,7 @@ use crate::limits::{AUDIT_BODIES_BYTES, AUDIT_CLOSING, AUDIT_HEADS_BYTES};
 use crate::metrics::audit::Audit as Counts;
 use crate::verbs::budget::{Budget, Held};
 
-use self::batches::{Entry, Rooms, Word};
+use self::batches::{Entry, Freed, Rooms, Word};
 
 /// What metrics call a queue that is full.
 const BUFFERED: &str = "buffered";
@@ -41,19 +41,27 @@ pub struct Ledger {
     places: Vec<Place>,
     heads: Budget,
     bodies: Budget,
+    /// Wakes those who wait for room.
+    freed: Arc<Notify>,
     counts: Counts,
 }
 
-/// A record that waits for its turn to enter a full queue. Whoever goes away meanwhile takes it along, which is counted.
+/// A record that waits for its turn to get in, at so many places. Whoever goes away meanwhile takes it along, which is counted.
 struct Outside<'a> {
-    word: Option<Word>,
+    places: usize,
     counts: &'a Counts,
+}
+
+impl Outside<'_> {
+    fn enter(mut self) {
+        self.places = 0;
+    }
 }
 
 impl Drop for Outside<'_> {
     fn drop(&mut self) {
-        if self.word.is_some() {
-            self.counts.lost(BUFFERED, 1, FULL);
+        if self.places > 0 {
+            self.counts.lost(BUFFERED, self.places, FULL);
         }
     }
 }
@@ -62,7 +70,7 @@ impl Ledger {
     /// A ledger without places.
     pub fn new(counts: Counts) -> Ledger {
         let (heads, bodies) = (Budget::new(AUDIT_HEADS_BYTES), Budget::new(AUDIT_BODIES_BYTES));
-        Ledger { places: Vec::new(), heads, bodies, counts }
+        Ledger { places: Vec::new(), heads, bodies, freed: Arc::default(), counts }
     }
 
     /// Adds a place; `spawn` starts the thread that takes what comes out of its queue.
@@ -74,6 +82,8 @@ impl Ledger {
         let (words, queue) = mpsc::channel(delivery.batching.waiting);
         spawn(queue)?;
         self.places.push(Place { mode: delivery.mode, words });
+        // Those that are waited for come first.
+        self.places.sort_by_key(|place| place.mode == Mode::Batch);
         Ok(())
     }
 
@@ -92,54 +102,85 @@ impl Ledger {
         self.bodies.nothing()
     }
 
-    /// Makes room for a record, without its bodies if there is too little for those; `None` if there is none for the rest.
-    fn fit(&self, event: &mut Event, mut bodies: Held) -> Option<Rooms> {
+    /// Makes room for the bodies of a record, which loses them if there is too little.
+    fn fit(&self, event: &mut Event, mut bodies: Held) -> Held {
         if bodies.set(event.body_bytes()).is_err() {
             event.shrink();
             // To need less is always possible.
             let _ = bodies.set(0);
         }
-        let head = self.heads.take(event.head_bytes()).ok()?;
-        Some(Rooms { _head: head, _bodies: bodies })
+        bodies
+    }
+
+    fn rooms(&self, head: Held, bodies: Held) -> Arc<Rooms> {
+        Arc::new(Rooms { _head: head, _bodies: bodies, _freed: Freed(self.freed.clone()) })
+    }
+
+    /// Room for all of a record but its bodies, when there is some.
+    async fn head(&self, bytes: usize) -> Held {
+        loop {
+            let freed = self.freed.notified();
+            if let Ok(head) = self.heads.take(bytes) {
+                return head;
+            }
+            freed.await;
+        }
     }
 
     /// Writes a record down, and waits for it where that is asked for. `false`: whoever must not go on without it shall not.
     pub async fn write(&self, mut event: Event, bodies: Held) -> bool {
         self.counts.made();
-        let rooms = self.fit(&mut event, bodies).map(Arc::new);
+        let bodies = self.fit(&mut event, bodies);
         let event = Arc::new(event);
+        let (rooms, heard) = match self.heads.take(event.head_bytes()) {
+            Ok(head) => (self.rooms(head, bodies), &self.places[..]),
+            Err(_) => {
+                // Those of batch mode come last: nobody waits for them.
+                let (patient, others) = self.places.split_at(self.patient());
+                if !others.is_empty() {
+                    self.counts.lost(BUFFERED, others.len(), FULL);
+                }
+                if patient.is_empty() {
+                    return true;
+                }
+                let outside = Outside { places: patient.len(), counts: &self.counts };
+                let head = self.head(event.head_bytes()).await;
+                outside.enter();
+                (self.rooms(head, bodies), patient)
+            }
+        };
         // All places hear of it before anybody waits: a client that hangs up meanwhile keeps no record from any of them.
-        let delivered = self.places.iter().map(|place| self.deliver(place, &event, rooms.clone()));
+        let delivered = heard.iter().map(|place| self.deliver(place, &event, rooms.clone()));
         join_all(delivered).await.into_iter().all(|may_go_on| may_go_on)
+    }
+
+    /// How many places are waited for.
+    fn patient(&self) -> usize {
+        self.places.partition_point(|place| place.mode != Mode::Batch)
     }
 
     /// Writes a record down that nobody can wait for.
     pub fn write_later(&self, mut event: Event, bodies: Held) {
         self.counts.made();
-        let rooms = self.fit(&mut event, bodies).map(Arc::new);
-        let event = Arc::new(event);
+        let bodies = self.fit(&mut event, bodies);
+        let Ok(head) = self.heads.take(event.head_bytes()) else {
+            return self.counts.lost(BUFFERED, self.places.len(), FULL);
+        };
+        let (event, rooms) = (Arc::new(event), self.rooms(head, bodies));
         for place in &self.places {
             self.pass_on(place, &event, rooms.clone());
         }
     }
 
     /// Brings a record to a place as that wants it. Whether the request may go on.
-    async fn deliver(&self, place: &Place, event: &Arc<Event>, rooms: Option<Arc<Rooms>>) -> bool {
+    async fn deliver(&self, place: &Place, event: &Arc<Event>, rooms: Arc<Rooms>) -> bool {
         if place.mode == Mode::Batch {
             self.pass_on(place, event, rooms);
             return true;
         }
-        let written = match rooms {
-            Some(rooms) => {
-                let (done, answer) = oneshot::channel();
-                let word = Word::Write(Entry { event: event.clone(), rooms, done: Some(done) });
-                self.enter(place, word).await && answer.await.unwrap_or(false)
-            }
-            None => {
-                self.counts.lost(BUFFERED, 1, FULL);
-                false
-            }
-        };
+        let (done, answer) = oneshot::channel();
+        let word = Word::Write(Entry { event: event.clone(), rooms, done: Some(done) });
+        let written = self.enter(place, word).await && answer.await.unwrap_or(false);
         written || place.mode != Mode::BlockingStrict
     }
 
@@ -149,22 +190,22 @@ impl Ledger {
             Ok(()) => return true,
             Err(TrySendError::Full(word) | TrySendError::Closed(word)) => word,
         };
-        let mut outside = Outside { word: Some(word), counts: &self.counts };
+        let outside = Outside { places: 1, counts: &self.counts };
         let room = place.words.reserve().await;
-        match (room, outside.word.take()) {
-            (Ok(room), Some(word)) => {
+        outside.enter();
+        match room {
+            Ok(room) => {
                 room.send(word);
                 true
             }
-            _ => {
+            Err(_) => {
                 self.counts.lost(BUFFERED, 1, CLOSED);
                 false
             }
         }
     }
 
-    fn pass_on(&self, place: &Place, event: &Arc<Event>, rooms: Option<Arc<Rooms>>) {
-        let Some(rooms) = rooms else { return self.counts.lost(BUFFERED, 1, FULL) };
+    fn pass_on(&self, place: &Place, event: &Arc<Event>, rooms: Arc<Rooms>) {
         let entry = Entry { event: event.clone(), rooms, done: None };
         match place.words.try_send(Word::Write(entry)) {
             Ok(()) => {}

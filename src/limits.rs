@@ -83,6 +83,14 @@ pub const GOAWAY_CHANCE: f64 = 0.02;
 pub const UPSTREAM_CONNECTIONS: usize = 4_096;
 /// The same to servers that extend this API.
 pub const EXTENSION_CONNECTIONS: usize = 4_096;
+/// Connections to others that wait for the next question, to one of them; the reference server's value.
+pub const CONNECTIONS_KEPT_EACH: usize = 25;
+/// The same to all of them; past it the one goes that waited longest.
+pub const CONNECTIONS_KEPT: usize = 1_024;
+/// How long such a connection waits; the reference server's value.
+pub const CONNECTION_KEPT: Duration = Duration::from_secs(90);
+/// How long a connection may take after an answer to become free; one that takes longer is cut.
+pub const CONNECTION_SETTLES: Duration = Duration::from_secs(1);
 /// Addresses of one host that are tried.
 pub const UPSTREAM_ADDRESSES: usize = 8;
 /// Bytes that are read from such a connection before somebody takes them; the head of an answer has to fit.
@@ -107,6 +115,8 @@ pub const KUBELET_REFUSAL: Duration = Duration::from_secs(10);
 pub const SERVICE_CANDIDATES: usize = 64;
 /// Bytes that are copied at a time between the two ends of a conversation.
 pub const CONVERSATION_BYTES: usize = 16 << 10;
+/// Bytes of a log that stand in one message of WebSocket; the reference server's value.
+pub const LOG_MESSAGE_BYTES: usize = 2 << 10;
 /// Bytes of a WebSocket frame that is no data; the standard's value.
 pub const WEBSOCKET_CONTROL_BYTES: usize = 125;
 /// Pings of one end of a conversation that wait to be answered; more are not.
@@ -271,11 +281,7 @@ pub const DELETIONS_AT_ONCE: usize = 64;
 pub const DEFINITIONS_WRITTEN_AT_ONCE: usize = 64;
 /// Changes of definitions that are followed one by one; after more of them all definitions are looked at.
 pub const DEFINITIONS_PER_READ: usize = 4096;
-/// Connections to one admission webhook that wait for the next question, for each worker; the reference server's value.
-pub const HOOK_CONNECTIONS_KEPT: usize = 25;
-/// How long such a connection waits; the reference server's value.
-pub const HOOK_CONNECTION_IDLE: Duration = Duration::from_secs(90);
-/// Admission webhooks to which a worker keeps connections; past it all are closed. The reference server's value.
+/// Webhooks whose ways to be made sure of a worker remembers; past it all are made anew. The reference server's value.
 pub const HOOK_PEERS: usize = 200;
 /// Bytes of an answer of an admission webhook: a patch that puts a whole object into another one, in base64, fits.
 pub const HOOK_ANSWER_BYTES: usize = 8 << 20;

@@ -62,6 +62,8 @@ pub struct Metrics {
     /// Objects by type.
     pub objects: IntGaugeVec,
     memory: IntGauge,
+    /// Connections to others that wait for the next question.
+    pub kept_connections: IntGauge,
     mismatches: [IntCounter; 2],
     decisions: IntCounterVec,
     attempts: IntCounterVec,
@@ -216,6 +218,10 @@ impl Metrics {
             watching: Watched::new()?,
             objects: IntGaugeVec::new(objects, &["resource"])?,
             memory: IntGauge::with_opts(memory)?,
+            kept_connections: IntGauge::new(
+                "pilothouse_connections_kept",
+                "Connections to other servers that wait for the next question.",
+            )?,
             // The short name, and the one with the reference's prefix.
             mismatches: [
                 mismatch("declarative_validation_mismatch_total")?,
@@ -238,6 +244,7 @@ impl Metrics {
         self.watching.register(registry)?;
         registry.register(Box::new(self.objects.clone()))?;
         registry.register(Box::new(self.memory.clone()))?;
+        registry.register(Box::new(self.kept_connections.clone()))?;
         registry.register(Box::new(self.decisions.clone()))?;
         registry.register(Box::new(self.attempts.clone()))?;
         registry.register(Box::new(self.attempt_durations.clone()))?;

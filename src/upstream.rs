@@ -1,12 +1,13 @@
-//! Connections out of this server: to kubelets, pods and services. One connection per request, nothing is kept: what is
-//! at the other end changes often and is far less busy than this server.
+//! Connections out of this server: to kubelets, pods, services and servers that extend this API.
 //!
-//! A connection lives exactly as long as the [`Answer`] or [`Channel`] that was made of it. Dropped, it is cut, so that a client that
-//! hangs up takes its connection along.
+//! A connection belongs to the [`Answer`] or [`Channel`] that was made of it. Dropped, it is cut, so that a client that hangs up takes
+//! its connection along. One whose answer was read to the end waits in the [`pool`] for the next request, if it is one to an extension
+//! server or for a log; what is behind a proxy changes often and is asked seldom.
 
 mod body;
 mod dial;
 mod failure;
+pub mod pool;
 mod tls;
 
 use std::io;
@@ -15,25 +16,26 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use hyper::body::Incoming;
-use hyper::client::conn::http1;
 use hyper::header::{HeaderMap, HeaderName, HeaderValue};
 use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
-use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
-use crate::api::connect::{Destination, Trust};
+use self::pool::{Connection, Origin, Pool, Purpose, Tried, Wanted};
+use crate::api::connect::{Destination, Peer, Reach, Trust};
 use crate::limits;
 
 pub use body::{AnswerBody, RequestBody};
+pub use dial::Stream;
 pub use failure::Failure;
-pub use tls::{Shown, TlsError, TlsFiles, read};
+pub use tls::{Shown, TlsError, TlsFiles, read, unproven};
 
 /// The way out. One per server.
 pub struct Upstream {
     tls: tls::Contexts,
+    pool: Arc<Pool>,
     /// How long it may take until somebody listens.
     connect_within: Duration,
     /// How long a kubelet may take to begin its answer.
@@ -55,15 +57,16 @@ pub struct Ask {
     pub body: RequestBody,
 }
 
-/// What keeps a connection alive, and its place among the connections.
+/// A connection and its place among the connections.
 struct Held {
-    driver: JoinHandle<()>,
+    connection: Connection,
     _place: OwnedSemaphorePermit,
 }
 
-impl Drop for Held {
-    fn drop(&mut self) {
-        self.driver.abort();
+impl Held {
+    /// Everything was said: the connection may wait for the next request, without a place.
+    fn done(self) {
+        self.connection.done();
     }
 }
 
@@ -101,10 +104,11 @@ pub enum Switched {
 }
 
 impl Upstream {
-    /// Connections with these certificates.
-    pub fn new(files: &TlsFiles, connect_within: Duration) -> Result<Upstream, TlsError> {
+    /// Connections with these certificates, which wait in this pool.
+    pub fn new(files: &TlsFiles, connect_within: Duration, pool: Arc<Pool>) -> Result<Upstream, TlsError> {
         Ok(Upstream {
             tls: tls::Contexts::new(files)?,
+            pool,
             connect_within,
             kubelet_head_within: limits::KUBELET_HEAD,
             proxy_head_within: limits::PROXY_HEAD,
@@ -118,9 +122,19 @@ impl Upstream {
         self.tls.show_to_extensions(identity)
     }
 
+    /// Believes and shows to kubelets from now on what these files hold now.
+    pub fn show_to_kubelets(&self, files: &TlsFiles) -> Result<(), TlsError> {
+        self.tls.show_to_kubelets(files)
+    }
+
+    /// Where connections wait.
+    pub fn pool(&self) -> &Arc<Pool> {
+        &self.pool
+    }
+
     /// Sends a request and waits for the beginning of the answer.
     pub async fn ask(&self, to: &Destination, ask: Ask) -> Result<Answer, Failure> {
-        let (response, held) = self.send(to, ask).await?;
+        let (response, held) = self.send(to, ask, true).await?;
         if response.status() == StatusCode::SWITCHING_PROTOCOLS {
             return Err(Failure::Broken(
                 "an answer that nobody asked for: 101 Switching Protocols".to_owned(),
@@ -129,9 +143,9 @@ impl Upstream {
         Ok(answer(response, held))
     }
 
-    /// Sends a request to speak something else.
+    /// Sends a request to speak something else. Its connection is its own.
     pub async fn switch(&self, to: &Destination, ask: Ask) -> Result<Switched, Failure> {
-        let (mut response, held) = self.send(to, ask).await?;
+        let (mut response, held) = self.send(to, ask, false).await?;
         if response.status() != StatusCode::SWITCHING_PROTOCOLS {
             return Ok(Switched::Answer(answer(response, held)));
         }
@@ -141,46 +155,87 @@ impl Upstream {
         Ok(Switched::Channel(Channel { headers: std::mem::take(response.headers_mut()), io, _held: held }))
     }
 
-    async fn send(&self, to: &Destination, ask: Ask) -> Result<(Response<Incoming>, Held), Failure> {
+    async fn send(
+        &self,
+        to: &Destination,
+        ask: Ask,
+        may_keep: bool,
+    ) -> Result<(Response<Incoming>, Held), Failure> {
         let places = match to.trust {
             Trust::Extension(_) => &self.extension_places,
             Trust::Nobody | Trust::Kubelet | Trust::KubeletUnverified => &self.places,
         };
         let place = places.clone().try_acquire_owned().map_err(|_| Failure::Busy)?;
-        let io = dial::dial(&self.tls, to, self.connect_within).await?;
-        let (mut sender, connection) = http1::Builder::new()
-            .max_buf_size(limits::UPSTREAM_BUFFER_BYTES)
-            .max_headers(limits::UPSTREAM_HEADERS)
-            .title_case_headers(true)
-            .handshake(TokioIo::new(io))
-            .await
-            .map_err(|error| Failure::broken(&error))?;
-        let driver = tokio::task::spawn_local(async move {
-            if let Err(error) = connection.with_upgrades().await {
-                tracing::debug!(%error, "a connection to somebody else ended");
-            }
-        });
-        let held = Held { driver, _place: place };
         let mut request = Request::new(ask.body);
         *request.method_mut() = ask.method;
         *request.headers_mut() = ask.headers;
         *request.uri_mut() = to.location.target().parse().map_err(|_| Failure::BadTarget)?;
+        let tls = self.tls.to(to)?;
+        let origin = if may_keep { origin(to, tls.as_ref()) } else { None };
+        let tried = match &origin {
+            Some(origin) => self.begun(to, self.pool.over_waiting(origin, request)).await?,
+            None => Tried::Unsent(request),
+        };
+        let (response, connection) = match tried {
+            Tried::Answered(response, connection) => (response, connection),
+            Tried::Unsent(request) => {
+                let io = dial::dial(tls.as_ref(), to, self.connect_within).await?;
+                let opened = self.pool.open(origin, io).await;
+                let mut connection = opened.map_err(|error| Failure::broken(&error))?;
+                let sent = async { connection.send(request).await.map_err(|failed| failed.into_error()) };
+                (self.begun(to, sent).await?, connection)
+            }
+        };
+        Ok((response, Held { connection, _place: place }))
+    }
+
+    /// Waits until an answer begins, for as long as whoever is asked may take.
+    async fn begun<T>(
+        &self,
+        to: &Destination,
+        sent: impl Future<Output = Result<T, hyper::Error>>,
+    ) -> Result<T, Failure> {
         let within = match to.trust {
             Trust::Nobody | Trust::Extension(_) => self.proxy_head_within,
             Trust::Kubelet | Trust::KubeletUnverified => self.kubelet_head_within,
         };
-        let sent = sender.send_request(request);
-        let response = match to.is_patient {
+        let begun = match to.is_patient {
             true => sent.await,
             false => timeout(within, sent).await.map_err(|_| Failure::SlowAnswer)?,
         };
-        Ok((response.map_err(|error| Failure::broken(&error))?, held))
+        begun.map_err(|error| Failure::broken(&error))
     }
+}
+
+/// As whom a connection is kept; `None`: it is not.
+fn origin(to: &Destination, tls: Option<&tls::Way>) -> Option<Arc<Origin>> {
+    let purpose = match to.trust {
+        Trust::Kubelet | Trust::KubeletUnverified => Purpose::Kubelet,
+        Trust::Extension(_) => Purpose::Extension,
+        Trust::Nobody => return None,
+    };
+    // Which addresses are allowed is only looked at when a connection is made.
+    if to.reach != Reach::Any {
+        return None;
+    }
+    Some(Arc::new(Origin {
+        purpose,
+        host: to.location.host.clone(),
+        port: to.location.port,
+        private: tls.map(|way| way.private.clone()),
+        proxy: None,
+    }))
 }
 
 fn answer(response: Response<Incoming>, held: Held) -> Answer {
     let (parts, body) = response.into_parts();
     Answer { status: parts.status, headers: parts.headers, body: AnswerBody::new(body, held) }
+}
+
+/// Says that an extension server may be asked, by those who look at its certificate and by those who do not.
+pub fn wanted(pool: &Arc<Pool>, peer: &Peer) -> [Wanted; 2] {
+    [tls::authority(peer), pool::authority(None, false)]
+        .map(|authority| pool.want(Purpose::Extension, &peer.server_name, authority))
 }
 
 /// A name and value as the other end gets them; `None` if they cannot stand in a head.

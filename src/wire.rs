@@ -74,7 +74,8 @@ use crate::metrics::requests::Meter;
 use crate::pki::{Pki, host};
 use crate::server::StartError;
 use crate::server::wiring::{Application, Boot, Wired, Wiring};
-use crate::upstream::{TlsError, TlsFiles, Upstream};
+use crate::upstream::pool::Wanted;
+use crate::upstream::{TlsError, Upstream};
 use crate::verbs::admission::policies::table;
 use crate::verbs::admission::{self, Chain};
 use crate::verbs::aggregation::Extensions;
@@ -152,6 +153,8 @@ struct Parts {
     loops: Loops,
     /// What is built in, to which definitions add.
     builtin: Builtins,
+    /// The webhooks that turn objects of what is defined into other versions.
+    converters: Mutex<Vec<Wanted>>,
 }
 
 impl Wiring for Wires {
@@ -185,7 +188,7 @@ async fn parts(boot: &Boot, guests: Vec<Guest>) -> Result<Parts, StartError> {
     let tokens = tokens(boot, &objects, &metrics).map_err(|error| broken(&error))?;
     let loops = Loops::new(config, &boot.pki, guests)?;
     tokens.verifier.tell(loops.uses());
-    let connecting = connecting(config).map_err(|error| broken(&error))?;
+    let connecting = connecting(boot).map_err(|error| broken(&error))?;
     let to_endpoints = config.kubelets.enable_aggregator_routing;
     let extensions =
         Extensions::open(storage.directory.clone(), connecting.upstream.clone(), to_endpoints).await;
@@ -233,7 +236,8 @@ async fn parts(boot: &Boot, guests: Vec<Guest>) -> Result<Parts, StartError> {
     let roles = rbac::open(storage.directory.clone()).await.map_err(|error| broken(&error))?;
     let roles = Arc::new(roles);
     let policies = table::open(storage.directory.clone()).await.map_err(|error| broken(&error))?;
-    let deciding = Deciding::open(config, &roles, &storage, &shared.metrics, &boot.clock).await?;
+    let deciding =
+        Deciding::open(config, &roles, &storage, &shared.metrics, (&boot.clock, &boot.pool)).await?;
     let parts = Parts {
         ports: Ports::new(pool, storage.fatal.clone()).start(),
         home: Home {
@@ -277,6 +281,7 @@ async fn parts(boot: &Boot, guests: Vec<Guest>) -> Result<Parts, StartError> {
         broadcasters: Mutex::default(),
         loops,
         builtin,
+        converters: Mutex::default(),
     };
     services(&parts).repair(&held).await.map_err(|error| broken(&error))?;
     Ok(parts)
@@ -300,13 +305,11 @@ async fn room(
 }
 
 /// How kubelets, pods and services are reached.
-fn connecting(config: &Config) -> Result<Connecting, TlsError> {
+fn connecting(boot: &Boot) -> Result<Connecting, TlsError> {
+    let config = &boot.config;
     let kubelets = &config.kubelets;
-    let files = TlsFiles {
-        authority: kubelets.kubelet_certificate_authority.clone(),
-        identity: kubelets.kubelet_client_certificate.clone().zip(kubelets.kubelet_client_key.clone()),
-    };
-    let upstream = Upstream::new(&files, kubelets.kubelet_timeout)?;
+    let upstream =
+        Upstream::new(&reload::kubelet_files(kubelets), kubelets.kubelet_timeout, boot.pool.clone())?;
     upstream.show_to_extensions(reload::proxy_identity(&config.aggregation)?)?;
     Ok(Connecting {
         rules: KubeletRules {
@@ -437,6 +440,7 @@ fn backend(parts: &Parts, authorizer: &Addr<Authorizer>) -> Backend {
             parts.admission.webhooks.to_endpoints,
             parts.shared.metrics.clone(),
             parts.clock.clone(),
+            parts.boot.pool.clone(),
         )),
         judges_selectors: parts.gates.enabled("AuthorizeWithSelectors"),
     }

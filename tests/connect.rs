@@ -12,9 +12,11 @@ use std::process::{Command, Stdio};
 use std::sync::mpsc;
 use std::sync::{Arc, Mutex};
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
 use support::kubelet::{Deed, Kubelet, Papers, Seen, Wire};
-use support::wait::{CAP, Deadline};
+use support::wait::{CAP, Deadline, poll};
 use support::wire::Connection;
 use support::{Client, Server};
 use tempfile::TempDir;
@@ -27,7 +29,7 @@ struct Scene {
     server: Server,
     kubelet: Kubelet,
     admin: Client,
-    _papers: TempDir,
+    papers: TempDir,
 }
 
 impl Scene {
@@ -53,7 +55,7 @@ impl Scene {
         let mut admin = server.admin();
         node(&mut admin, "n1", &address.to_string(), kubelet.address.port());
         pod(&mut admin, "p", "n1", &["c"]);
-        Scene { server, kubelet, admin, _papers: papers }
+        Scene { server, kubelet, admin, papers }
     }
 
     /// Sends the head of a request to switch, and answers the connection once the other end has agreed.
@@ -585,6 +587,109 @@ fn kubectl_reads_and_follows_logs() {
     assert!(done && said == "one\ntwo\n", "{said} {complained}");
     let (done, _, complained) = run(&scene, &["logs", "p", "-c", "x"]);
     assert!(!done && complained.contains("container x is not valid for pod p"), "{complained}");
+}
+
+#[test]
+fn logs_are_asked_for_over_one_connection() {
+    let mut scene = Scene::new(|_, wire| wire.answer("200 OK", "", b"one\n"));
+    scene.kubelet.keep();
+    for _ in 0..10 {
+        assert_eq!(scene.admin.get(&format!("{POD}/log")).text(), "one\n");
+    }
+    assert!(scene.kubelet.seen().iter().all(|seen| seen.connection == 0));
+    let kept = |scene: &mut Scene| {
+        let metrics = scene.admin.get("/metrics").text();
+        let found = metrics.lines().find_map(|line| line.strip_prefix("pilothouse_connections_kept "));
+        found.map(str::to_owned)
+    };
+    assert_eq!(kept(&mut scene).as_deref(), Some("1"));
+    scene.kubelet.hang_up();
+    assert_eq!(scene.admin.get(&format!("{POD}/log")).text(), "one\n");
+    assert_eq!(scene.kubelet.last().connection, 1);
+    scene.kubelet.hang_up();
+    assert!(poll(CAP, || kept(&mut scene).filter(|kept| kept == "0")).is_some());
+}
+
+#[test]
+fn certificates_for_kubelets_are_followed() {
+    let mut scene = Scene::new(|_, wire| wire.answer("200 OK", "", b"one\n"));
+    scene.kubelet.keep();
+    let log = format!("{POD}/log");
+    scene.admin.get(&log);
+    assert_eq!(scene.kubelet.last().client.as_deref(), Some("the-server"));
+    let folder = scene.papers.path().to_owned();
+    Papers::new("another", &[]).write(&folder, "client");
+    let found = poll(CAP, || {
+        assert_eq!(scene.admin.get(&log).text(), "one\n");
+        (scene.kubelet.last().client.as_deref() == Some("another")).then_some(())
+    });
+    assert!(found.is_some(), "the old certificate is still shown");
+    // What is broken is not used.
+    std::fs::write(folder.join("client.key"), "nonsense").unwrap();
+    Papers::new("somebody", &[]).write(&folder, "kubelet");
+    assert_eq!(scene.admin.get(&log).text(), "one\n");
+    Papers::new("third", &[]).write(&folder, "client");
+    let refused = poll(CAP, || Some(scene.admin.get(&log).status).filter(|status| *status == 500));
+    assert!(refused.is_some(), "the kubelet is believed by whom nobody believes any more");
+}
+
+#[test]
+fn a_log_over_websocket_comes_in_messages() {
+    let (next, turns) = mpsc::channel::<()>();
+    let turns = Mutex::new(turns);
+    let mut scene = Scene::new(move |seen, wire| {
+        if seen.query().contains("tailLines=7") {
+            return wire.answer("404 Not Found", "", b"gone");
+        }
+        wire.say(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n4\r\none\n\r\n").unwrap();
+        turns.lock().unwrap().recv().unwrap();
+        let long = [b"c00\r\n".as_slice(), &[b'x'; 0xc00], b"\r\n0\r\n\r\n"].concat();
+        wire.say(&long).unwrap();
+    });
+    let path = format!("{POD}/log?follow=true");
+    let long = vec![b'x'; 3_072];
+    for (proposed, agreed, kind) in [
+        ("binary.k8s.io", "binary.k8s.io", 2),
+        ("x, base64.binary.k8s.io", "base64.binary.k8s.io", 1),
+        ("", "", 2),
+    ] {
+        let (mut connection, protocol) = scene.open_websocket(&path, proposed);
+        assert_eq!(protocol, agreed);
+        let mut said = || match received(&mut connection) {
+            (1, text) => (1, STANDARD.decode(text).unwrap()),
+            other => other,
+        };
+        assert_eq!(said(), (kind, Vec::new()), "the first message says nothing");
+        assert_eq!(said(), (kind, b"one\n".to_vec()), "before there is more");
+        next.send(()).unwrap();
+        let mut rest = Vec::new();
+        while rest.len() < long.len() {
+            let (found, bytes) = said();
+            assert!(found == kind && bytes.len() <= 2_048, "{found} {}", bytes.len());
+            rest.extend(bytes);
+        }
+        assert_eq!(rest, long);
+        assert_eq!(said(), (8, vec![0x03, 0xe8]));
+    }
+    // Whoever goes takes the log along, and pings are answered meanwhile.
+    let (mut connection, _) = scene.open_websocket(&path, "binary.k8s.io");
+    received(&mut connection);
+    received(&mut connection);
+    connection.send(&[0x89, 0x81, 0, 0, 0, 0, b'?']).unwrap();
+    assert_eq!(received(&mut connection), (10, b"?".to_vec()));
+    connection.send(&[0x88, 0x80, 0, 0, 0, 0]).unwrap();
+    assert_eq!(received(&mut connection).0, 8);
+    next.send(()).unwrap();
+    // What cannot be spoken is refused, and so is what the kubelet refuses.
+    let refused = |scene: &mut Scene, path: &str, protocol: &str| {
+        let mut connection = scene.admin.raw();
+        let head = scene.admin.head("GET", path, &websocket(protocol));
+        connection.send(format!("{head}\r\n").as_bytes()).unwrap();
+        connection.head(Deadline::after(CAP)).unwrap().status
+    };
+    assert_eq!(refused(&mut scene, &path, "v4.channel.k8s.io"), 403);
+    assert_eq!(refused(&mut scene, &format!("{POD}/log?tailLines=7"), "binary.k8s.io"), 404);
+    next.send(()).unwrap();
 }
 
 /// A frame of SPDY: its kind, or none for data; the stream; its flags; its content.

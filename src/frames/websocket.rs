@@ -136,6 +136,11 @@ impl<W: AsyncWrite + Unpin> Writer<W> {
         self.frame(BINARY, head, body).await
     }
 
+    /// Sends a message that is text.
+    pub async fn text(&mut self, text: &str) -> io::Result<()> {
+        self.frame(TEXT, &[], text.as_bytes()).await
+    }
+
     /// Answers a ping.
     pub async fn pong(&mut self, bytes: &[u8]) -> io::Result<()> {
         self.frame(PONG, &[], bytes).await

@@ -5,7 +5,7 @@ use base64::engine::general_purpose::STANDARD;
 use hyper::Uri;
 
 /// How a proxy is spoken to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Manner {
     /// HTTP: it is asked to connect.
     Http,
@@ -14,7 +14,7 @@ pub enum Manner {
 }
 
 /// A proxy.
-#[derive(Clone, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq, Hash)]
 pub struct Proxy {
     /// How it is spoken to.
     pub manner: Manner,

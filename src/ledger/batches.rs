@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use pilothouse_actors::clock::{Clock, Timestamp};
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{Notify, mpsc, oneshot};
 use tokio::time::{sleep, timeout};
 
 use crate::api::audit::Level;
@@ -22,6 +22,17 @@ pub struct Rooms {
     pub(super) _head: Held,
     /// For those.
     pub(super) _bodies: Held,
+    /// The last to go: what it wakes others for is given back by then.
+    pub(super) _freed: Freed,
+}
+
+/// Tells those who wait for room that there is more.
+pub struct Freed(pub(super) Arc<Notify>);
+
+impl Drop for Freed {
+    fn drop(&mut self) {
+        self.0.notify_waiters();
+    }
 }
 
 /// A record on its way.
@@ -288,7 +299,11 @@ mod tests {
     fn no_batch_is_larger_than_may_go_together() {
         let budget = Budget::new(1_000);
         let line = |bytes: usize| {
-            let rooms = Arc::new(Rooms { _head: budget.nothing(), _bodies: budget.nothing() });
+            let rooms = Arc::new(Rooms {
+                _head: budget.nothing(),
+                _bodies: budget.nothing(),
+                _freed: Freed(Arc::default()),
+            });
             Line { text: vec![b'x'; bytes], entry: Entry { event: event(), rooms, done: None } }
         };
         let sizes = |lines: &[usize]| -> Vec<Vec<usize>> {

@@ -205,6 +205,60 @@ async fn a_client_that_hangs_up_before_a_full_queue_loses_its_record_and_that_is
 }
 
 #[actix_rt::test]
+async fn in_blocking_mode_a_record_waits_for_room_and_is_not_lost() {
+    for mode in [Mode::Blocking, Mode::BlockingStrict] {
+        let bench = bench(mode, 10, 1, None, true);
+        let head = bench.ledger.heads.take(AUDIT_HEADS_BYTES).unwrap();
+        let taken = bench.ledger.rooms(head, bench.ledger.room());
+        bench.may.add_permits(10);
+        let mut writing = Box::pin(bench.ledger.write(event(10), bench.ledger.room()));
+        assert!(timeout(Duration::from_millis(50), &mut writing).await.is_err(), "there is no room");
+        assert_eq!((count(&bench.metrics, LOST), bench.written.load(Ordering::SeqCst)), (0, 0));
+        drop(taken);
+        assert!(timeout(Duration::from_secs(10), writing).await.unwrap(), "and then there is");
+        assert_eq!((count(&bench.metrics, LOST), bench.written.load(Ordering::SeqCst)), (0, 1));
+        // Who waits is told before the room is given back.
+        while bench.ledger.heads.bytes() > 0 {
+            tokio::task::yield_now().await;
+        }
+        let taken = bench.ledger.heads.take(AUDIT_HEADS_BYTES).unwrap();
+        let writing = bench.ledger.write(event(10), bench.ledger.room());
+        assert!(timeout(Duration::from_millis(50), writing).await.is_err());
+        assert_eq!(count(&bench.metrics, LOST), 1, "whoever goes meanwhile takes it along");
+        drop(taken);
+        assert_eq!((bench.ledger.heads.bytes(), bench.ledger.bodies.bytes()), (0, 0));
+    }
+}
+
+#[actix_rt::test]
+async fn where_some_wait_for_room_batches_do_not() {
+    let mut bench = bench(Mode::Batch, 10, 1, None, true);
+    let (may, written) = (Arc::new(Semaphore::new(10)), Arc::<AtomicUsize>::default());
+    let writer = Slow { may, written: written.clone(), largest: Arc::default(), works: true };
+    let delivery = Delivery {
+        mode: Mode::Blocking,
+        batching: Batching { waiting: 10, most: 1, wait: Duration::ZERO, rate: None },
+        truncation: None,
+    };
+    let counts = bench.metrics.audit.clone();
+    let ledger = Arc::get_mut(&mut bench.ledger).unwrap();
+    let spawned =
+        ledger.add(delivery, |queue| spawn("other", queue, (delivery, Clock::system(), counts), || writer));
+    spawned.unwrap();
+    let head = bench.ledger.heads.take(AUDIT_HEADS_BYTES).unwrap();
+    let taken = bench.ledger.rooms(head, bench.ledger.room());
+    let mut writing = Box::pin(bench.ledger.write(event(0), bench.ledger.room()));
+    assert!(futures::poll!(&mut writing).is_pending());
+    assert_eq!(count(&bench.metrics, LOST), 1);
+    drop(taken);
+    assert!(timeout(Duration::from_secs(10), writing).await.unwrap());
+    bench.may.add_permits(10);
+    bench.ledger.close().await;
+    assert_eq!((bench.written.load(Ordering::SeqCst), written.load(Ordering::SeqCst)), (0, 1));
+    assert_eq!(count(&bench.metrics, LOST), 1);
+}
+
+#[actix_rt::test]
 async fn in_strict_mode_a_request_without_a_record_is_refused() {
     for works in [true, false] {
         let bench = bench(Mode::BlockingStrict, 10, 1, None, works);

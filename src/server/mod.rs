@@ -25,6 +25,7 @@ use crate::http::edge::Edge;
 use crate::http::listener;
 use crate::http::tls::{Tls, TlsError};
 use crate::pki::{self, PkiError};
+use crate::upstream::pool::Pool;
 use crate::wire::Wires;
 
 /// Why a server did not start.
@@ -105,7 +106,8 @@ impl Server {
         let pki = Arc::new(pki::prepare(&config, address, &clock)?);
         let tls = Tls::new(&config.serving, &pki)?;
         let edge = Edge::new(listener, tls.clone(), &config, clock.clone());
-        let boot = Boot { config: Arc::new(config), pki: Arc::clone(&pki), tls, clock, address };
+        let pool = Pool::new(clock.clone());
+        let boot = Boot { config: Arc::new(config), pki: Arc::clone(&pki), tls, clock, pool, address };
 
         let (orders, to_obey) = watch::channel(handle::Order::Run);
         let (leave_word, exit) = watch::channel(None);

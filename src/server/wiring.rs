@@ -13,6 +13,7 @@ use crate::config::Config;
 use crate::http::edge::{Edge, Serving};
 use crate::http::tls::Tls;
 use crate::pki::Pki;
+use crate::upstream::pool::Pool;
 
 /// What the application is made from.
 #[derive(Clone)]
@@ -25,6 +26,8 @@ pub struct Boot {
     pub tls: Tls,
     /// The time.
     pub clock: Clock,
+    /// Where connections to others wait for the next question.
+    pub pool: Arc<Pool>,
     /// Where the server listens.
     pub address: SocketAddr,
 }

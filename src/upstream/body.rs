@@ -5,17 +5,44 @@ use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
-use futures::Stream;
+use futures::{Stream, StreamExt as _};
 use hyper::body::{Body, Frame, Incoming, SizeHint};
+use tokio::sync::mpsc;
 
 use super::{Held, Pieces};
+
+/// A piece of a body on its way; `None`: it ends here.
+type Next = Option<io::Result<Bytes>>;
 
 /// The body of a request.
 pub enum RequestBody {
     /// None at all.
     Empty,
+    /// One piece, until it is sent.
+    Whole(Option<Bytes>),
     /// Pieces of a known or unknown length together.
-    Pieces(Pieces, Option<u64>),
+    Pieces(mpsc::Receiver<Next>, Option<u64>),
+}
+
+impl RequestBody {
+    /// Pieces as they come. A task of this thread brings them: connections are kept where all threads see them, and what clients
+    /// send belongs to one.
+    pub fn pieces(mut pieces: Pieces, length: Option<u64>) -> RequestBody {
+        let (to, from) = mpsc::channel(1);
+        tokio::task::spawn_local(async move {
+            loop {
+                let next = tokio::select! {
+                    next = pieces.next() => next,
+                    () = to.closed() => return,
+                };
+                let is_last = !matches!(next, Some(Ok(_)));
+                if to.send(next).await.is_err() || is_last {
+                    return;
+                }
+            }
+        });
+        RequestBody::Pieces(from, length)
+    }
 }
 
 impl Body for RequestBody {
@@ -28,39 +55,54 @@ impl Body for RequestBody {
     ) -> Poll<Option<Result<Frame<Bytes>, io::Error>>> {
         match self.get_mut() {
             RequestBody::Empty => Poll::Ready(None),
-            RequestBody::Pieces(pieces, _) => {
-                pieces.as_mut().poll_next(cx).map(|next| next.map(|piece| piece.map(Frame::data)))
-            }
+            RequestBody::Whole(piece) => Poll::Ready(piece.take().map(|piece| Ok(Frame::data(piece)))),
+            RequestBody::Pieces(pieces, _) => match ready!(pieces.poll_recv(cx)) {
+                Some(next) => Poll::Ready(next.map(|piece| piece.map(Frame::data))),
+                // Nobody said that this is the end.
+                None => Poll::Ready(Some(Err(io::ErrorKind::UnexpectedEof.into()))),
+            },
         }
     }
 
     fn is_end_stream(&self) -> bool {
-        matches!(self, RequestBody::Empty)
+        matches!(self, RequestBody::Empty | RequestBody::Whole(None))
     }
 
     fn size_hint(&self) -> SizeHint {
         match self {
-            RequestBody::Empty => SizeHint::with_exact(0),
+            RequestBody::Empty | RequestBody::Whole(None) => SizeHint::with_exact(0),
+            RequestBody::Whole(Some(piece)) => SizeHint::with_exact(piece.len() as u64),
             RequestBody::Pieces(_, Some(length)) => SizeHint::with_exact(*length),
             RequestBody::Pieces(_, None) => SizeHint::default(),
         }
     }
 }
 
-/// The body of an answer. Dropped, it cuts the connection.
+/// The body of an answer. Read to its end it gives the connection back; dropped before, it cuts it.
 pub struct AnswerBody {
     body: Incoming,
-    _held: Held,
+    held: Option<Held>,
 }
 
 impl AnswerBody {
     pub(super) fn new(body: Incoming, held: Held) -> AnswerBody {
-        AnswerBody { body, _held: held }
+        AnswerBody { body, held: Some(held) }
     }
 
     /// Its length, if it was said.
     pub fn length(&self) -> Option<u64> {
         self.body.size_hint().exact()
+    }
+}
+
+impl Drop for AnswerBody {
+    fn drop(&mut self) {
+        // Whoever knows the length does not ask whether something follows.
+        if self.body.is_end_stream()
+            && let Some(held) = self.held.take()
+        {
+            held.done();
+        }
     }
 }
 
@@ -70,8 +112,16 @@ impl Stream for AnswerBody {
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<io::Result<Bytes>>> {
         loop {
             match ready!(Pin::new(&mut self.body).poll_frame(cx)) {
-                None => return Poll::Ready(None),
-                Some(Err(error)) => return Poll::Ready(Some(Err(io::Error::other(error)))),
+                None => {
+                    if let Some(held) = self.held.take() {
+                        held.done();
+                    }
+                    return Poll::Ready(None);
+                }
+                Some(Err(error)) => {
+                    self.held = None;
+                    return Poll::Ready(Some(Err(io::Error::other(error))));
+                }
                 // Trailers are left out, and an empty piece means nothing to anybody.
                 Some(Ok(frame)) => match frame.into_data() {
                     Ok(piece) if !piece.is_empty() => return Poll::Ready(Some(Ok(piece))),

@@ -16,17 +16,19 @@ use crate::api::connect::{Destination, Location, Reach};
 use crate::{limits, socket};
 
 use super::failure::Failure;
-use super::tls::Contexts;
+use super::tls::Way;
 
 /// A connection, private or not.
-pub(super) enum Stream {
+pub enum Stream {
+    /// Not private.
     Plain(TcpStream),
+    /// Private.
     Private(Box<SslStream<TcpStream>>),
 }
 
 /// Connects. The whole may take as long as each of its two steps may.
-pub(super) async fn dial(tls: &Contexts, to: &Destination, within: Duration) -> Result<Stream, Failure> {
-    let Destination { location, trust, reach, .. } = to;
+pub(super) async fn dial(tls: Option<&Way>, to: &Destination, within: Duration) -> Result<Stream, Failure> {
+    let Destination { location, reach, .. } = to;
     let addresses = timeout(within, resolve(location, *reach))
         .await
         .map_err(|_| Failure::SlowDial(location.authority()))??;
@@ -35,10 +37,8 @@ pub(super) async fn dial(tls: &Contexts, to: &Destination, within: Duration) -> 
     if let Err(error) = socket::prepare(&tcp) {
         tracing::debug!(%error, "a connection cannot be made prompt and watched");
     }
-    if !location.secure {
-        return Ok(Stream::Plain(tcp));
-    }
-    let handshake = timeout(within, tls.handshake(trust, &location.host, tcp)).await;
+    let Some(tls) = tls else { return Ok(Stream::Plain(tcp)) };
+    let handshake = timeout(within, tls.handshake(tcp)).await;
     Ok(Stream::Private(Box::new(handshake.map_err(|_| Failure::SlowTls)??)))
 }
 

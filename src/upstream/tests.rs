@@ -1,14 +1,15 @@
 use std::net::SocketAddr;
 
 use futures::StreamExt as _;
+use pilothouse_actors::clock::Clock;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 
 use super::*;
-use crate::api::connect::{Location, Peer, Reach};
+use crate::api::connect::Location;
 
 fn upstream() -> Upstream {
-    Upstream::new(&TlsFiles::default(), Duration::from_secs(10)).unwrap()
+    Upstream::new(&TlsFiles::default(), Duration::from_secs(10), Pool::new(Clock::system())).unwrap()
 }
 
 fn to(address: SocketAddr) -> Destination {

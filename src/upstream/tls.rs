@@ -17,15 +17,15 @@ use openssl::x509::store::X509StoreBuilder;
 use tokio::net::TcpStream;
 use tokio_openssl::SslStream;
 
-use crate::api::connect::{Peer, Trust};
+use crate::api::connect::{Destination, Peer, Trust};
 use crate::limits::{EXTENSIONS_REMEMBERED, PKI_FILE_BYTES};
-use crate::webhook::kept::unproven;
 
 use super::failure::Failure;
+use super::pool::{self, Digest, Private};
 
 const HTTP1: &[u8] = b"\x08http/1.1";
 
-/// The files that the operator names for connections to kubelets. They are read once, at start.
+/// The files that the operator names for connections to kubelets.
 #[derive(Clone, Debug, Default)]
 pub struct TlsFiles {
     /// Whom to believe; without it nobody has to prove anything.
@@ -51,14 +51,74 @@ pub enum TlsError {
     OpenSsl(#[from] ErrorStack),
 }
 
+/// How connections to one end are made private.
+pub(super) struct Way {
+    context: SslContext,
+    /// Whether the other end has to prove who it is.
+    verifies: bool,
+    /// Whether it is one that extends this API.
+    extends: bool,
+    /// By which connections are known that were made so.
+    pub(super) private: Private,
+}
+
 /// One context for each way to trust.
 pub(super) struct Contexts {
-    kubelet: SslContext,
+    /// A std lock: it is held for one look.
+    kubelets: Mutex<Kubelets>,
+    nobody: SslContext,
+    extensions: Mutex<Extensions>,
+}
+
+/// What connections to kubelets are made of.
+#[derive(Clone)]
+struct Kubelets {
+    verified: SslContext,
     /// Whether a kubelet has to prove who it is.
     verifies: bool,
     unverified: SslContext,
-    nobody: SslContext,
-    extensions: Mutex<Extensions>,
+    authority: Digest,
+    shown: Digest,
+}
+
+impl Kubelets {
+    fn read(files: &TlsFiles) -> Result<Kubelets, TlsError> {
+        let authority = match &files.authority {
+            Some(path) => Some((path, read(path)?)),
+            None => None,
+        };
+        let identity = match &files.identity {
+            Some((certificate, key)) => Some((certificate, (read(certificate)?, read(key)?))),
+            None => None,
+        };
+        let context = |authority: Option<&(&PathBuf, Vec<u8>)>| -> Result<SslContext, TlsError> {
+            let mut context = builder()?;
+            match authority {
+                None => context.set_verify(SslVerifyMode::NONE),
+                Some((path, pem)) => {
+                    let wrong = |error| TlsError::Content((*path).clone(), error);
+                    believe(&mut context, X509::stack_from_pem(pem).map_err(wrong)?)?;
+                }
+            }
+            if let Some((path, (certificate, key))) = &identity {
+                let wrong = |error| TlsError::Content((*path).clone(), error);
+                show(&mut context, certificate, key).map_err(wrong)?;
+            }
+            Ok(context.build())
+        };
+        let pem = authority.as_ref().map(|(_, pem)| pem.as_slice());
+        Ok(Kubelets {
+            verified: context(authority.as_ref())?,
+            verifies: authority.is_some(),
+            unverified: context(None)?,
+            authority: pool::authority(pem, pem.is_some()),
+            shown: shown(identity.as_ref().map(|(_, identity)| identity)),
+        })
+    }
+}
+
+fn shown(identity: Option<&Shown>) -> Digest {
+    pool::shown(identity.map(|(certificate, key)| (certificate.as_slice(), key.as_slice())))
 }
 
 /// What connections to servers that extend this API are made of.
@@ -66,19 +126,33 @@ pub(super) struct Contexts {
 struct Extensions {
     /// What they are shown: a certificate and its key, PEM.
     identity: Option<Shown>,
-    /// The contexts made so far. Reading authorities takes longer than most of their answers.
-    contexts: HashMap<Arc<Peer>, SslContext>,
+    /// The contexts made so far, and what connections that were made of them are known by. Reading authorities takes longer than most
+    /// of their answers.
+    contexts: HashMap<Arc<Peer>, (SslContext, Private)>,
+}
+
+/// What stands for whom an extension server must be known to.
+pub(super) fn authority(peer: &Peer) -> Digest {
+    let pem = Some(peer.authority_pem.as_slice()).filter(|pem| !pem.is_empty());
+    pool::authority(pem, peer.verifies)
 }
 
 impl Contexts {
     pub(super) fn new(files: &TlsFiles) -> Result<Contexts, TlsError> {
+        let mut nobody = builder()?;
+        nobody.set_verify(SslVerifyMode::NONE);
         Ok(Contexts {
-            kubelet: context(files.authority.as_deref(), files.identity.as_ref())?,
-            verifies: files.authority.is_some(),
-            unverified: context(None, files.identity.as_ref())?,
-            nobody: context(None, None)?,
+            kubelets: Mutex::new(Kubelets::read(files)?),
+            nobody: nobody.build(),
             extensions: Mutex::default(),
         })
+    }
+
+    /// Believes and shows to kubelets from now on what the files hold.
+    pub(super) fn show_to_kubelets(&self, files: &TlsFiles) -> Result<(), TlsError> {
+        let found = Kubelets::read(files)?;
+        *self.kubelets.lock().unwrap_or_else(PoisonError::into_inner) = found;
+        Ok(())
     }
 
     /// Shows this to extensions from now on.
@@ -92,45 +166,63 @@ impl Contexts {
         Ok(())
     }
 
-    fn extension(&self, peer: &Arc<Peer>) -> Result<SslContext, Failure> {
+    fn extension(&self, peer: &Arc<Peer>) -> Result<Way, Failure> {
         let refused = |error: ErrorStack| Failure::Tls(format!("tls: {error}"));
+        let way = |(context, private)| Way { context, verifies: peer.verifies, extends: true, private };
         let mut extensions = self.extensions.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(known) = extensions.contexts.get(peer) {
-            return Ok(known.clone());
+            return Ok(way(known.clone()));
         }
         let context = extension(peer, extensions.identity.as_ref()).map_err(refused)?;
         let context = context.ok_or(Failure::NoAuthorities)?;
         if extensions.contexts.len() >= EXTENSIONS_REMEMBERED {
             extensions.contexts.clear();
         }
-        extensions.contexts.insert(peer.clone(), context.clone());
-        Ok(context)
+        let private = Private {
+            server_name: peer.server_name.clone(),
+            authority: authority(peer),
+            shown: shown(extensions.identity.as_ref()),
+        };
+        extensions.contexts.insert(peer.clone(), (context.clone(), private.clone()));
+        Ok(way((context, private)))
     }
 
-    /// Makes a connection private.
-    pub(super) async fn handshake(
-        &self,
-        trust: &Trust,
-        host: &str,
-        io: TcpStream,
-    ) -> Result<SslStream<TcpStream>, Failure> {
-        let refused = |error: ErrorStack| Failure::Tls(format!("tls: {}", reason(&error)));
-        let ssl = match trust {
-            Trust::Kubelet => client(&self.kubelet, host, self.verifies),
-            Trust::KubeletUnverified => client(&self.unverified, host, false),
-            Trust::Nobody => client(&self.nobody, host, false),
-            Trust::Extension(peer) => client(&self.extension(peer)?, &peer.server_name, peer.verifies),
+    /// How a connection to somebody is made private; `None`: it is not.
+    pub(super) fn to(&self, to: &Destination) -> Result<Option<Way>, Failure> {
+        if !to.location.secure {
+            return Ok(None);
+        }
+        let anybody = pool::authority(None, false);
+        let (context, verifies, authority, shown) = match &to.trust {
+            Trust::Extension(peer) => return self.extension(peer).map(Some),
+            Trust::Nobody => (self.nobody.clone(), false, anybody, shown(None)),
+            Trust::Kubelet | Trust::KubeletUnverified => {
+                let kubelets = self.kubelets.lock().unwrap_or_else(PoisonError::into_inner).clone();
+                match to.trust {
+                    Trust::KubeletUnverified => (kubelets.unverified, false, anybody, kubelets.shown),
+                    _ => (kubelets.verified, kubelets.verifies, kubelets.authority, kubelets.shown),
+                }
+            }
         };
-        let ssl = ssl.map_err(refused)?;
+        let server_name = to.location.host.clone();
+        let private = Private { server_name, authority, shown };
+        Ok(Some(Way { context, verifies, extends: false, private }))
+    }
+}
+
+impl Way {
+    /// Makes a connection private.
+    pub(super) async fn handshake(&self, io: TcpStream) -> Result<SslStream<TcpStream>, Failure> {
+        let refused = |error: ErrorStack| Failure::Tls(format!("tls: {}", reason(&error)));
+        let name = &self.private.server_name;
+        let ssl = client(&self.context, name, self.verifies).map_err(refused)?;
         let mut stream = SslStream::new(ssl, io).map_err(refused)?;
         match Pin::new(&mut stream).connect().await {
             Ok(()) => Ok(stream),
             Err(error) => {
                 let verified = stream.ssl().verify_result();
-                if let Trust::Extension(peer) = trust
-                    && peer.verifies
-                {
-                    return Err(Failure::Tls(unproven(verified, &peer.server_name, &error)));
+                if self.extends && self.verifies {
+                    return Err(Failure::Tls(unproven(verified, name, &error)));
                 }
                 if verified != X509VerifyResult::OK {
                     let why = verified.error_string();
@@ -145,6 +237,19 @@ impl Contexts {
             }
         }
     }
+}
+
+/// Why nobody proved who they are, in the words that clients know.
+pub fn unproven(verified: X509VerifyResult, name: &str, error: &dyn std::fmt::Display) -> String {
+    let why = match verified.as_raw() {
+        0 => return format!("tls: {error}"),
+        // No issuer, or one that nobody believes.
+        2 | 18..=21 => "certificate signed by unknown authority".to_owned(),
+        9 | 10 => "certificate has expired or is not yet valid".to_owned(),
+        62..=64 => format!("certificate is not valid for {name}"),
+        _ => verified.error_string().to_owned(),
+    };
+    format!("tls: failed to verify certificate: x509: {why}")
 }
 
 /// Why the library refuses, without the places in its own source, which mean nothing to whoever reads it.
@@ -221,22 +326,6 @@ fn extension(peer: &Peer, identity: Option<&Shown>) -> Result<Option<SslContext>
         show(&mut context, certificate, key)?;
     }
     Ok(Some(context.build()))
-}
-
-fn context(authority: Option<&Path>, identity: Option<&(PathBuf, PathBuf)>) -> Result<SslContext, TlsError> {
-    let mut context = builder()?;
-    match authority {
-        None => context.set_verify(SslVerifyMode::NONE),
-        Some(path) => {
-            let wrong = |error| TlsError::Content(path.to_owned(), error);
-            believe(&mut context, X509::stack_from_pem(&read(path)?).map_err(wrong)?)?;
-        }
-    }
-    if let Some((certificate, key)) = identity {
-        let wrong = |error| TlsError::Content(certificate.clone(), error);
-        show(&mut context, &read(certificate)?, &read(key)?).map_err(wrong)?;
-    }
-    Ok(context.build())
 }
 
 /// Reads a file of keys or certificates.

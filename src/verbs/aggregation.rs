@@ -115,7 +115,8 @@ impl Extensions {
         upstream: Arc<Upstream>,
         to_endpoints: bool,
     ) -> Result<Extensions, StoreError> {
-        let registrations = Followed::open(directory, [TypeName::new(STORE)], Table::default()).await?;
+        let registrations =
+            Followed::open(directory, [TypeName::new(STORE)], Table::new(upstream.pool().clone())).await?;
         Ok(Extensions {
             registrations: Arc::new(registrations),
             told: RwLock::default(),

@@ -33,7 +33,8 @@ use crate::limits::{
     HOOK_ANSWER_BYTES,
 };
 use crate::metrics::Metrics;
-use crate::webhook::kept::{Peers, Question, seconds};
+use crate::upstream::pool::{Pool, Purpose, Wanted};
+use crate::webhook::hooks::{Peers, Question, seconds};
 
 use super::object::drafted;
 use super::present::{is_living, variant};
@@ -53,9 +54,9 @@ pub struct Conversions {
 
 impl Conversions {
     /// Nobody is asked yet. `to_endpoints`: services are asked at one of their endpoints.
-    pub fn new(to_endpoints: bool, metrics: Arc<Metrics>, clock: Clock) -> Conversions {
+    pub fn new(to_endpoints: bool, metrics: Arc<Metrics>, clock: Clock, pool: Arc<Pool>) -> Conversions {
         Conversions {
-            peers: Peers::new(clock.clone()),
+            peers: Peers::new(pool, Purpose::Conversion),
             places: Semaphore::new(CONVERSION_QUESTIONS),
             to_endpoints,
             metrics,
@@ -312,6 +313,18 @@ impl Backend {
         }
         conversion::converted(&reply.body, (version, &uid), wanted, sent)
     }
+}
+
+/// Says which webhooks may be asked for other versions of these, for as long as it is kept.
+pub fn wanted(resources: &[Arc<Resource>], pool: &Arc<Pool>) -> Vec<Wanted> {
+    let customs = resources.iter().filter_map(|resource| resource.custom.as_ref());
+    let conversions = customs.filter_map(|custom| custom.conversion.as_ref());
+    // All versions of a kind have the same one.
+    let named: BTreeMap<&str, &Arc<Conversion>> =
+        conversions.map(|conversion| (conversion.definition.as_str(), conversion)).collect();
+    let target = |conversion: &Arc<Conversion>| Target::of(&conversion.way, &conversion.authority_pem).ok();
+    let targets = named.into_values().filter_map(target);
+    targets.map(|target| target.place.wanted(pool, Purpose::Conversion)).collect()
 }
 
 /// What was made of an object before.

@@ -6,7 +6,7 @@ use hyper::Uri;
 use pilothouse_actors::permit::Permit;
 
 use crate::api::hooks::Way;
-use crate::webhook::kept::Place;
+use crate::webhook::hooks::Place;
 
 use super::Backend;
 

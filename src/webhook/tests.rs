@@ -3,10 +3,12 @@ use std::path::Path;
 use std::pin::Pin;
 
 use openssl::nid::Nid;
-use openssl::pkey::Private;
-use openssl::ssl::{Ssl, SslAcceptor};
+use openssl::pkey::{PKey, Private};
+use openssl::ssl::{Ssl, SslAcceptor, SslMethod, SslVerifyMode};
+use openssl::x509::X509;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpListener;
+use tokio_openssl::SslStream;
 
 use super::*;
 use crate::pki::testing::own;
@@ -68,7 +70,7 @@ async fn a_certificate_that_a_plugin_makes_is_shown_from_then_on() {
         listener.local_addr().unwrap()
     );
     plugin(home.path(), "first");
-    let service = Service::new(&Access::parse(config.as_bytes(), home.path()).unwrap()).unwrap();
+    let service = Service::alone(&Access::parse(config.as_bytes(), home.path()).unwrap()).unwrap();
     let serving = tokio::task::spawn_local(serve(listener, server));
     assert!(matches!(service.ask("{}".into()).await, Err(Failure::Refused(401))));
     plugin(home.path(), "second");
@@ -79,9 +81,35 @@ async fn a_certificate_that_a_plugin_makes_is_shown_from_then_on() {
 }
 
 #[actix::test]
+async fn questions_go_over_one_connection_and_nobody_notices_its_end() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let place = format!("http://{}", listener.local_addr().unwrap());
+    let serving = tokio::task::spawn_local(async move {
+        let mut asked = Vec::new();
+        for turns in [50, 3] {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            for turn in 1..=turns {
+                let mut question = [0; 4_096];
+                assert!(stream.read(&mut question).await.unwrap() > 0);
+                stream.write_all(b"HTTP/1.1 200 Yes\r\nContent-Length: 2\r\n\r\n{}").await.unwrap();
+                if turn == turns {
+                    asked.push(turn);
+                }
+            }
+        }
+        asked
+    });
+    let service = Service::alone(&Access::to(place)).unwrap();
+    for _ in 0..53 {
+        assert_eq!(service.ask("{}".to_owned()).await.unwrap(), b"{}");
+    }
+    assert_eq!(serving.await.unwrap(), [50, 3]);
+}
+
+#[actix::test]
 async fn whoever_finds_no_place_waits_for_one() {
     let (place, asked) = testing::server(vec![(200, "{}".to_owned())]).await;
-    let service = Service::new(&Access::to(place)).unwrap();
+    let service = Service::alone(&Access::to(place)).unwrap();
     let taken = service.places.try_acquire_many(WEBHOOK_QUESTIONS as u32).unwrap();
     let mut answer = Box::pin(service.ask("{}".to_owned()));
     for _ in 0..10 {

@@ -50,13 +50,14 @@ async fn webhooks(
     storage: &Storage,
     shared: &Arc<Shared>,
 ) -> Result<webhooks::Settings, StartError> {
-    let hooks = webhooks::open(storage.directory.clone()).await;
+    let hooks = webhooks::open(storage.directory.clone(), boot.pool.clone()).await;
     Ok(webhooks::Settings {
         hooks: Arc::new(hooks.map_err(|error| StartError::Store(error.to_string()))?),
         equivalents: equivalents(shared.clone()),
         to_endpoints: boot.config.kubelets.enable_aggregator_routing,
         metrics: shared.metrics.clone(),
         clock: boot.clock.clone(),
+        pool: boot.pool.clone(),
     })
 }
 

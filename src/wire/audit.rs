@@ -32,7 +32,7 @@ pub(super) fn open(boot: &Boot, metrics: &Metrics) -> Result<Option<Audit>, Star
     }
     let mut ledger = Ledger::new(metrics.audit.clone());
     add_log(&mut ledger, flags, boot.clock.clone())?;
-    add_webhook(&mut ledger, flags, boot.clock.clone())?;
+    add_webhook(&mut ledger, flags, boot)?;
     Ok((!ledger.is_empty()).then(|| Audit { policy, ledger: Arc::new(ledger) }))
 }
 
@@ -77,15 +77,15 @@ fn add_log(ledger: &mut Ledger, flags: &Flags, clock: Clock) -> Result<(), Start
     spawned.map_err(|error| broken(error.to_string()))
 }
 
-fn add_webhook(ledger: &mut Ledger, flags: &Flags, clock: Clock) -> Result<(), StartError> {
+fn add_webhook(ledger: &mut Ledger, flags: &Flags, boot: &Boot) -> Result<(), StartError> {
     let flags = &flags.webhook;
     let Some(path) = &flags.audit_webhook_config_file else { return Ok(()) };
     let delivery = flags.delivery().map_err(wrong)?;
     let failed = |why: &dyn std::fmt::Display| broken(format!("initializing audit webhook: {why}"));
     let access = Access::read(path).map_err(|error| failed(&error))?;
-    let service = Service::new(&access).map_err(|error| failed(&error))?;
+    let service = Service::new(&access, &boot.pool).map_err(|error| failed(&error))?;
     let (counts, pause) = (ledger.counts().clone(), flags.audit_webhook_initial_backoff);
-    let of_webhook = counts.clone();
+    let (of_webhook, clock) = (counts.clone(), boot.clock.clone());
     let spawned = ledger.add(delivery, |queue| {
         let make = move || Webhook::new(service, pause, of_webhook);
         batches::spawn("audit-webhook", queue, (delivery, clock, counts), make)

@@ -14,6 +14,7 @@ use crate::auth::token_webhook;
 use crate::auth::tokens::TokenFile;
 use crate::kubeconfig::Access;
 use crate::metrics::Metrics;
+use crate::upstream::pool::Pool;
 use crate::verbs::bootstrap;
 use crate::webhook::Service;
 
@@ -53,17 +54,17 @@ pub(super) fn verifiers(
             kept_for: config.token_webhook.authentication_token_webhook_cache_ttl,
             audiences: config.audiences().into(),
         };
-        let (service, metrics) = (service(path)?, metrics.clone());
+        let (service, metrics) = (service(path, &boot.pool)?, metrics.clone());
         all.push(Arc::new(token_webhook::AskedElsewhere::new(service, settings, metrics, clock.clone())));
     }
     Ok(all.into())
 }
 
 /// Another server that a kubeconfig leads to.
-fn service(path: &Path) -> Result<Service, StartError> {
+fn service(path: &Path, pool: &Arc<Pool>) -> Result<Service, StartError> {
     let broken = |error: &dyn std::fmt::Display| StartError::Store(format!("{}: {error}", path.display()));
     let access = Access::read(path).map_err(|error| broken(&error))?;
-    Service::new(&access).map_err(|error| broken(&error))
+    Service::new(&access, pool).map_err(|error| broken(&error))
 }
 
 /// What extensions are told of whom to trust.

@@ -23,6 +23,7 @@ use crate::kubeconfig::Access;
 use crate::limits::{AUTHORIZATION_LOOK_EVERY, AUTHORIZATION_READ_EVERY};
 use crate::metrics::Metrics;
 use crate::server::StartError;
+use crate::upstream::pool::Pool;
 use crate::webhook::Service;
 
 /// Everything that decides, and what it is made from anew when the file changes.
@@ -36,6 +37,7 @@ pub(super) struct Deciding {
     abac: Option<Arc<Abac>>,
     metrics: Arc<Metrics>,
     clock: Clock,
+    pool: Arc<Pool>,
     now: Arc<ArcSwap<Vec<Arc<dyn Policy>>>>,
 }
 
@@ -61,7 +63,7 @@ impl Deciding {
         roles: &Arc<Roles>,
         storage: &Storage,
         metrics: &Arc<Metrics>,
-        clock: &Clock,
+        (clock, pool): (&Clock, &Arc<Pool>),
     ) -> Result<Deciding, StartError> {
         let broken = |why: String| StartError::from(crate::config::ConfigError::new(why));
         let (first, first_text) = deciders(config).map_err(broken)?;
@@ -84,6 +86,7 @@ impl Deciding {
             abac,
             metrics: metrics.clone(),
             clock: clock.clone(),
+            pool: pool.clone(),
             now: Arc::default(),
         };
         let policies = deciding.policies(&deciding.first).map_err(broken)?;
@@ -121,7 +124,8 @@ impl Deciding {
         let path = settings.kubeconfig.display();
         let access =
             Access::read(&settings.kubeconfig).map_err(|why| format!("the webhook {name}: {why}"))?;
-        let service = Service::new(&access).map_err(|why| format!("the webhook {name}: {path}: {why}"))?;
+        let service =
+            Service::new(&access, &self.pool).map_err(|why| format!("the webhook {name}: {path}: {why}"))?;
         let settings = webhook::Settings {
             version: settings.version.clone(),
             allowed_for: settings.allowed_for,

@@ -15,6 +15,7 @@ use crate::definitions::{Defined, Definitions, Follow, Outside};
 use crate::http::handler::openapi::OpenApi;
 use crate::http::handler::worker::{Served, Shared};
 use crate::server::StartError;
+use crate::verbs::conversion;
 
 /// What is built in, and how it is described.
 pub(super) struct Builtins {
@@ -78,6 +79,9 @@ fn publish(parts: &Weak<Parts>, defined: &Defined) {
     let Some(parts) = parts.upgrade() else { return };
     let before = parts.shared.served.load_full();
     parts.shared.served.store(Arc::new(parts.builtin.with(defined, &before)));
+    // Those that are wanted as before are before the others go.
+    let converters = conversion::wanted(&defined.resources, &parts.boot.pool);
+    *parts.converters.lock().unwrap_or_else(PoisonError::into_inner) = converters;
     let all = parts.broadcasters.lock().unwrap_or_else(PoisonError::into_inner).clone();
     for changed in &defined.changed {
         for broadcaster in &all {

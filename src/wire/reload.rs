@@ -12,13 +12,13 @@ use tokio::sync::watch;
 use super::loops;
 use crate::auth::certificate::CertificateVerifier;
 use crate::auth::front_proxy::FrontProxy;
-use crate::config::Aggregation;
+use crate::config::{Aggregation, Kubelets};
 use crate::controllers::start::Authorities;
 use crate::http::handler::worker::Shared;
 use crate::limits::{PKI_LOOK_EVERY, PKI_RENEW_EVERY};
 use crate::pki::{self, Pki};
 use crate::server::wiring::Boot;
-use crate::upstream::{self, Shown, TlsError};
+use crate::upstream::{self, Shown, TlsError, TlsFiles};
 
 /// What can be told of a file without reading it.
 type Mark = Option<(SystemTime, u64)>;
@@ -43,7 +43,8 @@ impl Reload {
     /// Looks at the files from time to time, until the server stops.
     pub async fn run(self) {
         // What has changed since the start is found by the first look.
-        let (mut own, mut signing, mut shown) = (Look::default(), Look::default(), Look::default());
+        let (mut own, mut signing) = (Look::default(), Look::default());
+        let (mut shown, mut kubelets) = (Look::default(), Look::default());
         let mut turns = tokio::time::interval(PKI_LOOK_EVERY);
         turns.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         let renew = PKI_RENEW_EVERY.as_secs() / PKI_LOOK_EVERY.as_secs().max(1);
@@ -67,6 +68,12 @@ impl Reload {
             shown.take(marks, false, || {
                 let identity = proxy_identity(aggregation).map_err(text)?;
                 self.shared.connecting.upstream.show_to_extensions(identity).map_err(text)
+            });
+            let files = kubelet_files(&self.boot.config.kubelets);
+            let named = files.identity.iter().flat_map(|(certificate, key)| [certificate, key]);
+            let marks = named.chain(&files.authority).map(|path| mark(path)).collect();
+            kubelets.take(marks, false, || {
+                self.shared.connecting.upstream.show_to_kubelets(&files).map_err(text)
             });
         }
     }
@@ -129,6 +136,14 @@ pub(super) fn proxy_identity(files: &Aggregation) -> Result<Option<Shown>, TlsEr
         return Ok(None);
     };
     Ok(Some((upstream::read(certificate)?, upstream::read(key)?)))
+}
+
+/// The files by which kubelets and this server know each other.
+pub(super) fn kubelet_files(flags: &Kubelets) -> TlsFiles {
+    TlsFiles {
+        authority: flags.kubelet_certificate_authority.clone(),
+        identity: flags.kubelet_client_certificate.clone().zip(flags.kubelet_client_key.clone()),
+    }
 }
 
 fn mark(path: &Path) -> Mark {

@@ -99,10 +99,19 @@ fn a_webhook_changes_what_is_stored() {
     assert_eq!((&asked[2]["object"], &asked[2]["oldObject"]["data"]["by"]), (&Value::Null, &json!("hook")));
     assert_eq!(asked[2]["options"]["kind"], "DeleteOptions");
     assert!(hooks.connections() <= 2, "connections are kept: {}", hooks.connections());
+    assert_ne!(kept(&mut admin), "0");
 
     // The configurations themselves are nobody's business but their author's.
     admin.delete(&format!("{GROUP}/mutatingwebhookconfigurations/m")).ok();
     assert_eq!(admin.post(MAPS, &map("b")).ok()["data"], json!({"a": "b"}), "it counts no more");
+    assert_eq!(kept(&mut admin), "0", "and its connections went with it");
+}
+
+/// How many connections wait for the next question.
+fn kept(admin: &mut Client) -> String {
+    let metrics = admin.get("/metrics").text();
+    let found = metrics.lines().find_map(|line| line.strip_prefix("pilothouse_connections_kept "));
+    found.unwrap().to_owned()
 }
 
 #[test]

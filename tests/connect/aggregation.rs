@@ -577,6 +577,56 @@ fn somebody_else_is_not_believed() {
 }
 
 #[test]
+fn requests_go_over_one_connection_which_may_end_and_is_not_believed_for_ever() {
+    const NAME: &str = "v1beta1.metrics.k8s.io";
+    let mut scene = Scene::new();
+    scene.extension.keep();
+    scene.register("metrics.k8s.io", "v1beta1", &json!({}));
+    scene.wait_for(NAME, "Passed");
+    let (nodes, echo) = (format!("{METRICS}/nodes"), format!("{METRICS}/namespaces/default/echo"));
+    let ask = |scene: &mut Scene| {
+        for _ in 0..10 {
+            scene.admin.get(&nodes).ok();
+            assert_eq!(scene.admin.post(&echo, &json!({"a": 1})).status, 201);
+        }
+        let asked = scene.extension.seen().into_iter().rev();
+        let asked = asked.filter(|seen| [&nodes, &echo].contains(&&seen.path().to_owned())).take(20);
+        asked.map(|seen| seen.connection).collect::<BTreeSet<usize>>()
+    };
+    let first = ask(&mut scene);
+    assert_eq!(first.len(), 1, "{first:?}");
+    assert_eq!(ask(&mut scene), first);
+    // Nobody notices that the server has hung up.
+    scene.extension.hang_up();
+    assert_eq!(scene.admin.post(&echo, &json!({"a": 1})).status, 201);
+    scene.extension.hang_up();
+    scene.admin.get(&nodes).ok();
+    let second = ask(&mut scene);
+    assert!(second.len() == 1 && second.is_disjoint(&first), "{second:?}");
+    // Whom it must be known to has changed: what was believed before is not asked on.
+    let other = STANDARD.encode(Papers::new("somebody.else", &[]).certificate.to_pem().unwrap());
+    for (bundle, status) in [(other, 503), (scene.authority.clone(), 200)] {
+        let bundle = json!({"spec": {"caBundle": bundle}});
+        scene.admin.patch(&format!("{REGISTRATIONS}/{NAME}"), "merge", &bundle).ok();
+        assert_eq!(scene.admin.get(&nodes).status, status);
+    }
+    let third = ask(&mut scene);
+    assert!(third.len() == 1 && third.is_disjoint(&second), "{third:?}");
+    // Many at once do not wait for each other.
+    let many: Vec<_> = (0..20).map(|_| scene.admin.again()).collect();
+    std::thread::scope(|scope| {
+        for mut one in many {
+            let nodes = &nodes;
+            scope.spawn(move || (0..5).for_each(|_| drop(one.get(nodes).ok())));
+        }
+    });
+    // Whoever is not asked any more is not kept.
+    scene.admin.delete(&format!("{REGISTRATIONS}/{NAME}")).ok();
+    let gone = poll(CAP, || (scene.extension.open() == 0).then_some(()));
+    assert!(gone.is_some(), "{} connections are left", scene.extension.open());
+}
+
+#[test]
 fn what_this_server_serves_stays_registered() {
     let mut scene = Scene::new();
     let definition = json!({"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",

@@ -116,6 +116,12 @@ fn a_webhook_turns_objects_into_the_version_that_is_asked_for() {
     );
     let by_definition = r#"apiserver_crd_conversion_webhook_duration_seconds_count{crd_name="kites.toys.example",from_version="v1",succeeded="true",to_version="v2"}"#;
     assert!(counted.contains(by_definition), "{counted}");
+    // Connections are kept, and go with what they are for.
+    assert!(!counted.contains("pilothouse_connections_kept 0"), "{counted}");
+    admin.delete(&format!("{DEFINITIONS}/kites.toys.example")).ok();
+    let gone =
+        poll(CAP, || admin.get("/metrics").text().contains("pilothouse_connections_kept 0\n").then_some(()));
+    assert!(gone.is_some());
 }
 
 #[test]

@@ -1,8 +1,9 @@
-//! A kubelet that does what a test wants: TLS, one request per connection, everything it was asked is remembered.
+//! A kubelet that does what a test wants: TLS, one request per connection or many, everything it was asked is remembered.
 
 use std::io::{self, Read, Write};
-use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
+use std::net::{IpAddr, Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::{fs, thread};
 
@@ -26,6 +27,8 @@ pub struct Seen {
     pub headers: Vec<(String, String)>,
     /// The common name of the certificate that this server showed.
     pub client: Option<String>,
+    /// Over which connection it came.
+    pub connection: usize,
 }
 
 impl Seen {
@@ -116,6 +119,16 @@ pub type Deed = dyn Fn(&Seen, &mut Wire) + Send + Sync;
 pub struct Kubelet {
     pub address: SocketAddr,
     seen: Arc<Mutex<Vec<Seen>>>,
+    lines: Arc<Lines>,
+}
+
+/// The connections of a kubelet.
+#[derive(Default)]
+struct Lines {
+    /// Whether they go on after an answer.
+    kept: AtomicBool,
+    /// Each, until it is over.
+    all: Mutex<Vec<Option<TcpStream>>>,
 }
 
 impl Kubelet {
@@ -146,15 +159,42 @@ impl Kubelet {
         let address = listener.local_addr().expect("an address");
         let seen = Arc::<Mutex<Vec<Seen>>>::default();
         let (remembered, deed): (_, Arc<Deed>) = (Arc::clone(&seen), Arc::new(deed));
+        let lines = Arc::<Lines>::default();
+        let known = Arc::clone(&lines);
         thread::spawn(move || {
             for stream in listener.incoming() {
                 let Ok(stream) = stream else { return };
-                let (acceptor, remembered, deed) =
-                    (acceptor.clone(), Arc::clone(&remembered), Arc::clone(&deed));
-                thread::spawn(move || serve(stream, acceptor.as_ref(), &remembered, &*deed));
+                let (acceptor, remembered, deed, lines) =
+                    (acceptor.clone(), Arc::clone(&remembered), Arc::clone(&deed), Arc::clone(&known));
+                thread::spawn(move || {
+                    let number = {
+                        let mut all = lines.all.lock().expect("the connections");
+                        all.push(stream.try_clone().ok());
+                        all.len() - 1
+                    };
+                    serve(stream, acceptor.as_ref(), &remembered, (&*deed, &lines.kept, number));
+                    lines.all.lock().expect("the connections")[number] = None;
+                });
             }
         });
-        Kubelet { address, seen }
+        Kubelet { address, seen, lines }
+    }
+
+    /// Lets connections go on after an answer from now on.
+    pub fn keep(&self) {
+        self.lines.kept.store(true, Ordering::Relaxed);
+    }
+
+    /// How many connections are open.
+    pub fn open(&self) -> usize {
+        self.lines.all.lock().expect("the connections").iter().flatten().count()
+    }
+
+    /// Hangs up on everybody.
+    pub fn hang_up(&self) {
+        for line in self.lines.all.lock().expect("the connections").iter().flatten() {
+            let _ = line.shutdown(Shutdown::Both);
+        }
     }
 
     /// Everything it was asked so far.
@@ -168,7 +208,12 @@ impl Kubelet {
     }
 }
 
-fn serve(stream: TcpStream, acceptor: Option<&SslAcceptor>, remembered: &Mutex<Vec<Seen>>, deed: &Deed) {
+fn serve(
+    stream: TcpStream,
+    acceptor: Option<&SslAcceptor>,
+    remembered: &Mutex<Vec<Seen>>,
+    (deed, kept, connection): (&Deed, &AtomicBool, usize),
+) {
     stream.set_nodelay(true).expect("a prompt connection");
     stream.set_read_timeout(Some(CAP)).expect("a bound");
     let mut wire = match acceptor {
@@ -178,9 +223,17 @@ fn serve(stream: TcpStream, acceptor: Option<&SslAcceptor>, remembered: &Mutex<V
             Err(_) => return,
         },
     };
-    let Ok(lines) = wire.head() else { return };
+    while answer(&mut wire, remembered, deed, connection) && kept.load(Ordering::Relaxed) {}
+    if let Wire::Private(stream) = &mut wire {
+        let _ = stream.shutdown();
+    }
+}
+
+/// Answers one request. `false`: there is none.
+fn answer(wire: &mut Wire, remembered: &Mutex<Vec<Seen>>, deed: &Deed, connection: usize) -> bool {
+    let Ok(lines) = wire.head() else { return false };
     let mut words = lines[0].split(' ').map(str::to_owned);
-    let client = match &wire {
+    let client = match &*wire {
         Wire::Private(stream) => stream.ssl().peer_certificate().and_then(|shown| {
             let name = shown.subject_name().entries_by_nid(Nid::COMMONNAME).next()?;
             name.data().to_string().ok()
@@ -196,12 +249,11 @@ fn serve(stream: TcpStream, acceptor: Option<&SslAcceptor>, remembered: &Mutex<V
             .map(|(name, value)| (name.to_owned(), value.to_owned()))
             .collect(),
         client,
+        connection,
     };
     remembered.lock().expect("what was seen").push(seen.clone());
-    deed(&seen, &mut wire);
-    if let Wire::Private(stream) = &mut wire {
-        let _ = stream.shutdown();
-    }
+    deed(&seen, wire);
+    true
 }
 
 /// A certificate that vouches for itself, and its key.

@@ -150,7 +150,7 @@ impl Provider {
 
 fn service(place: &str, authority_pem: Option<&Vec<u8>>) -> Result<Service, String> {
     let access = Access { authority_pem: authority_pem.cloned(), ..Access::to(place) };
-    Service::new(&access).map_err(|failure| failure.to_string())
+    Service::alone(&access).map_err(|failure| failure.to_string())
 }
 
 /// The keys of a document that can verify tokens.

@@ -18,7 +18,7 @@ async fn server(answers: Vec<(u16, String)>) -> (AskedElsewhere, JoinHandle<Vec<
     };
     let clock = Clock::manual(Timestamp(1));
     let metrics = Arc::new(Metrics::new(Timestamp(1)).unwrap());
-    let service = Service::new(&access).unwrap();
+    let service = Service::alone(&access).unwrap();
     (AskedElsewhere::new(service, settings, metrics, clock.clone()), asked, clock)
 }
 
@@ -114,7 +114,7 @@ async fn whoever_hangs_up_leaves_nothing_behind() {
     let (verifier, ..) = server(Vec::new()).await;
     let access = Access::to(format!("http://{}", listener.local_addr().unwrap()));
     let mut inner = Arc::into_inner(verifier.0).unwrap();
-    inner.service = Service::new(&access).unwrap();
+    inner.service = Service::alone(&access).unwrap();
     let verifier = AskedElsewhere(Arc::new(inner));
     let one = tokio::time::timeout(Duration::from_millis(50), verdict(&verifier, "t", &[]));
     let two = tokio::time::timeout(Duration::from_millis(100), verdict(&verifier, "t", &[]));

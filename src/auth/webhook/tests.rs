@@ -18,7 +18,7 @@ async fn server(answers: Vec<(u16, String)>) -> (AskedElsewhere, tokio::task::Jo
     };
     let clock = Clock::manual(Timestamp(1));
     let meter = Metrics::new(Timestamp(0)).unwrap().webhook("w");
-    let policy = AskedElsewhere::new(Service::new(&access).unwrap(), settings, clock.clone(), meter);
+    let policy = AskedElsewhere::new(Service::alone(&access).unwrap(), settings, clock.clone(), meter);
     (policy, asked, clock)
 }
 

@@ -108,7 +108,7 @@ pub async fn serve(
     }
     match led {
         Led::Nowhere => Ok(HttpResponse::NoContent().finish()),
-        Led::Log(to) => log(connecting, &to, out.found.name).await,
+        Led::Log(to) => log(connecting, request, &to, out.found.name).await,
         Led::Streams(to, streams) => talk::streams(connecting, request, &to, &streams).await,
         Led::Ports(to) => talk::ports(connecting, request, &to).await,
         Led::Proxy(to) if headers::asks_to_switch(request) => {
@@ -119,7 +119,12 @@ pub async fn serve(
 }
 
 /// The log of a container, as it comes.
-async fn log(connecting: &Arc<Connecting>, to: &Destination, name: &str) -> Result<HttpResponse> {
+async fn log(
+    connecting: &Arc<Connecting>,
+    request: &HttpRequest,
+    to: &Destination,
+    name: &str,
+) -> Result<HttpResponse> {
     let ask = Ask { method: Method::GET, headers: headers::own(&to.location), body: RequestBody::Empty };
     let failed = |why: &dyn std::fmt::Display| {
         Status::unexplained(format!("Get {}: {why}", crate::api::field::quoted(&to.location.url())))
@@ -132,7 +137,10 @@ async fn log(connecting: &Arc<Connecting>, to: &Destination, name: &str) -> Resu
         code => return Err(refusal(code, answer, name).await),
     }
     let leaving = connecting.leaving.clone();
-    let body = answer.body.take_until(async move { leaving.begun().await });
+    let body = answer.body.take_until(Box::pin(async move { leaving.begun().await }));
+    if translate::wants_websocket(request) {
+        return translate::log(request, body);
+    }
     Ok(HttpResponse::Ok().insert_header((header::CONTENT_TYPE, "text/plain")).streaming(body))
 }
 

@@ -23,7 +23,8 @@ use crate::kubeconfig::users::Users;
 use crate::limits::HOOK_QUESTIONS;
 use crate::metrics::Metrics;
 use crate::metrics::hooks::{Asked, Fault};
-use crate::webhook::kept::Peers;
+use crate::upstream::pool::{Pool, Purpose};
+use crate::webhook::hooks::Peers;
 
 use self::call::Trouble;
 pub use self::round::Round;
@@ -52,6 +53,8 @@ pub struct Settings {
     pub metrics: Arc<Metrics>,
     /// The time.
     pub clock: Clock,
+    /// Where connections wait.
+    pub pool: Arc<Pool>,
 }
 
 /// What is shown to webhooks, by plug-in.
@@ -180,7 +183,7 @@ impl Webhooks {
             phase,
             settings: settings.clone(),
             users: users.clone(),
-            peers: Rc::new(Peers::new(settings.clock.clone())),
+            peers: Rc::new(Peers::new(settings.pool.clone(), Purpose::Admission)),
             places: Rc::new(Semaphore::new(HOOK_QUESTIONS)),
         }
     }

@@ -3,8 +3,7 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use futures::future::ready;
-use futures::{StreamExt as _, stream};
+use futures::StreamExt as _;
 use hyper::Method;
 use hyper::header::{ACCEPT, CONTENT_TYPE, ETAG, HOST, HeaderMap, HeaderValue, IF_NONE_MATCH, USER_AGENT};
 use pilothouse_actors::identity::Identity;
@@ -139,8 +138,7 @@ impl Extensions {
             [] => RequestBody::Empty,
             body => {
                 headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
-                let piece = stream::once(ready(Ok(Bytes::from_static(body))));
-                RequestBody::Pieces(Box::pin(piece), Some(body.len() as u64))
+                RequestBody::Whole(Some(Bytes::from_static(body)))
             }
         };
         let asked = Ask { method: question.method.clone(), headers, body };

@@ -8,11 +8,15 @@ use pilothouse_actors::object::Object;
 use crate::api::aggregation::Registration;
 use crate::api::codec::json;
 use crate::auth::followed::View;
+use crate::upstream;
+use crate::upstream::pool::{Pool, Wanted};
 
 /// All of them.
-#[derive(Default)]
 pub struct Table {
     by_name: BTreeMap<String, Arc<Registration>>,
+    /// Connections to those who serve them are kept for as long as they are here.
+    wanted: BTreeMap<String, [Wanted; 2]>,
+    pool: Arc<Pool>,
     /// How many of them others serve.
     remote: usize,
     /// How often something changed.
@@ -20,6 +24,11 @@ pub struct Table {
 }
 
 impl Table {
+    /// None yet. Connections to those who serve them wait in this pool.
+    pub fn new(pool: Arc<Pool>) -> Table {
+        Table { by_name: BTreeMap::new(), wanted: BTreeMap::new(), pool, remote: 0, changes: 0 }
+    }
+
     /// What is registered under a name.
     pub fn get(&self, name: &str) -> Option<Arc<Registration>> {
         self.by_name.get(name).cloned()
@@ -64,6 +73,12 @@ impl Table {
         self.changes += 1;
         let is_remote = |known: &Registration| known.service.is_some();
         self.remote += usize::from(new.as_ref().is_some_and(is_remote));
+        let service = new.as_ref().and_then(|new| new.service.as_ref());
+        // Those that are wanted as before are before the old ones go.
+        let _before = match service.map(|service| upstream::wanted(&self.pool, &service.peer)) {
+            Some(wanted) => self.wanted.insert(name.to_owned(), wanted),
+            None => self.wanted.remove(name),
+        };
         let old = match new {
             Some(new) => self.by_name.insert(name.to_owned(), Arc::new(new)),
             None => self.by_name.remove(name),
@@ -86,7 +101,7 @@ impl View for Table {
     }
 
     fn clear(&mut self, _: usize) {
-        *self = Table { changes: self.changes + 1, ..Table::default() };
+        *self = Table { changes: self.changes + 1, ..Table::new(self.pool.clone()) };
     }
 }
 
@@ -102,7 +117,7 @@ mod tests {
 
     #[test]
     fn only_what_others_serve_is_led_there() {
-        let mut table = Table::default();
+        let mut table = Table::new(Pool::new(pilothouse_actors::clock::Clock::system()));
         table.set(
             "v1.apps",
             registration(r#"{"metadata":{"name":"v1.apps"},"spec":{"group":"apps","version":"v1"}}"#),

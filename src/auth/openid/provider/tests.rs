@@ -110,7 +110,7 @@ async fn a_provider_must_prove_who_it_is() {
     for authority in [None, Some(other.authority_pem.clone())] {
         let (mut provider, _) = provider(&stage, authority);
         let why = provider.attempt().await.unwrap_err();
-        assert!(why.contains("certificate verify failed"), "{why}");
+        assert!(why.contains("failed to verify certificate"), "{why}");
     }
     for (pem, part) in [("", "does not contain any valid"), ("no PEM", "does not contain any valid")] {
         let keys = Arc::new(Keys::new(Clock::manual(Timestamp(1))));

@@ -81,8 +81,7 @@ pub(super) fn to_switch(request: &HttpRequest) -> HeaderMap {
     let mut headers = kept(request, |name| *name == UPGRADE || !is_hop(name) && !is_named(name));
     // What else the client names there must not make anybody on the way drop what this server says of it.
     headers.insert(CONNECTION, HeaderValue::from_static("Upgrade"));
-    let without_token = protocols(request).filter(|protocol| !protocol.starts_with(PROTOCOL_WITH_TOKEN));
-    let kept: Vec<&str> = without_token.collect();
+    let kept: Vec<&str> = without_token(request).collect();
     headers.remove(WEBSOCKET_PROTOCOL);
     if let Some(kept) = HeaderValue::try_from(kept.join(", ")).ok().filter(|_| !kept.is_empty()) {
         headers.insert(WEBSOCKET_PROTOCOL, kept);
@@ -94,6 +93,11 @@ pub(super) fn to_switch(request: &HttpRequest) -> HeaderMap {
 pub(super) fn protocols(request: &HttpRequest) -> impl Iterator<Item = &str> {
     let lines = request.headers().get_all(WEBSOCKET_PROTOCOL.as_str()).filter_map(|line| line.to_str().ok());
     lines.flat_map(|line| line.split(',')).map(str::trim).filter(|protocol| !protocol.is_empty())
+}
+
+/// The same without those that are tokens.
+pub(super) fn without_token(request: &HttpRequest) -> impl Iterator<Item = &str> {
+    protocols(request).filter(|protocol| !protocol.starts_with(PROTOCOL_WITH_TOKEN))
 }
 
 fn kept(request: &HttpRequest, wanted: impl Fn(&HeaderName) -> bool) -> HeaderMap {

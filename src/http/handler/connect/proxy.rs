@@ -69,7 +69,7 @@ pub(super) fn body(request: &HttpRequest, payload: Payload) -> RequestBody {
     if matches!(body, Body::None) || length == Some(0) {
         return RequestBody::Empty;
     }
-    RequestBody::Pieces(Box::pin(body.map(|piece| piece.map_err(io::Error::other))), length)
+    RequestBody::pieces(Box::pin(body.map(|piece| piece.map_err(io::Error::other))), length)
 }
 
 /// 503, unless it is known better.

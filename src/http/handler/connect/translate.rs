@@ -1,13 +1,17 @@
 //! Clients that speak WebSocket, and kubelets that speak SPDY. The streams of a command are put from the frames of the one
-//! into those of the other; ports are SPDY inside of WebSocket already, and are only unpacked.
+//! into those of the other; ports are SPDY inside of WebSocket already, and are only unpacked; logs are put into messages.
 
 mod command;
+mod log;
 mod pongs;
 
+use std::io;
 use std::sync::Arc;
 
 use actix_web::http::header;
 use actix_web::{HttpRequest, HttpResponse};
+use bytes::Bytes;
+use futures::Stream;
 use hyper::Method;
 use hyper::header::{CONNECTION, HeaderMap, HeaderName, HeaderValue, UPGRADE};
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
@@ -34,10 +38,15 @@ const OVER_SPDY: [&str; 5] =
     ["v5.channel.k8s.io", "v4.channel.k8s.io", "v3.channel.k8s.io", "v2.channel.k8s.io", "channel.k8s.io"];
 const PROTOCOL: HeaderName = HeaderName::from_static("x-stream-protocol-version");
 
+/// Whether a client wants to speak WebSocket.
+pub(super) fn wants_websocket(request: &HttpRequest) -> bool {
+    headers::asks_to_switch(request)
+        && text(request.headers(), header::UPGRADE).eq_ignore_ascii_case("websocket")
+}
+
 /// The protocols that a client proposes for WebSocket; none if it wants to speak something else.
 fn proposed(request: &HttpRequest) -> impl Iterator<Item = &str> {
-    let asks = headers::asks_to_switch(request)
-        && text(request.headers(), header::UPGRADE).eq_ignore_ascii_case("websocket");
+    let asks = wants_websocket(request);
     headers::protocols(request).filter(move |_| asks)
 }
 
@@ -102,6 +111,20 @@ pub(super) async fn streams(
             Ok(switched())
         }
     }
+}
+
+/// A log, as messages.
+pub(super) fn log(
+    request: &HttpRequest,
+    log: impl Stream<Item = io::Result<Bytes>> + Unpin + 'static,
+) -> Result<HttpResponse> {
+    let switch = switch(request)?;
+    let Some((protocol, form)) = log::Form::agreed(headers::without_token(request)) else {
+        return Ok(HttpResponse::Forbidden().finish());
+    };
+    let head = agreement(request, protocol)?;
+    switch.turn(Box::new(move |client| Box::pin(log::tell(client, log, head, form))));
+    Ok(switched())
 }
 
 /// SPDY inside of WebSocket, for ports.

@@ -12,7 +12,7 @@ use crate::api::status::Status;
 use crate::api::value::Value;
 use crate::ids;
 use crate::limits::HOOK_ANSWER_BYTES;
-use crate::webhook::kept::{Question, Reply, seconds};
+use crate::webhook::hooks::{Question, Reply, seconds};
 
 use super::super::super::ways::{self, Target};
 use super::super::asked::{Options, options};

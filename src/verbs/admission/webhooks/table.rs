@@ -12,6 +12,8 @@ use super::Phase;
 use crate::api::codec::json;
 use crate::api::hooks::{CONFIGURATION_GROUP, Hook};
 use crate::auth::followed::{Followed, View};
+use crate::upstream::pool::{Pool, Purpose, Wanted};
+use crate::verbs::ways::Target;
 
 /// The table as it stays true.
 pub type Hooks = Followed<Table>;
@@ -20,32 +22,54 @@ pub type Hooks = Followed<Table>;
 const RESOURCES: [&str; 2] = ["mutatingwebhookconfigurations", "validatingwebhookconfigurations"];
 
 /// Reads all configurations.
-pub async fn open(directory: Addr<Directory>) -> Result<Hooks, StoreError> {
+pub async fn open(directory: Addr<Directory>, pool: Arc<Pool>) -> Result<Hooks, StoreError> {
     let types = RESOURCES.map(|resource| TypeName::new(&format!("{resource}.{CONFIGURATION_GROUP}")));
-    Followed::open(directory, types, Table::default()).await
+    Followed::open(directory, types, Table::new(pool)).await
+}
+
+/// The webhooks of one configuration.
+struct Configuration {
+    hooks: Vec<Arc<Hook>>,
+    /// Connections to them are kept for as long as they are here.
+    _wanted: Vec<Wanted>,
+}
+
+impl Configuration {
+    fn of(hooks: Vec<Hook>, pool: &Arc<Pool>) -> Configuration {
+        let targets = hooks.iter().filter_map(|hook| Target::of(&hook.way, &hook.authority_pem).ok());
+        let _wanted = targets.map(|target| target.place.wanted(pool, Purpose::Admission)).collect();
+        Configuration { hooks: hooks.into_iter().map(Arc::new).collect(), _wanted }
+    }
 }
 
 /// The webhooks of one phase.
 #[derive(Default)]
 struct List {
     /// By configuration; their names are their order.
-    configurations: BTreeMap<String, Vec<Arc<Hook>>>,
+    configurations: BTreeMap<String, Configuration>,
     all: Option<Arc<[Arc<Hook>]>>,
 }
 
 impl List {
     fn changed(&mut self) {
-        self.all = Some(self.configurations.values().flatten().cloned().collect());
+        self.all = Some(self.configurations.values().flat_map(|one| &one.hooks).cloned().collect());
     }
 }
 
 /// The webhooks of all configurations.
-#[derive(Default)]
-pub struct Table([List; 2]);
+pub struct Table {
+    lists: [List; 2],
+    pool: Arc<Pool>,
+}
 
 impl Table {
+    /// None yet. Connections to them wait in this pool.
+    pub fn new(pool: Arc<Pool>) -> Table {
+        Table { lists: Default::default(), pool }
+    }
+
     fn list(&self, phase: Phase) -> &List {
-        let [mutating, validating] = &self.0;
+        let [mutating, validating] = &self.lists;
         match phase {
             Phase::Mutating => mutating,
             Phase::Validating => validating,
@@ -65,11 +89,11 @@ impl Table {
 
 impl View for Table {
     fn put(&mut self, of: usize, object: &Object) {
-        let Some(list) = self.0.get_mut(of) else { return };
+        let Some(list) = self.lists.get_mut(of) else { return };
         let name = object.key.name().to_owned();
         match json::read(&object.bytes) {
             Ok(configuration) => {
-                let hooks = Hook::read_all(&configuration).into_iter().map(Arc::new).collect();
+                let hooks = Configuration::of(Hook::read_all(&configuration), &self.pool);
                 list.configurations.insert(name, hooks);
             }
             // What was known of it still counts: to forget it would let pass what it refuses.
@@ -79,14 +103,14 @@ impl View for Table {
     }
 
     fn remove(&mut self, of: usize, object: &Object) {
-        if let Some(list) = self.0.get_mut(of) {
+        if let Some(list) = self.lists.get_mut(of) {
             list.configurations.remove(object.key.name());
             list.changed();
         }
     }
 
     fn clear(&mut self, of: usize) {
-        if let Some(list) = self.0.get_mut(of) {
+        if let Some(list) = self.lists.get_mut(of) {
             *list = List::default();
         }
     }
@@ -95,6 +119,7 @@ impl View for Table {
 #[cfg(test)]
 mod tests {
     use bytes::Bytes;
+    use pilothouse_actors::clock::Clock;
     use pilothouse_actors::object::{Draft, Key, Pairs, Revision};
 
     use super::*;
@@ -118,7 +143,7 @@ mod tests {
 
     #[test]
     fn configurations_are_asked_in_the_order_of_their_names() {
-        let mut table = Table::default();
+        let mut table = Table::new(Pool::new(Clock::system()));
         let names = |table: &Table, phase| {
             table.all(phase).iter().map(|hook| hook.name.clone()).collect::<Vec<_>>().join(" ")
         };

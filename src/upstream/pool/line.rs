@@ -1,0 +1,167 @@
+//! One connection as HTTP/1.1 speaks over it.
+
+use std::future::poll_fn;
+use std::io;
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::{Context, Poll};
+use std::thread::{self, ThreadId};
+
+use hyper::body::{Body as _, Incoming};
+use hyper::client::conn::TrySendError;
+use hyper::client::conn::http1::{self, SendRequest};
+use hyper::http::response::Parts;
+use hyper::{Request, Response};
+use hyper_util::rt::TokioIo;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::task::JoinHandle;
+
+use super::super::body::RequestBody;
+use super::Kept;
+use crate::limits::{UPSTREAM_BUFFER_BYTES, UPSTREAM_HEADERS};
+
+/// An answer that was read to its end.
+pub struct Whole {
+    /// Status and headers.
+    pub head: Parts,
+    /// The body.
+    pub body: Vec<u8>,
+}
+
+/// Why there is none.
+#[derive(Debug)]
+pub enum Unanswered<E> {
+    /// Nobody could be reached.
+    Unreached(E),
+    /// No answer came.
+    Broken(hyper::Error),
+    /// It broke off.
+    Cut(hyper::Error),
+    /// It has too many bytes.
+    TooLong,
+}
+
+/// A connection. Dropped, it is cut.
+pub(super) struct Line {
+    /// By which it is known among all.
+    pub(super) number: u64,
+    /// Who made it, and may use it.
+    pub(super) thread: ThreadId,
+    sender: SendRequest<RequestBody>,
+    heard: Arc<AtomicU64>,
+    driver: JoinHandle<()>,
+}
+
+impl Drop for Line {
+    fn drop(&mut self) {
+        self.driver.abort();
+    }
+}
+
+impl Line {
+    /// Begins to speak. The connection ends with either end, or when it has waited for too long.
+    pub(super) async fn open(
+        number: u64,
+        io: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+        kept: Option<Kept>,
+    ) -> Result<Line, hyper::Error> {
+        let heard = Arc::<AtomicU64>::default();
+        let (sender, connection) = http1::Builder::new()
+            .max_buf_size(UPSTREAM_BUFFER_BYTES)
+            .max_headers(UPSTREAM_HEADERS)
+            .title_case_headers(true)
+            .handshake(TokioIo::new(Counted { io, heard: heard.clone() }))
+            .await?;
+        let driver = tokio::spawn(async move {
+            let spoken = async {
+                if let Err(error) = connection.with_upgrades().await {
+                    tracing::debug!(%error, "a connection to somebody else ended");
+                }
+            };
+            match kept {
+                None => spoken.await,
+                Some(kept) => tokio::select! {
+                    () = spoken => {}
+                    () = kept.outlived() => {}
+                },
+            }
+        });
+        Ok(Line { number, thread: thread::current().id(), sender, heard, driver })
+    }
+
+    pub(super) fn is_closed(&self) -> bool {
+        self.sender.is_closed()
+    }
+
+    /// Whether the next request may be sent.
+    pub(super) fn is_ready(&self) -> bool {
+        self.sender.is_ready()
+    }
+
+    /// Waits for that.
+    pub(super) async fn ready(&mut self) -> Result<(), hyper::Error> {
+        self.sender.ready().await
+    }
+
+    /// How many bytes the other end has said so far.
+    pub(super) fn heard(&self) -> u64 {
+        self.heard.load(Ordering::Relaxed)
+    }
+
+    pub(super) async fn send(
+        &mut self,
+        request: Request<RequestBody>,
+    ) -> Result<Response<Incoming>, TrySendError<Request<RequestBody>>> {
+        self.sender.try_send_request(request).await
+    }
+}
+
+/// Reads an answer to its end.
+pub(super) async fn read<E>(response: Response<Incoming>, most: usize) -> Result<Whole, Unanswered<E>> {
+    let (head, body) = response.into_parts();
+    let mut body = pin!(body);
+    let mut bytes = Vec::new();
+    while let Some(frame) = poll_fn(|cx| body.as_mut().poll_frame(cx)).await {
+        if let Ok(data) = frame.map_err(Unanswered::Cut)?.into_data() {
+            if bytes.len() + data.len() > most {
+                return Err(Unanswered::TooLong);
+            }
+            bytes.extend_from_slice(&data);
+        }
+    }
+    Ok(Whole { head, body: bytes })
+}
+
+/// Counts what is read.
+struct Counted<S> {
+    io: S,
+    heard: Arc<AtomicU64>,
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for Counted<S> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let before = buf.filled().len();
+        let read = Pin::new(&mut self.io).poll_read(cx, buf);
+        self.heard.fetch_add((buf.filled().len() - before) as u64, Ordering::Relaxed);
+        read
+    }
+}
+
+impl<S: AsyncWrite + Unpin> AsyncWrite for Counted<S> {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.io).poll_write(cx, buf)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.io).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.io).poll_shutdown(cx)
+    }
+}

@@ -1,0 +1,185 @@
+//! Questions to webhooks that objects of the cluster name. One set of ways to them per worker, so nothing is locked.
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use hyper::Request;
+use hyper::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HOST, USER_AGENT};
+
+use super::reach::Reach;
+use crate::kubeconfig::{Access, Shown};
+use crate::limits::HOOK_PEERS;
+use crate::upstream::RequestBody;
+use crate::upstream::pool::{self, Pool, Purpose, Unanswered, Wanted};
+
+/// The program that asks, as the reference server calls itself here.
+const AGENT: &str = "kube-apiserver-admission";
+
+/// Where a server is and how it is known. What differs in any of it is another server.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Place {
+    /// Whether the connection is private; all but those of tests are.
+    pub secure: bool,
+    /// Its name, which its certificate must have and requests say.
+    pub host: String,
+    /// Its port.
+    pub port: u16,
+    /// Whom it must be known to, in PEM; empty: to whom the system believes.
+    pub authority_pem: Vec<u8>,
+}
+
+impl Place {
+    /// As requests name it: without the port that everybody expects.
+    fn authority(&self, always: bool) -> String {
+        let host = if self.host.contains(':') { format!("[{}]", self.host) } else { self.host.clone() };
+        let usual = if self.secure { 443 } else { 80 };
+        if always || self.port != usual { format!("{host}:{}", self.port) } else { host }
+    }
+}
+
+impl Place {
+    /// Says that this one may be asked: connections to it are kept for as long as somebody says so.
+    pub fn wanted(&self, pool: &Arc<Pool>, purpose: Purpose) -> Wanted {
+        let pem = Some(self.authority_pem.as_slice()).filter(|pem| !pem.is_empty());
+        pool.want(purpose, &self.host, pool::authority(pem, true))
+    }
+}
+
+/// A question.
+pub struct Question {
+    /// The path with its parameters.
+    pub target: String,
+    /// What is sent.
+    pub body: Bytes,
+    /// How the address is said in requests: with a port that everybody expects, too.
+    pub says_port: bool,
+    /// The most bytes of the answer.
+    pub most: usize,
+}
+
+/// An answer.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Reply {
+    /// The status.
+    pub status: u16,
+    /// What the body is; empty if nothing is said.
+    pub content_type: String,
+    /// The body.
+    pub body: Vec<u8>,
+}
+
+/// One server.
+struct Peer {
+    place: Place,
+    access: Access,
+    reach: Reach,
+}
+
+/// All servers that are asked.
+pub struct Peers {
+    pool: Arc<Pool>,
+    purpose: Purpose,
+    known: RefCell<HashMap<Place, Rc<Peer>>>,
+}
+
+impl Peers {
+    /// Nobody yet. Connections wait in this pool.
+    pub fn new(pool: Arc<Pool>, purpose: Purpose) -> Peers {
+        Peers { pool, purpose, known: RefCell::default() }
+    }
+
+    /// Asks. `access` is what is shown, and is made once for each place; `at` is where to connect to, if not where the place
+    /// says. The error is in the words that clients know.
+    pub async fn ask(
+        &self,
+        place: &Place,
+        access: impl FnOnce() -> Access,
+        at: Option<(String, u16)>,
+        question: &Question,
+    ) -> Result<Reply, String> {
+        let peer = self.peer(place, access)?;
+        let shown = peer.access.credentials.show().await?;
+        let request = request(&peer, &shown, question)?;
+        let (origin, connecting) = peer.reach.to(&peer.access, &shown, at);
+        let answer = self.pool.ask(&origin, request, question.most, connecting).await;
+        let answer = answer.map_err(|unanswered| match unanswered {
+            Unanswered::Unreached(why) => why,
+            Unanswered::Broken(error) => broken(&error),
+            Unanswered::Cut(error) => cut(&error),
+            Unanswered::TooLong => format!("the answer has more than {} bytes", question.most),
+        })?;
+        if answer.head.status == 401 {
+            peer.access.credentials.refused(&shown).await;
+        }
+        let content_type = answer.head.headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok());
+        Ok(Reply {
+            status: answer.head.status.as_u16(),
+            content_type: content_type.unwrap_or_default().to_owned(),
+            body: answer.body,
+        })
+    }
+
+    fn peer(&self, place: &Place, access: impl FnOnce() -> Access) -> Result<Rc<Peer>, String> {
+        if let Some(peer) = self.known.borrow().get(place) {
+            return Ok(Rc::clone(peer));
+        }
+        let mut access = access();
+        if !place.authority_pem.is_empty() {
+            access.authority_pem = Some(place.authority_pem.clone());
+        }
+        let reach = Reach::new(self.purpose, place.secure, (place.host.clone(), place.port), &access)?;
+        let peer = Rc::new(Peer { place: place.clone(), access, reach });
+        let mut known = self.known.borrow_mut();
+        if known.len() >= HOOK_PEERS {
+            // Whoever changes a configuration leaves its old place behind: nobody else is that many.
+            known.clear();
+        }
+        known.insert(place.clone(), Rc::clone(&peer));
+        Ok(peer)
+    }
+}
+
+fn request(peer: &Peer, shown: &Shown, question: &Question) -> Result<Request<RequestBody>, String> {
+    let mut request = Request::post(&question.target)
+        .header(HOST, peer.place.authority(question.says_port))
+        .header(USER_AGENT, AGENT)
+        .header(ACCEPT, "application/json, */*")
+        .header(CONTENT_TYPE, "application/json");
+    if let Some(header) = &shown.header {
+        request = request.header(AUTHORIZATION, header);
+    }
+    for (name, value) in peer.access.acting_as.headers() {
+        request = request.header(name, value);
+    }
+    request.body(RequestBody::Whole(Some(question.body.clone()))).map_err(|error| error.to_string())
+}
+
+fn broken(error: &hyper::Error) -> String {
+    use std::error::Error as _;
+    if error.is_incomplete_message() || error.is_canceled() {
+        return "EOF".to_owned();
+    }
+    let cause = error.source().map(ToString::to_string).unwrap_or_default();
+    // Whoever is killed says no goodbye, which TLS notices.
+    if cause.to_lowercase().contains("unexpected eof") {
+        return "EOF".to_owned();
+    }
+    if cause.is_empty() { error.to_string() } else { format!("{error}: {cause}") }
+}
+
+fn cut(error: &hyper::Error) -> String {
+    format!("unexpected error when reading response body. Please retry. Original error: {}", broken(error))
+}
+
+/// How long a question may take, as a parameter says it.
+pub fn seconds(timeout: Duration) -> String {
+    let seconds = timeout.as_secs();
+    match (seconds / 60, seconds % 60) {
+        (0, rest) => format!("{rest}s"),
+        (minutes, rest) => format!("{minutes}m{rest}s"),
+    }
+}

@@ -1,0 +1,152 @@
+//! How another server is reached: the way there, and what makes the connection private.
+
+use std::net::IpAddr;
+use std::path::Path;
+use std::pin::Pin;
+use std::sync::Arc;
+
+use openssl::pkey::PKey;
+use openssl::ssl::{SslConnector, SslMethod, SslVerifyMode};
+use openssl::x509::X509;
+use openssl::x509::store::X509StoreBuilder;
+use tokio::net::TcpStream;
+use tokio_openssl::SslStream;
+
+use super::tunnel;
+use crate::kubeconfig::{Access, IdentityPem, Shown};
+use crate::upstream::pool::{self, Digest, Origin, Private, Purpose};
+use crate::upstream::{Stream, unproven};
+
+/// Where systems keep the authorities that they believe. OpenSSL may be part of this binary, and then does not know that; what
+/// the variables SSL_CERT_FILE and SSL_CERT_DIR say it knows always.
+const HOST_AUTHORITIES: [&str; 4] = [
+    "/etc/ssl/certs/ca-certificates.crt",
+    "/etc/pki/ca-trust/extracted/pem/tls-ca-bundle.pem",
+    "/etc/ssl/ca-bundle.pem",
+    "/etc/ssl/cert.pem",
+];
+
+/// How connections become private. `identity_pem` is the certificate and the key that are shown.
+fn connector(
+    access: &Access,
+    identity_pem: Option<&IdentityPem>,
+) -> Result<SslConnector, Box<dyn std::error::Error>> {
+    let mut builder = SslConnector::builder(SslMethod::tls_client())?;
+    if let Some(pem) = &access.authority_pem {
+        let mut store = X509StoreBuilder::new()?;
+        for certificate in X509::stack_from_pem(pem)? {
+            store.add_cert(certificate)?;
+        }
+        builder.set_cert_store(store.build());
+    } else if let Some(file) = HOST_AUTHORITIES.iter().find(|file| Path::new(file).is_file()) {
+        builder.set_ca_file(file)?;
+    }
+    if access.insecure {
+        builder.set_verify(SslVerifyMode::NONE);
+    }
+    if let Some((certificates, key)) = identity_pem {
+        let mut chain = X509::stack_from_pem(certificates)?.into_iter();
+        let own = chain.next().ok_or("the client certificate is empty")?;
+        builder.set_certificate(&own)?;
+        for certificate in chain {
+            builder.add_extra_chain_cert(certificate)?;
+        }
+        builder.set_private_key(&*PKey::private_key_from_pem(key)?)?;
+    }
+    Ok(builder.build())
+}
+
+fn shown(identity: Option<&IdentityPem>) -> Digest {
+    pool::shown(identity.map(|(certificate, key)| (certificate.as_slice(), key.as_slice())))
+}
+
+/// The certificate that was made for this connection: it replaces the one of the file.
+fn made(shown: &Shown) -> Option<&IdentityPem> {
+    shown.made.as_ref()?.identity_pem.as_ref()
+}
+
+/// How one server is reached.
+pub(super) struct Reach {
+    tls: Option<SslConnector>,
+    origin: Arc<Origin>,
+}
+
+impl Reach {
+    /// The server at this place. The error says why nothing can be shown or believed.
+    pub(super) fn new(
+        purpose: Purpose,
+        secure: bool,
+        (host, port): (String, u16),
+        access: &Access,
+    ) -> Result<Reach, String> {
+        let tls = secure.then(|| connector(access, access.identity_pem.as_ref())).transpose();
+        let tls = tls.map_err(|error| error.to_string())?;
+        let private = secure.then(|| Private {
+            server_name: access.server_name.clone().unwrap_or_else(|| host.clone()),
+            authority: pool::authority(access.authority_pem.as_deref(), !access.insecure),
+            shown: shown(access.identity_pem.as_ref()),
+        });
+        let origin = Origin { purpose, host, port, private, proxy: access.proxy.clone() };
+        Ok(Reach { tls, origin: Arc::new(origin) })
+    }
+
+    /// Whom a connection that shows this leads to, and how to make one. `at` is where to connect to, if not where the place says.
+    pub(super) fn to<'a>(
+        &'a self,
+        access: &'a Access,
+        shown: &'a Shown,
+        at: Option<(String, u16)>,
+    ) -> (Arc<Origin>, impl Future<Output = Result<Stream, String>> + use<'a>) {
+        let mut origin = self.origin.clone();
+        let made = made(shown);
+        if at.is_some() || made.is_some() {
+            let mut other = Origin::clone(&origin);
+            if let Some((host, port)) = at {
+                (other.host, other.port) = (host, port);
+            }
+            if let (Some(private), Some(_)) = (&mut other.private, made) {
+                private.shown = self::shown(made);
+            }
+            origin = Arc::new(other);
+        }
+        (origin.clone(), self.connect(access, made, origin))
+    }
+
+    async fn connect(
+        &self,
+        access: &Access,
+        made: Option<&IdentityPem>,
+        to: Arc<Origin>,
+    ) -> Result<Stream, String> {
+        let (host, port) = (to.host.as_str(), to.port);
+        let tcp = tunnel::connect(host, port, to.proxy.as_ref()).await;
+        let tcp = tcp.map_err(|error| dial(host, port, &error))?;
+        let _prompt = tcp.set_nodelay(true);
+        let (Some(tls), Some(private)) = (&self.tls, &to.private) else { return Ok(Stream::Plain(tcp)) };
+        let own = made.map(|identity| connector(access, Some(identity))).transpose();
+        let own = own.map_err(|error| error.to_string())?;
+        let stream = handshake(own.as_ref().unwrap_or(tls), &private.server_name, tcp).await?;
+        Ok(Stream::Private(Box::new(stream)))
+    }
+}
+
+async fn handshake(tls: &SslConnector, name: &str, tcp: TcpStream) -> Result<SslStream<TcpStream>, String> {
+    let ssl = tls.configure().and_then(|setup| setup.into_ssl(name));
+    let ssl = ssl.map_err(|error| format!("tls: {error}"))?;
+    let mut stream = SslStream::new(ssl, tcp).map_err(|error| format!("tls: {error}"))?;
+    match Pin::new(&mut stream).connect().await {
+        Ok(()) => Ok(stream),
+        Err(error) => Err(unproven(stream.ssl().verify_result(), name, &error)),
+    }
+}
+
+fn dial(host: &str, port: u16, error: &std::io::Error) -> String {
+    let text = error.to_string();
+    let text = text.split(" (os error").next().unwrap_or_default();
+    let text = text.replacen("Connection", "connection", 1).replacen("Network", "network", 1);
+    if host.parse::<IpAddr>().is_err() && error.raw_os_error().is_none() {
+        return format!("dial tcp: lookup {host}: no such host");
+    }
+    let host = if host.contains(':') { format!("[{host}]") } else { host.to_owned() };
+    format!("dial tcp {host}:{port}: connect: {text}")
+}
