@@ -60,8 +60,15 @@ pub struct Flows {
     widths: HistogramVec,
     levels: Vec<GaugeVec>,
     fair: Gauge,
-    /// The levels and schemas, and the levels, of which something is told.
-    told: Mutex<(BTreeSet<(String, String)>, BTreeSet<String>)>,
+    told: Mutex<Named>,
+}
+
+/// Of what something is told.
+#[derive(Default)]
+struct Named {
+    /// Levels with a schema each.
+    flows: BTreeSet<(String, String)>,
+    levels: BTreeSet<String>,
 }
 
 /// What is counted of the requests of one schema, found once.
@@ -171,7 +178,7 @@ impl Flows {
         self.told
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
-            .0
+            .flows
             .insert((level.to_owned(), schema.to_owned()));
         let flow = [level, schema];
         let with = |vec: &HistogramVec, words: [&str; 2]| {
@@ -195,7 +202,7 @@ impl Flows {
     /// Says nothing more of other schemas than these, each with its level.
     pub fn keep(&self, flows: BTreeSet<(String, String)>) {
         let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
-        for (level, schema) in told.0.difference(&flows) {
+        for (level, schema) in told.flows.difference(&flows) {
             let flow = [level.as_str(), schema.as_str()];
             forget(&self.dispatched, &flow);
             for gauges in [&self.executing, &self.seats, &self.waiting, &self.seats_wanted] {
@@ -208,7 +215,7 @@ impl Flows {
             LET_IN.iter().for_each(|word| forget(&self.waited, &[flow[0], flow[1], word]));
             TYPES.iter().for_each(|word| forget(&self.took, &[flow[0], flow[1], word]));
         }
-        told.0 = flows;
+        told.flows = flows;
     }
 
     /// Tells what the levels have, and nothing more of others.
@@ -217,12 +224,12 @@ impl Flows {
         let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
         let names: BTreeSet<String> = levels.iter().map(|level| level.name.clone()).collect();
         for (gauges, (_, _, value)) in self.levels.iter().zip(&OF_LEVELS) {
-            told.1.difference(&names).for_each(|gone| forget(gauges, &[gone.as_str()]));
+            told.levels.difference(&names).for_each(|gone| forget(gauges, &[gone.as_str()]));
             for level in levels {
                 gauges.with_label_values(&[level.name.as_str()]).set(value(level));
             }
         }
-        told.1 = names;
+        told.levels = names;
     }
 }
 

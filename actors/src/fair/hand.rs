@@ -21,7 +21,7 @@ impl Hand {
         // The cards so far, in order: what is drawn next is one of those that are left.
         let mut drawn = [0; LARGEST_HAND];
         let mut left = deck;
-        for at in 0..size {
+        for (at, dealt) in cards.iter_mut().enumerate().take(size) {
             let mut card = (flow % u64::from(left)) as u32;
             flow /= u64::from(left);
             left -= 1;
@@ -32,7 +32,7 @@ impl Hand {
             }
             drawn.copy_within(place..at, place + 1);
             drawn[place] = card;
-            cards[at] = card;
+            *dealt = card;
         }
         Hand { cards, size }
     }
