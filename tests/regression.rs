@@ -288,3 +288,33 @@ fn a_write_that_offers_another_protocol_is_a_write() {
     assert_eq!(client.request("DELETE", &format!("{MAPS}/x"), &offers, b"").status, 200);
     client.get(&format!("{MAPS}/x")).refused(404, "NotFound");
 }
+
+/// A watch that asks for lists of metadata told of objects.
+#[test]
+fn no_event_is_a_list_of_metadata() {
+    let server = Server::with(&["--engine=memory"]);
+    let mut client = server.admin();
+    client.post(MAPS, &json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "a"}})).ok();
+    let accept = ("accept", "application/json;as=PartialObjectMetadataList;v=v1;g=meta.k8s.io");
+    let watched = client.request("GET", &format!("{MAPS}?watch=1&timeoutSeconds=60"), &[accept], b"");
+    assert_eq!((watched.status, watched.text().as_str()), (200, ""));
+}
+
+/// Selectors with empty parts counted as those without.
+#[test]
+fn an_empty_part_of_a_selector_moves_the_generation_of_a_network_policy() {
+    let server = Server::with(&["--engine=memory"]);
+    let mut client = server.admin();
+    let policies = "/apis/networking.k8s.io/v1/namespaces/default/networkpolicies";
+    let policy = json!({"apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy", "metadata": {"name": "a"},
+        "spec": {"podSelector": {}}});
+    client.post(policies, &policy).ok();
+    for (part, generation) in
+        [(json!({"matchExpressions": []}), 2), (json!({"matchLabels": {}}), 3), (json!({}), 3)]
+    {
+        let patch = json!({"spec": {"podSelector": part}});
+        let patched = client.patch(&format!("{policies}/a"), "merge", &patch).ok();
+        assert_eq!(patched["metadata"]["generation"], generation, "{part}");
+        assert_eq!(patched["spec"]["podSelector"], json!({}));
+    }
+}

@@ -56,17 +56,20 @@ static NEW: LazyLock<Arc<Functions>> = LazyLock::new(|| Arc::new(Functions::of(&
 pub struct Environment {
     functions: Arc<Functions>,
     variables: BTreeMap<String, Type>,
+    /// Whether expressions may give values names (`cel.bind`).
+    binds: bool,
 }
 
 impl Environment {
     /// With the functions that new expressions may use, and no variables.
     pub fn standard() -> Environment {
-        Environment { functions: NEW.clone(), variables: BTreeMap::new() }
+        Environment { functions: NEW.clone(), variables: BTreeMap::new(), binds: false }
     }
 
     /// With the functions of some libraries, and no variables.
     pub fn with_libraries(libraries: &[Library]) -> Environment {
-        Environment { functions: Arc::new(Functions::of(libraries)), variables: BTreeMap::new() }
+        let functions = Arc::new(Functions::of(libraries));
+        Environment { functions, variables: BTreeMap::new(), binds: false }
     }
 
     /// The same with one more variable. Its name may have dots.
@@ -75,11 +78,18 @@ impl Environment {
         self
     }
 
+    /// The same where expressions may give values names.
+    pub fn binding(self) -> Environment {
+        Environment { binds: true, ..self }
+    }
+
     /// Makes a program of a text, or tells what is wrong with it. The patterns in it count towards those of `patterns`.
     pub fn compile(&self, text: &str, patterns: &mut Patterns) -> Result<Program, String> {
         let source = Source::new(text);
         let mut issues = Issues::default();
-        let Some(parsed) = parser::parse(&source, &mut issues) else { return Err(issues.told(&source)) };
+        let Some(parsed) = parser::parse(&source, self.binds, &mut issues) else {
+            return Err(issues.told(&source));
+        };
         let (mut root, places) = (parsed.root, parsed.places);
         let checked = checker::check(&mut root, &places, &self.functions, &self.variables, &mut issues);
         if issues.is_empty() {

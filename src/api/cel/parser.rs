@@ -19,8 +19,8 @@ pub struct Parsed {
     pub places: Vec<usize>,
 }
 
-/// Reads an expression.
-pub fn parse(source: &Source, issues: &mut Issues) -> Option<Parsed> {
+/// Reads an expression. `binds`: it may give values names.
+pub fn parse(source: &Source, binds: bool, issues: &mut Issues) -> Option<Parsed> {
     if source.len() > CEL_CHARS {
         let size = source.len();
         issues
@@ -29,7 +29,7 @@ pub fn parse(source: &Source, issues: &mut Issues) -> Option<Parsed> {
     }
     let tokens = lexer::words(source, issues);
     let mut parser =
-        Parser { source, tokens, at: 0, issues, places: Vec::new(), heights: Vec::new(), depth: 0 };
+        Parser { source, tokens, at: 0, binds, issues, places: Vec::new(), heights: Vec::new(), depth: 0 };
     let root = parser.whole().ok()?;
     let places = std::mem::take(&mut parser.places);
     issues.is_empty().then_some(Parsed { root, places })
@@ -44,6 +44,7 @@ pub struct Parser<'s> {
     source: &'s Source,
     tokens: Vec<Token>,
     at: usize,
+    binds: bool,
     issues: &'s mut Issues,
     places: Vec<usize>,
     /// How deep the expressions go that are made, by their numbers.
@@ -81,6 +82,11 @@ fn is_among(token: &Token, signs: &str) -> bool {
 }
 
 impl<'s> Parser<'s> {
+    /// Whether values may be given names.
+    pub fn binds(&self) -> bool {
+        self.binds
+    }
+
     fn whole(&mut self) -> Read<Expr> {
         let root = self.expr("")?;
         if self.token().word == Word::End {

@@ -4,6 +4,7 @@
 mod claim;
 mod claim_status;
 mod class;
+mod selector;
 mod share;
 mod slice;
 #[cfg(test)]

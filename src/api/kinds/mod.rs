@@ -43,6 +43,7 @@ pub use core::pod::quality;
 pub use core::pod_change;
 pub use core::resources::is_extended;
 pub use core::security::allow_privileged;
+pub use definition::has_bad_bundle;
 pub use lifecycle::{
     Kind, before_create, before_finalize, before_part_update, before_status_update, before_update, finish,
     grace_period, warn_given,

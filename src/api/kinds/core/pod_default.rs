@@ -101,8 +101,21 @@ pub fn drop_disabled(spec: &mut Value) {
                 source.remove("clusterTrustBundle");
             }
         }
+        drop_empty_labels(volume);
     }
     drop_images(spec);
+}
+
+/// Lists without items matter in the metadata of claims that are made for a pod, but labels that are none do not.
+fn drop_empty_labels(volume: &mut Value) {
+    let template =
+        present_mut(volume, "ephemeral").and_then(|source| present_mut(source, "volumeClaimTemplate"));
+    let Some(metadata) = template.and_then(|template| present_mut(template, "metadata")) else { return };
+    for field in ["labels", "annotations"] {
+        if metadata.get(field).and_then(Value::fields).is_some_and(|fields| fields.is_empty()) {
+            metadata.remove(field);
+        }
+    }
 }
 
 /// Volumes that are images go with all that mounts them.

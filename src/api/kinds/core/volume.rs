@@ -8,6 +8,7 @@ use super::volume_source::{self, Owner, local_path};
 use crate::api::field::{FieldError, Path, quoted};
 use crate::api::kinds::Errors;
 use crate::api::kinds::check::Node;
+use crate::api::value::Value;
 use crate::api::{meta, names};
 
 const FILE_FIELDS: [&str; 5] =
@@ -214,7 +215,9 @@ fn other_metadata(metadata: &Node<'_>) -> Vec<Path> {
         ("finalizers", "finalizers"),
         ("managedFields", "managedFields"),
     ];
-    let set = order.iter().filter(|(field, _)| !metadata.child(field).is_empty());
+    // A list is set also where nothing is in it.
+    let is_set = |node: &Node<'_>| !node.is_empty() || matches!(node.value, Value::Array(_));
+    let set = order.iter().filter(|(field, _)| is_set(&metadata.child(field)));
     set.map(|(_, shown)| metadata.path.child(shown)).collect()
 }
 
@@ -383,6 +386,11 @@ mod tests {
                     "v.6.ephemeral.volumeClaimTemplate.metadata",
                     r#"{"name":"x"}"#,
                     "volumeClaimTemplate.metadata.name: Forbidden: cannot be set",
+                ),
+                (
+                    "v.6.ephemeral.volumeClaimTemplate.metadata",
+                    r#"{"finalizers":[]}"#,
+                    "volumeClaimTemplate.metadata.finalizers: Forbidden: cannot be set",
                 ),
                 ("v.6.ephemeral.volumeClaimTemplate", "null", "volumeClaimTemplate: Required value"),
                 ("v.5.nfs.path", r#""x""#, "v[5].nfs.path: Invalid value: \"x\": must be an absolute path"),

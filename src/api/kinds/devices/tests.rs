@@ -146,7 +146,7 @@ fn each_rule_of_a_slice_refuses() {
         ],
     );
     each_refused(
-        &object(r#"{"spec":{"selectors":[{"cel":{"expression":"x"}}]}}"#),
+        &object(r#"{"spec":{"selectors":[{"cel":{"expression":"device.driver == 'x'"}}]}}"#),
         validate_class,
         &[("spec.config", "[{}]", "spec.config[0].opaque: Required value")],
     );
