@@ -318,3 +318,64 @@ fn an_empty_part_of_a_selector_moves_the_generation_of_a_network_policy() {
         assert_eq!(patched["spec"]["podSelector"], json!({}));
     }
 }
+
+/// Fields of features that are off by default were dropped whatever the gates said.
+#[test]
+fn gates_decide_about_fields() {
+    let pods = "/api/v1/namespaces/default/pods?dryRun=All";
+    let pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "a"}, "spec": {
+        "os": {"name": "linux"},
+        "volumes": [{"name": "i", "image": {"reference": "r:1"}},
+            {"name": "p", "projected": {"sources": [{"clusterTrustBundle": {"name": "b", "path": "ca.pem"}}]}}],
+        "containers": [{"name": "c", "image": "i:1", "lifecycle": {"stopSignal": "SIGUSR1"},
+            "volumeMounts": [{"name": "i", "mountPath": "/i"}]}]}});
+    let claims = "/api/v1/namespaces/default/persistentvolumeclaims?dryRun=All";
+    let claim = json!({"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": "a"}, "spec": {
+        "accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}, "volumeAttributesClassName": "gold",
+        "dataSourceRef": {"apiGroup": "g.example", "kind": "K", "name": "n", "namespace": "other"}}});
+    const GATES: &str = "--feature-gates=ContainerStopSignals=true,ImageVolume=true,ClusterTrustBundleProjection=true,\
+                         CrossNamespaceVolumeDataSource=true,VolumeAttributesClass=true";
+    for (flags, kept) in [(&["--engine=memory"][..], false), (&["--engine=memory", GATES][..], true)] {
+        let server = Server::with(&[flags, &["--disable-admission-plugins=ServiceAccount"]].concat());
+        let mut client = server.admin();
+        let spec = &client.post(pods, &pod).ok()["spec"];
+        let (container, volumes) = (&spec["containers"][0], spec["volumes"].as_array().unwrap());
+        assert_eq!(container["lifecycle"]["stopSignal"] == "SIGUSR1", kept);
+        assert_eq!(container["volumeMounts"].is_array(), kept);
+        assert_eq!(volumes.iter().any(|volume| volume["image"]["pullPolicy"] == "IfNotPresent"), kept);
+        let sources = &volumes.iter().find(|volume| volume["name"] == "p").unwrap()["projected"]["sources"];
+        assert_eq!(sources[0]["clusterTrustBundle"]["path"] == "ca.pem", kept);
+        let spec = &client.post(claims, &claim).ok()["spec"];
+        assert_eq!(spec["volumeAttributesClassName"] == "gold", kept);
+        assert_eq!(spec["dataSourceRef"]["namespace"] == "other", kept);
+    }
+}
+
+/// A pod whose containers claim devices could not be stored again as it was.
+#[test]
+fn claims_of_devices_that_nobody_hears_of_change_nothing() {
+    let server = Server::with(&["--engine=memory", "--disable-admission-plugins=ServiceAccount"]);
+    let mut client = server.admin();
+    let mut pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "a"},
+        "spec": {"containers": [{"name": "c", "image": "i:1"}]}});
+    client.post("/api/v1/namespaces/default/pods", &pod).ok();
+    pod["spec"]["containers"][0]["resources"] = json!({"claims": [{"name": "x"}]});
+    client.put("/api/v1/namespaces/default/pods/a", &pod).ok();
+}
+
+/// Groups of sources that were stored are not read again, and what is wrong twice is told twice.
+#[test]
+fn the_sources_of_a_claim_that_has_some_are_looked_at_less() {
+    let server = Server::with(&["--engine=memory"]);
+    let mut client = server.admin();
+    let claims = "/api/v1/namespaces/default/persistentvolumeclaims";
+    let claim = |group: &str| {
+        json!({"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": "a"}, "spec": {
+            "accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}},
+            "dataSourceRef": {"apiGroup": group, "kind": "K", "name": "n"}}})
+    };
+    client.post(claims, &claim("g.example")).ok();
+    let refused = client.put(&format!("{claims}/a"), &claim("Bad!")).refused(422, "Invalid");
+    let causes = refused["details"]["causes"].as_array().unwrap();
+    assert_eq!((causes.len(), &causes[0]["field"]), (1, &json!("spec")), "{refused}");
+}
