@@ -379,3 +379,18 @@ fn the_sources_of_a_claim_that_has_some_are_looked_at_less() {
     let causes = refused["details"]["causes"].as_array().unwrap();
     assert_eq!((causes.len(), &causes[0]["field"]), (1, &json!("spec")), "{refused}");
 }
+
+/// Versions that later releases deprecate were warned of, and claims of devices had to say how many.
+#[test]
+fn what_later_releases_deprecate_is_no_concern_yet() {
+    let server = Server::with(&["--engine=memory", "--runtime-config=resource.k8s.io/v1beta1=true"]);
+    let mut client = server.admin();
+    let claim = json!({"apiVersion": "resource.k8s.io/v1beta1", "kind": "ResourceClaim", "metadata": {"name": "a"},
+        "spec": {"devices": {"requests": [{"name": "one", "deviceClassName": "c"},
+            {"name": "all", "deviceClassName": "c", "allocationMode": "All"}]}}});
+    let made = client.post("/apis/resource.k8s.io/v1beta1/namespaces/default/resourceclaims", &claim);
+    assert_eq!(made.warnings(), [""; 0]);
+    let requests = &made.ok()["spec"]["devices"]["requests"];
+    assert_eq!((&requests[0]["allocationMode"], &requests[0]["count"]), (&json!("ExactCount"), &json!(1)));
+    assert_eq!(requests[1].get("count"), None);
+}

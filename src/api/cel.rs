@@ -133,6 +133,26 @@ impl Program {
         self.checked.types.get(self.root.id).cloned().unwrap_or(Type::Dyn)
     }
 
+    /// Whether its value is one that was looked up in a map: of the type that the map says its values have.
+    pub fn is_looked_up(&self) -> bool {
+        let mut part = &self.root;
+        loop {
+            let holder = match &part.kind {
+                Kind::Fold(fold) => {
+                    part = &fold.result;
+                    continue;
+                }
+                Kind::Select { operand, test: false, .. } => operand,
+                Kind::Call { function, args, .. } if function == "_[_]" => match args.first() {
+                    Some(holder) => holder,
+                    None => return false,
+                },
+                _ => return false,
+            };
+            return matches!(self.checked.types.get(holder.id), Some(Type::Map(..)));
+        }
+    }
+
     /// Whether it uses a variable.
     pub fn uses(&self, variable: &str) -> bool {
         self.checked.uses.iter().any(|used| used == variable)

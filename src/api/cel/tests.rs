@@ -125,6 +125,7 @@ fn syntax_errors_are_told_in_the_words_of_the_reference() {
             "1 +",
             format!("ERROR: <input>:1:4: Syntax error: mismatched input '<EOF>' expecting {{{BEGINS}}}\n | 1 +\n | ...^"),
         ),
+        ("", format!("ERROR: <input>:1:0: Syntax error: mismatched input '<EOF>' expecting {{{BEGINS}}}")),
         ("1 + $", "ERROR: <input>:1:5: Syntax error: token recognition error at: '$'".to_owned()),
         ("self.name = 1", "ERROR: <input>:1:11: Syntax error: token recognition error at: '= '".to_owned()),
         ("(1 + 2", "ERROR: <input>:1:7: Syntax error: missing ')' at '<EOF>'\n | (1 + 2\n | ......^".to_owned()),

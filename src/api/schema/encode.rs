@@ -103,7 +103,7 @@ impl<'r> Writer<'r> {
             },
             // As an item: what is kept does not tell no bytes from none.
             (Type::Scalar(Scalar::Bytes), Value::Null) if self.form == Form::Kept => {
-                self.out.extend_from_slice(b"\"\"")
+                self.out.extend_from_slice(b"\"\"");
             }
             _ => json::write_value(&mut self.out, value),
         }

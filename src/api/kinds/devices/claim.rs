@@ -1,6 +1,6 @@
 //! ResourceClaims: what is asked for. And their templates.
 
-use super::super::check::Node;
+use super::super::check::{Node, fill, fill_text, items_mut, present_mut};
 use super::super::{Errors, say};
 use super::share::{MOST_CONFIGS, at_most, configuration, qualified_name, selectors, unique};
 use crate::api::field::FieldError;
@@ -16,6 +16,36 @@ const MOST_CHOICES: usize = 8;
 
 const NO_REQUEST: &str =
     "must be the name of a request in the claim or the name of a request and a subrequest separated by '/'";
+
+/// The defaults of a claim: a request that says nothing else asks for one device.
+pub fn default_claim(claim: &mut Value) {
+    let devices = present_mut(claim, "spec").and_then(|spec| present_mut(spec, "devices"));
+    let Some(devices) = devices else { return };
+    for request in items_mut(devices, "requests") {
+        // In older versions the fields of the only choice stand in the request itself.
+        if !request.str("deviceClassName").is_empty() {
+            count_one(request);
+        }
+        if let Some(exactly) = present_mut(request, "exactly") {
+            count_one(exactly);
+        }
+        items_mut(request, "firstAvailable").iter_mut().for_each(count_one);
+    }
+}
+
+/// The same for what claims are made from.
+pub fn default_template(template: &mut Value) {
+    if let Some(claim) = present_mut(template, "spec") {
+        default_claim(claim);
+    }
+}
+
+fn count_one(choice: &mut Value) {
+    fill_text(choice, "allocationMode", "ExactCount");
+    if choice.str("allocationMode") == "ExactCount" {
+        fill(choice, "count", 1);
+    }
+}
 
 /// The requests of a claim and the choices below them.
 pub(super) struct Requests<'a> {

@@ -76,8 +76,13 @@ fn cost(text: &str) -> Result<u64, String> {
     let program =
         KNOWN.compile(text, &mut Patterns::default()).map_err(|why| format!("compilation failed: {why}"))?;
     match program.kind() {
-        Type::Bool | Type::Dyn => Ok(program.most_cost(&most_at)),
-        other => Err(format!("must evaluate to bool or the unknown type, not {}", full_name(&other))),
+        Type::Bool => Ok(program.most_cost(&most_at)),
+        // Attributes are of a type that is not known, which is another thing than what may be of any.
+        Type::Dyn if program.is_looked_up() => Ok(program.most_cost(&most_at)),
+        other => {
+            let name = full_name(&other).replace("string, dyn)", "string, google.protobuf.Any)");
+            Err(format!("must evaluate to bool or the unknown type, not {name}"))
+        }
     }
 }
 
@@ -116,6 +121,14 @@ mod tests {
     #[test]
     fn what_is_no_expression_about_devices_is_refused() {
         assert_eq!(cost("1").unwrap_err(), "must evaluate to bool or the unknown type, not int");
+        for (text, kind) in [
+            ("dyn(true)", "dyn"),
+            ("device.attributes['a'].b.c", "dyn"),
+            ("device.attributes", "map(string, map(string, google.protobuf.Any))"),
+        ] {
+            let wanted = format!("must evaluate to bool or the unknown type, not {kind}");
+            assert_eq!(cost(text).unwrap_err(), wanted, "{text}");
+        }
         assert!(cost("?!").unwrap_err().starts_with("compilation failed: ERROR: <input>:1:1: Syntax error"));
         assert!(cost("device.nothing").unwrap_err().contains("undefined field 'nothing'"));
         let ten = "[1, 2, 3, 4, 5, 6, 7, 8, 9, 10]";

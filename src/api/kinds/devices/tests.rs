@@ -156,3 +156,26 @@ fn each_rule_of_a_slice_refuses() {
         &[("spec.metadata.labels.a", r#""-""#, "spec.metadata.labels: Invalid value: \"-\"")],
     );
 }
+
+/// Whoever asked for all devices was told that a count must not be said, which the defaults had said.
+#[test]
+fn requests_ask_for_one_device_unless_they_say_otherwise() {
+    let mut claim = object(
+        r#"{"spec":{"devices":{"requests":[{"name":"a","deviceClassName":"c"},{"name":"b","deviceClassName":"c","allocationMode":"All"},
+            {"name":"c","exactly":{"deviceClassName":"c"}},
+            {"name":"d","firstAvailable":[{"name":"x"},{"name":"y","allocationMode":"All"},{"name":"z","count":3}]}]}}}"#,
+    );
+    let mut template = object(r#"{"spec":{}}"#);
+    template.entry("spec").set("spec", claim.get("spec").cloned().unwrap());
+    default_claim(&mut claim);
+    let wanted = object(
+        r#"{"spec":{"devices":{"requests":[{"name":"a","deviceClassName":"c","allocationMode":"ExactCount","count":1},
+            {"name":"b","deviceClassName":"c","allocationMode":"All"},
+            {"name":"c","exactly":{"deviceClassName":"c","allocationMode":"ExactCount","count":1}},
+            {"name":"d","firstAvailable":[{"name":"x","allocationMode":"ExactCount","count":1},{"name":"y","allocationMode":"All"},
+                {"name":"z","allocationMode":"ExactCount","count":3}]}]}}}"#,
+    );
+    assert_eq!(claim, wanted);
+    default_template(&mut template);
+    assert_eq!(template.at(&["spec", "spec"]), wanted.get("spec"));
+}
