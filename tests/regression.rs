@@ -333,10 +333,12 @@ fn gates_decide_about_fields() {
     let claim = json!({"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": "a"}, "spec": {
         "accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}, "volumeAttributesClassName": "gold",
         "dataSourceRef": {"apiGroup": "g.example", "kind": "K", "name": "n", "namespace": "other"}}});
+    const VERSIONS: &str = "--runtime-config=storage.k8s.io/v1beta1=true";
     const GATES: &str = "--feature-gates=ContainerStopSignals=true,ImageVolume=true,ClusterTrustBundleProjection=true,\
                          CrossNamespaceVolumeDataSource=true,VolumeAttributesClass=true";
     for (flags, kept) in [(&["--engine=memory"][..], false), (&["--engine=memory", GATES][..], true)] {
-        let server = Server::with(&[flags, &["--disable-admission-plugins=ServiceAccount"]].concat());
+        let server =
+            Server::with(&[flags, &["--disable-admission-plugins=ServiceAccount", VERSIONS]].concat());
         let mut client = server.admin();
         let spec = &client.post(pods, &pod).ok()["spec"];
         let (container, volumes) = (&spec["containers"][0], spec["volumes"].as_array().unwrap());
@@ -345,6 +347,11 @@ fn gates_decide_about_fields() {
         assert_eq!(volumes.iter().any(|volume| volume["image"]["pullPolicy"] == "IfNotPresent"), kept);
         let sources = &volumes.iter().find(|volume| volume["name"] == "p").unwrap()["projected"]["sources"];
         assert_eq!(sources[0]["clusterTrustBundle"]["path"] == "ca.pem", kept);
+        let class = json!({"apiVersion": "storage.k8s.io/v1beta1", "kind": "VolumeAttributesClass",
+            "metadata": {"name": "gold"}, "driverName": "d.example", "parameters": {"a": "b"}});
+        let made =
+            client.post("/apis/storage.k8s.io/v1beta1/volumeattributesclasses?dryRun=All", &class).ok();
+        assert_eq!(made["metadata"]["finalizers"] == json!(["kubernetes.io/vac-protection"]), kept);
         let spec = &client.post(claims, &claim).ok()["spec"];
         assert_eq!(spec["volumeAttributesClassName"] == "gold", kept);
         assert_eq!(spec["dataSourceRef"]["namespace"] == "other", kept);

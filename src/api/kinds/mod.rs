@@ -45,7 +45,7 @@ pub use core::pod_change;
 pub use core::resources::is_extended;
 pub use core::security::allow_privileged;
 pub use definition::has_bad_bundle;
-pub use features::set_features;
+pub use features::{Feature, set_features};
 pub use lifecycle::{
     Kind, before_create, before_finalize, before_part_update, before_status_update, before_update, finish,
     grace_period, warn_given,

@@ -1,9 +1,9 @@
 //! ResourceClaims: what is asked for. And their templates.
 
-use super::super::check::{Node, fill, fill_text, items_mut, present_mut};
-use super::super::{Errors, say};
+use super::super::Errors;
+use super::super::check::{Node, fill, fill_text, items_mut, present_mut, same};
 use super::share::{MOST_CONFIGS, at_most, configuration, qualified_name, selectors, unique};
-use crate::api::field::FieldError;
+use crate::api::field::{FieldError, Path};
 use crate::api::value::Value;
 use crate::api::{meta, names};
 use std::collections::{BTreeMap, BTreeSet};
@@ -136,11 +136,12 @@ fn validate_request(request: &Node<'_>, errors: &mut Errors) {
         at_most(&choices, MOST_CHOICES, errors);
         unique(&choices, "name", errors);
     }
-    let flat = ["deviceClassName", "selectors", "count", "adminAccess", "tolerations"];
+    let flat = ["selectors", "count", "adminAccess", "tolerations"];
     let exactly = if request.child("exactly").is_set() {
         Some(request.child("exactly"))
     } else {
-        let is_flat = flat.iter().any(|field| request.child(field).is_set());
+        let is_flat = !request.child("deviceClassName").is_empty()
+            || flat.iter().any(|field| request.child(field).is_set());
         is_flat.then(|| Node { value: request.value, path: request.path.child("exactly") })
     };
     if let Some(exactly) = &exactly {
@@ -199,7 +200,7 @@ pub fn validate_claim(claim: &Value, errors: &mut Errors) {
 /// Checks a changed ResourceClaim: what is claimed stays. The whole is looked at twice.
 pub fn validate_claim_update(new: &Value, old: &Value, errors: &mut Errors) {
     validate_claim(new, errors);
-    say::same_structure(&Node::of(new, "spec"), &Node::of(old, "spec"), "resource.ResourceClaimSpec", errors);
+    same_spec(new, old, "resource.ResourceClaimSpec{}", errors);
     validate_claim(new, errors);
 }
 
@@ -217,7 +218,13 @@ pub fn validate_template(template: &Value, errors: &mut Errors) {
 /// Checks a changed ResourceClaimTemplate: it stays as it is. The whole is looked at twice.
 pub fn validate_template_update(new: &Value, old: &Value, errors: &mut Errors) {
     validate_template(new, errors);
-    let kind = "resource.ResourceClaimTemplateSpec";
-    say::same_structure(&Node::of(new, "spec"), &Node::of(old, "spec"), kind, errors);
+    same_spec(new, old, "resource.ResourceClaimTemplateSpec{}", errors);
     validate_template(new, errors);
+}
+
+/// A spec is always there, also where it says nothing.
+fn same_spec(new: &Value, old: &Value, shown: &str, errors: &mut Errors) {
+    if !same(new.get("spec"), old.get("spec")) {
+        errors.push(FieldError::invalid(&Path::new("spec"), shown, meta::IMMUTABLE));
+    }
 }

@@ -1,6 +1,7 @@
 //! The rules, each shown to refuse.
 
-use super::super::testing::{each_change_refused, each_refused, object};
+use super::super::Errors;
+use super::super::testing::{each_change_refused, each_refused, object, said};
 use super::*;
 
 #[test]
@@ -178,4 +179,23 @@ fn requests_ask_for_one_device_unless_they_say_otherwise() {
     assert_eq!(claim, wanted);
     default_template(&mut template);
     assert_eq!(template.at(&["spec", "spec"]), wanted.get("spec"));
+}
+
+#[test]
+fn what_stays_is_shown_as_it_is() {
+    let old = object(
+        r#"{"spec":{"devices":{"requests":[{"name":"r","deviceClassName":"c","allocationMode":"All"}]}}}"#,
+    );
+    let mut errors = Errors::new();
+    validate_claim_update(&object("{}"), &old, &mut errors);
+    let told = "spec: Invalid value: resource.ResourceClaimSpec{}: field is immutable";
+    assert!(said(&errors).contains(&told.to_owned()), "{errors:?}");
+    let mut errors = Errors::new();
+    validate_claim(
+        &object(r#"{"spec":{"devices":{"requests":[{"name":"r","deviceClassName":""}]}}}"#),
+        &mut errors,
+    );
+    let told =
+        "spec.devices.requests[0]: Required value: exactly one of `exactly` or `firstAvailable` is required";
+    assert_eq!(said(&errors), [told]);
 }
