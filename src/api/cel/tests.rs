@@ -189,6 +189,7 @@ fn syntax_errors_are_told_in_the_words_of_the_reference() {
         let told = wrong(text);
         assert!(told.starts_with(&wanted), "{text}: {told}");
     }
+    assert_eq!(wrong("").lines().count(), 1, "nothing is not shown");
     for good in [
         "1",
         "-1",
