@@ -7,6 +7,8 @@ mod conversion;
 #[path = "admission/hook_server.rs"]
 #[allow(dead_code, reason = "the tests of admission use the rest")]
 mod hook_server;
+#[path = "custom/oddities.rs"]
+mod oddities;
 mod support;
 
 use serde_json::{Value, json};

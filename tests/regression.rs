@@ -288,3 +288,116 @@ fn a_write_that_offers_another_protocol_is_a_write() {
     assert_eq!(client.request("DELETE", &format!("{MAPS}/x"), &offers, b"").status, 200);
     client.get(&format!("{MAPS}/x")).refused(404, "NotFound");
 }
+
+/// A watch that asks for lists of metadata told of objects.
+#[test]
+fn no_event_is_a_list_of_metadata() {
+    let server = Server::with(&["--engine=memory"]);
+    let mut client = server.admin();
+    client.post(MAPS, &json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "a"}})).ok();
+    let accept = ("accept", "application/json;as=PartialObjectMetadataList;v=v1;g=meta.k8s.io");
+    let watched = client.request("GET", &format!("{MAPS}?watch=1&timeoutSeconds=60"), &[accept], b"");
+    assert_eq!((watched.status, watched.text().as_str()), (200, ""));
+}
+
+/// Selectors with empty parts counted as those without.
+#[test]
+fn an_empty_part_of_a_selector_moves_the_generation_of_a_network_policy() {
+    let server = Server::with(&["--engine=memory"]);
+    let mut client = server.admin();
+    let policies = "/apis/networking.k8s.io/v1/namespaces/default/networkpolicies";
+    let policy = json!({"apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy", "metadata": {"name": "a"},
+        "spec": {"podSelector": {}}});
+    client.post(policies, &policy).ok();
+    for (part, generation) in
+        [(json!({"matchExpressions": []}), 2), (json!({"matchLabels": {}}), 3), (json!({}), 3)]
+    {
+        let patch = json!({"spec": {"podSelector": part}});
+        let patched = client.patch(&format!("{policies}/a"), "merge", &patch).ok();
+        assert_eq!(patched["metadata"]["generation"], generation, "{part}");
+        assert_eq!(patched["spec"]["podSelector"], json!({}));
+    }
+}
+
+/// Fields of features that are off by default were dropped whatever the gates said.
+#[test]
+fn gates_decide_about_fields() {
+    let pods = "/api/v1/namespaces/default/pods?dryRun=All";
+    let pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "a"}, "spec": {
+        "os": {"name": "linux"},
+        "volumes": [{"name": "i", "image": {"reference": "r:1"}},
+            {"name": "p", "projected": {"sources": [{"clusterTrustBundle": {"name": "b", "path": "ca.pem"}}]}}],
+        "containers": [{"name": "c", "image": "i:1", "lifecycle": {"stopSignal": "SIGUSR1"},
+            "volumeMounts": [{"name": "i", "mountPath": "/i"}]}]}});
+    let claims = "/api/v1/namespaces/default/persistentvolumeclaims?dryRun=All";
+    let claim = json!({"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": "a"}, "spec": {
+        "accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}, "volumeAttributesClassName": "gold",
+        "dataSourceRef": {"apiGroup": "g.example", "kind": "K", "name": "n", "namespace": "other"}}});
+    const VERSIONS: &str = "--runtime-config=storage.k8s.io/v1beta1=true";
+    const GATES: &str = "--feature-gates=ContainerStopSignals=true,ImageVolume=true,ClusterTrustBundleProjection=true,\
+                         CrossNamespaceVolumeDataSource=true,VolumeAttributesClass=true";
+    for (flags, kept) in [(&["--engine=memory"][..], false), (&["--engine=memory", GATES][..], true)] {
+        let server =
+            Server::with(&[flags, &["--disable-admission-plugins=ServiceAccount", VERSIONS]].concat());
+        let mut client = server.admin();
+        let spec = &client.post(pods, &pod).ok()["spec"];
+        let (container, volumes) = (&spec["containers"][0], spec["volumes"].as_array().unwrap());
+        assert_eq!(container["lifecycle"]["stopSignal"] == "SIGUSR1", kept);
+        assert_eq!(container["volumeMounts"].is_array(), kept);
+        assert_eq!(volumes.iter().any(|volume| volume["image"]["pullPolicy"] == "IfNotPresent"), kept);
+        let sources = &volumes.iter().find(|volume| volume["name"] == "p").unwrap()["projected"]["sources"];
+        assert_eq!(sources[0]["clusterTrustBundle"]["path"] == "ca.pem", kept);
+        let class = json!({"apiVersion": "storage.k8s.io/v1beta1", "kind": "VolumeAttributesClass",
+            "metadata": {"name": "gold"}, "driverName": "d.example", "parameters": {"a": "b"}});
+        let made =
+            client.post("/apis/storage.k8s.io/v1beta1/volumeattributesclasses?dryRun=All", &class).ok();
+        assert_eq!(made["metadata"]["finalizers"] == json!(["kubernetes.io/vac-protection"]), kept);
+        let spec = &client.post(claims, &claim).ok()["spec"];
+        assert_eq!(spec["volumeAttributesClassName"] == "gold", kept);
+        assert_eq!(spec["dataSourceRef"]["namespace"] == "other", kept);
+    }
+}
+
+/// A pod whose containers claim devices could not be stored again as it was.
+#[test]
+fn claims_of_devices_that_nobody_hears_of_change_nothing() {
+    let server = Server::with(&["--engine=memory", "--disable-admission-plugins=ServiceAccount"]);
+    let mut client = server.admin();
+    let mut pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "a"},
+        "spec": {"containers": [{"name": "c", "image": "i:1"}]}});
+    client.post("/api/v1/namespaces/default/pods", &pod).ok();
+    pod["spec"]["containers"][0]["resources"] = json!({"claims": [{"name": "x"}]});
+    client.put("/api/v1/namespaces/default/pods/a", &pod).ok();
+}
+
+/// Groups of sources that were stored are not read again, and what is wrong twice is told twice.
+#[test]
+fn the_sources_of_a_claim_that_has_some_are_looked_at_less() {
+    let server = Server::with(&["--engine=memory"]);
+    let mut client = server.admin();
+    let claims = "/api/v1/namespaces/default/persistentvolumeclaims";
+    let claim = |group: &str| {
+        json!({"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": "a"}, "spec": {
+            "accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}},
+            "dataSourceRef": {"apiGroup": group, "kind": "K", "name": "n"}}})
+    };
+    client.post(claims, &claim("g.example")).ok();
+    let refused = client.put(&format!("{claims}/a"), &claim("Bad!")).refused(422, "Invalid");
+    let causes = refused["details"]["causes"].as_array().unwrap();
+    assert_eq!((causes.len(), &causes[0]["field"]), (1, &json!("spec")), "{refused}");
+}
+
+/// Versions that later releases deprecate were warned of, and claims of devices had to say how many.
+#[test]
+fn what_later_releases_deprecate_is_no_concern_yet() {
+    let server = Server::with(&["--engine=memory", "--runtime-config=resource.k8s.io/v1beta1=true"]);
+    let mut client = server.admin();
+    let claim = json!({"apiVersion": "resource.k8s.io/v1beta1", "kind": "ResourceClaim", "metadata": {"name": "a"},
+        "spec": {"devices": {"requests": [{"name": "one", "deviceClassName": "c"},
+            {"name": "all", "deviceClassName": "c", "allocationMode": "All"}]}}});
+    let made = client.post("/apis/resource.k8s.io/v1beta1/namespaces/default/resourceclaims", &claim);
+    assert_eq!(made.warnings(), [""; 0]);
+    let requests = &made.ok()["spec"]["devices"]["requests"];
+    assert_eq!((&requests[0]["allocationMode"], &requests[0]["count"]), (&json!("ExactCount"), &json!(1)));
+    assert_eq!(requests[1].get("count"), None);
+}

@@ -50,6 +50,8 @@ pub struct Feed {
     summons: Option<Arc<Summons>>,
     /// What comes next, for a body that has read everything; gone when the session is.
     course: Weak<RefCell<Course>>,
+    /// Whether the stream ends where its first frame would come.
+    is_mute: bool,
 }
 
 impl Feed {
@@ -58,7 +60,14 @@ impl Feed {
         let frames = VecDeque::from_iter(Some(frame).filter(|frame| !frame.is_empty()));
         let bytes = frames.iter().map(Bytes::len).sum();
         let queue = Queue { frames, bytes, phase: Phase::Ended };
-        Feed { queue: Rc::new(RefCell::new(queue)), summons: None, course: Weak::new() }
+        Feed { queue: Rc::new(RefCell::new(queue)), summons: None, course: Weak::new(), is_mute: false }
+    }
+
+    /// The same feed for a client that asked for what no frame can be: it ends where the first would come.
+    pub fn mute(self) -> Feed {
+        let mut feed = self;
+        feed.is_mute = true;
+        feed
     }
 
     /// The next frame by itself, for protocols that have messages of their own.
@@ -79,7 +88,7 @@ impl Feed {
         loop {
             let mut queue = self.queue.borrow_mut();
             if let Some(chunk) = next(&mut queue) {
-                return Poll::Ready(Some(chunk));
+                return Poll::Ready(Some(chunk).filter(|_| !self.is_mute));
             }
             if queue.phase == Phase::Ended {
                 return Poll::Ready(None);
@@ -105,7 +114,7 @@ pub(crate) fn feed(summons: Arc<Summons>) -> (Outlet, Feed) {
     let queue = Queue { frames: VecDeque::new(), bytes: 0, phase: Phase::Open };
     let queue = Rc::new(RefCell::new(queue));
     let outlet = Outlet { queue: Rc::clone(&queue), summons: Arc::clone(&summons) };
-    (outlet, Feed { queue, summons: Some(summons), course: Weak::new() })
+    (outlet, Feed { queue, summons: Some(summons), course: Weak::new(), is_mute: false })
 }
 
 impl Outlet {

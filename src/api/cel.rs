@@ -56,17 +56,20 @@ static NEW: LazyLock<Arc<Functions>> = LazyLock::new(|| Arc::new(Functions::of(&
 pub struct Environment {
     functions: Arc<Functions>,
     variables: BTreeMap<String, Type>,
+    /// Whether expressions may give values names (`cel.bind`).
+    binds: bool,
 }
 
 impl Environment {
     /// With the functions that new expressions may use, and no variables.
     pub fn standard() -> Environment {
-        Environment { functions: NEW.clone(), variables: BTreeMap::new() }
+        Environment { functions: NEW.clone(), variables: BTreeMap::new(), binds: false }
     }
 
     /// With the functions of some libraries, and no variables.
     pub fn with_libraries(libraries: &[Library]) -> Environment {
-        Environment { functions: Arc::new(Functions::of(libraries)), variables: BTreeMap::new() }
+        let functions = Arc::new(Functions::of(libraries));
+        Environment { functions, variables: BTreeMap::new(), binds: false }
     }
 
     /// The same with one more variable. Its name may have dots.
@@ -75,11 +78,18 @@ impl Environment {
         self
     }
 
+    /// The same where expressions may give values names.
+    pub fn binding(self) -> Environment {
+        Environment { binds: true, ..self }
+    }
+
     /// Makes a program of a text, or tells what is wrong with it. The patterns in it count towards those of `patterns`.
     pub fn compile(&self, text: &str, patterns: &mut Patterns) -> Result<Program, String> {
         let source = Source::new(text);
         let mut issues = Issues::default();
-        let Some(parsed) = parser::parse(&source, &mut issues) else { return Err(issues.told(&source)) };
+        let Some(parsed) = parser::parse(&source, self.binds, &mut issues) else {
+            return Err(issues.told(&source));
+        };
         let (mut root, places) = (parsed.root, parsed.places);
         let checked = checker::check(&mut root, &places, &self.functions, &self.variables, &mut issues);
         if issues.is_empty() {
@@ -121,6 +131,26 @@ impl Program {
     /// The type of its value.
     pub fn kind(&self) -> Type {
         self.checked.types.get(self.root.id).cloned().unwrap_or(Type::Dyn)
+    }
+
+    /// Whether its value is one that was looked up in a map: of the type that the map says its values have.
+    pub fn is_looked_up(&self) -> bool {
+        let mut part = &self.root;
+        loop {
+            let holder = match &part.kind {
+                Kind::Fold(fold) => {
+                    part = &fold.result;
+                    continue;
+                }
+                Kind::Select { operand, test: false, .. } => operand,
+                Kind::Call { function, args, .. } if function == "_[_]" => match args.first() {
+                    Some(holder) => holder,
+                    None => return false,
+                },
+                _ => return false,
+            };
+            return matches!(self.checked.types.get(holder.id), Some(Type::Map(..)));
+        }
     }
 
     /// Whether it uses a variable.

@@ -14,13 +14,14 @@
 
 mod check_rules;
 pub mod conversion;
+mod defaults;
 pub mod definition;
 mod embedded;
 pub mod formats;
 mod found;
 mod kind;
 mod lists;
-mod path;
+pub mod path;
 pub mod pattern;
 mod prune;
 pub mod published;
@@ -35,4 +36,5 @@ mod validate;
 mod values;
 
 pub use check_rules::check as check_rules;
-pub use kind::{Custom, check_default, stored, warn_of_finalizers};
+pub use defaults::check as check_defaults;
+pub use kind::{Custom, stored, warn_of_finalizers};

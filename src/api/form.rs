@@ -122,7 +122,7 @@ impl Form {
                     "you requested PartialObjectMetadata, but the requested object is a list (*{name}List)"
                 )));
             }
-            ("PartialObjectMetadataList", Extent::One) => {
+            ("PartialObjectMetadataList", Extent::One | Extent::Events) => {
                 let name = name();
                 return Err(Status::not_to_be_had(format!(
                     "you requested PartialObjectMetadataList, but the requested object is not a list (*{name})"
@@ -193,6 +193,7 @@ mod tests {
         let refused = form("PartialObjectMetadata", Extent::List).unwrap_err();
         assert!(refused.code == 406 && refused.message.ends_with("is a list (*core.PodList)"));
         assert_eq!(form("PartialObjectMetadataList", Extent::One).unwrap_err().code, 406);
+        assert_eq!(form("PartialObjectMetadataList", Extent::Events).unwrap_err().code, 406);
         assert_eq!(form("Table", Extent::List).unwrap(), Shape::Table(MetaVersion::V1, Include::Metadata));
     }
 

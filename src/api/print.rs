@@ -25,7 +25,7 @@ mod workloads;
 mod testing;
 
 pub use age::since;
-pub use columns::{ColumnDefinition, columns, scale_columns};
+pub use columns::{ColumnDefinition, columns, custom_scale_columns, scale_columns};
 pub use labels::requirements;
 pub use pods::Completion;
 pub use table::{head, metadata_only, row, tail, without_rows};

@@ -80,12 +80,13 @@ impl Backend {
     /// What looks like another kind than the objects of the path as the whole answer to the call.
     pub fn show_body(&self, call: &Call<'_>, shown: &Value) -> Result<Bytes> {
         let (gv, kind) = call.shown_kind();
+        let columns = call.resource.custom.iter().flat_map(|_| print::custom_scale_columns()).collect();
         // As if it were a resource of its own that nothing stores: then its version is the one it is in.
         let looks = Resource {
             gv: gv.clone(),
             api_version: gv.to_string().into(),
             kind: kind.into(),
-            columns: Vec::new(),
+            columns,
             stored: None,
             custom: None,
             ..Resource::clone(call.resource)

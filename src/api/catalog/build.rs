@@ -9,7 +9,7 @@ use openssl::sha::sha256;
 use pilothouse_actors::object::TypeName;
 
 use super::Catalog;
-use super::resource::{About, Column, Resource, Stored, Subresource};
+use super::resource::{About, Column, RELEASE, Resource, Stored, Subresource};
 use super::runtime_config::{RuntimeConfig, RuntimeConfigError};
 use crate::api::schema::builtin;
 use crate::api::schema::table::{self, ColumnFact, Facts, ResourceFact, SubFact, TableError};
@@ -155,7 +155,8 @@ fn resource(
         columns: fact.columns.iter().map(column).collect(),
         stored,
         introduced: fact.introduced,
-        deprecated: fact.deprecated,
+        // What is yet to come is told by those who come then.
+        deprecated: fact.deprecated.filter(|release| *release <= RELEASE),
         removed: fact.removed,
         replacement: fact.replacement.as_deref().map(Into::into),
         custom: None,

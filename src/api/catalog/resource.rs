@@ -12,6 +12,9 @@ use crate::api::version::GroupVersion;
 /// A release, as (major, minor).
 pub type Release = (u32, u32);
 
+/// The release that this server is one of.
+pub const RELEASE: Release = (1, 33);
+
 /// One resource in one served version.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Resource {

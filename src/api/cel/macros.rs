@@ -41,9 +41,14 @@ pub fn member(
         ("transformList", 3 | 4) => make.listed(target, args, 2),
         ("transformMap" | "transformMapEntry", 3 | 4) => make.mapped(function, target, args),
         ("optMap" | "optFlatMap", 2) => make.optional(function, target, args),
+        ("bind", 3) if make.parser.binds() && is_named(&target, "cel") => make.bound(args),
         _ => parser
             .made(place, Kind::Call { function: function.to_owned(), target: Some(Box::new(target)), args }),
     }
+}
+
+fn is_named(expr: &Expr, name: &str) -> bool {
+    matches!(&expr.kind, Kind::Ident(found) if found == name)
 }
 
 struct Make<'m, 's> {
@@ -199,7 +204,27 @@ impl Make<'_, '_> {
         self.fold(target, names, [init, go_on, step, result])
     }
 
-    /// What an optional value becomes if there is one. A fold over nothing gives the value a name.
+    /// An expression that knows the value of another by a name.
+    fn bound(&mut self, mut args: Vec<Expr>) -> Read<Expr> {
+        let (Some(result), Some(value), Some(name)) = (args.pop(), args.pop(), args.pop()) else {
+            return Err(Stopped);
+        };
+        match name.kind {
+            Kind::Ident(name) => self.with_name(name, value, result),
+            _ => Ok(self.issue(&name, "cel.bind() variable names must be simple identifiers")),
+        }
+    }
+
+    /// A fold over nothing gives a value a name.
+    fn with_name(&mut self, accu: String, init: Expr, result: Expr) -> Read<Expr> {
+        let range = self.made(Kind::List { items: Vec::new() })?;
+        let condition = self.literal(Literal::Bool(false))?;
+        let step = self.ident(&accu)?;
+        let var = "#unused".to_owned();
+        self.made(Kind::Fold(Box::new(Fold { range, var, var2: None, accu, init, condition, step, result })))
+    }
+
+    /// What an optional value becomes if there is one.
     fn optional(&mut self, function: &str, target: Expr, mut args: Vec<Expr>) -> Read<Expr> {
         let Some(value) = args.pop() else { return Err(Stopped) };
         let Some(name) = args.pop() else { return Err(Stopped) };
@@ -209,13 +234,8 @@ impl Make<'_, '_> {
         };
         let again = self.copied(&target)?;
         let has_value = self.method("hasValue", target)?;
-        let range = self.made(Kind::List { items: Vec::new() })?;
         let init = self.method("value", again)?;
-        let condition = self.literal(Literal::Bool(false))?;
-        let step = self.ident(&accu)?;
-        let var = "#unused".to_owned();
-        let fold = Fold { range, var, var2: None, accu, init, condition, step, result: value };
-        let mut some = self.made(Kind::Fold(Box::new(fold)))?;
+        let mut some = self.with_name(accu, init, value)?;
         if function == "optMap" {
             some = self.call("optional.of", vec![some])?;
         }

@@ -19,8 +19,8 @@ pub struct Parsed {
     pub places: Vec<usize>,
 }
 
-/// Reads an expression.
-pub fn parse(source: &Source, issues: &mut Issues) -> Option<Parsed> {
+/// Reads an expression. `binds`: it may give values names.
+pub fn parse(source: &Source, binds: bool, issues: &mut Issues) -> Option<Parsed> {
     if source.len() > CEL_CHARS {
         let size = source.len();
         issues
@@ -29,7 +29,7 @@ pub fn parse(source: &Source, issues: &mut Issues) -> Option<Parsed> {
     }
     let tokens = lexer::words(source, issues);
     let mut parser =
-        Parser { source, tokens, at: 0, issues, places: Vec::new(), heights: Vec::new(), depth: 0 };
+        Parser { source, tokens, at: 0, binds, issues, places: Vec::new(), heights: Vec::new(), depth: 0 };
     let root = parser.whole().ok()?;
     let places = std::mem::take(&mut parser.places);
     issues.is_empty().then_some(Parsed { root, places })
@@ -44,6 +44,7 @@ pub struct Parser<'s> {
     source: &'s Source,
     tokens: Vec<Token>,
     at: usize,
+    binds: bool,
     issues: &'s mut Issues,
     places: Vec<usize>,
     /// How deep the expressions go that are made, by their numbers.
@@ -76,11 +77,22 @@ const BEGINS: [(&str, &str); 20] = [
     ("IDENTIFIER", "*"),
 ];
 
+/// What an expression may begin with, and the signs that could stand in its place.
+fn beginnings(others: &str) -> String {
+    let fits = BEGINS.iter().filter(|(_, sign)| *sign == "*" || others.contains(sign));
+    fits.map(|(name, _)| *name).collect::<Vec<&str>>().join(", ")
+}
+
 fn is_among(token: &Token, signs: &str) -> bool {
     matches!(token.word, Word::Sign(sign) if signs.contains(sign))
 }
 
 impl<'s> Parser<'s> {
+    /// Whether values may be given names.
+    pub fn binds(&self) -> bool {
+        self.binds
+    }
+
     fn whole(&mut self) -> Read<Expr> {
         let root = self.expr("")?;
         if self.token().word == Word::End {
@@ -118,18 +130,21 @@ impl<'s> Parser<'s> {
     }
 
     /// A word that cannot begin an expression. `others` are the signs that could stand here as well. Where it is one too many
-    /// reading goes on behind it.
-    fn unexpected(&mut self, others: &str) -> Read<()> {
-        let fits = BEGINS.iter().filter(|(_, sign)| *sign == "*" || others.contains(sign));
-        let names = fits.map(|(name, _)| *name).collect::<Vec<&str>>().join(", ");
+    /// reading goes on behind it; before an operator stands an expression that is broken.
+    fn unexpected(&mut self, others: &str) -> Read<Option<Expr>> {
+        let names = beginnings(others);
         let (place, shown) = (self.token().start, self.token().shown(self.source));
         let next = self.tokens.get(self.at + 1).filter(|_| self.token().word != Word::End);
         if !next.is_some_and(|next| next.begins() || is_among(next, others)) {
-            return self.wrong(&format!("mismatched input '{shown}' expecting {{{names}}}"));
+            let message = format!("mismatched input '{shown}' expecting {{{names}}}");
+            return match self.operator() {
+                Some(_) => Ok(Some(self.issue(place, format!("Syntax error: {message}")))),
+                None => self.wrong(&message),
+            };
         }
         self.issues.add(place, format!("Syntax error: extraneous input '{shown}' expecting {{{names}}}"));
         self.take();
-        Ok(())
+        Ok(None)
     }
 
     /// A sign that must come next. `ends` says whether the expression may end behind it.
@@ -140,17 +155,23 @@ impl<'s> Parser<'s> {
         let shown = self.token().shown(self.source);
         let next_fits = self.tokens.get(self.at + 1).is_some_and(|next| next.is(sign));
         if sign == ":" && !next_fits && self.token().begins() {
-            let place = self.token().start;
-            self.issues.add(place, format!("Syntax error: missing ':' at '{shown}'"));
-            return Ok(place);
+            return Ok(self.missing(sign, &shown));
+        }
+        if ends && !next_fits && self.token().word == Word::End {
+            return Ok(self.missing(sign, "<EOF>"));
         }
         self.wrong(&if next_fits {
             format!("extraneous input '{shown}' expecting '{sign}'")
-        } else if ends && self.token().word == Word::End {
-            format!("missing '{sign}' at '<EOF>'")
         } else {
             format!("mismatched input '{shown}' expecting '{sign}'")
         })
+    }
+
+    /// Tells of a sign that is missing, and goes on as if it were there.
+    fn missing(&mut self, sign: &str, before: &str) -> usize {
+        let place = self.token().start;
+        self.issues.add(place, format!("Syntax error: missing '{sign}' at '{before}'"));
+        place
     }
 
     /// Says that the expression is wrong in a way that does not stop reading.
@@ -284,10 +305,25 @@ impl<'s> Parser<'s> {
             while self.sign(sign).is_some() {
                 count += 1;
             }
+            if sign == "-" && count == 1 && !self.token().begins() {
+                self.no_alternative(place);
+            }
+            if sign == "!" && self.token().word == Word::End {
+                return self.wrong(&format!("extraneous input '<EOF>' expecting {{{}}}", beginnings("")));
+            }
             let inner = self.tail("")?;
             return if count % 2 == 0 { Ok(inner) } else { self.call(place, function, vec![inner]) };
         }
         self.tail(others)
+    }
+
+    /// Tells of a word behind a sign that could be that of a number or of anything else.
+    fn no_alternative(&mut self, from: usize) {
+        let (at, is_end) = (self.token().start, self.token().word == Word::End);
+        let word = if is_end { String::new() } else { self.token().shown(self.source) };
+        let before = self.source.text(from, at);
+        let read = if is_end { before.trim_end() } else { before.as_str() };
+        self.issues.add(at, format!("Syntax error: no viable alternative at input '{read}{word}'"));
     }
 
     fn tail(&mut self, others: &str) -> Read<Expr> {
@@ -383,9 +419,11 @@ impl<'s> Parser<'s> {
             Word::String(text) => literal::text(text),
             Word::Bytes(text) => literal::bytes(text),
             Word::Sign(_) | Word::EscapedName | Word::End => {
-                self.unexpected(others)?;
-                let ends = is_among(self.token(), others);
-                return if ends { self.made(token.start, Kind::Broken).map(Some) } else { Ok(None) };
+                return match self.unexpected(others)? {
+                    Some(broken) => Ok(Some(broken)),
+                    None if is_among(self.token(), others) => self.made(token.start, Kind::Broken).map(Some),
+                    None => Ok(None),
+                };
             }
         };
         self.take();
@@ -398,7 +436,7 @@ impl<'s> Parser<'s> {
         let literal = match self.tokens.get(self.at + 1).map(|number| &number.word) {
             Some(Word::Int(text)) => literal::int(text, true),
             Some(Word::Float(text)) => literal::double(text, true),
-            _ => return self.unexpected(others).map(|()| None),
+            _ => return self.unexpected(others),
         };
         self.at += 2;
         self.literal(start, literal).map(Some)

@@ -101,6 +101,10 @@ impl fmt::Display for Told<'_> {
             return write!(f, "ERROR: <input>:-1:0: {}", self.issue.message);
         };
         let (line, column) = self.source.position(place);
+        // Of nothing the first column is none, and there is nothing to show.
+        if self.source.len() == 0 {
+            return write!(f, "ERROR: <input>:{line}:0: {}", self.issue.message);
+        }
         write!(f, "ERROR: <input>:{line}:{}: {}", column + 1, self.issue.message)?;
         let text = self.source.line(line);
         if text.len() > CEL_SNIPPET_CHARS {

@@ -125,6 +125,7 @@ fn syntax_errors_are_told_in_the_words_of_the_reference() {
             "1 +",
             format!("ERROR: <input>:1:4: Syntax error: mismatched input '<EOF>' expecting {{{BEGINS}}}\n | 1 +\n | ...^"),
         ),
+        ("", format!("ERROR: <input>:1:0: Syntax error: mismatched input '<EOF>' expecting {{{BEGINS}}}")),
         ("1 + $", "ERROR: <input>:1:5: Syntax error: token recognition error at: '$'".to_owned()),
         ("self.name = 1", "ERROR: <input>:1:11: Syntax error: token recognition error at: '= '".to_owned()),
         ("(1 + 2", "ERROR: <input>:1:7: Syntax error: missing ')' at '<EOF>'\n | (1 + 2\n | ......^".to_owned()),
@@ -156,11 +157,39 @@ fn syntax_errors_are_told_in_the_words_of_the_reference() {
         ("[1,,2]", "ERROR: <input>:1:4: Syntax error: mismatched input ',' expecting ']'".to_owned()),
         ("{'a' 1}", "ERROR: <input>:1:6: Syntax error: missing ':' at '1'\n | {'a' 1}\n | .....^".to_owned()),
         ("true ? 1", "ERROR: <input>:1:9: Syntax error: mismatched input '<EOF>' expecting ':'".to_owned()),
+        (
+            "*",
+            format!(
+                "ERROR: <input>:1:1: Syntax error: mismatched input '*' expecting {{{BEGINS}}}\n | *\n | ^\n\
+                 ERROR: <input>:1:2: Syntax error: mismatched input '<EOF>' expecting {{{BEGINS}}}\n | *\n | .^"
+            ),
+        ),
+        (
+            "1 + * * 2",
+            format!(
+                "ERROR: <input>:1:5: Syntax error: mismatched input '*' expecting {{{BEGINS}}}\n | 1 + * * 2\n | ....^\n\
+                 ERROR: <input>:1:7: Syntax error: extraneous input '*' expecting {{{BEGINS}}}\n | 1 + * * 2\n | ......^"
+            ),
+        ),
+        (
+            "- / 1",
+            format!(
+                "ERROR: <input>:1:3: Syntax error: no viable alternative at input '- /'\n | - / 1\n | ..^\n\
+                 ERROR: <input>:1:3: Syntax error: extraneous input '/' expecting {{{BEGINS}}}\n | - / 1\n | ..^"
+            ),
+        ),
+        ("!", format!("ERROR: <input>:1:2: Syntax error: extraneous input '<EOF>' expecting {{{BEGINS}}}")),
+        (
+            "has(a",
+            "ERROR: <input>:1:5: invalid argument to has() macro\n | has(a\n | ....^\n\
+             ERROR: <input>:1:6: Syntax error: missing ')' at '<EOF>'".to_owned(),
+        ),
     ];
     for (text, wanted) in table {
         let told = wrong(text);
         assert!(told.starts_with(&wanted), "{text}: {told}");
     }
+    assert_eq!(wrong("").lines().count(), 1, "nothing is not shown");
     for good in [
         "1",
         "-1",

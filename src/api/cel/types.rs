@@ -214,6 +214,8 @@ pub enum Form {
     Date,
     /// A length of time that is written as text.
     Duration,
+    /// An amount that is written as text.
+    Quantity,
     /// A list.
     List(Arc<Shape>, ListKind),
     /// A map with keys of text.
@@ -250,6 +252,7 @@ impl Shape {
             Form::Bytes => Type::Bytes,
             Form::Timestamp | Form::Date => Type::Timestamp,
             Form::Duration => Type::Duration,
+            Form::Quantity => Type::named("kubernetes.Quantity"),
             Form::List(items, _) => Type::list(items.kind()),
             Form::Map(values) => Type::map(Type::String, values.kind()),
             Form::Object(object) => Type::Object(object.clone()),

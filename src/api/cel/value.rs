@@ -186,6 +186,7 @@ impl<'v> Val<'v> {
             (Form::Duration, _) => Val::Duration(clock::lenient_duration(text()?).map_err(|why| {
                 Fault::error(format!("Invalid duration {}: {why}", value.as_str().unwrap_or_default()))
             })?),
+            (Form::Quantity, _) => Val::Quantity(Arc::new(Quantity::parse(text()?).map_err(Fault::error)?)),
             (form, _) => {
                 let wanted = match form {
                     Form::Object(_) | Form::Map(_) => "a map for the provided schema with type=object",

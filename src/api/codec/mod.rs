@@ -161,9 +161,13 @@ fn named(value: &mut Value, expected: &GroupVersionKind) -> bool {
     if !same_version || !agrees(value.str("kind"), &expected.kind) {
         return false;
     }
-    value.set("kind", expected.kind.as_str());
-    value.set("apiVersion", api_version);
+    name(value, expected);
     true
+}
+
+fn name(value: &mut Value, kind: &GroupVersionKind) {
+    value.set("kind", kind.kind.as_str());
+    value.set("apiVersion", kind.api_version());
 }
 
 /// Options of a request are the same in every group version, also in one that this server does not know: clients name
@@ -255,6 +259,10 @@ impl Body<'_> {
             actual.clone_from(self.expected);
         }
         let Some(ty) = self.registry.lookup(&actual) else {
+            if actual.version.is_empty() {
+                let body = String::from_utf8_lossy(self.shown);
+                return Err(self.not_handled(&actual, &format!("Object 'apiVersion' is missing in '{body}'")));
+            }
             return Err(if legacy::is_known(&actual) && actual.kind == self.expected.kind {
                 self.version_differs(&actual)
             } else {
@@ -263,7 +271,8 @@ impl Body<'_> {
         };
         let mut decoded = read(ty).map_err(|message| self.not_handled(&actual, &message))?;
         if actual == *self.expected {
-            named(&mut decoded.value, self.expected);
+            // It may have said so in other words (`/v1`).
+            name(&mut decoded.value, self.expected);
             return Ok(decoded);
         }
         if actual.kind == self.expected.kind && legacy::is_same_family(&actual.group, &self.expected.group) {

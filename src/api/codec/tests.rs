@@ -205,6 +205,54 @@ fn a_second_struct_is_read_on_top_of_the_first() {
 }
 
 #[test]
+fn a_version_without_a_group_may_have_a_slash() {
+    for api_version in ["v1", "/v1", "/", ""] {
+        let body = format!(r#"{{"apiVersion":"{api_version}","kind":"ConfigMap"}}"#);
+        assert_eq!(read("ConfigMap", &body).unwrap().value.str("apiVersion"), "v1");
+    }
+    assert_eq!(
+        read("ConfigMap", r#"{"apiVersion":"v1/","kind":"ConfigMap"}"#).unwrap_err(),
+        r#"ConfigMap in version "" cannot be handled as a ConfigMap: Object 'apiVersion' is missing in '{"apiVersion":"v1/","kind":"ConfigMap"}'"#
+    );
+}
+
+#[test]
+fn bytes_may_be_told_one_by_one() {
+    let data = |value: &str| {
+        let read = read("Secret", &format!(r#"{{"data":{{"a":{value}}}}}"#))?;
+        Ok::<_, String>(read.value.at(&["data", "a"]).cloned())
+    };
+    assert_eq!(data("[104,105]"), Ok(Some("aGk=".into())));
+    assert_eq!(data("[]"), Ok(Some("".into())));
+    assert_eq!(data("[null,5]"), Ok(Some("AAU=".into())));
+    for (value, found) in [
+        ("[300]", "number 300"),
+        ("[-1]", "number -1"),
+        ("[1.0]", "number 1.0"),
+        (r#"["x"]"#, "string"),
+        ("[[1]]", "array"),
+        ("[true]", "bool"),
+    ] {
+        let why = format!("json: cannot unmarshal {found} into Go struct field Secret.data of type uint8");
+        assert!(data(value).unwrap_err().ends_with(&why), "{value}");
+    }
+}
+
+#[test]
+fn a_time_that_is_none_is_shown_where_its_field_shows_it() {
+    let lease = |renewed: &str| {
+        let body = format!(r#"{{"spec":{{"renewTime":{renewed}}}}}"#);
+        let registry = Registry::builtin().unwrap();
+        let ty = registry.kind("coordination.k8s.io", "v1", "Lease").unwrap();
+        let read = crate::api::schema::decode::decode(&registry, ty, body.as_bytes()).unwrap().value;
+        String::from_utf8(encode(&registry, ty, &read)).unwrap()
+    };
+    assert!(lease(r#""0001-01-01T00:00:00.000000Z""#).ends_with(r#""spec":{"renewTime":null}}"#));
+    assert!(lease(r#""0001-01-01T01:00:00.000000+01:00""#).ends_with(r#""spec":{"renewTime":null}}"#));
+    assert!(lease("null").ends_with(r#""spec":{}}"#));
+}
+
+#[test]
 fn fields_are_written_in_order_and_as_their_type_says() {
     assert_eq!(
         written(
@@ -219,7 +267,7 @@ fn fields_are_written_in_order_and_as_their_type_says() {
     );
     assert_eq!(
         written("Secret", r#"{"data":{"a":"aGk=\n","b":null},"metadata":{"finalizers":[null]}}"#),
-        r#"{"kind":"Secret","apiVersion":"v1","metadata":{"creationTimestamp":null,"finalizers":[""]},"data":{"a":"aGk=","b":null}}"#
+        r#"{"kind":"Secret","apiVersion":"v1","metadata":{"creationTimestamp":null,"finalizers":[""]},"data":{"a":"aGk=","b":""}}"#
     );
     assert_eq!(
         written("Service", r#"{"spec":{"ports":[{"port":80,"targetPort":"http"},{"port":81}]}}"#),

@@ -300,7 +300,7 @@ fn prune_defaults(schema: &mut Schema) {
 
 fn selectable_field(said: &Value) -> Option<(String, JsonPath)> {
     let path = said.str("jsonPath");
-    Some((path.strip_prefix('.').unwrap_or(path).to_owned(), JsonPath::parse(path)?))
+    Some((path.strip_prefix('.').unwrap_or(path).to_owned(), JsonPath::parse(path).ok()?))
 }
 
 /// The columns of a version's tables, and where their cells come from. After a column that makes no sense there are no more.
@@ -319,10 +319,10 @@ fn columns(version: &Value) -> (Vec<Column>, Vec<Cell>) {
     if said.is_empty() {
         let about = About::Field(OBJECT_META.into(), "creationTimestamp".into());
         columns.push(Column { name: text("Age"), kind: text("date"), format: text(""), priority: 0, about });
-        cells.extend(JsonPath::parse(AGE_PATH).map(|path| Cell { path, kind: text("date") }));
+        cells.extend(JsonPath::parse(AGE_PATH).ok().map(|path| Cell { path, kind: text("date") }));
     }
     for column in said {
-        let Some(path) = JsonPath::parse(column.str("jsonPath")) else { break };
+        let Ok(path) = JsonPath::parse(column.str("jsonPath")) else { break };
         let about = match column.str("description") {
             "" => {
                 format!("Custom resource definition column (in JSONPath format): {}", column.str("jsonPath"))

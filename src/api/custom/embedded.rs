@@ -20,8 +20,18 @@ pub fn coerce(
     lenient: bool,
 ) -> Result<Vec<String>, String> {
     let mut walk = Walk { registry, lenient, unknown: Vec::new() };
-    walk.below(schema, object, &Path::root())?;
+    walk.below(schema, object, &Path::root()).map_err(|error| error.to_string())?;
     Ok(walk.unknown)
+}
+
+/// The same of a default, which may be such an object itself.
+pub fn coerce_default(
+    schema: &Schema,
+    default: &mut Value,
+    path: &Path,
+    registry: &Registry,
+) -> Result<(), FieldError> {
+    Walk { registry, lenient: false, unknown: Vec::new() }.value(schema, default, path)
 }
 
 struct Walk<'r> {
@@ -31,7 +41,7 @@ struct Walk<'r> {
 }
 
 impl Walk<'_> {
-    fn value(&mut self, schema: &Schema, value: &mut Value, path: &Path) -> Result<(), String> {
+    fn value(&mut self, schema: &Schema, value: &mut Value, path: &Path) -> Result<(), FieldError> {
         if schema.embedded
             && let Value::Object(fields) = value
         {
@@ -43,7 +53,7 @@ impl Walk<'_> {
         self.below(schema, value, path)
     }
 
-    fn below(&mut self, schema: &Schema, value: &mut Value, path: &Path) -> Result<(), String> {
+    fn below(&mut self, schema: &Schema, value: &mut Value, path: &Path) -> Result<(), FieldError> {
         match value {
             Value::Object(fields) => {
                 for (name, value) in fields {
@@ -64,7 +74,7 @@ impl Walk<'_> {
         Ok(())
     }
 
-    fn metadata(&mut self, fields: &mut Object, path: &Path) -> Result<(), String> {
+    fn metadata(&mut self, fields: &mut Object, path: &Path) -> Result<(), FieldError> {
         let (Some(said), Some(ty)) = (fields.get("metadata"), self.registry.meta("ObjectMeta")) else {
             return Ok(());
         };
@@ -92,7 +102,7 @@ impl Walk<'_> {
                     Refused::Type(why) => why,
                     Refused::Tokens => "exceeded max depth".to_owned(),
                 };
-                return Err(FieldError::invalid(&path.child("metadata"), &shown(said), &why).to_string());
+                return Err(FieldError::invalid(&path.child("metadata"), &shown(said), &why));
             }
         }
         Ok(())
@@ -100,10 +110,10 @@ impl Walk<'_> {
 }
 
 /// Refuses an object within an object whose kind or version is no text.
-fn named_by_texts(fields: &Object, path: &Path) -> Result<(), String> {
+fn named_by_texts(fields: &Object, path: &Path) -> Result<(), FieldError> {
     for field in ["apiVersion", "kind"] {
         if let Some(said) = fields.get(field).filter(|said| said.as_str().is_none()) {
-            return Err(FieldError::invalid(&path.child(field), &shown(said), "must be a string").to_string());
+            return Err(FieldError::invalid(&path.child(field), &shown(said), "must be a string"));
         }
     }
     Ok(())
@@ -111,16 +121,11 @@ fn named_by_texts(fields: &Object, path: &Path) -> Result<(), String> {
 
 /// Checks the kinds and metadata of objects within an object.
 pub fn check(schema: &Schema, object: &Value, registry: &Registry, errors: &mut Errors) {
-    inside(schema, object, &Path::root(), Some(registry), errors);
+    inside(schema, object, &Path::root(), registry, errors);
 }
 
-/// Checks the kinds of objects within a default, and of the default itself where it is such an object.
-pub fn check_kinds(schema: &Schema, default: &Value, path: &Path, errors: &mut Errors) {
-    inside(schema, default, path, None, errors);
-}
-
-/// Without a registry nothing is said of metadata.
-fn inside(schema: &Schema, value: &Value, path: &Path, registry: Option<&Registry>, errors: &mut Errors) {
+/// Checks those of objects within a value, and of the value itself where it is such an object.
+pub fn inside(schema: &Schema, value: &Value, path: &Path, registry: &Registry, errors: &mut Errors) {
     match value {
         Value::Object(fields) => {
             if schema.embedded {
@@ -147,7 +152,7 @@ fn inside(schema: &Schema, value: &Value, path: &Path, registry: Option<&Registr
     }
 }
 
-fn check_one(fields: &Object, path: &Path, registry: Option<&Registry>, errors: &mut Errors) {
+fn check_one(fields: &Object, path: &Path, registry: &Registry, errors: &mut Errors) {
     for field in ["apiVersion", "kind"] {
         let place = path.child(field);
         match fields.get(field) {
@@ -170,7 +175,7 @@ fn check_one(fields: &Object, path: &Path, registry: Option<&Registry>, errors: 
             Some(other) => errors.push(FieldError::invalid(&place, &shown(other), "must be a string")),
         }
     }
-    let (Some(said), Some(registry)) = (fields.get("metadata"), registry) else { return };
+    let Some(said) = fields.get("metadata") else { return };
     let Some(ty) = registry.meta("ObjectMeta") else { return };
     let Ok(read) = decode::decode(registry, ty, &json::to_json(said)) else { return };
     let mut object = Value::object();

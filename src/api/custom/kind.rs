@@ -9,9 +9,9 @@ use pilothouse_actors::object::Pairs;
 
 use super::conversion::Conversion;
 use super::path::JsonPath;
-use super::rules::{self, Allowance, Rules};
+use super::rules::Rules;
 use super::schema::Schema;
-use super::{embedded, lists, prune, validate, values};
+use super::{embedded, lists, prune, validate};
 use crate::api::codec::{self, json};
 use crate::api::field::{FieldError, Path, quoted};
 use crate::api::findings::{Errors, Warned};
@@ -320,27 +320,6 @@ impl Cell {
             },
             _ => Value::Null,
         }
-    }
-}
-
-/// Checks the default that a schema states for its own values. `is_root`: the schema is that of whole objects, which have a
-/// kind and metadata as objects within objects have.
-pub fn check_default(said: &Value, is_root: bool, path: &Path, left: &mut Allowance, errors: &mut Errors) {
-    let mut schema = Schema::read(said);
-    schema.embedded |= is_root;
-    let Some(default) = &schema.default else { return };
-    let mut pruned = default.clone();
-    prune::prune_default(&schema, &mut pruned);
-    if pruned != *default {
-        errors.push(FieldError::invalid(path, &values::shown(default), "must not have unknown fields"));
-    }
-    let before = errors.len();
-    embedded::check_kinds(&schema, default, path, errors);
-    if errors.len() == before {
-        validate::check(&schema, default, None, path, errors);
-    }
-    if errors.len() == before {
-        rules::check_default(said, default, path, left, errors);
     }
 }
 

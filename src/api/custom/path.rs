@@ -60,13 +60,19 @@ enum Operator {
     Unknown,
 }
 
+/// What reading answers: what was read, or what is wrong.
+type Result<T> = std::result::Result<T, String>;
+
+const TOO_LONG: &str = "the path is too long or too deep";
+
 /// How many results a path may have on its way.
 const MOST_RESULTS: usize = 10_000;
 
 impl JsonPath {
-    /// Reads a path; `None` if it is none, or a longer or deeper one than is taken.
-    pub fn parse(text: &str) -> Option<JsonPath> {
-        if text.len() > JSON_PATH_BYTES { None } else { steps(text, 0).map(JsonPath) }
+    /// Reads a path. What is wrong with one that is none, or is longer or deeper than is taken, is told in the words of the
+    /// reference.
+    pub fn parse(text: &str) -> Result<JsonPath> {
+        if text.len() > JSON_PATH_BYTES { Err(TOO_LONG.to_owned()) } else { steps(text, 0).map(JsonPath) }
     }
 
     /// The first value at the end of the path.
@@ -81,9 +87,9 @@ fn is_terminator(letter: char) -> bool {
 }
 
 /// `depth` counts the texts that this one stands in: each is a call within a call.
-fn steps(text: &str, depth: usize) -> Option<Vec<Step>> {
+fn steps(text: &str, depth: usize) -> Result<Vec<Step>> {
     if depth > JSON_PATH_DEPTH {
-        return None;
+        return Err(TOO_LONG.to_owned());
     }
     let mut all = Vec::new();
     let mut rest = text;
@@ -94,7 +100,7 @@ fn steps(text: &str, depth: usize) -> Option<Vec<Step>> {
         }
         if let Some(behind) = rest.strip_prefix("..") {
             if all.last() == Some(&Step::Below) {
-                return None;
+                return Err("invalid multiple recursive descent".to_owned());
             }
             all.push(Step::Below);
             rest = behind;
@@ -103,7 +109,7 @@ fn steps(text: &str, depth: usize) -> Option<Vec<Step>> {
             }
             continue;
         }
-        let behind = rest.get(letter.len_utf8()..)?;
+        let behind = rest.get(letter.len_utf8()..).unwrap_or_default();
         rest = match letter {
             ' ' | '@' | '$' => behind,
             '[' => array(behind, depth, &mut all)?,
@@ -112,10 +118,23 @@ fn steps(text: &str, depth: usize) -> Option<Vec<Step>> {
             '+' | '-' => number(rest, &mut all)?,
             letter if letter.is_numeric() => number(rest, &mut all)?,
             letter if letter == '_' || letter.is_alphabetic() => identifier(rest, &mut all),
-            _ => return None,
+            '}' => {
+                // What follows is text, and perhaps one more path.
+                let next = behind.split_once('{').map_or("", |(_, next)| next);
+                steps(next, depth + 1)?;
+                return Ok(all);
+            }
+            '\r' | '\n' => return Err("unclosed action".to_owned()),
+            letter => return Err(format!("unrecognized character in action: {}", code_of(letter))),
         };
     }
-    Some(all)
+    Ok(all)
+}
+
+/// A sign by its number, and by itself if it can be seen.
+fn code_of(letter: char) -> String {
+    let code = format!("U+{:04X}", u32::from(letter));
+    if letter.is_control() || letter.is_whitespace() { code } else { format!("{code} '{letter}'") }
 }
 
 /// A name up to the next sign that ends it and that no backslash stands before.
@@ -144,89 +163,95 @@ fn identifier<'t>(text: &'t str, all: &mut Vec<Step>) -> &'t str {
     rest
 }
 
-fn number<'t>(text: &'t str, all: &mut Vec<Step>) -> Option<&'t str> {
+fn number<'t>(text: &'t str, all: &mut Vec<Step>) -> Result<&'t str> {
     let signed = text.strip_prefix(['+', '-']).unwrap_or(text);
     let digits = signed.find(|c: char| c != '.' && !c.is_numeric()).unwrap_or(signed.len());
     let (said, rest) = text.split_at(text.len() - signed.len() + digits);
     all.push(Step::Literal(match said.parse() {
         Ok(whole) => Value::Int(whole),
-        Err(_) => Value::Float(said.parse().ok()?),
+        Err(_) => Value::Float(said.parse().map_err(|_| format!("cannot parse number {said}"))?),
     }));
-    Some(rest)
+    Ok(rest)
 }
 
 /// Text in quotes, which `text` begins with.
-fn quote<'t>(text: &'t str, all: &mut Vec<Step>) -> Option<&'t str> {
+fn quote<'t>(text: &'t str, all: &mut Vec<Step>) -> Result<&'t str> {
+    const OPEN: &str = "unterminated quoted string";
     let mut letters = text.char_indices();
-    let (_, quote) = letters.next()?;
+    let quote = letters.next().map_or('"', |(_, quote)| quote);
     let mut said = String::new();
+    let mut bad = false;
     while let Some((at, letter)) = letters.next() {
         match letter {
-            '\n' => return None,
+            '\n' => return Err(OPEN.to_owned()),
             letter if letter == quote => {
+                let (whole, rest) = text.split_at(at + 1);
+                if bad {
+                    return Err(format!("unquote string {whole} error invalid syntax"));
+                }
                 all.push(Step::Text(Value::String(said)));
-                return text.get(at + 1..);
+                return Ok(rest);
             }
-            '\\' => said.push(match letters.next()?.1 {
-                'n' => '\n',
-                't' => '\t',
-                'r' => '\r',
-                letter if letter == '\\' || letter == quote => letter,
-                _ => return None,
-            }),
+            '\\' => match letters.next().map(|(_, letter)| letter) {
+                None => return Err(OPEN.to_owned()),
+                Some('n') => said.push('\n'),
+                Some('t') => said.push('\t'),
+                Some('r') => said.push('\r'),
+                Some(letter) if letter == '\\' || letter == quote => said.push(letter),
+                Some(_) => bad = true,
+            },
             letter => said.push(letter),
         }
     }
-    None
+    Err(OPEN.to_owned())
 }
 
 /// What stands in brackets, behind the one that opens.
-fn array<'t>(text: &'t str, depth: usize, all: &mut Vec<Step>) -> Option<&'t str> {
-    let end =
-        text.find([']', '\n']).filter(|end| text.get(*end..).is_some_and(|rest| rest.starts_with(']')))?;
-    let (inner, rest) = (text.get(..end)?, text.get(end + 1..)?);
+fn array<'t>(text: &'t str, depth: usize, all: &mut Vec<Step>) -> Result<&'t str> {
+    let closed = text.split_once(']').filter(|(inner, _)| !inner.contains('\n'));
+    let (inner, rest) = closed.ok_or_else(|| "unterminated array".to_owned())?;
     if inner.contains(',') {
         let parts = inner.split(',').map(|part| steps(&format!("[{}]", part.trim_matches(' ')), depth + 1));
-        all.push(Step::Union(parts.collect::<Option<_>>()?));
-        return Some(rest);
+        all.push(Step::Union(parts.collect::<Result<_>>()?));
+        return Ok(rest);
     }
     let quoted = inner.strip_prefix('\'').and_then(|inner| inner.strip_suffix('\''));
     if let Some(key) = quoted.filter(|key| !key.contains('\'')) {
         all.extend(steps(&format!(".{key}"), depth + 1)?);
-        return Some(rest);
+        return Ok(rest);
     }
     all.push(slice(if inner == "*" { ":" } else { inner })?);
-    Some(rest)
+    Ok(rest)
 }
 
-fn slice(text: &str) -> Option<Step> {
+fn slice(text: &str) -> Result<Step> {
     let parts: Vec<&str> = text.split(':').collect();
-    let count = |text: &str| -> Option<Option<i64>> {
-        let digits = text.strip_prefix('-').unwrap_or(text);
-        match digits.bytes().all(|byte| byte.is_ascii_digit()) {
-            true if text.is_empty() => Some(None),
-            true => text.parse().ok().map(Some),
-            false => None,
-        }
+    let digits =
+        |part: &&str| part.strip_prefix('-').unwrap_or(part).bytes().all(|byte| byte.is_ascii_digit());
+    if parts.len() > 3 || !parts.iter().all(digits) {
+        return Err(format!("invalid array index {text}"));
+    }
+    let number = |part: &&str| match *part {
+        "" => Ok(None),
+        part => part.parse().map(Some).map_err(|_| format!("array index {part} is not a number")),
     };
-    let part = |at: usize| parts.get(at).map(|text| count(text));
-    let from = part(0)??;
-    let to = match part(1) {
+    let from = parts.first().map_or(Ok(None), number)?;
+    let to = match parts.get(1).map(number).transpose()? {
         None => To::Next,
-        Some(to) => to?.map_or(To::End, To::At),
+        Some(to) => to.map_or(To::End, To::At),
     };
-    let by = part(2).map_or(Some(None), |by| by)?;
-    (parts.len() <= 3).then_some(Step::Slice { from, to, by })
+    let by = parts.get(2).map_or(Ok(None), number)?;
+    Ok(Step::Slice { from, to, by })
 }
 
 /// A condition, behind the brackets that open it.
-fn filter<'t>(text: &'t str, depth: usize, all: &mut Vec<Step>) -> Option<&'t str> {
+fn filter<'t>(text: &'t str, depth: usize, all: &mut Vec<Step>) -> Result<&'t str> {
     let (mut opened, mut closed) = (None, false);
     let mut before = ' ';
     let mut end = None;
     for (at, letter) in text.char_indices() {
         match letter {
-            '\n' => return None,
+            '\n' => break,
             '"' | '\'' if opened.is_none() => opened = Some(letter),
             '"' | '\'' => closed |= opened == Some(letter) && before != '\\',
             ')' if opened.is_some() == closed => {
@@ -237,8 +262,8 @@ fn filter<'t>(text: &'t str, depth: usize, all: &mut Vec<Step>) -> Option<&'t st
         }
         before = letter;
     }
-    let end = end?;
-    let (inner, rest) = (text.get(..end)?, text.get(end + 1..)?.strip_prefix(']')?);
+    let (inner, rest) = end.map(|end| text.split_at(end)).ok_or_else(|| "unterminated filter".to_owned())?;
+    let rest = rest.strip_prefix(")]").ok_or_else(|| "unclosed array expect ]".to_owned())?;
     let signs = |c: char| matches!(c, '!' | '<' | '>' | '=');
     let parts = inner.find(signs).filter(|at| *at > 0).and_then(|at| {
         let (left, rest) = inner.split_at(at);
@@ -264,7 +289,7 @@ fn filter<'t>(text: &'t str, depth: usize, all: &mut Vec<Step>) -> Option<&'t st
             right: steps(right, depth + 1)?,
         },
     });
-    Some(rest)
+    Ok(rest)
 }
 
 /// What is at the end of a path from each of these; `None` if it cannot be followed.
@@ -454,36 +479,44 @@ mod tests {
             (".spec.color[0]", None),
             (".spec.['color']", None),
             (".", None),
+            (".spec.color} and {.spec.on", Some(r#""red""#)),
         ];
         for (path, wanted) in table {
             let path = JsonPath::parse(path).unwrap();
             let found = path.first(&object).map(|value| String::from_utf8(json::to_json(value)).unwrap());
             assert_eq!(found.as_deref(), wanted, "{path:?}");
         }
-        for bad in [
-            ".a[",
-            ".a[?(@.x]",
-            ".a....b",
-            r#".a["b"]"#,
-            ".a[x]",
-            ".a[1:2:3:4]",
-            ".a #",
-            ".a}",
-            "'x",
-            ".a[?(@.b[?(@.c)])]",
+        for (bad, why) in [
+            (".a[", "unterminated array"),
+            (".a[?(@.x]", "unterminated filter"),
+            (".a[?(@.x)", "unclosed array expect ]"),
+            (".a....b", "invalid multiple recursive descent"),
+            (r#".a["b"]"#, "invalid array index \"b\""),
+            (".a[x]", "invalid array index x"),
+            (".a[-]", "array index - is not a number"),
+            (".a[1:2:3:4]", "invalid array index 1:2:3:4"),
+            (".a #", "unrecognized character in action: U+0023 '#'"),
+            (".a \u{b}", "unrecognized character in action: U+000B"),
+            (".a\n", "unclosed action"),
+            (".a}{#", "unrecognized character in action: U+0023 '#'"),
+            ("-", "cannot parse number -"),
+            ("'x", "unterminated quoted string"),
+            (r"'\x'", r"unquote string '\x' error invalid syntax"),
+            (".a[?(@.b[?(@.c)])]", "unterminated filter"),
         ] {
-            assert_eq!(JsonPath::parse(bad), None, "{bad}");
+            assert_eq!(JsonPath::parse(bad).unwrap_err(), why, "{bad}");
         }
     }
 
     #[test]
     fn long_paths_are_none_and_none_is_deep() {
-        assert_eq!(steps("[0,1]", JSON_PATH_DEPTH), None);
-        assert!(steps(".a", JSON_PATH_DEPTH).is_some());
+        assert!(steps("[0,1]", JSON_PATH_DEPTH).is_err());
+        assert!(steps(".a", JSON_PATH_DEPTH).is_ok());
         let nested = format!(".a{}{}", "[?(@.a".repeat(4_000), ")]".repeat(4_000));
-        assert_eq!(steps(&nested, 0), None);
-        assert!(JsonPath::parse(&format!(".{}", "a".repeat(JSON_PATH_BYTES - 1))).is_some());
-        assert_eq!(JsonPath::parse(&format!(".{}", "a".repeat(JSON_PATH_BYTES))), None);
+        assert!(steps(&nested, 0).is_err());
+        assert!(steps(&"}{".repeat(4_000), 0).is_err());
+        assert!(JsonPath::parse(&format!(".{}", "a".repeat(JSON_PATH_BYTES - 1))).is_ok());
+        assert!(JsonPath::parse(&format!(".{}", "a".repeat(JSON_PATH_BYTES))).is_err());
     }
 
     #[test]
@@ -516,7 +549,7 @@ mod tests {
                 text.push_str(pieces[(state >> 33) % pieces.len()]);
             }
             state = state.wrapping_add(1);
-            if let Some(path) = JsonPath::parse(&text) {
+            if let Ok(path) = JsonPath::parse(&text) {
                 path.first(&object);
             }
         }

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use crate::api::field::quoted;
+use crate::api::kinds;
 use crate::api::value::Value;
 
 /// Whether a definition has the names that it asks for.
@@ -110,8 +111,11 @@ pub fn settle(definition: &mut Value, taken: &Taken, now: &str) -> bool {
     let before = definition.get("status").cloned();
     name(definition, taken, now);
     if is_true(definition, NAMES_ACCEPTED) && !is_true(definition, ESTABLISHED) {
-        let (status, reason, message) =
-            ("True", "InitialNamesAccepted", "the initial names have been accepted");
+        let (status, reason, message) = if kinds::has_bad_bundle(definition) {
+            ("False", "InvalidCABundle", "The conversion webhook CABundle is invalid")
+        } else {
+            ("True", "InitialNamesAccepted", "the initial names have been accepted")
+        };
         set(definition, &Condition { kind: ESTABLISHED, status, reason, message }, now);
     }
     keeps_all(definition, now);

@@ -7,6 +7,7 @@ use super::admission::{match_conditions, validate_rule};
 use super::check::{Node, same};
 use super::{Errors, say, selector};
 use crate::api::cel::words;
+use crate::api::custom::path::JsonPath;
 use crate::api::field::{FieldError, quoted};
 use crate::api::policies::expressions::{Age, Compiler, Wanted};
 use crate::api::value::Value;
@@ -399,8 +400,14 @@ pub fn validate_status(new: &Value, _old: &Value, errors: &mut Errors) {
     for warning in status.child("typeChecking").child("expressionWarnings").items() {
         warning.child("warning").need(errors);
         let place = warning.child("fieldRef");
-        if place.text().trim().is_empty() {
-            place.required(errors, "");
+        match place.text().trim() {
+            "" => place.required(errors, ""),
+            path => {
+                if let Err(why) = JsonPath::parse(path) {
+                    let why = format!("invalid JSONPath: {why}");
+                    errors.add(|| FieldError::invalid(&place.path, &quoted(path), &why));
+                }
+            }
         }
     }
     say::conditions(&status.child("conditions"), errors);
@@ -501,11 +508,18 @@ mod tests {
         each_change_refused(
             &base,
             validate_status,
-            &[(
-                "status.typeChecking",
-                r#"{"expressionWarnings":[{"fieldRef":"a"}]}"#,
-                "expressionWarnings[0].warning: Required value",
-            )],
+            &[
+                (
+                    "status.typeChecking",
+                    r#"{"expressionWarnings":[{"fieldRef":"a"}]}"#,
+                    "expressionWarnings[0].warning: Required value",
+                ),
+                (
+                    "status.typeChecking",
+                    r#"{"expressionWarnings":[{"fieldRef":"spec.x[","warning":"w"}]}"#,
+                    "expressionWarnings[0].fieldRef: Invalid value: \"spec.x[\": invalid JSONPath: unterminated array",
+                ),
+            ],
         );
     }
 

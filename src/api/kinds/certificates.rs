@@ -201,7 +201,7 @@ fn usages(usages: &Node<'_>, old: Option<&Node<'_>>, errors: &mut Errors) {
 }
 
 /// Checks the name of a signer: a domain and a path.
-fn signer_name(signer: &Node<'_>, errors: &mut Errors) {
+pub(super) fn signer_name(signer: &Node<'_>, errors: &mut Errors) {
     const LONGEST_DOMAIN: usize = 253;
     const LONGEST: usize = 571;
     if !signer.need(errors) {
@@ -364,24 +364,24 @@ pub fn validate_bundle_update(new: &Value, old: &Value, errors: &mut Errors) {
     }
 }
 
+/// What is wrong with the name of a ClusterTrustBundle of a signer, which may be none.
+pub(super) fn bundle_name(name: &str, signer: &str) -> Vec<String> {
+    let prefix = format!("{}:", signer.replace('/', ":"));
+    match (signer.is_empty(), name.strip_prefix(&prefix)) {
+        (true, _) if name.contains(':') => {
+            vec!["ClusterTrustBundle without signer name must not have \":\" in its name".to_owned()]
+        }
+        (true, _) => names::dns_subdomain(name),
+        (false, Some(rest)) => names::dns_subdomain(rest),
+        (false, None) => {
+            vec![format!("ClusterTrustBundle for signerName {signer} must be named with prefix {prefix}")]
+        }
+    }
+}
+
 fn bundle_frame(bundle: &Value, errors: &mut Errors) {
     let (name, signer) = (meta::name(bundle), Node::of(bundle, "spec").child("signerName"));
-    let prefix = format!("{}:", signer.text().replace('/', ":"));
-    let wrong = if signer.is_empty() {
-        if name.contains(':') {
-            vec!["ClusterTrustBundle without signer name must not have \":\" in its name".to_owned()]
-        } else {
-            names::dns_subdomain(name)
-        }
-    } else {
-        match name.strip_prefix(&prefix) {
-            Some(rest) => names::dns_subdomain(rest),
-            None => vec![format!(
-                "ClusterTrustBundle for signerName {} must be named with prefix {prefix}",
-                signer.text()
-            )],
-        }
-    };
+    let wrong = bundle_name(name, signer.text());
     meta::texts(errors, &Path::new("metadata").child("name"), name, wrong);
     if !signer.is_empty() {
         signer_name(&signer, errors);

@@ -16,6 +16,7 @@ mod definition;
 mod devices;
 mod discovery;
 pub mod engines;
+mod features;
 mod flowcontrol;
 mod lifecycle;
 mod migration;
@@ -43,6 +44,8 @@ pub use core::pod::quality;
 pub use core::pod_change;
 pub use core::resources::is_extended;
 pub use core::security::allow_privileged;
+pub use definition::has_bad_bundle;
+pub use features::{Feature, set_features};
 pub use lifecycle::{
     Kind, before_create, before_finalize, before_part_update, before_status_update, before_update, finish,
     grace_period, warn_given,

@@ -65,6 +65,26 @@ fn read_block(text: &str) -> Option<(Block, &str)> {
     }
 }
 
+/// Why there is no certificate in a bundle of authorities. None are none, which is no mistake.
+pub fn no_authority(bundle: &[u8]) -> Option<String> {
+    let text = String::from_utf8_lossy(bundle);
+    let is_certificate = |block: &Block| block.kind == "CERTIFICATE" && !block.has_headers;
+    let (mut rest, mut broken) = (&*text, false);
+    while let Some((block, after)) = decode(rest) {
+        if is_certificate(&block) && certificate(&block.bytes).is_some() {
+            return None;
+        }
+        broken |= is_certificate(&block);
+        rest = after;
+    }
+    match (broken, rest.is_empty()) {
+        _ if bundle.is_empty() => None,
+        (true, _) => Some("failed to parse certificate: x509: malformed certificate".to_owned()),
+        (false, true) => Some("no valid certificate authority data seen".to_owned()),
+        (false, false) => Some("unable to parse bytes as PEM block".to_owned()),
+    }
+}
+
 const SEQUENCE: u8 = 0x30;
 const INTEGER: u8 = 0x02;
 const BIT_STRING: u8 = 0x03;

@@ -57,6 +57,13 @@ fn what_was_given_empty_is_told_from_none_until_it_is_stored() {
         ("networking.k8s.io", "v1", "ServiceCIDR", r#"{"spec":{"cidrs":[]}}"#),
         ("storage.k8s.io", "v1", "StorageClass", r#"{"parameters":{}}"#),
         ("networking.k8s.io", "v1", "NetworkPolicy", r#"{"spec":{"ingress":[{"from":[]}]}}"#),
+        ("networking.k8s.io", "v1", "NetworkPolicy", r#"{"spec":{"podSelector":{"matchExpressions":[]}}}"#),
+        (
+            "networking.k8s.io",
+            "v1",
+            "NetworkPolicy",
+            r#"{"spec":{"egress":[{"to":[{"podSelector":{"matchLabels":{}}}]}]}}"#,
+        ),
     ];
     for (group, version, kind, body) in table {
         let ty = REGISTRY.kind(group, version, kind).unwrap();

@@ -783,6 +783,7 @@ pub static TABLE: &[(&str, &str, KindRules)] = &[
         "ResourceClaim",
         KindRules {
             status_meta: StatusMeta::Fixed,
+            default: devices::default_claim,
             validate: devices::validate_claim,
             validate_update: devices::validate_claim_update,
             validate_status: devices::validate_claim_status,
@@ -793,6 +794,7 @@ pub static TABLE: &[(&str, &str, KindRules)] = &[
         "resource.k8s.io",
         "ResourceClaimTemplate",
         KindRules {
+            default: devices::default_template,
             validate: devices::validate_template,
             validate_update: devices::validate_template_update,
             ..PLAIN

@@ -65,7 +65,8 @@ pub fn apply(
     let work = Work { versions, write, ty, live: live.as_deref(), config };
     let repeated = work.repeats();
     if repeated != Repeated::Literally {
-        check(versions.registry, ty, config).map_err(|error| untyped(write.version, config, &error))?;
+        check(versions.registry, ty, config)
+            .map_err(|error| untyped(write.version, "patch", config, &error))?;
     }
     if repeated != Repeated::No {
         return Ok(Applied { object: None, managers: None });
@@ -95,26 +96,26 @@ pub(super) fn apply_at_length(
 
 /// The body must say what it is, and that must be what the path says.
 fn check_kind(versions: &Versions<'_>, version: &GroupVersion, config: &Value) -> Result<()> {
-    let (api_version, kind) = (config.str("apiVersion"), config.str("kind"));
-    if api_version == version.to_string() && kind == versions.kind {
+    let kind = config.str("kind");
+    // What is no version says nothing at all, nor does the kind beside it.
+    let stated = GroupVersion::parse(config.str("apiVersion"));
+    if stated.as_ref() == Some(version) && kind == versions.kind {
         return Ok(());
     }
-    // What is no version says nothing at all, nor does the kind beside it.
-    let stated = GroupVersion::parse(api_version);
     let (group, version, kind) =
         stated.as_ref().map_or(("", "", ""), |stated| (&*stated.group, &*stated.version, kind));
     Err(Status::bad_request(format!("invalid object type: {group}/{version}, Kind={kind}")))
 }
 
-fn untyped(version: &GroupVersion, config: &Value, error: &str) -> Box<Status> {
-    let text = |field| config.at(&["metadata", field]).and_then(Value::as_str).unwrap_or_default();
+fn untyped(version: &GroupVersion, which: &str, object: &Value, error: &str) -> Box<Status> {
+    let text = |field| object.at(&["metadata", field]).and_then(Value::as_str).unwrap_or_default();
     Status::bad_request(format!(
-        "failed to create typed patch object ({}/{}; {}/{}, Kind={}): {error}",
+        "failed to create typed {which} object ({}/{}; {}/{}, Kind={}): {error}",
         text("namespace"),
         text("name"),
         version.group,
         version.version,
-        config.str("kind"),
+        object.str("kind"),
     ))
 }
 
@@ -137,7 +138,8 @@ impl Work<'_> {
         me.time = last.as_ref().and_then(|last| last.time.clone());
 
         let live = self.printed()?;
-        let merged = merge(registry, self.ty, &live, self.config).map_err(unmerged)?;
+        let merged =
+            merge(registry, self.ty, &live, self.config).map_err(|error| self.no_base(&live, &error))?;
         let mut object = match last.filter(|last| !last.fields.is_empty()) {
             Some(last) => self.prune(merged, &managers, &last).map_err(unmerged)?,
             None => merged,
@@ -161,6 +163,14 @@ impl Work<'_> {
         let kept_up = last_applied::keep_up(self.write.manager, self.config, &mut object);
         let object = (!is_there || kept_up).then_some(object);
         Ok(Applied { object, managers: Some(managers) })
+    }
+
+    /// Why nothing can be merged into an object: mostly because items of it, once their keys were stored, have none.
+    fn no_base(&self, live: &Value, error: &str) -> Box<Status> {
+        match check(self.versions.registry, self.ty, live) {
+            Err(error) => untyped(self.write.version, "live", live, &error),
+            Ok(()) => unmerged(error),
+        }
     }
 
     /// Whether this owner states what it stated before, in the same version, and every other owner is sound: then what

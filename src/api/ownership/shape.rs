@@ -154,7 +154,8 @@ pub(super) fn key<'v>(
     name: &str,
     fields: &'v Object,
 ) -> Option<Cow<'v, Value>> {
-    if let Some(stated) = fields.get(name).filter(|value| !value.is_null()) {
+    // Null is a key like others, though no default comes in its place.
+    if let Some(stated) = fields.get(name) {
         return Some(Cow::Borrowed(stated));
     }
     let field = registry.structure(item)?.field(name)?;

@@ -29,7 +29,7 @@ pub struct ColumnDefinition {
 
 /// The columns of a resource's tables.
 pub fn columns(resource: &Resource) -> Vec<ColumnDefinition> {
-    if (&*resource.gv.group, &*resource.kind) == ("autoscaling", "Scale") {
+    if resource.columns.is_empty() && (&*resource.gv.group, &*resource.kind) == ("autoscaling", "Scale") {
         return scale_columns();
     }
     if resource.columns.is_empty() {
@@ -48,6 +48,25 @@ pub fn scale_columns() -> Vec<ColumnDefinition> {
         documented("Desired", "integer", "", "autoscaling/v1.ScaleSpec", "replicas"),
         documented("Available", "integer", "", "autoscaling/v1.ScaleStatus", "replicas"),
         documented("Age", "string", "", OBJECT_META, "creationTimestamp"),
+    ]
+}
+
+/// The same of the scales of custom kinds, whose tables are made elsewhere in the reference and say it in other words.
+pub fn custom_scale_columns() -> Vec<Column> {
+    let column = |name: &str, kind: &str, format: &str, about| Column {
+        name: name.into(),
+        kind: kind.into(),
+        format: format.into(),
+        priority: 0,
+        about,
+    };
+    let of_object = |field: &str| About::Field(OBJECT_META.into(), field.into());
+    let said = |text: &str| About::Text(text.into());
+    vec![
+        column("Name", "string", "name", of_object("name")),
+        column("Desired", "integer", "", said("Number of desired replicas")),
+        column("Available", "integer", "", said("Number of actual replicas")),
+        column("Age", "date", "", of_object("creationTimestamp")),
     ]
 }
 

@@ -39,7 +39,7 @@ pub fn decode(registry: &Registry, ty: TypeId, body: &[u8]) -> Result<Decoded, R
     let text = std::str::from_utf8(body).map_err(|_| Refused::Tokens)?;
     let mut notes = Notes::new(registry);
     let mut tokens = serde_json::Deserializer::from_str(text);
-    let value = Seed { notes: &mut notes, ty }.deserialize(&mut tokens);
+    let value = Seed { notes: &mut notes, ty, given: false }.deserialize(&mut tokens);
     if let Some(fatal) = notes.fatal {
         return Err(Refused::Type(fatal.to_string()));
     }
@@ -62,6 +62,8 @@ pub fn decode(registry: &Registry, ty: TypeId, body: &[u8]) -> Result<Decoded, R
 struct Seed<'n, 'r> {
     notes: &'n mut Notes<'r>,
     ty: TypeId,
+    /// Whether what is empty here is told from what is absent.
+    given: bool,
 }
 
 impl<'de> DeserializeSeed<'de> for Seed<'_, '_> {
@@ -140,7 +142,8 @@ impl<'r> Seed<'_, 'r> {
             })
         };
         match printed {
-            Ok(printed) => Ok(printed.map(Value::String)),
+            // A time that is none is not quite absent where the field shows it.
+            Ok(printed) => Ok(Some(printed.map_or(Value::Null, Value::String))),
             Err(message) => Err(self.notes.stop(What::Other(message))),
         }
     }
@@ -152,10 +155,10 @@ impl<'r> Seed<'_, 'r> {
         ty: TypeId,
         read: impl FnOnce(Seed<'_, 'r>) -> Result<Option<Value>, E>,
     ) -> Result<Option<Value>, E> {
-        let Seed { notes, .. } = self;
+        let Seed { notes, given, .. } = self;
         let findings = notes.findings.len();
         let before = notes.saved.take();
-        let value = read(Seed { notes: &mut *notes, ty });
+        let value = read(Seed { notes: &mut *notes, ty, given });
         notes.findings.truncate(findings);
         let problem = notes.fatal.take().or_else(|| notes.saved.take());
         notes.saved = before;
@@ -180,12 +183,30 @@ impl<'r> Seed<'_, 'r> {
         }
     }
 
+    /// Bytes may also be told one by one, as numbers.
+    fn bytes<'de, A: SeqAccess<'de>>(self, mut items: A) -> Result<Option<Value>, A::Error> {
+        let mut bytes = Vec::new();
+        while let Some(raw) = items.next_element::<&RawValue>()? {
+            match raw.get() {
+                "null" => bytes.push(0),
+                raw => match raw.parse().ok().filter(|_| is_number(raw)) {
+                    Some(byte) => bytes.push(byte),
+                    None => {
+                        let (found, wanted) = (found(raw, true), "uint8".to_owned());
+                        self.notes.save(What::Mismatch { found, wanted });
+                    }
+                },
+            }
+        }
+        Ok(Some(Value::String(base64::encode(&bytes))))
+    }
+
     fn fields<'de, A: MapAccess<'de>>(
         self,
         structure: &'r Struct,
         mut entries: A,
     ) -> Result<Option<Value>, A::Error> {
-        let Seed { notes, .. } = self;
+        let Seed { notes, given, .. } = self;
         let mut fields = Fields::new();
         let mut seen = Seen::default();
         while let Some(key) = entries.next_key_seed(Key(structure))? {
@@ -209,22 +230,23 @@ impl<'r> Seed<'_, 'r> {
                 notes.find("duplicate field", &field.name);
             }
             let mark = notes.mark();
-            let value = entries.next_value_seed(Seed { notes: &mut *notes, ty: field.ty });
+            let below = given || (field.given && notes.registry.structure(field.ty).is_some());
+            let value = entries.next_value_seed(Seed { notes: &mut *notes, ty: field.ty, given: below });
             notes.left_field(mark, structure, field);
-            store(notes.registry, &mut fields, field, value?, again);
+            store(notes.registry, &mut fields, field, value?, again, given);
         }
         Ok(Some(Value::Object(fields.into())))
     }
 
     fn entries<'de, A: MapAccess<'de>>(self, ty: TypeId, mut entries: A) -> Result<Option<Value>, A::Error> {
-        let Seed { notes, .. } = self;
+        let Seed { notes, given, .. } = self;
         let mut all = Fields::new();
         while let Some(key) = entries.next_key::<String>()? {
             if all.contains_key(&key) {
                 notes.find("duplicate field", &key);
             }
             let mark = notes.mark();
-            let value = entries.next_value_seed(Seed { notes: &mut *notes, ty });
+            let value = entries.next_value_seed(Seed { notes: &mut *notes, ty, given });
             if !notes.unchanged(mark) {
                 notes.prefix(mark, &key);
             }
@@ -288,6 +310,7 @@ impl<'de> Visitor<'de> for Seed<'_, '_> {
             Type::Either(Either { other: Other::List(list), .. }) => {
                 return self.enclosed(*list, |seed| seed.visit_seq(items));
             }
+            Type::Scalar(Scalar::Bytes) => return self.bytes(items),
             other => {
                 while items.next_element::<IgnoredAny>()?.is_some() {}
                 return match other {
@@ -296,11 +319,11 @@ impl<'de> Visitor<'de> for Seed<'_, '_> {
                 };
             }
         };
-        let Seed { notes, .. } = self;
+        let Seed { notes, given, .. } = self;
         let mut all = Vec::new();
         loop {
             let mark = notes.mark();
-            let item = items.next_element_seed(Seed { notes: &mut *notes, ty: list.item });
+            let item = items.next_element_seed(Seed { notes: &mut *notes, ty: list.item, given });
             notes.left_item(mark, all.len());
             match item? {
                 Some(item) => all.push(item.unwrap_or_else(|| zero(notes.registry, list.item))),
@@ -369,23 +392,28 @@ impl Seen {
     }
 }
 
-/// Puts the value of a field among the others, unless it says no more than its absence.
+/// Puts the value of a field among the others, unless it says no more than its absence. `given`: an empty list or map
+/// says more.
 pub(crate) fn store(
     registry: &Registry,
     fields: &mut Fields,
     field: &Field,
     value: Option<Value>,
     again: bool,
+    given: bool,
 ) {
     if again && let Some(old) = fields.remove(&*field.name) {
         // A second struct, map or list is read on top of the first; null and scalars replace it.
         if let Some(value) = value.map(|value| merged(registry, field.ty, old, value)) {
-            store(registry, fields, field, Some(value), false);
+            store(registry, fields, field, Some(value), false, given);
         }
         return;
     }
+    let is_told = |value: &Value| {
+        given && matches!(registry.get(field.ty), Type::Map(_) | Type::List(_)) && !value.is_null()
+    };
     if let Some(value) = value
-        && !is_nothing(registry, field, &value)
+        && (is_told(&value) || !is_nothing(registry, field, &value))
     {
         // Not `to_string`, which would go through the formatter.
         fields.insert((*field.name).to_owned(), value);
@@ -394,6 +422,9 @@ pub(crate) fn store(
 
 /// Whether a value says no more than its absence.
 pub(crate) fn is_nothing(registry: &Registry, field: &Field, value: &Value) -> bool {
+    if value.is_null() {
+        return !field.nullable;
+    }
     if field.pointer {
         return false;
     }

@@ -101,6 +101,10 @@ impl<'r> Writer<'r> {
                 Other::List(list) => self.value(list, value, place),
                 Other::Bool => json::write_value(&mut self.out, value),
             },
+            // As an item: what is kept does not tell no bytes from none.
+            (Type::Scalar(Scalar::Bytes), Value::Null) if self.form == Form::Kept => {
+                self.out.extend_from_slice(b"\"\"");
+            }
             _ => json::write_value(&mut self.out, value),
         }
     }

@@ -63,6 +63,11 @@ impl Registry {
         Registry::of_files(builtin::FILES.iter().chain(&builtin::REMEMBERED))
     }
 
+    /// The registry of metadata alone, for those who know of no kind.
+    pub fn metadata() -> Result<Registry, TableError> {
+        Registry::of_files(builtin::FILES.iter().filter(|(name, _)| *name == "meta_v1"))
+    }
+
     fn of_files<'a>(
         files: impl Iterator<Item = &'a (&'static str, &'static str)>,
     ) -> Result<Registry, TableError> {
@@ -427,6 +432,7 @@ impl<'a> Compiler<'a> {
             pointer: fact.pointer,
             emit: fact.emit,
             given: fact.given,
+            nullable: fact.nullable,
             required: fact.required,
             deprecated: fact.deprecated,
             inlined,

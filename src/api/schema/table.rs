@@ -121,6 +121,8 @@ pub struct FieldFact {
     pub emit: bool,
     /// Whether an empty list or map that a client sends is told from none until it is stored.
     pub given: bool,
+    /// Whether a time that is none is shown as null.
+    pub nullable: bool,
     /// Whether the published schema requires it.
     pub required: bool,
     /// Whether the published schema advises against it.
@@ -417,6 +419,7 @@ fn flag(field: &mut FieldFact, word: &str) -> Result<(), String> {
     match name {
         "emit" => field.emit = true,
         "given" => field.given = true,
+        "null" => field.nullable = true,
         "req" => field.required = true,
         "deprecated" => field.deprecated = true,
         "list" => field.list = list_fact(value)?,

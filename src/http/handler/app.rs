@@ -185,9 +185,11 @@ async fn serve_resource(
     let user_agent = &*user_agent;
     let part = Part { found, query, body, form, warnings, identity: user, user_agent, permit };
     let answer = dispatch(worker, verb, &resource, part).await?;
-    if let (Some(misfit), Reply::Object(..) | Reply::List(_)) = (misfit, &answer) {
-        return Err(misfit);
-    }
+    let answer = match (misfit, answer) {
+        (Some(misfit), Reply::Object(..) | Reply::List(_)) => return Err(misfit),
+        (Some(_), Reply::Watch(feed)) => Reply::Watch(feed.mute()),
+        (_, answer) => answer,
+    };
     match (answer, socket, payload) {
         (Reply::Watch(feed), Some(socket), Some(payload)) => {
             Ok(socket.answer(feed, payload, agreed.encoding))
@@ -248,7 +250,7 @@ fn custom(
         return Err(Status::not_found(resource.name(), found.name));
     }
     let is_going = resource.custom.as_ref().is_some_and(|custom| custom.is_going);
-    if is_going && verb == Verb::Create && found.name.is_empty() {
+    if is_going && verb == Verb::Create && found.subresource.is_empty() {
         return Err(Status::definition_is_going(resource.name()));
     }
     Ok(Some(resource))
@@ -259,10 +261,11 @@ fn allowed_verb(resource: &Resource, found: &ResourcePath<'_>, verb: Verb, metho
     let verbs = resource.subresource(found.subresource).map_or(resource.verbs, |sub| sub.verbs);
     let named = !found.name.is_empty();
     let everywhere = resource.namespaced && found.namespace.is_empty();
+    let is_custom = resource.custom.is_some();
     // An object is not a collection: POST to a name and PUT to a collection have no meaning. Neither has a new object in
-    // all namespaces at once.
+    // all namespaces at once. Of custom objects the name in the path of a POST is no more than what others are told of it.
     let fits = match verb {
-        Verb::Create => (!named || !found.subresource.is_empty()) && !everywhere,
+        Verb::Create => (!named || is_custom || !found.subresource.is_empty()) && !everywhere,
         Verb::DeleteCollection => !everywhere,
         // The old prefix says it in the path: that alone does not make a write a watch.
         Verb::Watch => *method == Method::GET,
@@ -270,19 +273,19 @@ fn allowed_verb(resource: &Resource, found: &ResourcePath<'_>, verb: Verb, metho
         _ => true,
     };
     let is_unnamed = !named && matches!(*method, Method::PUT | Method::PATCH);
-    if is_unnamed && resource.custom.is_some() && !everywhere {
+    if is_unnamed && is_custom && !everywhere {
         return Err(Status::bad_request("name must be provided"));
     }
     // A collection that can only be looked at says so itself: see `dispatch`.
     let looked_at = verb == Verb::Watch && !found.legacy_watch && !named && verbs.contains(Verb::List);
-    if !fits || !(verbs.contains(verb) || looked_at) || *method == Method::HEAD {
-        if resource.custom.is_some() {
+    if !fits || !(verbs.contains(verb) || looked_at) || (*method == Method::HEAD && !is_custom) {
+        if is_custom {
             return Err(Status::not_supported(resource.name(), verb.as_str()));
         }
         let exists = verb != Verb::Proxy && is_mounted(resource, found, everywhere);
         return Err(if exists { Status::method_not_allowed() } else { Status::no_such_resource() });
     }
-    if matches!(verb, Verb::Get | Verb::Delete | Verb::Patch) && resource.custom.is_none() {
+    if matches!(verb, Verb::Get | Verb::Delete | Verb::Patch) && !is_custom {
         check_segment(found.name)?;
     }
     Ok(verb)
@@ -357,7 +360,11 @@ fn form(
     };
     let sub = resource.subresource(subresource);
     let (gv, kind) = sub.map_or((&resource.gv, &resource.kind), |sub| (&sub.gv, &sub.kind));
-    let name = || format!("{}.{kind}", worker.backend.registry.family(&gv.group));
+    let name = || match &resource.custom {
+        Some(_) if sub.is_none_or(|sub| sub.gv == resource.gv) => "unstructured.Unstructured".to_owned(),
+        Some(_) => format!("{}.{kind}", gv.version),
+        None => format!("{}.{kind}", worker.backend.registry.family(&gv.group)),
+    };
     Form::agreed(agreed, extent, query.get(form::INCLUDE_OBJECT).unwrap_or_default(), name)
 }
 
@@ -366,11 +373,18 @@ fn form(
 fn misfit(form: Result<Form>, verb: Verb, encoding: Encoding) -> Result<(Form, Option<Box<Status>>)> {
     match form {
         Ok(form) => Ok((form, None)),
-        Err(status) if matches!(verb, Verb::Get | Verb::List | Verb::Delete) => {
+        Err(status)
+            if matches!(verb, Verb::Get | Verb::List | Verb::Delete) || is_of_events(verb, &status) =>
+        {
             Ok((Form { encoding, shape: Shape::Whole }, Some(status)))
         }
         Err(status) => Err(status),
     }
+}
+
+/// Whether a watch is asked for what no event can be: that shows when there is one.
+fn is_of_events(verb: Verb, misfit: &Status) -> bool {
+    verb == Verb::Watch && misfit.code == 406
 }
 
 /// What a call is made of, before it is known where its objects are.

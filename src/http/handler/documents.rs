@@ -4,7 +4,7 @@ use actix_web::http::Method;
 use actix_web::http::header::{self, HeaderValue};
 use actix_web::{HttpRequest, HttpResponse};
 
-use crate::api::catalog::Group;
+use crate::api::catalog::{Catalog, Group};
 use crate::api::discovery::{Document, Documents, version_document};
 use crate::api::media::{self, Agreed, Encoding, Offer};
 use crate::api::status::{Result, Status};
@@ -36,7 +36,8 @@ pub async fn answer(
     if matches!(path, "/" | "/index.html") {
         return Ok(index(worker, &documents));
     }
-    if !speaks_of_groups(path) && *request.method() != Method::GET && is_document(worker, &documents, path) {
+    let any_method = speaks_of_groups(path) || is_of_defined(&served.catalog, path);
+    if !any_method && *request.method() != Method::GET && is_document(worker, &documents, path) {
         return Err(Status::method_not_allowed());
     }
     if matches!(path, "/version" | "/version/") {
@@ -112,6 +113,13 @@ fn index(worker: &Worker, documents: &Documents) -> HttpResponse {
 fn speaks_of_groups(path: &str) -> bool {
     let mut parts = path.trim_matches('/').split('/');
     parts.next() == Some("apis") && parts.nth(1).is_none()
+}
+
+/// Whether the document is about a version of a group that was defined: nobody looks at the method there either.
+fn is_of_defined(catalog: &Catalog, path: &str) -> bool {
+    let mut parts = path.trim_matches('/').split('/');
+    let group = parts.next().filter(|root| *root == "apis").and_then(|_| parts.next());
+    group.and_then(|group| catalog.group(group)).is_some_and(|group| !group.is_builtin())
 }
 
 fn is_document(worker: &Worker, documents: &Documents, path: &str) -> bool {

@@ -1,21 +1,24 @@
-//! Volumes and claims stay while they are in use.
+//! Volumes, claims and classes of their attributes stay while they are in use.
 
+use crate::api::kinds::Feature;
 use crate::api::meta;
 use crate::api::value::Value;
 
 use super::{Operation, Outcome, Plugin, Write, done};
 
-/// Gives new volumes and claims the finalizer that the volume controllers take away once nothing uses them.
+/// Gives new ones the finalizer that the volume controllers take away once nothing uses them.
 pub struct StorageObjectInUseProtection;
 
 /// The finalizer of each protected resource.
-const FINALIZERS: [(&str, &str, &str); 2] = [
+const FINALIZERS: [(&str, &str, &str); 3] = [
     ("", "persistentvolumes", "kubernetes.io/pv-protection"),
     ("", "persistentvolumeclaims", "kubernetes.io/pvc-protection"),
+    ("storage.k8s.io", "volumeattributesclasses", "kubernetes.io/vac-protection"),
 ];
 
 fn finalizer(write: &Write<'_>) -> Option<&'static str> {
-    FINALIZERS.iter().find(|row| write.is_of(row.0, row.1)).map(|row| row.2)
+    let (group, _, finalizer) = FINALIZERS.iter().find(|row| write.is_of(row.0, row.1))?;
+    (group.is_empty() || Feature::VolumeAttributesClass.is_on()).then_some(*finalizer)
 }
 
 impl Plugin for StorageObjectInUseProtection {

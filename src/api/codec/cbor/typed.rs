@@ -279,7 +279,7 @@ impl Typed<'_, '_> {
     fn field(&mut self, structure: &Struct, field: &Field, fields: &mut Fields) -> Result<(), Fault> {
         match self.value(field.ty, field.pointer) {
             Ok(value) => {
-                store(self.registry, fields, field, value, false);
+                store(self.registry, fields, field, value, false, false);
                 Ok(())
             }
             Err(Fault::Type { found, wanted, more, .. }) => {

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::volume::Volumes;
-use super::{env, mount, probe, resources, security};
+use super::{env, mount, probe, resources, security, signals};
 use crate::api::field::{FieldError, quoted};
 use crate::api::kinds::Errors;
 use crate::api::kinds::check::Node;
@@ -33,6 +33,8 @@ pub struct Surroundings<'a> {
     pub restart_policy: &'a str,
     /// Whether the users of the containers are those of the host.
     pub host_users: bool,
+    /// The operating system that the pod says it is for.
+    pub os: Option<&'a str>,
 }
 
 /// Checks the main containers.
@@ -143,6 +145,9 @@ pub fn trimmed_image(container: &Node<'_>, errors: &mut Errors) {
 fn probes(container: &Node<'_>, around: &Surroundings<'_>, errors: &mut Errors) {
     if let Some(hooks) = container.opt("lifecycle") {
         probe::lifecycle(&hooks, around.grace, errors);
+        if let Some(signal) = hooks.opt("stopSignal") {
+            signals::validate(&signal, around.os, errors);
+        }
     }
     if let Some(probe) = container.opt("livenessProbe") {
         probe::liveness(&probe, around.grace, errors);

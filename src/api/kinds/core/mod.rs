@@ -30,6 +30,7 @@ pub mod security;
 pub mod service;
 pub mod service_account;
 pub mod service_change;
+mod signals;
 pub mod template;
 pub mod volume;
 pub mod volume_claim;

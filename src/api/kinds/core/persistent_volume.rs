@@ -4,6 +4,7 @@ use super::volume_source::{self, Owner, no_backsteps};
 use super::{affinity, node_label, volume_claim};
 use crate::api::field::{FieldError, Path};
 use crate::api::kinds::check::{Node, fill, fill_text, present_mut, same};
+use crate::api::kinds::features::Feature;
 use crate::api::kinds::{Errors, Occasion, Warned, quantity};
 use crate::api::value::Value;
 use crate::api::{meta, names};
@@ -79,14 +80,29 @@ pub fn prepare(volume: &mut Value, occasion: &Occasion<'_>) {
     drop_attributes(volume);
 }
 
-/// A changed volume gets no class of attributes: the feature is off.
+/// A changed volume gets no class of attributes where the feature is off.
 pub fn prepare_update(volume: &mut Value, _: &Value, _: &Occasion<'_>) {
     drop_attributes(volume);
 }
 
 fn drop_attributes(volume: &mut Value) {
-    if let Some(spec) = present_mut(volume, "spec") {
+    if !Feature::VolumeAttributesClass.is_on()
+        && let Some(spec) = present_mut(volume, "spec")
+    {
         spec.remove("volumeAttributesClassName");
+    }
+}
+
+/// Checks the class of attributes of a volume, which only drivers know.
+fn attributes(spec: &Node<'_>, errors: &mut Errors) {
+    let Some(class) = spec.opt("volumeAttributesClassName") else { return };
+    if class.is_empty() {
+        class.required(errors, "an empty string is disallowed");
+    } else {
+        class.syntax(errors, names::dns_subdomain);
+    }
+    if spec.opt("csi").is_none() {
+        spec.child("csi").required(errors, "has to be specified when using volumeAttributesClassName");
     }
 }
 
@@ -140,6 +156,7 @@ fn validate_spec(spec: &Node<'_>, name: &str, errors: &mut Errors) {
     }
     spec.child("storageClassName").syntax_if_set(errors, names::dns_subdomain);
     spec.child("volumeMode").one_of_if_set(errors, &["Block", "Filesystem"]);
+    attributes(spec, errors);
 }
 
 /// Checks a volume that stands inside of another object, where no claim can find it: it is one of a driver, and nothing is
@@ -256,6 +273,10 @@ pub fn validate_update(new: &Value, old: &Value, errors: &mut Errors) {
     {
         let wrong = "field is immutable, except for updating from beta label to GA";
         spec.child("nodeAffinity").named(Path::new("nodeAffinity")).invalid(errors, wrong);
+    }
+    if was.opt("volumeAttributesClassName").is_some() && spec.opt("volumeAttributesClassName").is_none() {
+        let wrong = "update from non-nil value to nil is forbidden";
+        spec.child("volumeAttributesClassName").forbidden(errors, wrong);
     }
 }
 

@@ -3,7 +3,8 @@
 use std::collections::BTreeSet;
 
 use super::image;
-use crate::api::kinds::check::{fill, items_mut, mirror_first, present_mut};
+use crate::api::kinds::check::{fill, fill_text, items_mut, mirror_first, present_mut};
+use crate::api::kinds::features::Feature;
 use crate::api::value::Value;
 
 const CONTAINER_LISTS: [&str; 3] = ["initContainers", "containers", "ephemeralContainers"];
@@ -84,10 +85,15 @@ pub fn drop_disabled(spec: &mut Value) {
     spec.remove("resourceClaims");
     for list in CONTAINER_LISTS {
         for container in items_mut(spec, list) {
-            if let Some(resources) = present_mut(container, "resources") {
-                resources.remove("claims");
+            // What is left may say nothing, and then says no more than its absence.
+            if let Some(resources) = present_mut(container, "resources")
+                && resources.remove("claims").is_some()
+                && resources.fields().is_some_and(|fields| fields.is_empty())
+            {
+                container.remove("resources");
             }
-            if let Some(hooks) = present_mut(container, "lifecycle")
+            if !Feature::ContainerStopSignals.is_on()
+                && let Some(hooks) = present_mut(container, "lifecycle")
                 && hooks.remove("stopSignal").is_some()
                 && hooks.fields().is_some_and(|fields| fields.is_empty())
             {
@@ -96,13 +102,30 @@ pub fn drop_disabled(spec: &mut Value) {
         }
     }
     for volume in items_mut(spec, "volumes") {
-        if let Some(projected) = present_mut(volume, "projected") {
+        if !Feature::ClusterTrustBundleProjection.is_on()
+            && let Some(projected) = present_mut(volume, "projected")
+        {
             for source in items_mut(projected, "sources") {
                 source.remove("clusterTrustBundle");
             }
         }
+        drop_empty_labels(volume);
     }
-    drop_images(spec);
+    if !Feature::ImageVolume.is_on() {
+        drop_images(spec);
+    }
+}
+
+/// Lists without items matter in the metadata of claims that are made for a pod, but labels that are none do not.
+fn drop_empty_labels(volume: &mut Value) {
+    let template =
+        present_mut(volume, "ephemeral").and_then(|source| present_mut(source, "volumeClaimTemplate"));
+    let Some(metadata) = template.and_then(|template| present_mut(template, "metadata")) else { return };
+    for field in ["labels", "annotations"] {
+        if metadata.get(field).and_then(Value::fields).is_some_and(|fields| fields.is_empty()) {
+            metadata.remove(field);
+        }
+    }
 }
 
 /// Volumes that are images go with all that mounts them.
@@ -153,6 +176,12 @@ fn volume_source(volume: &mut Value) {
     }
     if let Some(path) = present_mut(volume, "hostPath") {
         fill(path, "type", "");
+    }
+    if Feature::ImageVolume.is_on()
+        && let Some(image) = present_mut(volume, "image")
+    {
+        let policy = pull_policy(image.str("reference"));
+        fill_text(image, "pullPolicy", policy);
     }
 }
 
@@ -238,7 +267,7 @@ mod tests {
         drop_disabled(&mut found);
         let wanted = object(
             r#"{"securityContext":{},"volumes":[{"name":"p","projected":{"sources":[{}]}}],
-                "containers":[{"name":"c","image":"i:1","imagePullPolicy":"Always","resources":{}}]}"#,
+                "containers":[{"name":"c","image":"i:1","imagePullPolicy":"Always"}]}"#,
         );
         assert_eq!(found, wanted);
     }

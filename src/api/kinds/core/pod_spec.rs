@@ -24,6 +24,7 @@ pub fn validate(spec: &Node<'_>, pod: Option<&str>, errors: &mut Errors) {
         grace: spec.read("terminationGracePeriodSeconds").as_int(),
         restart_policy: spec.str("restartPolicy"),
         host_users,
+        os: spec.opt("os").map(|os| os.str("name")),
     };
     let (main, init) = (spec.child("containers"), spec.child("initContainers"));
     container::main(&main, &around, errors);

@@ -6,8 +6,8 @@ use super::env::{field_ref, resource_field_ref};
 use super::volume_claim;
 use super::volume_source::{self, Owner, local_path};
 use crate::api::field::{FieldError, Path, quoted};
-use crate::api::kinds::Errors;
 use crate::api::kinds::check::Node;
+use crate::api::kinds::{Errors, certificates, selector};
 use crate::api::{meta, names};
 
 const FILE_FIELDS: [&str; 5] =
@@ -159,6 +159,13 @@ fn own_source(kind: &str, source: &Node<'_>, volume: &Node<'_>, pod: &str, error
             }
         }
         "projected" => projected(source, errors),
+        "image" => {
+            // A template may leave it to whoever makes pods of it.
+            if !pod.is_empty() {
+                source.child("reference").need(errors);
+            }
+            source.text_among("pullPolicy", errors, &["Always", "IfNotPresent", "Never"]);
+        }
         "ephemeral" => {
             ephemeral(source, errors);
             let name = volume.str("name");
@@ -214,7 +221,8 @@ fn other_metadata(metadata: &Node<'_>) -> Vec<Path> {
         ("finalizers", "finalizers"),
         ("managedFields", "managedFields"),
     ];
-    let set = order.iter().filter(|(field, _)| !metadata.child(field).is_empty());
+    // A list is set also where nothing is in it.
+    let set = order.iter().filter(|(field, _)| metadata.child(field).is_set());
     set.map(|(_, shown)| metadata.path.child(shown)).collect()
 }
 
@@ -286,11 +294,55 @@ fn projected(source: &Node<'_>, errors: &mut Errors) {
             kinds += 1;
             projected_token(source, &token, errors);
         }
-        kinds += usize::from(part.child("clusterTrustBundle").is_set());
+        let bundle = part.child("clusterTrustBundle");
+        if bundle.is_set() {
+            kinds += 1;
+            trust_bundle(&bundle, errors);
+            let path = bundle.child("path");
+            claim(path.text(), path.text(), errors);
+        }
         if kinds > 1 {
             part.forbidden(errors, "may not specify more than 1 volume type per source");
         }
     }
+}
+
+fn trust_bundle(bundle: &Node<'_>, errors: &mut Errors) {
+    let (name, signer, labels) =
+        (bundle.child("name"), bundle.child("signerName"), bundle.child("labelSelector"));
+    match (name.is_set(), signer.is_set()) {
+        (true, true) => {
+            let (shown, wrong) =
+                ("core.ClusterTrustBundleProjection{}", "only one of name and signerName may be used");
+            errors.push(FieldError::invalid(&bundle.path, shown, wrong));
+        }
+        (true, false) => {
+            if name.is_empty() {
+                name.required(errors, "must be a valid object name");
+            }
+            // A name with colons names the signer, too.
+            let signer =
+                name.text().rsplit_once(':').map_or(String::new(), |(signer, _)| signer.replace(':', "/"));
+            for wrong in certificates::bundle_name(name.text(), &signer) {
+                name.invalid_text(errors, &format!("not a valid clustertrustbundlename: {wrong}"));
+            }
+            if labels.is_set() {
+                let wrong = "labelSelector must be unset if name is specified";
+                errors.push(FieldError::invalid(&labels.path, "v1.LabelSelector{}", wrong));
+            }
+        }
+        (false, true) => {
+            if signer.is_empty() {
+                signer.required(errors, "must be a valid signer name");
+            }
+            certificates::signer_name(&signer, errors);
+            selector::validate(&labels, errors);
+        }
+        (false, false) => bundle.required(errors, "either name or signerName must be specified"),
+    }
+    let path = bundle.child("path");
+    path.need(errors);
+    local_file(&path, errors);
 }
 
 fn projected_token(volume: &Node<'_>, token: &Node<'_>, errors: &mut Errors) {
@@ -383,6 +435,11 @@ mod tests {
                     "v.6.ephemeral.volumeClaimTemplate.metadata",
                     r#"{"name":"x"}"#,
                     "volumeClaimTemplate.metadata.name: Forbidden: cannot be set",
+                ),
+                (
+                    "v.6.ephemeral.volumeClaimTemplate.metadata",
+                    r#"{"finalizers":[]}"#,
+                    "volumeClaimTemplate.metadata.finalizers: Forbidden: cannot be set",
                 ),
                 ("v.6.ephemeral.volumeClaimTemplate", "null", "volumeClaimTemplate: Required value"),
                 ("v.5.nfs.path", r#""x""#, "v[5].nfs.path: Invalid value: \"x\": must be an absolute path"),

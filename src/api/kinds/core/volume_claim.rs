@@ -3,6 +3,7 @@
 use super::{pod_warn, resources};
 use crate::api::field::{FieldError, Path, quoted};
 use crate::api::kinds::check::{Node, fill, fill_text, present_mut, same};
+use crate::api::kinds::features::Feature;
 use crate::api::kinds::{Errors, Occasion, Warned, selector};
 use crate::api::value::Value;
 use crate::api::{meta, names};
@@ -39,11 +40,11 @@ pub fn prepare_claim_update(claim: &mut Value, old: &Value, _: &Occasion<'_>) {
 /// Takes out what features that are off would read, unless the claim had it already.
 fn drop_disabled(spec: &mut Value, was: Option<&Value>) {
     let had = |field: &str| was.is_some_and(|was| was.get(field).is_some());
-    if !had("volumeAttributesClassName") {
+    if !Feature::VolumeAttributesClass.is_on() && !had("volumeAttributesClassName") {
         spec.remove("volumeAttributesClassName");
     }
     let elsewhere = spec.get("dataSourceRef").is_some_and(|source| !source.str("namespace").is_empty());
-    if elsewhere && !had("dataSourceRef") {
+    if elsewhere && !Feature::CrossNamespaceVolumeDataSource.is_on() && !had("dataSourceRef") {
         spec.remove("dataSourceRef");
     }
     if !had("dataSource") && !had("dataSourceRef") && spec.get("dataSourceRef").is_none() {
@@ -62,7 +63,9 @@ fn drop_disabled(spec: &mut Value, was: Option<&Value>) {
 /// Fields of the status that features which are off would write do not come in.
 pub fn prepare_claim_status(new: &mut Value, old: &Value, _: &Occasion<'_>) {
     let was = old.get("status").unwrap_or(&Value::Null);
-    let Some(status) = present_mut(new, "status") else { return };
+    let Some(status) = present_mut(new, "status").filter(|_| !Feature::VolumeAttributesClass.is_on()) else {
+        return;
+    };
     for field in ["currentVolumeAttributesClassName", "modifyVolumeStatus"] {
         if was.get(field).is_none() {
             status.remove(field);
@@ -84,6 +87,11 @@ fn normalize_sources(spec: &mut Value) {
 
 /// Checks the spec of a claim.
 pub fn validate_spec(spec: &Node<'_>, errors: &mut Errors) {
+    spec_of(spec, false, errors);
+}
+
+/// Checks the spec of a claim. `any_group`: the groups of its sources may be no names.
+fn spec_of(spec: &Node<'_>, any_group: bool, errors: &mut Errors) {
     let modes = spec.child("accessModes");
     if modes.is_empty() {
         modes.required(errors, "at least 1 access mode is required");
@@ -101,15 +109,16 @@ pub fn validate_spec(spec: &Node<'_>, errors: &mut Errors) {
         }
         Some(_) => {}
     }
-    class_mode_and_sources(spec, errors);
-}
-
-fn class_mode_and_sources(spec: &Node<'_>, errors: &mut Errors) {
     spec.child("storageClassName").syntax_if_set(errors, names::dns_subdomain);
     spec.child("volumeMode").one_of_if_set(errors, &["Block", "Filesystem"]);
+    sources(spec, any_group, errors);
+    spec.child("volumeAttributesClassName").syntax_if_set(errors, names::dns_subdomain);
+}
+
+fn sources(spec: &Node<'_>, any_group: bool, errors: &mut Errors) {
     let (source, other) = (spec.child("dataSource"), spec.child("dataSourceRef"));
-    data_source(&source, errors);
-    data_source(&other, errors);
+    data_source(&source, any_group, errors);
+    data_source(&other, any_group, errors);
     if other.is_set() {
         other.child("namespace").syntax_if_set(errors, names::dns_label);
     }
@@ -123,7 +132,9 @@ fn class_mode_and_sources(spec: &Node<'_>, errors: &mut Errors) {
     } else {
         return;
     };
-    errors.push(FieldError::invalid(&spec.path, "field.Path{}", wrong));
+    // The reference shows an address, which is another one each time that it looks.
+    let shown = format!("field.Path{{name:\"dataSource\", parent:({:#x})}}", errors.len());
+    errors.push(FieldError::invalid(&spec.path, &shown, wrong));
 }
 
 /// Checks ways of access.
@@ -142,7 +153,7 @@ pub fn access_modes(modes: &Node<'_>, errors: &mut Errors) {
     }
 }
 
-fn data_source(source: &Node<'_>, errors: &mut Errors) {
+fn data_source(source: &Node<'_>, any_group: bool, errors: &mut Errors) {
     if !source.is_set() {
         return;
     }
@@ -152,7 +163,9 @@ fn data_source(source: &Node<'_>, errors: &mut Errors) {
         let wrong = "must be 'PersistentVolumeClaim' when referencing the default apiGroup";
         errors.push(FieldError::invalid(&source.path, &quoted(source.child("kind").text()), wrong));
     }
-    source.child("apiGroup").syntax_if_set(errors, names::dns_subdomain);
+    if !any_group {
+        source.child("apiGroup").syntax_if_set(errors, names::dns_subdomain);
+    }
 }
 
 /// Warns about a claim.
@@ -182,9 +195,12 @@ pub fn validate_claim(claim: &Value, errors: &mut Errors) {
 
 /// Checks a changed claim: once bound it may only grow.
 pub fn validate_claim_update(new: &Value, old: &Value, errors: &mut Errors) {
-    validate_claim(new, errors);
-    validate_claim(new, errors);
     let (spec, was) = (Node::of(new, "spec"), Node::of(old, "spec"));
+    let had_group = |field: &str| was.child(field).child("apiGroup").is_set();
+    let any_group = had_group("dataSource") || had_group("dataSourceRef");
+    // Twice, as the reference does.
+    spec_of(&spec, any_group, errors);
+    spec_of(&spec, any_group, errors);
     let mut rest = spec.value.clone();
     let mut base = was.value.clone();
     normalize_sources(&mut base);
@@ -212,10 +228,22 @@ pub fn validate_claim_update(new: &Value, old: &Value, errors: &mut Errors) {
         errors.push(FieldError::forbidden(&path, "field can not be less than status.capacity"));
     }
     spec.child("volumeMode").named(Path::new("volumeMode")).unchanged(&was.child("volumeMode"), errors);
-    let attributes = spec.child("volumeAttributesClassName");
-    if !same(Some(attributes.value), was.value.get("volumeAttributesClassName")) {
-        let wrong = "update is forbidden when the VolumeAttributesClass feature gate is disabled";
-        attributes.forbidden(errors, wrong);
+    attributes_update(&spec, &was, errors);
+}
+
+/// Which attributes a volume has can change, but not to none.
+fn attributes_update(spec: &Node<'_>, was: &Node<'_>, errors: &mut Errors) {
+    let (now, before) = (spec.child("volumeAttributesClassName"), was.child("volumeAttributesClassName"));
+    if same(Some(now.value), Some(before.value)) {
+        return;
+    }
+    if !Feature::VolumeAttributesClass.is_on() {
+        now.forbidden(errors, "update is forbidden when the VolumeAttributesClass feature gate is disabled");
+    }
+    if before.is_set() && !now.is_set() {
+        now.forbidden(errors, "update from non-nil value to nil is forbidden");
+    } else if before.is_set() && now.is_empty() {
+        now.forbidden(errors, "update from non-nil value to an empty string is forbidden");
     }
 }
 
@@ -335,7 +363,7 @@ mod tests {
                     "spec",
                     r#"{"accessModes":["ReadWriteOnce"],"resources":{"requests":{"storage":"1Gi"}},
                         "dataSource":{"kind":"X","name":"x","apiGroup":"g"},"dataSourceRef":{"kind":"X","name":"y","apiGroup":"g"}}"#,
-                    "spec: Invalid value: field.Path{}: must match dataSourceRef",
+                    ": must match dataSourceRef",
                 ),
                 (
                     "spec.dataSourceRef",

@@ -5,7 +5,6 @@ use std::collections::BTreeSet;
 
 use super::structural;
 use crate::api::custom;
-use crate::api::custom::rules::Allowance;
 use crate::api::field::{FieldError, quoted};
 use crate::api::kinds::check::Node;
 use crate::api::kinds::{Errors, say};
@@ -58,7 +57,7 @@ pub fn validate(holder: &Node<'_>, with_status: bool, errors: &mut Errors) {
     if unsupported.is_none() {
         structural::validate(&schema, errors);
         if errors.len() == found {
-            defaults(&schema, true, &mut Allowance::default(), errors);
+            custom::check_defaults(schema.value, &schema.path, errors);
         }
     }
     let is_structural = unsupported.is_none() && errors.len() == found;
@@ -345,17 +344,6 @@ fn rules(schema: &Node<'_>, errors: &mut Errors) {
         if find(field.text(), schema, true).is_err() {
             field.invalid(errors, "fieldPath must be a valid path");
         }
-    }
-}
-
-/// Checks that defaults have the types of their fields.
-fn defaults(schema: &Node<'_>, is_root: bool, left: &mut Allowance, errors: &mut Errors) {
-    let value = schema.child("default");
-    if value.is_set() {
-        custom::check_default(schema.value, is_root, &value.path, left, errors);
-    }
-    for part in structural::below(schema) {
-        defaults(&part, false, left, errors);
     }
 }
 

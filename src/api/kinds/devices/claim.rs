@@ -1,9 +1,9 @@
 //! ResourceClaims: what is asked for. And their templates.
 
-use super::super::check::Node;
-use super::super::{Errors, say};
+use super::super::Errors;
+use super::super::check::{Node, fill, fill_text, items_mut, present_mut, same};
 use super::share::{MOST_CONFIGS, at_most, configuration, qualified_name, selectors, unique};
-use crate::api::field::FieldError;
+use crate::api::field::{FieldError, Path};
 use crate::api::value::Value;
 use crate::api::{meta, names};
 use std::collections::{BTreeMap, BTreeSet};
@@ -16,6 +16,36 @@ const MOST_CHOICES: usize = 8;
 
 const NO_REQUEST: &str =
     "must be the name of a request in the claim or the name of a request and a subrequest separated by '/'";
+
+/// The defaults of a claim: a request that says nothing else asks for one device.
+pub fn default_claim(claim: &mut Value) {
+    let devices = present_mut(claim, "spec").and_then(|spec| present_mut(spec, "devices"));
+    let Some(devices) = devices else { return };
+    for request in items_mut(devices, "requests") {
+        // In older versions the fields of the only choice stand in the request itself.
+        if !request.str("deviceClassName").is_empty() {
+            count_one(request);
+        }
+        if let Some(exactly) = present_mut(request, "exactly") {
+            count_one(exactly);
+        }
+        items_mut(request, "firstAvailable").iter_mut().for_each(count_one);
+    }
+}
+
+/// The same for what claims are made from.
+pub fn default_template(template: &mut Value) {
+    if let Some(claim) = present_mut(template, "spec") {
+        default_claim(claim);
+    }
+}
+
+fn count_one(choice: &mut Value) {
+    fill_text(choice, "allocationMode", "ExactCount");
+    if choice.str("allocationMode") == "ExactCount" {
+        fill(choice, "count", 1);
+    }
+}
 
 /// The requests of a claim and the choices below them.
 pub(super) struct Requests<'a> {
@@ -106,11 +136,12 @@ fn validate_request(request: &Node<'_>, errors: &mut Errors) {
         at_most(&choices, MOST_CHOICES, errors);
         unique(&choices, "name", errors);
     }
-    let flat = ["deviceClassName", "selectors", "count", "adminAccess", "tolerations"];
+    let flat = ["selectors", "count", "adminAccess", "tolerations"];
     let exactly = if request.child("exactly").is_set() {
         Some(request.child("exactly"))
     } else {
-        let is_flat = flat.iter().any(|field| request.child(field).is_set());
+        let is_flat = !request.child("deviceClassName").is_empty()
+            || flat.iter().any(|field| request.child(field).is_set());
         is_flat.then(|| Node { value: request.value, path: request.path.child("exactly") })
     };
     if let Some(exactly) = &exactly {
@@ -169,7 +200,7 @@ pub fn validate_claim(claim: &Value, errors: &mut Errors) {
 /// Checks a changed ResourceClaim: what is claimed stays. The whole is looked at twice.
 pub fn validate_claim_update(new: &Value, old: &Value, errors: &mut Errors) {
     validate_claim(new, errors);
-    say::same_structure(&Node::of(new, "spec"), &Node::of(old, "spec"), "resource.ResourceClaimSpec", errors);
+    same_spec(new, old, "resource.ResourceClaimSpec{}", errors);
     validate_claim(new, errors);
 }
 
@@ -187,7 +218,13 @@ pub fn validate_template(template: &Value, errors: &mut Errors) {
 /// Checks a changed ResourceClaimTemplate: it stays as it is. The whole is looked at twice.
 pub fn validate_template_update(new: &Value, old: &Value, errors: &mut Errors) {
     validate_template(new, errors);
-    let kind = "resource.ResourceClaimTemplateSpec";
-    say::same_structure(&Node::of(new, "spec"), &Node::of(old, "spec"), kind, errors);
+    same_spec(new, old, "resource.ResourceClaimTemplateSpec{}", errors);
     validate_template(new, errors);
+}
+
+/// A spec is always there, also where it says nothing.
+fn same_spec(new: &Value, old: &Value, shown: &str, errors: &mut Errors) {
+    if !same(new.get("spec"), old.get("spec")) {
+        errors.push(FieldError::invalid(&Path::new("spec"), shown, meta::IMMUTABLE));
+    }
 }

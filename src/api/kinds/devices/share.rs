@@ -2,6 +2,7 @@
 
 use super::super::Errors;
 use super::super::check::Node;
+use super::selector;
 use crate::api::field::{FieldError, Path, quoted};
 use crate::api::value::Value;
 use crate::api::{meta, names};
@@ -10,8 +11,6 @@ use std::collections::BTreeSet;
 const MOST_SELECTORS: usize = 32;
 
 pub(super) const MOST_CONFIGS: usize = 32;
-
-const LONGEST_EXPRESSION: usize = 10 * 1_024;
 
 const LONGEST_PARAMETERS: usize = 10 * 1_024;
 
@@ -67,11 +66,11 @@ pub(super) fn validate_taint(taint: &Node<'_>, errors: &mut Errors) {
 
 pub(super) fn selectors(list: &Node<'_>, errors: &mut Errors) {
     for selector in list.items() {
-        let expression = selector.child("cel");
-        if !expression.is_set() {
-            expression.required(errors, "");
-        } else if expression.child("expression").text().len() > LONGEST_EXPRESSION {
-            errors.push(FieldError::too_long(&expression.child("expression").path, LONGEST_EXPRESSION));
+        let cel = selector.child("cel");
+        if cel.is_set() {
+            selector::validate(&cel.child("expression"), errors);
+        } else {
+            cel.required(errors, "");
         }
     }
     at_most(list, MOST_SELECTORS, errors);

@@ -25,8 +25,14 @@ pub fn validate_slice_update(new: &Value, old: &Value, errors: &mut Errors) {
         (spec.child("nodeName"), was.child("nodeName")),
     ];
     for (now, before) in table {
-        if !same(Some(now.value), Some(before.value)) {
+        if same(Some(now.value), Some(before.value)) {
+            continue;
+        }
+        // The node alone can be none.
+        if now.path.to_string().ends_with("nodeName") {
             now.invalid(errors, meta::IMMUTABLE);
+        } else {
+            now.invalid_text(errors, meta::IMMUTABLE);
         }
     }
     slice_body(new, errors);

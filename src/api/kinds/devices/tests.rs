@@ -1,6 +1,7 @@
 //! The rules, each shown to refuse.
 
-use super::super::testing::{each_change_refused, each_refused, object};
+use super::super::Errors;
+use super::super::testing::{each_change_refused, each_refused, object, said};
 use super::*;
 
 #[test]
@@ -146,7 +147,7 @@ fn each_rule_of_a_slice_refuses() {
         ],
     );
     each_refused(
-        &object(r#"{"spec":{"selectors":[{"cel":{"expression":"x"}}]}}"#),
+        &object(r#"{"spec":{"selectors":[{"cel":{"expression":"device.driver == 'x'"}}]}}"#),
         validate_class,
         &[("spec.config", "[{}]", "spec.config[0].opaque: Required value")],
     );
@@ -155,4 +156,46 @@ fn each_rule_of_a_slice_refuses() {
         validate_template,
         &[("spec.metadata.labels.a", r#""-""#, "spec.metadata.labels: Invalid value: \"-\"")],
     );
+}
+
+/// Whoever asked for all devices was told that a count must not be said, which the defaults had said.
+#[test]
+fn requests_ask_for_one_device_unless_they_say_otherwise() {
+    let mut claim = object(
+        r#"{"spec":{"devices":{"requests":[{"name":"a","deviceClassName":"c"},{"name":"b","deviceClassName":"c","allocationMode":"All"},
+            {"name":"c","exactly":{"deviceClassName":"c"}},
+            {"name":"d","firstAvailable":[{"name":"x"},{"name":"y","allocationMode":"All"},{"name":"z","count":3}]}]}}}"#,
+    );
+    let mut template = object(r#"{"spec":{}}"#);
+    template.entry("spec").set("spec", claim.get("spec").cloned().unwrap());
+    default_claim(&mut claim);
+    let wanted = object(
+        r#"{"spec":{"devices":{"requests":[{"name":"a","deviceClassName":"c","allocationMode":"ExactCount","count":1},
+            {"name":"b","deviceClassName":"c","allocationMode":"All"},
+            {"name":"c","exactly":{"deviceClassName":"c","allocationMode":"ExactCount","count":1}},
+            {"name":"d","firstAvailable":[{"name":"x","allocationMode":"ExactCount","count":1},{"name":"y","allocationMode":"All"},
+                {"name":"z","allocationMode":"ExactCount","count":3}]}]}}}"#,
+    );
+    assert_eq!(claim, wanted);
+    default_template(&mut template);
+    assert_eq!(template.at(&["spec", "spec"]), wanted.get("spec"));
+}
+
+#[test]
+fn what_stays_is_shown_as_it_is() {
+    let old = object(
+        r#"{"spec":{"devices":{"requests":[{"name":"r","deviceClassName":"c","allocationMode":"All"}]}}}"#,
+    );
+    let mut errors = Errors::new();
+    validate_claim_update(&object("{}"), &old, &mut errors);
+    let told = "spec: Invalid value: resource.ResourceClaimSpec{}: field is immutable";
+    assert!(said(&errors).contains(&told.to_owned()), "{errors:?}");
+    let mut errors = Errors::new();
+    validate_claim(
+        &object(r#"{"spec":{"devices":{"requests":[{"name":"r","deviceClassName":""}]}}}"#),
+        &mut errors,
+    );
+    let told =
+        "spec.devices.requests[0]: Required value: exactly one of `exactly` or `firstAvailable` is required";
+    assert_eq!(said(&errors), [told]);
 }

@@ -1,0 +1,56 @@
+//! The annotation that definitions in groups of the community need.
+
+use super::super::Errors;
+use super::super::check::Node;
+use crate::api::field::{FieldError, Path, quoted};
+use crate::api::meta;
+use crate::api::value::Value;
+
+const APPROVED: &str = "api-approved.kubernetes.io";
+
+/// The state of the annotation that the community's groups need: 0 none, 1 wrong, 2 good, 3 openly without.
+fn approval_state(definition: &Value) -> u8 {
+    let text =
+        meta::of(definition).at(&["annotations", APPROVED]).and_then(Value::as_str).unwrap_or_default();
+    let is_url = text.split_once("://").is_some_and(|(scheme, rest)| {
+        !scheme.is_empty()
+            && !rest.is_empty()
+            && !rest.starts_with('/')
+            && !text.contains(char::is_whitespace)
+    });
+    match text {
+        "" => 0,
+        _ if text.starts_with("unapproved") => 3,
+        _ if is_url => 2,
+        _ => 1,
+    }
+}
+
+/// Checks that annotation where the state of it has changed.
+pub(super) fn approval(definition: &Value, old: Option<&Value>, errors: &mut Errors) {
+    let group = Node::of(definition, "spec").child("group").text();
+    let protected = ["k8s.io", "kubernetes.io"]
+        .iter()
+        .any(|domain| group == *domain || group.strip_suffix(domain).is_some_and(|rest| rest.ends_with('.')));
+    let state = approval_state(definition);
+    if !protected || old.is_some_and(|old| approval_state(old) == state) {
+        return;
+    }
+    const SEE: &str = "see https://github.com/kubernetes/enhancements/pull/1111";
+    let path = Path::new("metadata").child("annotations").key(APPROVED);
+    match state {
+        0 => {
+            let why = format!("protected groups must have approval annotation \"{APPROVED}\", {SEE}");
+            errors.push(FieldError::required(&path, &why));
+        }
+        1 => {
+            let text = meta::of(definition).at(&["annotations", APPROVED]).and_then(Value::as_str);
+            let why = format!(
+                "protected groups must have approval annotation \"{APPROVED}\" with either a URL or a reason \
+                 starting with \"unapproved\", {SEE}"
+            );
+            errors.push(FieldError::invalid(&path, &quoted(text.unwrap_or_default()), &why));
+        }
+        _ => {}
+    }
+}

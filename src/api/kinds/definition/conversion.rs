@@ -1,0 +1,91 @@
+//! How objects are turned into other versions.
+
+use std::collections::BTreeSet;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+
+use super::super::check::Node;
+use super::super::{Errors, pem, webhook};
+use super::Lenience;
+use crate::api::field::FieldError;
+use crate::api::names;
+
+/// Checks how objects are turned into other versions.
+pub(super) fn conversion(conversion: &Node<'_>, preserves: bool, lenience: Lenience, errors: &mut Errors) {
+    const NOT_HERE: &str = "should not be set when strategy is not set to Webhook";
+    if !conversion.is_set() {
+        return;
+    }
+    let strategy = conversion.child("strategy");
+    if strategy.text() != "None" && preserves {
+        strategy.invalid(errors, "must be None if spec.preserveUnknownFields is true");
+    }
+    strategy.need_one_of(errors, &["None", "Webhook"]);
+    let hook = conversion.child("webhook");
+    let config =
+        Node { value: hook.child("clientConfig").value, path: conversion.path.child("webhookClientConfig") };
+    let versions = Node {
+        value: hook.child("conversionReviewVersions").value,
+        path: conversion.path.child("conversionReviewVersions"),
+    };
+    if strategy.text() != "Webhook" {
+        if config.is_set() {
+            config.forbidden(errors, NOT_HERE);
+        }
+        if !versions.is_empty() {
+            versions.forbidden(errors, NOT_HERE);
+        }
+        return;
+    }
+    let (url, service) = (config.child("url"), config.child("service"));
+    if !config.is_set() {
+        config.required(errors, "required when strategy is set to Webhook");
+    } else if url.is_set() == service.is_set() {
+        config.required(errors, "exactly one of url or service is required");
+    } else if url.is_set() {
+        webhook::url(&url, errors);
+    } else {
+        webhook::service(&service, true, errors);
+    }
+    if !lenience.takes_any_bundle {
+        bundle(&config.child("caBundle"), errors);
+    }
+    review_versions(&versions, lenience.needs_known_review, errors);
+}
+
+/// Whether a webhook that converts cannot be trusted by anybody: what is said of that is no certificate.
+pub(super) fn has_bad_bundle(conversion: &Node<'_>) -> bool {
+    fault_of(&conversion.child("webhook").child("clientConfig").child("caBundle")).is_some()
+}
+
+fn bundle(bundle: &Node<'_>, errors: &mut Errors) {
+    if let Some((bytes, why)) = fault_of(bundle) {
+        let bytes: Vec<String> = bytes.iter().map(|byte| format!("{byte:#x}")).collect();
+        let shown = format!("[]byte{{{}}}", bytes.join(", "));
+        errors.push(FieldError::invalid(&bundle.path, &shown, &why));
+    }
+}
+
+fn fault_of(bundle: &Node<'_>) -> Option<(Vec<u8>, String)> {
+    let bytes = STANDARD.decode(bundle.text()).unwrap_or_default();
+    let why = pem::no_authority(&bytes)?;
+    Some((bytes, format!("unable to load root certificates: {why}")))
+}
+
+fn review_versions(versions: &Node<'_>, needs_known: bool, errors: &mut Errors) {
+    if !versions.need(errors) {
+        return;
+    }
+    let mut seen = BTreeSet::new();
+    for version in versions.items() {
+        if seen.insert(version.text()) {
+            version.syntax(errors, names::dns_1035_label);
+        } else {
+            version.invalid_text(errors, "duplicate version");
+        }
+    }
+    if needs_known && !seen.contains("v1") && !seen.contains("v1beta1") {
+        versions.invalid(errors, "must include at least one of v1, v1beta1");
+    }
+}

@@ -1,0 +1,210 @@
+use super::super::testing::{NOBODY, each_change_refused, each_refused, object, said};
+use super::*;
+
+fn base() -> Value {
+    let mut definition = object(
+        r#"{"metadata":{"name":"kites.a.b"},"spec":{"group":"a.b","scope":"Namespaced","names":{"plural":"kites","kind":"Kite"},
+            "versions":[{"name":"v1","served":true,"storage":true,"schema":{"openAPIV3Schema":{"type":"object","properties":{
+            "spec":{"type":"object","properties":{"size":{"type":"string"},"list":{"type":"array","items":{"type":"string"}}}}}}}}]}}"#,
+    );
+    default(&mut definition);
+    prepare_create(&mut definition, &Occasion { now: "t", user: &NOBODY });
+    definition
+}
+
+#[test]
+fn a_definition_remembers_what_it_stored() {
+    let mut definition = object(
+        r#"{"spec":{"names":{"kind":"Kite"},"versions":[{"name":"v1","storage":true}]},"status":{"storedVersions":["v0"]}}"#,
+    );
+    default(&mut definition);
+    prepare_create(&mut definition, &Occasion { now: "t", user: &NOBODY });
+    assert_eq!(definition.at(&["status", "storedVersions"]), Some(&object(r#"["v0","v1"]"#)));
+    assert_eq!(
+        definition.at(&["spec", "names"]),
+        Some(&object(r#"{"kind":"Kite","singular":"kite","listKind":"KiteList"}"#))
+    );
+    assert_eq!(definition.at(&["spec", "conversion", "strategy"]), Some(&Value::from("None")));
+    let mut silent = object(r#"{"spec":{"versions":[{"name":"v1"},{"name":"v2","storage":true}]}}"#);
+    default(&mut silent);
+    assert_eq!(silent.at(&["status", "storedVersions"]), Some(&object(r#"["v2"]"#)));
+}
+
+#[test]
+fn a_definition_is_named_after_what_it_defines() {
+    let definition = object(r#"{"spec":{"group":"y.z","names":{"plural":"x"}}}"#);
+    assert_eq!(own_name(&definition, "x.y.z"), None);
+    let wrong = "must be spec.names.plural+\".\"+spec.group";
+    assert_eq!(own_name(&definition, "x").as_deref(), Some(wrong));
+}
+
+#[test]
+fn an_empty_definition_says_all_that_it_lacks() {
+    let mut empty = object(r#"{"metadata":{"name":"x.y.z"}}"#);
+    default(&mut empty);
+    let mut errors = Errors::new();
+    validate(&empty, &mut errors);
+    assert_eq!(
+        said(&errors),
+        [
+            "spec.group: Required value",
+            "spec.scope: Required value",
+            "spec.versions: Invalid value: []apiextensions.CustomResourceDefinitionVersion(nil): must have exactly one version marked as storage version",
+            "spec.names.plural: Required value",
+            "spec.names.singular: Required value",
+            "spec.names.kind: Required value",
+            "spec.names.listKind: Required value",
+            "status.storedVersions: Invalid value: []string(nil): must have at least one stored version",
+        ]
+    );
+}
+
+#[test]
+fn each_rule_of_a_definition_refuses() {
+    let column = |rest: &str| format!("[{{\"name\":\"c\",\"type\":\"string\",\"jsonPath\":\".a\",{rest}}}]");
+    let (format, kind) = (column("\"format\":\"x\""), column("\"type\":\"x\""));
+    each_refused(
+        &base(),
+        validate,
+        &[
+            (
+                "spec.scope",
+                r#""X""#,
+                "spec.scope: Unsupported value: \"X\": supported values: \"Cluster\", \"Namespaced\"",
+            ),
+            ("spec.names.listKind", r#""Kite""#, "kind and listKind may not be the same"),
+            (
+                "spec.names.kind",
+                r#""a b""#,
+                "may have mixed case, but should otherwise match: a DNS-1035 label",
+            ),
+            ("spec.names.shortNames", r#"["A"]"#, "spec.names.shortNames[0]: Invalid value: \"A\""),
+            ("spec.names.categories", r#"["A"]"#, "spec.names.categories[0]: Invalid value: \"A\""),
+            (
+                "spec.versions.0.schema",
+                "null",
+                "spec.versions[0].schema.openAPIV3Schema: Required value: schemas are required",
+            ),
+            (
+                "spec.versions.0.schema.openAPIV3Schema.type",
+                r#""string""#,
+                "spec.validation.openAPIV3Schema.type: Invalid value: \"string\": must be object at the root",
+            ),
+            ("spec.versions.0.deprecationWarning", r#""x""#, "can only be set for deprecated versions"),
+            (
+                "spec.versions.0.subresources",
+                r#"{"scale":{"statusReplicasPath":".status.a"}}"#,
+                "spec.subresources.scale.specReplicasPath: Required value",
+            ),
+            (
+                "spec.versions.0.subresources",
+                r#"{"scale":{"specReplicasPath":".a","statusReplicasPath":".status.a"}}"#,
+                "should be a json path under .spec",
+            ),
+            (
+                "spec.versions.0.subresources",
+                r#"{"scale":{"specReplicasPath":"x","statusReplicasPath":".status.a"}}"#,
+                "must be a simple json path starting with .",
+            ),
+            (
+                "spec.versions.0.additionalPrinterColumns",
+                r#"[{"name":"c","type":"string"}]"#,
+                "spec.additionalPrinterColumns[0].JSONPath: Required value",
+            ),
+            (
+                "spec.versions.0.additionalPrinterColumns",
+                &kind,
+                "must be one of boolean,date,integer,number,string",
+            ),
+            (
+                "spec.versions.0.additionalPrinterColumns",
+                &format,
+                "must be one of byte,date,date-time,double,float,int32,int64,password",
+            ),
+            (
+                "spec.versions.0.selectableFields",
+                r#"[{"jsonPath":".spec.x"}]"#,
+                "spec.selectableFields[0].jsonPath: Invalid value: \".spec.x\": is an invalid path: does not refer to a valid field",
+            ),
+            (
+                "spec.versions.0.selectableFields",
+                r#"[{"jsonPath":".spec.list"}]"#,
+                "must point to a field of type string, boolean or integer",
+            ),
+            (
+                "spec.versions.0.selectableFields",
+                r#"[{"jsonPath":".spec.size"},{"jsonPath":".spec.size"}]"#,
+                "selectableFields[1].jsonPath: Duplicate value",
+            ),
+            (
+                "spec.conversion.webhook",
+                r#"{"conversionReviewVersions":["v1"]}"#,
+                "spec.conversion.conversionReviewVersions: Forbidden: should not be set when",
+            ),
+            ("spec.conversion", r#"{"strategy":"X"}"#, "supported values: \"None\", \"Webhook\""),
+            (
+                "spec.conversion",
+                r#"{"strategy":"Webhook","webhook":{"conversionReviewVersions":["v1"]}}"#,
+                "spec.conversion.webhookClientConfig: Required value: required when strategy is set to Webhook",
+            ),
+            (
+                "spec.conversion",
+                r#"{"strategy":"Webhook","webhook":{"conversionReviewVersions":["v9"],"clientConfig":{"url":"https://x"}}}"#,
+                "must include at least one of v1, v1beta1",
+            ),
+            (
+                "spec.preserveUnknownFields",
+                "true",
+                "cannot set to true, set x-kubernetes-preserve-unknown-fields",
+            ),
+            (
+                "status.storedVersions",
+                r#"["v1","v0"]"#,
+                "status.storedVersions[1]: Invalid value: \"v0\": missing from spec.versions; v0 was previously",
+            ),
+            (
+                "status.acceptedNames",
+                r#"{"plural":"A"}"#,
+                "status.acceptedNames.plural: Invalid value: \"A\"",
+            ),
+        ],
+    );
+    let mut both = base();
+    let second = object(r#"{"name":"v1","served":true,"schema":{"openAPIV3Schema":{"type":"object"}}}"#);
+    if let Some(Value::Array(versions)) = both.entry("spec").get_mut("versions") {
+        versions.push(second);
+    }
+    let mut errors = Errors::new();
+    validate(&both, &mut errors);
+    assert!(said(&errors)[0].ends_with("must contain unique version names"));
+    let mut ours = base();
+    ours.entry("spec").set("group", "x.k8s.io");
+    ours.entry("metadata").set("name", "kites.x.k8s.io");
+    let mut errors = Errors::new();
+    validate(&ours, &mut errors);
+    assert!(
+        said(&errors)[0].starts_with(
+            "metadata.annotations[api-approved.kubernetes.io]: Required value: protected groups"
+        )
+    );
+}
+
+#[test]
+fn a_served_definition_keeps_its_names() {
+    let mut old = base();
+    old.entry("status").set("conditions", object(r#"[{"type":"Established","status":"True"}]"#));
+    each_change_refused(
+        &old,
+        validate_update,
+        &[
+            ("spec.scope", r#""Cluster""#, "spec.scope: Invalid value: \"Cluster\": field is immutable"),
+            ("spec.names.kind", r#""Kate""#, "spec.names.kind: Invalid value: \"Kate\": field is immutable"),
+            ("spec.group", r#""a.c""#, "spec.group: Invalid value: \"a.c\": field is immutable"),
+            (
+                "spec.names.plural",
+                r#""kates""#,
+                "spec.names.plural: Invalid value: \"kates\": field is immutable",
+            ),
+        ],
+    );
+}

@@ -1,0 +1,96 @@
+//! The versions of a definition: their names, which is stored, and which were.
+
+use std::collections::BTreeSet;
+
+use super::super::check::Node;
+use super::super::{Errors, say};
+use crate::api::field::FieldError;
+use crate::api::names;
+use crate::api::value::Value;
+
+/// Checks the name of a version, told at `place`.
+pub(super) fn version_name(name: &Node<'_>, place: &Node<'_>, errors: &mut Errors) {
+    let wrong = names::dns_1035_label(name.text());
+    if !wrong.is_empty() {
+        place.invalid_text(errors, &wrong.join(","));
+    }
+}
+
+pub(super) fn version_set(spec: &Node<'_>, versions: &Node<'_>, errors: &mut Errors) {
+    let shown = if versions.is_set() {
+        "[]apiextensions.CustomResourceDefinitionVersion{}"
+    } else {
+        "[]apiextensions.CustomResourceDefinitionVersion(nil)"
+    };
+    let mut bad = |why: &str| errors.push(FieldError::invalid(&versions.path, shown, why));
+    let all: BTreeSet<&str> = versions.items().map(|version| version.child("name").text()).collect();
+    if all.len() < versions.len() {
+        bad("must contain unique version names");
+    }
+    if versions.items().filter(|version| version.child("storage").is_true()).count() != 1 {
+        bad("must have exactly one version marked as storage version");
+    }
+    // The first version is also the one of the older form of this kind, and is looked at there again.
+    if let Some(first) = versions.items().next() {
+        let name = first.child("name");
+        if !name.is_empty() {
+            version_name(&name, &Node { value: name.value, path: spec.path.child("version") }, errors);
+        }
+    }
+}
+
+pub(super) fn deprecation(version: &Node<'_>, errors: &mut Errors) {
+    const LONGEST: usize = 256;
+    let warning = version.child("deprecationWarning");
+    if !warning.is_set() {
+        return;
+    }
+    if !version.child("deprecated").is_true() {
+        warning.invalid(errors, "can only be set for deprecated versions");
+        return;
+    }
+    if warning.text().len() > LONGEST {
+        warning.invalid(errors, "must be <= 256 characters long");
+    }
+    if warning.is_empty() {
+        warning.invalid(errors, "must not be an empty string");
+    }
+    if let Some((at, _)) = warning.text().char_indices().find(|(_, c)| c.is_control()) {
+        let why = format!(
+            "must only contain printable UTF-8 characters; non-printable character found at index {at}"
+        );
+        warning.invalid(errors, &why);
+    }
+}
+
+pub(super) fn stored_versions(definition: &Value, errors: &mut Errors) {
+    let stored = Node::of(definition, "status").child("storedVersions");
+    let shown = say::shown_texts(&stored, "string");
+    if stored.is_empty() {
+        let why = "must have at least one stored version";
+        errors.push(FieldError::invalid(&stored.path, &shown, why));
+        return;
+    }
+    let versions = Node::of(definition, "spec").child("versions");
+    let mut in_storage: BTreeSet<&str> = stored.items().map(|one| one.text()).collect();
+    for version in versions.items() {
+        let name = version.child("name").text();
+        // A name that stands twice is looked for twice, and there only once.
+        if !in_storage.remove(name) && version.child("storage").is_true() {
+            let why = format!("must have the storage version {name}");
+            errors.add(|| FieldError::invalid(&stored.path, &shown, &why));
+        }
+    }
+    let in_spec: BTreeSet<&str> = versions.items().map(|version| version.child("name").text()).collect();
+    for one in stored.items() {
+        let name = one.text();
+        if !in_spec.contains(name) {
+            let why = format!(
+                "missing from spec.versions; {name} was previously a storage version, and must remain in \
+                 spec.versions until a storage migration ensures no data remains persisted in {name} and removes \
+                 {name} from status.storedVersions"
+            );
+            one.invalid(errors, &why);
+        }
+    }
+}

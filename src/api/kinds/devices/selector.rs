@@ -1,0 +1,140 @@
+//! The expressions that choose devices: what they may name, and how much they may cost.
+
+use std::sync::{Arc, LazyLock};
+
+use super::super::Errors;
+use super::super::check::Node;
+use crate::api::cel::types::{Form, Shape, Type};
+use crate::api::cel::{Environment, Library};
+use crate::api::custom::pattern::Patterns;
+use crate::api::field::{FieldError, quoted};
+use crate::api::policies::expressions::{full_name, object_type};
+
+/// The device that an expression is about.
+const DEVICE: &str = "device";
+/// The longest expression, in bytes.
+const LONGEST: usize = 10 * 1024;
+/// What evaluating one may cost at most.
+const DEAREST: u64 = 1_000_000;
+/// How many attributes or capacities a device has at most, and so how many domains they come from.
+const MOST_ATTRIBUTES: u64 = 32;
+/// The longest domain, and driver, of an attribute.
+const LONGEST_DOMAIN: u64 = 63;
+/// The longest name of an attribute within its domain.
+const LONGEST_NAME: u64 = 32;
+/// The longest value of an attribute.
+const LONGEST_VALUE: u64 = 64;
+
+static KNOWN: LazyLock<Environment> = LazyLock::new(|| {
+    let shape = |form: Form, most: u64| Arc::new(Shape { form, most, least: 1 });
+    // By the domain, and within it by the name.
+    let named =
+        |values: Arc<Shape>| shape(Form::Map(shape(Form::Map(values), MOST_ATTRIBUTES)), MOST_ATTRIBUTES);
+    let fields = [
+        ("driver", shape(Form::String, LONGEST_DOMAIN)),
+        ("attributes", named(shape(Form::Dyn, LONGEST_VALUE))),
+        ("capacity", named(shape(Form::Quantity, 0))),
+    ];
+    Environment::with_libraries(&[&Library::NEW[..], &[Library::Semver]].concat())
+        .binding()
+        .variable(DEVICE, object_type("kubernetes.DRADevice", fields))
+});
+
+/// How large the value at the end of a path is at most.
+fn most_at(path: &[String]) -> Option<u64> {
+    let path: Vec<&str> = path.iter().map(String::as_str).collect();
+    let (DEVICE, path) = path.split_first().map(|(first, rest)| (*first, rest))? else { return None };
+    match path {
+        [] => Some(0),
+        ["driver"] => Some(LONGEST_DOMAIN),
+        ["attributes" | "capacity"] | ["attributes" | "capacity", "@values"] => Some(MOST_ATTRIBUTES),
+        ["attributes" | "capacity", "@keys"] => Some(LONGEST_DOMAIN),
+        ["attributes" | "capacity", "@values", "@keys"] => Some(LONGEST_NAME),
+        ["capacity", "@values", "@values"] => Some(0),
+        // Whatever an attribute is called, it is no longer than others.
+        ["attributes", "@values", _] => Some(LONGEST_VALUE),
+        _ => None,
+    }
+}
+
+/// Checks an expression that chooses devices.
+pub(super) fn validate(expression: &Node<'_>, errors: &mut Errors) {
+    let text = expression.text();
+    if text.len() > LONGEST {
+        errors.push(FieldError::too_long(&expression.path, LONGEST));
+        return;
+    }
+    match cost(text) {
+        Ok(cost) if cost > DEAREST => expression.forbidden(errors, "too complex, exceeds cost limit"),
+        Ok(_) => {}
+        Err(why) => errors.push(FieldError::invalid(&expression.path, &quoted(text), &why)),
+    }
+}
+
+/// What an expression may cost at most, or what is wrong with it.
+fn cost(text: &str) -> Result<u64, String> {
+    let program =
+        KNOWN.compile(text, &mut Patterns::default()).map_err(|why| format!("compilation failed: {why}"))?;
+    match program.kind() {
+        Type::Bool => Ok(program.most_cost(&most_at)),
+        // Attributes are of a type that is not known, which is another thing than what may be of any.
+        Type::Dyn if program.is_looked_up() => Ok(program.most_cost(&most_at)),
+        other => {
+            let name = full_name(&other).replace("string, dyn)", "string, google.protobuf.Any)");
+            Err(format!("must evaluate to bool or the unknown type, not {name}"))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn expressions_cost_what_their_devices_can_be() {
+        for (text, wanted) in [
+            (r#"device.attributes["no-such-domain"].noSuchAttr.isGreaterThan(quantity("0"))"#, 6),
+            (r#""no-such-domain" in device.attributes"#, 3),
+            (r#"device.driver == """#, 2),
+            (r#"device.driver == "dra.example.com""#, 4),
+            (r#"device.attributes["dra.example.com"].name"#, 4),
+            (r#"device.attributes["dra.example.com"]["name"]"#, 4),
+            (r#"cel.bind(dra, device.attributes["dra.example.com"], dra.name)"#, 15),
+            (r#"device.attributes["dra.example.com"].name > 0"#, 5),
+            (r#"device.attributes["dra.example.com"].name.isGreaterThan(semver("0.0.1"))"#, 6),
+            (r#"device.capacity["dra.example.com"].name.isGreaterThan(quantity("1Ki"))"#, 6),
+            (
+                r#"!("name" in device.capacity["dra.example.com"]) || device.capacity["dra.example.com"].name.isGreaterThan(quantity("1Ki"))"#,
+                11,
+            ),
+            (r#"device.attributes.exists_one(x, x == "dra.example.com")"#, 164),
+            (r#"device.attributes["dra.example.com"].exists_one(x, x == "services")"#, 133),
+            (r#"device.attributes["dra.example.com"].services.split("example").size() >= 2"#, 19),
+            (r#"device.attributes["dra.example.com"].services.matches("[^a]?sym")"#, 18),
+            (r#"device.capacity.exists_one(x, x == "dra.example.com")"#, 164),
+            (r#"device.capacity["dra.example.com"].exists_one(x, x == "memory")"#, 133),
+        ] {
+            assert_eq!(cost(text), Ok(wanted), "{text}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_expression_about_devices_is_refused() {
+        assert_eq!(cost("1").unwrap_err(), "must evaluate to bool or the unknown type, not int");
+        for (text, kind) in [
+            ("dyn(true)", "dyn"),
+            ("device.attributes['a'].b.c", "dyn"),
+            ("device.attributes", "map(string, map(string, google.protobuf.Any))"),
+        ] {
+            let wanted = format!("must evaluate to bool or the unknown type, not {kind}");
+            assert_eq!(cost(text).unwrap_err(), wanted, "{text}");
+        }
+        assert!(cost("?!").unwrap_err().starts_with("compilation failed: ERROR: <input>:1:1: Syntax error"));
+        assert!(cost("device.nothing").unwrap_err().contains("undefined field 'nothing'"));
+        let ten = "[1, 2, 3, 4, 5, 6, 7, 8, 9, 10]";
+        let dear = (0..7).fold("int('1'.find('[0-9]*')) < 100".to_owned(), |inner, at| {
+            format!("{ten}.all(x{at}, {inner})")
+        });
+        assert_eq!(cost(&dear), Ok(85_555_551));
+    }
+}

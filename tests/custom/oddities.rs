@@ -1,0 +1,99 @@
+//! What the reference does with custom kinds and not with others.
+
+use super::*;
+
+fn counted() -> Value {
+    let mut version = version("v1", true);
+    version["subresources"] = json!({"status": {},
+        "scale": {"specReplicasPath": ".spec.size", "statusReplicasPath": ".status.count"}});
+    definition("kites", "Kite", "Namespaced", &[version])
+}
+
+/// HEAD and a POST to the path of an object were refused with 405.
+#[test]
+fn heads_are_read_and_the_name_in_the_path_of_a_post_means_nothing() {
+    let server = Server::with(&["--engine=memory"]);
+    let mut admin = server.admin();
+    define(&mut admin, &counted());
+    admin.post(&format!("{KITES}/other"), &kite("a")).ok();
+    admin.get(&format!("{KITES}/a")).ok();
+    admin.get(&format!("{KITES}/other")).refused(404, "NotFound");
+    admin.post(&format!("{KITES}/other"), &kite("a")).refused(409, "AlreadyExists");
+    admin.post(&format!("{KITES}/a/status"), &kite("a")).refused(405, "MethodNotAllowed");
+    for (path, wanted) in [("", 200), ("/a", 200), ("/a/status", 200), ("/a/scale", 200), ("/none", 404)] {
+        let answer = admin.request("HEAD", &format!("{KITES}{path}"), &[], b"");
+        assert_eq!((answer.status, answer.body.len()), (wanted, 0), "{path}");
+    }
+    assert_eq!(admin.request("HEAD", "/apis/toys.example/v1", &[], b"").status, 200);
+    assert_eq!(admin.request("HEAD", "/api/v1/namespaces/default/configmaps", &[], b"").status, 405);
+}
+
+/// The scale of a custom kind had the columns of others.
+#[test]
+fn scales_have_columns_of_their_own() {
+    let server = Server::with(&["--engine=memory"]);
+    let mut admin = server.admin();
+    define(&mut admin, &counted());
+    admin.post(KITES, &kite("a")).ok();
+    let scale = format!("{KITES}/a/scale");
+    let table = admin.request("GET", &scale, &[TABLE], b"").ok();
+    let columns = table["columnDefinitions"].as_array().unwrap();
+    let of = |at: usize| {
+        let column = &columns[at];
+        (text(column, "/type"), text(column, "/format"), text(column, "/description"))
+    };
+    assert_eq!((of(0).0, of(0).1), ("string", "name"));
+    assert_eq!(of(1), ("integer", "", "Number of desired replicas"));
+    assert_eq!(of(2), ("integer", "", "Number of actual replicas"));
+    assert_eq!((columns.len(), of(3).0), (4, "date"));
+    assert_eq!(table["rows"][0]["cells"][1], 3);
+    let list = ("accept", "application/json;as=PartialObjectMetadataList;v=v1;g=meta.k8s.io");
+    for (path, kind) in [(scale, "v1.Scale"), (format!("{KITES}/a"), "unstructured.Unstructured")] {
+        let refused = admin.request("GET", &path, &[list], b"").refused(406, "NotAcceptable");
+        assert!(text(&refused, "/message").ends_with(&format!("is not a list (*{kind})")), "{refused}");
+    }
+}
+
+/// A definition whose webhook cannot be trusted by anybody was served.
+#[test]
+fn whom_nobody_can_trust_converts_nothing() {
+    let server = Server::with(&["--engine=memory"]);
+    let mut admin = server.admin();
+    let mut kites = kites();
+    let hook = |bundle: &str| {
+        json!({"strategy": "Webhook", "webhook": {"conversionReviewVersions": ["v1"],
+            "clientConfig": {"url": "https://127.0.0.1:1/x", "caBundle": bundle}}})
+    };
+    kites["spec"]["conversion"] = hook("YWJj");
+    admin.post(DEFINITIONS, &kites).ok();
+    let path = format!("{DEFINITIONS}/kites.{GROUP}");
+    let told = || {
+        let found = admin.get(&path).ok();
+        condition(&found, "Established").filter(|one| one["reason"] == "InvalidCABundle").cloned()
+    };
+    assert_eq!(poll(CAP, told).expect("it is told")["status"], "False");
+    assert_eq!(admin.get(KITES).text(), "404 page not found\n");
+    let none = json!({"spec": {"conversion": {"strategy": "None", "webhook": null}}});
+    admin.patch(&path, MERGE, &none).ok();
+    poll(CAP, || (admin.get(KITES).status == 200).then_some(())).expect("it is served");
+    let refused = admin.patch(&path, MERGE, &json!({"spec": {"conversion": hook("YWJj")}}));
+    assert_eq!(
+        text(&refused.refused(422, "Invalid"), "/details/causes/0/message"),
+        "Invalid value: []byte{0x61, 0x62, 0x63}: unable to load root certificates: unable to parse bytes as PEM block"
+    );
+}
+
+/// Null was taken for the default of a key, or for none.
+#[test]
+fn null_is_a_key_like_others() {
+    let server = Server::with(&["--engine=memory"]);
+    let mut admin = server.admin();
+    let path = "/api/v1/namespaces/default/services/s?fieldManager=m";
+    let service = json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": "s"},
+        "spec": {"ports": [{"port": 80, "protocol": null}]}});
+    let apply = ("Content-Type", "application/apply-patch+yaml");
+    let made = admin.request("PATCH", path, &[apply], service.to_string().as_bytes()).ok();
+    let owned = &made["metadata"]["managedFields"][0]["fieldsV1"]["f:spec"]["f:ports"];
+    assert!(owned[r#"k:{"port":80,"protocol":null}"#].is_object(), "{owned}");
+    assert_eq!(made["spec"]["ports"][0]["protocol"], "TCP");
+}
