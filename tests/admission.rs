@@ -408,16 +408,27 @@ fn a_fresh_cluster_has_what_clients_look_for_and_keeps_what_users_made_of_it() {
     }
     let levels = admin.get("/apis/flowcontrol.apiserver.k8s.io/v1/prioritylevelconfigurations").ok();
     assert_eq!(levels["items"].as_array().map(Vec::len), Some(8));
-    let mut probes = admin.get(&format!("{SCHEMAS}/probes")).ok();
-    probes["spec"]["matchingPrecedence"] = json!(77);
-    let probes = admin.put(&format!("{SCHEMAS}/probes"), &probes).ok();
+    let precedes = |admin: &mut Client, name: &str, annotation: &str| {
+        let mut schema = admin.get(&format!("{SCHEMAS}/{name}")).ok();
+        schema["metadata"]["annotations"]["apf.kubernetes.io/autoupdate-spec"] = json!(annotation);
+        schema["spec"]["matchingPrecedence"] = json!(77);
+        admin.put(&format!("{SCHEMAS}/{name}"), &schema).ok()
+    };
+    let probes = precedes(&mut admin, "probes", "false");
+    precedes(&mut admin, "service-accounts", "true");
     let address = admin.address;
     first.stop();
 
     let second = Server::on(&data, &[]);
     let mut admin = second.anonymous().with_token(Some(ADMIN_TOKEN));
     assert_ne!(admin.address, address);
-    assert_eq!(admin.get(&format!("{SCHEMAS}/probes")).ok(), probes);
+    assert_eq!(
+        admin.get(&format!("{SCHEMAS}/probes")).ok(),
+        probes,
+        "it says that it is looked after by somebody"
+    );
+    let restored = admin.get(&format!("{SCHEMAS}/service-accounts")).ok();
+    assert_eq!(restored["spec"]["matchingPrecedence"], 9_000, "and this one that nobody does");
     assert_eq!(admin.get(SCHEMAS).ok()["items"].as_array().map(Vec::len), Some(13));
     second.stop();
 }

@@ -89,8 +89,9 @@ fn every_kind_lives_its_life() {
         let added = watch.next_of(manifest.name());
         assert_eq!((&added["type"], &added["object"]), (&json!("ADDED"), &created));
         let read = match manifest.kind() {
-            // The server itself writes to it, at any time until it is established.
-            "CustomResourceDefinition" => established(&mut watch, manifest.name()),
+            // The server itself writes to these, at any time until it has said what it thinks of them.
+            "CustomResourceDefinition" => judged(&mut watch, manifest.name(), "Established"),
+            "FlowSchema" => judged(&mut watch, manifest.name(), "Dangling"),
             _ => created.clone(),
         };
         assert_eq!(client.get(&path).ok(), read, "GET gives what was said last");
@@ -127,13 +128,13 @@ fn every_kind_lives_its_life() {
     });
 }
 
-/// What a watch shows of a definition once its kind is served.
-fn established(watch: &mut Watch, name: &str) -> Value {
+/// What a watch shows of an object once a condition of it is true.
+fn judged(watch: &mut Watch, name: &str, condition: &str) -> Value {
     loop {
         let event = watch.next_of(name);
         assert_eq!(event["type"], "MODIFIED", "{event}");
         let conditions = event["object"]["status"]["conditions"].as_array().expect("conditions");
-        if conditions.iter().any(|one| one["type"] == "Established" && one["status"] == "True") {
+        if conditions.iter().any(|one| one["type"] == condition && one["status"] == "True") {
             return event["object"].clone();
         }
     }
