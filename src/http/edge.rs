@@ -161,15 +161,17 @@ impl Worker {
         if let Err(error) = socket::prepare(&io) {
             tracing::debug!(%error, "a connection cannot be made prompt and watched");
         }
-        let stream = match timeout(limits::HANDSHAKE, self.tls.accept(io)).await {
+        // Each in memory of its own: a connection would else have room for the largest of these states as long as it lasts, and most
+        // last in the smallest.
+        let stream = match Box::pin(timeout(limits::HANDSHAKE, self.tls.accept(io))).await {
             Ok(Ok(stream)) => stream,
             Ok(Err(error)) => return tracing::debug!(%error, "a TLS handshake failed"),
             Err(_) => return tracing::debug!("a TLS handshake took too long"),
         };
         if stream.is_http2() {
-            self.h2.drive(stream).await;
+            Box::pin(self.h2.drive(stream)).await;
         } else {
-            self.h1.drive(stream).await;
+            Box::pin(self.h1.drive(stream)).await;
         }
     }
 }

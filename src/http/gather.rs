@@ -68,7 +68,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Gathered<S> {
     /// Ends the connection once the peer has taken what it was sent and ends it as well, or says nothing for `silence`. Closed any
     /// earlier, while something of the peer is unread or still comes, the system would throw away what the peer has not taken.
     pub(super) async fn close(mut self, silence: Duration) {
-        let mut unread = [0; 1 << 10];
+        let mut unread = [0; 256];
         let Ok(Ok(())) = timeout(silence, self.shutdown()).await else { return };
         while let Ok(Ok(1..)) = timeout(silence, self.read(&mut unread)).await {}
     }
