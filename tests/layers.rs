@@ -15,6 +15,11 @@ struct Layer {
     because: &'static str,
 }
 
+/// What decides who is let in stands in a folder and in the file of its name.
+const ABOVE_FLOWS: &[&str] =
+    &["crate::http", "crate::wire", "crate::config", "crate::server", "crate::controllers", "actix_web"];
+const FLOWS_BECAUSE: &str = "who is let in is decided by whom and what, not by how it came";
+
 const LAYERS: &[Layer] = &[
     Layer {
         place: "actors/src",
@@ -112,30 +117,8 @@ const LAYERS: &[Layer] = &[
         forbidden: &["crate::http", "crate::verbs", "crate::wire", "crate::server", "actix_web"],
         because: "verifiers and policies are injected and know nobody above them",
     },
-    Layer {
-        place: "src/flows",
-        forbidden: &[
-            "crate::http",
-            "crate::wire",
-            "crate::config",
-            "crate::server",
-            "crate::controllers",
-            "actix_web",
-        ],
-        because: "who is let in is decided by whom and what, not by how it came",
-    },
-    Layer {
-        place: "src/flows.rs",
-        forbidden: &[
-            "crate::http",
-            "crate::wire",
-            "crate::config",
-            "crate::server",
-            "crate::controllers",
-            "actix_web",
-        ],
-        because: "who is let in is decided by whom and what, not by how it came",
-    },
+    Layer { place: "src/flows", forbidden: ABOVE_FLOWS, because: FLOWS_BECAUSE },
+    Layer { place: "src/flows.rs", forbidden: ABOVE_FLOWS, because: FLOWS_BECAUSE },
     Layer {
         place: "src/http",
         forbidden: &["crate::wire", "crate::server"],

@@ -1,15 +1,13 @@
 //! How objects are turned into other versions.
 
-use std::collections::BTreeSet;
-
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 
+use super::super::admission::named_versions;
 use super::super::check::Node;
 use super::super::{Errors, pem, webhook};
 use super::Lenience;
 use crate::api::field::FieldError;
-use crate::api::names;
 
 /// Checks how objects are turned into other versions.
 pub(super) fn conversion(conversion: &Node<'_>, preserves: bool, lenience: Lenience, errors: &mut Errors) {
@@ -74,18 +72,7 @@ fn fault_of(bundle: &Node<'_>) -> Option<(Vec<u8>, String)> {
 }
 
 fn review_versions(versions: &Node<'_>, needs_known: bool, errors: &mut Errors) {
-    if !versions.need(errors) {
-        return;
-    }
-    let mut seen = BTreeSet::new();
-    for version in versions.items() {
-        if seen.insert(version.text()) {
-            version.syntax(errors, names::dns_1035_label);
-        } else {
-            version.invalid_text(errors, "duplicate version");
-        }
-    }
-    if needs_known && !seen.contains("v1") && !seen.contains("v1beta1") {
-        versions.invalid(errors, "must include at least one of v1, v1beta1");
+    if versions.need(errors) {
+        named_versions(versions, needs_known, errors);
     }
 }
