@@ -29,17 +29,19 @@ pub const WARNINGS: usize = 64;
 pub const WARNING_CHARS: usize = 4_096;
 /// Characters that are left of a warning that is cut; the reference server's value.
 pub const CUT_WARNING_CHARS: usize = 256;
-/// How long a connection may be silent before the kernel asks whether the other end still lives; the reference server's value.
-/// Conversations and logs have no pings of their own, and would keep the place of somebody who is gone.
-pub const KEEPALIVE: Duration = Duration::from_secs(180);
+/// How long a connection may be silent before the kernel asks whether the other end still lives. The kernel and not HTTP/2, whose
+/// pings only tell who reads at the moment: a client that is held in a debugger, or takes a long time over what it has got, lives.
+pub const KEEPALIVE: Duration = Duration::from_secs(60);
 /// How often it asks again.
-pub const KEEPALIVE_AGAIN: Duration = Duration::from_secs(30);
+pub const KEEPALIVE_AGAIN: Duration = Duration::from_secs(10);
+/// After as many questions without an answer the other end is gone.
+pub const KEEPALIVE_QUESTIONS: u32 = 3;
 /// How long a connection without requests stays open; the reference server's value.
 pub const IDLE: Duration = Duration::from_secs(90);
-/// How often a quiet HTTP/2 connection is asked whether its peer still lives.
-pub const PING_EVERY: Duration = Duration::from_secs(30);
-/// How long the peer may take to answer a ping.
-pub const PING_ANSWER: Duration = Duration::from_secs(15);
+/// How often an HTTP/2 connection is looked at, whether it has had streams.
+pub const IDLE_LOOK: Duration = Duration::from_secs(30);
+/// Bytes that a client may say over HTTP/1.1 while it is told of events; more ends the connection.
+pub const OVERHEARD_BYTES: usize = 16 << 10;
 /// How long a response may wait for a client that reads nothing of it.
 pub const RESPONSE_STALL: Duration = Duration::from_secs(300);
 /// How long a closing TLS connection may take.
@@ -87,8 +89,9 @@ pub const EXTENSION_CONNECTIONS: usize = 4_096;
 pub const CONNECTIONS_KEPT_EACH: usize = 25;
 /// The same to all of them; past it the one goes that waited longest.
 pub const CONNECTIONS_KEPT: usize = 1_024;
-/// How long such a connection waits; the reference server's value.
-pub const CONNECTION_KEPT: Duration = Duration::from_secs(90);
+/// How long such a connection waits. Clearly less than the 90 s after which many servers close one themselves: a question that meets
+/// its end on the way cannot always be asked again.
+pub const CONNECTION_KEPT: Duration = Duration::from_secs(60);
 /// How long a connection may take after an answer to become free; one that takes longer is cut.
 pub const CONNECTION_SETTLES: Duration = Duration::from_secs(1);
 /// Addresses of one host that are tried.

@@ -5,6 +5,7 @@
 //! server or for a log; what is behind a proxy changes often and is asked seldom.
 
 mod body;
+pub(crate) mod client_tls;
 mod dial;
 mod failure;
 pub mod pool;

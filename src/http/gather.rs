@@ -15,6 +15,8 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, ReadBuf};
 use tokio::time::timeout;
 
+use super::stall::Stall;
+
 /// The most that one TLS record holds.
 const RECORD_BYTES: usize = 16 << 10;
 
@@ -33,11 +35,17 @@ struct Gathering<S> {
     unsent: Vec<u8>,
     /// How much of that has left.
     sent: usize,
+    stall: Stall,
 }
 
 impl<S: AsyncWrite + Unpin> Gathered<S> {
     pub(super) fn new(io: S) -> Gathered<S> {
-        Gathered(Rc::new(RefCell::new(Gathering { io, unsent: Vec::new(), sent: 0 })))
+        Gathered(Rc::new(RefCell::new(Gathering {
+            io,
+            unsent: Vec::new(),
+            sent: 0,
+            stall: Stall::default(),
+        })))
     }
 
     /// Waits for `work`, which writes to this connection. Whenever that waits itself, what it wrote leaves. What it wrote when it
@@ -78,7 +86,8 @@ impl<S: AsyncWrite + Unpin> Gathering<S> {
     /// Sends all that was gathered.
     fn poll_send(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         while let Some(rest) = self.unsent.get(self.sent..).filter(|rest| !rest.is_empty()) {
-            match ready!(Pin::new(&mut self.io).poll_write(cx, rest))? {
+            let written = Pin::new(&mut self.io).poll_write(cx, rest);
+            match ready!(self.stall.judge(cx, written))? {
                 0 => return Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
                 more => self.sent += more,
             }

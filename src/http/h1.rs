@@ -12,7 +12,7 @@ use tokio::time::timeout;
 
 use super::app::App;
 use super::drain::Drain;
-use super::h1_stream::{Streaming, is_plain};
+use super::h1_stream::{Streaming, is_endless, is_plain};
 use super::h2_stream::Dates;
 use super::peer::Peer;
 use super::switch::{Connection, Departure, Switch};
@@ -39,13 +39,11 @@ impl H1 {
                 let switch = switch.filter(|switch| switch.note_request() && is_plain);
                 let response = app.call(request, peer).await;
                 let Some(switch) = switch else { return Ok::<_, Response<BoxBody>>(response) };
-                Ok(match Streaming::of(response, &dates) {
-                    Ok(answer) => {
-                        switch.stream(answer);
-                        Response::ok()
-                    }
-                    Err(response) => response,
-                })
+                if !is_endless(&response) || !switch.has_answered().await {
+                    return Ok(response);
+                }
+                switch.stream(Streaming::of(response, &dates));
+                Ok(Response::ok())
             }
         });
         let signal = drain.clone();

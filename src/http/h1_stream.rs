@@ -17,6 +17,7 @@ use bytes::Bytes;
 use tokio::io::AsyncWrite as _;
 
 use super::h2_stream::Dates;
+use super::stall::Stall;
 use super::tls::TlsStream;
 
 /// Chunks up to this size are sent in one piece with what stands around them, which takes a copy; larger ones as they are.
@@ -46,28 +47,30 @@ pub(super) fn is_plain(request: &mut Request) -> bool {
         && matches!(request.payload(), Payload::None)
 }
 
+/// Whether this answer may go on for hours, and its connection stays after it.
+pub(super) fn is_endless(response: &Response<BoxBody>) -> bool {
+    response.extensions().get::<Endless>().is_some()
+        && response.head().connection_type() == ConnectionType::KeepAlive
+        && response.body().size() == BodySize::Stream
+        && response.status() == StatusCode::OK
+}
+
 impl Streaming {
-    /// Takes the answer if it is an endless one.
-    pub(super) fn of(response: Response<BoxBody>, dates: &Dates) -> Result<Streaming, Response<BoxBody>> {
-        let is_marked = response.extensions().get::<Endless>().is_some();
-        let keeps = response.head().connection_type() == ConnectionType::KeepAlive;
-        let is_endless = response.body().size() == BodySize::Stream && response.status() == StatusCode::OK;
-        if !is_marked || !keeps || !is_endless {
-            return Err(response);
-        }
+    /// An endless answer.
+    pub(super) fn of(response: Response<BoxBody>, dates: &Dates) -> Streaming {
         let (response, body) = response.into_parts();
         let headers = response.headers().iter().map(|(name, value)| (name.as_str(), value.as_bytes()));
         let date = dates.now();
         let date = date.iter().map(|date| ("date", date.as_bytes()));
         let chunked = [("transfer-encoding", b"chunked".as_slice())];
         let head = head("200 OK", headers.chain(date).chain(chunked));
-        Ok(Streaming { head: Bytes::from(head), body })
+        Streaming { head: Bytes::from(head), body }
     }
 
     /// Sends it until it ends. Gives the connection back if the client may ask for more on it.
     pub(super) async fn send(self, io: TlsStream) -> Option<TlsStream> {
         let unsent = VecDeque::from([self.head]);
-        let mut writing = Writing { io, body: Some(self.body), unsent, has_spoken: false };
+        let mut writing = Writing { io, body: Some(self.body), unsent, stall: Stall::default() };
         match poll_fn(|cx| writing.poll(cx)).await {
             Ok(()) => Some(writing.io),
             Err(error) => {
@@ -103,14 +106,14 @@ struct Writing {
     /// What the client has not taken yet. While there is something, the body is asked for nothing: that is how its session
     /// learns that nobody reads.
     unsent: VecDeque<Bytes>,
-    /// Whether the client has sent something meanwhile: the next request, which the driver will read.
-    has_spoken: bool,
+    stall: Stall,
 }
 
 impl Writing {
     /// Ready when all of the answer is sent, or cannot be.
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.listen(cx)?;
+        // A quiet watch would otherwise never notice that its client is gone.
+        self.io.listen(cx)?;
         loop {
             ready!(self.flush(cx))?;
             let Some(body) = &mut self.body else { return Poll::Ready(Ok(())) };
@@ -124,21 +127,6 @@ impl Writing {
                     self.unsent.push_back(Bytes::from_static(LAST_CHUNK));
                 }
             }
-        }
-    }
-
-    /// Finds out when the client is gone: a quiet watch would otherwise never notice.
-    fn listen(&mut self, cx: &mut Context<'_>) -> io::Result<()> {
-        if self.has_spoken {
-            return Ok(());
-        }
-        match self.io.poll_heard(cx) {
-            Poll::Pending => Ok(()),
-            Poll::Ready(true) => {
-                self.has_spoken = true;
-                Ok(())
-            }
-            Poll::Ready(false) => Err(io::ErrorKind::ConnectionAborted.into()),
         }
     }
 
@@ -177,7 +165,8 @@ impl Writing {
     fn write(&mut self, cx: &mut Context<'_>, bytes: &[u8]) -> io::Result<usize> {
         let mut sent = 0;
         while let Some(rest) = bytes.get(sent..).filter(|rest| !rest.is_empty()) {
-            match Pin::new(&mut self.io).poll_write(cx, rest) {
+            let written = Pin::new(&mut self.io).poll_write(cx, rest);
+            match self.stall.judge(cx, written) {
                 Poll::Ready(Ok(0)) => return Err(io::ErrorKind::WriteZero.into()),
                 Poll::Ready(Ok(more)) => sent += more,
                 Poll::Ready(Err(error)) => return Err(error),

@@ -3,19 +3,14 @@
 //! stopping server says so with GOAWAY and lets what is in flight finish.
 
 use std::cell::Cell;
-use std::future::poll_fn;
 use std::io;
-use std::pin::{Pin, pin};
+use std::pin::pin;
 use std::rc::Rc;
-use std::task::{Context, Poll};
-use std::time::Duration;
 
 use bytes::Bytes;
-use futures::Future as _;
 use h2::server::{Builder, Connection};
-use h2::{Ping, PingPong};
 use tokio::sync::Notify;
-use tokio::time::{Sleep, sleep, timeout};
+use tokio::time::{sleep, timeout};
 
 use super::app::App;
 use super::drain::Drain;
@@ -80,7 +75,7 @@ impl H2 {
             return Ok(());
         };
         let mut connection: Connection<Gathered<TlsStream>, Bytes> = connection??;
-        let mut pulse = Pulse::new(connection.ping_pong(), limits::PING_EVERY, limits::PING_ANSWER);
+        let mut look = pin!(sleep(limits::IDLE_LOOK));
         let mut told_to_go = pin!(self.drain.begun());
         let mut linger = pin!(sleep(limits::DRAIN_LINGER));
         let mut phase = Phase::Open;
@@ -104,10 +99,10 @@ impl H2 {
                     linger.set(sleep(limits::DRAIN_LINGER));
                     false
                 }
-                beat = pulse.beat() => match beat {
-                    Beat::Lost => return Ok(()),
-                    Beat::Alive => load.idle_too_long(),
-                },
+                () = &mut look => {
+                    look.set(sleep(limits::IDLE_LOOK));
+                    load.idle_too_long()
+                }
             };
             if leave && phase == Phase::Open {
                 phase = Phase::Leaving;
@@ -146,9 +141,9 @@ impl H2 {
 pub(super) struct Load {
     open: Cell<usize>,
     ever: Cell<u64>,
-    /// `ever` at the last beat.
+    /// `ever` at the last look.
     seen: Cell<u64>,
-    /// Beats in a row without any stream.
+    /// Looks in a row that found no stream.
     quiet: Cell<u32>,
     /// `ever` when no stream was found open, if that was so when [`Load::has_rested`] was asked last.
     rested: Cell<Option<u64>>,
@@ -175,12 +170,12 @@ impl Load {
         now.is_some() && now == before
     }
 
-    /// Asked once per beat.
+    /// Asked at each look.
     fn idle_too_long(&self) -> bool {
         let busy = !self.is_empty() || self.ever.get() != self.seen.get();
         self.seen.set(self.ever.get());
         self.quiet.set(if busy { 0 } else { self.quiet.get() + 1 });
-        limits::PING_EVERY * self.quiet.get() >= limits::IDLE
+        limits::IDLE_LOOK * self.quiet.get() >= limits::IDLE
     }
 }
 
@@ -200,80 +195,25 @@ impl Drop for InFlight {
     }
 }
 
-/// What a ping has shown.
-#[derive(Debug, PartialEq, Eq)]
-enum Beat {
-    /// The peer has answered.
-    Alive,
-    /// The peer has not answered in time, or the connection is gone.
-    Lost,
-}
-
-/// Asks the peer from time to time whether it still lives: a network that drops packets silently would otherwise
-/// leave its watches here for ever.
-struct Pulse {
-    pings: Option<PingPong>,
-    every: Duration,
-    answer: Duration,
-    asked: bool,
-    timer: Pin<Box<Sleep>>,
-}
-
-impl Pulse {
-    fn new(pings: Option<PingPong>, every: Duration, answer: Duration) -> Pulse {
-        Pulse { pings, every, answer, asked: false, timer: Box::pin(sleep(every)) }
-    }
-
-    /// Waits for the next answer or its absence. Can be dropped and called again.
-    async fn beat(&mut self) -> Beat {
-        poll_fn(|cx| self.poll(cx)).await
-    }
-
-    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Beat> {
-        let Some(pings) = &mut self.pings else { return Poll::Pending };
-        loop {
-            if self.asked {
-                match pings.poll_pong(cx) {
-                    Poll::Ready(Ok(_)) => {
-                        self.asked = false;
-                        self.timer.set(sleep(self.every));
-                        return Poll::Ready(Beat::Alive);
-                    }
-                    Poll::Ready(Err(_)) => return Poll::Ready(Beat::Lost),
-                    Poll::Pending => return self.timer.as_mut().poll(cx).map(|()| Beat::Lost),
-                }
-            }
-            if self.timer.as_mut().poll(cx).is_pending() {
-                return Poll::Pending;
-            }
-            if pings.send_ping(Ping::opaque()).is_err() {
-                return Poll::Ready(Beat::Lost);
-            }
-            self.asked = true;
-            self.timer.set(sleep(self.answer));
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn a_connection_is_idle_after_enough_beats_without_a_stream() {
+    fn a_connection_is_idle_after_enough_looks_without_a_stream() {
         let load = Rc::new(Load::default());
-        let beats = limits::IDLE.as_secs() / limits::PING_EVERY.as_secs();
-        for _ in 1..beats {
+        let looks = limits::IDLE.as_secs() / limits::IDLE_LOOK.as_secs();
+        for _ in 1..looks {
             assert!(!load.idle_too_long());
         }
-        // A stream that came and went between two beats counts as life.
+        // A stream that came and went between two looks counts as life.
         drop(load.enter());
-        for _ in 0..beats {
+        for _ in 0..looks {
             assert!(!load.idle_too_long());
         }
         assert!(load.idle_too_long());
         let watching = load.enter();
-        for _ in 0..10 * beats {
+        for _ in 0..10 * looks {
             assert!(!load.idle_too_long());
         }
         drop(watching);
@@ -291,29 +231,5 @@ mod tests {
         drop(load.enter());
         assert!(!load.has_rested(), "another came and went");
         assert!(load.has_rested());
-    }
-
-    #[actix_rt::test]
-    async fn a_peer_that_answers_is_alive_and_one_that_does_not_is_lost() {
-        const SHORT: Duration = Duration::from_millis(5);
-        let (near, far) = tokio::io::duplex(1 << 16);
-        let (ours, theirs) = tokio::join!(h2::server::handshake(near), h2::client::handshake::<_>(far));
-        let (mut ours, (_requests, theirs)) = (ours.unwrap(), theirs.unwrap());
-        let mut pulse = Pulse::new(ours.ping_pong(), SHORT, Duration::from_secs(60));
-        let near = actix_rt::spawn(async move { ours.accept().await.is_some() });
-        let far = actix_rt::spawn(async move { theirs.await.is_ok() });
-        assert_eq!(pulse.beat().await, Beat::Alive);
-        assert_eq!(pulse.beat().await, Beat::Alive);
-        // The peer's end stays open, but nobody is there any more.
-        let (near_2, silent) = tokio::io::duplex(1 << 16);
-        let (ours, theirs) = tokio::join!(h2::server::handshake(near_2), h2::client::handshake::<_>(silent));
-        let mut ours = ours.unwrap();
-        let mut pulse = Pulse::new(ours.ping_pong(), SHORT, SHORT);
-        let near_2 = actix_rt::spawn(async move { ours.accept().await.is_some() });
-        assert_eq!(pulse.beat().await, Beat::Lost);
-        for task in [near, far, near_2] {
-            task.abort();
-        }
-        drop(theirs);
     }
 }

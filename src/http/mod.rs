@@ -17,6 +17,7 @@ mod h2_stream;
 pub mod handler;
 pub mod listener;
 pub mod peer;
+mod stall;
 mod switch;
 pub mod tls;
 pub mod websocket;

@@ -5,7 +5,7 @@
 //!
 //! The driver's own upgrade knows only WebSocket, and hands out a connection that is read ahead of.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::io;
 use std::pin::Pin;
 use std::rc::Rc;
@@ -13,9 +13,11 @@ use std::task::{Context, Poll, Waker};
 
 use futures::future::LocalBoxFuture;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::task::yield_now;
 
 use super::h1_stream::Streaming;
 use super::peer::Peer;
+use super::stall::Stall;
 use super::tls::TlsStream;
 
 /// Where the head of a request ends.
@@ -46,6 +48,9 @@ struct State {
     /// Wakes the driver, which may be waiting for a request that will not come.
     reader: RefCell<Option<Waker>>,
     heads: RefCell<Heads>,
+    /// Whether the driver has begun to write and does not know yet that all of it has left.
+    is_behind: Cell<bool>,
+    stall: RefCell<Stall>,
     peer: Peer,
 }
 
@@ -92,6 +97,8 @@ impl Switch {
             departure: RefCell::new(None),
             reader: RefCell::new(None),
             heads: RefCell::default(),
+            is_behind: Cell::default(),
+            stall: RefCell::default(),
             peer,
         }))
     }
@@ -134,6 +141,16 @@ impl Switch {
         let mut heads = self.0.heads.borrow_mut();
         heads.answered += 1;
         heads.is_at_end()
+    }
+
+    /// Whether all earlier answers have left. The driver takes a request that came early as soon as the answer before it is encoded:
+    /// what of that has not been written would be lost with the driver.
+    pub(super) async fn has_answered(&self) -> bool {
+        if self.0.heads.borrow().answered > 1 {
+            // The driver writes whenever a handler waits.
+            yield_now().await;
+        }
+        !self.0.is_behind.get()
     }
 
     /// The connection and what shall happen with it, once the driver has ended. `None`: it never left.
@@ -195,11 +212,15 @@ impl AsyncRead for Connection {
 
 impl AsyncWrite for Connection {
     fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
-        self.with(buf.len(), |io| io.poll_write(cx, buf))
+        let written = self.with(buf.len(), |io| io.poll_write(cx, buf));
+        self.0.0.is_behind.set(true);
+        self.0.0.stall.borrow_mut().judge(cx, written)
     }
 
     fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.with((), |io| io.poll_flush(cx))
+        let flushed = self.with((), |io| io.poll_flush(cx));
+        self.0.0.is_behind.set(flushed.is_pending());
+        flushed
     }
 
     fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {

@@ -20,10 +20,13 @@ use tokio_openssl::SslStream;
 
 use super::peer::{Peer, PeerCertificates};
 use crate::config::{Serving, TlsVersion};
+use crate::limits::OVERHEARD_BYTES;
 use crate::pki::Pki;
 
 const BOTH: &[u8] = b"\x02h2\x08http/1.1";
 const HTTP1: &[u8] = b"\x08http/1.1";
+/// As much of what is overheard is read at a time.
+const OVERHEARD_PIECE_BYTES: usize = 512;
 /// What the reference server says to a client that speaks plain HTTP.
 const NOT_TLS: &[u8] = b"HTTP/1.0 400 Bad Request\r\n\r\nClient sent an HTTP request to an HTTPS server.\n";
 
@@ -95,7 +98,7 @@ impl Tls {
             return Err(io::Error::other(error));
         }
         let peer = Peer { address, certificates: PeerCertificates::of(stream.ssl()) };
-        Ok(TlsStream { stream, is_drained: false, peer })
+        Ok(TlsStream { stream, is_drained: false, overheard: None, peer })
     }
 }
 
@@ -174,6 +177,8 @@ pub(super) struct TlsStream {
     /// Whether all that had come when it was last read has been read. HTTP drivers look for requests whenever they are woken, also
     /// to write: without this, OpenSSL would go down to the socket each time to find nothing, for every event of a watch.
     is_drained: bool,
+    /// What the client has said while nobody wanted to hear it; it is read next.
+    overheard: Option<Box<Vec<u8>>>,
     pub(super) peer: Peer,
 }
 
@@ -185,6 +190,9 @@ impl TlsStream {
 
     /// Whether the client has said something, which stays to be read; if not, it is gone.
     pub(super) fn poll_heard(&mut self, cx: &mut Context<'_>) -> Poll<bool> {
+        if self.overheard.is_some() {
+            return Poll::Ready(true);
+        }
         if self.is_drained {
             match self.stream.get_ref().poll_read_ready(cx) {
                 Poll::Pending => return Poll::Pending,
@@ -196,6 +204,36 @@ impl TlsStream {
         self.is_drained = heard.is_pending();
         heard.map(|heard| heard.is_ok_and(|bytes| bytes > 0))
     }
+
+    /// Listens whether the client goes while it is told something. What it says meanwhile is kept for who reads next: if it stayed
+    /// unread, nobody would notice the end behind it. An error: it is gone, or says more than anybody has to keep.
+    pub(super) fn listen(&mut self, cx: &mut Context<'_>) -> io::Result<()> {
+        let mut piece = [0; OVERHEARD_PIECE_BYTES];
+        loop {
+            let mut said = ReadBuf::new(&mut piece);
+            match self.poll_hear(cx, &mut said) {
+                Poll::Pending => return Ok(()),
+                Poll::Ready(heard) => heard?,
+            }
+            if said.filled().is_empty() {
+                return Err(io::ErrorKind::ConnectionAborted.into());
+            }
+            let overheard = self.overheard.get_or_insert_default();
+            if overheard.len() + said.filled().len() > OVERHEARD_BYTES {
+                return Err(io::Error::other("the client says too much while it is told something"));
+            }
+            overheard.extend_from_slice(said.filled());
+        }
+    }
+
+    fn poll_hear(&mut self, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        if self.is_drained && self.stream.get_ref().poll_read_ready(cx)?.is_pending() {
+            return Poll::Pending;
+        }
+        let read = Pin::new(&mut self.stream).poll_read(cx, buf);
+        self.is_drained = read.is_pending();
+        read
+    }
 }
 
 impl AsyncRead for TlsStream {
@@ -204,12 +242,14 @@ impl AsyncRead for TlsStream {
         cx: &mut Context<'_>,
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        if self.is_drained && self.stream.get_ref().poll_read_ready(cx)?.is_pending() {
-            return Poll::Pending;
+        let Some(overheard) = &mut self.overheard else { return self.poll_hear(cx, buf) };
+        let read = overheard.len().min(buf.remaining());
+        buf.put_slice(&overheard[..read]);
+        overheard.drain(..read);
+        if overheard.is_empty() {
+            self.overheard = None;
         }
-        let read = Pin::new(&mut self.stream).poll_read(cx, buf);
-        self.is_drained = read.is_pending();
-        read
+        Poll::Ready(Ok(()))
     }
 }
 

@@ -26,14 +26,14 @@ pub enum Stream {
     Private(Box<SslStream<TcpStream>>),
 }
 
-/// Connects. The whole may take as long as each of its two steps may.
+/// Connects. Each of the three steps (the name, the connection, TLS) may take `within`.
 pub(super) async fn dial(tls: Option<&Way>, to: &Destination, within: Duration) -> Result<Stream, Failure> {
     let Destination { location, reach, .. } = to;
     let addresses = timeout(within, resolve(location, *reach))
         .await
         .map_err(|_| Failure::SlowDial(location.authority()))??;
-    let connecting = timeout(within, connect(&addresses)).await;
-    let tcp = connecting.map_err(|_| Failure::SlowDial(location.authority()))??;
+    let slow = || Failure::SlowDial(location.authority());
+    let tcp = timeout(within, connect(&addresses, within, slow)).await.map_err(|_| slow())??;
     if let Err(error) = socket::prepare(&tcp) {
         tracing::debug!(%error, "a connection cannot be made prompt and watched");
     }
@@ -63,12 +63,19 @@ async fn resolve(location: &Location, reach: Reach) -> Result<Vec<SocketAddr>, F
     Ok(found)
 }
 
-async fn connect(addresses: &[SocketAddr]) -> Result<TcpStream, Failure> {
+/// Tries one address after the other. Each has its share of the time: one that swallows packets leaves some to the next.
+async fn connect(
+    addresses: &[SocketAddr],
+    within: Duration,
+    slow: impl Fn() -> Failure,
+) -> Result<TcpStream, Failure> {
+    let share = within / u32::try_from(addresses.len()).unwrap_or(u32::MAX).max(1);
     let mut failed = None;
     for address in addresses {
-        match TcpStream::connect(address).await {
-            Ok(stream) => return Ok(stream),
-            Err(error) => failed = failed.or(Some(Failure::dial(*address, &error))),
+        match timeout(share, TcpStream::connect(address)).await {
+            Ok(Ok(stream)) => return Ok(stream),
+            Ok(Err(error)) => failed = failed.or(Some(Failure::dial(*address, &error))),
+            Err(_) => failed = failed.or_else(|| Some(slow())),
         }
     }
     Err(failed.unwrap_or(Failure::NotAllowed))

@@ -147,8 +147,14 @@ impl Shelves {
     fn remove_oldest(&mut self) -> Option<Waiting> {
         let oldest = |shelf: &Vec<Waiting>| shelf.first().map(|first| (first.since, first.line.number));
         let (origin, _) = self.waiting.iter().min_by_key(|(_, shelf)| oldest(shelf))?;
-        let (origin, number) = (origin.clone(), oldest(self.waiting.get(origin)?)?.1);
-        self.remove(&origin, |waiting| waiting.line.number == number)
+        let origin = origin.clone();
+        self.remove_oldest_of(&origin)
+    }
+
+    /// The same of those to one origin.
+    fn remove_oldest_of(&mut self, origin: &Arc<Origin>) -> Option<Waiting> {
+        let number = self.waiting.get(origin)?.first()?.line.number;
+        self.remove(origin, |waiting| waiting.line.number == number)
     }
 
     fn is_wanted(&self, origin: &Origin) -> bool {
@@ -268,10 +274,16 @@ impl Pool {
         let _gone = {
             let mut shelves = self.lock();
             let full = shelves.waiting.get(&origin).is_some_and(|shelf| shelf.len() >= CONNECTIONS_KEPT_EACH);
-            if waiting.line.is_closed() || full || !shelves.is_wanted(&origin) {
+            if waiting.line.is_closed() || !shelves.is_wanted(&origin) {
                 Some(waiting)
             } else {
-                let gone = if shelves.count >= CONNECTIONS_KEPT { shelves.remove_oldest() } else { None };
+                // The newest is always kept: those that wait may belong to a thread that asks no more, and would keep all others
+                // from having one.
+                let gone = match full {
+                    true => shelves.remove_oldest_of(&origin),
+                    false if shelves.count >= CONNECTIONS_KEPT => shelves.remove_oldest(),
+                    false => None,
+                };
                 shelves.count += 1;
                 shelves.waiting.entry(origin).or_default().push(waiting);
                 gone

@@ -3,27 +3,23 @@
 use std::collections::HashMap;
 use std::fs;
 use std::io::Read as _;
-use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use openssl::error::ErrorStack;
-use openssl::pkey::PKey;
-use openssl::ssl::{Ssl, SslContext, SslContextBuilder, SslMethod, SslVerifyMode, SslVersion};
+use openssl::ssl::SslContext;
 use openssl::x509::X509;
 use openssl::x509::X509VerifyResult;
-use openssl::x509::store::X509StoreBuilder;
 use tokio::net::TcpStream;
 use tokio_openssl::SslStream;
 
 use crate::api::connect::{Destination, Peer, Trust};
 use crate::limits::{EXTENSIONS_REMEMBERED, PKI_FILE_BYTES};
 
+use super::client_tls::{Believed, client, context};
 use super::failure::Failure;
 use super::pool::{self, Digest, Private};
-
-const HTTP1: &[u8] = b"\x08http/1.1";
 
 /// The files that the operator names for connections to kubelets.
 #[derive(Clone, Debug, Default)]
@@ -91,26 +87,23 @@ impl Kubelets {
             Some((certificate, key)) => Some((certificate, (read(certificate)?, read(key)?))),
             None => None,
         };
-        let context = |authority: Option<&(&PathBuf, Vec<u8>)>| -> Result<SslContext, TlsError> {
-            let mut context = builder()?;
-            match authority {
-                None => context.set_verify(SslVerifyMode::NONE),
+        let made = |authority: Option<&(&PathBuf, Vec<u8>)>| -> Result<SslContext, TlsError> {
+            let believed = match authority {
+                None => Believed::Anybody,
                 Some((path, pem)) => {
                     let wrong = |error| TlsError::Content((*path).clone(), error);
-                    believe(&mut context, X509::stack_from_pem(pem).map_err(wrong)?)?;
+                    Believed::Authorities(X509::stack_from_pem(pem).map_err(wrong)?)
                 }
-            }
-            if let Some((path, (certificate, key))) = &identity {
-                let wrong = |error| TlsError::Content((*path).clone(), error);
-                show(&mut context, certificate, key).map_err(wrong)?;
-            }
-            Ok(context.build())
+            };
+            let Some((path, identity)) = &identity else { return Ok(context(believed, None)?) };
+            context(believed, Some(of_pem(identity)))
+                .map_err(|error| TlsError::Content((*path).clone(), error))
         };
         let pem = authority.as_ref().map(|(_, pem)| pem.as_slice());
         Ok(Kubelets {
-            verified: context(authority.as_ref())?,
+            verified: made(authority.as_ref())?,
             verifies: authority.is_some(),
-            unverified: context(None)?,
+            unverified: made(None)?,
             authority: pool::authority(pem, pem.is_some()),
             shown: shown(identity.as_ref().map(|(_, identity)| identity)),
         })
@@ -118,7 +111,7 @@ impl Kubelets {
 }
 
 fn shown(identity: Option<&Shown>) -> Digest {
-    pool::shown(identity.map(|(certificate, key)| (certificate.as_slice(), key.as_slice())))
+    pool::shown(identity.map(of_pem))
 }
 
 /// What connections to servers that extend this API are made of.
@@ -139,11 +132,9 @@ pub(super) fn authority(peer: &Peer) -> Digest {
 
 impl Contexts {
     pub(super) fn new(files: &TlsFiles) -> Result<Contexts, TlsError> {
-        let mut nobody = builder()?;
-        nobody.set_verify(SslVerifyMode::NONE);
         Ok(Contexts {
             kubelets: Mutex::new(Kubelets::read(files)?),
-            nobody: nobody.build(),
+            nobody: context(Believed::Anybody, None)?,
             extensions: Mutex::default(),
         })
     }
@@ -157,10 +148,8 @@ impl Contexts {
 
     /// Shows this to extensions from now on.
     pub(super) fn show_to_extensions(&self, identity: Option<Shown>) -> Result<(), TlsError> {
-        if let Some((certificate, key)) = &identity {
-            // What cannot be shown is found out now, and not by the first client.
-            show(&mut builder()?, certificate, key)?;
-        }
+        // What cannot be shown is found out now, and not by the first client.
+        context(Believed::Anybody, identity.as_ref().map(of_pem))?;
         let contexts = HashMap::new();
         *self.extensions.lock().unwrap_or_else(PoisonError::into_inner) = Extensions { identity, contexts };
         Ok(())
@@ -263,69 +252,21 @@ fn reason(stack: &ErrorStack) -> String {
     }
 }
 
-fn client(context: &SslContext, host: &str, verifies: bool) -> Result<Ssl, ErrorStack> {
-    let mut ssl = Ssl::new(context)?;
-    let address = host.parse::<IpAddr>().ok();
-    if address.is_none() {
-        ssl.set_hostname(host)?;
-    }
-    if verifies {
-        match address {
-            Some(address) => ssl.param_mut().set_ip(address)?,
-            None => ssl.param_mut().set_host(host)?,
-        }
-    }
-    Ok(ssl)
-}
-
-/// Not a connector of the library: that one would believe the authorities of the system as well.
-fn builder() -> Result<SslContextBuilder, ErrorStack> {
-    let mut context = SslContextBuilder::new(SslMethod::tls_client())?;
-    context.set_min_proto_version(Some(SslVersion::TLS1_2))?;
-    context.set_alpn_protos(HTTP1)?;
-    Ok(context)
-}
-
-fn believe(context: &mut SslContextBuilder, authorities: Vec<X509>) -> Result<(), ErrorStack> {
-    let mut believed = X509StoreBuilder::new()?;
-    for authority in authorities {
-        believed.add_cert(authority)?;
-    }
-    context.set_cert_store(believed.build());
-    context.set_verify(SslVerifyMode::PEER);
-    Ok(())
-}
-
-fn show(context: &mut SslContextBuilder, certificate: &[u8], key: &[u8]) -> Result<(), ErrorStack> {
-    let mut chain = X509::stack_from_pem(certificate)?.into_iter();
-    if let Some(own) = chain.next() {
-        context.set_certificate(&own)?;
-    }
-    for intermediate in chain {
-        context.add_extra_chain_cert(intermediate)?;
-    }
-    context.set_private_key(&*PKey::private_key_from_pem(key)?)?;
-    context.check_private_key()
-}
-
 /// What connections to an extension are made of; `None` if nobody is named whom it could be known to.
 fn extension(peer: &Peer, identity: Option<&Shown>) -> Result<Option<SslContext>, ErrorStack> {
-    let mut context = builder()?;
-    match (peer.verifies, peer.authority_pem.as_slice()) {
-        (false, _) => context.set_verify(SslVerifyMode::NONE),
-        (true, []) => {
-            context.set_default_verify_paths()?;
-            context.set_verify(SslVerifyMode::PEER);
-        }
+    let believed = match (peer.verifies, peer.authority_pem.as_slice()) {
+        (false, _) => Believed::Anybody,
+        (true, []) => Believed::Host,
         (true, pem) => match X509::stack_from_pem(pem) {
-            Ok(authorities) if !authorities.is_empty() => believe(&mut context, authorities)?,
+            Ok(authorities) if !authorities.is_empty() => Believed::Authorities(authorities),
             _ => return Ok(None),
         },
-    }
-    if let Some((certificate, key)) = identity {
-        show(&mut context, certificate, key)?;
-    }
-    Ok(Some(context.build()))
+    };
+    context(believed, identity.map(of_pem)).map(Some)
+}
+
+fn of_pem((certificate, key): &Shown) -> (&[u8], &[u8]) {
+    (certificate, key)
 }
 
 /// Reads a file of keys or certificates.

@@ -1,59 +1,32 @@
 //! How another server is reached: the way there, and what makes the connection private.
 
 use std::net::IpAddr;
-use std::path::Path;
 use std::pin::Pin;
 use std::sync::Arc;
 
-use openssl::pkey::PKey;
-use openssl::ssl::{SslConnector, SslMethod, SslVerifyMode};
+use openssl::error::ErrorStack;
+use openssl::ssl::SslContext;
 use openssl::x509::X509;
-use openssl::x509::store::X509StoreBuilder;
 use tokio::net::TcpStream;
 use tokio_openssl::SslStream;
 
 use super::tunnel;
 use crate::kubeconfig::{Access, IdentityPem, Shown};
+use crate::upstream::client_tls::{self, Believed};
 use crate::upstream::pool::{self, Digest, Origin, Private, Purpose};
 use crate::upstream::{Stream, unproven};
 
-/// Where systems keep the authorities that they believe. OpenSSL may be part of this binary, and then does not know that; what
-/// the variables SSL_CERT_FILE and SSL_CERT_DIR say it knows always.
-const HOST_AUTHORITIES: [&str; 4] = [
-    "/etc/ssl/certs/ca-certificates.crt",
-    "/etc/pki/ca-trust/extracted/pem/tls-ca-bundle.pem",
-    "/etc/ssl/ca-bundle.pem",
-    "/etc/ssl/cert.pem",
-];
-
 /// How connections become private. `identity_pem` is the certificate and the key that are shown.
-fn connector(
-    access: &Access,
-    identity_pem: Option<&IdentityPem>,
-) -> Result<SslConnector, Box<dyn std::error::Error>> {
-    let mut builder = SslConnector::builder(SslMethod::tls_client())?;
-    if let Some(pem) = &access.authority_pem {
-        let mut store = X509StoreBuilder::new()?;
-        for certificate in X509::stack_from_pem(pem)? {
-            store.add_cert(certificate)?;
-        }
-        builder.set_cert_store(store.build());
-    } else if let Some(file) = HOST_AUTHORITIES.iter().find(|file| Path::new(file).is_file()) {
-        builder.set_ca_file(file)?;
-    }
-    if access.insecure {
-        builder.set_verify(SslVerifyMode::NONE);
-    }
-    if let Some((certificates, key)) = identity_pem {
-        let mut chain = X509::stack_from_pem(certificates)?.into_iter();
-        let own = chain.next().ok_or("the client certificate is empty")?;
-        builder.set_certificate(&own)?;
-        for certificate in chain {
-            builder.add_extra_chain_cert(certificate)?;
-        }
-        builder.set_private_key(&*PKey::private_key_from_pem(key)?)?;
-    }
-    Ok(builder.build())
+fn context(access: &Access, identity_pem: Option<&IdentityPem>) -> Result<SslContext, ErrorStack> {
+    let believed = match &access.authority_pem {
+        _ if access.insecure => Believed::Anybody,
+        Some(pem) => Believed::Authorities(X509::stack_from_pem(pem)?),
+        None => Believed::Host,
+    };
+    client_tls::context(
+        believed,
+        identity_pem.map(|(certificates, key)| (certificates.as_slice(), key.as_slice())),
+    )
 }
 
 fn shown(identity: Option<&IdentityPem>) -> Digest {
@@ -67,7 +40,7 @@ fn made(shown: &Shown) -> Option<&IdentityPem> {
 
 /// How one server is reached.
 pub(super) struct Reach {
-    tls: Option<SslConnector>,
+    tls: Option<SslContext>,
     origin: Arc<Origin>,
 }
 
@@ -79,7 +52,7 @@ impl Reach {
         (host, port): (String, u16),
         access: &Access,
     ) -> Result<Reach, String> {
-        let tls = secure.then(|| connector(access, access.identity_pem.as_ref())).transpose();
+        let tls = secure.then(|| context(access, access.identity_pem.as_ref())).transpose();
         let tls = tls.map_err(|error| error.to_string())?;
         let private = secure.then(|| Private {
             server_name: access.server_name.clone().unwrap_or_else(|| host.clone()),
@@ -123,15 +96,21 @@ impl Reach {
         let tcp = tcp.map_err(|error| dial(host, port, &error))?;
         let _prompt = tcp.set_nodelay(true);
         let (Some(tls), Some(private)) = (&self.tls, &to.private) else { return Ok(Stream::Plain(tcp)) };
-        let own = made.map(|identity| connector(access, Some(identity))).transpose();
+        let own = made.map(|identity| context(access, Some(identity))).transpose();
         let own = own.map_err(|error| error.to_string())?;
-        let stream = handshake(own.as_ref().unwrap_or(tls), &private.server_name, tcp).await?;
+        let context = own.as_ref().unwrap_or(tls);
+        let stream = handshake(context, &private.server_name, !access.insecure, tcp).await?;
         Ok(Stream::Private(Box::new(stream)))
     }
 }
 
-async fn handshake(tls: &SslConnector, name: &str, tcp: TcpStream) -> Result<SslStream<TcpStream>, String> {
-    let ssl = tls.configure().and_then(|setup| setup.into_ssl(name));
+async fn handshake(
+    context: &SslContext,
+    name: &str,
+    verifies: bool,
+    tcp: TcpStream,
+) -> Result<SslStream<TcpStream>, String> {
+    let ssl = client_tls::client(context, name, verifies);
     let ssl = ssl.map_err(|error| format!("tls: {error}"))?;
     let mut stream = SslStream::new(ssl, tcp).map_err(|error| format!("tls: {error}"))?;
     match Pin::new(&mut stream).connect().await {

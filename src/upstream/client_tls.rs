@@ -1,0 +1,147 @@
+//! What every TLS connection that this server opens is made of: whom it believes, and what it shows.
+//!
+//! Not a connector of the library: that one would believe the authorities of the system beside those that are named.
+
+use std::net::IpAddr;
+use std::path::Path;
+
+use openssl::error::ErrorStack;
+use openssl::pkey::PKey;
+use openssl::ssl::{Ssl, SslContext, SslContextBuilder, SslMethod, SslMode, SslVerifyMode, SslVersion};
+use openssl::x509::X509;
+use openssl::x509::store::X509StoreBuilder;
+
+const HTTP1: &[u8] = b"\x08http/1.1";
+
+/// Where systems keep the authorities that they believe. OpenSSL may be part of this binary, and then does not know that; what
+/// the variables SSL_CERT_FILE and SSL_CERT_DIR say it knows always.
+const HOST_AUTHORITIES: [&str; 4] = [
+    "/etc/ssl/certs/ca-certificates.crt",
+    "/etc/pki/ca-trust/extracted/pem/tls-ca-bundle.pem",
+    "/etc/ssl/ca-bundle.pem",
+    "/etc/ssl/cert.pem",
+];
+
+/// Whom the other end must be known to.
+pub(crate) enum Believed {
+    /// It has to prove nothing.
+    Anybody,
+    /// Those whom the host believes.
+    Host,
+    /// These alone.
+    Authorities(Vec<X509>),
+}
+
+/// What connections are made of. `identity` is the certificate that is shown, with those that vouch for it, and its key, PEM.
+pub(crate) fn context(
+    believed: Believed,
+    identity: Option<(&[u8], &[u8])>,
+) -> Result<SslContext, ErrorStack> {
+    let mut context = SslContextBuilder::new(SslMethod::tls_client())?;
+    context.set_min_proto_version(Some(SslVersion::TLS1_2))?;
+    context.set_alpn_protos(HTTP1)?;
+    // HTTP goes on gathering while a write waits, and then writes again from another place: without these two modes that is an
+    // error, which ends an upload whose reader is slow.
+    context.set_mode(
+        SslMode::AUTO_RETRY
+            | SslMode::ACCEPT_MOVING_WRITE_BUFFER
+            | SslMode::ENABLE_PARTIAL_WRITE
+            | SslMode::RELEASE_BUFFERS,
+    );
+    match believed {
+        Believed::Anybody => context.set_verify(SslVerifyMode::NONE),
+        Believed::Host => {
+            context.set_default_verify_paths()?;
+            if let Some(file) = HOST_AUTHORITIES.iter().find(|file| Path::new(file).is_file()) {
+                context.set_ca_file(file)?;
+            }
+            context.set_verify(SslVerifyMode::PEER);
+        }
+        Believed::Authorities(authorities) => {
+            let mut store = X509StoreBuilder::new()?;
+            for authority in authorities {
+                store.add_cert(authority)?;
+            }
+            context.set_cert_store(store.build());
+            context.set_verify(SslVerifyMode::PEER);
+        }
+    }
+    if let Some((certificate, key)) = identity {
+        show(&mut context, certificate, key)?;
+    }
+    Ok(context.build())
+}
+
+fn show(context: &mut SslContextBuilder, certificate: &[u8], key: &[u8]) -> Result<(), ErrorStack> {
+    let mut chain = X509::stack_from_pem(certificate)?.into_iter();
+    if let Some(own) = chain.next() {
+        context.set_certificate(&own)?;
+    }
+    for intermediate in chain {
+        context.add_extra_chain_cert(intermediate)?;
+    }
+    context.set_private_key(&*PKey::private_key_from_pem(key)?)?;
+    context.check_private_key()
+}
+
+/// One connection to somebody of this name, who has to have it in the certificate if `verifies`.
+pub(crate) fn client(context: &SslContext, name: &str, verifies: bool) -> Result<Ssl, ErrorStack> {
+    let mut ssl = Ssl::new(context)?;
+    let address = name.parse::<IpAddr>().ok();
+    if address.is_none() {
+        ssl.set_hostname(name)?;
+    }
+    if verifies {
+        match address {
+            Some(address) => ssl.param_mut().set_ip(address)?,
+            None => ssl.param_mut().set_host(name)?,
+        }
+    }
+    Ok(ssl)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{ErrorKind, Read as _, Write as _};
+    use std::os::unix::net::UnixStream;
+    use std::sync::mpsc;
+
+    use openssl::ssl::SslAcceptor;
+
+    use super::*;
+
+    /// What HTTP does with an upload whose reader is slow: while a write waits, more is put behind it, and the whole may move.
+    #[test]
+    fn a_write_goes_on_from_another_place_with_more_behind_it() {
+        const PIECE: usize = 64 << 10;
+        let (near, far) = UnixStream::pair().unwrap();
+        let (begin, begun) = mpsc::channel::<()>();
+        let reader = std::thread::spawn(move || {
+            let (certificate, key) = crate::pki::testing::own("reader");
+            let mut acceptor = SslAcceptor::mozilla_intermediate_v5(SslMethod::tls()).unwrap();
+            acceptor.set_certificate(&certificate).unwrap();
+            acceptor.set_private_key(&key).unwrap();
+            let mut stream = acceptor.build().accept(far).unwrap();
+            begun.recv().unwrap();
+            let mut read = Vec::new();
+            let _ended_without_goodbye = stream.read_to_end(&mut read);
+            read.len()
+        });
+        let context = context(Believed::Anybody, None).unwrap();
+        let mut stream = client(&context, "reader", false).unwrap().connect(near).unwrap();
+        stream.get_ref().set_nonblocking(true).unwrap();
+        let mut written = 0;
+        let waiting = loop {
+            match stream.write(&[0; PIECE]) {
+                Ok(more) => written += more,
+                Err(error) => break error,
+            }
+        };
+        assert_eq!(waiting.kind(), ErrorKind::WouldBlock);
+        begin.send(()).unwrap();
+        stream.get_ref().set_nonblocking(false).unwrap();
+        written += stream.write(&[0; 2 * PIECE]).unwrap();
+        drop(stream);
+        assert_eq!(reader.join().unwrap(), written);
+    }
+}
