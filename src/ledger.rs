@@ -2,8 +2,8 @@
 //!
 //! Each place that gets records, the log (`log.rs`) and the webhook (`webhook.rs`), has a thread of its own and a bounded queue
 //! before it (`batches.rs`). In batch mode nobody waits: a record that finds no room is lost, and counted. In the other modes a
-//! request waits until there is room for its record and it is written, or until whoever asks has gone. All records together have one
-//! room and their bodies another, so that large answers which somebody reads slowly cost the records of others their bodies at most.
+//! request waits until there is room for its record and it is written; the last record of a request waits also when whoever
+//! asked has gone. All records together have one room and their bodies another, so that large answers which somebody reads slowly cost the records of others their bodies at most.
 
 pub mod batches;
 pub mod log;
@@ -13,12 +13,12 @@ use std::sync::Arc;
 
 use futures::future::join_all;
 use tokio::sync::mpsc::error::TrySendError;
-use tokio::sync::{Notify, mpsc, oneshot};
+use tokio::sync::{Mutex, Notify, Semaphore, mpsc, oneshot};
 use tokio::time::timeout;
 
 use crate::api::audit::event::Event;
 use crate::config::audit::{Delivery, Mode};
-use crate::limits::{AUDIT_BODIES_BYTES, AUDIT_CLOSING, AUDIT_HEADS_BYTES};
+use crate::limits::{AUDIT_BODIES_BYTES, AUDIT_CLOSING, AUDIT_HEADS_BYTES, AUDIT_UNATTENDED};
 use crate::metrics::audit::Audit as Counts;
 use crate::verbs::budget::{Budget, Held};
 
@@ -41,8 +41,12 @@ pub struct Ledger {
     places: Vec<Place>,
     heads: Budget,
     bodies: Budget,
-    /// Wakes those who wait for room.
+    /// Whoever waits for room; the others wait for them, so that a large record is not overtaken for ever.
+    turn: Mutex<()>,
+    /// Wakes them.
     freed: Arc<Notify>,
+    /// The records of requests that are over which may wait without anybody who asked.
+    unattended: Arc<Semaphore>,
     counts: Counts,
 }
 
@@ -70,7 +74,15 @@ impl Ledger {
     /// A ledger without places.
     pub fn new(counts: Counts) -> Ledger {
         let (heads, bodies) = (Budget::new(AUDIT_HEADS_BYTES), Budget::new(AUDIT_BODIES_BYTES));
-        Ledger { places: Vec::new(), heads, bodies, freed: Arc::default(), counts }
+        Ledger {
+            places: Vec::new(),
+            heads,
+            bodies,
+            turn: Mutex::default(),
+            freed: Arc::default(),
+            unattended: Arc::new(Semaphore::new(AUDIT_UNATTENDED)),
+            counts,
+        }
     }
 
     /// Adds a place; `spawn` starts the thread that takes what comes out of its queue.
@@ -118,6 +130,7 @@ impl Ledger {
 
     /// Room for all of a record but its bodies, when there is some.
     async fn head(&self, bytes: usize) -> Held {
+        let _turn = self.turn.lock().await;
         loop {
             let freed = self.freed.notified();
             if let Ok(head) = self.heads.take(bytes) {
@@ -132,9 +145,10 @@ impl Ledger {
         self.counts.made();
         let bodies = self.fit(&mut event, bodies);
         let event = Arc::new(event);
-        let (rooms, heard) = match self.heads.take(event.head_bytes()) {
-            Ok(head) => (self.rooms(head, bodies), &self.places[..]),
-            Err(_) => {
+        let free = self.turn.try_lock().ok().and_then(|_turn| self.heads.take(event.head_bytes()).ok());
+        let (rooms, heard) = match free {
+            Some(head) => (self.rooms(head, bodies), &self.places[..]),
+            None => {
                 // Those of batch mode come last: nobody waits for them.
                 let (patient, others) = self.places.split_at(self.patient());
                 if !others.is_empty() {
@@ -152,6 +166,24 @@ impl Ledger {
         // All places hear of it before anybody waits: a client that hangs up meanwhile keeps no record from any of them.
         let delivered = heard.iter().map(|place| self.deliver(place, &event, rooms.clone()));
         join_all(delivered).await.into_iter().all(|may_go_on| may_go_on)
+    }
+
+    /// Writes down the last record of a request. What the request has done is done: whoever hangs up while its record waits does not
+    /// take the record along.
+    pub async fn write_last(self: &Arc<Self>, event: Event, bodies: Held) {
+        let unattended =
+            if self.patient() > 0 { self.unattended.clone().try_acquire_owned().ok() } else { None };
+        let Some(unattended) = unattended else {
+            self.write(event, bodies).await;
+            return;
+        };
+        let ledger = self.clone();
+        let writing = actix_rt::spawn(async move {
+            ledger.write(event, bodies).await;
+            drop(unattended);
+        });
+        // An error: the server ends.
+        let _ended = writing.await;
     }
 
     /// How many places are waited for.

@@ -313,6 +313,8 @@ pub const AUDIT_POLICY_BYTES: usize = 1 << 20;
 pub const AUDIT_EVENTS_WAITING: usize = 1 << 20;
 /// Bytes of all records that wait, their bodies apart; past it records are lost.
 pub const AUDIT_HEADS_BYTES: usize = 32 << 20;
+/// Last records of requests that may wait for room after whoever asked has gone; more go with whoever asked.
+pub const AUDIT_UNATTENDED: usize = 1_024;
 /// Bytes of the bodies of records that wait, and of those that are kept for one; past it records lose theirs.
 pub const AUDIT_BODIES_BYTES: usize = 32 << 20;
 /// Bytes of one body that is kept for a record; a larger one is left out.

@@ -328,6 +328,42 @@ fn a_watch_that_nobody_reads_or_wants_any_more_leaves_nothing_behind() {
     poll(CAP, || (metric(&mut client, "apiserver_longrunning_requests") == 0.0).then_some(())).unwrap();
 }
 
+#[test]
+fn a_client_that_said_something_before_it_went_is_gone() {
+    let (_server, mut client) = start(|_| ());
+    client.post(MAPS, &map("a")).ok();
+    let deadline = Deadline::after(CAP);
+    let mut connection = client.raw();
+    connection.send((client.head("GET", &format!("{MAPS}?watch=1"), &[]) + "\r\n").as_bytes()).unwrap();
+    connection.head(deadline).unwrap();
+    connection.chunk(deadline).unwrap();
+    assert_eq!(metric(&mut client, "apiserver_longrunning_requests"), 1.0);
+    connection.send(b"G").unwrap();
+    connection.close_writing();
+    poll(CAP, || (metric(&mut client, "apiserver_longrunning_requests") == 0.0).then_some(())).unwrap();
+}
+
+#[test]
+fn an_answer_that_is_read_late_is_whole_though_a_watch_was_asked_for_behind_it() {
+    let (_server, mut client) = start(|_| ());
+    for number in 0..16 {
+        let large = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": format!("large-{number}")},
+            "data": {"text": "x".repeat(900_000)}});
+        client.post(MAPS, &large).ok();
+    }
+    let deadline = Deadline::after(CAP);
+    let mut connection = client.raw();
+    for path in [MAPS.to_owned(), format!("{MAPS}?watch=1&fieldSelector=metadata.name=large-3")] {
+        connection.send((client.head("GET", &path, &[]) + "\r\n").as_bytes()).unwrap();
+    }
+    let head = connection.head(deadline).unwrap();
+    let list = connection.body(support::wire::Connection::framing(&head, "GET"), deadline).unwrap();
+    assert_eq!(names(&serde_json::from_slice(&list).unwrap()).len(), 16);
+    assert_eq!(connection.head(deadline).unwrap().status, 200);
+    let event = connection.chunk(deadline).unwrap().unwrap();
+    assert!(event.starts_with(br#"{"type":"ADDED""#));
+}
+
 /// A frame of a WebSocket as a server sends it: opcode and payload.
 fn message(connection: &mut support::wire::Connection) -> (u8, Vec<u8>) {
     let deadline = Deadline::after(CAP);

@@ -16,6 +16,7 @@ use crate::api::status::Result;
 use crate::api::value::Value;
 
 use super::client::{At, Client};
+use super::each::Attempts;
 use super::own_objects::Settle;
 use super::queue::{Outcome, Queue};
 use super::runner::{Follows, Loop, News};
@@ -74,13 +75,13 @@ impl FlowSchemas {
 
     async fn all(&self) -> Result<Outcome> {
         let snapshot = self.client.snapshot(&TypeName::new(SCHEMAS)).await?;
-        let mut outcome = Outcome::Done;
+        let (mut outcome, mut attempts) = (Outcome::Done, Attempts::default());
         for object in snapshot.iter().filter(|object| object.is_readable()) {
-            if let Outcome::After(pause) = self.one(&object.key).await? {
+            if let Some(Outcome::After(pause)) = attempts.take(self.one(&object.key).await) {
                 outcome = Outcome::After(pause);
             }
         }
-        Ok(outcome)
+        attempts.end().map(|()| outcome)
     }
 
     async fn one(&self, key: &Key) -> Result<Outcome> {

@@ -205,6 +205,20 @@ async fn a_client_that_hangs_up_before_a_full_queue_loses_its_record_and_that_is
 }
 
 #[actix_rt::test]
+async fn a_client_that_hangs_up_does_not_take_the_last_record_along() {
+    let bench = bench(Mode::Blocking, 1, 1, None, true);
+    for _ in 0..4 {
+        let writing = bench.ledger.write_last(event(0), bench.ledger.room());
+        assert!(timeout(Duration::from_millis(50), writing).await.is_err());
+    }
+    bench.may.add_permits(10);
+    while bench.ledger.unattended.available_permits() < AUDIT_UNATTENDED {
+        tokio::task::yield_now().await;
+    }
+    assert_eq!((count(&bench.metrics, LOST), bench.written.load(Ordering::SeqCst)), (0, 4));
+}
+
+#[actix_rt::test]
 async fn in_blocking_mode_a_record_waits_for_room_and_is_not_lost() {
     for mode in [Mode::Blocking, Mode::BlockingStrict] {
         let bench = bench(mode, 10, 1, None, true);

@@ -163,7 +163,10 @@ impl Levels {
 impl Known {
     /// Gives every level its seats. Those that are not wanted have some until they are empty.
     fn divide(&mut self, total: u32) {
-        self.standing.retain(|_, standing| standing.is_wanted || !standing.level.is_idle());
+        // A request that is about to enter holds its level: it must not wait in one that nobody looks after.
+        let is_held =
+            |standing: &Standing| !standing.level.is_idle() || Arc::strong_count(&standing.level) > 1;
+        self.standing.retain(|_, standing| standing.is_wanted || is_held(standing));
         let shares: Vec<Share> = self.standing.values().map(|standing| standing.share).collect();
         for (standing, bounds) in self.standing.values_mut().zip(divide(total, &shares)) {
             standing.bounds = bounds;

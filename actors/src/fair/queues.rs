@@ -256,7 +256,10 @@ impl<T> Queues<T> {
         };
         let queue = self.emptiest(&Hand::deal(flow, queues, hand));
         if self.load.waiting == 0 && self.load.seats < self.limit && self.fits(work.width()) {
-            self.queue(queue);
+            let progress = self.progress;
+            let into = self.queue(queue);
+            // As for those that wait, see [`Queue::bound`].
+            into.next = into.next.max(progress);
             return (self.seat(Some(queue), work), Vec::new());
         }
         let before = self.queues.get(&queue).map_or(0, |queue| queue.waiting.len());

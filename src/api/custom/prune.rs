@@ -151,7 +151,8 @@ pub fn fill(schema: &Schema, value: &mut Value, room: &mut usize) -> bool {
     }
     match value {
         Value::Object(fields) => {
-            for (name, inner) in schema.properties.iter().filter(|(_, inner)| inner.default.is_some()) {
+            let defaulted = schema.defaulted.iter().filter_map(|name| schema.properties.get_key_value(name));
+            for (name, inner) in defaulted {
                 if fields.get(name).is_none_or(|value| inner.forbids(value)) {
                     let Some(default) = taken(inner, room) else { return false };
                     fields.insert(name.clone(), default);

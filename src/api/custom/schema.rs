@@ -39,6 +39,8 @@ pub struct Schema {
     pub checks: Option<Box<Checks>>,
     /// Whether something in it has a default.
     pub fills: bool,
+    /// The names of its fields that have one.
+    pub defaulted: Vec<String>,
 }
 
 /// What the fields are that a schema does not name.
@@ -134,6 +136,11 @@ impl Schema {
             atomic: text("x-kubernetes-map-type") == "atomic",
             checks: Checks::read(said, patterns),
             fills: false,
+            defaulted: properties
+                .iter()
+                .filter(|(_, one)| one.default.is_some())
+                .map(|(name, _)| name.clone())
+                .collect(),
             properties,
             others,
             items,

@@ -26,6 +26,19 @@ pub fn check(schema: &Schema, value: &Value, old: Option<&Value>, base: &Path, e
     }
 }
 
+/// The fields that a schema names, by name, with what they are. It takes as long as the shorter of the two: a schema with very many
+/// properties may be asked about very many objects with none of them.
+fn named<'a>(schema: &'a Schema, fields: &'a Object) -> Vec<(&'a String, &'a Schema, &'a Value)> {
+    if schema.properties.len() <= fields.len() {
+        let of = |(name, inner)| Some((name, inner, fields.get(name)?));
+        return schema.properties.iter().filter_map(of).collect();
+    }
+    let of = |(name, value)| schema.properties.get_key_value(name).map(|(name, inner)| (name, inner, value));
+    let mut found: Vec<_> = fields.iter().filter_map(of).collect();
+    found.sort_unstable_by_key(|(name, ..)| *name);
+    found
+}
+
 struct Walk {
     /// How many more values are looked at.
     steps: usize,
@@ -45,11 +58,13 @@ impl Walk {
         let mut found = Found::default();
         // A long text takes longer to hold against patterns.
         let length = value.as_str().map_or(0, |text| text.len() / 64);
-        self.steps = self.steps.saturating_sub(1 + length);
+        let checks = schema.checks.as_deref();
+        // As does one that may be one of very many.
+        let allowed = checks.map_or(0, |checks| checks.values.len() / 64);
+        self.steps = self.steps.saturating_sub(1 + length + allowed);
         if self.steps == 0 {
             return found;
         }
-        let checks = schema.checks.as_deref();
         of_type(schema, checks, value, path, &mut found);
         if value.is_null() {
             if let Some(checks) = checks {
@@ -111,8 +126,7 @@ impl Walk {
                 found.merge(self.value(inner, value, was(name), &path.other(name)));
             }
         }
-        for (name, inner) in &schema.properties {
-            let Some(value) = fields.get(name) else { continue };
+        for (name, inner, value) in named(schema, fields) {
             found.merge(self.value(inner, value, was(name), &path.named(name)));
         }
         for name in checks.map(|checks| checks.required.as_slice()).unwrap_or_default() {
@@ -371,6 +385,28 @@ mod tests {
                 "spec.size: Invalid value: 98: spec.size in body should be less than or equal to 10",
             ]
         );
+    }
+
+    #[test]
+    fn the_fields_that_a_schema_names_are_found_by_name_whichever_has_more() {
+        let schema = r#"{"type":"object","properties":{"b":{},"a":{},"c":{},"d":{}}}"#;
+        let schema = Schema::read(&json::read(schema.as_bytes()).unwrap());
+        for fields in [r#"{"c":1,"x":2,"a":3}"#, r#"{"c":1,"x":2,"a":3,"y":4,"z":5,"w":6}"#] {
+            let value = json::read(fields.as_bytes()).unwrap();
+            let found: Vec<&str> =
+                named(&schema, value.fields().unwrap()).into_iter().map(|(name, ..)| name.as_str()).collect();
+            assert_eq!(found, ["a", "c"], "{fields}");
+        }
+    }
+
+    #[test]
+    fn very_many_allowed_values_take_their_time() {
+        let allowed: Vec<String> = (0..30_000).map(|number| format!(r#""v{number}""#)).collect();
+        let text =
+            format!(r#"{{"type":"array","items":{{"type":"string","enum":[{}]}}}}"#, allowed.join(","));
+        let told = |count: usize| told(&text, &format!("[{}]", vec![r#""v29999""#; count].join(",")), None);
+        assert!(told(1_000).is_empty());
+        assert!(told(10_000).first().unwrap().contains("takes too long"));
     }
 
     #[test]

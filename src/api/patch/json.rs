@@ -41,13 +41,13 @@ fn operation(fields: Option<BTreeMap<String, &RawValue>>) -> Operation<'_> {
 
 /// Applies the operations one after the other. Where one does not apply, the target is left half changed: it is a copy.
 pub fn apply<'a>(target: &mut Node<'a>, operations: &[Operation<'a>]) -> Applied<()> {
-    let mut work = Work { target, copied: 0, shifted: 0 };
+    let mut work = Work { target, copied: 0, shifted: 0, deepened: 0 };
     operations.iter().try_for_each(|operation| work.apply(operation))
 }
 
 /// The same; the error is which of them does not apply.
 pub fn apply_told<'a>(target: &mut Node<'a>, operations: &[Operation<'a>]) -> Result<(), usize> {
-    let mut work = Work { target, copied: 0, shifted: 0 };
+    let mut work = Work { target, copied: 0, shifted: 0, deepened: 0 };
     operations.iter().enumerate().try_for_each(|(at, operation)| work.apply(operation).map_err(|_| at))
 }
 
@@ -70,6 +70,7 @@ struct Work<'t, 'a> {
     target: &'t mut Node<'a>,
     copied: usize,
     shifted: usize,
+    deepened: usize,
 }
 
 impl<'a> Work<'_, 'a> {
@@ -81,10 +82,7 @@ impl<'a> Work<'_, 'a> {
             Some("add") => self.add(path()?, value()),
             Some("remove") => self.remove(path()?).map(drop),
             Some("replace") => self.replace(path()?, operation.value.clone()),
-            Some("move") => {
-                let moved = self.remove(from()?)?;
-                self.add(path()?, moved)
-            }
+            Some("move") => self.shove(from()?, path()?),
             Some("copy") => self.copy(from()?, path()?),
             Some("test") => self.test(path()?, value()),
             _ => Err(DoesNotApply),
@@ -108,10 +106,26 @@ impl<'a> Work<'_, 'a> {
     }
 
     fn add(&mut self, pointer: &str, value: Node<'a>) -> Applied<()> {
-        // Checked at every insertion, so that nothing can ever become deeper: what writes and drops it recurses.
-        if pointer.matches('/').count() + value.depth() > limits::PATCH_DEPTH {
-            return Err(DoesNotApply);
+        check_depth(pointer, value.depth())?;
+        self.insert(pointer, value)
+    }
+
+    /// Moves a value. It was not too deep where it was: only at a deeper place it has to be looked at, which takes as long as it is
+    /// large.
+    fn shove(&mut self, from: &str, to: &str) -> Applied<()> {
+        let moved = self.remove(from)?;
+        if level(to) > level(from) {
+            self.deepened += moved.parts();
+            if self.deepened > limits::PATCH_DEEPENED_PARTS {
+                return Err(DoesNotApply);
+            }
+            check_depth(to, moved.depth())?;
         }
+        self.insert(to, moved)
+    }
+
+    /// Puts in a value that is known not to be too deep there.
+    fn insert(&mut self, pointer: &str, value: Node<'a>) -> Applied<()> {
         let shifted = match self.holder(pointer)? {
             (Node::Object(fields), key) => {
                 fields.insert(key, value);
@@ -156,9 +170,7 @@ impl<'a> Work<'_, 'a> {
             return Ok(());
         }
         let value = value.unwrap_or(Node::Null);
-        if pointer.matches('/').count() + value.depth() > limits::PATCH_DEPTH {
-            return Err(DoesNotApply);
-        }
+        check_depth(pointer, value.depth())?;
         match self.holder(pointer)? {
             (Node::Object(fields), key) => {
                 fields.insert(key, value);
@@ -209,6 +221,15 @@ impl<'a> Work<'_, 'a> {
     }
 }
 
+fn level(pointer: &str) -> usize {
+    pointer.matches('/').count()
+}
+
+/// Checked at every insertion, so that nothing can ever become deeper: what writes and drops it recurses.
+fn check_depth(pointer: &str, depth: usize) -> Applied<()> {
+    if level(pointer) + depth > limits::PATCH_DEPTH { Err(DoesNotApply) } else { Ok(()) }
+}
+
 /// What stands under a key. An object may have nothing there; a list must have the index.
 fn get<'n, 'a>(holder: &'n mut Node<'a>, key: &str) -> Applied<Option<&'n mut Node<'a>>> {
     holder.open();
@@ -244,6 +265,21 @@ mod tests {
         let mut node = Node::of(Cow::Borrowed(target));
         apply(&mut node, &read(patch).unwrap()).ok()?;
         Some(node.to_text())
+    }
+
+    #[test]
+    fn what_moves_sideways_costs_nothing_and_what_moves_deeper_is_counted() {
+        let fields: Vec<String> = (0..20_000).map(|number| format!(r#""k{number}":"v""#)).collect();
+        let target = format!(r#"{{"a":{{{}}},"c":{{}}}}"#, fields.join(","));
+        let there_and_back = |there: &str, times: usize| {
+            let pair = format!(
+                r#"{{"op":"move","from":"/a","path":"{there}"}},{{"op":"move","from":"{there}","path":"/a"}}"#
+            );
+            format!(r#"[{{"op":"test","path":"/a/k1","value":"v"}},{}]"#, vec![pair; times].join(","))
+        };
+        assert!(patched(&target, &there_and_back("/b", 4_000)).is_some());
+        assert!(patched(&target, &there_and_back("/c/b", 50)).is_some());
+        assert!(patched(&target, &there_and_back("/c/b", 4_000)).is_none());
     }
 
     #[test]

@@ -6,7 +6,7 @@
 //!
 //! A node takes about a hundred and fifty bytes: its key is the one that the store has, and owners are sixteen bytes each.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 
 use pilothouse_actors::object::Key;
 
@@ -170,7 +170,8 @@ impl Graph {
         let was = std::mem::replace(&mut node.going, going);
         let before = std::mem::replace(&mut node.owners, Owners::new(owners)).all();
         self.let_go(uid, &before, owners, tasks);
-        let is_new = |owner: &Owner| !before.iter().any(|(known, _)| *known == owner.uid);
+        let known: HashSet<Uid> = before.iter().map(|(known, _)| *known).collect();
+        let is_new = |owner: &Owner| !known.contains(&owner.uid);
         let mut doubtful = false;
         for owner in owners.iter().filter(|owner| is_new(owner)) {
             doubtful |= !self.attach(uid, owner);
@@ -191,10 +192,11 @@ impl Graph {
 
     /// Takes a dependent away from owners that it no longer names, and looks at those that waited for it.
     fn let_go(&mut self, uid: Uid, before: &[(Uid, bool)], now: &[Owner], tasks: &mut Vec<Task>) {
+        let now: HashMap<Uid, bool> =
+            now.iter().rev().map(|reference| (reference.uid, reference.blocks)).collect();
         for (owner, blocked) in before {
-            let still = now.iter().find(|reference| reference.uid == *owner);
-            if *blocked && !still.is_some_and(|reference| reference.blocks) && self.nodes.contains_key(owner)
-            {
+            let still = now.get(owner);
+            if *blocked && still != Some(&true) && self.nodes.contains_key(owner) {
                 tasks.push(Task::Attempt(*owner));
             }
             if still.is_none() {

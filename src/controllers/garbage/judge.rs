@@ -1,5 +1,6 @@
 //! Whether an object shall go: looks at the object and its owners as they are now, and acts.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use pilothouse_actors::object::Object;
@@ -240,10 +241,11 @@ impl GarbageCollector {
 
     /// Takes references to these owners from an object.
     async fn disown(&self, item: &Item, owners: &[String]) -> Result<Outcome> {
+        let owners: HashSet<&str> = owners.iter().map(String::as_str).collect();
         self.change(item, |metadata| {
             let Some(Value::Array(references)) = metadata.get_mut("ownerReferences") else { return false };
             let before = references.len();
-            references.retain(|reference| !owners.iter().any(|uid| reference.str("uid") == uid));
+            references.retain(|reference| !owners.contains(reference.str("uid")));
             let (after, empty) = (references.len(), references.is_empty());
             if empty {
                 metadata.remove("ownerReferences");

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use crate::api::field::{FieldError, Path, quoted};
 use crate::api::value::Value;
 
 use super::{Operation, Outcome, Plugin, Write, done};
@@ -9,6 +10,7 @@ use super::{Operation, Outcome, Plugin, Write, done};
 /// Makes every container of a pod with new images pull its image.
 pub struct AlwaysPullImages;
 
+const ALWAYS: &str = "Always";
 const LISTS: [&str; 3] = ["initContainers", "containers", "ephemeralContainers"];
 
 impl Plugin for AlwaysPullImages {
@@ -17,12 +19,27 @@ impl Plugin for AlwaysPullImages {
     }
 
     fn mutate<'a>(&'a self, write: &'a Write<'a>, pod: &'a mut Value) -> Outcome<'a> {
-        // A pod that was there before the plug-in may keep its policies, which cannot be changed anyway.
-        if write.old.is_none_or(|old| !images(pod).is_subset(&images(old))) {
+        if has_new_images(write, pod) {
             pull(pod);
         }
         done(Ok(()))
     }
+
+    /// Somebody may have changed the pod after it was told to pull.
+    fn validate<'a>(&'a self, write: &'a Write<'a>, pod: &'a Value) -> Outcome<'a> {
+        let wrong = if has_new_images(write, pod) { not_pulled(pod) } else { Vec::new() };
+        let why = match wrong.as_slice() {
+            [] => return done(Ok(())),
+            [one] => one.clone(),
+            many => format!("[{}]", many.join(", ")),
+        };
+        done(Err(write.forbidden(pod, &why)))
+    }
+}
+
+/// A pod that was there before the plug-in may keep its policies, which cannot be changed anyway.
+fn has_new_images(write: &Write<'_>, pod: &Value) -> bool {
+    write.old.is_none_or(|old| !images(pod).is_subset(&images(old)))
 }
 
 fn images(pod: &Value) -> BTreeSet<&str> {
@@ -31,11 +48,42 @@ fn images(pod: &Value) -> BTreeSet<&str> {
 }
 
 fn pull(pod: &mut Value) {
+    let Some(spec) = pod.get_mut("spec") else { return };
     for list in LISTS {
-        if let Some(Value::Array(containers)) = pod.get_mut("spec").and_then(|spec| spec.get_mut(list)) {
-            containers.iter_mut().for_each(|container| container.set("imagePullPolicy", "Always"));
+        if let Some(Value::Array(containers)) = spec.get_mut(list) {
+            containers.iter_mut().for_each(|container| container.set("imagePullPolicy", ALWAYS));
         }
     }
+    if let Some(Value::Array(volumes)) = spec.get_mut("volumes") {
+        for image in volumes.iter_mut().filter_map(|volume| volume.get_mut("image")) {
+            image.set("pullPolicy", ALWAYS);
+        }
+    }
+}
+
+/// What is wrong with each image of a pod that need not be pulled.
+fn not_pulled(pod: &Value) -> Vec<String> {
+    let spec = Path::new("spec");
+    let mut wrong = Vec::new();
+    let mut check = |path: &Path, policy: &str| {
+        if policy != ALWAYS {
+            wrong.push(FieldError::not_supported(path, &quoted(policy), &[ALWAYS]).to_string());
+        }
+    };
+    for list in LISTS {
+        let containers = pod.at(&["spec", list]).map(Value::items).unwrap_or_default();
+        for (index, container) in containers.iter().enumerate() {
+            check(&spec.child(list).index(index).child("imagePullPolicy"), container.str("imagePullPolicy"));
+        }
+    }
+    let volumes = pod.at(&["spec", "volumes"]).map(Value::items).unwrap_or_default();
+    for (index, volume) in volumes.iter().enumerate() {
+        if let Some(image) = volume.get("image") {
+            let path = spec.child("volumes").index(index).child("image").child("pullPolicy");
+            check(&path, image.str("pullPolicy"));
+        }
+    }
+    wrong
 }
 
 #[cfg(test)]
@@ -49,8 +97,20 @@ mod tests {
         let mut pod = Value::object();
         pod.entry("spec").set("containers", vec![container.clone()]);
         pod.entry("spec").set("initContainers", vec![container]);
+        let mut volume = Value::object();
+        volume.entry("image").set("pullPolicy", "Never");
+        pod.entry("spec").set("volumes", vec![volume]);
+        assert_eq!(
+            not_pulled(&pod),
+            [
+                "spec.initContainers[0].imagePullPolicy: Unsupported value: \"\": supported values: \"Always\"",
+                "spec.containers[0].imagePullPolicy: Unsupported value: \"\": supported values: \"Always\"",
+                "spec.volumes[0].image.pullPolicy: Unsupported value: \"Never\": supported values: \"Always\"",
+            ]
+        );
         assert_eq!(images(&pod), BTreeSet::from(["i"]));
         pull(&mut pod);
+        assert!(not_pulled(&pod).is_empty());
         for list in ["containers", "initContainers"] {
             let containers = pod.at(&["spec", list]).map(Value::items).unwrap_or_default();
             assert!(

@@ -230,7 +230,7 @@ impl Trail {
     /// The request is over.
     pub(super) async fn end(&self) {
         if let Some((event, held)) = self.last() {
-            self.ledger.write(event, held).await;
+            self.ledger.write_last(event, held).await;
         }
     }
 
