@@ -179,6 +179,10 @@ fn a_list_whose_version_has_gone_can_be_continued_with_what_is_there() {
         client.post(MAPS, &map(name)).ok();
     }
     let old = revision(&client.get(MAPS).ok());
+    // It ends also where nothing was written since.
+    let first = client.get(&format!("{MAPS}?limit=1")).ok();
+    let unchanged = format!("{MAPS}?limit=1&continue={}", text(&first, "/metadata/continue"));
+    poll(CAP, || (client.get(&unchanged).status == 410).then_some(())).expect("its time ends");
     let first = client.get(&format!("{MAPS}?limit=1")).ok();
     let token = text(&first, "/metadata/continue").to_owned();
     client.delete(&format!("{MAPS}/b")).ok();

@@ -27,7 +27,7 @@ pub async fn state_at(
     revision: Revision,
     mut room: impl FnMut(usize) -> bool,
 ) -> Result<Snapshot, NoState> {
-    let Position { window, snapshot: present } = position;
+    let Position { window, snapshot: present, .. } = position;
     if revision > present.revision {
         return Err(NoState::Gone);
     }

@@ -127,6 +127,8 @@ pub struct Position {
     pub window: Arc<Window>,
     /// The state now.
     pub snapshot: Snapshot,
+    /// How long that history is.
+    pub history: Duration,
 }
 
 /// Asks to let go of what is older than the history. Answers how many events went. The store does this by itself; a test
@@ -615,7 +617,8 @@ impl Handler<OpenWatch> for Store {
     type Result = Result<Position, StoreError>;
 
     fn handle(&mut self, _: OpenWatch, _: &mut Self::Context) -> Self::Result {
-        Ok(Position { window: Arc::clone(&self.window), snapshot: self.snapshot.clone() })
+        let history = self.around.history;
+        Ok(Position { window: Arc::clone(&self.window), snapshot: self.snapshot.clone(), history })
     }
 }
 

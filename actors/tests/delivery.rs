@@ -532,7 +532,8 @@ fn a_watch_that_is_far_behind_reads_the_log_and_goes_on_in_memory() {
         assert!(world.window.extent().shelved > 30);
         let present = world.objects.iter().flatten().map(|object| (object.key.clone(), Arc::clone(object)));
         let snapshot = Snapshot { revision: world.window.head(), objects: present.collect() };
-        let position = Position { window: Arc::clone(&world.window), snapshot };
+        let position =
+            Position { window: Arc::clone(&world.window), snapshot, history: std::time::Duration::MAX };
         // What is read from the log to show an old state is asked for first, by its bytes.
         assert_eq!(state_at(&position, Revision(4), |_| false).await.unwrap_err(), NoState::TooLarge);
         let mut bytes = 0;

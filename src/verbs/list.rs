@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::{BufMut, Bytes, BytesMut};
+use pilothouse_actors::clock::Timestamp;
 use pilothouse_actors::filter::Filter;
 use pilothouse_actors::object::{Object, Revision};
 use pilothouse_actors::past::{NoState, state_at};
@@ -23,7 +24,7 @@ use crate::api::value::Value;
 use crate::limits::LIST_BYTES;
 
 use super::budget::Held;
-use super::paging::{Continue, Page, select_page};
+use super::paging::{Continue, Page, millis, select_page};
 use super::{Answered, Backend, Call, Reply};
 
 /// How many times its JSON a list needs that is laid out, or written as YAML: as JSON, and as the text that is made of it.
@@ -231,9 +232,9 @@ pub async fn list(backend: &Rc<Backend>, call: &Call<'_>) -> Answered {
     options.validate(false)?;
     let filter = filter(call, &options)?;
     let position = open(backend, call).await?;
-    let Chosen { snapshot, from, held } = at_version(backend, call, &options, &position).await?;
+    let Chosen { snapshot, from, since, held } = at_version(backend, call, &options, &position).await?;
     let limit = page_limit(&options);
-    let page = select_page(&snapshot, &filter, from.as_deref(), limit);
+    let page = select_page(&snapshot, &filter, (from.as_deref(), since), limit);
     page.check(call.of())?;
     let revision = snapshot.revision;
     if page.next.is_some() && revision == position.snapshot.revision {
@@ -292,13 +293,20 @@ pub(super) struct Chosen {
     pub(super) snapshot: Snapshot,
     /// The key that it begins with, as tokens say it.
     pub(super) from: Option<String>,
+    /// When the list began, as tokens say it.
+    pub(super) since: u64,
     /// The room that the snapshot takes beside what is in memory anyway.
     pub(super) held: Vec<Held>,
 }
 
 impl Chosen {
-    fn present(snapshot: Snapshot, from: Option<String>) -> Chosen {
-        Chosen { snapshot, from, held: Vec::new() }
+    fn present(snapshot: Snapshot, now: Timestamp) -> Chosen {
+        Chosen { snapshot, from: None, since: millis(now), held: Vec::new() }
+    }
+
+    /// The same from where a token says.
+    fn from(self, token: Continue) -> Chosen {
+        Chosen { since: token.since.unwrap_or(self.since), from: Some(token.from), ..self }
     }
 }
 
@@ -320,24 +328,29 @@ pub(super) async fn at_version(
         status
     })?;
     let asked = asked.filter(|asked| *asked > 0);
+    let now = backend.clock.now();
     if let Some(token) = token {
-        let from = Some(token.from.clone());
         let Some(revision) = token.revision else {
-            return Ok(Chosen::present(position.snapshot.clone(), from));
+            return Ok(Chosen::present(position.snapshot.clone(), now).from(token));
         };
-        return match past(backend, position, revision).await? {
-            Some(chosen) => Ok(Chosen { from, ..chosen }),
-            None => Err(Status::continue_expired(Continue { revision: None, ..token }.encode())),
+        let found = if token.is_over(now, position.history) {
+            None
+        } else {
+            past(backend, position, revision).await?
+        };
+        return match found {
+            Some(chosen) => Ok(chosen.from(token)),
+            None => Err(Status::continue_expired(Continue { revision: None, since: None, ..token }.encode())),
         };
     }
-    let Some(asked) = asked else { return Ok(Chosen::present(position.snapshot.clone(), None)) };
+    let Some(asked) = asked else { return Ok(Chosen::present(position.snapshot.clone(), now)) };
     let position = not_older(backend, call, position.clone(), asked).await?;
     let exact = match options.resource_version_match {
         Some(how) => how == VersionMatch::Exact,
         None => options.limit > 0,
     };
     if !exact {
-        return Ok(Chosen::present(position.snapshot, None));
+        return Ok(Chosen::present(position.snapshot, now));
     }
     past(backend, &position, asked).await?.ok_or_else(Status::list_expired)
 }
@@ -358,7 +371,7 @@ async fn past(backend: &Backend, position: &Position, revision: u64) -> Result<O
         refused.is_none()
     };
     match state_at(position, Revision(revision), room).await {
-        Ok(snapshot) => Ok(Some(Chosen { snapshot, from: None, held })),
+        Ok(snapshot) => Ok(Some(Chosen { held, ..Chosen::present(snapshot, backend.clock.now()) })),
         Err(NoState::Gone) => Ok(None),
         Err(NoState::TooLarge) => refused.map_or(Ok(None), Err),
     }

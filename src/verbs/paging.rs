@@ -2,9 +2,11 @@
 
 use std::ops::Bound;
 use std::sync::Arc;
+use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use pilothouse_actors::clock::Timestamp;
 use pilothouse_actors::filter::Filter;
 use pilothouse_actors::object::Object;
 use pilothouse_actors::snapshot::Snapshot;
@@ -23,6 +25,8 @@ pub struct Continue {
     /// The key that the next chunk begins with, if it is there, within what is listed: without the namespace where there is
     /// one.
     pub from: String,
+    /// When the first chunk was shown, in milliseconds since 1970.
+    pub since: Option<u64>,
 }
 
 /// The version of a token that goes on with what is there.
@@ -35,8 +39,18 @@ impl Continue {
     /// The token as clients carry it.
     pub fn encode(&self) -> String {
         let revision = self.revision.map_or(LATEST, |revision| i64::try_from(revision).unwrap_or(i64::MAX));
-        let token = serde_json::json!({"v": FORM, "rv": revision, "start": self.from});
+        let mut token = serde_json::json!({"v": FORM, "rv": revision, "start": self.from});
+        if let Some(since) = self.since {
+            token["t"] = since.into();
+        }
         URL_SAFE_NO_PAD.encode(token.to_string())
+    }
+
+    /// Whether the list was begun longer ago than its version is kept. Clients count on that: some wait for it to happen, though
+    /// nothing was written since and the version could still be shown.
+    pub fn is_over(&self, now: Timestamp, history: Duration) -> bool {
+        let age = self.since.map(|since| Duration::from_millis(millis(now).saturating_sub(since)));
+        age.is_some_and(|age| age > history)
     }
 
     /// Reads a token that a client sent back. One that could not have been made here is refused, not repaired.
@@ -50,7 +64,7 @@ impl Continue {
         let json = URL_SAFE_NO_PAD.decode(text).map_err(|_| invalid(&not_base64(text)))?;
         syntax::check(&json).map_err(|error| invalid(&format!(": {error}")))?;
         let value = read(&json).map_err(|error| invalid(&format!(": {error}")))?;
-        let Token { form, revision, start } =
+        let Token { form, revision, start, since } =
             Token::read(&value).map_err(|error| invalid(&format!(": json: cannot unmarshal {error}")))?;
         if form != FORM {
             return Err(invalid(&format!(": server does not recognize this encoded version {form}")));
@@ -66,7 +80,7 @@ impl Continue {
         if from.split('/').any(|part| matches!(part, "" | "." | "..")) {
             return Err(invalid(&format!(": {start}")));
         }
-        Ok(Continue { revision: u64::try_from(revision).ok(), from: from.to_owned() })
+        Ok(Continue { revision: u64::try_from(revision).ok(), from: from.to_owned(), since })
     }
 }
 
@@ -76,6 +90,7 @@ struct Token<'a> {
     form: &'a str,
     revision: i64,
     start: &'a str,
+    since: Option<u64>,
 }
 
 impl Token<'_> {
@@ -103,6 +118,7 @@ impl Token<'_> {
                 ("v", Value::String(form)) => token.form = form,
                 ("rv", Value::Int(revision)) => token.revision = *revision,
                 ("start", Value::String(start)) => token.start = start,
+                ("t", Value::Int(since)) => token.since = u64::try_from(*since).ok(),
                 (field @ ("v" | "start"), found) => return wrong(found, field, "string"),
                 ("rv", found) => return wrong(found, "rv", "int64"),
                 _ => {}
@@ -117,6 +133,11 @@ fn not_base64(text: &str) -> String {
     let known = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_');
     let at = text.bytes().position(|byte| !known(byte)).unwrap_or_else(|| text.len().saturating_sub(1));
     format!(": illegal base64 data at input byte {at}")
+}
+
+/// A time as tokens say it.
+pub fn millis(at: Timestamp) -> u64 {
+    at.0 / 1_000
 }
 
 /// One chunk of a list.
@@ -142,8 +163,13 @@ impl Page {
     }
 }
 
-/// The matching objects from a key on, as tokens say it, at most `limit`.
-pub fn select_page(snapshot: &Snapshot, filter: &Filter, from: Option<&str>, limit: Option<usize>) -> Page {
+/// The matching objects from a key on, as tokens say it, at most `limit`. `since`: when the list began.
+pub fn select_page(
+    snapshot: &Snapshot,
+    filter: &Filter,
+    (from, since): (Option<&str>, u64),
+    limit: Option<usize>,
+) -> Page {
     let namespace = filter.namespace.as_deref();
     let from =
         from.map(|from| namespace.map_or_else(|| from.to_owned(), |namespace| format!("{namespace}/{from}")));
@@ -167,7 +193,8 @@ pub fn select_page(snapshot: &Snapshot, filter: &Filter, from: Option<&str>, lim
         let within = namespace.map_or(0, |namespace| namespace.len() + 1);
         let key = last.key.as_str().get(within..).unwrap_or_default();
         // The first key behind that one.
-        page.next = Some(Continue { revision: Some(snapshot.revision.0), from: format!("{key}\0") });
+        let (revision, from) = (Some(snapshot.revision.0), format!("{key}\0"));
+        page.next = Some(Continue { revision, from, since: Some(since) });
     }
     page
 }
@@ -178,10 +205,19 @@ mod tests {
 
     #[test]
     fn a_token_comes_back_as_it_went() {
-        for revision in [Some(7), None] {
-            let token = Continue { revision, from: "default/a\0".to_owned() };
+        for (revision, since) in [(Some(7), Some(5)), (None, None)] {
+            let token = Continue { revision, from: "default/a\0".to_owned(), since };
             assert_eq!(Continue::decode(&token.encode()).unwrap(), token);
         }
+    }
+
+    #[test]
+    fn a_token_is_over_when_its_history_is() {
+        let token = |since| Continue { revision: Some(7), from: "a\0".to_owned(), since };
+        let (now, minute) = (Timestamp(120_000_000), Duration::from_secs(60));
+        assert!(token(Some(59_999)).is_over(now, minute));
+        assert!(!token(Some(60_000)).is_over(now, minute));
+        assert!(!token(Some(999_999)).is_over(now, minute) && !token(None).is_over(now, minute));
     }
 
     #[test]

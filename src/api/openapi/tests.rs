@@ -244,14 +244,13 @@ fn kinds_that_are_not_built_in_join() {
     assert!(v3_protobuf(&text).is_some());
 }
 
-/// Compares every document with those that the reference publishes, if `PILOTHOUSE_OPENAPI_SPEC` names the folder they
-/// are in. They are made with every version and gate on, and without the lists of allowed values.
+/// Compares every document with those that the reference publishes. They are made with every version and gate on, and without the
+/// lists of allowed values.
 #[test]
+#[ignore = "needs the folder of swagger.json and v3, named by PILOTHOUSE_OPENAPI_SPEC"]
 fn documents_are_those_of_the_reference() {
-    let Some(folder) = std::env::var_os("PILOTHOUSE_OPENAPI_SPEC").map(PathBuf::from) else {
-        println!("skipped: PILOTHOUSE_OPENAPI_SPEC names no folder with swagger.json and v3");
-        return;
-    };
+    let folder = std::env::var_os("PILOTHOUSE_OPENAPI_SPEC").map(PathBuf::from);
+    let folder = folder.expect("PILOTHOUSE_OPENAPI_SPEC names the folder");
     let catalog = catalog("api/all=true");
     let sources = Sources { cbor: true, ..sources(&catalog) };
     let read = |place: &str| -> Value {

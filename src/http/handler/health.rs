@@ -115,21 +115,43 @@ fn flag(good: bool, otherwise: &str) -> Result<(), String> {
 }
 
 const ENDPOINTS: [&str; 3] = ["healthz", "livez", "readyz"];
-/// The checks that every endpoint has. The hooks are those of the reference that have something to do here.
-const LIVE: [Check; 10] = [
-    Check::Ping,
-    Check::Log,
-    Check::Etcd,
-    Check::Directory,
-    Check::Catalog,
-    Check::Hook("poststarthook/crd-informer-synced"),
-    Check::Hook("poststarthook/start-system-namespaces-controller"),
-    Check::Hook("poststarthook/rbac/bootstrap-roles"),
-    Check::Hook("poststarthook/scheduling/bootstrap-system-priority-classes"),
-    Check::Hook("poststarthook/bootstrap-controller"),
-];
+/// What every endpoint looks at first.
+const FIRST: [Check; 3] = [Check::Ping, Check::Log, Check::Etcd];
 /// What readiness asks for besides.
-const READY: [Check; 4] = [Check::EtcdReadiness, Check::InformerSync, Check::Loops, Check::Shutdown];
+const READY: [Check; 2] = [Check::EtcdReadiness, Check::InformerSync];
+/// What a start does, by the reference's names and in its order: all but the lease of this server, of which there is one. Whoever
+/// watches over servers names them.
+const HOOKS: [&str; 27] = [
+    "poststarthook/start-apiserver-admission-initializer",
+    "poststarthook/generic-apiserver-start-informers",
+    "poststarthook/priority-and-fairness-config-consumer",
+    "poststarthook/priority-and-fairness-filter",
+    "poststarthook/storage-object-count-tracker-hook",
+    "poststarthook/start-apiextensions-informers",
+    "poststarthook/start-apiextensions-controllers",
+    "poststarthook/crd-informer-synced",
+    "poststarthook/start-system-namespaces-controller",
+    "poststarthook/start-cluster-authentication-info-controller",
+    "poststarthook/start-kube-apiserver-identity-lease-garbage-collector",
+    "poststarthook/start-legacy-token-tracking-controller",
+    "poststarthook/start-service-ip-repair-controllers",
+    "poststarthook/rbac/bootstrap-roles",
+    "poststarthook/scheduling/bootstrap-system-priority-classes",
+    "poststarthook/priority-and-fairness-config-producer",
+    "poststarthook/bootstrap-controller",
+    "poststarthook/start-kubernetes-service-cidr-controller",
+    "poststarthook/start-kube-aggregator-informers",
+    "poststarthook/apiservice-status-local-available-controller",
+    "poststarthook/apiservice-status-remote-available-controller",
+    "poststarthook/apiservice-registration-controller",
+    "poststarthook/apiservice-discovery-controller",
+    "poststarthook/kube-apiserver-autoregistration",
+    "autoregister-completion",
+    "poststarthook/apiservice-openapi-controller",
+    "poststarthook/apiservice-openapiv3-controller",
+];
+/// What a start does here besides.
+const OWN: [Check; 3] = [Check::Directory, Check::Catalog, Check::Loops];
 
 /// Answers a health path; `None` for any other path.
 pub async fn answer(worker: &Worker, path: &str, query: &Query<'_>) -> Option<HttpResponse> {
@@ -152,11 +174,13 @@ pub async fn answer(worker: &Worker, path: &str, query: &Query<'_>) -> Option<Ht
 }
 
 fn checks_of(worker: &Worker, endpoint: &str) -> Vec<Check> {
-    let mut checks = LIVE.to_vec();
-    if endpoint == "readyz" {
-        checks.extend(READY);
-    }
-    checks.retain(|check| *check != Check::Loops || worker.shared.health.loops.is_some());
+    let is_ready = endpoint == "readyz";
+    let mut checks = FIRST.to_vec();
+    checks.extend(READY.iter().filter(|_| is_ready));
+    checks.extend(HOOKS.map(Check::Hook));
+    let has_loops = is_ready && worker.shared.health.loops.is_some();
+    checks.extend(OWN.iter().filter(|check| **check != Check::Loops || has_loops));
+    checks.extend(is_ready.then_some(Check::Shutdown));
     checks
 }
 
