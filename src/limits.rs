@@ -85,6 +85,8 @@ pub const GOAWAY_CHANCE: f64 = 0.02;
 pub const UPSTREAM_CONNECTIONS: usize = 4_096;
 /// The same to servers that extend this API.
 pub const EXTENSION_CONNECTIONS: usize = 4_096;
+/// Of either, those on behalf of one user.
+pub const CONNECTIONS_OF_ONE: usize = 1_024;
 /// Connections to others that wait for the next question, to one of them; the reference server's value.
 pub const CONNECTIONS_KEPT_EACH: usize = 25;
 /// The same to all of them; past it the one goes that waited longest.

@@ -8,6 +8,7 @@ mod body;
 pub(crate) mod client_tls;
 mod dial;
 mod failure;
+mod places;
 pub mod pool;
 mod tls;
 
@@ -21,9 +22,9 @@ use hyper::header::{HeaderMap, HeaderName, HeaderValue};
 use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::timeout;
 
+use self::places::{Place, Places};
 use self::pool::{Connection, Origin, Pool, Purpose, Tried, Wanted};
 use crate::api::connect::{Destination, Peer, Reach, Trust};
 use crate::limits;
@@ -43,9 +44,9 @@ pub struct Upstream {
     kubelet_head_within: Duration,
     /// How long anybody else may.
     proxy_head_within: Duration,
-    places: Arc<Semaphore>,
+    places: Places,
     /// Those for extension servers: one that hangs leaves kubelets theirs.
-    extension_places: Arc<Semaphore>,
+    extension_places: Places,
 }
 
 /// A request to somebody else.
@@ -61,7 +62,7 @@ pub struct Ask {
 /// A connection and its place among the connections.
 struct Held {
     connection: Connection,
-    _place: OwnedSemaphorePermit,
+    _place: Place,
 }
 
 impl Held {
@@ -113,8 +114,8 @@ impl Upstream {
             connect_within,
             kubelet_head_within: limits::KUBELET_HEAD,
             proxy_head_within: limits::PROXY_HEAD,
-            places: Arc::new(Semaphore::new(limits::UPSTREAM_CONNECTIONS)),
-            extension_places: Arc::new(Semaphore::new(limits::EXTENSION_CONNECTIONS)),
+            places: Places::new(limits::UPSTREAM_CONNECTIONS),
+            extension_places: Places::new(limits::EXTENSION_CONNECTIONS),
         })
     }
 
@@ -166,7 +167,7 @@ impl Upstream {
             Trust::Extension(_) => &self.extension_places,
             Trust::Nobody | Trust::Kubelet | Trust::KubeletUnverified => &self.places,
         };
-        let place = places.clone().try_acquire_owned().map_err(|_| Failure::Busy)?;
+        let place = places.take(&to.asker).ok_or(Failure::Busy)?;
         let mut request = Request::new(ask.body);
         *request.method_mut() = ask.method;
         *request.headers_mut() = ask.headers;

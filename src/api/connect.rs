@@ -112,6 +112,8 @@ pub struct Destination {
     pub reach: Reach,
     /// Whether the answer may begin whenever it likes: a log that is followed may be silent for days.
     pub is_patient: bool,
+    /// On whose behalf; empty: on that of the server.
+    pub asker: String,
 }
 
 /// A URL, taken apart.

@@ -46,6 +46,19 @@ pub enum Led {
     Proxy(Destination),
 }
 
+impl Led {
+    /// The same on behalf of somebody.
+    pub fn by(mut self, asker: &str) -> Led {
+        match &mut self {
+            Led::Nowhere => {}
+            Led::Log(to) | Led::Streams(to, _) | Led::Ports(to) | Led::Proxy(to) => {
+                asker.clone_into(&mut to.asker);
+            }
+        }
+        self
+    }
+}
+
 /// A kind that is looked at on the way.
 struct Source {
     resource: &'static str,
@@ -139,11 +152,11 @@ pub async fn lead(backend: &Backend, rules: &KubeletRules, asked: &Asked<'_>) ->
 }
 
 fn kubelet(location: Location, trust: Trust) -> Destination {
-    Destination { location, trust, reach: Reach::Any, is_patient: false }
+    Destination { location, trust, reach: Reach::Any, is_patient: false, asker: String::new() }
 }
 
 fn anybody(location: Location) -> Destination {
-    Destination { location, trust: Trust::Nobody, reach: Reach::GlobalUnicast, is_patient: false }
+    Destination { reach: Reach::GlobalUnicast, ..kubelet(location, Trust::Nobody) }
 }
 
 async fn log(backend: &Backend, rules: &KubeletRules, asked: &Asked<'_>) -> Result<Led> {

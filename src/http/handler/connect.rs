@@ -102,7 +102,7 @@ pub async fn serve(
     let call = Call::own(out.resource, place, (out.query, out.warnings), (out.user, ""))?;
     admit(&worker.backend, &call, &asked).await?;
     let connecting = &worker.shared.connecting;
-    let led = lead(&worker.backend, &connecting.rules, &asked).await?;
+    let led = lead(&worker.backend, &connecting.rules, &asked).await?.by(&out.user.name);
     if let Some(patience) = request.extensions().get::<Patience>() {
         patience.have();
     }

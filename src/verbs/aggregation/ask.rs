@@ -102,6 +102,7 @@ impl Extensions {
             // As in the reference: who may make APIServices and the services that they name may lead this server anywhere.
             reach: Reach::Any,
             is_patient: false,
+            asker: String::new(),
         })
     }
 

@@ -133,7 +133,8 @@ async fn resolve(
     passed: &Passed<'_>,
 ) -> Result<Destination, String> {
     let asked = (passed.path, request.query_string());
-    worker.shared.extensions.resolve((&worker.backend, passed.permit), service, asked).await
+    let to = worker.shared.extensions.resolve((&worker.backend, passed.permit), service, asked).await?;
+    Ok(Destination { asker: passed.user.name.clone(), ..to })
 }
 
 /// 503 in plain text.

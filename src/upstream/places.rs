@@ -1,0 +1,78 @@
+//! The places of connections to others, shared out among those who ask for them.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+use crate::limits::CONNECTIONS_OF_ONE;
+
+/// So many connections at once, and of those a part at most on behalf of one user: whoever follows thousands of logs leaves the
+/// others theirs.
+#[derive(Clone)]
+pub(super) struct Places {
+    all: Arc<Semaphore>,
+    /// How many each user has. A std lock: it is held for one look or one change.
+    taken: Arc<Mutex<HashMap<String, usize>>>,
+}
+
+/// The place of one connection, until it is dropped.
+pub(super) struct Place {
+    _permit: OwnedSemaphorePermit,
+    asker: String,
+    taken: Arc<Mutex<HashMap<String, usize>>>,
+}
+
+impl Places {
+    pub(super) fn new(most: usize) -> Places {
+        Places { all: Arc::new(Semaphore::new(most)), taken: Arc::default() }
+    }
+
+    /// A place on behalf of somebody; without a name the server asks by itself.
+    pub(super) fn take(&self, asker: &str) -> Option<Place> {
+        let permit = self.all.clone().try_acquire_owned().ok()?;
+        if !asker.is_empty() {
+            let mut taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
+            let count = taken.entry(asker.to_owned()).or_default();
+            if *count >= CONNECTIONS_OF_ONE {
+                return None;
+            }
+            *count += 1;
+        }
+        Some(Place { _permit: permit, asker: asker.to_owned(), taken: self.taken.clone() })
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        if self.asker.is_empty() {
+            return;
+        }
+        let mut taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(count) = taken.get_mut(&self.asker) {
+            *count -= 1;
+            if *count == 0 {
+                taken.remove(&self.asker);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_user_leaves_places_to_the_others_and_gets_theirs_back() {
+        let places = Places::new(2 * CONNECTIONS_OF_ONE);
+        let greedy: Vec<Place> = std::iter::from_fn(|| places.take("greedy")).collect();
+        assert_eq!(greedy.len(), CONNECTIONS_OF_ONE);
+        let own: Vec<Place> = std::iter::from_fn(|| places.take("")).collect();
+        assert_eq!(own.len(), CONNECTIONS_OF_ONE, "the server is nobody's guest");
+        drop(own);
+        let _other = places.take("other").unwrap();
+        drop(greedy);
+        assert!(places.take("greedy").is_some());
+        assert_eq!(places.taken.lock().unwrap().len(), 1, "nobody is remembered without a place");
+    }
+}
