@@ -45,6 +45,7 @@ use crate::api::catalog::Catalog;
 use crate::api::catalog::build::Builtin;
 use crate::api::catalog::runtime_config::RuntimeConfig;
 use crate::api::connect::place::KubeletRules;
+use crate::api::features::Terms;
 use crate::api::kinds::engines::Authority;
 use crate::api::schema::Registry;
 use crate::api::services::addresses::AddressRange;
@@ -424,6 +425,7 @@ fn worker(parts: &Parts) -> Worker {
 fn backend(parts: &Parts, authorizer: &Addr<Authorizer>) -> Backend {
     Backend {
         registry: parts.registry.clone(),
+        terms: Terms::new(|name| parts.gates.enabled(name), parts.boot.config.api.allow_privileged),
         stores: Stores::new(parts.storage.directory.clone()),
         admission: Chain::new(&parts.admission, authorizer),
         clock: parts.clock.clone(),

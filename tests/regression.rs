@@ -4,8 +4,9 @@
 
 mod support;
 
+use pilothouse::Config;
 use serde_json::{Value, json};
-use support::Server;
+use support::{Client, Server};
 
 const MAPS: &str = "/api/v1/namespaces/default/configmaps";
 
@@ -356,6 +357,80 @@ fn gates_decide_about_fields() {
         assert_eq!(spec["volumeAttributesClassName"] == "gold", kept);
         assert_eq!(spec["dataSourceRef"]["namespace"] == "other", kept);
     }
+}
+
+/// Two servers of one process had the gates of whichever was started last, and both took privileged containers or neither.
+#[test]
+fn servers_of_one_process_have_gates_of_their_own() {
+    let start = |gates: &[&str], privileged: bool| {
+        let mut config = Config::ephemeral();
+        config.api.controllers = vec!["-*".to_owned()];
+        config.api.disable_admission_plugins = vec!["ServiceAccount".to_owned()];
+        config.api.feature_gates = gates.iter().map(|gate| gate.parse().unwrap()).collect();
+        config.api.allow_privileged = privileged;
+        let server = pilothouse::Server::start(config).unwrap();
+        let admin = server.admin();
+        let identity = Some((&admin.certificates_pem[..], &admin.key_pem[..]));
+        let client = Client::new(server.address(), server.ca_pem(), identity);
+        (server, client)
+    };
+    let (first, mut open) = start(&["ContainerStopSignals=true", "MaxUnavailableStatefulSet=true"], true);
+    let (second, mut closed) =
+        start(&["UserNamespacesSupport=false", "JobPodReplacementPolicy=false"], false);
+    let pods = "/api/v1/namespaces/default/pods";
+    let pod = |name: &str, privileged: bool| {
+        json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": {"os": {"name": "linux"},
+            "hostUsers": true, "containers": [{"name": "c", "image": "i:1", "lifecycle": {"stopSignal": "SIGUSR1"},
+                "securityContext": {"privileged": privileged}}]}})
+    };
+    // In turns, so that neither can be lucky.
+    for name in ["a", "b"] {
+        let spec = &open.post(pods, &pod(name, true)).ok()["spec"];
+        assert_eq!(spec["containers"][0]["lifecycle"]["stopSignal"], "SIGUSR1");
+        assert_eq!(spec["hostUsers"], true);
+        let refused = closed.post(pods, &pod(name, true)).refused(422, "Invalid");
+        assert!(refused["message"].as_str().unwrap().contains("disallowed by cluster policy"), "{refused}");
+        let spec = &closed.post(pods, &pod(name, false)).ok()["spec"];
+        assert_eq!((&spec["hostUsers"], &spec["containers"][0]["lifecycle"]), (&json!(null), &json!(null)));
+    }
+    let labels = json!({"a": "b"});
+    let template = json!({"metadata": {"labels": labels}, "spec": {"restartPolicy": "Never",
+        "containers": [{"name": "c", "image": "i:1"}]}});
+    let job = json!({"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "j"}, "spec": {"template": template}});
+    let mut always = template;
+    always["spec"]["restartPolicy"] = json!("Always");
+    let set = json!({"apiVersion": "apps/v1", "kind": "StatefulSet", "metadata": {"name": "s"},
+        "spec": {"serviceName": "s", "selector": {"matchLabels": labels}, "template": always}});
+    for (client, replaced, missing) in [(&mut open, true, true), (&mut closed, false, false)] {
+        let made = client.post("/apis/batch/v1/namespaces/default/jobs", &job).ok();
+        assert_eq!(made["spec"]["podReplacementPolicy"] == "TerminatingOrFailed", replaced, "{made}");
+        let made = client.post("/apis/apps/v1/namespaces/default/statefulsets", &set).ok();
+        assert_eq!(made["spec"]["updateStrategy"]["rollingUpdate"]["maxUnavailable"] == 1, missing, "{made}");
+    }
+    first.stop();
+    second.stop();
+}
+
+/// Fields that were stored while a gate was open went with the next write after it was closed.
+#[test]
+fn a_gate_that_is_closed_leaves_what_is_stored() {
+    let directory = support::server::directory();
+    let data = directory.path().join("data");
+    let pods = "/api/v1/namespaces/default/pods";
+    let pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "a"}, "spec": {"os": {"name": "linux"},
+        "containers": [{"name": "c", "image": "i:1", "lifecycle": {"stopSignal": "SIGUSR1"}}]}});
+    const PLAIN: &str = "--disable-admission-plugins=ServiceAccount";
+    let server = Server::on(&data, &[PLAIN, "--feature-gates=ContainerStopSignals=true"]);
+    server.admin().post(pods, &pod).ok();
+    server.stop();
+    let server = Server::on(&data, &[PLAIN]);
+    let mut client = server.admin();
+    let labelled =
+        client.patch(&format!("{pods}/a"), "merge", &json!({"metadata": {"labels": {"a": "b"}}})).ok();
+    assert_eq!(labelled["spec"]["containers"][0]["lifecycle"]["stopSignal"], "SIGUSR1");
+    let mut other = pod;
+    other["metadata"]["name"] = json!("b");
+    assert_eq!(client.post(pods, &other).ok()["spec"]["containers"][0]["lifecycle"], json!(null));
 }
 
 /// A pod whose containers claim devices could not be stored again as it was.

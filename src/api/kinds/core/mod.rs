@@ -22,6 +22,7 @@ pub mod pod_meta;
 pub mod pod_os;
 pub mod pod_spec;
 pub mod pod_status;
+pub mod pod_terms;
 pub mod pod_warn;
 pub mod probe;
 pub mod replication;

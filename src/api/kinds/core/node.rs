@@ -298,7 +298,7 @@ mod tests {
         assert_eq!(warned[1], "spec.externalID: this field is deprecated, and is unused by Kubernetes");
         assert!(warned[2].starts_with("spec.podCIDRs[0]: CIDR value \"10.0.0.1/24\" is ambiguous"));
         let mut fresh = node;
-        prepare_create(&mut fresh, &Occasion { now: "", user: &super::super::super::testing::NOBODY });
+        prepare_create(&mut fresh, &crate::api::kinds::testing::occasion(""));
         assert_eq!(fresh.at(&["spec", "configSource"]), None);
     }
 }

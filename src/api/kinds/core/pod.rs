@@ -217,7 +217,7 @@ pub fn validate_update(new: &Value, old: &Value, errors: &mut Errors) {
 
 #[cfg(test)]
 mod tests {
-    use super::super::super::testing::{NOBODY, each_refused, object};
+    use super::super::super::testing::{each_refused, object, occasion};
     use super::*;
 
     fn base() -> Value {
@@ -270,7 +270,7 @@ mod tests {
             let mut pod = base();
             pod.entry("spec")
                 .set("containers", object(&format!(r#"[{{"name":"c","resources":{resources}}}]"#)));
-            prepare_create(&mut pod, &Occasion { now: "", user: &NOBODY });
+            prepare_create(&mut pod, &occasion(""));
             assert_eq!(pod.at(&["status", "qosClass"]), Some(&Value::from(wanted)), "{resources}");
             assert_eq!(pod.at(&["status", "phase"]), Some(&Value::from("Pending")));
         }
@@ -279,7 +279,7 @@ mod tests {
     #[test]
     fn a_pod_that_is_held_back_says_since_when() {
         let mut pod = object(r#"{"spec":{"schedulingGates":[{"name":"g"}]}}"#);
-        prepare_create(&mut pod, &Occasion { now: "2024-01-01T00:00:00Z", user: &NOBODY });
+        prepare_create(&mut pod, &occasion("2024-01-01T00:00:00Z"));
         let conditions = pod.at(&["status", "conditions"]).unwrap().items();
         assert_eq!(conditions[0].str("reason"), "SchedulingGated");
         assert_eq!(conditions[0].str("lastTransitionTime"), "2024-01-01T00:00:00Z");
@@ -292,7 +292,7 @@ mod tests {
                 "requiredDuringSchedulingIgnoredDuringExecution":[{"topologyKey":"z","labelSelector":{},
                     "matchLabelKeys":["a","c"],"mismatchLabelKeys":["b"]}]}}}}"#,
         );
-        prepare_create(&mut pod, &Occasion { now: "", user: &NOBODY });
+        prepare_create(&mut pod, &occasion(""));
         let terms =
             pod.at(&["spec", "affinity", "podAffinity", "requiredDuringSchedulingIgnoredDuringExecution"]);
         let selector =

@@ -6,8 +6,8 @@ use super::container::{self, Surroundings};
 use super::volume::Volumes;
 use super::{affinity, pod_os, resources, security};
 use crate::api::field::{FieldError, quoted};
-use crate::api::kinds::Errors;
 use crate::api::kinds::check::Node;
+use crate::api::kinds::{Errors, Feature};
 use crate::api::{meta, names};
 
 const MOST_NAMESERVERS: usize = 3;
@@ -180,9 +180,11 @@ fn searches(list: &Node<'_>, errors: &mut Errors) {
         );
         list.invalid(errors, &wrong);
     }
-    for search in list.items().filter(|search| search.text() != ".") {
+    let relaxed = errors.terms().has(Feature::RelaxedDNSSearchValidation);
+    let check = if relaxed { names::underscored_subdomain } else { names::dns_subdomain };
+    for search in list.items().filter(|search| !relaxed || search.text() != ".") {
         let domain = search.text().strip_suffix('.').unwrap_or(search.text());
-        meta::texts(errors, &search.path, domain, names::underscored_subdomain(domain));
+        meta::texts(errors, &search.path, domain, check(domain));
     }
 }
 

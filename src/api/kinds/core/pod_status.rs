@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::address;
 use super::pod_change::annotation_changes;
 use crate::api::field::FieldError;
-use crate::api::kinds::check::{Node, fill, items_mut, present_mut};
+use crate::api::kinds::check::{Node, fill, present_mut};
 use crate::api::kinds::{Errors, Occasion};
 use crate::api::names;
 use crate::api::value::Value;
@@ -13,7 +13,7 @@ use crate::api::value::Value;
 const STATUSES: [&str; 3] = ["containerStatuses", "initContainerStatuses", "ephemeralContainerStatuses"];
 const LARGEST_ID: i64 = i32::MAX as i64;
 
-/// The quality of service is decided once, and fields whose features are off do not come in.
+/// The quality of service is decided once.
 pub fn prepare(new: &mut Value, old: &Value, _: &Occasion<'_>) {
     // Whoever reports on a pod does not delete it.
     if let Some(metadata) = present_mut(new, "metadata") {
@@ -21,17 +21,6 @@ pub fn prepare(new: &mut Value, old: &Value, _: &Occasion<'_>) {
     }
     if let Some(class) = old.at(&["status", "qosClass"]) {
         fill(new.entry("status"), "qosClass", class.clone());
-    }
-    let Some(status) = present_mut(new, "status") else { return };
-    status.remove("observedGeneration");
-    status.remove("resourceClaimStatuses");
-    for condition in items_mut(status, "conditions") {
-        condition.remove("observedGeneration");
-    }
-    for list in STATUSES {
-        for container in items_mut(status, list) {
-            container.remove("allocatedResourcesStatus");
-        }
     }
 }
 
@@ -138,7 +127,7 @@ fn users(list: &Node<'_>, os: &str, errors: &mut Errors) {
 
 #[cfg(test)]
 mod tests {
-    use super::super::super::testing::{NOBODY, each_change_refused, object};
+    use super::super::super::testing::{each_change_refused, object, occasion};
     use super::*;
 
     #[test]
@@ -193,9 +182,9 @@ mod tests {
         assert_eq!(errors, []);
         let mut new = object(
             r#"{"metadata":{"name":"p","deletionTimestamp":"2024-01-01T00:00:00Z"},
-                "status":{"observedGeneration":1,"conditions":[{"type":"Ready","observedGeneration":1}]}}"#,
+                "status":{"conditions":[{"type":"Ready"}]}}"#,
         );
-        prepare(&mut new, &base, &Occasion { now: "", user: &NOBODY });
+        prepare(&mut new, &base, &occasion(""));
         let wanted =
             r#"{"metadata":{"name":"p"},"status":{"qosClass":"BestEffort","conditions":[{"type":"Ready"}]}}"#;
         assert_eq!(new, object(wanted));
