@@ -184,7 +184,9 @@ async fn parts(boot: &Boot, guests: Vec<Guest>) -> Result<Parts, StartError> {
     let (address, cbor) = (boot.address.to_string(), config.gates().enabled("CBORServingAndStorage"));
     let builtin = Builtins::new(&catalog, &address, cbor);
     let objects = Arc::new(Objects::new(storage.directory.clone()));
-    let metrics = Arc::new(Metrics::new(boot.clock.now()).map_err(|error| broken(&error))?);
+    let metrics = Metrics::new(boot.clock.now()).map_err(|error| broken(&error))?;
+    let features = config.gates().all().map(|(name, stage, on)| (name, stage.word(), on)).collect();
+    let metrics = Arc::new(metrics.telling(features));
     let callers = Callers::open(boot, &metrics)?;
     let tokens = tokens(boot, &objects, &metrics).map_err(|error| broken(&error))?;
     let loops = Loops::new(config, &boot.pki, guests)?;
@@ -354,7 +356,8 @@ fn catalog(config: &Config) -> Result<Catalog, StartError> {
         .collect();
     let switches = RuntimeConfig::parse(&pairs.join(",")).map_err(|error| wrong(&error))?;
     let builtin = Builtin::load().map_err(|error| wrong(&error))?;
-    builtin.serve(&switches).map_err(|error| wrong(&error))
+    let gates = config.gates();
+    builtin.serve_where(&switches, |gate| gates.enabled(gate)).map_err(|error| wrong(&error))
 }
 
 fn engine(config: &Config) -> Result<Box<dyn Engine>, EngineError> {

@@ -407,8 +407,41 @@ fn servers_of_one_process_have_gates_of_their_own() {
         let made = client.post("/apis/apps/v1/namespaces/default/statefulsets", &set).ok();
         assert_eq!(made["spec"]["updateStrategy"]["rollingUpdate"]["maxUnavailable"] == 1, missing, "{made}");
     }
+    let told = |client: &mut Client, gate: &str| client.get("/metrics").text().contains(gate);
+    let gate = "kubernetes_feature_enabled{name=\"ContainerStopSignals\",stage=\"ALPHA\"} 1";
+    assert!(told(&mut open, gate) && !told(&mut closed, gate));
     first.stop();
     second.stop();
+}
+
+/// What pods ask for as a whole and the devices that they claim were dropped whatever the gates said.
+#[test]
+fn pods_ask_as_a_whole_and_claim_devices_where_they_can() {
+    let pods = "/api/v1/namespaces/default/pods";
+    let pod = |claim: &str| {
+        json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "a"}, "spec": {
+            "resources": {"limits": {"cpu": "2", "memory": "1Gi"}},
+            "resourceClaims": [{"name": "gpu", "resourceClaimName": "g"}],
+            "containers": [{"name": "c", "image": "i:1", "resources": {"claims": [{"name": claim}], "requests": {"cpu": "1"}}}]}})
+    };
+    let server = Server::with(&[
+        "--engine=memory",
+        "--disable-admission-plugins=ServiceAccount",
+        "--feature-gates=PodLevelResources=true,DynamicResourceAllocation=true",
+    ]);
+    let mut client = server.admin();
+    let refused = client.post(pods, &pod("other")).refused(422, "Invalid");
+    let why = "must be one of the names in pod.spec.resourceClaims: gpu";
+    assert!(refused["message"].as_str().unwrap().contains(why), "{refused}");
+    let made = client.post(pods, &pod("gpu")).ok();
+    assert_eq!(made["spec"]["resources"]["requests"], json!({"cpu": "1", "memory": "1Gi"}));
+    assert_eq!(made["spec"]["containers"][0]["resources"]["claims"], json!([{"name": "gpu"}]));
+    assert_eq!(made["status"]["qosClass"], "Burstable");
+    let status = json!({"status": {"resourceClaimStatuses": [{"name": "none"}]}});
+    client.patch(&format!("{pods}/a/status"), "merge", &status).refused(422, "Invalid");
+    let status = json!({"status": {"resourceClaimStatuses": [{"name": "gpu", "resourceClaimName": "made"}]}});
+    let told = client.patch(&format!("{pods}/a/status"), "merge", &status).ok();
+    assert_eq!(told["status"]["resourceClaimStatuses"][0]["resourceClaimName"], "made");
 }
 
 /// Fields that were stored while a gate was open went with the next write after it was closed.

@@ -19,6 +19,18 @@ pub enum Stage {
     Deprecated,
 }
 
+impl Stage {
+    /// The word that metrics have for it.
+    pub fn word(self) -> &'static str {
+        match self {
+            Stage::Alpha => "ALPHA",
+            Stage::Beta => "BETA",
+            Stage::Stable => "",
+            Stage::Deprecated => "DEPRECATED",
+        }
+    }
+}
+
 /// One feature gate.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Gate {

@@ -2,7 +2,8 @@
 
 use super::core::{
     address, config, endpoints, event, limits, namespace, node, persistent_volume, pod, pod_default,
-    pod_status, pod_warn, replication, service, service_account, service_change, template, volume_claim,
+    pod_resources, pod_status, pod_warn, replication, service, service_account, service_change, template,
+    volume_claim,
 };
 use super::gated::rows;
 use super::{
@@ -77,6 +78,7 @@ pub static TABLE: &[(&str, &str, KindRules)] = &[
             graceful: true,
             status_meta: StatusMeta::Without(&["ownerReferences"]),
             default: pod_default::pod,
+            default_by: pod_resources::default,
             prepare_create: pod::prepare_create,
             prepare_status: pod_status::prepare,
             validate: pod::validate,

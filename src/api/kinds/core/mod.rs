@@ -20,6 +20,7 @@ pub mod pod_change;
 pub mod pod_default;
 pub mod pod_meta;
 pub mod pod_os;
+pub mod pod_resources;
 pub mod pod_spec;
 pub mod pod_status;
 pub mod pod_terms;

@@ -2,8 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::address;
 use super::pod_change::annotation_changes;
+use super::{address, pod_resources};
 use crate::api::field::FieldError;
 use crate::api::kinds::check::{Node, fill, present_mut};
 use crate::api::kinds::{Errors, Occasion};
@@ -29,6 +29,7 @@ pub fn validate(new: &Value, old: &Value, errors: &mut Errors) {
     annotation_changes(new, old, errors);
     let (status, was) = (Node::of(new, "status"), Node::of(old, "status"));
     for condition in status.child("conditions").items() {
+        observed(&condition, errors);
         let kind = condition.child("type");
         if !matches!(kind.text(), "PodScheduled" | "Ready" | "Initialized") {
             kind.named(condition.path.child("Type")).syntax(errors, names::qualified_name);
@@ -38,12 +39,15 @@ pub fn validate(new: &Value, old: &Value, errors: &mut Errors) {
     if nominated.text() != was.str("nominatedNodeName") {
         nominated.syntax_if_set(errors, names::dns_subdomain);
     }
+    observed(&status, errors);
     status.child("qosClass").unchanged(&was.child("qosClass"), errors);
     let spec = Node::of(old, "spec");
     let policy = spec.str("restartPolicy");
     for (list, policy) in STATUSES.iter().zip([policy, policy, "Never"]) {
         ended_stay_ended(&status.child(list), was.read(list), policy, &spec, errors);
     }
+    let claims = status.child("resourceClaimStatuses");
+    pod_resources::claim_statuses(&claims, &Node::of(new, "spec"), errors);
     addresses(&status, &was, "podIPs", errors);
     if let Some(first) = status.child("hostIPs").items().next()
         && first.str("ip") != status.str("hostIP")
@@ -57,6 +61,14 @@ pub fn validate(new: &Value, old: &Value, errors: &mut Errors) {
 }
 
 /// What has ended for good does not run again.
+/// Checks which generation something is about.
+fn observed(node: &Node<'_>, errors: &mut Errors) {
+    let generation = node.child("observedGeneration");
+    if generation.number() < 0 {
+        generation.invalid(errors, "must be a non-negative integer");
+    }
+}
+
 fn ended_stay_ended(list: &Node<'_>, was: &Value, policy: &str, spec: &Node<'_>, errors: &mut Errors) {
     if policy == "Always" {
         return;

@@ -1,7 +1,14 @@
+use super::super::batch::job_status;
+use super::super::check::Node;
+use super::super::core::pod::quality;
+use super::super::core::{pod_meta, pod_spec, volume_claim};
 use super::super::table::TABLE;
-use super::super::testing::{object, occasion};
-use super::super::{Kind, Occasion, Warned, before_create, before_update, rules};
+use super::super::testing::{object, occasion, said};
+use super::super::{
+    Errors, Kind, Occasion, Warned, autoscaling, before_create, before_update, fill_in, rules, storage,
+};
 use super::*;
+use crate::api::field::Path;
 use crate::api::schema::{Registry, Type, TypeId};
 
 const NONE: Terms = Terms::NONE;
@@ -248,4 +255,161 @@ fn what_the_status_of_a_pod_tells_goes_with_what_its_spec_uses() {
     let kept = r#"{"spec":{"containers":[{"resizePolicy":[{}]}],"securityContext":{}},
         "status":{"containerStatuses":[{"resources":{}}]}}"#;
     assert_eq!(again, object(kept), "nothing else was in use");
+}
+
+/// Each rule that asks the terms, once with its feature on and once off: what is said of the object, or nothing.
+#[test]
+fn rules_ask_which_features_are_on() {
+    type Check = fn(&Value, &mut Errors);
+    let template: Check = |pod, errors| pod_spec::validate(&Node::of(pod, "spec"), None, errors);
+    let shrink: Check = |new, errors| {
+        let mut old = new.clone();
+        old.entry("spec").entry("resources").entry("requests").set("storage", "3Gi");
+        volume_claim::validate_claim_update(new, &old, errors);
+    };
+    let grow: Check = |new, errors| {
+        let old = object(r#"{"spec":{"drivers":[{"name":"d","nodeID":"n","allocatable":{"count":1}}]}}"#);
+        storage::validate_csi_node_update(new, &old, errors);
+    };
+    let spec = |rest: &str| {
+        format!(
+            r#"{{"spec":{{"restartPolicy":"Always","dnsPolicy":"Default","terminationGracePeriodSeconds":30,{rest}}}}}"#
+        )
+    };
+    let container = |rest: &str| {
+        format!(
+            r#""containers":[{{"name":"c","image":"i","imagePullPolicy":"Always","terminationMessagePolicy":"File"{rest}}}]"#
+        )
+    };
+    let plain = container("");
+    let claim = r#"{"metadata":{"name":"c","namespace":"n"},"spec":{"accessModes":["ReadWriteOnce"],"volumeMode":"Filesystem",
+        "resources":{"requests":{"storage":"2Gi"}}},"status":{"phase":"Bound","capacity":{"storage":"1Gi"}}}"#;
+    let node = r#"{"spec":{"drivers":[{"name":"d","nodeID":"n","allocatable":{"count":2}}]}}"#;
+    let table: [(Feature, Check, String, &str, &str); 9] = [
+        (
+            Feature::PodLifecycleSleepActionAllowZero,
+            template,
+            spec(&container(r#","lifecycle":{"preStop":{"sleep":{"seconds":0}}}"#)),
+            "",
+            "must be greater than 0 and less than terminationGracePeriodSeconds (30). Enable",
+        ),
+        (
+            Feature::RelaxedEnvironmentVariableValidation,
+            template,
+            spec(&container(r#","env":[{"name":"1 b"}]"#)),
+            "",
+            "a valid environment variable name must consist of alphabetic characters",
+        ),
+        (
+            Feature::RelaxedDNSSearchValidation,
+            template,
+            spec(&format!(r#"{plain},"dnsConfig":{{"nameservers":["10.0.0.1"],"searches":["a_b"]}}"#)),
+            "",
+            "spec.dnsConfig.searches[0]: Invalid value: \"a_b\"",
+        ),
+        (
+            Feature::SELinuxMount,
+            template,
+            spec(&format!(r#"{plain},"securityContext":{{"seLinuxChangePolicy":"MountOption"}}"#)),
+            "",
+            "Unsupported value: \"MountOption\": supported values: \"Recursive\"",
+        ),
+        (
+            Feature::SELinuxMount,
+            template,
+            spec(&format!(r#"{plain},"securityContext":{{"seLinuxChangePolicy":"X"}}"#)),
+            "supported values: \"MountOption\", \"Recursive\"",
+            "supported values: \"Recursive\"",
+        ),
+        (
+            Feature::PodDeletionCost,
+            |pod, errors| {
+                let annotations = pod.at(&["metadata", "annotations"]).unwrap();
+                pod_meta::validate(annotations, &Node::of(pod, "spec"), &Path::new("a"), errors);
+            },
+            r#"{"metadata":{"annotations":{"controller.kubernetes.io/pod-deletion-cost":"x"}}}"#.to_owned(),
+            "must be a 32bit integer",
+            "",
+        ),
+        (Feature::RecoverVolumeExpansionFailure, shrink, claim.to_owned(), "", "can not be less than previous value"),
+        (Feature::MutableCSINodeAllocatableCount, grow, node.to_owned(), "", "field is immutable"),
+        (
+            Feature::HPAScaleToZero,
+            |object, errors| autoscaling::validate(object, errors),
+            r#"{"apiVersion":"autoscaling/v2","metadata":{"name":"h","namespace":"n"},"spec":{"minReplicas":0,"maxReplicas":1,
+                "scaleTargetRef":{"kind":"D","name":"d"},"metrics":[{"type":"Object","object":{"describedObject":
+                {"kind":"K","name":"k"},"target":{"type":"Value","value":"1"},"metric":{"name":"m"}}}]}}"#
+                .to_owned(),
+            "",
+            "spec.minReplicas: Invalid value: 0: must be greater than or equal to 1",
+        ),
+    ];
+    for (feature, check, body, when_on, when_off) in table {
+        let value = object(&body);
+        for (terms, wanted) in
+            [(Terms::RELEASE.with(feature), when_on), (Terms::RELEASE.without(feature), when_off)]
+        {
+            let mut errors = Errors::under(terms);
+            check(&value, &mut errors);
+            let found = said(&errors);
+            let right = if wanted.is_empty() {
+                found.is_empty()
+            } else {
+                found.len() == 1 && found[0].contains(wanted)
+            };
+            assert!(right, "{feature:?} {}: {found:?}", terms.has(feature));
+        }
+    }
+}
+
+#[test]
+fn pods_that_ask_as_a_whole_are_judged_as_a_whole() {
+    let class = |pod: &str, on: bool| quality(&object(pod), on);
+    let pod = r#"{"spec":{"resources":{"limits":{"cpu":"1","memory":"1Gi"},"requests":{"cpu":"1","memory":"1Gi"}},
+        "containers":[{"name":"c"}]}}"#;
+    assert_eq!((class(pod, true), class(pod, false)), ("Guaranteed", "BestEffort"));
+    let part = r#"{"spec":{"resources":{"requests":{"cpu":"1"}},"containers":[]}}"#;
+    assert_eq!(class(part, true), "Burstable");
+}
+
+#[test]
+fn a_new_job_says_only_what_is_on() {
+    let body = r#"{"metadata":{"name":"j","uid":"u"},"spec":{"managedBy":"a.b/c","template":{}}}"#;
+    for (terms, kept) in [(Terms::RELEASE, true), (Terms::NONE, false)] {
+        let mut job = object(body);
+        fill_in(rules("batch", "Job"), &mut job, terms);
+        assert_eq!(job.at(&["spec", "podReplacementPolicy"]).is_some(), kept);
+        job.entry("spec").set("podReplacementPolicy", "Failed");
+        (rules("batch", "Job").prepare_create)(&mut job, &occasion_of(terms));
+        for field in ["managedBy", "podReplacementPolicy"] {
+            assert_eq!(job.at(&["spec", field]).is_some(), kept, "{field}");
+        }
+    }
+}
+
+#[test]
+fn jobs_that_nobody_else_runs_are_looked_at_less_closely() {
+    let job =
+        |status: &str| object(&format!(r#"{{"spec":{{"completionMode":"NonIndexed"}},"status":{status}}}"#));
+    let found = |terms, new: &str| {
+        let mut errors = Errors::under(terms);
+        job_status::validate(&job(new), &job(r#"{"failed":2}"#), &mut errors);
+        said(&errors)
+    };
+    let fewer = r#"{"failed":1}"#;
+    let met = r#"{"failed":2,"conditions":[{"type":"SuccessCriteriaMet","status":"True"}]}"#;
+    assert_eq!(found(Terms::RELEASE, fewer).len(), 1);
+    assert_eq!(found(Terms::RELEASE.without(Feature::JobManagedBy), fewer), [""; 0]);
+    assert_eq!(found(Terms::RELEASE.without(Feature::JobManagedBy), met), [""; 0]);
+    let strict = found(Terms::NONE, met);
+    assert!(strict.len() == 2 && strict[0].contains("to NonIndexed Job"), "{strict:?}");
+}
+
+#[test]
+fn a_node_that_is_made_tells_no_features_where_they_are_off() {
+    for (terms, kept) in [(Terms::RELEASE, true), (Terms::NONE, false)] {
+        let mut node = object(r#"{"status":{"features":{"supplementalGroupsPolicy":true}}}"#);
+        (rules("", "Node").prepare_create)(&mut node, &occasion_of(terms));
+        assert_eq!(node.at(&["status", "features"]).is_some(), kept);
+    }
 }
