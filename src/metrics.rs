@@ -6,6 +6,7 @@ pub mod audit;
 pub mod authentication;
 pub mod conditions;
 pub mod conversion;
+pub mod features;
 pub mod flows;
 pub mod hooks;
 pub mod policies;
@@ -97,9 +98,16 @@ pub struct Metrics {
     queue_retries: IntCounterVec,
     work_durations: HistogramVec,
     loop_restarts: IntCounterVec,
+    features: Vec<features::Enabled>,
 }
 
 impl Metrics {
+    /// The same, which also tells which features are on.
+    #[must_use]
+    pub fn telling(self, features: Vec<features::Enabled>) -> Metrics {
+        Metrics { features, ..self }
+    }
+
     /// Declares all of it.
     pub fn new(started: Timestamp) -> Result<Metrics, prometheus::Error> {
         let registry = Registry::new();
@@ -198,6 +206,7 @@ impl Metrics {
             conversions: Conversions::new()?,
             aggregation: Aggregation::new()?,
             flows: Flows::new()?,
+            features: Vec::new(),
             slis: Slis::new(started)?,
             queue_depth: IntGaugeVec::new(depth, &["name"])?,
             queue_adds: queue(
@@ -363,6 +372,7 @@ impl Metrics {
         self.memory.set(resident_bytes().unwrap_or(0));
         let mut text = Vec::new();
         TextEncoder::new().encode(&self.registry.gather(), &mut text)?;
+        features::write(&self.features, &mut text);
         Ok(text)
     }
 }

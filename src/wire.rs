@@ -45,6 +45,7 @@ use crate::api::catalog::Catalog;
 use crate::api::catalog::build::Builtin;
 use crate::api::catalog::runtime_config::RuntimeConfig;
 use crate::api::connect::place::KubeletRules;
+use crate::api::features::Terms;
 use crate::api::kinds::engines::Authority;
 use crate::api::schema::Registry;
 use crate::api::services::addresses::AddressRange;
@@ -183,7 +184,9 @@ async fn parts(boot: &Boot, guests: Vec<Guest>) -> Result<Parts, StartError> {
     let (address, cbor) = (boot.address.to_string(), config.gates().enabled("CBORServingAndStorage"));
     let builtin = Builtins::new(&catalog, &address, cbor);
     let objects = Arc::new(Objects::new(storage.directory.clone()));
-    let metrics = Arc::new(Metrics::new(boot.clock.now()).map_err(|error| broken(&error))?);
+    let metrics = Metrics::new(boot.clock.now()).map_err(|error| broken(&error))?;
+    let features = config.gates().all().map(|(name, stage, on)| (name, stage.word(), on)).collect();
+    let metrics = Arc::new(metrics.telling(features));
     let callers = Callers::open(boot, &metrics)?;
     let tokens = tokens(boot, &objects, &metrics).map_err(|error| broken(&error))?;
     let loops = Loops::new(config, &boot.pki, guests)?;
@@ -353,7 +356,8 @@ fn catalog(config: &Config) -> Result<Catalog, StartError> {
         .collect();
     let switches = RuntimeConfig::parse(&pairs.join(",")).map_err(|error| wrong(&error))?;
     let builtin = Builtin::load().map_err(|error| wrong(&error))?;
-    builtin.serve(&switches).map_err(|error| wrong(&error))
+    let gates = config.gates();
+    builtin.serve_where(&switches, |gate| gates.enabled(gate)).map_err(|error| wrong(&error))
 }
 
 fn engine(config: &Config) -> Result<Box<dyn Engine>, EngineError> {
@@ -424,6 +428,7 @@ fn worker(parts: &Parts) -> Worker {
 fn backend(parts: &Parts, authorizer: &Addr<Authorizer>) -> Backend {
     Backend {
         registry: parts.registry.clone(),
+        terms: Terms::new(|name| parts.gates.enabled(name), parts.boot.config.api.allow_privileged),
         stores: Stores::new(parts.storage.directory.clone()),
         admission: Chain::new(&parts.admission, authorizer),
         clock: parts.clock.clone(),

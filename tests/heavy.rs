@@ -12,7 +12,8 @@ use base64::engine::general_purpose::STANDARD;
 
 use pilothouse::api::codec;
 use pilothouse::api::kinds::{
-    Errors, Kind, Occasion, Warned, Writer, before_create, before_status_update, before_update, rules,
+    Errors, Kind, Occasion, Terms, Warned, Writer, before_create, before_status_update, before_update,
+    fill_in, rules,
 };
 use pilothouse::api::limits::{BODY_BYTES, FIELD_ERROR_BYTES, FIELD_ERRORS, WARNINGS};
 use pilothouse::api::schema::{GroupVersionKind, Registry, default};
@@ -74,8 +75,8 @@ fn too_slow(api: (&str, &str, &str), what: &str, fields: &str) -> Option<String>
     let patience = start.elapsed() * PATIENCE.0 + PATIENCE.1;
     let start = Instant::now();
     let kind = Kind { rules: rules(group, kind), namespaced: true, has_status: true };
-    let occasion = Occasion { now: "2024-01-01T00:00:00Z", user: &Writer::default() };
-    (kind.rules.default)(&mut value);
+    let occasion = Occasion { now: "2024-01-01T00:00:00Z", user: &Writer::default(), terms: Terms::RELEASE };
+    fill_in(kind.rules, &mut value, occasion.terms);
     default::apply(&REGISTRY, REGISTRY.lookup(&expected).unwrap(), &mut value);
     let mut new: Value = value.clone();
     is_bounded(what, before_create(kind, &mut new, &occasion));

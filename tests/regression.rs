@@ -4,8 +4,9 @@
 
 mod support;
 
+use pilothouse::Config;
 use serde_json::{Value, json};
-use support::Server;
+use support::{Client, Server};
 
 const MAPS: &str = "/api/v1/namespaces/default/configmaps";
 
@@ -356,6 +357,113 @@ fn gates_decide_about_fields() {
         assert_eq!(spec["volumeAttributesClassName"] == "gold", kept);
         assert_eq!(spec["dataSourceRef"]["namespace"] == "other", kept);
     }
+}
+
+/// Two servers of one process had the gates of whichever was started last, and both took privileged containers or neither.
+#[test]
+fn servers_of_one_process_have_gates_of_their_own() {
+    let start = |gates: &[&str], privileged: bool| {
+        let mut config = Config::ephemeral();
+        config.api.controllers = vec!["-*".to_owned()];
+        config.api.disable_admission_plugins = vec!["ServiceAccount".to_owned()];
+        config.api.feature_gates = gates.iter().map(|gate| gate.parse().unwrap()).collect();
+        config.api.allow_privileged = privileged;
+        let server = pilothouse::Server::start(config).unwrap();
+        let admin = server.admin();
+        let identity = Some((&admin.certificates_pem[..], &admin.key_pem[..]));
+        let client = Client::new(server.address(), server.ca_pem(), identity);
+        (server, client)
+    };
+    let (first, mut open) = start(&["ContainerStopSignals=true", "MaxUnavailableStatefulSet=true"], true);
+    let (second, mut closed) =
+        start(&["UserNamespacesSupport=false", "JobPodReplacementPolicy=false"], false);
+    let pods = "/api/v1/namespaces/default/pods";
+    let pod = |name: &str, privileged: bool| {
+        json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": {"os": {"name": "linux"},
+            "hostUsers": true, "containers": [{"name": "c", "image": "i:1", "lifecycle": {"stopSignal": "SIGUSR1"},
+                "securityContext": {"privileged": privileged}}]}})
+    };
+    // In turns, so that neither can be lucky.
+    for name in ["a", "b"] {
+        let spec = &open.post(pods, &pod(name, true)).ok()["spec"];
+        assert_eq!(spec["containers"][0]["lifecycle"]["stopSignal"], "SIGUSR1");
+        assert_eq!(spec["hostUsers"], true);
+        let refused = closed.post(pods, &pod(name, true)).refused(422, "Invalid");
+        assert!(refused["message"].as_str().unwrap().contains("disallowed by cluster policy"), "{refused}");
+        let spec = &closed.post(pods, &pod(name, false)).ok()["spec"];
+        assert_eq!((&spec["hostUsers"], &spec["containers"][0]["lifecycle"]), (&json!(null), &json!(null)));
+    }
+    let labels = json!({"a": "b"});
+    let template = json!({"metadata": {"labels": labels}, "spec": {"restartPolicy": "Never",
+        "containers": [{"name": "c", "image": "i:1"}]}});
+    let job = json!({"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "j"}, "spec": {"template": template}});
+    let mut always = template;
+    always["spec"]["restartPolicy"] = json!("Always");
+    let set = json!({"apiVersion": "apps/v1", "kind": "StatefulSet", "metadata": {"name": "s"},
+        "spec": {"serviceName": "s", "selector": {"matchLabels": labels}, "template": always}});
+    for (client, replaced, missing) in [(&mut open, true, true), (&mut closed, false, false)] {
+        let made = client.post("/apis/batch/v1/namespaces/default/jobs", &job).ok();
+        assert_eq!(made["spec"]["podReplacementPolicy"] == "TerminatingOrFailed", replaced, "{made}");
+        let made = client.post("/apis/apps/v1/namespaces/default/statefulsets", &set).ok();
+        assert_eq!(made["spec"]["updateStrategy"]["rollingUpdate"]["maxUnavailable"] == 1, missing, "{made}");
+    }
+    let told = |client: &mut Client, gate: &str| client.get("/metrics").text().contains(gate);
+    let gate = "kubernetes_feature_enabled{name=\"ContainerStopSignals\",stage=\"ALPHA\"} 1";
+    assert!(told(&mut open, gate) && !told(&mut closed, gate));
+    first.stop();
+    second.stop();
+}
+
+/// What pods ask for as a whole and the devices that they claim were dropped whatever the gates said.
+#[test]
+fn pods_ask_as_a_whole_and_claim_devices_where_they_can() {
+    let pods = "/api/v1/namespaces/default/pods";
+    let pod = |claim: &str| {
+        json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "a"}, "spec": {
+            "resources": {"limits": {"cpu": "2", "memory": "1Gi"}},
+            "resourceClaims": [{"name": "gpu", "resourceClaimName": "g"}],
+            "containers": [{"name": "c", "image": "i:1", "resources": {"claims": [{"name": claim}], "requests": {"cpu": "1"}}}]}})
+    };
+    let server = Server::with(&[
+        "--engine=memory",
+        "--disable-admission-plugins=ServiceAccount",
+        "--feature-gates=PodLevelResources=true,DynamicResourceAllocation=true",
+    ]);
+    let mut client = server.admin();
+    let refused = client.post(pods, &pod("other")).refused(422, "Invalid");
+    let why = "must be one of the names in pod.spec.resourceClaims: gpu";
+    assert!(refused["message"].as_str().unwrap().contains(why), "{refused}");
+    let made = client.post(pods, &pod("gpu")).ok();
+    assert_eq!(made["spec"]["resources"]["requests"], json!({"cpu": "1", "memory": "1Gi"}));
+    assert_eq!(made["spec"]["containers"][0]["resources"]["claims"], json!([{"name": "gpu"}]));
+    assert_eq!(made["status"]["qosClass"], "Burstable");
+    let status = json!({"status": {"resourceClaimStatuses": [{"name": "none"}]}});
+    client.patch(&format!("{pods}/a/status"), "merge", &status).refused(422, "Invalid");
+    let status = json!({"status": {"resourceClaimStatuses": [{"name": "gpu", "resourceClaimName": "made"}]}});
+    let told = client.patch(&format!("{pods}/a/status"), "merge", &status).ok();
+    assert_eq!(told["status"]["resourceClaimStatuses"][0]["resourceClaimName"], "made");
+}
+
+/// Fields that were stored while a gate was open went with the next write after it was closed.
+#[test]
+fn a_gate_that_is_closed_leaves_what_is_stored() {
+    let directory = support::server::directory();
+    let data = directory.path().join("data");
+    let pods = "/api/v1/namespaces/default/pods";
+    let pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "a"}, "spec": {"os": {"name": "linux"},
+        "containers": [{"name": "c", "image": "i:1", "lifecycle": {"stopSignal": "SIGUSR1"}}]}});
+    const PLAIN: &str = "--disable-admission-plugins=ServiceAccount";
+    let server = Server::on(&data, &[PLAIN, "--feature-gates=ContainerStopSignals=true"]);
+    server.admin().post(pods, &pod).ok();
+    server.stop();
+    let server = Server::on(&data, &[PLAIN]);
+    let mut client = server.admin();
+    let labelled =
+        client.patch(&format!("{pods}/a"), "merge", &json!({"metadata": {"labels": {"a": "b"}}})).ok();
+    assert_eq!(labelled["spec"]["containers"][0]["lifecycle"]["stopSignal"], "SIGUSR1");
+    let mut other = pod;
+    other["metadata"]["name"] = json!("b");
+    assert_eq!(client.post(pods, &other).ok()["spec"]["containers"][0]["lifecycle"], json!(null));
 }
 
 /// A pod whose containers claim devices could not be stored again as it was.

@@ -8,8 +8,10 @@ use super::value::Value;
 /// Amounts of resources by their names.
 pub type Amounts = BTreeMap<String, Quantity>;
 
-/// Resources that a pod can ask for as a whole, whatever its containers say.
-const OF_PODS: [&str; 2] = ["cpu", "memory"];
+/// Whether pods can ask for this resource as a whole, whatever their containers say.
+pub fn is_for_whole_pods(name: &str) -> bool {
+    matches!(name, "cpu" | "memory") || name.starts_with("hugepages-")
+}
 
 /// The amounts in a map of an object.
 pub fn read(map: Option<&Value>) -> Amounts {
@@ -29,7 +31,7 @@ pub fn read(map: Option<&Value>) -> Amounts {
 pub fn total(pod: &Value, field: &str) -> Amounts {
     let mut all = together(pod, |container, _| read(container.at(&["resources", field])));
     let whole = read(pod.at(&["spec", "resources", field]));
-    all.extend(whole.into_iter().filter(|(name, _)| OF_PODS.contains(&name.as_str())));
+    all.extend(whole.into_iter().filter(|(name, _)| is_for_whole_pods(name)));
     all
 }
 

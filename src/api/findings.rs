@@ -5,12 +5,15 @@
 
 use std::ops::{Deref, DerefMut};
 
+use super::features::Terms;
 use super::field::FieldError;
 use super::limits::{FIELD_ERROR_BYTES, FIELD_ERRORS, WARNING_BYTES, WARNINGS};
 
-/// What is wrong with an object, in the order in which it was found. Reads as a slice of those that are kept.
+/// What is wrong with an object, in the order in which it was found. Reads as a slice of those that are kept. Every rule is given
+/// it, so it also says under which terms the object is checked.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Errors {
+    terms: Terms,
     kept: Vec<FieldError>,
     bytes: usize,
     found: usize,
@@ -20,6 +23,16 @@ impl Errors {
     /// Nothing is wrong yet.
     pub fn new() -> Errors {
         Errors::default()
+    }
+
+    /// The same, for an object that is checked under these terms.
+    pub fn under(terms: Terms) -> Errors {
+        Errors { terms, ..Errors::default() }
+    }
+
+    /// Under which terms the object is checked.
+    pub fn terms(&self) -> Terms {
+        self.terms
     }
 
     /// Adds one. Beyond the bounds it is only counted.
@@ -62,7 +75,7 @@ impl Errors {
 
     /// Forgets all.
     pub fn clear(&mut self) {
-        *self = Errors::new();
+        *self = Errors::under(self.terms);
     }
 }
 
@@ -118,9 +131,10 @@ impl<'a> IntoIterator for &'a Errors {
     }
 }
 
-/// What the writer of an object is told although it was accepted, in the order in which it was found.
+/// What the writer of an object is told although it was accepted, in the order in which it was found; and under which terms.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Warned {
+    terms: Terms,
     kept: Vec<String>,
     bytes: usize,
 }
@@ -129,6 +143,16 @@ impl Warned {
     /// There is nothing to tell yet.
     pub fn new() -> Warned {
         Warned::default()
+    }
+
+    /// The same, for an object that was checked under these terms.
+    pub fn under(terms: Terms) -> Warned {
+        Warned { terms, ..Warned::default() }
+    }
+
+    /// Under which terms the object was checked.
+    pub fn terms(&self) -> Terms {
+        self.terms
     }
 
     /// Adds one, within the bounds.

@@ -16,6 +16,7 @@ pub mod deletion;
 pub mod denial;
 pub mod descriptions;
 pub mod discovery;
+pub mod features;
 pub mod field;
 pub mod findings;
 pub mod flows;

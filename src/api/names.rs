@@ -384,6 +384,31 @@ pub fn env_name(text: &str) -> Vec<String> {
     wrong
 }
 
+/// The name of an environment variable that any shell can set.
+pub fn strict_env_name(text: &str) -> Vec<String> {
+    let fits = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_');
+    let mut wrong = Vec::new();
+    if text.is_empty() || text.starts_with(|first: char| first.is_ascii_digit()) || !text.bytes().all(fits) {
+        wrong.push(pattern(
+            "a valid environment variable name must consist of alphabetic characters, digits, '_', '-', or '.', and must \
+             not start with a digit",
+            "[-._a-zA-Z][-._a-zA-Z0-9]*",
+            &["my.env-name", "MY_ENV.NAME", "MyEnvName1"],
+        ));
+    }
+    wrong.extend(leads_up(text));
+    wrong
+}
+
+/// Why a name would lead out of its directory.
+fn leads_up(text: &str) -> Option<String> {
+    match text {
+        "." | ".." => Some(format!("must not be '{text}'")),
+        _ if text.starts_with("..") => Some("must not start with '..'".to_owned()),
+        _ => None,
+    }
+}
+
 /// A key of a ConfigMap or Secret: it becomes the name of a file.
 pub fn config_key(text: &str) -> Vec<String> {
     let mut wrong = Vec::new();
@@ -398,11 +423,7 @@ pub fn config_key(text: &str) -> Vec<String> {
             &["key.name", "KEY_NAME", "key-name"],
         ));
     }
-    match text {
-        "." | ".." => wrong.push(format!("must not be '{text}'")),
-        _ if text.starts_with("..") => wrong.push("must not start with '..'".to_owned()),
-        _ => {}
-    }
+    wrong.extend(leads_up(text));
     wrong
 }
 
@@ -428,7 +449,7 @@ mod tests {
 
     #[test]
     fn good_texts_please_every_check() {
-        let table: [(Check, &[&str]); 12] = [
+        let table: [(Check, &[&str]); 13] = [
             (dns_label, &["a", "a-b", "0a"]),
             (dns_subdomain, &["a", "a.b-c.d", "1.2"]),
             (dns_1035_label, &["a", "a1-b"]),
@@ -440,6 +461,7 @@ mod tests {
             (port_name, &["http", "a-1"]),
             (config_key, &["tls.crt", "A_b-c", ".a"]),
             (env_name, &["A", "1 b", "a.b"]),
+            (strict_env_name, &["A", "-1", "_.b"]),
             (percent, &["0%", "100%"]),
         ];
         for (check, texts) in table {
@@ -452,7 +474,7 @@ mod tests {
     #[test]
     fn bad_texts_are_named_in_the_words_of_the_api() {
         let long = "a".repeat(254);
-        let table: [(Check, &str, &str); 18] = [
+        let table: [(Check, &str, &str); 20] = [
             (dns_label, "a.b", "must not contain dots"),
             (dns_label, "-a", "a lowercase RFC 1123 label must consist of"),
             (dns_subdomain, "a..b", "(e.g. 'example.com', regex used for validation is '[a-z0-9]([-a-z0-9]*"),
@@ -470,6 +492,8 @@ mod tests {
             (port_name, "12", "must contain at least one letter (a-z)"),
             (config_key, "..a", "must not start with '..'"),
             (env_name, "a=b", "printable ASCII characters other than '='"),
+            (strict_env_name, "1a", "must not start with a digit (e.g. 'my.env-name', "),
+            (strict_env_name, "..a", "must not start with '..'"),
             (header_name, "a b", "a valid HTTP header must consist of"),
         ];
         for (check, text, wanted) in table {

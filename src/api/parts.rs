@@ -29,22 +29,21 @@ pub struct Part {
 
 static OBJECT: Part = Part { view: None, settle: kinds::before_update };
 static STATUS: Part = Part { view: None, settle: kinds::before_status_update };
-static FINALIZE: Part =
-    Part { view: None, settle: |kind, new, old, _| kinds::before_finalize(kind, new, old) };
+static FINALIZE: Part = Part { view: None, settle: kinds::before_finalize };
 static APPROVAL: Part =
     Part { view: None, settle: |_, new, old, occasion| kinds::before_approval(new, old, occasion) };
 static ADDED_CONTAINERS: Part = Part {
     view: None,
-    settle: |kind, new, old, _| {
-        let (prepare, validate) = (pod_change::prepare_ephemeral, pod_change::validate_ephemeral);
-        kinds::before_part_update(kind, new, old, prepare, validate)
+    settle: |kind, new, old, occasion| {
+        let rules = (pod_change::prepare_ephemeral as fn(&mut _, &_), pod_change::validate_ephemeral as _);
+        kinds::before_part_update(kind, new, old, occasion, rules)
     },
 };
 static AMOUNTS: Part = Part {
     view: None,
-    settle: |kind, new, old, _| {
-        let (prepare, validate) = (pod_change::prepare_resize, pod_change::validate_resize);
-        kinds::before_part_update(kind, new, old, prepare, validate)
+    settle: |kind, new, old, occasion| {
+        let rules = (pod_change::prepare_resize as fn(&mut _, &_), pod_change::validate_resize as _);
+        kinds::before_part_update(kind, new, old, occasion, rules)
     },
 };
 static SCALE: Part = Part { view: Some(Scale::Standard), settle: kinds::before_update };
@@ -145,9 +144,9 @@ mod tests {
     use super::*;
     use crate::api::catalog::build::Builtin;
     use crate::api::catalog::runtime_config::RuntimeConfig;
-    use crate::api::kinds::testing::{NOBODY, object, said};
+    use crate::api::kinds::testing::{object, occasion, said};
 
-    const NOW: Occasion<'_> = Occasion { now: "2024-01-01T00:00:00Z", user: &NOBODY };
+    const NOW: Occasion<'_> = occasion("2024-01-01T00:00:00Z");
 
     #[test]
     fn what_extends_the_server_has_no_table_of_its_status() {

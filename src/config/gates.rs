@@ -19,6 +19,18 @@ pub enum Stage {
     Deprecated,
 }
 
+impl Stage {
+    /// The word that metrics have for it.
+    pub fn word(self) -> &'static str {
+        match self {
+            Stage::Alpha => "ALPHA",
+            Stage::Beta => "BETA",
+            Stage::Stable => "",
+            Stage::Deprecated => "DEPRECATED",
+        }
+    }
+}
+
 /// One feature gate.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Gate {
@@ -37,7 +49,12 @@ pub struct Gate {
 enum Subject {
     One(&'static Gate),
     All(Stage),
+    /// There is nothing between two commas.
+    Nothing,
 }
+
+/// Whose gates an entry means, if it says so: there are no others here.
+const COMPONENT: &str = "kube";
 
 /// One valid entry of `--feature-gates`, made by parsing `Name=true`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -64,26 +81,37 @@ impl FromStr for GateSetting {
     type Err = String;
 
     fn from_str(text: &str) -> Result<GateSetting, String> {
-        let (name, value) =
-            text.split_once('=').ok_or_else(|| format!("missing bool value for \"{text}\""))?;
+        let text = match text.split_once(':') {
+            Some((component, rest)) if component.trim() == COMPONENT => rest,
+            Some((component, _)) => return Err(format!("component not registered: {}", component.trim())),
+            None => text,
+        };
+        if text.is_empty() {
+            return Ok(GateSetting { subject: Subject::Nothing, enabled: false });
+        }
+        let missing = || format!("missing bool value for {}", text.trim());
+        let (name, value) = text.split_once('=').ok_or_else(missing)?;
         let (name, value) = (name.trim(), value.trim());
-        let enabled = go_bool(value).map_err(|why| format!("invalid value of {name}: {why}"))?;
+        let enabled = go_bool(value).map_err(|why| format!("invalid value of {name}={value}: {why}"))?;
         let subject = match name {
             "AllAlpha" => Subject::All(Stage::Alpha),
             "AllBeta" => Subject::All(Stage::Beta),
             _ => Subject::One(find(name).ok_or_else(|| format!("unrecognized feature gate: {name}"))?),
         };
-        if let Subject::One(gate) = subject {
-            let settled = gate.locked || gate.stage == Stage::Stable;
-            if settled && enabled != gate.default {
-                let fixed = gate.default;
-                return Err(format!(
-                    "cannot set feature gate {name} to {enabled}, feature is locked to {fixed}"
-                ));
-            }
+        if let Subject::One(Gate { locked: true, default, .. }) = subject
+            && enabled != *default
+        {
+            return Err(format!(
+                "cannot set feature gate {name} to {enabled}, feature is locked to {default}"
+            ));
         }
         Ok(GateSetting { subject, enabled })
     }
+}
+
+/// The gate that stands for all of a stage.
+fn all_of(stage: Stage) -> &'static str {
+    if stage == Stage::Alpha { "AllAlpha" } else { "AllBeta" }
 }
 
 fn find(name: &str) -> Option<&'static Gate> {
@@ -102,6 +130,7 @@ impl FeatureGates {
         let mut gates = BTreeMap::new();
         for setting in settings {
             if let Subject::All(stage) = setting.subject {
+                gates.insert(all_of(stage), setting.enabled);
                 let of_stage = GATES.iter().filter(|gate| gate.stage == stage && !gate.locked);
                 gates.extend(of_stage.map(|gate| (gate.name, setting.enabled)));
             }
@@ -114,6 +143,13 @@ impl FeatureGates {
         FeatureGates(gates)
     }
 
+    /// Every gate with its stage and whether it is on, those for all of a stage among them.
+    pub fn all(&self) -> impl Iterator<Item = (&'static str, Stage, bool)> {
+        let every = [Stage::Alpha, Stage::Beta].map(|stage| (all_of(stage), stage));
+        let named = every.into_iter().chain(GATES.iter().map(|gate| (gate.name, gate.stage)));
+        named.map(|(name, stage)| (name, stage, self.enabled(name)))
+    }
+
     /// Whether the feature is on. A name that no gate has is off.
     pub fn enabled(&self, name: &str) -> bool {
         self.0.get(name).copied().unwrap_or_else(|| find(name).is_some_and(|gate| gate.default))
@@ -123,6 +159,7 @@ impl FeatureGates {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::api::features::{Feature, Terms};
 
     fn gates(text: &str) -> FeatureGates {
         let settings: Vec<GateSetting> = text.split(',').map(|one| one.parse().unwrap()).collect();
@@ -165,10 +202,43 @@ mod tests {
     fn what_cannot_be_set_is_refused() {
         let refused = |text: &str| text.parse::<GateSetting>().unwrap_err();
         assert_eq!(refused("Nonsense=true"), "unrecognized feature gate: Nonsense");
-        assert_eq!(refused("WatchList"), "missing bool value for \"WatchList\"");
-        assert!(refused("WatchList=perhaps").contains("perhaps"));
-        let stable = GATES.iter().find(|gate| gate.stage == Stage::Stable && gate.default).unwrap();
-        assert!(refused(&format!("{}=false", stable.name)).ends_with("feature is locked to true"));
+        assert_eq!(refused("WatchList"), "missing bool value for WatchList");
+        assert!(refused("WatchList=perhaps").starts_with("invalid value of WatchList=perhaps"));
+        let wrong = "cannot set feature gate SidecarContainers to false, feature is locked to true";
+        assert_eq!(refused("SidecarContainers=false"), wrong);
+        assert_eq!(refused("wardle:WatchList=true"), "component not registered: wardle");
+    }
+
+    #[test]
+    fn what_can_be_set_is_taken() {
+        for (text, name) in [
+            ("SidecarContainers=true", "SidecarContainers"),
+            ("kube:WatchList=true", "WatchList"),
+            (" WatchList = 1 ", "WatchList"),
+        ] {
+            assert!(gates(text).enabled(name), "{text}");
+        }
+        assert!(!gates("ExecProbeTimeout=false").enabled("ExecProbeTimeout"), "stable, but not locked");
+        assert!(!gates(",WatchList=true,,WatchList=false,").enabled("WatchList"), "the last one counts");
+    }
+
+    #[test]
+    fn all_gates_can_be_told() {
+        let told = gates("AllAlpha=true");
+        assert!(told.all().any(|one| one == ("AllAlpha", Stage::Alpha, true)));
+        assert!(told.all().any(|one| one == ("AllBeta", Stage::Beta, false)));
+        assert!(told.all().any(|one| one == ("CBORServingAndStorage", Stage::Alpha, true)));
+        assert_eq!(told.all().count(), GATES.len() + 2);
+    }
+
+    #[test]
+    fn what_decides_about_objects_are_gates_with_the_same_defaults() {
+        for (feature, on) in Feature::all() {
+            let gate = find(&format!("{feature:?}")).unwrap_or_else(|| panic!("{feature:?}"));
+            assert_eq!((gate.default, gate.locked), (on, false), "{feature:?}");
+        }
+        let release = FeatureGates::default();
+        assert_eq!(Terms::new(|name| release.enabled(name), false), Terms::RELEASE);
     }
 
     #[test]

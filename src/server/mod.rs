@@ -94,9 +94,6 @@ impl Server {
     /// As [`Server::start`], with another clock and another application.
     pub fn start_with(config: Config, clock: Clock, wiring: impl Wiring) -> Result<Handle, StartError> {
         config.validate()?;
-        crate::api::kinds::allow_privileged(config.api.allow_privileged);
-        let gates = config.gates();
-        crate::api::kinds::set_features(|name| gates.enabled(name));
         let asked = SocketAddr::new(config.serving.bind_address, config.serving.secure_port);
         let refused = |source| StartError::Listen { address: asked, source };
         let listener = listener::bind(asked).map_err(refused)?;

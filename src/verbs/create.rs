@@ -107,7 +107,7 @@ fn begin(backend: &Backend, rules: &KindRules, mut value: Value) -> (Value, bool
 /// Fills in what else the server owns and checks the result. Also says whether it was filled in once more after that.
 fn complete(backend: &Backend, call: &Call<'_>, mut value: Value) -> Result<(Value, bool)> {
     let now = backend.now();
-    let occasion = Occasion { now: &now, user: &call.writer() };
+    let occasion = Occasion { now: &now, user: &call.writer(), terms: backend.terms };
     call.warn(kinds::warn_given(call.kind(), &value));
     let checked = kinds::before_create(call.kind(), &mut value, &occasion);
     match backend.check_rules(call, &value, None, checked) {

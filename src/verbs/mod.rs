@@ -52,6 +52,7 @@ use pilothouse_actors::session::LiveSessions;
 
 use crate::api::catalog::resource::{Resource, Stored};
 use crate::api::custom::Custom;
+use crate::api::features::Terms;
 use crate::api::form::Form;
 use crate::api::kinds::{self, Kind, Writer};
 use crate::api::media::{Encoding, PatchType};
@@ -82,6 +83,8 @@ use self::stores::Stores;
 pub struct Backend {
     /// The schemas of all kinds.
     pub registry: Arc<Registry>,
+    /// What the operator of this server has decided about objects.
+    pub terms: Terms,
     /// The way to the stores.
     pub stores: Stores,
     /// What the cluster has to say about writes.

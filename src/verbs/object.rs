@@ -61,7 +61,7 @@ impl Backend {
         }
         // The kind first: it can still see what the client left out.
         let (gv, name) = call.shown_kind();
-        (kinds::rules(&gv.group, name).default)(&mut value);
+        kinds::fill_in(kinds::rules(&gv.group, name), &mut value, self.terms);
         default::apply(&self.registry, self.type_of(gv, name)?, &mut value);
         // What looks like another kind is not stored as it is.
         if *name != *call.resource.kind {

@@ -222,7 +222,7 @@ fn check_version(call: &Call<'_>, part: &Part, wanted: Option<u64>, current: u64
 /// Keeps what the client may not change and checks the result.
 fn complete(backend: &Backend, call: &Call<'_>, part: &Part, mut value: Value, old: &Value) -> Result<Value> {
     let now = backend.now();
-    let occasion = Occasion { now: &now, user: &call.writer() };
+    let occasion = Occasion { now: &now, user: &call.writer(), terms: backend.terms };
     // Whoever names no version means the present one; the rules want to see it.
     meta::copy(value.entry("metadata"), meta::of(old), "resourceVersion");
     let checked = part.settle(call.kind(), &mut value, old, &occasion);

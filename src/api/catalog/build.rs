@@ -31,6 +31,17 @@ pub struct Builtin {
     resources: Vec<Arc<Resource>>,
     /// Every version that is known, also those that are not served any more: to name one in a flag is no mistake.
     known: Vec<GroupVersion>,
+    gated: Vec<GatedResource>,
+}
+
+/// What is served only while a feature gate is open.
+#[derive(Clone, Debug)]
+struct GatedResource {
+    /// Which resource it is.
+    ordinal: u32,
+    /// Which of its sub-resources; empty for all of it.
+    subresource: String,
+    gate: String,
 }
 
 impl Builtin {
@@ -54,13 +65,20 @@ impl Builtin {
         let served: Vec<&Facts> = facts.iter().filter(|facts| facts.served).collect();
         let storage = storage_versions(&served);
         let facts_of = served.iter().flat_map(|facts| facts.resources.iter().map(move |fact| (*facts, fact)));
+        let gated = (0..).zip(facts_of.clone()).flat_map(|(ordinal, (_, fact))| {
+            let whole = fact.gate.iter().map(|gate| (String::new(), gate));
+            let parts = fact.subs.iter().filter_map(|sub| Some((sub.name.clone(), sub.gate.as_ref()?)));
+            let gated = whole.chain(parts);
+            gated.map(move |(subresource, gate)| GatedResource { ordinal, subresource, gate: gate.clone() })
+        });
+        let gated = gated.collect();
         let resources = (0..)
             .zip(facts_of)
             .map(|(ordinal, (facts, fact))| Arc::new(resource(ordinal, facts, fact, &storage)))
             .collect();
         let known = facts.iter().filter(|facts| is_whole(&facts.group));
         let known = known.map(|facts| GroupVersion::new(&facts.group, &facts.version)).collect();
-        Builtin { resources, known }
+        Builtin { resources, known, gated }
     }
 
     /// All resources.
@@ -68,13 +86,38 @@ impl Builtin {
         &self.resources
     }
 
-    /// The catalog of what is on by default, changed by what the flag says.
+    /// The catalog of what is on by default, changed by what the flag says, with every feature on.
     pub fn serve(&self, config: &RuntimeConfig) -> Result<Catalog, RuntimeConfigError> {
+        self.serve_where(config, |_| true)
+    }
+
+    /// The same for a server whose feature gates are known by their names.
+    pub fn serve_where(
+        &self,
+        config: &RuntimeConfig,
+        is_open: impl Fn(&str) -> bool,
+    ) -> Result<Catalog, RuntimeConfigError> {
         let switches = config.resolve(&self.known)?;
         let served = self.resources.iter().filter(|resource| {
             switches.of(resource).unwrap_or_else(|| on_by_default(&resource.gv.version, resource.introduced))
         });
-        Ok(Catalog::new(served.cloned()))
+        Ok(Catalog::new(served.filter_map(|resource| self.opened(resource, &is_open))))
+    }
+
+    /// What is left of a resource without that whose gate is closed.
+    fn opened(&self, resource: &Arc<Resource>, is_open: impl Fn(&str) -> bool) -> Option<Arc<Resource>> {
+        let closed = |gated: &&GatedResource| gated.ordinal == resource.ordinal && !is_open(&gated.gate);
+        let closed: Vec<&str> =
+            self.gated.iter().filter(closed).map(|gated| gated.subresource.as_str()).collect();
+        match closed[..] {
+            [] => Some(resource.clone()),
+            _ if closed.contains(&"") => None,
+            _ => {
+                let mut rest = (**resource).clone();
+                rest.subresources.retain(|sub| !closed.contains(&&*sub.name));
+                Some(Arc::new(rest))
+            }
+        }
     }
 }
 
@@ -235,6 +278,23 @@ mod tests {
         assert_eq!(catalog.groups().count(), 20);
         assert!(on_by_default("v1beta1", Some((1, 21))) && !on_by_default("v1beta1", Some((1, 22))));
         assert!(!on_by_default("v1alpha1", Some((1, 1))));
+    }
+
+    #[test]
+    fn what_has_a_gate_needs_it_open() {
+        let config = RuntimeConfig::parse("api/all=true").unwrap();
+        let builtin = Builtin::load().unwrap();
+        let served = |closed: &'static str| builtin.serve_where(&config, move |gate| gate != closed).unwrap();
+        let has = |catalog: &Catalog| {
+            catalog.find("certificates.k8s.io", "v1beta1", "clustertrustbundles").is_some()
+        };
+        assert!(has(&served("")) && !has(&served("ClusterTrustBundle")));
+        let resized = |catalog: &Catalog| {
+            let pods = catalog.find("", "v1", "pods").unwrap();
+            assert!(pods.subresources.iter().any(|sub| *sub.name == *"status"));
+            pods.subresources.iter().any(|sub| *sub.name == *"resize")
+        };
+        assert!(resized(&served("")) && !resized(&served("InPlacePodVerticalScaling")));
     }
 
     #[test]

@@ -17,8 +17,8 @@ pub use self::deployment::{
     validate_deployment_update, validate_replica_set, validate_replica_set_status,
     validate_replica_set_update,
 };
-pub use self::share::{at_most_all, count_or_percent, prepare_replicas_status, warn_named};
+pub use self::share::{at_most_all, count_or_percent, warn_named};
 pub use self::stateful_set::{
-    default_stateful_set, prepare_stateful_set, prepare_stateful_set_update, validate_stateful_set,
-    validate_stateful_set_status, validate_stateful_set_update, warn_stateful_set,
+    default_stateful_set, default_unavailable, validate_stateful_set, validate_stateful_set_status,
+    validate_stateful_set_update, warn_stateful_set,
 };

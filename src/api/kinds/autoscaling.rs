@@ -2,7 +2,7 @@
 
 use super::check::{Node, fill, present_mut};
 use super::core::resources;
-use super::{Errors, Occasion, say};
+use super::{Errors, Feature, say};
 use crate::api::field::FieldError;
 use crate::api::value::Value;
 use crate::api::{meta, names};
@@ -49,32 +49,10 @@ fn scaling_rules(rules: &mut Value, window: Option<i64>, policies: &[(&str, i64)
     fill(rules, "policies", policies);
 }
 
-/// A tolerance is kept only where it was used before: the feature is off.
-pub fn prepare_create(object: &mut Value, _: &Occasion<'_>) {
-    drop_tolerance(object);
-}
-
-/// The same for a change.
-pub fn prepare_update(new: &mut Value, old: &Value, _: &Occasion<'_>) {
-    let behavior = Node::of(old, "spec").child("behavior");
-    let used = ["scaleUp", "scaleDown"].iter().any(|way| behavior.child(way).child("tolerance").is_set());
-    if !used {
-        drop_tolerance(new);
-    }
-}
-
-fn drop_tolerance(object: &mut Value) {
-    let Some(behavior) = present_mut(object.entry("spec"), "behavior") else { return };
-    for way in ["scaleUp", "scaleDown"] {
-        if let Some(rules) = present_mut(behavior, way) {
-            rules.remove("tolerance");
-        }
-    }
-}
-
 /// Checks an autoscaler.
 pub fn validate(object: &Value, errors: &mut Errors) {
-    validate_spec(object, 1, errors);
+    let fewest = if errors.terms().has(Feature::HPAScaleToZero) { 0 } else { 1 };
+    validate_spec(object, fewest, errors);
 }
 
 fn validate_spec(object: &Value, fewest: i64, errors: &mut Errors) {
@@ -306,7 +284,8 @@ fn validate_rules(rules: &Node<'_>, errors: &mut Errors) {
 /// Checks a changed autoscaler. One that could sleep before may still do so.
 pub fn validate_update(new: &Value, old: &Value, errors: &mut Errors) {
     let slept = Node::of(old, "spec").child("minReplicas").int() == Some(0);
-    validate_spec(new, if slept { 0 } else { 1 }, errors);
+    let may_sleep = slept || errors.terms().has(Feature::HPAScaleToZero);
+    validate_spec(new, if may_sleep { 0 } else { 1 }, errors);
 }
 
 /// Checks a changed status.

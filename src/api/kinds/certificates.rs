@@ -433,6 +433,7 @@ fn trust_anchors(bundle: &Node<'_>, errors: &mut Errors) {
 
 #[cfg(test)]
 mod tests {
+    use super::super::Terms;
     use super::super::Writer;
     use super::super::testing::{each_change_refused, each_refused, object};
     use super::*;
@@ -450,7 +451,7 @@ mod tests {
     fn a_request_says_who_made_it() {
         let user = Writer { name: "u".into(), groups: vec!["g".into()], ..Writer::default() };
         let mut request = base();
-        prepare_create(&mut request, &Occasion { now: "", user: &user });
+        prepare_create(&mut request, &Occasion { now: "", user: &user, terms: Terms::RELEASE });
         assert_eq!(request.at(&["spec", "username"]), Some(&Value::from("u")));
         assert_eq!(request.at(&["spec", "uid"]), None);
         assert_eq!(request.at(&["spec", "groups"]), Some(&Value::from(vec!["g"])));
@@ -575,7 +576,7 @@ mod tests {
         let user = Writer::default();
         let mut new = base();
         new.entry("status").set("conditions", object(approved));
-        prepare_approval(&mut new, &base(), &Occasion { now: NOW, user: &user });
+        prepare_approval(&mut new, &base(), &Occasion { now: NOW, user: &user, terms: Terms::RELEASE });
         let condition = &new.at(&["status", "conditions"]).unwrap().items()[0];
         assert_eq!((condition.str("lastUpdateTime"), condition.str("lastTransitionTime")), (NOW, NOW));
         let named = |mut request: Value| {
@@ -585,7 +586,7 @@ mod tests {
             request
         };
         let (old, mut yes) = (named(base()), named(new.clone()));
-        let occasion = Occasion { now: NOW, user: &user };
+        let occasion = Occasion { now: NOW, user: &user, terms: Terms::RELEASE };
         assert!(before_approval(&mut yes, &old, &occasion).is_ok());
         yes.entry("status").set("conditions", Value::Array(Vec::new()));
         let approved = named(new.clone());
@@ -594,7 +595,7 @@ mod tests {
         again
             .entry("status")
             .set("conditions", object(r#"[{"type":"Approved","status":"True","message":"m"}]"#));
-        prepare_status(&mut again, &new, &Occasion { now: "later", user: &user });
+        prepare_status(&mut again, &new, &Occasion { now: "later", user: &user, terms: Terms::RELEASE });
         assert_eq!(again.at(&["status", "conditions"]), new.at(&["status", "conditions"]));
     }
 

@@ -14,7 +14,7 @@ pub use self::claim::{
     default_claim, default_template, validate_claim, validate_claim_update, validate_template,
     validate_template_update,
 };
-pub use self::claim_status::validate_claim_status;
+pub use self::claim_status::{prepare_claim_status, validate_claim_status};
 pub use self::class::{
     validate_class, validate_class_update, validate_taint_rule, validate_taint_rule_update,
 };

@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use super::check::{Node, fill, items_mut, same};
 use super::core::address;
 use super::core::endpoints::endpoint_ip;
-use super::{Errors, Occasion, Warned, say};
+use super::{Errors, Generation, Occasion, Warned, say};
 use crate::api::field::{FieldError, quoted};
 use crate::api::value::Value;
 use crate::api::{meta, names};
@@ -25,35 +25,28 @@ pub fn default(slice: &mut Value) {
     }
 }
 
-/// What is newer than the features that are on is dropped.
+/// How the generation of a slice moves. A client that repeats a field that is never kept counts as one that changes.
+pub const GENERATION: Generation = Generation {
+    moves_with: &[&["addressType"], &["endpoints"], &["ports"], &["metadata", "labels"]],
+    dropped_count: true,
+    ..Generation::FIRST
+};
+
+/// A field of old is dropped.
 pub fn prepare_create(slice: &mut Value, _: &Occasion<'_>) {
-    prepare(slice, None);
+    drop_topology(slice);
 }
 
-/// The same for a change, unless it was there before.
+/// The same for a change, but only if somebody touches the endpoints.
 pub fn prepare_update(new: &mut Value, old: &Value, _: &Occasion<'_>) {
-    // Counted before anything is dropped: a client that repeats a field that is never kept counts as one that changes.
-    let fields: [&[&str]; 4] = [&["addressType"], &["endpoints"], &["ports"], &["metadata", "labels"]];
-    if fields.iter().any(|field| !same(new.at(field), old.at(field))) {
-        new.entry("metadata").set("generation", meta::generation(old) + 1);
+    if !same(old.get("endpoints"), new.get("endpoints")) {
+        drop_topology(new);
     }
-    prepare(new, Some(old));
 }
 
-fn prepare(slice: &mut Value, old: Option<&Value>) {
-    let before = old.map(|old| Node::of(old, "endpoints"));
-    let hinted = before
-        .as_ref()
-        .is_some_and(|all| all.items().any(|one| one.child("hints").child("forNodes").is_set()));
-    let same_endpoints = old.is_some_and(|old| same(old.get("endpoints"), slice.get("endpoints")));
+fn drop_topology(slice: &mut Value) {
     for endpoint in items_mut(slice, "endpoints") {
-        if let Some(hints) = super::check::present_mut(endpoint, "hints").filter(|_| !hinted) {
-            hints.remove("forNodes");
-        }
-        // The old field is kept only as long as nobody touches the endpoints.
-        if !same_endpoints {
-            endpoint.remove("deprecatedTopology");
-        }
+        endpoint.remove("deprecatedTopology");
     }
 }
 
@@ -202,35 +195,41 @@ pub fn validate_update(new: &Value, old: &Value, errors: &mut Errors) {
 
 #[cfg(test)]
 mod tests {
-    use super::super::testing::{each_change_refused, each_refused, object};
+    use super::super::testing::{each_change_refused, each_refused, object, occasion};
+    use super::super::{Kind, before_update, rules};
     use super::*;
 
     #[test]
     fn a_field_that_is_not_kept_counts_as_a_change() {
-        use super::super::testing::NOBODY;
-        let occasion = Occasion { now: "t", user: &NOBODY };
-        let stored = object(r#"{"metadata":{"generation":3},"endpoints":[{"addresses":["1.1.1.1"]}]}"#);
-        let mut new = stored.clone();
-        prepare_update(&mut new, &stored, &occasion);
-        assert_eq!(meta::generation(&new), 3);
-        new = object(
-            r#"{"metadata":{"generation":3},"endpoints":[{"addresses":["1.1.1.1"],"deprecatedTopology":{"a":"b"}}]}"#,
+        let kind =
+            Kind { rules: rules("discovery.k8s.io", "EndpointSlice"), namespaced: true, has_status: false };
+        let stored = object(
+            r#"{"metadata":{"name":"s","namespace":"n","uid":"u","resourceVersion":"1","generation":3},
+                "addressType":"IPv4","endpoints":[{"addresses":["10.0.0.1"],"hints":{}}]}"#,
         );
-        prepare_update(&mut new, &stored, &occasion);
-        assert_eq!((meta::generation(&new), new.get("endpoints")), (4, stored.get("endpoints")));
+        let mut new = stored.clone();
+        before_update(kind, &mut new, &stored, &occasion("t")).unwrap();
+        assert_eq!(meta::generation(&new), 3);
+        for dropped in
+            [r#""deprecatedTopology":{"a":"b"},"hints":{}"#, r#""hints":{"forNodes":[{"name":"n"}]}"#]
+        {
+            new.set("endpoints", object(&format!(r#"[{{"addresses":["10.0.0.1"],{dropped}}}]"#)));
+            before_update(kind, &mut new, &stored, &occasion("t")).unwrap();
+            assert_eq!((meta::generation(&new), new.get("endpoints")), (4, stored.get("endpoints")));
+        }
     }
 
     #[test]
     fn unusual_slices_are_warned_of_and_trimmed() {
         let mut slice = object(
             r#"{"addressType":"FQDN","endpoints":[{"addresses":["010.0.0.1"],"deprecatedTopology":{"a":"b"},
-                "hints":{"forZones":[{"name":"z"}],"forNodes":[{"name":"n"}]}}]}"#,
+                "hints":{"forZones":[{"name":"z"}]}}]}"#,
         );
         let mut warned = Warned::new();
         warn(&slice, None, &mut warned);
         assert_eq!(warned.len(), 2);
         assert_eq!(warned[0], "spec.addressType: FQDN endpoints are deprecated");
-        prepare(&mut slice, None);
+        prepare_create(&mut slice, &occasion("t"));
         assert_eq!(
             slice.get("endpoints").unwrap(),
             &object(r#"[{"addresses":["010.0.0.1"],"hints":{"forZones":[{"name":"z"}]}}]"#)

@@ -1,8 +1,11 @@
 //! How the rules of a kind are applied: the same steps in the same order for every kind.
 
 use super::check::{present_mut, same};
-use super::core::{namespace, pod_default};
-use super::{DESCRIPTIONS, Errors, Generation, KindRules, MetaAgain, Occasion, StatusMeta, Warned};
+use super::core::{namespace, pod_default, pod_terms};
+use super::gated::{self, rows};
+use super::{
+    DESCRIPTIONS, Errors, Feature, Generation, KindRules, MetaAgain, Occasion, StatusMeta, Terms, Warned,
+};
 use crate::api::meta::{self, MetaRules};
 use crate::api::names;
 use crate::api::value::Value;
@@ -40,15 +43,26 @@ pub fn before_create(kind: Kind, object: &mut Value, occasion: &Occasion<'_>) ->
     if kind.rules.generation.starts {
         object.entry("metadata").set("generation", 1);
     }
-    drop_disabled(kind, object);
+    drop_disabled(kind, occasion.terms, object, None);
     (kind.rules.prepare_create)(object, occasion);
-    let mut errors = Errors::new();
+    let mut errors = Errors::under(occasion.terms);
     meta::validate(object, kind.meta_rules(), &mut errors);
     (kind.rules.validate)(object, &mut errors);
     if !errors.is_empty() {
         return Err(errors);
     }
-    Ok(warned(kind, object, None))
+    Ok(warned(kind, object, None, occasion.terms))
+}
+
+/// Fills in what depends on other values and on features, before the table's plain defaults.
+pub fn fill_in(rules: &KindRules, object: &mut Value, terms: Terms) {
+    (rules.default)(object);
+    (rules.default_by)(object, terms);
+    if terms.has(Feature::ImageVolume)
+        && let Some(spec) = pods_of(rules, object)
+    {
+        pod_default::pull_image_volumes(spec);
+    }
 }
 
 /// Fills in what an object has when it is read after it was written. Answers whether that was anything.
@@ -67,25 +81,37 @@ pub fn warn_given(kind: Kind, object: &Value) -> Warned {
 }
 
 /// The spec of the pods that an object is or makes.
-fn pods_of(kind: Kind, object: &mut Value) -> Option<&mut Value> {
-    let mut pods = Some(object).filter(|_| !kind.rules.pods_at.is_empty());
-    for field in kind.rules.pods_at {
+fn pods_of<'a>(rules: &KindRules, object: &'a mut Value) -> Option<&'a mut Value> {
+    let mut pods = Some(object).filter(|_| !rules.pods_at.is_empty());
+    for field in rules.pods_at {
         pods = pods.and_then(|holder| present_mut(holder, field));
     }
     pods
 }
 
-/// Takes the fields of features that are off out of the pods that an object is or makes.
-fn drop_disabled(kind: Kind, object: &mut Value) {
-    if let Some(spec) = pods_of(kind, object) {
-        pod_default::drop_disabled(spec);
+/// The terms under which a changed object is checked: what its pods said before they may say again.
+fn relaxed(kind: Kind, terms: Terms, new: &Value, old: &Value) -> Terms {
+    match kind.rules.pods_at.split_last().map(|(_, holder)| (new.at(holder), old.at(holder))) {
+        Some((Some(new), Some(old))) => pod_terms::relaxed(terms, new, old),
+        _ => terms,
+    }
+}
+
+/// Takes the fields of features that are off out of an object and of the pods that it is or makes.
+fn drop_disabled(kind: Kind, terms: Terms, object: &mut Value, old: Option<&Value>) {
+    gated::drop_disabled(kind.rules.gated, terms, object, old);
+    if let Some(spec) = pods_of(kind.rules, object) {
+        let was = old.and_then(|old| old.at(kind.rules.pods_at));
+        gated::drop_disabled(rows::POD_SPEC, terms, spec, was);
+        pod_default::drop_image_volumes(spec, was, terms);
+        pod_default::drop_empty_labels(spec);
     }
 }
 
 /// The same for an object that there is already, of which an overhead without amounts says nothing new.
-fn drop_unchanged(kind: Kind, object: &mut Value) {
-    drop_disabled(kind, object);
-    let pods = pods_of(kind, object);
+fn drop_unchanged(kind: Kind, terms: Terms, object: &mut Value, old: &Value) {
+    drop_disabled(kind, terms, object, Some(old));
+    let pods = pods_of(kind.rules, object);
     if let Some(spec) = pods.filter(|spec| spec.get("overhead").is_some_and(is_empty_object)) {
         spec.remove("overhead");
     }
@@ -106,24 +132,26 @@ pub fn before_update(
     if kind.has_status && !kind.rules.status_on_update {
         meta::copy(new, old, "status");
     }
-    drop_unchanged(kind, new);
+    let moved_before = kind.rules.generation.dropped_count && moved(kind.rules.generation, new, old);
+    drop_unchanged(kind, occasion.terms, new, old);
     (kind.rules.prepare_update)(new, old, occasion);
-    if moved(kind.rules.generation, new, old) {
+    if moved_before || moved(kind.rules.generation, new, old) {
         new.entry("metadata").set("generation", meta::generation(old) + 1);
     }
     meta::keep_system_fields(new, old);
     // What stays as it is was checked when it became so: controllers that repeat themselves are most of all writers.
     if new == old {
-        return Ok(warned(kind, new, Some(old)));
+        return Ok(warned(kind, new, Some(old), occasion.terms));
     }
-    let mut errors = common_errors(kind, kind.rules.meta_again, new, old);
+    let terms = relaxed(kind, occasion.terms, new, old);
+    let mut errors = common_errors(kind, kind.rules.meta_again, new, old, terms);
     (kind.rules.validate_update)(new, old, &mut errors);
-    if errors.is_empty() { Ok(warned(kind, new, Some(old))) } else { Err(errors) }
+    if errors.is_empty() { Ok(warned(kind, new, Some(old), occasion.terms)) } else { Err(errors) }
 }
 
 /// What is dubious about an object that may be stored.
-fn warned(kind: Kind, new: &Value, old: Option<&Value>) -> Warned {
-    let mut warned = Warned::new();
+fn warned(kind: Kind, new: &Value, old: Option<&Value>, terms: Terms) -> Warned {
+    let mut warned = Warned::under(terms);
     (kind.rules.warn)(new, old, &mut warned);
     warned
 }
@@ -144,24 +172,31 @@ pub fn before_status_update(
     }
     keep_status_meta(kind.rules.status_meta, new, old);
     meta::copy(new.entry("metadata"), meta::of(old), "generation");
+    gated::drop_disabled(kind.rules.gated, occasion.terms, new, Some(old));
     (kind.rules.prepare_status)(new, old, occasion);
     meta::keep_system_fields(new, old);
-    let mut errors = common_errors(kind, kind.rules.status_again, new, old);
+    let terms = relaxed(kind, occasion.terms, new, old);
+    let mut errors = common_errors(kind, kind.rules.status_again, new, old, terms);
     (kind.rules.validate_status)(new, old, &mut errors);
     if !errors.is_empty() {
         return Err(errors);
     }
-    let mut warned = Warned::new();
+    let mut warned = Warned::under(occasion.terms);
     (kind.rules.warn_status)(new, &mut warned);
     Ok(warned)
 }
 
 /// Prepares and checks a write of a namespace's sub-resource `finalize`: it alone changes the finalizers of the spec.
-pub fn before_finalize(kind: Kind, new: &mut Value, old: &Value) -> Result<Warned, Errors> {
+pub fn before_finalize(
+    kind: Kind,
+    new: &mut Value,
+    old: &Value,
+    occasion: &Occasion<'_>,
+) -> Result<Warned, Errors> {
     meta::copy(new, old, "status");
     meta::copy(new.entry("metadata"), meta::of(old), "generation");
     meta::keep_system_fields(new, old);
-    let mut errors = common_errors(kind, kind.rules.meta_again, new, old);
+    let mut errors = common_errors(kind, kind.rules.meta_again, new, old, occasion.terms);
     namespace::validate_finalize(new, &mut errors);
     if errors.is_empty() { Ok(Warned::new()) } else { Err(errors) }
 }
@@ -171,17 +206,18 @@ pub fn before_part_update(
     kind: Kind,
     new: &mut Value,
     old: &Value,
-    prepare: fn(&mut Value, &Value),
-    validate: fn(&Value, &Value, &mut Errors),
+    occasion: &Occasion<'_>,
+    (prepare, validate): (fn(&mut Value, &Value), fn(&Value, &Value, &mut Errors)),
 ) -> Result<Warned, Errors> {
     meta::copy(new.entry("metadata"), meta::of(old), "generation");
-    drop_unchanged(kind, new);
+    drop_unchanged(kind, occasion.terms, new, old);
     prepare(new, old);
     if moved(kind.rules.generation, new, old) {
         new.entry("metadata").set("generation", meta::generation(old) + 1);
     }
     meta::keep_system_fields(new, old);
-    let mut errors = common_errors(kind, kind.rules.meta_again, new, old);
+    let terms = relaxed(kind, occasion.terms, new, old);
+    let mut errors = common_errors(kind, kind.rules.meta_again, new, old, terms);
     validate(new, old, &mut errors);
     if errors.is_empty() { Ok(Warned::new()) } else { Err(errors) }
 }
@@ -232,8 +268,8 @@ fn has_empty_list(value: &Value) -> bool {
 }
 
 /// What every update checks, and what the kind makes it check again.
-fn common_errors(kind: Kind, again: MetaAgain, new: &Value, old: &Value) -> Errors {
-    let mut errors = Errors::new();
+fn common_errors(kind: Kind, again: MetaAgain, new: &Value, old: &Value, terms: Terms) -> Errors {
+    let mut errors = Errors::under(terms);
     let plain = MetaRules {
         name: names::path_segment,
         own_name: meta::any_name,
@@ -270,11 +306,11 @@ pub fn grace_period(rules: &KindRules, object: &Value, asked: Option<i64>) -> Op
 
 #[cfg(test)]
 mod tests {
-    use super::super::testing::{NOBODY, object, said};
+    use super::super::testing::{object, occasion, said};
     use super::super::{BASE, Generation, rules};
     use super::*;
 
-    const NOW: Occasion<'_> = Occasion { now: "2024-01-01T00:00:00Z", user: &NOBODY };
+    const NOW: Occasion<'_> = occasion("2024-01-01T00:00:00Z");
 
     static PLAIN: KindRules = KindRules { generation: Generation::SPEC, ..BASE };
     const KIND: Kind = Kind { rules: &PLAIN, namespaced: true, has_status: true };
@@ -403,10 +439,10 @@ mod tests {
         let mut new = old.clone();
         new.entry("spec").set("finalizers", Value::Array(Vec::new()));
         new.set("status", Value::Null);
-        assert!(before_finalize(kind, &mut new, &old).is_ok());
+        assert!(before_finalize(kind, &mut new, &old, &NOW).is_ok());
         assert_eq!(new.get("status"), old.get("status"));
         new.entry("spec").set("finalizers", vec!["plain"]);
-        assert!(before_finalize(kind, &mut new, &old).is_err());
+        assert!(before_finalize(kind, &mut new, &old, &NOW).is_err());
     }
 
     #[test]
@@ -450,7 +486,7 @@ mod tests {
         ] {
             let kind = Kind { rules: rules(group, name), namespaced: true, has_status: true };
             let mut found = object(&body);
-            drop_disabled(kind, &mut found);
+            drop_disabled(kind, Terms::RELEASE, &mut found, None);
             let mut pods = &found;
             for field in kind.rules.pods_at {
                 pods = pods.get(field).unwrap();
@@ -464,7 +500,7 @@ mod tests {
     fn each_repeated_check_of_the_metadata_is_one_more_cause() {
         let mut new = stored();
         new.entry("metadata").entry("labels").set("a b", "c");
-        let count = |again| common_errors(KIND, again, &new, &stored()).len();
+        let count = |again| common_errors(KIND, again, &new, &stored(), Terms::RELEASE).len();
         let table = [
             (MetaAgain::No, 2),
             (MetaAgain::Change, 3),

@@ -16,8 +16,8 @@ mod definition;
 mod devices;
 mod discovery;
 pub mod engines;
-mod features;
 mod flowcontrol;
+mod gated;
 mod lifecycle;
 mod migration;
 mod networking;
@@ -43,14 +43,14 @@ pub(in crate::api) use check::{Node, items_mut};
 pub use core::pod::quality;
 pub use core::pod_change;
 pub use core::resources::is_extended;
-pub use core::security::allow_privileged;
 pub use definition::has_bad_bundle;
-pub use features::{Feature, set_features};
+pub use gated::Gated;
 pub use lifecycle::{
-    Kind, before_create, before_finalize, before_part_update, before_status_update, before_update, finish,
-    grace_period, warn_given,
+    Kind, before_create, before_finalize, before_part_update, before_status_update, before_update, fill_in,
+    finish, grace_period, warn_given,
 };
 
+pub use super::features::{Feature, Terms};
 pub use super::findings::{Errors, Warned};
 pub use pem::Request as CertificateRequest;
 pub(in crate::api) use selector::{check_values, is_set_based};
@@ -68,6 +68,8 @@ pub struct Occasion<'a> {
     pub now: &'a str,
     /// Who writes.
     pub user: &'a Writer,
+    /// What the operator of the server has decided.
+    pub terms: Terms,
 }
 
 /// Who writes, for the kinds that record it.
@@ -92,11 +94,14 @@ pub struct Generation {
     pub moves_with: &'static [&'static [&'static str]],
     /// Whether a list that is there without items counts as a change each time, since none is ever stored.
     pub empty_lists_count: bool,
+    /// Whether what features that are off would read counts as a change, though it is dropped.
+    pub dropped_count: bool,
 }
 
 impl Generation {
     /// The server leaves it alone.
-    pub const NONE: Generation = Generation { starts: false, moves_with: &[], empty_lists_count: false };
+    pub const NONE: Generation =
+        Generation { starts: false, moves_with: &[], empty_lists_count: false, dropped_count: false };
     /// It starts at 1 and stays.
     pub const FIRST: Generation = Generation { starts: true, ..Generation::NONE };
     /// It starts at 1 and moves with the spec.
@@ -187,9 +192,11 @@ pub struct KindRules {
     pub meta_again: MetaAgain,
     /// The same for a write of the status.
     pub status_again: MetaAgain,
-    /// Where the spec of the pods stands that the kind is or makes. What features that are off would read is dropped
-    /// from it, but only after it was noted who wrote it.
+    /// Where the spec of the pods stands that the kind is or makes.
     pub pods_at: &'static [&'static str],
+    /// The fields that belong to features. Where those are off they are dropped, as in pods, but only after it was noted who
+    /// wrote them.
+    pub gated: &'static [Gated],
     /// Whether a deletion may say what becomes of dependents: nothing depends on some kinds.
     pub collected: bool,
     /// What else is wrong with a name, or the beginning of one, that depends on the object.
@@ -210,6 +217,8 @@ pub struct KindRules {
     pub terminate: fn(&mut Value),
     /// Fills in what depends on other values. May run before or after the table's plain defaults, and twice.
     pub default: fn(&mut Value),
+    /// The same for what depends on which features are on.
+    pub default_by: fn(&mut Value, Terms),
     /// Sets what a new object must have, after the system fields were set.
     pub prepare_create: fn(&mut Value, &Occasion<'_>),
     /// Carries over what an update may not change silently.
@@ -249,6 +258,7 @@ const BASE: KindRules = KindRules {
     meta_again: MetaAgain::Change,
     status_again: MetaAgain::Change,
     pods_at: &[],
+    gated: &[],
     collected: true,
     own_name: meta::any_name,
     orphans: false,
@@ -259,6 +269,7 @@ const BASE: KindRules = KindRules {
     first_deletion: FirstDeletion::Plain,
     terminate: |_| {},
     default: |_| {},
+    default_by: |_, _| {},
     prepare_create: |_, _| {},
     prepare_update: |_, _, _| {},
     prepare_status: |_, _, _| {},

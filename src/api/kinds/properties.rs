@@ -4,9 +4,9 @@ use std::sync::LazyLock;
 
 use proptest::prelude::*;
 
+use super::rules;
 use super::table::TABLE;
-use super::testing::NOBODY;
-use super::{Occasion, rules};
+use super::testing::occasion;
 use crate::api::schema::{GroupVersionKind, Registry, TypeId, arbitrary, decode, default, encode};
 use crate::api::value::Value;
 
@@ -90,9 +90,9 @@ proptest! {
         let mut value = arbitrary::of_kind(&REGISTRY, &kind, ty, seed);
         value.entry("metadata").set("name", "a");
         value.entry("metadata").set("uid", "u");
-        (rules.default)(&mut value);
+        super::fill_in(rules, &mut value, crate::api::features::Terms::RELEASE);
         default::apply(&REGISTRY, ty, &mut value);
-        (rules.prepare_create)(&mut value, &Occasion { now: "2024-01-01T00:00:00Z", user: &NOBODY });
+        (rules.prepare_create)(&mut value, &occasion("2024-01-01T00:00:00Z"));
         let stored = encode::encode(&REGISTRY, ty, &value);
         let again = decode::decode(&REGISTRY, ty, &stored).unwrap().value;
         // These are no pointers, and whoever looks for something in them may leave them empty.

@@ -92,7 +92,7 @@ pub fn validate_service_status(new: &Value, _old: &Value, errors: &mut Errors) {
 
 #[cfg(test)]
 mod tests {
-    use super::super::testing::{NOBODY, each_refused, object};
+    use super::super::testing::{each_refused, object, occasion};
     use super::*;
 
     #[test]
@@ -118,7 +118,7 @@ mod tests {
         let wanted = "must be `spec.version+\".\"+spec.group`: \"v1.g.example\"";
         assert_eq!(own_name(&base, "x").as_deref(), Some(wanted));
         let mut local = object(r#"{"spec":{}}"#);
-        prepare_service(&mut local, &Occasion { now: "t", user: &NOBODY });
+        prepare_service(&mut local, &occasion("t"));
         assert_eq!(local.at(&["status", "conditions"]).unwrap().items()[0].str("reason"), "Local");
     }
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::check::{Node, fill, same};
-use super::{Errors, Occasion, Warned};
+use super::{Errors, Warned};
 use crate::api::field::{FieldError, Path, quoted};
 use crate::api::value::Value;
 use crate::api::{meta, names};
@@ -13,23 +13,6 @@ const LARGEST_PRIORITY: i64 = 1_000_000_000;
 const SYSTEM_PREFIX: &str = "system-";
 const SYSTEM_PRIORITIES: [(&str, i64); 2] =
     [("system-cluster-critical", 2_000_000_000), ("system-node-critical", 2_000_001_000)];
-
-/// The fields of leaders that are elected by all servers together, which is not on.
-const COORDINATED: [&str; 2] = ["strategy", "preferredHolder"];
-
-/// What belongs to a feature that is off is dropped.
-pub fn prepare_lease(lease: &mut Value, _: &Occasion<'_>) {
-    for field in COORDINATED {
-        super::check::present_mut(lease, "spec").map(|spec| spec.remove(field));
-    }
-}
-
-/// The same for a change, unless it was there before.
-pub fn prepare_lease_update(new: &mut Value, old: &Value, _: &Occasion<'_>) {
-    for field in COORDINATED.into_iter().filter(|field| old.at(&["spec", field]).is_none()) {
-        super::check::present_mut(new, "spec").map(|spec| spec.remove(field));
-    }
-}
 
 /// Checks a Lease.
 pub fn validate_lease(lease: &Value, errors: &mut Errors) {
@@ -354,18 +337,5 @@ mod tests {
             validate_runtime_update,
             &[("handler", r#""g""#, "handler: Invalid value: \"g\": field is immutable")],
         );
-    }
-
-    #[test]
-    fn a_lease_keeps_no_field_of_a_feature_that_is_off() {
-        use super::super::testing::NOBODY;
-        let occasion = Occasion { now: "t", user: &NOBODY };
-        let whole = object(r#"{"spec":{"holderIdentity":"h","strategy":"s.t/u","preferredHolder":"p"}}"#);
-        let mut new = whole.clone();
-        prepare_lease(&mut new, &occasion);
-        assert_eq!(new, object(r#"{"spec":{"holderIdentity":"h"}}"#));
-        let mut again = whole;
-        prepare_lease_update(&mut again, &object(r#"{"spec":{"strategy":"s.t/u"}}"#), &occasion);
-        assert_eq!(again, object(r#"{"spec":{"holderIdentity":"h","strategy":"s.t/u"}}"#));
     }
 }

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::check::{Node, fill, same};
 use super::core::{node_label, persistent_volume};
 use super::quantity::Amount;
-use super::{Errors, Occasion, Warned, say, selector};
+use super::{Errors, Feature, Terms, Warned, say, selector};
 use crate::api::field::{FieldError, Path, quoted};
 use crate::api::value::Value;
 use crate::api::{meta, names};
@@ -138,15 +138,10 @@ pub fn validate_attributes_class_update(new: &Value, old: &Value, errors: &mut E
     validate_attributes_class(new, errors);
 }
 
-/// A period is kept only where there was one before: the feature is off. So is the mount option for SELinux.
-pub fn prepare_driver(driver: &mut Value, _: &Occasion<'_>) {
-    driver.entry("spec").remove("nodeAllocatableUpdatePeriodSeconds");
-}
-
-/// The same for a change.
-pub fn prepare_driver_update(new: &mut Value, old: &Value, _: &Occasion<'_>) {
-    if old.at(&["spec", "nodeAllocatableUpdatePeriodSeconds"]).is_none() {
-        new.entry("spec").remove("nodeAllocatableUpdatePeriodSeconds");
+/// Drivers that do not say whether they can mount with labels of SELinux cannot.
+pub fn default_driver(driver: &mut Value, terms: Terms) {
+    if terms.has(Feature::SELinuxMountReadWriteOncePod) {
+        fill(driver.entry("spec"), "seLinuxMount", false);
     }
 }
 
@@ -169,7 +164,7 @@ pub fn validate_driver(driver: &Value, errors: &mut Errors) {
     for mode in modes.items().filter(|mode| !matches!(mode.text(), "Persistent" | "Ephemeral")) {
         errors.push(FieldError::not_supported(&modes.path, &mode.shown(), &["Persistent", "Ephemeral"]));
     }
-    if !spec.child("seLinuxMount").is_set() {
+    if !spec.child("seLinuxMount").is_set() && errors.terms().has(Feature::SELinuxMountReadWriteOncePod) {
         spec.child("seLinuxMount").required(errors, "");
     }
     const SHORTEST_PERIOD: i64 = 10;
@@ -258,7 +253,13 @@ pub fn validate_csi_node_update(new: &Value, old: &Value, errors: &mut Errors) {
     for was in drivers(old).items() {
         for driver in drivers(new).items().filter(|one| one.child("name").text() == was.child("name").text())
         {
-            let driver = Node { value: driver.value, path: drivers(new).path };
+            let (mut now, mut before) = (driver.value.clone(), was.value.clone());
+            if errors.terms().has(Feature::MutableCSINodeAllocatableCount) {
+                now.remove("allocatable");
+                before.remove("allocatable");
+            }
+            let driver = Node { value: &now, path: drivers(new).path };
+            let was = Node { value: &before, path: was.path.clone() };
             say::same_structure(&driver, &was, "storage.CSINodeDriver", errors);
         }
     }
@@ -334,16 +335,6 @@ fn attachment_status(status: &Node<'_>, errors: &mut Errors) {
         let code = status.child(field).child("errorCode");
         if code.number() < 0 {
             code.invalid(errors, &names::outside(0, i64::from(i32::MAX)));
-        }
-    }
-}
-
-/// An error code is kept only where there was one before: the feature is off.
-pub fn prepare_attachment_status(new: &mut Value, old: &Value, _: &Occasion<'_>) {
-    for field in ["attachError", "detachError"] {
-        let had = old.at(&["status", field, "errorCode"]).is_some();
-        if let Some(error) = super::check::present_mut(new.entry("status"), field).filter(|_| !had) {
-            error.remove("errorCode");
         }
     }
 }

@@ -2,8 +2,10 @@
 
 use super::core::{
     address, config, endpoints, event, limits, namespace, node, persistent_volume, pod, pod_default,
-    pod_status, pod_warn, replication, service, service_account, service_change, template, volume_claim,
+    pod_resources, pod_status, pod_warn, replication, service, service_account, service_change, template,
+    volume_claim,
 };
+use super::gated::rows;
 use super::{
     BASE, FirstDeletion, Generation, KindRules, MetaAgain, StatusMeta, admission, admission_policy, apps,
     autoscaling, batch, certificates, definition, devices, discovery, flowcontrol, migration, networking,
@@ -71,10 +73,12 @@ pub static TABLE: &[(&str, &str, KindRules)] = &[
         "Pod",
         KindRules {
             pods_at: &["spec"],
+            gated: rows::POD,
             warn_given: pod::warn_given,
             graceful: true,
             status_meta: StatusMeta::Without(&["ownerReferences"]),
             default: pod_default::pod,
+            default_by: pod_resources::default,
             prepare_create: pod::prepare_create,
             prepare_status: pod_status::prepare,
             validate: pod::validate,
@@ -184,12 +188,12 @@ pub static TABLE: &[(&str, &str, KindRules)] = &[
         "",
         "PersistentVolume",
         KindRules {
+            gated: rows::VOLUME,
             default: persistent_volume::default,
             prepare_create: persistent_volume::prepare,
             prepare_status: persistent_volume::prepare_status,
             validate: persistent_volume::validate,
             validate_update: persistent_volume::validate_update,
-            prepare_update: persistent_volume::prepare_update,
             warn: persistent_volume::warn,
             meta_again: MetaAgain::WholeTwice,
             ..BASE
@@ -199,11 +203,11 @@ pub static TABLE: &[(&str, &str, KindRules)] = &[
         "",
         "PersistentVolumeClaim",
         KindRules {
+            gated: rows::VOLUME_CLAIM,
             default: volume_claim::default_claim,
             prepare_create: volume_claim::prepare_claim,
             finish: Some(volume_claim::finish_claim),
             prepare_update: volume_claim::prepare_claim_update,
-            prepare_status: volume_claim::prepare_claim_status,
             validate_status: volume_claim::validate_claim_status,
             validate: volume_claim::validate_claim,
             validate_update: volume_claim::validate_claim_update,
@@ -270,13 +274,13 @@ pub static TABLE: &[(&str, &str, KindRules)] = &[
         "Deployment",
         KindRules {
             pods_at: TEMPLATE,
+            gated: rows::REPLICAS,
             generation: Generation {
                 moves_with: &[&["spec"], &["metadata", "annotations"]],
                 ..Generation::FIRST
             },
             status_meta: StatusMeta::Without(&["labels"]),
             default: apps::default_deployment,
-            prepare_status: apps::prepare_replicas_status,
             validate: apps::validate_deployment,
             validate_update: apps::validate_deployment_update,
             validate_status: apps::validate_deployment_status,
@@ -290,8 +294,8 @@ pub static TABLE: &[(&str, &str, KindRules)] = &[
         "ReplicaSet",
         KindRules {
             pods_at: TEMPLATE,
+            gated: rows::REPLICAS,
             default: apps::default_replica_set,
-            prepare_status: apps::prepare_replicas_status,
             validate: apps::validate_replica_set,
             validate_update: apps::validate_replica_set_update,
             validate_status: apps::validate_replica_set_status,
@@ -304,10 +308,10 @@ pub static TABLE: &[(&str, &str, KindRules)] = &[
         "StatefulSet",
         KindRules {
             pods_at: TEMPLATE,
+            gated: rows::STATEFUL_SET,
             name: names::label_name,
             default: apps::default_stateful_set,
-            prepare_create: apps::prepare_stateful_set,
-            prepare_update: apps::prepare_stateful_set_update,
+            default_by: apps::default_unavailable,
             validate: apps::validate_stateful_set,
             validate_update: apps::validate_stateful_set_update,
             validate_status: apps::validate_stateful_set_status,
@@ -350,7 +354,9 @@ pub static TABLE: &[(&str, &str, KindRules)] = &[
             orphans: true,
             warn_on_delete: Some(batch::job::WARN_ON_DELETE),
             default: batch::job::default,
+            default_by: batch::job::default_replacement,
             prepare_create: batch::job::prepare_create,
+            prepare_update: batch::job::prepare_update,
             validate: batch::job::validate,
             validate_update: batch::job::validate_update,
             validate_status: batch::job_status::validate,
@@ -376,9 +382,8 @@ pub static TABLE: &[(&str, &str, KindRules)] = &[
         "autoscaling",
         "HorizontalPodAutoscaler",
         KindRules {
+            gated: rows::AUTOSCALER,
             default: autoscaling::default,
-            prepare_create: autoscaling::prepare_create,
-            prepare_update: autoscaling::prepare_update,
             validate: autoscaling::validate,
             validate_update: autoscaling::validate_update,
             validate_status: autoscaling::validate_status,
@@ -464,7 +469,8 @@ pub static TABLE: &[(&str, &str, KindRules)] = &[
         "discovery.k8s.io",
         "EndpointSlice",
         KindRules {
-            generation: Generation::FIRST,
+            generation: discovery::GENERATION,
+            gated: rows::ENDPOINT_SLICE,
             default: discovery::default,
             prepare_create: discovery::prepare_create,
             prepare_update: discovery::prepare_update,
@@ -515,8 +521,7 @@ pub static TABLE: &[(&str, &str, KindRules)] = &[
         KindRules {
             create_on_update: true,
             known_finalizers: false,
-            prepare_create: small::prepare_lease,
-            prepare_update: small::prepare_lease_update,
+            gated: rows::LEASE,
             validate: small::validate_lease,
             validate_update: small::validate_lease_update,
             meta_again: MetaAgain::Change,
@@ -577,8 +582,8 @@ pub static TABLE: &[(&str, &str, KindRules)] = &[
         "CSIDriver",
         KindRules {
             generation: Generation { starts: false, ..Generation::SPEC },
-            prepare_create: storage::prepare_driver,
-            prepare_update: storage::prepare_driver_update,
+            gated: rows::DRIVER,
+            default_by: storage::default_driver,
             validate: storage::validate_driver,
             validate_update: storage::validate_driver_update,
             meta_again: MetaAgain::Change,
@@ -610,9 +615,9 @@ pub static TABLE: &[(&str, &str, KindRules)] = &[
         "VolumeAttachment",
         KindRules {
             status_meta: StatusMeta::Fixed,
+            gated: rows::ATTACHMENT,
             validate: storage::validate_attachment,
             validate_update: storage::validate_attachment_update,
-            prepare_status: storage::prepare_attachment_status,
             validate_status: storage::validate_attachment_update,
             status_again: MetaAgain::WholeTwice,
             meta_again: MetaAgain::WholeTwice,
@@ -783,9 +788,11 @@ pub static TABLE: &[(&str, &str, KindRules)] = &[
         "ResourceClaim",
         KindRules {
             status_meta: StatusMeta::Fixed,
+            gated: rows::DEVICE_CLAIM,
             default: devices::default_claim,
             validate: devices::validate_claim,
             validate_update: devices::validate_claim_update,
+            prepare_status: devices::prepare_claim_status,
             validate_status: devices::validate_claim_status,
             ..PLAIN
         },
@@ -794,6 +801,7 @@ pub static TABLE: &[(&str, &str, KindRules)] = &[
         "resource.k8s.io",
         "ResourceClaimTemplate",
         KindRules {
+            gated: rows::DEVICE_CLAIM_TEMPLATE,
             default: devices::default_template,
             validate: devices::validate_template,
             validate_update: devices::validate_template_update,
@@ -804,6 +812,8 @@ pub static TABLE: &[(&str, &str, KindRules)] = &[
         "resource.k8s.io",
         "ResourceSlice",
         KindRules {
+            gated: rows::DEVICES,
+            generation: Generation { dropped_count: true, ..Generation::SPEC },
             validate: devices::validate_slice,
             validate_update: devices::validate_slice_update,
             ..COUNTED

@@ -1,12 +1,17 @@
 //! Helpers of the rules' tests.
 
-use super::{Errors, Writer};
+use super::{Errors, Occasion, Terms, Writer};
 use crate::api::field::FieldError;
 use crate::api::value::Value;
 
 /// A user without a name.
-pub const NOBODY: Writer =
+pub static NOBODY: Writer =
     Writer { name: String::new(), uid: String::new(), groups: Vec::new(), extra: Vec::new() };
+
+/// Such a user writes at this time, to a server of which nothing was said.
+pub const fn occasion(now: &str) -> Occasion<'_> {
+    Occasion { now, user: &NOBODY, terms: Terms::RELEASE }
+}
 
 /// The value that a JSON text is.
 pub fn object(json: &str) -> Value {

@@ -308,7 +308,7 @@ mod tests {
             let kind = GroupVersionKind::new("", "v1", "Pod");
             let text = json::to_json(&applied.onto(live));
             let mut value = codec::decode_object(&text, &kind, &self.registry).unwrap().value;
-            (kinds::rules("", "Pod").default)(&mut value);
+            kinds::fill_in(kinds::rules("", "Pod"), &mut value, Default::default());
             default::apply(&self.registry, self.registry.lookup(&kind).unwrap(), &mut value);
             value.entry("metadata").set("creationTimestamp", "2024-01-01T00:00:00Z");
             value

@@ -113,7 +113,7 @@ fn total(pod: &Value, field: &str, statuses: &BTreeMap<&str, &Value>, features: 
     });
     if features.pod_resources {
         let whole = amounts::read(pod.at(&["spec", "resources", field]));
-        all.extend(whole.into_iter().filter(|(name, _)| is_for_whole_pods(name)));
+        all.extend(whole.into_iter().filter(|(name, _)| amounts::is_for_whole_pods(name)));
     }
     all
 }
@@ -135,11 +135,6 @@ fn is_resize_infeasible(pod: &Value) -> bool {
     pending.is_some_and(|condition| condition.str("reason") == "Infeasible")
 }
 
-/// Whether pods can ask for this resource as a whole.
-fn is_for_whole_pods(name: &str) -> bool {
-    matches!(name, "cpu" | "memory") || is_huge_page(name)
-}
-
 /// Says what containers leave out though a quota on these names wants to know it.
 pub fn must_specify<'a>(
     pod: &Value,
@@ -148,7 +143,7 @@ pub fn must_specify<'a>(
 ) -> Option<String> {
     let asks_as_whole = |field: &&str| {
         let asked = pod.at(&["spec", "resources", field]).and_then(Value::fields);
-        asked.is_some_and(|asked| asked.keys().any(|name| is_for_whole_pods(name)))
+        asked.is_some_and(|asked| asked.keys().any(|name| amounts::is_for_whole_pods(name)))
     };
     if features.pod_resources && ["requests", "limits"].iter().any(asks_as_whole) {
         return None;

@@ -90,7 +90,7 @@ pub fn has_deadline(pod: &Value) -> bool {
 
 fn is_best_effort(pod: &Value) -> bool {
     let said = pod.at(&["status", "qosClass"]).and_then(Value::as_str).filter(|class| !class.is_empty());
-    said.unwrap_or_else(|| quality(pod)) == "BestEffort"
+    said.unwrap_or_else(|| quality(pod, true)) == "BestEffort"
 }
 
 fn reaches_other_namespaces(pod: &Value) -> bool {

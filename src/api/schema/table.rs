@@ -51,6 +51,8 @@ pub struct ResourceFact {
     pub removed: Option<(u32, u32)>,
     /// What to use instead.
     pub replacement: Option<String>,
+    /// The feature gate that must be open, too.
+    pub gate: Option<String>,
     /// What stands below its objects.
     pub subs: Vec<SubFact>,
     /// The columns of its tables; none means name and age.
@@ -70,6 +72,8 @@ pub struct SubFact {
     pub kind: String,
     /// What can be done with it, sorted.
     pub verbs: Vec<String>,
+    /// The feature gate that must be open.
+    pub gate: Option<String>,
 }
 
 /// One column of a table.
@@ -301,6 +305,7 @@ impl Facts {
                 "deprecated" => resource.deprecated = Some(release(value)?),
                 "removed" => resource.removed = Some(release(value)?),
                 "replacement" => resource.replacement = Some(value.to_owned()),
+                "gate" => resource.gate = Some(value.to_owned()),
                 _ => return Err(format!("unknown word {word:?}")),
             }
         }
@@ -332,6 +337,13 @@ impl Facts {
         let name = words.next().ok_or("a sub-resource without a name")?.to_owned();
         let kind = words.next().ok_or("a sub-resource without a kind")?;
         let verbs = verbs(words.next().ok_or("a sub-resource without verbs")?);
+        let gate = match words.next() {
+            Some(word) => {
+                let gate = word.strip_prefix("gate=").ok_or_else(|| format!("unknown word {word:?}"))?;
+                Some(gate.to_owned())
+            }
+            None => None,
+        };
         let (group, version, kind) = match kind.rsplit_once('.') {
             None => (self.group.as_str(), self.version.as_str(), kind),
             Some((place, kind)) => {
@@ -345,6 +357,7 @@ impl Facts {
             version: version.to_owned(),
             kind: kind.to_owned(),
             verbs,
+            gate,
         })
     }
 }

@@ -1,6 +1,6 @@
 //! Volumes, claims and classes of their attributes stay while they are in use.
 
-use crate::api::kinds::Feature;
+use crate::api::features::Feature;
 use crate::api::meta;
 use crate::api::value::Value;
 
@@ -18,7 +18,7 @@ const FINALIZERS: [(&str, &str, &str); 3] = [
 
 fn finalizer(write: &Write<'_>) -> Option<&'static str> {
     let (group, _, finalizer) = FINALIZERS.iter().find(|row| write.is_of(row.0, row.1))?;
-    (group.is_empty() || Feature::VolumeAttributesClass.is_on()).then_some(*finalizer)
+    (group.is_empty() || write.backend.terms.has(Feature::VolumeAttributesClass)).then_some(*finalizer)
 }
 
 impl Plugin for StorageObjectInUseProtection {

@@ -167,7 +167,7 @@ async fn remove(backend: &Backend, call: &Call<'_>, options: &DeleteOptions) -> 
                 let mut new = old.clone();
                 let now = backend.now();
                 eviction::announce(&mut new, &now);
-                let occasion = Occasion { now: &now, user: &call.writer() };
+                let occasion = Occasion { now: &now, user: &call.writer(), terms: backend.terms };
                 let checked = kinds::before_status_update(call.kind(), &mut new, &old, &occasion);
                 checked.map_err(|errors| call.invalid(call.name, &errors))?;
                 backend.draft(call, current.key.clone(), &new)?

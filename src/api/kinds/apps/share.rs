@@ -1,7 +1,7 @@
 //! What the kinds have in common: shares of pods, selectors, counters.
 
 use super::super::check::Node;
-use super::super::{Errors, Occasion, Warned, say, selector};
+use super::super::{Errors, Warned, say, selector};
 use crate::api::field::{FieldError, quoted};
 use crate::api::names;
 use crate::api::value::Value;
@@ -98,13 +98,4 @@ pub fn warn_named(object: &Value, old: Option<&Value>, warned: &mut Warned) {
         say::pod_names(object, warned);
     }
     say::template_of(object, old, warned);
-}
-
-/// The count of pods that are going away is dropped from a status that did not have it: the feature is off.
-pub fn prepare_replicas_status(new: &mut Value, old: &Value, _: &Occasion<'_>) {
-    if old.at(&["status", "terminatingReplicas"]).is_none()
-        && let Some(status) = super::super::check::present_mut(new, "status")
-    {
-        status.remove("terminatingReplicas");
-    }
 }

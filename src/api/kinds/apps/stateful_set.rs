@@ -2,7 +2,7 @@
 
 use super::super::check::{Node, fill, fill_text, present_mut, same};
 use super::super::core::{pod_default, template, volume_claim};
-use super::super::{Errors, Occasion, Warned, say, selector};
+use super::super::{Errors, Feature, Terms, Warned, say, selector};
 use super::share::{
     ROLLING, at_most_all, count, count_or_percent, counters, need_selector, no_fewer_collisions, shown_share,
 };
@@ -32,6 +32,16 @@ pub fn default_stateful_set(object: &mut Value) {
         claim.set("kind", "PersistentVolumeClaim");
         claim.set("apiVersion", "v1");
         volume_claim::default_claim(claim);
+    }
+}
+
+/// How many pods may be missing during an update, where that can be said.
+pub fn default_unavailable(object: &mut Value, terms: Terms) {
+    if terms.has(Feature::MaxUnavailableStatefulSet)
+        && object.at(&["spec", "updateStrategy", "type"]).and_then(Value::as_str) == Some(ROLLING)
+        && let Some(rolling) = present_mut(object.entry("spec").entry("updateStrategy"), "rollingUpdate")
+    {
+        fill(rolling, "maxUnavailable", 1);
     }
 }
 
@@ -157,24 +167,5 @@ pub fn validate_stateful_set_update(new: &Value, old: &Value, errors: &mut Error
                      'updateStrategy', 'revisionHistoryLimit', 'persistentVolumeClaimRetentionPolicy' and \
                      'minReadySeconds' are forbidden";
         spec.forbidden(errors, wrong);
-    }
-}
-
-/// The share that may be missing during an update is dropped: the feature is off.
-pub fn prepare_stateful_set(object: &mut Value, _: &Occasion<'_>) {
-    drop_unavailable(object);
-}
-
-/// The same for a change, unless it was there before.
-pub fn prepare_stateful_set_update(new: &mut Value, old: &Value, _: &Occasion<'_>) {
-    if old.at(&["spec", "updateStrategy", "rollingUpdate", "maxUnavailable"]).is_none() {
-        drop_unavailable(new);
-    }
-}
-
-fn drop_unavailable(object: &mut Value) {
-    let strategy = object.entry("spec").entry("updateStrategy");
-    if let Some(rolling) = super::super::check::present_mut(strategy, "rollingUpdate") {
-        rolling.remove("maxUnavailable");
     }
 }

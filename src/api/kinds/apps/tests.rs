@@ -1,7 +1,7 @@
 //! The rules, each shown to refuse.
 
-use super::super::testing::{NOBODY, each_change_refused, each_refused, object, said};
-use super::super::{Errors, Occasion, Warned};
+use super::super::testing::{each_change_refused, each_refused, object, occasion, said};
+use super::super::{Errors, Warned};
 use super::daemon_set::TEMPLATE_GENERATION;
 use super::*;
 use crate::api::meta;
@@ -210,7 +210,7 @@ fn each_rule_of_a_daemon_set_refuses() {
         validate_daemon_set_update,
         &[("spec.selector.matchExpressions", r#"[{"key":"a","operator":"Exists"}]"#, "field is immutable")],
     );
-    let occasion = Occasion { now: "", user: &NOBODY };
+    let occasion = occasion("");
     let (mut old, mut new) = (set.clone(), set);
     prepare_daemon_set(&mut old, &occasion);
     prepare_daemon_set_update(&mut new, &old, &occasion);
@@ -264,16 +264,6 @@ fn counters_of_a_status_fit_together() {
         validate_daemon_set_status,
         &[("status.numberReady", "-1", "status.numberReady: Invalid value: -1")],
     );
-    let occasion = Occasion { now: "", user: &NOBODY };
-    let mut status = object(r#"{"status":{"replicas":1,"terminatingReplicas":1}}"#);
-    prepare_replicas_status(&mut status, &object("{}"), &occasion);
-    assert_eq!(status, object(r#"{"status":{"replicas":1}}"#));
-    let mut set = object(r#"{"spec":{"updateStrategy":{"rollingUpdate":{"maxUnavailable":1}}}}"#);
-    let old = set.clone();
-    prepare_stateful_set_update(&mut set, &old, &occasion);
-    assert_eq!(set, old);
-    prepare_stateful_set(&mut set, &occasion);
-    assert_eq!(set, object(r#"{"spec":{"updateStrategy":{"rollingUpdate":{}}}}"#));
     let mut warned = Warned::new();
     let odd = object(r#"{"metadata":{"name":"a.b"},"spec":{"revisionHistoryLimit":-1}}"#);
     warn_named(&odd, None, &mut warned);
@@ -366,7 +356,7 @@ fn whoever_writes_a_daemon_set_writes_the_count_of_its_templates() {
     let count = |object: &Value| {
         meta::of(object).at(&["annotations", TEMPLATE_GENERATION]).and_then(Value::as_str).map(str::to_owned)
     };
-    let occasion = Occasion { now: "", user: &NOBODY };
+    let occasion = occasion("");
     let mut set = base(default_daemon_set);
     assert_eq!(count(&set).as_deref(), Some("0"));
     prepare_daemon_set(&mut set, &occasion);

@@ -4,7 +4,7 @@ use super::policy;
 use crate::api::field::{FieldError, Path, quoted};
 use crate::api::kinds::check::{Node, fill, fill_text, items_mut, present_mut, same};
 use crate::api::kinds::core::{pod_default, template};
-use crate::api::kinds::{Errors, Occasion, Warned, say, selector};
+use crate::api::kinds::{Errors, Feature, Occasion, Terms, Warned, say, selector};
 use crate::api::value::Value;
 use crate::api::{meta, names};
 
@@ -17,6 +17,7 @@ const MOST_INDEXED_PODS: i64 = 100_000;
 const MANY_COMPLETIONS: i64 = 100_000;
 const MOST_OF_MANY: i64 = 10_000;
 const LONGEST_MANAGER: usize = 63;
+const REPLACEMENT: &str = "podReplacementPolicy";
 
 /// What the one who deletes a Job should know who does not say what becomes of its pods.
 pub const WARN_ON_DELETE: &str = "child pods are preserved by default when jobs are deleted; set \
@@ -46,8 +47,6 @@ pub fn default(job: &mut Value) {
     fill(spec, "completionMode", "NonIndexed");
     fill(spec, "suspend", false);
     fill(spec, "manualSelector", false);
-    let replacement = if spec.get("podFailurePolicy").is_some() { "Failed" } else { "TerminatingOrFailed" };
-    fill(spec, "podReplacementPolicy", replacement);
     if let Some(policy) = present_mut(spec, "podFailurePolicy") {
         for rule in items_mut(policy, "rules") {
             for pattern in items_mut(rule, "onPodConditions") {
@@ -56,6 +55,16 @@ pub fn default(job: &mut Value) {
         }
     }
     take_labels(job);
+}
+
+/// When the pods of a Job are replaced that does not say it.
+pub fn default_replacement(job: &mut Value, terms: Terms) {
+    if terms.has(Feature::JobPodReplacementPolicy) {
+        let spec = job.entry("spec");
+        let replacement =
+            if spec.get("podFailurePolicy").is_some() { "Failed" } else { "TerminatingOrFailed" };
+        fill(spec, REPLACEMENT, replacement);
+    }
 }
 
 /// A Job without labels has those of its pods.
@@ -67,8 +76,16 @@ pub fn take_labels(job: &mut Value) {
     }
 }
 
-/// A Job that does not choose its pods itself gets labels that no other has.
-pub fn prepare_create(job: &mut Value, _: &Occasion<'_>) {
+/// A Job that does not choose its pods itself gets labels that no other has. What belongs to features that are off is dropped here
+/// and not by the table: nobody drops who runs a Job from a change, which its rules refuse.
+pub fn prepare_create(job: &mut Value, occasion: &Occasion<'_>) {
+    for (feature, field) in
+        [(Feature::JobManagedBy, "managedBy"), (Feature::JobPodReplacementPolicy, REPLACEMENT)]
+    {
+        if !occasion.terms.has(feature) {
+            job.entry("spec").remove(field);
+        }
+    }
     if job.at(&["spec", "manualSelector"]).and_then(Value::as_bool) == Some(true) {
         return;
     }
@@ -86,6 +103,13 @@ pub fn prepare_create(job: &mut Value, _: &Occasion<'_>) {
     fill(spec.entry("selector").entry("matchLabels"), UID_LABELS[1], uid);
     if took {
         job.entry("metadata").set("labels", labels);
+    }
+}
+
+/// A Job begins to say when pods are replaced only where that is on.
+pub fn prepare_update(new: &mut Value, old: &Value, occasion: &Occasion<'_>) {
+    if !occasion.terms.has(Feature::JobPodReplacementPolicy) && old.at(&["spec", REPLACEMENT]).is_none() {
+        new.entry("spec").remove(REPLACEMENT);
     }
 }
 
@@ -169,7 +193,7 @@ pub fn validate_spec(spec: &Node<'_>, with_selector: bool, errors: &mut Errors) 
             say::structure(&spec.child("successPolicy").path, "batch.SuccessPolicy", errors, NEEDS_INDEX);
         }
     }
-    let replacement = spec.child("podReplacementPolicy");
+    let replacement = spec.child(REPLACEMENT);
     if spec.child("podFailurePolicy").is_set() {
         replacement.one_of_if_set(errors, &["Failed"]);
     } else {
@@ -363,7 +387,7 @@ pub fn warn_spec(spec: &Node<'_>, old: Option<Node<'_>>, warned: &mut Warned) {
 
 #[cfg(test)]
 mod tests {
-    use super::super::super::testing::{NOBODY, each_change_refused, each_refused, object, said};
+    use super::super::super::testing::{each_change_refused, each_refused, object, occasion, said};
     use super::*;
 
     fn base() -> Value {
@@ -372,7 +396,7 @@ mod tests {
                 "containers":[{"name":"c","image":"i"}]}}}}"#,
         );
         default(&mut job);
-        prepare_create(&mut job, &Occasion { now: "", user: &NOBODY });
+        prepare_create(&mut job, &occasion(""));
         job
     }
 
@@ -384,7 +408,7 @@ mod tests {
                     "spec":{{"containers":[]}}}}}}}}"#
             ));
             default(&mut job);
-            prepare_create(&mut job, &Occasion { now: "", user: &NOBODY });
+            prepare_create(&mut job, &occasion(""));
             job.at(&["metadata", "labels"]).and_then(Value::fields).unwrap().len()
         };
         assert_eq!(made(""), 5);

@@ -6,8 +6,10 @@ use std::collections::BTreeSet;
 use super::indexes;
 use crate::api::field::FieldError;
 use crate::api::kinds::check::{Node, same};
-use crate::api::kinds::{Errors, say};
+use crate::api::kinds::{Errors, Feature, say};
 use crate::api::value::Value;
+
+const SUCCESS: &str = "SuccessCriteriaMet";
 
 /// One of the two statuses that are compared, with the questions that are asked of it.
 struct Seen<'a> {
@@ -35,12 +37,21 @@ pub fn validate(new: &Value, old: &Value, errors: &mut Errors) {
     let (now, was) = (Seen { status: Node::of(new, "status") }, Seen { status: Node::of(old, "status") });
     let spec = Node::of(new, "spec");
     counts(&now.status, errors);
+    let terms = errors.terms();
+    // Only where others may run Jobs are they looked at so closely.
+    if !terms.has(Feature::JobManagedBy) {
+        let anywhere = terms.has(Feature::JobPodReplacementPolicy) || was.has(SUCCESS);
+        success_criteria(&spec, &now, anywhere, errors);
+        criteria_change(&now, &was, errors);
+        return;
+    }
     condition_pairs(&now, &was, errors);
     finished(&spec, &now, &was, errors);
     index_sets(&spec, &now, &was, errors);
     ready(&now, &was, errors);
-    success_criteria(&spec, &now, errors);
+    success_criteria(&spec, &now, true, errors);
     transitions(&spec, &now, &was, errors);
+    criteria_change(&now, &was, errors);
 }
 
 fn changed(field: &str, now: &Seen<'_>, was: &Seen<'_>) -> bool {
@@ -106,8 +117,8 @@ fn condition_pairs(now: &Seen<'_>, was: &Seen<'_>, errors: &mut Errors) {
             "cannot set Failed=True condition without the FailureTarget=true condition",
         );
     }
-    let criteria_flips = flipped("SuccessCriteriaMet", now, was);
-    if (complete_flips || criteria_flips) && complete && !now.has("SuccessCriteriaMet") {
+    let criteria_flips = flipped(SUCCESS, now, was);
+    if (complete_flips || criteria_flips) && complete && !now.has(SUCCESS) {
         let why = "cannot set Complete=True condition without the SuccessCriteriaMet=true condition";
         about_conditions(now, errors, why);
     }
@@ -174,13 +185,20 @@ fn ready(now: &Seen<'_>, was: &Seen<'_>, errors: &mut Errors) {
     }
 }
 
-fn success_criteria(spec: &Node<'_>, now: &Seen<'_>, errors: &mut Errors) {
-    let met = now.has("SuccessCriteriaMet");
+/// Checks whether a Job may have met its criteria. `anywhere`: also one without a policy of its own.
+fn success_criteria(spec: &Node<'_>, now: &Seen<'_>, anywhere: bool, errors: &mut Errors) {
+    let met = now.has(SUCCESS);
+    if met && !anywhere && spec.str("completionMode") != "Indexed" {
+        about_conditions(now, errors, "cannot set SuccessCriteriaMet to NonIndexed Job");
+    }
     if met && now.has("Failed") {
         about_conditions(now, errors, "cannot set SuccessCriteriaMet=True and Failed=true conditions");
     }
     if met && now.has("FailureTarget") {
         about_conditions(now, errors, "cannot set SuccessCriteriaMet=True and FailureTarget=true conditions");
+    }
+    if met && !anywhere && !spec.has("successPolicy") {
+        about_conditions(now, errors, "cannot set SuccessCriteriaMet=True for Job without SuccessPolicy");
     }
     if spec.child("successPolicy").is_set() && !met && now.has("Complete") {
         let why = "cannot set Complete=True for Job with SuccessPolicy unless SuccessCriteriaMet=True";
@@ -216,10 +234,14 @@ fn transitions(spec: &Node<'_>, now: &Seen<'_>, was: &Seen<'_>, errors: &mut Err
     if before.is_set() && start.value != before.value && !resumes && !spec.child("suspend").is_true() {
         start.required(errors, "startTime cannot be removed for unsuspended job");
     }
-    if was.has("SuccessCriteriaMet") && !now.has("SuccessCriteriaMet") {
+}
+
+/// Criteria that were met stay so, and are met before the Job is complete.
+fn criteria_change(now: &Seen<'_>, was: &Seen<'_>, errors: &mut Errors) {
+    if was.has(SUCCESS) && !now.has(SUCCESS) {
         about_conditions(now, errors, "cannot disable the SuccessCriteriaMet=True condition");
     }
-    if was.has("Complete") && !was.has("SuccessCriteriaMet") && now.has("SuccessCriteriaMet") {
+    if was.has("Complete") && !was.has(SUCCESS) && now.has(SUCCESS) {
         let why = "cannot set SuccessCriteriaMet=True for Job already has Complete=true conditions";
         about_conditions(now, errors, why);
     }

@@ -33,6 +33,8 @@ pub struct Surroundings<'a> {
     pub restart_policy: &'a str,
     /// Whether the users of the containers are those of the host.
     pub host_users: bool,
+    /// The names of the claims of the pod.
+    pub claims: &'a BTreeSet<&'a str>,
     /// The operating system that the pod says it is for.
     pub os: Option<&'a str>,
 }
@@ -177,7 +179,7 @@ fn common(container: &Node<'_>, around: &Surroundings<'_>, errors: &mut Errors) 
     mount::devices(container, around.volumes, errors);
     container.text_among("imagePullPolicy", errors, &["Always", "IfNotPresent", "Never"]);
     if let Some(wanted) = container.opt("resources") {
-        resources::requirements(&wanted, errors);
+        resources::of_container(&wanted, around.claims, errors);
     }
     if let Some(list) = container.opt("resizePolicy") {
         resize_policy(&list, around.restart_policy, errors);

@@ -1,8 +1,8 @@
 //! The variables of containers, and what they and files may show of a pod.
 
 use crate::api::field::{FieldError, quoted};
-use crate::api::kinds::Errors;
 use crate::api::kinds::check::Node;
+use crate::api::kinds::{Errors, Feature, Terms};
 use crate::api::{meta, names};
 
 /// The fields of a pod that a variable may show.
@@ -47,10 +47,23 @@ const POD_FIELDS: [&str; 14] = [
 const BYTE_UNITS: [&str; 13] =
     ["1", "1k", "1M", "1G", "1T", "1P", "1E", "1Ki", "1Mi", "1Gi", "1Ti", "1Pi", "1Ei"];
 
+/// How variables may be called.
+fn name_rule(terms: Terms) -> names::Check {
+    match terms.has(Feature::RelaxedEnvironmentVariableValidation) {
+        true => names::env_name,
+        false => names::strict_env_name,
+    }
+}
+
+/// Whether a name is good by the relaxed rules alone.
+pub fn is_relaxed_name(name: &str) -> bool {
+    names::env_name(name).is_empty() && !names::strict_env_name(name).is_empty()
+}
+
 /// Checks the variables of a container.
 pub fn variables(list: &Node<'_>, errors: &mut Errors) {
     for variable in list.items() {
-        variable.need_text_like("name", errors, names::env_name);
+        variable.need_text_like("name", errors, name_rule(errors.terms()));
         let Some(from) = variable.opt("valueFrom") else { continue };
         let mut sources = 0;
         for kind in ["fieldRef", "resourceFieldRef", "configMapKeyRef", "secretKeyRef"] {
@@ -137,7 +150,7 @@ pub fn resource_field_ref(source: &Node<'_>, in_volume: bool, errors: &mut Error
 /// Checks the maps and secrets whose every key becomes a variable.
 pub fn variable_sources(list: &Node<'_>, errors: &mut Errors) {
     for source in list.items() {
-        source.child("prefix").syntax_if_set(errors, names::env_name);
+        source.child("prefix").syntax_if_set(errors, name_rule(errors.terms()));
         let mut sources = 0;
         for from in ["configMapRef", "secretRef"].iter().filter_map(|kind| source.opt(kind)) {
             sources += 1;

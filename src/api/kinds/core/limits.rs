@@ -324,14 +324,14 @@ pub fn validate_quota_status(new: &Value, _old: &Value, errors: &mut Errors) {
 
 #[cfg(test)]
 mod tests {
-    use super::super::super::testing::{NOBODY, each_change_refused, each_refused, object};
+    use super::super::super::testing::{each_change_refused, each_refused, object, occasion};
     use super::*;
 
     #[test]
     fn a_range_has_a_name() {
         for (given, wanted) in [(r#"{"uid":"u"}"#, "u"), (r#"{"uid":"u","name":"n"}"#, "n")] {
             let mut range = object(&format!(r#"{{"metadata":{given}}}"#));
-            prepare_range(&mut range, &Occasion { now: "", user: &NOBODY });
+            prepare_range(&mut range, &occasion(""));
             assert_eq!(meta::name(&range), wanted);
         }
     }

@@ -87,13 +87,13 @@ pub fn validate_status(new: &Value, _old: &Value, errors: &mut Errors) {
 
 #[cfg(test)]
 mod tests {
-    use super::super::super::testing::{NOBODY, each_change_refused, each_refused, object};
+    use super::super::super::testing::{each_change_refused, each_refused, object, occasion};
     use super::*;
 
     #[test]
     fn a_new_namespace_is_active_labelled_and_finalized() {
         let mut namespace = object(r#"{"metadata":{"name":"a"},"spec":{"finalizers":["x/y"]}}"#);
-        prepare_create(&mut namespace, &Occasion { now: "", user: &NOBODY });
+        prepare_create(&mut namespace, &occasion(""));
         let wanted = object(
             r#"{"metadata":{"name":"a","labels":{"kubernetes.io/metadata.name":"a"}},
                 "spec":{"finalizers":["x/y","kubernetes"]},"status":{"phase":"Active"}}"#,

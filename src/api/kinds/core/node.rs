@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use super::{address, resources};
 use crate::api::field::{FieldError, Path, quoted};
 use crate::api::kinds::check::{Node, mirror_first, present_mut};
-use crate::api::kinds::{Errors, Occasion, Warned};
+use crate::api::kinds::{Errors, Feature, Occasion, Warned};
 use crate::api::names;
 use crate::api::value::Value;
 
@@ -21,12 +21,16 @@ pub fn default(node: &mut Value) {
 }
 
 /// A configuration that the server once handed to nodes is no longer taken.
-pub fn prepare_create(node: &mut Value, _: &Occasion<'_>) {
+pub fn prepare_create(node: &mut Value, occasion: &Occasion<'_>) {
     if let Some(spec) = present_mut(node, "spec") {
         spec.remove("configSource");
     }
     if let Some(status) = present_mut(node, "status") {
         status.remove("config");
+        // Not by the table: whoever reports on a node may still say it.
+        if !occasion.terms.has(Feature::SupplementalGroupsPolicy) {
+            status.remove("features");
+        }
     }
 }
 
@@ -298,7 +302,7 @@ mod tests {
         assert_eq!(warned[1], "spec.externalID: this field is deprecated, and is unused by Kubernetes");
         assert!(warned[2].starts_with("spec.podCIDRs[0]: CIDR value \"10.0.0.1/24\" is ambiguous"));
         let mut fresh = node;
-        prepare_create(&mut fresh, &Occasion { now: "", user: &super::super::super::testing::NOBODY });
+        prepare_create(&mut fresh, &crate::api::kinds::testing::occasion(""));
         assert_eq!(fresh.at(&["spec", "configSource"]), None);
     }
 }

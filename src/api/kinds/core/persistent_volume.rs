@@ -4,11 +4,11 @@ use super::volume_source::{self, Owner, no_backsteps};
 use super::{affinity, node_label, volume_claim};
 use crate::api::field::{FieldError, Path};
 use crate::api::kinds::check::{Node, fill, fill_text, present_mut, same};
-use crate::api::kinds::features::Feature;
-use crate::api::kinds::{Errors, Occasion, Warned, quantity};
+use crate::api::kinds::{Errors, Feature, Occasion, Warned, quantity};
 use crate::api::value::Value;
 use crate::api::{meta, names};
 
+const ATTRIBUTES: &str = "volumeAttributesClassName";
 const MOUNT_OPTIONS: &str = "volume.beta.kubernetes.io/mount-options";
 /// The kinds of volumes in the order in which they are looked at.
 const SOURCES: [&str; 22] = [
@@ -77,25 +77,12 @@ pub fn prepare(volume: &mut Value, occasion: &Occasion<'_>) {
     let status = volume.entry("status");
     status.set("phase", "Pending");
     status.set("lastPhaseTransitionTime", occasion.now);
-    drop_attributes(volume);
-}
-
-/// A changed volume gets no class of attributes where the feature is off.
-pub fn prepare_update(volume: &mut Value, _: &Value, _: &Occasion<'_>) {
-    drop_attributes(volume);
-}
-
-fn drop_attributes(volume: &mut Value) {
-    if !Feature::VolumeAttributesClass.is_on()
-        && let Some(spec) = present_mut(volume, "spec")
-    {
-        spec.remove("volumeAttributesClassName");
-    }
 }
 
 /// Checks the class of attributes of a volume, which only drivers know.
 fn attributes(spec: &Node<'_>, errors: &mut Errors) {
-    let Some(class) = spec.opt("volumeAttributesClassName") else { return };
+    let on = errors.terms().has(Feature::VolumeAttributesClass);
+    let Some(class) = spec.opt(ATTRIBUTES).filter(|_| on) else { return };
     if class.is_empty() {
         class.required(errors, "an empty string is disallowed");
     } else {
@@ -103,6 +90,20 @@ fn attributes(spec: &Node<'_>, errors: &mut Errors) {
     }
     if spec.opt("csi").is_none() {
         spec.child("csi").required(errors, "has to be specified when using volumeAttributesClassName");
+    }
+}
+
+/// Which attributes a volume has can change, but not to none.
+fn attributes_update(spec: &Node<'_>, was: &Node<'_>, errors: &mut Errors) {
+    let class = spec.child(ATTRIBUTES);
+    if same(Some(class.value), Some(was.read(ATTRIBUTES))) {
+        return;
+    }
+    if !errors.terms().has(Feature::VolumeAttributesClass) {
+        class
+            .forbidden(errors, "update is forbidden when the VolumeAttributesClass feature gate is disabled");
+    } else if was.has(ATTRIBUTES) && !class.is_set() {
+        class.forbidden(errors, "update from non-nil value to nil is forbidden");
     }
 }
 
@@ -274,10 +275,7 @@ pub fn validate_update(new: &Value, old: &Value, errors: &mut Errors) {
         let wrong = "field is immutable, except for updating from beta label to GA";
         spec.child("nodeAffinity").named(Path::new("nodeAffinity")).invalid(errors, wrong);
     }
-    if was.opt("volumeAttributesClassName").is_some() && spec.opt("volumeAttributesClassName").is_none() {
-        let wrong = "update from non-nil value to nil is forbidden";
-        spec.child("volumeAttributesClassName").forbidden(errors, wrong);
-    }
+    attributes_update(&spec, &was, errors);
 }
 
 /// The secret for growing a volume may be added later.

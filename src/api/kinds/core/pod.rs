@@ -1,10 +1,10 @@
 //! Pods: what a new one is given, and what it must be like.
 
 use super::{container, pod_change, pod_meta, pod_spec};
-use crate::api::field::Path;
+use crate::api::field::{FieldError, Path};
 use crate::api::kinds::check::{Node, items_mut, present_mut, same};
 use crate::api::kinds::quantity::Amount;
-use crate::api::kinds::{Errors, Occasion, Warned};
+use crate::api::kinds::{Errors, Feature, Occasion, Warned};
 use crate::api::meta;
 use crate::api::value::Value;
 
@@ -14,7 +14,7 @@ const KINDS_OF_CONTAINERS: [&str; 3] = ["initContainers", "containers", "ephemer
 pub fn prepare_create(pod: &mut Value, occasion: &Occasion<'_>) {
     let mut status = Value::object();
     status.set("phase", "Pending");
-    status.set("qosClass", quality(pod));
+    status.set("qosClass", quality(pod, occasion.terms.has(Feature::PodLevelResources)));
     if pod.at(&["spec", "schedulingGates"]).is_some_and(|gates| !gates.items().is_empty()) {
         let mut condition = Value::object();
         condition.set("type", "PodScheduled");
@@ -135,21 +135,25 @@ pub fn warn_given(pod: &Value, warned: &mut Warned) {
 }
 
 /// The quality of service: guaranteed when every container asks for exactly its limits, best effort when nobody asks
-/// for anything.
-pub fn quality(pod: &Value) -> &'static str {
+/// for anything. `as_whole`: a pod that asks for itself asks for its containers.
+pub fn quality(pod: &Value, as_whole: bool) -> &'static str {
+    let spec = pod.get("spec").unwrap_or(&Value::Null);
+    let whole = spec.get("resources").filter(|_| as_whole);
+    let containers = || {
+        let lists = ["containers", "initContainers"].iter().filter_map(|list| spec.get(list));
+        lists.flat_map(Value::items).map(|container| container.get("resources").unwrap_or(&Value::Null))
+    };
     let (mut asks, mut guaranteed, mut any) = (false, true, false);
-    for list in ["containers", "initContainers"] {
-        for container in pod.at(&["spec", list]).map(Value::items).unwrap_or_default() {
-            any = true;
-            let amount = |kind: &str, name: &str| -> Option<Amount> {
-                let amount = container.at(&["resources", kind, name]).and_then(Amount::of);
-                amount.filter(|amount| !amount.is_zero())
-            };
-            for name in ["cpu", "memory"] {
-                let (request, limit) = (amount("requests", name), amount("limits", name));
-                asks |= request.is_some() || limit.is_some();
-                guaranteed &= limit.is_some() && request == limit;
-            }
+    for resources in whole.into_iter().chain(containers().filter(|_| whole.is_none())) {
+        any = true;
+        let amount = |kind: &str, name: &str| -> Option<Amount> {
+            let amount = resources.at(&[kind, name]).and_then(Amount::of);
+            amount.filter(|amount| !amount.is_zero())
+        };
+        for name in ["cpu", "memory"] {
+            let (request, limit) = (amount("requests", name), amount("limits", name));
+            asks |= request.is_some() || limit.is_some();
+            guaranteed &= limit.is_some() && request == limit;
         }
     }
     match (asks, guaranteed && any) {
@@ -175,6 +179,11 @@ pub fn validate_any(pod: &Value, errors: &mut Errors) {
     let own = annotations(pod);
     if own.fields().is_some() {
         pod_meta::validate(own, &spec, &annotations_path(), errors);
+    }
+    if own.get(pod_meta::MIRROR).is_some() {
+        let why = "static pods do not support resource claims";
+        let claims = spec.read("resourceClaims").items();
+        claims.iter().for_each(|_| errors.push(FieldError::forbidden(&Path::nameless(), why)));
     }
     pod_spec::validate(&spec, Some(meta::name(pod)), errors);
     if spec.str("serviceAccountName").is_empty() {
@@ -217,7 +226,7 @@ pub fn validate_update(new: &Value, old: &Value, errors: &mut Errors) {
 
 #[cfg(test)]
 mod tests {
-    use super::super::super::testing::{NOBODY, each_refused, object};
+    use super::super::super::testing::{each_refused, object, occasion};
     use super::*;
 
     fn base() -> Value {
@@ -270,7 +279,7 @@ mod tests {
             let mut pod = base();
             pod.entry("spec")
                 .set("containers", object(&format!(r#"[{{"name":"c","resources":{resources}}}]"#)));
-            prepare_create(&mut pod, &Occasion { now: "", user: &NOBODY });
+            prepare_create(&mut pod, &occasion(""));
             assert_eq!(pod.at(&["status", "qosClass"]), Some(&Value::from(wanted)), "{resources}");
             assert_eq!(pod.at(&["status", "phase"]), Some(&Value::from("Pending")));
         }
@@ -279,7 +288,7 @@ mod tests {
     #[test]
     fn a_pod_that_is_held_back_says_since_when() {
         let mut pod = object(r#"{"spec":{"schedulingGates":[{"name":"g"}]}}"#);
-        prepare_create(&mut pod, &Occasion { now: "2024-01-01T00:00:00Z", user: &NOBODY });
+        prepare_create(&mut pod, &occasion("2024-01-01T00:00:00Z"));
         let conditions = pod.at(&["status", "conditions"]).unwrap().items();
         assert_eq!(conditions[0].str("reason"), "SchedulingGated");
         assert_eq!(conditions[0].str("lastTransitionTime"), "2024-01-01T00:00:00Z");
@@ -292,7 +301,7 @@ mod tests {
                 "requiredDuringSchedulingIgnoredDuringExecution":[{"topologyKey":"z","labelSelector":{},
                     "matchLabelKeys":["a","c"],"mismatchLabelKeys":["b"]}]}}}}"#,
         );
-        prepare_create(&mut pod, &Occasion { now: "", user: &NOBODY });
+        prepare_create(&mut pod, &occasion(""));
         let terms =
             pod.at(&["spec", "affinity", "podAffinity", "requiredDuringSchedulingIgnoredDuringExecution"]);
         let selector =

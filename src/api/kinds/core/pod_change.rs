@@ -259,7 +259,12 @@ pub fn prepare_resize(new: &mut Value, old: &Value) {
 
 /// Checks new amounts for the containers of a pod.
 pub fn validate_resize(new: &Value, old: &Value, errors: &mut Errors) {
-    let refused = if annotations(old).get(pod_meta::MIRROR).is_some() {
+    let as_whole = |pod: &Value| {
+        ["requests", "limits"].iter().any(|field| pod.at(&["spec", "resources", field]).is_some())
+    };
+    let refused = if as_whole(old) || as_whole(new) {
+        Some("pods with pod-level resources cannot be resized")
+    } else if annotations(old).get(pod_meta::MIRROR).is_some() {
         Some("static pods cannot be resized")
     } else if old.at(&["spec", "os", "name"]).and_then(Value::as_str) == Some("windows") {
         Some("windows pods cannot be resized")
@@ -274,7 +279,7 @@ pub fn validate_resize(new: &Value, old: &Value, errors: &mut Errors) {
     validate_any(new, errors);
     let (spec, was) = (Node::of(new, "spec"), Node::of(old, "spec"));
     let class = old.at(&["status", "qosClass"]).and_then(Value::as_str).filter(|class| !class.is_empty());
-    if class.unwrap_or_else(|| quality(old)) != quality(new) {
+    if class.unwrap_or_else(|| quality(old, false)) != quality(new, false) {
         let shown = quoted(new.at(&["status", "qosClass"]).and_then(Value::as_str).unwrap_or_default());
         let wrong = "Pod QOS Class may not change as a result of resizing";
         errors.push(FieldError::invalid(&spec.path, &shown, wrong));

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use super::image;
 use crate::api::kinds::check::{fill, fill_text, items_mut, mirror_first, present_mut};
-use crate::api::kinds::features::Feature;
+use crate::api::kinds::{Feature, Terms};
 use crate::api::value::Value;
 
 const CONTAINER_LISTS: [&str; 3] = ["initContainers", "containers", "ephemeralContainers"];
@@ -79,63 +79,32 @@ pub fn template(object: &mut Value, field: &str) {
     }
 }
 
-/// Takes out the fields of features that are off by default, as if nobody had heard of them.
-pub fn drop_disabled(spec: &mut Value) {
-    spec.remove("resources");
-    spec.remove("resourceClaims");
-    for list in CONTAINER_LISTS {
-        for container in items_mut(spec, list) {
-            // What is left may say nothing, and then says no more than its absence.
-            if let Some(resources) = present_mut(container, "resources")
-                && resources.remove("claims").is_some()
-                && resources.fields().is_some_and(|fields| fields.is_empty())
-            {
-                container.remove("resources");
-            }
-            if !Feature::ContainerStopSignals.is_on()
-                && let Some(hooks) = present_mut(container, "lifecycle")
-                && hooks.remove("stopSignal").is_some()
-                && hooks.fields().is_some_and(|fields| fields.is_empty())
-            {
-                container.remove("lifecycle");
-            }
-        }
-    }
-    for volume in items_mut(spec, "volumes") {
-        if !Feature::ClusterTrustBundleProjection.is_on()
-            && let Some(projected) = present_mut(volume, "projected")
-        {
-            for source in items_mut(projected, "sources") {
-                source.remove("clusterTrustBundle");
-            }
-        }
-        drop_empty_labels(volume);
-    }
-    if !Feature::ImageVolume.is_on() {
-        drop_images(spec);
-    }
-}
-
 /// Lists without items matter in the metadata of claims that are made for a pod, but labels that are none do not.
-fn drop_empty_labels(volume: &mut Value) {
-    let template =
-        present_mut(volume, "ephemeral").and_then(|source| present_mut(source, "volumeClaimTemplate"));
-    let Some(metadata) = template.and_then(|template| present_mut(template, "metadata")) else { return };
-    for field in ["labels", "annotations"] {
-        if metadata.get(field).and_then(Value::fields).is_some_and(|fields| fields.is_empty()) {
-            metadata.remove(field);
+pub fn drop_empty_labels(spec: &mut Value) {
+    for volume in items_mut(spec, "volumes").iter_mut().filter(|volume| volume.get("ephemeral").is_some()) {
+        let template =
+            present_mut(volume, "ephemeral").and_then(|source| present_mut(source, "volumeClaimTemplate"));
+        let Some(metadata) = template.and_then(|template| present_mut(template, "metadata")) else {
+            continue;
+        };
+        for field in ["labels", "annotations"] {
+            if metadata.get(field).and_then(Value::fields).is_some_and(|fields| fields.is_empty()) {
+                metadata.remove(field);
+            }
         }
     }
 }
 
-/// Volumes that are images go with all that mounts them.
-fn drop_images(spec: &mut Value) {
-    let volumes = spec.get("volumes").map(Value::items).unwrap_or_default();
-    let images: BTreeSet<String> = volumes
-        .iter()
-        .filter(|volume| volume.get("image").is_some())
-        .map(|volume| volume.str("name").to_owned())
-        .collect();
+/// Where volumes cannot be images, those that are go with all that mounts them, unless there were such volumes before.
+pub fn drop_image_volumes(spec: &mut Value, was: Option<&Value>, terms: Terms) {
+    fn images(spec: &Value) -> impl Iterator<Item = &Value> {
+        let volumes = spec.get("volumes").map(Value::items).unwrap_or_default();
+        volumes.iter().filter(|volume| volume.get("image").is_some())
+    }
+    if terms.has(Feature::ImageVolume) || was.is_some_and(|was| images(was).next().is_some()) {
+        return;
+    }
+    let images: BTreeSet<String> = images(spec).map(|volume| volume.str("name").to_owned()).collect();
     if images.is_empty() {
         return;
     }
@@ -177,9 +146,11 @@ fn volume_source(volume: &mut Value) {
     if let Some(path) = present_mut(volume, "hostPath") {
         fill(path, "type", "");
     }
-    if Feature::ImageVolume.is_on()
-        && let Some(image) = present_mut(volume, "image")
-    {
+}
+
+/// Volumes that are images are pulled as containers are, where there can be some.
+pub fn pull_image_volumes(spec: &mut Value) {
+    for image in items_mut(spec, "volumes").iter_mut().filter_map(|volume| present_mut(volume, "image")) {
         let policy = pull_policy(image.str("reference"));
         fill_text(image, "pullPolicy", policy);
     }
@@ -254,22 +225,24 @@ mod tests {
     }
 
     #[test]
-    fn features_that_are_off_leave_no_trace() {
-        let mut found = object(
-            r#"{"resources":{"limits":{"cpu":"1"}},"resourceClaims":[{"name":"r"}],"securityContext":{},
-                "volumes":[{"name":"i","image":{"reference":"x"}},{"name":"p","projected":{"sources":[{"clusterTrustBundle":{"path":"p"}}]}}],
-                "containers":[{"name":"c","image":"i:1","imagePullPolicy":"Always","lifecycle":{"stopSignal":"SIGTERM"},
-                    "resources":{"claims":[{"name":"r"}]},"volumeMounts":[{"name":"i","mountPath":"/i"}]}]}"#,
+    fn volumes_that_are_images_go_with_all_that_mounts_them() {
+        let spec = object(
+            r#"{"volumes":[{"name":"i","image":{"reference":"x"}},{"name":"e","emptyDir":{}}],
+                "containers":[{"name":"c","volumeMounts":[{"name":"i"}]},{"name":"d","volumeMounts":[{"name":"e"}]}]}"#,
         );
-        let before = found.clone();
-        pod_spec(&mut found);
-        assert_eq!(found, before, "whoever writes them is still said to have written them");
-        drop_disabled(&mut found);
+        let after = |was: Option<&Value>, terms| {
+            let mut spec = spec.clone();
+            drop_image_volumes(&mut spec, was, terms);
+            spec
+        };
         let wanted = object(
-            r#"{"securityContext":{},"volumes":[{"name":"p","projected":{"sources":[{}]}}],
-                "containers":[{"name":"c","image":"i:1","imagePullPolicy":"Always"}]}"#,
+            r#"{"volumes":[{"name":"e","emptyDir":{}}],
+                "containers":[{"name":"c"},{"name":"d","volumeMounts":[{"name":"e"}]}]}"#,
         );
-        assert_eq!(found, wanted);
+        assert_eq!(after(None, Terms::RELEASE), wanted);
+        assert_eq!(after(Some(&wanted), Terms::RELEASE), wanted);
+        assert_eq!(after(Some(&spec), Terms::RELEASE), spec);
+        assert_eq!(after(None, Terms::RELEASE.with(Feature::ImageVolume)), spec);
     }
 
     #[test]

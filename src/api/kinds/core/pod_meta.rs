@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::pod_spec;
 use super::volume_source::local_path;
 use crate::api::field::{FieldError, Path, quoted};
-use crate::api::kinds::Errors;
 use crate::api::kinds::check::Node;
+use crate::api::kinds::{Errors, Feature};
 use crate::api::value::Value;
 
 /// Marks a pod that its node made by itself.
@@ -20,6 +20,15 @@ pub const APPARMOR: &str = "container.apparmor.security.beta.kubernetes.io/";
 const LOCALHOST: &str = "localhost/";
 const KINDS_OF_CONTAINERS: [&str; 3] = ["initContainers", "containers", "ephemeralContainers"];
 
+/// Whether the annotation that says what it costs to delete a pod says no number.
+pub fn has_bad_cost(annotations: &Value) -> bool {
+    annotations.get(DELETION_COST).and_then(Value::as_str).is_some_and(|cost| {
+        let leading =
+            cost.starts_with('+') || (cost.len() > 1 && cost.starts_with('0')) || cost.starts_with("-0");
+        leading || cost.parse::<i32>().is_err()
+    })
+}
+
 /// Checks the annotations that mean something to pods.
 pub fn validate(annotations: &Value, spec: &Node<'_>, path: &Path, errors: &mut Errors) {
     if annotations.fields().is_none_or(|fields| fields.is_empty()) {
@@ -30,12 +39,8 @@ pub fn validate(annotations: &Value, spec: &Node<'_>, path: &Path, errors: &mut 
         at(MIRROR).invalid(errors, "must set spec.nodeName if mirror pod annotation is set");
     }
     tolerations(annotations.str(TOLERATIONS), path, errors);
-    if let Some(cost) = annotations.get(DELETION_COST).and_then(Value::as_str) {
-        let leading =
-            cost.starts_with('+') || (cost.len() > 1 && cost.starts_with('0')) || cost.starts_with("-0");
-        if leading || cost.parse::<i32>().is_err() {
-            at(DELETION_COST).invalid(errors, "must be a 32bit integer");
-        }
+    if has_bad_cost(annotations) && errors.terms().has(Feature::PodDeletionCost) {
+        at(DELETION_COST).invalid(errors, "must be a 32bit integer");
     }
     if annotations.get(SECCOMP_POD).is_some() {
         seccomp_name(&at(SECCOMP_POD).named(path.child(SECCOMP_POD)), errors);

@@ -1,6 +1,5 @@
 //! What a pod may not have on the operating system that it names, and containers that are processes of a Windows host.
 
-use super::security;
 use crate::api::field::FieldError;
 use crate::api::kinds::Errors;
 use crate::api::kinds::check::Node;
@@ -129,7 +128,7 @@ pub fn host_process(spec: &Node<'_>, errors: &mut Errors) {
         let wrong = "hostNetwork must be true if pod contains any hostProcess containers";
         errors.push(FieldError::invalid(&spec.path.child("hostNetwork"), "false", wrong));
     }
-    if !security::privileged_allowed() {
+    if !errors.terms().takes_privileged() {
         spec.forbidden(errors, "hostProcess containers are disallowed by cluster policy");
     }
 }

@@ -4,10 +4,10 @@ use std::collections::BTreeSet;
 
 use super::container::{self, Surroundings};
 use super::volume::Volumes;
-use super::{affinity, pod_os, resources, security};
+use super::{affinity, pod_os, pod_resources, resources, security};
 use crate::api::field::{FieldError, quoted};
-use crate::api::kinds::Errors;
 use crate::api::kinds::check::Node;
+use crate::api::kinds::{Errors, Feature};
 use crate::api::{meta, names};
 
 const MOST_NAMESERVERS: usize = 3;
@@ -19,8 +19,13 @@ const LONGEST_SEARCH_LIST: usize = 2048;
 pub fn validate(spec: &Node<'_>, pod: Option<&str>, errors: &mut Errors) {
     let volumes = Volumes::validate(&spec.child("volumes"), pod.unwrap_or_default(), errors);
     let host_users = spec.read("hostUsers").as_bool() != Some(false);
+    let claims = pod_resources::claim_names(spec);
+    if let Some(list) = spec.opt("resourceClaims") {
+        pod_resources::claims(&list, errors);
+    }
     let around = Surroundings {
         volumes: &volumes,
+        claims: &claims,
         grace: spec.read("terminationGracePeriodSeconds").as_int(),
         restart_policy: spec.str("restartPolicy"),
         host_users,
@@ -32,6 +37,7 @@ pub fn validate(spec: &Node<'_>, pod: Option<&str>, errors: &mut Errors) {
     if let Some(ephemeral) = spec.opt("ephemeralContainers") {
         container::ephemeral(&ephemeral, &main, &init, &around, errors);
     }
+    pod_resources::validate(spec, &claims, errors);
     if spec.read("hostNetwork").as_bool() == Some(true) {
         host_network(&main, pod.is_some(), errors);
     }
@@ -180,9 +186,11 @@ fn searches(list: &Node<'_>, errors: &mut Errors) {
         );
         list.invalid(errors, &wrong);
     }
-    for search in list.items().filter(|search| search.text() != ".") {
+    let relaxed = errors.terms().has(Feature::RelaxedDNSSearchValidation);
+    let check = if relaxed { names::underscored_subdomain } else { names::dns_subdomain };
+    for search in list.items().filter(|search| !relaxed || search.text() != ".") {
         let domain = search.text().strip_suffix('.').unwrap_or(search.text());
-        meta::texts(errors, &search.path, domain, names::underscored_subdomain(domain));
+        meta::texts(errors, &search.path, domain, check(domain));
     }
 }
 

@@ -2,10 +2,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::address;
 use super::pod_change::annotation_changes;
+use super::{address, pod_resources};
 use crate::api::field::FieldError;
-use crate::api::kinds::check::{Node, fill, items_mut, present_mut};
+use crate::api::kinds::check::{Node, fill, present_mut};
 use crate::api::kinds::{Errors, Occasion};
 use crate::api::names;
 use crate::api::value::Value;
@@ -13,7 +13,7 @@ use crate::api::value::Value;
 const STATUSES: [&str; 3] = ["containerStatuses", "initContainerStatuses", "ephemeralContainerStatuses"];
 const LARGEST_ID: i64 = i32::MAX as i64;
 
-/// The quality of service is decided once, and fields whose features are off do not come in.
+/// The quality of service is decided once.
 pub fn prepare(new: &mut Value, old: &Value, _: &Occasion<'_>) {
     // Whoever reports on a pod does not delete it.
     if let Some(metadata) = present_mut(new, "metadata") {
@@ -22,17 +22,6 @@ pub fn prepare(new: &mut Value, old: &Value, _: &Occasion<'_>) {
     if let Some(class) = old.at(&["status", "qosClass"]) {
         fill(new.entry("status"), "qosClass", class.clone());
     }
-    let Some(status) = present_mut(new, "status") else { return };
-    status.remove("observedGeneration");
-    status.remove("resourceClaimStatuses");
-    for condition in items_mut(status, "conditions") {
-        condition.remove("observedGeneration");
-    }
-    for list in STATUSES {
-        for container in items_mut(status, list) {
-            container.remove("allocatedResourcesStatus");
-        }
-    }
 }
 
 /// Checks a changed status.
@@ -40,6 +29,7 @@ pub fn validate(new: &Value, old: &Value, errors: &mut Errors) {
     annotation_changes(new, old, errors);
     let (status, was) = (Node::of(new, "status"), Node::of(old, "status"));
     for condition in status.child("conditions").items() {
+        observed(&condition, errors);
         let kind = condition.child("type");
         if !matches!(kind.text(), "PodScheduled" | "Ready" | "Initialized") {
             kind.named(condition.path.child("Type")).syntax(errors, names::qualified_name);
@@ -49,12 +39,15 @@ pub fn validate(new: &Value, old: &Value, errors: &mut Errors) {
     if nominated.text() != was.str("nominatedNodeName") {
         nominated.syntax_if_set(errors, names::dns_subdomain);
     }
+    observed(&status, errors);
     status.child("qosClass").unchanged(&was.child("qosClass"), errors);
     let spec = Node::of(old, "spec");
     let policy = spec.str("restartPolicy");
     for (list, policy) in STATUSES.iter().zip([policy, policy, "Never"]) {
         ended_stay_ended(&status.child(list), was.read(list), policy, &spec, errors);
     }
+    let claims = status.child("resourceClaimStatuses");
+    pod_resources::claim_statuses(&claims, &Node::of(new, "spec"), errors);
     addresses(&status, &was, "podIPs", errors);
     if let Some(first) = status.child("hostIPs").items().next()
         && first.str("ip") != status.str("hostIP")
@@ -68,6 +61,14 @@ pub fn validate(new: &Value, old: &Value, errors: &mut Errors) {
 }
 
 /// What has ended for good does not run again.
+/// Checks which generation something is about.
+fn observed(node: &Node<'_>, errors: &mut Errors) {
+    let generation = node.child("observedGeneration");
+    if generation.number() < 0 {
+        generation.invalid(errors, "must be a non-negative integer");
+    }
+}
+
 fn ended_stay_ended(list: &Node<'_>, was: &Value, policy: &str, spec: &Node<'_>, errors: &mut Errors) {
     if policy == "Always" {
         return;
@@ -138,7 +139,7 @@ fn users(list: &Node<'_>, os: &str, errors: &mut Errors) {
 
 #[cfg(test)]
 mod tests {
-    use super::super::super::testing::{NOBODY, each_change_refused, object};
+    use super::super::super::testing::{each_change_refused, object, occasion};
     use super::*;
 
     #[test]
@@ -193,9 +194,9 @@ mod tests {
         assert_eq!(errors, []);
         let mut new = object(
             r#"{"metadata":{"name":"p","deletionTimestamp":"2024-01-01T00:00:00Z"},
-                "status":{"observedGeneration":1,"conditions":[{"type":"Ready","observedGeneration":1}]}}"#,
+                "status":{"conditions":[{"type":"Ready"}]}}"#,
         );
-        prepare(&mut new, &base, &Occasion { now: "", user: &NOBODY });
+        prepare(&mut new, &base, &occasion(""));
         let wanted =
             r#"{"metadata":{"name":"p"},"status":{"qosClass":"BestEffort","conditions":[{"type":"Ready"}]}}"#;
         assert_eq!(new, object(wanted));

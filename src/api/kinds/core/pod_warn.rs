@@ -5,8 +5,8 @@ use std::rc::Rc;
 
 use super::{address, node_label, volume_claim};
 use crate::api::field::{Path, quoted};
-use crate::api::kinds::Warned;
 use crate::api::kinds::quantity::Amount;
+use crate::api::kinds::{Feature, Warned};
 use crate::api::limits::WARNING_PAIRS;
 use crate::api::meta;
 use crate::api::names;
@@ -160,6 +160,8 @@ fn volumes(at: &Path, spec: &Value, warned: &mut Warned) {
                 volume_claim::warn_spec(&at.child("spec"), claim, warned);
             }
             if volume.get(field).is_some() {
+                let still_works = field == "gitRepo" && warned.terms().has(Feature::GitRepoVolumeDriver);
+                let words = if still_works { "deprecated in v1.11" } else { words };
                 warned.push(format!("{}: {words}", at.child("volumes").index(index).child(shown)));
             }
         }

@@ -2,8 +2,8 @@
 
 use crate::api::field::FieldError;
 use crate::api::field::quoted;
-use crate::api::kinds::Errors;
 use crate::api::kinds::check::Node;
+use crate::api::kinds::{Errors, Feature};
 use crate::api::names;
 
 /// Checks a probe that says whether a container lives or has started: one success must be enough.
@@ -90,8 +90,16 @@ fn http_get(action: &Node<'_>, errors: &mut Errors) {
 
 fn sleep(action: &Node<'_>, grace: Option<i64>, errors: &mut Errors) {
     let seconds = action.child("seconds").number();
-    if let Some(grace) = grace.filter(|grace| seconds < 0 || seconds > *grace) {
-        let wrong = format!("must be non-negative and less than terminationGracePeriodSeconds ({grace})");
+    let least = if errors.terms().has(Feature::PodLifecycleSleepActionAllowZero) { 0 } else { 1 };
+    if let Some(grace) = grace.filter(|grace| seconds < least || seconds > *grace) {
+        let wrong = if least == 0 {
+            format!("must be non-negative and less than terminationGracePeriodSeconds ({grace})")
+        } else {
+            format!(
+                "must be greater than 0 and less than terminationGracePeriodSeconds ({grace}). Enable \
+                 AllowPodLifecycleSleepActionZeroValue feature gate for zero sleep."
+            )
+        };
         errors.push(FieldError::invalid(&action.path, &seconds.to_string(), &wrong));
     }
 }

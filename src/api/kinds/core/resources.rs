@@ -1,6 +1,10 @@
 //! Requests and limits: which resources there are, and how much of them may be asked for.
 
-use crate::api::field::FieldError;
+use std::collections::BTreeSet;
+
+use super::pod_resources;
+use crate::api::amounts::is_for_whole_pods;
+use crate::api::field::{FieldError, quoted};
 use crate::api::kinds::Errors;
 use crate::api::kinds::check::{Node, shown_quantity};
 use crate::api::kinds::quantity::Amount;
@@ -133,20 +137,50 @@ fn whole_pages(resource: &str, node: &Node<'_>, errors: &mut Errors) {
     }
 }
 
-/// Checks what a container requests and where its limits are.
+/// Checks what is requested and where the limits are.
 pub fn requirements(node: &Node<'_>, errors: &mut Errors) {
-    both(node, &node.child("limits"), &node.child("requests"), errors);
+    both(node, &node.child("limits"), &node.child("requests"), container_resource, errors);
+}
+
+/// Checks what a container requests, where its limits are, and which claims of its pod it uses.
+pub fn of_container(node: &Node<'_>, claims: &BTreeSet<&str>, errors: &mut Errors) {
+    requirements(node, errors);
+    if let Some(used) = node.opt("claims") {
+        pod_resources::used_claims(&used, claims, errors);
+    }
+}
+
+/// The same for a pod as a whole.
+pub fn of_pod(node: &Node<'_>, claims: &BTreeSet<&str>, errors: &mut Errors) {
+    both(node, &node.child("limits"), &node.child("requests"), pod_resource, errors);
+    if let Some(used) = node.opt("claims") {
+        pod_resources::used_claims(&used, claims, errors);
+    }
+}
+
+/// Checks the name of a resource that a pod can have as a whole.
+fn pod_resource(resource: &str, node: &Node<'_>, errors: &mut Errors) {
+    if name(resource, node, errors) && !is_for_whole_pods(resource) {
+        let known = ["cpu", "hugepages-", "memory"];
+        errors.push(FieldError::not_supported(&node.path, &quoted(resource), &known));
+    }
 }
 
 /// Checks what a pod costs besides its containers: limits without requests.
 pub fn overhead(node: &Node<'_>, errors: &mut Errors) {
-    both(node, &node.named(node.path.child("limits")), &node.child(""), errors);
+    both(node, &node.named(node.path.child("limits")), &node.child(""), container_resource, errors);
 }
 
-fn both(node: &Node<'_>, limits: &Node<'_>, requests: &Node<'_>, errors: &mut Errors) {
+fn both(
+    node: &Node<'_>,
+    limits: &Node<'_>,
+    requests: &Node<'_>,
+    check_name: fn(&str, &Node<'_>, &mut Errors),
+    errors: &mut Errors,
+) {
     let (mut has_pages, mut has_basics) = (false, false);
     let mut one = |resource: &str, entry: &Node<'_>, errors: &mut Errors| {
-        container_resource(resource, entry, errors);
+        check_name(resource, entry, errors);
         amount(resource, entry, errors);
         has_pages |= is_huge_page(resource);
         has_basics |= matches!(resource, "cpu" | "memory");

@@ -1,27 +1,13 @@
 //! What pods and containers may do on their node: users, privileges, system calls, profiles.
 
 use std::collections::BTreeSet;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::volume_source::local_path;
 use crate::api::field::FieldError;
-use crate::api::kinds::Errors;
 use crate::api::kinds::check::Node;
+use crate::api::kinds::{Errors, Feature};
 use crate::api::names;
 use crate::api::value::Value;
-
-/// Whether this server takes privileged containers. It holds for the whole process, as the flag that says it does.
-static ALLOW_PRIVILEGED: AtomicBool = AtomicBool::new(false);
-
-/// Says once, at the start, whether privileged containers are accepted.
-pub fn allow_privileged(allowed: bool) {
-    ALLOW_PRIVILEGED.store(allowed, Ordering::Relaxed);
-}
-
-/// Whether privileged containers are accepted.
-pub fn privileged_allowed() -> bool {
-    ALLOW_PRIVILEGED.load(Ordering::Relaxed)
-}
 
 const LARGEST_ID: i64 = i32::MAX as i64;
 const SYSCTL_LENGTH: usize = 253;
@@ -60,7 +46,8 @@ pub fn pod(spec: &Node<'_>, errors: &mut Errors) {
         }
     }
     if let Some(policy) = context.opt("seLinuxChangePolicy") {
-        policy.one_of(errors, &["Recursive"]);
+        let any = errors.terms().has(Feature::SELinuxMount);
+        policy.one_of(errors, if any { &["MountOption", "Recursive"] } else { &["Recursive"] });
     }
 }
 
@@ -140,7 +127,7 @@ fn namespace_of(sysctl: &str) -> Option<&'static str> {
 /// Checks what a container may do. `host_users` says that its users are those of the host.
 pub fn container(context: &Node<'_>, host_users: bool, errors: &mut Errors) {
     let privileged = context.read("privileged").as_bool() == Some(true);
-    if privileged && !privileged_allowed() {
+    if privileged && !errors.terms().takes_privileged() {
         context.child("privileged").forbidden(errors, "disallowed by cluster policy");
     }
     ids(context, &["runAsUser", "runAsGroup"], errors);

@@ -6,7 +6,7 @@ use super::endpoints::endpoint_ip;
 use super::{address, service_change};
 use crate::api::field::{FieldError, Path, quoted};
 use crate::api::kinds::check::{Node, fill, fill_text, items_mut, present_mut};
-use crate::api::kinds::{Errors, Occasion};
+use crate::api::kinds::{Errors, Feature, Occasion};
 use crate::api::services::{HEADLESS, carry, families, is_headless, needs_health_port};
 use crate::api::value::Value;
 use crate::api::{meta, names};
@@ -272,7 +272,10 @@ fn traffic(spec: &Node<'_>, errors: &mut Errors) {
         check.port(errors);
     }
     spec.child("internalTrafficPolicy").one_of_if_set(errors, &["Cluster", "Local"]);
-    spec.child("trafficDistribution").one_of_if_set(errors, &["PreferClose"]);
+    let ways = ["PreferClose", "PreferSameZone", "PreferSameNode"];
+    let known =
+        if errors.terms().has(Feature::PreferSameTrafficDistribution) { &ways[..] } else { &ways[..1] };
+    spec.child("trafficDistribution").one_of_if_set(errors, known);
 }
 
 #[cfg(test)]
@@ -415,10 +418,8 @@ mod tests {
         each_change_refused(&base(), validate_update, &[]);
         let mut new = base();
         new.entry("spec").set("clusterIP", HEADLESS);
-        use crate::api::kinds::Occasion;
-        let nobody = super::super::super::testing::NOBODY;
         carry::keep_given(&mut new, &base());
-        prepare_update(&mut new, &base(), &Occasion { now: "", user: &nobody });
+        prepare_update(&mut new, &base(), &crate::api::kinds::testing::occasion(""));
         let mut errors = Errors::new();
         validate_update(&new, &base(), &mut errors);
         assert_eq!(errors.len(), 1);

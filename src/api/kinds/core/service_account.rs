@@ -32,13 +32,13 @@ pub fn warn(account: &Value, old: Option<&Value>, warned: &mut Warned) {
 
 #[cfg(test)]
 mod tests {
-    use super::super::super::testing::{NOBODY, object};
+    use super::super::super::testing::{object, occasion};
     use super::*;
 
     #[test]
     fn only_names_of_secrets_are_kept() {
         let mut account = object(r#"{"secrets":[{"name":"s","namespace":"x","uid":"u"}]}"#);
-        prepare_create(&mut account, &Occasion { now: "", user: &NOBODY });
+        prepare_create(&mut account, &occasion(""));
         assert_eq!(account, object(r#"{"secrets":[{"name":"s"}]}"#));
         let marked =
             object(r#"{"metadata":{"annotations":{"kubernetes.io/enforce-mountable-secrets":"true"}}}"#);

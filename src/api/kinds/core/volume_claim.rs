@@ -2,9 +2,8 @@
 
 use super::{pod_warn, resources};
 use crate::api::field::{FieldError, Path, quoted};
-use crate::api::kinds::check::{Node, fill, fill_text, present_mut, same};
-use crate::api::kinds::features::Feature;
-use crate::api::kinds::{Errors, Occasion, Warned, selector};
+use crate::api::kinds::check::{Node, fill, fill_text, same};
+use crate::api::kinds::{Errors, Feature, Occasion, Terms, Warned, selector};
 use crate::api::value::Value;
 use crate::api::{meta, names};
 
@@ -19,9 +18,9 @@ pub fn default_claim(claim: &mut Value) {
 }
 
 /// Both ways of naming the source of a new claim say the same.
-pub fn prepare_claim(claim: &mut Value, _: &Occasion<'_>) {
+pub fn prepare_claim(claim: &mut Value, occasion: &Occasion<'_>) {
     let spec = claim.entry("spec");
-    drop_disabled(spec, None);
+    drop_sources(spec, None, occasion.terms);
     normalize_sources(spec);
 }
 
@@ -31,20 +30,17 @@ pub fn finish_claim(claim: &mut Value) {
 }
 
 /// Both ways of naming a source say the same in an update, too.
-pub fn prepare_claim_update(claim: &mut Value, old: &Value, _: &Occasion<'_>) {
+pub fn prepare_claim_update(claim: &mut Value, old: &Value, occasion: &Occasion<'_>) {
     let spec = claim.entry("spec");
-    drop_disabled(spec, old.get("spec"));
+    drop_sources(spec, old.get("spec"), occasion.terms);
     normalize_sources(spec);
 }
 
-/// Takes out what features that are off would read, unless the claim had it already.
-fn drop_disabled(spec: &mut Value, was: Option<&Value>) {
+/// Takes out sources in other namespaces where those are off, and those that nobody ever took, unless the claim had one already.
+fn drop_sources(spec: &mut Value, was: Option<&Value>, terms: Terms) {
     let had = |field: &str| was.is_some_and(|was| was.get(field).is_some());
-    if !Feature::VolumeAttributesClass.is_on() && !had("volumeAttributesClassName") {
-        spec.remove("volumeAttributesClassName");
-    }
     let elsewhere = spec.get("dataSourceRef").is_some_and(|source| !source.str("namespace").is_empty());
-    if elsewhere && !Feature::CrossNamespaceVolumeDataSource.is_on() && !had("dataSourceRef") {
+    if elsewhere && !terms.has(Feature::CrossNamespaceVolumeDataSource) && !had("dataSourceRef") {
         spec.remove("dataSourceRef");
     }
     if !had("dataSource") && !had("dataSourceRef") && spec.get("dataSourceRef").is_none() {
@@ -56,19 +52,6 @@ fn drop_disabled(spec: &mut Value, was: Option<&Value>) {
         });
         if !known {
             spec.remove("dataSource");
-        }
-    }
-}
-
-/// Fields of the status that features which are off would write do not come in.
-pub fn prepare_claim_status(new: &mut Value, old: &Value, _: &Occasion<'_>) {
-    let was = old.get("status").unwrap_or(&Value::Null);
-    let Some(status) = present_mut(new, "status").filter(|_| !Feature::VolumeAttributesClass.is_on()) else {
-        return;
-    };
-    for field in ["currentVolumeAttributesClassName", "modifyVolumeStatus"] {
-        if was.get(field).is_none() {
-            status.remove(field);
         }
     }
 }
@@ -112,7 +95,9 @@ fn spec_of(spec: &Node<'_>, any_group: bool, errors: &mut Errors) {
     spec.child("storageClassName").syntax_if_set(errors, names::dns_subdomain);
     spec.child("volumeMode").one_of_if_set(errors, &["Block", "Filesystem"]);
     sources(spec, any_group, errors);
-    spec.child("volumeAttributesClassName").syntax_if_set(errors, names::dns_subdomain);
+    if errors.terms().has(Feature::VolumeAttributesClass) {
+        spec.child("volumeAttributesClassName").syntax_if_set(errors, names::dns_subdomain);
+    }
 }
 
 fn sources(spec: &Node<'_>, any_group: bool, errors: &mut Errors) {
@@ -223,9 +208,11 @@ pub fn validate_claim_update(new: &Value, old: &Value, errors: &mut Errors) {
     };
     let capacity = Node::of(old, "status").child("capacity").child("storage").amount().unwrap_or_default();
     // A claim that asks for nothing asks for less than it did.
-    if size(&spec) < size(&was) && size(&spec) <= capacity {
+    let may_recover = errors.terms().has(Feature::RecoverVolumeExpansionFailure);
+    if size(&spec) < size(&was) && (!may_recover || size(&spec) <= capacity) {
         let path = spec.child("resources").child("requests").child("storage").path;
-        errors.push(FieldError::forbidden(&path, "field can not be less than status.capacity"));
+        let least = if may_recover { "status.capacity" } else { "previous value" };
+        errors.push(FieldError::forbidden(&path, &format!("field can not be less than {least}")));
     }
     spec.child("volumeMode").named(Path::new("volumeMode")).unchanged(&was.child("volumeMode"), errors);
     attributes_update(&spec, &was, errors);
@@ -237,8 +224,9 @@ fn attributes_update(spec: &Node<'_>, was: &Node<'_>, errors: &mut Errors) {
     if same(Some(now.value), Some(before.value)) {
         return;
     }
-    if !Feature::VolumeAttributesClass.is_on() {
+    if !errors.terms().has(Feature::VolumeAttributesClass) {
         now.forbidden(errors, "update is forbidden when the VolumeAttributesClass feature gate is disabled");
+        return;
     }
     if before.is_set() && !now.is_set() {
         now.forbidden(errors, "update from non-nil value to nil is forbidden");
@@ -443,19 +431,13 @@ mod tests {
 
     #[test]
     fn sources_that_nobody_fills_are_dropped() {
-        let nobody = super::super::super::testing::NOBODY;
         let at = |json: &str| {
             let mut claim = object(&format!(r#"{{"spec":{json}}}"#));
-            prepare_claim(&mut claim, &Occasion { now: "", user: &nobody });
+            prepare_claim(&mut claim, &crate::api::kinds::testing::occasion(""));
             claim.get("spec").cloned().unwrap_or_default()
         };
         assert_eq!(at(r#"{"dataSource":{"kind":"X","name":"x","apiGroup":"g"}}"#), object("{}"));
-        assert_eq!(
-            at(
-                r#"{"dataSourceRef":{"kind":"X","name":"x","namespace":"n"},"volumeAttributesClassName":"c"}"#
-            ),
-            object("{}")
-        );
+        assert_eq!(at(r#"{"dataSourceRef":{"kind":"X","name":"x","namespace":"n"}}"#), object("{}"));
         let both = at(r#"{"dataSourceRef":{"kind":"X","name":"x","apiGroup":"g"}}"#);
         assert_eq!(both.get("dataSource"), both.get("dataSourceRef"));
     }

@@ -1,4 +1,4 @@
-use super::super::testing::{NOBODY, each_change_refused, each_refused, object, said};
+use super::super::testing::{each_change_refused, each_refused, object, occasion, said};
 use super::*;
 
 fn base() -> Value {
@@ -8,7 +8,7 @@ fn base() -> Value {
             "spec":{"type":"object","properties":{"size":{"type":"string"},"list":{"type":"array","items":{"type":"string"}}}}}}}}]}}"#,
     );
     default(&mut definition);
-    prepare_create(&mut definition, &Occasion { now: "t", user: &NOBODY });
+    prepare_create(&mut definition, &occasion("t"));
     definition
 }
 
@@ -18,7 +18,7 @@ fn a_definition_remembers_what_it_stored() {
         r#"{"spec":{"names":{"kind":"Kite"},"versions":[{"name":"v1","storage":true}]},"status":{"storedVersions":["v0"]}}"#,
     );
     default(&mut definition);
-    prepare_create(&mut definition, &Occasion { now: "t", user: &NOBODY });
+    prepare_create(&mut definition, &occasion("t"));
     assert_eq!(definition.at(&["status", "storedVersions"]), Some(&object(r#"["v0","v1"]"#)));
     assert_eq!(
         definition.at(&["spec", "names"]),

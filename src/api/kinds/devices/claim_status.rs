@@ -1,14 +1,34 @@
 //! The status of ResourceClaims: what was given.
 
-use super::super::check::Node;
+use super::super::check::{Node, present_mut};
 use super::super::core::affinity;
-use super::super::{Errors, say};
+use super::super::{Errors, Occasion, say};
 use super::claim::Requests;
 use super::share::{MOST_CONFIGS, at_most, configuration, driver_name, pool_name, raw, unique};
 use crate::api::field::{FieldError, quoted};
 use crate::api::value::Value;
 use crate::api::{meta, names};
 use std::collections::BTreeSet;
+
+/// What is said of devices goes when they are given back.
+pub fn prepare_claim_status(new: &mut Value, old: &Value, _: &Occasion<'_>) {
+    fn devices<'a>(claim: &'a Value, path: &[&str]) -> BTreeSet<[&'a str; 3]> {
+        claim.at(path).map(Value::items).unwrap_or_default().iter().map(device).collect()
+    }
+    fn device(one: &Value) -> [&str; 3] {
+        ["driver", "pool", "device"].map(|field| one.str(field))
+    }
+    const GIVEN: [&str; 4] = ["status", "allocation", "devices", "results"];
+    let (was, is) = (devices(old, &GIVEN), devices(new, &GIVEN));
+    let gone: BTreeSet<[String; 3]> = was.difference(&is).map(|device| device.map(str::to_owned)).collect();
+    let Some(status) = present_mut(new, "status").filter(|_| !gone.is_empty()) else { return };
+    if let Some(Value::Array(told)) = status.get_mut("devices") {
+        told.retain(|one| !gone.contains(&device(one).map(str::to_owned)));
+        if told.is_empty() {
+            status.remove("devices");
+        }
+    }
+}
 
 /// Checks a changed status of a ResourceClaim.
 pub fn validate_claim_status(new: &Value, old: &Value, errors: &mut Errors) {

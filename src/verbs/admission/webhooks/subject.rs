@@ -192,7 +192,7 @@ impl<'a> Subject<'a> {
         }
         let (version, kind) = (self.version(), self.kind.kind.as_str());
         check_size(&value)?;
-        (kinds::rules(&version.group, kind).default)(&mut value);
+        kinds::fill_in(kinds::rules(&version.group, kind), &mut value, backend.terms);
         default::apply(&backend.registry, self.type_id()?, &mut value);
         if *kind != *call.resource.kind {
             return Ok(value);

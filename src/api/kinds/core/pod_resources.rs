@@ -1,0 +1,286 @@
+//! What pods ask for as a whole, and the devices that they claim.
+
+use std::collections::BTreeSet;
+
+use super::resources;
+use crate::api::amounts::{self, Amounts};
+use crate::api::field::{FieldError, quoted};
+use crate::api::kinds::check::{Node, fill};
+use crate::api::kinds::{Errors, Feature, Terms, say};
+use crate::api::value::Value;
+use crate::api::{meta, names};
+
+/// What a pod asks for as a whole where it says only a part of it: what its containers ask for together, or else its limits.
+pub fn default(pod: &mut Value, terms: Terms) {
+    if !terms.has(Feature::PodLevelResources) {
+        return;
+    }
+    let said = |field: &str| amounts::read(pod.at(&["spec", "resources", field]));
+    let (limits, requests) = (said("limits"), said("requests"));
+    if limits.is_empty() && requests.is_empty() {
+        return;
+    }
+    let of_containers = |field: &str| {
+        amounts::together(pod, |container, _| amounts::read(container.at(&["resources", field])))
+    };
+    // Large pages cannot be overcommitted: what containers have of them the pod has, and asks for.
+    let mut more = of_containers("limits");
+    more.retain(|name, _| resources::is_huge_page(name));
+    let mut asked = Amounts::new();
+    if !limits.is_empty() || !more.is_empty() {
+        asked = of_containers("requests");
+        asked.retain(|name, _| amounts::is_for_whole_pods(name) && !resources::is_huge_page(name));
+        for (name, limit) in limits.iter().chain(&more).filter(|(name, _)| amounts::is_for_whole_pods(name)) {
+            asked.entry(name.clone()).or_insert_with(|| limit.clone());
+        }
+    }
+    let whole = pod.entry("spec").entry("resources");
+    for (field, amounts) in [("limits", more), ("requests", asked)] {
+        for (name, amount) in amounts {
+            fill(whole.entry(field), &name, amount.to_string());
+        }
+    }
+}
+
+/// Checks what a pod asks for as a whole.
+pub fn validate(spec: &Node<'_>, claims: &BTreeSet<&str>, errors: &mut Errors) {
+    let on = errors.terms().has(Feature::PodLevelResources);
+    let Some(whole) = spec.opt("resources").filter(|_| on) else { return };
+    if whole.has("claims") {
+        whole.child("claims").forbidden(errors, "claims cannot be set for Resources at pod-level");
+    }
+    resources::of_pod(&whole, claims, errors);
+    let mut pod = Value::object();
+    pod.set("spec", spec.value.clone());
+    let together = amounts::together(&pod, |one, _| amounts::read(one.at(&["resources", "requests"])));
+    let (requests, limits) =
+        (amounts::read(whole.value.get("requests")), amounts::read(whole.value.get("limits")));
+    for (name, needed) in together {
+        let asked = requests.get(&name);
+        if asked.map_or(!needed.is_zero(), |asked| needed > *asked) {
+            let wrong = format!("must be greater than or equal to aggregate container requests of {needed}");
+            let path = whole.path.child("requests").key(&name);
+            let shown = asked.map_or_else(|| "0".to_owned(), ToString::to_string);
+            errors.push(FieldError::invalid(&path, &quoted(&shown), &wrong));
+        }
+    }
+    for (index, container) in spec.read("containers").items().iter().enumerate() {
+        for (name, limit) in amounts::read(container.at(&["resources", "limits"])) {
+            if let Some(most) = limits.get(&name).filter(|most| limit > **most) {
+                let wrong = format!("must be less than or equal to pod limits of {most}");
+                let path = whole.path.child("containers").index(index).key(&name).child("limits");
+                errors.push(FieldError::invalid(&path, &quoted(&limit.to_string()), &wrong));
+            }
+        }
+    }
+}
+
+/// The names of the claims of a pod.
+pub fn claim_names<'a>(spec: &Node<'a>) -> BTreeSet<&'a str> {
+    let claims = spec.read("resourceClaims").items().iter();
+    claims.map(|claim| claim.str("name")).filter(|name| !name.is_empty()).collect()
+}
+
+/// Checks the claims of a pod.
+pub fn claims(list: &Node<'_>, errors: &mut Errors) {
+    let mut seen = BTreeSet::new();
+    for claim in list.items() {
+        let name = claim.child("name");
+        if name.is_empty() {
+            name.required(errors, "");
+        } else if seen.insert(name.text()) {
+            name.syntax(errors, names::dns_label);
+        } else {
+            name.duplicate(errors);
+        }
+        let sources = ["resourceClaimName", "resourceClaimTemplateName"];
+        let wrong = match sources.iter().filter(|source| claim.has(source)).count() {
+            0 => Some("must specify one of: `resourceClaimName`, `resourceClaimTemplateName`"),
+            1 => None,
+            _ => Some("at most one of `resourceClaimName` or `resourceClaimTemplateName` may be specified"),
+        };
+        if let Some(wrong) = wrong {
+            say::structure(&claim.path, "core.PodResourceClaim", errors, wrong);
+        }
+        for source in sources.iter().filter_map(|source| claim.opt(source)) {
+            source.syntax(errors, names::dns_subdomain);
+        }
+    }
+}
+
+/// Checks which claims of its pod a container uses, or which requests of them.
+pub fn used_claims(list: &Node<'_>, known: &BTreeSet<&str>, errors: &mut Errors) {
+    let (mut whole, mut parts) = (BTreeSet::new(), BTreeSet::new());
+    for claim in list.items() {
+        let (name, request) = (claim.str("name"), claim.str("request"));
+        if name.is_empty() {
+            claim.required(errors, "");
+            continue;
+        }
+        let twice = |text: &str| FieldError::duplicate(&claim.path, &quoted(text));
+        if whole.contains(name) {
+            errors.push(twice(name));
+        } else if request.is_empty() {
+            // One for each part of it that was named before.
+            parts.iter().filter(|(of, _)| *of == name).for_each(|_| errors.push(twice(name)));
+            whole.insert(name);
+        } else {
+            claim.child("request").syntax(errors, names::dns_label);
+            if !parts.insert((name, request)) {
+                errors.push(twice(&format!("{name}/{request}")));
+            }
+        }
+        if !known.contains(name) {
+            let mut why = "must be one of the names in pod.spec.resourceClaims".to_owned();
+            match known.is_empty() {
+                true => why.push_str(" which is empty"),
+                false => why.push_str(&format!(": {}", known.iter().copied().collect::<Vec<_>>().join(", "))),
+            }
+            errors.push(FieldError::not_found(&claim.path, &quoted(name)).because(&why));
+        }
+    }
+}
+
+/// Checks what the status of a pod says of its claims.
+pub fn claim_statuses(list: &Node<'_>, spec: &Node<'_>, errors: &mut Errors) {
+    let (known, mut seen) = (claim_names(spec), BTreeSet::new());
+    for status in list.items() {
+        let name = status.child("name");
+        if !known.contains(name.text()) {
+            name.invalid_text(errors, "must match the name of an entry in `spec.resourceClaims`");
+        }
+        if !seen.insert(name.text()) {
+            errors.push(FieldError::duplicate(&name.path, &quoted(name.text())));
+        }
+        if let Some(made) = status.opt("resourceClaimName") {
+            meta::texts(errors, &name.path, made.text(), names::dns_subdomain(made.text()));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::super::testing::{object, said};
+    use super::*;
+
+    const ON: Terms = Terms::RELEASE.with(Feature::PodLevelResources);
+
+    fn defaulted(spec: &str) -> Value {
+        let mut pod = object(&format!(r#"{{"spec":{spec}}}"#));
+        default(&mut pod, ON);
+        pod.at(&["spec", "resources"]).cloned().unwrap_or_default()
+    }
+
+    #[test]
+    fn pods_ask_for_what_their_containers_need() {
+        let containers = r#""containers":[{"resources":{"requests":{"cpu":"1","x.y/z":"1"},"limits":{"hugepages-2Mi":"2Mi"}}},
+            {"resources":{"requests":{"cpu":"500m"}}}]"#;
+        assert_eq!(
+            defaulted(&format!(r#"{{{containers},"resources":{{"limits":{{"cpu":"2","memory":"1Gi"}}}}}}"#)),
+            object(
+                r#"{"limits":{"cpu":"2","memory":"1Gi","hugepages-2Mi":"2Mi"},
+                    "requests":{"cpu":"1500m","memory":"1Gi","hugepages-2Mi":"2Mi"}}"#
+            )
+        );
+        assert_eq!(
+            defaulted(r#"{"containers":[],"resources":{"requests":{"cpu":"2"}}}"#),
+            object(r#"{"requests":{"cpu":"2"}}"#)
+        );
+        assert_eq!(defaulted(r#"{"containers":[]}"#), Value::Null);
+        let mut closed = object(r#"{"spec":{"resources":{"limits":{"cpu":"2"}}}}"#);
+        let before = closed.clone();
+        default(&mut closed, Terms::RELEASE);
+        assert_eq!(closed, before);
+    }
+
+    fn found(spec: &str, terms: Terms) -> Vec<String> {
+        let (object, mut errors) = (object(&format!(r#"{{"spec":{spec}}}"#)), Errors::under(terms));
+        let spec = Node::of(&object, "spec");
+        claims(&spec.child("resourceClaims"), &mut errors);
+        validate(&spec, &claim_names(&spec), &mut errors);
+        for container in spec.child("containers").items() {
+            used_claims(&container.child("resources").child("claims"), &claim_names(&spec), &mut errors);
+        }
+        said(&errors)
+    }
+
+    #[test]
+    fn each_rule_of_whole_pods_refuses() {
+        for (spec, wanted) in [
+            (
+                r#"{"resources":{"limits":{"storage":"1"}}}"#,
+                r#"spec.resources.limits[storage]: Unsupported value: "storage": supported values: "cpu", "hugepages-", "memory""#,
+            ),
+            (
+                r#"{"resources":{"requests":{"cpu":"1"}},"containers":[{"resources":{"requests":{"cpu":"2"}}}]}"#,
+                r#"spec.resources.requests[cpu]: Invalid value: "1": must be greater than or equal to aggregate container requests of 2"#,
+            ),
+            (
+                r#"{"resources":{"limits":{"cpu":"1"}},"containers":[{"resources":{"limits":{"cpu":"2"}}}]}"#,
+                r#"spec.resources.containers[0][cpu].limits: Invalid value: "2": must be less than or equal to pod limits of 1"#,
+            ),
+            (
+                r#"{"resources":{"claims":[{"name":"a"}]},"resourceClaims":[{"name":"a","resourceClaimName":"a"}]}"#,
+                "spec.resources.claims: Forbidden: claims cannot be set for Resources at pod-level",
+            ),
+        ] {
+            assert_eq!(found(spec, ON), [wanted]);
+            assert_eq!(found(spec, Terms::RELEASE), [""; 0], "{spec}");
+        }
+    }
+
+    #[test]
+    fn each_rule_of_claims_refuses() {
+        for (spec, wanted) in [
+            (
+                r#"{"resourceClaims":[{"resourceClaimName":"a"}]}"#,
+                "spec.resourceClaims[0].name: Required value",
+            ),
+            (
+                r#"{"resourceClaims":[{"name":"a","resourceClaimName":"a"},{"name":"a","resourceClaimName":"b"}]}"#,
+                r#"spec.resourceClaims[1].name: Duplicate value: "a""#,
+            ),
+            (r#"{"resourceClaims":[{"name":"a"}]}"#, "must specify one of"),
+            (
+                r#"{"resourceClaims":[{"name":"a","resourceClaimName":"a","resourceClaimTemplateName":"b"}]}"#,
+                "at most one of",
+            ),
+            (
+                r#"{"resourceClaims":[{"name":"a","resourceClaimName":"-"}]}"#,
+                "resourceClaimName: Invalid value",
+            ),
+            (
+                r#"{"containers":[{"resources":{"claims":[{"name":"x"}]}}]}"#,
+                r#"claims[0]: Not found: "x": must be one of the names in pod.spec.resourceClaims which is empty"#,
+            ),
+            (
+                r#"{"resourceClaims":[{"name":"a","resourceClaimName":"a"}],
+                    "containers":[{"resources":{"claims":[{"name":"a","request":"r"},{"name":"a"}]}}]}"#,
+                r#"claims[1]: Duplicate value: "a""#,
+            ),
+            (
+                r#"{"resourceClaims":[{"name":"a","resourceClaimName":"a"}],
+                    "containers":[{"resources":{"claims":[{"name":"a","request":"r"},{"name":"a","request":"r"}]}}]}"#,
+                r#"claims[1]: Duplicate value: "a/r""#,
+            ),
+        ] {
+            let found = found(spec, Terms::RELEASE);
+            assert!(found.len() == 1 && found[0].contains(wanted), "{found:?}");
+        }
+    }
+
+    #[test]
+    fn statuses_are_those_of_claims() {
+        let pod = object(
+            r#"{"spec":{"resourceClaims":[{"name":"a"}]},
+                "status":{"c":[{"name":"a","resourceClaimName":"-"},{"name":"a"},{"name":"b"}]}}"#,
+        );
+        let mut errors = Errors::new();
+        claim_statuses(&Node::of(&pod, "status").child("c"), &Node::of(&pod, "spec"), &mut errors);
+        let found = said(&errors);
+        assert_eq!(found.len(), 3, "{found:?}");
+        assert!(found[0].starts_with("status.c[0].name: Invalid value: \"-\""), "{found:?}");
+        assert_eq!(found[1], "status.c[1].name: Duplicate value: \"a\"");
+        assert!(found[2].ends_with("must match the name of an entry in `spec.resourceClaims`"), "{found:?}");
+    }
+}

@@ -1,0 +1,36 @@
+//! Which features are on. They never change while a server runs, so nothing is counted: the lines are written when somebody asks.
+
+/// The name of a gate, its stage as the reference writes it, and whether it is open.
+pub type Enabled = (&'static str, &'static str, bool);
+
+const NAME: &str = "kubernetes_feature_enabled";
+
+/// Writes one line for each gate.
+pub(super) fn write(features: &[Enabled], text: &mut Vec<u8>) {
+    if features.is_empty() {
+        return;
+    }
+    text.extend(
+        format!("# HELP {NAME} Whether a feature is on, by name and stage.\n# TYPE {NAME} gauge\n").bytes(),
+    );
+    for (name, stage, on) in features {
+        text.extend(format!("{NAME}{{name=\"{name}\",stage=\"{stage}\"}} {}\n", u8::from(*on)).bytes());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_gate_is_told() {
+        let mut text = Vec::new();
+        write(&[], &mut text);
+        assert!(text.is_empty());
+        write(&[("A", "ALPHA", true), ("B", "", false)], &mut text);
+        let text = String::from_utf8(text).unwrap();
+        assert!(text.ends_with(
+            "gauge\nkubernetes_feature_enabled{name=\"A\",stage=\"ALPHA\"} 1\nkubernetes_feature_enabled{name=\"B\",stage=\"\"} 0\n"
+        ));
+    }
+}
