@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use super::check::{Node, fill, items_mut, present_mut, same};
 use super::{Errors, say, selector, webhook};
 use crate::api::field::{FieldError, quoted};
+use crate::api::kinds::allowed::admissionregistration_v1 as ar;
 use crate::api::names;
 use crate::api::policies::expressions::{Age, Compiler, Wanted};
 use crate::api::value::Value;
@@ -74,14 +75,11 @@ fn validate_webhook(hook: &Node<'_>, allowed: Allowed, before: &BTreeSet<&str>, 
     for rule in hook.child("rules").items() {
         validate_rule(&rule, errors);
     }
-    hook.child("failurePolicy").one_of_if_set(errors, &["Fail", "Ignore"]);
-    hook.child("matchPolicy").one_of_if_set(errors, &["Equivalent", "Exact"]);
+    hook.child("failurePolicy").one_of_if_set(errors, ar::ValidatingWebhook::FAILURE_POLICY);
+    hook.child("matchPolicy").one_of_if_set(errors, ar::ValidatingWebhook::MATCH_POLICY);
     let effects = hook.child("sideEffects");
-    let words: &[&str] = if allowed.side_effects {
-        &["None", "NoneOnDryRun", "Some", "Unknown"]
-    } else {
-        &["None", "NoneOnDryRun"]
-    };
+    let words: &[&str] =
+        if allowed.side_effects { ar::ValidatingWebhook::SIDE_EFFECTS } else { &["None", "NoneOnDryRun"] };
     if effects.is_set() {
         effects.one_of(errors, words);
     } else {
@@ -93,7 +91,7 @@ fn validate_webhook(hook: &Node<'_>, allowed: Allowed, before: &BTreeSet<&str>, 
     }
     selector::validate(&hook.child("namespaceSelector"), errors);
     selector::validate(&hook.child("objectSelector"), errors);
-    hook.child("reinvocationPolicy").one_of_if_set(errors, &["IfNeeded", "Never"]);
+    hook.child("reinvocationPolicy").one_of_if_set(errors, ar::MutatingWebhook::REINVOCATION_POLICY);
     let config = hook.child("clientConfig");
     let (url, service) = (config.child("url"), config.child("service"));
     if url.is_set() == service.is_set() {
@@ -137,7 +135,7 @@ pub fn validate_rule(rule: &Node<'_>, errors: &mut Errors) {
     operations.need(errors);
     alone(&operations, "operations", errors);
     for operation in operations.items() {
-        operation.one_of(errors, &["*", "CONNECT", "CREATE", "DELETE", "UPDATE"]);
+        operation.one_of(errors, ar::RuleWithOperations::OPERATIONS);
     }
     let (groups, versions) = (rule.child("apiGroups"), rule.child("apiVersions"));
     groups.need(errors);

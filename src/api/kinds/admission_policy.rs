@@ -9,6 +9,7 @@ use super::{Errors, say, selector};
 use crate::api::cel::words;
 use crate::api::custom::path::JsonPath;
 use crate::api::field::{FieldError, quoted};
+use crate::api::kinds::allowed::{admissionregistration_v1 as ar, admissionregistration_v1alpha1 as alpha};
 use crate::api::policies::expressions::{Age, Compiler, Wanted};
 use crate::api::value::Value;
 use crate::api::{meta, names};
@@ -75,7 +76,7 @@ fn same_conditions(new: &Value, old: &Value) -> bool {
 fn common(spec: &Node<'_>, mutates: bool, before: &Before<'_>, errors: &mut Errors) -> Compiler {
     let failure = spec.child("failurePolicy");
     if failure.is_set() {
-        failure.one_of(errors, &["Fail", "Ignore"]);
+        failure.one_of(errors, ar::ValidatingAdmissionPolicySpec::FAILURE_POLICY);
     } else {
         failure.required(errors, "");
     }
@@ -245,7 +246,8 @@ fn mutating(policy: &Value, before: &Before<'_>, errors: &mut Errors) {
             }
         }
     }
-    spec.child("reinvocationPolicy").need_one_of(errors, &["IfNeeded", "Never"]);
+    spec.child("reinvocationPolicy")
+        .need_one_of(errors, alpha::MutatingAdmissionPolicySpec::REINVOCATION_POLICY);
 }
 
 /// What mutates cannot do so to what is going away.
@@ -298,7 +300,7 @@ fn param_version(node: &Node<'_>, errors: &mut Errors) {
 fn match_resources(matched: &Node<'_>, errors: &mut Errors) {
     let policy = matched.child("matchPolicy");
     if policy.is_set() {
-        policy.one_of(errors, &["Equivalent", "Exact"]);
+        policy.one_of(errors, ar::MatchResources::MATCH_POLICY);
     } else {
         policy.required(errors, "");
     }
@@ -353,7 +355,9 @@ fn param_reference(reference: &Node<'_>, errors: &mut Errors) {
     } else if name.is_empty() {
         reference.required(errors, "one of name or selector must be specified");
     }
-    reference.child("parameterNotFoundAction").need_one_of(errors, &["Deny", "Allow"]);
+    reference
+        .child("parameterNotFoundAction")
+        .need_one_of(errors, alpha::ParamRef::PARAMETER_NOT_FOUND_ACTION);
 }
 
 /// Checks a ValidatingAdmissionPolicyBinding.
@@ -364,7 +368,7 @@ pub fn validate_validating_binding(object: &Value, errors: &mut Errors) {
     let actions = Node::of(object, "spec").child("validationActions");
     let mut seen = BTreeSet::new();
     for action in actions.items() {
-        action.one_of(errors, &["Audit", "Deny", "Warn"]);
+        action.one_of(errors, ar::ValidatingAdmissionPolicyBindingSpec::VALIDATION_ACTIONS);
         if !seen.insert(action.text()) {
             action.duplicate(errors);
         }

@@ -8,36 +8,13 @@ use base64::engine::general_purpose::STANDARD;
 use super::check::{Node, items_mut, same};
 use super::{Errors, Occasion, Warned, pem};
 use crate::api::field::{FieldError, Path, quoted};
+use crate::api::kinds::allowed::certificates_v1;
 use crate::api::meta::MetaRules;
 use crate::api::value::Value;
 use crate::api::{meta, names};
 
-/// What a certificate may be for, in the order in which messages name it.
-const USAGES: [&str; 23] = [
-    "any",
-    "cert sign",
-    "client auth",
-    "code signing",
-    "content commitment",
-    "crl sign",
-    "data encipherment",
-    "decipher only",
-    "digital signature",
-    "email protection",
-    "encipher only",
-    "ipsec end system",
-    "ipsec tunnel",
-    "ipsec user",
-    "key agreement",
-    "key encipherment",
-    "microsoft sgc",
-    "netscape sgc",
-    "ocsp signing",
-    "s/mime",
-    "server auth",
-    "signing",
-    "timestamping",
-];
+/// What a certificate may be for.
+const USAGES: &[&str] = certificates_v1::CertificateSigningRequestSpec::USAGES;
 /// The signer of requests that named none, long ago.
 const LEGACY_SIGNER: &str = "kubernetes.io/legacy-unknown";
 const SHORTEST_VALIDITY: i64 = 600;
@@ -184,7 +161,7 @@ fn usages(usages: &Node<'_>, old: Option<&Node<'_>>, errors: &mut Errors) {
     let unknown = |usage: &Node<'_>| !USAGES.contains(&usage.text());
     if !old.is_some_and(|old| old.items().any(|usage| unknown(&usage))) {
         for usage in usages.items() {
-            usage.one_of(errors, &USAGES);
+            usage.one_of(errors, USAGES);
         }
     }
     let twice =

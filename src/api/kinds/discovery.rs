@@ -8,6 +8,7 @@ use super::core::address;
 use super::core::endpoints::endpoint_ip;
 use super::{Errors, Occasion, Warned, say};
 use crate::api::field::{FieldError, quoted};
+use crate::api::kinds::allowed::discovery_v1;
 use crate::api::value::Value;
 use crate::api::{meta, names};
 
@@ -81,7 +82,7 @@ pub fn validate(slice: &Value, errors: &mut Errors) {
 }
 
 fn validate_frame(slice: &Value, errors: &mut Errors) {
-    Node::of(slice, "addressType").need_one_of(errors, &["FQDN", "IPv4", "IPv6"]);
+    Node::of(slice, "addressType").need_one_of(errors, discovery_v1::EndpointSlice::ADDRESS_TYPE);
     let ports = Node::of(slice, "ports");
     if ports.len() > MOST_PORTS {
         errors.push(FieldError::too_many(&ports.path, ports.len(), MOST_PORTS));
@@ -96,7 +97,7 @@ fn validate_frame(slice: &Value, errors: &mut Errors) {
         }
         let protocol = port.child("protocol");
         if protocol.is_set() {
-            protocol.one_of(errors, &["SCTP", "TCP", "UDP"]);
+            protocol.one_of(errors, discovery_v1::EndpointPort::PROTOCOL);
         } else {
             protocol.required(errors, "");
         }

@@ -6,6 +6,7 @@
 
 mod admission;
 mod admission_policy;
+pub(in crate::api) mod allowed;
 mod apps;
 mod autoscaling;
 mod batch;

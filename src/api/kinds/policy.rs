@@ -4,6 +4,7 @@ use super::apps::{at_most_all, count_or_percent};
 use super::check::Node;
 use super::{Errors, say, selector};
 use crate::api::field::FieldError;
+use crate::api::kinds::allowed::policy_v1;
 use crate::api::value::Value;
 
 /// Checks a budget.
@@ -21,7 +22,8 @@ pub fn validate(budget: &Value, errors: &mut Errors) {
         }
     }
     selector::validate(&spec.child("selector"), errors);
-    spec.child("unhealthyPodEvictionPolicy").one_of_if_set(errors, &["AlwaysAllow", "IfHealthyBudget"]);
+    spec.child("unhealthyPodEvictionPolicy")
+        .one_of_if_set(errors, policy_v1::PodDisruptionBudgetSpec::UNHEALTHY_POD_EVICTION_POLICY);
 }
 
 /// Checks a changed budget.

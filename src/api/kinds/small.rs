@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use super::check::{Node, fill, same};
 use super::{Errors, Occasion, Warned};
 use crate::api::field::{FieldError, Path, quoted};
+use crate::api::kinds::allowed::scheduling_v1;
 use crate::api::value::Value;
 use crate::api::{meta, names};
 
@@ -163,7 +164,7 @@ pub fn validate_priority(class: &Value, errors: &mut Errors) {
     }
     let policy = Node::of(class, "preemptionPolicy");
     if policy.is_set() {
-        policy.need_one_of(errors, &["PreemptLowerPriority", "Never"]);
+        policy.need_one_of(errors, scheduling_v1::PriorityClass::PREEMPTION_POLICY);
     }
 }
 

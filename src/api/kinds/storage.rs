@@ -7,6 +7,7 @@ use super::core::{node_label, persistent_volume};
 use super::quantity::Amount;
 use super::{Errors, Occasion, Warned, say, selector};
 use crate::api::field::{FieldError, Path, quoted};
+use crate::api::kinds::allowed::storage_v1;
 use crate::api::value::Value;
 use crate::api::{meta, names};
 
@@ -49,11 +50,12 @@ pub fn validate_class(class: &Value, errors: &mut Errors) {
     parameters(&Node::of(class, "parameters"), errors);
     let policy = Node::of(class, "reclaimPolicy");
     if !policy.is_empty() {
+        // Published are the words of volumes, but none that a class makes can be recycled.
         policy.one_of(errors, &["Delete", "Retain"]);
     }
     let mode = Node::of(class, "volumeBindingMode");
     if mode.is_set() {
-        mode.one_of(errors, &["Immediate", "WaitForFirstConsumer"]);
+        mode.one_of(errors, storage_v1::StorageClass::VOLUME_BINDING_MODE);
     } else {
         mode.required(errors, "");
     }

@@ -2,6 +2,7 @@
 
 use super::{cron, job};
 use crate::api::field::{FieldError, Path, quoted};
+use crate::api::kinds::allowed::batch_v1;
 use crate::api::kinds::check::{Node, same};
 use crate::api::kinds::core::pod_default;
 use crate::api::kinds::{Errors, Warned, say};
@@ -29,7 +30,7 @@ fn validate_spec(spec: &Node<'_>, was: Option<&Node<'_>>, errors: &mut Errors) {
     if was.is_none_or(|was| !same(Some(was.child("timeZone").value), Some(zone.value))) && zone.is_set() {
         validate_zone(&zone, errors);
     }
-    spec.child("concurrencyPolicy").need_one_of(errors, &["Allow", "Forbid", "Replace"]);
+    spec.child("concurrencyPolicy").need_one_of(errors, batch_v1::CronJobSpec::CONCURRENCY_POLICY);
     let template = spec.child("jobTemplate").child("spec");
     job::validate_spec(&template, false, errors);
     let (selector, manual) = (template.child("selector"), template.child("manualSelector"));

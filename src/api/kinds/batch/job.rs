@@ -2,6 +2,7 @@
 
 use super::policy;
 use crate::api::field::{FieldError, Path, quoted};
+use crate::api::kinds::allowed::batch_v1;
 use crate::api::kinds::check::{Node, fill, fill_text, items_mut, present_mut, same};
 use crate::api::kinds::core::{pod_default, template};
 use crate::api::kinds::{Errors, Occasion, Warned, say, selector};
@@ -173,7 +174,7 @@ pub fn validate_spec(spec: &Node<'_>, with_selector: bool, errors: &mut Errors) 
     if spec.child("podFailurePolicy").is_set() {
         replacement.one_of_if_set(errors, &["Failed"]);
     } else {
-        replacement.one_of_if_set(errors, &["Failed", "TerminatingOrFailed"]);
+        replacement.one_of_if_set(errors, batch_v1::JobSpec::POD_REPLACEMENT_POLICY);
     }
     let pods = spec.child("template");
     template::validate(&pods, errors);
@@ -212,7 +213,7 @@ fn completion_mode(spec: &Node<'_>, errors: &mut Errors) {
         spec.child("parallelism"),
         spec.child("maxFailedIndexes"),
     );
-    mode.one_of_if_set(errors, &["NonIndexed", INDEXED]);
+    mode.one_of_if_set(errors, batch_v1::JobSpec::COMPLETION_MODE);
     if mode.text() == INDEXED {
         if !completions.is_set() {
             completions.required(errors, "when completion mode is Indexed");

@@ -4,6 +4,7 @@ use std::net::IpAddr;
 
 use super::address;
 use crate::api::field::Path;
+use crate::api::kinds::allowed::core_v1;
 use crate::api::kinds::check::{Node, fill_text, items_mut, same};
 use crate::api::kinds::{Errors, Warned};
 use crate::api::value::Value;
@@ -67,7 +68,7 @@ pub fn validate(endpoints: &Value, errors: &mut Errors) {
             }
             name.syntax_if_set(errors, names::dns_label);
             port.child("port").port(errors);
-            port.child("protocol").need_one_of(errors, &["SCTP", "TCP", "UDP"]);
+            port.child("protocol").need_one_of(errors, core_v1::EndpointPort::PROTOCOL);
             if port.child("appProtocol").is_set() {
                 port.child("appProtocol").syntax(errors, names::qualified_name);
             }

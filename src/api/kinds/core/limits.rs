@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::resources;
 use crate::api::field::{FieldError, quoted};
+use crate::api::kinds::allowed::core_v1;
 use crate::api::kinds::check::{Node, fill, items_mut, present_mut, shown_quantity};
 use crate::api::kinds::{Errors, Occasion};
 use crate::api::meta;
@@ -178,15 +179,7 @@ fn scope_fits(scope: &str, resource: &str) -> bool {
     }
 }
 
-const SCOPES: [&str; 7] = [
-    "Terminating",
-    "NotTerminating",
-    "BestEffort",
-    "NotBestEffort",
-    "PriorityClass",
-    "VolumeAttributesClass",
-    "CrossNamespacePodAffinity",
-];
+const SCOPES: &[&str] = core_v1::ResourceQuotaSpec::SCOPES;
 
 fn is_scope(scope: &str) -> bool {
     SCOPES.contains(&scope)
@@ -198,7 +191,7 @@ struct Unfit(BTreeMap<&'static str, usize>);
 impl Unfit {
     fn of(hard: &[&str]) -> Unfit {
         let count = |scope: &str| hard.iter().filter(|name| !scope_fits(scope, name)).count();
-        Unfit(SCOPES.into_iter().map(|scope| (scope, count(scope))).collect())
+        Unfit(SCOPES.iter().map(|scope| (*scope, count(scope))).collect())
     }
 
     /// Says it of a scope, once for each resource.

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use super::{address, resources};
 use crate::api::field::{FieldError, Path, quoted};
+use crate::api::kinds::allowed::core_v1;
 use crate::api::kinds::check::{Node, mirror_first, present_mut};
 use crate::api::kinds::{Errors, Occasion, Warned};
 use crate::api::names;
@@ -88,7 +89,7 @@ fn taints(spec: &Node<'_>, errors: &mut Errors) {
         if !wrong.is_empty() {
             taint.child("value").invalid_text(errors, &wrong.join(";"));
         }
-        taint.child("effect").need_one_of(errors, &["NoSchedule", "PreferNoSchedule", "NoExecute"]);
+        taint.child("effect").need_one_of(errors, core_v1::Taint::EFFECT);
         if !seen.insert((taint.str("effect"), taint.str("key"))) {
             let shown = format!(
                 "core.Taint{{Key:{}, Value:{}, Effect:{}, TimeAdded:<nil>}}",

@@ -3,6 +3,7 @@
 use super::volume_source::{self, Owner, no_backsteps};
 use super::{affinity, node_label, volume_claim};
 use crate::api::field::{FieldError, Path};
+use crate::api::kinds::allowed::core_v1;
 use crate::api::kinds::check::{Node, fill, fill_text, present_mut, same};
 use crate::api::kinds::features::Feature;
 use crate::api::kinds::{Errors, Occasion, Warned, quantity};
@@ -141,7 +142,7 @@ fn validate_spec(spec: &Node<'_>, name: &str, errors: &mut Errors) {
     capacity(&spec.child("capacity"), errors);
     let policy = spec.child("persistentVolumeReclaimPolicy");
     if !policy.is_empty() {
-        policy.one_of(errors, &["Delete", "Recycle", "Retain"]);
+        policy.one_of(errors, core_v1::PersistentVolumeSpec::PERSISTENT_VOLUME_RECLAIM_POLICY);
     }
     if let Some(nodes) = spec.opt("nodeAffinity") {
         match nodes.opt("required") {
@@ -155,7 +156,7 @@ fn validate_spec(spec: &Node<'_>, name: &str, errors: &mut Errors) {
         policy.forbidden(errors, "may not be 'recycle' for a hostPath mount of '/'");
     }
     spec.child("storageClassName").syntax_if_set(errors, names::dns_subdomain);
-    spec.child("volumeMode").one_of_if_set(errors, &["Block", "Filesystem"]);
+    spec.child("volumeMode").one_of_if_set(errors, core_v1::PersistentVolumeSpec::VOLUME_MODE);
     attributes(spec, errors);
 }
 

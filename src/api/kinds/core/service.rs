@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use super::endpoints::endpoint_ip;
 use super::{address, service_change};
 use crate::api::field::{FieldError, Path, quoted};
+use crate::api::kinds::allowed::core_v1::{ServicePort, ServiceSpec};
 use crate::api::kinds::check::{Node, fill, fill_text, items_mut, present_mut};
 use crate::api::kinds::{Errors, Occasion};
 use crate::api::services::{HEADLESS, carry, families, is_headless, needs_health_port};
@@ -114,7 +115,7 @@ fn validate_any(service: &Value, old: &Value, errors: &mut Errors) {
             endpoint_ip(&one, errors);
         }
     }
-    kind.need_one_of(errors, &["ClusterIP", "ExternalName", "LoadBalancer", "NodePort"]);
+    kind.need_one_of(errors, ServiceSpec::TYPE);
     unique_ports(&spec, errors);
     source_ranges(&spec, &was, &annotations, meta::of(old).at(&["annotations", SOURCE_RANGES]), errors);
     let allocate = spec.child("allocateLoadBalancerNodePorts");
@@ -172,7 +173,7 @@ fn validate_port<'a>(port: &Node<'a>, needs_name: bool, used: &mut BTreeSet<&'a 
         }
     }
     port.child("port").port(errors);
-    port.child("protocol").need_one_of(errors, &["SCTP", "TCP", "UDP"]);
+    port.child("protocol").need_one_of(errors, ServicePort::PROTOCOL);
     port.child("targetPort").port_or_name(errors);
     if port.child("appProtocol").is_set() {
         port.child("appProtocol").syntax(errors, names::qualified_name);
@@ -181,7 +182,7 @@ fn validate_port<'a>(port: &Node<'a>, needs_name: bool, used: &mut BTreeSet<&'a 
 
 fn session_affinity(spec: &Node<'_>, errors: &mut Errors) {
     let (affinity, config) = (spec.child("sessionAffinity"), spec.child("sessionAffinityConfig"));
-    affinity.need_one_of(errors, &["ClientIP", "None"]);
+    affinity.need_one_of(errors, ServiceSpec::SESSION_AFFINITY);
     if affinity.text() == "None" && config.is_set() {
         config.forbidden(errors, "must not be set when session affinity is None");
     }
@@ -259,7 +260,7 @@ fn source_ranges(
 fn traffic(spec: &Node<'_>, errors: &mut Errors) {
     let external = spec.child("externalTrafficPolicy");
     if carry::is_reached_from_outside(spec.value) {
-        external.need_one_of(errors, &["Cluster", "Local"]);
+        external.need_one_of(errors, ServiceSpec::EXTERNAL_TRAFFIC_POLICY);
     } else if !external.is_empty() {
         external.invalid(errors, "may only be set for externally-accessible services");
     }
@@ -271,7 +272,7 @@ fn traffic(spec: &Node<'_>, errors: &mut Errors) {
     } else if needs_check && check.need(errors) {
         check.port(errors);
     }
-    spec.child("internalTrafficPolicy").one_of_if_set(errors, &["Cluster", "Local"]);
+    spec.child("internalTrafficPolicy").one_of_if_set(errors, ServiceSpec::INTERNAL_TRAFFIC_POLICY);
     spec.child("trafficDistribution").one_of_if_set(errors, &["PreferClose"]);
 }
 

@@ -2,13 +2,14 @@
 
 use super::{pod_warn, resources};
 use crate::api::field::{FieldError, Path, quoted};
+use crate::api::kinds::allowed::core_v1;
 use crate::api::kinds::check::{Node, fill, fill_text, present_mut, same};
 use crate::api::kinds::features::Feature;
 use crate::api::kinds::{Errors, Occasion, Warned, selector};
 use crate::api::value::Value;
 use crate::api::{meta, names};
 
-const MODES: [&str; 4] = ["ReadOnlyMany", "ReadWriteMany", "ReadWriteOnce", "ReadWriteOncePod"];
+const MODES: &[&str] = core_v1::PersistentVolumeClaimSpec::ACCESS_MODES;
 /// The class of a volume before there was a field for it.
 pub const BETA_CLASS: &str = "volume.beta.kubernetes.io/storage-class";
 const FIXED: &str = "spec is immutable after creation except resources.requests and volumeAttributesClassName for bound claims";
@@ -110,7 +111,7 @@ fn spec_of(spec: &Node<'_>, any_group: bool, errors: &mut Errors) {
         Some(_) => {}
     }
     spec.child("storageClassName").syntax_if_set(errors, names::dns_subdomain);
-    spec.child("volumeMode").one_of_if_set(errors, &["Block", "Filesystem"]);
+    spec.child("volumeMode").one_of_if_set(errors, core_v1::PersistentVolumeClaimSpec::VOLUME_MODE);
     sources(spec, any_group, errors);
     spec.child("volumeAttributesClassName").syntax_if_set(errors, names::dns_subdomain);
 }
@@ -143,7 +144,7 @@ pub fn access_modes(modes: &Node<'_>, errors: &mut Errors) {
     for mode in modes.items() {
         let known = MODES.contains(&mode.text());
         if !known {
-            errors.push(FieldError::not_supported(&modes.path, &mode.shown(), &MODES));
+            errors.push(FieldError::not_supported(&modes.path, &mode.shown(), MODES));
         }
         alone |= mode.text() == "ReadWriteOncePod";
         shared |= known && mode.text() != "ReadWriteOncePod";
@@ -276,13 +277,7 @@ pub fn not_below_zero(entry: &Node<'_>, errors: &mut Errors) {
     }
 }
 
-const RESIZE_STATES: [&str; 5] = [
-    "ControllerResizeInProgress",
-    "ControllerResizeInfeasible",
-    "NodeResizeInProgress",
-    "NodeResizeInfeasible",
-    "NodeResizePending",
-];
+const RESIZE_STATES: &[&str] = core_v1::PersistentVolumeClaimStatus::ALLOCATED_RESOURCE_STATUSES;
 
 /// Checks a changed status.
 pub fn validate_claim_status(new: &Value, _old: &Value, errors: &mut Errors) {
@@ -296,7 +291,7 @@ pub fn validate_claim_status(new: &Value, _old: &Value, errors: &mut Errors) {
     for (key, state) in status.child("allocatedResourceStatuses").entries() {
         resource_key(key, &path, errors);
         if !RESIZE_STATES.contains(&state.text()) {
-            errors.push(FieldError::not_supported(&path, key, &RESIZE_STATES));
+            errors.push(FieldError::not_supported(&path, key, RESIZE_STATES));
         }
     }
     let allocated = status.child("allocatedResources");

@@ -4,6 +4,7 @@ use super::super::Errors;
 use super::super::check::{Node, fill, fill_text, items_mut, present_mut, same};
 use super::share::{MOST_CONFIGS, at_most, configuration, qualified_name, selectors, unique};
 use crate::api::field::{FieldError, Path};
+use crate::api::kinds::allowed::resource_v1beta1;
 use crate::api::value::Value;
 use crate::api::{meta, names};
 use std::collections::{BTreeMap, BTreeSet};
@@ -185,10 +186,10 @@ fn validate_toleration(toleration: &Node<'_>, errors: &mut Errors) {
         "Exists" if !value.is_empty() => value.invalid(errors, "must be empty for operator `Exists`"),
         "Exists" => {}
         "Equal" => value.syntax(errors, names::label_value),
-        _ => toleration.child("operator").need_one_of(errors, &["Equal", "Exists"]),
+        _ => toleration.child("operator").need_one_of(errors, resource_v1beta1::DeviceToleration::OPERATOR),
     }
     if !toleration.child("effect").is_empty() {
-        toleration.child("effect").one_of(errors, &["NoExecute", "NoSchedule"]);
+        toleration.child("effect").one_of(errors, resource_v1beta1::DeviceToleration::EFFECT);
     }
 }
 

@@ -4,6 +4,7 @@ use super::super::check::{Node, fill, present_mut};
 use super::super::core::address;
 use super::super::{Errors, Warned};
 use crate::api::field::{FieldError, Path};
+use crate::api::kinds::allowed::networking_v1;
 use crate::api::value::Value;
 use crate::api::{meta, names};
 
@@ -106,7 +107,7 @@ fn ingress_path(node: &Node<'_>, errors: &mut Errors) {
                 path.invalid(errors, "must be an absolute path");
             }
         }
-        _ => kind.one_of(errors, &["Exact", "ImplementationSpecific", "Prefix"]),
+        _ => kind.one_of(errors, networking_v1::HTTPIngressPath::PATH_TYPE),
     }
     backend(&node.child("backend"), errors);
 }

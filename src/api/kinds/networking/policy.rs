@@ -5,6 +5,7 @@ use super::super::core::address;
 use super::super::selector;
 use super::super::{Errors, Warned, say};
 use crate::api::field::FieldError;
+use crate::api::kinds::allowed::networking_v1;
 use crate::api::names;
 use crate::api::value::Value;
 
@@ -41,12 +42,12 @@ pub fn validate_policy(policy: &Value, errors: &mut Errors) {
         return;
     }
     for kind in types.items() {
-        kind.one_of(errors, &["Ingress", "Egress"]);
+        kind.one_of(errors, networking_v1::NetworkPolicySpec::POLICY_TYPES);
     }
 }
 
 fn policy_port(node: &Node<'_>, errors: &mut Errors) {
-    node.child("protocol").one_of_if_set(errors, &["TCP", "UDP", "SCTP"]);
+    node.child("protocol").one_of_if_set(errors, networking_v1::NetworkPolicyPort::PROTOCOL);
     let (port, end) = (node.child("port"), node.child("endPort"));
     if let Some(first) = port.int() {
         port.port(errors);
