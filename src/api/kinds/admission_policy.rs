@@ -382,20 +382,10 @@ pub fn validate_validating_binding(object: &Value, errors: &mut Errors) {
     }
 }
 
-/// Checks a changed ValidatingAdmissionPolicyBinding.
-pub fn validate_validating_binding_update(new: &Value, _old: &Value, errors: &mut Errors) {
-    validate_validating_binding(new, errors);
-}
-
 /// Checks a MutatingAdmissionPolicyBinding.
 pub fn validate_mutating_binding(object: &Value, errors: &mut Errors) {
     binding(object, errors);
     mutable_operations(&Node::of(object, "spec").child("matchResources"), errors);
-}
-
-/// Checks a changed MutatingAdmissionPolicyBinding.
-pub fn validate_mutating_binding_update(new: &Value, _old: &Value, errors: &mut Errors) {
-    validate_mutating_binding(new, errors);
 }
 
 /// Checks a changed status of a ValidatingAdmissionPolicy.

@@ -15,7 +15,5 @@ pub use self::claim::{
     validate_template_update,
 };
 pub use self::claim_status::validate_claim_status;
-pub use self::class::{
-    validate_class, validate_class_update, validate_taint_rule, validate_taint_rule_update,
-};
+pub use self::class::{validate_class, validate_taint_rule};
 pub use self::slice::{validate_slice, validate_slice_update};

@@ -250,11 +250,6 @@ fn bad_url(path: &str) -> Option<&'static str> {
     }
 }
 
-/// Checks a changed FlowSchema.
-pub fn validate_schema_update(new: &Value, _old: &Value, errors: &mut Errors) {
-    validate_schema(new, errors);
-}
-
 /// Checks a changed status of either kind.
 pub fn validate_status(new: &Value, _old: &Value, errors: &mut Errors) {
     conditions(new, errors);
@@ -377,11 +372,6 @@ fn validate_queuing(queuing: &Node<'_>, errors: &mut Errors) {
             bad(&hand, &why);
         }
     }
-}
-
-/// Checks a changed PriorityLevelConfiguration.
-pub fn validate_level_update(new: &Value, _old: &Value, errors: &mut Errors) {
-    validate_level(new, errors);
 }
 
 #[cfg(test)]

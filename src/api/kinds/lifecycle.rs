@@ -117,7 +117,7 @@ pub fn before_update(
         return Ok(warned(kind, new, Some(old)));
     }
     let mut errors = common_errors(kind, kind.rules.meta_again, new, old);
-    (kind.rules.validate_update)(new, old, &mut errors);
+    kind.rules.check_update(new, old, &mut errors);
     if errors.is_empty() { Ok(warned(kind, new, Some(old))) } else { Err(errors) }
 }
 

@@ -153,6 +153,18 @@ impl MetaAgain {
     }
 }
 
+/// How often an update checks all of what the object became, as if it were new, before its change is looked at. What is
+/// found twice is two causes in the answer, so the numbers are visible to clients.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Again {
+    /// Not at all: the check of the change looks at what it must.
+    No,
+    /// Once.
+    Once,
+    /// Twice: the kind checks an update both as new and as changed.
+    Twice,
+}
+
 /// What the first deletion of an object does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FirstDeletion {
@@ -222,7 +234,10 @@ pub struct KindRules {
     pub finish: Option<fn(&mut Value)>,
     /// Checks a new object, its metadata apart.
     pub validate: fn(&Value, &mut Errors),
-    /// Checks a changed object against the old one, its metadata apart.
+    /// How often an update runs that check again.
+    pub again: Again,
+    /// Checks a changed object against the old one, its metadata apart. What the check of a new object finds is not its
+    /// business where [`Self::again`] repeats that one.
     pub validate_update: fn(&Value, &Value, &mut Errors),
     /// Checks a changed status against the old one.
     pub validate_status: fn(&Value, &Value, &mut Errors),
@@ -232,6 +247,21 @@ pub struct KindRules {
     pub warn_status: fn(&Value, &mut Warned),
     /// What the writer of a new object should know even if it is refused.
     pub warn_given: fn(&Value, &mut Warned),
+}
+
+impl KindRules {
+    /// Checks a changed object, its metadata apart.
+    fn check_update(&self, new: &Value, old: &Value, errors: &mut Errors) {
+        let times = match self.again {
+            Again::No => 0,
+            Again::Once => 1,
+            Again::Twice => 2,
+        };
+        for _ in 0..times {
+            (self.validate)(new, errors);
+        }
+        (self.validate_update)(new, old, errors);
+    }
 }
 
 /// The rules of a kind that says nothing special; custom resources have these too.
@@ -265,6 +295,7 @@ const BASE: KindRules = KindRules {
     prepare_status: |_, _, _| {},
     finish: None,
     validate: |_, _| {},
+    again: Again::No,
     validate_update: |_, _, _| {},
     validate_status: |_, _, _| {},
     warn: |_, _, _| {},

@@ -26,11 +26,6 @@ pub fn validate(budget: &Value, errors: &mut Errors) {
         .one_of_if_set(errors, policy_v1::PodDisruptionBudgetSpec::UNHEALTHY_POD_EVICTION_POLICY);
 }
 
-/// Checks a changed budget.
-pub fn validate_update(new: &Value, _old: &Value, errors: &mut Errors) {
-    validate(new, errors);
-}
-
 /// Checks a changed status.
 pub fn validate_status(new: &Value, _old: &Value, errors: &mut Errors) {
     let status = Node::of(new, "status");

@@ -55,13 +55,6 @@ pub fn validate_role(role: &Value, errors: &mut Errors) {
     rules(role, true, errors);
 }
 
-/// Checks a changed Role. Like all of this group it is checked as a new one and as a changed one, so that everything that is
-/// wrong with it counts twice.
-pub fn validate_role_update(new: &Value, _old: &Value, errors: &mut Errors) {
-    validate_role(new, errors);
-    validate_role(new, errors);
-}
-
 /// Checks a ClusterRole.
 pub fn validate_cluster_role(role: &Value, errors: &mut Errors) {
     rules(role, false, errors);
@@ -83,12 +76,6 @@ pub fn validate_cluster_role(role: &Value, errors: &mut Errors) {
             errors.push(FieldError::invalid(&one.path, "\"null\"", "invalid label selector."));
         }
     }
-}
-
-/// Checks a changed ClusterRole.
-pub fn validate_cluster_role_update(new: &Value, _old: &Value, errors: &mut Errors) {
-    validate_cluster_role(new, errors);
-    validate_cluster_role(new, errors);
 }
 
 fn binding(binding: &Value, namespaced: bool, errors: &mut Errors) {
@@ -116,7 +103,8 @@ fn binding(binding: &Value, namespaced: bool, errors: &mut Errors) {
     }
 }
 
-fn same_role(new: &Value, old: &Value, errors: &mut Errors) {
+/// Checks that a changed binding is one to the same role.
+pub fn same_role(new: &Value, old: &Value, errors: &mut Errors) {
     if !same(new.get("roleRef"), old.get("roleRef")) {
         let path = Node::of(new, "roleRef").path;
         errors.push(FieldError::invalid(&path, "rbac.RoleRef{}", "cannot change roleRef"));
@@ -128,23 +116,9 @@ pub fn validate_binding(object: &Value, errors: &mut Errors) {
     binding(object, true, errors);
 }
 
-/// Checks a changed RoleBinding.
-pub fn validate_binding_update(new: &Value, old: &Value, errors: &mut Errors) {
-    binding(new, true, errors);
-    binding(new, true, errors);
-    same_role(new, old, errors);
-}
-
 /// Checks a ClusterRoleBinding.
 pub fn validate_cluster_binding(object: &Value, errors: &mut Errors) {
     binding(object, false, errors);
-}
-
-/// Checks a changed ClusterRoleBinding.
-pub fn validate_cluster_binding_update(new: &Value, old: &Value, errors: &mut Errors) {
-    binding(new, false, errors);
-    binding(new, false, errors);
-    same_role(new, old, errors);
 }
 
 #[cfg(test)]
@@ -190,14 +164,14 @@ mod tests {
     #[test]
     fn what_an_update_breaks_is_said_twice() {
         let (role, binding) = (object(r#"{"rules":[{"verbs":["get"],"apiGroups":[""]}]}"#), object("{}"));
-        for (validate, object, wanted) in [
-            (validate_role_update as fn(&Value, &Value, &mut Errors), &role, 2),
-            (validate_cluster_role_update, &role, 2),
-            (validate_binding_update, &binding, 6),
-            (validate_cluster_binding_update, &binding, 6),
+        for (kind, object, wanted) in [
+            ("Role", &role, 2),
+            ("ClusterRole", &role, 2),
+            ("RoleBinding", &binding, 6),
+            ("ClusterRoleBinding", &binding, 6),
         ] {
             let mut errors = Errors::new();
-            validate(object, object, &mut errors);
+            crate::api::kinds::rules(GROUP, kind).check_update(object, object, &mut errors);
             assert_eq!(errors.len(), wanted, "{errors:?}");
         }
     }
@@ -239,7 +213,7 @@ mod tests {
         );
         each_change_refused(
             &base,
-            validate_binding_update,
+            same_role,
             &[("roleRef.name", r#""s""#, "roleRef: Invalid value: rbac.RoleRef{}: cannot change roleRef")],
         );
     }

@@ -78,11 +78,6 @@ pub fn validate_service(object: &Value, errors: &mut Errors) {
     }
 }
 
-/// Checks a changed APIService.
-pub fn validate_service_update(new: &Value, _old: &Value, errors: &mut Errors) {
-    validate_service(new, errors);
-}
-
 /// Checks a changed status of an APIService.
 pub fn validate_service_status(new: &Value, _old: &Value, errors: &mut Errors) {
     for condition in Node::of(new, "status").child("conditions").items() {

@@ -115,16 +115,10 @@ pub fn validate_candidate(candidate: &Value, errors: &mut Errors) {
 
 /// Checks a changed LeaseCandidate: what it is a candidate for stays.
 pub fn validate_candidate_update(new: &Value, old: &Value, errors: &mut Errors) {
-    validate_candidate(new, errors);
     let at = |object| Node::of(object, "spec").child("leaseName");
     if at(new).text() != at(old).text() {
         at(new).invalid_text(errors, meta::IMMUTABLE);
     }
-}
-
-/// Checks a changed Lease.
-pub fn validate_lease_update(new: &Value, _old: &Value, errors: &mut Errors) {
-    validate_lease(new, errors);
 }
 
 /// The defaults of a PriorityClass.
@@ -222,7 +216,6 @@ pub fn warn_runtime(class: &Value, _old: Option<&Value>, warned: &mut Warned) {
 
 /// Checks a changed RuntimeClass: what it names stays.
 pub fn validate_runtime_update(new: &Value, old: &Value, errors: &mut Errors) {
-    validate_runtime(new, errors);
     if !same(new.get("handler"), old.get("handler")) {
         Node::of(new, "handler").invalid_text(errors, meta::IMMUTABLE);
     }

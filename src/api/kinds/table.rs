@@ -5,9 +5,9 @@ use super::core::{
     pod_status, pod_warn, replication, service, service_account, service_change, template, volume_claim,
 };
 use super::{
-    BASE, FirstDeletion, Generation, KindRules, MetaAgain, StatusMeta, admission, admission_policy, apps,
-    autoscaling, batch, certificates, definition, devices, discovery, flowcontrol, migration, networking,
-    policy, rbac, registration, small, storage,
+    Again, BASE, FirstDeletion, Generation, KindRules, MetaAgain, StatusMeta, admission, admission_policy,
+    apps, autoscaling, batch, certificates, definition, devices, discovery, flowcontrol, migration,
+    networking, policy, rbac, registration, small, storage,
 };
 use crate::api::names;
 
@@ -37,7 +37,7 @@ const WEBHOOKS: KindRules = KindRules {
     validate_update: admission::validate_webhooks_update,
     ..ADMISSION
 };
-/// Roles and bindings.
+/// Roles and bindings. All of this group is checked as new and as changed.
 const RBAC: KindRules = KindRules {
     name: rbac::name,
     create_on_update: true,
@@ -52,7 +52,7 @@ const EVENT: KindRules = KindRules {
     meta_again: MetaAgain::No,
     collected: false,
     validate: event::validate,
-    validate_update: event::validate_update,
+    again: Again::Once,
     ..BASE
 };
 /// Events of their own group are looked at more closely.
@@ -93,7 +93,7 @@ pub static TABLE: &[(&str, &str, KindRules)] = &[
             generation: Generation { moves_with: &[&["template"]], ..Generation::FIRST },
             default: template::default,
             validate: template::validate_object,
-            validate_update: template::validate_object_update,
+            again: Again::Once,
             warn: template::warn_object,
             meta_again: MetaAgain::Change,
             ..BASE
@@ -159,7 +159,7 @@ pub static TABLE: &[(&str, &str, KindRules)] = &[
             prepare_create: namespace::prepare_create,
             prepare_update: namespace::prepare_update,
             validate: namespace::validate,
-            validate_update: namespace::validate_update,
+            again: Again::Once,
             validate_status: namespace::validate_status,
             ..PLAIN
         },
@@ -176,7 +176,8 @@ pub static TABLE: &[(&str, &str, KindRules)] = &[
             validate_status: node::validate_change,
             warn: node::warn,
             validate: node::validate,
-            validate_update: node::validate_update,
+            again: Again::Once,
+            validate_update: node::validate_change,
             ..PLAIN
         },
     ),
@@ -188,6 +189,7 @@ pub static TABLE: &[(&str, &str, KindRules)] = &[
             prepare_create: persistent_volume::prepare,
             prepare_status: persistent_volume::prepare_status,
             validate: persistent_volume::validate,
+            again: Again::Once,
             validate_update: persistent_volume::validate_update,
             prepare_update: persistent_volume::prepare_update,
             warn: persistent_volume::warn,
@@ -234,7 +236,7 @@ pub static TABLE: &[(&str, &str, KindRules)] = &[
             default: limits::default_range,
             prepare_create: limits::prepare_range,
             validate: limits::validate_range,
-            validate_update: limits::validate_range_update,
+            again: Again::Once,
             meta_again: MetaAgain::Whole,
             ..BASE
         },
@@ -259,7 +261,7 @@ pub static TABLE: &[(&str, &str, KindRules)] = &[
             default: replication::default,
             finish: Some(replication::default),
             validate: replication::validate,
-            validate_update: replication::validate_update,
+            again: Again::Twice,
             validate_status: replication::validate_status,
             warn: replication::warn,
             ..COUNTED
@@ -278,7 +280,8 @@ pub static TABLE: &[(&str, &str, KindRules)] = &[
             default: apps::default_deployment,
             prepare_status: apps::prepare_replicas_status,
             validate: apps::validate_deployment,
-            validate_update: apps::validate_deployment_update,
+            again: Again::Once,
+            validate_update: apps::same_selector,
             validate_status: apps::validate_deployment_status,
             warn: apps::warn_named,
             meta_again: MetaAgain::Change,
@@ -293,7 +296,8 @@ pub static TABLE: &[(&str, &str, KindRules)] = &[
             default: apps::default_replica_set,
             prepare_status: apps::prepare_replicas_status,
             validate: apps::validate_replica_set,
-            validate_update: apps::validate_replica_set_update,
+            again: Again::Twice,
+            validate_update: apps::same_selector,
             validate_status: apps::validate_replica_set_status,
             warn: apps::warn_named,
             ..COUNTED
@@ -326,7 +330,8 @@ pub static TABLE: &[(&str, &str, KindRules)] = &[
             prepare_update: apps::prepare_daemon_set_update,
             prepare_status: apps::prepare_daemon_set_status,
             validate: apps::validate_daemon_set,
-            validate_update: apps::validate_daemon_set_update,
+            again: Again::Twice,
+            validate_update: apps::same_selector,
             validate_status: apps::validate_daemon_set_status,
             warn: apps::warn_daemon_set,
             ..COUNTED
@@ -395,7 +400,7 @@ pub static TABLE: &[(&str, &str, KindRules)] = &[
             known_finalizers: false,
             unconditional_update: false,
             validate: policy::validate,
-            validate_update: policy::validate_update,
+            again: Again::Once,
             validate_status: policy::validate_status,
             meta_again: MetaAgain::No,
             ..COUNTED
@@ -430,7 +435,7 @@ pub static TABLE: &[(&str, &str, KindRules)] = &[
             generation: Generation { empty_lists_count: true, ..Generation::SPEC },
             default: networking::default_policy,
             validate: networking::validate_policy,
-            validate_update: networking::validate_policy_update,
+            again: Again::Twice,
             warn: networking::warn_policy,
             ..COUNTED
         },
@@ -442,6 +447,7 @@ pub static TABLE: &[(&str, &str, KindRules)] = &[
             prefix_is_name: true,
             name: names::ip_name,
             validate: networking::validate_address,
+            again: Again::Once,
             validate_update: networking::validate_address_update,
             ..PLAIN
         },
@@ -478,16 +484,12 @@ pub static TABLE: &[(&str, &str, KindRules)] = &[
     (
         "rbac.authorization.k8s.io",
         "Role",
-        KindRules { validate: rbac::validate_role, validate_update: rbac::validate_role_update, ..RBAC },
+        KindRules { validate: rbac::validate_role, again: Again::Twice, ..RBAC },
     ),
     (
         "rbac.authorization.k8s.io",
         "ClusterRole",
-        KindRules {
-            validate: rbac::validate_cluster_role,
-            validate_update: rbac::validate_cluster_role_update,
-            ..RBAC
-        },
+        KindRules { validate: rbac::validate_cluster_role, again: Again::Twice, ..RBAC },
     ),
     (
         "rbac.authorization.k8s.io",
@@ -495,7 +497,8 @@ pub static TABLE: &[(&str, &str, KindRules)] = &[
         KindRules {
             default: rbac::default_binding,
             validate: rbac::validate_binding,
-            validate_update: rbac::validate_binding_update,
+            again: Again::Twice,
+            validate_update: rbac::same_role,
             ..RBAC
         },
     ),
@@ -505,7 +508,8 @@ pub static TABLE: &[(&str, &str, KindRules)] = &[
         KindRules {
             default: rbac::default_binding,
             validate: rbac::validate_cluster_binding,
-            validate_update: rbac::validate_cluster_binding_update,
+            again: Again::Twice,
+            validate_update: rbac::same_role,
             ..RBAC
         },
     ),
@@ -518,7 +522,7 @@ pub static TABLE: &[(&str, &str, KindRules)] = &[
             prepare_create: small::prepare_lease,
             prepare_update: small::prepare_lease_update,
             validate: small::validate_lease,
-            validate_update: small::validate_lease_update,
+            again: Again::Once,
             meta_again: MetaAgain::Change,
             ..GUARDED
         },
@@ -531,6 +535,7 @@ pub static TABLE: &[(&str, &str, KindRules)] = &[
             create_on_update: true,
             known_finalizers: false,
             validate: small::validate_candidate,
+            again: Again::Once,
             validate_update: small::validate_candidate_update,
             meta_again: MetaAgain::Change,
             ..GUARDED
@@ -556,6 +561,7 @@ pub static TABLE: &[(&str, &str, KindRules)] = &[
             create_on_update: true,
             known_finalizers: false,
             validate: small::validate_runtime,
+            again: Again::Once,
             validate_update: small::validate_runtime_update,
             warn: small::warn_runtime,
             ..GUARDED
@@ -567,6 +573,7 @@ pub static TABLE: &[(&str, &str, KindRules)] = &[
         KindRules {
             default: storage::default_class,
             validate: storage::validate_class,
+            again: Again::Once,
             validate_update: storage::validate_class_update,
             warn: storage::warn_class,
             ..PLAIN
@@ -580,6 +587,7 @@ pub static TABLE: &[(&str, &str, KindRules)] = &[
             prepare_create: storage::prepare_driver,
             prepare_update: storage::prepare_driver_update,
             validate: storage::validate_driver,
+            again: Again::Once,
             validate_update: storage::validate_driver_update,
             meta_again: MetaAgain::Change,
             ..GUARDED
@@ -590,6 +598,7 @@ pub static TABLE: &[(&str, &str, KindRules)] = &[
         "CSINode",
         KindRules {
             validate: storage::validate_csi_node,
+            again: Again::Twice,
             validate_update: storage::validate_csi_node_update,
             meta_again: MetaAgain::WholeTwice,
             ..GUARDED
@@ -600,6 +609,7 @@ pub static TABLE: &[(&str, &str, KindRules)] = &[
         "CSIStorageCapacity",
         KindRules {
             validate: storage::validate_capacity,
+            again: Again::Once,
             validate_update: storage::validate_capacity_update,
             warn: storage::warn_capacity,
             ..GUARDED
@@ -634,6 +644,7 @@ pub static TABLE: &[(&str, &str, KindRules)] = &[
         KindRules {
             status_meta: StatusMeta::Fixed,
             validate: migration::validate,
+            again: Again::Once,
             validate_update: migration::validate_update,
             validate_status: migration::validate_status,
             ..GUARDED
@@ -657,7 +668,7 @@ pub static TABLE: &[(&str, &str, KindRules)] = &[
         KindRules {
             status_meta: StatusMeta::Kept,
             validate: flowcontrol::validate_schema,
-            validate_update: flowcontrol::validate_schema_update,
+            again: Again::Once,
             validate_status: flowcontrol::validate_status,
             meta_again: MetaAgain::Whole,
             ..COUNTED
@@ -669,7 +680,7 @@ pub static TABLE: &[(&str, &str, KindRules)] = &[
         KindRules {
             status_meta: StatusMeta::Kept,
             validate: flowcontrol::validate_level,
-            validate_update: flowcontrol::validate_level_update,
+            again: Again::Once,
             validate_status: flowcontrol::validate_status,
             meta_again: MetaAgain::Whole,
             ..COUNTED
@@ -719,7 +730,7 @@ pub static TABLE: &[(&str, &str, KindRules)] = &[
         "ValidatingAdmissionPolicyBinding",
         KindRules {
             validate: admission_policy::validate_validating_binding,
-            validate_update: admission_policy::validate_validating_binding_update,
+            again: Again::Once,
             ..ADMISSION
         },
     ),
@@ -735,11 +746,7 @@ pub static TABLE: &[(&str, &str, KindRules)] = &[
     (
         "admissionregistration.k8s.io",
         "MutatingAdmissionPolicyBinding",
-        KindRules {
-            validate: admission_policy::validate_mutating_binding,
-            validate_update: admission_policy::validate_mutating_binding_update,
-            ..ADMISSION
-        },
+        KindRules { validate: admission_policy::validate_mutating_binding, again: Again::Once, ..ADMISSION },
     ),
     (
         "apiextensions.k8s.io",
@@ -773,7 +780,7 @@ pub static TABLE: &[(&str, &str, KindRules)] = &[
             default: registration::default_service,
             prepare_create: registration::prepare_service,
             validate: registration::validate_service,
-            validate_update: registration::validate_service_update,
+            again: Again::Once,
             validate_status: registration::validate_service_status,
             ..PLAIN
         },
@@ -812,20 +819,12 @@ pub static TABLE: &[(&str, &str, KindRules)] = &[
     (
         "resource.k8s.io",
         "DeviceClass",
-        KindRules {
-            validate: devices::validate_class,
-            validate_update: devices::validate_class_update,
-            ..COUNTED
-        },
+        KindRules { validate: devices::validate_class, again: Again::Twice, ..COUNTED },
     ),
     (
         "resource.k8s.io",
         "DeviceTaintRule",
-        KindRules {
-            validate: devices::validate_taint_rule,
-            validate_update: devices::validate_taint_rule_update,
-            ..COUNTED
-        },
+        KindRules { validate: devices::validate_taint_rule, again: Again::Once, ..COUNTED },
     ),
 ];
 

@@ -4,8 +4,7 @@ use super::super::check::{Node, fill, fill_text, present_mut, same};
 use super::super::core::{pod_default, template};
 use super::super::{Errors, Occasion, Warned, say, selector};
 use super::share::{
-    ROLLING, at_most_all, count, count_or_percent, counters, no_fewer_collisions, same_selector, shown_share,
-    shown_strategy,
+    ROLLING, at_most_all, count, count_or_percent, counters, no_fewer_collisions, shown_share, shown_strategy,
 };
 use crate::api::field::{FieldError, Path};
 use crate::api::meta;
@@ -135,14 +134,6 @@ fn daemon_strategy(strategy: &Node<'_>, errors: &mut Errors) {
             errors.push(FieldError::not_supported(&strategy.path, &shown, &[ROLLING, "OnDelete"]));
         }
     }
-}
-
-/// Checks a changed DaemonSet.
-pub fn validate_daemon_set_update(new: &Value, old: &Value, errors: &mut Errors) {
-    // Each mistake counts twice: once for what the set is, once for what it became.
-    validate_daemon_set(new, errors);
-    validate_daemon_set(new, errors);
-    same_selector(new, old, errors);
 }
 
 /// Checks a ControllerRevision.

@@ -4,8 +4,8 @@ use super::super::check::{Node, fill, fill_text};
 use super::super::core::{pod_default, template};
 use super::super::{Errors, say};
 use super::share::{
-    ROLLING, at_most_all, count, count_or_percent, counters, need_selector, no_fewer_collisions,
-    same_selector, shown_share, shown_strategy,
+    ROLLING, at_most_all, count, count_or_percent, counters, need_selector, no_fewer_collisions, shown_share,
+    shown_strategy,
 };
 use crate::api::field::FieldError;
 use crate::api::value::Value;
@@ -72,12 +72,6 @@ fn deployment_strategy(strategy: &Node<'_>, errors: &mut Errors) {
     }
 }
 
-/// Checks a changed Deployment.
-pub fn validate_deployment_update(new: &Value, old: &Value, errors: &mut Errors) {
-    validate_deployment(new, errors);
-    same_selector(new, old, errors);
-}
-
 /// Checks a changed status of a Deployment.
 pub fn validate_deployment_status(new: &Value, old: &Value, errors: &mut Errors) {
     let status = Node::of(new, "status");
@@ -122,12 +116,4 @@ pub fn validate_replica_set(object: &Value, errors: &mut Errors) {
     if need_selector(&spec, "deployment", "invalid label selector", errors) {
         template::validate_for_controller(&spec, "ReplicaSet", errors);
     }
-}
-
-/// Checks a changed ReplicaSet.
-pub fn validate_replica_set_update(new: &Value, old: &Value, errors: &mut Errors) {
-    // Each mistake counts twice: once for what the set is, once for what it became.
-    validate_replica_set(new, errors);
-    validate_replica_set(new, errors);
-    same_selector(new, old, errors);
 }

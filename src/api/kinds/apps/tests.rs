@@ -1,7 +1,7 @@
 //! The rules, each shown to refuse.
 
 use super::super::testing::{NOBODY, each_change_refused, each_refused, object, said};
-use super::super::{Errors, Occasion, Warned};
+use super::super::{Errors, Occasion, Warned, rules};
 use super::daemon_set::TEMPLATE_GENERATION;
 use super::*;
 use crate::api::meta;
@@ -64,7 +64,7 @@ fn each_rule_of_a_deployment_refuses() {
     );
     each_change_refused(
         &deployment,
-        validate_deployment_update,
+        same_selector,
         &[(
             "spec.selector.matchExpressions",
             r#"[{"key":"a","operator":"Exists"}]"#,
@@ -207,7 +207,7 @@ fn each_rule_of_a_daemon_set_refuses() {
     );
     each_change_refused(
         &set,
-        validate_daemon_set_update,
+        same_selector,
         &[("spec.selector.matchExpressions", r#"[{"key":"a","operator":"Exists"}]"#, "field is immutable")],
     );
     let occasion = Occasion { now: "", user: &NOBODY };
@@ -336,17 +336,16 @@ fn pods_are_not_held_against_a_selector_that_cannot_be_used() {
 
 #[test]
 fn some_kinds_count_each_mistake_of_an_update_twice() {
-    type Row = (Fill, fn(&Value, &Value, &mut Errors), usize);
-    let table: [Row; 3] = [
-        (default_deployment, validate_deployment_update, 1),
-        (default_replica_set, validate_replica_set_update, 2),
-        (default_daemon_set, validate_daemon_set_update, 2),
+    let table: [(Fill, &str, usize); 3] = [
+        (default_deployment, "Deployment", 1),
+        (default_replica_set, "ReplicaSet", 2),
+        (default_daemon_set, "DaemonSet", 2),
     ];
-    for (default, check, wanted) in table {
+    for (default, kind, wanted) in table {
         let (old, mut new) = (base(default), base(default));
         new.entry("spec").set("minReadySeconds", -1);
         let mut errors = Errors::new();
-        check(&new, &old, &mut errors);
+        rules("apps", kind).check_update(&new, &old, &mut errors);
         let of_it = said(&errors).iter().filter(|one| one.starts_with("spec.minReadySeconds")).count();
         assert_eq!(of_it, wanted);
     }

@@ -16,11 +16,6 @@ pub fn validate(event: &Value, errors: &mut Errors) {
     common(event, "reportingComponent", errors);
 }
 
-/// Checks a changed event of the core.
-pub fn validate_update(new: &Value, _old: &Value, errors: &mut Errors) {
-    validate(new, errors);
-}
-
 /// Checks an event of the newer group.
 pub fn validate_new(event: &Value, errors: &mut Errors) {
     common(event, "reportingController", errors);

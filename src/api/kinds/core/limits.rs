@@ -149,11 +149,6 @@ fn limit_ratio(
     }
 }
 
-/// Checks a changed range.
-pub fn validate_range_update(new: &Value, _old: &Value, errors: &mut Errors) {
-    validate_range(new, errors);
-}
-
 fn quota_amounts(amounts: &Node<'_>, errors: &mut Errors) {
     for (name, entry) in amounts.entries() {
         resources::name(name, &entry, errors);

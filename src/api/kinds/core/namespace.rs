@@ -62,11 +62,6 @@ fn finalizer_name(name: &str, path: &Path, errors: &mut Errors) {
     }
 }
 
-/// Checks a changed namespace.
-pub fn validate_update(new: &Value, _old: &Value, errors: &mut Errors) {
-    validate(new, errors);
-}
-
 /// Checks what the sub-resource `finalize` leaves.
 pub fn validate_finalize(new: &Value, errors: &mut Errors) {
     for finalizer in Node::of(new, "spec").child("finalizers").items() {

@@ -114,12 +114,6 @@ fn amounts(node: &Value, errors: &mut Errors) {
     }
 }
 
-/// Checks a changed node.
-pub fn validate_update(new: &Value, old: &Value, errors: &mut Errors) {
-    validate(new, errors);
-    validate_change(new, old, errors);
-}
-
 /// Checks how a node changed, its status too: addresses of its pods and its machine are given once.
 pub fn validate_change(new: &Value, old: &Value, errors: &mut Errors) {
     amounts(new, errors);
@@ -250,7 +244,7 @@ mod tests {
         );
         each_change_refused(
             &base,
-            validate_update,
+            validate_change,
             &[
                 (
                     "spec.providerID",

@@ -254,7 +254,6 @@ fn source(spec: &Node<'_>, name: &str, errors: &mut Errors) {
 
 /// Checks a changed volume: what it is made of stays.
 pub fn validate_update(new: &Value, old: &Value, errors: &mut Errors) {
-    validate(new, errors);
     validate_spec(&Node::of(new, "spec"), meta::name(new), errors);
     let (spec, was) = (Node::of(new, "spec"), Node::of(old, "spec"));
     let changed = SOURCES.iter().any(|kind| {

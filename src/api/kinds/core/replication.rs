@@ -47,13 +47,6 @@ pub fn validate(controller: &Value, errors: &mut Errors) {
     template::always_restarts(&pods, "ReplicationController", errors);
 }
 
-/// Checks a changed controller.
-pub fn validate_update(new: &Value, _old: &Value, errors: &mut Errors) {
-    // Each mistake counts twice: once for what the controller is, once for what it became.
-    validate(new, errors);
-    validate(new, errors);
-}
-
 /// Checks what a controller counted.
 pub fn validate_status(new: &Value, _old: &Value, errors: &mut Errors) {
     let status = Node::of(new, "status");

@@ -86,11 +86,6 @@ pub fn validate_object(object: &Value, errors: &mut Errors) {
     validate(&Node::of(object, "template"), errors);
 }
 
-/// Checks a changed PodTemplate.
-pub fn validate_object_update(new: &Value, _old: &Value, errors: &mut Errors) {
-    validate_object(new, errors);
-}
-
 #[cfg(test)]
 mod tests {
     use super::super::super::testing::{each_refused, object};

@@ -16,12 +16,6 @@ pub fn validate_class(class: &Value, errors: &mut Errors) {
     at_most(&spec.child("config"), MOST_CONFIGS, errors);
 }
 
-/// Checks a changed DeviceClass. The whole is looked at twice.
-pub fn validate_class_update(new: &Value, _old: &Value, errors: &mut Errors) {
-    validate_class(new, errors);
-    validate_class(new, errors);
-}
-
 /// Checks a DeviceTaintRule.
 pub fn validate_taint_rule(rule: &Value, errors: &mut Errors) {
     let spec = Node::of(rule, "spec");
@@ -40,9 +34,4 @@ pub fn validate_taint_rule(rule: &Value, errors: &mut Errors) {
     }
     selectors(&chosen.child("selectors"), errors);
     validate_taint(&spec.child("taint"), errors);
-}
-
-/// Checks a changed DeviceTaintRule.
-pub fn validate_taint_rule_update(new: &Value, _old: &Value, errors: &mut Errors) {
-    validate_taint_rule(new, errors);
 }

@@ -116,12 +116,6 @@ pub(super) fn contains(network: std::net::IpAddr, length: u8, address: std::net:
     }
 }
 
-/// Checks a changed NetworkPolicy. It is looked at twice, as new and as changed.
-pub fn validate_policy_update(new: &Value, _old: &Value, errors: &mut Errors) {
-    validate_policy(new, errors);
-    validate_policy(new, errors);
-}
-
 /// Warns of networks that are written in an unusual way.
 pub fn warn_policy(policy: &Value, _old: Option<&Value>, warned: &mut Warned) {
     let spec = Node::of(policy, "spec");

@@ -29,7 +29,6 @@ pub fn validate_address(address: &Value, errors: &mut Errors) {
 
 /// Checks a changed IPAddress: whose it is stays.
 pub fn validate_address_update(new: &Value, old: &Value, errors: &mut Errors) {
-    validate_address(new, errors);
     let parent = |object| Node::of(object, "spec").child("parentRef");
     say::same_structure(&parent(new), &parent(old), "networking.ParentReference", errors);
 }
