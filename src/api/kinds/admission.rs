@@ -27,7 +27,6 @@ pub fn default_policy(policy: &mut Value) {
         if let Some(matched) = present_mut(spec, field) {
             fill(matched, "namespaceSelector", Value::object());
             fill(matched, "objectSelector", Value::object());
-            fill(matched, "matchPolicy", "Equivalent");
         }
     }
 }
@@ -249,7 +248,7 @@ pub fn validate_webhooks_update(new: &Value, old: &Value, errors: &mut Errors) {
 
 #[cfg(test)]
 mod tests {
-    use super::super::testing::{each_refused, object};
+    use super::super::testing::{each_refused, filled, object};
     use super::*;
 
     #[test]
@@ -376,8 +375,8 @@ mod tests {
 
     #[test]
     fn policies_match_everything_by_default() {
-        let mut policy = object(r#"{"spec":{"matchConstraints":{}}}"#);
-        default_policy(&mut policy);
+        let given = r#"{"spec":{"matchConstraints":{}}}"#;
+        let policy = filled(("admissionregistration.k8s.io", "v1"), "ValidatingAdmissionPolicy", given);
         assert_eq!(
             policy.at(&["spec", "matchConstraints"]),
             Some(&object(r#"{"matchPolicy":"Equivalent","namespaceSelector":{},"objectSelector":{}}"#))

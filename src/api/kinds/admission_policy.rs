@@ -409,16 +409,14 @@ pub fn validate_status(new: &Value, _old: &Value, errors: &mut Errors) {
 
 #[cfg(test)]
 mod tests {
-    use super::super::admission::default_policy;
-    use super::super::testing::{each_change_refused, each_refused, object};
+    use super::super::testing::{each_change_refused, each_refused, filled, object};
     use super::*;
 
     const RULES: &str = r#"{"resourceRules":[{"apiGroups":["*"],"apiVersions":["*"],"resources":["*"],"operations":["CREATE"]}]}"#;
 
     fn with(spec: &str) -> Value {
-        let mut policy = object(&format!(r#"{{"metadata":{{"name":"p"}},"spec":{spec}}}"#));
-        default_policy(&mut policy);
-        policy
+        let given = format!(r#"{{"metadata":{{"name":"p"}},"spec":{spec}}}"#);
+        filled(("admissionregistration.k8s.io", "v1"), "ValidatingAdmissionPolicy", &given)
     }
 
     #[test]
@@ -554,10 +552,12 @@ mod tests {
 
     #[test]
     fn each_rule_of_a_binding_refuses() {
-        let base = with(&format!(
-            r#"{{"policyName":"p","validationActions":["Deny"],"matchResources":{RULES},
-                "paramRef":{{"name":"n","parameterNotFoundAction":"Deny"}}}}"#
-        ));
+        let given = format!(
+            r#"{{"metadata":{{"name":"p"}},"spec":{{"policyName":"p","validationActions":["Deny"],"matchResources":{RULES},
+                "paramRef":{{"name":"n","parameterNotFoundAction":"Deny"}}}}}}"#
+        );
+        let base =
+            filled(("admissionregistration.k8s.io", "v1"), "ValidatingAdmissionPolicyBinding", &given);
         each_refused(
             &base,
             validate_validating_binding,

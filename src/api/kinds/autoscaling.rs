@@ -35,7 +35,6 @@ fn scaling_rules(rules: &mut Value, window: Option<i64>, policies: &[(&str, i64)
     if let Some(seconds) = window {
         fill(rules, "stabilizationWindowSeconds", seconds);
     }
-    fill(rules, "selectPolicy", "Max");
     let policies: Vec<Value> = policies
         .iter()
         .map(|(kind, value)| {
@@ -318,17 +317,18 @@ pub fn validate_status(new: &Value, _old: &Value, errors: &mut Errors) {
 
 #[cfg(test)]
 mod tests {
-    use super::super::testing::{each_refused, object, said};
+    use super::super::testing::{each_refused, filled, object, said};
     use super::*;
     use crate::api::field::Path;
 
     #[test]
     fn each_rule_of_an_autoscaler_refuses() {
-        let mut base = object(
+        let base = filled(
+            ("autoscaling", "v2"),
+            "HorizontalPodAutoscaler",
             r#"{"apiVersion":"autoscaling/v2","spec":{"minReplicas":1,"maxReplicas":3,
                 "scaleTargetRef":{"kind":"Deployment","name":"d"},"behavior":{"scaleDown":{"selectPolicy":"Min"}}}}"#,
         );
-        default(&mut base);
         assert_eq!(base.at(&["spec", "behavior", "scaleDown", "stabilizationWindowSeconds"]), None);
         assert_eq!(
             base.at(&["spec", "behavior", "scaleUp", "stabilizationWindowSeconds"]),

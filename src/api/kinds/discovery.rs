@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
-use super::check::{Node, fill, items_mut, same};
+use super::check::{Node, items_mut, same};
 use super::core::address;
 use super::core::endpoints::endpoint_ip;
 use super::{Errors, Occasion, Warned, say};
@@ -17,14 +17,6 @@ const MOST_PORTS: usize = 20_000;
 const MOST_ADDRESSES: usize = 100;
 const MOST_HINTS: usize = 8;
 const MOST_TOPOLOGY_LABELS: usize = 16;
-
-/// The defaults of a slice.
-pub fn default(slice: &mut Value) {
-    for port in items_mut(slice, "ports") {
-        fill(port, "name", "");
-        fill(port, "protocol", "TCP");
-    }
-}
 
 /// What is newer than the features that are on is dropped.
 pub fn prepare_create(slice: &mut Value, _: &Occasion<'_>) {
@@ -203,7 +195,7 @@ pub fn validate_update(new: &Value, old: &Value, errors: &mut Errors) {
 
 #[cfg(test)]
 mod tests {
-    use super::super::testing::{each_change_refused, each_refused, object};
+    use super::super::testing::{each_change_refused, each_refused, filled, object};
     use super::*;
 
     #[test]
@@ -240,10 +232,11 @@ mod tests {
 
     #[test]
     fn each_rule_of_a_slice_refuses() {
-        let mut base = object(
+        let base = filled(
+            ("discovery.k8s.io", "v1"),
+            "EndpointSlice",
             r#"{"addressType":"IPv4","endpoints":[{"addresses":["10.0.0.1"],"nodeName":"n"}],"ports":[{"port":80}]}"#,
         );
-        default(&mut base);
         each_refused(
             &base,
             validate,

@@ -7,8 +7,8 @@ mod ranges;
 mod tests;
 
 pub use self::ingress::{
-    default_ingress_class, validate_ingress, validate_ingress_class, validate_ingress_class_update,
-    validate_ingress_status, validate_ingress_update, warn_ingress,
+    validate_ingress, validate_ingress_class, validate_ingress_class_update, validate_ingress_status,
+    validate_ingress_update, warn_ingress,
 };
 pub use self::policy::{default_policy, validate_policy, warn_policy};
 pub use self::ranges::{

@@ -15,9 +15,6 @@ pub fn name(name: &str, _prefix: bool) -> Vec<String> {
 
 /// The defaults of a binding: users and groups are those of this API group.
 pub fn default_binding(binding: &mut Value) {
-    if let Some(role) = super::check::present_mut(binding, "roleRef") {
-        fill_text(role, "apiGroup", GROUP);
-    }
     for subject in items_mut(binding, "subjects") {
         if matches!(subject.str("kind"), "User" | "Group") {
             fill_text(subject, "apiGroup", GROUP);
@@ -123,7 +120,7 @@ pub fn validate_cluster_binding(object: &Value, errors: &mut Errors) {
 
 #[cfg(test)]
 mod tests {
-    use super::super::testing::{each_change_refused, each_refused, object};
+    use super::super::testing::{each_change_refused, each_refused, filled, object};
     use super::*;
 
     #[test]
@@ -178,11 +175,12 @@ mod tests {
 
     #[test]
     fn each_rule_of_a_binding_refuses() {
-        let mut base = object(
+        let base = filled(
+            (GROUP, "v1"),
+            "RoleBinding",
             r#"{"roleRef":{"kind":"ClusterRole","name":"r"},"subjects":[{"kind":"User","name":"u"},
                 {"kind":"ServiceAccount","name":"s","namespace":"n"}]}"#,
         );
-        default_binding(&mut base);
         let table = [
             (
                 "roleRef.apiGroup",

@@ -1,17 +1,10 @@
 //! APIServices: who serves a version of a group.
 
-use super::check::{Node, fill, present_mut};
+use super::check::Node;
 use super::{Errors, Occasion};
 use crate::api::field::{FieldError, quoted};
 use crate::api::names;
 use crate::api::value::Value;
-
-/// The defaults of an APIService.
-pub fn default_service(service: &mut Value) {
-    if let Some(reference) = service.get_mut("spec").and_then(|spec| present_mut(spec, "service")) {
-        fill(reference, "port", 443);
-    }
-}
 
 /// What this server serves itself is available at once.
 pub fn prepare_service(service: &mut Value, occasion: &Occasion<'_>) {

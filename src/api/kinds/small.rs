@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use super::check::{Node, fill, same};
+use super::check::{Node, same};
 use super::{Errors, Occasion, Warned};
 use crate::api::field::{FieldError, Path, quoted};
 use crate::api::kinds::allowed::scheduling_v1;
@@ -121,11 +121,6 @@ pub fn validate_candidate_update(new: &Value, old: &Value, errors: &mut Errors) 
     }
 }
 
-/// The defaults of a PriorityClass.
-pub fn default_priority(class: &mut Value) {
-    fill(class, "preemptionPolicy", "PreemptLowerPriority");
-}
-
 /// Why a PriorityClass cannot be deleted: the system needs its own.
 pub fn keep_priority(name: &str) -> Option<&'static str> {
     let is_of_system = SYSTEM_PRIORITIES.iter().any(|(known, _)| *known == name);
@@ -223,7 +218,7 @@ pub fn validate_runtime_update(new: &Value, old: &Value, errors: &mut Errors) {
 
 #[cfg(test)]
 mod tests {
-    use super::super::testing::{each_change_refused, each_refused, object};
+    use super::super::testing::{each_change_refused, each_refused, filled, object};
     use super::*;
 
     #[test]
@@ -295,8 +290,8 @@ mod tests {
                 ("spec.strategy", r#""a/-""#, "spec.strategy.strategy: Invalid value: \"a/-\""),
             ],
         );
-        let mut class = object(r#"{"metadata":{"name":"a"},"value":5}"#);
-        default_priority(&mut class);
+        let class =
+            filled(("scheduling.k8s.io", "v1"), "PriorityClass", r#"{"metadata":{"name":"a"},"value":5}"#);
         each_refused(
             &class,
             validate_priority,

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::check::{Node, fill, same};
+use super::check::{Node, same};
 use super::core::{node_label, persistent_volume};
 use super::quantity::Amount;
 use super::{Errors, Occasion, Warned, say, selector};
@@ -10,12 +10,6 @@ use crate::api::field::{FieldError, Path, quoted};
 use crate::api::kinds::allowed::storage_v1;
 use crate::api::value::Value;
 use crate::api::{meta, names};
-
-/// The defaults of a StorageClass.
-pub fn default_class(class: &mut Value) {
-    fill(class, "reclaimPolicy", "Delete");
-    fill(class, "volumeBindingMode", "Immediate");
-}
 
 fn provisioner(node: &Node<'_>, errors: &mut Errors) {
     if node.need(errors) {
@@ -356,13 +350,12 @@ pub fn validate_attachment_update(new: &Value, old: &Value, errors: &mut Errors)
 
 #[cfg(test)]
 mod tests {
-    use super::super::testing::{each_change_refused, each_refused, object};
+    use super::super::testing::{each_change_refused, each_refused, filled, object};
     use super::*;
 
     #[test]
     fn each_rule_of_a_class_refuses() {
-        let mut base = object(r#"{"provisioner":"a"}"#);
-        default_class(&mut base);
+        let base = filled(("storage.k8s.io", "v1"), "StorageClass", r#"{"provisioner":"a"}"#);
         each_refused(
             &base,
             validate_class,
@@ -540,11 +533,12 @@ mod tests {
 
     #[test]
     fn places_of_volumes_are_said_once_and_by_their_new_names() {
-        let mut base = object(
+        let base = filled(
+            ("storage.k8s.io", "v1"),
+            "StorageClass",
             r#"{"provisioner":"a","allowedTopologies":[{"matchLabelExpressions":[{"key":"k","values":["v"]}]},
                 {"matchLabelExpressions":[{"key":"beta.kubernetes.io/os","values":["v"]}]}]}"#,
         );
-        default_class(&mut base);
         let expression = "allowedTopologies.0.matchLabelExpressions";
         let (values, key) = (format!("{expression}.0.values"), format!("{expression}.0.key"));
         each_refused(

@@ -201,7 +201,6 @@ pub static TABLE: &[(&str, &str, KindRules)] = &[
         "",
         "PersistentVolumeClaim",
         KindRules {
-            default: volume_claim::default_claim,
             prepare_create: volume_claim::prepare_claim,
             finish: Some(volume_claim::finish_claim),
             prepare_update: volume_claim::prepare_claim_update,
@@ -219,7 +218,6 @@ pub static TABLE: &[(&str, &str, KindRules)] = &[
         "Endpoints",
         KindRules {
             create_on_update: true,
-            default: endpoints::default,
             validate: endpoints::validate,
             validate_update: endpoints::validate_update,
             warn: endpoints::warn,
@@ -422,7 +420,6 @@ pub static TABLE: &[(&str, &str, KindRules)] = &[
         "networking.k8s.io",
         "IngressClass",
         KindRules {
-            default: networking::default_ingress_class,
             validate: networking::validate_ingress_class,
             validate_update: networking::validate_ingress_class_update,
             ..COUNTED
@@ -471,7 +468,6 @@ pub static TABLE: &[(&str, &str, KindRules)] = &[
         "EndpointSlice",
         KindRules {
             generation: Generation::FIRST,
-            default: discovery::default,
             prepare_create: discovery::prepare_create,
             prepare_update: discovery::prepare_update,
             validate: discovery::validate,
@@ -546,7 +542,6 @@ pub static TABLE: &[(&str, &str, KindRules)] = &[
         "PriorityClass",
         KindRules {
             generation: Generation::FIRST,
-            default: small::default_priority,
             validate: small::validate_priority,
             validate_update: small::validate_priority_update,
             keep: small::keep_priority,
@@ -571,7 +566,6 @@ pub static TABLE: &[(&str, &str, KindRules)] = &[
         "storage.k8s.io",
         "StorageClass",
         KindRules {
-            default: storage::default_class,
             validate: storage::validate_class,
             again: Again::Once,
             validate_update: storage::validate_class_update,
@@ -777,7 +771,6 @@ pub static TABLE: &[(&str, &str, KindRules)] = &[
             known_finalizers: false,
             unconditional_update: false,
             status_meta: StatusMeta::Without(&["labels", "annotations", "finalizers", "ownerReferences"]),
-            default: registration::default_service,
             prepare_create: registration::prepare_service,
             validate: registration::validate_service,
             again: Again::Once,

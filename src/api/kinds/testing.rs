@@ -1,12 +1,26 @@
 //! Helpers of the rules' tests.
 
-use super::{Errors, Writer};
+use std::sync::LazyLock;
+
+use super::{Errors, Writer, rules};
 use crate::api::field::FieldError;
+use crate::api::schema::{Registry, default};
 use crate::api::value::Value;
 
 /// A user without a name.
 pub const NOBODY: Writer =
     Writer { name: String::new(), uid: String::new(), groups: Vec::new(), extra: Vec::new() };
+
+/// The types of all kinds.
+pub static REGISTRY: LazyLock<Registry> = LazyLock::new(|| Registry::builtin().unwrap());
+
+/// What a client wrote of a kind, by its group and version, filled in as it is before it is checked.
+pub fn filled(gv: (&str, &str), kind: &str, json: &str) -> Value {
+    let mut value = object(json);
+    (rules(gv.0, kind).default)(&mut value);
+    default::apply(&REGISTRY, REGISTRY.kind(gv.0, gv.1, kind).unwrap(), &mut value);
+    value
+}
 
 /// The value that a JSON text is.
 pub fn object(json: &str) -> Value {

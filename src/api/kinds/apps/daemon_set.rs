@@ -20,13 +20,10 @@ pub fn default_daemon_set(object: &mut Value) {
     let strategy = spec.entry("updateStrategy");
     fill_text(strategy, "type", ROLLING);
     if strategy.str("type") == ROLLING {
-        let rolling = strategy.entry("rollingUpdate");
-        fill(rolling, "maxUnavailable", 1);
-        fill(rolling, "maxSurge", 0);
+        strategy.entry("rollingUpdate").fields_mut();
     } else if let Some(rolling) = present_mut(strategy, "rollingUpdate") {
         // What is not used gets no defaults, and what is not said is zero.
         fill(rolling, "maxUnavailable", 0);
-        fill(rolling, "maxSurge", 0);
     }
 }
 

@@ -1,6 +1,6 @@
 //! Deployments and the ReplicaSets that they make.
 
-use super::super::check::{Node, fill, fill_text};
+use super::super::check::{Node, fill_text};
 use super::super::core::{pod_default, template};
 use super::super::{Errors, say};
 use super::share::{
@@ -17,9 +17,7 @@ pub fn default_deployment(object: &mut Value) {
     let strategy = spec.entry("strategy");
     fill_text(strategy, "type", ROLLING);
     if strategy.str("type") == ROLLING {
-        let rolling = strategy.entry("rollingUpdate");
-        fill(rolling, "maxUnavailable", "25%");
-        fill(rolling, "maxSurge", "25%");
+        strategy.entry("rollingUpdate").fields_mut();
     }
 }
 

@@ -1,6 +1,6 @@
 //! StatefulSets.
 
-use super::super::check::{Node, fill, fill_text, present_mut, same};
+use super::super::check::{Node, same};
 use super::super::core::{pod_default, template, volume_claim};
 use super::super::{Errors, Occasion, Warned, say, selector};
 use super::share::{
@@ -20,18 +20,10 @@ pub fn default_stateful_set(object: &mut Value) {
         strategy.set("type", ROLLING);
         strategy.entry("rollingUpdate").fields_mut();
     }
-    if strategy.str("type") == ROLLING
-        && let Some(rolling) = present_mut(strategy, "rollingUpdate")
-    {
-        fill(rolling, "partition", 0);
-    }
-    let retention = spec.entry("persistentVolumeClaimRetentionPolicy");
-    fill_text(retention, "whenDeleted", "Retain");
-    fill_text(retention, "whenScaled", "Retain");
+    spec.entry("persistentVolumeClaimRetentionPolicy").fields_mut();
     for claim in super::super::check::items_mut(spec, "volumeClaimTemplates") {
         claim.set("kind", "PersistentVolumeClaim");
         claim.set("apiVersion", "v1");
-        volume_claim::default_claim(claim);
     }
 }
 

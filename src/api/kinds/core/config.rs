@@ -6,7 +6,7 @@ use base64::engine::general_purpose::STANDARD;
 use super::key_pair;
 use crate::api::codec::syntax;
 use crate::api::field::{FieldError, Path};
-use crate::api::kinds::check::{Node, fill_text, same};
+use crate::api::kinds::check::{Node, same};
 use crate::api::kinds::{Errors, Occasion, Warned};
 use crate::api::meta::{self, IMMUTABLE};
 use crate::api::names;
@@ -65,9 +65,8 @@ fn sealed(new: &Value, old: &Value, fields: &[&str], errors: &mut Errors) {
     }
 }
 
-/// Text that a client wrote plainly becomes data, and a secret without a type is opaque.
+/// Text that a client wrote plainly becomes data.
 pub fn default_secret(secret: &mut Value) {
-    fill_text(secret, "type", "Opaque");
     let Some(plain) = secret.remove("stringData") else { return };
     for (key, text) in plain.fields().into_iter().flatten() {
         let encoded = STANDARD.encode(text.as_str().unwrap_or_default());
@@ -169,7 +168,7 @@ pub fn validate_secret_update(new: &Value, old: &Value, errors: &mut Errors) {
 
 #[cfg(test)]
 mod tests {
-    use super::super::super::testing::{each_change_refused, each_refused, object, said};
+    use super::super::super::testing::{each_change_refused, each_refused, filled, object, said};
     use super::*;
 
     #[test]
@@ -276,8 +275,8 @@ mod tests {
 
     #[test]
     fn plain_text_becomes_data() {
-        let mut secret = object(r#"{"stringData":{"a":"x","b":"y"},"data":{"a":"AA=="}}"#);
-        default_secret(&mut secret);
+        let given = r#"{"stringData":{"a":"x","b":"y"},"data":{"a":"AA=="}}"#;
+        let secret = filled(("", "v1"), "Secret", given);
         assert_eq!(secret, object(r#"{"type":"Opaque","data":{"a":"eA==","b":"eQ=="}}"#));
     }
 }

@@ -5,19 +5,10 @@ use std::net::IpAddr;
 use super::address;
 use crate::api::field::Path;
 use crate::api::kinds::allowed::core_v1;
-use crate::api::kinds::check::{Node, fill_text, items_mut, same};
+use crate::api::kinds::check::{Node, same};
 use crate::api::kinds::{Errors, Warned};
 use crate::api::value::Value;
 use crate::api::{meta, names};
-
-/// The defaults of endpoints.
-pub fn default(endpoints: &mut Value) {
-    for subset in items_mut(endpoints, "subsets") {
-        for port in items_mut(subset, "ports") {
-            fill_text(port, "protocol", "TCP");
-        }
-    }
-}
 
 /// Checks that an address can be reached from elsewhere.
 pub fn endpoint_ip(node: &Node<'_>, errors: &mut Errors) {

@@ -13,7 +13,6 @@ pub fn default(namespace: &mut Value) {
     if !name.is_empty() {
         namespace.entry("metadata").entry("labels").set(NAMESPACE_NAME_LABEL, name);
     }
-    crate::api::kinds::check::fill_text(namespace.entry("status"), "phase", "Active");
 }
 
 /// A new namespace is active, and is not gone before its contents are.

@@ -64,7 +64,6 @@ const DEAD: [(&str, &str, &str); 6] = [
 
 /// The defaults of a volume.
 pub fn default(volume: &mut Value) {
-    fill_text(volume.entry("status"), "phase", "Pending");
     let spec = volume.entry("spec");
     fill_text(spec, "persistentVolumeReclaimPolicy", "Retain");
     fill(spec, "volumeMode", "Filesystem");

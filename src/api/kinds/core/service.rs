@@ -32,7 +32,6 @@ pub fn default(service: &mut Value) {
         _ => {}
     }
     for port in items_mut(spec, "ports") {
-        fill_text(port, "protocol", "TCP");
         let unset = matches!(port.get("targetPort"), None | Some(Value::Int(0)))
             || port.get("targetPort").and_then(Value::as_str) == Some("");
         if unset {
@@ -278,12 +277,12 @@ fn traffic(spec: &Node<'_>, errors: &mut Errors) {
 
 #[cfg(test)]
 mod tests {
-    use super::super::super::testing::{each_change_refused, each_refused, object};
+    use super::super::super::testing::{each_change_refused, each_refused, filled, object};
     use super::*;
 
     fn base() -> Value {
-        let mut service = object(r#"{"spec":{"clusterIP":"10.0.0.1","ports":[{"port":80}]}}"#);
-        default(&mut service);
+        let given = r#"{"spec":{"clusterIP":"10.0.0.1","ports":[{"port":80}]}}"#;
+        let mut service = filled(("", "v1"), "Service", given);
         // The second address field is nothing that its writer is said to have written.
         assert_eq!(service.at(&["spec", "clusterIPs"]), None);
         carry::mirror_address(service.entry("spec"));
@@ -309,12 +308,8 @@ mod tests {
 
     #[test]
     fn a_service_that_is_a_name_has_no_traffic_policy() {
-        use crate::api::schema::{GroupVersionKind, Registry, default as plain};
-        let registry = Registry::builtin().unwrap();
-        let ty = registry.lookup(&GroupVersionKind::new("", "v1", "Service")).unwrap();
-        let mut service = object(r#"{"spec":{"type":"ExternalName","externalName":"a.b"}}"#);
-        default(&mut service);
-        plain::apply(&registry, ty, &mut service);
+        let given = r#"{"spec":{"type":"ExternalName","externalName":"a.b"}}"#;
+        let service = filled(("", "v1"), "Service", given);
         assert_eq!(service.at(&["spec", "internalTrafficPolicy"]), None);
     }
 

@@ -3,7 +3,7 @@
 use super::{pod_warn, resources};
 use crate::api::field::{FieldError, Path, quoted};
 use crate::api::kinds::allowed::core_v1;
-use crate::api::kinds::check::{Node, fill, fill_text, present_mut, same};
+use crate::api::kinds::check::{Node, fill_text, present_mut, same};
 use crate::api::kinds::features::Feature;
 use crate::api::kinds::{Errors, Occasion, Warned, selector};
 use crate::api::value::Value;
@@ -13,12 +13,6 @@ const MODES: &[&str] = core_v1::PersistentVolumeClaimSpec::ACCESS_MODES;
 /// The class of a volume before there was a field for it.
 pub const BETA_CLASS: &str = "volume.beta.kubernetes.io/storage-class";
 const FIXED: &str = "spec is immutable after creation except resources.requests and volumeAttributesClassName for bound claims";
-/// The defaults of a claim.
-pub fn default_claim(claim: &mut Value) {
-    fill_text(claim.entry("status"), "phase", "Pending");
-    fill(claim.entry("spec"), "volumeMode", "Filesystem");
-}
-
 /// Both ways of naming the source of a new claim say the same.
 pub fn prepare_claim(claim: &mut Value, _: &Occasion<'_>) {
     let spec = claim.entry("spec");

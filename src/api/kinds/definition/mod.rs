@@ -16,7 +16,7 @@ use conversion::conversion;
 use shown::{printer_columns, scale, selectable_fields};
 use versions::{deprecation, stored_versions, version_name, version_set};
 
-use super::check::{Node, fill, fill_text, present_mut, same};
+use super::check::{Node, fill_text, same};
 use super::{Errors, Occasion};
 use crate::api::custom::status::{self, CLEANUP_FINALIZER, Ending};
 use crate::api::value::Value;
@@ -33,15 +33,8 @@ pub fn default(definition: &mut Value) {
     }
     // One that is there and says nothing is a mistake.
     let is_said = spec.get("conversion").is_some_and(|conversion| conversion.fields().is_some());
-    let conversion = spec.entry("conversion");
     if !is_said {
-        fill_text(conversion, "strategy", "None");
-    }
-    let service = present_mut(conversion, "webhook")
-        .and_then(|webhook| present_mut(webhook, "clientConfig"))
-        .and_then(|config| present_mut(config, "service"));
-    if let Some(service) = service {
-        fill(service, "port", 443);
+        spec.entry("conversion").set("strategy", "None");
     }
     if definition.at(&["status", "storedVersions"]).is_none_or(|all| all.items().is_empty()) {
         remember_stored(definition);

@@ -1,6 +1,6 @@
 //! Ingresses and their classes.
 
-use super::super::check::{Node, fill, present_mut};
+use super::super::check::Node;
 use super::super::core::address;
 use super::super::{Errors, Warned};
 use crate::api::field::{FieldError, Path};
@@ -193,13 +193,6 @@ pub fn warn_ingress(ingress: &Value, old: Option<&Value>, warned: &mut Warned) {
         warned.push(format!(
             "annotation \"{CLASS_ANNOTATION}\" is deprecated, please use 'spec.ingressClassName' instead"
         ));
-    }
-}
-
-/// The defaults of an IngressClass.
-pub fn default_ingress_class(class: &mut Value) {
-    if let Some(parameters) = class.get_mut("spec").and_then(|spec| present_mut(spec, "parameters")) {
-        fill(parameters, "scope", "Cluster");
     }
 }
 
