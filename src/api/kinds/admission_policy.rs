@@ -556,8 +556,7 @@ mod tests {
             r#"{{"metadata":{{"name":"p"}},"spec":{{"policyName":"p","validationActions":["Deny"],"matchResources":{RULES},
                 "paramRef":{{"name":"n","parameterNotFoundAction":"Deny"}}}}}}"#
         );
-        let base =
-            filled(("admissionregistration.k8s.io", "v1"), "ValidatingAdmissionPolicyBinding", &given);
+        let base = filled(("admissionregistration.k8s.io", "v1"), "ValidatingAdmissionPolicyBinding", &given);
         each_refused(
             &base,
             validate_validating_binding,

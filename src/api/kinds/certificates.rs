@@ -11,12 +11,11 @@ use crate::api::field::{FieldError, Path, quoted};
 use crate::api::kinds::allowed::certificates_v1;
 use crate::api::meta::MetaRules;
 use crate::api::value::Value;
+use crate::api::words::signers::LEGACY;
 use crate::api::{meta, names};
 
 /// What a certificate may be for.
 const USAGES: &[&str] = certificates_v1::CertificateSigningRequestSpec::USAGES;
-/// The signer of requests that named none, long ago.
-const LEGACY_SIGNER: &str = "kubernetes.io/legacy-unknown";
 const SHORTEST_VALIDITY: i64 = 600;
 
 /// A request says who made it, not who its maker says.
@@ -121,8 +120,8 @@ fn validate_whole(request: &Value, old: Option<&Value>, errors: &mut Errors) {
     }
     usages(&spec.child("usages"), old.map(|old| Node::of(old, "spec").child("usages")).as_ref(), errors);
     let signer = spec.child("signerName");
-    let was_legacy = old.is_some_and(|old| Node::of(old, "spec").child("signerName").text() == LEGACY_SIGNER);
-    if signer.text() == LEGACY_SIGNER && !was_legacy {
+    let was_legacy = old.is_some_and(|old| Node::of(old, "spec").child("signerName").text() == LEGACY);
+    if signer.text() == LEGACY && !was_legacy {
         signer.invalid(errors, "the legacy signerName is not allowed via this API version");
     } else {
         signer_name(&signer, errors);

@@ -7,6 +7,7 @@ use super::{Errors, say};
 use crate::api::bootstrap::flow_control::{CATCH_ALL, EXEMPT};
 use crate::api::field::{FieldError, Path, quoted};
 use crate::api::value::Value;
+use crate::api::words::{AUTHENTICATED, MASTERS, UNAUTHENTICATED};
 use crate::api::{meta, names};
 
 const LARGEST_PRECEDENCE: i64 = 10_000;
@@ -27,10 +28,8 @@ fn map(fields: Vec<(&str, Value)>) -> Value {
 /// What the two schemas that must exist say, and nothing else.
 fn fixed_schema(name: &str) -> Option<Value> {
     let (precedence, method, groups): (i64, _, &[&str]) = match name {
-        EXEMPT => (1, None, &["system:masters"]),
-        CATCH_ALL => {
-            (LARGEST_PRECEDENCE, Some("ByUser"), &["system:unauthenticated", "system:authenticated"])
-        }
+        EXEMPT => (1, None, &[MASTERS]),
+        CATCH_ALL => (LARGEST_PRECEDENCE, Some("ByUser"), &[UNAUTHENTICATED, AUTHENTICATED]),
         _ => return None,
     };
     let all = || Value::from(vec!["*"]);

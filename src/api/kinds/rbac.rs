@@ -5,8 +5,7 @@ use super::{Errors, selector};
 use crate::api::field::FieldError;
 use crate::api::names;
 use crate::api::value::Value;
-
-const GROUP: &str = "rbac.authorization.k8s.io";
+use crate::api::words::RBAC_GROUP;
 
 /// Names of roles only have to fit in a path.
 pub fn name(name: &str, _prefix: bool) -> Vec<String> {
@@ -17,7 +16,7 @@ pub fn name(name: &str, _prefix: bool) -> Vec<String> {
 pub fn default_binding(binding: &mut Value) {
     for subject in items_mut(binding, "subjects") {
         if matches!(subject.str("kind"), "User" | "Group") {
-            fill_text(subject, "apiGroup", GROUP);
+            fill_text(subject, "apiGroup", RBAC_GROUP);
         }
     }
 }
@@ -77,7 +76,7 @@ pub fn validate_cluster_role(role: &Value, errors: &mut Errors) {
 
 fn binding(binding: &Value, namespaced: bool, errors: &mut Errors) {
     let role = Node::of(binding, "roleRef");
-    role.child("apiGroup").one_of(errors, &[GROUP]);
+    role.child("apiGroup").one_of(errors, &[RBAC_GROUP]);
     let kinds: &[&str] = if namespaced { &["Role", "ClusterRole"] } else { &["ClusterRole"] };
     role.child("kind").one_of(errors, kinds);
     role.child("name").need_syntax(errors, |text| name(text, false));
@@ -94,7 +93,7 @@ fn binding(binding: &Value, namespaced: bool, errors: &mut Errors) {
                     subject.child("namespace").required(errors, "");
                 }
             }
-            "User" | "Group" => group.one_of(errors, &[GROUP]),
+            "User" | "Group" => group.one_of(errors, &[RBAC_GROUP]),
             _ => subject.child("kind").one_of(errors, &["ServiceAccount", "User", "Group"]),
         }
     }
@@ -168,7 +167,7 @@ mod tests {
             ("ClusterRoleBinding", &binding, 6),
         ] {
             let mut errors = Errors::new();
-            crate::api::kinds::rules(GROUP, kind).check_update(object, object, &mut errors);
+            crate::api::kinds::rules(RBAC_GROUP, kind).check_update(object, object, &mut errors);
             assert_eq!(errors.len(), wanted, "{errors:?}");
         }
     }
@@ -176,7 +175,7 @@ mod tests {
     #[test]
     fn each_rule_of_a_binding_refuses() {
         let base = filled(
-            (GROUP, "v1"),
+            (RBAC_GROUP, "v1"),
             "RoleBinding",
             r#"{"roleRef":{"kind":"ClusterRole","name":"r"},"subjects":[{"kind":"User","name":"u"},
                 {"kind":"ServiceAccount","name":"s","namespace":"n"}]}"#,

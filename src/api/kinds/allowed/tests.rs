@@ -6,6 +6,7 @@ use std::path::Path;
 use super::*;
 use crate::api::schema::builtin;
 use crate::api::schema::table::parse;
+use crate::api::words::tests::each_source;
 
 #[test]
 fn messages_have_an_order_of_their_own() {
@@ -32,18 +33,6 @@ fn no_check_repeats_a_list_of_the_table() {
         });
     }
     assert_eq!(repeated, Vec::<String>::new(), "name the constant of the table instead");
-}
-
-/// Reads every file of a folder and what is below it, tests apart.
-fn each_source(folder: &Path, see: &mut impl FnMut(&Path, &str)) {
-    for entry in std::fs::read_dir(folder).unwrap() {
-        let path = entry.unwrap().path();
-        if path.is_dir() {
-            each_source(&path, see);
-        } else if !path.ends_with("tests.rs") {
-            see(&path, &std::fs::read_to_string(&path).unwrap());
-        }
-    }
 }
 
 /// The lists of nothing but texts in a source file, sorted.

@@ -10,7 +10,8 @@ use crate::api::kinds::selector;
 use crate::api::names;
 use crate::api::value::Value;
 
-const REQUIRED: &str = "requiredDuringSchedulingIgnoredDuringExecution";
+/// What must hold when a pod is placed, and may cease to hold later.
+pub(super) const REQUIRED: &str = "requiredDuringSchedulingIgnoredDuringExecution";
 const PREFERRED: &str = "preferredDuringSchedulingIgnoredDuringExecution";
 
 /// Checks the affinity of a pod to nodes and other pods.

@@ -11,11 +11,11 @@ use crate::api::kinds::{Errors, Occasion, Warned};
 use crate::api::meta::{self, IMMUTABLE};
 use crate::api::names;
 use crate::api::value::Value;
+use crate::api::words::annotations::ACCOUNT_NAME;
 
 /// What the values of one object may weigh together.
 const MOST_BYTES: usize = 1 << 20;
 const SEALED: &str = "field is immutable when `immutable` is set";
-const ACCOUNT_ANNOTATION: &str = "kubernetes.io/service-account.name";
 
 /// The bytes that a text in base64 stands for, without decoding it.
 fn decoded_length(text: &str) -> usize {
@@ -96,9 +96,9 @@ pub fn validate_secret(secret: &Value, errors: &mut Errors) {
     let mut missing = |key: &str| errors.push(FieldError::required(&data.path.key(key), ""));
     match secret.str("type") {
         "kubernetes.io/service-account-token" => {
-            let account = meta::of(secret).get("annotations").map_or("", |all| all.str(ACCOUNT_ANNOTATION));
+            let account = meta::of(secret).get("annotations").map_or("", |all| all.str(ACCOUNT_NAME));
             if account.is_empty() {
-                let path = Path::new("metadata").child("annotations").key(ACCOUNT_ANNOTATION);
+                let path = Path::new("metadata").child("annotations").key(ACCOUNT_NAME);
                 errors.push(FieldError::required(&path, ""));
             }
         }

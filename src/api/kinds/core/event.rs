@@ -6,6 +6,7 @@ use crate::api::kinds::check::Node;
 use crate::api::meta::{self, IMMUTABLE};
 use crate::api::names;
 use crate::api::value::Value;
+use crate::api::words::SYSTEM_NAMESPACE;
 
 const LONGEST_WORD: usize = 128;
 const LONGEST_NOTE: usize = 1024;
@@ -108,7 +109,7 @@ fn common(event: &Value, reporter: &str, errors: &mut Errors) {
     let about = Node::of(event, "involvedObject").child("namespace");
     let is_new = event.get("eventTime").is_some();
     let beside = match (about.is_empty(), is_new) {
-        (true, true) => matches!(own, "default" | "kube-system"),
+        (true, true) => matches!(own, "default" | SYSTEM_NAMESPACE),
         (true, false) => matches!(own, "" | "default"),
         (false, true) => true,
         (false, false) => about.text() == own,

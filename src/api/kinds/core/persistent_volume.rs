@@ -8,6 +8,7 @@ use crate::api::kinds::check::{Node, fill, fill_text, present_mut, same};
 use crate::api::kinds::features::Feature;
 use crate::api::kinds::{Errors, Occasion, Warned, quantity};
 use crate::api::value::Value;
+use crate::api::words::annotations::STORAGE_CLASS;
 use crate::api::{meta, names};
 
 const MOUNT_OPTIONS: &str = "volume.beta.kubernetes.io/mount-options";
@@ -317,7 +318,7 @@ fn with_stable_labels(old: &Value, new: &Value) -> Value {
 /// Warns about a volume.
 pub fn warn(volume: &Value, _old: Option<&Value>, warned: &mut Warned) {
     let annotations = [
-        (volume_claim::BETA_CLASS, "deprecated since v1.8; use \"storageClassName\" attribute instead"),
+        (STORAGE_CLASS, "deprecated since v1.8; use \"storageClassName\" attribute instead"),
         (MOUNT_OPTIONS, "deprecated since v1.31; use \"mountOptions\" attribute instead"),
     ];
     for (key, words) in annotations {

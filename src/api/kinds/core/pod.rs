@@ -7,6 +7,7 @@ use crate::api::kinds::quantity::Amount;
 use crate::api::kinds::{Errors, Occasion, Warned};
 use crate::api::meta;
 use crate::api::value::Value;
+use crate::api::words::annotations::APPARMOR;
 
 const KINDS_OF_CONTAINERS: [&str; 3] = ["initContainers", "containers", "ephemeralContainers"];
 
@@ -75,8 +76,7 @@ fn join_term(term: &mut Value, labels: &Value) {
 fn name_profiles(pod: &mut Value) {
     let spec = pod.get("spec").unwrap_or(&Value::Null);
     let annotations = meta::of(pod).get("annotations").unwrap_or(&Value::Null);
-    let noted =
-        annotations.fields().is_some_and(|all| all.keys().any(|key| key.starts_with(pod_meta::APPARMOR)));
+    let noted = annotations.fields().is_some_and(|all| all.keys().any(|key| key.starts_with(APPARMOR)));
     let in_containers = KINDS_OF_CONTAINERS.iter().any(|kind| {
         let list = spec.get(kind).map(Value::items).unwrap_or_default();
         list.iter().any(|one| one.at(&["securityContext", "appArmorProfile"]).is_some())
@@ -90,7 +90,7 @@ fn name_profiles(pod: &mut Value) {
     let mut names = Vec::new();
     for kind in KINDS_OF_CONTAINERS {
         for one in items_mut(pod.entry("spec"), kind) {
-            let key = format!("{}{}", pod_meta::APPARMOR, one.str("name"));
+            let key = format!("{APPARMOR}{}", one.str("name"));
             let own = one.at(&["securityContext", "appArmorProfile"]);
             match annotations.get(&key).and_then(Value::as_str) {
                 None => names
@@ -120,7 +120,7 @@ pub fn warn_given(pod: &Value, warned: &mut Warned) {
     let of_pod = spec.at(&["securityContext", "appArmorProfile"]);
     for kind in KINDS_OF_CONTAINERS {
         for one in spec.get(kind).map(Value::items).unwrap_or_default() {
-            let key = format!("{}{}", pod_meta::APPARMOR, one.str("name"));
+            let key = format!("{APPARMOR}{}", one.str("name"));
             let Some(name) = annotations.get(&key).and_then(Value::as_str) else { continue };
             let repeated = one.at(&["securityContext", "appArmorProfile"]).is_some()
                 || pod_meta::profile_of(name).is_some_and(|profile| same(Some(&profile), of_pod));

@@ -4,8 +4,7 @@ use crate::api::kinds::check::items_mut;
 use crate::api::kinds::{Occasion, Warned};
 use crate::api::meta;
 use crate::api::value::Value;
-
-const MOUNTABLE: &str = "kubernetes.io/enforce-mountable-secrets";
+use crate::api::words::annotations::ENFORCE_MOUNTABLE_SECRETS;
 
 /// Of the secrets of an account only the names count.
 pub fn prepare_create(account: &mut Value, _: &Occasion<'_>) {
@@ -21,10 +20,11 @@ pub fn prepare_update(new: &mut Value, _old: &Value, occasion: &Occasion<'_>) {
 
 /// Warns about an annotation that goes away, unless it was there before.
 pub fn warn(account: &Value, old: Option<&Value>, warned: &mut Warned) {
-    let marked = |account: &Value| meta::of(account).at(&["annotations", MOUNTABLE]).is_some();
+    let marked =
+        |account: &Value| meta::of(account).at(&["annotations", ENFORCE_MOUNTABLE_SECRETS]).is_some();
     if marked(account) && !old.is_some_and(marked) {
         warned.push(format!(
-            "metadata.annotations[{MOUNTABLE}]: deprecated in v1.32+; prefer separate namespaces to isolate access to \
+            "metadata.annotations[{ENFORCE_MOUNTABLE_SECRETS}]: deprecated in v1.32+; prefer separate namespaces to isolate access to \
              mounted secrets"
         ));
     }

@@ -7,11 +7,10 @@ use crate::api::kinds::check::{Node, fill_text, present_mut, same};
 use crate::api::kinds::features::Feature;
 use crate::api::kinds::{Errors, Occasion, Warned, selector};
 use crate::api::value::Value;
+use crate::api::words::annotations::STORAGE_CLASS;
 use crate::api::{meta, names};
 
 const MODES: &[&str] = core_v1::PersistentVolumeClaimSpec::ACCESS_MODES;
-/// The class of a volume before there was a field for it.
-pub const BETA_CLASS: &str = "volume.beta.kubernetes.io/storage-class";
 const FIXED: &str = "spec is immutable after creation except resources.requests and volumeAttributesClassName for bound claims";
 /// Both ways of naming the source of a new claim say the same.
 pub fn prepare_claim(claim: &mut Value, _: &Occasion<'_>) {
@@ -165,8 +164,8 @@ fn data_source(source: &Node<'_>, any_group: bool, errors: &mut Errors) {
 
 /// Warns about a claim.
 pub fn warn_claim(claim: &Value, _old: Option<&Value>, warned: &mut Warned) {
-    if meta::of(claim).at(&["annotations", BETA_CLASS]).is_some() {
-        let path = Path::new("metadata").child("annotations").key(BETA_CLASS);
+    if meta::of(claim).at(&["annotations", STORAGE_CLASS]).is_some() {
+        let path = Path::new("metadata").child("annotations").key(STORAGE_CLASS);
         warned.push(format!("{path}: deprecated since v1.8; use \"storageClassName\" attribute instead"));
     }
     if let Some(spec) = claim.get("spec") {
@@ -245,7 +244,7 @@ fn attributes_update(spec: &Node<'_>, was: &Node<'_>, errors: &mut Errors) {
 /// A class that was an annotation may become a field, and one that was not said may be said once.
 fn class_upgrade(new: &Value, old: &Value, rest: &mut Value, errors: &mut Errors) {
     fn annotation(claim: &Value) -> Option<&Value> {
-        meta::of(claim).at(&["annotations", BETA_CLASS])
+        meta::of(claim).at(&["annotations", STORAGE_CLASS])
     }
     let class = |claim: &'_ Value| claim.at(&["spec", "storageClassName"]).cloned();
     let (was, now) = (annotation(old), annotation(new));
@@ -254,7 +253,7 @@ fn class_upgrade(new: &Value, old: &Value, rest: &mut Value, errors: &mut Errors
     if !from_annotation
         && now.and_then(Value::as_str).unwrap_or_default() != was.and_then(Value::as_str).unwrap_or_default()
     {
-        let path = Path::new("metadata").child("annotations").child(BETA_CLASS);
+        let path = Path::new("metadata").child("annotations").child(STORAGE_CLASS);
         let text = now.and_then(Value::as_str).unwrap_or_default();
         errors.push(FieldError::invalid(&path, &quoted(text), meta::IMMUTABLE));
     }
@@ -453,16 +452,16 @@ mod tests {
     fn a_class_may_move_from_the_annotation_to_the_field() {
         let mut old = claim();
         old.entry("spec").remove("storageClassName");
-        old.entry("metadata").entry("annotations").set(BETA_CLASS, "a");
+        old.entry("metadata").entry("annotations").set(STORAGE_CLASS, "a");
         let mut new = claim();
         let mut errors = Errors::new();
         validate_claim_update(&new, &old, &mut errors);
         assert_eq!(errors, []);
-        new.entry("metadata").entry("annotations").set(BETA_CLASS, "b");
+        new.entry("metadata").entry("annotations").set(STORAGE_CLASS, "b");
         validate_claim_update(&new, &old, &mut errors);
         assert_eq!(
             errors[0].to_string(),
-            format!("metadata.annotations.{BETA_CLASS}: Invalid value: \"b\": field is immutable")
+            format!("metadata.annotations.{STORAGE_CLASS}: Invalid value: \"b\": field is immutable")
         );
     }
 }

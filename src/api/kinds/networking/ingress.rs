@@ -6,17 +6,16 @@ use super::super::{Errors, Warned};
 use crate::api::field::{FieldError, Path};
 use crate::api::kinds::allowed::networking_v1;
 use crate::api::value::Value;
+use crate::api::words::annotations::INGRESS_CLASS;
 use crate::api::{meta, names};
-
-const CLASS_ANNOTATION: &str = "kubernetes.io/ingress.class";
 
 /// Checks an Ingress.
 pub fn validate_ingress(ingress: &Value, errors: &mut Errors) {
     validate_ingress_any(ingress, Allowed::default(), errors);
-    let annotation = meta::of(ingress).at(&["annotations", CLASS_ANNOTATION]);
+    let annotation = meta::of(ingress).at(&["annotations", INGRESS_CLASS]);
     let class = Node::of(ingress, "spec").child("ingressClassName");
     if let Some(value) = annotation.filter(|value| class.is_set() && *value != class.value) {
-        let path = Path::new("annotations").child(CLASS_ANNOTATION);
+        let path = Path::new("annotations").child(INGRESS_CLASS);
         Node { value, path }.invalid(errors, "must match `ingressClassName` when both are specified");
     }
 }
@@ -188,10 +187,10 @@ pub fn validate_ingress_status(new: &Value, old: &Value, errors: &mut Errors) {
 
 /// Warns of the annotation that a field has replaced.
 pub fn warn_ingress(ingress: &Value, old: Option<&Value>, warned: &mut Warned) {
-    let named = meta::of(ingress).at(&["annotations", CLASS_ANNOTATION]).is_some();
+    let named = meta::of(ingress).at(&["annotations", INGRESS_CLASS]).is_some();
     if old.is_none() && named && !Node::of(ingress, "spec").child("ingressClassName").is_set() {
         warned.push(format!(
-            "annotation \"{CLASS_ANNOTATION}\" is deprecated, please use 'spec.ingressClassName' instead"
+            "annotation \"{INGRESS_CLASS}\" is deprecated, please use 'spec.ingressClassName' instead"
         ));
     }
 }
