@@ -3,17 +3,36 @@
 use std::collections::BTreeSet;
 
 use super::check::{Node, fill, items_mut, present_mut, same};
-use super::{Errors, say, selector, webhook};
+use super::{BASE, Errors, Generation, KindRules, MetaAgain, say, selector, webhook};
 use crate::api::field::{FieldError, quoted};
 use crate::api::kinds::allowed::admissionregistration_v1 as ar;
 use crate::api::names;
 use crate::api::policies::expressions::{Age, Compiler, Wanted};
 use crate::api::value::Value;
 
+/// A kind of the admission group.
+pub(super) const GROUP_RULES: KindRules = KindRules {
+    unconditional_update: false,
+    known_finalizers: false,
+    generation: Generation::SPEC,
+    default: default_policy,
+    meta_again: MetaAgain::Whole,
+    ..BASE
+};
+
+/// Webhooks are counted as a whole.
+pub const WEBHOOKS: KindRules = KindRules {
+    generation: Generation { moves_with: &[&["webhooks"]], empty_lists_count: true, ..Generation::FIRST },
+    default: default_webhooks,
+    validate: validate_webhooks,
+    validate_update: validate_webhooks_update,
+    ..GROUP_RULES
+};
+
 const LONGEST_TIMEOUT: i64 = 30;
 
 /// The defaults of webhooks: they are about everything.
-pub fn default_webhooks(configuration: &mut Value) {
+fn default_webhooks(configuration: &mut Value) {
     for hook in items_mut(configuration, "webhooks") {
         fill(hook, "namespaceSelector", Value::object());
         fill(hook, "objectSelector", Value::object());
@@ -41,7 +60,7 @@ struct Allowed {
 }
 
 /// Checks the webhooks of a configuration.
-pub fn validate_webhooks(configuration: &Value, errors: &mut Errors) {
+fn validate_webhooks(configuration: &Value, errors: &mut Errors) {
     validate_all(configuration, Allowed::default(), &BTreeSet::new(), errors);
 }
 
@@ -222,7 +241,7 @@ pub fn match_conditions(list: &Node<'_>, has_params: bool, before: &BTreeSet<&st
 }
 
 /// Checks the webhooks of a changed configuration. What it said before it may still say.
-pub fn validate_webhooks_update(new: &Value, old: &Value, errors: &mut Errors) {
+fn validate_webhooks_update(new: &Value, old: &Value, errors: &mut Errors) {
     let (hooks, was) = (Node::of(new, "webhooks"), Node::of(old, "webhooks"));
     let conditions = |list: &Node<'_>| -> Vec<Value> {
         list.items().map(|hook| hook.child("matchConditions").value.clone()).collect()

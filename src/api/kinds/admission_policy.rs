@@ -3,9 +3,9 @@
 
 use std::collections::BTreeSet;
 
-use super::admission::{match_conditions, validate_rule};
+use super::admission::{GROUP_RULES, match_conditions, validate_rule};
 use super::check::{Node, same};
-use super::{Errors, say, selector};
+use super::{Again, Errors, KindRules, MetaAgain, StatusMeta, say, selector};
 use crate::api::cel::words;
 use crate::api::custom::path::JsonPath;
 use crate::api::field::{FieldError, quoted};
@@ -14,23 +14,45 @@ use crate::api::policies::expressions::{Age, Compiler, Wanted};
 use crate::api::value::Value;
 use crate::api::{meta, names};
 
+/// The rules of a ValidatingAdmissionPolicy.
+pub const VALIDATING_ADMISSION_POLICY: KindRules = KindRules {
+    status_again: MetaAgain::No,
+    status_meta: StatusMeta::Fixed,
+    validate: validate_validating,
+    validate_update: validate_validating_update,
+    validate_status,
+    ..GROUP_RULES
+};
+
+/// The rules of a ValidatingAdmissionPolicyBinding.
+pub const VALIDATING_ADMISSION_POLICY_BINDING: KindRules =
+    KindRules { validate: validate_validating_binding, again: Again::Once, ..GROUP_RULES };
+
+/// The rules of a MutatingAdmissionPolicy.
+pub const MUTATING_ADMISSION_POLICY: KindRules =
+    KindRules { validate: validate_mutating, validate_update: validate_mutating_update, ..GROUP_RULES };
+
+/// The rules of a MutatingAdmissionPolicyBinding.
+pub const MUTATING_ADMISSION_POLICY_BINDING: KindRules =
+    KindRules { validate: validate_mutating_binding, again: Again::Once, ..GROUP_RULES };
+
 /// Checks a ValidatingAdmissionPolicy.
-pub fn validate_validating(policy: &Value, errors: &mut Errors) {
+fn validate_validating(policy: &Value, errors: &mut Errors) {
     validating(policy, &Before::default(), errors);
 }
 
 /// Checks a changed ValidatingAdmissionPolicy.
-pub fn validate_validating_update(new: &Value, old: &Value, errors: &mut Errors) {
+fn validate_validating_update(new: &Value, old: &Value, errors: &mut Errors) {
     validating(new, &Before::of(new, old), errors);
 }
 
 /// Checks a MutatingAdmissionPolicy.
-pub fn validate_mutating(policy: &Value, errors: &mut Errors) {
+fn validate_mutating(policy: &Value, errors: &mut Errors) {
     mutating(policy, &Before::default(), errors);
 }
 
 /// Checks a changed MutatingAdmissionPolicy.
-pub fn validate_mutating_update(new: &Value, old: &Value, errors: &mut Errors) {
+fn validate_mutating_update(new: &Value, old: &Value, errors: &mut Errors) {
     mutating(new, &Before::of(new, old), errors);
 }
 
@@ -361,7 +383,7 @@ fn param_reference(reference: &Node<'_>, errors: &mut Errors) {
 }
 
 /// Checks a ValidatingAdmissionPolicyBinding.
-pub fn validate_validating_binding(object: &Value, errors: &mut Errors) {
+fn validate_validating_binding(object: &Value, errors: &mut Errors) {
     const BOTH: &str = "must not contain both Deny and Warn (repeating the same validation failure information in \
                         the API response and headers serves no purpose)";
     binding(object, errors);
@@ -383,13 +405,13 @@ pub fn validate_validating_binding(object: &Value, errors: &mut Errors) {
 }
 
 /// Checks a MutatingAdmissionPolicyBinding.
-pub fn validate_mutating_binding(object: &Value, errors: &mut Errors) {
+fn validate_mutating_binding(object: &Value, errors: &mut Errors) {
     binding(object, errors);
     mutable_operations(&Node::of(object, "spec").child("matchResources"), errors);
 }
 
 /// Checks a changed status of a ValidatingAdmissionPolicy.
-pub fn validate_status(new: &Value, _old: &Value, errors: &mut Errors) {
+fn validate_status(new: &Value, _old: &Value, errors: &mut Errors) {
     let status = Node::of(new, "status");
     for warning in status.child("typeChecking").child("expressionWarnings").items() {
         warning.child("warning").need(errors);

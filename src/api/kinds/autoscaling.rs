@@ -2,17 +2,29 @@
 
 use super::check::{Node, fill, present_mut};
 use super::core::resources;
-use super::{Errors, Occasion, say};
+use super::{BASE, Errors, KindRules, MetaAgain, Occasion, say};
 use crate::api::field::FieldError;
 use crate::api::value::Value;
 use crate::api::{meta, names};
+
+/// The rules of a HorizontalPodAutoscaler.
+pub const RULES: KindRules = KindRules {
+    default,
+    prepare_create,
+    prepare_update,
+    validate,
+    validate_update,
+    validate_status,
+    meta_again: MetaAgain::Change,
+    ..BASE
+};
 
 const DEFAULT_UTILIZATION: i64 = 80;
 const LONGEST_WINDOW: i64 = 3_600;
 const LONGEST_PERIOD: i64 = 1_800;
 
 /// The defaults of an autoscaler. The older version names its one metric in a field of its own.
-pub fn default(object: &mut Value) {
+fn default(object: &mut Value) {
     let is_v1 = object.str("apiVersion").ends_with("/v1");
     let spec = object.entry("spec");
     if !is_v1 && spec.get("metrics").is_none_or(|metrics| metrics.items().is_empty()) {
@@ -49,12 +61,12 @@ fn scaling_rules(rules: &mut Value, window: Option<i64>, policies: &[(&str, i64)
 }
 
 /// A tolerance is kept only where it was used before: the feature is off.
-pub fn prepare_create(object: &mut Value, _: &Occasion<'_>) {
+fn prepare_create(object: &mut Value, _: &Occasion<'_>) {
     drop_tolerance(object);
 }
 
 /// The same for a change.
-pub fn prepare_update(new: &mut Value, old: &Value, _: &Occasion<'_>) {
+fn prepare_update(new: &mut Value, old: &Value, _: &Occasion<'_>) {
     let behavior = Node::of(old, "spec").child("behavior");
     let used = ["scaleUp", "scaleDown"].iter().any(|way| behavior.child(way).child("tolerance").is_set());
     if !used {
@@ -72,7 +84,7 @@ fn drop_tolerance(object: &mut Value) {
 }
 
 /// Checks an autoscaler.
-pub fn validate(object: &Value, errors: &mut Errors) {
+fn validate(object: &Value, errors: &mut Errors) {
     validate_spec(object, 1, errors);
 }
 
@@ -303,13 +315,13 @@ fn validate_rules(rules: &Node<'_>, errors: &mut Errors) {
 }
 
 /// Checks a changed autoscaler. One that could sleep before may still do so.
-pub fn validate_update(new: &Value, old: &Value, errors: &mut Errors) {
+fn validate_update(new: &Value, old: &Value, errors: &mut Errors) {
     let slept = Node::of(old, "spec").child("minReplicas").int() == Some(0);
     validate_spec(new, if slept { 0 } else { 1 }, errors);
 }
 
 /// Checks a changed status.
-pub fn validate_status(new: &Value, _old: &Value, errors: &mut Errors) {
+fn validate_status(new: &Value, _old: &Value, errors: &mut Errors) {
     for field in ["currentReplicas", "desiredReplicas"] {
         Node::of(new, "status").child(field).not_negative(errors);
     }

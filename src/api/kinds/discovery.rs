@@ -6,11 +6,23 @@ use std::net::IpAddr;
 use super::check::{Node, items_mut, same};
 use super::core::address;
 use super::core::endpoints::endpoint_ip;
-use super::{Errors, Occasion, Warned, say};
+use super::{BASE, Errors, Generation, KindRules, MetaAgain, Occasion, Warned, say};
 use crate::api::field::{FieldError, quoted};
 use crate::api::kinds::allowed::discovery_v1;
 use crate::api::value::Value;
 use crate::api::{meta, names};
+
+/// The rules of an EndpointSlice.
+pub const RULES: KindRules = KindRules {
+    generation: Generation::FIRST,
+    prepare_create,
+    prepare_update,
+    validate,
+    validate_update,
+    warn,
+    meta_again: MetaAgain::Whole,
+    ..BASE
+};
 
 const MOST_ENDPOINTS: usize = 1_000;
 const MOST_PORTS: usize = 20_000;
@@ -19,12 +31,12 @@ const MOST_HINTS: usize = 8;
 const MOST_TOPOLOGY_LABELS: usize = 16;
 
 /// What is newer than the features that are on is dropped.
-pub fn prepare_create(slice: &mut Value, _: &Occasion<'_>) {
+fn prepare_create(slice: &mut Value, _: &Occasion<'_>) {
     prepare(slice, None);
 }
 
 /// The same for a change, unless it was there before.
-pub fn prepare_update(new: &mut Value, old: &Value, _: &Occasion<'_>) {
+fn prepare_update(new: &mut Value, old: &Value, _: &Occasion<'_>) {
     // Counted before anything is dropped: a client that repeats a field that is never kept counts as one that changes.
     let fields: [&[&str]; 4] = [&["addressType"], &["endpoints"], &["ports"], &["metadata", "labels"]];
     if fields.iter().any(|field| !same(new.at(field), old.at(field))) {
@@ -51,7 +63,7 @@ fn prepare(slice: &mut Value, old: Option<&Value>) {
 }
 
 /// Warns of what is dubious in a slice.
-pub fn warn(slice: &Value, old: Option<&Value>, warned: &mut Warned) {
+fn warn(slice: &Value, old: Option<&Value>, warned: &mut Warned) {
     if old.is_none() && slice.str("addressType") == "FQDN" {
         warned.push("spec.addressType: FQDN endpoints are deprecated".to_owned());
     }
@@ -68,7 +80,7 @@ pub fn warn(slice: &Value, old: Option<&Value>, warned: &mut Warned) {
 }
 
 /// Checks a slice.
-pub fn validate(slice: &Value, errors: &mut Errors) {
+fn validate(slice: &Value, errors: &mut Errors) {
     validate_frame(slice, errors);
     validate_endpoints(slice, errors);
 }
@@ -183,7 +195,7 @@ fn validate_address(kind: &str, list: &Node<'_>, address: &Node<'_>, errors: &mu
 }
 
 /// Checks a changed slice. Endpoints that were there already are not complained about.
-pub fn validate_update(new: &Value, old: &Value, errors: &mut Errors) {
+fn validate_update(new: &Value, old: &Value, errors: &mut Errors) {
     validate_frame(new, errors);
     if !same(new.get("endpoints"), old.get("endpoints")) {
         validate_endpoints(new, errors);

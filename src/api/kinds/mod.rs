@@ -267,6 +267,7 @@ impl KindRules {
 /// The rules of a kind that says nothing special; custom resources have these too.
 pub static GENERIC: KindRules = KindRules { unconditional_update: false, ..BASE };
 
+/// What a kind starts from.
 const BASE: KindRules = KindRules {
     name: names::subdomain_name,
     prefix_is_name: false,
@@ -302,6 +303,16 @@ const BASE: KindRules = KindRules {
     warn_status: |_, _| {},
     warn_given: |_, _| {},
 };
+
+/// A kind whose spec moves the generation.
+const COUNTED: KindRules =
+    KindRules { generation: Generation::SPEC, meta_again: MetaAgain::WholeAndChange, ..BASE };
+/// A kind without a generation.
+const PLAIN: KindRules = KindRules { meta_again: MetaAgain::WholeAndChange, ..BASE };
+/// A kind that must be read before it is written.
+const GUARDED: KindRules = KindRules { unconditional_update: false, ..PLAIN };
+/// Where a controller says what its pods are like.
+const POD_TEMPLATE: &[&str] = &["spec", "template", "spec"];
 
 /// The rules of custom kinds. What their schemas say is checked besides.
 pub static CUSTOM: KindRules = KindRules {

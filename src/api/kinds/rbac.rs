@@ -1,11 +1,42 @@
 //! Roles and who has them.
 
 use super::check::{Node, fill_text, items_mut, same};
-use super::{Errors, selector};
+use super::{Again, Errors, KindRules, MetaAgain, PLAIN, selector};
 use crate::api::field::FieldError;
 use crate::api::names;
 use crate::api::value::Value;
 use crate::api::words::RBAC_GROUP;
+
+/// What all kinds of the group share: each is checked both as new and as changed.
+const GROUP_RULES: KindRules = KindRules {
+    name,
+    create_on_update: true,
+    meta_again: MetaAgain::WholeTwiceAndChange,
+    again: Again::Twice,
+    ..PLAIN
+};
+
+/// The rules of a Role.
+pub const ROLE: KindRules = KindRules { validate: validate_role, ..GROUP_RULES };
+
+/// The rules of a ClusterRole.
+pub const CLUSTER_ROLE: KindRules = KindRules { validate: validate_cluster_role, ..GROUP_RULES };
+
+/// The rules of a RoleBinding.
+pub const ROLE_BINDING: KindRules = KindRules {
+    default: default_binding,
+    validate: validate_binding,
+    validate_update: same_role,
+    ..GROUP_RULES
+};
+
+/// The rules of a ClusterRoleBinding.
+pub const CLUSTER_ROLE_BINDING: KindRules = KindRules {
+    default: default_binding,
+    validate: validate_cluster_binding,
+    validate_update: same_role,
+    ..GROUP_RULES
+};
 
 /// Names of roles only have to fit in a path.
 pub fn name(name: &str, _prefix: bool) -> Vec<String> {
@@ -13,7 +44,7 @@ pub fn name(name: &str, _prefix: bool) -> Vec<String> {
 }
 
 /// The defaults of a binding: users and groups are those of this API group.
-pub fn default_binding(binding: &mut Value) {
+fn default_binding(binding: &mut Value) {
     for subject in items_mut(binding, "subjects") {
         if matches!(subject.str("kind"), "User" | "Group") {
             fill_text(subject, "apiGroup", RBAC_GROUP);
@@ -47,12 +78,12 @@ fn rules(role: &Value, namespaced: bool, errors: &mut Errors) {
 }
 
 /// Checks a Role.
-pub fn validate_role(role: &Value, errors: &mut Errors) {
+fn validate_role(role: &Value, errors: &mut Errors) {
     rules(role, true, errors);
 }
 
 /// Checks a ClusterRole.
-pub fn validate_cluster_role(role: &Value, errors: &mut Errors) {
+fn validate_cluster_role(role: &Value, errors: &mut Errors) {
     rules(role, false, errors);
     let aggregation = Node::of(role, "aggregationRule");
     if !aggregation.is_set() {
@@ -100,7 +131,7 @@ fn binding(binding: &Value, namespaced: bool, errors: &mut Errors) {
 }
 
 /// Checks that a changed binding is one to the same role.
-pub fn same_role(new: &Value, old: &Value, errors: &mut Errors) {
+fn same_role(new: &Value, old: &Value, errors: &mut Errors) {
     if !same(new.get("roleRef"), old.get("roleRef")) {
         let path = Node::of(new, "roleRef").path;
         errors.push(FieldError::invalid(&path, "rbac.RoleRef{}", "cannot change roleRef"));
@@ -108,12 +139,12 @@ pub fn same_role(new: &Value, old: &Value, errors: &mut Errors) {
 }
 
 /// Checks a RoleBinding.
-pub fn validate_binding(object: &Value, errors: &mut Errors) {
+fn validate_binding(object: &Value, errors: &mut Errors) {
     binding(object, true, errors);
 }
 
 /// Checks a ClusterRoleBinding.
-pub fn validate_cluster_binding(object: &Value, errors: &mut Errors) {
+fn validate_cluster_binding(object: &Value, errors: &mut Errors) {
     binding(object, false, errors);
 }
 

@@ -5,11 +5,72 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::check::{Node, same};
 use super::core::{node_label, persistent_volume};
 use super::quantity::Amount;
-use super::{Errors, Occasion, Warned, say, selector};
+use super::{
+    Again, Errors, GUARDED, Generation, KindRules, MetaAgain, Occasion, PLAIN, StatusMeta, Warned, say,
+    selector,
+};
 use crate::api::field::{FieldError, Path, quoted};
 use crate::api::kinds::allowed::storage_v1;
 use crate::api::value::Value;
 use crate::api::{meta, names};
+
+/// The rules of a StorageClass.
+pub const STORAGE_CLASS: KindRules = KindRules {
+    validate: validate_class,
+    again: Again::Once,
+    validate_update: validate_class_update,
+    warn: warn_class,
+    ..PLAIN
+};
+
+/// The rules of a CSIDriver.
+pub const CSI_DRIVER: KindRules = KindRules {
+    generation: Generation { starts: false, ..Generation::SPEC },
+    prepare_create: prepare_driver,
+    prepare_update: prepare_driver_update,
+    validate: validate_driver,
+    again: Again::Once,
+    validate_update: validate_driver_update,
+    meta_again: MetaAgain::Change,
+    ..GUARDED
+};
+
+/// The rules of a CSINode.
+pub const CSI_NODE: KindRules = KindRules {
+    validate: validate_csi_node,
+    again: Again::Twice,
+    validate_update: validate_csi_node_update,
+    meta_again: MetaAgain::WholeTwice,
+    ..GUARDED
+};
+
+/// The rules of a CSIStorageCapacity.
+pub const CSI_STORAGE_CAPACITY: KindRules = KindRules {
+    validate: validate_capacity,
+    again: Again::Once,
+    validate_update: validate_capacity_update,
+    warn: warn_capacity,
+    ..GUARDED
+};
+
+/// The rules of a VolumeAttachment.
+pub const VOLUME_ATTACHMENT: KindRules = KindRules {
+    status_meta: StatusMeta::Fixed,
+    validate: validate_attachment,
+    validate_update: validate_attachment_update,
+    prepare_status: prepare_attachment_status,
+    validate_status: validate_attachment_update,
+    status_again: MetaAgain::WholeTwice,
+    meta_again: MetaAgain::WholeTwice,
+    ..GUARDED
+};
+
+/// The rules of a VolumeAttributesClass.
+pub const VOLUME_ATTRIBUTES_CLASS: KindRules = KindRules {
+    validate: validate_attributes_class,
+    validate_update: validate_attributes_class_update,
+    ..PLAIN
+};
 
 fn provisioner(node: &Node<'_>, errors: &mut Errors) {
     if node.need(errors) {
@@ -90,7 +151,7 @@ fn topologies(list: &Node<'_>, errors: &mut Errors) {
 }
 
 /// Checks a changed StorageClass: it stays as it is.
-pub fn validate_class_update(new: &Value, old: &Value, errors: &mut Errors) {
+fn validate_class_update(new: &Value, old: &Value, errors: &mut Errors) {
     fixed(new, old, &["parameters", "provisioner", "reclaimPolicy"], errors);
     Node::of(new, "volumeBindingMode").unchanged(&Node::of(old, "volumeBindingMode"), errors);
 }
@@ -105,7 +166,7 @@ fn fixed(new: &Value, old: &Value, fields: &[&str], errors: &mut Errors) {
 }
 
 /// Warns of labels of nodes that other labels have replaced.
-pub fn warn_class(class: &Value, _old: Option<&Value>, warned: &mut Warned) {
+fn warn_class(class: &Value, _old: Option<&Value>, warned: &mut Warned) {
     for term in Node::of(class, "allowedTopologies").items() {
         for expression in term.child("matchLabelExpressions").items() {
             let key = expression.child("key");
@@ -117,7 +178,7 @@ pub fn warn_class(class: &Value, _old: Option<&Value>, warned: &mut Warned) {
 }
 
 /// Checks a VolumeAttributesClass.
-pub fn validate_attributes_class(class: &Value, errors: &mut Errors) {
+fn validate_attributes_class(class: &Value, errors: &mut Errors) {
     provisioner(&Node::of(class, "driverName"), errors);
     let given = Node::of(class, "parameters");
     parameters(&given, errors);
@@ -127,26 +188,26 @@ pub fn validate_attributes_class(class: &Value, errors: &mut Errors) {
 }
 
 /// Checks a changed VolumeAttributesClass: it stays as it is. What is wrong with it is said twice, as by the reference.
-pub fn validate_attributes_class_update(new: &Value, old: &Value, errors: &mut Errors) {
+fn validate_attributes_class_update(new: &Value, old: &Value, errors: &mut Errors) {
     validate_attributes_class(new, errors);
     fixed(new, old, &["driverName", "parameters"], errors);
     validate_attributes_class(new, errors);
 }
 
 /// A period is kept only where there was one before: the feature is off. So is the mount option for SELinux.
-pub fn prepare_driver(driver: &mut Value, _: &Occasion<'_>) {
+fn prepare_driver(driver: &mut Value, _: &Occasion<'_>) {
     driver.entry("spec").remove("nodeAllocatableUpdatePeriodSeconds");
 }
 
 /// The same for a change.
-pub fn prepare_driver_update(new: &mut Value, old: &Value, _: &Occasion<'_>) {
+fn prepare_driver_update(new: &mut Value, old: &Value, _: &Occasion<'_>) {
     if old.at(&["spec", "nodeAllocatableUpdatePeriodSeconds"]).is_none() {
         new.entry("spec").remove("nodeAllocatableUpdatePeriodSeconds");
     }
 }
 
 /// Checks a CSIDriver.
-pub fn validate_driver(driver: &Value, errors: &mut Errors) {
+fn validate_driver(driver: &Value, errors: &mut Errors) {
     let spec = Node::of(driver, "spec");
     // The first of these is misspelt in the reference's messages, and clients see it so.
     for (field, shown) in
@@ -194,7 +255,7 @@ fn token_requests(requests: &Node<'_>, errors: &mut Errors) {
 }
 
 /// Checks a changed CSIDriver: whether volumes are attached stays.
-pub fn validate_driver_update(new: &Value, old: &Value, errors: &mut Errors) {
+fn validate_driver_update(new: &Value, old: &Value, errors: &mut Errors) {
     let (spec, was) = (Node::of(new, "spec"), Node::of(old, "spec"));
     let attach =
         Node { value: spec.child("attachRequired").value, path: spec.path.child("attachedRequired") };
@@ -219,7 +280,7 @@ fn driver_name(name: &Node<'_>, errors: &mut Errors) {
 }
 
 /// Checks a CSINode.
-pub fn validate_csi_node(node: &Value, errors: &mut Errors) {
+fn validate_csi_node(node: &Value, errors: &mut Errors) {
     const LONGEST_ID: usize = 256;
     let mut seen = BTreeSet::new();
     for driver in Node::of(node, "spec").child("drivers").items() {
@@ -245,7 +306,7 @@ pub fn validate_csi_node(node: &Value, errors: &mut Errors) {
 }
 
 /// Checks a changed CSINode: what a driver said of itself stays. The whole is looked at twice.
-pub fn validate_csi_node_update(new: &Value, old: &Value, errors: &mut Errors) {
+fn validate_csi_node_update(new: &Value, old: &Value, errors: &mut Errors) {
     let drivers = |object| Node::of(object, "spec").child("drivers");
     for was in drivers(old).items() {
         for driver in drivers(new).items().filter(|one| one.child("name").text() == was.child("name").text())
@@ -257,7 +318,7 @@ pub fn validate_csi_node_update(new: &Value, old: &Value, errors: &mut Errors) {
 }
 
 /// Checks a CSIStorageCapacity.
-pub fn validate_capacity(object: &Value, errors: &mut Errors) {
+fn validate_capacity(object: &Value, errors: &mut Errors) {
     selector::validate(&Node::of(object, "nodeTopology"), errors);
     Node::of(object, "storageClassName").syntax(errors, names::dns_subdomain);
     let amount = Node::of(object, "capacity");
@@ -267,7 +328,7 @@ pub fn validate_capacity(object: &Value, errors: &mut Errors) {
 }
 
 /// Checks a changed CSIStorageCapacity: which storage it is about stays.
-pub fn validate_capacity_update(new: &Value, old: &Value, errors: &mut Errors) {
+fn validate_capacity_update(new: &Value, old: &Value, errors: &mut Errors) {
     let (topology, was) = (Node::of(new, "nodeTopology"), Node::of(old, "nodeTopology"));
     say::same_structure(&topology, &was, "v1.LabelSelector", errors);
     if new.str("storageClassName") != old.str("storageClassName") {
@@ -276,12 +337,12 @@ pub fn validate_capacity_update(new: &Value, old: &Value, errors: &mut Errors) {
 }
 
 /// Warns of labels of nodes that other labels have replaced.
-pub fn warn_capacity(object: &Value, _old: Option<&Value>, warned: &mut Warned) {
+fn warn_capacity(object: &Value, _old: Option<&Value>, warned: &mut Warned) {
     node_label::warn_selector(&Path::new("nodeTopology"), object.get("nodeTopology"), warned);
 }
 
 /// Checks a VolumeAttachment.
-pub fn validate_attachment(attachment: &Value, errors: &mut Errors) {
+fn validate_attachment(attachment: &Value, errors: &mut Errors) {
     attachment_any(attachment, errors);
     let spec = Node::of(attachment, "spec");
     driver_name(&spec.child("attacher"), errors);
@@ -330,7 +391,7 @@ fn attachment_status(status: &Node<'_>, errors: &mut Errors) {
 }
 
 /// An error code is kept only where there was one before: the feature is off.
-pub fn prepare_attachment_status(new: &mut Value, old: &Value, _: &Occasion<'_>) {
+fn prepare_attachment_status(new: &mut Value, old: &Value, _: &Occasion<'_>) {
     for field in ["attachError", "detachError"] {
         let had = old.at(&["status", field, "errorCode"]).is_some();
         if let Some(error) = super::check::present_mut(new.entry("status"), field).filter(|_| !had) {
@@ -340,7 +401,7 @@ pub fn prepare_attachment_status(new: &mut Value, old: &Value, _: &Occasion<'_>)
 }
 
 /// Checks a changed VolumeAttachment: what is attached where stays. The whole is looked at twice.
-pub fn validate_attachment_update(new: &Value, old: &Value, errors: &mut Errors) {
+fn validate_attachment_update(new: &Value, old: &Value, errors: &mut Errors) {
     attachment_any(new, errors);
     attachment_any(new, errors);
     if !same(new.get("spec"), old.get("spec")) {

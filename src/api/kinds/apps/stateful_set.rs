@@ -2,7 +2,7 @@
 
 use super::super::check::{Node, same};
 use super::super::core::{pod_default, template, volume_claim};
-use super::super::{Errors, Occasion, Warned, say, selector};
+use super::super::{COUNTED, Errors, KindRules, MetaAgain, Occasion, POD_TEMPLATE, Warned, say, selector};
 use super::share::{
     ROLLING, at_most_all, count, count_or_percent, counters, need_selector, no_fewer_collisions, shown_share,
 };
@@ -11,8 +11,23 @@ use crate::api::meta;
 use crate::api::names;
 use crate::api::value::Value;
 
+/// The rules of a StatefulSet.
+pub const RULES: KindRules = KindRules {
+    pods_at: POD_TEMPLATE,
+    name: names::label_name,
+    default: default_stateful_set,
+    prepare_create: prepare_stateful_set,
+    prepare_update: prepare_stateful_set_update,
+    validate: validate_stateful_set,
+    validate_update: validate_stateful_set_update,
+    validate_status: validate_stateful_set_status,
+    warn: warn_stateful_set,
+    meta_again: MetaAgain::Change,
+    ..COUNTED
+};
+
 /// The defaults of a StatefulSet.
-pub fn default_stateful_set(object: &mut Value) {
+fn default_stateful_set(object: &mut Value) {
     let spec = object.entry("spec");
     pod_default::template(spec, "template");
     let strategy = spec.entry("updateStrategy");
@@ -28,7 +43,7 @@ pub fn default_stateful_set(object: &mut Value) {
 }
 
 /// Checks a changed status of a StatefulSet.
-pub fn validate_stateful_set_status(new: &Value, old: &Value, errors: &mut Errors) {
+pub(super) fn validate_stateful_set_status(new: &Value, old: &Value, errors: &mut Errors) {
     let status = Node::of(new, "status");
     let of_all = ["readyReplicas", "currentReplicas", "updatedReplicas", "availableReplicas"];
     let all = [
@@ -47,7 +62,7 @@ pub fn validate_stateful_set_status(new: &Value, old: &Value, errors: &mut Error
 }
 
 /// Warns of what is dubious in a StatefulSet.
-pub fn warn_stateful_set(object: &Value, old: Option<&Value>, warned: &mut Warned) {
+pub(super) fn warn_stateful_set(object: &Value, old: Option<&Value>, warned: &mut Warned) {
     say::template_of(object, old, warned);
     let spec = Node::of(object, "spec");
     for claim in spec.child("volumeClaimTemplates").items() {
@@ -120,7 +135,7 @@ fn stateful_set_pods(spec: &Node<'_>, errors: &mut Errors) {
 }
 
 /// Checks a StatefulSet. The specs of its pods are looked at when the pods are made.
-pub fn validate_stateful_set(object: &Value, errors: &mut Errors) {
+pub(super) fn validate_stateful_set(object: &Value, errors: &mut Errors) {
     let spec = Node::of(object, "spec");
     stateful_set_spec(&spec, errors);
     spec.child("serviceName").syntax_if_set(errors, names::dns_label);
@@ -128,7 +143,7 @@ pub fn validate_stateful_set(object: &Value, errors: &mut Errors) {
 }
 
 /// Checks a changed StatefulSet.
-pub fn validate_stateful_set_update(new: &Value, old: &Value, errors: &mut Errors) {
+pub(super) fn validate_stateful_set_update(new: &Value, old: &Value, errors: &mut Errors) {
     let (spec, was) = (Node::of(new, "spec"), Node::of(old, "spec"));
     stateful_set_spec(&spec, errors);
     stateful_set_pods(&spec, errors);
@@ -153,12 +168,12 @@ pub fn validate_stateful_set_update(new: &Value, old: &Value, errors: &mut Error
 }
 
 /// The share that may be missing during an update is dropped: the feature is off.
-pub fn prepare_stateful_set(object: &mut Value, _: &Occasion<'_>) {
+pub(super) fn prepare_stateful_set(object: &mut Value, _: &Occasion<'_>) {
     drop_unavailable(object);
 }
 
 /// The same for a change, unless it was there before.
-pub fn prepare_stateful_set_update(new: &mut Value, old: &Value, _: &Occasion<'_>) {
+pub(super) fn prepare_stateful_set_update(new: &mut Value, old: &Value, _: &Occasion<'_>) {
     if old.at(&["spec", "updateStrategy", "rollingUpdate", "maxUnavailable"]).is_none() {
         drop_unavailable(new);
     }

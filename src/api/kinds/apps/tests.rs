@@ -3,7 +3,10 @@
 use super::super::testing::{NOBODY, each_change_refused, each_refused, filled, object, said};
 use super::super::{Errors, Occasion, Warned, rules};
 use super::daemon_set::TEMPLATE_GENERATION;
-use super::*;
+use super::daemon_set::*;
+use super::deployment::*;
+use super::share::*;
+use super::stateful_set::*;
 use crate::api::meta;
 use crate::api::value::Value;
 

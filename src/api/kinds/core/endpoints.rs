@@ -6,9 +6,12 @@ use super::address;
 use crate::api::field::Path;
 use crate::api::kinds::allowed::core_v1;
 use crate::api::kinds::check::{Node, same};
-use crate::api::kinds::{Errors, Warned};
+use crate::api::kinds::{Errors, KindRules, PLAIN, Warned};
 use crate::api::value::Value;
 use crate::api::{meta, names};
+
+/// The rules of Endpoints.
+pub const RULES: KindRules = KindRules { create_on_update: true, validate, validate_update, warn, ..PLAIN };
 
 /// Checks that an address can be reached from elsewhere.
 pub fn endpoint_ip(node: &Node<'_>, errors: &mut Errors) {
@@ -37,7 +40,7 @@ pub fn endpoint_ip(node: &Node<'_>, errors: &mut Errors) {
 }
 
 /// Checks endpoints.
-pub fn validate(endpoints: &Value, errors: &mut Errors) {
+fn validate(endpoints: &Value, errors: &mut Errors) {
     for subset in Node::of(endpoints, "subsets").items() {
         let lists = [subset.child("addresses"), subset.child("notReadyAddresses")];
         if lists.iter().all(Node::is_empty) {
@@ -68,14 +71,14 @@ pub fn validate(endpoints: &Value, errors: &mut Errors) {
 }
 
 /// Checks changed endpoints. What was there already is not complained about.
-pub fn validate_update(new: &Value, old: &Value, errors: &mut Errors) {
+fn validate_update(new: &Value, old: &Value, errors: &mut Errors) {
     if !same(new.get("subsets"), old.get("subsets")) {
         validate(new, errors);
     }
 }
 
 /// Warns about odd spellings of addresses, but not the controller that copies them from pods.
-pub fn warn(endpoints: &Value, _old: Option<&Value>, warned: &mut Warned) {
+fn warn(endpoints: &Value, _old: Option<&Value>, warned: &mut Warned) {
     let managed = meta::of(endpoints).at(&["labels", "endpoints.kubernetes.io/managed-by"]);
     if managed.and_then(Value::as_str) == Some("endpoint-controller") {
         return;

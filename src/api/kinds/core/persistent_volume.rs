@@ -6,10 +6,24 @@ use crate::api::field::{FieldError, Path};
 use crate::api::kinds::allowed::core_v1;
 use crate::api::kinds::check::{Node, fill, fill_text, present_mut, same};
 use crate::api::kinds::features::Feature;
-use crate::api::kinds::{Errors, Occasion, Warned, quantity};
+use crate::api::kinds::{Again, BASE, Errors, KindRules, MetaAgain, Occasion, Warned, quantity};
 use crate::api::value::Value;
 use crate::api::words::annotations::STORAGE_CLASS;
 use crate::api::{meta, names};
+
+/// The rules of a PersistentVolume.
+pub const RULES: KindRules = KindRules {
+    default,
+    prepare_create: prepare,
+    prepare_status,
+    validate,
+    again: Again::Once,
+    validate_update,
+    prepare_update,
+    warn,
+    meta_again: MetaAgain::WholeTwice,
+    ..BASE
+};
 
 const MOUNT_OPTIONS: &str = "volume.beta.kubernetes.io/mount-options";
 /// The kinds of volumes in the order in which they are looked at.
@@ -64,7 +78,7 @@ const DEAD: [(&str, &str, &str); 6] = [
 ];
 
 /// The defaults of a volume.
-pub fn default(volume: &mut Value) {
+fn default(volume: &mut Value) {
     let spec = volume.entry("spec");
     fill_text(spec, "persistentVolumeReclaimPolicy", "Retain");
     fill(spec, "volumeMode", "Filesystem");
@@ -74,7 +88,7 @@ pub fn default(volume: &mut Value) {
 }
 
 /// A new volume waits for its claim.
-pub fn prepare(volume: &mut Value, occasion: &Occasion<'_>) {
+fn prepare(volume: &mut Value, occasion: &Occasion<'_>) {
     let status = volume.entry("status");
     status.set("phase", "Pending");
     status.set("lastPhaseTransitionTime", occasion.now);
@@ -82,7 +96,7 @@ pub fn prepare(volume: &mut Value, occasion: &Occasion<'_>) {
 }
 
 /// A changed volume gets no class of attributes where the feature is off.
-pub fn prepare_update(volume: &mut Value, _: &Value, _: &Occasion<'_>) {
+fn prepare_update(volume: &mut Value, _: &Value, _: &Occasion<'_>) {
     drop_attributes(volume);
 }
 
@@ -108,7 +122,7 @@ fn attributes(spec: &Node<'_>, errors: &mut Errors) {
 }
 
 /// A change of the phase is dated.
-pub fn prepare_status(new: &mut Value, old: &Value, occasion: &Occasion<'_>) {
+fn prepare_status(new: &mut Value, old: &Value, occasion: &Occasion<'_>) {
     let was = old.get("status").cloned().unwrap_or_default();
     let status = new.entry("status");
     let time = "lastPhaseTransitionTime";
@@ -122,7 +136,7 @@ pub fn prepare_status(new: &mut Value, old: &Value, occasion: &Occasion<'_>) {
 }
 
 /// Checks a volume.
-pub fn validate(volume: &Value, errors: &mut Errors) {
+fn validate(volume: &Value, errors: &mut Errors) {
     validate_spec(&Node::of(volume, "spec"), meta::name(volume), errors);
     mount_options(volume, errors);
 }
@@ -253,7 +267,7 @@ fn source(spec: &Node<'_>, name: &str, errors: &mut Errors) {
 }
 
 /// Checks a changed volume: what it is made of stays.
-pub fn validate_update(new: &Value, old: &Value, errors: &mut Errors) {
+fn validate_update(new: &Value, old: &Value, errors: &mut Errors) {
     validate_spec(&Node::of(new, "spec"), meta::name(new), errors);
     let (spec, was) = (Node::of(new, "spec"), Node::of(old, "spec"));
     let changed = SOURCES.iter().any(|kind| {
@@ -316,7 +330,7 @@ fn with_stable_labels(old: &Value, new: &Value) -> Value {
 }
 
 /// Warns about a volume.
-pub fn warn(volume: &Value, _old: Option<&Value>, warned: &mut Warned) {
+fn warn(volume: &Value, _old: Option<&Value>, warned: &mut Warned) {
     let annotations = [
         (STORAGE_CLASS, "deprecated since v1.8; use \"storageClassName\" attribute instead"),
         (MOUNT_OPTIONS, "deprecated since v1.31; use \"mountOptions\" attribute instead"),

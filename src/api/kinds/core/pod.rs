@@ -1,18 +1,35 @@
 //! Pods: what a new one is given, and what it must be like.
 
-use super::{container, pod_change, pod_meta, pod_spec};
+use super::{container, pod_change, pod_default, pod_meta, pod_spec, pod_status, pod_warn};
 use crate::api::field::Path;
 use crate::api::kinds::check::{Node, items_mut, present_mut, same};
 use crate::api::kinds::quantity::Amount;
-use crate::api::kinds::{Errors, Occasion, Warned};
+use crate::api::kinds::{COUNTED, Errors, KindRules, Occasion, StatusMeta, Warned};
 use crate::api::meta;
 use crate::api::value::Value;
 use crate::api::words::annotations::APPARMOR;
 
+/// The rules of a Pod.
+pub const RULES: KindRules = KindRules {
+    pods_at: &["spec"],
+    warn_given,
+    graceful: true,
+    status_meta: StatusMeta::Without(&["ownerReferences"]),
+    default: pod_default::pod,
+    prepare_create,
+    prepare_status: pod_status::prepare,
+    validate,
+    validate_update,
+    validate_status: pod_status::validate,
+    warn: pod_warn::pod,
+    warn_status: pod_warn::status,
+    ..COUNTED
+};
+
 const KINDS_OF_CONTAINERS: [&str; 3] = ["initContainers", "containers", "ephemeralContainers"];
 
 /// A new pod is pending, and what it asks for decides who is thrown out first.
-pub fn prepare_create(pod: &mut Value, occasion: &Occasion<'_>) {
+fn prepare_create(pod: &mut Value, occasion: &Occasion<'_>) {
     let mut status = Value::object();
     status.set("phase", "Pending");
     status.set("qosClass", quality(pod));
@@ -197,7 +214,7 @@ pub fn validate_any(pod: &Value, errors: &mut Errors) {
 }
 
 /// Checks a new pod.
-pub fn validate(pod: &Value, errors: &mut Errors) {
+fn validate(pod: &Value, errors: &mut Errors) {
     validate_any(pod, errors);
     let spec = Node::of(pod, "spec");
     if !spec.child("ephemeralContainers").is_empty() {
@@ -211,7 +228,7 @@ pub fn validate(pod: &Value, errors: &mut Errors) {
 }
 
 /// Checks a changed pod.
-pub fn validate_update(new: &Value, old: &Value, errors: &mut Errors) {
+fn validate_update(new: &Value, old: &Value, errors: &mut Errors) {
     pod_change::validate(new, old, errors);
 }
 

@@ -7,10 +7,25 @@ use super::{address, service_change};
 use crate::api::field::{FieldError, Path, quoted};
 use crate::api::kinds::allowed::core_v1::{ServicePort, ServiceSpec};
 use crate::api::kinds::check::{Node, fill, fill_text, items_mut, present_mut};
-use crate::api::kinds::{Errors, Occasion};
+use crate::api::kinds::{Errors, KindRules, Occasion, PLAIN};
 use crate::api::services::{HEADLESS, carry, families, is_headless, needs_health_port};
 use crate::api::value::Value;
 use crate::api::{meta, names};
+
+/// The rules of a Service.
+pub const RULES: KindRules = KindRules {
+    name: names::dns_1035_name,
+    create_on_update: true,
+    default,
+    finish: Some(drop_inner_policy),
+    prepare_update,
+    validate,
+    validate_update,
+    validate_status: service_change::validate_status,
+    warn: service_change::warn,
+    warn_status: address::warn_balanced,
+    ..PLAIN
+};
 
 const AFFINITY_SECONDS: i64 = 10_800;
 const LONGEST_AFFINITY: i64 = 86_400;
@@ -18,7 +33,7 @@ const ONLY_BALANCERS: &str = "may only be used when `type` is 'LoadBalancer'";
 const SOURCE_RANGES: &str = "service.beta.kubernetes.io/load-balancer-source-ranges";
 
 /// The defaults of a service.
-pub fn default(service: &mut Value) {
+fn default(service: &mut Value) {
     let spec = service.entry("spec");
     fill_text(spec, "type", "ClusterIP");
     fill_text(spec, "sessionAffinity", "None");
@@ -58,12 +73,12 @@ pub fn default(service: &mut Value) {
 }
 
 /// Drops what the new type has no use for.
-pub fn prepare_update(new: &mut Value, old: &Value, _: &Occasion<'_>) {
+fn prepare_update(new: &mut Value, old: &Value, _: &Occasion<'_>) {
     carry::drop_useless(new, old);
 }
 
 /// Nothing inside the cluster stands between a name and what it names. What is said of it must be right nevertheless.
-pub fn drop_inner_policy(service: &mut Value) {
+fn drop_inner_policy(service: &mut Value) {
     let spec = service.entry("spec");
     if spec.str("type") == "ExternalName" {
         spec.remove("internalTrafficPolicy");
@@ -71,12 +86,12 @@ pub fn drop_inner_policy(service: &mut Value) {
 }
 
 /// Checks a new service.
-pub fn validate(service: &Value, errors: &mut Errors) {
+fn validate(service: &Value, errors: &mut Errors) {
     validate_any(service, &Value::Null, errors);
 }
 
 /// Checks a changed service: what it was reached at stays.
-pub fn validate_update(new: &Value, old: &Value, errors: &mut Errors) {
+fn validate_update(new: &Value, old: &Value, errors: &mut Errors) {
     service_change::validate(&Node::of(new, "spec"), &Node::of(old, "spec"), errors);
     validate_any(new, old, errors);
 }

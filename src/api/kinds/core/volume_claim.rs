@@ -5,27 +5,41 @@ use crate::api::field::{FieldError, Path, quoted};
 use crate::api::kinds::allowed::core_v1;
 use crate::api::kinds::check::{Node, fill_text, present_mut, same};
 use crate::api::kinds::features::Feature;
-use crate::api::kinds::{Errors, Occasion, Warned, selector};
+use crate::api::kinds::{BASE, Errors, KindRules, MetaAgain, Occasion, Warned, selector};
 use crate::api::value::Value;
 use crate::api::words::annotations::STORAGE_CLASS;
 use crate::api::{meta, names};
 
+/// The rules of a PersistentVolumeClaim.
+pub const RULES: KindRules = KindRules {
+    prepare_create: prepare_claim,
+    finish: Some(finish_claim),
+    prepare_update: prepare_claim_update,
+    prepare_status: prepare_claim_status,
+    validate_status: validate_claim_status,
+    validate: validate_claim,
+    validate_update: validate_claim_update,
+    warn: warn_claim,
+    meta_again: MetaAgain::WholeTwiceAndChange,
+    ..BASE
+};
+
 const MODES: &[&str] = core_v1::PersistentVolumeClaimSpec::ACCESS_MODES;
 const FIXED: &str = "spec is immutable after creation except resources.requests and volumeAttributesClassName for bound claims";
 /// Both ways of naming the source of a new claim say the same.
-pub fn prepare_claim(claim: &mut Value, _: &Occasion<'_>) {
+fn prepare_claim(claim: &mut Value, _: &Occasion<'_>) {
     let spec = claim.entry("spec");
     drop_disabled(spec, None);
     normalize_sources(spec);
 }
 
 /// A new claim waits for its volume.
-pub fn finish_claim(claim: &mut Value) {
+fn finish_claim(claim: &mut Value) {
     fill_text(claim.entry("status"), "phase", "Pending");
 }
 
 /// Both ways of naming a source say the same in an update, too.
-pub fn prepare_claim_update(claim: &mut Value, old: &Value, _: &Occasion<'_>) {
+fn prepare_claim_update(claim: &mut Value, old: &Value, _: &Occasion<'_>) {
     let spec = claim.entry("spec");
     drop_disabled(spec, old.get("spec"));
     normalize_sources(spec);
@@ -55,7 +69,7 @@ fn drop_disabled(spec: &mut Value, was: Option<&Value>) {
 }
 
 /// Fields of the status that features which are off would write do not come in.
-pub fn prepare_claim_status(new: &mut Value, old: &Value, _: &Occasion<'_>) {
+fn prepare_claim_status(new: &mut Value, old: &Value, _: &Occasion<'_>) {
     let was = old.get("status").unwrap_or(&Value::Null);
     let Some(status) = present_mut(new, "status").filter(|_| !Feature::VolumeAttributesClass.is_on()) else {
         return;
@@ -163,7 +177,7 @@ fn data_source(source: &Node<'_>, any_group: bool, errors: &mut Errors) {
 }
 
 /// Warns about a claim.
-pub fn warn_claim(claim: &Value, _old: Option<&Value>, warned: &mut Warned) {
+fn warn_claim(claim: &Value, _old: Option<&Value>, warned: &mut Warned) {
     if meta::of(claim).at(&["annotations", STORAGE_CLASS]).is_some() {
         let path = Path::new("metadata").child("annotations").key(STORAGE_CLASS);
         warned.push(format!("{path}: deprecated since v1.8; use \"storageClassName\" attribute instead"));

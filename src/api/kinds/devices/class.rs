@@ -1,10 +1,17 @@
 //! DeviceClasses and DeviceTaintRules.
 
-use super::super::Errors;
 use super::super::check::Node;
+use super::super::{Again, COUNTED, Errors, KindRules};
 use super::share::{MOST_CONFIGS, at_most, configuration, driver_name, pool_name, selectors, validate_taint};
 use crate::api::names;
 use crate::api::value::Value;
+
+/// The rules of a DeviceClass.
+pub const DEVICE_CLASS: KindRules = KindRules { validate: validate_class, again: Again::Twice, ..COUNTED };
+
+/// The rules of a DeviceTaintRule.
+pub const DEVICE_TAINT_RULE: KindRules =
+    KindRules { validate: validate_taint_rule, again: Again::Once, ..COUNTED };
 
 /// Checks a DeviceClass.
 pub fn validate_class(class: &Value, errors: &mut Errors) {
@@ -17,7 +24,7 @@ pub fn validate_class(class: &Value, errors: &mut Errors) {
 }
 
 /// Checks a DeviceTaintRule.
-pub fn validate_taint_rule(rule: &Value, errors: &mut Errors) {
+pub(super) fn validate_taint_rule(rule: &Value, errors: &mut Errors) {
     let spec = Node::of(rule, "spec");
     let chosen = spec.child("deviceSelector");
     if chosen.child("deviceClassName").is_set() {

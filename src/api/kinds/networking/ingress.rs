@@ -2,20 +2,34 @@
 
 use super::super::check::Node;
 use super::super::core::address;
-use super::super::{Errors, Warned};
+use super::super::{COUNTED, Errors, KindRules, Warned};
 use crate::api::field::{FieldError, Path};
 use crate::api::kinds::allowed::networking_v1;
 use crate::api::value::Value;
-use crate::api::words::annotations::INGRESS_CLASS;
+use crate::api::words::annotations;
 use crate::api::{meta, names};
 
+/// The rules of an Ingress.
+pub const INGRESS: KindRules = KindRules {
+    validate: validate_ingress,
+    validate_update: validate_ingress_update,
+    validate_status: validate_ingress_status,
+    warn: warn_ingress,
+    warn_status: address::warn_balanced,
+    ..COUNTED
+};
+
+/// The rules of an IngressClass.
+pub const INGRESS_CLASS: KindRules =
+    KindRules { validate: validate_ingress_class, validate_update: validate_ingress_class_update, ..COUNTED };
+
 /// Checks an Ingress.
-pub fn validate_ingress(ingress: &Value, errors: &mut Errors) {
+pub(super) fn validate_ingress(ingress: &Value, errors: &mut Errors) {
     validate_ingress_any(ingress, Allowed::default(), errors);
-    let annotation = meta::of(ingress).at(&["annotations", INGRESS_CLASS]);
+    let annotation = meta::of(ingress).at(&["annotations", annotations::INGRESS_CLASS]);
     let class = Node::of(ingress, "spec").child("ingressClassName");
     if let Some(value) = annotation.filter(|value| class.is_set() && *value != class.value) {
-        let path = Path::new("annotations").child(INGRESS_CLASS);
+        let path = Path::new("annotations").child(annotations::INGRESS_CLASS);
         Node { value, path }.invalid(errors, "must match `ingressClassName` when both are specified");
     }
 }
@@ -151,7 +165,7 @@ fn local_reference(reference: &Node<'_>, errors: &mut Errors) {
 }
 
 /// Checks a changed Ingress.
-pub fn validate_ingress_update(new: &Value, old: &Value, errors: &mut Errors) {
+pub(super) fn validate_ingress_update(new: &Value, old: &Value, errors: &mut Errors) {
     let was = Node::of(old, "spec");
     let bad_name = |tls: Node<'_>| {
         let name = tls.child("secretName");
@@ -170,7 +184,7 @@ pub fn validate_ingress_update(new: &Value, old: &Value, errors: &mut Errors) {
 }
 
 /// Checks a changed status of an Ingress.
-pub fn validate_ingress_status(new: &Value, old: &Value, errors: &mut Errors) {
+pub(super) fn validate_ingress_status(new: &Value, old: &Value, errors: &mut Errors) {
     let at = |object| Node::of(object, "status").child("loadBalancer").child("ingress");
     let known = address::listed(at(old).value, "ip");
     for entry in at(new).items() {
@@ -186,17 +200,18 @@ pub fn validate_ingress_status(new: &Value, old: &Value, errors: &mut Errors) {
 }
 
 /// Warns of the annotation that a field has replaced.
-pub fn warn_ingress(ingress: &Value, old: Option<&Value>, warned: &mut Warned) {
-    let named = meta::of(ingress).at(&["annotations", INGRESS_CLASS]).is_some();
+pub(super) fn warn_ingress(ingress: &Value, old: Option<&Value>, warned: &mut Warned) {
+    let named = meta::of(ingress).at(&["annotations", annotations::INGRESS_CLASS]).is_some();
     if old.is_none() && named && !Node::of(ingress, "spec").child("ingressClassName").is_set() {
         warned.push(format!(
-            "annotation \"{INGRESS_CLASS}\" is deprecated, please use 'spec.ingressClassName' instead"
+            "annotation \"{}\" is deprecated, please use 'spec.ingressClassName' instead",
+            annotations::INGRESS_CLASS
         ));
     }
 }
 
 /// Checks an IngressClass.
-pub fn validate_ingress_class(class: &Value, errors: &mut Errors) {
+pub(super) fn validate_ingress_class(class: &Value, errors: &mut Errors) {
     let spec = Node::of(class, "spec");
     const LONGEST: usize = 250;
     let controller = spec.child("controller");
@@ -229,7 +244,7 @@ pub fn validate_ingress_class(class: &Value, errors: &mut Errors) {
 }
 
 /// Checks a changed IngressClass.
-pub fn validate_ingress_class_update(new: &Value, old: &Value, errors: &mut Errors) {
+pub(super) fn validate_ingress_class_update(new: &Value, old: &Value, errors: &mut Errors) {
     let controller = |object| Node::of(object, "spec").child("controller");
     if controller(new).text() != controller(old).text() {
         controller(new).invalid_text(errors, meta::IMMUTABLE);

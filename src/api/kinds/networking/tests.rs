@@ -2,7 +2,9 @@
 
 use super::super::testing::{each_change_refused, each_refused, filled, object};
 use super::super::{Errors, Warned};
-use super::*;
+use super::ingress::*;
+use super::policy::*;
+use super::ranges::*;
 
 #[test]
 fn each_rule_of_an_ingress_refuses() {
