@@ -1,23 +1,27 @@
-//! Puts the descriptions of the API into the build folder, for `src/api/descriptions.rs` to embed.
+//! Puts two things into the build folder: the descriptions of the API, for `src/api/descriptions.rs` to embed, and the
+//! words that the facts table allows in fields, for `src/api/kinds/allowed.rs`.
 //!
-//! A server without them serves everything all the same, so whatever goes wrong here is a warning.
+//! A server without descriptions serves everything all the same, so whatever goes wrong with them is a warning.
 
 use std::env;
 use std::error::Error;
 use std::path::PathBuf;
 
-use pilothouse_texts::{Bundle, read};
+use pilothouse_texts::{Bundle, constants, read};
 
 fn main() -> Result<(), Box<dyn Error>> {
     let variable = |name: &str| env::var_os(name).ok_or_else(|| format!("cargo sets no {name}"));
-    let manifest = PathBuf::from(variable("CARGO_MANIFEST_DIR")?).join("Cargo.toml");
-    let found = read(&manifest, &PathBuf::from(variable("CARGO")?));
+    let project = PathBuf::from(variable("CARGO_MANIFEST_DIR")?);
+    let out = PathBuf::from(variable("OUT_DIR")?);
+    std::fs::write(out.join("allowed.rs"), constants(&project.join("schema"))?)?;
+    let found = read(&project.join("Cargo.toml"), &PathBuf::from(variable("CARGO")?));
     for problem in &found.problems {
         say(&format!("warning=no descriptions of the API: {problem}"));
     }
     // A package of the registry never changes, so its manifest stands for all of it. Where one was missing this runs
     // again with every build until it is there.
     say("rerun-if-changed=build.rs");
+    say("rerun-if-changed=schema");
     say("rerun-if-env-changed=CARGO_HOME");
     for folder in &found.folders {
         say(&format!("rerun-if-changed={}", folder.join("Cargo.toml").display()));
@@ -25,7 +29,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     if !found.problems.is_empty() {
         say("rerun-if-changed=no-such-file");
     }
-    Ok(Bundle::of(&found.texts).write(&PathBuf::from(variable("OUT_DIR")?))?)
+    Ok(Bundle::of(&found.texts).write(&out)?)
 }
 
 /// How a build script talks to cargo.

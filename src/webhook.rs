@@ -18,6 +18,7 @@ use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
 use self::reach::Reach;
+use crate::api::words::SERVER_NAME;
 use crate::kubeconfig::{Access, Shown};
 use crate::limits::{WEBHOOK_ANSWER_BYTES, WEBHOOK_QUESTION, WEBHOOK_QUESTIONS};
 use crate::upstream::RequestBody;
@@ -175,7 +176,7 @@ impl Service {
         let mut request = request
             .header(HOST, self.uri.authority().map_or("", |authority| authority.as_str()))
             .header(ACCEPT, "application/json")
-            .header(USER_AGENT, "kube-apiserver");
+            .header(USER_AGENT, SERVER_NAME);
         if let Some(header) = &shown.header {
             request = request.header(AUTHORIZATION, header);
         }

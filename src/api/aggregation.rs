@@ -15,8 +15,6 @@ use super::meta;
 use super::value::Value;
 use super::version::GroupVersion;
 
-/// The group of APIServices.
-pub const GROUP: &str = "apiregistration.k8s.io";
 /// Their store.
 pub const STORE: &str = "apiservices.apiregistration.k8s.io";
 /// As whom this server asks others what they serve.

@@ -4,14 +4,14 @@
 pub mod answer;
 pub mod hook;
 
+use crate::api::words::ADMISSION_REGISTRATION_GROUP;
+
 pub use hook::{Hook, ReviewVersion, Way};
 
 /// The group of the questions.
 pub const REVIEW_GROUP: &str = "admission.k8s.io";
 /// The kind of the questions.
 pub const REVIEW_KIND: &str = "AdmissionReview";
-/// The group of the configurations.
-pub const CONFIGURATION_GROUP: &str = "admissionregistration.k8s.io";
 
 /// Kinds that no webhook is asked about: whoever got one wrong could not put it right any more.
 const EXEMPT: [&str; 6] = [
@@ -25,7 +25,7 @@ const EXEMPT: [&str; 6] = [
 
 /// Whether no webhook is asked about objects of this kind.
 pub fn is_exempt(group: &str, kind: &str) -> bool {
-    group == CONFIGURATION_GROUP && EXEMPT.contains(&kind)
+    group == ADMISSION_REGISTRATION_GROUP && EXEMPT.contains(&kind)
 }
 
 #[cfg(test)]
@@ -34,7 +34,7 @@ mod tests {
 
     #[test]
     fn what_configures_admission_is_not_asked_about() {
-        assert!(is_exempt(CONFIGURATION_GROUP, "MutatingWebhookConfiguration"));
+        assert!(is_exempt(ADMISSION_REGISTRATION_GROUP, "MutatingWebhookConfiguration"));
         assert!(!is_exempt("example.com", "MutatingWebhookConfiguration"));
         assert!(!is_exempt("authentication.k8s.io", "TokenReview"));
     }

@@ -5,6 +5,7 @@
 
 use super::status::{Result, Status};
 use super::words::{CBOR, CBOR_SEQUENCE, JSON, PROTOBUF, YAML};
+use crate::api::words::{APPLY_PATCH, CBOR_APPLY_PATCH, JSON_PATCH, MERGE_PATCH, STRATEGIC_PATCH};
 
 /// An encoding of objects on the wire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -339,15 +340,11 @@ pub fn of_patch(content_type: &str, offer: Offer) -> Result<(PatchType, Encoding
     // Up to the first parameter, with whatever stands before that.
     let media = content_type.split(';').next().unwrap_or_default();
     match media {
-        "application/json-patch+json" => Ok((PatchType::Json, Encoding::Json)),
-        "application/merge-patch+json" => Ok((PatchType::Merge, Encoding::Json)),
-        "application/strategic-merge-patch+json" if !offer.custom => {
-            Ok((PatchType::Strategic, Encoding::Json))
-        }
-        "application/apply-patch+yaml" => Ok((PatchType::Apply, Encoding::Yaml)),
-        "application/apply-patch+cbor" if offer.find(CBOR).is_some() => {
-            Ok((PatchType::Apply, Encoding::Cbor))
-        }
+        JSON_PATCH => Ok((PatchType::Json, Encoding::Json)),
+        MERGE_PATCH => Ok((PatchType::Merge, Encoding::Json)),
+        STRATEGIC_PATCH if !offer.custom => Ok((PatchType::Strategic, Encoding::Json)),
+        APPLY_PATCH => Ok((PatchType::Apply, Encoding::Yaml)),
+        CBOR_APPLY_PATCH if offer.find(CBOR).is_some() => Ok((PatchType::Apply, Encoding::Cbor)),
         _ if offer.custom => Err(Status::unsupported_body(CUSTOM_PATCHES)),
         // Whoever comes close to a patch is told of the patches, others are turned away at the door.
         _ if content_type.split(',').any(is_patch) => Err(Status::unsupported_body(PATCHES)),

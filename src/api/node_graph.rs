@@ -3,6 +3,7 @@
 //! Pods lead from a node to secrets, config maps, claims, accounts; volumes lead from a claim to what they need themselves.
 //! Kept by who needs what, so that one question costs one look.
 
+use crate::api::words::annotations::MIRROR;
 use std::collections::{BTreeSet, HashMap};
 
 use serde_json::Value as Json;
@@ -75,7 +76,7 @@ fn needs_of(pod: &Json, namespace: &str, name: &str) -> BTreeSet<Place> {
     };
     need(Thing::Pod, name);
     // What runs without the server needs nothing of it.
-    if !pod["metadata"]["annotations"]["kubernetes.io/config.mirror"].is_null() {
+    if !pod["metadata"]["annotations"][MIRROR].is_null() {
         return needs;
     }
     let spec = &pod["spec"];

@@ -21,6 +21,7 @@ use std::sync::Arc;
 use super::catalog::Catalog;
 use super::schema::{GroupVersionKind, Registry};
 
+pub(in crate::api) use names::META as META_PACKAGE;
 pub use protobuf::{v2_protobuf, v3_protobuf};
 
 /// What the documents are written from.

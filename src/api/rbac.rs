@@ -9,7 +9,5 @@ pub mod index;
 pub mod role;
 pub mod rule;
 
-/// The API group of roles and bindings.
-pub const GROUP: &str = "rbac.authorization.k8s.io";
 /// The four resources of the group.
 pub const RESOURCES: [&str; 4] = ["clusterroles", "roles", "clusterrolebindings", "rolebindings"];

@@ -11,8 +11,6 @@ use pilothouse_actors::identity::Identity;
 use super::status::{Result, Status};
 use super::value::Value;
 
-/// The kinds of questions about rights.
-pub const ACCESS_GROUP: &str = "authorization.k8s.io";
 /// The kinds of questions about who somebody is.
 pub const IDENTITY_GROUP: &str = "authentication.k8s.io";
 

@@ -40,6 +40,19 @@ impl Value {
         }
     }
 
+    /// The name of the type that it has in the language of the reference, which some messages repeat.
+    pub fn go_type(&self) -> &'static str {
+        match self {
+            Value::Null => "<nil>",
+            Value::Bool(_) => "bool",
+            Value::Int(_) => "int64",
+            Value::Float(_) => "float64",
+            Value::String(_) => "string",
+            Value::Array(_) => "[]interface {}",
+            Value::Object(_) => "map[string]interface {}",
+        }
+    }
+
     /// The empty object.
     pub fn object() -> Value {
         Value::Object(Object::new())

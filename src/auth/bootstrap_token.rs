@@ -12,10 +12,10 @@ use pilothouse_actors::object::Key;
 
 use super::objects::{Facts, Kind, Objects};
 use crate::api::schema::time;
+use crate::api::words::{BOOTSTRAP_TOKEN_TYPE, SYSTEM_NAMESPACE};
 
 /// The group of all who join.
 const GROUP: &str = "system:bootstrappers";
-const TYPE: &str = "bootstrap.kubernetes.io/token";
 
 /// Knows bootstrap tokens.
 pub struct BootstrapTokens {
@@ -38,7 +38,7 @@ impl Verifier for BootstrapTokens {
         let (id, secret) = (id.to_owned(), secret.to_owned());
         let (objects, clock) = (Arc::clone(&self.objects), self.clock.clone());
         Answer::later(async move {
-            let key = Key::namespaced("kube-system", &format!("bootstrap-token-{id}"));
+            let key = Key::namespaced(SYSTEM_NAMESPACE, &format!("bootstrap-token-{id}"));
             match objects.get(Kind::Secret, key).await {
                 Ok(Some(found)) => match bearer(&found, &id, &secret, clock.now()) {
                     Ok(identity) => Verdict::Known(Arc::new(identity)),
@@ -67,7 +67,7 @@ fn bearer(found: &Facts, id: &str, secret: &str, now: Timestamp) -> Result<Ident
     if found.is_going() {
         return Err("is deleted and awaiting removal");
     }
-    if found.kind != TYPE {
+    if found.kind != BOOTSTRAP_TOKEN_TYPE {
         return Err("lies in a secret of another type");
     }
     let kept = found.data("token-secret");
@@ -138,7 +138,7 @@ mod tests {
                 None => drop(data.as_object_mut().unwrap().remove(*key)),
             }
         }
-        json!({"type": TYPE, "data": data})
+        json!({"type": BOOTSTRAP_TOKEN_TYPE, "data": data})
     }
 
     fn asked(secret: &Value) -> Result<Identity, &'static str> {

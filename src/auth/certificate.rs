@@ -1,5 +1,6 @@
 //! Client certificates: the common name is the user, each organisation a group.
 
+use crate::api::words::CREDENTIAL_ID;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::sync::Arc;
@@ -18,8 +19,6 @@ use super::chains::Chains;
 
 /// The attribute of a subject that holds the uid of a user; the reference server's.
 const UID: &str = "1.3.6.1.4.1.57683.2";
-/// Where it is written down which certificate somebody showed.
-const CREDENTIAL: &str = "authentication.kubernetes.io/credential-id";
 
 /// Verifies client certificates against the client CA.
 pub struct CertificateVerifier {
@@ -77,7 +76,7 @@ fn subject(certificate: &X509, reads_uid: bool) -> Result<Option<Identity>, Stri
         name,
         uid: if reads_uid { uid(certificate)? } else { String::new() },
         groups,
-        extra: BTreeMap::from([(CREDENTIAL.to_owned(), vec![digest])]),
+        extra: BTreeMap::from([(CREDENTIAL_ID.to_owned(), vec![digest])]),
     }))
 }
 

@@ -17,10 +17,8 @@ use crate::api::meta;
 use crate::api::node_graph::{Graph, Thing};
 use crate::api::rbac::role::Role;
 use crate::api::rbac::rule::{Ask, rules_of};
+use crate::api::words::{LEASE_NAMESPACE, NODE_PREFIX, NODES};
 
-const NODES: &str = "system:nodes";
-const NODE_PREFIX: &str = "system:node:";
-const LEASE_NAMESPACE: &str = "kube-node-lease";
 /// The types that say what concerns a node.
 const TYPES: [&str; 4] =
     ["pods", "persistentvolumes", "volumeattachments.storage.k8s.io", "resourceslices.resource.k8s.io"];

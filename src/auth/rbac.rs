@@ -11,15 +11,16 @@ use pilothouse_actors::identity::Identity;
 use pilothouse_actors::object::{Object, TypeName};
 
 use super::followed::{Followed, View};
+use crate::api::rbac::RESOURCES;
 use crate::api::rbac::index::{Found, Index, read_binding, read_role};
-use crate::api::rbac::{GROUP, RESOURCES};
+use crate::api::words::RBAC_GROUP;
 
 /// Who has which role, as of the last write that was answered.
 pub type Roles = Followed<Index>;
 
 /// Reads all roles and bindings.
 pub async fn open(directory: Addr<Directory>) -> Result<Roles, StoreError> {
-    let types = RESOURCES.map(|resource| TypeName::new(&format!("{resource}.{GROUP}")));
+    let types = RESOURCES.map(|resource| TypeName::new(&format!("{resource}.{RBAC_GROUP}")));
     Followed::open(directory, types, Index::default()).await
 }
 
@@ -144,7 +145,7 @@ mod tests {
     }
 
     async fn store(stores: &Stores, resource: &str) -> Addr<Store> {
-        let type_name = TypeName::new(&format!("{resource}.{GROUP}"));
+        let type_name = TypeName::new(&format!("{resource}.{RBAC_GROUP}"));
         stores.directory.send(Find { type_name }).await.unwrap().unwrap()
     }
 

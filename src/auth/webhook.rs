@@ -18,12 +18,12 @@ use thiserror::Error;
 use super::kept::Kept;
 use crate::api::callers::Expression;
 use crate::api::callers::conditions::{Matched, matched};
+use crate::api::words::AUTHORIZATION_GROUP;
 use crate::limits::WEBHOOK_CACHED_BYTES;
 use crate::metrics::webhooks::{Round, WebhookMeter};
 use crate::webhook::{Failure, Service, patiently};
 
 const KIND: &str = "SubjectAccessReview";
-const GROUP: &str = "authorization.k8s.io";
 
 /// How the other server is asked.
 pub struct Settings {
@@ -54,8 +54,11 @@ struct Said {
 fn read(answer: &[u8], version: &str) -> Result<Said, String> {
     let review: Json = serde_json::from_slice(answer).map_err(|error| error.to_string())?;
     let is = |field: &str, wanted: &str| review[field].is_null() || review[field] == wanted;
-    if !review.is_object() || !is("kind", KIND) || !is("apiVersion", &format!("{GROUP}/{version}")) {
-        return Err(format!("it is no {KIND} of {GROUP}/{version}"));
+    if !review.is_object()
+        || !is("kind", KIND)
+        || !is("apiVersion", &format!("{AUTHORIZATION_GROUP}/{version}"))
+    {
+        return Err(format!("it is no {KIND} of {AUTHORIZATION_GROUP}/{version}"));
     }
     match &review["status"] {
         Json::Null => Ok(Said::default()),
@@ -206,7 +209,7 @@ impl Inner {
         let version = &self.settings.version;
         let review = json!({
             "kind": KIND,
-            "apiVersion": format!("{GROUP}/{version}"),
+            "apiVersion": format!("{AUTHORIZATION_GROUP}/{version}"),
             "metadata": {"creationTimestamp": null},
             "spec": spec,
             "status": {"allowed": false},

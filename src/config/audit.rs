@@ -6,13 +6,12 @@ use std::time::Duration;
 use clap::{ArgAction, Args, ValueEnum};
 
 use super::values::go_duration;
+use crate::api::audit::API_VERSION;
 use crate::api::audit::policy::Policy;
 use crate::api::codec::yaml;
 use crate::api::value::Value;
 use crate::limits;
 
-/// The version in which records are written; there is no other.
-const VERSION: &str = "audit.k8s.io/v1";
 const MODES: &str = "batch,blocking,blocking-strict";
 const FORMATS: [&str; 2] = ["legacy", "json"];
 
@@ -92,7 +91,7 @@ pub struct AuditLog {
     #[arg(long, default_value = "json", value_name = "json|legacy")]
     pub audit_log_format: String,
     /// Version of records in the log.
-    #[arg(long, default_value = VERSION, value_name = "VERSION")]
+    #[arg(long, default_value = API_VERSION, value_name = "API_VERSION")]
     pub audit_log_version: String,
     /// Days that old log files stay, by the time in their names; 0 is for ever.
     #[arg(long, default_value_t = 0, value_name = "DAYS", allow_hyphen_values = true)]
@@ -146,7 +145,7 @@ pub struct AuditWebhook {
     #[arg(long, value_name = "FILE")]
     pub audit_webhook_config_file: Option<PathBuf>,
     /// Version of records that are sent.
-    #[arg(long, default_value = VERSION, value_name = "VERSION")]
+    #[arg(long, default_value = API_VERSION, value_name = "API_VERSION")]
     pub audit_webhook_version: String,
     /// Pause before records are sent for the second time; each later one is half as long again.
     #[arg(long, alias = "audit-webhook-batch-initial-backoff", default_value = "10s", value_parser = go_duration,
@@ -223,8 +222,8 @@ impl Said<'_> {
                 self.batch_bytes, self.event_bytes
             ));
         }
-        if self.version != VERSION {
-            wrong.push(format!("invalid group version, allowed versions are [{VERSION:?}]"));
+        if self.version != API_VERSION {
+            wrong.push(format!("invalid group version, allowed versions are [{API_VERSION:?}]"));
         }
         let Ok(mode) = mode.and_then(|mode| if wrong.is_empty() { Ok(mode) } else { Err(String::new()) })
         else {

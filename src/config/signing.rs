@@ -1,5 +1,6 @@
 //! Who answers requests for certificates, and for how long.
 
+use crate::api::words::signers;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -73,7 +74,7 @@ impl Signing {
     fn each(&self) -> [(&'static str, &'static str, Files<'_>); 4] {
         [
             (
-                "kubernetes.io/kubelet-serving",
+                signers::SERVING,
                 "cluster-signing-kubelet-serving",
                 (
                     self.cluster_signing_kubelet_serving_cert_file.as_deref(),
@@ -81,7 +82,7 @@ impl Signing {
                 ),
             ),
             (
-                "kubernetes.io/kube-apiserver-client-kubelet",
+                signers::KUBELET,
                 "cluster-signing-kubelet-client",
                 (
                     self.cluster_signing_kubelet_client_cert_file.as_deref(),
@@ -89,7 +90,7 @@ impl Signing {
                 ),
             ),
             (
-                "kubernetes.io/kube-apiserver-client",
+                signers::CLIENT,
                 "cluster-signing-kube-apiserver-client",
                 (
                     self.cluster_signing_kube_apiserver_client_cert_file.as_deref(),
@@ -97,7 +98,7 @@ impl Signing {
                 ),
             ),
             (
-                "kubernetes.io/legacy-unknown",
+                signers::LEGACY,
                 "cluster-signing-legacy-unknown",
                 (
                     self.cluster_signing_legacy_unknown_cert_file.as_deref(),

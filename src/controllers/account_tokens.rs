@@ -15,6 +15,9 @@ use crate::api::meta;
 use crate::api::options::DeleteOptions;
 use crate::api::status::Result;
 use crate::api::value::Value;
+use crate::api::words::ACCOUNT_TOKEN_TYPE;
+use crate::api::words::annotations::{ACCOUNT_NAME, ACCOUNT_UID};
+use crate::api::words::stores::SECRETS;
 
 use super::client::{At, Client};
 use super::each;
@@ -22,11 +25,7 @@ use super::queue::{Outcome, Queue};
 use super::runner::{Follows, Loop, News};
 use super::start::Authorities;
 
-const SECRETS: &str = "secrets";
 const ACCOUNTS: &str = "serviceaccounts";
-const TOKEN_TYPE: &str = "kubernetes.io/service-account-token";
-const NAME: &str = "kubernetes.io/service-account.name";
-const UID: &str = "kubernetes.io/service-account.uid";
 
 /// Makes a signed token of claims in JSON.
 pub type SignToken = Rc<dyn Fn(&[u8]) -> Option<String>>;
@@ -61,8 +60,8 @@ impl AccountTokens {
         let (secrets, accounts) = (self.client.resource(SECRETS)?, self.client.resource(ACCOUNTS)?);
         let at = At::of(&secrets, key);
         let Some(secret) = self.client.read(at).await? else { return Ok(Outcome::Done) };
-        let (name, wanted) = (annotation(&secret, NAME), annotation(&secret, UID));
-        if secret.str("type") != TOKEN_TYPE || name.is_empty() || meta::is_terminating(&secret) {
+        let (name, wanted) = (annotation(&secret, ACCOUNT_NAME), annotation(&secret, ACCOUNT_UID));
+        if secret.str("type") != ACCOUNT_TOKEN_TYPE || name.is_empty() || meta::is_terminating(&secret) {
             return Ok(Outcome::Done);
         }
         let account = self.client.read(At { resource: &accounts, namespace: key.namespace(), name }).await?;
@@ -96,7 +95,7 @@ impl AccountTokens {
                 secret.entry("data").set("token", STANDARD.encode(token));
             }
         }
-        secret.entry("metadata").entry("annotations").set(UID, uid);
+        secret.entry("metadata").entry("annotations").set(ACCOUNT_UID, uid);
         *secret != before
     }
 
@@ -105,10 +104,10 @@ impl AccountTokens {
         let secrets = self.client.resource(SECRETS)?;
         let snapshot = self.client.snapshot(&TypeName::new(SECRETS)).await?;
         let in_place = snapshot.scan(Some(key.namespace()), Bound::Unbounded);
-        let tokens = in_place.filter(|object| object.fields.get("type") == Some(TOKEN_TYPE));
+        let tokens = in_place.filter(|object| object.fields.get("type") == Some(ACCOUNT_TOKEN_TYPE));
         let looks = tokens.map(|object| async {
             let secret = self.client.load(&secrets, object)?;
-            if annotation(&secret, NAME) == key.name() {
+            if annotation(&secret, ACCOUNT_NAME) == key.name() {
                 // Decides again by what is there then.
                 self.secret(&object.key).await?;
             }
@@ -181,13 +180,14 @@ impl Loop for AccountTokens {
     fn hear(&self, news: &News<'_>, queue: &mut Queue<Work>) {
         let key = news.object.key.clone();
         match (news.of.as_str(), news.gone) {
-            (SECRETS, false) if news.object.fields.get("type") == Some(TOKEN_TYPE) => {
+            (SECRETS, false) if news.object.fields.get("type") == Some(ACCOUNT_TOKEN_TYPE) => {
                 queue.add(Work::Secret(key));
             }
-            (SECRETS, true) if news.object.fields.get("type") == Some(TOKEN_TYPE) => {
+            (SECRETS, true) if news.object.fields.get("type") == Some(ACCOUNT_TOKEN_TYPE) => {
                 let secrets = self.client.resource(SECRETS);
                 let last = secrets.and_then(|secrets| self.client.load(&secrets, news.object));
-                let account = last.map(|secret| annotation(&secret, NAME).to_owned()).unwrap_or_default();
+                let account =
+                    last.map(|secret| annotation(&secret, ACCOUNT_NAME).to_owned()).unwrap_or_default();
                 if !account.is_empty() {
                     queue.add(Work::Gone(key, account));
                 }

@@ -19,24 +19,22 @@ use crate::api::options::DeleteOptions;
 use crate::api::schema::time;
 use crate::api::status::Result;
 use crate::api::value::Value;
+use crate::api::words::stores::{CONFIG_MAPS, SECRETS};
+use crate::api::words::{BOOTSTRAP_TOKEN_TYPE, PUBLIC_NAMESPACE, SYSTEM_NAMESPACE};
 
 use super::client::{At, Client};
 use super::queue::{Outcome, Queue};
 use super::runner::{Follows, Loop, News};
 
-const SECRETS: &str = "secrets";
-const CONFIG_MAPS: &str = "configmaps";
-const TOKENS_NAMESPACE: &str = "kube-system";
-const TOKEN_TYPE: &str = "bootstrap.kubernetes.io/token";
-const INFO: (&str, &str) = ("kube-public", "cluster-info");
+const INFO: (&str, &str) = (PUBLIC_NAMESPACE, "cluster-info");
 const SIGNATURE: &str = "jws-kubeconfig-";
 /// Of an identifier as the name of the secret has it.
 const ID_LENGTH: usize = 6;
 
 fn is_token(news: &News<'_>) -> bool {
     news.of.as_str() == SECRETS
-        && news.object.key.namespace() == TOKENS_NAMESPACE
-        && news.object.fields.get("type") == Some(TOKEN_TYPE)
+        && news.object.key.namespace() == SYSTEM_NAMESPACE
+        && news.object.fields.get("type") == Some(BOOTSTRAP_TOKEN_TYPE)
 }
 
 /// A text of a secret; empty if there is none.
@@ -111,8 +109,8 @@ impl BootstrapSigner {
         let (secrets, now) = (self.client.resource(SECRETS)?, self.client.seconds());
         let snapshot = self.client.snapshot(&TypeName::new(SECRETS)).await?;
         let (mut tokens, mut next) = (BTreeMap::new(), None);
-        let in_place = snapshot.scan(Some(TOKENS_NAMESPACE), std::ops::Bound::Unbounded);
-        for object in in_place.filter(|object| object.fields.get("type") == Some(TOKEN_TYPE)) {
+        let in_place = snapshot.scan(Some(SYSTEM_NAMESPACE), std::ops::Bound::Unbounded);
+        for object in in_place.filter(|object| object.fields.get("type") == Some(BOOTSTRAP_TOKEN_TYPE)) {
             // One that cannot be read signs nothing; the others do.
             let Ok(secret) = self.client.load(&secrets, object) else { continue };
             if let Some((id, key)) = signing(&secret, now) {
@@ -177,7 +175,8 @@ pub struct TokenCleaner {
 impl TokenCleaner {
     async fn clean(&self, key: &Key) -> Result<Outcome> {
         let resource = self.client.resource(SECRETS)?;
-        let is_token = |object: &std::sync::Arc<Object>| object.fields.get("type") == Some(TOKEN_TYPE);
+        let is_token =
+            |object: &std::sync::Arc<Object>| object.fields.get("type") == Some(BOOTSTRAP_TOKEN_TYPE);
         let Some(object) = self.client.get(At::of(&resource, key)).await?.filter(is_token) else {
             return Ok(Outcome::Done);
         };

@@ -14,12 +14,12 @@ use crate::api::options::DeleteOptions;
 use crate::api::schema::time;
 use crate::api::status::Result;
 use crate::api::value::Value;
+use crate::api::words::stores::SIGNING_REQUESTS;
 
 use super::client::{At, Client};
 use super::per_object::PerObject;
 use super::queue::Outcome;
 
-const STORE: &str = "certificatesigningrequests.certificates.k8s.io";
 /// Seconds that a request stays after it was answered or refused.
 const DECIDED: i64 = 3_600;
 /// Seconds that a request stays without anybody caring.
@@ -63,10 +63,10 @@ fn expiry(certificate: &str) -> Option<i64> {
 
 impl PerObject for CertificateCleaner {
     const NAME: &'static str = "certificatesigningrequest-cleaner-controller";
-    const STORES: &'static [&'static str] = &[STORE];
+    const STORES: &'static [&'static str] = &[SIGNING_REQUESTS];
 
     async fn sync(&self, key: &Key) -> Result<Outcome> {
-        let resource = self.client.resource(STORE)?;
+        let resource = self.client.resource(SIGNING_REQUESTS)?;
         let Some(object) = self.client.get(At::of(&resource, key)).await? else { return Ok(Outcome::Done) };
         let Some(at) = goes_at(&self.client.load(&resource, &object)?) else { return Ok(Outcome::Done) };
         let left = u64::try_from(at - self.client.seconds()).unwrap_or(0);

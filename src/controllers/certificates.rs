@@ -15,7 +15,9 @@ use pilothouse_actors::object::Key;
 
 use crate::api::status::{Result, Status};
 use crate::api::value::Value;
-use crate::pki::signers::{CLIENT, KUBELET, SERVING};
+use crate::api::words::signers::{CLIENT, KUBELET, SERVING};
+use crate::api::words::stores::SIGNING_REQUESTS;
+use crate::api::words::{NODE_PREFIX, NODES};
 use crate::pki::signing::{Request, Subject};
 
 use super::client::{At, Client};
@@ -23,7 +25,6 @@ use super::per_object::PerObject;
 use super::queue::Outcome;
 use super::start::Authorities;
 
-const STORE: &str = "certificatesigningrequests.certificates.k8s.io";
 /// No certificate is shorter than this, whatever was asked for.
 const SHORTEST: Duration = Duration::from_secs(600);
 
@@ -68,8 +69,8 @@ fn same_usages(given: &[&str], purpose: &str) -> std::result::Result<(), String>
 /// What a signer finds wrong with a request that was approved for it.
 fn check(signer: &str, subject: &Subject, usages: &[&str]) -> std::result::Result<(), String> {
     let refuse = |wrong: bool, why: &str| if wrong { Err(why.to_owned()) } else { Ok(()) };
-    let of_nodes = subject.groups == ["system:nodes"];
-    let of_node = subject.name.starts_with("system:node:");
+    let of_nodes = subject.groups == [NODES];
+    let of_node = subject.name.starts_with(NODE_PREFIX);
     match signer {
         SERVING => {
             refuse(!of_nodes, "subject organization is not system:nodes")?;
@@ -125,10 +126,10 @@ impl CertificateSigner {
 
 impl PerObject for CertificateSigner {
     const NAME: &'static str = "certificatesigningrequest-signing-controller";
-    const STORES: &'static [&'static str] = &[STORE];
+    const STORES: &'static [&'static str] = &[SIGNING_REQUESTS];
 
     async fn sync(&self, key: &Key) -> Result<Outcome> {
-        let resource = self.client.resource(STORE)?;
+        let resource = self.client.resource(SIGNING_REQUESTS)?;
         let at = At::of(&resource, key);
         let Some(request) = self.client.read(at).await? else { return Ok(Outcome::Done) };
         let signer = request.at(&["spec", "signerName"]).and_then(Value::as_str).unwrap_or_default();
@@ -232,10 +233,10 @@ impl CertificateApprover {
 
 impl PerObject for CertificateApprover {
     const NAME: &'static str = "certificatesigningrequest-approving-controller";
-    const STORES: &'static [&'static str] = &[STORE];
+    const STORES: &'static [&'static str] = &[SIGNING_REQUESTS];
 
     async fn sync(&self, key: &Key) -> Result<Outcome> {
-        let resource = self.client.resource(STORE)?;
+        let resource = self.client.resource(SIGNING_REQUESTS)?;
         let at = At::of(&resource, key);
         let Some(request) = self.client.read(at).await? else { return Ok(Outcome::Done) };
         let spec = request.get("spec").unwrap_or(&Value::Null);
@@ -280,7 +281,7 @@ impl PerObject for CertificateApprover {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::pki::signers::LEGACY;
+    use crate::api::words::signers::LEGACY;
 
     #[test]
     fn each_signer_has_its_rules() {

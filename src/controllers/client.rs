@@ -18,7 +18,9 @@ use crate::api::query::Query;
 use crate::api::schema::{Registry, time};
 use crate::api::status::{GroupResource, Result, Status};
 use crate::api::value::Value;
-use crate::api::words::{AUTHENTICATED, MASTERS};
+use crate::api::words::{
+    ACCOUNT_PREFIX, ALL_ACCOUNTS, AUTHENTICATED, MASTERS, SERVER_NAME, SYSTEM_NAMESPACE,
+};
 use crate::verbs::bootstrap::OWN_NAME;
 use crate::verbs::delete::{Outcome, delete_object};
 use crate::verbs::services::Services;
@@ -26,9 +28,6 @@ use crate::verbs::update::{NewState, store_update};
 use crate::verbs::{Backend, Call, Warnings, apply, create};
 
 use super::known::{Catalogs, Known};
-
-/// The namespace of the accounts that loops act as.
-const ACCOUNTS: &str = "kube-system";
 
 /// One loop as a client.
 #[derive(Clone)]
@@ -78,10 +77,10 @@ impl Client {
     /// A client that acts as the account `name` of the cluster's own namespace.
     pub fn new(backend: Rc<Backend>, catalogs: Rc<Catalogs>, name: &str) -> Client {
         let user = Identity {
-            name: format!("system:serviceaccount:{ACCOUNTS}:{name}"),
+            name: format!("{ACCOUNT_PREFIX}{SYSTEM_NAMESPACE}:{name}"),
             groups: vec![
-                "system:serviceaccounts".to_owned(),
-                format!("system:serviceaccounts:{ACCOUNTS}"),
+                ALL_ACCOUNTS.to_owned(),
+                format!("{ALL_ACCOUNTS}:{SYSTEM_NAMESPACE}"),
                 AUTHENTICATED.to_owned(),
             ],
             ..Identity::default()
@@ -94,7 +93,7 @@ impl Client {
     pub fn of_server(backend: Rc<Backend>, catalogs: Rc<Catalogs>) -> Client {
         let user =
             Identity { name: OWN_NAME.to_owned(), groups: vec![MASTERS.to_owned()], ..Identity::default() };
-        Client { backend, catalogs, user: Rc::new(user), agent: "kube-apiserver".into() }
+        Client { backend, catalogs, user: Rc::new(user), agent: SERVER_NAME.into() }
     }
 
     /// Whom it acts as.

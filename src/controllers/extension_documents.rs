@@ -15,7 +15,7 @@ use tokio::task::spawn_blocking;
 use crate::api::aggregation::found::{CURRENT, FoundVersion, STALE, read_all, read_one, read_openapi_index};
 use crate::api::aggregation::{ASKS_AS, READS_AS, Registration, STORE, Service};
 use crate::api::openapi::merged::Described;
-use crate::api::words::MASTERS;
+use crate::api::words::{JSON, MASTERS};
 use crate::limits::{EXTENSION_DISCOVERY, EXTENSION_OPENAPI, EXTENSION_READ_EVERY};
 use crate::verbs::aggregation::{Description, Extensions, Question, Reply, Told};
 
@@ -28,7 +28,6 @@ pub const NAME: &str = "apiservice-documents";
 /// In which forms everything is told in one document.
 const EVERYTHING: &str = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList,\
                           application/json;g=apidiscovery.k8s.io;v=v2beta1;as=APIGroupDiscoveryList";
-const JSON: &str = "application/json";
 
 /// The loop.
 pub struct ExtensionDocuments {

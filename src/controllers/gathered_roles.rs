@@ -10,11 +10,11 @@ use pilothouse_actors::snapshot::Snapshot;
 
 use crate::api::codec;
 use crate::api::meta;
-use crate::api::rbac::GROUP;
 use crate::api::rbac::aggregate::{Gatherers, joined};
 use crate::api::rbac::rule::{Rule, rules_of};
 use crate::api::status::Result;
 use crate::api::value::Value;
+use crate::api::words::RBAC_GROUP;
 
 use super::client::{At, Client};
 use super::queue::{Outcome, Queue};
@@ -59,7 +59,7 @@ impl GatheredRoles {
             return Ok(());
         }
         let mut body = Value::object();
-        body.set("apiVersion", format!("{GROUP}/v1"));
+        body.set("apiVersion", format!("{RBAC_GROUP}/v1"));
         body.set("kind", "ClusterRole");
         body.entry("metadata").set("name", name);
         // One that has gone meanwhile shall not come back.

@@ -15,7 +15,8 @@ use pilothouse_actors::clock::{Clock, Timestamp};
 use crate::api::schema::time;
 use crate::api::status::Result;
 use crate::api::value::Value;
-use crate::api::words::NAMESPACES;
+use crate::api::words::stores::LEASES;
+use crate::api::words::{NAMESPACES, SYSTEM_NAMESPACE};
 use crate::api::{codec, meta};
 
 use super::client::{At, Client};
@@ -24,8 +25,6 @@ use super::runner::{Follows, Loop, News};
 
 /// The name of the lease. Not that of the stock controller manager, which may run beside our loops.
 pub const LEASE: &str = "pilothouse-controllers";
-const NAMESPACE: &str = "kube-system";
-const STORE: &str = "leases.coordination.k8s.io";
 /// How long the lease holds without being renewed.
 const HOLDS: Duration = Duration::from_secs(60);
 /// How often it is renewed: each time is a write.
@@ -94,12 +93,12 @@ pub struct LeaseHolder {
 
 impl LeaseHolder {
     async fn hold(&self) -> Result<Outcome> {
-        let Ok(resource) = self.client.resource(STORE) else {
+        let Ok(resource) = self.client.resource(LEASES) else {
             // Nobody can hold what is not served.
             self.lead.set(true);
             return Ok(Outcome::Done);
         };
-        let at = At { resource: &resource, namespace: NAMESPACE, name: LEASE };
+        let at = At { resource: &resource, namespace: SYSTEM_NAMESPACE, name: LEASE };
         let (me, now) = (self.identity().await?, self.clock.now());
         let Some(found) = self.client.read(at).await? else {
             self.client.create(at, &lease(&me, now)).await?;
@@ -129,7 +128,8 @@ impl LeaseHolder {
         let host =
             nix::unistd::gethostname().ok().and_then(|name| name.into_string().ok()).unwrap_or_default();
         let resource = self.client.resource(NAMESPACES)?;
-        let cluster = self.client.read(At { resource: &resource, namespace: "", name: NAMESPACE }).await?;
+        let cluster =
+            self.client.read(At { resource: &resource, namespace: "", name: SYSTEM_NAMESPACE }).await?;
         let uid = cluster.map(|namespace| meta::of(&namespace).str("uid").to_owned()).unwrap_or_default();
         Ok(format!("{host}_{uid}"))
     }
@@ -149,7 +149,7 @@ fn moment(now: Timestamp) -> String {
 
 fn lease(me: &str, now: Timestamp) -> Value {
     let text = format!(
-        r#"{{"apiVersion":"coordination.k8s.io/v1","kind":"Lease","metadata":{{"name":"{LEASE}","namespace":"{NAMESPACE}"}}}}"#
+        r#"{{"apiVersion":"coordination.k8s.io/v1","kind":"Lease","metadata":{{"name":"{LEASE}","namespace":"{SYSTEM_NAMESPACE}"}}}}"#
     );
     let mut lease = codec::json::read(text.as_bytes()).unwrap_or_default();
     take(&mut lease, me, now);
@@ -179,7 +179,7 @@ impl Loop for LeaseHolder {
     }
 
     fn follows(&self) -> Follows {
-        Follows::These(&[STORE])
+        Follows::These(&[LEASES])
     }
 
     fn longest_retry(&self) -> Duration {
@@ -191,7 +191,10 @@ impl Loop for LeaseHolder {
     }
 
     fn hear(&self, news: &News<'_>, queue: &mut Queue<()>) {
-        if news.at.is_some() && news.object.key.name() == LEASE && news.object.key.namespace() == NAMESPACE {
+        if news.at.is_some()
+            && news.object.key.name() == LEASE
+            && news.object.key.namespace() == SYSTEM_NAMESPACE
+        {
             queue.add(());
         }
     }

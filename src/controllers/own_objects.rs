@@ -9,7 +9,7 @@ use futures::future::LocalBoxFuture;
 use pilothouse_actors::clock::Clock;
 
 use crate::api::status::Result;
-use crate::api::words::{NAMESPACES, SYSTEM_NAMESPACES};
+use crate::api::words::{NAMESPACES, SYSTEM_NAMESPACE, SYSTEM_NAMESPACES};
 use crate::verbs::bootstrap::home::KUBERNETES;
 use crate::verbs::bootstrap::trust;
 
@@ -38,7 +38,7 @@ pub struct OwnObjects {
 fn is_own(store: &str, namespace: &str, name: &str) -> bool {
     match store {
         NAMESPACES => SYSTEM_NAMESPACES.contains(&name),
-        "configmaps" => (namespace, name) == ("kube-system", trust::NAME),
+        "configmaps" => (namespace, name) == (SYSTEM_NAMESPACE, trust::NAME),
         "servicecidrs.networking.k8s.io" => name == KUBERNETES,
         _ => (namespace, name) == ("default", KUBERNETES),
     }

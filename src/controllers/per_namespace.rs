@@ -9,7 +9,7 @@ use futures::future::LocalBoxFuture;
 use crate::api::meta;
 use crate::api::status::Result;
 use crate::api::value::Value;
-use crate::api::words::NAMESPACES;
+use crate::api::words::{NAMESPACES, ROOT_CERTIFICATE};
 
 use super::client::{At, Client};
 use super::queue::{Outcome, Queue};
@@ -54,7 +54,7 @@ impl Made {
             loop_name: "root-ca-certificate-publisher-controller",
             store: "configmaps",
             follows: &[NAMESPACES, "configmaps"],
-            object_name: "kube-root-ca.crt",
+            object_name: ROOT_CERTIFICATE,
             content: Some(data),
         }
     }

@@ -20,6 +20,7 @@ use crate::api::meta;
 use crate::api::options::DeleteOptions;
 use crate::api::status::{Result, Status};
 use crate::api::value::Value;
+use crate::api::words::stores::PODS;
 use crate::limits::DELETIONS_IN_FLIGHT;
 
 use super::client::{At, Client};
@@ -28,7 +29,6 @@ use super::head::Head;
 use super::queue::{Outcome, Queue};
 use super::runner::{Follows, Loop, News};
 
-const PODS: &str = "pods";
 const NODES: &str = "nodes";
 /// How long a node may be missing before its pods go: it may be about to come.
 const QUARANTINE: Duration = Duration::from_secs(40);

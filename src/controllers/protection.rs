@@ -15,13 +15,14 @@ use crate::api::catalog::resource::Resource;
 use crate::api::meta;
 use crate::api::status::Result;
 use crate::api::value::Value;
+use crate::api::words::stores::PODS;
+use crate::api::words::{CLAIM_PROTECTION, VOLUME_PROTECTION};
 
 use super::client::{At, Client};
 use super::head::Head;
 use super::queue::{Outcome, Queue};
 use super::runner::{Follows, Loop, News};
 
-const PODS: &str = "pods";
 const CLAIMS: &str = "persistentvolumeclaims";
 
 /// What is protected.
@@ -43,8 +44,8 @@ impl Protected {
 
     fn finalizer(self) -> &'static str {
         match self {
-            Protected::Claims => "kubernetes.io/pvc-protection",
-            Protected::Volumes => "kubernetes.io/pv-protection",
+            Protected::Claims => CLAIM_PROTECTION,
+            Protected::Volumes => VOLUME_PROTECTION,
         }
     }
 }

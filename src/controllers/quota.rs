@@ -22,12 +22,12 @@ use crate::api::quota::usage::Change;
 use crate::api::quota::{Features, Meter, Tally};
 use crate::api::status::Result;
 use crate::api::value::Value;
+use crate::api::words::stores::RESOURCE_QUOTAS;
 
 use super::client::{At, Client};
 use super::queue::{Outcome, Queue};
 use super::runner::{Follows, Loop, News};
 
-const QUOTAS: &str = "resourcequotas";
 /// How long changes are gathered before a namespace is counted: a thousand deletions cost a few counts.
 const GATHERED: Duration = Duration::from_millis(200);
 /// When a status that was written is held against the objects once more: a creation that was charged and not yet stored
@@ -83,7 +83,7 @@ impl QuotaStatus {
     }
 
     async fn sync(&self, key: &Key) -> Result<Outcome> {
-        let resource = self.client.resource(QUOTAS)?;
+        let resource = self.client.resource(RESOURCE_QUOTAS)?;
         let at = At::of(&resource, key);
         let Some(object) = self.client.get(at).await? else { return Ok(Outcome::Done) };
         let quota = self.client.load(&resource, &object)?;
@@ -177,7 +177,7 @@ impl QuotaStatus {
             }
             return;
         }
-        let Ok(resource) = self.client.resource(QUOTAS) else { return };
+        let Ok(resource) = self.client.resource(RESOURCE_QUOTAS) else { return };
         let read = |object: &Object| self.client.load(&resource, object).ok();
         let Some(now) = read(news.object) else { return };
         let names = now.at(&["spec", "hard"]).and_then(Value::fields).into_iter().flatten();
@@ -261,7 +261,7 @@ impl Loop for QuotaStatus {
     }
 
     fn hear(&self, news: &News<'_>, queue: &mut Queue<Key>) {
-        if news.of.as_str() == QUOTAS {
+        if news.of.as_str() == RESOURCE_QUOTAS {
             self.hear_quota(news, queue);
         }
         // Quotas are counted by quotas too.
@@ -274,7 +274,7 @@ impl Loop for QuotaStatus {
         snapshot: &pilothouse_actors::snapshot::Snapshot,
         queue: &mut Queue<Key>,
     ) {
-        if of.as_str() == QUOTAS {
+        if of.as_str() == RESOURCE_QUOTAS {
             // Some may have gone unheard.
             self.watched.borrow_mut().clear();
             let readable = snapshot.iter().filter(|object| object.is_readable());

@@ -13,6 +13,8 @@ use crate::api::options::DeleteOptions;
 use crate::api::schema::time;
 use crate::api::status::Result;
 use crate::api::value::Value;
+use crate::api::words::stores::LEASES;
+use crate::api::words::{SERVER_NAME, SYSTEM_NAMESPACE};
 
 use super::client::{At, Client};
 use super::queue::{Outcome, Queue};
@@ -20,10 +22,8 @@ use super::runner::{Follows, Loop, News};
 
 /// The name of the loop.
 pub const NAME: &str = "apiserver-lease-expiry";
-const STORE: &str = "leases.coordination.k8s.io";
-const NAMESPACE: &str = "kube-system";
 /// The label of such leases, and what it says.
-const IDENTITY: (&str, &str) = ("apiserver.kubernetes.io/identity", "kube-apiserver");
+const IDENTITY: (&str, &str) = ("apiserver.kubernetes.io/identity", SERVER_NAME);
 
 /// The loop.
 pub struct ServerLeases {
@@ -32,7 +32,7 @@ pub struct ServerLeases {
 }
 
 fn is_of_server(lease: &Object) -> bool {
-    lease.key.namespace() == NAMESPACE && lease.labels.get(IDENTITY.0) == Some(IDENTITY.1)
+    lease.key.namespace() == SYSTEM_NAMESPACE && lease.labels.get(IDENTITY.0) == Some(IDENTITY.1)
 }
 
 /// The second at whose end a lease has lapsed; `None` if it has whatever the time.
@@ -44,7 +44,7 @@ fn lapses_at(lease: &Value) -> Option<i64> {
 
 impl ServerLeases {
     async fn look(&self, key: &Key) -> Result<Outcome> {
-        let resource = self.client.resource(STORE)?;
+        let resource = self.client.resource(LEASES)?;
         let found = self.client.get(At::of(&resource, key)).await?.filter(|lease| is_of_server(lease));
         let Some(object) = found else { return Ok(Outcome::Done) };
         let lease = self.client.load(&resource, &object)?;
@@ -74,7 +74,7 @@ impl Loop for ServerLeases {
     }
 
     fn follows(&self) -> Follows {
-        Follows::These(&[STORE])
+        Follows::These(&[LEASES])
     }
 
     fn hear(&self, news: &News<'_>, queue: &mut Queue<Key>) {

@@ -16,6 +16,9 @@ use crate::api::options::DeleteOptions;
 use crate::api::schema::time;
 use crate::api::status::Result;
 use crate::api::value::Value;
+use crate::api::words::ACCOUNT_TOKEN_TYPE;
+use crate::api::words::annotations::{ACCOUNT_NAME, ACCOUNT_UID};
+use crate::api::words::stores::{CONFIG_MAPS, SECRETS};
 use crate::auth::service_account::used::{INVALID_SINCE, LAST_USED, day, is_day};
 use crate::verbs::bootstrap::trust::{SINCE, TRACKED};
 
@@ -24,9 +27,6 @@ use super::each;
 use super::queue::{Outcome, Queue};
 use super::runner::{Follows, Loop, News};
 
-const SECRETS: &str = "secrets";
-const MAPS: &str = "configmaps";
-const TOKEN_TYPE: &str = "kubernetes.io/service-account-token";
 const EVERY: Duration = Duration::from_secs(24 * 3_600);
 
 /// The loop.
@@ -75,7 +75,8 @@ impl LegacyTokenCleaner {
         let now = self.clock.now();
         if self.tracked_long_enough(now).await? {
             let secrets = self.client.snapshot(&TypeName::new(SECRETS)).await?;
-            let tokens = secrets.iter().filter(|object| object.fields.get("type") == Some(TOKEN_TYPE));
+            let tokens =
+                secrets.iter().filter(|object| object.fields.get("type") == Some(ACCOUNT_TOKEN_TYPE));
             each::all(tokens.map(|object| self.look(object, now)), 1).await?;
         }
         Ok(Outcome::After(EVERY))
@@ -83,7 +84,7 @@ impl LegacyTokenCleaner {
 
     /// Whether uses have been tracked for as long as a token must be unused, from the day after the first on.
     async fn tracked_long_enough(&self, now: Timestamp) -> Result<bool> {
-        let maps = self.client.resource(MAPS)?;
+        let maps = self.client.resource(CONFIG_MAPS)?;
         let map = self.client.read(At { resource: &maps, namespace: TRACKED.0, name: TRACKED.1 }).await?;
         let since = map.as_ref().and_then(|map| map.at(&["data", SINCE])).and_then(Value::as_str);
         let Some(since) = since.filter(|since| is_day(since)) else { return Ok(false) };
@@ -135,10 +136,7 @@ impl LegacyTokenCleaner {
         let annotation = |name: &str| {
             meta::of(secret).get("annotations").map(|all| all.str(name)).unwrap_or_default().to_owned()
         };
-        let (name, uid) = (
-            annotation("kubernetes.io/service-account.name"),
-            annotation("kubernetes.io/service-account.uid"),
-        );
+        let (name, uid) = (annotation(ACCOUNT_NAME), annotation(ACCOUNT_UID));
         if name.is_empty() {
             return Ok(false);
         }
@@ -167,7 +165,7 @@ impl Loop for LegacyTokenCleaner {
     }
 
     fn follows(&self) -> Follows {
-        Follows::These(&[MAPS])
+        Follows::These(&[CONFIG_MAPS])
     }
 
     fn begins_with(&self) -> Vec<()> {

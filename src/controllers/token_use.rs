@@ -11,6 +11,7 @@ use tokio::sync::Mutex;
 use crate::api::meta;
 use crate::api::status::Result;
 use crate::api::value::Value;
+use crate::api::words::stores::CONFIG_MAPS;
 use crate::auth::service_account::used::{LAST_USED, Used, UsesHeard, day, is_day, is_outdated};
 use crate::verbs::bootstrap::trust::{SINCE, TRACKED};
 
@@ -20,7 +21,6 @@ use super::runner::{Follows, Loop, News};
 
 /// The name of the loop.
 pub const NAME: &str = "legacy-token-tracking";
-const MAPS: &str = "configmaps";
 
 /// What the loop does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -43,7 +43,7 @@ pub struct TokenUse {
 
 impl TokenUse {
     async fn since(&self) -> Result<Outcome> {
-        let resource = self.client.resource(MAPS)?;
+        let resource = self.client.resource(CONFIG_MAPS)?;
         let at = At { resource: &resource, namespace: TRACKED.0, name: TRACKED.1 };
         let today = day(self.clock.now());
         let written = match self.client.get(at).await? {
@@ -99,7 +99,7 @@ impl Loop for TokenUse {
     }
 
     fn follows(&self) -> Follows {
-        Follows::These(&[MAPS])
+        Follows::These(&[CONFIG_MAPS])
     }
 
     fn begins_with(&self) -> Vec<Work> {

@@ -22,6 +22,7 @@ use crate::api::query::Query;
 use crate::api::schema::time;
 use crate::api::status::{Result, Status};
 use crate::api::value::Value;
+use crate::api::words::SERVER_NAME;
 use crate::limits::{DEFINITIONS_PER_READ, DEFINITIONS_WRITTEN_AT_ONCE};
 use crate::verbs::bootstrap::defined_api_services;
 use crate::verbs::update::{NewState, store_update};
@@ -164,7 +165,7 @@ impl Tools {
         subresource: &'a str,
         (query, warnings): (&'a Query<'a>, &'a Warnings),
     ) -> Result<Call<'a>> {
-        let asking = (&self.user, "kube-apiserver");
+        let asking = (&self.user, SERVER_NAME);
         Call::own(resource, (namespace, name, subresource), (query, warnings), asking)
     }
 }

@@ -22,13 +22,12 @@ use pilothouse_actors::feed::Feed;
 
 use crate::api::media::Encoding;
 use crate::api::status::{Result, Status};
+use crate::frames::websocket::accept_key;
 
-/// What the protocol adds to a client's key before it is hashed.
-const KEY_SUFFIX: &str = "258EAFA5-E914-47DA-95CA-C5AB0DC85B11";
 /// The only version of the protocol that is in use.
 const VERSION: &str = "13";
 /// Clients that cannot set headers send their token as the name of a protocol. It is no protocol to agree upon.
-const TOKEN_PROTOCOL: &str = "base64url.bearer.authorization.k8s.io.";
+pub(super) const TOKEN_PROTOCOL: &str = "base64url.bearer.authorization.k8s.io.";
 /// Messages that wait leave together, up to this many bytes.
 const CHUNK_BYTES: usize = 64 << 10;
 /// The most that a control frame carries.
@@ -95,10 +94,9 @@ impl Upgrade {
         if STANDARD.decode(key).map_or(0, |key| key.len()) != 16 {
             return Err(Status::bad_request("mismatch challenge/response"));
         }
-        let hash = openssl::sha::sha1(format!("{key}{KEY_SUFFIX}").as_bytes());
         let mut protocols = words(headers, &header::SEC_WEBSOCKET_PROTOCOL);
         let protocol = protocols.find(|one| !one.is_empty() && !one.starts_with(TOKEN_PROTOCOL));
-        Ok(Some(Upgrade { accept: STANDARD.encode(hash), protocol: protocol.map(str::to_owned) }))
+        Ok(Some(Upgrade { accept: accept_key(key), protocol: protocol.map(str::to_owned) }))
     }
 
     /// Agrees, and sends the events of a watch.

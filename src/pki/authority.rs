@@ -20,11 +20,10 @@ use pilothouse_actors::clock::Timestamp;
 
 use super::Identity;
 use super::host::Names;
+use crate::api::words::SERVER_NAME;
 use crate::{limits, signatures};
 
 pub(super) const AUTHORITY_NAME: &str = "pilothouse-ca";
-/// The name of servers in the certificates that are made here.
-pub(super) const SERVING_NAME: &str = "kube-apiserver";
 
 /// What a certificate is for.
 pub(super) enum Purpose<'a> {
@@ -77,7 +76,7 @@ impl Authority {
     pub(super) fn issue(&self, purpose: &Purpose<'_>, now: Timestamp) -> Result<Identity, ErrorStack> {
         let key = new_key()?;
         let subject = match purpose {
-            Purpose::Serving(_) => name(SERVING_NAME, None)?,
+            Purpose::Serving(_) => name(SERVER_NAME, None)?,
             Purpose::Client { user, group } => name(user, Some(group))?,
         };
         let issuer = self.certificate.subject_name();

@@ -35,6 +35,7 @@ use openssl::x509::X509;
 use pilothouse_actors::clock::Clock;
 
 use crate::api::words;
+use crate::api::words::SERVER_NAME;
 use crate::config::Config;
 use authority::{Authority, Purpose};
 use files::Folder;
@@ -221,7 +222,7 @@ fn serving(
                 return Ok((found, trusted));
             }
             // What an operator has put here is served as it is.
-            if !trust::was_made_here(&certificate, authority::SERVING_NAME, authority::AUTHORITY_NAME) {
+            if !trust::was_made_here(&certificate, SERVER_NAME, authority::AUTHORITY_NAME) {
                 let trusted = itself(&folder.path(pair.0), &certificate)?;
                 return Ok((found, trusted));
             }

@@ -6,17 +6,9 @@ use std::sync::Arc;
 
 use super::signing::Signer;
 use super::{Identity, Pki, PkiError, check_pair, files};
+use crate::api::words::signers::{CLIENT, KUBELET, LEGACY, SERVING};
 use crate::config::Config;
 use crate::config::signing::{SignedBy, SigningFiles};
-
-/// Signs the serving certificates of nodes.
-pub const SERVING: &str = "kubernetes.io/kubelet-serving";
-/// Signs the certificates by which nodes are known.
-pub const KUBELET: &str = "kubernetes.io/kube-apiserver-client-kubelet";
-/// Signs the certificates by which everybody else is known.
-pub const CLIENT: &str = "kubernetes.io/kube-apiserver-client";
-/// Signs whatever it is asked for.
-pub const LEGACY: &str = "kubernetes.io/legacy-unknown";
 
 /// The authority of each signer that has one.
 #[derive(PartialEq)]

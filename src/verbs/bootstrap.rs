@@ -27,7 +27,7 @@ use crate::api::query::Query;
 use crate::api::status::{GroupResource, Result, Status};
 use crate::api::value::Value;
 use crate::api::version::GroupVersion;
-use crate::api::words::{MASTERS, NAMESPACES, SYSTEM_NAMESPACES};
+use crate::api::words::{MASTERS, NAMESPACES, SERVER_NAME, SYSTEM_NAMESPACES};
 use crate::api::{codec, meta};
 
 use super::{Answered, Backend, Call, Reply, Warnings, apply, create, delete, get, update};
@@ -251,7 +251,7 @@ impl<'a> Own<'a> {
             form: Form::PLAIN,
             warnings: &Warnings::default(),
             user: &self.user,
-            user_agent: "kube-apiserver",
+            user_agent: SERVER_NAME,
             permit: Permit::none(),
             elsewhere: Elsewhere::default(),
         };

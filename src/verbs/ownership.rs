@@ -9,15 +9,13 @@ use crate::api::schema::Registry;
 use crate::api::status::Result;
 use crate::api::value::Value;
 use crate::api::version::GroupVersion;
+use crate::api::words::SERVER_NAME;
 
 use super::{Backend, Call};
 
 /// What a new object cannot say, whatever its kind.
 const NEVER_NEW: [&[&str]; 2] =
     [&["metadata", "deletionTimestamp"], &["metadata", "deletionGracePeriodSeconds"]];
-
-/// The name under which this server changes what it was not asked to change.
-const OWN_NAME: &str = "kube-apiserver";
 
 impl Backend {
     /// Writes into a new state of the call's object who owns its fields. Before admission: what the cluster changes
@@ -126,7 +124,7 @@ pub(super) fn record_own(
 ) {
     let versions = Versions { registry, kind, stored: version, elsewhere: None };
     let reset = ownership::reset_fields(&version.group, kind, subresource, !subresource.is_empty());
-    let write = Write { manager: OWN_NAME, version, subresource, now, reset };
+    let write = Write { manager: SERVER_NAME, version, subresource, now, reset };
     ownership::record(&versions, &write, old, new);
 }
 

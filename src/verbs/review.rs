@@ -13,9 +13,10 @@ use crate::api::kinds::Errors;
 use crate::api::meta;
 use crate::api::options::WriteOptions;
 use crate::api::reviews::access::{self, About};
-use crate::api::reviews::{self, ACCESS_GROUP, IDENTITY_GROUP, token};
+use crate::api::reviews::{self, IDENTITY_GROUP, token};
 use crate::api::status::{Result, Status};
 use crate::api::value::Value;
+use crate::api::words::AUTHORIZATION_GROUP;
 
 use super::admission::{Operation, Write};
 use super::{Answered, Backend, Call, Reply, create};
@@ -35,10 +36,10 @@ enum Question {
 
 /// Every review that is answered here.
 const QUESTIONS: [(&str, &str, Question); 6] = [
-    (ACCESS_GROUP, "SelfSubjectAccessReview", Question::Access(About::Oneself)),
-    (ACCESS_GROUP, "SubjectAccessReview", Question::Access(About::Anybody)),
-    (ACCESS_GROUP, "LocalSubjectAccessReview", Question::Access(About::AnybodyIn)),
-    (ACCESS_GROUP, "SelfSubjectRulesReview", Question::Rights),
+    (AUTHORIZATION_GROUP, "SelfSubjectAccessReview", Question::Access(About::Oneself)),
+    (AUTHORIZATION_GROUP, "SubjectAccessReview", Question::Access(About::Anybody)),
+    (AUTHORIZATION_GROUP, "LocalSubjectAccessReview", Question::Access(About::AnybodyIn)),
+    (AUTHORIZATION_GROUP, "SelfSubjectRulesReview", Question::Rights),
     (IDENTITY_GROUP, "SelfSubjectReview", Question::Identity),
     (IDENTITY_GROUP, "TokenReview", Question::Token),
 ];

@@ -36,6 +36,7 @@ use crate::api::services::{Holdings, carry, list, ports, spec};
 use crate::api::status::{GroupResource, Result, Status};
 use crate::api::value::Value;
 use crate::api::version::GroupVersion;
+use crate::api::words::NETWORKING_GROUP;
 use crate::ids;
 
 use self::claim::{Doubt, Open};
@@ -44,7 +45,6 @@ use super::ownership;
 use super::stores::Stores;
 use super::{Backend, Call};
 
-const NETWORKING: &str = "networking.k8s.io";
 const SERVICES: &str = "services";
 const ENDPOINTS: &str = "endpoints";
 const ADDRESSES: &str = "ipaddresses.networking.k8s.io";
@@ -92,14 +92,14 @@ impl Services {
 
     /// The ranges of a family: that of the flags, and those that clients added.
     async fn ranges(&self, family: Family, permit: &Permit) -> Result<Vec<AddressRange>> {
-        let of = GroupResource { group: NETWORKING, resource: "servicecidrs" };
+        let of = GroupResource { group: NETWORKING_GROUP, resource: "servicecidrs" };
         let mut ranges = self.ranges.to_vec();
         let added = self.stores.snapshot(&TypeName::new(RANGES), permit).await;
         for object in added.map_err(|error| Status::from_store(&error, of, ""))?.iter() {
             if object.key.name() == DEFAULT_RANGE {
                 continue;
             }
-            let Some(range) = self.decode(object, NETWORKING, "ServiceCIDR") else { continue };
+            let Some(range) = self.decode(object, NETWORKING_GROUP, "ServiceCIDR") else { continue };
             if is_ready(&range) && !meta::is_terminating(&range) {
                 ranges.extend(list(spec(&range), "cidrs").into_iter().filter_map(AddressRange::parse));
             }
@@ -118,12 +118,12 @@ impl Services {
 
     /// Takes an address for a service. Answers whether it was free.
     async fn take_address(&self, address: IpAddr, owner: &Key, permit: &Permit) -> Result<bool> {
-        let of = GroupResource { group: NETWORKING, resource: "ipaddresses" };
-        let ty = self.type_of(NETWORKING, "IPAddress");
+        let of = GroupResource { group: NETWORKING_GROUP, resource: "ipaddresses" };
+        let ty = self.type_of(NETWORKING_GROUP, "IPAddress");
         let ty = ty.ok_or_else(|| Status::internal("no schema for IPAddress"))?;
         let now = time::format_seconds(i64::try_from(self.clock.now().seconds()).unwrap_or(i64::MAX));
         let mut object = address_object(address, owner, &now);
-        let version = GroupVersion::new(NETWORKING, "v1");
+        let version = GroupVersion::new(NETWORKING_GROUP, "v1");
         ownership::record_own(&self.registry, (&version, "IPAddress"), "", &now, None, &mut object);
         let draft = self.address_draft(ty, &address.to_string(), &object);
         match self.stores.create(&TypeName::new(ADDRESSES), draft, permit).await {
@@ -142,14 +142,14 @@ impl Services {
             revision_at: encoded.revision_at,
             item_at: encoded.item_at,
             labels: labels.filter_map(|(key, value)| Some((key.as_str(), value.as_str()?))).collect(),
-            fields: select::fields_of(NETWORKING, "IPAddress", object),
+            fields: select::fields_of(NETWORKING_GROUP, "IPAddress", object),
         }
     }
 
     /// Lets an address say who takes care of it in the words that others look for.
     async fn relabel(&self, object: &Object) -> std::result::Result<(), StoreError> {
-        let ty = self.type_of(NETWORKING, "IPAddress");
-        let Some((ty, mut address)) = ty.zip(self.decode(object, NETWORKING, "IPAddress")) else {
+        let ty = self.type_of(NETWORKING_GROUP, "IPAddress");
+        let Some((ty, mut address)) = ty.zip(self.decode(object, NETWORKING_GROUP, "IPAddress")) else {
             return Ok(());
         };
         address.entry("metadata").entry("labels").set(MANAGED_BY, MANAGER);
@@ -161,7 +161,7 @@ impl Services {
 
     /// Takes any address of a family that is free.
     async fn take_any(&self, family: Family, owner: &Key, permit: &Permit) -> Result<IpAddr> {
-        let of = GroupResource { group: NETWORKING, resource: "ipaddresses" };
+        let of = GroupResource { group: NETWORKING_GROUP, resource: "ipaddresses" };
         let taken = self.stores.snapshot(&TypeName::new(ADDRESSES), permit).await;
         let taken = taken.map_err(|error| Status::from_store(&error, of, ""))?;
         let mut random = |bound: u64| ids::below(usize::try_from(bound).unwrap_or(usize::MAX)) as u64;
@@ -187,7 +187,7 @@ impl Services {
                 Err(StoreError::NotFound) => return Ok(()),
                 Err(error) => return Err(error),
             };
-            let address = self.decode(&object, NETWORKING, "IPAddress").unwrap_or_default();
+            let address = self.decode(&object, NETWORKING_GROUP, "IPAddress").unwrap_or_default();
             if parent(&address).as_ref() != Some(owner) {
                 return Ok(());
             }

@@ -1,4 +1,5 @@
-//! The descriptions of the API, taken out of published packages while the server is built.
+//! The descriptions of the API, taken out of published packages while the server is built; and the words that its facts
+//! table allows in fields, as constants.
 //!
 //! What a type or a field is for is told in sentences that are not ours, so they are not in this repository. Two packages
 //! on the registry carry them, and both are needed: `k8s-openapi` has the published texts to the letter, but of no list
@@ -7,6 +8,7 @@
 //!
 //! [`bundle`] finds and reads both, and gives two files for the server to embed: all words, and an index into them.
 
+mod allowed;
 mod bundle;
 mod find;
 mod messages;
@@ -15,6 +17,7 @@ mod schemas;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
+pub use allowed::constants;
 pub use bundle::Bundle;
 
 /// The descriptions of one type.

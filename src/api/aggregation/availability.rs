@@ -1,6 +1,6 @@
 //! Whether a version that somebody else serves can be reached, as its APIService says it.
 
-use super::{Registration, Service};
+use super::Service;
 use crate::api::field::quoted;
 use crate::api::value::Value;
 
@@ -133,16 +133,10 @@ pub fn tell(object: &mut Value, verdict: &Verdict, now: &str) -> bool {
     true
 }
 
-impl Registration {
-    /// Whether a verdict says the same as the object did.
-    pub fn is_as(&self, verdict: &Verdict) -> bool {
-        self.is_available == (verdict.status == "True")
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::api::aggregation::Registration;
     use crate::api::codec::json;
 
     fn value(text: &str) -> Value {

@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use super::{Wanted, named};
 use crate::api::value::Value;
 use crate::api::version::GroupVersion;
+use crate::api::words::API_REGISTRATION_GROUP;
 
 /// A version and how early it stands among the versions of its group.
 type Ranked = (&'static str, i64);
@@ -44,9 +45,6 @@ pub const ON_START: &str = "onstart";
 /// How early such a version stands among those of its group.
 pub const DEFINED_PRIORITY: i64 = 100;
 
-/// The group of APIServices itself, which has none.
-const GROUP: &str = "apiregistration.k8s.io";
-
 /// The objects for these versions. A version that is not in the table is published without one.
 pub fn all<'a>(versions: impl Iterator<Item = &'a GroupVersion>) -> Vec<Wanted> {
     let versions: BTreeSet<(&str, &str)> =
@@ -81,7 +79,7 @@ fn service(group: &str, version: &str, managed: &str, (first, priority): (i64, i
     spec.set("version", version);
     spec.set("groupPriorityMinimum", first);
     spec.set("versionPriority", priority);
-    Wanted { group: GROUP, resource: "apiservices", object }
+    Wanted { group: API_REGISTRATION_GROUP, resource: "apiservices", object }
 }
 
 /// The status of a service that this server is itself.
@@ -112,7 +110,11 @@ mod tests {
         assert!(names.contains("v1.") && names.contains("v2.autoscaling"));
         for resource in catalog.resources() {
             let name = format!("{}.{}", resource.gv.version, resource.gv.group);
-            assert_eq!(names.contains(name.as_str()), &*resource.gv.group != GROUP, "{name}");
+            assert_eq!(
+                names.contains(name.as_str()),
+                &*resource.gv.group != API_REGISTRATION_GROUP,
+                "{name}"
+            );
         }
     }
 }

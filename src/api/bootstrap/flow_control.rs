@@ -7,7 +7,7 @@ use super::{Wanted, named};
 use crate::api::field::quoted;
 use crate::api::meta;
 use crate::api::value::Value;
-use crate::api::words::{AUTHENTICATED, MASTERS, UNAUTHENTICATED};
+use crate::api::words::{ALL_ACCOUNTS, AUTHENTICATED, MASTERS, NODES, SYSTEM_NAMESPACE, UNAUTHENTICATED};
 
 /// The group of both kinds.
 pub const GROUP: &str = "flowcontrol.apiserver.k8s.io";
@@ -109,9 +109,9 @@ const SCHEMAS: [Schema; 13] = [
             Rule(&["*"], "coordination.k8s.io", &["leases"], false),
         ],
         paths: None,
-        ..everything("system-node-high", "node-high", 400, &[Group("system:nodes")])
+        ..everything("system-node-high", "node-high", 400, &[Group(NODES)])
     },
-    everything("system-nodes", "system", 500, &[Group("system:nodes")]),
+    everything("system-nodes", "system", 500, &[Group(NODES)]),
     Schema {
         by: "ByNamespace",
         ..everything(
@@ -129,7 +129,7 @@ const SCHEMAS: [Schema; 13] = [
         by: "ByNamespace",
         ..everything("kube-system-service-accounts", "workload-high", 900, &[Account("*")])
     },
-    everything("service-accounts", "workload-low", 9_000, &[Group("system:serviceaccounts")]),
+    everything("service-accounts", "workload-low", 9_000, &[Group(ALL_ACCOUNTS)]),
     everything("global-default", "global-default", 9_900, &[Group(UNAUTHENTICATED), Group(AUTHENTICATED)]),
     everything(CATCH_ALL, CATCH_ALL, 10_000, &[Group(UNAUTHENTICATED), Group(AUTHENTICATED)]),
 ];
@@ -301,7 +301,7 @@ fn subject(subject: &Subject) -> Value {
     object.set("kind", kind);
     object.entry(field).set("name", *name);
     if matches!(subject, Account(_)) {
-        object.entry(field).set("namespace", "kube-system");
+        object.entry(field).set("namespace", SYSTEM_NAMESPACE);
     }
     object
 }

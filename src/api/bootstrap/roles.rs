@@ -4,11 +4,11 @@
 use super::{Wanted, named};
 use crate::api::kinds::same;
 use crate::api::meta;
-use crate::api::rbac::GROUP;
 use crate::api::rbac::escalation::{Missing, missing};
 use crate::api::rbac::role::Role;
 use crate::api::rbac::rule::{Rule, rules_of};
 use crate::api::value::Value;
+use crate::api::words::{RBAC_GROUP, SYSTEM_NAMESPACE};
 
 const TABLE: &str = include_str!("roles.txt");
 const API_VERSION: &str = "rbac.authorization.k8s.io/v1";
@@ -75,11 +75,11 @@ fn heading(words: &[&str]) -> Option<Wanted> {
     }
     if !role_kind.is_empty() {
         let role = object.entry("roleRef");
-        role.set("apiGroup", GROUP);
+        role.set("apiGroup", RBAC_GROUP);
         role.set("kind", role_kind);
         role.set("name", if let ["of", role] = rest { *role } else { *name });
     }
-    Some(Wanted { group: GROUP, resource, object })
+    Some(Wanted { group: RBAC_GROUP, resource, object })
 }
 
 fn push(object: &mut Value, field: &str, item: Value) {
@@ -105,7 +105,7 @@ fn add(object: &mut Value, words: &[&str]) {
         }
         [kind @ ("user" | "group"), name] => {
             let mut subject = subject(if *kind == "user" { "User" } else { "Group" }, name);
-            subject.set("apiGroup", GROUP);
+            subject.set("apiGroup", RBAC_GROUP);
             push(object, "subjects", subject);
         }
         ["account", namespace, name] => {
@@ -152,7 +152,7 @@ fn controller_binding(role: &Value) -> Option<Wanted> {
     }
     let account = meta::name(role).strip_prefix(CONTROLLER)?;
     let mut binding = heading(&["cluster-binding", meta::name(role)])?;
-    add(&mut binding.object, &["account", "kube-system", account]);
+    add(&mut binding.object, &["account", SYSTEM_NAMESPACE, account]);
     Some(binding)
 }
 
@@ -292,7 +292,7 @@ mod tests {
         assert_eq!(
             (&job["roleRef"], &job["subjects"]),
             (
-                &serde_json::json!({"apiGroup": GROUP, "kind": "ClusterRole", "name": "system:controller:job-controller"}),
+                &serde_json::json!({"apiGroup": RBAC_GROUP, "kind": "ClusterRole", "name": "system:controller:job-controller"}),
                 &serde_json::json!([{"kind": "ServiceAccount", "namespace": "kube-system", "name": "job-controller"}]),
             )
         );

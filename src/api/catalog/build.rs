@@ -11,19 +11,18 @@ use pilothouse_actors::object::TypeName;
 use super::Catalog;
 use super::resource::{About, Column, RELEASE, Resource, Stored, Subresource};
 use super::runtime_config::{RuntimeConfig, RuntimeConfigError};
+use crate::api::schema::OBJECT_META;
 use crate::api::schema::builtin;
 use crate::api::schema::table::{self, ColumnFact, Facts, ResourceFact, SubFact, TableError};
 use crate::api::verb::{Verb, Verbs};
 use crate::api::version::{self, GroupVersion, Level};
-
-/// The type of what every object carries.
-const OBJECT_META: &str = "meta/v1.ObjectMeta";
+use crate::api::words::{DISCOVERY_GROUP, META_GROUP};
 
 /// Beta versions that came before this release are served without being asked for, later ones are not.
 const BETAS_OFF_SINCE: (u32, u32) = (1, 22);
 
 /// Groups of the table that hold what others are made of, and nothing that could be turned on.
-const PARTS: [&str; 2] = ["apidiscovery.k8s.io", "meta.k8s.io"];
+const PARTS: [&str; 2] = [DISCOVERY_GROUP, META_GROUP];
 
 /// Every resource of every version that is built in, served or not.
 #[derive(Clone, Debug)]

@@ -144,9 +144,9 @@ impl<'v> Val<'v> {
     /// A value of an object, read as its shape says.
     pub fn given(value: &'v Value, shape: &'v Shape) -> Outcome<'v> {
         let text = || {
-            value
-                .as_str()
-                .ok_or_else(|| Fault::error(format!("invalid data, expected string, got {}", go_type(value))))
+            value.as_str().ok_or_else(|| {
+                Fault::error(format!("invalid data, expected string, got {}", value.go_type()))
+            })
         };
         Ok(match (&shape.form, value) {
             (Form::Dyn, _) => Val::free(value),
@@ -308,18 +308,6 @@ impl<'v> Val<'v> {
 }
 
 static FREE: Shape = Shape { form: Form::Dyn, most: u64::MAX, least: 1 };
-
-fn go_type(value: &Value) -> &'static str {
-    match value {
-        Value::Null => "<nil>",
-        Value::Bool(_) => "bool",
-        Value::Int(_) => "int64",
-        Value::Float(_) => "float64",
-        Value::String(_) => "string",
-        Value::Array(_) => "[]interface {}",
-        Value::Object(_) => "map[string]interface {}",
-    }
-}
 
 impl fmt::Display for Val<'_> {
     /// The value as messages show it.

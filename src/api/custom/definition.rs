@@ -19,6 +19,7 @@ use crate::api::catalog::build::storage_hash;
 use crate::api::catalog::resource::{About, Column, Resource, Stored, Subresource};
 use crate::api::codec::json;
 use crate::api::parts::{Part, ReplicaPaths};
+use crate::api::schema::OBJECT_META;
 use crate::api::schema::{GroupVersionKind, Registry};
 use crate::api::value::Value;
 use crate::api::verb::{Verb, Verbs};
@@ -26,8 +27,6 @@ use crate::api::version::{self, GroupVersion};
 
 /// Where the time stands that rows show if a definition names no columns.
 const AGE_PATH: &str = ".metadata.creationTimestamp";
-/// The type of what every object carries.
-const OBJECT_META: &str = "meta/v1.ObjectMeta";
 
 /// What a definition means.
 #[derive(Default)]

@@ -4,11 +4,10 @@ use super::status;
 use crate::api::codec::json;
 use crate::api::descriptions;
 use crate::api::openapi::Custom;
+use crate::api::openapi::META_PACKAGE;
 use crate::api::schema::GroupVersionKind;
 use crate::api::value::Value;
 
-/// What the schemas of kinds and lists refer to.
-const META: &str = "io.k8s.apimachinery.pkg.apis.meta.v1";
 /// Kinds whose fields are documented as those of every kind are.
 const OBJECT: &str = "io.k8s.api.core.v1.Pod";
 const LIST: &str = "io.k8s.api.core.v1.PodList";
@@ -107,7 +106,7 @@ fn add_own(schema: &mut Value, of: &str, meta: &str, dialect: Dialect) {
     }
     let mut metadata = Value::object();
     set_text(&mut metadata, "description", described(of, "metadata"));
-    let place = dialect.reference(&format!("{META}.{meta}"));
+    let place = dialect.reference(&format!("{META_PACKAGE}.{meta}"));
     match dialect {
         Dialect::Second => metadata.set("$ref", place),
         // Nothing may stand beside a reference in the third version.
@@ -308,7 +307,7 @@ mod tests {
         let a = third.at(&["properties", "spec", "properties", "a"]).unwrap();
         assert!(a.get("enum").is_some() && a.str("description") == "a word");
         let reference = third.at(&["properties", "metadata", "allOf"]).unwrap().items()[0].str("$ref");
-        assert_eq!(reference, format!("#/components/schemas/{META}.ObjectMeta"));
+        assert_eq!(reference, format!("#/components/schemas/{META_PACKAGE}.ObjectMeta"));
         let second = json::read(&all[0].schema_v2).unwrap();
         let part = |schema: &Value, path: &[&str]| {
             let path: Vec<&str> = ["properties", "spec"].iter().chain(path).copied().collect();

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use crate::api::field::quoted;
 use crate::api::kinds;
 use crate::api::value::Value;
+use crate::api::words::annotations::APPROVED;
 
 /// Whether a definition has the names that it asks for.
 pub const NAMES_ACCEPTED: &str = "NamesAccepted";
@@ -14,8 +15,6 @@ pub const ESTABLISHED: &str = "Established";
 pub const TERMINATING: &str = "Terminating";
 /// What keeps a definition until its objects have gone.
 pub const CLEANUP_FINALIZER: &str = "customresourcecleanup.apiextensions.k8s.io";
-
-const APPROVED: &str = "api-approved.kubernetes.io";
 
 /// The names that the definitions of a group have, and how many have them: a definition may have one twice.
 #[derive(Clone, Debug, Default)]

@@ -3,16 +3,36 @@
 use std::collections::BTreeSet;
 
 use super::check::{Node, fill, items_mut, present_mut, same};
-use super::{Errors, say, selector, webhook};
+use super::{BASE, Errors, Generation, KindRules, MetaAgain, say, selector, webhook};
 use crate::api::field::{FieldError, quoted};
+use crate::api::kinds::allowed::admissionregistration_v1 as ar;
 use crate::api::names;
 use crate::api::policies::expressions::{Age, Compiler, Wanted};
 use crate::api::value::Value;
 
+/// A kind of the admission group.
+pub(super) const GROUP_RULES: KindRules = KindRules {
+    unconditional_update: false,
+    known_finalizers: false,
+    generation: Generation::SPEC,
+    default: default_policy,
+    meta_again: MetaAgain::Whole,
+    ..BASE
+};
+
+/// Webhooks are counted as a whole.
+pub const WEBHOOKS: KindRules = KindRules {
+    generation: Generation { moves_with: &[&["webhooks"]], empty_lists_count: true, ..Generation::FIRST },
+    default: default_webhooks,
+    validate: validate_webhooks,
+    validate_update: validate_webhooks_update,
+    ..GROUP_RULES
+};
+
 const LONGEST_TIMEOUT: i64 = 30;
 
 /// The defaults of webhooks: they are about everything.
-pub fn default_webhooks(configuration: &mut Value) {
+fn default_webhooks(configuration: &mut Value) {
     for hook in items_mut(configuration, "webhooks") {
         fill(hook, "namespaceSelector", Value::object());
         fill(hook, "objectSelector", Value::object());
@@ -26,7 +46,6 @@ pub fn default_policy(policy: &mut Value) {
         if let Some(matched) = present_mut(spec, field) {
             fill(matched, "namespaceSelector", Value::object());
             fill(matched, "objectSelector", Value::object());
-            fill(matched, "matchPolicy", "Equivalent");
         }
     }
 }
@@ -41,7 +60,7 @@ struct Allowed {
 }
 
 /// Checks the webhooks of a configuration.
-pub fn validate_webhooks(configuration: &Value, errors: &mut Errors) {
+fn validate_webhooks(configuration: &Value, errors: &mut Errors) {
     validate_all(configuration, Allowed::default(), &BTreeSet::new(), errors);
 }
 
@@ -74,14 +93,11 @@ fn validate_webhook(hook: &Node<'_>, allowed: Allowed, before: &BTreeSet<&str>, 
     for rule in hook.child("rules").items() {
         validate_rule(&rule, errors);
     }
-    hook.child("failurePolicy").one_of_if_set(errors, &["Fail", "Ignore"]);
-    hook.child("matchPolicy").one_of_if_set(errors, &["Equivalent", "Exact"]);
+    hook.child("failurePolicy").one_of_if_set(errors, ar::ValidatingWebhook::FAILURE_POLICY);
+    hook.child("matchPolicy").one_of_if_set(errors, ar::ValidatingWebhook::MATCH_POLICY);
     let effects = hook.child("sideEffects");
-    let words: &[&str] = if allowed.side_effects {
-        &["None", "NoneOnDryRun", "Some", "Unknown"]
-    } else {
-        &["None", "NoneOnDryRun"]
-    };
+    let words: &[&str] =
+        if allowed.side_effects { ar::ValidatingWebhook::SIDE_EFFECTS } else { &["None", "NoneOnDryRun"] };
     if effects.is_set() {
         effects.one_of(errors, words);
     } else {
@@ -93,7 +109,7 @@ fn validate_webhook(hook: &Node<'_>, allowed: Allowed, before: &BTreeSet<&str>, 
     }
     selector::validate(&hook.child("namespaceSelector"), errors);
     selector::validate(&hook.child("objectSelector"), errors);
-    hook.child("reinvocationPolicy").one_of_if_set(errors, &["IfNeeded", "Never"]);
+    hook.child("reinvocationPolicy").one_of_if_set(errors, ar::MutatingWebhook::REINVOCATION_POLICY);
     let config = hook.child("clientConfig");
     let (url, service) = (config.child("url"), config.child("service"));
     if url.is_set() == service.is_set() {
@@ -137,7 +153,7 @@ pub fn validate_rule(rule: &Node<'_>, errors: &mut Errors) {
     operations.need(errors);
     alone(&operations, "operations", errors);
     for operation in operations.items() {
-        operation.one_of(errors, &["*", "CONNECT", "CREATE", "DELETE", "UPDATE"]);
+        operation.one_of(errors, ar::RuleWithOperations::OPERATIONS);
     }
     let (groups, versions) = (rule.child("apiGroups"), rule.child("apiVersions"));
     groups.need(errors);
@@ -225,7 +241,7 @@ pub fn match_conditions(list: &Node<'_>, has_params: bool, before: &BTreeSet<&st
 }
 
 /// Checks the webhooks of a changed configuration. What it said before it may still say.
-pub fn validate_webhooks_update(new: &Value, old: &Value, errors: &mut Errors) {
+fn validate_webhooks_update(new: &Value, old: &Value, errors: &mut Errors) {
     let (hooks, was) = (Node::of(new, "webhooks"), Node::of(old, "webhooks"));
     let conditions = |list: &Node<'_>| -> Vec<Value> {
         list.items().map(|hook| hook.child("matchConditions").value.clone()).collect()
@@ -251,7 +267,7 @@ pub fn validate_webhooks_update(new: &Value, old: &Value, errors: &mut Errors) {
 
 #[cfg(test)]
 mod tests {
-    use super::super::testing::{each_refused, object};
+    use super::super::testing::{each_refused, filled, object};
     use super::*;
 
     #[test]
@@ -378,8 +394,8 @@ mod tests {
 
     #[test]
     fn policies_match_everything_by_default() {
-        let mut policy = object(r#"{"spec":{"matchConstraints":{}}}"#);
-        default_policy(&mut policy);
+        let given = r#"{"spec":{"matchConstraints":{}}}"#;
+        let policy = filled(("admissionregistration.k8s.io", "v1"), "ValidatingAdmissionPolicy", given);
         assert_eq!(
             policy.at(&["spec", "matchConstraints"]),
             Some(&object(r#"{"matchPolicy":"Equivalent","namespaceSelector":{},"objectSelector":{}}"#))

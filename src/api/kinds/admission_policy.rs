@@ -3,33 +3,56 @@
 
 use std::collections::BTreeSet;
 
-use super::admission::{match_conditions, validate_rule};
+use super::admission::{GROUP_RULES, match_conditions, validate_rule};
 use super::check::{Node, same};
-use super::{Errors, say, selector};
+use super::{Again, Errors, KindRules, MetaAgain, StatusMeta, say, selector};
 use crate::api::cel::words;
 use crate::api::custom::path::JsonPath;
 use crate::api::field::{FieldError, quoted};
+use crate::api::kinds::allowed::{admissionregistration_v1 as ar, admissionregistration_v1alpha1 as alpha};
 use crate::api::policies::expressions::{Age, Compiler, Wanted};
 use crate::api::value::Value;
 use crate::api::{meta, names};
 
+/// The rules of a ValidatingAdmissionPolicy.
+pub const VALIDATING_ADMISSION_POLICY: KindRules = KindRules {
+    status_again: MetaAgain::No,
+    status_meta: StatusMeta::Fixed,
+    validate: validate_validating,
+    validate_update: validate_validating_update,
+    validate_status,
+    ..GROUP_RULES
+};
+
+/// The rules of a ValidatingAdmissionPolicyBinding.
+pub const VALIDATING_ADMISSION_POLICY_BINDING: KindRules =
+    KindRules { validate: validate_validating_binding, again: Again::Once, ..GROUP_RULES };
+
+/// The rules of a MutatingAdmissionPolicy.
+pub const MUTATING_ADMISSION_POLICY: KindRules =
+    KindRules { validate: validate_mutating, validate_update: validate_mutating_update, ..GROUP_RULES };
+
+/// The rules of a MutatingAdmissionPolicyBinding.
+pub const MUTATING_ADMISSION_POLICY_BINDING: KindRules =
+    KindRules { validate: validate_mutating_binding, again: Again::Once, ..GROUP_RULES };
+
 /// Checks a ValidatingAdmissionPolicy.
-pub fn validate_validating(policy: &Value, errors: &mut Errors) {
+fn validate_validating(policy: &Value, errors: &mut Errors) {
     validating(policy, &Before::default(), errors);
 }
 
 /// Checks a changed ValidatingAdmissionPolicy.
-pub fn validate_validating_update(new: &Value, old: &Value, errors: &mut Errors) {
+fn validate_validating_update(new: &Value, old: &Value, errors: &mut Errors) {
     validating(new, &Before::of(new, old), errors);
 }
 
 /// Checks a MutatingAdmissionPolicy.
-pub fn validate_mutating(policy: &Value, errors: &mut Errors) {
+fn validate_mutating(policy: &Value, errors: &mut Errors) {
     mutating(policy, &Before::default(), errors);
 }
 
 /// Checks a changed MutatingAdmissionPolicy.
-pub fn validate_mutating_update(new: &Value, old: &Value, errors: &mut Errors) {
+fn validate_mutating_update(new: &Value, old: &Value, errors: &mut Errors) {
     mutating(new, &Before::of(new, old), errors);
 }
 
@@ -75,7 +98,7 @@ fn same_conditions(new: &Value, old: &Value) -> bool {
 fn common(spec: &Node<'_>, mutates: bool, before: &Before<'_>, errors: &mut Errors) -> Compiler {
     let failure = spec.child("failurePolicy");
     if failure.is_set() {
-        failure.one_of(errors, &["Fail", "Ignore"]);
+        failure.one_of(errors, ar::ValidatingAdmissionPolicySpec::FAILURE_POLICY);
     } else {
         failure.required(errors, "");
     }
@@ -245,7 +268,8 @@ fn mutating(policy: &Value, before: &Before<'_>, errors: &mut Errors) {
             }
         }
     }
-    spec.child("reinvocationPolicy").need_one_of(errors, &["IfNeeded", "Never"]);
+    spec.child("reinvocationPolicy")
+        .need_one_of(errors, alpha::MutatingAdmissionPolicySpec::REINVOCATION_POLICY);
 }
 
 /// What mutates cannot do so to what is going away.
@@ -298,7 +322,7 @@ fn param_version(node: &Node<'_>, errors: &mut Errors) {
 fn match_resources(matched: &Node<'_>, errors: &mut Errors) {
     let policy = matched.child("matchPolicy");
     if policy.is_set() {
-        policy.one_of(errors, &["Equivalent", "Exact"]);
+        policy.one_of(errors, ar::MatchResources::MATCH_POLICY);
     } else {
         policy.required(errors, "");
     }
@@ -353,18 +377,20 @@ fn param_reference(reference: &Node<'_>, errors: &mut Errors) {
     } else if name.is_empty() {
         reference.required(errors, "one of name or selector must be specified");
     }
-    reference.child("parameterNotFoundAction").need_one_of(errors, &["Deny", "Allow"]);
+    reference
+        .child("parameterNotFoundAction")
+        .need_one_of(errors, alpha::ParamRef::PARAMETER_NOT_FOUND_ACTION);
 }
 
 /// Checks a ValidatingAdmissionPolicyBinding.
-pub fn validate_validating_binding(object: &Value, errors: &mut Errors) {
+fn validate_validating_binding(object: &Value, errors: &mut Errors) {
     const BOTH: &str = "must not contain both Deny and Warn (repeating the same validation failure information in \
                         the API response and headers serves no purpose)";
     binding(object, errors);
     let actions = Node::of(object, "spec").child("validationActions");
     let mut seen = BTreeSet::new();
     for action in actions.items() {
-        action.one_of(errors, &["Audit", "Deny", "Warn"]);
+        action.one_of(errors, ar::ValidatingAdmissionPolicyBindingSpec::VALIDATION_ACTIONS);
         if !seen.insert(action.text()) {
             action.duplicate(errors);
         }
@@ -378,24 +404,14 @@ pub fn validate_validating_binding(object: &Value, errors: &mut Errors) {
     }
 }
 
-/// Checks a changed ValidatingAdmissionPolicyBinding.
-pub fn validate_validating_binding_update(new: &Value, _old: &Value, errors: &mut Errors) {
-    validate_validating_binding(new, errors);
-}
-
 /// Checks a MutatingAdmissionPolicyBinding.
-pub fn validate_mutating_binding(object: &Value, errors: &mut Errors) {
+fn validate_mutating_binding(object: &Value, errors: &mut Errors) {
     binding(object, errors);
     mutable_operations(&Node::of(object, "spec").child("matchResources"), errors);
 }
 
-/// Checks a changed MutatingAdmissionPolicyBinding.
-pub fn validate_mutating_binding_update(new: &Value, _old: &Value, errors: &mut Errors) {
-    validate_mutating_binding(new, errors);
-}
-
 /// Checks a changed status of a ValidatingAdmissionPolicy.
-pub fn validate_status(new: &Value, _old: &Value, errors: &mut Errors) {
+fn validate_status(new: &Value, _old: &Value, errors: &mut Errors) {
     let status = Node::of(new, "status");
     for warning in status.child("typeChecking").child("expressionWarnings").items() {
         warning.child("warning").need(errors);
@@ -415,16 +431,14 @@ pub fn validate_status(new: &Value, _old: &Value, errors: &mut Errors) {
 
 #[cfg(test)]
 mod tests {
-    use super::super::admission::default_policy;
-    use super::super::testing::{each_change_refused, each_refused, object};
+    use super::super::testing::{each_change_refused, each_refused, filled, object};
     use super::*;
 
     const RULES: &str = r#"{"resourceRules":[{"apiGroups":["*"],"apiVersions":["*"],"resources":["*"],"operations":["CREATE"]}]}"#;
 
     fn with(spec: &str) -> Value {
-        let mut policy = object(&format!(r#"{{"metadata":{{"name":"p"}},"spec":{spec}}}"#));
-        default_policy(&mut policy);
-        policy
+        let given = format!(r#"{{"metadata":{{"name":"p"}},"spec":{spec}}}"#);
+        filled(("admissionregistration.k8s.io", "v1"), "ValidatingAdmissionPolicy", &given)
     }
 
     #[test]
@@ -560,10 +574,11 @@ mod tests {
 
     #[test]
     fn each_rule_of_a_binding_refuses() {
-        let base = with(&format!(
-            r#"{{"policyName":"p","validationActions":["Deny"],"matchResources":{RULES},
-                "paramRef":{{"name":"n","parameterNotFoundAction":"Deny"}}}}"#
-        ));
+        let given = format!(
+            r#"{{"metadata":{{"name":"p"}},"spec":{{"policyName":"p","validationActions":["Deny"],"matchResources":{RULES},
+                "paramRef":{{"name":"n","parameterNotFoundAction":"Deny"}}}}}}"#
+        );
+        let base = filled(("admissionregistration.k8s.io", "v1"), "ValidatingAdmissionPolicyBinding", &given);
         each_refused(
             &base,
             validate_validating_binding,

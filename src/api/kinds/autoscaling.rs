@@ -2,17 +2,28 @@
 
 use super::check::{Node, fill, present_mut};
 use super::core::resources;
-use super::{Errors, Feature, say};
+use super::{BASE, Errors, Feature, KindRules, MetaAgain, gated, say};
 use crate::api::field::FieldError;
 use crate::api::value::Value;
 use crate::api::{meta, names};
+
+/// The rules of a HorizontalPodAutoscaler.
+pub const RULES: KindRules = KindRules {
+    gated: gated::rows::AUTOSCALER,
+    default,
+    validate,
+    validate_update,
+    validate_status,
+    meta_again: MetaAgain::Change,
+    ..BASE
+};
 
 const DEFAULT_UTILIZATION: i64 = 80;
 const LONGEST_WINDOW: i64 = 3_600;
 const LONGEST_PERIOD: i64 = 1_800;
 
 /// The defaults of an autoscaler. The older version names its one metric in a field of its own.
-pub fn default(object: &mut Value) {
+fn default(object: &mut Value) {
     let is_v1 = object.str("apiVersion").ends_with("/v1");
     let spec = object.entry("spec");
     if !is_v1 && spec.get("metrics").is_none_or(|metrics| metrics.items().is_empty()) {
@@ -35,7 +46,6 @@ fn scaling_rules(rules: &mut Value, window: Option<i64>, policies: &[(&str, i64)
     if let Some(seconds) = window {
         fill(rules, "stabilizationWindowSeconds", seconds);
     }
-    fill(rules, "selectPolicy", "Max");
     let policies: Vec<Value> = policies
         .iter()
         .map(|(kind, value)| {
@@ -50,7 +60,7 @@ fn scaling_rules(rules: &mut Value, window: Option<i64>, policies: &[(&str, i64)
 }
 
 /// Checks an autoscaler.
-pub fn validate(object: &Value, errors: &mut Errors) {
+fn validate(object: &Value, errors: &mut Errors) {
     let fewest = if errors.terms().has(Feature::HPAScaleToZero) { 0 } else { 1 };
     validate_spec(object, fewest, errors);
 }
@@ -282,14 +292,14 @@ fn validate_rules(rules: &Node<'_>, errors: &mut Errors) {
 }
 
 /// Checks a changed autoscaler. One that could sleep before may still do so.
-pub fn validate_update(new: &Value, old: &Value, errors: &mut Errors) {
+fn validate_update(new: &Value, old: &Value, errors: &mut Errors) {
     let slept = Node::of(old, "spec").child("minReplicas").int() == Some(0);
     let may_sleep = slept || errors.terms().has(Feature::HPAScaleToZero);
     validate_spec(new, if may_sleep { 0 } else { 1 }, errors);
 }
 
 /// Checks a changed status.
-pub fn validate_status(new: &Value, _old: &Value, errors: &mut Errors) {
+fn validate_status(new: &Value, _old: &Value, errors: &mut Errors) {
     for field in ["currentReplicas", "desiredReplicas"] {
         Node::of(new, "status").child(field).not_negative(errors);
     }
@@ -297,17 +307,18 @@ pub fn validate_status(new: &Value, _old: &Value, errors: &mut Errors) {
 
 #[cfg(test)]
 mod tests {
-    use super::super::testing::{each_refused, object, said};
+    use super::super::testing::{each_refused, filled, object, said};
     use super::*;
     use crate::api::field::Path;
 
     #[test]
     fn each_rule_of_an_autoscaler_refuses() {
-        let mut base = object(
+        let base = filled(
+            ("autoscaling", "v2"),
+            "HorizontalPodAutoscaler",
             r#"{"apiVersion":"autoscaling/v2","spec":{"minReplicas":1,"maxReplicas":3,
                 "scaleTargetRef":{"kind":"Deployment","name":"d"},"behavior":{"scaleDown":{"selectPolicy":"Min"}}}}"#,
         );
-        default(&mut base);
         assert_eq!(base.at(&["spec", "behavior", "scaleDown", "stabilizationWindowSeconds"]), None);
         assert_eq!(
             base.at(&["spec", "behavior", "scaleUp", "stabilizationWindowSeconds"]),

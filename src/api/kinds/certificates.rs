@@ -6,44 +6,41 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 
 use super::check::{Node, items_mut, same};
-use super::{Errors, Occasion, Warned, pem};
+use super::{Errors, GUARDED, KindRules, MetaAgain, Occasion, PLAIN, Warned, pem};
 use crate::api::field::{FieldError, Path, quoted};
+use crate::api::kinds::allowed::certificates_v1;
 use crate::api::meta::MetaRules;
 use crate::api::value::Value;
+use crate::api::words::signers::LEGACY;
 use crate::api::{meta, names};
 
-/// What a certificate may be for, in the order in which messages name it.
-const USAGES: [&str; 23] = [
-    "any",
-    "cert sign",
-    "client auth",
-    "code signing",
-    "content commitment",
-    "crl sign",
-    "data encipherment",
-    "decipher only",
-    "digital signature",
-    "email protection",
-    "encipher only",
-    "ipsec end system",
-    "ipsec tunnel",
-    "ipsec user",
-    "key agreement",
-    "key encipherment",
-    "microsoft sgc",
-    "netscape sgc",
-    "ocsp signing",
-    "s/mime",
-    "server auth",
-    "signing",
-    "timestamping",
-];
-/// The signer of requests that named none, long ago.
-const LEGACY_SIGNER: &str = "kubernetes.io/legacy-unknown";
+/// The rules of a CertificateSigningRequest.
+pub const CERTIFICATE_SIGNING_REQUEST: KindRules = KindRules {
+    name: names::path_segment,
+    prepare_create,
+    prepare_update,
+    prepare_status,
+    validate,
+    validate_update,
+    validate_status,
+    status_again: MetaAgain::WholeAndChange,
+    ..PLAIN
+};
+
+/// The rules of a ClusterTrustBundle.
+pub const CLUSTER_TRUST_BUNDLE: KindRules = KindRules {
+    name: names::path_segment,
+    validate: validate_bundle,
+    validate_update: validate_bundle_update,
+    ..GUARDED
+};
+
+/// What a certificate may be for.
+const USAGES: &[&str] = certificates_v1::CertificateSigningRequestSpec::USAGES;
 const SHORTEST_VALIDITY: i64 = 600;
 
 /// A request says who made it, not who its maker says.
-pub fn prepare_create(request: &mut Value, occasion: &Occasion<'_>) {
+fn prepare_create(request: &mut Value, occasion: &Occasion<'_>) {
     let user = occasion.user;
     let spec = request.entry("spec");
     for field in ["username", "uid", "groups", "extra"] {
@@ -63,12 +60,12 @@ pub fn prepare_create(request: &mut Value, occasion: &Occasion<'_>) {
 }
 
 /// What was asked for stays.
-pub fn prepare_update(new: &mut Value, old: &Value, _: &Occasion<'_>) {
+fn prepare_update(new: &mut Value, old: &Value, _: &Occasion<'_>) {
     meta::copy(new, old, "spec");
 }
 
 /// What a status write keeps of approvals, and when conditions began.
-pub fn prepare_status(new: &mut Value, old: &Value, occasion: &Occasion<'_>) {
+fn prepare_status(new: &mut Value, old: &Value, occasion: &Occasion<'_>) {
     for kind in ["Approved", "Denied"] {
         let before: Vec<&Value> = conditions(old).filter(|condition| condition.str("type") == kind).collect();
         let count = conditions(new).filter(|condition| condition.str("type") == kind).count();
@@ -131,7 +128,7 @@ fn stamp(new: &mut Value, old: &Value, occasion: &Occasion<'_>) {
 }
 
 /// Checks a request.
-pub fn validate(request: &Value, errors: &mut Errors) {
+fn validate(request: &Value, errors: &mut Errors) {
     validate_whole(request, None, errors);
 }
 
@@ -144,8 +141,8 @@ fn validate_whole(request: &Value, old: Option<&Value>, errors: &mut Errors) {
     }
     usages(&spec.child("usages"), old.map(|old| Node::of(old, "spec").child("usages")).as_ref(), errors);
     let signer = spec.child("signerName");
-    let was_legacy = old.is_some_and(|old| Node::of(old, "spec").child("signerName").text() == LEGACY_SIGNER);
-    if signer.text() == LEGACY_SIGNER && !was_legacy {
+    let was_legacy = old.is_some_and(|old| Node::of(old, "spec").child("signerName").text() == LEGACY);
+    if signer.text() == LEGACY && !was_legacy {
         signer.invalid(errors, "the legacy signerName is not allowed via this API version");
     } else {
         signer_name(&signer, errors);
@@ -184,7 +181,7 @@ fn usages(usages: &Node<'_>, old: Option<&Node<'_>>, errors: &mut Errors) {
     let unknown = |usage: &Node<'_>| !USAGES.contains(&usage.text());
     if !old.is_some_and(|old| old.items().any(|usage| unknown(&usage))) {
         for usage in usages.items() {
-            usage.one_of(errors, &USAGES);
+            usage.one_of(errors, USAGES);
         }
     }
     let twice =
@@ -292,12 +289,12 @@ fn check_certificate(encoded: &Value) -> Result<(), String> {
 }
 
 /// Checks a changed request.
-pub fn validate_update(new: &Value, old: &Value, errors: &mut Errors) {
+fn validate_update(new: &Value, old: &Value, errors: &mut Errors) {
     validate_change(new, old, Part::Main, errors);
 }
 
 /// Checks a change of the status.
-pub fn validate_status(new: &Value, old: &Value, errors: &mut Errors) {
+fn validate_status(new: &Value, old: &Value, errors: &mut Errors) {
     validate_change(new, old, Part::Status, errors);
 }
 
@@ -347,13 +344,13 @@ fn validate_change(new: &Value, old: &Value, part: Part, errors: &mut Errors) {
 }
 
 /// Checks a ClusterTrustBundle.
-pub fn validate_bundle(bundle: &Value, errors: &mut Errors) {
+fn validate_bundle(bundle: &Value, errors: &mut Errors) {
     bundle_frame(bundle, errors);
     trust_anchors(&Node::of(bundle, "spec").child("trustBundle"), errors);
 }
 
 /// Checks a changed ClusterTrustBundle: its signer stays, and what was not touched is not read again.
-pub fn validate_bundle_update(new: &Value, old: &Value, errors: &mut Errors) {
+fn validate_bundle_update(new: &Value, old: &Value, errors: &mut Errors) {
     let at = |object, field| Node::of(object, "spec").child(field);
     bundle_frame(new, errors);
     if at(new, "trustBundle").text() != at(old, "trustBundle").text() {

@@ -3,13 +3,32 @@
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
-use super::check::{Node, fill, items_mut, same};
+use super::check::{Node, items_mut, same};
 use super::core::address;
 use super::core::endpoints::endpoint_ip;
-use super::{Errors, Generation, Occasion, Warned, say};
+use super::{BASE, Errors, Generation, KindRules, MetaAgain, Occasion, Warned, gated, say};
 use crate::api::field::{FieldError, quoted};
+use crate::api::kinds::allowed::discovery_v1;
 use crate::api::value::Value;
 use crate::api::{meta, names};
+
+/// The rules of an EndpointSlice.
+pub const RULES: KindRules = KindRules {
+    // A client that repeats a field that is never kept counts as one that changes.
+    generation: Generation {
+        moves_with: &[&["addressType"], &["endpoints"], &["ports"], &["metadata", "labels"]],
+        dropped_count: true,
+        ..Generation::FIRST
+    },
+    gated: gated::rows::ENDPOINT_SLICE,
+    prepare_create,
+    prepare_update,
+    validate,
+    validate_update,
+    warn,
+    meta_again: MetaAgain::Whole,
+    ..BASE
+};
 
 const MOST_ENDPOINTS: usize = 1_000;
 const MOST_PORTS: usize = 20_000;
@@ -17,28 +36,13 @@ const MOST_ADDRESSES: usize = 100;
 const MOST_HINTS: usize = 8;
 const MOST_TOPOLOGY_LABELS: usize = 16;
 
-/// The defaults of a slice.
-pub fn default(slice: &mut Value) {
-    for port in items_mut(slice, "ports") {
-        fill(port, "name", "");
-        fill(port, "protocol", "TCP");
-    }
-}
-
-/// How the generation of a slice moves. A client that repeats a field that is never kept counts as one that changes.
-pub const GENERATION: Generation = Generation {
-    moves_with: &[&["addressType"], &["endpoints"], &["ports"], &["metadata", "labels"]],
-    dropped_count: true,
-    ..Generation::FIRST
-};
-
 /// A field of old is dropped.
-pub fn prepare_create(slice: &mut Value, _: &Occasion<'_>) {
+fn prepare_create(slice: &mut Value, _: &Occasion<'_>) {
     drop_topology(slice);
 }
 
 /// The same for a change, but only if somebody touches the endpoints.
-pub fn prepare_update(new: &mut Value, old: &Value, _: &Occasion<'_>) {
+fn prepare_update(new: &mut Value, old: &Value, _: &Occasion<'_>) {
     if !same(old.get("endpoints"), new.get("endpoints")) {
         drop_topology(new);
     }
@@ -51,7 +55,7 @@ fn drop_topology(slice: &mut Value) {
 }
 
 /// Warns of what is dubious in a slice.
-pub fn warn(slice: &Value, old: Option<&Value>, warned: &mut Warned) {
+fn warn(slice: &Value, old: Option<&Value>, warned: &mut Warned) {
     if old.is_none() && slice.str("addressType") == "FQDN" {
         warned.push("spec.addressType: FQDN endpoints are deprecated".to_owned());
     }
@@ -68,13 +72,13 @@ pub fn warn(slice: &Value, old: Option<&Value>, warned: &mut Warned) {
 }
 
 /// Checks a slice.
-pub fn validate(slice: &Value, errors: &mut Errors) {
+fn validate(slice: &Value, errors: &mut Errors) {
     validate_frame(slice, errors);
     validate_endpoints(slice, errors);
 }
 
 fn validate_frame(slice: &Value, errors: &mut Errors) {
-    Node::of(slice, "addressType").need_one_of(errors, &["FQDN", "IPv4", "IPv6"]);
+    Node::of(slice, "addressType").need_one_of(errors, discovery_v1::EndpointSlice::ADDRESS_TYPE);
     let ports = Node::of(slice, "ports");
     if ports.len() > MOST_PORTS {
         errors.push(FieldError::too_many(&ports.path, ports.len(), MOST_PORTS));
@@ -89,7 +93,7 @@ fn validate_frame(slice: &Value, errors: &mut Errors) {
         }
         let protocol = port.child("protocol");
         if protocol.is_set() {
-            protocol.one_of(errors, &["SCTP", "TCP", "UDP"]);
+            protocol.one_of(errors, discovery_v1::EndpointPort::PROTOCOL);
         } else {
             protocol.required(errors, "");
         }
@@ -183,7 +187,7 @@ fn validate_address(kind: &str, list: &Node<'_>, address: &Node<'_>, errors: &mu
 }
 
 /// Checks a changed slice. Endpoints that were there already are not complained about.
-pub fn validate_update(new: &Value, old: &Value, errors: &mut Errors) {
+fn validate_update(new: &Value, old: &Value, errors: &mut Errors) {
     validate_frame(new, errors);
     if !same(new.get("endpoints"), old.get("endpoints")) {
         validate_endpoints(new, errors);
@@ -195,7 +199,7 @@ pub fn validate_update(new: &Value, old: &Value, errors: &mut Errors) {
 
 #[cfg(test)]
 mod tests {
-    use super::super::testing::{each_change_refused, each_refused, object, occasion};
+    use super::super::testing::{each_change_refused, each_refused, filled, object, occasion};
     use super::super::{Kind, before_update, rules};
     use super::*;
 
@@ -238,10 +242,11 @@ mod tests {
 
     #[test]
     fn each_rule_of_a_slice_refuses() {
-        let mut base = object(
+        let base = filled(
+            ("discovery.k8s.io", "v1"),
+            "EndpointSlice",
             r#"{"addressType":"IPv4","endpoints":[{"addresses":["10.0.0.1"],"nodeName":"n"}],"ports":[{"port":80}]}"#,
         );
-        default(&mut base);
         each_refused(
             &base,
             validate,

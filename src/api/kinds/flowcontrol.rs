@@ -3,11 +3,32 @@
 use std::collections::BTreeSet;
 
 use super::check::{Node, same};
-use super::{Errors, say};
+use super::{Again, COUNTED, Errors, KindRules, MetaAgain, StatusMeta, say};
 use crate::api::bootstrap::flow_control::{CATCH_ALL, EXEMPT};
 use crate::api::field::{FieldError, Path, quoted};
 use crate::api::value::Value;
+use crate::api::words::{AUTHENTICATED, MASTERS, UNAUTHENTICATED};
 use crate::api::{meta, names};
+
+/// The rules of a FlowSchema.
+pub const FLOW_SCHEMA: KindRules = KindRules {
+    status_meta: StatusMeta::Kept,
+    validate: validate_schema,
+    again: Again::Once,
+    validate_status,
+    meta_again: MetaAgain::Whole,
+    ..COUNTED
+};
+
+/// The rules of a PriorityLevelConfiguration.
+pub const PRIORITY_LEVEL_CONFIGURATION: KindRules = KindRules {
+    status_meta: StatusMeta::Kept,
+    validate: validate_level,
+    again: Again::Once,
+    validate_status,
+    meta_again: MetaAgain::Whole,
+    ..COUNTED
+};
 
 const LARGEST_PRECEDENCE: i64 = 10_000;
 const VERBS: [&str; 9] =
@@ -27,10 +48,8 @@ fn map(fields: Vec<(&str, Value)>) -> Value {
 /// What the two schemas that must exist say, and nothing else.
 fn fixed_schema(name: &str) -> Option<Value> {
     let (precedence, method, groups): (i64, _, &[&str]) = match name {
-        EXEMPT => (1, None, &["system:masters"]),
-        CATCH_ALL => {
-            (LARGEST_PRECEDENCE, Some("ByUser"), &["system:unauthenticated", "system:authenticated"])
-        }
+        EXEMPT => (1, None, &[MASTERS]),
+        CATCH_ALL => (LARGEST_PRECEDENCE, Some("ByUser"), &[UNAUTHENTICATED, AUTHENTICATED]),
         _ => return None,
     };
     let all = || Value::from(vec!["*"]);
@@ -76,7 +95,7 @@ fn fixed_level() -> Value {
 }
 
 /// Checks a FlowSchema.
-pub fn validate_schema(schema: &Value, errors: &mut Errors) {
+fn validate_schema(schema: &Value, errors: &mut Errors) {
     let spec = Node::of(schema, "spec");
     let precedence = spec.child("matchingPrecedence");
     let mut bad = |why: &str| {
@@ -250,18 +269,13 @@ fn bad_url(path: &str) -> Option<&'static str> {
     }
 }
 
-/// Checks a changed FlowSchema.
-pub fn validate_schema_update(new: &Value, _old: &Value, errors: &mut Errors) {
-    validate_schema(new, errors);
-}
-
 /// Checks a changed status of either kind.
-pub fn validate_status(new: &Value, _old: &Value, errors: &mut Errors) {
+fn validate_status(new: &Value, _old: &Value, errors: &mut Errors) {
     conditions(new, errors);
 }
 
 /// Checks a PriorityLevelConfiguration.
-pub fn validate_level(level: &Value, errors: &mut Errors) {
+fn validate_level(level: &Value, errors: &mut Errors) {
     let (name, spec) = (meta::name(level), Node::of(level, "spec"));
     if meta::of(level).at(&["annotations", ZERO_SHARES]).is_some() {
         let path = Path::new("metadata").child("annotations");
@@ -377,11 +391,6 @@ fn validate_queuing(queuing: &Node<'_>, errors: &mut Errors) {
             bad(&hand, &why);
         }
     }
-}
-
-/// Checks a changed PriorityLevelConfiguration.
-pub fn validate_level_update(new: &Value, _old: &Value, errors: &mut Errors) {
-    validate_level(new, errors);
 }
 
 #[cfg(test)]

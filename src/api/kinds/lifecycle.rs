@@ -145,7 +145,7 @@ pub fn before_update(
     }
     let terms = relaxed(kind, occasion.terms, new, old);
     let mut errors = common_errors(kind, kind.rules.meta_again, new, old, terms);
-    (kind.rules.validate_update)(new, old, &mut errors);
+    kind.rules.check_update(new, old, &mut errors);
     if errors.is_empty() { Ok(warned(kind, new, Some(old), occasion.terms)) } else { Err(errors) }
 }
 

@@ -3,13 +3,33 @@
 use std::collections::BTreeSet;
 
 use super::check::Node;
-use super::{Errors, say};
+use super::{Again, Errors, GUARDED, KindRules, MetaAgain, StatusMeta, say};
 use crate::api::field::{FieldError, Path, quoted};
 use crate::api::value::Value;
 use crate::api::{meta, names};
 
+/// The rules of a StorageVersionMigration.
+pub const STORAGE_VERSION_MIGRATION: KindRules = KindRules {
+    status_meta: StatusMeta::Fixed,
+    validate,
+    again: Again::Once,
+    validate_update,
+    validate_status,
+    ..GUARDED
+};
+
+/// The rules of a StorageVersion.
+pub const STORAGE_VERSION: KindRules = KindRules {
+    name: names::group_resource_name,
+    status_meta: StatusMeta::Fixed,
+    validate_status: validate_stored_status,
+    status_again: MetaAgain::No,
+    meta_again: MetaAgain::No,
+    ..GUARDED
+};
+
 /// Checks a migration.
-pub fn validate(migration: &Value, errors: &mut Errors) {
+fn validate(migration: &Value, errors: &mut Errors) {
     let resource = Node::of(migration, "spec").child("resource");
     for field in ["resource", "version"] {
         if resource.child(field).is_empty() {
@@ -19,8 +39,7 @@ pub fn validate(migration: &Value, errors: &mut Errors) {
 }
 
 /// Checks a changed migration: what is migrated stays.
-pub fn validate_update(new: &Value, old: &Value, errors: &mut Errors) {
-    validate(new, errors);
+fn validate_update(new: &Value, old: &Value, errors: &mut Errors) {
     let at = |object| Node::of(object, "spec").child("resource");
     for field in ["group", "version", "resource"] {
         let (now, was) = (at(new).child(field), at(old).child(field));
@@ -31,7 +50,7 @@ pub fn validate_update(new: &Value, old: &Value, errors: &mut Errors) {
 }
 
 /// Checks a changed status of a migration.
-pub fn validate_status(new: &Value, old: &Value, errors: &mut Errors) {
+fn validate_status(new: &Value, old: &Value, errors: &mut Errors) {
     let (status, was) = (Node::of(new, "status"), Node::of(old, "status"));
     let (version, before) = (status.child("resourceVersion"), was.child("resourceVersion"));
     match version.text().parse::<i64>() {
@@ -87,7 +106,7 @@ fn conditions(list: &Node<'_>, errors: &mut Errors) {
 }
 
 /// Checks the status of a StorageVersion.
-pub fn validate_stored_status(new: &Value, _old: &Value, errors: &mut Errors) {
+fn validate_stored_status(new: &Value, _old: &Value, errors: &mut Errors) {
     let status = Node::of(new, "status");
     let versions = status.child("storageVersions");
     let mut seen = BTreeSet::new();

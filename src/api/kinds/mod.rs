@@ -6,6 +6,7 @@
 
 mod admission;
 mod admission_policy;
+pub(in crate::api) mod allowed;
 mod apps;
 mod autoscaling;
 mod batch;
@@ -157,6 +158,18 @@ impl MetaAgain {
     }
 }
 
+/// How often an update checks all of what the object became, as if it were new, before its change is looked at. What is
+/// found twice is two causes in the answer, so the numbers are visible to clients.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Again {
+    /// Not at all: the check of the change looks at what it must.
+    No,
+    /// Once.
+    Once,
+    /// Twice: the kind checks an update both as new and as changed.
+    Twice,
+}
+
 /// What the first deletion of an object does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FirstDeletion {
@@ -230,7 +243,10 @@ pub struct KindRules {
     pub finish: Option<fn(&mut Value)>,
     /// Checks a new object, its metadata apart.
     pub validate: fn(&Value, &mut Errors),
-    /// Checks a changed object against the old one, its metadata apart.
+    /// How often an update runs that check again.
+    pub again: Again,
+    /// Checks a changed object against the old one, its metadata apart. What the check of a new object finds is not its
+    /// business where [`Self::again`] repeats that one.
     pub validate_update: fn(&Value, &Value, &mut Errors),
     /// Checks a changed status against the old one.
     pub validate_status: fn(&Value, &Value, &mut Errors),
@@ -242,9 +258,25 @@ pub struct KindRules {
     pub warn_given: fn(&Value, &mut Warned),
 }
 
+impl KindRules {
+    /// Checks a changed object, its metadata apart.
+    fn check_update(&self, new: &Value, old: &Value, errors: &mut Errors) {
+        let times = match self.again {
+            Again::No => 0,
+            Again::Once => 1,
+            Again::Twice => 2,
+        };
+        for _ in 0..times {
+            (self.validate)(new, errors);
+        }
+        (self.validate_update)(new, old, errors);
+    }
+}
+
 /// The rules of a kind that says nothing special; custom resources have these too.
 pub static GENERIC: KindRules = KindRules { unconditional_update: false, ..BASE };
 
+/// What a kind starts from.
 const BASE: KindRules = KindRules {
     name: names::subdomain_name,
     prefix_is_name: false,
@@ -275,12 +307,23 @@ const BASE: KindRules = KindRules {
     prepare_status: |_, _, _| {},
     finish: None,
     validate: |_, _| {},
+    again: Again::No,
     validate_update: |_, _, _| {},
     validate_status: |_, _, _| {},
     warn: |_, _, _| {},
     warn_status: |_, _| {},
     warn_given: |_, _| {},
 };
+
+/// A kind whose spec moves the generation.
+const COUNTED: KindRules =
+    KindRules { generation: Generation::SPEC, meta_again: MetaAgain::WholeAndChange, ..BASE };
+/// A kind without a generation.
+const PLAIN: KindRules = KindRules { meta_again: MetaAgain::WholeAndChange, ..BASE };
+/// A kind that must be read before it is written.
+const GUARDED: KindRules = KindRules { unconditional_update: false, ..PLAIN };
+/// Where a controller says what its pods are like.
+const POD_TEMPLATE: &[&str] = &["spec", "template", "spec"];
 
 /// The rules of custom kinds. What their schemas say is checked besides.
 pub static CUSTOM: KindRules = KindRules {

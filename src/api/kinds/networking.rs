@@ -1,16 +1,7 @@
 //! Ingresses, network policies and their kin.
 
-mod ingress;
-mod policy;
-mod ranges;
+pub mod ingress;
+pub mod policy;
+pub mod ranges;
 #[cfg(test)]
 mod tests;
-
-pub use self::ingress::{
-    default_ingress_class, validate_ingress, validate_ingress_class, validate_ingress_class_update,
-    validate_ingress_status, validate_ingress_update, warn_ingress,
-};
-pub use self::policy::{default_policy, validate_policy, validate_policy_update, warn_policy};
-pub use self::ranges::{
-    validate_address, validate_address_update, validate_service_cidr, validate_service_cidr_update,
-};

@@ -2,12 +2,27 @@
 
 use super::apps::{at_most_all, count_or_percent};
 use super::check::Node;
-use super::{Errors, say, selector};
+use super::{Again, COUNTED, Errors, KindRules, MetaAgain, say, selector};
 use crate::api::field::FieldError;
+use crate::api::kinds::allowed::policy_v1;
+use crate::api::names;
 use crate::api::value::Value;
 
+/// The rules of a PodDisruptionBudget.
+pub const RULES: KindRules = KindRules {
+    status_again: MetaAgain::No,
+    name: names::path_segment,
+    known_finalizers: false,
+    unconditional_update: false,
+    validate,
+    again: Again::Once,
+    validate_status,
+    meta_again: MetaAgain::No,
+    ..COUNTED
+};
+
 /// Checks a budget.
-pub fn validate(budget: &Value, errors: &mut Errors) {
+fn validate(budget: &Value, errors: &mut Errors) {
     let spec = Node::of(budget, "spec");
     let (least, most) = (spec.child("minAvailable"), spec.child("maxUnavailable"));
     if least.is_set() && most.is_set() {
@@ -21,16 +36,12 @@ pub fn validate(budget: &Value, errors: &mut Errors) {
         }
     }
     selector::validate(&spec.child("selector"), errors);
-    spec.child("unhealthyPodEvictionPolicy").one_of_if_set(errors, &["AlwaysAllow", "IfHealthyBudget"]);
-}
-
-/// Checks a changed budget.
-pub fn validate_update(new: &Value, _old: &Value, errors: &mut Errors) {
-    validate(new, errors);
+    spec.child("unhealthyPodEvictionPolicy")
+        .one_of_if_set(errors, policy_v1::PodDisruptionBudgetSpec::UNHEALTHY_POD_EVICTION_POLICY);
 }
 
 /// Checks a changed status.
-pub fn validate_status(new: &Value, _old: &Value, errors: &mut Errors) {
+fn validate_status(new: &Value, _old: &Value, errors: &mut Errors) {
     let status = Node::of(new, "status");
     say::conditions(&status.child("conditions"), errors);
     for field in ["disruptionsAllowed", "currentHealthy", "desiredHealthy", "expectedPods"] {

@@ -1,16 +1,14 @@
 //! Laws that hold for the rules of every kind.
 
-use std::sync::LazyLock;
+use std::collections::BTreeSet;
 
 use proptest::prelude::*;
 
 use super::rules;
 use super::table::TABLE;
-use super::testing::occasion;
-use crate::api::schema::{GroupVersionKind, Registry, TypeId, arbitrary, decode, default, encode};
+use super::testing::{REGISTRY, occasion};
+use crate::api::schema::{GroupVersionKind, TypeId, arbitrary, decode, default, encode};
 use crate::api::value::Value;
-
-static REGISTRY: LazyLock<Registry> = LazyLock::new(|| Registry::builtin().unwrap());
 
 /// All versions of the kinds that have rules.
 fn kinds() -> Vec<(GroupVersionKind, TypeId)> {
@@ -74,6 +72,65 @@ fn what_was_given_empty_is_told_from_none_until_it_is_stored() {
         assert_ne!(read, given, "{kind}");
         assert_eq!(encode::encode(&REGISTRY, ty, &read), stored, "{kind}");
     }
+}
+
+/// What a function of a kind fills in though the table would too: the function itself goes by it.
+const FILLED_TWICE: [(&str, &str); 9] = [
+    ("DaemonSet", "spec.updateStrategy.type"),
+    ("Deployment", "spec.strategy.type"),
+    ("ResourceClaim", "spec.devices.requests.exactly.allocationMode"),
+    ("ResourceClaim", "spec.devices.requests.firstAvailable.allocationMode"),
+    ("ResourceClaimTemplate", "spec.spec.devices.requests.exactly.allocationMode"),
+    ("ResourceClaimTemplate", "spec.spec.devices.requests.firstAvailable.allocationMode"),
+    ("Service", "spec.sessionAffinity"),
+    ("Service", "spec.type"),
+    ("StatefulSet", "spec.updateStrategy.type"),
+];
+
+/// Where the first value has texts, numbers or truths, and which. Items of a list are all the same place.
+fn leaves(value: &Value, at: &str, see: &mut impl FnMut(String, &Value)) {
+    match value {
+        Value::Object(fields) => {
+            for (name, value) in fields {
+                leaves(value, &format!("{at}.{name}"), see);
+            }
+        }
+        Value::Array(items) => items.iter().enumerate().for_each(|(index, item)| {
+            leaves(item, &format!("{at}.{index}"), see);
+        }),
+        leaf => see(at.to_owned(), leaf),
+    }
+}
+
+/// The value at a place that [`leaves`] named.
+fn leaf<'a>(value: &'a Value, place: &str) -> Option<&'a Value> {
+    place.split('.').skip(1).try_fold(value, |value, step| match value {
+        Value::Array(items) => items.get(step.parse::<usize>().ok()?),
+        _ => value.get(step),
+    })
+}
+
+#[test]
+fn no_function_fills_in_what_the_table_does() {
+    const SEEDS: u64 = 60;
+    let mut twice = BTreeSet::new();
+    for (kind, ty) in kinds() {
+        for seed in 0..SEEDS {
+            let given = arbitrary::of_kind(&REGISTRY, &kind, ty, seed);
+            let (mut by_function, mut by_table) = (given.clone(), given.clone());
+            (rules(&kind.group, &kind.kind).default)(&mut by_function);
+            default::apply(&REGISTRY, ty, &mut by_table);
+            leaves(&by_function, "", &mut |place, value| {
+                if leaf(&given, &place).is_none() && leaf(&by_table, &place) == Some(value) {
+                    let steps = place.split('.').skip(1).filter(|step| step.parse::<usize>().is_err());
+                    twice.insert((kind.kind.clone(), steps.collect::<Vec<_>>().join(".")));
+                }
+            });
+        }
+    }
+    let twice: Vec<(&str, &str)> =
+        twice.iter().map(|(kind, place)| (kind.as_str(), place.as_str())).collect();
+    assert_eq!(twice, FILLED_TWICE);
 }
 
 proptest! {

@@ -1,12 +1,42 @@
 //! Roles and who has them.
 
 use super::check::{Node, fill_text, items_mut, same};
-use super::{Errors, selector};
+use super::{Again, Errors, KindRules, MetaAgain, PLAIN, selector};
 use crate::api::field::FieldError;
 use crate::api::names;
 use crate::api::value::Value;
+use crate::api::words::RBAC_GROUP;
 
-const GROUP: &str = "rbac.authorization.k8s.io";
+/// What all kinds of the group share: each is checked both as new and as changed.
+const GROUP_RULES: KindRules = KindRules {
+    name,
+    create_on_update: true,
+    meta_again: MetaAgain::WholeTwiceAndChange,
+    again: Again::Twice,
+    ..PLAIN
+};
+
+/// The rules of a Role.
+pub const ROLE: KindRules = KindRules { validate: validate_role, ..GROUP_RULES };
+
+/// The rules of a ClusterRole.
+pub const CLUSTER_ROLE: KindRules = KindRules { validate: validate_cluster_role, ..GROUP_RULES };
+
+/// The rules of a RoleBinding.
+pub const ROLE_BINDING: KindRules = KindRules {
+    default: default_binding,
+    validate: validate_binding,
+    validate_update: same_role,
+    ..GROUP_RULES
+};
+
+/// The rules of a ClusterRoleBinding.
+pub const CLUSTER_ROLE_BINDING: KindRules = KindRules {
+    default: default_binding,
+    validate: validate_cluster_binding,
+    validate_update: same_role,
+    ..GROUP_RULES
+};
 
 /// Names of roles only have to fit in a path.
 pub fn name(name: &str, _prefix: bool) -> Vec<String> {
@@ -14,13 +44,10 @@ pub fn name(name: &str, _prefix: bool) -> Vec<String> {
 }
 
 /// The defaults of a binding: users and groups are those of this API group.
-pub fn default_binding(binding: &mut Value) {
-    if let Some(role) = super::check::present_mut(binding, "roleRef") {
-        fill_text(role, "apiGroup", GROUP);
-    }
+fn default_binding(binding: &mut Value) {
     for subject in items_mut(binding, "subjects") {
         if matches!(subject.str("kind"), "User" | "Group") {
-            fill_text(subject, "apiGroup", GROUP);
+            fill_text(subject, "apiGroup", RBAC_GROUP);
         }
     }
 }
@@ -51,19 +78,12 @@ fn rules(role: &Value, namespaced: bool, errors: &mut Errors) {
 }
 
 /// Checks a Role.
-pub fn validate_role(role: &Value, errors: &mut Errors) {
+fn validate_role(role: &Value, errors: &mut Errors) {
     rules(role, true, errors);
 }
 
-/// Checks a changed Role. Like all of this group it is checked as a new one and as a changed one, so that everything that is
-/// wrong with it counts twice.
-pub fn validate_role_update(new: &Value, _old: &Value, errors: &mut Errors) {
-    validate_role(new, errors);
-    validate_role(new, errors);
-}
-
 /// Checks a ClusterRole.
-pub fn validate_cluster_role(role: &Value, errors: &mut Errors) {
+fn validate_cluster_role(role: &Value, errors: &mut Errors) {
     rules(role, false, errors);
     let aggregation = Node::of(role, "aggregationRule");
     if !aggregation.is_set() {
@@ -85,15 +105,9 @@ pub fn validate_cluster_role(role: &Value, errors: &mut Errors) {
     }
 }
 
-/// Checks a changed ClusterRole.
-pub fn validate_cluster_role_update(new: &Value, _old: &Value, errors: &mut Errors) {
-    validate_cluster_role(new, errors);
-    validate_cluster_role(new, errors);
-}
-
 fn binding(binding: &Value, namespaced: bool, errors: &mut Errors) {
     let role = Node::of(binding, "roleRef");
-    role.child("apiGroup").one_of(errors, &[GROUP]);
+    role.child("apiGroup").one_of(errors, &[RBAC_GROUP]);
     let kinds: &[&str] = if namespaced { &["Role", "ClusterRole"] } else { &["ClusterRole"] };
     role.child("kind").one_of(errors, kinds);
     role.child("name").need_syntax(errors, |text| name(text, false));
@@ -110,12 +124,13 @@ fn binding(binding: &Value, namespaced: bool, errors: &mut Errors) {
                     subject.child("namespace").required(errors, "");
                 }
             }
-            "User" | "Group" => group.one_of(errors, &[GROUP]),
+            "User" | "Group" => group.one_of(errors, &[RBAC_GROUP]),
             _ => subject.child("kind").one_of(errors, &["ServiceAccount", "User", "Group"]),
         }
     }
 }
 
+/// Checks that a changed binding is one to the same role.
 fn same_role(new: &Value, old: &Value, errors: &mut Errors) {
     if !same(new.get("roleRef"), old.get("roleRef")) {
         let path = Node::of(new, "roleRef").path;
@@ -124,32 +139,18 @@ fn same_role(new: &Value, old: &Value, errors: &mut Errors) {
 }
 
 /// Checks a RoleBinding.
-pub fn validate_binding(object: &Value, errors: &mut Errors) {
+fn validate_binding(object: &Value, errors: &mut Errors) {
     binding(object, true, errors);
 }
 
-/// Checks a changed RoleBinding.
-pub fn validate_binding_update(new: &Value, old: &Value, errors: &mut Errors) {
-    binding(new, true, errors);
-    binding(new, true, errors);
-    same_role(new, old, errors);
-}
-
 /// Checks a ClusterRoleBinding.
-pub fn validate_cluster_binding(object: &Value, errors: &mut Errors) {
+fn validate_cluster_binding(object: &Value, errors: &mut Errors) {
     binding(object, false, errors);
-}
-
-/// Checks a changed ClusterRoleBinding.
-pub fn validate_cluster_binding_update(new: &Value, old: &Value, errors: &mut Errors) {
-    binding(new, false, errors);
-    binding(new, false, errors);
-    same_role(new, old, errors);
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::testing::{each_change_refused, each_refused, object};
+    use super::super::testing::{each_change_refused, each_refused, filled, object};
     use super::*;
 
     #[test]
@@ -190,25 +191,26 @@ mod tests {
     #[test]
     fn what_an_update_breaks_is_said_twice() {
         let (role, binding) = (object(r#"{"rules":[{"verbs":["get"],"apiGroups":[""]}]}"#), object("{}"));
-        for (validate, object, wanted) in [
-            (validate_role_update as fn(&Value, &Value, &mut Errors), &role, 2),
-            (validate_cluster_role_update, &role, 2),
-            (validate_binding_update, &binding, 6),
-            (validate_cluster_binding_update, &binding, 6),
+        for (kind, object, wanted) in [
+            ("Role", &role, 2),
+            ("ClusterRole", &role, 2),
+            ("RoleBinding", &binding, 6),
+            ("ClusterRoleBinding", &binding, 6),
         ] {
             let mut errors = Errors::new();
-            validate(object, object, &mut errors);
+            crate::api::kinds::rules(RBAC_GROUP, kind).check_update(object, object, &mut errors);
             assert_eq!(errors.len(), wanted, "{errors:?}");
         }
     }
 
     #[test]
     fn each_rule_of_a_binding_refuses() {
-        let mut base = object(
+        let base = filled(
+            (RBAC_GROUP, "v1"),
+            "RoleBinding",
             r#"{"roleRef":{"kind":"ClusterRole","name":"r"},"subjects":[{"kind":"User","name":"u"},
                 {"kind":"ServiceAccount","name":"s","namespace":"n"}]}"#,
         );
-        default_binding(&mut base);
         let table = [
             (
                 "roleRef.apiGroup",
@@ -239,7 +241,7 @@ mod tests {
         );
         each_change_refused(
             &base,
-            validate_binding_update,
+            same_role,
             &[("roleRef.name", r#""s""#, "roleRef: Invalid value: rbac.RoleRef{}: cannot change roleRef")],
         );
     }

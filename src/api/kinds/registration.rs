@@ -1,20 +1,27 @@
 //! APIServices: who serves a version of a group.
 
-use super::check::{Node, fill, present_mut};
-use super::{Errors, Occasion};
+use super::check::Node;
+use super::{Again, Errors, KindRules, Occasion, PLAIN, StatusMeta};
 use crate::api::field::{FieldError, quoted};
 use crate::api::names;
 use crate::api::value::Value;
 
-/// The defaults of an APIService.
-pub fn default_service(service: &mut Value) {
-    if let Some(reference) = service.get_mut("spec").and_then(|spec| present_mut(spec, "service")) {
-        fill(reference, "port", 443);
-    }
-}
+/// The rules of an APIService.
+pub const RULES: KindRules = KindRules {
+    own_name,
+    name: names::path_segment,
+    known_finalizers: false,
+    unconditional_update: false,
+    status_meta: StatusMeta::Without(&["labels", "annotations", "finalizers", "ownerReferences"]),
+    prepare_create: prepare_service,
+    validate: validate_service,
+    again: Again::Once,
+    validate_status: validate_service_status,
+    ..PLAIN
+};
 
 /// What this server serves itself is available at once.
-pub fn prepare_service(service: &mut Value, occasion: &Occasion<'_>) {
+fn prepare_service(service: &mut Value, occasion: &Occasion<'_>) {
     if service.at(&["spec", "service"]).is_some() {
         return;
     }
@@ -36,7 +43,7 @@ pub fn own_name(object: &Value, name: &str) -> Option<String> {
 }
 
 /// Checks an APIService.
-pub fn validate_service(object: &Value, errors: &mut Errors) {
+fn validate_service(object: &Value, errors: &mut Errors) {
     let spec = Node::of(object, "spec");
     let (group, version) = (spec.child("group"), spec.child("version"));
     if group.is_empty() && version.text() != "v1" {
@@ -78,13 +85,8 @@ pub fn validate_service(object: &Value, errors: &mut Errors) {
     }
 }
 
-/// Checks a changed APIService.
-pub fn validate_service_update(new: &Value, _old: &Value, errors: &mut Errors) {
-    validate_service(new, errors);
-}
-
 /// Checks a changed status of an APIService.
-pub fn validate_service_status(new: &Value, _old: &Value, errors: &mut Errors) {
+fn validate_service_status(new: &Value, _old: &Value, errors: &mut Errors) {
     for condition in Node::of(new, "status").child("conditions").items() {
         condition.child("status").one_of(errors, &["True", "False", "Unknown"]);
     }

@@ -2,11 +2,56 @@
 
 use std::collections::BTreeSet;
 
-use super::check::{Node, fill, same};
-use super::{Errors, Warned};
+use super::check::{Node, same};
+use super::{Again, BASE, Errors, GUARDED, Generation, KindRules, MetaAgain, Warned, gated};
 use crate::api::field::{FieldError, Path, quoted};
+use crate::api::kinds::allowed::scheduling_v1;
 use crate::api::value::Value;
 use crate::api::{meta, names};
+
+/// The rules of a Lease.
+pub const LEASE: KindRules = KindRules {
+    create_on_update: true,
+    known_finalizers: false,
+    gated: gated::rows::LEASE,
+    validate: validate_lease,
+    again: Again::Once,
+    meta_again: MetaAgain::Change,
+    ..GUARDED
+};
+
+/// The rules of a LeaseCandidate.
+pub const LEASE_CANDIDATE: KindRules = KindRules {
+    name: candidate_name,
+    create_on_update: true,
+    known_finalizers: false,
+    validate: validate_candidate,
+    again: Again::Once,
+    validate_update: validate_candidate_update,
+    meta_again: MetaAgain::Change,
+    ..GUARDED
+};
+
+/// The rules of a PriorityClass.
+pub const PRIORITY_CLASS: KindRules = KindRules {
+    generation: Generation::FIRST,
+    validate: validate_priority,
+    validate_update: validate_priority_update,
+    keep: keep_priority,
+    meta_again: MetaAgain::Change,
+    ..BASE
+};
+
+/// The rules of a RuntimeClass.
+pub const RUNTIME_CLASS: KindRules = KindRules {
+    create_on_update: true,
+    known_finalizers: false,
+    validate: validate_runtime,
+    again: Again::Once,
+    validate_update: validate_runtime_update,
+    warn: warn_runtime,
+    ..GUARDED
+};
 
 /// The largest priority that is not the system's.
 const LARGEST_PRIORITY: i64 = 1_000_000_000;
@@ -15,7 +60,7 @@ const SYSTEM_PRIORITIES: [(&str, i64); 2] =
     [("system-cluster-critical", 2_000_000_000), ("system-node-critical", 2_000_001_000)];
 
 /// Checks a Lease.
-pub fn validate_lease(lease: &Value, errors: &mut Errors) {
+fn validate_lease(lease: &Value, errors: &mut Errors) {
     let spec = Node::of(lease, "spec");
     if spec.child("leaseDurationSeconds").is_set() {
         spec.child("leaseDurationSeconds").positive(errors);
@@ -41,7 +86,7 @@ fn lease_strategy(strategy: &Node<'_>, errors: &mut Errors) {
 }
 
 /// The syntax of the names of candidates: that of keys.
-pub fn candidate_name(name: &str, _prefix: bool) -> Vec<String> {
+fn candidate_name(name: &str, _prefix: bool) -> Vec<String> {
     names::config_key(name)
 }
 
@@ -68,7 +113,7 @@ pub fn version(text: &str) -> Option<(u64, u64, u64, bool)> {
 }
 
 /// Checks a LeaseCandidate.
-pub fn validate_candidate(candidate: &Value, errors: &mut Errors) {
+fn validate_candidate(candidate: &Value, errors: &mut Errors) {
     const NO_VERSION: &str = "must be a valid semantic version";
     let spec = Node::of(candidate, "spec");
     let (emulated, binary, strategy) =
@@ -96,32 +141,21 @@ pub fn validate_candidate(candidate: &Value, errors: &mut Errors) {
 }
 
 /// Checks a changed LeaseCandidate: what it is a candidate for stays.
-pub fn validate_candidate_update(new: &Value, old: &Value, errors: &mut Errors) {
-    validate_candidate(new, errors);
+fn validate_candidate_update(new: &Value, old: &Value, errors: &mut Errors) {
     let at = |object| Node::of(object, "spec").child("leaseName");
     if at(new).text() != at(old).text() {
         at(new).invalid_text(errors, meta::IMMUTABLE);
     }
 }
 
-/// Checks a changed Lease.
-pub fn validate_lease_update(new: &Value, _old: &Value, errors: &mut Errors) {
-    validate_lease(new, errors);
-}
-
-/// The defaults of a PriorityClass.
-pub fn default_priority(class: &mut Value) {
-    fill(class, "preemptionPolicy", "PreemptLowerPriority");
-}
-
 /// Why a PriorityClass cannot be deleted: the system needs its own.
-pub fn keep_priority(name: &str) -> Option<&'static str> {
+fn keep_priority(name: &str) -> Option<&'static str> {
     let is_of_system = SYSTEM_PRIORITIES.iter().any(|(known, _)| *known == name);
     is_of_system.then_some("this is a system priority class and cannot be deleted")
 }
 
 /// Checks a PriorityClass: the highest ones belong to the system.
-pub fn validate_priority(class: &Value, errors: &mut Errors) {
+fn validate_priority(class: &Value, errors: &mut Errors) {
     let (name, value) = (meta::name(class), Node::of(class, "value").number());
     if name.starts_with(SYSTEM_PREFIX) {
         let why = match SYSTEM_PRIORITIES.iter().find(|(known, _)| *known == name) {
@@ -146,12 +180,12 @@ pub fn validate_priority(class: &Value, errors: &mut Errors) {
     }
     let policy = Node::of(class, "preemptionPolicy");
     if policy.is_set() {
-        policy.need_one_of(errors, &["PreemptLowerPriority", "Never"]);
+        policy.need_one_of(errors, scheduling_v1::PriorityClass::PREEMPTION_POLICY);
     }
 }
 
 /// Checks a changed PriorityClass.
-pub fn validate_priority_update(new: &Value, old: &Value, errors: &mut Errors) {
+fn validate_priority_update(new: &Value, old: &Value, errors: &mut Errors) {
     if Node::of(new, "value").number() != Node::of(old, "value").number() {
         Node::of(new, "value").forbidden(errors, "may not be changed in an update.");
     }
@@ -159,7 +193,7 @@ pub fn validate_priority_update(new: &Value, old: &Value, errors: &mut Errors) {
 }
 
 /// Checks a RuntimeClass.
-pub fn validate_runtime(class: &Value, errors: &mut Errors) {
+fn validate_runtime(class: &Value, errors: &mut Errors) {
     Node::of(class, "handler").syntax(errors, names::dns_label);
     let overhead = Node::of(class, "overhead");
     if overhead.is_set() {
@@ -193,7 +227,7 @@ pub fn validate_runtime(class: &Value, errors: &mut Errors) {
 }
 
 /// Warns of labels of nodes that other labels have replaced.
-pub fn warn_runtime(class: &Value, _old: Option<&Value>, warned: &mut Warned) {
+fn warn_runtime(class: &Value, _old: Option<&Value>, warned: &mut Warned) {
     let nodes = Node::of(class, "scheduling").child("nodeSelector");
     for (label, _) in nodes.entries() {
         if let Some(why) = super::core::node_label::deprecated(label) {
@@ -203,8 +237,7 @@ pub fn warn_runtime(class: &Value, _old: Option<&Value>, warned: &mut Warned) {
 }
 
 /// Checks a changed RuntimeClass: what it names stays.
-pub fn validate_runtime_update(new: &Value, old: &Value, errors: &mut Errors) {
-    validate_runtime(new, errors);
+fn validate_runtime_update(new: &Value, old: &Value, errors: &mut Errors) {
     if !same(new.get("handler"), old.get("handler")) {
         Node::of(new, "handler").invalid_text(errors, meta::IMMUTABLE);
     }
@@ -212,7 +245,7 @@ pub fn validate_runtime_update(new: &Value, old: &Value, errors: &mut Errors) {
 
 #[cfg(test)]
 mod tests {
-    use super::super::testing::{each_change_refused, each_refused, object};
+    use super::super::testing::{each_change_refused, each_refused, filled, object};
     use super::*;
 
     #[test]
@@ -284,8 +317,8 @@ mod tests {
                 ("spec.strategy", r#""a/-""#, "spec.strategy.strategy: Invalid value: \"a/-\""),
             ],
         );
-        let mut class = object(r#"{"metadata":{"name":"a"},"value":5}"#);
-        default_priority(&mut class);
+        let class =
+            filled(("scheduling.k8s.io", "v1"), "PriorityClass", r#"{"metadata":{"name":"a"},"value":5}"#);
         each_refused(
             &class,
             validate_priority,

@@ -5,16 +5,72 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::check::{Node, fill, same};
 use super::core::{node_label, persistent_volume};
 use super::quantity::Amount;
-use super::{Errors, Feature, Terms, Warned, say, selector};
+use super::{
+    Again, Errors, Feature, GUARDED, Generation, KindRules, MetaAgain, PLAIN, StatusMeta, Terms, Warned,
+    gated, say, selector,
+};
 use crate::api::field::{FieldError, Path, quoted};
+use crate::api::kinds::allowed::storage_v1;
 use crate::api::value::Value;
 use crate::api::{meta, names};
 
-/// The defaults of a StorageClass.
-pub fn default_class(class: &mut Value) {
-    fill(class, "reclaimPolicy", "Delete");
-    fill(class, "volumeBindingMode", "Immediate");
-}
+/// The rules of a StorageClass.
+pub const STORAGE_CLASS: KindRules = KindRules {
+    validate: validate_class,
+    again: Again::Once,
+    validate_update: validate_class_update,
+    warn: warn_class,
+    ..PLAIN
+};
+
+/// The rules of a CSIDriver.
+pub const CSI_DRIVER: KindRules = KindRules {
+    generation: Generation { starts: false, ..Generation::SPEC },
+    gated: gated::rows::DRIVER,
+    default_by: default_driver,
+    validate: validate_driver,
+    again: Again::Once,
+    validate_update: validate_driver_update,
+    meta_again: MetaAgain::Change,
+    ..GUARDED
+};
+
+/// The rules of a CSINode.
+pub const CSI_NODE: KindRules = KindRules {
+    validate: validate_csi_node,
+    again: Again::Twice,
+    validate_update: validate_csi_node_update,
+    meta_again: MetaAgain::WholeTwice,
+    ..GUARDED
+};
+
+/// The rules of a CSIStorageCapacity.
+pub const CSI_STORAGE_CAPACITY: KindRules = KindRules {
+    validate: validate_capacity,
+    again: Again::Once,
+    validate_update: validate_capacity_update,
+    warn: warn_capacity,
+    ..GUARDED
+};
+
+/// The rules of a VolumeAttachment.
+pub const VOLUME_ATTACHMENT: KindRules = KindRules {
+    status_meta: StatusMeta::Fixed,
+    gated: gated::rows::ATTACHMENT,
+    validate: validate_attachment,
+    validate_update: validate_attachment_update,
+    validate_status: validate_attachment_update,
+    status_again: MetaAgain::WholeTwice,
+    meta_again: MetaAgain::WholeTwice,
+    ..GUARDED
+};
+
+/// The rules of a VolumeAttributesClass.
+pub const VOLUME_ATTRIBUTES_CLASS: KindRules = KindRules {
+    validate: validate_attributes_class,
+    validate_update: validate_attributes_class_update,
+    ..PLAIN
+};
 
 fn provisioner(node: &Node<'_>, errors: &mut Errors) {
     if node.need(errors) {
@@ -49,11 +105,12 @@ pub fn validate_class(class: &Value, errors: &mut Errors) {
     parameters(&Node::of(class, "parameters"), errors);
     let policy = Node::of(class, "reclaimPolicy");
     if !policy.is_empty() {
+        // Published are the words of volumes, but none that a class makes can be recycled.
         policy.one_of(errors, &["Delete", "Retain"]);
     }
     let mode = Node::of(class, "volumeBindingMode");
     if mode.is_set() {
-        mode.one_of(errors, &["Immediate", "WaitForFirstConsumer"]);
+        mode.one_of(errors, storage_v1::StorageClass::VOLUME_BINDING_MODE);
     } else {
         mode.required(errors, "");
     }
@@ -94,8 +151,7 @@ fn topologies(list: &Node<'_>, errors: &mut Errors) {
 }
 
 /// Checks a changed StorageClass: it stays as it is.
-pub fn validate_class_update(new: &Value, old: &Value, errors: &mut Errors) {
-    validate_class(new, errors);
+fn validate_class_update(new: &Value, old: &Value, errors: &mut Errors) {
     fixed(new, old, &["parameters", "provisioner", "reclaimPolicy"], errors);
     Node::of(new, "volumeBindingMode").unchanged(&Node::of(old, "volumeBindingMode"), errors);
 }
@@ -110,7 +166,7 @@ fn fixed(new: &Value, old: &Value, fields: &[&str], errors: &mut Errors) {
 }
 
 /// Warns of labels of nodes that other labels have replaced.
-pub fn warn_class(class: &Value, _old: Option<&Value>, warned: &mut Warned) {
+fn warn_class(class: &Value, _old: Option<&Value>, warned: &mut Warned) {
     for term in Node::of(class, "allowedTopologies").items() {
         for expression in term.child("matchLabelExpressions").items() {
             let key = expression.child("key");
@@ -122,7 +178,7 @@ pub fn warn_class(class: &Value, _old: Option<&Value>, warned: &mut Warned) {
 }
 
 /// Checks a VolumeAttributesClass.
-pub fn validate_attributes_class(class: &Value, errors: &mut Errors) {
+fn validate_attributes_class(class: &Value, errors: &mut Errors) {
     provisioner(&Node::of(class, "driverName"), errors);
     let given = Node::of(class, "parameters");
     parameters(&given, errors);
@@ -132,21 +188,21 @@ pub fn validate_attributes_class(class: &Value, errors: &mut Errors) {
 }
 
 /// Checks a changed VolumeAttributesClass: it stays as it is. What is wrong with it is said twice, as by the reference.
-pub fn validate_attributes_class_update(new: &Value, old: &Value, errors: &mut Errors) {
+fn validate_attributes_class_update(new: &Value, old: &Value, errors: &mut Errors) {
     validate_attributes_class(new, errors);
     fixed(new, old, &["driverName", "parameters"], errors);
     validate_attributes_class(new, errors);
 }
 
 /// Drivers that do not say whether they can mount with labels of SELinux cannot.
-pub fn default_driver(driver: &mut Value, terms: Terms) {
+fn default_driver(driver: &mut Value, terms: Terms) {
     if terms.has(Feature::SELinuxMountReadWriteOncePod) {
         fill(driver.entry("spec"), "seLinuxMount", false);
     }
 }
 
 /// Checks a CSIDriver.
-pub fn validate_driver(driver: &Value, errors: &mut Errors) {
+fn validate_driver(driver: &Value, errors: &mut Errors) {
     let spec = Node::of(driver, "spec");
     // The first of these is misspelt in the reference's messages, and clients see it so.
     for (field, shown) in
@@ -194,8 +250,7 @@ fn token_requests(requests: &Node<'_>, errors: &mut Errors) {
 }
 
 /// Checks a changed CSIDriver: whether volumes are attached stays.
-pub fn validate_driver_update(new: &Value, old: &Value, errors: &mut Errors) {
-    validate_driver(new, errors);
+fn validate_driver_update(new: &Value, old: &Value, errors: &mut Errors) {
     let (spec, was) = (Node::of(new, "spec"), Node::of(old, "spec"));
     let attach =
         Node { value: spec.child("attachRequired").value, path: spec.path.child("attachedRequired") };
@@ -220,7 +275,7 @@ fn driver_name(name: &Node<'_>, errors: &mut Errors) {
 }
 
 /// Checks a CSINode.
-pub fn validate_csi_node(node: &Value, errors: &mut Errors) {
+fn validate_csi_node(node: &Value, errors: &mut Errors) {
     const LONGEST_ID: usize = 256;
     let mut seen = BTreeSet::new();
     for driver in Node::of(node, "spec").child("drivers").items() {
@@ -246,9 +301,7 @@ pub fn validate_csi_node(node: &Value, errors: &mut Errors) {
 }
 
 /// Checks a changed CSINode: what a driver said of itself stays. The whole is looked at twice.
-pub fn validate_csi_node_update(new: &Value, old: &Value, errors: &mut Errors) {
-    validate_csi_node(new, errors);
-    validate_csi_node(new, errors);
+fn validate_csi_node_update(new: &Value, old: &Value, errors: &mut Errors) {
     let drivers = |object| Node::of(object, "spec").child("drivers");
     for was in drivers(old).items() {
         for driver in drivers(new).items().filter(|one| one.child("name").text() == was.child("name").text())
@@ -266,7 +319,7 @@ pub fn validate_csi_node_update(new: &Value, old: &Value, errors: &mut Errors) {
 }
 
 /// Checks a CSIStorageCapacity.
-pub fn validate_capacity(object: &Value, errors: &mut Errors) {
+fn validate_capacity(object: &Value, errors: &mut Errors) {
     selector::validate(&Node::of(object, "nodeTopology"), errors);
     Node::of(object, "storageClassName").syntax(errors, names::dns_subdomain);
     let amount = Node::of(object, "capacity");
@@ -276,8 +329,7 @@ pub fn validate_capacity(object: &Value, errors: &mut Errors) {
 }
 
 /// Checks a changed CSIStorageCapacity: which storage it is about stays.
-pub fn validate_capacity_update(new: &Value, old: &Value, errors: &mut Errors) {
-    validate_capacity(new, errors);
+fn validate_capacity_update(new: &Value, old: &Value, errors: &mut Errors) {
     let (topology, was) = (Node::of(new, "nodeTopology"), Node::of(old, "nodeTopology"));
     say::same_structure(&topology, &was, "v1.LabelSelector", errors);
     if new.str("storageClassName") != old.str("storageClassName") {
@@ -286,12 +338,12 @@ pub fn validate_capacity_update(new: &Value, old: &Value, errors: &mut Errors) {
 }
 
 /// Warns of labels of nodes that other labels have replaced.
-pub fn warn_capacity(object: &Value, _old: Option<&Value>, warned: &mut Warned) {
+fn warn_capacity(object: &Value, _old: Option<&Value>, warned: &mut Warned) {
     node_label::warn_selector(&Path::new("nodeTopology"), object.get("nodeTopology"), warned);
 }
 
 /// Checks a VolumeAttachment.
-pub fn validate_attachment(attachment: &Value, errors: &mut Errors) {
+fn validate_attachment(attachment: &Value, errors: &mut Errors) {
     attachment_any(attachment, errors);
     let spec = Node::of(attachment, "spec");
     driver_name(&spec.child("attacher"), errors);
@@ -340,7 +392,7 @@ fn attachment_status(status: &Node<'_>, errors: &mut Errors) {
 }
 
 /// Checks a changed VolumeAttachment: what is attached where stays. The whole is looked at twice.
-pub fn validate_attachment_update(new: &Value, old: &Value, errors: &mut Errors) {
+fn validate_attachment_update(new: &Value, old: &Value, errors: &mut Errors) {
     attachment_any(new, errors);
     attachment_any(new, errors);
     if !same(new.get("spec"), old.get("spec")) {
@@ -350,13 +402,12 @@ pub fn validate_attachment_update(new: &Value, old: &Value, errors: &mut Errors)
 
 #[cfg(test)]
 mod tests {
-    use super::super::testing::{each_change_refused, each_refused, object};
+    use super::super::testing::{each_change_refused, each_refused, filled, object};
     use super::*;
 
     #[test]
     fn each_rule_of_a_class_refuses() {
-        let mut base = object(r#"{"provisioner":"a"}"#);
-        default_class(&mut base);
+        let base = filled(("storage.k8s.io", "v1"), "StorageClass", r#"{"provisioner":"a"}"#);
         each_refused(
             &base,
             validate_class,
@@ -534,11 +585,12 @@ mod tests {
 
     #[test]
     fn places_of_volumes_are_said_once_and_by_their_new_names() {
-        let mut base = object(
+        let base = filled(
+            ("storage.k8s.io", "v1"),
+            "StorageClass",
             r#"{"provisioner":"a","allowedTopologies":[{"matchLabelExpressions":[{"key":"k","values":["v"]}]},
                 {"matchLabelExpressions":[{"key":"beta.kubernetes.io/os","values":["v"]}]}]}"#,
         );
-        default_class(&mut base);
         let expression = "allowedTopologies.0.matchLabelExpressions";
         let (values, key) = (format!("{expression}.0.values"), format!("{expression}.0.key"));
         each_refused(

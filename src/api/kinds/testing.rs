@@ -1,7 +1,10 @@
 //! Helpers of the rules' tests.
 
-use super::{Errors, Occasion, Terms, Writer};
+use std::sync::LazyLock;
+
+use super::{Errors, Occasion, Terms, Writer, rules};
 use crate::api::field::FieldError;
+use crate::api::schema::{Registry, default};
 use crate::api::value::Value;
 
 /// A user without a name.
@@ -11,6 +14,17 @@ pub static NOBODY: Writer =
 /// Such a user writes at this time, to a server of which nothing was said.
 pub const fn occasion(now: &str) -> Occasion<'_> {
     Occasion { now, user: &NOBODY, terms: Terms::RELEASE }
+}
+
+/// The types of all kinds.
+pub static REGISTRY: LazyLock<Registry> = LazyLock::new(|| Registry::builtin().unwrap());
+
+/// What a client wrote of a kind, by its group and version, filled in as it is before it is checked.
+pub fn filled(gv: (&str, &str), kind: &str, json: &str) -> Value {
+    let mut value = object(json);
+    (rules(gv.0, kind).default)(&mut value);
+    default::apply(&REGISTRY, REGISTRY.kind(gv.0, gv.1, kind).unwrap(), &mut value);
+    value
 }
 
 /// The value that a JSON text is.

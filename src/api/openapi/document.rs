@@ -11,21 +11,15 @@ use super::parameters::Parameter;
 use super::schemas::{Referred, Schema, group_version_kind};
 use super::{Dialect, Sources};
 
-use crate::api::words::{JSON, PROTOBUF, YAML};
+use crate::api::words::{
+    APPLY_PATCH, CBOR, CBOR_APPLY_PATCH, CBOR_SEQUENCE, JSON, JSON_PATCH, MERGE_PATCH, PROTOBUF,
+    STRATEGIC_PATCH, YAML,
+};
 
 const TITLE: &str = "Kubernetes";
-const CBOR: &str = "application/cbor";
 const STREAMS: [&str; 2] =
     ["application/json;stream=watch", "application/vnd.kubernetes.protobuf;stream=watch"];
-const CBOR_STREAM: &str = "application/cbor-seq";
-const PATCHES: [&str; 4] = [
-    "application/json-patch+json",
-    "application/merge-patch+json",
-    STRATEGIC,
-    "application/apply-patch+yaml",
-];
-const STRATEGIC: &str = "application/strategic-merge-patch+json";
-const CBOR_PATCH: &str = "application/apply-patch+cbor";
+const PATCHES: [&str; 4] = [JSON_PATCH, MERGE_PATCH, STRATEGIC_PATCH, APPLY_PATCH];
 
 /// The paths of a document by their names.
 type Paths = BTreeMap<String, Vec<Operation>>;
@@ -182,7 +176,7 @@ impl Sources<'_> {
         let objects = || [JSON, YAML, PROTOBUF].into_iter().chain(self.cbor.then_some(CBOR));
         match media {
             Media::Object => objects().collect(),
-            Media::Stream => objects().chain(STREAMS).chain(self.cbor.then_some(CBOR_STREAM)).collect(),
+            Media::Stream => objects().chain(STREAMS).chain(self.cbor.then_some(CBOR_SEQUENCE)).collect(),
             Media::Log => std::iter::once("text/plain").chain(objects()).collect(),
             Media::Any => vec!["*/*"],
             Media::Group => vec![JSON, YAML, PROTOBUF],
@@ -193,8 +187,8 @@ impl Sources<'_> {
     }
 
     fn patches(&self, media: Media) -> Vec<&'static str> {
-        let known = PATCHES.into_iter().filter(|one| media != Media::Custom || *one != STRATEGIC);
-        known.chain(self.cbor.then_some(CBOR_PATCH)).collect()
+        let known = PATCHES.into_iter().filter(|one| media != Media::Custom || *one != STRATEGIC_PATCH);
+        known.chain(self.cbor.then_some(CBOR_APPLY_PATCH)).collect()
     }
 
     fn path_v3(&self, out: &mut Out, operations: &[Operation], referred: &mut Referred) {

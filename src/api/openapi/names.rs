@@ -3,7 +3,7 @@
 use crate::api::schema::{Either, Other, Registry, Scalar, Struct, Type, TypeId};
 
 /// Where the types of the meta group are published.
-pub(super) const META: &str = "io.k8s.apimachinery.pkg.apis.meta.v1";
+pub(in crate::api) const META: &str = "io.k8s.apimachinery.pkg.apis.meta.v1";
 const EXTENSIONS: &str = "io.k8s.apiextensions-apiserver.pkg.apis.apiextensions.v1";
 
 /// The published name of a struct: its package the other way round, and its name.

@@ -111,7 +111,7 @@ fn check_scalar(scalar: Scalar, value: &Value) -> Result<(), String> {
         },
         Scalar::Int32 | Scalar::Int64 | Scalar::Double => match value {
             Value::Int(_) | Value::Float(_) => Ok(()),
-            _ => Err(format!("expected numeric (int or float), got {}", type_name(value))),
+            _ => Err(format!("expected numeric (int or float), got {}", value.go_type())),
         },
         Scalar::Bool => match value {
             Value::Bool(_) => Ok(()),
@@ -124,19 +124,6 @@ fn check_scalar(scalar: Scalar, value: &Value) -> Result<(), String> {
             Err(format!("expected map, got &{{{}}}", plain(value)))
         }
         _ => Ok(()),
-    }
-}
-
-/// The name of the type that a value has where messages come from.
-fn type_name(value: &Value) -> &'static str {
-    match value {
-        Value::Null => "<nil>",
-        Value::Bool(_) => "bool",
-        Value::Int(_) => "int64",
-        Value::Float(_) => "float64",
-        Value::String(_) => "string",
-        Value::Array(_) => "[]interface {}",
-        Value::Object(_) => "map[string]interface {}",
     }
 }
 

@@ -5,9 +5,7 @@ use std::sync::Arc;
 
 use crate::api::catalog::resource::{About, Column, Resource};
 use crate::api::descriptions;
-
-/// The type of what every object carries.
-const OBJECT_META: &str = "meta/v1.ObjectMeta";
+use crate::api::schema::OBJECT_META;
 
 /// After these words the documentation lists the values of a field: more than belongs in a heading.
 const LIST_OF_VALUES: &str = "\n\nPossible enum values:";

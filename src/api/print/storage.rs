@@ -3,13 +3,7 @@
 use super::Printer;
 use super::cells::{NONE, Shown, UNSET, cells, joined, or, quantity, texts};
 use crate::api::value::Value;
-
-/// The annotation that named a class before there was a field for it.
-const CLASS_ANNOTATION: &str = "volume.beta.kubernetes.io/storage-class";
-
-/// The annotations that make a storage class the default.
-const DEFAULT_CLASS: &[&str] =
-    &["storageclass.kubernetes.io/is-default-class", "storageclass.beta.kubernetes.io/is-default-class"];
+use crate::api::words::annotations::{DEFAULT_STORAGE_CLASS, STORAGE_CLASS};
 
 /// The annotation that makes a class of volume attributes the default.
 const DEFAULT_ATTRIBUTES: &[&str] = &["volumeattributesclass.alpha.kubernetes.io/is-default-class"];
@@ -78,7 +72,7 @@ fn phase<'a>(it: &Shown<'a>) -> &'a str {
 }
 
 fn class_name<'a>(it: &Shown<'a>) -> &'a str {
-    it.note("annotations", CLASS_ANNOTATION).unwrap_or_else(|| it.text("spec.storageClassName"))
+    it.note("annotations", STORAGE_CLASS).unwrap_or_else(|| it.text("spec.storageClassName"))
 }
 
 fn or_unset<'a>(it: &Shown<'a>, path: &str) -> &'a str {
@@ -95,7 +89,7 @@ fn class(it: &Shown<'_>) -> Vec<Value> {
         it.at(path).and_then(Value::as_str).unwrap_or(otherwise).to_owned()
     };
     cells![
-        name_or_default(it, DEFAULT_CLASS),
+        name_or_default(it, &DEFAULT_STORAGE_CLASS),
         it.text("provisioner"),
         or_else("reclaimPolicy", "Delete"),
         or_else("volumeBindingMode", "Immediate"),

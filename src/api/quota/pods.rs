@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::Features;
 use super::usage::one;
 use crate::api::amounts::{self, Amounts};
-use crate::api::kinds::core::resources::{is_extended, is_huge_page, is_native};
+use crate::api::kinds::core::resources::{COMPUTE, is_extended, is_huge_page, is_native, is_quota_huge_page};
 use crate::api::meta;
 use crate::api::schema::time;
 use crate::api::value::Value;
@@ -15,30 +15,17 @@ pub const COUNT: &str = "count/pods";
 /// The quota on pods that have not ended.
 const PODS: &str = "pods";
 
-/// What a quota on pods may name, besides large pages and what vendors define.
-const NAMES: [&str; 11] = [
-    COUNT,
-    "cpu",
-    "memory",
-    "ephemeral-storage",
-    "requests.cpu",
-    "requests.memory",
-    "requests.ephemeral-storage",
-    "limits.cpu",
-    "limits.memory",
-    "limits.ephemeral-storage",
-    PODS,
-];
-
 /// What every container must ask for where a quota names it. An old rule that is kept for clients that rely on it; what came
 /// later is not in it.
 const MUST_SPECIFY: [&str; 6] =
     ["cpu", "memory", "requests.cpu", "requests.memory", "limits.cpu", "limits.memory"];
 
-/// Whether pods use what has this name.
+/// Whether pods use what has this name: themselves, what their containers ask for, large pages, and what vendors define.
 pub fn use_resource(name: &str) -> bool {
-    let huge = is_huge_page(name) || name.starts_with("requests.hugepages-");
-    NAMES.contains(&name) || huge || (!is_native(name) && name.starts_with("requests."))
+    matches!(name, COUNT | PODS)
+        || COMPUTE.contains(&name)
+        || is_quota_huge_page(name)
+        || (!is_native(name) && name.starts_with("requests."))
 }
 
 /// What a pod uses at a moment, in seconds.

@@ -7,6 +7,7 @@ use crate::api::meta;
 use crate::api::schema::quantity::Quantity;
 use crate::api::status::GroupResource;
 use crate::api::value::Value;
+use crate::api::words::annotations;
 
 /// Between the name of a storage class and what is counted of its claims.
 const STORAGE_CLASS: &str = ".storageclass.storage.k8s.io/";
@@ -14,8 +15,6 @@ const STORAGE_CLASS: &str = ".storageclass.storage.k8s.io/";
 const DEVICE_CLASS: &str = ".deviceclass.resource.k8s.io/devices";
 /// As many devices as a claim can get: the worst case where it asks for all.
 const MOST_DEVICES: i64 = 32;
-/// How claims named their class before they had a field for it.
-const OLD_CLASS: &str = "volume.beta.kubernetes.io/storage-class";
 
 const CLAIMS: [&str; 2] = ["persistentvolumeclaims", "requests.storage"];
 const SERVICES: [&str; 4] = ["count/services", "services", "services.nodeports", "services.loadbalancers"];
@@ -173,7 +172,9 @@ impl<'a> Meter<'a> {
 
     fn claim(&self, claim: &Value) -> Amounts {
         let mut used = Amounts::from([(self.count_name(), one())]);
-        let old_class = meta::of(claim).get("annotations").and_then(|annotations| annotations.get(OLD_CLASS));
+        let old_class = meta::of(claim)
+            .get("annotations")
+            .and_then(|annotations| annotations.get(annotations::STORAGE_CLASS));
         let class = old_class.or_else(|| claim.at(&["spec", "storageClassName"]));
         let class = class.and_then(Value::as_str).filter(|class| !class.is_empty());
         let size = self.claim_size(claim);

@@ -16,12 +16,12 @@ use pilothouse_actors::authorizer::{Action, Grants, Target};
 use pilothouse_actors::identity::Identity;
 use serde::Deserialize;
 
-use super::GROUP;
 use super::role::Role;
 use super::rule::{Ask, Rule, null_is_default};
 use crate::api::field::quoted;
 use crate::api::limits::MISSING_ROLES_TOLD;
 use crate::api::words::ACCOUNT_PREFIX;
+use crate::api::words::RBAC_GROUP;
 
 /// Changes of roles after which those that nobody has any more are looked for.
 const SWEEP_EVERY: usize = 10_000;
@@ -260,7 +260,7 @@ impl fmt::Display for Missing {
         let RoleRef { kind, name } = &self.0;
         match &**kind {
             "Role" | "ClusterRole" => {
-                write!(f, "{}.{GROUP} {} not found", kind.to_lowercase(), quoted(name))
+                write!(f, "{}.{RBAC_GROUP} {} not found", kind.to_lowercase(), quoted(name))
             }
             _ => write!(f, "unsupported role reference kind: {}", quoted(kind)),
         }

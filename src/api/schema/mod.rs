@@ -52,6 +52,8 @@ impl GroupVersionKind {
     }
 }
 
+/// The type of what every object carries.
+pub const OBJECT_META: &str = "meta/v1.ObjectMeta";
 /// How messages name the struct without a name that holds kind and apiVersion.
 const ANONYMOUS: &str =
     r#"struct { APIVersion string "json:\"apiVersion,omitempty\""; Kind string "json:\"kind,omitempty\"" }"#;

@@ -482,7 +482,11 @@ fn patch_fact(value: &str) -> PatchFact {
 
 fn enum_values(value: &str) -> Vec<String> {
     // A word with a space is written as JSON, which has another way to write it.
-    value.split(',').map(|word| serde_json::from_str(word).unwrap_or_else(|_| word.to_owned())).collect()
+    let mut words: Vec<String> =
+        value.split(',').map(|word| serde_json::from_str(word).unwrap_or_else(|_| word.to_owned())).collect();
+    // The table has them in the order of messages; published are they in that of their letters.
+    words.sort_unstable();
+    words
 }
 
 fn shape(word: &str) -> Result<Shape, String> {

@@ -6,6 +6,7 @@ use std::collections::BTreeSet;
 use super::addresses::{self, Family};
 use super::{HEADLESS, is_headless, list, needs_address};
 use crate::api::field::{FieldError, Path, quoted};
+use crate::api::kinds::allowed::core_v1::ServiceSpec;
 use crate::api::kinds::{Errors, Node, same};
 use crate::api::names;
 use crate::api::value::Value;
@@ -212,12 +213,13 @@ pub fn validate(spec: &Node<'_>, errors: &mut Errors) {
     }
     let mut seen = BTreeSet::new();
     for family in spec.child("ipFamilies").items() {
+        // Published is the empty text too, and never accepted.
         family.one_of(errors, &["IPv4", "IPv6"]);
         if !seen.insert(family.text()) {
             family.duplicate(errors);
         }
     }
-    spec.child("ipFamilyPolicy").one_of_if_set(errors, &[PREFER, REQUIRE, SINGLE]);
+    spec.child("ipFamilyPolicy").one_of_if_set(errors, ServiceSpec::IP_FAMILY_POLICY);
     let mut broken = false;
     for (index, address) in all.items().enumerate() {
         let before = errors.len();

@@ -96,7 +96,7 @@ fn a_certificate_says_who_shows_it() {
     assert_eq!(identity.groups, ["devs", "testers"]);
     let digest = openssl::sha::sha256(&ann.certificate.to_der().unwrap());
     let hex: String = digest.iter().map(|byte| format!("{byte:02x}")).collect();
-    assert_eq!(identity.extra[CREDENTIAL], [format!("X509SHA256={hex}")]);
+    assert_eq!(identity.extra[CREDENTIAL_ID], [format!("X509SHA256={hex}")]);
     // Without the gate nobody reads it.
     let clock = Clock::manual(Timestamp(NOW * 1_000_000));
     let blind = CertificateVerifier::new(&root.certificate.to_pem().unwrap(), false, left(), clock).unwrap();

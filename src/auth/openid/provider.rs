@@ -13,14 +13,12 @@ use serde::Deserialize;
 use super::keys::Keys;
 use super::rules::Rules;
 use crate::auth::jwt::{Algorithm, Ring, VerifyingKey};
+use crate::auth::service_account::metadata::CONFIGURATION_PATH;
 use crate::kubeconfig::Access;
 use crate::limits::{
     OIDC_DOCUMENT, OIDC_DOCUMENT_BYTES, OIDC_FIRST_PAUSE, OIDC_KEYS, OIDC_KEYS_AGE, OIDC_LAST_PAUSE,
 };
 use crate::webhook::Service;
-
-/// Where the document lies, from the issuer.
-const WELL_KNOWN: &str = "/.well-known/openid-configuration";
 
 /// What a provider says of itself, as far as it matters.
 #[derive(Deserialize)]
@@ -63,7 +61,7 @@ impl Provider {
             }
         }
         let issuer = rules.issuer.clone();
-        let usual = || format!("{}{WELL_KNOWN}", issuer.strip_suffix('/').unwrap_or(&issuer));
+        let usual = || format!("{}{CONFIGURATION_PATH}", issuer.strip_suffix('/').unwrap_or(&issuer));
         let place = rules.discovery.clone().unwrap_or_else(usual);
         Ok(Provider {
             metadata: service(&place, authority_pem.as_ref())?,

@@ -10,6 +10,7 @@ use crate::api::callers::Expression;
 use crate::api::callers::tokens::{Rule, Untold, check_claims, check_user};
 use crate::api::policies::request::user;
 use crate::api::value::Value as Given;
+use crate::api::words::CREDENTIAL_ID;
 use crate::auth::jwt::{Algorithm, Token};
 use crate::config::OpenId;
 use crate::config::authentication_file::{Jwt, Mapping, Source};
@@ -17,8 +18,6 @@ use crate::limits::TOKEN_LEEWAY;
 
 /// An issuer that calls itself by two names.
 const GOOGLE: (&str, &str) = ("accounts.google.com", "https://accounts.google.com");
-/// Where an identity says which token it came with.
-const CREDENTIAL_ID: &str = "authentication.kubernetes.io/credential-id";
 
 /// What a token says. Good for choosing who shall verify it, until somebody has checked the signature.
 pub(super) struct Claims(Map<String, Value>);

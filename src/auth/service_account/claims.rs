@@ -11,14 +11,11 @@ use serde::{Deserialize, Deserializer};
 use serde_json::json;
 
 use crate::api::names;
+use crate::api::words::{ACCOUNT_PREFIX, ALL_ACCOUNTS};
 use crate::limits::TOKEN_LEEWAY;
 
 /// The issuer of tokens that lie in secrets.
 pub const LEGACY_ISSUER: &str = "kubernetes/serviceaccount";
-/// What the names of service accounts as users begin with.
-pub const USER_PREFIX: &str = "system:serviceaccount:";
-/// The group of all service accounts.
-pub const ALL_ACCOUNTS: &str = "system:serviceaccounts";
 
 const EXTRA: &str = "authentication.kubernetes.io/";
 
@@ -193,12 +190,12 @@ pub fn account(namespace: &str, name: &str, uid: &str) -> Identity {
 
 /// The name of a service account as a user.
 pub fn user(namespace: &str, name: &str) -> String {
-    format!("{USER_PREFIX}{namespace}:{name}")
+    format!("{ACCOUNT_PREFIX}{namespace}:{name}")
 }
 
 /// The namespace and name of the service account that a user is; `None` for all other users.
 pub fn split(user: &str) -> Option<(&str, &str)> {
-    let (namespace, name) = user.strip_prefix(USER_PREFIX)?.split_once(':')?;
+    let (namespace, name) = user.strip_prefix(ACCOUNT_PREFIX)?.split_once(':')?;
     let named = names::dns_label(namespace).is_empty() && names::dns_subdomain(name).is_empty();
     named.then_some((namespace, name))
 }

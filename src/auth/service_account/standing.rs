@@ -4,9 +4,10 @@ use openssl::memcmp;
 use pilothouse_actors::clock::Timestamp;
 use pilothouse_actors::object::Key;
 
-use super::claims::{Bound, Claims, Reference, USER_PREFIX};
+use super::claims::{Bound, Claims, Reference};
 use super::used::INVALID_SINCE;
 use crate::api::names;
+use crate::api::words::ACCOUNT_PREFIX;
 use crate::auth::objects::{Facts, Kind, Objects};
 use crate::limits::TOKEN_LEEWAY;
 
@@ -93,7 +94,7 @@ pub fn check_legacy(claims: &Claims) -> Result<(), &'static str> {
 
 /// The namespace and name of a service account as a user.
 fn split_user(user: &str) -> Option<(&str, &str)> {
-    let (namespace, name) = user.strip_prefix(USER_PREFIX)?.split_once(':')?;
+    let (namespace, name) = user.strip_prefix(ACCOUNT_PREFIX)?.split_once(':')?;
     let good =
         names::label_name(namespace, false).is_empty() && names::subdomain_name(name, false).is_empty();
     good.then_some((namespace, name))

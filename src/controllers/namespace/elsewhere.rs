@@ -9,6 +9,7 @@ use serde::Deserialize;
 use tokio::time::timeout;
 
 use crate::api::aggregation::contents::{Deletable, LISTED, Left, deletable};
+use crate::api::words::JSON;
 use crate::limits::{DELETIONS_IN_FLIGHT, EXTENSION_CLEARING, EXTENSION_DELETION, EXTENSION_LIST_BYTES};
 use crate::verbs::aggregation::{Extensions, Question, Reply};
 
@@ -19,7 +20,6 @@ const OPTIONS: &[u8] = br#"{"kind":"DeleteOptions","apiVersion":"v1","propagatio
 /// Of objects only their metadata matters.
 const METADATA_LIST: &str =
     "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,application/json";
-const JSON: &str = "application/json";
 /// Letters of a refusal that the namespace repeats.
 const SAID: usize = 1_024;
 

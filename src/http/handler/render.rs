@@ -39,7 +39,8 @@ const PRIORITY_LEVEL: HeaderName = HeaderName::from_static("x-kubernetes-pf-prio
 const LONGEST_AUDIT_ID: usize = 128;
 /// What is larger than this is not laid out for people on a thread that serves others too.
 const LAID_OUT_ASIDE: usize = 64 << 10;
-const PLAIN_TEXT: &str = "text/plain; charset=utf-8";
+/// The media type of words for people.
+pub(super) const PLAIN_TEXT: &str = "text/plain; charset=utf-8";
 
 /// What an answer needs to know of its request.
 pub struct Context {

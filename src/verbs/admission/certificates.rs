@@ -14,13 +14,12 @@ use crate::api::meta;
 use crate::api::status::{Result, Status};
 use crate::api::value::Value;
 use crate::api::words::MASTERS;
+use crate::api::words::signers::CLIENT;
 
 use super::{Operation, Outcome, Plugin, Write, done};
 
 const GROUP: &str = "certificates.k8s.io";
 const REQUESTS: &str = "certificatesigningrequests";
-/// The signer whose certificates this server takes for users.
-const CLIENT_SIGNER: &str = "kubernetes.io/kube-apiserver-client";
 
 /// Refuses approvals by those who may not approve for the signer.
 pub struct Approval(pub Addr<Authorizer>);
@@ -142,7 +141,7 @@ impl Plugin for SubjectRestriction {
 
 fn check_subject(request: &Value) -> std::result::Result<(), String> {
     let spec = request.get("spec").unwrap_or(&Value::Null);
-    if spec.str("signerName") != CLIENT_SIGNER {
+    if spec.str("signerName") != CLIENT {
         return Ok(());
     }
     let broken = |why: &dyn std::fmt::Display| format!("failed to parse CSR: {why}");
@@ -151,7 +150,7 @@ fn check_subject(request: &Value) -> std::result::Result<(), String> {
     let groups = parsed.subject_name().entries_by_nid(Nid::ORGANIZATIONNAME);
     let mut groups = groups.filter_map(|group| group.data().to_string().ok());
     if groups.any(|group| group == MASTERS) {
-        return Err(format!("use of {CLIENT_SIGNER} signer with {MASTERS} group is not allowed"));
+        return Err(format!("use of {CLIENT} signer with {MASTERS} group is not allowed"));
     }
     Ok(())
 }
@@ -196,10 +195,10 @@ mod tests {
 
     #[test]
     fn nobody_gets_a_certificate_of_the_all_powerful_group() {
-        assert_eq!(check_subject(&request(CLIENT_SIGNER, "ops")), Ok(()));
+        assert_eq!(check_subject(&request(CLIENT, "ops")), Ok(()));
         assert_eq!(check_subject(&request("example.com/s", MASTERS)), Ok(()));
         assert_eq!(
-            check_subject(&request(CLIENT_SIGNER, MASTERS)).unwrap_err(),
+            check_subject(&request(CLIENT, MASTERS)).unwrap_err(),
             "use of kubernetes.io/kube-apiserver-client signer with system:masters group is not allowed"
         );
     }

@@ -3,6 +3,7 @@
 use crate::api::schema::quantity::Quantity;
 use crate::api::status::Result;
 use crate::api::value::Value;
+use crate::api::words::annotations::STORAGE_CLASS;
 
 use super::lookup::STORAGE_CLASSES;
 use super::{Operation, Outcome, Plugin, Write, done};
@@ -37,7 +38,7 @@ fn grows(new: &Value, old: &Value) -> bool {
 }
 
 fn class(claim: &Value) -> &str {
-    let old = claim.at(&["metadata", "annotations", "volume.beta.kubernetes.io/storage-class"]);
+    let old = claim.at(&["metadata", "annotations", STORAGE_CLASS]);
     old.or_else(|| claim.at(&["spec", "storageClassName"])).and_then(Value::as_str).unwrap_or_default()
 }
 

@@ -3,19 +3,13 @@
 use crate::api::meta;
 use crate::api::status::Result;
 use crate::api::value::Value;
+use crate::api::words::annotations::{DEFAULT_STORAGE_CLASS, INGRESS_CLASS, STORAGE_CLASS};
 
 use super::lookup::{INGRESS_CLASSES, Memo, STORAGE_CLASSES};
 use super::{Operation, Outcome, Plugin, Write};
 
-/// Annotations that make a storage class the default.
-const DEFAULT_STORAGE: [&str; 2] =
-    ["storageclass.kubernetes.io/is-default-class", "storageclass.beta.kubernetes.io/is-default-class"];
 /// Annotations that make an ingress class the default.
 const DEFAULT_INGRESS: [&str; 1] = ["ingressclass.kubernetes.io/is-default-class"];
-/// How claims named their class before they had a field for it.
-const OLD_STORAGE: &str = "volume.beta.kubernetes.io/storage-class";
-/// How ingresses named their class before they had a field for it.
-const OLD_INGRESS: &str = "kubernetes.io/ingress.class";
 
 /// Gives new claims the default storage class.
 #[derive(Default)]
@@ -28,10 +22,10 @@ impl Plugin for DefaultStorageClass {
 
     fn mutate<'a>(&'a self, write: &'a Write<'a>, claim: &'a mut Value) -> Outcome<'a> {
         Box::pin(async {
-            if says(claim, OLD_STORAGE, "storageClassName") {
+            if says(claim, STORAGE_CLASS, "storageClassName") {
                 return Ok(());
             }
-            let found = self.0.get(&STORAGE_CLASSES, write, |all| newest(&all, &DEFAULT_STORAGE)).await;
+            let found = self.0.get(&STORAGE_CLASSES, write, |all| newest(&all, &DEFAULT_STORAGE_CLASS)).await;
             name(claim, "storageClassName", found)
         })
     }
@@ -48,7 +42,7 @@ impl Plugin for DefaultIngressClass {
 
     fn mutate<'a>(&'a self, write: &'a Write<'a>, ingress: &'a mut Value) -> Outcome<'a> {
         Box::pin(async {
-            if says(ingress, OLD_INGRESS, "ingressClassName") {
+            if says(ingress, INGRESS_CLASS, "ingressClassName") {
                 return Ok(());
             }
             let found = self.0.get(&INGRESS_CLASSES, write, |all| newest(&all, &DEFAULT_INGRESS)).await;
@@ -99,26 +93,26 @@ mod tests {
 
     #[test]
     fn the_newest_default_wins_then_the_name() {
-        let [current, old] = DEFAULT_STORAGE;
+        let [current, old] = DEFAULT_STORAGE_CLASS;
         let classes = [
             class("c", "2024-01-01T00:00:00Z", current, "true"),
             class("b", "2024-01-02T00:00:00Z", current, "true"),
             class("a", "2024-01-02T00:00:00Z", old, "true"),
             class("z", "2024-01-03T00:00:00Z", current, "false"),
         ];
-        assert_eq!(newest(&classes, &DEFAULT_STORAGE).as_deref(), Some("a"));
-        assert_eq!(newest(&classes[..1], &DEFAULT_STORAGE).as_deref(), Some("c"));
-        assert_eq!(newest(&classes[3..], &DEFAULT_STORAGE), None);
+        assert_eq!(newest(&classes, &DEFAULT_STORAGE_CLASS).as_deref(), Some("a"));
+        assert_eq!(newest(&classes[..1], &DEFAULT_STORAGE_CLASS).as_deref(), Some("c"));
+        assert_eq!(newest(&classes[3..], &DEFAULT_STORAGE_CLASS), None);
         assert_eq!(newest(&classes, &DEFAULT_INGRESS), None);
     }
 
     #[test]
     fn an_empty_class_is_an_answer_too() {
         let mut claim = Value::object();
-        assert!(!says(&claim, OLD_STORAGE, "storageClassName"));
+        assert!(!says(&claim, STORAGE_CLASS, "storageClassName"));
         claim.entry("spec").set("storageClassName", "");
-        assert!(says(&claim, OLD_STORAGE, "storageClassName"));
-        let old = class("c", "", OLD_INGRESS, "");
-        assert!(says(&old, OLD_INGRESS, "ingressClassName"));
+        assert!(says(&claim, STORAGE_CLASS, "storageClassName"));
+        let old = class("c", "", INGRESS_CLASS, "");
+        assert!(says(&old, INGRESS_CLASS, "ingressClassName"));
     }
 }

@@ -8,14 +8,13 @@ use pilothouse_actors::authorizer::{Action, Authorize, Decision, Target};
 
 use crate::api::kinds::same;
 use crate::api::meta;
-use crate::api::rbac::GROUP;
 use crate::api::rbac::escalation::{everything, missing, refusal};
 use crate::api::rbac::index::{Missing, RoleRef};
 use crate::api::rbac::role::Role;
 use crate::api::rbac::rule::{Rule, rules_of};
 use crate::api::status::{Result, Status};
 use crate::api::value::Value;
-use crate::api::words::MASTERS;
+use crate::api::words::{MASTERS, RBAC_GROUP};
 
 use super::{Operation, Outcome, Plugin, Write};
 
@@ -25,7 +24,7 @@ pub struct Escalation;
 impl Plugin for Escalation {
     fn handles(&self, write: &Write<'_>) -> bool {
         write.operation != Operation::Delete
-            && write.call.of().group == GROUP
+            && write.call.of().group == RBAC_GROUP
             && !write.call.user.is_in(MASTERS)
     }
 
@@ -76,7 +75,7 @@ async fn may(write: &Write<'_>, verb: &str, group: &str, resource: &str, name: &
 
 async fn check_role(write: &Write<'_>, role: &Value) -> Result<()> {
     let call = write.call;
-    if may(write, "escalate", GROUP, call.of().resource, call.name).await? {
+    if may(write, "escalate", RBAC_GROUP, call.of().resource, call.name).await? {
         return Ok(());
     }
     let held = held(write).await?;

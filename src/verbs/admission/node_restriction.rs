@@ -10,12 +10,12 @@ use crate::api::meta;
 use crate::api::status::{GroupResource, Result, Status};
 use crate::api::value::Value;
 use crate::api::version::GroupVersion;
+use crate::api::words::LEASE_NAMESPACE;
+use crate::api::words::annotations::MIRROR;
 use crate::auth::node::node_of;
 
 use super::{Operation, Outcome, Plugin, Write};
 
-const MIRROR: &str = "kubernetes.io/config.mirror";
-const LEASES: &str = "kube-node-lease";
 /// Labels of the cluster that a node may set on itself.
 const OWN_LABELS: [&str; 11] = [
     "kubernetes.io/hostname",
@@ -348,8 +348,8 @@ fn claim_status(node: &str, new: &Value, old: Option<&Value>) -> Option<String> 
 }
 
 fn lease(write: &Write<'_>, lease: &Value, node: &str) -> Option<String> {
-    if write.call.namespace != LEASES {
-        return Some(format!("can only access leases in the {LEASES:?} system namespace"));
+    if write.call.namespace != LEASE_NAMESPACE {
+        return Some(format!("can only access leases in the {LEASE_NAMESPACE:?} system namespace"));
     }
     let other = written(write, lease) != node;
     other.then(|| "can only access node lease with the same name as the requesting node".to_owned())

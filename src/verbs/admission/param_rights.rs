@@ -13,12 +13,10 @@ use crate::api::meta;
 use crate::api::status::{Result, Status};
 use crate::api::value::Value;
 use crate::api::version::GroupVersion;
-use crate::api::words::MASTERS;
+use crate::api::words::{ADMISSION_REGISTRATION_GROUP, MASTERS};
 
 use super::lookup::POLICIES;
 use super::{Kinds, Operation, Outcome, Plugin, Write};
-
-const GROUP: &str = "admissionregistration.k8s.io";
 
 /// Looks at policies and at bindings that have parameters.
 pub struct ParamRights(pub Kinds);
@@ -26,8 +24,8 @@ pub struct ParamRights(pub Kinds);
 impl Plugin for ParamRights {
     fn handles(&self, write: &Write<'_>) -> bool {
         write.operation != Operation::Delete
-            && (write.is_of(GROUP, "validatingadmissionpolicies")
-                || write.is_of(GROUP, "validatingadmissionpolicybindings"))
+            && (write.is_of(ADMISSION_REGISTRATION_GROUP, "validatingadmissionpolicies")
+                || write.is_of(ADMISSION_REGISTRATION_GROUP, "validatingadmissionpolicybindings"))
             && !write.call.user.is_in(MASTERS)
     }
 

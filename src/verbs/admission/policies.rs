@@ -24,6 +24,7 @@ use crate::api::status::{GroupResource, Result, Status};
 use crate::api::value::Value;
 use crate::api::version::GroupVersion;
 use crate::api::words;
+use crate::api::words::ADMISSION_REGISTRATION_GROUP;
 use crate::limits::POLICY_NOTE_BYTES;
 use crate::metrics::Metrics;
 use crate::metrics::conditions::Conditions;
@@ -33,15 +34,13 @@ use super::asked::{Options, asked, options, rights, told, triple, until_answered
 use super::lookup::NAMESPACES;
 use super::{Equivalents, Kinds, Operation, Outcome, Plugin, Write, shown};
 
-const GROUP: &str = "admissionregistration.k8s.io";
-
 /// What no policy is asked about: policies, which somebody must be able to put right, and questions, without which the
 /// cluster would not work.
 const EXEMPT: [(&str, &str); 10] = [
-    (GROUP, "validatingadmissionpolicies"),
-    (GROUP, "validatingadmissionpolicybindings"),
-    (GROUP, "mutatingadmissionpolicies"),
-    (GROUP, "mutatingadmissionpolicybindings"),
+    (ADMISSION_REGISTRATION_GROUP, "validatingadmissionpolicies"),
+    (ADMISSION_REGISTRATION_GROUP, "validatingadmissionpolicybindings"),
+    (ADMISSION_REGISTRATION_GROUP, "mutatingadmissionpolicies"),
+    (ADMISSION_REGISTRATION_GROUP, "mutatingadmissionpolicybindings"),
     ("authentication.k8s.io", "selfsubjectreviews"),
     ("authentication.k8s.io", "tokenreviews"),
     ("authorization.k8s.io", "localsubjectaccessreviews"),

@@ -5,6 +5,7 @@ use std::time::Duration;
 use crate::api::meta;
 use crate::api::status::{GroupResource, Result, Status};
 use crate::api::value::Value;
+use crate::api::words::annotations::MIRROR;
 use crate::ids;
 
 use super::lookup::SERVICE_ACCOUNTS;
@@ -17,8 +18,6 @@ mod secrets;
 const DEFAULT: &str = "default";
 /// How often the default account is looked for: a loop makes it soon after its namespace.
 const DEFAULT_ATTEMPTS: usize = 10;
-/// What a pod is marked with that stands for one which a node runs by itself.
-const MIRROR: &str = "kubernetes.io/config.mirror";
 
 /// Gives pods a service account, its pull secrets and its token, and refuses secrets that the account may not mount.
 pub struct ServiceAccount;

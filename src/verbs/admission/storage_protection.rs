@@ -3,6 +3,7 @@
 use crate::api::features::Feature;
 use crate::api::meta;
 use crate::api::value::Value;
+use crate::api::words::{CLAIM_PROTECTION, VOLUME_PROTECTION};
 
 use super::{Operation, Outcome, Plugin, Write, done};
 
@@ -11,8 +12,8 @@ pub struct StorageObjectInUseProtection;
 
 /// The finalizer of each protected resource.
 const FINALIZERS: [(&str, &str, &str); 3] = [
-    ("", "persistentvolumes", "kubernetes.io/pv-protection"),
-    ("", "persistentvolumeclaims", "kubernetes.io/pvc-protection"),
+    ("", "persistentvolumes", VOLUME_PROTECTION),
+    ("", "persistentvolumeclaims", CLAIM_PROTECTION),
     ("storage.k8s.io", "volumeattributesclasses", "kubernetes.io/vac-protection"),
 ];
 

@@ -9,9 +9,9 @@ use super::{Own, Place, Verb};
 use crate::api::catalog::Catalog;
 use crate::api::services::addresses::AddressRange;
 use crate::api::status::Result;
+use crate::api::words::NETWORKING_GROUP;
 use crate::verbs::Backend;
 
-const NETWORKING: &str = "networking.k8s.io";
 /// The name of the service of this server and of everything that belongs to it.
 pub const KUBERNETES: &str = "kubernetes";
 
@@ -51,7 +51,7 @@ pub async fn kubernetes(backend: &Backend, catalog: &Catalog, home: &Home) -> Re
 }
 
 async fn range(own: &Own<'_>, home: &Home) -> Result<()> {
-    let place = Place { group: NETWORKING, resource: "servicecidrs", namespace: "", name: KUBERNETES };
+    let place = Place { group: NETWORKING_GROUP, resource: "servicecidrs", namespace: "", name: KUBERNETES };
     if !own.serves(place) {
         return Ok(());
     }

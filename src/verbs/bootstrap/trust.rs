@@ -5,12 +5,13 @@ use serde_json::{Value as Json, json};
 use super::{Own, Place};
 use crate::api::catalog::Catalog;
 use crate::api::status::Result;
+use crate::api::words::SYSTEM_NAMESPACE;
 use crate::verbs::Backend;
 
 /// The name of the configuration, which extensions read.
 pub const NAME: &str = "extension-apiserver-authentication";
 /// Where it is written since when the use of tokens that lie in Secrets is tracked: a ConfigMap by namespace and name.
-pub const TRACKED: (&str, &str) = ("kube-system", "kube-apiserver-legacy-service-account-token-tracking");
+pub const TRACKED: (&str, &str) = (SYSTEM_NAMESPACE, "kube-apiserver-legacy-service-account-token-tracking");
 /// Under which key.
 pub const SINCE: &str = "since";
 

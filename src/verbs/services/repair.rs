@@ -10,12 +10,13 @@ use pilothouse_actors::permit::Permit;
 use pilothouse_actors::ports::{Owners, Return, Take, Want};
 use pilothouse_actors::snapshot::Snapshot;
 
-use super::{ADDRESSES, MANAGED_BY, MANAGER, NETWORKING, OLD_MANAGER, SERVICES, Services, parent};
+use super::{ADDRESSES, MANAGED_BY, MANAGER, OLD_MANAGER, SERVICES, Services, parent};
 use crate::api::codec;
 use crate::api::names;
 use crate::api::schema::Registry;
 use crate::api::services::Holdings;
 use crate::api::status::Result;
+use crate::api::words::NETWORKING_GROUP;
 use crate::verbs::stores::Stores;
 
 /// What every stored service holds; nothing is known of one whose record is damaged.
@@ -102,7 +103,7 @@ impl Services {
         let (mut findings, mut taken) = (BTreeSet::new(), BTreeSet::new());
         for object in addresses.iter() {
             let name = object.key.name();
-            let owner = self.decode(object, NETWORKING, "IPAddress").as_ref().and_then(parent);
+            let owner = self.decode(object, NETWORKING_GROUP, "IPAddress").as_ref().and_then(parent);
             // The addresses of a service that cannot be read may be in use.
             let says = |owner: &Key| match held.get(owner) {
                 Some(Some(held)) => held.addresses.contains(name),

@@ -2,7 +2,7 @@
 
 use super::super::check::{Node, fill, fill_text, present_mut, same};
 use super::super::core::{pod_default, template};
-use super::super::{Errors, Occasion, Warned, say, selector};
+use super::super::{Again, COUNTED, Errors, KindRules, Occasion, PLAIN, POD_TEMPLATE, Warned, say, selector};
 use super::share::{
     ROLLING, at_most_all, count, count_or_percent, counters, no_fewer_collisions, same_selector, shown_share,
     shown_strategy,
@@ -11,8 +11,27 @@ use crate::api::field::{FieldError, Path};
 use crate::api::meta;
 use crate::api::value::Value;
 
+/// The rules of a DaemonSet.
+pub const DAEMON_SET: KindRules = KindRules {
+    pods_at: POD_TEMPLATE,
+    default: default_daemon_set,
+    prepare_create: prepare_daemon_set,
+    prepare_update: prepare_daemon_set_update,
+    prepare_status: prepare_daemon_set_status,
+    validate: validate_daemon_set,
+    again: Again::Twice,
+    validate_update: same_selector,
+    validate_status: validate_daemon_set_status,
+    warn: warn_daemon_set,
+    ..COUNTED
+};
+
+/// The rules of a ControllerRevision.
+pub const CONTROLLER_REVISION: KindRules =
+    KindRules { validate: validate_revision, validate_update: validate_revision_update, ..PLAIN };
+
 /// The defaults of a DaemonSet.
-pub fn default_daemon_set(object: &mut Value) {
+fn default_daemon_set(object: &mut Value) {
     // The count of templates is a field that only old clients see. All others see it here, whether they know it or not,
     // so whoever writes a DaemonSet also writes this.
     fill(object.entry("metadata").entry("annotations"), TEMPLATE_GENERATION, "0");
@@ -21,18 +40,15 @@ pub fn default_daemon_set(object: &mut Value) {
     let strategy = spec.entry("updateStrategy");
     fill_text(strategy, "type", ROLLING);
     if strategy.str("type") == ROLLING {
-        let rolling = strategy.entry("rollingUpdate");
-        fill(rolling, "maxUnavailable", 1);
-        fill(rolling, "maxSurge", 0);
+        strategy.entry("rollingUpdate").fields_mut();
     } else if let Some(rolling) = present_mut(strategy, "rollingUpdate") {
         // What is not used gets no defaults, and what is not said is zero.
         fill(rolling, "maxUnavailable", 0);
-        fill(rolling, "maxSurge", 0);
     }
 }
 
 /// Checks a changed status of a DaemonSet.
-pub fn validate_daemon_set_status(new: &Value, old: &Value, errors: &mut Errors) {
+pub(super) fn validate_daemon_set_status(new: &Value, old: &Value, errors: &mut Errors) {
     let all = [
         "currentNumberScheduled",
         "numberMisscheduled",
@@ -49,7 +65,7 @@ pub fn validate_daemon_set_status(new: &Value, old: &Value, errors: &mut Errors)
 }
 
 /// Warns of what is dubious in a DaemonSet: only a new template is looked at.
-pub fn warn_daemon_set(object: &Value, old: Option<&Value>, warned: &mut Warned) {
+pub(super) fn warn_daemon_set(object: &Value, old: Option<&Value>, warned: &mut Warned) {
     let count = |object| meta::of(object).at(&["annotations", TEMPLATE_GENERATION]).cloned();
     if old.is_none_or(|old| count(old) != count(object)) {
         let at = |object| Node::of(object, "spec").child("template");
@@ -58,7 +74,7 @@ pub fn warn_daemon_set(object: &Value, old: Option<&Value>, warned: &mut Warned)
 }
 
 /// A new template is the first of its line.
-pub fn prepare_daemon_set(object: &mut Value, _: &Occasion<'_>) {
+pub(super) fn prepare_daemon_set(object: &mut Value, _: &Occasion<'_>) {
     if templates(object) < 1 {
         object.entry("metadata").entry("annotations").set(TEMPLATE_GENERATION, "1");
     }
@@ -71,7 +87,7 @@ fn templates(object: &Value) -> i64 {
 }
 
 /// Who reports on a DaemonSet does not count its templates.
-pub fn prepare_daemon_set_status(new: &mut Value, old: &Value, _: &Occasion<'_>) {
+pub(super) fn prepare_daemon_set_status(new: &mut Value, old: &Value, _: &Occasion<'_>) {
     let count = templates(old).to_string();
     new.entry("metadata").entry("annotations").set(TEMPLATE_GENERATION, count);
 }
@@ -80,7 +96,7 @@ pub fn prepare_daemon_set_status(new: &mut Value, old: &Value, _: &Occasion<'_>)
 pub const TEMPLATE_GENERATION: &str = "deprecated.daemonset.template.generation";
 
 /// A changed template counts.
-pub fn prepare_daemon_set_update(new: &mut Value, old: &Value, _: &Occasion<'_>) {
+pub(super) fn prepare_daemon_set_update(new: &mut Value, old: &Value, _: &Occasion<'_>) {
     let count = templates(old);
     let template = ["spec", "template"];
     let moved = i64::from(!same(new.at(&template), old.at(&template)));
@@ -88,7 +104,7 @@ pub fn prepare_daemon_set_update(new: &mut Value, old: &Value, _: &Occasion<'_>)
 }
 
 /// Checks a DaemonSet.
-pub fn validate_daemon_set(object: &Value, errors: &mut Errors) {
+pub(super) fn validate_daemon_set(object: &Value, errors: &mut Errors) {
     let spec = Node::of(object, "spec");
     let (chosen, pods) = (spec.child("selector"), spec.child("template"));
     let usable = selector::check(&chosen, errors);
@@ -137,16 +153,8 @@ fn daemon_strategy(strategy: &Node<'_>, errors: &mut Errors) {
     }
 }
 
-/// Checks a changed DaemonSet.
-pub fn validate_daemon_set_update(new: &Value, old: &Value, errors: &mut Errors) {
-    // Each mistake counts twice: once for what the set is, once for what it became.
-    validate_daemon_set(new, errors);
-    validate_daemon_set(new, errors);
-    same_selector(new, old, errors);
-}
-
 /// Checks a ControllerRevision.
-pub fn validate_revision(object: &Value, errors: &mut Errors) {
+pub(super) fn validate_revision(object: &Value, errors: &mut Errors) {
     Node::of(object, "revision").not_negative(errors);
     let data = Node::of(object, "data");
     match data.value {
@@ -157,7 +165,7 @@ pub fn validate_revision(object: &Value, errors: &mut Errors) {
 }
 
 /// Checks a changed ControllerRevision: what it keeps stays.
-pub fn validate_revision_update(new: &Value, old: &Value, errors: &mut Errors) {
+pub(super) fn validate_revision_update(new: &Value, old: &Value, errors: &mut Errors) {
     Node::of(new, "revision").not_negative(errors);
     if new.get("data") != old.get("data") {
         errors.push(FieldError::invalid(&Path::new("data"), "runtime.RawExtension{}", meta::IMMUTABLE));

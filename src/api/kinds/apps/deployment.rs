@@ -1,35 +1,64 @@
 //! Deployments and the ReplicaSets that they make.
 
-use super::super::check::{Node, fill, fill_text};
+use super::super::check::{Node, fill_text};
 use super::super::core::{pod_default, template};
-use super::super::{Errors, say};
+use super::super::{
+    Again, BASE, COUNTED, Errors, Generation, KindRules, MetaAgain, POD_TEMPLATE, StatusMeta, gated, say,
+};
 use super::share::{
     ROLLING, at_most_all, count, count_or_percent, counters, need_selector, no_fewer_collisions,
-    same_selector, shown_share, shown_strategy,
+    same_selector, shown_share, shown_strategy, warn_named,
 };
 use crate::api::field::FieldError;
 use crate::api::value::Value;
 
+/// The rules of a Deployment.
+pub const DEPLOYMENT: KindRules = KindRules {
+    pods_at: POD_TEMPLATE,
+    gated: gated::rows::REPLICAS,
+    generation: Generation { moves_with: &[&["spec"], &["metadata", "annotations"]], ..Generation::FIRST },
+    status_meta: StatusMeta::Without(&["labels"]),
+    default: default_deployment,
+    validate: validate_deployment,
+    again: Again::Once,
+    validate_update: same_selector,
+    validate_status: validate_deployment_status,
+    warn: warn_named,
+    meta_again: MetaAgain::Change,
+    ..BASE
+};
+
+/// The rules of a ReplicaSet.
+pub const REPLICA_SET: KindRules = KindRules {
+    pods_at: POD_TEMPLATE,
+    gated: gated::rows::REPLICAS,
+    default: default_replica_set,
+    validate: validate_replica_set,
+    again: Again::Twice,
+    validate_update: same_selector,
+    validate_status: validate_replica_set_status,
+    warn: warn_named,
+    ..COUNTED
+};
+
 /// The defaults of a Deployment.
-pub fn default_deployment(object: &mut Value) {
+fn default_deployment(object: &mut Value) {
     let spec = object.entry("spec");
     pod_default::template(spec, "template");
     let strategy = spec.entry("strategy");
     fill_text(strategy, "type", ROLLING);
     if strategy.str("type") == ROLLING {
-        let rolling = strategy.entry("rollingUpdate");
-        fill(rolling, "maxUnavailable", "25%");
-        fill(rolling, "maxSurge", "25%");
+        strategy.entry("rollingUpdate").fields_mut();
     }
 }
 
 /// The defaults of a ReplicaSet.
-pub fn default_replica_set(object: &mut Value) {
+fn default_replica_set(object: &mut Value) {
     pod_default::template(object.entry("spec"), "template");
 }
 
 /// Checks a Deployment.
-pub fn validate_deployment(object: &Value, errors: &mut Errors) {
+pub(super) fn validate_deployment(object: &Value, errors: &mut Errors) {
     let spec = Node::of(object, "spec");
     spec.child("replicas").not_negative(errors);
     if need_selector(&spec, "deployment", "invalid label selector", errors) {
@@ -72,14 +101,8 @@ fn deployment_strategy(strategy: &Node<'_>, errors: &mut Errors) {
     }
 }
 
-/// Checks a changed Deployment.
-pub fn validate_deployment_update(new: &Value, old: &Value, errors: &mut Errors) {
-    validate_deployment(new, errors);
-    same_selector(new, old, errors);
-}
-
 /// Checks a changed status of a Deployment.
-pub fn validate_deployment_status(new: &Value, old: &Value, errors: &mut Errors) {
+pub(super) fn validate_deployment_status(new: &Value, old: &Value, errors: &mut Errors) {
     let status = Node::of(new, "status");
     let all = [
         "observedGeneration",
@@ -98,7 +121,7 @@ pub fn validate_deployment_status(new: &Value, old: &Value, errors: &mut Errors)
 }
 
 /// Checks a changed status of a ReplicaSet.
-pub fn validate_replica_set_status(new: &Value, _old: &Value, errors: &mut Errors) {
+pub(super) fn validate_replica_set_status(new: &Value, _old: &Value, errors: &mut Errors) {
     let status = Node::of(new, "status");
     let of_all = ["fullyLabeledReplicas", "readyReplicas", "availableReplicas"];
     let all = [
@@ -115,19 +138,11 @@ pub fn validate_replica_set_status(new: &Value, _old: &Value, errors: &mut Error
 }
 
 /// Checks a ReplicaSet.
-pub fn validate_replica_set(object: &Value, errors: &mut Errors) {
+pub(super) fn validate_replica_set(object: &Value, errors: &mut Errors) {
     let spec = Node::of(object, "spec");
     spec.child("replicas").not_negative(errors);
     spec.child("minReadySeconds").not_negative(errors);
     if need_selector(&spec, "deployment", "invalid label selector", errors) {
         template::validate_for_controller(&spec, "ReplicaSet", errors);
     }
-}
-
-/// Checks a changed ReplicaSet.
-pub fn validate_replica_set_update(new: &Value, old: &Value, errors: &mut Errors) {
-    // Each mistake counts twice: once for what the set is, once for what it became.
-    validate_replica_set(new, errors);
-    validate_replica_set(new, errors);
-    same_selector(new, old, errors);
 }

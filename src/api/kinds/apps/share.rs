@@ -69,7 +69,8 @@ pub(super) fn shown_strategy(strategy: &Node<'_>, kind: &str, rolling: &str) -> 
     format!("{kind}{{Type:{}, RollingUpdate:(*{rolling})(nil)}}", quoted(strategy.str("type")))
 }
 
-pub(super) fn same_selector(new: &Value, old: &Value, errors: &mut Errors) {
+/// Checks that a changed controller still selects the same pods.
+pub fn same_selector(new: &Value, old: &Value, errors: &mut Errors) {
     let at = |object| Node::of(object, "spec").child("selector");
     say::same_structure(&at(new), &at(old), "v1.LabelSelector", errors);
 }

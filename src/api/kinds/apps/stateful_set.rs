@@ -1,8 +1,10 @@
 //! StatefulSets.
 
-use super::super::check::{Node, fill, fill_text, present_mut, same};
+use super::super::check::{Node, fill, present_mut, same};
 use super::super::core::{pod_default, template, volume_claim};
-use super::super::{Errors, Feature, Terms, Warned, say, selector};
+use super::super::{
+    COUNTED, Errors, Feature, KindRules, MetaAgain, POD_TEMPLATE, Terms, Warned, gated, say, selector,
+};
 use super::share::{
     ROLLING, at_most_all, count, count_or_percent, counters, need_selector, no_fewer_collisions, shown_share,
 };
@@ -11,8 +13,23 @@ use crate::api::meta;
 use crate::api::names;
 use crate::api::value::Value;
 
+/// The rules of a StatefulSet.
+pub const RULES: KindRules = KindRules {
+    pods_at: POD_TEMPLATE,
+    gated: gated::rows::STATEFUL_SET,
+    name: names::label_name,
+    default: default_stateful_set,
+    default_by: default_unavailable,
+    validate: validate_stateful_set,
+    validate_update: validate_stateful_set_update,
+    validate_status: validate_stateful_set_status,
+    warn: warn_stateful_set,
+    meta_again: MetaAgain::Change,
+    ..COUNTED
+};
+
 /// The defaults of a StatefulSet.
-pub fn default_stateful_set(object: &mut Value) {
+fn default_stateful_set(object: &mut Value) {
     let spec = object.entry("spec");
     pod_default::template(spec, "template");
     let strategy = spec.entry("updateStrategy");
@@ -20,23 +37,15 @@ pub fn default_stateful_set(object: &mut Value) {
         strategy.set("type", ROLLING);
         strategy.entry("rollingUpdate").fields_mut();
     }
-    if strategy.str("type") == ROLLING
-        && let Some(rolling) = present_mut(strategy, "rollingUpdate")
-    {
-        fill(rolling, "partition", 0);
-    }
-    let retention = spec.entry("persistentVolumeClaimRetentionPolicy");
-    fill_text(retention, "whenDeleted", "Retain");
-    fill_text(retention, "whenScaled", "Retain");
+    spec.entry("persistentVolumeClaimRetentionPolicy").fields_mut();
     for claim in super::super::check::items_mut(spec, "volumeClaimTemplates") {
         claim.set("kind", "PersistentVolumeClaim");
         claim.set("apiVersion", "v1");
-        volume_claim::default_claim(claim);
     }
 }
 
 /// How many pods may be missing during an update, where that can be said.
-pub fn default_unavailable(object: &mut Value, terms: Terms) {
+fn default_unavailable(object: &mut Value, terms: Terms) {
     if terms.has(Feature::MaxUnavailableStatefulSet)
         && object.at(&["spec", "updateStrategy", "type"]).and_then(Value::as_str) == Some(ROLLING)
         && let Some(rolling) = present_mut(object.entry("spec").entry("updateStrategy"), "rollingUpdate")
@@ -46,7 +55,7 @@ pub fn default_unavailable(object: &mut Value, terms: Terms) {
 }
 
 /// Checks a changed status of a StatefulSet.
-pub fn validate_stateful_set_status(new: &Value, old: &Value, errors: &mut Errors) {
+pub(super) fn validate_stateful_set_status(new: &Value, old: &Value, errors: &mut Errors) {
     let status = Node::of(new, "status");
     let of_all = ["readyReplicas", "currentReplicas", "updatedReplicas", "availableReplicas"];
     let all = [
@@ -65,7 +74,7 @@ pub fn validate_stateful_set_status(new: &Value, old: &Value, errors: &mut Error
 }
 
 /// Warns of what is dubious in a StatefulSet.
-pub fn warn_stateful_set(object: &Value, old: Option<&Value>, warned: &mut Warned) {
+pub(super) fn warn_stateful_set(object: &Value, old: Option<&Value>, warned: &mut Warned) {
     say::template_of(object, old, warned);
     let spec = Node::of(object, "spec");
     for claim in spec.child("volumeClaimTemplates").items() {
@@ -138,7 +147,7 @@ fn stateful_set_pods(spec: &Node<'_>, errors: &mut Errors) {
 }
 
 /// Checks a StatefulSet. The specs of its pods are looked at when the pods are made.
-pub fn validate_stateful_set(object: &Value, errors: &mut Errors) {
+pub(super) fn validate_stateful_set(object: &Value, errors: &mut Errors) {
     let spec = Node::of(object, "spec");
     stateful_set_spec(&spec, errors);
     spec.child("serviceName").syntax_if_set(errors, names::dns_label);
@@ -146,7 +155,7 @@ pub fn validate_stateful_set(object: &Value, errors: &mut Errors) {
 }
 
 /// Checks a changed StatefulSet.
-pub fn validate_stateful_set_update(new: &Value, old: &Value, errors: &mut Errors) {
+pub(super) fn validate_stateful_set_update(new: &Value, old: &Value, errors: &mut Errors) {
     let (spec, was) = (Node::of(new, "spec"), Node::of(old, "spec"));
     stateful_set_spec(&spec, errors);
     stateful_set_pods(&spec, errors);

@@ -1,26 +1,29 @@
 //! The rules, each shown to refuse.
 
-use super::super::testing::{each_change_refused, each_refused, object, occasion, said};
-use super::super::{Errors, Warned};
+use super::super::testing::{each_change_refused, each_refused, filled, object, occasion, said};
+use super::super::{Errors, Warned, rules};
 use super::daemon_set::TEMPLATE_GENERATION;
-use super::*;
+use super::daemon_set::*;
+use super::deployment::*;
+use super::share::*;
+use super::stateful_set::*;
 use crate::api::meta;
 use crate::api::value::Value;
 
-type Fill = fn(&mut Value);
+const APPS: (&str, &str) = ("apps", "v1");
 
-fn base(default: Fill) -> Value {
-    let mut object = object(
+fn base(kind: &str) -> Value {
+    filled(
+        APPS,
+        kind,
         r#"{"spec":{"selector":{"matchLabels":{"a":"b"}},"template":{"metadata":{"labels":{"a":"b"}},
             "spec":{"containers":[{"name":"c","image":"i"}],"restartPolicy":"Always"}}}}"#,
-    );
-    default(&mut object);
-    object
+    )
 }
 
 #[test]
 fn each_rule_of_a_deployment_refuses() {
-    let deployment = base(default_deployment);
+    let deployment = base("Deployment");
     assert_eq!(
         deployment.at(&["spec", "strategy"]),
         Some(&object(
@@ -64,7 +67,7 @@ fn each_rule_of_a_deployment_refuses() {
     );
     each_change_refused(
         &deployment,
-        validate_deployment_update,
+        same_selector,
         &[(
             "spec.selector.matchExpressions",
             r#"[{"key":"a","operator":"Exists"}]"#,
@@ -75,8 +78,7 @@ fn each_rule_of_a_deployment_refuses() {
 
 #[test]
 fn an_empty_deployment_says_all_that_it_lacks() {
-    let mut empty = object(r#"{"spec":{"template":{}}}"#);
-    default_deployment(&mut empty);
+    let empty = filled(APPS, "Deployment", r#"{"spec":{"template":{}}}"#);
     let mut errors = Errors::new();
     validate_deployment(&empty, &mut errors);
     assert_eq!(
@@ -92,8 +94,7 @@ fn an_empty_deployment_says_all_that_it_lacks() {
 #[test]
 fn a_strategy_that_is_named_gets_no_parts() {
     let named = |strategy: &str| {
-        let mut set = object(&format!(r#"{{"spec":{{"updateStrategy":{strategy}}}}}"#));
-        default_stateful_set(&mut set);
+        let set = filled(APPS, "StatefulSet", &format!(r#"{{"spec":{{"updateStrategy":{strategy}}}}}"#));
         set.at(&["spec", "updateStrategy", "rollingUpdate"]).cloned()
     };
     assert_eq!(named(r#"{"type":"RollingUpdate"}"#), None);
@@ -105,7 +106,7 @@ fn a_strategy_that_is_named_gets_no_parts() {
 #[test]
 fn texts_that_are_no_shares_count_as_the_numbers_that_they_spell() {
     let told = |surge: &str, unavailable: &str| {
-        let mut set = base(default_daemon_set);
+        let mut set = base("DaemonSet");
         let rolling = set.entry("spec").entry("updateStrategy").entry("rollingUpdate");
         rolling.set("maxSurge", object(surge));
         rolling.set("maxUnavailable", object(unavailable));
@@ -122,7 +123,7 @@ fn texts_that_are_no_shares_count_as_the_numbers_that_they_spell() {
     assert_eq!(told(r#""50""#, "1"), [form, "may not be set when maxUnavailable is non-zero"]);
     assert_eq!(told("0", r#""-5%""#), [form, "cannot be 0 when maxSurge is 0"]);
     assert_eq!(told("0", r#""50""#), [form]);
-    let mut deployment = base(default_deployment);
+    let mut deployment = base("Deployment");
     let rolling = deployment.entry("spec").entry("strategy").entry("rollingUpdate");
     rolling.set("maxSurge", "x");
     rolling.set("maxUnavailable", "-1%");
@@ -138,7 +139,7 @@ fn texts_that_are_no_shares_count_as_the_numbers_that_they_spell() {
 
 #[test]
 fn each_rule_of_a_stateful_set_refuses() {
-    let set = base(default_stateful_set);
+    let set = base("StatefulSet");
     assert_eq!(set.at(&["spec", "updateStrategy", "rollingUpdate", "partition"]), Some(&Value::Int(0)));
     let mut set = set;
     set.entry("spec").set("podManagementPolicy", "OrderedReady");
@@ -184,7 +185,7 @@ fn each_rule_of_a_stateful_set_refuses() {
 
 #[test]
 fn each_rule_of_a_daemon_set_refuses() {
-    let set = base(default_daemon_set);
+    let set = base("DaemonSet");
     each_refused(
         &set,
         validate_daemon_set,
@@ -207,7 +208,7 @@ fn each_rule_of_a_daemon_set_refuses() {
     );
     each_change_refused(
         &set,
-        validate_daemon_set_update,
+        same_selector,
         &[("spec.selector.matchExpressions", r#"[{"key":"a","operator":"Exists"}]"#, "field is immutable")],
     );
     let occasion = occasion("");
@@ -275,7 +276,7 @@ fn counters_of_a_status_fit_together() {
 #[test]
 fn each_rule_of_the_others_refuses() {
     each_refused(
-        &base(default_replica_set),
+        &base("ReplicaSet"),
         validate_replica_set,
         &[
             ("spec.replicas", "-1", "spec.replicas"),
@@ -302,15 +303,15 @@ fn each_rule_of_the_others_refuses() {
 
 #[test]
 fn pods_are_not_held_against_a_selector_that_cannot_be_used() {
-    type Row = (Fill, fn(&Value, &mut Errors), usize);
+    type Row = (&'static str, fn(&Value, &mut Errors), usize);
     let table: [Row; 4] = [
-        (default_deployment, validate_deployment, 2),
-        (default_replica_set, validate_replica_set, 2),
-        (default_stateful_set, validate_stateful_set, 2),
-        (default_daemon_set, validate_daemon_set, 1),
+        ("Deployment", validate_deployment, 2),
+        ("ReplicaSet", validate_replica_set, 2),
+        ("StatefulSet", validate_stateful_set, 2),
+        ("DaemonSet", validate_daemon_set, 1),
     ];
-    for (default, check, wanted) in table {
-        let mut object = base(default);
+    for (kind, check, wanted) in table {
+        let mut object = base(kind);
         object.entry("spec").set("podManagementPolicy", "Parallel");
         object.entry("spec").entry("selector").entry("matchLabels").set("a", "b c");
         let mut errors = Errors::new();
@@ -326,17 +327,12 @@ fn pods_are_not_held_against_a_selector_that_cannot_be_used() {
 
 #[test]
 fn some_kinds_count_each_mistake_of_an_update_twice() {
-    type Row = (Fill, fn(&Value, &Value, &mut Errors), usize);
-    let table: [Row; 3] = [
-        (default_deployment, validate_deployment_update, 1),
-        (default_replica_set, validate_replica_set_update, 2),
-        (default_daemon_set, validate_daemon_set_update, 2),
-    ];
-    for (default, check, wanted) in table {
-        let (old, mut new) = (base(default), base(default));
+    let table = [("Deployment", 1), ("ReplicaSet", 2), ("DaemonSet", 2)];
+    for (kind, wanted) in table {
+        let (old, mut new) = (base(kind), base(kind));
         new.entry("spec").set("minReadySeconds", -1);
         let mut errors = Errors::new();
-        check(&new, &old, &mut errors);
+        rules("apps", kind).check_update(&new, &old, &mut errors);
         let of_it = said(&errors).iter().filter(|one| one.starts_with("spec.minReadySeconds")).count();
         assert_eq!(of_it, wanted);
     }
@@ -344,9 +340,8 @@ fn some_kinds_count_each_mistake_of_an_update_twice() {
 
 #[test]
 fn a_strategy_that_is_not_used_gets_no_defaults() {
-    let mut set = base(default_daemon_set);
-    set.entry("spec").set("updateStrategy", object(r#"{"type":"OnDelete","rollingUpdate":{}}"#));
-    default_daemon_set(&mut set);
+    let given = r#"{"spec":{"updateStrategy":{"type":"OnDelete","rollingUpdate":{}}}}"#;
+    let set = filled(APPS, "DaemonSet", given);
     let rolling = set.at(&["spec", "updateStrategy", "rollingUpdate"]);
     assert_eq!(rolling, Some(&object(r#"{"maxUnavailable":0,"maxSurge":0}"#)));
 }
@@ -357,11 +352,11 @@ fn whoever_writes_a_daemon_set_writes_the_count_of_its_templates() {
         meta::of(object).at(&["annotations", TEMPLATE_GENERATION]).and_then(Value::as_str).map(str::to_owned)
     };
     let occasion = occasion("");
-    let mut set = base(default_daemon_set);
+    let mut set = base("DaemonSet");
     assert_eq!(count(&set).as_deref(), Some("0"));
     prepare_daemon_set(&mut set, &occasion);
     assert_eq!(count(&set).as_deref(), Some("1"));
-    let mut reported = base(default_daemon_set);
+    let mut reported = base("DaemonSet");
     prepare_daemon_set_status(&mut reported, &set, &occasion);
     assert_eq!(count(&reported).as_deref(), Some("1"));
 }

@@ -2,18 +2,31 @@
 
 use super::{cron, job};
 use crate::api::field::{FieldError, Path, quoted};
+use crate::api::kinds::allowed::batch_v1;
 use crate::api::kinds::check::{Node, same};
 use crate::api::kinds::core::pod_default;
-use crate::api::kinds::{Errors, Warned, say};
+use crate::api::kinds::{COUNTED, Errors, KindRules, MetaAgain, Warned, say};
 use crate::api::meta;
 use crate::api::names;
 use crate::api::value::Value;
+
+/// The rules of a CronJob.
+pub const RULES: KindRules = KindRules {
+    pods_at: &["spec", "jobTemplate", "spec", "template", "spec"],
+    status_again: MetaAgain::No,
+    default,
+    validate,
+    validate_update,
+    warn,
+    meta_again: MetaAgain::Change,
+    ..COUNTED
+};
 
 /// A Job made of it has a name that is eleven characters longer.
 const LONGEST_NAME: usize = 52;
 
 /// The defaults of a CronJob: those of the pods that it will make.
-pub fn default(object: &mut Value) {
+fn default(object: &mut Value) {
     if object.at(&["spec", "jobTemplate", "spec", "template"]).is_some() {
         pod_default::template(object.entry("spec").entry("jobTemplate").entry("spec"), "template");
     }
@@ -29,7 +42,7 @@ fn validate_spec(spec: &Node<'_>, was: Option<&Node<'_>>, errors: &mut Errors) {
     if was.is_none_or(|was| !same(Some(was.child("timeZone").value), Some(zone.value))) && zone.is_set() {
         validate_zone(&zone, errors);
     }
-    spec.child("concurrencyPolicy").need_one_of(errors, &["Allow", "Forbid", "Replace"]);
+    spec.child("concurrencyPolicy").need_one_of(errors, batch_v1::CronJobSpec::CONCURRENCY_POLICY);
     let template = spec.child("jobTemplate").child("spec");
     job::validate_spec(&template, false, errors);
     let (selector, manual) = (template.child("selector"), template.child("manualSelector"));
@@ -83,7 +96,7 @@ fn validate_zone(zone: &Node<'_>, errors: &mut Errors) {
 }
 
 /// Checks a CronJob.
-pub fn validate(object: &Value, errors: &mut Errors) {
+fn validate(object: &Value, errors: &mut Errors) {
     validate_spec(&Node::of(object, "spec"), None, errors);
     if meta::name(object).len() > LONGEST_NAME {
         let path = Path::new("metadata").child("name");
@@ -92,12 +105,12 @@ pub fn validate(object: &Value, errors: &mut Errors) {
 }
 
 /// Checks a changed CronJob.
-pub fn validate_update(new: &Value, old: &Value, errors: &mut Errors) {
+fn validate_update(new: &Value, old: &Value, errors: &mut Errors) {
     validate_spec(&Node::of(new, "spec"), Some(&Node::of(old, "spec")), errors);
 }
 
 /// Warns of what is dubious in a CronJob.
-pub fn warn(object: &Value, old: Option<&Value>, warned: &mut Warned) {
+fn warn(object: &Value, old: Option<&Value>, warned: &mut Warned) {
     let template = |object| Node::of(object, "spec").child("jobTemplate").child("spec");
     if old.is_none() {
         say::pod_names(object, warned);

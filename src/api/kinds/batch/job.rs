@@ -1,12 +1,32 @@
 //! Jobs.
 
-use super::policy;
+use super::{job_status, policy};
 use crate::api::field::{FieldError, Path, quoted};
+use crate::api::kinds::allowed::batch_v1;
 use crate::api::kinds::check::{Node, fill, fill_text, items_mut, present_mut, same};
 use crate::api::kinds::core::{pod_default, template};
-use crate::api::kinds::{Errors, Feature, Occasion, Terms, Warned, say, selector};
+use crate::api::kinds::{
+    COUNTED, Errors, Feature, KindRules, Occasion, POD_TEMPLATE, Terms, Warned, say, selector,
+};
 use crate::api::value::Value;
 use crate::api::{meta, names};
+
+/// The rules of a Job.
+pub const RULES: KindRules = KindRules {
+    pods_at: POD_TEMPLATE,
+    finish: Some(take_labels),
+    orphans: true,
+    warn_on_delete: Some(WARN_ON_DELETE),
+    default,
+    default_by: default_replacement,
+    prepare_create,
+    prepare_update,
+    validate,
+    validate_update,
+    validate_status: job_status::validate,
+    warn,
+    ..COUNTED
+};
 
 const NAME_LABELS: [&str; 2] = ["job-name", "batch.kubernetes.io/job-name"];
 const UID_LABELS: [&str; 2] = ["controller-uid", "batch.kubernetes.io/controller-uid"];
@@ -20,7 +40,7 @@ const LONGEST_MANAGER: usize = 63;
 const REPLACEMENT: &str = "podReplacementPolicy";
 
 /// What the one who deletes a Job should know who does not say what becomes of its pods.
-pub const WARN_ON_DELETE: &str = "child pods are preserved by default when jobs are deleted; set \
+const WARN_ON_DELETE: &str = "child pods are preserved by default when jobs are deleted; set \
     propagationPolicy=Background to remove them or set propagationPolicy=Orphan to suppress this warning";
 
 /// What may not be below zero.
@@ -35,7 +55,7 @@ const COUNTS: [&str; 7] = [
 ];
 
 /// The defaults of a Job.
-pub fn default(job: &mut Value) {
+fn default(job: &mut Value) {
     let spec = job.entry("spec");
     pod_default::template(spec, "template");
     if spec.get("completions").is_none() && spec.get("parallelism").is_none() {
@@ -58,7 +78,7 @@ pub fn default(job: &mut Value) {
 }
 
 /// When the pods of a Job are replaced that does not say it.
-pub fn default_replacement(job: &mut Value, terms: Terms) {
+fn default_replacement(job: &mut Value, terms: Terms) {
     if terms.has(Feature::JobPodReplacementPolicy) {
         let spec = job.entry("spec");
         let replacement =
@@ -68,7 +88,7 @@ pub fn default_replacement(job: &mut Value, terms: Terms) {
 }
 
 /// A Job without labels has those of its pods.
-pub fn take_labels(job: &mut Value) {
+fn take_labels(job: &mut Value) {
     let labels = job.at(&["spec", "template", "metadata", "labels"]).cloned();
     let bare = meta::of(job).get("labels").and_then(Value::fields).is_none_or(|fields| fields.is_empty());
     if let Some(labels) = labels.filter(|_| bare) {
@@ -78,7 +98,7 @@ pub fn take_labels(job: &mut Value) {
 
 /// A Job that does not choose its pods itself gets labels that no other has. What belongs to features that are off is dropped here
 /// and not by the table: nobody drops who runs a Job from a change, which its rules refuse.
-pub fn prepare_create(job: &mut Value, occasion: &Occasion<'_>) {
+fn prepare_create(job: &mut Value, occasion: &Occasion<'_>) {
     for (feature, field) in
         [(Feature::JobManagedBy, "managedBy"), (Feature::JobPodReplacementPolicy, REPLACEMENT)]
     {
@@ -122,7 +142,7 @@ fn took_labels(job: &Value) -> bool {
 }
 
 /// Checks a Job.
-pub fn validate(job: &Value, errors: &mut Errors) {
+fn validate(job: &Value, errors: &mut Errors) {
     validate_whole(job, true, errors);
 }
 
@@ -197,7 +217,7 @@ pub fn validate_spec(spec: &Node<'_>, with_selector: bool, errors: &mut Errors) 
     if spec.child("podFailurePolicy").is_set() {
         replacement.one_of_if_set(errors, &["Failed"]);
     } else {
-        replacement.one_of_if_set(errors, &["Failed", "TerminatingOrFailed"]);
+        replacement.one_of_if_set(errors, batch_v1::JobSpec::POD_REPLACEMENT_POLICY);
     }
     let pods = spec.child("template");
     template::validate(&pods, errors);
@@ -236,7 +256,7 @@ fn completion_mode(spec: &Node<'_>, errors: &mut Errors) {
         spec.child("parallelism"),
         spec.child("maxFailedIndexes"),
     );
-    mode.one_of_if_set(errors, &["NonIndexed", INDEXED]);
+    mode.one_of_if_set(errors, batch_v1::JobSpec::COMPLETION_MODE);
     if mode.text() == INDEXED {
         if !completions.is_set() {
             completions.required(errors, "when completion mode is Indexed");
@@ -290,7 +310,7 @@ fn restart_policy(spec: &Node<'_>, policy: &Node<'_>, errors: &mut Errors) {
 
 /// Checks a changed Job: hardly anything but its pace may change, and where its pods run while it is suspended. The
 /// spec is looked at twice, once for itself and once for the change, and so is said twice what is wrong with it.
-pub fn validate_update(new: &Value, old: &Value, errors: &mut Errors) {
+fn validate_update(new: &Value, old: &Value, errors: &mut Errors) {
     let (spec, was) = (Node::of(new, "spec"), Node::of(old, "spec"));
     let old_labels = was.child("template").child("metadata").child("labels");
     let had_prefixed = [NAME_LABELS[1], UID_LABELS[1]].iter().all(|label| old_labels.child(label).is_set());
@@ -361,7 +381,7 @@ fn placed_like(spec: &mut Value, affinity: &Value) {
 }
 
 /// Warns of what is dubious in a Job.
-pub fn warn(job: &Value, old: Option<&Value>, warned: &mut Warned) {
+fn warn(job: &Value, old: Option<&Value>, warned: &mut Warned) {
     if old.is_none() {
         say::pod_names(job, warned);
     } else if old.is_some_and(|old| meta::generation(old) == meta::generation(job)) {

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use super::indexes;
 use crate::api::field::{FieldError, quoted};
+use crate::api::kinds::allowed::batch_v1;
 use crate::api::kinds::check::Node;
 use crate::api::kinds::{Errors, say};
 use crate::api::names;
@@ -49,7 +50,7 @@ pub fn failure(spec: &Node<'_>, errors: &mut Errors) {
                 action.invalid(errors, "requires the backoffLimitPerIndex to be set");
             }
         } else {
-            need_word(&action, &["Count", "FailIndex", "FailJob", "Ignore"], errors);
+            need_word(&action, batch_v1::PodFailurePolicyRule::ACTION, errors);
         }
         let (codes, patterns) = (rule.child("onExitCodes"), rule.child("onPodConditions"));
         if codes.is_set() {
@@ -77,7 +78,7 @@ pub fn failure(spec: &Node<'_>, errors: &mut Errors) {
 fn exit_codes(codes: &Node<'_>, names: &BTreeSet<&str>, errors: &mut Errors) {
     let (operator, container, values) =
         (codes.child("operator"), codes.child("containerName"), codes.child("values"));
-    need_word(&operator, &["In", "NotIn"], errors);
+    need_word(&operator, batch_v1::PodFailurePolicyOnExitCodesRequirement::OPERATOR, errors);
     if container.is_set() && !names.contains(container.text()) {
         container.invalid(errors, "must be one of the container or initContainer names in the pod template");
     }

@@ -4,12 +4,14 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::api::field::{FieldError, quoted};
 use crate::api::kinds::Errors;
+use crate::api::kinds::allowed::core_v1::TopologySpreadConstraint;
 use crate::api::kinds::check::Node;
 use crate::api::kinds::selector;
 use crate::api::names;
 use crate::api::value::Value;
 
-const REQUIRED: &str = "requiredDuringSchedulingIgnoredDuringExecution";
+/// What must hold when a pod is placed, and may cease to hold later.
+pub(super) const REQUIRED: &str = "requiredDuringSchedulingIgnoredDuringExecution";
 const PREFERRED: &str = "preferredDuringSchedulingIgnoredDuringExecution";
 
 /// Checks the affinity of a pod to nodes and other pods.
@@ -155,7 +157,7 @@ pub fn spread(list: &Node<'_>, errors: &mut Errors) {
         if key.is_empty() {
             key.required(errors, "can not be empty");
         }
-        action.one_of(errors, &["DoNotSchedule", "ScheduleAnyway"]);
+        action.one_of(errors, TopologySpreadConstraint::WHEN_UNSATISFIABLE);
         if last.get(&pair(constraint.value)).is_some_and(|last| *last > index) {
             let path = constraint.child("{topologyKey, whenUnsatisfiable}").path;
             let pair = quoted(&format!("{{{}, {}}}", key.text(), action.text()));
@@ -169,9 +171,12 @@ pub fn spread(list: &Node<'_>, errors: &mut Errors) {
                 domains.invalid(errors, &format!("{wrong}{}", action.text()));
             }
         }
-        for policy in ["nodeAffinityPolicy", "nodeTaintsPolicy"] {
-            constraint.child(policy).one_of_if_set(errors, &["Honor", "Ignore"]);
-        }
+        constraint
+            .child("nodeAffinityPolicy")
+            .one_of_if_set(errors, TopologySpreadConstraint::NODE_AFFINITY_POLICY);
+        constraint
+            .child("nodeTaintsPolicy")
+            .one_of_if_set(errors, TopologySpreadConstraint::NODE_TAINTS_POLICY);
         spread_keys(&constraint, errors);
         selector::validate(&constraint.child("labelSelector"), errors);
     }

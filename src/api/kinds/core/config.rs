@@ -6,16 +6,30 @@ use base64::engine::general_purpose::STANDARD;
 use super::key_pair;
 use crate::api::codec::syntax;
 use crate::api::field::{FieldError, Path};
-use crate::api::kinds::check::{Node, fill_text, same};
-use crate::api::kinds::{Errors, Occasion, Warned};
+use crate::api::kinds::check::{Node, same};
+use crate::api::kinds::{Errors, KindRules, Occasion, PLAIN, Warned};
 use crate::api::meta::{self, IMMUTABLE};
 use crate::api::names;
 use crate::api::value::Value;
+use crate::api::words::annotations::ACCOUNT_NAME;
+
+/// The rules of a ConfigMap.
+pub const CONFIG_MAP: KindRules =
+    KindRules { validate: validate_config_map, validate_update: validate_config_map_update, ..PLAIN };
+
+/// The rules of a Secret.
+pub const SECRET: KindRules = KindRules {
+    default: default_secret,
+    prepare_update: prepare_secret_update,
+    validate: validate_secret,
+    validate_update: validate_secret_update,
+    warn: warn_secret,
+    ..PLAIN
+};
 
 /// What the values of one object may weigh together.
 const MOST_BYTES: usize = 1 << 20;
 const SEALED: &str = "field is immutable when `immutable` is set";
-const ACCOUNT_ANNOTATION: &str = "kubernetes.io/service-account.name";
 
 /// The bytes that a text in base64 stands for, without decoding it.
 fn decoded_length(text: &str) -> usize {
@@ -24,7 +38,7 @@ fn decoded_length(text: &str) -> usize {
 }
 
 /// Checks a ConfigMap.
-pub fn validate_config_map(object: &Value, errors: &mut Errors) {
+fn validate_config_map(object: &Value, errors: &mut Errors) {
     let (data, binary) = (Node::of(object, "data"), Node::of(object, "binaryData"));
     let mut bytes = 0;
     for (key, entry) in data.entries() {
@@ -44,7 +58,7 @@ pub fn validate_config_map(object: &Value, errors: &mut Errors) {
 }
 
 /// Checks a changed ConfigMap.
-pub fn validate_config_map_update(new: &Value, old: &Value, errors: &mut Errors) {
+fn validate_config_map_update(new: &Value, old: &Value, errors: &mut Errors) {
     sealed(new, old, &["data", "binaryData"], errors);
     validate_config_map(new, errors);
 }
@@ -65,9 +79,8 @@ fn sealed(new: &Value, old: &Value, fields: &[&str], errors: &mut Errors) {
     }
 }
 
-/// Text that a client wrote plainly becomes data, and a secret without a type is opaque.
-pub fn default_secret(secret: &mut Value) {
-    fill_text(secret, "type", "Opaque");
+/// Text that a client wrote plainly becomes data.
+fn default_secret(secret: &mut Value) {
     let Some(plain) = secret.remove("stringData") else { return };
     for (key, text) in plain.fields().into_iter().flatten() {
         let encoded = STANDARD.encode(text.as_str().unwrap_or_default());
@@ -76,14 +89,14 @@ pub fn default_secret(secret: &mut Value) {
 }
 
 /// A secret that does not say its type keeps it.
-pub fn prepare_secret_update(new: &mut Value, old: &Value, _: &Occasion<'_>) {
+fn prepare_secret_update(new: &mut Value, old: &Value, _: &Occasion<'_>) {
     if new.str("type").is_empty() {
         meta::copy(new, old, "type");
     }
 }
 
 /// Checks a Secret.
-pub fn validate_secret(secret: &Value, errors: &mut Errors) {
+fn validate_secret(secret: &Value, errors: &mut Errors) {
     let data = Node::of(secret, "data");
     let mut bytes = 0;
     for (key, entry) in data.entries() {
@@ -97,9 +110,9 @@ pub fn validate_secret(secret: &Value, errors: &mut Errors) {
     let mut missing = |key: &str| errors.push(FieldError::required(&data.path.key(key), ""));
     match secret.str("type") {
         "kubernetes.io/service-account-token" => {
-            let account = meta::of(secret).get("annotations").map_or("", |all| all.str(ACCOUNT_ANNOTATION));
+            let account = meta::of(secret).get("annotations").map_or("", |all| all.str(ACCOUNT_NAME));
             if account.is_empty() {
-                let path = Path::new("metadata").child("annotations").key(ACCOUNT_ANNOTATION);
+                let path = Path::new("metadata").child("annotations").key(ACCOUNT_NAME);
                 errors.push(FieldError::required(&path, ""));
             }
         }
@@ -147,7 +160,7 @@ fn no_object(bytes: &[u8]) -> Option<String> {
 }
 
 /// Warns about a pair of certificate and key that nothing can serve with.
-pub fn warn_secret(secret: &Value, _old: Option<&Value>, warned: &mut Warned) {
+fn warn_secret(secret: &Value, _old: Option<&Value>, warned: &mut Warned) {
     if secret.str("type") != "kubernetes.io/tls" {
         return;
     }
@@ -159,7 +172,7 @@ pub fn warn_secret(secret: &Value, _old: Option<&Value>, warned: &mut Warned) {
 }
 
 /// Checks a changed Secret.
-pub fn validate_secret_update(new: &Value, old: &Value, errors: &mut Errors) {
+fn validate_secret_update(new: &Value, old: &Value, errors: &mut Errors) {
     if new.str("type") != old.str("type") {
         Node::of(new, "type").invalid_text(errors, IMMUTABLE);
     }
@@ -169,7 +182,7 @@ pub fn validate_secret_update(new: &Value, old: &Value, errors: &mut Errors) {
 
 #[cfg(test)]
 mod tests {
-    use super::super::super::testing::{each_change_refused, each_refused, object, said};
+    use super::super::super::testing::{each_change_refused, each_refused, filled, object, said};
     use super::*;
 
     #[test]
@@ -276,8 +289,8 @@ mod tests {
 
     #[test]
     fn plain_text_becomes_data() {
-        let mut secret = object(r#"{"stringData":{"a":"x","b":"y"},"data":{"a":"AA=="}}"#);
-        default_secret(&mut secret);
+        let given = r#"{"stringData":{"a":"x","b":"y"},"data":{"a":"AA=="}}"#;
+        let secret = filled(("", "v1"), "Secret", given);
         assert_eq!(secret, object(r#"{"type":"Opaque","data":{"a":"eA==","b":"eQ=="}}"#));
     }
 }

@@ -6,6 +6,7 @@ use super::volume::Volumes;
 use super::{env, mount, probe, resources, security, signals};
 use crate::api::field::{FieldError, quoted};
 use crate::api::kinds::Errors;
+use crate::api::kinds::allowed::core_v1;
 use crate::api::kinds::check::Node;
 use crate::api::names;
 
@@ -165,7 +166,7 @@ fn probes(container: &Node<'_>, around: &Surroundings<'_>, errors: &mut Errors) 
 fn common(container: &Node<'_>, around: &Surroundings<'_>, errors: &mut Errors) {
     container.need_text_like("name", errors, names::dns_label);
     container.need_text("image", errors);
-    container.text_among("terminationMessagePolicy", errors, &["File", "FallbackToLogsOnError"]);
+    container.text_among("terminationMessagePolicy", errors, core_v1::Container::TERMINATION_MESSAGE_POLICY);
     if let Some(list) = container.opt("ports") {
         ports(&list, errors);
     }
@@ -177,7 +178,7 @@ fn common(container: &Node<'_>, around: &Surroundings<'_>, errors: &mut Errors) 
     }
     mount::mounts(container, around.volumes, errors);
     mount::devices(container, around.volumes, errors);
-    container.text_among("imagePullPolicy", errors, &["Always", "IfNotPresent", "Never"]);
+    container.text_among("imagePullPolicy", errors, core_v1::Container::IMAGE_PULL_POLICY);
     if let Some(wanted) = container.opt("resources") {
         resources::of_container(&wanted, around.claims, errors);
     }
@@ -206,7 +207,7 @@ fn ports(list: &Node<'_>, errors: &mut Errors) {
         if let Some(host) = port.opt("hostPort").filter(|host| host.number() != 0) {
             host.port(errors);
         }
-        port.text_among("protocol", errors, &["SCTP", "TCP", "UDP"]);
+        port.text_among("protocol", errors, core_v1::ContainerPort::PROTOCOL);
     }
 }
 

@@ -4,19 +4,14 @@ use std::net::IpAddr;
 
 use super::address;
 use crate::api::field::Path;
-use crate::api::kinds::check::{Node, fill_text, items_mut, same};
-use crate::api::kinds::{Errors, Warned};
+use crate::api::kinds::allowed::core_v1;
+use crate::api::kinds::check::{Node, same};
+use crate::api::kinds::{Errors, KindRules, PLAIN, Warned};
 use crate::api::value::Value;
 use crate::api::{meta, names};
 
-/// The defaults of endpoints.
-pub fn default(endpoints: &mut Value) {
-    for subset in items_mut(endpoints, "subsets") {
-        for port in items_mut(subset, "ports") {
-            fill_text(port, "protocol", "TCP");
-        }
-    }
-}
+/// The rules of Endpoints.
+pub const RULES: KindRules = KindRules { create_on_update: true, validate, validate_update, warn, ..PLAIN };
 
 /// Checks that an address can be reached from elsewhere.
 pub fn endpoint_ip(node: &Node<'_>, errors: &mut Errors) {
@@ -45,7 +40,7 @@ pub fn endpoint_ip(node: &Node<'_>, errors: &mut Errors) {
 }
 
 /// Checks endpoints.
-pub fn validate(endpoints: &Value, errors: &mut Errors) {
+fn validate(endpoints: &Value, errors: &mut Errors) {
     for subset in Node::of(endpoints, "subsets").items() {
         let lists = [subset.child("addresses"), subset.child("notReadyAddresses")];
         if lists.iter().all(Node::is_empty) {
@@ -67,7 +62,7 @@ pub fn validate(endpoints: &Value, errors: &mut Errors) {
             }
             name.syntax_if_set(errors, names::dns_label);
             port.child("port").port(errors);
-            port.child("protocol").need_one_of(errors, &["SCTP", "TCP", "UDP"]);
+            port.child("protocol").need_one_of(errors, core_v1::EndpointPort::PROTOCOL);
             if port.child("appProtocol").is_set() {
                 port.child("appProtocol").syntax(errors, names::qualified_name);
             }
@@ -76,14 +71,14 @@ pub fn validate(endpoints: &Value, errors: &mut Errors) {
 }
 
 /// Checks changed endpoints. What was there already is not complained about.
-pub fn validate_update(new: &Value, old: &Value, errors: &mut Errors) {
+fn validate_update(new: &Value, old: &Value, errors: &mut Errors) {
     if !same(new.get("subsets"), old.get("subsets")) {
         validate(new, errors);
     }
 }
 
 /// Warns about odd spellings of addresses, but not the controller that copies them from pods.
-pub fn warn(endpoints: &Value, _old: Option<&Value>, warned: &mut Warned) {
+fn warn(endpoints: &Value, _old: Option<&Value>, warned: &mut Warned) {
     let managed = meta::of(endpoints).at(&["labels", "endpoints.kubernetes.io/managed-by"]);
     if managed.and_then(Value::as_str) == Some("endpoint-controller") {
         return;

@@ -1,28 +1,45 @@
 //! Events. Both groups keep them in the form of the core; a request by way of the newer group has to say more.
 
 use crate::api::field::{FieldError, Path, quoted};
-use crate::api::kinds::Errors;
 use crate::api::kinds::check::Node;
+use crate::api::kinds::{Again, BASE, Errors, KindRules, MetaAgain};
 use crate::api::meta::{self, IMMUTABLE};
 use crate::api::names;
 use crate::api::value::Value;
+use crate::api::words::SYSTEM_NAMESPACE;
+
+/// Events of the core have any name, and hardly anything is said about their metadata.
+pub const RULES: KindRules = KindRules {
+    name: names::path_segment,
+    known_finalizers: false,
+    create_on_update: true,
+    meta_again: MetaAgain::No,
+    collected: false,
+    validate,
+    again: Again::Once,
+    ..BASE
+};
+
+/// Events of their own group are looked at more closely.
+pub const NEW_RULES: KindRules = KindRules {
+    create_on_update: true,
+    collected: false,
+    validate: validate_new,
+    validate_update: validate_new_update,
+    ..BASE
+};
 
 const LONGEST_WORD: usize = 128;
 const LONGEST_NOTE: usize = 1024;
 const ELSEWHERE: &str = "does not match event.namespace";
 
 /// Checks an event of the core.
-pub fn validate(event: &Value, errors: &mut Errors) {
+fn validate(event: &Value, errors: &mut Errors) {
     common(event, "reportingComponent", errors);
 }
 
-/// Checks a changed event of the core.
-pub fn validate_update(new: &Value, _old: &Value, errors: &mut Errors) {
-    validate(new, errors);
-}
-
 /// Checks an event of the newer group.
-pub fn validate_new(event: &Value, errors: &mut Errors) {
+fn validate_new(event: &Value, errors: &mut Errors) {
     common(event, "reportingController", errors);
     series(event, errors);
     if event.get("eventTime").is_none() {
@@ -45,7 +62,7 @@ pub fn validate_new(event: &Value, errors: &mut Errors) {
 }
 
 /// Checks a changed event of the newer group: only its series goes on.
-pub fn validate_new_update(new: &Value, old: &Value, errors: &mut Errors) {
+fn validate_new_update(new: &Value, old: &Value, errors: &mut Errors) {
     common(new, "reportingController", errors);
     if new.get("series") != old.get("series") {
         series(new, errors);
@@ -113,7 +130,7 @@ fn common(event: &Value, reporter: &str, errors: &mut Errors) {
     let about = Node::of(event, "involvedObject").child("namespace");
     let is_new = event.get("eventTime").is_some();
     let beside = match (about.is_empty(), is_new) {
-        (true, true) => matches!(own, "default" | "kube-system"),
+        (true, true) => matches!(own, "default" | SYSTEM_NAMESPACE),
         (true, false) => matches!(own, "" | "default"),
         (false, true) => true,
         (false, false) => about.text() == own,

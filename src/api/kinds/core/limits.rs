@@ -4,14 +4,35 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::resources;
 use crate::api::field::{FieldError, quoted};
+use crate::api::kinds::allowed::core_v1;
 use crate::api::kinds::check::{Node, fill, items_mut, present_mut, shown_quantity};
-use crate::api::kinds::{Errors, Occasion};
+use crate::api::kinds::{Again, BASE, Errors, KindRules, MetaAgain, Occasion};
 use crate::api::meta;
 use crate::api::names;
 use crate::api::value::Value;
 
+/// The rules of a LimitRange.
+pub const LIMIT_RANGE: KindRules = KindRules {
+    create_on_update: true,
+    default: default_range,
+    prepare_create: prepare_range,
+    validate: validate_range,
+    again: Again::Once,
+    meta_again: MetaAgain::Whole,
+    ..BASE
+};
+
+/// The rules of a ResourceQuota.
+pub const RESOURCE_QUOTA: KindRules = KindRules {
+    meta_again: MetaAgain::Change,
+    validate: validate_quota,
+    validate_update: validate_quota_update,
+    validate_status: validate_quota_status,
+    ..BASE
+};
+
 /// What containers get by default follows from what they may have at most and at least.
-pub fn default_range(range: &mut Value) {
+fn default_range(range: &mut Value) {
     let Some(spec) = present_mut(range, "spec") else { return };
     for item in items_mut(spec, "limits").iter_mut().filter(|item| item.str("type") == "Container") {
         for (from, to) in [("max", "default"), ("default", "defaultRequest"), ("min", "defaultRequest")] {
@@ -24,7 +45,7 @@ pub fn default_range(range: &mut Value) {
 }
 
 /// A range that nobody named is named at random, and its uid is that already.
-pub fn prepare_range(range: &mut Value, _: &Occasion<'_>) {
+fn prepare_range(range: &mut Value, _: &Occasion<'_>) {
     if meta::name(range).is_empty() {
         let uid = meta::of(range).str("uid").to_owned();
         range.entry("metadata").set("name", uid);
@@ -32,7 +53,7 @@ pub fn prepare_range(range: &mut Value, _: &Occasion<'_>) {
 }
 
 /// Checks a range.
-pub fn validate_range(range: &Value, errors: &mut Errors) {
+fn validate_range(range: &Value, errors: &mut Errors) {
     let mut types = BTreeSet::new();
     for item in Node::of(range, "spec").child("limits").items() {
         let kind = item.child("type");
@@ -148,11 +169,6 @@ fn limit_ratio(
     }
 }
 
-/// Checks a changed range.
-pub fn validate_range_update(new: &Value, _old: &Value, errors: &mut Errors) {
-    validate_range(new, errors);
-}
-
 fn quota_amounts(amounts: &Node<'_>, errors: &mut Errors) {
     for (name, entry) in amounts.entries() {
         resources::name(name, &entry, errors);
@@ -178,15 +194,7 @@ fn scope_fits(scope: &str, resource: &str) -> bool {
     }
 }
 
-const SCOPES: [&str; 7] = [
-    "Terminating",
-    "NotTerminating",
-    "BestEffort",
-    "NotBestEffort",
-    "PriorityClass",
-    "VolumeAttributesClass",
-    "CrossNamespacePodAffinity",
-];
+const SCOPES: &[&str] = core_v1::ResourceQuotaSpec::SCOPES;
 
 fn is_scope(scope: &str) -> bool {
     SCOPES.contains(&scope)
@@ -198,7 +206,7 @@ struct Unfit(BTreeMap<&'static str, usize>);
 impl Unfit {
     fn of(hard: &[&str]) -> Unfit {
         let count = |scope: &str| hard.iter().filter(|name| !scope_fits(scope, name)).count();
-        Unfit(SCOPES.into_iter().map(|scope| (scope, count(scope))).collect())
+        Unfit(SCOPES.iter().map(|scope| (*scope, count(scope))).collect())
     }
 
     /// Says it of a scope, once for each resource.
@@ -216,7 +224,7 @@ const UNFIT: &str = "unsupported scope applied to resource";
 const CONFLICTING: [[&str; 2]; 2] = [["BestEffort", "NotBestEffort"], ["NotTerminating", "Terminating"]];
 
 /// Checks a quota.
-pub fn validate_quota(quota: &Value, errors: &mut Errors) {
+fn validate_quota(quota: &Value, errors: &mut Errors) {
     quota_spec(quota, errors);
     validate_quota_status(quota, quota, errors);
 }
@@ -301,7 +309,7 @@ fn scope_selector(spec: &Node<'_>, selector: &Node<'_>, unfit: &Unfit, errors: &
 }
 
 /// Checks a changed quota: what it counts stays.
-pub fn validate_quota_update(new: &Value, old: &Value, errors: &mut Errors) {
+fn validate_quota_update(new: &Value, old: &Value, errors: &mut Errors) {
     quota_spec(new, errors);
     let (spec, was) = (Node::of(new, "spec"), Node::of(old, "spec"));
     let scopes = |spec: &Node<'_>| -> BTreeSet<String> {
@@ -315,7 +323,7 @@ pub fn validate_quota_update(new: &Value, old: &Value, errors: &mut Errors) {
 }
 
 /// Checks what was counted.
-pub fn validate_quota_status(new: &Value, _old: &Value, errors: &mut Errors) {
+fn validate_quota_status(new: &Value, _old: &Value, errors: &mut Errors) {
     let status = Node::of(new, "status");
     for part in ["hard", "used"] {
         quota_amounts(&status.child(part), errors);

@@ -6,6 +6,7 @@ use super::volume::Volumes;
 use super::volume_source::local_path;
 use crate::api::field::{FieldError, quoted};
 use crate::api::kinds::Errors;
+use crate::api::kinds::allowed::core_v1;
 use crate::api::kinds::check::Node;
 use crate::api::value::Value;
 
@@ -55,7 +56,7 @@ pub fn mounts(container: &Node<'_>, volumes: &Volumes<'_>, errors: &mut Errors) 
 fn propagation(mount: &Node<'_>, list: &Node<'_>, container: &Node<'_>, errors: &mut Errors) {
     let Some(mode) = mount.opt("mountPropagation") else { return };
     let mode = mode.named(list.path.child("mountPropagation"));
-    mode.one_of(errors, &["Bidirectional", "HostToContainer", "None"]);
+    mode.one_of(errors, core_v1::VolumeMount::MOUNT_PROPAGATION);
     let privileged = container.child("securityContext").child("privileged").is_true();
     if mode.text() == "Bidirectional" && !privileged {
         let wrong = "Bidirectional mount propagation is available only to privileged containers";

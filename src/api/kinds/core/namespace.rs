@@ -2,22 +2,36 @@
 
 use crate::api::field::{FieldError, Path, quoted};
 use crate::api::kinds::check::Node;
-use crate::api::kinds::{Errors, Occasion};
+use crate::api::kinds::{Again, Errors, FirstDeletion, KindRules, Occasion, PLAIN};
 use crate::api::value::Value;
 use crate::api::words::{NAMESPACE_FINALIZER, NAMESPACE_NAME_LABEL};
 use crate::api::{meta, names};
 
+/// The rules of a Namespace.
+pub const RULES: KindRules = KindRules {
+    name: names::label_name,
+    first_deletion: FirstDeletion::MarksWithDependents,
+    holds,
+    terminate,
+    default,
+    prepare_create,
+    prepare_update,
+    validate,
+    again: Again::Once,
+    validate_status,
+    ..PLAIN
+};
+
 /// A namespace bears its name as a label, so that selectors can name it.
-pub fn default(namespace: &mut Value) {
+fn default(namespace: &mut Value) {
     let name = meta::name(namespace).to_owned();
     if !name.is_empty() {
         namespace.entry("metadata").entry("labels").set(NAMESPACE_NAME_LABEL, name);
     }
-    crate::api::kinds::check::fill_text(namespace.entry("status"), "phase", "Active");
 }
 
 /// A new namespace is active, and is not gone before its contents are.
-pub fn prepare_create(namespace: &mut Value, _: &Occasion<'_>) {
+fn prepare_create(namespace: &mut Value, _: &Occasion<'_>) {
     default(namespace);
     let mut status = Value::object();
     status.set("phase", "Active");
@@ -31,22 +45,22 @@ pub fn prepare_create(namespace: &mut Value, _: &Occasion<'_>) {
 }
 
 /// The finalizers of the spec change through their own sub-resource alone.
-pub fn prepare_update(new: &mut Value, old: &Value, _: &Occasion<'_>) {
+fn prepare_update(new: &mut Value, old: &Value, _: &Occasion<'_>) {
     meta::copy(new.entry("spec"), old.get("spec").unwrap_or(&Value::Null), "finalizers");
 }
 
 /// A namespace stays until whoever clears it out has taken its mark off.
-pub fn holds(namespace: &Value) -> bool {
+fn holds(namespace: &Value) -> bool {
     namespace.at(&["spec", "finalizers"]).is_some_and(|finalizers| !finalizers.items().is_empty())
 }
 
 /// A namespace shows in its phase that it is going.
-pub fn terminate(namespace: &mut Value) {
+fn terminate(namespace: &mut Value) {
     namespace.entry("status").set("phase", "Terminating");
 }
 
 /// Checks a namespace.
-pub fn validate(namespace: &Value, errors: &mut Errors) {
+fn validate(namespace: &Value, errors: &mut Errors) {
     let finalizers = Node::of(namespace, "spec").child("finalizers");
     for finalizer in finalizers.items() {
         finalizer_name(finalizer.text(), &finalizers.path, errors);
@@ -62,11 +76,6 @@ fn finalizer_name(name: &str, path: &Path, errors: &mut Errors) {
     }
 }
 
-/// Checks a changed namespace.
-pub fn validate_update(new: &Value, _old: &Value, errors: &mut Errors) {
-    validate(new, errors);
-}
-
 /// Checks what the sub-resource `finalize` leaves.
 pub fn validate_finalize(new: &Value, errors: &mut Errors) {
     for finalizer in Node::of(new, "spec").child("finalizers").items() {
@@ -75,7 +84,7 @@ pub fn validate_finalize(new: &Value, errors: &mut Errors) {
 }
 
 /// The phase says whether the deletion has begun.
-pub fn validate_status(new: &Value, _old: &Value, errors: &mut Errors) {
+fn validate_status(new: &Value, _old: &Value, errors: &mut Errors) {
     let phase = Node::of(new, "status").child("phase").text();
     let (wanted, when) =
         if meta::is_terminating(new) { ("Terminating", "is not empty") } else { ("Active", "is empty") };

@@ -4,13 +4,29 @@ use std::collections::BTreeSet;
 
 use super::{address, resources};
 use crate::api::field::{FieldError, Path, quoted};
+use crate::api::kinds::allowed::core_v1;
 use crate::api::kinds::check::{Node, mirror_first, present_mut};
-use crate::api::kinds::{Errors, Feature, Occasion, Warned};
+use crate::api::kinds::{Again, Errors, Feature, KindRules, Occasion, PLAIN, Warned};
 use crate::api::names;
 use crate::api::value::Value;
 
+/// The rules of a Node.
+pub const RULES: KindRules = KindRules {
+    status_on_create: true,
+    default,
+    prepare_create,
+    prepare_update,
+    prepare_status,
+    validate_status: validate_change,
+    warn,
+    validate,
+    again: Again::Once,
+    validate_update: validate_change,
+    ..PLAIN
+};
+
 /// What a node has it can give away, unless it says otherwise.
-pub fn default(node: &mut Value) {
+fn default(node: &mut Value) {
     if let Some(spec) = present_mut(node, "spec") {
         mirror_first(spec, "podCIDR", "podCIDRs", None);
     }
@@ -21,7 +37,7 @@ pub fn default(node: &mut Value) {
 }
 
 /// A configuration that the server once handed to nodes is no longer taken.
-pub fn prepare_create(node: &mut Value, occasion: &Occasion<'_>) {
+fn prepare_create(node: &mut Value, occasion: &Occasion<'_>) {
     if let Some(spec) = present_mut(node, "spec") {
         spec.remove("configSource");
     }
@@ -35,7 +51,7 @@ pub fn prepare_create(node: &mut Value, occasion: &Occasion<'_>) {
 }
 
 /// The same in an update, unless it was there before.
-pub fn prepare_update(new: &mut Value, old: &Value, _: &Occasion<'_>) {
+fn prepare_update(new: &mut Value, old: &Value, _: &Occasion<'_>) {
     if old.at(&["spec", "configSource"]).is_none()
         && let Some(spec) = present_mut(new, "spec")
     {
@@ -44,7 +60,7 @@ pub fn prepare_update(new: &mut Value, old: &Value, _: &Occasion<'_>) {
 }
 
 /// The same in a write of the status.
-pub fn prepare_status(new: &mut Value, old: &Value, _: &Occasion<'_>) {
+fn prepare_status(new: &mut Value, old: &Value, _: &Occasion<'_>) {
     if old.at(&["status", "config"]).is_none()
         && let Some(status) = present_mut(new, "status")
     {
@@ -53,7 +69,7 @@ pub fn prepare_status(new: &mut Value, old: &Value, _: &Occasion<'_>) {
 }
 
 /// Checks a node.
-pub fn validate(node: &Value, errors: &mut Errors) {
+fn validate(node: &Value, errors: &mut Errors) {
     let spec = Node::of(node, "spec");
     taints(&spec, errors);
     amounts(node, errors);
@@ -92,7 +108,7 @@ fn taints(spec: &Node<'_>, errors: &mut Errors) {
         if !wrong.is_empty() {
             taint.child("value").invalid_text(errors, &wrong.join(";"));
         }
-        taint.child("effect").need_one_of(errors, &["NoSchedule", "PreferNoSchedule", "NoExecute"]);
+        taint.child("effect").need_one_of(errors, core_v1::Taint::EFFECT);
         if !seen.insert((taint.str("effect"), taint.str("key"))) {
             let shown = format!(
                 "core.Taint{{Key:{}, Value:{}, Effect:{}, TimeAdded:<nil>}}",
@@ -115,12 +131,6 @@ fn amounts(node: &Value, errors: &mut Errors) {
             resources::amount(name, &entry, errors);
         }
     }
-}
-
-/// Checks a changed node.
-pub fn validate_update(new: &Value, old: &Value, errors: &mut Errors) {
-    validate(new, errors);
-    validate_change(new, old, errors);
 }
 
 /// Checks how a node changed, its status too: addresses of its pods and its machine are given once.
@@ -192,7 +202,7 @@ fn config_source(source: &Node<'_>, in_status: bool, errors: &mut Errors) {
 }
 
 /// Warns about a node.
-pub fn warn(node: &Value, _old: Option<&Value>, warned: &mut Warned) {
+fn warn(node: &Value, _old: Option<&Value>, warned: &mut Warned) {
     let Some(spec) = node.get("spec") else { return };
     if spec.get("configSource").is_some() {
         warned.push("spec.configSource: the feature is removed".to_owned());
@@ -253,7 +263,7 @@ mod tests {
         );
         each_change_refused(
             &base,
-            validate_update,
+            validate_change,
             &[
                 (
                     "spec.providerID",

@@ -67,7 +67,6 @@ pub fn warn_term(path: &Path, term: &Value, only_preferred: bool, warned: &mut W
 }
 
 /// Warns about the labels of a selector of nodes that is written as a selector of labels.
-#[allow(dead_code, reason = "such selectors stand in kinds of other groups")]
 pub fn warn_selector(path: &Path, selector: Option<&Value>, warned: &mut Warned) {
     let Some(selector) = selector else { return };
     warn_term(path, selector, false, warned);

@@ -3,10 +3,28 @@
 use super::volume_source::{self, Owner, no_backsteps};
 use super::{affinity, node_label, volume_claim};
 use crate::api::field::{FieldError, Path};
+use crate::api::kinds::allowed::core_v1;
 use crate::api::kinds::check::{Node, fill, fill_text, present_mut, same};
-use crate::api::kinds::{Errors, Feature, Occasion, Warned, quantity};
+use crate::api::kinds::{
+    Again, BASE, Errors, Feature, KindRules, MetaAgain, Occasion, Warned, gated, quantity,
+};
 use crate::api::value::Value;
+use crate::api::words::annotations::STORAGE_CLASS;
 use crate::api::{meta, names};
+
+/// The rules of a PersistentVolume.
+pub const RULES: KindRules = KindRules {
+    gated: gated::rows::VOLUME,
+    default,
+    prepare_create: prepare,
+    prepare_status,
+    validate,
+    again: Again::Once,
+    validate_update,
+    warn,
+    meta_again: MetaAgain::WholeTwice,
+    ..BASE
+};
 
 const ATTRIBUTES: &str = "volumeAttributesClassName";
 const MOUNT_OPTIONS: &str = "volume.beta.kubernetes.io/mount-options";
@@ -62,8 +80,7 @@ const DEAD: [(&str, &str, &str); 6] = [
 ];
 
 /// The defaults of a volume.
-pub fn default(volume: &mut Value) {
-    fill_text(volume.entry("status"), "phase", "Pending");
+fn default(volume: &mut Value) {
     let spec = volume.entry("spec");
     fill_text(spec, "persistentVolumeReclaimPolicy", "Retain");
     fill(spec, "volumeMode", "Filesystem");
@@ -73,7 +90,7 @@ pub fn default(volume: &mut Value) {
 }
 
 /// A new volume waits for its claim.
-pub fn prepare(volume: &mut Value, occasion: &Occasion<'_>) {
+fn prepare(volume: &mut Value, occasion: &Occasion<'_>) {
     let status = volume.entry("status");
     status.set("phase", "Pending");
     status.set("lastPhaseTransitionTime", occasion.now);
@@ -108,7 +125,7 @@ fn attributes_update(spec: &Node<'_>, was: &Node<'_>, errors: &mut Errors) {
 }
 
 /// A change of the phase is dated.
-pub fn prepare_status(new: &mut Value, old: &Value, occasion: &Occasion<'_>) {
+fn prepare_status(new: &mut Value, old: &Value, occasion: &Occasion<'_>) {
     let was = old.get("status").cloned().unwrap_or_default();
     let status = new.entry("status");
     let time = "lastPhaseTransitionTime";
@@ -122,7 +139,7 @@ pub fn prepare_status(new: &mut Value, old: &Value, occasion: &Occasion<'_>) {
 }
 
 /// Checks a volume.
-pub fn validate(volume: &Value, errors: &mut Errors) {
+fn validate(volume: &Value, errors: &mut Errors) {
     validate_spec(&Node::of(volume, "spec"), meta::name(volume), errors);
     mount_options(volume, errors);
 }
@@ -142,7 +159,7 @@ fn validate_spec(spec: &Node<'_>, name: &str, errors: &mut Errors) {
     capacity(&spec.child("capacity"), errors);
     let policy = spec.child("persistentVolumeReclaimPolicy");
     if !policy.is_empty() {
-        policy.one_of(errors, &["Delete", "Recycle", "Retain"]);
+        policy.one_of(errors, core_v1::PersistentVolumeSpec::PERSISTENT_VOLUME_RECLAIM_POLICY);
     }
     if let Some(nodes) = spec.opt("nodeAffinity") {
         match nodes.opt("required") {
@@ -156,7 +173,7 @@ fn validate_spec(spec: &Node<'_>, name: &str, errors: &mut Errors) {
         policy.forbidden(errors, "may not be 'recycle' for a hostPath mount of '/'");
     }
     spec.child("storageClassName").syntax_if_set(errors, names::dns_subdomain);
-    spec.child("volumeMode").one_of_if_set(errors, &["Block", "Filesystem"]);
+    spec.child("volumeMode").one_of_if_set(errors, core_v1::PersistentVolumeSpec::VOLUME_MODE);
     attributes(spec, errors);
 }
 
@@ -253,8 +270,7 @@ fn source(spec: &Node<'_>, name: &str, errors: &mut Errors) {
 }
 
 /// Checks a changed volume: what it is made of stays.
-pub fn validate_update(new: &Value, old: &Value, errors: &mut Errors) {
-    validate(new, errors);
+fn validate_update(new: &Value, old: &Value, errors: &mut Errors) {
     validate_spec(&Node::of(new, "spec"), meta::name(new), errors);
     let (spec, was) = (Node::of(new, "spec"), Node::of(old, "spec"));
     let changed = SOURCES.iter().any(|kind| {
@@ -314,9 +330,9 @@ fn with_stable_labels(old: &Value, new: &Value) -> Value {
 }
 
 /// Warns about a volume.
-pub fn warn(volume: &Value, _old: Option<&Value>, warned: &mut Warned) {
+fn warn(volume: &Value, _old: Option<&Value>, warned: &mut Warned) {
     let annotations = [
-        (volume_claim::BETA_CLASS, "deprecated since v1.8; use \"storageClassName\" attribute instead"),
+        (STORAGE_CLASS, "deprecated since v1.8; use \"storageClassName\" attribute instead"),
         (MOUNT_OPTIONS, "deprecated since v1.31; use \"mountOptions\" attribute instead"),
     ];
     for (key, words) in annotations {

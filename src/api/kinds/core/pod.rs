@@ -1,17 +1,37 @@
 //! Pods: what a new one is given, and what it must be like.
 
-use super::{container, pod_change, pod_meta, pod_spec};
+use super::{container, pod_change, pod_default, pod_meta, pod_resources, pod_spec, pod_status, pod_warn};
 use crate::api::field::{FieldError, Path};
 use crate::api::kinds::check::{Node, items_mut, present_mut, same};
 use crate::api::kinds::quantity::Amount;
-use crate::api::kinds::{Errors, Feature, Occasion, Warned};
+use crate::api::kinds::{COUNTED, Errors, Feature, KindRules, Occasion, StatusMeta, Warned, gated};
 use crate::api::meta;
 use crate::api::value::Value;
+use crate::api::words::annotations::{APPARMOR, MIRROR};
+
+/// The rules of a Pod.
+pub const RULES: KindRules = KindRules {
+    pods_at: &["spec"],
+    gated: gated::rows::POD,
+    warn_given,
+    graceful: true,
+    status_meta: StatusMeta::Without(&["ownerReferences"]),
+    default: pod_default::pod,
+    default_by: pod_resources::default,
+    prepare_create,
+    prepare_status: pod_status::prepare,
+    validate,
+    validate_update,
+    validate_status: pod_status::validate,
+    warn: pod_warn::pod,
+    warn_status: pod_warn::status,
+    ..COUNTED
+};
 
 const KINDS_OF_CONTAINERS: [&str; 3] = ["initContainers", "containers", "ephemeralContainers"];
 
 /// A new pod is pending, and what it asks for decides who is thrown out first.
-pub fn prepare_create(pod: &mut Value, occasion: &Occasion<'_>) {
+fn prepare_create(pod: &mut Value, occasion: &Occasion<'_>) {
     let mut status = Value::object();
     status.set("phase", "Pending");
     status.set("qosClass", quality(pod, occasion.terms.has(Feature::PodLevelResources)));
@@ -75,8 +95,7 @@ fn join_term(term: &mut Value, labels: &Value) {
 fn name_profiles(pod: &mut Value) {
     let spec = pod.get("spec").unwrap_or(&Value::Null);
     let annotations = meta::of(pod).get("annotations").unwrap_or(&Value::Null);
-    let noted =
-        annotations.fields().is_some_and(|all| all.keys().any(|key| key.starts_with(pod_meta::APPARMOR)));
+    let noted = annotations.fields().is_some_and(|all| all.keys().any(|key| key.starts_with(APPARMOR)));
     let in_containers = KINDS_OF_CONTAINERS.iter().any(|kind| {
         let list = spec.get(kind).map(Value::items).unwrap_or_default();
         list.iter().any(|one| one.at(&["securityContext", "appArmorProfile"]).is_some())
@@ -90,7 +109,7 @@ fn name_profiles(pod: &mut Value) {
     let mut names = Vec::new();
     for kind in KINDS_OF_CONTAINERS {
         for one in items_mut(pod.entry("spec"), kind) {
-            let key = format!("{}{}", pod_meta::APPARMOR, one.str("name"));
+            let key = format!("{APPARMOR}{}", one.str("name"));
             let own = one.at(&["securityContext", "appArmorProfile"]);
             match annotations.get(&key).and_then(Value::as_str) {
                 None => names
@@ -120,7 +139,7 @@ pub fn warn_given(pod: &Value, warned: &mut Warned) {
     let of_pod = spec.at(&["securityContext", "appArmorProfile"]);
     for kind in KINDS_OF_CONTAINERS {
         for one in spec.get(kind).map(Value::items).unwrap_or_default() {
-            let key = format!("{}{}", pod_meta::APPARMOR, one.str("name"));
+            let key = format!("{APPARMOR}{}", one.str("name"));
             let Some(name) = annotations.get(&key).and_then(Value::as_str) else { continue };
             let repeated = one.at(&["securityContext", "appArmorProfile"]).is_some()
                 || pod_meta::profile_of(name).is_some_and(|profile| same(Some(&profile), of_pod));
@@ -180,7 +199,7 @@ pub fn validate_any(pod: &Value, errors: &mut Errors) {
     if own.fields().is_some() {
         pod_meta::validate(own, &spec, &annotations_path(), errors);
     }
-    if own.get(pod_meta::MIRROR).is_some() {
+    if own.get(MIRROR).is_some() {
         let why = "static pods do not support resource claims";
         let claims = spec.read("resourceClaims").items();
         claims.iter().for_each(|_| errors.push(FieldError::forbidden(&Path::nameless(), why)));
@@ -206,7 +225,7 @@ pub fn validate_any(pod: &Value, errors: &mut Errors) {
 }
 
 /// Checks a new pod.
-pub fn validate(pod: &Value, errors: &mut Errors) {
+fn validate(pod: &Value, errors: &mut Errors) {
     validate_any(pod, errors);
     let spec = Node::of(pod, "spec");
     if !spec.child("ephemeralContainers").is_empty() {
@@ -220,7 +239,7 @@ pub fn validate(pod: &Value, errors: &mut Errors) {
 }
 
 /// Checks a changed pod.
-pub fn validate_update(new: &Value, old: &Value, errors: &mut Errors) {
+fn validate_update(new: &Value, old: &Value, errors: &mut Errors) {
     pod_change::validate(new, old, errors);
 }
 

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeSet;
 
+use super::affinity::REQUIRED;
 use super::container::trimmed_image;
 use super::pod::{annotations, annotations_path, quality, validate_any};
 use super::{pod_meta, pod_spec};
@@ -11,11 +12,11 @@ use crate::api::kinds::Errors;
 use crate::api::kinds::check::{Node, items_mut, present_mut, same, shown_map};
 use crate::api::meta;
 use crate::api::value::Value;
+use crate::api::words::annotations::MIRROR;
 
 const CHANGEABLE: &str = "pod updates may not change fields other than `spec.containers[*].image`,\
     `spec.initContainers[*].image`,`spec.activeDeadlineSeconds`,`spec.tolerations` (only additions to existing \
     tolerations),`spec.terminationGracePeriodSeconds` (allow it to be set to 1 if it was previously negative)";
-const REQUIRED: &str = "requiredDuringSchedulingIgnoredDuringExecution";
 const ONLY_AMOUNTS: &str = "only cpu and memory resources are mutable";
 
 /// Checks a changed pod.
@@ -198,7 +199,7 @@ fn keep_all_but_metadata(new: &mut Value, old: &Value) {
 
 /// Checks containers that are added for debugging: they stay for ever.
 pub fn validate_ephemeral(new: &Value, old: &Value, errors: &mut Errors) {
-    if annotations(old).get(pod_meta::MIRROR).is_some() {
+    if annotations(old).get(MIRROR).is_some() {
         errors.clear();
         errors.push(FieldError::forbidden(
             &Path::nameless(),
@@ -264,7 +265,7 @@ pub fn validate_resize(new: &Value, old: &Value, errors: &mut Errors) {
     };
     let refused = if as_whole(old) || as_whole(new) {
         Some("pods with pod-level resources cannot be resized")
-    } else if annotations(old).get(pod_meta::MIRROR).is_some() {
+    } else if annotations(old).get(MIRROR).is_some() {
         Some("static pods cannot be resized")
     } else if old.at(&["spec", "os", "name"]).and_then(Value::as_str) == Some("windows") {
         Some("windows pods cannot be resized")

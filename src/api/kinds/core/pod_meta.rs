@@ -8,15 +8,10 @@ use crate::api::field::{FieldError, Path, quoted};
 use crate::api::kinds::check::Node;
 use crate::api::kinds::{Errors, Feature};
 use crate::api::value::Value;
+use crate::api::words::annotations::{APPARMOR, MIRROR, SECCOMP_CONTAINER, SECCOMP_POD};
 
-/// Marks a pod that its node made by itself.
-pub const MIRROR: &str = "kubernetes.io/config.mirror";
 const DELETION_COST: &str = "controller.kubernetes.io/pod-deletion-cost";
 const TOLERATIONS: &str = "scheduler.alpha.kubernetes.io/tolerations";
-const SECCOMP_POD: &str = "seccomp.security.alpha.kubernetes.io/pod";
-const SECCOMP_CONTAINER: &str = "container.seccomp.security.alpha.kubernetes.io/";
-/// What an annotation that names the profile of a container begins with.
-pub const APPARMOR: &str = "container.apparmor.security.beta.kubernetes.io/";
 const LOCALHOST: &str = "localhost/";
 const KINDS_OF_CONTAINERS: [&str; 3] = ["initContainers", "containers", "ephemeralContainers"];
 

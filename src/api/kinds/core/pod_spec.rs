@@ -6,6 +6,7 @@ use super::container::{self, Surroundings};
 use super::volume::Volumes;
 use super::{affinity, pod_os, pod_resources, resources, security};
 use crate::api::field::{FieldError, quoted};
+use crate::api::kinds::allowed::core_v1::{PodSpec, Toleration};
 use crate::api::kinds::check::Node;
 use crate::api::kinds::{Errors, Feature};
 use crate::api::{meta, names};
@@ -42,10 +43,10 @@ pub fn validate(spec: &Node<'_>, pod: Option<&str>, errors: &mut Errors) {
         host_network(&main, pod.is_some(), errors);
     }
     if let Some(policy) = spec.opt("restartPolicy") {
-        policy.one_of(errors, &["Always", "OnFailure", "Never"]);
+        policy.one_of(errors, PodSpec::RESTART_POLICY);
     }
     if let Some(policy) = spec.opt("dnsPolicy") {
-        policy.one_of(errors, &["ClusterFirstWithHostNet", "ClusterFirst", "Default", "None"]);
+        policy.one_of(errors, PodSpec::DNS_POLICY);
     }
     if let Some(nodes) = spec.opt("nodeSelector") {
         meta::validate_labels(Some(nodes.value), &nodes.path, errors);
@@ -129,7 +130,7 @@ fn plain_fields(spec: &Node<'_>, errors: &mut Errors) {
         class.syntax(errors, names::dns_subdomain);
     }
     if let Some(policy) = spec.opt("preemptionPolicy") {
-        policy.need_one_of(errors, &["PreemptLowerPriority", "Never"]);
+        policy.need_one_of(errors, PodSpec::PREEMPTION_POLICY);
     }
     if let Some(overhead) = spec.opt("overhead") {
         resources::overhead(&overhead, errors);
@@ -235,10 +236,10 @@ pub fn tolerations(list: &Node<'_>, errors: &mut Errors) {
                 at_operator.invalid_text(errors, "value must be empty when `operator` is 'Exists'");
             }
             "Exists" => {}
-            _ => operator.one_of(errors, &["Equal", "Exists"]),
+            _ => operator.one_of(errors, Toleration::OPERATOR),
         }
         if !effect.is_empty() {
-            effect.one_of(errors, &["NoSchedule", "PreferNoSchedule", "NoExecute"]);
+            effect.one_of(errors, Toleration::EFFECT);
         }
     }
 }

@@ -11,10 +11,8 @@ use crate::api::limits::WARNING_PAIRS;
 use crate::api::meta;
 use crate::api::names;
 use crate::api::value::Value;
+use crate::api::words::annotations::{APPARMOR, SECCOMP_CONTAINER, SECCOMP_POD};
 
-const SECCOMP_POD: &str = "seccomp.security.alpha.kubernetes.io/pod";
-const SECCOMP_CONTAINER: &str = "container.seccomp.security.alpha.kubernetes.io/";
-const APPARMOR: &str = "container.apparmor.security.beta.kubernetes.io/";
 const NO_POD: &str = "a null labelSelector results in matching no pod";
 const USE_SECCOMP_FIELD: &str = "non-functional in v1.27+; use the \"seccompProfile\" field instead";
 

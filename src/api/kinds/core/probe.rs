@@ -2,6 +2,7 @@
 
 use crate::api::field::FieldError;
 use crate::api::field::quoted;
+use crate::api::kinds::allowed::core_v1;
 use crate::api::kinds::check::Node;
 use crate::api::kinds::{Errors, Feature};
 use crate::api::names;
@@ -77,7 +78,7 @@ fn http_get(action: &Node<'_>, errors: &mut Errors) {
     action.need_text("path", errors);
     action.child("port").port_or_name(errors);
     if !matches!(action.str("scheme"), "HTTP" | "HTTPS") {
-        action.child("scheme").one_of(errors, &["HTTP", "HTTPS"]);
+        action.child("scheme").one_of(errors, core_v1::HTTPGetAction::SCHEME);
     }
     let headers = action.child("httpHeaders");
     for header in headers.items() {

@@ -3,13 +3,26 @@
 use super::{pod_default, template};
 use crate::api::field::Path;
 use crate::api::kinds::check::{Node, covered};
-use crate::api::kinds::{Errors, Warned};
+use crate::api::kinds::{Again, COUNTED, Errors, KindRules, POD_TEMPLATE, Warned};
 use crate::api::kinds::{say, selector};
 use crate::api::meta;
 use crate::api::value::Value;
 
+/// The rules of a ReplicationController.
+pub const RULES: KindRules = KindRules {
+    pods_at: POD_TEMPLATE,
+    orphans: true,
+    default,
+    finish: Some(default),
+    validate,
+    again: Again::Twice,
+    validate_status,
+    warn,
+    ..COUNTED
+};
+
 /// The labels of the template are the selector and the labels of the controller, unless it says otherwise.
-pub fn default(controller: &mut Value) {
+fn default(controller: &mut Value) {
     pod_default::template(controller.entry("spec"), "template");
     let Some(labels) = controller.at(&["spec", "template", "metadata", "labels"]).cloned() else { return };
     let unset = |value: Option<&Value>| value.and_then(Value::fields).is_none_or(|fields| fields.is_empty());
@@ -22,7 +35,7 @@ pub fn default(controller: &mut Value) {
 }
 
 /// Checks a controller.
-pub fn validate(controller: &Value, errors: &mut Errors) {
+fn validate(controller: &Value, errors: &mut Errors) {
     let spec = Node::of(controller, "spec");
     covered(errors, |errors| spec.child("minReadySeconds").not_negative(errors));
     spec.child("selector").need(errors);
@@ -47,15 +60,8 @@ pub fn validate(controller: &Value, errors: &mut Errors) {
     template::always_restarts(&pods, "ReplicationController", errors);
 }
 
-/// Checks a changed controller.
-pub fn validate_update(new: &Value, _old: &Value, errors: &mut Errors) {
-    // Each mistake counts twice: once for what the controller is, once for what it became.
-    validate(new, errors);
-    validate(new, errors);
-}
-
 /// Checks what a controller counted.
-pub fn validate_status(new: &Value, _old: &Value, errors: &mut Errors) {
+fn validate_status(new: &Value, _old: &Value, errors: &mut Errors) {
     let status = Node::of(new, "status");
     let counts =
         ["replicas", "fullyLabeledReplicas", "readyReplicas", "availableReplicas", "observedGeneration"];
@@ -72,7 +78,7 @@ pub fn validate_status(new: &Value, _old: &Value, errors: &mut Errors) {
 
 /// Warns about the pods of a controller. The writer of a change is told about the pods that there were before, which is
 /// what clients of this API are used to.
-pub fn warn(new: &Value, old: Option<&Value>, warned: &mut Warned) {
+fn warn(new: &Value, old: Option<&Value>, warned: &mut Warned) {
     if old.is_some_and(|old| meta::generation(old) == meta::generation(new)) {
         return;
     }

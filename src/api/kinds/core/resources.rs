@@ -10,7 +10,8 @@ use crate::api::kinds::check::{Node, shown_quantity};
 use crate::api::kinds::quantity::Amount;
 use crate::api::names;
 
-const STANDARD: [&str; 20] = [
+/// What containers ask for and are held to.
+pub const COMPUTE: [&str; 9] = [
     "cpu",
     "memory",
     "ephemeral-storage",
@@ -20,18 +21,8 @@ const STANDARD: [&str; 20] = [
     "limits.cpu",
     "limits.memory",
     "limits.ephemeral-storage",
-    "pods",
-    "resourcequotas",
-    "services",
-    "replicationcontrollers",
-    "secrets",
-    "configmaps",
-    "persistentvolumeclaims",
-    "storage",
-    "requests.storage",
-    "services.nodeports",
-    "services.loadbalancers",
 ];
+/// What is counted.
 const WHOLE: [&str; 9] = [
     "pods",
     "resourcequotas",
@@ -44,12 +35,17 @@ const WHOLE: [&str; 9] = [
     "services.loadbalancers",
 ];
 
+fn is_standard(name: &str) -> bool {
+    COMPUTE.contains(&name) || WHOLE.contains(&name) || matches!(name, "storage" | "requests.storage")
+}
+
 /// Whether the resource is memory in large pages.
 pub fn is_huge_page(name: &str) -> bool {
     name.starts_with("hugepages-")
 }
 
-fn is_quota_huge_page(name: &str) -> bool {
+/// The same as quotas may name it.
+pub fn is_quota_huge_page(name: &str) -> bool {
     is_huge_page(name) || name.starts_with("requests.hugepages-")
 }
 
@@ -65,7 +61,7 @@ pub fn may_overcommit(name: &str) -> bool {
 
 /// Whether quotas know the resource by its plain name.
 pub fn is_standard_for_quota(name: &str) -> bool {
-    (STANDARD.contains(&name) && name != "storage") || is_quota_huge_page(name)
+    (is_standard(name) && name != "storage") || is_quota_huge_page(name)
 }
 
 /// Whether the resource is one that vendors define.
@@ -84,7 +80,7 @@ pub fn name(name: &str, node: &Node<'_>, errors: &mut Errors) -> bool {
         }
         return false;
     }
-    if !name.contains('/') && !STANDARD.contains(&name) && !is_quota_huge_page(name) {
+    if !name.contains('/') && !is_standard(name) && !is_quota_huge_page(name) {
         let wrong = "must be a standard resource type or fully qualified";
         errors.push(FieldError::invalid(&node.path, name, wrong));
         return false;

@@ -4,6 +4,9 @@ use std::collections::BTreeSet;
 
 use super::volume_source::local_path;
 use crate::api::field::FieldError;
+use crate::api::kinds::allowed::core_v1::{
+    AppArmorProfile, PodSecurityContext, SeccompProfile, SecurityContext,
+};
 use crate::api::kinds::check::Node;
 use crate::api::kinds::{Errors, Feature};
 use crate::api::names;
@@ -35,8 +38,8 @@ pub fn pod(spec: &Node<'_>, errors: &mut Errors) {
     share_process(spec, errors);
     sysctls(&context, spec, errors);
     for (field, words) in [
-        ("fsGroupChangePolicy", &["Always", "OnRootMismatch"][..]),
-        ("supplementalGroupsPolicy", &["Merge", "Strict"]),
+        ("fsGroupChangePolicy", PodSecurityContext::FS_GROUP_CHANGE_POLICY),
+        ("supplementalGroupsPolicy", PodSecurityContext::SUPPLEMENTAL_GROUPS_POLICY),
     ] {
         if field == "supplementalGroupsPolicy" {
             profiles(&context, errors);
@@ -132,7 +135,7 @@ pub fn container(context: &Node<'_>, host_users: bool, errors: &mut Errors) {
     }
     ids(context, &["runAsUser", "runAsGroup"], errors);
     if let Some(mount) = context.opt("procMount") {
-        mount.one_of(errors, &["Default", "Unmasked"]);
+        mount.one_of(errors, SecurityContext::PROC_MOUNT);
         if host_users && mount.text() == "Unmasked" {
             mount.invalid(errors, "`hostUsers` must be false to use `Unmasked`");
         }
@@ -159,15 +162,13 @@ pub fn container(context: &Node<'_>, host_users: bool, errors: &mut Errors) {
     }
 }
 
-const PROFILE_TYPES: [&str; 3] = ["Localhost", "RuntimeDefault", "Unconfined"];
-
 /// Checks which system calls are filtered.
 pub fn seccomp(profile: &Node<'_>, errors: &mut Errors) {
     let (kind, file) = (profile.child("type"), profile.child("localhostProfile"));
     if kind.is_empty() {
         kind.required(errors, "type is required when seccompProfile is set");
     } else {
-        kind.one_of(errors, &PROFILE_TYPES);
+        kind.one_of(errors, SeccompProfile::TYPE);
     }
     match (kind.text(), file.is_set()) {
         ("Localhost", false) => file.required(errors, "must be set when seccomp type is Localhost"),
@@ -203,7 +204,7 @@ pub fn app_armor(profile: &Node<'_>, errors: &mut Errors) {
             }
         }
         "" => kind.required(errors, "type is required when appArmorProfile is set"),
-        _ => kind.one_of(errors, &PROFILE_TYPES),
+        _ => kind.one_of(errors, AppArmorProfile::TYPE),
     }
 }
 

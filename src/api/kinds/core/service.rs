@@ -5,11 +5,27 @@ use std::collections::BTreeSet;
 use super::endpoints::endpoint_ip;
 use super::{address, service_change};
 use crate::api::field::{FieldError, Path, quoted};
+use crate::api::kinds::allowed::core_v1::{ServicePort, ServiceSpec};
 use crate::api::kinds::check::{Node, fill, fill_text, items_mut, present_mut};
-use crate::api::kinds::{Errors, Feature, Occasion};
+use crate::api::kinds::{Errors, Feature, KindRules, Occasion, PLAIN};
 use crate::api::services::{HEADLESS, carry, families, is_headless, needs_health_port};
 use crate::api::value::Value;
 use crate::api::{meta, names};
+
+/// The rules of a Service.
+pub const RULES: KindRules = KindRules {
+    name: names::dns_1035_name,
+    create_on_update: true,
+    default,
+    finish: Some(drop_inner_policy),
+    prepare_update,
+    validate,
+    validate_update,
+    validate_status: service_change::validate_status,
+    warn: service_change::warn,
+    warn_status: address::warn_balanced,
+    ..PLAIN
+};
 
 const AFFINITY_SECONDS: i64 = 10_800;
 const LONGEST_AFFINITY: i64 = 86_400;
@@ -17,7 +33,7 @@ const ONLY_BALANCERS: &str = "may only be used when `type` is 'LoadBalancer'";
 const SOURCE_RANGES: &str = "service.beta.kubernetes.io/load-balancer-source-ranges";
 
 /// The defaults of a service.
-pub fn default(service: &mut Value) {
+fn default(service: &mut Value) {
     let spec = service.entry("spec");
     fill_text(spec, "type", "ClusterIP");
     fill_text(spec, "sessionAffinity", "None");
@@ -31,7 +47,6 @@ pub fn default(service: &mut Value) {
         _ => {}
     }
     for port in items_mut(spec, "ports") {
-        fill_text(port, "protocol", "TCP");
         let unset = matches!(port.get("targetPort"), None | Some(Value::Int(0)))
             || port.get("targetPort").and_then(Value::as_str) == Some("");
         if unset {
@@ -58,12 +73,12 @@ pub fn default(service: &mut Value) {
 }
 
 /// Drops what the new type has no use for.
-pub fn prepare_update(new: &mut Value, old: &Value, _: &Occasion<'_>) {
+fn prepare_update(new: &mut Value, old: &Value, _: &Occasion<'_>) {
     carry::drop_useless(new, old);
 }
 
 /// Nothing inside the cluster stands between a name and what it names. What is said of it must be right nevertheless.
-pub fn drop_inner_policy(service: &mut Value) {
+fn drop_inner_policy(service: &mut Value) {
     let spec = service.entry("spec");
     if spec.str("type") == "ExternalName" {
         spec.remove("internalTrafficPolicy");
@@ -71,12 +86,12 @@ pub fn drop_inner_policy(service: &mut Value) {
 }
 
 /// Checks a new service.
-pub fn validate(service: &Value, errors: &mut Errors) {
+fn validate(service: &Value, errors: &mut Errors) {
     validate_any(service, &Value::Null, errors);
 }
 
 /// Checks a changed service: what it was reached at stays.
-pub fn validate_update(new: &Value, old: &Value, errors: &mut Errors) {
+fn validate_update(new: &Value, old: &Value, errors: &mut Errors) {
     service_change::validate(&Node::of(new, "spec"), &Node::of(old, "spec"), errors);
     validate_any(new, old, errors);
 }
@@ -114,7 +129,7 @@ fn validate_any(service: &Value, old: &Value, errors: &mut Errors) {
             endpoint_ip(&one, errors);
         }
     }
-    kind.need_one_of(errors, &["ClusterIP", "ExternalName", "LoadBalancer", "NodePort"]);
+    kind.need_one_of(errors, ServiceSpec::TYPE);
     unique_ports(&spec, errors);
     source_ranges(&spec, &was, &annotations, meta::of(old).at(&["annotations", SOURCE_RANGES]), errors);
     let allocate = spec.child("allocateLoadBalancerNodePorts");
@@ -172,7 +187,7 @@ fn validate_port<'a>(port: &Node<'a>, needs_name: bool, used: &mut BTreeSet<&'a 
         }
     }
     port.child("port").port(errors);
-    port.child("protocol").need_one_of(errors, &["SCTP", "TCP", "UDP"]);
+    port.child("protocol").need_one_of(errors, ServicePort::PROTOCOL);
     port.child("targetPort").port_or_name(errors);
     if port.child("appProtocol").is_set() {
         port.child("appProtocol").syntax(errors, names::qualified_name);
@@ -181,7 +196,7 @@ fn validate_port<'a>(port: &Node<'a>, needs_name: bool, used: &mut BTreeSet<&'a 
 
 fn session_affinity(spec: &Node<'_>, errors: &mut Errors) {
     let (affinity, config) = (spec.child("sessionAffinity"), spec.child("sessionAffinityConfig"));
-    affinity.need_one_of(errors, &["ClientIP", "None"]);
+    affinity.need_one_of(errors, ServiceSpec::SESSION_AFFINITY);
     if affinity.text() == "None" && config.is_set() {
         config.forbidden(errors, "must not be set when session affinity is None");
     }
@@ -259,7 +274,7 @@ fn source_ranges(
 fn traffic(spec: &Node<'_>, errors: &mut Errors) {
     let external = spec.child("externalTrafficPolicy");
     if carry::is_reached_from_outside(spec.value) {
-        external.need_one_of(errors, &["Cluster", "Local"]);
+        external.need_one_of(errors, ServiceSpec::EXTERNAL_TRAFFIC_POLICY);
     } else if !external.is_empty() {
         external.invalid(errors, "may only be set for externally-accessible services");
     }
@@ -271,7 +286,7 @@ fn traffic(spec: &Node<'_>, errors: &mut Errors) {
     } else if needs_check && check.need(errors) {
         check.port(errors);
     }
-    spec.child("internalTrafficPolicy").one_of_if_set(errors, &["Cluster", "Local"]);
+    spec.child("internalTrafficPolicy").one_of_if_set(errors, ServiceSpec::INTERNAL_TRAFFIC_POLICY);
     let ways = ["PreferClose", "PreferSameZone", "PreferSameNode"];
     let known =
         if errors.terms().has(Feature::PreferSameTrafficDistribution) { &ways[..] } else { &ways[..1] };
@@ -280,12 +295,12 @@ fn traffic(spec: &Node<'_>, errors: &mut Errors) {
 
 #[cfg(test)]
 mod tests {
-    use super::super::super::testing::{each_change_refused, each_refused, object};
+    use super::super::super::testing::{each_change_refused, each_refused, filled, object};
     use super::*;
 
     fn base() -> Value {
-        let mut service = object(r#"{"spec":{"clusterIP":"10.0.0.1","ports":[{"port":80}]}}"#);
-        default(&mut service);
+        let given = r#"{"spec":{"clusterIP":"10.0.0.1","ports":[{"port":80}]}}"#;
+        let mut service = filled(("", "v1"), "Service", given);
         // The second address field is nothing that its writer is said to have written.
         assert_eq!(service.at(&["spec", "clusterIPs"]), None);
         carry::mirror_address(service.entry("spec"));
@@ -311,12 +326,8 @@ mod tests {
 
     #[test]
     fn a_service_that_is_a_name_has_no_traffic_policy() {
-        use crate::api::schema::{GroupVersionKind, Registry, default as plain};
-        let registry = Registry::builtin().unwrap();
-        let ty = registry.lookup(&GroupVersionKind::new("", "v1", "Service")).unwrap();
-        let mut service = object(r#"{"spec":{"type":"ExternalName","externalName":"a.b"}}"#);
-        default(&mut service);
-        plain::apply(&registry, ty, &mut service);
+        let given = r#"{"spec":{"type":"ExternalName","externalName":"a.b"}}"#;
+        let service = filled(("", "v1"), "Service", given);
         assert_eq!(service.at(&["spec", "internalTrafficPolicy"]), None);
     }
 

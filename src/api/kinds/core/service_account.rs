@@ -1,30 +1,33 @@
 //! ServiceAccounts.
 
 use crate::api::kinds::check::items_mut;
-use crate::api::kinds::{Occasion, Warned};
+use crate::api::kinds::{KindRules, Occasion, PLAIN, Warned};
 use crate::api::meta;
 use crate::api::value::Value;
+use crate::api::words::annotations::ENFORCE_MOUNTABLE_SECRETS;
 
-const MOUNTABLE: &str = "kubernetes.io/enforce-mountable-secrets";
+/// The rules of a ServiceAccount.
+pub const RULES: KindRules = KindRules { prepare_create, prepare_update, warn, ..PLAIN };
 
 /// Of the secrets of an account only the names count.
-pub fn prepare_create(account: &mut Value, _: &Occasion<'_>) {
+fn prepare_create(account: &mut Value, _: &Occasion<'_>) {
     for secret in items_mut(account, "secrets") {
         secret.fields_mut().retain(|field, _| field == "name");
     }
 }
 
 /// The same when it changes.
-pub fn prepare_update(new: &mut Value, _old: &Value, occasion: &Occasion<'_>) {
+fn prepare_update(new: &mut Value, _old: &Value, occasion: &Occasion<'_>) {
     prepare_create(new, occasion);
 }
 
 /// Warns about an annotation that goes away, unless it was there before.
-pub fn warn(account: &Value, old: Option<&Value>, warned: &mut Warned) {
-    let marked = |account: &Value| meta::of(account).at(&["annotations", MOUNTABLE]).is_some();
+fn warn(account: &Value, old: Option<&Value>, warned: &mut Warned) {
+    let marked =
+        |account: &Value| meta::of(account).at(&["annotations", ENFORCE_MOUNTABLE_SECRETS]).is_some();
     if marked(account) && !old.is_some_and(marked) {
         warned.push(format!(
-            "metadata.annotations[{MOUNTABLE}]: deprecated in v1.32+; prefer separate namespaces to isolate access to \
+            "metadata.annotations[{ENFORCE_MOUNTABLE_SECRETS}]: deprecated in v1.32+; prefer separate namespaces to isolate access to \
              mounted secrets"
         ));
     }

@@ -4,9 +4,21 @@ use super::{pod_default, pod_meta, pod_spec, pod_warn};
 use crate::api::field::{FieldError, Path};
 use crate::api::kinds::check::{Node, shown_map};
 use crate::api::kinds::selector;
-use crate::api::kinds::{Errors, Warned};
+use crate::api::kinds::{Again, BASE, Errors, Generation, KindRules, MetaAgain, Warned};
 use crate::api::meta;
 use crate::api::value::Value;
+
+/// The rules of a PodTemplate.
+pub const RULES: KindRules = KindRules {
+    pods_at: &["template", "spec"],
+    generation: Generation { moves_with: &[&["template"]], ..Generation::FIRST },
+    default,
+    validate: validate_object,
+    again: Again::Once,
+    warn: warn_object,
+    meta_again: MetaAgain::Change,
+    ..BASE
+};
 
 /// Checks a template.
 pub fn validate(template: &Node<'_>, errors: &mut Errors) {
@@ -69,7 +81,7 @@ pub fn warn(path: &Path, template: Option<&Value>, _old: Option<&Value>, warned:
 }
 
 /// Warns about a PodTemplate.
-pub fn warn_object(new: &Value, old: Option<&Value>, warned: &mut Warned) {
+fn warn_object(new: &Value, old: Option<&Value>, warned: &mut Warned) {
     if old.is_some_and(|old| meta::generation(old) == meta::generation(new)) {
         return;
     }
@@ -77,18 +89,13 @@ pub fn warn_object(new: &Value, old: Option<&Value>, warned: &mut Warned) {
 }
 
 /// The defaults of the kind PodTemplate.
-pub fn default(object: &mut Value) {
+fn default(object: &mut Value) {
     pod_default::template(object, "template");
 }
 
 /// Checks a PodTemplate.
-pub fn validate_object(object: &Value, errors: &mut Errors) {
+fn validate_object(object: &Value, errors: &mut Errors) {
     validate(&Node::of(object, "template"), errors);
-}
-
-/// Checks a changed PodTemplate.
-pub fn validate_object_update(new: &Value, _old: &Value, errors: &mut Errors) {
-    validate_object(new, errors);
 }
 
 #[cfg(test)]

@@ -6,6 +6,7 @@ use super::env::{field_ref, resource_field_ref};
 use super::volume_claim;
 use super::volume_source::{self, Owner, local_path};
 use crate::api::field::{FieldError, Path, quoted};
+use crate::api::kinds::allowed::core_v1;
 use crate::api::kinds::check::Node;
 use crate::api::kinds::{Errors, certificates, selector};
 use crate::api::{meta, names};
@@ -164,7 +165,7 @@ fn own_source(kind: &str, source: &Node<'_>, volume: &Node<'_>, pod: &str, error
             if !pod.is_empty() {
                 source.child("reference").need(errors);
             }
-            source.text_among("pullPolicy", errors, &["Always", "IfNotPresent", "Never"]);
+            source.text_among("pullPolicy", errors, core_v1::ImageVolumeSource::PULL_POLICY);
         }
         "ephemeral" => {
             ephemeral(source, errors);

@@ -2,35 +2,45 @@
 
 use super::{pod_warn, resources};
 use crate::api::field::{FieldError, Path, quoted};
-use crate::api::kinds::check::{Node, fill, fill_text, same};
-use crate::api::kinds::{Errors, Feature, Occasion, Terms, Warned, selector};
+use crate::api::kinds::allowed::core_v1;
+use crate::api::kinds::check::{Node, fill_text, same};
+use crate::api::kinds::{
+    BASE, Errors, Feature, KindRules, MetaAgain, Occasion, Terms, Warned, gated, selector,
+};
 use crate::api::value::Value;
+use crate::api::words::annotations::STORAGE_CLASS;
 use crate::api::{meta, names};
 
-const MODES: [&str; 4] = ["ReadOnlyMany", "ReadWriteMany", "ReadWriteOnce", "ReadWriteOncePod"];
-/// The class of a volume before there was a field for it.
-pub const BETA_CLASS: &str = "volume.beta.kubernetes.io/storage-class";
-const FIXED: &str = "spec is immutable after creation except resources.requests and volumeAttributesClassName for bound claims";
-/// The defaults of a claim.
-pub fn default_claim(claim: &mut Value) {
-    fill_text(claim.entry("status"), "phase", "Pending");
-    fill(claim.entry("spec"), "volumeMode", "Filesystem");
-}
+/// The rules of a PersistentVolumeClaim.
+pub const RULES: KindRules = KindRules {
+    gated: gated::rows::VOLUME_CLAIM,
+    prepare_create: prepare_claim,
+    finish: Some(finish_claim),
+    prepare_update: prepare_claim_update,
+    validate_status: validate_claim_status,
+    validate: validate_claim,
+    validate_update: validate_claim_update,
+    warn: warn_claim,
+    meta_again: MetaAgain::WholeTwiceAndChange,
+    ..BASE
+};
 
+const MODES: &[&str] = core_v1::PersistentVolumeClaimSpec::ACCESS_MODES;
+const FIXED: &str = "spec is immutable after creation except resources.requests and volumeAttributesClassName for bound claims";
 /// Both ways of naming the source of a new claim say the same.
-pub fn prepare_claim(claim: &mut Value, occasion: &Occasion<'_>) {
+fn prepare_claim(claim: &mut Value, occasion: &Occasion<'_>) {
     let spec = claim.entry("spec");
     drop_sources(spec, None, occasion.terms);
     normalize_sources(spec);
 }
 
 /// A new claim waits for its volume.
-pub fn finish_claim(claim: &mut Value) {
+fn finish_claim(claim: &mut Value) {
     fill_text(claim.entry("status"), "phase", "Pending");
 }
 
 /// Both ways of naming a source say the same in an update, too.
-pub fn prepare_claim_update(claim: &mut Value, old: &Value, occasion: &Occasion<'_>) {
+fn prepare_claim_update(claim: &mut Value, old: &Value, occasion: &Occasion<'_>) {
     let spec = claim.entry("spec");
     drop_sources(spec, old.get("spec"), occasion.terms);
     normalize_sources(spec);
@@ -93,7 +103,7 @@ fn spec_of(spec: &Node<'_>, any_group: bool, errors: &mut Errors) {
         Some(_) => {}
     }
     spec.child("storageClassName").syntax_if_set(errors, names::dns_subdomain);
-    spec.child("volumeMode").one_of_if_set(errors, &["Block", "Filesystem"]);
+    spec.child("volumeMode").one_of_if_set(errors, core_v1::PersistentVolumeClaimSpec::VOLUME_MODE);
     sources(spec, any_group, errors);
     if errors.terms().has(Feature::VolumeAttributesClass) {
         spec.child("volumeAttributesClassName").syntax_if_set(errors, names::dns_subdomain);
@@ -128,7 +138,7 @@ pub fn access_modes(modes: &Node<'_>, errors: &mut Errors) {
     for mode in modes.items() {
         let known = MODES.contains(&mode.text());
         if !known {
-            errors.push(FieldError::not_supported(&modes.path, &mode.shown(), &MODES));
+            errors.push(FieldError::not_supported(&modes.path, &mode.shown(), MODES));
         }
         alone |= mode.text() == "ReadWriteOncePod";
         shared |= known && mode.text() != "ReadWriteOncePod";
@@ -154,9 +164,9 @@ fn data_source(source: &Node<'_>, any_group: bool, errors: &mut Errors) {
 }
 
 /// Warns about a claim.
-pub fn warn_claim(claim: &Value, _old: Option<&Value>, warned: &mut Warned) {
-    if meta::of(claim).at(&["annotations", BETA_CLASS]).is_some() {
-        let path = Path::new("metadata").child("annotations").key(BETA_CLASS);
+fn warn_claim(claim: &Value, _old: Option<&Value>, warned: &mut Warned) {
+    if meta::of(claim).at(&["annotations", STORAGE_CLASS]).is_some() {
+        let path = Path::new("metadata").child("annotations").key(STORAGE_CLASS);
         warned.push(format!("{path}: deprecated since v1.8; use \"storageClassName\" attribute instead"));
     }
     if let Some(spec) = claim.get("spec") {
@@ -238,7 +248,7 @@ fn attributes_update(spec: &Node<'_>, was: &Node<'_>, errors: &mut Errors) {
 /// A class that was an annotation may become a field, and one that was not said may be said once.
 fn class_upgrade(new: &Value, old: &Value, rest: &mut Value, errors: &mut Errors) {
     fn annotation(claim: &Value) -> Option<&Value> {
-        meta::of(claim).at(&["annotations", BETA_CLASS])
+        meta::of(claim).at(&["annotations", STORAGE_CLASS])
     }
     let class = |claim: &'_ Value| claim.at(&["spec", "storageClassName"]).cloned();
     let (was, now) = (annotation(old), annotation(new));
@@ -247,7 +257,7 @@ fn class_upgrade(new: &Value, old: &Value, rest: &mut Value, errors: &mut Errors
     if !from_annotation
         && now.and_then(Value::as_str).unwrap_or_default() != was.and_then(Value::as_str).unwrap_or_default()
     {
-        let path = Path::new("metadata").child("annotations").child(BETA_CLASS);
+        let path = Path::new("metadata").child("annotations").child(STORAGE_CLASS);
         let text = now.and_then(Value::as_str).unwrap_or_default();
         errors.push(FieldError::invalid(&path, &quoted(text), meta::IMMUTABLE));
     }
@@ -264,13 +274,7 @@ pub fn not_below_zero(entry: &Node<'_>, errors: &mut Errors) {
     }
 }
 
-const RESIZE_STATES: [&str; 5] = [
-    "ControllerResizeInProgress",
-    "ControllerResizeInfeasible",
-    "NodeResizeInProgress",
-    "NodeResizeInfeasible",
-    "NodeResizePending",
-];
+const RESIZE_STATES: &[&str] = core_v1::PersistentVolumeClaimStatus::ALLOCATED_RESOURCE_STATUSES;
 
 /// Checks a changed status.
 pub fn validate_claim_status(new: &Value, _old: &Value, errors: &mut Errors) {
@@ -284,7 +288,7 @@ pub fn validate_claim_status(new: &Value, _old: &Value, errors: &mut Errors) {
     for (key, state) in status.child("allocatedResourceStatuses").entries() {
         resource_key(key, &path, errors);
         if !RESIZE_STATES.contains(&state.text()) {
-            errors.push(FieldError::not_supported(&path, key, &RESIZE_STATES));
+            errors.push(FieldError::not_supported(&path, key, RESIZE_STATES));
         }
     }
     let allocated = status.child("allocatedResources");
@@ -446,16 +450,16 @@ mod tests {
     fn a_class_may_move_from_the_annotation_to_the_field() {
         let mut old = claim();
         old.entry("spec").remove("storageClassName");
-        old.entry("metadata").entry("annotations").set(BETA_CLASS, "a");
+        old.entry("metadata").entry("annotations").set(STORAGE_CLASS, "a");
         let mut new = claim();
         let mut errors = Errors::new();
         validate_claim_update(&new, &old, &mut errors);
         assert_eq!(errors, []);
-        new.entry("metadata").entry("annotations").set(BETA_CLASS, "b");
+        new.entry("metadata").entry("annotations").set(STORAGE_CLASS, "b");
         validate_claim_update(&new, &old, &mut errors);
         assert_eq!(
             errors[0].to_string(),
-            format!("metadata.annotations.{BETA_CLASS}: Invalid value: \"b\": field is immutable")
+            format!("metadata.annotations.{STORAGE_CLASS}: Invalid value: \"b\": field is immutable")
         );
     }
 }

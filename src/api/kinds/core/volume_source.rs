@@ -2,6 +2,7 @@
 
 use crate::api::field::{FieldError, quoted};
 use crate::api::kinds::Errors;
+use crate::api::kinds::allowed::core_v1::{AzureDiskVolumeSource, HostPathVolumeSource};
 use crate::api::kinds::check::Node;
 use crate::api::names;
 
@@ -81,9 +82,7 @@ fn host_path(source: &Node<'_>, errors: &mut Errors) {
         return;
     }
     no_backsteps(&source.child("path"), errors);
-    let kinds =
-        ["", "BlockDevice", "CharDevice", "Directory", "DirectoryOrCreate", "File", "FileOrCreate", "Socket"];
-    source.child("type").one_of_if_set(errors, &kinds);
+    source.child("type").one_of_if_set(errors, HostPathVolumeSource::TYPE);
 }
 
 /// A disk in a cloud that is found by its name.
@@ -301,9 +300,9 @@ fn flex(source: &Node<'_>, errors: &mut Errors) {
 fn azure_disk(source: &Node<'_>, errors: &mut Errors) {
     source.child("diskName").need(errors);
     source.child("diskURI").need(errors);
-    source.child("cachingMode").one_of_if_set(errors, &["None", "ReadOnly", "ReadWrite"]);
+    source.child("cachingMode").one_of_if_set(errors, AzureDiskVolumeSource::CACHING_MODE);
     let (kind, uri) = (source.child("kind"), source.child("diskURI"));
-    kind.one_of_if_set(errors, &["Dedicated", "Managed", "Shared"]);
+    kind.one_of_if_set(errors, AzureDiskVolumeSource::KIND);
     let (prefix, form) =
         if kind.text() == "Managed" { ("/subscriptions/", MANAGED_DISK) } else { ("https://", BLOB_DISK) };
     if kind.is_set() && !uri.text().starts_with(prefix) {

@@ -5,8 +5,7 @@ use super::super::check::Node;
 use crate::api::field::{FieldError, Path, quoted};
 use crate::api::meta;
 use crate::api::value::Value;
-
-const APPROVED: &str = "api-approved.kubernetes.io";
+use crate::api::words::annotations::APPROVED;
 
 /// The state of the annotation that the community's groups need: 0 none, 1 wrong, 2 good, 3 openly without.
 fn approval_state(definition: &Value) -> u8 {

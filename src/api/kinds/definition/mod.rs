@@ -16,14 +16,32 @@ use conversion::conversion;
 use shown::{printer_columns, scale, selectable_fields};
 use versions::{deprecation, stored_versions, version_name, version_set};
 
-use super::check::{Node, fill, fill_text, present_mut, same};
-use super::{Errors, Occasion};
+use super::check::{Node, fill_text, same};
+use super::{COUNTED, Errors, FirstDeletion, KindRules, MetaAgain, Occasion};
 use crate::api::custom::status::{self, CLEANUP_FINALIZER, Ending};
 use crate::api::value::Value;
 use crate::api::{meta, names};
 
+/// The rules of a CustomResourceDefinition.
+pub const RULES: KindRules = KindRules {
+    own_name,
+    known_finalizers: false,
+    unconditional_update: false,
+    default,
+    finish: Some(default),
+    prepare_create,
+    prepare_update,
+    first_deletion: FirstDeletion::Marks,
+    terminate,
+    validate,
+    validate_update,
+    validate_status,
+    meta_again: MetaAgain::Change,
+    ..COUNTED
+};
+
 /// The defaults of a definition: names that follow from others.
-pub fn default(definition: &mut Value) {
+fn default(definition: &mut Value) {
     let spec = definition.entry("spec");
     let kind = spec.at(&["names", "kind"]).and_then(Value::as_str).unwrap_or_default().to_owned();
     if !kind.is_empty() {
@@ -33,15 +51,8 @@ pub fn default(definition: &mut Value) {
     }
     // One that is there and says nothing is a mistake.
     let is_said = spec.get("conversion").is_some_and(|conversion| conversion.fields().is_some());
-    let conversion = spec.entry("conversion");
     if !is_said {
-        fill_text(conversion, "strategy", "None");
-    }
-    let service = present_mut(conversion, "webhook")
-        .and_then(|webhook| present_mut(webhook, "clientConfig"))
-        .and_then(|config| present_mut(config, "service"));
-    if let Some(service) = service {
-        fill(service, "port", 443);
+        spec.entry("conversion").set("strategy", "None");
     }
     if definition.at(&["status", "storedVersions"]).is_none_or(|all| all.items().is_empty()) {
         remember_stored(definition);
@@ -49,7 +60,7 @@ pub fn default(definition: &mut Value) {
 }
 
 /// A definition whose deletion has just been asked for stays until its objects have gone: it says so, and who lets it go.
-pub fn terminate(definition: &mut Value) {
+fn terminate(definition: &mut Value) {
     let now = meta::of(definition).str("deletionTimestamp").to_owned();
     let finalizers = definition.entry("metadata").entry("finalizers");
     let mut all = finalizers.items().to_vec();
@@ -61,12 +72,12 @@ pub fn terminate(definition: &mut Value) {
 }
 
 /// The version that objects are stored in is written down.
-pub fn prepare_create(definition: &mut Value, _: &Occasion<'_>) {
+fn prepare_create(definition: &mut Value, _: &Occasion<'_>) {
     remember_stored(definition);
 }
 
 /// The same when it changes.
-pub fn prepare_update(new: &mut Value, _old: &Value, _: &Occasion<'_>) {
+fn prepare_update(new: &mut Value, _old: &Value, _: &Occasion<'_>) {
     remember_stored(new);
 }
 
@@ -96,14 +107,14 @@ pub fn has_bad_bundle(definition: &Value) -> bool {
 }
 
 /// Checks a definition.
-pub fn validate(definition: &Value, errors: &mut Errors) {
+fn validate(definition: &Value, errors: &mut Errors) {
     let spec = Node::of(definition, "spec");
     validate_spec(&spec, Lenience { needs_known_review: true, takes_any_bundle: true }, errors);
     validate_rest(definition, None, errors);
 }
 
 /// Checks a changed definition: what it is called stays, and once it is served so do its kind and scope.
-pub fn validate_update(new: &Value, old: &Value, errors: &mut Errors) {
+fn validate_update(new: &Value, old: &Value, errors: &mut Errors) {
     let (spec, was) = (Node::of(new, "spec"), Node::of(old, "spec"));
     let versions = was.child("conversion").child("webhook").child("conversionReviewVersions");
     let needs_known_review =
@@ -126,7 +137,7 @@ pub fn validate_update(new: &Value, old: &Value, errors: &mut Errors) {
 }
 
 /// Checks a changed status.
-pub fn validate_status(new: &Value, _old: &Value, errors: &mut Errors) {
+fn validate_status(new: &Value, _old: &Value, errors: &mut Errors) {
     validate_names(&Node::of(new, "status").child("acceptedNames"), errors);
 }
 

@@ -6,6 +6,7 @@ use std::collections::BTreeSet;
 use super::structural;
 use crate::api::custom;
 use crate::api::field::{FieldError, quoted};
+use crate::api::kinds::allowed::apiextensions_v1;
 use crate::api::kinds::check::Node;
 use crate::api::kinds::{Errors, say};
 use crate::api::value::Value;
@@ -329,9 +330,7 @@ fn rules(schema: &Node<'_>, errors: &mut Errors) {
         if !computed.is_empty() && trimmed(&computed).is_empty() {
             computed.required(errors, "messageExpression must be non-empty if specified");
         }
-        let reasons =
-            ["FieldValueDuplicate", "FieldValueForbidden", "FieldValueInvalid", "FieldValueRequired"];
-        rule.child("reason").one_of_if_set(errors, &reasons);
+        rule.child("reason").one_of_if_set(errors, apiextensions_v1::ValidationRule::REASON);
         if field.is_empty() {
             continue;
         }

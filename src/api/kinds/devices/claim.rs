@@ -1,12 +1,35 @@
 //! ResourceClaims: what is asked for. And their templates.
 
-use super::super::Errors;
 use super::super::check::{Node, fill, fill_text, items_mut, present_mut, same};
+use super::super::{Errors, KindRules, PLAIN, StatusMeta, gated};
+use super::claim_status;
 use super::share::{MOST_CONFIGS, at_most, configuration, qualified_name, selectors, unique};
 use crate::api::field::{FieldError, Path};
+use crate::api::kinds::allowed::resource_v1beta1;
 use crate::api::value::Value;
 use crate::api::{meta, names};
 use std::collections::{BTreeMap, BTreeSet};
+
+/// The rules of a ResourceClaim.
+pub const RESOURCE_CLAIM: KindRules = KindRules {
+    status_meta: StatusMeta::Fixed,
+    gated: gated::rows::DEVICE_CLAIM,
+    default: default_claim,
+    validate: validate_claim,
+    validate_update: validate_claim_update,
+    prepare_status: claim_status::prepare_claim_status,
+    validate_status: claim_status::validate_claim_status,
+    ..PLAIN
+};
+
+/// The rules of a ResourceClaimTemplate.
+pub const RESOURCE_CLAIM_TEMPLATE: KindRules = KindRules {
+    gated: gated::rows::DEVICE_CLAIM_TEMPLATE,
+    default: default_template,
+    validate: validate_template,
+    validate_update: validate_template_update,
+    ..PLAIN
+};
 
 const MOST_REQUESTS: usize = 32;
 
@@ -18,7 +41,7 @@ const NO_REQUEST: &str =
     "must be the name of a request in the claim or the name of a request and a subrequest separated by '/'";
 
 /// The defaults of a claim: a request that says nothing else asks for one device.
-pub fn default_claim(claim: &mut Value) {
+pub(super) fn default_claim(claim: &mut Value) {
     let devices = present_mut(claim, "spec").and_then(|spec| present_mut(spec, "devices"));
     let Some(devices) = devices else { return };
     for request in items_mut(devices, "requests") {
@@ -34,7 +57,7 @@ pub fn default_claim(claim: &mut Value) {
 }
 
 /// The same for what claims are made from.
-pub fn default_template(template: &mut Value) {
+pub(super) fn default_template(template: &mut Value) {
     if let Some(claim) = present_mut(template, "spec") {
         default_claim(claim);
     }
@@ -185,10 +208,10 @@ fn validate_toleration(toleration: &Node<'_>, errors: &mut Errors) {
         "Exists" if !value.is_empty() => value.invalid(errors, "must be empty for operator `Exists`"),
         "Exists" => {}
         "Equal" => value.syntax(errors, names::label_value),
-        _ => toleration.child("operator").need_one_of(errors, &["Equal", "Exists"]),
+        _ => toleration.child("operator").need_one_of(errors, resource_v1beta1::DeviceToleration::OPERATOR),
     }
     if !toleration.child("effect").is_empty() {
-        toleration.child("effect").one_of(errors, &["NoExecute", "NoSchedule"]);
+        toleration.child("effect").one_of(errors, resource_v1beta1::DeviceToleration::EFFECT);
     }
 }
 
@@ -205,7 +228,7 @@ pub fn validate_claim_update(new: &Value, old: &Value, errors: &mut Errors) {
 }
 
 /// Checks a ResourceClaimTemplate.
-pub fn validate_template(template: &Value, errors: &mut Errors) {
+pub(super) fn validate_template(template: &Value, errors: &mut Errors) {
     let spec = Node::of(template, "spec");
     let metadata = spec.child("metadata");
     let labels = metadata.child("labels");
@@ -216,7 +239,7 @@ pub fn validate_template(template: &Value, errors: &mut Errors) {
 }
 
 /// Checks a changed ResourceClaimTemplate: it stays as it is. The whole is looked at twice.
-pub fn validate_template_update(new: &Value, old: &Value, errors: &mut Errors) {
+fn validate_template_update(new: &Value, old: &Value, errors: &mut Errors) {
     validate_template(new, errors);
     same_spec(new, old, "resource.ResourceClaimTemplateSpec{}", errors);
     validate_template(new, errors);

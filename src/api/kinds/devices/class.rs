@@ -1,10 +1,17 @@
 //! DeviceClasses and DeviceTaintRules.
 
-use super::super::Errors;
 use super::super::check::Node;
+use super::super::{Again, COUNTED, Errors, KindRules};
 use super::share::{MOST_CONFIGS, at_most, configuration, driver_name, pool_name, selectors, validate_taint};
 use crate::api::names;
 use crate::api::value::Value;
+
+/// The rules of a DeviceClass.
+pub const DEVICE_CLASS: KindRules = KindRules { validate: validate_class, again: Again::Twice, ..COUNTED };
+
+/// The rules of a DeviceTaintRule.
+pub const DEVICE_TAINT_RULE: KindRules =
+    KindRules { validate: validate_taint_rule, again: Again::Once, ..COUNTED };
 
 /// Checks a DeviceClass.
 pub fn validate_class(class: &Value, errors: &mut Errors) {
@@ -16,14 +23,8 @@ pub fn validate_class(class: &Value, errors: &mut Errors) {
     at_most(&spec.child("config"), MOST_CONFIGS, errors);
 }
 
-/// Checks a changed DeviceClass. The whole is looked at twice.
-pub fn validate_class_update(new: &Value, _old: &Value, errors: &mut Errors) {
-    validate_class(new, errors);
-    validate_class(new, errors);
-}
-
 /// Checks a DeviceTaintRule.
-pub fn validate_taint_rule(rule: &Value, errors: &mut Errors) {
+pub(super) fn validate_taint_rule(rule: &Value, errors: &mut Errors) {
     let spec = Node::of(rule, "spec");
     let chosen = spec.child("deviceSelector");
     if chosen.child("deviceClassName").is_set() {
@@ -40,9 +41,4 @@ pub fn validate_taint_rule(rule: &Value, errors: &mut Errors) {
     }
     selectors(&chosen.child("selectors"), errors);
     validate_taint(&spec.child("taint"), errors);
-}
-
-/// Checks a changed DeviceTaintRule.
-pub fn validate_taint_rule_update(new: &Value, _old: &Value, errors: &mut Errors) {
-    validate_taint_rule(new, errors);
 }

@@ -4,6 +4,7 @@ use super::super::Errors;
 use super::super::check::Node;
 use super::selector;
 use crate::api::field::{FieldError, Path, quoted};
+use crate::api::kinds::allowed::resource_v1beta1;
 use crate::api::value::Value;
 use crate::api::{meta, names};
 use std::collections::BTreeSet;
@@ -61,7 +62,7 @@ pub(super) fn pool_name(name: &Node<'_>, errors: &mut Errors) {
 pub(super) fn validate_taint(taint: &Node<'_>, errors: &mut Errors) {
     taint.child("key").syntax(errors, names::qualified_name);
     taint.child("value").syntax_if_set(errors, names::label_value);
-    taint.child("effect").need_one_of(errors, &["NoExecute", "NoSchedule"]);
+    taint.child("effect").need_one_of(errors, resource_v1beta1::DeviceTaint::EFFECT);
 }
 
 pub(super) fn selectors(list: &Node<'_>, errors: &mut Errors) {

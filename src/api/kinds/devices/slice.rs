@@ -2,21 +2,30 @@
 
 use super::super::check::{Node, same};
 use super::super::core::affinity;
-use super::super::{Errors, say};
+use super::super::{COUNTED, Errors, Generation, KindRules, gated, say};
 use super::share::{at_most, driver_name, pool_name, qualified_name, unique, validate_taint};
 use crate::api::field::{FieldError, quoted};
 use crate::api::value::Value;
 use crate::api::{meta, names};
 use std::collections::BTreeMap;
 
+/// The rules of a ResourceSlice.
+pub const RULES: KindRules = KindRules {
+    gated: gated::rows::DEVICES,
+    generation: Generation { dropped_count: true, ..Generation::SPEC },
+    validate: validate_slice,
+    validate_update: validate_slice_update,
+    ..COUNTED
+};
+
 /// Checks a ResourceSlice.
-pub fn validate_slice(slice: &Value, errors: &mut Errors) {
+pub(super) fn validate_slice(slice: &Value, errors: &mut Errors) {
     slice_head(slice, errors);
     slice_body(slice, errors);
 }
 
 /// Checks a changed ResourceSlice: whose devices it tells of stays.
-pub fn validate_slice_update(new: &Value, old: &Value, errors: &mut Errors) {
+pub(super) fn validate_slice_update(new: &Value, old: &Value, errors: &mut Errors) {
     slice_head(new, errors);
     let (spec, was) = (Node::of(new, "spec"), Node::of(old, "spec"));
     let table = [

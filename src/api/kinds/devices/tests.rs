@@ -2,7 +2,10 @@
 
 use super::super::Errors;
 use super::super::testing::{each_change_refused, each_refused, object, said};
-use super::*;
+use super::claim::*;
+use super::claim_status::*;
+use super::class::*;
+use super::slice::*;
 
 #[test]
 fn each_rule_of_a_claim_refuses() {

@@ -4,9 +4,7 @@ use super::super::core::pod::quality;
 use super::super::core::{pod_meta, pod_spec, volume_claim};
 use super::super::table::TABLE;
 use super::super::testing::{object, occasion, said};
-use super::super::{
-    Errors, Kind, Occasion, Warned, autoscaling, before_create, before_update, fill_in, rules, storage,
-};
+use super::super::{Errors, Kind, Occasion, Warned, before_create, before_update, fill_in, rules};
 use super::*;
 use crate::api::field::Path;
 use crate::api::schema::{Registry, Type, TypeId};
@@ -269,7 +267,7 @@ fn rules_ask_which_features_are_on() {
     };
     let grow: Check = |new, errors| {
         let old = object(r#"{"spec":{"drivers":[{"name":"d","nodeID":"n","allocatable":{"count":1}}]}}"#);
-        storage::validate_csi_node_update(new, &old, errors);
+        rules("storage.k8s.io", "CSINode").check_update(new, &old, errors);
     };
     let spec = |rest: &str| {
         format!(
@@ -335,7 +333,7 @@ fn rules_ask_which_features_are_on() {
         (Feature::MutableCSINodeAllocatableCount, grow, node.to_owned(), "", "field is immutable"),
         (
             Feature::HPAScaleToZero,
-            |object, errors| autoscaling::validate(object, errors),
+            |object, errors| (rules("autoscaling", "HorizontalPodAutoscaler").validate)(object, errors),
             r#"{"apiVersion":"autoscaling/v2","metadata":{"name":"h","namespace":"n"},"spec":{"minReplicas":0,"maxReplicas":1,
                 "scaleTargetRef":{"kind":"D","name":"d"},"metrics":[{"type":"Object","object":{"describedObject":
                 {"kind":"K","name":"k"},"target":{"type":"Value","value":"1"},"metric":{"name":"m"}}}]}}"#

@@ -1,21 +1,35 @@
 //! Ingresses and their classes.
 
-use super::super::check::{Node, fill, present_mut};
+use super::super::check::Node;
 use super::super::core::address;
-use super::super::{Errors, Warned};
+use super::super::{COUNTED, Errors, KindRules, Warned};
 use crate::api::field::{FieldError, Path};
+use crate::api::kinds::allowed::networking_v1;
 use crate::api::value::Value;
+use crate::api::words::annotations;
 use crate::api::{meta, names};
 
-const CLASS_ANNOTATION: &str = "kubernetes.io/ingress.class";
+/// The rules of an Ingress.
+pub const INGRESS: KindRules = KindRules {
+    validate: validate_ingress,
+    validate_update: validate_ingress_update,
+    validate_status: validate_ingress_status,
+    warn: warn_ingress,
+    warn_status: address::warn_balanced,
+    ..COUNTED
+};
+
+/// The rules of an IngressClass.
+pub const INGRESS_CLASS: KindRules =
+    KindRules { validate: validate_ingress_class, validate_update: validate_ingress_class_update, ..COUNTED };
 
 /// Checks an Ingress.
-pub fn validate_ingress(ingress: &Value, errors: &mut Errors) {
+pub(super) fn validate_ingress(ingress: &Value, errors: &mut Errors) {
     validate_ingress_any(ingress, Allowed::default(), errors);
-    let annotation = meta::of(ingress).at(&["annotations", CLASS_ANNOTATION]);
+    let annotation = meta::of(ingress).at(&["annotations", annotations::INGRESS_CLASS]);
     let class = Node::of(ingress, "spec").child("ingressClassName");
     if let Some(value) = annotation.filter(|value| class.is_set() && *value != class.value) {
-        let path = Path::new("annotations").child(CLASS_ANNOTATION);
+        let path = Path::new("annotations").child(annotations::INGRESS_CLASS);
         Node { value, path }.invalid(errors, "must match `ingressClassName` when both are specified");
     }
 }
@@ -106,7 +120,7 @@ fn ingress_path(node: &Node<'_>, errors: &mut Errors) {
                 path.invalid(errors, "must be an absolute path");
             }
         }
-        _ => kind.one_of(errors, &["Exact", "ImplementationSpecific", "Prefix"]),
+        _ => kind.one_of(errors, networking_v1::HTTPIngressPath::PATH_TYPE),
     }
     backend(&node.child("backend"), errors);
 }
@@ -151,7 +165,7 @@ fn local_reference(reference: &Node<'_>, errors: &mut Errors) {
 }
 
 /// Checks a changed Ingress.
-pub fn validate_ingress_update(new: &Value, old: &Value, errors: &mut Errors) {
+pub(super) fn validate_ingress_update(new: &Value, old: &Value, errors: &mut Errors) {
     let was = Node::of(old, "spec");
     let bad_name = |tls: Node<'_>| {
         let name = tls.child("secretName");
@@ -170,7 +184,7 @@ pub fn validate_ingress_update(new: &Value, old: &Value, errors: &mut Errors) {
 }
 
 /// Checks a changed status of an Ingress.
-pub fn validate_ingress_status(new: &Value, old: &Value, errors: &mut Errors) {
+pub(super) fn validate_ingress_status(new: &Value, old: &Value, errors: &mut Errors) {
     let at = |object| Node::of(object, "status").child("loadBalancer").child("ingress");
     let known = address::listed(at(old).value, "ip");
     for entry in at(new).items() {
@@ -186,24 +200,18 @@ pub fn validate_ingress_status(new: &Value, old: &Value, errors: &mut Errors) {
 }
 
 /// Warns of the annotation that a field has replaced.
-pub fn warn_ingress(ingress: &Value, old: Option<&Value>, warned: &mut Warned) {
-    let named = meta::of(ingress).at(&["annotations", CLASS_ANNOTATION]).is_some();
+pub(super) fn warn_ingress(ingress: &Value, old: Option<&Value>, warned: &mut Warned) {
+    let named = meta::of(ingress).at(&["annotations", annotations::INGRESS_CLASS]).is_some();
     if old.is_none() && named && !Node::of(ingress, "spec").child("ingressClassName").is_set() {
         warned.push(format!(
-            "annotation \"{CLASS_ANNOTATION}\" is deprecated, please use 'spec.ingressClassName' instead"
+            "annotation \"{}\" is deprecated, please use 'spec.ingressClassName' instead",
+            annotations::INGRESS_CLASS
         ));
     }
 }
 
-/// The defaults of an IngressClass.
-pub fn default_ingress_class(class: &mut Value) {
-    if let Some(parameters) = class.get_mut("spec").and_then(|spec| present_mut(spec, "parameters")) {
-        fill(parameters, "scope", "Cluster");
-    }
-}
-
 /// Checks an IngressClass.
-pub fn validate_ingress_class(class: &Value, errors: &mut Errors) {
+pub(super) fn validate_ingress_class(class: &Value, errors: &mut Errors) {
     let spec = Node::of(class, "spec");
     const LONGEST: usize = 250;
     let controller = spec.child("controller");
@@ -236,7 +244,7 @@ pub fn validate_ingress_class(class: &Value, errors: &mut Errors) {
 }
 
 /// Checks a changed IngressClass.
-pub fn validate_ingress_class_update(new: &Value, old: &Value, errors: &mut Errors) {
+pub(super) fn validate_ingress_class_update(new: &Value, old: &Value, errors: &mut Errors) {
     let controller = |object| Node::of(object, "spec").child("controller");
     if controller(new).text() != controller(old).text() {
         controller(new).invalid_text(errors, meta::IMMUTABLE);

@@ -3,10 +3,21 @@
 use super::super::check::Node;
 use super::super::core::address;
 use super::super::selector;
-use super::super::{Errors, Warned, say};
+use super::super::{Again, COUNTED, Errors, Generation, KindRules, Warned, say};
 use crate::api::field::FieldError;
+use crate::api::kinds::allowed::networking_v1;
 use crate::api::names;
 use crate::api::value::Value;
+
+/// The rules of a NetworkPolicy.
+pub const RULES: KindRules = KindRules {
+    generation: Generation { empty_lists_count: true, ..Generation::SPEC },
+    default: default_policy,
+    validate: validate_policy,
+    again: Again::Twice,
+    warn: warn_policy,
+    ..COUNTED
+};
 
 /// A policy that says nothing is about what comes in, and about what goes out if it says something of it.
 pub fn default_policy(policy: &mut Value) {
@@ -21,7 +32,7 @@ pub fn default_policy(policy: &mut Value) {
 }
 
 /// Checks a NetworkPolicy.
-pub fn validate_policy(policy: &Value, errors: &mut Errors) {
+pub(super) fn validate_policy(policy: &Value, errors: &mut Errors) {
     let spec = Node::of(policy, "spec");
     selector::validate(&spec.child("podSelector"), errors);
     for (direction, peers) in [("ingress", "from"), ("egress", "to")] {
@@ -41,12 +52,12 @@ pub fn validate_policy(policy: &Value, errors: &mut Errors) {
         return;
     }
     for kind in types.items() {
-        kind.one_of(errors, &["Ingress", "Egress"]);
+        kind.one_of(errors, networking_v1::NetworkPolicySpec::POLICY_TYPES);
     }
 }
 
 fn policy_port(node: &Node<'_>, errors: &mut Errors) {
-    node.child("protocol").one_of_if_set(errors, &["TCP", "UDP", "SCTP"]);
+    node.child("protocol").one_of_if_set(errors, networking_v1::NetworkPolicyPort::PROTOCOL);
     let (port, end) = (node.child("port"), node.child("endPort"));
     if let Some(first) = port.int() {
         port.port(errors);
@@ -115,14 +126,8 @@ pub(super) fn contains(network: std::net::IpAddr, length: u8, address: std::net:
     }
 }
 
-/// Checks a changed NetworkPolicy. It is looked at twice, as new and as changed.
-pub fn validate_policy_update(new: &Value, _old: &Value, errors: &mut Errors) {
-    validate_policy(new, errors);
-    validate_policy(new, errors);
-}
-
 /// Warns of networks that are written in an unusual way.
-pub fn warn_policy(policy: &Value, _old: Option<&Value>, warned: &mut Warned) {
+pub(super) fn warn_policy(policy: &Value, _old: Option<&Value>, warned: &mut Warned) {
     let spec = Node::of(policy, "spec");
     for (direction, peers) in [("ingress", "from"), ("egress", "to")] {
         for rule in spec.child(direction).items() {

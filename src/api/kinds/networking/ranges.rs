@@ -1,10 +1,32 @@
 //! IPAddresses and the ServiceCIDRs that they come from.
 
 use super::super::check::Node;
-use super::super::{Errors, say};
+use super::super::{Again, BASE, Errors, KindRules, MetaAgain, PLAIN, StatusMeta, say};
 use crate::api::field::FieldError;
 use crate::api::value::Value;
 use crate::api::{meta, names};
+
+/// The rules of an IPAddress.
+pub const IP_ADDRESS: KindRules = KindRules {
+    prefix_is_name: true,
+    name: names::ip_name,
+    validate: validate_address,
+    again: Again::Once,
+    validate_update: validate_address_update,
+    ..PLAIN
+};
+
+/// The rules of a ServiceCIDR.
+pub const SERVICE_CIDR: KindRules = KindRules {
+    status_meta: StatusMeta::Fixed,
+    validate: validate_service_cidr,
+    validate_update: validate_service_cidr_update,
+    // Nothing of it is put back, neither for who makes one nor for who changes it.
+    status_on_create: true,
+    status_on_update: true,
+    meta_again: MetaAgain::Change,
+    ..BASE
+};
 
 /// Checks an IPAddress.
 pub fn validate_address(address: &Value, errors: &mut Errors) {
@@ -28,14 +50,13 @@ pub fn validate_address(address: &Value, errors: &mut Errors) {
 }
 
 /// Checks a changed IPAddress: whose it is stays.
-pub fn validate_address_update(new: &Value, old: &Value, errors: &mut Errors) {
-    validate_address(new, errors);
+pub(super) fn validate_address_update(new: &Value, old: &Value, errors: &mut Errors) {
     let parent = |object| Node::of(object, "spec").child("parentRef");
     say::same_structure(&parent(new), &parent(old), "networking.ParentReference", errors);
 }
 
 /// Checks a ServiceCIDR.
-pub fn validate_service_cidr(object: &Value, errors: &mut Errors) {
+pub(super) fn validate_service_cidr(object: &Value, errors: &mut Errors) {
     service_ranges(&Node::of(object, "spec").child("cidrs"), errors);
 }
 
@@ -60,7 +81,7 @@ fn service_ranges(ranges: &Node<'_>, errors: &mut Errors) {
 }
 
 /// Checks a changed ServiceCIDR: its networks stay, but a second one may join.
-pub fn validate_service_cidr_update(new: &Value, old: &Value, errors: &mut Errors) {
+pub(super) fn validate_service_cidr_update(new: &Value, old: &Value, errors: &mut Errors) {
     let at = |object| Node::of(object, "spec").child("cidrs");
     let (ranges, before) = (at(new), at(old));
     let pairs = ranges.items().zip(before.items());

@@ -1,8 +1,10 @@
 //! The rules, each shown to refuse.
 
-use super::super::testing::{each_change_refused, each_refused, object};
+use super::super::testing::{each_change_refused, each_refused, filled, object};
 use super::super::{Errors, Warned};
-use super::*;
+use super::ingress::*;
+use super::policy::*;
+use super::ranges::*;
 
 #[test]
 fn each_rule_of_an_ingress_refuses() {
@@ -142,8 +144,11 @@ fn each_rule_of_a_policy_refuses() {
 
 #[test]
 fn each_rule_of_the_others_refuses() {
-    let mut class = object(r#"{"spec":{"controller":"a.b/c","parameters":{"kind":"K","name":"n"}}}"#);
-    default_ingress_class(&mut class);
+    let class = filled(
+        ("networking.k8s.io", "v1"),
+        "IngressClass",
+        r#"{"spec":{"controller":"a.b/c","parameters":{"kind":"K","name":"n"}}}"#,
+    );
     each_refused(
         &class,
         validate_ingress_class,

@@ -30,7 +30,6 @@ use super::{headers, proxy, talk};
 
 /// Where OpenAPI documents stand.
 const OPENAPI: &str = "/openapi/v3/";
-const PLAIN: &str = "text/plain; charset=utf-8";
 /// What other servers may not say to browsers in the name of this one.
 const CORS: [&str; 4] = [
     "access-control-allow-credentials",
@@ -206,7 +205,7 @@ fn back(worker: &Worker, request: &HttpRequest, mut answer: Answer, is_watch: bo
     let leads_on = answer.status.is_redirection() && answer.headers.contains_key(LOCATION);
     if leads_on && worker.shared.manners.refuses_redirects {
         let why = "the backend attempted to redirect this request, which is not permitted";
-        return HttpResponse::BadGateway().content_type(PLAIN).body(why);
+        return HttpResponse::BadGateway().content_type(render::PLAIN_TEXT).body(why);
     }
     CORS.iter().for_each(|name| drop(answer.headers.remove(*name)));
     if is_watch && answer.body.length().is_none() {

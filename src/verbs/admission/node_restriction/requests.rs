@@ -12,11 +12,11 @@ use super::{Allowances, Looked, PODS, find, is_on};
 use crate::api::meta;
 use crate::api::status::{Result, Status};
 use crate::api::value::Value;
+use crate::api::words::signers;
 use crate::verbs::admission::Write;
 
 /// The signers whose certificates nodes are known by.
-const NODE_SIGNERS: [&str; 2] =
-    ["kubernetes.io/kubelet-serving", "kubernetes.io/kube-apiserver-client-kubelet"];
+const NODE_SIGNERS: [&str; 2] = [signers::SERVING, signers::KUBELET];
 /// What a node must be allowed, where its pod does not name the audience itself.
 const ANY_AUDIENCE: &str = "request-serviceaccounts-token-audience";
 /// Volumes of before there were drivers, and the driver that serves each.

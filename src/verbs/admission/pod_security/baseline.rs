@@ -5,12 +5,9 @@ use std::collections::BTreeSet;
 
 use crate::api::field::quoted;
 use crate::api::value::Value;
+use crate::api::words::annotations::{APPARMOR, SECCOMP_CONTAINER, SECCOMP_POD};
 
 use super::pod::{Pod, Values, Violation, containers, is_true, listed, plural, security, setters, violation};
-
-const APPARMOR: &str = "container.apparmor.security.beta.kubernetes.io/";
-const SECCOMP_OF_POD: &str = "seccomp.security.alpha.kubernetes.io/pod";
-const SECCOMP_OF_CONTAINER: &str = "container.seccomp.security.alpha.kubernetes.io/";
 
 /// The type of a profile that does not confine: it is neither what the runtime brings nor what lies on the node.
 fn bad_profile(profile: Option<&Value>) -> Option<&str> {
@@ -188,8 +185,8 @@ fn se_linux_of<'a>(pod: &Pod<'a>, allowed: &[&str]) -> Option<Violation> {
 pub fn seccomp_annotations(pod: &Pod<'_>) -> Option<Violation> {
     let mut found = BTreeSet::new();
     let of_containers =
-        pod.containers().map(|container| format!("{SECCOMP_OF_CONTAINER}{}", container.str("name")));
-    for key in std::iter::once(SECCOMP_OF_POD.to_owned()).chain(of_containers) {
+        pod.containers().map(|container| format!("{SECCOMP_CONTAINER}{}", container.str("name")));
+    for key in std::iter::once(SECCOMP_POD.to_owned()).chain(of_containers) {
         let Some(value) = pod.annotation(&key) else { continue };
         let known = ["runtime/default", "docker/default"].contains(&value);
         if !known && !value.starts_with("localhost/") {

@@ -30,14 +30,13 @@ use crate::api::select;
 use crate::api::status::{GroupResource, Result, Status};
 use crate::api::value::Value;
 use crate::api::version::GroupVersion;
+use crate::api::words::SERVER_NAME;
+use crate::api::words::stores::RESOURCE_QUOTAS;
 
 use super::super::super::stores::{StoreResult, Stores};
 
 const KIND: &str = "ResourceQuota";
-const STORE: &str = "resourcequotas";
-const OF: GroupResource<'_> = GroupResource { group: "", resource: STORE };
-/// Who owns what is written here: clients know this server by the name of the reference.
-const MANAGER: &str = "kube-apiserver";
+const OF: GroupResource<'_> = GroupResource { group: "", resource: RESOURCE_QUOTAS };
 /// How often a round looks again at quotas that others wrote.
 const ATTEMPTS: usize = 16;
 
@@ -180,7 +179,7 @@ impl Ledger {
     }
 
     async fn all(&self, namespace: &str) -> StoreResult<Vec<(Arc<Object>, Option<Turn>)>> {
-        let snapshot = self.stores.snapshot(&TypeName::new(STORE), &Permit::none()).await?;
+        let snapshot = self.stores.snapshot(&TypeName::new(RESOURCE_QUOTAS), &Permit::none()).await?;
         Ok(snapshot.scan(Some(namespace), Bound::Unbounded).map(|object| (object.clone(), None)).collect())
     }
 
@@ -193,7 +192,7 @@ impl Ledger {
         let mut found = Vec::with_capacity(names.len());
         for name in names {
             let key = Key::namespaced(namespace, name);
-            match self.stores.alone(&TypeName::new(STORE), key, &Permit::none()).await {
+            match self.stores.alone(&TypeName::new(RESOURCE_QUOTAS), key, &Permit::none()).await {
                 Ok(alone) => found.push(alone),
                 // It limits nothing any more.
                 Err(StoreError::NotFound) => {}
@@ -244,7 +243,7 @@ impl Ledger {
     async fn store_one(&self, page: Page, used: &Amounts) -> Result<Option<String>> {
         let draft = self.draft(&page, used)?;
         let Page { object, turn, .. } = page;
-        let (store, name) = (TypeName::new(STORE), object.key.name());
+        let (store, name) = (TypeName::new(RESOURCE_QUOTAS), object.key.name());
         match self.stores.replace_in_turn(&store, draft, object.revision, &Permit::none(), turn).await {
             Ok(_) => Ok(None),
             Err(StoreError::Conflict(_) | StoreError::NotFound) => Ok(Some(name.to_owned())),
@@ -260,8 +259,13 @@ impl Ledger {
         }
         let now = time::format_seconds(i64::try_from(self.clock.now().seconds()).unwrap_or(i64::MAX));
         let reset = ownership::reset_fields("", KIND, "status", true);
-        let write =
-            ownership::Write { manager: MANAGER, version: &version, subresource: "status", now: &now, reset };
+        let write = ownership::Write {
+            manager: SERVER_NAME,
+            version: &version,
+            subresource: "status",
+            now: &now,
+            reset,
+        };
         let versions = Versions { registry: &self.registry, kind: KIND, stored: &version, elsewhere: None };
         ownership::record(&versions, &write, Some(&page.value), &mut value);
         let ty =

@@ -1,6 +1,7 @@
 //! The volume with the token of the account, and where containers find it.
 
 use crate::api::value::Value;
+use crate::api::words::ROOT_CERTIFICATE;
 use crate::limits::POD_TOKEN_LIFE;
 
 /// What the name of the volume begins with.
@@ -66,7 +67,7 @@ fn volume(name: &str) -> Value {
     item.set("path", "ca.crt");
     let mut authority = Value::object();
     let source = authority.entry("configMap");
-    source.set("name", "kube-root-ca.crt");
+    source.set("name", ROOT_CERTIFICATE);
     source.set("items", vec![item]);
 
     let mut item = Value::object();

@@ -1,11 +1,10 @@
 //! Which secrets a pod names, and whether its account allows them.
 
 use crate::api::value::Value;
+use crate::api::words::annotations::ENFORCE_MOUNTABLE_SECRETS;
 
 use super::items;
 
-/// The annotation of an account whose pods may mount no other secrets than those it names.
-const ENFORCE: &str = "kubernetes.io/enforce-mountable-secrets";
 const LISTS: [&str; 3] = ["initContainers", "containers", "ephemeralContainers"];
 /// The sources of volumes that name a secret, and the field that does.
 const SOURCES: [(&str, &[&str]); 10] = [
@@ -23,7 +22,7 @@ const SOURCES: [(&str, &[&str]); 10] = [
 
 /// Whether the account names all secrets that its pods may mount.
 pub fn are_limited(account: &Value) -> bool {
-    let said = account.at(&["metadata", "annotations", ENFORCE]).and_then(Value::as_str);
+    let said = account.at(&["metadata", "annotations", ENFORCE_MOUNTABLE_SECRETS]).and_then(Value::as_str);
     said.is_some_and(|said| matches!(said, "1" | "t" | "T" | "true" | "TRUE" | "True"))
 }
 

@@ -10,7 +10,8 @@ use pilothouse_actors::object::{Object, TypeName};
 
 use super::Phase;
 use crate::api::codec::json;
-use crate::api::hooks::{CONFIGURATION_GROUP, Hook};
+use crate::api::hooks::Hook;
+use crate::api::words::ADMISSION_REGISTRATION_GROUP;
 use crate::auth::followed::{Followed, View};
 use crate::upstream::pool::{Pool, Purpose, Wanted};
 use crate::verbs::ways::Target;
@@ -23,7 +24,8 @@ const RESOURCES: [&str; 2] = ["mutatingwebhookconfigurations", "validatingwebhoo
 
 /// Reads all configurations.
 pub async fn open(directory: Addr<Directory>, pool: Arc<Pool>) -> Result<Hooks, StoreError> {
-    let types = RESOURCES.map(|resource| TypeName::new(&format!("{resource}.{CONFIGURATION_GROUP}")));
+    let types =
+        RESOURCES.map(|resource| TypeName::new(&format!("{resource}.{ADMISSION_REGISTRATION_GROUP}")));
     Followed::open(directory, types, Table::new(pool)).await
 }
 

@@ -25,7 +25,7 @@ fn key() -> Key {
 }
 
 fn of() -> TypeName {
-    TypeName::new(STORE)
+    TypeName::new(RESOURCE_QUOTAS)
 }
 
 impl Scene {
