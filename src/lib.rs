@@ -26,6 +26,7 @@ pub mod upstream;
 pub mod verbs;
 pub mod webhook;
 mod wire;
+pub mod wiring;
 
 pub use config::Config;
 pub use server::{Exit, Handle, Server, StartError};

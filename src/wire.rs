@@ -72,8 +72,6 @@ use crate::limits;
 use crate::metrics::Metrics;
 use crate::metrics::requests::Meter;
 use crate::pki::{Pki, host};
-use crate::server::StartError;
-use crate::server::wiring::{Application, Boot, Wired, Wiring};
 use crate::upstream::pool::Wanted;
 use crate::upstream::{TlsError, Upstream};
 use crate::verbs::admission::policies::table;
@@ -88,6 +86,8 @@ use crate::verbs::load::Load;
 use crate::verbs::services::{Services, repair};
 use crate::verbs::stores::Stores;
 use crate::verbs::{Backend, Watching};
+use crate::wiring::StartError;
+use crate::wiring::{Application, Boot, Wired, Wiring};
 
 use self::custom::Builtins;
 use self::loops::Loops;

@@ -13,11 +13,11 @@ use crate::api::quota::{Features, Limited};
 use crate::api::schema::Registry;
 use crate::config::{Config, ConfigError};
 use crate::http::handler::worker::Shared;
-use crate::server::StartError;
-use crate::server::wiring::Boot;
 use crate::verbs::admission::policies::table::Policies;
 use crate::verbs::admission::{self, quota, webhooks};
 use crate::verbs::stores::Stores;
+use crate::wiring::Boot;
+use crate::wiring::StartError;
 
 /// Reads what the operator says and who else is asked, and starts the actors that all workers ask.
 pub async fn settings(

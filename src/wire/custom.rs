@@ -14,8 +14,8 @@ use crate::auth::modes::AlwaysAllow;
 use crate::definitions::{Defined, Definitions, Follow, Outside};
 use crate::http::handler::openapi::OpenApi;
 use crate::http::handler::worker::{Served, Shared};
-use crate::server::StartError;
 use crate::verbs::conversion;
+use crate::wiring::StartError;
 
 /// What is built in, and how it is described.
 pub(super) struct Builtins {

@@ -21,9 +21,9 @@ use crate::controllers::start::{Authorities, Down, Guest, Kit, Outside, Running,
 use crate::flows::Room;
 use crate::pki::signers::Signers;
 use crate::pki::{Pki, PkiError};
-use crate::server::StartError;
 use crate::verbs::stores::Stores;
 use crate::verbs::{Backend, bootstrap};
+use crate::wiring::StartError;
 
 /// Makes what others need to find this server, and to know whom it trusts, as it should be.
 async fn settle(parts: Arc<Parts>, backend: Rc<Backend>) -> crate::api::status::Result<()> {

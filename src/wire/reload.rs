@@ -17,8 +17,8 @@ use crate::controllers::start::Authorities;
 use crate::http::handler::worker::Shared;
 use crate::limits::{PKI_LOOK_EVERY, PKI_RENEW_EVERY};
 use crate::pki::{self, Pki};
-use crate::server::wiring::Boot;
 use crate::upstream::{self, Shown, TlsError, TlsFiles};
+use crate::wiring::Boot;
 
 /// What can be told of a file without reading it.
 type Mark = Option<(SystemTime, u64)>;
