@@ -94,6 +94,8 @@ use self::loops::Loops;
 
 /// The file that the redb engine keeps, in the data directory.
 const STORE_FILE: &str = "pilothouse.redb";
+/// As errors name what this server is built with.
+const BUILTIN: &str = "the kinds that are built in";
 
 /// The wiring of the product.
 #[derive(Default)]
@@ -171,8 +173,8 @@ impl Wiring for Wires {
 
 async fn parts(boot: &Boot, guests: Vec<Guest>) -> Result<Parts, StartError> {
     let config = &boot.config;
-    let broken = |error: &dyn std::fmt::Display| StartError::Store(error.to_string());
-    let registry = Registry::builtin().map_err(|error| broken(&error))?;
+    let broken = StartError::store;
+    let registry = Registry::builtin().map_err(|error| StartError::part(BUILTIN)(&error))?;
     let catalog = catalog(config)?;
     let engine = engine(config).map_err(|error| broken(&error))?;
     // Zero switches it off in the reference: nothing is ever let go of for its age.
@@ -183,12 +185,14 @@ async fn parts(boot: &Boot, guests: Vec<Guest>) -> Result<Parts, StartError> {
     let (address, cbor) = (boot.address.to_string(), config.gates().enabled("CBORServingAndStorage"));
     let builtin = Builtins::new(&catalog, &address, cbor);
     let objects = Arc::new(Objects::new(storage.directory.clone()));
-    let metrics = Arc::new(Metrics::new(boot.clock.now()).map_err(|error| broken(&error))?);
+    let metrics =
+        Arc::new(Metrics::new(boot.clock.now()).map_err(|error| StartError::part("metrics")(&error))?);
     let callers = Callers::open(boot, &metrics)?;
-    let tokens = tokens(boot, &objects, &metrics).map_err(|error| broken(&error))?;
+    let tokens = tokens(boot, &objects, &metrics)
+        .map_err(|error| StartError::part("tokens of service accounts")(&error))?;
     let loops = Loops::new(config, &boot.pki, guests)?;
     tokens.verifier.tell(loops.uses());
-    let connecting = connecting(boot).map_err(|error| broken(&error))?;
+    let connecting = connecting(boot)?;
     let to_endpoints = config.kubelets.enable_aggregator_routing;
     let extensions =
         Extensions::open(storage.directory.clone(), connecting.upstream.clone(), to_endpoints).await;
@@ -283,7 +287,10 @@ async fn parts(boot: &Boot, guests: Vec<Guest>) -> Result<Parts, StartError> {
         builtin,
         converters: Mutex::default(),
     };
-    services(&parts).repair(&held).await.map_err(|error| broken(&error))?;
+    services(&parts)
+        .repair(&held)
+        .await
+        .map_err(|error| StartError::part("the addresses of services")(&error))?;
     Ok(parts)
 }
 
@@ -301,16 +308,19 @@ async fn room(
     }
     let total = reading.saturating_add(writing);
     let gate = Gate::open(storage.directory.clone(), total, load.clone(), metrics, &boot.clock).await;
-    gate.map(Room::Fair).map_err(|error| StartError::Store(error.to_string()))
+    gate.map(Room::Fair).map_err(|error| StartError::store(&error))
 }
 
 /// How kubelets, pods and services are reached.
-fn connecting(boot: &Boot) -> Result<Connecting, TlsError> {
+fn connecting(boot: &Boot) -> Result<Connecting, StartError> {
     let config = &boot.config;
+    let broken = |error: TlsError| StartError::part("connections to kubelets and extension servers")(&error);
     let kubelets = &config.kubelets;
     let upstream =
-        Upstream::new(&reload::kubelet_files(kubelets), kubelets.kubelet_timeout, boot.pool.clone())?;
-    upstream.show_to_extensions(reload::proxy_identity(&config.aggregation)?)?;
+        Upstream::new(&reload::kubelet_files(kubelets), kubelets.kubelet_timeout, boot.pool.clone())
+            .map_err(broken)?;
+    let shown = reload::proxy_identity(&config.aggregation).map_err(broken)?;
+    upstream.show_to_extensions(shown).map_err(broken)?;
     Ok(Connecting {
         rules: KubeletRules {
             address_types: kubelets.kubelet_preferred_address_types.clone(),
@@ -327,7 +337,7 @@ fn connecting(boot: &Boot) -> Result<Connecting, TlsError> {
 /// The addresses that services get.
 fn service_ranges(config: &Config) -> Result<Arc<[AddressRange]>, StartError> {
     let ranges = config.api.service_cluster_ip_range.iter().map(|range| {
-        let wrong = || StartError::Store(format!("--service-cluster-ip-range: {range} is too large"));
+        let wrong = || StartError::flag("--service-cluster-ip-range")(&format!("{range} is too large"));
         AddressRange::new(range.network, range.prefix).ok_or_else(wrong)
     });
     ranges.collect()
@@ -344,7 +354,7 @@ fn authority(config: &Config) -> Authority {
 }
 
 fn catalog(config: &Config) -> Result<Catalog, StartError> {
-    let wrong = |error: &dyn std::fmt::Display| StartError::Store(format!("--runtime-config: {error}"));
+    let wrong = StartError::flag("--runtime-config");
     let pairs: Vec<String> = config
         .api
         .runtime_config
@@ -352,7 +362,7 @@ fn catalog(config: &Config) -> Result<Catalog, StartError> {
         .map(|setting| format!("{}={}", setting.key, setting.enabled))
         .collect();
     let switches = RuntimeConfig::parse(&pairs.join(",")).map_err(|error| wrong(&error))?;
-    let builtin = Builtin::load().map_err(|error| wrong(&error))?;
+    let builtin = Builtin::load().map_err(|error| StartError::part(BUILTIN)(&error))?;
     builtin.serve(&switches).map_err(|error| wrong(&error))
 }
 
@@ -380,16 +390,16 @@ fn tokens(boot: &Boot, objects: &Arc<Objects>, metrics: &Arc<Metrics>) -> Result
 fn front_proxy(boot: &Boot) -> Result<Option<Arc<FrontProxy>>, StartError> {
     let Some(pem) = &boot.pki.proxy_ca_pem else { return Ok(None) };
     let verifier = FrontProxy::new(pem, boot.config.front_proxy.allowed(), boot.clock.clone());
-    let broken = |error| StartError::Store(format!("--requestheader-client-ca-file: {error}"));
-    verifier.map(|verifier| Some(Arc::new(verifier))).map_err(broken)
+    let broken = StartError::flag("--requestheader-client-ca-file");
+    verifier.map(|verifier| Some(Arc::new(verifier))).map_err(|error| broken(&error))
 }
 
 fn certificates(boot: &Boot, metrics: &Metrics) -> Result<Arc<CertificateVerifier>, StartError> {
     let reads_uid = boot.config.gates().enabled("AllowParsingUserUIDFromCertAuth");
     let left = metrics.authentication.certificate_left.clone();
     let verifier = CertificateVerifier::new(&boot.pki.client_ca_pem, reads_uid, left, boot.clock.clone());
-    let broken = |error| StartError::Store(format!("the client certificate authority: {error}"));
-    verifier.map(Arc::new).map_err(broken)
+    let broken = StartError::part("the authority of client certificates");
+    verifier.map(Arc::new).map_err(|error| broken(&error))
 }
 
 fn house(config: &Config, callers: &Callers) -> House {
@@ -491,14 +501,14 @@ impl Application for Running {
                 bootstrap::flow_control(&backend, &served.catalog),
                 bootstrap::api_services(&backend, &served.catalog),
             );
-            made.map_err(|status| StartError::Store(format!("the first objects: {status}")))?;
+            made.map_err(|status| StartError::part("the first objects")(&status))?;
             let today = day(self.0.clock.now());
             let made = try_join!(
                 bootstrap::home::kubernetes(&backend, &served.catalog, &self.0.home),
                 bootstrap::trust::authentication(&backend, &served.catalog, told(&self.0)),
                 bootstrap::trust::token_tracking(&backend, &served.catalog, &today),
             );
-            made.map_err(|status| StartError::Store(format!("what others know of this server: {status}")))?;
+            made.map_err(|status| StartError::part("what others know of this server")(&status))?;
             actix::spawn(self.0.deciding.clone().follow_file(self.0.shared.clone()));
             actix::spawn(self.0.callers.clone().follow_file(self.0.shared.clone()));
             let (boot, certificates) = (self.0.boot.clone(), self.0.certificates.clone());

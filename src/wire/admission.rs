@@ -52,7 +52,7 @@ async fn webhooks(
 ) -> Result<webhooks::Settings, StartError> {
     let hooks = webhooks::open(storage.directory.clone(), boot.pool.clone()).await;
     Ok(webhooks::Settings {
-        hooks: Arc::new(hooks.map_err(|error| StartError::Store(error.to_string()))?),
+        hooks: Arc::new(hooks.map_err(|error| StartError::store(&error))?),
         equivalents: equivalents(shared.clone()),
         to_endpoints: boot.config.kubelets.enable_aggregator_routing,
         metrics: shared.metrics.clone(),

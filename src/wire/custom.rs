@@ -60,9 +60,9 @@ pub(super) async fn follow(parts: &Arc<Parts>) -> Result<(), StartError> {
         publish: Box::new(move |defined| publish(&held, &defined)),
         fatal: parts.storage.fatal.clone(),
     };
-    let broken = |error: String| StartError::Store(format!("custom kinds: {error}"));
+    let broken = StartError::part("custom kinds");
     let done = Definitions::begin(outside).send(Follow).await;
-    done.map_err(|error| broken(error.to_string()))?.map_err(broken)
+    done.map_err(|error| broken(&error))?.map_err(|why| broken(&why))
 }
 
 /// Whether a resource is what is served under its name now. Those that are built in are never replaced.

@@ -1,5 +1,6 @@
 //! Why a server did not start.
 
+use std::fmt::Display;
 use std::io;
 use std::net::SocketAddr;
 
@@ -38,12 +39,45 @@ pub enum StartError {
     /// TLS cannot be set up.
     #[error(transparent)]
     Tls(#[from] TlsError),
-    /// What keeps the objects cannot be opened: in use, damaged, or from a newer version.
+    /// A flag says what cannot be done, or names a file that cannot be used.
+    #[error("{flag}: {why}")]
+    Flag {
+        /// As it is written on the command line.
+        flag: &'static str,
+        /// What is wrong with it.
+        why: String,
+    },
+    /// A part of the server cannot be made.
+    #[error("cannot prepare {part}: {why}")]
+    Part {
+        /// Which one.
+        part: &'static str,
+        /// What is wrong.
+        why: String,
+    },
+    /// What keeps the objects cannot be opened or read: in use, damaged, or from a newer version.
     #[error("cannot open the store: {0}")]
     Store(String),
     /// Something else of the machine is missing: threads, files.
     #[error("cannot start: {0}")]
     System(#[from] io::Error),
+}
+
+impl StartError {
+    /// A flag that is at fault, and why.
+    pub fn flag(flag: &'static str) -> impl Fn(&dyn Display) -> StartError {
+        move |why| StartError::Flag { flag, why: why.to_string() }
+    }
+
+    /// A part that cannot be made, and why.
+    pub fn part(part: &'static str) -> impl Fn(&dyn Display) -> StartError {
+        move |why| StartError::Part { part, why: why.to_string() }
+    }
+
+    /// Objects that cannot be opened or read.
+    pub fn store(why: &dyn Display) -> StartError {
+        StartError::Store(why.to_string())
+    }
 }
 
 fn plainly(error: &io::Error) -> String {
