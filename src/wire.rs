@@ -67,7 +67,7 @@ use crate::http::handler::connect::extension::Manners;
 use crate::http::handler::health::Health;
 use crate::http::handler::merged::MergedDocuments;
 use crate::http::handler::openapi::OpenApi;
-use crate::http::handler::worker::{Encodings, Served, Shared, Worker};
+use crate::http::handler::worker::{self, Encodings, Served, Shared, Worker};
 use crate::limits;
 use crate::metrics::Metrics;
 use crate::metrics::requests::Meter;
@@ -210,6 +210,8 @@ async fn parts(boot: &Boot, guests: Vec<Guest>) -> Result<Parts, StartError> {
             stopping: AtomicBool::new(false),
             loops: loops.is_on().then(|| loops.down()),
         },
+        transport_security: worker::transport_security(&config.serving.strict_transport_security_directives)
+            .map_err(|error| StartError::flag("--strict-transport-security-directives")(&error))?,
         request_timeout: config.limits.request_timeout,
         closes_unknown: config.gates().enabled("UnauthenticatedHTTP2DOSMitigation"),
         encoding: Encodings {

@@ -15,6 +15,7 @@ mod gates_table;
 pub mod groups;
 pub mod oidc;
 pub mod plugins;
+pub mod private;
 pub mod signing;
 mod tokens;
 pub mod values;
@@ -37,6 +38,7 @@ pub use groups::{
     LogFormat, Logging, Loops, RequestLimits, ServiceAccounts, Serving, Storage, TlsVersion,
 };
 pub use oidc::OpenId;
+pub use private::NamedCertificate;
 pub use signing::Signing;
 
 use crate::limits;

@@ -130,6 +130,9 @@ impl Context {
                 }
             }
         }
+        if let Some(directives) = &self.worker.shared.transport_security {
+            headers.insert(header::STRICT_TRANSPORT_SECURITY, directives.clone());
+        }
         if !headers.contains_key(header::CACHE_CONTROL) {
             headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache, private"));
         }
