@@ -169,14 +169,9 @@ const LAYERS: &[Layer] = &[
         outside: &["actix_rt::", "fs::", "pilothouse_actors::", "tokio::"],
     },
     Layer {
-        name: "convert_command",
+        name: "commands",
         may: &["limits", "api"],
-        outside: &["clap::", "process::ExitCode", "serde_json::"],
-    },
-    Layer {
-        name: "healthcheck",
-        may: &["limits"],
-        outside: &["TcpStream", "clap::", "fs::read", "openssl::", "process::ExitCode"],
+        outside: &["TcpStream", "clap::", "fs::read", "openssl::", "process::ExitCode", "serde_json::"],
     },
     Layer { name: "main", may: &[], outside: &["pilothouse::", "process::ExitCode", "tokio::"] },
 ];

@@ -82,7 +82,7 @@ pub struct Storage {
     #[arg(long, default_value = "5m0s", value_parser = go_duration, value_name = "DURATION")]
     pub etcd_compaction_interval: Duration,
     /// How long events are kept after they were last written; 0 is for ever.
-    #[arg(long, default_value = "1h", value_parser = go_duration, value_name = "DURATION")]
+    #[arg(long, default_value = "1h0m0s", value_parser = go_duration, value_name = "DURATION")]
     pub event_ttl: Duration,
 }
 
