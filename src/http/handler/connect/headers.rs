@@ -11,6 +11,7 @@ use hyper::header::{
 
 use crate::api::connect::Location;
 use crate::auth::front_proxy::Headers;
+use crate::frames::websocket::frame::TOKEN_PROTOCOL;
 use crate::upstream;
 
 use super::super::worker::Worker;
@@ -18,8 +19,6 @@ use super::{client_address, host};
 
 const FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 const WEBSOCKET_PROTOCOL: HeaderName = HeaderName::from_static("sec-websocket-protocol");
-/// WebSocket clients that cannot set headers put their token here: it is for this server alone.
-const PROTOCOL_WITH_TOKEN: &str = "base64url.bearer.authorization.k8s.io.";
 
 /// Headers that are about one connection and not about what is sent through it.
 fn is_hop(name: &HeaderName) -> bool {
@@ -97,7 +96,7 @@ pub(super) fn protocols(request: &HttpRequest) -> impl Iterator<Item = &str> {
 
 /// The same without those that are tokens.
 pub(super) fn without_token(request: &HttpRequest) -> impl Iterator<Item = &str> {
-    protocols(request).filter(|protocol| !protocol.starts_with(PROTOCOL_WITH_TOKEN))
+    protocols(request).filter(|protocol| !protocol.starts_with(TOKEN_PROTOCOL))
 }
 
 fn kept(request: &HttpRequest, wanted: impl Fn(&HeaderName) -> bool) -> HeaderMap {
