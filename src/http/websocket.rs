@@ -25,11 +25,10 @@ use crate::api::status::{Result, Status};
 use crate::frames::websocket::frame::{
     self, BINARY, CLOSE, Head, LONGEST_HEAD, NORMAL, PING, PONG, PROTOCOL_ERROR, TEXT, TOKEN_PROTOCOL,
 };
+use crate::limits::WEBSOCKET_CHUNK_BYTES;
 
 /// The only version of the protocol that is in use.
 const VERSION: &str = "13";
-/// Messages that wait leave together, up to this many bytes.
-const CHUNK_BYTES: usize = 64 << 10;
 /// The length that stands before each event in a stream of Protobuf, and not in a message.
 const PROTOBUF_LENGTH: usize = 4;
 
@@ -155,7 +154,7 @@ impl Conversation {
 
     /// The next events as messages, or that there are none.
     fn tell(&mut self, context: &mut Context<'_>, out: &mut BytesMut) {
-        while out.len() < CHUNK_BYTES {
+        while out.len() < WEBSOCKET_CHUNK_BYTES {
             match self.feed.poll_frame(context) {
                 Poll::Pending => return,
                 Poll::Ready(None) => return self.goodbye(&NORMAL),

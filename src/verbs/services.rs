@@ -37,6 +37,7 @@ use crate::api::status::{GroupResource, Result, Status};
 use crate::api::value::Value;
 use crate::api::version::GroupVersion;
 use crate::ids;
+use crate::limits::RELEASE_ATTEMPTS;
 
 use self::claim::{Doubt, Open};
 use self::take::{NotGot, Wanted};
@@ -56,8 +57,6 @@ const FAMILY: &str = "ipaddress.kubernetes.io/ip-family";
 const MANAGER: &str = "ipallocator.k8s.io";
 /// What earlier builds of this server wrote there.
 const OLD_MANAGER: &str = "ipallocator";
-/// How often the removal of an address is tried again when others change its object.
-const RELEASE_ATTEMPTS: usize = 4;
 
 /// Everything that services get from the cluster. One per worker.
 pub struct Services {

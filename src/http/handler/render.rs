@@ -24,6 +24,7 @@ use crate::api::status::{Result, Status};
 use crate::flows::table::Flow;
 use crate::http::h1_stream::Endless;
 use crate::ids;
+use crate::limits::{AUDIT_ID_BYTES, LAID_OUT_ASIDE_BYTES};
 use crate::verbs::list::Listing;
 use crate::verbs::{Reply, Warnings};
 
@@ -35,10 +36,6 @@ use super::worker::Worker;
 const AUDIT_ID: HeaderName = HeaderName::from_static("audit-id");
 const FLOW_SCHEMA: HeaderName = HeaderName::from_static("x-kubernetes-pf-flowschema-uid");
 const PRIORITY_LEVEL: HeaderName = HeaderName::from_static("x-kubernetes-pf-prioritylevel-uid");
-/// Longer ids of clients are not repeated.
-const LONGEST_AUDIT_ID: usize = 128;
-/// What is larger than this is not laid out for people on a thread that serves others too.
-const LAID_OUT_ASIDE: usize = 64 << 10;
 const PLAIN_TEXT: &str = "text/plain; charset=utf-8";
 
 /// What an answer needs to know of its request.
@@ -64,7 +61,7 @@ impl Context {
     /// Reads what answers depend on.
     pub fn of(request: &HttpRequest, worker: &Rc<Worker>) -> Context {
         let headers = request.headers();
-        let given = headers.get(AUDIT_ID).filter(|id| !id.is_empty() && id.len() <= LONGEST_AUDIT_ID);
+        let given = headers.get(AUDIT_ID).filter(|id| !id.is_empty() && id.len() <= AUDIT_ID_BYTES);
         let audit_id = match given {
             Some(id) => id.clone(),
             None => HeaderValue::try_from(ids::uuid()).unwrap_or(HeaderValue::from_static("")),
@@ -252,7 +249,7 @@ async fn text_of(context: &Context, agreed: Agreed<'_>, json: Bytes) -> Result<B
     if encoding == Encoding::Json && !pretty {
         return Ok(Bytes::from(json_text(false, &json)));
     }
-    let (registry, large) = (context.registry().clone(), json.len() > LAID_OUT_ASIDE);
+    let (registry, large) = (context.registry().clone(), json.len() > LAID_OUT_ASIDE_BYTES);
     let make = move || match encoding {
         Encoding::Json => Ok(json_text(true, &json)),
         _ => codec::encode_document(&registry, encoding, &json),

@@ -30,6 +30,7 @@ use crate::api::select;
 use crate::api::status::{GroupResource, Result, Status};
 use crate::api::value::Value;
 use crate::api::version::GroupVersion;
+use crate::limits::CONFLICT_ATTEMPTS;
 
 use super::super::super::stores::{StoreResult, Stores};
 
@@ -38,8 +39,6 @@ const STORE: &str = "resourcequotas";
 const OF: GroupResource<'_> = GroupResource { group: "", resource: STORE };
 /// Who owns what is written here: clients know this server by the name of the reference.
 const MANAGER: &str = "kube-apiserver";
-/// How often a round looks again at quotas that others wrote.
-const ATTEMPTS: usize = 16;
 
 /// Why a write may not be.
 #[derive(Clone, Debug)]
@@ -137,7 +136,7 @@ impl Ledger {
     async fn round(&self, namespace: &str, mut open: Vec<Charge>) {
         // All quotas at first; then those that somebody else wrote meanwhile, since the others are charged.
         let mut only: Option<BTreeSet<String>> = None;
-        for _ in 0..ATTEMPTS {
+        for _ in 0..CONFLICT_ATTEMPTS {
             // Those who no longer wait will store nothing.
             open.retain(|charge| !charge.answer.is_closed());
             let (mut pages, mut quotas) = match self.read(namespace, only.as_ref()).await {
