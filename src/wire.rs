@@ -163,10 +163,7 @@ impl Wiring for Wires {
     async fn start(self, boot: Boot, edge: Edge) -> Result<Wired, StartError> {
         let parts = Arc::new(parts(&boot, self.guests).await?);
         let of_workers = parts.clone();
-        let serving = edge.serve(move || {
-            let worker = Rc::new(worker(&of_workers));
-            actix_web::App::new().configure(app::configure(worker))
-        })?;
+        let serving = edge.serve(move || app::application(Rc::new(worker(&of_workers))))?;
         Ok(Wired { serving, application: Rc::new(Running(parts)) })
     }
 }

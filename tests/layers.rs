@@ -161,7 +161,7 @@ const LAYERS: &[Layer] = &[
             "http",
             "wiring",
         ],
-        outside: &["actix::", "actix_web::", "fs::", "pilothouse_actors::", "redb::", "tokio::"],
+        outside: &["actix::", "fs::", "pilothouse_actors::", "redb::", "tokio::"],
     },
     Layer {
         name: "server",

@@ -4,41 +4,41 @@
 //! (`runner.rs`) around a [`runner::Loop`]; one informer tells them of changes; what they want to look at waits in a queue
 //! (`queue.rs`); what they write goes through the verbs (`client.rs`) like everybody's writes. See docs/ARCHITECTURE.md.
 
-pub mod account_tokens;
 mod availability;
 mod bootstrap_tokens;
-mod certificate_cleaner;
-mod certificates;
 pub mod client;
+mod clusterrole_aggregation;
+mod csr;
+mod csr_cleaner;
 mod each;
 mod events;
 pub mod expiry;
 mod extension_documents;
-mod finished;
 mod flow_schemas;
-mod garbage;
-mod gathered_roles;
+mod garbagecollector;
 pub mod head;
 mod informer;
 pub mod known;
 pub mod lease;
+mod legacy_serviceaccount_token_cleaner;
 mod namespace;
 mod own_objects;
 mod per_namespace;
 mod per_object;
-mod pods;
-mod policy_types;
-mod protection;
+mod podgc;
+mod pv_protection;
 pub mod queue;
-mod quota;
 mod registrations;
+mod resourcequota;
 mod roster;
 pub mod runner;
 mod server_leases;
 mod service_repair;
+pub mod serviceaccount_token;
 pub mod start;
-mod token_cleaner;
 mod token_use;
+mod ttl_after_finished;
+mod validatingadmissionpolicy_status;
 
 /// The loops that can be chosen: the name that the reference's controller manager has for each, and the older one.
 pub const NAMES: [(&str, &str); 18] = [

@@ -4,21 +4,21 @@ use std::rc::Rc;
 
 use pilothouse_actors::clock::Clock;
 
-use super::account_tokens::AccountTokens;
 use super::bootstrap_tokens::{BootstrapSigner, TokenCleaner};
-use super::certificate_cleaner::CertificateCleaner;
-use super::certificates::{CertificateApprover, CertificateSigner};
-use super::finished::TtlAfterFinished;
-use super::garbage::GarbageCollector;
-use super::gathered_roles::GatheredRoles;
+use super::clusterrole_aggregation::GatheredRoles;
+use super::csr::{CertificateApprover, CertificateSigner};
+use super::csr_cleaner::CertificateCleaner;
+use super::garbagecollector::GarbageCollector;
+use super::legacy_serviceaccount_token_cleaner::LegacyTokenCleaner;
 use super::namespace::{NamespaceController, Rules};
 use super::per_namespace::{Made, PerNamespace};
-use super::pods::PodCollector;
-use super::policy_types::PolicyTypes;
-use super::protection::{Protected, Protection};
-use super::quota::QuotaStatus;
+use super::podgc::PodCollector;
+use super::pv_protection::{Protected, Protection};
+use super::resourcequota::QuotaStatus;
+use super::serviceaccount_token::AccountTokens;
 use super::start::{House, Settings};
-use super::token_cleaner::LegacyTokenCleaner;
+use super::ttl_after_finished::TtlAfterFinished;
+use super::validatingadmissionpolicy_status::PolicyTypes;
 
 impl House {
     /// Runs the loop of this name.

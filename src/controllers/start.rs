@@ -21,7 +21,6 @@ use crate::verbs::Backend;
 use crate::verbs::aggregation::Extensions;
 use crate::verbs::stores::Stores;
 
-use super::account_tokens::SignToken;
 use super::availability::{self, Availability};
 use super::client::Client;
 use super::expiry::{self, Expiry};
@@ -35,6 +34,7 @@ use super::registrations::{self, Registrations};
 use super::runner::{Leaving, Loop, Runner, Stop, Surroundings};
 use super::server_leases::{self, ServerLeases};
 use super::service_repair::{self, ServiceRepair};
+use super::serviceaccount_token::SignToken;
 use super::token_use::{self, TokenUse};
 
 /// How long a loop that panicked waits at first; twice as long each time, up to the other.

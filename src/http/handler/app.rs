@@ -7,9 +7,10 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
+use actix_web::dev::{ServiceFactory, ServiceRequest, ServiceResponse};
 use actix_web::http::{ConnectionType, Method, header};
-use actix_web::web::{self, Payload, ServiceConfig};
-use actix_web::{HttpRequest, HttpResponse};
+use actix_web::web::{self, Payload};
+use actix_web::{App, Error, HttpRequest, HttpResponse};
 use pilothouse_actors::identity::Identity;
 use pilothouse_actors::permit::Permit;
 
@@ -42,11 +43,13 @@ use super::{audit, body, connect, deadline, documents, flags, guards, health, me
 /// How the types begin of patches that apply.
 const APPLY_PATCH: &str = "application/apply-patch+";
 
-/// Puts the handler and the state of its worker into an actix-web application.
-pub fn configure(worker: Rc<Worker>) -> impl FnOnce(&mut ServiceConfig) {
-    move |config| {
-        config.app_data(worker).default_service(web::to(handle));
-    }
+/// The handler and the state of its worker as an actix-web application.
+pub fn application(
+    worker: Rc<Worker>,
+) -> App<
+    impl ServiceFactory<ServiceRequest, Config = (), Response = ServiceResponse, Error = Error, InitError = ()>,
+> {
+    App::new().app_data(worker).default_service(web::to(handle))
 }
 
 async fn handle(request: HttpRequest, payload: Payload) -> HttpResponse {
