@@ -146,10 +146,6 @@ fn put_signatures(info: &mut Value, tokens: &BTreeMap<String, String>) -> bool {
 impl Loop for BootstrapSigner {
     type Key = ();
 
-    fn name(&self) -> &'static str {
-        "bootstrap-signer-controller"
-    }
-
     fn follows(&self) -> Follows {
         Follows::These(&[SECRETS, CONFIG_MAPS])
     }
@@ -199,10 +195,6 @@ impl TokenCleaner {
 
 impl Loop for TokenCleaner {
     type Key = Key;
-
-    fn name(&self) -> &'static str {
-        "token-cleaner-controller"
-    }
 
     fn follows(&self) -> Follows {
         Follows::These(&[SECRETS])

@@ -124,7 +124,6 @@ impl CertificateSigner {
 }
 
 impl PerObject for CertificateSigner {
-    const NAME: &'static str = "certificatesigningrequest-signing-controller";
     const STORES: &'static [&'static str] = &[STORE];
 
     async fn sync(&self, key: &Key) -> Result<Outcome> {
@@ -231,7 +230,6 @@ impl CertificateApprover {
 }
 
 impl PerObject for CertificateApprover {
-    const NAME: &'static str = "certificatesigningrequest-approving-controller";
     const STORES: &'static [&'static str] = &[STORE];
 
     async fn sync(&self, key: &Key) -> Result<Outcome> {

@@ -162,10 +162,6 @@ impl LegacyTokenCleaner {
 impl Loop for LegacyTokenCleaner {
     type Key = ();
 
-    fn name(&self) -> &'static str {
-        "legacy-serviceaccount-token-cleaner-controller"
-    }
-
     fn follows(&self) -> Follows {
         Follows::These(&[MAPS])
     }

@@ -246,10 +246,6 @@ fn write(quota: &mut Value, used: &Amounts) {
 impl Loop for QuotaStatus {
     type Key = Key;
 
-    fn name(&self) -> &'static str {
-        "resourcequota-controller"
-    }
-
     fn follows(&self) -> Follows {
         Follows::Every
     }
