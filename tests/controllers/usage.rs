@@ -2,6 +2,7 @@
 
 use serde_json::{Value, json};
 
+use super::support::wait::is_long;
 use super::support::{Client, Server};
 use super::{becomes, gone, server};
 
@@ -152,7 +153,7 @@ fn pods_that_nobody_ends_go() {
 /// Takes the time that a missing node is given.
 #[test]
 fn pods_of_a_node_that_is_gone_go_after_a_while() {
-    if std::env::var_os("PILOTHOUSE_LONG").is_none() {
+    if !is_long() {
         return;
     }
     let server = Server::with(&["--engine=memory", "--controllers=*"]);
