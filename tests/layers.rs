@@ -242,7 +242,7 @@ fn files_stay_small() {
 fn functions_stay_small() {
     const CEILING: usize = 100;
     /// Not yet. One that has become short is taken off this list.
-    const KNOWN: &[&str] = &["src/metrics.rs new", "src/wire.rs parts"];
+    const KNOWN: &[&str] = &["src/metrics.rs new"];
     let tree = Tree::read(&["src", "actors/src", "texts/src"]);
     let long: BTreeSet<String> = tree
         .files

@@ -82,7 +82,7 @@ fn publish(parts: &Weak<Parts>, defined: &Defined) {
     // Those that are wanted as before are before the others go.
     let converters = conversion::wanted(&defined.resources, &parts.boot.pool);
     *parts.converters.lock().unwrap_or_else(PoisonError::into_inner) = converters;
-    let all = parts.broadcasters.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    let all = parts.watches.broadcasters();
     for changed in &defined.changed {
         for broadcaster in &all {
             let told = broadcaster.send(CloseType(changed.clone()));
