@@ -1,4 +1,4 @@
-//! Identifiers that nobody can guess: uids, audit ids, and the numbers that generated names are drawn with.
+//! Randomness: identifiers that nobody can guess (uids, audit ids), the numbers that generated names are drawn with, and chances.
 
 use std::cell::RefCell;
 
@@ -65,6 +65,11 @@ pub fn below(bound: usize) -> usize {
     usize::try_from(u64::from_ne_bytes(random()) % (bound.max(1) as u64)).unwrap_or(0)
 }
 
+/// A random number from zero up to one.
+pub fn fraction() -> f64 {
+    f64::from(u32::from_ne_bytes(random())) / f64::from(u32::MAX)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -90,5 +95,8 @@ mod tests {
         assert!((0..1_000).all(|_| below(27) < 27));
         assert_eq!(below(0), 0);
         assert!((0..1_000).any(|_| below(27) > 20));
+        let fractions: Vec<f64> = (0..1_000).map(|_| fraction()).collect();
+        assert!(fractions.iter().all(|one| (0.0..=1.0).contains(one)));
+        assert!(fractions.iter().any(|one| *one < 0.5) && fractions.iter().any(|one| *one > 0.5));
     }
 }

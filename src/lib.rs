@@ -4,13 +4,12 @@
 
 pub mod api;
 pub mod auth;
+pub mod commands;
 pub mod config;
 pub mod controllers;
-pub mod convert_command;
 mod definitions;
 mod flows;
 mod frames;
-pub mod healthcheck;
 pub mod http;
 mod ids;
 pub mod kubeconfig;
@@ -26,6 +25,7 @@ pub mod upstream;
 pub mod verbs;
 pub mod webhook;
 mod wire;
+pub mod wiring;
 
 pub use config::Config;
 pub use server::{Exit, Handle, Server, StartError};

@@ -1,4 +1,6 @@
-//! Every bound of this crate, by name, with its reason. `docs/queues.md` says what happens when one is reached.
+//! The bounds that a client or another server can reach, by name, with their reasons. `docs/queues.md` says what happens when one is
+//! reached. What an object may look like (lengths of names, numbers of entries) stands beside its kind, and the pace of a control loop in
+//! the file of that loop. The lower crate has bounds of its own.
 
 use std::time::Duration;
 
@@ -333,3 +335,47 @@ pub const AUDIT_CLOSING: Duration = Duration::from_secs(5);
 pub const AUDIT_LOG_BYTES: u64 = 100 << 20;
 /// Bytes of what a client says it is that a record repeats; the reference server's value.
 pub const AUDIT_AGENT_BYTES: usize = 1_024;
+
+/// How often what needs the present state of an object is tried again when others were quicker to write it.
+pub const CONFLICT_ATTEMPTS: usize = 16;
+/// How often an eviction is tried again when others write the same pod or budget; the reference server's value.
+pub const EVICTION_ATTEMPTS: usize = 20;
+/// How often a write is tried again when others write the same object. One of those who contend always gets through,
+/// so this is also how many may contend before one of them is refused.
+pub const WRITE_ATTEMPTS: usize = 64;
+/// How often the objects of a type that a table follows are read anew before the asker is told that nobody knows.
+pub const READ_ANEW_ATTEMPTS: usize = 3;
+/// How often another server is asked the same question.
+pub const QUESTION_ATTEMPTS: u32 = 5;
+/// How often a generated name is drawn anew when it is taken.
+pub const GENERATED_NAME_ATTEMPTS: usize = 8;
+/// How often the removal of the address of a service is tried again when others change its object.
+pub const RELEASE_ATTEMPTS: usize = 4;
+/// How often the default account of a namespace is looked for: a loop makes it soon after the namespace.
+pub const DEFAULT_ACCOUNT_ATTEMPTS: usize = 10;
+/// Bytes of OpenAPI documents that are kept; the oldest go.
+pub const OPENAPI_KEPT_BYTES: usize = 4 << 20;
+/// How much of a list is encoded at a time: large enough to fill the network, small enough that thousands of lists in
+/// flight hold little.
+pub const LIST_CHUNK_BYTES: usize = 64 << 10;
+/// Bytes of events that leave together over WebSocket.
+pub const WEBSOCKET_CHUNK_BYTES: usize = 64 << 10;
+/// The most that one TLS record holds.
+pub const TLS_RECORD_BYTES: usize = 16 << 10;
+/// How long the counting of a quota rests at most, so that what was given back can be used again.
+pub const QUOTA_REST: Duration = Duration::from_secs(60);
+/// How many tolerations are compared with each other. Longer lists are only joined, which means the same: the work grows
+/// with the square of the length, and the length is the client's.
+pub const TOLERATIONS_COMPARED: usize = 1_000;
+/// How much one range may fill in. Two bodies that are small enough each could together make one that is far too large.
+pub const LIMITS_FILLED_IN: usize = 100_000;
+/// Pods that are looked at when a namespace asks for more security; the reference server's value.
+pub const PODS_WARNED_ABOUT: usize = 3_000;
+/// How long that may take; the reference server's value.
+pub const PODS_WARNED_ABOUT_WITHIN: Duration = Duration::from_secs(1);
+/// Bytes of a continue token: longer than any key with its wrapping can be. A larger one was not made here.
+pub const CONTINUE_TOKEN_BYTES: usize = 4 << 10;
+/// Bytes of an id that a client gives its request; a longer one is replaced.
+pub const AUDIT_ID_BYTES: usize = 128;
+/// What is larger than this is not laid out for people on a thread that serves others too.
+pub const LAID_OUT_ASIDE_BYTES: usize = 64 << 10;

@@ -17,9 +17,7 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 fn main() -> ExitCode {
     // Before anything else: what is in a huge page by then stays there. (.cargo/config.toml lets the allocator do so even earlier.)
     let huge_pages = refuse_huge_pages();
-    let asked = pilothouse::healthcheck::run_if_asked(std::env::args_os())
-        .or_else(|| pilothouse::convert_command::run_if_asked(std::env::args_os()));
-    if let Some(code) = asked {
+    if let Some(code) = pilothouse::commands::run_if_asked(std::env::args_os()) {
         return code;
     }
     let config = match Config::parse(std::env::args_os()) {

@@ -20,12 +20,10 @@ use tokio::time::timeout;
 use self::reach::Reach;
 use crate::api::words::SERVER_NAME;
 use crate::kubeconfig::{Access, Shown};
-use crate::limits::{WEBHOOK_ANSWER_BYTES, WEBHOOK_QUESTION, WEBHOOK_QUESTIONS};
+use crate::limits::{QUESTION_ATTEMPTS, WEBHOOK_ANSWER_BYTES, WEBHOOK_QUESTION, WEBHOOK_QUESTIONS};
 use crate::upstream::RequestBody;
 use crate::upstream::pool::{Pool, Purpose, Unanswered};
 
-/// How often a question is asked.
-const ATTEMPTS: u32 = 5;
 /// The pause before the second attempt; each later one is half as long again. The reference server's values.
 const FIRST_PAUSE: Duration = Duration::from_millis(500);
 
@@ -74,7 +72,7 @@ where
     F: Future<Output = Result<T, E>>,
 {
     let mut pause = first;
-    for attempt in 1..ATTEMPTS {
+    for attempt in 1..QUESTION_ATTEMPTS {
         match ask().await {
             Err(failure) if may_pass(&failure) => {
                 tracing::debug!(attempt, "a question to another server is asked again");

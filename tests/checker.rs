@@ -23,7 +23,7 @@ use serde_json::{Value, json};
 use support::client::{Failure, JSON};
 use support::compare::{revision, text};
 use support::random::Random;
-use support::wait::{CAP, Deadline};
+use support::wait::{CAP, Deadline, is_long};
 use support::{Client, Server};
 
 const MAPS: &str = "/api/v1/namespaces/default/configmaps";
@@ -305,7 +305,7 @@ fn seen(history: &[Told], sees: fn(&str, &State) -> bool) -> Vec<Told> {
 #[test]
 fn every_watcher_is_told_exactly_what_was_written() {
     let seed = Random::seed();
-    let long = std::env::var_os("PILOTHOUSE_LONG").is_some_and(|value| value == "1");
+    let long = is_long();
     let bursts = if long { BURSTS_LONG } else { BURSTS };
     println!("seed {seed}: repeat with PILOTHOUSE_SEED={seed}");
     let directory = support::server::directory();

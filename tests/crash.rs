@@ -21,7 +21,7 @@ use serde_json::{Value, json};
 use support::client::{Failure, JSON};
 use support::compare::{revision, text};
 use support::random::Random;
-use support::wait::{CAP, Deadline};
+use support::wait::{CAP, Deadline, is_long};
 use support::{Client, Server};
 
 const MAPS: &str = "/api/v1/namespaces/default/configmaps";
@@ -281,7 +281,7 @@ fn retell(writers: &[Writer], watcher: &Watcher) {
 #[test]
 fn nothing_acknowledged_is_lost_and_nothing_is_invented() {
     let seed = Random::seed();
-    let long = std::env::var_os("PILOTHOUSE_LONG").is_some_and(|value| value == "1");
+    let long = is_long();
     let kills = if long { KILLS_LONG } else { KILLS };
     println!("seed {seed}: repeat with PILOTHOUSE_SEED={seed}");
     let directory = support::server::directory();

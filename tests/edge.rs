@@ -317,6 +317,23 @@ fn what_is_in_use_is_named() {
 }
 
 #[test]
+fn a_flag_that_is_at_fault_is_named() {
+    let nobody = "/nonexistent/tokens.csv";
+    for (flag, value, why) in [
+        ("--runtime-config", "nonsense/v9=true", "unknown api groups nonsense"),
+        ("--service-cluster-ip-range", "fd00::/8", "fd00::/8 is too large"),
+        ("--token-auth-file", nobody, "/nonexistent/tokens.csv: No such file or directory (os error 2)"),
+    ] {
+        let mut config = Config::parse(["pilothouse", &format!("{flag}={value}")]).unwrap();
+        let ephemeral = Config::ephemeral();
+        (config.serving, config.storage) = (ephemeral.serving, ephemeral.storage);
+        let error = Server::start(config).unwrap_err();
+        assert!(matches!(error, StartError::Flag { .. }), "{error:?}");
+        assert_eq!(error.to_string(), format!("{flag}: {why}"));
+    }
+}
+
+#[test]
 fn an_application_that_fails_ends_its_server() {
     let (server, live) = start(Config::ephemeral());
     live.fail("the disk is gone");

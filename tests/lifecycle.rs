@@ -15,6 +15,7 @@ use openssl::ec::{EcGroup, EcKey};
 use openssl::hash::MessageDigest;
 use openssl::nid::Nid;
 use openssl::pkey::{PKey, Private};
+use openssl::ssl::{SslConnector, SslMethod, SslVerifyMode};
 use openssl::x509::extension::{BasicConstraints, ExtendedKeyUsage};
 use openssl::x509::{X509, X509Name};
 use pilothouse::config::Config;
@@ -511,6 +512,72 @@ fn certificates_are_replaced_without_a_restart() {
     let made = X509::from_pem(&made).expect("PEM").to_der().expect("DER");
     poll(CAP, || (server.anonymous().raw().certificate() == made).then_some(())).expect("it is shown");
     assert_eq!(server.admin().get("/readyz").status, 200);
+}
+
+/// The certificate (DER) that a server shows to whoever asks for a host.
+fn shown(server: &Server, host: Option<&str>) -> Vec<u8> {
+    let mut connector = SslConnector::builder(SslMethod::tls()).expect("TLS");
+    connector.set_verify(SslVerifyMode::NONE);
+    let mut asking = connector
+        .build()
+        .configure()
+        .expect("TLS")
+        .verify_hostname(false)
+        .use_server_name_indication(host.is_some());
+    asking.set_verify(SslVerifyMode::NONE);
+    let stream = std::net::TcpStream::connect(server.address()).expect("a connection");
+    let stream = asking.connect(host.unwrap_or("nobody"), stream).expect("a handshake");
+    stream.ssl().peer_certificate().expect("a certificate").to_der().expect("DER")
+}
+
+#[test]
+fn who_asks_for_a_name_is_shown_its_certificate() {
+    let directory = directory();
+    let place = |name: &str| directory.path().join(name);
+    let write = |name: &str, (certificate, key): &(X509, PKey<Private>)| {
+        fs::write(place(&format!("{name}.key")), key.private_key_to_pem_pkcs8().expect("PEM"))
+            .expect("a file");
+        fs::write(place(&format!("{name}.crt")), certificate.to_pem().expect("PEM")).expect("a file");
+    };
+    let flag = |name: &str, names: &str| {
+        format!(
+            "{},{}{names}",
+            place(&format!("{name}.crt")).display(),
+            place(&format!("{name}.key")).display()
+        )
+    };
+    let [said, own, later] = ["said", "own.example.com", "later"].map(|name| certificate(name, None));
+    write("said", &said);
+    write("own", &own);
+    let data = directory.path().join("data");
+    let (said_flag, own_flag) = (flag("said", ":api.example.com,*.more.example.com"), flag("own", ""));
+    let hsts = "--strict-transport-security-directives=max-age=31536000,includeSubDomains,preload";
+    let server =
+        Server::on(&data, &["--tls-sni-cert-key", &own_flag, "--tls-sni-cert-key", &said_flag, hsts]);
+    let der = |pair: &(X509, PKey<Private>)| pair.0.to_der().expect("DER");
+    for host in ["api.example.com", "API.example.com", "one.more.example.com"] {
+        assert_eq!(shown(&server, Some(host)), der(&said), "{host}");
+    }
+    assert_eq!(shown(&server, Some("own.example.com")), der(&own));
+    let serving = shown(&server, None);
+    for host in ["said", "two.one.more.example.com", "elsewhere.example.com", "localhost"] {
+        assert_eq!(shown(&server, Some(host)), serving, "{host}");
+    }
+    write("said", &later);
+    poll(CAP, || (shown(&server, Some("api.example.com")) == der(&later)).then_some(()))
+        .expect("the new one");
+    let told = "max-age=31536000; includeSubDomains; preload";
+    for path in ["/healthz", "/api/v1/namespaces/none", "/nonsense"] {
+        let answer = server.admin().get(path);
+        assert_eq!(answer.header("strict-transport-security"), Some(told), "{path}");
+    }
+    // An address is for those who name nobody.
+    drop(server);
+    let flag = flag("own", ":127.0.0.1");
+    let server = Server::on(&data, &["--tls-sni-cert-key", &flag]);
+    assert_eq!(shown(&server, None), der(&own));
+    assert_eq!(shown(&server, Some("localhost")), serving);
+    assert_eq!(server.admin().get("/healthz").header("strict-transport-security"), None);
 }
 
 fn client_of(handle: &Handle) -> Client {

@@ -1,6 +1,6 @@
 //! The binary as an operator meets it: what it prints, how it exits.
 
-#![allow(clippy::unwrap_used, reason = "a test that meets the unexpected fails")]
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that meets the unexpected fails")]
 
 use std::io::{BufRead as _, BufReader, Read as _};
 use std::os::unix::process::ExitStatusExt as _;
@@ -9,6 +9,9 @@ use std::process::{Child, Command, Stdio};
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
+
+/// Signals that are sent before it is too late: half a minute of them.
+const SIGNALS: u32 = 1_500;
 
 fn pilothouse(arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_pilothouse"));
@@ -66,13 +69,15 @@ fn a_second_signal_ends_it_at_once() {
     let (mut server, _) = Running::start(home.path(), &["--shutdown-delay-duration=1h"]);
     server.signal(Signal::SIGTERM);
     // Signals of one kind that come together count once: repeat until it has seen two.
-    let status = loop {
-        if let Some(status) = server.0.try_wait().unwrap() {
-            break status;
+    let ended = (0..SIGNALS).find_map(|_| {
+        let ended = server.0.try_wait().unwrap();
+        if ended.is_none() {
+            server.signal(Signal::SIGTERM);
+            std::thread::sleep(std::time::Duration::from_millis(20));
         }
-        server.signal(Signal::SIGTERM);
-        std::thread::sleep(std::time::Duration::from_millis(20));
-    };
+        ended
+    });
+    let status = ended.expect("a second signal ends it");
     assert_eq!((status.code(), status.signal()), (Some(1), None));
 }
 

@@ -6,22 +6,20 @@ use std::sync::Arc;
 
 /// Held by whoever works on the request; the place is free again when the last holder drops it.
 #[derive(Clone, Debug)]
-pub struct Permit(Option<Arc<dyn Any + Send + Sync>>);
+pub struct Permit {
+    /// Only held: dropping it is what counts.
+    _place: Option<Arc<dyn Any + Send + Sync>>,
+}
 
 impl Permit {
     /// For work that no client asked for, and for requests that are never counted.
     pub fn none() -> Permit {
-        Permit(None)
+        Permit { _place: None }
     }
 
     /// Holds this place, whatever it is, until the last copy is dropped.
     pub fn holding(place: impl Any + Send + Sync) -> Permit {
-        Permit(Some(Arc::new(place)))
-    }
-
-    /// Whether this permit holds a place.
-    pub fn is_counted(&self) -> bool {
-        self.0.is_some()
+        Permit { _place: Some(Arc::new(place)) }
     }
 }
 
@@ -34,7 +32,6 @@ mod tests {
         let place = Arc::new(());
         let permit = Permit::holding(place.clone());
         let copy = permit.clone();
-        assert!(permit.is_counted() && !Permit::none().is_counted());
         drop(permit);
         assert_eq!(Arc::strong_count(&place), 2);
         drop(copy);

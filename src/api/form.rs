@@ -3,8 +3,9 @@
 pub mod inner;
 
 use super::field::{FieldError, Path, quoted};
-use super::media::{Agreed, Encoding, Transform};
+use super::media::{self, Agreed, Encoding, Offer, Transform};
 use super::status::{Result, Status};
+use super::verb::Verb;
 use super::words::META_GROUP;
 
 /// How objects are written for one client.
@@ -170,6 +171,36 @@ impl Include {
     }
 }
 
+/// How an answer is encoded and what it is turned into. `rows`: whether it can be a table.
+pub fn agree<'a>(accept: &'a str, offer: Offer, verb: Verb, rows: bool) -> Result<Agreed<'a>> {
+    let offer = match verb {
+        Verb::List | Verb::Watch => offer.watchable(),
+        _ => offer,
+    };
+    let allows =
+        |encoding, asked: Transform<'_>| Form::allows(encoding, asked) && (asked.kind != "Table" || rows);
+    let agreed = media::negotiate(accept, offer, allows)?;
+    if verb == Verb::Watch && agreed.encoding.stream_type().is_none() {
+        return Err(media::no_stream(offer));
+    }
+    Ok(agreed)
+}
+
+/// What becomes of a form that cannot be had. Reads and deletions go on: if they find another error the client is told that one, and only
+/// where objects would be shown it is told of the form. So what is deleted is gone by then, as in the reference. Everything else would
+/// be stored, and is refused before it is.
+pub fn misfit(form: Result<Form>, verb: Verb, encoding: Encoding) -> Result<(Form, Option<Box<Status>>)> {
+    // What no event can be shows when there is one.
+    let of_events = |status: &Status| verb == Verb::Watch && status.code == 406;
+    match form {
+        Ok(form) => Ok((form, None)),
+        Err(status) if matches!(verb, Verb::Get | Verb::List | Verb::Delete) || of_events(&status) => {
+            Ok((Form { encoding, shape: Shape::Whole }, Some(status)))
+        }
+        Err(status) => Err(status),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -229,5 +260,24 @@ mod tests {
         numbers.dedup();
         assert_eq!(numbers.len(), encodings.len() * shapes.len());
         assert!(numbers.iter().all(|number| *number < Form::FIELDS));
+    }
+
+    #[test]
+    fn a_form_that_cannot_be_had_refuses_what_would_be_stored() {
+        let cannot = |code| Status { code, ..*Status::bad_request("a form that cannot be had") };
+        for (verb, code, goes_on) in [
+            (Verb::Get, 406, true),
+            (Verb::List, 400, true),
+            (Verb::Delete, 406, true),
+            (Verb::Watch, 406, true),
+            (Verb::Watch, 400, false),
+            (Verb::Create, 406, false),
+            (Verb::Update, 406, false),
+            (Verb::Patch, 406, false),
+            (Verb::DeleteCollection, 406, false),
+        ] {
+            let outcome = misfit(Err(Box::new(cannot(code))), verb, Encoding::Json);
+            assert_eq!(outcome.is_ok_and(|(_, told)| told.is_some()), goes_on, "{verb:?} {code}");
+        }
     }
 }

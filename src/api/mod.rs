@@ -41,6 +41,7 @@ pub mod query;
 pub mod quota;
 pub mod rbac;
 pub mod reviews;
+pub mod routes;
 pub mod schema;
 pub mod select;
 pub mod services;

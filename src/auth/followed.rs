@@ -16,10 +16,10 @@ use pilothouse_actors::permit::Permit;
 use pilothouse_actors::store::{OpenWatch, Position};
 use pilothouse_actors::window::{Change, Read, Window};
 
+use crate::limits::READ_ANEW_ATTEMPTS;
+
 /// Events that are read from a window at a time.
 const EVENTS_PER_READ: usize = 256;
-/// How often the objects of a type are read anew before the asker is told that nobody knows.
-const ATTEMPTS: usize = 3;
 
 /// What is remembered. Types are meant by their place in the list that the view follows.
 pub trait View: Send + Sync + 'static {
@@ -147,7 +147,7 @@ impl<V: View> Followed<V> {
     }
 
     async fn read_anew(&self) -> Result<(), StoreError> {
-        for _ in 0..ATTEMPTS {
+        for _ in 0..READ_ANEW_ATTEMPTS {
             for (of, source) in self.sources.iter().enumerate().filter(|(_, source)| source.is_behind()) {
                 let position = open(&self.directory, &source.type_name).await?;
                 let mut view = self.write();

@@ -1,5 +1,6 @@
 //! Flags of the reference server that start scripts pass and that have no effect here. They are taken, so that the
-//! scripts work, and named in the log, so that nobody is deceived. A flag that gains an effect moves to `groups.rs`.
+//! scripts work, and named in the log, so that nobody is deceived. Those without which the server would be less safe than it was
+//! asked to be are refused. A flag that gains an effect moves to `groups.rs`.
 
 use clap::{Arg, ArgAction, ArgMatches, Command};
 
@@ -45,12 +46,10 @@ const OTHERS: &[(&str, Takes)] = &[
     ("default-watch-cache-size", Text),
     ("delete-collection-workers", Text),
     ("disabled-metrics", Text),
-    ("egress-selector-config-file", Text),
     ("emulated-version", Text),
     ("emulation-forward-compatible", Bool),
     ("enable-garbage-collector", Bool),
     ("enable-logs-handler", Bool),
-    ("encryption-provider-config", Text),
     ("encryption-provider-config-automatic-reload", Bool),
     ("endpoint-reconciler-type", Text),
     ("kubelet-read-only-port", Text),
@@ -67,14 +66,18 @@ const OTHERS: &[(&str, Takes)] = &[
     ("permit-address-sharing", Bool),
     ("permit-port-sharing", Bool),
     ("runtime-config-emulation-forward-compatible", Bool),
-    ("service-account-signing-endpoint", Text),
     ("show-hidden-metrics-for-version", Text),
     ("storage-initialization-timeout", Text),
-    ("strict-transport-security-directives", Text),
-    ("tls-sni-cert-key", Text),
     ("tracing-config-file", Text),
     ("watch-cache", Bool),
     ("watch-cache-sizes", Text),
+];
+
+/// Flags that make the reference server safer and that cannot be done here. Whoever gives them shall not believe to be as safe.
+const REFUSED: &[(&str, &str)] = &[
+    ("egress-selector-config-file", "this server reaches others directly and would go around the proxy"),
+    ("encryption-provider-config", "this server does not encrypt what it stores"),
+    ("service-account-signing-endpoint", "this server signs tokens with keys of its own only"),
 ];
 
 /// Adds the flags to a command.
@@ -89,6 +92,11 @@ pub(super) fn extend(command: Command) -> Command {
     command
         .args(ETCD.iter().map(|one| flag(one, "Accepted for compatibility; this server does not use etcd")))
         .args(OTHERS.iter().map(|one| flag(one, "Accepted for compatibility")))
+        .args(REFUSED.iter().map(|(name, why)| {
+            let empty = |text: &str| if text.is_empty() { Ok(String::new()) } else { Err(*why) };
+            let arg = Arg::new(*name).long(*name).value_name("VALUE").value_parser(empty);
+            arg.help(format!("Refused: {why}")).help_heading("Refused").hide_short_help(true)
+        }))
 }
 
 /// Says which of the flags were given.
@@ -107,7 +115,8 @@ mod tests {
 
     #[test]
     fn no_flag_stands_twice() {
-        let mut names: Vec<_> = ETCD.iter().chain(OTHERS).map(|(name, _)| name).collect();
+        let refused = REFUSED.iter().map(|(name, _)| name);
+        let mut names: Vec<_> = ETCD.iter().chain(OTHERS).map(|(name, _)| name).chain(refused).collect();
         let all = names.len();
         names.sort_unstable();
         names.dedup();

@@ -9,6 +9,7 @@ use std::time::Duration;
 use clap::{ArgAction, Args, ValueEnum};
 
 use super::gates::GateSetting;
+use super::private::{NamedCertificate, transport_directive};
 use super::values::{IpRange, PortRange, RuntimeSetting, go_duration};
 use crate::limits;
 
@@ -43,6 +44,12 @@ pub struct Serving {
     /// Cipher suites by their IANA names [default: a list that is good today].
     #[arg(long, value_delimiter = ',', value_name = "SUITE,...")]
     pub tls_cipher_suites: Vec<String>,
+    /// Another certificate, for clients that ask for one of its names: CERT,KEY or CERT,KEY:NAME,...; may be given often.
+    #[arg(long, value_name = "CERT,KEY[:NAME,...]")]
+    pub tls_sni_cert_key: Vec<NamedCertificate>,
+    /// What browsers are told about speaking HTTPS alone: max-age=SECONDS, includeSubDomains, preload.
+    #[arg(long, value_delimiter = ',', value_parser = transport_directive, value_name = "DIRECTIVE,...")]
+    pub strict_transport_security_directives: Vec<String>,
     /// Streams that one HTTP/2 connection may have open; 0 stands for 250.
     #[arg(long, default_value_t = limits::STREAMS_PER_CONNECTION, value_name = "N")]
     pub http2_max_streams_per_connection: u32,
@@ -75,7 +82,7 @@ pub struct Storage {
     #[arg(long, default_value = "5m0s", value_parser = go_duration, value_name = "DURATION")]
     pub etcd_compaction_interval: Duration,
     /// How long events are kept after they were last written; 0 is for ever.
-    #[arg(long, default_value = "1h", value_parser = go_duration, value_name = "DURATION")]
+    #[arg(long, default_value = "1h0m0s", value_parser = go_duration, value_name = "DURATION")]
     pub event_ttl: Duration,
 }
 

@@ -15,6 +15,7 @@ mod gates_table;
 pub mod groups;
 pub mod oidc;
 pub mod plugins;
+pub mod private;
 pub mod signing;
 mod tokens;
 pub mod values;
@@ -37,6 +38,7 @@ pub use groups::{
     LogFormat, Logging, Loops, RequestLimits, ServiceAccounts, Serving, Storage, TlsVersion,
 };
 pub use oidc::OpenId;
+pub use private::NamedCertificate;
 pub use signing::Signing;
 
 use crate::limits;
@@ -338,6 +340,12 @@ impl Config {
     }
 }
 
+/// They are asked for by the first word, before flags are looked at: `src/commands.rs`.
+const COMMANDS: &str = "\
+Commands that start no server, each with a --help of its own:
+  healthcheck  Ask a running server whether it is ready
+  convert      Convert objects between JSON, YAML, Protobuf and CBOR";
+
 fn command() -> Command {
     let command = Command::new("pilothouse")
         .version(env!("CARGO_PKG_VERSION"))
@@ -350,8 +358,9 @@ fn command() -> Command {
         )
         // The reference server takes the last of several; so must scripts that append their own flags.
         .args_override_self(true);
-    let command =
-        Config::augment_args(command).about("A control-plane API server that speaks the Kubernetes 1.33 API");
+    let command = Config::augment_args(command)
+        .about("A control-plane API server that speaks the Kubernetes 1.33 API")
+        .after_help(COMMANDS);
     compat::extend(command).mut_args(|arg| {
         let bool_flag = arg.get_value_parser().type_id() == std::any::TypeId::of::<bool>()
             && matches!(arg.get_action(), clap::ArgAction::Set);

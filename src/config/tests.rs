@@ -29,6 +29,19 @@ fn no_flag_gives_the_documented_defaults() {
 }
 
 #[test]
+fn what_would_make_the_server_safer_and_cannot_be_done_is_refused() {
+    for (flag, why) in [
+        ("--encryption-provider-config", "does not encrypt"),
+        ("--egress-selector-config-file", "directly"),
+        ("--service-account-signing-endpoint", "keys of its own"),
+    ] {
+        let said = refused(&format!("{flag}=/etc/file"));
+        assert!(said.contains(flag) && said.contains(why), "{said}");
+        assert!(parse(&format!("{flag}=")).is_ok(), "nothing is asked for");
+    }
+}
+
+#[test]
 fn an_ephemeral_server_writes_nothing() {
     let config = Config::ephemeral();
     assert_eq!(config.validate(), Ok(()));

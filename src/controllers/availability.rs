@@ -39,10 +39,6 @@ pub struct Availability {
 impl Loop for Availability {
     type Key = String;
 
-    fn name(&self) -> &'static str {
-        NAME
-    }
-
     fn follows(&self) -> Follows {
         Follows::These(&[STORE, "services", "endpoints"])
     }

@@ -144,10 +144,6 @@ fn put_signatures(info: &mut Value, tokens: &BTreeMap<String, String>) -> bool {
 impl Loop for BootstrapSigner {
     type Key = ();
 
-    fn name(&self) -> &'static str {
-        "bootstrap-signer-controller"
-    }
-
     fn follows(&self) -> Follows {
         Follows::These(&[SECRETS, CONFIG_MAPS])
     }
@@ -198,10 +194,6 @@ impl TokenCleaner {
 
 impl Loop for TokenCleaner {
     type Key = Key;
-
-    fn name(&self) -> &'static str {
-        "token-cleaner-controller"
-    }
 
     fn follows(&self) -> Follows {
         Follows::These(&[SECRETS])

@@ -112,10 +112,6 @@ fn written(event: &[u8], now: Timestamp) -> Timestamp {
 impl Loop for Expiry {
     type Key = Key;
 
-    fn name(&self) -> &'static str {
-        NAME
-    }
-
     fn follows(&self) -> Follows {
         Follows::These(&[STORE])
     }

@@ -40,10 +40,6 @@ pub struct ExtensionDocuments {
 impl Loop for ExtensionDocuments {
     type Key = String;
 
-    fn name(&self) -> &'static str {
-        NAME
-    }
-
     fn follows(&self) -> Follows {
         Follows::These(&[STORE])
     }

@@ -138,10 +138,6 @@ fn says(schema: &Value, status: &Value) -> bool {
 impl Loop for FlowSchemas {
     type Key = Task;
 
-    fn name(&self) -> &'static str {
-        NAME
-    }
-
     fn follows(&self) -> Follows {
         Follows::These(&[SCHEMAS, LEVELS])
     }

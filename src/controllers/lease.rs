@@ -174,10 +174,6 @@ fn take(lease: &mut Value, me: &str, now: Timestamp) -> bool {
 impl Loop for LeaseHolder {
     type Key = ();
 
-    fn name(&self) -> &'static str {
-        LEASE
-    }
-
     fn follows(&self) -> Follows {
         Follows::These(&[LEASES])
     }

@@ -4,79 +4,61 @@
 //! (`runner.rs`) around a [`runner::Loop`]; one informer tells them of changes; what they want to look at waits in a queue
 //! (`queue.rs`); what they write goes through the verbs (`client.rs`) like everybody's writes. See docs/ARCHITECTURE.md.
 
-pub mod account_tokens;
 mod availability;
 mod bootstrap_tokens;
-mod certificate_cleaner;
-mod certificates;
 pub mod client;
+mod clusterrole_aggregation;
+mod csr;
+mod csr_cleaner;
 mod each;
 mod events;
 pub mod expiry;
 mod extension_documents;
-mod finished;
 mod flow_schemas;
-mod garbage;
-mod gathered_roles;
+mod garbagecollector;
 pub mod head;
 mod informer;
 pub mod known;
 pub mod lease;
+mod legacy_serviceaccount_token_cleaner;
 mod namespace;
 mod own_objects;
 mod per_namespace;
 mod per_object;
-mod pods;
-mod policy_types;
-mod protection;
+mod podgc;
+mod pv_protection;
 pub mod queue;
-mod quota;
 mod registrations;
-mod roster;
+mod resourcequota;
+pub mod roster;
 pub mod runner;
 mod server_leases;
 mod service_repair;
+pub mod serviceaccount_token;
 pub mod start;
-mod token_cleaner;
 mod token_use;
 
-/// The loops that can be chosen: the name that the reference's controller manager has for each, and the older one.
-pub const NAMES: [(&str, &str); 18] = [
-    ("namespace-controller", "namespace"),
-    ("garbage-collector-controller", "garbagecollector"),
-    ("serviceaccount-controller", "serviceaccount"),
-    ("root-ca-certificate-publisher-controller", "root-ca-cert-publisher"),
-    ("serviceaccount-token-controller", "serviceaccount-token"),
-    ("legacy-serviceaccount-token-cleaner-controller", "legacy-service-account-token-cleaner"),
-    ("resourcequota-controller", "resourcequota"),
-    ("pod-garbage-collector-controller", "podgc"),
-    ("bootstrap-signer-controller", "bootstrapsigner"),
-    ("token-cleaner-controller", "tokencleaner"),
-    ("ttl-after-finished-controller", "ttl-after-finished"),
-    ("persistentvolumeclaim-protection-controller", "pvc-protection"),
-    ("persistentvolume-protection-controller", "pv-protection"),
-    ("certificatesigningrequest-cleaner-controller", "csrcleaner"),
-    ("certificatesigningrequest-signing-controller", "csrsigning"),
-    ("certificatesigningrequest-approving-controller", "csrapproving"),
-    ("clusterrole-aggregation-controller", "clusterrole-aggregation"),
-    ("validatingadmissionpolicy-status-controller", "validatingadmissionpolicy-status"),
-];
+use self::roster::{Entry, ROSTER};
+mod ttl_after_finished;
+mod validatingadmissionpolicy_status;
 
 /// Which loops a list of names asks for: `*` for all, `NAME` for one, `-NAME` for all but one. The first entry that
 /// names a loop decides. Also answers the names that mean nothing here.
-pub fn choose(asked: &[String]) -> (Vec<&'static str>, Vec<&str>) {
+pub fn choose(asked: &[String]) -> (Vec<&'static Entry>, Vec<&str>) {
     let (plain, star) = (
         |entry: &str| entry.strip_prefix('-').unwrap_or(entry).to_owned(),
         asked.iter().any(|entry| entry == "*"),
     );
-    let is_on = |(name, old): &(&'static str, &'static str)| {
-        let decides = asked.iter().find(|entry| [*name, *old].contains(&plain(entry).as_str()));
+    let is_on = |Entry { name, old_name, .. }: &&Entry| {
+        let decides = asked.iter().find(|entry| [*name, *old_name].contains(&plain(entry).as_str()));
         decides.map_or(star, |entry| !entry.starts_with('-'))
     };
-    let on = NAMES.iter().filter(|names| is_on(names)).map(|(name, _)| *name).collect();
+    let on = ROSTER.iter().filter(is_on).collect();
     let means_nothing = |entry: &&str| {
         let entry = plain(entry);
-        !entry.is_empty() && entry != "*" && !NAMES.iter().any(|(name, old)| *name == entry || *old == entry)
+        !entry.is_empty()
+            && entry != "*"
+            && !ROSTER.iter().any(|known| [known.name, known.old_name].contains(&&*entry))
     };
     (on, asked.iter().map(String::as_str).filter(means_nothing).collect())
 }
@@ -101,14 +83,14 @@ mod tests {
         let chosen = |asked: &[&str]| {
             let asked: Vec<String> = asked.iter().map(|entry| (*entry).to_owned()).collect();
             let (on, unknown) = choose(&asked);
-            (on.len(), on.contains(&"namespace-controller"), unknown.len())
+            (on.len(), on.iter().any(|entry| entry.name == "namespace-controller"), unknown.len())
         };
-        assert_eq!(chosen(&["*"]), (NAMES.len(), true, 0));
+        assert_eq!(chosen(&["*"]), (ROSTER.len(), true, 0));
         assert_eq!(chosen(&["-*"]), (0, false, 0));
-        assert_eq!(chosen(&["*", "-namespace"]), (NAMES.len() - 1, false, 0));
-        assert_eq!(chosen(&["*", "-namespace-controller"]), (NAMES.len() - 1, false, 0));
+        assert_eq!(chosen(&["*", "-namespace"]), (ROSTER.len() - 1, false, 0));
+        assert_eq!(chosen(&["*", "-namespace-controller"]), (ROSTER.len() - 1, false, 0));
         assert_eq!(chosen(&["namespace"]), (1, true, 0));
-        assert_eq!(chosen(&["-namespace", "namespace", "*"]), (NAMES.len() - 1, false, 0));
-        assert_eq!(chosen(&["deployment", "*"]), (NAMES.len(), true, 1));
+        assert_eq!(chosen(&["-namespace", "namespace", "*"]), (ROSTER.len() - 1, false, 0));
+        assert_eq!(chosen(&["deployment", "*"]), (ROSTER.len(), true, 1));
     }
 }

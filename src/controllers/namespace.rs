@@ -365,10 +365,6 @@ fn take_off(namespace: &mut Value) -> bool {
 impl Loop for NamespaceController {
     type Key = String;
 
-    fn name(&self) -> &'static str {
-        "namespace-controller"
-    }
-
     fn follows(&self) -> Follows {
         Follows::Every
     }

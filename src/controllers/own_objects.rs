@@ -47,10 +47,6 @@ fn is_own(store: &str, namespace: &str, name: &str) -> bool {
 impl Loop for OwnObjects {
     type Key = ();
 
-    fn name(&self) -> &'static str {
-        NAME
-    }
-
     fn follows(&self) -> Follows {
         Follows::These(&[
             NAMESPACES,

@@ -23,8 +23,6 @@ const ABOUT: &str = "Contains a CA bundle that can be used to verify the kube-ap
 
 /// What one of these loops makes.
 pub struct Made {
-    /// The name of the loop.
-    pub loop_name: &'static str,
     /// The store of what it makes, and what it follows.
     pub store: &'static str,
     follows: &'static [&'static str],
@@ -38,7 +36,6 @@ impl Made {
     /// The account that pods of a namespace act as if they say nothing.
     pub fn default_account() -> Made {
         Made {
-            loop_name: "serviceaccount-controller",
             store: "serviceaccounts",
             follows: &[NAMESPACES, "serviceaccounts"],
             object_name: "default",
@@ -51,7 +48,6 @@ impl Made {
         let mut data = Value::object();
         data.set("ca.crt", authority_pem);
         Made {
-            loop_name: "root-ca-certificate-publisher-controller",
             store: "configmaps",
             follows: &[NAMESPACES, "configmaps"],
             object_name: ROOT_CERTIFICATE,
@@ -116,10 +112,6 @@ impl PerNamespace {
 
 impl Loop for PerNamespace {
     type Key = String;
-
-    fn name(&self) -> &'static str {
-        self.made.loop_name
-    }
 
     fn follows(&self) -> Follows {
         Follows::These(self.made.follows)

@@ -13,9 +13,6 @@ use super::runner::{Follows, Loop, News};
 
 /// A loop over the objects of one type.
 pub trait PerObject: 'static {
-    /// The name by which flags, health and metrics know it.
-    const NAME: &'static str;
-
     /// The one type that it hears of.
     const STORES: &'static [&'static str];
 
@@ -25,10 +22,6 @@ pub trait PerObject: 'static {
 
 impl<L: PerObject> Loop for L {
     type Key = Key;
-
-    fn name(&self) -> &'static str {
-        L::NAME
-    }
 
     fn follows(&self) -> Follows {
         Follows::These(L::STORES)

@@ -51,10 +51,6 @@ fn decide(found: Option<&Value>, is_defined: bool, spec: Option<&Value>) -> Deed
 impl Loop for Registrations {
     type Key = String;
 
-    fn name(&self) -> &'static str {
-        NAME
-    }
-
     fn follows(&self) -> Follows {
         Follows::These(&[STORE])
     }

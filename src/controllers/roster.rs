@@ -1,131 +1,197 @@
-//! Which loop each name stands for, and what it is made from.
+//! The loops that flags choose: by which names they are known, as whom they act, and what they are made from.
 
 use std::rc::Rc;
 
 use pilothouse_actors::clock::Clock;
 
-use super::account_tokens::AccountTokens;
 use super::bootstrap_tokens::{BootstrapSigner, TokenCleaner};
-use super::certificate_cleaner::CertificateCleaner;
-use super::certificates::{CertificateApprover, CertificateSigner};
-use super::finished::TtlAfterFinished;
-use super::garbage::GarbageCollector;
-use super::gathered_roles::GatheredRoles;
+use super::client::Client;
+use super::clusterrole_aggregation::GatheredRoles;
+use super::csr::{CertificateApprover, CertificateSigner};
+use super::csr_cleaner::CertificateCleaner;
+use super::garbagecollector::GarbageCollector;
+use super::legacy_serviceaccount_token_cleaner::LegacyTokenCleaner;
 use super::namespace::{NamespaceController, Rules};
 use super::per_namespace::{Made, PerNamespace};
-use super::pods::PodCollector;
-use super::policy_types::PolicyTypes;
-use super::protection::{Protected, Protection};
-use super::quota::QuotaStatus;
+use super::podgc::PodCollector;
+use super::pv_protection::{Protected, Protection};
+use super::resourcequota::QuotaStatus;
+use super::serviceaccount_token::AccountTokens;
 use super::start::{House, Settings};
-use super::token_cleaner::LegacyTokenCleaner;
+use super::ttl_after_finished::TtlAfterFinished;
+use super::validatingadmissionpolicy_status::PolicyTypes;
+
+/// One loop.
+pub struct Entry {
+    /// The name that the reference's controller manager has for it, by which flags, health and metrics know it.
+    pub name: &'static str,
+    /// The older one.
+    pub old_name: &'static str,
+    /// The service account that it acts as.
+    account: &'static str,
+    /// Runs it.
+    run: fn(Making<'_>),
+}
+
+/// What a loop is made from.
+struct Making<'a> {
+    house: &'a House,
+    name: &'static str,
+    client: Client,
+    settings: &'a Settings,
+    clock: Clock,
+}
+
+const fn entry(
+    name: &'static str,
+    old_name: &'static str,
+    account: &'static str,
+    run: fn(Making<'_>),
+) -> Entry {
+    Entry { name, old_name, account, run }
+}
+
+/// The loops that can be chosen.
+pub static ROSTER: &[Entry] = &[
+    entry("namespace-controller", "namespace", "namespace-controller", namespace),
+    entry("garbage-collector-controller", "garbagecollector", "generic-garbage-collector", garbagecollector),
+    entry("serviceaccount-controller", "serviceaccount", "service-account-controller", |making| {
+        let (client, made) = (making.client, Rc::new(Made::default_account()));
+        making.house.keep(making.name, move || PerNamespace::new(client.clone(), made.clone()));
+    }),
+    entry(
+        "root-ca-certificate-publisher-controller",
+        "root-ca-cert-publisher",
+        "root-ca-cert-publisher",
+        root_certificate,
+    ),
+    entry(
+        "serviceaccount-token-controller",
+        "serviceaccount-token",
+        "service-account-token-controller",
+        serviceaccount_token,
+    ),
+    entry(
+        "legacy-serviceaccount-token-cleaner-controller",
+        "legacy-service-account-token-cleaner",
+        "legacy-service-account-token-cleaner",
+        legacy_token_cleaner,
+    ),
+    entry("resourcequota-controller", "resourcequota", "resourcequota-controller", resourcequota),
+    entry("pod-garbage-collector-controller", "podgc", "pod-garbage-collector", |making| {
+        let Making { house, name, client, settings, clock } = making;
+        let threshold = settings.pods_that_are_over;
+        house.keep(name, move || PodCollector::new(client.clone(), clock.clone(), threshold));
+    }),
+    entry("bootstrap-signer-controller", "bootstrapsigner", "bootstrap-signer", |making| {
+        making.house.keep(making.name, move || BootstrapSigner { client: making.client.clone() });
+    }),
+    entry("token-cleaner-controller", "tokencleaner", "token-cleaner", |making| {
+        making.house.keep(making.name, move || TokenCleaner { client: making.client.clone() });
+    }),
+    entry("ttl-after-finished-controller", "ttl-after-finished", "ttl-after-finished-controller", |making| {
+        making.house.keep(making.name, move || TtlAfterFinished { client: making.client.clone() });
+    }),
+    entry(
+        "persistentvolumeclaim-protection-controller",
+        "pvc-protection",
+        "pvc-protection-controller",
+        |making| protection(making, Protected::Claims),
+    ),
+    entry("persistentvolume-protection-controller", "pv-protection", "pv-protection-controller", |making| {
+        protection(making, Protected::Volumes);
+    }),
+    entry("certificatesigningrequest-cleaner-controller", "csrcleaner", "certificate-controller", |making| {
+        making.house.keep(making.name, move || CertificateCleaner { client: making.client.clone() });
+    }),
+    entry(
+        "certificatesigningrequest-signing-controller",
+        "csrsigning",
+        "certificate-controller",
+        csr_signing,
+    ),
+    entry(
+        "certificatesigningrequest-approving-controller",
+        "csrapproving",
+        "certificate-controller",
+        csr_approving,
+    ),
+    entry(
+        "clusterrole-aggregation-controller",
+        "clusterrole-aggregation",
+        "clusterrole-aggregation-controller",
+        |making| making.house.keep(making.name, move || GatheredRoles::new(making.client.clone())),
+    ),
+    entry(
+        "validatingadmissionpolicy-status-controller",
+        "validatingadmissionpolicy-status",
+        "validatingadmissionpolicy-status-controller",
+        |making| making.house.keep(making.name, move || PolicyTypes { client: making.client.clone() }),
+    ),
+];
 
 impl House {
-    /// Runs the loop of this name.
-    pub(super) fn keep_named(&self, name: &'static str, settings: &Settings, clock: &Clock) {
-        match name {
-            "namespace-controller" => {
-                let (client, clock) = (self.client("namespace-controller"), clock.clone());
-                let rules = Rules { pods_first: settings.pods_first, needed: settings.namespaces_needed };
-                let extensions = self.extensions.clone();
-                self.keep(name, move || {
-                    NamespaceController::new(client.clone(), clock.clone(), rules, extensions.clone())
-                });
-            }
-            "garbage-collector-controller" => {
-                let (client, hearing) = (self.client("generic-garbage-collector"), self.hearing.clone());
-                self.keep(name, move || GarbageCollector::new(client.clone(), hearing.informer().0));
-            }
-            "resourcequota-controller" => {
-                let (client, clock) = (self.client("resourcequota-controller"), clock.clone());
-                let (features, every) = (settings.quota_features, settings.quotas_counted_every);
-                self.keep(name, move || QuotaStatus::new(client.clone(), clock.clone(), features, every));
-            }
-            "pod-garbage-collector-controller" => {
-                let (client, clock) = (self.client("pod-garbage-collector"), clock.clone());
-                let threshold = settings.pods_that_are_over;
-                self.keep(name, move || PodCollector::new(client.clone(), clock.clone(), threshold));
-            }
-            "legacy-serviceaccount-token-cleaner-controller" => {
-                let client = self.client("legacy-service-account-token-cleaner");
-                let (clock, unused_for) = (clock.clone(), settings.tokens_unused_for);
-                self.keep(name, move || LegacyTokenCleaner {
-                    client: client.clone(),
-                    clock: clock.clone(),
-                    unused_for,
-                });
-            }
-            "serviceaccount-controller" => {
-                let (client, made) =
-                    (self.client("service-account-controller"), Rc::new(Made::default_account()));
-                self.keep(name, move || PerNamespace::new(client.clone(), made.clone()));
-            }
-            "root-ca-certificate-publisher-controller" => {
-                let client = self.client("root-ca-cert-publisher");
-                self.keep_told(name, move |authorities| {
-                    let made = Rc::new(Made::root_certificate(&authorities.root_pem));
-                    PerNamespace::new(client.clone(), made)
-                });
-            }
-            "serviceaccount-token-controller" => {
-                let (client, sign) =
-                    (self.client("service-account-token-controller"), self.sign_token.clone());
-                self.keep_told(name, move |authorities| AccountTokens {
-                    client: client.clone(),
-                    authorities,
-                    sign: sign.clone(),
-                });
-            }
-            "bootstrap-signer-controller" => {
-                let client = self.client("bootstrap-signer");
-                self.keep(name, move || BootstrapSigner { client: client.clone() });
-            }
-            "token-cleaner-controller" => {
-                let client = self.client("token-cleaner");
-                self.keep(name, move || TokenCleaner { client: client.clone() });
-            }
-            "ttl-after-finished-controller" => {
-                let client = self.client("ttl-after-finished-controller");
-                self.keep(name, move || TtlAfterFinished { client: client.clone() });
-            }
-            "persistentvolumeclaim-protection-controller" => {
-                let client = self.client("pvc-protection-controller");
-                self.keep(name, move || Protection::new(client.clone(), Protected::Claims));
-            }
-            "persistentvolume-protection-controller" => {
-                let client = self.client("pv-protection-controller");
-                self.keep(name, move || Protection::new(client.clone(), Protected::Volumes));
-            }
-            "certificatesigningrequest-cleaner-controller" => {
-                let client = self.client("certificate-controller");
-                self.keep(name, move || CertificateCleaner { client: client.clone() });
-            }
-            "certificatesigningrequest-approving-controller" => {
-                let (client, authorizer) = (self.client("certificate-controller"), self.authorizer.clone());
-                self.keep(name, move || CertificateApprover {
-                    client: client.clone(),
-                    authorizer: authorizer.clone(),
-                });
-            }
-            "certificatesigningrequest-signing-controller" => {
-                let (client, clock, longest) =
-                    (self.client("certificate-controller"), clock.clone(), settings.longest_certificate);
-                self.keep_told(name, move |authorities| CertificateSigner {
-                    client: client.clone(),
-                    clock: clock.clone(),
-                    authorities,
-                    longest,
-                });
-            }
-            "clusterrole-aggregation-controller" => {
-                let client = self.client(name);
-                self.keep(name, move || GatheredRoles::new(client.clone()));
-            }
-            "validatingadmissionpolicy-status-controller" => {
-                let client = self.client(name);
-                self.keep(name, move || PolicyTypes { client: client.clone() });
-            }
-            _ => tracing::warn!(controller = name, "no such control loop"),
-        }
+    /// Runs a loop of the roster.
+    pub(super) fn keep_entry(&self, entry: &Entry, settings: &Settings, clock: &Clock) {
+        let Entry { name, account, run, .. } = entry;
+        run(Making { house: self, name, client: self.client(account), settings, clock: clock.clone() });
     }
+}
+
+fn namespace(Making { house, name, client, settings, clock }: Making<'_>) {
+    let rules = Rules { pods_first: settings.pods_first, needed: settings.namespaces_needed };
+    let extensions = house.extensions.clone();
+    house.keep(name, move || {
+        NamespaceController::new(client.clone(), clock.clone(), rules, extensions.clone())
+    });
+}
+
+fn garbagecollector(Making { house, name, client, .. }: Making<'_>) {
+    let hearing = house.hearing.clone();
+    house.keep(name, move || GarbageCollector::new(client.clone(), hearing.informer().0));
+}
+
+fn resourcequota(Making { house, name, client, settings, clock }: Making<'_>) {
+    let (features, every) = (settings.quota_features, settings.quotas_counted_every);
+    house.keep(name, move || QuotaStatus::new(client.clone(), clock.clone(), features, every));
+}
+
+fn root_certificate(Making { house, name, client, .. }: Making<'_>) {
+    house.keep_told(name, move |authorities| {
+        let made = Rc::new(Made::root_certificate(&authorities.root_pem));
+        PerNamespace::new(client.clone(), made)
+    });
+}
+
+fn serviceaccount_token(Making { house, name, client, .. }: Making<'_>) {
+    let sign = house.sign_token.clone();
+    house.keep_told(name, move |authorities| AccountTokens {
+        client: client.clone(),
+        authorities,
+        sign: sign.clone(),
+    });
+}
+
+fn legacy_token_cleaner(Making { house, name, client, settings, clock }: Making<'_>) {
+    let unused_for = settings.tokens_unused_for;
+    house.keep(name, move || LegacyTokenCleaner { client: client.clone(), clock: clock.clone(), unused_for });
+}
+
+fn protection(Making { house, name, client, .. }: Making<'_>, what: Protected) {
+    house.keep(name, move || Protection::new(client.clone(), what));
+}
+
+fn csr_signing(Making { house, name, client, settings, clock }: Making<'_>) {
+    let longest = settings.longest_certificate;
+    house.keep_told(name, move |authorities| CertificateSigner {
+        client: client.clone(),
+        clock: clock.clone(),
+        authorities,
+        longest,
+    });
+}
+
+fn csr_approving(Making { house, name, client, .. }: Making<'_>) {
+    let authorizer = house.authorizer.clone();
+    house.keep(name, move || CertificateApprover { client: client.clone(), authorizer: authorizer.clone() });
 }

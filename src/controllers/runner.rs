@@ -64,9 +64,6 @@ pub trait Loop: 'static {
     /// What it works on.
     type Key: Clone + Debug + Eq + Hash + Unpin + 'static;
 
-    /// The name by which flags, health and metrics know it.
-    fn name(&self) -> &'static str;
-
     /// The types that it hears of.
     fn follows(&self) -> Follows;
 
@@ -165,6 +162,8 @@ impl Leaving {
 
 /// The actor. See the module text.
 pub struct Runner<L: Loop> {
+    /// By which flags, health and metrics know the loop.
+    name: &'static str,
     inner: Rc<L>,
     queue: Queue<L::Key>,
     /// How many keys are worked on.
@@ -184,10 +183,16 @@ pub struct Runner<L: Loop> {
 
 impl<L: Loop> Runner<L> {
     /// Starts the actor on this thread. `ended` is dropped when it ends.
-    pub fn begin(inner: L, around: Surroundings, ended: oneshot::Sender<()>) -> Addr<Runner<L>> {
+    pub fn begin(
+        name: &'static str,
+        inner: L,
+        around: Surroundings,
+        ended: oneshot::Sender<()>,
+    ) -> Addr<Runner<L>> {
         let mut queue = Queue::new(inner.longest_retry());
         inner.begins_with().into_iter().for_each(|key| queue.add(key));
         let runner = Runner {
+            name,
             inner: Rc::new(inner),
             queue,
             working: 0,
@@ -205,7 +210,7 @@ impl<L: Loop> Runner<L> {
     fn go_on(&mut self, ctx: &mut Context<Self>) {
         self.inner.more().into_iter().for_each(|key| self.queue.add(key));
         // What it acts for others on, it acts on only while nobody else does.
-        if !self.caught_up || !self.around.lead.allows(self.inner.name()) {
+        if !self.caught_up || !self.around.lead.allows(self.name) {
             return;
         }
         let now = self.around.clock.now();
@@ -223,12 +228,12 @@ impl<L: Loop> Runner<L> {
 
     fn worked(&mut self, key: L::Key, outcome: &Outcome, begun: Timestamp, ctx: &mut Context<Self>) {
         if let Outcome::Again(why) = outcome {
-            tracing::debug!(controller = self.inner.name(), ?key, %why, "will be tried again");
+            tracing::debug!(controller = self.name, ?key, %why, "will be tried again");
         }
         self.working -= 1;
         let now = self.around.clock.now();
         let took = Duration::from_micros(now.0.saturating_sub(begun.0));
-        self.around.metrics.count_work(self.inner.name(), took.as_secs_f64());
+        self.around.metrics.count_work(self.name, took.as_secs_f64());
         self.queue.done(key, outcome, now);
         self.go_on(ctx);
     }
@@ -252,7 +257,7 @@ impl<L: Loop> Runner<L> {
     }
 
     fn count(&mut self) {
-        let (name, all) = (self.inner.name(), (self.queue.added, self.queue.retried));
+        let (name, all) = (self.name, (self.queue.added, self.queue.retried));
         let (added, retried) = std::mem::replace(&mut self.counted, all);
         self.around.metrics.count_queue(name, self.queue.depth(), all.0 - added, all.1 - retried);
     }

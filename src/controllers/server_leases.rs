@@ -69,10 +69,6 @@ impl ServerLeases {
 impl Loop for ServerLeases {
     type Key = Key;
 
-    fn name(&self) -> &'static str {
-        NAME
-    }
-
     fn follows(&self) -> Follows {
         Follows::These(&[LEASES])
     }

@@ -50,10 +50,6 @@ impl ServiceRepair {
 impl Loop for ServiceRepair {
     type Key = ();
 
-    fn name(&self) -> &'static str {
-        NAME
-    }
-
     fn follows(&self) -> Follows {
         Follows::These(&[])
     }

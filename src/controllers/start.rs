@@ -21,7 +21,6 @@ use crate::verbs::Backend;
 use crate::verbs::aggregation::Extensions;
 use crate::verbs::stores::Stores;
 
-use super::account_tokens::SignToken;
 use super::availability::{self, Availability};
 use super::client::Client;
 use super::expiry::{self, Expiry};
@@ -32,9 +31,11 @@ use super::known::Catalogs;
 use super::lease::{LEASE, Lead, LeaseHolder};
 use super::own_objects::{self, OwnObjects, Settle};
 use super::registrations::{self, Registrations};
+use super::roster::Entry;
 use super::runner::{Leaving, Loop, Runner, Stop, Surroundings};
 use super::server_leases::{self, ServerLeases};
 use super::service_repair::{self, ServiceRepair};
+use super::serviceaccount_token::SignToken;
 use super::token_use::{self, TokenUse};
 
 /// How long a loop that panicked waits at first; twice as long each time, up to the other.
@@ -50,8 +51,8 @@ pub type Down = BTreeMap<&'static str, String>;
 
 /// What the loops are told.
 pub struct Settings {
-    /// The names of those that run.
-    pub enabled: Vec<&'static str>,
+    /// Those that run.
+    pub enabled: Vec<&'static Entry>,
     /// Whether the pods of a namespace go before the rest.
     pub pods_first: bool,
     /// How long events live.
@@ -243,8 +244,8 @@ impl House {
             clock: of_lease.clone(),
             lead: lead.clone(),
         });
-        for name in &settings.enabled {
-            self.keep_named(name, settings, &clock);
+        for entry in &settings.enabled {
+            self.keep_entry(entry, settings, &clock);
         }
         guests.into_iter().for_each(|guest| guest(self));
     }
@@ -331,7 +332,7 @@ async fn supervise<L: Loop, S: Future<Output = ()>>(
         let began = around.clock.now();
         // Asked for before it is made: what changes in between is a change.
         let stale = stale();
-        let end = run(make(), stale, &hearing, &around).await;
+        let end = run(name, make(), stale, &hearing, &around).await;
         if around.leaving.has_begun() {
             // Stores and loops end together, in any order.
             return;
@@ -359,6 +360,7 @@ async fn supervise<L: Loop, S: Future<Output = ()>>(
 
 /// Runs a loop until it ends, which it does only in a panic, until it hears nothing any more, or until it is stale.
 async fn run<L: Loop>(
+    name: &'static str,
     inner: L,
     stale: impl Future<Output = ()>,
     hearing: &Hearing,
@@ -367,7 +369,7 @@ async fn run<L: Loop>(
     let (ended, mut end) = oneshot::channel();
     let follows = inner.follows();
     let (informer, mut lives) = hearing.informer();
-    let runner = Runner::begin(inner, around.clone(), ended);
+    let runner = Runner::begin(name, inner, around.clone(), ended);
     around.lead.wakes(runner.clone().recipient());
     let member = Member {
         follows,

@@ -94,10 +94,6 @@ fn begin(map: &mut Value, today: &str) -> bool {
 impl Loop for TokenUse {
     type Key = Work;
 
-    fn name(&self) -> &'static str {
-        NAME
-    }
-
     fn follows(&self) -> Follows {
         Follows::These(&[CONFIG_MAPS])
     }

@@ -1,29 +1,14 @@
-//! WebSocket, the server's side: RFC 6455 without extensions.
+//! WebSocket, the server's side, on a connection that has left HTTP.
+
+pub mod frame;
 
 use std::io;
 
-use openssl::sha::sha1;
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite};
 
+use self::frame::{BINARY, CLOSE, CONTINUED, Head, LONGEST_HEAD, NORMAL, PING, PONG, TEXT};
 use super::outbox::Outbox;
-use crate::limits::{CONVERSATION_BYTES, WEBSOCKET_CONTROL_BYTES};
-
-/// What every handshake mixes into the key of the client.
-const MAGIC: &str = "258EAFA5-E914-47DA-95CA-C5AB0DC85B11";
-
-const CONTINUED: u8 = 0;
-const TEXT: u8 = 1;
-const BINARY: u8 = 2;
-const CLOSE: u8 = 8;
-const PING: u8 = 9;
-const PONG: u8 = 10;
-/// Closed because everything was said.
-const NORMAL: [u8; 2] = 1_000_u16.to_be_bytes();
-
-/// What proves to a client that its handshake was understood.
-pub fn accept_key(key: &str) -> String {
-    openssl::base64::encode_block(&sha1(format!("{key}{MAGIC}").as_bytes()))
-}
+use crate::limits::CONVERSATION_BYTES;
 
 /// What a client says.
 #[derive(Debug, PartialEq, Eq)]
@@ -39,10 +24,10 @@ pub enum Said {
 /// Reads what a client says.
 pub struct Reader<R> {
     io: R,
-    /// Bytes of the present frame that are still to come.
-    left: u64,
-    mask: [u8; 4],
-    masked: usize,
+    /// How the present frame began.
+    head: Option<Head>,
+    /// Bytes of it that have come.
+    passed: u64,
     first: bool,
 }
 
@@ -53,34 +38,25 @@ fn broken(why: &str) -> io::Error {
 impl<R: AsyncRead + Unpin> Reader<R> {
     /// Reads from `io`, on which the handshake is done.
     pub fn new(io: R) -> Reader<R> {
-        Reader { io, left: 0, mask: [0; 4], masked: 0, first: false }
+        Reader { io, head: None, passed: 0, first: false }
     }
 
     /// The next that the client says. A connection that ends without saying so is an error.
     pub async fn next(&mut self) -> io::Result<Said> {
         loop {
-            if self.left > 0 {
-                return self.piece().await;
+            if let Some(head) = self.head.filter(|head| self.passed < head.length) {
+                return self.piece(&head).await;
             }
-            let [start, length] = [self.io.read_u8().await?, self.io.read_u8().await?];
-            if start & 0x70 != 0 || length & 0x80 == 0 {
-                return Err(broken("a frame with an extension, or without a mask"));
-            }
-            let length = match length & 0x7f {
-                126 => u64::from(self.io.read_u16().await?),
-                127 => self.io.read_u64().await?,
-                short => u64::from(short),
-            };
-            self.io.read_exact(&mut self.mask).await?;
-            (self.left, self.masked) = (length, 0);
-            match start & 0x0f {
+            let head = self.begin().await?;
+            (self.head, self.passed) = (Some(head), 0);
+            match head.opcode {
                 BINARY | TEXT => self.first = true,
                 CONTINUED => {}
-                PING => return Ok(Said::Ping(self.control().await?)),
-                PONG => drop(self.control().await?),
+                PING => return Ok(Said::Ping(self.control(&head).await?)),
+                PONG => drop(self.control(&head).await?),
                 CLOSE => {
                     // Why it closes matters to nobody, nor whether all of that arrives.
-                    let _ = self.control().await;
+                    let _ = self.control(&head).await;
                     return Ok(Said::Close);
                 }
                 _ => return Err(broken("an unknown frame")),
@@ -88,35 +64,36 @@ impl<R: AsyncRead + Unpin> Reader<R> {
         }
     }
 
-    async fn piece(&mut self) -> io::Result<Said> {
-        let room = CONVERSATION_BYTES.min(usize::try_from(self.left).unwrap_or(CONVERSATION_BYTES));
+    async fn begin(&mut self) -> io::Result<Head> {
+        let mut begun = [0; LONGEST_HEAD];
+        self.io.read_exact(&mut begun[..2]).await?;
+        Head::parse(&begun[..2]).map_err(broken)?;
+        let bytes = Head::bytes(begun[1]);
+        self.io.read_exact(&mut begun[2..bytes]).await?;
+        Head::parse(&begun[..bytes]).map_err(broken)?.ok_or_else(|| broken("half a head"))
+    }
+
+    async fn piece(&mut self, head: &Head) -> io::Result<Said> {
+        let left = head.length - self.passed;
+        let room = CONVERSATION_BYTES.min(usize::try_from(left).unwrap_or(CONVERSATION_BYTES));
         let mut bytes = vec![0; room];
         let read = self.io.read(&mut bytes).await?;
         if read == 0 {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
         bytes.truncate(read);
-        self.unmask(&mut bytes);
+        head.unmask(self.passed, &mut bytes);
+        self.passed += read as u64;
         Ok(Said::Piece(std::mem::take(&mut self.first), bytes))
     }
 
-    async fn control(&mut self) -> io::Result<Vec<u8>> {
-        let length = usize::try_from(self.left).unwrap_or(usize::MAX);
-        if length > WEBSOCKET_CONTROL_BYTES {
-            return Err(broken("a control frame that is too long"));
-        }
-        let mut bytes = vec![0; length];
+    /// The content of a frame that carries no message; its head has shown that it is short.
+    async fn control(&mut self, head: &Head) -> io::Result<Vec<u8>> {
+        let mut bytes = vec![0; usize::try_from(head.length).unwrap_or_default()];
         self.io.read_exact(&mut bytes).await?;
-        self.unmask(&mut bytes);
+        head.unmask(0, &mut bytes);
+        self.passed = head.length;
         Ok(bytes)
-    }
-
-    fn unmask(&mut self, bytes: &mut [u8]) {
-        for byte in bytes.iter_mut() {
-            *byte ^= self.mask[self.masked % 4];
-            self.masked += 1;
-        }
-        self.left -= bytes.len() as u64;
     }
 }
 
@@ -153,19 +130,8 @@ impl<W: AsyncWrite + Unpin> Writer<W> {
     }
 
     async fn frame(&mut self, kind: u8, head: &[u8], body: &[u8]) -> io::Result<()> {
-        let length = head.len() + body.len();
-        let mut start = vec![0x80 | kind];
-        match (u8::try_from(length), u16::try_from(length)) {
-            (Ok(short @ 0..=125), _) => start.push(short),
-            (_, Ok(middle)) => {
-                start.push(126);
-                start.extend_from_slice(&middle.to_be_bytes());
-            }
-            _ => {
-                start.push(127);
-                start.extend_from_slice(&(length as u64).to_be_bytes());
-            }
-        }
+        let mut start = Vec::with_capacity(LONGEST_HEAD);
+        frame::begin(&mut start, kind, head.len() + body.len());
         self.out.send(&[&start, head, body]).await
     }
 }
@@ -174,22 +140,8 @@ impl<W: AsyncWrite + Unpin> Writer<W> {
 mod tests {
     use proptest::prelude::*;
 
+    use super::frame::masked;
     use super::*;
-
-    fn masked(start: u8, payload: &[u8]) -> Vec<u8> {
-        let mask = [1, 2, 3, 4];
-        let mut frame = vec![start];
-        match payload.len() {
-            short @ 0..=125 => frame.push(0x80 | short as u8),
-            middle => {
-                frame.push(0x80 | 126);
-                frame.extend_from_slice(&(middle as u16).to_be_bytes());
-            }
-        }
-        frame.extend_from_slice(&mask);
-        frame.extend(payload.iter().enumerate().map(|(at, byte)| byte ^ mask[at % 4]));
-        frame
-    }
 
     async fn read(bytes: &[u8]) -> Vec<Said> {
         let mut reader = Reader::new(bytes);
@@ -198,11 +150,6 @@ mod tests {
             all.push(said);
         }
         all
-    }
-
-    #[test]
-    fn the_key_of_the_standard_gives_its_answer() {
-        assert_eq!(accept_key("dGhlIHNhbXBsZSBub25jZQ=="), "s3pPLMBiTxaQ9kYGzzhZRbK+xOo=");
     }
 
     #[actix_rt::test]
@@ -231,20 +178,6 @@ mod tests {
             [&[0x82, 0x01, 0][..], &[0xc2, 0x80, 0, 0, 0, 0], &[0x83, 0x80, 0, 0, 0, 0], &[0x89, 0xfe, 1, 0]]
         {
             assert!(Reader::new(wrong).next().await.is_err(), "{wrong:?}");
-        }
-    }
-
-    #[actix_rt::test]
-    async fn what_is_said_has_its_length() {
-        for length in [0, 125, 126, 65_535, 65_536] {
-            let mut out = Vec::new();
-            Writer::new(&mut out).message(&[1], &vec![7; length]).await.unwrap();
-            let head = match length + 1 {
-                0..=125 => 2,
-                126..=65_535 => 4,
-                _ => 10,
-            };
-            assert_eq!(out.len(), head + 1 + length, "{length}");
         }
     }
 

@@ -16,9 +16,7 @@ use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, Re
 use tokio::time::timeout;
 
 use super::stall::Stall;
-
-/// The most that one TLS record holds.
-const RECORD_BYTES: usize = 16 << 10;
+use crate::limits::TLS_RECORD_BYTES;
 
 thread_local! {
     /// Room for what is gathered. A connection has it only while something is unsent, which seldom outlasts a turn of its task:
@@ -103,14 +101,14 @@ impl<S: AsyncWrite + Unpin> Gathering<S> {
 
     /// Takes as much as fits into a record. A full one leaves first.
     fn poll_gather(&mut self, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        if self.unsent.len() >= RECORD_BYTES {
+        if self.unsent.len() >= TLS_RECORD_BYTES {
             ready!(self.poll_send(cx))?;
         }
         if self.unsent.capacity() == 0 {
             self.unsent = ROOM.take();
-            self.unsent.reserve_exact(RECORD_BYTES);
+            self.unsent.reserve_exact(TLS_RECORD_BYTES);
         }
-        let (fits, _) = bytes.split_at(bytes.len().min(RECORD_BYTES.saturating_sub(self.unsent.len())));
+        let (fits, _) = bytes.split_at(bytes.len().min(TLS_RECORD_BYTES.saturating_sub(self.unsent.len())));
         self.unsent.extend_from_slice(fits);
         Poll::Ready(Ok(fits.len()))
     }
@@ -211,7 +209,7 @@ mod tests {
 
     #[actix_rt::test]
     async fn a_slow_reader_gets_every_byte_once_and_in_order() {
-        const LENGTH: usize = 5 * RECORD_BYTES + 77;
+        const LENGTH: usize = 5 * TLS_RECORD_BYTES + 77;
         let (gathered, mut far, _) = connection(1_000);
         let pieces: Vec<Vec<u8>> = speech(LENGTH).chunks(7_001).map(<[u8]>::to_vec).collect();
         let mut heard = vec![0; LENGTH];
@@ -225,9 +223,9 @@ mod tests {
     #[actix_rt::test]
     async fn nobody_gathers_more_than_a_record() {
         let (gathered, _far, _) = connection(1);
-        let pieces = vec![speech(10 * RECORD_BYTES)];
+        let pieces = vec![speech(10 * TLS_RECORD_BYTES)];
         assert!(gathered.send_between(say(gathered.clone(), pieces)).now_or_never().is_none());
-        assert_eq!(gathered.0.borrow().unsent.len(), RECORD_BYTES);
+        assert_eq!(gathered.0.borrow().unsent.len(), TLS_RECORD_BYTES);
     }
 
     #[actix_rt::test]

@@ -18,6 +18,7 @@ use super::gather::Gathered;
 use super::h2_stream::{self, Dates};
 use super::peer::Peer;
 use super::tls::TlsStream;
+use crate::ids;
 use crate::limits;
 
 /// What the connections of one worker have in common. Cheap to clone.
@@ -130,9 +131,7 @@ impl H2 {
         if self.goaway_chance <= 0.0 {
             return false;
         }
-        let mut drawn = [0; 4];
-        openssl::rand::rand_bytes(&mut drawn).is_ok()
-            && f64::from(u32::from_be_bytes(drawn)) / f64::from(u32::MAX) < self.goaway_chance
+        ids::fraction() < self.goaway_chance
     }
 }
 

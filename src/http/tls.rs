@@ -1,6 +1,8 @@
 //! TLS: which versions and ciphers, which certificate, and how a connection becomes private.
 
+use std::collections::HashMap;
 use std::io;
+use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -8,10 +10,11 @@ use std::task::{Context, Poll};
 use actix_rt::net::TcpStream;
 use arc_swap::ArcSwap;
 use openssl::error::ErrorStack;
+use openssl::ex_data::Index;
 use openssl::pkey::PKey;
 use openssl::ssl::{
-    AlpnError, Ssl, SslAcceptor, SslContext, SslContextBuilder, SslMethod, SslOptions, SslSessionCacheMode,
-    SslVerifyMode, SslVersion, select_next_proto,
+    AlpnError, NameType, SniError, Ssl, SslAcceptor, SslContext, SslContextBuilder, SslMethod, SslOptions,
+    SslSessionCacheMode, SslVerifyMode, SslVersion, select_next_proto,
 };
 use openssl::stack::Stack;
 use openssl::x509::X509;
@@ -21,7 +24,7 @@ use tokio_openssl::SslStream;
 use super::peer::{Peer, PeerCertificates};
 use crate::config::{Serving, TlsVersion};
 use crate::limits::OVERHEARD_BYTES;
-use crate::pki::Pki;
+use crate::pki::{Identity, Named, Pki};
 
 const BOTH: &[u8] = b"\x02h2\x08http/1.1";
 const HTTP1: &[u8] = b"\x08http/1.1";
@@ -65,27 +68,80 @@ pub enum TlsError {
     OpenSsl(#[from] ErrorStack),
 }
 
-/// How connections become private. The certificate can be replaced while the server runs: new connections use the
-/// new one. Cheap to clone.
+/// How connections become private. The certificates can be replaced while the server runs: new connections use the
+/// new ones. Cheap to clone.
 #[derive(Clone)]
-pub struct Tls(Arc<ArcSwap<SslContext>>);
+pub struct Tls {
+    now: Arc<ArcSwap<Contexts>>,
+    /// Where a connection keeps what its handshake chooses from.
+    chosen_from: Index<Ssl, Arc<Contexts>>,
+}
+
+/// What handshakes are made from, by the certificate that they show.
+struct Contexts {
+    own: SslContext,
+    /// By names in lower case, some with a star for the first label.
+    named: HashMap<String, SslContext>,
+}
+
+impl Contexts {
+    fn new(
+        serving: &Serving,
+        pki: &Pki,
+        chosen_from: Index<Ssl, Arc<Contexts>>,
+    ) -> Result<Contexts, TlsError> {
+        let own = context(serving, pki, &pki.serving, chosen_from)?;
+        let mut named = HashMap::new();
+        // The first of a name counts, so it is put in last.
+        for Named { identity, names } in pki.named.iter().rev() {
+            let context = context(serving, pki, identity, chosen_from)?;
+            named.extend(names.iter().map(|name| (name.clone(), context.clone())));
+        }
+        Ok(Contexts { own, named })
+    }
+
+    /// What is shown to whoever asks for a host.
+    fn of_host(&self, host: &str) -> &SslContext {
+        let host = host.trim_end_matches('.').to_ascii_lowercase();
+        let starred = || match host.split_once('.') {
+            Some((_, rest)) => self.named.get(&format!("*.{rest}")),
+            None => self.named.get("*"),
+        };
+        self.named.get(&host).or_else(starred).unwrap_or(&self.own)
+    }
+
+    /// What is shown to whoever names no host and has come to an address.
+    fn of_address(&self, address: Option<SocketAddr>) -> &SslContext {
+        let found = address.and_then(|address| self.named.get(&address.ip().to_canonical().to_string()));
+        found.unwrap_or(&self.own)
+    }
+}
 
 impl Tls {
     /// TLS with the certificates of `pki`.
     pub fn new(serving: &Serving, pki: &Pki) -> Result<Tls, TlsError> {
-        Ok(Tls(Arc::new(ArcSwap::from_pointee(context(serving, pki)?))))
+        let chosen_from = Ssl::new_ex_index()?;
+        let now = Contexts::new(serving, pki, chosen_from)?;
+        Ok(Tls { now: Arc::new(ArcSwap::from_pointee(now)), chosen_from })
     }
 
     /// Uses other certificates from the next connection on.
     pub fn replace(&self, serving: &Serving, pki: &Pki) -> Result<(), TlsError> {
-        self.0.store(Arc::new(context(serving, pki)?));
+        self.now.store(Arc::new(Contexts::new(serving, pki, self.chosen_from)?));
         Ok(())
     }
 
     /// Does the handshake.
     pub(super) async fn accept(&self, io: TcpStream) -> io::Result<TlsStream> {
         let address = io.peer_addr().ok();
-        let ssl = Ssl::new(&self.0.load())?;
+        let contexts = self.now.load_full();
+        let ssl = if contexts.named.is_empty() {
+            Ssl::new(&contexts.own)?
+        } else {
+            let mut ssl = Ssl::new(contexts.of_address(io.local_addr().ok()))?;
+            ssl.set_ex_data(self.chosen_from, contexts);
+            ssl
+        };
         let mut stream = SslStream::new(ssl, io)?;
         if let Err(error) = Pin::new(&mut stream).accept().await {
             let plain = error
@@ -102,7 +158,12 @@ impl Tls {
     }
 }
 
-fn context(serving: &Serving, pki: &Pki) -> Result<SslContext, TlsError> {
+fn context(
+    serving: &Serving,
+    pki: &Pki,
+    identity: &Identity,
+    chosen_from: Index<Ssl, Arc<Contexts>>,
+) -> Result<SslContext, TlsError> {
     let mut acceptor = SslAcceptor::mozilla_intermediate_v5(SslMethod::tls())?;
     let context: &mut SslContextBuilder = &mut acceptor;
     let oldest = match serving.tls_min_version {
@@ -111,7 +172,14 @@ fn context(serving: &Serving, pki: &Pki) -> Result<SslContext, TlsError> {
     };
     context.set_min_proto_version(Some(oldest))?;
     set_suites(context, &serving.tls_cipher_suites)?;
-    set_identity(context, pki)?;
+    set_identity(context, identity)?;
+    if !pki.named.is_empty() {
+        context.set_servername_callback(move |ssl, _| {
+            let Some(contexts) = ssl.ex_data(chosen_from).cloned() else { return Ok(()) };
+            let Some(host) = ssl.servername(NameType::HOST_NAME).map(str::to_owned) else { return Ok(()) };
+            ssl.set_ssl_context(contexts.of_host(&host)).map_err(|_| SniError::ALERT_FATAL)
+        });
+    }
 
     // Ask for a certificate, take any: judging it is the authenticator's work.
     context.set_verify_callback(SslVerifyMode::PEER, |_, _| true);
@@ -137,15 +205,15 @@ fn context(serving: &Serving, pki: &Pki) -> Result<SslContext, TlsError> {
     Ok(acceptor.build().into_context())
 }
 
-fn set_identity(context: &mut SslContextBuilder, pki: &Pki) -> Result<(), TlsError> {
-    let mut chain = X509::stack_from_pem(&pki.serving.certificates_pem)?.into_iter();
+fn set_identity(context: &mut SslContextBuilder, identity: &Identity) -> Result<(), TlsError> {
+    let mut chain = X509::stack_from_pem(&identity.certificates_pem)?.into_iter();
     if let Some(own) = chain.next() {
         context.set_certificate(&own)?;
     }
     for intermediate in chain {
         context.add_extra_chain_cert(intermediate)?;
     }
-    let key = PKey::private_key_from_pem(&pki.serving.key_pem)?;
+    let key = PKey::private_key_from_pem(&identity.key_pem)?;
     context.set_private_key(&key)?;
     context.check_private_key()?;
     Ok(())

@@ -22,24 +22,15 @@ use pilothouse_actors::feed::Feed;
 
 use crate::api::media::Encoding;
 use crate::api::status::{Result, Status};
-use crate::frames::websocket::accept_key;
+use crate::frames::websocket::frame::{
+    self, BINARY, CLOSE, Head, LONGEST_HEAD, NORMAL, PING, PONG, PROTOCOL_ERROR, TEXT, TOKEN_PROTOCOL,
+};
+use crate::limits::WEBSOCKET_CHUNK_BYTES;
 
 /// The only version of the protocol that is in use.
 const VERSION: &str = "13";
-/// Clients that cannot set headers send their token as the name of a protocol. It is no protocol to agree upon.
-pub(super) const TOKEN_PROTOCOL: &str = "base64url.bearer.authorization.k8s.io.";
-/// Messages that wait leave together, up to this many bytes.
-const CHUNK_BYTES: usize = 64 << 10;
-/// The most that a control frame carries.
-const CONTROL_BYTES: usize = 125;
 /// The length that stands before each event in a stream of Protobuf, and not in a message.
 const PROTOBUF_LENGTH: usize = 4;
-
-const TEXT: u8 = 1;
-const BINARY: u8 = 2;
-const CLOSE: u8 = 8;
-const PING: u8 = 9;
-const PONG: u8 = 10;
 
 /// A client's wish to speak WebSocket.
 pub struct Upgrade {
@@ -94,9 +85,10 @@ impl Upgrade {
         if STANDARD.decode(key).map_or(0, |key| key.len()) != 16 {
             return Err(Status::bad_request("mismatch challenge/response"));
         }
+        let accept = frame::accept_key(key);
         let mut protocols = words(headers, &header::SEC_WEBSOCKET_PROTOCOL);
         let protocol = protocols.find(|one| !one.is_empty() && !one.starts_with(TOKEN_PROTOCOL));
-        Ok(Some(Upgrade { accept: accept_key(key), protocol: protocol.map(str::to_owned) }))
+        Ok(Some(Upgrade { accept, protocol: protocol.map(str::to_owned) }))
     }
 
     /// Agrees, and sends the events of a watch.
@@ -145,27 +137,27 @@ impl Conversation {
                 Control::Ping(payload) => {
                     // Only the last of several pings needs an answer.
                     self.say.clear();
-                    self.say.push_back(frame(PONG, &payload));
+                    self.say.push_back(whole(PONG, &payload));
                 }
                 Control::Close(payload) => self.goodbye(&payload),
-                Control::Broken => self.goodbye(&1_002_u16.to_be_bytes()),
+                Control::Broken => self.goodbye(&PROTOCOL_ERROR),
             }
         }
     }
 
     fn goodbye(&mut self, payload: &[u8]) {
         if !self.over {
-            self.say.push_back(frame(CLOSE, payload));
+            self.say.push_back(whole(CLOSE, payload));
             self.over = true;
         }
     }
 
     /// The next events as messages, or that there are none.
     fn tell(&mut self, context: &mut Context<'_>, out: &mut BytesMut) {
-        while out.len() < CHUNK_BYTES {
+        while out.len() < WEBSOCKET_CHUNK_BYTES {
             match self.feed.poll_frame(context) {
                 Poll::Pending => return,
-                Poll::Ready(None) => return self.goodbye(&1_000_u16.to_be_bytes()),
+                Poll::Ready(None) => return self.goodbye(&NORMAL),
                 Poll::Ready(Some(event)) => match self.encoding {
                     Encoding::Json | Encoding::Yaml => put(out, TEXT, &event),
                     Encoding::Cbor => put(out, BINARY, &event),
@@ -204,24 +196,12 @@ impl MessageBody for Conversation {
 
 /// A frame with a whole message.
 fn put(out: &mut BytesMut, opcode: u8, payload: &[u8]) {
-    const LAST: u8 = 0x80;
-    out.reserve(payload.len() + 10);
-    out.put_u8(LAST | opcode);
-    match (u8::try_from(payload.len()), u16::try_from(payload.len())) {
-        (Ok(length @ ..126), _) => out.put_u8(length),
-        (_, Ok(length)) => {
-            out.put_u8(126);
-            out.put_u16(length);
-        }
-        _ => {
-            out.put_u8(127);
-            out.put_u64(payload.len() as u64);
-        }
-    }
+    out.reserve(payload.len() + LONGEST_HEAD);
+    frame::begin(out, opcode, payload.len());
     out.put_slice(payload);
 }
 
-fn frame(opcode: u8, payload: &[u8]) -> Bytes {
+fn whole(opcode: u8, payload: &[u8]) -> Bytes {
     let mut out = BytesMut::new();
     put(&mut out, opcode, payload);
     out.freeze()
@@ -266,32 +246,26 @@ impl Heard {
 
     /// Looks at what has begun after each byte of it.
     fn step(&mut self) -> Option<Control> {
-        let [start, length, rest @ ..] = self.begun.as_slice() else { return None };
-        let (opcode, masked, length) = (start & 0x0f, length & 0x80 != 0, usize::from(length & 0x7f));
-        let control = opcode >= CLOSE;
-        if !masked || control && length > CONTROL_BYTES {
-            self.broken = true;
-            return Some(Control::Broken);
-        }
-        let extended = match length {
-            126 => 2,
-            127 => 8,
-            _ => 0,
+        let head = match Head::parse(&self.begun) {
+            Ok(head) => head?,
+            Err(_) => {
+                self.broken = true;
+                return Some(Control::Broken);
+            }
         };
-        let (length_bytes, mask) = rest.split_at_checked(extended)?;
-        let (mask, payload) = mask.split_at_checked(4)?;
-        if !control {
-            let long = length_bytes.iter().fold(0_u64, |sum, byte| sum << 8 | u64::from(*byte));
-            self.skip = if extended == 0 { length as u64 } else { long };
+        if head.opcode < CLOSE {
+            self.skip = head.length;
             self.begun.clear();
             return None;
         }
-        if payload.len() < length {
+        let begins = self.begun.get(1).map_or(0, |second| Head::bytes(*second));
+        let mut payload = self.begun.get(begins..).unwrap_or_default().to_vec();
+        if (payload.len() as u64) < head.length {
             return None;
         }
-        let payload = payload.iter().zip(mask.iter().cycle()).map(|(byte, mask)| byte ^ mask).collect();
+        head.unmask(0, &mut payload);
         self.begun.clear();
-        match opcode {
+        match head.opcode {
             CLOSE => Some(Control::Close(payload)),
             PING => Some(Control::Ping(payload)),
             _ => None,
@@ -305,6 +279,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::limits::WEBSOCKET_CONTROL_BYTES;
 
     #[test]
     fn a_token_may_be_the_name_of_a_protocol_beside_another() {
@@ -338,17 +313,7 @@ mod tests {
     }
 
     fn said(opcode: u8, payload: &[u8]) -> Vec<u8> {
-        let mut out = BytesMut::new();
-        put(&mut out, opcode, &[]);
-        let mut whole = BytesMut::new();
-        put(&mut whole, opcode, payload);
-        let header = whole.len() - payload.len();
-        let mut bytes = whole[..header].to_vec();
-        bytes[1] |= 0x80;
-        let mask = [1, 2, 3, 4];
-        bytes.extend_from_slice(&mask);
-        bytes.extend(payload.iter().zip(mask.iter().cycle()).map(|(byte, mask)| byte ^ mask));
-        bytes
+        frame::masked(0x80 | opcode, payload)
     }
 
     proptest! {
@@ -360,7 +325,7 @@ mod tests {
         ) {
             let (mut wire, mut pings) = (Vec::new(), Vec::new());
             for (ping, payload) in messages {
-                if ping && payload.len() <= CONTROL_BYTES {
+                if ping && payload.len() <= WEBSOCKET_CONTROL_BYTES {
                     wire.extend(said(PING, &payload));
                     pings.push(Control::Ping(payload));
                 } else {
@@ -377,16 +342,9 @@ mod tests {
     #[test]
     fn who_does_not_mask_does_not_speak_the_protocol() {
         let mut heard = Heard::default();
-        assert_eq!(heard.take(&frame(PING, b"x")), [Control::Broken]);
+        assert_eq!(heard.take(&whole(PING, b"x")), [Control::Broken]);
         assert_eq!(heard.take(&said(PING, b"x")), []);
         assert_eq!(Heard::default().take(&said(CLOSE, b"bye")), [Control::Close(b"bye".to_vec())]);
-    }
-
-    #[test]
-    fn lengths_are_told_in_three_ways() {
-        assert_eq!(frame(TEXT, b"ab")[..], *b"\x81\x02ab");
-        assert_eq!(frame(BINARY, &[0; 126])[..4], *b"\x82\x7e\x00\x7e");
-        assert_eq!(frame(BINARY, &vec![0; 70_000])[..10], *b"\x82\x7f\x00\x00\x00\x00\x00\x01\x11\x70");
     }
 
     #[test]

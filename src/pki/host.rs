@@ -3,6 +3,9 @@
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
+use openssl::nid::Nid;
+use openssl::x509::X509Ref;
+
 use crate::config::Config;
 
 /// What a serving certificate must cover.
@@ -39,6 +42,16 @@ impl Names {
         addresses.retain(|address| !address.is_unspecified());
         Names { hosts, addresses }
     }
+}
+
+/// The names that a certificate is for. Of addresses it may say more: nobody can ask for one.
+pub(super) fn names_of(certificate: &X509Ref) -> Vec<String> {
+    let common = certificate.subject_name().entries_by_nid(Nid::COMMONNAME);
+    let common = common.filter_map(|entry| entry.data().to_string().ok());
+    let is_host = |name: &String| name == "*" || is_host_name(name.strip_prefix("*.").unwrap_or(name));
+    let alternative = certificate.subject_alt_names();
+    let hosts = alternative.iter().flatten().filter_map(|name| name.dnsname().map(str::to_owned));
+    common.filter(is_host).chain(hosts).collect()
 }
 
 fn is_host_name(name: &str) -> bool {

@@ -36,7 +36,7 @@ use pilothouse_actors::clock::Clock;
 
 use crate::api::words;
 use crate::api::words::SERVER_NAME;
-use crate::config::Config;
+use crate::config::{Config, NamedCertificate, Serving};
 use authority::{Authority, Purpose};
 use files::Folder;
 pub use host::Names;
@@ -73,7 +73,7 @@ pub enum PkiError {
 const AUTHORITY: (&str, &str) = ("ca.crt", "ca.key");
 
 /// A certificate chain with the key of its first certificate, both PEM.
-#[derive(Clone)]
+#[derive(Clone, PartialEq, Eq)]
 pub struct Identity {
     /// The certificate, followed by its intermediates.
     pub certificates_pem: Vec<u8>,
@@ -93,6 +93,8 @@ impl std::fmt::Debug for Identity {
 pub struct Pki {
     /// What the server shows to clients.
     pub serving: Identity,
+    /// What it shows to clients that ask for certain names.
+    pub named: Vec<Named>,
     /// What clients must trust to believe it, PEM.
     pub serving_ca_pem: Vec<u8>,
     /// The authorities whose client certificates are accepted, PEM: the server's own and those a flag names.
@@ -109,6 +111,15 @@ pub struct Pki {
     pub kubeconfig: String,
     /// Where it lies, if the server writes files.
     pub kubeconfig_path: Option<PathBuf>,
+}
+
+/// A certificate for those who ask for one of some names. Of several for one name the first counts.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Named {
+    /// What is shown.
+    pub identity: Identity,
+    /// In lower case; those with a star stand for any one label in its place, addresses for those who name nobody.
+    pub names: Vec<String>,
 }
 
 /// Loads what is there and makes what is missing. `bound` is the address the server really listens on.
@@ -152,6 +163,7 @@ fn complete(
         client_ca_pem.extend_from_slice(&bundle(path)?);
     }
     let proxy_ca_pem = config.front_proxy.requestheader_client_ca_file.as_deref().map(bundle).transpose()?;
+    let named = named(&config.serving)?;
     folder.commit()?;
 
     let kubeconfig = kubeconfig::render(&host::url(bound), &serving_ca_pem, &admin);
@@ -165,6 +177,7 @@ fn complete(
     let authority = authority.identity()?;
     Ok(Pki {
         serving,
+        named,
         serving_ca_pem,
         client_ca_pem,
         proxy_ca_pem,
@@ -174,6 +187,23 @@ fn complete(
         kubeconfig,
         kubeconfig_path,
     })
+}
+
+/// The certificates of `--tls-sni-cert-key`: those whose names the flag says before those that say them themselves.
+fn named(flags: &Serving) -> Result<Vec<Named>, PkiError> {
+    let (said, own): (Vec<_>, Vec<_>) = flags.tls_sni_cert_key.iter().partition(|one| !one.names.is_empty());
+    let read = |flag: &NamedCertificate| {
+        let certificates_pem = files::read(&flag.certificate)?;
+        let identity = Identity { certificates_pem, key_pem: files::read(&flag.key)? };
+        let (leaf, _) = check_pair(&flag.certificate, &flag.key, &identity)?;
+        let mut names = flag.names.clone();
+        if names.is_empty() {
+            names = host::names_of(&leaf);
+        }
+        names.iter_mut().for_each(|name| name.make_ascii_lowercase());
+        Ok(Named { identity, names })
+    };
+    said.into_iter().chain(own).map(read).collect()
 }
 
 /// The certificates of authorities that a flag names.

@@ -6,11 +6,11 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
 
-use super::StartError;
 use super::handle::{Exit, Order};
-use super::wiring::{Boot, Wired, Wiring};
 use crate::http::edge::Edge;
 use crate::limits;
+use crate::wiring::StartError;
+use crate::wiring::{Boot, Wired, Wiring};
 
 /// Runs a server until it ends. Says once whether it started.
 pub(super) fn run(

@@ -8,12 +8,11 @@ use crate::api::options::WriteOptions;
 use crate::api::status::{Result, Status};
 use crate::api::value::Value;
 use crate::ids;
+use crate::limits::GENERATED_NAME_ATTEMPTS;
 
 use super::admission::{Operation, Write};
 use super::{Answered, Backend, Call, Reply, services};
 
-/// How often a generated name is drawn anew when it is taken.
-const GENERATED_NAME_ATTEMPTS: usize = 8;
 /// The field that says of a stored object that it was filled in after its creation. Selectors cannot name it. Its first update is
 /// a write even if it changes nothing, because the reference stores only then what it has shown all along.
 pub const FILLED_IN: &str = "~filled-in";

@@ -10,11 +10,9 @@ use crate::api::kinds;
 use crate::api::meta;
 use crate::api::options::DeleteOptions;
 use crate::api::status::{Result, Status};
+use crate::limits::CONFLICT_ATTEMPTS;
 
 use super::{Answered, Backend, Call, Reply, services};
-
-/// How often a deletion is tried again when others write the same object.
-const ATTEMPTS: usize = 16;
 
 /// What became of the object.
 pub enum Outcome {
@@ -77,7 +75,7 @@ pub async fn delete_object(
     options: &DeleteOptions,
 ) -> Result<Outcome> {
     let mut turn = None;
-    for _ in 0..ATTEMPTS {
+    for _ in 0..CONFLICT_ATTEMPTS {
         let mut value = backend.read_in_version(call, &object).await?;
         deletion::check_preconditions(options, &value, &call.stored.version.group)?;
         // What is deleted on the way of another request was admitted as that.

@@ -12,13 +12,12 @@ use pilothouse_actors::object::Object;
 
 use crate::api::options::refuse_force;
 use crate::api::status::{Result, Status};
+use crate::limits::CONFLICT_ATTEMPTS;
 
 use super::{Answered, Backend, Call, Reply};
 
 /// What the caller must be allowed to do besides the deletion itself.
 const VERB: &str = "unsafe-delete-ignore-read-errors";
-/// How often the removal is tried again when somebody was quicker.
-const ATTEMPTS: usize = 16;
 
 /// Who removes objects that cannot be read.
 pub struct Forced {
@@ -35,7 +34,7 @@ impl Forced {
     pub async fn delete(&self, backend: &Backend, call: &Call<'_>) -> Answered {
         self.authorize(call).await?;
         let mut found = backend.stores.get(&call.stored.store, call.key(call.name), &call.permit).await;
-        for _ in 0..ATTEMPTS {
+        for _ in 0..CONFLICT_ATTEMPTS {
             let object = match found {
                 Err(StoreError::Unreadable(object)) => object,
                 Ok(object) if !is_readable(backend, call, &object) => object,

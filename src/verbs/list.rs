@@ -21,7 +21,7 @@ use crate::api::print;
 use crate::api::select;
 use crate::api::status::{Result, Status};
 use crate::api::value::Value;
-use crate::limits::LIST_BYTES;
+use crate::limits::{LIST_BYTES, LIST_CHUNK_BYTES};
 
 use super::budget::Held;
 use super::paging::{Continue, Page, millis, select_page};
@@ -29,9 +29,6 @@ use super::{Answered, Backend, Call, Reply};
 
 /// How many times its JSON a list needs that is laid out, or written as YAML: as JSON, and as the text that is made of it.
 const WRITTEN_ANEW: usize = 2;
-/// How much of a list is encoded at a time: large enough to fill the network, small enough that thousands of lists in
-/// flight hold little.
-const CHUNK_BYTES: usize = 64 << 10;
 /// How many objects are encoded before other requests of the worker get their turn.
 pub(super) const ITEMS_PER_TURN: usize = 256;
 
@@ -91,7 +88,8 @@ impl Listing {
         }
         let weight: usize = page.items.iter().map(|object| object.bytes.len()).sum();
         // Before anything is encoded: a Protobuf list is made whole, the others as the client reads them.
-        let at_once = if form.encoding == Encoding::Protobuf { weight } else { weight.min(2 * CHUNK_BYTES) };
+        let at_once =
+            if form.encoding == Encoding::Protobuf { weight } else { weight.min(2 * LIST_CHUNK_BYTES) };
         held.push(backend.lists.take_more(at_once, &held)?);
         let mut messages = Vec::new();
         let (head, tail) = match form.encoding {
@@ -133,7 +131,7 @@ impl Listing {
             chunk.put(self.head.clone());
             self.state = State::First;
         }
-        while chunk.len() < CHUNK_BYTES {
+        while chunk.len() < LIST_CHUNK_BYTES {
             let Some(object) = self.items.next() else {
                 chunk.put(self.tail.clone());
                 self.state = State::Done;
@@ -150,7 +148,7 @@ impl Listing {
     /// What the next chunk will need, so that small lists take little and large ones never grow their buffer.
     fn room(&self) -> usize {
         let items: usize = self.items.as_slice().iter().take(256).map(|object| object.bytes.len()).sum();
-        (items + self.head.len() + (4 << 10)).min(CHUNK_BYTES + (16 << 10))
+        (items + self.head.len() + (4 << 10)).min(LIST_CHUNK_BYTES + (16 << 10))
     }
 
     fn put_item(&mut self, object: &Object, chunk: &mut BytesMut) -> Result<()> {

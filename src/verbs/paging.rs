@@ -15,6 +15,7 @@ use crate::api::codec::json::read;
 use crate::api::codec::syntax;
 use crate::api::status::{GroupResource, Result, Status};
 use crate::api::value::Value;
+use crate::limits::CONTINUE_TOKEN_BYTES;
 
 /// What a continue token says.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -32,8 +33,6 @@ pub struct Continue {
 /// The version of a token that goes on with what is there.
 const LATEST: i64 = -1;
 const FORM: &str = "meta.k8s.io/v1";
-/// Longer than any key with its wrapping can be: a larger token was not made here.
-const LONGEST: usize = 4 << 10;
 
 impl Continue {
     /// The token as clients carry it.
@@ -58,7 +57,7 @@ impl Continue {
         let invalid = |why: &str| {
             Status::bad_request(format!("invalid continue token: continue key is not valid{why}"))
         };
-        if text.len() > LONGEST {
+        if text.len() > CONTINUE_TOKEN_BYTES {
             return Err(invalid(": too long"));
         }
         let json = URL_SAFE_NO_PAD.decode(text).map_err(|_| invalid(&not_base64(text)))?;
@@ -251,7 +250,7 @@ mod tests {
             (made(r#"{"v":"meta.k8s.io/v1","rv":5,"start":""}"#), "encoded start key empty"),
             (made(r#"{"v":"meta.k8s.io/v1","rv":5,"start":"../a\u0000"}"#), ": ../a"),
             (made(r#"{"v":"meta.k8s.io/v1","rv":5,"start":"a//b\u0000"}"#), ": a//b"),
-            ("a".repeat(LONGEST + 1), "too long"),
+            ("a".repeat(CONTINUE_TOKEN_BYTES + 1), "too long"),
         ];
         for (bad, why) in table {
             let status = Continue::decode(&bad).unwrap_err();

@@ -38,6 +38,7 @@ use crate::api::value::Value;
 use crate::api::version::GroupVersion;
 use crate::api::words::NETWORKING_GROUP;
 use crate::ids;
+use crate::limits::RELEASE_ATTEMPTS;
 
 use self::claim::{Doubt, Open};
 use self::take::{NotGot, Wanted};
@@ -54,10 +55,6 @@ const DEFAULT_RANGE: &str = "kubernetes";
 const MANAGED_BY: &str = "ipaddress.kubernetes.io/managed-by";
 const FAMILY: &str = "ipaddress.kubernetes.io/ip-family";
 const MANAGER: &str = "ipallocator.k8s.io";
-/// What earlier builds of this server wrote there.
-const OLD_MANAGER: &str = "ipallocator";
-/// How often the removal of an address is tried again when others change its object.
-const RELEASE_ATTEMPTS: usize = 4;
 
 /// Everything that services get from the cluster. One per worker.
 pub struct Services {
@@ -144,19 +141,6 @@ impl Services {
             labels: labels.filter_map(|(key, value)| Some((key.as_str(), value.as_str()?))).collect(),
             fields: select::fields_of(NETWORKING_GROUP, "IPAddress", object),
         }
-    }
-
-    /// Lets an address say who takes care of it in the words that others look for.
-    async fn relabel(&self, object: &Object) -> std::result::Result<(), StoreError> {
-        let ty = self.type_of(NETWORKING_GROUP, "IPAddress");
-        let Some((ty, mut address)) = ty.zip(self.decode(object, NETWORKING_GROUP, "IPAddress")) else {
-            return Ok(());
-        };
-        address.entry("metadata").entry("labels").set(MANAGED_BY, MANAGER);
-        let draft = self.address_draft(ty, object.key.name(), &address);
-        let replaced =
-            self.stores.replace(&TypeName::new(ADDRESSES), draft, object.revision, &Permit::none()).await;
-        replaced.map(drop)
     }
 
     /// Takes any address of a family that is free.

@@ -13,14 +13,11 @@ use crate::api::ownership;
 use crate::api::parts::Part;
 use crate::api::status::{GroupResource, Result, Status};
 use crate::api::value::Value;
+use crate::limits::WRITE_ATTEMPTS;
 
 use super::admission::{Operation, Write};
 use super::create::{FILLED_IN, admit, store_new};
 use super::{Answered, Backend, Call, Reply, services};
-
-/// How often a write is tried again when others write the same object. One of those who contend always gets through,
-/// so this is also how many may contend before one of them is refused.
-const ATTEMPTS: usize = 64;
 
 /// Where the new state of an object comes from.
 pub trait NewState {
@@ -82,7 +79,7 @@ pub async fn store_update(
     dry_run: bool,
 ) -> Result<Reply> {
     let part = call.part()?;
-    for attempt in 0..ATTEMPTS {
+    for attempt in 0..WRITE_ATTEMPTS {
         // Who lost once would only lose again, and keep the others from winning: one after the other all get through.
         let turn = if attempt == 0 { Turning::IfContended } else { Turning::Always };
         let basis = backend.stores.basis(&call.stored.store, call.key(call.name), turn, &call.permit).await;
@@ -95,7 +92,7 @@ pub async fn store_update(
             let Some(first) = state.first() else { return Err(refused(StoreError::NotFound)) };
             match create_instead(backend, call, first?, dry_run).await {
                 // Somebody else made it meanwhile: then it is an update after all.
-                Err(status) if status.is_taken() && attempt + 1 < ATTEMPTS => continue,
+                Err(status) if status.is_taken() && attempt + 1 < WRITE_ATTEMPTS => continue,
                 created => return created,
             }
         };

@@ -13,9 +13,9 @@ use crate::ledger::webhook::Webhook;
 use crate::ledger::{Ledger, batches};
 use crate::limits::AUDIT_LOG_BYTES;
 use crate::metrics::Metrics;
-use crate::server::StartError;
-use crate::server::wiring::Boot;
 use crate::webhook::Service;
+use crate::wiring::Boot;
+use crate::wiring::StartError;
 
 const MEGABYTE: u64 = 1 << 20;
 

@@ -1,5 +1,6 @@
 //! What those who find out who is asking are made from.
 
+use std::fmt::Display;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -28,13 +29,12 @@ pub(super) fn verifiers(
     metrics: &Arc<Metrics>,
 ) -> Result<Arc<[Arc<dyn Verifier>]>, StartError> {
     let Boot { config, clock, .. } = boot;
-    let broken = |what: &str, error: &dyn std::fmt::Display| StartError::Store(format!("{what}: {error}"));
     let tokens = match &config.authentication.token_auth_file {
         None => TokenFile::default(),
         Some(path) => {
-            let name = path.display().to_string();
-            let text = std::fs::read_to_string(path).map_err(|error| broken(&name, &error))?;
-            TokenFile::parse(&text).map_err(|error| broken(&name, &error))?
+            let broken = in_file("--token-auth-file", path);
+            let text = std::fs::read_to_string(path).map_err(|error| broken(&error))?;
+            TokenFile::parse(&text).map_err(|error| broken(&error))?
         }
     };
     // In the reference's order: those who know best first, those who must ask others last.
@@ -60,9 +60,14 @@ pub(super) fn verifiers(
     Ok(all.into())
 }
 
+/// What is wrong with the file that a flag names.
+fn in_file(flag: &'static str, path: &Path) -> impl Fn(&dyn Display) -> StartError {
+    move |why| StartError::flag(flag)(&format_args!("{}: {why}", path.display()))
+}
+
 /// Another server that a kubeconfig leads to.
 fn service(path: &Path, pool: &Arc<Pool>) -> Result<Service, StartError> {
-    let broken = |error: &dyn std::fmt::Display| StartError::Store(format!("{}: {error}", path.display()));
+    let broken = in_file("--authentication-token-webhook-config-file", path);
     let access = Access::read(path).map_err(|error| broken(&error))?;
     Service::new(&access, pool).map_err(|error| broken(&error))
 }

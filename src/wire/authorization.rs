@@ -22,9 +22,9 @@ use crate::http::handler::worker::Shared;
 use crate::kubeconfig::Access;
 use crate::limits::{AUTHORIZATION_LOOK_EVERY, AUTHORIZATION_READ_EVERY};
 use crate::metrics::Metrics;
-use crate::server::StartError;
 use crate::upstream::pool::Pool;
 use crate::webhook::Service;
+use crate::wiring::StartError;
 
 /// Everything that decides, and what it is made from anew when the file changes.
 pub(super) struct Deciding {

@@ -14,8 +14,8 @@ use crate::auth::modes::AlwaysAllow;
 use crate::definitions::{Defined, Definitions, Follow, Outside};
 use crate::http::handler::openapi::OpenApi;
 use crate::http::handler::worker::{Served, Shared};
-use crate::server::StartError;
 use crate::verbs::conversion;
+use crate::wiring::StartError;
 
 /// What is built in, and how it is described.
 pub(super) struct Builtins {
@@ -60,9 +60,9 @@ pub(super) async fn follow(parts: &Arc<Parts>) -> Result<(), StartError> {
         publish: Box::new(move |defined| publish(&held, &defined)),
         fatal: parts.storage.fatal.clone(),
     };
-    let broken = |error: String| StartError::Store(format!("custom kinds: {error}"));
+    let broken = StartError::part("custom kinds");
     let done = Definitions::begin(outside).send(Follow).await;
-    done.map_err(|error| broken(error.to_string()))?.map_err(broken)
+    done.map_err(|error| broken(&error))?.map_err(|why| broken(&why))
 }
 
 /// Whether a resource is what is served under its name now. Those that are built in are never replaced.
@@ -82,7 +82,7 @@ fn publish(parts: &Weak<Parts>, defined: &Defined) {
     // Those that are wanted as before are before the others go.
     let converters = conversion::wanted(&defined.resources, &parts.boot.pool);
     *parts.converters.lock().unwrap_or_else(PoisonError::into_inner) = converters;
-    let all = parts.broadcasters.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    let all = parts.watches.broadcasters();
     for changed in &defined.changed {
         for broadcaster in &all {
             let told = broadcaster.send(CloseType(changed.clone()));

@@ -8,8 +8,8 @@ use futures::FutureExt as _;
 use pilothouse_actors::authorizer::{Authorizer, Policy};
 use tokio::sync::watch;
 
+use super::admitting::quota_features;
 use super::authentication::told;
-use super::of_admission::quota_features;
 use super::{Parts, backend};
 use crate::api::status::Status;
 use crate::auth::modes::AlwaysAllow;
@@ -21,16 +21,16 @@ use crate::controllers::start::{Authorities, Down, Guest, Kit, Outside, Running,
 use crate::flows::Room;
 use crate::pki::signers::Signers;
 use crate::pki::{Pki, PkiError};
-use crate::server::StartError;
 use crate::verbs::stores::Stores;
 use crate::verbs::{Backend, bootstrap};
+use crate::wiring::StartError;
 
 /// Makes what others need to find this server, and to know whom it trusts, as it should be.
 async fn settle(parts: Arc<Parts>, backend: Rc<Backend>) -> crate::api::status::Result<()> {
     let served = parts.shared.served.load_full();
     // Each for itself: an address that somebody else has taken must not keep anybody from learning whom to trust.
     let namespaces = bootstrap::namespaces(&backend, &served.catalog).await;
-    let home = bootstrap::home::kubernetes(&backend, &served.catalog, &parts.home).await;
+    let home = bootstrap::home::kubernetes(&backend, &served.catalog, &parts.addresses.home).await;
     let trust = bootstrap::trust::authentication(&backend, &served.catalog, told(&parts)).await;
     namespaces.and(home).and(trust)
 }
@@ -129,7 +129,7 @@ impl Loops {
         let outside = Outside {
             bells: parts.storage.bells.clone(),
             stores: Arc::new(move || Stores::new(directory.clone())),
-            clock: parts.clock.clone(),
+            clock: parts.boot.clock.clone(),
             metrics: parts.shared.metrics.clone(),
             down: self.down.clone(),
             uses,
@@ -141,14 +141,15 @@ impl Loops {
             // The loops are the server itself: what their accounts may do is written in roles for those who replace them.
             let trusting: Vec<Arc<dyn Policy>> = vec![Arc::new(AlwaysAllow)];
             let backend = backend(&parts, &Authorizer::new(Arc::new(trusting)).start());
-            let (shared, tokens) = (parts.shared.clone(), parts.tokens.clone());
-            let own = Rc::new(self::backend(&parts, &Authorizer::asking(parts.deciding.panel()).start()));
+            let (shared, tokens) = (parts.shared.clone(), parts.guards.tokens.clone());
+            let own =
+                Rc::new(self::backend(&parts, &Authorizer::asking(parts.guards.deciding.panel()).start()));
             let of_own = parts.clone();
             let (of_flows, own_flows, counted) = (parts.clone(), own.clone(), parts.clone());
             Kit {
                 backend,
                 catalogs: Catalogs::new(move || shared.served.load_full() as Published),
-                authorizer: Authorizer::asking(parts.deciding.panel()).start(),
+                authorizer: Authorizer::asking(parts.guards.deciding.panel()).start(),
                 sign_token: Rc::new(move |claims| tokens.sign(claims)),
                 settle: Rc::new(move || settle(of_own.clone(), own.clone()).boxed_local()),
                 settle_flows: Rc::new(move || {

@@ -16,8 +16,8 @@ use crate::config::{Config, ConfigError};
 use crate::http::handler::worker::Shared;
 use crate::limits::{AUTHORIZATION_LOOK_EVERY, AUTHORIZATION_READ_EVERY};
 use crate::metrics::Metrics;
-use crate::server::StartError;
-use crate::server::wiring::Boot;
+use crate::wiring::Boot;
+use crate::wiring::StartError;
 
 /// What flags or a file say of callers whom this server does not know by itself.
 pub(super) struct Callers {

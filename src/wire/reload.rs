@@ -17,8 +17,8 @@ use crate::controllers::start::Authorities;
 use crate::http::handler::worker::Shared;
 use crate::limits::{PKI_LOOK_EVERY, PKI_RENEW_EVERY};
 use crate::pki::{self, Pki};
-use crate::server::wiring::Boot;
 use crate::upstream::{self, Shown, TlsError, TlsFiles};
+use crate::wiring::Boot;
 
 /// What can be told of a file without reading it.
 type Mark = Option<(SystemTime, u64)>;
@@ -80,8 +80,7 @@ impl Reload {
 
     fn take(&self, found: Pki) -> Result<(), String> {
         let used = self.trusted.load();
-        let serving = found.serving.certificates_pem != used.serving.certificates_pem
-            || found.serving.key_pem != used.serving.key_pem;
+        let serving = found.serving != used.serving || found.named != used.named;
         let authorities =
             found.client_ca_pem != used.client_ca_pem || found.proxy_ca_pem != used.proxy_ca_pem;
         if !serving && !authorities {
@@ -123,7 +122,8 @@ impl Reload {
         let made = ["ca.crt", "ca.key", "apiserver.crt", "apiserver.key"];
         let folder = config.cert_dir();
         let made = made.iter().filter_map(|name| folder.as_ref().map(|folder| folder.join(name)));
-        let files = named.into_iter().flatten().cloned().chain(made);
+        let for_names = config.serving.tls_sni_cert_key.iter().flat_map(|one| [&one.certificate, &one.key]);
+        let files = named.into_iter().flatten().chain(for_names).cloned().chain(made);
         files.map(|path| mark(&path)).collect()
     }
 }

@@ -29,10 +29,6 @@ struct Fragile {
 impl Loop for Fragile {
     type Key = Key;
 
-    fn name(&self) -> &'static str {
-        NAME
-    }
-
     fn follows(&self) -> Follows {
         Follows::These(&["configmaps"])
     }

@@ -5,15 +5,11 @@ use std::time::Duration;
 use pilothouse_actors::clock::{Clock, Timestamp};
 use serde_json::{Value, json};
 
-use super::support::wait::{CAP, poll};
+use super::support::wait::{CAP, is_long, poll};
 use super::support::{Client, Server};
 use super::{config_map, gone, reference, server};
 
 const MAPS: &str = "/api/v1/namespaces/default/configmaps";
-
-fn long() -> bool {
-    std::env::var_os("PILOTHOUSE_LONG").is_some()
-}
 
 /// Makes many ConfigMaps over a few connections.
 fn fill(client: &Client, collection: &str, count: usize, owners: &[Value]) {
@@ -49,7 +45,7 @@ fn meanwhile(client: &Client, mut done: impl FnMut(&mut Client) -> bool) -> (Dur
     let clock = Clock::system();
     let since = |begun: Timestamp| Duration::from_micros(clock.now().0.saturating_sub(begun.0));
     let (begun, mut longest, mut number) = (clock.now(), Duration::ZERO, 0);
-    let over = poll(CAP * if long() { 10 } else { 1 }, || {
+    let over = poll(CAP * if is_long() { 10 } else { 1 }, || {
         let asked = clock.now();
         let lease = json!({"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": {"name": format!("l{number}")}});
         other.post("/apis/coordination.k8s.io/v1/namespaces/default/leases", &lease).ok();
@@ -63,7 +59,7 @@ fn meanwhile(client: &Client, mut done: impl FnMut(&mut Client) -> bool) -> (Dur
 
 #[test]
 fn a_namespace_of_many_objects_goes_in_seconds_while_others_are_served() {
-    let many = if long() { 10_000 } else { 2_000 };
+    let many = if is_long() { 10_000 } else { 2_000 };
     let server = server(&[]);
     let mut client = server.admin();
     client
@@ -151,7 +147,7 @@ fn what_stands_in_no_namespace_goes_if_nothing_may() {
 /// The index of owners beside the objects themselves: the same load with and without the loop that has it.
 #[test]
 fn a_cascade_over_a_hundred_thousand_objects_needs_little_memory() {
-    if !long() {
+    if !is_long() {
         return;
     }
     let many = 100_000;

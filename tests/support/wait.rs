@@ -6,6 +6,11 @@ use std::time::{Duration, Instant};
 /// The cap of every wait that should be over at once.
 pub const CAP: Duration = Duration::from_secs(30);
 
+/// Whether tests may take their time: `PILOTHOUSE_LONG=1`.
+pub fn is_long() -> bool {
+    std::env::var_os("PILOTHOUSE_LONG").is_some_and(|value| value == "1")
+}
+
 /// A moment after which waiting is over.
 #[derive(Clone, Copy)]
 pub struct Deadline(Instant);

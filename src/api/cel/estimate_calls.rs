@@ -24,6 +24,48 @@ const FORMAT_PATTERN: f64 = 128.0;
 /// The length that names of forms are taken to have.
 const FORMAT_NAME: u64 = 64;
 
+/// Functions beyond the standard that only look at what they are given.
+const AT_ONCE: &[&str] = &[
+    "serviceAccount",
+    "path",
+    "group",
+    "resource",
+    "subresource",
+    "namespace",
+    "name",
+    "allowed",
+    "reason",
+    "error",
+    "errored",
+    "masked",
+    "prefixLength",
+    "family",
+    "isUnspecified",
+    "isLoopback",
+    "isLinkLocalMulticast",
+    "isLinkLocalUnicast",
+    "isGlobalUnicast",
+    "format.named",
+    "sign",
+    "asInteger",
+    "isInteger",
+    "asApproximateFloat",
+    "isGreaterThan",
+    "isLessThan",
+    "compareTo",
+    "add",
+    "sub",
+    "major",
+    "minor",
+    "patch",
+    "getScheme",
+    "getHostname",
+    "getHost",
+    "getPort",
+    "getEscapedPath",
+    "getQuery",
+];
+
 /// Functions beyond the standard. `None` for all others.
 pub fn of_library(
     function: &str,
@@ -39,44 +81,7 @@ pub fn of_library(
     let compared = addresses.plus(addresses).scaled(CHARACTER);
     match function {
         "check" => only(Range::fixed(350_000)),
-        "serviceAccount"
-        | "path"
-        | "group"
-        | "resource"
-        | "subresource"
-        | "namespace"
-        | "name"
-        | "allowed"
-        | "reason"
-        | "error"
-        | "errored"
-        | "masked"
-        | "prefixLength"
-        | "family"
-        | "isUnspecified"
-        | "isLoopback"
-        | "isLinkLocalMulticast"
-        | "isLinkLocalUnicast"
-        | "isGlobalUnicast"
-        | "format.named"
-        | "sign"
-        | "asInteger"
-        | "isInteger"
-        | "asApproximateFloat"
-        | "isGreaterThan"
-        | "isLessThan"
-        | "compareTo"
-        | "add"
-        | "sub"
-        | "major"
-        | "minor"
-        | "patch"
-        | "getScheme"
-        | "getHostname"
-        | "getHost"
-        | "getPort"
-        | "getEscapedPath"
-        | "getQuery" => only(one),
+        _ if AT_ONCE.contains(&function) => only(one),
         "fieldSelector" | "labelSelector" => {
             let length = first?;
             only(Range::fixed(10).plus(length.scaled(CHARACTER)).plus(length.scaled(0.5).scaled(50.0)))

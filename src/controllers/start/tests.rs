@@ -21,11 +21,6 @@ struct Fragile {
 impl Loop for Fragile {
     type Key = ();
 
-    fn name(&self) -> &'static str {
-        // One that needs no lease.
-        expiry::NAME
-    }
-
     fn follows(&self) -> Follows {
         Follows::These(&[])
     }

@@ -7,23 +7,23 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use actix_web::http::{ConnectionType, Method, header};
-use actix_web::web::{self, Payload, ServiceConfig};
-use actix_web::{HttpRequest, HttpResponse};
+use actix_web::dev::{ServiceFactory, ServiceRequest, ServiceResponse};
+use actix_web::http::{ConnectionType, header};
+use actix_web::web::{self, Payload};
+use actix_web::{App, Error, HttpRequest, HttpResponse};
 use pilothouse_actors::identity::Identity;
 use pilothouse_actors::permit::Permit;
 
-use crate::api::catalog::Group;
 use crate::api::catalog::resource::Resource;
 use crate::api::connect::Way;
-use crate::api::field::quoted;
-use crate::api::form::{self, Extent, Form, Shape};
-use crate::api::media::{self, Agreed, Encoding, Offer};
+use crate::api::form::{self, Extent, Form};
+use crate::api::media::Agreed;
 use crate::api::options::ListOptions;
 use crate::api::ownership::Elsewhere;
 use crate::api::parts;
 use crate::api::path::{Request, ResourcePath, Target};
 use crate::api::query::{self, Query};
+use crate::api::routes;
 use crate::api::status::{Result, Status};
 use crate::api::verb::Verb;
 use crate::flows::Asked;
@@ -42,11 +42,13 @@ use super::{audit, body, connect, deadline, documents, flags, guards, health, me
 /// How the types begin of patches that apply.
 const APPLY_PATCH: &str = "application/apply-patch+";
 
-/// Puts the handler and the state of its worker into an actix-web application.
-pub fn configure(worker: Rc<Worker>) -> impl FnOnce(&mut ServiceConfig) {
-    move |config| {
-        config.app_data(worker).default_service(web::to(handle));
-    }
+/// The handler and the state of its worker as an actix-web application.
+pub fn application(
+    worker: Rc<Worker>,
+) -> App<
+    impl ServiceFactory<ServiceRequest, Config = (), Response = ServiceResponse, Error = Error, InitError = ()>,
+> {
+    App::new().app_data(worker).default_service(web::to(handle))
 }
 
 async fn handle(request: HttpRequest, payload: Payload) -> HttpResponse {
@@ -158,13 +160,15 @@ async fn serve_resource(
     permit: Permit,
 ) -> Result<HttpResponse> {
     let ResourceRequest { found, path, query, user, .. } = asked;
-    let Some(resource) = find(worker, known, found, asked.verb)? else { return Ok(render::page_not_found()) };
+    let Some(resource) = routes::find(&worker.served().catalog, known, found, asked.verb)? else {
+        return Ok(render::page_not_found());
+    };
     let warnings = &context.warnings;
     if let Some(way) = Way::of(&resource, found.subresource).filter(|_| !found.legacy_watch) {
         let out = Out { way, resource: &resource, found, path, query, user, warnings };
         return connect::serve(worker, request, payload, &out).await;
     }
-    let verb = allowed_verb(&resource, found, asked.verb, request.method())?;
+    let verb = routes::allowed_verb(&resource, found, asked.verb, request.method().as_str())?;
     resource.deprecation().into_iter().for_each(|warning| warnings.add(warning));
     context.trail().into_iter().for_each(|trail| trail.deprecated(&resource));
     // What is only asked and never kept has no rows.
@@ -172,9 +176,10 @@ async fn serve_resource(
     let rows = kept && (verb != Verb::Watch || !streams_list(worker, query));
     let is_custom = resource.custom.is_some() && found.subresource != "scale";
     let offer = if is_custom { context.offer.custom() } else { context.offer };
-    let agreed = agree(context, offer, verb, rows && parts::has_table(found.group, found.subresource))?;
-    let form = form(worker, &agreed, verb, (&resource, found.subresource), query);
-    let (form, misfit) = misfit(form, verb, agreed.encoding)?;
+    let agreed =
+        form::agree(&context.accept, offer, verb, rows && parts::has_table(found.group, found.subresource))?;
+    let form = asked_form(worker, &agreed, verb, (&resource, found.subresource), query);
+    let (form, misfit) = form::misfit(form, verb, agreed.encoding)?;
     let socket = if verb == Verb::Watch { Upgrade::asked(request)? } else { None };
     let (body, payload) = match &socket {
         Some(_) => (Body::default(), Some(payload)),
@@ -198,128 +203,6 @@ async fn serve_resource(
     }
 }
 
-/// The resource of the path. `None`: not even its group is known, which the reference answers in plain text.
-fn find(
-    worker: &Worker,
-    known: Option<Arc<Resource>>,
-    found: &ResourcePath<'_>,
-    verb: Verb,
-) -> Result<Option<Arc<Resource>>> {
-    let Some(resource) = known else {
-        let served = worker.served();
-        // Of groups that were defined the reference knows nothing but what is in them.
-        let known = served.catalog.group(found.group).is_some_and(Group::is_builtin);
-        return if known { Err(Status::no_such_resource()) } else { Ok(None) };
-    };
-    let misplaced = match (resource.namespaced, found.namespace.is_empty()) {
-        // A namespaced object has no address without its namespace; its collection has one.
-        (true, true) => !found.name.is_empty(),
-        // The path of a namespace names itself as its namespace. Any other would be authorized in the one and served from
-        // the other.
-        (false, false) => found.resource != "namespaces" || found.namespace != found.name,
-        _ => false,
-    };
-    let unknown_sub = !found.subresource.is_empty() && resource.subresource(found.subresource).is_none();
-    if resource.custom.is_some() {
-        return custom(resource, found, verb, unknown_sub, misplaced);
-    }
-    let too_deep = !found.rest.is_empty() && found.subresource != "proxy";
-    // What is only asked and never kept has an address for questions, and none for objects or those of all namespaces.
-    let everywhere = resource.namespaced && found.namespace.is_empty();
-    let only_asked = !resource.verbs.contains(Verb::Get) && !resource.verbs.contains(Verb::List);
-    let nothing_there = only_asked && found.subresource.is_empty() && (!found.name.is_empty() || everywhere);
-    if misplaced || unknown_sub || too_deep || nothing_there {
-        return Err(Status::no_such_resource());
-    }
-    Ok(Some(resource))
-}
-
-/// The same for a resource that is not built in: it is either what the path says or not there at all.
-fn custom(
-    resource: Arc<Resource>,
-    found: &ResourcePath<'_>,
-    verb: Verb,
-    unknown_sub: bool,
-    misplaced: bool,
-) -> Result<Option<Arc<Resource>>> {
-    let everywhere = resource.namespaced && found.namespace.is_empty();
-    if misplaced || (everywhere && !matches!(verb, Verb::List | Verb::Watch)) {
-        return Ok(None);
-    }
-    if unknown_sub || !found.rest.is_empty() {
-        return Err(Status::not_found(resource.name(), found.name));
-    }
-    let is_going = resource.custom.as_ref().is_some_and(|custom| custom.is_going);
-    if is_going && verb == Verb::Create && found.subresource.is_empty() {
-        return Err(Status::definition_is_going(resource.name()));
-    }
-    Ok(Some(resource))
-}
-
-/// The verb, if the resource or its sub-resource knows it.
-fn allowed_verb(resource: &Resource, found: &ResourcePath<'_>, verb: Verb, method: &Method) -> Result<Verb> {
-    let verbs = resource.subresource(found.subresource).map_or(resource.verbs, |sub| sub.verbs);
-    let named = !found.name.is_empty();
-    let everywhere = resource.namespaced && found.namespace.is_empty();
-    let is_custom = resource.custom.is_some();
-    // An object is not a collection: POST to a name and PUT to a collection have no meaning. Neither has a new object in
-    // all namespaces at once. Of custom objects the name in the path of a POST is no more than what others are told of it.
-    let fits = match verb {
-        Verb::Create => (!named || is_custom || !found.subresource.is_empty()) && !everywhere,
-        Verb::DeleteCollection => !everywhere,
-        // The old prefix says it in the path: that alone does not make a write a watch.
-        Verb::Watch => *method == Method::GET,
-        Verb::Update | Verb::Patch | Verb::Get | Verb::Delete => named,
-        _ => true,
-    };
-    let is_unnamed = !named && matches!(*method, Method::PUT | Method::PATCH);
-    if is_unnamed && is_custom && !everywhere {
-        return Err(Status::bad_request("name must be provided"));
-    }
-    // A collection that can only be looked at says so itself: see `dispatch`.
-    let looked_at = verb == Verb::Watch && !found.legacy_watch && !named && verbs.contains(Verb::List);
-    if !fits || !(verbs.contains(verb) || looked_at) || (*method == Method::HEAD && !is_custom) {
-        if is_custom {
-            return Err(Status::not_supported(resource.name(), verb.as_str()));
-        }
-        let exists = verb != Verb::Proxy && is_mounted(resource, found, everywhere);
-        return Err(if exists { Status::method_not_allowed() } else { Status::no_such_resource() });
-    }
-    if matches!(verb, Verb::Get | Verb::Delete | Verb::Patch) && !is_custom {
-        check_segment(found.name)?;
-    }
-    Ok(verb)
-}
-
-/// Whether there is anything at a path, for whatever method: some resources have no objects, others no collection in all
-/// namespaces.
-fn is_mounted(resource: &Resource, found: &ResourcePath<'_>, everywhere: bool) -> bool {
-    let any = |verbs: &[Verb]| verbs.iter().any(|verb| resource.verbs.contains(*verb));
-    if found.legacy_watch {
-        return found.subresource.is_empty() && any(&[Verb::Watch]);
-    }
-    if !found.subresource.is_empty() {
-        return true;
-    }
-    match (found.name.is_empty(), everywhere) {
-        (false, _) => any(&[Verb::Get, Verb::Update, Verb::Patch, Verb::Delete]),
-        (true, true) => any(&[Verb::List, Verb::Watch]),
-        (true, false) => any(&[Verb::List, Verb::Watch, Verb::Create, Verb::DeleteCollection]),
-    }
-}
-
-/// A name that could not stand in a path by itself is no name of anything.
-fn check_segment(name: &str) -> Result<()> {
-    let why = match name {
-        "." => "may not be '.'",
-        ".." => "may not be '..'",
-        _ if name.contains('/') => "may not contain '/'",
-        _ if name.contains('%') => "may not contain '%'",
-        _ => return Ok(()),
-    };
-    Err(Status::bad_request(format!("Name parameter invalid: {}: {why}", quoted(name))))
-}
-
 /// Whether a watch is a list as well, which has no rows.
 fn streams_list(worker: &Worker, query: &Query<'_>) -> bool {
     worker.watching.initial_events
@@ -329,24 +212,8 @@ fn streams_list(worker: &Worker, query: &Query<'_>) -> bool {
         })
 }
 
-/// How the answer is encoded and what it is turned into. `rows`: whether it can be a table.
-fn agree(context: &Context, offer: Offer, verb: Verb, rows: bool) -> Result<Agreed<'_>> {
-    let offer = match verb {
-        Verb::List | Verb::Watch => offer.watchable(),
-        _ => offer,
-    };
-    let allows = |encoding, asked: media::Transform<'_>| {
-        Form::allows(encoding, asked) && (asked.kind != "Table" || rows)
-    };
-    let agreed = media::negotiate(&context.accept, offer, allows)?;
-    if verb == Verb::Watch && agreed.encoding.stream_type().is_none() {
-        return Err(media::no_stream(offer));
-    }
-    Ok(agreed)
-}
-
 /// The form in which the answer shows objects.
-fn form(
+fn asked_form(
     worker: &Worker,
     agreed: &Agreed<'_>,
     verb: Verb,
@@ -366,25 +233,6 @@ fn form(
         None => format!("{}.{kind}", worker.backend.registry.family(&gv.group)),
     };
     Form::agreed(agreed, extent, query.get(form::INCLUDE_OBJECT).unwrap_or_default(), name)
-}
-
-/// A form that cannot be had is told only instead of objects: what cannot be answered for another reason says that first,
-/// and a Status has its own form. What would be stored is refused before it is; what is deleted is gone by then, as in the reference.
-fn misfit(form: Result<Form>, verb: Verb, encoding: Encoding) -> Result<(Form, Option<Box<Status>>)> {
-    match form {
-        Ok(form) => Ok((form, None)),
-        Err(status)
-            if matches!(verb, Verb::Get | Verb::List | Verb::Delete) || is_of_events(verb, &status) =>
-        {
-            Ok((Form { encoding, shape: Shape::Whole }, Some(status)))
-        }
-        Err(status) => Err(status),
-    }
-}
-
-/// Whether a watch is asked for what no event can be: that shows when there is one.
-fn is_of_events(verb: Verb, misfit: &Status) -> bool {
-    verb == Verb::Watch && misfit.code == 406
 }
 
 /// What a call is made of, before it is known where its objects are.

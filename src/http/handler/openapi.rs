@@ -20,6 +20,7 @@ use crate::api::openapi::{Custom, Sources, v2_protobuf, v3_protobuf};
 use crate::api::query::Query;
 use crate::api::schema::Registry;
 use crate::api::words::JSON;
+use crate::limits::OPENAPI_KEPT_BYTES;
 use crate::verbs::aggregation::{Description, Digest};
 
 use super::gzip;
@@ -39,8 +40,6 @@ const OFFERED_V3: [&str; 3] = [
     "application/com.github.proto-openapi.spec.v3@v1.0+protobuf",
 ];
 const PREFIX: &str = "/openapi/v3";
-/// How much of the documents is kept.
-const KEPT_BYTES: usize = 4 << 20;
 /// How long a document may be kept that is named by its content.
 const YEAR: Duration = Duration::from_secs(365 * 24 * 60 * 60);
 
@@ -123,7 +122,7 @@ impl OpenApi {
         kept.retain(|(known, of, _)| known != name || *of != form);
         kept.push_back((name.clone(), form, body.clone()));
         let mut size: usize = kept.iter().map(|(_, _, body)| body.len()).sum();
-        while size > KEPT_BYTES
+        while size > OPENAPI_KEPT_BYTES
             && let Some((_, _, oldest)) = kept.pop_front()
         {
             size -= oldest.len();
@@ -400,7 +399,7 @@ mod tests {
     #[test]
     fn only_the_latest_documents_are_kept() {
         let (openapi, json) = (OpenApi::default(), Form::default());
-        let third = Bytes::from(vec![b' '; KEPT_BYTES / 3]);
+        let third = Bytes::from(vec![b' '; OPENAPI_KEPT_BYTES / 3]);
         let by = |name: &str| Name::V3(name.to_owned());
         for name in ["a", "b", "c", "a", "d"] {
             openapi.keep(&by(name), json, &third);
@@ -408,7 +407,7 @@ mod tests {
         assert!(openapi.kept(&by("b"), json).is_none(), "the oldest made room");
         assert!(openapi.kept(&by("a"), json).is_some() && openapi.kept(&by("d"), json).is_some());
         assert!(openapi.kept(&by("a"), Form { packed: true, ..json }).is_none());
-        openapi.keep(&by("big"), json, &Bytes::from(vec![b' '; KEPT_BYTES + 1]));
+        openapi.keep(&by("big"), json, &Bytes::from(vec![b' '; OPENAPI_KEPT_BYTES + 1]));
         assert!(openapi.kept(&by("big"), json).is_none());
     }
 

@@ -24,6 +24,7 @@ use crate::api::status::{Result, Status};
 use crate::flows::table::Flow;
 use crate::http::h1_stream::Endless;
 use crate::ids;
+use crate::limits::{AUDIT_ID_BYTES, LAID_OUT_ASIDE_BYTES};
 use crate::verbs::list::Listing;
 use crate::verbs::{Reply, Warnings};
 
@@ -35,10 +36,6 @@ use super::worker::Worker;
 const AUDIT_ID: HeaderName = HeaderName::from_static("audit-id");
 const FLOW_SCHEMA: HeaderName = HeaderName::from_static("x-kubernetes-pf-flowschema-uid");
 const PRIORITY_LEVEL: HeaderName = HeaderName::from_static("x-kubernetes-pf-prioritylevel-uid");
-/// Longer ids of clients are not repeated.
-const LONGEST_AUDIT_ID: usize = 128;
-/// What is larger than this is not laid out for people on a thread that serves others too.
-const LAID_OUT_ASIDE: usize = 64 << 10;
 /// The media type of words for people.
 pub(super) const PLAIN_TEXT: &str = "text/plain; charset=utf-8";
 
@@ -65,7 +62,7 @@ impl Context {
     /// Reads what answers depend on.
     pub fn of(request: &HttpRequest, worker: &Rc<Worker>) -> Context {
         let headers = request.headers();
-        let given = headers.get(AUDIT_ID).filter(|id| !id.is_empty() && id.len() <= LONGEST_AUDIT_ID);
+        let given = headers.get(AUDIT_ID).filter(|id| !id.is_empty() && id.len() <= AUDIT_ID_BYTES);
         let audit_id = match given {
             Some(id) => id.clone(),
             None => HeaderValue::try_from(ids::uuid()).unwrap_or(HeaderValue::from_static("")),
@@ -130,6 +127,9 @@ impl Context {
                     headers.insert(name, value);
                 }
             }
+        }
+        if let Some(directives) = &self.worker.shared.transport_security {
+            headers.insert(header::STRICT_TRANSPORT_SECURITY, directives.clone());
         }
         if !headers.contains_key(header::CACHE_CONTROL) {
             headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache, private"));
@@ -250,7 +250,7 @@ async fn text_of(context: &Context, agreed: Agreed<'_>, json: Bytes) -> Result<B
     if encoding == Encoding::Json && !pretty {
         return Ok(Bytes::from(json_text(false, &json)));
     }
-    let (registry, large) = (context.registry().clone(), json.len() > LAID_OUT_ASIDE);
+    let (registry, large) = (context.registry().clone(), json.len() > LAID_OUT_ASIDE_BYTES);
     let make = move || match encoding {
         Encoding::Json => Ok(json_text(true, &json)),
         _ => codec::encode_document(&registry, encoding, &json),

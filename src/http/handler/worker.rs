@@ -6,6 +6,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use actix::Addr;
+use actix_web::http::header::{HeaderValue, InvalidHeaderValue};
 use arc_swap::{ArcSwap, Guard};
 use pilothouse_actors::authenticator::Authenticator;
 use pilothouse_actors::authorizer::Authorizer;
@@ -78,8 +79,15 @@ pub struct Shared {
     pub audit: Option<Audit>,
     /// How long a request may take that has an end of its own.
     pub request_timeout: Duration,
+    /// What browsers are told about speaking HTTPS alone.
+    pub transport_security: Option<HeaderValue>,
     /// Whether HTTP/2 connections of those whom nobody knows end after their first request.
     pub closes_unknown: bool,
+}
+
+/// The header by which browsers learn to speak HTTPS alone.
+pub fn transport_security(directives: &[String]) -> Result<Option<HeaderValue>, InvalidHeaderValue> {
+    (!directives.is_empty()).then(|| HeaderValue::try_from(directives.join("; "))).transpose()
 }
 
 /// What the gates say of encodings.

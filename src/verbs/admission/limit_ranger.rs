@@ -5,15 +5,13 @@ use std::ops::Bound;
 use crate::api::meta;
 use crate::api::status::{Result, Status};
 use crate::api::value::{Object, Value};
+use crate::limits::LIMITS_FILLED_IN;
 
 use super::lookup::{Current, LIMIT_RANGES};
 use super::{Operation, Outcome, Plugin, Write, done, limit_checks};
 
 /// Tells on the pod what was filled in.
 const ANNOTATION: &str = "kubernetes.io/limit-ranger";
-
-/// How much one range may fill in. Two bodies that are small enough each could together make one that is far too large.
-const FILLED_IN: usize = 100_000;
 
 /// Applies the LimitRanges of a namespace.
 #[derive(Default)]
@@ -93,7 +91,7 @@ fn fill_in(pod: &mut Value, range: &Value) -> Result<()> {
     }
     let containers = |list: &str| pod.at(&["spec", list]).map_or(0, |list| list.items().len());
     let all = containers("containers") + containers("initContainers");
-    if all.saturating_mul(requests.len() + limits.len()) > FILLED_IN {
+    if all.saturating_mul(requests.len() + limits.len()) > LIMITS_FILLED_IN {
         return Err(Status::too_large("the pod has too many containers for the defaults of its namespace"));
     }
     let mut notes = Vec::new();

@@ -7,6 +7,7 @@ use crate::api::status::{GroupResource, Result, Status};
 use crate::api::value::Value;
 use crate::api::words::annotations::MIRROR;
 use crate::ids;
+use crate::limits::DEFAULT_ACCOUNT_ATTEMPTS;
 
 use super::lookup::SERVICE_ACCOUNTS;
 use super::{Operation, Outcome, Plugin, Write, done};
@@ -16,8 +17,6 @@ mod secrets;
 
 /// The account of pods that name none.
 const DEFAULT: &str = "default";
-/// How often the default account is looked for: a loop makes it soon after its namespace.
-const DEFAULT_ATTEMPTS: usize = 10;
 
 /// Gives pods a service account, its pull secrets and its token, and refuses secrets that the account may not mount.
 pub struct ServiceAccount;
@@ -102,7 +101,7 @@ async fn account_of(write: &Write<'_>, pod: &Value) -> Result<Value> {
         let why = format!("error looking up service account {namespace}/{name}: {}", status.message);
         write.forbidden(pod, &why)
     };
-    let attempts = if name == DEFAULT { DEFAULT_ATTEMPTS } else { 1 };
+    let attempts = if name == DEFAULT { DEFAULT_ACCOUNT_ATTEMPTS } else { 1 };
     // Those who wait for the same account do not all come back at once.
     let pause = Duration::from_millis(100 + u64::try_from(ids::below(100)).unwrap_or_default());
     for attempt in 0..attempts {

@@ -1,6 +1,7 @@
 //! Tolerations of pods: which cover which.
 
 use crate::api::value::Value;
+use crate::limits::TOLERATIONS_COMPARED;
 
 /// The taint of a node that is not ready.
 pub const NOT_READY: &str = "node.kubernetes.io/not-ready";
@@ -9,14 +10,10 @@ pub const UNREACHABLE: &str = "node.kubernetes.io/unreachable";
 /// The effect that drives pods away.
 pub const NO_EXECUTE: &str = "NoExecute";
 
-/// How many tolerations are compared with each other. Longer lists are only joined, which means the same: the work grows
-/// with the square of the length, and the length is the client's.
-const COMPARED: usize = 1_000;
-
 /// Both lists as one, without what another toleration covers. Of equal ones the first stays.
 pub fn merge(first: &[Value], second: &[Value]) -> Vec<Value> {
     let all: Vec<&Value> = first.iter().chain(second).collect();
-    if all.len() > COMPARED {
+    if all.len() > TOLERATIONS_COMPARED {
         return all.into_iter().cloned().collect();
     }
     let mut merged: Vec<Value> = Vec::new();
@@ -30,10 +27,10 @@ pub fn merge(first: &[Value], second: &[Value]) -> Vec<Value> {
     merged
 }
 
-/// Whether each of these is covered by one that is allowed. Longer lists than [`COMPARED`] are not: nobody needs them, and
+/// Whether each of these is covered by one that is allowed. Longer lists than [`TOLERATIONS_COMPARED`] are not: nobody needs them, and
 /// the work grows with both lengths.
 pub fn all_within(asked: &[Value], allowed: &[Value]) -> bool {
-    let few = asked.len().saturating_mul(allowed.len()) <= COMPARED * COMPARED;
+    let few = asked.len().saturating_mul(allowed.len()) <= TOLERATIONS_COMPARED * TOLERATIONS_COMPARED;
     few && asked.iter().all(|one| allowed.iter().any(|wide| covers(wide, one)))
 }
 
@@ -97,7 +94,7 @@ mod tests {
         for (row, (first, second, wanted)) in table.into_iter().enumerate() {
             assert_eq!(merged(first, second).iter().collect::<Vec<_>>(), wanted, "row {row}");
         }
-        assert_eq!(merge(&vec![narrow; COMPARED], &[wide]).len(), COMPARED + 1);
+        assert_eq!(merge(&vec![narrow; TOLERATIONS_COMPARED], &[wide]).len(), TOLERATIONS_COMPARED + 1);
     }
 
     #[test]
@@ -107,7 +104,7 @@ mod tests {
         assert!(all_within(&[], std::slice::from_ref(&a)));
         assert!(all_within(&[a.clone(), b.clone()], &[b.clone(), any_a.clone()]));
         assert!(!all_within(&[any_a], &[a.clone(), b]));
-        assert!(!all_within(&vec![a.clone(); COMPARED + 1], &vec![a; COMPARED]));
+        assert!(!all_within(&vec![a.clone(); TOLERATIONS_COMPARED + 1], &vec![a; TOLERATIONS_COMPARED]));
     }
 
     #[test]

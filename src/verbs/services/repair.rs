@@ -10,7 +10,7 @@ use pilothouse_actors::permit::Permit;
 use pilothouse_actors::ports::{Owners, Return, Take, Want};
 use pilothouse_actors::snapshot::Snapshot;
 
-use super::{ADDRESSES, MANAGED_BY, MANAGER, OLD_MANAGER, SERVICES, Services, parent};
+use super::{ADDRESSES, MANAGED_BY, MANAGER, SERVICES, Services, parent};
 use crate::api::codec;
 use crate::api::names;
 use crate::api::schema::Registry;
@@ -57,23 +57,10 @@ impl Services {
     /// Removes the addresses whose service does not say them, and makes those that services say and that are missing. For a
     /// start: nobody writes meanwhile, and ports were just counted.
     pub async fn repair(&self, held: &Held) -> Result<()> {
-        self.relabel_all().await;
         for finding in self.wrong_addresses(held).await {
             self.mend(&finding).await?;
         }
         Ok(())
-    }
-
-    /// Brings the addresses of earlier builds up to date. Once done it costs a look at each label.
-    async fn relabel_all(&self) {
-        let addresses = self.stores.snapshot(&TypeName::new(ADDRESSES), &Permit::none()).await;
-        let addresses = addresses.unwrap_or_else(|_| Snapshot::empty());
-        for object in addresses.iter().filter(|object| object.labels.get(MANAGED_BY) == Some(OLD_MANAGER)) {
-            // Nothing but who looks for the label depends on it.
-            if let Err(error) = self.relabel(object).await {
-                tracing::warn!(address = object.key.name(), %error, "the label of an address stays as it was");
-            }
-        }
     }
 
     /// Everything that is not as it should be.

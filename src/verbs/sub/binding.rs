@@ -7,10 +7,8 @@ use crate::api::meta;
 use crate::api::parts::binding;
 use crate::api::status::{GroupResource, Status};
 use crate::api::value::Value;
+use crate::limits::CONFLICT_ATTEMPTS;
 use crate::verbs::{Answered, Backend, Call, Reply};
-
-/// How often a binding is tried again when others write the same pod.
-const ATTEMPTS: usize = 16;
 
 /// How a refusal names what was asked for.
 const OF: GroupResource<'_> = GroupResource { group: "", resource: "pods/binding" };
@@ -37,7 +35,7 @@ pub async fn create(backend: &Backend, call: &Call<'_>, body: &Value, dry_run: b
         return Err(Status::bad_request("Name parameter required."));
     }
     let (store, key) = (&call.stored.store, call.key(name));
-    for attempt in 0..ATTEMPTS {
+    for attempt in 0..CONFLICT_ATTEMPTS {
         let found = match attempt {
             0 => backend.stores.get(store, key.clone(), &call.permit).await.map(|found| (found, None)),
             _ => backend.stores.alone(store, key.clone(), &call.permit).await,

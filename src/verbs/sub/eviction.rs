@@ -13,10 +13,8 @@ use crate::api::parts::eviction::{self, Standing};
 use crate::api::status::{GroupResource, Result, Status};
 use crate::api::value::Value;
 use crate::api::version::GroupVersion;
+use crate::limits::EVICTION_ATTEMPTS;
 use crate::verbs::{Answered, Backend, Call, Reply, delete};
-
-/// How often an eviction is tried again when others write the same pod or budget.
-const ATTEMPTS: usize = 20;
 
 const BUDGETS: GroupResource<'_> = GroupResource { group: "policy", resource: "poddisruptionbudgets" };
 const BUDGET: &str = "PodDisruptionBudget";
@@ -41,7 +39,7 @@ pub async fn create(backend: &Backend, call: &Call<'_>, body: &Value, dry_run: b
 
 async fn evict(backend: &Backend, call: &Call<'_>, options: &DeleteOptions) -> Result<()> {
     let mut refused = Status::stale(call.of(), call.name);
-    for _ in 0..ATTEMPTS {
+    for _ in 0..EVICTION_ATTEMPTS {
         let pod = backend.load(call, &*backend.read(call).await?)?;
         let standing = eviction::standing(&pod);
         let tried = match standing {
@@ -130,7 +128,7 @@ async fn take_from(
 ) -> Result<()> {
     let (store, version) = (budget_store(), GroupVersion::new(BUDGETS.group, "v1"));
     let mut turn = None;
-    for _ in 0..ATTEMPTS {
+    for _ in 0..EVICTION_ATTEMPTS {
         let before = budget.clone();
         eviction::take(&mut budget, call.name, &backend.now())?;
         if dry_run {
@@ -174,7 +172,7 @@ async fn remove(backend: &Backend, call: &Call<'_>, options: &DeleteOptions) -> 
             };
             match backend.stores.replace(&call.stored.store, draft, current.revision, &call.permit).await {
                 Ok(told) => break told,
-                Err(StoreError::Conflict(_)) if attempts < ATTEMPTS => {
+                Err(StoreError::Conflict(_)) if attempts < EVICTION_ATTEMPTS => {
                     drop(turn.take());
                     let alone =
                         backend.stores.alone(&call.stored.store, current.key.clone(), &call.permit).await;

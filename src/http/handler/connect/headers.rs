@@ -11,7 +11,7 @@ use hyper::header::{
 
 use crate::api::connect::Location;
 use crate::auth::front_proxy::Headers;
-use crate::http::websocket::TOKEN_PROTOCOL;
+use crate::frames::websocket::frame::TOKEN_PROTOCOL;
 use crate::upstream;
 
 use super::super::worker::Worker;

@@ -67,7 +67,7 @@ fn agreement(request: &HttpRequest, protocol: &str) -> Result<Vec<u8>> {
     if key.is_empty() || text(request.headers(), header::SEC_WEBSOCKET_VERSION) != "13" {
         return Err(Status::bad_request("the WebSocket handshake has no key, or another version than 13"));
     }
-    let accept = websocket::accept_key(key);
+    let accept = websocket::frame::accept_key(key);
     let mut head = format!(
         "HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\
          Sec-WebSocket-Accept: {accept}\r\n"

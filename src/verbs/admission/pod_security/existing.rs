@@ -3,12 +3,12 @@
 use std::collections::{BTreeMap, HashSet, VecDeque};
 use std::ops::Bound;
 use std::sync::Arc;
-use std::time::Duration;
 
 use pilothouse_actors::object::Object;
 
 use crate::api::meta;
 use crate::api::value::Value;
+use crate::limits::{PODS_WARNED_ABOUT, PODS_WARNED_ABOUT_WITHIN};
 
 use super::super::Write;
 use super::super::lookup::PODS;
@@ -17,10 +17,6 @@ use super::config::Configuration;
 use super::levels::Standard;
 use super::pod::{Pod, plural};
 
-/// How many pods are looked at; the reference server's value.
-const MOST_PODS: usize = 3_000;
-/// How long that may take; the reference server's value.
-const MOST_TIME: Duration = Duration::from_secs(1);
 /// How many pods are looked at before other requests of the worker have their turn.
 const PODS_PER_TURN: usize = 16;
 
@@ -34,7 +30,7 @@ pub async fn warnings(
     let Ok(snapshot) = PODS.snapshot(write).await else {
         return vec!["failed to list pods while checking new PodSecurity enforce level".to_owned()];
     };
-    let deadline = write.backend.clock.now().plus(MOST_TIME);
+    let deadline = write.backend.clock.now().plus(PODS_WARNED_ABOUT_WITHIN);
     let mut waiting: VecDeque<&Arc<Object>> = snapshot.scan(Some(namespace), Bound::Unbounded).collect();
     let mut left = waiting.len();
     let mut tally = Tally { total: left, ..Tally::default() };
@@ -57,7 +53,7 @@ pub async fn warnings(
         } else {
             tally.add(meta::name(&value), &Findings::of(&pod, standard));
         }
-        if tally.checked >= MOST_PODS || write.backend.clock.now() > deadline {
+        if tally.checked >= PODS_WARNED_ABOUT || write.backend.clock.now() > deadline {
             break;
         }
     }

@@ -32,13 +32,12 @@ use crate::api::value::Value;
 use crate::api::version::GroupVersion;
 use crate::api::words::SERVER_NAME;
 use crate::api::words::stores::RESOURCE_QUOTAS;
+use crate::limits::CONFLICT_ATTEMPTS;
 
 use super::super::super::stores::{StoreResult, Stores};
 
 const KIND: &str = "ResourceQuota";
 const OF: GroupResource<'_> = GroupResource { group: "", resource: RESOURCE_QUOTAS };
-/// How often a round looks again at quotas that others wrote.
-const ATTEMPTS: usize = 16;
 
 /// Why a write may not be.
 #[derive(Clone, Debug)]
@@ -136,7 +135,7 @@ impl Ledger {
     async fn round(&self, namespace: &str, mut open: Vec<Charge>) {
         // All quotas at first; then those that somebody else wrote meanwhile, since the others are charged.
         let mut only: Option<BTreeSet<String>> = None;
-        for _ in 0..ATTEMPTS {
+        for _ in 0..CONFLICT_ATTEMPTS {
             // Those who no longer wait will store nothing.
             open.retain(|charge| !charge.answer.is_closed());
             let (mut pages, mut quotas) = match self.read(namespace, only.as_ref()).await {

@@ -61,26 +61,3 @@ async fn what_is_taken_follows_the_services() {
     let look = |port| services.ports.send(Look { ports: vec![port], permit: Permit::none() });
     assert!(look(30_005).await.unwrap().is_err() && look(30_006).await.unwrap().is_ok());
 }
-
-#[actix_rt::test]
-async fn addresses_of_earlier_builds_get_the_label_that_others_look_for() {
-    let (_storage, services) = running();
-    let (owner, store) = (Key::namespaced("n", "old"), TypeName::new(ADDRESSES));
-    let ty = services.registry.kind(NETWORKING_GROUP, "v1", "IPAddress").unwrap();
-    let mut old = super::super::address_object("10.77.0.9".parse().unwrap(), &owner, "2024-01-01T00:00:00Z");
-    old.entry("metadata").entry("labels").set(MANAGED_BY, OLD_MANAGER);
-    let draft = services.address_draft(ty, "10.77.0.9", &old);
-    services.stores.create(&store, draft, &Permit::none()).await.unwrap();
-    services.relabel_all().await;
-    let permit = Permit::none();
-    let get = || services.stores.get(&store, Key::cluster("10.77.0.9"), &permit);
-    let relabeled = get().await.unwrap();
-    let read = services.decode(&relabeled, NETWORKING_GROUP, "IPAddress").unwrap();
-    assert_eq!(read.at(&["metadata", "labels", MANAGED_BY]), Some(&MANAGER.into()));
-    assert_eq!((relabeled.labels.get(MANAGED_BY), parent(&read)), (Some(MANAGER), Some(owner)));
-    services.relabel_all().await;
-    assert_eq!(get().await.unwrap().revision, relabeled.revision, "once");
-    // Nobody says it, so it goes like any other.
-    services.repair(&Held::new()).await.unwrap();
-    assert!(get().await.is_err());
-}

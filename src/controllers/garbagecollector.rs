@@ -182,10 +182,6 @@ fn going(head: &Head<'_>) -> Going {
 impl Loop for GarbageCollector {
     type Key = Task;
 
-    fn name(&self) -> &'static str {
-        "garbage-collector-controller"
-    }
-
     fn follows(&self) -> Follows {
         Follows::Every
     }

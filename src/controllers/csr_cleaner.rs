@@ -62,7 +62,6 @@ fn expiry(certificate: &str) -> Option<i64> {
 }
 
 impl PerObject for CertificateCleaner {
-    const NAME: &'static str = "certificatesigningrequest-cleaner-controller";
     const STORES: &'static [&'static str] = &[SIGNING_REQUESTS];
 
     async fn sync(&self, key: &Key) -> Result<Outcome> {

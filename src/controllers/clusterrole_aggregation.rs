@@ -77,10 +77,6 @@ impl GatheredRoles {
 impl Loop for GatheredRoles {
     type Key = String;
 
-    fn name(&self) -> &'static str {
-        NAME
-    }
-
     fn follows(&self) -> Follows {
         Follows::These(&[STORE])
     }

@@ -1,4 +1,6 @@
-//! What a server needs of the application behind its edge.
+//! What a server needs of the application behind its edge. `server` asks, `wire` answers, and neither has to know the other for it.
+
+mod start_error;
 
 use std::future::Future;
 use std::net::SocketAddr;
@@ -8,7 +10,8 @@ use std::sync::Arc;
 use futures::future::LocalBoxFuture;
 use pilothouse_actors::clock::Clock;
 
-use super::StartError;
+pub use start_error::StartError;
+
 use crate::config::Config;
 use crate::http::edge::{Edge, Serving};
 use crate::http::tls::Tls;
@@ -48,7 +51,7 @@ pub struct Wired {
 
 /// What a server asks of its application after the start. All run on the server's own thread.
 pub trait Application {
-    /// Waits until requests can be served: called when every worker has its application, before [`super::Server::start`]
+    /// Waits until requests can be served: called when every worker has its application, before [`crate::Server::start`]
     /// returns.
     fn ready(&self) -> LocalBoxFuture<'_, Result<(), StartError>>;
 

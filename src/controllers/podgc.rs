@@ -329,10 +329,6 @@ fn fail(pod: &mut Value, because: Option<&str>, now: &str) -> bool {
 impl Loop for PodCollector {
     type Key = Work;
 
-    fn name(&self) -> &'static str {
-        "pod-garbage-collector-controller"
-    }
-
     fn follows(&self) -> Follows {
         Follows::These(&[NODES, PODS])
     }

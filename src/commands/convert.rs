@@ -1,8 +1,6 @@
 //! `pilothouse convert`: objects from one encoding to another, without a server.
 
-use std::ffi::OsString;
 use std::io::{self, BufRead, Read, Write};
-use std::process::ExitCode;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -12,9 +10,6 @@ use serde::{Deserialize, Serialize};
 use crate::api::codec::transcode::{Encoding, transcode};
 use crate::api::schema::Registry;
 use crate::limits;
-
-/// The first word of the command line that asks for a conversion instead of a server.
-const WORD: &str = "convert";
 
 /// Convert an object from stdin to stdout, by its type alone: nothing is defaulted, nothing is validated, and fields
 /// that the type does not have are dropped. The object's own kind and apiVersion say what it is. One of a kind that is
@@ -26,7 +21,7 @@ const WORD: &str = "convert";
 /// Exit code 0 if the conversion was done, 1 if not.
 #[derive(Debug, Parser)]
 #[command(bin_name = "pilothouse convert", no_binary_name = true)]
-struct Options {
+pub(super) struct Options {
     /// The encoding of the input.
     #[arg(long, value_enum)]
     from: Wire,
@@ -71,7 +66,7 @@ enum Answer {
 
 /// Why nothing, or not everything, was converted.
 #[derive(Debug, thiserror::Error)]
-enum Failure {
+pub(super) enum Failure {
     #[error("cannot read stdin: {0}")]
     Read(#[source] io::Error),
     #[error("cannot write stdout: {0}")]
@@ -82,27 +77,13 @@ enum Failure {
     Refused(String),
 }
 
-/// Converts if the command line asks for it; the exit code then says how it went.
-pub fn run_if_asked(arguments: impl IntoIterator<Item = OsString>) -> Option<ExitCode> {
-    let mut arguments = arguments.into_iter().skip(1);
-    if arguments.next()? != WORD {
-        return None;
+impl super::Command for Options {
+    const WORD: &str = "convert";
+    type Failure = Failure;
+
+    fn run(&self) -> Result<(), Failure> {
+        run(self, io::stdin().lock(), io::stdout().lock())
     }
-    let options = match Options::try_parse_from(arguments) {
-        Ok(options) => options,
-        Err(error) => {
-            // Nothing can be done about an error output that is closed.
-            let _ = error.print();
-            return Some(if error.use_stderr() { ExitCode::FAILURE } else { ExitCode::SUCCESS });
-        }
-    };
-    Some(match run(&options, io::stdin().lock(), io::stdout().lock()) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(why) => {
-            let _ = writeln!(io::stderr(), "pilothouse convert: {why}");
-            ExitCode::FAILURE
-        }
-    })
 }
 
 fn run(options: &Options, input: impl BufRead, output: impl Write) -> Result<(), Failure> {
@@ -248,16 +229,5 @@ mod tests {
         ] {
             assert!(lines[line].starts_with(&format!("{{\"error\":\"{error}")), "{}", lines[line]);
         }
-    }
-
-    #[test]
-    fn a_command_line_for_the_server_is_left_to_it() {
-        let asked =
-            |line: &str| run_if_asked(line.split(' ').map(OsString::from)).map(|code| format!("{code:?}"));
-        assert_eq!(asked("pilothouse"), None);
-        assert_eq!(asked("pilothouse --data-dir convert"), None);
-        let failure = Some(format!("{:?}", ExitCode::FAILURE));
-        assert_eq!(asked("pilothouse convert --from json"), failure);
-        assert_eq!(asked("pilothouse convert --from json --to xml"), failure);
     }
 }

@@ -169,10 +169,6 @@ fn claims(secret: &Key, account: &str, uid: &str) -> String {
 impl Loop for AccountTokens {
     type Key = Work;
 
-    fn name(&self) -> &'static str {
-        "serviceaccount-token-controller"
-    }
-
     fn follows(&self) -> Follows {
         Follows::These(&[SECRETS, ACCOUNTS])
     }

@@ -3,12 +3,10 @@
 //! So an image without a shell or an HTTP client can check itself. Only the authority that the server made counts,
 //! not those of the system: a stranger on the same port is not healthy.
 
-use std::ffi::OsString;
 use std::fs;
 use std::io::{self, Read, Write};
 use std::net::{TcpStream, ToSocketAddrs};
 use std::path::{Path, PathBuf};
-use std::process::ExitCode;
 use std::str::FromStr;
 
 use clap::Parser;
@@ -20,13 +18,10 @@ use openssl::x509::store::X509StoreBuilder;
 
 use crate::limits;
 
-/// The first word of the command line that asks for a check instead of a server.
-const WORD: &str = "healthcheck";
-
 /// Ask a running server whether it is ready: exit code 0 if it is, 1 if not.
 #[derive(Debug, Parser)]
 #[command(bin_name = "pilothouse healthcheck", no_binary_name = true)]
-struct Options {
+pub(super) struct Options {
     /// What to ask; a URL without a path asks /readyz.
     #[arg(long, default_value = "https://127.0.0.1:6443")]
     url: Target,
@@ -78,7 +73,7 @@ impl FromStr for Target {
 
 /// Why a server does not count as healthy.
 #[derive(Debug, thiserror::Error)]
-enum Unhealthy {
+pub(super) enum Unhealthy {
     #[error("cannot read {path}: {source}")]
     File { path: String, source: io::Error },
     #[error("cannot use {path}: {source}")]
@@ -97,27 +92,13 @@ enum Unhealthy {
     Refused { code: u16, body: String },
 }
 
-/// Does the check if the command line asks for one; the exit code then says how it went.
-pub fn run_if_asked(arguments: impl IntoIterator<Item = OsString>) -> Option<ExitCode> {
-    let mut arguments = arguments.into_iter().skip(1);
-    if arguments.next()? != WORD {
-        return None;
+impl super::Command for Options {
+    const WORD: &str = "healthcheck";
+    type Failure = Unhealthy;
+
+    fn run(&self) -> Result<(), Unhealthy> {
+        check(self)
     }
-    let options = match Options::try_parse_from(arguments) {
-        Ok(options) => options,
-        Err(error) => {
-            // Nothing can be done about an error output that is closed. Docker reserves exit code 2, which clap uses.
-            let _ = error.print();
-            return Some(if error.use_stderr() { ExitCode::FAILURE } else { ExitCode::SUCCESS });
-        }
-    };
-    Some(match check(&options) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(why) => {
-            let _ = writeln!(io::stderr(), "{why}");
-            ExitCode::FAILURE
-        }
-    })
 }
 
 fn check(options: &Options) -> Result<(), Unhealthy> {
@@ -324,17 +305,5 @@ mod tests {
         for text in ["", "/readyz", "http://127.0.0.1:80", "https://", "https://a b/"] {
             assert!(text.parse::<Target>().is_err(), "{text}");
         }
-    }
-
-    #[test]
-    fn a_command_line_for_the_server_is_left_to_it() {
-        let asked =
-            |line: &str| run_if_asked(line.split(' ').map(OsString::from)).map(|code| format!("{code:?}"));
-        assert_eq!(asked("pilothouse"), None);
-        assert_eq!(asked("pilothouse --data-dir healthcheck"), None);
-        let failure = Some(format!("{:?}", ExitCode::FAILURE));
-        assert_eq!(asked("pilothouse healthcheck --no-such-flag"), failure);
-        assert_eq!(asked("pilothouse healthcheck --client-key=alone"), failure);
-        assert_eq!(asked("pilothouse healthcheck --ca-file=no-such-file"), failure);
     }
 }

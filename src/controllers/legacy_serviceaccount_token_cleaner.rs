@@ -160,10 +160,6 @@ impl LegacyTokenCleaner {
 impl Loop for LegacyTokenCleaner {
     type Key = ();
 
-    fn name(&self) -> &'static str {
-        "legacy-serviceaccount-token-cleaner-controller"
-    }
-
     fn follows(&self) -> Follows {
         Follows::These(&[CONFIG_MAPS])
     }

@@ -125,7 +125,6 @@ impl CertificateSigner {
 }
 
 impl PerObject for CertificateSigner {
-    const NAME: &'static str = "certificatesigningrequest-signing-controller";
     const STORES: &'static [&'static str] = &[SIGNING_REQUESTS];
 
     async fn sync(&self, key: &Key) -> Result<Outcome> {
@@ -232,7 +231,6 @@ impl CertificateApprover {
 }
 
 impl PerObject for CertificateApprover {
-    const NAME: &'static str = "certificatesigningrequest-approving-controller";
     const STORES: &'static [&'static str] = &[SIGNING_REQUESTS];
 
     async fn sync(&self, key: &Key) -> Result<Outcome> {

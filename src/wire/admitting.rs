@@ -13,11 +13,11 @@ use crate::api::quota::{Features, Limited};
 use crate::api::schema::Registry;
 use crate::config::{Config, ConfigError};
 use crate::http::handler::worker::Shared;
-use crate::server::StartError;
-use crate::server::wiring::Boot;
 use crate::verbs::admission::policies::table::Policies;
 use crate::verbs::admission::{self, quota, webhooks};
 use crate::verbs::stores::Stores;
+use crate::wiring::Boot;
+use crate::wiring::StartError;
 
 /// Reads what the operator says and who else is asked, and starts the actors that all workers ask.
 pub async fn settings(
@@ -52,7 +52,7 @@ async fn webhooks(
 ) -> Result<webhooks::Settings, StartError> {
     let hooks = webhooks::open(storage.directory.clone(), boot.pool.clone()).await;
     Ok(webhooks::Settings {
-        hooks: Arc::new(hooks.map_err(|error| StartError::Store(error.to_string()))?),
+        hooks: Arc::new(hooks.map_err(|error| StartError::store(&error))?),
         equivalents: equivalents(shared.clone()),
         to_endpoints: boot.config.kubelets.enable_aggregator_routing,
         metrics: shared.metrics.clone(),

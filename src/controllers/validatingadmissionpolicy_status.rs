@@ -22,7 +22,6 @@ pub struct PolicyTypes {
 }
 
 impl PerObject for PolicyTypes {
-    const NAME: &'static str = "validatingadmissionpolicy-status-controller";
     const STORES: &'static [&'static str] = &[STORE];
 
     async fn sync(&self, key: &Key) -> Result<Outcome> {

@@ -23,6 +23,7 @@ use crate::api::quota::{Features, Meter, Tally};
 use crate::api::status::Result;
 use crate::api::value::Value;
 use crate::api::words::stores::RESOURCE_QUOTAS;
+use crate::limits::QUOTA_REST;
 
 use super::client::{At, Client};
 use super::queue::{Outcome, Queue};
@@ -37,8 +38,6 @@ const LONGEST_RETRY: Duration = Duration::from_secs(5);
 /// How often as long as it took to count a namespace nobody counts it again: a tenth of the time of one thread at most goes
 /// into one namespace, however busy it is.
 const RESTS: u32 = 9;
-/// It never rests for longer, so that what was given back can be used again.
-const LONGEST_REST: Duration = Duration::from_secs(60);
 /// Objects that are counted before others on the thread have their turn.
 const COUNTED_PER_TURN: usize = 256;
 
@@ -72,7 +71,7 @@ impl Watched {
     fn counted(&mut self, began: Timestamp, now: Timestamp) {
         let took = Duration::from_micros(now.0.saturating_sub(began.0));
         let rest = self.rest(now).saturating_add(took.saturating_mul(RESTS));
-        self.rests_until = now.plus(rest.min(LONGEST_REST));
+        self.rests_until = now.plus(rest.min(QUOTA_REST));
     }
 }
 
@@ -247,10 +246,6 @@ fn write(quota: &mut Value, used: &Amounts) {
 impl Loop for QuotaStatus {
     type Key = Key;
 
-    fn name(&self) -> &'static str {
-        "resourcequota-controller"
-    }
-
     fn follows(&self) -> Follows {
         Follows::Every
     }
@@ -330,7 +325,7 @@ mod tests {
         assert_eq!(watched.rest(at(200)), Duration::from_millis(800 + 900));
         assert!(watched.rest(at(1_900)).is_zero());
         watched.counted(at(2_000), at(60_000));
-        assert_eq!(watched.rest(at(60_000)), LONGEST_REST);
+        assert_eq!(watched.rest(at(60_000)), QUOTA_REST);
     }
 
     #[test]

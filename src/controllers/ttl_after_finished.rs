@@ -36,7 +36,6 @@ fn goes_at(job: &Value) -> Option<i64> {
 }
 
 impl PerObject for TtlAfterFinished {
-    const NAME: &'static str = "ttl-after-finished-controller";
     const STORES: &'static [&'static str] = &[STORE];
 
     async fn sync(&self, key: &Key) -> Result<Outcome> {

@@ -159,13 +159,6 @@ fn uses(pod: &Value, claim: &Value) -> bool {
 impl Loop for Protection {
     type Key = Key;
 
-    fn name(&self) -> &'static str {
-        match self.what {
-            Protected::Claims => "persistentvolumeclaim-protection-controller",
-            Protected::Volumes => "persistentvolume-protection-controller",
-        }
-    }
-
     fn follows(&self) -> Follows {
         match self.what {
             Protected::Claims => Follows::These(&[CLAIMS, PODS]),

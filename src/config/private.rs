@@ -1,0 +1,76 @@
+//! Values of flags about private connections: further certificates, and how long clients shall speak nothing else.
+
+use std::path::PathBuf;
+use std::str::FromStr;
+
+/// A certificate for clients that ask for one of some names: `certificate,key` or `certificate,key:name,name`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NamedCertificate {
+    /// The file of the certificate, followed by its intermediates.
+    pub certificate: PathBuf,
+    /// The file of its key.
+    pub key: PathBuf,
+    /// Whom it is for; empty: whom the certificate says.
+    pub names: Vec<String>,
+}
+
+impl FromStr for NamedCertificate {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<NamedCertificate, String> {
+        let (files, names) = match text.split_once(':') {
+            Some((files, names)) => (files, Some(names.trim())),
+            None => (text, None),
+        };
+        if names == Some("") {
+            return Err("no name stands after the colon".to_owned());
+        }
+        let names = names.into_iter().flat_map(|names| names.split(',')).map(|name| name.trim().to_owned());
+        let Some((certificate, key)) = files.split_once(',').filter(|(_, key)| !key.contains(',')) else {
+            return Err("is not the file of a certificate, a comma, and the file of its key".to_owned());
+        };
+        Ok(NamedCertificate {
+            certificate: certificate.trim().into(),
+            key: key.trim().into(),
+            names: names.collect(),
+        })
+    }
+}
+
+/// One directive of the header by which browsers learn to speak HTTPS alone (RFC 6797).
+pub fn transport_directive(text: &str) -> Result<String, String> {
+    let is_age = |text: &str| {
+        let seconds = text.strip_prefix("max-age=");
+        seconds.is_some_and(|age| !age.is_empty() && age.bytes().all(|byte| byte.is_ascii_digit()))
+    };
+    if matches!(text, "includeSubDomains" | "preload") || is_age(text) {
+        return Ok(text.to_owned());
+    }
+    Err("is none of max-age=SECONDS, includeSubDomains and preload".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_named_certificate_is_two_files_and_names() {
+        let parsed: NamedCertificate = " a.crt , a.key : one.example.com, *.two".parse().unwrap();
+        assert_eq!((parsed.certificate, parsed.key), ("a.crt".into(), "a.key".into()));
+        assert_eq!(parsed.names, ["one.example.com", "*.two"]);
+        assert!("a.crt,a.key".parse::<NamedCertificate>().unwrap().names.is_empty());
+        for wrong in ["", "a.crt", "a.crt,a.key:", "a.crt,a.key,more", "a.crt:name"] {
+            assert!(wrong.parse::<NamedCertificate>().is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn directives_are_those_of_the_standard() {
+        for good in ["max-age=31536000", "includeSubDomains", "preload"] {
+            assert_eq!(transport_directive(good).as_deref(), Ok(good));
+        }
+        for wrong in ["", "max-age", "max-age=", "max-age=a", "max-age=1;x", "includesubdomains", "other"] {
+            assert!(transport_directive(wrong).is_err(), "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,180 @@
+//! Frames of WebSocket as bytes: how one begins, how its content is masked, and how a handshake is proved. RFC 6455 without
+//! extensions, on the side of the server.
+
+use openssl::sha::sha1;
+
+use crate::limits::WEBSOCKET_CONTROL_BYTES;
+
+/// What every handshake mixes into the key of the client.
+const MAGIC: &str = "258EAFA5-E914-47DA-95CA-C5AB0DC85B11";
+
+/// A piece of a message that is not the first.
+pub const CONTINUED: u8 = 0;
+/// A message that is text.
+pub const TEXT: u8 = 1;
+/// A message that is bytes.
+pub const BINARY: u8 = 2;
+/// Nothing follows. Frames from here on carry no message.
+pub const CLOSE: u8 = 8;
+/// Whether somebody is there.
+pub const PING: u8 = 9;
+/// Somebody is.
+pub const PONG: u8 = 10;
+
+/// Closed because everything was said.
+pub const NORMAL: [u8; 2] = 1_000_u16.to_be_bytes();
+/// Closed because the other side does not speak the protocol.
+pub const PROTOCOL_ERROR: [u8; 2] = 1_002_u16.to_be_bytes();
+
+/// Clients that cannot set headers send their token as the name of a protocol. It is no protocol to agree upon, and is for this
+/// server alone.
+pub const TOKEN_PROTOCOL: &str = "base64url.bearer.authorization.k8s.io.";
+
+const LAST: u8 = 0x80;
+const EXTENSIONS: u8 = 0x70;
+const OPCODE: u8 = 0x0f;
+const MASKED: u8 = 0x80;
+/// Lengths that say how many bytes of length follow.
+const IN_TWO_BYTES: u8 = 126;
+const IN_EIGHT_BYTES: u8 = 127;
+const MASK_BYTES: usize = 4;
+
+/// The bytes of the longest head.
+pub const LONGEST_HEAD: usize = 14;
+
+/// What proves to a client that its handshake was understood.
+pub fn accept_key(key: &str) -> String {
+    openssl::base64::encode_block(&sha1(format!("{key}{MAGIC}").as_bytes()))
+}
+
+/// How a frame of a client begins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Head {
+    /// What it is.
+    pub opcode: u8,
+    /// The bytes of its content.
+    pub length: u64,
+    /// What they are masked with.
+    pub mask: [u8; MASK_BYTES],
+}
+
+impl Head {
+    /// How many bytes a head has whose second byte this is.
+    pub fn bytes(second: u8) -> usize {
+        2 + extended(second) + MASK_BYTES
+    }
+
+    /// The head of which `begun` is the beginning; `None` until all of it is there. What no frame may be is told from the second
+    /// byte on.
+    pub fn parse(begun: &[u8]) -> Result<Option<Head>, &'static str> {
+        let [first, second, rest @ ..] = begun else { return Ok(None) };
+        let (opcode, short) = (first & OPCODE, second & !MASKED);
+        if first & EXTENSIONS != 0 || second & MASKED == 0 {
+            return Err("a frame with an extension, or without a mask");
+        }
+        if opcode >= CLOSE && usize::from(short) > WEBSOCKET_CONTROL_BYTES {
+            return Err("a control frame that is too long");
+        }
+        let Some((length, rest)) = rest.split_at_checked(extended(*second)) else { return Ok(None) };
+        let Some(mask) = rest.first_chunk() else { return Ok(None) };
+        let length = match length {
+            [] => u64::from(short),
+            long => long.iter().fold(0, |sum, byte| sum << 8 | u64::from(*byte)),
+        };
+        Ok(Some(Head { opcode, length, mask: *mask }))
+    }
+
+    /// Takes the mask off a piece of the content that begins after `passed` bytes of it.
+    pub fn unmask(&self, passed: u64, piece: &mut [u8]) {
+        let skipped = usize::try_from(passed % self.mask.len() as u64).unwrap_or_default();
+        for (byte, mask) in piece.iter_mut().zip(self.mask.iter().cycle().skip(skipped)) {
+            *byte ^= mask;
+        }
+    }
+}
+
+/// How many bytes of length follow the second byte.
+fn extended(second: u8) -> usize {
+    match second & !MASKED {
+        IN_TWO_BYTES => 2,
+        IN_EIGHT_BYTES => 8,
+        _ => 0,
+    }
+}
+
+/// Begins a frame of the server that is a whole message.
+pub fn begin(out: &mut impl Extend<u8>, opcode: u8, length: usize) {
+    out.extend([LAST | opcode]);
+    match (u8::try_from(length), u16::try_from(length)) {
+        (Ok(short @ ..IN_TWO_BYTES), _) => out.extend([short]),
+        (_, Ok(middle)) => {
+            out.extend([IN_TWO_BYTES]);
+            out.extend(middle.to_be_bytes());
+        }
+        _ => {
+            out.extend([IN_EIGHT_BYTES]);
+            out.extend((length as u64).to_be_bytes());
+        }
+    }
+}
+
+/// A frame as a client would send it.
+#[cfg(test)]
+pub fn masked(first: u8, payload: &[u8]) -> Vec<u8> {
+    let mut frame = Vec::new();
+    begin(&mut frame, first & OPCODE, payload.len());
+    (frame[0], frame[1]) = (first, frame[1] | MASKED);
+    let head = Head { opcode: first & OPCODE, length: payload.len() as u64, mask: [1, 2, 3, 4] };
+    frame.extend(head.mask);
+    let mut payload = payload.to_vec();
+    head.unmask(0, &mut payload);
+    frame.extend(payload);
+    frame
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn the_key_of_the_standard_gives_its_answer() {
+        assert_eq!(accept_key("dGhlIHNhbXBsZSBub25jZQ=="), "s3pPLMBiTxaQ9kYGzzhZRbK+xOo=");
+    }
+
+    #[test]
+    fn lengths_are_told_in_three_ways() {
+        let begun = |opcode, length| {
+            let mut out = Vec::new();
+            begin(&mut out, opcode, length);
+            out
+        };
+        assert_eq!(begun(TEXT, 125), b"\x81\x7d");
+        assert_eq!(begun(BINARY, 126), b"\x82\x7e\x00\x7e");
+        assert_eq!(begun(BINARY, 65_535), b"\x82\x7e\xff\xff");
+        assert_eq!(begun(BINARY, 70_000), b"\x82\x7f\x00\x00\x00\x00\x00\x01\x11\x70");
+    }
+
+    #[test]
+    fn what_no_frame_may_be_is_told_at_once() {
+        for wrong in [&[0x82, 0x01][..], &[0xc2, 0x80], &[0x89, 0xfe]] {
+            assert!(Head::parse(wrong).is_err(), "{wrong:?}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn a_head_is_read_when_all_of_it_is_there(opcode in 0_u8..3, length in 0_usize..100_000) {
+            let frame = masked(0x80 | opcode, &vec![7; length]);
+            let head = Head::bytes(frame[1]);
+            prop_assert!(head <= LONGEST_HEAD);
+            for begun in 0..head {
+                prop_assert_eq!(Head::parse(&frame[..begun]), Ok(None));
+            }
+            let expected = Head { opcode, length: length as u64, mask: [1, 2, 3, 4] };
+            prop_assert_eq!(Head::parse(&frame), Ok(Some(expected)));
+            prop_assert_eq!(frame.len(), head + length);
+        }
+    }
+}

@@ -1,0 +1,146 @@
+//! What all workers share: what is served, who is let in, how others are reached.
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use arc_swap::ArcSwap;
+use pilothouse_actors::directory::Stores as Storage;
+
+use crate::api::catalog::Catalog;
+use crate::api::catalog::build::Builtin;
+use crate::api::catalog::runtime_config::RuntimeConfig;
+use crate::api::connect::place::KubeletRules;
+use crate::auth::front_proxy::Headers;
+use crate::auth::service_account::metadata::Metadata;
+use crate::config::Config;
+use crate::flows::{Gate, Places, Room};
+use crate::http::drain::Drain;
+use crate::http::handler::connect::Connecting;
+use crate::http::handler::connect::extension::Manners;
+use crate::http::handler::health::Health;
+use crate::http::handler::merged::MergedDocuments;
+use crate::http::handler::openapi::OpenApi;
+use crate::http::handler::worker::{self, Encodings, Served, Shared};
+use crate::limits;
+use crate::metrics::Metrics;
+use crate::upstream::{TlsError, Upstream};
+use crate::verbs::aggregation::Extensions;
+use crate::verbs::budget::Budget;
+use crate::verbs::load::Load;
+use crate::wiring::{Boot, StartError};
+
+use super::guards::Guards;
+use super::loops::Loops;
+use super::{BUILTIN, audit, reload};
+
+/// What is served of what is built in.
+pub(super) fn catalog(config: &Config) -> Result<Catalog, StartError> {
+    let wrong = StartError::flag("--runtime-config");
+    let pairs: Vec<String> = config
+        .api
+        .runtime_config
+        .iter()
+        .map(|setting| format!("{}={}", setting.key, setting.enabled))
+        .collect();
+    let switches = RuntimeConfig::parse(&pairs.join(",")).map_err(|error| wrong(&error))?;
+    let builtin = Builtin::load().map_err(|error| StartError::part(BUILTIN)(&error))?;
+    let gates = config.gates();
+    builtin.serve_where(&switches, |gate| gates.enabled(gate)).map_err(|error| wrong(&error))
+}
+
+/// What the rest of the server tells those who serve.
+pub(super) struct Told<'a> {
+    pub storage: &'a Storage,
+    pub guards: &'a Guards,
+    pub loops: &'a Loops,
+    pub load: &'a Arc<Load>,
+    pub metrics: &'a Arc<Metrics>,
+    /// What others verify tokens of service accounts with.
+    pub token_metadata: Option<Metadata>,
+}
+
+/// The state that all workers share.
+pub(super) async fn shared(boot: &Boot, catalog: Catalog, told: Told<'_>) -> Result<Shared, StartError> {
+    let Told { storage, guards, loops, load, metrics, token_metadata } = told;
+    let (config, gates) = (&boot.config, boot.config.gates());
+    let connecting = connecting(boot)?;
+    let to_endpoints = config.kubelets.enable_aggregator_routing;
+    let extensions =
+        Extensions::open(storage.directory.clone(), connecting.upstream.clone(), to_endpoints).await;
+    let encoding = Encodings {
+        cbor: gates.enabled("CBORServingAndStorage"),
+        gzip: gates.enabled("APIResponseCompression"),
+    };
+    let openapi = OpenApi::new(Vec::new(), encoding.cbor);
+    let transport_security = worker::transport_security(&config.serving.strict_transport_security_directives)
+        .map_err(|error| StartError::flag("--strict-transport-security-directives")(&error))?;
+    Ok(Shared {
+        served: ArcSwap::from_pointee(Served::new(catalog, boot.address.to_string().into(), openapi)),
+        room: room(boot, storage, load, metrics).await?,
+        audit: audit::open(boot, metrics)?,
+        metrics: metrics.clone(),
+        health: Health {
+            committer: storage.committer.clone(),
+            directory: storage.directory.clone(),
+            fatal: storage.fatal.clone(),
+            started: AtomicBool::new(false),
+            stopping: AtomicBool::new(false),
+            loops: loops.is_on().then(|| loops.down()),
+        },
+        transport_security,
+        request_timeout: config.limits.request_timeout,
+        closes_unknown: gates.enabled("UnauthenticatedHTTP2DOSMitigation"),
+        encoding,
+        connecting: Arc::new(connecting),
+        extensions: Arc::new(extensions.map_err(|error| StartError::store(&error))?),
+        manners: Manners {
+            refuses_redirects: config.aggregation.aggregator_reject_forwarding_redirect,
+            tells_uid: gates.enabled("RemoteRequestHeaderUID"),
+        },
+        merged: MergedDocuments::default(),
+        changes_flags: config.logging.profiling,
+        token_metadata,
+        front_headers: Headers::configured(&config.front_proxy),
+        anonymous_paths: guards.callers.anonymous_paths(),
+    })
+}
+
+/// What decides who is let in.
+async fn room(
+    boot: &Boot,
+    storage: &Storage,
+    load: &Arc<Load>,
+    metrics: &Arc<Metrics>,
+) -> Result<Room, StartError> {
+    let limits = &boot.config.limits;
+    let (reading, writing) = (limits.max_requests_inflight, limits.max_mutating_requests_inflight);
+    if !limits.enable_priority_and_fairness {
+        return Ok(Room::Plain(Places::new(reading, writing, metrics, &boot.clock)));
+    }
+    let total = reading.saturating_add(writing);
+    let gate = Gate::open(storage.directory.clone(), total, load.clone(), metrics, &boot.clock).await;
+    gate.map(Room::Fair).map_err(|error| StartError::store(&error))
+}
+
+/// How kubelets, pods and services are reached.
+fn connecting(boot: &Boot) -> Result<Connecting, StartError> {
+    let config = &boot.config;
+    let broken = |error: TlsError| StartError::part("connections to kubelets and extension servers")(&error);
+    let kubelets = &config.kubelets;
+    let upstream =
+        Upstream::new(&reload::kubelet_files(kubelets), kubelets.kubelet_timeout, boot.pool.clone())
+            .map_err(broken)?;
+    let shown = reload::proxy_identity(&config.aggregation).map_err(broken)?;
+    upstream.show_to_extensions(shown).map_err(broken)?;
+    Ok(Connecting {
+        rules: KubeletRules {
+            address_types: kubelets.kubelet_preferred_address_types.clone(),
+            port: kubelets.kubelet_port,
+        },
+        upstream: Arc::new(upstream),
+        translates_streams: config.gates().enabled("TranslateStreamCloseWebsocketRequests"),
+        unpacks_tunnels: config.gates().enabled("PortForwardWebsockets"),
+        pages: Budget::new(limits::PROXY_PAGES_BYTES),
+        leaving: Drain::default(),
+    })
+}

@@ -1,0 +1,102 @@
+//! What keeps the objects, and what services get of the cluster.
+
+use std::sync::Arc;
+
+use actix::{Actor as _, Addr};
+use pilothouse_actors::directory::{self, Stores as Storage};
+use pilothouse_actors::engine::memory::Memory;
+use pilothouse_actors::engine::redb::Redb;
+use pilothouse_actors::engine::{Engine, EngineError};
+use pilothouse_actors::ports::{Pool, Ports};
+
+use crate::api::schema::Registry;
+use crate::api::services::addresses::AddressRange;
+use crate::config::{Config, Engine as EngineChoice};
+use crate::limits;
+use crate::pki::host;
+use crate::verbs::bootstrap::home::Home;
+use crate::verbs::services::{Services, repair};
+use crate::verbs::stores::Stores;
+use crate::wiring::{Boot, StartError};
+
+use super::Parts;
+
+/// The file that the redb engine keeps, in the data directory.
+const STORE_FILE: &str = "pilothouse.redb";
+
+/// Opens the engine and starts the actors that keep objects.
+pub(super) fn open(boot: &Boot) -> Result<Storage, StartError> {
+    let config = &boot.config;
+    let engine = engine(config).map_err(|error| StartError::store(&error))?;
+    // Zero switches it off in the reference: nothing is ever let go of for its age.
+    let history = Some(config.storage.etcd_compaction_interval).filter(|history| !history.is_zero());
+    let history = history.unwrap_or(limits::LONGEST_HISTORY);
+    let options = directory::Options { clock: boot.clock.clone(), history, ..directory::Options::default() };
+    directory::start(engine, options).map_err(|error| StartError::store(&error))
+}
+
+fn engine(config: &Config) -> Result<Box<dyn Engine>, EngineError> {
+    match (&config.storage.data_dir, config.storage.engine) {
+        (Some(directory), EngineChoice::Redb) => Ok(Box::new(Redb::open(&directory.join(STORE_FILE))?)),
+        _ => Ok(Box::new(Memory::new())),
+    }
+}
+
+/// The addresses and ports of services.
+pub(super) struct Addresses {
+    /// Who knows which port on the nodes belongs to which service.
+    ports: Addr<Ports>,
+    ranges: Arc<[AddressRange]>,
+    /// As messages name it.
+    node_port_range: String,
+    /// What the kubernetes service says.
+    pub home: Home,
+}
+
+impl Addresses {
+    /// Finds out which are taken, and by which service. Before anybody is served: a service must not get what another one has.
+    pub(super) async fn open(
+        boot: &Boot,
+        storage: &Storage,
+        registry: &Registry,
+    ) -> Result<(Addresses, repair::Held), StartError> {
+        let (config, stores) = (&boot.config, Stores::new(storage.directory.clone()));
+        let held = repair::held(&stores, registry).await.map_err(|error| StartError::store(&error))?;
+        let range = config.api.service_node_port_range;
+        let pool = Pool::new(range.first, range.last, repair::ports(&held));
+        let ranges = service_ranges(config)?;
+        let addresses = Addresses {
+            ports: Ports::new(pool, storage.fatal.clone()).start(),
+            home: Home {
+                ranges: ranges.to_vec(),
+                address: host::reachable_address(config),
+                port: boot.address.port(),
+            },
+            ranges,
+            node_port_range: range.to_string(),
+        };
+        Ok((addresses, held))
+    }
+}
+
+/// The addresses that services get.
+fn service_ranges(config: &Config) -> Result<Arc<[AddressRange]>, StartError> {
+    let ranges = config.api.service_cluster_ip_range.iter().map(|range| {
+        let wrong = || StartError::flag("--service-cluster-ip-range")(&format!("{range} is too large"));
+        AddressRange::new(range.network, range.prefix).ok_or_else(wrong)
+    });
+    ranges.collect()
+}
+
+/// What services are given by, for one worker.
+pub(super) fn services(parts: &Parts) -> Services {
+    let Addresses { ports, ranges, node_port_range, .. } = &parts.addresses;
+    Services::new(
+        Stores::new(parts.storage.directory.clone()),
+        parts.registry.clone(),
+        parts.boot.clock.clone(),
+        ports.clone(),
+        ranges.clone(),
+        node_port_range.clone(),
+    )
+}

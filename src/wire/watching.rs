@@ -1,0 +1,56 @@
+//! What watches of all workers are made from, and how they are ended.
+
+use std::rc::Rc;
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use actix::Addr;
+use pilothouse_actors::broadcaster::Broadcaster;
+use pilothouse_actors::session::LiveSessions;
+
+use crate::config::Config;
+use crate::verbs::Watching;
+
+use super::{Parts, custom};
+
+/// What watches share.
+pub(super) struct Watches {
+    live_sessions: LiveSessions,
+    min_request_timeout: Duration,
+    /// Whether watches may begin with what is there.
+    initial_events: bool,
+    /// One for each worker.
+    broadcasters: Mutex<Vec<Addr<Broadcaster>>>,
+}
+
+impl Watches {
+    pub(super) fn new(config: &Config) -> Watches {
+        Watches {
+            live_sessions: LiveSessions::default(),
+            min_request_timeout: Duration::from_secs(u64::from(config.limits.min_request_timeout)),
+            initial_events: config.gates().enabled("WatchList"),
+            broadcasters: Mutex::default(),
+        }
+    }
+
+    /// The broadcasters of all workers.
+    pub(super) fn broadcasters(&self) -> Vec<Addr<Broadcaster>> {
+        self.broadcasters.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+/// What the watches of the calling worker thread need; starts its broadcaster.
+pub(super) fn watching(parts: &Parts) -> Watching {
+    let broadcaster = Broadcaster::begin(&parts.storage.bells, &parts.storage.fatal);
+    let watches = &parts.watches;
+    watches.broadcasters.lock().unwrap_or_else(PoisonError::into_inner).push(broadcaster.clone());
+    let shared = parts.shared.clone();
+    Watching {
+        broadcaster,
+        live_sessions: watches.live_sessions.clone(),
+        min_request_timeout: watches.min_request_timeout,
+        initial_events: watches.initial_events,
+        metrics: parts.shared.metrics.clone(),
+        is_served: Rc::new(move |resource| custom::is_served(&shared, resource)),
+    }
+}
