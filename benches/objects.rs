@@ -17,7 +17,7 @@ use std::process::Command;
 
 use criterion::Criterion;
 use pilothouse::api::codec::{self, protobuf};
-use pilothouse::api::kinds::{self, Kind, Occasion, Writer};
+use pilothouse::api::kinds::{self, Kind, Occasion, Terms, Writer};
 use pilothouse::api::ownership::{self, Versions, Write, apply::apply};
 use pilothouse::api::rbac::index::{Binding, Found, Index, RoleRef, Subject, read_binding, read_role};
 use pilothouse::api::rbac::role::Role;
@@ -59,7 +59,7 @@ impl Bench {
         let kind = GroupVersionKind::new("", "v1", "Pod");
         let ty = registry.lookup(&kind).unwrap();
         let mut decoded = codec::decode_object(POD.as_bytes(), &kind, &registry).unwrap().value;
-        (kinds::rules("", "Pod").default)(&mut decoded);
+        kinds::fill_in(kinds::rules("", "Pod"), &mut decoded, Terms::RELEASE);
         default::apply(&registry, ty, &mut decoded);
         let stored = codec::encode(&registry, ty, &decoded);
         let protobuf = protobuf::encode_object(&registry, ty, &decoded);
@@ -111,7 +111,7 @@ impl Bench {
     fn with_defaults(&self, object: &Value) -> Value {
         let text = codec::json::to_json(object);
         let mut value = codec::decode_object(&text, &self.kind, &self.registry).unwrap().value;
-        (kinds::rules("", "Pod").default)(&mut value);
+        kinds::fill_in(kinds::rules("", "Pod"), &mut value, Terms::RELEASE);
         default::apply(&self.registry, self.ty, &mut value);
         value
     }
@@ -133,7 +133,7 @@ impl Bench {
         assert!(done.object.is_none() && done.managers.is_none(), "the pod says all of this");
         let mut new = old.clone();
         let kind = Kind { rules: kinds::rules("", "Pod"), namespaced: true, has_status: true };
-        let occasion = Occasion { now: "later", user: &self.writer };
+        let occasion = Occasion { now: "later", user: &self.writer, terms: Terms::RELEASE };
         kinds::before_update(kind, &mut new, &old, &occasion).unwrap();
         ownership::keep_times(&old, &mut new);
         assert_eq!(new, old, "nothing changes");
@@ -148,10 +148,10 @@ impl Bench {
     fn accept(&self) -> Value {
         let mut value = self.decode();
         let rules = kinds::rules("", "Pod");
-        (rules.default)(&mut value);
+        kinds::fill_in(rules, &mut value, Terms::RELEASE);
         default::apply(&self.registry, self.ty, &mut value);
         let kind = Kind { rules, namespaced: true, has_status: true };
-        let occasion = Occasion { now: "2024-01-01T00:00:00Z", user: &self.writer };
+        let occasion = Occasion { now: "2024-01-01T00:00:00Z", user: &self.writer, terms: Terms::RELEASE };
         kinds::before_create(kind, &mut value, &occasion).unwrap();
         value
     }

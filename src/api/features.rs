@@ -1,138 +1,101 @@
 //! What the operator of a server has decided about objects. Each server has its own [`Terms`]: there may be several in a process.
 
-/// A feature that decides about fields, defaults or rules of kinds, by the name of its gate.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Feature {
-    /// Trust bundles among the files of a projected volume.
-    ClusterTrustBundleProjection,
-    /// Containers say which signal ends them.
-    ContainerStopSignals,
-    /// Leaders that are elected by all servers together.
-    CoordinatedLeaderElection,
-    /// Claims that are filled from what lies in another namespace.
-    CrossNamespaceVolumeDataSource,
-    /// Claims of devices that others use.
-    DRAAdminAccess,
-    /// Taints of devices.
-    DRADeviceTaints,
-    /// Devices that are parts of others.
-    DRAPartitionableDevices,
-    /// Claims with several choices.
-    DRAPrioritizedList,
-    /// What drivers say of devices that were given.
-    DRAResourceClaimDeviceStatus,
-    /// Counts of pods that are going away.
-    DeploymentReplicaSetTerminatingReplicas,
-    /// Pods that claim devices.
-    DynamicResourceAllocation,
-    /// Volumes that are cloned from a repository, in nodes.
-    GitRepoVolumeDriver,
-    /// How much an autoscaler lets pass.
-    HPAConfigurableTolerance,
-    /// Autoscalers that go down to no pods.
-    HPAScaleToZero,
-    /// Volumes that are images.
-    ImageVolume,
-    /// Pods whose amounts change while they run.
-    InPlacePodVerticalScaling,
-    /// Jobs that somebody else runs.
-    JobManagedBy,
-    /// When pods of a Job are replaced.
-    JobPodReplacementPolicy,
-    /// Pods that are spread among those with the same values of labels.
-    MatchLabelKeysInPodTopologySpread,
-    /// How many pods of a StatefulSet may be missing during an update.
-    MaxUnavailableStatefulSet,
-    /// How much a node can attach may change.
-    MutableCSINodeAllocatableCount,
-    /// The annotation that says what deleting a pod costs is checked.
-    PodDeletionCost,
-    /// Amounts of pods as a whole.
-    PodLevelResources,
-    /// Hooks of containers that sleep.
-    PodLifecycleSleepAction,
-    /// Such hooks may take no time.
-    PodLifecycleSleepActionAllowZero,
-    /// Which generation of a pod its status is about.
-    PodObservedGenerationTracking,
-    /// Services that prefer endpoints of the same zone or node.
-    PreferSameTrafficDistribution,
-    /// How /proc is mounted in containers.
-    ProcMountType,
-    /// Claims whose growth failed may ask for less.
-    RecoverVolumeExpansionFailure,
-    /// Search paths for names with underscores, or of one dot.
-    RelaxedDNSSearchValidation,
-    /// Names of environment variables of nearly any signs.
-    RelaxedEnvironmentVariableValidation,
-    /// How healthy the devices of containers are.
-    ResourceHealthStatus,
-    /// How labels of volumes are changed.
-    SELinuxChangePolicy,
-    /// They may be changed by mounting, for all volumes.
-    SELinuxMount,
-    /// Drivers say whether they can mount with labels.
-    SELinuxMountReadWriteOncePod,
-    /// Which groups of an image count.
-    SupplementalGroupsPolicy,
-    /// Pods with users of their own.
-    UserNamespacesSupport,
-    /// Classes of attributes that volumes can change to.
-    VolumeAttributesClass,
+/// Declares the features, each with whether it is on when nothing is said.
+macro_rules! features {
+    ($($(#[$doc:meta])+ $name:ident: $on:literal,)+) => {
+        /// A feature that decides about fields, defaults or rules of kinds, by the name of its gate.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub enum Feature {
+            $($(#[$doc])+ $name,)+
+        }
+
+        const ALL: &[(Feature, bool)] = &[$((Feature::$name, $on),)+];
+    };
 }
 
-use Feature::*;
-
-/// Those that are on unless somebody closes their gate.
-const ON: [Feature; 16] = [
-    DRAResourceClaimDeviceStatus,
-    InPlacePodVerticalScaling,
-    JobManagedBy,
-    JobPodReplacementPolicy,
-    MatchLabelKeysInPodTopologySpread,
-    PodDeletionCost,
-    PodLifecycleSleepAction,
-    PodLifecycleSleepActionAllowZero,
-    ProcMountType,
-    RecoverVolumeExpansionFailure,
-    RelaxedDNSSearchValidation,
-    RelaxedEnvironmentVariableValidation,
-    SELinuxChangePolicy,
-    SELinuxMountReadWriteOncePod,
-    SupplementalGroupsPolicy,
-    UserNamespacesSupport,
-];
-
-/// Those that are off unless somebody opens it.
-const OFF: [Feature; 22] = [
-    ClusterTrustBundleProjection,
-    ContainerStopSignals,
-    CoordinatedLeaderElection,
-    CrossNamespaceVolumeDataSource,
-    DRAAdminAccess,
-    DRADeviceTaints,
-    DRAPartitionableDevices,
-    DRAPrioritizedList,
-    DeploymentReplicaSetTerminatingReplicas,
-    DynamicResourceAllocation,
-    GitRepoVolumeDriver,
-    HPAConfigurableTolerance,
-    HPAScaleToZero,
-    ImageVolume,
-    MaxUnavailableStatefulSet,
-    MutableCSINodeAllocatableCount,
-    PodLevelResources,
-    PodObservedGenerationTracking,
-    PreferSameTrafficDistribution,
-    ResourceHealthStatus,
-    SELinuxMount,
-    VolumeAttributesClass,
-];
+features! {
+    /// Trust bundles among the files of a projected volume.
+    ClusterTrustBundleProjection: false,
+    /// Containers say which signal ends them.
+    ContainerStopSignals: false,
+    /// Leaders that are elected by all servers together.
+    CoordinatedLeaderElection: false,
+    /// Claims that are filled from what lies in another namespace.
+    CrossNamespaceVolumeDataSource: false,
+    /// Claims of devices that others use.
+    DRAAdminAccess: false,
+    /// Taints of devices.
+    DRADeviceTaints: false,
+    /// Devices that are parts of others.
+    DRAPartitionableDevices: false,
+    /// Claims with several choices.
+    DRAPrioritizedList: false,
+    /// What drivers say of devices that were given.
+    DRAResourceClaimDeviceStatus: true,
+    /// Counts of pods that are going away.
+    DeploymentReplicaSetTerminatingReplicas: false,
+    /// Pods that claim devices.
+    DynamicResourceAllocation: false,
+    /// Volumes that are cloned from a repository, in nodes.
+    GitRepoVolumeDriver: false,
+    /// How much an autoscaler lets pass.
+    HPAConfigurableTolerance: false,
+    /// Autoscalers that go down to no pods.
+    HPAScaleToZero: false,
+    /// Volumes that are images.
+    ImageVolume: false,
+    /// Pods whose amounts change while they run.
+    InPlacePodVerticalScaling: true,
+    /// Jobs that somebody else runs.
+    JobManagedBy: true,
+    /// When pods of a Job are replaced.
+    JobPodReplacementPolicy: true,
+    /// Pods that are spread among those with the same values of labels.
+    MatchLabelKeysInPodTopologySpread: true,
+    /// How many pods of a StatefulSet may be missing during an update.
+    MaxUnavailableStatefulSet: false,
+    /// How much a node can attach may change.
+    MutableCSINodeAllocatableCount: false,
+    /// The annotation that says what deleting a pod costs is checked.
+    PodDeletionCost: true,
+    /// Amounts of pods as a whole.
+    PodLevelResources: false,
+    /// Hooks of containers that sleep.
+    PodLifecycleSleepAction: true,
+    /// Such hooks may take no time.
+    PodLifecycleSleepActionAllowZero: true,
+    /// Which generation of a pod its status is about.
+    PodObservedGenerationTracking: false,
+    /// Services that prefer endpoints of the same zone or node.
+    PreferSameTrafficDistribution: false,
+    /// How /proc is mounted in containers.
+    ProcMountType: true,
+    /// Claims whose growth failed may ask for less.
+    RecoverVolumeExpansionFailure: true,
+    /// Search paths for names with underscores, or of one dot.
+    RelaxedDNSSearchValidation: true,
+    /// Names of environment variables of nearly any signs.
+    RelaxedEnvironmentVariableValidation: true,
+    /// How healthy the devices of containers are.
+    ResourceHealthStatus: false,
+    /// How labels of volumes are changed.
+    SELinuxChangePolicy: true,
+    /// They may be changed by mounting, for all volumes.
+    SELinuxMount: false,
+    /// Drivers say whether they can mount with labels.
+    SELinuxMountReadWriteOncePod: true,
+    /// Which groups of an image count.
+    SupplementalGroupsPolicy: true,
+    /// Pods with users of their own.
+    UserNamespacesSupport: true,
+    /// Classes of attributes that volumes can change to.
+    VolumeAttributesClass: false,
+}
 
 impl Feature {
     /// All of them, each with whether it is on when nothing is said.
     pub fn all() -> impl Iterator<Item = (Feature, bool)> {
-        ON.into_iter().map(|feature| (feature, true)).chain(OFF.into_iter().map(|feature| (feature, false)))
+        ALL.iter().copied()
     }
 
     const fn bit(self) -> u64 {
@@ -151,8 +114,10 @@ impl Terms {
     /// Those of the release, when nothing is said.
     pub const RELEASE: Terms = {
         let (mut on, mut at) = (0, 0);
-        while at < ON.len() {
-            on |= ON[at].bit();
+        while at < ALL.len() {
+            if ALL[at].1 {
+                on |= ALL[at].0.bit();
+            }
             at += 1;
         }
         Terms { on, privileged: false }
@@ -199,14 +164,13 @@ impl Default for Terms {
 
 #[cfg(test)]
 mod tests {
+    use super::Feature::{ImageVolume, ProcMountType};
     use super::*;
 
     #[test]
-    fn each_feature_stands_once_and_has_a_bit_of_its_own() {
-        let bits: Vec<u64> = Feature::all().map(|(feature, _)| feature.bit()).collect();
-        let all = bits.iter().fold(0, |all, bit| all | bit);
-        assert_eq!(bits.len() as u32, all.count_ones());
-        assert_eq!(all, (1 << bits.len()) - 1, "a feature stands in neither list");
+    fn each_feature_has_a_bit_of_its_own() {
+        let all = Feature::all().fold(0, |all, (feature, _)| all | feature.bit());
+        assert_eq!(all.count_ones() as usize, ALL.len());
     }
 
     #[test]

@@ -12,7 +12,7 @@ pub mod token;
 
 use std::borrow::Cow;
 
-use super::kinds::{self, Errors, Kind, Occasion, Warned, pod_change};
+use super::kinds::{self, Errors, Kind, Occasion, PartRules, Warned, pod_change};
 use super::status;
 use super::value::Value;
 use scale::Scale;
@@ -35,15 +35,15 @@ static APPROVAL: Part =
 static ADDED_CONTAINERS: Part = Part {
     view: None,
     settle: |kind, new, old, occasion| {
-        let rules = (pod_change::prepare_ephemeral as fn(&mut _, &_), pod_change::validate_ephemeral as _);
-        kinds::before_part_update(kind, new, old, occasion, rules)
+        let (prepare, validate) = (pod_change::prepare_ephemeral, pod_change::validate_ephemeral);
+        kinds::before_part_update(kind, new, old, occasion, PartRules { prepare, validate })
     },
 };
 static AMOUNTS: Part = Part {
     view: None,
     settle: |kind, new, old, occasion| {
-        let rules = (pod_change::prepare_resize as fn(&mut _, &_), pod_change::validate_resize as _);
-        kinds::before_part_update(kind, new, old, occasion, rules)
+        let (prepare, validate) = (pod_change::prepare_resize, pod_change::validate_resize);
+        kinds::before_part_update(kind, new, old, occasion, PartRules { prepare, validate })
     },
 };
 static SCALE: Part = Part { view: Some(Scale::Standard), settle: kinds::before_update };

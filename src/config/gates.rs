@@ -143,6 +143,15 @@ impl FeatureGates {
         FeatureGates(gates)
     }
 
+    /// Refuses gates that need others.
+    pub fn validate(&self) -> Result<(), String> {
+        let (open, needed) = ("AuthorizeNodeWithSelectors", "AuthorizeWithSelectors");
+        match self.enabled(open) && !self.enabled(needed) {
+            true => Err(format!("{open} feature requires {needed} feature to be enabled")),
+            false => Ok(()),
+        }
+    }
+
     /// Every gate with its stage and whether it is on, those for all of a stage among them.
     pub fn all(&self) -> impl Iterator<Item = (&'static str, Stage, bool)> {
         let every = [Stage::Alpha, Stage::Beta].map(|stage| (all_of(stage), stage));
@@ -220,6 +229,15 @@ mod tests {
         }
         assert!(!gates("ExecProbeTimeout=false").enabled("ExecProbeTimeout"), "stable, but not locked");
         assert!(!gates(",WatchList=true,,WatchList=false,").enabled("WatchList"), "the last one counts");
+    }
+
+    #[test]
+    fn a_gate_that_needs_another_is_refused_without_it() {
+        let wrong =
+            "AuthorizeNodeWithSelectors feature requires AuthorizeWithSelectors feature to be enabled";
+        assert_eq!(gates("AuthorizeWithSelectors=false").validate(), Err(wrong.to_owned()));
+        assert_eq!(gates("AllBeta=false").validate(), Ok(()));
+        assert_eq!(FeatureGates::default().validate(), Ok(()));
     }
 
     #[test]

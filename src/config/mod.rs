@@ -213,7 +213,9 @@ impl Config {
         }
         self.service_accounts.validate().map_err(ConfigError)?;
         self.openid.validate(&self.service_accounts.service_account_issuer).map_err(ConfigError)?;
-        self.front_proxy.validate(&self.gates()).map_err(ConfigError)?;
+        let gates = self.gates();
+        gates.validate().map_err(ConfigError)?;
+        self.front_proxy.validate(&gates).map_err(ConfigError)?;
         plugins::validate(&self.api.enable_admission_plugins, &self.api.disable_admission_plugins)
             .map_err(ConfigError)?;
         self.signing.signed_by().map_err(ConfigError)?;

@@ -201,24 +201,33 @@ pub fn before_finalize(
     if errors.is_empty() { Ok(Warned::new()) } else { Err(errors) }
 }
 
-/// Prepares and checks a write of a part that has rules of its own: `prepare` carries over all that it does not change.
+/// The rules of a part that has some of its own.
+#[derive(Clone, Copy, Debug)]
+pub struct PartRules {
+    /// Carries over all that a write of the part does not change.
+    pub prepare: fn(&mut Value, &Value),
+    /// Checks the object that it leaves against the old one.
+    pub validate: fn(&Value, &Value, &mut Errors),
+}
+
+/// Prepares and checks a write of a part that has rules of its own.
 pub fn before_part_update(
     kind: Kind,
     new: &mut Value,
     old: &Value,
     occasion: &Occasion<'_>,
-    (prepare, validate): (fn(&mut Value, &Value), fn(&Value, &Value, &mut Errors)),
+    rules: PartRules,
 ) -> Result<Warned, Errors> {
     meta::copy(new.entry("metadata"), meta::of(old), "generation");
     drop_unchanged(kind, occasion.terms, new, old);
-    prepare(new, old);
+    (rules.prepare)(new, old);
     if moved(kind.rules.generation, new, old) {
         new.entry("metadata").set("generation", meta::generation(old) + 1);
     }
     meta::keep_system_fields(new, old);
     let terms = relaxed(kind, occasion.terms, new, old);
     let mut errors = common_errors(kind, kind.rules.meta_again, new, old, terms);
-    validate(new, old, &mut errors);
+    (rules.validate)(new, old, &mut errors);
     if errors.is_empty() { Ok(Warned::new()) } else { Err(errors) }
 }
 

@@ -47,8 +47,8 @@ pub use core::resources::is_extended;
 pub use definition::has_bad_bundle;
 pub use gated::Gated;
 pub use lifecycle::{
-    Kind, before_create, before_finalize, before_part_update, before_status_update, before_update, fill_in,
-    finish, grace_period, warn_given,
+    Kind, PartRules, before_create, before_finalize, before_part_update, before_status_update, before_update,
+    fill_in, finish, grace_period, warn_given,
 };
 
 pub use super::features::{Feature, Terms};

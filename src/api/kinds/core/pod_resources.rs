@@ -209,7 +209,7 @@ mod tests {
         for (spec, wanted) in [
             (
                 r#"{"resources":{"limits":{"storage":"1"}}}"#,
-                r#"spec.resources.limits[storage]: Unsupported value: "storage": supported values: "cpu", "hugepages-", "memory""#,
+                r#"spec.resources.limits[storage]: Unsupported value: storage: supported values: "cpu", "hugepages-", "memory""#,
             ),
             (
                 r#"{"resources":{"requests":{"cpu":"1"}},"containers":[{"resources":{"requests":{"cpu":"2"}}}]}"#,

@@ -1,11 +1,11 @@
 //! The status of pods: what its writers may say about containers, addresses and conditions.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use super::pod_change::annotation_changes;
 use super::{address, pod_resources};
 use crate::api::field::FieldError;
-use crate::api::kinds::check::{Node, fill, present_mut};
+use crate::api::kinds::check::{Node, fill, items_mut, present_mut};
 use crate::api::kinds::{Errors, Occasion};
 use crate::api::names;
 use crate::api::value::Value;
@@ -13,7 +13,7 @@ use crate::api::value::Value;
 const STATUSES: [&str; 3] = ["containerStatuses", "initContainerStatuses", "ephemeralContainerStatuses"];
 const LARGEST_ID: i64 = i32::MAX as i64;
 
-/// The quality of service is decided once.
+/// The quality of service is decided once, and which generation was seen is not taken back.
 pub fn prepare(new: &mut Value, old: &Value, _: &Occasion<'_>) {
     // Whoever reports on a pod does not delete it.
     if let Some(metadata) = present_mut(new, "metadata") {
@@ -21,6 +21,31 @@ pub fn prepare(new: &mut Value, old: &Value, _: &Occasion<'_>) {
     }
     if let Some(class) = old.at(&["status", "qosClass"]) {
         fill(new.entry("status"), "qosClass", class.clone());
+    }
+    if let Some((status, was)) = present_mut(new, "status").zip(old.get("status")) {
+        keep_generations(status, was);
+    }
+}
+
+/// Keeps the generations that a status and its conditions were about, where the new ones do not say it. There may be several
+/// conditions of one type: the first stands for the first.
+fn keep_generations(status: &mut Value, was: &Value) {
+    const FIELD: &str = "observedGeneration";
+    let mut seen: BTreeMap<&str, VecDeque<Option<&Value>>> = BTreeMap::new();
+    for condition in was.get("conditions").map(Value::items).unwrap_or_default() {
+        seen.entry(condition.str("type")).or_default().push_back(condition.get(FIELD));
+    }
+    if let Some(generation) = was.get(FIELD) {
+        fill(status, FIELD, generation.clone());
+    }
+    if !seen.values().flatten().any(Option::is_some) {
+        return;
+    }
+    for condition in items_mut(status, "conditions") {
+        let before = seen.get_mut(condition.str("type")).and_then(VecDeque::pop_front);
+        if let Some(generation) = before.flatten() {
+            fill(condition, FIELD, generation.clone());
+        }
     }
 }
 
@@ -141,6 +166,23 @@ fn users(list: &Node<'_>, os: &str, errors: &mut Errors) {
 mod tests {
     use super::super::super::testing::{each_change_refused, object, occasion};
     use super::*;
+
+    #[test]
+    fn generations_that_were_seen_stay() {
+        let old = object(
+            r#"{"status":{"observedGeneration":3,"conditions":[{"type":"A","observedGeneration":1},{"type":"A"},
+                {"type":"B","observedGeneration":2}]}}"#,
+        );
+        let mut new = object(
+            r#"{"status":{"conditions":[{"type":"B"},{"type":"A","observedGeneration":9},{"type":"A"}]}}"#,
+        );
+        prepare(&mut new, &old, &occasion(""));
+        let wanted = object(
+            r#"{"status":{"observedGeneration":3,"conditions":[{"type":"B","observedGeneration":2},
+                {"type":"A","observedGeneration":9},{"type":"A"}]}}"#,
+        );
+        assert_eq!(new, wanted);
+    }
 
     #[test]
     fn each_rule_of_a_status_refuses() {

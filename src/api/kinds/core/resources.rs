@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use super::pod_resources;
 use crate::api::amounts::is_for_whole_pods;
-use crate::api::field::{FieldError, quoted};
+use crate::api::field::FieldError;
 use crate::api::kinds::Errors;
 use crate::api::kinds::check::{Node, shown_quantity};
 use crate::api::kinds::quantity::Amount;
@@ -158,7 +158,7 @@ pub fn of_pod(node: &Node<'_>, claims: &BTreeSet<&str>, errors: &mut Errors) {
 fn pod_resource(resource: &str, node: &Node<'_>, errors: &mut Errors) {
     if name(resource, node, errors) && !is_for_whole_pods(resource) {
         let known = ["cpu", "hugepages-", "memory"];
-        errors.push(FieldError::not_supported(&node.path, &quoted(resource), &known));
+        errors.push(FieldError::not_supported(&node.path, resource, &known));
     }
 }
 
