@@ -6,6 +6,7 @@ mod support;
 
 use serde_json::{Value, json};
 use support::Server;
+use support::wait::{CAP, poll};
 
 const MAPS: &str = "/api/v1/namespaces/default/configmaps";
 
@@ -409,6 +410,12 @@ fn cbor_is_spoken_where_objects_are_and_nowhere_else() {
     let server = Server::with(&["--engine=memory", "--feature-gates=CBORServingAndStorage=true"]);
     let mut client = server.admin();
     const CBOR: &str = "application/cbor";
+    let definition = json!({"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
+        "metadata": {"name": "foos.g.example"}, "spec": {"group": "g.example", "scope": "Namespaced",
+            "names": {"plural": "foos", "kind": "Foo"}, "versions": [{"name": "v1", "served": true, "storage": true,
+                "schema": {"openAPIV3Schema": {"type": "object"}}}]}});
+    client.post("/apis/apiextensions.k8s.io/v1/customresourcedefinitions", &definition).ok();
+    poll(CAP, || (client.get("/apis/g.example/v1").status == 200).then_some(())).unwrap();
     let mut ask = |method: &str, path: &str, accept: &str| {
         let answer = client.request(method, path, &[("accept", accept)], b"");
         (answer.status, answer.header("content-type").unwrap_or_default().to_owned(), answer.text())
@@ -421,6 +428,7 @@ fn cbor_is_spoken_where_objects_are_and_nowhere_else() {
         ("GET", "/apis", 406),
         ("GET", "/apis/apps", 406),
         ("GET", "/apis/apiregistration.k8s.io", 406),
+        ("GET", "/apis/g.example/v1", 406),
         ("GET", "/version", 406),
         ("GET", "/api/v1/none", 404),
         ("POST", "/api/v1/namespaces/default", 405),
@@ -429,8 +437,12 @@ fn cbor_is_spoken_where_objects_are_and_nowhere_else() {
         let (answered, media, _) = ask(method, path, CBOR);
         assert_eq!((answered, &*media), (code, "application/json"), "{method} {path}");
     }
-    let (code, _, text) = ask("GET", &format!("{MAPS}?watch=1"), "application/cbor-seq");
-    assert!(code == 406 && text.contains("only the following media types are accepted"), "{text}");
+    for (path, accept) in
+        [(&*format!("{MAPS}?watch=1"), "application/cbor-seq"), ("/apis/g.example/v1", "text/html")]
+    {
+        let (code, _, text) = ask("GET", path, accept);
+        assert!(code == 406 && text.contains("only the following media types are accepted"), "{text}");
+    }
     let mut apply = |body: &[u8]| {
         let path = format!("{MAPS}/a?fieldManager=m");
         let said = client.request("PATCH", &path, &[("content-type", "application/apply-patch+cbor")], body);

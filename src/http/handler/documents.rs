@@ -62,14 +62,14 @@ pub async fn answer(
             _ => Ok(render::page_not_found()),
         };
     };
-    if is_of_version(path) {
+    if is_of_version(path) && !is_of_defined(&served.catalog, path) {
         context.arrive();
     }
     // Nobody looks for everything at once behind this path with a slash.
     let aggregated = documents.aggregated_at(path).filter(|_| path != "/apis/");
     let agreed = match aggregated.and_then(|_| everything(&context.accept, context.offer())) {
         Some(agreed) => agreed,
-        None if speaks_of_groups(path) => media::agree(&context.accept, context.offer(), |_, _| false)?,
+        None if any_method => media::agree(&context.accept, context.offer(), |_, _| false)?,
         None => media::negotiate(&context.accept, context.offer(), |_, _| false)?,
     };
     let told = aggregated.filter(|_| agreed.transform.is_some()).unwrap_or(document);
