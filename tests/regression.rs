@@ -6,6 +6,7 @@ mod support;
 
 use pilothouse::Config;
 use serde_json::{Value, json};
+use support::wait::{CAP, poll};
 use support::{Client, Server};
 
 const MAPS: &str = "/api/v1/namespaces/default/configmaps";
@@ -508,4 +509,114 @@ fn what_later_releases_deprecate_is_no_concern_yet() {
     let requests = &made.ok()["spec"]["devices"]["requests"];
     assert_eq!((&requests[0]["allocationMode"], &requests[0]["count"]), (&json!("ExactCount"), &json!(1)));
     assert_eq!(requests[1].get("count"), None);
+}
+
+/// With the gate open, those who were turned away at the door and those who asked for groups were answered in CBOR, and a body that
+/// could not be read was told of in words that nobody knows.
+#[test]
+fn cbor_is_spoken_where_objects_are_and_nowhere_else() {
+    let server = Server::with(&["--engine=memory", "--feature-gates=CBORServingAndStorage=true"]);
+    let mut client = server.admin();
+    const CBOR: &str = "application/cbor";
+    let definition = json!({"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
+        "metadata": {"name": "foos.g.example"}, "spec": {"group": "g.example", "scope": "Namespaced",
+            "names": {"plural": "foos", "kind": "Foo"}, "versions": [{"name": "v1", "served": true, "storage": true,
+                "schema": {"openAPIV3Schema": {"type": "object"}}}]}});
+    client.post("/apis/apiextensions.k8s.io/v1/customresourcedefinitions", &definition).ok();
+    poll(CAP, || (client.get("/apis/g.example/v1").status == 200).then_some(())).unwrap();
+    let mut ask = |method: &str, path: &str, accept: &str| {
+        let answer = client.request(method, path, &[("accept", accept)], b"");
+        (answer.status, answer.header("content-type").unwrap_or_default().to_owned(), answer.text())
+    };
+    for path in [&format!("{MAPS}/none"), "/apis/apps/v1", "/api/v1/namespaces/default"] {
+        assert_eq!(ask("GET", path, CBOR).1, CBOR, "{path}");
+    }
+    for (method, path, code) in [
+        ("GET", "/api", 406),
+        ("GET", "/apis", 406),
+        ("GET", "/apis/apps", 406),
+        ("GET", "/apis/apiregistration.k8s.io", 406),
+        ("GET", "/apis/g.example/v1", 406),
+        ("GET", "/version", 406),
+        ("GET", "/api/v1/none", 404),
+        ("POST", "/api/v1/namespaces/default", 405),
+        ("POST", "/apis/apps/v1", 405),
+    ] {
+        let (answered, media, _) = ask(method, path, CBOR);
+        assert_eq!((answered, &*media), (code, "application/json"), "{method} {path}");
+    }
+    for (path, accept) in
+        [(&*format!("{MAPS}?watch=1"), "application/cbor-seq"), ("/apis/g.example/v1", "text/html")]
+    {
+        let (code, _, text) = ask("GET", path, accept);
+        assert!(code == 406 && text.contains("only the following media types are accepted"), "{text}");
+    }
+    let mut apply = |body: &[u8]| {
+        let path = format!("{MAPS}/a?fieldManager=m");
+        let said = client.request("PATCH", &path, &[("content-type", "application/apply-patch+cbor")], body);
+        said.refused(400, "BadRequest")["message"].as_str().unwrap().to_owned()
+    };
+    assert_eq!(apply(b"\xff"), "error decoding YAML: cbor: unexpected \"break\" code");
+    let into = "into Go value of type map[string]interface {}";
+    assert_eq!(apply(b"\x80"), format!("error decoding YAML: cbor: cannot unmarshal array {into}"));
+    assert_eq!(
+        apply(b"\x20"),
+        format!("error decoding YAML: cbor: cannot unmarshal negative integer {into}")
+    );
+}
+
+/// The group of registrations was told to any method, and what is accepted was not looked at first.
+#[test]
+fn the_group_of_registrations_is_told_like_a_version() {
+    let server = Server::with(&["--engine=memory"]);
+    let mut client = server.admin();
+    let path = "/apis/apiregistration.k8s.io";
+    client.get(path).ok();
+    client.post(path, &json!({})).refused(405, "MethodNotAllowed");
+    let refused =
+        client.request("GET", path, &[("accept", "application/*")], b"").refused(406, "NotAcceptable");
+    assert!(refused["message"].as_str().unwrap().starts_with("406: Not Acceptable"), "{refused}");
+    client.request("POST", "/apis/apps", &[], b"").ok();
+}
+
+/// Owners that stand twice are taken out of what a patch makes, and not of what was sent.
+#[test]
+fn owners_that_a_patch_says_twice_are_told_of_in_their_own_words() {
+    let server = Server::with(&["--engine=memory", "--controllers=-*"]);
+    let mut client = server.admin();
+    let owner = json!({"apiVersion": "v1", "kind": "Pod", "name": "p", "uid": "u"});
+    let twice = json!({"metadata": {"name": "a", "ownerReferences": [owner, owner]}});
+    let made = client.post(MAPS, &twice).warnings();
+    assert!(made[0].contains("contains duplicate entries; API server"), "{made:?}");
+    let patched = client.patch(&format!("{MAPS}/a"), "merge", &twice).warnings();
+    assert!(
+        patched[0].contains("duplicate entries after mutating admission happens; API server"),
+        "{patched:?}"
+    );
+}
+
+/// Columns of registrations were described with their first event alone.
+#[test]
+fn every_event_of_registrations_describes_its_columns() {
+    let server = Server::with(&["--engine=memory"]);
+    let mut client = server.admin();
+    let path = "/apis/apiregistration.k8s.io/v1/apiservices?watch=1&timeoutSeconds=1";
+    let table = [("accept", "application/json;as=Table;v=v1;g=meta.k8s.io")];
+    let events = client.request("GET", path, &table, b"").text();
+    assert!(events.lines().count() > 1);
+    assert!(events.lines().all(|event| event.contains(r#""columnDefinitions":["#)), "{events}");
+}
+
+/// The state of the range of service addresses was updated by the server, and not applied by whoever looks after ranges.
+#[test]
+fn the_state_of_the_range_is_applied() {
+    let server = Server::with(&["--engine=memory"]);
+    let range = server.admin().get("/apis/networking.k8s.io/v1/servicecidrs/kubernetes").ok();
+    let managers = range["metadata"]["managedFields"].as_array().unwrap();
+    let status = managers.iter().find(|manager| manager["subresource"] == "status").unwrap();
+    assert_eq!(
+        (&status["manager"], &status["operation"]),
+        (&json!("kubernetes-service-cidr-controller"), &json!("Apply"))
+    );
+    assert_eq!(range["status"]["conditions"][0]["status"], "True");
 }

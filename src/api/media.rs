@@ -103,6 +103,11 @@ impl Offer {
     fn find(self, media: &str) -> Option<Encoding> {
         self.encodings.iter().copied().find(|encoding| encoding.media_type() == media)
     }
+
+    /// Whether this is the name of a stream alone. Nothing can be had under it, but it is none of a stranger.
+    fn is_stream(self, media: &str) -> bool {
+        self.streams && media == CBOR_SEQUENCE && self.find(CBOR).is_some()
+    }
 }
 
 /// What a client may ask an answer to be turned into: `as=KIND;g=GROUP;v=VERSION`.
@@ -226,7 +231,7 @@ pub fn routed(accept: &str, offer: Offer) -> Result<()> {
     let known = matches!(accept, "" | JSON)
         || accept.split(',').any(|item| {
             let media = trimmed(item.split(';').next().unwrap_or_default());
-            media == "*/*" || offer.find(media).is_some()
+            media == "*/*" || offer.find(media).is_some() || offer.is_stream(media)
         });
     if known { Ok(()) } else { Err(Status::no_representation(&offer.all_names())) }
 }
@@ -380,6 +385,12 @@ mod tests {
         assert!(
             no_stream(Offer::objects(true)).message.ends_with("protobuf;stream=watch, application/cbor-seq")
         );
+        assert_eq!(
+            refused(CBOR_SEQUENCE, Offer::objects(true).watchable()),
+            "only the following media types are accepted: application/json, application/yaml, \
+             application/vnd.kubernetes.protobuf, application/cbor"
+        );
+        assert!(refused(CBOR_SEQUENCE, Offer::objects(true)).starts_with("406: Not Acceptable"));
     }
 
     #[test]

@@ -187,7 +187,7 @@ pub fn dedupe_owners(object: &mut Value) -> Option<String> {
     })
 }
 
-/// The same for an object that somebody else has changed on the way in.
+/// The same for an object that somebody else has changed on the way in, or that a patch was made into.
 pub fn dedupe_changed_owners(object: &mut Value) -> Option<String> {
     let warning = dedupe_owners(object)?;
     Some(warning.replacen("duplicate entries;", "duplicate entries after mutating admission happens;", 1))

@@ -240,13 +240,13 @@ fn apply_strategic(
     target: Target<'_>,
     current: &Value,
 ) -> Result<Patched> {
-    let Body { value: patch, mut strict, .. } = read_object(bytes).map_err(Status::bad_request)?;
+    let Body { value: mut patch, mut strict, .. } = read_object(bytes).map_err(Status::bad_request)?;
     let (registry, ty) = (target.registry, type_of(target)?);
     let broken = || Status::internal("an object cannot be read".to_owned());
     // With the fields that are always printed: a patch may count on them.
     let original = codec::encode(registry, ty, current);
     let original = codec::json::read(&original).map_err(|_| broken())?;
-    let mut merged = strategic::apply(registry, ty, original, patch.clone())?;
+    let mut merged = strategic::apply(registry, ty, original, &mut patch)?;
     let unknown =
         fitting::fit(registry, ty, &mut merged).map_err(|why| invalid(&body::printed(&patch), &why))?;
     strict.extend(unknown);

@@ -65,6 +65,11 @@ pub fn row_order(group: &str, kind: &str) -> Option<fn(&Value, &Value) -> Orderi
     ((group, kind) == ("flowcontrol.apiserver.k8s.io", "FlowSchema")).then_some(flowcontrol::by_precedence)
 }
 
+/// Whether each event of a watch describes the columns of its table anew, and not the first alone.
+pub fn describes_every_event(resource: &Resource) -> bool {
+    (&*resource.gv.group, &*resource.kind) == ("apiregistration.k8s.io", "APIService")
+}
+
 /// The cells of kinds that nobody has thought about: name and creation.
 fn any_object(it: &Shown<'_>) -> Vec<Value> {
     let created = it.instant("metadata.creationTimestamp").unwrap_or(time::ZERO_SECONDS);

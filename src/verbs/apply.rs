@@ -30,12 +30,11 @@ pub async fn apply(backend: &Backend, call: &Call<'_>, options: &PatchOptions) -
 
 /// The body as it is, and what is wrong about its syntax.
 fn read(call: &Call<'_>) -> Result<(Value, Option<String>)> {
+    // Clients know the faults of both forms by these words.
     let wrong = |error: String| Status::bad_request(format!("error decoding YAML: {error}"));
+    let is_cbor = call.encoding == Encoding::Cbor;
     let (config, dubious) = match call.encoding {
-        Encoding::Cbor => {
-            let value = codec::cbor::read(&call.body);
-            (value.map_err(|error| Status::bad_request(format!("error decoding CBOR: {error}")))?, None)
-        }
+        Encoding::Cbor => (codec::cbor::read(&call.body).map_err(wrong)?, None),
         _ => codec::yaml::read_strict(&call.body).map_err(|error| {
             wrong(format!("error converting YAML to JSON: {}", codec::yaml::attributed(&error)))
         })?,
@@ -44,14 +43,16 @@ fn read(call: &Call<'_>) -> Result<(Value, Option<String>)> {
         Value::Object(_) => return Ok((config, dubious)),
         Value::Null => return Ok((Value::object(), dubious)),
         Value::Array(_) => "array",
+        Value::String(_) if is_cbor => "UTF-8 text string",
+        Value::Bool(_) | Value::Float(_) if is_cbor => "primitives",
+        Value::Int(0..) if is_cbor => "positive integer",
+        Value::Int(_) if is_cbor => "negative integer",
         Value::String(_) => "string",
         Value::Bool(_) => "bool",
         Value::Int(_) | Value::Float(_) => "number",
     };
-    Err(wrong(format!(
-        "error unmarshaling JSON: while decoding JSON: json: cannot unmarshal {found} into Go value of type \
-         map[string]interface {{}}"
-    )))
+    let reader = if is_cbor { "cbor" } else { "error unmarshaling JSON: while decoding JSON: json" };
+    Err(wrong(format!("{reader}: cannot unmarshal {found} into Go value of type map[string]interface {{}}")))
 }
 
 /// A body that says what some fields shall be.
@@ -95,7 +96,7 @@ impl Configuration<'_> {
         }
         meta::agree_on_namespace(&mut value, call.namespace)?;
         meta::check_name(&value, call.name)?;
-        meta::dedupe_owners(&mut value).into_iter().for_each(|warning| call.warnings.add(warning));
+        meta::dedupe_changed_owners(&mut value).into_iter().for_each(|warning| call.warnings.add(warning));
         Ok(value)
     }
 

@@ -55,7 +55,7 @@ impl NewState for Change<'_> {
         let mut value = backend.into_stored(call, value)?;
         meta::agree_on_namespace(&mut value, call.namespace)?;
         meta::check_name(&value, call.name)?;
-        meta::dedupe_owners(&mut value).into_iter().for_each(|warning| call.warnings.add(warning));
+        meta::dedupe_changed_owners(&mut value).into_iter().for_each(|warning| call.warnings.add(warning));
         backend.record(call, Some(old), &mut value);
         Ok(value)
     }

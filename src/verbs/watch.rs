@@ -22,6 +22,7 @@ use crate::api::codec::{cbor, encode_document, protobuf};
 use crate::api::form::{Form, Shape};
 use crate::api::media::Encoding;
 use crate::api::options::{self, ListOptions};
+use crate::api::print;
 use crate::api::status::{Result, Status};
 use crate::ids;
 use crate::metrics::watches::OpenWatch;
@@ -150,7 +151,7 @@ struct EventFrames {
     backend: Rc<Backend>,
     resource: Arc<Resource>,
     form: Form,
-    /// The columns of a table are described once, with its first row.
+    /// The columns of a table are described once, with its first row, but for kinds that do so each time.
     columns: Cell<bool>,
     /// Objects in the version that is asked for, which had to be made first, by what is stored of them. No more than one turn
     /// tells.
@@ -219,7 +220,7 @@ impl Frames for EventFrames {
     }
 
     fn sent(&self) {
-        self.columns.set(false);
+        self.columns.set(print::describes_every_event(&self.resource));
     }
 
     fn bookmark(&self, at: Revision, initial_end: bool) -> Bytes {

@@ -2,7 +2,6 @@
 
 use serde_json::{Value, json};
 
-use super::support::wait::is_long;
 use super::support::{Client, Server};
 use super::{becomes, gone, server};
 

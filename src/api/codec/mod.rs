@@ -66,7 +66,7 @@ pub fn decode_object(
         if body.is_free() {
             return body.freed(decoded);
         }
-        if named(&mut decoded.value, expected) {
+        if !misspells_kind(&decoded.strict) && named(&mut decoded.value, expected) {
             return Ok(decoded);
         }
     }
@@ -163,6 +163,22 @@ fn named(value: &mut Value, expected: &GroupVersionKind) -> bool {
     }
     name(value, expected);
     true
+}
+
+/// Whether a body has a field that is its kind or apiVersion but for upper and lower case. As a field it is unknown, but whoever
+/// looks for the kind of a body takes it.
+fn misspells_kind(strict: &[String]) -> bool {
+    strict.iter().any(|finding| {
+        let name = finding.strip_prefix("unknown field \"").and_then(|name| name.strip_suffix('"'));
+        name.is_some_and(|name| ["kind", "apiVersion"].iter().any(|own| own.eq_ignore_ascii_case(name)))
+    })
+}
+
+/// The text of a field, in whatever case it is written.
+fn folded<'v>(object: &'v Value, name: &str) -> &'v str {
+    let mut fields = object.fields().into_iter().flatten();
+    let found = fields.rfind(|(key, value)| key.eq_ignore_ascii_case(name) && value.as_str().is_some());
+    found.and_then(|(_, value)| value.as_str()).unwrap_or_default()
 }
 
 fn name(value: &mut Value, kind: &GroupVersionKind) {
@@ -263,10 +279,10 @@ impl Body<'_> {
                 let body = String::from_utf8_lossy(self.shown);
                 return Err(self.not_handled(&actual, &format!("Object 'apiVersion' is missing in '{body}'")));
             }
-            return Err(if legacy::is_known(&actual) && actual.kind == self.expected.kind {
-                self.version_differs(&actual)
-            } else {
-                self.unregistered(&actual)
+            return Err(match (legacy::is_known(&actual), actual.kind == self.expected.kind) {
+                (true, true) => self.version_differs(&actual),
+                (true, false) => self.inconvertible(&actual),
+                (false, _) => self.unregistered(&actual),
             });
         };
         let mut decoded = read(ty).map_err(|message| self.not_handled(&actual, &message))?;
@@ -278,9 +294,13 @@ impl Body<'_> {
         if actual.kind == self.expected.kind && legacy::is_same_family(&actual.group, &self.expected.group) {
             return Err(self.version_differs(&actual));
         }
+        Err(self.inconvertible(&actual))
+    }
+
+    fn inconvertible(&self, actual: &GroupVersionKind) -> DecodeError {
         let from = format!("{}.{}", actual.version, actual.kind);
         let to = format!("{}.{}", self.registry.family(&self.expected.group), self.expected.kind);
-        Err(self.not_handled(&actual, &format!("converting ({from}) to ({to}): unknown conversion")))
+        self.not_handled(actual, &format!("converting ({from}) to ({to}): unknown conversion"))
     }
 
     /// The kind that the body says it is, completed by what is expected.
@@ -292,7 +312,12 @@ impl Body<'_> {
             };
             self.unrecognized(&format!("couldn't get version/kind; json parse error: {message}"))
         })?;
-        let api_version = found.value.str("apiVersion");
+        let spelled = misspells_kind(&found.strict).then(|| json::read(text).unwrap_or_default());
+        let said = |name| match found.value.str(name) {
+            "" => spelled.as_ref().map_or("", |object| folded(object, name)),
+            exact => exact,
+        };
+        let api_version = said("apiVersion");
         let (group, version) = match api_version.matches('/').count() {
             0 => ("", api_version),
             1 => api_version.split_once('/').unwrap_or_default(),
@@ -301,7 +326,7 @@ impl Body<'_> {
                 return Err(self.unrecognized(&message));
             }
         };
-        Ok(self.completed(GroupVersionKind::new(group, version, found.value.str("kind"))))
+        Ok(self.completed(GroupVersionKind::new(group, version, said("kind"))))
     }
 
     /// What a body says of its kind, completed by what is expected.

@@ -33,6 +33,25 @@ fn why(name: &str, body: &str) -> String {
 }
 
 #[test]
+fn the_kind_of_a_body_is_found_in_any_case() {
+    let decoded =
+        read("ConfigMap", r#"{"ApiVersion":"v1","KIND":"ConfigMap","metadata":{"name":"a"}}"#).unwrap();
+    assert_eq!(decoded.strict, [r#"unknown field "ApiVersion""#, r#"unknown field "KIND""#]);
+    assert_eq!(decoded.value.str("kind"), "ConfigMap");
+    for (body, told) in [
+        (r#"{"Kind":"Secret"}"#, "converting (v1.Secret) to (core.ConfigMap): unknown conversion"),
+        (r#"{"APIVERSION":"v9"}"#, "no kind \"ConfigMap\" is registered for version \"v9\""),
+        (
+            r#"{"apiVersion":"apps/v1beta1","kind":"Deployment"}"#,
+            "converting (v1beta1.Deployment) to (core.ConfigMap): unknown conversion",
+        ),
+    ] {
+        let message = read("ConfigMap", body).unwrap_err();
+        assert!(message.contains(told), "{message}");
+    }
+}
+
+#[test]
 fn type_errors_have_the_words_of_the_api() {
     let field = |found: &str, field: &str, ty: &str| {
         format!("json: cannot unmarshal {found} into Go struct field {field} of type {ty}")

@@ -297,6 +297,21 @@ mod tests {
             "items":{"type":"object","properties":{"k":{"type":"string"},"v":{"type":"integer"}}}}}}}}"#;
 
     #[test]
+    fn values_are_compared_as_those_that_are_allowed() {
+        let schema = r#"{"type":"object","properties":{"n":{"type":"number","enum":[1,2.5]},
+            "t":{"type":"string","nullable":true,"enum":["a",null]}}}"#;
+        for good in [r#"{"n":1.5}"#, r#"{"n":2.5}"#, r#"{"t":"a"}"#] {
+            assert_eq!(told(schema, good, None), [""; 0], "{good}");
+        }
+        for (wrong, why) in [
+            (r#"{"n":2}"#, r#"n: Unsupported value: 2: supported values: "1", "2.5""#),
+            (r#"{"t":null}"#, r#"t: Unsupported value: "null": supported values: "a", "null""#),
+        ] {
+            assert_eq!(told(schema, wrong, None), [why]);
+        }
+    }
+
+    #[test]
     fn what_is_wrong_is_told_in_the_words_of_the_reference() {
         let table: [(&str, &[&str]); 16] = [
             (r#"{"spec":{"color":"red","size":3,"port":1,"n":null,"ratio":1}}"#, &[]),

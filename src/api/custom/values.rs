@@ -125,8 +125,12 @@ fn is_multiple(number: f64, factor: f64) -> bool {
 }
 
 pub(super) fn of_values(checks: &Checks, value: &Value, path: &Place<'_>, found: &mut Found) {
+    // A number is compared as one of the type that is allowed: what is behind the point counts only where something may be there.
+    // Null is none of the values, even where it stands among them.
     let same = |allowed: &Value| match (allowed, value) {
-        (Value::Int(a), Value::Float(b)) | (Value::Float(b), Value::Int(a)) => *a as f64 == *b,
+        (_, Value::Null) => false,
+        (Value::Int(a), Value::Float(b)) => *a as f64 == b.trunc(),
+        (Value::Float(a), Value::Int(b)) => *a == *b as f64,
         (a, b) => a == b,
     };
     if checks.values.is_empty() || checks.values.iter().any(same) {
@@ -137,7 +141,8 @@ pub(super) fn of_values(checks: &Checks, value: &Value, path: &Place<'_>, found:
         other => String::from_utf8_lossy(&json::to_json(other)).into_owned(),
     });
     let text = format!("{path} in body should be one of the allowed values");
-    let what = What::Enum { value: shown(value), values: names.collect() };
+    let value = if value.is_null() { quoted("null") } else { shown(value) };
+    let what = What::Enum { value, values: names.collect() };
     found.add(Problem { place: Some(path.to_string()), what, text });
 }
 

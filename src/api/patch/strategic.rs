@@ -58,11 +58,13 @@ pub fn wrong_type(wanted: &str, found: &Value) -> Fault {
     Fault::Unfit(format!("expected a {wanted}, but received a {found}"))
 }
 
-/// Merges a patch into an object of type `ty`.
-pub fn apply(registry: &Registry, ty: TypeId, original: Value, patch: Value) -> Result<Value> {
-    let (Value::Object(original), Value::Object(patch)) = (&original, patch) else { return Ok(original) };
+/// Merges a patch into an object of type `ty`. What is carried out is taken out of the patch: messages about what came of
+/// it show the rest.
+pub fn apply(registry: &Registry, ty: TypeId, original: Value, patch: &mut Value) -> Result<Value> {
+    let Value::Object(patch) = patch else { return Ok(original) };
+    let Value::Object(original) = original else { return Ok(original) };
     let merge = Merge { registry };
-    merge.objects(original.clone(), patch, ty).map(Value::Object).map_err(|fault| match fault {
+    merge.objects(original, patch, ty).map(Value::Object).map_err(|fault| match fault {
         Fault::Malformed(message) => Status::bad_request(message),
         Fault::DoesNotApply => Status::patch_does_not_apply(),
         Fault::Unfit(message) => Status::bad_request(message),
@@ -93,12 +95,12 @@ struct Merge<'r> {
 
 impl<'r> Merge<'r> {
     /// Merges two objects of type `ty`.
-    fn objects(&self, mut original: Object, mut patch: Object, ty: TypeId) -> Merged<Object> {
+    fn objects(&self, mut original: Object, patch: &mut Object, ty: TypeId) -> Merged<Object> {
         if let Some(directive) = patch.get(DIRECTIVE) {
             return match directive.as_str() {
                 Some("replace") => {
                     patch.remove(DIRECTIVE);
-                    Ok(patch)
+                    Ok(patch.clone())
                 }
                 Some("delete") => Ok(Object::new()),
                 _ => {
@@ -107,37 +109,37 @@ impl<'r> Merge<'r> {
                 }
             };
         }
-        retain_keys(&mut original, &mut patch)?;
-        self.ordered_lists(&mut original, &mut patch, ty)?;
-        for (key, change) in patch {
+        retain_keys(&mut original, patch)?;
+        self.ordered_lists(&mut original, patch, ty)?;
+        for (key, change) in patch.iter_mut() {
             let deletes = key.starts_with(DELETE_FROM);
-            let key = if deletes { list_of(&key, DELETE_FROM)?.to_owned() } else { key };
+            let key = if deletes { list_of(key, DELETE_FROM)? } else { key };
             if change.is_null() {
-                original.remove(&key);
+                original.remove(key);
                 continue;
             }
-            let before = original.remove(&key);
+            let before = original.remove(key);
             let after = match (before, change) {
                 (Some(Value::Object(before)), Value::Object(change)) => {
-                    let place = self.place(ty, &key)?;
+                    let place = self.place(ty, key)?;
                     Some(Value::Object(if place.strategy() == "replace" {
-                        change
+                        change.clone()
                     } else {
                         self.objects(before, change, place.ty)?
                     }))
                 }
                 (Some(Value::Array(before)), Value::Array(change)) => {
-                    let place = self.list_place(ty, &key)?;
+                    let place = self.list_place(ty, key)?;
                     Some(Value::Array(self.lists(before, change, &place, deletes)?))
                 }
                 (before, _) if deletes => before,
-                (_, mut change) => {
-                    discard_nulls(&mut change);
-                    without_directives(change)
+                (_, change) => {
+                    discard_nulls(change);
+                    undirected(change)
                 }
             };
             if let Some(after) = after {
-                original.insert(key, after);
+                original.insert(key.to_owned(), after);
             }
         }
         Ok(original)
@@ -190,12 +192,9 @@ impl<'r> Merge<'r> {
             let merged = match (before, change) {
                 (None, None) => continue,
                 (Some(before), None) => before.to_vec(),
-                (None, Some(change)) => match without_directives(Value::Array(change.to_vec())) {
-                    Some(Value::Array(items)) => items,
-                    _ => continue,
-                },
+                (None, Some(change)) => undirected_items(&mut change.to_vec()),
                 (Some(before), Some(change)) => {
-                    self.lists(before.to_vec(), change.to_vec(), &place, false)?
+                    self.lists(before.to_vec(), &mut change.to_vec(), &place, false)?
                 }
             };
             let (inside, outside) = parted(merged, &order, identity)?;
@@ -212,33 +211,33 @@ impl<'r> Merge<'r> {
     fn lists(
         &self,
         original: Vec<Value>,
-        patch: Vec<Value>,
+        patch: &mut [Value],
         place: &Place<'r>,
         deletes: bool,
     ) -> Merged<Vec<Value>> {
         if place.strategy() != "merge" && !deletes {
-            return Ok(patch);
+            return Ok(patch.to_vec());
         }
         if original.is_empty() && patch.is_empty() {
             return Ok(original);
         }
         let identity = place.identity();
-        let kind = element_kind(&[&original, &patch])?;
+        let kind = element_kind(&[&original, patch])?;
         let (original, patch, merged) = if kind == "map" {
             let Some(key) = identity.0 else {
                 return Err(Fault::unfit("cannot merge lists without merge key for struct"));
             };
-            let (original, patch) = without_special_items(original, patch, key, identity)?;
-            let (original, merged) = self.items(original, &patch, identity, place.ty)?;
-            (original, patch, merged)
+            let (original, mut plain) = without_special_items(original, patch, key, identity)?;
+            let (original, merged) = self.items(original, &mut plain, identity, place.ty)?;
+            (original, plain.into_iter().map(|item| item.clone()).collect(), merged)
         } else if deletes {
             let gone: HashSet<Vec<u8>> = patch.iter().map(to_json).collect();
             return Ok(original.into_iter().filter(|item| !gone.contains(&to_json(item))).collect());
         } else {
             let mut seen = HashSet::new();
-            let both = original.iter().chain(&patch);
+            let both = original.iter().chain(patch.iter());
             let merged = both.filter(|item| seen.insert(to_json(item))).cloned().collect();
-            (original, patch, merged)
+            (original, patch.to_vec(), merged)
         };
         let (inside, outside) = parted(merged, &patch, identity)?;
         ordered(inside, outside, &patch, &original, identity)
@@ -248,22 +247,23 @@ impl<'r> Merge<'r> {
     fn items(
         &self,
         mut original: Vec<Value>,
-        patch: &[Value],
+        patch: &mut [&mut Value],
         identity: Identity<'_>,
         ty: TypeId,
     ) -> Merged<(Vec<Value>, Vec<Value>)> {
         let mut places = identity.places(&original);
         let known = original.len();
-        for item in patch {
+        for item in patch.iter_mut() {
             let name = identity.required(item)?;
             if let Some(found) = places.get(&name).and_then(|at| original.get_mut(*at)) {
-                let (Value::Object(before), Value::Object(change)) = (std::mem::take(found), item) else {
+                let (Value::Object(before), Value::Object(change)) = (std::mem::take(found), &mut **item)
+                else {
                     continue;
                 };
-                *found = Value::Object(self.objects(before, change.clone(), ty)?);
+                *found = Value::Object(self.objects(before, change, ty)?);
             } else {
                 places.insert(name, original.len());
-                original.push(item.clone());
+                original.push((*item).clone());
             }
         }
         let before = original.get(..known).unwrap_or_default().to_vec();
@@ -272,12 +272,12 @@ impl<'r> Merge<'r> {
 }
 
 /// Carries out the directives among the items of a patch: what is left of the original, and the patch without them.
-fn without_special_items(
+fn without_special_items<'p>(
     mut original: Vec<Value>,
-    patch: Vec<Value>,
+    patch: &'p mut [Value],
     key: &str,
     identity: Identity<'_>,
-) -> Merged<(Vec<Value>, Vec<Value>)> {
+) -> Merged<(Vec<Value>, Vec<&'p mut Value>)> {
     let mut plain = Vec::with_capacity(patch.len());
     let mut gone = HashSet::new();
     let mut replaces = false;
@@ -290,16 +290,16 @@ fn without_special_items(
                 return Err(Fault::unfit("merging lists cannot yet be specified in the patch"));
             }
             Some(_) if is_deletion(fields) => {
-                gone.insert(identity.of(&item).ok_or_else(|| no_merge_key(fields, key))?);
+                gone.insert(identity.of(item).ok_or_else(|| no_merge_key(fields, key))?);
             }
             Some(directive) => {
-                let (directive, item) = (printed(directive), printed(&item));
+                let (directive, item) = (printed(directive), printed(item));
                 return Err(Fault::Unfit(format!("unknown patch type: {directive} in map: {item}")));
             }
         }
     }
     if replaces {
-        return Ok((plain, Vec::new()));
+        return Ok((plain.into_iter().map(|item| item.clone()).collect(), Vec::new()));
     }
     original.retain(|item| identity.of(item).is_none_or(|identity| !gone.contains(&identity)));
     Ok((original, plain))
@@ -386,16 +386,27 @@ fn discard_nulls(value: &mut Value) {
 }
 
 /// A value without the objects that only direct what becomes of others; `None` if it is one itself.
-fn without_directives(value: Value) -> Option<Value> {
+fn undirected(value: &mut Value) -> Option<Value> {
     match value {
-        Value::Object(fields) if fields.contains_key(DIRECTIVE) => None,
-        Value::Object(fields) => {
-            let kept = fields.into_iter().filter_map(|(key, value)| Some((key, without_directives(value)?)));
-            Some(Value::Object(kept.collect()))
-        }
-        Value::Array(items) => Some(Value::Array(items.into_iter().filter_map(without_directives).collect())),
-        other => Some(other),
+        Value::Array(items) => Some(Value::Array(undirected_items(items))),
+        other => undirect(other).then(|| other.clone()),
     }
+}
+
+/// The same for the items of a list, which is left as long as it was.
+fn undirected_items(items: &mut [Value]) -> Vec<Value> {
+    items.iter_mut().filter_map(|item| undirect(item).then(|| item.clone())).collect()
+}
+
+/// Takes the objects out of a value that only direct what becomes of others. Whether it is none itself.
+fn undirect(value: &mut Value) -> bool {
+    match value {
+        Value::Object(fields) if fields.contains_key(DIRECTIVE) => return false,
+        Value::Object(fields) => fields.retain(|_, value| undirect(value)),
+        Value::Array(items) => items.retain_mut(undirect),
+        _ => {}
+    }
+    true
 }
 
 #[cfg(test)]
@@ -413,7 +424,7 @@ mod tests {
         let registry = &*REGISTRY;
         let ty = registry.kind(kind.0, "v1", kind.1).unwrap();
         let read = |text: &str| json::read(text.as_bytes()).unwrap();
-        let result = apply(registry, ty, read(original), read(patch));
+        let result = apply(registry, ty, read(original), &mut read(patch));
         result
             .map(|value| String::from_utf8(to_json(&value)).unwrap())
             .map_err(|status| (status.code, status.message))

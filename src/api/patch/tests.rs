@@ -84,6 +84,25 @@ fn the_outcome_must_be_an_object_of_the_kind() {
 }
 
 #[test]
+fn a_strategic_patch_is_shown_without_what_it_has_directed() {
+    for (patch, shown) in [
+        (r#"{"metadata":{"$retainKeys":["name"],"name":"a"},"nope":1}"#, "map[metadata:map[name:a] nope:1]"),
+        (r#"{"data":{"$patch":"replace","y":"2"},"nope":1}"#, "map[data:map[y:2] nope:1]"),
+        (
+            r#"{"metadata":{"$setElementOrder/finalizers":["b/c"],"finalizers":["b/c"]},"nope":1}"#,
+            "map[metadata:map[] nope:1]",
+        ),
+        (
+            r#"{"binaryData":{"a":null,"b":{"$patch":"delete"}},"nope":[{"$patch":"delete"},{"a":null}]}"#,
+            "map[binaryData:map[] nope:[map[$patch:delete] map[]]]",
+        ),
+    ] {
+        let (_, message) = patched(Strategic, patch, Strict).unwrap_err();
+        assert!(message.contains(&format!("Invalid value: \"{shown}\": ")), "{message}");
+    }
+}
+
+#[test]
 fn unknown_and_duplicate_fields() {
     for (language, patch, findings) in [
         (

@@ -91,7 +91,7 @@ impl<'a> Reader<'a> {
         self.literal("-")?;
         let day = self.digits(2, "02")?;
         self.literal("T")?;
-        let hour = self.ranged("15", 0..=23, "hour")?;
+        let hour = self.hour()?;
         self.literal(":")?;
         let minute = self.ranged("04", 0..=59, "minute")?;
         self.literal(":")?;
@@ -141,6 +141,17 @@ impl<'a> Reader<'a> {
     ) -> Result<i64, String> {
         let value = self.digits(2, element)?;
         if range.contains(&value) { Ok(value) } else { Err(self.out_of_range(what)) }
+    }
+
+    /// The hour may be one digit alone, as in the reference.
+    fn hour(&mut self) -> Result<i64, String> {
+        match self.rest {
+            [digit, rest @ ..] if digit.is_ascii_digit() && !rest.first().is_some_and(u8::is_ascii_digit) => {
+                self.rest = rest;
+                Ok(number(&[*digit]))
+            }
+            _ => self.ranged("15", 0..=23, "hour"),
+        }
     }
 
     fn literal(&mut self, text: &str) -> Result<(), String> {
@@ -230,6 +241,7 @@ mod tests {
         assert_eq!(parse_seconds("1970-01-01T00:00:00Z"), Ok(0));
         assert_eq!(parse_seconds("2024-02-29T23:59:59.123456789+02:00"), Ok(1_709_243_999));
         assert_eq!(format_seconds(1_709_243_999), "2024-02-29T21:59:59Z");
+        assert_eq!(parse_seconds("1970-01-01T1:00:00Z"), Ok(3_600));
         assert_eq!(parse_seconds("0001-01-01T00:00:00Z"), Ok(ZERO_SECONDS));
         assert_eq!(parse_micros("2024-01-01T00:00:00.000123Z"), Ok((1_704_067_200, 123)));
         assert_eq!(format_micros(1_704_067_200, 123), "2024-01-01T00:00:00.000123Z");
@@ -244,6 +256,7 @@ mod tests {
             of("2024-01-01"),
             r#"parsing time "2024-01-01" as "2006-01-02T15:04:05Z07:00": cannot parse "" as "T""#
         );
+        assert!(of("2024-01-01T1:2:3Z").ends_with(r#"cannot parse "2:3Z" as "04""#));
         assert_eq!(of("2024-13-01T00:00:00Z"), r#"parsing time "2024-13-01T00:00:00Z": month out of range"#);
         assert_eq!(of("2023-02-29T00:00:00Z"), r#"parsing time "2023-02-29T00:00:00Z": day out of range"#);
         assert_eq!(of("2023-02-20T00:00:00Zx"), r#"parsing time "2023-02-20T00:00:00Zx": extra text: "x""#);

@@ -165,17 +165,19 @@ async fn serve_resource(
     };
     let warnings = &context.warnings;
     if let Some(way) = Way::of(&resource, found.subresource).filter(|_| !found.legacy_watch) {
+        context.arrive();
         let out = Out { way, resource: &resource, found, path, query, user, warnings };
         return connect::serve(worker, request, payload, &out).await;
     }
     let verb = routes::allowed_verb(&resource, found, asked.verb, request.method().as_str())?;
+    context.arrive();
     resource.deprecation().into_iter().for_each(|warning| warnings.add(warning));
     context.trail().into_iter().for_each(|trail| trail.deprecated(&resource));
     // What is only asked and never kept has no rows.
     let kept = !found.subresource.is_empty() || resource.verbs.contains(Verb::Get);
     let rows = kept && (verb != Verb::Watch || !streams_list(worker, query));
     let is_custom = resource.custom.is_some() && found.subresource != "scale";
-    let offer = if is_custom { context.offer.custom() } else { context.offer };
+    let offer = if is_custom { context.offer().custom() } else { context.offer() };
     let agreed =
         form::agree(&context.accept, offer, verb, rows && parts::has_table(found.group, found.subresource))?;
     let form = asked_form(worker, &agreed, verb, (&resource, found.subresource), query);

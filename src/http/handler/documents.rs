@@ -62,12 +62,15 @@ pub async fn answer(
             _ => Ok(render::page_not_found()),
         };
     };
+    if is_of_version(path) && !is_of_defined(&served.catalog, path) {
+        context.arrive();
+    }
     // Nobody looks for everything at once behind this path with a slash.
     let aggregated = documents.aggregated_at(path).filter(|_| path != "/apis/");
-    let agreed = match aggregated.and_then(|_| everything(&context.accept, context.offer)) {
+    let agreed = match aggregated.and_then(|_| everything(&context.accept, context.offer())) {
         Some(agreed) => agreed,
-        None if speaks_of_groups(path) => media::agree(&context.accept, context.offer, |_, _| false)?,
-        None => media::negotiate(&context.accept, context.offer, |_, _| false)?,
+        None if any_method => media::agree(&context.accept, context.offer(), |_, _| false)?,
+        None => media::negotiate(&context.accept, context.offer(), |_, _| false)?,
     };
     let told = aggregated.filter(|_| agreed.transform.is_some()).unwrap_or(document);
     context.told(Encoding::Json, &told.json);
@@ -109,10 +112,17 @@ fn index(worker: &Worker, documents: &Documents) -> HttpResponse {
 }
 
 /// Whether the document is one about groups. Those are told by somebody who looks neither at the method nor, at first, at what
-/// is accepted.
+/// is accepted, but for the group of whoever tells them.
 fn speaks_of_groups(path: &str) -> bool {
     let mut parts = path.trim_matches('/').split('/');
-    parts.next() == Some("apis") && parts.nth(1).is_none()
+    parts.next() == Some("apis") && parts.next() != Some("apiregistration.k8s.io") && parts.next().is_none()
+}
+
+/// Whether the document tells what is in a version of a group.
+fn is_of_version(path: &str) -> bool {
+    let mut parts = path.trim_matches('/').split('/');
+    let root = parts.next();
+    parts.count() == if root == Some("api") { 1 } else { 2 }
 }
 
 /// Whether the document is about a version of a group that was defined: nobody looks at the method there either.

@@ -1,6 +1,6 @@
 //! Answers as HTTP: status line, headers, and bodies in the encoding that was agreed upon.
 
-use std::cell::OnceCell;
+use std::cell::{Cell, OnceCell};
 use std::convert::Infallible;
 use std::pin::Pin;
 use std::rc::Rc;
@@ -45,13 +45,12 @@ pub struct Context {
     pub accept: String,
     /// What the client should know besides the answer.
     pub warnings: Warnings,
-    /// What objects can be encoded in.
-    pub offer: Offer,
     /// When the request came.
     pub began: Timestamp,
     /// Its record, once it is known whether there is one.
     pub trail: OnceCell<Option<Rc<Trail>>>,
     worker: Rc<Worker>,
+    offer: Cell<Offer>,
     audit_id: HeaderValue,
     flow: OnceCell<Arc<Flow>>,
     pretty: bool,
@@ -70,15 +69,26 @@ impl Context {
         Context {
             accept: text(headers, header::ACCEPT).to_owned(),
             warnings: Warnings::default(),
-            offer: Offer::objects(worker.shared.encoding.cbor),
             began: worker.backend.clock.now(),
             trail: OnceCell::new(),
             worker: worker.clone(),
+            offer: Cell::new(Offer::objects(false)),
             audit_id,
             flow: OnceCell::new(),
             pretty: wants_pretty(request),
             gzip: worker.shared.encoding.gzip && gzip::is_accepted(text(headers, header::ACCEPT_ENCODING)),
         }
+    }
+
+    /// What the answer can be encoded in, as far as the request has come.
+    pub fn offer(&self) -> Offer {
+        self.offer.get()
+    }
+
+    /// The request has come to what is in a version of a group. Who is turned away before, and whoever asks which groups there are,
+    /// is not answered in CBOR, as in the reference.
+    pub fn arrive(&self) {
+        self.offer.set(Offer::objects(self.worker.shared.encoding.cbor));
     }
 
     /// The record of the request, if there is one.
@@ -172,7 +182,7 @@ pub async fn answer(context: &Context, agreed: Agreed<'_>, reply: Reply) -> Resu
         }
         Reply::List(listing) => list(context, agreed, listing).await,
         Reply::Watch(feed) => {
-            let media = agreed.encoding.stream_type().ok_or_else(|| media::no_stream(context.offer))?;
+            let media = agreed.encoding.stream_type().ok_or_else(|| media::no_stream(context.offer()))?;
             let body = feed.map(Ok::<_, Infallible>);
             let mut response = HttpResponse::Ok().content_type(media).streaming(body);
             response.extensions_mut().insert(Endless);
@@ -334,7 +344,7 @@ impl MessageBody for ListBody {
 
 /// An error in the encoding that the client reads, or JSON if it reads none of ours.
 pub fn error(context: &Context, status: &Status) -> HttpResponse {
-    let negotiated = media::negotiate(&context.accept, context.offer, |_, _| false);
+    let negotiated = media::negotiate(&context.accept, context.offer(), |_, _| false);
     let json = status.to_json();
     // What the client cannot read is not noted either, as in the reference.
     if let Some(trail) = context.trail().filter(|_| negotiated.is_ok()) {

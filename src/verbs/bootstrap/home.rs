@@ -12,6 +12,8 @@ use crate::api::status::Result;
 use crate::api::words::NETWORKING_GROUP;
 use crate::verbs::Backend;
 
+/// Who says that the range is ready.
+const RANGE_KEEPER: &str = "kubernetes-service-cidr-controller";
 /// The name of the service of this server and of everything that belongs to it.
 pub const KUBERNETES: &str = "kubernetes";
 
@@ -84,10 +86,11 @@ async fn range(own: &Own<'_>, home: &Home) -> Result<()> {
     if conditions.unwrap_or(0) > 0 || !found["metadata"]["deletionTimestamp"].is_null() {
         return Ok(());
     }
-    let mut ready = found;
-    ready["status"] = json!({"conditions": [{"type": "Ready", "status": "True", "reason": "",
-        "lastTransitionTime": own.backend.now(), "message": "Kubernetes default Service CIDR is ready"}]});
-    own.call(place, Verb::UpdateStatus, &ready).await.map(drop)
+    let ready = json!({"kind": "ServiceCIDR", "apiVersion": "networking.k8s.io/v1", "metadata": {"name": KUBERNETES},
+        "status": {"conditions": [{"type": "Ready", "status": "True", "lastTransitionTime": own.backend.now(),
+            "message": "Kubernetes default Service CIDR is ready"}]}});
+    let query = format!("fieldManager={RANGE_KEEPER}&force=true");
+    own.ask(place, Verb::ApplyStatus, &query, ready.to_string().into()).await.map(drop)
 }
 
 fn service(address: Option<IpAddr>, port: u16) -> Json {

@@ -88,8 +88,10 @@ pub(super) fn counters(status: &Node<'_>, all: &[&str], of_all: &[&str], errors:
 
 pub(super) fn no_fewer_collisions(new: &Value, old: &Value, errors: &mut Errors) {
     let at = |object| Node::of(object, "status").child("collisionCount");
-    if at(old).is_set() {
-        say::no_less(&at(new), &at(old), errors, "cannot be decremented");
+    let (new, old) = (at(new), at(old));
+    // One that is gone counts as fewer than none.
+    if old.is_set() && (!new.is_set() || new.number() < old.number()) {
+        errors.push(FieldError::invalid(&new.path, &new.number().to_string(), "cannot be decremented"));
     }
 }
 

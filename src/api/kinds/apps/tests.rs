@@ -243,6 +243,15 @@ fn counters_of_a_status_fit_together() {
             ),
         ],
     );
+    each_change_refused(
+        &object(r#"{"status":{"collisionCount":0}}"#),
+        validate_deployment_status,
+        &[(
+            "status.collisionCount",
+            "null",
+            "status.collisionCount: Invalid value: 0: cannot be decremented",
+        )],
+    );
     let set = object(r#"{"status":{"replicas":2,"readyReplicas":1}}"#);
     each_change_refused(
         &set,

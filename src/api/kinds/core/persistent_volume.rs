@@ -320,7 +320,8 @@ fn with_stable_labels(old: &Value, new: &Value) -> Value {
             for (expression, wanted) in crate::api::kinds::check::items_mut(term, part).iter_mut().zip(wanted)
             {
                 let key = wanted.str("key");
-                if node_label::stable_name(expression.str("key")) == Some(key) {
+                // One without a name is refused for that alone.
+                if key.is_empty() || node_label::stable_name(expression.str("key")) == Some(key) {
                     expression.set("key", key);
                 }
             }
@@ -459,6 +460,10 @@ mod tests {
         assert_eq!(said(&errors), Vec::<String>::new());
         validate_update(&csi, &grown, &mut errors);
         assert_eq!(errors.len(), 1);
+        let key = "spec.nodeAffinity.required.nodeSelectorTerms.0.matchExpressions.0.key";
+        let mut errors = Errors::new();
+        validate_update(&with(&base, key, r#""""#), &base, &mut errors);
+        assert!(!errors.is_empty() && !said(&errors).concat().contains("immutable"), "{:?}", said(&errors));
     }
 
     #[test]

@@ -309,6 +309,7 @@ fn list_items(list_type: &str, keys: &Node<'_>, items: &Node<'_>, errors: &mut E
 
 /// Checks the rules that are written as expressions, but for the expressions.
 fn rules(schema: &Node<'_>, errors: &mut Errors) {
+    let mut is_opaque = None;
     for rule in schema.child("x-kubernetes-validations").items() {
         let (text, message, computed, field) = (
             rule.child("rule"),
@@ -340,7 +341,10 @@ fn rules(schema: &Node<'_>, errors: &mut Errors) {
         if lines(field.text()) {
             field.invalid(errors, "fieldPath must not contain line breaks");
         }
-        if find(field.text(), schema, true).is_err() {
+        // Nobody looks for a path in a schema that cannot be looked at.
+        if find(field.text(), schema, true).is_err()
+            && !*is_opaque.get_or_insert_with(|| structural::unsupported(schema).is_some())
+        {
             field.invalid(errors, "fieldPath must be a valid path");
         }
     }
@@ -394,6 +398,22 @@ pub fn find<'a>(path: &str, schema: &Node<'a>, brackets: bool) -> Result<Node<'a
 mod tests {
     use super::super::super::testing::{each_refused, object};
     use super::*;
+
+    #[test]
+    fn of_a_schema_that_cannot_be_looked_at_no_more_is_said() {
+        for (opaque, told) in [
+            (r#""items":[{"type":"string"}]"#, "items must be a schema object and not an array"),
+            (r#""x-kubernetes-preserve-unknown-fields":false"#, "must be true or undefined"),
+        ] {
+            let object = object(&format!(
+                r#"{{"v":{{"openAPIV3Schema":{{"type":"object","not":{{"type":"string"}},"x-kubernetes-validations":[{{"rule":"a","fieldPath":".zz"}}],
+                    "properties":{{"x":{{"type":"object",{opaque}}},"d":{{"type":"integer","default":"x"}}}}}}}}}}"#
+            ));
+            let mut errors = Errors::new();
+            validate(&Node::of(&object, "v"), false, &mut errors);
+            assert!(errors.len() == 1 && errors[0].to_string().contains(told), "{errors:?}");
+        }
+    }
 
     #[test]
     fn each_rule_of_a_schema_refuses() {

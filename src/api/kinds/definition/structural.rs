@@ -32,6 +32,14 @@ pub fn unsupported(schema: &Node<'_>) -> Option<String> {
             return Some(format!("OpenAPIV3Schema '{shown}' is not supported"));
         }
     }
+    if !schema.child("items").value.items().is_empty() {
+        return Some("OpenAPIV3Schema 'items' must be a schema, but is an array".to_owned());
+    }
+    let preserves = schema.child("x-kubernetes-preserve-unknown-fields");
+    if preserves.is_set() && !preserves.is_true() {
+        let why = "internal error: 'x-kubernetes-preserve-unknown-fields' must be true or undefined";
+        return Some(why.to_owned());
+    }
     below(schema).into_iter().find_map(|part| unsupported(&part))
 }
 
