@@ -224,6 +224,10 @@ mod tests {
             ("SidecarContainers=true", "SidecarContainers"),
             ("kube:WatchList=true", "WatchList"),
             (" WatchList = 1 ", "WatchList"),
+            ("CustomCPUCFSQuotaPeriod=true", "CustomCPUCFSQuotaPeriod"),
+            ("RuntimeClassInImageCriApi=true", "RuntimeClassInImageCriApi"),
+            ("ClientsPreferCBOR=true", "ClientsPreferCBOR"),
+            ("WatchListClient=true", "WatchListClient"),
         ] {
             assert!(gates(text).enabled(name), "{text}");
         }
