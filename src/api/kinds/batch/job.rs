@@ -127,7 +127,7 @@ fn prepare_create(job: &mut Value, occasion: &Occasion<'_>) {
 }
 
 /// A Job begins to say when pods are replaced only where that is on.
-pub fn prepare_update(new: &mut Value, old: &Value, occasion: &Occasion<'_>) {
+fn prepare_update(new: &mut Value, old: &Value, occasion: &Occasion<'_>) {
     if !occasion.terms.has(Feature::JobPodReplacementPolicy) && old.at(&["spec", REPLACEMENT]).is_none() {
         new.entry("spec").remove(REPLACEMENT);
     }
