@@ -5,7 +5,7 @@
 mod support;
 
 use std::fs;
-use std::net::TcpListener;
+use std::net::{SocketAddr, TcpListener};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Output;
@@ -511,11 +511,12 @@ fn certificates_are_replaced_without_a_restart() {
     let made = poll(CAP, || fs::read(&serving).ok().filter(|made| *made != before)).expect("a new one");
     let made = X509::from_pem(&made).expect("PEM").to_der().expect("DER");
     poll(CAP, || (server.anonymous().raw().certificate() == made).then_some(())).expect("it is shown");
-    assert_eq!(server.admin().get("/readyz").status, 200);
+    let ready = server.admin().get("/readyz");
+    assert_eq!((ready.status, ready.header("strict-transport-security")), (200, None));
 }
 
 /// The certificate (DER) that a server shows to whoever asks for a host.
-fn shown(server: &Server, host: Option<&str>) -> Vec<u8> {
+fn shown(address: SocketAddr, host: Option<&str>) -> Vec<u8> {
     let mut connector = SslConnector::builder(SslMethod::tls()).expect("TLS");
     connector.set_verify(SslVerifyMode::NONE);
     let mut asking = connector
@@ -525,7 +526,7 @@ fn shown(server: &Server, host: Option<&str>) -> Vec<u8> {
         .verify_hostname(false)
         .use_server_name_indication(host.is_some());
     asking.set_verify(SslVerifyMode::NONE);
-    let stream = std::net::TcpStream::connect(server.address()).expect("a connection");
+    let stream = std::net::TcpStream::connect(address).expect("a connection");
     let stream = asking.connect(host.unwrap_or("nobody"), stream).expect("a handshake");
     stream.ssl().peer_certificate().expect("a certificate").to_der().expect("DER")
 }
@@ -556,15 +557,15 @@ fn who_asks_for_a_name_is_shown_its_certificate() {
         Server::on(&data, &["--tls-sni-cert-key", &own_flag, "--tls-sni-cert-key", &said_flag, hsts]);
     let der = |pair: &(X509, PKey<Private>)| pair.0.to_der().expect("DER");
     for host in ["api.example.com", "API.example.com", "one.more.example.com"] {
-        assert_eq!(shown(&server, Some(host)), der(&said), "{host}");
+        assert_eq!(shown(server.address(), Some(host)), der(&said), "{host}");
     }
-    assert_eq!(shown(&server, Some("own.example.com")), der(&own));
-    let serving = shown(&server, None);
+    assert_eq!(shown(server.address(), Some("own.example.com")), der(&own));
+    let serving = shown(server.address(), None);
     for host in ["said", "two.one.more.example.com", "elsewhere.example.com", "localhost"] {
-        assert_eq!(shown(&server, Some(host)), serving, "{host}");
+        assert_eq!(shown(server.address(), Some(host)), serving, "{host}");
     }
     write("said", &later);
-    poll(CAP, || (shown(&server, Some("api.example.com")) == der(&later)).then_some(()))
+    poll(CAP, || (shown(server.address(), Some("api.example.com")) == der(&later)).then_some(()))
         .expect("the new one");
     let told = "max-age=31536000; includeSubDomains; preload";
     for path in ["/healthz", "/api/v1/namespaces/none", "/nonsense"] {
@@ -572,12 +573,11 @@ fn who_asks_for_a_name_is_shown_its_certificate() {
         assert_eq!(answer.header("strict-transport-security"), Some(told), "{path}");
     }
     // An address is for those who name nobody.
-    drop(server);
-    let flag = flag("own", ":127.0.0.1");
-    let server = Server::on(&data, &["--tls-sni-cert-key", &flag]);
-    assert_eq!(shown(&server, None), der(&own));
-    assert_eq!(shown(&server, Some("localhost")), serving);
-    assert_eq!(server.admin().get("/healthz").header("strict-transport-security"), None);
+    let mut config = Config::ephemeral();
+    config.serving.tls_sni_cert_key = vec![flag("own", ":127.0.0.1").parse().expect("files and a name")];
+    let server = Embedded::start(config).expect("an embedded server");
+    assert_eq!(shown(server.address(), None), der(&own));
+    assert_ne!(shown(server.address(), Some("localhost")), der(&own));
 }
 
 fn client_of(handle: &Handle) -> Client {
