@@ -1,6 +1,17 @@
-//! Pilothouse: a control-plane API server on actix actors.
+//! Pilothouse: a Kubernetes API server on actix actors.
 //!
-//! [`server`] starts one; [`config`] says how; [`http`] is its edge; [`api`] is what the API says, as pure functions.
+//! Whoever embeds one needs [`Config`] and [`Server`], and perhaps [`Wires`] for control loops of their own. Whoever reads it best
+//! does so in this order:
+//!
+//! - [`server`] starts and stops one as [`config`] says; `wire` makes its parts, each group in a file;
+//! - [`http`]: from a socket to a request and back; `http::handler::app` is the life of one request;
+//! - [`auth`] who is asking and may they, `flows` whether it is their turn, [`verbs`] what they ask for, with admission among it;
+//! - [`api`] what the API says, as pure functions: schema, codecs, the kinds (`api::kinds::table` lists them), patches, ownership,
+//!   expressions, custom kinds;
+//! - the stores, watches and the log are a crate of their own, `pilothouse_actors`;
+//! - [`controllers`] the control loops, `definitions` who makes custom kinds true;
+//! - [`upstream`] and [`webhook`]: connections to others; [`pki`] certificates; [`ledger`] audit; [`metrics`]; [`limits`] every
+//!   bound that a client can reach.
 
 pub mod api;
 pub mod auth;
