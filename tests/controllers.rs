@@ -160,6 +160,6 @@ fn loops_show_in_health_metrics_and_a_lease() {
     assert!(counted.is_some());
     let none = Server::with(&["--engine=memory"]);
     let mut client = none.admin();
-    assert!(!String::from_utf8_lossy(&client.get("/readyz?verbose").body).contains("controllers"));
+    assert!(!String::from_utf8_lossy(&client.get("/readyz?verbose").body).contains("start-controllers"));
     assert_eq!(client.get(lease).status, 404);
 }

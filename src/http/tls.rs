@@ -154,7 +154,7 @@ impl Tls {
             return Err(io::Error::other(error));
         }
         let peer = Peer { address, certificates: PeerCertificates::of(stream.ssl()) };
-        Ok(TlsStream { stream, is_drained: false, overheard: None, peer })
+        Ok(TlsStream { stream, is_drained: false, overheard: Vec::new(), peer })
     }
 }
 
@@ -246,7 +246,7 @@ pub(super) struct TlsStream {
     /// to write: without this, OpenSSL would go down to the socket each time to find nothing, for every event of a watch.
     is_drained: bool,
     /// What the client has said while nobody wanted to hear it; it is read next.
-    overheard: Option<Box<Vec<u8>>>,
+    overheard: Vec<u8>,
     pub(super) peer: Peer,
 }
 
@@ -258,7 +258,7 @@ impl TlsStream {
 
     /// Whether the client has said something, which stays to be read; if not, it is gone.
     pub(super) fn poll_heard(&mut self, cx: &mut Context<'_>) -> Poll<bool> {
-        if self.overheard.is_some() {
+        if !self.overheard.is_empty() {
             return Poll::Ready(true);
         }
         if self.is_drained {
@@ -286,11 +286,10 @@ impl TlsStream {
             if said.filled().is_empty() {
                 return Err(io::ErrorKind::ConnectionAborted.into());
             }
-            let overheard = self.overheard.get_or_insert_default();
-            if overheard.len() + said.filled().len() > OVERHEARD_BYTES {
+            if self.overheard.len() + said.filled().len() > OVERHEARD_BYTES {
                 return Err(io::Error::other("the client says too much while it is told something"));
             }
-            overheard.extend_from_slice(said.filled());
+            self.overheard.extend_from_slice(said.filled());
         }
     }
 
@@ -310,13 +309,12 @@ impl AsyncRead for TlsStream {
         cx: &mut Context<'_>,
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        let Some(overheard) = &mut self.overheard else { return self.poll_hear(cx, buf) };
-        let read = overheard.len().min(buf.remaining());
-        buf.put_slice(&overheard[..read]);
-        overheard.drain(..read);
-        if overheard.is_empty() {
-            self.overheard = None;
+        if self.overheard.is_empty() {
+            return self.poll_hear(cx, buf);
         }
+        let read = self.overheard.len().min(buf.remaining());
+        buf.put_slice(&self.overheard[..read]);
+        self.overheard.drain(..read);
         Poll::Ready(Ok(()))
     }
 }
