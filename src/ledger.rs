@@ -178,7 +178,7 @@ impl Ledger {
             return;
         };
         let ledger = self.clone();
-        let writing = actix_rt::spawn(async move {
+        let writing = tokio::task::spawn_local(async move {
             ledger.write(event, bodies).await;
             drop(unattended);
         });

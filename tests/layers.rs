@@ -72,7 +72,7 @@ const LAYERS: &[Layer] = &[
     },
     Layer {
         name: "webhook",
-        may: &["limits", "kubeconfig", "upstream"],
+        may: &["limits", "api", "kubeconfig", "upstream"],
         outside: &["TcpStream", "openssl::", "pilothouse_actors::", "tokio::"],
     },
     Layer {

@@ -195,8 +195,12 @@ fn a_list_whose_version_has_gone_can_be_continued_with_what_is_there() {
     let rest = client.get(&format!("{MAPS}?continue={}", text(&gone, "/metadata/continue"))).ok();
     assert_eq!(names(&rest), ["c"], "b is gone by now");
     assert!(revision(&rest) > old);
-    let answer = client.get(&format!("{MAPS}?resourceVersion={old}&resourceVersionMatch=Exact"));
-    let status = answer.refused(410, "Expired");
+    let exact = format!("{MAPS}?resourceVersion={old}&resourceVersionMatch=Exact");
+    let status = poll(CAP, || {
+        let answer = client.get(&exact);
+        (answer.status == 410).then(|| answer.refused(410, "Expired"))
+    });
+    let status = status.expect("the history ends");
     assert_eq!(text(&status, "/message"), "The resourceVersion for the provided list is too old.");
     let event = client.watch(MAPS, &format!("resourceVersion={old}")).next();
     assert_eq!((&event["type"], &event["object"]["code"]), (&json!("ERROR"), &json!(410)));

@@ -231,6 +231,9 @@ mod tests {
         levels.configure(&both[..1]);
         drop(seat);
         levels.adjust();
+        assert_eq!(levels.told().len(), 2, "somebody may be about to enter it");
+        drop((first, again));
+        levels.adjust();
         assert_eq!(seats(&levels), [("a".to_owned(), 10)]);
     }
 
