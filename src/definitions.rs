@@ -136,39 +136,43 @@ impl Definitions {
     }
 
     /// A round as a future that takes the book along and brings it back. `is_ready`: the server serves, and what goes may go.
-    fn round(&mut self, is_ready: bool) -> impl ActorFuture<Self, Output = Result<()>> + use<> {
-        let (tools, mut book) = (self.tools.clone(), std::mem::take(&mut self.book));
-        let round = async move {
-            let done = tools.round(&mut book).await;
-            let releases_again = is_ready && tools.release(&mut book).await;
-            (book, done, releases_again)
-        };
-        round.into_actor(self).map(
-            move |(book, done, releases_again), definitions: &mut Definitions, context| {
-                definitions.book = book;
-                match &done {
-                    Ok(()) => definitions.failures = 0,
-                    Err(status) => {
-                        tracing::warn!(%status, "definitions could not be followed; it is tried again");
-                        let pause = pause(definitions.failures);
-                        definitions.failures += 1;
-                        context.run_later(pause, |definitions, _| definitions.ring());
-                    }
+    ///
+    /// The book leaves when the round begins and not before: until an actor waits for a future, those that it has spawned may still
+    /// run once, and would find nothing in its place. The end of a definition would take it for one that never had objects.
+    fn round(is_ready: bool) -> impl ActorFuture<Self, Output = Result<()>> + use<> {
+        let round = actix::fut::ready(()).then(move |(), definitions: &mut Definitions, _| {
+            let (tools, mut book) = (definitions.tools.clone(), std::mem::take(&mut definitions.book));
+            let round = async move {
+                let done = tools.round(&mut book).await;
+                let releases_again = is_ready && tools.release(&mut book).await;
+                (book, done, releases_again)
+            };
+            round.into_actor(definitions)
+        });
+        round.map(move |(book, done, releases_again), definitions: &mut Definitions, context| {
+            definitions.book = book;
+            match &done {
+                Ok(()) => definitions.failures = 0,
+                Err(status) => {
+                    tracing::warn!(%status, "definitions could not be followed; it is tried again");
+                    let pause = pause(definitions.failures);
+                    definitions.failures += 1;
+                    context.run_later(pause, |definitions, _| definitions.ring());
                 }
-                if releases_again && !std::mem::replace(&mut definitions.releases_again, true) {
-                    context.run_later(RELEASED_AGAIN, |definitions, _| {
-                        definitions.releases_again = false;
-                        let released = std::mem::take(&mut definitions.book.released);
-                        definitions.book.unreleased.extend(released);
-                        definitions.ring();
-                    });
-                }
-                if is_ready {
-                    definitions.see_off(context);
-                }
-                done
-            },
-        )
+            }
+            if releases_again && !std::mem::replace(&mut definitions.releases_again, true) {
+                context.run_later(RELEASED_AGAIN, |definitions, _| {
+                    definitions.releases_again = false;
+                    let released = std::mem::take(&mut definitions.book.released);
+                    definitions.book.unreleased.extend(released);
+                    definitions.ring();
+                });
+            }
+            if is_ready {
+                definitions.see_off(context);
+            }
+            done
+        })
     }
 
     /// Asks for another round.
@@ -283,7 +287,7 @@ impl Handler<Published> for Definitions {
             self.end(&name, context);
         }
         if rung.contains(&own) {
-            let round = self.round(true).map(|_, _, _| ());
+            let round = Definitions::round(true).map(|_, _, _| ());
             context.wait(round);
         }
     }
@@ -296,7 +300,7 @@ impl Handler<Follow> for Definitions {
         self.bell.drain();
         AtomicResponse::new(Box::pin(
             // What could not be written is tried again; what is defined is known.
-            self.round(false).map(|done, definitions, _| {
+            Definitions::round(false).map(|done, definitions, _| {
                 // Those that go are seen to once the server is ready.
                 definitions.ring();
                 match done {
