@@ -244,8 +244,8 @@ fn kinds_that_are_not_built_in_join() {
     assert!(v3_protobuf(&text).is_some());
 }
 
-/// Compares every document with those that the reference publishes. They are made with every version and gate on, and without the
-/// lists of allowed values.
+/// Compares every document with those that the reference publishes. They are made with every version and gate on, without the
+/// lists of allowed values, and by no release that they could name.
 #[test]
 #[ignore = "needs the folder of swagger.json and v3, named by PILOTHOUSE_OPENAPI_SPEC"]
 fn documents_are_those_of_the_reference() {
@@ -260,8 +260,9 @@ fn documents_are_those_of_the_reference() {
         .unwrap()
     };
     let written = |text: Vec<u8>| {
-        let mut value = serde_json::from_slice(&text).unwrap();
+        let mut value: Value = serde_json::from_slice(&text).unwrap();
         without_values(&mut value);
+        value["info"]["version"] = "unversioned".into();
         value
     };
     for name in sources.names() {
@@ -269,7 +270,12 @@ fn documents_are_those_of_the_reference() {
         let found: Value = written(sources.v3(&name).unwrap());
         assert!(found == expected, "{name} differs");
     }
-    assert!(written(sources.v2()) == read("swagger.json"), "the second version differs");
+    let mut expected = read("swagger.json");
+    // The files under /logs are not served here.
+    for (part, about) in [("paths", "/logs/"), ("parameters", "logpath-")] {
+        expected[part].as_object_mut().unwrap().retain(|name, _| !name.starts_with(about));
+    }
+    assert!(written(sources.v2()) == expected, "the second version differs");
 }
 
 /// Takes the lists of allowed values out of all schemas.
