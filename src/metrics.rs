@@ -37,7 +37,7 @@ use self::tokens::Tokens;
 use self::watches::{OpenWatch, Watched};
 use self::webhooks::{Judged, WebhookMeter};
 use crate::api::catalog::resource::Resource;
-use crate::api::discovery::RELEASE;
+use crate::api::release::Release;
 
 /// The bounds of the classes of duration, in seconds; the reference server's.
 const SECONDS: [f64; 23] = [
@@ -106,6 +106,28 @@ impl Metrics {
     #[must_use]
     pub fn telling(self, features: Vec<features::Enabled>) -> Metrics {
         Metrics { features, ..self }
+    }
+
+    /// The same, which also tells what this server is.
+    pub fn of(self, release: &Release) -> Result<Metrics, prometheus::Error> {
+        let build = release.build();
+        let labels = [
+            ("major", build.major),
+            ("minor", build.minor),
+            ("git_version", build.git_version),
+            ("git_commit", build.git_commit),
+            ("git_tree_state", build.git_tree_state),
+            ("build_date", build.build_date),
+            ("go_version", build.go_version),
+            ("compiler", build.compiler),
+            ("platform", &build.platform),
+        ];
+        let info = Opts::new("kubernetes_build_info", "1, with the version of this server as labels.")
+            .const_labels(labels.map(|(name, value)| (name.to_owned(), value.to_owned())).into());
+        let info = IntGauge::with_opts(info)?;
+        info.set(1);
+        self.registry.register(Box::new(info))?;
+        Ok(self)
     }
 
     /// Declares all of it.
@@ -283,22 +305,8 @@ impl Metrics {
         Ok(())
     }
 
-    /// What never changes: who this is, and since when.
+    /// What never changes: since when this server runs.
     fn constants(&self, started: Timestamp) -> Result<(), prometheus::Error> {
-        let release = format!("{}+pilothouse-{}", RELEASE, env!("CARGO_PKG_VERSION"));
-        let build = Opts::new("kubernetes_build_info", "1, with the version of this server as labels.")
-            .const_label("major", "1")
-            .const_label("minor", "33")
-            .const_label("git_version", release)
-            .const_label("git_commit", "")
-            .const_label("git_tree_state", "clean")
-            .const_label("build_date", "1970-01-01T00:00:00Z")
-            .const_label("go_version", "none")
-            .const_label("compiler", "rustc")
-            .const_label("platform", format!("{}/{}", std::env::consts::OS, std::env::consts::ARCH));
-        let build = IntGauge::with_opts(build)?;
-        build.set(1);
-        self.registry.register(Box::new(build))?;
         let start =
             Opts::new("process_start_time_seconds", "When the server started, in seconds of Unix time.");
         let start = Gauge::with_opts(start)?;
