@@ -39,7 +39,7 @@ impl Builtins {
             group.is_none_or(|group| self.catalog.group(group).is_some() && !groups.contains(group))
         };
         let openapi = OpenApi::new(defined.described.clone(), self.cbor).keeping(&before.openapi, same);
-        Served::new(catalog, self.address.clone(), openapi)
+        Served::new(catalog, self.address.clone(), openapi).pending(defined.written.clone())
     }
 }
 
