@@ -36,6 +36,8 @@ pub struct ResourcePath<'a> {
     pub version: &'a str,
     /// The namespace, empty when the path names none. For a namespace itself it is its own name.
     pub namespace: &'a str,
+    /// Whether the path names the namespace before the resource, as it does for what is in one.
+    pub within_namespace: bool,
     /// The plural of the resource.
     pub resource: &'a str,
     /// The object, empty when the path names none.
@@ -106,6 +108,7 @@ impl<'a> Request<'a> {
             if segments.ahead(2).is_some_and(|third| !matches!(third, "status" | "finalize")) {
                 segments.take();
                 segments.take();
+                found.within_namespace = true;
             }
         }
         found.resource = segments.take().unwrap_or_default();
