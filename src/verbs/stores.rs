@@ -13,7 +13,7 @@ use pilothouse_actors::object::{Draft, Key, Object, Revision, TypeName};
 use pilothouse_actors::permit::Permit;
 use pilothouse_actors::snapshot::Snapshot;
 use pilothouse_actors::store::{
-    Create, Get, OpenWatch, Position, Remove, Replace, Settled, Store, TakeSnapshot,
+    Create, Get, OpenWatch, Position, Remove, Replace, Settled, Step, Store, TakeSnapshot,
 };
 use pilothouse_actors::turns::{Basis, TakeTurn, Turn, Turning};
 use tokio::time::timeout;
@@ -114,6 +114,11 @@ impl Stores {
         let Basis { turn, .. } = self.basis(of, key.clone(), Turning::Always, permit).await?;
         let settled = self.settled(of, key, permit).await?;
         Ok((readable(settled.ok_or(StoreError::NotFound)?)?, turn))
+    }
+
+    /// Lets the type go on to a revision above this one, which has expired.
+    pub async fn step(&self, of: &TypeName, above: Revision, permit: &Permit) -> StoreResult<()> {
+        self.ask(of, Step { above, permit: permit.clone() }).await
     }
 
     /// All objects as they are now.
