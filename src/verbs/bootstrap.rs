@@ -1,4 +1,6 @@
 //! What exists from the first start. What is there already is left alone: whoever changed it meant it.
+//!
+//! An object that cannot be made, because a policy or a quota forbids it or its record is damaged, does not keep the others.
 
 pub mod home;
 mod roles;
@@ -10,7 +12,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use futures::future::try_join_all;
+use futures::future::join_all;
 use pilothouse_actors::error::StoreError;
 use pilothouse_actors::identity::Identity;
 use pilothouse_actors::object::{Key, Object};
@@ -50,12 +52,12 @@ pub async fn make_namespaces(backend: &Backend, catalog: &Catalog, names: &[&str
         Wanted { group: "", resource: NAMESPACES, object }
     };
     let all = names.iter().map(namespace).collect();
-    Own::new(backend, catalog).make_all(all, "").await.map(drop)
+    Own::new(backend, catalog).make_all(all, "").await.1
 }
 
 /// Makes the classes of the cluster's own pods that are not there.
 pub async fn priority_classes(backend: &Backend, catalog: &Catalog) -> Result<()> {
-    Own::new(backend, catalog).make_all(priority_classes::all(), "").await.map(drop)
+    Own::new(backend, catalog).make_all(priority_classes::all(), "").await.1
 }
 
 /// Makes the objects that say which groups and versions this server serves.
@@ -63,9 +65,10 @@ pub async fn api_services(backend: &Backend, catalog: &Catalog) -> Result<()> {
     let own = Own::new(backend, catalog);
     let versions = catalog.resources().map(|resource| &resource.gv);
     let wanted = api_services::all(versions);
-    own.settle_api_services(&wanted).await?;
-    let made = own.make_all(wanted, "fieldManager=kube-apiserver").await?;
-    own.tell_all(made, "fieldManager=kube-apiserver", api_services::available).await
+    let settled = own.settle_api_services(&wanted).await;
+    let (made, done) = own.make_all(wanted, "fieldManager=kube-apiserver").await;
+    let told = own.tell_all(made, "fieldManager=kube-apiserver", api_services::available).await;
+    settled.and(done).and(told)
 }
 
 /// Makes the objects that say which groups and versions were defined, and removes those of versions that no longer are. `before`:
@@ -79,8 +82,8 @@ pub async fn defined_api_services(
     let own = Own::new(backend, catalog);
     let is_new = |version: &&GroupVersion| before.is_none_or(|before| !before.contains(*version));
     let wanted: Vec<Wanted> = versions.iter().filter(is_new).map(api_services::defined).collect();
-    let made = own.make_all(wanted, "fieldManager=kube-apiserver").await?;
-    own.tell_all(made, "fieldManager=kube-apiserver", api_services::available).await?;
+    let (made, done) = own.make_all(wanted, "fieldManager=kube-apiserver").await;
+    own.tell_all(made, "fieldManager=kube-apiserver", api_services::available).await.and(done)?;
     if before.is_some_and(|before| before.is_subset(versions)) {
         return Ok(());
     }
@@ -110,9 +113,15 @@ pub async fn flow_control(backend: &Backend, catalog: &Catalog) -> Result<()> {
     for resource in ["prioritylevelconfigurations", "flowschemas"] {
         own.revise_flow_control(resource, &all).await?;
     }
-    let mut made = own.make_all(all, &format!("fieldManager={}", flow_control::PRODUCER)).await?;
+    let (mut made, done) = own.make_all(all, &format!("fieldManager={}", flow_control::PRODUCER)).await;
     made.retain(|wanted| wanted.resource == "flowschemas");
-    own.state_all(made, &format!("fieldManager={}", flow_control::CONSUMER), flow_control::found).await
+    let query = format!("fieldManager={}", flow_control::CONSUMER);
+    own.state_all(made, &query, flow_control::found).await.and(done)
+}
+
+/// Does all of these at once, so that they share syncs of the disk. Answers the first failure once all are done.
+async fn all_of<T>(works: impl IntoIterator<Item = impl Future<Output = Result<T>>>) -> Result<()> {
+    join_all(works).await.into_iter().try_for_each(|done| done.map(drop))
 }
 
 /// The server as a client of itself.
@@ -303,8 +312,9 @@ impl<'a> Own<'a> {
         self.call(place, Verb::Update, &found).await.map(drop)
     }
 
-    /// Makes those objects that are not there, all at once so that they share a sync of the disk. Answers those it made.
-    async fn make_all(&self, all: Vec<Wanted>, query: &str) -> Result<Vec<Wanted>> {
+    /// Makes those objects that are not there, all at once so that they share a sync of the disk. Answers those it made, and why
+    /// others are missing.
+    async fn make_all(&self, all: Vec<Wanted>, query: &str) -> (Vec<Wanted>, Result<()>) {
         let make = |wanted: Wanted| async move {
             let place = Place::of(&wanted);
             // Looking first spares every later start the work of preparing what is there already.
@@ -314,8 +324,14 @@ impl<'a> Own<'a> {
             let made = self.make_from(place, query, codec::to_json(&wanted.object).into()).await?;
             Ok(made.then_some(wanted))
         };
-        let made: Result<Vec<Option<Wanted>>> = try_join_all(all.into_iter().map(make)).await;
-        Ok(made?.into_iter().flatten().collect())
+        let (mut all_made, mut done) = (Vec::new(), Ok(()));
+        for made in join_all(all.into_iter().map(make)).await {
+            match made {
+                Ok(made) => all_made.extend(made),
+                Err(status) => done = done.and(Err(status)),
+            }
+        }
+        (all_made, done)
     }
 
     async fn exists(&self, place: Place<'_>) -> bool {
@@ -342,7 +358,7 @@ impl<'a> Own<'a> {
             config.set("status", status(&wanted.object, &now));
             self.ask(Place::of(wanted), Verb::ApplyStatus, query, codec::to_json(&config).into())
         });
-        try_join_all(stated).await.map(drop)
+        all_of(stated).await
     }
 
     /// Gives objects that were just made their status, which is not taken at creation: together, in one more sync.
@@ -364,6 +380,6 @@ impl<'a> Own<'a> {
                 self.ask(place, Verb::UpdateStatus, query, body).await.map(drop)
             }
         });
-        try_join_all(told).await.map(drop)
+        all_of(told).await
     }
 }
