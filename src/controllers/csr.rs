@@ -152,7 +152,7 @@ impl PerObject for CertificateSigner {
                     ("message", why.as_str()),
                 ];
                 self.client
-                    .edit(at, "status", |request| {
+                    .edit_as_read(at, "status", &request, |request| {
                         if has(request, "Failed") {
                             return Ok(false);
                         }
@@ -174,7 +174,7 @@ impl PerObject for CertificateSigner {
                     Err(why) => return Ok(Outcome::Again(why)),
                 };
                 self.client
-                    .edit(at, "status", |request| {
+                    .edit_as_read(at, "status", &request, |request| {
                         request.entry("status").set("certificate", pem.as_str());
                         Ok(true)
                     })
@@ -259,7 +259,7 @@ impl PerObject for CertificateApprover {
             }
             let approved =
                 [("type", "Approved"), ("status", "True"), ("reason", "AutoApproved"), ("message", message)];
-            let written = self.client.edit(at, "approval", |request| {
+            let written = self.client.edit_as_read(at, "approval", &request, |request| {
                 let open = !has(request, "Approved") && !has(request, "Denied");
                 if open {
                     add_condition(request, approved);

@@ -94,7 +94,9 @@ impl Registrations {
             }
             Deed::Remove => {
                 let Some(object) = self.client.get(at).await? else { return Ok(()) };
-                gone_is_fine(self.client.delete(&resource, object, &DeleteOptions::default()).await.map(drop))
+                let uid = found.as_ref().map(|found| meta::of(found).str("uid").to_owned());
+                let options = DeleteOptions { uid, ..DeleteOptions::default() };
+                gone_is_fine(self.client.delete(&resource, object, &options).await.map(drop))
             }
         }
     }

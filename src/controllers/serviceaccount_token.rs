@@ -69,7 +69,8 @@ impl AccountTokens {
         let Some(uid) = uid.filter(|uid| wanted.is_empty() || wanted == uid) else {
             return self.delete(key, meta::of(&secret).str("uid")).await;
         };
-        let filled = self.client.edit(at, "", |secret| Ok(self.fill(secret, key, name, &uid)));
+        let filled =
+            self.client.edit_as_read(at, "", &secret, |secret| Ok(self.fill(secret, key, name, &uid)));
         match filled.await {
             Err(status) if status.code != 404 => Err(status),
             _ => Ok(Outcome::Done),
