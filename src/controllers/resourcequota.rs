@@ -64,7 +64,8 @@ struct Watched {
 impl Watched {
     /// How long it still rests.
     fn rest(&self, now: Timestamp) -> Duration {
-        Duration::from_micros(self.rests_until.0.saturating_sub(now.0))
+        // More than the longest rest is left only where the clock was set back.
+        Duration::from_micros(self.rests_until.0.saturating_sub(now.0)).min(QUOTA_REST)
     }
 
     /// It was counted from `began` until `now`. Those of several quotas add up.

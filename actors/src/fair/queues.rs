@@ -18,7 +18,7 @@ use std::time::Duration;
 use super::demand::{Demand, Observed};
 use super::hand::Hand;
 use crate::clock::Timestamp;
-use crate::limits::REQUESTS_WAITING_PER_LEVEL;
+use crate::limits::{REQUESTS_WAITING_PER_LEVEL, SET_BACK};
 
 /// How long a request is thought to take before anybody knows; the reference server's value.
 const GUESS: Duration = Duration::from_millis(3);
@@ -320,7 +320,18 @@ impl<T> Queues<T> {
     /// Moves the meter on to this moment, by what was there until now.
     fn pass(&mut self, now: Timestamp) {
         let elapsed = now.0.saturating_sub(self.at.0) as f64;
-        self.at = self.at.max(now);
+        let back = Duration::from_micros(self.at.0.saturating_sub(now.0));
+        if back < SET_BACK {
+            self.at = self.at.max(now);
+        } else {
+            // The clock was set back: whoever lingers shall not do so until it has caught up.
+            let lingering = std::mem::take(&mut self.lingering).into_iter();
+            let earlier = |Reverse((at, from, seats)): Reverse<(Timestamp, _, _)>| {
+                Reverse((at.minus(back), from, seats))
+            };
+            self.lingering = lingering.map(earlier).collect();
+            self.at = now;
+        }
         if self.queues.is_empty() {
             // Nobody has taken a reading that still counts.
             self.progress = 0.0;
