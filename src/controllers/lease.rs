@@ -89,6 +89,9 @@ pub struct LeaseHolder {
     pub clock: Clock,
     /// Whom it tells.
     pub lead: Lead,
+    /// Whether it has held the lease since the start. Whoever else is named before that is an earlier run of this server, perhaps
+    /// under another host name: the store belongs to one process.
+    pub has_begun: Cell<bool>,
 }
 
 impl LeaseHolder {
@@ -102,23 +105,27 @@ impl LeaseHolder {
         let (me, now) = (self.identity().await?, self.clock.now());
         let Some(found) = self.client.read(at).await? else {
             self.client.create(at, &lease(&me, now)).await?;
+            self.has_begun.set(true);
             self.lead.set(true);
             return Ok(Outcome::After(RENEWED_EVERY));
         };
         let spec = found.get("spec").unwrap_or(&Value::Null);
         let renewed = until(spec, Duration::ZERO);
         if spec.str("holderIdentity") == me && renewed.plus(RENEWED_EVERY) > now && renewed <= now {
+            self.has_begun.set(true);
             self.lead.set(true);
             return Ok(Outcome::After(Duration::from_micros(renewed.plus(RENEWED_EVERY).0 - now.0)));
         }
         let holds =
             spec.get("leaseDurationSeconds").and_then(Value::as_int).and_then(|all| u64::try_from(all).ok());
         let ends = until(spec, Duration::from_secs(holds.unwrap_or(0)));
-        if !matches!(spec.str("holderIdentity"), "" | "-") && spec.str("holderIdentity") != me && ends > now {
+        let is_others = !matches!(spec.str("holderIdentity"), "" | "-") && spec.str("holderIdentity") != me;
+        if is_others && ends > now && self.has_begun.get() {
             self.lead.set(false);
             return Ok(Outcome::After(Duration::from_micros(ends.0 - now.0)));
         }
         self.client.edit(at, "", |lease| Ok(take(lease, &me, now))).await?;
+        self.has_begun.set(true);
         self.lead.set(true);
         Ok(Outcome::After(RENEWED_EVERY))
     }

@@ -1,6 +1,6 @@
 //! Starts the loops on their own thread and starts them again when one of them panics.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::io;
 use std::rc::Rc;
@@ -243,6 +243,7 @@ impl House {
             client: client.clone(),
             clock: of_lease.clone(),
             lead: lead.clone(),
+            has_begun: Cell::new(false),
         });
         for entry in &settings.enabled {
             self.keep_entry(entry, settings, &clock);
