@@ -1,8 +1,8 @@
 //! What is counted of versions that other servers serve.
 
 use std::collections::BTreeSet;
-use std::sync::{Mutex, PoisonError};
 
+use pilothouse_actors::lock::Lock;
 use prometheus::{IntCounterVec, IntGaugeVec, Opts, Registry};
 
 use crate::limits::EXTENSIONS_COUNTED;
@@ -15,7 +15,7 @@ pub struct Aggregation {
     unavailable: IntGaugeVec,
     turned: IntCounterVec,
     /// The names that were counted. Whoever makes APIServices under ever new names shall not fill the memory.
-    known: Mutex<BTreeSet<String>>,
+    known: Lock<BTreeSet<String>>,
 }
 
 impl Aggregation {
@@ -29,7 +29,7 @@ impl Aggregation {
         Ok(Aggregation {
             unavailable: IntGaugeVec::new(unavailable, &["name"])?,
             turned: IntCounterVec::new(turned, &["name", "reason"])?,
-            known: Mutex::default(),
+            known: Lock::default(),
         })
     }
 
@@ -39,7 +39,7 @@ impl Aggregation {
     }
 
     fn label<'a>(&self, name: &'a str) -> &'a str {
-        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut known = self.known.lock();
         if known.contains(name) {
             return name;
         }

@@ -2,10 +2,10 @@
 //! goes with it.
 
 use std::collections::BTreeSet;
-use std::sync::{Mutex, PoisonError};
 
 use pilothouse_actors::fair::levels::Told;
 use pilothouse_actors::fair::queues::Refusal;
+use pilothouse_actors::lock::Lock;
 use prometheus::core::{MetricVec, MetricVecBuilder};
 use prometheus::{
     Gauge, GaugeVec, Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge,
@@ -60,7 +60,7 @@ pub struct Flows {
     widths: HistogramVec,
     levels: Vec<GaugeVec>,
     fair: Gauge,
-    told: Mutex<Named>,
+    told: Lock<Named>,
 }
 
 /// Of what something is told.
@@ -152,7 +152,7 @@ impl Flows {
             )?,
             levels: levels.collect::<Result<_, _>>()?,
             fair: Gauge::new(name("seat_fair_frac"), "How much of its target every level has.")?,
-            told: Mutex::default(),
+            told: Lock::default(),
         })
     }
 
@@ -175,11 +175,7 @@ impl Flows {
     /// What is counted of the requests of a schema.
     pub fn of(&self, level: &str, schema: &str) -> FlowSeries {
         // Also of one that is gone this moment: the next look finds it.
-        self.told
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .flows
-            .insert((level.to_owned(), schema.to_owned()));
+        self.told.lock().flows.insert((level.to_owned(), schema.to_owned()));
         let flow = [level, schema];
         let with = |vec: &HistogramVec, words: [&str; 2]| {
             words.map(|word| vec.with_label_values(&[level, schema, word]))
@@ -201,7 +197,7 @@ impl Flows {
 
     /// Says nothing more of other schemas than these, each with its level.
     pub fn keep(&self, flows: BTreeSet<(String, String)>) {
-        let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut told = self.told.lock();
         for (level, schema) in told.flows.difference(&flows) {
             let flow = [level.as_str(), schema.as_str()];
             forget(&self.dispatched, &flow);
@@ -221,7 +217,7 @@ impl Flows {
     /// Tells what the levels have, and nothing more of others.
     pub fn tell(&self, levels: &[Told], fair: f64) {
         self.fair.set(fair);
-        let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut told = self.told.lock();
         let names: BTreeSet<String> = levels.iter().map(|level| level.name.clone()).collect();
         for (gauges, (_, _, value)) in self.levels.iter().zip(&OF_LEVELS) {
             told.levels.difference(&names).for_each(|gone| forget(gauges, &[gone.as_str()]));
