@@ -12,7 +12,7 @@ use pilothouse_actors::identity::Identity;
 
 use crate::api::aggregation::availability::{Verdict, check_endpoints, port_name, tell};
 use crate::api::aggregation::{ASKS_AS, Registration, STORE, Service};
-use crate::api::status::Result;
+use crate::api::status::{Result, Unless as _};
 use crate::api::value::Value;
 use crate::api::words::MASTERS;
 use crate::limits::{EXTENSION_DISCOVERY, EXTENSION_PROBED_EVERY, EXTENSION_PROBES};
@@ -104,18 +104,9 @@ impl Availability {
             }
             Ok(tell(object, verdict, &now))
         });
-        match written.await {
-            Err(status) if status.code != 404 => Err(status),
-            _ => {
-                tracing::debug!(
-                    name = at.name,
-                    status = verdict.status,
-                    reason = verdict.reason,
-                    "an APIService"
-                );
-                Ok(())
-            }
-        }
+        written.await.unless_gone()?;
+        tracing::debug!(name = at.name, status = verdict.status, reason = verdict.reason, "an APIService");
+        Ok(())
     }
 
     async fn check(&self, registration: &Registration, service: &Service) -> Verdict {

@@ -13,7 +13,7 @@ use pilothouse_actors::clock::Clock;
 use pilothouse_actors::identity::Identity;
 use pilothouse_actors::object::Key;
 
-use crate::api::status::{Result, Status};
+use crate::api::status::{Result, Status, Unless as _};
 use crate::api::value::Value;
 use crate::api::words::signers::{CLIENT, KUBELET, SERVING};
 use crate::api::words::stores::SIGNING_REQUESTS;
@@ -181,10 +181,8 @@ impl PerObject for CertificateSigner {
                     .await
             }
         };
-        match written {
-            Err(status) if status.code != 404 => Err(status),
-            _ => Ok(Outcome::Done),
-        }
+        written.unless_gone()?;
+        Ok(Outcome::Done)
     }
 }
 
@@ -266,10 +264,8 @@ impl PerObject for CertificateApprover {
                 }
                 Ok(open)
             });
-            return match written.await {
-                Err(status) if status.code != 404 => Err(status),
-                _ => Ok(Outcome::Done),
-            };
+            written.await.unless_gone()?;
+            return Ok(Outcome::Done);
         }
         // Somebody may give the right later; until then people decide.
         Ok(Outcome::Again("the requester may not have the certificate of a node".to_owned()))

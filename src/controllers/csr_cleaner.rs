@@ -12,7 +12,7 @@ use pilothouse_actors::object::Key;
 use crate::api::meta;
 use crate::api::options::DeleteOptions;
 use crate::api::schema::time;
-use crate::api::status::Result;
+use crate::api::status::{Result, Unless as _};
 use crate::api::value::Value;
 use crate::api::words::stores::SIGNING_REQUESTS;
 
@@ -72,10 +72,8 @@ impl PerObject for CertificateCleaner {
         if left > 0 {
             return Ok(Outcome::After(Duration::from_secs(left)));
         }
-        match self.client.delete(&resource, object, &DeleteOptions::default()).await {
-            Err(status) if status.code != 404 => Err(status),
-            _ => Ok(Outcome::Done),
-        }
+        self.client.delete(&resource, object, &DeleteOptions::default()).await.unless_gone()?;
+        Ok(Outcome::Done)
     }
 }
 

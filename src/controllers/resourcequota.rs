@@ -20,7 +20,7 @@ use crate::api::amounts::{self, Amounts};
 use crate::api::catalog::resource::Resource;
 use crate::api::quota::usage::Change;
 use crate::api::quota::{Features, Meter, Tally};
-use crate::api::status::Result;
+use crate::api::status::{Result, Unless as _};
 use crate::api::value::Value;
 use crate::api::words::stores::RESOURCE_QUOTAS;
 use crate::limits::QUOTA_REST;
@@ -114,11 +114,8 @@ impl QuotaStatus {
             write(quota, &used);
             Ok(true)
         });
-        match written.await {
-            Err(status) if status.code == 404 => Ok(Outcome::Done),
-            Err(status) => Err(status),
-            Ok(()) => Ok(Outcome::After(CHECKED_AGAIN)),
-        }
+        let written = written.await.unless_gone()?;
+        Ok(written.map_or(Outcome::Done, |()| Outcome::After(CHECKED_AGAIN)))
     }
 
     /// What the objects of a namespace use of what a quota is about.

@@ -135,7 +135,7 @@ async fn node_of(backend: &Backend, call: &Call<'_>, name: &str) -> Result<Optio
     }
     match get(backend, call, "nodes", "Node", name).await {
         Ok(node) => Ok(Some(reference(&node))),
-        Err(status) if status.code == 404 => {
+        Err(status) if status.is_not_found() => {
             Ok(Some(Reference { name: name.to_owned(), uid: String::new() }))
         }
         Err(status) => Err(Status::internal(status.message)),
