@@ -302,7 +302,7 @@ impl Metrics {
         let start =
             Opts::new("process_start_time_seconds", "When the server started, in seconds of Unix time.");
         let start = Gauge::with_opts(start)?;
-        start.set(started.0 as f64 / 1e6);
+        start.set(started.fractional_seconds());
         self.registry.register(Box::new(start))
     }
 
@@ -340,7 +340,7 @@ impl Metrics {
     pub fn count_reload(&self, taken: bool, now: Timestamp) {
         let labels = [if taken { "success" } else { "failure" }, ""];
         self.reloads.with_label_values(&labels).inc();
-        self.reloaded_at.with_label_values(&labels).set(now.0 as f64 / 1e6);
+        self.reloaded_at.with_label_values(&labels).set(now.fractional_seconds());
     }
 
     /// Counts a request that was judged.

@@ -126,7 +126,7 @@ fn verify(
 
 /// How long a certificate holds from now on; `None` if it does not hold now.
 fn seconds_left(certificate: &X509Ref, now: Timestamp) -> Option<u64> {
-    let now = Asn1Time::from_unix(i64::try_from(now.seconds()).ok()?).ok()?;
+    let now = Asn1Time::from_unix(now.unix_seconds()).ok()?;
     let left = now.diff(certificate.not_after()).ok()?;
     let seconds = i64::from(left.days) * 86_400 + i64::from(left.secs);
     u64::try_from(seconds).ok().filter(|_| certificate.not_before() <= now)

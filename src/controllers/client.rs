@@ -128,7 +128,7 @@ impl Client {
 
     /// The present moment in seconds of Unix time.
     pub fn seconds(&self) -> i64 {
-        i64::try_from(self.backend.clock.now().seconds()).unwrap_or(i64::MAX)
+        self.backend.clock.now().unix_seconds()
     }
 
     /// The present moment as objects carry it.

@@ -125,7 +125,7 @@ impl PodCollector {
         }
         let next = self.state.borrow().doubted.values().min().copied();
         // Nodes that are doubted soon after each other share the look at all pods.
-        let left = |at: Timestamp| Duration::from_micros(at.0.saturating_sub(self.clock.now().0));
+        let left = |at: Timestamp| at.since(self.clock.now());
         Ok(next.map_or(Outcome::Done, |at| Outcome::After(left(at).max(GATHERED))))
     }
 

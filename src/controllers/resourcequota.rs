@@ -64,12 +64,12 @@ struct Watched {
 impl Watched {
     /// How long it still rests.
     fn rest(&self, now: Timestamp) -> Duration {
-        Duration::from_micros(self.rests_until.0.saturating_sub(now.0))
+        self.rests_until.since(now)
     }
 
     /// It was counted from `began` until `now`. Those of several quotas add up.
     fn counted(&mut self, began: Timestamp, now: Timestamp) {
-        let took = Duration::from_micros(now.0.saturating_sub(began.0));
+        let took = now.since(began);
         let rest = self.rest(now).saturating_add(took.saturating_mul(RESTS));
         self.rests_until = now.plus(rest.min(QUOTA_REST));
     }

@@ -218,7 +218,7 @@ impl Authentication {
     pub fn count_reload(&self, taken: bool, now: Timestamp) {
         let labels = [if taken { "success" } else { "failure" }, ""];
         self.reloads.with_label_values(&labels).inc();
-        self.reloaded_at.with_label_values(&labels).set(now.0 as f64 / 1e6);
+        self.reloaded_at.with_label_values(&labels).set(now.fractional_seconds());
     }
 
     /// Counts a token that is being verified because it was not remembered. Unless it says otherwise before it is
@@ -233,7 +233,7 @@ impl Authentication {
 impl Outcome {
     fn count(&self, began: Timestamp, now: Timestamp) {
         self.count.inc();
-        self.duration.observe(now.0.saturating_sub(began.0) as f64 / 1e6);
+        self.duration.observe(now.since(began).as_secs_f64());
     }
 }
 
@@ -248,7 +248,7 @@ impl Latency {
     /// Counts a token, and whether somebody is known by it.
     pub fn count(&self, known: bool, began: Timestamp, now: Timestamp) {
         let histogram = if known { &self.success } else { &self.failure };
-        histogram.observe(now.0.saturating_sub(began.0) as f64 / 1e6);
+        histogram.observe(now.since(began).as_secs_f64());
     }
 }
 

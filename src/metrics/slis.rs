@@ -21,7 +21,7 @@ impl Slis {
         let start =
             Opts::new("process_start_time_seconds", "When the server started, in seconds of Unix time.");
         let start = Gauge::with_opts(start)?;
-        start.set(started.0 as f64 / 1e6);
+        start.set(started.fractional_seconds());
         let slis = Slis {
             last: IntGaugeVec::new(last, &["name", "type"])?,
             all: IntCounterVec::new(all, &["name", "status", "type"])?,

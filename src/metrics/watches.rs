@@ -100,7 +100,7 @@ impl OpenWatch {
     /// Counts events that were told, the first of them accepted at `oldest`.
     pub fn told(&self, events: usize, oldest: Timestamp, now: Timestamp) {
         self.events.inc_by(events as u64);
-        self.lag.observe(now.0.saturating_sub(oldest.0) as f64 / 1e6);
+        self.lag.observe(now.since(oldest).as_secs_f64());
     }
 }
 

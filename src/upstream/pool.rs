@@ -293,7 +293,7 @@ impl Pool {
         let shelves = self.shelves.lock();
         let shelf = shelves.waiting.get(origin)?;
         let found = shelf.iter().find(|waiting| waiting.line.number == number)?;
-        Some(Duration::from_micros(self.clock.now().0.saturating_sub(found.since.0)))
+        Some(self.clock.now().since(found.since))
     }
 
     /// Asks over connections that wait, as long as there are any. One that was closed before anything was sent is as if it

@@ -256,7 +256,7 @@ impl Backend {
         let from = first.split('/').next_back().unwrap_or_default();
         let began = self.conversions.clock.now();
         let made = self.exchange(conversion, &wanted, &sent, permit).await;
-        let took = self.conversions.clock.now().0.saturating_sub(began.0) as f64 / 1e6;
+        let took = self.conversions.clock.now().since(began).as_secs_f64();
         let failure = made.as_ref().err().map(|wrong| wrong.failure);
         let versions = (conversion.definition.as_str(), from, &*wanted.version);
         self.conversions.metrics.conversions.asked(versions, took, failure);

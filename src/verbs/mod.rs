@@ -142,7 +142,7 @@ impl Backend {
 
     /// The present moment as objects carry it.
     fn now(&self) -> String {
-        time::format_seconds(i64::try_from(self.clock.now().seconds()).unwrap_or(i64::MAX))
+        time::format_seconds(self.clock.now().unix_seconds())
     }
 }
 

@@ -335,7 +335,7 @@ impl Backend {
         table: &mut Vec<u8>,
     ) {
         let group = resource.stored.as_ref().map_or(&resource.gv.group, |stored| &stored.version.group);
-        let now = i64::try_from(self.clock.now().seconds()).unwrap_or(i64::MAX);
+        let now = self.clock.now().unix_seconds();
         let cells = print::cells_of(resource, value, now);
         let completion = print::completion(group, &resource.kind, value);
         print::row(table, is_first, &cells, completion, object);

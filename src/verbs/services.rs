@@ -118,7 +118,7 @@ impl Services {
         let of = GroupResource { group: NETWORKING_GROUP, resource: "ipaddresses" };
         let ty = self.type_of(NETWORKING_GROUP, "IPAddress");
         let ty = ty.ok_or_else(|| Status::internal("no schema for IPAddress"))?;
-        let now = time::format_seconds(i64::try_from(self.clock.now().seconds()).unwrap_or(i64::MAX));
+        let now = time::format_seconds(self.clock.now().unix_seconds());
         let mut object = address_object(address, owner, &now);
         let version = GroupVersion::new(NETWORKING_GROUP, "v1");
         ownership::record_own(&self.registry, (&version, "IPAddress"), "", &now, None, &mut object);

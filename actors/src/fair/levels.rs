@@ -144,7 +144,7 @@ impl Levels {
             let due = self.release();
             let release = async {
                 match due {
-                    Some(due) => sleep(Duration::from_micros(due.0.saturating_sub(self.clock.now().0))).await,
+                    Some(due) => sleep(due.since(self.clock.now())).await,
                     None => std::future::pending().await,
                 }
             };

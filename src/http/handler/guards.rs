@@ -253,8 +253,8 @@ async fn judge(
             (Judged::NoOpinion, Err(denied(&identity.name, &action, &reason)))
         }
     };
-    let took = worker.backend.clock.now().0.saturating_sub(began.0);
-    worker.shared.metrics.count_judged(judged, took as f64 / 1e6);
+    let took = worker.backend.clock.now().since(began);
+    worker.shared.metrics.count_judged(judged, took.as_secs_f64());
     Ok((result, judgement))
 }
 

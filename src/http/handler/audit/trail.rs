@@ -3,6 +3,7 @@
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use actix_web::http::header;
 use actix_web::{HttpMessage as _, HttpRequest};
@@ -34,7 +35,7 @@ use super::super::worker::Worker;
 use super::Audit;
 
 /// Requests that take longer than this say so.
-const SLOW_MICROS: u64 = 500_000;
+const SLOW: Duration = Duration::from_millis(500);
 
 /// What is kept of an answer.
 #[derive(Default)]
@@ -183,8 +184,8 @@ impl Trail {
         let mut notes = self.notes.borrow().clone();
         if stage == Stage::ResponseComplete {
             notes.append(&mut self.late.borrow().clone());
-            let took = at.0.saturating_sub(self.head.received.0);
-            if took > SLOW_MICROS && !self.is_long_running {
+            let took = at.since(self.head.received);
+            if took > SLOW && !self.is_long_running {
                 notes.insert("apiserver.latency.k8s.io/total".to_owned(), span(took));
             }
         }
@@ -311,7 +312,6 @@ fn object(parsed: &Request<'_>) -> Option<ObjectRef> {
 #[cfg(test)]
 mod tests {
     use std::panic::AssertUnwindSafe;
-    use std::time::Duration;
 
     use futures::FutureExt as _;
     use pilothouse_actors::clock::Timestamp;

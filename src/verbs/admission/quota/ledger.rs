@@ -256,7 +256,7 @@ impl Ledger {
         for (name, amount) in used {
             value.entry("status").entry("used").set(name, amount.to_string());
         }
-        let now = time::format_seconds(i64::try_from(self.clock.now().seconds()).unwrap_or(i64::MAX));
+        let now = time::format_seconds(self.clock.now().unix_seconds());
         let reset = ownership::reset_fields("", KIND, "status", true);
         let write = ownership::Write {
             manager: SERVER_NAME,
