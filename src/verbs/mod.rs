@@ -25,6 +25,7 @@ pub mod present;
 mod proof;
 pub mod record;
 pub mod review;
+pub mod rights;
 pub mod services;
 pub mod stores;
 pub mod sub;
