@@ -3,8 +3,9 @@
 use std::collections::BTreeSet;
 
 use pilothouse_actors::lock::Lock;
-use prometheus::{IntCounterVec, IntGaugeVec, Opts, Registry};
+use prometheus::{IntCounterVec, IntGaugeVec};
 
+use super::declare::{Page, Result};
 use crate::limits::EXTENSIONS_COUNTED;
 
 /// The name under which all are counted that come after too many others.
@@ -19,23 +20,20 @@ pub struct Aggregation {
 }
 
 impl Aggregation {
-    pub(super) fn new() -> Result<Aggregation, prometheus::Error> {
-        let unavailable =
-            Opts::new("aggregator_unavailable_apiservice", "Whether an APIService is unavailable, by name.");
-        let turned = Opts::new(
-            "aggregator_unavailable_apiservice_total",
-            "How often APIServices became unavailable, by name and reason.",
-        );
+    pub(super) fn new(page: &Page<'_>) -> Result<Aggregation> {
         Ok(Aggregation {
-            unavailable: IntGaugeVec::new(unavailable, &["name"])?,
-            turned: IntCounterVec::new(turned, &["name", "reason"])?,
+            unavailable: page.gauges(
+                "aggregator_unavailable_apiservice",
+                "Whether an APIService is unavailable, by name.",
+                &["name"],
+            )?,
+            turned: page.counters(
+                "aggregator_unavailable_apiservice_total",
+                "How often APIServices became unavailable, by name and reason.",
+                &["name", "reason"],
+            )?,
             known: Lock::default(),
         })
-    }
-
-    pub(super) fn register(&self, registry: &Registry) -> Result<(), prometheus::Error> {
-        registry.register(Box::new(self.unavailable.clone()))?;
-        registry.register(Box::new(self.turned.clone()))
     }
 
     fn label<'a>(&self, name: &'a str) -> &'a str {
@@ -68,11 +66,13 @@ impl Aggregation {
 
 #[cfg(test)]
 mod tests {
+    use prometheus::Registry;
+
     use super::*;
 
     #[test]
     fn names_are_counted_up_to_a_bound() {
-        let metrics = Aggregation::new().unwrap();
+        let metrics = Aggregation::new(&Page(&Registry::new())).unwrap();
         for number in 0..EXTENSIONS_COUNTED {
             metrics.is(&format!("v1.{number}"), number % 2 == 0);
         }

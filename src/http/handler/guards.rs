@@ -254,7 +254,7 @@ async fn judge(
         }
     };
     let took = worker.backend.clock.now().since(began);
-    worker.shared.metrics.count_judged(judged, took.as_secs_f64());
+    worker.shared.metrics.authorization.count_judged(judged, took.as_secs_f64());
     Ok((result, judgement))
 }
 

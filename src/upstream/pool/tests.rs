@@ -230,7 +230,8 @@ async fn many_at_once_have_a_connection_each_and_few_of_them_stay() {
     assert!(asked.into_iter().all(|answer| answer.unwrap() == b"ok"));
     assert_eq!(pool.waiting(), CONNECTIONS_KEPT_EACH);
     server.settles(CONNECTIONS_KEPT_EACH).await;
-    let numbers: Vec<u64> = pool.shelves.lock().waiting[&origin].iter().map(|waiting| waiting.line.number).collect();
+    let numbers: Vec<u64> =
+        pool.shelves.lock().waiting[&origin].iter().map(|waiting| waiting.line.number).collect();
     assert!(numbers.contains(&(many as u64)), "the newest is kept, whoever waits: {numbers:?}");
     drop(pool);
     server.settles(0).await;
