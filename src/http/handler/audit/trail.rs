@@ -18,12 +18,10 @@ use crate::api::audit::response::Response;
 use crate::api::audit::sources::sources;
 use crate::api::audit::{Level, Stage};
 use crate::api::catalog::resource::Resource;
-use crate::api::connect::WAYS;
 use crate::api::media::Encoding;
 use crate::api::path::{Request, Target};
 use crate::api::schema::Registry;
 use crate::api::status::Status;
-use crate::api::verb::Verb;
 use crate::http::peer::Peer;
 use crate::ledger::Ledger;
 use crate::limits::{AUDIT_AGENT_BYTES, AUDIT_BODY_BYTES};
@@ -94,7 +92,6 @@ impl Trail {
             agent: cut_agent(agent),
             received: context.began,
         };
-        let leads_out = parsed.resource().is_some_and(|found| WAYS.contains(&found.subresource));
         Trail {
             ledger: audit.ledger.clone(),
             clock: worker.backend.clock.clone(),
@@ -102,7 +99,7 @@ impl Trail {
             head: Arc::new(head),
             decision,
             object: RefCell::new(object(parsed)),
-            is_long_running: leads_out || matches!(parsed.verb, Verb::Watch | Verb::Proxy),
+            is_long_running: parsed.is_long_running(),
             is_refused: user.is_none(),
             acts_as: RefCell::default(),
             answered: RefCell::default(),
