@@ -18,10 +18,8 @@ use crate::api::query::Query;
 use crate::api::schema::{Registry, time};
 use crate::api::status::{GroupResource, Result, Status};
 use crate::api::value::Value;
-use crate::api::words::{
-    ACCOUNT_PREFIX, ALL_ACCOUNTS, AUTHENTICATED, MASTERS, SERVER_NAME, SYSTEM_NAMESPACE,
-};
-use crate::verbs::bootstrap::OWN_NAME;
+use crate::api::words::{ACCOUNT_PREFIX, ALL_ACCOUNTS, AUTHENTICATED, SERVER_NAME, SYSTEM_NAMESPACE};
+use crate::verbs::bootstrap::own_identity;
 use crate::verbs::delete::{Outcome, delete_object};
 use crate::verbs::services::Services;
 use crate::verbs::update::{NewState, store_update};
@@ -91,9 +89,7 @@ impl Client {
 
     /// A client that acts as the server itself.
     pub fn of_server(backend: Rc<Backend>, catalogs: Rc<Catalogs>) -> Client {
-        let user =
-            Identity { name: OWN_NAME.to_owned(), groups: vec![MASTERS.to_owned()], ..Identity::default() };
-        Client { backend, catalogs, user: Rc::new(user), agent: SERVER_NAME.into() }
+        Client { backend, catalogs, user: Rc::new(own_identity()), agent: SERVER_NAME.into() }
     }
 
     /// Whom it acts as.

@@ -35,6 +35,11 @@ use super::{Answered, Backend, Call, Reply, Warnings, apply, create, delete, get
 /// The name of the server where it is a client of itself.
 pub const OWN_NAME: &str = "system:apiserver";
 
+/// Who the server is where it is a client of itself: nobody may forbid it anything.
+pub fn own_identity() -> Identity {
+    Identity { name: OWN_NAME.to_owned(), groups: vec![MASTERS.to_owned()], ..Identity::default() }
+}
+
 /// Makes the system namespaces that are not there.
 pub async fn namespaces(backend: &Backend, catalog: &Catalog) -> Result<()> {
     make_namespaces(backend, catalog, &SYSTEM_NAMESPACES).await
@@ -150,9 +155,7 @@ enum Verb {
 
 impl<'a> Own<'a> {
     fn new(backend: &'a Backend, catalog: &'a Catalog) -> Own<'a> {
-        let user =
-            Identity { name: OWN_NAME.to_owned(), groups: vec![MASTERS.to_owned()], ..Identity::default() };
-        Own { backend, catalog, user }
+        Own { backend, catalog, user: own_identity() }
     }
 
     /// The objects that say who serves a version and that are looked after like this.

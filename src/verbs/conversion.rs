@@ -344,13 +344,6 @@ fn keep(resource: &Resource, object: &Object, bytes: &Bytes) {
 /// An object in another version, as if it had been stored so.
 fn object_of(custom: &Custom, object: &Object, value: &Value) -> Object {
     let encoded = codec::encode_draft(&custom.registry, custom.registry.free_object(), value);
-    let draft = Draft {
-        key: object.key.clone(),
-        bytes: Bytes::from(encoded.bytes),
-        revision_at: encoded.revision_at,
-        item_at: encoded.item_at,
-        labels: object.labels.clone(),
-        fields: Pairs::default(),
-    };
+    let draft = encoded.into_draft(object.key.clone(), object.labels.clone(), Pairs::default());
     Object::new(draft, object.revision)
 }

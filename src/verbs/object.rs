@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use bytes::Bytes;
 use pilothouse_actors::object::{Draft, Key, Object, Pairs};
 
 use crate::api::catalog::resource::Resource;
@@ -180,14 +179,7 @@ pub(super) fn drafted(encoded: codec::Encoded, key: Key, value: &Value, fields: 
         .flatten()
         .filter_map(|(key, value)| Some((key.as_str(), value.as_str()?)))
         .collect();
-    Draft {
-        key,
-        bytes: Bytes::from(encoded.bytes),
-        revision_at: encoded.revision_at,
-        item_at: encoded.item_at,
-        labels,
-        fields,
-    }
+    encoded.into_draft(key, labels, fields)
 }
 
 /// Refuses an object of so many parts that its defaults would outgrow any bound. The metadata are not defaulted, and their
