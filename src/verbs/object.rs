@@ -44,13 +44,13 @@ impl Backend {
                 return Err(Status::bad_request(codec::strict_refusal(&kind, &strict).message));
             }
         }
-        let stored = self.into_stored(call, value)?;
+        let stored = self.to_stored(call, value)?;
         self.note_body(call, &stored);
         Ok(stored)
     }
 
     /// Fills in the defaults of a value in the version of the request and turns it into the stored version.
-    pub fn into_stored(&self, call: &Call<'_>, mut value: Value) -> Result<Value> {
+    pub fn to_stored(&self, call: &Call<'_>, mut value: Value) -> Result<Value> {
         check_size(&value)?;
         if let Some(custom) = call.custom() {
             if !custom.fill(&mut value) {
@@ -70,7 +70,7 @@ impl Backend {
     }
 
     /// Turns a part that the path shows, in the stored version, into the version of the request.
-    pub fn into_shown(&self, call: &Call<'_>, value: Value) -> Result<Value> {
+    pub fn to_shown(&self, call: &Call<'_>, value: Value) -> Result<Value> {
         let (gv, name) = call.shown_kind();
         if *name != *call.resource.kind {
             return Ok(value);
