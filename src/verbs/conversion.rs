@@ -227,10 +227,10 @@ impl Backend {
         let Some(conversion) = custom.conversion.as_deref().filter(|_| !places.is_empty()) else {
             return Ok(());
         };
-        let broken = || Status::internal("a stored object cannot be read".to_owned());
         let mut sent = Vec::with_capacity(places.len());
         for place in places {
-            let object = objects.get(*place).ok_or_else(broken)?;
+            let object = objects.get(*place).ok_or_else(|| Status::internal("no object to convert"))?;
+            let broken = || Status::internal(format!("the stored object {:?} cannot be read", object.key));
             sent.push(custom.read_stored(&object.bytes).ok_or_else(broken)?);
         }
         let made = self.ask(conversion, &custom.api_version, sent, permit).await?;
