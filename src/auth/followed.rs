@@ -124,7 +124,7 @@ impl<V: View> Followed<V> {
 
     /// The view, if it can be brought up to date without waiting for a store.
     pub fn fresh(&self) -> Option<RwLockReadGuard<'_, V>> {
-        self.is_fresh().then(|| self.stale())
+        self.catch_up().then(|| self.stale())
     }
 
     /// The view as it is, which may lack the latest writes.
@@ -133,7 +133,7 @@ impl<V: View> Followed<V> {
     }
 
     /// Brings the view up to date. Answers whether that was possible.
-    fn is_fresh(&self) -> bool {
+    fn catch_up(&self) -> bool {
         if !self.sources.iter().any(Source::is_behind) {
             return true;
         }
@@ -155,7 +155,7 @@ impl<V: View> Followed<V> {
                     source.read_anew(of, &mut *view, &position);
                 }
             }
-            if self.is_fresh() {
+            if self.catch_up() {
                 return Ok(());
             }
         }
