@@ -20,8 +20,8 @@ mod watching;
 
 use std::cell::Cell;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex};
 
 use actix::{Actor as _, Addr};
 use arc_swap::ArcSwap;
@@ -31,6 +31,7 @@ use pilothouse_actors::authenticator::Authenticator;
 use pilothouse_actors::authorizer::Authorizer;
 use pilothouse_actors::broadcaster::CloseAll;
 use pilothouse_actors::directory::{self, Stores as Storage};
+use pilothouse_actors::lock::Lock;
 
 use self::authentication::told;
 use self::custom::Builtins;
@@ -100,7 +101,7 @@ struct Parts {
     /// What is built in, to which definitions add.
     builtin: Builtins,
     /// The webhooks that turn objects of what is defined into other versions.
-    converters: Mutex<Vec<Wanted>>,
+    converters: Lock<Vec<Wanted>>,
 }
 
 impl Wiring for Wires {
@@ -154,7 +155,7 @@ async fn parts(boot: &Boot, guests: Vec<Guest>) -> Result<Parts, StartError> {
         loops,
         trusted: Arc::new(ArcSwap::new(boot.pki.clone())),
         builtin,
-        converters: Mutex::default(),
+        converters: Lock::default(),
     };
     let repaired = services(&parts).repair(&held).await;
     repaired.map_err(|error| StartError::part("the addresses of services")(&error))?;

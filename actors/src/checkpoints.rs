@@ -5,15 +5,14 @@
 //! reaches back that far. Then it goes. A state that was made from the shelf holds objects that nobody else does: those
 //! are weighed and bounded.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
-
 use crate::limits::{CHECKPOINT_BYTES, CHECKPOINTS};
+use crate::lock::Lock;
 use crate::object::Revision;
 use crate::snapshot::Snapshot;
 
 /// The states of one type. See the module text.
 #[derive(Debug, Default)]
-pub struct Checkpoints(Mutex<Vec<Checkpoint>>);
+pub struct Checkpoints(Lock<Vec<Checkpoint>>);
 
 #[derive(Debug)]
 struct Checkpoint {
@@ -25,7 +24,7 @@ struct Checkpoint {
 impl Checkpoints {
     /// Keeps a state. `besides`: what it holds that neither the window nor the present does, in bytes.
     pub fn keep(&self, state: Snapshot, besides: Option<usize>) {
-        let mut kept = self.lock();
+        let mut kept = self.0.lock();
         if kept.iter().any(|one| one.state.revision == state.revision) {
             return;
         }
@@ -41,7 +40,7 @@ impl Checkpoints {
 
     /// The oldest state at or after this revision.
     pub fn nearest(&self, revision: Revision) -> Option<Snapshot> {
-        let mut kept = self.lock();
+        let mut kept = self.0.lock();
         let found = kept.iter().enumerate().filter(|(_, one)| one.state.revision >= revision);
         let (at, _) = found.min_by_key(|(_, one)| one.state.revision)?;
         // What is used goes to the end: the first is the one that nobody has asked for in the longest time.
@@ -51,14 +50,10 @@ impl Checkpoints {
 
     /// Lets go of what is older than the history, and of what the window no longer holds and nobody weighed.
     pub(crate) fn forget_before(&self, in_memory: Revision, floor: Revision) {
-        let mut kept = self.lock();
+        let mut kept = self.0.lock();
         if !kept.is_empty() {
             kept.retain(|one| one.state.revision >= if one.besides.is_some() { floor } else { in_memory });
         }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Vec<Checkpoint>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

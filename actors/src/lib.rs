@@ -10,7 +10,8 @@
 //!   called, [`session`] and [`telling`] what it says, [`feed`] what the client reads;
 //! - [`authenticator`] and [`authorizer`]: who is asking, and may they;
 //! - [`ports`]: which port on the nodes belongs to whom; [`rates`]: how fast things may come;
-//! - [`rounds`]: how many who want to change one thing take turns; [`fair`]: who is served next when not all can be.
+//! - [`rounds`]: how many who want to change one thing take turns; [`fair`]: who is served next when not all can be;
+//! - [`lock`]: what is shared between threads.
 
 pub mod answer;
 pub mod archive;
@@ -33,6 +34,7 @@ pub mod identity;
 pub mod interest;
 pub mod limits;
 mod line;
+pub mod lock;
 pub mod object;
 pub mod past;
 pub mod permit;
@@ -48,4 +50,5 @@ pub mod summons;
 pub mod telling;
 pub mod trims;
 pub mod turns;
+#[expect(clippy::disallowed_methods, reason = "not yet through [`lock`]")]
 pub mod window;

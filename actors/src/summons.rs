@@ -6,11 +6,12 @@
 //! reads it whenever it handles a message; and a body that was called but cannot come, because its client does not read, is
 //! given up for the session at the next errand.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::task::Waker;
 
 use actix::prelude::*;
 
+use crate::lock::Lock;
 use crate::object::Revision;
 
 /// There is something on the note of the session's [`Summons`].
@@ -35,7 +36,7 @@ pub struct Errands {
 pub struct Summons {
     session: Recipient<Wake>,
     /// A plain lock, because all who take it run on the thread of the session: it is never contended.
-    note: Mutex<Note>,
+    note: Lock<Note>,
 }
 
 #[derive(Default)]
@@ -56,7 +57,7 @@ struct Note {
 impl Summons {
     /// An empty note.
     pub fn new(session: Recipient<Wake>) -> Arc<Summons> {
-        Arc::new(Summons { session, note: Mutex::default() })
+        Arc::new(Summons { session, note: Lock::default() })
     }
 
     /// An event of interest has come, the next one after `after`.
@@ -70,7 +71,7 @@ impl Summons {
     /// the session is called for something else already.
     #[must_use]
     pub fn note_news(&self, after: Revision) -> bool {
-        let mut note = self.note();
+        let mut note = self.note.lock();
         let known = note.errands.news_after;
         note.errands.news_after = Some(known.map_or(after, |known| known.min(after)));
         !note.is_stalled && note.promise()
@@ -78,12 +79,12 @@ impl Summons {
 
     /// Whether news are to be kept from the session, because its client does not read what it has.
     pub(crate) fn stall(&self, is_stalled: bool) {
-        self.note().is_stalled = is_stalled;
+        self.note.lock().is_stalled = is_stalled;
     }
 
     /// Tells that there is something on the note: the body if it waits, else the session.
     pub fn call(&self) {
-        let mut note = self.note();
+        let mut note = self.note.lock();
         note.is_promised = false;
         if note.errands == Errands::default() {
             return;
@@ -115,20 +116,20 @@ impl Summons {
 
     /// End the watch. That is never left to the body, which may stand behind a client that does not read.
     pub fn close(&self) {
-        self.note().errands.close = true;
+        self.note.lock().errands.close = true;
         self.call_session();
     }
 
     /// What there is to do. Taken before the session reads its window: what comes while it reads is a new errand.
     pub fn answer(&self) -> Errands {
-        let mut note = self.note();
+        let mut note = self.note.lock();
         note.is_session_called = false;
         std::mem::take(&mut note.errands)
     }
 
     /// Whether there is something to do. If not, this task is called in the session's place when there is, once.
     pub(crate) fn has_errands_or_calls(&self, body: &Waker) -> bool {
-        let mut note = self.note();
+        let mut note = self.note.lock();
         if note.errands != Errands::default() {
             return true;
         }
@@ -141,27 +142,23 @@ impl Summons {
 
     /// There is something to read.
     pub(crate) fn call_body(&self) {
-        self.note().wake_body();
+        self.note.lock().wake_body();
     }
 
     /// The body is gone.
     pub(crate) fn forget_body(&self) {
-        let mut note = self.note();
+        let mut note = self.note.lock();
         (note.body, note.body_waits) = (None, false);
     }
 
     fn write(&self, entry: impl FnOnce(&mut Errands)) {
-        let mut note = self.note();
+        let mut note = self.note.lock();
         entry(&mut note.errands);
         let is_to_call = note.promise();
         drop(note);
         if is_to_call {
             self.call();
         }
-    }
-
-    fn note(&self) -> MutexGuard<'_, Note> {
-        self.note.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

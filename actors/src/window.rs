@@ -9,13 +9,14 @@
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::{Arc, RwLockReadGuard, RwLockWriteGuard};
 
 use bytes::Bytes;
 
 use crate::archive::Shelf;
 use crate::checkpoints::Checkpoints;
 use crate::clock::Timestamp;
+use crate::lock::{Lock, SharedLock};
 use crate::limits::{FRAMES_KEPT, SET_BACK, SHELVED_EVENTS};
 use crate::object::{Object, Revision, Variant};
 
@@ -40,13 +41,13 @@ pub struct Event {
     pub previous: Option<Arc<Object>>,
     /// When the change was accepted.
     pub at: Timestamp,
-    frames: Mutex<Vec<(Variant, Bytes)>>,
+    frames: Lock<Vec<(Variant, Bytes)>>,
 }
 
 impl Event {
     /// An event that nobody has encoded yet.
     pub fn new(change: Change, object: Arc<Object>, previous: Option<Arc<Object>>, at: Timestamp) -> Event {
-        Event { change, object, previous, at, frames: Mutex::default() }
+        Event { change, object, previous, at, frames: Lock::default() }
     }
 
     /// The revision of the change.
@@ -65,7 +66,7 @@ impl Event {
             return made;
         }
         let frame = make();
-        let mut frames = self.frames.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut frames = self.frames.lock();
         if frames.len() < FRAMES_KEPT && !frames.iter().any(|(known, _)| *known == variant) {
             frames.push((variant, frame.clone()));
         }
@@ -73,7 +74,7 @@ impl Event {
     }
 
     fn made(&self, variant: Variant) -> Option<Bytes> {
-        let frames = self.frames.lock().unwrap_or_else(PoisonError::into_inner);
+        let frames = self.frames.lock();
         frames.iter().find(|(known, _)| *known == variant).map(|(_, frame)| frame.clone())
     }
 
@@ -136,7 +137,7 @@ pub struct Extent {
 
 /// The history itself. See the module text.
 pub struct Window {
-    inner: RwLock<Inner>,
+    inner: SharedLock<Inner>,
     /// A copy of the head, for those who look often and seldom find anything.
     latest: AtomicU64,
     max_bytes: usize,
@@ -182,7 +183,7 @@ impl Window {
             head,
         };
         Window {
-            inner: RwLock::new(inner),
+            inner: SharedLock::new(inner),
             latest: AtomicU64::new(head.0),
             max_bytes,
             shelf: None,
@@ -328,11 +329,11 @@ impl Window {
     }
 
     fn read_lock(&self) -> RwLockReadGuard<'_, Inner> {
-        self.inner.read().unwrap_or_else(PoisonError::into_inner)
+        self.inner.read()
     }
 
     fn write(&self) -> RwLockWriteGuard<'_, Inner> {
-        self.inner.write().unwrap_or_else(PoisonError::into_inner)
+        self.inner.write()
     }
 }
 

@@ -93,7 +93,7 @@ fn has_expired(text: &[u8], now: Timestamp) -> bool {
         return false;
     }
     let parsed = std::str::from_utf8(text).ok().and_then(|text| time::parse_seconds(text).ok());
-    parsed.is_none_or(|at| i64::try_from(now.seconds()).map_or(true, |now| at <= now))
+    parsed.is_none_or(|at| at <= now.unix_seconds())
 }
 
 /// The groups of the bearer, in order and each once; `None` if one of them may not be given by a token.

@@ -17,11 +17,9 @@ use crate::api::release::RELEASE;
 use crate::api::schema::{Registry, time};
 use crate::api::status::{GroupResource, Result, Status};
 use crate::api::value::Value;
-use crate::api::words::{
-    ACCOUNT_PREFIX, ALL_ACCOUNTS, AUTHENTICATED, MASTERS, SERVER_NAME, SYSTEM_NAMESPACE,
-};
+use crate::api::words::{ACCOUNT_PREFIX, ALL_ACCOUNTS, AUTHENTICATED, SERVER_NAME, SYSTEM_NAMESPACE};
 use crate::api::{codec, meta};
-use crate::verbs::bootstrap::OWN_NAME;
+use crate::verbs::bootstrap::own_identity;
 use crate::verbs::delete::{Outcome, delete_object};
 use crate::verbs::services::Services;
 use crate::verbs::update::{NewState, store_update};
@@ -91,9 +89,7 @@ impl Client {
 
     /// A client that acts as the server itself.
     pub fn of_server(backend: Rc<Backend>, catalogs: Rc<Catalogs>) -> Client {
-        let user =
-            Identity { name: OWN_NAME.to_owned(), groups: vec![MASTERS.to_owned()], ..Identity::default() };
-        Client { backend, catalogs, user: Rc::new(user), agent: SERVER_NAME.into() }
+        Client { backend, catalogs, user: Rc::new(own_identity()), agent: SERVER_NAME.into() }
     }
 
     /// Whom it acts as.
@@ -128,7 +124,7 @@ impl Client {
 
     /// The present moment in seconds of Unix time.
     pub fn seconds(&self) -> i64 {
-        i64::try_from(self.backend.clock.now().seconds()).unwrap_or(i64::MAX)
+        self.backend.clock.now().unix_seconds()
     }
 
     /// The present moment as objects carry it.

@@ -8,17 +8,18 @@ use std::time::Duration;
 use actix::Addr;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use pilothouse_actors::authorizer::{Action, Authorize, Authorizer, Decision, Target};
+use pilothouse_actors::authorizer::{Authorizer, Target};
 use pilothouse_actors::clock::Clock;
 use pilothouse_actors::identity::Identity;
 use pilothouse_actors::object::Key;
 
-use crate::api::status::{Result, Status};
+use crate::api::status::{Result, Unless as _};
 use crate::api::value::Value;
 use crate::api::words::signers::{CLIENT, KUBELET, SERVING};
 use crate::api::words::stores::SIGNING_REQUESTS;
 use crate::api::words::{NODE_PREFIX, NODES};
 use crate::pki::signing::{Request, Subject};
+use crate::verbs::rights;
 
 use super::client::{At, Client};
 use super::per_object::PerObject;
@@ -181,10 +182,8 @@ impl PerObject for CertificateSigner {
                     .await
             }
         };
-        match written {
-            Err(status) if status.code != 404 => Err(status),
-            _ => Ok(Outcome::Done),
-        }
+        written.unless_gone()?;
+        Ok(Outcome::Done)
     }
 }
 
@@ -223,10 +222,7 @@ impl CertificateApprover {
             namespace: String::new(),
             name: String::new(),
         };
-        let action = Arc::new(Action { verb: "create".to_owned(), target });
-        let asked = self.authorizer.send(Authorize { identity: Arc::new(identity), action }).await;
-        let decision = asked.map_err(|_| Status::unavailable("the authorizer does not answer"))?;
-        Ok(matches!(decision, Decision::Allowed))
+        rights::may(&self.authorizer, &identity, "create", target).await
     }
 }
 
@@ -266,10 +262,8 @@ impl PerObject for CertificateApprover {
                 }
                 Ok(open)
             });
-            return match written.await {
-                Err(status) if status.code != 404 => Err(status),
-                _ => Ok(Outcome::Done),
-            };
+            written.await.unless_gone()?;
+            return Ok(Outcome::Done);
         }
         // Somebody may give the right later; until then people decide.
         Ok(Outcome::Again("the requester may not have the certificate of a node".to_owned()))

@@ -12,7 +12,7 @@ use pilothouse_actors::object::Key;
 use crate::api::meta;
 use crate::api::options::DeleteOptions;
 use crate::api::schema::time;
-use crate::api::status::Result;
+use crate::api::status::{Result, Unless as _};
 use crate::api::value::Value;
 use crate::api::words::stores::SIGNING_REQUESTS;
 
@@ -75,10 +75,8 @@ impl PerObject for CertificateCleaner {
         }
         let uid = Some(meta::of(&request).str("uid").to_owned());
         let options = DeleteOptions { uid, ..DeleteOptions::default() };
-        match self.client.delete(&resource, object, &options).await {
-            Err(status) if !matches!(status.code, 404 | 409) => Err(status),
-            _ => Ok(Outcome::Done),
-        }
+        self.client.delete(&resource, object, &options).await.unless_overtaken()?;
+        Ok(Outcome::Done)
     }
 }
 

@@ -114,7 +114,7 @@ impl LeaseHolder {
         if spec.str("holderIdentity") == me && renewed.plus(RENEWED_EVERY) > now && renewed <= now {
             self.has_begun.set(true);
             self.lead.set(true);
-            return Ok(Outcome::After(Duration::from_micros(renewed.plus(RENEWED_EVERY).0 - now.0)));
+            return Ok(Outcome::After(renewed.plus(RENEWED_EVERY).since(now)));
         }
         let holds =
             spec.get("leaseDurationSeconds").and_then(Value::as_int).and_then(|all| u64::try_from(all).ok());
@@ -122,7 +122,7 @@ impl LeaseHolder {
         let is_others = !matches!(spec.str("holderIdentity"), "" | "-") && spec.str("holderIdentity") != me;
         if is_others && ends > now && self.has_begun.get() {
             self.lead.set(false);
-            return Ok(Outcome::After(Duration::from_micros(ends.0 - now.0)));
+            return Ok(Outcome::After(ends.since(now)));
         }
         self.client.edit(at, "", |lease| Ok(take(lease, &me, now))).await?;
         self.has_begun.set(true);
@@ -145,13 +145,11 @@ impl LeaseHolder {
 /// When a lease that was renewed last as it says ends after `span`.
 fn until(spec: &Value, span: Duration) -> Timestamp {
     let (seconds, micros) = time::parse_micros(spec.str("renewTime")).unwrap_or_default();
-    let seconds = u64::try_from(seconds).unwrap_or_default();
-    Timestamp(seconds.saturating_mul(1_000_000).saturating_add(u64::from(micros))).plus(span)
+    Timestamp::from_unix(seconds).plus(Duration::from_micros(micros.into())).plus(span)
 }
 
 fn moment(now: Timestamp) -> String {
-    let micros = u32::try_from(now.0 % 1_000_000).unwrap_or_default();
-    time::format_micros(i64::try_from(now.seconds()).unwrap_or(i64::MAX), micros)
+    time::format_micros(now.unix_seconds(), now.subsec_micros())
 }
 
 fn lease(me: &str, now: Timestamp) -> Value {

@@ -347,7 +347,7 @@ async fn supervise<L: Loop, S: Future<Output = ()>>(
             pause = FIRST_RESTART;
         }
         tracing::error!(controller = name, "a control loop {why} and is started again in {pause:?}");
-        around.metrics.count_restart(name);
+        around.metrics.loops.count_restart(name);
         down.send_modify(|down| {
             down.insert(name, format!("{why} and waits to be started again"));
         });

@@ -1,6 +1,6 @@
 //! What is counted of requests: each belongs to a class, whose counters are found once.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::sync::{Arc, Weak};
 
@@ -25,8 +25,6 @@ const PATHS: [(&str, &str); 9] = [
     ("/openapi/v2", "openapi/v2"),
     ("/openapi/v3", "openapi/v3"),
 ];
-/// Sub-resources that are conversations.
-const LASTING_PARTS: [&str; 5] = ["attach", "exec", "log", "portforward", "proxy"];
 
 /// How a request is counted, but for its outcome.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -63,26 +61,24 @@ pub struct Meter {
 pub struct Sample {
     began: Timestamp,
     noted: RefCell<Option<(Class, Option<Arc<Resource>>)>>,
+    lasts: Cell<bool>,
 }
 
 impl Sample {
     /// A request that begins now.
     pub fn begin(now: Timestamp) -> Sample {
-        Sample { began: now, noted: RefCell::new(None) }
+        Sample { began: now, noted: RefCell::new(None), lasts: Cell::new(false) }
     }
 
     /// Lets go of what is known of it, so that it does not count: whoever may not ask has asked for nothing.
     pub fn forget(&self) {
         self.noted.take();
+        self.lasts.set(false);
     }
 
     /// Whether it has no end of its own, as far as is known.
     pub fn is_long_running(&self) -> bool {
-        let noted = self.noted.borrow();
-        let Some((class, resource)) = noted.as_ref() else { return false };
-        let part = class.part.and_then(|at| resource.as_ref()?.subresources.get(at));
-        let converses = part.is_some_and(|part| LASTING_PARTS.contains(&&*part.name));
-        matches!(class.verb, Verb::Watch | Verb::Proxy) || converses
+        self.lasts.get()
     }
 
     /// Notes what it is about: a dry run, a patch that applies. A resource that nobody knows is none.
@@ -92,6 +88,7 @@ impl Sample {
         resource: Option<&Arc<Resource>>,
         (dry_run, applies): (bool, bool),
     ) {
+        self.lasts.set(request.is_long_running());
         let verb = request.verb;
         let mut class = Class { resource: None, verb, part: None, scope: "", dry_run, applies, code: 0 };
         match (&request.target, resource) {

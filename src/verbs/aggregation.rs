@@ -6,13 +6,14 @@ mod table;
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, PoisonError, RwLock};
 
 use actix::Addr;
 use pilothouse_actors::answer::Answer;
 use pilothouse_actors::directory::Directory;
 use pilothouse_actors::error::StoreError;
+use pilothouse_actors::lock::SharedLock;
 use pilothouse_actors::object::TypeName;
 
 use crate::api::aggregation::found::{FoundVersion, STALE};
@@ -99,7 +100,7 @@ impl Eq for Description {}
 pub struct Extensions {
     registrations: Arc<Followed<Table>>,
     /// By the name of the registration. A std lock: it is held for one look or one change.
-    told: RwLock<BTreeMap<String, Arc<Told>>>,
+    told: SharedLock<BTreeMap<String, Arc<Told>>>,
     /// How often that has changed.
     changes: AtomicU64,
     /// The way to them.
@@ -119,7 +120,7 @@ impl Extensions {
             Followed::open(directory, [TypeName::new(STORE)], Table::new(upstream.pool().clone())).await?;
         Ok(Extensions {
             registrations: Arc::new(registrations),
-            told: RwLock::default(),
+            told: SharedLock::default(),
             changes: AtomicU64::default(),
             upstream,
             to_endpoints,
@@ -179,7 +180,7 @@ impl Extensions {
     /// All registrations, with what is told of them; `None`: nobody knows.
     pub async fn all(&self) -> Option<Vec<Other>> {
         let all = self.look(|table| table.all().cloned().collect::<Vec<_>>()).await?;
-        let told = self.told.read().unwrap_or_else(PoisonError::into_inner);
+        let told = self.told.read();
         let other = |registration: Arc<Registration>| {
             let found = registration.service.as_ref().map(|_| {
                 let known = told.get(&registration.name).and_then(|told| told.version.clone());
@@ -192,7 +193,7 @@ impl Extensions {
 
     /// What the server of a version said of it.
     pub fn told(&self, name: &str) -> Option<Arc<Told>> {
-        self.told.read().unwrap_or_else(PoisonError::into_inner).get(name).cloned()
+        self.told.read().get(name).cloned()
     }
 
     /// What others say of the versions that they serve, in the order in which it counts. `is_ours`: what is said of this one does not.
@@ -205,21 +206,21 @@ impl Extensions {
             let (first, then) = (Reverse(known.group_priority), Reverse(known.version_priority));
             (first, known.gv.group.clone(), then, known.name.clone())
         });
-        let told = self.told.read().unwrap_or_else(PoisonError::into_inner);
+        let told = self.told.read();
         let described = all.iter().filter_map(|known| Some(told.get(&known.name)?.described.clone()));
         described.filter(|described| !described.content.is_empty()).collect()
     }
 
     /// The OpenAPI documents that others have, and where.
     pub fn openapi(&self) -> BTreeMap<String, String> {
-        let told = self.told.read().unwrap_or_else(PoisonError::into_inner);
+        let told = self.told.read();
         told.values().flat_map(|told| told.openapi.clone()).collect()
     }
 
     /// Who has the OpenAPI document of this name.
     pub async fn describes(&self, document: &str) -> Option<Arc<Registration>> {
         let names: BTreeSet<String> = {
-            let told = self.told.read().unwrap_or_else(PoisonError::into_inner);
+            let told = self.told.read();
             let found = told.iter().filter(|(_, told)| told.openapi.contains_key(document));
             found.map(|(name, _)| name.clone()).collect()
         };
@@ -237,7 +238,7 @@ impl Extensions {
 
     /// Keeps what a server said, in the place of what it said before; `None`: it is forgotten.
     pub fn keep(&self, name: &str, new: Option<Told>) {
-        let mut told = self.told.write().unwrap_or_else(PoisonError::into_inner);
+        let mut told = self.told.write();
         let others: usize =
             told.iter().filter(|(known, _)| *known != name).map(|(_, told)| told.size()).sum();
         let new = new.map(|new| Arc::new(new.within(EXTENSION_DOCUMENTS_BYTES.saturating_sub(others), name)));

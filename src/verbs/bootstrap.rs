@@ -26,7 +26,7 @@ use crate::api::media::Encoding;
 use crate::api::options::PatchOptions;
 use crate::api::ownership::Elsewhere;
 use crate::api::query::Query;
-use crate::api::status::{GroupResource, Result, Status};
+use crate::api::status::{GroupResource, Result, Status, Unless as _};
 use crate::api::value::Value;
 use crate::api::version::GroupVersion;
 use crate::api::words::{MASTERS, NAMESPACES, SERVER_NAME, SYSTEM_NAMESPACES};
@@ -36,6 +36,11 @@ use super::{Answered, Backend, Call, Reply, Warnings, apply, create, delete, get
 
 /// The name of the server where it is a client of itself.
 pub const OWN_NAME: &str = "system:apiserver";
+
+/// Who the server is where it is a client of itself: nobody may forbid it anything.
+pub fn own_identity() -> Identity {
+    Identity { name: OWN_NAME.to_owned(), groups: vec![MASTERS.to_owned()], ..Identity::default() }
+}
 
 /// Makes the system namespaces that are not there.
 pub async fn namespaces(backend: &Backend, catalog: &Catalog) -> Result<()> {
@@ -159,9 +164,7 @@ enum Verb {
 
 impl<'a> Own<'a> {
     fn new(backend: &'a Backend, catalog: &'a Catalog) -> Own<'a> {
-        let user =
-            Identity { name: OWN_NAME.to_owned(), groups: vec![MASTERS.to_owned()], ..Identity::default() };
-        Own { backend, catalog, user }
+        Own { backend, catalog, user: own_identity() }
     }
 
     /// The objects that say who serves a version and that are looked after like this.
@@ -217,21 +220,19 @@ impl<'a> Own<'a> {
             };
             let Some(revised) = revised else { continue };
             let query = format!("fieldManager={}", flow_control::PRODUCER);
-            match self.ask(place, Verb::Update, &query, codec::to_json(&revised).into()).await {
-                // Somebody else was quicker: it is looked at again later.
-                Err(status) if ![404, 409].contains(&status.code) => return Err(status),
-                _ => tracing::debug!(resource, name = object.key.name(), "brought up to date"),
-            }
+            // Somebody else was quicker: it is looked at again later.
+            self.ask(place, Verb::Update, &query, codec::to_json(&revised).into())
+                .await
+                .unless_overtaken()?;
+            tracing::debug!(resource, name = object.key.name(), "brought up to date");
         }
         Ok(())
     }
 
     /// Removes an object, if it is there.
     async fn remove(&self, place: Place<'_>) -> Result<()> {
-        match self.call(place, Verb::Delete, &Json::Null).await {
-            Err(status) if status.code != 404 => Err(status),
-            _ => Ok(()),
-        }
+        self.call(place, Verb::Delete, &Json::Null).await.unless_gone()?;
+        Ok(())
     }
 
     /// Whether the resource is served: flags can turn it off.
@@ -278,11 +279,9 @@ impl<'a> Own<'a> {
 
     /// The object, if it is there.
     async fn find(&self, place: Place<'_>) -> Result<Option<Json>> {
-        match self.call(place, Verb::Get, &Json::Null).await {
-            Ok(Reply::Object(_, bytes)) => Ok(serde_json::from_slice(&bytes).ok()),
-            Ok(_) => Ok(None),
-            Err(status) if status.code == 404 => Ok(None),
-            Err(status) => Err(status),
+        match self.call(place, Verb::Get, &Json::Null).await.unless_gone()? {
+            Some(Reply::Object(_, bytes)) => Ok(serde_json::from_slice(&bytes).ok()),
+            _ => Ok(None),
         }
     }
 

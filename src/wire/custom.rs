@@ -1,7 +1,7 @@
 //! Custom kinds: who follows their definitions, and how what they define is made known.
 
 use std::collections::BTreeSet;
-use std::sync::{Arc, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 
 use actix::Actor as _;
 use pilothouse_actors::authorizer::{Authorizer, Policy};
@@ -81,7 +81,7 @@ fn publish(parts: &Weak<Parts>, defined: &Defined) {
     parts.shared.served.store(Arc::new(parts.builtin.with(defined, &before)));
     // Those that are wanted as before are before the others go.
     let converters = conversion::wanted(&defined.resources, &parts.boot.pool);
-    *parts.converters.lock().unwrap_or_else(PoisonError::into_inner) = converters;
+    *parts.converters.lock() = converters;
     let all = parts.watches.broadcasters();
     for changed in &defined.changed {
         for broadcaster in &all {

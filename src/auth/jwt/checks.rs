@@ -2,18 +2,17 @@
 //!
 //! What OpenSSL checks an RSA signature with costs a fair part of the check itself to make, and can be used again: so it is kept.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
-
 use openssl::error::ErrorStack;
 use openssl::pkey::{PKeyRef, Public};
 use openssl::pkey_ctx::PkeyCtx;
+use pilothouse_actors::lock::Lock;
 
 use super::Algorithm;
 use crate::limits::CHECKS_KEPT;
 
 /// What checks with one key and is not in use.
 #[derive(Default)]
-pub(super) struct Checks(Mutex<Vec<(Algorithm, PkeyCtx<Public>)>>);
+pub(super) struct Checks(Lock<Vec<(Algorithm, PkeyCtx<Public>)>>);
 
 impl Checks {
     /// Whether `key`, always the same one, signed the text.
@@ -48,19 +47,15 @@ impl Checks {
     }
 
     fn take(&self, algorithm: Algorithm) -> Option<PkeyCtx<Public>> {
-        let mut free = self.free();
+        let mut free = self.0.lock();
         let place = free.iter().position(|(of, _)| *of == algorithm)?;
         Some(free.swap_remove(place).1)
     }
 
     fn give_back(&self, algorithm: Algorithm, context: PkeyCtx<Public>) {
-        let mut free = self.free();
+        let mut free = self.0.lock();
         if free.len() < CHECKS_KEPT {
             free.push((algorithm, context));
         }
-    }
-
-    fn free(&self) -> MutexGuard<'_, Vec<(Algorithm, PkeyCtx<Public>)>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -11,12 +11,13 @@ pub mod providers;
 mod rules;
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use pilothouse_actors::answer::Answer;
 use pilothouse_actors::authenticator::{Verdict, Verifier};
 use pilothouse_actors::clock::{Clock, Timestamp};
 use pilothouse_actors::identity::{Credentials, Identity};
+use pilothouse_actors::lock::Lock;
 
 pub use self::keys::Keys;
 pub use self::provider::Provider;
@@ -37,7 +38,7 @@ struct Shared {
     /// How long a look at a token takes that is not remembered.
     latency: Option<Latency>,
     /// By the digest of the token: memory shall not hold what opens doors. A std mutex: held for one look or one change.
-    remembered: Mutex<HashMap<[u8; 32], Remembered>>,
+    remembered: Lock<HashMap<[u8; 32], Remembered>>,
 }
 
 /// Who bears a token that was good, and until when nobody looks again.
@@ -57,7 +58,7 @@ enum Found {
 impl OpenIdTokens {
     /// A verifier of tokens that one of these keys signed.
     pub fn new(rules: Rules, keys: Arc<Keys>, clock: Clock) -> OpenIdTokens {
-        OpenIdTokens(Arc::new(Shared { rules, keys, clock, latency: None, remembered: Mutex::default() }))
+        OpenIdTokens(Arc::new(Shared { rules, keys, clock, latency: None, remembered: Lock::default() }))
     }
 
     /// Who makes the tokens.
@@ -72,20 +73,20 @@ impl OpenIdTokens {
 
     /// The same, and it is counted how long it takes.
     pub fn timed(rules: Rules, keys: Arc<Keys>, clock: Clock, latency: Latency) -> OpenIdTokens {
-        let (latency, remembered) = (Some(latency), Mutex::default());
+        let (latency, remembered) = (Some(latency), Lock::default());
         OpenIdTokens(Arc::new(Shared { rules, keys, clock, latency, remembered }))
     }
 }
 
 impl Shared {
-    fn remembered(&self) -> MutexGuard<'_, HashMap<[u8; 32], Remembered>> {
-        self.remembered.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// The bearer of a token that was good a moment ago.
     fn recall(&self, digest: &[u8; 32]) -> Option<Arc<Identity>> {
         let now = self.clock.now();
-        self.remembered().get(digest).filter(|kept| now < kept.until).map(|kept| Arc::clone(&kept.identity))
+        self.remembered
+            .lock()
+            .get(digest)
+            .filter(|kept| now < kept.until)
+            .map(|kept| Arc::clone(&kept.identity))
     }
 
     /// Counts a look. One at a token of somebody else is none.
@@ -98,7 +99,7 @@ impl Shared {
 
     fn remember(&self, digest: [u8; 32], kept: Remembered) {
         let now = self.clock.now();
-        let mut remembered = self.remembered();
+        let mut remembered = self.remembered.lock();
         if remembered.len() >= OIDC_TOKENS_REMEMBERED {
             remembered.retain(|_, kept| now < kept.until);
         }

@@ -9,7 +9,7 @@ use crate::api::bootstrap::Wanted;
 use crate::api::bootstrap::roles::{self, Repair};
 use crate::api::catalog::Catalog;
 use crate::api::rbac::RESOURCES;
-use crate::api::status::{GroupResource, Result, Status};
+use crate::api::status::{GroupResource, Result, Status, Unless as _};
 use crate::api::version::GroupVersion;
 use crate::api::{codec, meta};
 use crate::verbs::Backend;
@@ -48,26 +48,20 @@ impl Own<'_> {
         };
         let version = GroupVersion::new(wanted.group, "v1");
         let found = self.backend.load_kind(&version, wanted.object.str("kind"), stored)?;
+        // Whoever writes the object in the same moment means it: the next start looks again.
         match roles::repair(&found, &wanted.object) {
             Repair::Nothing => Ok(()),
             Repair::Replace(repaired) => {
                 tracing::info!(resource = place.resource, name, "repaired");
                 let written = self.ask(place, Verb::Update, "", codec::to_json(&repaired).into()).await;
-                settled(written.map(drop))
+                written.unless_overtaken()?;
+                Ok(())
             }
             Repair::Remake => {
                 tracing::info!(resource = place.resource, name, "made anew: it gave another role");
-                settled(self.ask(place, Verb::Delete, "", bytes::Bytes::new()).await.map(drop))?;
+                self.ask(place, Verb::Delete, "", bytes::Bytes::new()).await.unless_overtaken()?;
                 self.make_from(place, "", body.into()).await.map(drop)
             }
         }
-    }
-}
-
-/// Whoever writes the object in the same moment means it: the next start looks again.
-fn settled(written: Result<()>) -> Result<()> {
-    match written {
-        Err(status) if matches!(status.code, 404 | 409) => Ok(()),
-        written => written,
     }
 }
