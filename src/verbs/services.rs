@@ -48,7 +48,8 @@ use super::{Backend, Call};
 
 const SERVICES: &str = "services";
 const ENDPOINTS: &str = "endpoints";
-const ADDRESSES: &str = "ipaddresses.networking.k8s.io";
+/// The store of what says which addresses are taken.
+pub const ADDRESSES: &str = "ipaddresses.networking.k8s.io";
 const RANGES: &str = "servicecidrs.networking.k8s.io";
 /// The range that the flags give; it is always used, whatever its object says.
 const DEFAULT_RANGE: &str = "kubernetes";
