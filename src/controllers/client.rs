@@ -113,8 +113,8 @@ impl Client {
     }
 
     /// The schemas of all kinds that are built in.
-    pub fn registry(&self) -> &Registry {
-        &self.backend.registry
+    pub fn registry(&self) -> Arc<Registry> {
+        self.backend.registry.clone()
     }
 
     /// The resource of a store, if it is served.

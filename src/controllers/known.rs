@@ -10,6 +10,7 @@ use pilothouse_actors::object::TypeName;
 use crate::api::catalog::Catalog;
 use crate::api::catalog::resource::Resource;
 use crate::api::verb::Verb;
+use crate::api::version::GroupVersion;
 
 /// A catalog that somebody published.
 pub type Published = Arc<dyn AsRef<Catalog> + Send + Sync>;
@@ -89,6 +90,12 @@ impl Known {
         let is_custom =
             |resource: &&Arc<Resource>| resource.custom.is_some() && resource.gv.is(group, version);
         self.by_kind.values().any(|resource| is_custom(&resource))
+    }
+
+    /// The versions that somebody has defined.
+    pub fn defined(&self) -> impl Iterator<Item = &GroupVersion> {
+        let custom = self.by_kind.values().filter(|resource| resource.custom.is_some());
+        custom.map(|resource| &resource.gv)
     }
 
     /// Whether something of this version is built in.

@@ -412,6 +412,8 @@ impl Loop for NamespaceController {
             }
             return;
         }
+        // What they wait for may have gone unheard.
+        self.waiting.borrow().iter().for_each(|namespace| queue.add(namespace.clone()));
         // Each namespace once: keys stand in order.
         let mut last = "";
         for namespace in snapshot.iter().map(|object| object.key.namespace()) {

@@ -70,10 +70,24 @@ async fn store_once(write: &Write<'_>, value: Value, dry_run: bool) -> Result<Op
     if filled {
         draft.fields = draft.fields.iter().chain([(FILLED_IN, "")]).collect();
     }
+    check_served(backend, call)?;
     match backend.stores.create(&call.stored.store, draft, &call.permit).await {
         Ok(object) => Ok(Some(Reply::Object(201, backend.tell(call, &object).await?))),
         Err(StoreError::Exists) => Ok(None),
         Err(error) => Err(Status::from_store(&error, call.of(), name)),
+    }
+}
+
+/// Whether a custom kind is still there: admission may have taken long. An object that is stored when its definition has gone would be
+/// found by the next definition of that name, whatever that means by it, and until then by nobody.
+fn check_served(backend: &Backend, call: &Call<'_>) -> Result<()> {
+    let now = (backend.served_now)(call.resource);
+    match now.filter(|now| now.namespaced == call.resource.namespaced) {
+        None => Err(Status::no_such_resource()),
+        Some(now) if now.custom.as_ref().is_some_and(|custom| custom.is_going) => {
+            Err(Status::definition_is_going(call.of()))
+        }
+        Some(_) => Ok(()),
     }
 }
 

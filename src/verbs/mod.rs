@@ -114,10 +114,13 @@ pub struct Backend {
     pub conversions: Rc<Conversions>,
     /// Whether selectors count when somebody asks what they may do.
     pub judges_selectors: bool,
+    /// What is served under the name of a resource by now: those of custom kinds are replaced when their definition changes, and go
+    /// with it.
+    pub served_now: ServedNow,
 }
 
-/// Says whether a resource is still what is served under its name.
-pub type IsServed = Rc<dyn Fn(&Arc<Resource>) -> bool>;
+/// Says what is served under the name of a resource now.
+pub type ServedNow = Rc<dyn Fn(&Arc<Resource>) -> Option<Arc<Resource>>>;
 
 /// What watches need besides. One per HTTP worker.
 pub struct Watching {
@@ -131,8 +134,6 @@ pub struct Watching {
     pub initial_events: bool,
     /// What is counted.
     pub metrics: Arc<Metrics>,
-    /// Whether a resource is still what is served under its name: those of custom kinds are replaced when their definition changes.
-    pub is_served: IsServed,
 }
 
 impl Backend {

@@ -58,7 +58,7 @@ impl GarbageCollector {
     /// Deletes the object if it has owners and none of them is left; takes those from it that are gone if some are.
     pub(super) async fn attempt(&self, uid: Uid) -> Result<Outcome> {
         let going = self.state.borrow().graph.going(uid);
-        if matches!(going, Going::Plainly | Going::Orphaning) {
+        if matches!(going, Going::Plainly | Going::Orphaning | Going::Gone) {
             return Ok(Outcome::Done);
         }
         let Some(item) = self.find(uid).await? else { return Ok(Outcome::Done) };
