@@ -50,5 +50,4 @@ pub mod summons;
 pub mod telling;
 pub mod trims;
 pub mod turns;
-#[expect(clippy::disallowed_methods, reason = "not yet through [`lock`]")]
 pub mod window;

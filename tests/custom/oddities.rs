@@ -1,10 +1,11 @@
 //! What the reference does with custom kinds and not with others.
 
-use std::sync::{Mutex, mpsc};
+use std::sync::mpsc;
 use std::thread;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use pilothouse_actors::lock::Lock;
 
 use super::hook_server::{Deed, HookServer};
 use super::*;
@@ -109,9 +110,9 @@ fn null_is_a_key_like_others() {
 #[test]
 fn what_is_admitted_too_late_is_not_stored_for_a_kind_that_has_gone() {
     let (answer, answers) = mpsc::channel::<()>();
-    let answers = Mutex::new(answers);
+    let answers = Lock::new(answers);
     let hooks = HookServer::start("h", move |_, _| {
-        let _late = answers.lock().unwrap().recv_timeout(CAP);
+        let _late = answers.lock().recv_timeout(CAP);
         Deed::Says(json!({"allowed": true}))
     });
     let server = Server::with(&["--engine=memory"]);
