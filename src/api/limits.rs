@@ -121,7 +121,7 @@ pub const DEFAULT_RULES: usize = 10_000;
 pub const TYPES_CHECKED: usize = 10;
 /// What holding the expressions of one policy against kinds may cost: the bytes of each, and what any costs, once for each kind.
 /// Some seconds at most. What comes after that is not looked at; nothing depends on it.
-pub const TYPE_CHECK_COST: usize = 2 << 20;
+pub const TYPE_CHECK_COST: usize = 8 << 20;
 /// What any expression costs there besides its bytes.
 pub const TYPE_CHECK_EACH: usize = 1_024;
 /// Bytes of what is told of the expressions of one policy that do not fit.
