@@ -1,4 +1,4 @@
-//! What exists from the first start. What is there already is left alone: whoever changed it meant it.
+//! Creates the objects of a fresh cluster. Existing ones are left alone: changes to them were intended.
 
 pub mod home;
 mod roles;
@@ -32,15 +32,15 @@ use crate::api::{codec, meta};
 
 use super::{Answered, Backend, Call, Reply, Warnings, apply, create, delete, get, update};
 
-/// The name of the server where it is a client of itself.
+/// The user name of the server for its own requests.
 pub const OWN_NAME: &str = "system:apiserver";
 
-/// Makes the system namespaces that are not there.
+/// Creates missing system namespaces.
 pub async fn namespaces(backend: &Backend, catalog: &Catalog) -> Result<()> {
     make_namespaces(backend, catalog, &SYSTEM_NAMESPACES).await
 }
 
-/// Makes those of these namespaces that are not there.
+/// Creates those of these namespaces that are missing.
 pub async fn make_namespaces(backend: &Backend, catalog: &Catalog, names: &[&str]) -> Result<()> {
     let namespace = |name: &&str| {
         let mut object = Value::object();
@@ -53,12 +53,12 @@ pub async fn make_namespaces(backend: &Backend, catalog: &Catalog, names: &[&str
     Own::new(backend, catalog).make_all(all, "").await.map(drop)
 }
 
-/// Makes the classes of the cluster's own pods that are not there.
+/// Creates missing system PriorityClasses.
 pub async fn priority_classes(backend: &Backend, catalog: &Catalog) -> Result<()> {
     Own::new(backend, catalog).make_all(priority_classes::all(), "").await.map(drop)
 }
 
-/// Makes the objects that say which groups and versions this server serves.
+/// Creates the APIServices of the group versions that this server serves.
 pub async fn api_services(backend: &Backend, catalog: &Catalog) -> Result<()> {
     let own = Own::new(backend, catalog);
     let versions = catalog.resources().map(|resource| &resource.gv);
@@ -68,8 +68,8 @@ pub async fn api_services(backend: &Backend, catalog: &Catalog) -> Result<()> {
     own.tell_all(made, "fieldManager=kube-apiserver", api_services::available).await
 }
 
-/// Makes the objects that say which groups and versions were defined, and removes those of versions that no longer are. `before`:
-/// the versions for which that has been done; then only what differs is looked at.
+/// Creates the APIServices of custom group versions, and removes those of versions that no longer exist. `before`: the versions
+/// of the last call, so that only differences are checked.
 pub async fn defined_api_services(
     backend: &Backend,
     catalog: &Catalog,
@@ -96,13 +96,12 @@ pub async fn defined_api_services(
     Ok(())
 }
 
-/// Where the object of this name stands that says who serves a version.
+/// The place of an APIService.
 fn registered(name: &str) -> Place<'_> {
     Place { group: "apiregistration.k8s.io", resource: "apiservices", namespace: "", name }
 }
 
-/// Makes the configuration of flow control that is not there, and brings what is there up to date unless somebody wants it
-/// otherwise.
+/// Creates missing flow schemas and priority levels, and updates existing ones unless their auto-update annotation forbids it.
 pub async fn flow_control(backend: &Backend, catalog: &Catalog) -> Result<()> {
     let own = Own::new(backend, catalog);
     let mut all = flow_control::levels();
@@ -122,7 +121,7 @@ struct Own<'a> {
     user: Identity,
 }
 
-/// One object of a resource.
+/// The place of an object.
 #[derive(Clone, Copy)]
 struct Place<'a> {
     group: &'a str,
@@ -155,7 +154,7 @@ impl<'a> Own<'a> {
         Own { backend, catalog, user }
     }
 
-    /// The objects that say who serves a version and that are looked after like this.
+    /// The APIServices with this automanage label.
     async fn api_services(&self, managed: &str) -> Result<Vec<Arc<Object>>> {
         let resource = self.catalog.find("apiregistration.k8s.io", "v1", "apiservices");
         let Some(stored) = resource.and_then(|resource| resource.stored.as_ref()) else {
@@ -168,7 +167,7 @@ impl<'a> Own<'a> {
         Ok(all.iter().filter(is_so).cloned().collect())
     }
 
-    /// Makes what an earlier start has left say what is wanted now, and takes away what is not wanted any more.
+    /// Updates APIServices from an earlier start, and removes those that are no longer wanted.
     async fn settle_api_services(&self, wanted: &[Wanted]) -> Result<()> {
         let found = self.api_services(api_services::ON_START).await?;
         for object in found {
@@ -185,7 +184,7 @@ impl<'a> Own<'a> {
         Ok(())
     }
 
-    /// Brings what is stored of one resource of flow control up to date.
+    /// Updates the stored flow schemas or priority levels.
     async fn revise_flow_control(&self, resource: &str, wanted: &[Wanted]) -> Result<()> {
         let group = flow_control::GROUP;
         let Some(known) = self.catalog.find(group, "v1", resource) else { return Ok(()) };
@@ -209,7 +208,7 @@ impl<'a> Own<'a> {
             let Some(revised) = revised else { continue };
             let query = format!("fieldManager={}", flow_control::PRODUCER);
             match self.ask(place, Verb::Update, &query, codec::to_json(&revised).into()).await {
-                // Somebody else was quicker: it is looked at again later.
+                // A concurrent write came first: the next run looks again.
                 Err(status) if ![404, 409].contains(&status.code) => return Err(status),
                 _ => tracing::debug!(resource, name = object.key.name(), "brought up to date"),
             }
@@ -217,7 +216,7 @@ impl<'a> Own<'a> {
         Ok(())
     }
 
-    /// Removes an object, if it is there.
+    /// Deletes an object if it exists.
     async fn remove(&self, place: Place<'_>) -> Result<()> {
         match self.call(place, Verb::Delete, &Json::Null).await {
             Err(status) if status.code != 404 => Err(status),
@@ -225,7 +224,7 @@ impl<'a> Own<'a> {
         }
     }
 
-    /// Whether the resource is served: flags can turn it off.
+    /// Whether the resource is served: `--runtime-config` can turn it off.
     fn serves(&self, place: Place<'_>) -> bool {
         self.catalog.find(place.group, "v1", place.resource).is_some()
     }
@@ -267,7 +266,7 @@ impl<'a> Own<'a> {
         }
     }
 
-    /// The object, if it is there.
+    /// Reads an object if it exists.
     async fn find(&self, place: Place<'_>) -> Result<Option<Json>> {
         match self.call(place, Verb::Get, &Json::Null).await {
             Ok(Reply::Object(_, bytes)) => Ok(serde_json::from_slice(&bytes).ok()),
@@ -277,7 +276,7 @@ impl<'a> Own<'a> {
         }
     }
 
-    /// Makes the object unless it is there. Answers whether it was made.
+    /// Creates an object unless it exists. Answers whether it did.
     async fn make(&self, place: Place<'_>, body: &Json) -> Result<bool> {
         self.make_from(place, "", body.to_string().into()).await
     }
@@ -293,7 +292,7 @@ impl<'a> Own<'a> {
         }
     }
 
-    /// Makes the object, or gives its `field` the value that it should have.
+    /// Creates an object, or restores the value of its `field`.
     async fn keep(&self, place: Place<'_>, body: &Json, field: &str) -> Result<()> {
         let Some(mut found) = self.find(place).await? else { return self.make(place, body).await.map(drop) };
         if found[field] == body[field] {
@@ -303,11 +302,11 @@ impl<'a> Own<'a> {
         self.call(place, Verb::Update, &found).await.map(drop)
     }
 
-    /// Makes those objects that are not there, all at once so that they share a sync of the disk. Answers those it made.
+    /// Creates the missing objects concurrently, so that they share a disk sync. Answers the created ones.
     async fn make_all(&self, all: Vec<Wanted>, query: &str) -> Result<Vec<Wanted>> {
         let make = |wanted: Wanted| async move {
             let place = Place::of(&wanted);
-            // Looking first spares every later start the work of preparing what is there already.
+            // Checking first saves every later start the work of preparing existing objects.
             if !self.serves(place) || self.exists(place).await {
                 return Ok(None);
             }
@@ -325,7 +324,7 @@ impl<'a> Own<'a> {
         matches!(found, Ok(_) | Err(StoreError::Unreadable(_)))
     }
 
-    /// Applies their status to objects that were just made: whoever says so later owns it too.
+    /// Applies the status of new objects with server-side apply, so that later appliers can share ownership.
     async fn state_all(
         &self,
         made: Vec<Wanted>,
@@ -345,7 +344,7 @@ impl<'a> Own<'a> {
         try_join_all(stated).await.map(drop)
     }
 
-    /// Gives objects that were just made their status, which is not taken at creation: together, in one more sync.
+    /// Sets the status of new objects, which create does not accept: concurrently, in one more disk sync.
     async fn tell_all(
         &self,
         made: Vec<Wanted>,
@@ -357,7 +356,7 @@ impl<'a> Own<'a> {
             let status = codec::to_json(&status(&wanted.object, &now));
             async move {
                 let place = Place::of(wanted);
-                // Some kinds take no write that does not name the version it is about.
+                // Some kinds require a resourceVersion in updates.
                 let Some(mut object) = self.find(place).await? else { return Ok(()) };
                 object["status"] = serde_json::from_slice(&status).unwrap_or_default();
                 let body = object.to_string().into();

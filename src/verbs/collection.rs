@@ -1,4 +1,4 @@
-//! deletecollection: every object that matches, one deletion each.
+//! deletecollection: deletes every matching object, each by a deletion of its own.
 
 use std::rc::Rc;
 
@@ -9,10 +9,10 @@ use super::list::{Chosen, Listing, at_version, filter, open, page_limit};
 use super::paging::select_page;
 use super::{Answered, Backend, Call, Reply};
 
-/// How many objects the reference reads at a time, whoever asks for no number.
+/// The page size of the reference if the client gives none.
 const PAGE: i64 = 10_000;
 
-/// Deletes what matches and answers the list of what it was.
+/// Deletes the matching objects and answers their list.
 pub async fn delete_collection(backend: &Rc<Backend>, call: &Call<'_>) -> Answered {
     let list = ListOptions::parse(call.query)?;
     list.validate(false)?;
@@ -23,7 +23,7 @@ pub async fn delete_collection(backend: &Rc<Backend>, call: &Call<'_>) -> Answer
     let filter = filter(call, &list)?;
     warn_of_dependents(call, &options);
     let position = open(backend, call).await?;
-    // The reference always reads in pages, so a version that is asked for is meant exactly.
+    // The reference always reads in pages, so a given resourceVersion is matched exactly.
     let mut paged = list.clone();
     if paged.limit == 0 {
         paged.limit = PAGE;
@@ -34,7 +34,7 @@ pub async fn delete_collection(backend: &Rc<Backend>, call: &Call<'_>) -> Answer
     for object in &page.items {
         match delete_object(backend, call, object.clone(), &options).await {
             Ok(_) => {}
-            // Somebody else was faster: what should be gone is gone.
+            // A concurrent deletion came first, with the same result.
             Err(status) if status.code == 404 => {}
             Err(status) => return Err(status),
         }

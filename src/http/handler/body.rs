@@ -22,6 +22,7 @@ pub struct Body {
     pub encoding: Encoding,
     /// The patch type, if it is a patch.
     pub patch: Option<PatchType>,
+    /// The bytes as they came.
     pub bytes: Bytes,
 }
 

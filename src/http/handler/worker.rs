@@ -57,6 +57,7 @@ pub struct Shared {
     pub health: Health,
     /// Which optional encodings are enabled.
     pub encoding: Encodings,
+    /// The metrics of the whole server.
     pub metrics: Arc<Metrics>,
     /// Connections to kubelets, pods and services.
     pub connecting: Arc<Connecting>,

@@ -1,5 +1,5 @@
-//! The roles and bindings that every cluster has. Unlike the other objects of a fresh cluster they are looked after at every
-//! start: without them the parts of the control plane cannot work.
+//! The default RBAC roles and bindings. Unlike other bootstrap objects they are reconciled at every start: control plane
+//! components cannot work without them.
 
 use futures::future::try_join_all;
 use pilothouse_actors::object::{Key, TypeName};
@@ -17,7 +17,7 @@ use crate::verbs::Backend;
 
 use super::{Own, Place, Verb};
 
-/// Makes what is missing and repairs what lacks something. `enabled` says which features are on.
+/// Creates missing roles and bindings and restores missing rules and subjects. `enabled` tells which feature gates are on.
 pub async fn roles(backend: &Backend, catalog: &Catalog, enabled: impl Fn(&str) -> bool) -> Result<()> {
     let own = Own::new(backend, catalog);
     let all = roles::all(enabled);
@@ -25,7 +25,7 @@ pub async fn roles(backend: &Backend, catalog: &Catalog, enabled: impl Fn(&str) 
         let ours: Vec<&Wanted> = all.iter().filter(|wanted| wanted.resource == resource).collect();
         own.look_after_all(ours)
     };
-    // All at once, so that they share a sync of the disk: nobody is served yet who could see a binding before its role.
+    // Concurrently, so that they share a disk sync. Nobody is served yet, so nobody can see a binding before its role.
     try_join_all(RESOURCES.map(of_resource)).await.map(drop)
 }
 
@@ -65,7 +65,7 @@ impl Own<'_> {
     }
 }
 
-/// Whoever writes the object in the same moment means it: the next start looks again.
+/// A concurrent write takes precedence: the next start looks again.
 fn settled(written: Result<()>) -> Result<()> {
     match written {
         Err(status) if matches!(status.code, 404 | 409) => Ok(()),

@@ -1,4 +1,4 @@
-//! What a webhook is asked about: the request, and the object in the version that its rules name.
+//! What a webhook is called about: the request, and the object in the version that its rules match.
 
 use std::sync::Arc;
 
@@ -29,24 +29,24 @@ use super::super::asked::{Options, asked, operation, options, rights, told, unti
 use super::super::{Operation, Write, shown};
 use super::Webhooks;
 
-/// One question to one webhook, before it is put into words.
+/// One call, before it is encoded.
 pub struct Subject<'a> {
-    /// Who is asked.
+    /// The webhook.
     pub hook: &'a Hook,
     /// The request.
     pub write: &'a Write<'a>,
-    /// What is done, in the words of rules.
+    /// The operation as rules name it.
     pub operation: &'static str,
     /// The resource in the version that is sent.
     pub resource: Arc<Resource>,
-    /// The kind of what is sent.
+    /// The kind of the object that is sent.
     pub kind: GroupVersionKind,
-    /// The object as it is sent, and what was there before; null if there is none.
+    /// The new and the old object as they are sent; null if absent.
     pub states: (Value, Value),
 }
 
 impl<'a> Subject<'a> {
-    /// The question to a webhook about a write; `None` if it does not want to hear of it.
+    /// Prepares the call of a webhook; `None` if its rules, selectors or conditions do not match.
     pub async fn of(
         plugin: &Webhooks,
         write: &'a Write<'a>,
@@ -75,8 +75,8 @@ impl<'a> Subject<'a> {
         Ok(subject.meets_conditions(plugin, asked).await?.then_some(subject))
     }
 
-    /// Whether the conditions of the webhook hold. If that is not known the request is refused, or the webhook left out if its
-    /// failures are ignored.
+    /// Whether the matchConditions hold. If evaluation fails, the failurePolicy decides: the request is refused or the webhook is
+    /// skipped.
     async fn meets_conditions(&self, plugin: &Webhooks, asked: Asked<'_>) -> Result<bool> {
         let hook = self.hook;
         if hook.conditions.is_empty() {
@@ -86,7 +86,7 @@ impl<'a> Subject<'a> {
         let options = options(self.write);
         let told = told(self.write, asked, &options);
         let kind = (&*self.kind.group, &*self.kind.version, &*self.kind.kind);
-        // They know the resource that was asked for, and not the one that was matched.
+        // Conditions see the requested resource, not the matched one.
         let request = request::request(&told, &asked, kind);
         let rights = rights(&asked);
         let inputs = Inputs {
@@ -122,7 +122,7 @@ impl<'a> Subject<'a> {
         }
     }
 
-    /// What is known of the kind that is sent, if that is a custom one.
+    /// The custom resource definition of the object that is sent, if it has one.
     fn custom(&self) -> Option<&Custom> {
         self.resource.custom.as_deref().filter(|_| *self.resource.kind == *self.kind.kind)
     }
@@ -138,12 +138,12 @@ impl<'a> Subject<'a> {
         }
     }
 
-    /// Whether the webhook gets the object as the client sees it.
+    /// Whether the object is sent in the version of the client's request.
     fn is_own_version(&self) -> bool {
         self.resource.gv == self.write.call.resource.gv
     }
 
-    /// The question, in the words of expressions; the objects are left out.
+    /// The `request` variable of expressions, without the objects.
     pub fn request(&self, object: &Value, options: &Options) -> Value {
         let asked = asked(self.write, object);
         let gv = &self.resource.gv;
@@ -152,7 +152,7 @@ impl<'a> Subject<'a> {
         request::request(&told(self.write, asked, options), &matched, kind)
     }
 
-    /// The object as a patch leaves it, in the stored version, with its defaults, and whether that is another object.
+    /// Applies a patch. Answers the object in the stored version with defaults, and whether it differs.
     pub async fn patched(&self, object: &Value, patch: &[u8]) -> Result<Option<(Value, bool)>> {
         let original = String::from_utf8(json::to_json(&self.states.0))
             .map_err(|error| Status::internal(error.to_string()))?;
@@ -175,7 +175,7 @@ impl<'a> Subject<'a> {
         self.stored(new).await.map(|new| Some((new, changed)))
     }
 
-    /// Fills in what a value in the version that was sent leaves out, and turns it into the stored version.
+    /// Applies defaults to an object in the sent version and converts it to the stored version.
     async fn stored(&self, mut value: Value) -> Result<Value> {
         let (backend, call) = (self.write.backend, self.write.call);
         if let Some(custom) = self.custom() {
@@ -202,8 +202,8 @@ impl<'a> Subject<'a> {
 }
 
 impl Webhooks {
-    /// The resource in the version in which a webhook wants to hear of a request, if it does. Rules that name it as the client
-    /// did come first; then, in their order, those that name another version of it.
+    /// The resource in the version for which a webhook wants the request, if it does. Rules that match the requested version come
+    /// first; then the rules that match an equivalent one, in order.
     fn wanted(&self, hook: &Hook, of: &Asked<'_>, resource: &Arc<Resource>) -> Option<Arc<Resource>> {
         if hook.rules.iter().any(|rule| rule.covers(of)) {
             return Some(resource.clone());
@@ -222,7 +222,7 @@ impl Webhooks {
     }
 }
 
-/// Whether the namespace is one that a webhook wants to hear of. What stands in none always is.
+/// Whether the namespaceSelector matches. Cluster-scoped objects always do.
 async fn wants_namespace(hook: &Hook, write: &Write<'_>, namespace: &str, object: &Value) -> Result<bool> {
     let call = write.call;
     let is_namespace = *call.resource.plural == *NAMESPACES;
