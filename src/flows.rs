@@ -1,7 +1,7 @@
-//! Who is let in when not everybody can be: priority and fairness, or the plain limits of requests in flight.
+//! Limits concurrent requests: API Priority and Fairness, or plain in-flight limits.
 //!
-//! A request is put to a flow schema and its priority level (`table`), asks for as many seats as it is dear (`work`), and takes
-//! them, waits for them or is refused (`pilothouse_actors::fair`). What lets it in is its permit, which travels with its work.
+//! A request is classified by a flow schema and its priority level (`table`), needs seats according to its cost (`work`), and
+//! executes, waits or is rejected (`pilothouse_actors::fair`). Its permit holds the seats and travels with its work.
 
 pub mod table;
 mod work;
@@ -33,23 +33,23 @@ use crate::limits::LONGEST_WAIT;
 use crate::metrics::Metrics;
 use crate::verbs::load::Load;
 
-/// What decides who is let in.
+/// The limit in use.
 pub enum Room {
-    /// Priority and fairness.
+    /// API Priority and Fairness.
     Fair(Gate),
-    /// A limit for those who read and one for those who write.
+    /// One in-flight limit for read-only requests and one for mutating ones.
     Plain(Places),
 }
 
-/// What is known of a request before it is let in.
+/// The properties of a request that classification and cost depend on.
 pub struct Asked<'a> {
-    /// Who sends it.
+    /// The user who sends it.
     pub user: &'a Identity,
-    /// What it is about.
+    /// The parsed request.
     pub request: &'a Request<'a>,
-    /// The resource, if it is one that is known.
+    /// The resource, if it is known.
     pub resource: Option<&'a Resource>,
-    /// The parameters.
+    /// The query parameters.
     pub query: &'a Query<'a>,
 }
 
@@ -62,7 +62,7 @@ impl Asked<'_> {
     }
 }
 
-/// How many are in flight: those who read, and those who write.
+/// Gauges of requests in flight: read-only and mutating.
 struct InFlight([IntGauge; 2]);
 
 impl InFlight {
@@ -86,14 +86,14 @@ impl Drop for Counted {
     }
 }
 
-/// A request that was let in: what its permit holds.
+/// An admitted request: the contents of its permit.
 struct LetIn {
     _counted: Counted,
     seat: Option<Seat>,
     begun: Option<Begun>,
 }
 
-/// What is counted of it when it ends.
+/// Metrics to update when it ends.
 struct Begun {
     flow: Arc<Flow>,
     seats: u32,
@@ -116,7 +116,7 @@ fn seconds(from: Timestamp, to: Timestamp) -> f64 {
     to.0.saturating_sub(from.0) as f64 / 1e6
 }
 
-/// A request that waits, for as long as it does.
+/// A waiting request, counted as long as it waits.
 struct Waiting<'a> {
     flow: &'a Flow,
     seats: u32,
@@ -137,11 +137,11 @@ impl Drop for Waiting<'_> {
     }
 }
 
-/// Priority and fairness. One per server.
+/// API Priority and Fairness. One per server.
 pub struct Gate {
     table: Arc<Followed<Table>>,
     seats: Arc<Levels>,
-    /// Makes numbers of flows that nobody can choose.
+    /// A secret for hashing flows, so that clients cannot choose their queues.
     secret: RandomState,
     load: Arc<Load>,
     inflight: InFlight,
@@ -149,7 +149,7 @@ pub struct Gate {
 }
 
 impl Gate {
-    /// Reads all flow schemas and priority levels, which share so many seats.
+    /// Reads all flow schemas and priority levels, which share `total` seats.
     pub async fn open(
         directory: Addr<Directory>,
         total: u32,
@@ -169,13 +169,13 @@ impl Gate {
         })
     }
 
-    /// Where a request is put to. It is known once it is known who asks, whether they may or not.
+    /// Classifies a request. It needs the user, but no authorization.
     pub fn flow(&self, user: &Identity, request: &Request<'_>) -> Option<Arc<Flow>> {
-        // A table that lacks the last writes will do: nothing is allowed by it, and a loop brings it up to date soon.
+        // A slightly outdated table is good enough: it grants no rights, and a loop updates it soon.
         self.table.fresh().unwrap_or_else(|| self.table.stale()).of(user, request)
     }
 
-    /// Lets a request in that is put to this flow, at once or within `most`.
+    /// Admits a classified request, at once or within `most`.
     pub async fn enter(
         &self,
         flow: &Arc<Flow>,
@@ -207,12 +207,12 @@ impl Gate {
         Ok(Permit::holding(LetIn { _counted: counted, seat: Some(seat), begun: Some(begun) }))
     }
 
-    /// Tells what the levels have now.
+    /// Updates the metrics of the levels.
     pub fn tell(&self, metrics: &Metrics) {
         metrics.flows.tell(&self.seats.told(), self.seats.fair_part());
     }
 
-    /// Gives the levels what their configuration says now, for those who wait.
+    /// Applies the current configuration to waiting requests.
     pub async fn settle(&self) -> Result<(), StoreError> {
         match self.table.look(Table::settle) {
             Answer::Now(settled) => settled,
@@ -220,23 +220,22 @@ impl Gate {
         }
     }
 
-    /// What lends seats from time to time, and frees those that nobody gives back.
+    /// The levels, whose task lends seats and frees lingering ones.
     pub fn seats(&self) -> Arc<Levels> {
         self.seats.clone()
     }
 }
 
-/// How many requests may be in flight, where there is no priority and fairness. Watches do not count: they wait for events, not
-/// for us.
+/// Plain limits of requests in flight, if API Priority and Fairness is disabled. Watches do not count.
 pub struct Places {
-    /// For those who read, and for those who write.
+    /// The limits for read-only and for mutating requests.
     levels: [Arc<Level>; 2],
     inflight: InFlight,
     clock: Clock,
 }
 
 impl Places {
-    /// So many that read and so many that write; nothing means no limit.
+    /// Zero means no limit.
     pub fn new(reading: u32, writing: u32, metrics: &Metrics, clock: &Clock) -> Places {
         let level = |limit: u32| {
             let shape = if limit == 0 { Shape::Exempt } else { Shape::Reject };
@@ -249,7 +248,7 @@ impl Places {
         }
     }
 
-    /// Lets a request in. Those who may do everything get in however full it is: they are who could help.
+    /// Admits a request. Members of system:masters are always admitted: they may have to repair the cluster.
     pub fn enter(&self, asked: &Asked<'_>) -> Result<Permit, Refused> {
         match self.levels[usize::from(asked.writes())].enter(self.clock.now(), 0, Work::ONE) {
             Entry::Seated(seat) => {
@@ -258,7 +257,7 @@ impl Places {
             }
             _ if asked.user.is_in(MASTERS) => Ok(Permit::none()),
             Entry::Refused(refused) => Err(Refused { seconds: 1, ..refused }),
-            // Nobody waits without queues.
+            // Unreachable: these levels have no queues.
             Entry::Waits(_) => Ok(Permit::none()),
         }
     }

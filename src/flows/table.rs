@@ -1,5 +1,4 @@
-//! The flow schemas and priority levels that are there, as of the last write that was answered, in the order in which they are
-//! asked.
+//! All flow schemas and priority levels as of the last acknowledged write, in matching order.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, OnceLock};
@@ -20,34 +19,34 @@ use crate::auth::followed::View;
 use crate::metrics::Metrics;
 use crate::metrics::flows::FlowSeries;
 
-/// The types that the table follows; levels come second.
+/// The followed types; levels come second.
 const RESOURCES: [&str; 2] = ["flowschemas", "prioritylevelconfigurations"];
 const SCHEMAS: usize = 0;
 
-/// The types that the table follows.
+/// The followed types.
 pub fn types() -> [TypeName; 2] {
     RESOURCES.map(|resource| TypeName::new(&format!("{resource}.{GROUP}")))
 }
 
-/// Where a request is put to: a schema with its level.
+/// A flow schema with its level.
 pub struct Flow {
-    /// The uid of the level; empty for one that must be there and is not.
+    /// The UID of the level; empty for a mandatory one that is not stored.
     pub level_uid: Bytes,
     /// The level.
     pub level: Arc<level::Level>,
-    /// Whether it lets everybody in.
+    /// Whether the level is exempt.
     pub is_exempt: bool,
     /// The name of the schema.
     pub name: String,
     /// The schema.
     pub schema: Schema,
-    /// What is counted of its requests, once there was one.
+    /// Metrics of its requests, made with the first one.
     counted: OnceLock<FlowSeries>,
     metrics: Arc<Metrics>,
 }
 
 impl Flow {
-    /// What is counted of its requests.
+    /// Metrics of its requests.
     pub fn counted(&self) -> &FlowSeries {
         self.counted.get_or_init(|| self.metrics.flows.of(&self.schema.level, &self.name))
     }
@@ -57,16 +56,16 @@ impl Flow {
 pub struct Table {
     schemas: BTreeMap<String, Schema>,
     levels: BTreeMap<String, Level>,
-    /// What shares the seats of the server.
+    /// The levels that share the seats of the server.
     seats: Arc<Levels>,
     metrics: Arc<Metrics>,
-    /// The levels as they are used, and what follows from both, made when somebody asks: many may change before that.
+    /// The levels in use, and the sorted flows, made on demand: several changes may come before that.
     used: OnceLock<BTreeMap<String, Arc<level::Level>>>,
     arranged: OnceLock<Vec<Arc<Flow>>>,
 }
 
 impl Table {
-    /// A table of nothing but what must be there.
+    /// A table with only the mandatory levels and schemas.
     pub fn new(seats: Arc<Levels>, metrics: Arc<Metrics>) -> Table {
         Table {
             schemas: BTreeMap::new(),
@@ -79,7 +78,7 @@ impl Table {
     }
 
     fn put_schema(&mut self, name: &str, schema: Option<Schema>) {
-        // Most changes of a schema are about its status.
+        // Most changes of a schema concern its status only.
         if self.schemas.get(name) != schema.as_ref() {
             put(&mut self.schemas, name, schema);
             self.arranged.take();
@@ -94,7 +93,7 @@ impl Table {
         }
     }
 
-    /// The level of this name. Those that must be there are.
+    /// The level of this name. Mandatory ones always exist.
     fn level(&self, name: &str) -> Option<Level> {
         self.levels.get(name).cloned().or_else(|| Level::mandatory(name).filter(|_| is_mandatory(name)))
     }
@@ -124,9 +123,9 @@ impl Table {
         }))
     }
 
-    /// The schemas whose level is there, in the order in which they are asked; the last is for all the rest.
+    /// The schemas whose level exists, in matching order; the last one catches all.
     fn arrange(&self) -> Vec<Arc<Flow>> {
-        // Names are their order already: of two with the same precedence the first by name is asked first.
+        // They are sorted by name already: among equal precedences the first by name matches first.
         let mut order: Vec<Arc<Flow>> =
             self.schemas.iter().filter_map(|(name, schema)| self.flow(name, schema)).collect();
         order.sort_by_key(|flow| flow.schema.precedence);
@@ -141,18 +140,18 @@ impl Table {
         order
     }
 
-    /// Where a request of this user is put to. `None` for what lasts as long as its two ends like.
+    /// The flow of a request. `None` for long-running connections, which are not limited.
     pub fn of(&self, user: &Identity, request: &Request<'_>) -> Option<Arc<Flow>> {
         if is_put_to_none(request) {
             return None;
         }
         let order = self.arranged.get_or_init(|| self.arrange());
         let found = order.iter().find(|flow| flow.schema.means(user, request));
-        // Whoever is in no group at all is meant by none.
+        // A user without any group matches no schema.
         found.or(order.last()).cloned()
     }
 
-    /// Gives the levels what their configuration says now, if nobody has asked since it changed.
+    /// Applies the configuration to the levels, unless a request has caused that already.
     pub fn settle(&self) {
         self.used();
     }
@@ -182,7 +181,7 @@ impl View for Table {
     fn put(&mut self, of: usize, object: &Object) {
         match json::read(&object.bytes) {
             Ok(read) => self.change(of, object.key.name(), Some(&read)),
-            // What it said before still counts; what must be there is there in any case.
+            // The last readable version stays in force; mandatory objects exist in any case.
             Err(_) => tracing::error!(object = ?object.key, "a part of flow control cannot be read"),
         }
     }

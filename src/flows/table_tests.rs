@@ -7,13 +7,13 @@ use crate::api::meta;
 use crate::api::query::Query;
 use crate::api::words::{AUTHENTICATED, MASTERS};
 
-/// What there is where nobody has made anything.
+/// The mandatory levels and schemas only.
 fn empty() -> Table {
     let seats = Levels::new(600, Clock::manual(Timestamp(0)));
     Table::new(Arc::new(seats), Arc::new(Metrics::new(Timestamp(0)).unwrap()))
 }
 
-/// What a fresh cluster has. Uids are the names.
+/// The table of a fresh cluster. UIDs are the names.
 fn fresh() -> Table {
     let mut flows = empty();
     let named = |object: &Value| {
