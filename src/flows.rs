@@ -1,7 +1,7 @@
-//! Limits concurrent requests: API Priority and Fairness, or plain in-flight limits.
+//! Who is let in when not everybody can be: priority and fairness, or the plain limits of requests in flight.
 //!
-//! A request is classified by a flow schema and its priority level (`table`), needs seats according to its cost (`work`), and
-//! executes, waits or is rejected (`pilothouse_actors::fair`). Its permit holds the seats and travels with its work.
+//! A request is put to a flow schema and its priority level (`table`), asks for as many seats as it is dear (`work`), and takes
+//! them, waits for them or is refused (`pilothouse_actors::fair`). What lets it in is its permit, which travels with its work.
 
 pub mod table;
 mod work;
@@ -33,23 +33,23 @@ use crate::limits::LONGEST_WAIT;
 use crate::metrics::Metrics;
 use crate::verbs::load::Load;
 
-/// The limit in use.
+/// What decides who is let in.
 pub enum Room {
-    /// API Priority and Fairness.
+    /// Priority and fairness.
     Fair(Gate),
-    /// One in-flight limit for read-only requests and one for mutating ones.
+    /// A limit for those who read and one for those who write.
     Plain(Places),
 }
 
-/// The properties of a request that classification and cost depend on.
+/// What is known of a request before it is let in.
 pub struct Asked<'a> {
-    /// The user who sends it.
+    /// Who sends it.
     pub user: &'a Identity,
-    /// The parsed request.
+    /// What it is about.
     pub request: &'a Request<'a>,
-    /// The resource, if it is known.
+    /// The resource, if it is one that is known.
     pub resource: Option<&'a Resource>,
-    /// The query parameters.
+    /// The parameters.
     pub query: &'a Query<'a>,
 }
 
@@ -62,7 +62,7 @@ impl Asked<'_> {
     }
 }
 
-/// Gauges of requests in flight: read-only and mutating.
+/// How many are in flight: those who read, and those who write.
 struct InFlight([IntGauge; 2]);
 
 impl InFlight {
@@ -86,14 +86,14 @@ impl Drop for Counted {
     }
 }
 
-/// An admitted request: the contents of its permit.
+/// A request that was let in: what its permit holds.
 struct LetIn {
     _counted: Counted,
     seat: Option<Seat>,
     begun: Option<Begun>,
 }
 
-/// Metrics to update when it ends.
+/// What is counted of it when it ends.
 struct Begun {
     flow: Arc<Flow>,
     seats: u32,
@@ -116,7 +116,7 @@ fn seconds(from: Timestamp, to: Timestamp) -> f64 {
     to.0.saturating_sub(from.0) as f64 / 1e6
 }
 
-/// A waiting request, counted as long as it waits.
+/// A request that waits, for as long as it does.
 struct Waiting<'a> {
     flow: &'a Flow,
     seats: u32,
@@ -137,11 +137,11 @@ impl Drop for Waiting<'_> {
     }
 }
 
-/// API Priority and Fairness. One per server.
+/// Priority and fairness. One per server.
 pub struct Gate {
     table: Arc<Followed<Table>>,
     seats: Arc<Levels>,
-    /// A secret for hashing flows, so that clients cannot choose their queues.
+    /// Makes numbers of flows that nobody can choose.
     secret: RandomState,
     load: Arc<Load>,
     inflight: InFlight,
@@ -149,7 +149,7 @@ pub struct Gate {
 }
 
 impl Gate {
-    /// Reads all flow schemas and priority levels, which share `total` seats.
+    /// Reads all flow schemas and priority levels, which share so many seats.
     pub async fn open(
         directory: Addr<Directory>,
         total: u32,
@@ -169,13 +169,13 @@ impl Gate {
         })
     }
 
-    /// Classifies a request. It needs the user, but no authorization.
+    /// Where a request is put to. It is known once it is known who asks, whether they may or not.
     pub fn flow(&self, user: &Identity, request: &Request<'_>) -> Option<Arc<Flow>> {
-        // A slightly outdated table is good enough: it grants no rights, and a loop updates it soon.
+        // A table that lacks the last writes will do: nothing is allowed by it, and a loop brings it up to date soon.
         self.table.fresh().unwrap_or_else(|| self.table.stale()).of(user, request)
     }
 
-    /// Admits a classified request, at once or within `most`.
+    /// Lets a request in that is put to this flow, at once or within `most`.
     pub async fn enter(
         &self,
         flow: &Arc<Flow>,
@@ -207,12 +207,12 @@ impl Gate {
         Ok(Permit::holding(LetIn { _counted: counted, seat: Some(seat), begun: Some(begun) }))
     }
 
-    /// Updates the metrics of the levels.
+    /// Tells what the levels have now.
     pub fn tell(&self, metrics: &Metrics) {
         metrics.flows.tell(&self.seats.told(), self.seats.fair_part());
     }
 
-    /// Applies the current configuration to waiting requests.
+    /// Gives the levels what their configuration says now, for those who wait.
     pub async fn settle(&self) -> Result<(), StoreError> {
         match self.table.look(Table::settle) {
             Answer::Now(settled) => settled,
@@ -220,22 +220,23 @@ impl Gate {
         }
     }
 
-    /// The levels, whose task lends seats and frees lingering ones.
+    /// What lends seats from time to time, and frees those that nobody gives back.
     pub fn seats(&self) -> Arc<Levels> {
         self.seats.clone()
     }
 }
 
-/// Plain limits of requests in flight, if API Priority and Fairness is disabled. Watches do not count.
+/// How many requests may be in flight, where there is no priority and fairness. Watches do not count: they wait for events, not
+/// for us.
 pub struct Places {
-    /// The limits for read-only and for mutating requests.
+    /// For those who read, and for those who write.
     levels: [Arc<Level>; 2],
     inflight: InFlight,
     clock: Clock,
 }
 
 impl Places {
-    /// Zero means no limit.
+    /// So many that read and so many that write; nothing means no limit.
     pub fn new(reading: u32, writing: u32, metrics: &Metrics, clock: &Clock) -> Places {
         let level = |limit: u32| {
             let shape = if limit == 0 { Shape::Exempt } else { Shape::Reject };
@@ -248,7 +249,7 @@ impl Places {
         }
     }
 
-    /// Admits a request. Members of system:masters are always admitted: they may have to repair the cluster.
+    /// Lets a request in. Those who may do everything get in however full it is: they are who could help.
     pub fn enter(&self, asked: &Asked<'_>) -> Result<Permit, Refused> {
         match self.levels[usize::from(asked.writes())].enter(self.clock.now(), 0, Work::ONE) {
             Entry::Seated(seat) => {
@@ -257,7 +258,7 @@ impl Places {
             }
             _ if asked.user.is_in(MASTERS) => Ok(Permit::none()),
             Entry::Refused(refused) => Err(Refused { seconds: 1, ..refused }),
-            // Unreachable: these levels have no queues.
+            // Nobody waits without queues.
             Entry::Waits(_) => Ok(Permit::none()),
         }
     }

@@ -1,4 +1,5 @@
-//! All flow schemas and priority levels as of the last acknowledged write, in matching order.
+//! The flow schemas and priority levels that are there, as of the last write that was answered, in the order in which they are
+//! asked.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, OnceLock};
@@ -19,34 +20,34 @@ use crate::auth::followed::View;
 use crate::metrics::Metrics;
 use crate::metrics::flows::FlowSeries;
 
-/// The followed types; levels come second.
+/// The types that the table follows; levels come second.
 const RESOURCES: [&str; 2] = ["flowschemas", "prioritylevelconfigurations"];
 const SCHEMAS: usize = 0;
 
-/// The followed types.
+/// The types that the table follows.
 pub fn types() -> [TypeName; 2] {
     RESOURCES.map(|resource| TypeName::new(&format!("{resource}.{GROUP}")))
 }
 
-/// A flow schema with its level.
+/// Where a request is put to: a schema with its level.
 pub struct Flow {
-    /// The UID of the level; empty for a mandatory one that is not stored.
+    /// The uid of the level; empty for one that must be there and is not.
     pub level_uid: Bytes,
     /// The level.
     pub level: Arc<level::Level>,
-    /// Whether the level is exempt.
+    /// Whether it lets everybody in.
     pub is_exempt: bool,
     /// The name of the schema.
     pub name: String,
     /// The schema.
     pub schema: Schema,
-    /// Metrics of its requests, made with the first one.
+    /// What is counted of its requests, once there was one.
     counted: OnceLock<FlowSeries>,
     metrics: Arc<Metrics>,
 }
 
 impl Flow {
-    /// Metrics of its requests.
+    /// What is counted of its requests.
     pub fn counted(&self) -> &FlowSeries {
         self.counted.get_or_init(|| self.metrics.flows.of(&self.schema.level, &self.name))
     }
@@ -56,16 +57,16 @@ impl Flow {
 pub struct Table {
     schemas: BTreeMap<String, Schema>,
     levels: BTreeMap<String, Level>,
-    /// The levels that share the seats of the server.
+    /// What shares the seats of the server.
     seats: Arc<Levels>,
     metrics: Arc<Metrics>,
-    /// The levels in use, and the sorted flows, made on demand: several changes may come before that.
+    /// The levels as they are used, and what follows from both, made when somebody asks: many may change before that.
     used: OnceLock<BTreeMap<String, Arc<level::Level>>>,
     arranged: OnceLock<Vec<Arc<Flow>>>,
 }
 
 impl Table {
-    /// A table with only the mandatory levels and schemas.
+    /// A table of nothing but what must be there.
     pub fn new(seats: Arc<Levels>, metrics: Arc<Metrics>) -> Table {
         Table {
             schemas: BTreeMap::new(),
@@ -78,7 +79,7 @@ impl Table {
     }
 
     fn put_schema(&mut self, name: &str, schema: Option<Schema>) {
-        // Most changes of a schema concern its status only.
+        // Most changes of a schema are about its status.
         if self.schemas.get(name) != schema.as_ref() {
             put(&mut self.schemas, name, schema);
             self.arranged.take();
@@ -93,7 +94,7 @@ impl Table {
         }
     }
 
-    /// The level of this name. Mandatory ones always exist.
+    /// The level of this name. Those that must be there are.
     fn level(&self, name: &str) -> Option<Level> {
         self.levels.get(name).cloned().or_else(|| Level::mandatory(name).filter(|_| is_mandatory(name)))
     }
@@ -123,9 +124,9 @@ impl Table {
         }))
     }
 
-    /// The schemas whose level exists, in matching order; the last one catches all.
+    /// The schemas whose level is there, in the order in which they are asked; the last is for all the rest.
     fn arrange(&self) -> Vec<Arc<Flow>> {
-        // They are sorted by name already: among equal precedences the first by name matches first.
+        // Names are their order already: of two with the same precedence the first by name is asked first.
         let mut order: Vec<Arc<Flow>> =
             self.schemas.iter().filter_map(|(name, schema)| self.flow(name, schema)).collect();
         order.sort_by_key(|flow| flow.schema.precedence);
@@ -140,18 +141,18 @@ impl Table {
         order
     }
 
-    /// The flow of a request. `None` for long-running connections, which are not limited.
+    /// Where a request of this user is put to. `None` for what lasts as long as its two ends like.
     pub fn of(&self, user: &Identity, request: &Request<'_>) -> Option<Arc<Flow>> {
         if is_put_to_none(request) {
             return None;
         }
         let order = self.arranged.get_or_init(|| self.arrange());
         let found = order.iter().find(|flow| flow.schema.means(user, request));
-        // A user without any group matches no schema.
+        // Whoever is in no group at all is meant by none.
         found.or(order.last()).cloned()
     }
 
-    /// Applies the configuration to the levels, unless a request has caused that already.
+    /// Gives the levels what their configuration says now, if nobody has asked since it changed.
     pub fn settle(&self) {
         self.used();
     }
@@ -181,7 +182,7 @@ impl View for Table {
     fn put(&mut self, of: usize, object: &Object) {
         match json::read(&object.bytes) {
             Ok(read) => self.change(of, object.key.name(), Some(&read)),
-            // The last readable version stays in force; mandatory objects exist in any case.
+            // What it said before still counts; what must be there is there in any case.
             Err(_) => tracing::error!(object = ?object.key, "a part of flow control cannot be read"),
         }
     }

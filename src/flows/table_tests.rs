@@ -7,13 +7,13 @@ use crate::api::meta;
 use crate::api::query::Query;
 use crate::api::words::{AUTHENTICATED, MASTERS};
 
-/// The mandatory levels and schemas only.
+/// What there is where nobody has made anything.
 fn empty() -> Table {
     let seats = Levels::new(600, Clock::manual(Timestamp(0)));
     Table::new(Arc::new(seats), Arc::new(Metrics::new(Timestamp(0)).unwrap()))
 }
 
-/// The table of a fresh cluster. UIDs are the names.
+/// What a fresh cluster has. Uids are the names.
 fn fresh() -> Table {
     let mut flows = empty();
     let named = |object: &Value| {

@@ -1,4 +1,4 @@
-//! Estimates the seats of a request. Expensive requests take more, so that a level runs fewer of them at once.
+//! How many seats a request asks for. What is dear takes more of them, so that a level bears fewer of its kind at once.
 
 use std::time::Duration;
 
@@ -9,15 +9,15 @@ use crate::api::path::ResourcePath;
 use crate::api::verb::Verb;
 use crate::verbs::load::Load;
 
-/// Objects that a list examines per seat; the reference's value.
+/// Objects that a list looks at for each seat; the reference server's value.
 const OBJECTS_PER_SEAT: usize = 100;
-/// Watches that a write notifies per seat; the reference's value.
+/// Watchers that hear of a write for each seat; the reference server's value.
 const WATCHERS_PER_SEAT: usize = 10;
-/// How long notifying so many watches takes. A tenth of the reference's value, as events take a tenth of its time here
-/// (docs/numbers.md).
+/// How long so many watchers take to hear of it. A tenth of the reference server's value, as events take a tenth of its time
+/// here (docs/numbers.md).
 const TELLING: Duration = Duration::from_micros(500);
 
-/// The cost of a request in a level whose requests take at most `widest` seats.
+/// What a request asks of a level whose requests take at most `widest` seats.
 pub fn estimate(asked: &Asked<'_>, load: &Load, widest: u32) -> Work {
     let (Some(found), Some(stored)) =
         (asked.request.resource(), asked.resource.and_then(|resource| resource.stored.as_ref()))
@@ -29,7 +29,7 @@ pub fn estimate(asked: &Asked<'_>, load: &Load, widest: u32) -> Work {
         Verb::Watch if asked.query.flag("sendInitialEvents") == Some(true) => {
             list(asked, found, load.objects(&stored.store), widest)
         }
-        // A token request does not change its service account.
+        // A token is no change of its account.
         Verb::Create if found.subresource == "token" => Work::ONE,
         Verb::Create | Verb::Update | Verb::Patch | Verb::Delete => {
             let watchers = load.watchers(&stored.store, found.namespace, found.name, WATCHERS_PER_SEAT);
@@ -39,22 +39,22 @@ pub fn estimate(asked: &Asked<'_>, load: &Load, widest: u32) -> Work {
     }
 }
 
-/// A list takes seats by the objects that it examines. An unknown number means that the type was never listed.
+/// A list takes seats by the objects that it looks at. Where nobody knows how many there are, nobody has listed them yet.
 fn list(asked: &Asked<'_>, found: &ResourcePath<'_>, objects: Option<usize>, widest: u32) -> Work {
     if !found.authorized_name.is_empty() {
         return Work::ONE;
     }
     let objects = objects.unwrap_or_default();
     let given = |name: &str| asked.query.get(name).is_some_and(|given| !given.is_empty());
-    // With a selector, one page may have to examine everything.
+    // A page of what matches may have to look at everything.
     let selects = given("labelSelector") || given("fieldSelector");
     let limit = asked.query.get("limit").and_then(|limit| limit.parse().ok()).filter(|limit| *limit > 0);
     let looked_at = if selects { objects } else { limit.map_or(objects, |limit: usize| limit.min(objects)) };
     Work { seats: seats(looked_at, OBJECTS_PER_SEAT).clamp(1, widest.max(1)), ..Work::ONE }
 }
 
-/// A write takes one seat, and afterwards seats for the watches that it notifies, while that lasts. If they exceed the maximum,
-/// they are held longer instead.
+/// A write takes one seat, and afterwards those of the watchers that hear of it, for as long as that takes. What is too wide
+/// lasts longer instead.
 fn write(watchers: usize, widest: u32) -> Work {
     if watchers < WATCHERS_PER_SEAT {
         return Work::ONE;
