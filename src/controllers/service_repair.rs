@@ -1,5 +1,5 @@
-//! Looks every few minutes whether services and the addresses and ports that are taken for them agree. What is wrong twice in a
-//! row is put right; what is wrong once may be a write under way. The server does this itself, whichever loops run.
+//! Compares Services with the allocated cluster IPs and node ports every few minutes. A disagreement that is found twice in a row
+//! is repaired; one that is found once may be a write in progress. Runs in every server, whichever loops are enabled.
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
@@ -17,20 +17,20 @@ use super::each;
 use super::queue::{Outcome, Queue};
 use super::runner::{Follows, Loop, News};
 
-/// The name of the loop.
+/// The name in health checks and metrics.
 pub const NAME: &str = "service-repair";
 
-/// The loop.
+/// Repairs allocations.
 pub struct ServiceRepair {
     client: Client,
-    /// How often it looks.
+    /// The interval of the checks.
     every: Duration,
-    /// What was wrong at the last look.
+    /// The disagreements of the last check.
     doubted: RefCell<BTreeSet<Finding>>,
 }
 
 impl ServiceRepair {
-    /// The loop, which looks every so often.
+    /// A loop with this interval.
     pub fn new(client: Client, every: Duration) -> ServiceRepair {
         ServiceRepair { client, every, doubted: RefCell::default() }
     }
