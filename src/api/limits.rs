@@ -2,134 +2,132 @@
 
 /// Bytes of one request body, in any encoding.
 pub const BODY_BYTES: usize = 3 << 20;
-/// Unknown and duplicate fields that are reported of one body; the rest is dropped like they are.
+/// Unknown and duplicate fields that are reported per body; further ones are dropped silently.
 pub const STRICT_FINDINGS: usize = 100;
-/// Levels of nesting in a JSON text, counted also in fields that are dropped.
+/// Nesting depth of a JSON text, including dropped fields.
 pub const JSON_DEPTH: usize = 10_000;
-/// Levels of nesting in a YAML document: what the JSON decoder takes as well, and its recursion stays within a stack.
+/// Nesting depth of a YAML document: the same as in JSON decoding, and its recursion fits the stack.
 pub const YAML_DEPTH: usize = 100;
-/// Nodes of one YAML document after its aliases are replaced by what they stand for.
+/// Nodes of a YAML document after aliases are expanded.
 pub const YAML_NODES: usize = 250_000;
 /// Anchors in one YAML document.
 pub const YAML_ANCHORS: usize = 1_000;
 /// Aliases in one YAML document.
 pub const YAML_ALIASES: usize = 1_000;
-/// Bytes of text that aliases add to one YAML document.
+/// Bytes of text that aliases add to a YAML document.
 pub const YAML_ALIAS_BYTES: usize = 4 << 20;
-/// Levels of nesting in a CBOR body, rows of tags included. Clients are told this number.
+/// Nesting depth of a CBOR body, including tags. Error messages contain this number.
 pub const CBOR_DEPTH: usize = 64;
-/// Items of one CBOR array. Clients are told this number.
+/// Items of a CBOR array. Error messages contain this number.
 pub const CBOR_ITEMS: u64 = 1_024;
-/// Pairs of one CBOR map. Clients are told this number.
+/// Pairs of a CBOR map. Error messages contain this number.
 pub const CBOR_PAIRS: u64 = 1_024;
-/// Levels of nesting in an object that came as Protobuf: its JSON must be readable again.
+/// Nesting depth of a Protobuf object: its JSON must be decodable again.
 pub const PROTOBUF_DEPTH: usize = 100;
-/// Objects within a document by which an extension server says what it serves: each takes a hundred times the two bytes that an
-/// empty one is written with.
+/// Objects in a discovery document of an extension API server: an empty one is two bytes of text and a hundred times that in
+/// memory.
 pub const EXTENSION_DOCUMENT_OBJECTS: usize = 20_000;
-/// Objects within the OpenAPI document of an extension server.
+/// Objects in the OpenAPI document of an extension API server.
 pub const OPENAPI_PARTS: usize = 200_000;
-/// Bytes of one path, definition or parameter in it; a larger one is left out.
+/// Bytes of one path, definition or parameter in it; larger ones are left out.
 pub const OPENAPI_PART_BYTES: usize = 1 << 20;
-/// Types that may be inlined in each other. The table nests two; more is a mistake that would not end.
+/// Types that are inlined in each other. The schema nests two; more would be an endless cycle.
 pub const INLINE_DEPTH: usize = 8;
 
-/// Objects within one object, its metadata apart. Defaults can make a kilobyte of an empty one, so a body of three
-/// megabytes of them would take a gigabyte.
+/// Objects within one object, except for metadata. Defaults can enlarge an empty one to a kilobyte, so a body of three megabytes
+/// could need a gigabyte.
 pub const OBJECT_PARTS: usize = 100_000;
 
-/// Levels of a set of owned fields: more than any kind nests, and its recursion stays within a stack.
+/// Depth of a set of owned fields: more than any kind nests, and its recursion fits the stack.
 pub const OWNED_DEPTH: usize = 200;
 
-/// Operations of one JSON Patch. Clients are told this number.
+/// Operations of a JSON Patch. Error messages contain this number.
 pub const PATCH_OPERATIONS: usize = 10_000;
-/// Bytes that the copy operations of one JSON Patch may make together: each can double what is there.
+/// Bytes that the copy operations of a JSON Patch may add: each can double the object.
 pub const PATCH_COPIED_BYTES: usize = 3 << 20;
-/// Places that the operations of one JSON Patch may shift items of lists by, all together: ten thousand insertions at the
-/// head of a long list would otherwise keep a worker busy for minutes.
+/// List items that the operations of a JSON Patch may shift in total: ten thousand insertions at the head of a long list would
+/// otherwise block a worker for minutes.
 pub const PATCH_SHIFTED_ITEMS: usize = 50_000_000;
-/// Parts of values that the operations of one JSON Patch may move to a deeper place, all together: each is looked at, how deep it
-/// nests.
+/// Parts of values that the operations of a JSON Patch may move to a deeper place in total: the depth of each is checked.
 pub const PATCH_DEEPENED_PARTS: usize = 2_000_000;
-/// Levels of nesting that a JSON Patch may build: what the decoder takes as well.
+/// Nesting depth that a JSON Patch may build: the same as in decoding.
 pub const PATCH_DEPTH: usize = 128;
 
-/// Values that are held against the schema of a custom kind for one object. A schema can ask of each item of a list which of a
-/// thousand others it is.
+/// Steps of validating one object against the schema of its definition: a schema can compare each list item with a thousand enum
+/// values.
 pub const CUSTOM_STEPS: usize = 2_000_000;
 
-/// Bytes of one path into the objects of a custom kind. It is read again at every start.
+/// Bytes of a JSONPath in a definition. It is parsed again at every start.
 pub const JSON_PATH_BYTES: usize = 4 << 10;
-/// Conditions within conditions of such a path: its recursion stays within a stack.
+/// Nested filters of a JSONPath: its recursion fits the stack.
 pub const JSON_PATH_DEPTH: usize = 8;
 
-/// Bytes of the text of one pattern in the schema of a custom kind. A class of three letters stands for thousands of bytes.
+/// Bytes of a pattern in a definition. A class of three letters can expand to thousands of bytes.
 pub const PATTERN_TEXT_BYTES: usize = 16 << 10;
-/// Bytes of one such pattern as it is used.
+/// Bytes of a compiled pattern.
 pub const PATTERN_BYTES: usize = 1 << 20;
-/// Bytes of all patterns of one schema as they are used: they are kept as long as the kind is.
+/// Bytes of all compiled patterns of a schema: they stay in memory as long as the definition.
 pub const PATTERNS_BYTES: usize = 16 << 20;
 
-/// Bytes that the defaults of a custom kind may add to one object: a list of empty items could ask for a large one for each.
+/// Bytes that the defaults of a definition may add to one object: a list of empty items could get a large default each.
 pub const FILLED_BYTES: usize = 8 << 20;
 
-/// Wrong fields that are kept of one object, and that one answer names.
+/// Field errors that are kept per object, and reported in one response.
 pub const FIELD_ERRORS: usize = 1_000;
-/// Bytes of the errors that are kept of one object: the one that passes it is the last.
+/// Bytes of the kept field errors per object: the one that exceeds it is the last.
 pub const FIELD_ERROR_BYTES: usize = 8 << 20;
-/// Bytes of the path of a field. Every step down copies the path so far, so a longer one is cut.
+/// Bytes of a field path. Every level copies the path so far, so a longer one is cut.
 pub const PATH_BYTES: usize = 4 << 10;
-/// Warnings that are kept of one object. An answer has far fewer, but none of them twice.
+/// Warnings that are kept per object. A response contains fewer, without duplicates.
 pub const WARNINGS: usize = 1_000;
-/// Bytes of the warnings that are kept of one object: the one that passes it is the last.
+/// Bytes of the kept warnings per object: the one that exceeds it is the last.
 pub const WARNING_BYTES: usize = 1 << 20;
-/// Things of one object that are held against each other for a warning: of those behind it nothing is said.
+/// Pairs of values that are compared for one warning; later ones are not checked.
 pub const WARNING_PAIRS: usize = 1_000;
-/// Requirements of one selector: each is held against every object that is looked at.
+/// Requirements of a selector: each is evaluated for every object.
 pub const SELECTOR_RULES: usize = 1_000;
-/// Single permissions of one role that are held against those of its author. A rule multiplies its lists, so three megabytes
-/// of rules could stand for more than any machine can count.
+/// Single permissions of a role that are compared with those of its author. A rule multiplies its lists, so three megabytes of
+/// rules could stand for more than any machine can count.
 pub const ROLE_PERMISSIONS: usize = 50_000;
-/// Words that are compared to find out whether the author of a role holds what it gives: a tenth of a second at most.
+/// String comparisons for checking that the author of a role has its rights: a tenth of a second at most.
 pub const RIGHTS_COMPARED: usize = 10_000_000;
-/// Roles that a subject has and nobody has made, of which the answer to a question tells.
+/// Missing roles of a user that an access review reports.
 pub const MISSING_ROLES_TOLD: usize = 100;
 
-/// Characters of one expression. Clients are told this number.
+/// Characters of a CEL expression. Error messages contain this number.
 pub const CEL_CHARS: usize = 100_000;
-/// Expressions within expressions, as they are written. Clients are told this number.
+/// Nesting depth of a CEL expression in its source. Error messages contain this number.
 pub const CEL_DEPTH: usize = 250;
-/// Levels of an expression after its macros have become what they stand for: checking and evaluating it stays within a stack.
+/// Depth of a CEL expression after macro expansion: checking and evaluating it fits the stack.
 pub const CEL_HEIGHT: usize = 300;
-/// Wrong things that are told of one expression.
+/// Errors that are reported per CEL expression.
 pub const CEL_ISSUES: usize = 100;
-/// Characters of a line that is shown with what is wrong in it.
+/// Characters of a source line that is shown with an error.
 pub const CEL_SNIPPET_CHARS: usize = 16_384;
-/// Steps of one evaluation that its price does not say, such as the parts of two objects that are compared: a tenth of a
-/// second at most.
+/// Steps of an evaluation that its cost does not cover, such as comparing the parts of two objects: a tenth of a second at most.
 pub const CEL_EFFORT: u64 = 10_000_000;
-/// Bytes of one text that an expression makes.
+/// Bytes of a string that an expression makes.
 pub const CEL_TEXT_BYTES: usize = 16 << 20;
 
-/// What one rule of a custom kind may cost for one object, in the units of the language.
+/// The CEL cost of one validation rule for one object.
 pub const RULE_COST: u64 = 1_000_000;
-/// What all rules of a custom kind may cost for one object together.
+/// The CEL cost of all validation rules for one object.
 pub const RULES_COST: u64 = 10_000_000;
-/// Rules that are made to check the defaults of one schema, where each default asks for all rules within it.
+/// Rules that are compiled to check the defaults of a schema: each default needs all rules within it.
 pub const DEFAULT_RULES: usize = 10_000;
-/// Kinds that the expressions of one policy are held against; the reference server's value.
+/// Kinds that the expressions of a policy are type-checked against; the reference's value.
 pub const TYPES_CHECKED: usize = 10;
-/// Variables of a policy that expressions can also ask for all at once, to know whether there is one.
+/// Variables of a policy that are available in one map, for expressions that test their presence.
 pub const VARIABLES_AS_ONE: usize = 1_000;
-/// What all conditions of one policy or webhook may cost for one request together.
+/// The CEL cost of all match conditions of a policy or webhook for one request.
 pub const CONDITIONS_COST: u64 = 2_500_000;
-/// What one rule of a definition may be estimated to cost, wherever it applies. Clients are told how much more theirs is.
+/// The estimated cost of one rule of a definition, wherever it applies. Error messages say by which factor it is exceeded.
 pub const RULE_ESTIMATE: u64 = 10_000_000;
-/// The same of all rules of one schema.
+/// The estimated cost of all rules of a schema.
 pub const RULES_ESTIMATE: u64 = 100_000_000;
-/// Bytes of a message that a rule works out.
+/// Bytes of a message that a messageExpression makes.
 pub const RULE_MESSAGE_BYTES: usize = 5 << 10;
-/// Bytes of the largest object that estimates think of: prices must not change with what a server takes.
+/// The object size that estimates assume: costs must not depend on the server's limits.
 pub const REQUEST_BYTES_PRICED: u64 = 3 << 20;
-/// Warnings of one webhook that are looked at; an answer has far fewer.
+/// Warnings of one webhook that are processed; a response contains fewer.
 pub const HOOK_WARNINGS: usize = 1_000;
